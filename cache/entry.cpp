@@ -1,0 +1,172 @@
+#include "cache/entry.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <string>
+#include <utility>
+
+#include "cache/error.h"
+#include "cache/sha256.h"
+
+namespace lazyrope {
+namespace {
+
+using Bytes = std::span<const std::byte>;
+
+constexpr std::string_view kMagic = "LAZYROPE";
+constexpr std::uint32_t kFormat = 1;
+constexpr std::size_t kFormatAt = 8;
+constexpr std::size_t kChecksumAt = 12;
+constexpr std::size_t kChecksumBytes = 32;
+constexpr std::size_t kLengthsAt = kChecksumAt + kChecksumBytes;
+constexpr std::size_t kHeaderBytes = 68;
+
+struct Lengths {
+  std::size_t fields;
+  std::size_t facts;
+  std::size_t payload;
+
+  std::size_t file() const { return kHeaderBytes + fields + facts + payload; }
+};
+
+// Fills the front of `room` and leaves the rest of it.
+void put_bytes(std::span<std::byte>& room, Bytes bytes) {
+  std::ranges::copy(bytes, room.begin());
+  room = room.subspan(bytes.size());
+}
+
+template <class Unsigned>
+void put_integer(std::span<std::byte>& room, Unsigned value) {
+  std::array<std::byte, sizeof(value)> bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(value >> 8 * i & 0xff);
+  put_bytes(room, bytes);
+}
+
+template <class Unsigned>
+Unsigned read_integer(Bytes in) {
+  Unsigned value = 0;
+  for (std::size_t i = 0; i < sizeof(value); ++i) {
+    value |= std::to_integer<Unsigned>(in[i]) << 8 * i;
+  }
+  return value;
+}
+
+Bytes bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+std::string to_text(const nlohmann::json& facts) {
+  try {
+    return facts.dump();
+  } catch (const nlohmann::json::exception& error) {
+    throw CacheError(fmt::format("the facts cannot be written as JSON: {}", error.what()));
+  }
+}
+
+nlohmann::json to_json(Bytes text, std::string_view what) {
+  const auto* begin = reinterpret_cast<const char*>(text.data());
+  auto json =
+      nlohmann::json::parse(begin, begin + text.size(), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw CacheError(fmt::format("the {} are not JSON", what));
+  return json;
+}
+
+std::array<std::byte, kChecksumBytes> checksum_of(Bytes file) {
+  return std::bit_cast<std::array<std::byte, kChecksumBytes>>(sha256(file.subspan(kLengthsAt)));
+}
+
+std::size_t read_length(Bytes in) {
+  const auto length = read_integer<std::uint64_t>(in);
+  if (length > kMaxEntryBytes) {
+    throw CacheError(fmt::format("bad header: a part of {} bytes; an entry has at most {}", length,
+                                 kMaxEntryBytes));
+  }
+  return length;
+}
+
+Lengths read_header(Bytes file) {
+  if (file.size() < kHeaderBytes) {
+    throw CacheError(
+        fmt::format("truncated: {} bytes; the header alone has {}", file.size(), kHeaderBytes));
+  }
+  if (!std::ranges::equal(file.first(kMagic.size()), bytes_of(kMagic))) {
+    throw CacheError("not a cache entry of lazyrope");
+  }
+  const auto format = read_integer<std::uint32_t>(file.subspan(kFormatAt));
+  if (format != kFormat) {
+    throw CacheError(fmt::format("format {}, this lazyrope reads {}", format, kFormat));
+  }
+  const Bytes lengths = file.subspan(kLengthsAt);
+  return {read_length(lengths), read_length(lengths.subspan(8)), read_length(lengths.subspan(16))};
+}
+
+void check_size_and_checksum(Bytes file, const Lengths& lengths) {
+  if (file.size() < lengths.file()) {
+    throw CacheError(fmt::format("truncated: {} bytes of {}", file.size(), lengths.file()));
+  }
+  if (file.size() > lengths.file()) {
+    throw CacheError(
+        fmt::format("{} bytes after the end of the entry", file.size() - lengths.file()));
+  }
+  if (!std::ranges::equal(file.subspan(kChecksumAt, kChecksumBytes), checksum_of(file))) {
+    throw CacheError("checksum mismatch");
+  }
+}
+
+Key read_key(Bytes file, const Lengths& lengths, std::string_view key_hex) {
+  if (file.size() < kHeaderBytes + lengths.fields) {
+    throw CacheError(fmt::format("truncated: {} bytes of {}", file.size(), lengths.file()));
+  }
+  const auto fields = to_json(file.subspan(kHeaderBytes, lengths.fields), "key fields");
+  const auto is_text = [](const nlohmann::json& value) { return value.is_string(); };
+  if (!fields.is_object() || !std::ranges::all_of(fields, is_text)) {
+    throw CacheError("the key fields are not names and texts");
+  }
+  Key key = Key::from_fields(fields.get<KeyFields>());
+  if (key.hex() != key_hex) throw CacheError(fmt::format("it belongs to the key {}", key.hex()));
+  return key;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_entry(const Key& key, const Entry& entry) {
+  const std::string fields = nlohmann::json(key.fields()).dump();
+  const std::string facts = to_text(entry.facts);
+  const Lengths lengths{fields.size(), facts.size(), entry.payload.size()};
+  if (lengths.file() > kMaxEntryBytes) {
+    throw CacheError(
+        fmt::format("the entry has {} bytes; at most {} are kept", lengths.file(), kMaxEntryBytes));
+  }
+  std::vector<std::byte> file(lengths.file());
+  std::span<std::byte> room(file);
+  put_bytes(room, bytes_of(kMagic));
+  put_integer(room, kFormat);
+  const auto checksum = room.first<kChecksumBytes>();
+  room = room.subspan(kChecksumBytes);
+  for (const std::uint64_t length : {lengths.fields, lengths.facts, lengths.payload}) {
+    put_integer(room, length);
+  }
+  put_bytes(room, bytes_of(fields));
+  put_bytes(room, bytes_of(facts));
+  put_bytes(room, entry.payload);
+  std::ranges::copy(checksum_of(file), checksum.begin());
+  return file;
+}
+
+DecodedEntry decode_entry(std::vector<std::byte> file, std::string_view key_hex) {
+  const Lengths lengths = read_header(file);
+  check_size_and_checksum(file, lengths);
+  Key key = read_key(file, lengths, key_hex);
+  const std::size_t facts_at = kHeaderBytes + lengths.fields;
+  nlohmann::json facts = to_json(Bytes(file).subspan(facts_at, lengths.facts), "facts");
+  const std::size_t payload_at = facts_at + lengths.facts;
+  file.erase(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(payload_at));
+  return {std::move(key), {std::move(facts), std::move(file)}};
+}
+
+Key decode_key(std::span<const std::byte> start_of_file, std::string_view key_hex) {
+  return read_key(start_of_file, read_header(start_of_file), key_hex);
+}
+
+}  // namespace lazyrope

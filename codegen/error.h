@@ -1,0 +1,13 @@
+#pragma once
+
+#include <stdexcept>
+
+namespace lazyrope {
+
+// An illegal specification, plan or name: says what was given, what is allowed and what to do.
+class SpecError : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,73 @@
+#include "codegen/kernel_spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "codegen/error.h"
+#include "codegen/mask.h"
+#include "codegen/tile_plan.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kMaxGroupSize = 128;  // a query token of one KV head must fit a tile of rows
+
+template <class Enum>
+struct Named {
+  std::string_view name;
+  Enum value;
+};
+
+constexpr std::array kDtypes = {Named{"bfloat16", Dtype::kBf16}, Named{"float16", Dtype::kFp16}};
+constexpr std::array kRopeForms = {Named{"raw", RopeForm::kRaw}, Named{"rotated", RopeForm::kRotated}};
+constexpr std::array kKeyForms = {Named{"local", KeyForm::kLocal}};
+
+template <class Enum, std::size_t kCount>
+std::string_view name_of(const std::array<Named<Enum>, kCount>& table, Enum value) {
+  for (const Named<Enum>& row : table)
+    if (row.value == value) return row.name;
+  return "?";
+}
+
+template <class Enum, std::size_t kCount>
+Enum value_of(const std::array<Named<Enum>, kCount>& table, std::string_view what,
+              std::string_view name) {
+  std::array<std::string_view, kCount> names;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (table[i].name == name) return table[i].value;
+    names[i] = table[i].name;
+  }
+  throw SpecError(fmt::format("{} = \"{}\"; allowed are: {}", what, name, fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+std::string_view to_string(Dtype dtype) { return name_of(kDtypes, dtype); }
+std::string_view to_string(RopeForm form) { return name_of(kRopeForms, form); }
+std::string_view to_string(KeyForm form) { return name_of(kKeyForms, form); }
+Dtype dtype_from(std::string_view name) { return value_of(kDtypes, "dtype", name); }
+RopeForm rope_form_from(std::string_view name) { return value_of(kRopeForms, "form", name); }
+KeyForm key_form_from(std::string_view name) { return value_of(kKeyForms, "key_form", name); }
+
+void validate(const KernelSpec& spec) {
+  const std::vector<int> head_dims = planned_head_dims();
+  if (std::find(head_dims.begin(), head_dims.end(), spec.head_dim) == head_dims.end())
+    throw SpecError(fmt::format("head_dim = {}; allowed are: {}", spec.head_dim,
+                                fmt::join(head_dims, ", ")));
+  if (spec.group_size < 1 || spec.group_size > kMaxGroupSize)
+    throw SpecError(fmt::format("group_size = {} query heads per KV head; allowed are 1 to {}",
+                                spec.group_size, kMaxGroupSize));
+  mask_variant(spec.mask);
+  validate(spec.rope, spec.head_dim);
+}
+
+std::string describe(const KernelSpec& spec) {
+  return fmt::format("head_dim {}, group {}, {}, rope {}, {}, {} queries", spec.head_dim,
+                     spec.group_size, to_string(spec.dtype), spec.rope.variant, spec.mask,
+                     to_string(spec.query_form));
+}
+
+}  // namespace lazyrope

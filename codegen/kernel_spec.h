@@ -1,0 +1,46 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "codegen/rope.h"
+
+namespace lazyrope {
+
+enum class Dtype { kBf16, kFp16 };
+
+// Whether queries (or newly appended keys) arrive as projected, or turned by RoPE already.
+enum class RopeForm { kRaw, kRotated };
+
+// How the pool holds keys: rotated by the index inside their own document.
+enum class KeyForm { kLocal };
+
+std::string_view to_string(Dtype);
+std::string_view to_string(RopeForm);
+std::string_view to_string(KeyForm);
+Dtype dtype_from(std::string_view name);         // "bfloat16", "float16"; SpecError
+RopeForm rope_form_from(std::string_view name);  // "raw", "rotated"; SpecError
+KeyForm key_form_from(std::string_view name);    // "local"; SpecError
+
+// What is asked for. Everything here specialises the source; the number of KV heads, page size, layout
+// and scale do not.
+struct KernelSpec {
+  int head_dim = 0;
+  int group_size = 0;  // query heads per KV head
+  Dtype dtype = Dtype::kBf16;
+  RopeSpec rope;
+  std::string mask = "causal";
+  RopeForm query_form = RopeForm::kRaw;
+  KeyForm key_form = KeyForm::kLocal;
+  RopeForm append_form = RopeForm::kRaw;
+
+  bool operator==(const KernelSpec&) const = default;
+};
+
+// SpecError that names the field, its value and what is allowed.
+void validate(const KernelSpec& spec);
+
+// One line: "head_dim 128, group 4, bfloat16, llama3, causal, raw queries".
+std::string describe(const KernelSpec& spec);
+
+}  // namespace lazyrope

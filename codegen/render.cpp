@@ -1,0 +1,126 @@
+#include "codegen/render.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "codegen/error.h"
+#include "codegen/mask.h"
+#include "codegen/template_text.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kPlanThreads = 1024;  // at least the greatest number of CTAs of an attend kernel
+constexpr int kPlanSharedBytes = kPlanThreads / 32 * 8;
+constexpr int kAppendThreads = 256;
+
+constexpr std::array<std::string_view, kKernelKinds> kNames = {"plan", "attend_decode", "attend_prefill",
+                                                              "plan_append", "append"};
+
+// Angles are counted in turns, as 64-bit binary fractions: templates/ops/rotate.cuh.
+std::string turns_per_token(const KernelSpec& spec, const RopeVariant& rope) {
+  std::string text;
+  for (const double radians : rope.frequencies(spec.rope.rotary_dim, spec.rope.parameters)) {
+    const double turns = radians / (2.0 * std::numbers::pi);
+    const double fraction = turns - std::floor(turns);
+    text += fmt::format("{}{}ull", text.empty() ? "" : ", ",
+                        static_cast<unsigned long long>(std::ldexp(fraction, 64)));
+  }
+  return text.empty() ? "0" : text;
+}
+
+std::string_view element(Dtype dtype) { return dtype == Dtype::kBf16 ? "Bf16" : "Fp16"; }
+
+// A float literal that reads back as the same value.
+std::string literal(double value) { return fmt::format("{:.9e}f", value); }
+
+TemplateValues rope_values(const KernelSpec& spec) {
+  const RopeVariant rope = rope_variant(spec.rope.variant);
+  return {{"rope", rope.pairing},
+          {"rope_turns", turns_per_token(spec, rope)},
+          {"rotary_dim", fmt::to_string(spec.rope.rotary_dim)},
+          {"attention_factor", literal(rope.attention_factor(spec.rope.parameters))},
+          {"head_dim", fmt::to_string(spec.head_dim)},
+          {"element", std::string(element(spec.dtype))}};
+}
+
+struct Launch {
+  std::string file;
+  TemplateValues values;
+  int threads;
+  int ctas_per_sm;
+  int shared_bytes;
+};
+
+Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch& arch) {
+  TemplateValues values = rope_values(spec);
+  values.insert({{"family", fmt::format("family/{}/attend_tile.cuh", arch.family)},
+                 {"mask", mask_variant(spec.mask).file},
+                 {"group_size", fmt::to_string(spec.group_size)},
+                 {"query_rotated", spec.query_form == RopeForm::kRotated ? "true" : "false"},
+                 {"row_warps", fmt::to_string(plan.row_warps)},
+                 {"key_warps", fmt::to_string(plan.key_warps)},
+                 {"warp_rows", fmt::to_string(plan.warp_rows)},
+                 {"warp_keys", fmt::to_string(plan.warp_keys)},
+                 {"stages", fmt::to_string(plan.stages)},
+                 {"ctas_per_sm", fmt::to_string(plan.ctas_per_sm)},
+                 {"shared_bytes", fmt::to_string(plan.shared_bytes(spec.head_dim))}});
+  return {"kernel/attend.cu.in", std::move(values), plan.threads(), plan.ctas_per_sm,
+          plan.shared_bytes(spec.head_dim)};
+}
+
+Launch plan_launch(const KernelSpec& spec) {
+  return {"kernel/plan.cu.in",
+          {{"mask", mask_variant(spec.mask).file}, {"group_size", fmt::to_string(spec.group_size)}},
+          kPlanThreads,
+          1,
+          kPlanSharedBytes};
+}
+
+Launch append_launch(const KernelSpec& spec) {
+  TemplateValues values = rope_values(spec);
+  values.emplace("rotates_keys", spec.append_form == RopeForm::kRaw ? "true" : "false");
+  return {"kernel/append.cu.in", std::move(values), kAppendThreads, 1, 0};
+}
+
+Launch launch_of(KernelKind kind, const KernelSpec& spec, const TilePlan& plan, const Arch& arch) {
+  switch (kind) {
+    case KernelKind::kPlan:
+      return plan_launch(spec);
+    case KernelKind::kAttendDecode:
+      return attend_launch(spec, plan.decode, arch);
+    case KernelKind::kAttendPrefill:
+      return attend_launch(spec, plan.prefill, arch);
+    case KernelKind::kPlanAppend:
+      return {"kernel/plan_append.cu.in", {}, kAppendThreads, 1, 0};
+    case KernelKind::kAppend:
+      return append_launch(spec);
+  }
+  throw SpecError(fmt::format("kernel kind {} does not exist", static_cast<int>(kind)));
+}
+
+}  // namespace
+
+std::string_view to_string(KernelKind kind) { return kNames.at(static_cast<std::size_t>(kind)); }
+
+std::vector<KernelKind> kernel_kinds() {
+  std::vector<KernelKind> kinds;
+  for (int i = 0; i < kKernelKinds; ++i) kinds.push_back(static_cast<KernelKind>(i));
+  return kinds;
+}
+
+RenderedKernel render(KernelKind kind, const KernelSpec& spec, const TilePlan& plan,
+                      const Arch& arch) {
+  validate(spec);
+  Launch launch = launch_of(kind, spec, plan, arch);
+  std::string entry = fmt::format("lazyrope_{}", to_string(kind));
+  launch.values.insert({{"entry", entry}, {"threads", fmt::to_string(launch.threads)}});
+  return {kind,           expand_template(launch.file, launch.values, arch.isa),
+          std::move(entry), launch.threads,
+          launch.ctas_per_sm, launch.shared_bytes};
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/arch.h"
+#include "codegen/kernel_spec.h"
+#include "codegen/tile_plan.h"
+
+namespace lazyrope {
+
+// The kernels of one attention: the planner of a step, attend for few rows and for many, the planner
+// of an append, and append.
+enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppend };
+
+inline constexpr int kKernelKinds = 5;
+
+std::string_view to_string(KernelKind);  // "plan", "attend_decode", ...
+std::vector<KernelKind> kernel_kinds();
+
+// One self-contained source and what launching it takes.
+struct RenderedKernel {
+  KernelKind kind;
+  std::string source;
+  std::string entry;
+  int threads;       // of a CTA
+  int ctas_per_sm;   // that the source asks the compiler to leave room for
+  int shared_bytes;  // dynamic, of a CTA
+};
+
+// Throws SpecError on an illegal spec.
+RenderedKernel render(KernelKind kind, const KernelSpec& spec, const TilePlan& plan, const Arch& arch);
+
+}  // namespace lazyrope

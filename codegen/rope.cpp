@@ -1,0 +1,140 @@
+#include "codegen/rope.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <numbers>
+
+#include "codegen/error.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr double kLargest = 1e30;
+
+// theta^(-2i / rotary_dim): RoFormer, arXiv 2104.09864, section 3.2.2.
+std::vector<double> plain_frequencies(int rotary_dim, double theta) {
+  std::vector<double> w(static_cast<std::size_t>(rotary_dim / 2));
+  for (std::size_t i = 0; i < w.size(); ++i)
+    w[i] = std::pow(theta, -2.0 * static_cast<double>(i) / rotary_dim);
+  return w;
+}
+
+std::vector<double> neox_frequencies(int rotary_dim, const RopeParameters& p) {
+  return plain_frequencies(rotary_dim, p.at("theta"));
+}
+
+// Llama 3.1: waves longer than the original context are slowed by `factor`, short ones kept, those
+// between interpolated ("The Llama 3 Herd of Models", and the published reference code).
+std::vector<double> llama3_frequencies(int rotary_dim, const RopeParameters& p) {
+  const double context = p.at("original_max_position_embeddings");
+  const double low = p.at("low_freq_factor");
+  const double high = p.at("high_freq_factor");
+  std::vector<double> w = plain_frequencies(rotary_dim, p.at("theta"));
+  for (double& x : w) {
+    const double wavelength = 2.0 * std::numbers::pi / x;
+    const double smooth = std::clamp((context / wavelength - low) / (high - low), 0.0, 1.0);
+    x = (1.0 - smooth) * x / p.at("factor") + smooth * x;
+  }
+  return w;
+}
+
+const RopeParameter kTheta = {"theta", "base of the frequencies", 1.0, kLargest};
+
+std::vector<RopeVariant> built_in() {
+  return {
+      {"none", "no rotation", "ops/rope/none.cuh", {}, [](int, const RopeParameters&) {
+         return std::vector<double>{};
+       }},
+      {"neox",
+       "column i turns with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
+       "ops/rope/half.cuh",
+       {kTheta},
+       neox_frequencies},
+      {"llama3",
+       "neox with Llama 3.1's scaling of long waves",
+       "ops/rope/half.cuh",
+       {kTheta,
+        {"factor", "by which long waves are slowed", 1.0, kLargest},
+        {"low_freq_factor", "waves longer than the context / this are slowed in full", 0.0, kLargest},
+        {"high_freq_factor", "waves shorter than the context / this are kept", 0.0, kLargest},
+        {"original_max_position_embeddings", "context of the first training", 1.0, kLargest}},
+       llama3_frequencies},
+  };
+}
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<RopeVariant> rows = built_in();
+};
+
+Registry& registry() {
+  static Registry instance;
+  return instance;
+}
+
+std::vector<std::string> names_of(const std::vector<RopeVariant>& rows) {
+  std::vector<std::string> names;
+  for (const RopeVariant& row : rows) names.push_back(row.name);
+  return names;
+}
+
+void validate_parameters(const RopeVariant& row, const RopeParameters& given) {
+  for (const RopeParameter& parameter : row.parameters) {
+    const auto it = given.find(parameter.name);
+    if (it == given.end())
+      throw SpecError(fmt::format("rope \"{}\" needs {} ({})", row.name, parameter.name,
+                                  parameter.meaning));
+    if (!(it->second >= parameter.least && it->second <= parameter.greatest))
+      throw SpecError(fmt::format("rope \"{}\": {} = {}, allowed are {} to {}", row.name,
+                                  parameter.name, it->second, parameter.least, parameter.greatest));
+  }
+  for (const auto& [name, value] : given) {
+    const auto known = [&](const RopeParameter& p) { return p.name == name; };
+    if (std::none_of(row.parameters.begin(), row.parameters.end(), known))
+      throw SpecError(fmt::format("rope \"{}\" has no parameter {} (given {})", row.name, name, value));
+  }
+}
+
+}  // namespace
+
+std::vector<RopeVariant> rope_variants() {
+  const std::lock_guard lock(registry().mutex);
+  return registry().rows;
+}
+
+RopeVariant rope_variant(std::string_view name) {
+  const std::vector<RopeVariant> rows = rope_variants();
+  for (const RopeVariant& row : rows)
+    if (row.name == name) return row;
+  throw SpecError(fmt::format("rope variant \"{}\" is unknown; there are: {}", name,
+                              fmt::join(names_of(rows), ", ")));
+}
+
+void register_rope_variant(RopeVariant variant) {
+  const std::lock_guard lock(registry().mutex);
+  for (const RopeVariant& row : registry().rows)
+    if (row.name == variant.name)
+      throw SpecError(fmt::format("rope variant \"{}\" is there already; choose another name",
+                                  variant.name));
+  registry().rows.push_back(std::move(variant));
+}
+
+void validate(const RopeSpec& rope, int head_dim) {
+  const RopeVariant row = rope_variant(rope.variant);
+  validate_parameters(row, rope.parameters);
+  if (rope.variant == "none") {
+    if (rope.rotary_dim != 0)
+      throw SpecError(fmt::format("rope \"none\" with rotary_dim = {}; it must be 0", rope.rotary_dim));
+    return;
+  }
+  if (rope.rotary_dim < 16 || rope.rotary_dim > head_dim || rope.rotary_dim % 16 != 0)
+    throw SpecError(fmt::format(
+        "rotary_dim = {} with head_dim = {}; allowed are multiples of 16 up to head_dim",
+        rope.rotary_dim, head_dim));
+}
+
+}  // namespace lazyrope

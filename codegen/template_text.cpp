@@ -1,0 +1,120 @@
+#include "codegen/template_text.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <set>
+
+#include "codegen/error.h"
+
+namespace lazyrope {
+namespace {
+
+struct Files {
+  std::mutex mutex;
+  std::map<std::string, std::string, std::less<>> text;
+
+  Files() {
+    for (TemplateFile& file : embedded_templates()) text.emplace(file.path, std::move(file.text));
+  }
+};
+
+Files& files() {
+  static Files instance;
+  return instance;
+}
+
+// Texts are never removed or changed, so the reference stays good without the lock.
+const std::string* find_file(std::string_view path) {
+  const std::lock_guard lock(files().mutex);
+  const auto it = files().text.find(path);
+  return it == files().text.end() ? nullptr : &it->second;
+}
+
+// Expands includes depth first.
+class Expansion {
+ public:
+  explicit Expansion(std::string_view isa) : isa_(isa) {}
+
+  void add(std::string_view text) {
+    while (!text.empty()) {
+      const std::size_t end = text.find('\n');
+      const std::string_view line = text.substr(0, end);
+      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+      add_line(line);
+    }
+  }
+
+  std::string take() { return std::move(result_); }
+
+ private:
+  void add_line(std::string_view line) {
+    constexpr std::string_view kInclude = "#include \"";
+    if (line.starts_with(kInclude)) {
+      line.remove_prefix(kInclude.size());
+      include(line.substr(0, line.find('"')));
+    } else if (line != "#pragma once") {
+      result_.append(line).push_back('\n');
+    }
+  }
+
+  void include(std::string_view path) {
+    const std::string resolved = resolve(path);
+    if (!included_.insert(resolved).second) return;
+    add(*find_file(resolved));
+  }
+
+  std::string resolve(std::string_view path) const {
+    constexpr std::string_view kIsa = "isa/";
+    if (find_file(path) != nullptr) return std::string(path);
+    if (path.starts_with(kIsa)) {
+      const std::string chosen = fmt::format("isa/{}/{}", isa_, path.substr(kIsa.size()));
+      if (find_file(chosen) != nullptr) return chosen;
+    }
+    throw SpecError(fmt::format("template file \"{}\" does not exist", path));
+  }
+
+  std::string_view isa_;
+  std::set<std::string> included_;
+  std::string result_;
+};
+
+}  // namespace
+
+void register_template(TemplateFile file) {
+  const std::lock_guard lock(files().mutex);
+  if (!files().text.emplace(file.path, std::move(file.text)).second)
+    throw SpecError(fmt::format("template file \"{}\" is there already; choose another path", file.path));
+}
+
+std::string substitute(std::string_view text, const TemplateValues& values) {
+  std::string result;
+  std::set<std::string_view> used;
+  while (true) {
+    const std::size_t begin = text.find("${");
+    result.append(text.substr(0, begin));
+    if (begin == std::string_view::npos) break;
+    const std::size_t end = text.find('}', begin);
+    if (end == std::string_view::npos)
+      throw SpecError("template text has \"${\" without \"}\"");
+    const std::string_view name = text.substr(begin + 2, end - begin - 2);
+    const auto it = values.find(name);
+    if (it == values.end()) throw SpecError(fmt::format("template asks for ${{{}}}, which has no value", name));
+    used.insert(it->first);
+    result.append(it->second);
+    text.remove_prefix(end + 1);
+  }
+  for (const auto& [name, value] : values)
+    if (!used.contains(name)) throw SpecError(fmt::format("template does not use the value {}", name));
+  return result;
+}
+
+std::string expand_template(std::string_view path, const TemplateValues& values, std::string_view isa) {
+  const std::string* text = find_file(path);
+  if (text == nullptr) throw SpecError(fmt::format("template file \"{}\" does not exist", path));
+  Expansion expansion(isa);
+  expansion.add(substitute(*text, values));
+  return expansion.take();
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/arch.h"
+#include "codegen/kernel_spec.h"
+
+namespace lazyrope {
+
+// The shape of one attend kernel: family/sm80/attend_tile.cuh explains it.
+struct AttendPlan {
+  int row_warps;    // warps that divide the query rows, or
+  int key_warps;    // warps that divide the keys; one of both is 1
+  int warp_rows;    // query rows of a warp, a multiple of 16
+  int warp_keys;    // keys of a warp's block, a multiple of 16
+  int stages;       // blocks in the ring, at least 2
+  int ctas_per_sm;  // that registers and shared memory must leave room for
+
+  int threads() const { return row_warps * key_warps * 32; }
+  int rows() const { return row_warps * warp_rows; }
+  int block_keys() const { return key_warps * warp_keys; }
+  int shared_bytes(int head_dim) const;
+
+  bool operator==(const AttendPlan&) const = default;
+};
+
+// What is chosen: all that may differ between two kernels that compute the same.
+struct TilePlan {
+  AttendPlan decode;   // requests of at most decode.rows() packed rows
+  AttendPlan prefill;  // the others
+  int min_split_blocks = 2;  // a tile is not cut into parts of fewer KV blocks
+
+  bool operator==(const TilePlan&) const = default;
+};
+
+// One line: "decode 1x4 warps, 16 rows x 64 keys, 3 stages, 2/SM; prefill ...".
+std::string describe(const TilePlan& plan);
+
+std::vector<int> planned_head_dims();
+
+// The plans that are legal for a spec on an arch, the default first; SpecError if there is none.
+std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch);
+
+}  // namespace lazyrope

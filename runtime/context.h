@@ -1,0 +1,65 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/driver.h"
+
+namespace lazyrope {
+
+// What kernels need to know of a GPU. Sizes are in bytes.
+struct DeviceInfo {
+  int ordinal = 0;
+  CUdevice handle = 0;
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int sm_count = 0;
+  int max_shared_per_block = 0;  // with the opt-in for dynamic shared memory
+  int max_shared_per_sm = 0;
+  int reserved_shared_per_block = 0;  // the driver's own share of an SM's, for each block
+  int l2_bytes = 0;
+};
+
+// The GPUs of a driver, asked once. Immutable, so threads may share it and questions take no lock.
+class Devices {
+ public:
+  // `driver` must outlive this. Throws DriverError.
+  explicit Devices(const Driver& driver);
+
+  // Those of Driver::get(). Throws DriverError.
+  static const Devices& get();
+
+  int count() const noexcept { return static_cast<int>(infos_.size()); }
+
+  // Throws DriverError for an ordinal that does not exist.
+  const DeviceInfo& info(int ordinal) const;
+
+  // The device of the context that is current on this thread. Throws DriverError if none is.
+  const DeviceInfo& current() const;
+
+ private:
+  const Driver& driver_;
+  std::vector<DeviceInfo> infos_;  // by ordinal
+};
+
+// Devices::get().current().
+const DeviceInfo& current_device();
+
+// Makes sure that a context of `device` is current on this thread: keeps the caller's if it is
+// one, and otherwise makes the device's primary context current until the end of the scope.
+class ScopedContext {
+ public:
+  // `driver` must outlive this. Throws DriverError.
+  ScopedContext(const Driver& driver, const DeviceInfo& device);
+  ScopedContext(const ScopedContext&) = delete;
+  ScopedContext& operator=(const ScopedContext&) = delete;
+  ~ScopedContext();
+
+ private:
+  const Driver& driver_;
+  CUdevice device_;
+  bool pushed_ = false;
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace lazyrope {
+
+// What a CompileError carries. Every field may be empty; the error's text leaves out empty ones.
+struct CompileFailure {
+  std::string what_failed = {};           // one sentence
+  std::string source = {};                // path of the kernel's source, or the program's name
+  std::vector<std::string> options = {};  // as given to NVRTC
+  std::string log = {};      // NVRTC's own words, or the places where NVRTC was looked for
+  std::string excerpt = {};  // the lines that the log complains about, numbered
+  std::string advice = {};   // what to do
+};
+
+// A kernel could not be compiled, or there is no NVRTC to compile it with.
+class CompileError : public std::runtime_error {
+ public:
+  explicit CompileError(CompileFailure failure);
+  const CompileFailure& failure() const noexcept { return failure_; }
+
+ private:
+  CompileFailure failure_;
+};
+
+// DriverFailure::code when there is no driver that could have returned a CUresult.
+inline constexpr int kNoUsableDriver = -1;
+
+// What a DriverError carries.
+struct DriverFailure {
+  std::string call = {};       // the driver's function, e.g. "cuLaunchKernel"
+  int code = kNoUsableDriver;  // CUresult
+  std::string name = {};       // e.g. "CUDA_ERROR_INVALID_VALUE"; empty for kNoUsableDriver
+  std::string text = {};       // the driver's description of the code
+  std::string advice = {};     // what to do
+};
+
+// A call of the CUDA driver failed, or there is no usable driver.
+class DriverError : public std::runtime_error {
+ public:
+  explicit DriverError(DriverFailure failure);
+  const DriverFailure& failure() const noexcept { return failure_; }
+
+ private:
+  DriverFailure failure_;
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,47 @@
+// Launch parameters of the attend kernel. All strides are in bytes.
+#pragma once
+
+#include "abi/step.h"
+
+namespace lazyrope {
+
+struct QueryTensor {  // [tokens, heads, head_dim], last dimension contiguous
+  const void* data;
+  int64 token_stride;
+  int64 head_stride;
+};
+
+struct KvPool {  // pages of keys and of values: NHD or HND, told apart by the strides, which both share
+  void* keys;
+  void* values;
+  uint32 page_stride;
+  uint32 slot_stride;
+  uint32 head_stride;
+  uint32 unused;
+};
+
+struct OutputTensor {
+  void* data;
+  int64 token_stride;
+  int64 head_stride;
+};
+
+struct LseTensor {  // fp32, natural logarithm; data may be null
+  float* data;
+  int64 token_stride;
+  int64 head_stride;
+};
+
+struct AttendParams {
+  QueryTensor q;
+  KvPool pool;
+  OutputTensor out;
+  LseTensor lse;
+  StepView step;
+  WorkView work;
+  float scale_log2;  // softmax scale times log2(e)
+  uint32 unused;
+};
+static_assert(sizeof(AttendParams) == 24 + 32 + 24 + 24 + 24 + 48 + 8);
+
+}  // namespace lazyrope

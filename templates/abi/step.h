@@ -1,0 +1,88 @@
+// What a step keeps on the device: the planner writes it, attend reads it. Shared by host and device
+// text, so plain aggregates of fixed size only.
+#pragma once
+
+#include "abi/types.h"
+
+namespace lazyrope {
+
+// A segment as the kernels use it. Slot s of its page list (s = 0 is the first slot of page
+// pages[first_page]) holds the token at logical position origin + s, for begin <= s < end.
+struct SegmentRecord {
+  int32 base;        // logical position of token 0 of the document: the angle of the rotation
+  int32 origin;      // base + start - lead
+  int32 begin;       // lead
+  int32 end;         // lead + length
+  int32 first_page;  // index into the page-list array
+  int32 unused[3];
+};
+static_assert(sizeof(SegmentRecord) == 32);
+
+// A tile of query rows of one KV head and a range of the KV blocks that they look at. Packed row r of
+// a request is query token r / group_size, head r % group_size of the KV head's group. In parts of 16
+// bytes, so that a kernel loads the part it needs at once.
+struct ItemExtent {
+  int32 num_blocks;  // 0: the rows see no key
+  int32 num_rows;    // rows of the tile, at least 1
+  int32 first_position;  // least and greatest logical position of the tile's rows
+  int32 last_position;
+};
+
+struct ItemRows {
+  int32 query_token;  // row of q with the request's first token
+  int32 first_row;    // first packed row of the tile
+  int32 kv_head;
+  int32 unused;
+};
+
+struct ItemKeys {
+  int32 segment;      // segment in which the item's blocks begin
+  int32 segment_end;  // one past the request's last segment
+  int32 block_begin;  // first block, counted from the first of `segment`
+  int32 unused;
+};
+
+struct ItemSplit {
+  int32 index;    // this item is part `index` of `count` of its tile
+  int32 count;
+  int32 partial;  // where part 0 leaves its result; the others follow
+  int32 counter;  // where the parts are counted
+};
+
+struct Item {
+  ItemExtent extent;
+  ItemRows rows;
+  ItemKeys keys;
+  ItemSplit split;
+};
+static_assert(sizeof(Item) == 64);
+
+// What `update` changes while a captured graph keeps its launch parameters.
+struct StepHeader {
+  const int32* pages;
+  int32 page_size;
+  int32 unused;
+};
+static_assert(sizeof(StepHeader) == 16);
+
+// Device addresses of what all kernels of a step read.
+struct StepView {
+  StepHeader* header;
+  SegmentRecord* segments;  // [capacity.segments]
+  int32* positions;         // [capacity.query_tokens]
+};
+static_assert(sizeof(StepView) == 24);
+
+// Device addresses of the work of one attend kernel.
+struct WorkView {
+  int32* item_begin;     // [num_ctas + 1]: items of each CTA
+  Item* items;           // [max_items]
+  float* partial_rows;   // [2 * num_ctas][partial_row_count][head_dim], not yet divided by the sum
+  float* partial_stats;  // [2 * num_ctas][partial_row_count][2]: maximum (log2 units), sum
+  uint32* counters;      // [num_ctas], zero between launches
+  int32 num_ctas;
+  int32 partial_row_count;  // rows that a partial result has room for
+};
+static_assert(sizeof(WorkView) == 48);
+
+}  // namespace lazyrope

@@ -1,0 +1,332 @@
+// The planner: turns the caller's metadata into a step's segments, and into items for one attend kernel.
+//
+// Every tile of query rows and every KV head make a unit, which sees so many blocks of keys. Units laid
+// end to end by cost (a constant, so much a block, so much a segment) form a line, and each CTA of the
+// attend kernel gets an equal length of it: the tail of a unit, some whole units, the head of another.
+// A unit cut by k boundaries has k + 1 parts, merged by whichever CTA finishes last.
+//
+// One CTA plans one attend kernel. Stages hand their results on through the step's scratch memory.
+#pragma once
+
+#include "abi/plan.h"
+#include "ops/cta_scan.cuh"
+#include "ops/segment_blocks.cuh"
+
+namespace lazyrope {
+
+template <class Spec>
+class Planner {
+ public:
+  LAZYROPE_DEVICE Planner(const PlanParams& params, const PlanPhase& phase, SharedPtr memory)
+      : in_(params.inputs),
+        step_(params.step),
+        phase_(phase),
+        work_(phase.work),
+        scratch_(phase.scratch),
+        num_kv_heads_(params.num_kv_heads),
+        memory_(memory) {}
+
+  // What attend reads beside its items; by one CTA only.
+  LAZYROPE_DEVICE void copy_inputs() const {
+    if (thread_index() == 0) st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
+    for (int32 i = thread_index(); i < in_.num_tokens; i += block_threads())
+      st_global(step_.positions + i, ld_global_nc(in_.q_position + i));
+    for (int32 i = thread_index(); i < in_.num_segments; i += block_threads())
+      st_global(step_.segments + i, segment(i));
+  }
+
+  LAZYROPE_DEVICE void plan() const {
+    const int32 num_tiles = count_tiles();
+    bar_sync();
+    measure_tiles(num_tiles);
+    bar_sync();
+    const int64 cost = sum_costs(num_tiles);
+    bar_sync();
+    place_boundaries(num_tiles, cost);
+    bar_sync();
+    rank_boundaries();
+    bar_sync();
+    const int32 num_items = count_items();
+    bar_sync();
+    write_items(num_items);
+  }
+
+ private:
+  // Costs in units of an eighth of a block.
+  static constexpr int32 kTileCost = 8;
+  static constexpr int32 kBlockCost = 8;
+  static constexpr int32 kSegmentCost = 2;
+
+  struct RowRange {
+    int32 first_token;  // row of q
+    int32 first_row;    // packed, of the request
+    int32 num_rows;
+  };
+
+  struct Place {
+    int32 unit;
+    int32 block;
+  };
+
+  LAZYROPE_DEVICE SegmentRecord segment(int32 i) const {
+    const int32 base = ld_global_nc(in_.base + i);
+    const int32 lead = in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i);
+    return {base,
+            base + ld_global_nc(in_.start + i) - lead,
+            lead,
+            lead + ld_global_nc(in_.length + i),
+            ld_global_nc(in_.first_page + i),
+            {0, 0, 0}};
+  }
+
+  LAZYROPE_DEVICE int32 blocks_of(int32 segment_index, int32 last_position) const {
+    return visible_segment<typename Spec::Mask>(segment(segment_index), last_position)
+        .blocks(phase_.block_keys);
+  }
+
+  // Packed rows of a request per KV head, or 0 where another attend kernel serves it.
+  LAZYROPE_DEVICE int32 rows_of(int32 request) const {
+    const int32 tokens = ld_global_nc(in_.q_indptr + request + 1) - ld_global_nc(in_.q_indptr + request);
+    const int32 rows = tokens * Spec::kGroupSize;
+    return rows >= phase_.min_rows && rows <= phase_.max_rows ? rows : 0;
+  }
+
+  // scratch.tile_begin; returns the number of tiles, never more than the step has room for.
+  LAZYROPE_DEVICE int32 count_tiles() const {
+    const CtaScan<int32> scan(memory_);
+    int32 passed = 0;
+#pragma unroll 1
+    for (int32 first = 0; first < in_.num_requests; first += block_threads()) {
+      const int32 request = first + thread_index();
+      const bool exists = request < in_.num_requests;
+      const Prefix<int32> tiles = scan(exists ? ceil_div(rows_of(request), phase_.tile_rows) : 0);
+      if (exists) st_global(scratch_.tile_begin + request, passed + tiles.before);
+      passed += tiles.total;
+    }
+    const int32 num_tiles = smaller(passed, scratch_.max_tiles);
+    if (thread_index() == 0) st_global(scratch_.tile_begin + in_.num_requests, num_tiles);
+    return num_tiles;
+  }
+
+  LAZYROPE_DEVICE RowRange rows_of_tile(int32 request, int32 tile) const {
+    const int32 first_row = (tile - ld_global(scratch_.tile_begin + request)) * phase_.tile_rows;
+    return {ld_global_nc(in_.q_indptr + request), first_row,
+            smaller(rows_of(request) - first_row, phase_.tile_rows)};
+  }
+
+  // One warp a tile: the rows' positions, the blocks they see, the cost.
+  LAZYROPE_DEVICE void measure_tiles(int32 num_tiles) const {
+#pragma unroll 1
+    for (int32 tile = warp_index(); tile < num_tiles; tile += block_threads() / kWarpThreads) {
+      const int32 request = upper_bound(in_.num_requests, tile, [&](int32 i) {
+                              return ld_global(scratch_.tile_begin + i);
+                            }) - 1;
+      const RowRange rows = rows_of_tile(request, tile);
+      const PositionRange positions = positions_of(rows);
+      int32 blocks = 0;
+      int32 segments = 0;
+      const int32 end = ld_global_nc(in_.segment_indptr + request + 1);
+      for (int32 i = ld_global_nc(in_.segment_indptr + request) + lane_index(); i < end;
+           i += kWarpThreads) {
+        const int32 n = blocks_of(i, positions.last);
+        blocks += n;
+        segments += n > 0 ? 1 : 0;
+      }
+      blocks = warp_sum(blocks);
+      segments = warp_sum(segments);
+      if (lane_index() != 0) continue;
+      st_global(scratch_.tile_request + tile, request);
+      st_global(scratch_.tile_first_position + tile, positions.first);
+      st_global(scratch_.tile_last_position + tile, positions.last);
+      st_global(scratch_.tile_blocks + tile, blocks);
+      st_global(scratch_.cost_begin + tile,
+                static_cast<int64>(kTileCost + blocks * kBlockCost + segments * kSegmentCost));
+    }
+  }
+
+  LAZYROPE_DEVICE PositionRange positions_of(const RowRange& rows) const {
+    const int32 first = rows.first_token + rows.first_row / Spec::kGroupSize;
+    const int32 last =
+        rows.first_token + (rows.first_row + rows.num_rows - 1) / Spec::kGroupSize;
+    PositionRange range = {kLastPosition, kFirstPosition};
+    for (int32 token = first + lane_index(); token <= last; token += kWarpThreads) {
+      const int32 position = ld_global_nc(in_.q_position + token);
+      range = {smaller(range.first, position), larger(range.last, position)};
+    }
+#pragma unroll
+    for (int mask = kWarpThreads / 2; mask > 0; mask /= 2)
+      range = {smaller(range.first, shfl_sync_bfly(range.first, mask)),
+               larger(range.last, shfl_sync_bfly(range.last, mask))};
+    return range;
+  }
+
+  LAZYROPE_DEVICE static int32 warp_sum(int32 value) {
+#pragma unroll
+    for (int mask = kWarpThreads / 2; mask > 0; mask /= 2) value += shfl_sync_bfly(value, mask);
+    return value;
+  }
+
+  // Costs become sums of the costs before; returns the sum of all, for one KV head.
+  LAZYROPE_DEVICE int64 sum_costs(int32 num_tiles) const {
+    const CtaScan<int64> scan(memory_);
+    int64 passed = 0;
+#pragma unroll 1
+    for (int32 first = 0; first < num_tiles; first += block_threads()) {
+      const int32 tile = first + thread_index();
+      const bool exists = tile < num_tiles;
+      const Prefix<int64> cost = scan(exists ? ld_global(scratch_.cost_begin + tile) : 0);
+      if (exists) st_global(scratch_.cost_begin + tile, passed + cost.before);
+      passed += cost.total;
+    }
+    if (thread_index() == 0) st_global(scratch_.cost_begin + num_tiles, passed);
+    return passed;
+  }
+
+  // One warp a boundary: the unit and block at which each CTA begins.
+  LAZYROPE_DEVICE void place_boundaries(int32 num_tiles, int64 cost) const {
+    const int64 line = cost * num_kv_heads_;
+    const int64 least = static_cast<int64>(phase_.min_split_blocks) * kBlockCost;
+    const int32 shares =
+        static_cast<int32>(smaller(static_cast<int64>(work_.num_ctas), (line + least - 1) / least));
+#pragma unroll 1
+    for (int32 cta = warp_index(); cta <= work_.num_ctas; cta += block_threads() / kWarpThreads) {
+      Place place = {num_tiles * num_kv_heads_, 0};
+      if (cta < shares) place = place_at(num_tiles, line * cta / shares);
+      find_segment(cta, place);
+      if (lane_index() != 0) continue;
+      st_global(scratch_.boundary_unit + cta, place.unit);
+      st_global(scratch_.boundary_block + cta, place.block);
+    }
+  }
+
+  // The block at a point of the line; the unit's own ends where those are near.
+  LAZYROPE_DEVICE Place place_at(int32 num_tiles, int64 point) const {
+    const auto begin = [&](int32 i) { return ld_global(scratch_.cost_begin + i); };
+    const int32 tile = upper_bound(num_tiles, point / num_kv_heads_, begin) - 1;
+    const int64 cost = begin(tile + 1) - begin(tile);
+    const int64 into = point - begin(tile) * num_kv_heads_;
+    const int32 unit = tile * num_kv_heads_ + static_cast<int32>(into / cost);
+    const int32 blocks = ld_global(scratch_.tile_blocks + tile);
+    const int32 block = static_cast<int32>(into % cost * blocks / cost);
+    if (block < phase_.min_split_blocks) return {unit, 0};
+    if (blocks - block < phase_.min_split_blocks) return {unit + 1, 0};
+    return {unit, block};
+  }
+
+  // The segment that holds a boundary's block. One warp.
+  LAZYROPE_DEVICE void find_segment(int32 cta, Place place) const {
+    if (place.block == 0) return;
+    const int32 tile = place.unit / num_kv_heads_;
+    const int32 request = ld_global(scratch_.tile_request + tile);
+    const int32 last_position = ld_global(scratch_.tile_last_position + tile);
+    const int32 end = ld_global_nc(in_.segment_indptr + request + 1);
+    int32 passed = 0;
+#pragma unroll 1
+    for (int32 first = ld_global_nc(in_.segment_indptr + request); first < end;
+         first += kWarpThreads) {
+      const int32 i = first + lane_index();
+      const int32 blocks = i < end ? blocks_of(i, last_position) : 0;
+      const int32 through = warp_prefix_sum(blocks);
+      const int32 total = shfl_sync_idx(through, kWarpThreads - 1);
+      if (place.block < passed + total) {
+        const int32 owner = warp_upper_bound(through, place.block - passed);
+        const int32 before = shfl_sync_idx(through - blocks, owner);
+        if (lane_index() == 0) {
+          st_global(scratch_.boundary_segment + cta, first + owner);
+          st_global(scratch_.boundary_segment_block + cta, place.block - passed - before);
+        }
+        return;
+      }
+      passed += total;
+    }
+  }
+
+  LAZYROPE_DEVICE Place boundary(int32 cta) const {
+    return {ld_global(scratch_.boundary_unit + cta), ld_global(scratch_.boundary_block + cta)};
+  }
+
+  LAZYROPE_DEVICE static bool same(Place a, Place b) { return a.unit == b.unit && a.block == b.block; }
+
+  // Boundaries that coincide leave CTAs without work; ranks count the others. num_ctas + 1 boundaries
+  // fit the CTA's threads.
+  LAZYROPE_DEVICE void rank_boundaries() const {
+    const int32 cta = thread_index();
+    const bool exists = cta <= work_.num_ctas;
+    const bool is_new = exists && cta > 0 && !same(boundary(cta), boundary(cta - 1));
+    const Prefix<int32> rank = CtaScan<int32>(memory_)(is_new ? 1 : 0);
+    if (exists) st_global(scratch_.boundary_rank + cta, rank.before + (is_new ? 1 : 0));
+  }
+
+  LAZYROPE_DEVICE int32 count_items() const {
+    const int32 cta = thread_index();
+    int32 count = 0;
+    if (cta < work_.num_ctas) {
+      const Place begin = boundary(cta);
+      const Place end = boundary(cta + 1);
+      if (!same(begin, end)) count = end.unit - begin.unit + (end.block > 0 ? 1 : 0);
+    }
+    const Prefix<int32> items = CtaScan<int32>(memory_)(count);
+    if (cta <= work_.num_ctas)
+      st_global(work_.item_begin + cta, smaller(items.before, scratch_.max_items));
+    return smaller(items.total, scratch_.max_items);
+  }
+
+  LAZYROPE_DEVICE void write_items(int32 num_items) const {
+#pragma unroll 1
+    for (int32 i = thread_index(); i < num_items; i += block_threads()) {
+      const auto item_begin = [&](int32 cta) { return ld_global(work_.item_begin + cta); };
+      const int32 cta = upper_bound(work_.num_ctas, i, item_begin) - 1;
+      const Place begin = boundary(cta);
+      const Place end = boundary(cta + 1);
+      const int32 unit = begin.unit + i - item_begin(cta);
+      const int32 tile = unit / num_kv_heads_;
+      const int32 first = unit == begin.unit ? begin.block : 0;
+      const int32 last = unit == end.unit ? end.block : ld_global(scratch_.tile_blocks + tile);
+      st_global(work_.items + i, item(cta, unit, first, last));
+    }
+  }
+
+  // Blocks first to last - 1 of a unit; where first is not 0, the CTA's boundary lies there.
+  LAZYROPE_DEVICE Item item(int32 cta, int32 unit, int32 first, int32 last) const {
+    const int32 tile = unit / num_kv_heads_;
+    const int32 request = ld_global(scratch_.tile_request + tile);
+    const RowRange rows = rows_of_tile(request, tile);
+    Item item{};
+    item.extent = {last - first, rows.num_rows, ld_global(scratch_.tile_first_position + tile),
+                   ld_global(scratch_.tile_last_position + tile)};
+    item.rows = {rows.first_token, rows.first_row, unit % num_kv_heads_, 0};
+    item.keys = {first > 0 ? ld_global(scratch_.boundary_segment + cta)
+                           : ld_global_nc(in_.segment_indptr + request),
+                 ld_global_nc(in_.segment_indptr + request + 1),
+                 first > 0 ? ld_global(scratch_.boundary_segment_block + cta) : 0, 0};
+    item.split = split(cta, unit, first);
+    return item;
+  }
+
+  // Boundaries of ranks r .. r + k - 1 cut a unit into k + 1 parts, which use results 2 r to 2 r + k and
+  // counter r: those of another unit's boundaries lie beyond.
+  LAZYROPE_DEVICE ItemSplit split(int32 cta, int32 unit, int32 first) const {
+    const int32 count = work_.num_ctas + 1;
+    // Boundaries in order: 2 u at the start of unit u, 2 u + 1 inside it.
+    const auto order = [&](int32 i) {
+      const Place place = boundary(i);
+      return 2 * place.unit + (place.block > 0 ? 1 : 0);
+    };
+    const int32 inside = upper_bound(count, 2 * unit, order);
+    const int32 after = upper_bound(count, 2 * unit + 1, order);
+    if (inside == after) return {0, 1, 0, 0};
+    const auto rank = [&](int32 i) { return ld_global(scratch_.boundary_rank + i); };
+    const int32 lowest = rank(inside);
+    return {first > 0 ? rank(cta) - lowest + 1 : 0, rank(after - 1) - lowest + 2, 2 * lowest, lowest};
+  }
+
+  const StepInputs& in_;
+  const StepView& step_;
+  const PlanPhase& phase_;
+  const WorkView& work_;
+  const PlanScratch& scratch_;
+  int32 num_kv_heads_;
+  SharedPtr memory_;
+};
+
+}  // namespace lazyrope

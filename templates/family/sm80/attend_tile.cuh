@@ -1,0 +1,267 @@
+// Family sm80: one work item by mma.sync, ldmatrix and cp.async (sm_80 and every later GPU).
+//
+// A CTA of kRowWarps x kKeyWarps warps takes kRowWarps * kWarpRows query rows against blocks of
+// kKeyWarps * kWarpKeys keys. Either the warps divide the rows and share each block (one ring for the
+// CTA: chunks and prefill), or they divide the keys and each keeps its own ring, never waiting for the
+// others until the end (decode).
+//
+// A warp's queries lie in shared memory, turned for the base of the present segment; on a block of
+// another base the warp alone turns them anew from the original, in fp32, rounded once.
+#pragma once
+
+#include "ops/mask_scores.cuh"
+#include "ops/merge.cuh"
+#include "ops/query_rows.cuh"
+#include "ops/rotate.cuh"
+#include "ops/softmax.cuh"
+#include "pipeline/kv_ring.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Shape>
+class AttendTile {
+  static constexpr int kHeadDim = Spec::kHeadDim;
+  static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
+  static constexpr int kBlockKeys = Shape::kKeyWarps * Shape::kWarpKeys;
+  static constexpr int kStages = Shape::kStages;
+  static constexpr bool kDividesKeys = Shape::kKeyWarps > 1;
+  static_assert(Shape::kRowWarps == 1 || Shape::kKeyWarps == 1);
+
+  static constexpr int kRowTiles = Shape::kWarpRows / 16;
+  static constexpr int kKeyTiles = Shape::kWarpKeys / 8;
+  static constexpr int kColumnTiles = kHeadDim / 8;
+
+  using Element = typename Spec::Element;
+  using Mask = typename Spec::Mask;
+  using Tile = SharedTile<kHeadDim>;
+  using RingTeam = Team<Shape::kRowWarps * kWarpThreads>;
+  using Ring = KvRing<RingTeam, kHeadDim, Shape::kWarpKeys, kStages>;
+  using Table = BlockTable<Mask, kBlockKeys, Shape::kWarpKeys / kRunSlots>;
+  using Parts = SharedParts<kHeadDim, Shape::kRowWarps * 16, Shape::kKeyWarps>;
+  // A window of the table is asked for kWindow blocks before its first block is current, hence
+  // kWindow - (kStages - 1) before it is issued; its page numbers take kStages - 1 blocks to be waited for.
+  static_assert(Table::kWindow >= 2 * (kStages - 1));
+
+  // Shared memory, from its start: ring(s), each warp's turned queries, the original queries (where
+  // several warps turn the same rows), block tables, row positions, the item, a flag.
+  static constexpr int kQueryBytes = Shape::kWarpRows * Tile::kRowBytes;
+  static constexpr int kQueries = Shape::kKeyWarps * Ring::kBytes;
+  static constexpr int kOriginal = kQueries + Shape::kRowWarps * Shape::kKeyWarps * kQueryBytes;
+  static constexpr int kTables = kOriginal + (kDividesKeys ? kRows * Tile::kRowBytes : 0);
+  static constexpr int kPositions = kTables + Shape::kKeyWarps * Table::kBytes;
+  static constexpr int kItem = kPositions + kRows * 4;
+  static constexpr int kFlag = kItem + static_cast<int>(sizeof(Item));
+
+
+ public:
+  static constexpr int kSharedBytes = kFlag + 16;
+  static_assert(Parts::kBytes <= kTables, "results leave where rings and queries were");
+
+  // All threads of the CTA, item after item. `memory` is aligned to 1024 bytes.
+  LAZYROPE_DEVICE static void run(const AttendParams& params, const Item* item, SharedPtr memory) {
+    bar_sync();  // the item before is still being read
+    ItemPtr(memory + kItem).copy_from(item);
+    bar_sync();
+    AttendTile tile(params, memory);
+    tile.attend();
+    tile.finish();
+  }
+
+ private:
+  LAZYROPE_DEVICE AttendTile(const AttendParams& params, SharedPtr memory)
+      : params_(params), memory_(memory) {}
+
+  LAZYROPE_DEVICE ItemPtr item() const { return ItemPtr(memory_ + kItem); }
+  LAZYROPE_DEVICE static int32 row_warp() { return kDividesKeys ? 0 : warp_index(); }
+  LAZYROPE_DEVICE static int32 key_warp() { return kDividesKeys ? warp_index() : 0; }
+  LAZYROPE_DEVICE static int32 first_row() { return row_warp() * Shape::kWarpRows; }
+  LAZYROPE_DEVICE static int32 first_key() { return key_warp() * Shape::kWarpKeys; }
+
+  LAZYROPE_DEVICE SharedPtr queries() const { return memory_ + kQueries + warp_index() * kQueryBytes; }
+
+  LAZYROPE_DEVICE void attend() {
+    const Table table(memory_ + kTables + key_warp() * Table::kBytes,
+                      key_warp() * (Shape::kWarpKeys / kRunSlots), params_.step,
+                      item());
+    Ring ring(memory_ + key_warp() * Ring::kBytes, params_.pool, first_key());
+    start();
+    bool turned = false;
+    int32 base = 0;
+    // The rounds before block 0 only fill the ring.
+#pragma unroll 1
+    for (int32 block = 1 - kStages; block < item().extent().num_blocks; ++block, ring.advance()) {
+      ring.wait();
+      resolve_ahead(table, block);
+      if (block + kStages - 1 < item().extent().num_blocks) 
+        ring.issue(table, block + kStages - 1, item().rows().kv_head);
+      cp_async_commit_group();
+      if (block < 0) continue;
+      const BlockInfo info = table.info(block);
+      if (!sees(info)) continue;
+      if (!turned || info.base != base) turn_queries(info.base);
+      turned = true;
+      base = info.base;
+      float scores[kRowTiles][kKeyTiles][4];
+      score(scores, ring.keys(), info);
+      multiply_weight_value<Element, kHeadDim>(rows_, scores,
+                                               Tile::fragment(ring.values(), lane_index()));
+    }
+    softmax_.finish();
+  }
+
+  // Whether there is a product to compute: the warp has rows, and its part of the block holds a key.
+  LAZYROPE_DEVICE bool sees(const BlockInfo& info) const {
+    return first_row() < item().extent().num_rows && info.end > first_key() &&
+           info.begin < first_key() + Shape::kWarpKeys;
+  }
+
+  LAZYROPE_DEVICE static bool resolves() { return kDividesKeys || warp_index() == 0; }
+
+  // Window 0 before the first tile is asked for, window w + 1 as the first block of window w is read.
+  LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block) const {
+    const bool first = block == 1 - kStages;
+    const int32 window = first ? 0 : block / Table::kWindow + 1;
+    const bool due = first || (block >= 0 && block % Table::kWindow == 0);
+    if (!due || window * Table::kWindow >= item().extent().num_blocks) return;
+    if (kDividesKeys || warp_index() == 0) table.resolve(window);
+    if (first) {
+      cp_async_commit_group();
+      cp_async_wait_group<0>();
+      RingTeam::sync();
+    }
+  }
+
+  LAZYROPE_DEVICE void start() {
+    copy_row_positions<Spec, kRows>(memory_ + kPositions, params_.step.positions, item());
+    if constexpr (kDividesKeys)
+      copy_query_rows<Spec, kRows, Shape::kKeyWarps * kWarpThreads>(memory_ + kOriginal, params_.q,
+                                                                    item(), 0);
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    bar_sync();
+    if constexpr (kDividesKeys) copy_tile(queries(), memory_ + kOriginal);
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) rows_[m][n][i] = 0.0f;
+    softmax_.reset();
+  }
+
+  // One warp; so that rows past the item's last hold zeros, which no rotation writes.
+  LAZYROPE_DEVICE static void copy_tile(SharedPtr to, SharedPtr from) {
+#pragma unroll 1
+    for (int32 i = lane_index() * 16; i < kQueryBytes; i += kWarpThreads * 16)
+      st_shared(to + i, ld_shared<Chunk>(from + i));
+  }
+
+  // Turns the warp's queries for a segment whose token 0 lies at logical position `base`.
+  LAZYROPE_DEVICE void turn_queries(int32 base) const {
+    bar_warp_sync();  // the products before are still reading
+    SharedPtr original = memory_ + kOriginal;
+    if constexpr (!kDividesKeys) {
+      original = queries();
+      copy_query_rows<Spec, Shape::kWarpRows, kWarpThreads>(original, params_.q, item(), first_row());
+      cp_async_commit_group();
+      cp_async_wait_group<0>();
+      bar_warp_sync();
+    }
+    rotate_rows<Spec>(queries(), original, positions(),
+                      smaller(item().extent().num_rows - first_row(), Shape::kWarpRows), base);
+    bar_warp_sync();
+  }
+
+  LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kPositions + first_row() * 4; }
+
+  LAZYROPE_DEVICE PositionRange position_range() const {
+    const ItemExtent extent = item().extent();
+    return {extent.first_position, extent.last_position};
+  }
+
+  // Scores of the warp's keys of a block, turned into weights.
+  LAZYROPE_DEVICE void score(float (&scores)[kRowTiles][kKeyTiles][4], SharedPtr keys,
+                             const BlockInfo& info) {
+    multiply_query_key<Element, kHeadDim>(scores, Tile::fragment(queries(), lane_index()),
+                                          Tile::fragment(keys, lane_index()));
+    const int32 begin = info.begin - first_key();
+    const int32 end = info.end - first_key();
+    const int32 position = info.position + first_key();
+    if (begin > 0 || end < Shape::kWarpKeys ||
+        !all_visible<Mask>(position_range(), position, position + Shape::kWarpKeys - 1))
+      mask_scores<Mask>(scores, positions(), position, begin, end);
+    softmax_.weigh(scores, rows_, params_.scale_log2);
+  }
+
+  // Rows leave by way of shared memory, 16 of each warp at a time; there the parts of warps that divided
+  // the keys are merged.
+  LAZYROPE_DEVICE void finish() const {
+    const ItemSplit split = item().split();
+    const int32 num_rows = item().extent().num_rows;
+    const OutputRows<Spec> output(params_, item());
+    const PartialRows<kHeadDim> partial(params_.work, split);
+    const Parts parts(memory_);
+    cp_async_wait_group<0>();
+#pragma unroll 1
+    for (int32 round = 0; round < kRowTiles; ++round) {
+      bar_sync();
+      leave_part(parts, round);
+      bar_sync();
+      for_each_quad<kHeadDim>(Parts::kRows, [&](int32 left, int32 quad) {
+        const int32 row = left / 16 * Shape::kWarpRows + round * 16 + left % 16;
+        if (row >= num_rows) return;
+        const RowPart part = merge_parts(parts, left, quad);
+        if (split.count == 1)
+          output.write(row, quad, part);
+        else
+          partial.write(row, quad, part);
+      });
+    }
+    if (split.count == 1 || !is_last_of(split)) return;
+    for_each_quad<kHeadDim>(num_rows, [&](int32 row, int32 quad) {
+      output.write(row, quad, merge_parts(partial, row, quad));
+    });
+  }
+
+  LAZYROPE_DEVICE void leave_part(const Parts& parts, int32 round) const {
+    const int32 lane = lane_index();
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      if (m != round) continue;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int32 row = row_warp() * 16 + row_of(lane, 2 * h);
+        if (lane % 4 == 0)
+          st_shared(parts.stats(key_warp(), row),
+                    RowStats{softmax_.maximum[m][h], softmax_.sum[m][h]});
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n)
+          st_shared(parts.values(key_warp(), row) + (n * 8 + column_of(lane, 0)) * 4,
+                    FloatPair{rows_[m][n][2 * h], rows_[m][n][2 * h + 1]});
+      }
+    }
+  }
+
+  // The last to finish of the CTAs that hold parts of one tile merges them. The counter goes
+  // back to zero, so that the next launch finds it as this one did.
+  LAZYROPE_DEVICE bool is_last_of(const ItemSplit& split) const {
+    fence_acq_rel_gpu();
+    bar_sync();
+    if (thread_index() == 0) {
+      const uint32 last = static_cast<uint32>(split.count - 1);
+      const uint32 before = atom_acq_rel_gpu_inc(params_.work.counters + split.counter, last);
+      st_shared(memory_ + kFlag, before == last ? 1 : 0);
+    }
+    bar_sync();
+    const bool is_last = ld_shared<int32>(memory_ + kFlag) != 0;
+    if (is_last) fence_acq_rel_gpu();
+    return is_last;
+  }
+
+  const AttendParams& params_;
+  SharedPtr memory_;
+  float rows_[kRowTiles][kColumnTiles][4];
+  SoftmaxState<kRowTiles> softmax_;
+};
+
+}  // namespace lazyrope

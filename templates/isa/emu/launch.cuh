@@ -1,0 +1,26 @@
+// Qualifiers, and where a thread stands, in host C++.
+#pragma once
+
+#include "abi/emulator.h"
+#include "isa/types.cuh"
+
+#define LAZYROPE_DEVICE inline
+#define LAZYROPE_CONSTANT static const
+#define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params)                              \
+  static void name##_text(const Params& params);                                           \
+  extern "C" void lazyrope_bind(lazyrope::EmulatorHost* host) { lazyrope::emulator = host; } \
+  extern "C" void name(const void* params) { name##_text(*static_cast<const Params*>(params)); } \
+  static void name##_text(const Params& params)
+
+namespace lazyrope {
+
+static EmulatorHost* emulator = nullptr;
+
+inline int32 thread_index() { return emulator->thread->thread; }
+inline int32 block_index() { return emulator->thread->block; }
+inline int32 block_threads() { return emulator->thread->block_threads; }
+inline int32 grid_blocks() { return emulator->thread->grid_blocks; }
+inline int32 lane_index() { return thread_index() % kWarpThreads; }
+inline int32 warp_index() { return thread_index() / kWarpThreads; }
+
+}  // namespace lazyrope

@@ -1,0 +1,27 @@
+// Qualifiers, and where a thread stands. PTX ISA 9.0, "Special Registers".
+#pragma once
+
+#include "isa/types.cuh"
+
+#define LAZYROPE_DEVICE __device__ __forceinline__
+#define LAZYROPE_CONSTANT __device__ const
+#define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params)    \
+  extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) \
+  void name(const __grid_constant__ Params params)
+
+namespace lazyrope {
+
+// Volatile, so that what is computed from it is computed where it is used: hoisted out of a main loop it
+// would take registers there.
+LAZYROPE_DEVICE int32 thread_index() {
+  int32 x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+LAZYROPE_DEVICE int32 block_index() { return static_cast<int32>(blockIdx.x); }
+LAZYROPE_DEVICE int32 block_threads() { return static_cast<int32>(blockDim.x); }
+LAZYROPE_DEVICE int32 grid_blocks() { return static_cast<int32>(gridDim.x); }
+LAZYROPE_DEVICE int32 lane_index() { return thread_index() & (kWarpThreads - 1); }
+LAZYROPE_DEVICE int32 warp_index() { return thread_index() / kWarpThreads; }
+
+}  // namespace lazyrope

@@ -1,0 +1,48 @@
+// Barriers, fences, atomics, and exchange between lanes. PTX ISA 9.0, "Parallel Synchronization and
+// Communication Instructions". All lanes of the warp take part in every exchange.
+#pragma once
+
+#include "isa/launch.cuh"
+
+namespace lazyrope {
+
+LAZYROPE_DEVICE void bar_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
+LAZYROPE_DEVICE void bar_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+LAZYROPE_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// atom.inc: adds one, or goes back to 0 from `last`; returns the value before.
+LAZYROPE_DEVICE uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last) {
+  uint32 before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(p), "r"(last)
+               : "memory");
+  return before;
+}
+
+template <class T>
+LAZYROPE_DEVICE T shfl_sync_idx(T value, int32 lane) {
+  static_assert(sizeof(T) == 4);
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+
+template <class T>
+LAZYROPE_DEVICE T shfl_sync_bfly(T value, int32 mask) {
+  static_assert(sizeof(T) == 4);
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+// Lanes below `delta` keep their own value.
+template <class T>
+LAZYROPE_DEVICE T shfl_sync_up(T value, int32 delta) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  return __shfl_up_sync(0xffffffffu, value, static_cast<uint32>(delta));
+}
+
+LAZYROPE_DEVICE bool vote_sync_any(bool predicate) { return __any_sync(0xffffffffu, predicate) != 0; }
+
+LAZYROPE_DEVICE uint32 vote_sync_ballot(bool predicate) {
+  return __ballot_sync(0xffffffffu, predicate);
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,13 @@
+// A query sees the keys at its own logical position and before.
+#pragma once
+
+#include "ops/mask/interval.cuh"
+
+namespace lazyrope {
+
+struct Mask {
+  LAZYROPE_DEVICE static int32 first_key(int32) { return kFirstPosition; }
+  LAZYROPE_DEVICE static int32 last_key(int32 query) { return query; }
+};
+
+}  // namespace lazyrope

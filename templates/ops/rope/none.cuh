@@ -1,0 +1,17 @@
+// No rotation.
+#pragma once
+
+#include "isa/launch.cuh"
+
+namespace lazyrope {
+
+template <int kRotaryDim>
+struct RopePairing {
+  static constexpr int kUnits = 0;
+  LAZYROPE_DEVICE static constexpr int32 quad_a(int32) { return 0; }
+  LAZYROPE_DEVICE static constexpr int32 quad_b(int32) { return 0; }
+  LAZYROPE_DEVICE static constexpr int first(int) { return 0; }
+  LAZYROPE_DEVICE static constexpr int second(int) { return 0; }
+};
+
+}  // namespace lazyrope

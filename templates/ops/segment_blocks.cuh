@@ -1,0 +1,50 @@
+// How a segment's slots fall into KV blocks. Planner and attend must agree, so both call this.
+#pragma once
+
+#include "abi/step.h"
+#include "isa/memory.cuh"
+#include "isa/sync.cuh"
+#include "ops/mask/interval.cuh"
+
+namespace lazyrope {
+
+inline constexpr int kRunSlots = 16;  // slots that lie together, whatever the page size
+
+// The part of a segment that some row of a query tile can see, in blocks of slots from the run that
+// holds its first slot.
+struct VisibleSegment {
+  SegmentRecord record;
+  int32 end;  // one past the last visible slot
+
+  LAZYROPE_DEVICE int32 first_slot() const { return record.begin & ~(kRunSlots - 1); }
+
+  LAZYROPE_DEVICE int32 blocks(int32 block_slots) const {
+    return end > record.begin ? ceil_div(end - first_slot(), block_slots) : 0;
+  }
+};
+
+template <class Mask>
+LAZYROPE_DEVICE VisibleSegment visible_segment(const SegmentRecord& record, int32 last_position) {
+  return {record, visible_end<Mask>(last_position, record.origin, record.end)};
+}
+
+// Inclusive sum over the lanes of a warp.
+LAZYROPE_DEVICE int32 warp_prefix_sum(int32 value) {
+#pragma unroll
+  for (int delta = 1; delta < kWarpThreads; delta *= 2) {
+    const int32 below = shfl_sync_up(value, delta);
+    if (lane_index() >= delta) value += below;
+  }
+  return value;
+}
+
+// The first lane whose value exceeds `target`, or 31; the values must not decrease from lane to lane.
+LAZYROPE_DEVICE int32 warp_upper_bound(int32 value, int32 target) {
+  int32 lane = 0;
+#pragma unroll
+  for (int step = kWarpThreads / 2; step > 0; step /= 2)
+    if (shfl_sync_idx(value, lane + step - 1) <= target) lane += step;
+  return lane;
+}
+
+}  // namespace lazyrope

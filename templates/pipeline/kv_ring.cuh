@@ -1,0 +1,92 @@
+// A ring of stages in shared memory, each a block of keys and its values, filled by cp.async: one group
+// of copies a block, kStages - 1 blocks under way while one is read.
+#pragma once
+
+#include "isa/async_copy.cuh"
+#include "isa/sync.cuh"
+#include "pipeline/block_table.cuh"
+#include "tile/shared_tile.cuh"
+
+namespace lazyrope {
+
+// The threads that share a ring: the whole CTA, or one warp.
+template <int kThreadCount>
+struct Team {
+  static constexpr int kThreads = kThreadCount;
+  LAZYROPE_DEVICE static int32 rank() { return thread_index() % kThreads; }
+  LAZYROPE_DEVICE static void sync() {
+    if constexpr (kThreads == kWarpThreads)
+      bar_warp_sync();
+    else
+      bar_sync();
+  }
+};
+
+// kKeys slots of each block, from `first_key` of the block on, of one KV head.
+template <class Team, int kHeadDim, int kKeys, int kStages>
+class KvRing {
+  using Tile = SharedTile<kHeadDim>;
+  static constexpr int kChunks = Tile::kChunks;
+  static constexpr int kPassRows = Team::kThreads / kChunks;  // slots that the team copies at once
+  static_assert(Team::kThreads % kChunks == 0 && kRunSlots % kPassRows == 0);
+  static constexpr int kTileBytes = kKeys * Tile::kRowBytes;
+
+ public:
+  static constexpr int kBytes = kStages * 2 * kTileBytes;
+
+  LAZYROPE_DEVICE KvRing(SharedPtr memory, const KvPool& pool, int32 first_key)
+      : memory_(memory), pool_(pool), first_key_(first_key) {}
+
+  LAZYROPE_DEVICE SharedPtr keys() const { return memory_ + read_ * 2 * kTileBytes; }
+  LAZYROPE_DEVICE SharedPtr values() const { return keys() + kTileBytes; }
+
+  // Waits until the present block has arrived for the whole team, which has then also done with the
+  // block before.
+  LAZYROPE_DEVICE void wait() const {
+    cp_async_wait_group<kStages - 2>();
+    Team::sync();
+  }
+
+  // Asks for `block`, kStages - 1 after the present one, into the place of the one before. Slots outside
+  // the segment become zeros: a weight of zero would not hide what they hold (0 x NaN).
+  template <class Table>
+  LAZYROPE_DEVICE void issue(const Table& table, int32 block, int32 kv_head) const {
+    const BlockInfo info = table.info(block);
+    const int32 row = Team::rank() / kChunks;
+    const int32 chunk = Team::rank() % kChunks;
+    const int32 begin = info.begin - first_key_ - row;
+    const int32 end = info.end - first_key_ - row;
+    const uint32 offset = static_cast<uint32>(kv_head) * pool_.head_stride +
+                          static_cast<uint32>(row) * pool_.slot_stride +
+                          static_cast<uint32>(chunk) * 16;
+    const int32 write = read_ == 0 ? kStages - 1 : read_ - 1;
+    const SharedPtr tile = memory_ + write * 2 * kTileBytes;
+    uint64 run = 0;
+#pragma unroll
+    for (int pass = 0; pass < kKeys / kPassRows; ++pass) {
+      const int slot = pass * kPassRows;
+      if (slot % kRunSlots == 0) run = run_offset(table.run(block, slot / kRunSlots)) + offset;
+      const uint64 source = run + static_cast<uint32>(slot % kRunSlots) * pool_.slot_stride;
+      const int32 bytes = slot >= begin && slot < end ? 16 : 0;
+      const SharedPtr to = Tile::chunk(tile, slot + row, chunk);
+      cp_async_cg_16(to, static_cast<const uint8*>(pool_.keys) + source, bytes);
+      cp_async_cg_16(to + kTileBytes, static_cast<const uint8*>(pool_.values) + source, bytes);
+    }
+  }
+
+  LAZYROPE_DEVICE void advance() { read_ = read_ + 1 == kStages ? 0 : read_ + 1; }
+
+ private:
+  // Offsets inside a page fit 32 bits (the host checks); a page may lie anywhere.
+  LAZYROPE_DEVICE uint64 run_offset(RunPlace place) const {
+    return static_cast<uint64>(static_cast<uint32>(place.page)) * pool_.page_stride +
+           static_cast<uint32>(place.slot) * pool_.slot_stride;
+  }
+
+  SharedPtr memory_;
+  const KvPool& pool_;
+  int32 first_key_;
+  int32 read_ = 1 % kStages;  // 0 at block 0: the rounds from 1 - kStages on fill the ring
+};
+
+}  // namespace lazyrope

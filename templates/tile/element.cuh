@@ -1,0 +1,27 @@
+// 16-bit element types: how two of them share a register, and their matrix product.
+#pragma once
+
+#include "isa/math.cuh"
+
+namespace lazyrope {
+
+struct Bf16 {
+  LAZYROPE_DEVICE static uint32 pack(float low, float high) { return cvt_rn_bf16x2_f32(low, high); }
+  LAZYROPE_DEVICE static FloatPair unpack(uint32 pair) { return cvt_f32_bf16x2(pair); }
+  LAZYROPE_DEVICE static void mma(float (&d)[4], const uint32 (&a)[4], uint32 b0, uint32 b1) {
+    mma_m16n8k16_f32_bf16(d, a, b0, b1);
+  }
+};
+
+struct Fp16 {
+  LAZYROPE_DEVICE static uint32 pack(float low, float high) { return cvt_rn_f16x2_f32(low, high); }
+  LAZYROPE_DEVICE static FloatPair unpack(uint32 pair) { return cvt_f32_f16x2(pair); }
+  LAZYROPE_DEVICE static void mma(float (&d)[4], const uint32 (&a)[4], uint32 b0, uint32 b1) {
+    mma_m16n8k16_f32_f16(d, a, b0, b1);
+  }
+};
+
+inline constexpr int kElementBytes = 2;
+inline constexpr int kChunkElements = 8;
+
+}  // namespace lazyrope

@@ -1,0 +1,267 @@
+// Several threads and processes at one key.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cache/disk_store.h"
+#include "cache/file_lock.h"
+
+namespace lazyrope {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+// A forked child that runs `body`; exit status 0 when it returns true.
+pid_t start(const auto& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body() ? 0 : 1);
+  return child;
+}
+
+int wait_for(pid_t child) {
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+void expect_all_succeed(const std::vector<pid_t>& children) {
+  for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
+}
+
+class CacheLockTest : public ::testing::Test {
+ protected:
+  CacheLockTest() {
+    std::string name = ::testing::TempDir() + "lazyrope_XXXXXX";
+    root_ = ::mkdtemp(name.data());
+  }
+  ~CacheLockTest() override { fs::remove_all(root_); }
+
+  DiskStore store() const { return DiskStore(root_); }
+  fs::path lock_path() const { return root_ / (key_.hex() + ".lock"); }
+
+  // A child that holds the lock until it is killed.
+  pid_t start_holder() const {
+    const pid_t holder = start([&] {
+      const FileLock lock = store().lock(key_, 1s);
+      std::ofstream(root_ / "ready") << "";
+      std::this_thread::sleep_for(60s);
+      return lock.is_held();
+    });
+    while (!fs::exists(root_ / "ready")) std::this_thread::sleep_for(1ms);
+    return holder;
+  }
+
+  fs::path root_;
+  const Key key_ = KeyBuilder().field("arch", "sm_90a").finish();
+};
+
+TEST_F(CacheLockTest, IsHeldByOneAtATime) {
+  {
+    const FileLock lock = store().lock(key_, 0ms);
+    EXPECT_TRUE(lock.is_held());
+    EXPECT_EQ(lock.reason(), "");
+    const FileLock second = store().lock(key_, 0ms);
+    EXPECT_FALSE(second.is_held());
+    EXPECT_EQ(second.reason(), lock_path().native() + " is still held after 0 ms");
+    EXPECT_TRUE(store().lock(KeyBuilder().field("arch", "sm_80").finish(), 0ms).is_held());
+  }
+  EXPECT_TRUE(store().lock(key_, 0ms).is_held());
+  EXPECT_TRUE(fs::is_empty(root_));
+}
+
+TEST_F(CacheLockTest, MovesWithItsGuard) {
+  FileLock lock = store().lock(key_, 0ms);
+  {
+    const FileLock moved = std::move(lock);
+    EXPECT_TRUE(moved.is_held());
+    EXPECT_FALSE(store().lock(key_, 0ms).is_held());
+  }
+  EXPECT_TRUE(store().lock(key_, 0ms).is_held());
+}
+
+TEST_F(CacheLockTest, GivesUpInTime) {
+  const FileLock lock = store().lock(key_, 0ms);
+  const auto start_time = Clock::now();
+  EXPECT_FALSE(store().lock(key_, 100ms).is_held());
+  EXPECT_GE(Clock::now() - start_time, 100ms);
+  EXPECT_LT(Clock::now() - start_time, 5s);
+}
+
+TEST_F(CacheLockTest, MakesTheDirectory) {
+  const DiskStore deep(root_ / "a" / "b");
+  EXPECT_TRUE(deep.lock(key_, 0ms).is_held());
+}
+
+TEST_F(CacheLockTest, SaysWhyItCannotBeHad) {
+  const fs::path path = root_ / "absent" / "x.lock";
+  const FileLock lock = FileLock::acquire(path, 1s);
+  EXPECT_FALSE(lock.is_held());
+  EXPECT_EQ(lock.reason(), "cannot open " + path.native() + ": No such file or directory");
+}
+
+TEST_F(CacheLockTest, ThreadsExcludeEachOther) {
+  int counter = 0;
+  std::atomic<int> inside = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) {
+        const FileLock lock = store().lock(key_, 60s);
+        ASSERT_TRUE(lock.is_held()) << lock.reason();
+        EXPECT_EQ(++inside, 1);
+        ++counter;
+        --inside;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(counter, 200);
+}
+
+// The lock file is removed at every release, and by a third process too: two processes that hold
+// locks on two files of one name would lose counts.
+TEST_F(CacheLockTest, ProcessesExcludeEachOther) {
+  constexpr int kProcesses = 6;
+  constexpr int kRounds = 60;
+  const fs::path counter = root_ / "counter";
+  std::ofstream(counter) << 0;
+  std::vector<pid_t> children;
+  for (int p = 0; p < kProcesses; ++p) {
+    children.push_back(start([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        const FileLock lock = store().lock(key_, 60s);
+        if (!lock.is_held()) return false;
+        int count = -1;
+        std::ifstream(counter) >> count;
+        std::this_thread::yield();
+        std::ofstream(counter) << count + 1;
+      }
+      return true;
+    }));
+  }
+  const pid_t pruner = start([&] {
+    while (true) store().prune(1 << 20);
+    return true;
+  });
+  expect_all_succeed(children);
+  ::kill(pruner, SIGKILL);
+  wait_for(pruner);
+  int count = 0;
+  std::ifstream(counter) >> count;
+  EXPECT_EQ(count, kProcesses * kRounds);
+}
+
+TEST_F(CacheLockTest, AKilledHolderIsNoHolder) {
+  const pid_t holder = start_holder();
+  EXPECT_FALSE(store().lock(key_, 50ms).is_held());
+  ::kill(holder, SIGKILL);
+  wait_for(holder);
+  EXPECT_TRUE(fs::exists(lock_path()));
+  EXPECT_TRUE(store().lock(key_, 1s).is_held());
+  EXPECT_FALSE(fs::exists(lock_path()));
+}
+
+// The child has the descriptor too, and with it the lock on the file.
+TEST_F(CacheLockTest, AChildForkedMeanwhileDoesNotKeepTheLock) {
+  std::optional<FileLock> lock = store().lock(key_, 0ms);
+  const pid_t child = start([] {
+    std::this_thread::sleep_for(60s);
+    return true;
+  });
+  auto waiter = std::async(std::launch::async, [&] { return store().lock(key_, 10s).is_held(); });
+  std::this_thread::sleep_for(50ms);
+  lock.reset();
+  EXPECT_TRUE(waiter.get());
+  EXPECT_TRUE(store().lock(key_, 0ms).is_held());
+  ::kill(child, SIGKILL);
+  wait_for(child);
+}
+
+TEST_F(CacheLockTest, OneProcessCompilesForAll) {
+  const fs::path compiles = root_ / "compiles";
+  const auto compile_once = [&] {
+    if (store().load(key_).entry) return true;
+    const FileLock lock = store().lock(key_, 60s);
+    if (store().load(key_).entry) return lock.is_held();
+    std::ofstream(compiles, std::ios::app) << 'x';
+    std::this_thread::sleep_for(50ms);
+    return lock.is_held() && store().store(key_, Entry{{}, std::vector<std::byte>(5000)}).stored;
+  };
+  std::vector<pid_t> children;
+  for (int i = 0; i < 8; ++i) children.push_back(start(compile_once));
+  expect_all_succeed(children);
+  EXPECT_EQ(fs::file_size(compiles), 1u);
+  EXPECT_EQ(store().load(key_).entry->payload.size(), 5000u);
+}
+
+Entry entry_of_writer(int writer) {
+  const auto size = 10'000 + 30'000 * static_cast<std::size_t>(writer);
+  return {{{"writer", writer}}, std::vector<std::byte>(size, std::byte(writer))};
+}
+
+bool is_one_whole_entry(const Entry& entry) {
+  return entry.payload == entry_of_writer(entry.facts.at("writer").get<int>()).payload;
+}
+
+TEST_F(CacheLockTest, ReadersNeverSeeHalfAnEntry) {
+  ASSERT_TRUE(store().store(key_, entry_of_writer(0)).stored);
+  const auto end = Clock::now() + 1s;
+  std::vector<pid_t> children;
+  for (int writer = 1; writer <= 4; ++writer) {
+    children.push_back(start([&] {
+      const Entry entry = entry_of_writer(writer);
+      while (Clock::now() < end) {
+        if (!store().store(key_, entry).stored) return false;
+      }
+      return true;
+    }));
+    children.push_back(start([&] {
+      int reads = 0;
+      for (; Clock::now() < end; ++reads) {
+        const LoadResult result = store().load(key_);
+        if (!result.entry || !is_one_whole_entry(*result.entry)) return false;
+      }
+      return reads > 10;
+    }));
+  }
+  expect_all_succeed(children);
+  EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 1);
+}
+
+TEST_F(CacheLockTest, AKilledWriterLeavesNoWrongEntry) {
+  ASSERT_TRUE(store().store(key_, entry_of_writer(0)).stored);
+  for (int i = 0; i < 30; ++i) {
+    const pid_t writer = start([&] {
+      for (int w = 1;; w = w % 4 + 1) store().store(key_, entry_of_writer(w));
+      return true;
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(3000 + 371 * i));
+    ::kill(writer, SIGKILL);
+    wait_for(writer);
+    const LoadResult result = store().load(key_);
+    ASSERT_TRUE(result.entry.has_value()) << result.miss;
+    EXPECT_TRUE(is_one_whole_entry(*result.entry));
+  }
+  EXPECT_EQ(store().list().size(), 1u);
+  EXPECT_EQ(store().clear().entries, 1u);
+  EXPECT_TRUE(fs::is_empty(root_));
+}
+
+}  // namespace
+}  // namespace lazyrope

@@ -1,0 +1,215 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+#include <thread>
+
+#include "runtime/config.h"
+#include "runtime/log.h"
+
+namespace lazyrope {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+EnvironmentLookup lookup_in(Environment environment) {
+  return [environment = std::move(environment)](const char* name) -> std::optional<std::string> {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+Config read(Environment environment) {
+  return Config::from_environment(lookup_in(std::move(environment)));
+}
+
+std::string error_of(Environment environment) {
+  try {
+    read(std::move(environment));
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Config, HasDefaultsWithoutAnyVariable) {
+  const Config config = read({});
+  EXPECT_EQ(config.cache_dir, "");
+  EXPECT_EQ(config.cache_max_bytes, 1u << 30);
+  EXPECT_EQ(config.policy, CachePolicy::kJit);
+  EXPECT_EQ(config.nvrtc_path, "");
+  EXPECT_EQ(config.log_level, LogLevel::kWarning);
+  EXPECT_EQ(config.dump_dir, "");
+}
+
+TEST(Config, TakesTheCacheDirectoryFromXdgBeforeHome) {
+  EXPECT_EQ(read({{"HOME", "/home/u"}}).cache_dir, "/home/u/.cache/lazyrope");
+  EXPECT_EQ(read({{"HOME", "/home/u"}, {"XDG_CACHE_HOME", "/x/"}}).cache_dir, "/x/lazyrope");
+  EXPECT_EQ(read({{"HOME", "/home/u"}, {"XDG_CACHE_HOME", "relative"}}).cache_dir,
+            "/home/u/.cache/lazyrope");
+  EXPECT_EQ(read({{"HOME", "/home/u"}, {"LAZYROPE_CACHE_DIR", "/c"}}).cache_dir, "/c");
+  EXPECT_EQ(read({{"HOME", ""}}).cache_dir, "");
+}
+
+TEST(Config, MakesPathsAbsolute) {
+  const auto here = std::filesystem::current_path();
+  EXPECT_EQ(read({{"LAZYROPE_CACHE_DIR", "./cache"}}).cache_dir, (here / "cache").string());
+  EXPECT_EQ(read({{"LAZYROPE_DUMP_DIR", "dump"}}).dump_dir, (here / "dump").string());
+}
+
+TEST(Config, CacheDirNoneMeansMemoryOnly) {
+  EXPECT_EQ(read({{"HOME", "/home/u"}, {"LAZYROPE_CACHE_DIR", "none"}}).cache_dir, "");
+}
+
+TEST(Config, ReadsEveryVariable) {
+  const Config config = read({{"LAZYROPE_CACHE_DIR", "/c"},
+                              {"LAZYROPE_CACHE_MAX_BYTES", "512M"},
+                              {"LAZYROPE_POLICY", "cache_only"},
+                              {"LAZYROPE_NVRTC", "/n/libnvrtc.so.13"},
+                              {"LAZYROPE_LOG", "debug"},
+                              {"LAZYROPE_DUMP_DIR", "/d"}});
+  EXPECT_EQ(config.cache_dir, "/c");
+  EXPECT_EQ(config.cache_max_bytes, 512u << 20);
+  EXPECT_EQ(config.policy, CachePolicy::kCacheOnly);
+  EXPECT_EQ(config.nvrtc_path, "/n/libnvrtc.so.13");
+  EXPECT_EQ(config.log_level, LogLevel::kDebug);
+  EXPECT_EQ(config.dump_dir, "/d");
+}
+
+TEST(Config, ReadsByteCounts) {
+  const auto bytes = [](const char* text) {
+    return read({{"LAZYROPE_CACHE_MAX_BYTES", text}}).cache_max_bytes;
+  };
+  EXPECT_EQ(bytes("0"), 0u);
+  EXPECT_EQ(bytes("1048577"), 1048577u);
+  EXPECT_EQ(bytes("64K"), 65536u);
+  EXPECT_EQ(bytes("2G"), std::uint64_t{2} << 30);
+  EXPECT_EQ(bytes("2g"), std::uint64_t{2} << 30);
+  EXPECT_EQ(bytes("3T"), std::uint64_t{3} << 40);
+  EXPECT_EQ(bytes("18446744073709551615"), ~std::uint64_t{0});
+}
+
+TEST(Config, RefusesBadByteCounts) {
+  for (const char* text :
+       {"G", "-1", "1.5G", "12X", "1 G", "2GB", "18446744073709551616", "16777216T", " 1"}) {
+    EXPECT_NE(error_of({{"LAZYROPE_CACHE_MAX_BYTES", text}}), "no error") << text;
+  }
+}
+
+TEST(Config, ABadValueNamesVariableValueAndWhatIsAllowed) {
+  EXPECT_EQ(error_of({{"LAZYROPE_POLICY", "JIT"}}),
+            "LAZYROPE_POLICY='JIT' is not allowed: give jit or cache_only, or unset it for the "
+            "default (jit)");
+  EXPECT_EQ(error_of({{"LAZYROPE_LOG", "loud"}}),
+            "LAZYROPE_LOG='loud' is not allowed: give off, warning, info or debug, or unset it for "
+            "the default (warning)");
+}
+
+TEST(Config, AnEmptyValueCountsAsNotSet) {
+  EXPECT_EQ(read({{"LAZYROPE_LOG", ""}, {"LAZYROPE_CACHE_MAX_BYTES", ""}}).log_level,
+            LogLevel::kWarning);
+}
+
+TEST(Config, TheTableShowsWhatIsSet) {
+  const auto rows = config_variables(lookup_in({{"LAZYROPE_LOG", "info"}, {"HOME", "/home/u"}}));
+  ASSERT_EQ(rows.size(), 6u);
+  for (const ConfigVariable& row : rows) {
+    EXPECT_EQ(row.name.rfind("LAZYROPE_", 0), 0u) << row.name;
+    EXPECT_FALSE(row.meaning.empty() || row.allowed.empty() || row.default_value.empty());
+    EXPECT_EQ(row.value.has_value(), row.name == "LAZYROPE_LOG");
+  }
+}
+
+TEST(Config, TheTablesDefaultsAreTheRealOnes) {
+  const Config unset = read({});
+  for (const ConfigVariable& row : config_variables(lookup_in({}))) {
+    const Config set = read({{row.name, row.default_value}});
+    if (row.name == "LAZYROPE_CACHE_MAX_BYTES") {
+      EXPECT_EQ(set.cache_max_bytes, unset.cache_max_bytes);
+    } else if (row.name == "LAZYROPE_POLICY") {
+      EXPECT_EQ(set.policy, unset.policy);
+    } else if (row.name == "LAZYROPE_LOG") {
+      EXPECT_EQ(set.log_level, unset.log_level);
+    }
+  }
+}
+
+TEST(Config, ReadsTheProcessEnvironmentByDefault) {
+  setenv("LAZYROPE_LOG", "info", 1);
+  EXPECT_EQ(Config::from_environment().log_level, LogLevel::kInfo);
+  unsetenv("LAZYROPE_LOG");
+  EXPECT_EQ(Config::from_environment().log_level, LogLevel::kWarning);
+}
+
+class Log : public testing::Test {
+ protected:
+  void TearDown() override {
+    set_log_sink({});
+    set_log_level(LogLevel::kWarning);
+  }
+};
+
+TEST_F(Log, WarningsGoToStderrAndTheRestNowhereByDefault) {
+  testing::internal::CaptureStderr();
+  log_message(LogLevel::kWarning, "disk {} is full", 7);
+  log_message(LogLevel::kInfo, "compiled");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "lazyrope: warning: disk 7 is full\n");
+}
+
+TEST_F(Log, TheLevelDecidesWhatReachesTheSink) {
+  std::string seen;
+  set_log_sink([&](LogLevel level, std::string_view message) {
+    seen += std::string(to_string(level)) + ":" + std::string(message) + ";";
+  });
+  const auto log_all = [] {
+    log_message(LogLevel::kWarning, "w");
+    log_message(LogLevel::kInfo, "i");
+    log_message(LogLevel::kDebug, "d");
+  };
+  set_log_level(LogLevel::kOff);
+  log_all();
+  EXPECT_EQ(seen, "");
+  set_log_level(LogLevel::kInfo);
+  log_all();
+  EXPECT_EQ(seen, "warning:w;info:i;");
+  set_log_level(LogLevel::kDebug);
+  log_all();
+  EXPECT_EQ(seen, "warning:w;info:i;warning:w;info:i;debug:d;");
+}
+
+TEST_F(Log, ASinkThatThrowsDoesNotReachTheCaller) {
+  set_log_sink([](LogLevel, std::string_view) { throw std::runtime_error("closed"); });
+  EXPECT_NO_THROW(log_message(LogLevel::kWarning, "w"));
+}
+
+TEST_F(Log, ASinkMayReplaceTheSink) {
+  int calls = 0;
+  set_log_sink([&](LogLevel, std::string_view) {
+    ++calls;
+    set_log_sink([](LogLevel, std::string_view) {});
+  });
+  log_message(LogLevel::kWarning, "first");
+  log_message(LogLevel::kWarning, "second");
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(Log, ThreadsMayLogWhileTheSinkChanges) {
+  std::atomic<int> calls = 0;
+  const auto count = [&](LogLevel, std::string_view) { ++calls; };
+  set_log_sink(count);
+  const auto log_many = [] {
+    for (int i = 0; i < 1000; ++i) log_message(LogLevel::kWarning, "{}", i);
+  };
+  std::thread first(log_many);
+  std::thread second(log_many);
+  for (int i = 0; i < 1000; ++i) set_log_sink(count);
+  first.join();
+  second.join();
+  EXPECT_EQ(calls, 2000);
+}
+
+}  // namespace
+}  // namespace lazyrope

@@ -1,0 +1,256 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <regex>
+#include <thread>
+
+#include "runtime/error.h"
+#include "runtime/nvrtc.h"
+
+namespace lazyrope {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDirectory = LAZYROPE_TEST_NVRTC_DIR;
+constexpr const char* kFile = LAZYROPE_TEST_NVRTC_DIR "/libnvrtc.so.13";
+
+constexpr const char* kScale = R"(extern "C" __global__ void scale(float* x, float by) {
+  x[threadIdx.x] *= by;
+}
+)";
+
+// The test machine's NVRTC. Without one the tests fail, with the locator's text as the hint.
+const NvrtcLibrary& nvrtc() {
+  static NvrtcLocator locator({.configured = kFile});
+  return locator.library();
+}
+
+CompiledProgram compile(const std::string& source, std::vector<std::string> options) {
+  return compile_program(nvrtc(), {"test.cu", source, std::move(options)});
+}
+
+CompileFailure failure_of(const std::string& source, std::vector<std::string> options) {
+  try {
+    compile(source, std::move(options));
+  } catch (const CompileError& error) {
+    return error.failure();
+  }
+  return {.what_failed = "nothing"};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A search that can find nothing on any machine.
+NvrtcSearch hopeless_search() {
+  return {.sonames = {"libnvrtc.so.99"},
+          .directories = {"/no/such/directory"},
+          .system_directories = {"", "/nowhere"}};
+}
+
+TEST(NvrtcLocator, ListsEveryPlaceAndTheRemedyWhenNothingIsFound) {
+  NvrtcLocator locator(hopeless_search());
+  try {
+    locator.library();
+    FAIL() << "found " << locator.library().path();
+  } catch (const CompileError& error) {
+    const std::string text = error.what();
+    EXPECT_TRUE(contains(text, "no usable NVRTC")) << text;
+    EXPECT_TRUE(contains(text, "pip install \"nvidia-cuda-nvrtc==13.0.*\"")) << text;
+    EXPECT_TRUE(contains(text, "LAZYROPE_NVRTC")) << text;
+    EXPECT_TRUE(contains(text, "configured (LAZYROPE_NVRTC): not set\n")) << text;
+    EXPECT_TRUE(contains(text, "\nalready loaded libnvrtc.so.99: not loaded\n")) << text;
+    EXPECT_TRUE(contains(text, "/no/such/directory/libnvrtc.so.99: no such file")) << text;
+    EXPECT_TRUE(contains(text, "system libnvrtc.so.99: libnvrtc.so.99: cannot open")) << text;
+    EXPECT_TRUE(contains(text, "system /nowhere/libnvrtc.so.99: no such file")) << text;
+  }
+  EXPECT_THROW(locator.library(), CompileError) << "the second time too";
+}
+
+TEST(NvrtcLocator, TakesTheConfiguredOneAndLooksNoFurther) {
+  NvrtcLocator locator({.configured = kFile, .directories = {"/no/such/directory"}});
+  EXPECT_TRUE(fs::equivalent(locator.library().path(), kFile));
+  ASSERT_EQ(locator.candidates().size(), 1u);
+  EXPECT_EQ(locator.candidates()[0].place, "configured (LAZYROPE_NVRTC)");
+}
+
+TEST(NvrtcLocator, DoesNotReplaceAConfiguredOneThatFails) {
+  NvrtcLocator locator({.configured = "/no/such/libnvrtc.so.13", .directories = {kDirectory}});
+  EXPECT_THROW(locator.library(), CompileError);
+  ASSERT_EQ(locator.candidates().size(), 1u);
+  EXPECT_EQ(locator.candidates()[0].outcome, "no such file");
+}
+
+TEST(NvrtcLocator, PrefersTheOneThatTheProcessHasLoaded) {
+  const std::string loaded = nvrtc().path();
+  NvrtcLocator locator({.directories = {"/no/such/directory"}});
+  EXPECT_EQ(locator.library().path(), loaded);
+  ASSERT_EQ(locator.candidates().size(), 2u);
+  EXPECT_EQ(locator.candidates()[1].place, "already loaded");
+}
+
+TEST(NvrtcLocator, RefusesALibraryThatIsNotNvrtc) {
+  NvrtcLocator locator({.configured = "libm.so.6"});
+  EXPECT_THROW(locator.library(), CompileError);
+  EXPECT_TRUE(contains(locator.candidates()[0].outcome, "not usable: it has no nvrtcVersion"))
+      << locator.candidates()[0].outcome;
+}
+
+TEST(NvrtcLocator, ThreadsShareOneSearch) {
+  NvrtcLocator locator({.configured = kFile});
+  const NvrtcLibrary* seen[2] = {};
+  std::thread first([&] { seen[0] = &locator.library(); });
+  std::thread second([&] { seen[1] = &locator.library(); });
+  first.join();
+  second.join();
+  EXPECT_EQ(seen[0], seen[1]);
+  EXPECT_EQ(locator.candidates().size(), 1u);
+}
+
+TEST(NvrtcLibrary, KnowsVersionArchsAndIdentity) {
+  EXPECT_GE(nvrtc().version(), (NvrtcVersion{12, 0}));
+  const auto& archs = nvrtc().supported_archs();
+  EXPECT_TRUE(std::is_sorted(archs.begin(), archs.end()));
+  EXPECT_NE(std::find(archs.begin(), archs.end(), 80), archs.end());
+  EXPECT_NE(std::find(archs.begin(), archs.end(), 90), archs.end());
+  const std::regex identity("\\d+\\.\\d+-[0-9a-f]{40}-[0-9a-f]{40}");
+  EXPECT_TRUE(std::regex_match(nvrtc().identity(), identity)) << nvrtc().identity();
+}
+
+// The next two need a process that has not loaded NVRTC yet, which a death test in this style is.
+class FreshProcess : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+// Finds NVRTC in a directory that the loader does not search, reports on stderr, and compiles.
+[[noreturn]] void search_and_compile() {
+  NvrtcSearch search = hopeless_search();
+  search.sonames = {"libnvrtc.so.13"};
+  search.directories.emplace_back(kDirectory);
+  NvrtcLocator locator(search);
+  for (const NvrtcCandidate& tried : locator.candidates()) {
+    std::fprintf(stderr, "%s|%s|%s\n", tried.place.c_str(), tried.file.c_str(),
+                 tried.outcome.c_str());
+  }
+  const auto program =
+      compile_program(locator.library(), {"k.cu", kScale, {"--gpu-architecture=sm_90a"}});
+  std::exit(program.cubin.empty() ? 1 : 0);
+}
+
+TEST_F(FreshProcess, SearchesInOrderRecordsTheOutcomesAndCompiles) {
+  EXPECT_EXIT(search_and_compile(), testing::ExitedWithCode(0),
+              "^configured \\(LAZYROPE_NVRTC\\)\\|\\|not set\n"
+              "already loaded\\|libnvrtc.so.13\\|not loaded\n"
+              "Python package\\|/no/such/directory/libnvrtc.so.13\\|no such file\n"
+              "Python package\\|[^|]*/libnvrtc.so.13\\|opened: [^ ]*/libnvrtc.so.13, "
+              "identity 13\\.[0-9]+-[0-9a-f]{40}-[0-9a-f]{40}, "
+              "builtins [^ ]*/libnvrtc-builtins.so.13.[0-9]+\n$");
+}
+
+TEST_F(FreshProcess, SaysWhenTheBuiltinsAreMissing) {
+  const fs::path directory = fs::path(testing::TempDir()) / "nvrtc_without_builtins";
+  const fs::path lonely = directory / "libnvrtc.so.13";
+  fs::create_directories(directory);
+  fs::copy_file(kFile, lonely, fs::copy_options::overwrite_existing);
+  EXPECT_EXIT(
+      {
+        NvrtcLocator locator({.configured = lonely.string()});
+        std::fputs(locator.candidates()[0].outcome.c_str(), stderr);
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "not usable: libnvrtc-builtins.so.13.*cannot open");
+  fs::remove_all(directory);
+}
+
+TEST(CompileProgram, MakesACubin) {
+  const CompiledProgram compiled = compile(kScale, {"--gpu-architecture=sm_90a"});
+  ASSERT_GT(compiled.cubin.size(), 64u);
+  EXPECT_EQ(std::memcmp(compiled.cubin.data(), "\177ELF", 4), 0);
+  EXPECT_EQ(compiled.log, "");
+  EXPECT_GT(compiled.milliseconds, 0.0);
+}
+
+TEST(CompileProgram, ReturnsWarningsInTheLog) {
+  const CompiledProgram compiled =
+      compile("extern \"C\" __global__ void k() { int unused; }", {"--gpu-architecture=sm_80"});
+  EXPECT_TRUE(contains(compiled.log, "test.cu(1): warning #177-D")) << compiled.log;
+  EXPECT_NE(compiled.log.back(), '\0');
+}
+
+TEST(CompileProgram, MakesPtx) {
+  const PtxProgram compiled =
+      compile_to_ptx(nvrtc(), {"test.cu", kScale, {"--gpu-architecture=compute_90a"}});
+  EXPECT_TRUE(contains(compiled.ptx, ".target sm_90a")) << compiled.ptx;
+  EXPECT_TRUE(contains(compiled.ptx, ".entry scale(")) << compiled.ptx;
+  EXPECT_GT(compiled.milliseconds, 0.0);
+}
+
+TEST(CompileProgram, AVirtualArchitectureMakesNoCubin) {
+  const CompileFailure failure = failure_of(kScale, {"--gpu-architecture=compute_90a"});
+  EXPECT_TRUE(contains(failure.advice, "--gpu-architecture=sm_XX")) << failure.advice;
+}
+
+TEST(CompileProgram, AnErrorShowsTheLogTheLinesAndTheOptions) {
+  const std::string source =
+      "// one\n// two\nextern \"C\" __global__ void k(float* x) {\n  x[0] = nowhere;\n}\n// six\n";
+  const CompileFailure failure = failure_of(source, {"--gpu-architecture=sm_90a", "-DX=1"});
+  EXPECT_TRUE(contains(failure.what_failed, "could not compile 'test.cu': NVRTC_ERROR_COMPILATION"))
+      << failure.what_failed;
+  EXPECT_TRUE(contains(failure.log, "test.cu(4): error: identifier \"nowhere\" is undefined"));
+  EXPECT_EQ(failure.excerpt,
+            "     3 | extern \"C\" __global__ void k(float* x) {\n"
+            ">    4 |   x[0] = nowhere;\n"
+            "     5 | }\n");
+  const std::string text = CompileError(failure).what();
+  for (const std::string& part : {failure.log, failure.excerpt, failure.advice,
+                                  std::string("options: --gpu-architecture=sm_90a -DX=1")}) {
+    EXPECT_TRUE(contains(text, part)) << text;
+  }
+}
+
+TEST(CompileProgram, AnErrorOfPtxasShowsThePtx) {
+  const CompileFailure failure =
+      failure_of("extern \"C\" __global__ void k() { asm volatile(\"mma.bogus;\"); }",
+                 {"--gpu-architecture=sm_90a"});
+  EXPECT_TRUE(contains(failure.log, "ptxas")) << failure.log;
+  EXPECT_TRUE(contains(failure.excerpt, "| \tmma.bogus;")) << failure.excerpt;
+}
+
+TEST(CompileProgram, ABadOptionShowsWhatIsSupported) {
+  const CompileFailure arch = failure_of(kScale, {"--gpu-architecture=sm_37"});
+  EXPECT_TRUE(contains(arch.log, "invalid value for --gpu-architecture")) << arch.log;
+  EXPECT_TRUE(contains(arch.advice, "sm_80, ")) << arch.advice;
+  const CompileFailure unknown = failure_of(kScale, {"--nonsense"});
+  EXPECT_TRUE(contains(unknown.log, "unrecognized option --nonsense")) << unknown.log;
+}
+
+TEST(CompileProgram, ThreadsCompileAtOnceAndGetTheSameBytes) {
+  const auto source = [](int i) {
+    return "extern \"C\" __global__ void k(int* x) { x[threadIdx.x] += " + std::to_string(i) +
+           "; }";
+  };
+  constexpr int kPrograms = 6;
+  std::vector<CompiledProgram> alone;
+  for (int i = 0; i < kPrograms; ++i) {
+    alone.push_back(compile(source(i), {"--gpu-architecture=sm_90a"}));
+  }
+  std::vector<CompiledProgram> together(kPrograms);
+  const auto compile_every_second = [&](int first) {
+    for (int i = first; i < kPrograms; i += 2) {
+      together[static_cast<std::size_t>(i)] = compile(source(i), {"--gpu-architecture=sm_90a"});
+    }
+  };
+  std::thread even(compile_every_second, 0);
+  std::thread odd(compile_every_second, 1);
+  even.join();
+  odd.join();
+  for (std::size_t i = 0; i < kPrograms; ++i) EXPECT_EQ(alone[i].cubin, together[i].cubin) << i;
+  EXPECT_NE(alone[0].cubin, alone[1].cubin);
+}
+
+}  // namespace
+}  // namespace lazyrope

@@ -1,0 +1,35 @@
+# Finds cuda.h and nvrtc.h (types only: both libraries are opened at run time) and dlpack.h. They come
+# from the PyPI packages nvidia-cuda-runtime, nvidia-cuda-nvrtc and apache-tvm-ffi of the Python that
+# builds lazyrope, or from CUDAHeaders_ROOT; a CUDA toolkit is not needed.
+find_package(Python COMPONENTS Interpreter QUIET)
+if(Python_EXECUTABLE)
+  execute_process(
+    COMMAND
+      ${Python_EXECUTABLE} -c
+      "import importlib.util as u, os
+roots = []
+for name, inner in (('nvidia', 'cu13/include'), ('tvm_ffi', 'include')):
+    spec = u.find_spec(name)
+    for root in (spec.submodule_search_locations if spec else []):
+        roots.append(os.path.join(root, inner))
+print(';'.join(roots))"
+    OUTPUT_VARIABLE _python_include_dirs
+    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+
+find_path(CudaHeaders_CUDA_DIR cuda.h HINTS ${_python_include_dirs} PATHS /usr/local/cuda/include)
+find_path(CudaHeaders_NVRTC_DIR nvrtc.h HINTS ${_python_include_dirs} PATHS /usr/local/cuda/include)
+find_path(CudaHeaders_DLPACK_DIR dlpack/dlpack.h HINTS ${_python_include_dirs})
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(
+  CudaHeaders
+  REQUIRED_VARS CudaHeaders_CUDA_DIR CudaHeaders_NVRTC_DIR CudaHeaders_DLPACK_DIR
+  REASON_FAILURE_MESSAGE
+    "pip install nvidia-cuda-runtime nvidia-cuda-nvrtc apache-tvm-ffi into the Python that CMake finds (-DPython_EXECUTABLE=...)"
+)
+if(CudaHeaders_FOUND AND NOT TARGET lazyrope_cuda_headers)
+  add_library(lazyrope_cuda_headers INTERFACE)
+  target_include_directories(lazyrope_cuda_headers SYSTEM INTERFACE
+    ${CudaHeaders_CUDA_DIR} ${CudaHeaders_NVRTC_DIR} ${CudaHeaders_DLPACK_DIR})
+endif()
