@@ -4,8 +4,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
-#include <stdexcept>
 #include <string_view>
+
+#include "codegen/error.h"
 
 namespace lazyrope {
 namespace {
@@ -99,6 +100,12 @@ constexpr Variable kVariables[] = {
        config.nvrtc_path = text;
        return true;
      }},
+    {"LAZYROPE_CXX", "the C++ compiler with which the emulator (arch emu:...) builds kernels",
+     "a command", "c++",
+     [](Config& config, const std::string& text) {
+       config.host_compiler = text;
+       return true;
+     }},
     {"LAZYROPE_LOG", "what is logged", "off, warning, info or debug", "warning",
      [](Config& config, const std::string& text) {
        return assign(config.log_level, parse_enum(text, {LogLevel::kOff, LogLevel::kWarning,
@@ -129,7 +136,7 @@ Config Config::from_environment(const EnvironmentLookup& lookup) {
   for (const Variable& variable : kVariables) {
     const auto text = non_empty(lookup, variable.name);
     if (text && !variable.read(config, *text)) {
-      throw std::invalid_argument(
+      throw SpecError(
           fmt::format("{}='{}' is not allowed: give {}, or unset it for the default ({})",
                       variable.name, *text, variable.allowed, variable.default_value));
     }

@@ -34,10 +34,11 @@ struct Config {
   std::string nvrtc_path;  // a libnvrtc to use and no other; empty: NvrtcLocator searches
   std::vector<std::string> nvrtc_directories;  // searched; set by Python, no variable
   LogLevel log_level = LogLevel::kWarning;
+  std::string host_compiler = "c++";  // command, for the emulator
   std::string dump_dir;  // absolute; where kernel sources are written; empty: nowhere
 
   // Reads the variables that config_variables() lists; an empty value counts as not set. Throws
-  // std::invalid_argument for a bad value.
+  // SpecError for a bad value.
   static Config from_environment(const EnvironmentLookup& lookup = process_environment);
 };
 

@@ -1,0 +1,88 @@
+#include "runtime/append_step.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "codegen/error.h"
+#include "runtime/checks.h"
+
+namespace lazyrope {
+namespace {
+
+const int32* ints(const TensorView& tensor) { return static_cast<const int32*>(tensor.data); }
+
+std::vector<int> host_copy(const TensorView& tensor, const Device& device, Stream stream) {
+  std::vector<int> values(static_cast<std::size_t>(tensor.elements()));
+  if (!values.empty())
+    device.copy_to_host(values.data(), tensor.data, values.size() * sizeof(int), stream);
+  return values;
+}
+
+void check_values(const AppendTensors& t, int page_size, const Device& device, Stream stream) {
+  const std::vector<int> indptr = host_copy(t.indptr, device, stream);
+  const std::vector<int> first = host_copy(t.first, device, stream);
+  const std::vector<int> first_page = host_copy(t.first_page, device, stream);
+  const std::vector<int> lead = host_copy(t.lead, device, stream);
+  for (std::size_t r = 0; r < first.size(); ++r) {
+    const int count = indptr[r + 1] - indptr[r];
+    if (indptr[0] != 0 || count < 0)
+      throw SpecError(fmt::format("indptr[{}] = {} after {}; it must begin with 0 and not decrease", r + 1,
+                                  indptr[r + 1], indptr[r]));
+    if (lead[r] < 0 || first[r] < 0)
+      throw SpecError(fmt::format("request {}: first = {}, lead = {}; both must be at least 0", r, first[r],
+                                  lead[r]));
+    const std::int64_t end =
+        first_page[r] + (std::int64_t{lead[r]} + count + page_size - 1) / page_size;
+    if (count > 0 && (first_page[r] < 0 || end > t.pages.shape[0]))
+      throw SpecError(fmt::format("request {}: pages {} to {} of its list; pages has {} elements", r,
+                                  first_page[r], end - 1, t.pages.shape[0]));
+  }
+}
+
+}  // namespace
+
+AppendStep::AppendStep(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
+                       PoolFormat format, int capacity_tokens)
+    : device_(std::move(device)), planner_(std::move(planner)), format_(format) {
+  check_format(format_);
+  if (capacity_tokens < 1)
+    throw SpecError(fmt::format("capacity = {} tokens; it must be at least 1", capacity_tokens));
+  memory_ = std::make_unique<DeviceBuffer>(
+      device_, static_cast<std::size_t>(capacity_tokens) * sizeof(AppendRecord));
+  params_.records = static_cast<AppendRecord*>(memory_->data());
+  params_.capacity = capacity_tokens;
+  params_.page_size = format_.page_size;
+}
+
+void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
+  const std::int64_t requests = length_of_ints("first", t.first, *device_);
+  check_length("indptr", t.indptr, requests + 1, *device_);
+  check_length("first_page", t.first_page, requests, *device_);
+  check_length("lead", t.lead, requests, *device_);
+  length_of_ints("pages", t.pages, *device_);
+  if (check) {
+    refuse_in_capture("check=True", *device_, stream);
+    check_values(t, format_.page_size, *device_, stream);
+  }
+  params_.indptr = ints(t.indptr);
+  params_.first = ints(t.first);
+  params_.first_page = ints(t.first_page);
+  params_.lead = ints(t.lead);
+  params_.pages = ints(t.pages);
+  params_.num_requests = static_cast<int32>(requests);
+  const int threads = planner_->binary().threads;
+  planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream);
+}
+
+void AppendStep::check_pages(std::int64_t num_pages, Stream stream) const {
+  refuse_in_capture("check=True", *device_, stream);
+  std::vector<AppendRecord> records(static_cast<std::size_t>(capacity()));
+  device_->copy_to_host(records.data(), params_.records, records.size() * sizeof(AppendRecord), stream);
+  for (std::size_t i = 0; i < records.size(); ++i)
+    if (records[i].slot >= 0 && (records[i].page < 0 || records[i].page >= num_pages))
+      throw SpecError(fmt::format("row {} is appended to page {}; the pool has pages 0 to {}", i,
+                                  records[i].page, num_pages - 1));
+}
+
+}  // namespace lazyrope

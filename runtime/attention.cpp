@@ -1,0 +1,205 @@
+#include "runtime/attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numbers>
+
+#include "codegen/error.h"
+#include "codegen/render.h"
+#include "runtime/checks.h"
+#include "templates/abi/attend.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kElementBytes = 2;
+constexpr int kChunkBytes = 16;   // that attend copies at once
+constexpr int kStoreBytes = 8;    // that results are stored by
+constexpr int kMaxAppendCtas = 4096;
+
+ElementType element_type(Dtype dtype) {
+  return dtype == Dtype::kBf16 ? ElementType::kBf16 : ElementType::kFp16;
+}
+
+QueryTensor query_of(const TensorView& t) {
+  return {t.data, t.strides[0] * kElementBytes, t.strides[1] * kElementBytes};
+}
+
+// Strides of a dimension of one element may be anything; they are never used, but must fit.
+std::int64_t used_stride(const TensorView& t, int dimension) {
+  const auto at = static_cast<std::size_t>(dimension);
+  return t.shape[at] > 1 ? t.strides[at] : 0;
+}
+
+void check_same_layout(const PoolTensors& pool) {
+  const TensorView& k = pool.keys;
+  const TensorView& v = pool.values;
+  for (int i = 0; i < k.rank; ++i)
+    if (k.shape[static_cast<std::size_t>(i)] != v.shape[static_cast<std::size_t>(i)] ||
+        used_stride(k, i) != used_stride(v, i))
+      throw SpecError(fmt::format("k_pool is {}, v_pool is {}; both must have the same shape and strides",
+                                  describe(k), describe(v)));
+}
+
+std::uint32_t stride_bytes(const char* name, std::int64_t elements) {
+  const std::int64_t bytes = elements * kElementBytes;
+  if (bytes > std::numeric_limits<std::uint32_t>::max())
+    throw SpecError(fmt::format("the pool's {} stride is {} bytes; at most {} are possible", name, bytes,
+                                std::numeric_limits<std::uint32_t>::max()));
+  return static_cast<std::uint32_t>(bytes);
+}
+
+// Kernels form addresses inside a page in 32 bits.
+void check_page_span(const KvPool& pool, const TensorView& keys, int slots, int heads) {
+  const std::uint64_t span =
+      static_cast<std::uint64_t>(pool.slot_stride) * static_cast<std::uint64_t>(slots) +
+      static_cast<std::uint64_t>(pool.head_stride) * static_cast<std::uint64_t>(heads);
+  if (span > std::numeric_limits<std::uint32_t>::max())
+    throw SpecError(fmt::format("k_pool is {}; a page spans {} bytes, at most {} are possible",
+                                describe(keys), span, std::numeric_limits<std::uint32_t>::max()));
+}
+
+}  // namespace
+
+std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
+                                                    const Arch& arch, const CompileOptions& options) {
+  validate(spec);
+  const KernelSpec kernel_spec = spec.kernel_spec();
+  const TilePlan plan = options.plan.value_or(candidates(kernel_spec, arch).front());
+  std::vector<RenderedKernel> rendered;
+  for (const KernelKind kind : kernel_kinds())
+    rendered.push_back(render(kind, kernel_spec, plan, arch));
+  std::vector<std::shared_ptr<const Kernel>> kernels =
+      engine.kernels(std::move(rendered), arch, options.engine);
+  return std::shared_ptr<const Attention>(new Attention(spec, arch, plan, std::move(kernels)));
+}
+
+void Attention::check_device(const Device& device) const {
+  if (device.arch().name != arch_.name)
+    throw SpecError(fmt::format("the kernels were compiled for {}, but {} needs {}; compile with "
+                                "arch=\"{}\", or without arch for the present GPU",
+                                arch_.name, device.name(), device.arch().name, device.arch().name));
+}
+
+std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
+                                           StepCapacity capacity, Stream stream) const {
+  check_device(*device);
+  return std::make_unique<Step>(
+      std::move(device), kernels_.at(static_cast<std::size_t>(KernelKind::kPlan)),
+      StepShape{spec_.group_size(), spec_.num_kv_heads, spec_.head_dim}, plan_, format, capacity,
+      stream);
+}
+
+std::unique_ptr<AppendStep> Attention::make_append_step(std::shared_ptr<const Device> device,
+                                                        PoolFormat format,
+                                                        int capacity_tokens) const {
+  check_device(*device);
+  return std::make_unique<AppendStep>(
+      std::move(device), kernels_.at(static_cast<std::size_t>(KernelKind::kPlanAppend)), format,
+      capacity_tokens);
+}
+
+void Attention::check_query(const char* name, const TensorView& t, int heads, int bytes,
+                            const Device& device) const {
+  check_type(name, t, element_type(spec_.dtype));
+  check_rank(name, t, 3, "[tokens, heads, head_dim]");
+  check_on_device(name, t, device);
+  check_extent(name, t, 1, heads, "heads");
+  check_extent(name, t, 2, spec_.head_dim, "head_dim");
+  check_rows(name, t, kElementBytes, bytes);
+}
+
+KvPool Attention::checked_pool(const PoolTensors& pool, const PoolFormat& format,
+                               const Device& device) const {
+  const bool nhd = format.layout == KvLayout::kNhd;
+  const int slots = nhd ? 1 : 2;
+  const int heads = nhd ? 2 : 1;
+  const auto check = [&](const char* name, const TensorView& t) {
+    check_type(name, t, element_type(spec_.dtype));
+    check_rank(name, t, 4,
+               nhd ? "[pages, page_size, kv_heads, head_dim] (layout NHD)"
+                   : "[pages, kv_heads, page_size, head_dim] (layout HND)");
+    check_on_device(name, t, device);
+    check_extent(name, t, slots, format.page_size, "page_size");
+    check_extent(name, t, heads, spec_.num_kv_heads, "kv_heads");
+    check_extent(name, t, 3, spec_.head_dim, "head_dim");
+    check_rows(name, t, kElementBytes, kChunkBytes);
+  };
+  check("k_pool", pool.keys);
+  check("v_pool", pool.values);
+  check_same_layout(pool);
+  const TensorView& k = pool.keys;
+  const KvPool result = {k.data,
+                         pool.values.data,
+                         stride_bytes("page", used_stride(k, 0)),
+                         stride_bytes("slot", used_stride(k, slots)),
+                         stride_bytes("head", used_stride(k, heads)),
+                         0};
+  check_page_span(result, k, format.page_size, spec_.num_kv_heads);
+  return result;
+}
+
+void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step& step,
+                       const TensorView& out, const std::optional<TensorView>& lse,
+                       Stream stream) const {
+  const Device& device = *step.device();
+  check_device(device);
+  check_query("q", q, spec_.num_q_heads, kChunkBytes, device);
+  check_query("out", out, spec_.num_q_heads, kStoreBytes, device);
+  check_extent("out", out, 0, q.shape[0], "tokens, as q");
+  if (q.shape[0] < step.num_tokens())
+    throw SpecError(fmt::format("q has {} tokens; the step has {}", q.shape[0], step.num_tokens()));
+  if (q.data == out.data && q.shape[0] > 0)
+    throw SpecError("out is q; results must not replace queries that are still to be read");
+  AttendParams params{};
+  params.q = query_of(q);
+  params.pool = checked_pool(pool, step.format(), device);
+  params.out = {out.data, out.strides[0] * kElementBytes, out.strides[1] * kElementBytes};
+  if (lse) {
+    check_type("lse", *lse, ElementType::kFp32);
+    check_rank("lse", *lse, 2, "[tokens, heads]");
+    check_on_device("lse", *lse, device);
+    check_extent("lse", *lse, 0, q.shape[0], "tokens, as q");
+    check_extent("lse", *lse, 1, spec_.num_q_heads, "heads");
+    constexpr std::int64_t kFloatBytes = 4;
+    params.lse = {static_cast<float*>(lse->data), lse->strides[0] * kFloatBytes,
+                  lse->strides[1] * kFloatBytes};
+  }
+  params.step = step.view();
+  params.scale_log2 = static_cast<float>(spec_.softmax_scale() * std::numbers::log2e);
+  const auto launch = [&](Step::Phase phase, KernelKind kind) {
+    if (!step.serves(phase)) return;
+    params.work = step.work(phase);
+    kernel(kind).on(device).launch(params.work.num_ctas, &params, stream);
+  };
+  launch(Step::kPrefill, KernelKind::kAttendPrefill);
+  launch(Step::kDecode, KernelKind::kAttendDecode);
+}
+
+void Attention::append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
+                       const AppendStep& step, Stream stream) const {
+  const Device& device = *step.device();
+  check_device(device);
+  check_query("k", k, spec_.num_kv_heads, kStoreBytes, device);
+  check_query("v", v, spec_.num_kv_heads, kStoreBytes, device);
+  check_extent("v", v, 0, k.shape[0], "tokens, as k");
+  check_within_capacity("tokens to append", k.shape[0], step.capacity());
+  if (k.shape[0] == 0) return;
+  AppendParams params{};
+  params.k = query_of(k);
+  params.v = query_of(v);
+  params.pool = checked_pool(pool, step.format(), device);
+  params.records = step.records();
+  params.num_tokens = static_cast<int32>(k.shape[0]);
+  params.num_kv_heads = spec_.num_kv_heads;
+  const Kernel& append = kernel(KernelKind::kAppend);
+  const std::int64_t tasks = k.shape[0] * spec_.num_kv_heads * spec_.head_dim / 4;
+  const std::int64_t ctas = (tasks + append.binary().threads - 1) / append.binary().threads;
+  append.on(device).launch(static_cast<int>(std::min<std::int64_t>(ctas, kMaxAppendCtas)), &params,
+                           stream);
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "codegen/tile_plan.h"
+#include "runtime/append_step.h"
+#include "runtime/engine.h"
+#include "runtime/spec.h"
+#include "runtime/step.h"
+
+namespace lazyrope {
+
+struct CompileOptions {
+  std::optional<TilePlan> plan;  // the default of the spec and arch where not given
+  EngineOptions engine;
+};
+
+// The paged pool of keys and values: two tensors of one shape and one set of strides.
+struct PoolTensors {
+  TensorView keys;
+  TensorView values;
+};
+
+// The compiled kernels of one attention, and the calls that launch them. Immutable; calls may come from
+// several threads.
+class Attention {
+ public:
+  // SpecError, CompileError.
+  static std::shared_ptr<const Attention> compile(Engine& engine, const AttentionSpec& spec,
+                                                  const Arch& arch, const CompileOptions& options = {});
+
+  const AttentionSpec& spec() const { return spec_; }
+  const Arch& arch() const { return arch_; }
+  const TilePlan& plan() const { return plan_; }
+  const std::vector<std::shared_ptr<const Kernel>>& kernels() const { return kernels_; }
+  const Kernel& kernel(KernelKind kind) const { return *kernels_.at(static_cast<std::size_t>(kind)); }
+
+  // An empty step; update() fills it.
+  std::unique_ptr<Step> make_step(std::shared_ptr<const Device> device, PoolFormat format,
+                                  StepCapacity capacity, Stream stream) const;
+  std::unique_ptr<AppendStep> make_append_step(std::shared_ptr<const Device> device,
+                                               PoolFormat format, int capacity_tokens) const;
+
+  // out = attention of q, both [tokens, num_q_heads, head_dim], over the step's segments in the pool;
+  // lse, if given, [tokens, num_q_heads] float32, is the natural logarithm of the sum of exponentials.
+  // Rows of q beyond the step's tokens are left alone. Asynchronous. SpecError, DriverError.
+  void attend(const TensorView& q, const PoolTensors& pool, const Step& step, const TensorView& out,
+              const std::optional<TensorView>& lse, Stream stream) const;
+
+  // Stores k and v, both [tokens, num_kv_heads, head_dim], where `step` says. Asynchronous.
+  void append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
+              const AppendStep& step, Stream stream) const;
+
+ private:
+  Attention(AttentionSpec spec, const Arch& arch, TilePlan plan,
+            std::vector<std::shared_ptr<const Kernel>> kernels)
+      : spec_(std::move(spec)), arch_(arch), plan_(plan), kernels_(std::move(kernels)) {}
+
+  KvPool checked_pool(const PoolTensors& pool, const PoolFormat& format, const Device& device) const;
+  void check_device(const Device& device) const;
+  void check_query(const char* name, const TensorView& tensor, int heads, int bytes,
+                   const Device& device) const;
+
+  AttentionSpec spec_;
+  const Arch& arch_;
+  TilePlan plan_;
+  std::vector<std::shared_ptr<const Kernel>> kernels_;  // by KernelKind
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/device.h"
+#include "runtime/tensor.h"
+
+namespace lazyrope {
+
+// Checks of arguments. Each throws SpecError that names the argument, what it is and what is allowed.
+
+void check_on_device(std::string_view name, const TensorView& tensor, const Device& device);
+void check_type(std::string_view name, const TensorView& tensor, ElementType type);
+void check_rank(std::string_view name, const TensorView& tensor, int rank, std::string_view shape);
+void check_extent(std::string_view name, const TensorView& tensor, int dimension, std::int64_t extent,
+                  std::string_view meaning);
+
+// Rows that kernels read or write `bytes` at a time: the last dimension is contiguous, and the address
+// and all other strides are multiples of that.
+void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes);
+
+// A contiguous one-dimensional int32 tensor on the device: its length.
+std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device);
+void check_length(std::string_view name, const TensorView& tensor, std::int64_t length,
+                  const Device& device);
+void check_within_capacity(std::string_view what, std::int64_t count, std::int64_t capacity);
+
+// What waits for the stream cannot be captured in a graph.
+void refuse_in_capture(std::string_view what, const Device& device, Stream stream);
+
+}  // namespace lazyrope

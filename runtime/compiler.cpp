@@ -1,0 +1,56 @@
+#include "runtime/compiler.h"
+
+#include <fmt/format.h>
+
+#include "runtime/nvrtc.h"
+#include "runtime/ptxas_log.h"
+
+namespace lazyrope {
+namespace {
+
+// NVRTC keeps a cache of its own since then; ours is the one that knows what it holds.
+constexpr NvrtcVersion kHasNoCacheOption = {12, 9};
+
+ProgramSource program_of(const RenderedKernel& kernel, std::vector<std::string> options,
+                         const NvrtcLibrary& nvrtc) {
+  if (nvrtc.version() >= kHasNoCacheOption) options.push_back("--no-cache");
+  return {kernel.entry + ".cu", kernel.source, std::move(options)};
+}
+
+}  // namespace
+
+std::vector<std::string> NvrtcCompiler::options(const Arch& arch) const {
+  return {fmt::format("--gpu-architecture={}", arch.name), "--std=c++20", "--default-device",
+          "--ptxas-options=-v"};
+}
+
+Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
+  const NvrtcLibrary& nvrtc = nvrtc_->library();
+  CompiledProgram program = compile_program(nvrtc, program_of(kernel, options(arch), nvrtc));
+  Binary binary;
+  binary.entry = kernel.entry;
+  binary.arch = arch.name;
+  binary.threads = kernel.threads;
+  binary.shared_bytes = kernel.shared_bytes;
+  binary.compiler = "nvrtc " + nvrtc.identity();
+  binary.compile_ms = program.milliseconds;
+  for (const PtxasFunction& function : parse_ptxas_log(program.log).functions) {
+    binary.spill_bytes +=
+        function.spill_store_bytes + function.spill_load_bytes + function.stack_bytes;
+    if (function.is_kernel) binary.registers = function.registers;
+  }
+  binary.code = std::move(program.cubin);
+  return binary;
+}
+
+std::string NvrtcCompiler::intermediate(const RenderedKernel& kernel, const Arch& arch) {
+  const NvrtcLibrary& nvrtc = nvrtc_->library();
+  const std::string virtual_arch = "compute_" + arch.name.substr(arch.name.find('_') + 1);
+  return compile_to_ptx(nvrtc, program_of(kernel,
+                                          {"--gpu-architecture=" + virtual_arch, "--std=c++20",
+                                           "--default-device"},
+                                          nvrtc))
+      .ptx;
+}
+
+}  // namespace lazyrope

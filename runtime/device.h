@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "codegen/arch.h"
+#include "codegen/render.h"
+#include "runtime/binary.h"
+#include "runtime/tensor.h"
+
+namespace lazyrope {
+
+// A stream of the device's own kind (CUstream); null is its default stream.
+using Stream = void*;
+
+// A kernel that can be launched on one device.
+class LoadedKernel {
+ public:
+  virtual ~LoadedKernel() = default;
+
+  // Launches `ctas` CTAs with the kernel's parameter struct. Asynchronous. DriverError.
+  virtual void launch(int ctas, const void* params, Stream stream) const = 0;
+};
+
+// Where kernels run and tensors lie: a GPU, or the emulator. All calls that take a stream are ordered
+// with the work on it. Errors of the driver are DriverError.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string name() const = 0;
+  virtual const Arch& arch() const = 0;
+  virtual int sm_count() const = 0;
+  // Whether its kernels can use tensors that lie there.
+  virtual bool holds(DeviceType type, int ordinal) const = 0;
+
+  virtual std::unique_ptr<LoadedKernel> load(const Binary& binary) const = 0;
+
+  virtual void* allocate(std::size_t bytes) const = 0;
+  virtual void free(void* memory) const noexcept = 0;
+  virtual void fill_zero(void* memory, std::size_t bytes, Stream stream) const = 0;
+  // Waits for the stream.
+  virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
+  virtual bool is_capturing(Stream stream) const = 0;
+};
+
+// Memory of a device, freed with this object.
+class DeviceBuffer {
+ public:
+  DeviceBuffer(std::shared_ptr<const Device> device, std::size_t bytes)
+      : device_(std::move(device)), bytes_(bytes), data_(device_->allocate(bytes)) {}
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  ~DeviceBuffer() { device_->free(data_); }
+
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<const Device> device_;
+  std::size_t bytes_;
+  void* data_;
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,150 @@
+#include "runtime/emulator_device.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <new>
+
+#include "runtime/dynamic_library.h"
+#include "runtime/emulator.h"
+#include "runtime/error.h"
+
+namespace lazyrope {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A directory of its own for one compilation, removed with this object.
+class ScratchDirectory {
+ public:
+  ScratchDirectory() {
+    std::string name = (fs::temp_directory_path() / "lazyrope-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr)
+      throw CompileError({.what_failed = fmt::format("cannot make a directory like {}", name)});
+    path_ = name;
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  fs::path file(const char* name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+std::string read_text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void compile_host(const std::string& command, const std::vector<std::string>& options,
+                  const RenderedKernel& kernel, const ScratchDirectory& scratch) {
+  std::ofstream(scratch.file("kernel.cpp")) << kernel.source;
+  const std::string line =
+      fmt::format("{} {} -o {} {} 2> {}", command, fmt::join(options, " "),
+                  scratch.file("kernel.out").string(), scratch.file("kernel.cpp").string(),
+                  scratch.file("log").string());
+  if (std::system(line.c_str()) == 0) return;  // NOLINT(cert-env33-c): the command is configured
+  throw CompileError({.what_failed = fmt::format("{} could not be compiled for the host", kernel.entry),
+                      .source = kernel.entry,
+                      .options = options,
+                      .log = read_text(scratch.file("log")),
+                      .advice = fmt::format("the emulator needs a C++20 compiler; tried \"{}\"", command)});
+}
+
+class EmulatorKernel : public LoadedKernel {
+ public:
+  explicit EmulatorKernel(const Binary& binary) : library_(open(binary)), launch_{} {
+    launch_.kernel = reinterpret_cast<EmulatedKernel>(library_.find(binary.entry.c_str()));
+    launch_.bind = reinterpret_cast<EmulatorBind>(library_.find("lazyrope_bind"));
+    launch_.threads = binary.threads;
+    launch_.shared_bytes = binary.shared_bytes;
+    if (launch_.kernel == nullptr || launch_.bind == nullptr)
+      throw DriverError({.call = "dlsym", .text = fmt::format("{} is not in its binary", binary.entry)});
+  }
+
+  void launch(int ctas, const void* params, Stream) const override {
+    EmulatedLaunch launch = launch_;
+    launch.ctas = ctas;
+    run_emulated(launch, params);
+  }
+
+ private:
+  static DynamicLibrary open(const Binary& binary) {
+    const int file = memfd_create("lazyrope", MFD_CLOEXEC);
+    if (file < 0 || write(file, binary.code.data(), binary.code.size()) !=
+                        static_cast<ssize_t>(binary.code.size()))
+      throw DriverError({.call = "memfd_create", .text = std::strerror(errno)});
+    DynamicLibrary library = DynamicLibrary::open(fmt::format("/proc/self/fd/{}", file));
+    close(file);
+    return library;
+  }
+
+  DynamicLibrary library_;
+  EmulatedLaunch launch_;
+};
+
+}  // namespace
+
+std::vector<std::string> HostCompiler::options(const Arch&) const {
+  return {"-std=c++20", "-O2", "-fno-strict-aliasing", "-shared", "-fPIC", "-w"};
+}
+
+Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
+  const auto begin = std::chrono::steady_clock::now();
+  const ScratchDirectory scratch;
+  compile_host(command_, options(arch), kernel, scratch);
+  const std::string code = read_text(scratch.file("kernel.out"));
+  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - begin;
+  Binary binary;
+  binary.entry = kernel.entry;
+  binary.arch = arch.name;
+  binary.threads = kernel.threads;
+  binary.shared_bytes = kernel.shared_bytes;
+  binary.compiler = command_;
+  binary.compile_ms = elapsed.count();
+  binary.code.resize(code.size());
+  std::memcpy(binary.code.data(), code.data(), code.size());
+  return binary;
+}
+
+std::string HostCompiler::intermediate(const RenderedKernel& kernel, const Arch&) {
+  const ScratchDirectory scratch;
+  compile_host(command_, {"-std=c++20", "-O2", "-S", "-w"}, kernel, scratch);
+  return read_text(scratch.file("kernel.out"));
+}
+
+std::unique_ptr<LoadedKernel> EmulatorDevice::load(const Binary& binary) const {
+  return std::make_unique<EmulatorKernel>(binary);
+}
+
+void* EmulatorDevice::allocate(std::size_t bytes) const {
+  return ::operator new(bytes, std::align_val_t{256});
+}
+
+void EmulatorDevice::free(void* memory) const noexcept {
+  ::operator delete(memory, std::align_val_t{256});
+}
+
+void EmulatorDevice::fill_zero(void* memory, std::size_t bytes, Stream) const {
+  std::memset(memory, 0, bytes);
+}
+
+void EmulatorDevice::copy_to_host(void* to, const void* from, std::size_t bytes, Stream) const {
+  std::memcpy(to, from, bytes);
+}
+
+}  // namespace lazyrope

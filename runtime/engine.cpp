@@ -1,0 +1,246 @@
+#include "runtime/engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "cache/error.h"
+#include "runtime/emulator_device.h"
+#include "runtime/error.h"
+#include "runtime/executable.h"
+#include "runtime/log.h"
+
+namespace lazyrope {
+namespace {
+
+// Changes whenever what an entry holds, or how sources and binaries belong together, does.
+constexpr std::string_view kCacheFormat = "1";
+constexpr std::chrono::seconds kLockTimeout{60};
+
+Config with_package_directories(Config config) {
+  for (std::string& directory : nvrtc_directories_beside_executable())
+    config.nvrtc_directories.push_back(std::move(directory));
+  return config;
+}
+
+// Calls run(i) for 0 <= i < count on several threads; rethrows the first exception.
+template <class Run>
+void for_each_parallel(std::size_t count, std::size_t threads, const Run& run) {
+  std::atomic<std::size_t> next = 0;
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < count; i = next++) {
+      try {
+        run(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> pool;
+    for (std::size_t i = 1; i < std::min(count, threads); ++i) pool.emplace_back(work);
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::size_t thread_count(int asked) {
+  if (asked > 0) return static_cast<std::size_t>(asked);
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+// How long a kernel takes to compile, so that the longest begin first.
+int compile_rank(KernelKind kind) {
+  switch (kind) {
+    case KernelKind::kAttendPrefill:
+      return 0;
+    case KernelKind::kAttendDecode:
+      return 1;
+    case KernelKind::kPlan:
+      return 2;
+    case KernelKind::kAppend:
+      return 3;
+    case KernelKind::kPlanAppend:
+      return 4;
+  }
+  return 5;
+}
+
+void refuse_spills(const Kernel& kernel) {
+  const int spilled = kernel.binary().spill_bytes;
+  if (spilled == 0) return;
+  throw CompileError(
+      {.what_failed = fmt::format("{} for {} spills {} bytes of registers", kernel.name(),
+                                  kernel.arch().name, spilled),
+       .source = kernel.binary().entry,
+       .advice = "choose another plan, or allow spills if a slow kernel will do"});
+}
+
+}  // namespace
+
+Entry entry_of(const Binary& binary) {
+  return {{{"entry", binary.entry},
+           {"arch", binary.arch},
+           {"threads", binary.threads},
+           {"shared_bytes", binary.shared_bytes},
+           {"registers", binary.registers},
+           {"spill_bytes", binary.spill_bytes},
+           {"compiler", binary.compiler},
+           {"compile_ms", binary.compile_ms}},
+          binary.code};
+}
+
+Binary binary_of(Entry entry) {
+  try {
+    const nlohmann::json& facts = entry.facts;
+    return {facts.at("entry"),       facts.at("arch"),       facts.at("threads"),
+            facts.at("shared_bytes"), facts.at("registers"),  facts.at("spill_bytes"),
+            facts.at("compiler"),    facts.at("compile_ms"), std::move(entry.payload)};
+  } catch (const nlohmann::json::exception& error) {
+    throw CacheError(fmt::format("the entry's facts are incomplete: {}", error.what()));
+  }
+}
+
+Engine::Engine(Config config)
+    : config_(with_package_directories(std::move(config))),
+      store_(config_.cache_dir),
+      nvrtc_(std::make_shared<NvrtcLocator>(NvrtcSearch{
+          .configured = config_.nvrtc_path, .directories = config_.nvrtc_directories})) {
+  set_log_level(config_.log_level);
+  compilers_["ptx"] = std::make_shared<NvrtcCompiler>(nvrtc_);
+  compilers_["emu"] = std::make_shared<HostCompiler>(config_.host_compiler);
+}
+
+Engine& Engine::get() {
+  static Engine engine(Config::from_environment());
+  return engine;
+}
+
+std::vector<std::shared_ptr<const Kernel>> Engine::kernels(std::vector<RenderedKernel> rendered,
+                                                           const Arch& arch,
+                                                           const EngineOptions& options) {
+  std::vector<std::size_t> order(rendered.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return compile_rank(rendered[a].kind) < compile_rank(rendered[b].kind);
+  });
+  std::vector<KernelPtr> result(rendered.size());
+  for_each_parallel(order.size(), thread_count(options.threads), [&](std::size_t i) {
+    result[order[i]] = kernel(rendered[order[i]], arch, options);
+  });
+  return result;
+}
+
+Engine::KernelPtr Engine::kernel(const RenderedKernel& rendered, const Arch& arch,
+                                 const EngineOptions& options) {
+  const Key key = key_of(rendered, arch);
+  std::shared_ptr<Slot> slot;
+  {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Slot>& entry = memory_[key.hex()];
+    if (entry == nullptr) entry = std::make_shared<Slot>();
+    slot = entry;
+  }
+  const std::lock_guard lock(slot->mutex);
+  if (slot->kernel == nullptr) slot->kernel = load_or_compile(rendered, arch, key);
+  if (!options.allow_spills) refuse_spills(*slot->kernel);
+  return slot->kernel;
+}
+
+Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const Arch& arch,
+                                          const Key& key) {
+  dump(rendered, arch, key);
+  std::optional<Binary> binary = load(key);
+  const bool from_cache = binary.has_value();
+  if (!from_cache) binary = compile_and_store(rendered, arch, key);
+  return std::make_shared<Kernel>(rendered, arch, std::move(*binary), from_cache, compiler(arch));
+}
+
+std::optional<Binary> Engine::load(const Key& key) {
+  LoadResult result = store_.load(key);
+  if (result.refused) log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(), result.miss);
+  if (!result.entry) return std::nullopt;
+  try {
+    return binary_of(std::move(*result.entry));
+  } catch (const CacheError& error) {
+    log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(), error.what());
+    return std::nullopt;
+  }
+}
+
+Binary Engine::compile_and_store(const RenderedKernel& rendered, const Arch& arch, const Key& key) {
+  if (config_.policy == CachePolicy::kCacheOnly) refuse_compiling(rendered, key);
+  // One process compiles; the others wait for it here and find the entry.
+  const FileLock lock = store_.lock(key, kLockTimeout);
+  if (std::optional<Binary> binary = load(key)) return std::move(*binary);
+  Binary binary = compiler(arch)->compile(rendered, arch);
+  log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,
+              binary.compile_ms);
+  if (!config_.cache_dir.empty()) keep(key, binary);
+  return binary;
+}
+
+void Engine::keep(const Key& key, const Binary& binary) const {
+  const StoreResult stored = store_.store(key, entry_of(binary));
+  if (!stored.stored)
+    log_message(LogLevel::kWarning, "{} is not cached on disk: {}; set LAZYROPE_CACHE_DIR",
+                binary.entry, stored.reason);
+  try {
+    store_.prune(config_.cache_max_bytes);
+  } catch (const CacheError& error) {
+    log_message(LogLevel::kWarning, "the cache was not pruned: {}", error.what());
+  }
+}
+
+std::shared_ptr<Compiler> Engine::compiler(const Arch& arch) const { return compilers_.at(arch.isa); }
+
+Key Engine::key_of(const RenderedKernel& rendered, const Arch& arch) const {
+  return KeyBuilder()
+      .field("format", kCacheFormat)
+      .field("arch", arch.name)
+      .field("options", fmt::format("{}", fmt::join(compiler(arch)->options(arch), " ")))
+      .field("entry", rendered.entry)
+      .field("source", rendered.source)
+      .finish();
+}
+
+void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key) const {
+  std::string nearest = "the cache is empty";
+  if (const std::optional<Nearest> near = store_.nearest(key))
+    nearest = fmt::format("the nearest entry differs in: {}", fmt::join(near->differing, ", "));
+  throw CompileError(
+      {.what_failed = fmt::format("{} is not in the cache {}, and LAZYROPE_POLICY=cache_only forbids "
+                                  "compiling it; {}",
+                                  rendered.entry, store_.root().string(), nearest),
+       .source = rendered.entry,
+       .advice = "compile it beforehand with `lazyrope compile`, or set LAZYROPE_POLICY=jit"});
+}
+
+void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const {
+  if (config_.dump_dir.empty()) return;
+  std::error_code failed;
+  std::filesystem::create_directories(config_.dump_dir, failed);
+  const std::filesystem::path path =
+      std::filesystem::path(config_.dump_dir) /
+      fmt::format("{}.{}.{}.cu", rendered.entry, arch.name, key.hex().substr(0, 12));
+  std::ofstream out(path);
+  if (!(out << rendered.source))
+    log_message(LogLevel::kWarning, "cannot write {}; see LAZYROPE_DUMP_DIR", path.string());
+}
+
+void Engine::forget() {
+  const std::lock_guard lock(mutex_);
+  memory_.clear();
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,100 @@
+#include "runtime/gpu_device.h"
+
+#include <map>
+#include <mutex>
+
+namespace lazyrope {
+namespace {
+
+CUstream cuda_stream(Stream stream) { return static_cast<CUstream>(stream); }
+CUdeviceptr cuda_address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+
+class GpuKernel : public LoadedKernel {
+ public:
+  GpuKernel(const Driver& driver, const DeviceInfo& device, const Binary& binary)
+      : driver_(driver),
+        device_(device),
+        library_(driver.load_library(binary.code.data())),
+        threads_(static_cast<unsigned>(binary.threads)),
+        shared_bytes_(static_cast<unsigned>(binary.shared_bytes)) {
+    try {
+      const CUkernel kernel = driver.library_kernel(library_, binary.entry.c_str());
+      driver.set_kernel_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                  binary.shared_bytes, kernel, device.handle);
+      const ScopedContext context(driver, device);
+      driver.kernel_function(kernel);
+      kernel_ = reinterpret_cast<CUfunction>(kernel);
+    } catch (...) {
+      driver.unload_library(library_);
+      throw;
+    }
+  }
+  GpuKernel(const GpuKernel&) = delete;
+  GpuKernel& operator=(const GpuKernel&) = delete;
+  ~GpuKernel() override { driver_.unload_library(library_); }
+
+  void launch(int ctas, const void* params, Stream stream) const override {
+    const ScopedContext context(driver_, device_);
+    void* arguments[] = {const_cast<void*>(params)};
+    driver_.launch_kernel(kernel_, static_cast<unsigned>(ctas), 1, 1, threads_, 1, 1, shared_bytes_,
+                          cuda_stream(stream), arguments);
+  }
+
+ private:
+  const Driver& driver_;
+  const DeviceInfo& device_;
+  CUlibrary library_;
+  CUfunction kernel_ = nullptr;
+  unsigned threads_;
+  unsigned shared_bytes_;
+};
+
+}  // namespace
+
+GpuDevice::GpuDevice(const Driver& driver, const DeviceInfo& info)
+    : driver_(driver), info_(info), arch_(arch_for_device(info.compute_major, info.compute_minor)) {}
+
+std::unique_ptr<LoadedKernel> GpuDevice::load(const Binary& binary) const {
+  return std::make_unique<GpuKernel>(driver_, info_, binary);
+}
+
+void* GpuDevice::allocate(std::size_t bytes) const {
+  const ScopedContext context(driver_, info_);
+  return reinterpret_cast<void*>(driver_.allocate(bytes));
+}
+
+void GpuDevice::free(void* memory) const noexcept {
+  try {
+    const ScopedContext context(driver_, info_);
+    driver_.free(cuda_address(memory));
+  } catch (...) {  // the process is ending, and the driver with it
+  }
+}
+
+void GpuDevice::fill_zero(void* memory, std::size_t bytes, Stream stream) const {
+  const ScopedContext context(driver_, info_);
+  driver_.fill8_async(cuda_address(memory), 0, bytes, cuda_stream(stream));
+}
+
+void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const {
+  const ScopedContext context(driver_, info_);
+  driver_.copy_to_host_async(to, cuda_address(from), bytes, cuda_stream(stream));
+  driver_.synchronize_stream(cuda_stream(stream));
+}
+
+bool GpuDevice::is_capturing(Stream stream) const {
+  const ScopedContext context(driver_, info_);
+  return driver_.is_capturing(cuda_stream(stream));
+}
+
+std::shared_ptr<const Device> gpu_device(int ordinal) {
+  static std::mutex mutex;
+  static std::map<int, std::shared_ptr<const Device>> devices;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<const Device>& device = devices[ordinal];
+  if (device == nullptr)
+    device = std::make_shared<GpuDevice>(Driver::get(), Devices::get().info(ordinal));
+  return device;
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,30 @@
+#include "runtime/spec.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "codegen/error.h"
+
+namespace lazyrope {
+
+double AttentionSpec::softmax_scale() const {
+  return scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+}
+
+KernelSpec AttentionSpec::kernel_spec() const {
+  return {head_dim, group_size(), dtype, rope, mask, query_form, key_form, append_form};
+}
+
+void validate(const AttentionSpec& spec) {
+  if (spec.num_kv_heads < 1)
+    throw SpecError(fmt::format("num_kv_heads = {}; it must be at least 1", spec.num_kv_heads));
+  if (spec.num_q_heads < 1 || spec.num_q_heads % spec.num_kv_heads != 0)
+    throw SpecError(fmt::format("num_q_heads = {} with num_kv_heads = {}; it must be a multiple",
+                                spec.num_q_heads, spec.num_kv_heads));
+  if (spec.scale && !(std::isfinite(*spec.scale) && *spec.scale > 0.0))
+    throw SpecError(fmt::format("scale = {}; it must be a positive number", *spec.scale));
+  validate(spec.kernel_spec());
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "codegen/kernel_spec.h"
+
+namespace lazyrope {
+
+// An attention as a model has it.
+struct AttentionSpec {
+  int head_dim = 0;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;  // divides num_q_heads
+  Dtype dtype = Dtype::kBf16;
+  RopeSpec rope;
+  std::string mask = "causal";
+  RopeForm query_form = RopeForm::kRaw;
+  KeyForm key_form = KeyForm::kLocal;
+  RopeForm append_form = RopeForm::kRaw;
+  std::optional<double> scale;  // of the scores; 1 / sqrt(head_dim) where not given
+
+  int group_size() const { return num_q_heads / num_kv_heads; }
+  double softmax_scale() const;
+  KernelSpec kernel_spec() const;
+
+  bool operator==(const AttentionSpec&) const = default;
+};
+
+// SpecError that names the field, its value and what is allowed.
+void validate(const AttentionSpec& spec);
+
+}  // namespace lazyrope

@@ -1,0 +1,114 @@
+#include "runtime/step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "codegen/error.h"
+#include "runtime/checks.h"
+#include "runtime/step_check.h"
+#include "runtime/step_layout.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kMaxPlannedCtas = 1023;  // the planner's CTA has a thread for each boundary
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
+
+void check_count(const char* name, int value, int least) {
+  if (value < least)
+    throw SpecError(fmt::format("capacity: {} = {}; it must be at least {}", name, value, least));
+}
+
+StepCapacity complete(StepCapacity capacity, const StepShape& shape) {
+  check_count("requests", capacity.requests, 1);
+  check_count("segments", capacity.segments, 0);
+  check_count("query_tokens", capacity.query_tokens, 1);
+  check_count("tokens_per_request", capacity.tokens_per_request, 0);
+  if (static_cast<std::int64_t>(capacity.query_tokens) * shape.group_size > kMaxRows)
+    throw SpecError(fmt::format("capacity: query_tokens = {} with {} query heads per KV head; their "
+                                "product must be at most {}",
+                                capacity.query_tokens, shape.group_size, kMaxRows));
+  if (capacity.tokens_per_request == 0 || capacity.tokens_per_request > capacity.query_tokens)
+    capacity.tokens_per_request = capacity.query_tokens;
+  return capacity;
+}
+
+const int32* ints(const TensorView& tensor) { return static_cast<const int32*>(tensor.data); }
+
+StepInputs inputs_of(const StepTensors& t, int page_size) {
+  return {ints(t.q_indptr),
+          ints(t.q_position),
+          ints(t.segment_indptr),
+          ints(t.base),
+          ints(t.start),
+          ints(t.length),
+          ints(t.first_page),
+          t.lead ? ints(*t.lead) : nullptr,
+          ints(t.pages),
+          static_cast<int32>(t.q_indptr.shape[0] - 1),
+          static_cast<int32>(t.base.shape[0]),
+          static_cast<int32>(t.q_position.shape[0]),
+          page_size};
+}
+
+}  // namespace
+
+void check_format(const PoolFormat& format) {
+  if (format.page_size < 16 || format.page_size % 16 != 0)
+    throw SpecError(fmt::format("page_size = {}; it must be a positive multiple of 16", format.page_size));
+}
+
+Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner, StepShape shape,
+           const TilePlan& plan, PoolFormat format, StepCapacity capacity, Stream stream)
+    : device_(std::move(device)),
+      planner_(std::move(planner)),
+      shape_(shape),
+      format_(format),
+      capacity_(complete(capacity, shape)) {
+  check_format(format_);
+  const int sms = device_->sm_count();
+  if (sms * std::max(plan.decode.ctas_per_sm, plan.prefill.ctas_per_sm) > kMaxPlannedCtas)
+    throw SpecError(fmt::format("{} has {} SMs, more than the planner can divide work among",
+                                device_->name(), sms));
+  const std::size_t bytes = lay_out_step(nullptr, shape_, plan, capacity_, sms, params_);
+  memory_ = std::make_unique<DeviceBuffer>(device_, bytes);
+  lay_out_step(static_cast<std::byte*>(memory_->data()), shape_, plan, capacity_, sms, params_);
+  device_->fill_zero(memory_->data(), bytes, stream);
+}
+
+void Step::check_shapes(const StepTensors& t) const {
+  const std::int64_t requests = length_of_ints("q_indptr", t.q_indptr, *device_) - 1;
+  const std::int64_t segments = length_of_ints("base", t.base, *device_);
+  const std::int64_t tokens = length_of_ints("q_position", t.q_position, *device_);
+  check_within_capacity("requests", requests, capacity_.requests);
+  check_within_capacity("segments", segments, capacity_.segments);
+  check_within_capacity("query tokens", tokens, capacity_.query_tokens);
+  check_length("segment_indptr", t.segment_indptr, requests + 1, *device_);
+  check_length("start", t.start, segments, *device_);
+  check_length("length", t.length, segments, *device_);
+  check_length("first_page", t.first_page, segments, *device_);
+  if (t.lead) check_length("lead", *t.lead, segments, *device_);
+  length_of_ints("pages", t.pages, *device_);
+}
+
+void Step::update(const StepTensors& tensors, bool check, Stream stream) {
+  check_shapes(tensors);
+  if (check) {
+    refuse_in_capture("check=True", *device_, stream);
+    check_step_values(StepValues::copy_of(tensors, *device_, stream), format_.page_size, capacity_);
+  }
+  params_.inputs = inputs_of(tensors, format_.page_size);
+  num_tokens_ = params_.inputs.num_tokens;
+  tensors_ = tensors;
+  const int ctas = serves(kPrefill) ? kPlanPhases : 1;
+  planner_->on(*device_).launch(ctas, &params_, stream);
+}
+
+void Step::check_pages(std::int64_t num_pages, Stream stream) const {
+  refuse_in_capture("check=True", *device_, stream);
+  if (!tensors_) return;
+  check_page_values(StepValues::copy_of(*tensors_, *device_, stream), format_.page_size, num_pages);
+}
+
+}  // namespace lazyrope

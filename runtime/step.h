@@ -1,0 +1,99 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "runtime/device.h"
+#include "runtime/kernel.h"
+#include "runtime/tensor.h"
+#include "templates/abi/plan.h"
+
+namespace lazyrope {
+
+// The most that a step can hold.
+struct StepCapacity {
+  int requests = 0;
+  int segments = 0;
+  int query_tokens = 0;
+  int tokens_per_request = 0;  // 0: query_tokens
+};
+
+// A step's metadata, all int32 on the device and contiguous. One row per request r in the indptr's:
+// its query tokens are q_indptr[r] .. q_indptr[r + 1] - 1, its segments likewise.
+struct StepTensors {
+  TensorView q_indptr;        // [requests + 1]
+  TensorView q_position;      // [query tokens]: logical positions
+  TensorView segment_indptr;  // [requests + 1]
+  TensorView base;            // [segments]: logical position of token 0 of the document
+  TensorView start;           // [segments]: first token that the segment shows
+  TensorView length;          // [segments]: tokens
+  TensorView first_page;      // [segments]: index into pages
+  TensorView pages;           // [any]: page lists; referred to by the step, not copied
+  std::optional<TensorView> lead;  // [segments]: slot of the first token; all 0 where not given
+};
+
+// How many tile rows and KV heads a step is planned for.
+struct StepShape {
+  int group_size;
+  int num_kv_heads;
+  int head_dim;
+};
+
+// Where the KV pool's pages are cut.
+enum class KvLayout { kNhd, kHnd };  // [pages, slots, heads, dim] or [pages, heads, slots, dim]
+
+struct PoolFormat {
+  int page_size = 16;  // slots, a multiple of 16
+  KvLayout layout = KvLayout::kNhd;
+};
+
+// SpecError where the page size is illegal.
+void check_format(const PoolFormat& format);
+
+// The requests that one pass of a model serves: what attention needs to know of them, in device memory
+// of a fixed capacity. Filled anew by update() on a stream, with no synchronisation, so that a captured
+// graph of calls replays with other requests. A step serves one stream at a time.
+class Step {
+ public:
+  // SpecError where the capacity is illegal.
+  Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner, StepShape shape,
+       const TilePlan& plan, PoolFormat format, StepCapacity capacity, Stream stream);
+
+  // SpecError where the tensors do not fit. `check` waits for the stream and also checks the values; it
+  // is refused while the stream is captured.
+  void update(const StepTensors& tensors, bool check, Stream stream);
+
+  // Waits for the stream, and checks that every page that the step's segments refer to is one of
+  // num_pages. SpecError that names request, segment and page.
+  void check_pages(std::int64_t num_pages, Stream stream) const;
+
+  const std::shared_ptr<const Device>& device() const { return device_; }
+  const StepCapacity& capacity() const { return capacity_; }
+  const PoolFormat& format() const { return format_; }
+  const StepShape& shape() const { return shape_; }
+  // Query tokens of the latest update.
+  int num_tokens() const { return num_tokens_; }
+  // Device memory that the step takes.
+  std::size_t bytes() const { return memory_->bytes(); }
+
+  enum Phase { kDecode, kPrefill };
+  // Whether there can be requests for that attend kernel.
+  bool serves(Phase phase) const { return params_.phase[phase].work.num_ctas > 0; }
+  const StepView& view() const { return params_.step; }
+  const WorkView& work(Phase phase) const { return params_.phase[phase].work; }
+
+ private:
+  void check_shapes(const StepTensors& tensors) const;
+
+  std::shared_ptr<const Device> device_;
+  std::shared_ptr<const Kernel> planner_;
+  StepShape shape_;
+  PoolFormat format_;
+  StepCapacity capacity_;
+  int num_tokens_ = 0;
+  std::optional<StepTensors> tensors_;  // of the latest update, for check_pages
+  PlanParams params_{};
+  std::unique_ptr<DeviceBuffer> memory_;
+};
+
+}  // namespace lazyrope

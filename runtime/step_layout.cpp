@@ -1,0 +1,106 @@
+#include "runtime/step_layout.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace lazyrope {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+// Hands out pieces of a block one behind the other.
+class Block {
+ public:
+  explicit Block(std::byte* memory) : memory_(memory) {}
+
+  template <class T>
+  void place(T*& pointer, std::size_t count) {
+    // A block that is only measured has no memory to point into.
+    pointer = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
+    used_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::size_t used_ = 0;
+};
+
+struct PhaseExtent {
+  int min_rows;
+  int max_rows;
+  std::size_t max_tiles;
+};
+
+std::size_t size(int count) { return static_cast<std::size_t>(count); }
+
+void place_work(Block& block, const StepShape& shape, std::size_t max_items, int partial_rows,
+                WorkView& work) {
+  const std::size_t ctas = size(work.num_ctas);
+  const std::size_t rows = 2 * ctas * size(partial_rows);
+  work.partial_row_count = partial_rows;
+  block.place(work.item_begin, ctas + 1);
+  block.place(work.items, max_items);
+  block.place(work.partial_rows, rows * size(shape.head_dim));
+  block.place(work.partial_stats, rows * 2);
+  block.place(work.counters, ctas);
+}
+
+void place_scratch(Block& block, const StepCapacity& capacity, std::size_t max_tiles,
+                   std::size_t max_items, int num_ctas, PlanScratch& scratch) {
+  block.place(scratch.tile_begin, size(capacity.requests) + 1);
+  block.place(scratch.tile_request, max_tiles);
+  block.place(scratch.tile_first_position, max_tiles);
+  block.place(scratch.tile_last_position, max_tiles);
+  block.place(scratch.tile_blocks, max_tiles);
+  block.place(scratch.cost_begin, max_tiles + 1);
+  const std::size_t boundaries = size(num_ctas) + 1;
+  block.place(scratch.boundary_unit, boundaries);
+  block.place(scratch.boundary_block, boundaries);
+  block.place(scratch.boundary_rank, boundaries);
+  block.place(scratch.boundary_segment, boundaries);
+  block.place(scratch.boundary_segment_block, boundaries);
+  scratch.max_tiles = static_cast<int32>(max_tiles);
+  scratch.max_items = static_cast<int32>(max_items);
+}
+
+void place_phase(Block& block, const StepShape& shape, const AttendPlan& plan, int min_split_blocks,
+                 const StepCapacity& capacity, const PhaseExtent& extent, int sm_count,
+                 PlanPhase& phase) {
+  const int num_ctas = sm_count * plan.ctas_per_sm;
+  const std::size_t max_items = extent.max_tiles * size(shape.num_kv_heads) + size(num_ctas);
+  phase.min_rows = extent.min_rows;
+  phase.max_rows = extent.max_rows;
+  phase.tile_rows = plan.rows();
+  phase.block_keys = plan.block_keys();
+  phase.min_split_blocks = min_split_blocks;
+  phase.work.num_ctas = num_ctas;
+  const int rows = std::min(plan.rows(), capacity.query_tokens * shape.group_size);
+  place_work(block, shape, max_items, rows, phase.work);
+  place_scratch(block, capacity, extent.max_tiles, max_items, num_ctas, phase.scratch);
+}
+
+}  // namespace
+
+std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const TilePlan& plan,
+                         const StepCapacity& capacity, int sm_count, PlanParams& params) {
+  Block block(memory);
+  block.place(params.step.header, 1);
+  block.place(params.step.segments, size(capacity.segments));
+  block.place(params.step.positions, size(capacity.query_tokens));
+  params.num_kv_heads = shape.num_kv_heads;
+  const int decode_rows = plan.decode.rows();
+  place_phase(block, shape, plan.decode, plan.min_split_blocks, capacity,
+              {1, decode_rows, size(capacity.requests)}, sm_count, params.phase[Step::kDecode]);
+  if (capacity.tokens_per_request * shape.group_size > decode_rows) {
+    const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
+    place_phase(block, shape, plan.prefill, plan.min_split_blocks, capacity,
+                {decode_rows + 1, std::numeric_limits<int>::max(),
+                 rows / size(plan.prefill.rows()) + size(capacity.requests)},
+                sm_count, params.phase[Step::kPrefill]);
+  }
+  return block.used();
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lazyrope {
+
+enum class ElementType { kBf16, kFp16, kFp32, kInt32, kOther };
+enum class DeviceType { kCpu, kGpu, kOther };
+
+std::string_view to_string(ElementType type);
+
+// A tensor of the caller's: where it lies and how. Strides are in elements.
+struct TensorView {
+  static constexpr int kMaxRank = 8;
+
+  void* data = nullptr;
+  DeviceType device_type = DeviceType::kCpu;
+  int device = 0;  // ordinal
+  ElementType type = ElementType::kOther;
+  int rank = 0;
+  std::array<std::int64_t, kMaxRank> shape{};
+  std::array<std::int64_t, kMaxRank> strides{};
+
+  std::int64_t elements() const;
+  // Whether the elements lie one behind the other, the last dimension fastest.
+  bool is_contiguous() const;
+};
+
+// "bfloat16 [64, 32, 128] with strides [4096, 128, 1] on gpu 0".
+std::string describe(const TensorView& tensor);
+
+// A contiguous tensor over memory of the caller's.
+TensorView make_tensor(void* data, ElementType type, std::initializer_list<std::int64_t> shape,
+                       DeviceType device_type, int device = 0);
+
+}  // namespace lazyrope
