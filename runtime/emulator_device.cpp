@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -83,14 +81,14 @@ class EmulatorKernel : public LoadedKernel {
   }
 
  private:
+  // The loader knows libraries by path, so each needs one of its own while it is opened.
   static DynamicLibrary open(const Binary& binary) {
-    const int file = memfd_create("lazyrope", MFD_CLOEXEC);
-    if (file < 0 || write(file, binary.code.data(), binary.code.size()) !=
-                        static_cast<ssize_t>(binary.code.size()))
-      throw DriverError({.call = "memfd_create", .text = std::strerror(errno)});
-    DynamicLibrary library = DynamicLibrary::open(fmt::format("/proc/self/fd/{}", file));
-    close(file);
-    return library;
+    const ScratchDirectory scratch;
+    const fs::path file = scratch.file("kernel.so");
+    std::ofstream(file, std::ios::binary)
+        .write(reinterpret_cast<const char*>(binary.code.data()),
+               static_cast<std::streamsize>(binary.code.size()));
+    return DynamicLibrary::open(file.string());
   }
 
   DynamicLibrary library_;

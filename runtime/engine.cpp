@@ -30,6 +30,17 @@ Config with_package_directories(Config config) {
   return config;
 }
 
+std::vector<std::string>& package_directories() {
+  static std::vector<std::string> directories;
+  return directories;
+}
+
+Config process_config() {
+  Config config = Config::from_environment();
+  config.nvrtc_directories = package_directories();
+  return config;
+}
+
 // Calls run(i) for 0 <= i < count on several threads; rethrows the first exception.
 template <class Run>
 void for_each_parallel(std::size_t count, std::size_t threads, const Run& run) {
@@ -122,8 +133,12 @@ Engine::Engine(Config config)
 }
 
 Engine& Engine::get() {
-  static Engine engine(Config::from_environment());
+  static Engine engine(process_config());
   return engine;
+}
+
+void set_nvrtc_directories(std::vector<std::string> directories) {
+  package_directories() = std::move(directories);
 }
 
 std::vector<std::shared_ptr<const Kernel>> Engine::kernels(std::vector<RenderedKernel> rendered,

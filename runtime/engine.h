@@ -67,6 +67,9 @@ class Engine {
   std::map<std::string, std::shared_ptr<Slot>> memory_;  // by key
 };
 
+// Where Python keeps NVIDIA's packages; heard by the process's engine if said before it is made.
+void set_nvrtc_directories(std::vector<std::string> directories);
+
 // The facts of a cache entry, and back. CacheError where a fact is missing or has the wrong type.
 Entry entry_of(const Binary& binary);
 Binary binary_of(Entry entry);

@@ -21,9 +21,9 @@ void check_count(const char* name, int value, int least) {
 }
 
 StepCapacity complete(StepCapacity capacity, const StepShape& shape) {
-  check_count("requests", capacity.requests, 1);
+  check_count("requests", capacity.requests, 0);
   check_count("segments", capacity.segments, 0);
-  check_count("query_tokens", capacity.query_tokens, 1);
+  check_count("query_tokens", capacity.query_tokens, 0);
   check_count("tokens_per_request", capacity.tokens_per_request, 0);
   if (static_cast<std::int64_t>(capacity.query_tokens) * shape.group_size > kMaxRows)
     throw SpecError(fmt::format("capacity: query_tokens = {} with {} query heads per KV head; their "

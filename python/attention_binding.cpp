@@ -1,0 +1,198 @@
+#include <fmt/format.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "codegen/error.h"
+#include "python/bindings.h"
+#include "python/dlpack_tensor.h"
+#include "python/steps.h"
+#include "runtime/attention.h"
+#include "runtime/context.h"
+
+namespace lazyrope {
+namespace {
+
+namespace py = pybind11;
+
+using AttentionPtr = std::shared_ptr<const Attention>;
+
+// The architecture asked for, or that of the present GPU.
+const Arch& arch_of(const std::optional<std::string>& name) {
+  if (name) return find_arch(*name);
+  const Devices& devices = Devices::get();
+  const bool has_context = Driver::get().current_context() != nullptr;
+  const DeviceInfo& device = has_context ? devices.current() : devices.info(0);
+  return arch_for_device(device.compute_major, device.compute_minor);
+}
+
+AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,
+                     bool allow_spills, int threads) {
+  const py::gil_scoped_release unlocked;
+  CompileOptions options;
+  options.engine = {allow_spills, threads};
+  return Attention::compile(Engine::get(), spec, arch_of(arch), options);
+}
+
+PyStep plan(const Attention& self, StepArguments arguments, int page_size, const std::string& layout,
+            const py::object& capacity, bool check, const std::optional<std::uintptr_t>& stream) {
+  const DlpackTensor q_indptr("q_indptr", arguments.q_indptr);
+  PyStep step;
+  step.step = self.make_step(device_of("q_indptr", q_indptr.view()), format_of(page_size, layout),
+                             capacity_of(capacity, arguments), stream_of(stream, q_indptr));
+  step.update(std::move(arguments), check, stream);
+  return step;
+}
+
+PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int page_size,
+                         const std::string& layout, const std::optional<int>& capacity, int tokens, bool check,
+                         const std::optional<std::uintptr_t>& stream) {
+  const DlpackTensor indptr("indptr", arguments.indptr);
+  PyAppendStep step;
+  step.step = self.make_append_step(device_of("indptr", indptr.view()), format_of(page_size, layout),
+                                    capacity.value_or(tokens));
+  step.update(std::move(arguments), check, stream);
+  return step;
+}
+
+py::tuple attend(const Attention& self, const py::object& q, const py::object& k_pool,
+                 const py::object& v_pool, const PyStep& step, py::object out, py::object lse,
+                 bool return_lse, bool check, const std::optional<std::uintptr_t>& stream) {
+  const DlpackTensor queries("q", q);
+  const DlpackTensor keys("k_pool", k_pool);
+  const DlpackTensor values("v_pool", v_pool);
+  const TensorView& view = queries.view();
+  if (view.rank != 3)
+    throw SpecError(fmt::format("q is {}; its shape must be [tokens, heads, head_dim]", describe(view)));
+  const Stream on = stream_of(stream, queries);
+  if (check) step.step->check_pages(keys.view().shape[0], on);
+  if (out.is_none()) out = queries.empty_like(view.type, {view.shape[0], view.shape[1], view.shape[2]});
+  if (lse.is_none() && return_lse) lse = queries.empty_like(ElementType::kFp32, {view.shape[0], view.shape[1]});
+  const DlpackTensor result("out", out);
+  std::optional<TensorView> lse_view;
+  std::optional<DlpackTensor> lse_tensor;
+  if (!lse.is_none()) lse_view = lse_tensor.emplace("lse", lse).view();
+  self.attend(view, {keys.view(), values.view()}, *step.step, result.view(), lse_view, on);
+  return py::make_tuple(std::move(out), std::move(lse));
+}
+
+void append(const Attention& self, const py::object& k, const py::object& v, const py::object& k_pool,
+            const py::object& v_pool, const PyAppendStep& step, bool check,
+            const std::optional<std::uintptr_t>& stream) {
+  const DlpackTensor new_keys("k", k);
+  const DlpackTensor new_values("v", v);
+  const DlpackTensor keys("k_pool", k_pool);
+  const DlpackTensor values("v_pool", v_pool);
+  const Stream on = stream_of(stream, new_keys);
+  if (check) step.step->check_pages(keys.view().shape[0], on);
+  self.append(new_keys.view(), new_values.view(), {keys.view(), values.view()}, *step.step, on);
+}
+
+const Kernel& main_kernel(const Attention& self) { return self.kernel(KernelKind::kAttendDecode); }
+
+template <class Value>
+auto over_kernels(const Attention& self, Value value) {
+  std::vector<decltype(value(*self.kernels().front()))> values;
+  for (const auto& kernel : self.kernels()) values.push_back(value(*kernel));
+  return values;
+}
+
+int largest(const std::vector<int>& values) { return *std::max_element(values.begin(), values.end()); }
+
+void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
+  type.def_property_readonly("spec", &Attention::spec)
+      .def_property_readonly("arch", [](const Attention& a) { return a.arch().name; })
+      .def_property_readonly("plan_text", [](const Attention& a) { return describe(a.plan()); })
+      .def_property_readonly("kernels",
+                             [](const Attention& a) {
+                               py::dict result;
+                               for (const auto& kernel : a.kernels())
+                                 result[py::str(std::string(kernel->name()))] =
+                                     std::const_pointer_cast<Kernel>(kernel);
+                               return result;
+                             })
+      .def_property_readonly("source", [](const Attention& a) { return main_kernel(a).source(); })
+      .def("ptx", [](const Attention& a) { return main_kernel(a).intermediate(); })
+      .def_property_readonly("cubin",
+                             [](const Attention& a) {
+                               const std::vector<std::byte>& code = main_kernel(a).binary().code;
+                               return py::bytes(reinterpret_cast<const char*>(code.data()), code.size());
+                             })
+      .def_property_readonly("registers",
+                             [](const Attention& a) {
+                               return largest(over_kernels(a, [](const Kernel& k) { return k.binary().registers; }));
+                             })
+      .def_property_readonly("shared_bytes",
+                             [](const Attention& a) {
+                               return largest(
+                                   over_kernels(a, [](const Kernel& k) { return k.binary().shared_bytes; }));
+                             })
+      .def_property_readonly("spill_bytes",
+                             [](const Attention& a) {
+                               return largest(
+                                   over_kernels(a, [](const Kernel& k) { return k.binary().spill_bytes; }));
+                             })
+      .def_property_readonly("compile_ms",
+                             [](const Attention& a) {
+                               double sum = 0;
+                               for (const auto& kernel : a.kernels())
+                                 if (!kernel->from_cache()) sum += kernel->binary().compile_ms;
+                               return sum;
+                             })
+      .def_property_readonly("from_cache", [](const Attention& a) {
+        const std::vector<bool> cached = over_kernels(a, [](const Kernel& k) { return k.from_cache(); });
+        return std::all_of(cached.begin(), cached.end(), [](bool x) { return x; });
+      });
+}
+
+}  // namespace
+
+void bind_attention(py::module_& module) {
+  py::class_<Attention, std::shared_ptr<Attention>> type(module, "Attention");
+  bind_facts(type);
+  type.def(
+          "plan",
+          [](const Attention& self, py::object q_indptr, py::object q_position, py::object segment_indptr,
+             py::object base, py::object start, py::object length, py::object first_page, py::object pages,
+             py::object lead, int page_size, const std::string& layout, const py::object& capacity,
+             bool check, std::optional<std::uintptr_t> stream) {
+            return plan(self,
+                        {std::move(q_indptr), std::move(q_position), std::move(segment_indptr),
+                         std::move(base), std::move(start), std::move(length), std::move(first_page),
+                         std::move(pages), std::move(lead)},
+                        page_size, layout, capacity, check, stream);
+          },
+          py::arg("q_indptr"), py::arg("q_position"), py::arg("segment_indptr"), py::arg("base"),
+          py::arg("start"), py::arg("length"), py::arg("first_page"), py::arg("pages"),
+          py::arg("lead") = py::none(), py::kw_only(), py::arg("page_size") = 16,
+          py::arg("layout") = "NHD", py::arg("capacity") = py::none(), py::arg("check") = false,
+          py::arg("stream") = py::none())
+      .def("__call__", &attend, py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("step"),
+           py::kw_only(), py::arg("out") = py::none(), py::arg("lse") = py::none(),
+           py::arg("return_lse") = true, py::arg("check") = false, py::arg("stream") = py::none())
+      .def(
+          "plan_append",
+          [](const Attention& self, py::object indptr, py::object first, py::object first_page,
+             py::object lead, py::object pages, int tokens, int page_size, const std::string& layout,
+             std::optional<int> capacity, bool check, std::optional<std::uintptr_t> stream) {
+            return plan_append(self,
+                               {std::move(indptr), std::move(first), std::move(first_page), std::move(lead),
+                                std::move(pages)},
+                               page_size, layout, capacity, tokens, check, stream);
+          },
+          py::arg("indptr"), py::arg("first"), py::arg("first_page"), py::arg("lead"), py::arg("pages"),
+          py::kw_only(), py::arg("tokens"), py::arg("page_size") = 16, py::arg("layout") = "NHD",
+          py::arg("capacity") = py::none(), py::arg("check") = false, py::arg("stream") = py::none())
+      .def("append", &append, py::arg("k"), py::arg("v"), py::arg("k_pool"), py::arg("v_pool"),
+           py::arg("step"), py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none())
+      .def("__repr__", [](const Attention& a) {
+        return fmt::format("Attention({}, arch='{}')", describe(a.spec().kernel_spec()), a.arch().name);
+      });
+
+  module.def("compile", [](const AttentionSpec& spec, const std::optional<std::string>& arch,
+                           bool allow_spills, int threads) {
+    return std::const_pointer_cast<Attention>(compile(spec, arch, allow_spills, threads));
+  }, py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("allow_spills") = false,
+             py::arg("threads") = 0);
+}
+
+}  // namespace lazyrope

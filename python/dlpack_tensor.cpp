@@ -1,0 +1,181 @@
+#include "python/dlpack_tensor.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <unordered_map>
+
+#include "codegen/error.h"
+
+namespace lazyrope {
+namespace {
+
+namespace py = pybind11;
+
+const DLPackExchangeAPI* lookup_exchange_api(PyTypeObject* type) {
+  const py::handle handle(reinterpret_cast<PyObject*>(type));
+  if (!py::hasattr(handle, "__dlpack_c_exchange_api__")) return nullptr;
+  const py::object capsule = handle.attr("__dlpack_c_exchange_api__");
+  if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
+  const auto* api = static_cast<const DLPackExchangeAPI*>(
+      PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  return api->header.version.major == DLPACK_MAJOR_VERSION ? api : nullptr;
+}
+
+// Asked once for each type; the interpreter's lock guards the table.
+const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
+  static std::unordered_map<PyTypeObject*, const DLPackExchangeAPI*> known;
+  const auto it = known.find(type);
+  if (it != known.end()) return it->second;
+  const DLPackExchangeAPI* api = lookup_exchange_api(type);
+  Py_INCREF(type);  // the table's key must not be given to another type
+  known.emplace(type, api);
+  return api;
+}
+
+ElementType element_type(DLDataType type) {
+  if (type.lanes != 1) return ElementType::kOther;
+  if (type.code == kDLBfloat && type.bits == 16) return ElementType::kBf16;
+  if (type.code == kDLFloat && type.bits == 16) return ElementType::kFp16;
+  if (type.code == kDLFloat && type.bits == 32) return ElementType::kFp32;
+  if (type.code == kDLInt && type.bits == 32) return ElementType::kInt32;
+  return ElementType::kOther;
+}
+
+DLDataType dlpack_type(ElementType type) {
+  switch (type) {
+    case ElementType::kBf16:
+      return {kDLBfloat, 16, 1};
+    case ElementType::kFp16:
+      return {kDLFloat, 16, 1};
+    case ElementType::kInt32:
+      return {kDLInt, 32, 1};
+    default:
+      return {kDLFloat, 32, 1};
+  }
+}
+
+DeviceType device_type(DLDeviceType type) {
+  switch (type) {
+    case kDLCPU:
+      return DeviceType::kCpu;
+    case kDLCUDA:
+    case kDLCUDAManaged:
+      return DeviceType::kGpu;
+    default:
+      return DeviceType::kOther;
+  }
+}
+
+TensorView view_of(const char* name, const DLTensor& t) {
+  if (t.ndim > TensorView::kMaxRank)
+    throw SpecError(fmt::format("{} has {} dimensions; at most {} are possible", name, t.ndim,
+                                TensorView::kMaxRank));
+  TensorView view;
+  view.data = static_cast<char*>(t.data) + t.byte_offset;
+  view.device_type = device_type(t.device.device_type);
+  view.device = t.device.device_id;
+  view.type = element_type(t.dtype);
+  view.rank = t.ndim;
+  std::int64_t stride = 1;
+  for (int i = t.ndim - 1; i >= 0; --i) {
+    const auto at = static_cast<std::size_t>(i);
+    view.shape[at] = t.shape[i];
+    view.strides[at] = t.strides != nullptr ? t.strides[i] : stride;
+    stride *= t.shape[i];
+  }
+  return view;
+}
+
+// Turns the Python error that a tensor's framework has set into ours.
+[[noreturn]] void refuse(const char* name, py::handle object) {
+  const py::error_already_set error;
+  throw SpecError(fmt::format("{} ({}) cannot be used as a tensor: {}", name,
+                              Py_TYPE(object.ptr())->tp_name, error.what()));
+}
+
+std::string module_of(py::handle object) {
+  return py::cast<std::string>(py::type::of(object).attr("__module__"));
+}
+
+struct AllocationError {
+  std::string text;
+};
+
+void set_allocation_error(void* context, const char* kind, const char* message) {
+  static_cast<AllocationError*>(context)->text = fmt::format("{}: {}", kind, message);
+}
+
+}  // namespace
+
+DlpackTensor::DlpackTensor(const char* name, py::handle object)
+    : name_(name), object_(object), api_(exchange_api(Py_TYPE(object.ptr()))) {
+  if (api_ == nullptr) {
+    view_by_capsule();
+    return;
+  }
+  DLTensor tensor;
+  if (api_->dltensor_from_py_object_no_sync(object.ptr(), &tensor) != 0) refuse(name, object);
+  view_ = view_of(name, tensor);
+}
+
+DlpackTensor::~DlpackTensor() = default;
+
+void DlpackTensor::view_by_capsule() {
+  if (!py::hasattr(object_, "__dlpack__"))
+    throw SpecError(fmt::format("{} is a {}; it must be a tensor (torch, CuPy, or another that has "
+                                "__dlpack__)",
+                                name_, Py_TYPE(object_.ptr())->tp_name));
+  try {
+    // Work is launched on the producer's own stream, so nothing has to wait for anything.
+    const bool on_host = module_of(object_).starts_with("numpy");
+    capsule_ = on_host ? object_.attr("__dlpack__")() : object_.attr("__dlpack__")(py::arg("stream") = -1);
+  } catch (const py::error_already_set& error) {
+    throw SpecError(fmt::format("{} ({}) cannot be used as a tensor: {}", name_,
+                                Py_TYPE(object_.ptr())->tp_name, error.what()));
+  }
+  const auto* managed =
+      static_cast<const DLManagedTensor*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"));
+  if (managed == nullptr) refuse(name_, object_);
+  view_ = view_of(name_, managed->dl_tensor);
+}
+
+Stream DlpackTensor::current_stream() const {
+  if (view_.device_type != DeviceType::kGpu) return nullptr;
+  if (api_ != nullptr) {
+    void* stream = nullptr;
+    if (api_->current_work_stream(kDLCUDA, view_.device, &stream) != 0) refuse(name_, object_);
+    return stream;
+  }
+  if (module_of(object_).starts_with("cupy")) {
+    const py::object stream = py::module_::import("cupy").attr("cuda").attr("get_current_stream")();
+    return reinterpret_cast<Stream>(py::cast<std::uintptr_t>(stream.attr("ptr")));
+  }
+  return nullptr;
+}
+
+py::object DlpackTensor::empty_like(ElementType type, std::initializer_list<std::int64_t> shape) const {
+  if (api_ == nullptr) {
+    const py::object space = object_.attr("__array_namespace__")();
+    const py::object dtype =
+        type == view_.type ? py::object(object_.attr("dtype")) : py::object(space.attr("float32"));
+    return space.attr("empty")(py::tuple(py::cast(std::vector<std::int64_t>(shape))),
+                               py::arg("dtype") = dtype);
+  }
+  std::array<std::int64_t, TensorView::kMaxRank> extents{};
+  std::copy(shape.begin(), shape.end(), extents.begin());
+  DLTensor prototype{};
+  prototype.device = {view_.device_type == DeviceType::kGpu ? kDLCUDA : kDLCPU, view_.device};
+  prototype.ndim = static_cast<std::int32_t>(shape.size());
+  prototype.dtype = dlpack_type(type);
+  prototype.shape = extents.data();
+  AllocationError failure;
+  DLManagedTensorVersioned* managed = nullptr;
+  if (api_->managed_tensor_allocator(&prototype, &managed, &failure, set_allocation_error) != 0)
+    throw std::runtime_error(fmt::format("the output could not be allocated: {}", failure.text));
+  void* object = nullptr;
+  if (api_->managed_tensor_to_py_object_no_sync(managed, &object) != 0) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
+}
+
+}  // namespace lazyrope

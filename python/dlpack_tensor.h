@@ -1,0 +1,42 @@
+#pragma once
+
+#include <dlpack/dlpack.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "runtime/device.h"
+#include "runtime/tensor.h"
+
+namespace lazyrope {
+
+// A Python tensor for the length of one call: torch, CuPy, NumPy or whatever else speaks DLPack. Uses the
+// type's C exchange API where it has one (no capsule, no synchronisation), else __dlpack__().
+class DlpackTensor {
+ public:
+  // SpecError, naming the argument, where the object is no tensor.
+  DlpackTensor(const char* name, pybind11::handle object);
+  DlpackTensor(const DlpackTensor&) = delete;
+  DlpackTensor& operator=(const DlpackTensor&) = delete;
+  ~DlpackTensor();
+
+  const TensorView& view() const { return view_; }
+
+  // The stream on which the object's framework does its work now.
+  Stream current_stream() const;
+
+  // A new tensor of the same framework on the same device, uninitialised.
+  pybind11::object empty_like(ElementType type, std::initializer_list<std::int64_t> shape) const;
+
+ private:
+  void view_by_capsule();
+
+  const char* name_;
+  pybind11::handle object_;
+  const DLPackExchangeAPI* api_;
+  pybind11::object capsule_;  // owns the memory that the view points to, without an exchange API
+  TensorView view_;
+};
+
+}  // namespace lazyrope

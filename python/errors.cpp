@@ -1,0 +1,61 @@
+#include "python/errors.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "cache/error.h"
+#include "codegen/error.h"
+#include "runtime/error.h"
+
+namespace lazyrope {
+namespace {
+
+namespace py = pybind11;
+
+void raise(const char* name, const char* message, const py::kwargs& fields) {
+  const py::object type = py::module_::import("lazyrope.errors").attr(name);
+  const py::object error = type(message, **fields);
+  PyErr_SetObject(type.ptr(), error.ptr());
+}
+
+void raise(const CompileError& error) {
+  const CompileFailure& f = error.failure();
+  py::dict fields;
+  fields["source"] = f.source;
+  fields["options"] = f.options;
+  fields["log"] = f.log;
+  fields["excerpt"] = f.excerpt;
+  fields["advice"] = f.advice;
+  raise("CompileError", error.what(), py::kwargs(fields));
+}
+
+void raise(const DriverError& error) {
+  const DriverFailure& f = error.failure();
+  py::dict fields;
+  fields["call"] = f.call;
+  fields["code"] = f.code;
+  fields["name"] = f.name;
+  fields["advice"] = f.advice;
+  raise("DriverError", error.what(), py::kwargs(fields));
+}
+
+}  // namespace
+
+void translate_errors() {
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    if (!pointer) return;
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const SpecError& error) {
+      raise("SpecError", error.what(), py::kwargs());
+    } catch (const CompileError& error) {
+      raise(error);
+    } catch (const DriverError& error) {
+      raise(error);
+    } catch (const CacheError& error) {
+      raise("CacheError", error.what(), py::kwargs());
+    }
+  });
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,34 @@
+"""Specifications from the published configs of models."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ._core import AttentionSpec
+
+
+def spec_from_hf(config: str | os.PathLike[str] | Any, *, dtype: str | None = None) -> AttentionSpec:
+    """The attention of a Hugging Face model.
+
+    Args:
+        config: a path to a config.json or to the directory that holds one, a dict, or a config object of
+            transformers (anything with ``to_dict()``).
+        dtype: "bfloat16" or "float16"; the config's own by default.
+
+    Raises:
+        SpecError: the config has a model type, RoPE type or key that would change the result and is not
+            known; the message names it.
+    """
+    return AttentionSpec._from_hf_json(_text_of(config), dtype)
+
+
+def _text_of(config: Any) -> str:
+    if isinstance(config, dict):
+        return json.dumps(config)
+    if hasattr(config, "to_dict"):
+        return json.dumps(config.to_dict(), default=str)
+    path = Path(config)
+    return (path / "config.json" if path.is_dir() else path).read_text()

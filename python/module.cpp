@@ -1,0 +1,27 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "python/bindings.h"
+#include "python/errors.h"
+#include "runtime/doctor.h"
+#include "runtime/engine.h"
+#include "runtime/version.h"
+
+namespace py = pybind11;
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "The compiled part of lazyrope; use the lazyrope package.";
+  module.attr("__version__") = lazyrope::version();
+  lazyrope::translate_errors();
+  lazyrope::bind_specs(module);
+  lazyrope::bind_kernels(module);
+  lazyrope::bind_steps(module);
+  lazyrope::bind_attention(module);
+  module.def("archs", [] {
+    std::vector<std::string> names;
+    for (const lazyrope::Arch& arch : lazyrope::archs()) names.push_back(arch.name);
+    return names;
+  });
+  module.def("set_nvrtc_directories", &lazyrope::set_nvrtc_directories, py::arg("directories"));
+  module.def("doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); });
+}

@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+#include <pybind11/operators.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "python/bindings.h"
+#include "runtime/model_config.h"
+#include "runtime/spec.h"
+
+namespace lazyrope {
+namespace {
+
+namespace py = pybind11;
+
+// A RopeSpec whose rotary_dim may still have to become the head_dim.
+struct PyRope {
+  std::string variant;
+  std::optional<int> rotary_dim;
+  RopeParameters parameters;
+
+  RopeSpec spec(int head_dim) const {
+    return {variant, rotary_dim.value_or(variant == "none" ? 0 : head_dim), parameters};
+  }
+  bool operator==(const PyRope&) const = default;
+};
+
+std::string text_of(const PyRope& rope) {
+  std::string parameters;
+  for (const auto& [name, value] : rope.parameters) parameters += fmt::format(", {}={}", name, value);
+  return fmt::format("Rope('{}', rotary_dim={}{})", rope.variant,
+                     rope.rotary_dim ? fmt::to_string(*rope.rotary_dim) : "None", parameters);
+}
+
+PyRope rope_of(const AttentionSpec& spec) {
+  return {spec.rope.variant, spec.rope.rotary_dim, spec.rope.parameters};
+}
+
+AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const PyRope& rope,
+                        const std::string& dtype, const std::string& mask,
+                        const std::string& query_form, const std::string& key_form,
+                        const std::optional<std::string>& append_form, std::optional<double> scale) {
+  AttentionSpec spec;
+  spec.head_dim = head_dim;
+  spec.num_q_heads = num_q_heads;
+  spec.num_kv_heads = num_kv_heads;
+  spec.dtype = dtype_from(dtype);
+  spec.rope = rope.spec(head_dim);
+  spec.mask = mask;
+  spec.query_form = rope_form_from(query_form);
+  spec.key_form = key_form_from(key_form);
+  spec.append_form = append_form ? rope_form_from(*append_form) : spec.query_form;
+  spec.scale = scale;
+  validate(spec);
+  return spec;
+}
+
+std::string text_of(const AttentionSpec& spec) {
+  return fmt::format(
+      "AttentionSpec(head_dim={}, num_q_heads={}, num_kv_heads={}, rope={}, dtype='{}', mask='{}', "
+      "query_form='{}', key_form='{}', append_form='{}', scale={})",
+      spec.head_dim, spec.num_q_heads, spec.num_kv_heads, text_of(rope_of(spec)), to_string(spec.dtype),
+      spec.mask, to_string(spec.query_form), to_string(spec.key_form), to_string(spec.append_form),
+      spec.softmax_scale());
+}
+
+}  // namespace
+
+void bind_specs(py::module_& module) {
+  py::class_<PyRope>(module, "Rope")
+      .def(py::init([](std::string variant, std::optional<int> rotary_dim, RopeParameters parameters) {
+             return PyRope{std::move(variant), rotary_dim, std::move(parameters)};
+           }),
+           py::arg("variant"), py::arg("rotary_dim") = py::none(), py::arg("parameters") = py::dict())
+      .def_readonly("variant", &PyRope::variant)
+      .def_readonly("rotary_dim", &PyRope::rotary_dim)
+      .def_readonly("parameters", &PyRope::parameters)
+      .def(py::self == py::self)
+      .def("__repr__", [](const PyRope& rope) { return text_of(rope); });
+
+  py::class_<AttentionSpec>(module, "AttentionSpec")
+      .def(py::init(&make_spec), py::kw_only(), py::arg("head_dim"), py::arg("num_q_heads"),
+           py::arg("num_kv_heads"), py::arg("rope"), py::arg("dtype") = "bfloat16",
+           py::arg("mask") = "causal", py::arg("query_form") = "raw", py::arg("key_form") = "local",
+           py::arg("append_form") = py::none(), py::arg("scale") = py::none())
+      .def_static("_from_hf_json", &attention_spec_from_hf, py::arg("json"), py::arg("dtype"))
+      .def_readonly("head_dim", &AttentionSpec::head_dim)
+      .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
+      .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)
+      .def_property_readonly("group_size", &AttentionSpec::group_size)
+      .def_property_readonly("dtype", [](const AttentionSpec& s) { return to_string(s.dtype); })
+      .def_property_readonly("rope", &rope_of)
+      .def_readonly("mask", &AttentionSpec::mask)
+      .def_property_readonly("query_form",
+                             [](const AttentionSpec& s) { return to_string(s.query_form); })
+      .def_property_readonly("key_form", [](const AttentionSpec& s) { return to_string(s.key_form); })
+      .def_property_readonly("append_form",
+                             [](const AttentionSpec& s) { return to_string(s.append_form); })
+      .def_property_readonly("scale", &AttentionSpec::softmax_scale)
+      .def_property_readonly("frequencies",
+                             [](const AttentionSpec& s) {
+                               return rope_variant(s.rope.variant)
+                                   .frequencies(s.rope.rotary_dim, s.rope.parameters);
+                             })
+      .def(py::self == py::self)
+      .def("__repr__", [](const AttentionSpec& spec) { return text_of(spec); });
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "codegen/error.h"
+#include "python/bindings.h"
+#include "python/dlpack_tensor.h"
+#include "python/steps.h"
+#include "runtime/emulator_device.h"
+#include "runtime/gpu_device.h"
+
+namespace lazyrope {
+namespace {
+
+namespace py = pybind11;
+
+int rows_of(const char* name, const py::object& tensor) {
+  const DlpackTensor t(name, tensor);
+  return t.view().rank > 0 ? static_cast<int>(t.view().shape[0]) : 0;
+}
+
+int capacity_field(const py::dict& capacity, const char* name, int otherwise) {
+  return capacity.contains(name) ? py::cast<int>(capacity[name]) : otherwise;
+}
+
+void check_capacity_fields(const py::dict& capacity) {
+  for (const auto& [key, value] : capacity) {
+    const auto name = py::cast<std::string>(key);
+    if (name != "requests" && name != "segments" && name != "query_tokens" && name != "tokens_per_request")
+      throw SpecError(fmt::format("capacity has \"{}\"; allowed are: requests, segments, query_tokens, "
+                                  "tokens_per_request",
+                                  name));
+  }
+}
+
+py::dict capacity_dict(const StepCapacity& c) {
+  py::dict result;
+  result["requests"] = c.requests;
+  result["segments"] = c.segments;
+  result["query_tokens"] = c.query_tokens;
+  result["tokens_per_request"] = c.tokens_per_request;
+  return result;
+}
+
+StepArguments step_arguments(py::object q_indptr, py::object q_position, py::object segment_indptr,
+                             py::object base, py::object start, py::object length,
+                             py::object first_page, py::object pages, py::object lead) {
+  return {std::move(q_indptr), std::move(q_position), std::move(segment_indptr),
+          std::move(base),     std::move(start),      std::move(length),
+          std::move(first_page), std::move(pages),    std::move(lead)};
+}
+
+}  // namespace
+
+std::shared_ptr<const Device> device_of(const char* name, const TensorView& tensor) {
+  static const auto emulator = std::make_shared<EmulatorDevice>(find_arch("emu:sm_80"));
+  if (tensor.device_type == DeviceType::kGpu) return gpu_device(tensor.device);
+  if (tensor.device_type == DeviceType::kCpu) return emulator;
+  throw SpecError(fmt::format("{} is {}; it must be on a GPU", name, describe(tensor)));
+}
+
+Stream stream_of(const std::optional<std::uintptr_t>& given, const DlpackTensor& tensor) {
+  return given ? reinterpret_cast<Stream>(*given) : tensor.current_stream();
+}
+
+PoolFormat format_of(int page_size, const std::string& layout) {
+  if (layout != "NHD" && layout != "HND")
+    throw SpecError(fmt::format("layout = \"{}\"; allowed are: NHD ([pages, page_size, kv_heads, head_dim]), "
+                                "HND ([pages, kv_heads, page_size, head_dim])",
+                                layout));
+  return {page_size, layout == "NHD" ? KvLayout::kNhd : KvLayout::kHnd};
+}
+
+StepCapacity capacity_of(const py::object& capacity, const StepArguments& a) {
+  const py::dict given = capacity.is_none() ? py::dict() : py::dict(capacity);
+  check_capacity_fields(given);
+  return {capacity_field(given, "requests", rows_of("q_indptr", a.q_indptr) - 1),
+          capacity_field(given, "segments", rows_of("base", a.base)),
+          capacity_field(given, "query_tokens", rows_of("q_position", a.q_position)),
+          capacity_field(given, "tokens_per_request", 0)};
+}
+
+void PyStep::update(StepArguments given, bool check, const std::optional<std::uintptr_t>& stream) {
+  const DlpackTensor q_indptr("q_indptr", given.q_indptr);
+  const DlpackTensor q_position("q_position", given.q_position);
+  const DlpackTensor segment_indptr("segment_indptr", given.segment_indptr);
+  const DlpackTensor base("base", given.base);
+  const DlpackTensor start("start", given.start);
+  const DlpackTensor length("length", given.length);
+  const DlpackTensor first_page("first_page", given.first_page);
+  const DlpackTensor pages("pages", given.pages);
+  std::optional<DlpackTensor> lead;
+  if (!given.lead.is_none()) lead.emplace("lead", given.lead);
+  StepTensors tensors = {q_indptr.view(), q_position.view(), segment_indptr.view(),
+                         base.view(),     start.view(),      length.view(),
+                         first_page.view(), pages.view(),    std::nullopt};
+  if (lead) tensors.lead = lead->view();
+  step->update(tensors, check, stream_of(stream, q_indptr));
+  arguments = std::move(given);
+}
+
+void PyAppendStep::update(AppendArguments given, bool check, const std::optional<std::uintptr_t>& stream) {
+  const DlpackTensor indptr("indptr", given.indptr);
+  const DlpackTensor first("first", given.first);
+  const DlpackTensor first_page("first_page", given.first_page);
+  const DlpackTensor lead("lead", given.lead);
+  const DlpackTensor pages("pages", given.pages);
+  step->update({indptr.view(), first.view(), first_page.view(), lead.view(), pages.view()}, check,
+               stream_of(stream, indptr));
+  arguments = std::move(given);
+}
+
+void bind_steps(py::module_& module) {
+  py::class_<PyStep>(module, "Step")
+      .def(
+          "update",
+          [](PyStep& self, py::object q_indptr, py::object q_position, py::object segment_indptr,
+             py::object base, py::object start, py::object length, py::object first_page, py::object pages,
+             py::object lead, bool check, std::optional<std::uintptr_t> stream) {
+            self.update(step_arguments(std::move(q_indptr), std::move(q_position),
+                                       std::move(segment_indptr), std::move(base), std::move(start),
+                                       std::move(length), std::move(first_page), std::move(pages),
+                                       std::move(lead)),
+                        check, stream);
+          },
+          py::arg("q_indptr"), py::arg("q_position"), py::arg("segment_indptr"), py::arg("base"),
+          py::arg("start"), py::arg("length"), py::arg("first_page"), py::arg("pages"),
+          py::arg("lead") = py::none(), py::kw_only(), py::arg("check") = false,
+          py::arg("stream") = py::none())
+      .def_property_readonly("capacity", [](const PyStep& s) { return capacity_dict(s.step->capacity()); })
+      .def_property_readonly("page_size", [](const PyStep& s) { return s.step->format().page_size; })
+      .def_property_readonly("layout",
+                             [](const PyStep& s) {
+                               return s.step->format().layout == KvLayout::kNhd ? "NHD" : "HND";
+                             })
+      .def_property_readonly("num_tokens", [](const PyStep& s) { return s.step->num_tokens(); })
+      .def_property_readonly("nbytes", [](const PyStep& s) { return s.step->bytes(); });
+
+  py::class_<PyAppendStep>(module, "AppendStep")
+      .def(
+          "update",
+          [](PyAppendStep& self, py::object indptr, py::object first, py::object first_page, py::object lead,
+             py::object pages, bool check, std::optional<std::uintptr_t> stream) {
+            self.update({std::move(indptr), std::move(first), std::move(first_page), std::move(lead),
+                         std::move(pages)},
+                        check, stream);
+          },
+          py::arg("indptr"), py::arg("first"), py::arg("first_page"), py::arg("lead"), py::arg("pages"),
+          py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none())
+      .def_property_readonly("capacity", [](const PyAppendStep& s) { return s.step->capacity(); })
+      .def_property_readonly("page_size", [](const PyAppendStep& s) { return s.step->format().page_size; });
+}
+
+}  // namespace lazyrope

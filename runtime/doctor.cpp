@@ -1,0 +1,170 @@
+#include "runtime/doctor.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cache/error.h"
+#include "codegen/error.h"
+#include "runtime/context.h"
+#include "runtime/error.h"
+#include "runtime/version.h"
+
+namespace lazyrope {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json nvrtc_facts(Engine& engine) {
+  Json facts;
+  facts["tried"] = Json::array();
+  for (const NvrtcCandidate& candidate : engine.nvrtc().candidates())
+    facts["tried"].push_back({{"place", candidate.place},
+                              {"file", candidate.file},
+                              {"outcome", candidate.outcome}});
+  try {
+    const NvrtcLibrary& library = engine.nvrtc().library();
+    facts["path"] = library.path();
+    facts["builtins"] = library.builtins_path();
+    facts["version"] = fmt::format("{}.{}", library.version().major, library.version().minor);
+    facts["identity"] = library.identity();
+  } catch (const CompileError&) {
+    facts["missing"] = "no NVRTC: kernels that are not in the cache cannot be compiled; pip install "
+                       "\"nvidia-cuda-nvrtc==13.0.*\", or set LAZYROPE_NVRTC";
+  }
+  return facts;
+}
+
+Json gpu_facts(const DeviceInfo& info) {
+  Json facts = {{"ordinal", info.ordinal},
+                {"name", info.name},
+                {"compute_capability", fmt::format("{}.{}", info.compute_major, info.compute_minor)},
+                {"sm_count", info.sm_count},
+                {"l2_mib", info.l2_bytes >> 20}};
+  try {
+    facts["arch"] = arch_for_device(info.compute_major, info.compute_minor).name;
+  } catch (const SpecError& error) {
+    facts["arch"] = nullptr;
+    facts["problem"] = error.what();
+  }
+  return facts;
+}
+
+Json driver_facts() {
+  try {
+    const Driver& driver = Driver::get();
+    const Devices& devices = Devices::get();
+    Json facts = {{"cuda", fmt::format("{}.{}", driver.version() / 1000, driver.version() % 1000 / 10)}};
+    facts["gpus"] = Json::array();
+    for (int i = 0; i < devices.count(); ++i) facts["gpus"].push_back(gpu_facts(devices.info(i)));
+    return facts;
+  } catch (const DriverError& error) {
+    return {{"missing", error.what()}};
+  }
+}
+
+Json cache_facts(const Engine& engine) {
+  Json facts = {{"directory", engine.config().cache_dir},
+                {"policy", to_string(engine.config().policy)},
+                {"max_bytes", engine.config().cache_max_bytes}};
+  try {
+    const std::vector<ListedEntry> entries = engine.store().list();
+    const auto bad = [](const ListedEntry& e) { return !e.error.empty(); };
+    facts["entries"] = entries.size();
+    facts["bad_entries"] = std::count_if(entries.begin(), entries.end(), bad);
+    facts["bytes"] = engine.store().size_bytes();
+  } catch (const CacheError& error) {
+    facts["problem"] = error.what();
+  }
+  return facts;
+}
+
+Json environment_facts() {
+  Json facts = Json::array();
+  for (const ConfigVariable& variable : config_variables())
+    facts.push_back({{"name", variable.name},
+                     {"value", variable.value ? Json(*variable.value) : Json(nullptr)},
+                     {"default", variable.default_value},
+                     {"meaning", variable.meaning},
+                     {"allowed", variable.allowed}});
+  return facts;
+}
+
+std::string value_text(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+void append_nvrtc(const Json& nvrtc, std::string& text) {
+  text += "NVRTC\n";
+  for (const Json& tried : nvrtc["tried"])
+    text += fmt::format("  {:<24} {}{}{}\n", value_text(tried["place"]), value_text(tried["file"]),
+                        value_text(tried["file"]).empty() ? "" : ": ", value_text(tried["outcome"]));
+  if (nvrtc.contains("missing"))
+    text += fmt::format("  {}\n", value_text(nvrtc["missing"]));
+  else
+    text += fmt::format("  chosen: {} (version {})\n", value_text(nvrtc["path"]), value_text(nvrtc["version"]));
+}
+
+void append_driver(const Json& driver, std::string& text) {
+  text += "driver\n";
+  if (driver.contains("missing")) {
+    text += fmt::format("  {}\n", value_text(driver["missing"]));
+    return;
+  }
+  text += fmt::format("  CUDA {}\n", value_text(driver["cuda"]));
+  for (const Json& gpu : driver["gpus"])
+    text += fmt::format("  GPU {}: {}, compute capability {}, {} SMs, arch {}\n", value_text(gpu["ordinal"]),
+                        value_text(gpu["name"]), value_text(gpu["compute_capability"]),
+                        value_text(gpu["sm_count"]),
+                        gpu["arch"].is_null() ? value_text(gpu["problem"]) : value_text(gpu["arch"]));
+}
+
+void append_cache(const Json& cache, std::string& text) {
+  text += "cache\n";
+  const std::string directory = value_text(cache["directory"]);
+  text += fmt::format("  directory: {}\n", directory.empty() ? "none (memory only)" : directory);
+  if (cache.contains("problem"))
+    text += fmt::format("  {}\n", value_text(cache["problem"]));
+  else
+    text += fmt::format("  {} kernels, {} bytes of at most {}, {} bad; policy {}\n",
+                        value_text(cache["entries"]), value_text(cache["bytes"]),
+                        value_text(cache["max_bytes"]), value_text(cache["bad_entries"]),
+                        value_text(cache["policy"]));
+}
+
+void append_environment(const Json& environment, std::string& text) {
+  text += "environment\n";
+  for (const Json& variable : environment) {
+    const bool set = !variable["value"].is_null();
+    text += fmt::format("  {:<26} {}\n", value_text(variable["name"]),
+                        set ? value_text(variable["value"])
+                            : fmt::format("not set ({})", value_text(variable["default"])));
+  }
+}
+
+}  // namespace
+
+std::string Diagnosis::text() const {
+  std::string text = fmt::format("lazyrope {}\n", value_text(facts["version"]));
+  append_nvrtc(facts["nvrtc"], text);
+  append_driver(facts["driver"], text);
+  append_cache(facts["cache"], text);
+  append_environment(facts["environment"], text);
+  std::vector<std::string> names;
+  for (const Json& arch : facts["archs"]) names.push_back(arch);
+  text += fmt::format("compiles for: {}\n", fmt::join(names, ", "));
+  return text;
+}
+
+Diagnosis doctor(Engine& engine) {
+  Diagnosis diagnosis;
+  diagnosis.facts["version"] = version();
+  diagnosis.facts["nvrtc"] = nvrtc_facts(engine);
+  diagnosis.facts["driver"] = driver_facts();
+  diagnosis.facts["cache"] = cache_facts(engine);
+  diagnosis.facts["environment"] = environment_facts();
+  diagnosis.facts["archs"] = Json::array();
+  for (const Arch& arch : archs()) diagnosis.facts["archs"].push_back(arch.name);
+  return diagnosis;
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,266 @@
+"""Random steps: documents in a paged pool, requests that look at them, and what the kernels must answer."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import torch
+
+import lazyrope
+from tests.support import reference
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+ROPES = {
+    "none": lambda: lazyrope.rope.none(),
+    "neox": lambda: lazyrope.rope.neox(10000.0),
+    "llama3": lambda: lazyrope.rope.llama3(),
+}
+
+PHASES = ("decode", "chunk", "prefill", "mixed")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One combination of all that specialises kernels or calls."""
+
+    head_dim: int = 128
+    group: int = 4
+    dtype: str = "bfloat16"
+    page_size: int = 16
+    layout: str = "NHD"
+    query_form: str = "raw"
+    rope: str = "neox"
+    phase: str = "mixed"
+    mask: str = "causal"
+    kv_heads: int = 2
+
+    def spec(self) -> lazyrope.AttentionSpec:
+        return lazyrope.AttentionSpec(
+            head_dim=self.head_dim,
+            num_q_heads=self.group * self.kv_heads,
+            num_kv_heads=self.kv_heads,
+            rope=ROPES[self.rope](),
+            dtype=self.dtype,
+            mask=self.mask,
+            query_form=self.query_form,
+        )
+
+
+@dataclass
+class Document:
+    """A run of tokens in the pool: token t lies in slot t + lead of its page list."""
+
+    length: int
+    lead: int
+    first_page: int  # of its list, in the array of all lists
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclass
+class Slice:
+    document: Document
+    base: int
+    start: int
+    length: int
+
+
+@dataclass
+class Request:
+    positions: list[int]
+    slices: list[Slice]
+
+
+@dataclass
+class Case:
+    """A step's tensors on a device, with all that the reference needs."""
+
+    setting: Setting
+    spec: lazyrope.AttentionSpec
+    requests: list[Request]
+    q: torch.Tensor
+    k_pool: torch.Tensor
+    v_pool: torch.Tensor
+    metadata: dict[str, torch.Tensor]
+    written: torch.Tensor = field(default=None)  # type: ignore[assignment]
+
+    def plan(self, kernel: lazyrope.Attention, **options: object) -> lazyrope.Step:
+        return kernel.plan(
+            **self.metadata, page_size=self.setting.page_size, layout=self.setting.layout, **options
+        )
+
+    def reference(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """out and lse of the whole step in fp64."""
+        outs, lses, at = [], [], 0
+        for request in self.requests:
+            n = len(request.positions)
+            out, lse = reference.attention(
+                self.q[at : at + n],
+                torch.tensor(request.positions, device=self.q.device, dtype=torch.int64),
+                [_reference_segment(s) for s in request.slices],
+                frequencies=torch.tensor(self.spec.frequencies, dtype=torch.float64),
+                rotary_dim=self.spec.rope.rotary_dim,
+                query_rotated=self.setting.query_form == "rotated",
+                mask=self.setting.mask,
+                scale=self.spec.scale,
+            )
+            outs.append(out)
+            lses.append(lse)
+            at += n
+        return torch.cat(outs), torch.cat(lses)
+
+
+def _reference_segment(s: Slice) -> reference.Segment:
+    end = s.start + s.length
+    return reference.Segment(s.document.keys[s.start : end], s.document.values[s.start : end], s.base, s.start)
+
+
+def lengths(rng: random.Random, phase: str, scale: int) -> tuple[list[int], int]:
+    """Query tokens of each request, and the greatest document."""
+    if phase == "decode":
+        return [rng.choice([1, 1, 1, 2, 3, 4]) for _ in range(rng.randint(1, 5))], scale
+    if phase == "chunk":
+        return [rng.randint(5, 70) for _ in range(rng.randint(1, 3))], scale
+    if phase == "prefill":
+        return [rng.randint(64, 200)], scale // 2
+    return [rng.choice([0, 1, 1, 2, 5, 40, 130]) for _ in range(rng.randint(2, 5))], scale
+
+
+def random_position(rng: random.Random) -> int:
+    return rng.choice([rng.randint(0, 4000), rng.randint(-3000, 0), rng.randint(990_000, 1_010_000)])
+
+
+class PoolBuilder:
+    """Puts documents in shuffled pages; every slot that holds no token is NaN."""
+
+    def __init__(self, setting: Setting, pages: int, rng: random.Random, device: torch.device) -> None:
+        self.setting, self.device = setting, device
+        shape = (pages, setting.page_size, setting.kv_heads, setting.head_dim)
+        if setting.layout == "HND":
+            shape = (shape[0], shape[2], shape[1], shape[3])
+        dtype = DTYPES[setting.dtype]
+        self.k_pool = torch.full(shape, torch.nan, dtype=dtype, device=device)
+        self.v_pool = torch.full(shape, torch.nan, dtype=dtype, device=device)
+        self.free = list(range(pages))
+        rng.shuffle(self.free)
+        self.pages: list[int] = []
+
+    def slots(self, pool: torch.Tensor) -> torch.Tensor:
+        """[pages, page_size, kv_heads, head_dim], whatever the layout."""
+        return pool.transpose(1, 2) if self.setting.layout == "HND" else pool
+
+    def add(self, length: int, lead: int, generator: torch.Generator) -> Document:
+        size = self.setting.page_size
+        count = -(-(length + lead) // size)
+        first = len(self.pages)
+        mine = [self.free.pop() for _ in range(count)]
+        self.pages += mine
+        shape = (length, self.setting.kv_heads, self.setting.head_dim)
+        keys = torch.randn(shape, generator=generator).to(self.k_pool.dtype).to(self.device)
+        values = torch.randn(shape, generator=generator).to(self.v_pool.dtype).to(self.device)
+        slot = torch.arange(lead, lead + length)
+        page = torch.tensor(mine, dtype=torch.int64)[slot // size].to(self.device)
+        self.slots(self.k_pool)[page, (slot % size).to(self.device)] = keys
+        self.slots(self.v_pool)[page, (slot % size).to(self.device)] = values
+        return Document(length, lead, first, keys, values)
+
+
+def random_slice(rng: random.Random, document: Document) -> Slice:
+    start = rng.choice([0, 0, rng.randint(0, document.length)])
+    length = rng.choice([document.length - start, rng.randint(0, document.length - start)])
+    return Slice(document, random_position(rng), start, length)
+
+
+def random_request(rng: random.Random, documents: list[Document], tokens: int, own: Document | None) -> Request:
+    slices = [random_slice(rng, rng.choice(documents)) for _ in range(rng.choice([0, 1, 2, 3, 5]))]
+    first = random_position(rng)
+    if own is not None:  # the request's own tokens at the end, causal among themselves
+        slices.append(Slice(own, first - own.length + tokens, 0, own.length))
+    if rng.random() < 0.25:
+        positions = [random_position(rng) for _ in range(tokens)]
+    else:
+        positions = list(range(first, first + tokens))
+    if rng.random() < 0.5:  # documents lie before the queries, as they do in practice
+        for s in slices[:-1] if own is not None else slices:
+            s.base = min(positions, default=0) - s.start - s.length - rng.randint(0, 100)
+    return Request(positions, slices)
+
+
+def random_case(setting: Setting, seed: int, device: str | torch.device, scale: int = 400) -> Case:
+    """A step with uneven, empty, overlapping and sliced documents, at any positions."""
+    rng = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    device = torch.device(device)
+    tokens, longest = lengths(rng, setting.phase, scale)
+    sizes = [rng.choice([0, 1, 15, 16, 17, rng.randint(1, longest), longest]) for _ in range(rng.randint(1, 4))]
+    owns = [rng.choice([0, n, n + rng.randint(0, 50)]) for n in tokens]
+    needed = sum(-(-(n + setting.page_size) // setting.page_size) for n in sizes + owns)
+    pool = PoolBuilder(setting, needed + 3, rng, device)
+    documents = [pool.add(n, rng.choice([0, rng.randrange(setting.page_size)]), generator) for n in sizes]
+    requests = []
+    for count, own in zip(tokens, owns):
+        mine = pool.add(own, 0, generator) if own > 0 else None
+        requests.append(random_request(rng, documents, count, mine))
+    poison_unused(pool, documents, requests)
+    heads = setting.group * setting.kv_heads
+    q = torch.randn((sum(tokens), heads, setting.head_dim), generator=generator)
+    return Case(
+        setting,
+        setting.spec(),
+        requests,
+        q.to(DTYPES[setting.dtype]).to(device),
+        pool.k_pool,
+        pool.v_pool,
+        metadata_of(setting, requests, pool.pages, device),
+    )
+
+
+def poison_unused(pool: PoolBuilder, documents: list[Document], requests: list[Request]) -> None:
+    """Tokens of documents that no request looks at become NaN too."""
+    size = pool.setting.page_size
+    for document in documents:
+        used = torch.zeros(document.length, dtype=torch.bool)
+        for request in requests:
+            for s in request.slices:
+                if s.document is document:
+                    used[s.start : s.start + s.length] = True
+        slot = torch.nonzero(~used).flatten() + document.lead
+        page = torch.tensor(pool.pages, dtype=torch.int64)[document.first_page + slot // size]
+        for tensor in (pool.k_pool, pool.v_pool):
+            pool.slots(tensor)[page.to(pool.device), (slot % size).to(pool.device)] = torch.nan
+
+
+def metadata_of(
+    setting: Setting, requests: list[Request], pages: list[int], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """The arguments of plan(), as README.md describes them."""
+    q_indptr, segment_indptr = [0], [0]
+    positions: list[int] = []
+    rows: list[tuple[int, int, int, int, int]] = []
+    for request in requests:
+        positions += request.positions
+        q_indptr.append(len(positions))
+        for s in request.slices:
+            slot = s.document.lead + s.start
+            rows.append(
+                (s.base, s.start, s.length, s.document.first_page + slot // setting.page_size, slot % setting.page_size)
+            )
+        segment_indptr.append(len(rows))
+    columns = list(zip(*rows)) if rows else [[]] * 5
+
+    def ints(values: object) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    return {
+        "q_indptr": ints(q_indptr),
+        "q_position": ints(positions),
+        "segment_indptr": ints(segment_indptr),
+        "base": ints(columns[0]),
+        "start": ints(columns[1]),
+        "length": ints(columns[2]),
+        "first_page": ints(columns[3]),
+        "pages": ints(pages or [0]),
+        "lead": ints(columns[4]),
+    }
