@@ -26,10 +26,9 @@ const Arch& arch_of(const std::optional<std::string>& name) {
 }
 
 AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,
-                     bool allow_spills, int threads) {
+                     const std::optional<TilePlan>& plan, bool allow_spills, int threads) {
   const py::gil_scoped_release unlocked;
-  CompileOptions options;
-  options.engine = {allow_spills, threads};
+  const CompileOptions options = {plan, {allow_spills, threads}};
   return Attention::compile(Engine::get(), spec, arch_of(arch), options);
 }
 
@@ -101,7 +100,7 @@ int largest(const std::vector<int>& values) { return *std::max_element(values.be
 void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
   type.def_property_readonly("spec", &Attention::spec)
       .def_property_readonly("arch", [](const Attention& a) { return a.arch().name; })
-      .def_property_readonly("plan_text", [](const Attention& a) { return describe(a.plan()); })
+      .def_property_readonly("tile_plan", &Attention::plan)
       .def_property_readonly("kernels",
                              [](const Attention& a) {
                                py::dict result;
@@ -188,11 +187,21 @@ void bind_attention(py::module_& module) {
         return fmt::format("Attention({}, arch='{}')", describe(a.spec().kernel_spec()), a.arch().name);
       });
 
-  module.def("compile", [](const AttentionSpec& spec, const std::optional<std::string>& arch,
-                           bool allow_spills, int threads) {
-    return std::const_pointer_cast<Attention>(compile(spec, arch, allow_spills, threads));
-  }, py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("allow_spills") = false,
-             py::arg("threads") = 0);
+  module.def(
+      "compile",
+      [](const AttentionSpec& spec, const std::optional<std::string>& arch,
+         const std::optional<TilePlan>& tile_plan, bool allow_spills, int threads) {
+        return std::const_pointer_cast<Attention>(
+            compile(spec, arch, tile_plan, allow_spills, threads));
+      },
+      py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("plan") = py::none(),
+      py::arg("allow_spills") = false, py::arg("threads") = 0);
+  module.def(
+      "candidates",
+      [](const AttentionSpec& spec, const std::optional<std::string>& arch) {
+        return candidates(spec.kernel_spec(), arch_of(arch));
+      },
+      py::arg("spec"), py::arg("arch") = py::none());
 }
 
 }  // namespace lazyrope

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <pybind11/operators.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -6,10 +7,41 @@
 #include "runtime/kernel.h"
 
 namespace lazyrope {
+namespace {
 
 namespace py = pybind11;
 
+void bind_plans(py::module_& module) {
+  py::class_<AttendPlan>(module, "AttendPlan")
+      .def(py::init([](int row_warps, int key_warps, int warp_rows, int warp_keys, int stages,
+                       int ctas_per_sm) {
+             return AttendPlan{row_warps, key_warps, warp_rows, warp_keys, stages, ctas_per_sm};
+           }),
+           py::kw_only(), py::arg("row_warps"), py::arg("key_warps"), py::arg("warp_rows"),
+           py::arg("warp_keys"), py::arg("stages"), py::arg("ctas_per_sm"))
+      .def_readonly("row_warps", &AttendPlan::row_warps)
+      .def_readonly("key_warps", &AttendPlan::key_warps)
+      .def_readonly("warp_rows", &AttendPlan::warp_rows)
+      .def_readonly("warp_keys", &AttendPlan::warp_keys)
+      .def_readonly("stages", &AttendPlan::stages)
+      .def_readonly("ctas_per_sm", &AttendPlan::ctas_per_sm)
+      .def(py::self == py::self);
+  py::class_<TilePlan>(module, "TilePlan")
+      .def(py::init([](AttendPlan decode, AttendPlan prefill, int min_split_blocks) {
+             return TilePlan{decode, prefill, min_split_blocks};
+           }),
+           py::kw_only(), py::arg("decode"), py::arg("prefill"), py::arg("min_split_blocks") = 2)
+      .def_readonly("decode", &TilePlan::decode)
+      .def_readonly("prefill", &TilePlan::prefill)
+      .def_readonly("min_split_blocks", &TilePlan::min_split_blocks)
+      .def(py::self == py::self)
+      .def("__repr__", [](const TilePlan& plan) { return fmt::format("TilePlan({})", describe(plan)); });
+}
+
+}  // namespace
+
 void bind_kernels(py::module_& module) {
+  bind_plans(module);
   py::class_<Kernel, std::shared_ptr<Kernel>>(module, "CompiledKernel")
       .def_property_readonly("name", &Kernel::name)
       .def_property_readonly("arch", [](const Kernel& k) { return k.arch().name; })

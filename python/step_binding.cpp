@@ -53,9 +53,8 @@ StepArguments step_arguments(py::object q_indptr, py::object q_position, py::obj
 }  // namespace
 
 std::shared_ptr<const Device> device_of(const char* name, const TensorView& tensor) {
-  static const auto emulator = std::make_shared<EmulatorDevice>(find_arch("emu:sm_80"));
   if (tensor.device_type == DeviceType::kGpu) return gpu_device(tensor.device);
-  if (tensor.device_type == DeviceType::kCpu) return emulator;
+  if (tensor.device_type == DeviceType::kCpu) return emulator_device();
   throw SpecError(fmt::format("{} is {}; it must be on a GPU", name, describe(tensor)));
 }
 

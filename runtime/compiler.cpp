@@ -20,7 +20,7 @@ ProgramSource program_of(const RenderedKernel& kernel, std::vector<std::string> 
 }  // namespace
 
 std::vector<std::string> NvrtcCompiler::options(const Arch& arch) const {
-  return {fmt::format("--gpu-architecture={}", arch.name), "--std=c++20", "--default-device",
+  return {fmt::format("--gpu-architecture={}", arch.name), "--std=c++20", "--device-as-default-execution-space",
           "--ptxas-options=-v"};
 }
 
@@ -48,7 +48,7 @@ std::string NvrtcCompiler::intermediate(const RenderedKernel& kernel, const Arch
   const std::string virtual_arch = "compute_" + arch.name.substr(arch.name.find('_') + 1);
   return compile_to_ptx(nvrtc, program_of(kernel,
                                           {"--gpu-architecture=" + virtual_arch, "--std=c++20",
-                                           "--default-device"},
+                                           "--device-as-default-execution-space"},
                                           nvrtc))
       .ptx;
 }

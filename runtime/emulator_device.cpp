@@ -95,11 +95,26 @@ class EmulatorKernel : public LoadedKernel {
   EmulatedLaunch launch_;
 };
 
-}  // namespace
+class HostCompiler : public Compiler {
+ public:
+  explicit HostCompiler(std::string command) : command_(std::move(command)) {}
 
-std::vector<std::string> HostCompiler::options(const Arch&) const {
-  return {"-std=c++20", "-O2", "-fno-strict-aliasing", "-shared", "-fPIC", "-w"};
-}
+  std::vector<std::string> options(const Arch&) const override {
+    return {"-std=c++20", "-O2", "-fno-strict-aliasing", "-shared", "-fPIC", "-w"};
+  }
+
+  Binary compile(const RenderedKernel& kernel, const Arch& arch) override;
+
+  // Assembly.
+  std::string intermediate(const RenderedKernel& kernel, const Arch&) override {
+    const ScratchDirectory scratch;
+    compile_host(command_, {"-std=c++20", "-O2", "-S", "-w"}, kernel, scratch);
+    return read_text(scratch.file("kernel.out"));
+  }
+
+ private:
+  std::string command_;
+};
 
 Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
   const auto begin = std::chrono::steady_clock::now();
@@ -119,30 +134,42 @@ Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
   return binary;
 }
 
-std::string HostCompiler::intermediate(const RenderedKernel& kernel, const Arch&) {
-  const ScratchDirectory scratch;
-  compile_host(command_, {"-std=c++20", "-O2", "-S", "-w"}, kernel, scratch);
-  return read_text(scratch.file("kernel.out"));
+class EmulatorDevice : public Device {
+ public:
+  std::string name() const override { return "emulator"; }
+  const Arch& arch() const override { return find_arch("emu:sm_80"); }
+  // Few, so that little work is divided as much would be on a GPU.
+  int sm_count() const override { return 4; }
+  bool holds(DeviceType type, int) const override { return type == DeviceType::kCpu; }
+
+  std::unique_ptr<LoadedKernel> load(const Binary& binary) const override {
+    return std::make_unique<EmulatorKernel>(binary);
+  }
+
+  void* allocate(std::size_t bytes) const override {
+    return ::operator new(bytes, std::align_val_t{256});
+  }
+  void free(void* memory) const noexcept override {
+    ::operator delete(memory, std::align_val_t{256});
+  }
+  void fill_zero(void* memory, std::size_t bytes, Stream) const override {
+    std::memset(memory, 0, bytes);
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream) const override {
+    std::memcpy(to, from, bytes);
+  }
+  bool is_capturing(Stream) const override { return false; }
+};
+
+}  // namespace
+
+std::shared_ptr<Compiler> host_compiler(const std::string& command) {
+  return std::make_shared<HostCompiler>(command);
 }
 
-std::unique_ptr<LoadedKernel> EmulatorDevice::load(const Binary& binary) const {
-  return std::make_unique<EmulatorKernel>(binary);
-}
-
-void* EmulatorDevice::allocate(std::size_t bytes) const {
-  return ::operator new(bytes, std::align_val_t{256});
-}
-
-void EmulatorDevice::free(void* memory) const noexcept {
-  ::operator delete(memory, std::align_val_t{256});
-}
-
-void EmulatorDevice::fill_zero(void* memory, std::size_t bytes, Stream) const {
-  std::memset(memory, 0, bytes);
-}
-
-void EmulatorDevice::copy_to_host(void* to, const void* from, std::size_t bytes, Stream) const {
-  std::memcpy(to, from, bytes);
+std::shared_ptr<const Device> emulator_device() {
+  static const auto device = std::make_shared<EmulatorDevice>();
+  return device;
 }
 
 }  // namespace lazyrope

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "cache/error.h"
+#include "codegen/error.h"
 #include "runtime/emulator_device.h"
 #include "runtime/error.h"
 #include "runtime/executable.h"
@@ -129,7 +130,7 @@ Engine::Engine(Config config)
           .configured = config_.nvrtc_path, .directories = config_.nvrtc_directories})) {
   set_log_level(config_.log_level);
   compilers_["ptx"] = std::make_shared<NvrtcCompiler>(nvrtc_);
-  compilers_["emu"] = std::make_shared<HostCompiler>(config_.host_compiler);
+  compilers_["emu"] = host_compiler(config_.host_compiler);
 }
 
 Engine& Engine::get() {
@@ -217,7 +218,12 @@ void Engine::keep(const Key& key, const Binary& binary) const {
   }
 }
 
-std::shared_ptr<Compiler> Engine::compiler(const Arch& arch) const { return compilers_.at(arch.isa); }
+std::shared_ptr<Compiler> Engine::compiler(const Arch& arch) const {
+  std::shared_ptr<Compiler> compiler = compilers_.at(arch.isa);
+  if (compiler == nullptr)
+    throw SpecError(fmt::format("arch \"{}\": this lazyrope was built without the emulator", arch.name));
+  return compiler;
+}
 
 Key Engine::key_of(const RenderedKernel& rendered, const Arch& arch) const {
   return KeyBuilder()

@@ -14,13 +14,16 @@ from __future__ import annotations
 from . import _nvrtc, rope
 from ._core import (
     AppendStep,
+    AttendPlan,
     Attention,
     AttentionSpec,
     CompiledKernel,
     Rope,
     Step,
+    TilePlan,
     __version__,
     archs,
+    candidates,
     compile,
     doctor,
 )
@@ -29,6 +32,7 @@ from .hf import spec_from_hf
 
 __all__ = [
     "AppendStep",
+    "AttendPlan",
     "Attention",
     "AttentionSpec",
     "CacheError",
@@ -38,8 +42,10 @@ __all__ = [
     "Rope",
     "SpecError",
     "Step",
+    "TilePlan",
     "__version__",
     "archs",
+    "candidates",
     "compile",
     "doctor",
     "rope",

@@ -1,0 +1,336 @@
+"""``lazyrope bench``: the kernels' times beside what the same GPU does otherwise.
+
+Every time is the median of CUDA events around one call, inputs random, with L2 flushed before each call by
+writing and then reading buffers larger than it, so that no dirty lines are written back in the timed window.
+A row's kernel and its peers are timed in turns, one call each a round.
+
+Rows are always lazy: documents of ``doc_tokens`` tokens at positions of their own, in shuffled pages, with raw
+queries. Peers read contiguous keys that are rotated already. ``stream_us`` is the time of a plain sum over as
+many bytes as the row reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lazyrope
+
+Call = Callable[[], object]
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        sys.exit("lazyrope bench measures beside PyTorch: pip install torch")
+    if not torch.cuda.is_available():
+        sys.exit("lazyrope bench needs a GPU that PyTorch can use")
+    return torch
+
+
+class Timer:
+    """Medians of event times with a flushed L2."""
+
+    def __init__(self, rounds: int) -> None:
+        self.torch = _torch()
+        self.rounds = rounds
+        size = 2 * self.torch.cuda.get_device_properties(0).L2_cache_size // 4
+        self.dirty = self.torch.empty(size, dtype=self.torch.int32, device="cuda")
+        self.clean = self.torch.zeros(size, dtype=self.torch.int32, device="cuda")
+
+    def flush(self) -> None:
+        self.dirty.zero_()
+        self.clean.max()
+
+    def once(self, call: Call) -> tuple[Any, Any]:
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.flush()
+        begin.record()
+        call()
+        end.record()
+        return begin, end
+
+    def medians(self, calls: dict[str, Call]) -> dict[str, float]:
+        """Microseconds of each call; the calls take turns."""
+        for call in calls.values():
+            for _ in range(3):
+                call()
+        self.torch.cuda.synchronize()
+        events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in calls}
+        for _ in range(self.rounds):
+            for name, call in calls.items():
+                events[name].append(self.once(call))
+        self.torch.cuda.synchronize()
+        return {
+            name: statistics.median(begin.elapsed_time(end) for begin, end in pairs) * 1e3
+            for name, pairs in events.items()
+        }
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One row: a batch of requests, each with query_tokens over context tokens of cached documents."""
+
+    kernel: str
+    batch: int
+    query_tokens: int
+    context: int
+    doc_tokens: int = 1024
+    heads: tuple[int, int] = (32, 8)
+    head_dim: int = 128
+    dtype: str = "bfloat16"
+    page_size: int = 16
+    mask: str = "full"
+    rope: str = "llama3"
+
+    @property
+    def kv_bytes(self) -> int:
+        return 2 * self.batch * self.context * self.heads[1] * self.head_dim * 2
+
+    @property
+    def flops(self) -> float:
+        return 4.0 * self.batch * self.heads[0] * self.query_tokens * self.context * self.head_dim
+
+
+DECODE = [Shape("decode", b, 1, c) for b, c in ((1, 16384), (8, 16384), (64, 4096), (64, 16384))]
+PREFILL = [Shape("prefill", 1, q, c) for q, c in ((64, 8192), (256, 8192), (512, 32768), (2048, 8192))]
+APPEND = [Shape("append", 64, 1, 0), Shape("append", 1, 16384, 0)]
+
+
+class LazyStep:
+    """Tensors of a row: documents in shuffled pages of a pool, queries after all of them."""
+
+    def __init__(self, shape: Shape) -> None:
+        torch = _torch()
+        ropes = {"none": lazyrope.rope.none, "neox": lazyrope.rope.neox, "llama3": lazyrope.rope.llama3}
+        self.spec = lazyrope.AttentionSpec(
+            head_dim=shape.head_dim,
+            num_q_heads=shape.heads[0],
+            num_kv_heads=shape.heads[1],
+            rope=ropes[shape.rope](),
+            dtype=shape.dtype,
+        )
+        self.kernel = lazyrope.compile(self.spec)
+        dtype = getattr(torch, shape.dtype)
+        documents = math.ceil(shape.context / shape.doc_tokens)
+        per_document = math.ceil(shape.doc_tokens / shape.page_size)
+        segments = shape.batch * documents
+        pages = segments * per_document
+        pool = (pages, shape.page_size, shape.heads[1], shape.head_dim)
+        self.k_pool = torch.randn(pool, dtype=dtype, device="cuda")
+        self.v_pool = torch.randn(pool, dtype=dtype, device="cuda")
+        self.q = torch.randn(
+            (shape.batch * shape.query_tokens, shape.heads[0], shape.head_dim), dtype=dtype, device="cuda"
+        )
+
+        def ints(x: Any) -> Any:
+            return torch.as_tensor(x, dtype=torch.int32, device="cuda")
+
+        index = torch.arange(segments)
+        in_request = index % documents
+        lengths = torch.minimum(torch.tensor(shape.doc_tokens), shape.context - in_request * shape.doc_tokens)
+        self.metadata = {
+            "q_indptr": ints(torch.arange(shape.batch + 1) * shape.query_tokens),
+            "q_position": ints(torch.arange(shape.query_tokens).repeat(shape.batch) + shape.context),
+            "segment_indptr": ints(torch.arange(shape.batch + 1) * documents),
+            "base": ints(in_request * shape.doc_tokens),
+            "start": ints(torch.zeros(segments)),
+            "length": ints(lengths),
+            "first_page": ints(index * per_document),
+            "pages": ints(torch.randperm(pages)),
+        }
+        capacity = {"tokens_per_request": shape.query_tokens}
+        self.step = self.kernel.plan(**self.metadata, page_size=shape.page_size, capacity=capacity)
+        self.out = torch.empty_like(self.q)
+        self.lse = torch.empty(self.q.shape[:2], dtype=torch.float32, device="cuda")
+
+    def attend(self) -> None:
+        self.kernel(self.q, self.k_pool, self.v_pool, self.step, out=self.out, lse=self.lse)
+
+    def update(self) -> None:
+        self.step.update(**self.metadata)
+
+
+def attention_peers(shape: Shape) -> dict[str, Call]:
+    """PyTorch's own attention on contiguous, already rotated keys of as many heads as queries need."""
+    torch = _torch()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    dtype = getattr(torch, shape.dtype)
+    q = torch.randn((shape.batch, shape.heads[0], shape.query_tokens, shape.head_dim), dtype=dtype, device="cuda")
+    kv = (shape.batch, shape.heads[1], shape.context, shape.head_dim)
+    k, v = (torch.randn(kv, dtype=dtype, device="cuda") for _ in range(2))
+
+    def peer(backend: Any) -> Call:
+        def call() -> object:
+            with sdpa_kernel(backend):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+        return call
+
+    peers = {"cudnn": peer(SDPBackend.CUDNN_ATTENTION), "flash_attention_2": peer(SDPBackend.FLASH_ATTENTION)}
+    return {name: call for name, call in peers.items() if _works(call)}
+
+
+def _works(call: Call) -> bool:
+    try:
+        call()
+    except RuntimeError as error:
+        print(f"  a peer is left out: {str(error).splitlines()[0]}", file=sys.stderr)
+        return False
+    return True
+
+
+def stream_call(num_bytes: int) -> Call:
+    """A sum over num_bytes of the GPU's memory: what reading them costs at least."""
+    torch = _torch()
+    data = torch.randn(max(1, num_bytes // 4), dtype=torch.float32, device="cuda")
+    return lambda: data.sum()
+
+
+def attention_row(shape: Shape, timer: Timer) -> dict[str, Any]:
+    lazy = LazyStep(shape)
+    calls: dict[str, Call] = {"us": lazy.attend, "plan_us": lazy.update, "stream_us": stream_call(shape.kv_bytes)}
+    peers = attention_peers(shape)
+    times = timer.medians({**calls, **peers})
+    row: dict[str, Any] = {name: times[name] for name in calls}
+    row["peers"] = {name: times[name] for name in peers}
+    if shape.kernel == "decode":
+        row["tbps"] = shape.kv_bytes / times["us"] / 1e6
+    else:
+        row["tflops"] = shape.flops / times["us"] / 1e6
+    return row
+
+
+def append_row(shape: Shape, timer: Timer) -> dict[str, Any]:
+    torch = _torch()
+    dtype = getattr(torch, shape.dtype)
+    tokens = shape.batch * shape.query_tokens
+    per_request = math.ceil(shape.query_tokens / shape.page_size)
+    pages = shape.batch * per_request
+    kernel = LazyStep(Shape("append", 1, 1, 16, heads=shape.heads, head_dim=shape.head_dim, dtype=shape.dtype)).kernel
+    pool = (pages, shape.page_size, shape.heads[1], shape.head_dim)
+    k_pool, v_pool = (torch.zeros(pool, dtype=dtype, device="cuda") for _ in range(2))
+    k, v = (torch.randn((tokens, shape.heads[1], shape.head_dim), dtype=dtype, device="cuda") for _ in range(2))
+
+    def ints(x: Any) -> Any:
+        return torch.as_tensor(x, dtype=torch.int32, device="cuda")
+
+    requests = torch.arange(shape.batch)
+    step = kernel.plan_append(
+        ints(torch.arange(shape.batch + 1) * shape.query_tokens),
+        ints(requests * 0),
+        ints(requests * per_request),
+        ints(requests * 0),
+        ints(torch.randperm(pages)),
+        tokens=tokens,
+        page_size=shape.page_size,
+    )
+    copy = torch.empty_like(k_pool)
+    times = timer.medians(
+        {
+            "us": lambda: kernel.append(k, v, k_pool, v_pool, step),
+            "copy": lambda: (copy.copy_(k_pool), copy.copy_(v_pool)),
+        }
+    )
+    moved = 4 * k.numel() * 2
+    return {"us": times["us"], "tbps": moved / times["us"] / 1e6, "peers": {"torch_copy": times["copy"]}}
+
+
+def measure(shapes: list[Shape], timer: Timer) -> list[dict[str, Any]]:
+    torch = _torch()
+    rows = []
+    for shape in shapes:
+        row = append_row(shape, timer) if shape.kernel == "append" else attention_row(shape, timer)
+        about = {
+            "kernel": shape.kernel,
+            "mask": shape.mask,
+            "batch": shape.batch,
+            "query_tokens": shape.query_tokens,
+            "context": shape.context,
+            "doc_tokens": shape.doc_tokens,
+            "heads": list(shape.heads),
+            "head_dim": shape.head_dim,
+            "dtype": shape.dtype,
+            "kv_dtype": shape.dtype,
+            "page_size": shape.page_size,
+            "rope": shape.rope,
+        }
+        rows.append(about | row)
+        print(row_text(rows[-1]), flush=True)
+        torch.cuda.empty_cache()
+    return rows
+
+
+def row_text(row: dict[str, Any]) -> str:
+    rate = f"{row['tbps']:.2f} TB/s" if "tbps" in row else f"{row['tflops']:.0f} TFLOP/s"
+    peers = ", ".join(f"{name} {us:.1f}" for name, us in row["peers"].items())
+    stream = f", stream {row['stream_us']:.1f}" if "stream_us" in row else ""
+    plan = f", plan {row['plan_us']:.1f}" if "plan_us" in row else ""
+    return (
+        f"{row['kernel']:8s} {row['batch']:3d} x {row['query_tokens']:5d} over {row['context']:6d} "
+        f"({row['doc_tokens']}-token documents): {row['us']:8.1f} us, {rate}{stream}{plan}; peers: {peers}"
+    )
+
+
+def environment(timer: Timer, arguments: list[str]) -> dict[str, Any]:
+    torch = _torch()
+    a, b = (torch.randn((8192, 8192), dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    nothing = torch.empty(1, device="cuda")
+    times = timer.medians({"gemm": lambda: a @ b, "floor": nothing.zero_})
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": _command(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
+        "date": datetime.date.today().isoformat(),
+        "commit": _command(["git", "rev-parse", "--short", "HEAD"]),
+        "command": "lazyrope bench " + " ".join(arguments),
+        "versions": {"lazyrope": lazyrope.__version__, "torch": torch.__version__},
+        "floor_us": times["floor"],
+        "gemm_tflops": 2 * 8192**3 / times["gemm"] / 1e6,
+    }
+
+
+def _command(command: list[str]) -> str | None:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return result.stdout.strip().splitlines()[0] if result.stdout.strip() else None
+
+
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog="lazyrope bench", description=__doc__.split("\n\n")[0])
+    parser.add_argument("name", choices=["decode", "prefill", "append", "all"], help="which rows to measure")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as one JSON object")
+    parser.add_argument("--doc-tokens", type=int, default=1024, help="tokens of a document (1024)")
+    parser.add_argument("--rope", choices=["none", "neox", "llama3"], default="llama3")
+    parser.add_argument("--page-size", type=int, default=16, help="slots of a page (16)")
+    parser.add_argument("--rounds", type=int, default=30, help="calls of which a time is the median (30)")
+    options = parser.parse_args(arguments)
+    tables = {"decode": DECODE, "prefill": PREFILL, "append": APPEND, "all": DECODE + PREFILL + APPEND}
+    from dataclasses import replace
+
+    shapes = [
+        replace(shape, doc_tokens=options.doc_tokens, rope=options.rope, page_size=options.page_size)
+        for shape in tables[options.name]
+    ]
+    timer = Timer(options.rounds)
+    result = environment(timer, arguments)
+    result["rows"] = measure(shapes, timer)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

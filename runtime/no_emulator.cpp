@@ -1,0 +1,15 @@
+// The emulator's interface in a build without Boost.Context.
+#include "codegen/error.h"
+#include "runtime/emulator_device.h"
+
+namespace lazyrope {
+
+std::shared_ptr<Compiler> host_compiler(const std::string&) { return nullptr; }
+
+std::shared_ptr<const Device> emulator_device() {
+  throw SpecError(
+      "this lazyrope was built without the emulator (Boost.Context was missing); tensors must lie on a "
+      "GPU");
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,43 @@
+"""What a plain computation in the kernels' own dtype loses: the yardstick of every tolerance."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.support.cases import Case, Request, Slice
+from tests.support.reference import rotate, visible
+
+
+def attention(case: Case) -> torch.Tensor:
+    """As eager attention computes it: rotated queries, scores and weights each rounded to the dtype, softmax
+    in fp32."""
+    outs, at = [], 0
+    for request in case.requests:
+        n = len(request.positions)
+        outs.append(_request(case, request, case.q[at : at + n]))
+        at += n
+    return torch.cat(outs)
+
+
+def _request(case: Case, request: Request, q: torch.Tensor) -> torch.Tensor:
+    if len(q) == 0 or sum(s.length for s in request.slices) == 0:
+        return torch.zeros_like(q)
+    positions = torch.tensor(request.positions, device=q.device, dtype=torch.int64)
+    scores = torch.cat([_scores(case, s, q, positions) for s in request.slices], dim=-1)
+    group = case.setting.group
+    values = torch.cat([s.document.values[s.start : s.start + s.length] for s in request.slices])
+    weights = torch.softmax(scores.float(), dim=-1).nan_to_num(0.0).to(q.dtype)
+    return torch.matmul(weights.transpose(0, 1), values.repeat_interleave(group, dim=1).transpose(0, 1)).transpose(
+        0, 1
+    )
+
+
+def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    rotated_already = case.setting.query_form == "rotated"
+    turn = torch.full_like(positions, -s.base) if rotated_already else positions - s.base
+    frequencies = torch.tensor(case.spec.frequencies, dtype=torch.float64)
+    turned = rotate(q, turn, frequencies, case.spec.rope.rotary_dim).to(q.dtype)
+    keys = s.document.keys[s.start : s.start + s.length].repeat_interleave(case.setting.group, dim=1)
+    score = torch.matmul(turned.transpose(0, 1), keys.permute(1, 2, 0)).transpose(0, 1) * case.spec.scale
+    key_positions = s.base + s.start + torch.arange(s.length, device=q.device)
+    return score.masked_fill(~visible(case.setting.mask, positions, key_positions)[:, None, :], -torch.inf)

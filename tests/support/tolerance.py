@@ -1,0 +1,60 @@
+"""How far a result may lie from fp64: twice what eager computation in the same dtype loses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+MULTIPLE = 2.0
+# Rounding an exact result once costs up to this share of each element; eager loses less only where its whole
+# result is exact by luck (one key, equal values).
+HALF_ULP = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
+
+
+@dataclass
+class Error:
+    norm: float  # |result - exact| / |exact|
+    worst: float  # greatest element of |result - exact|, over the root mean square of exact
+
+    def __str__(self) -> str:
+        return f"{self.norm:.2e} (worst element {self.worst:.2e})"
+
+
+def error(result: torch.Tensor, exact: torch.Tensor) -> Error:
+    if exact.numel() == 0:
+        return Error(0.0, 0.0)
+    difference = result.double() - exact
+    scale = exact.norm().clamp_min(1e-30)
+    size = exact.square().mean().sqrt().clamp_min(1e-30)
+    return Error((difference.norm() / scale).item(), (difference.abs().max() / size).item())
+
+
+def assert_close(result: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, what: str = "out") -> Error:
+    """Every element written, and both errors within MULTIPLE times eager's."""
+    missing = int(result.isnan().sum())
+    assert missing == 0, f"{what}: {missing} of {result.numel()} elements are NaN"
+    ours, theirs = error(result, exact), error(eager, exact)
+    half_ulp = HALF_ULP[result.dtype]
+    greatest = exact.abs().max().item() / max(exact.square().mean().sqrt().item(), 1e-30) if exact.numel() else 0.0
+    norm_limit = max(MULTIPLE * theirs.norm, half_ulp)
+    worst_limit = max(MULTIPLE * theirs.worst, half_ulp * greatest * 2)
+    if ours.norm > norm_limit or ours.worst > worst_limit:
+        at = (result.double() - exact).abs().argmax().item()
+        where = torch.unravel_index(torch.tensor(at), exact.shape)
+        raise AssertionError(
+            f"{what}: error {ours}, eager {theirs}, allowed {norm_limit:.2e} and {worst_limit:.2e}; worst at "
+            f"{[int(i) for i in where]}: {result.flatten()[at].item()} for {exact.flatten()[at].item()}"
+        )
+    return ours
+
+
+def assert_lse_close(lse: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> None:
+    """Log-sum-exp within what rounding the queries once does to a score; -inf where no key is seen."""
+    assert bool((lse.isneginf() == exact.isneginf()).all()), "lse: -inf in the wrong places"
+    finite = ~exact.isneginf()
+    if not bool(finite.any()):
+        return
+    difference = (lse.double() - exact)[finite].abs()
+    limit = 8 * HALF_ULP[dtype] * (1 + exact[finite].abs())
+    assert bool((difference <= limit).all()), f"lse: off by {difference.max().item():.2e}"
