@@ -65,6 +65,7 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch&
                  {"key_warps", fmt::to_string(plan.key_warps)},
                  {"warp_rows", fmt::to_string(plan.warp_rows)},
                  {"warp_keys", fmt::to_string(plan.warp_keys)},
+                 {"step_keys", fmt::to_string(plan.step_keys)},
                  {"stages", fmt::to_string(plan.stages)},
                  {"ctas_per_sm", fmt::to_string(plan.ctas_per_sm)},
                  {"shared_bytes", fmt::to_string(plan.shared_bytes(spec.head_dim))}});

@@ -14,6 +14,7 @@ struct AttendPlan {
   int key_warps;    // warps that divide the keys; one of both is 1
   int warp_rows;    // query rows of a warp, a multiple of 16
   int warp_keys;    // keys of a warp's block, a multiple of 16
+  int step_keys;    // keys of one product, a multiple of 16 that divides warp_keys
   int stages;       // blocks in the ring, at least 2
   int ctas_per_sm;  // that registers and shared memory must leave room for
 

@@ -29,8 +29,10 @@ class Planner {
   // What attend reads beside its items; by one CTA only.
   LAZYROPE_DEVICE void copy_inputs() const {
     if (thread_index() == 0) st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
+#pragma unroll 1
     for (int32 i = thread_index(); i < in_.num_tokens; i += block_threads())
       st_global(step_.positions + i, ld_global_nc(in_.q_position + i));
+#pragma unroll 1
     for (int32 i = thread_index(); i < in_.num_segments; i += block_threads())
       st_global(step_.segments + i, segment(i));
   }
@@ -126,6 +128,7 @@ class Planner {
       int32 blocks = 0;
       int32 segments = 0;
       const int32 end = ld_global_nc(in_.segment_indptr + request + 1);
+#pragma unroll 1
       for (int32 i = ld_global_nc(in_.segment_indptr + request) + lane_index(); i < end;
            i += kWarpThreads) {
         const int32 n = blocks_of(i, positions.last);
@@ -149,6 +152,7 @@ class Planner {
     const int32 last =
         rows.first_token + (rows.first_row + rows.num_rows - 1) / Spec::kGroupSize;
     PositionRange range = {kLastPosition, kFirstPosition};
+#pragma unroll 1
     for (int32 token = first + lane_index(); token <= last; token += kWarpThreads) {
       const int32 position = ld_global_nc(in_.q_position + token);
       range = {smaller(range.first, position), larger(range.last, position)};

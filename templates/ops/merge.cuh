@@ -69,6 +69,8 @@ class OutputRows {
 template <int kHeadDim>
 class PartialRows {
  public:
+  static constexpr int kBatch = 8;
+
   LAZYROPE_DEVICE PartialRows(const WorkView& work, ItemSplit split) : work_(work), split_(split) {}
 
   LAZYROPE_DEVICE float* values(int32 split, int32 row) const {
@@ -113,6 +115,7 @@ template <int kHeadDim, int kRowCount, int kParts>
 class SharedParts {
  public:
   static constexpr int kRows = kRowCount;
+  static constexpr int kBatch = kParts;
   static constexpr int kRowBytes = (kHeadDim + 8) * 4;
   static constexpr int kStatsBytes = kParts * kRows * static_cast<int>(sizeof(RowStats));
   static constexpr int kBytes = kParts * kRows * kRowBytes + kStatsBytes;
@@ -138,20 +141,36 @@ class SharedParts {
   SharedPtr memory_;
 };
 
+// Parts are loaded kBatch at a time: what a merge waits for is memory, one part after the other.
 template <class Parts>
 LAZYROPE_DEVICE RowPart merge_parts(const Parts& parts, int32 row, int32 quad) {
+  constexpr int kBatch = Parts::kBatch;
   RowPart merged = {{}, {kNoMaximum, 0.0f}};
-#pragma unroll 4
-  for (int32 i = 0; i < parts.count(); ++i) {
-    const RowStats stats = parts.load_stats(i, row);
-    const Chunk values = parts.load_values(i, row, quad);
-    const float maximum = max_f32(merged.stats.maximum, stats.maximum);
-    const float kept = ex2_approx_ftz_f32(merged.stats.maximum - maximum);
-    const float added = ex2_approx_ftz_f32(stats.maximum - maximum);
-    merged.stats = {maximum, merged.stats.sum * kept + stats.sum * added};
+#pragma unroll 1
+  for (int32 first = 0; first < parts.count(); first += kBatch) {
+    RowStats stats[kBatch];
+    Chunk values[kBatch];
+    float maximum = merged.stats.maximum;
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-      merged.value[j] = merged.value[j] * kept + bits_as_float(values.word[j]) * added;
+    for (int i = 0; i < kBatch; ++i) {
+      const int32 part = smaller(first + i, parts.count() - 1);
+      stats[i] = parts.load_stats(part, row);
+      values[i] = parts.load_values(part, row, quad);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) maximum = max_f32(maximum, stats[i].maximum);
+    const float kept = ex2_approx_ftz_f32(merged.stats.maximum - maximum);
+    merged.stats = {maximum, merged.stats.sum * kept};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) merged.value[j] *= kept;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const float weight =
+          first + i < parts.count() ? ex2_approx_ftz_f32(stats[i].maximum - maximum) : 0.0f;
+      merged.stats.sum += stats[i].sum * weight;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) merged.value[j] += bits_as_float(values[i].word[j]) * weight;
+    }
   }
   return merged;
 }

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 MULTIPLE = 2.0
-# Rounding an exact result once costs up to this share of each element; eager loses less only where its whole
-# result is exact by luck (one key, equal values).
-HALF_ULP = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
+# One rounding costs up to this share of an element. The weights are rounded once and the result once; eager
+# loses less than that only where its result is exact by luck (a single key, or keys of equal values).
+HALF_ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 
 @dataclass
@@ -38,7 +38,7 @@ def assert_close(result: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor,
     half_ulp = HALF_ULP[result.dtype]
     greatest = exact.abs().max().item() / max(exact.square().mean().sqrt().item(), 1e-30) if exact.numel() else 0.0
     norm_limit = max(MULTIPLE * theirs.norm, half_ulp)
-    worst_limit = max(MULTIPLE * theirs.worst, half_ulp * greatest * 2)
+    worst_limit = max(MULTIPLE * theirs.worst, 2 * half_ulp * greatest)
     if ours.norm > norm_limit or ours.worst > worst_limit:
         at = (result.double() - exact).abs().argmax().item()
         where = torch.unravel_index(torch.tensor(at), exact.shape)
@@ -56,5 +56,5 @@ def assert_lse_close(lse: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype)
     if not bool(finite.any()):
         return
     difference = (lse.double() - exact)[finite].abs()
-    limit = 8 * HALF_ULP[dtype] * (1 + exact[finite].abs())
+    limit = 4 * HALF_ULP[dtype] * (1 + exact[finite].abs())
     assert bool((difference <= limit).all()), f"lse: off by {difference.max().item():.2e}"

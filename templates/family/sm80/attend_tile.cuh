@@ -28,7 +28,7 @@ class AttendTile {
   static_assert(Shape::kRowWarps == 1 || Shape::kKeyWarps == 1);
 
   static constexpr int kRowTiles = Shape::kWarpRows / 16;
-  static constexpr int kKeyTiles = Shape::kWarpKeys / 8;
+  static constexpr int kKeyTiles = Shape::kStepKeys / 8;
   static constexpr int kColumnTiles = kHeadDim / 8;
 
   using Element = typename Spec::Element;
@@ -92,27 +92,19 @@ class AttendTile {
     for (int32 block = 1 - kStages; block < item().extent().num_blocks; ++block, ring.advance()) {
       ring.wait();
       resolve_ahead(table, block);
-      if (block + kStages - 1 < item().extent().num_blocks) 
+      if (block + kStages - 1 < item().extent().num_blocks)
         ring.issue(table, block + kStages - 1, item().rows().kv_head);
       cp_async_commit_group();
-      if (block < 0) continue;
-      const BlockInfo info = table.info(block);
-      if (!sees(info)) continue;
-      if (!turned || info.base != base) turn_queries(info.base);
+      if (block < 0 || first_row() >= item().extent().num_rows) continue;
+      const int32 block_base = table.info(block).base;
+      if (!turned || block_base != base) turn_queries(block_base);
       turned = true;
-      base = info.base;
-      float scores[kRowTiles][kKeyTiles][4];
-      score(scores, ring.keys(), info);
-      multiply_weight_value<Element, kHeadDim>(rows_, scores,
-                                               Tile::fragment(ring.values(), lane_index()));
+      base = block_base;
+#pragma unroll 1
+      for (int32 key = 0; key < Shape::kWarpKeys; key += Shape::kStepKeys)
+        attend_keys(table.info(block), ring.keys(), ring.values(), key);
     }
     softmax_.finish();
-  }
-
-  // Whether there is a product to compute: the warp has rows, and its part of the block holds a key.
-  LAZYROPE_DEVICE bool sees(const BlockInfo& info) const {
-    return first_row() < item().extent().num_rows && info.end > first_key() &&
-           info.begin < first_key() + Shape::kWarpKeys;
   }
 
   LAZYROPE_DEVICE static bool resolves() { return kDividesKeys || warp_index() == 0; }
@@ -179,18 +171,22 @@ class AttendTile {
     return {extent.first_position, extent.last_position};
   }
 
-  // Scores of the warp's keys of a block, turned into weights.
-  LAZYROPE_DEVICE void score(float (&scores)[kRowTiles][kKeyTiles][4], SharedPtr keys,
-                             const BlockInfo& info) {
-    multiply_query_key<Element, kHeadDim>(scores, Tile::fragment(queries(), lane_index()),
-                                          Tile::fragment(keys, lane_index()));
-    const int32 begin = info.begin - first_key();
-    const int32 end = info.end - first_key();
-    const int32 position = info.position + first_key();
-    if (begin > 0 || end < Shape::kWarpKeys ||
-        !all_visible<Mask>(position_range(), position, position + Shape::kWarpKeys - 1))
+  // The warp's rows against keys `key` to key + kStepKeys - 1 of its part of a block.
+  LAZYROPE_DEVICE void attend_keys(const BlockInfo& info, SharedPtr keys, SharedPtr values, int32 key) {
+    const int32 begin = info.begin - first_key() - key;
+    const int32 end = info.end - first_key() - key;
+    if (end <= 0 || begin >= Shape::kStepKeys) return;
+    const int32 position = info.position + first_key() + key;
+    float scores[kRowTiles][kKeyTiles][4];
+    multiply_query_key<Element, kHeadDim>(
+        scores, Tile::fragment(queries(), lane_index()),
+        Tile::fragment(keys, lane_index()) + key * Tile::kRowBytes);
+    if (begin > 0 || end < Shape::kStepKeys ||
+        !all_visible<Mask>(position_range(), position, position + Shape::kStepKeys - 1))
       mask_scores<Mask>(scores, positions(), position, begin, end);
     softmax_.weigh(scores, rows_, params_.scale_log2);
+    multiply_weight_value<Element, kHeadDim>(
+        rows_, scores, Tile::fragment(values, lane_index()) + key * Tile::kRowBytes);
   }
 
   // Rows leave by way of shared memory, 16 of each warp at a time; there the parts of warps that divided
@@ -231,13 +227,13 @@ class AttendTile {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int32 row = row_warp() * 16 + row_of(lane, 2 * h);
+        const SharedPtr values = parts.values(key_warp(), row) + column_of(lane, 0) * 4;
         if (lane % 4 == 0)
           st_shared(parts.stats(key_warp(), row),
                     RowStats{softmax_.maximum[m][h], softmax_.sum[m][h]});
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n)
-          st_shared(parts.values(key_warp(), row) + (n * 8 + column_of(lane, 0)) * 4,
-                    FloatPair{rows_[m][n][2 * h], rows_[m][n][2 * h + 1]});
+          st_shared(values + n * 32, FloatPair{rows_[m][n][2 * h], rows_[m][n][2 * h + 1]});
       }
     }
   }

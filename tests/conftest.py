@@ -1,0 +1,52 @@
+"""Where tests run: on a GPU if there is one, in the emulator otherwise. What is checked is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import lazyrope
+from tests.support.covering import all_pairs, covered, covering_settings
+
+HAS_GPU = torch.cuda.is_available()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cases", type=int, default=320 if HAS_GPU else 32, help="random steps to compare with fp64")
+    parser.addoption("--seed", type=int, default=2606, help="of the random steps")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "numbered_setting" in metafunc.fixturenames:
+        seed = metafunc.config.getoption("seed")
+        settings = covering_settings(metafunc.config.getoption("cases"), seed)
+        numbered = [(seed + i, setting) for i, setting in enumerate(settings)]
+        metafunc.parametrize("numbered_setting", numbered, ids=[str(n) for n, _ in numbered])
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed, count = config.getoption("seed"), config.getoption("cases")
+    settings = covering_settings(count, seed)
+    pairs = all_pairs()
+    place = torch.cuda.get_device_name() if HAS_GPU else "the emulator (no GPU)"
+    return (
+        f"kernels run on: {place}; {len(settings)} random steps, seeds {seed} to {seed + len(settings) - 1}, "
+        f"{len(covered(settings) & pairs)} of {len(pairs)} pairs of factors covered"
+    )
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    return "cuda" if HAS_GPU else "cpu"
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[..., lazyrope.Attention]:
+    """lazyrope.compile for the place where tests run."""
+
+    def compile_here(spec: lazyrope.AttentionSpec, **options: object) -> lazyrope.Attention:
+        return lazyrope.compile(spec, arch=None if HAS_GPU else "emu:sm_80", **options)
+
+    return compile_here

@@ -1,0 +1,125 @@
+"""Captured once, replayed after the step was refilled with other lengths, bases and documents."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lazyrope
+from tests.support import eager
+from tests.support.cases import Setting, random_case
+from tests.support.tolerance import assert_close, assert_lse_close
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("setting", [Setting(phase="mixed"), Setting(phase="decode", head_dim=64, layout="HND")])
+def test_replays_with_other_requests(setting):
+    cases = [random_case(setting, seed, "cuda") for seed in range(40, 52)]
+    kernel = lazyrope.compile(cases[0].spec)
+    tokens = max(len(c.q) for c in cases)
+    pages = max(len(c.k_pool) for c in cases)
+    q = torch.zeros((tokens, *cases[0].q.shape[1:]), dtype=cases[0].q.dtype, device="cuda")
+    k_pool, v_pool = (torch.zeros((pages, *cases[0].k_pool.shape[1:]), dtype=q.dtype, device="cuda") for _ in range(2))
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:2], device="cuda")
+    capacity = {"requests": 16, "segments": 64, "query_tokens": tokens}
+    step = cases[0].plan(kernel, capacity=capacity)
+
+    graph = torch.cuda.CUDAGraph()
+    kernel(q, k_pool, v_pool, step, out=out, lse=lse)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        kernel(q, k_pool, v_pool, step, out=out, lse=lse)
+
+    for case in cases:
+        n = len(case.q)
+        q[:n].copy_(case.q)
+        k_pool[: len(case.k_pool)].copy_(case.k_pool)
+        v_pool[: len(case.v_pool)].copy_(case.v_pool)
+        out.fill_(torch.nan)
+        lse.fill_(torch.nan)
+        step.update(**case.metadata)
+        graph.replay()
+        exact, exact_lse = case.reference()
+        assert_close(out[:n], exact, eager.attention(case))
+        assert_lse_close(lse[:n], exact_lse, q.dtype)
+
+
+def test_update_and_append_are_captured_too():
+    """A whole decode step in one graph: update, append and attend, with tensors refilled in place."""
+    setting = Setting(phase="decode", kv_heads=2)
+    spec = setting.spec()
+    kernel = lazyrope.compile(spec)
+    int32 = {"dtype": torch.int32, "device": "cuda"}
+    pages = torch.tensor([3, 1, 0, 2], **int32)
+    length = torch.tensor([0], **int32)
+    one = {
+        "q_indptr": torch.tensor([0, 1], **int32),
+        "q_position": torch.tensor([0], **int32),
+        "segment_indptr": torch.tensor([0, 1], **int32),
+        "base": torch.tensor([0], **int32),
+        "start": torch.tensor([0], **int32),
+        "length": torch.tensor([1], **int32),
+        "first_page": torch.tensor([0], **int32),
+        "pages": pages,
+    }
+    k, v = (torch.zeros((1, 2, 128), dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    q = torch.zeros((1, 8, 128), dtype=torch.bfloat16, device="cuda")
+    k_pool, v_pool = (torch.full((4, 16, 2, 128), torch.nan, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    step = kernel.plan(**one)
+    writes = kernel.plan_append(one["q_indptr"], length, length * 0, length, pages, tokens=1)
+    out = torch.empty_like(q)
+
+    def token():
+        step.update(**one)
+        writes.update(one["q_indptr"], length, torch.zeros_like(length), length, pages)
+        kernel.append(k, v, k_pool, v_pool, writes)
+        kernel(q, k_pool, v_pool, step, out=out, return_lse=False)
+
+    token()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        token()
+    keys, values = [], []
+    for i in range(40):
+        keys.append(torch.randn_like(k))
+        values.append(torch.randn_like(v))
+        k.copy_(keys[-1])
+        v.copy_(values[-1])
+        q.normal_()
+        length.fill_(i)
+        one["length"].fill_(i + 1)
+        one["q_position"].fill_(i)
+        graph.replay()
+    from tests.support.reference import Segment, attention, rotate
+
+    frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
+    turned = rotate(torch.cat(keys), torch.arange(40, device="cuda"), frequencies, 128).to(torch.bfloat16)
+    exact, _ = attention(
+        q,
+        torch.tensor([39], device="cuda"),
+        [Segment(turned, torch.cat(values), 0, 0)],
+        frequencies=frequencies,
+        rotary_dim=128,
+        query_rotated=False,
+        mask="causal",
+        scale=spec.scale,
+    )
+    assert (out.double() - exact).norm() / exact.norm() < 8e-3
+
+
+def test_check_is_refused_in_capture():
+    case = random_case(Setting(phase="decode"), 1, "cuda")
+    kernel = lazyrope.compile(case.spec)
+    step = case.plan(kernel)
+    out = torch.empty_like(case.q)
+    kernel(case.q, case.k_pool, case.v_pool, step, out=out, return_lse=False)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(case.q, case.k_pool, case.v_pool, step, out=out, return_lse=False)
+        with pytest.raises(lazyrope.SpecError, match="captured"):
+            kernel(case.q, case.k_pool, case.v_pool, step, out=out, return_lse=False, check=True)
+        with pytest.raises(lazyrope.SpecError, match="captured"):
+            step.update(**case.metadata, check=True)

@@ -1,0 +1,98 @@
+"""attend against fp64: random steps over a covering array of everything that specialises a kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lazyrope
+from tests.support.cases import Setting, random_case
+from tests.support.checks import check_case
+
+
+def test_random_step(numbered_setting, build, device):
+    seed, setting = numbered_setting
+    case = random_case(setting, seed, device)
+    check_case(case, build(case.spec))
+
+
+def test_the_error_bound_can_fail(build, device):
+    """A result computed for bases that are one token off must be refused."""
+    case = random_case(Setting(phase="chunk"), 3, device)
+    case.metadata["base"] = case.metadata["base"] + 1
+    with pytest.raises(AssertionError, match="off by|error|wrong places"):
+        check_case(case, build(case.spec))
+
+
+def test_rows_beyond_the_step_are_left_alone(build, device):
+    case = random_case(Setting(phase="decode"), 5, device)
+    kernel = build(case.spec)
+    step = case.plan(kernel)
+    extra = torch.cat([case.q, case.q])
+    out = torch.full_like(extra, torch.nan)
+    kernel(extra, case.k_pool, case.v_pool, step, out=out)
+    assert bool(out[: len(case.q)].isfinite().all()) and bool(out[len(case.q) :].isnan().all())
+
+
+def test_outputs_are_of_the_callers_framework(build, device):
+    case = random_case(Setting(phase="decode"), 5, device)
+    kernel = build(case.spec)
+    out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
+    assert isinstance(out, torch.Tensor) and out.dtype == case.q.dtype and out.device == case.q.device
+    assert isinstance(lse, torch.Tensor) and lse.dtype == torch.float32 and lse.shape == case.q.shape[:2]
+    out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), return_lse=False)
+    assert lse is None
+
+
+def test_same_call_twice_gives_the_same_bits(build, device):
+    case = random_case(Setting(phase="mixed"), 8, device)
+    kernel = build(case.spec)
+    step = case.plan(kernel)
+    first, first_lse = kernel(case.q, case.k_pool, case.v_pool, step)
+    second, second_lse = kernel(case.q, case.k_pool, case.v_pool, step)
+    assert torch.equal(first, second) and torch.equal(first_lse, second_lse)
+
+
+def test_a_step_is_refilled_with_other_requests(build, device):
+    setting = Setting(phase="mixed")
+    cases = [random_case(setting, seed, device) for seed in (11, 12, 13)]
+    kernel = build(cases[0].spec)
+    capacity = {"requests": 8, "segments": 64, "query_tokens": 1024}
+    step = cases[0].plan(kernel, capacity=capacity)
+    for case in cases:
+        step.update(**case.metadata, check=True)
+        check_case(case, kernel, step)
+
+
+def test_no_requests_and_no_tokens(build, device):
+    kernel = build(Setting().spec())
+    none = torch.zeros(0, dtype=torch.int32, device=device)
+    zero = torch.zeros(1, dtype=torch.int32, device=device)
+    step = kernel.plan(zero, none, zero, none, none, none, none, none, check=True)
+    q = torch.zeros((0, 8, 128), dtype=torch.bfloat16, device=device)
+    pool = torch.zeros((1, 16, 2, 128), dtype=torch.bfloat16, device=device)
+    out, lse = kernel(q, pool, pool, step)
+    assert out.shape == (0, 8, 128) and lse.shape == (0, 8)
+
+
+@pytest.mark.parametrize("shape", ["interleaved", "padded"])
+def test_pools_are_used_as_they_lie(build, device, shape):
+    """Pools that are views: keys and values interleaved page by page, or rows with padding between."""
+    case = random_case(Setting(phase="chunk", layout="NHD"), 21, device)
+    pages, size, heads, dim = case.k_pool.shape
+    if shape == "interleaved":
+        both = torch.stack([case.k_pool, case.v_pool], dim=1)
+        case.k_pool, case.v_pool = both[:, 0], both[:, 1]
+    else:
+        both = torch.full((2, pages, size + 3, heads, dim + 8), torch.nan, dtype=case.q.dtype, device=device)
+        both[:, :, :size, :, :dim] = torch.stack([case.k_pool, case.v_pool])
+        case.k_pool, case.v_pool = both[0, :, :size, :, :dim], both[1, :, :size, :, :dim]
+    check_case(case, build(case.spec))
+
+
+def test_own_scale(build, device):
+    case = random_case(Setting(phase="chunk"), 22, device)
+    case.spec = lazyrope.AttentionSpec(
+        head_dim=128, num_q_heads=8, num_kv_heads=2, rope=lazyrope.rope.neox(), scale=0.25
+    )
+    check_case(case, build(case.spec))
