@@ -1,0 +1,43 @@
+"""A few steps of every kind, small, for compute-sanitizer: each kernel under each phase, head_dim and form."""
+
+from __future__ import annotations
+
+import torch
+
+import lazyrope
+from tests.support.cases import Setting, random_case
+from tests.support.checks import check_case
+
+SETTINGS = [
+    Setting(head_dim=head_dim, phase=phase, layout=layout, query_form=form, group=group, rope=rope)
+    for head_dim, phase, layout, form, group, rope in (
+        (128, "decode", "NHD", "raw", 4, "neox"),
+        (128, "mixed", "HND", "rotated", 7, "llama3"),
+        (64, "prefill", "NHD", "raw", 3, "llama3"),
+        (64, "chunk", "HND", "rotated", 16, "none"),
+    )
+]
+
+
+def main() -> None:
+    for seed, setting in enumerate(SETTINGS):
+        case = random_case(setting, seed, "cuda")
+        kernel = lazyrope.compile(case.spec)
+        check_case(case, kernel)
+        k, v = (torch.randn((9, 2, setting.head_dim), device="cuda").to(case.q.dtype) for _ in range(2))
+
+        def ints(*values: int) -> torch.Tensor:
+            return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+        writes = kernel.plan_append(
+            ints(0, 9), ints(5), ints(0), ints(3), ints(1, 0), tokens=9, layout=setting.layout
+        )
+        shape = (2, 16, 2, setting.head_dim) if setting.layout == "NHD" else (2, 2, 16, setting.head_dim)
+        pools = [torch.zeros(shape, dtype=case.q.dtype, device="cuda") for _ in range(2)]
+        kernel.append(k, v, *pools, writes)
+        torch.cuda.synchronize()
+        print("ran", setting, flush=True)
+
+
+if __name__ == "__main__":
+    main()
