@@ -37,18 +37,21 @@ class KvRing {
   LAZYROPE_DEVICE KvRing(SharedPtr memory, const KvPool& pool, int32 first_key)
       : memory_(memory), pool_(pool), first_key_(first_key) {}
 
-  LAZYROPE_DEVICE SharedPtr keys() const { return memory_ + read_ * 2 * kTileBytes; }
-  LAZYROPE_DEVICE SharedPtr values() const { return keys() + kTileBytes; }
+  LAZYROPE_DEVICE SharedPtr keys(int32 block) const {
+    const auto stage = static_cast<int32>(static_cast<uint32>(block) % kStages);
+    return memory_ + stage * 2 * kTileBytes;
+  }
+  LAZYROPE_DEVICE SharedPtr values(int32 block) const { return keys(block) + kTileBytes; }
 
-  // Waits until the present block has arrived for the whole team, which has then also done with the
-  // block before.
+  // Waits until the block that was asked for kStages - 1 groups of copies ago has arrived for the whole
+  // team, which has then also done with the block before.
   LAZYROPE_DEVICE void wait() const {
     cp_async_wait_group<kStages - 2>();
     Team::sync();
   }
 
-  // Asks for `block`, kStages - 1 after the present one, into the place of the one before. Slots outside
-  // the segment become zeros: a weight of zero would not hide what they hold (0 x NaN).
+  // Asks for `block`, in the place of block - kStages. Slots outside the segment become zeros: a weight
+  // of zero would not hide what they hold (0 x NaN).
   template <class Table>
   LAZYROPE_DEVICE void issue(const Table& table, int32 block, int32 kv_head) const {
     const BlockInfo info = table.info(block);
@@ -59,8 +62,7 @@ class KvRing {
     const uint32 offset = static_cast<uint32>(kv_head) * pool_.head_stride +
                           static_cast<uint32>(row) * pool_.slot_stride +
                           static_cast<uint32>(chunk) * 16;
-    const int32 write = read_ == 0 ? kStages - 1 : read_ - 1;
-    const SharedPtr tile = memory_ + write * 2 * kTileBytes;
+    const SharedPtr tile = keys(block);
     uint64 run = 0;
 #pragma unroll
     for (int pass = 0; pass < kKeys / kPassRows; ++pass) {
@@ -74,8 +76,6 @@ class KvRing {
     }
   }
 
-  LAZYROPE_DEVICE void advance() { read_ = read_ + 1 == kStages ? 0 : read_ + 1; }
-
  private:
   // Offsets inside a page fit 32 bits (the host checks); a page may lie anywhere.
   LAZYROPE_DEVICE uint64 run_offset(RunPlace place) const {
@@ -86,7 +86,6 @@ class KvRing {
   SharedPtr memory_;
   const KvPool& pool_;
   int32 first_key_;
-  int32 read_ = 1 % kStages;  // 0 at block 0: the rounds from 1 - kStages on fill the ring
 };
 
 }  // namespace lazyrope

@@ -83,13 +83,13 @@ class AttendTile {
     const Table table(memory_ + kTables + key_warp() * Table::kBytes,
                       key_warp() * (Shape::kWarpKeys / kRunSlots), params_.step,
                       item());
-    Ring ring(memory_ + key_warp() * Ring::kBytes, params_.pool, first_key());
+    const Ring ring(memory_ + key_warp() * Ring::kBytes, params_.pool, first_key());
     start();
     bool turned = false;
     int32 base = 0;
     // The rounds before block 0 only fill the ring.
 #pragma unroll 1
-    for (int32 block = 1 - kStages; block < item().extent().num_blocks; ++block, ring.advance()) {
+    for (int32 block = 1 - kStages; block < item().extent().num_blocks; ++block) {
       ring.wait();
       resolve_ahead(table, block);
       if (block + kStages - 1 < item().extent().num_blocks)
@@ -102,7 +102,7 @@ class AttendTile {
       base = block_base;
 #pragma unroll 1
       for (int32 key = 0; key < Shape::kWarpKeys; key += Shape::kStepKeys)
-        attend_keys(table.info(block), ring.keys(), ring.values(), key);
+        attend_keys(table.info(block), ring.keys(block), ring.values(block), key);
     }
     softmax_.finish();
   }
