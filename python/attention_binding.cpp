@@ -7,7 +7,7 @@
 #include "python/dlpack_tensor.h"
 #include "python/steps.h"
 #include "runtime/attention.h"
-#include "runtime/context.h"
+#include "runtime/devices.h"
 
 namespace lazyrope {
 namespace {
@@ -16,13 +16,8 @@ namespace py = pybind11;
 
 using AttentionPtr = std::shared_ptr<const Attention>;
 
-// The architecture asked for, or that of the present GPU.
 const Arch& arch_of(const std::optional<std::string>& name) {
-  if (name) return find_arch(*name);
-  const Devices& devices = Devices::get();
-  const bool has_context = Driver::get().current_context() != nullptr;
-  const DeviceInfo& device = has_context ? devices.current() : devices.info(0);
-  return arch_for_device(device.compute_major, device.compute_minor);
+  return name ? find_arch(*name) : present_arch();
 }
 
 AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,

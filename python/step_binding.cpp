@@ -6,8 +6,6 @@
 #include "python/bindings.h"
 #include "python/dlpack_tensor.h"
 #include "python/steps.h"
-#include "runtime/emulator_device.h"
-#include "runtime/gpu_device.h"
 
 namespace lazyrope {
 namespace {
@@ -51,12 +49,6 @@ StepArguments step_arguments(py::object q_indptr, py::object q_position, py::obj
 }
 
 }  // namespace
-
-std::shared_ptr<const Device> device_of(const char* name, const TensorView& tensor) {
-  if (tensor.device_type == DeviceType::kGpu) return gpu_device(tensor.device);
-  if (tensor.device_type == DeviceType::kCpu) return emulator_device();
-  throw SpecError(fmt::format("{} is {}; it must be on a GPU", name, describe(tensor)));
-}
 
 Stream stream_of(const std::optional<std::uintptr_t>& given, const DlpackTensor& tensor) {
   return given ? reinterpret_cast<Stream>(*given) : tensor.current_stream();

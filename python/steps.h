@@ -51,9 +51,7 @@ StepCapacity capacity_of(const pybind11::object& capacity, const StepArguments& 
 
 PoolFormat format_of(int page_size, const std::string& layout);
 
-// The device that a tensor lies on: a GPU, or for tensors of the host the emulator.
-std::shared_ptr<const Device> device_of(const char* name, const TensorView& tensor);
-
+// The stream given as a number, or else the one on which the tensor's framework works now.
 Stream stream_of(const std::optional<std::uintptr_t>& given, const class DlpackTensor& tensor);
 
 }  // namespace lazyrope

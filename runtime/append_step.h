@@ -9,16 +9,6 @@
 
 namespace lazyrope {
 
-// Where new keys and values go, all int32 on the device and contiguous. Request r appends rows
-// indptr[r] .. indptr[r + 1] - 1 of k and v.
-struct AppendTensors {
-  TensorView indptr;      // [requests + 1]
-  TensorView first;       // [requests]: index in its document of the first row; what keys are turned by
-  TensorView first_page;  // [requests]: index into pages
-  TensorView lead;        // [requests]: slot of the first row, counted from slot 0 of that page; any
-  TensorView pages;       // [any]: page lists
-};
-
 // The slots of all tokens that one pass of a model appends, the same for every layer. As a Step: a fixed
 // capacity, filled anew on a stream, used by captured graphs.
 class AppendStep {

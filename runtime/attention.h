@@ -18,12 +18,6 @@ struct CompileOptions {
   EngineOptions engine;
 };
 
-// The paged pool of keys and values: two tensors of one shape and one set of strides.
-struct PoolTensors {
-  TensorView keys;
-  TensorView values;
-};
-
 // The compiled kernels of one attention, and the calls that launch them. Immutable; calls may come from
 // several threads.
 class Attention {

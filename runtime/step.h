@@ -5,46 +5,16 @@
 
 #include "runtime/device.h"
 #include "runtime/kernel.h"
-#include "runtime/tensor.h"
+#include "runtime/step_types.h"
 #include "templates/abi/plan.h"
 
 namespace lazyrope {
-
-// The most that a step can hold.
-struct StepCapacity {
-  int requests = 0;
-  int segments = 0;
-  int query_tokens = 0;
-  int tokens_per_request = 0;  // 0: query_tokens
-};
-
-// A step's metadata, all int32 on the device and contiguous. One row per request r in the indptr's:
-// its query tokens are q_indptr[r] .. q_indptr[r + 1] - 1, its segments likewise.
-struct StepTensors {
-  TensorView q_indptr;        // [requests + 1]
-  TensorView q_position;      // [query tokens]: logical positions
-  TensorView segment_indptr;  // [requests + 1]
-  TensorView base;            // [segments]: logical position of token 0 of the document
-  TensorView start;           // [segments]: first token that the segment shows
-  TensorView length;          // [segments]: tokens
-  TensorView first_page;      // [segments]: index into pages
-  TensorView pages;           // [any]: page lists; referred to by the step, not copied
-  std::optional<TensorView> lead;  // [segments]: slot of the first token; all 0 where not given
-};
 
 // How many tile rows and KV heads a step is planned for.
 struct StepShape {
   int group_size;
   int num_kv_heads;
   int head_dim;
-};
-
-// Where the KV pool's pages are cut.
-enum class KvLayout { kNhd, kHnd };  // [pages, slots, heads, dim] or [pages, heads, slots, dim]
-
-struct PoolFormat {
-  int page_size = 16;  // slots, a multiple of 16
-  KvLayout layout = KvLayout::kNhd;
 };
 
 // SpecError where the page size is illegal.

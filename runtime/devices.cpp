@@ -1,0 +1,31 @@
+#include "runtime/devices.h"
+
+#include <fmt/format.h>
+
+#include "codegen/error.h"
+#include "runtime/context.h"
+#include "runtime/emulator_device.h"
+#include "runtime/gpu_device.h"
+
+namespace lazyrope {
+
+std::shared_ptr<const Device> device_of(std::string_view name, const TensorView& tensor) {
+  switch (tensor.device_type) {
+    case DeviceType::kGpu:
+      return gpu_device(tensor.device);
+    case DeviceType::kCpu:
+      return emulator_device();
+    case DeviceType::kOther:
+      break;
+  }
+  throw SpecError(fmt::format("{} is {}; it must be on a GPU", name, describe(tensor)));
+}
+
+const Arch& present_arch() {
+  const Devices& devices = Devices::get();
+  const bool has_context = Driver::get().current_context() != nullptr;
+  const DeviceInfo& device = has_context ? devices.current() : devices.info(0);
+  return arch_for_device(device.compute_major, device.compute_minor);
+}
+
+}  // namespace lazyrope
