@@ -61,6 +61,7 @@ void bind_kernels(py::module_& module) {
       .def_property_readonly("threads", [](const Kernel& k) { return k.binary().threads; })
       .def_property_readonly("compiler", [](const Kernel& k) { return k.binary().compiler; })
       .def_property_readonly("compile_ms", [](const Kernel& k) { return k.binary().compile_ms; })
+      .def_property_readonly("ready_ms", &Kernel::ready_ms)
       .def_property_readonly("from_cache", &Kernel::from_cache)
       .def("__repr__", [](const Kernel& k) {
         const Binary& b = k.binary();

@@ -23,5 +23,6 @@ PYBIND11_MODULE(_core, module) {
     return names;
   });
   module.def("set_nvrtc_directories", &lazyrope::set_nvrtc_directories, py::arg("directories"));
+  module.def("forget", [] { lazyrope::Engine::get().forget(); });
   module.def("doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); });
 }

@@ -175,11 +175,14 @@ Engine::KernelPtr Engine::kernel(const RenderedKernel& rendered, const Arch& arc
 
 Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const Arch& arch,
                                           const Key& key) {
+  const auto begin = std::chrono::steady_clock::now();
   dump(rendered, arch, key);
   std::optional<Binary> binary = load(key);
   const bool from_cache = binary.has_value();
   if (!from_cache) binary = compile_and_store(rendered, arch, key);
-  return std::make_shared<Kernel>(rendered, arch, std::move(*binary), from_cache, compiler(arch));
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  return std::make_shared<Kernel>(rendered, arch, std::move(*binary),
+                                  Kernel::Origin{from_cache, took.count()}, compiler(arch));
 }
 
 std::optional<Binary> Engine::load(const Key& key) {

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <map>
+#include <atomic>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,12 +15,18 @@ namespace lazyrope {
 // One compiled kernel: its source, its binary, and, once asked for, its code on each device.
 class Kernel {
  public:
-  Kernel(RenderedKernel rendered, const Arch& arch, Binary binary, bool from_cache,
+  // Where the binary came from, and how long it took to have it.
+  struct Origin {
+    bool from_cache;
+    double ready_ms;
+  };
+
+  Kernel(RenderedKernel rendered, const Arch& arch, Binary binary, Origin origin,
          std::shared_ptr<Compiler> compiler)
       : rendered_(std::move(rendered)),
         arch_(arch),
         binary_(std::move(binary)),
-        from_cache_(from_cache),
+        origin_(origin),
         compiler_(std::move(compiler)) {}
 
   std::string_view name() const { return to_string(rendered_.kind); }
@@ -28,22 +35,35 @@ class Kernel {
   const Arch& arch() const { return arch_; }
   const Binary& binary() const { return binary_; }
   // Whether the binary came from the disk cache.
-  bool from_cache() const { return from_cache_; }
+  bool from_cache() const { return origin_.from_cache; }
+  // Milliseconds from the request to the binary: a look into the cache, or that and a compilation.
+  double ready_ms() const { return origin_.ready_ms; }
 
   // Compiles the source once more, to PTX (for the emulator: assembly). CompileError.
   std::string intermediate() const { return compiler_->intermediate(rendered_, arch_); }
 
-  // The kernel on a device, loaded by the first call. DriverError.
-  const LoadedKernel& on(const Device& device) const;
+  // The kernel on a device, loaded by the first call; later ones take no lock. DriverError.
+  const LoadedKernel& on(const Device& device) const {
+    const Loaded* latest = latest_.load(std::memory_order_acquire);
+    return latest != nullptr && latest->device == &device ? *latest->kernel : load_on(device);
+  }
 
  private:
+  struct Loaded {
+    const Device* device;
+    std::unique_ptr<LoadedKernel> kernel;
+  };
+
+  const LoadedKernel& load_on(const Device& device) const;
+
   RenderedKernel rendered_;
   const Arch& arch_;
   Binary binary_;
-  bool from_cache_;
+  Origin origin_;
   std::shared_ptr<Compiler> compiler_;
   mutable std::mutex mutex_;
-  mutable std::map<const Device*, std::unique_ptr<LoadedKernel>> loaded_;
+  mutable std::list<Loaded> loaded_;  // one a device, never removed
+  mutable std::atomic<const Loaded*> latest_ = nullptr;
 };
 
 }  // namespace lazyrope

@@ -26,6 +26,7 @@ from ._core import (
     candidates,
     compile,
     doctor,
+    forget,
 )
 from .errors import CacheError, CompileError, DriverError, SpecError
 from .hf import spec_from_hf
@@ -48,6 +49,7 @@ __all__ = [
     "candidates",
     "compile",
     "doctor",
+    "forget",
     "rope",
 ]
 

@@ -1,0 +1,189 @@
+"""``make demo``: from the published configs of three models to compiled kernels, and, where there is a GPU, to
+answers from documents that move."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+MODELS = {"Llama-3.1-8B": "llama-3.1-8b.json", "Qwen3-8B": "qwen3-8b.json", "SmolLM2-135M": "smollm2-135m.json"}
+ARCHS = ["sm_80", "sm_90a"]
+
+# A cache of the demo's own, so that the times of compiling are shown whatever was compiled before.
+CACHE = tempfile.TemporaryDirectory(prefix="lazyrope-demo-")
+os.environ["LAZYROPE_CACHE_DIR"] = CACHE.name
+
+import lazyrope  # noqa: E402  (reads the environment)
+
+
+def progress(done: int, total: int, what: str) -> None:
+    if sys.stderr.isatty():
+        width = 30
+        bar = "#" * (width * done // total)
+        end = "\n" if done == total else ""
+        print(f"\r[{bar:<{width}}] {done}/{total} {what:<28}", end=end, file=sys.stderr, flush=True)
+
+
+def specs() -> dict[str, lazyrope.AttentionSpec]:
+    folder = Path(__file__).parent / "models"
+    return {name: lazyrope.AttentionSpec.from_hf(folder / file) for name, file in MODELS.items()}
+
+
+def compile_all(specs: dict[str, lazyrope.AttentionSpec]) -> dict[tuple[str, str], lazyrope.Attention]:
+    jobs = [(model, arch) for model in specs for arch in ARCHS]
+    compiled = {}
+    for i, (model, arch) in enumerate(jobs):
+        progress(i, len(jobs), f"{model} for {arch}")
+        compiled[model, arch] = lazyrope.compile(specs[model], arch=arch)
+    progress(len(jobs), len(jobs), "compiled")
+    return compiled
+
+
+def print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(w) if i < 3 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))))
+
+
+def show_kernels() -> None:
+    wanted = specs()
+    begin = time.perf_counter()
+    cold = compile_all(wanted)
+    seconds = time.perf_counter() - begin
+    lazyrope.forget()  # what was compiled is now on disk only
+    cached = {key: lazyrope.compile(wanted[key[0]], arch=key[1]) for key in cold}
+    head = ("model", "kernel", "arch", "registers", "spill B", "shared B", "cubin B", "ms cold", "ms cached")
+    rows = [head]
+    shown: set[tuple[str, str]] = set()
+    for (model, arch), attention in cold.items():
+        for name, kernel in attention.kernels.items():
+            again = cached[model, arch].kernels[name]
+            # Attentions that differ in nothing that a kernel depends on share it.
+            first = "shared" if (arch, kernel.source) in shown else f"{kernel.ready_ms:.0f}"
+            shown.add((arch, kernel.source))
+            rows.append(
+                (model, name, arch, str(kernel.registers), str(kernel.spill_bytes), str(kernel.shared_bytes))
+                + (str(len(kernel.cubin)), first, f"{again.ready_ms:.2f}")
+            )
+    print_table(rows)
+    print(f"\n{len(cold)} attentions compiled in {seconds:.1f} s on {os.cpu_count()} cores, without a CUDA toolkit.")
+
+
+class Shelf:
+    """Four documents of a Llama-3.1-8B layer in one paged pool, each stored once, keys rotated by their own index."""
+
+    LENGTHS = (1024, 700, 2048, 333)
+    PAGE = 16
+
+    def __init__(self, torch, spec: lazyrope.AttentionSpec) -> None:
+        self.torch, self.spec = torch, spec
+        self.kernel = lazyrope.compile(spec)
+        heads, dim = spec.num_kv_heads, spec.head_dim
+        counts = [-(-n // self.PAGE) for n in self.LENGTHS]
+        self.first_page = [sum(counts[:i]) for i in range(len(counts))]
+        self.pages = torch.randperm(sum(counts), device="cuda").int()
+        shape = (sum(counts), self.PAGE, heads, dim)
+        self.k_pool, self.v_pool = (torch.full(shape, torch.nan, dtype=torch.bfloat16, device="cuda") for _ in "kv")
+        total = sum(self.LENGTHS)
+        self.k, self.v = (torch.randn((total, heads, dim), dtype=torch.bfloat16, device="cuda") for _ in "kv")
+        zeros = self.ints([0] * len(counts))
+        writes = self.kernel.plan_append(
+            self.ints([sum(self.LENGTHS[:i]) for i in range(5)]), zeros, self.ints(self.first_page), zeros, self.pages,
+            tokens=total,
+        )  # fmt: skip
+        self.kernel.append(self.k, self.v, self.k_pool, self.v_pool, writes)
+
+    def ints(self, values: list[int]):
+        return self.torch.tensor(values, dtype=self.torch.int32, device="cuda")
+
+    def plan(self, order: tuple[int, ...], tokens: int) -> lazyrope.Step:
+        lengths = [self.LENGTHS[i] for i in order]
+        bases = [sum(lengths[:i]) for i in range(len(order))]
+        end = sum(lengths)
+        return self.kernel.plan(
+            self.ints([0, tokens]),
+            self.ints(list(range(end, end + tokens))),
+            self.ints([0, len(order)]),
+            self.ints(bases),
+            self.ints([0] * len(order)),
+            self.ints(lengths),
+            self.ints([self.first_page[i] for i in order]),
+            self.pages,
+        )
+
+    def contiguous(self, order: tuple[int, ...]):
+        """Raw keys and values of the documents in that order."""
+        at = [sum(self.LENGTHS[:i]) for i in range(5)]
+        parts = [slice(at[i], at[i + 1]) for i in order]
+        return self.torch.cat([self.k[p] for p in parts]), self.torch.cat([self.v[p] for p in parts])
+
+    def rotate(self, x, positions):
+        """fp64, NeoX pairing."""
+        torch = self.torch
+        angle = positions.double()[:, None] * torch.tensor(self.spec.frequencies, device="cuda", dtype=torch.float64)
+        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+        a, b = x.double().chunk(2, dim=-1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+    def exact(self, q, order: tuple[int, ...]):
+        """fp64 attention over keys rotated from scratch for that order; also what SDPA needs, in bf16."""
+        torch = self.torch
+        k, v = self.contiguous(order)
+        n, tokens = len(k), len(q)
+        rotated_k = self.rotate(k, torch.arange(n, device="cuda"))
+        rotated_q = self.rotate(q, torch.arange(n, n + tokens, device="cuda"))
+        group = self.spec.group_size
+        score = torch.einsum("thd,khd->thk", rotated_q, rotated_k.repeat_interleave(group, 1)) * self.spec.scale
+        out = torch.einsum("thk,khd->thd", score.softmax(-1), v.double().repeat_interleave(group, 1))
+        return out, [x.bfloat16().transpose(0, 1)[None].contiguous() for x in (rotated_q, rotated_k, v)]
+
+
+def milliseconds(torch, call) -> float:
+    """Median of event times, L2 flushed before each call."""
+    from lazyrope.bench import Timer
+
+    return Timer(rounds=20).medians({"call": call})["call"] / 1e3
+
+
+def show_answers(torch) -> None:
+    torch.manual_seed(0)
+    shelf = Shelf(torch, specs()["Llama-3.1-8B"])
+    print(f"\nFour documents of {shelf.LENGTHS} tokens stored once on {torch.cuda.get_device_name()}, then read in two")
+    print("orders from the same pages; SDPA reads keys that were rotated and copied for the order beforehand.\n")
+    rows = [("order", "queries", "", "error vs fp64", "lazyrope us", "SDPA us")]
+    for order in ((0, 1, 2, 3), (2, 0, 3, 1)):
+        for tokens in (1, 64):
+            q = torch.randn((tokens, shelf.spec.num_q_heads, shelf.spec.head_dim), dtype=torch.bfloat16, device="cuda")
+            step = shelf.plan(order, tokens)
+            out, _ = shelf.kernel(q, shelf.k_pool, shelf.v_pool, step)
+            exact, (sq, sk, sv) = shelf.exact(q, order)
+            error = ((out.double() - exact).norm() / exact.norm()).item()
+            ours = milliseconds(torch, lambda: shelf.kernel(q, shelf.k_pool, shelf.v_pool, step, out=out))  # noqa: B023
+            sdpa = torch.nn.functional.scaled_dot_product_attention
+            theirs = milliseconds(torch, lambda: sdpa(sq, sk, sv, enable_gqa=True))  # noqa: B023
+            rows.append((str(order), str(tokens), "", f"{error:.1e}", f"{ours * 1e3:.1f}", f"{theirs * 1e3:.1f}"))
+    print_table(rows)
+
+
+def has_gpu() -> bool:
+    return "GPU 0" in lazyrope.doctor()
+
+
+def main() -> None:
+    show_kernels()
+    if not has_gpu():
+        print("No GPU here: the kernels were compiled for others. On a machine with one the demo also runs them.")
+        return
+    try:
+        import torch
+    except ImportError:
+        print("There is a GPU, but no PyTorch to make tensors with: pip install torch, and run this again.")
+        return
+    show_answers(torch)
+
+
+if __name__ == "__main__":
+    main()
