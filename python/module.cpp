@@ -3,6 +3,7 @@
 
 #include "python/bindings.h"
 #include "python/errors.h"
+#include "runtime/config.h"
 #include "runtime/doctor.h"
 #include "runtime/engine.h"
 #include "runtime/version.h"
@@ -23,6 +24,19 @@ PYBIND11_MODULE(_core, module) {
     return names;
   });
   module.def("set_nvrtc_directories", &lazyrope::set_nvrtc_directories, py::arg("directories"));
+  module.def("environment_variables", [] {
+    py::list rows;
+    for (const lazyrope::ConfigVariable& variable : lazyrope::config_variables()) {
+      py::dict row;
+      row["name"] = variable.name;
+      row["meaning"] = variable.meaning;
+      row["allowed"] = variable.allowed;
+      row["default"] = variable.default_value;
+      row["value"] = variable.value;
+      rows.append(row);
+    }
+    return rows;
+  });
   module.def("forget", [] { lazyrope::Engine::get().forget(); });
   module.def("doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); });
 }

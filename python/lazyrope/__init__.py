@@ -26,6 +26,7 @@ from ._core import (
     candidates,
     compile,
     doctor,
+    environment_variables,
     forget,
 )
 from .errors import CacheError, CompileError, DriverError, SpecError
@@ -49,6 +50,7 @@ __all__ = [
     "candidates",
     "compile",
     "doctor",
+    "environment_variables",
     "forget",
     "rope",
 ]

@@ -1,0 +1,95 @@
+"""Writes the README's tables: environment variables from the code, figures from tests/gpu/results/bench.json.
+
+python tools/readme_tables.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import lazyrope
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+RESULTS = ROOT / "tests" / "gpu" / "results" / "bench.json"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def environment() -> str:
+    rows = [
+        [f"`{v['name']}`", v["meaning"], v["allowed"], v["default"]] for v in lazyrope.environment_variables()
+    ]
+    return table(["environment variable", "", "allowed", "default"], rows)
+
+
+def shape_text(row: dict[str, Any]) -> str:
+    if row["kernel"] == "decode":
+        return f"{row['batch']} x {row['context'] // 1024}k"
+    if row["kernel"] == "append":
+        return f"{row['batch']} x {row['query_tokens']} tokens"
+    return f"{row['query_tokens']} x {row['context'] // 1024}k"
+
+
+def rate_text(row: dict[str, Any]) -> str:
+    return f"{row['tbps']:.2f} TB/s" if "tbps" in row else f"{row['tflops']:.0f} TFLOP/s"
+
+
+def results() -> str:
+    data = json.loads(RESULTS.read_text())
+    about = (
+        f"{data['gpu']}, driver {data['driver']}, {data['date']}, commit {data['commit']}, `{data['command']}`; "
+        f"torch {data['versions']['torch']}, 8192^3 bf16 GEMM {data['gemm_tflops']:.0f} TFLOP/s, an empty launch "
+        f"{data['floor_us']:.1f} us."
+    )
+    rows = []
+    for row in data["rows"]:
+        peers = row["peers"]
+        rows.append(
+            [
+                row["kernel"],
+                shape_text(row),
+                f"{row['us']:.1f}",
+                rate_text(row),
+                f"{row['stream_us']:.1f}" if "stream_us" in row else "",
+                ", ".join(f"{name} {us:.1f} ({us / row['us']:.2f}x)" for name, us in peers.items()),
+            ]
+        )
+    head = ["kernel", "batch or queries x context", "us", "rate", "stream us", "peers, us (over ours)"]
+    text = (
+        "Always lazy: Llama 3 RoPE on raw queries, 1024-token documents in shuffled 16-token pages, 32 query and 8 KV "
+        "heads, head_dim 128, bfloat16, queries after all documents; medians of CUDA events, L2 flushed, all in one "
+        "process. The peers are PyTorch's and read contiguous keys that were rotated beforehand. `stream` is a plain sum "
+        "over the bytes that a row reads."
+    )
+    return f"{text}\n\n{table(head, rows)}\n\n{about}"
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", flags=re.DOTALL)
+    return pattern.sub(lambda m: f"{m[1]}{content}\n{m[2]}", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail if the README is not current; change nothing")
+    check = parser.parse_args().check
+    before = README.read_text()
+    after = replaced(before, "environment", environment())
+    if RESULTS.exists():
+        after = replaced(after, "results", results())
+    if check and after != before:
+        sys.exit("README.md is not current: run python tools/readme_tables.py")
+    README.write_text(after)
+
+
+if __name__ == "__main__":
+    main()
