@@ -98,6 +98,13 @@ std::string module_of(py::handle object) {
   return py::cast<std::string>(py::type::of(object).attr("__module__"));
 }
 
+// The array API's namespace, or the package that the type comes from (CuPy 14 has no such method).
+py::object array_namespace(py::handle object) {
+  if (py::hasattr(object, "__array_namespace__")) return object.attr("__array_namespace__")();
+  const std::string module = module_of(object);
+  return py::module_::import(module.substr(0, module.find('.')).c_str());
+}
+
 struct AllocationError {
   std::string text;
 };
@@ -156,7 +163,7 @@ Stream DlpackTensor::current_stream() const {
 
 py::object DlpackTensor::empty_like(ElementType type, std::initializer_list<std::int64_t> shape) const {
   if (api_ == nullptr) {
-    const py::object space = object_.attr("__array_namespace__")();
+    const py::object space = array_namespace(object_);
     const py::object dtype =
         type == view_.type ? py::object(object_.attr("dtype")) : py::object(space.attr("float32"));
     return space.attr("empty")(py::tuple(py::cast(std::vector<std::int64_t>(shape))),

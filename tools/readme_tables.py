@@ -50,6 +50,12 @@ def results() -> str:
         f"torch {data['versions']['torch']}, 8192^3 bf16 GEMM {data['gemm_tflops']:.0f} TFLOP/s, an empty launch "
         f"{data['floor_us']:.1f} us."
     )
+    host = data["host"]
+    costs = (
+        f"On the host: `compile()` {host['cold_compile_ms']:.0f} ms with an empty cache on two cores, "
+        f"{host['disk_hit_ms']:.1f} ms from the disk; a call from Python {host['call_us']:.1f} us, "
+        f"{host['call_allocating_us']:.1f} us if it allocates its results."
+    )
     rows = []
     for row in data["rows"]:
         peers = row["peers"]
@@ -70,7 +76,7 @@ def results() -> str:
         "process. The peers are PyTorch's and read contiguous keys that were rotated beforehand. `stream` is a plain sum "
         "over the bytes that a row reads."
     )
-    return f"{text}\n\n{table(head, rows)}\n\n{about}"
+    return f"{text}\n\n{table(head, rows)}\n\n{costs}\n\n{about}"
 
 
 def replaced(text: str, name: str, content: str) -> str:

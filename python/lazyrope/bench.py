@@ -15,9 +15,12 @@ import argparse
 import datetime
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,11 +286,60 @@ def row_text(row: dict[str, Any]) -> str:
     )
 
 
+# Run in a process of its own on two cores: everything that a first compilation needs is done for the first time.
+COMPILE = """
+import os, sys, time
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+import lazyrope
+spec = lazyrope.AttentionSpec(head_dim=128, num_q_heads=32, num_kv_heads=8, rope=lazyrope.rope.llama3())
+begin = time.perf_counter()
+kernel = lazyrope.compile(spec, arch="sm_90a")
+print(1e3 * (time.perf_counter() - begin))
+"""
+
+
+def compile_costs(runs: int = 5) -> dict[str, float]:
+    """Milliseconds of compile() in a fresh process on two cores, with an empty cache and with a full one."""
+
+    def once(cache: str) -> float:
+        environment = {**os.environ, "LAZYROPE_CACHE_DIR": cache}
+        result = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, check=True)
+        return float(result.stdout)
+
+    cold, hit = [], []
+    for _ in range(runs):
+        with tempfile.TemporaryDirectory() as cache:
+            cold.append(once(cache))
+            hit.append(once(cache))
+    return {"cold_compile_ms": statistics.median(cold), "disk_hit_ms": statistics.median(hit)}
+
+
+def call_costs() -> dict[str, float]:
+    """Microseconds that a call takes the host, its results given or allocated; batches too short to fill a queue."""
+    torch = _torch()
+    lazy = LazyStep(Shape("decode", 1, 1, 64, 64))
+
+    def host_us(call: Call) -> float:
+        batches = []
+        for _ in range(50):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(100):
+                call()
+            batches.append((time.perf_counter() - begin) * 1e4)
+        return statistics.median(batches)
+
+    return {
+        "call_us": host_us(lazy.attend),
+        "call_allocating_us": host_us(lambda: lazy.kernel(lazy.q, lazy.k_pool, lazy.v_pool, lazy.step)),
+        "update_us": host_us(lazy.update),
+    }
+
+
 def environment(timer: Timer, arguments: list[str]) -> dict[str, Any]:
     torch = _torch()
     a, b = (torch.randn((8192, 8192), dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    nothing = torch.empty(1, device="cuda")
-    times = timer.medians({"gemm": lambda: a @ b, "floor": nothing.zero_})
+    times = timer.medians({"gemm": lambda: a @ b, "floor": lambda: torch.cuda._sleep(1)})
     return {
         "gpu": torch.cuda.get_device_name(),
         "driver": _command(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
@@ -297,6 +349,7 @@ def environment(timer: Timer, arguments: list[str]) -> dict[str, Any]:
         "versions": {"lazyrope": lazyrope.__version__, "torch": torch.__version__},
         "floor_us": times["floor"],
         "gemm_tflops": 2 * 8192**3 / times["gemm"] / 1e6,
+        "host": compile_costs() | call_costs(),
     }
 
 
@@ -327,6 +380,7 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     timer = Timer(options.rounds)
     result = environment(timer, arguments)
+    print(json.dumps(result), flush=True)
     result["rows"] = measure(shapes, timer)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")

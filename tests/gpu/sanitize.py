@@ -1,12 +1,17 @@
-"""A few steps of every kind, small, for compute-sanitizer: each kernel under each phase, head_dim and form."""
+"""A few steps of every kind, small, for compute-sanitizer: each kernel under each phase, head_dim and form.
+
+Results are compared on the CPU: the sanitizer's race check fails inside some of cuBLAS's kernels, which eager
+attention on the GPU would launch.
+"""
 
 from __future__ import annotations
 
 import torch
 
 import lazyrope
+from tests.support import eager
 from tests.support.cases import Setting, random_case
-from tests.support.checks import check_case
+from tests.support.tolerance import assert_close
 
 SETTINGS = [
     Setting(head_dim=head_dim, phase=phase, layout=layout, query_form=form, group=group, rope=rope)
@@ -23,7 +28,9 @@ def main() -> None:
     for seed, setting in enumerate(SETTINGS):
         case = random_case(setting, seed, "cuda")
         kernel = lazyrope.compile(case.spec)
-        check_case(case, kernel)
+        out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
+        on_host = random_case(setting, seed, "cpu")
+        assert_close(out.cpu(), on_host.reference()[0], eager.attention(on_host))
         k, v = (torch.randn((9, 2, setting.head_dim), device="cuda").to(case.q.dtype) for _ in range(2))
 
         def ints(*values: int) -> torch.Tensor:
