@@ -1,6 +1,7 @@
 #include "python/dlpack_tensor.h"
 
 #include <fmt/format.h>
+#include <pybind11/stl.h>
 
 #include <string>
 #include <unordered_map>
