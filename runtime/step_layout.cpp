@@ -38,12 +38,12 @@ std::size_t size(int count) { return static_cast<std::size_t>(count); }
 void place_work(Block& block, const StepShape& shape, std::size_t max_items, int partial_rows,
                 WorkView& work) {
   const std::size_t ctas = size(work.num_ctas);
-  const std::size_t rows = 2 * ctas * size(partial_rows);
+  constexpr int kRecordPadding = 8;  // floats, as in templates/ops/merge.cuh
+  const std::size_t record_bytes = size(shape.head_dim + kRecordPadding) * sizeof(float);
   work.partial_row_count = partial_rows;
   block.place(work.item_begin, ctas + 1);
   block.place(work.items, max_items);
-  block.place(work.partial_rows, rows * size(shape.head_dim));
-  block.place(work.partial_stats, rows * 2);
+  block.place(work.partials, 2 * ctas * size(partial_rows) * record_bytes);
   block.place(work.counters, ctas);
 }
 
@@ -56,7 +56,7 @@ void place_scratch(Block& block, const StepCapacity& capacity, std::size_t max_t
   block.place(scratch.tile_blocks, max_tiles);
   block.place(scratch.cost_begin, max_tiles + 1);
   const std::size_t boundaries = size(num_ctas) + 1;
-  block.place(scratch.boundary_unit, boundaries);
+  block.place(scratch.boundary_place, boundaries);
   block.place(scratch.boundary_block, boundaries);
   block.place(scratch.boundary_rank, boundaries);
   block.place(scratch.boundary_segment, boundaries);

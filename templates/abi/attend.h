@@ -42,6 +42,6 @@ struct AttendParams {
   float scale_log2;  // softmax scale times log2(e)
   uint32 unused;
 };
-static_assert(sizeof(AttendParams) == 24 + 32 + 24 + 24 + 24 + 48 + 8);
+static_assert(sizeof(AttendParams) == 24 + 32 + 24 + 24 + 24 + 40 + 8);
 
 }  // namespace lazyrope

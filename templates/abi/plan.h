@@ -31,7 +31,8 @@ struct PlanScratch {
   int32* tile_last_position;
   int32* tile_blocks;
   int64* cost_begin;      // [max_tiles + 1]: cost of all tiles before, for one KV head
-  int32* boundary_unit;   // [num_ctas + 1]: where each CTA's work begins: tile * kv_heads + head,
+  int32* boundary_place;  // [num_ctas + 1]: where each CTA's work begins: 2 * unit at the start of
+                          // unit (tile * kv_heads + head), 2 * unit + 1 inside it,
   int32* boundary_block;  //                 block of that unit,
   int32* boundary_rank;   //                 count of distinct boundaries before it,
   int32* boundary_segment;        //         segment in which the block lies,
@@ -52,7 +53,7 @@ struct PlanPhase {
   int32 min_split_blocks;  // no part of a tile is shorter
   int32 unused;
 };
-static_assert(sizeof(PlanPhase) == 48 + 96 + 24);
+static_assert(sizeof(PlanPhase) == 40 + 96 + 24);
 
 inline constexpr int kPlanPhases = 2;
 
@@ -63,6 +64,6 @@ struct PlanParams {
   int32 num_kv_heads;
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 168 + 8);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 160 + 8);
 
 }  // namespace lazyrope

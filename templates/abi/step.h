@@ -77,12 +77,11 @@ static_assert(sizeof(StepView) == 24);
 struct WorkView {
   int32* item_begin;     // [num_ctas + 1]: items of each CTA
   Item* items;           // [max_items]
-  float* partial_rows;   // [2 * num_ctas][partial_row_count][head_dim], not yet divided by the sum
-  float* partial_stats;  // [2 * num_ctas][partial_row_count][2]: maximum (log2 units), sum
+  uint8* partials;       // [2 * num_ctas][partial_row_count] records: templates/ops/merge.cuh
   uint32* counters;      // [num_ctas], zero between launches
   int32 num_ctas;
   int32 partial_row_count;  // rows that a partial result has room for
 };
-static_assert(sizeof(WorkView) == 48);
+static_assert(sizeof(WorkView) == 40);
 
 }  // namespace lazyrope

@@ -95,17 +95,19 @@ class Planner {
 
   // scratch.tile_begin; returns the number of tiles, never more than the step has room for.
   LAZYROPE_DEVICE int32 count_tiles() const {
-    const CtaScan<int32> scan(memory_);
-    int32 passed = 0;
+    int64 passed = 0;
 #pragma unroll 1
     for (int32 first = 0; first < in_.num_requests; first += block_threads()) {
       const int32 request = first + thread_index();
       const bool exists = request < in_.num_requests;
-      const Prefix<int32> tiles = scan(exists ? ceil_div(rows_of(request), phase_.tile_rows) : 0);
-      if (exists) st_global(scratch_.tile_begin + request, passed + tiles.before);
+      const Prefix tiles =
+          cta_scan(memory_, exists ? ceil_div(rows_of(request), phase_.tile_rows) : 0);
+      if (exists)
+        st_global(scratch_.tile_begin + request, static_cast<int32>(passed + tiles.before));
       passed += tiles.total;
     }
-    const int32 num_tiles = smaller(passed, scratch_.max_tiles);
+    const auto num_tiles =
+        static_cast<int32>(smaller(passed, static_cast<int64>(scratch_.max_tiles)));
     if (thread_index() == 0) st_global(scratch_.tile_begin + in_.num_requests, num_tiles);
     return num_tiles;
   }
@@ -120,9 +122,7 @@ class Planner {
   LAZYROPE_DEVICE void measure_tiles(int32 num_tiles) const {
 #pragma unroll 1
     for (int32 tile = warp_index(); tile < num_tiles; tile += block_threads() / kWarpThreads) {
-      const int32 request = upper_bound(in_.num_requests, tile, [&](int32 i) {
-                              return ld_global(scratch_.tile_begin + i);
-                            }) - 1;
+      const int32 request = upper_bound(scratch_.tile_begin, in_.num_requests, tile) - 1;
       const RowRange rows = rows_of_tile(request, tile);
       const PositionRange positions = positions_of(rows);
       int32 blocks = 0;
@@ -172,13 +172,12 @@ class Planner {
 
   // Costs become sums of the costs before; returns the sum of all, for one KV head.
   LAZYROPE_DEVICE int64 sum_costs(int32 num_tiles) const {
-    const CtaScan<int64> scan(memory_);
     int64 passed = 0;
 #pragma unroll 1
     for (int32 first = 0; first < num_tiles; first += block_threads()) {
       const int32 tile = first + thread_index();
       const bool exists = tile < num_tiles;
-      const Prefix<int64> cost = scan(exists ? ld_global(scratch_.cost_begin + tile) : 0);
+      const Prefix cost = cta_scan(memory_, exists ? ld_global(scratch_.cost_begin + tile) : 0);
       if (exists) st_global(scratch_.cost_begin + tile, passed + cost.before);
       passed += cost.total;
     }
@@ -198,17 +197,17 @@ class Planner {
       if (cta < shares) place = place_at(num_tiles, line * cta / shares);
       find_segment(cta, place);
       if (lane_index() != 0) continue;
-      st_global(scratch_.boundary_unit + cta, place.unit);
+      st_global(scratch_.boundary_place + cta, 2 * place.unit + (place.block > 0 ? 1 : 0));
       st_global(scratch_.boundary_block + cta, place.block);
     }
   }
 
   // The block at a point of the line; the unit's own ends where those are near.
   LAZYROPE_DEVICE Place place_at(int32 num_tiles, int64 point) const {
-    const auto begin = [&](int32 i) { return ld_global(scratch_.cost_begin + i); };
-    const int32 tile = upper_bound(num_tiles, point / num_kv_heads_, begin) - 1;
-    const int64 cost = begin(tile + 1) - begin(tile);
-    const int64 into = point - begin(tile) * num_kv_heads_;
+    const int32 tile = upper_bound(scratch_.cost_begin, num_tiles, point / num_kv_heads_) - 1;
+    const int64 begin = ld_global(scratch_.cost_begin + tile);
+    const int64 cost = ld_global(scratch_.cost_begin + tile + 1) - begin;
+    const int64 into = point - begin * num_kv_heads_;
     const int32 unit = tile * num_kv_heads_ + static_cast<int32>(into / cost);
     const int32 blocks = ld_global(scratch_.tile_blocks + tile);
     const int32 block = static_cast<int32>(into % cost * blocks / cost);
@@ -246,7 +245,7 @@ class Planner {
   }
 
   LAZYROPE_DEVICE Place boundary(int32 cta) const {
-    return {ld_global(scratch_.boundary_unit + cta), ld_global(scratch_.boundary_block + cta)};
+    return {ld_global(scratch_.boundary_place + cta) / 2, ld_global(scratch_.boundary_block + cta)};
   }
 
   LAZYROPE_DEVICE static bool same(Place a, Place b) { return a.unit == b.unit && a.block == b.block; }
@@ -257,8 +256,9 @@ class Planner {
     const int32 cta = thread_index();
     const bool exists = cta <= work_.num_ctas;
     const bool is_new = exists && cta > 0 && !same(boundary(cta), boundary(cta - 1));
-    const Prefix<int32> rank = CtaScan<int32>(memory_)(is_new ? 1 : 0);
-    if (exists) st_global(scratch_.boundary_rank + cta, rank.before + (is_new ? 1 : 0));
+    const Prefix rank = cta_scan(memory_, is_new ? 1 : 0);
+    if (exists)
+      st_global(scratch_.boundary_rank + cta, static_cast<int32>(rank.before) + (is_new ? 1 : 0));
   }
 
   LAZYROPE_DEVICE int32 count_items() const {
@@ -269,20 +269,20 @@ class Planner {
       const Place end = boundary(cta + 1);
       if (!same(begin, end)) count = end.unit - begin.unit + (end.block > 0 ? 1 : 0);
     }
-    const Prefix<int32> items = CtaScan<int32>(memory_)(count);
+    const Prefix items = cta_scan(memory_, count);
+    const auto limit = static_cast<int64>(scratch_.max_items);
     if (cta <= work_.num_ctas)
-      st_global(work_.item_begin + cta, smaller(items.before, scratch_.max_items));
-    return smaller(items.total, scratch_.max_items);
+      st_global(work_.item_begin + cta, static_cast<int32>(smaller(items.before, limit)));
+    return static_cast<int32>(smaller(items.total, limit));
   }
 
   LAZYROPE_DEVICE void write_items(int32 num_items) const {
 #pragma unroll 1
     for (int32 i = thread_index(); i < num_items; i += block_threads()) {
-      const auto item_begin = [&](int32 cta) { return ld_global(work_.item_begin + cta); };
-      const int32 cta = upper_bound(work_.num_ctas, i, item_begin) - 1;
+      const int32 cta = upper_bound(work_.item_begin, work_.num_ctas, i) - 1;
       const Place begin = boundary(cta);
       const Place end = boundary(cta + 1);
-      const int32 unit = begin.unit + i - item_begin(cta);
+      const int32 unit = begin.unit + i - ld_global(work_.item_begin + cta);
       const int32 tile = unit / num_kv_heads_;
       const int32 first = unit == begin.unit ? begin.block : 0;
       const int32 last = unit == end.unit ? end.block : ld_global(scratch_.tile_blocks + tile);
@@ -311,13 +311,8 @@ class Planner {
   // counter r: those of another unit's boundaries lie beyond.
   LAZYROPE_DEVICE ItemSplit split(int32 cta, int32 unit, int32 first) const {
     const int32 count = work_.num_ctas + 1;
-    // Boundaries in order: 2 u at the start of unit u, 2 u + 1 inside it.
-    const auto order = [&](int32 i) {
-      const Place place = boundary(i);
-      return 2 * place.unit + (place.block > 0 ? 1 : 0);
-    };
-    const int32 inside = upper_bound(count, 2 * unit, order);
-    const int32 after = upper_bound(count, 2 * unit + 1, order);
+    const int32 inside = upper_bound(scratch_.boundary_place, count, 2 * unit);
+    const int32 after = upper_bound(scratch_.boundary_place, count, 2 * unit + 1);
     if (inside == after) return {0, 1, 0, 0};
     const auto rank = [&](int32 i) { return ld_global(scratch_.boundary_rank + i); };
     const int32 lowest = rank(inside);

@@ -65,123 +65,96 @@ class OutputRows {
   ItemRows rows_;
 };
 
-// The parts of an item's rows in the step's workspace.
+// A part of a row as it lies in memory: kHeadDim floats, then the stats, padded so that the rows of a
+// fragment fall into different banks of shared memory. Global and shared memory hold the same records.
+template <int kHeadDim>
+struct PartRecord {
+  static constexpr int kBytes = (kHeadDim + 8) * 4;
+  static constexpr int kStats = kHeadDim * 4;
+  static constexpr int kQuads = kHeadDim / 4;
+
+  LAZYROPE_DEVICE static RowPart load(SharedPtr record, int32 quad) {
+    const Chunk c = ld_shared<Chunk>(record + quad * 16);
+    return {{bits_as_float(c.word[0]), bits_as_float(c.word[1]), bits_as_float(c.word[2]),
+             bits_as_float(c.word[3])},
+            ld_shared<RowStats>(record + kStats)};
+  }
+};
+
+// Where the parts of an item's tile lie in the step's workspace.
 template <int kHeadDim>
 class PartialRows {
- public:
-  static constexpr int kBatch = 8;
+  using Record = PartRecord<kHeadDim>;
 
+ public:
   LAZYROPE_DEVICE PartialRows(const WorkView& work, ItemSplit split) : work_(work), split_(split) {}
 
-  LAZYROPE_DEVICE float* values(int32 split, int32 row) const {
-    return work_.partial_rows + part(split, row) * kHeadDim;
-  }
-  LAZYROPE_DEVICE RowStats* stats(int32 split, int32 row) const {
-    return reinterpret_cast<RowStats*>(work_.partial_stats) + part(split, row);
+  LAZYROPE_DEVICE uint8* record(int32 part, int32 row) const {
+    const int64 index =
+        static_cast<int64>(split_.partial + part) * work_.partial_row_count + row;
+    return work_.partials + index * Record::kBytes;
   }
 
   LAZYROPE_DEVICE void write(int32 row, int32 quad, const RowPart& part) const {
+    uint8* to = record(split_.index, row);
     const float* v = part.value;
-    st_global(reinterpret_cast<Chunk*>(values(split_.index, row)) + quad,
+    st_global(reinterpret_cast<Chunk*>(to) + quad,
               Chunk{{float_as_bits(v[0]), float_as_bits(v[1]), float_as_bits(v[2]),
                      float_as_bits(v[3])}});
     if (quad == 0)
-      st_global(reinterpret_cast<Word2*>(stats(split_.index, row)),
+      st_global(reinterpret_cast<Word2*>(to + Record::kStats),
                 Word2{{float_as_bits(part.stats.maximum), float_as_bits(part.stats.sum)}});
   }
 
-  // As sources of a merge.
-  LAZYROPE_DEVICE int32 count() const { return split_.count; }
-  LAZYROPE_DEVICE RowStats load_stats(int32 split, int32 row) const {
-    const Word2 w = ld_global_relaxed_gpu(reinterpret_cast<const Word2*>(stats(split, row)));
-    return {bits_as_float(w.word[0]), bits_as_float(w.word[1])};
-  }
-  LAZYROPE_DEVICE Chunk load_values(int32 split, int32 row, int32 quad) const {
-    return ld_global_relaxed_gpu(reinterpret_cast<const Chunk*>(values(split, row)) + quad);
+  // All threads of the CTA: copies parts first_part .. + num_parts - 1 of rows first_row .. + num_rows - 1
+  // to shared memory, part by part, all of it under way at once.
+  LAZYROPE_DEVICE void copy(SharedPtr to, int32 first_part, int32 num_parts, int32 first_row,
+                            int32 num_rows) const {
+    const int32 chunks = num_rows * (Record::kBytes / 16);  // of a part's rows, which lie together
+    bar_sync();  // what lies there is still being read
+#pragma unroll 1
+    for (int32 i = thread_index(); i < num_parts * chunks; i += block_threads())
+      cp_async_cg_16(to + i * 16, record(first_part + i / chunks, first_row) + i % chunks * 16, 16);
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    bar_sync();
   }
 
  private:
-  LAZYROPE_DEVICE int64 part(int32 split, int32 row) const {
-    return static_cast<int64>(split_.partial + split) * work_.partial_row_count + row;
-  }
-
   const WorkView& work_;
   ItemSplit split_;
 };
 
-// The parts that the warps of a CTA leave in shared memory: rows of kHeadDim floats, padded so that the
-// rows of a fragment fall into different banks.
-template <int kHeadDim, int kRowCount, int kParts>
-class SharedParts {
- public:
-  static constexpr int kRows = kRowCount;
-  static constexpr int kBatch = kParts;
-  static constexpr int kRowBytes = (kHeadDim + 8) * 4;
-  static constexpr int kStatsBytes = kParts * kRows * static_cast<int>(sizeof(RowStats));
-  static constexpr int kBytes = kParts * kRows * kRowBytes + kStatsBytes;
+// What is known of a row before any of its parts.
+LAZYROPE_DEVICE RowPart no_part() { return {{}, {kNoMaximum, 0.0f}}; }
 
-  LAZYROPE_DEVICE explicit SharedParts(SharedPtr memory) : memory_(memory) {}
-
-  LAZYROPE_DEVICE SharedPtr values(int32 part, int32 row) const {
-    return memory_ + kStatsBytes + (part * kRows + row) * kRowBytes;
-  }
-  LAZYROPE_DEVICE SharedPtr stats(int32 part, int32 row) const {
-    return memory_ + (part * kRows + row) * static_cast<int32>(sizeof(RowStats));
-  }
-
-  LAZYROPE_DEVICE int32 count() const { return kParts; }
-  LAZYROPE_DEVICE RowStats load_stats(int32 part, int32 row) const {
-    return ld_shared<RowStats>(stats(part, row));
-  }
-  LAZYROPE_DEVICE Chunk load_values(int32 part, int32 row, int32 quad) const {
-    return ld_shared<Chunk>(values(part, row) + quad * 16);
-  }
-
- private:
-  SharedPtr memory_;
-};
-
-// Parts are loaded kBatch at a time: what a merge waits for is memory, one part after the other.
-template <class Parts>
-LAZYROPE_DEVICE RowPart merge_parts(const Parts& parts, int32 row, int32 quad) {
-  constexpr int kBatch = Parts::kBatch;
-  RowPart merged = {{}, {kNoMaximum, 0.0f}};
-#pragma unroll 1
-  for (int32 first = 0; first < parts.count(); first += kBatch) {
-    RowStats stats[kBatch];
-    Chunk values[kBatch];
-    float maximum = merged.stats.maximum;
+LAZYROPE_DEVICE RowPart merge(const RowPart& a, const RowPart& b) {
+  const float maximum = max_f32(a.stats.maximum, b.stats.maximum);
+  const float weight_a = ex2_approx_ftz_f32(a.stats.maximum - maximum);
+  const float weight_b = ex2_approx_ftz_f32(b.stats.maximum - maximum);
+  RowPart merged;
+  merged.stats = {maximum, a.stats.sum * weight_a + b.stats.sum * weight_b};
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int32 part = smaller(first + i, parts.count() - 1);
-      stats[i] = parts.load_stats(part, row);
-      values[i] = parts.load_values(part, row, quad);
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) maximum = max_f32(maximum, stats[i].maximum);
-    const float kept = ex2_approx_ftz_f32(merged.stats.maximum - maximum);
-    merged.stats = {maximum, merged.stats.sum * kept};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) merged.value[j] *= kept;
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const float weight =
-          first + i < parts.count() ? ex2_approx_ftz_f32(stats[i].maximum - maximum) : 0.0f;
-      merged.stats.sum += stats[i].sum * weight;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) merged.value[j] += bits_as_float(values[i].word[j]) * weight;
-    }
-  }
+  for (int j = 0; j < 4; ++j) merged.value[j] = a.value[j] * weight_a + b.value[j] * weight_b;
   return merged;
 }
 
-// All threads of the CTA: calls visit(row, quad) for every four columns of num_rows rows.
+// All threads of the CTA: merges num_parts parts of num_rows rows that lie in shared memory, part by
+// part, and calls visit(row, quad, part) for every four columns.
 template <int kHeadDim, class Visit>
-LAZYROPE_DEVICE void for_each_quad(int32 num_rows, const Visit& visit) {
-  constexpr int32 kQuads = kHeadDim / 4;
+LAZYROPE_DEVICE void merge_rows(SharedPtr records, int32 num_parts, int32 num_rows,
+                                const Visit& visit) {
+  using Record = PartRecord<kHeadDim>;
 #pragma unroll 1
-  for (int32 i = thread_index(); i < num_rows * kQuads; i += block_threads())
-    visit(i / kQuads, i % kQuads);
+  for (int32 i = thread_index(); i < num_rows * Record::kQuads; i += block_threads()) {
+    const int32 row = i / Record::kQuads;
+    const int32 quad = i % Record::kQuads;
+    RowPart part = no_part();
+#pragma unroll 1
+    for (int32 p = 0; p < num_parts; ++p)
+      part = merge(part, Record::load(records + (p * num_rows + row) * Record::kBytes, quad));
+    visit(row, quad, part);
+  }
 }
 
 }  // namespace lazyrope

@@ -37,7 +37,7 @@ class AttendTile {
   using RingTeam = Team<Shape::kRowWarps * kWarpThreads>;
   using Ring = KvRing<RingTeam, kHeadDim, Shape::kWarpKeys, kStages>;
   using Table = BlockTable<Mask, kBlockKeys, Shape::kWarpKeys / kRunSlots>;
-  using Parts = SharedParts<kHeadDim, Shape::kRowWarps * 16, Shape::kKeyWarps>;
+  using Record = PartRecord<kHeadDim>;
   // A window of the table is asked for kWindow blocks before its first block is current, hence
   // kWindow - (kStages - 1) before it is issued; its page numbers take kStages - 1 blocks to be waited for.
   static_assert(Table::kWindow >= 2 * (kStages - 1));
@@ -55,7 +55,10 @@ class AttendTile {
 
  public:
   static constexpr int kSharedBytes = kFlag + 16;
-  static_assert(Parts::kBytes <= kTables, "results leave where rings and queries were");
+  // Results leave, and are merged, where rings and queries were.
+  static constexpr int kLeavingRows = Shape::kRowWarps * 16;
+  static constexpr int kMaxRecords = kTables / Record::kBytes;
+  static_assert(Shape::kKeyWarps * kLeavingRows <= kMaxRecords);
 
   // All threads of the CTA, item after item. `memory` is aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const AttendParams& params, const Item* item, SharedPtr memory) {
@@ -196,30 +199,26 @@ class AttendTile {
     const int32 num_rows = item().extent().num_rows;
     const OutputRows<Spec> output(params_, item());
     const PartialRows<kHeadDim> partial(params_.work, split);
-    const Parts parts(memory_);
     cp_async_wait_group<0>();
 #pragma unroll 1
     for (int32 round = 0; round < kRowTiles; ++round) {
       bar_sync();
-      leave_part(parts, round);
+      leave_part(round);
       bar_sync();
-      for_each_quad<kHeadDim>(Parts::kRows, [&](int32 left, int32 quad) {
+      const auto write = [&](int32 left, int32 quad, const RowPart& part) {
         const int32 row = left / 16 * Shape::kWarpRows + round * 16 + left % 16;
         if (row >= num_rows) return;
-        const RowPart part = merge_parts(parts, left, quad);
         if (split.count == 1)
           output.write(row, quad, part);
         else
           partial.write(row, quad, part);
-      });
+      };
+      merge_rows<kHeadDim>(memory_, Shape::kKeyWarps, kLeavingRows, write);
     }
-    if (split.count == 1 || !is_last_of(split)) return;
-    for_each_quad<kHeadDim>(num_rows, [&](int32 row, int32 quad) {
-      output.write(row, quad, merge_parts(partial, row, quad));
-    });
+    if (split.count > 1 && is_last_of(split)) merge_parts(output, partial, split.count, num_rows);
   }
 
-  LAZYROPE_DEVICE void leave_part(const Parts& parts, int32 round) const {
+  LAZYROPE_DEVICE void leave_part(int32 round) const {
     const int32 lane = lane_index();
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -227,13 +226,36 @@ class AttendTile {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int32 row = row_warp() * 16 + row_of(lane, 2 * h);
-        const SharedPtr values = parts.values(key_warp(), row) + column_of(lane, 0) * 4;
+        const SharedPtr record = memory_ + (key_warp() * kLeavingRows + row) * Record::kBytes;
+        const SharedPtr values = record + column_of(lane, 0) * 4;
         if (lane % 4 == 0)
-          st_shared(parts.stats(key_warp(), row),
+          st_shared(record + Record::kStats,
                     RowStats{softmax_.maximum[m][h], softmax_.sum[m][h]});
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n)
           st_shared(values + n * 32, FloatPair{rows_[m][n][2 * h], rows_[m][n][2 * h + 1]});
+      }
+    }
+  }
+
+  // As many rows at a time as fit with all their parts; or one, and as many of its parts as fit.
+  LAZYROPE_DEVICE void merge_parts(const OutputRows<Spec>& output,
+                                   const PartialRows<kHeadDim>& partial, int32 num_parts,
+                                   int32 num_rows) const {
+    const int32 rows_at_once = larger(1, smaller(num_rows, kMaxRecords / num_parts));
+    const int32 parts_at_once = smaller(num_parts, kMaxRecords / rows_at_once);
+#pragma unroll 1
+    for (int32 first_row = 0; first_row < num_rows; first_row += rows_at_once) {
+      const int32 rows = smaller(rows_at_once, num_rows - first_row);
+      RowPart carried = no_part();  // of the only row, which has at most one quad a thread
+#pragma unroll 1
+      for (int32 first_part = 0; first_part < num_parts; first_part += parts_at_once) {
+        const int32 parts = smaller(parts_at_once, num_parts - first_part);
+        partial.copy(memory_, first_part, parts, first_row, rows);
+        merge_rows<kHeadDim>(memory_, parts, rows, [&](int32 row, int32 quad, RowPart part) {
+          if (parts_at_once < num_parts) part = carried = merge(carried, part);
+          if (first_part + parts == num_parts) output.write(first_row + row, quad, part);
+        });
       }
     }
   }

@@ -5,6 +5,7 @@
 #include "isa/types.cuh"
 
 #define LAZYROPE_DEVICE inline
+#define LAZYROPE_DEVICE_CALL inline
 #define LAZYROPE_CONSTANT static const
 #define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params)                              \
   static void name##_text(const Params& params);                                           \

@@ -45,10 +45,6 @@ inline T ld_global_nc(const T* p) {
   return copy_of<T>(p);
 }
 template <class T>
-inline T ld_global_relaxed_gpu(const T* p) {
-  return copy_of<T>(p);
-}
-template <class T>
 inline T ld_global(const T* p) {
   return copy_of<T>(p);
 }

@@ -4,6 +4,8 @@
 #include "isa/types.cuh"
 
 #define LAZYROPE_DEVICE __device__ __forceinline__
+// For what is called from several places off the main loops: one copy of the code.
+#define LAZYROPE_DEVICE_CALL __device__ __noinline__
 #define LAZYROPE_CONSTANT __device__ const
 #define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params)    \
   extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) \

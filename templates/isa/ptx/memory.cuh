@@ -89,31 +89,6 @@ LAZYROPE_DEVICE T ld_global_nc(const T* p) {
   }
 }
 
-// ld.relaxed.gpu: sees what another CTA wrote before the release that this thread has acquired.
-template <class T>
-LAZYROPE_DEVICE T ld_global_relaxed_gpu(const T* p) {
-  if constexpr (sizeof(T) == 16) {
-    Chunk v;
-    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-                 : "l"(p)
-                 : "memory");
-    return __builtin_bit_cast(T, v);
-  } else if constexpr (sizeof(T) == 8) {
-    Word2 v;
-    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
-                 : "=r"(v.word[0]), "=r"(v.word[1])
-                 : "l"(p)
-                 : "memory");
-    return __builtin_bit_cast(T, v);
-  } else {
-    static_assert(sizeof(T) == 4);
-    uint32 v;
-    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return __builtin_bit_cast(T, v);
-  }
-}
-
 template <class T>
 LAZYROPE_DEVICE T ld_global(const T* p) {
   return *p;

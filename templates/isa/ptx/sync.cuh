@@ -41,8 +41,4 @@ LAZYROPE_DEVICE T shfl_sync_up(T value, int32 delta) {
 
 LAZYROPE_DEVICE bool vote_sync_any(bool predicate) { return __any_sync(0xffffffffu, predicate) != 0; }
 
-LAZYROPE_DEVICE uint32 vote_sync_ballot(bool predicate) {
-  return __ballot_sync(0xffffffffu, predicate);
-}
-
 }  // namespace lazyrope

@@ -1,0 +1,57 @@
+"""Sizes that the emulator is too slow, or has too few SMs, for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lazyrope
+from tests.support.cases import Setting
+from tests.support.checks import check_case
+from tests.support.shelf import Shelf, in_order
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_one_row_tile_cut_into_more_parts_than_fit_shared_memory(head_dim):
+    """A single KV head and request: every CTA holds a part of the same tile."""
+    setting = Setting(head_dim=head_dim, kv_heads=1, group=4)
+    shelf = Shelf(setting, [20_000, 31, 19_000, 300], 1, "cuda", pages=3000)
+    case = shelf.case(shelf.queries(1), [in_order(shelf, [0, 1, 2, 3], 1)])
+    kernel = lazyrope.compile(shelf.spec)
+    check_case(case, kernel)
+    check_case(case, kernel)  # the counters are back at zero
+
+
+@pytest.mark.parametrize("tokens", [64, 200])
+def test_chunks_over_a_long_context(tokens):
+    setting = Setting(kv_heads=2, group=4)
+    shelf = Shelf(setting, [4000, 77, 6000], 2, "cuda", pages=1500)
+    case = shelf.case(shelf.queries(tokens), [in_order(shelf, [2, 0, 1], tokens)])
+    check_case(case, lazyrope.compile(shelf.spec))
+
+
+def test_many_small_requests():
+    setting = Setting(kv_heads=2, group=8, phase="decode")
+    shelf = Shelf(setting, [5, 16, 40, 129], 3, "cuda")
+    requests = [in_order(shelf, [i % 4, (i + 1) % 4], 1) for i in range(300)]
+    case = shelf.case(shelf.queries(300), requests)
+    check_case(case, lazyrope.compile(shelf.spec))
+
+
+def test_pool_larger_than_32_bits_reach():
+    """Offsets of pages beyond 4 GiB: the last pages of a pool of 6 GiB."""
+    setting = Setting(kv_heads=8, group=4, page_size=16)
+    spec = setting.spec()
+    kernel = lazyrope.compile(spec)
+    pages = 6 * 2**30 // (16 * 8 * 128 * 2)
+    k_pool, v_pool = (torch.empty((pages, 16, 8, 128), dtype=torch.bfloat16, device="cuda") for _ in "kv")
+    small = Shelf(setting, [64], 4, "cuda")
+    case = small.case(small.queries(1), [in_order(small, [0], 1)])
+    used = case.metadata["pages"].long()
+    k_pool[pages - 400 :] = case.k_pool
+    v_pool[pages - 400 :] = case.v_pool
+    case.k_pool, case.v_pool = k_pool, v_pool
+    case.metadata["pages"] = (used + pages - 400).int()
+    check_case(case, kernel)
