@@ -69,16 +69,10 @@ class OutputRows {
 // fragment fall into different banks of shared memory. Global and shared memory hold the same records.
 template <int kHeadDim>
 struct PartRecord {
-  static constexpr int kBytes = (kHeadDim + 8) * 4;
   static constexpr int kStats = kHeadDim * 4;
+  static constexpr int kMerged = kStats + static_cast<int>(sizeof(RowStats));  // see weigh_parts
+  static constexpr int kBytes = (kHeadDim + 8) * 4;
   static constexpr int kQuads = kHeadDim / 4;
-
-  LAZYROPE_DEVICE static RowPart load(SharedPtr record, int32 quad) {
-    const Chunk c = ld_shared<Chunk>(record + quad * 16);
-    return {{bits_as_float(c.word[0]), bits_as_float(c.word[1]), bits_as_float(c.word[2]),
-             bits_as_float(c.word[3])},
-            ld_shared<RowStats>(record + kStats)};
-  }
 };
 
 // Where the parts of an item's tile lie in the step's workspace.
@@ -110,11 +104,16 @@ class PartialRows {
   // to shared memory, part by part, all of it under way at once.
   LAZYROPE_DEVICE void copy(SharedPtr to, int32 first_part, int32 num_parts, int32 first_row,
                             int32 num_rows) const {
-    const int32 chunks = num_rows * (Record::kBytes / 16);  // of a part's rows, which lie together
+    const int32 bytes = num_rows * Record::kBytes;  // of a part: its rows lie together
     bar_sync();  // what lies there is still being read
 #pragma unroll 1
-    for (int32 i = thread_index(); i < num_parts * chunks; i += block_threads())
-      cp_async_cg_16(to + i * 16, record(first_part + i / chunks, first_row) + i % chunks * 16, 16);
+    for (int32 part = 0; part < num_parts; ++part) {
+      const uint8* from = record(first_part + part, first_row);
+#pragma unroll 1
+      for (int32 i = thread_index() * 16; i < bytes; i += block_threads() * 16)
+        cp_async_cg_16(to + i, from + i, 16);
+      to = to + bytes;
+    }
     cp_async_commit_group();
     cp_async_wait_group<0>();
     bar_sync();
@@ -124,9 +123,6 @@ class PartialRows {
   const WorkView& work_;
   ItemSplit split_;
 };
-
-// What is known of a row before any of its parts.
-LAZYROPE_DEVICE RowPart no_part() { return {{}, {kNoMaximum, 0.0f}}; }
 
 LAZYROPE_DEVICE RowPart merge(const RowPart& a, const RowPart& b) {
   const float maximum = max_f32(a.stats.maximum, b.stats.maximum);
@@ -139,21 +135,72 @@ LAZYROPE_DEVICE RowPart merge(const RowPart& a, const RowPart& b) {
   return merged;
 }
 
+LAZYROPE_DEVICE float warp_max(float value) {
+#pragma unroll
+  for (int mask = kWarpThreads / 2; mask > 0; mask /= 2)
+    value = max_f32(value, shfl_sync_bfly(value, mask));
+  return value;
+}
+
+LAZYROPE_DEVICE float warp_sum(float value) {
+#pragma unroll
+  for (int mask = kWarpThreads / 2; mask > 0; mask /= 2) value += shfl_sync_bfly(value, mask);
+  return value;
+}
+
+// One warp a row: puts each part's weight in the place of its maximum, and the stats of all parts
+// together behind the stats of part 0.
+template <int kHeadDim>
+LAZYROPE_DEVICE void weigh_parts(SharedPtr records, int32 num_parts, int32 num_rows) {
+  using Record = PartRecord<kHeadDim>;
+  const int32 stride = num_rows * Record::kBytes;
+#pragma unroll 1
+  for (int32 row = warp_index(); row < num_rows; row += block_threads() / kWarpThreads) {
+    const SharedPtr stats = records + row * Record::kBytes + Record::kStats;
+    RowStats merged = {kNoMaximum, 0.0f};
+#pragma unroll 1
+    for (int32 part = lane_index(); part < num_parts; part += kWarpThreads)
+      merged.maximum = max_f32(merged.maximum, ld_shared<RowStats>(stats + part * stride).maximum);
+    merged.maximum = warp_max(merged.maximum);
+#pragma unroll 1
+    for (int32 part = lane_index(); part < num_parts; part += kWarpThreads) {
+      const RowStats of_part = ld_shared<RowStats>(stats + part * stride);
+      const float weight = ex2_approx_ftz_f32(of_part.maximum - merged.maximum);
+      merged.sum += of_part.sum * weight;
+      st_shared(stats + part * stride, weight);
+    }
+    merged.sum = warp_sum(merged.sum);
+    if (lane_index() == 0) st_shared(stats + (Record::kMerged - Record::kStats), merged);
+  }
+}
+
 // All threads of the CTA: merges num_parts parts of num_rows rows that lie in shared memory, part by
 // part, and calls visit(row, quad, part) for every four columns.
 template <int kHeadDim, class Visit>
 LAZYROPE_DEVICE void merge_rows(SharedPtr records, int32 num_parts, int32 num_rows,
                                 const Visit& visit) {
   using Record = PartRecord<kHeadDim>;
+  const int32 stride = num_rows * Record::kBytes;
+  const bool single = num_parts == 1;
+  if (!single) {
+    weigh_parts<kHeadDim>(records, num_parts, num_rows);
+    bar_sync();
+  }
 #pragma unroll 1
   for (int32 i = thread_index(); i < num_rows * Record::kQuads; i += block_threads()) {
     const int32 row = i / Record::kQuads;
     const int32 quad = i % Record::kQuads;
-    RowPart part = no_part();
-#pragma unroll 1
-    for (int32 p = 0; p < num_parts; ++p)
-      part = merge(part, Record::load(records + (p * num_rows + row) * Record::kBytes, quad));
-    visit(row, quad, part);
+    const SharedPtr record = records + row * Record::kBytes;
+    RowPart merged = {{}, ld_shared<RowStats>(record + (single ? Record::kStats : Record::kMerged))};
+#pragma unroll 4
+    for (int32 part = 0; part < num_parts; ++part) {
+      const Chunk values = ld_shared<Chunk>(record + part * stride + quad * 16);
+      const float weight =
+          single ? 1.0f : ld_shared<float>(record + part * stride + Record::kStats);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) merged.value[j] += weight * bits_as_float(values.word[j]);
+    }
+    visit(row, quad, merged);
   }
 }
 

@@ -247,7 +247,7 @@ class AttendTile {
 #pragma unroll 1
     for (int32 first_row = 0; first_row < num_rows; first_row += rows_at_once) {
       const int32 rows = smaller(rows_at_once, num_rows - first_row);
-      RowPart carried = no_part();  // of the only row, which has at most one quad a thread
+      RowPart carried = {{}, {kNoMaximum, 0.0f}};  // of the only row, which has at most one quad a thread
 #pragma unroll 1
       for (int32 first_part = 0; first_part < num_parts; first_part += parts_at_once) {
         const int32 parts = smaller(parts_at_once, num_parts - first_part);
