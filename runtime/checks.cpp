@@ -30,6 +30,7 @@ void check_extent(std::string_view name, const TensorView& tensor, int dimension
 }
 
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes) {
+  if (tensor.elements() == 0) return;
   const auto last = static_cast<std::size_t>(tensor.rank - 1);
   if (tensor.strides[last] != 1 && tensor.shape[last] > 1)
     throw SpecError(fmt::format("{} is {}; its last dimension must be contiguous", name, describe(tensor)));

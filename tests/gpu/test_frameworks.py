@@ -18,9 +18,11 @@ from tests.support.tolerance import assert_close
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def test_cupy_arrays():
+@pytest.mark.parametrize("seed", [2, 3])  # seed 2 has no query tokens at all
+def test_cupy_arrays(seed):
     cupy = pytest.importorskip("cupy")
-    case = random_case(Setting(phase="mixed", dtype="float16"), 2, "cuda")
+    case = random_case(Setting(phase="mixed", dtype="float16"), seed, "cuda")
+    assert (len(case.q) == 0) == (seed == 2)
     kernel = lazyrope.compile(case.spec)
     q, k_pool, v_pool = (cupy.from_dlpack(t) for t in (case.q, case.k_pool, case.v_pool))
     metadata = {name: cupy.from_dlpack(t) for name, t in case.metadata.items()}
