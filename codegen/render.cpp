@@ -14,7 +14,7 @@ namespace lazyrope {
 namespace {
 
 constexpr int kPlanThreads = 1024;  // at least the greatest number of CTAs of an attend kernel
-constexpr int kPlanSharedBytes = kPlanThreads / 32 * 8;
+constexpr int kPlanSharedBytes = kPlanThreads / 32 * 8 + 4 * kPlanThreads * 4;  // family/planner.cuh
 constexpr int kAppendThreads = 256;
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {"plan", "attend_decode", "attend_prefill",
@@ -75,7 +75,9 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch&
 
 Launch plan_launch(const KernelSpec& spec) {
   return {"kernel/plan.cu.in",
-          {{"mask", mask_variant(spec.mask).file}, {"group_size", fmt::to_string(spec.group_size)}},
+          {{"mask", mask_variant(spec.mask).file},
+           {"group_size", fmt::to_string(spec.group_size)},
+           {"shared_bytes", fmt::to_string(kPlanSharedBytes)}},
           kPlanThreads,
           1,
           kPlanSharedBytes};

@@ -48,19 +48,13 @@ void place_work(Block& block, const StepShape& shape, std::size_t max_items, int
 }
 
 void place_scratch(Block& block, const StepCapacity& capacity, std::size_t max_tiles,
-                   std::size_t max_items, int num_ctas, PlanScratch& scratch) {
+                   std::size_t max_items, PlanScratch& scratch) {
   block.place(scratch.tile_begin, size(capacity.requests) + 1);
   block.place(scratch.tile_request, max_tiles);
   block.place(scratch.tile_first_position, max_tiles);
   block.place(scratch.tile_last_position, max_tiles);
   block.place(scratch.tile_blocks, max_tiles);
   block.place(scratch.cost_begin, max_tiles + 1);
-  const std::size_t boundaries = size(num_ctas) + 1;
-  block.place(scratch.boundary_place, boundaries);
-  block.place(scratch.boundary_block, boundaries);
-  block.place(scratch.boundary_rank, boundaries);
-  block.place(scratch.boundary_segment, boundaries);
-  block.place(scratch.boundary_segment_block, boundaries);
   scratch.max_tiles = static_cast<int32>(max_tiles);
   scratch.max_items = static_cast<int32>(max_items);
 }
@@ -79,7 +73,7 @@ void place_phase(Block& block, const StepShape& shape, const AttendPlan& plan, i
   const int rows =
       std::min(plan.rows(), std::max(1, capacity.query_tokens) * shape.group_size);
   place_work(block, shape, max_items, rows, phase.work);
-  place_scratch(block, capacity, extent.max_tiles, max_items, num_ctas, phase.scratch);
+  place_scratch(block, capacity, extent.max_tiles, max_items, phase.scratch);
 }
 
 }  // namespace

@@ -30,17 +30,11 @@ struct PlanScratch {
   int32* tile_first_position;
   int32* tile_last_position;
   int32* tile_blocks;
-  int64* cost_begin;      // [max_tiles + 1]: cost of all tiles before, for one KV head
-  int32* boundary_place;  // [num_ctas + 1]: where each CTA's work begins: 2 * unit at the start of
-                          // unit (tile * kv_heads + head), 2 * unit + 1 inside it,
-  int32* boundary_block;  //                 block of that unit,
-  int32* boundary_rank;   //                 count of distinct boundaries before it,
-  int32* boundary_segment;        //         segment in which the block lies,
-  int32* boundary_segment_block;  //         and its index in that segment
+  int64* cost_begin;    // [max_tiles + 1]: cost of all tiles before, for one KV head
   int32 max_tiles;
   int32 max_items;
 };
-static_assert(sizeof(PlanScratch) == 96);
+static_assert(sizeof(PlanScratch) == 56);
 
 // One attend kernel's share: requests with min_rows to max_rows packed rows per KV head.
 struct PlanPhase {
@@ -53,7 +47,7 @@ struct PlanPhase {
   int32 min_split_blocks;  // no part of a tile is shorter
   int32 unused;
 };
-static_assert(sizeof(PlanPhase) == 40 + 96 + 24);
+static_assert(sizeof(PlanPhase) == 40 + 56 + 24);
 
 inline constexpr int kPlanPhases = 2;
 
@@ -64,6 +58,6 @@ struct PlanParams {
   int32 num_kv_heads;
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 160 + 8);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 120 + 8);
 
 }  // namespace lazyrope

@@ -36,9 +36,9 @@ struct ItemRows {
 };
 
 struct ItemKeys {
-  int32 segment;      // segment in which the item's blocks begin
-  int32 segment_end;  // one past the request's last segment
-  int32 block_begin;  // first block, counted from the first of `segment`
+  int32 segment;      // the request's first segment
+  int32 segment_end;  // one past its last
+  int32 first_block;  // the item's first, of all blocks that the rows see
   int32 unused;
 };
 

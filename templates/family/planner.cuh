@@ -5,7 +5,8 @@
 // attend kernel gets an equal length of it: the tail of a unit, some whole units, the head of another.
 // A unit cut by k boundaries has k + 1 parts, merged by whichever CTA finishes last.
 //
-// One CTA plans one attend kernel. Stages hand their results on through the step's scratch memory.
+// One CTA plans one attend kernel. Stages hand their results on through the step's scratch memory, and
+// through shared memory what there is of each boundary.
 #pragma once
 
 #include "abi/plan.h"
@@ -16,6 +17,8 @@ namespace lazyrope {
 
 template <class Spec>
 class Planner {
+  static constexpr int32 kMaxBoundaries = Spec::kThreads;
+
  public:
   LAZYROPE_DEVICE Planner(const PlanParams& params, const PlanPhase& phase, SharedPtr memory)
       : in_(params.inputs),
@@ -45,8 +48,6 @@ class Planner {
     const int64 cost = sum_costs(num_tiles);
     bar_sync();
     place_boundaries(num_tiles, cost);
-    bar_sync();
-    rank_boundaries();
     bar_sync();
     const int32 num_items = count_items();
     bar_sync();
@@ -185,21 +186,19 @@ class Planner {
     return passed;
   }
 
-  // One warp a boundary: the unit and block at which each CTA begins.
+  // A thread a boundary: the unit and block at which each CTA begins. num_ctas + 1 boundaries fit the
+  // CTA's threads.
   LAZYROPE_DEVICE void place_boundaries(int32 num_tiles, int64 cost) const {
     const int64 line = cost * num_kv_heads_;
     const int64 least = static_cast<int64>(phase_.min_split_blocks) * kBlockCost;
-    const int32 shares =
-        static_cast<int32>(smaller(static_cast<int64>(work_.num_ctas), (line + least - 1) / least));
-#pragma unroll 1
-    for (int32 cta = warp_index(); cta <= work_.num_ctas; cta += block_threads() / kWarpThreads) {
-      Place place = {num_tiles * num_kv_heads_, 0};
-      if (cta < shares) place = place_at(num_tiles, line * cta / shares);
-      find_segment(cta, place);
-      if (lane_index() != 0) continue;
-      st_global(scratch_.boundary_place + cta, 2 * place.unit + (place.block > 0 ? 1 : 0));
-      st_global(scratch_.boundary_block + cta, place.block);
-    }
+    const int64 shares =
+        smaller(static_cast<int64>(work_.num_ctas), (line + least - 1) / least);
+    const int32 cta = thread_index();
+    if (cta > work_.num_ctas) return;
+    Place place = {num_tiles * num_kv_heads_, 0};
+    if (cta < shares) place = place_at(num_tiles, line * cta / shares);
+    st_shared(boundary_memory(kOrder, cta), 2 * place.unit + (place.block > 0 ? 1 : 0));
+    st_shared(boundary_memory(kBlock, cta), place.block);
   }
 
   // The block at a point of the line; the unit's own ends where those are near.
@@ -216,73 +215,58 @@ class Planner {
     return {unit, block};
   }
 
-  // The segment that holds a boundary's block. One warp.
-  LAZYROPE_DEVICE void find_segment(int32 cta, Place place) const {
-    if (place.block == 0) return;
-    const int32 tile = place.unit / num_kv_heads_;
-    const int32 request = ld_global(scratch_.tile_request + tile);
-    const int32 last_position = ld_global(scratch_.tile_last_position + tile);
-    const int32 end = ld_global_nc(in_.segment_indptr + request + 1);
-    int32 passed = 0;
-#pragma unroll 1
-    for (int32 first = ld_global_nc(in_.segment_indptr + request); first < end;
-         first += kWarpThreads) {
-      const int32 i = first + lane_index();
-      const int32 blocks = i < end ? blocks_of(i, last_position) : 0;
-      const int32 through = warp_prefix_sum(blocks);
-      const int32 total = shfl_sync_idx(through, kWarpThreads - 1);
-      if (place.block < passed + total) {
-        const int32 owner = warp_upper_bound(through, place.block - passed);
-        const int32 before = shfl_sync_idx(through - blocks, owner);
-        if (lane_index() == 0) {
-          st_global(scratch_.boundary_segment + cta, first + owner);
-          st_global(scratch_.boundary_segment_block + cta, place.block - passed - before);
-        }
-        return;
-      }
-      passed += total;
-    }
-  }
+  // What is kept of each boundary in shared memory.
+  enum BoundaryField {
+    kOrder,  // 2 u at the start of unit u, 2 u + 1 inside it
+    kBlock,  // of that unit
+    kRank,   // count of distinct boundaries before it
+    kItem,   // first item of its CTA
+    kBoundaryFields
+  };
 
-  LAZYROPE_DEVICE Place boundary(int32 cta) const {
-    return {ld_global(scratch_.boundary_place + cta) / 2, ld_global(scratch_.boundary_block + cta)};
+  LAZYROPE_DEVICE SharedPtr boundary_memory(BoundaryField field, int32 cta) const {
+    return memory_ + kScanBytes + (field * kMaxBoundaries + cta) * 4;
+  }
+  LAZYROPE_DEVICE int32 boundary(BoundaryField field, int32 cta) const {
+    return ld_shared<int32>(boundary_memory(field, cta));
+  }
+  LAZYROPE_DEVICE Place place(int32 cta) const {
+    return {boundary(kOrder, cta) / 2, boundary(kBlock, cta)};
   }
 
   LAZYROPE_DEVICE static bool same(Place a, Place b) { return a.unit == b.unit && a.block == b.block; }
 
-  // Boundaries that coincide leave CTAs without work; ranks count the others. num_ctas + 1 boundaries
-  // fit the CTA's threads.
-  LAZYROPE_DEVICE void rank_boundaries() const {
-    const int32 cta = thread_index();
-    const bool exists = cta <= work_.num_ctas;
-    const bool is_new = exists && cta > 0 && !same(boundary(cta), boundary(cta - 1));
-    const Prefix rank = cta_scan(memory_, is_new ? 1 : 0);
-    if (exists)
-      st_global(scratch_.boundary_rank + cta, static_cast<int32>(rank.before) + (is_new ? 1 : 0));
-  }
-
+  // Boundaries that coincide leave CTAs without work; ranks count the others.
   LAZYROPE_DEVICE int32 count_items() const {
     const int32 cta = thread_index();
+    const bool exists = cta <= work_.num_ctas;
+    bool is_new = false;
     int32 count = 0;
+    if (exists && cta > 0) is_new = !same(place(cta), place(cta - 1));
     if (cta < work_.num_ctas) {
-      const Place begin = boundary(cta);
-      const Place end = boundary(cta + 1);
+      const Place begin = place(cta);
+      const Place end = place(cta + 1);
       if (!same(begin, end)) count = end.unit - begin.unit + (end.block > 0 ? 1 : 0);
     }
-    const Prefix items = cta_scan(memory_, count);
-    const auto limit = static_cast<int64>(scratch_.max_items);
-    if (cta <= work_.num_ctas)
-      st_global(work_.item_begin + cta, static_cast<int32>(smaller(items.before, limit)));
-    return static_cast<int32>(smaller(items.total, limit));
+    // Both sums in one scan.
+    const Prefix sums = cta_scan(memory_, (static_cast<int64>(is_new ? 1 : 0) << 32) + count);
+    const int32 begin = smaller(static_cast<int32>(sums.before), scratch_.max_items);
+    if (exists) {
+      st_shared(boundary_memory(kRank, cta),
+                static_cast<int32>(sums.before >> 32) + (is_new ? 1 : 0));
+      st_shared(boundary_memory(kItem, cta), begin);
+      st_global(work_.item_begin + cta, begin);
+    }
+    return smaller(static_cast<int32>(sums.total), scratch_.max_items);
   }
 
   LAZYROPE_DEVICE void write_items(int32 num_items) const {
 #pragma unroll 1
     for (int32 i = thread_index(); i < num_items; i += block_threads()) {
-      const int32 cta = upper_bound(work_.item_begin, work_.num_ctas, i) - 1;
-      const Place begin = boundary(cta);
-      const Place end = boundary(cta + 1);
-      const int32 unit = begin.unit + i - ld_global(work_.item_begin + cta);
+      const int32 cta = upper_bound(boundary_memory(kItem, 0), work_.num_ctas, i) - 1;
+      const Place begin = place(cta);
+      const Place end = place(cta + 1);
+      const int32 unit = begin.unit + i - boundary(kItem, cta);
       const int32 tile = unit / num_kv_heads_;
       const int32 first = unit == begin.unit ? begin.block : 0;
       const int32 last = unit == end.unit ? end.block : ld_global(scratch_.tile_blocks + tile);
@@ -299,10 +283,8 @@ class Planner {
     item.extent = {last - first, rows.num_rows, ld_global(scratch_.tile_first_position + tile),
                    ld_global(scratch_.tile_last_position + tile)};
     item.rows = {rows.first_token, rows.first_row, unit % num_kv_heads_, 0};
-    item.keys = {first > 0 ? ld_global(scratch_.boundary_segment + cta)
-                           : ld_global_nc(in_.segment_indptr + request),
-                 ld_global_nc(in_.segment_indptr + request + 1),
-                 first > 0 ? ld_global(scratch_.boundary_segment_block + cta) : 0, 0};
+    item.keys = {ld_global_nc(in_.segment_indptr + request),
+                 ld_global_nc(in_.segment_indptr + request + 1), first, 0};
     item.split = split(cta, unit, first);
     return item;
   }
@@ -311,13 +293,15 @@ class Planner {
   // counter r: those of another unit's boundaries lie beyond.
   LAZYROPE_DEVICE ItemSplit split(int32 cta, int32 unit, int32 first) const {
     const int32 count = work_.num_ctas + 1;
-    const int32 inside = upper_bound(scratch_.boundary_place, count, 2 * unit);
-    const int32 after = upper_bound(scratch_.boundary_place, count, 2 * unit + 1);
+    const int32 inside = upper_bound(boundary_memory(kOrder, 0), count, 2 * unit);
+    const int32 after = upper_bound(boundary_memory(kOrder, 0), count, 2 * unit + 1);
     if (inside == after) return {0, 1, 0, 0};
-    const auto rank = [&](int32 i) { return ld_global(scratch_.boundary_rank + i); };
-    const int32 lowest = rank(inside);
-    return {first > 0 ? rank(cta) - lowest + 1 : 0, rank(after - 1) - lowest + 2, 2 * lowest, lowest};
+    const int32 lowest = boundary(kRank, inside);
+    return {first > 0 ? boundary(kRank, cta) - lowest + 1 : 0,
+            boundary(kRank, after - 1) - lowest + 2, 2 * lowest, lowest};
   }
+
+  static constexpr int32 kScanBytes = kMaxBoundaries / kWarpThreads * 8;
 
   const StepInputs& in_;
   const StepView& step_;
@@ -326,6 +310,9 @@ class Planner {
   const PlanScratch& scratch_;
   int32 num_kv_heads_;
   SharedPtr memory_;
+
+ public:
+  static constexpr int kSharedBytes = kScanBytes + kBoundaryFields * kMaxBoundaries * 4;
 };
 
 }  // namespace lazyrope

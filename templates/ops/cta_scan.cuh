@@ -32,15 +32,22 @@ LAZYROPE_DEVICE_CALL Prefix cta_scan(SharedPtr memory, int64 value) {
   return sum;
 }
 
-// First index in [0, count) whose value exceeds `target`, else count; values must not decrease.
 template <class T>
-LAZYROPE_DEVICE_CALL int32 upper_bound(const T* values, int32 count, T target) {
+LAZYROPE_DEVICE T value_at(const T* values, int32 i) {
+  return ld_global(values + i);
+}
+LAZYROPE_DEVICE int32 value_at(SharedPtr values, int32 i) { return ld_shared<int32>(values + i * 4); }
+
+// First index in [0, count) whose value exceeds `target`, else count; values, in global memory or int32
+// in shared memory, must not decrease.
+template <class Values, class T>
+LAZYROPE_DEVICE_CALL int32 upper_bound(Values values, int32 count, T target) {
   int32 low = 0;
   int32 high = count;
 #pragma unroll 1
   while (low < high) {
     const int32 middle = low + (high - low) / 2;
-    if (ld_global(values + middle) > target)
+    if (value_at(values, middle) > target)
       high = middle;
     else
       low = middle + 1;

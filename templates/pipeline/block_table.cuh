@@ -46,7 +46,7 @@ class BlockTable {
   LAZYROPE_DEVICE void resolve(int32 window) const {
     const ItemKeys keys = item_.keys();
     const ItemExtent extent = item_.extent();
-    Walk walk = window == 0 ? Walk{keys.segment, -keys.block_begin} : ld_shared<Walk>(walk_address());
+    Walk walk = window == 0 ? Walk{keys.segment, -keys.first_block} : ld_shared<Walk>(walk_address());
     const int32 block = window * kWindow + lane_index() / kRuns;
     const int32 run = lane_index() % kRuns;
     const bool wanted = block < extent.num_blocks;
