@@ -3,15 +3,19 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
+#include <vector>
 
 namespace lazyrope {
 
-// A subcommand. `run` does what its parsed options ask for and returns the exit code; what it throws
-// ends the command with exit code 1, or 2 for a UsageError.
+// A subcommand. `run` does what its parsed options ask for and returns the exit code; what it
+// throws ends the command with exit code 1, or 2 for a UsageError.
 struct Command {
   CLI::App* app;
   std::function<int()> run;
 };
+
+// Runs the one that the command line names.
+int run_parsed(const std::vector<Command>& commands);
 
 // A mistake in the command line that only shows once all of it is known.
 class UsageError : public std::runtime_error {

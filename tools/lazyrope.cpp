@@ -16,41 +16,52 @@ namespace {
 constexpr int kFailure = 1;
 constexpr int kBadUsage = 2;
 
-constexpr const char* kDescription = "Attention kernels over position-free KV: rendered, compiled, cached.";
+constexpr const char* kDescription =
+    "Attention kernels over position-free KV: rendered, compiled, cached.";
 constexpr const char* kFooter =
-    "Exit codes: 0 done, 1 failed, 2 wrong usage. `lazyrope doctor` shows the environment variables\n"
-    "that lazyrope reads.";
+    R"(Exit codes: 0 done, 1 failed, 2 wrong usage. `lazyrope doctor` shows the environment variables
+that lazyrope reads.)";
 
-// "lazyrope cache prune", as far as the command line got.
-std::string parsed_name(const CLI::App& app) {
-  const std::vector<CLI::App*> parsed = app.get_subcommands();
-  return parsed.empty() ? app.get_name()
-                        : fmt::format("{} {}", app.get_name(), parsed_name(*parsed.front()));
+// The subcommand that the command line got to.
+const CLI::App* last_parsed(const CLI::App* app) {
+  const std::vector<CLI::App*> parsed = app->get_subcommands();
+  return parsed.empty() ? app : last_parsed(parsed.front());
 }
 
-int report(int code, const std::string& message) {
-  fmt::print(stderr, "lazyrope: {}\n", message);
-  return code;
+// "lazyrope cache prune".
+std::string full_name(const CLI::App* app) {
+  const CLI::App* const parent = app->get_parent();
+  return parent == nullptr ? app->get_name()
+                           : fmt::format("{} {}", full_name(parent), app->get_name());
+}
+
+// No option is required, so what is missing is a subcommand.
+std::string missing_subcommand(const CLI::App& app) {
+  const std::vector<std::string> unknown = last_parsed(&app)->remaining();
+  return unknown.empty() ? "a subcommand is required"
+                         : fmt::format("no subcommand or option is called {}", unknown.front());
 }
 
 int report_usage(const CLI::App& app, const std::string& message) {
-  return report(kBadUsage, fmt::format("{}\nsee `{} --help`", message, parsed_name(app)));
+  fmt::print(stderr, "lazyrope: {}\nsee `{} --help`\n", message, full_name(last_parsed(&app)));
+  return kBadUsage;
 }
 
 int run(int argc, char** argv) {
   CLI::App app(kDescription, "lazyrope");
   app.footer(kFooter);
   app.get_formatter()->column_width(28);
-  app.set_version_flag("--version", fmt::format("lazyrope {}", version()), "Print the version and exit");
+  app.set_version_flag("--version", fmt::format("lazyrope {}", version()),
+                       "Print the version and exit");
   app.require_subcommand(1);
   const std::vector<Command> commands = {render_command(app), compile_command(app),
                                          cache_command(app), doctor_command(app),
                                          bench_command(app)};
   try {
     app.parse(argc, argv);
-    for (const Command& command : commands)
-      if (command.app->parsed()) return command.run();
-    return 0;
+    return run_parsed(commands);
+  } catch (const CLI::RequiredError&) {
+    return report_usage(app, missing_subcommand(app));
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : report_usage(app, error.what());
   } catch (const UsageError& error) {
@@ -59,12 +70,20 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
+
+int run_parsed(const std::vector<Command>& commands) {
+  for (const Command& command : commands)
+    if (command.app->parsed()) return command.run();
+  return 0;
+}
+
 }  // namespace lazyrope
 
 int main(int argc, char** argv) {
   try {
     return lazyrope::run(argc, argv);
   } catch (const std::exception& error) {
-    return lazyrope::report(lazyrope::kFailure, error.what());
+    std::fprintf(stderr, "lazyrope: %s\n", error.what());
+    return lazyrope::kFailure;
   }
 }

@@ -1,0 +1,598 @@
+"""The ``lazyrope`` command: the binary that LAZYROPE_COMMAND names, or else the one on PATH."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lazyrope
+
+KERNELS = ["plan", "attend_decode", "attend_prefill", "plan_append", "append"]
+ARCH = "sm_90a"
+SPEC = "--head-dim 64 --q-heads 6 --kv-heads 2 --rope neox --rope-param theta=10000".split()
+NOTHING_THERE = "/nonexistent/libnvrtc.so.13"
+
+Run = Callable[..., subprocess.CompletedProcess]
+
+
+@pytest.fixture(scope="session")
+def command() -> str:
+    path = os.environ.get("LAZYROPE_COMMAND") or shutil.which("lazyrope")
+    if path is None or not os.access(path, os.X_OK):
+        pytest.fail(
+            f"the command is {path}: set LAZYROPE_COMMAND to the one built (<build>/tools/lazyrope) or install lazyrope"
+        )
+    return path
+
+
+def nvidia_packages() -> Path:
+    """Where pip has put NVIDIA's packages, NVRTC among them."""
+    return next(
+        root
+        for root in map(Path, importlib.util.find_spec("nvidia").submodule_search_locations)
+        if any(root.glob("*/lib/libnvrtc.so.*"))
+    )
+
+
+def environment(**changes: str | Path | None) -> dict[str, str]:
+    """This process's, without lazyrope's variables but for NVRTC, and with `changes`; None takes a name out."""
+    result = {name: value for name, value in os.environ.items() if not name.startswith("LAZYROPE_")}
+    result["LAZYROPE_NVRTC"] = str(next(nvidia_packages().glob("*/lib/libnvrtc.so.1?")))
+    result |= {name: str(value) for name, value in changes.items()}
+    return {name: value for name, value in result.items() if changes.get(name, value) is not None}
+
+
+def run_command(command: str | Path, *arguments: object, code: int = 0, **changes: str | Path | None):
+    result = subprocess.run(
+        [command, *map(str, arguments)], env=environment(**changes), capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == code, f"{arguments}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def run(command: str, cache: Path) -> Run:
+    """Runs the command with a cache of the test's own."""
+
+    def run_here(*arguments: object, **options: object) -> subprocess.CompletedProcess:
+        return run_command(command, *arguments, **{"LAZYROPE_CACHE_DIR": cache} | options)
+
+    return run_here
+
+
+@pytest.fixture(scope="session")
+def compiled(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, Path]:
+    """A cache with the kernels of SPEC for ARCH, what compiling them printed as JSON, and their dumped sources."""
+    root = tmp_path_factory.mktemp("compiled")
+    changes = {"LAZYROPE_CACHE_DIR": root / "cache", "LAZYROPE_DUMP_DIR": root / "sources"}
+    result = run_command(command, "compile", *SPEC, "--arch", ARCH, "--json", **changes)
+    return root / "cache", json.loads(result.stdout), root / "sources"
+
+
+@pytest.fixture
+def warm(cache: Path, compiled: tuple[Path, dict, Path]) -> Path:
+    """The test's own cache, holding the kernels of SPEC for ARCH."""
+    shutil.copytree(compiled[0], cache)
+    return cache
+
+
+def write_config(directory: Path, **changes: object) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_type": "llama",
+        "hidden_size": 384,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "rope_theta": 10000.0,
+        "torch_dtype": "bfloat16",
+    }
+    file = directory / "config.json"
+    file.write_text(json.dumps(config | changes))
+    return file
+
+
+def entry_file(cache: Path, run: Run, entry: str) -> Path:
+    listed = json.loads(run("cache", "list", "--json").stdout)["entries"]
+    return cache / (next(row["key"] for row in listed if row["entry"] == entry) + ".lzr")
+
+
+def flip_last_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+class TestHelp:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "render",
+            "compile",
+            "doctor",
+            "cache",
+            "cache list",
+            "cache verify",
+            "cache prune",
+            "cache clear",
+            "cache path",
+        ],
+    )
+    def test_every_subcommand_explains_itself(self, run, name):
+        result = run(*name.split(), "--help")
+        assert f"Usage: lazyrope {name} [OPTIONS]" in result.stdout
+        assert "\nExample:\n  " in result.stdout
+        assert result.stderr == ""
+
+    def test_the_command_lists_them(self, run):
+        text = run("--help").stdout
+        for line in (
+            "render                    Print the source of a kernel",
+            "compile                   Compile the kernels of models into the cache",
+            "cache                     Look after the compiled kernels on disk",
+            "doctor                    Show what was found",
+            "bench                     Measure the kernels beside PyTorch's",
+        ):
+            assert line in text
+
+    def test_help_names_what_the_registries_hold(self, run):
+        text = run("render", "--help").stdout
+        for name in (
+            *KERNELS,
+            *lazyrope.archs(),
+            "none, neox, llama3",
+            "original_max_position_embeddings",
+            "causal, full",
+        ):
+            assert name in text
+
+    def test_version(self, run):
+        assert run("--version").stdout == f"lazyrope {lazyrope.__version__}\n"
+
+
+class TestRender:
+    def test_prints_what_compile_compiles(self, run, compiled):
+        (dumped,) = compiled[2].glob(f"lazyrope_attend_decode.{ARCH}.*.cu")
+        source = run("render", *SPEC, "--arch", ARCH).stdout
+        assert source == dumped.read_text()
+        assert "lazyrope_attend_decode" in source
+
+    @pytest.mark.parametrize("kernel", KERNELS)
+    def test_json_of_every_kernel(self, run, kernel):
+        facts = json.loads(run("render", *SPEC, "--arch", "sm_80", "--kernel", kernel, "--json").stdout)
+        keys = "name spec plan kernel arch entry threads ctas_per_sm shared_bytes source"
+        assert sorted(facts) == sorted(keys.split())
+        assert (facts["name"], facts["kernel"], facts["arch"]) == ("d64-g3-neox-bfloat16", kernel, "sm_80")
+        assert facts["entry"] == f"lazyrope_{kernel}"
+        assert facts["entry"] in facts["source"]
+        assert facts["threads"] % 32 == 0
+
+    def test_output_file(self, run, tmp_path):
+        file = tmp_path / "kernel.cu"
+        assert run("render", *SPEC, "--arch", "sm_80", "-o", file).stdout == ""
+        assert file.read_text() == run("render", *SPEC, "--arch", "sm_80").stdout
+
+    def test_a_model_is_what_its_config_says(self, run, tmp_path):
+        file = write_config(tmp_path / "tiny", torch_dtype="float16")
+        by_parts = run("render", *SPEC, "--arch", "sm_80", "--dtype", "float16").stdout
+        assert run("render", "--model", file, "--arch", "sm_80").stdout == by_parts
+        assert run("render", "--model", file.parent, "--arch", "sm_80").stdout == by_parts
+        facts = json.loads(run("render", "--model", file, "--arch", "sm_80", "--dtype", "bfloat16", "--json").stdout)
+        assert facts["name"] == "tiny"
+        assert facts["spec"] == "head_dim 64, group 3, bfloat16, rope neox, causal, raw queries"
+
+    def test_options_reach_the_source(self, run):
+        def source(kernel: str, *options: object) -> str:
+            return run("render", *SPEC, "--arch", "sm_80", "--kernel", kernel, *options).stdout
+
+        attend, append = source("attend_decode"), source("append")
+        for options in (["--query-form", "rotated"], ["--mask", "full"], ["--rotary-dim", 32], ["--dtype", "float16"]):
+            assert source("attend_decode", *options) != attend, options
+        assert source("append", "--append-form", "rotated") != append
+        # Appended keys come as queries do, unless it is said otherwise.
+        assert source("append", "--query-form", "rotated") == source("append", "--append-form", "rotated")
+        assert source("append", "--query-form", "rotated", "--append-form", "raw") == append
+        assert source("attend_decode", "--scale", 0.5) == attend
+
+
+class TestCompile:
+    def test_json(self, compiled):
+        cache, printed, _ = compiled
+        assert sorted(printed) == ["cache", "kernels", "seconds"]
+        assert printed["cache"] == str(cache)
+        keys = (
+            "model spec plan kernel arch entry compiler threads registers spill_bytes shared_bytes cubin_bytes "
+            "compile_ms ms from_cache shared"
+        )
+        assert [kernel["kernel"] for kernel in printed["kernels"]] == KERNELS
+        for kernel in printed["kernels"]:
+            assert sorted(kernel) == sorted(keys.split())
+            assert (kernel["arch"], kernel["from_cache"], kernel["shared"]) == (ARCH, False, False)
+            assert kernel["registers"] > 0 and kernel["spill_bytes"] == 0 and kernel["cubin_bytes"] > 1000
+            assert 0 < kernel["compile_ms"] <= kernel["ms"]
+            assert kernel["compiler"].startswith("nvrtc 1")
+
+    def test_the_second_time_all_comes_from_the_cache(self, run, warm, compiled):
+        # No NVRTC is needed then.
+        printed = json.loads(run("compile", *SPEC, "--arch", ARCH, "--json", LAZYROPE_NVRTC=NOTHING_THERE).stdout)
+        for kernel, cold in zip(printed["kernels"], compiled[1]["kernels"], strict=True):
+            assert kernel["from_cache"]
+            assert kernel["ms"] < cold["ms"]
+            same = "kernel entry compiler registers shared_bytes cubin_bytes compile_ms"
+            assert [kernel[name] for name in same.split()] == [cold[name] for name in same.split()]
+
+    def test_table(self, run, warm):
+        result = run("compile", *SPEC, "--arch", ARCH, "--threads", 1, "--allow-spills")
+        lines = result.stdout.splitlines()
+        assert lines[0] == "d64-g3-neox-bfloat16: head_dim 64, group 3, bfloat16, rope neox, causal, raw queries"
+        head = "model kernel arch registers spill bytes shared bytes cubin bytes ms from cache"
+        assert lines[2].split() == head.split()
+        rows = [line.split() for line in lines[3:8]]
+        assert [row[:3] for row in rows] == [["d64-g3-neox-bfloat16", kernel, ARCH] for kernel in KERNELS]
+        assert all(row[-1] == "yes" for row in rows)
+        assert len({len(line) for line in lines[3:8]}) == 1
+        assert lines[-1].startswith("5 kernels in ") and lines[-1].endswith(f" s; cache: {warm}")
+        assert result.stderr == ""
+
+    def test_several_models_and_archs(self, run, tmp_path, cache):
+        models = [
+            write_config(tmp_path / "a" / "tiny", rope_theta=5000.0),
+            write_config(tmp_path / "b" / "tiny", num_attention_heads=4, hidden_size=256),
+        ]
+        out = tmp_path / "out"
+        arguments = ["compile", "--model", *models, "--arch", "sm_80,sm_86", "--json"]
+        printed = json.loads(run(*arguments, "--cubin", out / "cubin", "--ptx", out / "ptx").stdout)
+        kernels = {(k["model"], k["arch"], k["kernel"]): k for k in printed["kernels"]}
+        names = [(m, a, k) for m in ("tiny", "tiny-2") for a in ("sm_80", "sm_86") for k in KERNELS]
+        assert list(kernels) == names
+        # Of two models of different group sizes and frequencies, only this kernel is the same.
+        assert {name for name, kernel in kernels.items() if kernel["shared"]} == {
+            ("tiny-2", arch, "plan_append") for arch in ("sm_80", "sm_86")
+        }
+        for model, arch, kernel in names:
+            cubin = (out / "cubin" / f"{model}.{arch}.{kernel}.cubin").read_bytes()
+            assert cubin[:4] == b"\x7fELF" and len(cubin) == kernels[model, arch, kernel]["cubin_bytes"]
+            ptx = (out / "ptx" / f"{model}.{arch}.{kernel}.ptx").read_text()
+            assert f".entry lazyrope_{kernel}(" in ptx and f".target {arch}" in ptx
+        assert len(list(cache.glob("*.lzr"))) == len(names) - 2
+        repeated = [
+            "compile",
+            "--model",
+            models[0],
+            "--model",
+            models[1],
+            "--arch",
+            "sm_80",
+            "--arch",
+            "sm_86",
+            "--json",
+        ]
+        again = json.loads(run(*repeated).stdout)["kernels"]
+        assert [(k["model"], k["arch"], k["kernel"]) for k in again] == names
+        assert all(kernel["from_cache"] for kernel in again)
+
+    def test_cache_option_is_stronger_than_the_environment(self, run, warm, tmp_path):
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        assert (
+            f"cache: {warm}\n"
+            in run("compile", *SPEC, "--arch", ARCH, "--cache", warm, LAZYROPE_CACHE_DIR=elsewhere).stdout
+        )
+        assert list(elsewhere.iterdir()) == []
+
+    def test_a_terminal_sees_progress(self, command, warm):
+        terminal, stderr = pty.openpty()
+        seen: list[bytes] = []
+
+        def read() -> None:
+            try:
+                while chunk := os.read(terminal, 4096):
+                    seen.append(chunk)
+            except OSError:  # how Linux says that the other end is closed
+                pass
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        flip_last_byte(sorted(warm.glob("*.lzr"))[0])
+        arguments = [command, "compile", *SPEC, "--arch", ARCH]
+        changes = {"LAZYROPE_CACHE_DIR": warm, "LAZYROPE_LOG": "warning"}
+        try:
+            subprocess.run(arguments, env=environment(**changes), stderr=stderr, stdout=subprocess.DEVNULL, check=True)
+        finally:
+            os.close(stderr)
+            reader.join()
+            os.close(terminal)
+        text = b"".join(seen).decode()
+        line = f"[1/1] d64-g3-neox-bfloat16 for {ARCH}"
+        assert text.startswith(f"\r\x1b[K{line}")
+        assert text.endswith("\r\x1b[K")
+        # A warning takes the line's place, and the line comes again below it.
+        assert "\r\x1b[Klazyrope: warning: cache entry " in text
+        assert f"checksum mismatch\r\n{line}" in text
+
+
+class TestCache:
+    def test_list(self, run, warm):
+        listed = json.loads(run("cache", "list", "--json").stdout)
+        assert sorted(listed) == ["bytes", "directory", "entries"]
+        assert listed["directory"] == str(warm)
+        assert listed["bytes"] == sum(file.stat().st_size for file in warm.glob("*.lzr"))
+        text = run("cache", "list").stdout
+        assert text.splitlines()[0].split() == "key entry arch bytes last use compiler".split()
+        assert {entry["entry"] for entry in listed["entries"]} == {f"lazyrope_{kernel}" for kernel in KERNELS}
+        for entry in listed["entries"]:
+            assert sorted(entry) == sorted("key entry arch bytes last_use compiler error".split())
+            assert entry["arch"] == ARCH and entry["error"] is None and entry["last_use"].endswith("Z")
+            assert entry["bytes"] == (warm / f"{entry['key']}.lzr").stat().st_size
+            assert f"{entry['key'][:12]}  {entry['entry']} " in text
+        assert f"5 kernels, {listed['bytes'] / 1024:.1f} KiB of at most 1.0 GiB, in {warm}" in text
+
+    def test_list_of_nothing(self, run, cache):
+        assert run("cache", "list").stdout == f"0 kernels, 0 B of at most 1.0 GiB, in {cache}\n"
+        assert json.loads(run("cache", "list", "--json").stdout)["entries"] == []
+        assert not cache.exists()
+
+    def test_verify(self, run, warm):
+        assert run("cache", "verify").stdout == f"0 of 5 kernels are bad, in {warm}\n"
+        assert json.loads(run("cache", "verify", "--json").stdout) == {"directory": str(warm), "entries": 5, "bad": []}
+
+    def test_a_corrupted_kernel_is_found_and_made_anew(self, run, warm):
+        file = entry_file(warm, run, "lazyrope_plan_append")
+        flip_last_byte(file)
+        assert run("cache", "verify", code=1).stdout == (
+            f"{file.stem}: checksum mismatch\n1 of 5 kernels are bad, in {warm}\n"
+        )
+        bad = json.loads(run("cache", "verify", "--json", code=1).stdout)["bad"]
+        assert bad == [{"key": file.stem, "bytes": file.stat().st_size, "error": "checksum mismatch"}]
+        assert f"{file.stem[:12]}  (bad) " in run("cache", "list").stdout
+        listed = json.loads(run("cache", "list", "--json").stdout)["entries"]
+        (entry,) = [entry for entry in listed if entry["error"] is not None]
+        assert (entry["key"], entry["entry"], entry["arch"], entry["compiler"]) == (file.stem, None, None, None)
+
+        result = run("compile", *SPEC, "--arch", ARCH, "--json")
+        made = [kernel["kernel"] for kernel in json.loads(result.stdout)["kernels"] if not kernel["from_cache"]]
+        assert made == ["plan_append"]
+        assert f"lazyrope: warning: cache entry {file.stem} is not used" in result.stderr
+        run("cache", "verify")
+
+    def test_prune_removes_the_least_recently_used(self, run, warm):
+        files = sorted(warm.glob("*.lzr"))
+        for age, file in enumerate(files):
+            os.utime(file, (1.7e9 - 1000 * age,) * 2)
+        kept = files[:2]
+        allowed = sum(file.stat().st_size for file in kept)
+        gone = sum(file.stat().st_size for file in files[2:])
+        printed = json.loads(run("cache", "prune", "--max-bytes", allowed, "--json").stdout)
+        assert printed == {
+            "directory": str(warm),
+            "removed": {"entries": 3, "bytes": gone},
+            "left_bytes": allowed,
+        }
+        assert sorted(warm.glob("*.lzr")) == kept
+
+    def test_prune_understands_sizes(self, run, warm):
+        size = sum(file.stat().st_size for file in warm.glob("*.lzr")) / 1024
+        assert run("cache", "prune", "--max-bytes", "500M").stdout == (
+            f"removed 0 kernels, 0 B; {size:.1f} KiB left in {warm}\n"
+        )
+        assert "removed 0 kernels" in run("cache", "prune").stdout
+        assert "removed 5 kernels" in run("cache", "prune", LAZYROPE_CACHE_MAX_BYTES="1K").stdout
+
+    def test_clear_wants_yes(self, run, warm):
+        result = run("cache", "clear", code=2)
+        assert "this would remove every kernel" in result.stderr and "give --yes" in result.stderr
+        assert len(list(warm.glob("*.lzr"))) == 5
+        removed = json.loads(run("cache", "clear", "--yes", "--json").stdout)
+        assert removed["removed"]["entries"] == 5 and removed["left_bytes"] == 0
+        assert list(warm.iterdir()) == []
+        assert run("cache", "clear", "--yes").stdout == f"removed 0 kernels, 0 B; 0 B left in {warm}\n"
+
+    def test_path(self, run, cache, tmp_path):
+        assert run("cache", "path").stdout == f"{cache}\n"
+        assert run("cache", "path", "--cache", tmp_path / "other").stdout == f"{tmp_path}/other\n"
+        result = run("cache", "path", "--cache", "none", code=1)
+        assert result.stdout == "" and "cached in memory only" in result.stderr
+
+
+class TestDoctor:
+    def test_text(self, run, warm):
+        text = run("doctor").stdout
+        assert text.startswith(f"lazyrope {lazyrope.__version__}\nNVRTC\n  configured (LAZYROPE_NVRTC) ")
+        assert f"directory: {warm}" in text and "5 kernels" in text
+        assert "LAZYROPE_CACHE_MAX_BYTES" in text
+        assert f"compiles for: {', '.join(lazyrope.archs())}\n" in text
+
+    def test_json(self, run, warm):
+        facts = json.loads(run("doctor", "--json").stdout)
+        assert list(facts) == ["version", "nvrtc", "driver", "cache", "environment", "archs"]
+        assert facts["nvrtc"]["path"] == environment()["LAZYROPE_NVRTC"]
+        assert facts["cache"]["entries"] == 5 and facts["cache"]["bad_entries"] == 0
+        assert ("missing" in facts["driver"]) != ("gpus" in facts["driver"])
+        assert facts["archs"] == lazyrope.archs()
+
+    def test_without_nvrtc_the_cache_decides(self, run, cache, compiled):
+        result = run("doctor", LAZYROPE_NVRTC=NOTHING_THERE, code=1)
+        assert "no NVRTC" in result.stdout
+        assert "lazyrope: no kernel can run here" in result.stderr
+        shutil.copytree(compiled[0], cache)
+        assert run("doctor", LAZYROPE_NVRTC=NOTHING_THERE).stderr == ""
+        for file in cache.glob("*.lzr"):
+            flip_last_byte(file)
+        run("doctor", LAZYROPE_NVRTC=NOTHING_THERE, code=1)
+
+
+@pytest.fixture
+def installed(command: str, tmp_path: Path) -> Path:
+    """A copy of the command where pip would put it, in an environment with NVIDIA's packages and no Python yet."""
+    root = tmp_path / "environment"
+    packages = root / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "nvidia").symlink_to(nvidia_packages())
+    (root / "bin").mkdir()
+    return Path(shutil.copy(command, root / "bin"))
+
+
+def write_script(file: Path, text: str) -> None:
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+
+class TestInstalled:
+    def test_finds_the_nvrtc_of_its_environment(self, installed):
+        changes = {"LAZYROPE_NVRTC": None, "LAZYROPE_CACHE_DIR": "none"}
+        facts = json.loads(run_command(installed, "doctor", "--json", **changes).stdout)["nvrtc"]
+        assert Path(facts["path"]).is_relative_to(installed.parents[1] / "lib")
+        assert facts["tried"][-1]["place"] == "Python package"
+        run_command(installed, "compile", *SPEC, "--arch", "sm_80", **changes)
+
+    def test_bench_runs_the_python_beside_it(self, installed, tmp_path):
+        # The first call looks for the package.
+        write_script(installed.parent / "python3", '[ "$1" = -c ] || echo "$0 $@"')
+        arguments = ["decode", "--json", "figures.json", "--rounds=3", "--help"]
+        assert run_command(installed, "bench", *arguments, PATH=tmp_path).stdout == (
+            f"{installed.parent}/python3 -m lazyrope.bench {' '.join(arguments)}\n"
+        )
+
+    def test_bench_falls_back_to_path(self, installed, tmp_path):
+        (tmp_path / "bin").mkdir()
+        write_script(tmp_path / "bin" / "python3", '[ "$1" = -c ] || { echo "$@"; exit 7; }')
+        result = run_command(installed, "bench", "all", PATH=tmp_path / "bin", code=7)
+        assert result.stdout == "-m lazyrope.bench all\n"
+
+    def test_bench_without_the_package(self, installed, tmp_path):
+        # A directory of that name, such as a checkout, is not the package.
+        (tmp_path / "lazyrope").mkdir()
+        write_script(installed.parent / "python3", f'exec {sys.executable} -S "$@"')
+        result = run_command(installed, "bench", "all", PYTHONPATH=tmp_path, code=1)
+        assert result.stderr.startswith(f"lazyrope: {installed.parent}/python3 has no package lazyrope")
+        assert "-m pip install lazyrope`" in result.stderr
+
+    def test_bench_without_python(self, installed, tmp_path):
+        result = run_command(installed, "bench", "all", PATH=tmp_path, code=1)
+        assert result.stderr.startswith("lazyrope: cannot run python3, which the benchmark needs: No such file")
+
+    def test_bench_help_is_python_s(self, installed):
+        directory = Path(sys.executable).parent
+        text = run_command(installed, "bench", "--help", PATH=f"{directory}:{os.environ['PATH']}").stdout
+        assert text.startswith("usage: lazyrope bench ") and "--rounds" in text
+
+
+# Arguments, exit code, and what the message must say.
+MISTAKES = [
+    ([], 2, ["a subcommand is required", "see `lazyrope --help`"]),
+    (["frobnicate"], 2, ["no subcommand or option is called frobnicate", "see `lazyrope --help`"]),
+    (["cache"], 2, ["a subcommand is required", "see `lazyrope cache --help`"]),
+    (["cache", "empty"], 2, ["no subcommand or option is called empty", "see `lazyrope cache --help`"]),
+    (["render", "--frobnicate"], 2, ["--frobnicate", "see `lazyrope render --help`"]),
+    (["render", "--head-dim", "many"], 2, ["--head-dim = many"]),
+    (["render", "--head-dim", 64, "--arch", "sm_80"], 2, ["missing: --q-heads, --kv-heads, --rope"]),
+    (["render", *SPEC, "--model", "x"], 2, ["--model excludes"]),
+    (["render", *SPEC, "--kernel", "attend"], 2, ['"attend" is unknown', "attend_decode, attend_prefill"]),
+    (["render", *SPEC, "--rope-param", "theta"], 2, ['"theta" is not KEY=NUMBER']),
+    (["render", *SPEC, "--rope-param", "theta=1e4x"], 2, ['"theta=1e4x" is not KEY=NUMBER']),
+    (["render", *SPEC, "--rope-param", "theta=5"], 2, ["theta is given twice"]),
+    (["compile", *SPEC, "--threads", 0], 2, ["--threads", "1 to 1024"]),
+    (["cache", "prune", "--max-bytes", "5Q"], 2, ["--max-bytes", "'5Q'", "K, M, G or T"]),
+    (["cache", "prune", "--max-bytes", "-5"], 2, ["--max-bytes", "'-5'"]),
+    (["render", *SPEC, "--arch", "sm_75"], 1, ['arch "sm_75" is unknown', "sm_80", "sm_90a"]),
+    (["compile", *SPEC, "--arch", "sm_80,sm_75"], 1, ['arch "sm_75" is unknown']),
+    (["render", *SPEC[2:], "--head-dim", 96, "--arch", "sm_80"], 1, ["head_dim = 96", "64, 128"]),
+    (["render", *SPEC, "--q-heads", 7], 2, ["--q-heads"]),
+    (["render", *SPEC, "--rope-param", "factor=2", "--arch", "sm_80"], 1, ['rope "neox" has no parameter factor']),
+    (["render", *SPEC, "--dtype", "fp8", "--arch", "sm_80"], 1, ['dtype = "fp8"', "bfloat16, float16"]),
+    (["render", *SPEC, "--mask", "tree", "--arch", "sm_80"], 1, ['mask "tree" is unknown', "causal, full"]),
+    (["render", *SPEC, "--query-form", "turned", "--arch", "sm_80"], 1, ['"turned"', "raw, rotated"]),
+    (["render", *SPEC, "--rotary-dim", 24, "--arch", "sm_80"], 1, ["rotary_dim = 24", "multiples of 16"]),
+    (["render", *SPEC, "--scale", -1, "--arch", "sm_80"], 1, ["scale = -1"]),
+    (
+        ["render", *SPEC, "--arch", "sm_80", "-o", "/nonexistent/k.cu"],
+        1,
+        ["cannot write /nonexistent/k.cu: No such file"],
+    ),
+    (["render", "--model", "/nonexistent/config.json"], 1, ["cannot read /nonexistent/config.json: No such file"]),
+    (["compile", "--model", "/nonexistent"], 1, ["cannot read /nonexistent: No such file"]),
+]
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(("arguments", "code", "said"), MISTAKES, ids=[row[2][0][:40] for row in MISTAKES])
+    def test_message(self, run, cache, arguments, code, said):
+        result = run(*arguments, code=code)
+        assert result.stdout == "" and result.stderr.startswith("lazyrope: ")
+        for words in said:
+            assert words in result.stderr
+        assert ("--help`" in result.stderr) == (code == 2)
+        assert not cache.exists()
+
+    def test_query_heads_that_the_kv_heads_do_not_divide(self, run):
+        arguments = "--head-dim 64 --q-heads 7 --kv-heads 2 --rope none --arch sm_80".split()
+        assert "num_q_heads = 7 with num_kv_heads = 2" in run("render", *arguments, code=1).stderr
+
+    def test_a_config_key_that_would_change_the_result(self, run, tmp_path):
+        file = write_config(tmp_path / "tiny", sliding_window=4096)
+        for arguments in (["render"], ["compile", "--json"]):
+            error = run(*arguments, "--model", file, "--arch", "sm_80", code=1).stderr
+            assert str(file) in error and "sliding_window = 4096 would change the result" in error
+
+    def test_a_config_that_is_none(self, run, tmp_path):
+        (tmp_path / "model.json").write_text("[]")
+        error = run("render", "--model", tmp_path / "model.json", "--arch", "sm_80", code=1).stderr
+        assert f"{tmp_path}/model.json: " in error and "not a JSON object" in error
+
+    def test_one_source_at_a_time(self, run, tmp_path):
+        files = [write_config(tmp_path / name) for name in "ab"]
+        error = run("render", "--model", *files, "--arch", "sm_80", code=2).stderr
+        assert "one source is rendered at a time" in error
+
+    def test_no_gpu_to_choose_the_arch_by(self, run):
+        for subcommand in ("render", "compile"):
+            error = run(subcommand, *SPEC, code=1, CUDA_VISIBLE_DEVICES="").stderr
+            assert "there is no GPU to compile for: give --arch, one of sm_80" in error
+
+    def test_a_bad_variable(self, run):
+        error = run("cache", "list", code=1, LAZYROPE_POLICY="maybe").stderr
+        assert "LAZYROPE_POLICY='maybe' is not allowed: give jit or cache_only" in error
+
+    def test_a_full_disk(self, command):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([command, "render", *SPEC, "--arch", "sm_80"], stdout=full, stderr=subprocess.PIPE)
+        assert result.returncode == 1
+        assert b"cannot write to standard output: No space left on device" in result.stderr
+
+    def test_without_nvrtc(self, run):
+        error = run("compile", *SPEC, "--arch", ARCH, code=1, LAZYROPE_NVRTC=NOTHING_THERE).stderr
+        assert "no usable NVRTC" in error and "pip install" in error and NOTHING_THERE in error
+
+    def test_a_cache_that_cannot_be_written_does_not_keep_from_compiling(self, run, tmp_path):
+        (tmp_path / "file").touch()
+        result = run("compile", *SPEC, "--arch", ARCH, "--cache", tmp_path / "file" / "cache")
+        assert "5 kernels in " in result.stdout
+        assert "lazyrope: warning: lazyrope_plan is not cached on disk: cannot create directory" in result.stderr
+
+    def test_cache_only_says_what_is_nearest(self, run, warm):
+        def refusal(*arguments: object, **changes: object) -> str:
+            return run("compile", *arguments, code=1, LAZYROPE_POLICY="cache_only", **changes).stderr
+
+        other_arch = refusal(*SPEC, "--arch", "sm_80")
+        assert f"is not in the cache {warm}, and LAZYROPE_POLICY=cache_only forbids compiling it" in other_arch
+        assert "the nearest entry differs in: arch, options\n" in other_arch
+        assert "compile it beforehand with `lazyrope compile`" in other_arch
+        other_source = refusal(*SPEC[:-1], "theta=20000", "--arch", ARCH)
+        assert "the nearest entry differs in: source\n" in other_source
+        empty = refusal(*SPEC, "--arch", ARCH, "--cache", warm / "empty")
+        assert "; the cache is empty\n" in empty
+        run("compile", *SPEC, "--arch", ARCH, LAZYROPE_POLICY="cache_only")

@@ -1,0 +1,230 @@
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/error.h"
+#include "runtime/engine.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/output.h"
+#include "tools/table.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr std::size_t kShownKey = 12;       // characters
+constexpr std::size_t kShownCompiler = 20;  // characters: name, version, and how its build begins
+
+constexpr const char* kFooter =
+    R"(Kernels lie in one directory, which all processes of a user share. All of this may be done while
+kernels are being compiled and used.
+
+Example:
+  lazyrope cache list --json | jq '.entries[].arch')";
+constexpr const char* kListFooter =
+    R"(The most recently used come first. --json prints an object: directory, bytes, entries [{key, entry,
+arch, bytes, last_use (UTC), compiler, error}]; error is null, but for files that cannot be used.
+
+Example:
+  lazyrope cache list --cache /opt/kernels)";
+constexpr const char* kVerifyFooter =
+    R"(Reads every file and checks its checksum, owner and mode. Exit code 1 if one is bad. Bad ones are
+never used; compiling their kernel again replaces them.
+--json prints an object: directory, entries, bad [{key, bytes, error}].
+
+Example:
+  lazyrope cache verify)";
+constexpr const char* kPruneFooter = R"(Also removes what killed processes left behind.
+--json prints an object: directory, removed {entries, bytes}, left_bytes.
+
+Example:
+  lazyrope cache prune --max-bytes 500M)";
+constexpr const char* kClearFooter =
+    R"(--json prints an object: directory, removed {entries, bytes}, left_bytes.
+
+Example:
+  lazyrope cache clear --yes)";
+constexpr const char* kPathFooter = R"(Exit code 1 where kernels are cached in memory only.
+
+Example:
+  du -sh $(lazyrope cache path))";
+
+struct Options {
+  std::string cache;
+  bool json = false;
+  bool yes = false;
+  std::string max_bytes;  // as LAZYROPE_CACHE_MAX_BYTES, which holds where this is empty
+};
+
+std::string fact(const ListedEntry& entry, const char* name) {
+  const auto found = entry.facts.find(name);
+  return found != entry.facts.end() && found->is_string() ? found->get<std::string>() : "?";
+}
+
+std::time_t seconds_of(std::chrono::system_clock::time_point time) {
+  return std::chrono::system_clock::to_time_t(time);
+}
+
+Json json_of(const ListedEntry& entry) {
+  const auto known = [&](const char* name) {
+    return entry.error.empty() ? Json(fact(entry, name)) : Json(nullptr);
+  };
+  return {
+      {"key", entry.key},
+      {"entry", known("entry")},
+      {"arch", known("arch")},
+      {"bytes", entry.bytes},
+      {"last_use", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds_of(entry.last_use)))},
+      {"compiler", known("compiler")},
+      {"error", entry.error.empty() ? Json(nullptr) : Json(entry.error)}};
+}
+
+std::string directory_text(const DiskStore& store) {
+  return store.root().empty() ? "no directory (memory only)" : store.root().string();
+}
+
+std::string table_of(const std::vector<ListedEntry>& entries) {
+  Table table({{"key"}, {"entry"}, {"arch"}, {"bytes", Align::kRight}, {"last use"}, {"compiler"}});
+  for (const ListedEntry& entry : entries) {
+    const bool good = entry.error.empty();
+    table.add({entry.key.substr(0, kShownKey), good ? fact(entry, "entry") : "(bad)",
+               good ? fact(entry, "arch") : "", fmt::to_string(entry.bytes),
+               fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(seconds_of(entry.last_use))),
+               good ? fact(entry, "compiler").substr(0, kShownCompiler) : entry.error});
+  }
+  return table.text();
+}
+
+int list(const Options& options, const Engine& engine) {
+  const DiskStore& store = engine.store();
+  const std::vector<ListedEntry> entries = store.list();
+  const std::uint64_t bytes = store.size_bytes();
+  if (options.json) {
+    Json listed = Json::array();
+    for (const ListedEntry& entry : entries) listed.push_back(json_of(entry));
+    print(json_text({{"directory", store.root().string()}, {"bytes", bytes}, {"entries", listed}}));
+    return 0;
+  }
+  print(fmt::format("{}{} kernels, {} of at most {}, in {}\n",
+                    entries.empty() ? "" : table_of(entries) + "\n", entries.size(),
+                    size_text(bytes), size_text(engine.config().cache_max_bytes),
+                    directory_text(store)));
+  return 0;
+}
+
+int verify(const Options& options, const Engine& engine) {
+  const DiskStore& store = engine.store();
+  std::vector<ListedEntry> bad = store.list();
+  const std::size_t total = bad.size();
+  std::erase_if(bad, [](const ListedEntry& entry) { return entry.error.empty(); });
+  if (options.json) {
+    Json listed = Json::array();
+    for (const ListedEntry& entry : bad)
+      listed.push_back({{"key", entry.key}, {"bytes", entry.bytes}, {"error", entry.error}});
+    print(json_text({{"directory", store.root().string()}, {"entries", total}, {"bad", listed}}));
+  } else {
+    std::string text;
+    for (const ListedEntry& entry : bad) text += fmt::format("{}: {}\n", entry.key, entry.error);
+    print(fmt::format("{}{} of {} kernels are bad, in {}\n", text, bad.size(), total,
+                      directory_text(store)));
+  }
+  return bad.empty() ? 0 : 1;
+}
+
+int report_removed(const Options& options, const DiskStore& store, const Removed& removed) {
+  const std::uint64_t left = store.size_bytes();
+  if (options.json)
+    print(json_text({{"directory", store.root().string()},
+                     {"removed", {{"entries", removed.entries}, {"bytes", removed.bytes}}},
+                     {"left_bytes", left}}));
+  else
+    print(fmt::format("removed {} kernels, {}; {} left in {}\n", removed.entries,
+                      size_text(removed.bytes), size_text(left), directory_text(store)));
+  return 0;
+}
+
+// `text` is written as the variable's value is, and is read by who reads that.
+std::uint64_t size_of(const std::string& text) {
+  const auto only_this = [&](const char* name) {
+    const bool asked = std::string_view(name) == "LAZYROPE_CACHE_MAX_BYTES";
+    return asked ? std::optional(text) : std::nullopt;
+  };
+  try {
+    return Config::from_environment(only_this).cache_max_bytes;
+  } catch (const SpecError& error) {
+    throw UsageError(fmt::format("--max-bytes, read as the variable: {}", error.what()));
+  }
+}
+
+int prune(const Options& options, const Engine& engine) {
+  const std::uint64_t max_bytes =
+      options.max_bytes.empty() ? engine.config().cache_max_bytes : size_of(options.max_bytes);
+  return report_removed(options, engine.store(), engine.store().prune(max_bytes));
+}
+
+int clear(const Options& options, const Engine& engine) {
+  const DiskStore& store = engine.store();
+  if (!options.yes)
+    throw UsageError(
+        fmt::format("this would remove every kernel, {}, from {}; give --yes if that is meant",
+                    size_text(store.size_bytes()), directory_text(store)));
+  return report_removed(options, store, store.clear());
+}
+
+int path(const Options&, const Engine& engine) {
+  const DiskStore& store = engine.store();
+  if (store.root().empty())
+    throw std::runtime_error(
+        "kernels are cached in memory only; give --cache or set LAZYROPE_CACHE_DIR");
+  print(store.root().string() + "\n");
+  return 0;
+}
+
+using Action = int (*)(const Options&, const Engine&);
+
+Command leaf(CLI::App& cache, const char* name, const char* meaning, const char* footer,
+             Options& options, Action action) {
+  CLI::App* const app = cache.add_subcommand(name, meaning);
+  app->footer(footer);
+  add_cache_option(*app, options.cache);
+  return {app,
+          [&options, action] { return action(options, Engine(config_with_cache(options.cache))); }};
+}
+
+}  // namespace
+
+Command cache_command(CLI::App& root) {
+  CLI::App* const app = root.add_subcommand("cache", "Look after the compiled kernels on disk");
+  app->footer(kFooter);
+  app->require_subcommand(1);
+  const auto options = std::make_shared<Options>();
+  const auto add = [&](const char* name, const char* meaning, const char* footer, Action action) {
+    return leaf(*app, name, meaning, footer, *options, action);
+  };
+  const std::vector<Command> leaves = {
+      add("list", "Show every kernel", kListFooter, list),
+      add("verify", "Check every kernel", kVerifyFooter, verify),
+      add("prune", "Remove the least recently used kernels", kPruneFooter, prune),
+      add("clear", "Remove all kernels", kClearFooter, clear),
+      add("path", "Print the directory", kPathFooter, path)};
+  for (const char* name : {"list", "verify", "prune", "clear"})
+    add_json_option(*app->get_subcommand(name), options->json);
+  app->get_subcommand("prune")
+      ->add_option(
+          "--max-bytes", options->max_bytes,
+          "Bytes that may stay, or such as 500M (powers of 1024);\n(LAZYROPE_CACHE_MAX_BYTES)")
+      ->option_text("SIZE");
+  app->get_subcommand("clear")->add_flag("--yes", options->yes, "Really remove them");
+  return {app, [options, leaves] { return run_parsed(leaves); }};
+}
+
+}  // namespace lazyrope

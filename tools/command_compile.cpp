@@ -1,0 +1,204 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/attention.h"
+#include "runtime/engine.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+#include "tools/spec_options.h"
+#include "tools/table.h"
+
+namespace lazyrope {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFooter =
+    R"(Needs no GPU: what is compiled here runs wherever the same cache directory is found, without a
+compiler there. What the cache has is not compiled again.
+
+The table shows registers and bytes of spilled registers (of a thread), bytes of dynamic shared
+memory (of a CTA) and of the cubin, and the milliseconds it took to have it: to compile it, or to
+read it from the cache. A kernel that an earlier row has as well is "shared".
+A kernel that spills is refused. The first that fails ends the run; the cache keeps those before it.
+--json prints an object: cache, seconds, kernels [{model, spec, plan, kernel, arch, entry, compiler,
+threads, registers, spill_bytes, shared_bytes, cubin_bytes, compile_ms, ms, from_cache, shared}].
+
+Example:
+  lazyrope compile --model Llama-3.1-8B/config.json --arch sm_80,sm_90a --cache /opt/kernels)";
+
+constexpr int kMostThreads = 1024;
+
+struct Options {
+  SpecOptions spec;
+  std::vector<std::string> archs;
+  std::string cache;
+  int threads = 0;
+  bool allow_spills = false;
+  std::string cubin_dir;
+  std::string ptx_dir;
+  bool json = false;
+};
+
+struct Row {
+  std::string model;
+  std::string spec;
+  std::string plan;
+  std::shared_ptr<const Kernel> kernel;
+  bool shared;  // with a row above
+};
+
+using Rows = std::vector<Row>;
+
+void add_rows(const std::string& model, const Attention& attention, Rows& rows) {
+  for (const std::shared_ptr<const Kernel>& kernel : attention.kernels()) {
+    const auto is_same = [&](const Row& row) { return row.kernel == kernel; };
+    const bool shared = std::ranges::any_of(rows, is_same);
+    rows.push_back({model, describe(attention.spec().kernel_spec()), describe(attention.plan()),
+                    kernel, shared});
+  }
+}
+
+std::vector<const Arch*> archs_of(const std::vector<std::string>& names) {
+  if (names.empty()) return {&arch_of("")};
+  std::vector<const Arch*> archs;
+  for (const std::string& name : names) archs.push_back(&arch_of(name));
+  return archs;
+}
+
+Rows compile_all(Engine& engine, const Options& options) {
+  const std::vector<NamedSpec> specs = specs_of(options.spec);
+  const std::vector<const Arch*> archs = archs_of(options.archs);
+  const CompileOptions compile_options = {
+      .plan = {}, .engine = {.allow_spills = options.allow_spills, .threads = options.threads}};
+  Progress progress(specs.size() * archs.size());
+  Rows rows;
+  for (const NamedSpec& named : specs) {
+    for (const Arch* arch : archs) {
+      progress.next(fmt::format("{} for {}", named.name, arch->name));
+      add_rows(named.name, *Attention::compile(engine, named.spec, *arch, compile_options), rows);
+    }
+  }
+  return rows;
+}
+
+void write_kernels(const Options& options, const Rows& rows) {
+  const auto path = [](const std::string& directory, const Row& row, std::string_view extension) {
+    fs::create_directories(directory);
+    const std::string& arch = row.kernel->arch().name;
+    return fs::path(directory) /
+           fmt::format("{}.{}.{}.{}", row.model, arch, row.kernel->name(), extension);
+  };
+  for (const Row& row : rows) {
+    const std::vector<std::byte>& code = row.kernel->binary().code;
+    if (!options.cubin_dir.empty())
+      write_file(path(options.cubin_dir, row, "cubin"),
+                 {reinterpret_cast<const char*>(code.data()), code.size()});
+    if (!options.ptx_dir.empty())
+      write_file(path(options.ptx_dir, row, "ptx"), row.kernel->intermediate());
+  }
+}
+
+Json json_of(const Row& row) {
+  const Binary& binary = row.kernel->binary();
+  return {{"model", row.model},
+          {"spec", row.spec},
+          {"plan", row.plan},
+          {"kernel", row.kernel->name()},
+          {"arch", binary.arch},
+          {"entry", binary.entry},
+          {"compiler", binary.compiler},
+          {"threads", binary.threads},
+          {"registers", binary.registers},
+          {"spill_bytes", binary.spill_bytes},
+          {"shared_bytes", binary.shared_bytes},
+          {"cubin_bytes", binary.code.size()},
+          {"compile_ms", binary.compile_ms},
+          {"ms", row.kernel->ready_ms()},
+          {"from_cache", row.kernel->from_cache()},
+          {"shared", row.shared}};
+}
+
+std::string table_of(const Rows& rows) {
+  Table table({{"model"},
+               {"kernel"},
+               {"arch"},
+               {"registers", Align::kRight},
+               {"spill bytes", Align::kRight},
+               {"shared bytes", Align::kRight},
+               {"cubin bytes", Align::kRight},
+               {"ms", Align::kRight},
+               {"from cache"}});
+  for (const Row& row : rows) {
+    const Binary& binary = row.kernel->binary();
+    table.add({row.model, std::string(row.kernel->name()), binary.arch,
+               fmt::to_string(binary.registers), fmt::to_string(binary.spill_bytes),
+               fmt::to_string(binary.shared_bytes), fmt::to_string(binary.code.size()),
+               row.shared ? "shared" : fmt::format("{:.1f}", row.kernel->ready_ms()),
+               row.kernel->from_cache() ? "yes" : "no"});
+  }
+  return table.text();
+}
+
+std::string text_of(const Rows& rows, const std::string& cache_dir, double seconds) {
+  std::string text;
+  std::set<std::string> explained;
+  for (const Row& row : rows)
+    if (explained.insert(row.model).second) text += fmt::format("{}: {}\n", row.model, row.spec);
+  return fmt::format("{}\n{}\n{} kernels in {:.2f} s; cache: {}\n", text, table_of(rows),
+                     rows.size(), seconds, cache_dir.empty() ? "none" : cache_dir);
+}
+
+int run_compile(const Options& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  Engine engine(config_with_cache(options.cache));
+  const Rows rows = compile_all(engine, options);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  write_kernels(options, rows);
+  const std::string& cache_dir = engine.config().cache_dir;
+  if (!options.json) {
+    print(text_of(rows, cache_dir, elapsed.count()));
+    return 0;
+  }
+  Json kernels = Json::array();
+  for (const Row& row : rows) kernels.push_back(json_of(row));
+  print(json_text({{"cache", cache_dir}, {"seconds", elapsed.count()}, {"kernels", kernels}}));
+  return 0;
+}
+
+}  // namespace
+
+Command compile_command(CLI::App& root) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const app =
+      root.add_subcommand("compile", "Compile the kernels of models into the cache");
+  app->footer(kFooter);
+  app->add_option("--arch", options->archs,
+                  "Any of " + arch_names() + ";\ncommas between them (that of the present GPU)")
+      ->option_text("NAME,...")
+      ->delimiter(',');
+  add_cache_option(*app, options->cache);
+  app->add_option("--threads", options->threads, "Kernels compiled at once (one a core)")
+      ->option_text("N")
+      ->check(CLI::Range(1, kMostThreads));
+  app->add_flag("--allow-spills", options->allow_spills,
+                "Keep kernels that spill registers: they are slow");
+  app->add_option("--cubin", options->cubin_dir, "Also write DIR/MODEL.ARCH.KERNEL.cubin")
+      ->option_text("DIR");
+  app->add_option("--ptx", options->ptx_dir, "Also write DIR/MODEL.ARCH.KERNEL.ptx")
+      ->option_text("DIR");
+  add_json_option(*app, options->json);
+  add_spec_options(*app, options->spec);
+  return {app, [options] { return run_compile(*options); }};
+}
+
+}  // namespace lazyrope

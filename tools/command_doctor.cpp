@@ -1,0 +1,58 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "runtime/doctor.h"
+#include "runtime/engine.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/output.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr const char* kFooter =
+    R"(Shows every place where NVRTC was looked for, the driver and its GPUs, the cache, and the
+environment variables that lazyrope reads. Exit code 1 when there is neither an NVRTC nor a kernel
+in the cache, 0 otherwise.
+--json prints an object: version, nvrtc, driver, cache, environment, archs.
+
+Example:
+  lazyrope doctor --json | jq .nvrtc.path)";
+
+struct Options {
+  std::string cache;
+  bool json = false;
+};
+
+bool has_cached_kernel(const Json& cache) {
+  return cache.value("entries", 0) > cache.value("bad_entries", 0);
+}
+
+int run_doctor(const Options& options) {
+  Engine engine(config_with_cache(options.cache));
+  const Diagnosis diagnosis = doctor(engine);
+  print(options.json ? json_text(diagnosis.facts) : diagnosis.text());
+  if (!diagnosis.facts["nvrtc"].contains("missing") || has_cached_kernel(diagnosis.facts["cache"]))
+    return 0;
+  fmt::print(stderr,
+             "lazyrope: no kernel can run here: there is no NVRTC to compile one, and none in the "
+             "cache\n");
+  return 1;
+}
+
+}  // namespace
+
+Command doctor_command(CLI::App& root) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const app =
+      root.add_subcommand("doctor", "Show what was found (NVRTC, driver, GPUs, cache), and why");
+  app->footer(kFooter);
+  add_cache_option(*app, options->cache);
+  add_json_option(*app, options->json);
+  return {app, [options] { return run_doctor(*options); }};
+}
+
+}  // namespace lazyrope

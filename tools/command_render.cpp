@@ -1,0 +1,103 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/render.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/output.h"
+#include "tools/spec_options.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr const char* kFooter =
+    R"(Needs no GPU and no compiler. The source is self-contained: it is what NVRTC is given.
+--json prints an object: name, spec, plan, kernel, arch, entry, threads and shared_bytes (of a
+CTA), ctas_per_sm, source.
+
+Example:
+  lazyrope render --head-dim 128 --q-heads 32 --kv-heads 8 --rope neox --rope-param theta=500000 \
+      --arch sm_90a -o attend_decode.cu)";
+
+struct Options {
+  SpecOptions spec;
+  std::string kernel = std::string(to_string(KernelKind::kAttendDecode));
+  std::string arch;
+  std::string output;
+  bool json = false;
+};
+
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> names;
+  for (const KernelKind kind : kernel_kinds()) names.emplace_back(to_string(kind));
+  return names;
+}
+
+KernelKind kernel_named(const std::string& name) {
+  for (const KernelKind kind : kernel_kinds())
+    if (to_string(kind) == name) return kind;
+  throw UsageError(fmt::format("--kernel: \"{}\" is unknown; there are: {}", name,
+                               fmt::join(kernel_names(), ", ")));
+}
+
+NamedSpec only_spec(const SpecOptions& options) {
+  const std::vector<NamedSpec> specs = specs_of(options);
+  if (specs.size() > 1)
+    throw UsageError("--model: one source is rendered at a time; give one model");
+  return specs.front();
+}
+
+Json facts_of(const NamedSpec& named, const TilePlan& plan, const RenderedKernel& kernel,
+              const Arch& arch) {
+  return {{"name", named.name},
+          {"spec", describe(named.spec.kernel_spec())},
+          {"plan", describe(plan)},
+          {"kernel", to_string(kernel.kind)},
+          {"arch", arch.name},
+          {"entry", kernel.entry},
+          {"threads", kernel.threads},
+          {"ctas_per_sm", kernel.ctas_per_sm},
+          {"shared_bytes", kernel.shared_bytes},
+          {"source", kernel.source}};
+}
+
+int run_render(const Options& options) {
+  const KernelKind kind = kernel_named(options.kernel);
+  const NamedSpec named = only_spec(options.spec);
+  const Arch& arch = arch_of(options.arch);
+  const KernelSpec spec = named.spec.kernel_spec();
+  const TilePlan plan = candidates(spec, arch).front();
+  const RenderedKernel kernel = render(kind, spec, plan, arch);
+  const std::string text =
+      options.json ? json_text(facts_of(named, plan, kernel, arch)) : kernel.source;
+  if (options.output.empty())
+    print(text);
+  else
+    write_file(options.output, text);
+  return 0;
+}
+
+}  // namespace
+
+Command render_command(CLI::App& root) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const app = root.add_subcommand("render", "Print the source of a kernel");
+  app->footer(kFooter);
+  app->add_option("--kernel", options->kernel,
+                  fmt::format("One of {}\n(attend_decode)", fmt::join(kernel_names(), ", ")))
+      ->option_text("NAME");
+  app->add_option("--arch", options->arch, "One of " + arch_names() + "\n(that of the present GPU)")
+      ->option_text("NAME");
+  app->add_option("-o,--output", options->output, "Write to FILE instead of standard output")
+      ->option_text("FILE");
+  add_json_option(*app, options->json);
+  add_spec_options(*app, options->spec);
+  return {app, [options] { return run_render(*options); }};
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,52 @@
+#include "tools/common_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+#include "runtime/devices.h"
+#include "runtime/error.h"
+
+namespace lazyrope {
+namespace {
+
+const Arch& present_arch_or_advice() {
+  try {
+    return present_arch();
+  } catch (const DriverError& error) {
+    throw std::runtime_error(fmt::format(
+        "there is no GPU to compile for: give --arch, one of {}\n{}", arch_names(), error.what()));
+  }
+}
+
+}  // namespace
+
+void add_json_option(CLI::App& app, bool& json) { app.add_flag("--json", json, "Print JSON"); }
+
+void add_cache_option(CLI::App& app, std::string& directory) {
+  app.add_option("--cache", directory,
+                 "Directory of compiled kernels, or none; instead of LAZYROPE_CACHE_DIR")
+      ->option_text("DIR");
+}
+
+Config config_with_cache(const std::string& directory) {
+  return Config::from_environment([&](const char* name) {
+    const bool given = !directory.empty() && std::string_view(name) == "LAZYROPE_CACHE_DIR";
+    return given ? directory : process_environment(name);
+  });
+}
+
+std::string arch_names() {
+  std::vector<std::string> names;
+  for (const Arch& arch : archs()) names.push_back(arch.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+const Arch& arch_of(const std::string& name) {
+  return name.empty() ? present_arch_or_advice() : find_arch(name);
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,203 @@
+#include "tools/spec_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <system_error>
+
+#include "codegen/error.h"
+#include "codegen/mask.h"
+#include "codegen/tile_plan.h"
+#include "runtime/model_config.h"
+#include "tools/command.h"
+
+namespace lazyrope {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kModelGroup = "The attention, as a model has it";
+constexpr const char* kPartsGroup = "or by its parts";
+constexpr const char* kBothGroup = "and, with either";
+
+// "none, neox (theta), ...": the variants, and the parameters of each.
+std::string rope_names() {
+  std::vector<std::string> names;
+  for (const RopeVariant& row : rope_variants()) names.push_back(row.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string rope_parameter_names() {
+  std::string text;
+  for (const RopeVariant& row : rope_variants()) {
+    std::vector<std::string> names;
+    for (const RopeParameter& parameter : row.parameters) names.push_back(parameter.name);
+    if (!names.empty()) text += fmt::format("\n{}: {}", row.name, fmt::join(names, ", "));
+  }
+  return text;
+}
+
+std::string mask_names() {
+  std::vector<std::string> names;
+  for (const MaskVariant& row : mask_variants()) names.push_back(row.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+void add_part_options(CLI::App& app, SpecOptions& options, CLI::Option* models) {
+  const auto add = [&](const char* name, auto& value, const char* text,
+                       const std::string& meaning) {
+    app.add_option(name, value, meaning)->option_text(text)->group(kPartsGroup)->excludes(models);
+  };
+  add("--head-dim", options.head_dim, "N",
+      fmt::format("Columns of a head: {}", fmt::join(planned_head_dims(), ", ")));
+  add("--q-heads", options.q_heads, "N", "Query heads, a multiple of the KV heads");
+  add("--kv-heads", options.kv_heads, "N", "KV heads");
+  add("--rope", options.rope, "NAME", "RoPE variant: " + rope_names());
+  add("--rope-param", options.rope_parameters, "KEY=VALUE ...",
+      "A parameter of the variant; may be repeated" + rope_parameter_names());
+  add("--rotary-dim", options.rotary_dim, "N", "Columns that turn, from column 0 on (all)");
+}
+
+void add_shared_options(CLI::App& app, SpecOptions& options) {
+  const auto add = [&](const char* name, auto& value, const char* text,
+                       const std::string& meaning) {
+    app.add_option(name, value, meaning)->option_text(text)->group(kBothGroup);
+  };
+  add("--dtype", options.dtype, "NAME", "bfloat16 or float16 (the model's, or bfloat16)");
+  add("--mask", options.mask, "NAME", fmt::format("One of {} (causal)", mask_names()));
+  add("--query-form", options.query_form, "FORM",
+      "Queries arrive raw, or rotated by the engine (raw)");
+  add("--append-form", options.append_form, "FORM", "The same of appended keys (as --query-form)");
+  add("--scale", options.scale, "X",
+      "Factor of the scores (1 / sqrt(head_dim)); no kernel depends on it");
+}
+
+std::string read_text(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (!in.is_open() || in.bad())
+    throw std::runtime_error(
+        fmt::format("cannot read {}: {}", file.string(), std::generic_category().message(errno)));
+  return text;
+}
+
+// The file of a model: itself, or the config.json of a directory.
+fs::path config_file(const std::string& model) {
+  std::error_code ignored;
+  const fs::path path = fs::absolute(model).lexically_normal();
+  return fs::is_directory(path, ignored) ? path / "config.json" : path;
+}
+
+// Llama-3.1-8B for Llama-3.1-8B/config.json and for Llama-3.1-8B.json.
+std::string model_name(const fs::path& file) {
+  return file.filename() == "config.json" ? file.parent_path().filename().string()
+                                          : file.stem().string();
+}
+
+AttentionSpec model_spec(const fs::path& file, const std::optional<std::string>& dtype) {
+  const std::string text = read_text(file);
+  try {
+    return attention_spec_from_hf(text, dtype);
+  } catch (const SpecError& error) {
+    throw SpecError(fmt::format("{}: {}", file.string(), error.what()));
+  }
+}
+
+std::pair<std::string, double> rope_parameter(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  if (equals != std::string_view::npos && equals > 0) {
+    const char* const end = text.data() + text.size();
+    double value = 0;
+    const auto [stop, error] = std::from_chars(text.data() + equals + 1, end, value);
+    if (error == std::errc() && stop == end) return {std::string(text.substr(0, equals)), value};
+  }
+  throw UsageError(
+      fmt::format("--rope-param: \"{}\" is not KEY=NUMBER, such as theta=500000", text));
+}
+
+RopeParameters rope_parameters(const std::vector<std::string>& texts) {
+  RopeParameters parameters;
+  for (const std::string& text : texts)
+    if (const auto [it, is_new] = parameters.insert(rope_parameter(text)); !is_new)
+      throw UsageError(fmt::format("--rope-param: {} is given twice", it->first));
+  return parameters;
+}
+
+void check_all_parts(const SpecOptions& options) {
+  std::vector<std::string> missing;
+  if (!options.head_dim) missing.emplace_back("--head-dim");
+  if (!options.q_heads) missing.emplace_back("--q-heads");
+  if (!options.kv_heads) missing.emplace_back("--kv-heads");
+  if (!options.rope) missing.emplace_back("--rope");
+  if (!missing.empty())
+    throw UsageError(
+        fmt::format("give --model, or --head-dim, --q-heads, --kv-heads and --rope; missing: {}",
+                    fmt::join(missing, ", ")));
+}
+
+AttentionSpec spec_of_parts(const SpecOptions& options) {
+  check_all_parts(options);
+  AttentionSpec spec;
+  spec.head_dim = options.head_dim.value();
+  spec.num_q_heads = options.q_heads.value();
+  spec.num_kv_heads = options.kv_heads.value();
+  spec.rope = {options.rope.value(),
+               options.rotary_dim.value_or(options.rope.value() == "none" ? 0 : spec.head_dim),
+               rope_parameters(options.rope_parameters)};
+  if (options.dtype) spec.dtype = dtype_from(*options.dtype);
+  return spec;
+}
+
+AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options) {
+  if (options.mask) spec.mask = *options.mask;
+  if (options.query_form) spec.query_form = rope_form_from(*options.query_form);
+  spec.append_form = options.append_form ? rope_form_from(*options.append_form) : spec.query_form;
+  if (options.scale) spec.scale = options.scale;
+  validate(spec);
+  return spec;
+}
+
+std::string unused_name(const std::string& wanted, const std::vector<NamedSpec>& specs) {
+  const auto is_used = [&](const std::string& name) {
+    return std::ranges::any_of(specs, [&](const NamedSpec& named) { return named.name == name; });
+  };
+  std::string name = wanted;
+  for (int i = 2; is_used(name); ++i) name = fmt::format("{}-{}", wanted, i);
+  return name;
+}
+
+}  // namespace
+
+void add_spec_options(CLI::App& app, SpecOptions& options) {
+  CLI::Option* const models =
+      app.add_option(
+             "--model", options.models,
+             "Its Hugging Face config.json, or the directory that holds it;\nmay be repeated")
+          ->option_text("FILE ...")
+          ->group(kModelGroup);
+  add_part_options(app, options, models);
+  add_shared_options(app, options);
+}
+
+std::vector<NamedSpec> specs_of(const SpecOptions& options) {
+  std::vector<NamedSpec> specs;
+  for (const std::string& model : options.models) {
+    const fs::path file = config_file(model);
+    AttentionSpec spec = with_shared_options(model_spec(file, options.dtype), options);
+    specs.push_back({unused_name(model_name(file), specs), std::move(spec)});
+  }
+  if (!specs.empty()) return specs;
+  const AttentionSpec spec = with_shared_options(spec_of_parts(options), options);
+  return {{fmt::format("d{}-g{}-{}-{}", spec.head_dim, spec.group_size(), spec.rope.variant,
+                       to_string(spec.dtype)),
+           spec}};
+}
+
+}  // namespace lazyrope

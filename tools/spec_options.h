@@ -1,0 +1,39 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/spec.h"
+
+namespace lazyrope {
+
+// An attention as the command line gives it: --model, or its parts.
+struct SpecOptions {
+  std::vector<std::string> models;
+  std::optional<int> head_dim;
+  std::optional<int> q_heads;
+  std::optional<int> kv_heads;
+  std::optional<std::string> rope;
+  std::vector<std::string> rope_parameters;  // key=value
+  std::optional<int> rotary_dim;
+  std::optional<std::string> dtype;
+  std::optional<std::string> mask;
+  std::optional<std::string> query_form;
+  std::optional<std::string> append_form;
+  std::optional<double> scale;
+};
+
+struct NamedSpec {
+  std::string name;  // the model's, or one made of the spec; no two are the same
+  AttentionSpec spec;
+};
+
+void add_spec_options(CLI::App& app, SpecOptions& options);
+
+// What the options ask for, at least one. UsageError, SpecError; std::runtime_error for a file that
+// cannot be read.
+std::vector<NamedSpec> specs_of(const SpecOptions& options);
+
+}  // namespace lazyrope
