@@ -1,0 +1,58 @@
+# `make help` says what there is. Set-up (Debian packages, a virtual environment in .venv) happens as far as a target
+# needs it, the first time.
+PYTHON ?= python3
+VENV := .venv
+BUILD := build
+PACKAGE := $(BUILD)/package
+# For other compilers than CI's: make WERROR=OFF ...
+WERROR ?= ON
+
+in_venv := $(VENV)/bin
+python := PYTHONPATH=$(PACKAGE) $(in_venv)/python
+
+.PHONY: help demo test lint format wheel clean distclean build build-tests layers
+.DEFAULT_GOAL := help
+
+help:  ## show this
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+demo: build  ## compile the kernels of three models; with a GPU, also run them
+	$(python) tools/demo.py
+
+test: build-tests layers $(VENV)/.test  ## all tests: C++, Python (on a GPU or in the emulator), layering
+	ctest --test-dir $(BUILD) --output-on-failure -j
+	LAZYROPE_COMMAND=$(CURDIR)/$(BUILD)/tools/lazyrope $(python) -m pytest
+
+lint: build-tests layers $(VENV)/.lint  ## clang-format, clang-tidy, ruff, mypy
+	VENV=$(VENV) BUILD=$(BUILD) tools/lint.sh
+
+format: $(VENV)/.lint  ## format C++ and Python in place
+	VENV=$(VENV) tools/lint.sh --fix
+
+wheel: $(VENV)/.build  ## a wheel in dist/
+	$(in_venv)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+clean:  ## remove what was built
+	rm -rf $(BUILD) dist .pytest_cache .ruff_cache .mypy_cache
+
+distclean: clean  ## and the virtual environment
+	rm -rf $(VENV)
+
+build: $(BUILD)/build.ninja
+	cmake --build $(BUILD) --target _core lazyrope
+
+build-tests: $(BUILD)/build.ninja
+	cmake --build $(BUILD)
+
+layers:
+	$(PYTHON) tools/check_layers.py
+
+$(BUILD)/build.ninja: $(VENV)/.build
+	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DLAZYROPE_BUILD_PYTHON=ON \
+	  -DLAZYROPE_WERROR=$(WERROR) -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python \
+	  -Dpybind11_DIR=$$($(in_venv)/python -m pybind11 --cmakedir)
+
+$(VENV)/.test $(VENV)/.lint: $(VENV)/.build
+$(VENV)/.%: tools/requirements/%.txt tools/set_up.sh
+	@PYTHON=$(PYTHON) tools/set_up.sh $(VENV) $*
+	@touch $@

@@ -1,0 +1,566 @@
+"""Types and meaning of the extension module. Its names are those of the lazyrope package.
+
+Errors are those of lazyrope.errors; each says what was given, what is allowed and what to do.
+"""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, final, overload, type_check_only
+
+__version__: str
+
+@type_check_only
+class Tensor(Protocol):
+    """A tensor of any framework that speaks DLPack. torch (by ``__dlpack_c_exchange_api__``) and CuPy tell on which
+    stream they work; others work on the default stream, or on the one given as ``stream``."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+_T = TypeVar("_T", bound=Tensor)
+
+@final
+class Rope:
+    """A RoPE variant with its parameters. :mod:`lazyrope.rope` has a function for each."""
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    def __init__(self, variant: str, rotary_dim: int | None = None, parameters: Mapping[str, float] = {}) -> None:
+        """
+        Args:
+            variant: "none", "neox" or "llama3".
+            rotary_dim: columns that turn, from column 0 on, a multiple of 16; None: head_dim.
+            parameters: the variant's, by name. AttentionSpec refuses missing and unknown ones.
+        """
+
+    @property
+    def variant(self) -> str: ...
+    @property
+    def rotary_dim(self) -> int | None: ...
+    @property
+    def parameters(self) -> dict[str, float]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class AttentionSpec:
+    """An attention as a model has it: all that decides which kernels it needs."""
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        num_q_heads: int,
+        num_kv_heads: int,
+        rope: Rope,
+        dtype: str = "bfloat16",
+        mask: str = "causal",
+        query_form: str = "raw",
+        key_form: str = "local",
+        append_form: str | None = None,
+        scale: float | None = None,
+    ) -> None:
+        """
+        Args:
+            head_dim: 64 or 128.
+            num_q_heads: a multiple of num_kv_heads, up to 128 times as many.
+            num_kv_heads: at least 1.
+            rope: from :mod:`lazyrope.rope`.
+            dtype: of queries, keys, values and outputs: "bfloat16" or "float16".
+            mask: "causal" (a query at position p sees the keys at positions up to p) or "full".
+            query_form: "raw" (the kernel applies all of RoPE) or "rotated" (queries arrive turned by their position).
+            key_form: "local": the pool holds each key turned by its index inside its own document.
+            append_form: "raw" (append turns keys by their index) or "rotated" (it copies them); query_form by default.
+            scale: of the scores, before softmax; 1 / sqrt(head_dim) by default.
+
+        Raises:
+            SpecError: a value is not allowed, or two do not go together.
+        """
+
+    @staticmethod
+    def from_hf(config: str | PathLike[str] | Any, *, dtype: str | None = None) -> AttentionSpec:
+        """The attention of a Hugging Face model.
+
+        Args:
+            config: a path to a config.json or to the directory that holds one, a dict, or a config object of
+                transformers (anything with ``to_dict()``).
+            dtype: "bfloat16" or "float16"; the config's own by default.
+
+        Raises:
+            SpecError: the config has a model type, RoPE type or key that would change the result and is not
+                known; the message names it.
+        """
+
+    @staticmethod
+    def _from_hf_json(json: str, dtype: str | None) -> AttentionSpec: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def num_q_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def group_size(self) -> int:
+        """Query heads per KV head."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def rope(self) -> Rope: ...
+    @property
+    def mask(self) -> str: ...
+    @property
+    def query_form(self) -> str: ...
+    @property
+    def key_form(self) -> str: ...
+    @property
+    def append_form(self) -> str: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def frequencies(self) -> list[float]:
+        """Radians per token of each rotated pair, in fp64; rotary_dim / 2 of them."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class AttendPlan:
+    """The shape of one attend kernel. Either row_warps or key_warps is 1."""
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        *,
+        row_warps: int,
+        key_warps: int,
+        warp_rows: int,
+        warp_keys: int,
+        step_keys: int,
+        stages: int,
+        ctas_per_sm: int,
+    ) -> None: ...
+    @property
+    def row_warps(self) -> int:
+        """Warps that divide the query rows among them."""
+
+    @property
+    def key_warps(self) -> int:
+        """Warps that divide the keys among them."""
+
+    @property
+    def warp_rows(self) -> int:
+        """Query rows of a warp, a multiple of 16."""
+
+    @property
+    def warp_keys(self) -> int:
+        """Keys of a warp's block, a multiple of 16."""
+
+    @property
+    def step_keys(self) -> int:
+        """Keys of one product, a multiple of 16 that divides warp_keys."""
+
+    @property
+    def stages(self) -> int:
+        """Blocks of keys and values in flight, at least 2."""
+
+    @property
+    def ctas_per_sm(self) -> int:
+        """CTAs that an SM must have registers and shared memory for."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class TilePlan:
+    """What is chosen, not asked for: kernels of different plans compute the same. See :func:`candidates`."""
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    def __init__(self, *, decode: AttendPlan, prefill: AttendPlan, min_split_blocks: int = 2) -> None: ...
+    @property
+    def decode(self) -> AttendPlan:
+        """For requests whose query tokens x group_size fit one tile of it."""
+
+    @property
+    def prefill(self) -> AttendPlan:
+        """For all other requests."""
+
+    @property
+    def min_split_blocks(self) -> int:
+        """KV is not divided into parts of fewer blocks than this."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class CompiledKernel:
+    """One compiled kernel of an :class:`Attention`."""
+
+    @property
+    def name(self) -> str:
+        """One of "plan", "attend_decode", "attend_prefill", "plan_append" and "append"."""
+
+    @property
+    def arch(self) -> str: ...
+    @property
+    def entry(self) -> str:
+        """The function's name in the cubin."""
+
+    @property
+    def source(self) -> str:
+        """The rendered CUDA C++, with no includes left."""
+
+    def ptx(self) -> str:
+        """Compiles the source once more, to PTX (for the emulator: to the host's assembly).
+
+        Raises:
+            CompileError: there is no NVRTC.
+        """
+
+    @property
+    def cubin(self) -> bytes:
+        """The binary; for the emulator a shared library."""
+
+    @property
+    def registers(self) -> int:
+        """Of a thread."""
+
+    @property
+    def spill_bytes(self) -> int:
+        """Of a thread: spilled registers and stack frame."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA."""
+
+    @property
+    def threads(self) -> int:
+        """Of a CTA."""
+
+    @property
+    def compiler(self) -> str:
+        """Identity of the very compiler that made the binary."""
+
+    @property
+    def compile_ms(self) -> float:
+        """Milliseconds that the compiler took, now or when the cache was filled."""
+
+    @property
+    def ready_ms(self) -> float:
+        """Milliseconds from the request to the binary: a look into the cache, or that and compiling."""
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether the binary came from the disk cache."""
+
+@final
+class Step:
+    """The requests that one pass of a model serves, in device memory of a fixed capacity. Made by
+    :meth:`Attention.plan`, used by the attention of every layer, refilled by :meth:`update`. Serves one stream at a
+    time."""
+
+    def update(
+        self,
+        q_indptr: Tensor,
+        q_position: Tensor,
+        segment_indptr: Tensor,
+        base: Tensor,
+        start: Tensor,
+        length: Tensor,
+        first_page: Tensor,
+        pages: Tensor,
+        lead: Tensor | None = None,
+        *,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> None:
+        """Refills the step in place, on the stream and without waiting, so that a captured graph replays with these
+        requests. Arguments and errors are those of :meth:`Attention.plan`; the step's capacity must suffice."""
+
+    @property
+    def capacity(self) -> dict[str, int]:
+        """The most it can hold: "requests", "segments", "query_tokens" and "tokens_per_request"."""
+
+    @property
+    def page_size(self) -> int: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def num_tokens(self) -> int:
+        """Query tokens of the latest update."""
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that the step takes."""
+
+@final
+class AppendStep:
+    """Where the new keys and values of one pass go, the same for every layer. Made by :meth:`Attention.plan_append`."""
+
+    def update(
+        self,
+        indptr: Tensor,
+        first: Tensor,
+        first_page: Tensor,
+        lead: Tensor,
+        pages: Tensor,
+        *,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> None:
+        """Refills the step in place, as :meth:`Step.update`. Arguments and errors are those of
+        :meth:`Attention.plan_append`."""
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens it can hold."""
+
+    @property
+    def page_size(self) -> int: ...
+
+@final
+class Attention:
+    """The compiled kernels of one :class:`AttentionSpec` for one architecture, and the calls that launch them. Made by
+    :func:`compile`. Immutable; may be used from several threads."""
+
+    def plan(
+        self,
+        q_indptr: Tensor,
+        q_position: Tensor,
+        segment_indptr: Tensor,
+        base: Tensor,
+        start: Tensor,
+        length: Tensor,
+        first_page: Tensor,
+        pages: Tensor,
+        lead: Tensor | None = None,
+        *,
+        page_size: int = 16,
+        layout: str = "NHD",
+        capacity: Mapping[str, int] | None = None,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> Step:
+        """What the requests of one pass look at. A segment is a run of tokens of one document; its i-th token is the
+        document's token ``start + i``, sits at logical position ``base + start + i``, and lies in slot
+        ``(lead + i) % page_size`` of page ``pages[first_page + (lead + i) // page_size]``.
+
+        All tensors are int32, one-dimensional, contiguous and on the device that q will be on.
+
+        Args:
+            q_indptr: [requests + 1]; the query tokens of request r are rows q_indptr[r] to q_indptr[r + 1] - 1 of q.
+            q_position: [query tokens]; logical positions, in any order.
+            segment_indptr: [requests + 1]; the segments of request r are segment_indptr[r] to
+                segment_indptr[r + 1] - 1. A request may have none.
+            base: [segments]; logical position at which token 0 of the document would lie. May be negative.
+            start: [segments]; index in the document of the segment's first token, at least 0.
+            length: [segments]; tokens, at least 0.
+            first_page: [segments]; index into pages of the page that holds the first token.
+            pages: [any]; page lists: indices of pages of the pool. Referred to until the next update, not copied.
+            lead: [segments]; slot of the first token in its page, 0 to page_size - 1; all 0 by default.
+            page_size: slots of a page, a multiple of 16.
+            layout: "NHD" (pools are [pages, page_size, kv_heads, head_dim]) or "HND" ([pages, kv_heads, page_size,
+                head_dim]).
+            capacity: the most that the step can hold, any of "requests", "segments", "query_tokens" and
+                "tokens_per_request" (query tokens of one request); by default what these tensors take.
+            check: waits for the stream and checks all values; refused while the stream is captured.
+            stream: a cudaStream_t or CUstream; the stream that q_indptr's framework works on by default.
+
+        Raises:
+            SpecError: a tensor's dtype, rank, length or device is wrong, the capacity is too small or illegal, the
+                kernels are for another architecture, or, with ``check``, a value is illegal: the message names
+                request and segment.
+            DriverError: a call of the driver failed.
+        """
+
+    @overload
+    def __call__(
+        self,
+        q: _T,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        step: Step,
+        *,
+        out: _T | None = None,
+        lse: _T | None = None,
+        return_lse: Literal[True] = True,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> tuple[_T, _T]:
+        """Attention of q over the step's segments. Asynchronous; capturable in a CUDA graph.
+
+        Args:
+            q: [tokens, num_q_heads, head_dim], of the spec's dtype, at least as many tokens as the step has. The last
+                dimension is contiguous; the address and the other strides are multiples of 16 bytes.
+            k_pool: keys, [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads, page_size, head_dim]
+                (HND), of the spec's dtype, contiguous and aligned as q.
+            v_pool: values, of the same shape and strides.
+            step: from :meth:`plan`, for the same device.
+            out: as q, aligned to 8 bytes; allocated by q's framework by default. Rows beyond the step's tokens are
+                left alone. A query that sees no key gets 0.
+            lse: [tokens, num_q_heads], float32; allocated by default. The natural logarithm of the sum of the
+                exponentials of the scaled scores; -inf for a query that sees no key.
+            return_lse: whether lse is allocated where it is not given.
+            check: waits for the stream and checks that every page of the step is one of the pool's; refused while the
+                stream is captured.
+            stream: a cudaStream_t or CUstream; the stream that q's framework works on by default.
+
+        Returns:
+            out and lse; lse is None where it was neither given nor asked for.
+
+        Raises:
+            SpecError: a tensor's dtype, shape, strides, alignment or device is wrong, or, with ``check``, a page is
+                not in the pool.
+            DriverError: a call of the driver failed.
+        """
+
+    @overload
+    def __call__(
+        self,
+        q: _T,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        step: Step,
+        *,
+        out: _T | None = None,
+        lse: _T | None = None,
+        return_lse: bool,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> tuple[_T, _T | None]: ...
+    def plan_append(
+        self,
+        indptr: Tensor,
+        first: Tensor,
+        first_page: Tensor,
+        lead: Tensor,
+        pages: Tensor,
+        *,
+        tokens: int,
+        page_size: int = 16,
+        layout: str = "NHD",
+        capacity: int | None = None,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> AppendStep:
+        """Where new keys and values go. Row i of request r becomes token ``first[r] + i`` of its document and goes to
+        slot ``(lead[r] + i) % page_size`` of page ``pages[first_page[r] + (lead[r] + i) // page_size]``.
+
+        All tensors are int32, one-dimensional, contiguous and on the device that the pool is on.
+
+        Args:
+            indptr: [requests + 1]; the rows of request r are indptr[r] to indptr[r + 1] - 1 of k and v.
+            first: [requests]; index in its document of the first row, at least 0: what keys are turned by.
+            first_page: [requests]; index into pages.
+            lead: [requests]; slot of the first row, counted from slot 0 of that page, at least 0; may pass its end.
+            pages: [any]; page lists: indices of pages of the pool.
+            tokens: rows to append.
+            page_size, layout: as in :meth:`plan`.
+            capacity: the most rows that the step can hold; tokens by default.
+            check: waits for the stream and checks all values; refused while the stream is captured.
+            stream: a cudaStream_t or CUstream; the stream that indptr's framework works on by default.
+
+        Raises:
+            SpecError, DriverError: as :meth:`plan`.
+        """
+
+    def append(
+        self,
+        k: Tensor,
+        v: Tensor,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        step: AppendStep,
+        *,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> None:
+        """Stores new keys and values in the pool. Keys are turned by their index in their document, unless the spec's
+        append_form is "rotated". Asynchronous; capturable in a CUDA graph.
+
+        Args:
+            k: [tokens, num_kv_heads, head_dim], of the spec's dtype. The last dimension is contiguous; the address and
+                the other strides are multiples of 8 bytes.
+            v: as k.
+            k_pool, v_pool: as in :meth:`__call__`.
+            step: from :meth:`plan_append`, for the same device.
+            check: waits for the stream and checks that every page of the step is one of the pool's.
+            stream: a cudaStream_t or CUstream; the stream that k's framework works on by default.
+
+        Raises:
+            SpecError, DriverError: as :meth:`__call__`.
+        """
+
+    @property
+    def spec(self) -> AttentionSpec: ...
+    @property
+    def arch(self) -> str: ...
+    @property
+    def tile_plan(self) -> TilePlan: ...
+    @property
+    def kernels(self) -> dict[str, CompiledKernel]:
+        """By name: "plan", "attend_decode", "attend_prefill", "plan_append" and "append"."""
+
+    @property
+    def source(self) -> str:
+        """Of the kernel "attend_decode", as are :meth:`ptx` and :attr:`cubin`."""
+
+    def ptx(self) -> str: ...
+    @property
+    def cubin(self) -> bytes: ...
+    @property
+    def registers(self) -> int:
+        """Of a thread; the most of all kernels, as are :attr:`shared_bytes` and :attr:`spill_bytes`."""
+
+    @property
+    def shared_bytes(self) -> int: ...
+    @property
+    def spill_bytes(self) -> int: ...
+    @property
+    def compile_ms(self) -> float:
+        """Milliseconds of compiling, summed over the kernels that did not come from the disk cache."""
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether all kernels came from the disk cache."""
+
+def compile(
+    spec: AttentionSpec,
+    arch: str | None = None,
+    *,
+    plan: TilePlan | None = None,
+    allow_spills: bool = False,
+    threads: int = 0,
+) -> Attention:
+    """The kernels of an attention: from memory, else from the disk cache, else compiled. Needs a GPU only where arch is
+    not given, and NVRTC only for kernels that are not in the cache.
+
+    Args:
+        spec: what is asked for.
+        arch: one of :func:`archs`; that of the present GPU by default.
+        plan: one of :func:`candidates`; the first of them by default.
+        allow_spills: whether kernels that spill registers are taken.
+        threads: that compile at once; 0: one a core.
+
+    Raises:
+        SpecError: the arch is unknown, or has too little shared memory.
+        CompileError: a kernel does not compile or spills, there is no NVRTC, or LAZYROPE_POLICY forbids compiling.
+        DriverError: arch is not given and there is no usable driver or GPU.
+    """
+
+def candidates(spec: AttentionSpec, arch: str | None = None) -> list[TilePlan]:
+    """The plans that are legal for a spec on an arch (that of the present GPU by default), the default one first."""
+
+def archs() -> list[str]:
+    """The architectures that can be compiled for: "sm_80", ...; "emu:sm_80" is the emulator on this machine's CPU,
+    with a C++ compiler in NVRTC's place."""
+
+def forget() -> None:
+    """Forgets the kernels in memory: the next compile() looks into the disk cache. Kernels in use live on."""
+
+def doctor() -> str:
+    """What was found on this machine (NVRTC, driver, GPUs, cache, environment) and why it was chosen."""
+
+def environment_variables() -> list[dict[str, str | None]]:
+    """All variables that lazyrope reads: "name", "meaning", "allowed", "default", and "value" (None if not set)."""
+
+def set_nvrtc_directories(directories: Sequence[str]) -> None: ...

@@ -1,0 +1,166 @@
+"""The wheel, and the stubs in it: what someone gets who installs lazyrope into an environment with nothing else."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import lazyrope
+from lazyrope import _core
+
+ROOT = Path(__file__).parents[2]
+STUBS = ast.parse((ROOT / "python" / "lazyrope" / "_core.pyi").read_text())
+MAX_BYTES = 10_000_000
+
+
+def run(*command: object, **options: object) -> str:
+    result = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, **options)
+    assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}{result.stderr}"
+    return result.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    """Built as `pip install .` builds it, but with the build tools of this environment instead of fresh ones."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT)
+    (file,) = folder.glob("lazyrope-*.whl")
+    return file
+
+
+@pytest.fixture(scope="session")
+def installed(wheel, tmp_path_factory) -> Path:
+    """A fresh virtual environment with lazyrope and what it depends on, and nothing else."""
+    venv = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "venv", venv)
+    run(venv / "bin" / "pip", "install", "--disable-pip-version-check", wheel)
+    return venv
+
+
+def clean_environment(**variables: object) -> dict[str, str]:
+    """Without this environment's paths, on a machine that shows no GPU."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LAZYROPE_"))}
+    return kept | {"CUDA_VISIBLE_DEVICES": ""} | {name: str(value) for name, value in variables.items()}
+
+
+def test_the_wheel_is_small_and_complete(wheel):
+    assert wheel.stat().st_size < MAX_BYTES
+    version = lazyrope.__version__
+    assert wheel.name.startswith(f"lazyrope-{version}-")
+    names = zipfile.ZipFile(wheel).namelist()
+    package = {name.removeprefix("lazyrope/") for name in names if name.startswith("lazyrope/")}
+    sources = {file.name for file in (ROOT / "python" / "lazyrope").glob("*.py*") if file.is_file()}
+    assert package - sources == {Path(_core.__file__).name}
+    assert {"_core.pyi", "py.typed"} <= package and sources <= package
+    assert f"lazyrope-{version}.data/scripts/lazyrope" in names
+    assert {name.split("/")[0] for name in names} == {
+        "lazyrope",
+        f"lazyrope-{version}.data",
+        f"lazyrope-{version}.dist-info",
+    }
+
+
+def test_it_depends_on_the_compiler_alone(wheel):
+    metadata = zipfile.ZipFile(wheel).read(f"lazyrope-{lazyrope.__version__}.dist-info/METADATA").decode()
+    needed = [line.split(": ", 1)[1] for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
+    assert needed == ["nvidia-cuda-nvrtc==13.0.*"]
+
+
+def test_the_extension_needs_no_library_that_a_machine_may_lack(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    (extension,) = (tmp_path / "lazyrope").glob("_core.*.so")
+    dynamic = run("readelf", "--dynamic", extension)
+    needed = {line.split("[")[1].split("]")[0] for line in dynamic.splitlines() if "(NEEDED)" in line}
+    assert needed <= {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
+
+
+IMPORT = """
+import sys, lazyrope
+spec = lazyrope.AttentionSpec(head_dim=128, num_q_heads=32, num_kv_heads=8, rope=lazyrope.rope.llama3())
+kernel = lazyrope.compile(spec, arch="sm_90a")
+assert kernel.cubin.startswith(b"\\x7fELF") and not kernel.from_cache
+assert not {"torch", "numpy", "cupy"} & set(sys.modules)
+print(lazyrope.__version__, lazyrope.__file__)
+"""
+
+
+def test_it_imports_and_compiles_without_torch_numpy_or_gpu(installed, tmp_path):
+    environment = clean_environment(LAZYROPE_CACHE_DIR=tmp_path / "cache")
+    version, file = run(installed / "bin" / "python", "-c", IMPORT, env=environment, cwd=tmp_path).split()
+    assert version == lazyrope.__version__
+    assert Path(file).is_relative_to(installed)
+    packages = run(installed / "bin" / "pip", "list", "--format=freeze", "--disable-pip-version-check")
+    names = {line.split("==")[0] for line in packages.splitlines()}
+    assert names - {"pip", "setuptools", "wheel"} == {"lazyrope", "nvidia-cuda-nvrtc"}
+
+
+def test_the_command_is_installed_and_finds_the_compiler(installed, tmp_path):
+    command = installed / "bin" / "lazyrope"
+    environment = clean_environment(LAZYROPE_CACHE_DIR=tmp_path / "cache")
+    assert run(command, "--version", env=environment) == f"lazyrope {lazyrope.__version__}"
+    assert f"chosen: {installed}" in run(command, "doctor", env=environment)
+
+
+def test_requirements_of_building_are_written_alike():
+    """pyproject.toml (for pip) and tools/requirements/build.txt (for make)."""
+    tomllib = pytest.importorskip("tomllib")
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lines = (ROOT / "tools" / "requirements" / "build.txt").read_text().splitlines()
+    assert sorted(pyproject["build-system"]["requires"]) == sorted(x for x in lines if not x.startswith("#"))
+
+
+def parameters(function: ast.FunctionDef) -> list[tuple[str, str, str | None]]:
+    """Name, kind and default of each but self."""
+    a = function.args
+    positional = [*a.posonlyargs, *a.args]
+    defaults = [None] * (len(positional) - len(a.defaults)) + list(a.defaults)
+    rows = [(p.arg, "any", d) for p, d in zip(positional, defaults, strict=True)]
+    rows += [(p.arg, "keyword", d) for p, d in zip(a.kwonlyargs, a.kw_defaults, strict=True)]
+    return [(name, kind, ast.unparse(d) if d else None) for name, kind, d in rows if name != "self"]
+
+
+def stubs() -> dict[str, ast.FunctionDef]:
+    """Functions and methods that the stubs declare; of overloads the first."""
+    found: dict[str, ast.FunctionDef] = {}
+    for node in STUBS.body:
+        inside = [(f"{node.name}.", member) for member in node.body] if isinstance(node, ast.ClassDef) else [("", node)]
+        for prefix, function in inside:
+            if isinstance(function, ast.FunctionDef):
+                is_property = any(ast.unparse(d) == "property" for d in function.decorator_list)
+                if not is_property:
+                    found.setdefault(prefix + function.name, function)
+    return found
+
+
+def bound() -> dict[str, ast.FunctionDef]:
+    """Functions and methods as pybind11 describes them in the first line of their documentation."""
+    found = {}
+    classes = {name: cls for name, cls in vars(_core).items() if isinstance(cls, type)}
+    spaces = [("", vars(_core)), *((f"{name}.", vars(cls)) for name, cls in classes.items())]
+    for prefix, space in spaces:
+        for name, member in space.items():
+            function = getattr(member, "__func__", member)
+            line = (getattr(function, "__doc__", None) or "").split("\n")[0]
+            if line.startswith(f"{name}(") and name not in ("__eq__", "__repr__"):
+                (found[prefix + name],) = ast.parse(f"def {line}: ...").body
+    return found
+
+
+def test_stubs_declare_what_is_bound():
+    """Names, keyword-only arguments and defaults."""
+    ours, theirs = stubs(), bound()
+    assert len(theirs) > 15
+    assert {name: parameters(ours[name]) for name in theirs} == {name: parameters(f) for name, f in theirs.items()}
+    python_only = {"AttentionSpec.from_hf", "Tensor.__dlpack__"}
+    assert {name for name in set(ours) - set(theirs) if not name.endswith("__eq__")} == python_only
+
+
+def test_stubs_describe_every_public_function():
+    silent = [name for name, function in stubs().items() if not ast.get_docstring(function)]
+    assert [name for name in silent if not name.split(".")[-1].startswith("_")] == ["Attention.ptx", "set_nvrtc_directories"]

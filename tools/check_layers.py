@@ -1,0 +1,235 @@
+"""Refuses includes that go upwards, and the few other things that no room may do.
+
+python tools/check_layers.py [ROOT]
+
+Prints one line a complaint, FILE:LINE: what is wrong and what is allowed, and exits with 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# What a room may include beside itself.
+MAY_INCLUDE = {
+    "codegen": set(),
+    "cache": set(),
+    "templates": set(),
+    "runtime": {"codegen", "cache", "templates/abi"},
+    "python": {"runtime", "codegen", "cache", "templates/abi"},
+    "tools": {"runtime", "codegen", "cache", "templates/abi"},
+    "tests": {"runtime", "codegen", "cache", "templates", "python"},
+}
+# Inside templates: a level may include itself and those after it.
+LEVELS = ["kernel", "family", "pipeline", "ops", "tile", "isa", "abi"]
+ISAS = ["ptx", "emu"]
+
+# codegen is a pure function of what is asked for; the cache holds bytes under a key, whatever they are.
+CUDA_HEADERS = r"cuda\w*\.h|nvrtc\.h|driver_types\.h|dlpack/.*"
+REFUSED_HEADERS = {
+    "codegen": rf"{CUDA_HEADERS}|filesystem|fstream|chrono|ctime|cstdio|cstdlib|unistd\.h|sys/.*|fcntl\.h",
+    "cache": CUDA_HEADERS,
+    "templates": r".*",
+}
+
+# CUDA's words. Those that begin with __ cover __device__, __shared__, __syncthreads, __shfl_sync and all intrinsics.
+DEVICE_WORD = re.compile(
+    r"\b(?:asm|threadIdx|blockIdx|blockDim|gridDim|clusterIdx|warpSize|atomic[A-Z]\w*|clock64|__\w+)\b"
+)
+EMULATOR_WORD = re.compile(r"__builtin_\w+")  # g++'s, which isa/emu is written in
+READS_ENVIRONMENT = re.compile(r"\b(?:(?:secure_)?getenv|environ\.get)\b")
+ENVIRONMENT_READER = "runtime/config.cpp"
+
+MAX_LINES = 600
+CPP_SUFFIXES = (".h", ".cpp", ".cuh", ".cu.in")
+SUFFIXES = (*CPP_SUFFIXES, ".py", ".pyi", ".sh")
+
+QUOTED_OR_COMMENT = re.compile(
+    r"""
+    //[^\n]*
+    | /\*.*?\*/
+    | R"(?P<mark>[^\s()\\]*)\(.*?\)(?P=mark)"
+    | "(?:\\.|[^"\\\n])*"
+    | (?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'   # not the separator of 10'000
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]*)"|<([^>\n]*)>)', re.MULTILINE)
+PYTHON_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Include:
+    line: int
+    path: str
+    angled: bool
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the tree: where it lies, its text, and its text with comments and literals blanked out."""
+
+    path: str
+    text: str
+    code: str
+
+    @property
+    def room(self) -> str:
+        return self.path.split("/")[0]
+
+    @property
+    def is_cpp(self) -> bool:
+        return self.path.endswith(CPP_SUFFIXES)
+
+    @property
+    def level(self) -> str:
+        return self.path.split("/")[1]
+
+    def includes(self) -> Iterator[Include]:
+        # An include inside a literal or a comment is none: its # is blanked out.
+        for match in INCLUDE.finditer(self.text):
+            hash_at = self.text.index("#", match.start())
+            if self.code[hash_at] == "#":
+                path = match[1] if match[1] is not None else match[2]
+                yield Include(line_of(self.text, hash_at), path, match[1] is None)
+
+
+def line_of(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def sources(root: Path) -> list[Source]:
+    found = []
+    for room in MAY_INCLUDE:
+        for file in sorted((root / room).rglob("*")):
+            if file.is_file() and file.name.endswith(SUFFIXES) and "__pycache__" not in file.parts:
+                text = file.read_text(encoding="utf-8")
+                code = QUOTED_OR_COMMENT.sub(blank, text) if file.name.endswith(CPP_SUFFIXES) else text
+                found.append(Source(file.relative_to(root).as_posix(), text, code))
+    return found
+
+
+def check_room_include(source: Source, include: Include) -> str | None:
+    """Includes of the host's rooms: given from the root, of rooms that the room may know."""
+    target = include.path.split("/")[0]
+    if target not in MAY_INCLUDE:
+        return f'"{include.path}" is in no room; give paths from the root, <...> for libraries'
+    if target == source.room:
+        return None
+    allowed = MAY_INCLUDE[source.room]
+    if target in allowed or any(include.path.startswith(f"{one}/") for one in allowed):
+        return None
+    names = ", ".join([source.room, *sorted(allowed)])
+    return f'{source.room} must not include "{include.path}"; it may include: {names}'
+
+
+def check_template_include(source: Source, include: Include, paths: set[str]) -> str | None:
+    """Includes of the templates: given from templates/, downwards, and there."""
+    if source.level not in LEVELS:
+        return f"{source.path} is on no level of templates/; these are: {' > '.join(LEVELS)}"
+    target = include.path.split("/")[0]
+    if include.path.startswith("${"):
+        return None if source.level == "kernel" else f'"{include.path}": only files of kernel/ have placeholders'
+    if target not in LEVELS:
+        return f'"{include.path}" is on no level of templates/; these are: {" > ".join(LEVELS)}'
+    if LEVELS.index(target) < LEVELS.index(source.level):
+        return f'{source.level} must not include "{include.path}"; downwards is: {" > ".join(LEVELS)}'
+    if include.path.startswith(tuple(f"isa/{isa}/" for isa in ISAS)):
+        return f'"{include.path}" chooses an instruction set; include "isa/{include.path.split("/", 2)[2]}"'
+    in_each_isa = [include.path.replace("isa/", f"isa/{isa}/", 1) for isa in ISAS] if target == "isa" else []
+    if not any(f"templates/{path}" in paths for path in (include.path, *in_each_isa)):
+        return f'"{include.path}" does not exist in templates/'
+    return None
+
+
+def check_includes(source: Source, paths: set[str]) -> Iterator[tuple[int, str]]:
+    refused = REFUSED_HEADERS.get(source.room)
+    for include in source.includes():
+        if include.angled:
+            complaint = None
+            if refused and re.fullmatch(refused, include.path):
+                complaint = f"{source.room} must not include <{include.path}>"
+        elif source.room == "templates":
+            complaint = check_template_include(source, include, paths)
+        else:
+            complaint = check_room_include(source, include)
+        if complaint:
+            yield include.line, complaint
+
+
+def check_imports(source: Source) -> Iterator[tuple[int, str]]:
+    for match in PYTHON_IMPORT.finditer(source.code):
+        package = match[1].split(".")[0]
+        if package in ("tests", "tools") and package != source.room and source.room != "tests":
+            yield line_of(source.code, match.start()), f"{source.room} must not import {match[1]}; nobody does"
+
+
+def check_words(source: Source) -> Iterator[tuple[int, str]]:
+    """CUDA stays in isa/ptx: all else must also compile as host C++, for the emulator."""
+    if source.room != "templates" or source.path.startswith("templates/isa/ptx/"):
+        return
+    in_emulator = source.path.startswith("templates/isa/emu/")
+    for match in DEVICE_WORD.finditer(source.code):
+        if not (in_emulator and EMULATOR_WORD.fullmatch(match[0])):
+            yield line_of(source.code, match.start()), f"{match[0]} belongs in templates/isa/ptx"
+
+
+def check_environment(source: Source) -> Iterator[tuple[int, str]]:
+    shipped = source.room != "tests" and (source.room != "tools" or source.is_cpp)
+    if not shipped or source.path == ENVIRONMENT_READER:
+        return
+    for match in READS_ENVIRONMENT.finditer(source.code):
+        yield line_of(source.code, match.start()), f"{match[0]}: only {ENVIRONMENT_READER} reads the environment"
+
+
+def check_length(source: Source) -> Iterator[tuple[int, str]]:
+    lines = len(source.text.splitlines())
+    if lines > MAX_LINES:
+        yield lines, f"{lines} lines; at most {MAX_LINES} are allowed: divide it"
+
+
+def check_isas(paths: set[str]) -> Iterator[str]:
+    """Every header of one instruction set is there for the other."""
+    names = {
+        isa: {path.rsplit("/", 1)[1] for path in paths if path.startswith(f"templates/isa/{isa}/")} for isa in ISAS
+    }
+    for isa, other in (ISAS, ISAS[::-1]):
+        for name in sorted(names[isa] - names[other]):
+            yield f"templates/isa/{isa}/{name}:1: templates/isa/{other}/{name} is missing; both must offer it"
+
+
+def complaints(tree: list[Source]) -> list[str]:
+    paths = {source.path for source in tree}
+    result = list(check_isas(paths))
+    for source in tree:
+        each = [*check_words(source), *check_environment(source), *check_length(source)]
+        if source.is_cpp:
+            each += check_includes(source, paths)
+        else:
+            each += check_imports(source)
+        result += [f"{source.path}:{line}: {text}" for line, text in sorted(each)]
+    return result
+
+
+def main(arguments: list[str]) -> int:
+    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parents[1]
+    tree = sources(root)
+    if not tree:
+        print(f"{root} has none of the rooms {', '.join(MAY_INCLUDE)}", file=sys.stderr)
+        return 1
+    found = complaints(tree)
+    for complaint in found:
+        print(complaint, file=sys.stderr)
+    print(f"layering: {len(tree)} files, {len(found) or 'no'} complaint{'' if len(found) == 1 else 's'}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

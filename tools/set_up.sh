@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Installs what lazyrope needs: Debian packages where something is missing (with sudo, if not root), and Python
+# packages in a virtual environment inside the tree. Nothing else of the machine is touched.
+#
+#   tools/set_up.sh VENV build|test|lint
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=$1 purpose=$2
+python=${PYTHON:-python3}
+
+say() { echo "set-up: $*"; }
+fail() { say "$*" >&2; exit 1; }
+
+missing=
+need() {  # need PACKAGE COMMAND...: PACKAGE is missing unless COMMAND succeeds
+  local package=$1
+  shift
+  "$@" > /dev/null 2>&1 || missing+=" $package"
+}
+has_header() { echo "#include <$1>" | c++ -E -x c++ -; }
+has_python_headers() {
+  "$python" -c 'import os, sysconfig; os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))'
+}
+
+find_missing() {
+  missing=
+  need g++ command -v c++
+  need cmake command -v cmake
+  need ninja-build command -v ninja
+  need libfmt-dev has_header fmt/format.h
+  need libgtest-dev has_header gtest/gtest.h
+  need libcli11-dev has_header CLI/CLI.hpp
+  need nlohmann-json3-dev has_header nlohmann/json.hpp
+  need libboost-context-dev has_header boost/context/fiber.hpp
+  need python3 command -v "$python"
+  need python3-venv "$python" -c 'import ensurepip, venv'
+  need python3-dev has_python_headers
+}
+
+install_debian_packages() {
+  find_missing
+  [ -n "$missing" ] || return 0
+  local command="apt-get install -y --no-install-recommends$missing" as_root=
+  command -v apt-get > /dev/null || fail "these are missing (their Debian names):$missing"
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo > /dev/null || fail "not root, and there is no sudo; as root, run: $command"
+    as_root=sudo
+  fi
+  say "Debian packages:$missing"
+  export DEBIAN_FRONTEND=noninteractive
+  # shellcheck disable=SC2086
+  $as_root apt-get update -qq && $as_root $command -qq > /dev/null || fail "that failed; as root, run: $command"
+  find_missing
+  [ -z "$missing" ] || fail "$python, c++ and cmake still miss what these packages hold:$missing"
+}
+
+install_python_packages() {
+  if [ ! -x "$venv/bin/pip" ]; then
+    say "virtual environment $venv"
+    "$python" -m venv --clear "$venv"
+  fi
+  local requirements=tools/requirements/$purpose.txt
+  say "Python packages in $venv: $(grep -v '^#' "$requirements" | tr '\n' ' ')"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
+}
+
+[ "$purpose" != build ] || install_debian_packages
+install_python_packages
