@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "cache/disk_store.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lazyrope {
 namespace {
@@ -44,16 +44,12 @@ void expect_success_in_child(const auto& body) {
 
 class DiskStoreTest : public ::testing::Test {
  protected:
-  DiskStoreTest() {
-    std::string name = ::testing::TempDir() + "lazyrope_XXXXXX";
-    directory_ = ::mkdtemp(name.data());
-    ::chmod(directory_.c_str(), 0777);
-  }
+  // Some tests look at it as another user.
+  DiskStoreTest() { ::chmod(directory_.path().c_str(), 0777); }
   ~DiskStoreTest() override {
     // Some tests take their own rights away.
-    ::chmod(directory_.c_str(), 0700);
+    ::chmod(directory_.path().c_str(), 0700);
     ::chmod(root().c_str(), 0700);
-    fs::remove_all(directory_);
   }
 
   fs::path root() const { return directory_ / "root"; }
@@ -73,7 +69,7 @@ class DiskStoreTest : public ::testing::Test {
     EXPECT_EQ(result.miss, path_of(key).native() + ": " + reason);
   }
 
-  fs::path directory_;
+  TemporaryDirectory directory_;
   const Key key_ = key_of("one");
 };
 
@@ -219,7 +215,7 @@ TEST_F(DiskStoreTest, AReadOnlyDirectoryIsStillRead) {
 }
 
 TEST_F(DiskStoreTest, AHomeThatCannotBeWrittenIsReported) {
-  ::chmod(directory_.c_str(), 0555);
+  ::chmod(directory_.path().c_str(), 0555);
   expect_success_in_child([&] {
     const std::string reason = "cannot create directory " + root().native() + ": Permission denied";
     const DiskStore nested(root() / "lazyrope");
@@ -249,7 +245,7 @@ TEST_F(DiskStoreTest, WithoutARootNothingIsKept) {
 
 TEST_F(DiskStoreTest, ARelativeRootDoesNotMoveWithTheWorkingDirectory) {
   const fs::path before = fs::current_path();
-  fs::current_path(directory_);
+  fs::current_path(directory_.path());
   const DiskStore relative("root");
   fs::current_path(before);
   EXPECT_EQ(relative.root(), root());

@@ -1,7 +1,6 @@
 // Several threads and processes at one key.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 
 #include "cache/disk_store.h"
 #include "cache/file_lock.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lazyrope {
 namespace {
@@ -46,12 +46,6 @@ void expect_all_succeed(const std::vector<pid_t>& children) {
 
 class CacheLockTest : public ::testing::Test {
  protected:
-  CacheLockTest() {
-    std::string name = ::testing::TempDir() + "lazyrope_XXXXXX";
-    root_ = ::mkdtemp(name.data());
-  }
-  ~CacheLockTest() override { fs::remove_all(root_); }
-
   DiskStore store() const { return DiskStore(root_); }
   fs::path lock_path() const { return root_ / (key_.hex() + ".lock"); }
 
@@ -67,7 +61,8 @@ class CacheLockTest : public ::testing::Test {
     return holder;
   }
 
-  fs::path root_;
+  const TemporaryDirectory directory_;
+  const fs::path root_ = directory_.path();
   const Key key_ = KeyBuilder().field("arch", "sm_90a").finish();
 };
 

@@ -1,6 +1,5 @@
 // The part of DiskStore that looks after what is on disk.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <chrono>
 #include <filesystem>
@@ -11,6 +10,7 @@
 
 #include "cache/disk_store.h"
 #include "cache/error.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lazyrope {
 namespace {
@@ -34,12 +34,6 @@ std::string error_of(const auto& action) {
 
 class CacheManageTest : public ::testing::Test {
  protected:
-  CacheManageTest() {
-    std::string name = ::testing::TempDir() + "lazyrope_XXXXXX";
-    root_ = ::mkdtemp(name.data());
-  }
-  ~CacheManageTest() override { fs::remove_all(root_); }
-
   DiskStore store() const { return DiskStore(root_); }
   fs::path path_of(const Key& key) const { return root_ / (key.hex() + ".lzr"); }
 
@@ -66,7 +60,8 @@ class CacheManageTest : public ::testing::Test {
     return root_ / name;
   }
 
-  fs::path root_;
+  const TemporaryDirectory directory_;
+  const fs::path root_ = directory_.path();
   const Key a_ = key_of("sm_80");
   const Key b_ = key_of("sm_89");
   const Key c_ = key_of("sm_90a");

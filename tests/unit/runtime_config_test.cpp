@@ -41,6 +41,7 @@ TEST(Config, HasDefaultsWithoutAnyVariable) {
   EXPECT_EQ(config.cache_max_bytes, 1u << 30);
   EXPECT_EQ(config.policy, CachePolicy::kJit);
   EXPECT_EQ(config.nvrtc_path, "");
+  EXPECT_EQ(config.host_compiler, "c++");
   EXPECT_EQ(config.log_level, LogLevel::kWarning);
   EXPECT_EQ(config.dump_dir, "");
 }
@@ -69,12 +70,14 @@ TEST(Config, ReadsEveryVariable) {
                               {"LAZYROPE_CACHE_MAX_BYTES", "512M"},
                               {"LAZYROPE_POLICY", "cache_only"},
                               {"LAZYROPE_NVRTC", "/n/libnvrtc.so.13"},
+                              {"LAZYROPE_CXX", "ccache g++-12"},
                               {"LAZYROPE_LOG", "debug"},
                               {"LAZYROPE_DUMP_DIR", "/d"}});
   EXPECT_EQ(config.cache_dir, "/c");
   EXPECT_EQ(config.cache_max_bytes, 512u << 20);
   EXPECT_EQ(config.policy, CachePolicy::kCacheOnly);
   EXPECT_EQ(config.nvrtc_path, "/n/libnvrtc.so.13");
+  EXPECT_EQ(config.host_compiler, "ccache g++-12");
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.dump_dir, "/d");
 }
@@ -115,7 +118,7 @@ TEST(Config, AnEmptyValueCountsAsNotSet) {
 
 TEST(Config, TheTableShowsWhatIsSet) {
   const auto rows = config_variables(lookup_in({{"LAZYROPE_LOG", "info"}, {"HOME", "/home/u"}}));
-  ASSERT_EQ(rows.size(), 6u);
+  ASSERT_EQ(rows.size(), 7u);
   for (const ConfigVariable& row : rows) {
     EXPECT_EQ(row.name.rfind("LAZYROPE_", 0), 0u) << row.name;
     EXPECT_FALSE(row.meaning.empty() || row.allowed.empty() || row.default_value.empty());
@@ -131,6 +134,8 @@ TEST(Config, TheTablesDefaultsAreTheRealOnes) {
       EXPECT_EQ(set.cache_max_bytes, unset.cache_max_bytes);
     } else if (row.name == "LAZYROPE_POLICY") {
       EXPECT_EQ(set.policy, unset.policy);
+    } else if (row.name == "LAZYROPE_CXX") {
+      EXPECT_EQ(set.host_compiler, unset.host_compiler);
     } else if (row.name == "LAZYROPE_LOG") {
       EXPECT_EQ(set.log_level, unset.log_level);
     }

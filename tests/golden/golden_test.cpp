@@ -1,0 +1,110 @@
+// What a spec and an arch put into the sources: a change of any line changes the keys of the cache, and all
+// kernels are compiled anew. LAZYROPE_UPDATE_GOLDENS=1 writes the files from what is rendered now.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "codegen/render.h"
+#include "codegen/template_text.h"
+#include "runtime/compiler.h"
+#include "tests/support/specs.h"
+
+namespace lazyrope {
+namespace {
+
+struct Golden {
+  const char* name;
+  const char* arch;
+  KernelSpec spec;
+};
+
+void PrintTo(const Golden& golden, std::ostream* out) { *out << golden.name; }
+
+std::vector<Golden> goldens() {
+  using enum Dtype;
+  constexpr RopeForm kRaw = RopeForm::kRaw;
+  constexpr RopeForm kRotated = RopeForm::kRotated;
+  constexpr KeyForm kLocal = KeyForm::kLocal;
+  return {{"llama3_sm_90a", "sm_90a", {128, 4, kBf16, llama3(128), "causal", kRaw, kLocal, kRaw}},
+          {"rotated_sm_80", "sm_80", {64, 1, kFp16, neox(64), "causal", kRotated, kLocal, kRotated}},
+          {"none_sm_86", "sm_86", {64, 8, kBf16, {}, "full", kRaw, kLocal, kRaw}},
+          {"partial_sm_100a", "sm_100a", {128, 16, kBf16, neox(32), "causal", kRaw, kLocal, kRaw}},
+          {"full_sm_120", "sm_120", {64, 3, kFp16, llama3(64), "full", kRaw, kLocal, kRotated}},
+          {"neox_emulated", "emu:sm_80", {128, 7, kFp16, neox(128), "causal", kRaw, kLocal, kRaw}}};
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// The template's own lines behind its last #include.
+std::vector<std::string> template_lines(KernelKind kind) {
+  const bool attends = kind == KernelKind::kAttendDecode || kind == KernelKind::kAttendPrefill;
+  const std::string path =
+      fmt::format("kernel/{}.cu.in", attends ? "attend" : std::string(to_string(kind)));
+  for (const TemplateFile& file : embedded_templates())
+    if (file.path == path) return lines_of(file.text.substr(file.text.rfind("#include")));
+  return {};
+}
+
+// The lines of a rendered source into which the template puts values. No value has a line end, so the
+// source ends with as many lines as the template.
+std::string values_in(const RenderedKernel& kernel) {
+  const std::vector<std::string> asks = template_lines(kernel.kind);
+  const std::vector<std::string> lines = lines_of(kernel.source);
+  std::string text = fmt::format("{}: {} threads, {} CTAs an SM, {} bytes of shared memory\n",
+                                 to_string(kernel.kind), kernel.threads, kernel.ctas_per_sm,
+                                 kernel.shared_bytes);
+  for (std::size_t i = 1; i < asks.size(); ++i)
+    if (asks[i].find("${") != std::string::npos) text += lines[lines.size() - asks.size() + i] + "\n";
+  return text + "\n";
+}
+
+std::string rendered(const Golden& golden) {
+  const Arch& arch = find_arch(golden.arch);
+  const TilePlan plan = candidates(golden.spec, arch).front();
+  std::string text = fmt::format("{}\n{}\n", golden.arch, describe(golden.spec));
+  if (arch.isa == "ptx")
+    text += fmt::format("{}\n", fmt::join(NvrtcCompiler(nullptr).options(arch), " "));
+  text += "\n";
+  for (const KernelKind kind : kernel_kinds())
+    text += values_in(render(kind, golden.spec, plan, arch));
+  return text;
+}
+
+std::string first_difference(const std::string& expected, const std::string& given) {
+  const std::vector<std::string> a = lines_of(expected), b = lines_of(given);
+  const auto line = [](const std::vector<std::string>& lines, std::size_t i) {
+    return i < lines.size() ? lines[i] : "(no line)";
+  };
+  std::size_t i = 0;
+  while (i < a.size() && line(a, i) == line(b, i)) ++i;
+  return fmt::format("line {}\n  golden:   {}\n  rendered: {}", i + 1, line(a, i), line(b, i));
+}
+
+class Goldens : public testing::TestWithParam<Golden> {};
+
+TEST_P(Goldens, AreWhatIsRendered) {
+  const std::string path = fmt::format("{}/golden/{}.txt", LAZYROPE_TEST_SOURCE_DIR, GetParam().name);
+  const std::string text = rendered(GetParam());
+  const char* update = ::getenv("LAZYROPE_UPDATE_GOLDENS");
+  if (update != nullptr && std::string(update) == "1") std::ofstream(path) << text;
+  std::ifstream in(path);
+  const std::string expected(std::istreambuf_iterator<char>(in), {});
+  EXPECT_TRUE(text == expected) << path << ", " << first_difference(expected, text)
+                                << "\nLAZYROPE_UPDATE_GOLDENS=1 writes what is rendered";
+}
+
+INSTANTIATE_TEST_SUITE_P(Render, Goldens, testing::ValuesIn(goldens()),
+                         [](const auto& row) { return row.param.name; });
+
+}  // namespace
+}  // namespace lazyrope

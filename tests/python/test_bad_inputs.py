@@ -1,0 +1,204 @@
+"""Does every row of tests/support/bad_inputs.json, as tests/unit/bad_inputs_test.cpp does."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lazyrope
+
+TABLE = json.loads((Path(__file__).parents[1] / "support" / "bad_inputs.json").read_text())
+BASE = TABLE["base"]
+HAS_GPU = torch.cuda.is_available()
+
+Row = dict[str, Any]
+
+# Compiles in a process of its own, which reads the environment anew, and prints what came of it.
+COMPILE = """
+import base64, json, pickle, sys, lazyrope
+arguments = json.loads(sys.argv[1])
+try:
+    spec = lazyrope.AttentionSpec(rope=lazyrope.Rope(**arguments["rope"]), **arguments["spec"])
+    plan = None
+    if arguments["tile_plan"]:
+        default = lazyrope.candidates(spec, arguments["arch"])[0]
+        names = [name for name in dir(default.decode) if not name.startswith("_")]
+        fields = {name: getattr(default.decode, name) for name in names} | arguments["tile_plan"]
+        plan = lazyrope.TilePlan(decode=lazyrope.AttendPlan(**fields), prefill=default.prefill)
+    result = lazyrope.compile(spec, arguments["arch"], plan=plan).from_cache
+except Exception as error:
+    result = error
+print(base64.b64encode(pickle.dumps(result)).decode())
+"""
+
+
+def compile_elsewhere(row: Row, directory: Path) -> bool:
+    """Whether the kernels came from the cache. Raises what the process met; its warnings go to stderr."""
+    spec = dict(BASE["spec"])
+    arguments = {"rope": spec.pop("rope"), "spec": spec, "arch": row["arch"], "tile_plan": row.get("tile_plan")}
+    variables = {"LAZYROPE_CACHE_DIR": "none"} | row.get("environment", {})
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LAZYROPE_")}
+    environment |= {name: value.replace("{dir}", str(directory)) for name, value in variables.items()}
+    command = [sys.executable, "-c", COMPILE, json.dumps(arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr}"
+    sys.stderr.write(done.stderr)
+    result = pickle.loads(base64.b64decode(done.stdout))
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def damage(directory: Path, how: str) -> None:
+    for path in directory.iterdir():
+        content = path.read_bytes()
+        damaged = {"none": content, "truncate": content[: len(content) // 2], "flip": content[:-1] + b"~"}
+        path.write_bytes(damaged[how])
+
+
+class Interpreter:
+    """Does what one row says."""
+
+    def __init__(self, row: Row, build: Callable[..., lazyrope.Attention], device: str, directory: Path) -> None:
+        self.row, self.change = row, row.get("change", {})
+        self.build, self.device, self.directory = build, device, directory
+        self.check = row.get("check", False)
+
+    def run(self) -> None:
+        getattr(self, self.row["do"])()
+
+    def spec(self) -> lazyrope.AttentionSpec:
+        fields = dict(BASE["spec"])
+        if self.row["do"] == "spec":
+            fields |= self.change
+        return lazyrope.AttentionSpec(rope=lazyrope.Rope(**fields.pop("rope")), **fields)
+
+    def compile(self) -> None:
+        if "damage" in self.row:
+            compile_elsewhere(self.row, self.directory)
+            damage(self.directory, self.row["damage"])
+        from_cache = compile_elsewhere(self.row, self.directory)
+        assert from_cache == self.row.get("from_cache", from_cache)
+
+    def kernel(self) -> lazyrope.Attention:
+        if "arch" in self.row:
+            return lazyrope.compile(self.spec(), self.row["arch"])
+        return self.build(self.spec())
+
+    def tensor(self, name: str, values: torch.Tensor) -> torch.Tensor | None:
+        """`values` as the row has them."""
+        change = self.change.get(name, {})
+        if change is None:
+            return None
+        device = self.other_device() if "device" in change else self.device
+        dtype = getattr(torch, change["dtype"]) if "dtype" in change else values.dtype
+        values = values.to(device, dtype)
+        shape = change.get("shape", list(values.shape))
+        if not {"shape", "strides", "offset"} & change.keys():
+            return values
+        strides = change.get("strides", torch.empty(shape).stride())
+        memory = torch.zeros(1 << 17, dtype=dtype, device=device)
+        return memory.as_strided(shape, strides, change.get("offset", 0))
+
+    def other_device(self) -> str:
+        if not HAS_GPU:
+            pytest.skip("there is no other device")
+        return "cpu"
+
+    def ints(self, group: str, change: Row | None = None) -> dict[str, torch.Tensor | None]:
+        result = {}
+        for name, values in BASE[group].items():
+            given = self.change.get(name) if change is None else None
+            values = given if isinstance(given, list) else values
+            tensor = torch.tensor(values, dtype=torch.int32, device=self.device)
+            result[name] = tensor if isinstance(given, list) or change is not None else self.tensor(name, tensor)
+        return result
+
+    def data(self, *names: str) -> list[torch.Tensor | None]:
+        def zeros(name: str) -> torch.Tensor:
+            dtype = torch.float32 if name == "lse" else torch.bfloat16
+            return torch.zeros(BASE["tensors"][name], dtype=dtype)
+
+        return [self.tensor(name, zeros(name)) for name in names]
+
+    def options(self, *names: str) -> Row:
+        return {name: self.change[name] for name in names if name in self.change}
+
+    def plan(self) -> lazyrope.Step:
+        options = self.options("page_size", "layout", "capacity")
+        return self.kernel().plan(**self.ints("step"), **options, check=self.check)
+
+    def update(self) -> None:
+        step = self.kernel().plan(**self.ints("step", change={}))
+        step.update(**self.ints("step"), check=self.check)
+
+    def attend(self) -> None:
+        kernel = self.kernel()
+        step = kernel.plan(**self.ints("step"), **self.options("page_size", "layout"))
+        q, k_pool, v_pool, out, lse = self.data("q", "k_pool", "v_pool", "out", "lse")
+        kernel(q, k_pool, v_pool, step, out=out, lse=lse, check=self.check)
+
+    def plan_append(self, check: bool | None = None) -> lazyrope.AppendStep:
+        check = self.check if check is None else check
+        return self.kernel().plan_append(**self.ints("append"), tokens=self.change.get("tokens", 11), check=check)
+
+    def append(self) -> None:
+        step = self.plan_append(check=False)
+        self.kernel().append(*self.data("k", "v", "k_pool", "v_pool"), step, check=self.check)
+
+
+@pytest.fixture
+def interpret(build, device, tmp_path):
+    return lambda row: Interpreter(row, build, device, tmp_path).run()
+
+
+@pytest.mark.parametrize("row", TABLE["rows"], ids=lambda row: row["name"])
+def test_row(row, interpret, capfd):
+    if row.get("only", "python") != "python":
+        pytest.skip("Python has no such thing")
+    if row.get("needs") == "no gpu" and HAS_GPU:
+        pytest.skip("there is a GPU")
+    if row["error"] is None:
+        interpret(row)
+        text = capfd.readouterr().err
+        assert bool(text) == bool(row["says"])
+    else:
+        with pytest.raises(getattr(lazyrope, row["error"])) as raised:
+            interpret(row)
+        text = str(raised.value)
+        assert_survives_pickling(raised.value)
+    for part in row["says"]:
+        assert part in text, row.get("bug", "")
+
+
+@pytest.mark.parametrize("action", ["spec", "plan", "update", "attend", "plan_append", "append"])
+def test_the_base_is_legal(action, interpret):
+    """Whatever rows get, they get for their change."""
+    interpret({"do": action, "check": True})
+
+
+def assert_survives_pickling(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) and str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+def test_errors_survive_pickling_with_their_fields():
+    assert_survives_pickling(lazyrope.SpecError("head_dim = 72"))
+    assert_survives_pickling(lazyrope.CacheError("cannot list"))
+    compile_error = lazyrope.CompileError("failed", source="a.cu", options=["-O3"], log="log", excerpt="1", advice="fix")
+    assert_survives_pickling(compile_error)
+    assert compile_error.options == ["-O3"] and compile_error.advice == "fix"
+    driver_error = lazyrope.DriverError("failed", call="cuInit", code=100, name="CUDA_ERROR_NO_DEVICE", advice="look")
+    assert_survives_pickling(driver_error)
+    assert driver_error.code == 100 and driver_error.call == "cuInit"

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/tensor.h"
+
+namespace lazyrope {
+
+// A contiguous tensor over `values`, which must outlive it.
+inline TensorView ints(std::vector<int>& values) {
+  return make_tensor(values.data(), ElementType::kInt32, {std::ssize(values)}, DeviceType::kCpu);
+}
+
+// A contiguous tensor in host memory, zeros at first, aligned as memory of a GPU is.
+class HostTensor {
+ public:
+  HostTensor(ElementType type, const std::vector<std::int64_t>& shape) {
+    view_.type = type;
+    view_.rank = static_cast<int>(shape.size());
+    std::int64_t stride = 1;
+    for (std::size_t i = shape.size(); i-- > 0; stride *= shape[i]) {
+      view_.shape[i] = shape[i];
+      view_.strides[i] = stride;
+    }
+    lines_.resize(static_cast<std::size_t>(stride) * 4 / sizeof(Line) + 1);
+    view_.data = lines_.data();
+  }
+
+  const TensorView& view() const { return view_; }
+
+  template <class T>
+  T* data() {
+    return static_cast<T*>(view_.data);
+  }
+
+ private:
+  struct alignas(256) Line {
+    std::byte bytes[256] = {};
+  };
+
+  std::vector<Line> lines_;
+  TensorView view_;
+};
+
+}  // namespace lazyrope

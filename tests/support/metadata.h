@@ -1,0 +1,41 @@
+#pragma once
+
+#include <vector>
+
+#include "runtime/step_types.h"
+#include "tests/support/host_tensor.h"
+
+namespace lazyrope {
+
+// The values of StepTensors.
+struct StepArrays {
+  std::vector<int> q_indptr;
+  std::vector<int> q_position;
+  std::vector<int> segment_indptr;
+  std::vector<int> base;
+  std::vector<int> start;
+  std::vector<int> length;
+  std::vector<int> first_page;
+  std::vector<int> pages;
+  std::vector<int> lead;
+
+  StepTensors tensors() {
+    return {ints(q_indptr), ints(q_position), ints(segment_indptr), ints(base), ints(start),
+            ints(length),   ints(first_page), ints(pages),          ints(lead)};
+  }
+};
+
+// The values of AppendTensors.
+struct AppendArrays {
+  std::vector<int> indptr;
+  std::vector<int> first;
+  std::vector<int> first_page;
+  std::vector<int> lead;
+  std::vector<int> pages;
+
+  AppendTensors tensors() {
+    return {ints(indptr), ints(first), ints(first_page), ints(lead), ints(pages)};
+  }
+};
+
+}  // namespace lazyrope

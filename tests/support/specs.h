@@ -1,0 +1,40 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "runtime/spec.h"
+
+namespace lazyrope {
+
+inline RopeSpec neox(int rotary_dim) { return {"neox", rotary_dim, {{"theta", 10000.0}}}; }
+
+inline RopeSpec llama3(int rotary_dim) {
+  return {"llama3",
+          rotary_dim,
+          {{"theta", 500000.0},
+           {"factor", 8.0},
+           {"low_freq_factor", 1.0},
+           {"high_freq_factor", 4.0},
+           {"original_max_position_embeddings", 8192.0}}};
+}
+
+// A legal use of a row of the registry. A new row needs an example here.
+inline RopeSpec example_rope(const std::string& variant, int rotary_dim) {
+  if (variant == "none") return {};
+  if (variant == "neox") return neox(rotary_dim);
+  if (variant == "llama3") return llama3(rotary_dim);
+  throw std::logic_error("tests/support/specs.h has no example of rope \"" + variant + "\"");
+}
+
+// The least that has groups, several KV heads and a rotation.
+inline AttentionSpec small_spec() {
+  AttentionSpec spec;
+  spec.head_dim = 64;
+  spec.num_q_heads = 4;
+  spec.num_kv_heads = 2;
+  spec.rope = neox(64);
+  return spec;
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,41 @@
+#include <gtest/gtest.h>
+
+#include "codegen/arch.h"
+#include "codegen/error.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+TEST(Arch, IsFoundByName) {
+  for (const Arch& arch : archs()) EXPECT_EQ(&find_arch(arch.name), &arch);
+}
+
+TEST(Arch, AnUnknownNameListsTheKnown) {
+  const std::vector<std::string> known = {"sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120, emu:sm_80"};
+  for (const char* name : {"sm_75", "sm_90", "", "SM_80"})
+    EXPECT_TRUE(throws<SpecError>([&] { find_arch(name); },
+                                  {"arch \"" + std::string(name) + "\" is unknown", known[0]}));
+}
+
+TEST(Arch, ADeviceGetsTheNewestCodeThatRunsOnIt) {
+  struct Row {
+    int major, minor;
+    const char* arch;
+  };
+  for (const Row& row : {Row{8, 0, "sm_80"}, Row{8, 6, "sm_86"}, Row{8, 7, "sm_86"},
+                         Row{8, 9, "sm_89"}, Row{9, 0, "sm_90a"}, Row{10, 0, "sm_100a"},
+                         Row{12, 0, "sm_120"}, Row{12, 1, "sm_120"}})
+    EXPECT_EQ(arch_for_device(row.major, row.minor).name, row.arch);
+}
+
+TEST(Arch, ADeviceThatNoCodeRunsOnIsRefused) {
+  for (const auto& [major, minor] : {std::pair(7, 5), {9, 9}, {10, 3}, {11, 0}, {13, 0}})
+    EXPECT_TRUE(throws<SpecError>(
+        [&] { arch_for_device(major, minor); },
+        {"compute capability " + std::to_string(major) + "." + std::to_string(minor),
+         "lazyrope compiles for: sm_80, sm_86"}));
+}
+
+}  // namespace
+}  // namespace lazyrope

@@ -1,0 +1,124 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "codegen/error.h"
+#include "codegen/kernel_spec.h"
+#include "tests/support/specs.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+KernelSpec legal_spec() { return small_spec().kernel_spec(); }
+
+struct IllegalSpec {
+  const char* name;
+  std::function<void(KernelSpec&)> change;
+  std::vector<std::string> parts;
+};
+
+void PrintTo(const IllegalSpec& row, std::ostream* out) { *out << row.name; }
+
+class IllegalSpecs : public testing::TestWithParam<IllegalSpec> {};
+
+TEST_P(IllegalSpecs, NameTheFieldTheValueAndWhatIsAllowed) {
+  KernelSpec spec = legal_spec();
+  GetParam().change(spec);
+  EXPECT_TRUE(throws<SpecError>([&] { validate(spec); }, GetParam().parts));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    KernelSpec, IllegalSpecs,
+    testing::Values(
+        IllegalSpec{"NoHeadDim", [](auto& s) { s.head_dim = 0; }, {"head_dim = 0", "64, 128"}},
+        IllegalSpec{"OddHeadDim", [](auto& s) { s.head_dim = 72; }, {"head_dim = 72", "64, 128"}},
+        IllegalSpec{
+            "NegativeHeadDim", [](auto& s) { s.head_dim = -64; }, {"head_dim = -64", "64, 128"}},
+        IllegalSpec{"NoGroup", [](auto& s) { s.group_size = 0; }, {"group_size = 0", "1 to 128"}},
+        IllegalSpec{
+            "LargeGroup", [](auto& s) { s.group_size = 129; }, {"group_size = 129", "1 to 128"}},
+        IllegalSpec{"Mask",
+                    [](auto& s) { s.mask = "diagonal"; },
+                    {"mask \"diagonal\" is unknown", "causal, full"}},
+        IllegalSpec{"NoMask", [](auto& s) { s.mask = ""; }, {"mask \"\" is unknown"}},
+        IllegalSpec{"Variant",
+                    [](auto& s) { s.rope.variant = "alibi"; },
+                    {"rope variant \"alibi\" is unknown", "none, neox, llama3"}},
+        IllegalSpec{"RotaryDimOfNone",
+                    [](auto& s) { s.rope = {"none", 64, {}}; },
+                    {"rope \"none\" with rotary_dim = 64", "must be 0"}},
+        IllegalSpec{"RotaryDimMissing",
+                    [](auto& s) { s.rope.rotary_dim = 0; },
+                    {"rotary_dim = 0 with head_dim = 64", "multiples of 16 up to head_dim"}},
+        IllegalSpec{"RotaryDimOdd",
+                    [](auto& s) { s.rope.rotary_dim = 24; },
+                    {"rotary_dim = 24 with head_dim = 64", "multiples of 16"}},
+        IllegalSpec{"RotaryDimLarge",
+                    [](auto& s) { s.rope.rotary_dim = 80; },
+                    {"rotary_dim = 80 with head_dim = 64", "up to head_dim"}},
+        IllegalSpec{"RotaryDimNegative",
+                    [](auto& s) { s.rope.rotary_dim = -16; },
+                    {"rotary_dim = -16", "multiples of 16"}},
+        IllegalSpec{"ParameterMissing",
+                    [](auto& s) { s.rope.parameters.clear(); },
+                    {"rope \"neox\" needs theta", "base of the frequencies"}},
+        IllegalSpec{"ParameterUnknown",
+                    [](auto& s) { s.rope.parameters["beta"] = 2.5; },
+                    {"rope \"neox\" has no parameter beta", "given 2.5"}},
+        IllegalSpec{"ParameterOfNone",
+                    [](auto& s) { s.rope = {"none", 0, {{"theta", 1e4}}}; },
+                    {"rope \"none\" has no parameter theta", "given 10000"}},
+        IllegalSpec{"ParameterSmall",
+                    [](auto& s) { s.rope.parameters["theta"] = 0.5; },
+                    {"rope \"neox\": theta = 0.5, allowed are 1 to 1e+30"}},
+        IllegalSpec{"ParameterInfinite",
+                    [](auto& s) {
+                      s.rope.parameters["theta"] = std::numeric_limits<double>::infinity();
+                    },
+                    {"theta = inf, allowed are 1 to 1e+30"}},
+        IllegalSpec{"ParameterNan",
+                    [](auto& s) {
+                      s.rope.parameters["theta"] = std::numeric_limits<double>::quiet_NaN();
+                    },
+                    {"theta = nan, allowed are 1 to 1e+30"}}),
+    [](const auto& row) { return row.param.name; });
+
+TEST(KernelSpec, TheEndsOfWhatIsAllowedAreLegal) {
+  KernelSpec spec = legal_spec();
+  for (const int group : {1, 3, 128}) {
+    spec.group_size = group;
+    EXPECT_NO_THROW(validate(spec)) << group;
+  }
+  for (const int rotary_dim : {16, 48, 64}) {
+    spec.rope.rotary_dim = rotary_dim;
+    EXPECT_NO_THROW(validate(spec)) << rotary_dim;
+  }
+  spec.rope.parameters["theta"] = 1.0;
+  EXPECT_NO_THROW(validate(spec));
+}
+
+TEST(KernelSpec, NamesOfValuesReadBack) {
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kFp16})
+    EXPECT_EQ(dtype_from(to_string(dtype)), dtype);
+  for (const RopeForm form : {RopeForm::kRaw, RopeForm::kRotated})
+    EXPECT_EQ(rope_form_from(to_string(form)), form);
+  EXPECT_EQ(key_form_from(to_string(KeyForm::kLocal)), KeyForm::kLocal);
+}
+
+TEST(KernelSpec, UnknownNamesOfValuesListTheKnown) {
+  EXPECT_TRUE(throws<SpecError>([] { dtype_from("float32"); },
+                                {"dtype = \"float32\"; allowed are: bfloat16, float16"}));
+  EXPECT_TRUE(throws<SpecError>([] { rope_form_from("Raw"); },
+                                {"form = \"Raw\"; allowed are: raw, rotated"}));
+  EXPECT_TRUE(throws<SpecError>([] { key_form_from(""); },
+                                {"key_form = \"\"; allowed are: local"}));
+}
+
+TEST(KernelSpec, DescribesItselfInALine) {
+  EXPECT_EQ(describe(legal_spec()), "head_dim 64, group 2, bfloat16, rope neox, causal, raw queries");
+}
+
+}  // namespace
+}  // namespace lazyrope

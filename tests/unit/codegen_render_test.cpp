@@ -1,0 +1,135 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <set>
+
+#include "codegen/error.h"
+#include "codegen/mask.h"
+#include "codegen/render.h"
+#include "codegen/template_text.h"
+#include "tests/support/specs.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+using Sources = std::map<KernelKind, std::string>;
+
+KernelSpec base_spec() { return small_spec().kernel_spec(); }
+
+RenderedKernel render_for(KernelKind kind, const KernelSpec& spec, const char* arch = "sm_90a") {
+  return render(kind, spec, candidates(spec, find_arch(arch)).front(), find_arch(arch));
+}
+
+Sources sources_of(const KernelSpec& spec) {
+  Sources sources;
+  for (const KernelKind kind : kernel_kinds()) sources[kind] = render_for(kind, spec).source;
+  return sources;
+}
+
+TEST(Render, SourcesAreSelfContained) {
+  for (const char* arch : {"sm_80", "emu:sm_80"})
+    for (const KernelKind kind : kernel_kinds()) {
+      const std::string source = render_for(kind, base_spec(), arch).source;
+      for (const char* left : {"${", "#include", "#pragma once"})
+        EXPECT_EQ(source.find(left), std::string::npos) << left << " in " << to_string(kind);
+    }
+}
+
+TEST(Render, TheSameSpecGivesTheSameSource) { EXPECT_EQ(sources_of(base_spec()), sources_of(base_spec())); }
+
+TEST(Render, SaysWhatLaunchingTakes) {
+  const TilePlan plan = candidates(base_spec(), find_arch("sm_90a")).front();
+  std::set<std::string> entries;
+  for (const KernelKind kind : kernel_kinds()) {
+    const RenderedKernel kernel = render_for(kind, base_spec());
+    entries.insert(kernel.entry);
+    EXPECT_EQ(kernel.kind, kind);
+    EXPECT_EQ(kernel.entry, "lazyrope_" + std::string(to_string(kind)));
+    EXPECT_NE(kernel.source.find("LAZYROPE_KERNEL(" + kernel.entry + ", " +
+                                 std::to_string(kernel.threads)),
+              std::string::npos);
+  }
+  EXPECT_EQ(entries.size(), static_cast<std::size_t>(kKernelKinds));
+  const RenderedKernel decode = render_for(KernelKind::kAttendDecode, base_spec());
+  EXPECT_EQ(decode.threads, plan.decode.threads());
+  EXPECT_EQ(decode.shared_bytes, plan.decode.shared_bytes(64));
+  EXPECT_EQ(decode.ctas_per_sm, plan.decode.ctas_per_sm);
+  const RenderedKernel prefill = render_for(KernelKind::kAttendPrefill, base_spec());
+  EXPECT_EQ(prefill.threads, plan.prefill.threads());
+  EXPECT_EQ(prefill.shared_bytes, plan.prefill.shared_bytes(64));
+}
+
+TEST(Render, AnIllegalSpecIsRefused) {
+  KernelSpec spec = base_spec();
+  const TilePlan plan = candidates(spec, find_arch("sm_80")).front();
+  spec.group_size = 0;
+  for (const KernelKind kind : kernel_kinds())
+    EXPECT_TRUE(throws<SpecError>([&] { render(kind, spec, plan, find_arch("sm_80")); },
+                                  {"group_size = 0"}));
+}
+
+// The kernels whose source differs from the base spec's.
+std::set<KernelKind> changed_by(const std::function<void(KernelSpec&)>& change) {
+  KernelSpec spec = base_spec();
+  change(spec);
+  const Sources before = sources_of(base_spec()), after = sources_of(spec);
+  std::set<KernelKind> changed;
+  for (const auto& [kind, source] : before)
+    if (after.at(kind) != source) changed.insert(kind);
+  return changed;
+}
+
+TEST(Render, AFieldChangesTheKernelsThatItMattersToAndNoOthers) {
+  using enum KernelKind;
+  const std::set<KernelKind> attend = {kAttendDecode, kAttendPrefill};
+  const std::set<KernelKind> rope = {kAttendDecode, kAttendPrefill, kAppend};
+  const std::set<KernelKind> rows = {kPlan, kAttendDecode, kAttendPrefill};
+  EXPECT_EQ(changed_by([](auto& s) { s.head_dim = 128; }), rope);
+  EXPECT_EQ(changed_by([](auto& s) { s.group_size = 3; }), rows);
+  EXPECT_EQ(changed_by([](auto& s) { s.dtype = Dtype::kFp16; }), rope);
+  EXPECT_EQ(changed_by([](auto& s) { s.rope = {}; }), rope);
+  EXPECT_EQ(changed_by([](auto& s) { s.rope = llama3(64); }), rope);
+  EXPECT_EQ(changed_by([](auto& s) { s.rope.rotary_dim = 32; }), rope);
+  EXPECT_EQ(changed_by([](auto& s) { s.rope.parameters["theta"] = 10001.0; }), rope);
+  EXPECT_EQ(changed_by([](auto& s) { s.mask = "full"; }), rows);
+  EXPECT_EQ(changed_by([](auto& s) { s.query_form = RopeForm::kRotated; }), attend);
+  EXPECT_EQ(changed_by([](auto& s) { s.append_form = RopeForm::kRotated; }),
+            std::set<KernelKind>{kAppend});
+}
+
+TEST(Render, EveryFieldOfThePlanIsInTheSource) {
+  const KernelSpec spec = base_spec();
+  const Arch& arch = find_arch("sm_80");
+  const TilePlan plan = candidates(spec, arch).front();
+  std::set<std::string> sources = {render(KernelKind::kAttendDecode, spec, plan, arch).source};
+  for (int AttendPlan::*field :
+       {&AttendPlan::key_warps, &AttendPlan::warp_rows, &AttendPlan::warp_keys,
+        &AttendPlan::step_keys, &AttendPlan::stages, &AttendPlan::ctas_per_sm}) {
+    TilePlan other = plan;
+    other.decode.*field *= 2;
+    sources.insert(render(KernelKind::kAttendDecode, spec, other, arch).source);
+  }
+  EXPECT_EQ(sources.size(), 7u);
+}
+
+// Angles are 64-bit fractions of a turn: the first pair's frequency is 1 radian, 1 / (2 pi) of one.
+TEST(Render, FrequenciesAreFractionsOfATurn) {
+  const std::string source = render_for(KernelKind::kAppend, base_spec()).source;
+  EXPECT_NE(source.find("kTurnsPerToken[] = {2935890503282001"), std::string::npos)
+      << source.substr(source.find("kTurnsPerToken[]"), 80);
+}
+
+TEST(Mask, AnUnknownNameListsTheKnown) {
+  EXPECT_TRUE(throws<SpecError>([] { mask_variant("window"); },
+                                {"mask \"window\" is unknown; there are: causal, full"}));
+}
+
+TEST(Mask, ANameIsRegisteredOnce) {
+  EXPECT_TRUE(throws<SpecError>([] { register_mask_variant(mask_variant("full")); },
+                                {"\"full\" is there already", "choose another name"}));
+}
+
+}  // namespace
+}  // namespace lazyrope

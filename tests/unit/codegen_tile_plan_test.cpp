@@ -1,0 +1,92 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "codegen/error.h"
+#include "codegen/render.h"
+#include "codegen/tile_plan.h"
+#include "runtime/error.h"
+#include "runtime/nvrtc.h"
+#include "tests/support/engines.h"
+#include "tests/support/specs.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+KernelSpec spec_of(int head_dim) {
+  KernelSpec spec = small_spec().kernel_spec();
+  spec.head_dim = head_dim;
+  return spec;
+}
+
+void expect_fits(const AttendPlan& plan, int head_dim, const Arch& arch) {
+  const int bytes = plan.shared_bytes(head_dim);
+  EXPECT_LE(bytes, arch.shared_per_block);
+  EXPECT_LE(plan.ctas_per_sm * (bytes + kReservedSharedPerBlock), arch.shared_per_sm);
+  // Of all archs an SM has the fewest threads, 1536, on 8.6, 8.9 and 12.0.
+  EXPECT_LE(plan.ctas_per_sm * plan.threads(), 1536);
+  EXPECT_EQ(std::min(plan.row_warps, plan.key_warps), 1) << "warps divide rows or keys";
+  EXPECT_EQ(plan.warp_rows % 16, 0);
+  EXPECT_EQ(plan.warp_keys % plan.step_keys, 0);
+  EXPECT_GE(plan.stages, 2);
+}
+
+TEST(TilePlan, EveryCandidateFitsItsArch) {
+  for (const Arch& arch : archs())
+    for (const int head_dim : planned_head_dims())
+      for (const TilePlan& plan : candidates(spec_of(head_dim), arch)) {
+        SCOPED_TRACE(arch.name + ", head_dim " + std::to_string(head_dim) + ": " + describe(plan));
+        expect_fits(plan.decode, head_dim, arch);
+        expect_fits(plan.prefill, head_dim, arch);
+        EXPECT_GE(plan.prefill.rows(), 128) << "the largest group of heads must fit a tile";
+      }
+}
+
+TEST(TilePlan, HeadDimsAreThoseOfTheTable) {
+  EXPECT_EQ(planned_head_dims(), (std::vector<int>{64, 128}));
+}
+
+TEST(TilePlan, AnArchWithTooLittleSharedMemoryIsNamed) {
+  const Arch small = {"sm_00", 0, 0, 48 << 10, 64 << 10, "sm80"};
+  EXPECT_TRUE(throws<SpecError>([&] { candidates(spec_of(128), small); },
+                                {"head_dim 128", "64 KiB", "sm_00"}));
+}
+
+TEST(TilePlan, DescribesItselfInALine) {
+  const TilePlan plan = {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 32, 2, 1}};
+  EXPECT_EQ(describe(plan),
+            "decode 1x4 warps, 16 rows x 64 keys, 3 stages, 2/SM; "
+            "prefill 4x1 warps, 128 rows x 64 keys, 2 stages, 1/SM");
+}
+
+// To PTX, which is where static_assert speaks.
+void compile(RenderedKernel kernel) {
+  compile_to_ptx(shared_engine().nvrtc().library(),
+                 {kernel.entry + ".cu", std::move(kernel.source),
+                  {"--gpu-architecture=compute_80", "--std=c++20",
+                   "--device-as-default-execution-space"}});
+}
+
+TEST(TilePlan, SharedBytesAreWhatTheDeviceTextCounts) {
+  const Arch& arch = find_arch("sm_80");
+  for (const int head_dim : planned_head_dims())
+    for (const TilePlan& plan : candidates(spec_of(head_dim), arch))
+      for (const KernelKind kind : {KernelKind::kAttendDecode, KernelKind::kAttendPrefill})
+        EXPECT_NO_THROW(compile(render(kind, spec_of(head_dim), plan, arch))) << describe(plan);
+}
+
+TEST(TilePlan, OtherSharedBytesDoNotCompile) {
+  const Arch& arch = find_arch("sm_80");
+  const TilePlan plan = candidates(spec_of(64), arch).front();
+  RenderedKernel kernel = render(KernelKind::kAttendDecode, spec_of(64), plan, arch);
+  const std::string figure = "kSharedBytes == " + std::to_string(kernel.shared_bytes);
+  const std::size_t at = kernel.source.find(figure);
+  ASSERT_NE(at, std::string::npos);
+  kernel.source.insert(at + figure.size(), "0");
+  EXPECT_TRUE(throws<CompileError>([&] { compile(kernel); },
+                                   {"the plan's figure is what is launched with"}));
+}
+
+}  // namespace
+}  // namespace lazyrope

@@ -1,0 +1,92 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "runtime/doctor.h"
+#include "runtime/version.h"
+#include "tests/support/engines.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<std::string> keys_of(const Json& object) {
+  std::vector<std::string> keys;
+  for (const auto& item : object.items()) keys.push_back(item.key());
+  return keys;
+}
+
+TEST(Doctor, ReportsEveryPart) {
+  const TemporaryDirectory directory;
+  Engine engine(test_config(directory.path()));
+  const Json facts = doctor(engine).facts;
+  EXPECT_EQ(keys_of(facts), (std::vector<std::string>{"version", "nvrtc", "driver", "cache",
+                                                      "environment", "archs"}));
+  EXPECT_EQ(facts["version"], version());
+  EXPECT_EQ(facts["archs"].size(), archs().size());
+  EXPECT_TRUE(facts["driver"].contains("missing") || !facts["driver"]["gpus"].empty());
+}
+
+TEST(Doctor, NamesTheNvrtcThatWasChosenAndWhereItWasLookedFor) {
+  Engine engine(test_config());
+  const Diagnosis diagnosis = doctor(engine);
+  const Json& nvrtc = diagnosis.facts["nvrtc"];
+  EXPECT_EQ(keys_of(nvrtc),
+            (std::vector<std::string>{"tried", "path", "builtins", "version", "identity"}));
+  EXPECT_TRUE(says(nvrtc["path"].get<std::string>(), {"libnvrtc.so"}));
+  const Json& chosen = nvrtc["tried"].back();
+  EXPECT_EQ(keys_of(chosen), (std::vector<std::string>{"place", "file", "outcome"}));
+  EXPECT_TRUE(says(chosen["outcome"].get<std::string>(), {"opened: "}));
+  EXPECT_TRUE(says(diagnosis.text(), {"lazyrope " + std::string(version()), "NVRTC\n", "chosen: ", "driver\n",
+                                      "cache\n", "none (memory only)", "environment\n",
+                                      "compiles for: sm_80, "}));
+}
+
+TEST(Doctor, SaysWhatAMissingNvrtcMeans) {
+  Config config = test_config();
+  config.nvrtc_path = "/nonexistent/libnvrtc.so";
+  Engine engine(config);
+  const Diagnosis diagnosis = doctor(engine);
+  EXPECT_TRUE(says(diagnosis.facts["nvrtc"]["missing"].get<std::string>(),
+                   {"cannot be compiled", "pip install", "LAZYROPE_NVRTC"}));
+  EXPECT_TRUE(says(diagnosis.text(), {"/nonexistent/libnvrtc.so", "no NVRTC: "}));
+}
+
+TEST(Doctor, CountsTheCachesEntries) {
+  const TemporaryDirectory directory;
+  Engine engine(test_config(directory.path()));
+  const Key key = KeyBuilder().field("arch", "sm_80").finish();
+  ASSERT_TRUE(engine.store().store(key, {{{"entry", "x"}}, std::vector<std::byte>(100)}).stored);
+  std::ofstream(directory / (std::string(64, 'a') + ".lzr")) << "not an entry";
+  const Json cache = doctor(engine).facts["cache"];
+  EXPECT_EQ(cache["directory"], directory.path().string());
+  EXPECT_EQ(cache["policy"], "jit");
+  EXPECT_EQ(cache["max_bytes"], 1 << 30);
+  EXPECT_EQ(cache["entries"], 2);
+  EXPECT_EQ(cache["bad_entries"], 1);
+  EXPECT_GT(cache["bytes"], 100);
+}
+
+TEST(Doctor, ACacheThatCannotBeReadIsAProblemAndNoError) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory / "file") << "text";
+  Engine engine(test_config(directory / "file"));
+  const Diagnosis diagnosis = doctor(engine);
+  EXPECT_TRUE(says(diagnosis.facts["cache"]["problem"].get<std::string>(), {"cannot list"}));
+  EXPECT_TRUE(says(diagnosis.text(), {"cannot list"}));
+}
+
+TEST(Doctor, ShowsTheVariablesOfTheEnvironment) {
+  Engine engine(test_config());
+  const Json environment = doctor(engine).facts["environment"];
+  ASSERT_EQ(environment.size(), config_variables().size());
+  for (const Json& variable : environment)
+    EXPECT_EQ(keys_of(variable),
+              (std::vector<std::string>{"name", "value", "default", "meaning", "allowed"}));
+}
+
+}  // namespace
+}  // namespace lazyrope

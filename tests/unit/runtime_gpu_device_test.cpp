@@ -1,0 +1,235 @@
+// A GPU by way of a driver that only remembers what it is asked.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "codegen/error.h"
+#include "runtime/gpu_device.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+// Plain functions can only reach globals.
+struct Fake {
+  CUresult load_result = CUDA_SUCCESS;
+  CUresult find_result = CUDA_SUCCESS;
+  CUresult launch_result = CUDA_SUCCESS;
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  std::vector<std::string> calls;
+  const void* image = nullptr;
+  void* argument = nullptr;
+  CUstream stream = nullptr;
+};
+
+Fake fake;
+
+const auto kLibrary = reinterpret_cast<CUlibrary>(0x100);
+const auto kKernel = reinterpret_cast<CUkernel>(0x200);
+const auto kPrimary = reinterpret_cast<CUcontext>(0x300);
+const auto kStream = reinterpret_cast<CUstream>(0x400);
+constexpr CUdevice kDevice = 7;
+
+CUresult record(const std::string& call, CUresult result = CUDA_SUCCESS) {
+  fake.calls.push_back(call);
+  return result;
+}
+
+void add_context_functions(DriverTable& table) {
+  table.ctx_get_current = [](CUcontext* context) {
+    *context = nullptr;
+    return CUDA_SUCCESS;
+  };
+  table.primary_ctx_retain = [](CUcontext* context, CUdevice) {
+    *context = kPrimary;
+    return CUDA_SUCCESS;
+  };
+  table.primary_ctx_release = [](CUdevice) { return CUDA_SUCCESS; };
+  table.ctx_push_current = [](CUcontext) { return record("push"); };
+  table.ctx_pop_current = [](CUcontext*) { return record("pop"); };
+  table.driver_get_version = [](int* version) {
+    *version = 13000;
+    return CUDA_SUCCESS;
+  };
+  table.get_error_name = [](CUresult code, const char** name) {
+    *name = code == CUDA_ERROR_INVALID_IMAGE ? "CUDA_ERROR_INVALID_IMAGE" : "CUDA_ERROR_OTHER";
+    return CUDA_SUCCESS;
+  };
+  table.get_error_string = [](CUresult, const char** text) {
+    *text = "described";
+    return CUDA_SUCCESS;
+  };
+}
+
+void add_kernel_functions(DriverTable& table) {
+  table.library_load_data = [](CUlibrary* library, const void* image, CUjit_option*, void**, unsigned,
+                               CUlibraryOption*, void**, unsigned) {
+    fake.image = image;
+    *library = kLibrary;
+    return record("load", fake.load_result);
+  };
+  table.library_unload = [](CUlibrary library) {
+    EXPECT_EQ(library, kLibrary);
+    return record("unload");
+  };
+  table.library_get_kernel = [](CUkernel* kernel, CUlibrary, const char* name) {
+    *kernel = kKernel;
+    return record("find " + std::string(name), fake.find_result);
+  };
+  table.kernel_set_attribute = [](CUfunction_attribute attribute, int value, CUkernel kernel,
+                                  CUdevice device) {
+    EXPECT_EQ(attribute, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+    EXPECT_EQ(kernel, kKernel);
+    EXPECT_EQ(device, kDevice);
+    return record("shared " + std::to_string(value));
+  };
+  table.kernel_get_function = [](CUfunction* function, CUkernel) {
+    *function = nullptr;
+    return record("function");
+  };
+  table.launch_kernel = [](CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                           CUstream stream, void** params, void**) {
+    EXPECT_EQ(function, reinterpret_cast<CUfunction>(kKernel));
+    EXPECT_EQ(grid_y * grid_z * block_y * block_z, 1u);
+    fake.stream = stream;
+    fake.argument = params[0];
+    return record("launch " + std::to_string(grid_x) + " x " + std::to_string(block_x) + ", " +
+                      std::to_string(shared) + " bytes",
+                  fake.launch_result);
+  };
+}
+
+void add_memory_functions(DriverTable& table) {
+  table.mem_alloc = [](CUdeviceptr* pointer, std::size_t bytes) {
+    *pointer = 0x1000;
+    return record("allocate " + std::to_string(bytes));
+  };
+  table.mem_free = [](CUdeviceptr pointer) {
+    EXPECT_EQ(pointer, 0x1000u);
+    return record("free");
+  };
+  table.memset_d8_async = [](CUdeviceptr, unsigned char value, std::size_t count, CUstream) {
+    return record("fill " + std::to_string(value) + " x " + std::to_string(count));
+  };
+  table.memcpy_dtoh_async = [](void*, CUdeviceptr, std::size_t bytes, CUstream stream) {
+    EXPECT_EQ(stream, kStream);
+    return record("copy " + std::to_string(bytes));
+  };
+  table.stream_synchronize = [](CUstream stream) {
+    EXPECT_EQ(stream, kStream);
+    return record("wait");
+  };
+  table.stream_is_capturing = [](CUstream, CUstreamCaptureStatus* status) {
+    *status = fake.capture;
+    return CUDA_SUCCESS;
+  };
+}
+
+DriverTable fake_table() {
+  DriverTable table;
+  add_context_functions(table);
+  add_kernel_functions(table);
+  add_memory_functions(table);
+  return table;
+}
+
+class GpuDeviceTest : public testing::Test {
+ protected:
+  void SetUp() override { fake = {}; }
+
+  using Calls = std::vector<std::string>;
+
+  // What was asked since the last time.
+  static Calls calls() { return std::exchange(fake.calls, {}); }
+
+  const Driver driver_ = Driver::for_testing(fake_table());
+  const DeviceInfo info_ = {.ordinal = 1,
+                            .handle = kDevice,
+                            .name = "H200",
+                            .compute_major = 9,
+                            .compute_minor = 0,
+                            .sm_count = 132};
+  const GpuDevice device_{driver_, info_};
+  const Binary binary_ = {"attend", "sm_90a", 128, 98304, 255, 0, "nvrtc", 1.0,
+                          {std::byte{1}, std::byte{2}}};
+};
+
+TEST_F(GpuDeviceTest, SaysWhatItIs) {
+  EXPECT_EQ(device_.name(), "H200");
+  EXPECT_EQ(device_.arch().name, "sm_90a");
+  EXPECT_EQ(device_.sm_count(), 132);
+  EXPECT_TRUE(device_.holds(DeviceType::kGpu, 1));
+  EXPECT_FALSE(device_.holds(DeviceType::kGpu, 0));
+  EXPECT_FALSE(device_.holds(DeviceType::kCpu, 1));
+}
+
+TEST_F(GpuDeviceTest, AGpuWithoutKernelsIsRefused) {
+  DeviceInfo old = info_;
+  old.compute_major = 7;
+  old.compute_minor = 5;
+  EXPECT_TRUE(throws<SpecError>([&] { GpuDevice(driver_, old); }, {"compute capability 7.5"}));
+}
+
+TEST_F(GpuDeviceTest, LoadsAKernelWithItsSharedMemoryAndUnloadsIt) {
+  {
+    const auto kernel = device_.load(binary_);
+    EXPECT_EQ(fake.image, binary_.code.data());
+    EXPECT_EQ(calls(), (Calls{"load", "find attend", "shared 98304", "push", "function", "pop"}));
+  }
+  EXPECT_EQ(calls(), Calls{"unload"});
+}
+
+TEST_F(GpuDeviceTest, LaunchesWithGridThreadsAndSharedMemory) {
+  const auto kernel = device_.load(binary_);
+  calls();
+  int params = 0;
+  kernel->launch(264, &params, kStream);
+  EXPECT_EQ(calls(), (Calls{"push", "launch 264 x 128, 98304 bytes", "pop"}));
+  EXPECT_EQ(fake.argument, &params);
+  EXPECT_EQ(fake.stream, kStream);
+}
+
+TEST_F(GpuDeviceTest, ABinaryThatTheDriverRefusesIsADriverErrorWithAdvice) {
+  fake.load_result = CUDA_ERROR_INVALID_IMAGE;
+  EXPECT_TRUE(throws<DriverError>([&] { device_.load(binary_); },
+                                  {"cuLibraryLoadData failed: CUDA_ERROR_INVALID_IMAGE (200)",
+                                   "compiled for another GPU", "R580"}));
+  EXPECT_EQ(calls(), Calls{"load"}) << "there is nothing to unload";
+}
+
+TEST_F(GpuDeviceTest, ABinaryWithoutTheKernelIsUnloadedAgain) {
+  fake.find_result = CUDA_ERROR_NOT_FOUND;
+  EXPECT_TRUE(throws<DriverError>([&] { device_.load(binary_); }, {"cuLibraryGetKernel failed"}));
+  EXPECT_EQ(calls(), (Calls{"load", "find attend", "unload"}));
+}
+
+TEST_F(GpuDeviceTest, AFailedLaunchIsADriverErrorAndLeavesTheContext) {
+  const auto kernel = device_.load(binary_);
+  calls();
+  fake.launch_result = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  EXPECT_TRUE(throws<DriverError>([&] { kernel->launch(1, nullptr, nullptr); },
+                                  {"cuLaunchKernel failed", "more registers, threads or shared"}));
+  EXPECT_EQ(calls().back(), "pop");
+}
+
+TEST_F(GpuDeviceTest, MemoryIsThatOfTheGpu) {
+  void* memory = device_.allocate(512);
+  device_.fill_zero(memory, 512, kStream);
+  int value = 0;
+  device_.copy_to_host(&value, memory, sizeof value, kStream);
+  device_.free(memory);
+  EXPECT_EQ(calls(), (Calls{"push", "allocate 512", "pop", "push", "fill 0 x 512", "pop", "push",
+                            "copy 4", "wait", "pop", "push", "free", "pop"}));
+}
+
+TEST_F(GpuDeviceTest, KnowsWhetherAStreamIsBeingCaptured) {
+  EXPECT_FALSE(device_.is_capturing(kStream));
+  fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  EXPECT_TRUE(device_.is_capturing(kStream));
+}
+
+}  // namespace
+}  // namespace lazyrope

@@ -1,0 +1,43 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "tests/support/fake_device.h"
+
+namespace lazyrope {
+namespace {
+
+TEST(Kernel, IsLoadedOnceForEachDevice) {
+  const FakeDevice first, second;
+  const auto kernel = fake_kernel(KernelKind::kPlan);
+  const LoadedKernel* on_first = &kernel->on(first);
+  EXPECT_EQ(&kernel->on(first), on_first);
+  EXPECT_NE(&kernel->on(second), on_first);
+  EXPECT_EQ(&kernel->on(first), on_first);
+  EXPECT_EQ(first.loads, 1);
+  EXPECT_EQ(second.loads, 1);
+}
+
+TEST(Kernel, IsLoadedOnceForManyThreads) {
+  const FakeDevice device;
+  const auto kernel = fake_kernel(KernelKind::kPlan);
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 8; ++i) threads.emplace_back([&] { kernel->on(device); });
+  }
+  EXPECT_EQ(device.loads, 1);
+}
+
+TEST(Kernel, SaysWhereItComesFrom) {
+  const RenderedKernel rendered = {KernelKind::kAppend, "text", "entry", 256, 1, 0};
+  const Kernel kernel(rendered, find_arch("sm_80"), {}, {.from_cache = true, .ready_ms = 2.5}, nullptr);
+  EXPECT_EQ(kernel.name(), "append");
+  EXPECT_EQ(kernel.source(), "text");
+  EXPECT_EQ(kernel.arch().name, "sm_80");
+  EXPECT_TRUE(kernel.from_cache());
+  EXPECT_EQ(kernel.ready_ms(), 2.5);
+}
+
+}  // namespace
+}  // namespace lazyrope

@@ -1,0 +1,79 @@
+// runtime/lazyrope.h from one end to the other, in the emulator.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cmath>
+
+#include "runtime/attention.h"
+#include "runtime/engine.h"
+#include "runtime/lazyrope.h"
+#include "tests/support/attention_case.h"
+#include "tests/support/specs.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr double kTolerance = 0.03;  // of values around 1 in bfloat16
+
+// The process's engine reads the environment when it is first asked for.
+std::shared_ptr<const Attention> compile_here(const AttentionSpec& spec, const char* arch) {
+  ::setenv("LAZYROPE_CACHE_DIR", LAZYROPE_TEST_CACHE_DIR, /*overwrite=*/1);
+  set_nvrtc_directories({LAZYROPE_TEST_NVRTC_DIR});
+  return compile(spec, arch);
+}
+
+AttentionModel neox_model() {
+  AttentionModel model;
+  for (int i = 0; i < 32; ++i) {
+    model.pairs.emplace_back(i, i + 32);
+    model.frequencies.push_back(std::pow(10000.0, -2.0 * i / 64));
+  }
+  model.visible = [](std::int64_t query, std::int64_t key) { return key <= query; };
+  return model;
+}
+
+TEST(Lazyrope, AppendsAndAttendsAsTheFormulasSay) {
+  AttentionCase steps(small_spec());
+  steps.run(*compile_here(small_spec(), "emu:sm_80"));
+  EXPECT_LT(steps.error(neox_model()), kTolerance);
+}
+
+TEST(Lazyrope, AStepIsRefilledWithOtherPlaces) {
+  const auto attention = compile_here(small_spec(), "emu:sm_80");
+  AttentionCase steps(small_spec());
+  steps.run(*attention);
+  const auto step = plan(*attention, steps.step.tensors());
+  steps.step.base[2] -= 500;  // now all of its segment is visible
+  steps.step.q_position[12] += 77;
+  EXPECT_GT(steps.error(neox_model()), kTolerance) << "results are still those of the old places";
+  update(*step, steps.step.tensors(), nullptr, /*check=*/true);
+  attend(*attention, steps.q(), steps.pool(), *step, steps.out(), steps.lse());
+  EXPECT_LT(steps.error(neox_model()), kTolerance);
+}
+
+TEST(Lazyrope, ACapacityOfZeroIsAsMuchAsTheTensorsTake) {
+  const auto attention = compile_here(small_spec(), "emu:sm_80");
+  AttentionCase steps(small_spec());
+  const StepCapacity capacity = plan(*attention, steps.step.tensors())->capacity();
+  EXPECT_EQ(capacity.requests, 3);
+  EXPECT_EQ(capacity.segments, 5);
+  EXPECT_EQ(capacity.query_tokens, 15);
+  EXPECT_EQ(plan(*attention, steps.step.tensors(), {}, {.query_tokens = 40})->capacity().query_tokens, 40);
+}
+
+TEST(Lazyrope, ErrorsReachTheCaller) {
+  EXPECT_TRUE(throws<SpecError>([] { compile_here(small_spec(), "sm_75"); },
+                                {"arch \"sm_75\" is unknown"}));
+  AttentionSpec spec = small_spec();
+  spec.head_dim = 96;
+  EXPECT_TRUE(throws<SpecError>([&] { compile_here(spec, "emu:sm_80"); }, {"head_dim = 96"}));
+  const auto attention = compile_here(small_spec(), "emu:sm_80");
+  StepTensors nowhere = AttentionCase(small_spec()).step.tensors();
+  nowhere.q_indptr.device_type = DeviceType::kOther;
+  EXPECT_TRUE(throws<SpecError>([&] { plan(*attention, nowhere); },
+                                {"q_indptr is int32 [4]", "it must be on a GPU"}));
+}
+
+}  // namespace
+}  // namespace lazyrope

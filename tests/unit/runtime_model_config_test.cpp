@@ -1,0 +1,192 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "codegen/error.h"
+#include "runtime/model_config.h"
+#include "tests/support/specs.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+using Json = nlohmann::json;
+
+// As published: what concerns attention, and a few keys that do not.
+Json llama31_8b() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"attention_bias", false},
+          {"hidden_size", 4096},
+          {"max_position_embeddings", 131072},
+          {"model_type", "llama"},
+          {"num_attention_heads", 32},
+          {"num_hidden_layers", 32},
+          {"num_key_value_heads", 8},
+          {"rope_scaling",
+           {{"factor", 8.0},
+            {"low_freq_factor", 1.0},
+            {"high_freq_factor", 4.0},
+            {"original_max_position_embeddings", 8192},
+            {"rope_type", "llama3"}}},
+          {"rope_theta", 500000.0},
+          {"torch_dtype", "bfloat16"}};
+}
+
+Json qwen3_8b() {
+  return {{"head_dim", 128},
+          {"hidden_size", 4096},
+          {"max_window_layers", 36},
+          {"model_type", "qwen3"},
+          {"num_attention_heads", 32},
+          {"num_key_value_heads", 8},
+          {"rope_scaling", nullptr},
+          {"rope_theta", 1000000},
+          {"sliding_window", nullptr},
+          {"torch_dtype", "bfloat16"},
+          {"use_sliding_window", false}};
+}
+
+Json smollm2_135m() {
+  return {{"hidden_size", 576},
+          {"model_type", "llama"},
+          {"num_attention_heads", 9},
+          {"num_key_value_heads", 3},
+          {"rope_interleaved", false},
+          {"rope_scaling", nullptr},
+          {"rope_theta", 100000},
+          {"torch_dtype", "bfloat16"}};
+}
+
+// As version 5 of transformers writes the same model.
+Json in_version_5(Json config) {
+  Json rope = config["rope_scaling"].is_null() ? Json{{"rope_type", "default"}} : config["rope_scaling"];
+  rope["rope_theta"] = config["rope_theta"];
+  config["rope_parameters"] = rope;
+  config["dtype"] = config["torch_dtype"];
+  for (const char* old : {"rope_scaling", "rope_theta", "torch_dtype"}) config.erase(old);
+  return config;
+}
+
+AttentionSpec spec_of(const Json& config) { return attention_spec_from_hf(config.dump(), {}); }
+
+AttentionSpec expected(int head_dim, int num_q_heads, int num_kv_heads, const RopeSpec& rope) {
+  AttentionSpec spec;
+  spec.head_dim = head_dim;
+  spec.num_q_heads = num_q_heads;
+  spec.num_kv_heads = num_kv_heads;
+  spec.rope = rope;
+  return spec;
+}
+
+TEST(ModelConfig, ReadsRealModelsInBothForms) {
+  const std::vector<std::pair<Json, AttentionSpec>> models = {
+      {llama31_8b(), expected(128, 32, 8, llama3(128))},
+      {qwen3_8b(), expected(128, 32, 8, {"neox", 128, {{"theta", 1e6}}})},
+      {smollm2_135m(), expected(64, 9, 3, {"neox", 64, {{"theta", 1e5}}})}};
+  for (const auto& [config, spec] : models) {
+    EXPECT_EQ(spec_of(config), spec) << config;
+    EXPECT_EQ(spec_of(in_version_5(config)), spec) << config;
+  }
+}
+
+TEST(ModelConfig, TheOldestFormNamesTheTypeOtherwise) {
+  Json config = llama31_8b();
+  config["rope_scaling"]["type"] = config["rope_scaling"]["rope_type"];
+  config["rope_scaling"].erase("rope_type");
+  EXPECT_EQ(spec_of(config), spec_of(llama31_8b()));
+}
+
+TEST(ModelConfig, TheCallersDtypeIsTakenBeforeTheConfigs) {
+  Json config = llama31_8b();
+  EXPECT_EQ(attention_spec_from_hf(config.dump(), "float16").dtype, Dtype::kFp16);
+  config["torch_dtype"] = "float32";
+  EXPECT_EQ(attention_spec_from_hf(config.dump(), "float16").dtype, Dtype::kFp16);
+  config.erase("torch_dtype");
+  EXPECT_EQ(spec_of(config).dtype, Dtype::kBf16);
+}
+
+TEST(ModelConfig, WhatIsNotGivenHasTheModelsDefault) {
+  Json config = smollm2_135m();
+  config.erase("rope_theta");
+  config.erase("num_key_value_heads");
+  EXPECT_EQ(spec_of(config), expected(64, 9, 9, {"neox", 64, {{"theta", 10000.0}}}));
+}
+
+TEST(ModelConfig, AWindowThatIsNotUsedDoesNotMatter) {
+  Json config = qwen3_8b();
+  config["model_type"] = "qwen2";
+  config["sliding_window"] = 131072;
+  EXPECT_NO_THROW(spec_of(config));
+  config["use_sliding_window"] = true;
+  EXPECT_TRUE(throws<SpecError>([&] { spec_of(config); }, {"sliding_window = 131072"}));
+}
+
+struct Refusal {
+  const char* pointer;  // of the value that is changed
+  Json value;
+  std::vector<std::string> parts;
+};
+
+TEST(ModelConfig, WhatWouldChangeTheResultIsNamed) {
+  const std::vector<Refusal> refusals = {
+      {"/model_type", "gemma3", {"model_type = \"gemma3\"", "llama, mistral, qwen2, qwen3"}},
+      {"/model_type", nullptr, {"model_type is missing"}},
+      {"/num_attention_heads", nullptr, {"num_attention_heads is missing"}},
+      {"/num_attention_heads", "32", {"num_attention_heads = \"32\" has the wrong type"}},
+      {"/num_attention_heads", 0, {"num_attention_heads = 0"}},
+      {"/num_key_value_heads", 5, {"num_q_heads = 32 with num_kv_heads = 5"}},
+      {"/num_key_value_heads", 0, {"num_kv_heads = 0"}},
+      {"/hidden_size", nullptr, {"hidden_size is missing"}},
+      {"/head_dim", 80, {"head_dim = 80", "64, 128"}},
+      {"/torch_dtype", "float32", {"dtype = \"float32\"", "bfloat16, float16"}},
+      {"/sliding_window", 4096, {"sliding_window = 4096 would change the result"}},
+      {"/attn_logit_softcapping", 50.0, {"attn_logit_softcapping = 50.0 would change"}},
+      {"/attention_multiplier", 0.5, {"attention_multiplier = 0.5 would change"}},
+      {"/partial_rotary_factor", 0.5, {"partial_rotary_factor = 0.5 would change"}},
+      {"/no_rope_layers", {1, 0}, {"no_rope_layers = [1,0] would change"}},
+      {"/rope_scaling", 8, {"rope parameters are 8; an object is expected"}},
+      {"/rope_scaling/rope_type", "yarn", {"rope_type = \"yarn\"", "default, llama3"}},
+      {"/rope_scaling/rope_type", 3, {"rope_type = 3 has the wrong type"}},
+      {"/rope_scaling/factor", nullptr, {"factor is missing"}},
+      {"/rope_scaling/factor", "8", {"factor = \"8\" has the wrong type"}},
+      {"/rope_scaling/factor", 0.5, {"factor = 0.5, allowed are 1 to"}},
+      {"/rope_scaling/mscale", 0.7, {"rope_type \"llama3\" with mscale = 0.7"}},
+      {"/rope_theta", "large", {"rope_theta = \"large\" has the wrong type"}}};
+  for (const Refusal& refusal : refusals) {
+    Json config = llama31_8b();
+    config[Json::json_pointer(refusal.pointer)] = refusal.value;
+    EXPECT_TRUE(throws<SpecError>([&] { spec_of(config); }, refusal.parts)) << refusal.pointer;
+  }
+}
+
+TEST(ModelConfig, WhatIsNoConfigIsRefused) {
+  for (const char* text : {"", "{", "[]", "3"})
+    EXPECT_TRUE(throws<SpecError>([&] { attention_spec_from_hf(text, {}); },
+                                  {"config.json: not a JSON object"}))
+        << text;
+}
+
+// FAILS: runtime/model_config.cpp, check_neutral() and rope_parameters() call json::value(), which throws
+// nlohmann's own error where a key is there with another type.
+TEST(ModelConfig, KeysOfTheWrongTypeAreSpecErrors) {
+  Json window = qwen3_8b();
+  window["use_sliding_window"] = nullptr;
+  EXPECT_NO_THROW(spec_of(window)) << "null is as good as missing";
+  Json type = llama31_8b();
+  type["rope_scaling"].erase("rope_type");
+  type["rope_scaling"]["type"] = 3;
+  EXPECT_TRUE(throws<SpecError>([&] { spec_of(type); }, {"type = 3 has the wrong type"}));
+}
+
+// FAILS: runtime/model_config.cpp takes the integral part of a number, and of a quotient.
+TEST(ModelConfig, NumbersAreNotRounded) {
+  Json heads = llama31_8b();
+  heads["num_key_value_heads"] = 8.5;
+  EXPECT_TRUE(throws<SpecError>([&] { spec_of(heads); }, {"num_key_value_heads = 8.5"}));
+  Json hidden = llama31_8b();
+  hidden["hidden_size"] = 4100;
+  EXPECT_TRUE(throws<SpecError>([&] { spec_of(hidden); }, {"hidden_size = 4100"}));
+}
+
+}  // namespace
+}  // namespace lazyrope

@@ -1,0 +1,388 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "codegen/error.h"
+#include "runtime/step.h"
+#include "runtime/step_layout.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/metadata.h"
+#include "tests/support/specs.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr StepShape kShape = {.group_size = 2, .num_kv_heads = 2, .head_dim = 64};
+constexpr StepCapacity kCapacity = {.requests = 2, .segments = 3, .query_tokens = 12};
+constexpr int kLargest = std::numeric_limits<int>::max();
+
+TilePlan tile_plan() {
+  return candidates(small_spec().kernel_spec(), find_arch("sm_90a")).front();
+}
+
+// Two requests, of ten query tokens over two segments and of one over one; 20 + 9 + 20 tokens, the second
+// segment beginning at slot 5.
+StepArrays legal_arrays() {
+  return {.q_indptr = {0, 10, 11},
+          .q_position = {28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 40},
+          .segment_indptr = {0, 2, 3},
+          .base = {0, 20, 16},
+          .start = {0, 0, 0},
+          .length = {20, 9, 20},
+          .first_page = {0, 2, 0},
+          .pages = {4, 1, 3},
+          .lead = {0, 5, 0}};
+}
+
+class StepTest : public testing::Test {
+ protected:
+  Step make(StepCapacity capacity = kCapacity, PoolFormat format = {}) const {
+    return Step(device_, fake_kernel(KernelKind::kPlan), kShape, tile_plan(), format, capacity, nullptr);
+  }
+
+  const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
+  StepArrays arrays_ = legal_arrays();
+};
+
+TEST_F(StepTest, HandsTheCallersTensorsToThePlanner) {
+  PlanParams seen{};
+  int ctas = 0;
+  device_->on_launch = [&](int count, const void* params) {
+    ctas = count;
+    seen = *static_cast<const PlanParams*>(params);
+  };
+  Step step = make();
+  step.update(arrays_.tensors(), /*check=*/true, nullptr);
+  EXPECT_EQ(ctas, 2) << "one for decode, one for prefill";
+  EXPECT_EQ(seen.inputs.num_requests, 2);
+  EXPECT_EQ(seen.inputs.num_segments, 3);
+  EXPECT_EQ(seen.inputs.num_tokens, 11);
+  EXPECT_EQ(seen.inputs.page_size, 16);
+  EXPECT_EQ(seen.inputs.q_position, arrays_.q_position.data());
+  EXPECT_EQ(seen.inputs.lead, arrays_.lead.data());
+  EXPECT_EQ(seen.inputs.pages, arrays_.pages.data());
+  EXPECT_EQ(seen.num_kv_heads, 2);
+  EXPECT_EQ(step.num_tokens(), 11);
+}
+
+TEST_F(StepTest, LeadMayBeLeftOut) {
+  PlanParams seen{};
+  device_->on_launch = [&](int, const void* p) { seen = *static_cast<const PlanParams*>(p); };
+  StepTensors tensors = arrays_.tensors();
+  tensors.lead.reset();
+  make().update(tensors, /*check=*/true, nullptr);
+  EXPECT_EQ(seen.inputs.lead, nullptr);
+}
+
+TEST_F(StepTest, ForDecodeOnlyThereIsNoPrefill) {
+  int ctas = 0;
+  device_->on_launch = [&](int count, const void*) { ctas = count; };
+  StepCapacity capacity = kCapacity;
+  capacity.tokens_per_request = 8;  // 16 packed rows, which one decode tile takes
+  Step step = make(capacity);
+  EXPECT_TRUE(step.serves(Step::kDecode));
+  EXPECT_FALSE(step.serves(Step::kPrefill));
+  arrays_.q_indptr = {0, 8, 11};
+  step.update(arrays_.tensors(), /*check=*/true, nullptr);
+  EXPECT_EQ(ctas, 1);
+}
+
+TEST_F(StepTest, TokensPerRequestAreAllWhereNotGiven) {
+  EXPECT_EQ(make().capacity().tokens_per_request, 12);
+  StepCapacity capacity = kCapacity;
+  capacity.tokens_per_request = 50;
+  EXPECT_EQ(make(capacity).capacity().tokens_per_request, 12);
+}
+
+TEST_F(StepTest, IllegalCapacitiesAreNamed) {
+  struct Row {
+    int StepCapacity::*field;
+    const char* text;
+  };
+  for (const Row& row : {Row{&StepCapacity::requests, "requests = -1"},
+                         Row{&StepCapacity::segments, "segments = -1"},
+                         Row{&StepCapacity::query_tokens, "query_tokens = -1"},
+                         Row{&StepCapacity::tokens_per_request, "tokens_per_request = -1"}}) {
+    StepCapacity capacity = kCapacity;
+    capacity.*row.field = -1;
+    EXPECT_TRUE(throws<SpecError>([&] { make(capacity); }, {row.text, "must be at least 0"}));
+  }
+  EXPECT_TRUE(throws<SpecError>([&] { make({1, 1, kLargest}); },
+                                {"query_tokens = 2147483647 with 2 query heads",
+                                 "product must be at most 1073741824"}));
+}
+
+TEST_F(StepTest, IllegalPageSizesAreNamed) {
+  for (const int size : {0, 8, 24, -16})
+    EXPECT_TRUE(throws<SpecError>([&] { make(kCapacity, {.page_size = size}); },
+                                  {"page_size = " + std::to_string(size), "multiple of 16"}));
+}
+
+TEST_F(StepTest, TooManySmsForThePlannerAreNamed) {
+  device_->sms = 1024;
+  EXPECT_TRUE(throws<SpecError>([&] { make(); }, {"fake GPU has 1024 SMs"}));
+}
+
+TEST_F(StepTest, WhatExceedsTheCapacityIsNamed) {
+  struct Row {
+    StepCapacity capacity;
+    const char* text;
+  };
+  for (const Row& row : {Row{{1, 3, 12}, "2 requests; the step was made for at most 1"},
+                         Row{{2, 2, 12}, "3 segments; the step was made for at most 2"},
+                         Row{{2, 3, 10}, "11 query tokens; the step was made for at most 10"}})
+    EXPECT_TRUE(throws<SpecError>(
+        [&] { make(row.capacity).update(arrays_.tensors(), false, nullptr); },
+        {row.text, "make one of greater capacity"}));
+}
+
+TEST_F(StepTest, TensorsOfAnotherLengthAreNamed) {
+  Step step = make();
+  struct Row {
+    std::vector<int> StepArrays::*field;
+    const char* text;
+  };
+  for (const Row& row :
+       {Row{&StepArrays::segment_indptr, "segment_indptr has 4 elements; it must have 3"},
+        Row{&StepArrays::start, "start has 4 elements; it must have 3"},
+        Row{&StepArrays::length, "length has 4 elements; it must have 3"},
+        Row{&StepArrays::first_page, "first_page has 4 elements; it must have 3"},
+        Row{&StepArrays::lead, "lead has 4 elements; it must have 3"}}) {
+    StepArrays arrays = legal_arrays();
+    (arrays.*row.field).push_back(0);
+    EXPECT_TRUE(throws<SpecError>([&] { step.update(arrays.tensors(), false, nullptr); }, {row.text}));
+  }
+}
+
+TEST_F(StepTest, EveryTensorMustBeIntsOnTheDevice) {
+  Step step = make();
+  const std::vector<std::pair<const char*, TensorView StepTensors::*>> fields = {
+      {"q_indptr", &StepTensors::q_indptr},     {"q_position", &StepTensors::q_position},
+      {"segment_indptr", &StepTensors::segment_indptr}, {"base", &StepTensors::base},
+      {"start", &StepTensors::start},           {"length", &StepTensors::length},
+      {"first_page", &StepTensors::first_page}, {"pages", &StepTensors::pages}};
+  for (const auto& [name, field] : fields) {
+    StepTensors floats = arrays_.tensors();
+    (floats.*field).type = ElementType::kFp32;
+    EXPECT_TRUE(throws<SpecError>([&] { step.update(floats, false, nullptr); },
+                                  {std::string(name) + " is float32", "must be int32"}));
+    StepTensors elsewhere = arrays_.tensors();
+    (elsewhere.*field).device_type = DeviceType::kGpu;
+    EXPECT_TRUE(throws<SpecError>([&] { step.update(elsewhere, false, nullptr); },
+                                  {std::string(name) + " is int32", "must be on fake GPU"}));
+  }
+  StepTensors lead = arrays_.tensors();
+  lead.lead->type = ElementType::kFp32;
+  EXPECT_TRUE(throws<SpecError>([&] { step.update(lead, false, nullptr); }, {"lead is float32"}));
+}
+
+TEST_F(StepTest, CheckingIsRefusedInCapture) {
+  Step step = make();
+  device_->capturing = true;
+  EXPECT_NO_THROW(step.update(arrays_.tensors(), /*check=*/false, nullptr));
+  EXPECT_TRUE(throws<SpecError>([&] { step.update(arrays_.tensors(), /*check=*/true, nullptr); },
+                                {"check=True waits for the stream"}));
+  EXPECT_TRUE(throws<SpecError>([&] { step.check_pages(5, nullptr); },
+                                {"check=True waits for the stream"}));
+}
+
+struct BadValue {
+  const char* name;
+  std::function<void(StepArrays&)> change;
+  std::string text;
+};
+
+void PrintTo(const BadValue& row, std::ostream* out) { *out << row.name; }
+
+class BadStepValues : public testing::TestWithParam<BadValue> {};
+
+TEST_P(BadStepValues, AreNamedWithTheirRequestAndSegment) {
+  StepArrays arrays = legal_arrays();
+  GetParam().change(arrays);
+  StepCapacity capacity = kCapacity;
+  capacity.tokens_per_request = 10;
+  Step step(std::make_shared<FakeDevice>(), fake_kernel(KernelKind::kPlan), kShape, tile_plan(), {},
+            capacity, nullptr);
+  EXPECT_TRUE(throws<SpecError>([&] { step.update(arrays.tensors(), /*check=*/true, nullptr); },
+                                {GetParam().text}));
+  EXPECT_NO_THROW(step.update(arrays.tensors(), /*check=*/false, nullptr));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Step, BadStepValues,
+    testing::Values(
+        BadValue{"QueriesBegin", [](auto& a) { a.q_indptr[0] = 1; }, "q_indptr[0] = 1; it must be 0"},
+        BadValue{"QueriesDecrease",
+                 [](auto& a) { a.q_indptr[1] = 12; },
+                 "q_indptr[2] = 11 after 12; it must not decrease"},
+        BadValue{"QueriesEnd",
+                 [](auto& a) { a.q_indptr[2] = 10; },
+                 "q_indptr[2] = 10, but there are 11 query positions"},
+        BadValue{"SegmentsBegin",
+                 [](auto& a) { a.segment_indptr[0] = -1; },
+                 "segment_indptr[0] = -1; it must be 0"},
+        BadValue{"SegmentsDecrease",
+                 [](auto& a) { a.segment_indptr[1] = 4; },
+                 "segment_indptr[2] = 3 after 4; it must not decrease"},
+        BadValue{"SegmentsEnd",
+                 [](auto& a) { a.segment_indptr[2] = 2; },
+                 "segment_indptr[2] = 2, but there are 3 segments"},
+        BadValue{"TokensOfRequest",
+                 [](auto& a) { a.q_indptr[1] = 11; },
+                 "request 0 has 11 query tokens; the step was made for at most 10 a request"},
+        BadValue{"Length",
+                 [](auto& a) { a.length[1] = -1; },
+                 "request 0, segment 1: length = -1; it must be at least 0"},
+        BadValue{"Start",
+                 [](auto& a) { a.start[2] = -3; },
+                 "request 1, segment 2: start = -3; it must be at least 0"},
+        BadValue{"LeadNegative",
+                 [](auto& a) { a.lead[0] = -1; },
+                 "request 0, segment 0: lead = -1; allowed are 0 to 15"},
+        BadValue{"LeadLarge",
+                 [](auto& a) { a.lead[1] = 16; },
+                 "request 0, segment 1: lead = 16; allowed are 0 to 15"},
+        BadValue{"PositionLarge",
+                 [](auto& a) { a.base[0] = kLargest - 10; },
+                 "request 0, segment 0: base + start + length = 2147483657; logical positions must "
+                 "fit int32"},
+        BadValue{"PositionSmall",
+                 [](auto& a) { a.base[1] = -kLargest; },
+                 "request 0, segment 1: base + start + length = -2147483638; logical positions must "
+                 "fit int32"},
+        BadValue{"FirstPage",
+                 [](auto& a) { a.first_page[0] = -1; },
+                 "request 0, segment 0: pages -1 to 0 of its list; pages has 3 elements"},
+        BadValue{"LastPage",
+                 [](auto& a) { a.first_page[2] = 2; },
+                 "request 1, segment 2: pages 2 to 3 of its list; pages has 3 elements"},
+        BadValue{"PageNegative",
+                 [](auto& a) { a.pages[1] = -7; },
+                 "request 0, segment 0: page 1 of its list is -7; the pool has pages 0 to "}),
+    [](const auto& row) { return row.param.name; });
+
+TEST_F(StepTest, ValuesOfAnEmptySegmentDoNotMatter) {
+  arrays_.length[1] = 0;
+  arrays_.first_page[1] = 1000;
+  EXPECT_NO_THROW(make().update(arrays_.tensors(), /*check=*/true, nullptr));
+}
+
+TEST_F(StepTest, ASegmentMayEndWithTheListOfPages) {
+  arrays_.lead[1] = 7;  // 7 + 9 slots fill the page
+  EXPECT_NO_THROW(make().update(arrays_.tensors(), /*check=*/true, nullptr));
+  arrays_.lead[1] = 8;
+  EXPECT_THROW(make().update(arrays_.tensors(), /*check=*/true, nullptr), SpecError);
+}
+
+TEST_F(StepTest, PagesOutsideThePoolAreNamed) {
+  Step step = make();
+  step.check_pages(0, nullptr);  // nothing to check before the first update
+  step.update(arrays_.tensors(), /*check=*/false, nullptr);
+  EXPECT_NO_THROW(step.check_pages(5, nullptr));
+  EXPECT_TRUE(throws<SpecError>([&] { step.check_pages(4, nullptr); },
+                                {"request 0, segment 0: page 0 of its list is 4",
+                                 "the pool has pages 0 to 3"}));
+}
+
+// FAILS: runtime/step_check.cpp, check_page_values() trusts the other values, which nothing has checked
+// where only the call of attention has check=True. Here std::out_of_range leaves the library; with a bad
+// segment_indptr it reads beyond its vectors.
+TEST_F(StepTest, CheckingPagesNamesOtherBadValuesToo) {
+  Step step = make();
+  arrays_.first_page[2] = 1000;
+  step.update(arrays_.tensors(), /*check=*/false, nullptr);
+  EXPECT_TRUE(throws<SpecError>([&] { step.check_pages(5, nullptr); },
+                                {"request 1, segment 2: pages 1000 to 1001 of its list"}));
+}
+
+// Where the parts of a step begin, and at least how many bytes each has.
+using Parts = std::map<std::uintptr_t, std::size_t>;
+
+template <class T>
+void add_part(Parts& parts, const T* begin, int count) {
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+  EXPECT_TRUE(parts.emplace(reinterpret_cast<std::uintptr_t>(begin), bytes).second);
+}
+
+// Every pointer of the planner's notes, whatever they are.
+void add_scratch(Parts& parts, const PlanScratch& scratch) {
+  std::array<std::uintptr_t, sizeof scratch / sizeof(std::uintptr_t)> words;
+  static_assert(sizeof words == sizeof scratch);
+  std::memcpy(words.data(), &scratch, sizeof scratch);
+  for (std::size_t i = 0; i + 1 < words.size(); ++i)
+    EXPECT_TRUE(parts.emplace(words[i], sizeof(int)).second);
+}
+
+Parts parts_of(const PlanParams& params, const StepShape& shape, const StepCapacity& capacity) {
+  Parts parts;
+  add_part(parts, params.step.header, 1);
+  add_part(parts, params.step.segments, capacity.segments);
+  add_part(parts, params.step.positions, capacity.query_tokens);
+  for (const PlanPhase& phase : params.phase) {
+    const WorkView& work = phase.work;
+    if (work.num_ctas == 0) continue;
+    const int row_bytes = (shape.head_dim + 2) * 4;
+    add_part(parts, work.item_begin, work.num_ctas + 1);
+    add_part(parts, work.items, phase.scratch.max_items);
+    add_part(parts, work.partials, 2 * work.num_ctas * work.partial_row_count * row_bytes);
+    add_part(parts, work.counters, work.num_ctas);
+    add_scratch(parts, phase.scratch);
+  }
+  return parts;
+}
+
+void expect_laid_out(const StepShape& shape, const StepCapacity& capacity) {
+  PlanParams params{};
+  const std::size_t bytes = lay_out_step(nullptr, shape, tile_plan(), capacity, 132, params);
+  EXPECT_EQ(params.step.segments, nullptr) << "nothing to point into";
+  const std::vector<std::byte> zeros(bytes);
+  std::vector<std::byte> block = zeros;
+  EXPECT_EQ(lay_out_step(block.data(), shape, tile_plan(), capacity, 132, params), bytes);
+  EXPECT_EQ(block, zeros) << "laying out writes nothing";
+
+  const auto first = reinterpret_cast<std::uintptr_t>(block.data());
+  std::uintptr_t end = first;
+  for (const auto& [begin, size] : parts_of(params, shape, capacity)) {
+    EXPECT_GE(begin, end);
+    EXPECT_EQ((begin - first) % 256, 0u);
+    end = begin + size;
+  }
+  EXPECT_LE(end, first + bytes);
+}
+
+TEST(StepLayout, PartsLieApartAndInsideTheBlock) {
+  for (const StepShape& shape : {StepShape{1, 1, 64}, StepShape{7, 4, 128}, StepShape{128, 1, 128}})
+    for (const StepCapacity& capacity :
+         {StepCapacity{1, 1, 1, 1}, StepCapacity{64, 1000, 8192, 1}, StepCapacity{3, 9, 2048, 2048}}) {
+      SCOPED_TRACE(testing::Message() << "group " << shape.group_size << ", "
+                                      << capacity.query_tokens << " tokens");
+      expect_laid_out(shape, capacity);
+    }
+}
+
+TEST(StepLayout, AStepForNothingHasABlockToo) {
+  PlanParams params{};
+  EXPECT_GT(lay_out_step(nullptr, kShape, tile_plan(), {}, 132, params), 0u);
+  EXPECT_EQ(params.phase[Step::kPrefill].work.num_ctas, 0);
+}
+
+TEST(StepLayout, TilesAndItemsSufficeForTheWorstStep) {
+  PlanParams params{};
+  const StepCapacity capacity = {.requests = 5, .segments = 9, .query_tokens = 1000, .tokens_per_request = 1000};
+  lay_out_step(nullptr, kShape, tile_plan(), capacity, 4, params);
+  const PlanPhase& decode = params.phase[Step::kDecode];
+  EXPECT_EQ(decode.scratch.max_tiles, 5) << "a request is one tile";
+  EXPECT_GE(decode.scratch.max_items, 5 * 2 + decode.work.num_ctas) << "each CTA may cut one";
+  const PlanPhase& prefill = params.phase[Step::kPrefill];
+  EXPECT_GE(prefill.scratch.max_tiles, 2000 / prefill.tile_rows + 4) << "requests do not share tiles";
+  EXPECT_EQ(decode.max_rows + 1, prefill.min_rows);
+  EXPECT_EQ(decode.work.num_ctas, 4 * tile_plan().decode.ctas_per_sm);
+}
+
+}  // namespace
+}  // namespace lazyrope
