@@ -16,7 +16,8 @@ std::vector<std::string> names() {
   return result;
 }
 
-// Code for sm_XYa runs on that compute capability alone, other code on later minor versions as well.
+// Code for sm_XYa runs on that compute capability alone, other code on later minor versions as
+// well.
 bool runs_on(const Arch& arch, int major, int minor) {
   if (arch.isa != "ptx" || arch.major != major) return false;
   return arch.name.back() == 'a' ? arch.minor == minor : arch.minor <= minor;
@@ -40,7 +41,8 @@ const std::vector<Arch>& archs() {
 const Arch& find_arch(std::string_view name) {
   for (const Arch& arch : archs())
     if (arch.name == name) return arch;
-  throw SpecError(fmt::format("arch \"{}\" is unknown; there are: {}", name, fmt::join(names(), ", ")));
+  throw SpecError(
+      fmt::format("arch \"{}\" is unknown; there are: {}", name, fmt::join(names(), ", ")));
 }
 
 const Arch& arch_for_device(int major, int minor) {

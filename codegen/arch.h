@@ -6,15 +6,15 @@
 
 namespace lazyrope {
 
-// A GPU architecture that kernels are compiled for: limits of one SM and what to tell NVRTC. CUDA C++
-// Programming Guide, "Compute Capabilities", technical specifications.
+// A GPU architecture that kernels are compiled for: limits of one SM and what to tell NVRTC. CUDA
+// C++ Programming Guide, "Compute Capabilities", technical specifications.
 struct Arch {
   std::string name;  // as --gpu-architecture takes it
   int major;
   int minor;
-  int shared_per_block;  // bytes, opt-in limit
-  int shared_per_sm;     // bytes
-  std::string family;    // folder in templates/family
+  int shared_per_block;     // bytes, opt-in limit
+  int shared_per_sm;        // bytes
+  std::string family;       // folder in templates/family
   std::string isa = "ptx";  // folder in templates/isa
 };
 

@@ -22,7 +22,8 @@ struct Named {
 };
 
 constexpr std::array kDtypes = {Named{"bfloat16", Dtype::kBf16}, Named{"float16", Dtype::kFp16}};
-constexpr std::array kRopeForms = {Named{"raw", RopeForm::kRaw}, Named{"rotated", RopeForm::kRotated}};
+constexpr std::array kRopeForms = {Named{"raw", RopeForm::kRaw},
+                                   Named{"rotated", RopeForm::kRotated}};
 constexpr std::array kKeyForms = {Named{"local", KeyForm::kLocal}};
 
 template <class Enum, std::size_t kCount>
@@ -55,8 +56,8 @@ KeyForm key_form_from(std::string_view name) { return value_of(kKeyForms, "key_f
 void validate(const KernelSpec& spec) {
   const std::vector<int> head_dims = planned_head_dims();
   if (std::find(head_dims.begin(), head_dims.end(), spec.head_dim) == head_dims.end())
-    throw SpecError(fmt::format("head_dim = {}; allowed are: {}", spec.head_dim,
-                                fmt::join(head_dims, ", ")));
+    throw SpecError(
+        fmt::format("head_dim = {}; allowed are: {}", spec.head_dim, fmt::join(head_dims, ", ")));
   if (spec.group_size < 1 || spec.group_size > kMaxGroupSize)
     throw SpecError(fmt::format("group_size = {} query heads per KV head; allowed are 1 to {}",
                                 spec.group_size, kMaxGroupSize));

@@ -22,8 +22,8 @@ Dtype dtype_from(std::string_view name);         // "bfloat16", "float16"; SpecE
 RopeForm rope_form_from(std::string_view name);  // "raw", "rotated"; SpecError
 KeyForm key_form_from(std::string_view name);    // "local"; SpecError
 
-// What is asked for. Everything here specialises the source; the number of KV heads, page size, layout
-// and scale do not.
+// What is asked for. Everything here specialises the source; the number of KV heads, page size,
+// layout and scale do not.
 struct KernelSpec {
   int head_dim = 0;
   int group_size = 0;  // query heads per KV head

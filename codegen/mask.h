@@ -6,7 +6,8 @@
 
 namespace lazyrope {
 
-// A mask: a row here and a file in templates/ops/mask, which says what logical positions a query sees.
+// A mask: a row here and a file in templates/ops/mask, which says what logical positions a query
+// sees.
 struct MaskVariant {
   std::string name;
   std::string meaning;

@@ -14,11 +14,12 @@ namespace lazyrope {
 namespace {
 
 constexpr int kPlanThreads = 1024;  // at least the greatest number of CTAs of an attend kernel
-constexpr int kPlanSharedBytes = kPlanThreads / 32 * 8 + 4 * kPlanThreads * 4;  // family/planner.cuh
+constexpr int kPlanSharedBytes =
+    kPlanThreads / 32 * 8 + 4 * kPlanThreads * 4;  // family/planner.cuh
 constexpr int kAppendThreads = 256;
 
-constexpr std::array<std::string_view, kKernelKinds> kNames = {"plan", "attend_decode", "attend_prefill",
-                                                              "plan_append", "append"};
+constexpr std::array<std::string_view, kKernelKinds> kNames = {
+    "plan", "attend_decode", "attend_prefill", "plan_append", "append"};
 
 // Angles are counted in turns, as 64-bit binary fractions: templates/ops/rotate.cuh.
 std::string turns_per_token(const KernelSpec& spec, const RopeVariant& rope) {
@@ -121,9 +122,12 @@ RenderedKernel render(KernelKind kind, const KernelSpec& spec, const TilePlan& p
   Launch launch = launch_of(kind, spec, plan, arch);
   std::string entry = fmt::format("lazyrope_{}", to_string(kind));
   launch.values.insert({{"entry", entry}, {"threads", fmt::to_string(launch.threads)}});
-  return {kind,           expand_template(launch.file, launch.values, arch.isa),
-          std::move(entry), launch.threads,
-          launch.ctas_per_sm, launch.shared_bytes};
+  return {kind,
+          expand_template(launch.file, launch.values, arch.isa),
+          std::move(entry),
+          launch.threads,
+          launch.ctas_per_sm,
+          launch.shared_bytes};
 }
 
 }  // namespace lazyrope

@@ -10,8 +10,8 @@
 
 namespace lazyrope {
 
-// The kernels of one attention: the planner of a step, attend for few rows and for many, the planner
-// of an append, and append.
+// The kernels of one attention: the planner of a step, attend for few rows and for many, the
+// planner of an append, and append.
 enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppend };
 
 inline constexpr int kKernelKinds = 5;
@@ -30,6 +30,7 @@ struct RenderedKernel {
 };
 
 // Throws SpecError on an illegal spec.
-RenderedKernel render(KernelKind kind, const KernelSpec& spec, const TilePlan& plan, const Arch& arch);
+RenderedKernel render(KernelKind kind, const KernelSpec& spec, const TilePlan& plan,
+                      const Arch& arch);
 
 }  // namespace lazyrope

@@ -46,9 +46,11 @@ const RopeParameter kTheta = {"theta", "base of the frequencies", 1.0, kLargest}
 
 std::vector<RopeVariant> built_in() {
   return {
-      {"none", "no rotation", "ops/rope/none.cuh", {}, [](int, const RopeParameters&) {
-         return std::vector<double>{};
-       }},
+      {"none",
+       "no rotation",
+       "ops/rope/none.cuh",
+       {},
+       [](int, const RopeParameters&) { return std::vector<double>{}; }},
       {"neox",
        "column i turns with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
        "ops/rope/half.cuh",
@@ -59,7 +61,8 @@ std::vector<RopeVariant> built_in() {
        "ops/rope/half.cuh",
        {kTheta,
         {"factor", "by which long waves are slowed", 1.0, kLargest},
-        {"low_freq_factor", "waves longer than the context / this are slowed in full", 0.0, kLargest},
+        {"low_freq_factor", "waves longer than the context / this are slowed in full", 0.0,
+         kLargest},
         {"high_freq_factor", "waves shorter than the context / this are kept", 0.0, kLargest},
         {"original_max_position_embeddings", "context of the first training", 1.0, kLargest}},
        llama3_frequencies},
@@ -86,8 +89,8 @@ void validate_parameters(const RopeVariant& row, const RopeParameters& given) {
   for (const RopeParameter& parameter : row.parameters) {
     const auto it = given.find(parameter.name);
     if (it == given.end())
-      throw SpecError(fmt::format("rope \"{}\" needs {} ({})", row.name, parameter.name,
-                                  parameter.meaning));
+      throw SpecError(
+          fmt::format("rope \"{}\" needs {} ({})", row.name, parameter.name, parameter.meaning));
     if (!(it->second >= parameter.least && it->second <= parameter.greatest))
       throw SpecError(fmt::format("rope \"{}\": {} = {}, allowed are {} to {}", row.name,
                                   parameter.name, it->second, parameter.least, parameter.greatest));
@@ -95,7 +98,8 @@ void validate_parameters(const RopeVariant& row, const RopeParameters& given) {
   for (const auto& [name, value] : given) {
     const auto known = [&](const RopeParameter& p) { return p.name == name; };
     if (std::none_of(row.parameters.begin(), row.parameters.end(), known))
-      throw SpecError(fmt::format("rope \"{}\" has no parameter {} (given {})", row.name, name, value));
+      throw SpecError(
+          fmt::format("rope \"{}\" has no parameter {} (given {})", row.name, name, value));
   }
 }
 
@@ -118,8 +122,8 @@ void register_rope_variant(RopeVariant variant) {
   const std::lock_guard lock(registry().mutex);
   for (const RopeVariant& row : registry().rows)
     if (row.name == variant.name)
-      throw SpecError(fmt::format("rope variant \"{}\" is there already; choose another name",
-                                  variant.name));
+      throw SpecError(
+          fmt::format("rope variant \"{}\" is there already; choose another name", variant.name));
   registry().rows.push_back(std::move(variant));
 }
 
@@ -128,7 +132,8 @@ void validate(const RopeSpec& rope, int head_dim) {
   validate_parameters(row, rope.parameters);
   if (rope.variant == "none") {
     if (rope.rotary_dim != 0)
-      throw SpecError(fmt::format("rope \"none\" with rotary_dim = {}; it must be 0", rope.rotary_dim));
+      throw SpecError(
+          fmt::format("rope \"none\" with rotary_dim = {}; it must be 0", rope.rotary_dim));
     return;
   }
   if (rope.rotary_dim < 16 || rope.rotary_dim > head_dim || rope.rotary_dim % 16 != 0)

@@ -44,8 +44,8 @@ struct RopeVariant {
 RopeVariant rope_variant(std::string_view name);
 std::vector<RopeVariant> rope_variants();
 
-// Adds a row at run time; SpecError if the name is taken. Its pairing must be a template file, one of
-// the library's or one added by register_template.
+// Adds a row at run time; SpecError if the name is taken. Its pairing must be a template file, one
+// of the library's or one added by register_template.
 void register_rope_variant(RopeVariant variant);
 
 // Checks the parameters and the rotary dimension against the row and `head_dim`; SpecError.

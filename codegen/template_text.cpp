@@ -84,7 +84,8 @@ class Expansion {
 void register_template(TemplateFile file) {
   const std::lock_guard lock(files().mutex);
   if (!files().text.emplace(file.path, std::move(file.text)).second)
-    throw SpecError(fmt::format("template file \"{}\" is there already; choose another path", file.path));
+    throw SpecError(
+        fmt::format("template file \"{}\" is there already; choose another path", file.path));
 }
 
 std::string substitute(std::string_view text, const TemplateValues& values) {
@@ -95,21 +96,23 @@ std::string substitute(std::string_view text, const TemplateValues& values) {
     result.append(text.substr(0, begin));
     if (begin == std::string_view::npos) break;
     const std::size_t end = text.find('}', begin);
-    if (end == std::string_view::npos)
-      throw SpecError("template text has \"${\" without \"}\"");
+    if (end == std::string_view::npos) throw SpecError("template text has \"${\" without \"}\"");
     const std::string_view name = text.substr(begin + 2, end - begin - 2);
     const auto it = values.find(name);
-    if (it == values.end()) throw SpecError(fmt::format("template asks for ${{{}}}, which has no value", name));
+    if (it == values.end())
+      throw SpecError(fmt::format("template asks for ${{{}}}, which has no value", name));
     used.insert(it->first);
     result.append(it->second);
     text.remove_prefix(end + 1);
   }
   for (const auto& [name, value] : values)
-    if (!used.contains(name)) throw SpecError(fmt::format("template does not use the value {}", name));
+    if (!used.contains(name))
+      throw SpecError(fmt::format("template does not use the value {}", name));
   return result;
 }
 
-std::string expand_template(std::string_view path, const TemplateValues& values, std::string_view isa) {
+std::string expand_template(std::string_view path, const TemplateValues& values,
+                            std::string_view isa) {
   const std::string* text = find_file(path);
   if (text == nullptr) throw SpecError(fmt::format("template file \"{}\" does not exist", path));
   Expansion expansion(isa);

@@ -19,11 +19,13 @@ void register_template(TemplateFile file);
 
 using TemplateValues = std::map<std::string, std::string, std::less<>>;
 
-// Replaces every ${name} by its value. SpecError on a name without a value, or a value that no name asks for.
+// Replaces every ${name} by its value. SpecError on a name without a value, or a value that no name
+// asks for.
 std::string substitute(std::string_view text, const TemplateValues& values);
 
-// The file with `values` put in and every file that it includes, once each, in place of its #include:
-// one self-contained source. "isa/x.cuh" is looked for in isa/ and then in isa/<isa>/.
-std::string expand_template(std::string_view path, const TemplateValues& values, std::string_view isa);
+// The file with `values` put in and every file that it includes, once each, in place of its
+// #include: one self-contained source. "isa/x.cuh" is looked for in isa/ and then in isa/<isa>/.
+std::string expand_template(std::string_view path, const TemplateValues& values,
+                            std::string_view isa);
 
 }  // namespace lazyrope

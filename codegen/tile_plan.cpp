@@ -28,10 +28,10 @@ struct Row {
   TilePlan plan;
 };
 
-// Candidates of the sm80 family, best first for each head_dim. A decode CTA streams KV: what counts is
-// the bytes under way on an SM, stages - 1 blocks in each of its rings. A prefill CTA computes: what
-// counts is 32 rows a warp (a warp reads each block from shared memory once for all its rows) and two
-// CTAs on an SM, one's softmax under the other's products.
+// Candidates of the sm80 family, best first for each head_dim. A decode CTA streams KV: what counts
+// is the bytes under way on an SM, stages - 1 blocks in each of its rings. A prefill CTA computes:
+// what counts is 32 rows a warp (a warp reads each block from shared memory once for all its rows)
+// and two CTAs on an SM, one's softmax under the other's products.
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {64, 160, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
@@ -81,8 +81,7 @@ std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch) {
   std::vector<TilePlan> result;
   for (const Row& row : rows())
     if (row.head_dim == spec.head_dim && row.shared_per_sm * 1024 <= arch.shared_per_sm &&
-        fits(row.plan.decode, row.head_dim, arch) &&
-        fits(row.plan.prefill, row.head_dim, arch))
+        fits(row.plan.decode, row.head_dim, arch) && fits(row.plan.prefill, row.head_dim, arch))
       result.push_back(row.plan);
   if (result.empty())
     throw SpecError(fmt::format("no plan for head_dim {} in the {} KiB of shared memory of {}",

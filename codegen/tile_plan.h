@@ -28,8 +28,8 @@ struct AttendPlan {
 
 // What is chosen: all that may differ between two kernels that compute the same.
 struct TilePlan {
-  AttendPlan decode;   // requests of at most decode.rows() packed rows
-  AttendPlan prefill;  // the others
+  AttendPlan decode;         // requests of at most decode.rows() packed rows
+  AttendPlan prefill;        // the others
   int min_split_blocks = 2;  // a tile is not cut into parts of fewer KV blocks
 
   bool operator==(const TilePlan&) const = default;

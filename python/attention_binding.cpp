@@ -27,8 +27,9 @@ AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>
   return Attention::compile(Engine::get(), spec, arch_of(arch), options);
 }
 
-PyStep plan(const Attention& self, StepArguments arguments, int page_size, const std::string& layout,
-            const py::object& capacity, bool check, const std::optional<std::uintptr_t>& stream) {
+PyStep plan(const Attention& self, StepArguments arguments, int page_size,
+            const std::string& layout, const py::object& capacity, bool check,
+            const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor q_indptr("q_indptr", arguments.q_indptr);
   PyStep step;
   step.step = self.make_step(device_of("q_indptr", q_indptr.view()), format_of(page_size, layout),
@@ -38,12 +39,12 @@ PyStep plan(const Attention& self, StepArguments arguments, int page_size, const
 }
 
 PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int page_size,
-                         const std::string& layout, const std::optional<int>& capacity, int tokens, bool check,
-                         const std::optional<std::uintptr_t>& stream) {
+                         const std::string& layout, const std::optional<int>& capacity, int tokens,
+                         bool check, const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor indptr("indptr", arguments.indptr);
   PyAppendStep step;
-  step.step = self.make_append_step(device_of("indptr", indptr.view()), format_of(page_size, layout),
-                                    capacity.value_or(tokens));
+  step.step = self.make_append_step(device_of("indptr", indptr.view()),
+                                    format_of(page_size, layout), capacity.value_or(tokens));
   step.update(std::move(arguments), check, stream);
   return step;
 }
@@ -56,11 +57,14 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   const DlpackTensor values("v_pool", v_pool);
   const TensorView& view = queries.view();
   if (view.rank != 3)
-    throw SpecError(fmt::format("q is {}; its shape must be [tokens, heads, head_dim]", describe(view)));
+    throw SpecError(
+        fmt::format("q is {}; its shape must be [tokens, heads, head_dim]", describe(view)));
   const Stream on = stream_of(stream, queries);
   if (check) step.step->check_pages(keys.view().shape[0], on);
-  if (out.is_none()) out = queries.empty_like(view.type, {view.shape[0], view.shape[1], view.shape[2]});
-  if (lse.is_none() && return_lse) lse = queries.empty_like(ElementType::kFp32, {view.shape[0], view.shape[1]});
+  if (out.is_none())
+    out = queries.empty_like(view.type, {view.shape[0], view.shape[1], view.shape[2]});
+  if (lse.is_none() && return_lse)
+    lse = queries.empty_like(ElementType::kFp32, {view.shape[0], view.shape[1]});
   const DlpackTensor result("out", out);
   std::optional<TensorView> lse_view;
   std::optional<DlpackTensor> lse_tensor;
@@ -69,9 +73,9 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   return py::make_tuple(std::move(out), std::move(lse));
 }
 
-void append(const Attention& self, const py::object& k, const py::object& v, const py::object& k_pool,
-            const py::object& v_pool, const PyAppendStep& step, bool check,
-            const std::optional<std::uintptr_t>& stream) {
+void append(const Attention& self, const py::object& k, const py::object& v,
+            const py::object& k_pool, const py::object& v_pool, const PyAppendStep& step,
+            bool check, const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor new_keys("k", k);
   const DlpackTensor new_values("v", v);
   const DlpackTensor keys("k_pool", k_pool);
@@ -90,7 +94,9 @@ auto over_kernels(const Attention& self, Value value) {
   return values;
 }
 
-int largest(const std::vector<int>& values) { return *std::max_element(values.begin(), values.end()); }
+int largest(const std::vector<int>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
 
 void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
   type.def_property_readonly("spec", &Attention::spec)
@@ -109,22 +115,24 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
       .def_property_readonly("cubin",
                              [](const Attention& a) {
                                const std::vector<std::byte>& code = main_kernel(a).binary().code;
-                               return py::bytes(reinterpret_cast<const char*>(code.data()), code.size());
+                               return py::bytes(reinterpret_cast<const char*>(code.data()),
+                                                code.size());
                              })
-      .def_property_readonly("registers",
-                             [](const Attention& a) {
-                               return largest(over_kernels(a, [](const Kernel& k) { return k.binary().registers; }));
-                             })
+      .def_property_readonly(
+          "registers",
+          [](const Attention& a) {
+            return largest(over_kernels(a, [](const Kernel& k) { return k.binary().registers; }));
+          })
       .def_property_readonly("shared_bytes",
                              [](const Attention& a) {
-                               return largest(
-                                   over_kernels(a, [](const Kernel& k) { return k.binary().shared_bytes; }));
+                               return largest(over_kernels(
+                                   a, [](const Kernel& k) { return k.binary().shared_bytes; }));
                              })
-      .def_property_readonly("spill_bytes",
-                             [](const Attention& a) {
-                               return largest(
-                                   over_kernels(a, [](const Kernel& k) { return k.binary().spill_bytes; }));
-                             })
+      .def_property_readonly(
+          "spill_bytes",
+          [](const Attention& a) {
+            return largest(over_kernels(a, [](const Kernel& k) { return k.binary().spill_bytes; }));
+          })
       .def_property_readonly("compile_ms",
                              [](const Attention& a) {
                                double sum = 0;
@@ -133,7 +141,8 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
                                return sum;
                              })
       .def_property_readonly("from_cache", [](const Attention& a) {
-        const std::vector<bool> cached = over_kernels(a, [](const Kernel& k) { return k.from_cache(); });
+        const std::vector<bool> cached =
+            over_kernels(a, [](const Kernel& k) { return k.from_cache(); });
         return std::all_of(cached.begin(), cached.end(), [](bool x) { return x; });
       });
 }
@@ -145,14 +154,15 @@ void bind_attention(py::module_& module) {
   bind_facts(type);
   type.def(
           "plan",
-          [](const Attention& self, py::object q_indptr, py::object q_position, py::object segment_indptr,
-             py::object base, py::object start, py::object length, py::object first_page, py::object pages,
-             py::object lead, int page_size, const std::string& layout, const py::object& capacity,
-             bool check, std::optional<std::uintptr_t> stream) {
+          [](const Attention& self, py::object q_indptr, py::object q_position,
+             py::object segment_indptr, py::object base, py::object start, py::object length,
+             py::object first_page, py::object pages, py::object lead, int page_size,
+             const std::string& layout, const py::object& capacity, bool check,
+             std::optional<std::uintptr_t> stream) {
             return plan(self,
                         {std::move(q_indptr), std::move(q_position), std::move(segment_indptr),
-                         std::move(base), std::move(start), std::move(length), std::move(first_page),
-                         std::move(pages), std::move(lead)},
+                         std::move(base), std::move(start), std::move(length),
+                         std::move(first_page), std::move(pages), std::move(lead)},
                         page_size, layout, capacity, check, stream);
           },
           py::arg("q_indptr"), py::arg("q_position"), py::arg("segment_indptr"), py::arg("base"),
@@ -166,20 +176,23 @@ void bind_attention(py::module_& module) {
       .def(
           "plan_append",
           [](const Attention& self, py::object indptr, py::object first, py::object first_page,
-             py::object lead, py::object pages, int tokens, int page_size, const std::string& layout,
-             std::optional<int> capacity, bool check, std::optional<std::uintptr_t> stream) {
+             py::object lead, py::object pages, int tokens, int page_size,
+             const std::string& layout, std::optional<int> capacity, bool check,
+             std::optional<std::uintptr_t> stream) {
             return plan_append(self,
-                               {std::move(indptr), std::move(first), std::move(first_page), std::move(lead),
-                                std::move(pages)},
+                               {std::move(indptr), std::move(first), std::move(first_page),
+                                std::move(lead), std::move(pages)},
                                page_size, layout, capacity, tokens, check, stream);
           },
-          py::arg("indptr"), py::arg("first"), py::arg("first_page"), py::arg("lead"), py::arg("pages"),
-          py::kw_only(), py::arg("tokens"), py::arg("page_size") = 16, py::arg("layout") = "NHD",
-          py::arg("capacity") = py::none(), py::arg("check") = false, py::arg("stream") = py::none())
+          py::arg("indptr"), py::arg("first"), py::arg("first_page"), py::arg("lead"),
+          py::arg("pages"), py::kw_only(), py::arg("tokens"), py::arg("page_size") = 16,
+          py::arg("layout") = "NHD", py::arg("capacity") = py::none(), py::arg("check") = false,
+          py::arg("stream") = py::none())
       .def("append", &append, py::arg("k"), py::arg("v"), py::arg("k_pool"), py::arg("v_pool"),
            py::arg("step"), py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none())
       .def("__repr__", [](const Attention& a) {
-        return fmt::format("Attention({}, arch='{}')", describe(a.spec().kernel_spec()), a.arch().name);
+        return fmt::format("Attention({}, arch='{}')", describe(a.spec().kernel_spec()),
+                           a.arch().name);
       });
 
   module.def(

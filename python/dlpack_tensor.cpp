@@ -131,13 +131,15 @@ DlpackTensor::~DlpackTensor() = default;
 
 void DlpackTensor::view_by_capsule() {
   if (!py::hasattr(object_, "__dlpack__"))
-    throw SpecError(fmt::format("{} is a {}; it must be a tensor (torch, CuPy, or another that has "
-                                "__dlpack__)",
-                                name_, Py_TYPE(object_.ptr())->tp_name));
+    throw SpecError(
+        fmt::format("{} is a {}; it must be a tensor (torch, CuPy, or another that has "
+                    "__dlpack__)",
+                    name_, Py_TYPE(object_.ptr())->tp_name));
   try {
     // Work is launched on the producer's own stream, so nothing has to wait for anything.
     const bool on_host = module_of(object_).starts_with("numpy");
-    capsule_ = on_host ? object_.attr("__dlpack__")() : object_.attr("__dlpack__")(py::arg("stream") = -1);
+    capsule_ =
+        on_host ? object_.attr("__dlpack__")() : object_.attr("__dlpack__")(py::arg("stream") = -1);
   } catch (const py::error_already_set& error) {
     throw SpecError(fmt::format("{} ({}) cannot be used as a tensor: {}", name_,
                                 Py_TYPE(object_.ptr())->tp_name, error.what()));
@@ -162,7 +164,8 @@ Stream DlpackTensor::current_stream() const {
   return nullptr;
 }
 
-py::object DlpackTensor::empty_like(ElementType type, std::initializer_list<std::int64_t> shape) const {
+py::object DlpackTensor::empty_like(ElementType type,
+                                    std::initializer_list<std::int64_t> shape) const {
   if (api_ == nullptr) {
     const py::object space = array_namespace(object_);
     const py::object dtype =
@@ -182,7 +185,8 @@ py::object DlpackTensor::empty_like(ElementType type, std::initializer_list<std:
   if (api_->managed_tensor_allocator(&prototype, &managed, &failure, set_allocation_error) != 0)
     throw std::runtime_error(fmt::format("the output could not be allocated: {}", failure.text));
   void* object = nullptr;
-  if (api_->managed_tensor_to_py_object_no_sync(managed, &object) != 0) throw py::error_already_set();
+  if (api_->managed_tensor_to_py_object_no_sync(managed, &object) != 0)
+    throw py::error_already_set();
   return py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
 }
 

@@ -11,8 +11,9 @@
 
 namespace lazyrope {
 
-// A Python tensor for the length of one call: torch, CuPy, NumPy or whatever else speaks DLPack. Uses the
-// type's C exchange API where it has one (no capsule, no synchronisation), else __dlpack__().
+// A Python tensor for the length of one call: torch, CuPy, NumPy or whatever else speaks DLPack.
+// Uses the type's C exchange API where it has one (no capsule, no synchronisation), else
+// __dlpack__().
 class DlpackTensor {
  public:
   // SpecError, naming the argument, where the object is no tensor.

@@ -37,7 +37,8 @@ void bind_plans(py::module_& module) {
       .def_readonly("prefill", &TilePlan::prefill)
       .def_readonly("min_split_blocks", &TilePlan::min_split_blocks)
       .def(py::self == py::self)
-      .def("__repr__", [](const TilePlan& plan) { return fmt::format("TilePlan({})", describe(plan)); });
+      .def("__repr__",
+           [](const TilePlan& plan) { return fmt::format("TilePlan({})", describe(plan)); });
 }
 
 }  // namespace
@@ -53,11 +54,13 @@ void bind_kernels(py::module_& module) {
       .def_property_readonly("cubin",
                              [](const Kernel& k) {
                                const std::vector<std::byte>& code = k.binary().code;
-                               return py::bytes(reinterpret_cast<const char*>(code.data()), code.size());
+                               return py::bytes(reinterpret_cast<const char*>(code.data()),
+                                                code.size());
                              })
       .def_property_readonly("registers", [](const Kernel& k) { return k.binary().registers; })
       .def_property_readonly("spill_bytes", [](const Kernel& k) { return k.binary().spill_bytes; })
-      .def_property_readonly("shared_bytes", [](const Kernel& k) { return k.binary().shared_bytes; })
+      .def_property_readonly("shared_bytes",
+                             [](const Kernel& k) { return k.binary().shared_bytes; })
       .def_property_readonly("threads", [](const Kernel& k) { return k.binary().threads; })
       .def_property_readonly("compiler", [](const Kernel& k) { return k.binary().compiler; })
       .def_property_readonly("compile_ms", [](const Kernel& k) { return k.binary().compile_ms; })
@@ -66,7 +69,8 @@ void bind_kernels(py::module_& module) {
       .def("__repr__", [](const Kernel& k) {
         const Binary& b = k.binary();
         return fmt::format(
-            "CompiledKernel('{}', arch='{}', registers={}, spill_bytes={}, shared_bytes={}, compile_ms={:.0f}, "
+            "CompiledKernel('{}', arch='{}', registers={}, spill_bytes={}, shared_bytes={}, "
+            "compile_ms={:.0f}, "
             "from_cache={})",
             k.name(), b.arch, b.registers, b.spill_bytes, b.shared_bytes, b.compile_ms,
             k.from_cache() ? "True" : "False");

@@ -26,7 +26,8 @@ struct PyRope {
 
 std::string text_of(const PyRope& rope) {
   std::string parameters;
-  for (const auto& [name, value] : rope.parameters) parameters += fmt::format(", {}={}", name, value);
+  for (const auto& [name, value] : rope.parameters)
+    parameters += fmt::format(", {}={}", name, value);
   return fmt::format("Rope('{}', rotary_dim={}{})", rope.variant,
                      rope.rotary_dim ? fmt::to_string(*rope.rotary_dim) : "None", parameters);
 }
@@ -38,7 +39,8 @@ PyRope rope_of(const AttentionSpec& spec) {
 AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const PyRope& rope,
                         const std::string& dtype, const std::string& mask,
                         const std::string& query_form, const std::string& key_form,
-                        const std::optional<std::string>& append_form, std::optional<double> scale) {
+                        const std::optional<std::string>& append_form,
+                        std::optional<double> scale) {
   AttentionSpec spec;
   spec.head_dim = head_dim;
   spec.num_q_heads = num_q_heads;
@@ -58,19 +60,21 @@ std::string text_of(const AttentionSpec& spec) {
   return fmt::format(
       "AttentionSpec(head_dim={}, num_q_heads={}, num_kv_heads={}, rope={}, dtype='{}', mask='{}', "
       "query_form='{}', key_form='{}', append_form='{}', scale={})",
-      spec.head_dim, spec.num_q_heads, spec.num_kv_heads, text_of(rope_of(spec)), to_string(spec.dtype),
-      spec.mask, to_string(spec.query_form), to_string(spec.key_form), to_string(spec.append_form),
-      spec.softmax_scale());
+      spec.head_dim, spec.num_q_heads, spec.num_kv_heads, text_of(rope_of(spec)),
+      to_string(spec.dtype), spec.mask, to_string(spec.query_form), to_string(spec.key_form),
+      to_string(spec.append_form), spec.softmax_scale());
 }
 
 }  // namespace
 
 void bind_specs(py::module_& module) {
   py::class_<PyRope>(module, "Rope")
-      .def(py::init([](std::string variant, std::optional<int> rotary_dim, RopeParameters parameters) {
-             return PyRope{std::move(variant), rotary_dim, std::move(parameters)};
-           }),
-           py::arg("variant"), py::arg("rotary_dim") = py::none(), py::arg("parameters") = py::dict())
+      .def(py::init(
+               [](std::string variant, std::optional<int> rotary_dim, RopeParameters parameters) {
+                 return PyRope{std::move(variant), rotary_dim, std::move(parameters)};
+               }),
+           py::arg("variant"), py::arg("rotary_dim") = py::none(),
+           py::arg("parameters") = py::dict())
       .def_readonly("variant", &PyRope::variant)
       .def_readonly("rotary_dim", &PyRope::rotary_dim)
       .def_readonly("parameters", &PyRope::parameters)
@@ -92,15 +96,16 @@ void bind_specs(py::module_& module) {
       .def_readonly("mask", &AttentionSpec::mask)
       .def_property_readonly("query_form",
                              [](const AttentionSpec& s) { return to_string(s.query_form); })
-      .def_property_readonly("key_form", [](const AttentionSpec& s) { return to_string(s.key_form); })
+      .def_property_readonly("key_form",
+                             [](const AttentionSpec& s) { return to_string(s.key_form); })
       .def_property_readonly("append_form",
                              [](const AttentionSpec& s) { return to_string(s.append_form); })
       .def_property_readonly("scale", &AttentionSpec::softmax_scale)
-      .def_property_readonly("frequencies",
-                             [](const AttentionSpec& s) {
-                               return rope_variant(s.rope.variant)
-                                   .frequencies(s.rope.rotary_dim, s.rope.parameters);
-                             })
+      .def_property_readonly(
+          "frequencies",
+          [](const AttentionSpec& s) {
+            return rope_variant(s.rope.variant).frequencies(s.rope.rotary_dim, s.rope.parameters);
+          })
       .def(py::self == py::self)
       .def("__repr__", [](const AttentionSpec& spec) { return text_of(spec); });
 }

@@ -24,10 +24,12 @@ int capacity_field(const py::dict& capacity, const char* name, int otherwise) {
 void check_capacity_fields(const py::dict& capacity) {
   for (const auto& [key, value] : capacity) {
     const auto name = py::cast<std::string>(key);
-    if (name != "requests" && name != "segments" && name != "query_tokens" && name != "tokens_per_request")
-      throw SpecError(fmt::format("capacity has \"{}\"; allowed are: requests, segments, query_tokens, "
-                                  "tokens_per_request",
-                                  name));
+    if (name != "requests" && name != "segments" && name != "query_tokens" &&
+        name != "tokens_per_request")
+      throw SpecError(
+          fmt::format("capacity has \"{}\"; allowed are: requests, segments, query_tokens, "
+                      "tokens_per_request",
+                      name));
   }
 }
 
@@ -43,9 +45,9 @@ py::dict capacity_dict(const StepCapacity& c) {
 StepArguments step_arguments(py::object q_indptr, py::object q_position, py::object segment_indptr,
                              py::object base, py::object start, py::object length,
                              py::object first_page, py::object pages, py::object lead) {
-  return {std::move(q_indptr), std::move(q_position), std::move(segment_indptr),
-          std::move(base),     std::move(start),      std::move(length),
-          std::move(first_page), std::move(pages),    std::move(lead)};
+  return {std::move(q_indptr),   std::move(q_position), std::move(segment_indptr),
+          std::move(base),       std::move(start),      std::move(length),
+          std::move(first_page), std::move(pages),      std::move(lead)};
 }
 
 }  // namespace
@@ -56,9 +58,10 @@ Stream stream_of(const std::optional<std::uintptr_t>& given, const DlpackTensor&
 
 PoolFormat format_of(int page_size, const std::string& layout) {
   if (layout != "NHD" && layout != "HND")
-    throw SpecError(fmt::format("layout = \"{}\"; allowed are: NHD ([pages, page_size, kv_heads, head_dim]), "
-                                "HND ([pages, kv_heads, page_size, head_dim])",
-                                layout));
+    throw SpecError(
+        fmt::format("layout = \"{}\"; allowed are: NHD ([pages, page_size, kv_heads, head_dim]), "
+                    "HND ([pages, kv_heads, page_size, head_dim])",
+                    layout));
   return {page_size, layout == "NHD" ? KvLayout::kNhd : KvLayout::kHnd};
 }
 
@@ -82,15 +85,16 @@ void PyStep::update(StepArguments given, bool check, const std::optional<std::ui
   const DlpackTensor pages("pages", given.pages);
   std::optional<DlpackTensor> lead;
   if (!given.lead.is_none()) lead.emplace("lead", given.lead);
-  StepTensors tensors = {q_indptr.view(), q_position.view(), segment_indptr.view(),
-                         base.view(),     start.view(),      length.view(),
-                         first_page.view(), pages.view(),    std::nullopt};
+  StepTensors tensors = {q_indptr.view(),   q_position.view(), segment_indptr.view(),
+                         base.view(),       start.view(),      length.view(),
+                         first_page.view(), pages.view(),      std::nullopt};
   if (lead) tensors.lead = lead->view();
   step->update(tensors, check, stream_of(stream, q_indptr));
   arguments = std::move(given);
 }
 
-void PyAppendStep::update(AppendArguments given, bool check, const std::optional<std::uintptr_t>& stream) {
+void PyAppendStep::update(AppendArguments given, bool check,
+                          const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor indptr("indptr", given.indptr);
   const DlpackTensor first("first", given.first);
   const DlpackTensor first_page("first_page", given.first_page);
@@ -106,8 +110,8 @@ void bind_steps(py::module_& module) {
       .def(
           "update",
           [](PyStep& self, py::object q_indptr, py::object q_position, py::object segment_indptr,
-             py::object base, py::object start, py::object length, py::object first_page, py::object pages,
-             py::object lead, bool check, std::optional<std::uintptr_t> stream) {
+             py::object base, py::object start, py::object length, py::object first_page,
+             py::object pages, py::object lead, bool check, std::optional<std::uintptr_t> stream) {
             self.update(step_arguments(std::move(q_indptr), std::move(q_position),
                                        std::move(segment_indptr), std::move(base), std::move(start),
                                        std::move(length), std::move(first_page), std::move(pages),
@@ -118,28 +122,30 @@ void bind_steps(py::module_& module) {
           py::arg("start"), py::arg("length"), py::arg("first_page"), py::arg("pages"),
           py::arg("lead") = py::none(), py::kw_only(), py::arg("check") = false,
           py::arg("stream") = py::none())
-      .def_property_readonly("capacity", [](const PyStep& s) { return capacity_dict(s.step->capacity()); })
-      .def_property_readonly("page_size", [](const PyStep& s) { return s.step->format().page_size; })
-      .def_property_readonly("layout",
-                             [](const PyStep& s) {
-                               return s.step->format().layout == KvLayout::kNhd ? "NHD" : "HND";
-                             })
+      .def_property_readonly("capacity",
+                             [](const PyStep& s) { return capacity_dict(s.step->capacity()); })
+      .def_property_readonly("page_size",
+                             [](const PyStep& s) { return s.step->format().page_size; })
+      .def_property_readonly(
+          "layout",
+          [](const PyStep& s) { return s.step->format().layout == KvLayout::kNhd ? "NHD" : "HND"; })
       .def_property_readonly("num_tokens", [](const PyStep& s) { return s.step->num_tokens(); })
       .def_property_readonly("nbytes", [](const PyStep& s) { return s.step->bytes(); });
 
   py::class_<PyAppendStep>(module, "AppendStep")
       .def(
           "update",
-          [](PyAppendStep& self, py::object indptr, py::object first, py::object first_page, py::object lead,
-             py::object pages, bool check, std::optional<std::uintptr_t> stream) {
-            self.update({std::move(indptr), std::move(first), std::move(first_page), std::move(lead),
-                         std::move(pages)},
+          [](PyAppendStep& self, py::object indptr, py::object first, py::object first_page,
+             py::object lead, py::object pages, bool check, std::optional<std::uintptr_t> stream) {
+            self.update({std::move(indptr), std::move(first), std::move(first_page),
+                         std::move(lead), std::move(pages)},
                         check, stream);
           },
-          py::arg("indptr"), py::arg("first"), py::arg("first_page"), py::arg("lead"), py::arg("pages"),
-          py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none())
+          py::arg("indptr"), py::arg("first"), py::arg("first_page"), py::arg("lead"),
+          py::arg("pages"), py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none())
       .def_property_readonly("capacity", [](const PyAppendStep& s) { return s.step->capacity(); })
-      .def_property_readonly("page_size", [](const PyAppendStep& s) { return s.step->format().page_size; });
+      .def_property_readonly("page_size",
+                             [](const PyAppendStep& s) { return s.step->format().page_size; });
 }
 
 }  // namespace lazyrope

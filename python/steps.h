@@ -10,7 +10,8 @@
 
 namespace lazyrope {
 
-// What a plan() or update() was given, as Python objects: kept as long as the step may refer to them.
+// What a plan() or update() was given, as Python objects: kept as long as the step may refer to
+// them.
 struct StepArguments {
   pybind11::object q_indptr;
   pybind11::object q_position;
@@ -45,8 +46,8 @@ struct PyAppendStep {
   void update(AppendArguments given, bool check, const std::optional<std::uintptr_t>& stream);
 };
 
-// Capacity given as a mapping of requests, segments, query_tokens and tokens_per_request; what is missing,
-// or None as a whole, is as much as the arguments take.
+// Capacity given as a mapping of requests, segments, query_tokens and tokens_per_request; what is
+// missing, or None as a whole, is as much as the arguments take.
 StepCapacity capacity_of(const pybind11::object& capacity, const StepArguments& arguments);
 
 PoolFormat format_of(int page_size, const std::string& layout);

@@ -27,16 +27,16 @@ void check_values(const AppendTensors& t, int page_size, const Device& device, S
   for (std::size_t r = 0; r < first.size(); ++r) {
     const int count = indptr[r + 1] - indptr[r];
     if (indptr[0] != 0 || count < 0)
-      throw SpecError(fmt::format("indptr[{}] = {} after {}; it must begin with 0 and not decrease", r + 1,
-                                  indptr[r + 1], indptr[r]));
+      throw SpecError(fmt::format("indptr[{}] = {} after {}; it must begin with 0 and not decrease",
+                                  r + 1, indptr[r + 1], indptr[r]));
     if (lead[r] < 0 || first[r] < 0)
-      throw SpecError(fmt::format("request {}: first = {}, lead = {}; both must be at least 0", r, first[r],
-                                  lead[r]));
+      throw SpecError(fmt::format("request {}: first = {}, lead = {}; both must be at least 0", r,
+                                  first[r], lead[r]));
     const std::int64_t end =
         first_page[r] + (std::int64_t{lead[r]} + count + page_size - 1) / page_size;
     if (count > 0 && (first_page[r] < 0 || end > t.pages.shape[0]))
-      throw SpecError(fmt::format("request {}: pages {} to {} of its list; pages has {} elements", r,
-                                  first_page[r], end - 1, t.pages.shape[0]));
+      throw SpecError(fmt::format("request {}: pages {} to {} of its list; pages has {} elements",
+                                  r, first_page[r], end - 1, t.pages.shape[0]));
   }
 }
 
@@ -78,7 +78,8 @@ void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
 void AppendStep::check_pages(std::int64_t num_pages, Stream stream) const {
   refuse_in_capture("check=True", *device_, stream);
   std::vector<AppendRecord> records(static_cast<std::size_t>(capacity()));
-  device_->copy_to_host(records.data(), params_.records, records.size() * sizeof(AppendRecord), stream);
+  device_->copy_to_host(records.data(), params_.records, records.size() * sizeof(AppendRecord),
+                        stream);
   for (std::size_t i = 0; i < records.size(); ++i)
     if (records[i].slot >= 0 && (records[i].page < 0 || records[i].page >= num_pages))
       throw SpecError(fmt::format("row {} is appended to page {}; the pool has pages 0 to {}", i,

@@ -9,8 +9,8 @@
 
 namespace lazyrope {
 
-// The slots of all tokens that one pass of a model appends, the same for every layer. As a Step: a fixed
-// capacity, filled anew on a stream, used by captured graphs.
+// The slots of all tokens that one pass of a model appends, the same for every layer. As a Step: a
+// fixed capacity, filled anew on a stream, used by captured graphs.
 class AppendStep {
  public:
   // SpecError where the capacity or the page size is illegal.

@@ -16,8 +16,8 @@ namespace lazyrope {
 namespace {
 
 constexpr int kElementBytes = 2;
-constexpr int kChunkBytes = 16;   // that attend copies at once
-constexpr int kStoreBytes = 8;    // that results are stored by
+constexpr int kChunkBytes = 16;  // that attend copies at once
+constexpr int kStoreBytes = 8;   // that results are stored by
 constexpr int kMaxAppendCtas = 4096;
 
 ElementType element_type(Dtype dtype) {
@@ -40,15 +40,16 @@ void check_same_layout(const PoolTensors& pool) {
   for (int i = 0; i < k.rank; ++i)
     if (k.shape[static_cast<std::size_t>(i)] != v.shape[static_cast<std::size_t>(i)] ||
         used_stride(k, i) != used_stride(v, i))
-      throw SpecError(fmt::format("k_pool is {}, v_pool is {}; both must have the same shape and strides",
-                                  describe(k), describe(v)));
+      throw SpecError(
+          fmt::format("k_pool is {}, v_pool is {}; both must have the same shape and strides",
+                      describe(k), describe(v)));
 }
 
 std::uint32_t stride_bytes(const char* name, std::int64_t elements) {
   const std::int64_t bytes = elements * kElementBytes;
   if (bytes > std::numeric_limits<std::uint32_t>::max())
-    throw SpecError(fmt::format("the pool's {} stride is {} bytes; at most {} are possible", name, bytes,
-                                std::numeric_limits<std::uint32_t>::max()));
+    throw SpecError(fmt::format("the pool's {} stride is {} bytes; at most {} are possible", name,
+                                bytes, std::numeric_limits<std::uint32_t>::max()));
   return static_cast<std::uint32_t>(bytes);
 }
 
@@ -65,7 +66,8 @@ void check_page_span(const KvPool& pool, const TensorView& keys, int slots, int 
 }  // namespace
 
 std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
-                                                    const Arch& arch, const CompileOptions& options) {
+                                                    const Arch& arch,
+                                                    const CompileOptions& options) {
   validate(spec);
   const KernelSpec kernel_spec = spec.kernel_spec();
   const TilePlan plan = options.plan.value_or(candidates(kernel_spec, arch).front());
@@ -79,18 +81,19 @@ std::shared_ptr<const Attention> Attention::compile(Engine& engine, const Attent
 
 void Attention::check_device(const Device& device) const {
   if (device.arch().name != arch_.name)
-    throw SpecError(fmt::format("the kernels were compiled for {}, but {} needs {}; compile with "
-                                "arch=\"{}\", or without arch for the present GPU",
-                                arch_.name, device.name(), device.arch().name, device.arch().name));
+    throw SpecError(
+        fmt::format("the kernels were compiled for {}, but {} needs {}; compile with "
+                    "arch=\"{}\", or without arch for the present GPU",
+                    arch_.name, device.name(), device.arch().name, device.arch().name));
 }
 
 std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                            StepCapacity capacity, Stream stream) const {
   check_device(*device);
-  return std::make_unique<Step>(
-      std::move(device), kernels_.at(static_cast<std::size_t>(KernelKind::kPlan)),
-      StepShape{spec_.group_size(), spec_.num_kv_heads, spec_.head_dim}, plan_, format, capacity,
-      stream);
+  return std::make_unique<Step>(std::move(device),
+                                kernels_.at(static_cast<std::size_t>(KernelKind::kPlan)),
+                                StepShape{spec_.group_size(), spec_.num_kv_heads, spec_.head_dim},
+                                plan_, format, capacity, stream);
 }
 
 std::unique_ptr<AppendStep> Attention::make_append_step(std::shared_ptr<const Device> device,

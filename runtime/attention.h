@@ -18,19 +18,22 @@ struct CompileOptions {
   EngineOptions engine;
 };
 
-// The compiled kernels of one attention, and the calls that launch them. Immutable; calls may come from
-// several threads.
+// The compiled kernels of one attention, and the calls that launch them. Immutable; calls may come
+// from several threads.
 class Attention {
  public:
   // SpecError, CompileError.
   static std::shared_ptr<const Attention> compile(Engine& engine, const AttentionSpec& spec,
-                                                  const Arch& arch, const CompileOptions& options = {});
+                                                  const Arch& arch,
+                                                  const CompileOptions& options = {});
 
   const AttentionSpec& spec() const { return spec_; }
   const Arch& arch() const { return arch_; }
   const TilePlan& plan() const { return plan_; }
   const std::vector<std::shared_ptr<const Kernel>>& kernels() const { return kernels_; }
-  const Kernel& kernel(KernelKind kind) const { return *kernels_.at(static_cast<std::size_t>(kind)); }
+  const Kernel& kernel(KernelKind kind) const {
+    return *kernels_.at(static_cast<std::size_t>(kind));
+  }
 
   // An empty step; update() fills it.
   std::unique_ptr<Step> make_step(std::shared_ptr<const Device> device, PoolFormat format,
@@ -38,9 +41,10 @@ class Attention {
   std::unique_ptr<AppendStep> make_append_step(std::shared_ptr<const Device> device,
                                                PoolFormat format, int capacity_tokens) const;
 
-  // out = attention of q, both [tokens, num_q_heads, head_dim], over the step's segments in the pool;
-  // lse, if given, [tokens, num_q_heads] float32, is the natural logarithm of the sum of exponentials.
-  // Rows of q beyond the step's tokens are left alone. Asynchronous. SpecError, DriverError.
+  // out = attention of q, both [tokens, num_q_heads, head_dim], over the step's segments in the
+  // pool; lse, if given, [tokens, num_q_heads] float32, is the natural logarithm of the sum of
+  // exponentials. Rows of q beyond the step's tokens are left alone. Asynchronous. SpecError,
+  // DriverError.
   void attend(const TensorView& q, const PoolTensors& pool, const Step& step, const TensorView& out,
               const std::optional<TensorView>& lse, Stream stream) const;
 
@@ -53,7 +57,8 @@ class Attention {
             std::vector<std::shared_ptr<const Kernel>> kernels)
       : spec_(std::move(spec)), arch_(arch), plan_(plan), kernels_(std::move(kernels)) {}
 
-  KvPool checked_pool(const PoolTensors& pool, const PoolFormat& format, const Device& device) const;
+  KvPool checked_pool(const PoolTensors& pool, const PoolFormat& format,
+                      const Device& device) const;
   void check_device(const Device& device) const;
   void check_query(const char* name, const TensorView& tensor, int heads, int bytes,
                    const Device& device) const;

@@ -14,7 +14,8 @@ void check_on_device(std::string_view name, const TensorView& tensor, const Devi
 
 void check_type(std::string_view name, const TensorView& tensor, ElementType type) {
   if (tensor.type != type)
-    throw SpecError(fmt::format("{} is {}; its dtype must be {}", name, describe(tensor), to_string(type)));
+    throw SpecError(
+        fmt::format("{} is {}; its dtype must be {}", name, describe(tensor), to_string(type)));
 }
 
 void check_rank(std::string_view name, const TensorView& tensor, int rank, std::string_view shape) {
@@ -22,20 +23,22 @@ void check_rank(std::string_view name, const TensorView& tensor, int rank, std::
     throw SpecError(fmt::format("{} is {}; its shape must be {}", name, describe(tensor), shape));
 }
 
-void check_extent(std::string_view name, const TensorView& tensor, int dimension, std::int64_t extent,
-                  std::string_view meaning) {
+void check_extent(std::string_view name, const TensorView& tensor, int dimension,
+                  std::int64_t extent, std::string_view meaning) {
   if (tensor.shape[static_cast<std::size_t>(dimension)] != extent)
-    throw SpecError(fmt::format("{} is {}; dimension {} must be {} ({})", name, describe(tensor), dimension,
-                                extent, meaning));
+    throw SpecError(fmt::format("{} is {}; dimension {} must be {} ({})", name, describe(tensor),
+                                dimension, extent, meaning));
 }
 
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes) {
   if (tensor.elements() == 0) return;
   const auto last = static_cast<std::size_t>(tensor.rank - 1);
   if (tensor.strides[last] != 1 && tensor.shape[last] > 1)
-    throw SpecError(fmt::format("{} is {}; its last dimension must be contiguous", name, describe(tensor)));
+    throw SpecError(
+        fmt::format("{} is {}; its last dimension must be contiguous", name, describe(tensor)));
   for (std::size_t i = 0; i < last; ++i)
-    if (tensor.shape[i] > 1 && (tensor.strides[i] < 0 || tensor.strides[i] * element_bytes % bytes != 0))
+    if (tensor.shape[i] > 1 &&
+        (tensor.strides[i] < 0 || tensor.strides[i] * element_bytes % bytes != 0))
       throw SpecError(fmt::format("{} is {}; strides must be multiples of {} elements", name,
                                   describe(tensor), bytes / element_bytes));
   if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes) != 0)
@@ -61,15 +64,17 @@ void check_length(std::string_view name, const TensorView& tensor, std::int64_t 
 
 void check_within_capacity(std::string_view what, std::int64_t count, std::int64_t capacity) {
   if (count < 0 || count > capacity)
-    throw SpecError(fmt::format("{} {}; the step was made for at most {}: make one of greater capacity",
-                                count, what, capacity));
+    throw SpecError(
+        fmt::format("{} {}; the step was made for at most {}: make one of greater capacity", count,
+                    what, capacity));
 }
 
 void refuse_in_capture(std::string_view what, const Device& device, Stream stream) {
   if (device.is_capturing(stream))
-    throw SpecError(fmt::format("{} waits for the stream, which is being captured in a graph; leave it "
-                                "out, or call outside the capture",
-                                what));
+    throw SpecError(
+        fmt::format("{} waits for the stream, which is being captured in a graph; leave it "
+                    "out, or call outside the capture",
+                    what));
 }
 
 }  // namespace lazyrope

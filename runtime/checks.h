@@ -8,16 +8,17 @@
 
 namespace lazyrope {
 
-// Checks of arguments. Each throws SpecError that names the argument, what it is and what is allowed.
+// Checks of arguments. Each throws SpecError that names the argument, what it is and what is
+// allowed.
 
 void check_on_device(std::string_view name, const TensorView& tensor, const Device& device);
 void check_type(std::string_view name, const TensorView& tensor, ElementType type);
 void check_rank(std::string_view name, const TensorView& tensor, int rank, std::string_view shape);
-void check_extent(std::string_view name, const TensorView& tensor, int dimension, std::int64_t extent,
-                  std::string_view meaning);
+void check_extent(std::string_view name, const TensorView& tensor, int dimension,
+                  std::int64_t extent, std::string_view meaning);
 
-// Rows that kernels read or write `bytes` at a time: the last dimension is contiguous, and the address
-// and all other strides are multiples of that.
+// Rows that kernels read or write `bytes` at a time: the last dimension is contiguous, and the
+// address and all other strides are multiples of that.
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes);
 
 // A contiguous one-dimensional int32 tensor on the device: its length.

@@ -20,8 +20,8 @@ ProgramSource program_of(const RenderedKernel& kernel, std::vector<std::string> 
 }  // namespace
 
 std::vector<std::string> NvrtcCompiler::options(const Arch& arch) const {
-  return {fmt::format("--gpu-architecture={}", arch.name), "--std=c++20", "--device-as-default-execution-space",
-          "--ptxas-options=-v"};
+  return {fmt::format("--gpu-architecture={}", arch.name), "--std=c++20",
+          "--device-as-default-execution-space", "--ptxas-options=-v"};
 }
 
 Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {

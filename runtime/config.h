@@ -35,7 +35,7 @@ struct Config {
   std::vector<std::string> nvrtc_directories;  // searched; set by Python, no variable
   LogLevel log_level = LogLevel::kWarning;
   std::string host_compiler = "c++";  // command, for the emulator
-  std::string dump_dir;  // absolute; where kernel sources are written; empty: nowhere
+  std::string dump_dir;               // absolute; where kernel sources are written; empty: nowhere
 
   // Reads the variables that config_variables() lists; an empty value counts as not set. Throws
   // SpecError for a bad value.

@@ -24,8 +24,8 @@ class LoadedKernel {
   virtual void launch(int ctas, const void* params, Stream stream) const = 0;
 };
 
-// Where kernels run and tensors lie: a GPU, or the emulator. All calls that take a stream are ordered
-// with the work on it. Errors of the driver are DriverError.
+// Where kernels run and tensors lie: a GPU, or the emulator. All calls that take a stream are
+// ordered with the work on it. Errors of the driver are DriverError.
 class Device {
  public:
   virtual ~Device() = default;

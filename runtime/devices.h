@@ -8,8 +8,8 @@
 
 namespace lazyrope {
 
-// The device that a tensor lies on: its GPU, or for tensors of the host the emulator. SpecError where
-// kernels cannot run, naming the argument.
+// The device that a tensor lies on: its GPU, or for tensors of the host the emulator. SpecError
+// where kernels cannot run, naming the argument.
 std::shared_ptr<const Device> device_of(std::string_view name, const TensorView& tensor);
 
 // The architecture of the GPU whose context is current, or else of GPU 0. DriverError without one.

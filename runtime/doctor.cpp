@@ -18,9 +18,8 @@ Json nvrtc_facts(Engine& engine) {
   Json facts;
   facts["tried"] = Json::array();
   for (const NvrtcCandidate& candidate : engine.nvrtc().candidates())
-    facts["tried"].push_back({{"place", candidate.place},
-                              {"file", candidate.file},
-                              {"outcome", candidate.outcome}});
+    facts["tried"].push_back(
+        {{"place", candidate.place}, {"file", candidate.file}, {"outcome", candidate.outcome}});
   try {
     const NvrtcLibrary& library = engine.nvrtc().library();
     facts["path"] = library.path();
@@ -28,18 +27,20 @@ Json nvrtc_facts(Engine& engine) {
     facts["version"] = fmt::format("{}.{}", library.version().major, library.version().minor);
     facts["identity"] = library.identity();
   } catch (const CompileError&) {
-    facts["missing"] = "no NVRTC: kernels that are not in the cache cannot be compiled; pip install "
-                       "\"nvidia-cuda-nvrtc==13.0.*\", or set LAZYROPE_NVRTC";
+    facts["missing"] =
+        "no NVRTC: kernels that are not in the cache cannot be compiled; pip install "
+        "\"nvidia-cuda-nvrtc==13.0.*\", or set LAZYROPE_NVRTC";
   }
   return facts;
 }
 
 Json gpu_facts(const DeviceInfo& info) {
-  Json facts = {{"ordinal", info.ordinal},
-                {"name", info.name},
-                {"compute_capability", fmt::format("{}.{}", info.compute_major, info.compute_minor)},
-                {"sm_count", info.sm_count},
-                {"l2_mib", info.l2_bytes >> 20}};
+  Json facts = {
+      {"ordinal", info.ordinal},
+      {"name", info.name},
+      {"compute_capability", fmt::format("{}.{}", info.compute_major, info.compute_minor)},
+      {"sm_count", info.sm_count},
+      {"l2_mib", info.l2_bytes >> 20}};
   try {
     facts["arch"] = arch_for_device(info.compute_major, info.compute_minor).name;
   } catch (const SpecError& error) {
@@ -53,7 +54,8 @@ Json driver_facts() {
   try {
     const Driver& driver = Driver::get();
     const Devices& devices = Devices::get();
-    Json facts = {{"cuda", fmt::format("{}.{}", driver.version() / 1000, driver.version() % 1000 / 10)}};
+    Json facts = {
+        {"cuda", fmt::format("{}.{}", driver.version() / 1000, driver.version() % 1000 / 10)}};
     facts["gpus"] = Json::array();
     for (int i = 0; i < devices.count(); ++i) facts["gpus"].push_back(gpu_facts(devices.info(i)));
     return facts;
@@ -96,12 +98,14 @@ std::string value_text(const Json& value) {
 void append_nvrtc(const Json& nvrtc, std::string& text) {
   text += "NVRTC\n";
   for (const Json& tried : nvrtc["tried"])
-    text += fmt::format("  {:<24} {}{}{}\n", value_text(tried["place"]), value_text(tried["file"]),
-                        value_text(tried["file"]).empty() ? "" : ": ", value_text(tried["outcome"]));
+    text +=
+        fmt::format("  {:<24} {}{}{}\n", value_text(tried["place"]), value_text(tried["file"]),
+                    value_text(tried["file"]).empty() ? "" : ": ", value_text(tried["outcome"]));
   if (nvrtc.contains("missing"))
     text += fmt::format("  {}\n", value_text(nvrtc["missing"]));
   else
-    text += fmt::format("  chosen: {} (version {})\n", value_text(nvrtc["path"]), value_text(nvrtc["version"]));
+    text += fmt::format("  chosen: {} (version {})\n", value_text(nvrtc["path"]),
+                        value_text(nvrtc["version"]));
 }
 
 void append_driver(const Json& driver, std::string& text) {
@@ -112,10 +116,10 @@ void append_driver(const Json& driver, std::string& text) {
   }
   text += fmt::format("  CUDA {}\n", value_text(driver["cuda"]));
   for (const Json& gpu : driver["gpus"])
-    text += fmt::format("  GPU {}: {}, compute capability {}, {} SMs, arch {}\n", value_text(gpu["ordinal"]),
-                        value_text(gpu["name"]), value_text(gpu["compute_capability"]),
-                        value_text(gpu["sm_count"]),
-                        gpu["arch"].is_null() ? value_text(gpu["problem"]) : value_text(gpu["arch"]));
+    text += fmt::format(
+        "  GPU {}: {}, compute capability {}, {} SMs, arch {}\n", value_text(gpu["ordinal"]),
+        value_text(gpu["name"]), value_text(gpu["compute_capability"]), value_text(gpu["sm_count"]),
+        gpu["arch"].is_null() ? value_text(gpu["problem"]) : value_text(gpu["arch"]));
 }
 
 void append_cache(const Json& cache, std::string& text) {

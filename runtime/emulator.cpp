@@ -88,7 +88,8 @@ class Cta {
     current->meet_warp(name, operation, lane);
   }
   static void cta_barrier() { current->meet_cta(); }
-  static void async_copy(std::uint32_t to, const void* from, std::int32_t size, std::int32_t bytes) {
+  static void async_copy(std::uint32_t to, const void* from, std::int32_t size,
+                         std::int32_t bytes) {
     current->running().copies.add({to, from, size, bytes});
   }
   static void async_commit() { current->running().copies.commit(); }
@@ -167,8 +168,8 @@ void Cta::meet_cta() {
 
 void Cta::run() {
   current = this;
-  host = {nullptr,       shared_.data(), warp_operation, cta_barrier,
-          async_copy,    async_commit,   async_wait};
+  host = {nullptr,    shared_.data(), warp_operation, cta_barrier,
+          async_copy, async_commit,   async_wait};
   launch_.bind(&host);
   for (Thread& thread : threads_) start(thread);
   bool all_finished = false;

@@ -51,16 +51,16 @@ std::string read_text(const fs::path& path) {
 void compile_host(const std::string& command, const std::vector<std::string>& options,
                   const RenderedKernel& kernel, const ScratchDirectory& scratch) {
   std::ofstream(scratch.file("kernel.cpp")) << kernel.source;
-  const std::string line =
-      fmt::format("{} {} -o {} {} 2> {}", command, fmt::join(options, " "),
-                  scratch.file("kernel.out").string(), scratch.file("kernel.cpp").string(),
-                  scratch.file("log").string());
+  const std::string line = fmt::format(
+      "{} {} -o {} {} 2> {}", command, fmt::join(options, " "), scratch.file("kernel.out").string(),
+      scratch.file("kernel.cpp").string(), scratch.file("log").string());
   if (std::system(line.c_str()) == 0) return;  // NOLINT(cert-env33-c): the command is configured
-  throw CompileError({.what_failed = fmt::format("{} could not be compiled for the host", kernel.entry),
-                      .source = kernel.entry,
-                      .options = options,
-                      .log = read_text(scratch.file("log")),
-                      .advice = fmt::format("the emulator needs a C++20 compiler; tried \"{}\"", command)});
+  throw CompileError(
+      {.what_failed = fmt::format("{} could not be compiled for the host", kernel.entry),
+       .source = kernel.entry,
+       .options = options,
+       .log = read_text(scratch.file("log")),
+       .advice = fmt::format("the emulator needs a C++20 compiler; tried \"{}\"", command)});
 }
 
 class EmulatorKernel : public LoadedKernel {
@@ -71,7 +71,8 @@ class EmulatorKernel : public LoadedKernel {
     launch_.threads = binary.threads;
     launch_.shared_bytes = binary.shared_bytes;
     if (launch_.kernel == nullptr || launch_.bind == nullptr)
-      throw DriverError({.call = "dlsym", .text = fmt::format("{} is not in its binary", binary.entry)});
+      throw DriverError(
+          {.call = "dlsym", .text = fmt::format("{} is not in its binary", binary.entry)});
   }
 
   void launch(int ctas, const void* params, Stream) const override {
@@ -121,7 +122,8 @@ Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
   const ScratchDirectory scratch;
   compile_host(command_, options(arch), kernel, scratch);
   const std::string code = read_text(scratch.file("kernel.out"));
-  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - begin;
+  const std::chrono::duration<double, std::milli> elapsed =
+      std::chrono::steady_clock::now() - begin;
   Binary binary;
   binary.entry = kernel.entry;
   binary.arch = arch.name;

@@ -91,11 +91,10 @@ int compile_rank(KernelKind kind) {
 void refuse_spills(const Kernel& kernel) {
   const int spilled = kernel.binary().spill_bytes;
   if (spilled == 0) return;
-  throw CompileError(
-      {.what_failed = fmt::format("{} for {} spills {} bytes of registers", kernel.name(),
-                                  kernel.arch().name, spilled),
-       .source = kernel.binary().entry,
-       .advice = "choose another plan, or allow spills if a slow kernel will do"});
+  throw CompileError({.what_failed = fmt::format("{} for {} spills {} bytes of registers",
+                                                 kernel.name(), kernel.arch().name, spilled),
+                      .source = kernel.binary().entry,
+                      .advice = "choose another plan, or allow spills if a slow kernel will do"});
 }
 
 }  // namespace
@@ -115,9 +114,9 @@ Entry entry_of(const Binary& binary) {
 Binary binary_of(Entry entry) {
   try {
     const nlohmann::json& facts = entry.facts;
-    return {facts.at("entry"),       facts.at("arch"),       facts.at("threads"),
+    return {facts.at("entry"),        facts.at("arch"),       facts.at("threads"),
             facts.at("shared_bytes"), facts.at("registers"),  facts.at("spill_bytes"),
-            facts.at("compiler"),    facts.at("compile_ms"), std::move(entry.payload)};
+            facts.at("compiler"),     facts.at("compile_ms"), std::move(entry.payload)};
   } catch (const nlohmann::json::exception& error) {
     throw CacheError(fmt::format("the entry's facts are incomplete: {}", error.what()));
   }
@@ -187,7 +186,8 @@ Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const 
 
 std::optional<Binary> Engine::load(const Key& key) {
   LoadResult result = store_.load(key);
-  if (result.refused) log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(), result.miss);
+  if (result.refused)
+    log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(), result.miss);
   if (!result.entry) return std::nullopt;
   try {
     return binary_of(std::move(*result.entry));
@@ -224,7 +224,8 @@ void Engine::keep(const Key& key, const Binary& binary) const {
 std::shared_ptr<Compiler> Engine::compiler(const Arch& arch) const {
   std::shared_ptr<Compiler> compiler = compilers_.at(arch.isa);
   if (compiler == nullptr)
-    throw SpecError(fmt::format("arch \"{}\": this lazyrope was built without the emulator", arch.name));
+    throw SpecError(
+        fmt::format("arch \"{}\": this lazyrope was built without the emulator", arch.name));
   return compiler;
 }
 
@@ -243,9 +244,10 @@ void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key) co
   if (const std::optional<Nearest> near = store_.nearest(key))
     nearest = fmt::format("the nearest entry differs in: {}", fmt::join(near->differing, ", "));
   throw CompileError(
-      {.what_failed = fmt::format("{} is not in the cache {}, and LAZYROPE_POLICY=cache_only forbids "
-                                  "compiling it; {}",
-                                  rendered.entry, store_.root().string(), nearest),
+      {.what_failed =
+           fmt::format("{} is not in the cache {}, and LAZYROPE_POLICY=cache_only forbids "
+                       "compiling it; {}",
+                       rendered.entry, store_.root().string(), nearest),
        .source = rendered.entry,
        .advice = "compile it beforehand with `lazyrope compile`, or set LAZYROPE_POLICY=jit"});
 }

@@ -21,8 +21,8 @@ struct EngineOptions {
   int threads = 0;            // for compiling; 0: one a core
 };
 
-// From rendered kernels to compiled ones: memory, then disk, then a compiler. A kernel is compiled once,
-// however many threads and processes ask for it. Safe to use from several threads at once.
+// From rendered kernels to compiled ones: memory, then disk, then a compiler. A kernel is compiled
+// once, however many threads and processes ask for it. Safe to use from several threads at once.
 class Engine {
  public:
   explicit Engine(Config config);
@@ -32,7 +32,8 @@ class Engine {
 
   // In the order asked for. Compiles what is missing, several at once. CompileError.
   std::vector<std::shared_ptr<const Kernel>> kernels(std::vector<RenderedKernel> rendered,
-                                                     const Arch& arch, const EngineOptions& options);
+                                                     const Arch& arch,
+                                                     const EngineOptions& options);
 
   const Config& config() const { return config_; }
   const DiskStore& store() const { return store_; }

@@ -13,7 +13,8 @@ namespace {
 std::vector<fs::path> subdirectories(const fs::path& directory) {
   std::vector<fs::path> result;
   std::error_code failed;
-  for (fs::directory_iterator it(directory, failed), end; !failed && it != end; it.increment(failed))
+  for (fs::directory_iterator it(directory, failed), end; !failed && it != end;
+       it.increment(failed))
     if (it->is_directory(failed)) result.push_back(it->path());
   return result;
 }

@@ -52,7 +52,9 @@ class GpuKernel : public LoadedKernel {
 }  // namespace
 
 GpuDevice::GpuDevice(const Driver& driver, const DeviceInfo& info)
-    : driver_(driver), info_(info), arch_(arch_for_device(info.compute_major, info.compute_minor)) {}
+    : driver_(driver),
+      info_(info),
+      arch_(arch_for_device(info.compute_major, info.compute_minor)) {}
 
 std::unique_ptr<LoadedKernel> GpuDevice::load(const Binary& binary) const {
   return std::make_unique<GpuKernel>(driver_, info_, binary);

@@ -7,8 +7,8 @@
 
 namespace lazyrope {
 
-// A GPU, by way of the CUDA driver. Works in the caller's context where that is one of this GPU, and
-// otherwise in the GPU's primary context.
+// A GPU, by way of the CUDA driver. Works in the caller's context where that is one of this GPU,
+// and otherwise in the GPU's primary context.
 class GpuDevice : public Device {
  public:
   GpuDevice(const Driver& driver, const DeviceInfo& info);

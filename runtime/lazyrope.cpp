@@ -7,7 +7,9 @@
 namespace lazyrope {
 namespace {
 
-int rows(const TensorView& tensor) { return tensor.rank > 0 ? static_cast<int>(tensor.shape[0]) : 0; }
+int rows(const TensorView& tensor) {
+  return tensor.rank > 0 ? static_cast<int>(tensor.shape[0]) : 0;
+}
 
 }  // namespace
 
@@ -15,13 +17,13 @@ std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_
   return Attention::compile(Engine::get(), spec, arch.empty() ? present_arch() : find_arch(arch));
 }
 
-std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensors, PoolFormat format,
-                           StepCapacity capacity, Stream stream, bool check) {
+std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensors,
+                           PoolFormat format, StepCapacity capacity, Stream stream, bool check) {
   if (capacity.requests == 0) capacity.requests = rows(tensors.q_indptr) - 1;
   if (capacity.segments == 0) capacity.segments = rows(tensors.base);
   if (capacity.query_tokens == 0) capacity.query_tokens = rows(tensors.q_position);
-  std::shared_ptr<Step> step = attention.make_step(device_of("q_indptr", tensors.q_indptr), format,
-                                                   capacity, stream);
+  std::shared_ptr<Step> step =
+      attention.make_step(device_of("q_indptr", tensors.q_indptr), format, capacity, stream);
   step->update(tensors, check, stream);
   return step;
 }
@@ -30,8 +32,9 @@ void update(Step& step, const StepTensors& tensors, Stream stream, bool check) {
   step.update(tensors, check, stream);
 }
 
-void attend(const Attention& attention, const TensorView& q, const PoolTensors& pool, const Step& step,
-            const TensorView& out, const std::optional<TensorView>& lse, Stream stream) {
+void attend(const Attention& attention, const TensorView& q, const PoolTensors& pool,
+            const Step& step, const TensorView& out, const std::optional<TensorView>& lse,
+            Stream stream) {
   attention.attend(q, pool, step, out, lse, stream);
 }
 
@@ -48,8 +51,8 @@ void update(AppendStep& step, const AppendTensors& tensors, Stream stream, bool 
   step.update(tensors, check, stream);
 }
 
-void append(const Attention& attention, const TensorView& k, const TensorView& v, const PoolTensors& pool,
-            const AppendStep& step, Stream stream) {
+void append(const Attention& attention, const TensorView& k, const TensorView& v,
+            const PoolTensors& pool, const AppendStep& step, Stream stream) {
   attention.append(k, v, pool, step, stream);
 }
 

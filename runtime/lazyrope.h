@@ -1,11 +1,12 @@
 // The C++ interface of lazyrope: everything an engine needs, and nothing of CUDA.
 //
 //   auto attention = lazyrope::compile(spec);
-//   auto step = lazyrope::plan(*attention, tensors, {.page_size = 16}, {}, stream);   // once a pass
-//   lazyrope::attend(*attention, q, {k_pool, v_pool}, *step, out, lse, stream);       // once a layer
+//   auto step = lazyrope::plan(*attention, tensors, {.page_size = 16}, {}, stream);   // once a
+//   pass lazyrope::attend(*attention, q, {k_pool, v_pool}, *step, out, lse, stream);       // once
+//   a layer
 //
-// Calls are asynchronous on `stream` (a CUstream or cudaStream_t; null is the default stream) and throw
-// SpecError for bad arguments, CompileError and DriverError for what their names say.
+// Calls are asynchronous on `stream` (a CUstream or cudaStream_t; null is the default stream) and
+// throw SpecError for bad arguments, CompileError and DriverError for what their names say.
 #pragma once
 
 #include <memory>
@@ -28,28 +29,32 @@ class AppendStep;  // where one pass's new keys and values go
 // Compiles, or finds in the cache. `arch`: such as "sm_90a"; empty: that of the present GPU.
 std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch = {});
 
-// A step that holds `tensors`, on their device. A capacity of 0 is as much as the tensors take. `check`
-// waits for the stream and checks every value.
-std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensors, PoolFormat format = {},
-                           StepCapacity capacity = {}, Stream stream = nullptr, bool check = false);
+// A step that holds `tensors`, on their device. A capacity of 0 is as much as the tensors take.
+// `check` waits for the stream and checks every value.
+std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensors,
+                           PoolFormat format = {}, StepCapacity capacity = {},
+                           Stream stream = nullptr, bool check = false);
 
-// Refills a step on the stream, without waiting: a captured graph of attend() then replays with the new
-// requests. `tensors.pages` is referred to until the next update.
+// Refills a step on the stream, without waiting: a captured graph of attend() then replays with the
+// new requests. `tensors.pages` is referred to until the next update.
 void update(Step& step, const StepTensors& tensors, Stream stream = nullptr, bool check = false);
 
-// out = attention of q, both [tokens, num_q_heads, head_dim]; lse [tokens, num_q_heads] float32, natural
-// logarithm. Rows of q beyond the step's tokens are left alone.
-void attend(const Attention& attention, const TensorView& q, const PoolTensors& pool, const Step& step,
-            const TensorView& out, const std::optional<TensorView>& lse = {}, Stream stream = nullptr);
+// out = attention of q, both [tokens, num_q_heads, head_dim]; lse [tokens, num_q_heads] float32,
+// natural logarithm. Rows of q beyond the step's tokens are left alone.
+void attend(const Attention& attention, const TensorView& q, const PoolTensors& pool,
+            const Step& step, const TensorView& out, const std::optional<TensorView>& lse = {},
+            Stream stream = nullptr);
 
 // Room for `capacity_tokens` appended tokens.
 std::shared_ptr<AppendStep> plan_append(const Attention& attention, const AppendTensors& tensors,
-                                        int capacity_tokens, PoolFormat format = {}, Stream stream = nullptr,
-                                        bool check = false);
-void update(AppendStep& step, const AppendTensors& tensors, Stream stream = nullptr, bool check = false);
+                                        int capacity_tokens, PoolFormat format = {},
+                                        Stream stream = nullptr, bool check = false);
+void update(AppendStep& step, const AppendTensors& tensors, Stream stream = nullptr,
+            bool check = false);
 
-// Stores k and v, both [tokens, num_kv_heads, head_dim], in the pool; keys are rotated by their index.
-void append(const Attention& attention, const TensorView& k, const TensorView& v, const PoolTensors& pool,
-            const AppendStep& step, Stream stream = nullptr);
+// Stores k and v, both [tokens, num_kv_heads, head_dim], in the pool; keys are rotated by their
+// index.
+void append(const Attention& attention, const TensorView& k, const TensorView& v,
+            const PoolTensors& pool, const AppendStep& step, Stream stream = nullptr);
 
 }  // namespace lazyrope

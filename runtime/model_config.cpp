@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Model types whose attention is plain grouped-query attention with rotary embeddings of all columns in
-// NeoX pairing. Norms of q and k (Qwen3) come before the rotation and do not concern it.
+// Model types whose attention is plain grouped-query attention with rotary embeddings of all
+// columns in NeoX pairing. Norms of q and k (Qwen3) come before the rotation and do not concern it.
 constexpr std::array kPlainModels = {"llama", "mistral", "qwen2", "qwen3"};
 
 // Keys that would change the result, and the value with which they do not.
@@ -32,7 +32,9 @@ std::vector<NeutralKey> neutral_keys() {
           {"no_rope_layers", nullptr}};
 }
 
-bool is_set(const Json& config, const char* key) { return config.contains(key) && !config[key].is_null(); }
+bool is_set(const Json& config, const char* key) {
+  return config.contains(key) && !config[key].is_null();
+}
 
 [[noreturn]] void refuse(const std::string& why) { throw SpecError("config.json: " + why); }
 
@@ -58,8 +60,8 @@ void check_neutral(const Json& config) {
   for (const NeutralKey& key : neutral_keys()) {
     if (!is_set(config, key.name) || config[key.name] == key.neutral) continue;
     if (std::string_view(key.name) == "sliding_window" && window_off) continue;
-    refuse(fmt::format("{} = {} would change the result, and there is no kernel for it yet", key.name,
-                       config[key.name].dump()));
+    refuse(fmt::format("{} = {} would change the result, and there is no kernel for it yet",
+                       key.name, config[key.name].dump()));
   }
 }
 
@@ -68,7 +70,8 @@ Json rope_parameters(const Json& config) {
   Json rope = is_set(config, "rope_parameters") ? config["rope_parameters"]
               : is_set(config, "rope_scaling")  ? config["rope_scaling"]
                                                 : Json::object();
-  if (!rope.is_object()) refuse(fmt::format("rope parameters are {}; an object is expected", rope.dump()));
+  if (!rope.is_object())
+    refuse(fmt::format("rope parameters are {}; an object is expected", rope.dump()));
   if (!rope.contains("rope_theta"))
     rope["rope_theta"] = is_set(config, "rope_theta") ? config["rope_theta"] : Json(10000.0);
   if (!rope.contains("rope_type")) rope["rope_type"] = rope.value("type", "default");
@@ -97,8 +100,8 @@ RopeSpec rope_spec(const Json& config, int head_dim) {
     refuse(fmt::format("rope_type = \"{}\"; known are: default, llama3", type));
   }
   if (!rope.empty())
-    refuse(fmt::format("rope_type \"{}\" with {} = {}, which is not known", type, rope.begin().key(),
-                       rope.begin()->dump()));
+    refuse(fmt::format("rope_type \"{}\" with {} = {}, which is not known", type,
+                       rope.begin().key(), rope.begin()->dump()));
   return spec;
 }
 
@@ -110,18 +113,21 @@ Dtype config_dtype(const Json& config) {
 
 }  // namespace
 
-AttentionSpec attention_spec_from_hf(const std::string& json, const std::optional<std::string>& dtype) {
+AttentionSpec attention_spec_from_hf(const std::string& json,
+                                     const std::optional<std::string>& dtype) {
   const Json config = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) refuse("not a JSON object");
   check_model_type(config);
   check_neutral(config);
   AttentionSpec spec;
   spec.num_q_heads = required<int>(config, "num_attention_heads");
-  spec.num_kv_heads = is_set(config, "num_key_value_heads") ? required<int>(config, "num_key_value_heads")
-                                                           : spec.num_q_heads;
+  spec.num_kv_heads = is_set(config, "num_key_value_heads")
+                          ? required<int>(config, "num_key_value_heads")
+                          : spec.num_q_heads;
   if (spec.num_q_heads < 1) refuse(fmt::format("num_attention_heads = {}", spec.num_q_heads));
-  spec.head_dim = is_set(config, "head_dim") ? required<int>(config, "head_dim")
-                                             : required<int>(config, "hidden_size") / spec.num_q_heads;
+  spec.head_dim = is_set(config, "head_dim")
+                      ? required<int>(config, "head_dim")
+                      : required<int>(config, "hidden_size") / spec.num_q_heads;
   spec.dtype = dtype ? dtype_from(*dtype) : config_dtype(config);
   spec.rope = rope_spec(config, spec.head_dim);
   validate(spec);

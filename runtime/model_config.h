@@ -8,9 +8,10 @@
 namespace lazyrope {
 
 // The attention of a model, from the text of its config.json as Hugging Face transformers writes it
-// (version 5's rope_parameters as well as the older rope_theta and rope_scaling). `dtype` replaces the
-// config's. SpecError that names the key for a model type, RoPE type or key that would change the result
-// and is not known: never a guess.
-AttentionSpec attention_spec_from_hf(const std::string& json, const std::optional<std::string>& dtype);
+// (version 5's rope_parameters as well as the older rope_theta and rope_scaling). `dtype` replaces
+// the config's. SpecError that names the key for a model type, RoPE type or key that would change
+// the result and is not known: never a guess.
+AttentionSpec attention_spec_from_hf(const std::string& json,
+                                     const std::optional<std::string>& dtype);
 
 }  // namespace lazyrope

@@ -8,7 +8,8 @@ std::shared_ptr<Compiler> host_compiler(const std::string&) { return nullptr; }
 
 std::shared_ptr<const Device> emulator_device() {
   throw SpecError(
-      "this lazyrope was built without the emulator (Boost.Context was missing); tensors must lie on a "
+      "this lazyrope was built without the emulator (Boost.Context was missing); tensors must lie "
+      "on a "
       "GPU");
 }
 

@@ -26,9 +26,10 @@ StepCapacity complete(StepCapacity capacity, const StepShape& shape) {
   check_count("query_tokens", capacity.query_tokens, 0);
   check_count("tokens_per_request", capacity.tokens_per_request, 0);
   if (static_cast<std::int64_t>(capacity.query_tokens) * shape.group_size > kMaxRows)
-    throw SpecError(fmt::format("capacity: query_tokens = {} with {} query heads per KV head; their "
-                                "product must be at most {}",
-                                capacity.query_tokens, shape.group_size, kMaxRows));
+    throw SpecError(
+        fmt::format("capacity: query_tokens = {} with {} query heads per KV head; their "
+                    "product must be at most {}",
+                    capacity.query_tokens, shape.group_size, kMaxRows));
   if (capacity.tokens_per_request == 0 || capacity.tokens_per_request > capacity.query_tokens)
     capacity.tokens_per_request = capacity.query_tokens;
   return capacity;
@@ -56,11 +57,13 @@ StepInputs inputs_of(const StepTensors& t, int page_size) {
 
 void check_format(const PoolFormat& format) {
   if (format.page_size < 16 || format.page_size % 16 != 0)
-    throw SpecError(fmt::format("page_size = {}; it must be a positive multiple of 16", format.page_size));
+    throw SpecError(
+        fmt::format("page_size = {}; it must be a positive multiple of 16", format.page_size));
 }
 
-Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner, StepShape shape,
-           const TilePlan& plan, PoolFormat format, StepCapacity capacity, Stream stream)
+Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
+           StepShape shape, const TilePlan& plan, PoolFormat format, StepCapacity capacity,
+           Stream stream)
     : device_(std::move(device)),
       planner_(std::move(planner)),
       shape_(shape),

@@ -20,17 +20,17 @@ struct StepShape {
 // SpecError where the page size is illegal.
 void check_format(const PoolFormat& format);
 
-// The requests that one pass of a model serves: what attention needs to know of them, in device memory
-// of a fixed capacity. Filled anew by update() on a stream, with no synchronisation, so that a captured
-// graph of calls replays with other requests. A step serves one stream at a time.
+// The requests that one pass of a model serves: what attention needs to know of them, in device
+// memory of a fixed capacity. Filled anew by update() on a stream, with no synchronisation, so that
+// a captured graph of calls replays with other requests. A step serves one stream at a time.
 class Step {
  public:
   // SpecError where the capacity is illegal.
   Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner, StepShape shape,
        const TilePlan& plan, PoolFormat format, StepCapacity capacity, Stream stream);
 
-  // SpecError where the tensors do not fit. `check` waits for the stream and also checks the values; it
-  // is refused while the stream is captured.
+  // SpecError where the tensors do not fit. `check` waits for the stream and also checks the
+  // values; it is refused while the stream is captured.
   void update(const StepTensors& tensors, bool check, Stream stream);
 
   // Waits for the stream, and checks that every page that the step's segments refer to is one of

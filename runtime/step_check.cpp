@@ -60,8 +60,9 @@ void check_segment(const StepValues& v, std::size_t r, std::size_t s, int page_s
   if (v.length[s] == 0) return;
   const std::int64_t end = v.first_page[s] + page_count(v, s, page_size);
   if (v.first_page[s] < 0 || end > static_cast<std::int64_t>(v.pages.size()))
-    refuse(r, s, fmt::format("pages {} to {} of its list; pages has {} elements", v.first_page[s], end - 1,
-                             v.pages.size()));
+    refuse(r, s,
+           fmt::format("pages {} to {} of its list; pages has {} elements", v.first_page[s],
+                       end - 1, v.pages.size()));
 }
 
 }  // namespace
@@ -80,9 +81,10 @@ void check_step_values(const StepValues& v, int page_size, const StepCapacity& c
   check_indptr("segment_indptr", v.segment_indptr, v.base.size(), "segments");
   for (std::size_t r = 0; r + 1 < v.q_indptr.size(); ++r)
     if (v.q_indptr[r + 1] - v.q_indptr[r] > capacity.tokens_per_request)
-      throw SpecError(fmt::format("request {} has {} query tokens; the step was made for at most {} a "
-                                  "request",
-                                  r, v.q_indptr[r + 1] - v.q_indptr[r], capacity.tokens_per_request));
+      throw SpecError(
+          fmt::format("request {} has {} query tokens; the step was made for at most {} a "
+                      "request",
+                      r, v.q_indptr[r + 1] - v.q_indptr[r], capacity.tokens_per_request));
   for_each_segment(v, [&](std::size_t r, std::size_t s) { check_segment(v, r, s, page_size); });
   check_page_values(v, page_size, std::numeric_limits<int>::max());
 }
@@ -92,8 +94,9 @@ void check_page_values(const StepValues& v, int page_size, std::int64_t num_page
     for (std::int64_t i = 0; i < page_count(v, s, page_size); ++i) {
       const int page = v.pages.at(static_cast<std::size_t>(v.first_page[s] + i));
       if (page < 0 || page >= num_pages)
-        refuse(r, s, fmt::format("page {} of its list is {}; the pool has pages 0 to {}", i, page,
-                                 num_pages - 1));
+        refuse(r, s,
+               fmt::format("page {} of its list is {}; the pool has pages 0 to {}", i, page,
+                           num_pages - 1));
     }
   });
 }

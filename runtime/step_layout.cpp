@@ -70,8 +70,7 @@ void place_phase(Block& block, const StepShape& shape, const AttendPlan& plan, i
   phase.block_keys = plan.block_keys();
   phase.min_split_blocks = min_split_blocks;
   phase.work.num_ctas = num_ctas;
-  const int rows =
-      std::min(plan.rows(), std::max(1, capacity.query_tokens) * shape.group_size);
+  const int rows = std::min(plan.rows(), std::max(1, capacity.query_tokens) * shape.group_size);
   place_work(block, shape, max_items, rows, phase.work);
   place_scratch(block, capacity, extent.max_tiles, max_items, phase.scratch);
 }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import lazyrope
 import pytest
 import torch
 
-import lazyrope
 from tests.support.covering import all_pairs, covered, covering_settings
 
 HAS_GPU = torch.cuda.is_available()

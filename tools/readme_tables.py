@@ -25,9 +25,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def environment() -> str:
-    rows = [
-        [f"`{v['name']}`", v["meaning"], v["allowed"], v["default"]] for v in lazyrope.environment_variables()
-    ]
+    rows = [[f"`{v['name']}`", v["meaning"], v["allowed"], v["default"]] for v in lazyrope.environment_variables()]
     return table(["environment variable", "", "allowed", "default"], rows)
 
 

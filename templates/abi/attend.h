@@ -11,7 +11,8 @@ struct QueryTensor {  // [tokens, heads, head_dim], last dimension contiguous
   int64 head_stride;
 };
 
-struct KvPool {  // pages of keys and of values: NHD or HND, told apart by the strides, which both share
+struct KvPool {  // pages of keys and of values: NHD or HND, told apart by the strides, which both
+                 // share
   void* keys;
   void* values;
   uint32 page_stride;

@@ -25,12 +25,12 @@ static_assert(sizeof(StepInputs) == 88);
 
 // The planner's notes from one stage to the next; [max_tiles] but where said.
 struct PlanScratch {
-  int32* tile_begin;    // [capacity.requests + 1]: first tile of each request
+  int32* tile_begin;  // [capacity.requests + 1]: first tile of each request
   int32* tile_request;
   int32* tile_first_position;
   int32* tile_last_position;
   int32* tile_blocks;
-  int64* cost_begin;    // [max_tiles + 1]: cost of all tiles before, for one KV head
+  int64* cost_begin;  // [max_tiles + 1]: cost of all tiles before, for one KV head
   int32 max_tiles;
   int32 max_items;
 };

@@ -1,5 +1,5 @@
-// What a step keeps on the device: the planner writes it, attend reads it. Shared by host and device
-// text, so plain aggregates of fixed size only.
+// What a step keeps on the device: the planner writes it, attend reads it. Shared by host and
+// device text, so plain aggregates of fixed size only.
 #pragma once
 
 #include "abi/types.h"
@@ -18,12 +18,12 @@ struct SegmentRecord {
 };
 static_assert(sizeof(SegmentRecord) == 32);
 
-// A tile of query rows of one KV head and a range of the KV blocks that they look at. Packed row r of
-// a request is query token r / group_size, head r % group_size of the KV head's group. In parts of 16
-// bytes, so that a kernel loads the part it needs at once.
+// A tile of query rows of one KV head and a range of the KV blocks that they look at. Packed row r
+// of a request is query token r / group_size, head r % group_size of the KV head's group. In parts
+// of 16 bytes, so that a kernel loads the part it needs at once.
 struct ItemExtent {
-  int32 num_blocks;  // 0: the rows see no key
-  int32 num_rows;    // rows of the tile, at least 1
+  int32 num_blocks;      // 0: the rows see no key
+  int32 num_rows;        // rows of the tile, at least 1
   int32 first_position;  // least and greatest logical position of the tile's rows
   int32 last_position;
 };
@@ -43,7 +43,7 @@ struct ItemKeys {
 };
 
 struct ItemSplit {
-  int32 index;    // this item is part `index` of `count` of its tile
+  int32 index;  // this item is part `index` of `count` of its tile
   int32 count;
   int32 partial;  // where part 0 leaves its result; the others follow
   int32 counter;  // where the parts are counted
@@ -75,10 +75,10 @@ static_assert(sizeof(StepView) == 24);
 
 // Device addresses of the work of one attend kernel.
 struct WorkView {
-  int32* item_begin;     // [num_ctas + 1]: items of each CTA
-  Item* items;           // [max_items]
-  uint8* partials;       // [2 * num_ctas][partial_row_count] records: templates/ops/merge.cuh
-  uint32* counters;      // [num_ctas], zero between launches
+  int32* item_begin;  // [num_ctas + 1]: items of each CTA
+  Item* items;        // [max_items]
+  uint8* partials;    // [2 * num_ctas][partial_row_count] records: templates/ops/merge.cuh
+  uint32* counters;   // [num_ctas], zero between launches
   int32 num_ctas;
   int32 partial_row_count;  // rows that a partial result has room for
 };

@@ -1,12 +1,14 @@
-// The planner: turns the caller's metadata into a step's segments, and into items for one attend kernel.
+// The planner: turns the caller's metadata into a step's segments, and into items for one attend
+// kernel.
 //
-// Every tile of query rows and every KV head make a unit, which sees so many blocks of keys. Units laid
-// end to end by cost (a constant, so much a block, so much a segment) form a line, and each CTA of the
-// attend kernel gets an equal length of it: the tail of a unit, some whole units, the head of another.
-// A unit cut by k boundaries has k + 1 parts, merged by whichever CTA finishes last.
+// Every tile of query rows and every KV head make a unit, which sees so many blocks of keys. Units
+// laid end to end by cost (a constant, so much a block, so much a segment) form a line, and each
+// CTA of the attend kernel gets an equal length of it: the tail of a unit, some whole units, the
+// head of another. A unit cut by k boundaries has k + 1 parts, merged by whichever CTA finishes
+// last.
 //
-// One CTA plans one attend kernel. Stages hand their results on through the step's scratch memory, and
-// through shared memory what there is of each boundary.
+// One CTA plans one attend kernel. Stages hand their results on through the step's scratch memory,
+// and through shared memory what there is of each boundary.
 #pragma once
 
 #include "abi/plan.h"
@@ -89,7 +91,8 @@ class Planner {
 
   // Packed rows of a request per KV head, or 0 where another attend kernel serves it.
   LAZYROPE_DEVICE int32 rows_of(int32 request) const {
-    const int32 tokens = ld_global_nc(in_.q_indptr + request + 1) - ld_global_nc(in_.q_indptr + request);
+    const int32 tokens =
+        ld_global_nc(in_.q_indptr + request + 1) - ld_global_nc(in_.q_indptr + request);
     const int32 rows = tokens * Spec::kGroupSize;
     return rows >= phase_.min_rows && rows <= phase_.max_rows ? rows : 0;
   }
@@ -150,8 +153,7 @@ class Planner {
 
   LAZYROPE_DEVICE PositionRange positions_of(const RowRange& rows) const {
     const int32 first = rows.first_token + rows.first_row / Spec::kGroupSize;
-    const int32 last =
-        rows.first_token + (rows.first_row + rows.num_rows - 1) / Spec::kGroupSize;
+    const int32 last = rows.first_token + (rows.first_row + rows.num_rows - 1) / Spec::kGroupSize;
     PositionRange range = {kLastPosition, kFirstPosition};
 #pragma unroll 1
     for (int32 token = first + lane_index(); token <= last; token += kWarpThreads) {
@@ -186,13 +188,12 @@ class Planner {
     return passed;
   }
 
-  // A thread a boundary: the unit and block at which each CTA begins. num_ctas + 1 boundaries fit the
-  // CTA's threads.
+  // A thread a boundary: the unit and block at which each CTA begins. num_ctas + 1 boundaries fit
+  // the CTA's threads.
   LAZYROPE_DEVICE void place_boundaries(int32 num_tiles, int64 cost) const {
     const int64 line = cost * num_kv_heads_;
     const int64 least = static_cast<int64>(phase_.min_split_blocks) * kBlockCost;
-    const int64 shares =
-        smaller(static_cast<int64>(work_.num_ctas), (line + least - 1) / least);
+    const int64 shares = smaller(static_cast<int64>(work_.num_ctas), (line + least - 1) / least);
     const int32 cta = thread_index();
     if (cta > work_.num_ctas) return;
     Place place = {num_tiles * num_kv_heads_, 0};
@@ -234,7 +235,9 @@ class Planner {
     return {boundary(kOrder, cta) / 2, boundary(kBlock, cta)};
   }
 
-  LAZYROPE_DEVICE static bool same(Place a, Place b) { return a.unit == b.unit && a.block == b.block; }
+  LAZYROPE_DEVICE static bool same(Place a, Place b) {
+    return a.unit == b.unit && a.block == b.block;
+  }
 
   // Boundaries that coincide leave CTAs without work; ranks count the others.
   LAZYROPE_DEVICE int32 count_items() const {
@@ -289,8 +292,8 @@ class Planner {
     return item;
   }
 
-  // Boundaries of ranks r .. r + k - 1 cut a unit into k + 1 parts, which use results 2 r to 2 r + k and
-  // counter r: those of another unit's boundaries lie beyond.
+  // Boundaries of ranks r .. r + k - 1 cut a unit into k + 1 parts, which use results 2 r to 2 r +
+  // k and counter r: those of another unit's boundaries lie beyond.
   LAZYROPE_DEVICE ItemSplit split(int32 cta, int32 unit, int32 first) const {
     const int32 count = work_.num_ctas + 1;
     const int32 inside = upper_bound(boundary_memory(kOrder, 0), count, 2 * unit);

@@ -36,10 +36,12 @@ template <class T>
 LAZYROPE_DEVICE T value_at(const T* values, int32 i) {
   return ld_global(values + i);
 }
-LAZYROPE_DEVICE int32 value_at(SharedPtr values, int32 i) { return ld_shared<int32>(values + i * 4); }
+LAZYROPE_DEVICE int32 value_at(SharedPtr values, int32 i) {
+  return ld_shared<int32>(values + i * 4);
+}
 
-// First index in [0, count) whose value exceeds `target`, else count; values, in global memory or int32
-// in shared memory, must not decrease.
+// First index in [0, count) whose value exceeds `target`, else count; values, in global memory or
+// int32 in shared memory, must not decrease.
 template <class Values, class T>
 LAZYROPE_DEVICE_CALL int32 upper_bound(Values values, int32 count, T target) {
   int32 low = 0;

@@ -7,8 +7,8 @@
 
 namespace lazyrope {
 
-// Columns outside [begin, end), and keys that the mask hides, become -infinity. Column 0 is the key at
-// logical position `position`; `positions` holds those of the warp's rows.
+// Columns outside [begin, end), and keys that the mask hides, become -infinity. Column 0 is the key
+// at logical position `position`; `positions` holds those of the warp's rows.
 template <class Mask, int kRowTiles, int kKeyTiles>
 LAZYROPE_DEVICE void mask_scores(float (&scores)[kRowTiles][kKeyTiles][4], SharedPtr positions,
                                  int32 position, int32 begin, int32 end) {

@@ -1,8 +1,8 @@
 // Results of rows: written to the output, kept as a part of a row's result, or merged from parts.
 //
-// A part is a row not yet divided by its sum, with the maximum (log2 units) and the sum. Parts i of a
-// row combine to  sum_i 2^(max_i - max) row_i / sum_i 2^(max_i - max) sum_i  with max = max_i max_i:
-// exact, whatever keys each part saw (attention over disjoint keys).
+// A part is a row not yet divided by its sum, with the maximum (log2 units) and the sum. Parts i of
+// a row combine to  sum_i 2^(max_i - max) row_i / sum_i 2^(max_i - max) sum_i  with max = max_i
+// max_i: exact, whatever keys each part saw (attention over disjoint keys).
 #pragma once
 
 #include "abi/attend.h"
@@ -24,7 +24,9 @@ struct RowPart {
   RowStats stats;
 };
 
-LAZYROPE_DEVICE float inverse_or_zero(float sum) { return sum > 0.0f ? rcp_approx_ftz_f32(sum) : 0.0f; }
+LAZYROPE_DEVICE float inverse_or_zero(float sum) {
+  return sum > 0.0f ? rcp_approx_ftz_f32(sum) : 0.0f;
+}
 
 // Where the rows of an item lie in the output.
 template <class Spec>
@@ -38,9 +40,8 @@ class OutputRows {
     const LseTensor& lse = params_.lse;
     if (lse.data == nullptr) return;
     constexpr float kLn2 = 0.693147180559945309f;
-    const float value = stats.sum > 0.0f
-                            ? (stats.maximum + lg2_approx_ftz_f32(stats.sum)) * kLn2
-                            : -infinity_f32();
+    const float value =
+        stats.sum > 0.0f ? (stats.maximum + lg2_approx_ftz_f32(stats.sum)) * kLn2 : -infinity_f32();
     const QueryRow<Spec> to(rows_, row);
     uint8* p = reinterpret_cast<uint8*>(lse.data) + to.token * lse.token_stride +
                to.head * lse.head_stride;
@@ -65,8 +66,9 @@ class OutputRows {
   ItemRows rows_;
 };
 
-// A part of a row as it lies in memory: kHeadDim floats, then the stats, padded so that the rows of a
-// fragment fall into different banks of shared memory. Global and shared memory hold the same records.
+// A part of a row as it lies in memory: kHeadDim floats, then the stats, padded so that the rows of
+// a fragment fall into different banks of shared memory. Global and shared memory hold the same
+// records.
 template <int kHeadDim>
 struct PartRecord {
   static constexpr int kStats = kHeadDim * 4;
@@ -84,8 +86,7 @@ class PartialRows {
   LAZYROPE_DEVICE PartialRows(const WorkView& work, ItemSplit split) : work_(work), split_(split) {}
 
   LAZYROPE_DEVICE uint8* record(int32 part, int32 row) const {
-    const int64 index =
-        static_cast<int64>(split_.partial + part) * work_.partial_row_count + row;
+    const int64 index = static_cast<int64>(split_.partial + part) * work_.partial_row_count + row;
     return work_.partials + index * Record::kBytes;
   }
 
@@ -100,12 +101,12 @@ class PartialRows {
                 Word2{{float_as_bits(part.stats.maximum), float_as_bits(part.stats.sum)}});
   }
 
-  // All threads of the CTA: copies parts first_part .. + num_parts - 1 of rows first_row .. + num_rows - 1
-  // to shared memory, part by part, all of it under way at once.
+  // All threads of the CTA: copies parts first_part .. + num_parts - 1 of rows first_row .. +
+  // num_rows - 1 to shared memory, part by part, all of it under way at once.
   LAZYROPE_DEVICE void copy(SharedPtr to, int32 first_part, int32 num_parts, int32 first_row,
                             int32 num_rows) const {
     const int32 bytes = num_rows * Record::kBytes;  // of a part: its rows lie together
-    bar_sync();  // what lies there is still being read
+    bar_sync();                                     // what lies there is still being read
 #pragma unroll 1
     for (int32 part = 0; part < num_parts; ++part) {
       const uint8* from = record(first_part + part, first_row);
@@ -174,8 +175,8 @@ LAZYROPE_DEVICE void weigh_parts(SharedPtr records, int32 num_parts, int32 num_r
   }
 }
 
-// All threads of the CTA: merges num_parts parts of num_rows rows that lie in shared memory, part by
-// part, and calls visit(row, quad, part) for every four columns.
+// All threads of the CTA: merges num_parts parts of num_rows rows that lie in shared memory, part
+// by part, and calls visit(row, quad, part) for every four columns.
 template <int kHeadDim, class Visit>
 LAZYROPE_DEVICE void merge_rows(SharedPtr records, int32 num_parts, int32 num_rows,
                                 const Visit& visit) {
@@ -191,7 +192,8 @@ LAZYROPE_DEVICE void merge_rows(SharedPtr records, int32 num_parts, int32 num_ro
     const int32 row = i / Record::kQuads;
     const int32 quad = i % Record::kQuads;
     const SharedPtr record = records + row * Record::kBytes;
-    RowPart merged = {{}, ld_shared<RowStats>(record + (single ? Record::kStats : Record::kMerged))};
+    RowPart merged = {{},
+                      ld_shared<RowStats>(record + (single ? Record::kStats : Record::kMerged))};
 #pragma unroll 4
     for (int32 part = 0; part < num_parts; ++part) {
       const Chunk values = ld_shared<Chunk>(record + part * stride + quad * 16);

@@ -41,8 +41,8 @@ struct QueryRow {
         head(rows.kv_head * Spec::kGroupSize + (rows.first_row + row) % Spec::kGroupSize) {}
 };
 
-// Copies rows first_row .. first_row + kRows - 1 of the item into a tile; rows past its last are zero.
-// Part of the caller's next group of asynchronous copies.
+// Copies rows first_row .. first_row + kRows - 1 of the item into a tile; rows past its last are
+// zero. Part of the caller's next group of asynchronous copies.
 template <class Spec, int kRows, int kThreads>
 LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const QueryTensor& q, ItemPtr item,
                                      int32 first_row) {

@@ -1,8 +1,8 @@
 // The rotation itself, for any pairing (ops/rope) and frequencies.
 //
-// An angle is counted in turns as a 64-bit binary fraction: position x frequency, modulo 2^64, drops
-// the whole turns exactly, so an angle at position 1,000,000 is as good as at 1 (fp32 position x
-// frequency in radians is not). The top 32 bits become an fp32 angle in [-pi, pi).
+// An angle is counted in turns as a 64-bit binary fraction: position x frequency, modulo 2^64,
+// drops the whole turns exactly, so an angle at position 1,000,000 is as good as at 1 (fp32
+// position x frequency in radians is not). The top 32 bits become an fp32 angle in [-pi, pi).
 #pragma once
 
 #include "tile/shared_tile.cuh"
@@ -75,8 +75,8 @@ LAZYROPE_DEVICE void copy_unrotated(SharedPtr to, SharedPtr from, int32 num_rows
   }
 }
 
-// One warp turns rows 0 to num_rows - 1 of a query tile, from `from` to `to` (which may be the same):
-// each row by its position (0 where the query is rotated already) less `base`.
+// One warp turns rows 0 to num_rows - 1 of a query tile, from `from` to `to` (which may be the
+// same): each row by its position (0 where the query is rotated already) less `base`.
 template <class Spec>
 LAZYROPE_DEVICE void rotate_rows(SharedPtr to, SharedPtr from, SharedPtr positions, int32 num_rows,
                                  int32 base) {

@@ -38,7 +38,8 @@ LAZYROPE_DEVICE int32 warp_prefix_sum(int32 value) {
   return value;
 }
 
-// The first lane whose value exceeds `target`, or 31; the values must not decrease from lane to lane.
+// The first lane whose value exceeds `target`, or 31; the values must not decrease from lane to
+// lane.
 LAZYROPE_DEVICE int32 warp_upper_bound(int32 value, int32 target) {
   int32 lane = 0;
 #pragma unroll

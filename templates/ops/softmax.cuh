@@ -1,7 +1,7 @@
-// Online softmax over accumulator tiles (Milakov and Gimelshein, arXiv 1805.02867), in base 2 with the
-// scale folded in. The running maximum is raised only when a score exceeds it by kSlack: weights then
-// reach 2^kSlack at most, which the 16-bit types and the fp32 sums hold without loss, and most blocks
-// need no rescaling. The result does not depend on which maximum was used.
+// Online softmax over accumulator tiles (Milakov and Gimelshein, arXiv 1805.02867), in base 2 with
+// the scale folded in. The running maximum is raised only when a score exceeds it by kSlack:
+// weights then reach 2^kSlack at most, which the 16-bit types and the fp32 sums hold without loss,
+// and most blocks need no rescaling. The result does not depend on which maximum was used.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -9,8 +9,8 @@
 
 namespace lazyrope {
 
-// Maximum of a row that has seen no key: finite, so that no difference with it is NaN, and far below any
-// score.
+// Maximum of a row that has seen no key: finite, so that no difference with it is NaN, and far
+// below any score.
 inline constexpr float kNoMaximum = -1e30f;
 
 template <int kRowTiles>

@@ -1,6 +1,7 @@
-// Where the KV blocks of an item lie: a circular table in shared memory, filled a window of blocks at a
-// time and well ahead of use. The lanes of one warp find the segments of a window's blocks by a prefix
-// sum, so short segments cost no more than long ones, and page numbers arrive by asynchronous copy.
+// Where the KV blocks of an item lie: a circular table in shared memory, filled a window of blocks
+// at a time and well ahead of use. The lanes of one warp find the segments of a window's blocks by
+// a prefix sum, so short segments cost no more than long ones, and page numbers arrive by
+// asynchronous copy.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -41,12 +42,13 @@ class BlockTable {
     return ld_shared<RunPlace>(run_address(block, run));
   }
 
-  // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part of
-  // the caller's next group of asynchronous copies.
+  // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
+  // of the caller's next group of asynchronous copies.
   LAZYROPE_DEVICE void resolve(int32 window) const {
     const ItemKeys keys = item_.keys();
     const ItemExtent extent = item_.extent();
-    Walk walk = window == 0 ? Walk{keys.segment, -keys.first_block} : ld_shared<Walk>(walk_address());
+    Walk walk =
+        window == 0 ? Walk{keys.segment, -keys.first_block} : ld_shared<Walk>(walk_address());
     const int32 block = window * kWindow + lane_index() / kRuns;
     const int32 run = lane_index() % kRuns;
     const bool wanted = block < extent.num_blocks;
@@ -74,7 +76,8 @@ class BlockTable {
   }
 
  private:
-  // Where the search for the next window begins: a segment, and the item's block that it begins with.
+  // Where the search for the next window begins: a segment, and the item's block that it begins
+  // with.
   struct alignas(8) Walk {
     int32 segment;
     int32 block;

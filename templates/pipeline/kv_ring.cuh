@@ -1,5 +1,5 @@
-// A ring of stages in shared memory, each a block of keys and its values, filled by cp.async: one group
-// of copies a block, kStages - 1 blocks under way while one is read.
+// A ring of stages in shared memory, each a block of keys and its values, filled by cp.async: one
+// group of copies a block, kStages - 1 blocks under way while one is read.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -43,15 +43,15 @@ class KvRing {
   }
   LAZYROPE_DEVICE SharedPtr values(int32 block) const { return keys(block) + kTileBytes; }
 
-  // Waits until the block that was asked for kStages - 1 groups of copies ago has arrived for the whole
-  // team, which has then also done with the block before.
+  // Waits until the block that was asked for kStages - 1 groups of copies ago has arrived for the
+  // whole team, which has then also done with the block before.
   LAZYROPE_DEVICE void wait() const {
     cp_async_wait_group<kStages - 2>();
     Team::sync();
   }
 
-  // Asks for `block`, in the place of block - kStages. Slots outside the segment become zeros: a weight
-  // of zero would not hide what they hold (0 x NaN).
+  // Asks for `block`, in the place of block - kStages. Slots outside the segment become zeros: a
+  // weight of zero would not hide what they hold (0 x NaN).
   template <class Table>
   LAZYROPE_DEVICE void issue(const Table& table, int32 block, int32 kv_head) const {
     const BlockInfo info = table.info(block);

@@ -24,7 +24,8 @@ LAZYROPE_DEVICE void multiply_query_key(float (&scores)[kRowTiles][kKeyTiles][4]
   for (int step = 0; step < kHeadDim / 16; ++step) {
     uint32 a[kRowTiles][4];
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) ldmatrix_x4(a[m], Tile::rows(Tile::columns(queries, step), m));
+    for (int m = 0; m < kRowTiles; ++m)
+      ldmatrix_x4(a[m], Tile::rows(Tile::columns(queries, step), m));
 #pragma unroll
     for (int n = 0; n < kKeyTiles / 2; ++n) {
       uint32 b[4];
@@ -51,7 +52,7 @@ LAZYROPE_DEVICE void multiply_weight_value(float (&rows)[kRowTiles][kHeadDim / 8
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float(&w)[4] = weights[m][2 * step + i / 2];
+        const float (&w)[4] = weights[m][2 * step + i / 2];
         a[m][i] = Element::pack(w[i % 2 * 2], w[i % 2 * 2 + 1]);
       }
 #pragma unroll

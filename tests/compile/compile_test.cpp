@@ -1,6 +1,7 @@
-// Every row of the registries compiles for every GPU arch, without spills and without a word of complaint
-// from ptxas. A run takes a sample in which every two values of any two factors meet;
-// LAZYROPE_COMPILE_SAMPLE=N takes another one, LAZYROPE_COMPILE_ALL=1 all of them, which takes minutes.
+// Every row of the registries compiles for every GPU arch, without spills and without a word of
+// complaint from ptxas. A run takes a sample in which every two values of any two factors meet;
+// LAZYROPE_COMPILE_SAMPLE=N takes another one, LAZYROPE_COMPILE_ALL=1 all of them, which takes
+// minutes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -26,7 +27,8 @@ namespace {
 
 constexpr std::size_t kFactors = 6;
 
-// Which value of each factor: arch, RoPE row, mask row, dtype, head_dim, form of queries and new keys.
+// Which value of each factor: arch, RoPE row, mask row, dtype, head_dim, form of queries and new
+// keys.
 using Setting = std::array<std::size_t, kFactors>;
 // Two factors and a value of each.
 using Pair = std::array<std::size_t, 4>;
@@ -43,7 +45,8 @@ const std::vector<Arch>& gpu_archs() {
 
 // All of them; each run takes settings one by one from the last.
 std::vector<Setting> all_settings() {
-  const Setting counts = {gpu_archs().size(), rope_variants().size(), mask_variants().size(), 2,
+  const Setting counts = {gpu_archs().size(),         rope_variants().size(),
+                          mask_variants().size(),     2,
                           planned_head_dims().size(), 2};
   std::vector<Setting> settings = {{}};
   for (std::size_t factor = 0; factor < kFactors; ++factor) {
@@ -71,11 +74,12 @@ std::vector<Setting> covering(std::vector<Setting> settings) {
   while (!missing.empty()) {
     const auto gain = [&](const Setting& setting) {
       const std::set<Pair> pairs = pairs_of(setting);
-      return std::count_if(pairs.begin(), pairs.end(), [&](const Pair& p) { return missing.contains(p); });
+      return std::count_if(pairs.begin(), pairs.end(),
+                           [&](const Pair& p) { return missing.contains(p); });
     };
-    const Setting& best = *std::max_element(
-        settings.begin(), settings.end(),
-        [&](const Setting& a, const Setting& b) { return gain(a) < gain(b); });
+    const Setting& best =
+        *std::max_element(settings.begin(), settings.end(),
+                          [&](const Setting& a, const Setting& b) { return gain(a) < gain(b); });
     for (const Pair& pair : pairs_of(best)) missing.erase(pair);
     sample.push_back(best);
   }
@@ -90,7 +94,8 @@ std::string environment(const char* name, const char* otherwise) {
 std::vector<Setting> chosen_settings() {
   std::vector<Setting> settings = all_settings();
   if (environment("LAZYROPE_COMPILE_ALL", "0") == "1") return settings;
-  std::mt19937 random(static_cast<unsigned>(std::stoul(environment("LAZYROPE_COMPILE_SAMPLE", "1"))));
+  std::mt19937 random(
+      static_cast<unsigned>(std::stoul(environment("LAZYROPE_COMPILE_SAMPLE", "1"))));
   std::shuffle(settings.begin(), settings.end(), random);
   return covering(std::move(settings));
 }
@@ -119,7 +124,8 @@ std::vector<Job> jobs_for(const Arch& arch, const std::vector<Setting>& settings
   std::set<std::string> known;
   for (const Setting& setting : settings) {
     const KernelSpec spec = spec_of(setting);
-    for (const TilePlan plan = candidates(spec, arch).front(); const KernelKind kind : kernel_kinds()) {
+    for (const TilePlan plan = candidates(spec, arch).front();
+         const KernelKind kind : kernel_kinds()) {
       RenderedKernel kernel = render(kind, spec, plan, arch);
       if (known.insert(kernel.source).second) jobs.push_back({describe(spec), std::move(kernel)});
     }
@@ -146,9 +152,10 @@ void compile(Job& job, const Arch& arch) {
     job.problem = problem_of(function, program.log);
     if (!job.problem.empty()) job.problem += "\n" + program.log;
     const PtxasFunction facts = function == nullptr ? PtxasFunction{} : *function;
-    job.row = fmt::format("{:8} {:15} {:9} {:6} {:6} {:6}  {}\n", arch.name, to_string(job.kernel.kind),
-                          facts.registers, facts.spill_store_bytes + facts.spill_load_bytes,
-                          job.kernel.shared_bytes, program.cubin.size(), job.spec);
+    job.row =
+        fmt::format("{:8} {:15} {:9} {:6} {:6} {:6}  {}\n", arch.name, to_string(job.kernel.kind),
+                    facts.registers, facts.spill_store_bytes + facts.spill_load_bytes,
+                    job.kernel.shared_bytes, program.cubin.size(), job.spec);
   } catch (const std::exception& error) {
     job.problem = error.what();
   }
@@ -172,10 +179,12 @@ TEST_P(Compiles, WithoutSpillsAndWarnings) {
   ASSERT_FALSE(settings.empty());
   std::vector<Job> jobs = jobs_for(arch, settings);
   compile_all(jobs, arch);
-  std::string table = fmt::format("{:8} {:15} registers spills shared  cubin  spec\n", "arch", "kernel");
+  std::string table =
+      fmt::format("{:8} {:15} registers spills shared  cubin  spec\n", "arch", "kernel");
   for (const Job& job : jobs) {
     table += job.row;
-    EXPECT_EQ(job.problem, "") << to_string(job.kernel.kind) << " for " << arch.name << ": " << job.spec;
+    EXPECT_EQ(job.problem, "") << to_string(job.kernel.kind) << " for " << arch.name << ": "
+                               << job.spec;
   }
   fmt::print("{}", table);
 }

@@ -1,5 +1,6 @@
-// What a spec and an arch put into the sources: a change of any line changes the keys of the cache, and all
-// kernels are compiled anew. LAZYROPE_UPDATE_GOLDENS=1 writes the files from what is rendered now.
+// What a spec and an arch put into the sources: a change of any line changes the keys of the cache,
+// and all kernels are compiled anew. LAZYROPE_UPDATE_GOLDENS=1 writes the files from what is
+// rendered now.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -30,12 +31,13 @@ std::vector<Golden> goldens() {
   constexpr RopeForm kRaw = RopeForm::kRaw;
   constexpr RopeForm kRotated = RopeForm::kRotated;
   constexpr KeyForm kLocal = KeyForm::kLocal;
-  return {{"llama3_sm_90a", "sm_90a", {128, 4, kBf16, llama3(128), "causal", kRaw, kLocal, kRaw}},
-          {"rotated_sm_80", "sm_80", {64, 1, kFp16, neox(64), "causal", kRotated, kLocal, kRotated}},
-          {"none_sm_86", "sm_86", {64, 8, kBf16, {}, "full", kRaw, kLocal, kRaw}},
-          {"partial_sm_100a", "sm_100a", {128, 16, kBf16, neox(32), "causal", kRaw, kLocal, kRaw}},
-          {"full_sm_120", "sm_120", {64, 3, kFp16, llama3(64), "full", kRaw, kLocal, kRotated}},
-          {"neox_emulated", "emu:sm_80", {128, 7, kFp16, neox(128), "causal", kRaw, kLocal, kRaw}}};
+  return {
+      {"llama3_sm_90a", "sm_90a", {128, 4, kBf16, llama3(128), "causal", kRaw, kLocal, kRaw}},
+      {"rotated_sm_80", "sm_80", {64, 1, kFp16, neox(64), "causal", kRotated, kLocal, kRotated}},
+      {"none_sm_86", "sm_86", {64, 8, kBf16, {}, "full", kRaw, kLocal, kRaw}},
+      {"partial_sm_100a", "sm_100a", {128, 16, kBf16, neox(32), "causal", kRaw, kLocal, kRaw}},
+      {"full_sm_120", "sm_120", {64, 3, kFp16, llama3(64), "full", kRaw, kLocal, kRotated}},
+      {"neox_emulated", "emu:sm_80", {128, 7, kFp16, neox(128), "causal", kRaw, kLocal, kRaw}}};
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -55,16 +57,17 @@ std::vector<std::string> template_lines(KernelKind kind) {
   return {};
 }
 
-// The lines of a rendered source into which the template puts values. No value has a line end, so the
-// source ends with as many lines as the template.
+// The lines of a rendered source into which the template puts values. No value has a line end, so
+// the source ends with as many lines as the template.
 std::string values_in(const RenderedKernel& kernel) {
   const std::vector<std::string> asks = template_lines(kernel.kind);
   const std::vector<std::string> lines = lines_of(kernel.source);
-  std::string text = fmt::format("{}: {} threads, {} CTAs an SM, {} bytes of shared memory\n",
-                                 to_string(kernel.kind), kernel.threads, kernel.ctas_per_sm,
-                                 kernel.shared_bytes);
+  std::string text =
+      fmt::format("{}: {} threads, {} CTAs an SM, {} bytes of shared memory\n",
+                  to_string(kernel.kind), kernel.threads, kernel.ctas_per_sm, kernel.shared_bytes);
   for (std::size_t i = 1; i < asks.size(); ++i)
-    if (asks[i].find("${") != std::string::npos) text += lines[lines.size() - asks.size() + i] + "\n";
+    if (asks[i].find("${") != std::string::npos)
+      text += lines[lines.size() - asks.size() + i] + "\n";
   return text + "\n";
 }
 
@@ -93,7 +96,8 @@ std::string first_difference(const std::string& expected, const std::string& giv
 class Goldens : public testing::TestWithParam<Golden> {};
 
 TEST_P(Goldens, AreWhatIsRendered) {
-  const std::string path = fmt::format("{}/golden/{}.txt", LAZYROPE_TEST_SOURCE_DIR, GetParam().name);
+  const std::string path =
+      fmt::format("{}/golden/{}.txt", LAZYROPE_TEST_SOURCE_DIR, GetParam().name);
   const std::string text = rendered(GetParam());
   const char* update = ::getenv("LAZYROPE_UPDATE_GOLDENS");
   if (update != nullptr && std::string(update) == "1") std::ofstream(path) << text;

@@ -6,9 +6,9 @@ attention on the GPU would launch.
 
 from __future__ import annotations
 
+import lazyrope
 import torch
 
-import lazyrope
 from tests.support import eager
 from tests.support.cases import Setting, random_case
 from tests.support.tolerance import assert_close
@@ -36,9 +36,7 @@ def main() -> None:
         def ints(*values: int) -> torch.Tensor:
             return torch.tensor(values, dtype=torch.int32, device="cuda")
 
-        writes = kernel.plan_append(
-            ints(0, 9), ints(5), ints(0), ints(3), ints(1, 0), tokens=9, layout=setting.layout
-        )
+        writes = kernel.plan_append(ints(0, 9), ints(5), ints(0), ints(3), ints(1, 0), tokens=9, layout=setting.layout)
         shape = (2, 16, 2, setting.head_dim) if setting.layout == "NHD" else (2, 2, 16, setting.head_dim)
         pools = [torch.zeros(shape, dtype=case.q.dtype, device="cuda") for _ in range(2)]
         kernel.append(k, v, *pools, writes)

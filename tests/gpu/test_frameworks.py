@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 
+import lazyrope
 import pytest
 import torch
 
-import lazyrope
 from tests.support import eager
 from tests.support.cases import Setting, random_case
 from tests.support.tolerance import assert_close

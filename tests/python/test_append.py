@@ -7,7 +7,6 @@ import random
 import pytest
 import torch
 
-import lazyrope
 from tests.support.cases import DTYPES, ROPES, Setting
 from tests.support.reference import rotate
 
@@ -75,9 +74,7 @@ def test_random_appends(build, device, seed, rope, query_form):
     shape = (80, setting.page_size, setting.kv_heads, setting.head_dim)
     pools = [torch.full(shape, torch.nan, dtype=dtype, device=device) for _ in range(2)]
     given = [p.transpose(1, 2).contiguous() if setting.layout == "HND" else p for p in pools]
-    k, v = (
-        torch.randn((writes.tokens, setting.kv_heads, setting.head_dim)).to(dtype).to(device) for _ in range(2)
-    )
+    k, v = (torch.randn((writes.tokens, setting.kv_heads, setting.head_dim)).to(dtype).to(device) for _ in range(2))
     step = kernel.plan_append(
         **writes.metadata, tokens=writes.tokens + 9, page_size=setting.page_size, layout=setting.layout, check=True
     )
@@ -109,17 +106,22 @@ def test_what_is_appended_is_what_attend_reads(build, device):
     spec = setting.spec()
     kernel = build(spec)
     n = 100
-    k, v, q = (
-        torch.randn((m, h, 128)).to(torch.bfloat16).to(device) for m, h in ((n, 2), (n, 2), (3, 8))
-    )
+    k, v, q = (torch.randn((m, h, 128)).to(torch.bfloat16).to(device) for m, h in ((n, 2), (n, 2), (3, 8)))
     k_pool, v_pool = (torch.full((9, 16, 2, 128), torch.nan, dtype=torch.bfloat16, device=device) for _ in range(2))
     pages = ints([5, 3, 8, 1, 0, 7, 2, 6, 4], device)
-    step = kernel.plan_append(ints([0, n], device), ints([0], device), ints([0], device), ints([0], device), pages,
-                              tokens=n)
+    step = kernel.plan_append(
+        ints([0, n], device), ints([0], device), ints([0], device), ints([0], device), pages, tokens=n
+    )
     kernel.append(k, v, k_pool, v_pool, step)
     plan = kernel.plan(
-        ints([0, 3], device), ints([500, 501, 502], device), ints([0, 1], device), ints([300], device),
-        ints([0], device), ints([n], device), ints([0], device), pages,
+        ints([0, 3], device),
+        ints([500, 501, 502], device),
+        ints([0, 1], device),
+        ints([300], device),
+        ints([0], device),
+        ints([n], device),
+        ints([0], device),
+        pages,
     )
     out, _ = kernel(q, k_pool, v_pool, plan)
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)

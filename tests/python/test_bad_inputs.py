@@ -12,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lazyrope
 import pytest
 import torch
-
-import lazyrope
 
 TABLE = json.loads((Path(__file__).parents[1] / "support" / "bad_inputs.json").read_text())
 BASE = TABLE["base"]
@@ -196,7 +195,9 @@ def assert_survives_pickling(error: Exception) -> None:
 def test_errors_survive_pickling_with_their_fields():
     assert_survives_pickling(lazyrope.SpecError("head_dim = 72"))
     assert_survives_pickling(lazyrope.CacheError("cannot list"))
-    compile_error = lazyrope.CompileError("failed", source="a.cu", options=["-O3"], log="log", excerpt="1", advice="fix")
+    compile_error = lazyrope.CompileError(
+        "failed", source="a.cu", options=["-O3"], log="log", excerpt="1", advice="fix"
+    )
     assert_survives_pickling(compile_error)
     assert compile_error.options == ["-O3"] and compile_error.advice == "fix"
     driver_error = lazyrope.DriverError("failed", call="cuInit", code=100, name="CUDA_ERROR_NO_DEVICE", advice="look")

@@ -13,9 +13,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 import lazyrope
+import pytest
 
 KERNELS = ["plan", "attend_decode", "attend_prefill", "plan_append", "append"]
 ARCH = "sm_90a"

@@ -9,9 +9,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 import lazyrope
+import pytest
 from lazyrope import _core
 
 ROOT = Path(__file__).parents[2]
@@ -163,4 +162,7 @@ def test_stubs_declare_what_is_bound():
 
 def test_stubs_describe_every_public_function():
     silent = [name for name, function in stubs().items() if not ast.get_docstring(function)]
-    assert [name for name in silent if not name.split(".")[-1].startswith("_")] == ["Attention.ptx", "set_nvrtc_directories"]
+    assert [name for name in silent if not name.split(".")[-1].startswith("_")] == [
+        "Attention.ptx",
+        "set_nvrtc_directories",
+    ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import lazyrope
 import pytest
 import torch
 
-import lazyrope
 from tests.support.cases import Case, Request, Setting, Slice
 from tests.support.checks import check_case
 from tests.support.shelf import Shelf, in_order

@@ -1,6 +1,6 @@
-// Documents that are appended to a paged pool and attended to in the emulator, and the answer in fp64,
-// from the formulas alone: token j of a document at base b has its key turned by b + j, a query at
-// position p is turned by p.
+// Documents that are appended to a paged pool and attended to in the emulator, and the answer in
+// fp64, from the formulas alone: token j of a document at base b has its key turned by b + j, a
+// query at position p is turned by p.
 #pragma once
 
 #include <cmath>
@@ -69,23 +69,23 @@ class AttentionCase {
 
   // A chunk over two documents; one token over a slice and a document at other places, far out; two
   // tokens at scattered positions, one before everything that the request could see.
-  StepArrays step = {.q_indptr = {0, 12, 13, 15},
-                     .q_position = {97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 108, 1000030,
-                                    -60, 20},
-                     .segment_indptr = {0, 2, 4, 5},
-                     .base = {0, 100, 1000000, 999910, -20},
-                     .start = {0, 0, 18, 0, 0},
-                     .length = {100, 9, 14, 100, 33},
-                     .first_page = {0, 7, 10, 0, 9},
-                     .pages = {11, 3, 7, 0, 9, 5, 1, 8, 2, 4, 10, 6},
-                     .lead = {0, 13, 2, 0, 0}};
+  StepArrays step = {
+      .q_indptr = {0, 12, 13, 15},
+      .q_position = {97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 108, 1000030, -60, 20},
+      .segment_indptr = {0, 2, 4, 5},
+      .base = {0, 100, 1000000, 999910, -20},
+      .start = {0, 0, 18, 0, 0},
+      .length = {100, 9, 14, 100, 33},
+      .first_page = {0, 7, 10, 0, 9},
+      .pages = {11, 3, 7, 0, 9, 5, 1, 8, 2, 4, 10, 6},
+      .lead = {0, 13, 2, 0, 0}};
 
   // Three documents of 100, 9 and 33 tokens, the second beginning inside a page.
   AppendArrays documents = {.indptr = {0, 100, 109, kTokens},
-                             .first = {0, 0, 0},
-                             .first_page = {0, 7, 9},
-                             .lead = {0, 13, 0},
-                             .pages = step.pages};
+                            .first = {0, 0, 0},
+                            .first_page = {0, 7, 9},
+                            .lead = {0, 13, 0},
+                            .pages = step.pages};
 
  private:
   using Row = std::vector<double>;
@@ -130,7 +130,8 @@ class AttentionCase {
     const Row query = turned(model, row(q_, token, head), position);
     Row sum(index(spec_.head_dim), 0.0);
     double weights = 0;
-    for (int s = step.segment_indptr[index(request)]; s < step.segment_indptr[index(request + 1)]; ++s)
+    for (int s = step.segment_indptr[index(request)]; s < step.segment_indptr[index(request + 1)];
+         ++s)
       for (int i = 0; i < step.length[index(s)]; ++i) {
         const int in_document = step.start[index(s)] + i;
         const std::int64_t key_position = std::int64_t{step.base[index(s)]} + in_document;
@@ -143,7 +144,8 @@ class AttentionCase {
         weights += weight;
       }
     const Row out = row(out_, token, head);
-    double worst = lse_error(std::log(weights), lse_.data<float>()[token * spec_.num_q_heads + head]);
+    double worst =
+        lse_error(std::log(weights), lse_.data<float>()[token * spec_.num_q_heads + head]);
     for (std::size_t c = 0; c < sum.size(); ++c)
       worst = std::max(worst, std::abs(out[c] - (weights > 0 ? sum[c] / weights : 0.0)));
     return worst;

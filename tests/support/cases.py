@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+import lazyrope
 import torch
 
-import lazyrope
 from tests.support import reference
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -87,9 +87,7 @@ class Case:
     written: torch.Tensor = field(default=None)  # type: ignore[assignment]
 
     def plan(self, kernel: lazyrope.Attention, **options: object) -> lazyrope.Step:
-        return kernel.plan(
-            **self.metadata, page_size=self.setting.page_size, layout=self.setting.layout, **options
-        )
+        return kernel.plan(**self.metadata, page_size=self.setting.page_size, layout=self.setting.layout, **options)
 
     def reference(self) -> tuple[torch.Tensor, torch.Tensor]:
         """out and lse of the whole step in fp64."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import lazyrope
 import torch
 
-import lazyrope
 from tests.support import eager
 from tests.support.cases import Case
 from tests.support.tolerance import Error, assert_close, assert_lse_close

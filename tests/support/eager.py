@@ -27,9 +27,7 @@ def _request(case: Case, request: Request, q: torch.Tensor) -> torch.Tensor:
     group = case.setting.group
     values = torch.cat([s.document.values[s.start : s.start + s.length] for s in request.slices])
     weights = torch.softmax(scores.float(), dim=-1).nan_to_num(0.0).to(q.dtype)
-    return torch.matmul(weights.transpose(0, 1), values.repeat_interleave(group, dim=1).transpose(0, 1)).transpose(
-        0, 1
-    )
+    return torch.matmul(weights.transpose(0, 1), values.repeat_interleave(group, dim=1).transpose(0, 1)).transpose(0, 1)
 
 
 def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,7 @@
 namespace lazyrope {
 
 // Whether each of `parts` occurs in `text`.
-inline testing::AssertionResult says(std::string_view text,
-                                     const std::vector<std::string>& parts) {
+inline testing::AssertionResult says(std::string_view text, const std::vector<std::string>& parts) {
   for (const std::string& part : parts)
     if (text.find(part) == std::string_view::npos)
       return testing::AssertionFailure() << "\"" << part << "\" is missing in: " << text;

@@ -29,7 +29,8 @@ using Json = nlohmann::json;
 constexpr const char* kEmulator = "emu:sm_80";
 
 const Json& table() {
-  static const Json json = Json::parse(std::ifstream(LAZYROPE_TEST_SOURCE_DIR "/support/bad_inputs.json"));
+  static const Json json =
+      Json::parse(std::ifstream(LAZYROPE_TEST_SOURCE_DIR "/support/bad_inputs.json"));
   return json;
 }
 
@@ -122,7 +123,10 @@ class Interpreter {
     for (const fs::path& path : std::vector<fs::path>(fs::directory_iterator(directory), {})) {
       const auto size = fs::file_size(path);
       if (how == "truncate") fs::resize_file(path, size / 2);
-      if (how == "flip") std::fstream(path, std::ios::in | std::ios::out).seekp(static_cast<long>(size) - 1).put('~');
+      if (how == "flip")
+        std::fstream(path, std::ios::in | std::ios::out)
+            .seekp(static_cast<long>(size) - 1)
+            .put('~');
     }
   }
 
@@ -187,7 +191,8 @@ class Interpreter {
   std::shared_ptr<Step> plan_step(bool changed, bool check) {
     const Json given = change_.value("capacity", Json::object());
     const StepCapacity capacity = {given.value("requests", 0), given.value("segments", 0),
-                                   given.value("query_tokens", 0), given.value("tokens_per_request", 0)};
+                                   given.value("query_tokens", 0),
+                                   given.value("tokens_per_request", 0)};
     return plan(attention(), step_tensors(changed), format(), capacity, nullptr, check);
   }
 

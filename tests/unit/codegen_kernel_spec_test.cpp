@@ -73,16 +73,14 @@ INSTANTIATE_TEST_SUITE_P(
         IllegalSpec{"ParameterSmall",
                     [](auto& s) { s.rope.parameters["theta"] = 0.5; },
                     {"rope \"neox\": theta = 0.5, allowed are 1 to 1e+30"}},
-        IllegalSpec{"ParameterInfinite",
-                    [](auto& s) {
-                      s.rope.parameters["theta"] = std::numeric_limits<double>::infinity();
-                    },
-                    {"theta = inf, allowed are 1 to 1e+30"}},
-        IllegalSpec{"ParameterNan",
-                    [](auto& s) {
-                      s.rope.parameters["theta"] = std::numeric_limits<double>::quiet_NaN();
-                    },
-                    {"theta = nan, allowed are 1 to 1e+30"}}),
+        IllegalSpec{
+            "ParameterInfinite",
+            [](auto& s) { s.rope.parameters["theta"] = std::numeric_limits<double>::infinity(); },
+            {"theta = inf, allowed are 1 to 1e+30"}},
+        IllegalSpec{
+            "ParameterNan",
+            [](auto& s) { s.rope.parameters["theta"] = std::numeric_limits<double>::quiet_NaN(); },
+            {"theta = nan, allowed are 1 to 1e+30"}}),
     [](const auto& row) { return row.param.name; });
 
 TEST(KernelSpec, TheEndsOfWhatIsAllowedAreLegal) {
@@ -112,12 +110,13 @@ TEST(KernelSpec, UnknownNamesOfValuesListTheKnown) {
                                 {"dtype = \"float32\"; allowed are: bfloat16, float16"}));
   EXPECT_TRUE(throws<SpecError>([] { rope_form_from("Raw"); },
                                 {"form = \"Raw\"; allowed are: raw, rotated"}));
-  EXPECT_TRUE(throws<SpecError>([] { key_form_from(""); },
-                                {"key_form = \"\"; allowed are: local"}));
+  EXPECT_TRUE(
+      throws<SpecError>([] { key_form_from(""); }, {"key_form = \"\"; allowed are: local"}));
 }
 
 TEST(KernelSpec, DescribesItselfInALine) {
-  EXPECT_EQ(describe(legal_spec()), "head_dim 64, group 2, bfloat16, rope neox, causal, raw queries");
+  EXPECT_EQ(describe(legal_spec()),
+            "head_dim 64, group 2, bfloat16, rope neox, causal, raw queries");
 }
 
 }  // namespace

@@ -37,7 +37,9 @@ TEST(Render, SourcesAreSelfContained) {
     }
 }
 
-TEST(Render, TheSameSpecGivesTheSameSource) { EXPECT_EQ(sources_of(base_spec()), sources_of(base_spec())); }
+TEST(Render, TheSameSpecGivesTheSameSource) {
+  EXPECT_EQ(sources_of(base_spec()), sources_of(base_spec()));
+}
 
 TEST(Render, SaysWhatLaunchingTakes) {
   const TilePlan plan = candidates(base_spec(), find_arch("sm_90a")).front();
@@ -104,7 +106,7 @@ TEST(Render, EveryFieldOfThePlanIsInTheSource) {
   const Arch& arch = find_arch("sm_80");
   const TilePlan plan = candidates(spec, arch).front();
   std::set<std::string> sources = {render(KernelKind::kAttendDecode, spec, plan, arch).source};
-  for (int AttendPlan::*field :
+  for (int AttendPlan::* field :
        {&AttendPlan::key_warps, &AttendPlan::warp_rows, &AttendPlan::warp_keys,
         &AttendPlan::step_keys, &AttendPlan::stages, &AttendPlan::ctas_per_sm}) {
     TilePlan other = plan;

@@ -25,8 +25,8 @@ TEST(Substitute, AValueWithoutANameIsAnError) {
 }
 
 TEST(Substitute, ANameThatDoesNotEndIsAnError) {
-  EXPECT_TRUE(throws<SpecError>([] { substitute("${a} ${b", {{"a", "1"}}); },
-                                {"\"${\" without \"}\""}));
+  EXPECT_TRUE(
+      throws<SpecError>([] { substitute("${a} ${b", {{"a", "1"}}); }, {"\"${\" without \"}\""}));
 }
 
 // Registers a file below a folder of its test, and returns its path.

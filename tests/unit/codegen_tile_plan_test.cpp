@@ -62,10 +62,11 @@ TEST(TilePlan, DescribesItselfInALine) {
 
 // To PTX, which is where static_assert speaks.
 void compile(RenderedKernel kernel) {
-  compile_to_ptx(shared_engine().nvrtc().library(),
-                 {kernel.entry + ".cu", std::move(kernel.source),
-                  {"--gpu-architecture=compute_80", "--std=c++20",
-                   "--device-as-default-execution-space"}});
+  compile_to_ptx(
+      shared_engine().nvrtc().library(),
+      {kernel.entry + ".cu",
+       std::move(kernel.source),
+       {"--gpu-architecture=compute_80", "--std=c++20", "--device-as-default-execution-space"}});
 }
 
 TEST(TilePlan, SharedBytesAreWhatTheDeviceTextCounts) {

@@ -1,5 +1,5 @@
-// A RoPE variant and a mask of the tests' own: one file and one row each, and nothing else, give kernels
-// that compile for a GPU and are right.
+// A RoPE variant and a mask of the tests' own: one file and one row each, and nothing else, give
+// kernels that compile for a GPU and are right.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -26,10 +26,13 @@ AppendArrays legal_arrays() {
 class AppendStepTest : public testing::Test {
  protected:
   AppendStep make(int capacity = kCapacity, PoolFormat format = {}) const {
-    return AppendStep(device_, fake_kernel(KernelKind::kPlanAppend, /*threads=*/8), format, capacity);
+    return AppendStep(device_, fake_kernel(KernelKind::kPlanAppend, /*threads=*/8), format,
+                      capacity);
   }
-  testing::AssertionResult refuses(AppendArrays arrays, const std::vector<std::string>& parts) const {
-    return throws<SpecError>([&] { make().update(arrays.tensors(), /*check=*/true, nullptr); }, parts);
+  testing::AssertionResult refuses(AppendArrays arrays,
+                                   const std::vector<std::string>& parts) const {
+    return throws<SpecError>([&] { make().update(arrays.tensors(), /*check=*/true, nullptr); },
+                             parts);
   }
 
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
@@ -65,15 +68,17 @@ TEST_F(AppendStepTest, IllegalCapacitiesAndPageSizesAreNamed) {
 
 TEST_F(AppendStepTest, TensorsOfAnotherLengthAreNamed) {
   struct Row {
-    std::vector<int> AppendArrays::*field;
+    std::vector<int> AppendArrays::* field;
     const char* text;
   };
-  for (const Row& row : {Row{&AppendArrays::indptr, "indptr has 4 elements; it must have 3"},
-                         Row{&AppendArrays::first_page, "first_page has 3 elements; it must have 2"},
-                         Row{&AppendArrays::lead, "lead has 3 elements; it must have 2"}}) {
+  for (const Row& row :
+       {Row{&AppendArrays::indptr, "indptr has 4 elements; it must have 3"},
+        Row{&AppendArrays::first_page, "first_page has 3 elements; it must have 2"},
+        Row{&AppendArrays::lead, "lead has 3 elements; it must have 2"}}) {
     AppendArrays arrays = legal_arrays();
     (arrays.*row.field).push_back(0);
-    EXPECT_TRUE(throws<SpecError>([&] { make().update(arrays.tensors(), false, nullptr); }, {row.text}));
+    EXPECT_TRUE(
+        throws<SpecError>([&] { make().update(arrays.tensors(), false, nullptr); }, {row.text}));
   }
 }
 
@@ -101,13 +106,15 @@ TEST_F(AppendStepTest, CheckingIsRefusedInCapture) {
 }
 
 TEST_F(AppendStepTest, BadValuesAreNamedWithTheirRequest) {
-  const auto with = [](std::vector<int> AppendArrays::*field, std::size_t at, int value) {
+  const auto with = [](std::vector<int> AppendArrays::* field, std::size_t at, int value) {
     AppendArrays arrays = legal_arrays();
     (arrays.*field)[at] = value;
     return arrays;
   };
-  EXPECT_TRUE(refuses(with(&AppendArrays::indptr, 0, 1), {"indptr[1] = 9 after 1", "begin with 0"}));
-  EXPECT_TRUE(refuses(with(&AppendArrays::indptr, 2, 8), {"indptr[2] = 8 after 9", "not decrease"}));
+  EXPECT_TRUE(
+      refuses(with(&AppendArrays::indptr, 0, 1), {"indptr[1] = 9 after 1", "begin with 0"}));
+  EXPECT_TRUE(
+      refuses(with(&AppendArrays::indptr, 2, 8), {"indptr[2] = 8 after 9", "not decrease"}));
   EXPECT_TRUE(refuses(with(&AppendArrays::first, 1, -1), {"request 1: first = -1", "at least 0"}));
   EXPECT_TRUE(refuses(with(&AppendArrays::lead, 0, -2), {"request 0: first = 0, lead = -2"}));
   EXPECT_TRUE(refuses(with(&AppendArrays::first_page, 0, -1),
@@ -125,14 +132,15 @@ TEST_F(AppendStepTest, TheEndsOfIntAreBadValuesToo) {
   EXPECT_TRUE(refuses(arrays_, {"request 1: pages 2147483647 to 2147483648 of its list"}));
 }
 
-// FAILS: runtime/append_step.cpp does not compare the rows with the capacity. The planner leaves out those
-// beyond it, and append() stores what it has records for.
+// FAILS: runtime/append_step.cpp does not compare the rows with the capacity. The planner leaves
+// out those beyond it, and append() stores what it has records for.
 TEST_F(AppendStepTest, MoreRowsThanTheCapacityAreRefused) {
   arrays_.indptr = {0, 9, 13};
   EXPECT_TRUE(refuses(arrays_, {"13", "at most 12"}));
 }
 
-// FAILS: runtime/append_step.cpp lets an index pass the greatest int32, where a rotation's angle wraps.
+// FAILS: runtime/append_step.cpp lets an index pass the greatest int32, where a rotation's angle
+// wraps.
 TEST_F(AppendStepTest, IndicesThatDoNotFitAreRefused) {
   arrays_.first[1] = std::numeric_limits<int>::max();
   EXPECT_TRUE(refuses(arrays_, {"request 1", "int32"}));

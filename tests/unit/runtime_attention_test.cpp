@@ -73,34 +73,34 @@ void move(TensorView& tensor, int bytes) { tensor.data = static_cast<char*>(tens
 
 INSTANTIATE_TEST_SUITE_P(
     Query, BadAttendCalls,
-    testing::Values(
-        BadCall{"Dtype",
-                [](auto& c) { c.q.type = ElementType::kFp16; },
-                {"q is float16 [15, 4, 64]", "its dtype must be bfloat16"}},
-        BadCall{"Rank",
-                [](auto& c) { c.q.rank = 2; },
-                {"q is bfloat16 [15, 4]", "its shape must be [tokens, heads, head_dim]"}},
-        BadCall{"Heads",
-                [](auto& c) { c.q.shape[1] = 3; },
-                {"q is bfloat16 [15, 3, 64]", "dimension 1 must be 4 (heads)"}},
-        BadCall{"HeadDim",
-                [](auto& c) { c.q.shape[2] = 32; },
-                {"q is bfloat16 [15, 4, 32]", "dimension 2 must be 64 (head_dim)"}},
-        BadCall{"LastStride",
-                [](auto& c) { c.q.strides[2] = 2; },
-                {"q is bfloat16", "its last dimension must be contiguous"}},
-        BadCall{"TokenStride",
-                [](auto& c) { c.q.strides[0] = 260; },
-                {"[260, 64, 1]", "strides must be multiples of 8 elements"}},
-        BadCall{"Alignment",
-                [](auto& c) { move(c.q, 8); },
-                {"q begins at address 0x", "a multiple of 16 bytes"}},
-        BadCall{"Device",
-                [](auto& c) { c.q.device_type = DeviceType::kGpu; },
-                {"q is bfloat16", "on gpu 0; it must be on emulator"}},
-        BadCall{"TokensOfTheStep",
-                [](auto& c) { c.q.shape[0] = c.out.shape[0] = c.lse->shape[0] = 14; },
-                {"q has 14 tokens; the step has 15"}}),
+    testing::Values(BadCall{"Dtype",
+                            [](auto& c) { c.q.type = ElementType::kFp16; },
+                            {"q is float16 [15, 4, 64]", "its dtype must be bfloat16"}},
+                    BadCall{
+                        "Rank",
+                        [](auto& c) { c.q.rank = 2; },
+                        {"q is bfloat16 [15, 4]", "its shape must be [tokens, heads, head_dim]"}},
+                    BadCall{"Heads",
+                            [](auto& c) { c.q.shape[1] = 3; },
+                            {"q is bfloat16 [15, 3, 64]", "dimension 1 must be 4 (heads)"}},
+                    BadCall{"HeadDim",
+                            [](auto& c) { c.q.shape[2] = 32; },
+                            {"q is bfloat16 [15, 4, 32]", "dimension 2 must be 64 (head_dim)"}},
+                    BadCall{"LastStride",
+                            [](auto& c) { c.q.strides[2] = 2; },
+                            {"q is bfloat16", "its last dimension must be contiguous"}},
+                    BadCall{"TokenStride",
+                            [](auto& c) { c.q.strides[0] = 260; },
+                            {"[260, 64, 1]", "strides must be multiples of 8 elements"}},
+                    BadCall{"Alignment",
+                            [](auto& c) { move(c.q, 8); },
+                            {"q begins at address 0x", "a multiple of 16 bytes"}},
+                    BadCall{"Device",
+                            [](auto& c) { c.q.device_type = DeviceType::kGpu; },
+                            {"q is bfloat16", "on gpu 0; it must be on emulator"}},
+                    BadCall{"TokensOfTheStep",
+                            [](auto& c) { c.q.shape[0] = c.out.shape[0] = c.lse->shape[0] = 14; },
+                            {"q has 14 tokens; the step has 15"}}),
     [](const auto& row) { return row.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -121,7 +121,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadCall{"Device",
                 [](auto& c) { c.out.device_type = DeviceType::kGpu; },
                 {"out is bfloat16", "on gpu 0; it must be on emulator"}},
-        BadCall{"IsTheQuery", [](auto& c) { c.out = c.q; }, {"out is q", "must not replace queries"}},
+        BadCall{
+            "IsTheQuery", [](auto& c) { c.out = c.q; }, {"out is q", "must not replace queries"}},
         BadCall{"LseDtype",
                 [](auto& c) { c.lse->type = ElementType::kBf16; },
                 {"lse is bfloat16 [15, 4]", "its dtype must be float32"}},
@@ -197,9 +198,10 @@ TEST(Attend, ThePoolIsLaidOutAsTheStepWasPlanned) {
 TEST(Attend, KernelsOfAnotherArchAreRefused) {
   const auto attention = compile_for("sm_90a");
   AttentionCase steps(small_spec());
-  EXPECT_TRUE(throws<SpecError>([&] { plan(*attention, steps.step.tensors()); },
-                                {"the kernels were compiled for sm_90a, but emulator needs emu:sm_80",
-                                 "compile with arch=\"emu:sm_80\""}));
+  EXPECT_TRUE(
+      throws<SpecError>([&] { plan(*attention, steps.step.tensors()); },
+                        {"the kernels were compiled for sm_90a, but emulator needs emu:sm_80",
+                         "compile with arch=\"emu:sm_80\""}));
   EXPECT_TRUE(throws<SpecError>([&] { plan_append(*attention, steps.documents.tensors(), 1); },
                                 {"compiled for sm_90a"}));
   const Call call;
@@ -208,8 +210,9 @@ TEST(Attend, KernelsOfAnotherArchAreRefused) {
       {"compiled for sm_90a"}));
 }
 
-// FAILS: runtime/attention.cpp never asks whether the step was planned for these kernels. Step::shape()
-// has no caller; a step of another head_dim or tile plan writes beyond the step's own memory.
+// FAILS: runtime/attention.cpp never asks whether the step was planned for these kernels.
+// Step::shape() has no caller; a step of another head_dim or tile plan writes beyond the step's own
+// memory.
 TEST(Attend, AStepOfAnotherAttentionIsRefused) {
   Call call;
   const StepShape other = {.group_size = 2, .num_kv_heads = 1, .head_dim = 64};

@@ -110,9 +110,9 @@ TEST_F(Checks, MoreThanTheCapacityIsRefused) {
 
 TEST_F(Checks, WhatWaitsIsRefusedInCapture) {
   device_.capturing = true;
-  EXPECT_TRUE(throws<SpecError>([&] { refuse_in_capture("check=True", device_, nullptr); },
-                                {"check=True waits for the stream", "captured in a graph",
-                                 "outside the capture"}));
+  EXPECT_TRUE(throws<SpecError>(
+      [&] { refuse_in_capture("check=True", device_, nullptr); },
+      {"check=True waits for the stream", "captured in a graph", "outside the capture"}));
 }
 
 }  // namespace

@@ -40,9 +40,9 @@ TEST(Doctor, NamesTheNvrtcThatWasChosenAndWhereItWasLookedFor) {
   const Json& chosen = nvrtc["tried"].back();
   EXPECT_EQ(keys_of(chosen), (std::vector<std::string>{"place", "file", "outcome"}));
   EXPECT_TRUE(says(chosen["outcome"].get<std::string>(), {"opened: "}));
-  EXPECT_TRUE(says(diagnosis.text(), {"lazyrope " + std::string(version()), "NVRTC\n", "chosen: ", "driver\n",
-                                      "cache\n", "none (memory only)", "environment\n",
-                                      "compiles for: sm_80, "}));
+  EXPECT_TRUE(says(diagnosis.text(),
+                   {"lazyrope " + std::string(version()), "NVRTC\n", "chosen: ", "driver\n",
+                    "cache\n", "none (memory only)", "environment\n", "compiles for: sm_80, "}));
 }
 
 TEST(Doctor, SaysWhatAMissingNvrtcMeans) {

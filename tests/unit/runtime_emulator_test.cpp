@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kThreads = 64;
 
-// Kernels written as the emulated isa writes them: plain functions that reach their host by a global.
+// Kernels written as the emulated isa writes them: plain functions that reach their host by a
+// global.
 EmulatorHost* host = nullptr;
 
 void bind(EmulatorHost* bound) { host = bound; }

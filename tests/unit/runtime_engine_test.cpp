@@ -160,8 +160,8 @@ TEST_F(EngineTest, EnginesThatShareADirectoryCompileOnce) {
   EXPECT_EQ(logged("compiled tiny"), 1);
 }
 
-// FAILS: runtime/engine.cpp, compile_and_store() finds the other process's entry under the lock, and
-// load_or_compile() has already decided that the kernel does not come from the cache.
+// FAILS: runtime/engine.cpp, compile_and_store() finds the other process's entry under the lock,
+// and load_or_compile() has already decided that the kernel does not come from the cache.
 TEST_F(EngineTest, AKernelThatAnotherProcessCompiledMeanwhileComesFromTheCache) {
   const TemporaryDirectory other;
   Engine compiles(test_config(other.path()));
@@ -224,7 +224,8 @@ TEST_F(EngineTest, ADirectoryThatCannotBeWrittenCostsAWarning) {
   Engine engine(unwritable);
   EXPECT_FALSE(get(engine)->from_cache());
   EXPECT_EQ(logged("warning: "), 1) << log_.text();
-  EXPECT_EQ(logged("warning: tiny is not cached on disk: cannot create directory /proc/lazyrope"), 1);
+  EXPECT_EQ(logged("warning: tiny is not cached on disk: cannot create directory /proc/lazyrope"),
+            1);
   EXPECT_EQ(logged("set LAZYROPE_CACHE_DIR"), 1);
 }
 

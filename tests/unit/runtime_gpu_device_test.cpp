@@ -64,8 +64,8 @@ void add_context_functions(DriverTable& table) {
 }
 
 void add_kernel_functions(DriverTable& table) {
-  table.library_load_data = [](CUlibrary* library, const void* image, CUjit_option*, void**, unsigned,
-                               CUlibraryOption*, void**, unsigned) {
+  table.library_load_data = [](CUlibrary* library, const void* image, CUjit_option*, void**,
+                               unsigned, CUlibraryOption*, void**, unsigned) {
     fake.image = image;
     *library = kLibrary;
     return record("load", fake.load_result);
@@ -153,8 +153,8 @@ class GpuDeviceTest : public testing::Test {
                             .compute_minor = 0,
                             .sm_count = 132};
   const GpuDevice device_{driver_, info_};
-  const Binary binary_ = {"attend", "sm_90a", 128, 98304, 255, 0, "nvrtc", 1.0,
-                          {std::byte{1}, std::byte{2}}};
+  const Binary binary_ = {
+      "attend", "sm_90a", 128, 98304, 255, 0, "nvrtc", 1.0, {std::byte{1}, std::byte{2}}};
 };
 
 TEST_F(GpuDeviceTest, SaysWhatItIs) {

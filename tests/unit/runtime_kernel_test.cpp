@@ -31,7 +31,8 @@ TEST(Kernel, IsLoadedOnceForManyThreads) {
 
 TEST(Kernel, SaysWhereItComesFrom) {
   const RenderedKernel rendered = {KernelKind::kAppend, "text", "entry", 256, 1, 0};
-  const Kernel kernel(rendered, find_arch("sm_80"), {}, {.from_cache = true, .ready_ms = 2.5}, nullptr);
+  const Kernel kernel(rendered, find_arch("sm_80"), {}, {.from_cache = true, .ready_ms = 2.5},
+                      nullptr);
   EXPECT_EQ(kernel.name(), "append");
   EXPECT_EQ(kernel.source(), "text");
   EXPECT_EQ(kernel.arch().name, "sm_80");

@@ -59,7 +59,9 @@ TEST(Lazyrope, ACapacityOfZeroIsAsMuchAsTheTensorsTake) {
   EXPECT_EQ(capacity.requests, 3);
   EXPECT_EQ(capacity.segments, 5);
   EXPECT_EQ(capacity.query_tokens, 15);
-  EXPECT_EQ(plan(*attention, steps.step.tensors(), {}, {.query_tokens = 40})->capacity().query_tokens, 40);
+  EXPECT_EQ(
+      plan(*attention, steps.step.tensors(), {}, {.query_tokens = 40})->capacity().query_tokens,
+      40);
 }
 
 TEST(Lazyrope, ErrorsReachTheCaller) {

@@ -33,33 +33,22 @@ Json llama31_8b() {
 }
 
 Json qwen3_8b() {
-  return {{"head_dim", 128},
-          {"hidden_size", 4096},
-          {"max_window_layers", 36},
-          {"model_type", "qwen3"},
-          {"num_attention_heads", 32},
-          {"num_key_value_heads", 8},
-          {"rope_scaling", nullptr},
-          {"rope_theta", 1000000},
-          {"sliding_window", nullptr},
-          {"torch_dtype", "bfloat16"},
-          {"use_sliding_window", false}};
+  return {{"head_dim", 128},           {"hidden_size", 4096},        {"max_window_layers", 36},
+          {"model_type", "qwen3"},     {"num_attention_heads", 32},  {"num_key_value_heads", 8},
+          {"rope_scaling", nullptr},   {"rope_theta", 1000000},      {"sliding_window", nullptr},
+          {"torch_dtype", "bfloat16"}, {"use_sliding_window", false}};
 }
 
 Json smollm2_135m() {
-  return {{"hidden_size", 576},
-          {"model_type", "llama"},
-          {"num_attention_heads", 9},
-          {"num_key_value_heads", 3},
-          {"rope_interleaved", false},
-          {"rope_scaling", nullptr},
-          {"rope_theta", 100000},
-          {"torch_dtype", "bfloat16"}};
+  return {{"hidden_size", 576},       {"model_type", "llama"},     {"num_attention_heads", 9},
+          {"num_key_value_heads", 3}, {"rope_interleaved", false}, {"rope_scaling", nullptr},
+          {"rope_theta", 100000},     {"torch_dtype", "bfloat16"}};
 }
 
 // As version 5 of transformers writes the same model.
 Json in_version_5(Json config) {
-  Json rope = config["rope_scaling"].is_null() ? Json{{"rope_type", "default"}} : config["rope_scaling"];
+  Json rope =
+      config["rope_scaling"].is_null() ? Json{{"rope_type", "default"}} : config["rope_scaling"];
   rope["rope_theta"] = config["rope_theta"];
   config["rope_parameters"] = rope;
   config["dtype"] = config["torch_dtype"];
@@ -166,8 +155,8 @@ TEST(ModelConfig, WhatIsNoConfigIsRefused) {
         << text;
 }
 
-// FAILS: runtime/model_config.cpp, check_neutral() and rope_parameters() call json::value(), which throws
-// nlohmann's own error where a key is there with another type.
+// FAILS: runtime/model_config.cpp, check_neutral() and rope_parameters() call json::value(), which
+// throws nlohmann's own error where a key is there with another type.
 TEST(ModelConfig, KeysOfTheWrongTypeAreSpecErrors) {
   Json window = qwen3_8b();
   window["use_sliding_window"] = nullptr;

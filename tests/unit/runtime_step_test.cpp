@@ -21,12 +21,10 @@ constexpr StepShape kShape = {.group_size = 2, .num_kv_heads = 2, .head_dim = 64
 constexpr StepCapacity kCapacity = {.requests = 2, .segments = 3, .query_tokens = 12};
 constexpr int kLargest = std::numeric_limits<int>::max();
 
-TilePlan tile_plan() {
-  return candidates(small_spec().kernel_spec(), find_arch("sm_90a")).front();
-}
+TilePlan tile_plan() { return candidates(small_spec().kernel_spec(), find_arch("sm_90a")).front(); }
 
-// Two requests, of ten query tokens over two segments and of one over one; 20 + 9 + 20 tokens, the second
-// segment beginning at slot 5.
+// Two requests, of ten query tokens over two segments and of one over one; 20 + 9 + 20 tokens, the
+// second segment beginning at slot 5.
 StepArrays legal_arrays() {
   return {.q_indptr = {0, 10, 11},
           .q_position = {28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 40},
@@ -42,7 +40,8 @@ StepArrays legal_arrays() {
 class StepTest : public testing::Test {
  protected:
   Step make(StepCapacity capacity = kCapacity, PoolFormat format = {}) const {
-    return Step(device_, fake_kernel(KernelKind::kPlan), kShape, tile_plan(), format, capacity, nullptr);
+    return Step(device_, fake_kernel(KernelKind::kPlan), kShape, tile_plan(), format, capacity,
+                nullptr);
   }
 
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
@@ -101,7 +100,7 @@ TEST_F(StepTest, TokensPerRequestAreAllWhereNotGiven) {
 
 TEST_F(StepTest, IllegalCapacitiesAreNamed) {
   struct Row {
-    int StepCapacity::*field;
+    int StepCapacity::* field;
     const char* text;
   };
   for (const Row& row : {Row{&StepCapacity::requests, "requests = -1"},
@@ -112,9 +111,9 @@ TEST_F(StepTest, IllegalCapacitiesAreNamed) {
     capacity.*row.field = -1;
     EXPECT_TRUE(throws<SpecError>([&] { make(capacity); }, {row.text, "must be at least 0"}));
   }
-  EXPECT_TRUE(throws<SpecError>([&] { make({1, 1, kLargest}); },
-                                {"query_tokens = 2147483647 with 2 query heads",
-                                 "product must be at most 1073741824"}));
+  EXPECT_TRUE(throws<SpecError>(
+      [&] { make({1, 1, kLargest}); },
+      {"query_tokens = 2147483647 with 2 query heads", "product must be at most 1073741824"}));
 }
 
 TEST_F(StepTest, IllegalPageSizesAreNamed) {
@@ -136,15 +135,15 @@ TEST_F(StepTest, WhatExceedsTheCapacityIsNamed) {
   for (const Row& row : {Row{{1, 3, 12}, "2 requests; the step was made for at most 1"},
                          Row{{2, 2, 12}, "3 segments; the step was made for at most 2"},
                          Row{{2, 3, 10}, "11 query tokens; the step was made for at most 10"}})
-    EXPECT_TRUE(throws<SpecError>(
-        [&] { make(row.capacity).update(arrays_.tensors(), false, nullptr); },
-        {row.text, "make one of greater capacity"}));
+    EXPECT_TRUE(
+        throws<SpecError>([&] { make(row.capacity).update(arrays_.tensors(), false, nullptr); },
+                          {row.text, "make one of greater capacity"}));
 }
 
 TEST_F(StepTest, TensorsOfAnotherLengthAreNamed) {
   Step step = make();
   struct Row {
-    std::vector<int> StepArrays::*field;
+    std::vector<int> StepArrays::* field;
     const char* text;
   };
   for (const Row& row :
@@ -155,17 +154,22 @@ TEST_F(StepTest, TensorsOfAnotherLengthAreNamed) {
         Row{&StepArrays::lead, "lead has 4 elements; it must have 3"}}) {
     StepArrays arrays = legal_arrays();
     (arrays.*row.field).push_back(0);
-    EXPECT_TRUE(throws<SpecError>([&] { step.update(arrays.tensors(), false, nullptr); }, {row.text}));
+    EXPECT_TRUE(
+        throws<SpecError>([&] { step.update(arrays.tensors(), false, nullptr); }, {row.text}));
   }
 }
 
 TEST_F(StepTest, EveryTensorMustBeIntsOnTheDevice) {
   Step step = make();
   const std::vector<std::pair<const char*, TensorView StepTensors::*>> fields = {
-      {"q_indptr", &StepTensors::q_indptr},     {"q_position", &StepTensors::q_position},
-      {"segment_indptr", &StepTensors::segment_indptr}, {"base", &StepTensors::base},
-      {"start", &StepTensors::start},           {"length", &StepTensors::length},
-      {"first_page", &StepTensors::first_page}, {"pages", &StepTensors::pages}};
+      {"q_indptr", &StepTensors::q_indptr},
+      {"q_position", &StepTensors::q_position},
+      {"segment_indptr", &StepTensors::segment_indptr},
+      {"base", &StepTensors::base},
+      {"start", &StepTensors::start},
+      {"length", &StepTensors::length},
+      {"first_page", &StepTensors::first_page},
+      {"pages", &StepTensors::pages}};
   for (const auto& [name, field] : fields) {
     StepTensors floats = arrays_.tensors();
     (floats.*field).type = ElementType::kFp32;
@@ -216,53 +220,40 @@ TEST_P(BadStepValues, AreNamedWithTheirRequestAndSegment) {
 INSTANTIATE_TEST_SUITE_P(
     Step, BadStepValues,
     testing::Values(
-        BadValue{"QueriesBegin", [](auto& a) { a.q_indptr[0] = 1; }, "q_indptr[0] = 1; it must be 0"},
-        BadValue{"QueriesDecrease",
-                 [](auto& a) { a.q_indptr[1] = 12; },
+        BadValue{"QueriesBegin", [](auto& a) { a.q_indptr[0] = 1; },
+                 "q_indptr[0] = 1; it must be 0"},
+        BadValue{"QueriesDecrease", [](auto& a) { a.q_indptr[1] = 12; },
                  "q_indptr[2] = 11 after 12; it must not decrease"},
-        BadValue{"QueriesEnd",
-                 [](auto& a) { a.q_indptr[2] = 10; },
+        BadValue{"QueriesEnd", [](auto& a) { a.q_indptr[2] = 10; },
                  "q_indptr[2] = 10, but there are 11 query positions"},
-        BadValue{"SegmentsBegin",
-                 [](auto& a) { a.segment_indptr[0] = -1; },
+        BadValue{"SegmentsBegin", [](auto& a) { a.segment_indptr[0] = -1; },
                  "segment_indptr[0] = -1; it must be 0"},
-        BadValue{"SegmentsDecrease",
-                 [](auto& a) { a.segment_indptr[1] = 4; },
+        BadValue{"SegmentsDecrease", [](auto& a) { a.segment_indptr[1] = 4; },
                  "segment_indptr[2] = 3 after 4; it must not decrease"},
-        BadValue{"SegmentsEnd",
-                 [](auto& a) { a.segment_indptr[2] = 2; },
+        BadValue{"SegmentsEnd", [](auto& a) { a.segment_indptr[2] = 2; },
                  "segment_indptr[2] = 2, but there are 3 segments"},
-        BadValue{"TokensOfRequest",
-                 [](auto& a) { a.q_indptr[1] = 11; },
+        BadValue{"TokensOfRequest", [](auto& a) { a.q_indptr[1] = 11; },
                  "request 0 has 11 query tokens; the step was made for at most 10 a request"},
-        BadValue{"Length",
-                 [](auto& a) { a.length[1] = -1; },
+        BadValue{"Length", [](auto& a) { a.length[1] = -1; },
                  "request 0, segment 1: length = -1; it must be at least 0"},
-        BadValue{"Start",
-                 [](auto& a) { a.start[2] = -3; },
+        BadValue{"Start", [](auto& a) { a.start[2] = -3; },
                  "request 1, segment 2: start = -3; it must be at least 0"},
-        BadValue{"LeadNegative",
-                 [](auto& a) { a.lead[0] = -1; },
+        BadValue{"LeadNegative", [](auto& a) { a.lead[0] = -1; },
                  "request 0, segment 0: lead = -1; allowed are 0 to 15"},
-        BadValue{"LeadLarge",
-                 [](auto& a) { a.lead[1] = 16; },
+        BadValue{"LeadLarge", [](auto& a) { a.lead[1] = 16; },
                  "request 0, segment 1: lead = 16; allowed are 0 to 15"},
-        BadValue{"PositionLarge",
-                 [](auto& a) { a.base[0] = kLargest - 10; },
+        BadValue{"PositionLarge", [](auto& a) { a.base[0] = kLargest - 10; },
                  "request 0, segment 0: base + start + length = 2147483657; logical positions must "
                  "fit int32"},
-        BadValue{"PositionSmall",
-                 [](auto& a) { a.base[1] = -kLargest; },
-                 "request 0, segment 1: base + start + length = -2147483638; logical positions must "
-                 "fit int32"},
-        BadValue{"FirstPage",
-                 [](auto& a) { a.first_page[0] = -1; },
+        BadValue{
+            "PositionSmall", [](auto& a) { a.base[1] = -kLargest; },
+            "request 0, segment 1: base + start + length = -2147483638; logical positions must "
+            "fit int32"},
+        BadValue{"FirstPage", [](auto& a) { a.first_page[0] = -1; },
                  "request 0, segment 0: pages -1 to 0 of its list; pages has 3 elements"},
-        BadValue{"LastPage",
-                 [](auto& a) { a.first_page[2] = 2; },
+        BadValue{"LastPage", [](auto& a) { a.first_page[2] = 2; },
                  "request 1, segment 2: pages 2 to 3 of its list; pages has 3 elements"},
-        BadValue{"PageNegative",
-                 [](auto& a) { a.pages[1] = -7; },
+        BadValue{"PageNegative", [](auto& a) { a.pages[1] = -7; },
                  "request 0, segment 0: page 1 of its list is -7; the pool has pages 0 to "}),
     [](const auto& row) { return row.param.name; });
 
@@ -284,14 +275,14 @@ TEST_F(StepTest, PagesOutsideThePoolAreNamed) {
   step.check_pages(0, nullptr);  // nothing to check before the first update
   step.update(arrays_.tensors(), /*check=*/false, nullptr);
   EXPECT_NO_THROW(step.check_pages(5, nullptr));
-  EXPECT_TRUE(throws<SpecError>([&] { step.check_pages(4, nullptr); },
-                                {"request 0, segment 0: page 0 of its list is 4",
-                                 "the pool has pages 0 to 3"}));
+  EXPECT_TRUE(throws<SpecError>(
+      [&] { step.check_pages(4, nullptr); },
+      {"request 0, segment 0: page 0 of its list is 4", "the pool has pages 0 to 3"}));
 }
 
-// FAILS: runtime/step_check.cpp, check_page_values() trusts the other values, which nothing has checked
-// where only the call of attention has check=True. Here std::out_of_range leaves the library; with a bad
-// segment_indptr it reads beyond its vectors.
+// FAILS: runtime/step_check.cpp, check_page_values() trusts the other values, which nothing has
+// checked where only the call of attention has check=True. Here std::out_of_range leaves the
+// library; with a bad segment_indptr it reads beyond its vectors.
 TEST_F(StepTest, CheckingPagesNamesOtherBadValuesToo) {
   Step step = make();
   arrays_.first_page[2] = 1000;
@@ -357,10 +348,10 @@ void expect_laid_out(const StepShape& shape, const StepCapacity& capacity) {
 
 TEST(StepLayout, PartsLieApartAndInsideTheBlock) {
   for (const StepShape& shape : {StepShape{1, 1, 64}, StepShape{7, 4, 128}, StepShape{128, 1, 128}})
-    for (const StepCapacity& capacity :
-         {StepCapacity{1, 1, 1, 1}, StepCapacity{64, 1000, 8192, 1}, StepCapacity{3, 9, 2048, 2048}}) {
-      SCOPED_TRACE(testing::Message() << "group " << shape.group_size << ", "
-                                      << capacity.query_tokens << " tokens");
+    for (const StepCapacity& capacity : {StepCapacity{1, 1, 1, 1}, StepCapacity{64, 1000, 8192, 1},
+                                         StepCapacity{3, 9, 2048, 2048}}) {
+      SCOPED_TRACE(testing::Message()
+                   << "group " << shape.group_size << ", " << capacity.query_tokens << " tokens");
       expect_laid_out(shape, capacity);
     }
 }
@@ -373,13 +364,15 @@ TEST(StepLayout, AStepForNothingHasABlockToo) {
 
 TEST(StepLayout, TilesAndItemsSufficeForTheWorstStep) {
   PlanParams params{};
-  const StepCapacity capacity = {.requests = 5, .segments = 9, .query_tokens = 1000, .tokens_per_request = 1000};
+  const StepCapacity capacity = {
+      .requests = 5, .segments = 9, .query_tokens = 1000, .tokens_per_request = 1000};
   lay_out_step(nullptr, kShape, tile_plan(), capacity, 4, params);
   const PlanPhase& decode = params.phase[Step::kDecode];
   EXPECT_EQ(decode.scratch.max_tiles, 5) << "a request is one tile";
   EXPECT_GE(decode.scratch.max_items, 5 * 2 + decode.work.num_ctas) << "each CTA may cut one";
   const PlanPhase& prefill = params.phase[Step::kPrefill];
-  EXPECT_GE(prefill.scratch.max_tiles, 2000 / prefill.tile_rows + 4) << "requests do not share tiles";
+  EXPECT_GE(prefill.scratch.max_tiles, 2000 / prefill.tile_rows + 4)
+      << "requests do not share tiles";
   EXPECT_EQ(decode.max_rows + 1, prefill.min_rows);
   EXPECT_EQ(decode.work.num_ctas, 4 * tile_plan().decode.ctas_per_sm);
 }

@@ -1,9 +1,9 @@
 // Family sm80: one work item by mma.sync, ldmatrix and cp.async (sm_80 and every later GPU).
 //
 // A CTA of kRowWarps x kKeyWarps warps takes kRowWarps * kWarpRows query rows against blocks of
-// kKeyWarps * kWarpKeys keys. Either the warps divide the rows and share each block (one ring for the
-// CTA: chunks and prefill), or they divide the keys and each keeps its own ring, never waiting for the
-// others until the end (decode).
+// kKeyWarps * kWarpKeys keys. Either the warps divide the rows and share each block (one ring for
+// the CTA: chunks and prefill), or they divide the keys and each keeps its own ring, never waiting
+// for the others until the end (decode).
 //
 // A warp's queries lie in shared memory, turned for the base of the present segment; on a block of
 // another base the warp alone turns them anew from the original, in fp32, rounded once.
@@ -39,7 +39,8 @@ class AttendTile {
   using Table = BlockTable<Mask, kBlockKeys, Shape::kWarpKeys / kRunSlots>;
   using Record = PartRecord<kHeadDim>;
   // A window of the table is asked for kWindow blocks before its first block is current, hence
-  // kWindow - (kStages - 1) before it is issued; its page numbers take kStages - 1 blocks to be waited for.
+  // kWindow - (kStages - 1) before it is issued; its page numbers take kStages - 1 blocks to be
+  // waited for.
   static_assert(Table::kWindow >= 2 * (kStages - 1));
 
   // Shared memory, from its start: ring(s), each warp's turned queries, the original queries (where
@@ -51,7 +52,6 @@ class AttendTile {
   static constexpr int kPositions = kTables + Shape::kKeyWarps * Table::kBytes;
   static constexpr int kItem = kPositions + kRows * 4;
   static constexpr int kFlag = kItem + static_cast<int>(sizeof(Item));
-
 
  public:
   static constexpr int kSharedBytes = kFlag + 16;
@@ -80,12 +80,13 @@ class AttendTile {
   LAZYROPE_DEVICE static int32 first_row() { return row_warp() * Shape::kWarpRows; }
   LAZYROPE_DEVICE static int32 first_key() { return key_warp() * Shape::kWarpKeys; }
 
-  LAZYROPE_DEVICE SharedPtr queries() const { return memory_ + kQueries + warp_index() * kQueryBytes; }
+  LAZYROPE_DEVICE SharedPtr queries() const {
+    return memory_ + kQueries + warp_index() * kQueryBytes;
+  }
 
   LAZYROPE_DEVICE void attend() {
     const Table table(memory_ + kTables + key_warp() * Table::kBytes,
-                      key_warp() * (Shape::kWarpKeys / kRunSlots), params_.step,
-                      item());
+                      key_warp() * (Shape::kWarpKeys / kRunSlots), params_.step, item());
     const Ring ring(memory_ + key_warp() * Ring::kBytes, params_.pool, first_key());
     start();
     bool turned = false;
@@ -112,7 +113,8 @@ class AttendTile {
 
   LAZYROPE_DEVICE static bool resolves() { return kDividesKeys || warp_index() == 0; }
 
-  // Window 0 before the first tile is asked for, window w + 1 as the first block of window w is read.
+  // Window 0 before the first tile is asked for, window w + 1 as the first block of window w is
+  // read.
   LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block) const {
     const bool first = block == 1 - kStages;
     const int32 window = first ? 0 : block / Table::kWindow + 1;
@@ -157,7 +159,8 @@ class AttendTile {
     SharedPtr original = memory_ + kOriginal;
     if constexpr (!kDividesKeys) {
       original = queries();
-      copy_query_rows<Spec, Shape::kWarpRows, kWarpThreads>(original, params_.q, item(), first_row());
+      copy_query_rows<Spec, Shape::kWarpRows, kWarpThreads>(original, params_.q, item(),
+                                                            first_row());
       cp_async_commit_group();
       cp_async_wait_group<0>();
       bar_warp_sync();
@@ -175,7 +178,8 @@ class AttendTile {
   }
 
   // The warp's rows against keys `key` to key + kStepKeys - 1 of its part of a block.
-  LAZYROPE_DEVICE void attend_keys(const BlockInfo& info, SharedPtr keys, SharedPtr values, int32 key) {
+  LAZYROPE_DEVICE void attend_keys(const BlockInfo& info, SharedPtr keys, SharedPtr values,
+                                   int32 key) {
     const int32 begin = info.begin - first_key() - key;
     const int32 end = info.end - first_key() - key;
     if (end <= 0 || begin >= Shape::kStepKeys) return;
@@ -192,8 +196,8 @@ class AttendTile {
         rows_, scores, Tile::fragment(values, lane_index()) + key * Tile::kRowBytes);
   }
 
-  // Rows leave by way of shared memory, 16 of each warp at a time; there the parts of warps that divided
-  // the keys are merged.
+  // Rows leave by way of shared memory, 16 of each warp at a time; there the parts of warps that
+  // divided the keys are merged.
   LAZYROPE_DEVICE void finish() const {
     const ItemSplit split = item().split();
     const int32 num_rows = item().extent().num_rows;
@@ -229,8 +233,7 @@ class AttendTile {
         const SharedPtr record = memory_ + (key_warp() * kLeavingRows + row) * Record::kBytes;
         const SharedPtr values = record + column_of(lane, 0) * 4;
         if (lane % 4 == 0)
-          st_shared(record + Record::kStats,
-                    RowStats{softmax_.maximum[m][h], softmax_.sum[m][h]});
+          st_shared(record + Record::kStats, RowStats{softmax_.maximum[m][h], softmax_.sum[m][h]});
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n)
           st_shared(values + n * 32, FloatPair{rows_[m][n][2 * h], rows_[m][n][2 * h + 1]});
@@ -247,7 +250,8 @@ class AttendTile {
 #pragma unroll 1
     for (int32 first_row = 0; first_row < num_rows; first_row += rows_at_once) {
       const int32 rows = smaller(rows_at_once, num_rows - first_row);
-      RowPart carried = {{}, {kNoMaximum, 0.0f}};  // of the only row, which has at most one quad a thread
+      RowPart carried = {
+          {}, {kNoMaximum, 0.0f}};  // of the only row, which has at most one quad a thread
 #pragma unroll 1
       for (int32 first_part = 0; first_part < num_parts; first_part += parts_at_once) {
         const int32 parts = smaller(parts_at_once, num_parts - first_part);

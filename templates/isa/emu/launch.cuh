@@ -7,9 +7,9 @@
 #define LAZYROPE_DEVICE inline
 #define LAZYROPE_DEVICE_CALL inline
 #define LAZYROPE_CONSTANT static const
-#define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params)                              \
-  static void name##_text(const Params& params);                                           \
-  extern "C" void lazyrope_bind(lazyrope::EmulatorHost* host) { lazyrope::emulator = host; } \
+#define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params)                                    \
+  static void name##_text(const Params& params);                                                 \
+  extern "C" void lazyrope_bind(lazyrope::EmulatorHost* host) { lazyrope::emulator = host; }     \
   extern "C" void name(const void* params) { name##_text(*static_cast<const Params*>(params)); } \
   static void name##_text(const Params& params)
 

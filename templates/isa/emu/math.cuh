@@ -29,9 +29,7 @@ inline FloatPair cvt_f32_bf16x2(uint32 x) {
   return {bits_as_float(x << 16), bits_as_float(x & 0xffff0000u)};
 }
 
-inline uint32 f16_bits(float x) {
-  return __builtin_bit_cast(uint16, static_cast<_Float16>(x));
-}
+inline uint32 f16_bits(float x) { return __builtin_bit_cast(uint16, static_cast<_Float16>(x)); }
 inline float f16_value(uint32 bits) {
   return static_cast<float>(__builtin_bit_cast(_Float16, static_cast<uint16>(bits)));
 }
@@ -68,8 +66,7 @@ inline void mma_operation(void* const* lanes) {
     const MmaLane& to = *static_cast<MmaLane*>(lanes[lane]);
     for (int i = 0; i < 4; ++i) {
       float sum = to.d[i];
-      for (int k = 0; k < 16; ++k)
-        sum += a[lane / 4 + i / 2 * 8][k] * b[k][lane % 4 * 2 + i % 2];
+      for (int k = 0; k < 16; ++k) sum += a[lane / 4 + i / 2 * 8][k] * b[k][lane % 4 * 2 + i % 2];
       to.d[i] = sum;
     }
   }

@@ -58,8 +58,8 @@ struct LdmatrixLane {
   uint32* registers;
 };
 
-// Matrix m has its rows at the addresses of lanes 8 m to 8 m + 7; lane l gets elements 2 (l % 4) and the
-// next of row l / 4, or of column l / 4 where transposed.
+// Matrix m has its rows at the addresses of lanes 8 m to 8 m + 7; lane l gets elements 2 (l % 4)
+// and the next of row l / 4, or of column l / 4 where transposed.
 template <bool kTransposed>
 inline void ldmatrix_operation(void* const* lanes) {
   for (int lane = 0; lane < kWarpThreads; ++lane) {

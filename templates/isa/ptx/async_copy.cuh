@@ -5,7 +5,8 @@
 
 namespace lazyrope {
 
-// Copies `bytes` (0 to 16) of 16 bytes and fills the rest with zeros; reads nothing when bytes is 0.
+// Copies `bytes` (0 to 16) of 16 bytes and fills the rest with zeros; reads nothing when bytes is
+// 0.
 LAZYROPE_DEVICE void cp_async_cg_16(SharedPtr to, const void* from, int32 bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to.address),
                "l"(from), "r"(bytes)
@@ -16,7 +17,9 @@ LAZYROPE_DEVICE void cp_async_ca_4(SharedPtr to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to.address), "l"(from) : "memory");
 }
 
-LAZYROPE_DEVICE void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+LAZYROPE_DEVICE void cp_async_commit_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
 // Waits until at most kPending of this thread's latest groups are still under way.
 template <int kPending>

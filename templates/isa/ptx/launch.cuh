@@ -7,14 +7,14 @@
 // For what is called from several places off the main loops: one copy of the code.
 #define LAZYROPE_DEVICE_CALL __device__ __noinline__
 #define LAZYROPE_CONSTANT __device__ const
-#define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params)    \
-  extern "C" __global__ __launch_bounds__(threads, blocks_per_sm) \
-  void name(const __grid_constant__ Params params)
+#define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params) \
+  extern "C" __global__ __launch_bounds__(                    \
+      threads, blocks_per_sm) void name(const __grid_constant__ Params params)
 
 namespace lazyrope {
 
-// Volatile, so that what is computed from it is computed where it is used: hoisted out of a main loop it
-// would take registers there.
+// Volatile, so that what is computed from it is computed where it is used: hoisted out of a main
+// loop it would take registers there.
 LAZYROPE_DEVICE int32 thread_index() {
   int32 x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));

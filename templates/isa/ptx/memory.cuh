@@ -56,8 +56,7 @@ LAZYROPE_DEVICE void st_shared(SharedPtr p, T value) {
                  : "memory");
   } else if constexpr (sizeof(T) == 8) {
     const Word2 v = __builtin_bit_cast(Word2, value);
-    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(p.address), "r"(v.word[0]),
-                 "r"(v.word[1])
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(p.address), "r"(v.word[0]), "r"(v.word[1])
                  : "memory");
   } else {
     static_assert(sizeof(T) == 4);
@@ -77,9 +76,7 @@ LAZYROPE_DEVICE T ld_global_nc(const T* p) {
     return __builtin_bit_cast(T, v);
   } else if constexpr (sizeof(T) == 8) {
     Word2 v;
-    asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];"
-                 : "=r"(v.word[0]), "=r"(v.word[1])
-                 : "l"(p));
+    asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(p));
     return __builtin_bit_cast(T, v);
   } else {
     static_assert(sizeof(T) == 4);

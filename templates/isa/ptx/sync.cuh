@@ -39,6 +39,8 @@ LAZYROPE_DEVICE T shfl_sync_up(T value, int32 delta) {
   return __shfl_up_sync(0xffffffffu, value, static_cast<uint32>(delta));
 }
 
-LAZYROPE_DEVICE bool vote_sync_any(bool predicate) { return __any_sync(0xffffffffu, predicate) != 0; }
+LAZYROPE_DEVICE bool vote_sync_any(bool predicate) {
+  return __any_sync(0xffffffffu, predicate) != 0;
+}
 
 }  // namespace lazyrope

@@ -1,5 +1,6 @@
-// What follows from a mask. A mask (one file beside this one) says which logical positions a query sees:
-// those from first_key(query) to last_key(query), neither of which decreases as the query moves on.
+// What follows from a mask. A mask (one file beside this one) says which logical positions a query
+// sees: those from first_key(query) to last_key(query), neither of which decreases as the query
+// moves on.
 #pragma once
 
 #include "isa/launch.cuh"
@@ -20,8 +21,8 @@ LAZYROPE_DEVICE bool all_visible(PositionRange queries, int32 first_key, int32 l
   return Mask::first_key(queries.last) <= first_key && last_key <= Mask::last_key(queries.first);
 }
 
-// Index, counted from the key at logical position `origin`, of the first key that `query` sees, and of
-// the first after those; within [begin, end].
+// Index, counted from the key at logical position `origin`, of the first key that `query` sees, and
+// of the first after those; within [begin, end].
 template <class Mask>
 LAZYROPE_DEVICE int32 visible_begin(int32 query, int32 origin, int32 begin) {
   return static_cast<int32>(

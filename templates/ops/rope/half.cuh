@@ -1,8 +1,8 @@
 // GPT-NeoX pairing: column i turns with column i + kRotaryDim / 2.
 //
-// A pairing divides the rotated columns into units of four pairs, held by two quads (four consecutive
-// columns, 8 bytes) of a row. Pair i of unit u has frequency 4 u + i and consists of elements first(i)
-// and second(i) of the eight (0 to 3 in quad a, 4 to 7 in quad b).
+// A pairing divides the rotated columns into units of four pairs, held by two quads (four
+// consecutive columns, 8 bytes) of a row. Pair i of unit u has frequency 4 u + i and consists of
+// elements first(i) and second(i) of the eight (0 to 3 in quad a, 4 to 7 in quad b).
 #pragma once
 
 #include "isa/launch.cuh"
