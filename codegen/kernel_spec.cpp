@@ -13,7 +13,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kMaxGroupSize = 128;  // a query token of one KV head must fit a tile of rows
+constexpr int kMaxGroupSize = 128;  // more than any published model has
 
 template <class Enum>
 struct Named {

@@ -119,6 +119,7 @@ std::vector<KernelKind> kernel_kinds() {
 RenderedKernel render(KernelKind kind, const KernelSpec& spec, const TilePlan& plan,
                       const Arch& arch) {
   validate(spec);
+  validate(plan, spec, arch);
   Launch launch = launch_of(kind, spec, plan, arch);
   std::string entry = fmt::format("lazyrope_{}", to_string(kind));
   launch.values.insert({{"entry", entry}, {"threads", fmt::to_string(launch.threads)}});

@@ -29,7 +29,7 @@ struct RenderedKernel {
   int shared_bytes;  // dynamic, of a CTA
 };
 
-// Throws SpecError on an illegal spec.
+// Throws SpecError on an illegal spec or plan.
 RenderedKernel render(KernelKind kind, const KernelSpec& spec, const TilePlan& plan,
                       const Arch& arch);
 

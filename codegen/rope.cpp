@@ -42,30 +42,41 @@ std::vector<double> llama3_frequencies(int rotary_dim, const RopeParameters& p) 
   return w;
 }
 
+// The interpolation divides by the difference.
+void check_llama3(const RopeParameters& p) {
+  if (p.at("high_freq_factor") > p.at("low_freq_factor")) return;
+  throw SpecError(fmt::format(
+      "rope \"llama3\": high_freq_factor = {} with low_freq_factor = {}; it must be greater",
+      p.at("high_freq_factor"), p.at("low_freq_factor")));
+}
+
 const RopeParameter kTheta = {"theta", "base of the frequencies", 1.0, kLargest};
 
 std::vector<RopeVariant> built_in() {
   return {
-      {"none",
-       "no rotation",
-       "ops/rope/none.cuh",
-       {},
-       [](int, const RopeParameters&) { return std::vector<double>{}; }},
-      {"neox",
-       "column i turns with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
-       "ops/rope/half.cuh",
-       {kTheta},
-       neox_frequencies},
-      {"llama3",
-       "neox with Llama 3.1's scaling of long waves",
-       "ops/rope/half.cuh",
-       {kTheta,
-        {"factor", "by which long waves are slowed", 1.0, kLargest},
-        {"low_freq_factor", "waves longer than the context / this are slowed in full", 0.0,
-         kLargest},
-        {"high_freq_factor", "waves shorter than the context / this are kept", 0.0, kLargest},
-        {"original_max_position_embeddings", "context of the first training", 1.0, kLargest}},
-       llama3_frequencies},
+      {.name = "none",
+       .meaning = "no rotation",
+       .pairing = "ops/rope/none.cuh",
+       .parameters = {},
+       .frequencies = [](int, const RopeParameters&) { return std::vector<double>{}; }},
+      {.name = "neox",
+       .meaning = "column i turns with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
+       .pairing = "ops/rope/half.cuh",
+       .parameters = {kTheta},
+       .frequencies = neox_frequencies},
+      {.name = "llama3",
+       .meaning = "neox with Llama 3.1's scaling of long waves",
+       .pairing = "ops/rope/half.cuh",
+       .parameters = {kTheta,
+                      {"factor", "by which long waves are slowed", 1.0, kLargest},
+                      {"low_freq_factor", "waves longer than the context / this are slowed in full",
+                       0.0, kLargest},
+                      {"high_freq_factor", "waves shorter than the context / this are kept", 0.0,
+                       kLargest},
+                      {"original_max_position_embeddings", "context of the first training", 1.0,
+                       kLargest}},
+       .frequencies = llama3_frequencies,
+       .check = check_llama3},
   };
 }
 
@@ -130,6 +141,7 @@ void register_rope_variant(RopeVariant variant) {
 void validate(const RopeSpec& rope, int head_dim) {
   const RopeVariant row = rope_variant(rope.variant);
   validate_parameters(row, rope.parameters);
+  row.check(rope.parameters);
   if (rope.variant == "none") {
     if (rope.rotary_dim != 0)
       throw SpecError(

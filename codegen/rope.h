@@ -38,6 +38,8 @@ struct RopeVariant {
   std::function<double(const RopeParameters&)> attention_factor = [](const RopeParameters&) {
     return 1.0;
   };
+  // What must hold between parameters, each of which is in its own range: throws SpecError.
+  std::function<void(const RopeParameters&)> check = [](const RopeParameters&) {};
 };
 
 // The row of that name; SpecError that lists the names there are.

@@ -1,15 +1,21 @@
 #include "codegen/tile_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "codegen/error.h"
 
 namespace lazyrope {
 namespace {
 
-constexpr int kRunSlots = 16;
+constexpr int kRunSlots = 16;  // keys that are fetched by one page number
+constexpr int kWarpThreads = 32;
+constexpr int kCopyBytes = 16;
+constexpr int kMaxThreads = 1024;
 constexpr int kElementBytes = 2;
 
 constexpr int kItemBytes = 64;
@@ -18,7 +24,7 @@ constexpr int kFlagBytes = 16;
 // pipeline/block_table.cuh: infos of 16 bytes, runs of 8, and where the search stands.
 int table_bytes(int warp_keys) {
   const int runs = warp_keys / kRunSlots;
-  const int capacity = 2 * (32 / runs);
+  const int capacity = 2 * (kWarpThreads / runs);
   return capacity * (16 + runs * 8) + 16;
 }
 
@@ -43,10 +49,81 @@ const std::vector<Row>& rows() {
   return table;
 }
 
-bool fits(const AttendPlan& plan, int head_dim, const Arch& arch) {
-  const int bytes = plan.shared_bytes(head_dim);
-  return bytes <= arch.shared_per_block &&
-         plan.ctas_per_sm * (bytes + kReservedSharedPerBlock) <= arch.shared_per_sm;
+// Checks a plan of one attend kernel; errors name it and the member.
+class AttendPlanCheck {
+ public:
+  AttendPlanCheck(std::string_view name, const AttendPlan& plan, int head_dim)
+      : name_(name), plan_(plan), head_dim_(head_dim) {}
+
+  void shape() const {
+    at_least("row_warps", plan_.row_warps, 1);
+    at_least("key_warps", plan_.key_warps, 1);
+    at_least("ctas_per_sm", plan_.ctas_per_sm, 1);
+    multiple_of_16("warp_rows", plan_.warp_rows);
+    multiple_of_16("step_keys", plan_.step_keys);
+    one_of("warp_keys", plan_.warp_keys, {16, 32, 64, 128, 256});
+    if (plan_.warp_keys % plan_.step_keys != 0)
+      refuse("step_keys", plan_.step_keys,
+             fmt::format("it must divide warp_keys = {}", plan_.warp_keys));
+    if (plan_.row_warps > 1 && plan_.key_warps > 1)
+      refuse("key_warps", plan_.key_warps,
+             fmt::format("with row_warps = {} it must be 1", plan_.row_warps));
+    if (plan_.key_warps * kWarpThreads > kMaxThreads)
+      refuse("key_warps", plan_.key_warps, "a CTA has at most 32 warps");
+    one_of("row_warps", plan_.row_warps, ring_warps());
+    at_least("stages", plan_.stages, 2);
+    if (const int most = kWarpThreads * kRunSlots / plan_.warp_keys / 2 + 1; plan_.stages > most)
+      refuse("stages", plan_.stages,
+             fmt::format("with warp_keys = {} it must be at most {}", plan_.warp_keys, most));
+  }
+
+  void fits(const Arch& arch) const {
+    const int bytes = plan_.shared_bytes(head_dim_);
+    if (bytes > arch.shared_per_block)
+      throw SpecError(
+          fmt::format("tile plan: {} needs {} bytes of shared memory; a CTA has {} on {}", name_,
+                      bytes, arch.shared_per_block, arch.name));
+    if (plan_.ctas_per_sm * (bytes + kReservedSharedPerBlock) > arch.shared_per_sm)
+      refuse("ctas_per_sm", plan_.ctas_per_sm,
+             fmt::format("each CTA needs {} bytes of the {} that an SM of {} has", bytes,
+                         arch.shared_per_sm, arch.name));
+  }
+
+ private:
+  // Warps that load one ring together; each must copy whole rows, and 16 rows whole times.
+  std::vector<int> ring_warps() const {
+    const int rows_of_a_warp = kWarpThreads * kCopyBytes / (head_dim_ * kElementBytes);
+    std::vector<int> result;
+    for (int warps = 1; warps * rows_of_a_warp <= kRunSlots; warps *= 2) result.push_back(warps);
+    return result;
+  }
+
+  [[noreturn]] void refuse(std::string_view member, int value, const std::string& why) const {
+    throw SpecError(fmt::format("tile plan: {}.{} = {}; {}", name_, member, value, why));
+  }
+  void at_least(std::string_view member, int value, int least) const {
+    if (value < least) refuse(member, value, fmt::format("it must be at least {}", least));
+  }
+  void multiple_of_16(std::string_view member, int value) const {
+    if (value < 16 || value % 16 != 0) refuse(member, value, "it must be a multiple of 16");
+  }
+  void one_of(std::string_view member, int value, const std::vector<int>& allowed) const {
+    if (std::find(allowed.begin(), allowed.end(), value) == allowed.end())
+      refuse(member, value, fmt::format("allowed are {}", fmt::join(allowed, ", ")));
+  }
+
+  std::string_view name_;
+  const AttendPlan& plan_;
+  int head_dim_;
+};
+
+bool fits(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
+  try {
+    validate(plan, spec, arch);
+    return true;
+  } catch (const SpecError&) {
+    return false;
+  }
 }
 
 std::string describe(const AttendPlan& plan) {
@@ -77,11 +154,22 @@ std::vector<int> planned_head_dims() {
   return result;
 }
 
+void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
+  for (const auto& [name, attend] : {std::pair{"decode", plan.decode}, {"prefill", plan.prefill}}) {
+    const AttendPlanCheck check(name, attend, spec.head_dim);
+    check.shape();
+    check.fits(arch);
+  }
+  if (plan.min_split_blocks < 1)
+    throw SpecError(fmt::format("tile plan: min_split_blocks = {}; it must be at least 1",
+                                plan.min_split_blocks));
+}
+
 std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch) {
   std::vector<TilePlan> result;
   for (const Row& row : rows())
     if (row.head_dim == spec.head_dim && row.shared_per_sm * 1024 <= arch.shared_per_sm &&
-        fits(row.plan.decode, row.head_dim, arch) && fits(row.plan.prefill, row.head_dim, arch))
+        fits(row.plan, spec, arch))
       result.push_back(row.plan);
   if (result.empty())
     throw SpecError(fmt::format("no plan for head_dim {} in the {} KiB of shared memory of {}",

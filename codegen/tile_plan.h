@@ -40,6 +40,10 @@ std::string describe(const TilePlan& plan);
 
 std::vector<int> planned_head_dims();
 
+// SpecError that names the member and what it may be, where the plan cannot be rendered for a spec
+// or does not fit the arch.
+void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch);
+
 // The plans that are legal for a spec on an arch, the default first; SpecError if there is none.
 std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch);
 

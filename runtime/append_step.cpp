@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <vector>
 
 #include "codegen/error.h"
@@ -19,25 +20,44 @@ std::vector<int> host_copy(const TensorView& tensor, const Device& device, Strea
   return values;
 }
 
-void check_values(const AppendTensors& t, int page_size, const Device& device, Stream stream) {
-  const std::vector<int> indptr = host_copy(t.indptr, device, stream);
-  const std::vector<int> first = host_copy(t.first, device, stream);
-  const std::vector<int> first_page = host_copy(t.first_page, device, stream);
-  const std::vector<int> lead = host_copy(t.lead, device, stream);
-  for (std::size_t r = 0; r < first.size(); ++r) {
-    const int count = indptr[r + 1] - indptr[r];
-    if (indptr[0] != 0 || count < 0)
+struct AppendValues {
+  std::vector<int> indptr;
+  std::vector<int> first;
+  std::vector<int> first_page;
+  std::vector<int> lead;
+};
+
+void check_indptr(const std::vector<int>& indptr, int capacity) {
+  for (std::size_t r = 0; r + 1 < indptr.size(); ++r)
+    if (indptr[0] != 0 || indptr[r + 1] < indptr[r])
       throw SpecError(fmt::format("indptr[{}] = {} after {}; it must begin with 0 and not decrease",
                                   r + 1, indptr[r + 1], indptr[r]));
-    if (lead[r] < 0 || first[r] < 0)
-      throw SpecError(fmt::format("request {}: first = {}, lead = {}; both must be at least 0", r,
-                                  first[r], lead[r]));
-    const std::int64_t end =
-        first_page[r] + (std::int64_t{lead[r]} + count + page_size - 1) / page_size;
-    if (count > 0 && (first_page[r] < 0 || end > t.pages.shape[0]))
-      throw SpecError(fmt::format("request {}: pages {} to {} of its list; pages has {} elements",
-                                  r, first_page[r], end - 1, t.pages.shape[0]));
-  }
+  check_within_capacity("tokens to append", indptr.back(), capacity);
+}
+
+void check_request(const AppendValues& v, std::size_t r, int page_size, std::int64_t num_pages) {
+  const int count = v.indptr[r + 1] - v.indptr[r];
+  if (v.lead[r] < 0 || v.first[r] < 0)
+    throw SpecError(fmt::format("request {}: first = {}, lead = {}; both must be at least 0", r,
+                                v.first[r], v.lead[r]));
+  if (const std::int64_t end = std::int64_t{v.first[r]} + count;
+      end > std::numeric_limits<int>::max())
+    throw SpecError(
+        fmt::format("request {}: first + rows = {}; indices in a document must fit int32", r, end));
+  const std::int64_t end =
+      v.first_page[r] + (std::int64_t{v.lead[r]} + count + page_size - 1) / page_size;
+  if (count > 0 && (v.first_page[r] < 0 || end > num_pages))
+    throw SpecError(fmt::format("request {}: pages {} to {} of its list; pages has {} elements", r,
+                                v.first_page[r], end - 1, num_pages));
+}
+
+void check_values(const AppendTensors& t, const PlanAppendParams& params, const Device& device,
+                  Stream stream) {
+  const auto copy = [&](const TensorView& tensor) { return host_copy(tensor, device, stream); };
+  const AppendValues v = {copy(t.indptr), copy(t.first), copy(t.first_page), copy(t.lead)};
+  check_indptr(v.indptr, params.capacity);
+  for (std::size_t r = 0; r < v.first.size(); ++r)
+    check_request(v, r, params.page_size, t.pages.shape[0]);
 }
 
 }  // namespace
@@ -63,7 +83,7 @@ void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
   length_of_ints("pages", t.pages, *device_);
   if (check) {
     refuse_in_capture("check=True", *device_, stream);
-    check_values(t, format_.page_size, *device_, stream);
+    check_values(t, params_, *device_, stream);
   }
   params_.indptr = ints(t.indptr);
   params_.first = ints(t.first);

@@ -16,6 +16,7 @@ namespace lazyrope {
 namespace {
 
 constexpr int kElementBytes = 2;
+constexpr int kFloatBytes = 4;
 constexpr int kChunkBytes = 16;  // that attend copies at once
 constexpr int kStoreBytes = 8;   // that results are stored by
 constexpr int kMaxAppendCtas = 4096;
@@ -87,13 +88,28 @@ void Attention::check_device(const Device& device) const {
                     arch_.name, device.name(), device.arch().name, device.arch().name));
 }
 
+StepShape Attention::step_shape() const {
+  return {spec_.group_size(), spec_.num_kv_heads, spec_.head_dim};
+}
+
+void Attention::check_step(const Step& step) const {
+  check_device(*step.device());
+  if (step.shape() == step_shape() && step.plan() == plan_) return;
+  const auto described = [](const StepShape& shape, const TilePlan& plan) {
+    return fmt::format("num_kv_heads = {}, group_size = {}, head_dim = {} ({})", shape.num_kv_heads,
+                       shape.group_size, shape.head_dim, describe(plan));
+  };
+  throw SpecError(fmt::format(
+      "the step was planned for {}; the kernels are for {}: make the step with their own plan()",
+      described(step.shape(), step.plan()), described(step_shape(), plan_)));
+}
+
 std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                            StepCapacity capacity, Stream stream) const {
   check_device(*device);
   return std::make_unique<Step>(std::move(device),
                                 kernels_.at(static_cast<std::size_t>(KernelKind::kPlan)),
-                                StepShape{spec_.group_size(), spec_.num_kv_heads, spec_.head_dim},
-                                plan_, format, capacity, stream);
+                                step_shape(), plan_, format, capacity, stream);
 }
 
 std::unique_ptr<AppendStep> Attention::make_append_step(std::shared_ptr<const Device> device,
@@ -149,7 +165,7 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
                        const TensorView& out, const std::optional<TensorView>& lse,
                        Stream stream) const {
   const Device& device = *step.device();
-  check_device(device);
+  check_step(step);
   check_query("q", q, spec_.num_q_heads, kChunkBytes, device);
   check_query("out", out, spec_.num_q_heads, kStoreBytes, device);
   check_extent("out", out, 0, q.shape[0], "tokens, as q");
@@ -167,7 +183,7 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
     check_on_device("lse", *lse, device);
     check_extent("lse", *lse, 0, q.shape[0], "tokens, as q");
     check_extent("lse", *lse, 1, spec_.num_q_heads, "heads");
-    constexpr std::int64_t kFloatBytes = 4;
+    check_alignment("lse", *lse, kFloatBytes);
     params.lse = {static_cast<float*>(lse->data), lse->strides[0] * kFloatBytes,
                   lse->strides[1] * kFloatBytes};
   }

@@ -59,7 +59,9 @@ class Attention {
 
   KvPool checked_pool(const PoolTensors& pool, const PoolFormat& format,
                       const Device& device) const;
+  StepShape step_shape() const;
   void check_device(const Device& device) const;
+  void check_step(const Step& step) const;
   void check_query(const char* name, const TensorView& tensor, int heads, int bytes,
                    const Device& device) const;
 

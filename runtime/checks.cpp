@@ -30,6 +30,12 @@ void check_extent(std::string_view name, const TensorView& tensor, int dimension
                                 dimension, extent, meaning));
 }
 
+void check_alignment(std::string_view name, const TensorView& tensor, int bytes) {
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes) != 0)
+    throw SpecError(fmt::format("{} begins at address {}; it must be a multiple of {} bytes", name,
+                                tensor.data, bytes));
+}
+
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes) {
   if (tensor.elements() == 0) return;
   const auto last = static_cast<std::size_t>(tensor.rank - 1);
@@ -41,9 +47,7 @@ void check_rows(std::string_view name, const TensorView& tensor, int element_byt
         (tensor.strides[i] < 0 || tensor.strides[i] * element_bytes % bytes != 0))
       throw SpecError(fmt::format("{} is {}; strides must be multiples of {} elements", name,
                                   describe(tensor), bytes / element_bytes));
-  if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes) != 0)
-    throw SpecError(fmt::format("{} begins at address {}; it must be a multiple of {} bytes", name,
-                                tensor.data, bytes));
+  check_alignment(name, tensor, bytes);
 }
 
 std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device) {

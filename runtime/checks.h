@@ -17,6 +17,8 @@ void check_rank(std::string_view name, const TensorView& tensor, int rank, std::
 void check_extent(std::string_view name, const TensorView& tensor, int dimension,
                   std::int64_t extent, std::string_view meaning);
 
+void check_alignment(std::string_view name, const TensorView& tensor, int bytes);
+
 // Rows that kernels read or write `bytes` at a time: the last dimension is contiguous, and the
 // address and all other strides are multiples of that.
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes);

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <new>
+#include <stdexcept>
 
 #include "runtime/dynamic_library.h"
 #include "runtime/emulator.h"
@@ -89,7 +90,12 @@ class EmulatorKernel : public LoadedKernel {
     std::ofstream(file, std::ios::binary)
         .write(reinterpret_cast<const char*>(binary.code.data()),
                static_cast<std::streamsize>(binary.code.size()));
-    return DynamicLibrary::open(file.string());
+    try {
+      return DynamicLibrary::open(file.string());
+    } catch (const std::runtime_error& error) {
+      throw DriverError(
+          {.call = "dlopen", .text = fmt::format("{}: {}", binary.entry, error.what())});
+    }
   }
 
   DynamicLibrary library_;

@@ -176,37 +176,37 @@ Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const 
                                           const Key& key) {
   const auto begin = std::chrono::steady_clock::now();
   dump(rendered, arch, key);
-  std::optional<Binary> binary = load(key);
-  const bool from_cache = binary.has_value();
-  if (!from_cache) binary = compile_and_store(rendered, arch, key);
+  std::optional<Binary> cached = load(key, LogLevel::kWarning);
+  Found found = cached ? Found{std::move(*cached), true} : compile_and_store(rendered, arch, key);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  return std::make_shared<Kernel>(rendered, arch, std::move(*binary),
-                                  Kernel::Origin{from_cache, took.count()}, compiler(arch));
+  return std::make_shared<Kernel>(rendered, arch, std::move(found.binary),
+                                  Kernel::Origin{found.from_cache, took.count()}, compiler(arch));
 }
 
-std::optional<Binary> Engine::load(const Key& key) {
+std::optional<Binary> Engine::load(const Key& key, LogLevel level) const {
   LoadResult result = store_.load(key);
-  if (result.refused)
-    log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(), result.miss);
+  if (result.refused) log_message(level, "cache entry {} is not used: {}", key.hex(), result.miss);
   if (!result.entry) return std::nullopt;
   try {
     return binary_of(std::move(*result.entry));
   } catch (const CacheError& error) {
-    log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(), error.what());
+    log_message(level, "cache entry {} is not used: {}", key.hex(), error.what());
     return std::nullopt;
   }
 }
 
-Binary Engine::compile_and_store(const RenderedKernel& rendered, const Arch& arch, const Key& key) {
+Engine::Found Engine::compile_and_store(const RenderedKernel& rendered, const Arch& arch,
+                                        const Key& key) {
   if (config_.policy == CachePolicy::kCacheOnly) refuse_compiling(rendered, key);
-  // One process compiles; the others wait for it here and find the entry.
+  // One process compiles; the others wait for it here and find the entry. What is bad about one has
+  // been said before.
   const FileLock lock = store_.lock(key, kLockTimeout);
-  if (std::optional<Binary> binary = load(key)) return std::move(*binary);
+  if (std::optional<Binary> binary = load(key, LogLevel::kDebug)) return {std::move(*binary), true};
   Binary binary = compiler(arch)->compile(rendered, arch);
   log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,
               binary.compile_ms);
   if (!config_.cache_dir.empty()) keep(key, binary);
-  return binary;
+  return {std::move(binary), false};
 }
 
 void Engine::keep(const Key& key, const Binary& binary) const {

@@ -12,6 +12,7 @@
 #include "codegen/render.h"
 #include "runtime/config.h"
 #include "runtime/kernel.h"
+#include "runtime/log.h"
 #include "runtime/nvrtc_library.h"
 
 namespace lazyrope {
@@ -44,11 +45,16 @@ class Engine {
 
  private:
   using KernelPtr = std::shared_ptr<const Kernel>;
+  struct Found {
+    Binary binary;
+    bool from_cache;
+  };
 
   KernelPtr kernel(const RenderedKernel& rendered, const Arch& arch, const EngineOptions& options);
   KernelPtr load_or_compile(const RenderedKernel& rendered, const Arch& arch, const Key& key);
-  std::optional<Binary> load(const Key& key);
-  Binary compile_and_store(const RenderedKernel& rendered, const Arch& arch, const Key& key);
+  // Nothing where there is no good entry; a bad one is also logged.
+  std::optional<Binary> load(const Key& key, LogLevel level) const;
+  Found compile_and_store(const RenderedKernel& rendered, const Arch& arch, const Key& key);
   void keep(const Key& key, const Binary& binary) const;
   std::shared_ptr<Compiler> compiler(const Arch& arch) const;
   Key key_of(const RenderedKernel& rendered, const Arch& arch) const;

@@ -6,6 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <type_traits>
 
 #include "codegen/error.h"
 
@@ -39,13 +40,25 @@ bool is_set(const Json& config, const char* key) {
 [[noreturn]] void refuse(const std::string& why) { throw SpecError("config.json: " + why); }
 
 template <class T>
+bool holds(const Json& value) {
+  if constexpr (std::is_same_v<T, int>)
+    return value.is_number_integer() && value == Json(value.get<int>());
+  if constexpr (std::is_same_v<T, double>) return value.is_number();
+  if constexpr (std::is_same_v<T, bool>) return value.is_boolean();
+  return value.is_string();
+}
+
+template <class T>
 T required(const Json& config, const char* key) {
   if (!is_set(config, key)) refuse(fmt::format("{} is missing", key));
-  try {
-    return config[key].get<T>();
-  } catch (const Json::exception&) {
+  if (!holds<T>(config[key]))
     refuse(fmt::format("{} = {} has the wrong type", key, config[key].dump()));
-  }
+  return config[key].get<T>();
+}
+
+template <class T>
+T value_or(const Json& config, const char* key, const T& otherwise) {
+  return is_set(config, key) ? required<T>(config, key) : otherwise;
 }
 
 void check_model_type(const Json& config) {
@@ -56,7 +69,7 @@ void check_model_type(const Json& config) {
 }
 
 void check_neutral(const Json& config) {
-  const bool window_off = config.value("use_sliding_window", true) == false;
+  const bool window_off = !value_or(config, "use_sliding_window", true);
   for (const NeutralKey& key : neutral_keys()) {
     if (!is_set(config, key.name) || config[key.name] == key.neutral) continue;
     if (std::string_view(key.name) == "sliding_window" && window_off) continue;
@@ -74,7 +87,8 @@ Json rope_parameters(const Json& config) {
     refuse(fmt::format("rope parameters are {}; an object is expected", rope.dump()));
   if (!rope.contains("rope_theta"))
     rope["rope_theta"] = is_set(config, "rope_theta") ? config["rope_theta"] : Json(10000.0);
-  if (!rope.contains("rope_type")) rope["rope_type"] = rope.value("type", "default");
+  if (!rope.contains("rope_type"))
+    rope["rope_type"] = value_or<std::string>(rope, "type", "default");
   rope.erase("type");
   return rope;
 }
@@ -105,6 +119,14 @@ RopeSpec rope_spec(const Json& config, int head_dim) {
   return spec;
 }
 
+int divided_head_dim(const Json& config, int num_q_heads) {
+  const int hidden_size = required<int>(config, "hidden_size");
+  if (hidden_size % num_q_heads != 0)
+    refuse(fmt::format("hidden_size = {} with num_attention_heads = {}; it must be a multiple",
+                       hidden_size, num_q_heads));
+  return hidden_size / num_q_heads;
+}
+
 Dtype config_dtype(const Json& config) {
   for (const char* key : {"dtype", "torch_dtype"})
     if (is_set(config, key)) return dtype_from(required<std::string>(config, key));
@@ -121,13 +143,10 @@ AttentionSpec attention_spec_from_hf(const std::string& json,
   check_neutral(config);
   AttentionSpec spec;
   spec.num_q_heads = required<int>(config, "num_attention_heads");
-  spec.num_kv_heads = is_set(config, "num_key_value_heads")
-                          ? required<int>(config, "num_key_value_heads")
-                          : spec.num_q_heads;
+  spec.num_kv_heads = value_or(config, "num_key_value_heads", spec.num_q_heads);
   if (spec.num_q_heads < 1) refuse(fmt::format("num_attention_heads = {}", spec.num_q_heads));
-  spec.head_dim = is_set(config, "head_dim")
-                      ? required<int>(config, "head_dim")
-                      : required<int>(config, "hidden_size") / spec.num_q_heads;
+  spec.head_dim = is_set(config, "head_dim") ? required<int>(config, "head_dim")
+                                             : divided_head_dim(config, spec.num_q_heads);
   spec.dtype = dtype ? dtype_from(*dtype) : config_dtype(config);
   spec.rope = rope_spec(config, spec.head_dim);
   validate(spec);

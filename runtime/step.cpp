@@ -67,6 +67,7 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
     : device_(std::move(device)),
       planner_(std::move(planner)),
       shape_(shape),
+      plan_(plan),
       format_(format),
       capacity_(complete(capacity, shape)) {
   check_format(format_);
@@ -111,7 +112,8 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
 void Step::check_pages(std::int64_t num_pages, Stream stream) const {
   refuse_in_capture("check=True", *device_, stream);
   if (!tensors_) return;
-  check_page_values(StepValues::copy_of(*tensors_, *device_, stream), format_.page_size, num_pages);
+  check_step_values(StepValues::copy_of(*tensors_, *device_, stream), format_.page_size, capacity_,
+                    num_pages);
 }
 
 }  // namespace lazyrope

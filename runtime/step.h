@@ -15,6 +15,8 @@ struct StepShape {
   int group_size;
   int num_kv_heads;
   int head_dim;
+
+  bool operator==(const StepShape&) const = default;
 };
 
 // SpecError where the page size is illegal.
@@ -40,7 +42,9 @@ class Step {
   const std::shared_ptr<const Device>& device() const { return device_; }
   const StepCapacity& capacity() const { return capacity_; }
   const PoolFormat& format() const { return format_; }
+  // What the step is planned for; only kernels of this shape and plan can use it.
   const StepShape& shape() const { return shape_; }
+  const TilePlan& plan() const { return plan_; }
   // Query tokens of the latest update.
   int num_tokens() const { return num_tokens_; }
   // Device memory that the step takes.
@@ -58,6 +62,7 @@ class Step {
   std::shared_ptr<const Device> device_;
   std::shared_ptr<const Kernel> planner_;
   StepShape shape_;
+  TilePlan plan_;
   PoolFormat format_;
   StepCapacity capacity_;
   int num_tokens_ = 0;

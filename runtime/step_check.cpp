@@ -65,6 +65,16 @@ void check_segment(const StepValues& v, std::size_t r, std::size_t s, int page_s
                        end - 1, v.pages.size()));
 }
 
+void check_page(std::size_t r, std::size_t s, std::int64_t i, int page,
+                std::optional<std::int64_t> num_pages) {
+  if (page < 0)
+    refuse(r, s, fmt::format("page {} of its list is {}; it must be at least 0", i, page));
+  if (num_pages && page >= *num_pages)
+    refuse(r, s,
+           fmt::format("page {} of its list is {}; the pool has pages 0 to {}", i, page,
+                       *num_pages - 1));
+}
+
 }  // namespace
 
 StepValues StepValues::copy_of(const StepTensors& t, const Device& device, Stream stream) {
@@ -76,7 +86,8 @@ StepValues StepValues::copy_of(const StepTensors& t, const Device& device, Strea
   return v;
 }
 
-void check_step_values(const StepValues& v, int page_size, const StepCapacity& capacity) {
+void check_step_values(const StepValues& v, int page_size, const StepCapacity& capacity,
+                       std::optional<std::int64_t> num_pages) {
   check_indptr("q_indptr", v.q_indptr, v.q_position.size(), "query positions");
   check_indptr("segment_indptr", v.segment_indptr, v.base.size(), "segments");
   for (std::size_t r = 0; r + 1 < v.q_indptr.size(); ++r)
@@ -86,18 +97,9 @@ void check_step_values(const StepValues& v, int page_size, const StepCapacity& c
                       "request",
                       r, v.q_indptr[r + 1] - v.q_indptr[r], capacity.tokens_per_request));
   for_each_segment(v, [&](std::size_t r, std::size_t s) { check_segment(v, r, s, page_size); });
-  check_page_values(v, page_size, std::numeric_limits<int>::max());
-}
-
-void check_page_values(const StepValues& v, int page_size, std::int64_t num_pages) {
   for_each_segment(v, [&](std::size_t r, std::size_t s) {
-    for (std::int64_t i = 0; i < page_count(v, s, page_size); ++i) {
-      const int page = v.pages.at(static_cast<std::size_t>(v.first_page[s] + i));
-      if (page < 0 || page >= num_pages)
-        refuse(r, s,
-               fmt::format("page {} of its list is {}; the pool has pages 0 to {}", i, page,
-                           num_pages - 1));
-    }
+    for (std::int64_t i = 0; i < page_count(v, s, page_size); ++i)
+      check_page(r, s, i, v.pages[static_cast<std::size_t>(v.first_page[s] + i)], num_pages);
   });
 }
 

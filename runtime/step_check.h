@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "runtime/step.h"
@@ -23,9 +24,8 @@ struct StepValues {
 };
 
 // SpecError for the first value that is not legal, naming request and segment.
-void check_step_values(const StepValues& values, int page_size, const StepCapacity& capacity);
-
-// SpecError for the first page number, of those that segments refer to, outside the pool.
-void check_page_values(const StepValues& values, int page_size, std::int64_t num_pages);
+// Pages beyond the pool are found where its `num_pages` is given.
+void check_step_values(const StepValues& values, int page_size, const StepCapacity& capacity,
+                       std::optional<std::int64_t> num_pages = {});
 
 }  // namespace lazyrope

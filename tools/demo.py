@@ -45,7 +45,8 @@ def compile_all(specs: dict[str, lazyrope.AttentionSpec]) -> dict[tuple[str, str
 def print_table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(cell.ljust(w) if i < 3 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))))
+        cells = zip(row, widths, strict=True)
+        print("  ".join(cell.ljust(w) if i < 3 else cell.rjust(w) for i, (cell, w) in enumerate(cells)))
 
 
 def show_kernels() -> None:
@@ -64,10 +65,8 @@ def show_kernels() -> None:
             # Attentions that differ in nothing that a kernel depends on share it.
             first = "shared" if (arch, kernel.source) in shown else f"{kernel.ready_ms:.0f}"
             shown.add((arch, kernel.source))
-            rows.append(
-                (model, name, arch, str(kernel.registers), str(kernel.spill_bytes), str(kernel.shared_bytes))
-                + (str(len(kernel.cubin)), first, f"{again.ready_ms:.2f}")
-            )
+            figures = (kernel.registers, kernel.spill_bytes, kernel.shared_bytes, len(kernel.cubin))
+            rows.append((model, name, arch, *map(str, figures), first, f"{again.ready_ms:.2f}"))
     print_table(rows)
     print(f"\n{len(cold)} attentions compiled in {seconds:.1f} s on {os.cpu_count()} cores, without a CUDA toolkit.")
 

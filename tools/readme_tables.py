@@ -71,8 +71,8 @@ def results() -> str:
     text = (
         "Always lazy: Llama 3 RoPE on raw queries, 1024-token documents in shuffled 16-token pages, 32 query and 8 KV "
         "heads, head_dim 128, bfloat16, queries after all documents; medians of CUDA events, L2 flushed, all in one "
-        "process. The peers are PyTorch's and read contiguous keys that were rotated beforehand. `stream` is a plain sum "
-        "over the bytes that a row reads."
+        "process. The peers are PyTorch's and read contiguous keys that were rotated beforehand. `stream` is a plain "
+        "sum over the bytes that a row reads."
     )
     return f"{text}\n\n{table(head, rows)}\n\n{costs}\n\n{about}"
 

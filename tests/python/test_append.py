@@ -46,7 +46,7 @@ class Writes:
     def slots(self, page_size: int):
         """(row of k, page, slot, index) of every token."""
         row = 0
-        for (count, first, lead), first_page in zip(self.rows, self.first_pages):
+        for (count, first, lead), first_page in zip(self.rows, self.first_pages, strict=True):
             for i in range(count):
                 slot = lead + i
                 yield row, self.pages[first_page + slot // page_size], slot % page_size, first + i

@@ -20,7 +20,7 @@ def test_the_error_bound_can_fail(build, device):
     """A result computed for bases that are one token off must be refused."""
     case = random_case(Setting(phase="chunk"), 3, device)
     case.metadata["base"] = case.metadata["base"] + 1
-    with pytest.raises(AssertionError, match="off by|error|wrong places"):
+    with pytest.raises(AssertionError, match=r"off by|error|wrong places"):
         check_case(case, build(case.spec))
 
 

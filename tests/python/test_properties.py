@@ -91,7 +91,7 @@ def test_lse_merges_what_two_calls_saw(build, device):
         for part in (request.slices[:1], request.slices[1:])
     ]
     weights = torch.softmax(torch.stack([lse for _, lse in halves]), dim=0)
-    merged = sum(w[..., None] * out.float() for w, (out, _) in zip(weights, halves))
+    merged = sum(w[..., None] * out.float() for w, (out, _) in zip(weights, halves, strict=True))
     assert error(merged, both.double()).norm < 5e-3
 
 

@@ -198,7 +198,7 @@ def random_case(setting: Setting, seed: int, device: str | torch.device, scale: 
     pool = PoolBuilder(setting, needed + 3, rng, device)
     documents = [pool.add(n, rng.choice([0, rng.randrange(setting.page_size)]), generator) for n in sizes]
     requests = []
-    for count, own in zip(tokens, owns):
+    for count, own in zip(tokens, owns, strict=True):
         mine = pool.add(own, 0, generator) if own > 0 else None
         requests.append(random_request(rng, documents, count, mine))
     poison_unused(pool, documents, requests)
@@ -246,7 +246,7 @@ def metadata_of(
                 (s.base, s.start, s.length, s.document.first_page + slot // setting.page_size, slot % setting.page_size)
             )
         segment_indptr.append(len(rows))
-    columns = list(zip(*rows)) if rows else [[]] * 5
+    columns = list(zip(*rows, strict=True)) if rows else [[]] * 5
 
     def ints(values: object) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)

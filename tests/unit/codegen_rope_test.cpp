@@ -82,8 +82,6 @@ TEST(Rope, EveryParameterOfLlama3IsNeededAndHasBounds) {
   }
 }
 
-// FAILS: codegen/rope.cpp checks each parameter by itself. Equal factors divide by zero, and a high
-// one below the low one slows short waves instead of long ones.
 TEST(Rope, Llama3RefusesFactorsInTheWrongOrder) {
   for (const double high : {1.0, 0.5}) {
     RopeSpec rope = llama3(64);

@@ -53,6 +53,39 @@ TEST(TilePlan, AnArchWithTooLittleSharedMemoryIsNamed) {
                                 {"head_dim 128", "64 KiB", "sm_00"}));
 }
 
+TEST(TilePlan, IllegalMembersAreNamed) {
+  struct Illegal {
+    int AttendPlan::* member;
+    int value;
+    const char* text;
+  };
+  for (const Illegal& illegal : {
+           Illegal{&AttendPlan::row_warps, 0, "prefill.row_warps = 0; it must be at least 1"},
+           {&AttendPlan::row_warps, 16, "prefill.row_warps = 16; allowed are 1, 2, 4, 8"},
+           {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; with row_warps = 4 it must be 1"},
+           {&AttendPlan::warp_rows, 24, "prefill.warp_rows = 24; it must be a multiple of 16"},
+           {&AttendPlan::warp_keys, 48, "prefill.warp_keys = 48; allowed are 16, 32, 64"},
+           {&AttendPlan::step_keys, 0, "prefill.step_keys = 0; it must be a multiple of 16"},
+           {&AttendPlan::step_keys, 48, "prefill.step_keys = 48; it must divide warp_keys = 64"},
+           {&AttendPlan::stages, 1, "prefill.stages = 1; it must be at least 2"},
+           {&AttendPlan::stages, 9, "prefill.stages = 9; with warp_keys = 64 it must be at most 5"},
+           {&AttendPlan::ctas_per_sm, 4, "prefill.ctas_per_sm = 4; each CTA needs "},
+           {&AttendPlan::warp_rows, 1024, "prefill needs "},
+       }) {
+    const Arch& arch = find_arch("sm_90a");
+    TilePlan plan = candidates(spec_of(128), arch).front();
+    plan.prefill.*illegal.member = illegal.value;
+    EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), arch); }, {illegal.text}));
+  }
+}
+
+TEST(TilePlan, PartsOfATileHaveAtLeastABlock) {
+  TilePlan plan = candidates(spec_of(64), find_arch("sm_80")).front();
+  plan.min_split_blocks = 0;
+  EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(64), find_arch("sm_80")); },
+                                {"min_split_blocks = 0"}));
+}
+
 TEST(TilePlan, DescribesItselfInALine) {
   const TilePlan plan = {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 32, 2, 1}};
   EXPECT_EQ(describe(plan),

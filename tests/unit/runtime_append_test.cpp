@@ -132,15 +132,11 @@ TEST_F(AppendStepTest, TheEndsOfIntAreBadValuesToo) {
   EXPECT_TRUE(refuses(arrays_, {"request 1: pages 2147483647 to 2147483648 of its list"}));
 }
 
-// FAILS: runtime/append_step.cpp does not compare the rows with the capacity. The planner leaves
-// out those beyond it, and append() stores what it has records for.
 TEST_F(AppendStepTest, MoreRowsThanTheCapacityAreRefused) {
   arrays_.indptr = {0, 9, 13};
   EXPECT_TRUE(refuses(arrays_, {"13", "at most 12"}));
 }
 
-// FAILS: runtime/append_step.cpp lets an index pass the greatest int32, where a rotation's angle
-// wraps.
 TEST_F(AppendStepTest, IndicesThatDoNotFitAreRefused) {
   arrays_.first[1] = std::numeric_limits<int>::max();
   EXPECT_TRUE(refuses(arrays_, {"request 1", "int32"}));

@@ -210,9 +210,6 @@ TEST(Attend, KernelsOfAnotherArchAreRefused) {
       {"compiled for sm_90a"}));
 }
 
-// FAILS: runtime/attention.cpp never asks whether the step was planned for these kernels.
-// Step::shape() has no caller; a step of another head_dim or tile plan writes beyond the step's own
-// memory.
 TEST(Attend, AStepOfAnotherAttentionIsRefused) {
   Call call;
   const StepShape other = {.group_size = 2, .num_kv_heads = 1, .head_dim = 64};
@@ -224,7 +221,6 @@ TEST(Attend, AStepOfAnotherAttentionIsRefused) {
       {"step", "num_kv_heads"}));
 }
 
-// FAILS: runtime/attention.cpp checks out's alignment, and not lse's.
 TEST(Attend, LseMustBeAligned) {
   Call call;
   move(*call.lse, 2);

@@ -160,8 +160,6 @@ TEST_F(EngineTest, EnginesThatShareADirectoryCompileOnce) {
   EXPECT_EQ(logged("compiled tiny"), 1);
 }
 
-// FAILS: runtime/engine.cpp, compile_and_store() finds the other process's entry under the lock,
-// and load_or_compile() has already decided that the kernel does not come from the cache.
 TEST_F(EngineTest, AKernelThatAnotherProcessCompiledMeanwhileComesFromTheCache) {
   const TemporaryDirectory other;
   Engine compiles(test_config(other.path()));
@@ -195,8 +193,6 @@ TEST_F(EngineTest, ADamagedEntryIsReportedAndReplaced) {
   EXPECT_TRUE(get(engine)->from_cache()) << "replaced by a good one";
 }
 
-// FAILS: runtime/engine.cpp loads the entry once before it takes the lock and once under it, and
-// reports it both times.
 TEST_F(EngineTest, ADamagedEntryIsReportedOnce) {
   Engine engine(config());
   get(engine);

@@ -155,8 +155,6 @@ TEST(ModelConfig, WhatIsNoConfigIsRefused) {
         << text;
 }
 
-// FAILS: runtime/model_config.cpp, check_neutral() and rope_parameters() call json::value(), which
-// throws nlohmann's own error where a key is there with another type.
 TEST(ModelConfig, KeysOfTheWrongTypeAreSpecErrors) {
   Json window = qwen3_8b();
   window["use_sliding_window"] = nullptr;
@@ -167,7 +165,6 @@ TEST(ModelConfig, KeysOfTheWrongTypeAreSpecErrors) {
   EXPECT_TRUE(throws<SpecError>([&] { spec_of(type); }, {"type = 3 has the wrong type"}));
 }
 
-// FAILS: runtime/model_config.cpp takes the integral part of a number, and of a quotient.
 TEST(ModelConfig, NumbersAreNotRounded) {
   Json heads = llama31_8b();
   heads["num_key_value_heads"] = 8.5;
