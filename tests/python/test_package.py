@@ -54,7 +54,7 @@ def test_the_wheel_is_small_and_complete(wheel):
     assert wheel.name.startswith(f"lazyrope-{version}-")
     names = zipfile.ZipFile(wheel).namelist()
     package = {name.removeprefix("lazyrope/") for name in names if name.startswith("lazyrope/")}
-    sources = {file.name for file in (ROOT / "python" / "lazyrope").glob("*.py*") if file.is_file()}
+    sources = {file.name for file in (ROOT / "python" / "lazyrope").glob("*py*") if file.is_file()}
     assert package - sources == {Path(_core.__file__).name}
     assert {"_core.pyi", "py.typed"} <= package and sources <= package
     assert f"lazyrope-{version}.data/scripts/lazyrope" in names
