@@ -44,7 +44,7 @@ void place_work(Block& block, const StepShape& shape, std::size_t max_items, int
   block.place(work.item_begin, ctas + 1);
   block.place(work.items, max_items);
   block.place(work.partials, 2 * ctas * size(partial_rows) * record_bytes);
-  block.place(work.counters, ctas);
+  block.place(work.counters, 3 * ctas);
 }
 
 void place_scratch(Block& block, const StepCapacity& capacity, std::size_t max_tiles,

@@ -32,7 +32,7 @@ struct ItemRows {
   int32 query_token;  // row of q with the request's first token
   int32 first_row;    // first packed row of the tile
   int32 kv_head;
-  int32 unused;
+  int32 is_last;  // of its CTA
 };
 
 struct ItemKeys {
@@ -46,7 +46,7 @@ struct ItemSplit {
   int32 index;  // this item is part `index` of `count` of its tile
   int32 count;
   int32 partial;  // where part 0 leaves its result; the others follow
-  int32 counter;  // where the parts are counted
+  int32 counter;  // which of the work's counters counts the parts
 };
 
 struct Item {
@@ -78,7 +78,7 @@ struct WorkView {
   int32* item_begin;  // [num_ctas + 1]: items of each CTA
   Item* items;        // [max_items]
   uint8* partials;    // [2 * num_ctas][partial_row_count] records: templates/ops/merge.cuh
-  uint32* counters;   // [num_ctas], zero between launches
+  uint32* counters;   // [3 * num_ctas]: templates/ops/split_tile.cuh
   int32 num_ctas;
   int32 partial_row_count;  // rows that a partial result has room for
 };

@@ -43,6 +43,9 @@ class Planner {
   }
 
   LAZYROPE_DEVICE void plan() const {
+#pragma unroll 1
+    for (int32 i = thread_index(); i < 3 * work_.num_ctas; i += block_threads())
+      st_global(work_.counters + i, uint32{0});
     const int32 num_tiles = count_tiles();
     bar_sync();
     measure_tiles(num_tiles);
@@ -273,7 +276,9 @@ class Planner {
       const int32 tile = unit / num_kv_heads_;
       const int32 first = unit == begin.unit ? begin.block : 0;
       const int32 last = unit == end.unit ? end.block : ld_global(scratch_.tile_blocks + tile);
-      st_global(work_.items + i, item(cta, unit, first, last));
+      Item made = item(cta, unit, first, last);
+      made.rows.is_last = i + 1 == boundary(kItem, cta + 1) ? 1 : 0;
+      st_global(work_.items + i, made);
     }
   }
 

@@ -14,6 +14,7 @@
 #include "ops/query_rows.cuh"
 #include "ops/rotate.cuh"
 #include "ops/softmax.cuh"
+#include "ops/split_tile.cuh"
 #include "pipeline/kv_ring.cuh"
 
 namespace lazyrope {
@@ -55,10 +56,9 @@ class AttendTile {
 
  public:
   static constexpr int kSharedBytes = kFlag + 16;
-  // Results leave, and are merged, where rings and queries were.
+  // Results leave where rings and queries were.
   static constexpr int kLeavingRows = Shape::kRowWarps * 16;
-  static constexpr int kMaxRecords = kTables / Record::kBytes;
-  static_assert(Shape::kKeyWarps * kLeavingRows <= kMaxRecords);
+  static_assert(Shape::kKeyWarps * kLeavingRows * Record::kBytes <= kTables);
 
   // All threads of the CTA, item after item. `memory` is aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const AttendParams& params, const Item* item, SharedPtr memory) {
@@ -209,17 +209,43 @@ class AttendTile {
       bar_sync();
       leave_part(round);
       bar_sync();
-      const auto write = [&](int32 left, int32 quad, const RowPart& part) {
+#pragma unroll 1
+      for (int32 i = thread_index(); i < kLeavingRows * Record::kQuads; i += block_threads()) {
+        const int32 left = i / Record::kQuads;
+        const int32 quad = i % Record::kQuads;
         const int32 row = left / 16 * Shape::kWarpRows + round * 16 + left % 16;
-        if (row >= num_rows) return;
+        if (row >= num_rows) continue;
+        const RowPart part = merge_parts<Shape::kKeyWarps>(Shape::kKeyWarps, [&](int32 key_warp) {
+          return left_part(key_warp * kLeavingRows + left, quad);
+        });
         if (split.count == 1)
           output.write(row, quad, part);
         else
           partial.write(row, quad, part);
-      };
-      merge_rows<kHeadDim>(memory_, Shape::kKeyWarps, kLeavingRows, write);
+      }
     }
-    if (split.count > 1 && is_last_of(split)) merge_parts(output, partial, split.count, num_rows);
+    if (split.count == 1) return;
+    const SplitTile tile(params_.work, split, num_rows, memory_ + kFlag);
+    tile.merge_slices(item().rows().is_last != 0, [&](int32 first_row, int32 end_row) {
+#pragma unroll 1
+      for (int32 i = first_row * Record::kQuads + thread_index(); i < end_row * Record::kQuads;
+           i += block_threads()) {
+        const int32 row = i / Record::kQuads;
+        const int32 quad = i % Record::kQuads;
+        output.write(row, quad, merge_parts<8>(split.count, [&](int32 part) {
+                       return partial.read(part, row, quad);
+                     }));
+      }
+    });
+  }
+
+  LAZYROPE_DEVICE SharedPtr left_record(int32 index) const {
+    return memory_ + index * Record::kBytes;
+  }
+  LAZYROPE_DEVICE RowPart left_part(int32 index, int32 quad) const {
+    const SharedPtr record = left_record(index);
+    return row_part(ld_shared<Chunk>(record + quad * 16),
+                    ld_shared<RowStats>(record + Record::kStats));
   }
 
   LAZYROPE_DEVICE void leave_part(int32 round) const {
@@ -230,7 +256,7 @@ class AttendTile {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int32 row = row_warp() * 16 + row_of(lane, 2 * h);
-        const SharedPtr record = memory_ + (key_warp() * kLeavingRows + row) * Record::kBytes;
+        const SharedPtr record = left_record(key_warp() * kLeavingRows + row);
         const SharedPtr values = record + column_of(lane, 0) * 4;
         if (lane % 4 == 0)
           st_shared(record + Record::kStats, RowStats{softmax_.maximum[m][h], softmax_.sum[m][h]});
@@ -239,45 +265,6 @@ class AttendTile {
           st_shared(values + n * 32, FloatPair{rows_[m][n][2 * h], rows_[m][n][2 * h + 1]});
       }
     }
-  }
-
-  // As many rows at a time as fit with all their parts; or one, and as many of its parts as fit.
-  LAZYROPE_DEVICE void merge_parts(const OutputRows<Spec>& output,
-                                   const PartialRows<kHeadDim>& partial, int32 num_parts,
-                                   int32 num_rows) const {
-    const int32 rows_at_once = larger(1, smaller(num_rows, kMaxRecords / num_parts));
-    const int32 parts_at_once = smaller(num_parts, kMaxRecords / rows_at_once);
-#pragma unroll 1
-    for (int32 first_row = 0; first_row < num_rows; first_row += rows_at_once) {
-      const int32 rows = smaller(rows_at_once, num_rows - first_row);
-      RowPart carried = {
-          {}, {kNoMaximum, 0.0f}};  // of the only row, which has at most one quad a thread
-#pragma unroll 1
-      for (int32 first_part = 0; first_part < num_parts; first_part += parts_at_once) {
-        const int32 parts = smaller(parts_at_once, num_parts - first_part);
-        partial.copy(memory_, first_part, parts, first_row, rows);
-        merge_rows<kHeadDim>(memory_, parts, rows, [&](int32 row, int32 quad, RowPart part) {
-          if (parts_at_once < num_parts) part = carried = merge(carried, part);
-          if (first_part + parts == num_parts) output.write(first_row + row, quad, part);
-        });
-      }
-    }
-  }
-
-  // The last to finish of the CTAs that hold parts of one tile merges them. The counter goes
-  // back to zero, so that the next launch finds it as this one did.
-  LAZYROPE_DEVICE bool is_last_of(const ItemSplit& split) const {
-    fence_acq_rel_gpu();
-    bar_sync();
-    if (thread_index() == 0) {
-      const uint32 last = static_cast<uint32>(split.count - 1);
-      const uint32 before = atom_acq_rel_gpu_inc(params_.work.counters + split.counter, last);
-      st_shared(memory_ + kFlag, before == last ? 1 : 0);
-    }
-    bar_sync();
-    const bool is_last = ld_shared<int32>(memory_ + kFlag) != 0;
-    if (is_last) fence_acq_rel_gpu();
-    return is_last;
   }
 
   const AttendParams& params_;

@@ -17,6 +17,14 @@ inline uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last) {
   return before;
 }
 
+inline uint32 atom_relaxed_gpu_exch(uint32* p, uint32 value) {
+  const uint32 before = *p;
+  *p = value;
+  return before;
+}
+
+inline uint32 ld_acquire_gpu(const uint32* p) { return *p; }
+
 template <class T>
 struct ExchangeLane {
   T given;
@@ -65,10 +73,11 @@ inline void vote_operation(void* const* lanes) {
     static_cast<VoteLane*>(lanes[lane])->received = ballot;
 }
 
-inline bool vote_sync_any(bool predicate) {
+inline uint32 vote_sync_ballot(bool predicate) {
   VoteLane lane = {predicate, 0};
   emulator->warp_operation("vote", vote_operation, &lane);
-  return lane.received != 0;
+  return lane.received;
 }
+inline bool vote_sync_any(bool predicate) { return vote_sync_ballot(predicate) != 0; }
 
 }  // namespace lazyrope

@@ -20,6 +20,21 @@ LAZYROPE_DEVICE uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last) {
   return before;
 }
 
+LAZYROPE_DEVICE uint32 atom_relaxed_gpu_exch(uint32* p, uint32 value) {
+  uint32 before;
+  asm volatile("atom.relaxed.gpu.global.exch.b32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(p), "r"(value)
+               : "memory");
+  return before;
+}
+
+LAZYROPE_DEVICE uint32 ld_acquire_gpu(const uint32* p) {
+  uint32 value;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+
 template <class T>
 LAZYROPE_DEVICE T shfl_sync_idx(T value, int32 lane) {
   static_assert(sizeof(T) == 4);
@@ -37,6 +52,10 @@ template <class T>
 LAZYROPE_DEVICE T shfl_sync_up(T value, int32 delta) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   return __shfl_up_sync(0xffffffffu, value, static_cast<uint32>(delta));
+}
+
+LAZYROPE_DEVICE uint32 vote_sync_ballot(bool predicate) {
+  return __ballot_sync(0xffffffffu, predicate);
 }
 
 LAZYROPE_DEVICE bool vote_sync_any(bool predicate) {
