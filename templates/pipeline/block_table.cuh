@@ -65,7 +65,8 @@ class BlockTable {
       const int32 owner = warp_upper_bound(blocks_through, target);
       const int32 owner_first = shfl_sync_idx(blocks_through - blocks, owner);
       const VisibleSegment found = from_lane(segment, owner);
-      if (wanted && target < total) write(block, run, found, target - owner_first);
+      // Below 0: found in the 32 segments before.
+      if (wanted && target >= 0 && target < total) write(block, run, found, target - owner_first);
       if (!vote_sync_any(wanted && target >= total)) break;
       walk.segment += kWarpThreads;
       walk.block += total;

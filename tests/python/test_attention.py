@@ -6,7 +6,7 @@ import lazyrope
 import pytest
 import torch
 
-from tests.support.cases import Setting, random_case
+from tests.support.cases import Setting, documents_case, random_case
 from tests.support.checks import check_case
 
 
@@ -29,8 +29,10 @@ def test_rows_beyond_the_step_are_left_alone(build, device):
     kernel = build(case.spec)
     step = case.plan(kernel)
     extra = torch.cat([case.q, case.q])
+    with pytest.raises(lazyrope.SpecError, match="give out= and lse="):
+        kernel(extra, case.k_pool, case.v_pool, step)
     out = torch.full_like(extra, torch.nan)
-    kernel(extra, case.k_pool, case.v_pool, step, out=out)
+    kernel(extra, case.k_pool, case.v_pool, step, out=out, return_lse=False)
     assert bool(out[: len(case.q)].isfinite().all()) and bool(out[len(case.q) :].isnan().all())
 
 
@@ -57,11 +59,33 @@ def test_a_step_is_refilled_with_other_requests(build, device):
     setting = Setting(phase="mixed")
     cases = [random_case(setting, seed, device) for seed in (11, 12, 13)]
     kernel = build(cases[0].spec)
-    capacity = {"requests": 8, "segments": 64, "query_tokens": 1024}
+    capacity = {"requests": 8, "segments": 200, "query_tokens": 1024}
     step = cases[0].plan(kernel, capacity=capacity)
     for case in cases:
         step.update(**case.metadata, check=True)
         check_case(case, kernel, step)
+
+
+@pytest.mark.parametrize("lengths", [[20] * 31, [20] * 33, [20] * 20 + [0] * 12 + [20] * 40, [0] * 5 + [100, 20] * 35])
+@pytest.mark.parametrize("tokens", [1, 100])
+def test_many_documents(build, device, lengths, tokens):
+    """More than the 32 segments that a warp looks at together, in kernels that divide keys and rows."""
+    case = documents_case(Setting(page_size=48), lengths, tokens, device)
+    check_case(case, build(case.spec))
+
+
+def test_a_step_planned_for_another_mask_is_refused(build, device):
+    case = random_case(Setting(phase="chunk"), 14, device)
+    step = case.plan(build(case.spec))
+    full = build(Setting(mask="full").spec())
+    with pytest.raises(lazyrope.SpecError, match=r'mask = "causal".* mask = "full"'):
+        full(case.q, case.k_pool, case.v_pool, step)
+
+
+def test_requests_longer_than_was_said_are_served(build, device):
+    case = random_case(Setting(phase="chunk"), 15, device)
+    kernel = build(case.spec)
+    check_case(case, kernel, case.plan(kernel, capacity={"tokens_per_request": 1}))
 
 
 def test_no_requests_and_no_tokens(build, device):

@@ -172,7 +172,13 @@ def random_slice(rng: random.Random, document: Document) -> Slice:
 
 
 def random_request(rng: random.Random, documents: list[Document], tokens: int, own: Document | None) -> Request:
-    slices = [random_slice(rng, rng.choice(documents)) for _ in range(rng.choice([0, 1, 2, 3, 5]))]
+    slices = [
+        random_slice(rng, rng.choice(documents))
+        for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 3, 5, rng.randint(31, 36)]))
+    ]
+    if len(slices) > 5:  # short ones, or the reference would take long
+        for s in slices:
+            s.length = min(s.length, rng.choice([0, 16, 24]))
     first = random_position(rng)
     if own is not None:  # the request's own tokens at the end, causal among themselves
         slices.append(Slice(own, first - own.length + tokens, 0, own.length))
@@ -202,16 +208,34 @@ def random_case(setting: Setting, seed: int, device: str | torch.device, scale: 
         mine = pool.add(own, 0, generator) if own > 0 else None
         requests.append(random_request(rng, documents, count, mine))
     poison_unused(pool, documents, requests)
+    return assemble(setting, pool, requests, generator)
+
+
+def documents_case(setting: Setting, lengths: list[int], tokens: int, device: str | torch.device) -> Case:
+    """One request that reads whole documents, one behind the other, and asks after them."""
+    generator = torch.Generator().manual_seed(len(lengths))
+    device = torch.device(device)
+    needed = sum(-(-n // setting.page_size) for n in lengths)
+    pool = PoolBuilder(setting, needed + 1, random.Random(tokens), device)
+    slices, base = [], 0
+    for n in lengths:
+        slices.append(Slice(pool.add(n, 0, generator), base, 0, n))
+        base += n
+    return assemble(setting, pool, [Request(list(range(base, base + tokens)), slices)], generator)
+
+
+def assemble(setting: Setting, pool: PoolBuilder, requests: list[Request], generator: torch.Generator) -> Case:
     heads = setting.group * setting.kv_heads
-    q = torch.randn((sum(tokens), heads, setting.head_dim), generator=generator)
+    tokens = sum(len(request.positions) for request in requests)
+    q = torch.randn((tokens, heads, setting.head_dim), generator=generator)
     return Case(
         setting,
         setting.spec(),
         requests,
-        q.to(DTYPES[setting.dtype]).to(device),
+        q.to(DTYPES[setting.dtype]).to(pool.device),
         pool.k_pool,
         pool.v_pool,
-        metadata_of(setting, requests, pool.pages, device),
+        metadata_of(setting, requests, pool.pages, pool.device),
     )
 
 
