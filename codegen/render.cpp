@@ -13,7 +13,6 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kPlanThreads = 1024;  // at least the greatest number of CTAs of an attend kernel
 constexpr int kPlanSharedBytes =
     kPlanThreads / 32 * 8 + 4 * kPlanThreads * 4;  // family/planner.cuh
 constexpr int kAppendThreads = 256;
@@ -23,8 +22,16 @@ constexpr std::array<std::string_view, kKernelKinds> kNames = {
 
 // Angles are counted in turns, as 64-bit binary fractions: templates/ops/rotate.cuh.
 std::string turns_per_token(const KernelSpec& spec, const RopeVariant& rope) {
+  const std::vector<double> frequencies =
+      rope.frequencies(spec.rope.rotary_dim, spec.rope.parameters);
+  if (frequencies.size() != static_cast<std::size_t>(spec.rope.rotary_dim / 2))
+    throw SpecError(
+        fmt::format("rope \"{}\" gives {} frequencies for rotary_dim = {}; it must give {}",
+                    rope.name, frequencies.size(), spec.rope.rotary_dim, spec.rope.rotary_dim / 2));
   std::string text;
-  for (const double radians : rope.frequencies(spec.rope.rotary_dim, spec.rope.parameters)) {
+  for (const double radians : frequencies) {
+    if (!std::isfinite(radians))
+      throw SpecError(fmt::format("rope \"{}\" gives the frequency {}", rope.name, radians));
     const double turns = radians / (2.0 * std::numbers::pi);
     const double fraction = turns - std::floor(turns);
     text += fmt::format("{}{}ull", text.empty() ? "" : ", ",
@@ -112,6 +119,7 @@ std::string_view to_string(KernelKind kind) { return kNames.at(static_cast<std::
 
 std::vector<KernelKind> kernel_kinds() {
   std::vector<KernelKind> kinds;
+  kinds.reserve(kKernelKinds);
   for (int i = 0; i < kKernelKinds; ++i) kinds.push_back(static_cast<KernelKind>(i));
   return kinds;
 }

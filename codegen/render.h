@@ -16,6 +16,9 @@ enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppe
 
 inline constexpr int kKernelKinds = 5;
 
+// Of the planner's CTA. It places a boundary a thread: one more than an attend kernel has CTAs.
+inline constexpr int kPlanThreads = 1024;
+
 std::string_view to_string(KernelKind);  // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();
 

@@ -50,9 +50,8 @@ void check_llama3(const RopeParameters& p) {
       p.at("high_freq_factor"), p.at("low_freq_factor")));
 }
 
-const RopeParameter kTheta = {"theta", "base of the frequencies", 1.0, kLargest};
-
 std::vector<RopeVariant> built_in() {
+  const RopeParameter theta = {"theta", "base of the frequencies", 1.0, kLargest};
   return {
       {.name = "none",
        .meaning = "no rotation",
@@ -62,12 +61,12 @@ std::vector<RopeVariant> built_in() {
       {.name = "neox",
        .meaning = "column i turns with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
        .pairing = "ops/rope/half.cuh",
-       .parameters = {kTheta},
+       .parameters = {theta},
        .frequencies = neox_frequencies},
       {.name = "llama3",
        .meaning = "neox with Llama 3.1's scaling of long waves",
        .pairing = "ops/rope/half.cuh",
-       .parameters = {kTheta,
+       .parameters = {theta,
                       {"factor", "by which long waves are slowed", 1.0, kLargest},
                       {"low_freq_factor", "waves longer than the context / this are slowed in full",
                        0.0, kLargest},
@@ -92,6 +91,7 @@ Registry& registry() {
 
 std::vector<std::string> names_of(const std::vector<RopeVariant>& rows) {
   std::vector<std::string> names;
+  names.reserve(rows.size());
   for (const RopeVariant& row : rows) names.push_back(row.name);
   return names;
 }

@@ -96,7 +96,7 @@ std::string substitute(std::string_view text, const TemplateValues& values) {
     result.append(text.substr(0, begin));
     if (begin == std::string_view::npos) break;
     const std::size_t end = text.find('}', begin);
-    if (end == std::string_view::npos) throw SpecError("template text has \"${\" without \"}\"");
+    if (end == std::string_view::npos) throw SpecError(R"(template text has "${" without "}")");
     const std::string_view name = text.substr(begin + 2, end - begin - 2);
     const auto it = values.find(name);
     if (it == values.end())

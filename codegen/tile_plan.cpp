@@ -59,7 +59,8 @@ class AttendPlanCheck {
     at_least("row_warps", plan_.row_warps, 1);
     at_least("key_warps", plan_.key_warps, 1);
     at_least("ctas_per_sm", plan_.ctas_per_sm, 1);
-    multiple_of_16("warp_rows", plan_.warp_rows);
+    one_of("warp_rows", plan_.warp_rows, {16, 32, 48, 64});
+    at_most("ctas_per_sm", plan_.ctas_per_sm, 32);
     multiple_of_16("step_keys", plan_.step_keys);
     one_of("warp_keys", plan_.warp_keys, {16, 32, 64, 128, 256});
     if (plan_.warp_keys % plan_.step_keys != 0)
@@ -103,6 +104,9 @@ class AttendPlanCheck {
   }
   void at_least(std::string_view member, int value, int least) const {
     if (value < least) refuse(member, value, fmt::format("it must be at least {}", least));
+  }
+  void at_most(std::string_view member, int value, int most) const {
+    if (value > most) refuse(member, value, fmt::format("it must be at most {}", most));
   }
   void multiple_of_16(std::string_view member, int value) const {
     if (value < 16 || value % 16 != 0) refuse(member, value, "it must be a multiple of 16");

@@ -30,7 +30,7 @@ struct AttendPlan {
 struct TilePlan {
   AttendPlan decode;         // requests of at most decode.rows() packed rows
   AttendPlan prefill;        // the others
-  int min_split_blocks = 2;  // a tile is not cut into parts of fewer KV blocks
+  int min_split_blocks = 2;  // no part at a tile's ends has fewer KV blocks
 
   bool operator==(const TilePlan&) const = default;
 };

@@ -29,8 +29,8 @@ struct PlanAppendParams {
 static_assert(sizeof(PlanAppendParams) == 64);
 
 struct AppendParams {
-  QueryTensor k;  // [tokens, kv_heads, head_dim]
-  QueryTensor v;
+  TokenTensor k;  // [tokens, kv_heads, head_dim]
+  TokenTensor v;
   KvPool pool;  // written
   const AppendRecord* records;
   int32 num_tokens;

@@ -5,7 +5,7 @@
 
 namespace lazyrope {
 
-struct QueryTensor {  // [tokens, heads, head_dim], last dimension contiguous
+struct TokenTensor {  // [tokens, heads, head_dim], last dimension contiguous
   const void* data;
   int64 token_stride;
   int64 head_stride;
@@ -34,7 +34,7 @@ struct LseTensor {  // fp32, natural logarithm; data may be null
 };
 
 struct AttendParams {
-  QueryTensor q;
+  TokenTensor q;
   KvPool pool;
   OutputTensor out;
   LseTensor lse;

@@ -44,7 +44,7 @@ struct PlanPhase {
   int32 max_rows;
   int32 tile_rows;
   int32 block_keys;
-  int32 min_split_blocks;  // no part of a tile is shorter
+  int32 min_split_blocks;  // at a tile's ends no part is shorter
   int32 unused;
 };
 static_assert(sizeof(PlanPhase) == 40 + 56 + 24);

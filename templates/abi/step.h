@@ -73,6 +73,10 @@ struct StepView {
 };
 static_assert(sizeof(StepView) == 24);
 
+// A part of a row in memory: head_dim floats, then maximum and sum, padded so that the rows of a
+// fragment fall into different banks of shared memory.
+constexpr int32 part_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
+
 // Device addresses of the work of one attend kernel.
 struct WorkView {
   int32* item_begin;  // [num_ctas + 1]: items of each CTA

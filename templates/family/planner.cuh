@@ -4,8 +4,7 @@
 // Every tile of query rows and every KV head make a unit, which sees so many blocks of keys. Units
 // laid end to end by cost (a constant, so much a block, so much a segment) form a line, and each
 // CTA of the attend kernel gets an equal length of it: the tail of a unit, some whole units, the
-// head of another. A unit cut by k boundaries has k + 1 parts, merged by whichever CTA finishes
-// last.
+// head of another. A unit cut by k boundaries has k + 1 parts: ops/split_tile.cuh.
 //
 // One CTA plans one attend kernel. Stages hand their results on through the step's scratch memory,
 // and through shared memory what there is of each boundary.
@@ -149,8 +148,8 @@ class Planner {
       st_global(scratch_.tile_first_position + tile, positions.first);
       st_global(scratch_.tile_last_position + tile, positions.last);
       st_global(scratch_.tile_blocks + tile, blocks);
-      st_global(scratch_.cost_begin + tile,
-                static_cast<int64>(kTileCost + blocks * kBlockCost + segments * kSegmentCost));
+      st_global(scratch_.cost_begin + tile, kTileCost + static_cast<int64>(blocks) * kBlockCost +
+                                                static_cast<int64>(segments) * kSegmentCost);
     }
   }
 

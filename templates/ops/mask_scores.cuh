@@ -18,7 +18,7 @@ LAZYROPE_DEVICE void mask_scores(float (&scores)[kRowTiles][kKeyTiles][4], Share
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int32 query = ld_shared<int32>(positions + (m * 16 + row_of(lane, 2 * h)) * 4);
-      const int32 first = visible_begin<Mask>(query, position, begin) - column_of(lane, 0);
+      const int32 first = visible_begin<Mask>(query, position, begin, end) - column_of(lane, 0);
       const int32 last = visible_end<Mask>(query, position, end) - column_of(lane, 0);
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)

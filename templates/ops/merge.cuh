@@ -25,7 +25,7 @@ struct RowPart {
 };
 
 LAZYROPE_DEVICE float inverse_or_zero(float sum) {
-  return sum > 0.0f ? rcp_approx_ftz_f32(sum) : 0.0f;
+  return sum == 0.0f ? 0.0f : rcp_approx_ftz_f32(sum);
 }
 
 // Where the rows of an item lie in the output.
@@ -40,8 +40,8 @@ class OutputRows {
     const LseTensor& lse = params_.lse;
     if (lse.data == nullptr) return;
     constexpr float kLn2 = 0.693147180559945309f;
-    const float value =
-        stats.sum > 0.0f ? (stats.maximum + lg2_approx_ftz_f32(stats.sum)) * kLn2 : -infinity_f32();
+    const float value = stats.sum == 0.0f ? -infinity_f32()
+                                          : (stats.maximum + lg2_approx_ftz_f32(stats.sum)) * kLn2;
     const QueryRow<Spec> to(rows_, row);
     uint8* p = reinterpret_cast<uint8*>(lse.data) + to.token * lse.token_stride +
                to.head * lse.head_stride;
@@ -66,13 +66,11 @@ class OutputRows {
   ItemRows rows_;
 };
 
-// A part of a row as it lies in memory: kHeadDim floats, then the stats, padded so that the rows of
-// a fragment fall into different banks of shared memory. Global and shared memory hold the same
-// records.
+// A part of a row as it lies in global and in shared memory.
 template <int kHeadDim>
 struct PartRecord {
   static constexpr int kStats = kHeadDim * 4;
-  static constexpr int kBytes = (kHeadDim + 8) * 4;
+  static constexpr int kBytes = part_record_bytes(kHeadDim);
   static constexpr int kQuads = kHeadDim / 4;
 };
 

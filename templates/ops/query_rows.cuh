@@ -44,7 +44,7 @@ struct QueryRow {
 // Copies rows first_row .. first_row + kRows - 1 of the item into a tile; rows past its last are
 // zero. Part of the caller's next group of asynchronous copies.
 template <class Spec, int kRows, int kThreads>
-LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const QueryTensor& q, ItemPtr item,
+LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemPtr item,
                                      int32 first_row) {
   using Tile = SharedTile<Spec::kHeadDim>;
   const ItemRows rows = item.rows();

@@ -10,8 +10,8 @@ namespace lazyrope {
 
 inline constexpr int kRunSlots = 16;  // slots that lie together, whatever the page size
 
-// The part of a segment that some row of a query tile can see, in blocks of slots from the run that
-// holds its first slot.
+// A segment up to the last slot that some row of a query tile can see, in blocks of slots from the
+// run that holds its first slot.
 struct VisibleSegment {
   SegmentRecord record;
   int32 end;  // one past the last visible slot

@@ -21,7 +21,7 @@ class SplitTile {
       : work_(work),
         split_(split),
         num_rows_(num_rows),
-        num_slices_(smaller(smaller(split.count, num_rows), kWarpThreads)),
+        num_slices_(smaller(smaller(split.count, num_rows), kWarpThreads)),  // a lane claims one
         flag_(flag) {}
 
   // All threads of the CTA, its part being written: calls merge(first_row, end_row) for each slice

@@ -1,6 +1,7 @@
 // A tile of 16-bit elements in shared memory, rows of kColumns. The 16-byte chunks of a row are
 // permuted by its row number, so that eight rows of one chunk column lie in eight different bank
-// groups: ldmatrix, and copies along a row, are free of bank conflicts.
+// groups: ldmatrix, and copies along a row, are free of bank conflicts. Tiles are aligned to their
+// rows, so that the permutation is an exclusive or of address bits.
 #pragma once
 
 #include "isa/memory.cuh"
@@ -13,8 +14,6 @@ struct SharedTile {
   static_assert(kColumns % 64 == 0, "the permutation needs rows of a multiple of 128 bytes");
   static constexpr int kChunks = kColumns / kChunkElements;
   static constexpr int kRowBytes = kColumns * kElementBytes;
-  // Tiles are aligned to this, so that a permutation is an exclusive or of address bits.
-  static constexpr int kAlignment = kRowBytes;
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
     return tile + row * kRowBytes + ((chunk ^ (row & 7)) * 16);

@@ -63,14 +63,14 @@ TEST(TilePlan, IllegalMembersAreNamed) {
            Illegal{&AttendPlan::row_warps, 0, "prefill.row_warps = 0; it must be at least 1"},
            {&AttendPlan::row_warps, 16, "prefill.row_warps = 16; allowed are 1, 2, 4, 8"},
            {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; with row_warps = 4 it must be 1"},
-           {&AttendPlan::warp_rows, 24, "prefill.warp_rows = 24; it must be a multiple of 16"},
+           {&AttendPlan::warp_rows, 24, "prefill.warp_rows = 24; allowed are 16, 32, 48, 64"},
            {&AttendPlan::warp_keys, 48, "prefill.warp_keys = 48; allowed are 16, 32, 64"},
            {&AttendPlan::step_keys, 0, "prefill.step_keys = 0; it must be a multiple of 16"},
            {&AttendPlan::step_keys, 48, "prefill.step_keys = 48; it must divide warp_keys = 64"},
            {&AttendPlan::stages, 1, "prefill.stages = 1; it must be at least 2"},
            {&AttendPlan::stages, 9, "prefill.stages = 9; with warp_keys = 64 it must be at most 5"},
            {&AttendPlan::ctas_per_sm, 4, "prefill.ctas_per_sm = 4; each CTA needs "},
-           {&AttendPlan::warp_rows, 1024, "prefill needs "},
+           {&AttendPlan::warp_keys, 256, "prefill needs "},
        }) {
     const Arch& arch = find_arch("sm_90a");
     TilePlan plan = candidates(spec_of(128), arch).front();

@@ -25,6 +25,7 @@ class AttendTile {
   static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
   static constexpr int kBlockKeys = Shape::kKeyWarps * Shape::kWarpKeys;
   static constexpr int kStages = Shape::kStages;
+  static constexpr bool kTurns = Spec::Pairing::kUnits > 0;
   static constexpr bool kDividesKeys = Shape::kKeyWarps > 1;
   static_assert(Shape::kRowWarps == 1 || Shape::kKeyWarps == 1);
 
@@ -101,7 +102,7 @@ class AttendTile {
       cp_async_commit_group();
       if (block < 0 || first_row() >= item().extent().num_rows) continue;
       const int32 block_base = table.info(block).base;
-      if (!turned || block_base != base) turn_queries(block_base);
+      if (!turned || (kTurns && block_base != base)) turn_queries(block_base);
       turned = true;
       base = block_base;
 #pragma unroll 1
@@ -120,7 +121,7 @@ class AttendTile {
     const int32 window = first ? 0 : block / Table::kWindow + 1;
     const bool due = first || (block >= 0 && block % Table::kWindow == 0);
     if (!due || window * Table::kWindow >= item().extent().num_blocks) return;
-    if (kDividesKeys || warp_index() == 0) table.resolve(window);
+    if (resolves()) table.resolve(window);
     if (first) {
       cp_async_commit_group();
       cp_async_wait_group<0>();

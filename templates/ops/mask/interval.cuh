@@ -21,18 +21,21 @@ LAZYROPE_DEVICE bool all_visible(PositionRange queries, int32 first_key, int32 l
   return Mask::first_key(queries.last) <= first_key && last_key <= Mask::last_key(queries.first);
 }
 
+LAZYROPE_DEVICE int32 clamp_index(int64 index, int32 begin, int32 end) {
+  return static_cast<int32>(
+      larger(smaller(index, static_cast<int64>(end)), static_cast<int64>(begin)));
+}
+
 // Index, counted from the key at logical position `origin`, of the first key that `query` sees, and
 // of the first after those; within [begin, end].
 template <class Mask>
-LAZYROPE_DEVICE int32 visible_begin(int32 query, int32 origin, int32 begin) {
-  return static_cast<int32>(
-      larger(static_cast<int64>(Mask::first_key(query)) - origin, static_cast<int64>(begin)));
+LAZYROPE_DEVICE int32 visible_begin(int32 query, int32 origin, int32 begin, int32 end) {
+  return clamp_index(static_cast<int64>(Mask::first_key(query)) - origin, begin, end);
 }
 
 template <class Mask>
 LAZYROPE_DEVICE int32 visible_end(int32 query, int32 origin, int32 end) {
-  const int64 limit = static_cast<int64>(Mask::last_key(query)) - origin + 1;
-  return static_cast<int32>(larger(smaller(limit, static_cast<int64>(end)), int64{0}));
+  return clamp_index(static_cast<int64>(Mask::last_key(query)) - origin + 1, 0, end);
 }
 
 }  // namespace lazyrope
