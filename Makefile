@@ -3,12 +3,11 @@
 PYTHON ?= python3
 VENV := .venv
 BUILD := build
-PACKAGE := $(BUILD)/package
-# For other compilers than CI's: make WERROR=OFF ...
-WERROR ?= ON
+# CI makes warnings errors: make WERROR=ON ...
+WERROR ?= OFF
 
 in_venv := $(VENV)/bin
-python := PYTHONPATH=$(PACKAGE) $(in_venv)/python
+python := $(in_venv)/python
 
 .PHONY: help demo test lint format wheel clean distclean build build-tests layers
 .DEFAULT_GOAL := help
@@ -16,12 +15,13 @@ python := PYTHONPATH=$(PACKAGE) $(in_venv)/python
 help:  ## show this
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-demo: build  ## compile the kernels of three models; with a GPU, also run them
+# With a GPU the demo compares with PyTorch.
+demo: build $(if $(wildcard /dev/nvidia0),$(VENV)/.test)  ## compile the kernels of three models; with a GPU, also run them
 	$(python) tools/demo.py
 
 test: build-tests layers $(VENV)/.test  ## all tests: C++, Python (on a GPU or in the emulator), layering
-	ctest --test-dir $(BUILD) --output-on-failure -j
-	LAZYROPE_COMMAND=$(CURDIR)/$(BUILD)/tools/lazyrope $(python) -m pytest
+	ctest --test-dir $(BUILD) --output-on-failure -j$$(nproc)
+	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest
 
 lint: build-tests layers $(VENV)/.lint  ## clang-format, clang-tidy, ruff, mypy
 	VENV=$(VENV) BUILD=$(BUILD) tools/lint.sh
@@ -40,17 +40,29 @@ distclean: clean  ## and the virtual environment
 
 build: $(BUILD)/build.ninja
 	cmake --build $(BUILD) --target _core lazyrope
+	@$(into_venv)
 
 build-tests: $(BUILD)/build.ninja
 	cmake --build $(BUILD)
+	@$(into_venv)
+
+# The environment's python imports what was built, and the command lies beside it, where it finds NVRTC.
+define into_venv
+cp $(BUILD)/tools/lazyrope $(in_venv)/ && echo $(CURDIR)/$(BUILD)/package > \
+  $$($(python) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lazyrope.pth
+endef
 
 layers:
 	$(PYTHON) tools/check_layers.py
 
-$(BUILD)/build.ninja: $(VENV)/.build
+$(BUILD)/build.ninja: $(VENV)/.build $(BUILD)/.werror-$(WERROR)
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DLAZYROPE_BUILD_PYTHON=ON \
 	  -DLAZYROPE_WERROR=$(WERROR) -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python \
 	  -Dpybind11_DIR=$$($(in_venv)/python -m pybind11 --cmakedir)
+
+# Configures anew where WERROR has changed.
+$(BUILD)/.werror-$(WERROR):
+	@mkdir -p $(BUILD) && rm -f $(BUILD)/.werror-* && touch $@
 
 $(VENV)/.test $(VENV)/.lint: $(VENV)/.build
 $(VENV)/.%: tools/requirements/%.txt tools/set_up.sh

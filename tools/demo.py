@@ -179,7 +179,7 @@ def main() -> None:
     try:
         import torch
     except ImportError:
-        print("There is a GPU, but no PyTorch to make tensors with: pip install torch, and run this again.")
+        print(f"There is a GPU, but no PyTorch to make tensors with: {sys.executable} -m pip install torch")
         return
     show_answers(torch)
 

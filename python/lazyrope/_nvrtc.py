@@ -9,16 +9,17 @@ from . import _core
 
 
 def library_directories() -> list[str]:
-    """The lib directories below every ``nvidia`` namespace package, newest CUDA first."""
+    """The lib directories below every ``nvidia`` namespace package. Their order means nothing: of the NVRTC
+    libraries in them, the newest is taken."""
     spec = importlib.util.find_spec("nvidia")
     roots = list(spec.submodule_search_locations or []) if spec else []
-    found = []
-    for root in roots:
-        for package in sorted(os.listdir(root), reverse=True) if os.path.isdir(root) else []:
-            directory = os.path.join(root, package, "lib")
-            if os.path.isdir(directory):
-                found.append(directory)
-    return found
+    return [
+        os.path.join(root, package, "lib")
+        for root in roots
+        if os.path.isdir(root)
+        for package in sorted(os.listdir(root))
+        if os.path.isdir(os.path.join(root, package, "lib"))
+    ]
 
 
 def register_directories() -> None:
