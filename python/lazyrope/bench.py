@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +221,7 @@ def append_row(shape: Shape, timer: Timer) -> dict[str, Any]:
     tokens = shape.batch * shape.query_tokens
     per_request = math.ceil(shape.query_tokens / shape.page_size)
     pages = shape.batch * per_request
-    kernel = LazyStep(Shape("append", 1, 1, 16, heads=shape.heads, head_dim=shape.head_dim, dtype=shape.dtype)).kernel
+    kernel = LazyStep(replace(shape, batch=1, query_tokens=1, context=16)).kernel
     pool = (pages, shape.page_size, shape.heads[1], shape.head_dim)
     k_pool, v_pool = (torch.zeros(pool, dtype=dtype, device="cuda") for _ in range(2))
     k, v = (torch.randn((tokens, shape.heads[1], shape.head_dim), dtype=dtype, device="cuda") for _ in range(2))
@@ -244,10 +244,16 @@ def append_row(shape: Shape, timer: Timer) -> dict[str, Any]:
         {
             "us": lambda: kernel.append(k, v, k_pool, v_pool, step),
             "copy": lambda: (copy.copy_(k_pool), copy.copy_(v_pool)),
+            "stream": stream_call(2 * k.nbytes),
         }
     )
-    moved = 4 * k.numel() * 2
-    return {"us": times["us"], "tbps": moved / times["us"] / 1e6, "peers": {"torch_copy": times["copy"]}}
+    moved = 4 * k.nbytes  # k and v, read and written
+    return {
+        "us": times["us"],
+        "stream_us": times["stream"],
+        "tbps": moved / times["us"] / 1e6,
+        "peers": {"torch_copy": times["copy"]},
+    }
 
 
 def measure(shapes: list[Shape], timer: Timer) -> list[dict[str, Any]]:
@@ -336,7 +342,7 @@ def call_costs() -> dict[str, float]:
     }
 
 
-def environment(timer: Timer, arguments: list[str]) -> dict[str, Any]:
+def environment(timer: Timer, commit: str | None) -> dict[str, Any]:
     torch = _torch()
     a, b = (torch.randn((8192, 8192), dtype=torch.bfloat16, device="cuda") for _ in range(2))
     times = timer.medians({"gemm": lambda: a @ b, "floor": lambda: torch.cuda._sleep(1)})
@@ -344,8 +350,7 @@ def environment(timer: Timer, arguments: list[str]) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(),
         "driver": _command(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
         "date": datetime.date.today().isoformat(),
-        "commit": _command(["git", "rev-parse", "--short", "HEAD"]),
-        "command": "lazyrope bench " + " ".join(arguments),
+        "commit": commit or _command(["git", "rev-parse", "--short", "HEAD"]),
         "versions": {"lazyrope": lazyrope.__version__, "torch": torch.__version__},
         "floor_us": times["floor"],
         "gemm_tflops": 2 * 8192**3 / times["gemm"] / 1e6,
@@ -361,25 +366,34 @@ def _command(command: list[str]) -> str | None:
     return result.stdout.strip().splitlines()[0] if result.stdout.strip() else None
 
 
+def command_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """The command that measures the same, without what is particular to one machine."""
+    given = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in vars(options).items()
+        if name not in ("name", "json", "commit") and value != parser.get_default(name)
+    ]
+    return " ".join(["lazyrope bench", options.name, *given])
+
+
 def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="lazyrope bench", description=__doc__.split("\n\n")[0])
     parser.add_argument("name", choices=["decode", "prefill", "append", "all"], help="which rows to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as one JSON object")
+    parser.add_argument("--commit", help="the commit measured (the present directory's)")
     parser.add_argument("--doc-tokens", type=int, default=1024, help="tokens of a document (1024)")
     parser.add_argument("--rope", choices=["none", "neox", "llama3"], default="llama3")
     parser.add_argument("--page-size", type=int, default=16, help="slots of a page (16)")
     parser.add_argument("--rounds", type=int, default=30, help="calls of which a time is the median (30)")
     options = parser.parse_args(arguments)
     tables = {"decode": DECODE, "prefill": PREFILL, "append": APPEND, "all": DECODE + PREFILL + APPEND}
-    from dataclasses import replace
-
     shapes = [
         replace(shape, doc_tokens=options.doc_tokens, rope=options.rope, page_size=options.page_size)
         for shape in tables[options.name]
     ]
     timer = Timer(options.rounds)
-    result = environment(timer, arguments)
+    result = environment(timer, options.commit) | {"command": command_text(parser, options)}
     print(json.dumps(result), flush=True)
     result["rows"] = measure(shapes, timer)
     if options.json:
