@@ -137,11 +137,11 @@ std::optional<ListedEntry> list_entry(const StoredFile& file) {
 std::optional<Key> key_in(const StoredFile& file) {
   try {
     const auto bytes = read_trusted_file(file.path, kStartOfFileBytes);
-    if (bytes) return decode_key(*bytes, file.key());
+    if (!bytes) return std::nullopt;
+    return decode_key(*bytes, file.key());
   } catch (const CacheError&) {
-    // A bad entry is near to nothing.
+    return std::nullopt;  // a bad entry is near to nothing
   }
-  return std::nullopt;
 }
 
 std::vector<std::string> differing_names(const KeyFields& a, const KeyFields& b) {
@@ -198,7 +198,7 @@ StoreResult DiskStore::store(const Key& key, const Entry& entry) const {
   if (root_.empty()) return {false, kNoRoot};
   try {
     const auto file = encode_entry(key, entry);
-    create_private_directories(root_);
+    create_own_directories(root_);
     publish_file(path_of(key.hex(), kEntryExtension), file);
     return {true, {}};
   } catch (const std::exception& error) {
@@ -209,7 +209,7 @@ StoreResult DiskStore::store(const Key& key, const Entry& entry) const {
 FileLock DiskStore::lock(const Key& key, std::chrono::milliseconds timeout) const {
   if (root_.empty()) return FileLock::not_held(kNoRoot);
   try {
-    create_private_directories(root_);
+    create_own_directories(root_);
   } catch (const CacheError& error) {
     return FileLock::not_held(error.what());
   }

@@ -16,6 +16,9 @@
 namespace lazyrope {
 namespace {
 
+constexpr mode_t kFileMode = 0644;
+constexpr mode_t kDirectoryMode = 0755;
+
 namespace fs = std::filesystem;
 
 std::string errno_text() { return std::generic_category().message(errno); }
@@ -50,7 +53,7 @@ std::vector<std::byte> read_up_to(const FileDescriptor& file, std::size_t size) 
 // A file under construction; it is removed unless it was renamed to its final path.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const fs::path& target) : path_(target) {
+  explicit TemporaryFile(fs::path target) : path_(std::move(target)) {
     path_.replace_extension(".XXXXXX.tmp");
     std::string name = path_.native();
     file_ = FileDescriptor(::mkostemps(name.data(), 4, O_CLOEXEC));
@@ -70,6 +73,8 @@ class TemporaryFile {
       if (count < 0) throw CacheError(failure_text("write", path_));
       bytes = bytes.subspan(static_cast<std::size_t>(count));
     }
+    // Others may read what is precompiled for them, and only the owner may change it.
+    if (::fchmod(file_.get(), kFileMode) != 0) throw CacheError(failure_text("write", path_));
     // Without this a crash of the machine may leave the new name on a file without its bytes.
     if (::fsync(file_.get()) != 0) throw CacheError(failure_text("write", path_));
   }
@@ -129,13 +134,13 @@ void publish_file(const fs::path& path, std::span<const std::byte> bytes) {
   temporary.rename_to(path);
 }
 
-void create_private_directories(const fs::path& path) {
-  if (::mkdir(path.c_str(), S_IRWXU) == 0 || errno == EEXIST) return;
+void create_own_directories(const fs::path& path) {
+  if (::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return;
   const fs::path parent = path.parent_path();
   if (errno != ENOENT || parent.empty() || parent == path)
     throw CacheError(failure_text("create directory", path));
-  create_private_directories(parent);
-  if (::mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST)
+  create_own_directories(parent);
+  if (::mkdir(path.c_str(), kDirectoryMode) != 0 && errno != EEXIST)
     throw CacheError(failure_text("create directory", path));
 }
 

@@ -44,6 +44,6 @@ std::optional<std::vector<std::byte>> read_trusted_file(const std::filesystem::p
 void publish_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
 // Makes the missing directories of `path`, for the owner alone. Throws CacheError.
-void create_private_directories(const std::filesystem::path& path);
+void create_own_directories(const std::filesystem::path& path);
 
 }  // namespace lazyrope

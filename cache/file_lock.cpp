@@ -47,7 +47,7 @@ FileLock FileLock::acquire(const fs::path& path, milliseconds timeout) {
     auto file = FileDescriptor::open(path, O_RDWR | O_CREAT);
     if (!file.is_open()) return not_held(failure_text("open", path));
     const Attempt attempt = try_lock(file, path);
-    if (attempt == Attempt::kLocked) return FileLock(path, std::move(file));
+    if (attempt == Attempt::kLocked) return {path, std::move(file)};
     if (attempt == Attempt::kFailed) return not_held(failure_text("lock", path));
     if (Clock::now() >= deadline) {
       return not_held(fmt::format("{} is still held after {} ms", path.native(), timeout.count()));

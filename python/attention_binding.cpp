@@ -31,22 +31,29 @@ PyStep plan(const Attention& self, StepArguments arguments, int page_size,
             const std::string& layout, const py::object& capacity, bool check,
             const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor q_indptr("q_indptr", arguments.q_indptr);
-  PyStep step;
-  step.step = self.make_step(device_of("q_indptr", q_indptr.view()), format_of(page_size, layout),
-                             capacity_of(capacity, arguments), stream_of(stream, q_indptr));
+  PyStep step(self.make_step(device_of("q_indptr", q_indptr.view()), format_of(page_size, layout),
+                             capacity_of(capacity, arguments), stream_of(stream, q_indptr)));
   step.update(std::move(arguments), check, stream);
   return step;
 }
 
 PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int page_size,
-                         const std::string& layout, const std::optional<int>& capacity, int tokens,
-                         bool check, const std::optional<std::uintptr_t>& stream) {
+                         const std::string& layout, int tokens, bool check,
+                         const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor indptr("indptr", arguments.indptr);
-  PyAppendStep step;
-  step.step = self.make_append_step(device_of("indptr", indptr.view()),
-                                    format_of(page_size, layout), capacity.value_or(tokens));
+  PyAppendStep step(self.make_append_step(device_of("indptr", indptr.view()),
+                                          format_of(page_size, layout), tokens));
   step.update(std::move(arguments), check, stream);
   return step;
+}
+
+// A pool of another rank is refused by the call itself.
+template <class AnyStep>
+void check_pages(const AnyStep& step, const TensorView& pool, Stream stream) {
+  constexpr int kPoolRank = 4;
+  if (pool.rank != kPoolRank) return;
+  const py::gil_scoped_release unlocked;  // waits for the stream
+  step.check_pages(pool.shape[0], stream);
 }
 
 py::tuple attend(const Attention& self, const py::object& q, const py::object& k_pool,
@@ -60,7 +67,12 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
     throw SpecError(
         fmt::format("q is {}; its shape must be [tokens, heads, head_dim]", describe(view)));
   const Stream on = stream_of(stream, queries);
-  if (check) step.step->check_pages(keys.view().shape[0], on);
+  if (check) check_pages(*step.step, keys.view(), on);
+  if (view.shape[0] > step.step->num_tokens() && (out.is_none() || (lse.is_none() && return_lse)))
+    throw SpecError(
+        fmt::format("q has {} tokens and the step {}; give out= and lse=, for the other rows are "
+                    "left as they are",
+                    view.shape[0], step.step->num_tokens()));
   if (out.is_none())
     out = queries.empty_like(view.type, {view.shape[0], view.shape[1], view.shape[2]});
   if (lse.is_none() && return_lse)
@@ -81,7 +93,7 @@ void append(const Attention& self, const py::object& k, const py::object& v,
   const DlpackTensor keys("k_pool", k_pool);
   const DlpackTensor values("v_pool", v_pool);
   const Stream on = stream_of(stream, new_keys);
-  if (check) step.step->check_pages(keys.view().shape[0], on);
+  if (check) check_pages(*step.step, keys.view(), on);
   self.append(new_keys.view(), new_values.view(), {keys.view(), values.view()}, *step.step, on);
 }
 
@@ -111,7 +123,9 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
                                return result;
                              })
       .def_property_readonly("source", [](const Attention& a) { return main_kernel(a).source(); })
-      .def("ptx", [](const Attention& a) { return main_kernel(a).intermediate(); })
+      .def(
+          "ptx", [](const Attention& a) { return main_kernel(a).intermediate(); },
+          py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("cubin",
                              [](const Attention& a) {
                                const std::vector<std::byte>& code = main_kernel(a).binary().code;
@@ -177,17 +191,15 @@ void bind_attention(py::module_& module) {
           "plan_append",
           [](const Attention& self, py::object indptr, py::object first, py::object first_page,
              py::object lead, py::object pages, int tokens, int page_size,
-             const std::string& layout, std::optional<int> capacity, bool check,
-             std::optional<std::uintptr_t> stream) {
+             const std::string& layout, bool check, std::optional<std::uintptr_t> stream) {
             return plan_append(self,
                                {std::move(indptr), std::move(first), std::move(first_page),
                                 std::move(lead), std::move(pages)},
-                               page_size, layout, capacity, tokens, check, stream);
+                               page_size, layout, tokens, check, stream);
           },
           py::arg("indptr"), py::arg("first"), py::arg("first_page"), py::arg("lead"),
           py::arg("pages"), py::kw_only(), py::arg("tokens"), py::arg("page_size") = 16,
-          py::arg("layout") = "NHD", py::arg("capacity") = py::none(), py::arg("check") = false,
-          py::arg("stream") = py::none())
+          py::arg("layout") = "NHD", py::arg("check") = false, py::arg("stream") = py::none())
       .def("append", &append, py::arg("k"), py::arg("v"), py::arg("k_pool"), py::arg("v_pool"),
            py::arg("step"), py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none())
       .def("__repr__", [](const Attention& a) {

@@ -40,6 +40,8 @@ ElementType element_type(DLDataType type) {
   if (type.code == kDLFloat && type.bits == 16) return ElementType::kFp16;
   if (type.code == kDLFloat && type.bits == 32) return ElementType::kFp32;
   if (type.code == kDLInt && type.bits == 32) return ElementType::kInt32;
+  if (type.code == kDLInt && type.bits == 64) return ElementType::kInt64;
+  if (type.code == kDLFloat && type.bits == 64) return ElementType::kFp64;
   return ElementType::kOther;
 }
 
@@ -85,6 +87,8 @@ TensorView view_of(const char* name, const DLTensor& t) {
     view.strides[at] = t.strides != nullptr ? t.strides[i] : stride;
     stride *= t.shape[i];
   }
+  if (t.data == nullptr && view.elements() > 0)
+    throw SpecError(fmt::format("{} has no memory: a fake or meta tensor cannot be used", name));
   return view;
 }
 
@@ -104,6 +108,11 @@ py::object array_namespace(py::handle object) {
   if (py::hasattr(object, "__array_namespace__")) return object.attr("__array_namespace__")();
   const std::string module = module_of(object);
   return py::module_::import(module.substr(0, module.find('.')).c_str());
+}
+
+bool on_host(py::handle object) {
+  const py::tuple device = object.attr("__dlpack_device__")();
+  return py::cast<int>(device[0]) == kDLCPU;
 }
 
 struct AllocationError {
@@ -136,10 +145,8 @@ void DlpackTensor::view_by_capsule() {
                     "__dlpack__)",
                     name_, Py_TYPE(object_.ptr())->tp_name));
   try {
-    // Work is launched on the producer's own stream, so nothing has to wait for anything.
-    const bool on_host = module_of(object_).starts_with("numpy");
-    capsule_ =
-        on_host ? object_.attr("__dlpack__")() : object_.attr("__dlpack__")(py::arg("stream") = -1);
+    capsule_ = on_host(object_) ? object_.attr("__dlpack__")()
+                                : object_.attr("__dlpack__")(py::arg("stream") = capsule_stream());
   } catch (const py::error_already_set& error) {
     throw SpecError(fmt::format("{} ({}) cannot be used as a tensor: {}", name_,
                                 Py_TYPE(object_.ptr())->tp_name, error.what()));
@@ -150,6 +157,12 @@ void DlpackTensor::view_by_capsule() {
   view_ = view_of(name_, managed->dl_tensor);
 }
 
+bool DlpackTensor::is_cupy() const { return module_of(object_).starts_with("cupy"); }
+
+// As __dlpack__ understands it: on what stream the data must be ready. -1: work is launched on
+// CuPy's own, so nothing has to wait; 1: the default stream, where it is launched for others.
+int DlpackTensor::capsule_stream() const { return is_cupy() ? -1 : 1; }
+
 Stream DlpackTensor::current_stream() const {
   if (view_.device_type != DeviceType::kGpu) return nullptr;
   if (api_ != nullptr) {
@@ -157,8 +170,9 @@ Stream DlpackTensor::current_stream() const {
     if (api_->current_work_stream(kDLCUDA, view_.device, &stream) != 0) refuse(name_, object_);
     return stream;
   }
-  if (module_of(object_).starts_with("cupy")) {
-    const py::object stream = py::module_::import("cupy").attr("cuda").attr("get_current_stream")();
+  if (is_cupy()) {
+    const py::object cuda = py::module_::import("cupy").attr("cuda");
+    const py::object stream = cuda.attr("get_current_stream")(py::arg("device_id") = view_.device);
     return reinterpret_cast<Stream>(py::cast<std::uintptr_t>(stream.attr("ptr")));
   }
   return nullptr;
@@ -170,16 +184,24 @@ py::object DlpackTensor::empty_like(ElementType type,
     const py::object space = array_namespace(object_);
     const py::object dtype =
         type == view_.type ? py::object(object_.attr("dtype")) : py::object(space.attr("float32"));
-    return space.attr("empty")(py::tuple(py::cast(std::vector<std::int64_t>(shape))),
-                               py::arg("dtype") = dtype);
+    const py::tuple extents = py::cast(std::vector<std::int64_t>(shape));
+    if (!is_cupy()) return space.attr("empty")(extents, py::arg("dtype") = dtype);
+    const py::object device = object_.attr("device");  // CuPy allocates on the current one
+    device.attr("__enter__")();
+    py::object result = space.attr("empty")(extents, py::arg("dtype") = dtype);
+    device.attr("__exit__")(py::none(), py::none(), py::none());
+    return result;
   }
   std::array<std::int64_t, TensorView::kMaxRank> extents{};
   std::copy(shape.begin(), shape.end(), extents.begin());
-  DLTensor prototype{};
-  prototype.device = {view_.device_type == DeviceType::kGpu ? kDLCUDA : kDLCPU, view_.device};
-  prototype.ndim = static_cast<std::int32_t>(shape.size());
-  prototype.dtype = dlpack_type(type);
-  prototype.shape = extents.data();
+  DLTensor prototype = {
+      .data = nullptr,
+      .device = {view_.device_type == DeviceType::kGpu ? kDLCUDA : kDLCPU, view_.device},
+      .ndim = static_cast<std::int32_t>(shape.size()),
+      .dtype = dlpack_type(type),
+      .shape = extents.data(),
+      .strides = nullptr,
+      .byte_offset = 0};
   AllocationError failure;
   DLManagedTensorVersioned* managed = nullptr;
   if (api_->managed_tensor_allocator(&prototype, &managed, &failure, set_allocation_error) != 0)

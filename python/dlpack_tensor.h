@@ -32,6 +32,8 @@ class DlpackTensor {
 
  private:
   void view_by_capsule();
+  bool is_cupy() const;
+  int capsule_stream() const;
 
   const char* name_;
   pybind11::handle object_;

@@ -3,6 +3,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <exception>
+#include <utility>
+
 #include "cache/error.h"
 #include "codegen/error.h"
 #include "runtime/error.h"
@@ -45,7 +48,7 @@ void translate_errors() {
   py::register_exception_translator([](std::exception_ptr pointer) {
     if (!pointer) return;
     try {
-      std::rethrow_exception(pointer);
+      std::rethrow_exception(std::move(pointer));
     } catch (const SpecError& error) {
       raise("SpecError", error.what(), py::kwargs());
     } catch (const CompileError& error) {

@@ -5,6 +5,7 @@
 #include "python/errors.h"
 #include "runtime/config.h"
 #include "runtime/doctor.h"
+#include "runtime/emulator_device.h"
 #include "runtime/engine.h"
 #include "runtime/version.h"
 
@@ -20,7 +21,8 @@ PYBIND11_MODULE(_core, module) {
   lazyrope::bind_attention(module);
   module.def("archs", [] {
     std::vector<std::string> names;
-    for (const lazyrope::Arch& arch : lazyrope::archs()) names.push_back(arch.name);
+    for (const lazyrope::Arch& arch : lazyrope::archs())
+      if (arch.isa != "emu" || lazyrope::has_emulator()) names.push_back(arch.name);
     return names;
   });
   module.def("set_nvrtc_directories", &lazyrope::set_nvrtc_directories, py::arg("directories"));

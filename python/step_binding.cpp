@@ -18,7 +18,13 @@ int rows_of(const char* name, const py::object& tensor) {
 }
 
 int capacity_field(const py::dict& capacity, const char* name, int otherwise) {
-  return capacity.contains(name) ? py::cast<int>(capacity[name]) : otherwise;
+  if (!capacity.contains(name)) return otherwise;
+  try {
+    return py::cast<int>(capacity[name]);
+  } catch (const py::cast_error&) {
+    throw SpecError(fmt::format("capacity[\"{}\"] = {}; it must be an int of 32 bits", name,
+                                py::cast<std::string>(py::repr(capacity[name]))));
+  }
 }
 
 void check_capacity_fields(const py::dict& capacity) {
@@ -40,6 +46,13 @@ py::dict capacity_dict(const StepCapacity& c) {
   result["query_tokens"] = c.query_tokens;
   result["tokens_per_request"] = c.tokens_per_request;
   return result;
+}
+
+template <class AnyStep, class Tensors>
+void update_step(AnyStep& step, const Tensors& tensors, bool check, Stream stream) {
+  std::optional<py::gil_scoped_release> unlocked;
+  if (check) unlocked.emplace();  // it waits for the stream
+  step.update(tensors, check, stream);
 }
 
 StepArguments step_arguments(py::object q_indptr, py::object q_position, py::object segment_indptr,
@@ -66,9 +79,13 @@ PoolFormat format_of(int page_size, const std::string& layout) {
 }
 
 StepCapacity capacity_of(const py::object& capacity, const StepArguments& a) {
+  if (!capacity.is_none() &&
+      !py::isinstance(capacity, py::module_::import("collections.abc").attr("Mapping")))
+    throw SpecError(
+        fmt::format("capacity = {}; it must be a dict", py::cast<std::string>(py::repr(capacity))));
   const py::dict given = capacity.is_none() ? py::dict() : py::dict(capacity);
   check_capacity_fields(given);
-  return {capacity_field(given, "requests", rows_of("q_indptr", a.q_indptr) - 1),
+  return {capacity_field(given, "requests", std::max(0, rows_of("q_indptr", a.q_indptr) - 1)),
           capacity_field(given, "segments", rows_of("base", a.base)),
           capacity_field(given, "query_tokens", rows_of("q_position", a.q_position)),
           capacity_field(given, "tokens_per_request", 0)};
@@ -89,7 +106,7 @@ void PyStep::update(StepArguments given, bool check, const std::optional<std::ui
                          base.view(),       start.view(),      length.view(),
                          first_page.view(), pages.view(),      std::nullopt};
   if (lead) tensors.lead = lead->view();
-  step->update(tensors, check, stream_of(stream, q_indptr));
+  update_step(*step, tensors, check, stream_of(stream, q_indptr));
   arguments = std::move(given);
 }
 
@@ -100,8 +117,9 @@ void PyAppendStep::update(AppendArguments given, bool check,
   const DlpackTensor first_page("first_page", given.first_page);
   const DlpackTensor lead("lead", given.lead);
   const DlpackTensor pages("pages", given.pages);
-  step->update({indptr.view(), first.view(), first_page.view(), lead.view(), pages.view()}, check,
-               stream_of(stream, indptr));
+  const AppendTensors tensors = {indptr.view(), first.view(), first_page.view(), lead.view(),
+                                 pages.view()};
+  update_step(*step, tensors, check, stream_of(stream, indptr));
   arguments = std::move(given);
 }
 

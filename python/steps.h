@@ -24,8 +24,25 @@ struct StepArguments {
   pybind11::object lead;
 };
 
-struct PyStep {
-  std::unique_ptr<Step> step;
+// A step as Python holds it. Freeing device memory may wait for the device, so it lets other
+// threads run.
+template <class AnyStep>
+struct HeldStep {
+  explicit HeldStep(std::unique_ptr<AnyStep> made) : step(std::move(made)) {}
+  HeldStep(HeldStep&&) noexcept = default;
+  HeldStep& operator=(HeldStep&&) = delete;
+  // NOLINTNEXTLINE(bugprone-exception-escape): pybind11 has its internals while a step lives
+  ~HeldStep() {
+    const pybind11::gil_scoped_release unlocked;
+    step.reset();
+  }
+
+  std::unique_ptr<AnyStep> step;
+};
+
+struct PyStep : HeldStep<Step> {
+  using HeldStep::HeldStep;
+
   StepArguments arguments;
 
   void update(StepArguments given, bool check, const std::optional<std::uintptr_t>& stream);
@@ -39,8 +56,9 @@ struct AppendArguments {
   pybind11::object pages;
 };
 
-struct PyAppendStep {
-  std::unique_ptr<AppendStep> step;
+struct PyAppendStep : HeldStep<AppendStep> {
+  using HeldStep::HeldStep;
+
   AppendArguments arguments;
 
   void update(AppendArguments given, bool check, const std::optional<std::uintptr_t>& stream);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -66,10 +67,10 @@ AppendStep::AppendStep(std::shared_ptr<const Device> device, std::shared_ptr<con
                        PoolFormat format, int capacity_tokens)
     : device_(std::move(device)), planner_(std::move(planner)), format_(format) {
   check_format(format_);
-  if (capacity_tokens < 1)
-    throw SpecError(fmt::format("capacity = {} tokens; it must be at least 1", capacity_tokens));
+  if (capacity_tokens < 0)
+    throw SpecError(fmt::format("tokens = {}; it must be at least 0", capacity_tokens));
   memory_ = std::make_unique<DeviceBuffer>(
-      device_, static_cast<std::size_t>(capacity_tokens) * sizeof(AppendRecord));
+      device_, static_cast<std::size_t>(std::max(1, capacity_tokens)) * sizeof(AppendRecord));
   params_.records = static_cast<AppendRecord*>(memory_->data());
   params_.capacity = capacity_tokens;
   params_.page_size = format_.page_size;
@@ -91,6 +92,8 @@ void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
   params_.lead = ints(t.lead);
   params_.pages = ints(t.pages);
   params_.num_requests = static_cast<int32>(requests);
+  is_filled_ = true;
+  if (capacity() == 0) return;
   const int threads = planner_->binary().threads;
   planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream);
 }

@@ -13,7 +13,7 @@ namespace lazyrope {
 // fixed capacity, filled anew on a stream, used by captured graphs.
 class AppendStep {
  public:
-  // SpecError where the capacity or the page size is illegal.
+  // SpecError where the capacity (0 is legal) or the page size is not.
   AppendStep(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
              PoolFormat format, int capacity_tokens);
 
@@ -26,6 +26,8 @@ class AppendStep {
   const std::shared_ptr<const Device>& device() const { return device_; }
   const PoolFormat& format() const { return format_; }
   int capacity() const { return params_.capacity; }
+  // Whether there has been an update, without which append() has nowhere to write.
+  bool is_filled() const { return is_filled_; }
   const AppendRecord* records() const { return params_.records; }
 
  private:
@@ -33,6 +35,7 @@ class AppendStep {
   std::shared_ptr<const Kernel> planner_;
   PoolFormat format_;
   PlanAppendParams params_{};
+  bool is_filled_ = false;
   std::unique_ptr<DeviceBuffer> memory_;
 };
 

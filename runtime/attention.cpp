@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <numbers>
+#include <utility>
 
 #include "codegen/error.h"
 #include "codegen/render.h"
@@ -25,7 +26,7 @@ ElementType element_type(Dtype dtype) {
   return dtype == Dtype::kBf16 ? ElementType::kBf16 : ElementType::kFp16;
 }
 
-QueryTensor query_of(const TensorView& t) {
+TokenTensor tokens_of(const TensorView& t) {
   return {t.data, t.strides[0] * kElementBytes, t.strides[1] * kElementBytes};
 }
 
@@ -48,7 +49,7 @@ void check_same_layout(const PoolTensors& pool) {
 
 std::uint32_t stride_bytes(const char* name, std::int64_t elements) {
   const std::int64_t bytes = elements * kElementBytes;
-  if (bytes > std::numeric_limits<std::uint32_t>::max())
+  if (std::cmp_greater(bytes, std::numeric_limits<std::uint32_t>::max()))
     throw SpecError(fmt::format("the pool's {} stride is {} bytes; at most {} are possible", name,
                                 bytes, std::numeric_limits<std::uint32_t>::max()));
   return static_cast<std::uint32_t>(bytes);
@@ -82,22 +83,23 @@ std::shared_ptr<const Attention> Attention::compile(Engine& engine, const Attent
 
 void Attention::check_device(const Device& device) const {
   if (device.arch().name != arch_.name)
-    throw SpecError(
-        fmt::format("the kernels were compiled for {}, but {} needs {}; compile with "
-                    "arch=\"{}\", or without arch for the present GPU",
-                    arch_.name, device.name(), device.arch().name, device.arch().name));
+    throw SpecError(fmt::format(
+        "the kernels were compiled for {}, but the tensors are on {}, which needs {}; move "
+        "them, or compile with arch=\"{}\"",
+        arch_.name, device.name(), device.arch().name, device.arch().name));
 }
 
 StepShape Attention::step_shape() const {
-  return {spec_.group_size(), spec_.num_kv_heads, spec_.head_dim};
+  return {spec_.group_size(), spec_.num_kv_heads, spec_.head_dim, spec_.mask};
 }
 
 void Attention::check_step(const Step& step) const {
   check_device(*step.device());
   if (step.shape() == step_shape() && step.plan() == plan_) return;
   const auto described = [](const StepShape& shape, const TilePlan& plan) {
-    return fmt::format("num_kv_heads = {}, group_size = {}, head_dim = {} ({})", shape.num_kv_heads,
-                       shape.group_size, shape.head_dim, describe(plan));
+    return fmt::format("num_kv_heads = {}, group_size = {}, head_dim = {}, mask = \"{}\" ({})",
+                       shape.num_kv_heads, shape.group_size, shape.head_dim, shape.mask,
+                       describe(plan));
   };
   throw SpecError(fmt::format(
       "the step was planned for {}; the kernels are for {}: make the step with their own plan()",
@@ -107,6 +109,8 @@ void Attention::check_step(const Step& step) const {
 std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                            StepCapacity capacity, Stream stream) const {
   check_device(*device);
+  // Now, for nothing can be loaded while a stream is captured.
+  for (const auto& kernel : kernels_) kernel->on(*device);
   return std::make_unique<Step>(std::move(device),
                                 kernels_.at(static_cast<std::size_t>(KernelKind::kPlan)),
                                 step_shape(), plan_, format, capacity, stream);
@@ -116,6 +120,7 @@ std::unique_ptr<AppendStep> Attention::make_append_step(std::shared_ptr<const De
                                                         PoolFormat format,
                                                         int capacity_tokens) const {
   check_device(*device);
+  for (const auto& kernel : kernels_) kernel->on(*device);
   return std::make_unique<AppendStep>(
       std::move(device), kernels_.at(static_cast<std::size_t>(KernelKind::kPlanAppend)), format,
       capacity_tokens);
@@ -169,12 +174,13 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
   check_query("q", q, spec_.num_q_heads, kChunkBytes, device);
   check_query("out", out, spec_.num_q_heads, kStoreBytes, device);
   check_extent("out", out, 0, q.shape[0], "tokens, as q");
+  check_written("out", out);
   if (q.shape[0] < step.num_tokens())
     throw SpecError(fmt::format("q has {} tokens; the step has {}", q.shape[0], step.num_tokens()));
   if (q.data == out.data && q.shape[0] > 0)
     throw SpecError("out is q; results must not replace queries that are still to be read");
   AttendParams params{};
-  params.q = query_of(q);
+  params.q = tokens_of(q);
   params.pool = checked_pool(pool, step.format(), device);
   params.out = {out.data, out.strides[0] * kElementBytes, out.strides[1] * kElementBytes};
   if (lse) {
@@ -184,6 +190,7 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
     check_extent("lse", *lse, 0, q.shape[0], "tokens, as q");
     check_extent("lse", *lse, 1, spec_.num_q_heads, "heads");
     check_alignment("lse", *lse, kFloatBytes);
+    check_written("lse", *lse);
     params.lse = {static_cast<float*>(lse->data), lse->strides[0] * kFloatBytes,
                   lse->strides[1] * kFloatBytes};
   }
@@ -206,10 +213,13 @@ void Attention::append(const TensorView& k, const TensorView& v, const PoolTenso
   check_query("v", v, spec_.num_kv_heads, kStoreBytes, device);
   check_extent("v", v, 0, k.shape[0], "tokens, as k");
   check_within_capacity("tokens to append", k.shape[0], step.capacity());
+  if (!step.is_filled()) throw SpecError("the append step has no tokens yet; call its update()");
+  check_written("k_pool", pool.keys);
+  check_written("v_pool", pool.values);
   if (k.shape[0] == 0) return;
   AppendParams params{};
-  params.k = query_of(k);
-  params.v = query_of(v);
+  params.k = tokens_of(k);
+  params.v = tokens_of(v);
   params.pool = checked_pool(pool, step.format(), device);
   params.records = step.records();
   params.num_tokens = static_cast<int32>(k.shape[0]);

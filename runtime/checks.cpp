@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "codegen/error.h"
 
 namespace lazyrope {
@@ -45,9 +47,18 @@ void check_rows(std::string_view name, const TensorView& tensor, int element_byt
   for (std::size_t i = 0; i < last; ++i)
     if (tensor.shape[i] > 1 &&
         (tensor.strides[i] < 0 || tensor.strides[i] * element_bytes % bytes != 0))
-      throw SpecError(fmt::format("{} is {}; strides must be multiples of {} elements", name,
-                                  describe(tensor), bytes / element_bytes));
+      throw SpecError(fmt::format("{} is {}; strides must be positive multiples of {} elements",
+                                  name, describe(tensor), bytes / element_bytes));
   check_alignment(name, tensor, bytes);
+}
+
+void check_written(std::string_view name, const TensorView& tensor) {
+  for (std::size_t i = 0; std::cmp_less(i, tensor.rank); ++i)
+    if (tensor.shape[i] > 1 && tensor.strides[i] == 0)
+      throw SpecError(
+          fmt::format("{} is {}; what is written must have memory of its own for every "
+                      "element, so no stride may be 0",
+                      name, describe(tensor)));
 }
 
 std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device) {

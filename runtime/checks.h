@@ -19,6 +19,9 @@ void check_extent(std::string_view name, const TensorView& tensor, int dimension
 
 void check_alignment(std::string_view name, const TensorView& tensor, int bytes);
 
+// No two elements share memory by a stride of 0, as those of an expanded tensor do.
+void check_written(std::string_view name, const TensorView& tensor);
+
 // Rows that kernels read or write `bytes` at a time: the last dimension is contiguous, and the
 // address and all other strides are multiples of that.
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/error.h"
 #include "runtime/nvrtc.h"
 #include "runtime/ptxas_log.h"
 
@@ -13,7 +14,7 @@ constexpr NvrtcVersion kHasNoCacheOption = {12, 9};
 
 ProgramSource program_of(const RenderedKernel& kernel, std::vector<std::string> options,
                          const NvrtcLibrary& nvrtc) {
-  if (nvrtc.version() >= kHasNoCacheOption) options.push_back("--no-cache");
+  if (nvrtc.version() >= kHasNoCacheOption) options.emplace_back("--no-cache");
   return {kernel.entry + ".cu", kernel.source, std::move(options)};
 }
 
@@ -34,11 +35,19 @@ Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
   binary.shared_bytes = kernel.shared_bytes;
   binary.compiler = "nvrtc " + nvrtc.identity();
   binary.compile_ms = program.milliseconds;
+  bool is_reported = false;
   for (const PtxasFunction& function : parse_ptxas_log(program.log).functions) {
     binary.spill_bytes +=
         function.spill_store_bytes + function.spill_load_bytes + function.stack_bytes;
-    if (function.is_kernel) binary.registers = function.registers;
+    if (!function.is_kernel) continue;
+    is_reported = true;
+    binary.registers = function.registers;
   }
+  if (!is_reported)
+    throw CompileError({.what_failed = fmt::format("ptxas reports nothing of {}", kernel.entry),
+                        .source = kernel.entry,
+                        .log = program.log,
+                        .advice = "use another NVRTC: LAZYROPE_NVRTC"});
   binary.code = std::move(program.cubin);
   return binary;
 }

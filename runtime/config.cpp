@@ -126,7 +126,7 @@ std::string_view to_string(CachePolicy policy) {
 }
 
 std::optional<std::string> process_environment(const char* name) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  const char* value = std::getenv(name);
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 

@@ -166,7 +166,7 @@ DriverTable resolve_driver_table(const SymbolResolver& resolve) {
 const Driver& Driver::get() {
   static const ProcessDriver process = open_process_driver();
   if (process.error) throw DriverError(*process.error);
-  return *process.driver;
+  return process.driver.value();
 }
 
 Driver Driver::open(const std::string& soname) {
@@ -359,6 +359,7 @@ void Driver::fail(CUresult result, const char* call) const {
 }
 
 // Not worth more than a note: at exit the driver has often gone before what was loaded into it.
+// NOLINTNEXTLINE(bugprone-exception-escape): fmt checks its formats at compile time
 void Driver::check_release(CUresult result, const char* call) const noexcept {
   if (result == CUDA_SUCCESS) return;
   log_message(LogLevel::kDebug, "{} failed: {} ({})", call, error_name(result),

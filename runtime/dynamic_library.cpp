@@ -17,7 +17,8 @@ constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
 
 const link_map& map_of(void* handle) {
   link_map* map = nullptr;
-  dlinfo(handle, RTLD_DI_LINKMAP, &map);  // fails only for a handle that is not one
+  // Fails only for a handle that is not one.
+  dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map));
   return *map;
 }
 

@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ namespace {
 namespace context = boost::context;
 
 constexpr int kWarp = 32;
-constexpr std::size_t kStackBytes = 128 * 1024;
+constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
 
 struct AsyncCopy {
   std::uint32_t to;
@@ -156,8 +157,8 @@ void Cta::meet_warp(const char* name, EmulatorOperation operation, void* lane) {
   if (++warp.count < kWarp) return wait(name);
   operation(warp.lanes.data());
   warp.count = 0;
-  for (int i = 0; i < kWarp; ++i)
-    threads_[static_cast<std::size_t>(index / kWarp * kWarp + i)].waits_for = nullptr;
+  const std::size_t first = static_cast<std::size_t>(index / kWarp) * kWarp;
+  for (Thread& thread : std::span(threads_).subspan(first, kWarp)) thread.waits_for = nullptr;
 }
 
 void Cta::meet_cta() {

@@ -8,6 +8,9 @@
 
 namespace lazyrope {
 
+// Whether this build has the emulator.
+bool has_emulator();
+
 // Compiles a kernel's text for the host with a C++ compiler found there, given as a command. Null
 // in a build without the emulator.
 std::shared_ptr<Compiler> host_compiler(const std::string& command);

@@ -88,6 +88,17 @@ int compile_rank(KernelKind kind) {
   return 5;
 }
 
+// What a launch needs is the rendering's; the key has the source only.
+void check_launch(const RenderedKernel& rendered, const Binary& binary) {
+  if (binary.entry != rendered.entry || binary.threads != rendered.threads ||
+      binary.shared_bytes != rendered.shared_bytes)
+    throw CacheError(
+        fmt::format("it is for a launch of {} by {} threads with {} bytes of shared "
+                    "memory, not of {} by {} with {}",
+                    binary.entry, binary.threads, binary.shared_bytes, rendered.entry,
+                    rendered.threads, rendered.shared_bytes));
+}
+
 void refuse_spills(const Kernel& kernel) {
   const int spilled = kernel.binary().spill_bytes;
   if (spilled == 0) return;
@@ -176,19 +187,22 @@ Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const 
                                           const Key& key) {
   const auto begin = std::chrono::steady_clock::now();
   dump(rendered, arch, key);
-  std::optional<Binary> cached = load(key, LogLevel::kWarning);
+  std::optional<Binary> cached = load(rendered, key, LogLevel::kWarning);
   Found found = cached ? Found{std::move(*cached), true} : compile_and_store(rendered, arch, key);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   return std::make_shared<Kernel>(rendered, arch, std::move(found.binary),
                                   Kernel::Origin{found.from_cache, took.count()}, compiler(arch));
 }
 
-std::optional<Binary> Engine::load(const Key& key, LogLevel level) const {
+std::optional<Binary> Engine::load(const RenderedKernel& rendered, const Key& key,
+                                   LogLevel level) const {
   LoadResult result = store_.load(key);
   if (result.refused) log_message(level, "cache entry {} is not used: {}", key.hex(), result.miss);
   if (!result.entry) return std::nullopt;
   try {
-    return binary_of(std::move(*result.entry));
+    Binary binary = binary_of(std::move(*result.entry));
+    check_launch(rendered, binary);
+    return binary;
   } catch (const CacheError& error) {
     log_message(level, "cache entry {} is not used: {}", key.hex(), error.what());
     return std::nullopt;
@@ -201,7 +215,8 @@ Engine::Found Engine::compile_and_store(const RenderedKernel& rendered, const Ar
   // One process compiles; the others wait for it here and find the entry. What is bad about one has
   // been said before.
   const FileLock lock = store_.lock(key, kLockTimeout);
-  if (std::optional<Binary> binary = load(key, LogLevel::kDebug)) return {std::move(*binary), true};
+  if (std::optional<Binary> binary = load(rendered, key, LogLevel::kDebug))
+    return {std::move(*binary), true};
   Binary binary = compiler(arch)->compile(rendered, arch);
   log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,
               binary.compile_ms);
@@ -240,16 +255,19 @@ Key Engine::key_of(const RenderedKernel& rendered, const Arch& arch) const {
 }
 
 void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key) const {
-  std::string nearest = "the cache is empty";
-  if (const std::optional<Nearest> near = store_.nearest(key))
-    nearest = fmt::format("the nearest entry differs in: {}", fmt::join(near->differing, ", "));
-  throw CompileError(
-      {.what_failed =
-           fmt::format("{} is not in the cache {}, and LAZYROPE_POLICY=cache_only forbids "
-                       "compiling it; {}",
-                       rendered.entry, store_.root().string(), nearest),
-       .source = rendered.entry,
-       .advice = "compile it beforehand with `lazyrope compile`, or set LAZYROPE_POLICY=jit"});
+  std::string why = "there is no cache: set LAZYROPE_CACHE_DIR";
+  if (!config_.cache_dir.empty()) {
+    const std::optional<Nearest> near = store_.nearest(key);
+    why = fmt::format("it is not in the cache {}, where {}", store_.root().string(),
+                      near ? fmt::format("the nearest readable entry differs in: {}",
+                                         fmt::join(near->differing, ", "))
+                           : "there is no readable entry");
+  }
+  throw CacheError(
+      fmt::format("LAZYROPE_POLICY=cache_only forbids compiling {}, and {}\ncompile it beforehand "
+                  "with `lazyrope "
+                  "compile`, or set LAZYROPE_POLICY=jit",
+                  rendered.entry, why));
 }
 
 void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const {

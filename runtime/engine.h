@@ -53,7 +53,7 @@ class Engine {
   KernelPtr kernel(const RenderedKernel& rendered, const Arch& arch, const EngineOptions& options);
   KernelPtr load_or_compile(const RenderedKernel& rendered, const Arch& arch, const Key& key);
   // Nothing where there is no good entry; a bad one is also logged.
-  std::optional<Binary> load(const Key& key, LogLevel level) const;
+  std::optional<Binary> load(const RenderedKernel& rendered, const Key& key, LogLevel level) const;
   Found compile_and_store(const RenderedKernel& rendered, const Arch& arch, const Key& key);
   void keep(const Key& key, const Binary& binary) const;
   std::shared_ptr<Compiler> compiler(const Arch& arch) const;

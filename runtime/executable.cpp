@@ -1,5 +1,6 @@
 #include "runtime/executable.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -16,6 +17,7 @@ std::vector<fs::path> subdirectories(const fs::path& directory) {
   for (fs::directory_iterator it(directory, failed), end; !failed && it != end;
        it.increment(failed))
     if (it->is_directory(failed)) result.push_back(it->path());
+  std::sort(result.begin(), result.end());
   return result;
 }
 
@@ -28,8 +30,9 @@ std::vector<std::string> nvrtc_directories_beside_executable() {
   std::vector<std::string> result;
   for (const fs::path& python : subdirectories(executable.parent_path().parent_path() / "lib")) {
     if (!python.filename().string().starts_with("python3")) continue;
-    for (const fs::path& package : subdirectories(python / "site-packages" / "nvidia"))
-      if (fs::is_directory(package / "lib", failed)) result.push_back((package / "lib").string());
+    for (const char* packages : {"site-packages", "dist-packages"})  // pip's, and Debian's pip's
+      for (const fs::path& package : subdirectories(python / packages / "nvidia"))
+        if (fs::is_directory(package / "lib", failed)) result.push_back((package / "lib").string());
   }
   return result;
 }

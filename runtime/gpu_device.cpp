@@ -69,7 +69,7 @@ void GpuDevice::free(void* memory) const noexcept {
   try {
     const ScopedContext context(driver_, info_);
     driver_.free(cuda_address(memory));
-  } catch (...) {  // the process is ending, and the driver with it
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, the driver with it
   }
 }
 

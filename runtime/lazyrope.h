@@ -1,9 +1,9 @@
 // The C++ interface of lazyrope: everything an engine needs, and nothing of CUDA.
 //
 //   auto attention = lazyrope::compile(spec);
-//   auto step = lazyrope::plan(*attention, tensors, {.page_size = 16}, {}, stream);   // once a
-//   pass lazyrope::attend(*attention, q, {k_pool, v_pool}, *step, out, lse, stream);       // once
-//   a layer
+//   auto step = lazyrope::plan(*attention, tensors, {.page_size = 16}, {}, stream);  // then
+//   update() lazyrope::attend(*attention, q, {k_pool, v_pool}, *step, out, lse, stream);      //
+//   once a layer
 //
 // Calls are asynchronous on `stream` (a CUstream or cudaStream_t; null is the default stream) and
 // throw SpecError for bad arguments, CompileError and DriverError for what their names say.

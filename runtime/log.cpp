@@ -17,7 +17,7 @@ struct Logger {
 
 // Never destroyed: other objects' destructors may log at exit.
 Logger& logger() {
-  static Logger* const instance = new Logger;
+  static auto* const instance = new Logger;
   return *instance;
 }
 

@@ -4,13 +4,14 @@
 
 namespace lazyrope {
 
+bool has_emulator() { return false; }
+
 std::shared_ptr<Compiler> host_compiler(const std::string&) { return nullptr; }
 
 std::shared_ptr<const Device> emulator_device() {
   throw SpecError(
-      "this lazyrope was built without the emulator (Boost.Context was missing); tensors must lie "
-      "on a "
-      "GPU");
+      "this lazyrope was built without the emulator (Boost.Context was missing); tensors must be "
+      "on a GPU");
 }
 
 }  // namespace lazyrope

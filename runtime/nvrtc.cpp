@@ -69,6 +69,7 @@ class Program {
   // Returns the milliseconds it took.
   double compile() {
     std::vector<const char*> options;
+    options.reserve(source_.options.size());
     for (const std::string& option : source_.options) options.push_back(option.c_str());
     const auto begin = std::chrono::steady_clock::now();
     const nvrtcResult result =

@@ -134,8 +134,8 @@ void NvrtcLocator::search() {
   }
   candidates_.push_back({kConfigured, "", "not set"});
   search_loaded();
-  for (const auto& directory : search_.directories) search_directory("Python package", directory);
-  for (const auto& directory : search_.system_directories) search_directory("system", directory);
+  search_directories("Python package", search_.directories);
+  search_directories("system", search_.system_directories);
 }
 
 void NvrtcLocator::search_loaded() {
@@ -150,10 +150,14 @@ void NvrtcLocator::search_loaded() {
   }
 }
 
-void NvrtcLocator::search_directory(const char* place, const std::string& directory) {
+// The newest NVRTC of all directories, whatever their order.
+void NvrtcLocator::search_directories(const char* place,
+                                      const std::vector<std::string>& directories) {
   for (const std::string& soname : search_.sonames) {
-    if (library_) return;
-    try_open(place, (fs::path(directory) / soname).string());
+    for (const std::string& directory : directories) {
+      if (library_) return;
+      try_open(place, (fs::path(directory) / soname).string());
+    }
   }
 }
 

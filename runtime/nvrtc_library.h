@@ -99,7 +99,7 @@ class NvrtcLocator {
   void search_once();
   void search();
   void search_loaded();
-  void search_directory(const char* place, const std::string& directory);
+  void search_directories(const char* place, const std::vector<std::string>& directories);
   void try_open(const char* place, const std::string& file);
   void accept(const char* place, const std::string& file, DynamicLibrary library);
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "runtime/device.h"
 #include "runtime/kernel.h"
@@ -10,11 +11,12 @@
 
 namespace lazyrope {
 
-// How many tile rows and KV heads a step is planned for.
+// What of an attention its steps depend on.
 struct StepShape {
   int group_size;
   int num_kv_heads;
   int head_dim;
+  std::string mask;
 
   bool operator==(const StepShape&) const = default;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <utility>
 
 #include "codegen/error.h"
 
@@ -24,7 +25,7 @@ void check_indptr(const char* name, const std::vector<int>& indptr, std::size_t 
     if (indptr[r + 1] < indptr[r])
       throw SpecError(fmt::format("{}[{}] = {} after {}; it must not decrease", name, r + 1,
                                   indptr[r + 1], indptr[r]));
-  if (static_cast<std::size_t>(indptr.back()) != total)
+  if (std::cmp_not_equal(indptr.back(), total))
     throw SpecError(fmt::format("{}[{}] = {}, but there are {} {}", name, indptr.size() - 1,
                                 indptr.back(), total, of_what));
 }
@@ -56,10 +57,12 @@ void check_segment(const StepValues& v, std::size_t r, std::size_t s, int page_s
   const std::int64_t last = std::int64_t{v.base[s]} + v.start[s] + v.length[s];
   const std::int64_t origin = std::int64_t{v.base[s]} + v.start[s] - v.lead[s];
   if (last > kLargest || origin < -kLargest - 1)
-    refuse(r, s, fmt::format("base + start + length = {}; logical positions must fit int32", last));
+    refuse(r, s,
+           fmt::format("logical positions {} (with the lead) to {}; they must fit int32", origin,
+                       last));
   if (v.length[s] == 0) return;
   const std::int64_t end = v.first_page[s] + page_count(v, s, page_size);
-  if (v.first_page[s] < 0 || end > static_cast<std::int64_t>(v.pages.size()))
+  if (v.first_page[s] < 0 || std::cmp_greater(end, v.pages.size()))
     refuse(r, s,
            fmt::format("pages {} to {} of its list; pages has {} elements", v.first_page[s],
                        end - 1, v.pages.size()));

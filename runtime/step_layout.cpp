@@ -38,8 +38,7 @@ std::size_t size(int count) { return static_cast<std::size_t>(count); }
 void place_work(Block& block, const StepShape& shape, std::size_t max_items, int partial_rows,
                 WorkView& work) {
   const std::size_t ctas = size(work.num_ctas);
-  constexpr int kRecordPadding = 8;  // floats, as in templates/ops/merge.cuh
-  const std::size_t record_bytes = size(shape.head_dim + kRecordPadding) * sizeof(float);
+  const std::size_t record_bytes = size(part_record_bytes(shape.head_dim));
   work.partial_row_count = partial_rows;
   block.place(work.item_begin, ctas + 1);
   block.place(work.items, max_items);
@@ -84,15 +83,21 @@ std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const TilePl
   block.place(params.step.segments, size(capacity.segments));
   block.place(params.step.positions, size(capacity.query_tokens));
   params.num_kv_heads = shape.num_kv_heads;
+  constexpr int kAll = std::numeric_limits<int>::max();
   const int decode_rows = plan.decode.rows();
-  place_phase(block, shape, plan.decode, plan.min_split_blocks, capacity,
-              {1, decode_rows, size(capacity.requests)}, sm_count, params.phase[Step::kDecode]);
-  if (capacity.tokens_per_request * shape.group_size > decode_rows) {
-    const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
-    place_phase(block, shape, plan.prefill, plan.min_split_blocks, capacity,
-                {decode_rows + 1, std::numeric_limits<int>::max(),
-                 rows / size(plan.prefill.rows()) + size(capacity.requests)},
-                sm_count, params.phase[Step::kPrefill]);
+  const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
+  const auto place = [&](Step::Phase phase, const AttendPlan& attend, int min_rows, int max_rows,
+                         std::size_t max_tiles) {
+    place_phase(block, shape, attend, plan.min_split_blocks, capacity,
+                {min_rows, max_rows, max_tiles}, sm_count, params.phase[phase]);
+  };
+  if (capacity.tokens_per_request * shape.group_size <= decode_rows) {
+    // Should a request bring more than was said, it is served none the less.
+    place(Step::kDecode, plan.decode, 1, kAll, rows / size(decode_rows) + size(capacity.requests));
+  } else {
+    place(Step::kDecode, plan.decode, 1, decode_rows, size(capacity.requests));
+    place(Step::kPrefill, plan.prefill, decode_rows + 1, kAll,
+          rows / size(plan.prefill.rows()) + size(capacity.requests));
   }
   return block.used();
 }

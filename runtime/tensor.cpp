@@ -35,6 +35,10 @@ std::string_view to_string(ElementType type) {
       return "float32";
     case ElementType::kInt32:
       return "int32";
+    case ElementType::kInt64:
+      return "int64";
+    case ElementType::kFp64:
+      return "float64";
     case ElementType::kOther:
       break;
   }

@@ -8,7 +8,8 @@
 
 namespace lazyrope {
 
-enum class ElementType { kBf16, kFp16, kFp32, kInt32, kOther };
+// Those after kInt32 are told apart for error messages only.
+enum class ElementType { kBf16, kFp16, kFp32, kInt32, kInt64, kFp64, kOther };
 enum class DeviceType { kCpu, kGpu, kOther };
 
 std::string_view to_string(ElementType type);

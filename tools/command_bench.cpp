@@ -37,6 +37,7 @@ std::string find_python() {
 // As execv and its like want it; valid as long as `arguments`.
 std::vector<char*> argument_vector(std::vector<std::string>& arguments) {
   std::vector<char*> result;
+  result.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) result.push_back(argument.data());
   result.push_back(nullptr);
   return result;

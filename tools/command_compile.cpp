@@ -71,6 +71,7 @@ void add_rows(const std::string& model, const Attention& attention, Rows& rows) 
 std::vector<const Arch*> archs_of(const std::vector<std::string>& names) {
   if (names.empty()) return {&arch_of("")};
   std::vector<const Arch*> archs;
+  archs.reserve(names.size());
   for (const std::string& name : names) archs.push_back(&arch_of(name));
   return archs;
 }

@@ -38,6 +38,7 @@ std::string rope_parameter_names() {
   std::string text;
   for (const RopeVariant& row : rope_variants()) {
     std::vector<std::string> names;
+    names.reserve(row.parameters.size());
     for (const RopeParameter& parameter : row.parameters) names.push_back(parameter.name);
     if (!names.empty()) text += fmt::format("\n{}: {}", row.name, fmt::join(names, ", "));
   }

@@ -56,4 +56,4 @@ __all__ = [
 ]
 
 _nvrtc.register_directories()
-AttentionSpec.from_hf = staticmethod(spec_from_hf)
+AttentionSpec.from_hf = staticmethod(spec_from_hf)  # type: ignore[method-assign]

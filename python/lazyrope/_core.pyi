@@ -389,8 +389,9 @@ class Attention:
         """Attention of q over the step's segments. Asynchronous; capturable in a CUDA graph.
 
         Args:
-            q: [tokens, num_q_heads, head_dim], of the spec's dtype, at least as many tokens as the step has. The last
-                dimension is contiguous; the address and the other strides are multiples of 16 bytes.
+            q: [tokens, num_q_heads, head_dim], of the spec's dtype, at least as many tokens as the step has; with
+                more, out and lse must be given. The last dimension is contiguous; the address and the other strides
+                are multiples of 16 bytes.
             k_pool: keys, [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads, page_size, head_dim]
                 (HND), of the spec's dtype, contiguous and aligned as q.
             v_pool: values, of the same shape and strides.
@@ -438,7 +439,6 @@ class Attention:
         tokens: int,
         page_size: int = 16,
         layout: str = "NHD",
-        capacity: int | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> AppendStep:
@@ -453,9 +453,8 @@ class Attention:
             first_page: [requests]; index into pages.
             lead: [requests]; slot of the first row, counted from slot 0 of that page, at least 0; may pass its end.
             pages: [any]; page lists: indices of pages of the pool.
-            tokens: rows to append.
+            tokens: the most rows that the step can hold, now and after :meth:`AppendStep.update`.
             page_size, layout: as in :meth:`plan`.
-            capacity: the most rows that the step can hold; tokens by default.
             check: waits for the stream and checks all values; refused while the stream is captured.
             stream: a cudaStream_t or CUstream; the stream that indptr's framework works on by default.
 
@@ -543,7 +542,8 @@ def compile(
 
     Raises:
         SpecError: the arch is unknown, or has too little shared memory.
-        CompileError: a kernel does not compile or spills, there is no NVRTC, or LAZYROPE_POLICY forbids compiling.
+        CompileError: a kernel does not compile or spills, or there is no NVRTC.
+        CacheError: a kernel is not in the cache, and LAZYROPE_POLICY forbids compiling it.
         DriverError: arch is not given and there is no usable driver or GPU.
     """
 
@@ -551,8 +551,8 @@ def candidates(spec: AttentionSpec, arch: str | None = None) -> list[TilePlan]:
     """The plans that are legal for a spec on an arch (that of the present GPU by default), the default one first."""
 
 def archs() -> list[str]:
-    """The architectures that can be compiled for: "sm_80", ...; "emu:sm_80" is the emulator on this machine's CPU,
-    with a C++ compiler in NVRTC's place."""
+    """The architectures that can be compiled for: "sm_80", ...; "emu:sm_80", where this build has it, is the
+    emulator on this machine's CPU, with a C++ compiler in NVRTC's place."""
 
 def forget() -> None:
     """Forgets the kernels in memory: the next compile() looks into the disk cache. Kernels in use live on."""

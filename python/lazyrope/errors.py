@@ -12,8 +12,8 @@ class SpecError(ValueError):
 
 
 class CacheError(RuntimeError):
-    """The cache directory could not be managed. Reading and writing kernels never raises this: there, a
-    cache that is corrupt, full, read-only or absent is a logged miss."""
+    """A kernel is not in the cache, and LAZYROPE_POLICY=cache_only forbids compiling it. Otherwise a cache that is
+    corrupt, full, read-only or absent is a logged miss."""
 
 
 class _FieldsError(RuntimeError):

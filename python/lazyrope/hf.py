@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ._core import AttentionSpec
+from .errors import SpecError
 
 
 def spec_from_hf(config: str | os.PathLike[str] | Any, *, dtype: str | None = None) -> AttentionSpec:
@@ -20,15 +21,18 @@ def spec_from_hf(config: str | os.PathLike[str] | Any, *, dtype: str | None = No
 
     Raises:
         SpecError: the config has a model type, RoPE type or key that would change the result and is not
-            known; the message names it.
+            known, and the message names it; or there is no such file.
     """
     return AttentionSpec._from_hf_json(_text_of(config), dtype)
 
 
 def _text_of(config: Any) -> str:
     if isinstance(config, dict):
-        return json.dumps(config)
+        return json.dumps(config, default=str)
     if hasattr(config, "to_dict"):
         return json.dumps(config.to_dict(), default=str)
     path = Path(config)
-    return (path / "config.json" if path.is_dir() else path).read_text()
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise SpecError(f"{file} is no file; from_hf takes a config.json, its directory, a dict or a config object")
+    return file.read_text()

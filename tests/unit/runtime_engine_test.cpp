@@ -230,15 +230,35 @@ TEST_F(EngineTest, CacheOnlyRefusesToCompile) {
   cache_only.policy = CachePolicy::kCacheOnly;
   Engine refuses(cache_only);
   const auto ask = [&] { get(refuses); };
-  EXPECT_TRUE(throws<CompileError>(
-      ask, {"tiny is not in the cache " + directory_.path().string(), "LAZYROPE_POLICY=cache_only",
-            "the cache is empty", "`lazyrope compile`", "LAZYROPE_POLICY=jit"}));
+  EXPECT_TRUE(throws<CacheError>(
+      ask, {"LAZYROPE_POLICY=cache_only forbids compiling tiny",
+            "it is not in the cache " + directory_.path().string(), "there is no readable entry",
+            "`lazyrope compile`", "LAZYROPE_POLICY=jit"}));
 
   Engine compiles(config());
   get(compiles, {tiny("2")});
-  EXPECT_TRUE(throws<CompileError>(ask, {"the nearest entry differs in: source"}));
+  EXPECT_TRUE(throws<CacheError>(ask, {"the nearest readable entry differs in: source"}));
   get(compiles);
   EXPECT_TRUE(get(refuses)->from_cache());
+}
+
+TEST_F(EngineTest, CacheOnlyWithoutACacheSaysWhatToSet) {
+  Config nowhere = config();
+  nowhere.policy = CachePolicy::kCacheOnly;
+  nowhere.cache_dir.clear();
+  Engine refuses(nowhere);
+  EXPECT_TRUE(throws<CacheError>([&] { get(refuses); }, {"set LAZYROPE_CACHE_DIR"}));
+}
+
+// The key has the source and not how it is launched.
+TEST_F(EngineTest, AnEntryForAnotherLaunchIsAMiss) {
+  Engine engine(config());
+  RenderedKernel kernel = tiny();
+  get(engine, {kernel});
+  engine.forget();
+  kernel.shared_bytes += 16;
+  EXPECT_FALSE(get(engine, {kernel})[0]->from_cache());
+  EXPECT_EQ(logged("it is for a launch of tiny by "), 1) << log_.text();
 }
 
 TEST_F(EngineTest, AKernelThatSpillsIsRefusedUnlessAllowed) {

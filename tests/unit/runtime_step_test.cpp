@@ -17,7 +17,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr StepShape kShape = {.group_size = 2, .num_kv_heads = 2, .head_dim = 64};
+const StepShape kShape = {.group_size = 2, .num_kv_heads = 2, .head_dim = 64, .mask = "causal"};
 constexpr StepCapacity kCapacity = {.requests = 2, .segments = 3, .query_tokens = 12};
 constexpr int kLargest = std::numeric_limits<int>::max();
 
@@ -242,13 +242,14 @@ INSTANTIATE_TEST_SUITE_P(
                  "request 0, segment 0: lead = -1; allowed are 0 to 15"},
         BadValue{"LeadLarge", [](auto& a) { a.lead[1] = 16; },
                  "request 0, segment 1: lead = 16; allowed are 0 to 15"},
-        BadValue{"PositionLarge", [](auto& a) { a.base[0] = kLargest - 10; },
-                 "request 0, segment 0: base + start + length = 2147483657; logical positions must "
-                 "fit int32"},
+        BadValue{
+            "PositionLarge", [](auto& a) { a.base[0] = kLargest - 10; },
+            "request 0, segment 0: logical positions 2147483637 (with the lead) to 2147483657; "
+            "they must fit int32"},
         BadValue{
             "PositionSmall", [](auto& a) { a.base[1] = -kLargest; },
-            "request 0, segment 1: base + start + length = -2147483638; logical positions must "
-            "fit int32"},
+            "request 0, segment 1: logical positions -2147483652 (with the lead) to -2147483638; "
+            "they must fit int32"},
         BadValue{"FirstPage", [](auto& a) { a.first_page[0] = -1; },
                  "request 0, segment 0: pages -1 to 0 of its list; pages has 3 elements"},
         BadValue{"LastPage", [](auto& a) { a.first_page[2] = 2; },
@@ -344,7 +345,8 @@ void expect_laid_out(const StepShape& shape, const StepCapacity& capacity) {
 }
 
 TEST(StepLayout, PartsLieApartAndInsideTheBlock) {
-  for (const StepShape& shape : {StepShape{1, 1, 64}, StepShape{7, 4, 128}, StepShape{128, 1, 128}})
+  for (const StepShape& shape :
+       {StepShape{1, 1, 64, ""}, StepShape{7, 4, 128, ""}, StepShape{128, 1, 128, ""}})
     for (const StepCapacity& capacity : {StepCapacity{1, 1, 1, 1}, StepCapacity{64, 1000, 8192, 1},
                                          StepCapacity{3, 9, 2048, 2048}}) {
       SCOPED_TRACE(testing::Message()
