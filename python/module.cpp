@@ -4,8 +4,8 @@
 #include "python/bindings.h"
 #include "python/errors.h"
 #include "runtime/config.h"
+#include "runtime/devices.h"
 #include "runtime/doctor.h"
-#include "runtime/emulator_device.h"
 #include "runtime/engine.h"
 #include "runtime/version.h"
 
@@ -19,12 +19,7 @@ PYBIND11_MODULE(_core, module) {
   lazyrope::bind_kernels(module);
   lazyrope::bind_steps(module);
   lazyrope::bind_attention(module);
-  module.def("archs", [] {
-    std::vector<std::string> names;
-    for (const lazyrope::Arch& arch : lazyrope::archs())
-      if (arch.isa != "emu" || lazyrope::has_emulator()) names.push_back(arch.name);
-    return names;
-  });
+  module.def("archs", &lazyrope::compilable_archs);
   module.def("set_nvrtc_directories", &lazyrope::set_nvrtc_directories, py::arg("directories"));
   module.def("environment_variables", [] {
     py::list rows;

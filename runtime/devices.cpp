@@ -28,4 +28,11 @@ const Arch& present_arch() {
   return arch_for_device(device.compute_major, device.compute_minor);
 }
 
+std::vector<std::string> compilable_archs() {
+  std::vector<std::string> names;
+  for (const Arch& arch : archs())
+    if (arch.isa != "emu" || has_emulator()) names.push_back(arch.name);
+  return names;
+}
+
 }  // namespace lazyrope

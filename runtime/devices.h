@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/device.h"
 #include "runtime/tensor.h"
@@ -11,6 +13,10 @@ namespace lazyrope {
 // The device that a tensor lies on: its GPU, or for tensors of the host the emulator. SpecError
 // where kernels cannot run, naming the argument.
 std::shared_ptr<const Device> device_of(std::string_view name, const TensorView& tensor);
+
+// The names of the architectures that this build compiles for: all, but the emulator only where it
+// is built.
+std::vector<std::string> compilable_archs();
 
 // The architecture of the GPU whose context is current, or else of GPU 0. DriverError without one.
 const Arch& present_arch();

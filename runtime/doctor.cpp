@@ -6,6 +6,7 @@
 #include "cache/error.h"
 #include "codegen/error.h"
 #include "runtime/context.h"
+#include "runtime/devices.h"
 #include "runtime/error.h"
 #include "runtime/version.h"
 
@@ -166,8 +167,7 @@ Diagnosis doctor(Engine& engine) {
   diagnosis.facts["driver"] = driver_facts();
   diagnosis.facts["cache"] = cache_facts(engine);
   diagnosis.facts["environment"] = environment_facts();
-  diagnosis.facts["archs"] = Json::array();
-  for (const Arch& arch : archs()) diagnosis.facts["archs"].push_back(arch.name);
+  diagnosis.facts["archs"] = compilable_archs();
   return diagnosis;
 }
 
