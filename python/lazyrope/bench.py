@@ -339,6 +339,7 @@ def call_costs() -> dict[str, float]:
         "call_us": host_us(lazy.attend),
         "call_allocating_us": host_us(lambda: lazy.kernel(lazy.q, lazy.k_pool, lazy.v_pool, lazy.step)),
         "update_us": host_us(lazy.update),
+        "torch_op_us": host_us(lazy.out.zero_),
     }
 
 
