@@ -1,7 +1,8 @@
 // How the CTAs that hold the parts of one tile divide the merging of its rows among them, without
 // relying on one another: those that find all parts written merge a slice of the rows each, and the
 // last to write its part merges every slice that is left. So no CTA has to be resident with another
-// for the launch to end, and usually all of them merge.
+// for the launch to end, and usually all of them merge. Rows that are not enough for the threads of
+// two CTAs are one slice, which the last merges.
 #pragma once
 
 #include "abi/step.h"
@@ -17,27 +18,33 @@ namespace lazyrope {
 // between 0 and 1 in every launch. The planner sets all to 0.
 class SplitTile {
  public:
-  LAZYROPE_DEVICE SplitTile(const WorkView& work, ItemSplit split, int32 num_rows, SharedPtr flag)
+  // `row_tasks`: threads that can merge a row together.
+  LAZYROPE_DEVICE SplitTile(const WorkView& work, ItemSplit split, int32 num_rows, int32 row_tasks,
+                            SharedPtr flag)
       : work_(work),
         split_(split),
         num_rows_(num_rows),
-        num_slices_(smaller(smaller(split.count, num_rows), kWarpThreads)),  // a lane claims one
+        num_slices_(larger(1, smaller(smaller(split.count, num_rows * row_tasks / block_threads()),
+                                      kWarpThreads))),  // a lane claims one
         flag_(flag) {}
 
   // All threads of the CTA, its part being written: calls merge(first_row, end_row) for each slice
   // that falls to it. `may_wait`: the CTA has nothing else to do.
   template <class Merge>
   LAZYROPE_DEVICE void merge_slices(bool may_wait, const Merge& merge) const {
-    const uint32 state = arrive(may_wait);
+    const bool is_divided = num_slices_ > 1;
+    const uint32 state = arrive(may_wait && is_divided);
     if (state == 0) return;
-    const bool is_last = (state & kIsLast) != 0;
+    const bool repeats = is_divided && (state & kIsLast) != 0;
     const int32 own = split_.index % num_slices_;
     const int32 rows = ceil_div(num_rows_, num_slices_);
     // The last to arrive leaves the others time to take theirs.
 #pragma unroll 1
-    for (int32 round = 0; round < (is_last ? 2 : 1); ++round) {
+    for (int32 round = 0; round < (repeats ? 2 : 1); ++round) {
       const int32 lane = lane_index();
-      uint32 mine = claim((round == 0) == (lane == own) && lane < num_slices_, state & kTaken);
+      uint32 mine = 1;
+      if (is_divided)
+        mine = claim((round == 0) == (lane == own) && lane < num_slices_, state & kTaken);
 #pragma unroll 1
       for (int32 slice = 0; mine != 0; ++slice, mine >>= 1)
         if ((mine & 1) != 0) merge(slice * rows, smaller((slice + 1) * rows, num_rows_));

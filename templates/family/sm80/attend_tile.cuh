@@ -226,7 +226,7 @@ class AttendTile {
       }
     }
     if (split.count == 1) return;
-    const SplitTile tile(params_.work, split, num_rows, memory_ + kFlag);
+    const SplitTile tile(params_.work, split, num_rows, Record::kQuads, memory_ + kFlag);
     tile.merge_slices(item().rows().is_last != 0, [&](int32 first_row, int32 end_row) {
 #pragma unroll 1
       for (int32 i = first_row * Record::kQuads + thread_index(); i < end_row * Record::kQuads;
