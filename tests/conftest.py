@@ -26,13 +26,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("numbered_setting", numbered, ids=[str(n) for n, _ in numbered])
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Where kernels ran, on what seeds, and what of the covering array they covered; also with -q."""
     seed, count = config.getoption("seed"), config.getoption("cases")
     settings = covering_settings(count, seed)
     pairs = all_pairs()
     place = torch.cuda.get_device_name() if HAS_GPU else "the emulator (no GPU)"
-    return (
-        f"kernels run on: {place}; {len(settings)} random steps, seeds {seed} to {seed + len(settings) - 1}, "
+    terminalreporter.write_line(
+        f"kernels ran on: {place}; {len(settings)} random steps, seeds {seed} to {seed + len(settings) - 1}, "
         f"{len(covered(settings) & pairs)} of {len(pairs)} pairs of factors covered"
     )
 
