@@ -6,7 +6,6 @@
 #include <optional>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "runtime/dynamic_library.h"
 #include "runtime/log.h"
@@ -17,8 +16,7 @@ namespace {
 constexpr const char* kDriverSoname = "libcuda.so.1";
 
 // The symbols are spelled out, since cuda.h's macros name the newest variant that its own version
-// knows (cuEventElapsedTime_v2, say), which a driver of CUDA 12.0 may lack. Where the version named
-// here differs from the header's, the two have the same signature.
+// knows, which a driver of CUDA 12.0 may lack.
 template <class Visitor>
 void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuInit", table.init);
@@ -39,26 +37,14 @@ void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuLibraryUnload", table.library_unload);
   visit("cuLibraryGetKernel", table.library_get_kernel);
   visit("cuKernelGetFunction", table.kernel_get_function);
-  visit("cuKernelGetAttribute", table.kernel_get_attribute);
   visit("cuKernelSetAttribute", table.kernel_set_attribute);
-  visit("cuOccupancyMaxActiveBlocksPerMultiprocessor", table.occupancy_max_active_blocks);
   visit("cuLaunchKernel", table.launch_kernel);
-  visit("cuLaunchKernelEx", table.launch_kernel_ex);
-  visit("cuTensorMapEncodeTiled", table.tensor_map_encode_tiled);
   visit("cuMemAlloc_v2", table.mem_alloc);
   visit("cuMemFree_v2", table.mem_free);
-  visit("cuMemcpyHtoDAsync_v2", table.memcpy_htod_async);
   visit("cuMemcpyDtoHAsync_v2", table.memcpy_dtoh_async);
   visit("cuMemsetD8Async", table.memset_d8_async);
-  visit("cuMemsetD32Async", table.memset_d32_async);
-  visit("cuPointerGetAttributes", table.pointer_get_attributes);
   visit("cuStreamSynchronize", table.stream_synchronize);
   visit("cuStreamIsCapturing", table.stream_is_capturing);
-  visit("cuEventCreate", table.event_create);
-  visit("cuEventDestroy_v2", table.event_destroy);
-  visit("cuEventRecord", table.event_record);
-  visit("cuEventSynchronize", table.event_synchronize);
-  visit("cuEventElapsedTime", table.event_elapsed_time);
 }
 
 std::string version_text(int version) {
@@ -249,24 +235,9 @@ CUfunction Driver::kernel_function(CUkernel kernel) const {
   return function;
 }
 
-int Driver::kernel_attribute(CUfunction_attribute attribute, CUkernel kernel,
-                             CUdevice device) const {
-  int value = 0;
-  check(table_.kernel_get_attribute(&value, attribute, kernel, device), "cuKernelGetAttribute");
-  return value;
-}
-
 void Driver::set_kernel_attribute(CUfunction_attribute attribute, int value, CUkernel kernel,
                                   CUdevice device) const {
   check(table_.kernel_set_attribute(attribute, value, kernel, device), "cuKernelSetAttribute");
-}
-
-int Driver::max_active_blocks_per_sm(CUfunction function, int block_threads,
-                                     std::size_t dynamic_shared_bytes) const {
-  int blocks = 0;
-  check(table_.occupancy_max_active_blocks(&blocks, function, block_threads, dynamic_shared_bytes),
-        "cuOccupancyMaxActiveBlocksPerMultiprocessor");
-  return blocks;
 }
 
 CUdeviceptr Driver::allocate(std::size_t bytes) const {
@@ -279,11 +250,6 @@ void Driver::free(CUdeviceptr pointer) const noexcept {
   check_release(table_.mem_free(pointer), "cuMemFree");
 }
 
-void Driver::copy_to_device_async(CUdeviceptr to, const void* from, std::size_t bytes,
-                                  CUstream stream) const {
-  check(table_.memcpy_htod_async(to, from, bytes, stream), "cuMemcpyHtoDAsync");
-}
-
 void Driver::copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes,
                                 CUstream stream) const {
   check(table_.memcpy_dtoh_async(to, from, bytes, stream), "cuMemcpyDtoHAsync");
@@ -294,50 +260,8 @@ void Driver::fill8_async(CUdeviceptr to, unsigned char value, std::size_t count,
   check(table_.memset_d8_async(to, value, count, stream), "cuMemsetD8Async");
 }
 
-void Driver::fill32_async(CUdeviceptr to, unsigned value, std::size_t count,
-                          CUstream stream) const {
-  check(table_.memset_d32_async(to, value, count, stream), "cuMemsetD32Async");
-}
-
-PointerInfo Driver::pointer_info(CUdeviceptr pointer) const {
-  unsigned type = 0;
-  int device = -1;
-  int managed = 0;
-  std::array attributes = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                           CU_POINTER_ATTRIBUTE_IS_MANAGED};
-  std::array<void*, 3> values = {&type, &device, &managed};
-  check(table_.pointer_get_attributes(static_cast<unsigned>(attributes.size()), attributes.data(),
-                                      values.data(), pointer),
-        "cuPointerGetAttributes");
-  return {type, device, managed != 0};
-}
-
 void Driver::synchronize_stream(CUstream stream) const {
   check(table_.stream_synchronize(stream), "cuStreamSynchronize");
-}
-
-CUevent Driver::create_event(unsigned flags) const {
-  CUevent event = nullptr;
-  check(table_.event_create(&event, flags), "cuEventCreate");
-  return event;
-}
-
-void Driver::destroy_event(CUevent event) const noexcept {
-  check_release(table_.event_destroy(event), "cuEventDestroy");
-}
-
-void Driver::record(CUevent event, CUstream stream) const {
-  check(table_.event_record(event, stream), "cuEventRecord");
-}
-
-void Driver::synchronize_event(CUevent event) const {
-  check(table_.event_synchronize(event), "cuEventSynchronize");
-}
-
-float Driver::elapsed_milliseconds(CUevent begin, CUevent end) const {
-  float milliseconds = 0;
-  check(table_.event_elapsed_time(&milliseconds, begin, end), "cuEventElapsedTime");
-  return milliseconds;
 }
 
 std::string Driver::error_name(CUresult result) const {

@@ -33,28 +33,16 @@ struct DriverTable {
   decltype(&::cuLibraryUnload) library_unload = nullptr;
   decltype(&::cuLibraryGetKernel) library_get_kernel = nullptr;
   decltype(&::cuKernelGetFunction) kernel_get_function = nullptr;
-  decltype(&::cuKernelGetAttribute) kernel_get_attribute = nullptr;
   decltype(&::cuKernelSetAttribute) kernel_set_attribute = nullptr;
-  decltype(&::cuOccupancyMaxActiveBlocksPerMultiprocessor) occupancy_max_active_blocks = nullptr;
   decltype(&::cuLaunchKernel) launch_kernel = nullptr;
-  decltype(&::cuLaunchKernelEx) launch_kernel_ex = nullptr;
-  decltype(&::cuTensorMapEncodeTiled) tensor_map_encode_tiled = nullptr;
 
   decltype(&::cuMemAlloc) mem_alloc = nullptr;
   decltype(&::cuMemFree) mem_free = nullptr;
-  decltype(&::cuMemcpyHtoDAsync) memcpy_htod_async = nullptr;
   decltype(&::cuMemcpyDtoHAsync) memcpy_dtoh_async = nullptr;
   decltype(&::cuMemsetD8Async) memset_d8_async = nullptr;
-  decltype(&::cuMemsetD32Async) memset_d32_async = nullptr;
-  decltype(&::cuPointerGetAttributes) pointer_get_attributes = nullptr;
 
   decltype(&::cuStreamSynchronize) stream_synchronize = nullptr;
   decltype(&::cuStreamIsCapturing) stream_is_capturing = nullptr;
-  decltype(&::cuEventCreate) event_create = nullptr;
-  decltype(&::cuEventDestroy) event_destroy = nullptr;
-  decltype(&::cuEventRecord) event_record = nullptr;
-  decltype(&::cuEventSynchronize) event_synchronize = nullptr;
-  decltype(&::cuEventElapsedTime) event_elapsed_time = nullptr;
 };
 
 // Address of a symbol of libcuda, or null.
@@ -62,13 +50,6 @@ using SymbolResolver = std::function<void*(const char* symbol)>;
 
 // Fills the table. Throws DriverError when the driver is too old to have every symbol.
 DriverTable resolve_driver_table(const SymbolResolver& resolve);
-
-// Where a pointer lies, as far as the driver knows.
-struct PointerInfo {
-  unsigned memory_type = 0;  // CUmemorytype; 0: ordinary host memory, unknown to the driver
-  int device = -1;           // ordinal of the device that it was allocated for
-  bool managed = false;
-};
 
 // The CUDA driver: checked calls through a table. A call that fails throws DriverError, except for
 // those that give something back, which run in destructors: they log instead.
@@ -83,8 +64,6 @@ class Driver {
 
   // A driver that calls `table`, which must be complete as far as it is used. Not initialised.
   static Driver for_testing(const DriverTable& table) { return Driver(table); }
-
-  const DriverTable& table() const noexcept { return table_; }
 
   // The newest CUDA that the driver knows: 1000 * major + 10 * minor.
   int version() const;
@@ -117,11 +96,8 @@ class Driver {
   // Loads the kernel's code into the current context now, so that a first launch under stream
   // capture does not have to.
   CUfunction kernel_function(CUkernel kernel) const;
-  int kernel_attribute(CUfunction_attribute attribute, CUkernel kernel, CUdevice device) const;
   void set_kernel_attribute(CUfunction_attribute attribute, int value, CUkernel kernel,
                             CUdevice device) const;
-  int max_active_blocks_per_sm(CUfunction function, int block_threads,
-                               std::size_t dynamic_shared_bytes) const;
 
   // `function` may be a CUkernel, cast.
   void launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -131,18 +107,11 @@ class Driver {
                                dynamic_shared_bytes, stream, params, nullptr),
           "cuLaunchKernel");
   }
-  void launch_kernel_ex(const CUlaunchConfig& config, CUfunction function, void** params) const {
-    check(table_.launch_kernel_ex(&config, function, params, nullptr), "cuLaunchKernelEx");
-  }
 
   CUdeviceptr allocate(std::size_t bytes) const;
   void free(CUdeviceptr pointer) const noexcept;
-  void copy_to_device_async(CUdeviceptr to, const void* from, std::size_t bytes,
-                            CUstream stream) const;
   void copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) const;
   void fill8_async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream) const;
-  void fill32_async(CUdeviceptr to, unsigned value, std::size_t count, CUstream stream) const;
-  PointerInfo pointer_info(CUdeviceptr pointer) const;
 
   void synchronize_stream(CUstream stream) const;
   // True also for a capture that has been invalidated.
@@ -152,22 +121,14 @@ class Driver {
     return status != CU_STREAM_CAPTURE_STATUS_NONE;
   }
 
-  CUevent create_event(unsigned flags = CU_EVENT_DEFAULT) const;
-  void destroy_event(CUevent event) const noexcept;
-  void record(CUevent event, CUstream stream) const;
-  void synchronize_event(CUevent event) const;
-  float elapsed_milliseconds(CUevent begin, CUevent end) const;
+ private:
+  explicit Driver(const DriverTable& table) : table_(table) {}
 
-  // For calls made through table().
   void check(CUresult result, const char* call) const {
     if (result != CUDA_SUCCESS) [[unlikely]] {
       fail(result, call);
     }
   }
-
- private:
-  explicit Driver(const DriverTable& table) : table_(table) {}
-
   [[noreturn]] void fail(CUresult result, const char* call) const;
   void check_release(CUresult result, const char* call) const noexcept;
   std::string error_name(CUresult result) const;
