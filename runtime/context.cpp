@@ -19,9 +19,6 @@ DeviceInfo query_device(const Driver& driver, int ordinal) {
   info.compute_major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   info.compute_minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   info.sm_count = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-  info.max_shared_per_block = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-  info.max_shared_per_sm = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
-  info.reserved_shared_per_block = attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
   info.l2_bytes = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
   return info;
 }
@@ -63,8 +60,6 @@ const DeviceInfo& Devices::current() const {
   if (found == infos_.end()) no_such_device("cuCtxGetDevice", device, count());
   return *found;
 }
-
-const DeviceInfo& current_device() { return Devices::get().current(); }
 
 ScopedContext::ScopedContext(const Driver& driver, const DeviceInfo& device)
     : driver_(driver), device_(device.handle) {

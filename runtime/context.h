@@ -7,7 +7,7 @@
 
 namespace lazyrope {
 
-// What kernels need to know of a GPU. Sizes are in bytes.
+// What kernels need to know of a GPU, and what doctor shows.
 struct DeviceInfo {
   int ordinal = 0;
   CUdevice handle = 0;
@@ -15,9 +15,6 @@ struct DeviceInfo {
   int compute_major = 0;
   int compute_minor = 0;
   int sm_count = 0;
-  int max_shared_per_block = 0;  // with the opt-in for dynamic shared memory
-  int max_shared_per_sm = 0;
-  int reserved_shared_per_block = 0;  // the driver's own share of an SM's, for each block
   int l2_bytes = 0;
 };
 
@@ -42,9 +39,6 @@ class Devices {
   const Driver& driver_;
   std::vector<DeviceInfo> infos_;  // by ordinal
 };
-
-// Devices::get().current().
-const DeviceInfo& current_device();
 
 // Makes sure that a context of `device` is current on this thread: keeps the caller's if it is
 // one, and otherwise makes the device's primary context current until the end of the scope.

@@ -110,9 +110,6 @@ class DriverTest : public testing::Test {
     fake.attributes = {{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
                        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
                        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
-                       {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448},
-                       {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
-                       {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1024},
                        {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 62914560}};
   }
 
@@ -290,9 +287,6 @@ TEST_F(DriverTest, DevicesAreDescribedByOrdinal) {
   EXPECT_EQ(info.compute_major, 9);
   EXPECT_EQ(info.compute_minor, 0);
   EXPECT_EQ(info.sm_count, 132);
-  EXPECT_EQ(info.max_shared_per_block, 232448);
-  EXPECT_EQ(info.max_shared_per_sm, 233472);
-  EXPECT_EQ(info.reserved_shared_per_block, 1024);
   EXPECT_EQ(info.l2_bytes, 62914560);
 }
 
