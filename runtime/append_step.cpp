@@ -12,15 +12,6 @@
 namespace lazyrope {
 namespace {
 
-const int32* ints(const TensorView& tensor) { return static_cast<const int32*>(tensor.data); }
-
-std::vector<int> host_copy(const TensorView& tensor, const Device& device, Stream stream) {
-  std::vector<int> values(static_cast<std::size_t>(tensor.elements()));
-  if (!values.empty())
-    device.copy_to_host(values.data(), tensor.data, values.size() * sizeof(int), stream);
-  return values;
-}
-
 struct AppendValues {
   std::vector<int> indptr;
   std::vector<int> first;

@@ -71,6 +71,15 @@ std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, con
   return tensor.shape[0];
 }
 
+const int* ints(const TensorView& tensor) { return static_cast<const int*>(tensor.data); }
+
+std::vector<int> host_copy(const TensorView& tensor, const Device& device, Stream stream) {
+  std::vector<int> values(static_cast<std::size_t>(tensor.elements()));
+  if (!values.empty())
+    device.copy_to_host(values.data(), tensor.data, values.size() * sizeof(int), stream);
+  return values;
+}
+
 void check_length(std::string_view name, const TensorView& tensor, std::int64_t length,
                   const Device& device) {
   const std::int64_t given = length_of_ints(name, tensor, device);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "runtime/device.h"
 #include "runtime/tensor.h"
@@ -9,7 +10,7 @@
 namespace lazyrope {
 
 // Checks of arguments. Each throws SpecError that names the argument, what it is and what is
-// allowed.
+// allowed. And how checked ones are read.
 
 void check_on_device(std::string_view name, const TensorView& tensor, const Device& device);
 void check_type(std::string_view name, const TensorView& tensor, ElementType type);
@@ -28,6 +29,10 @@ void check_rows(std::string_view name, const TensorView& tensor, int element_byt
 
 // A contiguous one-dimensional int32 tensor on the device: its length.
 std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device);
+// What lies in a tensor that was so checked.
+const int* ints(const TensorView& tensor);
+// The same on the host. Waits for the stream.
+std::vector<int> host_copy(const TensorView& tensor, const Device& device, Stream stream);
 void check_length(std::string_view name, const TensorView& tensor, std::int64_t length,
                   const Device& device);
 void check_within_capacity(std::string_view what, std::int64_t count, std::int64_t capacity);

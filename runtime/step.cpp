@@ -37,8 +37,6 @@ StepCapacity complete(StepCapacity capacity, const StepShape& shape) {
   return capacity;
 }
 
-const int32* ints(const TensorView& tensor) { return static_cast<const int32*>(tensor.data); }
-
 StepInputs inputs_of(const StepTensors& t, int page_size) {
   return {ints(t.q_indptr),
           ints(t.q_position),

@@ -6,16 +6,10 @@
 #include <utility>
 
 #include "codegen/error.h"
+#include "runtime/checks.h"
 
 namespace lazyrope {
 namespace {
-
-std::vector<int> host_copy(const TensorView& tensor, const Device& device, Stream stream) {
-  std::vector<int> values(static_cast<std::size_t>(tensor.elements()));
-  if (!values.empty())
-    device.copy_to_host(values.data(), tensor.data, values.size() * sizeof(int), stream);
-  return values;
-}
 
 void check_indptr(const char* name, const std::vector<int>& indptr, std::size_t total,
                   const char* of_what) {
