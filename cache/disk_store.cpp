@@ -232,12 +232,6 @@ std::vector<ListedEntry> DiskStore::list() const {
   return listing;
 }
 
-std::vector<ListedEntry> DiskStore::verify() const {
-  auto listing = list();
-  std::erase_if(listing, [](const ListedEntry& entry) { return entry.error.empty(); });
-  return listing;
-}
-
 std::uint64_t DiskStore::size_bytes() const { return total_bytes(entries_in(root_)); }
 
 bool DiskStore::remove(std::string_view key_hex) const {

@@ -83,9 +83,6 @@ class DiskStore {
   // Every entry, the most recently used first. Reads and verifies all of them.
   std::vector<ListedEntry> list() const;
 
-  // The entries of `list()` that cannot be used.
-  std::vector<ListedEntry> verify() const;
-
   // The size of all entries.
   std::uint64_t size_bytes() const;
 
