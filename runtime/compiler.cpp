@@ -36,7 +36,7 @@ Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
   binary.compiler = "nvrtc " + nvrtc.identity();
   binary.compile_ms = program.milliseconds;
   bool is_reported = false;
-  for (const PtxasFunction& function : parse_ptxas_log(program.log).functions) {
+  for (const PtxasFunction& function : parse_ptxas_log(program.log)) {
     binary.spill_bytes +=
         function.spill_store_bytes + function.spill_load_bytes + function.stack_bytes;
     if (!function.is_kernel) continue;

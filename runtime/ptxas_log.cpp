@@ -1,7 +1,6 @@
 #include "runtime/ptxas_log.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <utility>
 
@@ -30,40 +29,17 @@ int parse_int(std::string_view text) {
   return value;
 }
 
-// Calls visit(number, unit) for each item of "Used 14 registers, used 1 barriers, 1024 bytes smem".
-template <class Visitor>
-void for_each_amount(std::string_view text, Visitor visit) {
+// "296 bytes stack frame, 780 bytes spill stores, 804 bytes spill loads"
+void read_frame(std::string_view text, PtxasFunction& function) {
   while (!text.empty()) {
     const auto comma = std::min(text.find(','), text.size());
-    std::string_view item = text.substr(0, comma);
+    const std::string_view item = trim_left(text.substr(0, comma));
     text.remove_prefix(std::min(comma + 1, text.size()));
-    item = item.substr(std::min(item.find_first_of("0123456789"), item.size()));
-    const auto space = std::min(item.find(' '), item.size());
-    visit(parse_int(item.substr(0, space)), trim_left(item.substr(space)));
+    const int amount = parse_int(item);
+    if (item.ends_with(" bytes stack frame")) function.stack_bytes = amount;
+    if (item.ends_with(" bytes spill stores")) function.spill_store_bytes = amount;
+    if (item.ends_with(" bytes spill loads")) function.spill_load_bytes = amount;
   }
-}
-
-void read_frame(std::string_view text, PtxasFunction& function) {
-  for_each_amount(text, [&](int amount, std::string_view unit) {
-    if (unit == "bytes stack frame") function.stack_bytes = amount;
-    if (unit == "bytes spill stores") function.spill_store_bytes = amount;
-    if (unit == "bytes spill loads") function.spill_load_bytes = amount;
-  });
-}
-
-void read_usage(std::string_view text, PtxasFunction& function) {
-  for_each_amount(text, [&](int amount, std::string_view unit) {
-    if (unit == "registers") function.registers = amount;
-    if (unit == "barriers") function.barriers = amount;
-    if (unit == "bytes smem") function.static_shared_bytes = amount;
-    if (unit.starts_with("bytes cmem")) function.constant_bytes += amount;
-  });
-}
-
-bool is_remark(std::string_view line, std::string_view text) {
-  const bool numbered = text.size() > 2 && text.starts_with("(C") &&
-                        std::isdigit(static_cast<unsigned char>(text[2])) != 0;
-  return numbered || line.starts_with("ptxas warning");
 }
 
 // The report of a kernel is: "Compiling entry function", "Function properties for", its frame,
@@ -72,47 +48,39 @@ class Parser {
  public:
   void read_line(std::string_view line) {
     const std::string_view text = ptxas_text(line);
-    if (is_remark(line, text)) {
-      log_.remarks.emplace_back(text);
-    } else if (const auto entry = after(text, "Compiling entry function '"); !entry.empty()) {
+    if (const auto entry = after(text, "Compiling entry function '"); !entry.empty()) {
       kernel_ = entry.substr(0, entry.find('\''));
     } else if (const auto name = after(text, "Function properties for "); !name.empty()) {
       begin_function(name);
-    } else if (!log_.functions.empty()) {
+    } else if (!functions_.empty()) {
       read_amounts(text);
     }
   }
 
-  PtxasLog take() { return std::move(log_); }
+  std::vector<PtxasFunction> take() { return std::move(functions_); }
 
  private:
   void begin_function(std::string_view name) {
-    PtxasFunction& function = log_.functions.emplace_back();
+    PtxasFunction& function = functions_.emplace_back();
     function.name = name;
     function.is_kernel = name == kernel_;
   }
 
   void read_amounts(std::string_view text) {
     if (text.find("bytes stack frame") != std::string_view::npos) {
-      read_frame(text, log_.functions.back());
-    } else if (text.starts_with("Used ")) {
-      read_usage(text, log_.functions.back());
+      read_frame(text, functions_.back());
+    } else if (const auto used = after(text, "Used "); !used.empty()) {
+      functions_.back().registers = parse_int(used);
     }
   }
 
-  PtxasLog log_;
+  std::vector<PtxasFunction> functions_;
   std::string_view kernel_;
 };
 
 }  // namespace
 
-const PtxasFunction* PtxasLog::find(std::string_view name) const noexcept {
-  const auto found = std::find_if(functions.begin(), functions.end(),
-                                  [&](const PtxasFunction& f) { return f.name == name; });
-  return found == functions.end() ? nullptr : &*found;
-}
-
-PtxasLog parse_ptxas_log(std::string_view log) {
+std::vector<PtxasFunction> parse_ptxas_log(std::string_view log) {
   Parser parser;
   while (!log.empty()) {
     const auto end = std::min(log.find('\n'), log.size());

@@ -13,27 +13,13 @@ struct PtxasFunction {
   int stack_bytes = 0;        // per thread, in local memory
   int spill_store_bytes = 0;  // per thread
   int spill_load_bytes = 0;   // per thread
-  // Of kernels only:
-  int registers = 0;            // per thread
-  int barriers = 0;             // named barriers; NVRTC before 12.5 may report none
-  int static_shared_bytes = 0;  // per block
-  int constant_bytes = 0;       // all banks; ptxas reports none from sm_90 on
+  int registers = 0;          // per thread; 0 for device functions
 
-  bool spills() const noexcept { return spill_store_bytes > 0 || spill_load_bytes > 0; }
   bool operator==(const PtxasFunction&) const = default;
 };
 
-// NVRTC's log, understood.
-struct PtxasLog {
-  std::vector<PtxasFunction> functions;
-  // ptxas's warnings and numbered remarks, such as "(C7510) Potential Performance Loss: ...".
-  std::vector<std::string> remarks;
-
-  // The function of that name, or null.
-  const PtxasFunction* find(std::string_view name) const noexcept;
-};
-
-// Reads what it knows and ignores the rest, so a log without ptxas's report gives no functions.
-PtxasLog parse_ptxas_log(std::string_view log);
+// Of NVRTC's log. Reads what it knows and ignores the rest, so a log without ptxas's report gives
+// none.
+std::vector<PtxasFunction> parse_ptxas_log(std::string_view log);
 
 }  // namespace lazyrope

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <random>
+#include <regex>
 #include <set>
 #include <string>
 #include <thread>
@@ -133,12 +134,28 @@ std::vector<Job> jobs_for(const Arch& arch, const std::vector<Setting>& settings
   return jobs;
 }
 
-std::string problem_of(const PtxasFunction* function, const std::string& log) {
-  if (function == nullptr) return "ptxas does not mention it";
-  if (function->spills() || function->stack_bytes > 0) return "it spills";
-  if (!parse_ptxas_log(log).remarks.empty() || log.find("warning") != std::string::npos)
-    return "there are warnings";
-  return "";
+int spilled_bytes(const PtxasFunction& function) {
+  return function.spill_store_bytes + function.spill_load_bytes;
+}
+
+// Whether `log` has a warning of the compiler's or of ptxas's, or a numbered remark of ptxas's,
+// such as "ptxas info    : (C7510) Potential Performance Loss: ...".
+bool has_warnings(const std::string& log) {
+  static const std::regex pattern(R"(warning|ptxas [^:.]*[:.] *\(C[0-9])");
+  return std::regex_search(log, pattern);
+}
+
+std::string problem_of(const PtxasFunction& function, const std::string& log) {
+  if (function.name.empty()) return "ptxas does not mention it";
+  if (spilled_bytes(function) > 0 || function.stack_bytes > 0) return "it spills";
+  return has_warnings(log) ? "there are warnings" : "";
+}
+
+// What ptxas reports of the kernel, or a report without a name.
+PtxasFunction report_of(const std::string& kernel, const std::string& log) {
+  for (const PtxasFunction& function : parse_ptxas_log(log))
+    if (function.name == kernel) return function;
+  return {};
 }
 
 void compile(Job& job, const Arch& arch) {
@@ -147,15 +164,12 @@ void compile(Job& job, const Arch& arch) {
     options.push_back("--no-cache");
     const CompiledProgram program = compile_program(
         shared_engine().nvrtc().library(), {job.kernel.entry + ".cu", job.kernel.source, options});
-    const PtxasLog log = parse_ptxas_log(program.log);
-    const PtxasFunction* function = log.find(job.kernel.entry);
-    job.problem = problem_of(function, program.log);
+    const PtxasFunction facts = report_of(job.kernel.entry, program.log);
+    job.problem = problem_of(facts, program.log);
     if (!job.problem.empty()) job.problem += "\n" + program.log;
-    const PtxasFunction facts = function == nullptr ? PtxasFunction{} : *function;
-    job.row =
-        fmt::format("{:8} {:15} {:9} {:6} {:6} {:6}  {}\n", arch.name, to_string(job.kernel.kind),
-                    facts.registers, facts.spill_store_bytes + facts.spill_load_bytes,
-                    job.kernel.shared_bytes, program.cubin.size(), job.spec);
+    job.row = fmt::format("{:8} {:15} {:9} {:6} {:6} {:6}  {}\n", arch.name,
+                          to_string(job.kernel.kind), facts.registers, spilled_bytes(facts),
+                          job.kernel.shared_bytes, program.cubin.size(), job.spec);
   } catch (const std::exception& error) {
     job.problem = error.what();
   }
