@@ -126,12 +126,7 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
       .def(
           "ptx", [](const Attention& a) { return main_kernel(a).intermediate(); },
           py::call_guard<py::gil_scoped_release>())
-      .def_property_readonly("cubin",
-                             [](const Attention& a) {
-                               const std::vector<std::byte>& code = main_kernel(a).binary().code;
-                               return py::bytes(reinterpret_cast<const char*>(code.data()),
-                                                code.size());
-                             })
+      .def_property_readonly("cubin", [](const Attention& a) { return cubin_of(main_kernel(a)); })
       .def_property_readonly(
           "registers",
           [](const Attention& a) {

@@ -43,6 +43,11 @@ void bind_plans(py::module_& module) {
 
 }  // namespace
 
+py::bytes cubin_of(const Kernel& kernel) {
+  const std::vector<std::byte>& code = kernel.binary().code;
+  return {reinterpret_cast<const char*>(code.data()), code.size()};
+}
+
 void bind_kernels(py::module_& module) {
   bind_plans(module);
   py::class_<Kernel, std::shared_ptr<Kernel>>(module, "CompiledKernel")
@@ -51,12 +56,7 @@ void bind_kernels(py::module_& module) {
       .def_property_readonly("entry", [](const Kernel& k) { return k.binary().entry; })
       .def_property_readonly("source", &Kernel::source)
       .def("ptx", &Kernel::intermediate, py::call_guard<py::gil_scoped_release>())
-      .def_property_readonly("cubin",
-                             [](const Kernel& k) {
-                               const std::vector<std::byte>& code = k.binary().code;
-                               return py::bytes(reinterpret_cast<const char*>(code.data()),
-                                                code.size());
-                             })
+      .def_property_readonly("cubin", &cubin_of)
       .def_property_readonly("registers", [](const Kernel& k) { return k.binary().registers; })
       .def_property_readonly("spill_bytes", [](const Kernel& k) { return k.binary().spill_bytes; })
       .def_property_readonly("shared_bytes",
