@@ -97,7 +97,9 @@ void append(const Attention& self, const py::object& k, const py::object& v,
   self.append(new_keys.view(), new_values.view(), {keys.view(), values.view()}, *step.step, on);
 }
 
-const Kernel& main_kernel(const Attention& self) { return self.kernel(KernelKind::kAttendDecode); }
+const Kernel& decode_kernel(const Attention& self) {
+  return self.kernel(KernelKind::kAttendDecode);
+}
 
 template <class Value>
 auto over_kernels(const Attention& self, Value value) {
@@ -122,11 +124,11 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
                                      std::const_pointer_cast<Kernel>(kernel);
                                return result;
                              })
-      .def_property_readonly("source", [](const Attention& a) { return main_kernel(a).source(); })
+      .def_property_readonly("source", [](const Attention& a) { return decode_kernel(a).source(); })
       .def(
-          "ptx", [](const Attention& a) { return main_kernel(a).intermediate(); },
+          "ptx", [](const Attention& a) { return decode_kernel(a).intermediate(); },
           py::call_guard<py::gil_scoped_release>())
-      .def_property_readonly("cubin", [](const Attention& a) { return cubin_of(main_kernel(a)); })
+      .def_property_readonly("cubin", [](const Attention& a) { return cubin_of(decode_kernel(a)); })
       .def_property_readonly(
           "registers",
           [](const Attention& a) {
