@@ -92,11 +92,14 @@ TensorView view_of(const char* name, const DLTensor& t) {
   return view;
 }
 
-// Turns the Python error that a tensor's framework has set into ours.
-[[noreturn]] void refuse(const char* name, py::handle object) {
-  const py::error_already_set error;
+[[noreturn]] void refuse(const char* name, py::handle object, const py::error_already_set& error) {
   throw SpecError(fmt::format("{} ({}) cannot be used as a tensor: {}", name,
                               Py_TYPE(object.ptr())->tp_name, error.what()));
+}
+
+// For the Python error that a tensor's framework has set.
+[[noreturn]] void refuse(const char* name, py::handle object) {
+  refuse(name, object, py::error_already_set());
 }
 
 std::string module_of(py::handle object) {
@@ -148,8 +151,7 @@ void DlpackTensor::view_by_capsule() {
     capsule_ = on_host(object_) ? object_.attr("__dlpack__")()
                                 : object_.attr("__dlpack__")(py::arg("stream") = capsule_stream());
   } catch (const py::error_already_set& error) {
-    throw SpecError(fmt::format("{} ({}) cannot be used as a tensor: {}", name_,
-                                Py_TYPE(object_.ptr())->tp_name, error.what()));
+    refuse(name_, object_, error);
   }
   const auto* managed =
       static_cast<const DLManagedTensor*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"));
