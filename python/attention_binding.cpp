@@ -163,25 +163,10 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
 void bind_attention(py::module_& module) {
   py::class_<Attention, std::shared_ptr<Attention>> type(module, "Attention");
   bind_facts(type);
-  type.def(
-          "plan",
-          [](const Attention& self, py::object q_indptr, py::object q_position,
-             py::object segment_indptr, py::object base, py::object start, py::object length,
-             py::object first_page, py::object pages, py::object lead, int page_size,
-             const std::string& layout, const py::object& capacity, bool check,
-             std::optional<std::uintptr_t> stream) {
-            return plan(self,
-                        {std::move(q_indptr), std::move(q_position), std::move(segment_indptr),
-                         std::move(base), std::move(start), std::move(length),
-                         std::move(first_page), std::move(pages), std::move(lead)},
-                        page_size, layout, capacity, check, stream);
-          },
-          py::arg("q_indptr"), py::arg("q_position"), py::arg("segment_indptr"), py::arg("base"),
-          py::arg("start"), py::arg("length"), py::arg("first_page"), py::arg("pages"),
-          py::arg("lead") = py::none(), py::kw_only(), py::arg("page_size") = 16,
-          py::arg("layout") = "NHD", py::arg("capacity") = py::none(), py::arg("check") = false,
-          py::arg("stream") = py::none())
-      .def("__call__", &attend, py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("step"),
+  define_with_step_arguments(type, "plan", &plan, py::kw_only(), py::arg("page_size") = 16,
+                             py::arg("layout") = "NHD", py::arg("capacity") = py::none(),
+                             py::arg("check") = false, py::arg("stream") = py::none());
+  type.def("__call__", &attend, py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("step"),
            py::kw_only(), py::arg("out") = py::none(), py::arg("lse") = py::none(),
            py::arg("return_lse") = true, py::arg("check") = false, py::arg("stream") = py::none())
       .def(

@@ -55,12 +55,9 @@ void update_step(AnyStep& step, const Tensors& tensors, bool check, Stream strea
   step.update(tensors, check, stream);
 }
 
-StepArguments step_arguments(py::object q_indptr, py::object q_position, py::object segment_indptr,
-                             py::object base, py::object start, py::object length,
-                             py::object first_page, py::object pages, py::object lead) {
-  return {std::move(q_indptr),   std::move(q_position), std::move(segment_indptr),
-          std::move(base),       std::move(start),      std::move(length),
-          std::move(first_page), std::move(pages),      std::move(lead)};
+void update(PyStep& self, StepArguments arguments, bool check,
+            const std::optional<std::uintptr_t>& stream) {
+  self.update(std::move(arguments), check, stream);
 }
 
 }  // namespace
@@ -124,23 +121,10 @@ void PyAppendStep::update(AppendArguments given, bool check,
 }
 
 void bind_steps(py::module_& module) {
-  py::class_<PyStep>(module, "Step")
-      .def(
-          "update",
-          [](PyStep& self, py::object q_indptr, py::object q_position, py::object segment_indptr,
-             py::object base, py::object start, py::object length, py::object first_page,
-             py::object pages, py::object lead, bool check, std::optional<std::uintptr_t> stream) {
-            self.update(step_arguments(std::move(q_indptr), std::move(q_position),
-                                       std::move(segment_indptr), std::move(base), std::move(start),
-                                       std::move(length), std::move(first_page), std::move(pages),
-                                       std::move(lead)),
-                        check, stream);
-          },
-          py::arg("q_indptr"), py::arg("q_position"), py::arg("segment_indptr"), py::arg("base"),
-          py::arg("start"), py::arg("length"), py::arg("first_page"), py::arg("pages"),
-          py::arg("lead") = py::none(), py::kw_only(), py::arg("check") = false,
-          py::arg("stream") = py::none())
-      .def_property_readonly("capacity",
+  py::class_<PyStep> step(module, "Step");
+  define_with_step_arguments(step, "update", &update, py::kw_only(), py::arg("check") = false,
+                             py::arg("stream") = py::none());
+  step.def_property_readonly("capacity",
                              [](const PyStep& s) { return capacity_dict(s.step->capacity()); })
       .def_property_readonly("page_size",
                              [](const PyStep& s) { return s.step->format().page_size; })

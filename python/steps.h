@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/attention.h"
 
@@ -23,6 +24,29 @@ struct StepArguments {
   pybind11::object pages;
   pybind11::object lead;
 };
+
+// Defines a method of Python's that takes the StepArguments one by one and then `rest`, which
+// begins with py::kw_only().
+template <class Type, class Result, class Self, class... Others, class... Rest>
+void define_with_step_arguments(Type& type, const char* name,
+                                Result (*call)(Self, StepArguments, Others...),
+                                const Rest&... rest) {
+  using pybind11::arg;
+  using pybind11::object;
+  type.def(
+      name,
+      [call](Self self, object q_indptr, object q_position, object segment_indptr, object base,
+             object start, object length, object first_page, object pages, object lead,
+             Others... others) {
+        return call(self,
+                    {std::move(q_indptr), std::move(q_position), std::move(segment_indptr),
+                     std::move(base), std::move(start), std::move(length), std::move(first_page),
+                     std::move(pages), std::move(lead)},
+                    std::forward<Others>(others)...);
+      },
+      arg("q_indptr"), arg("q_position"), arg("segment_indptr"), arg("base"), arg("start"),
+      arg("length"), arg("first_page"), arg("pages"), arg("lead") = pybind11::none(), rest...);
+}
 
 // A step as Python holds it. Freeing device memory may wait for the device, so it lets other
 // threads run.
