@@ -11,6 +11,8 @@
 #include "codegen/error.h"
 #include "codegen/render.h"
 #include "runtime/checks.h"
+#include "runtime/error.h"
+#include "runtime/log.h"
 #include "templates/abi/attend.h"
 
 namespace lazyrope {
@@ -71,13 +73,27 @@ std::shared_ptr<const Attention> Attention::compile(Engine& engine, const Attent
                                                     const Arch& arch,
                                                     const CompileOptions& options) {
   validate(spec);
-  const KernelSpec kernel_spec = spec.kernel_spec();
-  const TilePlan plan = options.plan.value_or(candidates(kernel_spec, arch).front());
+  if (options.plan) return compile_plan(engine, spec, arch, *options.plan, options.engine);
+  // Another NVRTC may need more registers than the one that the plans were chosen with.
+  const std::vector<TilePlan> plans = candidates(spec.kernel_spec(), arch);
+  for (std::size_t i = 0; i + 1 < plans.size(); ++i) {
+    try {
+      return compile_plan(engine, spec, arch, plans[i], options.engine);
+    } catch (const SpillError& error) {
+      log_message(LogLevel::kInfo, "the next plan is tried: {}", error.what());
+    }
+  }
+  return compile_plan(engine, spec, arch, plans.back(), options.engine);
+}
+
+std::shared_ptr<const Attention> Attention::compile_plan(Engine& engine, const AttentionSpec& spec,
+                                                         const Arch& arch, const TilePlan& plan,
+                                                         const EngineOptions& options) {
   std::vector<RenderedKernel> rendered;
   for (const KernelKind kind : kernel_kinds())
-    rendered.push_back(render(kind, kernel_spec, plan, arch));
+    rendered.push_back(render(kind, spec.kernel_spec(), plan, arch));
   std::vector<std::shared_ptr<const Kernel>> kernels =
-      engine.kernels(std::move(rendered), arch, options.engine);
+      engine.kernels(std::move(rendered), arch, options);
   return std::shared_ptr<const Attention>(new Attention(spec, arch, plan, std::move(kernels)));
 }
 

@@ -22,7 +22,8 @@ struct CompileOptions {
 // from several threads.
 class Attention {
  public:
-  // SpecError, CompileError.
+  // With the plan asked for, or else the first candidate that does not spill registers. SpecError,
+  // CompileError.
   static std::shared_ptr<const Attention> compile(Engine& engine, const AttentionSpec& spec,
                                                   const Arch& arch,
                                                   const CompileOptions& options = {});
@@ -59,6 +60,9 @@ class Attention {
 
   KvPool checked_pool(const PoolTensors& pool, const PoolFormat& format,
                       const Device& device) const;
+  static std::shared_ptr<const Attention> compile_plan(Engine& engine, const AttentionSpec& spec,
+                                                       const Arch& arch, const TilePlan& plan,
+                                                       const EngineOptions& options);
   StepShape step_shape() const;
   void check_device(const Device& device) const;
   void check_step(const Step& step) const;

@@ -102,10 +102,10 @@ void check_launch(const RenderedKernel& rendered, const Binary& binary) {
 void refuse_spills(const Kernel& kernel) {
   const int spilled = kernel.binary().spill_bytes;
   if (spilled == 0) return;
-  throw CompileError({.what_failed = fmt::format("{} for {} spills {} bytes of registers",
-                                                 kernel.name(), kernel.arch().name, spilled),
-                      .source = kernel.binary().entry,
-                      .advice = "choose another plan, or allow spills if a slow kernel will do"});
+  throw SpillError({.what_failed = fmt::format("{} for {} spills {} bytes of registers",
+                                               kernel.name(), kernel.arch().name, spilled),
+                    .source = kernel.binary().entry,
+                    .advice = "choose another plan, or allow spills if a slow kernel will do"});
 }
 
 }  // namespace

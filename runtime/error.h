@@ -26,6 +26,12 @@ class CompileError : public std::runtime_error {
   CompileFailure failure_;
 };
 
+// A kernel compiles, but spills registers, which its plan is not meant to.
+class SpillError : public CompileError {
+ public:
+  using CompileError::CompileError;
+};
+
 // DriverFailure::code when there is no driver that could have returned a CUresult.
 inline constexpr int kNoUsableDriver = -1;
 

@@ -536,7 +536,7 @@ def compile(
     Args:
         spec: what is asked for.
         arch: one of :func:`archs`; that of the present GPU by default.
-        plan: one of :func:`candidates`; the first of them by default.
+        plan: one of :func:`candidates`; the first of them that does not spill registers by default.
         allow_spills: whether kernels that spill registers are taken.
         threads: that compile at once; 0: one a core.
 

@@ -25,7 +25,6 @@ class AttendTile {
   static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
   static constexpr int kBlockKeys = Shape::kKeyWarps * Shape::kWarpKeys;
   static constexpr int kStages = Shape::kStages;
-  static constexpr bool kTurns = Spec::Pairing::kUnits > 0;
   static constexpr bool kDividesKeys = Shape::kKeyWarps > 1;
   static_assert(Shape::kRowWarps == 1 || Shape::kKeyWarps == 1);
 
@@ -102,7 +101,7 @@ class AttendTile {
       cp_async_commit_group();
       if (block < 0 || first_row() >= item().extent().num_rows) continue;
       const int32 block_base = table.info(block).base;
-      if (!turned || (kTurns && block_base != base)) turn_queries(block_base);
+      if (!turned || block_base != base) turn_queries(block_base);
       turned = true;
       base = block_base;
 #pragma unroll 1
