@@ -234,15 +234,6 @@ std::vector<ListedEntry> DiskStore::list() const {
 
 std::uint64_t DiskStore::size_bytes() const { return total_bytes(entries_in(root_)); }
 
-bool DiskStore::remove(std::string_view key_hex) const {
-  if (!is_key_hex(key_hex)) {
-    throw CacheError(fmt::format(
-        "'{}' is not a cache key, which has 64 characters out of 0-9 and a-f", key_hex));
-  }
-  const auto file = examine(path_of(key_hex, kEntryExtension));
-  return file && remove_file(file->path);
-}
-
 Removed DiskStore::clear() const {
   Removed removed;
   for (const StoredFile& entry : entries_in(root_)) remove_entry(entry, removed);

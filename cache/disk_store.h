@@ -86,9 +86,6 @@ class DiskStore {
   // The size of all entries.
   std::uint64_t size_bytes() const;
 
-  // Whether there was such an entry. `key_hex`: as `Key::hex()`.
-  bool remove(std::string_view key_hex) const;
-
   // Removes everything, also the temporary file of a writer at work, whose `store` then fails.
   Removed clear() const;
 

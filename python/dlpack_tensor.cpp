@@ -118,6 +118,25 @@ bool on_host(py::handle object) {
   return py::cast<int>(device[0]) == kDLCPU;
 }
 
+class CurrentCupyDevice {
+ public:
+  explicit CurrentCupyDevice(const py::object& device)
+      : before_(py::module_::import("cupy").attr("cuda").attr("Device")()) {
+    device.attr("use")();
+  }
+  CurrentCupyDevice(const CurrentCupyDevice&) = delete;
+  CurrentCupyDevice& operator=(const CurrentCupyDevice&) = delete;
+  ~CurrentCupyDevice() {
+    const py::error_scope kept;  // an allocation's error is under way
+    PyObject* none = PyObject_CallMethod(before_.ptr(), "use", nullptr);
+    if (none == nullptr) PyErr_Clear();
+    Py_XDECREF(none);
+  }
+
+ private:
+  py::object before_;
+};
+
 struct AllocationError {
   std::string text;
 };
@@ -188,11 +207,8 @@ py::object DlpackTensor::empty_like(ElementType type,
         type == view_.type ? py::object(object_.attr("dtype")) : py::object(space.attr("float32"));
     const py::tuple extents = py::cast(std::vector<std::int64_t>(shape));
     if (!is_cupy()) return space.attr("empty")(extents, py::arg("dtype") = dtype);
-    const py::object device = object_.attr("device");  // CuPy allocates on the current one
-    device.attr("__enter__")();
-    py::object result = space.attr("empty")(extents, py::arg("dtype") = dtype);
-    device.attr("__exit__")(py::none(), py::none(), py::none());
-    return result;
+    const CurrentCupyDevice current(object_.attr("device"));  // CuPy allocates on it
+    return space.attr("empty")(extents, py::arg("dtype") = dtype);
   }
   std::array<std::int64_t, TensorView::kMaxRank> extents{};
   std::copy(shape.begin(), shape.end(), extents.begin());

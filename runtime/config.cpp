@@ -111,7 +111,8 @@ constexpr Variable kVariables[] = {
        return assign(config.log_level, parse_enum(text, {LogLevel::kOff, LogLevel::kWarning,
                                                          LogLevel::kInfo, LogLevel::kDebug}));
      }},
-    {"LAZYROPE_DUMP_DIR", "directory to which the source of every compiled kernel is written",
+    {"LAZYROPE_DUMP_DIR",
+     "directory to which the source of every kernel is written, compiled or found in the cache",
      "a path", "not written",
      [](Config& config, const std::string& text) {
        config.dump_dir = absolute_path(text);

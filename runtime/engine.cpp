@@ -265,8 +265,7 @@ void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key) co
   }
   throw CacheError(
       fmt::format("LAZYROPE_POLICY=cache_only forbids compiling {}, and {}\ncompile it beforehand "
-                  "with `lazyrope "
-                  "compile`, or set LAZYROPE_POLICY=jit",
+                  "with `lazyrope compile`, or set LAZYROPE_POLICY=jit",
                   rendered.entry, why));
 }
 

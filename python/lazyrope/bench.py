@@ -195,7 +195,7 @@ def _works(call: Call) -> bool:
 
 
 def stream_call(num_bytes: int) -> Call:
-    """A sum over num_bytes of the GPU's memory: what reading them costs at least."""
+    """PyTorch's sum over num_bytes of the GPU's memory; for few of them, mostly the time of its two launches."""
     torch = _torch()
     data = torch.randn(max(1, num_bytes // 4), dtype=torch.float32, device="cuda")
     return lambda: data.sum()

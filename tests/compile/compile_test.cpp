@@ -17,6 +17,7 @@
 
 #include "codegen/mask.h"
 #include "codegen/render.h"
+#include "runtime/attention.h"
 #include "runtime/compiler.h"
 #include "runtime/nvrtc.h"
 #include "runtime/ptxas_log.h"
@@ -217,6 +218,18 @@ TEST_P(Compiles, WithoutSpillsAndWarnings) {
 
 INSTANTIATE_TEST_SUITE_P(Archs, Compiles, testing::Range(std::size_t{0}, gpu_archs().size()),
                          [](const auto& row) { return gpu_archs().at(row.param).name; });
+
+// With the NVRTC of 2025 the first plan spills here.
+TEST(DefaultPlan, IsOneThatDoesNotSpill) {
+  AttentionSpec spec;
+  spec.head_dim = 128;
+  spec.num_q_heads = 8;
+  spec.num_kv_heads = 2;
+  spec.mask = "full";
+  const auto attention = Attention::compile(shared_engine(), spec, find_arch("sm_100a"), {});
+  for (const auto& kernel : attention->kernels())
+    EXPECT_EQ(kernel->binary().spill_bytes, 0) << kernel->name();
+}
 
 TEST(Sample, HasEveryTwoValuesTogether) {
   std::set<Pair> all, sampled;

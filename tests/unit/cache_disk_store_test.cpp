@@ -87,7 +87,6 @@ TEST_F(DiskStoreTest, TouchesNothingUntilTheFirstStore) {
   EXPECT_FALSE(store().nearest(key_).has_value());
   EXPECT_TRUE(store().list().empty());
   EXPECT_EQ(store().size_bytes(), 0u);
-  EXPECT_FALSE(store().remove(key_.hex()));
   EXPECT_EQ(store().prune(0).entries, 0u);
   EXPECT_EQ(store().clear().entries, 0u);
   EXPECT_FALSE(fs::exists(root()));

@@ -105,20 +105,6 @@ TEST_F(CacheManageTest, CountsEntriesOnly) {
   EXPECT_EQ(store().list().size(), 2u);
 }
 
-TEST_F(CacheManageTest, RemovesOneEntry) {
-  put(a_, 1h);
-  put(b_, 1h);
-  EXPECT_TRUE(store().remove(a_.hex()));
-  EXPECT_FALSE(store().remove(a_.hex()));
-  EXPECT_EQ(store().load(a_).miss, "absent");
-  EXPECT_TRUE(store().load(b_).entry.has_value());
-}
-
-TEST_F(CacheManageTest, RemovesOnlyWhatIsAKey) {
-  EXPECT_EQ(error_of([&] { store().remove("../x"); }),
-            "'../x' is not a cache key, which has 64 characters out of 0-9 and a-f");
-}
-
 TEST_F(CacheManageTest, PrunesTheLeastRecentlyUsed) {
   const auto oldest = put(a_, 3h);
   const auto all = oldest + put(b_, 1h) + put(c_, 2h);
@@ -187,8 +173,6 @@ TEST_F(CacheManageTest, ClearTouchesNothingElse) {
   const auto number_of_files = [&] { return std::distance(fs::directory_iterator(root_), {}); };
   const auto before = number_of_files();
   EXPECT_EQ(store().clear().entries, 0u);
-  EXPECT_FALSE(store().remove(b_.hex()));
-  EXPECT_FALSE(store().remove(c_.hex()));
   EXPECT_EQ(number_of_files(), before);
   EXPECT_TRUE(fs::exists(kept));
 }
