@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kPlanSharedBytes =
     kPlanThreads / 32 * 8 + 4 * kPlanThreads * 4;  // family/planner.cuh
-constexpr int kAppendThreads = 256;
+constexpr int kAppendThreads = 256;                // and of reposition, which has the same shape
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
-    "plan", "attend_decode", "attend_prefill", "plan_append", "append"};
+    "plan", "attend_decode", "attend_prefill", "plan_append", "append", "reposition"};
 
 // Angles are counted in turns, as 64-bit binary fractions: templates/ops/rotate.cuh.
 std::string turns_per_token(const KernelSpec& spec, const RopeVariant& rope) {
@@ -97,6 +97,12 @@ Launch append_launch(const KernelSpec& spec) {
   return {"kernel/append.cu.in", std::move(values), kAppendThreads, 1, 0};
 }
 
+Launch reposition_launch(const KernelSpec& spec) {
+  TemplateValues values = rope_values(spec);
+  values.erase("attention_factor");  // stored keys have it
+  return {"kernel/reposition.cu.in", std::move(values), kAppendThreads, 1, 0};
+}
+
 Launch launch_of(KernelKind kind, const KernelSpec& spec, const TilePlan& plan, const Arch& arch) {
   switch (kind) {
     case KernelKind::kPlan:
@@ -109,6 +115,8 @@ Launch launch_of(KernelKind kind, const KernelSpec& spec, const TilePlan& plan, 
       return {"kernel/plan_append.cu.in", {}, kAppendThreads, 1, 0};
     case KernelKind::kAppend:
       return append_launch(spec);
+    case KernelKind::kReposition:
+      return reposition_launch(spec);
   }
   throw SpecError(fmt::format("kernel kind {} does not exist", static_cast<int>(kind)));
 }
@@ -121,6 +129,12 @@ std::vector<KernelKind> kernel_kinds() {
   std::vector<KernelKind> kinds;
   kinds.reserve(kKernelKinds);
   for (int i = 0; i < kKernelKinds; ++i) kinds.push_back(static_cast<KernelKind>(i));
+  return kinds;
+}
+
+std::vector<KernelKind> attention_kernels() {
+  std::vector<KernelKind> kinds = kernel_kinds();
+  std::erase(kinds, KernelKind::kReposition);
   return kinds;
 }
 

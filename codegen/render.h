@@ -11,16 +11,17 @@
 namespace lazyrope {
 
 // The kernels of one attention: the planner of a step, attend for few rows and for many, the
-// planner of an append, and append.
-enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppend };
+// planner of an append, and append. And, on its own, reposition, which few need.
+enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppend, kReposition };
 
-inline constexpr int kKernelKinds = 5;
+inline constexpr int kKernelKinds = 6;
 
 // Of the planner's CTA. It places a boundary a thread: one more than an attend kernel has CTAs.
 inline constexpr int kPlanThreads = 1024;
 
-std::string_view to_string(KernelKind);  // "plan", "attend_decode", ...
-std::vector<KernelKind> kernel_kinds();
+std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
+std::vector<KernelKind> kernel_kinds();       // all
+std::vector<KernelKind> attention_kernels();  // those of an attention
 
 // One self-contained source and what launching it takes.
 struct RenderedKernel {

@@ -16,10 +16,6 @@ namespace py = pybind11;
 
 using AttentionPtr = std::shared_ptr<const Attention>;
 
-const Arch& arch_of(const std::optional<std::string>& name) {
-  return name ? find_arch(*name) : present_arch();
-}
-
 AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,
                      const std::optional<TilePlan>& plan, bool allow_spills, int threads) {
   const py::gil_scoped_release unlocked;
@@ -50,7 +46,6 @@ PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int p
 // A pool of another rank is refused by the call itself.
 template <class AnyStep>
 void check_pages(const AnyStep& step, const TensorView& pool, Stream stream) {
-  constexpr int kPoolRank = 4;
   if (pool.rank != kPoolRank) return;
   const py::gil_scoped_release unlocked;  // waits for the stream
   step.check_pages(pool.shape[0], stream);
@@ -159,6 +154,10 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
 }
 
 }  // namespace
+
+const Arch& arch_of(const std::optional<std::string>& name) {
+  return name ? find_arch(*name) : present_arch();
+}
 
 void bind_attention(py::module_& module) {
   py::class_<Attention, std::shared_ptr<Attention>> type(module, "Attention");

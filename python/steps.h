@@ -92,6 +92,8 @@ struct PyAppendStep : HeldStep<AppendStep> {
 // missing, or None as a whole, is as much as the arguments take.
 StepCapacity capacity_of(const pybind11::object& capacity, const StepArguments& arguments);
 
+inline constexpr int kPoolRank = 4;
+
 PoolFormat format_of(int page_size, const std::string& layout);
 
 // The stream given as a number, or else the one on which the tensor's framework works now.

@@ -89,14 +89,19 @@ void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
   planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream);
 }
 
-void AppendStep::check_pages(std::int64_t num_pages, Stream stream) const {
+std::vector<AppendRecord> AppendStep::host_records(Stream stream) const {
   refuse_in_capture("check=True", *device_, stream);
   std::vector<AppendRecord> records(static_cast<std::size_t>(capacity()));
   device_->copy_to_host(records.data(), params_.records, records.size() * sizeof(AppendRecord),
                         stream);
+  return records;
+}
+
+void AppendStep::check_pages(std::int64_t num_pages, Stream stream, std::string_view name) const {
+  const std::vector<AppendRecord> records = host_records(stream);
   for (std::size_t i = 0; i < records.size(); ++i)
     if (records[i].slot >= 0 && (records[i].page < 0 || records[i].page >= num_pages))
-      throw SpecError(fmt::format("row {} is appended to page {}; the pool has pages 0 to {}", i,
+      throw SpecError(fmt::format("row {} of {} is on page {}; the pool has pages 0 to {}", i, name,
                                   records[i].page, num_pages - 1));
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
+#include <vector>
 
 #include "runtime/device.h"
 #include "runtime/kernel.h"
@@ -20,8 +22,10 @@ class AppendStep {
   // SpecError where the tensors do not fit, or, with `check`, where a value is illegal.
   void update(const AppendTensors& tensors, bool check, Stream stream);
 
-  // As Step::check_pages.
-  void check_pages(std::int64_t num_pages, Stream stream) const;
+  // As Step::check_pages; the message calls the step by `name`.
+  void check_pages(std::int64_t num_pages, Stream stream, std::string_view name = "step") const;
+  // Where the rows go, `capacity` of them. Waits for the stream; refused in capture.
+  std::vector<AppendRecord> host_records(Stream stream) const;
 
   const std::shared_ptr<const Device>& device() const { return device_; }
   const PoolFormat& format() const { return format_; }

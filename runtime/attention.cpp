@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
-#include <limits>
 #include <numbers>
 #include <utility>
 
@@ -13,58 +10,17 @@
 #include "runtime/checks.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
+#include "runtime/pool.h"
 #include "templates/abi/attend.h"
 
 namespace lazyrope {
 namespace {
 
-constexpr int kElementBytes = 2;
 constexpr int kFloatBytes = 4;
-constexpr int kChunkBytes = 16;  // that attend copies at once
-constexpr int kStoreBytes = 8;   // that results are stored by
-constexpr int kMaxAppendCtas = 4096;
-
-ElementType element_type(Dtype dtype) {
-  return dtype == Dtype::kBf16 ? ElementType::kBf16 : ElementType::kFp16;
-}
+constexpr int kStoreBytes = 8;  // that results are stored by
 
 TokenTensor tokens_of(const TensorView& t) {
   return {t.data, t.strides[0] * kElementBytes, t.strides[1] * kElementBytes};
-}
-
-// Strides of a dimension of one element may be anything; they are never used, but must fit.
-std::int64_t used_stride(const TensorView& t, int dimension) {
-  const auto at = static_cast<std::size_t>(dimension);
-  return t.shape[at] > 1 ? t.strides[at] : 0;
-}
-
-void check_same_layout(const PoolTensors& pool) {
-  const TensorView& k = pool.keys;
-  const TensorView& v = pool.values;
-  for (int i = 0; i < k.rank; ++i)
-    if (k.shape[static_cast<std::size_t>(i)] != v.shape[static_cast<std::size_t>(i)] ||
-        used_stride(k, i) != used_stride(v, i))
-      throw SpecError(
-          fmt::format("k_pool is {}, v_pool is {}; both must have the same shape and strides",
-                      describe(k), describe(v)));
-}
-
-std::uint32_t stride_bytes(const char* name, std::int64_t elements) {
-  const std::int64_t bytes = elements * kElementBytes;
-  if (std::cmp_greater(bytes, std::numeric_limits<std::uint32_t>::max()))
-    throw SpecError(fmt::format("the pool's {} stride is {} bytes; at most {} are possible", name,
-                                bytes, std::numeric_limits<std::uint32_t>::max()));
-  return static_cast<std::uint32_t>(bytes);
-}
-
-// Kernels form addresses inside a page in 32 bits.
-void check_page_span(const KvPool& pool, const TensorView& keys, int slots, int heads) {
-  const std::uint64_t span =
-      static_cast<std::uint64_t>(pool.slot_stride) * static_cast<std::uint64_t>(slots) +
-      static_cast<std::uint64_t>(pool.head_stride) * static_cast<std::uint64_t>(heads);
-  if (span > std::numeric_limits<std::uint32_t>::max())
-    throw SpecError(fmt::format("k_pool is {}; a page spans {} bytes, at most {} are possible",
-                                describe(keys), span, std::numeric_limits<std::uint32_t>::max()));
 }
 
 }  // namespace
@@ -90,19 +46,11 @@ std::shared_ptr<const Attention> Attention::compile_plan(Engine& engine, const A
                                                          const Arch& arch, const TilePlan& plan,
                                                          const EngineOptions& options) {
   std::vector<RenderedKernel> rendered;
-  for (const KernelKind kind : kernel_kinds())
+  for (const KernelKind kind : attention_kernels())
     rendered.push_back(render(kind, spec.kernel_spec(), plan, arch));
   std::vector<std::shared_ptr<const Kernel>> kernels =
       engine.kernels(std::move(rendered), arch, options);
   return std::shared_ptr<const Attention>(new Attention(spec, arch, plan, std::move(kernels)));
-}
-
-void Attention::check_device(const Device& device) const {
-  if (device.arch().name != arch_.name)
-    throw SpecError(fmt::format(
-        "the kernels were compiled for {}, but the tensors are on {}, which needs {}; move "
-        "them, or compile with arch=\"{}\"",
-        arch_.name, device.name(), device.arch().name, device.arch().name));
 }
 
 StepShape Attention::step_shape() const {
@@ -110,7 +58,7 @@ StepShape Attention::step_shape() const {
 }
 
 void Attention::check_step(const Step& step) const {
-  check_device(*step.device());
+  check_arch(arch_, *step.device());
   if (step.shape() == step_shape() && step.plan() == plan_) return;
   const auto described = [](const StepShape& shape, const TilePlan& plan) {
     return fmt::format("num_kv_heads = {}, group_size = {}, head_dim = {}, mask = \"{}\" ({})",
@@ -124,7 +72,7 @@ void Attention::check_step(const Step& step) const {
 
 std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                            StepCapacity capacity, Stream stream) const {
-  check_device(*device);
+  check_arch(arch_, *device);
   // Now, for nothing can be loaded while a stream is captured.
   for (const auto& kernel : kernels_) kernel->on(*device);
   return std::make_unique<Step>(std::move(device),
@@ -135,7 +83,7 @@ std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device,
 std::unique_ptr<AppendStep> Attention::make_append_step(std::shared_ptr<const Device> device,
                                                         PoolFormat format,
                                                         int capacity_tokens) const {
-  check_device(*device);
+  check_arch(arch_, *device);
   for (const auto& kernel : kernels_) kernel->on(*device);
   return std::make_unique<AppendStep>(
       std::move(device), kernels_.at(static_cast<std::size_t>(KernelKind::kPlanAppend)), format,
@@ -150,36 +98,6 @@ void Attention::check_query(const char* name, const TensorView& t, int heads, in
   check_extent(name, t, 1, heads, "heads");
   check_extent(name, t, 2, spec_.head_dim, "head_dim");
   check_rows(name, t, kElementBytes, bytes);
-}
-
-KvPool Attention::checked_pool(const PoolTensors& pool, const PoolFormat& format,
-                               const Device& device) const {
-  const bool nhd = format.layout == KvLayout::kNhd;
-  const int slots = nhd ? 1 : 2;
-  const int heads = nhd ? 2 : 1;
-  const auto check = [&](const char* name, const TensorView& t) {
-    check_type(name, t, element_type(spec_.dtype));
-    check_rank(name, t, 4,
-               nhd ? "[pages, page_size, kv_heads, head_dim] (layout NHD)"
-                   : "[pages, kv_heads, page_size, head_dim] (layout HND)");
-    check_on_device(name, t, device);
-    check_extent(name, t, slots, format.page_size, "page_size");
-    check_extent(name, t, heads, spec_.num_kv_heads, "kv_heads");
-    check_extent(name, t, 3, spec_.head_dim, "head_dim");
-    check_rows(name, t, kElementBytes, kChunkBytes);
-  };
-  check("k_pool", pool.keys);
-  check("v_pool", pool.values);
-  check_same_layout(pool);
-  const TensorView& k = pool.keys;
-  const KvPool result = {k.data,
-                         pool.values.data,
-                         stride_bytes("page", used_stride(k, 0)),
-                         stride_bytes("slot", used_stride(k, slots)),
-                         stride_bytes("head", used_stride(k, heads)),
-                         0};
-  check_page_span(result, k, format.page_size, spec_.num_kv_heads);
-  return result;
 }
 
 void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step& step,
@@ -197,7 +115,7 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
     throw SpecError("out is q; results must not replace queries that are still to be read");
   AttendParams params{};
   params.q = tokens_of(q);
-  params.pool = checked_pool(pool, step.format(), device);
+  params.pool = checked_pool(spec_, pool, step.format(), device);
   params.out = {out.data, out.strides[0] * kElementBytes, out.strides[1] * kElementBytes};
   if (lse) {
     check_type("lse", *lse, ElementType::kFp32);
@@ -224,27 +142,21 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
 void Attention::append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
                        const AppendStep& step, Stream stream) const {
   const Device& device = *step.device();
-  check_device(device);
+  check_arch(arch_, device);
   check_query("k", k, spec_.num_kv_heads, kStoreBytes, device);
   check_query("v", v, spec_.num_kv_heads, kStoreBytes, device);
   check_extent("v", v, 0, k.shape[0], "tokens, as k");
   check_within_capacity("tokens to append", k.shape[0], step.capacity());
   if (!step.is_filled()) throw SpecError("the append step has no tokens yet; call its update()");
-  check_written("k_pool", pool.keys);
-  check_written("v_pool", pool.values);
-  if (k.shape[0] == 0) return;
   AppendParams params{};
+  params.pool = checked_written_pool(spec_, pool, step.format(), device);
+  if (k.shape[0] == 0) return;
   params.k = tokens_of(k);
   params.v = tokens_of(v);
-  params.pool = checked_pool(pool, step.format(), device);
   params.records = step.records();
   params.num_tokens = static_cast<int32>(k.shape[0]);
   params.num_kv_heads = spec_.num_kv_heads;
-  const Kernel& append = kernel(KernelKind::kAppend);
-  const std::int64_t tasks = k.shape[0] * spec_.num_kv_heads * spec_.head_dim / 4;
-  const std::int64_t ctas = (tasks + append.binary().threads - 1) / append.binary().threads;
-  append.on(device).launch(static_cast<int>(std::min<std::int64_t>(ctas, kMaxAppendCtas)), &params,
-                           stream);
+  launch_over_tokens(kernel(KernelKind::kAppend), spec_, k.shape[0], &params, device, stream);
 }
 
 }  // namespace lazyrope

@@ -58,13 +58,10 @@ class Attention {
             std::vector<std::shared_ptr<const Kernel>> kernels)
       : spec_(std::move(spec)), arch_(arch), plan_(plan), kernels_(std::move(kernels)) {}
 
-  KvPool checked_pool(const PoolTensors& pool, const PoolFormat& format,
-                      const Device& device) const;
   static std::shared_ptr<const Attention> compile_plan(Engine& engine, const AttentionSpec& spec,
                                                        const Arch& arch, const TilePlan& plan,
                                                        const EngineOptions& options);
   StepShape step_shape() const;
-  void check_device(const Device& device) const;
   void check_step(const Step& step) const;
   void check_query(const char* name, const TensorView& tensor, int heads, int bytes,
                    const Device& device) const;

@@ -8,6 +8,14 @@
 
 namespace lazyrope {
 
+void check_arch(const Arch& arch, const Device& device) {
+  if (device.arch().name != arch.name)
+    throw SpecError(fmt::format(
+        "the kernels were compiled for {}, but the tensors are on {}, which needs {}; move "
+        "them, or compile with arch=\"{}\"",
+        arch.name, device.name(), device.arch().name, device.arch().name));
+}
+
 void check_on_device(std::string_view name, const TensorView& tensor, const Device& device) {
   if (!device.holds(tensor.device_type, tensor.device))
     throw SpecError(fmt::format("{} is {}; it must be on {}, for which the kernel is", name,

@@ -12,6 +12,8 @@ namespace lazyrope {
 // Checks of arguments. Each throws SpecError that names the argument, what it is and what is
 // allowed. And how checked ones are read.
 
+// Kernels compiled for an arch run on no other.
+void check_arch(const Arch& arch, const Device& device);
 void check_on_device(std::string_view name, const TensorView& tensor, const Device& device);
 void check_type(std::string_view name, const TensorView& tensor, ElementType type);
 void check_rank(std::string_view name, const TensorView& tensor, int rank, std::string_view shape);

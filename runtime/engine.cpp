@@ -82,10 +82,12 @@ int compile_rank(KernelKind kind) {
       return 2;
     case KernelKind::kAppend:
       return 3;
-    case KernelKind::kPlanAppend:
+    case KernelKind::kReposition:
       return 4;
+    case KernelKind::kPlanAppend:
+      return 5;
   }
-  return 5;
+  return 6;
 }
 
 // What a launch needs is the rendering's; the key has the source only.
@@ -263,10 +265,10 @@ void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key) co
                                          fmt::join(near->differing, ", "))
                            : "there is no readable entry");
   }
-  throw CacheError(
-      fmt::format("LAZYROPE_POLICY=cache_only forbids compiling {}, and {}\ncompile it beforehand "
-                  "with `lazyrope compile`, or set LAZYROPE_POLICY=jit",
-                  rendered.entry, why));
+  throw CacheError(fmt::format(
+      "LAZYROPE_POLICY=cache_only forbids compiling {}, and {}\ncompile it beforehand "
+      "with `lazyrope compile{}`, or set LAZYROPE_POLICY=jit",
+      rendered.entry, why, rendered.kind == KernelKind::kReposition ? " --reposition" : ""));
 }
 
 void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const {

@@ -3,6 +3,7 @@
 #include "runtime/attention.h"
 #include "runtime/devices.h"
 #include "runtime/engine.h"
+#include "runtime/reposition.h"
 
 namespace lazyrope {
 namespace {
@@ -11,10 +12,14 @@ int rows(const TensorView& tensor) {
   return tensor.rank > 0 ? static_cast<int>(tensor.shape[0]) : 0;
 }
 
+const Arch& arch_named(std::string_view name) {
+  return name.empty() ? present_arch() : find_arch(name);
+}
+
 }  // namespace
 
 std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch) {
-  return Attention::compile(Engine::get(), spec, arch.empty() ? present_arch() : find_arch(arch));
+  return Attention::compile(Engine::get(), spec, arch_named(arch));
 }
 
 std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensors,
@@ -54,6 +59,16 @@ void update(AppendStep& step, const AppendTensors& tensors, Stream stream, bool 
 void append(const Attention& attention, const TensorView& k, const TensorView& v,
             const PoolTensors& pool, const AppendStep& step, Stream stream) {
   attention.append(k, v, pool, step, stream);
+}
+
+std::shared_ptr<const Reposition> compile_reposition(const AttentionSpec& spec,
+                                                     std::string_view arch) {
+  return Reposition::compile(Engine::get(), spec, arch_named(arch));
+}
+
+void reposition(const Reposition& mover, const PoolTensors& pool, const AppendStep& source,
+                const AppendStep& target, Stream stream) {
+  mover.move(pool, source, target, stream);
 }
 
 }  // namespace lazyrope

@@ -25,6 +25,7 @@ using Stream = void*;
 class Attention;   // compiled kernels of one AttentionSpec; may be used from several threads
 class Step;        // what one pass of a model attends to, in device memory
 class AppendStep;  // where one pass's new keys and values go
+class Reposition;  // the compiled kernel of reposition(); may be used from several threads
 
 // Compiles, or finds in the cache. `arch`: such as "sm_90a"; empty: that of the present GPU.
 std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch = {});
@@ -56,5 +57,16 @@ void update(AppendStep& step, const AppendTensors& tensors, Stream stream = null
 // index.
 void append(const Attention& attention, const TensorView& k, const TensorView& v,
             const PoolTensors& pool, const AppendStep& step, Stream stream = nullptr);
+
+// As compile().
+std::shared_ptr<const Reposition> compile_reposition(const AttentionSpec& spec,
+                                                     std::string_view arch = {});
+
+// Copies tokens to other slots of their pool and other indices: row i of `source`, its key turned
+// by the difference of the indices, to row i of `target`. A document at base b is source with first
+// 0 and target with first b. Both have the same capacity and format; rows that either lacks are
+// left alone. No slot may be both read and written, or written twice.
+void reposition(const Reposition& mover, const PoolTensors& pool, const AppendStep& source,
+                const AppendStep& target, Stream stream = nullptr);
 
 }  // namespace lazyrope

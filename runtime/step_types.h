@@ -34,6 +34,8 @@ enum class KvLayout { kNhd, kHnd };  // [pages, slots, heads, dim] or [pages, he
 struct PoolFormat {
   int page_size = 16;  // slots, a multiple of 16
   KvLayout layout = KvLayout::kNhd;
+
+  bool operator==(const PoolFormat&) const = default;
 };
 
 // Where new keys and values go, all int32 on the device and contiguous. Request r appends rows

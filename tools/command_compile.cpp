@@ -6,10 +6,12 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/attention.h"
 #include "runtime/engine.h"
+#include "runtime/reposition.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/output.h"
@@ -29,6 +31,8 @@ compiler there. What the cache has is not compiled again.
 The table shows registers and bytes of spilled registers (of a thread), bytes of dynamic shared
 memory (of a CTA) and of the cubin, and the milliseconds it took to have it: to compile it, or to
 read it from the cache. A kernel that an earlier row has as well is "shared".
+With --reposition there is one kernel more, which an attention does without: it copies tokens of a pool
+to other slots and positions. An image whose program calls compile_reposition() needs it.
 A kernel that spills is refused. The first that fails ends the run; the cache keeps those before it.
 --json prints an object: cache, seconds, kernels [{model, spec, plan, kernel, arch, entry, compiler,
 threads, registers, spill_bytes, shared_bytes, cubin_bytes, compile_ms, ms, from_cache, shared}].
@@ -44,6 +48,7 @@ struct Options {
   std::string cache;
   int threads = 0;
   bool allow_spills = false;
+  bool reposition = false;
   std::string cubin_dir;
   std::string ptx_dir;
   bool json = false;
@@ -59,13 +64,25 @@ struct Row {
 
 using Rows = std::vector<Row>;
 
-void add_rows(const std::string& model, const Attention& attention, Rows& rows) {
-  for (const std::shared_ptr<const Kernel>& kernel : attention.kernels()) {
-    const auto is_same = [&](const Row& row) { return row.kernel == kernel; };
-    const bool shared = std::ranges::any_of(rows, is_same);
-    rows.push_back({model, describe(attention.spec().kernel_spec()), describe(attention.plan()),
-                    kernel, shared});
-  }
+void add_row(const NamedSpec& named, const TilePlan& plan, std::shared_ptr<const Kernel> kernel,
+             Rows& rows) {
+  const auto is_same = [&](const Row& row) { return row.kernel == kernel; };
+  const bool shared = std::ranges::any_of(rows, is_same);
+  rows.push_back(
+      {named.name, describe(named.spec.kernel_spec()), describe(plan), std::move(kernel), shared});
+}
+
+void compile_one(Engine& engine, const NamedSpec& named, const Arch& arch, const Options& options,
+                 Rows& rows) {
+  const EngineOptions engine_options = {.allow_spills = options.allow_spills,
+                                        .threads = options.threads};
+  const auto attention =
+      Attention::compile(engine, named.spec, arch, {.plan = {}, .engine = engine_options});
+  for (const std::shared_ptr<const Kernel>& kernel : attention->kernels())
+    add_row(named, attention->plan(), kernel, rows);
+  if (!options.reposition) return;
+  add_row(named, attention->plan(),
+          Reposition::compile(engine, named.spec, arch, engine_options)->kernel(), rows);
 }
 
 std::vector<const Arch*> archs_of(const std::vector<std::string>& names) {
@@ -79,14 +96,12 @@ std::vector<const Arch*> archs_of(const std::vector<std::string>& names) {
 Rows compile_all(Engine& engine, const Options& options) {
   const std::vector<NamedSpec> specs = specs_of(options.spec);
   const std::vector<const Arch*> archs = archs_of(options.archs);
-  const CompileOptions compile_options = {
-      .plan = {}, .engine = {.allow_spills = options.allow_spills, .threads = options.threads}};
   Progress progress(specs.size() * archs.size());
   Rows rows;
   for (const NamedSpec& named : specs) {
     for (const Arch* arch : archs) {
       progress.next(fmt::format("{} for {}", named.name, arch->name));
-      add_rows(named.name, *Attention::compile(engine, named.spec, *arch, compile_options), rows);
+      compile_one(engine, named, *arch, options, rows);
     }
   }
   return rows;
@@ -193,6 +208,8 @@ Command compile_command(CLI::App& root) {
       ->check(CLI::Range(1, kMostThreads));
   app->add_flag("--allow-spills", options->allow_spills,
                 "Keep kernels that spill registers: they are slow");
+  app->add_flag("--reposition", options->reposition,
+                "Also compile reposition, the kernel of\nlazyrope.compile_reposition()");
   app->add_option("--cubin", options->cubin_dir, "Also write DIR/MODEL.ARCH.KERNEL.cubin")
       ->option_text("DIR");
   app->add_option("--ptx", options->ptx_dir, "Also write DIR/MODEL.ARCH.KERNEL.ptx")

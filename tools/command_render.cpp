@@ -86,7 +86,8 @@ int run_render(const Options& options) {
 
 Command render_command(CLI::App& root) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const app = root.add_subcommand("render", "Print the source of a kernel by its first plan");
+  CLI::App* const app =
+      root.add_subcommand("render", "Print the source of a kernel by its first plan");
   app->footer(kFooter);
   app->add_option("--kernel", options->kernel,
                   fmt::format("One of {}\n(attend_decode)", fmt::join(kernel_names(), ", ")))

@@ -32,7 +32,7 @@ def environment() -> str:
 def shape_text(row: dict[str, Any]) -> str:
     if row["kernel"] == "decode":
         return f"{row['batch']} x {row['context'] // 1024}k"
-    if row["kernel"] == "append":
+    if row["kernel"] in ("append", "reposition"):
         return f"{row['batch']} x {row['query_tokens']} tokens"
     return f"{row['query_tokens']} x {row['context'] // 1024}k"
 
@@ -69,11 +69,13 @@ def results() -> str:
             ]
         )
     head = ["kernel", "batch or queries x context", "us", "rate", "stream us", "peers, us (over ours)"]
+    moves = any(row["kernel"] == "reposition" for row in data["rows"])
+    eager = "; reposition's `torch_eager` gathers, rotates and scatters the pool's own" if moves else ""
     text = (
         "Always lazy: Llama 3 RoPE on raw queries, 1024-token documents in shuffled 16-token pages, 32 query and 8 KV "
         "heads, head_dim 128, bfloat16, queries after all documents; medians of CUDA events, L2 flushed, all in one "
-        "process. The peers are PyTorch's and read contiguous keys that were rotated beforehand. `stream` is a plain "
-        "sum over the bytes that a row reads."
+        f"process. The peers are PyTorch's and read contiguous keys that were rotated beforehand{eager}. `stream` is a "
+        "plain sum over the bytes that a row reads."
     )
     return f"{text}\n\n{table(head, rows)}\n\n{costs}\n\n{about}"
 

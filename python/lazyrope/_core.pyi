@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, final, overload, type_check_only
 
+from ._reposition import Reposition as Reposition
+from ._reposition import compile_reposition as compile_reposition
+
 __version__: str
 
 @type_check_only
@@ -193,11 +196,11 @@ class TilePlan:
 
 @final
 class CompiledKernel:
-    """One compiled kernel of an :class:`Attention`."""
+    """One compiled kernel of an :class:`Attention`, or that of a :class:`Reposition`."""
 
     @property
     def name(self) -> str:
-        """One of "plan", "attend_decode", "attend_prefill", "plan_append" and "append"."""
+        """One of "plan", "attend_decode", "attend_prefill", "plan_append", "append" and "reposition"."""
 
     @property
     def arch(self) -> str: ...
@@ -294,7 +297,8 @@ class Step:
 
 @final
 class AppendStep:
-    """Where the new keys and values of one pass go, the same for every layer. Made by :meth:`Attention.plan_append`."""
+    """Where the new keys and values of one pass go, the same for every layer. Made by :meth:`Attention.plan_append`.
+    Or where those lie that a :class:`Reposition` copies, and where they go."""
 
     def update(
         self,

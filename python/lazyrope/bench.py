@@ -5,7 +5,8 @@ writing and then reading buffers larger than it, so that no dirty lines are writ
 A row's kernel and its peers are timed in turns, one call each a round.
 
 Rows are always lazy: documents of ``doc_tokens`` tokens at positions of their own, in shuffled pages, with raw
-queries. Peers read contiguous keys that are rotated already. ``stream_us`` is the time of a plain sum over as
+queries. Peers read contiguous keys that are rotated already; reposition's ``torch_eager`` does what reposition does,
+one PyTorch operation after the other. ``stream_us`` is the time of a plain sum over as
 many bytes as the row reads.
 """
 
@@ -108,6 +109,8 @@ class Shape:
 DECODE = [Shape("decode", b, 1, c) for b, c in ((1, 16384), (8, 16384), (64, 4096), (64, 16384))]
 PREFILL = [Shape("prefill", 1, q, c) for q, c in ((64, 8192), (256, 8192), (512, 32768), (2048, 8192))]
 APPEND = [Shape("append", 64, 1, 0), Shape("append", 1, 16384, 0)]
+REPOSITION = [Shape("reposition", 1, 1024, 0), Shape("reposition", 1, 16384, 0)]
+TABLES = {"decode": DECODE, "prefill": PREFILL, "append": APPEND, "reposition": REPOSITION}
 
 
 class LazyStep:
@@ -215,6 +218,25 @@ def attention_row(shape: Shape, timer: Timer) -> dict[str, Any]:
     return row
 
 
+def append_step(kernel: lazyrope.Attention, shape: Shape, pages: Any, first: int) -> lazyrope.AppendStep:
+    """Every request's query_tokens in pages of its own, from token `first` of its document on."""
+    torch = _torch()
+
+    def ints(x: Any) -> Any:
+        return torch.as_tensor(x, dtype=torch.int32, device="cuda")
+
+    requests = torch.arange(shape.batch)
+    return kernel.plan_append(
+        ints(torch.arange(shape.batch + 1) * shape.query_tokens),
+        ints(requests * 0 + first),
+        ints(requests * math.ceil(shape.query_tokens / shape.page_size)),
+        ints(requests * 0),
+        ints(pages),
+        tokens=shape.batch * shape.query_tokens,
+        page_size=shape.page_size,
+    )
+
+
 def append_row(shape: Shape, timer: Timer) -> dict[str, Any]:
     torch = _torch()
     dtype = getattr(torch, shape.dtype)
@@ -226,19 +248,7 @@ def append_row(shape: Shape, timer: Timer) -> dict[str, Any]:
     k_pool, v_pool = (torch.zeros(pool, dtype=dtype, device="cuda") for _ in range(2))
     k, v = (torch.randn((tokens, shape.heads[1], shape.head_dim), dtype=dtype, device="cuda") for _ in range(2))
 
-    def ints(x: Any) -> Any:
-        return torch.as_tensor(x, dtype=torch.int32, device="cuda")
-
-    requests = torch.arange(shape.batch)
-    step = kernel.plan_append(
-        ints(torch.arange(shape.batch + 1) * shape.query_tokens),
-        ints(requests * 0),
-        ints(requests * per_request),
-        ints(requests * 0),
-        ints(torch.randperm(pages)),
-        tokens=tokens,
-        page_size=shape.page_size,
-    )
+    step = append_step(kernel, shape, torch.randperm(pages), first=0)
     copy = torch.empty_like(k_pool)
     times = timer.medians(
         {
@@ -256,11 +266,73 @@ def append_row(shape: Shape, timer: Timer) -> dict[str, Any]:
     }
 
 
+def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any, Any], turn: int) -> Call:
+    """What reposition does, in PyTorch: gather, rotate in fp32, scatter. Pools are [slots, heads, head_dim]."""
+    torch = _torch()
+    k_pool, v_pool = pools
+    source, target = slots
+    angle = turn * torch.tensor(spec.frequencies, dtype=torch.float64)
+    cos, sin = (x.to("cuda", torch.float32) for x in (angle.cos(), angle.sin()))
+
+    def turned(keys: Any) -> Any:
+        if spec.rope.variant == "none":
+            return keys
+        first, second = keys.float().chunk(2, dim=-1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(keys.dtype)
+
+    def call() -> None:
+        k_pool[target] = turned(k_pool[source])
+        v_pool[target] = v_pool[source]
+
+    return call
+
+
+def reposition_row(shape: Shape, timer: Timer) -> dict[str, Any]:
+    """Documents of query_tokens tokens, copied to other pages at another base."""
+    torch = _torch()
+    dtype, base = getattr(torch, shape.dtype), 100_000
+    tokens = shape.batch * shape.query_tokens
+    pages = shape.batch * math.ceil(shape.query_tokens / shape.page_size)
+    lazy = LazyStep(replace(shape, batch=1, query_tokens=1, context=16))
+    mover = lazyrope.compile_reposition(lazy.spec)
+    pool = (2 * pages, shape.page_size, shape.heads[1], shape.head_dim)
+    k_pool, v_pool = (torch.randn(pool, dtype=dtype, device="cuda") for _ in range(2))
+    halves = torch.randperm(2 * pages).split(pages)
+    source, target = (append_step(lazy.kernel, shape, halves[i], first) for i, first in enumerate((0, base)))
+    in_page = torch.arange(shape.page_size)
+    slots = [(half[:, None] * shape.page_size + in_page).flatten()[:tokens].to("cuda") for half in halves]
+    rows = [pool.view(-1, *pool.shape[2:]) for pool in (k_pool, v_pool)]
+    kept = [x[:tokens].clone() for x in rows]
+    num_bytes = kept[0].nbytes
+    times = timer.medians(
+        {
+            "us": lambda: mover(k_pool, v_pool, source, target),
+            "copy": lambda: [to.copy_(x[:tokens]) for to, x in zip(kept, rows, strict=True)],
+            "eager": eager_reposition(lazy.spec, rows, (slots[0], slots[1]), base),
+            "stream": stream_call(2 * num_bytes),
+        }
+    )
+    return {
+        "us": times["us"],
+        "stream_us": times["stream"],
+        "tbps": 4 * num_bytes / times["us"] / 1e6,  # k and v, read and written
+        "peers": {"torch_copy": times["copy"], "torch_eager": times["eager"]},
+    }
+
+
+ROWS: dict[str, Callable[[Shape, Timer], dict[str, Any]]] = {
+    "decode": attention_row,
+    "prefill": attention_row,
+    "append": append_row,
+    "reposition": reposition_row,
+}
+
+
 def measure(shapes: list[Shape], timer: Timer) -> list[dict[str, Any]]:
     torch = _torch()
     rows = []
     for shape in shapes:
-        row = append_row(shape, timer) if shape.kernel == "append" else attention_row(shape, timer)
+        row = ROWS[shape.kernel](shape, timer)
         about = {
             "kernel": shape.kernel,
             "mask": shape.mask,
@@ -287,7 +359,7 @@ def row_text(row: dict[str, Any]) -> str:
     stream = f", stream {row['stream_us']:.1f}" if "stream_us" in row else ""
     plan = f", plan {row['plan_us']:.1f}" if "plan_us" in row else ""
     return (
-        f"{row['kernel']:8s} {row['batch']:3d} x {row['query_tokens']:5d} over {row['context']:6d} "
+        f"{row['kernel']:10s} {row['batch']:3d} x {row['query_tokens']:5d} over {row['context']:6d} "
         f"({row['doc_tokens']}-token documents): {row['us']:8.1f} us, {rate}{stream}{plan}; peers: {peers}"
     )
 
@@ -380,7 +452,7 @@ def command_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="lazyrope bench", description=__doc__.split("\n\n")[0])
-    parser.add_argument("name", choices=["decode", "prefill", "append", "all"], help="which rows to measure")
+    parser.add_argument("name", choices=[*TABLES, "all"], help="which rows to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as one JSON object")
     parser.add_argument("--commit", help="the commit measured (the present directory's)")
     parser.add_argument("--doc-tokens", type=int, default=1024, help="tokens of a document (1024)")
@@ -388,10 +460,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--page-size", type=int, default=16, help="slots of a page (16)")
     parser.add_argument("--rounds", type=int, default=30, help="calls of which a time is the median (30)")
     options = parser.parse_args(arguments)
-    tables = {"decode": DECODE, "prefill": PREFILL, "append": APPEND, "all": DECODE + PREFILL + APPEND}
+    names = TABLES if options.name == "all" else [options.name]
     shapes = [
         replace(shape, doc_tokens=options.doc_tokens, rope=options.rope, page_size=options.page_size)
-        for shape in tables[options.name]
+        for name in names
+        for shape in TABLES[name]
     ]
     timer = Timer(options.rounds)
     result = environment(timer, options.commit) | {"command": command_text(parser, options)}

@@ -40,6 +40,8 @@ def main() -> None:
         shape = (2, 16, 2, setting.head_dim) if setting.layout == "NHD" else (2, 2, 16, setting.head_dim)
         pools = [torch.zeros(shape, dtype=case.q.dtype, device="cuda") for _ in range(2)]
         kernel.append(k, v, *pools, writes)
+        copies = kernel.plan_append(ints(0, 9), ints(80), ints(0), ints(5), ints(0), tokens=9, layout=setting.layout)
+        lazyrope.compile_reposition(case.spec)(*pools, writes, copies, check=True)
         torch.cuda.synchronize()
         print("ran", setting, flush=True)
 

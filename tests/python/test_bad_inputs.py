@@ -155,6 +155,13 @@ class Interpreter:
         step = self.plan_append(check=False)
         self.kernel().append(*self.data("k", "v", "k_pool", "v_pool"), step, check=self.check)
 
+    def reposition(self) -> None:
+        mover = lazyrope.compile_reposition(self.spec(), self.row.get("arch", None if HAS_GPU else "emu:sm_80"))
+        tokens, options = self.change.get("tokens", 11), self.options("page_size", "layout")
+        source = self.kernel().plan_append(**self.ints("append"), tokens=tokens, **options)
+        target = self.kernel().plan_append(**self.ints("target", change={}), tokens=11)
+        mover(*self.data("k_pool", "v_pool"), source, target, check=self.check)
+
 
 @pytest.fixture
 def interpret(build, device, tmp_path):
@@ -182,7 +189,7 @@ def test_row(row, interpret, capfd):
         assert part in text
 
 
-@pytest.mark.parametrize("action", ["spec", "plan", "update", "attend", "plan_append", "append"])
+@pytest.mark.parametrize("action", ["spec", "plan", "update", "attend", "plan_append", "append", "reposition"])
 def test_the_base_is_legal(action, interpret):
     """Whatever rows get, they get for their change."""
     interpret({"do": action, "check": True})

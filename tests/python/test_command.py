@@ -152,6 +152,7 @@ class TestHelp:
         text = run("render", "--help").stdout
         for name in (
             *KERNELS,
+            "reposition",
             *lazyrope.archs(),
             "none, neox, llama3",
             "original_max_position_embeddings",
@@ -170,7 +171,7 @@ class TestRender:
         assert source == dumped.read_text()
         assert "lazyrope_attend_decode" in source
 
-    @pytest.mark.parametrize("kernel", KERNELS)
+    @pytest.mark.parametrize("kernel", [*KERNELS, "reposition"])
     def test_json_of_every_kernel(self, run, kernel):
         facts = json.loads(run("render", *SPEC, "--arch", "sm_80", "--kernel", kernel, "--json").stdout)
         keys = "name spec plan kernel arch entry threads ctas_per_sm shared_bytes source"
@@ -268,21 +269,18 @@ class TestCompile:
             ptx = (out / "ptx" / f"{model}.{arch}.{kernel}.ptx").read_text()
             assert f".entry lazyrope_{kernel}(" in ptx and f".target {arch}" in ptx
         assert len(list(cache.glob("*.lzr"))) == len(names) - 2
-        repeated = [
-            "compile",
-            "--model",
-            models[0],
-            "--model",
-            models[1],
-            "--arch",
-            "sm_80",
-            "--arch",
-            "sm_86",
-            "--json",
-        ]
-        again = json.loads(run(*repeated).stdout)["kernels"]
+        repeated = ["--model", models[0], "--model", models[1], "--arch", "sm_80", "--arch", "sm_86"]
+        again = json.loads(run("compile", *repeated, "--json").stdout)["kernels"]
         assert [(k["model"], k["arch"], k["kernel"]) for k in again] == names
         assert all(kernel["from_cache"] for kernel in again)
+
+    def test_reposition_where_it_is_asked_for(self, run, warm):
+        def from_cache() -> dict[str, bool]:
+            printed = run("compile", *SPEC, "--arch", ARCH, "--reposition", "--json").stdout
+            return {kernel["kernel"]: kernel["from_cache"] for kernel in json.loads(printed)["kernels"]}
+
+        assert from_cache() == dict.fromkeys(KERNELS, True) | {"reposition": False}
+        assert from_cache() == dict.fromkeys([*KERNELS, "reposition"], True)
 
     def test_cache_option_is_stronger_than_the_environment(self, run, warm, tmp_path):
         elsewhere = tmp_path / "elsewhere"

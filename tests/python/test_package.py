@@ -14,7 +14,7 @@ import pytest
 from lazyrope import _core
 
 ROOT = Path(__file__).parents[2]
-STUBS = ast.parse((ROOT / "python" / "lazyrope" / "_core.pyi").read_text())
+STUBS = [ast.parse((ROOT / "python" / "lazyrope" / name).read_text()) for name in ("_core.pyi", "_reposition.pyi")]
 MAX_BYTES = 10_000_000
 
 
@@ -127,7 +127,7 @@ def parameters(function: ast.FunctionDef) -> list[tuple[str, str, str | None]]:
 def stubs() -> dict[str, ast.FunctionDef]:
     """Functions and methods that the stubs declare; of overloads the first."""
     found: dict[str, ast.FunctionDef] = {}
-    for node in STUBS.body:
+    for node in (node for file in STUBS for node in file.body):
         inside = [(f"{node.name}.", member) for member in node.body] if isinstance(node, ast.ClassDef) else [("", node)]
         for prefix, function in inside:
             if isinstance(function, ast.FunctionDef):

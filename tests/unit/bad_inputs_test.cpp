@@ -15,6 +15,7 @@
 #include "runtime/driver.h"
 #include "runtime/emulator_device.h"
 #include "runtime/lazyrope.h"
+#include "runtime/reposition.h"
 #include "tests/support/engines.h"
 #include "tests/support/host_tensor.h"
 #include "tests/support/log_capture.h"
@@ -28,6 +29,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kEmulator = "emu:sm_80";
+constexpr int kTokens = 11;  // of "append" and "target"
 
 const Json& table() {
   static const Json json =
@@ -65,6 +67,7 @@ class Interpreter {
         {"attend", [&] { attend_step(); }},
         {"plan_append", [&] { plan_rows(checks()); }},
         {"append", [&] { append_rows(); }},
+        {"reposition", [&] { reposition_rows(); }},
         {"load", [&] { load_truncated(); }}};
     actions.at(row_.at("do"))();
   }
@@ -210,17 +213,29 @@ class Interpreter {
     attend(*attention_, data("q"), pool(), *step, data("out"), data("lse"));
   }
 
+  AppendTensors append_tensors(const char* group, bool changed) {
+    const auto t = [&](const char* name) { return ints(group, name, changed); };
+    return {t("indptr"), t("first"), t("first_page"), t("lead"), t("pages")};
+  }
+
   std::shared_ptr<AppendStep> plan_rows(bool check) {
-    const auto t = [&](const char* name) { return ints("append", name); };
-    return plan_append(attention(),
-                       {t("indptr"), t("first"), t("first_page"), t("lead"), t("pages")},
-                       change_.value("tokens", 11), format(), nullptr, check);
+    return plan_append(attention(), append_tensors("append", /*changed=*/true),
+                       change_.value("tokens", kTokens), format(), nullptr, check);
   }
 
   void append_rows() {
     const auto step = plan_rows(/*check=*/false);
     if (checks()) step->check_pages(data("k_pool").shape[0], nullptr);
     append(*attention_, data("k"), data("v"), pool(), *step);
+  }
+
+  void reposition_rows() {
+    const auto source = plan_rows(/*check=*/false);
+    const auto target =
+        plan_append(*attention_, append_tensors("target", /*changed=*/false), kTokens);
+    const auto mover = Reposition::compile(shared_engine(), spec(), arch());
+    if (checks()) check_moves(*source, *target, data("k_pool").shape[0], nullptr);
+    reposition(*mover, pool(), *source, *target);
   }
 
   void load_truncated() {
@@ -280,7 +295,8 @@ INSTANTIATE_TEST_SUITE_P(Table, BadInputs, testing::ValuesIn(rows()),
 
 // The case that rows change is legal: whatever they get, they get for their change.
 TEST(BadInputsTable, TheBaseIsLegal) {
-  for (const char* action : {"spec", "plan", "update", "attend", "plan_append", "append"})
+  for (const char* action :
+       {"spec", "plan", "update", "attend", "plan_append", "append", "reposition"})
     EXPECT_NO_THROW(Interpreter({{"do", action}, {"check", true}}).run()) << action;
 }
 

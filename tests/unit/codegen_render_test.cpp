@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -86,7 +87,7 @@ std::set<KernelKind> changed_by(const std::function<void(KernelSpec&)>& change) 
 TEST(Render, AFieldChangesTheKernelsThatItMattersToAndNoOthers) {
   using enum KernelKind;
   const std::set<KernelKind> attend = {kAttendDecode, kAttendPrefill};
-  const std::set<KernelKind> rope = {kAttendDecode, kAttendPrefill, kAppend};
+  const std::set<KernelKind> rope = {kAttendDecode, kAttendPrefill, kAppend, kReposition};
   const std::set<KernelKind> rows = {kPlan, kAttendDecode, kAttendPrefill};
   EXPECT_EQ(changed_by([](auto& s) { s.head_dim = 128; }), rope);
   EXPECT_EQ(changed_by([](auto& s) { s.group_size = 3; }), rows);
@@ -99,6 +100,13 @@ TEST(Render, AFieldChangesTheKernelsThatItMattersToAndNoOthers) {
   EXPECT_EQ(changed_by([](auto& s) { s.query_form = RopeForm::kRotated; }), attend);
   EXPECT_EQ(changed_by([](auto& s) { s.append_form = RopeForm::kRotated; }),
             std::set<KernelKind>{kAppend});
+}
+
+TEST(Render, AnAttentionHasAllKernelsButReposition) {
+  std::vector<KernelKind> kinds = attention_kernels();
+  EXPECT_EQ(std::ranges::count(kinds, KernelKind::kReposition), 0);
+  kinds.push_back(KernelKind::kReposition);
+  EXPECT_EQ(kinds, kernel_kinds());
 }
 
 TEST(Render, EveryFieldOfThePlanIsInTheSource) {

@@ -153,9 +153,10 @@ TEST_F(AppendStepTest, RowsForPagesOutsideThePoolAreNamed) {
   records[3] = {4, 3, 3, 0};
   EXPECT_NO_THROW(step.check_pages(5, nullptr));
   EXPECT_TRUE(throws<SpecError>([&] { step.check_pages(4, nullptr); },
-                                {"row 3 is appended to page 4; the pool has pages 0 to 3"}));
+                                {"row 3 of step is on page 4; the pool has pages 0 to 3"}));
   records[3].page = -1;
-  EXPECT_TRUE(throws<SpecError>([&] { step.check_pages(5, nullptr); }, {"appended to page -1"}));
+  EXPECT_TRUE(
+      throws<SpecError>([&] { step.check_pages(5, nullptr); }, {"row 3 of step is on page -1"}));
 }
 
 }  // namespace

@@ -64,6 +64,32 @@ TEST(Lazyrope, ACapacityOfZeroIsAsMuchAsTheTensorsTake) {
       40);
 }
 
+TEST(Lazyrope, WhatIsRepositionedIsAsIfItHadBeenAppendedThere) {
+  const auto attention = compile_here(small_spec(), "emu:sm_80");
+  const AttentionCase steps(small_spec());
+  TensorView k = steps.k(), v = steps.v();
+  k.shape[0] = v.shape[0] = 5;
+  AppendArrays here = {
+      .indptr = {0, 5}, .first = {30}, .first_page = {0}, .lead = {14}, .pages = {2, 3}};
+  AppendArrays there = {
+      .indptr = {0, 5}, .first = {1000}, .first_page = {0}, .lead = {1}, .pages = {0, 1}};
+  const std::vector<std::int64_t> shape = {4, 16, 2, 64};
+  HostTensor keys(ElementType::kBf16, shape), values(ElementType::kBf16, shape);
+  HostTensor other_keys(ElementType::kBf16, shape), other_values(ElementType::kBf16, shape);
+  const auto source = plan_append(*attention, here.tensors(), 5);
+  const auto target = plan_append(*attention, there.tensors(), 5);
+  append(*attention, k, v, {keys.view(), values.view()}, *source);
+  append(*attention, k, v, {other_keys.view(), other_values.view()}, *source);
+  append(*attention, k, v, {other_keys.view(), other_values.view()}, *target);
+  reposition(*compile_reposition(small_spec(), "emu:sm_80"), {keys.view(), values.view()}, *source,
+             *target);
+  for (std::int64_t i = 0; i < keys.view().elements(); ++i) {
+    EXPECT_EQ(values.data<std::uint16_t>()[i], other_values.data<std::uint16_t>()[i]);
+    EXPECT_NEAR(from_bf16(keys.data<std::uint16_t>()[i]),
+                from_bf16(other_keys.data<std::uint16_t>()[i]), kTolerance);
+  }
+}
+
 TEST(Lazyrope, ErrorsReachTheCaller) {
   EXPECT_TRUE(throws<SpecError>([] { compile_here(small_spec(), "sm_75"); },
                                 {"arch \"sm_75\" is unknown"}));

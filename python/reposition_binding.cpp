@@ -1,0 +1,53 @@
+#include <fmt/format.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "python/bindings.h"
+#include "python/dlpack_tensor.h"
+#include "python/steps.h"
+#include "runtime/reposition.h"
+
+namespace lazyrope {
+namespace {
+
+namespace py = pybind11;
+
+std::shared_ptr<Reposition> compile(const AttentionSpec& spec,
+                                    const std::optional<std::string>& arch) {
+  const py::gil_scoped_release unlocked;
+  return std::const_pointer_cast<Reposition>(
+      Reposition::compile(Engine::get(), spec, arch_of(arch)));
+}
+
+void move(const Reposition& self, const py::object& k_pool, const py::object& v_pool,
+          const PyAppendStep& source, const PyAppendStep& target, bool check,
+          const std::optional<std::uintptr_t>& stream) {
+  const DlpackTensor keys("k_pool", k_pool);
+  const DlpackTensor values("v_pool", v_pool);
+  const Stream on = stream_of(stream, keys);
+  if (check && keys.view().rank == kPoolRank) {
+    const py::gil_scoped_release unlocked;  // waits for the stream
+    check_moves(*source.step, *target.step, keys.view().shape[0], on);
+  }
+  self.move({keys.view(), values.view()}, *source.step, *target.step, on);
+}
+
+}  // namespace
+
+void bind_reposition(py::module_& module) {
+  py::class_<Reposition, std::shared_ptr<Reposition>>(module, "Reposition")
+      .def("__call__", &move, py::arg("k_pool"), py::arg("v_pool"), py::arg("source"),
+           py::arg("target"), py::kw_only(), py::arg("check") = false,
+           py::arg("stream") = py::none())
+      .def_property_readonly("spec", &Reposition::spec)
+      .def_property_readonly("arch", [](const Reposition& r) { return r.arch().name; })
+      .def_property_readonly(
+          "kernel", [](const Reposition& r) { return std::const_pointer_cast<Kernel>(r.kernel()); })
+      .def("__repr__", [](const Reposition& r) {
+        return fmt::format("Reposition({}, arch='{}')", describe(r.spec().kernel_spec()),
+                           r.arch().name);
+      });
+  module.def("compile_reposition", &compile, py::arg("spec"), py::arg("arch") = py::none());
+}
+
+}  // namespace lazyrope

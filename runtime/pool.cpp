@@ -1,0 +1,105 @@
+#include "runtime/pool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "codegen/error.h"
+#include "runtime/checks.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kQuad = 4;  // elements that a thread moves at once
+constexpr int kMaxCtas = 4096;
+
+// Strides of a dimension of one element may be anything; they are never used, but must fit.
+std::int64_t used_stride(const TensorView& t, int dimension) {
+  const auto at = static_cast<std::size_t>(dimension);
+  return t.shape[at] > 1 ? t.strides[at] : 0;
+}
+
+void check_same_layout(const PoolTensors& pool) {
+  const TensorView& k = pool.keys;
+  const TensorView& v = pool.values;
+  for (int i = 0; i < k.rank; ++i)
+    if (k.shape[static_cast<std::size_t>(i)] != v.shape[static_cast<std::size_t>(i)] ||
+        used_stride(k, i) != used_stride(v, i))
+      throw SpecError(
+          fmt::format("k_pool is {}, v_pool is {}; both must have the same shape and strides",
+                      describe(k), describe(v)));
+}
+
+std::uint32_t stride_bytes(const char* name, std::int64_t elements) {
+  const std::int64_t bytes = elements * kElementBytes;
+  if (std::cmp_greater(bytes, std::numeric_limits<std::uint32_t>::max()))
+    throw SpecError(fmt::format("the pool's {} stride is {} bytes; at most {} are possible", name,
+                                bytes, std::numeric_limits<std::uint32_t>::max()));
+  return static_cast<std::uint32_t>(bytes);
+}
+
+// Kernels form addresses inside a page in 32 bits.
+void check_page_span(const KvPool& pool, const TensorView& keys, int slots, int heads) {
+  const std::uint64_t span =
+      static_cast<std::uint64_t>(pool.slot_stride) * static_cast<std::uint64_t>(slots) +
+      static_cast<std::uint64_t>(pool.head_stride) * static_cast<std::uint64_t>(heads);
+  if (span > std::numeric_limits<std::uint32_t>::max())
+    throw SpecError(fmt::format("k_pool is {}; a page spans {} bytes, at most {} are possible",
+                                describe(keys), span, std::numeric_limits<std::uint32_t>::max()));
+}
+
+}  // namespace
+
+ElementType element_type(Dtype dtype) {
+  return dtype == Dtype::kBf16 ? ElementType::kBf16 : ElementType::kFp16;
+}
+
+KvPool checked_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
+                    const Device& device) {
+  const bool nhd = format.layout == KvLayout::kNhd;
+  const int slots = nhd ? 1 : 2;
+  const int heads = nhd ? 2 : 1;
+  const auto check = [&](const char* name, const TensorView& t) {
+    check_type(name, t, element_type(spec.dtype));
+    check_rank(name, t, 4,
+               nhd ? "[pages, page_size, kv_heads, head_dim] (layout NHD)"
+                   : "[pages, kv_heads, page_size, head_dim] (layout HND)");
+    check_on_device(name, t, device);
+    check_extent(name, t, slots, format.page_size, "page_size");
+    check_extent(name, t, heads, spec.num_kv_heads, "kv_heads");
+    check_extent(name, t, 3, spec.head_dim, "head_dim");
+    check_rows(name, t, kElementBytes, kChunkBytes);
+  };
+  check("k_pool", pool.keys);
+  check("v_pool", pool.values);
+  check_same_layout(pool);
+  const TensorView& k = pool.keys;
+  const KvPool result = {k.data,
+                         pool.values.data,
+                         stride_bytes("page", used_stride(k, 0)),
+                         stride_bytes("slot", used_stride(k, slots)),
+                         stride_bytes("head", used_stride(k, heads)),
+                         0};
+  check_page_span(result, k, format.page_size, spec.num_kv_heads);
+  return result;
+}
+
+KvPool checked_written_pool(const AttentionSpec& spec, const PoolTensors& pool,
+                            const PoolFormat& format, const Device& device) {
+  check_written("k_pool", pool.keys);
+  check_written("v_pool", pool.values);
+  return checked_pool(spec, pool, format, device);
+}
+
+void launch_over_tokens(const Kernel& kernel, const AttentionSpec& spec, std::int64_t tokens,
+                        const void* params, const Device& device, Stream stream) {
+  const int threads = kernel.binary().threads;
+  const std::int64_t tasks = tokens * spec.num_kv_heads * spec.head_dim / kQuad;
+  const std::int64_t ctas = (tasks + threads - 1) / threads;
+  kernel.on(device).launch(static_cast<int>(std::min<std::int64_t>(ctas, kMaxCtas)), params,
+                           stream);
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,111 @@
+#include "runtime/reposition.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "codegen/error.h"
+#include "codegen/render.h"
+#include "codegen/tile_plan.h"
+#include "runtime/checks.h"
+#include "runtime/pool.h"
+#include "templates/abi/reposition.h"
+
+namespace lazyrope {
+namespace {
+
+const char* name_of(KvLayout layout) { return layout == KvLayout::kNhd ? "NHD" : "HND"; }
+
+void check_filled(const char* name, const AppendStep& step) {
+  if (!step.is_filled())
+    throw SpecError(fmt::format("{} has no tokens yet; call its update()", name));
+}
+
+void check_same_rows(const AppendStep& source, const AppendStep& target) {
+  if (source.device() != target.device())
+    throw SpecError(fmt::format("source is on {}, target on {}; both must be on the pool's device",
+                                source.device()->name(), target.device()->name()));
+  const PoolFormat& from = source.format();
+  const PoolFormat& to = target.format();
+  if (from != to)
+    throw SpecError(
+        fmt::format("source was planned with page_size = {} and layout {}, target with {} and {}; "
+                    "both must be the pool's",
+                    from.page_size, name_of(from.layout), to.page_size, name_of(to.layout)));
+  if (source.capacity() != target.capacity())
+    throw SpecError(
+        fmt::format("source has room for {} tokens, target for {}; plan both with the same tokens, "
+                    "for row i of one goes to row i of the other",
+                    source.capacity(), target.capacity()));
+  check_filled("source", source);
+  check_filled("target", target);
+}
+
+using Slot = std::pair<int, int>;  // page and slot
+
+Slot slot_of(const AppendRecord& record) { return {record.page, record.slot}; }
+
+void check_writes(const std::vector<AppendRecord>& source,
+                  const std::vector<AppendRecord>& target) {
+  std::map<Slot, std::size_t> writer;
+  const auto is_moved = [&](std::size_t i) { return source[i].slot >= 0 && target[i].slot >= 0; };
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    if (!is_moved(i)) continue;
+    const auto [at, is_new] = writer.emplace(slot_of(target[i]), i);
+    if (!is_new)
+      throw SpecError(
+          fmt::format("rows {} and {} of target are both slot {} of page {}; no slot may be "
+                      "written twice",
+                      at->second, i, target[i].slot, target[i].page));
+  }
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    if (!is_moved(i)) continue;
+    if (const auto at = writer.find(slot_of(source[i])); at != writer.end())
+      throw SpecError(
+          fmt::format("row {} of source and row {} of target are both slot {} of page {}; no slot "
+                      "may be both read and written",
+                      i, at->second, source[i].slot, source[i].page));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Reposition> Reposition::compile(Engine& engine, const AttentionSpec& spec,
+                                                      const Arch& arch,
+                                                      const EngineOptions& options) {
+  validate(spec);
+  const KernelSpec kernel_spec = spec.kernel_spec();
+  // Of no consequence to this kernel.
+  const TilePlan plan = candidates(kernel_spec, arch).front();
+  auto kernels =
+      engine.kernels({render(KernelKind::kReposition, kernel_spec, plan, arch)}, arch, options);
+  return std::shared_ptr<const Reposition>(new Reposition(spec, arch, std::move(kernels.front())));
+}
+
+void Reposition::move(const PoolTensors& pool, const AppendStep& source, const AppendStep& target,
+                      Stream stream) const {
+  check_same_rows(source, target);
+  const Device& device = *source.device();
+  check_arch(arch_, device);
+  RepositionParams params{};
+  params.pool = checked_written_pool(spec_, pool, source.format(), device);
+  if (source.capacity() == 0) return;
+  params.source = source.records();
+  params.target = target.records();
+  params.num_tokens = source.capacity();
+  params.num_kv_heads = spec_.num_kv_heads;
+  launch_over_tokens(*kernel_, spec_, source.capacity(), &params, device, stream);
+}
+
+void check_moves(const AppendStep& source, const AppendStep& target, std::int64_t num_pages,
+                 Stream stream) {
+  check_same_rows(source, target);
+  source.check_pages(num_pages, stream, "source");
+  target.check_pages(num_pages, stream, "target");
+  check_writes(source.host_records(stream), target.host_records(stream));
+}
+
+}  // namespace lazyrope

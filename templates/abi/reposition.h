@@ -1,0 +1,17 @@
+// Launch parameters of reposition.
+#pragma once
+
+#include "abi/append.h"
+
+namespace lazyrope {
+
+struct RepositionParams {
+  KvPool pool;                 // read and written
+  const AppendRecord* source;  // [num_tokens]: where each token lies
+  const AppendRecord* target;  // [num_tokens]: where it goes
+  int32 num_tokens;
+  int32 num_kv_heads;
+};
+static_assert(sizeof(RepositionParams) == 32 + 24);
+
+}  // namespace lazyrope
