@@ -1,0 +1,366 @@
+"""The interface of :func:`lazyrope.compile` in plain PyTorch: no kernels, any device, any floating dtype.
+
+For machines without a GPU, and as a second opinion. Scores, softmax and sums are computed in float32 and results
+rounded once. Every call reads the step's metadata back to the host, so it cannot be captured in a CUDA graph.
+
+    kernel = lazyrope.eager.compile(spec)   # plan, call, plan_append and append as lazyrope.compile(spec) has them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from ._core import AttentionSpec
+from .errors import SpecError
+
+__all__ = ["EagerAppendStep", "EagerAttention", "EagerReposition", "EagerStep", "compile", "compile_reposition"]
+
+Tensor = Any
+Ints = list[int]
+
+# Of a block of scores: rows x keys x heads.
+MAX_SCORES = 1 << 25
+
+
+def rotate(x: Tensor, angle: Tensor) -> Tensor:
+    """Turns column i of the last dimension with column i + n by angle[..., i]; columns beyond 2n are kept. Computes in
+    float32.
+
+    Args:
+        x: [..., head_dim].
+        angle: [..., n], float64, radians; broadcast against x.
+    """
+    return _turn(x, angle.cos().float(), angle.sin().float())
+
+
+def _turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    n = cosine.shape[-1]
+    x = x.float()
+    if n == 0:
+        return x
+    a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
+    return torch.cat([a * cosine - b * sine, b * cosine + a * sine, rest], dim=-1)
+
+
+@dataclass
+class _Tokens:
+    """Runs of tokens in pages, one behind the other."""
+
+    offset: Tensor  # [tokens], int64: of a token in its run
+    run: Tensor  # [tokens]: which run
+    page: Tensor  # [tokens]
+    slot: Tensor
+
+
+def _tokens(lengths: Ints, first_page: Tensor, lead: Tensor, pages: Tensor, page_size: int) -> _Tokens:
+    device = pages.device
+    count = torch.tensor(lengths, dtype=torch.int64, device=device)
+    run = torch.repeat_interleave(torch.arange(len(lengths), device=device), count)
+    offset = torch.arange(len(run), device=device) - (count.cumsum(0) - count)[run]
+    slot = lead.long()[run] + offset
+    return _Tokens(offset, run, pages[first_page.long()[run] + slot // page_size].long(), slot % page_size)
+
+
+def _gather(pool: Tensor, layout: str, page: Tensor, slot: Tensor) -> Tensor:
+    """[tokens, kv_heads, head_dim]."""
+    return pool[page, slot] if layout == "NHD" else pool[page, :, slot]
+
+
+def _scatter(pool: Tensor, layout: str, page: Tensor, slot: Tensor, rows: Tensor) -> None:
+    if layout == "NHD":
+        pool[page, slot] = rows.to(pool.dtype)
+    else:
+        pool[page, :, slot] = rows.to(pool.dtype)
+
+
+def _check_ints(name: str, tensor: Tensor) -> None:
+    if tensor.dtype != torch.int32 or tensor.dim() != 1:
+        raise SpecError(f"{name} is {tensor.dtype} {list(tensor.shape)}; it must be int32 and one-dimensional")
+
+
+def _ints(name: str, tensor: Tensor) -> Ints:
+    _check_ints(name, tensor)
+    return [int(value) for value in tensor.tolist()]
+
+
+def _check_format(page_size: int, layout: str) -> None:
+    if page_size < 16 or page_size % 16:
+        raise SpecError(f"page_size = {page_size}; it must be a positive multiple of 16")
+    if layout not in ("NHD", "HND"):
+        raise SpecError(f'layout = "{layout}"; it must be "NHD" or "HND"')
+
+
+@dataclass
+class _Segment:
+    base: int
+    keys: slice  # of its request's
+    turn: tuple[Tensor, Tensor] | None = None  # cosine and sine of its queries' angles, once they are known
+
+
+@dataclass
+class _Request:
+    rows: slice  # of q
+    positions: Tensor  # [rows], int64
+    segments: list[_Segment]
+    keys: slice  # of the step's
+
+
+class EagerStep:
+    """See :class:`lazyrope.Step`. Grows as it must."""
+
+    def __init__(self, page_size: int, layout: str) -> None:
+        _check_format(page_size, layout)
+        self.page_size = page_size
+        self.layout = layout
+        self.num_tokens = 0
+        self.requests: list[_Request] = []
+        self.tokens: _Tokens
+        self.key_positions: Tensor  # [keys], int64
+
+    def update(
+        self,
+        q_indptr: Tensor,
+        q_position: Tensor,
+        segment_indptr: Tensor,
+        base: Tensor,
+        start: Tensor,
+        length: Tensor,
+        first_page: Tensor,
+        pages: Tensor,
+        lead: Tensor | None = None,
+        *,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> None:
+        """As :meth:`lazyrope.Step.update`; check and stream mean nothing here."""
+        rows, spans = _ints("q_indptr", q_indptr), _ints("segment_indptr", segment_indptr)
+        bases, lengths, _ = (_ints(n, x) for n, x in (("base", base), ("length", length), ("first_page", first_page)))
+        lead = torch.zeros_like(first_page) if lead is None else lead
+        self.tokens = _tokens(lengths, first_page, lead, pages, self.page_size)
+        self.key_positions = (base.long() + start)[self.tokens.run] + self.tokens.offset
+        positions, at = q_position.long(), 0
+        self.requests = []
+        for r in range(len(rows) - 1):
+            segments, first = [], at
+            for s in range(spans[r], spans[r + 1]):
+                segments.append(_Segment(bases[s], slice(at - first, at - first + lengths[s])))
+                at += lengths[s]
+            mine = slice(rows[r], rows[r + 1])
+            self.requests.append(_Request(mine, positions[mine], segments, slice(first, at)))
+        self.num_tokens = rows[-1]
+
+
+class EagerAppendStep:
+    """See :class:`lazyrope.AppendStep`."""
+
+    def __init__(self, capacity: int, page_size: int, layout: str) -> None:
+        _check_format(page_size, layout)
+        self.capacity = capacity
+        self.page_size = page_size
+        self.layout = layout
+        self.index = self.page = self.slot = torch.empty(0, dtype=torch.int64)
+
+    def update(
+        self,
+        indptr: Tensor,
+        first: Tensor,
+        first_page: Tensor,
+        lead: Tensor,
+        pages: Tensor,
+        *,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> None:
+        """As :meth:`lazyrope.AppendStep.update`; check and stream mean nothing here."""
+        rows = _ints("indptr", indptr)
+        if rows[-1] > self.capacity:
+            raise SpecError(f"{rows[-1]} tokens to append; the step's capacity is {self.capacity}")
+        for name, column in (("first", first), ("first_page", first_page), ("lead", lead)):
+            _check_ints(name, column)
+        counts = [end - begin for begin, end in pairwise(rows)]
+        tokens = _tokens(counts, first_page, lead, pages, self.page_size)
+        self.index = first.long()[tokens.run] + tokens.offset
+        self.page, self.slot = tokens.page, tokens.slot
+
+
+class _Rotates:
+    """Angles of an attention's RoPE variant."""
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        self.spec = spec
+        self._frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
+
+    def angles(self, positions: Tensor) -> Tensor:
+        """[..., rotary_dim / 2] in float64, of integer positions [...]."""
+        return positions.double()[..., None] * self._frequencies.to(positions.device)
+
+
+class EagerAttention(_Rotates):
+    """See :class:`lazyrope.Attention`. Tensors may have any floating dtype, the pools' being that of q."""
+
+    arch = "eager"
+
+    def plan(
+        self,
+        *tensors: Tensor,
+        page_size: int = 16,
+        layout: str = "NHD",
+        capacity: Mapping[str, int] | None = None,
+        check: bool = False,
+        stream: int | None = None,
+        **named: Tensor,
+    ) -> EagerStep:
+        """As :meth:`lazyrope.Attention.plan`; capacity, check and stream mean nothing here."""
+        step = EagerStep(page_size, layout)
+        step.update(*tensors, **named)
+        return step
+
+    def __call__(
+        self,
+        q: Tensor,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        step: EagerStep,
+        *,
+        out: Tensor | None = None,
+        lse: Tensor | None = None,
+        return_lse: bool = True,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As :meth:`lazyrope.Attention.__call__`."""
+        heads = (self.spec.num_q_heads, self.spec.head_dim)
+        if q.dim() != 3 or tuple(q.shape[1:]) != heads or q.shape[0] < step.num_tokens:
+            raise SpecError(f"q is {list(q.shape)}; it must be [{step.num_tokens} or more, {heads[0]}, {heads[1]}]")
+        if lse is None and return_lse:
+            lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        if out is None:
+            out = torch.empty_like(q)
+        tokens = step.tokens
+        keys = _gather(k_pool, step.layout, tokens.page, tokens.slot).float().permute(1, 2, 0)
+        values = _gather(v_pool, step.layout, tokens.page, tokens.slot).float().transpose(0, 1)
+        for request in step.requests:
+            k, v, seen = keys[..., request.keys], values[:, request.keys], step.key_positions[request.keys]
+            rows = max(1, MAX_SCORES // max(1, heads[0] * k.shape[-1]))
+            for begin in range(request.rows.start, request.rows.stop, rows):
+                at = slice(begin, min(begin + rows, request.rows.stop))
+                out_rows, lse_rows = self._attend(q, at, k, v, seen, request)
+                out[at] = out_rows.to(out.dtype)
+                if lse is not None:
+                    lse[at] = lse_rows
+        return out, lse
+
+    def _attend(
+        self, q: Tensor, rows: slice, k: Tensor, v: Tensor, key_positions: Tensor, request: _Request
+    ) -> tuple[Tensor, Tensor]:
+        """Some rows of one request: out [rows, q_heads, head_dim] and lse [rows, q_heads], float32.
+
+        Args:
+            q: of the whole step.
+            rows: of q.
+            k: [kv_heads, head_dim, keys], float32.
+            v: [kv_heads, keys, head_dim], float32.
+            key_positions: [keys].
+        """
+        mine = slice(rows.start - request.rows.start, rows.stop - request.rows.start)
+        count, kv_heads, group, keys = rows.stop - rows.start, k.shape[0], self.spec.group_size, k.shape[-1]
+        score = torch.empty((kv_heads, group, count, keys), device=q.device)
+        for segment in request.segments:
+            turned = self._turned(q[rows], mine, request, segment)
+            packed = turned.unflatten(1, (kv_heads, group)).permute(1, 2, 0, 3).flatten(1, 2)
+            score[..., segment.keys] = (packed @ k[..., segment.keys]).unflatten(1, (group, count))
+        score *= self.spec.scale
+        if self.spec.mask == "causal":
+            score.masked_fill_(key_positions > request.positions[mine, None], -torch.inf)
+        lse = score.logsumexp(-1, keepdim=True) if keys else score.new_full((*score.shape[:3], 1), -torch.inf)
+        weights = torch.exp(score - lse).nan_to_num(0.0)
+        out = (weights.flatten(1, 2) @ v).unflatten(1, (group, count))
+        return out.permute(2, 0, 1, 3).flatten(1, 2), lse.permute(2, 0, 1, 3).flatten(1)
+
+    def _turned(self, q: Tensor, rows: slice, request: _Request, segment: _Segment) -> Tensor:
+        """Queries as this segment's keys want them, rounded to their dtype once, in float32."""
+        rotated = self.spec.query_form == "rotated"
+        if rotated and segment.base == 0:
+            return q.float()
+        if segment.turn is None:  # every layer turns by the same angles
+            turn = torch.zeros_like(request.positions[:1]) if rotated else request.positions
+            angle = self.angles(turn - segment.base)[:, None]
+            segment.turn = angle.cos().float(), angle.sin().float()
+        cosine, sine = segment.turn if rotated else (t[rows] for t in segment.turn)
+        return _turn(q, cosine, sine).to(q.dtype).float()
+
+    def plan_append(
+        self,
+        *tensors: Tensor,
+        tokens: int,
+        page_size: int = 16,
+        layout: str = "NHD",
+        check: bool = False,
+        stream: int | None = None,
+        **named: Tensor,
+    ) -> EagerAppendStep:
+        """As :meth:`lazyrope.Attention.plan_append`."""
+        step = EagerAppendStep(tokens, page_size, layout)
+        step.update(*tensors, **named)
+        return step
+
+    def append(
+        self,
+        k: Tensor,
+        v: Tensor,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        step: EagerAppendStep,
+        *,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> None:
+        """As :meth:`lazyrope.Attention.append`."""
+        count = len(step.index)
+        if len(k) < count or len(v) < count:
+            raise SpecError(f"k and v have {len(k)} and {len(v)} tokens; the step has {count}")
+        k, v = k[:count], v[:count]
+        if self.spec.append_form == "raw":
+            k = rotate(k, self.angles(step.index)[:, None])
+        _scatter(k_pool, step.layout, step.page, step.slot, k)
+        _scatter(v_pool, step.layout, step.page, step.slot, v)
+
+
+class EagerReposition(_Rotates):
+    """See :class:`lazyrope.Reposition`."""
+
+    arch = "eager"
+
+    def __call__(
+        self,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        source: EagerAppendStep,
+        target: EagerAppendStep,
+        *,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> None:
+        """As :meth:`lazyrope.Reposition.__call__`."""
+        if len(source.index) != len(target.index):
+            raise SpecError(f"source has {len(source.index)} tokens, target {len(target.index)}; they must be as many")
+        k = _gather(k_pool, source.layout, source.page, source.slot)
+        v = _gather(v_pool, source.layout, source.page, source.slot)
+        k = rotate(k, self.angles(target.index - source.index)[:, None])
+        _scatter(k_pool, target.layout, target.page, target.slot, k)
+        _scatter(v_pool, target.layout, target.page, target.slot, v)
+
+
+def compile(spec: AttentionSpec) -> EagerAttention:
+    """The attention of a spec in plain PyTorch; see :func:`lazyrope.compile`."""
+    return EagerAttention(spec)
+
+
+def compile_reposition(spec: AttentionSpec) -> EagerReposition:
+    """See :func:`lazyrope.compile_reposition`."""
+    return EagerReposition(spec)

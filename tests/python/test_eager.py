@@ -1,0 +1,94 @@
+"""The plain PyTorch attention obeys the same interface and meets the same bounds as the kernels."""
+
+from __future__ import annotations
+
+import lazyrope
+import pytest
+import torch
+from lazyrope import eager
+
+from tests.python.test_append import Writes
+from tests.support.cases import Setting, documents_case, random_case
+from tests.support.checks import check_case
+from tests.support.reference import rotate
+from tests.support.tolerance import error
+
+
+def test_random_step(numbered_setting, device):
+    seed, setting = numbered_setting
+    case = random_case(setting, seed, device)
+    check_case(case, eager.compile(case.spec))
+
+
+def test_rows_in_blocks_equal_rows_at_once(monkeypatch, device):
+    case = documents_case(Setting(), [100, 0, 33], 70, device)
+    kernel = eager.compile(case.spec)
+    whole, whole_lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
+    monkeypatch.setattr(eager, "MAX_SCORES", 9 * 8 * 133)
+    out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
+    assert error(out, whole.double()).norm < 2**-8 and torch.allclose(lse, whole_lse, atol=1e-5)
+
+
+def test_float32_is_as_exact_as_float32(device):
+    """Pools and queries of a dtype that has no kernels."""
+    case = documents_case(Setting(page_size=48), [100, 33], 7, device)
+    case.q, case.k_pool, case.v_pool = (t.float() for t in (case.q, case.k_pool, case.v_pool))
+    kernel = eager.compile(case.spec)
+    out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
+    exact = case.reference()[0]
+    assert out.dtype == torch.float32 and error(out, exact).norm < 1e-5
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("query_form", ["raw", "rotated"])
+def test_append_equals_the_kernels(build, device, query_form, layout):
+    setting = Setting(query_form=query_form, layout=layout, page_size=48)
+    writes = Writes(setting, 3, device)
+    shape = (80, 48, 2, 128) if layout == "NHD" else (80, 2, 48, 128)
+    k, v = (torch.randn((writes.tokens, 2, 128)).to(torch.bfloat16).to(device) for _ in range(2))
+    pools = []
+    for kernel in (build(setting.spec()), eager.compile(setting.spec())):
+        pool = [torch.zeros(shape, dtype=torch.bfloat16, device=device) for _ in range(2)]
+        step = kernel.plan_append(**writes.metadata, tokens=writes.tokens, page_size=48, layout=layout)
+        kernel.append(k, v, *pool, step)
+        pools.append(pool)
+    (k_ours, v_ours), (k_eager, v_eager) = pools
+    assert torch.equal(v_ours, v_eager)
+    if query_form == "rotated":
+        assert torch.equal(k_ours, k_eager)
+    else:
+        assert (k_ours.double() - k_eager.double()).abs().max() <= 2.0**-7 * k_eager.abs().max()
+
+
+def test_reposition_turns_by_the_difference(device):
+    setting = Setting()
+    spec = setting.spec()
+    kernel, move = eager.compile(spec), eager.compile_reposition(spec)
+    pool_k, pool_v = (torch.randn((8, 16, 2, 128), device=device) for _ in range(2))
+    before = pool_k.clone()
+
+    def ints(*values):
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    pages = ints(3, 1, 6, 2)
+    source = kernel.plan_append(ints(0, 20), ints(0), ints(0), ints(0), pages, tokens=20)
+    target = kernel.plan_append(ints(0, 20), ints(1000), ints(2), ints(5), pages, tokens=20)
+    move(pool_k, pool_v, source, target)
+    flat = before[[3, 1]].flatten(0, 1)[:20]
+    frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
+    expected = rotate(flat, torch.full((20,), 1000, device=device), frequencies, 128)
+    moved = pool_k[[6, 2]].flatten(0, 1)[5:25]
+    assert (moved.double() - expected).abs().max() < 1e-5
+    assert torch.equal(pool_k[[3, 1]], before[[3, 1]])
+
+
+def test_errors_say_what_is_expected(device):
+    case = documents_case(Setting(), [33], 2, device)
+    kernel = eager.compile(case.spec)
+    step = case.plan(kernel)
+    with pytest.raises(lazyrope.SpecError, match=r"q is \[1, 8, 128\]; it must be \[2 or more, 8, 128\]"):
+        kernel(case.q[:1], case.k_pool, case.v_pool, step)
+    with pytest.raises(lazyrope.SpecError, match="page_size = 10; it must be a positive multiple of 16"):
+        kernel.plan(**case.metadata, page_size=10)
+    with pytest.raises(lazyrope.SpecError, match=r"base is torch.int64 \[1\]; it must be int32"):
+        step.update(**case.metadata | {"base": case.metadata["base"].long()})
