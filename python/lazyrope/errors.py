@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CacheError", "CompileError", "DriverError", "SpecError"]
+__all__ = [
+    "CacheError",
+    "CompileError",
+    "DocumentTooLarge",
+    "DriverError",
+    "InsertError",
+    "SpecError",
+    "StoreError",
+    "StoreFull",
+]
 
 
 class SpecError(ValueError):
@@ -68,3 +77,19 @@ class DriverError(_FieldsError):
     code: int
     name: str
     advice: str
+
+
+class StoreError(RuntimeError):
+    """A document store cannot do what was asked, or was asked out of turn: one release too many, a second free."""
+
+
+class DocumentTooLarge(StoreError):
+    """More pages are needed than the whole budget has."""
+
+
+class StoreFull(StoreError):
+    """Too few pages are free or evictable now; the others are referenced, pinned or private."""
+
+
+class InsertError(StoreError):
+    """The document's filler abandoned it."""

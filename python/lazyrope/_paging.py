@@ -1,0 +1,123 @@
+"""Pages of a pool, and their page lists in device memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import torch
+
+from .errors import SpecError
+
+
+@dataclass(eq=False)
+class Pages:
+    """Tokens and the pages that are theirs."""
+
+    num_tokens: int
+    num_bytes: int
+    first_page: int
+    page_ids: tuple[int, ...] = field(repr=False)
+
+    @property
+    def num_pages(self) -> int:
+        return len(self.page_ids)
+
+
+def count(owners: Iterable[Pages]) -> int:
+    """Pages of all owners."""
+    return sum(owner.num_pages for owner in owners)
+
+
+class Paging:
+    """Which pages of a pool are free. Not thread-safe.
+
+    Attributes:
+        lists: the page lists of all pages that are taken.
+    """
+
+    def __init__(self, num_pages: int, device: torch.device) -> None:
+        self._num_pages = num_pages
+        self._free = list(reversed(range(num_pages)))
+        self.lists = PageLists(num_pages, device)
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def take(self, num_pages: int) -> tuple[int, tuple[int, ...]]:
+        """Takes pages, at least one and no more than are free: where their list lies, and the list."""
+        page_ids = tuple(self._free[: -num_pages - 1 : -1])
+        first_page = self.lists.add(page_ids)
+        del self._free[-num_pages:]  # not before: should writing the list fail, they are still free
+        return first_page, page_ids
+
+    def give_back(self, pages: Pages) -> None:
+        self.lists.remove(pages)
+        self._free.extend(reversed(pages.page_ids))
+
+    def check(self, owners: Sequence[Pages]) -> None:
+        """Asserts that pages and list slots are free or an owner's, each exactly once, and that the lists are right."""
+        pages = sorted(self._free + [page for owner in owners for page in owner.page_ids])
+        assert pages == list(range(self._num_pages)), f"free and owned pages are {pages}, not each page once"
+        self.lists.check(owners)
+
+
+class PageLists:
+    """Page lists in one device array that cannot fragment. A list lies in a slot as wide as the next power of two, and
+    each width has as many slots as the pool has pages for lists of that width: a list whose pages exist finds a slot,
+    whatever came before. That takes about 2 num_pages (log2(num_pages) + 1) int32.
+
+    Attributes:
+        array: int32.
+    """
+
+    def __init__(self, num_pages: int, device: torch.device) -> None:
+        self._slots: list[range] = []  # of each width: where they begin
+        end = 0
+        for width in (1 << i for i in range(_width_class(num_pages) + 1)):
+            shortest = width // 2 + 1
+            self._slots.append(range(end, end + num_pages // shortest * width, width))
+            end = self._slots[-1].stop
+        self._free = [list(reversed(slots)) for slots in self._slots]
+        # Zeros, so that whatever is read by mistake is a page of the pool.
+        self.array = torch.zeros(end, dtype=torch.int32, device=device)
+
+    def add(self, page_ids: Sequence[int]) -> int:
+        """Writes a page list, and returns the index of its first entry."""
+        free = self._free[_width_class(len(page_ids))]
+        first = free[-1]
+        # From pageable memory, so the bytes are staged before copy_ returns; blocking would wait for the stream.
+        self.array[first : first + len(page_ids)].copy_(torch.tensor(page_ids, dtype=torch.int32), non_blocking=True)
+        return free.pop()
+
+    def remove(self, pages: Pages) -> None:
+        self._free[_width_class(pages.num_pages)].append(pages.first_page)
+
+    def check(self, owners: Sequence[Pages]) -> None:
+        host = self.array.tolist()
+        used: list[list[int]] = [[] for _ in self._slots]
+        for owner in owners:
+            used[_width_class(owner.num_pages)].append(owner.first_page)
+            listed = tuple(host[owner.first_page : owner.first_page + owner.num_pages])
+            assert listed == owner.page_ids, f"{owner} has page list {listed}, not {owner.page_ids}"
+        for slots, free, taken in zip(self._slots, self._free, used, strict=True):
+            assert sorted(free + taken) == list(slots), f"slots {slots} are not exactly {free} and {taken}"
+
+
+def _width_class(length: int) -> int:
+    """Logarithm of the next power of two."""
+    return (length - 1).bit_length()
+
+
+def bytes_of(budget: int | str) -> int:
+    """Bytes from a number or text, as :class:`lazyrope.documents.DocumentStore` takes them."""
+    if isinstance(budget, int):
+        return budget
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:iB)?|B)?\s*", budget, re.ASCII | re.IGNORECASE)
+    if match is None:
+        raise SpecError(f"budget is {budget!r}; it must be bytes, or a number with K, M, G or T, KiB, MiB, GiB or TiB")
+    number, unit = match.groups()
+    return int(Fraction(number) * 1024 ** " KMGT".index((unit or " ").upper()))

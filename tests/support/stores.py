@@ -1,0 +1,40 @@
+"""Document stores on the CPU, and pages that tell whose they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lazyrope
+import torch
+from lazyrope.documents import Document, DocumentStore, PageRun
+
+PAGE = 16
+LAYERS = 2
+PAGE_BYTES = LAYERS * 2 * PAGE * 1 * 64 * 4
+SPEC = dict(head_dim=64, num_q_heads=2, num_kv_heads=1, rope=lazyrope.rope.neox())
+
+
+def make_store(pages: int, **options: Any) -> DocumentStore:
+    """A store of float32 pages on the CPU."""
+    given = dict(num_layers=LAYERS, budget=pages * PAGE_BYTES, dtype=torch.float32, device="cpu")
+    return DocumentStore(lazyrope.AttentionSpec(**SPEC), **(given | options))
+
+
+def document_tokens(name: int, pages: int) -> list[int]:
+    return [name * 1000 + i for i in range(pages * PAGE - name % PAGE)]
+
+
+def pools(store: DocumentStore) -> list[torch.Tensor]:
+    return [pool(layer) for layer in range(LAYERS) for pool in (store.k_pool, store.v_pool)]
+
+
+def write(store: DocumentStore, pages: Document | PageRun, tag: float) -> None:
+    """Fills all pages, in each layer's K and V with something of its own."""
+    for i, pool in enumerate(pools(store)):
+        pool[list(pages.page_ids)] = tag + i / 8
+
+
+def holds(store: DocumentStore, pages: Document | PageRun, tag: float) -> bool:
+    """Whether the pages, found as a kernel finds them, are as :func:`write` left them."""
+    page_list = store.pages[pages.first_page : pages.first_page + pages.num_pages].long()
+    return all(bool((pool[page_list] == tag + i / 8).all()) for i, pool in enumerate(pools(store)))
