@@ -86,7 +86,15 @@ void bind_specs(py::module_& module) {
            py::arg("num_kv_heads"), py::arg("rope"), py::arg("dtype") = "bfloat16",
            py::arg("mask") = "causal", py::arg("query_form") = "raw", py::arg("key_form") = "local",
            py::arg("append_form") = py::none(), py::arg("scale") = py::none())
-      .def_static("_from_hf_json", &attention_spec_from_hf, py::arg("json"), py::arg("dtype"))
+      .def_static(
+          "_from_hf_json",
+          [](const std::string& json, const std::optional<std::string>& dtype,
+             const std::string& query_form) {
+            AttentionSpec spec = attention_spec_from_hf(json, dtype);
+            spec.query_form = spec.append_form = rope_form_from(query_form);
+            return spec;
+          },
+          py::arg("json"), py::arg("dtype"), py::arg("query_form"))
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)

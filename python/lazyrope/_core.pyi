@@ -81,13 +81,17 @@ class AttentionSpec:
         """
 
     @staticmethod
-    def from_hf(config: str | PathLike[str] | Any, *, dtype: str | None = None) -> AttentionSpec:
+    def from_hf(
+        config: str | PathLike[str] | Any, *, dtype: str | None = None, query_form: str = "raw"
+    ) -> AttentionSpec:
         """The attention of a Hugging Face model.
 
         Args:
             config: a path to a config.json or to the directory that holds one, a dict, or a config object of
                 transformers (anything with ``to_dict()``).
             dtype: "bfloat16" or "float16"; the config's own by default.
+            query_form: "raw", or "rotated" where the model turns queries and keys before it calls the attention, as
+                those of transformers do.
 
         Raises:
             SpecError: the config has a model type, RoPE type or key that would change the result and is not
@@ -95,7 +99,7 @@ class AttentionSpec:
         """
 
     @staticmethod
-    def _from_hf_json(json: str, dtype: str | None) -> AttentionSpec: ...
+    def _from_hf_json(json: str, dtype: str | None, query_form: str) -> AttentionSpec: ...
     @property
     def head_dim(self) -> int: ...
     @property

@@ -11,19 +11,23 @@ from ._core import AttentionSpec
 from .errors import SpecError
 
 
-def spec_from_hf(config: str | os.PathLike[str] | Any, *, dtype: str | None = None) -> AttentionSpec:
+def spec_from_hf(
+    config: str | os.PathLike[str] | Any, *, dtype: str | None = None, query_form: str = "raw"
+) -> AttentionSpec:
     """The attention of a Hugging Face model.
 
     Args:
         config: a path to a config.json or to the directory that holds one, a dict, or a config object of
             transformers (anything with ``to_dict()``).
         dtype: "bfloat16" or "float16"; the config's own by default.
+        query_form: "raw", or "rotated" where the model turns queries and keys before it calls the attention, as
+            those of transformers do.
 
     Raises:
         SpecError: the config has a model type, RoPE type or key that would change the result and is not
             known, and the message names it; or there is no such file.
     """
-    return AttentionSpec._from_hf_json(_text_of(config), dtype)
+    return AttentionSpec._from_hf_json(_text_of(config), dtype, query_form)
 
 
 def _text_of(config: Any) -> str:
