@@ -11,10 +11,15 @@ import torch
 from tests.support.covering import all_pairs, covered, covering_settings
 
 HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
+    torch.set_num_threads(1)  # for small tensors, and on a busy machine, threads mostly wait for each other
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cases", type=int, default=320 if HAS_GPU else 32, help="random steps to compare with fp64")
+    parser.addoption(
+        "--requests", type=int, default=1000 if HAS_GPU else 10000, help="random requests through a tiny model"
+    )
     parser.addoption("--seed", type=int, default=2606, help="of the random steps")
 
 

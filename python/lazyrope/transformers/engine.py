@@ -1,0 +1,407 @@
+"""Requests over stored documents: admission under the store's budget, passes of mixed work, streamed tokens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .._keys import int64_array
+from ..documents import Document, DocumentStore, PageRun, StoreError, StoreFull
+from ..errors import SpecError
+from .layout import MODES, Layout, fill_of
+from .passes import Backend, Runner
+from .work import Job, Work
+
+Tensor = Any
+
+
+@dataclass(eq=False)
+class Generation:
+    """A request and what has come of it. Iterating drives the engine and yields tokens as they come.
+
+    Attributes:
+        prompt: token ids of the request's own text, behind its documents.
+        documents: token ids of each document, in the order in which the prompt sees them.
+        max_new_tokens: the most tokens that are generated.
+        mode: "lazy", "block" or "full": see :func:`lazyrope.transformers.attach`.
+        temperature: 0: the most probable token; otherwise a sample of softmax(logits / temperature).
+        stop: ids that end the text; they are not part of it.
+        tokens: what has been generated.
+        finish_reason: None while it is going on; then "stop", "length", "cancelled" or "error".
+        error: what it ended with, where that is the reason.
+        arrival, first_token, finished: time.perf_counter() at each event.
+        hits: how many of its documents were stored, or being stored, when it was admitted.
+    """
+
+    engine: Engine = field(repr=False)
+    prompt: list[int]
+    documents: list[list[int]]
+    max_new_tokens: int
+    mode: str
+    temperature: float
+    stop: frozenset[int]
+    scored: bool = False
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    error: BaseException | None = None
+    arrival: float = field(default_factory=time.perf_counter)
+    first_token: float | None = None
+    finished: float | None = None
+    hits: int = 0
+    _layout: Layout | None = field(default=None, repr=False)
+    _held: list[Document] = field(default_factory=list, repr=False)
+    _run: PageRun | None = field(default=None, repr=False)
+
+    @property
+    def is_done(self) -> bool:
+        return self.finish_reason is not None
+
+    def __iter__(self) -> Iterator[int]:
+        at = 0
+        while True:
+            while at == len(self.tokens) and not self.is_done:
+                self.engine.step()
+            yield from self.tokens[at:]
+            at = len(self.tokens)
+            if self.is_done:
+                break
+        if self.error is not None:
+            raise self.error
+
+    def result(self) -> list[int]:
+        """All tokens, once they are there."""
+        return list(self)
+
+    def text(self) -> str:
+        """The same, decoded. The engine must have a tokenizer."""
+        return str(self.engine.tokenizer.decode(self.result(), skip_special_tokens=True))
+
+    def cancel(self) -> None:
+        """Ends it now and gives its pages back."""
+        self.engine.cancel(self)
+
+    @property
+    def _own(self) -> Job:
+        assert self._layout is not None
+        return self._layout.own
+
+    @property
+    def _fills(self) -> list[Job]:
+        assert self._layout is not None
+        return [job for job in self._layout.fills if job is not None]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The model's last hidden states over given tokens; its lm_head makes logits of them.
+
+    Attributes:
+        documents: [tokens, hidden size] of each document; None where it was stored before, and nothing was computed.
+        prompt: [tokens, hidden size].
+    """
+
+    documents: list[Tensor | None]
+    prompt: Tensor
+
+
+class Engine:
+    """Serves requests with a model whose attention reads documents from a store. Made by
+    :func:`lazyrope.transformers.attach`. All methods may be called from several threads; passes run one at a time.
+
+    Attributes:
+        model: transformers' model, which stays as it is.
+        store: the documents' pages, and those of requests.
+        backend: what attention runs on: "sm_90a", "emu:sm_80" and so on, or "eager" (plain PyTorch).
+        mode: of requests that do not say.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        store: DocumentStore,
+        backend: Backend,
+        *,
+        tokenizer: Any = None,
+        mode: str = "lazy",
+        max_requests: int = 32,
+        max_pass_tokens: int = 8192,
+        cuda_graphs: bool = True,
+        salt: str = "",
+    ) -> None:
+        _check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
+        _check("max_requests", max_requests, max_requests >= 1, "at least 1")
+        _check("max_pass_tokens", max_pass_tokens, max_pass_tokens > max_requests, "more than max_requests")
+        self.model = model
+        self.store = store
+        self.tokenizer = tokenizer
+        self.mode = mode
+        self.max_requests = max_requests
+        self.max_pass_tokens = max_pass_tokens
+        self.salt = salt
+        self.backend: str = backend.attention.arch
+        self._runner = Runner(model, backend, cuda_graphs=cuda_graphs)
+        self._lock = threading.RLock()
+        self._waiting: deque[Generation] = deque()
+        self._running: list[Generation] = []
+        self._filling: dict[Document, Job] = {}
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        documents: Sequence[str | Sequence[int]] = (),
+        *,
+        max_new_tokens: int = 128,
+        mode: str | None = None,
+        temperature: float = 0.0,
+        stop: Sequence[int] | None = None,
+    ) -> Generation:
+        """Queues a request. Iterate over it for its tokens as they come; it runs together with all others that are
+        queued, whichever of them is iterated over.
+
+        Args:
+            prompt: the request's own text: token ids, or text if the engine has a tokenizer. At least one token.
+            documents: what it sees before that, in this order; token ids or text each. Empty ones are left out.
+            max_new_tokens: the most tokens that are generated.
+            mode: "lazy", "block" or "full"; the engine's by default.
+            temperature: 0: the most probable token; otherwise a sample of softmax(logits / temperature).
+            stop: ids that end the text; the model's end-of-sequence ids by default.
+
+        Raises:
+            SpecError: a value is not allowed.
+        """
+        _check("max_new_tokens", max_new_tokens, max_new_tokens >= 1, "at least 1")
+        _check("temperature", temperature, temperature >= 0, "at least 0")
+        ends = frozenset(self._end_ids() if stop is None else stop)
+        return self._queue(prompt, documents, mode, max_new_tokens=max_new_tokens, temperature=temperature, stop=ends)
+
+    def score(
+        self,
+        prompt: str | Sequence[int],
+        documents: Sequence[str | Sequence[int]] = (),
+        *,
+        mode: str | None = None,
+    ) -> Scores:
+        """Runs tokens through the model and generates none: what it makes of each of them.
+
+        Args:
+            prompt, documents, mode: as :meth:`generate`.
+        """
+        nothing: frozenset[int] = frozenset()
+        generation = self._queue(prompt, documents, mode, max_new_tokens=0, temperature=0.0, stop=nothing, scored=True)
+        generation.result()
+        assert generation._layout is not None
+        hidden = [torch.cat(job.hidden) if job and job.hidden else None for job in generation._layout.fills]
+        return Scores(hidden, torch.cat(generation._own.hidden or []))
+
+    def run(self) -> None:
+        """Runs passes until no request is left."""
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """One pass of the model: admits the requests that there is room for, and moves every running one on.
+
+        Returns:
+            Whether requests are left.
+
+        Raises:
+            Exception: what the model raised. The requests that were running have ended with it; their pages are free.
+        """
+        with self._lock:
+            self._admit()
+            work, sampled = self._schedule()
+            if work.rows:
+                try:
+                    with torch.no_grad():
+                        tokens = self._runner.run(work, [g.temperature if g else 0.0 for g in sampled])
+                except BaseException as error:
+                    for generation in list(self._running):
+                        self._end(generation, "error", error)
+                    raise
+                self._account(work, sampled, tokens)
+            return bool(self._waiting or self._running)
+
+    def cancel(self, generation: Generation) -> None:
+        """Ends a request now and gives its pages back."""
+        with self._lock:
+            if generation in self._waiting:
+                self._waiting.remove(generation)
+            if not generation.is_done:
+                self._end(generation, "cancelled")
+
+    @property
+    def num_running(self) -> int:
+        """Requests that are admitted: their pages are allocated."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def _queue(
+        self, prompt: str | Sequence[int], documents: Sequence[str | Sequence[int]], mode: str | None, **fields: Any
+    ) -> Generation:
+        mode = self.mode if mode is None else mode
+        _check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
+        own = self._encode("prompt", prompt)
+        _check("prompt", prompt, bool(own), "at least one token")
+        texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
+        generation = Generation(self, own, texts, mode=mode, **fields)
+        with self._lock:
+            self._waiting.append(generation)
+        return generation
+
+    def _encode(self, name: str, text: str | Sequence[int]) -> list[int]:
+        if isinstance(text, str):
+            if self.tokenizer is None:
+                raise SpecError(f"{name} is text; give token ids, or attach(model, tokenizer=...)")
+            return list(self.tokenizer.encode(text, add_special_tokens=False))
+        ids = int64_array(text) if len(text) > 0 else array("q")
+        size = self.model.config.vocab_size
+        _check(name, text, not ids or (min(ids) >= 0 and max(ids) < size), f"token ids of 0 to {size - 1}")
+        return ids.tolist()
+
+    def _end_ids(self) -> list[int]:
+        ends = self.model.generation_config.eos_token_id
+        return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
+    def _admit(self) -> None:
+        """First come, first served: a request that there is no room for keeps those behind it waiting."""
+        while self._waiting and len(self._running) < self.max_requests:
+            generation = self._waiting[0]
+            try:
+                self._reserve(generation)
+            except StoreFull as error:
+                if self._running:
+                    return
+                self._end(generation, "error", error)
+            except StoreError as error:
+                self._end(generation, "error", error)
+            else:
+                self._running.append(generation)
+            self._waiting.popleft()
+
+    def _reserve(self, generation: Generation) -> None:
+        mode = MODES[generation.mode]
+        texts = generation.documents
+        room = len(generation.prompt) + max(0, generation.max_new_tokens - 1)  # the last token is not stored
+        if mode.copies:
+            room += sum(map(len, texts))
+        reserved, generation._run = self.store.reserve(texts if mode.shares else [], room, salt=self.salt)
+        generation._held = [document for document, _ in reserved]
+        generation.hits = sum(not is_new for _, is_new in reserved)
+        for (document, is_new), tokens in zip(reserved, texts, strict=False):
+            if is_new:
+                self._filling[document] = fill_of(document, tokens)
+        fills = [self._filling.get(document) for document in generation._held]
+        layout = mode.layout(generation.prompt, texts, generation._held, fills, generation._run)
+        generation._layout = layout
+        if generation.scored:
+            for job in (layout.own, *generation._fills):
+                job.hidden = job.hidden or []
+
+    def _schedule(self) -> tuple[Work, list[Generation | None]]:
+        """The work of the next pass, and, of each of its rows, the request that gets a token after it."""
+        work = Work()
+        sampled: list[Generation | None] = []
+        left = self.max_pass_tokens - len(self._running)
+        planned: dict[int, int] = {}  # tokens of each job in this pass
+
+        def add(job: Job, budget: int) -> int:
+            n = min(job.left, budget) - planned.get(id(job), 0)
+            if n <= 0:
+                return 0
+            planned[id(job)] = n
+            work.rows.append((job, n))
+            sampled.append(None)
+            return n
+
+        for generation in self._running:
+            if not self._can_see(generation):
+                continue
+            for job in generation._fills:
+                left -= add(job, left)
+            if any(job.left > planned.get(id(job), 0) for job in generation._fills):
+                continue
+            own = generation._own
+            # A row is kept for every running request, so that a long prefill does not stop those that decode.
+            n = add(own, max(left, 0) + 1)
+            left -= max(n - 1, 0)
+            if n > 0 and own.done == 0 and generation._layout is not None:
+                work.moves += generation._layout.moves
+            if n > 0 and n == own.left and generation.max_new_tokens > 0:
+                sampled[-1] = generation
+        return work, sampled
+
+    def _can_see(self, generation: Generation) -> bool:
+        """Whether its documents are stored, or are in this engine's hands: another engine may share the store."""
+        for document in generation._held:
+            if not document.is_ready and document not in self._filling:
+                try:
+                    document.wait(0)
+                except TimeoutError:
+                    return False
+        return True
+
+    def _account(self, work: Work, sampled: list[Generation | None], tokens: list[int]) -> None:
+        for job, n in work.rows:
+            job.done += n
+        for document, job in list(self._filling.items()):
+            if job.left == 0:
+                del self._filling[document]
+                self.store.commit(document)
+        moved = sum(move.length for move in work.moves)
+        self.store.count_copied(moved * self.store.page_bytes // self.store.page_size)
+        now = time.perf_counter()
+        for generation, token in zip(sampled, tokens, strict=True):
+            if generation is not None:
+                self._receive(generation, token, now)
+        for generation in list(self._running):
+            own = generation._own
+            if own.done > 0 and MODES[generation.mode].copies:
+                self._let_go(generation)
+            if own.left == 0 and generation.max_new_tokens == 0:
+                self._end(generation, "length")
+
+    def _receive(self, generation: Generation, token: int, now: float) -> None:
+        if generation.first_token is None:
+            generation.first_token = now
+        if token in generation.stop:
+            return self._end(generation, "stop")
+        generation.tokens.append(token)
+        generation._own.tokens.append(token)
+        if len(generation.tokens) == generation.max_new_tokens:
+            self._end(generation, "length")
+
+    def _end(self, generation: Generation, reason: str, error: BaseException | None = None) -> None:
+        generation.finish_reason = reason
+        generation.error = error
+        generation.finished = time.perf_counter()
+        if generation in self._running:
+            self._running.remove(generation)
+        self._let_go(generation)
+        if generation._run is not None:
+            self.store.free(generation._run)
+            generation._run = None
+
+    def _let_go(self, generation: Generation) -> None:
+        """Gives its documents back; one that only it was waiting for is given up."""
+        held, generation._held = generation._held, []
+        needed = {document for other in self._running for document in other._held}
+        for document in held:
+            if document in self._filling and document not in needed:
+                del self._filling[document]
+                self.store.abandon(document)
+            self.store.release(document)
+
+
+def _check(name: str, value: object, condition: bool, allowed: str) -> None:
+    if not condition:
+        raise SpecError(f"{name} = {value!r:.80}; it must be {allowed}")

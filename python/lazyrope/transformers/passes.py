@@ -1,0 +1,205 @@
+"""One pass of a model over packed tokens: metadata on the device, attention in every layer, the next tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..documents import DocumentStore
+from .hook import attending
+from .work import APPEND, STEP, Packed, Work, pack
+
+Tensor = Any
+
+
+class Backend:
+    """The kernels of a model's attention and their use on the pools of a store."""
+
+    def __init__(self, attention: Any, reposition: Any, store: DocumentStore) -> None:
+        self.attention = attention
+        self.reposition = reposition
+        self.store = store
+
+
+class _GrowingStep:
+    """A step of :meth:`lazyrope.Attention.plan` that is made anew, with room to spare, where a pass does not fit."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._capacity: dict[str, int] = {}
+        self.step: Any = None
+
+    def update(self, packed: Packed, views: dict[str, Tensor]) -> None:
+        tensors = {name: views[f"step.{name}"] for name in STEP} | {"pages": self._backend.store.pages}
+        needed = {
+            "requests": packed.size("step.q_indptr") - 1,
+            "segments": packed.size("step.base"),
+            "query_tokens": packed.size("step.q_position"),
+            "tokens_per_request": packed.max_rows,
+        }
+        if self.step is None or any(needed[name] > self._capacity[name] for name in needed):
+            self._capacity = {n: max(_power_of_two(x), self._capacity.get(n, 1)) for n, x in needed.items()}
+            self.step = self._backend.attention.plan(
+                **tensors, page_size=self._backend.store.page_size, capacity=self._capacity
+            )
+        else:
+            self.step.update(**tensors)
+
+
+class _GrowingAppend:
+    """As _GrowingStep, of :meth:`lazyrope.Attention.plan_append`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.step: Any = None
+
+    def update(self, name: str, tokens: int, views: dict[str, Tensor]) -> None:
+        tensors = {column: views[f"{name}.{column}"] for column in APPEND} | {"pages": self._backend.store.pages}
+        if self.step is None or tokens > self.step.capacity:
+            self.step = self._backend.attention.plan_append(
+                **tensors, tokens=_power_of_two(tokens), page_size=self._backend.store.page_size
+            )
+        else:
+            self.step.update(**tensors)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+class Pass:
+    """What the layers of a model do in one pass: :class:`lazyrope.transformers.hook.Layers`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._step = _GrowingStep(backend)
+        self._append = _GrowingAppend(backend)
+        self._source = _GrowingAppend(backend)
+        self._target = _GrowingAppend(backend)
+        self._moves = False
+        self.out: Tensor | None = None
+
+    def update(self, packed: Packed, views: dict[str, Tensor], work: Work) -> None:
+        self._step.update(packed, views)
+        self._append.update("append", packed.size("ids"), views)
+        self._moves = bool(work.moves)
+        if self._moves:
+            tokens = sum(move.length for move in work.moves)
+            self._source.update("source", tokens, views)
+            self._target.update("target", tokens, views)
+
+    @property
+    def steps(self) -> tuple[Any, Any]:
+        """The device's memory of the pass: while they stay the same, a captured graph of it can be replayed."""
+        return self._step.step, self._append.step
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        backend = self._backend
+        pools = backend.store.k_pool(layer), backend.store.v_pool(layer)
+        backend.attention.append(k, v, *pools, self._append.step)
+        if self._moves:
+            backend.reposition(*pools, self._source.step, self._target.step)
+        out, _ = backend.attention(q, *pools, self._step.step, out=self.out, return_lse=False)
+        return out
+
+
+class Runner:
+    """Runs passes of a model, and samples: greedily where a temperature is 0."""
+
+    def __init__(self, model: Any, backend: Backend, *, cuda_graphs: bool) -> None:
+        self.model = model
+        self.backend = backend
+        self.device = backend.store.device
+        self._pass = Pass(backend)
+        self._graphs: dict[int, _Graph] | None = {} if cuda_graphs else None
+
+    def run(self, work: Work, temperatures: list[float]) -> list[int]:
+        """The token after each job's last one in this pass."""
+        packed = pack(work, self.backend.store.page_size)
+        views = packed.views(self._to_device(packed))
+        heat = torch.tensor(temperatures, dtype=torch.float32).to(self.device)
+        if self._graphs is not None and packed.max_rows == 1 and not work.moves:
+            size = _power_of_two(len(work.rows))
+            if size not in self._graphs:
+                self._graphs[size] = _Graph(self, size)
+            return self._graphs[size].run(work, packed, views, heat)
+        self._pass.update(packed, views, work)
+        hidden = self.hidden(views["ids"], views["positions"], self._pass)
+        self._keep(work, hidden)
+        chosen = self.sample(hidden[views["last"]], heat)
+        return [int(token) for token in chosen.tolist()]
+
+    def _to_device(self, packed: Packed) -> Tensor:
+        data = torch.from_numpy(packed.data)
+        return data.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else data
+
+    def hidden(self, ids: Tensor, positions: Tensor, layers: Pass) -> Tensor:
+        """The last hidden states, [tokens, hidden size]."""
+        with attending(self.model.config):
+            result = self.model.base_model(
+                input_ids=ids[None], position_ids=positions[None], use_cache=False, lazyrope_pass=layers
+            )
+        return result.last_hidden_state[0]
+
+    def sample(self, hidden: Tensor, temperatures: Tensor) -> Tensor:
+        """Tokens [rows] after hidden states [rows, hidden size]. A sample of softmax(logits / temperature) is the
+        greatest logit / temperature + Gumbel noise, which a CUDA graph can capture."""
+        logits = self.model.lm_head(hidden).float()
+        noise = -torch.log(torch.empty_like(logits).exponential_())
+        heat = temperatures[:, None]
+        return torch.where(heat > 0, logits / heat.clamp_min(1e-6) + noise, logits).argmax(dim=-1)
+
+    @staticmethod
+    def _keep(work: Work, hidden: Tensor) -> None:
+        at = 0
+        for job, n in work.rows:
+            if job.hidden is not None:
+                job.hidden.append(hidden[at : at + n].clone())
+            at += n
+
+
+class _Graph:
+    """A captured pass of up to `size` jobs with one token each."""
+
+    def __init__(self, runner: Runner, size: int) -> None:
+        self._runner = runner
+        self._size = size
+        device = runner.device
+        config = runner.backend.attention.spec
+        self._pass = Pass(runner.backend)
+        # Rows beyond the live jobs are left alone by the kernels, so they must hold something finite.
+        self._pass.out = torch.zeros(
+            (size, config.num_q_heads, config.head_dim), dtype=runner.model.dtype, device=device
+        )
+        self._ids, self._positions = (torch.zeros(size, dtype=torch.int32, device=device) for _ in range(2))
+        self._temperatures = torch.zeros(size, dtype=torch.float32, device=device)
+        self._captured: tuple[Any, Any] | None = None
+        self._graph: Any = None
+        self._chosen: Tensor = None
+
+    def run(self, work: Work, packed: Packed, views: dict[str, Tensor], temperatures: Tensor) -> list[int]:
+        live = len(work.rows)
+        self._pass.update(packed, views, work)
+        self._ids[:live].copy_(views["ids"])
+        self._positions[:live].copy_(views["positions"])
+        self._temperatures[:live].copy_(temperatures)
+        if self._captured != self._pass.steps:
+            self._capture()
+        self._graph.replay()
+        return [int(token) for token in self._chosen[:live].tolist()]
+
+    def _forward(self) -> Tensor:
+        runner = self._runner
+        return runner.sample(runner.hidden(self._ids, self._positions, self._pass), self._temperatures)
+
+    def _capture(self) -> None:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # libraries allocate and choose their kernels outside of the capture
+            self._forward()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._chosen = self._forward()
+        self._captured = self._pass.steps

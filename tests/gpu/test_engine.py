@@ -1,0 +1,83 @@
+"""The engine's captured graphs: same text, captured once, replayed for whatever requests there are."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
+
+from lazyrope.transformers import Engine, attach, passes
+
+from tests.python.test_transformers import as_dtype, assert_agrees, assert_nothing_is_held, text
+from tools.rag.model import tiny_llama
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_llama(dtype=torch.bfloat16, device="cuda")
+
+
+@pytest.fixture
+def captures(monkeypatch) -> list[int]:
+    """Sizes of the graphs that were captured."""
+    sizes: list[int] = []
+    capture = passes._Graph._capture
+
+    def counted(graph: Any) -> None:
+        sizes.append(graph._size)
+        capture(graph)
+
+    monkeypatch.setattr(passes._Graph, "_capture", counted)
+    return sizes
+
+
+def run(engine: Engine, seed: int, count: int) -> list[Any]:
+    rng = random.Random(seed)
+    shelf = [text(rng, rng.randint(1, 200)) for _ in range(9)]
+    generations = [
+        engine.generate(
+            text(rng, rng.randint(1, 30)),
+            rng.sample(shelf, rng.randint(0, 4)),
+            max_new_tokens=rng.randint(1, 25),
+            mode=rng.choice(["lazy", "block", "full"]),
+            stop=[],
+        )
+        for _ in range(count)
+    ]
+    engine.run()
+    return generations
+
+
+def test_graphs_give_the_text_that_passes_give(model, captures):
+    exact = as_dtype(tiny_llama(dtype=torch.bfloat16, device="cuda"), torch.float32)
+    engine = attach(model, budget="256MiB", max_requests=8)
+    plain = attach(model, budget="256MiB", max_requests=8, cuda_graphs=False)
+    for generation in run(engine, 1, 40):
+        assert_agrees(generation, plain, exact)
+    assert captures and max(captures) == 8
+    assert_nothing_is_held(engine)
+
+
+def test_a_graph_is_captured_once(model, captures):
+    """Requests come and go, contexts and numbers of documents differ; steps grow in the first rounds only."""
+    engine = attach(model, budget="256MiB", max_requests=8)
+    for seed in range(4):
+        run(engine, seed, 30)
+    before = len(captures)
+    for seed in range(4):
+        run(engine, seed, 30)
+    assert len(captures) == before
+
+
+def test_nothing_waits_for_the_next_pass_but_the_tokens(model):
+    """The device's memory does not grow from request to request."""
+    engine = attach(model, budget="256MiB", max_requests=8)
+    run(engine, 1, 30)
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        run(engine, 1, 30)
+    assert torch.cuda.memory_allocated() <= before
