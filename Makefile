@@ -9,7 +9,7 @@ WERROR ?= OFF
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo test lint format wheel clean distclean build build-tests layers
+.PHONY: help demo rag test lint format wheel clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -19,7 +19,10 @@ help:  ## show this
 demo: build $(if $(wildcard /dev/nvidia0),$(VENV)/.test)  ## compile the kernels of three models; with a GPU, also run them
 	$(python) tools/demo.py
 
-test: build-tests layers $(VENV)/.test  ## all tests: C++, Python (on a GPU or in the emulator), layering
+rag: build $(VENV)/.rag  ## a real model answers from documents: is it right, is it worth it; tables and build/rag.html
+	$(python) -m tools.rag --json $(BUILD)/rag.json --page $(BUILD)/rag.html
+
+test: build-tests layers $(VENV)/.rag  ## all tests: C++, Python (on a GPU or in the emulator), layering
 	ctest --test-dir $(BUILD) --output-on-failure -j$$(nproc)
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest
 
@@ -65,6 +68,7 @@ $(BUILD)/.werror-$(WERROR):
 	@mkdir -p $(BUILD) && rm -f $(BUILD)/.werror-* && touch $@
 
 $(VENV)/.test $(VENV)/.lint: $(VENV)/.build
+$(VENV)/.rag: $(VENV)/.test tools/requirements/rag-no-deps.txt
 $(VENV)/.%: tools/requirements/%.txt tools/set_up.sh
 	@PYTHON=$(PYTHON) tools/set_up.sh $(VENV) $*
 	@touch $@

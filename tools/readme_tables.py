@@ -1,4 +1,4 @@
-"""Writes the README's tables: environment variables from the code, figures from tests/gpu/results/bench.json.
+"""Writes the README's tables: environment variables from the code, figures from tests/gpu/results.
 
 python tools/readme_tables.py [--check]
 """
@@ -17,6 +17,10 @@ import lazyrope
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "tests" / "gpu" / "results" / "bench.json"
+RAG_RESULTS = RESULTS.with_name("rag.json")
+
+sys.path.insert(0, str(ROOT))
+from tools.rag import tables  # noqa: E402  (found from any directory)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -80,6 +84,24 @@ def results() -> str:
     return f"{text}\n\n{table(head, rows)}\n\n{costs}\n\n{about}"
 
 
+def rag(data: dict[str, Any]) -> str:
+    """Of ``python -m tools.rag --json``; without the part that is missing."""
+    parts = []
+    if "right" in data:
+        right = data["right"]
+        parts += [f"{tables.about_right(right)}.", markdown(tables.fidelity(right["systems"]))]
+    if "worth" in data:
+        worth = data["worth"]
+        parts += [f"{tables.about_single(worth)}.", markdown(tables.single(worth))]
+        parts += [f"{tables.about_served(worth)}.", markdown(tables.served(worth))]
+    complaints = [f"Not as it should be: {complaint}." for complaint in data["complaints"]]
+    return "\n\n".join([*parts, *complaints, tables.about_line(data)])
+
+
+def markdown(given: tables.Table) -> str:
+    return table(given.head, given.rows)
+
+
 def replaced(text: str, name: str, content: str) -> str:
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", flags=re.DOTALL)
     if not pattern.search(text):
@@ -95,6 +117,8 @@ def main() -> None:
     after = replaced(before, "environment", environment())
     if RESULTS.exists():
         after = replaced(after, "results", results())
+    if RAG_RESULTS.exists():
+        after = replaced(after, "rag", rag(json.loads(RAG_RESULTS.read_text())))
     if check and after != before:
         sys.exit("README.md is not current: run python tools/readme_tables.py")
     README.write_text(after)

@@ -2,7 +2,7 @@
 # Installs what lazyrope needs: Debian packages where something is missing (with sudo, if not root), and Python
 # packages in a virtual environment inside the tree. Nothing else of the machine is touched.
 #
-#   tools/set_up.sh VENV build|test|lint
+#   tools/set_up.sh VENV build|test|lint|rag
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1 purpose=$2
@@ -62,6 +62,8 @@ install_python_packages() {
   local requirements=tools/requirements/$purpose.txt
   say "Python packages in $venv: $(grep -v '^#' "$requirements" | tr '\n' ' ')"
   "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
+  local alone=tools/requirements/$purpose-no-deps.txt  # what is wanted without what it depends on
+  [ ! -f "$alone" ] || "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$alone"
 }
 
 [ "$purpose" != build ] || install_debian_packages

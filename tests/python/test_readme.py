@@ -1,22 +1,25 @@
-"""The README's example runs as it stands, and its tables say what the code says."""
+"""The README's examples run as they stand, and its tables say what the code says."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def python_example() -> str:
+def python_examples() -> list[str]:
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(blocks) == 1
-    return blocks[0]
+    assert len(blocks) == 2
+    return blocks
 
 
 def rotate(x: torch.Tensor, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
@@ -29,7 +32,7 @@ def rotate(x: torch.Tensor, positions: torch.Tensor, frequencies: torch.Tensor) 
 def test_the_example_computes_attention():
     """Against fp64 attention over keys rotated from scratch for where the request put the documents."""
     names: dict[str, object] = {}
-    exec(compile(python_example(), "README.md", "exec"), names)
+    exec(compile(python_examples()[0], "README.md", "exec"), names)
     k, v, q, spec = (names[n] for n in ("k", "v", "q", "spec"))
     k, v, q = (x.cpu() for x in (k, v, q))
     order = torch.cat([torch.arange(40, 140), torch.arange(0, 40)])
@@ -41,6 +44,35 @@ def test_the_example_computes_attention():
     out, lse = names["out"].cpu(), names["lse"].cpu()
     assert (out.double() - exact).norm() / exact.norm() < 1e-2
     assert (lse.double() - score.logsumexp(-1)).abs().max() < 2e-2
+
+
+class Words:
+    """A tokenizer of 1024 words."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [zlib.crc32(word.encode()) % 1024 for word in text.split()]
+
+    def decode(self, tokens: int | list[int], skip_special_tokens: bool = False) -> str:
+        return f"{tokens} "
+
+
+@pytest.mark.filterwarnings("ignore:the model is on the CPU")
+def test_the_engines_example_answers_from_one_copy(monkeypatch: pytest.MonkeyPatch):
+    """With a tiny model, for what the example names would be fetched."""
+    transformers = pytest.importorskip("transformers", reason="transformers is missing: tools/requirements/rag.txt")
+    from tools.rag.model import tiny_llama
+
+    model = tiny_llama(dtype=torch.bfloat16)
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **given: model)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name: Words())
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {}
+    exec(compile(python_examples()[1], "README.md", "exec"), names)
+    first, second = names["first"], names["second"]
+    assert len(first.tokens) == len(second.tokens) == 128
+    assert first.documents == second.documents[::-1] and second.hits == 2
+    stats = names["engine"].store.stats
+    assert stats.documents == 2 and stats.bytes_copied == 0
 
 
 def test_tables_are_current():

@@ -1,0 +1,131 @@
+"""A real model on real text: what lazy reading loses against fp32, measured by what bf16 itself loses."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
+
+from lazyrope.transformers import attach
+
+from tests.conftest import HAS_GPU
+from tools.rag import fidelity, reference, texts
+from tools.rag.model import find_gguf, load_smollm2
+
+ROOT = Path(__file__).parents[2]
+DEVICE = "cuda" if HAS_GPU else "cpu"
+
+
+@pytest.fixture(scope="module")
+def comparison() -> fidelity.Comparison:
+    try:
+        find_gguf()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    exact, tokenizer = load_smollm2(torch.float32, DEVICE, cache=ROOT / "build" / "rag")
+    model, _ = load_smollm2(torch.bfloat16, DEVICE, cache=ROOT / "build" / "rag")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        engine = attach(model, tokenizer=tokenizer, budget="1GiB")
+    return fidelity.Comparison(engine, exact, model)
+
+
+def short_texts(comparison: fidelity.Comparison, count: int) -> list[texts.Document]:
+    return texts.documents(comparison.engine.tokenizer, count, max_tokens=250, seed=5)
+
+
+def test_lazy_loses_what_bf16_loses(comparison):
+    """KL and agreement within their limits, and the text as probable as for fp32; documents in two orders."""
+    counts, prompt_tokens = ((1, 2, 4, 8, 16), 512) if HAS_GPU else ((1, 3), 160)
+    for case in fidelity.cases(short_texts(comparison, 40), counts, 5, prompt_tokens=prompt_tokens):
+        comparison.add(case)
+    result = comparison.result
+    summary = result.summary()
+    print(fidelity.ALL, {name: summary[name][fidelity.ALL] for name in ("lazy", "full", fidelity.YARDSTICK)})
+    assert result.complaints("lazy") == result.complaints("full") == []
+    assert {fidelity.DOCUMENTS, fidelity.PROMPTS, fidelity.MOVED} <= set(summary["lazy"])
+    ours, right = (summary[name][fidelity.ALL]["perplexity"] for name in ("lazy", "fp32 eager"))
+    assert right < 40 and abs(ours / right - 1) < 0.01
+
+
+def test_documents_elsewhere_would_be_noticed(comparison):
+    """Rows computed for another order of the documents are not within the limits."""
+    one, other, follows = (document.tokens[:120] for document in short_texts(comparison, 3))
+    exact = reference.hidden_states(comparison.exact, follows, [one, other])[-120:]
+    eager = reference.hidden_states(comparison.eager, follows, [one, other])[-120:]
+    wrong = reference.hidden_states(comparison.eager, follows, [other, one])[-120:]
+    following = torch.full((120,), -1, device=exact.device)
+    result = fidelity.Fidelity()
+    with torch.no_grad():
+        right = comparison.exact.lm_head(exact)
+        for name, rows in (("lazy", wrong), (fidelity.YARDSTICK, eager)):
+            tally = fidelity.compare(right, comparison.eager.lm_head(rows), following)
+            result.add(name, fidelity.PROMPTS, tally)
+    assert any("mean KL of lazy" in complaint for complaint in result.complaints())
+
+
+def test_greedy_texts_part_only_where_bf16_cannot_tell(comparison):
+    engine = comparison.engine
+    documents = texts.documents(engine.tokenizer, max_tokens=250, seed=7, sources=["heapq", "bisect", "json"])
+    questions = texts.questions_for(documents)[: 12 if HAS_GPU else 3]
+    assert questions
+    requests = []
+    for question in questions:
+        chosen = [d.tokens for d in documents if d.source == question.source][:3]
+        requests.append((question.text, texts.prompt_of(question, engine.tokenizer), chosen))
+    apart = fidelity.compare_texts(comparison, requests, max_new_tokens=24 if HAS_GPU else 12)
+    noise = comparison.result.noise() or 0.5
+    assert [part for part in apart if part.margin > noise] == []
+
+
+def rows_of(*kl: float) -> fidelity.Tally:
+    return fidelity.Tally([torch.tensor(kl, dtype=torch.float64)], [torch.ones(len(kl))], [torch.zeros(len(kl))])
+
+
+def result_of(ours: fidelity.Tally, base: fidelity.Tally) -> fidelity.Fidelity:
+    result = fidelity.Fidelity()
+    result.add("lazy", fidelity.PROMPTS, ours)
+    result.add(fidelity.YARDSTICK, fidelity.PROMPTS, base)
+    return result
+
+
+def test_limits_are_where_they_are_said_to_be():
+    base = [1.0, 2.0, 3.0] * 1000
+    assert result_of(rows_of(*[1.24 * x for x in base]), rows_of(*base)).complaints() == []
+    found = result_of(rows_of(*[1.26 * x for x in base]), rows_of(*base)).complaints()
+    assert len(found) == 2 and found[0].startswith("all: mean KL of lazy 2.520e+00, of bf16 eager 2.000e+00")
+    worse = rows_of(*base)
+    worse.agrees[0][:16] = 0
+    assert len(result_of(worse, rows_of(*base)).complaints()) == 1  # 16 of 3000; of one kind it may be an accident
+
+
+def test_divergence_and_surprise():
+    exact = torch.tensor([[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    given = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    tally = fidelity.compare(exact, given, torch.tensor([1, -1]))
+    p = math.exp(2) / (math.exp(2) + 2)
+    q = 1 / (math.exp(2) + 2)
+    assert tally.all_of("kl").tolist() == pytest.approx([(p - q) * 2, 0.0])
+    assert tally.all_of("agrees").tolist() == [0.0, 1.0]
+    assert tally.summary()["perplexity"] == pytest.approx(1 / p) and tally.summary()["perplexity_tokens"] == 1
+    assert fidelity.margins(exact, given).tolist() == pytest.approx([4.0, 0.0])
+
+
+def _ids(count: int) -> Any:
+    return list(range(count))
+
+
+def test_cases_are_the_same_documents_both_ways_round():
+    shelf = [texts.Document(str(n), "", _ids(n), "s") for n in (10, 20, 30, 40, 50)]
+    found = list(fidelity.cases(shelf, [1, 3, 4], 1, prompt_tokens=12))
+    assert [len(case.documents) for case in found] == [1, 3, 3, 4, 4]
+    assert found[1].documents == found[2].documents[::-1] and found[1].prompt == found[2].prompt
+    assert all(case.prompt not in case.documents and len(case.prompt) <= 12 for case in found)
+    limited = list(fidelity.cases(shelf, [4], 1, prompt_tokens=12, limit=60))
+    assert limited and all(case.context <= 60 for case in limited)

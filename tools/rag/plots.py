@@ -1,0 +1,272 @@
+"""The figures of ``python -m tools.rag`` as drawings. matplotlib is imported only when something is drawn."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from tools.rag.tables import MODES, YARDSTICK, digits, unit_of
+
+# Okabe and Ito's colours, which colour-blind people tell apart: of a mode the same one in every drawing.
+COLOURS = {"lazy": "#0072B2", "block": "#E69F00", "full": "#009E73", YARDSTICK: "#808080"}
+MARKERS = {"lazy": "o", "block": "s", "full": "^"}
+STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "figure.dpi": 72,
+    "svg.hashsalt": "lazyrope",  # the same figures give the same bytes
+}
+Values = Sequence["float | None"]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    name: str
+    caption: str
+    svg: str
+
+
+def require_matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError(
+            "matplotlib, which draws the page's plots, is missing: pip install matplotlib, or `make rag`"
+        ) from error
+    return matplotlib
+
+
+def fidelity(right: dict[str, Any]) -> Drawing:
+    """Divergence of each system, and how much is allowed."""
+    systems = right["systems"]
+    kinds = list(systems[YARDSTICK])
+    names = [name for name in ("lazy", "full", YARDSTICK) if name in systems]
+    series = {name: [1e3 * systems[name][kind]["mean_kl"] for kind in kinds] for name in names}
+    limits = [right["kl_limit"] * value for value in series[YARDSTICK]]
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        _bars(axes, kinds, series, digits)
+        label = f"limit: {right['kl_limit']:g}x {YARDSTICK}"
+        at = range(len(kinds))
+        axes.hlines(limits, [x - 0.45 for x in at], [x + 0.45 for x in at], "black", "dashed", label=label)
+        axes.set(
+            ylabel="mean KL from fp32, 0.001 nats per token", ylim=(0, 1.15 * max(_known(limits, *series.values())))
+        )
+        axes.set_title("How far the model's predictions are from its fp32 self")
+        _legend(figure, axes)
+
+    caption = (
+        "Lower is better. bf16 eager is transformers' own attention in bf16: what rounding alone does to the model. "
+        "Over all rows together, lazy must stay below the dashed line; over one kind, but for chance."
+    )
+    return Drawing("fidelity", caption, _svg("fidelity", draw, (9, 4.4)))
+
+
+def times(worth: dict[str, Any]) -> Drawing:
+    """Time to first token and of each further one, of one request alone."""
+    panels = [
+        ("first_token_ms", "time to first token, ms (log scale)", "Time to first token"),
+        ("token_ms", "time per further token, ms", "Time per token"),
+    ]
+
+    def draw(figure: Any) -> None:
+        for axes, (field, label, title) in zip(figure.subplots(1, 2), panels, strict=True):
+            series = _by_state(worth, field)
+            _bars(axes, ["cold", "warm"], series, digits)
+            axes.set(ylabel=label, xlabel="documents stored before: none (cold), all (warm)")
+            axes.set_title(title)
+            if field == "first_token_ms":
+                _log_scale(axes, _known(*series.values()))
+            else:
+                axes.set_ylim(0, 1.15 * max(_known(*series.values())))
+        _legend(figure, axes)
+
+    caption = (
+        "One request at a time; lower is better. full stores nothing, so its one measurement stands in both places."
+    )
+    return Drawing("times", caption, _svg("times", draw, (9, 4.2)))
+
+
+def _by_state(worth: dict[str, Any], field: str) -> dict[str, Values]:
+    found = {(row["mode"], row["state"]): row[field] for row in worth["single"]}
+    return {
+        mode: [found.get((mode, state), found.get((mode, "cold"))) for state in ("cold", "warm")]
+        for mode in MODES
+        if (mode, "cold") in found
+    }
+
+
+def memory(worth: dict[str, Any]) -> Drawing:
+    """KV that all requests share, and KV of this one alone."""
+    fields = {"private_bytes": "private:\neach request again", "stored_bytes": "stored:\nonce for all requests"}
+    unit, size = unit_of(row[field] for row in worth["single"] for field in fields)
+    last = {row["mode"]: row for row in worth["single"]}
+    series = {mode: [last[mode][field] / size for field in fields] for mode in MODES if mode in last}
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        _bars(axes, list(fields.values()), series, "{:.3g}".format)
+        axes.set(ylabel=f"KV of one request, {unit}", ylim=(0, 1.15 * max(_known(*series.values()))))
+        axes.set_title("Memory that one request takes")
+        _legend(figure, axes)
+
+    caption = (
+        "Private KV decides how many requests fit beside each other; stored KV may be evicted when room is needed."
+    )
+    return Drawing("memory", caption, _svg("memory", draw, (7, 4.2)))
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """Drawn against the budget."""
+
+    name: str
+    title: str
+    label: str
+    caption: str
+    fields: tuple[str, ...]
+    scale: float = 1
+    is_log: bool = False
+
+
+_QUANTITIES = [
+    _Quantity("rate", "Requests answered", "requests per second", "Higher is better.", ("requests_per_s",)),
+    _Quantity(
+        "waits",
+        "Time to first token under load",
+        "time to first token, ms (log scale)",
+        "Lower is better. From the moment a client sends its request; waiting for room counts.",
+        ("first_token_p50_ms", "first_token_p90_ms"),
+        is_log=True,
+    ),
+    _Quantity(
+        "hits",
+        "Documents found in the store",
+        "hit rate, %",
+        "Of the documents that requests name, those that were stored, or being stored, on admission. full stores none.",
+        ("hit_rate",),
+        scale=100,
+    ),
+    _Quantity(
+        "alive",
+        "Requests alive",
+        "requests admitted at the same time",
+        "The mean over the model's passes; at most as many as there are clients.",
+        ("alive",),
+    ),
+]
+
+
+def served(worth: dict[str, Any]) -> list[Drawing]:
+    """Each quantity against the budget, a panel for each exponent."""
+    drawings = []
+    for quantity in _QUANTITIES:
+        exponents = sorted({row["exponent"] for row in worth["served"]})
+
+        def draw(figure: Any, quantity: _Quantity = quantity, exponents: list[float] = exponents) -> None:
+            panels = figure.subplots(1, len(exponents), sharey=True, squeeze=False)[0]
+            for axes, exponent in zip(panels, exponents, strict=True):
+                _lines(axes, worth, exponent, quantity)
+            panels[0].set_ylabel(quantity.label)
+            _share_limits(panels[0], worth, quantity)
+            figure.suptitle(quantity.title)
+            _legend(figure, panels[0])
+
+        caption = quantity.caption + " full shares nothing, so one measurement stands in every panel."
+        name = f"served-{quantity.name}"
+        drawings.append(Drawing(name, caption, _svg(name, draw, (9, 4.2))))
+    return drawings
+
+
+def _lines(axes: Any, worth: dict[str, Any], exponent: float, quantity: _Quantity) -> None:
+    budgets = sorted({row["budget_bytes"] for row in worth["served"]})
+    unit, size = unit_of(budgets)
+    for mode in MODES:
+        rows = _rows_of(worth, mode, exponent)
+        x = [budgets.index(row["budget_bytes"]) for row in rows]
+        for field, dashes in zip(quantity.fields, ("solid", "dashed"), strict=False):
+            which = f" {field.split('_')[2]}" if len(quantity.fields) > 1 else ""
+            y = [quantity.scale * row[field] for row in rows]
+            style = {"color": COLOURS[mode], "linestyle": dashes, "marker": MARKERS[mode]}
+            style |= {"markerfacecolor": "none", "markersize": 7}  # one shows through another
+            if rows:
+                axes.plot(x, y, label=mode + which, **style)
+    axes.set_xticks(range(len(budgets)), [f"{budget / size:g}" for budget in budgets])
+    axes.set_xlim(-0.3, len(budgets) - 0.7)
+    axes.set_xlabel(f"KV budget, {unit}")
+    axes.set_title(f"Zipf exponent {exponent:g}", fontsize=10)
+
+
+def _rows_of(worth: dict[str, Any], mode: str, exponent: float) -> list[dict[str, Any]]:
+    """In the order of budgets. Which documents are popular is all the same to "full": it may be measured once."""
+    rows = [row for row in worth["served"] if row["mode"] == mode]
+    here = [row for row in rows if row["exponent"] == exponent]
+    return sorted(here or (rows if mode == "full" else []), key=lambda row: row["budget_bytes"])
+
+
+def _share_limits(axes: Any, worth: dict[str, Any], quantity: _Quantity) -> None:
+    values = [quantity.scale * row[field] for row in worth["served"] for field in quantity.fields]
+    if quantity.is_log:
+        _log_scale(axes, values)
+    else:
+        axes.set_ylim(-0.02 * max(values), 1.1 * max(values) or 1)
+
+
+def _bars(axes: Any, groups: list[str], series: dict[str, Values], text: Any) -> None:
+    """A bar of each name in each group, its value above it."""
+    width = 0.84 / len(series)
+    for i, (name, values) in enumerate(series.items()):
+        at = [(x + (i - (len(series) - 1) / 2) * width, value) for x, value in enumerate(values) if value is not None]
+        bars = axes.bar([x for x, _ in at], [y for _, y in at], 0.92 * width, color=COLOURS[name], label=name)
+        axes.bar_label(bars, [text(y) for _, y in at], padding=2, fontsize=9)
+    axes.set_xticks(range(len(groups)), [group.replace(", ", ",\n") for group in groups])
+    axes.tick_params(axis="x", length=0)
+
+
+def _known(*series: Values) -> list[float]:
+    return [value for values in series for value in values if value is not None]
+
+
+def _log_scale(axes: Any, values: Sequence[float]) -> None:
+    """Without powers of ten in the labels, and with room for the values above bars."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.set_ylim(min(values) / 2, max(values) * 2)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def _legend(figure: Any, axes: Any) -> None:
+    """Below, where no curve is."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
+
+
+def _svg(name: str, draw: Any, size: tuple[float, float]) -> str:
+    """For the inside of an HTML page: ids differ from drawing to drawing."""
+    matplotlib = require_matplotlib()
+    from matplotlib.figure import Figure  # needs no display, and leaves nothing behind as pyplot would
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', lambda m: f"{m[1]}{name}-", text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(name)}"', 1)

@@ -1,0 +1,241 @@
+"""Is it worth it: time, memory and copies of the three modes, for one long request and for many clients under a
+budget."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from lazyrope.transformers import Engine, Generation, attach
+
+MODES = ("lazy", "block", "full")
+GIB = 1 << 30
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is asked of a model."""
+
+    documents: int = 16
+    document_tokens: int = 1024
+    question_tokens: int = 64
+    answer_tokens: int = 32
+
+
+@dataclass(frozen=True)
+class Single:
+    """One request alone; medians over its repetitions."""
+
+    mode: str
+    state: str  # "cold": no document is stored; "warm": all are
+    first_token_ms: float
+    token_ms: float  # each further one
+    copied_bytes: int
+    private_bytes: int  # of KV that only this request uses
+    stored_bytes: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """Clients that each send their next request when the last one is answered."""
+
+    clients: int = 32
+    requests: int = 200
+    documents: int = 100
+    per_request: int = 5
+    document_tokens: int = 1024
+    question_tokens: int = 64
+    answer_tokens: int = 32
+    exponent: float = 0.0  # of Zipf's law over the documents; 0: all alike
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Served:
+    mode: str
+    budget_bytes: int
+    exponent: float
+    requests_per_s: float
+    first_token_p50_ms: float  # from arrival
+    first_token_p90_ms: float
+    hit_rate: float  # documents that were stored when their request was admitted
+    alive: float  # requests admitted at the same time, mean over passes
+    copied_bytes: int
+    evictions: int
+    seconds: float
+
+
+def random_text(rng: random.Random, tokens: int, vocabulary: int) -> list[int]:
+    return [rng.randrange(vocabulary) for _ in range(tokens)]
+
+
+def single(model: Any, shape: Shape, *, repeat: int = 7, progress: Progress = print) -> list[Single]:
+    """One request at a time. The modes take turns, so that a slow moment of the machine is not one mode's."""
+    tokens = shape.documents * shape.document_tokens + shape.question_tokens + shape.answer_tokens
+    engine = attach(model, budget=3 * tokens * token_bytes(model))
+    rng = random.Random(0)
+    size = model.config.vocab_size
+    documents = [random_text(rng, shape.document_tokens, size) for _ in range(shape.documents)]
+    states = [("lazy", "cold"), ("lazy", "warm"), ("block", "cold"), ("block", "warm"), ("full", "cold")]
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in states}
+    for _ in range(repeat + 2):
+        for mode, state in states:
+            if state == "cold":
+                engine.store.clear()
+            question = random_text(rng, shape.question_tokens, size)
+            runs[mode, state].append(_measure(engine, question, documents, mode, shape.answer_tokens))
+    rows = [_median_of(mode, state, runs[mode, state][2:]) for mode, state in states]  # the first two warm up
+    for row in rows:
+        progress(str(row))
+    return rows
+
+
+def _measure(engine: Engine, question: list[int], documents: list[list[int]], mode: str, answer: int) -> dict[str, Any]:
+    before = engine.store.stats
+    generation = engine.generate(question, documents, mode=mode, max_new_tokens=answer, stop=[])
+    next(iter(generation))
+    private = engine.store.stats.private_bytes
+    generation.result()
+    after = engine.store.stats
+    assert generation.first_token is not None and generation.finished is not None
+    return {
+        "first_token_ms": 1e3 * (generation.first_token - generation.arrival),
+        "token_ms": 1e3 * (generation.finished - generation.first_token) / (answer - 1),
+        "copied_bytes": after.bytes_copied - before.bytes_copied,
+        "private_bytes": private,
+        "stored_bytes": after.resident_bytes,
+    }
+
+
+def _median_of(mode: str, state: str, runs: list[dict[str, Any]]) -> Single:
+    return Single(mode, state, **{name: statistics.median(run[name] for run in runs) for name in runs[0]})
+
+
+def token_bytes(model: Any) -> int:
+    """KV of one token, all layers."""
+    config = model.config
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * model.dtype.itemsize
+
+
+def choices(load: Load) -> Iterator[list[int]]:
+    """The documents of each request: distinct, and the more likely ones are the same in all runs."""
+    rng = random.Random(load.seed)
+    weights = [1.0 / (rank + 1) ** load.exponent for rank in range(load.documents)]
+    for _ in range(load.requests):
+        chosen: list[int] = []
+        while len(chosen) < load.per_request:
+            (document,) = rng.choices(range(load.documents), weights)
+            if document not in chosen:
+                chosen.append(document)
+        yield chosen
+
+
+def serve(model: Any, load: Load, mode: str, budget: int) -> Served:
+    """All requests of a load through a new engine."""
+    engine = attach(model, budget=budget, mode=mode, max_requests=load.clients)
+    _warm_up(engine, load)
+    rng = random.Random(load.seed + 1)
+    size = model.config.vocab_size
+    documents = [random_text(rng, load.document_tokens, size) for _ in range(load.documents)]
+    requests = [(random_text(rng, load.question_tokens, size), [documents[i] for i in c]) for c in choices(load)]
+    before = engine.store.stats
+    begin = time.perf_counter()
+    finished, alive = _closed_loop(engine, load, requests)
+    seconds = time.perf_counter() - begin
+    after = engine.store.stats
+    waits = [1e3 * (g.first_token - g.arrival) for g in finished if g.first_token is not None]
+    cuts = statistics.quantiles(waits, n=10, method="inclusive")
+    hits = sum(g.hits for g in finished) / (load.requests * load.per_request)
+    return Served(
+        mode=mode,
+        budget_bytes=budget,
+        exponent=load.exponent,
+        requests_per_s=load.requests / seconds,
+        first_token_p50_ms=statistics.median(waits),
+        first_token_p90_ms=cuts[-1],
+        hit_rate=hits,
+        alive=alive,
+        copied_bytes=after.bytes_copied - before.bytes_copied,
+        evictions=after.evictions - before.evictions,
+        seconds=seconds,
+    )
+
+
+def _closed_loop(
+    engine: Engine, load: Load, requests: Sequence[tuple[list[int], list[list[int]]]]
+) -> tuple[list[Generation], float]:
+    waiting = iter(requests)
+    active: list[Generation] = []
+    finished: list[Generation] = []
+    alive: list[int] = []
+    while len(finished) < len(requests):
+        while len(active) < load.clients and (request := next(waiting, None)) is not None:
+            active.append(engine.generate(*request, max_new_tokens=load.answer_tokens, stop=[]))
+        engine.step()
+        alive.append(engine.num_running + sum(g.is_done for g in active))
+        for generation in [g for g in active if g.is_done]:
+            active.remove(generation)
+            if generation.error is not None:
+                raise generation.error
+            finished.append(generation)
+    return finished, statistics.mean(alive)
+
+
+def _warm_up(engine: Engine, load: Load) -> None:
+    """Captures the graphs and lets libraries choose their kernels."""
+    size = 1
+    rng = random.Random(0)
+    while size <= load.clients:
+        for _ in range(size):
+            engine.generate(random_text(rng, load.question_tokens, 1000), max_new_tokens=3, mode="lazy", stop=[])
+        engine.run()
+        size *= 2
+    document = random_text(rng, load.document_tokens, 1000)
+    engine.generate(document[:9], [document], max_new_tokens=2, stop=[]).result()
+    engine.store.clear()
+
+
+def measure(
+    model: Any, *, shape: Shape, loads: Sequence[Load], budgets: Sequence[int], progress: Progress = print
+) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "shape": asdict(shape),
+        "loads": [asdict(load) for load in loads],
+        "token_bytes": token_bytes(model),
+        "single": [asdict(row) for row in single(model, shape, progress=progress)],
+        "served": [],
+    }
+    for load in loads:
+        for budget in budgets:
+            for mode in MODES:
+                if mode == "full" and load is not loads[0]:
+                    continue  # it shares nothing, so which documents are popular is the same to it
+                row = serve(model, load, mode, budget)
+                progress(str(row))
+                result["served"].append(asdict(row))
+                if model.device.type == "cuda":
+                    torch.cuda.empty_cache()
+    return result
+
+
+def complaints(result: dict[str, Any], *, timed: bool) -> list[str]:
+    """What of the lazy mode is not as it should be: it copies no document, and serves at least what "block" serves."""
+    rows = [*result["single"], *result["served"]]
+    found = [
+        f"lazy copied {row['copied_bytes']} bytes" for row in rows if row["mode"] == "lazy" and row["copied_bytes"]
+    ]
+    speed = {(r["exponent"], r["budget_bytes"], r["mode"]): r["requests_per_s"] for r in result["served"]}
+    for (exponent, budget, mode), rate in speed.items():
+        block = speed.get((exponent, budget, "block"))
+        if timed and mode == "lazy" and block is not None and rate < block:
+            found.append(
+                f"at {budget / GIB:g} GiB, Zipf {exponent:g}: lazy serves {rate:.2f} requests a second, "
+                f"block {block:.2f}"
+            )
+    return found

@@ -1,0 +1,188 @@
+"""The figures of ``python -m tools.rag`` as tables: for a terminal, for the page and for the README. Imports neither
+torch nor matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+MODES = ("lazy", "block", "full")
+YARDSTICK = "bf16 eager"
+REFERENCE = "fp32 eager"  # from which the others' divergence is
+SYSTEMS = ("lazy", "full", YARDSTICK, REFERENCE)  # in the order in which they are shown
+UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
+
+
+@dataclass(frozen=True)
+class Table:
+    head: list[str]
+    rows: list[list[str]]
+
+    def columns(self) -> list[tuple[str, ...]]:
+        return list(zip(self.head, *self.rows, strict=True))
+
+    def is_number(self) -> list[bool]:
+        """Of each column; those are flushed right."""
+        return [all(not cell or cell[0].isdigit() for cell in column[1:]) for column in self.columns()]
+
+    def text(self) -> str:
+        """For a terminal."""
+        widths = [max(map(len, column)) for column in self.columns()]
+        numbers = self.is_number()
+        lines = []
+        for row in (self.head, ["-" * width for width in widths], *self.rows):
+            cells = zip(row, widths, numbers, strict=True)
+            lines.append("  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in cells).rstrip())
+        return "\n".join(lines)
+
+    def html(self) -> str:
+        marks = [' class="number"' if number else "" for number in self.is_number()]
+        head = "".join(f"<th{mark}>{escape(cell)}</th>" for cell, mark in zip(self.head, marks, strict=True))
+        body = "".join(
+            "<tr>" + "".join(f"<td{m}>{escape(c)}</td>" for c, m in zip(row, marks, strict=True)) + "</tr>\n"
+            for row in self.rows
+        )
+        return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>"
+
+
+def fidelity(systems: dict[str, Any]) -> Table:
+    """Of each kind of rows, each system beside the yardstick."""
+    head = ["system", "rows", "tokens", "mean KL, nats", "x of bf16 eager", "same best token", "perplexity"]
+    rows = []
+    for kind, base in systems[YARDSTICK].items():
+        for name in sorted(systems, key=_place):
+            tally = systems[name].get(kind)
+            if tally is not None and (name != REFERENCE or "perplexity" in tally):
+                rows.append([name, kind, *_fidelity_cells(name, tally, base)])
+    return Table(head, rows)
+
+
+def _fidelity_cells(name: str, tally: dict[str, Any], base: dict[str, Any]) -> list[str]:
+    perplexity = f"{tally['perplexity']:.3f}" if "perplexity" in tally else ""
+    if name == REFERENCE:
+        return [str(tally["tokens"]), "", "", "", perplexity]
+    ratio = tally["mean_kl"] / base["mean_kl"] if base["mean_kl"] else None
+    return [
+        str(tally["tokens"]),
+        f"{tally['mean_kl']:.2e}",
+        "" if ratio is None else f"{ratio:.2f}",
+        f"{tally['agreement']:.2%}",
+        perplexity,
+    ]
+
+
+def _place(system: str) -> tuple[int, str]:
+    return (SYSTEMS.index(system) if system in SYSTEMS else len(SYSTEMS)), system
+
+
+def single(worth: dict[str, Any]) -> Table:
+    """One request alone."""
+    given = worth["single"]
+    unit, size = unit_of(row[name] for row in given for name in ("copied_bytes", "private_bytes", "stored_bytes"))
+    head = ["one request", "mode", "TTFT, ms", "a token, ms", f"copied, {unit}", f"private, {unit}", f"stored, {unit}"]
+    rows = [
+        [
+            row["state"],
+            row["mode"],
+            digits(row["first_token_ms"]),
+            digits(row["token_ms"]),
+            *(f"{row[name] / size:.2f}" for name in ("copied_bytes", "private_bytes", "stored_bytes")),
+        ]
+        for row in given
+    ]
+    return Table(head, rows)
+
+
+def served(worth: dict[str, Any]) -> Table:
+    """The closed loop."""
+    given = worth["served"]
+    unit, size = unit_of(row["budget_bytes"] for row in given)
+    copied, copied_size = unit_of(row["copied_bytes"] for row in given)
+    times = ["TTFT p50, ms", "TTFT p90, ms"]
+    head = ["exponent", f"budget, {unit}", "mode", "requests/s", *times, "hit rate", "alive", f"copied, {copied}"]
+    rows = [
+        [
+            f"{row['exponent']:g}",
+            f"{row['budget_bytes'] / size:g}",
+            row["mode"],
+            digits(row["requests_per_s"]),
+            digits(row["first_token_p50_ms"]),
+            digits(row["first_token_p90_ms"]),
+            f"{row['hit_rate']:.0%}",
+            f"{row['alive']:.1f}",
+            f"{row['copied_bytes'] / copied_size:.1f}",
+        ]
+        for row in given
+    ]
+    return Table(head, rows)
+
+
+def unit_of(values: Iterable[float]) -> tuple[str, int]:
+    """The largest unit of which the largest value is at least one."""
+    most = max(values, default=0)
+    return next(((name, size) for name, size in UNITS if most >= size), UNITS[-1])
+
+
+def digits(value: float) -> str:
+    """Three of them, but all before the point."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def about(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """What was run where; what is not known is left out."""
+    entries = [
+        ("device", result.get("device")),
+        ("driver", result.get("driver")),
+        ("date", result.get("date")),
+        ("commit", result.get("commit")),
+        ("versions", ", ".join(f"{name} {version}" for name, version in result.get("versions", {}).items())),
+        ("command", result.get("command")),
+    ]
+    return [(name, str(value)) for name, value in entries if value]
+
+
+def about_line(result: dict[str, Any]) -> str:
+    """The same in a line of Markdown."""
+    words = {"driver": "driver {}", "commit": "commit {}", "command": "`{}`"}
+    parts = [words.get(name, "{}").format(value) for name, value in about(result) if name != "versions"]
+    versions = [
+        f"{name} {result['versions'][name]}" for name in ("torch", "transformers") if name in result["versions"]
+    ]
+    return f"{', '.join(parts)}; {', '.join(versions)}."
+
+
+def about_right(right: dict[str, Any]) -> str:
+    """What the figures of fidelity are of."""
+    counts = [case["documents"] for case in right["cases"]]
+    contexts = [case["context"] for case in right["cases"]]
+    return (
+        f"{right['model']}, bf16, attention by lazyrope ({right['backend']}); {len(counts)} cases of "
+        f"{_range(counts)} documents, {_range(contexts)} tokens of context; divergence from the same model in fp32"
+    )
+
+
+def about_single(worth: dict[str, Any]) -> str:
+    shape = worth["shape"]
+    return (
+        f"{worth['model']}; one request at a time: {shape['documents']} documents of {shape['document_tokens']} "
+        f"tokens, a question of {shape['question_tokens']}, an answer of {shape['answer_tokens']}; cold: no document "
+        "is stored; warm: all are; full stores none; medians"
+    )
+
+
+def about_served(worth: dict[str, Any]) -> str:
+    load = worth["loads"][0]
+    return (
+        f"{load['clients']} clients, each with its next request as soon as the last one is answered; "
+        f"{load['requests']} requests in all, each of {load['per_request']} out of {load['documents']} documents of "
+        f"{load['document_tokens']} tokens, chosen by Zipf's law with this exponent (0: all alike); full shares "
+        f"nothing, so it is measured at {load['exponent']:g} only; alive: requests admitted at the same time, on "
+        "average"
+    )
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"
