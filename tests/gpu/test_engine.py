@@ -27,9 +27,9 @@ def captures(monkeypatch) -> list[int]:
     sizes: list[int] = []
     capture = passes._Graph._capture
 
-    def counted(graph: Any) -> None:
+    def counted(graph: Any, runner: Any) -> None:
         sizes.append(graph._size)
-        capture(graph)
+        capture(graph, runner)
 
     monkeypatch.setattr(passes._Graph, "_capture", counted)
     return sizes
@@ -71,6 +71,16 @@ def test_a_graph_is_captured_once(model, captures):
     for seed in range(4):
         run(engine, seed, 30)
     assert len(captures) == before
+
+
+def test_an_engines_memory_goes_with_it(model):
+    """At once, not when garbage is collected."""
+    before = torch.cuda.memory_allocated()
+    engine = attach(model, budget="256MiB", max_requests=8)
+    generations = run(engine, 1, 30)
+    assert torch.cuda.memory_allocated() > before + (200 << 20)
+    del engine, generations
+    assert torch.cuda.memory_allocated() <= before + (20 << 20)
 
 
 def test_nothing_waits_for_the_next_pass_but_the_tokens(model):

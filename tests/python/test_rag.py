@@ -267,10 +267,10 @@ SINGLE = [
     ("full", "cold", 777.0, 8.25, 0, 2 * GIB, 0),
 ]
 SERVED = [
-    ("lazy", 8 * GIB, 0.0, 21.25, 640.0, 1280.0, 0.625, 15.5, 0, 40, 9.5),
-    ("full", 8 * GIB, 0.0, 4.75, 3210.0, 4560.0, 0.0, 8.5, 0, 0, 42.0),
-    ("block", 8 * GIB, 0.0, 9.25, 1640.0, 2280.0, 0.5, 7.5, 125 * GIB, 80, 20.5),
-    ("lazy", 8 * GIB, 1.1, 26.5, 321.0, 654.0, 0.875, 19.5, 0, 12, 7.5),
+    ("lazy", 8 * GIB, 32, 0.0, 21.25, 640.0, 1280.0, 0.625, 15.5, 0, 40, 9.5),
+    ("full", 8 * GIB, 32, 0.0, 4.75, 3210.0, 4560.0, 0.0, 8.5, 0, 0, 42.0),
+    ("block", 8 * GIB, 16, 0.0, 9.25, 1640.0, 2280.0, 0.5, 7.5, 125 * GIB, 80, 20.5),
+    ("lazy", 8 * GIB, 32, 1.1, 26.5, 321.0, 654.0, 0.875, 19.5, 0, 12, 7.5),
 ]
 LOAD = {"clients": 32, "requests": 200, "documents": 100, "per_request": 5, "document_tokens": 1024, "exponent": 0.0}
 RESULT: dict[str, Any] = {
@@ -305,7 +305,7 @@ RESULT: dict[str, Any] = {
         "single": of_modes(SINGLE, "mode state first_token_ms token_ms copied_bytes private_bytes stored_bytes"),
         "served": of_modes(
             SERVED,
-            "mode budget_bytes exponent requests_per_s first_token_p50_ms first_token_p90_ms hit_rate alive "
+            "mode budget_bytes max_requests exponent requests_per_s first_token_p50_ms first_token_p90_ms hit_rate alive "
             "copied_bytes evictions seconds",
         ),
     },
@@ -323,7 +323,7 @@ def test_tables_for_the_terminal_are_aligned():
     assert len({len(line) for line in lines}) == 1
     single, served = page.serving_text(RESULT["worth"]).split("\n\n")
     assert single.splitlines()[4].split() == ["cold", "block", "834", "7.75", "2.00", "2.00", "2.00"]
-    assert served.splitlines()[2].split() == ["0", "8", "lazy", "21.2", "640", "1280", "62%", "15.5", "0.0"]
+    assert served.splitlines()[2].split() == ["0", "8", "lazy", "32", "15.5", "21.2", "640", "1280", "62%", "0.0"]
     assert "budget, GiB" in served and "TTFT p90, ms" in served
 
 
@@ -423,7 +423,7 @@ def test_the_readme_has_the_same_figures():
     text = readme_tables.rag(RESULT)
     assert "| lazy | documents | 1234 | 2.20e-03 | 1.10 | 97.12% | 18.250 |" in text
     assert "| warm | lazy | 11.5 | 7.50 | 0.00 | 0.02 | 2.00 |" in text
-    assert "| 0 | 8 | block | 9.25 | 1640 | 2280 | 50% | 7.5 | 125.0 |" in text
+    assert "| 0 | 8 | block | 16 | 7.5 | 9.25 | 1640 | 2280 | 50% | 125.0 |" in text
     assert text.endswith("2026-01-02, commit abc1234, `python -m tools.rag`; torch 2.13.0, transformers 5.17.0.")
     assert "A shape" not in readme_tables.rag(without("worth"))
     assert "Not as it should be: slow." in readme_tables.rag(without("right", complaints=["slow"]))

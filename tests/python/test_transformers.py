@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -321,6 +322,16 @@ def test_the_model_stays_as_it_was(model):
     before = model(row).logits
     make(model).generate([1, 2, 3], max_new_tokens=2).result()
     assert torch.equal(model(row).logits, before) and model.config._attn_implementation != "lazyrope"
+
+
+def test_an_engine_that_is_let_go_lets_its_pool_go(model):
+    """At once: a pool in a reference cycle would hold its memory until garbage is collected."""
+    engine = make(model)
+    generation = engine.generate([1, 2, 3], texts(1, 20), max_new_tokens=2, stop=[])
+    generation.result()
+    store = weakref.ref(engine.store)
+    del engine, generation
+    assert store() is None
 
 
 def test_sampling_follows_the_probabilities(model):

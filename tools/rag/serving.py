@@ -7,10 +7,9 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
 from lazyrope.transformers import Engine, Generation, attach
 
 MODES = ("lazy", "block", "full")
@@ -60,6 +59,7 @@ class Load:
 class Served:
     mode: str
     budget_bytes: int
+    max_requests: int  # admitted at the same time
     exponent: float
     requests_per_s: float
     first_token_p50_ms: float  # from arrival
@@ -136,9 +136,23 @@ def choices(load: Load) -> Iterator[list[int]]:
         yield chosen
 
 
-def serve(model: Any, load: Load, mode: str, budget: int) -> Served:
+def serve_best(model: Any, load: Load, mode: str, budget: int, progress: Progress) -> Served:
+    """As :func:`serve`, for "block" with the best of several numbers of requests at a time, found with the first
+    requests: its private copies would push all documents out of a small pool."""
+    caps = [load.clients]
+    while mode == "block" and caps[-1] > 4:
+        caps.append(caps[-1] // 2)
+    rates = {}
+    for cap in caps if len(caps) > 1 else ():
+        row = serve(model, replace(load, requests=min(load.requests, 2 * load.clients)), mode, budget, cap)
+        rates[cap] = row.requests_per_s
+        progress(f"  block, at most {cap} requests at a time: {row.requests_per_s:.2f} requests a second")
+    return serve(model, load, mode, budget, max(rates, key=rates.__getitem__) if rates else load.clients)
+
+
+def serve(model: Any, load: Load, mode: str, budget: int, max_requests: int) -> Served:
     """All requests of a load through a new engine."""
-    engine = attach(model, budget=budget, mode=mode, max_requests=load.clients)
+    engine = attach(model, budget=budget, mode=mode, max_requests=max_requests)
     _warm_up(engine, load)
     rng = random.Random(load.seed + 1)
     size = model.config.vocab_size
@@ -155,6 +169,7 @@ def serve(model: Any, load: Load, mode: str, budget: int) -> Served:
     return Served(
         mode=mode,
         budget_bytes=budget,
+        max_requests=max_requests,
         exponent=load.exponent,
         requests_per_s=load.requests / seconds,
         first_token_p50_ms=statistics.median(waits),
@@ -191,7 +206,7 @@ def _warm_up(engine: Engine, load: Load) -> None:
     """Captures the graphs and lets libraries choose their kernels."""
     size = 1
     rng = random.Random(0)
-    while size <= load.clients:
+    while size <= engine.max_requests:
         for _ in range(size):
             engine.generate(random_text(rng, load.question_tokens, 1000), max_new_tokens=3, mode="lazy", stop=[])
         engine.run()
@@ -216,11 +231,10 @@ def measure(
             for mode in MODES:
                 if mode == "full" and load is not loads[0]:
                     continue  # it shares nothing, so which documents are popular is the same to it
-                row = serve(model, load, mode, budget)
+                row = serve_best(model, load, mode, budget, progress)
                 progress(str(row))
                 result["served"].append(asdict(row))
-                if model.device.type == "cuda":
-                    torch.cuda.empty_cache()
+    result["complaints"] = complaints(result, timed=model.device.type == "cuda")
     return result
 
 

@@ -101,17 +101,28 @@ def served(worth: dict[str, Any]) -> Table:
     unit, size = unit_of(row["budget_bytes"] for row in given)
     copied, copied_size = unit_of(row["copied_bytes"] for row in given)
     times = ["TTFT p50, ms", "TTFT p90, ms"]
-    head = ["exponent", f"budget, {unit}", "mode", "requests/s", *times, "hit rate", "alive", f"copied, {copied}"]
+    head = [
+        "exponent",
+        f"budget, {unit}",
+        "mode",
+        "at most",
+        "alive",
+        "requests/s",
+        *times,
+        "hit rate",
+        f"copied, {copied}",
+    ]
     rows = [
         [
             f"{row['exponent']:g}",
             f"{row['budget_bytes'] / size:g}",
             row["mode"],
+            f"{row['max_requests']}",
+            f"{row['alive']:.1f}",
             digits(row["requests_per_s"]),
             digits(row["first_token_p50_ms"]),
             digits(row["first_token_p90_ms"]),
             f"{row['hit_rate']:.0%}",
-            f"{row['alive']:.1f}",
             f"{row['copied_bytes'] / copied_size:.1f}",
         ]
         for row in given
@@ -178,8 +189,8 @@ def about_served(worth: dict[str, Any]) -> str:
         f"{load['clients']} clients, each with its next request as soon as the last one is answered; "
         f"{load['requests']} requests in all, each of {load['per_request']} out of {load['documents']} documents of "
         f"{load['document_tokens']} tokens, chosen by Zipf's law with this exponent (0: all alike); full shares "
-        f"nothing, so it is measured at {load['exponent']:g} only; alive: requests admitted at the same time, on "
-        "average"
+        f"nothing, so it is measured at {load['exponent']:g} only; at most: requests "
+        "admitted at the same time, for block the best of several such numbers; alive: their average"
     )
 
 

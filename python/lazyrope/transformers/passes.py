@@ -122,8 +122,8 @@ class Runner:
         if self._graphs is not None and packed.max_rows == 1 and not work.moves:
             size = _power_of_two(len(work.rows))
             if size not in self._graphs:
-                self._graphs[size] = _Graph(self, size)
-            return self._graphs[size].run(work, packed, views, heat)
+                self._graphs[size] = _Graph(self.backend, size, self.model.dtype)
+            return self._graphs[size].run(self, work, packed, views, heat)
         self._pass.update(packed, views, work)
         hidden = self.hidden(views["ids"], views["positions"], self._pass)
         self._keep(work, hidden)
@@ -162,44 +162,41 @@ class Runner:
 class _Graph:
     """A captured pass of up to `size` jobs with one token each."""
 
-    def __init__(self, runner: Runner, size: int) -> None:
-        self._runner = runner
+    def __init__(self, backend: Backend, size: int, dtype: torch.dtype) -> None:
         self._size = size
-        device = runner.device
-        config = runner.backend.attention.spec
-        self._pass = Pass(runner.backend)
+        device, spec = backend.store.device, backend.attention.spec
+        self._pass = Pass(backend)
         # Rows beyond the live jobs are left alone by the kernels, so they must hold something finite.
-        self._pass.out = torch.zeros(
-            (size, config.num_q_heads, config.head_dim), dtype=runner.model.dtype, device=device
-        )
+        self._pass.out = torch.zeros((size, spec.num_q_heads, spec.head_dim), dtype=dtype, device=device)
         self._ids, self._positions = (torch.zeros(size, dtype=torch.int32, device=device) for _ in range(2))
         self._temperatures = torch.zeros(size, dtype=torch.float32, device=device)
         self._captured: tuple[Any, Any] | None = None
         self._graph: Any = None
         self._chosen: Tensor = None
 
-    def run(self, work: Work, packed: Packed, views: dict[str, Tensor], temperatures: Tensor) -> list[int]:
+    def run(
+        self, runner: Runner, work: Work, packed: Packed, views: dict[str, Tensor], temperatures: Tensor
+    ) -> list[int]:
         live = len(work.rows)
         self._pass.update(packed, views, work)
         self._ids[:live].copy_(views["ids"])
         self._positions[:live].copy_(views["positions"])
         self._temperatures[:live].copy_(temperatures)
         if self._captured != self._pass.steps:
-            self._capture()
+            self._capture(runner)
         self._graph.replay()
         return [int(token) for token in self._chosen[:live].tolist()]
 
-    def _forward(self) -> Tensor:
-        runner = self._runner
+    def _forward(self, runner: Runner) -> Tensor:
         return runner.sample(runner.hidden(self._ids, self._positions, self._pass), self._temperatures)
 
-    def _capture(self) -> None:
+    def _capture(self, runner: Runner) -> None:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries allocate and choose their kernels outside of the capture
-            self._forward()
+            self._forward(runner)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._chosen = self._forward()
+            self._chosen = self._forward(runner)
         self._captured = self._pass.steps
