@@ -305,8 +305,8 @@ RESULT: dict[str, Any] = {
         "single": of_modes(SINGLE, "mode state first_token_ms token_ms copied_bytes private_bytes stored_bytes"),
         "served": of_modes(
             SERVED,
-            "mode budget_bytes max_requests exponent requests_per_s first_token_p50_ms first_token_p90_ms hit_rate alive "
-            "copied_bytes evictions seconds",
+            "mode budget_bytes max_requests exponent requests_per_s first_token_p50_ms first_token_p90_ms hit_rate "
+            "alive copied_bytes evictions seconds",
         ),
     },
 }

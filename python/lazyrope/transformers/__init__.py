@@ -55,7 +55,7 @@ def attach(
         page_size: tokens of a page, a multiple of 16.
         max_requests: that run at the same time.
         max_pass_tokens: of one pass; longer prompts and documents take several.
-        cuda_graphs: whether passes that only decode are captured and replayed (on a GPU).
+        cuda_graphs: whether passes of few tokens (decoding, short prompts) are captured and replayed, on a GPU.
         salt: keeps documents apart, say of tenants.
 
     Raises:

@@ -12,6 +12,9 @@ from .work import APPEND, STEP, Packed, Work, pack
 
 Tensor = Any
 
+GRAPH_TOKENS = 256
+GRAPH_JOBS = 32  # that graphs of more than decode have room for: fewer sizes to capture
+
 
 class Backend:
     """The kernels of a model's attention and their use on the pools of a store."""
@@ -25,8 +28,9 @@ class Backend:
 class _GrowingStep:
     """A step of :meth:`lazyrope.Attention.plan` that is made anew, with room to spare, where a pass does not fit."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, least: dict[str, int]) -> None:
         self._backend = backend
+        self._least = least  # capacity
         self._capacity: dict[str, int] = {}
         self.step: Any = None
 
@@ -39,7 +43,8 @@ class _GrowingStep:
             "tokens_per_request": packed.max_rows,
         }
         if self.step is None or any(needed[name] > self._capacity[name] for name in needed):
-            self._capacity = {n: max(_power_of_two(x), self._capacity.get(n, 1)) for n, x in needed.items()}
+            before = self._capacity or self._least
+            self._capacity = {name: max(_power_of_two(n), before.get(name, 1)) for name, n in needed.items()}
             self.step = self._backend.attention.plan(
                 **tensors, page_size=self._backend.store.page_size, capacity=self._capacity
             )
@@ -71,9 +76,9 @@ def _power_of_two(n: int) -> int:
 class Pass:
     """What the layers of a model do in one pass: :class:`lazyrope.transformers.hook.Layers`."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, least: dict[str, int] | None = None) -> None:
         self._backend = backend
-        self._step = _GrowingStep(backend)
+        self._step = _GrowingStep(backend, least or {})
         self._append = _GrowingAppend(backend)
         self._source = _GrowingAppend(backend)
         self._target = _GrowingAppend(backend)
@@ -90,9 +95,10 @@ class Pass:
             self._target.update("target", tokens, views)
 
     @property
-    def steps(self) -> tuple[Any, Any]:
+    def steps(self) -> tuple[Any, ...]:
         """The device's memory of the pass: while they stay the same, a captured graph of it can be replayed."""
-        return self._step.step, self._append.step
+        moves = (self._source.step, self._target.step) if self._moves else ()
+        return self._step.step, self._append.step, *moves
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         backend = self._backend
@@ -112,18 +118,15 @@ class Runner:
         self.backend = backend
         self.device = backend.store.device
         self._pass = Pass(backend)
-        self._graphs: dict[int, _Graph] | None = {} if cuda_graphs else None
+        self._graphs = _Graphs(backend, model.dtype) if cuda_graphs else None
 
     def run(self, work: Work, temperatures: list[float]) -> list[int]:
         """The token after each job's last one in this pass."""
         packed = pack(work, self.backend.store.page_size)
         views = packed.views(self._to_device(packed))
         heat = torch.tensor(temperatures, dtype=torch.float32).to(self.device)
-        if self._graphs is not None and packed.max_rows == 1 and not work.moves:
-            size = _power_of_two(len(work.rows))
-            if size not in self._graphs:
-                self._graphs[size] = _Graph(self.backend, size, self.model.dtype)
-            return self._graphs[size].run(self, work, packed, views, heat)
+        if self._graphs is not None and (graph := self._graphs.of(work, packed.max_rows)) is not None:
+            return graph.run(self, work, packed, views, heat)
         self._pass.update(packed, views, work)
         hidden = self.hidden(views["ids"], views["positions"], self._pass)
         self._keep(work, hidden)
@@ -159,36 +162,64 @@ class Runner:
             at += n
 
 
-class _Graph:
-    """A captured pass of up to `size` jobs with one token each."""
+class _Graphs:
+    """Captured passes, by their size: a decode pass for each power of two of requests, and others of up to GRAPH_TOKENS
+    tokens, which the host would take longer to launch than the GPU to run."""
 
-    def __init__(self, backend: Backend, size: int, dtype: torch.dtype) -> None:
-        self._size = size
+    def __init__(self, backend: Backend, dtype: torch.dtype) -> None:
+        self._backend = backend
+        self._dtype = dtype
+        self._pool = torch.cuda.graph_pool_handle()  # one for all, for they never run at the same time
+        self._graphs: dict[tuple[int, int, bool], _Graph] = {}
+
+    def of(self, work: Work, max_rows: int) -> _Graph | None:
+        """For a pass in which no job has more than `max_rows` tokens; None where it is to be run as it is."""
+        if work.num_tokens > GRAPH_TOKENS or any(job.hidden is not None for job, _ in work.rows):
+            return None
+        tokens = _power_of_two(work.num_tokens)
+        jobs = tokens if max_rows == 1 else max(GRAPH_JOBS, _power_of_two(len(work.rows)))
+        key = (tokens, jobs, bool(work.moves))
+        if key not in self._graphs:
+            self._graphs[key] = _Graph(self._backend, self._dtype, self._pool, tokens, jobs, max_rows > 1)
+        return self._graphs[key]
+
+
+class _Graph:
+    """A captured pass of up to `tokens` tokens of up to `jobs` jobs, several of one job only with `chunks`."""
+
+    def __init__(self, backend: Backend, dtype: torch.dtype, pool: Any, tokens: int, jobs: int, chunks: bool) -> None:
         device, spec = backend.store.device, backend.attention.spec
-        self._pass = Pass(backend)
-        # Rows beyond the live jobs are left alone by the kernels, so they must hold something finite.
-        self._pass.out = torch.zeros((size, spec.num_q_heads, spec.head_dim), dtype=dtype, device=device)
-        self._ids, self._positions = (torch.zeros(size, dtype=torch.int32, device=device) for _ in range(2))
-        self._temperatures = torch.zeros(size, dtype=torch.float32, device=device)
-        self._captured: tuple[Any, Any] | None = None
+        self.size = (tokens, jobs)
+        self._memory = pool
+        # As much as it can ever take, so that it is not captured anew as passes grow.
+        most = {"requests": jobs, "query_tokens": tokens, "tokens_per_request": tokens if chunks else 1}
+        self._pass = Pass(backend, most)
+        # Rows beyond the live tokens are left alone by the kernels, so they must hold something finite.
+        self._pass.out = torch.zeros((tokens, spec.num_q_heads, spec.head_dim), dtype=dtype, device=device)
+        self._ids, self._positions = (torch.zeros(tokens, dtype=torch.int32, device=device) for _ in range(2))
+        self._last = torch.zeros(jobs, dtype=torch.int32, device=device)
+        self._temperatures = torch.zeros(jobs, dtype=torch.float32, device=device)
+        self._captured: tuple[Any, ...] | None = None
         self._graph: Any = None
         self._chosen: Tensor = None
 
     def run(
         self, runner: Runner, work: Work, packed: Packed, views: dict[str, Tensor], temperatures: Tensor
     ) -> list[int]:
-        live = len(work.rows)
+        tokens, jobs = work.num_tokens, len(work.rows)
         self._pass.update(packed, views, work)
-        self._ids[:live].copy_(views["ids"])
-        self._positions[:live].copy_(views["positions"])
-        self._temperatures[:live].copy_(temperatures)
+        self._ids[:tokens].copy_(views["ids"])
+        self._positions[:tokens].copy_(views["positions"])
+        self._last[:jobs].copy_(views["last"])
+        self._temperatures[:jobs].copy_(temperatures)
         if self._captured != self._pass.steps:
             self._capture(runner)
         self._graph.replay()
-        return [int(token) for token in self._chosen[:live].tolist()]
+        return [int(token) for token in self._chosen[:jobs].tolist()]
 
     def _forward(self, runner: Runner) -> Tensor:
-        return runner.sample(runner.hidden(self._ids, self._positions, self._pass), self._temperatures)
+        hidden = runner.hidden(self._ids, self._positions, self._pass)
+        return runner.sample(hidden[self._last], self._temperatures)
 
     def _capture(self, runner: Runner) -> None:
         stream = torch.cuda.Stream()
@@ -197,6 +228,6 @@ class _Graph:
             self._forward(runner)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, pool=self._memory):
             self._chosen = self._forward(runner)
         self._captured = self._pass.steps
