@@ -45,6 +45,7 @@ void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuMemsetD8Async", table.memset_d8_async);
   visit("cuStreamSynchronize", table.stream_synchronize);
   visit("cuStreamIsCapturing", table.stream_is_capturing);
+  visit("cuThreadExchangeStreamCaptureMode", table.thread_exchange_capture_mode);
 }
 
 std::string version_text(int version) {

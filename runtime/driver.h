@@ -43,6 +43,7 @@ struct DriverTable {
 
   decltype(&::cuStreamSynchronize) stream_synchronize = nullptr;
   decltype(&::cuStreamIsCapturing) stream_is_capturing = nullptr;
+  decltype(&::cuThreadExchangeStreamCaptureMode) thread_exchange_capture_mode = nullptr;
 };
 
 // Address of a symbol of libcuda, or null.
@@ -120,6 +121,10 @@ class Driver {
     check(table_.stream_is_capturing(stream, &status), "cuStreamIsCapturing");
     return status != CU_STREAM_CAPTURE_STATUS_NONE;
   }
+  // Of the calling thread; `mode` becomes the one before.
+  void exchange_capture_mode(CUstreamCaptureMode& mode) const noexcept {
+    check_release(table_.thread_exchange_capture_mode(&mode), "cuThreadExchangeStreamCaptureMode");
+  }
 
  private:
   explicit Driver(const DriverTable& table) : table_(table) {}
@@ -135,6 +140,23 @@ class Driver {
   std::string error_text(CUresult result) const;
 
   DriverTable table_;
+};
+
+// While it lives, its thread may allocate, free, load and unload although a stream is being
+// captured, by this thread or another: otherwise such a call, which may be a garbage collector's,
+// fails and breaks the capture (CUDA driver API, cuThreadExchangeStreamCaptureMode).
+class AllowedInCapture {
+ public:
+  explicit AllowedInCapture(const Driver& driver) noexcept : driver_(driver) {
+    driver_.exchange_capture_mode(mode_);
+  }
+  AllowedInCapture(const AllowedInCapture&) = delete;
+  AllowedInCapture& operator=(const AllowedInCapture&) = delete;
+  ~AllowedInCapture() { driver_.exchange_capture_mode(mode_); }
+
+ private:
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
 }  // namespace lazyrope

@@ -14,9 +14,10 @@ class GpuKernel : public LoadedKernel {
   GpuKernel(const Driver& driver, const DeviceInfo& device, const Binary& binary)
       : driver_(driver),
         device_(device),
-        library_(driver.load_library(binary.code.data())),
+        library_(load_library(driver, binary)),
         threads_(static_cast<unsigned>(binary.threads)),
         shared_bytes_(static_cast<unsigned>(binary.shared_bytes)) {
+    const AllowedInCapture allowed(driver);
     try {
       const CUkernel kernel = driver.library_kernel(library_, binary.entry.c_str());
       driver.set_kernel_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -31,7 +32,10 @@ class GpuKernel : public LoadedKernel {
   }
   GpuKernel(const GpuKernel&) = delete;
   GpuKernel& operator=(const GpuKernel&) = delete;
-  ~GpuKernel() override { driver_.unload_library(library_); }
+  ~GpuKernel() override {
+    const AllowedInCapture allowed(driver_);
+    driver_.unload_library(library_);
+  }
 
   void launch(int ctas, const void* params, Stream stream) const override {
     const ScopedContext context(driver_, device_);
@@ -41,6 +45,11 @@ class GpuKernel : public LoadedKernel {
   }
 
  private:
+  static CUlibrary load_library(const Driver& driver, const Binary& binary) {
+    const AllowedInCapture allowed(driver);
+    return driver.load_library(binary.code.data());
+  }
+
   const Driver& driver_;
   const DeviceInfo& device_;
   CUlibrary library_;
@@ -62,12 +71,14 @@ std::unique_ptr<LoadedKernel> GpuDevice::load(const Binary& binary) const {
 
 void* GpuDevice::allocate(std::size_t bytes) const {
   const ScopedContext context(driver_, info_);
+  const AllowedInCapture allowed(driver_);
   return reinterpret_cast<void*>(driver_.allocate(bytes));
 }
 
 void GpuDevice::free(void* memory) const noexcept {
   try {
     const ScopedContext context(driver_, info_);
+    const AllowedInCapture allowed(driver_);
     driver_.free(cuda_address(memory));
   } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, the driver with it
   }

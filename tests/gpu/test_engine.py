@@ -52,26 +52,31 @@ def run(engine: Engine, seed: int, count: int) -> list[Any]:
     return generations
 
 
-def test_graphs_give_the_text_that_passes_give(model, captures):
+GRAPH_TOKENS = pytest.mark.parametrize("max_graph_tokens", [0, 256])
+
+
+@GRAPH_TOKENS
+def test_graphs_give_the_text_that_passes_give(model, captures, max_graph_tokens):
     exact = as_dtype(tiny_llama(dtype=torch.bfloat16, device="cuda"), torch.float32)
-    engine = attach(model, budget="256MiB", max_requests=8)
+    engine = attach(model, budget="256MiB", max_requests=8, max_graph_tokens=max_graph_tokens)
     plain = attach(model, budget="256MiB", max_requests=8, cuda_graphs=False)
     for generation in run(engine, 1, 40):
         assert_agrees(generation, plain, exact)
-    assert {(8, 8), (64, 32), (256, 32)} <= set(captures)
+    assert (8, 8) in captures and ((64, 32) in captures) == (max_graph_tokens > 0)
     assert_nothing_is_held(engine)
 
 
-def test_a_graph_is_captured_once(model, captures):
+@GRAPH_TOKENS
+def test_a_graph_is_captured_once(model, captures, max_graph_tokens):
     """Requests come and go, contexts and numbers of documents differ; steps grow in the first rounds only."""
-    engine = attach(model, budget="256MiB", max_requests=8)
+    engine = attach(model, budget="256MiB", max_requests=8, max_graph_tokens=max_graph_tokens)
     for seed in range(4):
         run(engine, seed, 30)
     before = len(captures)
     for seed in range(4):
         run(engine, seed, 30)
     assert len(captures) == before
-    assert len(set(captures)) <= 24, "more sizes than there are reasons for"
+    assert len(set(captures)) <= 12, "more sizes than there are reasons for"
 
 
 def test_an_engines_memory_goes_with_it(model):

@@ -123,3 +123,22 @@ def test_check_is_refused_in_capture():
             kernel(case.q, case.k_pool, case.v_pool, step, out=out, return_lse=False, check=True)
         with pytest.raises(lazyrope.SpecError, match="captured"):
             step.update(**case.metadata, check=True)
+
+
+def test_what_is_freed_or_made_during_a_capture_does_not_break_it(build, device):
+    """A garbage collector may choose that very moment."""
+    case = random_case(Setting(phase="decode"), 7, device)
+    kernel = build(case.spec)
+    step, other = case.plan(kernel), case.plan(kernel)
+    out = torch.empty_like(case.q)
+    kernel(case.q, case.k_pool, case.v_pool, step, out=out, return_lse=False)
+    expected = out.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        del other
+        made = case.plan(kernel)
+        kernel(case.q, case.k_pool, case.v_pool, step, out=out, return_lse=False)
+    out.fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, expected) and made.num_tokens == step.num_tokens

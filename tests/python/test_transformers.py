@@ -276,7 +276,7 @@ def test_pages_that_others_hold_are_no_reason_to_wait_for_ever(model):
 
 
 def test_an_error_of_the_model_leaves_nothing_behind(model, monkeypatch):
-    engine = make(model, max_pass_tokens=64)
+    engine = make(model, max_pass_tokens=64, cuda_graphs=False)  # a replayed graph does not call the model
     prompt, *documents = texts(11, 10, 33, 100)
     generation = engine.generate(prompt, documents, max_new_tokens=2, stop=[])
     other = engine.generate(prompt, [], max_new_tokens=2, stop=[])

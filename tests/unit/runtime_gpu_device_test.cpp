@@ -18,6 +18,8 @@ struct Fake {
   CUresult find_result = CUDA_SUCCESS;
   CUresult launch_result = CUDA_SUCCESS;
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::map<std::string, CUstreamCaptureMode> mode_at;  // by the first word of a call
   std::vector<std::string> calls;
   const void* image = nullptr;
   void* argument = nullptr;
@@ -33,6 +35,7 @@ const auto kStream = reinterpret_cast<CUstream>(0x400);
 constexpr CUdevice kDevice = 7;
 
 CUresult record(const std::string& call, CUresult result = CUDA_SUCCESS) {
+  fake.mode_at[call.substr(0, call.find(' '))] = fake.mode;
   fake.calls.push_back(call);
   return result;
 }
@@ -121,6 +124,10 @@ void add_memory_functions(DriverTable& table) {
   table.stream_synchronize = [](CUstream stream) {
     EXPECT_EQ(stream, kStream);
     return record("wait");
+  };
+  table.thread_exchange_capture_mode = [](CUstreamCaptureMode* mode) {
+    std::swap(fake.mode, *mode);
+    return CUDA_SUCCESS;
   };
   table.stream_is_capturing = [](CUstream, CUstreamCaptureStatus* status) {
     *status = fake.capture;
@@ -223,6 +230,21 @@ TEST_F(GpuDeviceTest, MemoryIsThatOfTheGpu) {
   device_.free(memory);
   EXPECT_EQ(calls(), (Calls{"push", "allocate 512", "pop", "push", "fill 0 x 512", "pop", "push",
                             "copy 4", "wait", "pop", "push", "free", "pop"}));
+}
+
+TEST_F(GpuDeviceTest, WhatACaptureForbidsIsAllowedForThatCallAlone) {
+  {
+    const auto kernel = device_.load(binary_);
+    device_.free(device_.allocate(512));
+    kernel->launch(1, nullptr, kStream);
+  }
+  for (const char* call : {"load", "find", "function", "allocate", "free", "unload"})
+    EXPECT_EQ(fake.mode_at.at(call), CU_STREAM_CAPTURE_MODE_RELAXED) << call;
+  EXPECT_EQ(fake.mode_at.at("launch"), CU_STREAM_CAPTURE_MODE_GLOBAL);
+  EXPECT_EQ(fake.mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  fake.load_result = CUDA_ERROR_INVALID_IMAGE;
+  EXPECT_TRUE(throws<DriverError>([&] { device_.load(binary_); }, {"cuLibraryLoadData failed"}));
+  EXPECT_EQ(fake.mode, CU_STREAM_CAPTURE_MODE_GLOBAL) << "after an error too";
 }
 
 TEST_F(GpuDeviceTest, KnowsWhetherAStreamIsBeingCaptured) {

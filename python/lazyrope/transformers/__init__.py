@@ -37,6 +37,7 @@ def attach(
     max_requests: int = 32,
     max_pass_tokens: int = 8192,
     cuda_graphs: bool = True,
+    max_graph_tokens: int = 0,
     salt: str = "",
 ) -> Engine:
     """An engine that serves a model from a store of documents. The model is not changed: it attends by lazyrope in the
@@ -55,7 +56,10 @@ def attach(
         page_size: tokens of a page, a multiple of 16.
         max_requests: that run at the same time.
         max_pass_tokens: of one pass; longer prompts and documents take several.
-        cuda_graphs: whether passes of few tokens (decoding, short prompts) are captured and replayed, on a GPU.
+        cuda_graphs: whether passes that only decode are captured and replayed, on a GPU.
+        max_graph_tokens: so are other passes of up to this many tokens (short prompts, beside decoding or not): their
+            launches then take the host less time than the GPU. Each power of two of tokens is captured once, when it
+            first comes.
         salt: keeps documents apart, say of tenants.
 
     Raises:
@@ -94,5 +98,6 @@ def attach(
         max_requests=max_requests,
         max_pass_tokens=max_pass_tokens,
         cuda_graphs=cuda_graphs and device.type == "cuda",
+        max_graph_tokens=max_graph_tokens,
         salt=salt,
     )

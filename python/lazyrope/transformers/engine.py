@@ -133,10 +133,12 @@ class Engine:
         max_requests: int = 32,
         max_pass_tokens: int = 8192,
         cuda_graphs: bool = True,
+        max_graph_tokens: int = 0,
         salt: str = "",
     ) -> None:
         _check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
         _check("max_requests", max_requests, max_requests >= 1, "at least 1")
+        _check("max_graph_tokens", max_graph_tokens, max_graph_tokens >= 0, "at least 0")
         _check("max_pass_tokens", max_pass_tokens, max_pass_tokens > max_requests, "more than max_requests")
         self.model = model
         self.store = store
@@ -146,7 +148,7 @@ class Engine:
         self.max_pass_tokens = max_pass_tokens
         self.salt = salt
         self.backend: str = backend.attention.arch
-        self._runner = Runner(model, backend, cuda_graphs=cuda_graphs)
+        self._runner = Runner(model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens)
         self._lock = threading.RLock()
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []

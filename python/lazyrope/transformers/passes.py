@@ -12,7 +12,6 @@ from .work import APPEND, STEP, Packed, Work, pack
 
 Tensor = Any
 
-GRAPH_TOKENS = 256
 GRAPH_JOBS = 32  # that graphs of more than decode have room for: fewer sizes to capture
 
 
@@ -113,12 +112,12 @@ class Pass:
 class Runner:
     """Runs passes of a model, and samples: greedily where a temperature is 0."""
 
-    def __init__(self, model: Any, backend: Backend, *, cuda_graphs: bool) -> None:
+    def __init__(self, model: Any, backend: Backend, *, cuda_graphs: bool, max_graph_tokens: int) -> None:
         self.model = model
         self.backend = backend
         self.device = backend.store.device
         self._pass = Pass(backend)
-        self._graphs = _Graphs(backend, model.dtype) if cuda_graphs else None
+        self._graphs = _Graphs(backend, model.dtype, max_graph_tokens) if cuda_graphs else None
 
     def run(self, work: Work, temperatures: list[float]) -> list[int]:
         """The token after each job's last one in this pass."""
@@ -163,18 +162,22 @@ class Runner:
 
 
 class _Graphs:
-    """Captured passes, by their size: a decode pass for each power of two of requests, and others of up to GRAPH_TOKENS
-    tokens, which the host would take longer to launch than the GPU to run."""
+    """Captured passes, by their size: a decode pass for each power of two of requests, and others of up to max_tokens
+    tokens, where the host takes longer to launch a pass than the GPU to run it."""
 
-    def __init__(self, backend: Backend, dtype: torch.dtype) -> None:
+    def __init__(self, backend: Backend, dtype: torch.dtype, max_tokens: int) -> None:
         self._backend = backend
         self._dtype = dtype
+        self._max_tokens = max_tokens
         self._pool = torch.cuda.graph_pool_handle()  # one for all, for they never run at the same time
         self._graphs: dict[tuple[int, int, bool], _Graph] = {}
 
     def of(self, work: Work, max_rows: int) -> _Graph | None:
         """For a pass in which no job has more than `max_rows` tokens; None where it is to be run as it is."""
-        if work.num_tokens > GRAPH_TOKENS or any(job.hidden is not None for job, _ in work.rows):
+        is_decode = max_rows == 1 and not work.moves
+        if (work.num_tokens > self._max_tokens and not is_decode) or any(
+            job.hidden is not None for job, _ in work.rows
+        ):
             return None
         tokens = _power_of_two(work.num_tokens)
         jobs = tokens if max_rows == 1 else max(GRAPH_JOBS, _power_of_two(len(work.rows)))
