@@ -167,14 +167,18 @@ def about_right(right: dict[str, Any]) -> str:
     """What the figures of fidelity are of."""
     counts = [case["documents"] for case in right["cases"]]
     contexts = [case["context"] for case in right["cases"]]
-    return (
+    apart = right["divergences"]
+    text = (
         f"{right['model']}, bf16, attention by lazyrope ({right['backend']}); {len(counts)} cases of "
-        f"{_range(counts)} documents, {_range(contexts)} tokens of context; divergence from the same model in fp32 (of contexts "
-        "longer than the model was trained for, all diverge). Greedy answers of lazy and full, equal: "
-        f"{right['requests'] - len(right['divergences'])} of {right['requests']}; the others part where fp32's two "
-        f"best logits are less than {max((d['margin'] for d in right['divergences']), default=0):.2f} apart "
-        f"(bf16 moves that by up to {right['noise']:.2f})"
+        f"{_range(counts)} documents, {_range(contexts)} tokens of context; divergence from the same model in fp32; "
+        f"of {right['requests']} greedy answers {right['requests'] - len(apart)} are equal in lazy and full mode"
     )
+    if apart:
+        text += (
+            f", the others part where the two best logits in fp32 are at most {max(d['margin'] for d in apart):.2f} "
+            f"apart (which bf16 moves by {right['noise']:.2f}, the 99th percentile)"
+        )
+    return text
 
 
 def about_single(worth: dict[str, Any]) -> str:
