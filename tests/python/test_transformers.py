@@ -12,7 +12,7 @@ from typing import Any
 import lazyrope
 import pytest
 import torch
-from lazyrope.documents import DocumentTooLarge, StoreFull
+from lazyrope.documents import DocumentTooLarge, InsertError, StoreFull
 
 transformers = pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
 
@@ -273,6 +273,30 @@ def test_pages_that_others_hold_are_no_reason_to_wait_for_ever(model):
         engine.generate([1], [other], max_new_tokens=2, stop=[]).result()
     engine.store.release(held)
     assert len(engine.generate([1], [other], max_new_tokens=2, stop=[]).result()) == 2
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_document_that_somebody_else_fills_is_waited_for(model, succeeds):
+    engine, other = make(model), make(model)
+    prompt, document = texts(14, 10, 50)
+    expected = other.generate(prompt, [document], max_new_tokens=2, stop=[]).result()
+    theirs, _ = engine.store.acquire(document)
+    generation = engine.generate(prompt, [document], max_new_tokens=2, stop=[])
+    assert engine.step() and engine.step() and not generation.tokens
+    if succeeds:
+        filled = other.store.lookup(document)
+        for layer in range(model.config.num_hidden_layers):
+            for name in ("k_pool", "v_pool"):
+                source, target = (getattr(e.store, name)(layer) for e in (other, engine))
+                target[list(theirs.page_ids)] = source[list(filled.page_ids)]
+        engine.store.commit(theirs)
+        assert generation.result() == expected
+    else:
+        engine.store.abandon(theirs)
+        with pytest.raises(InsertError):
+            generation.result()
+    engine.store.release(theirs)
+    assert_nothing_is_held(engine)
 
 
 def test_an_error_of_the_model_leaves_nothing_behind(model, monkeypatch):

@@ -228,6 +228,8 @@ class Engine:
                         self._end(generation, "error", error)
                     raise
                 self._account(work, sampled, tokens)
+            elif self._running:
+                time.sleep(0.001)  # somebody else is filling the documents that these need
             return bool(self._waiting or self._running)
 
     def cancel(self, generation: Generation) -> None:
@@ -317,15 +319,15 @@ class Engine:
         planned: dict[int, int] = {}  # tokens of each job in this pass
 
         def add(job: Job, budget: int) -> int:
-            n = min(job.left, budget) - planned.get(id(job), 0)
-            if n <= 0:
+            n = min(job.left, budget)
+            if n <= 0 or id(job) in planned:
                 return 0
             planned[id(job)] = n
             work.rows.append((job, n))
             sampled.append(None)
             return n
 
-        for generation in self._running:
+        for generation in list(self._running):
             if not self._can_see(generation):
                 continue
             for job in generation._fills:
@@ -343,12 +345,15 @@ class Engine:
         return work, sampled
 
     def _can_see(self, generation: Generation) -> bool:
-        """Whether its documents are stored, or are in this engine's hands: another engine may share the store."""
+        """Whether its documents are stored, or in this engine's hands: others may fill documents of the same store."""
         for document in generation._held:
             if not document.is_ready and document not in self._filling:
                 try:
                     document.wait(0)
                 except TimeoutError:
+                    return False
+                except StoreError as error:
+                    self._end(generation, "error", error)
                     return False
         return True
 
