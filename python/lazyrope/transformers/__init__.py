@@ -38,10 +38,9 @@ def attach(
     max_pass_tokens: int = 8192,
     cuda_graphs: bool = True,
     max_graph_tokens: int = 0,
-    salt: str = "",
 ) -> Engine:
     """An engine that serves a model from a store of documents. The model is not changed: it attends by lazyrope in the
-    engine's passes, and as before otherwise.
+    engine's passes, and as before between them; meanwhile, calling it from another thread is an error.
 
     Args:
         model: a causal language model of transformers with Llama's attention (Llama, SmolLM2, Mistral, Qwen2, Qwen3),
@@ -60,13 +59,14 @@ def attach(
         max_graph_tokens: so are other passes of up to this many tokens (short prompts, beside decoding or not): their
             launches then take the host less time than the GPU. Each power of two of tokens is captured once, when it
             first comes.
-        salt: keeps documents apart, say of tenants.
 
     Raises:
         SpecError: the model's config needs what does not exist (the message names it), or a value is not allowed.
         CompileError, CacheError, DriverError: as :func:`lazyrope.compile`.
     """
     device, dtype = model.device, model.dtype
+    if others := {str(p.device) for p in model.parameters()} - {str(device)}:
+        raise SpecError(f"the model is on {device} and on {', '.join(sorted(others))}; it must be on one device")
     kernel_dtype = "float16" if dtype == torch.float16 else "bfloat16"
     spec = AttentionSpec.from_hf(model.config, dtype=kernel_dtype, query_form="rotated")
     plain = device.type == "cpu" and arch is None
@@ -99,5 +99,4 @@ def attach(
         max_pass_tokens=max_pass_tokens,
         cuda_graphs=cuda_graphs and device.type == "cuda",
         max_graph_tokens=max_graph_tokens,
-        salt=salt,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+import traceback
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from .._keys import int64_array
-from ..documents import Document, DocumentStore, PageRun, StoreError, StoreFull
+from ..documents import Document, DocumentStore, InsertError, PageRun, StoreError, StoreFull
 from ..errors import SpecError
 from .layout import MODES, Layout, fill_of
 from .passes import Backend, Runner
+from .turns import Turns
 from .work import Job, Work
 
 Tensor = Any
@@ -24,7 +25,8 @@ Tensor = Any
 
 @dataclass(eq=False)
 class Generation:
-    """A request and what has come of it. Iterating drives the engine and yields tokens as they come.
+    """A request and what has come of it. Iterating drives the engine and yields tokens as they come. It holds its pages
+    until it ends: where nobody wants the rest, by :meth:`cancel`, or at the end of a ``with`` statement.
 
     Attributes:
         prompt: token ids of the request's own text, behind its documents.
@@ -33,6 +35,7 @@ class Generation:
         mode: "lazy", "block" or "full": see :func:`lazyrope.transformers.attach`.
         temperature: 0: the most probable token; otherwise a sample of softmax(logits / temperature).
         stop: ids that end the text; they are not part of it.
+        salt: of its documents' keys.
         tokens: what has been generated.
         finish_reason: None while it is going on; then "stop", "length", "cancelled" or "error".
         error: what it ended with, where that is the reason.
@@ -47,6 +50,7 @@ class Generation:
     mode: str
     temperature: float
     stop: frozenset[int]
+    salt: str
     scored: bool = False
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None
@@ -66,14 +70,21 @@ class Generation:
     def __iter__(self) -> Iterator[int]:
         at = 0
         while True:
-            while at == len(self.tokens) and not self.is_done:
-                self.engine.step()
-            yield from self.tokens[at:]
-            at = len(self.tokens)
-            if self.is_done:
+            was_done = self.is_done  # tokens that came before are there then
+            while at < len(self.tokens):
+                yield self.tokens[at]
+                at += 1
+            if was_done:
                 break
+            self.engine._advance(self, at)
         if self.error is not None:
             raise self.error
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
 
     def result(self) -> list[int]:
         """All tokens, once they are there."""
@@ -103,7 +114,7 @@ class Scores:
     """The model's last hidden states over given tokens; its lm_head makes logits of them.
 
     Attributes:
-        documents: [tokens, hidden size] of each document; None where it was stored before, and nothing was computed.
+        documents: [tokens, hidden size] of each document; None where it was stored, or being computed, before.
         prompt: [tokens, hidden size].
     """
 
@@ -134,7 +145,6 @@ class Engine:
         max_pass_tokens: int = 8192,
         cuda_graphs: bool = True,
         max_graph_tokens: int = 0,
-        salt: str = "",
     ) -> None:
         _check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
         _check("max_requests", max_requests, max_requests >= 1, "at least 1")
@@ -146,10 +156,9 @@ class Engine:
         self.mode = mode
         self.max_requests = max_requests
         self.max_pass_tokens = max_pass_tokens
-        self.salt = salt
         self.backend: str = backend.attention.arch
         self._runner = Runner(model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens)
-        self._lock = threading.RLock()
+        self._turns = Turns()
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._filling: dict[Document, Job] = {}
@@ -163,17 +172,20 @@ class Engine:
         mode: str | None = None,
         temperature: float = 0.0,
         stop: Sequence[int] | None = None,
+        salt: str = "",
     ) -> Generation:
         """Queues a request. Iterate over it for its tokens as they come; it runs together with all others that are
         queued, whichever of them is iterated over.
 
         Args:
-            prompt: the request's own text: token ids, or text if the engine has a tokenizer. At least one token.
+            prompt: the request's own text: token ids, or text if the engine has a tokenizer, which is encoded as it is,
+                without a chat template or special tokens. At least one token.
             documents: what it sees before that, in this order; token ids or text each. Empty ones are left out.
             max_new_tokens: the most tokens that are generated.
             mode: "lazy", "block" or "full"; the engine's by default.
             temperature: 0: the most probable token; otherwise a sample of softmax(logits / temperature).
             stop: ids that end the text; the model's end-of-sequence ids by default.
+            salt: keeps its documents apart from those of other salts, say of other tenants.
 
         Raises:
             SpecError: a value is not allowed.
@@ -181,7 +193,8 @@ class Engine:
         _check("max_new_tokens", max_new_tokens, max_new_tokens >= 1, "at least 1")
         _check("temperature", temperature, temperature >= 0, "at least 0")
         ends = frozenset(self._end_ids() if stop is None else stop)
-        return self._queue(prompt, documents, mode, max_new_tokens=max_new_tokens, temperature=temperature, stop=ends)
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "stop": ends}
+        return self._queue(prompt, documents, mode, salt=salt, **options)
 
     def score(
         self,
@@ -189,14 +202,15 @@ class Engine:
         documents: Sequence[str | Sequence[int]] = (),
         *,
         mode: str | None = None,
+        salt: str = "",
     ) -> Scores:
         """Runs tokens through the model and generates none: what it makes of each of them.
 
         Args:
-            prompt, documents, mode: as :meth:`generate`.
+            prompt, documents, mode, salt: as :meth:`generate`.
         """
-        nothing: frozenset[int] = frozenset()
-        generation = self._queue(prompt, documents, mode, max_new_tokens=0, temperature=0.0, stop=nothing, scored=True)
+        options: dict[str, Any] = {"max_new_tokens": 0, "temperature": 0.0, "stop": frozenset(), "scored": True}
+        generation = self._queue(prompt, documents, mode, salt=salt, **options)
         generation.result()
         assert generation._layout is not None
         hidden = [torch.cat(job.hidden) if job and job.hidden else None for job in generation._layout.fills]
@@ -216,29 +230,20 @@ class Engine:
         Raises:
             Exception: what the model raised. The requests that were running have ended with it; their pages are free.
         """
-        with self._lock:
-            self._admit()
-            work, sampled = self._schedule()
-            if work.rows:
-                try:
-                    with torch.no_grad():
-                        tokens = self._runner.run(work, [g.temperature if g else 0.0 for g in sampled])
-                except BaseException as error:
-                    for generation in list(self._running):
-                        self._end(generation, "error", error)
-                    raise
-                self._account(work, sampled, tokens)
-            elif self._running:
-                time.sleep(0.001)  # somebody else is filling the documents that these need
-            return bool(self._waiting or self._running)
+        with self._turns:
+            is_idle = not self._pass()
+        if is_idle and self._running:
+            time.sleep(0.001)  # somebody else is filling the documents that these need
+        return bool(self._waiting or self._running)
 
     def cancel(self, generation: Generation) -> None:
-        """Ends a request now and gives its pages back."""
-        with self._lock:
+        """Ends a request now, or after the pass that another thread is running, and gives its pages back."""
+        with self._turns:
+            if generation.is_done:
+                return
             if generation in self._waiting:
                 self._waiting.remove(generation)
-            if not generation.is_done:
-                self._end(generation, "cancelled")
+            self._end(generation, "cancelled")
 
     @property
     def num_running(self) -> int:
@@ -258,9 +263,34 @@ class Engine:
         _check("prompt", prompt, bool(own), "at least one token")
         texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
         generation = Generation(self, own, texts, mode=mode, **fields)
-        with self._lock:
-            self._waiting.append(generation)
+        self._waiting.append(generation)
         return generation
+
+    def _advance(self, generation: Generation, known: int) -> None:
+        """A pass, unless its next token has come while others had their turns."""
+        with self._turns:
+            if generation.is_done or len(generation.tokens) > known:
+                return
+            if self._pass():
+                return
+        time.sleep(0.001)
+
+    def _pass(self) -> bool:
+        """Whether there was something to do."""
+        self._admit()
+        work, sampled = self._schedule()
+        if not work.rows:
+            return False
+        try:
+            with torch.no_grad():
+                tokens = self._runner.run(work, [g.temperature if g else 0.0 for g in sampled])
+        except BaseException as error:
+            for generation in list(self._running):
+                self._end(generation, "error", error)
+            traceback.clear_frames(error.__traceback__)  # they hold the pass's tensors
+            raise
+        self._account(work, sampled, tokens)
+        return True
 
     def _encode(self, name: str, text: str | Sequence[int]) -> list[int]:
         if isinstance(text, str):
@@ -298,7 +328,7 @@ class Engine:
         room = len(generation.prompt) + max(0, generation.max_new_tokens - 1)  # the last token is not stored
         if mode.copies:
             room += sum(map(len, texts))
-        reserved, generation._run = self.store.reserve(texts if mode.shares else [], room, salt=self.salt)
+        reserved, generation._run = self.store.reserve(texts if mode.shares else [], room, salt=generation.salt)
         generation._held = [document for document, _ in reserved]
         generation.hits = sum(not is_new for _, is_new in reserved)
         for (document, is_new), tokens in zip(reserved, texts, strict=False):
@@ -309,7 +339,8 @@ class Engine:
         generation._layout = layout
         if generation.scored:
             for job in (layout.own, *generation._fills):
-                job.hidden = job.hidden or []
+                if job.done == 0 and job.hidden is None:
+                    job.hidden = []
 
     def _schedule(self) -> tuple[Work, list[Generation | None]]:
         """The work of the next pass, and, of each of its rows, the request that gets a token after it."""
@@ -352,8 +383,10 @@ class Engine:
                     document.wait(0)
                 except TimeoutError:
                     return False
-                except StoreError as error:
-                    self._end(generation, "error", error)
+                except InsertError:  # it can be acquired anew, to be filled here
+                    self._running.remove(generation)
+                    self._give_back(generation)
+                    self._waiting.appendleft(generation)
                     return False
         return True
 
@@ -388,11 +421,14 @@ class Engine:
             self._end(generation, "length")
 
     def _end(self, generation: Generation, reason: str, error: BaseException | None = None) -> None:
-        generation.finish_reason = reason
-        generation.error = error
-        generation.finished = time.perf_counter()
         if generation in self._running:
             self._running.remove(generation)
+        self._give_back(generation)
+        generation.error = error
+        generation.finished = time.perf_counter()
+        generation.finish_reason = reason  # last: other threads take it for the end
+
+    def _give_back(self, generation: Generation) -> None:
         self._let_go(generation)
         if generation._run is not None:
             self.store.free(generation._run)
@@ -401,6 +437,8 @@ class Engine:
     def _let_go(self, generation: Generation) -> None:
         """Gives its documents back; one that only it was waiting for is given up."""
         held, generation._held = generation._held, []
+        if not held:
+            return
         needed = {document for other in self._running for document in other._held}
         for document in held:
             if document in self._filling and document not in needed:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from transformers import AttentionInterface
 
@@ -31,7 +33,10 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """query, key and value: [1, heads, tokens, head_dim], rotated to the tokens' positions."""
     if lazyrope_pass is None:
-        raise RuntimeError("this attention works only in a pass of lazyrope.transformers' engine")
+        raise RuntimeError(
+            "the model was called while an engine of lazyrope.transformers runs a pass of it in another thread: call "
+            "it between passes"
+        )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     return lazyrope_pass.attend(module.layer_idx, q, k, v)[None], None
 
@@ -39,12 +44,18 @@ def _attention(
 AttentionInterface.register(NAME, _attention)
 
 
+# Engines of the same model run one at a time: which attention it uses is a setting of the model's.
+_passes: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
+
+
 @contextmanager
-def attending(config: Any) -> Iterator[None]:
-    """The model of this config attends by lazyrope in here, and as before afterwards."""
-    before = config._attn_implementation
-    config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
+def attending(model: Any) -> Iterator[None]:
+    """The model attends by lazyrope in here, and as before afterwards."""
+    config = model.config
+    with _passes.setdefault(model, threading.Lock()):
+        before = config._attn_implementation
+        config._attn_implementation = NAME
+        try:
+            yield
+        finally:
+            config._attn_implementation = before

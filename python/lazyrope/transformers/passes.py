@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -121,6 +122,11 @@ class Runner:
 
     def run(self, work: Work, temperatures: list[float]) -> list[int]:
         """The token after each job's last one in this pass."""
+        # Streams and graphs are those of the current device.
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            return self._run(work, temperatures)
+
+    def _run(self, work: Work, temperatures: list[float]) -> list[int]:
         packed = pack(work, self.backend.store.page_size)
         views = packed.views(self._to_device(packed))
         heat = torch.tensor(temperatures, dtype=torch.float32).to(self.device)
@@ -138,7 +144,7 @@ class Runner:
 
     def hidden(self, ids: Tensor, positions: Tensor, layers: Pass) -> Tensor:
         """The last hidden states, [tokens, hidden size]."""
-        with attending(self.model.config):
+        with attending(self.model):
             result = self.model.base_model(
                 input_ids=ids[None], position_ids=positions[None], use_cache=False, lazyrope_pass=layers
             )
@@ -170,19 +176,19 @@ class _Graphs:
         self._dtype = dtype
         self._max_tokens = max_tokens
         self._pool = torch.cuda.graph_pool_handle()  # one for all, for they never run at the same time
-        self._graphs: dict[tuple[int, int, bool], _Graph] = {}
+        self._graphs: dict[tuple[int, bool, bool], _Graph] = {}
 
     def of(self, work: Work, max_rows: int) -> _Graph | None:
         """For a pass in which no job has more than `max_rows` tokens; None where it is to be run as it is."""
         is_decode = max_rows == 1 and not work.moves
-        if (work.num_tokens > self._max_tokens and not is_decode) or any(
-            job.hidden is not None for job, _ in work.rows
-        ):
+        if not is_decode and (work.num_tokens > self._max_tokens or len(work.rows) > GRAPH_JOBS):
+            return None
+        if any(job.hidden is not None for job, _ in work.rows):
             return None
         tokens = _power_of_two(work.num_tokens)
-        jobs = tokens if max_rows == 1 else max(GRAPH_JOBS, _power_of_two(len(work.rows)))
-        key = (tokens, jobs, bool(work.moves))
+        key = (tokens, max_rows > 1, bool(work.moves))
         if key not in self._graphs:
+            jobs = min(tokens, GRAPH_JOBS) if max_rows > 1 else tokens
             self._graphs[key] = _Graph(self._backend, self._dtype, self._pool, tokens, jobs, max_rows > 1)
         return self._graphs[key]
 
@@ -231,6 +237,7 @@ class _Graph:
             self._forward(runner)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=self._memory):
+        # Only this thread's calls are forbidden meanwhile: others may allocate.
+        with torch.cuda.graph(self._graph, pool=self._memory, capture_error_mode="thread_local"):
             self._chosen = self._forward(runner)
         self._captured = self._pass.steps
