@@ -89,8 +89,7 @@ def test_an_engines_memory_goes_with_it(model):
     assert torch.cuda.memory_allocated() <= before + (20 << 20)
 
 
-def test_nothing_waits_for_the_next_pass_but_the_tokens(model):
-    """The device's memory does not grow from request to request."""
+def test_memory_does_not_grow_from_request_to_request(model):
     engine = attach(model, budget="256MiB", max_requests=8)
     run(engine, 1, 30)
     before = torch.cuda.memory_allocated()

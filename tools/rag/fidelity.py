@@ -79,7 +79,8 @@ class Fidelity:
             self.tallies.setdefault(system, {}).setdefault(name, Tally()).add(tally)
 
     def noise(self) -> float:
-        """How far bf16 moves the distance between the reference's two best logits: the 99th percentile."""
+        """How far bf16 moves the distance between the reference's two best logits, within the trained context: the 99th
+        percentile."""
         errors = sorted(self.margin_errors)
         return errors[int(0.99 * len(errors))] if errors else 0.0
 
@@ -173,7 +174,8 @@ class Comparison:
             with torch.no_grad():
                 right = self.exact.lm_head(exact[rows])
                 given = {name: model.lm_head(part[rows]) for name, (model, part) in parts.items()}
-            self.result.margin_errors += margins(right, given[YARDSTICK]).tolist()
+            if is_known:
+                self.result.margin_errors += margins(right, given[YARDSTICK]).tolist()
             for name, logits in (given | {"fp32 eager": right}).items():
                 self.result.add(name, kind, compare(right, logits, following[rows]))
 
@@ -212,7 +214,7 @@ class Divergence:
     question: str
     index: int
     tokens: tuple[int, int]
-    margin: float  # between the reference's two best logits there
+    margin: float  # of the reference's best logit there over the lower one of these tokens
 
 
 def compare_texts(
@@ -236,9 +238,10 @@ def compare_texts(
         at = _first_difference(first, second)
         hidden = reference.hidden_states(comparison.exact, [*prompt, *first[:at]], documents)[-1:]
         with torch.no_grad():
-            best = comparison.exact.lm_head(hidden).float().topk(2).values[0]
-        pair = ([*first, -1][at], [*second, -1][at])  # -1: the text ends
-        found.append(Divergence(question, at, pair, float(best[0] - best[1])))
+            logits = comparison.exact.lm_head(hidden)[0].float()
+        end = engine.model.config.eos_token_id
+        pair = ([*first, end][at], [*second, end][at])
+        found.append(Divergence(question, at, pair, float(logits.max() - logits[list(pair)].min())))
     return found
 
 

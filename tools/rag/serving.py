@@ -70,6 +70,7 @@ class Served:
     copied_bytes: int
     evictions: int
     seconds: float
+    runs: list[float]  # requests a second, of each repetition; this is the median one
 
 
 def random_text(rng: random.Random, tokens: int, vocabulary: int) -> list[int]:
@@ -151,8 +152,8 @@ def serve_all(model: Any, load: Load, budget: int, modes: Sequence[str], progres
             for mode, runs in again.items():
                 runs.append(serve(model, load, mode, budget, rows[mode].max_requests))
         for mode, runs in again.items():
-            rows[mode] = sorted(runs, key=lambda row: row.requests_per_s)[1]
-            progress(f"  {mode}: {', '.join(f'{row.requests_per_s:.2f}' for row in runs)} requests a second")
+            median = sorted(runs, key=lambda row: row.requests_per_s)[1]
+            rows[mode] = replace(median, runs=[row.requests_per_s for row in runs])
     for row in rows.values():
         progress(str(row))
     return list(rows.values())
@@ -162,7 +163,7 @@ def _best_cap(model: Any, load: Load, budget: int, progress: Progress) -> int:
     rates = {}
     cap = load.clients
     while cap >= 4:
-        some = replace(load, requests=min(load.requests, 2 * load.clients))
+        some = replace(load, requests=min(load.requests, 4 * load.clients))
         rates[cap] = serve(model, some, "block", budget, cap).requests_per_s
         progress(f"  block, at most {cap} requests at a time: {rates[cap]:.2f} requests a second")
         cap //= 2
@@ -198,6 +199,7 @@ def serve(model: Any, load: Load, mode: str, budget: int, max_requests: int) -> 
         copied_bytes=after.bytes_copied - before.bytes_copied,
         evictions=after.evictions - before.evictions,
         seconds=seconds,
+        runs=[load.requests / seconds],
     )
 
 
@@ -225,14 +227,18 @@ def _warm_up(engine: Engine, load: Load) -> None:
     """Captures the graphs and lets libraries choose their kernels."""
     size = 1
     rng = random.Random(0)
+    # As many as a request of the load has, so that no graph has to be captured again for more.
+    documents = [random_text(rng, 16, 1000) for _ in range(load.per_request)]
     while size <= engine.max_requests:
         for _ in range(size):
-            engine.generate(random_text(rng, load.question_tokens, 1000), max_new_tokens=3, mode="lazy", stop=[])
+            question = random_text(rng, load.question_tokens, 1000)
+            engine.generate(question, documents, max_new_tokens=3, stop=[])
         engine.run()
         size *= 2
     document = random_text(rng, load.document_tokens, 1000)
     engine.generate(document[:9], [document], max_new_tokens=2, stop=[]).result()
     engine.store.clear()
+    assert engine.store.stats.documents == 0
 
 
 def measure(
@@ -255,17 +261,18 @@ def measure(
 
 
 def complaints(result: dict[str, Any], *, timed: bool) -> list[str]:
-    """What of the lazy mode is not as it should be: it copies no document, and serves at least what "block" serves."""
+    """What of the lazy mode is not as it should be: it copies no document, and serves at least what "block" serves, as
+    far as repetitions of both can tell."""
     rows = [*result["single"], *result["served"]]
     found = [
         f"lazy copied {row['copied_bytes']} bytes" for row in rows if row["mode"] == "lazy" and row["copied_bytes"]
     ]
-    speed = {(r["exponent"], r["budget_bytes"], r["mode"]): r["requests_per_s"] for r in result["served"]}
-    for (exponent, budget, mode), rate in speed.items():
-        block = speed.get((exponent, budget, "block"))
-        if timed and mode == "lazy" and block is not None and rate < block:
+    rows = {(row["exponent"], row["budget_bytes"], row["mode"]): row for row in result["served"]}
+    for (exponent, budget, mode), lazy in rows.items():
+        block = rows.get((exponent, budget, "block"))
+        if timed and mode == "lazy" and block is not None and max(lazy["runs"]) < min(block["runs"]):
             found.append(
-                f"at {budget / GIB:g} GiB, Zipf {exponent:g}: lazy serves {rate:.2f} requests a second, "
-                f"block {block:.2f}"
+                f"at {budget / GIB:g} GiB, Zipf {exponent:g}: lazy serves {lazy['requests_per_s']:.2f} requests a "
+                f"second, block {block['requests_per_s']:.2f}"
             )
     return found

@@ -175,8 +175,8 @@ def about_right(right: dict[str, Any]) -> str:
     )
     if apart:
         text += (
-            f", the others part where the two best logits in fp32 are at most {max(d['margin'] for d in apart):.2f} "
-            f"apart (which bf16 moves by {right['noise']:.2f}, the 99th percentile)"
+            f", the others part at near ties: a margin of at most {max(d['margin'] for d in apart):.2f} in fp32, while "
+            f"bf16 moves margins by {right['noise']:.2f} (99th percentile)"
         )
     return text
 
@@ -193,8 +193,8 @@ def about_single(worth: dict[str, Any]) -> str:
 def about_served(worth: dict[str, Any]) -> str:
     load = worth["loads"][0]
     return (
-        f"{load['clients']} clients, each with its next request as soon as the last one is answered; "
-        f"{load['requests']} requests in all, each of {load['per_request']} out of {load['documents']} documents of "
+        f"An empty store and {load['clients']} clients, each with its next request as soon as the last one is "
+        f"answered; {load['requests']} requests in all, each of {load['per_request']} out of {load['documents']} documents of "
         f"{load['document_tokens']} tokens, chosen by Zipf's law with this exponent (0: all alike); full shares "
         f"nothing, so it is measured at {load['exponent']:g} only; at most: requests "
         "admitted at the same time, for block the best of several such numbers; alive: their average"
