@@ -194,10 +194,10 @@ def about_served(worth: dict[str, Any]) -> str:
     load = worth["loads"][0]
     return (
         f"An empty store and {load['clients']} clients, each with its next request as soon as the last one is "
-        f"answered; {load['requests']} requests in all, each of {load['per_request']} out of {load['documents']} documents of "
-        f"{load['document_tokens']} tokens, chosen by Zipf's law with this exponent (0: all alike); full shares "
-        f"nothing, so it is measured at {load['exponent']:g} only; at most: requests "
-        "admitted at the same time, for block the best of several such numbers; alive: their average"
+        f"answered; {load['requests']} requests in all, each of {load['per_request']} out of {load['documents']} "
+        f"documents of {load['document_tokens']} tokens, chosen by Zipf's law with this exponent (0: all alike); full "
+        f"shares nothing, so it is measured at {load['exponent']:g} only; at most: requests admitted at the same time, "
+        "for block the best of several such numbers; alive: their average"
     )
 
 
