@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import traceback
 from array import array
@@ -158,7 +159,8 @@ class Engine:
         self.max_pass_tokens = max_pass_tokens
         self.backend: str = backend.attention.arch
         self._runner = Runner(model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens)
-        self._turns = Turns()
+        self._turns = Turns()  # everything but arrivals
+        self._arrivals = threading.Lock()  # of what is appended to the queue while others search it
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._filling: dict[Document, Job] = {}
@@ -241,8 +243,9 @@ class Engine:
         with self._turns:
             if generation.is_done:
                 return
-            if generation in self._waiting:
-                self._waiting.remove(generation)
+            with self._arrivals:
+                if generation in self._waiting:
+                    self._waiting.remove(generation)
             self._end(generation, "cancelled")
 
     @property
@@ -263,7 +266,8 @@ class Engine:
         _check("prompt", prompt, bool(own), "at least one token")
         texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
         generation = Generation(self, own, texts, mode=mode, **fields)
-        self._waiting.append(generation)
+        with self._arrivals:
+            self._waiting.append(generation)
         return generation
 
     def _advance(self, generation: Generation, known: int) -> None:
