@@ -16,7 +16,7 @@ import torch
 from .._keys import int64_array
 from ..documents import Document, DocumentStore, InsertError, PageRun, StoreError, StoreFull
 from ..errors import SpecError
-from .layout import MODES, Layout, fill_of
+from .layout import MODES, Layout, Parts, fill_of
 from .passes import Backend, Runner
 from .turns import Turns
 from .work import Job, Work
@@ -339,7 +339,7 @@ class Engine:
             if is_new:
                 self._filling[document] = fill_of(document, tokens)
         fills = [self._filling.get(document) for document in generation._held]
-        layout = mode.layout(generation.prompt, texts, generation._held, fills, generation._run)
+        layout = mode.layout(Parts(generation.prompt, texts, generation._held, fills, generation._run))
         generation._layout = layout
         if generation.scored:
             for job in (layout.own, *generation._fills):

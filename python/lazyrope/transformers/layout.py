@@ -25,22 +25,45 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """
+    Attributes:
+        prompt: its token ids.
+        texts: those of each document.
+        documents: the stored ones, where the mode shares them.
+        fills: the jobs under way that compute those, or None.
+        run: the request's own pages.
+    """
+
+    prompt: list[int]
+    texts: list[list[int]]
+    documents: Sequence[Document]
+    fills: list[Job | None]
+    run: PageRun
+
+    @property
+    def bases(self) -> list[int]:
+        """Logical position of each document's first token."""
+        return list(accumulate(map(len, self.texts), initial=0))[:-1]
+
+    @property
+    def position(self) -> int:
+        """Logical position of the prompt's first token."""
+        return sum(map(len, self.texts))
+
+
+@dataclass(frozen=True)
 class Mode:
     """
     Attributes:
         shares: whether documents lie in the store, or anew in the request's own pages.
         copies: whether the request's own pages hold all documents too, and it sees those: the stored ones are let go.
-        layout: of (prompt, documents' tokens, stored documents, jobs that fill those, own pages).
+        layout: of a request's parts.
     """
 
     shares: bool
     copies: bool
-    layout: Callable[[list[int], list[list[int]], Sequence[Document], list[Job | None], PageRun], Layout]
-
-
-def bases(documents: Sequence[Sequence[int]]) -> list[int]:
-    """Logical position of each document's first token, and of what comes behind them."""
-    return list(accumulate(map(len, documents), initial=0))
+    layout: Callable[[Parts], Layout]
 
 
 def fill_of(document: Document, tokens: list[int]) -> Job:
@@ -48,43 +71,34 @@ def fill_of(document: Document, tokens: list[int]) -> Job:
     return Job(tokens, 0, document.first_page)
 
 
-def _lazy(
-    prompt: list[int],
-    texts: list[list[int]],
-    documents: Sequence[Document],
-    fills: list[Job | None],
-    run: PageRun,
-) -> Layout:
-    *base, position = bases(texts)
-    segments = [Segment(b, 0, d.num_tokens, d.first_page) for b, d in zip(base, documents, strict=True)]
-    return Layout(Job(list(prompt), position, run.first_page, segments=segments), fills)
-
-
-def _block(
-    prompt: list[int],
-    texts: list[list[int]],
-    documents: Sequence[Document],
-    fills: list[Job | None],
-    run: PageRun,
-) -> Layout:
-    *base, position = bases(texts)
-    moves = [
-        Move(d.num_tokens, source=(d.first_page, 0), target=(run.first_page, b), turn=b)
-        for b, d in zip(base, documents, strict=True)
+def _lazy(parts: Parts) -> Layout:
+    segments = [
+        Segment(base, 0, document.num_tokens, document.first_page)
+        for base, document in zip(parts.bases, parts.documents, strict=True)
     ]
-    return Layout(Job(list(prompt), position, run.first_page, position, before=position), fills, moves)
+    own = Job(list(parts.prompt), parts.position, parts.run.first_page, segments=segments)
+    return Layout(own, parts.fills)
 
 
-def _full(
-    prompt: list[int],
-    texts: list[list[int]],
-    documents: Sequence[Document],
-    fills: list[Job | None],
-    run: PageRun,
-) -> Layout:
-    *base, position = bases(texts)
-    jobs: list[Job | None] = [Job(t, b, run.first_page, slot=b) for b, t in zip(base, texts, strict=True)]
-    return Layout(Job(list(prompt), position, run.first_page, position, before=position), jobs)
+def _behind_copies(parts: Parts) -> Job:
+    """The prompt behind its documents in one page list."""
+    at = parts.position
+    return Job(list(parts.prompt), at, parts.run.first_page, slot=at, before=at)
+
+
+def _block(parts: Parts) -> Layout:
+    moves = [
+        Move(document.num_tokens, source=(document.first_page, 0), target=(parts.run.first_page, base), turn=base)
+        for base, document in zip(parts.bases, parts.documents, strict=True)
+    ]
+    return Layout(_behind_copies(parts), parts.fills, moves)
+
+
+def _full(parts: Parts) -> Layout:
+    jobs: list[Job | None] = [
+        Job(text, base, parts.run.first_page, slot=base) for base, text in zip(parts.bases, parts.texts, strict=True)
+    ]
+    return Layout(_behind_copies(parts), jobs)
 
 
 MODES = {
