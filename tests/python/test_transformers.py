@@ -468,6 +468,21 @@ def test_text_needs_a_tokenizer_and_uses_it(model):
         make(model).generate("ask")
 
 
+def test_text_comes_in_whole_characters(model):
+    class Bytes:
+        """A character of three bytes for any three tokens."""
+
+        def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
+            return "\u20ac" * (len(tokens) // 3) + "\ufffd" * (len(tokens) % 3 > 0)
+
+    engine = make(model, tokenizer=Bytes())
+    generation = engine.generate([1, 2, 3], max_new_tokens=7, stop=[])
+    assert list(generation.pieces()) == ["\u20ac", "\u20ac", "\ufffd"]
+    assert generation.text() == "\u20ac\u20ac\ufffd"
+    with pytest.raises(lazyrope.SpecError, match="there is no tokenizer"):
+        make(model).generate([1], max_new_tokens=1).text()
+
+
 BAD_REQUESTS: list[tuple[Callable[[Engine], object], str]] = [
     (lambda e: e.generate([]), r"prompt = \[\]; it must be at least one token"),
     (lambda e: e.generate([1, 1024]), r"prompt = \[1, 1024\]; it must be token ids of 0 to 1023"),

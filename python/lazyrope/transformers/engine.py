@@ -22,6 +22,7 @@ from .turns import Turns
 from .work import Job, Work
 
 Tensor = Any
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what tokenizers make of a part of a character
 
 
 @dataclass(eq=False)
@@ -93,7 +94,24 @@ class Generation:
 
     def text(self) -> str:
         """The same, decoded. The engine must have a tokenizer."""
-        return str(self.engine.tokenizer.decode(self.result(), skip_special_tokens=True))
+        return "".join(self.pieces())
+
+    def pieces(self) -> Iterator[str]:
+        """The text as it comes, in whole characters, which may take several tokens. The engine must have a
+        tokenizer."""
+        given = ""
+        for _ in self:
+            text = self._decoded()
+            if not text.endswith(UNFINISHED) and len(text) > len(given):
+                yield text[len(given) :]
+                given = text
+        if rest := self._decoded()[len(given) :]:
+            yield rest
+
+    def _decoded(self) -> str:
+        if self.engine.tokenizer is None:
+            raise SpecError("there is no tokenizer; attach(model, tokenizer=...)")
+        return str(self.engine.tokenizer.decode(self.tokens, skip_special_tokens=True))
 
     def cancel(self) -> None:
         """Ends it now and gives its pages back."""
