@@ -524,6 +524,15 @@ BAD_MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
+def test_a_model_without_a_head_or_on_two_devices_is_refused(model):
+    with pytest.raises(lazyrope.SpecError, match="LlamaModel gives no logits; load the model by AutoModelForCausalLM"):
+        make(model.model)
+    divided = tiny_llama()
+    divided.lm_head.to("meta")
+    with pytest.raises(lazyrope.SpecError, match="the model is on cpu and on meta; it must be on one device"):
+        make(divided)
+
+
 @pytest.mark.parametrize("name", BAD_MODELS)
 def test_a_model_that_has_no_kernels_is_refused_by_name(name):
     with pytest.raises(lazyrope.SpecError, match=name):

@@ -65,6 +65,8 @@ def attach(
         CompileError, CacheError, DriverError: as :func:`lazyrope.compile`.
     """
     device, dtype = model.device, model.dtype
+    if model.get_output_embeddings() is None:
+        raise SpecError(f"{type(model).__name__} gives no logits; load the model by AutoModelForCausalLM")
     if others := {str(p.device) for p in model.parameters()} - {str(device)}:
         raise SpecError(f"the model is on {device} and on {', '.join(sorted(others))}; it must be on one device")
     kernel_dtype = "float16" if dtype == torch.float16 else "bfloat16"

@@ -153,7 +153,7 @@ class Runner:
     def sample(self, hidden: Tensor, temperatures: Tensor) -> Tensor:
         """Tokens [rows] after hidden states [rows, hidden size]. A sample of softmax(logits / temperature) is the
         greatest logit / temperature + Gumbel noise, which a CUDA graph can capture."""
-        logits = self.model.lm_head(hidden).float()
+        logits = self.model.get_output_embeddings()(hidden).float()
         noise = -torch.log(torch.empty_like(logits).exponential_())
         heat = temperatures[:, None]
         return torch.where(heat > 0, logits / heat.clamp_min(1e-6) + noise, logits).argmax(dim=-1)
