@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import lazyrope
 import pytest
@@ -56,3 +57,25 @@ def build() -> Callable[..., lazyrope.Attention]:
         return lazyrope.compile(spec, arch=None if HAS_GPU else "emu:sm_80", **options)
 
     return compile_here
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """A tiny Llama: fp32 on the CPU, where what differs in more than rounding differs visibly; bf16 on a GPU."""
+    return _tiny_model()
+
+
+@pytest.fixture(scope="module")
+def exact() -> Any:
+    """The same weights in fp32."""
+    from tests.support.serving import as_dtype
+
+    return as_dtype(_tiny_model(), torch.float32)
+
+
+def _tiny_model() -> Any:
+    pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
+    from tests.support.serving import DTYPE
+    from tools.rag.model import tiny_llama
+
+    return tiny_llama(dtype=DTYPE, device="cuda" if HAS_GPU else "cpu")

@@ -12,13 +12,7 @@ pytest.importorskip("transformers", reason="pip install -r tools/requirements/ra
 
 from lazyrope.transformers import Engine, attach, passes
 
-from tests.python.test_transformers import as_dtype, assert_agrees, assert_nothing_is_held, text
-from tools.rag.model import tiny_llama
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_llama(dtype=torch.bfloat16, device="cuda")
+from tests.support.serving import assert_agrees, assert_nothing_is_held, text
 
 
 @pytest.fixture
@@ -56,8 +50,7 @@ GRAPH_TOKENS = pytest.mark.parametrize("max_graph_tokens", [0, 256])
 
 
 @GRAPH_TOKENS
-def test_graphs_give_the_text_that_passes_give(model, captures, max_graph_tokens):
-    exact = as_dtype(tiny_llama(dtype=torch.bfloat16, device="cuda"), torch.float32)
+def test_graphs_give_the_text_that_passes_give(model, exact, captures, max_graph_tokens):
     engine = attach(model, budget="256MiB", max_requests=8, max_graph_tokens=max_graph_tokens)
     plain = attach(model, budget="256MiB", max_requests=8, cuda_graphs=False)
     for generation in run(engine, 1, 40):

@@ -1,0 +1,75 @@
+"""Tiny models served from documents, and what must hold of it."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import torch
+from lazyrope.transformers import Engine, attach
+
+from tests.conftest import HAS_GPU
+from tools.rag import reference
+
+MODES = ("lazy", "block", "full")
+# fp32 on the CPU, where what differs in more than rounding differs visibly; kernels know bf16 and fp16 only.
+DTYPE = torch.bfloat16 if HAS_GPU else torch.float32
+
+
+def make(model: Any, **options: Any) -> Engine:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return attach(model, **{"budget": "64MiB", **options})
+
+
+def as_dtype(model: Any, dtype: torch.dtype) -> Any:
+    """Casts weights; the rotation's frequencies are fp32 in every model, and would suffer."""
+    frequencies = model.model.rotary_emb.inv_freq.clone()
+    model = model.to(dtype)
+    model.model.rotary_emb.inv_freq = frequencies
+    return model
+
+
+def text(rng: random.Random, tokens: int) -> list[int]:
+    return [rng.randrange(1024) for _ in range(tokens)]
+
+
+def logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return model.lm_head(hidden).float()
+
+
+def texts(seed: int, *lengths: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [text(rng, n) for n in lengths]
+
+
+def assert_near(given: torch.Tensor, right: torch.Tensor, eager: torch.Tensor | None = None) -> None:
+    """Within fp32 rounding, or twice what eager computation in the same dtype loses."""
+    error = ((given.float() - right).norm() / right.norm()).item()
+    lost = ((eager.float() - right).norm() / right.norm()).item() if eager is not None else 0.0
+    assert error <= max(1e-4, 2 * lost), f"error {error:.2e}, eager {lost:.2e}"
+
+
+def assert_nothing_is_held(engine: Engine) -> None:
+    stats = engine.store.stats
+    assert stats.private_bytes == 0 and stats.referenced == 0 and engine.num_running == engine.num_waiting == 0
+    engine.store.check()
+
+
+def budget_of(model: Any, tokens: int) -> int:
+    config = model.config
+    return tokens * 2 * config.num_hidden_layers * 2 * 64 * DTYPE.itemsize
+
+
+def assert_agrees(given: Any, alone: Engine, exact: Any) -> None:
+    """With the "full" mode, but where the reference's two best logits are closer than bf16 can tell."""
+    full = alone.generate(given.prompt, given.documents, mode="full", max_new_tokens=given.max_new_tokens, stop=[])
+    ours, theirs = given.tokens, full.result()
+    if ours == theirs:
+        return
+    at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+    last = reference.hidden_states(exact, [*given.prompt, *ours[:at]], given.documents)[-1]
+    best = logits(exact, last).topk(2).values
+    assert best[0] - best[1] < (0.1 if HAS_GPU else 1e-3), f"{ours} and {theirs}: the best two are {best.tolist()}"
