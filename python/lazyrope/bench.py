@@ -6,8 +6,7 @@ A row's kernel and its peers are timed in turns, one call each a round.
 
 Rows are always lazy: documents of ``doc_tokens`` tokens at positions of their own, in shuffled pages, with raw
 queries. Peers read contiguous keys that are rotated already; reposition's ``torch_eager`` does what reposition does,
-one PyTorch operation after the other. ``stream_us`` is the time of a plain sum over as
-many bytes as the row reads.
+one PyTorch operation after the other. ``stream_us`` is the time of a plain sum over as many bytes as the row reads.
 """
 
 from __future__ import annotations
@@ -266,22 +265,18 @@ def append_row(shape: Shape, timer: Timer) -> dict[str, Any]:
     }
 
 
-def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any, Any], turn: int) -> Call:
+def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any, Any], distance: int) -> Call:
     """What reposition does, in PyTorch: gather, rotate in fp32, scatter. Pools are [slots, heads, head_dim]."""
     torch = _torch()
+    from lazyrope.eager import turn
+
     k_pool, v_pool = pools
     source, target = slots
-    angle = turn * torch.tensor(spec.frequencies, dtype=torch.float64)
+    angle = distance * torch.tensor(spec.frequencies, dtype=torch.float64)
     cos, sin = (x.to("cuda", torch.float32) for x in (angle.cos(), angle.sin()))
 
-    def turned(keys: Any) -> Any:
-        if spec.rope.variant == "none":
-            return keys
-        first, second = keys.float().chunk(2, dim=-1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(keys.dtype)
-
     def call() -> None:
-        k_pool[target] = turned(k_pool[source])
+        k_pool[target] = turn(k_pool[source], cos, sin).to(k_pool.dtype)
         v_pool[target] = v_pool[source]
 
     return call

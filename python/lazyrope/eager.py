@@ -35,10 +35,11 @@ def rotate(x: Tensor, angle: Tensor) -> Tensor:
         x: [..., head_dim].
         angle: [..., n], float64, radians; broadcast against x.
     """
-    return _turn(x, angle.cos().float(), angle.sin().float())
+    return turn(x, angle.cos().float(), angle.sin().float())
 
 
-def _turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """:func:`rotate` by angles whose cosine and sine, float32, are known."""
     n = cosine.shape[-1]
     x = x.float()
     if n == 0:
@@ -288,11 +289,11 @@ class EagerAttention(_Rotates):
         if rotated and segment.base == 0:
             return q.float()
         if segment.turn is None:  # every layer turns by the same angles
-            turn = torch.zeros_like(request.positions[:1]) if rotated else request.positions
-            angle = self.angles(turn - segment.base)[:, None]
+            positions = torch.zeros_like(request.positions[:1]) if rotated else request.positions
+            angle = self.angles(positions - segment.base)[:, None]
             segment.turn = angle.cos().float(), angle.sin().float()
         cosine, sine = segment.turn if rotated else (t[rows] for t in segment.turn)
-        return _turn(q, cosine, sine).to(q.dtype).float()
+        return turn(q, cosine, sine).to(q.dtype).float()
 
     def plan_append(
         self,

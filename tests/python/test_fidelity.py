@@ -80,7 +80,9 @@ def test_greedy_texts_part_only_where_bf16_cannot_tell(comparison):
         chosen = [d.tokens for d in documents if d.source == question.source][:3]
         requests.append((question.text, texts.prompt_of(question, engine.tokenizer), chosen))
     apart = fidelity.compare_texts(comparison, requests, max_new_tokens=24 if HAS_GPU else 12)
-    noise = comparison.result.noise() or 0.5
+    if not comparison.result.margin_errors:  # this test alone
+        comparison.add(next(fidelity.cases(short_texts(comparison, 9), [2], 5)))
+    noise = comparison.result.noise()
     assert [part for part in apart if part.margin > noise] == []
 
 

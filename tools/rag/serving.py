@@ -267,9 +267,9 @@ def complaints(result: dict[str, Any], *, timed: bool) -> list[str]:
     found = [
         f"lazy copied {row['copied_bytes']} bytes" for row in rows if row["mode"] == "lazy" and row["copied_bytes"]
     ]
-    rows = {(row["exponent"], row["budget_bytes"], row["mode"]): row for row in result["served"]}
-    for (exponent, budget, mode), lazy in rows.items():
-        block = rows.get((exponent, budget, "block"))
+    served = {(row["exponent"], row["budget_bytes"], row["mode"]): row for row in result["served"]}
+    for (exponent, budget, mode), lazy in served.items():
+        block = served.get((exponent, budget, "block"))
         if timed and mode == "lazy" and block is not None and max(lazy["runs"]) < min(block["runs"]):
             found.append(
                 f"at {budget / GIB:g} GiB, Zipf {exponent:g}: lazy serves {lazy['requests_per_s']:.2f} requests a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,13 +17,13 @@ Tensor = Any
 GRAPH_JOBS = 32  # that graphs of more than decode have room for: fewer sizes to capture
 
 
+@dataclass(frozen=True)
 class Backend:
-    """The kernels of a model's attention and their use on the pools of a store."""
+    """The kernels of a model's attention, or their plain counterparts, and the store whose pools they work on."""
 
-    def __init__(self, attention: Any, reposition: Any, store: DocumentStore) -> None:
-        self.attention = attention
-        self.reposition = reposition
-        self.store = store
+    attention: Any
+    reposition: Any
+    store: DocumentStore
 
 
 class _GrowingStep:
