@@ -72,6 +72,40 @@ def test_a_graph_is_captured_once(model, captures, max_graph_tokens):
     assert len(set(captures)) <= 12, "more sizes than there are reasons for"
 
 
+def test_the_only_graph_can_be_captured_anew(model, captures):
+    """For more documents than before; the memory is that of the graph that it takes the place of."""
+    engine = attach(model, budget="256MiB", max_requests=1, max_graph_tokens=0)
+    for count in (1, 9, 40):
+        engine.generate([1, 2], [[3, n] for n in range(count)], max_new_tokens=4, stop=[]).result()
+    assert captures == [(1, 1)] * 3
+
+
+def test_garbage_is_left_alone_during_a_capture(model, captures, monkeypatch):
+    """A graph in it that is destroyed then would break the capture, and with it the generator of random numbers."""
+
+    def graph_in_a_cycle():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.zeros(1, device="cuda").add_(1)
+        return [graph]
+
+    old = [graph_in_a_cycle()]
+    sample = passes.Runner.sample
+
+    def sample_and_litter(*args):
+        if torch.cuda.is_current_stream_capturing() and old:
+            cycle = old.pop()
+            cycle.append(cycle)
+            del cycle
+            _ = [[n] for n in range(5000)]  # enough for the collector to be called, if it were
+        return sample(*args)
+
+    monkeypatch.setattr(passes.Runner, "sample", sample_and_litter)
+    generation = attach(model, budget="256MiB").generate([1, 2, 3], max_new_tokens=8, stop=[])
+    assert len(generation.result()) == 8 and captures and not old
+    torch.rand(1, device="cuda")
+
+
 def test_an_engines_memory_goes_with_it(model):
     """At once, not when garbage is collected."""
     before = torch.cuda.memory_allocated()

@@ -37,7 +37,7 @@ def attach(
     max_requests: int = 32,
     max_pass_tokens: int = 8192,
     cuda_graphs: bool = True,
-    max_graph_tokens: int = 0,
+    max_graph_tokens: int = 256,
 ) -> Engine:
     """An engine that serves a model from a store of documents. The model is not changed: it attends by lazyrope in the
     engine's passes, and as before between them; meanwhile, calling it from another thread is an error.
@@ -57,8 +57,8 @@ def attach(
         max_pass_tokens: of one pass; longer prompts and documents take several.
         cuda_graphs: whether passes that only decode are captured and replayed, on a GPU.
         max_graph_tokens: so are other passes of up to this many tokens (short prompts, beside decoding or not): their
-            launches then take the host less time than the GPU. Each power of two of tokens is captured once, when it
-            first comes.
+            launches then take the host less time than the GPU. Each power of two of tokens is captured when it first
+            comes. 0: none.
 
     Raises:
         SpecError: the model's config needs what does not exist (the message names it), or a value is not allowed.

@@ -163,7 +163,7 @@ class Engine:
         max_requests: int = 32,
         max_pass_tokens: int = 8192,
         cuda_graphs: bool = True,
-        max_graph_tokens: int = 0,
+        max_graph_tokens: int = 256,
     ) -> None:
         _check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
         _check("max_requests", max_requests, max_requests >= 1, "at least 1")

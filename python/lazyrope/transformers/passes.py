@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +18,7 @@ from .work import APPEND, STEP, Packed, Work, pack
 Tensor = Any
 
 GRAPH_JOBS = 32  # that graphs of more than decode have room for: fewer sizes to capture
+_CAPTURING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -237,8 +241,22 @@ class _Graph:
         with torch.cuda.stream(stream):  # libraries allocate and choose their kernels outside of the capture
             self._forward(runner)
         torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph()
         # Only this thread's calls are forbidden meanwhile: others may allocate.
-        with torch.cuda.graph(self._graph, pool=self._memory, capture_error_mode="thread_local"):
+        with _no_garbage(), torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             self._chosen = self._forward(runner)
+        self._graph = graph  # not before: the memory goes with the last graph that uses it
         self._captured = self._pass.steps
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Without garbage collection, which might find another graph: to destroy one breaks a capture."""
+    with _CAPTURING:  # one at a time, since there is one collector
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
