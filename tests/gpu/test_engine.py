@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ pytest.importorskip("transformers", reason="pip install -r tools/requirements/ra
 from lazyrope.transformers import Engine, attach, passes
 
 from tests.support.serving import assert_agrees, assert_nothing_is_held, text
+from tools.rag.model import tiny_llama
 
 
 @pytest.fixture
@@ -104,6 +106,17 @@ def test_garbage_is_left_alone_during_a_capture(model, captures, monkeypatch):
     generation = attach(model, budget="256MiB").generate([1, 2, 3], max_new_tokens=8, stop=[])
     assert len(generation.result()) == 8 and captures and not old
     torch.rand(1, device="cuda")
+
+
+def test_engines_of_several_models_capture_in_threads(captures):
+    """What one thread does must not break another one's capture."""
+    engines = [attach(tiny_llama(dtype=torch.bfloat16, device="cuda", seed=i), budget="64MiB") for i in range(4)]
+    with ThreadPoolExecutor(len(engines)) as threads:
+        for seed in range(3):
+            list(threads.map(lambda engine, seed=seed: run(engine, seed, 10), engines))
+    assert len(captures) >= 4 * len(engines)
+    for engine in engines:
+        assert_nothing_is_held(engine)
 
 
 def test_an_engines_memory_goes_with_it(model):

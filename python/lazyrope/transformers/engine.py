@@ -18,7 +18,7 @@ from ..documents import Document, DocumentStore, InsertError, PageRun, StoreErro
 from ..errors import SpecError
 from .layout import MODES, Layout, Parts, fill_of
 from .passes import Backend, Runner
-from .turns import Turns
+from .turns import Turns, of_device
 from .work import Job, Work
 
 Tensor = Any
@@ -178,6 +178,9 @@ class Engine:
         self.backend: str = backend.attention.arch
         self._runner = Runner(model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens)
         self._turns = Turns()  # everything but arrivals
+        # Engines on one device, and so those of one model, run their passes one at a time: what a thread does on a GPU
+        # may break another one's capture.
+        self._device_turns = of_device(store.device)
         self._arrivals = threading.Lock()  # of what is appended to the queue while others search it
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
@@ -299,6 +302,10 @@ class Engine:
 
     def _pass(self) -> bool:
         """Whether there was something to do."""
+        with self._device_turns:
+            return self._run_pass()
+
+    def _run_pass(self) -> bool:
         self._admit()
         work, sampled = self._schedule()
         if not work.rows:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 from transformers import AttentionInterface
 
@@ -44,18 +42,14 @@ def _attention(
 AttentionInterface.register(NAME, _attention)
 
 
-# Engines of the same model run one at a time: which attention it uses is a setting of the model's.
-_passes: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
-
-
 @contextmanager
 def attending(model: Any) -> Iterator[None]:
-    """The model attends by lazyrope in here, and as before afterwards."""
+    """The model attends by lazyrope in here, and as before afterwards. In one thread at a time: which attention it uses
+    is a setting of the model's."""
     config = model.config
-    with _passes.setdefault(model, threading.Lock()):
-        before = config._attn_implementation
-        config._attn_implementation = NAME
-        try:
-            yield
-        finally:
-            config._attn_implementation = before
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before

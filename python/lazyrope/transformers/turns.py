@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from typing import Any
 
 
 class Turns:
@@ -39,3 +40,11 @@ class Turns:
                 self._waiting.popleft().release()
             else:
                 self._is_taken = False
+
+
+_devices: dict[str, Turns] = {}
+
+
+def of_device(device: Any) -> Turns:
+    """The one lock of a device (a torch.device)."""
+    return _devices.setdefault(str(device), Turns())
