@@ -357,6 +357,29 @@ def test_lazy_is_complained_of_only_where_no_run_of_it_kept_up():
     assert found([20.0], [10.0], copied=5) == ["lazy copied 5 bytes"]
 
 
+def test_budgets_measured_apart_are_shown_together(models: ModuleType):
+    from tools.rag.__main__ import joined
+
+    def measured(gib: int) -> dict[str, Any]:
+        result = without("right", command=f"rag --budgets {gib}")
+        result["worth"] |= {"complaints": [f"at {gib} GiB"]}
+        for row in result["worth"]["served"]:
+            row["budget_bytes"] = gib * GIB
+        return result
+
+    other = measured(8) | {"right": RESULT["right"]}
+    whole = joined(other, measured(16))
+    keys = [(row["exponent"], row["budget_bytes"], row["mode"]) for row in whole["worth"]["served"]]
+    modes = ("lazy", "full", "block")
+    assert keys == [(0.0, gib * GIB, mode) for gib in (8, 16) for mode in modes] + [
+        (1.1, gib * GIB, "lazy") for gib in (8, 16)
+    ]
+    assert whole["worth"]["complaints"] == ["at 8 GiB", "at 16 GiB"] and whole["right"] == RESULT["right"]
+    assert whole["command"] == "rag --budgets 8 && rag --budgets 16"
+    with pytest.raises(SystemExit, match="commit"):
+        joined(other, measured(16) | {"commit": "other"})
+
+
 def test_units_fit_the_largest_value():
     assert [tables.unit_of([0, n])[0] for n in (0, 5, 1024, 3 << 20, GIB)] == ["bytes", "bytes", "KiB", "MiB", "GiB"]
 

