@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -117,6 +119,45 @@ def test_engines_of_several_models_capture_in_threads(captures):
     assert len(captures) >= 4 * len(engines)
     for engine in engines:
         assert_nothing_is_held(engine)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_engines_on_two_gpus(model, exact, captures):
+    engines = [attach(copy.deepcopy(model).to(f"cuda:{i}"), budget="64MiB") for i in range(2)]
+    alone = attach(model, budget="64MiB", cuda_graphs=False)
+    with ThreadPoolExecutor(2) as threads:
+        for seed in range(5):
+            for generations in threads.map(lambda engine, seed=seed: run(engine, seed, 20), engines):
+                for generation in generations:
+                    assert_agrees(generation, alone, exact)
+    assert len(captures) > 10
+
+
+def test_streams_of_others_are_not_captured(model, captures):
+    """PyTorch hands its streams out round and round."""
+    done = threading.Event()
+    failures: list[Exception] = []
+
+    def use_streams() -> None:
+        x = torch.ones(1000, device="cuda")
+        try:
+            while not done.is_set():
+                stream = torch.cuda.Stream()
+                with torch.cuda.stream(stream):
+                    x + 1
+                torch.cuda.current_stream().wait_stream(stream)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=use_streams)
+    thread.start()
+    try:
+        for seed in range(3):
+            run(attach(model, budget="64MiB"), seed, 20)
+    finally:
+        done.set()
+        thread.join()
+    assert not failures and len(captures) > 10
 
 
 def test_an_engines_memory_goes_with_it(model):

@@ -55,7 +55,9 @@ def attach(
         page_size: tokens of a page, a multiple of 16.
         max_requests: that run at the same time.
         max_pass_tokens: of one pass; longer prompts and documents take several.
-        cuda_graphs: whether passes that only decode are captured and replayed, on a GPU.
+        cuda_graphs: whether passes that only decode are captured and replayed, on a GPU. While one is captured, when a
+            number of requests first comes, no other thread may synchronise that GPU as a whole or draw random numbers
+            on it (PyTorch's rule).
         max_graph_tokens: so are other passes of up to this many tokens (short prompts, beside decoding or not): their
             launches then take the host less time than the GPU. Each power of two of tokens is captured when it first
             comes. 0: none.
