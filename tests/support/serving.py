@@ -64,12 +64,15 @@ def budget_of(model: Any, tokens: int) -> int:
 
 
 def assert_agrees(given: Any, alone: Engine, exact: Any) -> None:
-    """With the "full" mode, but where the reference's two best logits are closer than bf16 can tell."""
+    """With the "full" mode, but where the reference's two best logits are closer than the model's dtype can tell: its
+    logits are off by more here and there, so what eager computation loses at this very token counts."""
     full = alone.generate(given.prompt, given.documents, mode="full", max_new_tokens=given.max_new_tokens, stop=[])
     ours, theirs = given.tokens, full.result()
     if ours == theirs:
         return
     at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-    last = reference.hidden_states(exact, [*given.prompt, *ours[:at]], given.documents)[-1]
-    best = logits(exact, last).topk(2).values
-    assert best[0] - best[1] < (0.1 if HAS_GPU else 1e-3), f"{ours} and {theirs}: the best two are {best.tolist()}"
+    prompt = [*given.prompt, *ours[:at]]
+    right, eager = (logits(m, reference.hidden_states(m, prompt, given.documents)[-1]) for m in (exact, alone.model))
+    best = right.topk(2).values
+    limit = max(1e-3, 8 * (eager - right).std().item())  # both modes' best two are off: 4 standard deviations
+    assert best[0] - best[1] < limit, f"{ours} and {theirs}: the best two are {best.tolist()}, limit {limit:.3f}"

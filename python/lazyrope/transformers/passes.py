@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -180,7 +181,7 @@ class _Graphs:
         self._backend = backend
         self._dtype = dtype
         self._max_tokens = max_tokens
-        self._place = _Place(backend.store.device)
+        self._pool = torch.cuda.graph_pool_handle()  # one for all, for they never run at the same time
         self._graphs: dict[tuple[int, bool, bool], _Graph] = {}
 
     def of(self, work: Work, max_rows: int) -> _Graph | None:
@@ -194,29 +195,27 @@ class _Graphs:
         key = (tokens, max_rows > 1, bool(work.moves))
         if key not in self._graphs:
             jobs = min(tokens, GRAPH_JOBS) if max_rows > 1 else tokens
-            self._graphs[key] = _Graph(self._backend, self._dtype, self._place, tokens, jobs, max_rows > 1)
+            self._graphs[key] = _Graph(self._backend, self._dtype, self._pool, tokens, jobs, max_rows > 1)
         return self._graphs[key]
 
 
-class _Place:
-    """Where graphs that never run at the same time are captured."""
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all engines: cuBLAS keeps 32 MiB for each stream that it has seen.
 
-    def __init__(self, device: torch.device) -> None:
-        self.memory = torch.cuda.graph_pool_handle()
-        # PyTorch hands out its streams round and round, from a pool for each priority. One that others get by chance
-        # would capture their work; few ask for this priority.
-        self.stream = torch.cuda.Stream(device, priority=-3)
+    PyTorch hands out its streams round and round, from a pool for each priority. If others got this one by chance,
+    their work would be captured; few ask for this priority.
+    """
+    return torch.cuda.Stream(device, priority=-3)
 
 
 class _Graph:
     """A captured pass of up to `tokens` tokens of up to `jobs` jobs, several of one job only with `chunks`."""
 
-    def __init__(
-        self, backend: Backend, dtype: torch.dtype, place: _Place, tokens: int, jobs: int, chunks: bool
-    ) -> None:
+    def __init__(self, backend: Backend, dtype: torch.dtype, pool: Any, tokens: int, jobs: int, chunks: bool) -> None:
         device, spec = backend.store.device, backend.attention.spec
         self.size = (tokens, jobs)
-        self._place = place
+        self._memory = pool
         # As much as it can ever take, so that it is not captured anew as passes grow.
         most = {"requests": jobs, "query_tokens": tokens, "tokens_per_request": tokens if chunks else 1}
         self._pass = Pass(backend, most)
@@ -248,14 +247,14 @@ class _Graph:
         return runner.sample(hidden[self._last], self._temperatures)
 
     def _capture(self, runner: Runner) -> None:
-        memory, stream = self._place.memory, self._place.stream
+        stream = _capture_stream(runner.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries allocate and choose their kernels outside of the capture
             self._forward(runner)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # "thread_local": other threads may allocate meanwhile.
-        with _no_garbage(), torch.cuda.graph(graph, memory, stream, capture_error_mode="thread_local"):
+        with _no_garbage(), torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"):
             self._chosen = self._forward(runner)
         self._graph = graph  # not before: the memory goes with the last graph that uses it
         self._captured = self._pass.steps
