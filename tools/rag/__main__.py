@@ -41,7 +41,9 @@ def environment(commit: str | None) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads",
         "is_gpu": gpu,
-        "driver": _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]) if gpu else None,
+        "driver": _output(["nvidia-smi", "--id=0", "--query-gpu=driver_version", "--format=csv,noheader"])
+        if gpu
+        else None,
         "date": datetime.date.today().isoformat(),
         "commit": commit or _output(["git", "rev-parse", "--short", "HEAD"]),
         "versions": {
