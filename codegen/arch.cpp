@@ -29,6 +29,7 @@ const std::vector<Arch>& archs() {
   static const std::vector<Arch> rows = {
       {"sm_80", 8, 0, 163 * kKiB, 164 * kKiB, "sm80"},
       {"sm_86", 8, 6, 99 * kKiB, 100 * kKiB, "sm80"},
+      {"sm_87", 8, 7, 163 * kKiB, 164 * kKiB, "sm80"},
       {"sm_89", 8, 9, 99 * kKiB, 100 * kKiB, "sm80"},
       {"sm_90a", 9, 0, 227 * kKiB, 228 * kKiB, "sm80"},
       {"sm_100a", 10, 0, 227 * kKiB, 228 * kKiB, "sm80"},

@@ -7,12 +7,12 @@
 #include <array>
 
 #include "codegen/error.h"
-#include "codegen/mask.h"
 #include "codegen/tile_plan.h"
 
 namespace lazyrope {
 namespace {
 
+constexpr double kMaxSoftcap = 1e6;
 constexpr int kMaxGroupSize = 128;  // more than any published model has
 
 template <class Enum>
@@ -61,14 +61,23 @@ void validate(const KernelSpec& spec) {
   if (spec.group_size < 1 || spec.group_size > kMaxGroupSize)
     throw SpecError(fmt::format("group_size = {} query heads per KV head; allowed are 1 to {}",
                                 spec.group_size, kMaxGroupSize));
-  mask_variant(spec.mask);
+  validate(spec.mask, spec.mask_parameters);
+  if (!(spec.softcap >= 0.0 && spec.softcap <= kMaxSoftcap))
+    throw SpecError(
+        fmt::format("softcap = {}; it must be 0 (none) or a positive number of at most {}",
+                    spec.softcap, kMaxSoftcap));
   validate(spec.rope, spec.head_dim);
 }
 
 std::string describe(const KernelSpec& spec) {
-  return fmt::format("head_dim {}, group {}, {}, rope {}, {}, {} queries", spec.head_dim,
-                     spec.group_size, to_string(spec.dtype), spec.rope.variant, spec.mask,
-                     to_string(spec.query_form));
+  std::string text =
+      fmt::format("head_dim {}, group {}, {}, rope {}, {}", spec.head_dim, spec.group_size,
+                  to_string(spec.dtype), spec.rope.variant, spec.mask);
+  for (const auto& [name, value] : spec.mask_parameters)
+    text += fmt::format(" ({} {})", name, value);
+  if (spec.softcap > 0.0) text += fmt::format(", softcap {}", spec.softcap);
+  if (spec.sinks) text += ", sinks";
+  return fmt::format("{}, {} queries", text, to_string(spec.query_form));
 }
 
 }  // namespace lazyrope

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "codegen/mask.h"
 #include "codegen/rope.h"
 
 namespace lazyrope {
@@ -33,6 +34,9 @@ struct KernelSpec {
   RopeForm query_form = RopeForm::kRaw;
   KeyForm key_form = KeyForm::kLocal;
   RopeForm append_form = RopeForm::kRaw;
+  MaskParameters mask_parameters = {};
+  double softcap = 0.0;  // scores s become softcap x tanh(s / softcap); 0: they stay
+  bool sinks = false;    // each query head has a logit that takes part in its softmax
 
   bool operator==(const KernelSpec&) const = default;
 };

@@ -1,13 +1,13 @@
 #include "codegen/render.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>
 #include <numbers>
 
 #include "codegen/error.h"
-#include "codegen/mask.h"
 #include "codegen/template_text.h"
 
 namespace lazyrope {
@@ -55,6 +55,14 @@ TemplateValues rope_values(const KernelSpec& spec) {
           {"element", std::string(element(spec.dtype))}};
 }
 
+// In the row's order.
+std::string mask_arguments(const KernelSpec& spec) {
+  std::vector<int> values;
+  for (const MaskParameter& parameter : mask_variant(spec.mask).parameters)
+    values.push_back(spec.mask_parameters.at(parameter.name));
+  return fmt::format("{}", fmt::join(values, ", "));
+}
+
 struct Launch {
   std::string file;
   TemplateValues values;
@@ -67,6 +75,9 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch&
   TemplateValues values = rope_values(spec);
   values.insert({{"family", fmt::format("family/{}/attend_tile.cuh", arch.family)},
                  {"mask", mask_variant(spec.mask).file},
+                 {"mask_arguments", mask_arguments(spec)},
+                 {"softcap", literal(spec.softcap)},
+                 {"sinks", spec.sinks ? "true" : "false"},
                  {"group_size", fmt::to_string(spec.group_size)},
                  {"query_rotated", spec.query_form == RopeForm::kRotated ? "true" : "false"},
                  {"row_warps", fmt::to_string(plan.row_warps)},
@@ -84,6 +95,7 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch&
 Launch plan_launch(const KernelSpec& spec) {
   return {"kernel/plan.cu.in",
           {{"mask", mask_variant(spec.mask).file},
+           {"mask_arguments", mask_arguments(spec)},
            {"group_size", fmt::to_string(spec.group_size)},
            {"shared_bytes", fmt::to_string(kPlanSharedBytes)}},
           kPlanThreads,

@@ -14,6 +14,7 @@ namespace lazyrope {
 namespace {
 
 constexpr double kLargest = 1e30;
+constexpr int kWholeRotaryDim = 128;
 
 // theta^(-2i / rotary_dim): RoFormer, arXiv 2104.09864, section 3.2.2.
 std::vector<double> plain_frequencies(int rotary_dim, double theta) {
@@ -23,7 +24,7 @@ std::vector<double> plain_frequencies(int rotary_dim, double theta) {
   return w;
 }
 
-std::vector<double> neox_frequencies(int rotary_dim, const RopeParameters& p) {
+std::vector<double> default_frequencies(int rotary_dim, const RopeParameters& p) {
   return plain_frequencies(rotary_dim, p.at("theta"));
 }
 
@@ -50,8 +51,17 @@ void check_llama3(const RopeParameters& p) {
       p.at("high_freq_factor"), p.at("low_freq_factor")));
 }
 
+// Position interpolation: arXiv 2306.15595.
+std::vector<double> linear_frequencies(int rotary_dim, const RopeParameters& p) {
+  std::vector<double> w = plain_frequencies(rotary_dim, p.at("theta"));
+  for (double& x : w) x /= p.at("factor");
+  return w;
+}
+
 std::vector<RopeVariant> built_in() {
   const RopeParameter theta = {"theta", "base of the frequencies", 1.0, kLargest};
+  const RopeParameter attention_factor = {
+      "attention_factor", "of rotated pairs, of queries and of keys", 1e-3, 1e3, 1.0};
   return {
       {.name = "none",
        .meaning = "no rotation",
@@ -61,8 +71,20 @@ std::vector<RopeVariant> built_in() {
       {.name = "neox",
        .meaning = "column i turns with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
        .pairing = "ops/rope/half.cuh",
-       .parameters = {theta},
-       .frequencies = neox_frequencies},
+       .parameters = {theta, attention_factor},
+       .frequencies = default_frequencies},
+      {.name = "gptj",
+       .meaning = "column 2i turns with column 2i + 1 (RoFormer, GPT-J, GLM, Cohere)",
+       .pairing = "ops/rope/interleaved.cuh",
+       .parameters = {theta, attention_factor},
+       .frequencies = default_frequencies},
+      {.name = "linear",
+       .meaning = "neox with positions divided by a factor",
+       .pairing = "ops/rope/half.cuh",
+       .parameters = {theta,
+                      {"factor", "by which positions are divided", 1.0, kLargest},
+                      attention_factor},
+       .frequencies = linear_frequencies},
       {.name = "llama3",
        .meaning = "neox with Llama 3.1's scaling of long waves",
        .pairing = "ops/rope/half.cuh",
@@ -73,7 +95,8 @@ std::vector<RopeVariant> built_in() {
                       {"high_freq_factor", "waves shorter than the context / this are kept", 0.0,
                        kLargest},
                       {"original_max_position_embeddings", "context of the first training", 1.0,
-                       kLargest}},
+                       kLargest},
+                      attention_factor},
        .frequencies = llama3_frequencies,
        .check = check_llama3},
   };
@@ -99,6 +122,7 @@ std::vector<std::string> names_of(const std::vector<RopeVariant>& rows) {
 void validate_parameters(const RopeVariant& row, const RopeParameters& given) {
   for (const RopeParameter& parameter : row.parameters) {
     const auto it = given.find(parameter.name);
+    if (it == given.end() && parameter.otherwise) continue;
     if (it == given.end())
       throw SpecError(
           fmt::format("rope \"{}\" needs {} ({})", row.name, parameter.name, parameter.meaning));
@@ -148,10 +172,13 @@ void validate(const RopeSpec& rope, int head_dim) {
           fmt::format("rope \"none\" with rotary_dim = {}; it must be 0", rope.rotary_dim));
     return;
   }
-  if (rope.rotary_dim < 16 || rope.rotary_dim > head_dim || rope.rotary_dim % 16 != 0)
-    throw SpecError(fmt::format(
-        "rotary_dim = {} with head_dim = {}; allowed are multiples of 16 up to head_dim",
-        rope.rotary_dim, head_dim));
+  // A lane turns two or four pairs, and a warp a row: templates/ops/rope.
+  const int step = rope.rotary_dim < kWholeRotaryDim ? 4 : 8;
+  if (rope.rotary_dim < 4 || rope.rotary_dim > head_dim || rope.rotary_dim % step != 0)
+    throw SpecError(
+        fmt::format("rotary_dim = {} with head_dim = {}; allowed are multiples of 4, from {} on of "
+                    "8, up to head_dim",
+                    rope.rotary_dim, head_dim, kWholeRotaryDim));
 }
 
 }  // namespace lazyrope

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,7 @@ struct RopeParameter {
   std::string meaning;
   double least;  // allowed: least <= value <= greatest
   double greatest;
+  std::optional<double> otherwise = {};  // where it is not given
 };
 
 // A RoPE variant: a row here and, where its pairing is new, a file in templates/ops/rope.
@@ -35,8 +37,9 @@ struct RopeVariant {
   // Radians per token of each pair, rotary_dim / 2 of them.
   std::function<std::vector<double>(int rotary_dim, const RopeParameters&)> frequencies;
   // Multiplies the rotated pairs of queries and of keys once each (YaRN's mscale).
-  std::function<double(const RopeParameters&)> attention_factor = [](const RopeParameters&) {
-    return 1.0;
+  std::function<double(const RopeParameters&)> attention_factor = [](const RopeParameters& given) {
+    const auto it = given.find("attention_factor");
+    return it == given.end() ? 1.0 : it->second;
   };
   // What must hold between parameters, each of which is in its own range: throws SpecError.
   std::function<void(const RopeParameters&)> check = [](const RopeParameters&) {};

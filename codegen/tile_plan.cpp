@@ -21,6 +21,14 @@ constexpr int kElementBytes = 2;
 constexpr int kItemBytes = 64;
 constexpr int kFlagBytes = 16;
 
+// templates/tile/shared_tile.cuh: chunks of a row, the zero one behind it included.
+int row_chunks(int head_dim) { return (head_dim * kElementBytes + 31) / 32 * 2; }
+
+int row_bytes(int head_dim) {
+  const int chunks = row_chunks(head_dim);
+  return (chunks % 8 == 0 ? chunks : chunks + 1) * kCopyBytes;
+}
+
 // pipeline/block_table.cuh: infos of 16 bytes, runs of 8, and where the search stands.
 int table_bytes(int warp_keys) {
   const int runs = warp_keys / kRunSlots;
@@ -42,9 +50,30 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {64, 160, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {64, 100, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 1}}},
+      {72, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {72, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {72, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
+      {80, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {80, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {80, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
+      {96, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {96, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 32, 32, 2, 2}}},
+      {96, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
+      {112, 228, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {112, 160, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 32, 32, 2, 2}}},
+      {112, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 32, 32, 2, 1}}},
       {128, 228, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {128, 160, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 32, 32, 2, 2}}},
       {128, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 32, 32, 2, 1}}},
+      {160, 228, {{1, 2, 16, 16, 16, 2, 3}, {8, 1, 16, 64, 64, 2, 1}}},
+      {160, 160, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 64, 64, 2, 1}}},
+      {160, 100, {{1, 2, 16, 16, 16, 2, 1}, {4, 1, 16, 32, 32, 2, 1}}},
+      {192, 228, {{1, 2, 16, 16, 16, 2, 3}, {8, 1, 16, 64, 64, 2, 1}}},
+      {192, 160, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 64, 64, 2, 1}}},
+      {192, 100, {{1, 2, 16, 16, 16, 2, 1}, {4, 1, 16, 32, 32, 2, 1}}},
+      {256, 228, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 32, 32, 2, 1}}},
+      {256, 160, {{1, 2, 16, 16, 16, 2, 1}, {8, 1, 16, 32, 32, 2, 1}}},
+      {256, 100, {{1, 2, 16, 16, 16, 2, 1}, {4, 1, 16, 32, 32, 2, 1}}},
   };
   return table;
 }
@@ -91,11 +120,11 @@ class AttendPlanCheck {
   }
 
  private:
-  // Warps that load one ring together; each must copy whole rows, and 16 rows whole times.
+  // Warps that load one ring together: they copy one row at least, and 16 at most, at once.
   std::vector<int> ring_warps() const {
-    const int rows_of_a_warp = kWarpThreads * kCopyBytes / (head_dim_ * kElementBytes);
     std::vector<int> result;
-    for (int warps = 1; warps * rows_of_a_warp <= kRunSlots; warps *= 2) result.push_back(warps);
+    for (int warps = 1; warps * kWarpThreads / row_chunks(head_dim_) <= kRunSlots; warps *= 2)
+      if (warps * kWarpThreads >= row_chunks(head_dim_)) result.push_back(warps);
     return result;
   }
 
@@ -138,12 +167,13 @@ std::string describe(const AttendPlan& plan) {
 }  // namespace
 
 int AttendPlan::shared_bytes(int head_dim) const {
-  const int row_bytes = head_dim * kElementBytes;
-  const int ring = stages * 2 * warp_keys * row_bytes;
-  const int queries = row_warps * key_warps * warp_rows * row_bytes;
-  const int original = key_warps > 1 ? rows() * row_bytes : 0;
-  return key_warps * ring + queries + original + key_warps * table_bytes(warp_keys) + rows() * 4 +
-         kItemBytes + kFlagBytes;
+  const int row = row_bytes(head_dim);
+  const int ring = stages * 2 * warp_keys * row;
+  const int queries = row_warps * key_warps * warp_rows * row;
+  const int original = key_warps > 1 ? rows() * row : 0;
+  const int leaving = row_warps * key_warps * 16 * (head_dim + 8) * 4;  // abi/step.h, part_record
+  return std::max(key_warps * ring + queries + original, leaving) +
+         key_warps * table_bytes(warp_keys) + rows() * 4 + kItemBytes + kFlagBytes;
 }
 
 std::string describe(const TilePlan& plan) {

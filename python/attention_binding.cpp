@@ -53,7 +53,8 @@ void check_pages(const AnyStep& step, const TensorView& pool, Stream stream) {
 
 py::tuple attend(const Attention& self, const py::object& q, const py::object& k_pool,
                  const py::object& v_pool, const PyStep& step, py::object out, py::object lse,
-                 bool return_lse, bool check, const std::optional<std::uintptr_t>& stream) {
+                 bool return_lse, const py::object& sinks, bool check,
+                 const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor queries("q", q);
   const DlpackTensor keys("k_pool", k_pool);
   const DlpackTensor values("v_pool", v_pool);
@@ -76,7 +77,11 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   std::optional<TensorView> lse_view;
   std::optional<DlpackTensor> lse_tensor;
   if (!lse.is_none()) lse_view = lse_tensor.emplace("lse", lse).view();
-  self.attend(view, {keys.view(), values.view()}, *step.step, result.view(), lse_view, on);
+  std::optional<TensorView> sinks_view;
+  std::optional<DlpackTensor> sinks_tensor;
+  if (!sinks.is_none()) sinks_view = sinks_tensor.emplace("sinks", sinks).view();
+  self.attend(view, {keys.view(), values.view()}, *step.step, result.view(), lse_view, on,
+              sinks_view);
   return py::make_tuple(std::move(out), std::move(lse));
 }
 
@@ -167,7 +172,8 @@ void bind_attention(py::module_& module) {
                              py::arg("check") = false, py::arg("stream") = py::none());
   type.def("__call__", &attend, py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("step"),
            py::kw_only(), py::arg("out") = py::none(), py::arg("lse") = py::none(),
-           py::arg("return_lse") = true, py::arg("check") = false, py::arg("stream") = py::none())
+           py::arg("return_lse") = true, py::arg("sinks") = py::none(), py::arg("check") = false,
+           py::arg("stream") = py::none())
       .def(
           "plan_append",
           [](const Attention& self, py::object indptr, py::object first, py::object first_page,

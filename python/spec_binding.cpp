@@ -3,6 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <filesystem>
+
 #include "python/bindings.h"
 #include "runtime/model_config.h"
 #include "runtime/spec.h"
@@ -36,11 +38,16 @@ PyRope rope_of(const AttentionSpec& spec) {
   return {spec.rope.variant, spec.rope.rotary_dim, spec.rope.parameters};
 }
 
+// half for ops/rope/half.cuh.
+std::string pairing_name(const RopeVariant& variant) {
+  return std::filesystem::path(variant.pairing).stem().string();
+}
+
 AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const PyRope& rope,
                         const std::string& dtype, const std::string& mask,
                         const std::string& query_form, const std::string& key_form,
-                        const std::optional<std::string>& append_form,
-                        std::optional<double> scale) {
+                        const std::optional<std::string>& append_form, std::optional<double> scale,
+                        std::optional<int> window, std::optional<double> softcap, bool sinks) {
   AttentionSpec spec;
   spec.head_dim = head_dim;
   spec.num_q_heads = num_q_heads;
@@ -48,6 +55,9 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   spec.dtype = dtype_from(dtype);
   spec.rope = rope.spec(head_dim);
   spec.mask = mask;
+  if (window) spec.mask_parameters["window"] = *window;
+  spec.softcap = softcap.value_or(0.0);
+  spec.sinks = sinks;
   spec.query_form = rope_form_from(query_form);
   spec.key_form = key_form_from(key_form);
   spec.append_form = append_form ? rope_form_from(*append_form) : spec.query_form;
@@ -56,13 +66,25 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   return spec;
 }
 
+std::optional<int> window_of(const AttentionSpec& spec) {
+  const auto it = spec.mask_parameters.find("window");
+  return it == spec.mask_parameters.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::optional<double> softcap_of(const AttentionSpec& spec) {
+  return spec.softcap > 0.0 ? std::optional(spec.softcap) : std::nullopt;
+}
+
 std::string text_of(const AttentionSpec& spec) {
+  const std::optional<int> window = window_of(spec);
   return fmt::format(
       "AttentionSpec(head_dim={}, num_q_heads={}, num_kv_heads={}, rope={}, dtype='{}', mask='{}', "
-      "query_form='{}', key_form='{}', append_form='{}', scale={})",
+      "query_form='{}', key_form='{}', append_form='{}', scale={}, window={}, softcap={}, "
+      "sinks={})",
       spec.head_dim, spec.num_q_heads, spec.num_kv_heads, text_of(rope_of(spec)),
       to_string(spec.dtype), spec.mask, to_string(spec.query_form), to_string(spec.key_form),
-      to_string(spec.append_form), spec.softmax_scale());
+      to_string(spec.append_form), spec.softmax_scale(), window ? fmt::to_string(*window) : "None",
+      spec.softcap > 0.0 ? fmt::to_string(spec.softcap) : "None", spec.sinks ? "True" : "False");
 }
 
 }  // namespace
@@ -85,7 +107,9 @@ void bind_specs(py::module_& module) {
       .def(py::init(&make_spec), py::kw_only(), py::arg("head_dim"), py::arg("num_q_heads"),
            py::arg("num_kv_heads"), py::arg("rope"), py::arg("dtype") = "bfloat16",
            py::arg("mask") = "causal", py::arg("query_form") = "raw", py::arg("key_form") = "local",
-           py::arg("append_form") = py::none(), py::arg("scale") = py::none())
+           py::arg("append_form") = py::none(), py::arg("scale") = py::none(),
+           py::arg("window") = py::none(), py::arg("softcap") = py::none(),
+           py::arg("sinks") = false)
       .def_static(
           "_from_hf_json",
           [](const std::string& json, const std::optional<std::string>& dtype,
@@ -109,11 +133,22 @@ void bind_specs(py::module_& module) {
       .def_property_readonly("append_form",
                              [](const AttentionSpec& s) { return to_string(s.append_form); })
       .def_property_readonly("scale", &AttentionSpec::softmax_scale)
+      .def_property_readonly("window", &window_of)
+      .def_property_readonly("softcap", &softcap_of)
+      .def_readonly("sinks", &AttentionSpec::sinks)
       .def_property_readonly(
           "frequencies",
           [](const AttentionSpec& s) {
             return rope_variant(s.rope.variant).frequencies(s.rope.rotary_dim, s.rope.parameters);
           })
+      .def_property_readonly(
+          "attention_factor",
+          [](const AttentionSpec& s) {
+            return rope_variant(s.rope.variant).attention_factor(s.rope.parameters);
+          })
+      .def_property_readonly(
+          "rope_pairing",
+          [](const AttentionSpec& s) { return pairing_name(rope_variant(s.rope.variant)); })
       .def(py::self == py::self)
       .def("__repr__", [](const AttentionSpec& spec) { return text_of(spec); });
 }

@@ -54,16 +54,20 @@ std::shared_ptr<const Attention> Attention::compile_plan(Engine& engine, const A
 }
 
 StepShape Attention::step_shape() const {
-  return {spec_.group_size(), spec_.num_kv_heads, spec_.head_dim, spec_.mask};
+  return {spec_.group_size(), spec_.num_kv_heads, spec_.head_dim, spec_.mask,
+          spec_.mask_parameters};
 }
 
 void Attention::check_step(const Step& step) const {
   check_arch(arch_, *step.device());
   if (step.shape() == step_shape() && step.plan() == plan_) return;
   const auto described = [](const StepShape& shape, const TilePlan& plan) {
-    return fmt::format("num_kv_heads = {}, group_size = {}, head_dim = {}, mask = \"{}\" ({})",
-                       shape.num_kv_heads, shape.group_size, shape.head_dim, shape.mask,
-                       describe(plan));
+    std::string text =
+        fmt::format("num_kv_heads = {}, group_size = {}, head_dim = {}, mask = \"{}\"",
+                    shape.num_kv_heads, shape.group_size, shape.head_dim, shape.mask);
+    for (const auto& [name, value] : shape.mask_parameters)
+      text += fmt::format(", {} = {}", name, value);
+    return fmt::format("{} ({})", text, describe(plan));
   };
   throw SpecError(fmt::format(
       "the step was planned for {}; the kernels are for {}: make the step with their own plan()",
@@ -100,9 +104,24 @@ void Attention::check_query(const char* name, const TensorView& t, int heads, in
   check_rows(name, t, kElementBytes, bytes);
 }
 
+const float* Attention::checked_sinks(const std::optional<TensorView>& sinks,
+                                      const Device& device) const {
+  if (spec_.sinks && !sinks)
+    throw SpecError("the spec has sinks; give sinks=, a logit of each query head");
+  if (!spec_.sinks && sinks)
+    throw SpecError("sinks are given; the spec has none (sinks=True makes it take them)");
+  if (!sinks) return nullptr;
+  check_type("sinks", *sinks, ElementType::kFp32);
+  check_rank("sinks", *sinks, 1, "[heads]");
+  check_on_device("sinks", *sinks, device);
+  check_extent("sinks", *sinks, 0, spec_.num_q_heads, "heads");
+  check_rows("sinks", *sinks, kFloatBytes, kFloatBytes);
+  return static_cast<const float*>(sinks->data);
+}
+
 void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step& step,
-                       const TensorView& out, const std::optional<TensorView>& lse,
-                       Stream stream) const {
+                       const TensorView& out, const std::optional<TensorView>& lse, Stream stream,
+                       const std::optional<TensorView>& sinks) const {
   const Device& device = *step.device();
   check_step(step);
   check_query("q", q, spec_.num_q_heads, kChunkBytes, device);
@@ -128,6 +147,7 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
     params.lse = {static_cast<float*>(lse->data), lse->strides[0] * kFloatBytes,
                   lse->strides[1] * kFloatBytes};
   }
+  params.sinks = checked_sinks(sinks, device);
   params.step = step.view();
   params.scale_log2 = static_cast<float>(spec_.softmax_scale() * std::numbers::log2e);
   const auto launch = [&](Step::Phase phase, KernelKind kind) {

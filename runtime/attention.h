@@ -44,10 +44,11 @@ class Attention {
 
   // out = attention of q, both [tokens, num_q_heads, head_dim], over the step's segments in the
   // pool; lse, if given, [tokens, num_q_heads] float32, is the natural logarithm of the sum of
-  // exponentials. Rows of q beyond the step's tokens are left alone. Asynchronous. SpecError,
-  // DriverError.
+  // exponentials. `sinks`, if and only if the spec has them: [num_q_heads] float32. Rows of q
+  // beyond the step's tokens are left alone. Asynchronous. SpecError, DriverError.
   void attend(const TensorView& q, const PoolTensors& pool, const Step& step, const TensorView& out,
-              const std::optional<TensorView>& lse, Stream stream) const;
+              const std::optional<TensorView>& lse, Stream stream,
+              const std::optional<TensorView>& sinks = {}) const;
 
   // Stores k and v, both [tokens, num_kv_heads, head_dim], where `step` says. Asynchronous.
   void append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
@@ -63,6 +64,7 @@ class Attention {
                                                        const EngineOptions& options);
   StepShape step_shape() const;
   void check_step(const Step& step) const;
+  const float* checked_sinks(const std::optional<TensorView>& sinks, const Device& device) const;
   void check_query(const char* name, const TensorView& tensor, int heads, int bytes,
                    const Device& device) const;
 

@@ -39,8 +39,8 @@ void update(Step& step, const StepTensors& tensors, Stream stream, bool check) {
 
 void attend(const Attention& attention, const TensorView& q, const PoolTensors& pool,
             const Step& step, const TensorView& out, const std::optional<TensorView>& lse,
-            Stream stream) {
-  attention.attend(q, pool, step, out, lse, stream);
+            Stream stream, const std::optional<TensorView>& sinks) {
+  attention.attend(q, pool, step, out, lse, stream, sinks);
 }
 
 std::shared_ptr<AppendStep> plan_append(const Attention& attention, const AppendTensors& tensors,

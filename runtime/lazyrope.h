@@ -41,10 +41,11 @@ std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensor
 void update(Step& step, const StepTensors& tensors, Stream stream = nullptr, bool check = false);
 
 // out = attention of q, both [tokens, num_q_heads, head_dim]; lse [tokens, num_q_heads] float32,
-// natural logarithm. Rows of q beyond the step's tokens are left alone.
+// natural logarithm. `sinks`, if and only if the spec has them: [num_q_heads] float32. Rows of q
+// beyond the step's tokens are left alone.
 void attend(const Attention& attention, const TensorView& q, const PoolTensors& pool,
             const Step& step, const TensorView& out, const std::optional<TensorView>& lse = {},
-            Stream stream = nullptr);
+            Stream stream = nullptr, const std::optional<TensorView>& sinks = {});
 
 // Room for `capacity_tokens` appended tokens.
 std::shared_ptr<AppendStep> plan_append(const Attention& attention, const AppendTensors& tensors,

@@ -15,6 +15,9 @@ struct AttentionSpec {
   Dtype dtype = Dtype::kBf16;
   RopeSpec rope;
   std::string mask = "causal";
+  MaskParameters mask_parameters;
+  double softcap = 0.0;  // scores s become softcap x tanh(s / softcap); 0: they stay
+  bool sinks = false;    // attend() takes a logit of each query head that takes part in its softmax
   RopeForm query_form = RopeForm::kRaw;
   KeyForm key_form = KeyForm::kLocal;
   RopeForm append_form = RopeForm::kRaw;

@@ -17,6 +17,7 @@ struct StepShape {
   int num_kv_heads;
   int head_dim;
   std::string mask;
+  MaskParameters mask_parameters = {};
 
   bool operator==(const StepShape&) const = default;
 };

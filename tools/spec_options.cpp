@@ -73,6 +73,10 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
   };
   add("--dtype", options.dtype, "NAME", "bfloat16 or float16 (the model's, or bfloat16)");
   add("--mask", options.mask, "NAME", fmt::format("One of {} (causal)", mask_names()));
+  add("--window", options.window, "N", "Tokens that a query sees, of the mask sliding_window");
+  add("--softcap", options.softcap, "X", "Scores become X tanh(score / X)");
+  app.add_flag("--sinks", options.sinks, "Each query head has a logit beside those of its keys")
+      ->group(kBothGroup);
   add("--query-form", options.query_form, "FORM",
       "Queries arrive raw, or rotated by the engine (raw)");
   add("--append-form", options.append_form, "FORM", "The same of appended keys (as --query-form)");
@@ -161,6 +165,9 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (options.query_form) spec.query_form = rope_form_from(*options.query_form);
   spec.append_form = options.append_form ? rope_form_from(*options.append_form) : spec.query_form;
   if (options.scale) spec.scale = options.scale;
+  if (options.window) spec.mask_parameters["window"] = *options.window;
+  if (options.softcap) spec.softcap = *options.softcap;
+  if (options.sinks) spec.sinks = true;
   validate(spec);
   return spec;
 }

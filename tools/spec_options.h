@@ -23,6 +23,9 @@ struct SpecOptions {
   std::optional<std::string> query_form;
   std::optional<std::string> append_form;
   std::optional<double> scale;
+  std::optional<int> window;
+  std::optional<double> softcap;
+  bool sinks = false;
 };
 
 struct NamedSpec {

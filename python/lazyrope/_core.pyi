@@ -30,8 +30,8 @@ class Rope:
     def __init__(self, variant: str, rotary_dim: int | None = None, parameters: Mapping[str, float] = {}) -> None:
         """
         Args:
-            variant: "none", "neox" or "llama3".
-            rotary_dim: columns that turn, from column 0 on, a multiple of 16; None: head_dim.
+            variant: "none", "neox", "gptj", "linear" or "llama3".
+            rotary_dim: columns that turn, from column 0 on: a multiple of 4, from 128 on of 8; None: head_dim.
             parameters: the variant's, by name. AttentionSpec refuses missing and unknown ones.
         """
 
@@ -62,19 +62,26 @@ class AttentionSpec:
         key_form: str = "local",
         append_form: str | None = None,
         scale: float | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: bool = False,
     ) -> None:
         """
         Args:
-            head_dim: 64 or 128.
+            head_dim: 64, 72, 80, 96, 112, 128, 160, 192 or 256.
             num_q_heads: a multiple of num_kv_heads, up to 128 times as many.
             num_kv_heads: at least 1.
             rope: from :mod:`lazyrope.rope`.
             dtype: of queries, keys, values and outputs: "bfloat16" or "float16".
-            mask: "causal" (a query at position p sees the keys at positions up to p) or "full".
+            mask: "causal" (a query at position p sees the keys at positions up to p), "sliding_window" (and of those
+                the ones at positions above p - window) or "full".
             query_form: "raw" (the kernel applies all of RoPE) or "rotated" (queries arrive turned by their position).
             key_form: "local": the pool holds each key turned by its index inside its own document.
             append_form: "raw" (append turns keys by their index) or "rotated" (it copies them); query_form by default.
             scale: of the scores, before softmax; 1 / sqrt(head_dim) by default.
+            window: of the mask "sliding_window", in tokens.
+            softcap: scaled scores s become softcap x tanh(s / softcap) (Gemma 2, arXiv 2408.00118).
+            sinks: calls take a logit of each query head that takes part in its softmax and has no value (gpt-oss).
 
         Raises:
             SpecError: a value is not allowed, or two do not go together.
@@ -125,8 +132,22 @@ class AttentionSpec:
     @property
     def scale(self) -> float: ...
     @property
+    def window(self) -> int | None: ...
+    @property
+    def softcap(self) -> float | None: ...
+    @property
+    def sinks(self) -> bool: ...
+    @property
     def frequencies(self) -> list[float]:
         """Radians per token of each rotated pair, in fp64; rotary_dim / 2 of them."""
+
+    @property
+    def attention_factor(self) -> float:
+        """Of rotated pairs, of queries and of keys."""
+
+    @property
+    def rope_pairing(self) -> str:
+        """ "half" (column i turns with i + rotary_dim / 2), "interleaved" (2i with 2i + 1), or "none"."""
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -391,6 +412,7 @@ class Attention:
         out: _T | None = None,
         lse: _T | None = None,
         return_lse: Literal[True] = True,
+        sinks: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T]:
@@ -409,6 +431,8 @@ class Attention:
             lse: [tokens, num_q_heads], float32; allocated by default. The natural logarithm of the sum of the
                 exponentials of the scaled scores; -inf for a query that sees no key.
             return_lse: whether lse is allocated where it is not given.
+            sinks: if and only if the spec has them: [num_q_heads], float32, a logit beside those of the keys, which lse
+                counts in.
             check: waits for the stream and checks that every page of the step is one of the pool's; refused while the
                 stream is captured.
             stream: a cudaStream_t or CUstream; the stream that q's framework works on by default.
@@ -433,6 +457,7 @@ class Attention:
         out: _T | None = None,
         lse: _T | None = None,
         return_lse: bool,
+        sinks: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T | None]: ...

@@ -274,9 +274,10 @@ def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any,
     source, target = slots
     angle = distance * torch.tensor(spec.frequencies, dtype=torch.float64)
     cos, sin = (x.to("cuda", torch.float32) for x in (angle.cos(), angle.sin()))
+    pairing = spec.rope_pairing
 
     def call() -> None:
-        k_pool[target] = turn(k_pool[source], cos, sin).to(k_pool.dtype)
+        k_pool[target] = turn(k_pool[source], cos, sin, pairing).to(k_pool.dtype)
         v_pool[target] = v_pool[source]
 
     return call

@@ -27,25 +27,24 @@ Ints = list[int]
 MAX_SCORES = 1 << 25
 
 
-def rotate(x: Tensor, angle: Tensor) -> Tensor:
-    """Turns column i of the last dimension with column i + n by angle[..., i]; columns beyond 2n are kept. Computes in
-    float32.
+def turn(x: Tensor, cosine: Tensor, sine: Tensor, pairing: str) -> Tensor:
+    """Turns the pairs of the last dimension by angles whose cosine and sine are given; columns in no pair are kept.
+    Computes in float32.
 
     Args:
         x: [..., head_dim].
-        angle: [..., n], float64, radians; broadcast against x.
+        cosine, sine: [..., n], float32, n the number of pairs; broadcast against x.
+        pairing: :attr:`lazyrope.AttentionSpec.rope_pairing`: "half" (column i turns with i + n) or "interleaved" (2i
+            with 2i + 1).
     """
-    return turn(x, angle.cos().float(), angle.sin().float())
-
-
-def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """:func:`rotate` by angles whose cosine and sine, float32, are known."""
     n = cosine.shape[-1]
     x = x.float()
     if n == 0:
         return x
-    a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
-    return torch.cat([a * cosine - b * sine, b * cosine + a * sine, rest], dim=-1)
+    a, b = (x[..., :n], x[..., n : 2 * n]) if pairing == "half" else (x[..., 0 : 2 * n : 2], x[..., 1 : 2 * n : 2])
+    turned = a * cosine - b * sine, b * cosine + a * sine
+    columns = torch.cat(turned, dim=-1) if pairing == "half" else torch.stack(turned, dim=-1).flatten(-2)
+    return torch.cat([columns, x[..., 2 * n :]], dim=-1)
 
 
 @dataclass
@@ -190,15 +189,23 @@ class EagerAppendStep:
 
 
 class _Rotates:
-    """Angles of an attention's RoPE variant."""
+    """An attention's RoPE variant."""
 
     def __init__(self, spec: AttentionSpec) -> None:
+        if spec.mask not in ("causal", "full", "sliding_window"):
+            raise SpecError(f'mask "{spec.mask}" has no plain PyTorch; known are: causal, full, sliding_window')
+        if spec.rope_pairing not in ("none", "half", "interleaved"):
+            raise SpecError(f'RoPE pairing "{spec.rope_pairing}" has no plain PyTorch; known are: half, interleaved')
         self.spec = spec
         self._frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
 
-    def angles(self, positions: Tensor) -> Tensor:
-        """[..., rotary_dim / 2] in float64, of integer positions [...]."""
-        return positions.double()[..., None] * self._frequencies.to(positions.device)
+    def turns(self, positions: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Cosine and sine, each [..., rotary_dim / 2] in float32, at integer positions [...], times factor."""
+        angle = positions.double()[..., None] * self._frequencies.to(positions.device)
+        return (angle.cos() * factor).float(), (angle.sin() * factor).float()
+
+    def turn(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+        return turn(x, *turns, self.spec.rope_pairing)
 
 
 class EagerAttention(_Rotates):
@@ -231,6 +238,7 @@ class EagerAttention(_Rotates):
         out: Tensor | None = None,
         lse: Tensor | None = None,
         return_lse: bool = True,
+        sinks: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -242,6 +250,8 @@ class EagerAttention(_Rotates):
             lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         if out is None:
             out = torch.empty_like(q)
+        if (sinks is not None) != self.spec.sinks or (sinks is not None and tuple(sinks.shape) != heads[:1]):
+            raise SpecError(f"sinks must be [{heads[0]}] where the spec has sinks, and only there")
         tokens = step.tokens
         keys = _gather(k_pool, step.layout, tokens.page, tokens.slot).float().permute(1, 2, 0)
         values = _gather(v_pool, step.layout, tokens.page, tokens.slot).float().transpose(0, 1)
@@ -250,14 +260,21 @@ class EagerAttention(_Rotates):
             rows = max(1, MAX_SCORES // max(1, heads[0] * k.shape[-1]))
             for begin in range(request.rows.start, request.rows.stop, rows):
                 at = slice(begin, min(begin + rows, request.rows.stop))
-                out_rows, lse_rows = self._attend(q, at, k, v, seen, request)
+                out_rows, lse_rows = self._attend(q, at, k, v, seen, request, sinks)
                 out[at] = out_rows.to(out.dtype)
                 if lse is not None:
                     lse[at] = lse_rows
         return out, lse
 
     def _attend(
-        self, q: Tensor, rows: slice, k: Tensor, v: Tensor, key_positions: Tensor, request: _Request
+        self,
+        q: Tensor,
+        rows: slice,
+        k: Tensor,
+        v: Tensor,
+        key_positions: Tensor,
+        request: _Request,
+        sinks: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Some rows of one request: out [rows, q_heads, head_dim] and lse [rows, q_heads], float32.
 
@@ -267,6 +284,7 @@ class EagerAttention(_Rotates):
             k: [kv_heads, head_dim, keys], float32.
             v: [kv_heads, keys, head_dim], float32.
             key_positions: [keys].
+            sinks: [q_heads].
         """
         mine = slice(rows.start - request.rows.start, rows.stop - request.rows.start)
         count, kv_heads, group, keys = rows.stop - rows.start, k.shape[0], self.spec.group_size, k.shape[-1]
@@ -276,12 +294,23 @@ class EagerAttention(_Rotates):
             packed = turned.unflatten(1, (kv_heads, group)).permute(1, 2, 0, 3).flatten(1, 2)
             score[..., segment.keys] = (packed @ k[..., segment.keys]).unflatten(1, (group, count))
         score *= self.spec.scale
-        if self.spec.mask == "causal":
-            score.masked_fill_(key_positions > request.positions[mine, None], -torch.inf)
-        lse = score.logsumexp(-1, keepdim=True) if keys else score.new_full((*score.shape[:3], 1), -torch.inf)
+        if self.spec.softcap is not None:
+            score = torch.tanh(score / self.spec.softcap) * self.spec.softcap
+        score.masked_fill_(self._hidden(request.positions[mine, None], key_positions), -torch.inf)
+        if sinks is not None:
+            score = torch.cat([score, sinks.view(kv_heads, group, 1, 1).expand(-1, -1, count, 1)], dim=-1)
+        lse = (
+            score.logsumexp(-1, keepdim=True) if score.shape[-1] else score.new_full((*score.shape[:3], 1), -torch.inf)
+        )
+        score = score[..., :keys]
         weights = torch.exp(score - lse).nan_to_num(0.0)
         out = (weights.flatten(1, 2) @ v).unflatten(1, (group, count))
         return out.permute(2, 0, 1, 3).flatten(1, 2), lse.permute(2, 0, 1, 3).flatten(1)
+
+    def _hidden(self, query: Tensor, key: Tensor) -> Tensor:
+        """Which keys a query does not see, by their logical positions, which are broadcast."""
+        hidden = (key > query) if self.spec.mask != "full" else torch.zeros_like(key > query)
+        return hidden if self.spec.window is None else hidden | (key <= query - self.spec.window)
 
     def _turned(self, q: Tensor, rows: slice, request: _Request, segment: _Segment) -> Tensor:
         """Queries as this segment's keys want them, rounded to their dtype once, in float32."""
@@ -290,10 +319,10 @@ class EagerAttention(_Rotates):
             return q.float()
         if segment.turn is None:  # every layer turns by the same angles
             positions = torch.zeros_like(request.positions[:1]) if rotated else request.positions
-            angle = self.angles(positions - segment.base)[:, None]
-            segment.turn = angle.cos().float(), angle.sin().float()
+            factor = 1.0 if rotated else self.spec.attention_factor
+            segment.turn = self.turns((positions - segment.base)[:, None], factor)
         cosine, sine = segment.turn if rotated else (t[rows] for t in segment.turn)
-        return turn(q, cosine, sine).to(q.dtype).float()
+        return self.turn(q, (cosine, sine)).to(q.dtype).float()
 
     def plan_append(
         self,
@@ -327,7 +356,7 @@ class EagerAttention(_Rotates):
             raise SpecError(f"k and v have {len(k)} and {len(v)} tokens; the step has {count}")
         k, v = k[:count], v[:count]
         if self.spec.append_form == "raw":
-            k = rotate(k, self.angles(step.index)[:, None])
+            k = self.turn(k, self.turns(step.index[:, None], self.spec.attention_factor))
         _scatter(k_pool, step.layout, step.page, step.slot, k)
         _scatter(v_pool, step.layout, step.page, step.slot, v)
 
@@ -352,7 +381,7 @@ class EagerReposition(_Rotates):
             raise SpecError(f"source has {len(source.index)} tokens, target {len(target.index)}; they must be as many")
         k = _gather(k_pool, source.layout, source.page, source.slot)
         v = _gather(v_pool, source.layout, source.page, source.slot)
-        k = rotate(k, self.angles(target.index - source.index)[:, None])
+        k = self.turn(k, self.turns((target.index - source.index)[:, None]))
         _scatter(k_pool, target.layout, target.page, target.slot, k)
         _scatter(v_pool, target.layout, target.page, target.slot, v)
 

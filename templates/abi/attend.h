@@ -38,11 +38,12 @@ struct AttendParams {
   KvPool pool;
   OutputTensor out;
   LseTensor lse;
+  const float* sinks;  // [heads], natural logarithms; null where the kernel takes none
   StepView step;
   WorkView work;
   float scale_log2;  // softmax scale times log2(e)
   uint32 unused;
 };
-static_assert(sizeof(AttendParams) == 24 + 32 + 24 + 24 + 24 + 40 + 8);
+static_assert(sizeof(AttendParams) == 24 + 32 + 24 + 24 + 8 + 24 + 40 + 8);
 
 }  // namespace lazyrope

@@ -86,8 +86,8 @@ class Planner {
             {0, 0, 0}};
   }
 
-  LAZYROPE_DEVICE int32 blocks_of(int32 segment_index, int32 last_position) const {
-    return visible_segment<typename Spec::Mask>(segment(segment_index), last_position)
+  LAZYROPE_DEVICE int32 blocks_of(int32 segment_index, PositionRange queries) const {
+    return visible_segment<typename Spec::Mask>(segment(segment_index), queries)
         .blocks(phase_.block_keys);
   }
 
@@ -137,7 +137,7 @@ class Planner {
 #pragma unroll 1
       for (int32 i = ld_global_nc(in_.segment_indptr + request) + lane_index(); i < end;
            i += kWarpThreads) {
-        const int32 n = blocks_of(i, positions.last);
+        const int32 n = blocks_of(i, positions);
         blocks += n;
         segments += n > 0 ? 1 : 0;
       }

@@ -5,9 +5,11 @@
 
 namespace lazyrope {
 
-struct alignas(8) Word2 {
-  uint32 word[2];
+template <int kCount>
+struct alignas(4 * kCount) Words {
+  uint32 word[kCount];
 };
+using Word2 = Words<2>;
 
 // 16 bytes: the unit in which tiles are copied, swizzled and loaded.
 struct alignas(16) Chunk {
@@ -20,6 +22,7 @@ struct FloatPair {
 };
 
 inline constexpr int kWarpThreads = 32;
+inline constexpr float kLog2e = 1.44269504088896341f;
 
 template <class T>
 constexpr T smaller(T a, T b) {
@@ -29,6 +32,12 @@ constexpr T smaller(T a, T b) {
 template <class T>
 constexpr T larger(T a, T b) {
   return a > b ? a : b;
+}
+
+constexpr int floor_power_of_two(int n) {
+  int power = 1;
+  while (2 * power <= n) power *= 2;
+  return power;
 }
 
 constexpr int32 ceil_div(int32 a, int32 b) { return (a + b - 1) / b; }

@@ -21,56 +21,64 @@ LAZYROPE_DEVICE Rotation rotation_at(int64 position, uint64 turns_per_token) {
   return {cos_approx_f32(angle), sin_approx_f32(angle)};
 }
 
-// The rotations of one unit's four pairs.
+// The rotations of one unit's pairs.
+template <class Pairing>
 struct UnitRotation {
-  Rotation pair[4];
+  static constexpr int kPairs = Pairing::kPairs;
+  using Run = Words<kPairs / 2>;
+
+  Rotation pair[kPairs];
 
   LAZYROPE_DEVICE void set(int64 position, const uint64* turns_per_token, float factor) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       const Rotation r = rotation_at(position, ld_global_nc(turns_per_token + i));
       pair[i] = {r.cosine * factor, r.sine * factor};
     }
   }
 
-  template <class Element, class Pairing>
-  LAZYROPE_DEVICE void apply(Word2& a, Word2& b) const {
-    float x[8];
+  template <class Element>
+  LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
+    constexpr int kWords = kPairs / 2;
+    float x[2 * kPairs];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const FloatPair p = Element::unpack(i < 2 ? a.word[i] : b.word[i - 2]);
+    for (int i = 0; i < 2 * kWords; ++i) {
+      const FloatPair p = Element::unpack(i < kWords ? a.word[i] : b.word[i - kWords]);
       x[2 * i] = p.low;
       x[2 * i + 1] = p.high;
     }
-    float y[8];
+    float y[2 * kPairs];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       const float x0 = x[Pairing::first(i)];
       const float x1 = x[Pairing::second(i)];
       y[Pairing::first(i)] = x0 * pair[i].cosine - x1 * pair[i].sine;
       y[Pairing::second(i)] = x1 * pair[i].cosine + x0 * pair[i].sine;
     }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kWords; ++i) {
       a.word[i] = Element::pack(y[2 * i], y[2 * i + 1]);
-      b.word[i] = Element::pack(y[4 + 2 * i], y[4 + 2 * i + 1]);
+      b.word[i] = Element::pack(y[kPairs + 2 * i], y[kPairs + 2 * i + 1]);
     }
   }
 };
 
-// Copies the quads that no pair reaches (partial rotary, or no rotation at all).
+// Copies the runs that no pair reaches (partial rotary, or no rotation at all).
 template <class Spec>
 LAZYROPE_DEVICE void copy_unrotated(SharedPtr to, SharedPtr from, int32 num_rows) {
   using Tile = SharedTile<Spec::kHeadDim>;
+  using Run = typename UnitRotation<typename Spec::Pairing>::Run;
+  constexpr int kColumns = Spec::Pairing::kPairs;
   constexpr int kFirst = 2 * Spec::Pairing::kUnits;
-  constexpr int kCount = Spec::kHeadDim / 4 - kFirst;
+  constexpr int kCount = Spec::kHeadDim / kColumns - kFirst;
   if constexpr (kCount > 0) {
     if (to == from) return;
 #pragma unroll 1
     for (int32 i = lane_index(); i < num_rows * kCount; i += kWarpThreads) {
       const int32 row = i / kCount;
-      const int32 quad = kFirst + i % kCount;
-      st_shared(Tile::quad(to, row, quad), ld_shared<Word2>(Tile::quad(from, row, quad)));
+      const int32 run = kFirst + i % kCount;
+      st_shared(Tile::template run<kColumns>(to, row, run),
+                ld_shared<Run>(Tile::template run<kColumns>(from, row, run)));
     }
   }
 }
@@ -82,32 +90,35 @@ LAZYROPE_DEVICE void rotate_rows(SharedPtr to, SharedPtr from, SharedPtr positio
                                  int32 base) {
   using Tile = SharedTile<Spec::kHeadDim>;
   using Pairing = typename Spec::Pairing;
+  using Run = typename UnitRotation<Pairing>::Run;
   copy_unrotated<Spec>(to, from, num_rows);
   if constexpr (Pairing::kUnits > 0) {
     constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
+    static_assert(Pairing::kUnits <= kWarpThreads);
     constexpr int kGroups = kWarpThreads / Pairing::kUnits;
     const int32 unit = lane_index() % Pairing::kUnits;
     const int32 group = lane_index() / Pairing::kUnits;
     // Neighbouring rows share a token, hence an angle: a lane takes neighbours.
     const int32 share = ceil_div(num_rows, kGroups);
     const int32 end = group < kGroups ? smaller(num_rows, (group + 1) * share) : 0;
-    UnitRotation rotation;
+    UnitRotation<Pairing> rotation;
     int64 turned = 0;
     bool known = false;
 #pragma unroll 1
     for (int32 row = group * share; row < end; ++row) {
       const int32 position = Spec::kQueryRotated ? 0 : ld_shared<int32>(positions + row * 4);
       const int64 turn = static_cast<int64>(position) - base;
-      if (!known || turn != turned) rotation.set(turn, Spec::frequencies() + unit * 4, kFactor);
+      if (!known || turn != turned)
+        rotation.set(turn, Spec::frequencies() + unit * Pairing::kPairs, kFactor);
       known = true;
       turned = turn;
-      const int32 quad_a = Pairing::quad_a(unit);
-      const int32 quad_b = Pairing::quad_b(unit);
-      Word2 a = ld_shared<Word2>(Tile::quad(from, row, quad_a));
-      Word2 b = ld_shared<Word2>(Tile::quad(from, row, quad_b));
-      rotation.template apply<typename Spec::Element, Pairing>(a, b);
-      st_shared(Tile::quad(to, row, quad_a), a);
-      st_shared(Tile::quad(to, row, quad_b), b);
+      const int32 run_a = Pairing::run_a(unit);
+      const int32 run_b = Pairing::run_b(unit);
+      Run a = ld_shared<Run>(Tile::template run<Pairing::kPairs>(from, row, run_a));
+      Run b = ld_shared<Run>(Tile::template run<Pairing::kPairs>(from, row, run_b));
+      rotation.template apply<typename Spec::Element>(a, b);
+      st_shared(Tile::template run<Pairing::kPairs>(to, row, run_a), a);
+      st_shared(Tile::template run<Pairing::kPairs>(to, row, run_b), b);
     }
   }
 }

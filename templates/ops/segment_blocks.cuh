@@ -10,11 +10,11 @@ namespace lazyrope {
 
 inline constexpr int kRunSlots = 16;  // slots that lie together, whatever the page size
 
-// A segment up to the last slot that some row of a query tile can see, in blocks of slots from the
-// run that holds its first slot.
+// The slots of a segment that some row of a query tile can see, in blocks of slots from the run
+// that holds the first of them.
 struct VisibleSegment {
-  SegmentRecord record;
-  int32 end;  // one past the last visible slot
+  SegmentRecord record;  // its begin: the first visible slot
+  int32 end;             // one past the last
 
   LAZYROPE_DEVICE int32 first_slot() const { return record.begin & ~(kRunSlots - 1); }
 
@@ -24,8 +24,9 @@ struct VisibleSegment {
 };
 
 template <class Mask>
-LAZYROPE_DEVICE VisibleSegment visible_segment(const SegmentRecord& record, int32 last_position) {
-  return {record, visible_end<Mask>(last_position, record.origin, record.end)};
+LAZYROPE_DEVICE VisibleSegment visible_segment(SegmentRecord record, PositionRange queries) {
+  record.begin = visible_begin<Mask>(queries.first, record.origin, record.begin, record.end);
+  return {record, visible_end<Mask>(queries.last, record.origin, record.end)};
 }
 
 // Inclusive sum over the lanes of a warp.

@@ -30,6 +30,13 @@ struct SoftmaxState {
       }
   }
 
+  // A logit (log2 units) of each row beside those of its keys: one more term of its sum, with no
+  // value.
+  LAZYROPE_DEVICE void add_sink(int m, int h, float logit) {
+    maximum[m][h] = max_f32(logit, kNoMaximum);
+    sum[m][h] = lane_index() % 4 == 0 && logit > kNoMaximum ? 1.0f : 0.0f;
+  }
+
   // Turns scores into weights, and rescales `rows` and the sums where the maximum is raised.
   template <int kKeyTiles, int kColumnTiles>
   LAZYROPE_DEVICE void weigh(float (&scores)[kRowTiles][kKeyTiles][4],

@@ -1,7 +1,7 @@
 // Moving tokens, one row (a token and KV head) at a time: keys turned or copied, values copied.
-// Eight bytes a thread at a time; grid-stride over (token, KV head, task). A task is a unit that
-// the rotation pairs or, behind these, a quad it leaves alone, so that neighbouring threads read
-// and write neighbouring addresses.
+// Eight bytes a thread at a time, or four where the pairing divides rows so; grid-stride over
+// (token, KV head, task). A task is a unit that the rotation pairs or, behind these, a run of
+// columns that it leaves alone, so that neighbouring threads read and write neighbouring addresses.
 #pragma once
 
 #include "abi/append.h"
@@ -24,50 +24,50 @@ LAZYROPE_DEVICE uint64 pool_offset(const KvPool& pool, const AppendRecord& recor
          static_cast<uint32>(head) * pool.head_stride;
 }
 
-LAZYROPE_DEVICE Word2 load_quad(const void* row, int32 quad) {
-  return ld_global_nc(static_cast<const Word2*>(row) + quad);
-}
-
-LAZYROPE_DEVICE void store_quad(void* row, int32 quad, Word2 value) {
-  st_global(static_cast<Word2*>(row) + quad, value);
-}
-
 // Spec says how keys are turned: Element, Pairing, kHeadDim, kRotates, kFactor, frequencies().
 template <class Spec>
 struct TokenMove {
   using Pairing = typename Spec::Pairing;
   static constexpr int kUnits = Spec::kRotates ? Pairing::kUnits : 0;
-  static constexpr int kTasks = Spec::kHeadDim / 4 - kUnits;  // of a row; a unit is two quads
+  using Run = typename UnitRotation<Pairing>::Run;
+  static constexpr int kTasks = Spec::kHeadDim / Pairing::kPairs - kUnits;  // a unit is two runs
+
+  LAZYROPE_DEVICE static Run load(const void* row, int32 run) {
+    return ld_global_nc(static_cast<const Run*>(row) + run);
+  }
+  LAZYROPE_DEVICE static void store(void* row, int32 run, Run value) {
+    st_global(static_cast<Run*>(row) + run, value);
+  }
 
   // Loads come first: their latencies overlap.
   LAZYROPE_DEVICE static void move_unit(const TokenRow& row, int32 unit) {
-    const int32 quad_a = Pairing::quad_a(unit);
-    const int32 quad_b = Pairing::quad_b(unit);
-    Word2 key_a = load_quad(row.key, quad_a);
-    Word2 key_b = load_quad(row.key, quad_b);
-    const Word2 value_a = load_quad(row.value, quad_a);
-    const Word2 value_b = load_quad(row.value, quad_b);
-    UnitRotation rotation;
-    rotation.set(row.turn, Spec::frequencies() + unit * 4, Spec::kFactor);
-    rotation.apply<typename Spec::Element, Pairing>(key_a, key_b);
-    store_quad(row.key_to, quad_a, key_a);
-    store_quad(row.key_to, quad_b, key_b);
-    store_quad(row.value_to, quad_a, value_a);
-    store_quad(row.value_to, quad_b, value_b);
+    const int32 run_a = Pairing::run_a(unit);
+    const int32 run_b = Pairing::run_b(unit);
+    Run key_a = load(row.key, run_a);
+    Run key_b = load(row.key, run_b);
+    const Run value_a = load(row.value, run_a);
+    const Run value_b = load(row.value, run_b);
+    UnitRotation<Pairing> rotation;
+    rotation.set(row.turn, Spec::frequencies() + unit * Pairing::kPairs, Spec::kFactor);
+    rotation.template apply<typename Spec::Element>(key_a, key_b);
+    store(row.key_to, run_a, key_a);
+    store(row.key_to, run_b, key_b);
+    store(row.value_to, run_a, value_a);
+    store(row.value_to, run_b, value_b);
   }
 
-  LAZYROPE_DEVICE static void move_quad(const TokenRow& row, int32 quad) {
-    const Word2 key = load_quad(row.key, quad);
-    const Word2 value = load_quad(row.value, quad);
-    store_quad(row.key_to, quad, key);
-    store_quad(row.value_to, quad, value);
+  LAZYROPE_DEVICE static void move_run(const TokenRow& row, int32 run) {
+    const Run key = load(row.key, run);
+    const Run value = load(row.value, run);
+    store(row.key_to, run, key);
+    store(row.value_to, run, value);
   }
 
   LAZYROPE_DEVICE static void run(const TokenRow& row, int32 task) {
     if constexpr (kUnits > 0) {
       if (task < kUnits) return move_unit(row, task);
     }
-    move_quad(row, task + kUnits);
+    move_run(row, task + kUnits);
   }
 
   // Calls move(token, head, task) for this thread's share.

@@ -57,7 +57,8 @@ class BlockTable {
       const int32 index = walk.segment + lane_index();
       VisibleSegment segment{};
       if (index < keys.segment_end)
-        segment = visible_segment<Mask>(load_segment(step_.segments + index), extent.last_position);
+        segment = visible_segment<Mask>(load_segment(step_.segments + index),
+                                        {extent.first_position, extent.last_position});
       const int32 blocks = segment.blocks(kBlockSlots);
       const int32 blocks_through = warp_prefix_sum(blocks);
       const int32 total = shfl_sync_idx(blocks_through, kWarpThreads - 1);

@@ -27,8 +27,9 @@ template <class Team, int kHeadDim, int kKeys, int kStages>
 class KvRing {
   using Tile = SharedTile<kHeadDim>;
   static constexpr int kChunks = Tile::kChunks;
-  static constexpr int kPassRows = Team::kThreads / kChunks;  // slots that the team copies at once
-  static_assert(Team::kThreads % kChunks == 0 && kRunSlots % kPassRows == 0);
+  // Slots that the team copies at once; threads beyond their chunks have nothing to copy.
+  static constexpr int kPassRows = floor_power_of_two(Team::kThreads / kChunks);
+  static_assert(Team::kThreads >= kChunks && kPassRows <= kRunSlots);
   static constexpr int kTileBytes = kKeys * Tile::kRowBytes;
 
  public:
@@ -57,6 +58,7 @@ class KvRing {
     const BlockInfo info = table.info(block);
     const int32 row = Team::rank() / kChunks;
     const int32 chunk = Team::rank() % kChunks;
+    if (kPassRows * kChunks < Team::kThreads && row >= kPassRows) return;
     const int32 begin = info.begin - first_key_ - row;
     const int32 end = info.end - first_key_ - row;
     const uint32 offset = static_cast<uint32>(kv_head) * pool_.head_stride +
@@ -69,7 +71,8 @@ class KvRing {
       const int slot = pass * kPassRows;
       if (slot % kRunSlots == 0) run = run_offset(table.run(block, slot / kRunSlots)) + offset;
       const uint64 source = run + static_cast<uint32>(slot % kRunSlots) * pool_.slot_stride;
-      const int32 bytes = slot >= begin && slot < end ? 16 : 0;
+      const bool is_filled = kChunks == Tile::kFilledChunks || chunk < Tile::kFilledChunks;
+      const int32 bytes = slot >= begin && slot < end && is_filled ? 16 : 0;
       const SharedPtr to = Tile::chunk(tile, slot + row, chunk);
       cp_async_cg_16(to, static_cast<const uint8*>(pool_.keys) + source, bytes);
       cp_async_cg_16(to + kTileBytes, static_cast<const uint8*>(pool_.values) + source, bytes);

@@ -1,7 +1,11 @@
-// A tile of 16-bit elements in shared memory, rows of kColumns. The 16-byte chunks of a row are
-// permuted by its row number, so that eight rows of one chunk column lie in eight different bank
-// groups: ldmatrix, and copies along a row, are free of bank conflicts. Tiles are aligned to their
-// rows, so that the permutation is an exclusive or of address bits.
+// A tile of 16-bit elements in shared memory, rows of kColumns. Eight rows of one column of 16-byte
+// chunks lie in eight different bank groups, so that ldmatrix, and copies along a row, are free of
+// bank conflicts: where a row is a multiple of 128 bytes, its chunks are permuted by its number (an
+// exclusive or of address bits: such tiles are aligned to 128 bytes); otherwise rows are an odd
+// number of chunks apart.
+//
+// Products take 16 columns at once. Where kColumns is no multiple of 16, the chunk behind a row is
+// part of it, and zero.
 #pragma once
 
 #include "isa/memory.cuh"
@@ -11,17 +15,23 @@ namespace lazyrope {
 
 template <int kColumns>
 struct SharedTile {
-  static_assert(kColumns % 64 == 0, "the permutation needs rows of a multiple of 128 bytes");
-  static constexpr int kChunks = kColumns / kChunkElements;
-  static constexpr int kRowBytes = kColumns * kElementBytes;
+  static_assert(kColumns % kChunkElements == 0);
+  static constexpr int kSixteens = (kColumns + 15) / 16;
+  static constexpr int kChunks = 2 * kSixteens;
+  static constexpr int kFilledChunks = kColumns / kChunkElements;  // the others are zero
+  static constexpr bool kPermutes = kChunks % 8 == 0;
+  static constexpr int kRowBytes = (kPermutes ? kChunks : kChunks + 1) * 16;
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
-    return tile + row * kRowBytes + ((chunk ^ (row & 7)) * 16);
+    const int32 place = kPermutes ? chunk ^ (row & 7) : chunk;
+    return tile + row * kRowBytes + place * 16;
   }
 
-  // Four consecutive elements.
-  LAZYROPE_DEVICE static SharedPtr quad(SharedPtr tile, int32 row, int32 quad) {
-    return chunk(tile, row, quad >> 1) + (quad & 1) * 8;
+  // Columns run * kCount to run * kCount + kCount - 1.
+  template <int kCount>
+  LAZYROPE_DEVICE static SharedPtr run(SharedPtr tile, int32 row, int32 run) {
+    constexpr int32 kRuns = kChunkElements / kCount;  // in a chunk
+    return chunk(tile, row, run / kRuns) + run % kRuns * (kCount * kElementBytes);
   }
 
   // The address this lane gives to ldmatrix for rows 0 to 15 and columns 0 to 15. Its registers are
@@ -30,7 +40,12 @@ struct SharedTile {
     return chunk(tile, lane & 15, lane >> 4);
   }
   LAZYROPE_DEVICE static SharedPtr columns(SharedPtr fragment, int32 sixteens) {
-    return fragment ^ (sixteens * 32);
+    if constexpr (!kPermutes)
+      return fragment + sixteens * 32;
+    else if constexpr ((kRowBytes & (kRowBytes - 1)) == 0)
+      return fragment ^ (sixteens * 32);
+    else  // 128 bytes are permuted among themselves
+      return (fragment ^ (sixteens % 4 * 32)) + sixteens / 4 * 128;
   }
   LAZYROPE_DEVICE static SharedPtr rows(SharedPtr fragment, int32 sixteens) {
     return fragment + sixteens * 16 * kRowBytes;

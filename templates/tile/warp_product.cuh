@@ -21,7 +21,7 @@ LAZYROPE_DEVICE void multiply_query_key(float (&scores)[kRowTiles][kKeyTiles][4]
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0f;
 #pragma unroll 2
-  for (int step = 0; step < kHeadDim / 16; ++step) {
+  for (int step = 0; step < Tile::kSixteens; ++step) {
     uint32 a[kRowTiles][4];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
@@ -41,9 +41,9 @@ LAZYROPE_DEVICE void multiply_query_key(float (&scores)[kRowTiles][kKeyTiles][4]
 
 // rows += weights x values; the weights are an accumulator tile, rounded here to the element type.
 template <class Element, int kHeadDim, int kRowTiles, int kKeyTiles>
-LAZYROPE_DEVICE void multiply_weight_value(float (&rows)[kRowTiles][kHeadDim / 8][4],
-                                           const float (&weights)[kRowTiles][kKeyTiles][4],
-                                           SharedPtr values) {
+LAZYROPE_DEVICE void multiply_weight_value(
+    float (&rows)[kRowTiles][SharedTile<kHeadDim>::kChunks][4],
+    const float (&weights)[kRowTiles][kKeyTiles][4], SharedPtr values) {
   using Tile = SharedTile<kHeadDim>;
 #pragma unroll
   for (int step = 0; step < kKeyTiles / 2; ++step) {
@@ -56,7 +56,7 @@ LAZYROPE_DEVICE void multiply_weight_value(float (&rows)[kRowTiles][kHeadDim / 8
         a[m][i] = Element::pack(w[i % 2 * 2], w[i % 2 * 2 + 1]);
       }
 #pragma unroll
-    for (int n = 0; n < kHeadDim / 16; ++n) {
+    for (int n = 0; n < Tile::kSixteens; ++n) {
       uint32 b[4];
       ldmatrix_x4_trans(b, Tile::rows(Tile::columns(values, n), step));
 #pragma unroll

@@ -27,13 +27,19 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::size_t kFactors = 6;
+constexpr std::size_t kFactors = 7;
 
 // Which value of each factor: arch, RoPE row, mask row, dtype, head_dim, form of queries and new
-// keys.
+// keys, what else is done with scores.
 using Setting = std::array<std::size_t, kFactors>;
 // Two factors and a value of each.
 using Pair = std::array<std::size_t, 4>;
+
+struct Scores {
+  double softcap;
+  bool sinks;
+};
+constexpr std::array kScores = {Scores{0.0, false}, Scores{50.0, false}, Scores{0.0, true}};
 
 const std::vector<Arch>& gpu_archs() {
   static const std::vector<Arch> gpus = [] {
@@ -47,9 +53,13 @@ const std::vector<Arch>& gpu_archs() {
 
 // All of them; each run takes settings one by one from the last.
 std::vector<Setting> all_settings() {
-  const Setting counts = {gpu_archs().size(),         rope_variants().size(),
-                          mask_variants().size(),     2,
-                          planned_head_dims().size(), 2};
+  const Setting counts = {gpu_archs().size(),
+                          rope_variants().size(),
+                          mask_variants().size(),
+                          2,
+                          planned_head_dims().size(),
+                          2,
+                          kScores.size()};
   std::vector<Setting> settings = {{}};
   for (std::size_t factor = 0; factor < kFactors; ++factor) {
     std::vector<Setting> longer;
@@ -109,7 +119,10 @@ KernelSpec spec_of(const Setting& setting) {
   spec.dtype = setting[3] == 0 ? Dtype::kBf16 : Dtype::kFp16;
   spec.rope = example_rope(rope_variants()[setting[1]].name, spec.head_dim);
   spec.mask = mask_variants()[setting[2]].name;
+  spec.mask_parameters = example_mask(spec.mask);
   spec.query_form = spec.append_form = setting[5] == 0 ? RopeForm::kRaw : RopeForm::kRotated;
+  spec.softcap = kScores.at(setting[6]).softcap;
+  spec.sinks = kScores.at(setting[6]).sinks;
   return spec;
 }
 

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from tests.support.cases import DTYPES, ROPES, Setting
+from tests.support.cases import DTYPES, HEAD_DIMS, ROPES, Setting
 from tests.support.reference import rotate
 
 
@@ -59,7 +59,7 @@ class Writes:
 def test_random_appends(build, device, seed, rope, query_form):
     rng = random.Random(seed)
     setting = Setting(
-        head_dim=rng.choice([64, 128]),
+        head_dim=rng.choice(HEAD_DIMS),
         dtype=rng.choice(list(DTYPES)),
         layout=rng.choice(["NHD", "HND"]),
         page_size=rng.choice([16, 48, 128]),
@@ -85,7 +85,9 @@ def test_random_appends(build, device, seed, rope, query_form):
     expected_k = k
     if query_form == "raw":
         frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
-        expected_k = rotate(k, index.to(device), frequencies, spec.rope.rotary_dim)
+        expected_k = rotate(
+            k, index.to(device), frequencies, spec.rope.rotary_dim, spec.rope_pairing, spec.attention_factor
+        )
     written_k, written_v = (r[page.to(device), slot.to(device)] for r in result)
     assert torch.equal(written_v, v)
     if query_form == "rotated" or rope == "none":
@@ -93,7 +95,7 @@ def test_random_appends(build, device, seed, rope, query_form):
     elif writes.tokens > 0:
         # One rounding, and what sin.approx and cos.approx are off by (2^-20.9: PTX ISA, "sin"), in two products.
         ulp = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[dtype]
-        angles = 2 * 2.0**-20.9 * k.abs().max().item()
+        angles = 2 * 2.0**-20.9 * spec.attention_factor * k.abs().max().item()
         assert ((written_k.double() - expected_k).abs() <= ulp * expected_k.abs() + angles).all()
     untouched = torch.ones(shape[:2], dtype=torch.bool)
     untouched[page, slot] = False

@@ -77,7 +77,7 @@ class Interpreter:
         getattr(self, self.row["do"])()
 
     def spec(self) -> lazyrope.AttentionSpec:
-        fields = dict(BASE["spec"])
+        fields = BASE["spec"] | self.row.get("spec", {})
         if self.row["do"] == "spec":
             fields |= self.change
         return lazyrope.AttentionSpec(rope=lazyrope.Rope(**fields.pop("rope")), **fields)
@@ -125,7 +125,7 @@ class Interpreter:
 
     def data(self, *names: str) -> list[torch.Tensor | None]:
         def zeros(name: str) -> torch.Tensor:
-            dtype = torch.float32 if name == "lse" else torch.bfloat16
+            dtype = torch.float32 if name in ("lse", "sinks") else torch.bfloat16
             return torch.zeros(BASE["tensors"][name], dtype=dtype)
 
         return [self.tensor(name, zeros(name)) for name in names]
@@ -145,7 +145,9 @@ class Interpreter:
         kernel = self.kernel()
         step = kernel.plan(**self.ints("step"), **self.options("page_size", "layout"))
         q, k_pool, v_pool, out, lse = self.data("q", "k_pool", "v_pool", "out", "lse")
-        kernel(q, k_pool, v_pool, step, out=out, lse=lse, check=self.check)
+        takes_sinks = kernel.spec.sinks or "sinks" in self.change
+        (sinks,) = self.data("sinks") if takes_sinks else (None,)
+        kernel(q, k_pool, v_pool, step, out=out, lse=lse, sinks=sinks, check=self.check)
 
     def plan_append(self, check: bool | None = None) -> lazyrope.AppendStep:
         check = self.check if check is None else check

@@ -154,7 +154,7 @@ class TestHelp:
             *KERNELS,
             "reposition",
             *lazyrope.archs(),
-            "none, neox, llama3",
+            "none, neox, gptj, linear, llama3",
             "original_max_position_embeddings",
             "causal, full",
         ):
@@ -200,7 +200,15 @@ class TestRender:
             return run("render", *SPEC, "--arch", "sm_80", "--kernel", kernel, *options).stdout
 
         attend, append = source("attend_decode"), source("append")
-        for options in (["--query-form", "rotated"], ["--mask", "full"], ["--rotary-dim", 32], ["--dtype", "float16"]):
+        for options in (
+            ["--query-form", "rotated"],
+            ["--mask", "full"],
+            ["--mask", "sliding_window", "--window", 64],
+            ["--softcap", 30],
+            ["--sinks"],
+            ["--rotary-dim", 32],
+            ["--dtype", "float16"],
+        ):
             assert source("attend_decode", *options) != attend, options
         assert source("append", "--append-form", "rotated") != append
         # Appended keys come as queries do, unless it is said otherwise.
@@ -507,13 +515,15 @@ MISTAKES = [
     (["cache", "prune", "--max-bytes", "-5"], 2, ["--max-bytes", "'-5'"]),
     (["render", *SPEC, "--arch", "sm_75"], 1, ['arch "sm_75" is unknown', "sm_80", "sm_90a"]),
     (["compile", *SPEC, "--arch", "sm_80,sm_75"], 1, ['arch "sm_75" is unknown']),
-    (["render", *SPEC[2:], "--head-dim", 96, "--arch", "sm_80"], 1, ["head_dim = 96", "64, 128"]),
+    (["render", *SPEC[2:], "--head-dim", 88, "--arch", "sm_80"], 1, ["head_dim = 88", "64, 72, 80"]),
     (["render", *SPEC, "--q-heads", 7], 2, ["--q-heads"]),
     (["render", *SPEC, "--rope-param", "factor=2", "--arch", "sm_80"], 1, ['rope "neox" has no parameter factor']),
     (["render", *SPEC, "--dtype", "fp8", "--arch", "sm_80"], 1, ['dtype = "fp8"', "bfloat16, float16"]),
     (["render", *SPEC, "--mask", "tree", "--arch", "sm_80"], 1, ['mask "tree" is unknown', "causal, full"]),
     (["render", *SPEC, "--query-form", "turned", "--arch", "sm_80"], 1, ['"turned"', "raw, rotated"]),
-    (["render", *SPEC, "--rotary-dim", 24, "--arch", "sm_80"], 1, ["rotary_dim = 24", "multiples of 16"]),
+    (["render", *SPEC, "--rotary-dim", 22, "--arch", "sm_80"], 1, ["rotary_dim = 22", "multiples of 4"]),
+    (["render", *SPEC, "--mask", "sliding_window", "--arch", "sm_80"], 1, ["needs window"]),
+    (["render", *SPEC, "--window", 9, "--arch", "sm_80"], 1, ["has no parameter window"]),
     (["render", *SPEC, "--scale", -1, "--arch", "sm_80"], 1, ["scale = -1"]),
     (
         ["render", *SPEC, "--arch", "sm_80", "-o", "/nonexistent/k.cu"],

@@ -13,10 +13,10 @@ from tests.support.tolerance import error
 
 
 def answer(case: Case, kernel: lazyrope.Attention) -> tuple[torch.Tensor, torch.Tensor]:
-    return kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel, check=True))
+    return kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel, check=True), sinks=case.sinks)
 
 
-ROPES = ["neox", "llama3"]
+ROPES = ["neox", "gptj", "llama3"]
 
 
 @pytest.mark.parametrize("rope", ROPES)

@@ -9,20 +9,13 @@ import lazyrope
 import pytest
 import torch
 
-from tests.support.cases import DTYPES, Setting
+from tests.support.cases import DTYPES, HEAD_DIMS, ROPES, Setting
 from tests.support.reference import rotate
 
 HAS_GPU = torch.cuda.is_available()
 ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # of one rounding, relative
 PAGES = 90
 FARTHEST = 1_000_000
-
-
-def partial() -> lazyrope.Rope:
-    return lazyrope.Rope("neox", 32, {"theta": 10000.0})
-
-
-ROPES = {"none": lazyrope.rope.none, "neox": lazyrope.rope.neox, "llama3": lazyrope.rope.llama3, "partial": partial}
 
 
 @dataclass
@@ -109,7 +102,7 @@ class Case:
 
     def turned(self, keys: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
         frequencies = torch.tensor(self.spec.frequencies, dtype=torch.float64)
-        return rotate(keys, by, frequencies, self.spec.rope.rotary_dim or 0)
+        return rotate(keys, by, frequencies, self.spec.rope.rotary_dim or 0, self.spec.rope_pairing)
 
     def angle_error(self, keys: torch.Tensor) -> float:
         """What sin.approx and cos.approx are off by (2^-20.9: PTX ISA, "sin"), in two products."""
@@ -140,9 +133,9 @@ class Case:
 
 def spec_of(rng: random.Random, rope: str, dtype: str, **fields: object) -> lazyrope.AttentionSpec:
     heads = rng.choice([1, 2, 3])
-    head_dim = rng.choice([64, 128])
+    head_dim = rng.choice(HEAD_DIMS)
     return lazyrope.AttentionSpec(
-        head_dim=head_dim, num_q_heads=2 * heads, num_kv_heads=heads, rope=ROPES[rope](), dtype=dtype, **fields
+        head_dim=head_dim, num_q_heads=2 * heads, num_kv_heads=heads, rope=ROPES[rope](head_dim), dtype=dtype, **fields
     )
 
 

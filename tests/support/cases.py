@@ -12,11 +12,34 @@ from tests.support import reference
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
+
+def part_of(head_dim: int) -> int:
+    """Rotated columns of a partial rotary embedding, as models have them."""
+    return {80: 20, 96: 24}.get(head_dim, 32)
+
+
 ROPES = {
-    "none": lambda: lazyrope.rope.none(),
-    "neox": lambda: lazyrope.rope.neox(10000.0),
-    "llama3": lambda: lazyrope.rope.llama3(),
+    "none": lambda head_dim: lazyrope.rope.none(),
+    "neox": lambda head_dim: lazyrope.rope.neox(10000.0),
+    "gptj": lambda head_dim: lazyrope.rope.gptj(10000.0),
+    "linear": lambda head_dim: lazyrope.rope.linear(10000.0, factor=4.0),
+    "llama3": lambda head_dim: lazyrope.rope.llama3(),
+    "partial neox": lambda head_dim: lazyrope.rope.neox(10000.0, rotary_dim=part_of(head_dim)),
+    "partial gptj": lambda head_dim: lazyrope.rope.gptj(10000.0, rotary_dim=part_of(head_dim)),
+    "attention factor": lambda head_dim: lazyrope.rope.neox(10000.0, attention_factor=1.25),
 }
+
+HEAD_DIMS = (64, 72, 80, 96, 112, 128, 160, 192, 256)
+MASKS = ("causal", "full", "sliding_window")
+# What else is done with scores.
+SCORES = {
+    "plain": {},
+    "scale": {"scale": 0.2},
+    "softcap": {"softcap": 5.0},  # near what scores are, so that it bends them
+    "sinks": {"sinks": True},
+    "softcap and sinks": {"softcap": 30.0, "sinks": True},
+}
+WINDOW = 100
 
 PHASES = ("decode", "chunk", "prefill", "mixed")
 
@@ -35,16 +58,19 @@ class Setting:
     phase: str = "mixed"
     mask: str = "causal"
     kv_heads: int = 2
+    scores: str = "plain"
 
     def spec(self) -> lazyrope.AttentionSpec:
         return lazyrope.AttentionSpec(
             head_dim=self.head_dim,
             num_q_heads=self.group * self.kv_heads,
             num_kv_heads=self.kv_heads,
-            rope=ROPES[self.rope](),
+            rope=ROPES[self.rope](self.head_dim),
             dtype=self.dtype,
             mask=self.mask,
+            window=WINDOW if self.mask == "sliding_window" else None,
             query_form=self.query_form,
+            **SCORES[self.scores],
         )
 
 
@@ -84,6 +110,7 @@ class Case:
     k_pool: torch.Tensor
     v_pool: torch.Tensor
     metadata: dict[str, torch.Tensor]
+    sinks: torch.Tensor | None = None  # [q_heads]
     written: torch.Tensor = field(default=None)  # type: ignore[assignment]
 
     def plan(self, kernel: lazyrope.Attention, **options: object) -> lazyrope.Step:
@@ -103,6 +130,11 @@ class Case:
                 query_rotated=self.setting.query_form == "rotated",
                 mask=self.setting.mask,
                 scale=self.spec.scale,
+                pairing=self.spec.rope_pairing,
+                attention_factor=self.spec.attention_factor,
+                window=self.spec.window,
+                softcap=self.spec.softcap,
+                sinks=self.sinks,
             )
             outs.append(out)
             lses.append(lse)
@@ -228,14 +260,17 @@ def assemble(setting: Setting, pool: PoolBuilder, requests: list[Request], gener
     heads = setting.group * setting.kv_heads
     tokens = sum(len(request.positions) for request in requests)
     q = torch.randn((tokens, heads, setting.head_dim), generator=generator)
+    spec = setting.spec()
+    sinks = 2 * torch.randn(heads, generator=generator) if spec.sinks else None
     return Case(
         setting,
-        setting.spec(),
+        spec,
         requests,
         q.to(DTYPES[setting.dtype]).to(pool.device),
         pool.k_pool,
         pool.v_pool,
         metadata_of(setting, requests, pool.pages, pool.device),
+        sinks if sinks is None else sinks.to(pool.device),
     )
 
 

@@ -6,18 +6,19 @@ import itertools
 import random
 from collections.abc import Iterable
 
-from tests.support.cases import DTYPES, PHASES, ROPES, Setting
+from tests.support.cases import DTYPES, HEAD_DIMS, MASKS, PHASES, ROPES, SCORES, Setting
 
 FACTORS: dict[str, list[object]] = {
-    "head_dim": [64, 128],
-    "group": [1, 3, 4, 7, 8, 16],
+    "head_dim": list(HEAD_DIMS),
+    "group": [*range(1, 17), 71],
     "dtype": list(DTYPES),
     "page_size": [16, 48, 64, 128],
     "layout": ["NHD", "HND"],
     "query_form": ["raw", "rotated"],
     "rope": list(ROPES),
     "phase": list(PHASES),
-    "mask": ["causal", "full"],
+    "mask": list(MASKS),
+    "scores": list(SCORES),
 }
 
 Pair = tuple[tuple[str, object], tuple[str, object]]
@@ -42,7 +43,7 @@ def covered(settings: Iterable[Setting]) -> set[Pair]:
 
 
 def covering_settings(count: int, seed: int) -> list[Setting]:
-    """At least `count` settings; greedily chosen until every pair occurs, random after that."""
+    """`count` settings; greedily chosen until every pair occurs, random after that."""
     rng = random.Random(seed)
     missing = all_pairs()
     settings: list[Setting] = []
@@ -50,7 +51,7 @@ def covering_settings(count: int, seed: int) -> list[Setting]:
     def draw() -> dict[str, object]:
         return {name: rng.choice(values) for name, values in FACTORS.items()}
 
-    while missing:
+    while missing and len(settings) < count:
         best = max((draw() for _ in range(50)), key=lambda values: len(pairs_of(values) & missing))
         missing -= pairs_of(best)
         settings.append(Setting(**best))  # type: ignore[arg-type]

@@ -26,7 +26,11 @@ def _request(case: Case, request: Request, q: torch.Tensor) -> torch.Tensor:
     scores = torch.cat([_scores(case, s, q, positions) for s in request.slices], dim=-1)
     group = case.setting.group
     values = torch.cat([s.document.values[s.start : s.start + s.length] for s in request.slices])
-    weights = torch.softmax(scores.float(), dim=-1).nan_to_num(0.0).to(q.dtype)
+    if case.sinks is not None:
+        sinks = case.sinks[None, :, None].expand(len(q), -1, 1)
+        weights = torch.softmax(torch.cat([scores.float(), sinks], dim=-1), dim=-1)[..., :-1].to(q.dtype)
+    else:
+        weights = torch.softmax(scores.float(), dim=-1).nan_to_num(0.0).to(q.dtype)
     return torch.matmul(weights.transpose(0, 1), values.repeat_interleave(group, dim=1).transpose(0, 1)).transpose(0, 1)
 
 
@@ -34,8 +38,13 @@ def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> t
     rotated_already = case.setting.query_form == "rotated"
     turn = torch.full_like(positions, -s.base) if rotated_already else positions - s.base
     frequencies = torch.tensor(case.spec.frequencies, dtype=torch.float64)
-    turned = rotate(q, turn, frequencies, case.spec.rope.rotary_dim).to(q.dtype)
+    factor = 1.0 if rotated_already else case.spec.attention_factor
+    turned = rotate(q, turn, frequencies, case.spec.rope.rotary_dim, case.spec.rope_pairing, factor).to(q.dtype)
     keys = s.document.keys[s.start : s.start + s.length].repeat_interleave(case.setting.group, dim=1)
     score = torch.matmul(turned.transpose(0, 1), keys.permute(1, 2, 0)).transpose(0, 1) * case.spec.scale
+    if (softcap := case.spec.softcap) is not None:
+        score = softcap * torch.tanh(score / softcap)
     key_positions = s.base + s.start + torch.arange(s.length, device=q.device)
-    return score.masked_fill(~visible(case.setting.mask, positions, key_positions)[:, None, :], -torch.inf)
+    return score.masked_fill(
+        ~visible(case.setting.mask, case.spec.window, positions, key_positions)[:, None, :], -torch.inf
+    )

@@ -22,24 +22,38 @@ class Segment:
     start: int
 
 
-def rotate(x: torch.Tensor, positions: torch.Tensor, frequencies: torch.Tensor, rotary_dim: int) -> torch.Tensor:
-    """R(position) applied to x [tokens, heads, head_dim] in NeoX pairing, in fp64."""
+def rotate(
+    x: torch.Tensor,
+    positions: torch.Tensor,
+    frequencies: torch.Tensor,
+    rotary_dim: int,
+    pairing: str = "half",
+    factor: float = 1.0,
+) -> torch.Tensor:
+    """R(position) applied to x [tokens, heads, head_dim], in fp64; pairs are multiplied by factor as well."""
     x = x.double()
     half = rotary_dim // 2
     if half == 0:
         return x
     angle = positions.double()[:, None] * frequencies.to(x.device).double()[None, :]
-    cos, sin = angle.cos()[:, None, :], angle.sin()[:, None, :]
-    first, second, rest = x[..., :half], x[..., half:rotary_dim], x[..., rotary_dim:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
+    cos, sin = factor * angle.cos()[:, None, :], factor * angle.sin()[:, None, :]
+    columns = torch.arange(rotary_dim, device=x.device)
+    first, second = (columns[:half], columns[half:]) if pairing == "half" else (columns[::2], columns[1::2])
+    turned = x.clone()
+    turned[..., first] = x[..., first] * cos - x[..., second] * sin
+    turned[..., second] = x[..., second] * cos + x[..., first] * sin
+    return turned
 
 
-def visible(mask: str, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+def visible(mask: str, window: int | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """[queries, keys]: which logical positions a query sees."""
     if mask == "full":
         return torch.ones(len(query), len(key), dtype=torch.bool, device=query.device)
+    seen = key[None, :] <= query[:, None]
+    if mask == "sliding_window":
+        return seen & (query[:, None] - key[None, :] < window)
     assert mask == "causal", mask
-    return key[None, :] <= query[:, None]
+    return seen
 
 
 def attention(
@@ -52,23 +66,30 @@ def attention(
     query_rotated: bool,
     mask: str,
     scale: float,
+    pairing: str = "half",
+    attention_factor: float = 1.0,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One request: q [tokens, q_heads, head_dim] at logical positions [tokens]. Returns out like q and lse
-    [tokens, q_heads], both fp64; a row that sees no key has out 0, lse -inf."""
-    tokens, heads, _ = q.shape
-    if sum(len(s.keys) for s in segments) == 0:
-        return torch.zeros_like(q, dtype=torch.float64), torch.full(
-            (tokens, heads), -torch.inf, dtype=torch.float64, device=q.device
-        )
-    scores, values = [], []
+    [tokens, q_heads], both fp64; a row that sees neither key nor sink has out 0, lse -inf. Sinks: [q_heads]."""
+    tokens, heads, head_dim = q.shape
+    empty = {"dtype": torch.float64, "device": q.device}
+    sink = torch.full((heads,), -torch.inf, **empty) if sinks is None else sinks.double()
+    scores, values = [sink[None, :, None].expand(tokens, heads, 1)], [torch.zeros((1, heads, head_dim), **empty)]
     for s in segments:
         group = heads // s.keys.shape[1]
         turn = -s.base if query_rotated else positions.double() - s.base
-        turned = rotate(q, torch.as_tensor(turn, device=q.device).expand(tokens), frequencies, rotary_dim)
+        factor = 1.0 if query_rotated else attention_factor
+        by = torch.as_tensor(turn, device=q.device).expand(tokens)
+        turned = rotate(q, by, frequencies, rotary_dim, pairing, factor)
         keys = s.keys.double().repeat_interleave(group, dim=1)
         score = torch.einsum("thd,khd->thk", turned, keys) * scale
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
         key_positions = s.base + s.start + torch.arange(len(s.keys), device=q.device)
-        seen = visible(mask, positions, key_positions)
+        seen = visible(mask, window, positions, key_positions)
         scores.append(score.masked_fill(~seen[:, None, :], -torch.inf))
         values.append(s.values.double().repeat_interleave(group, dim=1))
     score = torch.cat(scores, dim=-1)

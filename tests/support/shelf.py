@@ -40,7 +40,7 @@ class Shelf:
 
     def turn(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         frequencies = torch.tensor(self.spec.frequencies, dtype=torch.float64)
-        return rotate(x, positions.to(x.device), frequencies, self.spec.rope.rotary_dim)
+        return rotate(x, positions.to(x.device), frequencies, self.spec.rope.rotary_dim, self.spec.rope_pairing)
 
     def queries(self, tokens: int) -> torch.Tensor:
         heads = self.setting.group * self.setting.kv_heads

@@ -23,8 +23,18 @@ inline RopeSpec llama3(int rotary_dim) {
 inline RopeSpec example_rope(const std::string& variant, int rotary_dim) {
   if (variant == "none") return {};
   if (variant == "neox") return neox(rotary_dim);
+  if (variant == "gptj") return {"gptj", rotary_dim, {{"theta", 10000.0}}};
+  if (variant == "linear") return {"linear", rotary_dim, {{"theta", 10000.0}, {"factor", 4.0}}};
   if (variant == "llama3") return llama3(rotary_dim);
   throw std::logic_error("tests/support/specs.h has no example of rope \"" + variant + "\"");
+}
+
+// A legal use of a mask's row.
+inline MaskParameters example_mask(const std::string& mask) {
+  MaskParameters parameters;
+  for (const MaskParameter& parameter : mask_variant(mask).parameters)
+    parameters[parameter.name] = parameter.least + 100;
+  return parameters;
 }
 
 // The least that has groups, several KV heads and a rotation.

@@ -77,6 +77,7 @@ class Interpreter {
 
   AttentionSpec spec() const {
     Json fields = table()["base"]["spec"];
+    fields.merge_patch(row_.value("spec", Json::object()));
     if (row_["do"] == "spec") fields.merge_patch(change_);
     if (change_.contains("rope")) fields["rope"] = change_["rope"];
     AttentionSpec spec;
@@ -91,6 +92,9 @@ class Interpreter {
     spec.key_form = key_form_from(fields["key_form"].get<std::string>());
     spec.append_form = rope_form_from(fields["append_form"].get<std::string>());
     if (fields.contains("scale")) spec.scale = fields["scale"].get<double>();
+    if (fields.contains("window")) spec.mask_parameters["window"] = fields["window"].get<int>();
+    spec.softcap = fields.value("softcap", 0.0);
+    spec.sinks = fields.value("sinks", false);
     return spec;
   }
 
@@ -177,7 +181,8 @@ class Interpreter {
   }
 
   TensorView data(const std::string& name) {
-    const ElementType type = name == "lse" ? ElementType::kFp32 : ElementType::kBf16;
+    const bool is_float = name == "lse" || name == "sinks";
+    const ElementType type = is_float ? ElementType::kFp32 : ElementType::kBf16;
     return tensor(name, type, table()["base"]["tensors"][name]);
   }
 
@@ -210,7 +215,10 @@ class Interpreter {
   void attend_step() {
     const auto step = plan_step(/*changed=*/true, /*check=*/false);
     if (checks()) step->check_pages(data("k_pool").shape[0], nullptr);
-    attend(*attention_, data("q"), pool(), *step, data("out"), data("lse"));
+    const bool has_sinks = change_.contains("sinks") ? !change_["sinks"].is_null() : spec().sinks;
+    std::optional<TensorView> sinks;
+    if (has_sinks) sinks = data("sinks");
+    attend(*attention_, data("q"), pool(), *step, data("out"), data("lse"), nullptr, sinks);
   }
 
   AppendTensors append_tensors(const char* group, bool changed) {

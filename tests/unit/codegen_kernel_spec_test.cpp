@@ -32,10 +32,13 @@ TEST_P(IllegalSpecs, NameTheFieldTheValueAndWhatIsAllowed) {
 INSTANTIATE_TEST_SUITE_P(
     KernelSpec, IllegalSpecs,
     testing::Values(
-        IllegalSpec{"NoHeadDim", [](auto& s) { s.head_dim = 0; }, {"head_dim = 0", "64, 128"}},
-        IllegalSpec{"OddHeadDim", [](auto& s) { s.head_dim = 72; }, {"head_dim = 72", "64, 128"}},
+        IllegalSpec{"NoHeadDim",
+                    [](auto& s) { s.head_dim = 0; },
+                    {"head_dim = 0", "64, 72, 80, 96, 112, 128, 160, 192, 256"}},
         IllegalSpec{
-            "NegativeHeadDim", [](auto& s) { s.head_dim = -64; }, {"head_dim = -64", "64, 128"}},
+            "OddHeadDim", [](auto& s) { s.head_dim = 88; }, {"head_dim = 88", "64, 72, 80"}},
+        IllegalSpec{
+            "NegativeHeadDim", [](auto& s) { s.head_dim = -64; }, {"head_dim = -64", "64, 72"}},
         IllegalSpec{"NoGroup", [](auto& s) { s.group_size = 0; }, {"group_size = 0", "1 to 128"}},
         IllegalSpec{
             "LargeGroup", [](auto& s) { s.group_size = 129; }, {"group_size = 129", "1 to 128"}},
@@ -45,22 +48,49 @@ INSTANTIATE_TEST_SUITE_P(
         IllegalSpec{"NoMask", [](auto& s) { s.mask = ""; }, {"mask \"\" is unknown"}},
         IllegalSpec{"Variant",
                     [](auto& s) { s.rope.variant = "alibi"; },
-                    {"rope variant \"alibi\" is unknown", "none, neox, llama3"}},
+                    {"rope variant \"alibi\" is unknown", "none, neox, gptj, linear, llama3"}},
         IllegalSpec{"RotaryDimOfNone",
                     [](auto& s) { s.rope = {"none", 64, {}}; },
                     {"rope \"none\" with rotary_dim = 64", "must be 0"}},
         IllegalSpec{"RotaryDimMissing",
                     [](auto& s) { s.rope.rotary_dim = 0; },
-                    {"rotary_dim = 0 with head_dim = 64", "multiples of 16 up to head_dim"}},
+                    {"rotary_dim = 0 with head_dim = 64",
+                     "multiples of 4, from 128 on of 8, up to head_dim"}},
         IllegalSpec{"RotaryDimOdd",
-                    [](auto& s) { s.rope.rotary_dim = 24; },
-                    {"rotary_dim = 24 with head_dim = 64", "multiples of 16"}},
+                    [](auto& s) { s.rope.rotary_dim = 22; },
+                    {"rotary_dim = 22 with head_dim = 64", "multiples of 4"}},
+        IllegalSpec{"RotaryDimOfHalfUnits",
+                    [](auto& s) {
+                      s.head_dim = 160;
+                      s.rope.rotary_dim = 132;
+                    },
+                    {"rotary_dim = 132 with head_dim = 160", "from 128 on of 8"}},
+        IllegalSpec{"NoWindow",
+                    [](auto& s) { s.mask = "sliding_window"; },
+                    {"mask \"sliding_window\" needs window", "positions that a query sees"}},
+        IllegalSpec{"EmptyWindow",
+                    [](auto& s) {
+                      s.mask = "sliding_window";
+                      s.mask_parameters["window"] = 0;
+                    },
+                    {"window = 0", "at least 1"}},
+        IllegalSpec{"WindowOfACausalMask",
+                    [](auto& s) { s.mask_parameters["window"] = 9; },
+                    {"mask \"causal\" has no parameter window (given 9)"}},
+        IllegalSpec{
+            "NegativeSoftcap", [](auto& s) { s.softcap = -1.0; }, {"softcap = -1", "positive"}},
+        IllegalSpec{"SoftcapNan",
+                    [](auto& s) { s.softcap = std::numeric_limits<double>::quiet_NaN(); },
+                    {"softcap = nan"}},
+        IllegalSpec{"AttentionFactor",
+                    [](auto& s) { s.rope.parameters["attention_factor"] = 0.0; },
+                    {"attention_factor = 0, allowed are 0.001 to 1000"}},
         IllegalSpec{"RotaryDimLarge",
                     [](auto& s) { s.rope.rotary_dim = 80; },
                     {"rotary_dim = 80 with head_dim = 64", "up to head_dim"}},
         IllegalSpec{"RotaryDimNegative",
                     [](auto& s) { s.rope.rotary_dim = -16; },
-                    {"rotary_dim = -16", "multiples of 16"}},
+                    {"rotary_dim = -16", "multiples of 4"}},
         IllegalSpec{"ParameterMissing",
                     [](auto& s) { s.rope.parameters.clear(); },
                     {"rope \"neox\" needs theta", "base of the frequencies"}},
@@ -89,7 +119,7 @@ TEST(KernelSpec, TheEndsOfWhatIsAllowedAreLegal) {
     spec.group_size = group;
     EXPECT_NO_THROW(validate(spec)) << group;
   }
-  for (const int rotary_dim : {16, 48, 64}) {
+  for (const int rotary_dim : {4, 20, 24, 48, 64}) {
     spec.rope.rotary_dim = rotary_dim;
     EXPECT_NO_THROW(validate(spec)) << rotary_dim;
   }
@@ -117,6 +147,14 @@ TEST(KernelSpec, UnknownNamesOfValuesListTheKnown) {
 TEST(KernelSpec, DescribesItselfInALine) {
   EXPECT_EQ(describe(legal_spec()),
             "head_dim 64, group 2, bfloat16, rope neox, causal, raw queries");
+  KernelSpec spec = legal_spec();
+  spec.mask = "sliding_window";
+  spec.mask_parameters["window"] = 128;
+  spec.softcap = 50.0;
+  spec.sinks = true;
+  EXPECT_EQ(describe(spec),
+            "head_dim 64, group 2, bfloat16, rope neox, sliding_window (window 128), softcap 50, "
+            "sinks, raw queries");
 }
 
 }  // namespace

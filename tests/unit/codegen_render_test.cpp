@@ -97,6 +97,18 @@ TEST(Render, AFieldChangesTheKernelsThatItMattersToAndNoOthers) {
   EXPECT_EQ(changed_by([](auto& s) { s.rope.rotary_dim = 32; }), rope);
   EXPECT_EQ(changed_by([](auto& s) { s.rope.parameters["theta"] = 10001.0; }), rope);
   EXPECT_EQ(changed_by([](auto& s) { s.mask = "full"; }), rows);
+  const auto window = [](int tokens) {
+    return [tokens](auto& s) {
+      s.mask = "sliding_window";
+      s.mask_parameters["window"] = tokens;
+    };
+  };
+  EXPECT_EQ(changed_by(window(128)), rows);
+  EXPECT_EQ(changed_by([](auto& s) { s.softcap = 30.0; }), attend);
+  EXPECT_EQ(changed_by([](auto& s) { s.sinks = true; }), attend);
+  EXPECT_EQ(changed_by([](auto& s) { s.rope.variant = "gptj"; }), rope);
+  EXPECT_EQ(changed_by([](auto& s) { s.rope.parameters["attention_factor"] = 1.5; }),
+            (std::set<KernelKind>{kAttendDecode, kAttendPrefill, kAppend}));
   EXPECT_EQ(changed_by([](auto& s) { s.query_form = RopeForm::kRotated; }), attend);
   EXPECT_EQ(changed_by([](auto& s) { s.append_form = RopeForm::kRotated; }),
             std::set<KernelKind>{kAppend});

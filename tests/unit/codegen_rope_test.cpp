@@ -65,17 +65,32 @@ TEST(Rope, Llama3FrequenciesFollowTheFormula) {
 
 TEST(Rope, NoneHasNoFrequencies) { EXPECT_TRUE(frequencies_of({}).empty()); }
 
-TEST(Rope, TheLibrarysVariantsScaleNoQueries) {
-  for (const RopeSpec& rope : {RopeSpec{}, neox(64), llama3(64)})
-    EXPECT_EQ(rope_variant(rope.variant).attention_factor(rope.parameters), 1.0);
+TEST(Rope, PairsAreScaledByAnAttentionFactorOnly) {
+  for (const RopeVariant& variant : rope_variants()) {
+    RopeSpec rope = example_rope(variant.name, 64);
+    EXPECT_EQ(variant.attention_factor(rope.parameters), 1.0) << variant.name;
+    if (variant.parameters.empty()) continue;
+    rope.parameters["attention_factor"] = 1.25;
+    EXPECT_NO_THROW(validate(rope, 64)) << variant.name;
+    EXPECT_EQ(variant.attention_factor(rope.parameters), 1.25) << variant.name;
+  }
+}
+
+TEST(Rope, LinearDividesPositions) {
+  const std::vector<double> plain = frequencies_of(neox(64));
+  const std::vector<double> slow = frequencies_of(example_rope("linear", 64));
+  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_DOUBLE_EQ(slow[i], plain[i] / 4);
 }
 
 TEST(Rope, EveryParameterOfLlama3IsNeededAndHasBounds) {
   for (const RopeParameter& parameter : rope_variant("llama3").parameters) {
     RopeSpec rope = llama3(64);
     rope.parameters.erase(parameter.name);
-    EXPECT_TRUE(throws<SpecError>([&] { validate(rope, 64); },
-                                  {"rope \"llama3\" needs " + parameter.name, parameter.meaning}));
+    if (!parameter.otherwise) {
+      EXPECT_TRUE(
+          throws<SpecError>([&] { validate(rope, 64); },
+                            {"rope \"llama3\" needs " + parameter.name, parameter.meaning}));
+    }
     rope.parameters[parameter.name] = parameter.least - 1;
     EXPECT_TRUE(throws<SpecError>([&] { validate(rope, 64); },
                                   {"rope \"llama3\": " + parameter.name + " = ", "allowed are "}));

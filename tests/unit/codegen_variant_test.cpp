@@ -24,9 +24,10 @@ constexpr const char* kInterleaved = R"(
 namespace lazyrope {
 template <int kRotaryDim>
 struct RopePairing {
+  static constexpr int kPairs = 4;
   static constexpr int kUnits = kRotaryDim / 8;
-  LAZYROPE_DEVICE static constexpr int32 quad_a(int32 unit) { return 2 * unit; }
-  LAZYROPE_DEVICE static constexpr int32 quad_b(int32 unit) { return 2 * unit + 1; }
+  LAZYROPE_DEVICE static constexpr int32 run_a(int32 unit) { return 2 * unit; }
+  LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return 2 * unit + 1; }
   LAZYROPE_DEVICE static constexpr int first(int pair) { return 2 * pair; }
   LAZYROPE_DEVICE static constexpr int second(int pair) { return 2 * pair + 1; }
 };
@@ -37,6 +38,7 @@ constexpr const char* kSlidingWindow = R"(
 #pragma once
 #include "ops/mask/interval.cuh"
 namespace lazyrope {
+template <int... kNone>
 struct Mask {
   LAZYROPE_DEVICE static int32 first_key(int32 query) { return query - 31; }
   LAZYROPE_DEVICE static int32 last_key(int32 query) { return query; }

@@ -94,8 +94,8 @@ TEST(Lazyrope, ErrorsReachTheCaller) {
   EXPECT_TRUE(throws<SpecError>([] { compile_here(small_spec(), "sm_75"); },
                                 {"arch \"sm_75\" is unknown"}));
   AttentionSpec spec = small_spec();
-  spec.head_dim = 96;
-  EXPECT_TRUE(throws<SpecError>([&] { compile_here(spec, "emu:sm_80"); }, {"head_dim = 96"}));
+  spec.head_dim = 88;
+  EXPECT_TRUE(throws<SpecError>([&] { compile_here(spec, "emu:sm_80"); }, {"head_dim = 88"}));
   const auto attention = compile_here(small_spec(), "emu:sm_80");
   StepTensors nowhere = AttentionCase(small_spec()).step.tensors();
   nowhere.q_indptr.device_type = DeviceType::kOther;

@@ -126,7 +126,7 @@ TEST(ModelConfig, WhatWouldChangeTheResultIsNamed) {
       {"/num_key_value_heads", 5, {"num_q_heads = 32 with num_kv_heads = 5"}},
       {"/num_key_value_heads", 0, {"num_kv_heads = 0"}},
       {"/hidden_size", nullptr, {"hidden_size is missing"}},
-      {"/head_dim", 80, {"head_dim = 80", "64, 128"}},
+      {"/head_dim", 88, {"head_dim = 88", "64, 72, 80"}},
       {"/torch_dtype", "float32", {"dtype = \"float32\"", "bfloat16, float16"}},
       {"/sliding_window", 4096, {"sliding_window = 4096 would change the result"}},
       {"/attn_logit_softcapping", 50.0, {"attn_logit_softcapping = 50.0 would change"}},

@@ -13,6 +13,7 @@
 #include "ops/merge.cuh"
 #include "ops/query_rows.cuh"
 #include "ops/rotate.cuh"
+#include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
 #include "ops/split_tile.cuh"
 #include "pipeline/kv_ring.cuh"
@@ -26,15 +27,16 @@ class AttendTile {
   static constexpr int kBlockKeys = Shape::kKeyWarps * Shape::kWarpKeys;
   static constexpr int kStages = Shape::kStages;
   static constexpr bool kDividesKeys = Shape::kKeyWarps > 1;
+  static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   static_assert(Shape::kRowWarps == 1 || Shape::kKeyWarps == 1);
 
   static constexpr int kRowTiles = Shape::kWarpRows / 16;
   static constexpr int kKeyTiles = Shape::kStepKeys / 8;
-  static constexpr int kColumnTiles = kHeadDim / 8;
 
   using Element = typename Spec::Element;
   using Mask = typename Spec::Mask;
   using Tile = SharedTile<kHeadDim>;
+  static constexpr int kColumnTiles = Tile::kChunks;
   using RingTeam = Team<Shape::kRowWarps * kWarpThreads>;
   using Ring = KvRing<RingTeam, kHeadDim, Shape::kWarpKeys, kStages>;
   using Table = BlockTable<Mask, kBlockKeys, Shape::kWarpKeys / kRunSlots>;
@@ -49,16 +51,16 @@ class AttendTile {
   static constexpr int kQueryBytes = Shape::kWarpRows * Tile::kRowBytes;
   static constexpr int kQueries = Shape::kKeyWarps * Ring::kBytes;
   static constexpr int kOriginal = kQueries + Shape::kRowWarps * Shape::kKeyWarps * kQueryBytes;
-  static constexpr int kTables = kOriginal + (kDividesKeys ? kRows * Tile::kRowBytes : 0);
+  static constexpr int kTiles = kOriginal + (kDividesKeys ? kRows * Tile::kRowBytes : 0);
+  // Results leave where rings and queries were.
+  static constexpr int kLeavingRows = Shape::kRowWarps * 16;
+  static constexpr int kTables = larger(kTiles, Shape::kKeyWarps * kLeavingRows * Record::kBytes);
   static constexpr int kPositions = kTables + Shape::kKeyWarps * Table::kBytes;
   static constexpr int kItem = kPositions + kRows * 4;
   static constexpr int kFlag = kItem + static_cast<int>(sizeof(Item));
 
  public:
   static constexpr int kSharedBytes = kFlag + 16;
-  // Results leave where rings and queries were.
-  static constexpr int kLeavingRows = Shape::kRowWarps * 16;
-  static_assert(Shape::kKeyWarps * kLeavingRows * Record::kBytes <= kTables);
 
   // All threads of the CTA, item after item. `memory` is aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const AttendParams& params, const Item* item, SharedPtr memory) {
@@ -144,6 +146,22 @@ class AttendTile {
 #pragma unroll
         for (int i = 0; i < 4; ++i) rows_[m][n][i] = 0.0f;
     softmax_.reset();
+    if constexpr (Spec::kSinks) add_sinks();
+  }
+
+  // Once a row: by the first part of a split tile, and one of the warps that divide keys.
+  LAZYROPE_DEVICE void add_sinks() {
+    if (item().split().index != 0 || key_warp() != 0) return;
+    const ItemRows rows = item().rows();
+    const int32 last = item().extent().num_rows - 1;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int32 row = first_row() + m * 16 + row_of(lane_index(), 2 * h);
+        const QueryRow<Spec> from(rows, smaller(row, last));
+        softmax_.add_sink(m, h, ld_global_nc(params_.sinks + from.head) * kLog2e);
+      }
   }
 
   // One warp; so that rows past the item's last hold zeros, which no rotation writes.
@@ -188,10 +206,11 @@ class AttendTile {
     multiply_query_key<Element, kHeadDim>(
         scores, Tile::fragment(queries(), lane_index()),
         Tile::fragment(keys, lane_index()) + key * Tile::kRowBytes);
+    if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
     if (begin > 0 || end < Shape::kStepKeys ||
         !all_visible<Mask>(position_range(), position, position + Shape::kStepKeys - 1))
       mask_scores<Mask>(scores, positions(), position, begin, end);
-    softmax_.weigh(scores, rows_, params_.scale_log2);
+    softmax_.weigh(scores, rows_, kCaps ? 1.0f : params_.scale_log2);
     multiply_weight_value<Element, kHeadDim>(
         rows_, scores, Tile::fragment(values, lane_index()) + key * Tile::kRowBytes);
   }
@@ -261,7 +280,7 @@ class AttendTile {
         if (lane % 4 == 0)
           st_shared(record + Record::kStats, RowStats{softmax_.maximum[m][h], softmax_.sum[m][h]});
 #pragma unroll
-        for (int n = 0; n < kColumnTiles; ++n)
+        for (int n = 0; n < Tile::kFilledChunks; ++n)
           st_shared(values + n * 32, FloatPair{rows_[m][n][2 * h], rows_[m][n][2 * h + 1]});
       }
     }

@@ -5,6 +5,7 @@
 
 namespace lazyrope {
 
+template <int... kNone>
 struct Mask {
   LAZYROPE_DEVICE static int32 first_key(int32) { return kFirstPosition; }
   LAZYROPE_DEVICE static int32 last_key(int32 query) { return query; }

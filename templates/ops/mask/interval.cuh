@@ -1,6 +1,6 @@
-// What follows from a mask. A mask (one file beside this one) says which logical positions a query
-// sees: those from first_key(query) to last_key(query), neither of which decreases as the query
-// moves on.
+// What follows from a mask. A mask (one file beside this one: Mask, a template of its row's
+// parameters) says which logical positions a query sees: those from first_key(query) to
+// last_key(query), neither of which decreases as the query moves on.
 #pragma once
 
 #include "isa/launch.cuh"

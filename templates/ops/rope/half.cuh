@@ -1,8 +1,8 @@
 // GPT-NeoX pairing: column i turns with column i + kRotaryDim / 2.
 //
-// A pairing divides the rotated columns into units of four pairs, held by two quads (four
-// consecutive columns, 8 bytes) of a row. Pair i of unit u has frequency 4 u + i and consists of
-// elements first(i) and second(i) of the eight (0 to 3 in quad a, 4 to 7 in quad b).
+// A pairing divides the rotated columns into units of kPairs pairs, held by two runs of kPairs
+// consecutive columns. Pair i of unit u has frequency kPairs u + i and consists of elements
+// first(i) and second(i) of both runs (0 to kPairs - 1 in run a, the others in run b).
 #pragma once
 
 #include "isa/launch.cuh"
@@ -11,12 +11,13 @@ namespace lazyrope {
 
 template <int kRotaryDim>
 struct RopePairing {
-  static_assert(kRotaryDim % 8 == 0);
-  static constexpr int kUnits = kRotaryDim / 8;
-  LAZYROPE_DEVICE static constexpr int32 quad_a(int32 unit) { return unit; }
-  LAZYROPE_DEVICE static constexpr int32 quad_b(int32 unit) { return unit + kUnits; }
+  static_assert(kRotaryDim % 4 == 0);
+  static constexpr int kPairs = kRotaryDim % 8 == 0 ? 4 : 2;
+  static constexpr int kUnits = kRotaryDim / 2 / kPairs;
+  LAZYROPE_DEVICE static constexpr int32 run_a(int32 unit) { return unit; }
+  LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return unit + kUnits; }
   LAZYROPE_DEVICE static constexpr int first(int pair) { return pair; }
-  LAZYROPE_DEVICE static constexpr int second(int pair) { return pair + 4; }
+  LAZYROPE_DEVICE static constexpr int second(int pair) { return pair + kPairs; }
 };
 
 }  // namespace lazyrope

@@ -1,0 +1,16 @@
+// A query sees the keys at the last kWindow logical positions, its own included.
+#pragma once
+
+#include "ops/mask/interval.cuh"
+
+namespace lazyrope {
+
+template <int kWindow>
+struct Mask {
+  LAZYROPE_DEVICE static int32 first_key(int32 query) {
+    return query < kFirstPosition + kWindow ? kFirstPosition : query - kWindow + 1;
+  }
+  LAZYROPE_DEVICE static int32 last_key(int32 query) { return query; }
+};
+
+}  // namespace lazyrope
