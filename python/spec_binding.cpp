@@ -113,12 +113,12 @@ void bind_specs(py::module_& module) {
       .def_static(
           "_from_hf_json",
           [](const std::string& json, const std::optional<std::string>& dtype,
-             const std::string& query_form) {
-            AttentionSpec spec = attention_spec_from_hf(json, dtype);
+             const std::string& query_form, std::optional<int> layer) {
+            AttentionSpec spec = attention_spec_from_hf(json, dtype, layer);
             spec.query_form = spec.append_form = rope_form_from(query_form);
             return spec;
           },
-          py::arg("json"), py::arg("dtype"), py::arg("query_form"))
+          py::arg("json"), py::arg("dtype"), py::arg("query_form"), py::arg("layer"))
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <type_traits>
@@ -15,22 +16,72 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Model types whose attention is plain grouped-query attention with rotary embeddings of all
-// columns in NeoX pairing. Norms of q and k (Qwen3) come before the rotation and do not concern it.
-constexpr std::array kPlainModels = {"llama", "mistral", "qwen2", "qwen3"};
+// Which layers have the config's sliding window, where no layer_types say so.
+enum class Windows { kNone, kAll, kFromMaxWindowLayers, kEven };
 
-// Keys that would change the result, and the value with which they do not.
-struct NeutralKey {
-  const char* name;
-  Json neutral;
+// What the attention of a model type has of its own. Norms of q and k come before the rotation, and
+// do not concern it.
+struct ModelType {
+  std::string_view name;
+  std::string_view rope = "neox";  // variant of rope_type "default"
+  Windows windows = Windows::kNone;
+  bool kv_heads_by_default = false;  // as many as query heads where the config says nothing
+  std::optional<int> head_dim =
+      {};  // where it says nothing; hidden_size / heads where this is empty
+  bool sinks = false;
+  // Of the keys below, those that its reading takes care of.
+  std::vector<std::string_view> reads = {};
 };
 
-std::vector<NeutralKey> neutral_keys() {
-  return {{"sliding_window", nullptr},
-          {"attn_logit_softcapping", nullptr},
-          {"attention_multiplier", nullptr},
-          {"partial_rotary_factor", 1.0},
-          {"no_rope_layers", nullptr}};
+const std::vector<ModelType>& model_types() {
+  static const std::vector<ModelType> rows = {
+      {.name = "llama", .kv_heads_by_default = true},
+      {.name = "mistral", .windows = Windows::kAll},
+      {.name = "qwen2", .windows = Windows::kFromMaxWindowLayers},
+      {.name = "qwen3", .windows = Windows::kFromMaxWindowLayers, .head_dim = 128},
+      {.name = "gemma2",
+       .windows = Windows::kEven,
+       .head_dim = 256,
+       .reads = {"attn_logit_softcapping", "query_pre_attn_scalar"}},
+      {.name = "phi3",
+       .windows = Windows::kAll,
+       .kv_heads_by_default = true,
+       .reads = {"partial_rotary_factor"}},
+      {.name = "gptj", .rope = "gptj", .kv_heads_by_default = true, .reads = {"rotary_dim"}},
+      {.name = "gpt_neox",
+       .kv_heads_by_default = true,
+       .reads = {"partial_rotary_factor", "rotary_pct"}},
+      {.name = "falcon", .reads = {"multi_query", "new_decoder_architecture"}},
+      {.name = "starcoder2", .windows = Windows::kAll},
+      {.name = "smollm3",
+       .windows = Windows::kFromMaxWindowLayers,
+       .reads = {"no_rope_layers", "no_rope_layer_interval"}},
+      {.name = "olmo2", .kv_heads_by_default = true},
+      {.name = "gpt_oss", .windows = Windows::kEven, .head_dim = 64, .sinks = true},
+  };
+  return rows;
+}
+
+// Keys that change the result, and the value with which they do not.
+struct NeutralKey {
+  std::string_view name;
+  Json neutral = nullptr;
+};
+
+const std::vector<NeutralKey>& neutral_keys() {
+  static const std::vector<NeutralKey> rows = {{"attn_logit_softcapping"},
+                                               {"attention_multiplier"},
+                                               {"attention_chunk_size"},
+                                               {"query_pre_attn_scalar"},
+                                               {"partial_rotary_factor", 1.0},
+                                               {"rotary_pct", 1.0},
+                                               {"rotary_dim"},
+                                               {"no_rope_layers"},
+                                               {"no_rope_layer_interval"},
+                                               {"multi_query", false},
+                                               {"new_decoder_architecture", false},
+                                               {"alibi", false}};
+  return rows;
 }
 
 bool is_set(const Json& config, const char* key) {
@@ -61,70 +112,183 @@ T value_or(const Json& config, const char* key, const T& otherwise) {
   return is_set(config, key) ? required<T>(config, key) : otherwise;
 }
 
-void check_model_type(const Json& config) {
+const ModelType& model_type(const Json& config) {
   const auto type = required<std::string>(config, "model_type");
-  for (const char* known : kPlainModels)
-    if (type == known) return;
-  refuse(fmt::format("model_type = \"{}\"; known are: {}", type, fmt::join(kPlainModels, ", ")));
+  std::vector<std::string_view> known;
+  for (const ModelType& row : model_types()) {
+    if (type == row.name) return row;
+    known.push_back(row.name);
+  }
+  refuse(fmt::format("model_type = \"{}\"; known are: {}", type, fmt::join(known, ", ")));
 }
 
-void check_neutral(const Json& config) {
-  const bool window_off = !value_or(config, "use_sliding_window", true);
+void check_neutral(const Json& config, const ModelType& type) {
   for (const NeutralKey& key : neutral_keys()) {
-    if (!is_set(config, key.name) || config[key.name] == key.neutral) continue;
-    if (std::string_view(key.name) == "sliding_window" && window_off) continue;
-    refuse(fmt::format("{} = {} would change the result, and there is no kernel for it yet",
-                       key.name, config[key.name].dump()));
+    const std::string name(key.name);
+    if (!is_set(config, name.c_str()) || config[name] == key.neutral) continue;
+    if (std::ranges::count(type.reads, key.name) > 0) continue;
+    refuse(fmt::format("{} = {} would change the result, and there is no kernel for it yet", name,
+                       config[name].dump()));
   }
 }
 
-// The older form has rope_theta beside rope_scaling, version 5's one object with both.
+// Under the name of today, or the one of old configs of GPT-J and Falcon.
+int count_of(const Json& config, const char* key, const char* old_key) {
+  return required<int>(config, is_set(config, old_key) && !is_set(config, key) ? old_key : key);
+}
+
+// Where they are all the same, one stands for them.
+int num_layers(const Json& config, const ModelType& type) {
+  const bool is_missing = !is_set(config, "num_hidden_layers") && !is_set(config, "n_layer");
+  const bool are_same = type.windows == Windows::kNone || type.windows == Windows::kAll;
+  return is_missing && are_same && !is_set(config, "layer_types")
+             ? 1
+             : count_of(config, "num_hidden_layers", "n_layer");
+}
+
+bool has_window(const Json& config, const ModelType& type, int layer) {
+  if (is_set(config, "layer_types")) {
+    const Json& types = config["layer_types"];
+    if (!types.is_array() || layer >= static_cast<int>(types.size()))
+      refuse(fmt::format("layer_types = {} has no layer {}", types.dump(), layer));
+    const Json& kind = types[static_cast<std::size_t>(layer)];
+    if (kind == "full_attention") return false;
+    if (kind != "sliding_attention")
+      refuse(
+          fmt::format("layer_types: layer {} is {}; known are: full_attention, sliding_attention",
+                      layer, kind.dump()));
+    return true;
+  }
+  switch (type.windows) {
+    case Windows::kNone:
+    case Windows::kAll:
+      return true;
+    case Windows::kFromMaxWindowLayers:
+      return layer >= required<int>(config, "max_window_layers");
+    case Windows::kEven:
+      return layer % 2 == 0;
+  }
+  return true;
+}
+
+void read_window(const Json& config, const ModelType& type, int layer, AttentionSpec& spec) {
+  const bool by_default = type.windows != Windows::kFromMaxWindowLayers;
+  if (!is_set(config, "sliding_window") || !value_or(config, "use_sliding_window", by_default))
+    return;
+  if (!has_window(config, type, layer)) return;
+  if (type.windows == Windows::kNone)
+    refuse(
+        fmt::format("sliding_window = {} would change the result; model_type \"{}\" is not known "
+                    "to have one",
+                    config["sliding_window"].dump(), type.name));
+  spec.mask = "sliding_window";
+  spec.mask_parameters["window"] = required<int>(config, "sliding_window");
+}
+
+// The older form has rope_theta (GPT-NeoX: rotary_emb_base) beside rope_scaling, version 5's one
+// object with both.
 Json rope_parameters(const Json& config) {
   Json rope = is_set(config, "rope_parameters") ? config["rope_parameters"]
               : is_set(config, "rope_scaling")  ? config["rope_scaling"]
                                                 : Json::object();
   if (!rope.is_object())
     refuse(fmt::format("rope parameters are {}; an object is expected", rope.dump()));
-  if (!rope.contains("rope_theta"))
-    rope["rope_theta"] = is_set(config, "rope_theta") ? config["rope_theta"] : Json(10000.0);
+  for (const char* key : {"rotary_emb_base", "rope_theta"})
+    if (!rope.contains("rope_theta") && is_set(config, key)) rope["rope_theta"] = config[key];
+  if (!rope.contains("rope_theta")) rope["rope_theta"] = 10000.0;
   if (!rope.contains("rope_type"))
     rope["rope_type"] = value_or<std::string>(rope, "type", "default");
   rope.erase("type");
   return rope;
 }
 
-RopeSpec rope_spec(const Json& config, int head_dim) {
+// Columns that turn; takes the key out of `rope`.
+int rotary_dim(const Json& config, const ModelType& type, Json& rope, int head_dim) {
+  if (type.rope == "gptj") return required<int>(config, "rotary_dim");
+  double part = value_or(config, "rotary_pct", value_or(config, "partial_rotary_factor", 1.0));
+  if (std::ranges::count(type.reads, "partial_rotary_factor") > 0) {
+    part = value_or(rope, "partial_rotary_factor", part);
+    rope.erase("partial_rotary_factor");
+  }
+  return static_cast<int>(head_dim * part);
+}
+
+// Of RoPE's scalings, which change its variant and its parameters.
+struct RopeType {
+  std::string_view name;
+  std::string_view variant;  // that of the model type where empty
+  std::vector<const char*> parameters;
+};
+
+const std::vector<RopeType>& rope_types() {
+  static const std::vector<RopeType> rows = {
+      {"default", "", {}},
+      {"linear", "linear", {"factor"}},
+      {"llama3",
+       "llama3",
+       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}}};
+  return rows;
+}
+
+const RopeType& rope_type(const std::string& name, const ModelType& model) {
+  std::vector<std::string_view> known;
+  for (const RopeType& row : rope_types()) {
+    if (!row.variant.empty() && model.rope != "neox") continue;
+    if (row.name == name) return row;
+    known.push_back(row.name);
+  }
+  refuse(fmt::format("rope_type = \"{}\" has no kernel yet; known are: {}", name,
+                     fmt::join(known, ", ")));
+}
+
+RopeSpec rope_spec(const Json& config, const ModelType& model, int head_dim) {
   Json rope = rope_parameters(config);
-  const auto type = required<std::string>(rope, "rope_type");
+  const RopeType& type = rope_type(required<std::string>(rope, "rope_type"), model);
   RopeSpec spec;
-  spec.rotary_dim = head_dim;
+  spec.variant = type.variant.empty() ? model.rope : type.variant;
+  spec.rotary_dim = rotary_dim(config, model, rope, head_dim);
   spec.parameters["theta"] = required<double>(rope, "rope_theta");
+  for (const char* key : type.parameters) {
+    spec.parameters[key] = required<double>(rope, key);
+    rope.erase(key);
+  }
   rope.erase("rope_type");
   rope.erase("rope_theta");
-  if (type == "default") {
-    spec.variant = "neox";
-  } else if (type == "llama3") {
-    spec.variant = "llama3";
-    for (const char* key :
-         {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
-      spec.parameters[key] = required<double>(rope, key);
-      rope.erase(key);
-    }
-  } else {
-    refuse(fmt::format("rope_type = \"{}\"; known are: default, llama3", type));
-  }
   if (!rope.empty())
-    refuse(fmt::format("rope_type \"{}\" with {} = {}, which is not known", type,
+    refuse(fmt::format("rope_type \"{}\" with {} = {}, which is not known", type.name,
                        rope.begin().key(), rope.begin()->dump()));
   return spec;
 }
 
+// SmolLM3: layers without RoPE, by a list of what the others have, or every so many.
+bool has_rope(const Json& config, const ModelType& type, int layer) {
+  if (std::ranges::count(type.reads, "no_rope_layers") == 0) return true;
+  if (!is_set(config, "no_rope_layers"))
+    return (layer + 1) % value_or(config, "no_rope_layer_interval", 4) != 0;
+  const Json& list = config["no_rope_layers"];
+  if (!list.is_array() || layer >= static_cast<int>(list.size()))
+    refuse(fmt::format("no_rope_layers = {} has no layer {}", list.dump(), layer));
+  return list[static_cast<std::size_t>(layer)] != 0;
+}
+
 int divided_head_dim(const Json& config, int num_q_heads) {
-  const int hidden_size = required<int>(config, "hidden_size");
+  const int hidden_size = count_of(config, "hidden_size", "n_embd");
   if (hidden_size % num_q_heads != 0)
     refuse(fmt::format("hidden_size = {} with num_attention_heads = {}; it must be a multiple",
                        hidden_size, num_q_heads));
   return hidden_size / num_q_heads;
+}
+
+int num_kv_heads(const Json& config, const ModelType& type, int num_q_heads) {
+  if (type.name == "falcon") {
+    if (value_or(config, "new_decoder_architecture", false))
+      return value_or(config, "num_kv_heads", num_q_heads);
+    return value_or(config, "multi_query", true) ? 1 : num_q_heads;
+  }
+  // Where the key is missing, most types have a number of their own.
+  if (!config.contains("num_key_value_heads") && !type.kv_heads_by_default)
+    return required<int>(config, "num_key_value_heads");
+  return value_or(config, "num_key_value_heads", num_q_heads);
 }
 
 Dtype config_dtype(const Json& config) {
@@ -133,24 +297,56 @@ Dtype config_dtype(const Json& config) {
   return Dtype::kBf16;
 }
 
-}  // namespace
-
-AttentionSpec attention_spec_from_hf(const std::string& json,
-                                     const std::optional<std::string>& dtype) {
-  const Json config = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) refuse("not a JSON object");
-  check_model_type(config);
-  check_neutral(config);
+AttentionSpec layer_spec(const Json& config, const ModelType& type,
+                         const std::optional<std::string>& dtype, int layer) {
   AttentionSpec spec;
-  spec.num_q_heads = required<int>(config, "num_attention_heads");
-  spec.num_kv_heads = value_or(config, "num_key_value_heads", spec.num_q_heads);
+  spec.num_q_heads = count_of(config, "num_attention_heads", "n_head");
   if (spec.num_q_heads < 1) refuse(fmt::format("num_attention_heads = {}", spec.num_q_heads));
+  spec.num_kv_heads = num_kv_heads(config, type, spec.num_q_heads);
   spec.head_dim = is_set(config, "head_dim") ? required<int>(config, "head_dim")
+                  : type.head_dim            ? *type.head_dim
                                              : divided_head_dim(config, spec.num_q_heads);
   spec.dtype = dtype ? dtype_from(*dtype) : config_dtype(config);
-  spec.rope = rope_spec(config, spec.head_dim);
+  if (has_rope(config, type, layer)) spec.rope = rope_spec(config, type, spec.head_dim);
+  read_window(config, type, layer, spec);
+  spec.softcap = value_or(config, "attn_logit_softcapping", 0.0);
+  if (is_set(config, "query_pre_attn_scalar"))
+    spec.scale = 1.0 / std::sqrt(required<double>(config, "query_pre_attn_scalar"));
+  spec.sinks = type.sinks;
   validate(spec);
   return spec;
+}
+
+}  // namespace
+
+std::vector<AttentionSpec> attention_specs_from_hf(const std::string& json,
+                                                   const std::optional<std::string>& dtype) {
+  const Json config = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) refuse("not a JSON object");
+  const ModelType& type = model_type(config);
+  check_neutral(config, type);
+  std::vector<AttentionSpec> specs;
+  for (int layer = 0; layer < num_layers(config, type); ++layer)
+    specs.push_back(layer_spec(config, type, dtype, layer));
+  if (specs.empty()) refuse("num_hidden_layers = 0");
+  return specs;
+}
+
+AttentionSpec attention_spec_from_hf(const std::string& json,
+                                     const std::optional<std::string>& dtype,
+                                     std::optional<int> layer) {
+  const std::vector<AttentionSpec> specs = attention_specs_from_hf(json, dtype);
+  const auto count = static_cast<int>(specs.size());
+  if (layer) {
+    if (*layer < 0 || *layer >= count)
+      refuse(fmt::format("layer {} of a model that has layers 0 to {}", *layer, count - 1));
+    return specs[static_cast<std::size_t>(*layer)];
+  }
+  const auto other = std::ranges::find_if(specs, [&](const auto& s) { return s != specs[0]; });
+  if (other == specs.end()) return specs[0];
+  const auto kernels = [](const AttentionSpec& spec) { return describe(spec.kernel_spec()); };
+  refuse(fmt::format("its layers differ; say which one. Layer 0: {}; layer {}: {}",
+                     kernels(specs[0]), other - specs.begin(), kernels(*other)));
 }
 
 }  // namespace lazyrope

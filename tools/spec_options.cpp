@@ -106,10 +106,15 @@ std::string model_name(const fs::path& file) {
                                           : file.stem().string();
 }
 
-AttentionSpec model_spec(const fs::path& file, const std::optional<std::string>& dtype) {
+// Those of its layers, each once.
+std::vector<AttentionSpec> model_specs(const fs::path& file,
+                                       const std::optional<std::string>& dtype) {
   const std::string text = read_text(file);
   try {
-    return attention_spec_from_hf(text, dtype);
+    std::vector<AttentionSpec> specs;
+    for (AttentionSpec& spec : attention_specs_from_hf(text, dtype))
+      if (std::ranges::find(specs, spec) == specs.end()) specs.push_back(std::move(spec));
+    return specs;
   } catch (const SpecError& error) {
     throw SpecError(fmt::format("{}: {}", file.string(), error.what()));
   }
@@ -198,8 +203,8 @@ std::vector<NamedSpec> specs_of(const SpecOptions& options) {
   std::vector<NamedSpec> specs;
   for (const std::string& model : options.models) {
     const fs::path file = config_file(model);
-    AttentionSpec spec = with_shared_options(model_spec(file, options.dtype), options);
-    specs.push_back({unused_name(model_name(file), specs), std::move(spec)});
+    for (const AttentionSpec& spec : model_specs(file, options.dtype))
+      specs.push_back({unused_name(model_name(file), specs), with_shared_options(spec, options)});
   }
   if (!specs.empty()) return specs;
   const AttentionSpec spec = with_shared_options(spec_of_parts(options), options);

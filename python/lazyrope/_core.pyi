@@ -89,9 +89,14 @@ class AttentionSpec:
 
     @staticmethod
     def from_hf(
-        config: str | PathLike[str] | Any, *, dtype: str | None = None, query_form: str = "raw"
+        config: str | PathLike[str] | Any,
+        *,
+        dtype: str | None = None,
+        query_form: str = "raw",
+        layer: int | None = None,
     ) -> AttentionSpec:
-        """The attention of a Hugging Face model.
+        """The attention of a Hugging Face model: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, GPT-J, GPT-NeoX, Falcon,
+        StarCoder 2, SmolLM 2 and 3, OLMo 2 or gpt-oss.
 
         Args:
             config: a path to a config.json or to the directory that holds one, a dict, or a config object of
@@ -99,14 +104,15 @@ class AttentionSpec:
             dtype: "bfloat16" or "float16"; the config's own by default.
             query_form: "raw", or "rotated" where the model turns queries and keys before it calls the attention, as
                 those of transformers do.
+            layer: of models whose layers differ, say in their sliding window: which one, from 0.
 
         Raises:
             SpecError: the config has a model type, RoPE type or key that would change the result and is not
-                known; the message names it.
+                known, and the message names it; or its layers differ and none is given.
         """
 
     @staticmethod
-    def _from_hf_json(json: str, dtype: str | None, query_form: str) -> AttentionSpec: ...
+    def _from_hf_json(json: str, dtype: str | None, query_form: str, layer: int | None) -> AttentionSpec: ...
     @property
     def head_dim(self) -> int: ...
     @property

@@ -12,7 +12,11 @@ from .errors import SpecError
 
 
 def spec_from_hf(
-    config: str | os.PathLike[str] | Any, *, dtype: str | None = None, query_form: str = "raw"
+    config: str | os.PathLike[str] | Any,
+    *,
+    dtype: str | None = None,
+    query_form: str = "raw",
+    layer: int | None = None,
 ) -> AttentionSpec:
     """The attention of a Hugging Face model.
 
@@ -22,12 +26,13 @@ def spec_from_hf(
         dtype: "bfloat16" or "float16"; the config's own by default.
         query_form: "raw", or "rotated" where the model turns queries and keys before it calls the attention, as
             those of transformers do.
+        layer: of models whose layers differ, say in their sliding window: which one, from 0.
 
     Raises:
         SpecError: the config has a model type, RoPE type or key that would change the result and is not
-            known, and the message names it; or there is no such file.
+            known, and the message names it; its layers differ and none is given; or there is no such file.
     """
-    return AttentionSpec._from_hf_json(_text_of(config), dtype, query_form)
+    return AttentionSpec._from_hf_json(_text_of(config), dtype, query_form, layer)
 
 
 def _text_of(config: Any) -> str:

@@ -33,10 +33,10 @@ Json llama31_8b() {
 }
 
 Json qwen3_8b() {
-  return {{"head_dim", 128},           {"hidden_size", 4096},        {"max_window_layers", 36},
-          {"model_type", "qwen3"},     {"num_attention_heads", 32},  {"num_key_value_heads", 8},
-          {"rope_scaling", nullptr},   {"rope_theta", 1000000},      {"sliding_window", nullptr},
-          {"torch_dtype", "bfloat16"}, {"use_sliding_window", false}};
+  return {{"head_dim", 128},           {"hidden_size", 4096},         {"max_window_layers", 36},
+          {"model_type", "qwen3"},     {"num_attention_heads", 32},   {"num_key_value_heads", 8},
+          {"rope_scaling", nullptr},   {"rope_theta", 1000000},       {"sliding_window", nullptr},
+          {"torch_dtype", "bfloat16"}, {"use_sliding_window", false}, {"num_hidden_layers", 36}};
 }
 
 Json smollm2_135m() {
@@ -106,8 +106,17 @@ TEST(ModelConfig, AWindowThatIsNotUsedDoesNotMatter) {
   config["model_type"] = "qwen2";
   config["sliding_window"] = 131072;
   EXPECT_NO_THROW(spec_of(config));
+  EXPECT_EQ(spec_of(config).mask, "causal");
   config["use_sliding_window"] = true;
-  EXPECT_TRUE(throws<SpecError>([&] { spec_of(config); }, {"sliding_window = 131072"}));
+  EXPECT_EQ(spec_of(config).mask, "causal")
+      << "from layer max_window_layers on, which there is not";
+  config["max_window_layers"] = 28;
+  EXPECT_TRUE(throws<SpecError>([&] { spec_of(config); }, {"its layers differ", "layer 28: ",
+                                                           "sliding_window (window 131072)"}));
+  const auto layer = [&](int i) { return attention_spec_from_hf(config.dump(), {}, i); };
+  EXPECT_EQ(layer(27).mask, "causal");
+  EXPECT_EQ(layer(28).mask_parameters, (MaskParameters{{"window", 131072}}));
+  EXPECT_TRUE(throws<SpecError>([&] { layer(36); }, {"layer 36", "layers 0 to 35"}));
 }
 
 struct Refusal {
@@ -118,7 +127,9 @@ struct Refusal {
 
 TEST(ModelConfig, WhatWouldChangeTheResultIsNamed) {
   const std::vector<Refusal> refusals = {
-      {"/model_type", "gemma3", {"model_type = \"gemma3\"", "llama, mistral, qwen2, qwen3"}},
+      {"/model_type",
+       "gemma3",
+       {"model_type = \"gemma3\"", "llama, mistral, qwen2, qwen3, gemma2"}},
       {"/model_type", nullptr, {"model_type is missing"}},
       {"/num_attention_heads", nullptr, {"num_attention_heads is missing"}},
       {"/num_attention_heads", "32", {"num_attention_heads = \"32\" has the wrong type"}},
@@ -134,7 +145,9 @@ TEST(ModelConfig, WhatWouldChangeTheResultIsNamed) {
       {"/partial_rotary_factor", 0.5, {"partial_rotary_factor = 0.5 would change"}},
       {"/no_rope_layers", {1, 0}, {"no_rope_layers = [1,0] would change"}},
       {"/rope_scaling", 8, {"rope parameters are 8; an object is expected"}},
-      {"/rope_scaling/rope_type", "yarn", {"rope_type = \"yarn\"", "default, llama3"}},
+      {"/rope_scaling/rope_type",
+       "yarn",
+       {"rope_type = \"yarn\" has no kernel yet", "default, linear, llama3"}},
       {"/rope_scaling/rope_type", 3, {"rope_type = 3 has the wrong type"}},
       {"/rope_scaling/factor", nullptr, {"factor is missing"}},
       {"/rope_scaling/factor", "8", {"factor = \"8\" has the wrong type"}},

@@ -23,6 +23,8 @@ from ..errors import SpecError
 from .engine import Engine, Generation, Scores
 from .passes import Backend
 
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+
 __all__ = ["Engine", "Generation", "Scores", "attach"]
 
 
@@ -72,7 +74,12 @@ def attach(
     if others := {str(p.device) for p in model.parameters()} - {str(device)}:
         raise SpecError(f"the model is on {device} and on {', '.join(sorted(others))}; it must be on one device")
     kernel_dtype = "float16" if dtype == torch.float16 else "bfloat16"
+    if model.config.model_type not in MODEL_TYPES:
+        known = ", ".join(MODEL_TYPES)
+        raise SpecError(f'model_type = "{model.config.model_type}" is not served yet; known are: {known}')
     spec = AttentionSpec.from_hf(model.config, dtype=kernel_dtype, query_form="rotated")
+    if spec.mask != "causal":
+        raise SpecError(f"the model's mask is {spec.mask} (window {spec.window}); the engine serves causal ones only")
     plain = device.type == "cpu" and arch is None
     if not plain and str(dtype) != f"torch.{spec.dtype}":
         raise SpecError(f"the model is in {dtype}; kernels are for bfloat16 and float16")

@@ -1,0 +1,250 @@
+"""AttentionSpec.from_hf against transformers itself: what its models do on the CPU, in eager attention."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import lazyrope
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="pip install -r tools/requirements/rag.txt")
+
+import transformers
+from transformers import AttentionInterface
+
+from tests.support import reference
+
+CALLS: list[dict[str, Any]] = []
+TOKENS = 40
+SMALL = {"vocab_size": 64, "num_hidden_layers": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+HEADS = {"hidden_size": 256, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+def record(module: Any, query: Any, key: Any, value: Any, mask: Any, **named: Any) -> tuple[Any, None]:
+    CALLS.append({"q": query[0], "k": key[0], "v": value[0]} | named | {"s_aux": getattr(module, "sinks", None)})
+    return torch.zeros_like(query).transpose(1, 2), None
+
+
+AttentionInterface.register("record", record)
+
+MODELS = {
+    "llama": ("Llama", HEADS | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
+    "llama, linear": (
+        "Llama",
+        HEADS | {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}},
+    ),
+    "llama, llama3": (
+        "Llama",
+        HEADS
+        | {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 5e5,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "mistral": ("Mistral", HEADS | {"sliding_window": 16}),
+    "mistral, no window": ("Mistral", HEADS | {"sliding_window": None}),
+    "qwen2": ("Qwen2", HEADS),
+    "qwen2, window": (
+        "Qwen2",
+        HEADS | {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2},
+    ),
+    "qwen3": ("Qwen3", HEADS | {"head_dim": 128}),
+    "gemma2": ("Gemma2", HEADS | {"head_dim": 64, "sliding_window": 16, "query_pre_attn_scalar": 100}),
+    "phi3": ("Phi3", HEADS | {"sliding_window": 16}),
+    "phi3, partial": (
+        "Phi3",
+        HEADS | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}},
+    ),
+    "gpt_neox": ("GPTNeoX", {k: v for k, v in HEADS.items() if k != "num_key_value_heads"}),
+    "gpt_neox, 20 of 80": (
+        "GPTNeoX",
+        {"hidden_size": 320, "intermediate_size": 64, "num_attention_heads": 4},
+    ),
+    "starcoder2": ("Starcoder2", HEADS | {"sliding_window": 16}),
+    "smollm3": ("SmolLM3", HEADS),
+    "olmo2": ("Olmo2", HEADS),
+    "gpt_oss": (
+        "GptOss",
+        HEADS
+        | {
+            "head_dim": 64,
+            "sliding_window": 16,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1.5e5},
+        },
+    ),
+}
+
+
+def config_of(name: str) -> Any:
+    family, fields = MODELS[name]
+    return getattr(transformers, f"{family}Config")(**SMALL, **fields)
+
+
+def attention_calls(config: Any, positions: torch.Tensor) -> list[dict[str, Any]]:
+    """What each layer's attention is given, at those positions."""
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config, attn_implementation="record").float()
+    CALLS.clear()
+    with torch.no_grad():
+        model(input_ids=torch.arange(TOKENS)[None] % 64, position_ids=positions[None], use_cache=False)
+    return list(CALLS)
+
+
+def assert_turned(spec: lazyrope.AttentionSpec, raw: torch.Tensor, turned: torch.Tensor, at: torch.Tensor) -> None:
+    frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
+    raw, turned = (x.transpose(0, 1) for x in (raw, turned))
+    expected = reference.rotate(
+        raw, at, frequencies, spec.rope.rotary_dim or 0, spec.rope_pairing, spec.attention_factor
+    )
+    assert (turned.double() - expected).abs().max() < 1e-4 * raw.abs().max()
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_layers_are_as_transformers_runs_them(name):
+    config = config_of(name)
+    positions = torch.arange(TOKENS) * 3 + 7
+    raw, turned = attention_calls(config, torch.zeros(TOKENS, dtype=torch.int64)), attention_calls(config, positions)
+    for layer, (before, after) in enumerate(zip(raw, turned, strict=True)):
+        spec = lazyrope.AttentionSpec.from_hf(config, layer=layer)
+        assert (spec.num_q_heads, spec.num_kv_heads) == (len(before["q"]), len(before["v"]))
+        assert spec.head_dim == before["v"].shape[-1]
+        if layer == 0:  # inputs of later ones are the same too, for the attention gives nothing here
+            assert bool((before["q"] != after["q"]).any())
+        for x in ("q", "k"):
+            assert_turned(spec, before[x], after[x], positions)
+        assert spec.scale == pytest.approx(after["scaling"])
+        assert spec.softcap == after.get("softcap")
+        assert spec.window == after.get("sliding_window")
+        assert spec.sinks == (after["s_aux"] is not None)
+        assert spec.mask == ("causal" if spec.window is None else "sliding_window")
+    assert len(raw) == config.num_hidden_layers
+
+
+@pytest.mark.parametrize("name", [n for n, (family, _) in MODELS.items() if family in ("Mistral", "Gemma2", "Phi3")])
+def test_a_window_is_as_wide_as_transformers_has_it(name):
+    """Which keys a query sees, from the mask that eager attention gets."""
+    from transformers.masking_utils import create_sliding_window_causal_mask
+
+    config = config_of(name)
+    windows = {lazyrope.AttentionSpec.from_hf(config, layer=i).window for i in range(4)} - {None}
+    for window in windows:
+        config._attn_implementation = "eager"
+        mask = create_sliding_window_causal_mask(
+            config=config,
+            inputs_embeds=torch.zeros(1, TOKENS, 8),
+            attention_mask=None,
+            past_key_values=None,
+            position_ids=torch.arange(TOKENS)[None],
+        )
+        seen = reference.visible("sliding_window", window, torch.arange(TOKENS), torch.arange(TOKENS))
+        assert torch.equal(mask[0, 0] == 0, seen)
+
+
+def test_gptj_turns_as_transformers_does():
+    from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb, create_sinusoidal_positions
+
+    config = transformers.GPTJConfig(n_embd=1024, n_head=4, n_layer=2, rotary_dim=64)
+    spec = lazyrope.AttentionSpec.from_hf(config)
+    assert (spec.head_dim, spec.num_q_heads, spec.num_kv_heads, spec.rope.rotary_dim) == (256, 4, 4, 64)
+    x = torch.randn(1, TOKENS, 4, 256)
+    sine, cosine = create_sinusoidal_positions(100, 64)[None, :TOKENS].chunk(2, dim=-1)
+    turned = torch.cat([apply_rotary_pos_emb(x[..., :64], sine, cosine), x[..., 64:]], dim=-1)
+    frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
+    expected = reference.rotate(x[0], torch.arange(TOKENS), frequencies, 64, spec.rope_pairing)
+    assert (turned[0].double() - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("fields", "kv_heads"),
+    [
+        ({"multi_query": True}, 1),
+        ({"multi_query": False}, 4),
+        ({"new_decoder_architecture": True, "num_kv_heads": 2}, 2),
+    ],
+)
+def test_falcons_heads_are_as_transformers_has_them(fields, kv_heads):
+    from transformers.models.falcon.modeling_falcon import FalconAttention, FalconRotaryEmbedding
+
+    config = transformers.FalconConfig(hidden_size=256, num_attention_heads=4, num_hidden_layers=2, **fields)
+    spec = lazyrope.AttentionSpec.from_hf(config)
+    module = FalconAttention(config, layer_idx=0)
+    assert module.query_key_value.out_features == (spec.num_q_heads + 2 * spec.num_kv_heads) * spec.head_dim
+    assert spec.num_kv_heads == kv_heads and spec.scale == pytest.approx(module.inv_norm_factor)
+    rotary = FalconRotaryEmbedding(config).inv_freq
+    assert torch.allclose(torch.tensor(spec.frequencies, dtype=torch.float32), rotary, rtol=1e-6)
+
+
+OLDER = {
+    "gpt_neox": (
+        {"model_type": "gpt_neox", "hidden_size": 6144, "num_attention_heads": 64, "rotary_pct": 0.25}
+        | {"rotary_emb_base": 20000, "torch_dtype": "float16"},
+        {"head_dim": 96, "num_q_heads": 64, "num_kv_heads": 64, "dtype": "float16"},
+        lazyrope.rope.neox(20000.0, rotary_dim=24),
+    ),
+    "phi3": (
+        {"model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 24, "num_key_value_heads": 8}
+        | {"partial_rotary_factor": 0.75, "rope_theta": 10000.0, "rope_scaling": None, "sliding_window": None},
+        {"head_dim": 128, "num_q_heads": 24, "num_kv_heads": 8},
+        lazyrope.rope.neox(10000.0, rotary_dim=96),
+    ),
+    "falcon": (
+        {"model_type": "falcon", "hidden_size": 4544, "n_head": 71, "n_layer": 32, "multi_query": True, "alibi": False},
+        {"head_dim": 64, "num_q_heads": 71, "num_kv_heads": 1},
+        lazyrope.rope.neox(10000.0),
+    ),
+    "gptj": (
+        {"model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 28, "rotary_dim": 64},
+        {"head_dim": 256, "num_q_heads": 16, "num_kv_heads": 16},
+        lazyrope.rope.gptj(10000.0, rotary_dim=64),
+    ),
+    "linear": (
+        {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32}
+        | {"rope_scaling": {"type": "linear", "factor": 8.0}},
+        {"head_dim": 128, "num_q_heads": 32, "num_kv_heads": 32},
+        lazyrope.rope.linear(10000.0, factor=8.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(OLDER))
+def test_older_forms(name):
+    config, fields, rope = OLDER[name]
+    spec = lazyrope.AttentionSpec.from_hf(config)
+    expected = lazyrope.AttentionSpec(**fields, rope=rope)
+    assert spec == expected
+
+
+REFUSED = {
+    "yarn": ("gpt_oss", {"rope_parameters": {"rope_type": "yarn", "factor": 32.0}}, 'rope_type = "yarn"'),
+    "longrope": ("phi3", {"rope_parameters": {"rope_type": "longrope"}}, 'rope_type = "longrope"'),
+    "alibi": ("falcon", {"alibi": True}, "alibi = true"),
+    "chunks": ("llama", {"attention_chunk_size": 8192}, "attention_chunk_size = 8192"),
+    "a multiplier": ("llama", {"attention_multiplier": 0.01}, "attention_multiplier = 0.01"),
+    "layers that differ": ("gemma2", {}, "its layers differ"),
+    "layers without RoPE": ("smollm3", {}, "its layers differ"),
+    "another kind of layer": ("gemma2", {"layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
+    "too few kinds": ("gemma2", {"layer_types": ["full_attention"]}, "has no layer 1"),
+    "another model": ("llama", {"model_type": "bloom"}, 'model_type = "bloom"'),
+    "heads that are not said": ("mistral", {"num_key_value_heads": ...}, "num_key_value_heads is missing"),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_what_is_not_known_is_named(name):
+    model, changes, text = REFUSED[name]
+    config = transformers.FalconConfig().to_dict() if model == "falcon" else config_of(model).to_dict()
+    config |= changes
+    config = {key: value for key, value in config.items() if value is not ...}
+    with pytest.raises(lazyrope.SpecError) as error:
+        lazyrope.AttentionSpec.from_hf(json.loads(json.dumps(config, default=str)))
+    assert text in str(error.value)
