@@ -4,7 +4,9 @@
 #include <pybind11/stl.h>
 
 #include <filesystem>
+#include <map>
 
+#include "codegen/tile_plan.h"
 #include "python/bindings.h"
 #include "runtime/model_config.h"
 #include "runtime/spec.h"
@@ -87,9 +89,25 @@ std::string text_of(const AttentionSpec& spec) {
       spec.softcap > 0.0 ? fmt::to_string(spec.softcap) : "None", spec.sinks ? "True" : "False");
 }
 
+// Name and meaning of each row.
+template <class Row>
+std::map<std::string, std::string> meanings(const std::vector<Row>& rows) {
+  std::map<std::string, std::string> result;
+  for (const Row& row : rows) result.emplace(row.name, row.meaning);
+  return result;
+}
+
+void bind_registries(py::module_& module) {
+  module.def("head_dims", &planned_head_dims);
+  module.def("rope_variants", [] { return meanings(rope_variants()); });
+  module.def("masks", [] { return meanings(mask_variants()); });
+  module.def("model_types", &model_types_of_hf);
+}
+
 }  // namespace
 
 void bind_specs(py::module_& module) {
+  bind_registries(module);
   py::class_<PyRope>(module, "Rope")
       .def(py::init(
                [](std::string variant, std::optional<int> rotary_dim, RopeParameters parameters) {

@@ -319,6 +319,12 @@ AttentionSpec layer_spec(const Json& config, const ModelType& type,
 
 }  // namespace
 
+std::vector<std::string> model_types_of_hf() {
+  std::vector<std::string> names;
+  for (const ModelType& row : model_types()) names.emplace_back(row.name);
+  return names;
+}
+
 std::vector<AttentionSpec> attention_specs_from_hf(const std::string& json,
                                                    const std::optional<std::string>& dtype) {
   const Json config = Json::parse(json, nullptr, /*allow_exceptions=*/false);

@@ -8,6 +8,9 @@
 
 namespace lazyrope {
 
+// The model types that are known, as config.json names them.
+std::vector<std::string> model_types_of_hf();
+
 // The attention of each layer of a model, from the text of its config.json as Hugging Face
 // transformers writes it (version 5's rope_parameters as well as the older rope_theta and
 // rope_scaling). `dtype` replaces the config's. SpecError that names the key for a model type, RoPE

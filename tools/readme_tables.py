@@ -33,6 +33,26 @@ def environment() -> str:
     return table(["environment variable", "", "allowed", "default"], rows)
 
 
+def supported() -> str:
+    """What the registries hold, and the tests that go through all of it."""
+    steps, compiled = "`tests/python/test_attention.py`", "`tests/compile/compile_test.cpp`"
+
+    def meanings(rows: dict[str, str]) -> str:
+        return "; ".join(f"`{name}`: {meaning}" for name, meaning in rows.items())
+
+    rows = [
+        ["head_dim", ", ".join(map(str, lazyrope.head_dims())), f"{steps}, {compiled}"],
+        ["RoPE", meanings(lazyrope.rope_variants()), f"{steps}, `tests/python/test_append.py`, {compiled}"],
+        ["mask", meanings(lazyrope.masks()), f"{steps}, {compiled}"],
+        ["scores", "scale, softcap, sinks", f"{steps}, {compiled}"],
+        ["dtype", "bfloat16, float16", f"{steps}, {compiled}"],
+        ["queries, new keys", "raw, rotated", f"{steps}, `tests/python/test_append.py`, {compiled}"],
+        ["arch", ", ".join(a for a in lazyrope.archs() if not a.startswith("emu")), compiled],
+        ["`AttentionSpec.from_hf`", ", ".join(lazyrope.model_types()), "`tests/python/test_from_hf.py`"],
+    ]
+    return table(["", "", "tests"], rows)
+
+
 def shape_text(row: dict[str, Any]) -> str:
     if row["kernel"] == "decode":
         return f"{row['batch']} x {row['context'] // 1024}k"
@@ -115,6 +135,7 @@ def main() -> None:
     check = parser.parse_args().check
     before = README.read_text()
     after = replaced(before, "environment", environment())
+    after = replaced(after, "supported", supported())
     if RESULTS.exists():
         after = replaced(after, "results", results())
     if RAG_RESULTS.exists():

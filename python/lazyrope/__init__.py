@@ -30,6 +30,10 @@ from ._core import (
     doctor,
     environment_variables,
     forget,
+    head_dims,
+    masks,
+    model_types,
+    rope_variants,
 )
 from .errors import CacheError, CompileError, DriverError, SpecError
 from .hf import spec_from_hf
@@ -56,7 +60,11 @@ __all__ = [
     "doctor",
     "environment_variables",
     "forget",
+    "head_dims",
+    "masks",
+    "model_types",
     "rope",
+    "rope_variants",
 ]
 
 _nvrtc.register_directories()

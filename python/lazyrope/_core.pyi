@@ -593,6 +593,18 @@ def archs() -> list[str]:
     """The architectures that can be compiled for: "sm_80", ...; "emu:sm_80", where this build has it, is the
     emulator on this machine's CPU, with a C++ compiler in NVRTC's place."""
 
+def head_dims() -> list[int]:
+    """Those that kernels are planned for."""
+
+def rope_variants() -> dict[str, str]:
+    """Name and meaning of each RoPE variant."""
+
+def masks() -> dict[str, str]:
+    """Name and meaning of each mask."""
+
+def model_types() -> list[str]:
+    """The model types that :meth:`AttentionSpec.from_hf` knows, as config.json names them."""
+
 def forget() -> None:
     """Forgets the kernels in memory: the next compile() looks into the disk cache. Kernels in use live on."""
 

@@ -6,7 +6,7 @@ import lazyrope
 import pytest
 import torch
 
-from tests.support.cases import Setting, documents_case, random_case
+from tests.support.cases import ROPES, Setting, documents_case, random_case
 from tests.support.checks import check_case
 
 
@@ -14,6 +14,12 @@ def test_random_step(numbered_setting, build, device):
     seed, setting = numbered_setting
     case = random_case(setting, seed, device)
     check_case(case, build(case.spec))
+
+
+def test_every_rope_variant_is_among_the_settings():
+    """Head dims and masks are the registries' own."""
+    used = {ROPES[rope](128).variant for rope in ROPES}
+    assert used == set(lazyrope.rope_variants())
 
 
 def test_the_error_bound_can_fail(build, device):

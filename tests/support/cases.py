@@ -29,8 +29,8 @@ ROPES = {
     "attention factor": lambda head_dim: lazyrope.rope.neox(10000.0, attention_factor=1.25),
 }
 
-HEAD_DIMS = (64, 72, 80, 96, 112, 128, 160, 192, 256)
-MASKS = ("causal", "full", "sliding_window")
+HEAD_DIMS = tuple(lazyrope.head_dims())
+MASKS = tuple(lazyrope.masks())
 # What else is done with scores.
 SCORES = {
     "plain": {},
