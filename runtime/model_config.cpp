@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "codegen/error.h"
 
@@ -149,7 +150,7 @@ int num_layers(const Json& config, const ModelType& type) {
 bool has_window(const Json& config, const ModelType& type, int layer) {
   if (is_set(config, "layer_types")) {
     const Json& types = config["layer_types"];
-    if (!types.is_array() || layer >= static_cast<int>(types.size()))
+    if (!types.is_array() || std::cmp_greater_equal(layer, types.size()))
       refuse(fmt::format("layer_types = {} has no layer {}", types.dump(), layer));
     const Json& kind = types[static_cast<std::size_t>(layer)];
     if (kind == "full_attention") return false;
@@ -266,7 +267,7 @@ bool has_rope(const Json& config, const ModelType& type, int layer) {
   if (!is_set(config, "no_rope_layers"))
     return (layer + 1) % value_or(config, "no_rope_layer_interval", 4) != 0;
   const Json& list = config["no_rope_layers"];
-  if (!list.is_array() || layer >= static_cast<int>(list.size()))
+  if (!list.is_array() || std::cmp_greater_equal(layer, list.size()))
     refuse(fmt::format("no_rope_layers = {} has no layer {}", list.dump(), layer));
   return list[static_cast<std::size_t>(layer)] != 0;
 }
@@ -332,9 +333,11 @@ std::vector<AttentionSpec> attention_specs_from_hf(const std::string& json,
   const ModelType& type = model_type(config);
   check_neutral(config, type);
   std::vector<AttentionSpec> specs;
-  for (int layer = 0; layer < num_layers(config, type); ++layer)
+  const int count = num_layers(config, type);
+  if (count < 1) refuse(fmt::format("num_hidden_layers = {}", count));
+  specs.reserve(static_cast<std::size_t>(count));
+  for (int layer = 0; layer < count; ++layer)
     specs.push_back(layer_spec(config, type, dtype, layer));
-  if (specs.empty()) refuse("num_hidden_layers = 0");
   return specs;
 }
 
