@@ -12,6 +12,7 @@
 namespace lazyrope {
 namespace {
 
+constexpr double kMinSoftcap = 1e-3;
 constexpr double kMaxSoftcap = 1e6;
 constexpr int kMaxGroupSize = 128;  // more than any published model has
 
@@ -62,10 +63,10 @@ void validate(const KernelSpec& spec) {
     throw SpecError(fmt::format("group_size = {} query heads per KV head; allowed are 1 to {}",
                                 spec.group_size, kMaxGroupSize));
   validate(spec.mask, spec.mask_parameters);
-  if (!(spec.softcap >= 0.0 && spec.softcap <= kMaxSoftcap))
-    throw SpecError(
-        fmt::format("softcap = {}; it must be 0 (none) or a positive number of at most {}",
-                    spec.softcap, kMaxSoftcap));
+  const bool caps_in_fp32 = spec.softcap >= kMinSoftcap && spec.softcap <= kMaxSoftcap;
+  if (spec.softcap != 0.0 && !caps_in_fp32)
+    throw SpecError(fmt::format("softcap = {}; allowed are {} to {}, and 0 for none", spec.softcap,
+                                kMinSoftcap, kMaxSoftcap));
   validate(spec.rope, spec.head_dim);
 }
 

@@ -17,6 +17,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int kMaxLayers = 10000;
+
 // Which layers have the config's sliding window, where no layer_types say so.
 enum class Windows { kNone, kAll, kFromMaxWindowLayers, kEven };
 
@@ -334,7 +336,8 @@ std::vector<AttentionSpec> attention_specs_from_hf(const std::string& json,
   check_neutral(config, type);
   std::vector<AttentionSpec> specs;
   const int count = num_layers(config, type);
-  if (count < 1) refuse(fmt::format("num_hidden_layers = {}", count));
+  if (count < 1 || count > kMaxLayers)
+    refuse(fmt::format("num_hidden_layers = {}; allowed are 1 to {}", count, kMaxLayers));
   specs.reserve(static_cast<std::size_t>(count));
   for (int layer = 0; layer < count; ++layer)
     specs.push_back(layer_spec(config, type, dtype, layer));

@@ -17,7 +17,7 @@ if not HAS_GPU:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cases", type=int, default=320 if HAS_GPU else 32, help="random steps to compare with fp64")
+    parser.addoption("--cases", type=int, default=800 if HAS_GPU else 32, help="random steps to compare with fp64")
     parser.addoption(
         "--requests", type=int, default=1000 if HAS_GPU else 10000, help="random requests through a tiny model"
     )

@@ -15,7 +15,7 @@ import pytest
 from lazyrope import _core
 
 ROOT = Path(__file__).parents[2]
-STUBS = [ast.parse((ROOT / "python" / "lazyrope" / name).read_text()) for name in ("_core.pyi", "_reposition.pyi")]
+STUBS = [ast.parse(file.read_text()) for file in sorted((ROOT / "python" / "lazyrope").glob("_*.pyi"))]
 MAX_BYTES = 10_000_000
 
 

@@ -136,6 +136,8 @@ TEST(ModelConfig, WhatWouldChangeTheResultIsNamed) {
       {"/num_attention_heads", 0, {"num_attention_heads = 0"}},
       {"/num_key_value_heads", 5, {"num_q_heads = 32 with num_kv_heads = 5"}},
       {"/num_key_value_heads", 0, {"num_kv_heads = 0"}},
+      {"/num_hidden_layers", 0, {"num_hidden_layers = 0; allowed are 1 to 10000"}},
+      {"/num_hidden_layers", 2000000000, {"num_hidden_layers = 2000000000"}},
       {"/hidden_size", nullptr, {"hidden_size is missing"}},
       {"/head_dim", 88, {"head_dim = 88", "64, 72, 80"}},
       {"/torch_dtype", "float32", {"dtype = \"float32\"", "bfloat16, float16"}},
