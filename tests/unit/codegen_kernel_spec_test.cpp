@@ -77,8 +77,9 @@ INSTANTIATE_TEST_SUITE_P(
         IllegalSpec{"WindowOfACausalMask",
                     [](auto& s) { s.mask_parameters["window"] = 9; },
                     {"mask \"causal\" has no parameter window (given 9)"}},
-        IllegalSpec{
-            "NegativeSoftcap", [](auto& s) { s.softcap = -1.0; }, {"softcap = -1", "allowed are 0.001 to"}},
+        IllegalSpec{"NegativeSoftcap",
+                    [](auto& s) { s.softcap = -1.0; },
+                    {"softcap = -1", "allowed are 0.001 to"}},
         IllegalSpec{
             "SmallSoftcap", [](auto& s) { s.softcap = 1e-30; }, {"softcap = 1e-30", "and 0 for"}},
         IllegalSpec{"SoftcapNan",
