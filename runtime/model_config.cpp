@@ -22,13 +22,16 @@ constexpr int kMaxLayers = 10000;
 // Which layers have the config's sliding window, where no layer_types say so.
 enum class Windows { kNone, kAll, kFromMaxWindowLayers, kEven };
 
+// How many KV heads there are where num_key_value_heads does not say.
+enum class KvHeads { kOwnNumber, kAllHeads, kMultiQuery };
+
 // What the attention of a model type has of its own. Norms of q and k come before the rotation, and
 // do not concern it.
 struct ModelType {
   std::string_view name;
   std::string_view rope = "neox";  // variant of rope_type "default"
   Windows windows = Windows::kNone;
-  bool kv_heads_by_default = false;  // as many as query heads where the config says nothing
+  KvHeads kv_heads = KvHeads::kOwnNumber;
   std::optional<int> head_dim =
       {};  // where it says nothing; hidden_size / heads where this is empty
   bool sinks = false;
@@ -38,7 +41,7 @@ struct ModelType {
 
 const std::vector<ModelType>& model_types() {
   static const std::vector<ModelType> rows = {
-      {.name = "llama", .kv_heads_by_default = true},
+      {.name = "llama", .kv_heads = KvHeads::kAllHeads},
       {.name = "mistral", .windows = Windows::kAll},
       {.name = "qwen2", .windows = Windows::kFromMaxWindowLayers},
       {.name = "qwen3", .windows = Windows::kFromMaxWindowLayers, .head_dim = 128},
@@ -48,18 +51,20 @@ const std::vector<ModelType>& model_types() {
        .reads = {"attn_logit_softcapping", "query_pre_attn_scalar"}},
       {.name = "phi3",
        .windows = Windows::kAll,
-       .kv_heads_by_default = true,
+       .kv_heads = KvHeads::kAllHeads,
        .reads = {"partial_rotary_factor"}},
-      {.name = "gptj", .rope = "gptj", .kv_heads_by_default = true, .reads = {"rotary_dim"}},
+      {.name = "gptj", .rope = "gptj", .kv_heads = KvHeads::kAllHeads, .reads = {"rotary_dim"}},
       {.name = "gpt_neox",
-       .kv_heads_by_default = true,
+       .kv_heads = KvHeads::kAllHeads,
        .reads = {"partial_rotary_factor", "rotary_pct"}},
-      {.name = "falcon", .reads = {"multi_query", "new_decoder_architecture"}},
+      {.name = "falcon",
+       .kv_heads = KvHeads::kMultiQuery,
+       .reads = {"multi_query", "new_decoder_architecture"}},
       {.name = "starcoder2", .windows = Windows::kAll},
       {.name = "smollm3",
        .windows = Windows::kFromMaxWindowLayers,
        .reads = {"no_rope_layers", "no_rope_layer_interval"}},
-      {.name = "olmo2", .kv_heads_by_default = true},
+      {.name = "olmo2", .kv_heads = KvHeads::kAllHeads},
       {.name = "gpt_oss", .windows = Windows::kEven, .head_dim = 64, .sinks = true},
   };
   return rows;
@@ -207,7 +212,7 @@ Json rope_parameters(const Json& config) {
 
 // Columns that turn; takes the key out of `rope`.
 int rotary_dim(const Json& config, const ModelType& type, Json& rope, int head_dim) {
-  if (type.rope == "gptj") return required<int>(config, "rotary_dim");
+  if (std::ranges::count(type.reads, "rotary_dim") > 0) return required<int>(config, "rotary_dim");
   double part = value_or(config, "rotary_pct", value_or(config, "partial_rotary_factor", 1.0));
   if (std::ranges::count(type.reads, "partial_rotary_factor") > 0) {
     part = value_or(rope, "partial_rotary_factor", part);
@@ -283,13 +288,12 @@ int divided_head_dim(const Json& config, int num_q_heads) {
 }
 
 int num_kv_heads(const Json& config, const ModelType& type, int num_q_heads) {
-  if (type.name == "falcon") {
+  if (type.kv_heads == KvHeads::kMultiQuery) {
     if (value_or(config, "new_decoder_architecture", false))
       return value_or(config, "num_kv_heads", num_q_heads);
     return value_or(config, "multi_query", true) ? 1 : num_q_heads;
   }
-  // Where the key is missing, most types have a number of their own.
-  if (!config.contains("num_key_value_heads") && !type.kv_heads_by_default)
+  if (!config.contains("num_key_value_heads") && type.kv_heads == KvHeads::kOwnNumber)
     return required<int>(config, "num_key_value_heads");
   return value_or(config, "num_key_value_heads", num_q_heads);
 }

@@ -8,6 +8,7 @@ import torch
 
 from tests.support.cases import ROPES, Setting, documents_case, random_case
 from tests.support.checks import check_case
+from tests.support.covering import FACTORS, covering_settings
 
 
 def test_random_step(numbered_setting, build, device):
@@ -20,6 +21,23 @@ def test_every_rope_variant_is_among_the_settings():
     """Head dims and masks are the registries' own."""
     used = {ROPES[rope](128).variant for rope in ROPES}
     assert used == set(lazyrope.rope_variants())
+
+
+def test_the_sample_has_every_value_of_every_factor(request):
+    options = request.config.getoption
+    settings = covering_settings(options("cases"), options("seed"))
+    for name, values in FACTORS.items():
+        assert {getattr(setting, name) for setting in settings} == set(values), name
+
+
+@pytest.mark.parametrize("group", [71, 128])
+@pytest.mark.parametrize("head_dim", [160, 192, 256])
+def test_a_group_of_more_heads_than_a_tile_has_rows(build, device, head_dim, group):
+    """By the plan for the least shared memory."""
+    case = random_case(Setting(head_dim=head_dim, group=group, phase="decode", kv_heads=1), 31, device)
+    plan = lazyrope.candidates(case.spec, None if device == "cuda" else "emu:sm_80")[-1]
+    assert plan.prefill.row_warps * plan.prefill.warp_rows < group
+    check_case(case, build(case.spec, plan=plan))
 
 
 def test_the_error_bound_can_fail(build, device):
