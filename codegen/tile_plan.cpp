@@ -171,7 +171,8 @@ int AttendPlan::shared_bytes(int head_dim) const {
   const int ring = stages * 2 * warp_keys * row;
   const int queries = row_warps * key_warps * warp_rows * row;
   const int original = key_warps > 1 ? rows() * row : 0;
-  const int leaving = row_warps * key_warps * 16 * (head_dim + 8) * 4;  // abi/step.h: part_record_bytes
+  const int leaving =
+      row_warps * key_warps * 16 * (head_dim + 8) * 4;  // abi/step.h: part_record_bytes
   return std::max(key_warps * ring + queries + original, leaving) +
          key_warps * table_bytes(warp_keys) + rows() * 4 + kItemBytes + kFlagBytes;
 }
