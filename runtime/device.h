@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "codegen/arch.h"
 #include "codegen/render.h"
@@ -24,6 +26,22 @@ class LoadedKernel {
   virtual void launch(int ctas, const void* params, Stream stream) const = 0;
 };
 
+// Measures how long work takes on a device.
+class Stopwatch {
+ public:
+  virtual ~Stopwatch() = default;
+
+  // Microseconds that the work of each call takes. All of it is queued on the stream before any is
+  // waited for, so the host's time does not count while the device is behind. DriverError.
+  virtual std::vector<double> time(std::span<const std::function<void()>> calls, Stream stream) = 0;
+};
+
+// Where a device's tensors lie.
+struct Place {
+  DeviceType type;
+  int ordinal;
+};
+
 // Where kernels run and tensors lie: a GPU, or the emulator. All calls that take a stream are
 // ordered with the work on it. Errors of the driver are DriverError.
 class Device {
@@ -33,16 +51,28 @@ class Device {
   virtual std::string name() const = 0;
   virtual const Arch& arch() const = 0;
   virtual int sm_count() const = 0;
-  // Whether its kernels can use tensors that lie there.
-  virtual bool holds(DeviceType type, int ordinal) const = 0;
+  virtual int l2_bytes() const = 0;
+  // What runs its kernels, and in which version.
+  virtual std::string driver() const = 0;
+  virtual Place place() const = 0;
+  // Whether its kernels can use tensors that lie there. The host's memory has no ordinals.
+  bool holds(DeviceType type, int ordinal) const {
+    return type == place().type && (type == DeviceType::kCpu || ordinal == place().ordinal);
+  }
 
   virtual std::unique_ptr<LoadedKernel> load(const Binary& binary) const = 0;
 
+  // Keeps what is allocated alive while nobody else uses the device; for the thread that called.
+  virtual std::shared_ptr<void> hold() const { return nullptr; }
+  virtual std::size_t free_bytes() const = 0;
   virtual void* allocate(std::size_t bytes) const = 0;
   virtual void free(void* memory) const noexcept = 0;
   virtual void fill_zero(void* memory, std::size_t bytes, Stream stream) const = 0;
-  // Waits for the stream.
+  // Both wait for the stream.
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
+  virtual void copy_from_host(void* to, const void* from, std::size_t bytes,
+                              Stream stream) const = 0;
+  virtual std::unique_ptr<Stopwatch> stopwatch() const = 0;
   virtual bool is_capturing(Stream stream) const = 0;
 };
 

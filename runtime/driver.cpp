@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <fstream>
+#include <iterator>
 #include <optional>
+#include <regex>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +17,7 @@ namespace lazyrope {
 namespace {
 
 constexpr const char* kDriverSoname = "libcuda.so.1";
+constexpr const char* kVersionFile = "/proc/driver/nvidia/version";
 
 // The symbols are spelled out, since cuda.h's macros name the newest variant that its own version
 // knows, which a driver of CUDA 12.0 may lack.
@@ -41,8 +45,14 @@ void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuLaunchKernel", table.launch_kernel);
   visit("cuMemAlloc_v2", table.mem_alloc);
   visit("cuMemFree_v2", table.mem_free);
+  visit("cuMemGetInfo_v2", table.mem_get_info);
   visit("cuMemcpyDtoHAsync_v2", table.memcpy_dtoh_async);
+  visit("cuMemcpyHtoDAsync_v2", table.memcpy_htod_async);
   visit("cuMemsetD8Async", table.memset_d8_async);
+  visit("cuEventCreate", table.event_create);
+  visit("cuEventRecord", table.event_record);
+  visit("cuEventElapsedTime", table.event_elapsed_time);
+  visit("cuEventDestroy_v2", table.event_destroy);
   visit("cuStreamSynchronize", table.stream_synchronize);
   visit("cuStreamIsCapturing", table.stream_is_capturing);
   visit("cuThreadExchangeStreamCaptureMode", table.thread_exchange_capture_mode);
@@ -139,6 +149,11 @@ DynamicLibrary open_library(const std::string& soname) {
 
 }  // namespace
 
+std::string driver_release_in(const std::string& text) {
+  std::smatch match;
+  return std::regex_search(text, match, std::regex(R"(\b\d+\.\d+(\.\d+)?\b)")) ? match.str() : "";
+}
+
 DriverTable resolve_driver_table(const SymbolResolver& resolve) {
   DriverTable table;
   std::string missing;
@@ -167,6 +182,12 @@ int Driver::version() const {
   int version = 0;
   check(table_.driver_get_version(&version), "cuDriverGetVersion");
   return version;
+}
+
+std::string Driver::release() const {
+  std::ifstream in(kVersionFile);
+  std::string release = driver_release_in({std::istreambuf_iterator<char>(in), {}});
+  return release.empty() ? version_text(version()) : release;
 }
 
 int Driver::device_count() const {
@@ -251,14 +272,46 @@ void Driver::free(CUdeviceptr pointer) const noexcept {
   check_release(table_.mem_free(pointer), "cuMemFree");
 }
 
+std::size_t Driver::free_bytes() const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(table_.mem_get_info(&free, &total), "cuMemGetInfo");
+  return free;
+}
+
 void Driver::copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes,
                                 CUstream stream) const {
   check(table_.memcpy_dtoh_async(to, from, bytes, stream), "cuMemcpyDtoHAsync");
 }
 
+void Driver::copy_from_host_async(CUdeviceptr to, const void* from, std::size_t bytes,
+                                  CUstream stream) const {
+  check(table_.memcpy_htod_async(to, from, bytes, stream), "cuMemcpyHtoDAsync");
+}
+
 void Driver::fill8_async(CUdeviceptr to, unsigned char value, std::size_t count,
                          CUstream stream) const {
   check(table_.memset_d8_async(to, value, count, stream), "cuMemsetD8Async");
+}
+
+CUevent Driver::create_event() const {
+  CUevent event = nullptr;
+  check(table_.event_create(&event, CU_EVENT_DEFAULT), "cuEventCreate");
+  return event;
+}
+
+void Driver::record_event(CUevent event, CUstream stream) const {
+  check(table_.event_record(event, stream), "cuEventRecord");
+}
+
+float Driver::elapsed_ms(CUevent begin, CUevent end) const {
+  float milliseconds = 0;
+  check(table_.event_elapsed_time(&milliseconds, begin, end), "cuEventElapsedTime");
+  return milliseconds;
+}
+
+void Driver::destroy_event(CUevent event) const noexcept {
+  check_release(table_.event_destroy(event), "cuEventDestroy");
 }
 
 void Driver::synchronize_stream(CUstream stream) const {

@@ -38,13 +38,23 @@ struct DriverTable {
 
   decltype(&::cuMemAlloc) mem_alloc = nullptr;
   decltype(&::cuMemFree) mem_free = nullptr;
+  decltype(&::cuMemGetInfo) mem_get_info = nullptr;
   decltype(&::cuMemcpyDtoHAsync) memcpy_dtoh_async = nullptr;
+  decltype(&::cuMemcpyHtoDAsync) memcpy_htod_async = nullptr;
   decltype(&::cuMemsetD8Async) memset_d8_async = nullptr;
+
+  decltype(&::cuEventCreate) event_create = nullptr;
+  decltype(&::cuEventRecord) event_record = nullptr;
+  decltype(&::cuEventElapsedTime) event_elapsed_time = nullptr;
+  decltype(&::cuEventDestroy) event_destroy = nullptr;
 
   decltype(&::cuStreamSynchronize) stream_synchronize = nullptr;
   decltype(&::cuStreamIsCapturing) stream_is_capturing = nullptr;
   decltype(&::cuThreadExchangeStreamCaptureMode) thread_exchange_capture_mode = nullptr;
 };
+
+// The version in the text of /proc/driver/nvidia/version; empty where there is none.
+std::string driver_release_in(const std::string& text);
 
 // Address of a symbol of libcuda, or null.
 using SymbolResolver = std::function<void*(const char* symbol)>;
@@ -68,6 +78,8 @@ class Driver {
 
   // The newest CUDA that the driver knows: 1000 * major + 10 * minor.
   int version() const;
+  // The driver's own version, such as "580.159.04"; "CUDA 13.0" where the system does not tell.
+  std::string release() const;
 
   int device_count() const;
   CUdevice device(int ordinal) const;
@@ -111,8 +123,18 @@ class Driver {
 
   CUdeviceptr allocate(std::size_t bytes) const;
   void free(CUdeviceptr pointer) const noexcept;
+  // Of the current context's device.
+  std::size_t free_bytes() const;
   void copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) const;
+  void copy_from_host_async(CUdeviceptr to, const void* from, std::size_t bytes,
+                            CUstream stream) const;
   void fill8_async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream) const;
+
+  CUevent create_event() const;
+  void record_event(CUevent event, CUstream stream) const;
+  // Between two events that have happened.
+  float elapsed_ms(CUevent begin, CUevent end) const;
+  void destroy_event(CUevent event) const noexcept;
 
   void synchronize_stream(CUstream stream) const;
   // True also for a capture that has been invalidated.

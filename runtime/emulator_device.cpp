@@ -143,18 +143,38 @@ Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
   return binary;
 }
 
+class HostStopwatch : public Stopwatch {
+ public:
+  std::vector<double> time(std::span<const std::function<void()>> calls, Stream) override {
+    std::vector<double> result;
+    for (const std::function<void()>& call : calls) {
+      const auto begin = std::chrono::steady_clock::now();
+      call();
+      const std::chrono::duration<double, std::micro> elapsed =
+          std::chrono::steady_clock::now() - begin;
+      result.push_back(elapsed.count());
+    }
+    return result;
+  }
+};
+
 class EmulatorDevice : public Device {
+  static constexpr std::size_t kMemory = std::size_t{1} << 30;
+
  public:
   std::string name() const override { return "emulator"; }
   const Arch& arch() const override { return find_arch("emu:sm_80"); }
   // Few, so that little work is divided as much would be on a GPU.
   int sm_count() const override { return 4; }
-  bool holds(DeviceType type, int) const override { return type == DeviceType::kCpu; }
+  int l2_bytes() const override { return 0; }
+  std::string driver() const override { return "host"; }
+  Place place() const override { return {DeviceType::kCpu, 0}; }
 
   std::unique_ptr<LoadedKernel> load(const Binary& binary) const override {
     return std::make_unique<EmulatorKernel>(binary);
   }
 
+  std::size_t free_bytes() const override { return kMemory; }
   void* allocate(std::size_t bytes) const override {
     return ::operator new(bytes, std::align_val_t{256});
   }
@@ -166,6 +186,12 @@ class EmulatorDevice : public Device {
   }
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream) const override {
     std::memcpy(to, from, bytes);
+  }
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream) const override {
+    std::memcpy(to, from, bytes);
+  }
+  std::unique_ptr<Stopwatch> stopwatch() const override {
+    return std::make_unique<HostStopwatch>();
   }
   bool is_capturing(Stream) const override { return false; }
 };

@@ -1,5 +1,6 @@
 #include "runtime/gpu_device.h"
 
+#include <deque>
 #include <map>
 #include <mutex>
 
@@ -58,6 +59,48 @@ class GpuKernel : public LoadedKernel {
   unsigned shared_bytes_;
 };
 
+class GpuEvent {
+ public:
+  explicit GpuEvent(const Driver& driver) : driver_(driver), event_(driver.create_event()) {}
+  GpuEvent(const GpuEvent&) = delete;
+  GpuEvent& operator=(const GpuEvent&) = delete;
+  ~GpuEvent() { driver_.destroy_event(event_); }
+
+  void record(Stream stream) const { driver_.record_event(event_, cuda_stream(stream)); }
+  double microseconds_since(const GpuEvent& begin) const {
+    return 1e3 * static_cast<double>(driver_.elapsed_ms(begin.event_, event_));
+  }
+
+ private:
+  const Driver& driver_;
+  CUevent event_;
+};
+
+class GpuStopwatch : public Stopwatch {
+ public:
+  GpuStopwatch(const Driver& driver, const DeviceInfo& device) : driver_(driver), device_(device) {}
+
+  std::vector<double> time(std::span<const std::function<void()>> calls, Stream stream) override {
+    const ScopedContext context(driver_, device_);
+    std::deque<GpuEvent> events;  // two a call; they cannot be moved
+    while (events.size() < 2 * calls.size()) events.emplace_back(driver_);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      events[2 * i].record(stream);
+      calls[i]();
+      events[2 * i + 1].record(stream);
+    }
+    driver_.synchronize_stream(cuda_stream(stream));
+    std::vector<double> result;
+    for (std::size_t i = 0; i < events.size(); i += 2)
+      result.push_back(events[i + 1].microseconds_since(events[i]));
+    return result;
+  }
+
+ private:
+  const Driver& driver_;
+  const DeviceInfo& device_;
+};
+
 }  // namespace
 
 GpuDevice::GpuDevice(const Driver& driver, const DeviceInfo& info)
@@ -67,6 +110,15 @@ GpuDevice::GpuDevice(const Driver& driver, const DeviceInfo& info)
 
 std::unique_ptr<LoadedKernel> GpuDevice::load(const Binary& binary) const {
   return std::make_unique<GpuKernel>(driver_, info_, binary);
+}
+
+std::shared_ptr<void> GpuDevice::hold() const {
+  return std::make_shared<ScopedContext>(driver_, info_);
+}
+
+std::size_t GpuDevice::free_bytes() const {
+  const ScopedContext context(driver_, info_);
+  return driver_.free_bytes();
 }
 
 void* GpuDevice::allocate(std::size_t bytes) const {
@@ -93,6 +145,16 @@ void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes, Stre
   const ScopedContext context(driver_, info_);
   driver_.copy_to_host_async(to, cuda_address(from), bytes, cuda_stream(stream));
   driver_.synchronize_stream(cuda_stream(stream));
+}
+
+void GpuDevice::copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) const {
+  const ScopedContext context(driver_, info_);
+  driver_.copy_from_host_async(cuda_address(to), from, bytes, cuda_stream(stream));
+  driver_.synchronize_stream(cuda_stream(stream));
+}
+
+std::unique_ptr<Stopwatch> GpuDevice::stopwatch() const {
+  return std::make_unique<GpuStopwatch>(driver_, info_);
 }
 
 bool GpuDevice::is_capturing(Stream stream) const {

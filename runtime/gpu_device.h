@@ -16,16 +16,20 @@ class GpuDevice : public Device {
   std::string name() const override { return info_.name; }
   const Arch& arch() const override { return arch_; }
   int sm_count() const override { return info_.sm_count; }
-  bool holds(DeviceType type, int ordinal) const override {
-    return type == DeviceType::kGpu && ordinal == info_.ordinal;
-  }
+  int l2_bytes() const override { return info_.l2_bytes; }
+  std::string driver() const override { return driver_.release(); }
+  Place place() const override { return {DeviceType::kGpu, info_.ordinal}; }
 
   std::unique_ptr<LoadedKernel> load(const Binary& binary) const override;
 
+  std::shared_ptr<void> hold() const override;
+  std::size_t free_bytes() const override;
   void* allocate(std::size_t bytes) const override;
   void free(void* memory) const noexcept override;
   void fill_zero(void* memory, std::size_t bytes, Stream stream) const override;
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const override;
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) const override;
+  std::unique_ptr<Stopwatch> stopwatch() const override;
   bool is_capturing(Stream stream) const override;
 
  private:

@@ -18,12 +18,15 @@ class FakeDevice : public Device {
   std::string name() const override { return "fake GPU"; }
   const Arch& arch() const override { return arch_; }
   int sm_count() const override { return sms; }
-  bool holds(DeviceType type, int) const override { return type == DeviceType::kCpu; }
+  int l2_bytes() const override { return l2; }
+  std::string driver() const override { return driver_name; }
+  Place place() const override { return {DeviceType::kCpu, 0}; }
 
-  std::unique_ptr<LoadedKernel> load(const Binary&) const override {
+  std::unique_ptr<LoadedKernel> load(const Binary& binary) const override {
     ++loads;
-    return std::make_unique<FakeKernel>(*this);
+    return std::make_unique<FakeKernel>(*this, binary);
   }
+  std::size_t free_bytes() const override { return free_memory; }
 
   void* allocate(std::size_t bytes) const override {
     return ::operator new(bytes, std::align_val_t{256});
@@ -37,23 +40,56 @@ class FakeDevice : public Device {
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream) const override {
     std::memcpy(to, from, bytes);
   }
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream) const override {
+    std::memcpy(to, from, bytes);
+  }
+  std::unique_ptr<Stopwatch> stopwatch() const override {
+    return std::make_unique<FakeStopwatch>(clock_us);
+  }
   bool is_capturing(Stream) const override { return capturing; }
 
   int sms = 4;
   bool capturing = false;
   mutable int loads = 0;
+  int l2 = 0;
+  std::size_t free_memory = std::size_t{1} << 30;
+  std::string driver_name = "fake driver";
+  mutable double clock_us = 0;  // what the stopwatch reads; launches may advance it
   std::function<void(int ctas, const void* params)> on_launch = [](int, const void*) {};
+  // As on_launch, for those who tell kernels apart.
+  std::function<void(const Binary& binary, int ctas, const void* params)> on_kernel =
+      [](const Binary&, int, const void*) {};
 
  private:
+  class FakeStopwatch : public Stopwatch {
+   public:
+    explicit FakeStopwatch(const double& clock_us) : clock_us_(clock_us) {}
+    std::vector<double> time(std::span<const std::function<void()>> calls, Stream) override {
+      std::vector<double> result;
+      for (const std::function<void()>& call : calls) {
+        const double begin = clock_us_;
+        call();
+        result.push_back(clock_us_ - begin);
+      }
+      return result;
+    }
+
+   private:
+    const double& clock_us_;
+  };
+
   class FakeKernel : public LoadedKernel {
    public:
-    explicit FakeKernel(const FakeDevice& device) : device_(device) {}
+    FakeKernel(const FakeDevice& device, Binary binary)
+        : device_(device), binary_(std::move(binary)) {}
     void launch(int ctas, const void* params, Stream) const override {
       device_.on_launch(ctas, params);
+      device_.on_kernel(binary_, ctas, params);
     }
 
    private:
     const FakeDevice& device_;
+    Binary binary_;
   };
 
   const Arch& arch_;

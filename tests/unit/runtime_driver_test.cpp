@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -258,6 +259,22 @@ TEST_F(DriverTest, GivingBackNeverThrowsButLogs) {
   set_log_level(LogLevel::kWarning);
   EXPECT_EQ(logged, "cuMemFree failed: CUDA_ERROR_OUT_OF_MEMORY (2)");
   EXPECT_EQ(fake.calls, std::vector<std::string>{"free"});
+}
+
+TEST(DriverRelease, IsThatOfTheKernelModule) {
+  EXPECT_EQ(
+      driver_release_in("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Wed Oct 1 "
+                        "06:12:40 UTC 2026\nGCC version:  gcc version 12.2.0\n"),
+      "580.159.04");
+  EXPECT_EQ(
+      driver_release_in("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  595.10  R\n"),
+      "595.10");
+  EXPECT_EQ(driver_release_in(""), "");
+}
+
+TEST_F(DriverTest, WithoutAKernelModuleTheReleaseIsCudas) {
+  if (std::ifstream("/proc/driver/nvidia/version")) GTEST_SKIP() << "there is one here";
+  EXPECT_EQ(driver_.release(), "CUDA 13.0");
 }
 
 TEST_F(DriverTest, LaunchesWhatItIsGiven) {

@@ -23,6 +23,7 @@ struct Fake {
   std::vector<std::string> calls;
   const void* image = nullptr;
   void* argument = nullptr;
+  int events = 0;
   CUstream stream = nullptr;
 };
 
@@ -117,6 +118,15 @@ void add_memory_functions(DriverTable& table) {
   table.memset_d8_async = [](CUdeviceptr, unsigned char value, std::size_t count, CUstream) {
     return record("fill " + std::to_string(value) + " x " + std::to_string(count));
   };
+  table.mem_get_info = [](std::size_t* free, std::size_t* total) {
+    *free = 3000;
+    *total = 4000;
+    return record("free memory");
+  };
+  table.memcpy_htod_async = [](CUdeviceptr, const void*, std::size_t bytes, CUstream stream) {
+    EXPECT_EQ(stream, kStream);
+    return record("upload " + std::to_string(bytes));
+  };
   table.memcpy_dtoh_async = [](void*, CUdeviceptr, std::size_t bytes, CUstream stream) {
     EXPECT_EQ(stream, kStream);
     return record("copy " + std::to_string(bytes));
@@ -135,11 +145,31 @@ void add_memory_functions(DriverTable& table) {
   };
 }
 
+// Events are numbered; an event happens 10 ms after the one before.
+void add_event_functions(DriverTable& table) {
+  table.event_create = [](CUevent* event, unsigned flags) {
+    EXPECT_EQ(flags, static_cast<unsigned>(CU_EVENT_DEFAULT)) << "with times";
+    *event = reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(++fake.events));
+    return CUDA_SUCCESS;
+  };
+  table.event_record = [](CUevent event, CUstream stream) {
+    EXPECT_EQ(stream, kStream);
+    return record("event " + std::to_string(reinterpret_cast<std::uintptr_t>(event)));
+  };
+  table.event_elapsed_time = [](float* ms, CUevent begin, CUevent end) {
+    const auto number = [](CUevent event) { return reinterpret_cast<std::uintptr_t>(event); };
+    *ms = 10.0F * static_cast<float>(number(end) - number(begin)) * static_cast<float>(number(end));
+    return record("elapsed");
+  };
+  table.event_destroy = [](CUevent) { return record("destroy"); };
+}
+
 DriverTable fake_table() {
   DriverTable table;
   add_context_functions(table);
   add_kernel_functions(table);
   add_memory_functions(table);
+  add_event_functions(table);
   return table;
 }
 
@@ -230,6 +260,31 @@ TEST_F(GpuDeviceTest, MemoryIsThatOfTheGpu) {
   device_.free(memory);
   EXPECT_EQ(calls(), (Calls{"push", "allocate 512", "pop", "push", "fill 0 x 512", "pop", "push",
                             "copy 4", "wait", "pop", "push", "free", "pop"}));
+}
+
+TEST_F(GpuDeviceTest, TellsItsFreeMemoryAndCopiesToIt) {
+  EXPECT_EQ(device_.free_bytes(), 3000u);
+  int value = 0;
+  device_.copy_from_host(nullptr, &value, sizeof value, kStream);
+  EXPECT_EQ(calls(), (Calls{"push", "free memory", "pop", "push", "upload 4", "wait", "pop"}));
+}
+
+TEST_F(GpuDeviceTest, HoldsAContextAsLongAsIsAsked) {
+  {
+    const auto held = device_.hold();
+    EXPECT_EQ(calls(), Calls{"push"});
+  }
+  EXPECT_EQ(calls(), Calls{"pop"});
+}
+
+TEST_F(GpuDeviceTest, TimesCallsByEventsAroundEachAndWaitsOnce) {
+  const std::vector<std::function<void()>> work = {[] { record("first"); },
+                                                   [] { record("second"); }};
+  const std::vector<double> us = device_.stopwatch()->time(work, kStream);
+  EXPECT_EQ(us, (std::vector{20e3, 40e3}));
+  EXPECT_EQ(calls(),
+            (Calls{"push", "event 1", "first", "event 2", "event 3", "second", "event 4", "wait",
+                   "elapsed", "elapsed", "destroy", "destroy", "destroy", "destroy", "pop"}));
 }
 
 TEST_F(GpuDeviceTest, WhatACaptureForbidsIsAllowedForThatCallAlone) {
