@@ -150,20 +150,6 @@ class AttendPlanCheck {
   int head_dim_;
 };
 
-bool fits(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
-  try {
-    validate(plan, spec, arch);
-    return true;
-  } catch (const SpecError&) {
-    return false;
-  }
-}
-
-std::string describe(const AttendPlan& plan) {
-  return fmt::format("{}x{} warps, {} rows x {} keys, {} stages, {}/SM", plan.row_warps,
-                     plan.key_warps, plan.rows(), plan.block_keys(), plan.stages, plan.ctas_per_sm);
-}
-
 }  // namespace
 
 int AttendPlan::shared_bytes(int head_dim) const {
@@ -175,6 +161,11 @@ int AttendPlan::shared_bytes(int head_dim) const {
       row_warps * key_warps * 16 * (head_dim + 8) * 4;  // abi/step.h: part_record_bytes
   return std::max(key_warps * ring + queries + original, leaving) +
          key_warps * table_bytes(warp_keys) + rows() * 4 + kItemBytes + kFlagBytes;
+}
+
+std::string describe(const AttendPlan& plan) {
+  return fmt::format("{}x{} warps, {} rows x {} keys, {} stages, {}/SM", plan.row_warps,
+                     plan.key_warps, plan.rows(), plan.block_keys(), plan.stages, plan.ctas_per_sm);
 }
 
 std::string describe(const TilePlan& plan) {
@@ -200,11 +191,20 @@ void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
                                 plan.min_split_blocks));
 }
 
+bool is_legal(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
+  try {
+    validate(plan, spec, arch);
+    return true;
+  } catch (const SpecError&) {
+    return false;
+  }
+}
+
 std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch) {
   std::vector<TilePlan> result;
   for (const Row& row : rows())
     if (row.head_dim == spec.head_dim && row.shared_per_sm * 1024 <= arch.shared_per_sm &&
-        fits(row.plan, spec, arch))
+        is_legal(row.plan, spec, arch))
       result.push_back(row.plan);
   if (result.empty())
     throw SpecError(fmt::format("no plan for head_dim {} in the {} KiB of shared memory of {}",

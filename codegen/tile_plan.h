@@ -35,6 +35,8 @@ struct TilePlan {
   bool operator==(const TilePlan&) const = default;
 };
 
+// "1x4 warps, 16 rows x 64 keys, 3 stages, 2/SM".
+std::string describe(const AttendPlan& plan);
 // One line: "decode 1x4 warps, 16 rows x 64 keys, 3 stages, 2/SM; prefill ...".
 std::string describe(const TilePlan& plan);
 
@@ -44,7 +46,9 @@ std::vector<int> planned_head_dims();
 // or does not fit the arch.
 void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch);
 
-// The plans that are legal for a spec on an arch, the default first; SpecError if there is none.
+bool is_legal(const TilePlan& plan, const KernelSpec& spec, const Arch& arch);
+
+// The plans that are made for a spec on an arch, the default first; SpecError if there is none.
 std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch);
 
 }  // namespace lazyrope

@@ -1,0 +1,115 @@
+#include "codegen/plan_variants.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+
+namespace lazyrope {
+namespace {
+
+constexpr int kMostDifferences = 2;
+constexpr int kMostRegisters = 255;  // of a thread
+constexpr int kRegisterGranularity = 8;
+constexpr int kOtherRegisters = 60;  // addresses, statistics, loop state
+constexpr int kWarpThreads = 32;
+
+struct Range {
+  int AttendPlan::* member;
+  std::vector<int> values;
+};
+
+int differences(const AttendPlan& a, const AttendPlan& b) {
+  constexpr std::array kMembers = {&AttendPlan::row_warps,  &AttendPlan::key_warps,
+                                   &AttendPlan::warp_rows,  &AttendPlan::warp_keys,
+                                   &AttendPlan::step_keys,  &AttendPlan::stages,
+                                   &AttendPlan::ctas_per_sm};
+  return static_cast<int>(
+      std::ranges::count_if(kMembers, [&](auto member) { return a.*member != b.*member; }));
+}
+
+// All that differ from `plan` in few enough members, itself first.
+std::vector<AttendPlan> neighbours(const AttendPlan& plan, const std::vector<Range>& ranges) {
+  std::vector<AttendPlan> found = {plan};
+  for (const Range& range : ranges) {
+    const std::vector<AttendPlan> before = found;
+    for (AttendPlan changed : before) {
+      for (const int value : range.values) {
+        changed.*range.member = value;
+        if (value != plan.*range.member && differences(changed, plan) <= kMostDifferences)
+          found.push_back(changed);
+      }
+    }
+  }
+  return found;
+}
+
+// Results and scores of a thread, in fp32, and what else it needs; a guess that spares compiling
+// what is bound to spill.
+bool fits_registers(const AttendPlan& plan, int head_dim) {
+  const int needed = plan.warp_rows * (head_dim + plan.step_keys) / kWarpThreads + kOtherRegisters;
+  const int share = kRegistersPerSm / (plan.threads() * plan.ctas_per_sm);
+  return needed <= std::min(kMostRegisters, share / kRegisterGranularity * kRegisterGranularity);
+}
+
+using Worth = std::function<bool(const AttendPlan&)>;
+
+std::vector<TilePlan> variants(const TilePlan& plan, AttendPlan TilePlan::* part,
+                               const std::vector<Range>& ranges, const Worth& is_worth,
+                               const KernelSpec& spec, const Arch& arch) {
+  std::vector<TilePlan> found = {plan};
+  for (const AttendPlan& attend : neighbours(plan.*part, ranges)) {
+    TilePlan changed = plan;
+    changed.*part = attend;
+    if (changed != plan && fits_registers(attend, spec.head_dim) && is_worth(attend) &&
+        is_legal(changed, spec, arch))
+      found.push_back(changed);
+  }
+  return found;
+}
+
+// Of one SM.
+int keys_under_way(const AttendPlan& plan) {
+  return plan.ctas_per_sm * plan.block_keys() * (plan.stages - 1);
+}
+int rows_at_once(const AttendPlan& plan) { return plan.ctas_per_sm * plan.rows(); }
+
+}  // namespace
+
+// Its rows stay: they say which requests the kernel serves. With half as many bytes under way
+// memory would stand idle.
+std::vector<TilePlan> decode_variants(const TilePlan& plan, const KernelSpec& spec,
+                                      const Arch& arch) {
+  const std::vector<Range> ranges = {{&AttendPlan::key_warps, {2, 4, 8}},
+                                     {&AttendPlan::warp_keys, {16, 32, 64}},
+                                     {&AttendPlan::step_keys, {16, 32}},
+                                     {&AttendPlan::stages, {2, 3, 4}},
+                                     {&AttendPlan::ctas_per_sm, {1, 2, 3, 4}}};
+  const auto is_worth = [&](const AttendPlan& attend) {
+    return 2 * keys_under_way(attend) >= keys_under_way(plan.decode);
+  };
+  return variants(plan, &TilePlan::decode, ranges, is_worth, spec, arch);
+}
+
+std::vector<TilePlan> prefill_variants(const TilePlan& plan, const KernelSpec& spec,
+                                       const Arch& arch) {
+  const std::vector<Range> ranges = {
+      {&AttendPlan::row_warps, {4, 8}},        {&AttendPlan::warp_rows, {16, 32, 48, 64}},
+      {&AttendPlan::warp_keys, {32, 64, 128}}, {&AttendPlan::step_keys, {16, 32, 64}},
+      {&AttendPlan::stages, {2, 3}},           {&AttendPlan::ctas_per_sm, {1, 2, 3}}};
+  const auto is_worth = [&](const AttendPlan& attend) {
+    return 2 * rows_at_once(attend) >= rows_at_once(plan.prefill);
+  };
+  return variants(plan, &TilePlan::prefill, ranges, is_worth, spec, arch);
+}
+
+std::vector<TilePlan> split_variants(const TilePlan& plan) {
+  std::vector<TilePlan> found = {plan};
+  for (const int blocks : {1, 2, 4, 8}) {
+    TilePlan changed = plan;
+    changed.min_split_blocks = blocks;
+    if (changed != plan) found.push_back(changed);
+  }
+  return found;
+}
+
+}  // namespace lazyrope

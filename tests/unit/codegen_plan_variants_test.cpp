@@ -1,0 +1,84 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "codegen/plan_variants.h"
+#include "tests/support/specs.h"
+
+namespace lazyrope {
+namespace {
+
+KernelSpec spec_of(int head_dim) {
+  KernelSpec spec = small_spec().kernel_spec();
+  spec.head_dim = head_dim;
+  return spec;
+}
+
+int differences(const AttendPlan& a, const AttendPlan& b) {
+  return (a.row_warps != b.row_warps) + (a.key_warps != b.key_warps) +
+         (a.warp_rows != b.warp_rows) + (a.warp_keys != b.warp_keys) +
+         (a.step_keys != b.step_keys) + (a.stages != b.stages) + (a.ctas_per_sm != b.ctas_per_sm);
+}
+
+// Each is legal and there once, the first is the plan itself, and only `part` is varied.
+void expect_variants(const std::vector<TilePlan>& plans, AttendPlan TilePlan::* part,
+                     const TilePlan& usual, const KernelSpec& spec, const Arch& arch) {
+  ASSERT_FALSE(plans.empty());
+  EXPECT_EQ(plans.front(), usual);
+  for (const TilePlan& plan : plans) {
+    SCOPED_TRACE(describe(plan));
+    EXPECT_TRUE(is_legal(plan, spec, arch));
+    EXPECT_EQ(std::ranges::count(plans, plan), 1);
+    EXPECT_LE(differences(plan.*part, usual.*part), 2);
+    TilePlan same = plan;
+    same.*part = usual.*part;
+    EXPECT_EQ(same, usual);
+  }
+}
+
+TEST(PlanVariants, AreLegalNeighboursOfTheDefaultForEveryHeadDimAndArch) {
+  for (const Arch& arch : archs())
+    for (const int head_dim : planned_head_dims()) {
+      SCOPED_TRACE(arch.name + ", head_dim " + std::to_string(head_dim));
+      const KernelSpec spec = spec_of(head_dim);
+      const TilePlan usual = candidates(spec, arch).front();
+      expect_variants(decode_variants(usual, spec, arch), &TilePlan::decode, usual, spec, arch);
+      expect_variants(prefill_variants(usual, spec, arch), &TilePlan::prefill, usual, spec, arch);
+    }
+}
+
+TEST(PlanVariants, AreEnoughToChooseFromAndFewEnoughToCompile) {
+  const Arch& arch = find_arch("sm_90a");
+  for (const int head_dim : planned_head_dims()) {
+    const KernelSpec spec = spec_of(head_dim);
+    const TilePlan usual = candidates(spec, arch).front();
+    for (const std::size_t count :
+         {decode_variants(usual, spec, arch).size(), prefill_variants(usual, spec, arch).size()}) {
+      EXPECT_GE(count, 5u) << head_dim;
+      EXPECT_LE(count, 40u) << head_dim;
+    }
+  }
+}
+
+TEST(PlanVariants, OfDecodeServeTheSameRequests) {
+  const KernelSpec spec = spec_of(128);
+  const Arch& arch = find_arch("sm_90a");
+  const TilePlan usual = candidates(spec, arch).front();
+  for (const TilePlan& plan : decode_variants(usual, spec, arch))
+    EXPECT_EQ(plan.decode.rows(), usual.decode.rows());
+}
+
+TEST(PlanVariants, OfSplittingDifferInThatAlone) {
+  TilePlan usual = candidates(spec_of(64), find_arch("sm_80")).front();
+  usual.min_split_blocks = 4;
+  const std::vector<TilePlan> plans = split_variants(usual);
+  std::vector<int> blocks;
+  for (TilePlan plan : plans) {
+    blocks.push_back(std::exchange(plan.min_split_blocks, 4));
+    EXPECT_EQ(plan, usual);
+  }
+  EXPECT_EQ(blocks, (std::vector{4, 1, 2, 8}));
+}
+
+}  // namespace
+}  // namespace lazyrope
