@@ -4,12 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <exception>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "cache/error.h"
 #include "codegen/error.h"
@@ -17,6 +14,7 @@
 #include "runtime/error.h"
 #include "runtime/executable.h"
 #include "runtime/log.h"
+#include "runtime/parallel.h"
 
 namespace lazyrope {
 namespace {
@@ -40,35 +38,6 @@ Config process_config() {
   Config config = Config::from_environment();
   config.nvrtc_directories = package_directories();
   return config;
-}
-
-// Calls run(i) for 0 <= i < count on several threads; rethrows the first exception.
-template <class Run>
-void for_each_parallel(std::size_t count, std::size_t threads, const Run& run) {
-  std::atomic<std::size_t> next = 0;
-  std::exception_ptr failure;
-  std::mutex mutex;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < count; i = next++) {
-      try {
-        run(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> pool;
-    for (std::size_t i = 1; i < std::min(count, threads); ++i) pool.emplace_back(work);
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
-}
-
-std::size_t thread_count(int asked) {
-  if (asked > 0) return static_cast<std::size_t>(asked);
-  return std::max(1u, std::thread::hardware_concurrency());
 }
 
 // How long a kernel takes to compile, so that the longest begin first.
@@ -138,6 +107,7 @@ Binary binary_of(Entry entry) {
 Engine::Engine(Config config)
     : config_(with_package_directories(std::move(config))),
       store_(config_.cache_dir),
+      tunings_(store_),
       nvrtc_(std::make_shared<NvrtcLocator>(NvrtcSearch{
           .configured = config_.nvrtc_path, .directories = config_.nvrtc_directories})) {
   set_log_level(config_.log_level);
@@ -286,6 +256,7 @@ void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& k
 void Engine::forget() {
   const std::lock_guard lock(mutex_);
   memory_.clear();
+  tunings_.forget();
 }
 
 }  // namespace lazyrope

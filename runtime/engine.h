@@ -14,6 +14,7 @@
 #include "runtime/kernel.h"
 #include "runtime/log.h"
 #include "runtime/nvrtc_library.h"
+#include "runtime/tuning_store.h"
 
 namespace lazyrope {
 
@@ -39,8 +40,9 @@ class Engine {
   const Config& config() const { return config_; }
   const DiskStore& store() const { return store_; }
   NvrtcLocator& nvrtc() { return *nvrtc_; }
+  TuningStore& tunings() { return tunings_; }
 
-  // Forgets the kernels in memory; those in use live on.
+  // Forgets the kernels and tunings in memory; those in use live on.
   void forget();
 
  private:
@@ -63,6 +65,7 @@ class Engine {
 
   Config config_;
   DiskStore store_;
+  TuningStore tunings_;
   std::shared_ptr<NvrtcLocator> nvrtc_;
   std::map<std::string, std::shared_ptr<Compiler>> compilers_;  // by isa
 

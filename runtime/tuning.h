@@ -1,0 +1,75 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "codegen/tile_plan.h"
+
+namespace lazyrope {
+
+// Requests that a plan's time is measured with.
+struct TuningWorkload {
+  int batch = 1;
+  int query_tokens = 1;  // of a request
+  int context = 0;       // tokens of a request's documents; its own query tokens come after them
+  int doc_tokens = 1024;
+
+  bool operator==(const TuningWorkload&) const = default;
+};
+
+// "64 x 1 over 4096".
+std::string describe(const TuningWorkload& workload);
+
+// What came of one plan.
+struct TuningTrial {
+  std::string name;             // what of the plan is on trial, in words
+  TilePlan plan;                // the whole
+  std::vector<double> us = {};  // of each workload, the median
+  double gain = 0;              // share of the default's time that it saves
+  double noise = 0;             // what of that may be chance
+  std::string left_out = {};    // why it was not measured to the end; empty if it was
+
+  bool operator==(const TuningTrial&) const = default;
+};
+
+// One of the plan's parts, which are tuned one by one.
+struct TuningPart {
+  std::string name;  // "decode", "prefill", "min_split_blocks"
+  std::vector<TuningWorkload> workloads;
+  std::vector<TuningTrial> trials;  // the default first
+  std::size_t chosen = 0;
+
+  bool operator==(const TuningPart&) const = default;
+};
+
+// A record: what was measured, where, and the plan that was chosen for it.
+struct Tuning {
+  std::string spec;  // in words
+  std::string arch;
+  std::string gpu;
+  int sm_count = 0;
+  std::string driver;
+  std::string compiler;  // of the chosen attend kernels
+  std::string library;   // version of lazyrope
+  std::string date;      // UTC
+  TilePlan plan;
+  std::vector<TuningPart> parts;
+  double compile_seconds = 0;
+  double measure_seconds = 0;
+  double seconds = 0;  // in all
+
+  bool operator==(const Tuning&) const = default;
+};
+
+// How the cache's list calls an entry that holds a record.
+inline constexpr const char* kTuningEntry = "tuning";
+
+nlohmann::json json_of(const Tuning& tuning);
+// CacheError where something is missing or has the wrong type.
+Tuning tuning_of(const nlohmann::json& json);
+
+// What was chosen, by how much and in how long: a line a part, and one of the time.
+std::string summary(const Tuning& tuning);
+
+}  // namespace lazyrope
