@@ -29,28 +29,35 @@ std::shared_ptr<const Attention> Attention::compile(Engine& engine, const Attent
                                                     const Arch& arch,
                                                     const CompileOptions& options) {
   validate(spec);
-  if (options.plan) return compile_plan(engine, spec, arch, *options.plan, options.engine);
+  if (options.plan) return compile_plan(engine, spec, arch, *options.plan, options);
   // Another NVRTC may need more registers than the one that the plans were chosen with.
   const std::vector<TilePlan> plans = candidates(spec.kernel_spec(), arch);
   for (std::size_t i = 0; i + 1 < plans.size(); ++i) {
     try {
-      return compile_plan(engine, spec, arch, plans[i], options.engine);
+      return compile_plan(engine, spec, arch, plans[i], options);
     } catch (const SpillError& error) {
       log_message(LogLevel::kInfo, "the next plan is tried: {}", error.what());
     }
   }
-  return compile_plan(engine, spec, arch, plans.back(), options.engine);
+  return compile_plan(engine, spec, arch, plans.back(), options);
 }
 
 std::shared_ptr<const Attention> Attention::compile_plan(Engine& engine, const AttentionSpec& spec,
                                                          const Arch& arch, const TilePlan& plan,
-                                                         const EngineOptions& options) {
+                                                         const CompileOptions& options) {
   std::vector<RenderedKernel> rendered;
   for (const KernelKind kind : attention_kernels())
     rendered.push_back(render(kind, spec.kernel_spec(), plan, arch));
   std::vector<std::shared_ptr<const Kernel>> kernels =
-      engine.kernels(std::move(rendered), arch, options);
-  return std::shared_ptr<const Attention>(new Attention(spec, arch, plan, std::move(kernels)));
+      engine.kernels(std::move(rendered), arch, options.engine);
+  return std::shared_ptr<const Attention>(
+      new Attention(spec, arch, plan, std::move(kernels), options.tuning));
+}
+
+std::string Attention::compiler() const {
+  const std::string& decode = kernel(KernelKind::kAttendDecode).binary().compiler;
+  const std::string& prefill = kernel(KernelKind::kAttendPrefill).binary().compiler;
+  return decode == prefill ? decode : fmt::format("{}, {}", decode, prefill);
 }
 
 StepShape Attention::step_shape() const {

@@ -13,9 +13,12 @@
 
 namespace lazyrope {
 
+struct Tuning;
+
 struct CompileOptions {
-  std::optional<TilePlan> plan;  // the default of the spec and arch where not given
-  EngineOptions engine;
+  std::optional<TilePlan> plan = {};  // the default of the spec and arch where not given
+  EngineOptions engine = {};
+  std::shared_ptr<const Tuning> tuning = {};  // that chose the plan, if one did
 };
 
 // The compiled kernels of one attention, and the calls that launch them. Immutable; calls may come
@@ -31,6 +34,10 @@ class Attention {
   const AttentionSpec& spec() const { return spec_; }
   const Arch& arch() const { return arch_; }
   const TilePlan& plan() const { return plan_; }
+  // The record of the measurements that chose the plan; null where it is the default or was given.
+  const std::shared_ptr<const Tuning>& tuning() const { return tuning_; }
+  // Of the attend kernels.
+  std::string compiler() const;
   const std::vector<std::shared_ptr<const Kernel>>& kernels() const { return kernels_; }
   const Kernel& kernel(KernelKind kind) const {
     return *kernels_.at(static_cast<std::size_t>(kind));
@@ -56,12 +63,17 @@ class Attention {
 
  private:
   Attention(AttentionSpec spec, const Arch& arch, TilePlan plan,
-            std::vector<std::shared_ptr<const Kernel>> kernels)
-      : spec_(std::move(spec)), arch_(arch), plan_(plan), kernels_(std::move(kernels)) {}
+            std::vector<std::shared_ptr<const Kernel>> kernels,
+            std::shared_ptr<const Tuning> tuning)
+      : spec_(std::move(spec)),
+        arch_(arch),
+        plan_(plan),
+        kernels_(std::move(kernels)),
+        tuning_(std::move(tuning)) {}
 
   static std::shared_ptr<const Attention> compile_plan(Engine& engine, const AttentionSpec& spec,
                                                        const Arch& arch, const TilePlan& plan,
-                                                       const EngineOptions& options);
+                                                       const CompileOptions& options);
   StepShape step_shape() const;
   void check_step(const Step& step) const;
   const float* checked_sinks(const std::optional<TensorView>& sinks, const Device& device) const;
@@ -72,6 +84,7 @@ class Attention {
   const Arch& arch_;
   TilePlan plan_;
   std::vector<std::shared_ptr<const Kernel>> kernels_;  // by KernelKind
+  std::shared_ptr<const Tuning> tuning_;
 };
 
 }  // namespace lazyrope

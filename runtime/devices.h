@@ -18,6 +18,9 @@ std::shared_ptr<const Device> device_of(std::string_view name, const TensorView&
 // is built.
 std::vector<std::string> compilable_archs();
 
+// The GPU whose context is current, or else GPU 0. DriverError without one.
+std::shared_ptr<const Device> present_gpu();
+
 // The architecture of the GPU whose context is current, or else of GPU 0. DriverError without one.
 const Arch& present_arch();
 

@@ -4,6 +4,7 @@
 #include "runtime/devices.h"
 #include "runtime/engine.h"
 #include "runtime/reposition.h"
+#include "runtime/tuned.h"
 
 namespace lazyrope {
 namespace {
@@ -18,8 +19,9 @@ const Arch& arch_named(std::string_view name) {
 
 }  // namespace
 
-std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch) {
-  return Attention::compile(Engine::get(), spec, arch_named(arch));
+std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch,
+                                         Tune tune) {
+  return compile_for(Engine::get(), spec, arch, tune, {});
 }
 
 std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensors,

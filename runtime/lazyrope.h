@@ -17,6 +17,7 @@
 #include "runtime/error.h"
 #include "runtime/spec.h"
 #include "runtime/step_types.h"
+#include "runtime/tune.h"
 
 namespace lazyrope {
 
@@ -27,8 +28,10 @@ class Step;        // what one pass of a model attends to, in device memory
 class AppendStep;  // where one pass's new keys and values go
 class Reposition;  // the compiled kernel of reposition(); may be used from several threads
 
-// Compiles, or finds in the cache. `arch`: such as "sm_90a"; empty: that of the present GPU.
-std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch = {});
+// Compiles, or finds in the cache. `arch`: such as "sm_90a"; empty: that of the present GPU. For an
+// arch that is named, records are used only with kMeasure, and it must be that of the present GPU.
+std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch = {},
+                                         Tune tune = Tune::kStored);
 
 // A step that holds `tensors`, on their device. A capacity of 0 is as much as the tensors take.
 // `check` waits for the stream and checks every value.

@@ -1,0 +1,347 @@
+// Tuning on a device whose kernels take as long, and compute, as a test says; and in the emulator.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <span>
+#include <stdexcept>
+
+#include "cache/error.h"
+#include "codegen/error.h"
+#include "codegen/plan_variants.h"
+#include "runtime/devices.h"
+#include "runtime/emulator_device.h"
+#include "runtime/error.h"
+#include "runtime/tuned.h"
+#include "templates/abi/attend.h"
+#include "tests/support/engines.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/log_capture.h"
+#include "tests/support/specs.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+// Of few variants.
+AttentionSpec tuned_spec() {
+  AttentionSpec spec = small_spec();
+  spec.head_dim = 256;
+  spec.rope = neox(256);
+  return spec;
+}
+
+class AutotuneTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    device_->on_kernel = [this](const Binary& binary, int ctas, const void* params) {
+      if (!binary.entry.starts_with("lazyrope_attend")) return;
+      const double us = us_of(binary, ctas);
+      if (us < 0) throw DriverError({.text = "this launch fails"});
+      device_->clock_us += us;
+      write_results(*static_cast<const AttendParams*>(params), value_of(binary, ctas));
+    };
+  }
+
+  static void write_results(const AttendParams& params, std::uint16_t value) {
+    const auto tokens = static_cast<std::size_t>(tokens_);
+    std::ranges::fill(std::span(static_cast<std::uint16_t*>(params.out.data), tokens * 4 * 256),
+                      to_bf16_of(1));
+    static_cast<std::uint16_t*>(params.out.data)[7] = value;
+    std::ranges::fill(std::span(params.lse.data, tokens * 4), 2.0F);
+  }
+
+  static std::uint16_t to_bf16_of(int small) {
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(small)) >>
+                                      16);
+  }
+
+  // Whether the kernel launched is that of the plan.
+  bool is(const AttendPlan& plan, const Binary& binary, int ctas) const {
+    return binary.threads == plan.threads() && binary.shared_bytes == plan.shared_bytes(256) &&
+           ctas == plan.ctas_per_sm * device_->sms;
+  }
+
+  std::vector<TilePlan> decode_plans() const {
+    const KernelSpec spec = tuned_spec().kernel_spec();
+    const Arch& arch = device_->arch();
+    return decode_variants(candidates(spec, arch).front(), spec, arch);
+  }
+
+  Tuning tune() { return autotune(shared_engine(), tuned_spec(), device_, options_); }
+
+  static const TuningPart& part(const Tuning& tuning, const std::string& name) {
+    return *std::ranges::find(tuning.parts, name, &TuningPart::name);
+  }
+
+  static constexpr int tokens_ = 2;
+  std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
+  AutotuneOptions options_ = {
+      .engine = {},
+      .seconds = 30,
+      .workloads = {{.batch = 2, .query_tokens = 1, .context = 64, .doc_tokens = 32}}};
+  std::function<double(const Binary&, int)> us_of = [](const Binary&, int) { return 100.0; };
+  std::function<std::uint16_t(const Binary&, int)> value_of = [](const Binary&, int) {
+    return to_bf16_of(1);
+  };
+};
+
+TEST_F(AutotuneTest, TheFastestPlanIsChosen) {
+  const TilePlan fast = decode_plans().at(2);
+  const TilePlan slow = decode_plans().at(3);
+  us_of = [&](const Binary& binary, int ctas) {
+    if (is(fast.decode, binary, ctas)) return 90.0;
+    return is(slow.decode, binary, ctas) ? 130.0 : 100.0;
+  };
+  const Tuning tuning = tune();
+  EXPECT_EQ(tuning.plan, fast);
+  const TuningPart& decode = part(tuning, "decode");
+  EXPECT_EQ(decode.workloads, options_.workloads);
+  ASSERT_EQ(decode.trials.size(), decode_plans().size());
+  EXPECT_EQ(decode.chosen, 2u);
+  EXPECT_NEAR(decode.trials[2].gain, 0.1, 1e-9);
+  EXPECT_NEAR(decode.trials[3].gain, -0.3, 1e-9);
+  EXPECT_EQ(decode.trials[0].us, std::vector{100.0});
+  EXPECT_EQ(decode.trials[2].us, std::vector{90.0});
+  EXPECT_EQ(part(tuning, "min_split_blocks").chosen, 0u);
+  EXPECT_EQ(tuning.gpu, "fake GPU");
+  EXPECT_EQ(tuning.driver, "fake driver");
+  EXPECT_EQ(tuning.sm_count, 4);
+  EXPECT_TRUE(says(tuning.compiler, {"nvrtc 1"}));
+  EXPECT_GE(tuning.seconds, tuning.compile_seconds + tuning.measure_seconds);
+}
+
+TEST_F(AutotuneTest, WithinTheNoiseTheDefaultStays) {
+  const std::vector<TilePlan> plans = decode_plans();
+  us_of = [&](const Binary& binary, int ctas) {
+    return is(plans.at(1).decode, binary, ctas) ? 99.5 : 100.0;
+  };
+  const Tuning tuning = tune();
+  EXPECT_EQ(tuning.plan, plans.front());
+  EXPECT_EQ(part(tuning, "decode").chosen, 0u);
+}
+
+TEST_F(AutotuneTest, APlanThatComputesSomethingElseIsRejectedLoudly) {
+  const std::vector<TilePlan> plans = decode_plans();
+  us_of = [&](const Binary& binary, int ctas) {
+    return is(plans.at(1).decode, binary, ctas) ? 10.0 : 100.0;
+  };
+  value_of = [&](const Binary& binary, int ctas) {
+    return to_bf16_of(is(plans.at(1).decode, binary, ctas) ? 2 : 1);
+  };
+  const LogCapture log;
+  const Tuning tuning = tune();
+  EXPECT_EQ(tuning.plan, plans.front());
+  EXPECT_TRUE(says(part(tuning, "decode").trials[1].left_out, {"row 0 of 8 differs"}));
+  EXPECT_TRUE(says(log.text(), {"warning: tuning rejects a plan (" + describe(plans.at(1)) + ")",
+                                "row 0 of 8 differs", "please report this"}));
+}
+
+TEST_F(AutotuneTest, APlanThatCannotBeLaunchedIsLeftOut) {
+  const std::vector<TilePlan> plans = decode_plans();
+  us_of = [&](const Binary& binary, int ctas) {
+    return is(plans.at(1).decode, binary, ctas) ? -1.0 : 100.0;
+  };
+  const LogCapture log;
+  EXPECT_EQ(part(tune(), "decode").trials[1].left_out, "this launch fails");
+  us_of = [](const Binary&, int) { return -1.0; };
+  EXPECT_TRUE(throws<DriverError>([&] { tune(); }, {"this launch fails"})) << "the default";
+}
+
+TEST_F(AutotuneTest, ADefaultThatComputesNoNumbersIsAnError) {
+  value_of = [](const Binary&, int) { return std::uint16_t{0x7fc0}; };
+  EXPECT_TRUE(throws<std::runtime_error>([&] { tune(); }, {"row 0 of 8 differs"}));
+}
+
+TEST_F(AutotuneTest, PartsWithoutAWorkloadAreNotMeasured) {
+  EXPECT_TRUE(
+      std::ranges::none_of(tune().parts, [](const TuningPart& p) { return p.name == "prefill"; }));
+}
+
+TEST_F(AutotuneTest, WithoutTimeAFewRoundsAreMeasured) {
+  options_.seconds = 0;
+  int launches = 0;
+  us_of = [&](const Binary&, int) {
+    ++launches;
+    return 100.0;
+  };
+  const TuningPart decode = part(tune(), "decode");
+  EXPECT_EQ(decode.trials.front().us, std::vector{100.0});
+  EXPECT_LT(launches, 600);
+}
+
+TEST_F(AutotuneTest, ProgressIsTold) {
+  std::string told;
+  options_.progress = [&](std::string_view what) { told += std::string(what) + "\n"; };
+  tune();
+  const std::size_t plans = decode_plans().size();
+  EXPECT_TRUE(says(told, {"the default plan", "plan 1 of ",
+                          "decode: " + std::to_string(plans) + " plans on 2 x 1 over 64",
+                          "min_split_blocks: 4 plans on 2 x 1 over 64"}));
+}
+
+// Real kernels: all variants compute the same, whatever their shape.
+TEST(AutotuneInTheEmulator, NoPlanIsRejected) {
+  const LogCapture log;
+  const AutotuneOptions options = {
+      .engine = {},
+      .seconds = 0,
+      .workloads = {{.batch = 2, .query_tokens = 1, .context = 100, .doc_tokens = 70},
+                    {.batch = 1, .query_tokens = 20, .context = 60, .doc_tokens = 35}}};
+  const Tuning tuning = autotune(shared_engine(), tuned_spec(), emulator_device(), options);
+  ASSERT_EQ(tuning.parts.size(), 3u);
+  for (const TuningPart& part : tuning.parts)
+    for (const TuningTrial& trial : part.trials) EXPECT_EQ(trial.left_out, "") << trial.name;
+  EXPECT_EQ(log.text(), "");
+  EXPECT_TRUE(is_legal(tuning.plan, tuned_spec().kernel_spec(), find_arch("emu:sm_80")));
+}
+
+class StoredTuning : public AutotuneTest {
+ protected:
+  // The tests' own cache has what the one that all share has, so that little is compiled.
+  void SetUp() override {
+    AutotuneTest::SetUp();
+    tune();
+    for (const auto& file : std::filesystem::directory_iterator(LAZYROPE_TEST_CACHE_DIR))
+      if (file.path().extension() == ".lzr")
+        std::filesystem::copy(file.path(), root_ / file.path().filename().string());
+  }
+
+  std::shared_ptr<const Attention> tuned(Engine& engine) {
+    const TilePlan fast = decode_plans().at(2);
+    us_of = [this, fast](const Binary& binary, int ctas) {
+      return is(fast.decode, binary, ctas) ? 90.0 : 100.0;
+    };
+    return tuned_attention(engine, tuned_spec(), device_, options_);
+  }
+  std::shared_ptr<const Attention> stored(Engine& engine) const {
+    return stored_attention(engine, tuned_spec(), *device_, {});
+  }
+  Config config(CachePolicy policy = CachePolicy::kJit) const {
+    Config config = test_config(root_.path());
+    config.policy = policy;
+    return config;
+  }
+
+  TemporaryDirectory root_;
+};
+
+TEST_F(StoredTuning, TheNextProcessUsesItWithoutMeasuring) {
+  Engine first(config());
+  EXPECT_EQ(stored(first), nullptr);
+  const auto attention = tuned(first);
+  EXPECT_EQ(attention->plan(), decode_plans().at(2));
+  ASSERT_NE(attention->tuning(), nullptr);
+
+  us_of = [](const Binary&, int) -> double { throw std::logic_error("a kernel was launched"); };
+  for (const CachePolicy policy : {CachePolicy::kJit, CachePolicy::kCacheOnly}) {
+    Engine next(config(policy));
+    const auto again = stored(next);
+    ASSERT_NE(again, nullptr);
+    EXPECT_EQ(again->plan(), attention->plan());
+    EXPECT_EQ(*again->tuning(), *attention->tuning());
+    EXPECT_TRUE(std::ranges::all_of(again->kernels(), &Kernel::from_cache));
+    EXPECT_EQ(stored(next)->tuning(), again->tuning()) << "from memory";
+  }
+}
+
+TEST_F(StoredTuning, AnotherDriverMakesItStale) {
+  Engine first(config());
+  tuned(first);
+  device_->driver_name = "newer driver";
+  const LogCapture log;
+  Engine next(config());
+  EXPECT_EQ(stored(next), nullptr);
+  EXPECT_EQ(stored(next), nullptr);
+  EXPECT_EQ(log.messages().size(), 1u) << "said once: " << log.text();
+  EXPECT_TRUE(says(log.text(), {"measured with driver fake driver, and this is newer driver",
+                                "lazyrope autotune"}));
+}
+
+TEST_F(StoredTuning, AnotherCompilerMakesItStale) {
+  Engine first(config());
+  const auto attention = tuned(first);
+  auto tuning = std::make_shared<Tuning>(*attention->tuning());
+  tuning->compiler = "nvrtc 11.8-old";
+  first.tunings().keep(tuning_key(tuned_spec(), *device_), tuning);
+  const LogCapture log;
+  Engine next(config());
+  EXPECT_EQ(stored(next), nullptr);
+  EXPECT_TRUE(
+      says(log.text(), {"measured with kernels of nvrtc 11.8-old, and these are of nvrtc"}));
+}
+
+TEST_F(StoredTuning, WithoutItsKernelsItIsNotUsedWhereNothingMayBeCompiled) {
+  Engine first(config());
+  tuned(first);
+  for (const ListedEntry& entry : first.store().list())
+    if (entry.facts["entry"] != kTuningEntry) std::filesystem::remove(root_ / (entry.key + ".lzr"));
+  const LogCapture log;
+  Engine next(config(CachePolicy::kCacheOnly));
+  EXPECT_EQ(stored(next), nullptr);
+  EXPECT_TRUE(says(log.text(), {"is not used", "LAZYROPE_POLICY=cache_only forbids compiling"}));
+}
+
+TEST_F(StoredTuning, APlanThatIsNotLegalIsNotUsed) {
+  Engine first(config());
+  auto tuning = std::make_shared<Tuning>(*tuned(first)->tuning());
+  tuning->plan.decode.stages = 99;
+  first.tunings().keep(tuning_key(tuned_spec(), *device_), tuning);
+  const LogCapture log;
+  EXPECT_EQ(stored(first), nullptr);
+  EXPECT_TRUE(says(log.text(), {"decode.stages = 99"}));
+}
+
+TEST_F(StoredTuning, TuningIsRefusedWhereNothingMayBeCompiled) {
+  Engine engine(config(CachePolicy::kCacheOnly));
+  EXPECT_TRUE(throws<CacheError>([&] { tuned(engine); },
+                                 {"LAZYROPE_POLICY=cache_only forbids", "lazyrope autotune"}));
+}
+
+TEST(TuningKey, DependsOnSpecAndGpu) {
+  FakeDevice device;
+  const auto key = [&](const AttentionSpec& spec) { return tuning_key(spec, device).hex(); };
+  const std::string usual = key(small_spec());
+  EXPECT_EQ(key(small_spec()), usual);
+  AttentionSpec spec = small_spec();
+  spec.scale = 0.5;
+  EXPECT_EQ(key(spec), usual) << "no kernel depends on it";
+  spec.softcap = 30;
+  EXPECT_NE(key(spec), usual);
+  spec = small_spec();
+  spec.num_q_heads *= 2;
+  spec.num_kv_heads *= 2;
+  EXPECT_NE(key(spec), usual);
+  device.sms = 8;
+  EXPECT_NE(key(small_spec()), usual);
+  device.driver_name = "newer driver";
+  device.sms = 4;
+  EXPECT_EQ(key(small_spec()), usual) << "the record has it";
+  const FakeDevice other("sm_80");
+  EXPECT_NE(tuning_key(small_spec(), other).hex(), usual);
+}
+
+TEST(CompileFor, RefusesWhatCannotBeTuned) {
+  const auto compile = [](std::string_view arch, const CompileOptions& options = {}) {
+    compile_for(shared_engine(), small_spec(), arch, Tune::kMeasure, options);
+  };
+  EXPECT_TRUE(throws<SpecError>([&] { compile("emu:sm_80"); }, {"emu:sm_80", "on a GPU"}));
+  EXPECT_TRUE(throws<SpecError>([&] { compile("sm_1"); }, {"sm_1", "there are"}));
+  const TilePlan plan = candidates(small_spec().kernel_spec(), find_arch("sm_90a")).front();
+  EXPECT_TRUE(
+      throws<SpecError>([&] { compile("sm_90a", {.plan = plan}); }, {"plan", "one of the two"}));
+}
+
+TEST(CompileFor, WithoutTuningIsAttentionCompile) {
+  const TilePlan usual = candidates(small_spec().kernel_spec(), find_arch("emu:sm_80")).front();
+  for (const Tune tune : {Tune::kNever, Tune::kStored}) {
+    const auto attention = compile_for(shared_engine(), small_spec(), "emu:sm_80", tune, {});
+    EXPECT_EQ(attention->plan(), usual);
+    EXPECT_EQ(attention->tuning(), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace lazyrope
