@@ -8,6 +8,7 @@
 #include "python/steps.h"
 #include "runtime/attention.h"
 #include "runtime/devices.h"
+#include "runtime/tuned.h"
 
 namespace lazyrope {
 namespace {
@@ -16,11 +17,23 @@ namespace py = pybind11;
 
 using AttentionPtr = std::shared_ptr<const Attention>;
 
+Tune tune_of(std::optional<bool> tune) {
+  if (!tune) return Tune::kStored;
+  return *tune ? Tune::kMeasure : Tune::kNever;
+}
+
 AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,
-                     const std::optional<TilePlan>& plan, bool allow_spills, int threads) {
+                     const std::optional<TilePlan>& plan, std::optional<bool> tune,
+                     bool allow_spills, int threads) {
+  if (arch) find_arch(*arch);  // an empty name is none
   const py::gil_scoped_release unlocked;
   const CompileOptions options = {plan, {allow_spills, threads}};
-  return Attention::compile(Engine::get(), spec, arch_of(arch), options);
+  return compile_for(Engine::get(), spec, arch.value_or(""), tune_of(tune), options);
+}
+
+py::object tuning_of(const Attention& attention) {
+  if (attention.tuning() == nullptr) return py::none();
+  return py::module_::import("json").attr("loads")(json_of(*attention.tuning()).dump());
 }
 
 PyStep plan(const Attention& self, StepArguments arguments, int page_size,
@@ -116,6 +129,7 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
   type.def_property_readonly("spec", &Attention::spec)
       .def_property_readonly("arch", [](const Attention& a) { return a.arch().name; })
       .def_property_readonly("tile_plan", &Attention::plan)
+      .def_property_readonly("tuning", &tuning_of)
       .def_property_readonly("kernels",
                              [](const Attention& a) {
                                py::dict result;
@@ -197,12 +211,13 @@ void bind_attention(py::module_& module) {
   module.def(
       "compile",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch,
-         const std::optional<TilePlan>& tile_plan, bool allow_spills, int threads) {
+         const std::optional<TilePlan>& tile_plan, std::optional<bool> tune, bool allow_spills,
+         int threads) {
         return std::const_pointer_cast<Attention>(
-            compile(spec, arch, tile_plan, allow_spills, threads));
+            compile(spec, arch, tile_plan, tune, allow_spills, threads));
       },
       py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("plan") = py::none(),
-      py::arg("allow_spills") = false, py::arg("threads") = 0);
+      py::arg("tune") = py::none(), py::arg("allow_spills") = false, py::arg("threads") = 0);
   module.def(
       "candidates",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch) {

@@ -130,7 +130,7 @@ void append_cache(const Json& cache, std::string& text) {
   if (cache.contains("problem"))
     text += fmt::format("  {}\n", value_text(cache["problem"]));
   else
-    text += fmt::format("  {} kernels, {} bytes of at most {}, {} bad; policy {}\n",
+    text += fmt::format("  {} entries, {} bytes of at most {}, {} bad; policy {}\n",
                         value_text(cache["entries"]), value_text(cache["bytes"]),
                         value_text(cache["max_bytes"]), value_text(cache["bad_entries"]),
                         value_text(cache["policy"]));

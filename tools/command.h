@@ -23,6 +23,7 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+Command autotune_command(CLI::App& root);
 Command render_command(CLI::App& root);
 Command compile_command(CLI::App& root);
 Command cache_command(CLI::App& root);

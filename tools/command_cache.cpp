@@ -1,6 +1,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <functional>
@@ -13,6 +14,7 @@
 
 #include "codegen/error.h"
 #include "runtime/engine.h"
+#include "runtime/tuning.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/output.h"
@@ -25,13 +27,13 @@ constexpr std::size_t kShownKey = 12;       // characters
 constexpr std::size_t kShownCompiler = 20;  // characters: name, version, and how its build begins
 
 constexpr const char* kFooter =
-    R"(Kernels lie in one directory, which all processes of a user share. All of this may be done while
-kernels are being compiled and used.
+    R"(Kernels, and the records of `lazyrope autotune`, lie in one directory, which all processes of a
+user share. All of this may be done while kernels are being compiled and used.
 
 Example:
   lazyrope cache list --json | jq '.entries[].arch')";
 constexpr const char* kListFooter =
-    R"(The most recently used come first. --json prints an object: directory, bytes, entries [{key, entry,
+    R"(The most recently used come first; "tuning" is a record of `lazyrope autotune`. --json prints an object: directory, bytes, entries [{key, entry,
 arch, bytes, last_use (UTC), compiler, error}]; error is null, but for files that cannot be used.
 
 Example:
@@ -92,6 +94,17 @@ std::string directory_text(const DiskStore& store) {
   return store.root().empty() ? "no directory (memory only)" : store.root().string();
 }
 
+bool is_tuning(const ListedEntry& entry) {
+  return entry.error.empty() && fact(entry, "entry") == kTuningEntry;
+}
+
+// "5 kernels, 2 tuning records".
+std::string count_text(const std::vector<ListedEntry>& entries) {
+  const auto records = std::ranges::count_if(entries, is_tuning);
+  const std::string kernels = fmt::format("{} kernels", std::ssize(entries) - records);
+  return records == 0 ? kernels : fmt::format("{}, {} tuning records", kernels, records);
+}
+
 std::string table_of(const std::vector<ListedEntry>& entries) {
   Table table({{"key"}, {"entry"}, {"arch"}, {"bytes", Align::kRight}, {"last use"}, {"compiler"}});
   for (const ListedEntry& entry : entries) {
@@ -114,8 +127,8 @@ int list(const Options& options, const Engine& engine) {
     print(json_text({{"directory", store.root().string()}, {"bytes", bytes}, {"entries", listed}}));
     return 0;
   }
-  print(fmt::format("{}{} kernels, {} of at most {}, in {}\n",
-                    entries.empty() ? "" : table_of(entries) + "\n", entries.size(),
+  print(fmt::format("{}{}, {} of at most {}, in {}\n",
+                    entries.empty() ? "" : table_of(entries) + "\n", count_text(entries),
                     size_text(bytes), size_text(engine.config().cache_max_bytes),
                     directory_text(store)));
   return 0;
@@ -134,7 +147,7 @@ int verify(const Options& options, const Engine& engine) {
   } else {
     std::string text;
     for (const ListedEntry& entry : bad) text += fmt::format("{}: {}\n", entry.key, entry.error);
-    print(fmt::format("{}{} of {} kernels are bad, in {}\n", text, bad.size(), total,
+    print(fmt::format("{}{} of {} entries are bad, in {}\n", text, bad.size(), total,
                       directory_text(store)));
   }
   return bad.empty() ? 0 : 1;
@@ -147,7 +160,7 @@ int report_removed(const Options& options, const DiskStore& store, const Removed
                      {"removed", {{"entries", removed.entries}, {"bytes", removed.bytes}}},
                      {"left_bytes", left}}));
   else
-    print(fmt::format("removed {} kernels, {}; {} left in {}\n", removed.entries,
+    print(fmt::format("removed {} entries, {}; {} left in {}\n", removed.entries,
                       size_text(removed.bytes), size_text(left), directory_text(store)));
   return 0;
 }
@@ -175,7 +188,8 @@ int clear(const Options& options, const Engine& engine) {
   const DiskStore& store = engine.store();
   if (!options.yes)
     throw UsageError(
-        fmt::format("this would remove every kernel, {}, from {}; give --yes if that is meant",
+        fmt::format("this would remove all kernels and tuning records, {}, from {}; give --yes if "
+                    "that is meant",
                     size_text(store.size_bytes()), directory_text(store)));
   return report_removed(options, store, store.clear());
 }
@@ -211,10 +225,10 @@ Command cache_command(CLI::App& root) {
     return leaf(*app, name, meaning, footer, *options, action);
   };
   const std::vector<Command> leaves = {
-      add("list", "Show every kernel", kListFooter, list),
-      add("verify", "Check every kernel", kVerifyFooter, verify),
-      add("prune", "Remove the least recently used kernels", kPruneFooter, prune),
-      add("clear", "Remove all kernels", kClearFooter, clear),
+      add("list", "Show every entry", kListFooter, list),
+      add("verify", "Check every entry", kVerifyFooter, verify),
+      add("prune", "Remove the least recently used entries", kPruneFooter, prune),
+      add("clear", "Remove all entries", kClearFooter, clear),
       add("path", "Print the directory", kPathFooter, path)};
   for (const char* name : {"list", "verify", "prune", "clear"})
     add_json_option(*app->get_subcommand(name), options->json);

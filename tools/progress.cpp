@@ -32,7 +32,18 @@ Progress::~Progress() {
 void Progress::next(std::string_view what) {
   if (!shown_) return;
   const std::lock_guard lock(mutex_);
-  line_ = fmt::format("[{}/{}] {}", ++count_, total_, what);
+  ++count_;
+  show(what);
+}
+
+void Progress::say(std::string_view what) {
+  if (!shown_) return;
+  const std::lock_guard lock(mutex_);
+  show(what);
+}
+
+void Progress::show(std::string_view what) {
+  line_ = fmt::format("[{}/{}] {}", count_, total_, what);
   write(fmt::format("{}{}", kEraseLine, line_));
 }
 

@@ -18,8 +18,11 @@ class Progress {
 
   // The next of the `total` things to do.
   void next(std::string_view what);
+  // What of it is being done now.
+  void say(std::string_view what);
 
  private:
+  void show(std::string_view what);  // holding the mutex
   void write_above(std::string_view line);
 
   bool shown_;

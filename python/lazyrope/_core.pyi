@@ -404,6 +404,14 @@ class Attention:
     @property
     def tile_plan(self) -> TilePlan: ...
     @property
+    def tuning(self) -> dict[str, Any] | None:
+        """The record of the measurements that chose the plan; None where it is the default or was given. Of its
+        entries, "gpu", "driver", "compiler" and "date" say what was measured, "plan" what was chosen, "seconds" how
+        long it took, and "parts" has for each part of the plan the "workloads", the index "chosen", and of all
+        "trials" the microseconds "us" (one a workload, medians), the share "gain" of the default's time that they save
+        and how much of it may be "noise"."""
+
+    @property
     def kernels(self) -> dict[str, CompiledKernel]:
         """By name: "plan", "attend_decode", "attend_prefill", "plan_append" and "append"."""
 
@@ -435,6 +443,7 @@ def compile(
     arch: str | None = None,
     *,
     plan: TilePlan | None = None,
+    tune: bool | None = None,
     allow_spills: bool = False,
     threads: int = 0,
 ) -> Attention:
@@ -444,15 +453,21 @@ def compile(
     Args:
         spec: what is asked for.
         arch: one of :func:`archs`; that of the present GPU by default.
-        plan: one of :func:`candidates`; the first of them that does not spill registers by default.
+        plan: one of :func:`candidates`, or another; by default what tune says.
+        tune: True: the plan that was measured to be the fastest on the present GPU. Where the cache has no record of
+            that, plans are measured now, with random inputs: some ten seconds on a GPU that must have nothing else to
+            do, with up to 3 GiB of its memory; what was chosen, by how much and in how long is logged, and kept as
+            :attr:`Attention.tuning`. None: the plan of such a record, if there is one and arch is not given; else the
+            default. False: the default, the first of the candidates that does not spill registers. Results by
+            different plans differ by rounding, so give plan or False where they must be the same on every machine.
         allow_spills: whether kernels that spill registers are taken.
         threads: that compile at once; 0: one a core.
 
     Raises:
-        SpecError: the arch is unknown, or has too little shared memory.
+        SpecError: the arch is unknown, or has too little shared memory; or, to be tuned for, is not the present GPU's.
         CompileError: a kernel does not compile or spills, or there is no NVRTC.
-        CacheError: a kernel is not in the cache, and LAZYROPE_POLICY forbids compiling it.
-        DriverError: arch is not given and there is no usable driver or GPU.
+        CacheError: a kernel is not in the cache, and LAZYROPE_POLICY forbids compiling it, or tuning.
+        DriverError: arch is not given, or tune is True, and there is no usable driver or GPU.
     """
 
 def candidates(spec: AttentionSpec, arch: str | None = None) -> list[TilePlan]:

@@ -119,17 +119,7 @@ def flip_last_byte(file: Path) -> None:
 class TestHelp:
     @pytest.mark.parametrize(
         "name",
-        [
-            "render",
-            "compile",
-            "doctor",
-            "cache",
-            "cache list",
-            "cache verify",
-            "cache prune",
-            "cache clear",
-            "cache path",
-        ],
+        "render,compile,autotune,doctor,cache,cache list,cache verify,cache prune,cache clear,cache path".split(","),
     )
     def test_every_subcommand_explains_itself(self, run, name):
         result = run(*name.split(), "--help")
@@ -142,6 +132,7 @@ class TestHelp:
         for line in (
             "render                    Print the source of a kernel",
             "compile                   Compile the kernels of models into the cache",
+            "autotune                  Choose the fastest kernels for models on this GPU",
             "cache                     Look after the compiled kernels on disk",
             "doctor                    Show what was found",
             "bench                     Measure the kernels beside PyTorch's",
@@ -348,14 +339,14 @@ class TestCache:
         assert not cache.exists()
 
     def test_verify(self, run, warm):
-        assert run("cache", "verify").stdout == f"0 of 5 kernels are bad, in {warm}\n"
+        assert run("cache", "verify").stdout == f"0 of 5 entries are bad, in {warm}\n"
         assert json.loads(run("cache", "verify", "--json").stdout) == {"directory": str(warm), "entries": 5, "bad": []}
 
     def test_a_corrupted_kernel_is_found_and_made_anew(self, run, warm):
         file = entry_file(warm, run, "lazyrope_plan_append")
         flip_last_byte(file)
         assert run("cache", "verify", code=1).stdout == (
-            f"{file.stem}: checksum mismatch\n1 of 5 kernels are bad, in {warm}\n"
+            f"{file.stem}: checksum mismatch\n1 of 5 entries are bad, in {warm}\n"
         )
         bad = json.loads(run("cache", "verify", "--json", code=1).stdout)["bad"]
         assert bad == [{"key": file.stem, "bytes": file.stat().st_size, "error": "checksum mismatch"}]
@@ -388,19 +379,19 @@ class TestCache:
     def test_prune_understands_sizes(self, run, warm):
         size = sum(file.stat().st_size for file in warm.glob("*.lzr")) / 1024
         assert run("cache", "prune", "--max-bytes", "500M").stdout == (
-            f"removed 0 kernels, 0 B; {size:.1f} KiB left in {warm}\n"
+            f"removed 0 entries, 0 B; {size:.1f} KiB left in {warm}\n"
         )
-        assert "removed 0 kernels" in run("cache", "prune").stdout
-        assert "removed 5 kernels" in run("cache", "prune", LAZYROPE_CACHE_MAX_BYTES="1K").stdout
+        assert "removed 0 entries" in run("cache", "prune").stdout
+        assert "removed 5 entries" in run("cache", "prune", LAZYROPE_CACHE_MAX_BYTES="1K").stdout
 
     def test_clear_wants_yes(self, run, warm):
         result = run("cache", "clear", code=2)
-        assert "this would remove every kernel" in result.stderr and "give --yes" in result.stderr
+        assert "this would remove all kernels" in result.stderr and "give --yes" in result.stderr
         assert len(list(warm.glob("*.lzr"))) == 5
         removed = json.loads(run("cache", "clear", "--yes", "--json").stdout)
         assert removed["removed"]["entries"] == 5 and removed["left_bytes"] == 0
         assert list(warm.iterdir()) == []
-        assert run("cache", "clear", "--yes").stdout == f"removed 0 kernels, 0 B; 0 B left in {warm}\n"
+        assert run("cache", "clear", "--yes").stdout == f"removed 0 entries, 0 B; 0 B left in {warm}\n"
 
     def test_path(self, run, cache, tmp_path):
         assert run("cache", "path").stdout == f"{cache}\n"
@@ -413,7 +404,7 @@ class TestDoctor:
     def test_text(self, run, warm):
         text = run("doctor").stdout
         assert text.startswith(f"lazyrope {lazyrope.__version__}\nNVRTC\n  configured (LAZYROPE_NVRTC) ")
-        assert f"directory: {warm}" in text and "5 kernels" in text
+        assert f"directory: {warm}" in text and "5 entries" in text
         assert "LAZYROPE_CACHE_MAX_BYTES" in text
         assert f"compiles for: {', '.join(lazyrope.archs())}\n" in text
 

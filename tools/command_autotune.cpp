@@ -1,0 +1,170 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/engine.h"
+#include "runtime/tuned.h"
+#include "runtime/tuning.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+#include "tools/spec_options.h"
+#include "tools/table.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr const char* kFooter =
+    R"(Run it on the GPU of the deployment, which must have nothing else to do: it takes some ten seconds and
+up to 3 GiB of the GPU's memory for each attention. What it chooses is kept in the cache, for this GPU
+model, driver and compiler; from then on lazyrope.compile(spec) uses it in every process. What
+has been tuned is not tuned again without --force.
+
+Plans near the default are compiled, their results compared with the default's, and measured in turns:
+CUDA events, keys and values never in L2, medians. Another plan than the default is chosen only if it
+takes at least 1% less time in rounds of its own, and less by more than three standard errors, and is
+slower on no workload.
+
+The table shows, for each part of the plan, microseconds of the default and of what was chosen (one
+a workload: batch x queries over context), how much less time that is and how much of it may be noise.
+--json prints an object: cache, seconds, attentions [{model, is_new, tuning}]; a tuning has all plans.
+
+Example:
+  lazyrope autotune --model Llama-3.1-8B/config.json)";
+
+constexpr double kMostSeconds = 3600;
+constexpr int kMostThreads = 1024;
+
+struct Options {
+  SpecOptions spec;
+  std::string cache;
+  int threads = 0;
+  double seconds = AutotuneOptions{}.seconds;
+  bool force = false;
+  bool json = false;
+};
+
+struct Row {
+  std::string model;
+  bool is_new;
+  std::shared_ptr<const Tuning> tuning;
+};
+
+Row tune_one(Engine& engine, const NamedSpec& named, const std::shared_ptr<const Device>& device,
+             const Options& options, Progress& progress) {
+  const EngineOptions engine_options = {.threads = options.threads};
+  if (!options.force)
+    if (const auto known = stored_attention(engine, named.spec, *device, engine_options))
+      return {named.name, false, known->tuning()};
+  const AutotuneOptions how = {
+      .engine = engine_options, .seconds = options.seconds, .progress = [&](std::string_view what) {
+        progress.say(fmt::format("{}: {}", named.name, what));
+      }};
+  return {named.name, true, tuned_attention(engine, named.spec, device, how)->tuning()};
+}
+
+std::vector<Row> tune_all(Engine& engine, const Options& options) {
+  const std::vector<NamedSpec> specs = specs_of(options.spec);
+  const std::shared_ptr<const Device> device = gpu_to_tune_on("");
+  Progress progress(specs.size());
+  std::vector<Row> rows;
+  for (const NamedSpec& named : specs) {
+    progress.next(named.name);
+    rows.push_back(tune_one(engine, named, device, options, progress));
+  }
+  return rows;
+}
+
+std::string times_text(const TuningTrial& trial) {
+  std::vector<std::string> times;
+  times.reserve(trial.us.size());
+  for (const double us : trial.us) times.push_back(fmt::format("{:.1f}", us));
+  return fmt::format("{}", fmt::join(times, ", "));
+}
+
+void add_part(const Row& row, const TuningPart& part, Table& table) {
+  const TuningTrial& usual = part.trials.front();
+  const TuningTrial& chosen = part.trials.at(part.chosen);
+  const bool stays = part.chosen == 0;
+  std::vector<std::string> workloads;
+  workloads.reserve(part.workloads.size());
+  for (const TuningWorkload& workload : part.workloads) workloads.push_back(describe(workload));
+  table.add({row.model, part.name, fmt::to_string(part.trials.size()),
+             fmt::format("{}", fmt::join(workloads, ", ")), times_text(usual),
+             stays ? "" : times_text(chosen),
+             stays ? "" : fmt::format("{:.1f}%", 100 * chosen.gain),
+             stays ? "" : fmt::format("{:.1f}%", 100 * chosen.noise),
+             stays ? "the default stays" : chosen.name});
+}
+
+std::string text_of(const std::vector<Row>& rows, const std::string& cache_dir, double seconds) {
+  Table table({{"model"},
+               {"part"},
+               {"plans", Align::kRight},
+               {"workloads"},
+               {"default us"},
+               {"chosen us"},
+               {"less", Align::kRight},
+               {"noise", Align::kRight},
+               {"chosen"}});
+  std::string text;
+  for (const Row& row : rows) {
+    const Tuning& tuning = *row.tuning;
+    text += fmt::format(
+        "{}: {}\n  {} in {:.1f} s (compiling {:.1f} s, measuring {:.1f} s) on {}, {} SMs, driver "
+        "{}, {}\n",
+        row.model, tuning.spec, row.is_new ? "tuned" : "was tuned on " + tuning.date,
+        tuning.seconds, tuning.compile_seconds, tuning.measure_seconds, tuning.gpu, tuning.sm_count,
+        tuning.driver, tuning.compiler);
+    for (const TuningPart& part : tuning.parts) add_part(row, part, table);
+  }
+  return fmt::format("{}\n{}\n{} attentions in {:.1f} s; cache: {}\n", text, table.text(),
+                     rows.size(), seconds, cache_dir.empty() ? "none" : cache_dir);
+}
+
+int run_autotune(const Options& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  Engine engine(config_with_cache(options.cache));
+  const std::vector<Row> rows = tune_all(engine, options);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  const std::string& cache_dir = engine.config().cache_dir;
+  if (!options.json) {
+    print(text_of(rows, cache_dir, elapsed.count()));
+    return 0;
+  }
+  Json attentions = Json::array();
+  for (const Row& row : rows)
+    attentions.push_back(
+        {{"model", row.model}, {"is_new", row.is_new}, {"tuning", Json(json_of(*row.tuning))}});
+  print(
+      json_text({{"cache", cache_dir}, {"seconds", elapsed.count()}, {"attentions", attentions}}));
+  return 0;
+}
+
+}  // namespace
+
+Command autotune_command(CLI::App& root) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const app =
+      root.add_subcommand("autotune", "Choose the fastest kernels for models on this GPU");
+  app->footer(kFooter);
+  add_cache_option(*app, options->cache);
+  app->add_option("--threads", options->threads, "Kernels compiled at once (one a core)")
+      ->option_text("N")
+      ->check(CLI::Range(1, kMostThreads));
+  app->add_option("--seconds", options->seconds,
+                  fmt::format("That measuring an attention may take ({})", options->seconds))
+      ->option_text("S")
+      ->check(CLI::Range(0.0, kMostSeconds));
+  app->add_flag("--force", options->force, "Also tune what has been tuned");
+  add_json_option(*app, options->json);
+  add_spec_options(*app, options->spec);
+  return {app, [options] { return run_autotune(*options); }};
+}
+
+}  // namespace lazyrope
