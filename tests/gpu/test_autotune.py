@@ -104,12 +104,12 @@ def test_the_next_process_uses_it_without_measuring(tuned, tune, policy):
     cache, first, _ = tuned
     printed, log = process(cache, tune, LAZYROPE_POLICY=policy)
     assert printed["tuning"] == first["tuning"] and printed["from_cache"]
-    assert printed["seconds"] < min(2.0, first["tuning"]["seconds"]) and log == ""
+    assert printed["seconds"] < min(2.0, first["tuning"]["seconds"]) and "lazyrope:" not in log
 
 
 def test_who_does_not_want_it_gets_the_default(tuned):
     printed, log = process(tuned[0], tune=False)
-    assert printed["tuning"] is None and printed["is_default"] and log == ""
+    assert printed["tuning"] is None and printed["is_default"] and "lazyrope:" not in log
 
 
 def test_a_corrupt_record_is_a_logged_miss(tuned, tmp_path):

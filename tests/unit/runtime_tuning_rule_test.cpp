@@ -88,7 +88,9 @@ TEST(TuningRule, TheDefaultIsAFinalistWhateverItsTime) {
   EXPECT_EQ(finalists(std::vector<TrialTimes>{{{100}}}, 2), (std::vector<std::size_t>{0}));
 }
 
-TEST(TuningRule, AloneTheDefaultIsChosen) { EXPECT_EQ(choose(std::vector<TrialTimes>{{{100}}}), 0u); }
+TEST(TuningRule, AloneTheDefaultIsChosen) {
+  EXPECT_EQ(choose(std::vector<TrialTimes>{{{100}}}), 0u);
+}
 
 }  // namespace
 }  // namespace lazyrope
