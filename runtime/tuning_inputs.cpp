@@ -124,7 +124,7 @@ TuningWorkload fitted(TuningWorkload workload, const AttentionSpec& spec, std::i
   const int doc = workload.doc_tokens;
   if (const std::optional<int> window = window_of(spec))
     workload.context =
-        std::min<int>(workload.context, static_cast<int>(ceil_div(*window, doc)) * doc);
+        static_cast<int>(std::min<std::int64_t>(workload.context, ceil_div(*window, doc) * doc));
   const auto fits = [&] { return pages_of(workload) * kTuningPage <= max_tokens; };
   while (!fits() && workload.context > doc) workload.context /= 2;
   while (!fits() && workload.batch > 1) workload.batch /= 2;

@@ -54,7 +54,7 @@ TEST(TuningWorkloads, LeaveOutWhatAWindowHides) {
   spec.mask_parameters = {{"window", 1500}};
   const TuningWorkload w = {.batch = 1, .query_tokens = 1, .context = 16384};
   EXPECT_EQ(fitted(w, spec, 1 << 20).context, 2048);
-  spec.mask_parameters = {{"window", 100000}};
+  spec.mask_parameters = {{"window", std::numeric_limits<int>::max()}};
   EXPECT_EQ(fitted(w, spec, 1 << 20).context, 16384);
 }
 
