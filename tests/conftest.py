@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lazyrope
@@ -57,6 +59,20 @@ def build() -> Callable[..., lazyrope.Attention]:
         return lazyrope.compile(spec, arch=None if HAS_GPU else "emu:sm_80", **options)
 
     return compile_here
+
+
+@pytest.fixture(scope="session")
+def compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For a GPU, compiles the random steps' kernels on all cores while the first of them run."""
+    if not HAS_GPU:
+        yield
+        return
+    settings = covering_settings(request.config.getoption("cases"), request.config.getoption("seed"))
+    pool = ThreadPoolExecutor(os.cpu_count())
+    for setting in settings:
+        pool.submit(lazyrope.compile, setting.spec())
+    yield
+    pool.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="module")

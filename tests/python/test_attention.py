@@ -11,6 +11,7 @@ from tests.support.checks import check_case
 from tests.support.covering import FACTORS, covering_settings
 
 
+@pytest.mark.usefixtures("compiled_ahead")
 def test_random_step(numbered_setting, build, device):
     seed, setting = numbered_setting
     case = random_case(setting, seed, device)
