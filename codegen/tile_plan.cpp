@@ -22,12 +22,15 @@ constexpr int kItemBytes = 64;
 constexpr int kFlagBytes = 16;
 
 // templates/tile/shared_tile.cuh: chunks of a row, the zero one behind it included.
-int row_chunks(int head_dim) { return (head_dim * kElementBytes + 31) / 32 * 2; }
+int row_chunks(int head_dim, int element_bytes) { return (head_dim + 15) / 16 * element_bytes; }
 
-int row_bytes(int head_dim) {
-  const int chunks = row_chunks(head_dim);
-  return (chunks % 8 == 0 ? chunks : chunks + 1) * kCopyBytes;
+int row_bytes(int head_dim, int element_bytes) {
+  const int chunks = row_chunks(head_dim, element_bytes);
+  return (chunks % 8 == 0 || chunks % 2 == 1 ? chunks : chunks + 1) * kCopyBytes;
 }
+
+// That a product takes at once: tile/warp_product.cuh and tile/fp8_product.cuh.
+int product_keys(int kv_bytes) { return kv_bytes == 2 ? 16 : 32; }
 
 // pipeline/block_table.cuh: infos of 16 bytes, runs of 8, and where the search stands.
 int table_bytes(int warp_keys) {
@@ -81,8 +84,11 @@ const std::vector<Row>& rows() {
 // Checks a plan of one attend kernel; errors name it and the member.
 class AttendPlanCheck {
  public:
-  AttendPlanCheck(std::string_view name, const AttendPlan& plan, int head_dim)
-      : name_(name), plan_(plan), head_dim_(head_dim) {}
+  AttendPlanCheck(std::string_view name, const AttendPlan& plan, const KernelSpec& spec)
+      : name_(name),
+        plan_(plan),
+        head_dim_(spec.head_dim),
+        kv_bytes_(bytes_of(spec.pool_dtype())) {}
 
   void shape() const {
     at_least("row_warps", plan_.row_warps, 1);
@@ -90,7 +96,7 @@ class AttendPlanCheck {
     at_least("ctas_per_sm", plan_.ctas_per_sm, 1);
     one_of("warp_rows", plan_.warp_rows, {16, 32, 48, 64});
     at_most("ctas_per_sm", plan_.ctas_per_sm, 32);
-    multiple_of_16("step_keys", plan_.step_keys);
+    multiple_of("step_keys", plan_.step_keys, product_keys(kv_bytes_));
     one_of("warp_keys", plan_.warp_keys, {16, 32, 64, 128, 256});
     if (plan_.warp_keys % plan_.step_keys != 0)
       refuse("step_keys", plan_.step_keys,
@@ -108,7 +114,7 @@ class AttendPlanCheck {
   }
 
   void fits(const Arch& arch) const {
-    const int bytes = plan_.shared_bytes(head_dim_);
+    const int bytes = plan_.shared_bytes(head_dim_, kv_bytes_);
     if (bytes > arch.shared_per_block)
       throw SpecError(
           fmt::format("tile plan: {} needs {} bytes of shared memory; a CTA has {} on {}", name_,
@@ -120,11 +126,11 @@ class AttendPlanCheck {
   }
 
  private:
-  // Warps that load one ring together: they copy one row at least, and 16 at most, at once.
+  // Warps that load one ring together copy a row at least at once.
   std::vector<int> ring_warps() const {
     std::vector<int> result;
-    for (int warps = 1; warps * kWarpThreads / row_chunks(head_dim_) <= kRunSlots; warps *= 2)
-      if (warps * kWarpThreads >= row_chunks(head_dim_)) result.push_back(warps);
+    for (int warps = 1; warps * kWarpThreads <= kMaxThreads; ++warps)
+      if (warps * kWarpThreads >= row_chunks(head_dim_, kv_bytes_)) result.push_back(warps);
     return result;
   }
 
@@ -137,8 +143,9 @@ class AttendPlanCheck {
   void at_most(std::string_view member, int value, int most) const {
     if (value > most) refuse(member, value, fmt::format("it must be at most {}", most));
   }
-  void multiple_of_16(std::string_view member, int value) const {
-    if (value < 16 || value % 16 != 0) refuse(member, value, "it must be a multiple of 16");
+  void multiple_of(std::string_view member, int value, int unit) const {
+    if (value < unit || value % unit != 0)
+      refuse(member, value, fmt::format("it must be a multiple of {}", unit));
   }
   void one_of(std::string_view member, int value, const std::vector<int>& allowed) const {
     if (std::find(allowed.begin(), allowed.end(), value) == allowed.end())
@@ -148,7 +155,16 @@ class AttendPlanCheck {
   std::string_view name_;
   const AttendPlan& plan_;
   int head_dim_;
+  int kv_bytes_;
 };
+
+// Keys of half the bytes: twice as many in flight, as decoding wants.
+TilePlan plan_for(TilePlan plan, const KernelSpec& spec) {
+  if (!spec.has_fp8_pool()) return plan;
+  plan.decode.warp_keys *= 2;
+  plan.decode.step_keys *= 2;
+  return plan;
+}
 
 bool fits(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
   try {
@@ -166,9 +182,9 @@ std::string describe(const AttendPlan& plan) {
 
 }  // namespace
 
-int AttendPlan::shared_bytes(int head_dim) const {
-  const int row = row_bytes(head_dim);
-  const int ring = stages * 2 * warp_keys * row;
+int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
+  const int row = row_bytes(head_dim, kElementBytes);
+  const int ring = stages * 2 * warp_keys * row_bytes(head_dim, kv_bytes);
   const int queries = row_warps * key_warps * warp_rows * row;
   const int original = key_warps > 1 ? rows() * row : 0;
   const int leaving =
@@ -191,7 +207,7 @@ std::vector<int> planned_head_dims() {
 
 void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
   for (const auto& [name, attend] : {std::pair{"decode", plan.decode}, {"prefill", plan.prefill}}) {
-    const AttendPlanCheck check(name, attend, spec.head_dim);
+    const AttendPlanCheck check(name, attend, spec);
     check.shape();
     check.fits(arch);
   }
@@ -202,10 +218,11 @@ void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
 
 std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch) {
   std::vector<TilePlan> result;
-  for (const Row& row : rows())
-    if (row.head_dim == spec.head_dim && row.shared_per_sm * 1024 <= arch.shared_per_sm &&
-        fits(row.plan, spec, arch))
-      result.push_back(row.plan);
+  for (const Row& row : rows()) {
+    if (row.head_dim != spec.head_dim || row.shared_per_sm * 1024 > arch.shared_per_sm) continue;
+    const TilePlan plan = plan_for(row.plan, spec);
+    if (fits(plan, spec, arch)) result.push_back(plan);
+  }
   if (result.empty())
     throw SpecError(fmt::format("no plan for head_dim {} in the {} KiB of shared memory of {}",
                                 spec.head_dim, arch.shared_per_sm / 1024, arch.name));

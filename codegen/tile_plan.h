@@ -21,7 +21,7 @@ struct AttendPlan {
   int threads() const { return row_warps * key_warps * 32; }
   int rows() const { return row_warps * warp_rows; }
   int block_keys() const { return key_warps * warp_keys; }
-  int shared_bytes(int head_dim) const;
+  int shared_bytes(int head_dim, int kv_bytes = 2) const;  // kv_bytes: of an element of the pool
 
   bool operator==(const AttendPlan&) const = default;
 };

@@ -78,6 +78,11 @@ std::shared_ptr<const Reposition> Reposition::compile(Engine& engine, const Atte
                                                       const EngineOptions& options) {
   validate(spec);
   const KernelSpec kernel_spec = spec.kernel_spec();
+  if (kernel_spec.has_fp8_pool())
+    throw SpecError(fmt::format(
+        "kv_dtype = \"{}\"; reposition would round keys of 8 bits once more each time that they "
+        "move: attend reads them where they lie, at any position",
+        to_string(kernel_spec.pool_dtype())));
   // Of no consequence to this kernel.
   const TilePlan plan = candidates(kernel_spec, arch).front();
   auto kernels =

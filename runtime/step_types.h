@@ -48,10 +48,14 @@ struct AppendTensors {
   TensorView pages;  // [any]: page lists
 };
 
-// The paged pool of keys and values: two tensors of one shape and one set of strides.
+// The paged pool of keys and values: two tensors of one shape and one set of strides. Where its
+// elements are of 8 bits they are stored divided by a scale, float32 on the device, of one element
+// or of one a KV head; 1 where not given.
 struct PoolTensors {
   TensorView keys;
   TensorView values;
+  std::optional<TensorView> key_scale = {};
+  std::optional<TensorView> value_scale = {};
 };
 
 }  // namespace lazyrope

@@ -37,11 +37,12 @@ class Shape:
     heads: tuple[int, int] = (32, 8)
     head_dim: int = 128
     dtype: str = "bfloat16"
+    kv_dtype: str = "bfloat16"
     page_size: int = 16
     mask: str = "full"
     rope: str = "llama3"
     scores: dict[str, Any] = field(default_factory=dict, hash=False)  # window, softcap, sinks
-    against: str | None = None  # a RoPE variant to measure in turns with this row's own
+    against: dict[str, Any] = field(default_factory=dict, hash=False)  # what differs in a peer of our own
 
     def spec(self) -> lazyrope.AttentionSpec:
         """Causal, or with a window: queries come after all keys, so that the causal mask hides nothing."""
@@ -51,6 +52,7 @@ class Shape:
             num_kv_heads=self.heads[1],
             rope=ROPES[self.rope](self.head_dim),
             dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
             mask="sliding_window" if "window" in self.scores else "causal",
             **self.scores,
         )
@@ -59,7 +61,7 @@ class Shape:
     def kv_bytes(self) -> int:
         """Of the keys and values that a request's queries see."""
         seen = min(self.context, self.scores.get("window", self.context))
-        return 2 * self.batch * seen * self.heads[1] * self.head_dim * 2
+        return 2 * self.batch * seen * self.heads[1] * self.head_dim * (1 if self.kv_dtype.startswith("float8") else 2)
 
     @property
     def flops(self) -> float:
@@ -93,12 +95,15 @@ def _breadth() -> list[Shape]:
         rows += _both(heads=heads, rope="neox")
     for rope in ROPES:
         if rope != "neox":
-            rows += _both(rope=rope, against="neox")
+            rows += _both(rope=rope, against={"rope": "neox"})
     for head_dim in PART:
         for rope in ("partial neox", "partial gptj"):
-            rows += _both(head_dim=head_dim, rope=rope, against="neox")
+            rows += _both(head_dim=head_dim, rope=rope, against={"rope": "neox"})
     for scores in ({"softcap": 50.0}, {"sinks": True}, {"window": 4096}):
         rows += _both(rope="neox", scores=scores)
+    for kv_dtype in ("float8_e4m3fn", "float8_e5m2"):
+        for head_dim in (d for d in lazyrope.head_dims() if d % 16 == 0):
+            rows += _both(head_dim=head_dim, rope="neox", kv_dtype=kv_dtype, against={"kv_dtype": "bfloat16"})
     return rows
 
 

@@ -96,8 +96,8 @@ class LazyStep:
         segments = shape.batch * documents
         pages = segments * per_document
         pool = (pages, shape.page_size, shape.heads[1], shape.head_dim)
-        self.k_pool = torch.randn(pool, dtype=dtype, device="cuda")
-        self.v_pool = torch.randn(pool, dtype=dtype, device="cuda")
+        kv_dtype = getattr(torch, shape.kv_dtype)
+        self.k_pool, self.v_pool = (torch.randn(pool, dtype=dtype, device="cuda").to(kv_dtype) for _ in range(2))
         self.q = torch.randn(
             (shape.batch * shape.query_tokens, shape.heads[0], shape.head_dim), dtype=dtype, device="cuda"
         )
@@ -126,14 +126,6 @@ class LazyStep:
 
     def attend(self) -> None:
         self.kernel(self.q, self.k_pool, self.v_pool, self.step, out=self.out, lse=self.lse, sinks=self.sinks)
-
-    def with_rope(self, shape: Shape, rope: str) -> Call:
-        """The same call by the kernel of another RoPE variant."""
-        kernel = lazyrope.compile(replace(shape, rope=rope).spec())
-        step = kernel.plan(
-            **self.metadata, page_size=shape.page_size, capacity={"tokens_per_request": shape.query_tokens}
-        )
-        return lambda: kernel(self.q, self.k_pool, self.v_pool, step, out=self.out, lse=self.lse, sinks=self.sinks)
 
     def update(self) -> None:
         self.step.update(**self.metadata)
@@ -182,8 +174,9 @@ def attention_row(shape: Shape, timer: Timer) -> dict[str, Any]:
     lazy = LazyStep(shape)
     calls: dict[str, Call] = {"us": lazy.attend, "plan_us": lazy.update, "stream_us": stream_call(shape.kv_bytes)}
     peers = attention_peers(shape)
-    if shape.against is not None:
-        peers = {f"lazyrope_{shape.against}": lazy.with_rope(shape, shape.against)}
+    if shape.against:
+        name = "_".join(["lazyrope", *map(str, shape.against.values())])
+        peers = {name: LazyStep(replace(shape, against={}, **shape.against)).attend}
     times = timer.medians({**calls, **peers})
     row: dict[str, Any] = {name: times[name] for name in calls}
     row["peers"] = {name: times[name] for name in peers}
@@ -326,7 +319,7 @@ def measure(shapes: list[Shape], timer: Timer) -> list[dict[str, Any]]:
             "heads": list(shape.heads),
             "head_dim": shape.head_dim,
             "dtype": shape.dtype,
-            "kv_dtype": shape.dtype,
+            "kv_dtype": shape.kv_dtype,
             "page_size": shape.page_size,
             "rope": shape.rope,
             **shape.scores,
@@ -343,10 +336,11 @@ def row_text(row: dict[str, Any]) -> str:
     stream = f", stream {row['stream_us']:.1f}" if "stream_us" in row else ""
     plan = f", plan {row['plan_us']:.1f}" if "plan_us" in row else ""
     heads = f"{row['heads'][0]}/{row['heads'][1]}x{row['head_dim']}"
+    kv_dtype = f", {row['kv_dtype']}" if row["kv_dtype"] != row["dtype"] else ""
     scores = "".join(f", {name} {row[name]}" for name in ("window", "softcap", "sinks") if name in row)
     return (
         f"{row['kernel']:10s} {row['batch']:3d} x {row['query_tokens']:5d} over {row['context']:6d} "
-        f"({heads}, {row['rope']}{scores}, {row['doc_tokens']}-token documents): {row['us']:8.1f} us, "
+        f"({heads}{kv_dtype}, {row['rope']}{scores}, {row['doc_tokens']}-token documents): {row['us']:8.1f} us, "
         f"{rate}{stream}{plan}; peers: {peers}"
     )
 
