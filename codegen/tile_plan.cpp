@@ -16,6 +16,7 @@ constexpr int kRunSlots = 16;  // keys that are fetched by one page number
 constexpr int kWarpThreads = 32;
 constexpr int kCopyBytes = 16;
 constexpr int kMaxThreads = 1024;
+constexpr int kRegistersPerLane = 512;  // of all warps of one of an SM's four schedulers
 constexpr int kElementBytes = 2;
 
 constexpr int kItemBytes = 64;
@@ -53,7 +54,7 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {64, 160, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {64, 100, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 1}}},
-      {72, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {72, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 128, 64, 2, 2}}},
       {72, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {72, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
       {80, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
@@ -74,7 +75,7 @@ const std::vector<Row>& rows() {
       {192, 228, {{1, 2, 16, 16, 16, 2, 3}, {8, 1, 16, 64, 64, 2, 1}}},
       {192, 160, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 64, 64, 2, 1}}},
       {192, 100, {{1, 2, 16, 16, 16, 2, 1}, {4, 1, 16, 32, 32, 2, 1}}},
-      {256, 228, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 32, 32, 2, 1}}},
+      {256, 228, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 64, 64, 2, 1}}},
       {256, 160, {{1, 2, 16, 16, 16, 2, 1}, {8, 1, 16, 32, 32, 2, 1}}},
       {256, 100, {{1, 2, 16, 16, 16, 2, 1}, {4, 1, 16, 32, 32, 2, 1}}},
   };
@@ -158,11 +159,30 @@ class AttendPlanCheck {
   int kv_bytes_;
 };
 
-// Keys of half the bytes: twice as many in flight, as decoding wants.
-TilePlan plan_for(TilePlan plan, const KernelSpec& spec) {
-  if (!spec.has_fp8_pool()) return plan;
+// Keys of half the bytes: twice as many in flight, as decoding wants; and, for what widens them
+// takes registers, no more than are needed in a step.
+TilePlan fp8_plan(TilePlan plan) {
   plan.decode.warp_keys *= 2;
   plan.decode.step_keys *= 2;
+  plan.prefill.step_keys = product_keys(1);
+  return plan;
+}
+
+// Where the heads of one token are more rows than a decode tile has: warps divide the rows, as in
+// prefill, but no more than there are, and several CTAs on an SM hide each other's waiting.
+AttendPlan wide_decode(const AttendPlan& prefill, const KernelSpec& spec, const Arch& arch) {
+  AttendPlan plan = prefill;
+  plan.row_warps = (spec.group_size + 15) / 16;
+  plan.warp_rows = 16;
+  if (plan.rows() >= prefill.rows()) return prefill;
+  const int bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  const int registers = spec.head_dim / 2 + 80;  // accumulators of 16 rows, and the rest
+  for (plan.ctas_per_sm = 3; plan.ctas_per_sm > 1; --plan.ctas_per_sm) {
+    const int warps_per_scheduler = (plan.ctas_per_sm * plan.row_warps + 3) / 4;
+    if (registers * warps_per_scheduler <= kRegistersPerLane &&
+        plan.ctas_per_sm * (bytes + kReservedSharedPerBlock) <= arch.shared_per_sm)
+      break;
+  }
   return plan;
 }
 
@@ -220,7 +240,8 @@ std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch) {
   std::vector<TilePlan> result;
   for (const Row& row : rows()) {
     if (row.head_dim != spec.head_dim || row.shared_per_sm * 1024 > arch.shared_per_sm) continue;
-    const TilePlan plan = plan_for(row.plan, spec);
+    TilePlan plan = spec.has_fp8_pool() ? fp8_plan(row.plan) : row.plan;
+    if (spec.group_size > plan.decode.rows()) plan.decode = wide_decode(plan.prefill, spec, arch);
     if (fits(plan, spec, arch)) result.push_back(plan);
   }
   if (result.empty())
