@@ -50,15 +50,16 @@ struct PoolFormat {
   std::string store;
 };
 
-PoolFormat pool_format(const KernelSpec& spec) {
+PoolFormat pool_format(const KernelSpec& spec, bool widens_blocks) {
   const std::string_view type = element(spec.dtype);
   if (!spec.has_fp8_pool())
     return {"tile/warp_product.cuh", fmt::format("WarpProduct<{}, {}>", type, spec.head_dim),
             "ops/store/same.cuh", fmt::format("SameStore<{}>", type)};
   const std::string_view format = spec.pool_dtype() == Dtype::kFp8E4m3 ? "E4m3" : "E5m2";
   return {"tile/fp8_product.cuh",
-          fmt::format("Fp8Product<{}, {}, {}>", type, format, spec.head_dim), "ops/store/fp8.cuh",
-          fmt::format("Fp8Store<{}, {}>", type, format)};
+          fmt::format("{}<{}, {}, {}>", widens_blocks ? "WidenedProduct" : "Fp8Product", type,
+                      format, spec.head_dim),
+          "ops/store/fp8.cuh", fmt::format("Fp8Store<{}, {}>", type, format)};
 }
 
 // A float literal that reads back as the same value.
@@ -92,7 +93,7 @@ struct Launch {
 
 Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch& arch) {
   TemplateValues values = rope_values(spec);
-  PoolFormat pool = pool_format(spec);
+  PoolFormat pool = pool_format(spec, plan.divides_rows());
   const int shared_bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   values.insert({{"product_file", std::move(pool.product_file)},
                  {"product", std::move(pool.product)},
@@ -127,7 +128,7 @@ Launch plan_launch(const KernelSpec& spec) {
 
 Launch append_launch(const KernelSpec& spec) {
   TemplateValues values = rope_values(spec);
-  PoolFormat pool = pool_format(spec);
+  PoolFormat pool = pool_format(spec, false);
   values.insert({{"store_file", std::move(pool.store_file)}, {"store", std::move(pool.store)}});
   values.emplace("rotates_keys", spec.append_form == RopeForm::kRaw ? "true" : "false");
   return {"kernel/append.cu.in", std::move(values), kAppendThreads, 1, 0};

@@ -30,9 +30,6 @@ int row_bytes(int head_dim, int element_bytes) {
   return (chunks % 8 == 0 || chunks % 2 == 1 ? chunks : chunks + 1) * kCopyBytes;
 }
 
-// That a product takes at once: tile/warp_product.cuh and tile/fp8_product.cuh.
-int product_keys(int kv_bytes) { return kv_bytes == 2 ? 16 : 32; }
-
 // pipeline/block_table.cuh: infos of 16 bytes, runs of 8, and where the search stands.
 int table_bytes(int warp_keys) {
   const int runs = warp_keys / kRunSlots;
@@ -54,10 +51,10 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {64, 160, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {64, 100, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 1}}},
-      {72, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 128, 64, 2, 2}}},
+      {72, 228, {{1, 2, 16, 32, 32, 2, 2}, {4, 1, 32, 128, 64, 2, 2}}},
       {72, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {72, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
-      {80, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {80, 228, {{1, 2, 16, 32, 32, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {80, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {80, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
       {96, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
@@ -97,7 +94,7 @@ class AttendPlanCheck {
     at_least("ctas_per_sm", plan_.ctas_per_sm, 1);
     one_of("warp_rows", plan_.warp_rows, {16, 32, 48, 64});
     at_most("ctas_per_sm", plan_.ctas_per_sm, 32);
-    multiple_of("step_keys", plan_.step_keys, product_keys(kv_bytes_));
+    multiple_of("step_keys", plan_.step_keys, product_keys());
     one_of("warp_keys", plan_.warp_keys, {16, 32, 64, 128, 256});
     if (plan_.warp_keys % plan_.step_keys != 0)
       refuse("step_keys", plan_.step_keys,
@@ -127,6 +124,9 @@ class AttendPlanCheck {
   }
 
  private:
+  // That a product takes at once: tile/warp_product.cuh and tile/fp8_product.cuh.
+  int product_keys() const { return kv_bytes_ == 2 || plan_.divides_rows() ? 16 : 32; }
+
   // Warps that load one ring together copy a row at least at once.
   std::vector<int> ring_warps() const {
     std::vector<int> result;
@@ -159,12 +159,29 @@ class AttendPlanCheck {
   int kv_bytes_;
 };
 
-// Keys of half the bytes: twice as many in flight, as decoding wants; and, for what widens them
-// takes registers, no more than are needed in a step.
-TilePlan fp8_plan(TilePlan plan) {
-  plan.decode.warp_keys *= 2;
-  plan.decode.step_keys *= 2;
-  plan.prefill.step_keys = product_keys(1);
+// As many CTAs on an SM as shared memory has room for, at most `most`.
+int ctas_that_fit(const AttendPlan& plan, const KernelSpec& spec, const Arch& arch, int most) {
+  const int bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  return std::clamp(arch.shared_per_sm / (bytes + kReservedSharedPerBlock), 1, most);
+}
+
+// The scale of 8-bit keys is one register more, which 32 rows of 128 columns and 64 scores each do
+// not leave.
+AttendPlan fp8_prefill(AttendPlan plan, const KernelSpec& spec) {
+  if (plan.warp_rows == 32 && spec.head_dim >= 128) plan.step_keys = 32;
+  return plan;
+}
+
+// Keys of half the bytes: twice as many in a block. Where there are four warps, two in twice as
+// many CTAs are faster.
+AttendPlan fp8_decode(AttendPlan plan, const KernelSpec& spec, const Arch& arch) {
+  plan.warp_keys = plan.step_keys = 32;
+  if (plan.key_warps == 4) {
+    plan.key_warps = 2;
+    plan.stages = 2;
+    plan.ctas_per_sm *= 2;
+  }
+  plan.ctas_per_sm = ctas_that_fit(plan, spec, arch, plan.ctas_per_sm);
   return plan;
 }
 
@@ -175,14 +192,15 @@ AttendPlan wide_decode(const AttendPlan& prefill, const KernelSpec& spec, const 
   plan.row_warps = (spec.group_size + 15) / 16;
   plan.warp_rows = 16;
   if (plan.rows() >= prefill.rows()) return prefill;
-  const int bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   const int registers = spec.head_dim / 2 + 80;  // accumulators of 16 rows, and the rest
-  for (plan.ctas_per_sm = 3; plan.ctas_per_sm > 1; --plan.ctas_per_sm) {
-    const int warps_per_scheduler = (plan.ctas_per_sm * plan.row_warps + 3) / 4;
-    if (registers * warps_per_scheduler <= kRegistersPerLane &&
-        plan.ctas_per_sm * (bytes + kReservedSharedPerBlock) <= arch.shared_per_sm)
-      break;
-  }
+  const auto has_registers = [&](int ctas) {
+    const int warps_per_scheduler = (ctas * plan.row_warps + 3) / 4;
+    return registers * warps_per_scheduler <= kRegistersPerLane;
+  };
+  plan.ctas_per_sm = ctas_that_fit(plan, spec, arch,
+                                   has_registers(3)   ? 3
+                                   : has_registers(2) ? 2
+                                                      : 1);
   return plan;
 }
 
@@ -207,9 +225,10 @@ int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
   const int ring = stages * 2 * warp_keys * row_bytes(head_dim, kv_bytes);
   const int queries = row_warps * key_warps * warp_rows * row;
   const int original = key_warps > 1 ? rows() * row : 0;
+  const int wide = kv_bytes == 1 && divides_rows() ? 2 * warp_keys * row : 0;
   const int leaving =
       row_warps * key_warps * 16 * (head_dim + 8) * 4;  // abi/step.h: part_record_bytes
-  return std::max(key_warps * ring + queries + original, leaving) +
+  return std::max(key_warps * ring + queries + original + wide, leaving) +
          key_warps * table_bytes(warp_keys) + rows() * 4 + kItemBytes + kFlagBytes;
 }
 
@@ -240,7 +259,11 @@ std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch) {
   std::vector<TilePlan> result;
   for (const Row& row : rows()) {
     if (row.head_dim != spec.head_dim || row.shared_per_sm * 1024 > arch.shared_per_sm) continue;
-    TilePlan plan = spec.has_fp8_pool() ? fp8_plan(row.plan) : row.plan;
+    TilePlan plan = row.plan;
+    if (spec.has_fp8_pool()) {
+      plan.decode = fp8_decode(plan.decode, spec, arch);
+      plan.prefill = fp8_prefill(plan.prefill, spec);
+    }
     if (spec.group_size > plan.decode.rows()) plan.decode = wide_decode(plan.prefill, spec, arch);
     if (fits(plan, spec, arch)) result.push_back(plan);
   }

@@ -18,6 +18,7 @@ struct AttendPlan {
   int stages;       // blocks in the ring, at least 2
   int ctas_per_sm;  // that registers and shared memory must leave room for
 
+  bool divides_rows() const { return row_warps > 1; }
   int threads() const { return row_warps * key_warps * 32; }
   int rows() const { return row_warps * warp_rows; }
   int block_keys() const { return key_warps * warp_keys; }

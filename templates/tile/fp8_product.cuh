@@ -1,5 +1,7 @@
-// Products of one warp with keys and values of 8 bits, widened in registers.
+// Products with keys and values of 8 bits.
 //
+// Where warps divide the rows, all need every key: the CTA widens a block once, in shared memory
+// (WidenedProduct). Where they divide the keys, each widens its own in registers (Fp8Product). Then
 // ldmatrix gives a lane four neighbouring bytes of a key where mma.m16n8k16 takes four columns that
 // are apart; so a lane takes columns 4t, 4t + 2, 4t + 1, 4t + 3 (t = lane % 4) of the queries, too:
 // a product does not depend on the order of its columns. Transposed, a lane gets two neighbouring
@@ -15,8 +17,10 @@ namespace lazyrope {
 template <class Element, class Format, int kHeadDim>
 struct Fp8Product {
   using QueryTile = SharedTile<kHeadDim>;
-  using KvTile = SharedTile<kHeadDim, 1>;
-  static constexpr bool kScaled = true;  // the pool's elements are to be multiplied by its scales
+  using StoredTile = SharedTile<kHeadDim, 1>;
+  using KvTile = StoredTile;
+  static constexpr bool kScaled = true;
+  static constexpr bool kWidens = false;
   static constexpr int kColumnTiles = QueryTile::kChunks;
 
   // Where a lane's columns of row lane / 4 begin.
@@ -100,6 +104,42 @@ struct Fp8Product {
                 Chunk{{float_as_bits(even[2 * half]), float_as_bits(odd[2 * half]),
                        float_as_bits(even[2 * half + 1]), float_as_bits(odd[2 * half + 1])}});
     }
+  }
+};
+
+template <class Element, class Format, int kHeadDim>
+struct WidenedProduct : WarpProduct<Element, kHeadDim> {
+  using StoredTile = SharedTile<kHeadDim, 1>;
+  using WideTile = SharedTile<kHeadDim>;
+  static constexpr bool kScaled = true;
+  static constexpr bool kWidens = true;
+
+  // This thread's share of kRows rows.
+  template <int kRows, int kThreads>
+  LAZYROPE_DEVICE static void widen(SharedPtr to, SharedPtr from, int32 rank) {
+#pragma unroll 1
+    for (int32 i = rank; i < kRows * StoredTile::kChunks; i += kThreads) {
+      const int32 row = i / StoredTile::kChunks;
+      const int32 chunk = i % StoredTile::kChunks;
+      const Chunk bytes = ld_shared<Chunk>(StoredTile::chunk(from, row, chunk));
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        st_shared(WideTile::chunk(to, row, 2 * chunk + half),
+                  widened(bytes.word[2 * half], bytes.word[2 * half + 1]));
+    }
+  }
+
+ private:
+  LAZYROPE_DEVICE static Chunk widened(uint32 low, uint32 high) {
+    const BytePairs a = Format::template widen<Element>(low);
+    const BytePairs b = Format::template widen<Element>(high);
+    return {{in_order_low(a), in_order_high(a), in_order_low(b), in_order_high(b)}};
+  }
+  LAZYROPE_DEVICE static uint32 in_order_low(BytePairs p) {
+    return (p.even & 0xffffu) | p.odd << 16;
+  }
+  LAZYROPE_DEVICE static uint32 in_order_high(BytePairs p) {
+    return p.even >> 16 | (p.odd & 0xffff0000u);
   }
 };
 

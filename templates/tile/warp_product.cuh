@@ -34,8 +34,10 @@ LAZYROPE_DEVICE void pack_weights(uint32 (&a)[4], const float (&weights)[kKeyTil
 template <class Element, int kHeadDim>
 struct WarpProduct {
   using QueryTile = SharedTile<kHeadDim>;
-  using KvTile = SharedTile<kHeadDim>;
-  static constexpr bool kScaled = false;
+  using StoredTile = SharedTile<kHeadDim>;  // as the pool has them
+  using KvTile = SharedTile<kHeadDim>;      // as products take them
+  static constexpr bool kScaled = false;  // the pool's elements are to be multiplied by its scales
+  static constexpr bool kWidens = false;  // blocks are widened before they are used
   static constexpr int kColumnTiles = QueryTile::kChunks;
 
   LAZYROPE_DEVICE static SharedPtr query_fragment(SharedPtr tile, int32 lane) {

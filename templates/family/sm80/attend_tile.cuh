@@ -40,7 +40,7 @@ class AttendTile {
   using KvTile = typename Product::KvTile;
   static constexpr int kColumnTiles = Product::kColumnTiles;
   using RingTeam = Team<Shape::kRowWarps * kWarpThreads>;
-  using Ring = KvRing<RingTeam, KvTile, Shape::kWarpKeys, kStages>;
+  using Ring = KvRing<RingTeam, typename Product::StoredTile, Shape::kWarpKeys, kStages>;
   using Table = BlockTable<Mask, kBlockKeys, Shape::kWarpKeys / kRunSlots>;
   using Record = PartRecord<kHeadDim>;
   // A window of the table is asked for kWindow blocks before its first block is current, hence
@@ -49,17 +49,21 @@ class AttendTile {
   static_assert(Table::kWindow >= 2 * (kStages - 1));
 
   // Shared memory, from its start: ring(s), each warp's turned queries, the original queries (where
-  // several warps turn the same rows), block tables, row positions, the item, a flag.
+  // several warps turn the same rows), a widened block (where the pool's is too narrow for
+  // products), block tables, row positions, the item, a flag.
   static constexpr int kQueryBytes = Shape::kWarpRows * QueryTile::kRowBytes;
   static constexpr int kQueries = Shape::kKeyWarps * Ring::kBytes;
   static constexpr int kOriginal = kQueries + Shape::kRowWarps * Shape::kKeyWarps * kQueryBytes;
-  static constexpr int kTiles = kOriginal + (kDividesKeys ? kRows * QueryTile::kRowBytes : 0);
+  static constexpr int kWide = kOriginal + (kDividesKeys ? kRows * QueryTile::kRowBytes : 0);
+  static constexpr int kWideTileBytes = Product::kWidens ? Shape::kWarpKeys * KvTile::kRowBytes : 0;
+  static constexpr int kTiles = kWide + 2 * kWideTileBytes;
   // Results leave where rings and queries were.
   static constexpr int kLeavingRows = Shape::kRowWarps * 16;
   static constexpr int kTables = larger(kTiles, Shape::kKeyWarps * kLeavingRows * Record::kBytes);
   static constexpr int kPositions = kTables + Shape::kKeyWarps * Table::kBytes;
   static constexpr int kItem = kPositions + kRows * 4;
   static constexpr int kFlag = kItem + static_cast<int>(sizeof(Item));
+  static constexpr int kScale = kFlag + 4;  // of scores, where the pool is scaled
 
  public:
   static constexpr int kSharedBytes = kFlag + 16;
@@ -103,6 +107,9 @@ class AttendTile {
       if (block + kStages - 1 < item().extent().num_blocks)
         ring.issue(table, block + kStages - 1, item().rows().kv_head);
       cp_async_commit_group();
+      if constexpr (Product::kWidens) {
+        if (block >= 0) widen(ring, block);
+      }
       if (block < 0 || first_row() >= item().extent().num_rows) continue;
       const int32 block_base = table.info(block).base;
       if (!turned || block_base != base) turn_queries(block_base);
@@ -110,9 +117,25 @@ class AttendTile {
       base = block_base;
 #pragma unroll 1
       for (int32 key = 0; key < Shape::kWarpKeys; key += Shape::kStepKeys)
-        attend_keys(table.info(block), ring.keys(block), ring.values(block), key);
+        attend_keys(table.info(block), keys_of(ring, block), values_of(ring, block), key);
     }
     softmax_.finish();
+  }
+
+  // All threads of the CTA; what was widened before has been read when the ring's wait is over.
+  LAZYROPE_DEVICE void widen(const Ring& ring, int32 block) const {
+    static_assert(!kDividesKeys || !Product::kWidens);
+    Product::template widen<Shape::kWarpKeys, RingTeam::kThreads>(memory_ + kWide, ring.keys(block),
+                                                                  thread_index());
+    Product::template widen<Shape::kWarpKeys, RingTeam::kThreads>(
+        memory_ + kWide + kWideTileBytes, ring.values(block), thread_index());
+    bar_sync();
+  }
+  LAZYROPE_DEVICE SharedPtr keys_of(const Ring& ring, int32 block) const {
+    return Product::kWidens ? memory_ + kWide : ring.keys(block);
+  }
+  LAZYROPE_DEVICE SharedPtr values_of(const Ring& ring, int32 block) const {
+    return Product::kWidens ? memory_ + kWide + kWideTileBytes : ring.values(block);
   }
 
   LAZYROPE_DEVICE static bool resolves() { return kDividesKeys || warp_index() == 0; }
@@ -133,6 +156,11 @@ class AttendTile {
   }
 
   LAZYROPE_DEVICE void start() {
+    if constexpr (Product::kScaled) {
+      if (thread_index() == 0)
+        st_shared(memory_ + kScale,
+                  params_.scale_log2 * key_scale(params_.pool, item().rows().kv_head));
+    }
     copy_row_positions<Spec, kRows>(memory_ + kPositions, params_.step.positions, item());
     if constexpr (kDividesKeys)
       copy_query_rows<Spec, kRows, Shape::kKeyWarps * kWarpThreads>(memory_ + kOriginal, params_.q,
@@ -143,8 +171,6 @@ class AttendTile {
     if constexpr (kDividesKeys) copy_tile(queries(), memory_ + kOriginal);
     set_zero(rows_);
     softmax_.reset();
-    if constexpr (Product::kScaled)
-      scaled_log2_ = params_.scale_log2 * key_scale(params_.pool, item().rows().kv_head);
     if constexpr (Spec::kSinks) add_sinks();
   }
 
@@ -197,7 +223,7 @@ class AttendTile {
   // Of scores, times log2(e).
   LAZYROPE_DEVICE float scale_log2() const {
     if constexpr (Product::kScaled)
-      return scaled_log2_;
+      return ld_shared<float>(memory_ + kScale);  // in a register it would be one too many
     else
       return params_.scale_log2;
   }
@@ -291,7 +317,6 @@ class AttendTile {
 
   const AttendParams& params_;
   SharedPtr memory_;
-  float scaled_log2_;  // where the pool is scaled
   float rows_[kRowTiles][kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;
 };
