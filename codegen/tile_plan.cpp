@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "codegen/error.h"
+#include "templates/abi/step.h"
 
 namespace lazyrope {
 namespace {
@@ -17,8 +18,6 @@ constexpr int kWarpThreads = 32;
 constexpr int kCopyBytes = 16;
 constexpr int kMaxThreads = 1024;
 constexpr int kElementBytes = 2;
-
-constexpr int kItemBytes = 64;
 constexpr int kFlagBytes = 16;
 
 // templates/tile/shared_tile.cuh: chunks of a row, the zero one behind it included.
@@ -229,10 +228,10 @@ int AttendPlan::shared_bytes(int head_dim) const {
   const int ring = stages * 2 * warp_keys * row;
   const int queries = row_warps * key_warps * warp_rows * row;
   const int original = key_warps > 1 ? rows() * row : 0;
-  const int leaving =
-      row_warps * key_warps * 16 * (head_dim + 8) * 4;  // abi/step.h: part_record_bytes
+  const int leaving = row_warps * key_warps * 16 * part_record_bytes(head_dim);
   return std::max(key_warps * ring + queries + original, leaving) +
-         key_warps * table_bytes(warp_keys) + rows() * 4 + kItemBytes + kFlagBytes;
+         key_warps * table_bytes(warp_keys) + rows() * 4 + static_cast<int>(sizeof(Item)) +
+         kFlagBytes;
 }
 
 std::string describe(const TilePlan& plan) {

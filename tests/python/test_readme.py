@@ -85,7 +85,6 @@ def test_tables_are_current():
 
 @pytest.mark.parametrize("name", ["test_nothing", "Compiles.Nothing"])
 def test_tests_that_tables_name_must_be_there(name: str):
-    sys.path.insert(0, str(ROOT))
     from tools import readme_tables
 
     path = "compile/compile_test.cpp" if "." in name else "python/test_attention.py"
