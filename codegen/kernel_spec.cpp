@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 
 #include "codegen/error.h"
@@ -77,10 +76,7 @@ RopeForm rope_form_from(std::string_view name) { return value_of(kRopeForms, "fo
 KeyForm key_form_from(std::string_view name) { return value_of(kKeyForms, "key_form", name); }
 
 void validate(const KernelSpec& spec) {
-  const std::vector<int> head_dims = planned_head_dims();
-  if (std::find(head_dims.begin(), head_dims.end(), spec.head_dim) == head_dims.end())
-    throw SpecError(
-        fmt::format("head_dim = {}; allowed are: {}", spec.head_dim, fmt::join(head_dims, ", ")));
+  validate_head_dim(spec.head_dim);
   if (spec.group_size < 1 || spec.group_size > kMaxGroupSize)
     throw SpecError(fmt::format("group_size = {} query heads per KV head; allowed are 1 to {}",
                                 spec.group_size, kMaxGroupSize));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "codegen/error.h"
+#include "templates/abi/step.h"
 
 namespace lazyrope {
 namespace {
@@ -18,8 +19,6 @@ constexpr int kCopyBytes = 16;
 constexpr int kMaxThreads = 1024;
 constexpr int kRegistersPerLane = 512;  // of all warps of one of an SM's four schedulers
 constexpr int kElementBytes = 2;
-
-constexpr int kItemBytes = 64;
 constexpr int kFlagBytes = 16;
 
 // templates/tile/shared_tile.cuh: chunks of a row, the zero one behind it included.
@@ -204,13 +203,82 @@ AttendPlan wide_decode(const AttendPlan& prefill, const KernelSpec& spec, const 
   return plan;
 }
 
-bool fits(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
-  try {
-    validate(plan, spec, arch);
-    return true;
-  } catch (const SpecError&) {
-    return false;
+// A row's plan, as the spec wants it.
+TilePlan plan_of(const Row& row, const KernelSpec& spec, const Arch& arch) {
+  TilePlan plan = row.plan;
+  if (spec.has_fp8_pool()) {
+    plan.decode = fp8_decode(plan.decode, spec, arch);
+    plan.prefill = fp8_prefill(plan.prefill, spec);
   }
+  if (spec.group_size > plan.decode.rows()) plan.decode = wide_decode(plan.prefill, spec, arch);
+  return plan;
+}
+
+// Why a row's plan is none for an arch; empty where it is one.
+std::string obstacle(const Row& row, const KernelSpec& spec, const Arch& arch) {
+  if (const int needed = row.shared_per_sm * 1024; needed > arch.shared_per_sm)
+    return fmt::format("its smallest is for SMs with {} bytes of shared memory; {} has {}", needed,
+                       arch.name, arch.shared_per_sm);
+  try {
+    validate(plan_of(row, spec, arch), spec, arch);
+    return "";
+  } catch (const SpecError& error) {
+    return error.what();
+  }
+}
+
+std::vector<Row> rows_of(int head_dim) {
+  std::vector<Row> result = rows();
+  std::erase_if(result, [&](const Row& row) { return row.head_dim != head_dim; });
+  return result;
+}
+
+std::vector<TilePlan> fitting(const KernelSpec& spec, const Arch& arch) {
+  std::vector<TilePlan> result;
+  for (const Row& row : rows_of(spec.head_dim))
+    if (obstacle(row, spec, arch).empty()) result.push_back(plan_of(row, spec, arch));
+  return result;
+}
+
+// Of ascending head_dims the last before one that is not among them, and the first behind it.
+std::vector<int> nearest(int head_dim, const std::vector<int>& head_dims) {
+  const auto above = std::upper_bound(head_dims.begin(), head_dims.end(), head_dim);
+  std::vector<int> result;
+  if (above != head_dims.begin()) result.push_back(*(above - 1));
+  if (above != head_dims.end()) result.push_back(*above);
+  return result;
+}
+
+std::vector<int> head_dims_on(const Arch& arch, KernelSpec spec) {
+  std::vector<int> result;
+  for (const int head_dim : planned_head_dims()) {
+    spec.head_dim = head_dim;
+    if (!fitting(spec, arch).empty()) result.push_back(head_dim);
+  }
+  return result;
+}
+
+std::vector<std::string> archs_of(const KernelSpec& spec) {
+  std::vector<std::string> names;
+  for (const Arch& arch : archs())
+    if (!fitting(spec, arch).empty()) names.push_back(arch.name);
+  return names;
+}
+
+// The last row of a head_dim asks the least.
+std::string no_plan(const KernelSpec& spec, const Arch& arch) {
+  const std::vector<int> others = nearest(spec.head_dim, head_dims_on(arch, spec));
+  return fmt::format("head_dim = {} has no plan on {} ({}); nearest there: {}; archs for {}: {}",
+                     spec.head_dim, arch.name, obstacle(rows_of(spec.head_dim).back(), spec, arch),
+                     others.empty() ? "none" : fmt::format("{}", fmt::join(others, " and ")),
+                     spec.head_dim, fmt::join(archs_of(spec), ", "));
+}
+
+// How a model with fewer columns uses a planned head_dim.
+std::string padding(int head_dim, int planned) {
+  if (head_dim < 1 || planned < head_dim) return "";
+  return fmt::format(" (with {}, pad q, k and v with zeros, and give rotary_dim and scale of {})",
+                     planned, head_dim);
 }
 
 std::string describe(const AttendPlan& plan) {
@@ -226,10 +294,10 @@ int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
   const int queries = row_warps * key_warps * warp_rows * row;
   const int original = key_warps > 1 ? rows() * row : 0;
   const int wide = kv_bytes == 1 && divides_rows() ? 2 * warp_keys * row : 0;
-  const int leaving =
-      row_warps * key_warps * 16 * (head_dim + 8) * 4;  // abi/step.h: part_record_bytes
+  const int leaving = row_warps * key_warps * 16 * part_record_bytes(head_dim);
   return std::max(key_warps * ring + queries + original + wide, leaving) +
-         key_warps * table_bytes(warp_keys) + rows() * 4 + kItemBytes + kFlagBytes;
+         key_warps * table_bytes(warp_keys) + rows() * 4 + static_cast<int>(sizeof(Item)) +
+         kFlagBytes;
 }
 
 std::string describe(const TilePlan& plan) {
@@ -255,21 +323,19 @@ void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
                                 plan.min_split_blocks));
 }
 
+void validate_head_dim(int head_dim) {
+  const std::vector<int> planned = planned_head_dims();
+  if (std::binary_search(planned.begin(), planned.end(), head_dim)) return;
+  const std::vector<int> next = nearest(head_dim, planned);
+  throw SpecError(fmt::format("head_dim = {} has no plan; nearest: {}{}; allowed are: {}", head_dim,
+                              fmt::join(next, " and "), padding(head_dim, next.back()),
+                              fmt::join(planned, ", ")));
+}
+
 std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch) {
-  std::vector<TilePlan> result;
-  for (const Row& row : rows()) {
-    if (row.head_dim != spec.head_dim || row.shared_per_sm * 1024 > arch.shared_per_sm) continue;
-    TilePlan plan = row.plan;
-    if (spec.has_fp8_pool()) {
-      plan.decode = fp8_decode(plan.decode, spec, arch);
-      plan.prefill = fp8_prefill(plan.prefill, spec);
-    }
-    if (spec.group_size > plan.decode.rows()) plan.decode = wide_decode(plan.prefill, spec, arch);
-    if (fits(plan, spec, arch)) result.push_back(plan);
-  }
-  if (result.empty())
-    throw SpecError(fmt::format("no plan for head_dim {} in the {} KiB of shared memory of {}",
-                                spec.head_dim, arch.shared_per_sm / 1024, arch.name));
+  validate_head_dim(spec.head_dim);
+  std::vector<TilePlan> result = fitting(spec, arch);
+  if (result.empty()) throw SpecError(no_plan(spec, arch));
   return result;
 }
 

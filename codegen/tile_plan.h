@@ -39,13 +39,17 @@ struct TilePlan {
 // One line: "decode 1x4 warps, 16 rows x 64 keys, 3 stages, 2/SM; prefill ...".
 std::string describe(const TilePlan& plan);
 
-std::vector<int> planned_head_dims();
+std::vector<int> planned_head_dims();  // ascending
+
+// SpecError that names the nearest planned head_dims, where this is none.
+void validate_head_dim(int head_dim);
 
 // SpecError that names the member and what it may be, where the plan cannot be rendered for a spec
 // or does not fit the arch.
 void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch);
 
-// The plans that are legal for a spec on an arch, the default first; SpecError if there is none.
+// The plans that are legal for a spec on an arch, the default first. SpecError if there is none:
+// what the head_dim needs of the arch, and the nearest that has a plan there.
 std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch);
 
 }  // namespace lazyrope

@@ -81,3 +81,12 @@ def test_tables_are_current():
         [sys.executable, ROOT / "tools" / "readme_tables.py", "--check"], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", ["test_nothing", "Compiles.Nothing"])
+def test_tests_that_tables_name_must_be_there(name: str):
+    from tools import readme_tables
+
+    path = "compile/compile_test.cpp" if "." in name else "python/test_attention.py"
+    with pytest.raises(SystemExit, match=rf"tests/{path}: {name}, which is not there"):
+        readme_tables.test(path, name)
