@@ -13,15 +13,15 @@ struct AttentionSpec {
   int num_q_heads = 0;
   int num_kv_heads = 0;  // divides num_q_heads
   Dtype dtype = Dtype::kBf16;
-  RopeSpec rope;
+  RopeSpec rope = {};
   std::string mask = "causal";
-  MaskParameters mask_parameters;
+  MaskParameters mask_parameters = {};
   double softcap = 0.0;  // scores s become softcap x tanh(s / softcap); 0: they stay
   bool sinks = false;    // attend() takes a logit of each query head that takes part in its softmax
   RopeForm query_form = RopeForm::kRaw;
   KeyForm key_form = KeyForm::kLocal;
   RopeForm append_form = RopeForm::kRaw;
-  std::optional<double> scale;  // of the scores; 1 / sqrt(head_dim) where not given
+  std::optional<double> scale = {};  // of the scores; 1 / sqrt(head_dim) where not given
 
   int group_size() const { return num_q_heads / num_kv_heads; }
   double softmax_scale() const;

@@ -25,7 +25,7 @@ struct StepTensors {
   TensorView length;               // [segments]: tokens
   TensorView first_page;           // [segments]: index into pages
   TensorView pages;                // [any]: page lists; referred to by the step, not copied
-  std::optional<TensorView> lead;  // [segments]: slot of the first token; all 0 where not given
+  std::optional<TensorView> lead = {};  // [segments]: slot of the first token; all 0 by default
 };
 
 // Where the KV pool's pages are cut.
