@@ -16,6 +16,8 @@ is no backward. Outside compiled code ``kernel(...)`` and ``kernel.append(...)``
 
 from __future__ import annotations
 
+from typing import overload
+
 import torch
 from torch import Tensor
 
@@ -26,6 +28,22 @@ from .errors import SpecError
 __all__ = ["append", "attend"]
 
 
+@overload
+def attend(
+    kernel: Attention, q: Tensor, k_pool: Tensor, v_pool: Tensor, step: Step, *, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attend(
+    kernel: Attention,
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    step: Step,
+    *,
+    out: Tensor,
+    lse: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]: ...
 def attend(
     kernel: Attention,
     q: Tensor,

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import lazyrope
@@ -18,12 +17,18 @@ from tests.support.reference import Segment, attention, rotate
 
 ROOT = Path(__file__).parents[2]
 CONSUMER = ROOT / "tests" / "consumer"
-BUILD = Path(_core.__file__).parents[2]
+BUILD = Path(_core.__file__).resolve().parents[2]
 WARNINGS = "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 
 pytestmark = pytest.mark.skipif(
     not (BUILD / "CMakeCache.txt").exists(), reason=f"lazyrope is that of {BUILD}, which is no build tree"
 )
+
+
+def where_things_are() -> list[str]:
+    """What the build tree was told or found of other libraries, as arguments for cmake."""
+    names = r"CMAKE_PREFIX_PATH|Python_EXECUTABLE|CudaHeaders_\w+|(fmt|nlohmann_json|Boost)_DIR"
+    return [f"-D{line}" for line in (BUILD / "CMakeCache.txt").read_text().splitlines() if re.match(names, line)]
 
 
 def run(*command: object, **options: object) -> str:
@@ -86,12 +91,24 @@ def exact() -> tuple[torch.Tensor, torch.Tensor]:
 
 def environment() -> dict[str, str]:
     """In which a program finds the NVRTC of this Python's packages."""
-    found = [file for folder in _nvrtc.library_directories() for file in sorted(Path(folder).glob("libnvrtc.so.*"))]
-    return {"LAZYROPE_NVRTC": str(found[0])} | os.environ if found else dict(os.environ)
+    found = [file for folder in _nvrtc.library_directories() for file in Path(folder).glob("libnvrtc.so.*")]
+    newest = {"LAZYROPE_NVRTC": str(max(found, key=lambda file: file.name))} if found else {}
+    return newest | os.environ
 
 
 def test_a_program_finds_the_package_and_attends(prefix, tmp_path):
-    run("cmake", "-S", CONSUMER, "-B", tmp_path, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}", WARNINGS)
+    run(
+        "cmake",
+        "-S",
+        CONSUMER,
+        "-B",
+        tmp_path,
+        "-G",
+        "Ninja",
+        *where_things_are(),
+        f"-Dlazyrope_ROOT={prefix}",
+        WARNINGS,
+    )
     run("cmake", "--build", tmp_path)
     printed = run(tmp_path / "consumer", env=environment())
     rows = [[float(x) for x in row] for row in re.findall(r"lse (\S+), out (\S+)", printed)]
@@ -106,7 +123,7 @@ def test_another_version_is_refused(prefix, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(lazyrope 99.0 REQUIRED)\n"
     )
-    command = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}"]
+    command = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-Dlazyrope_ROOT={prefix}"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode != 0 and f"version: {lazyrope.__version__}" in result.stderr
 
@@ -125,7 +142,7 @@ def test_a_program_can_have_the_source_tree_as_a_subdirectory(tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(EMBEDDING)
     shutil.copy(CONSUMER / "main.cpp", tmp_path)
     build = tmp_path / "build"
-    run("cmake", "-S", tmp_path, "-B", build, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", WARNINGS)
+    run("cmake", "-S", tmp_path, "-B", build, "-G", "Ninja", *where_things_are(), WARNINGS)
     run("cmake", "--build", build, "--target", "CMakeFiles/consumer.dir/main.cpp.o")
     run("cmake", "--install", build, "--prefix", tmp_path / "prefix")
     assert not (tmp_path / "prefix").exists()
