@@ -15,7 +15,7 @@ using RopeParameters = std::map<std::string, double, std::less<>>;
 struct RopeSpec {
   std::string variant = "none";
   int rotary_dim = 0;  // columns that turn, from column 0 on; 0: none
-  RopeParameters parameters;
+  RopeParameters parameters = {};
 
   bool operator==(const RopeSpec&) const = default;
 };

@@ -170,6 +170,7 @@ const Arch& arch_of(const std::optional<std::string>& name) {
 void bind_attention(py::module_& module) {
   py::class_<Attention, std::shared_ptr<Attention>> type(module, "Attention");
   bind_facts(type);
+  define_handle(type);
   define_with_step_arguments(type, "plan", &plan, py::kw_only(), py::arg("page_size") = 16,
                              py::arg("layout") = "NHD", py::arg("capacity") = py::none(),
                              py::arg("check") = false, py::arg("stream") = py::none());

@@ -41,8 +41,10 @@ class Device {
   virtual void* allocate(std::size_t bytes) const = 0;
   virtual void free(void* memory) const noexcept = 0;
   virtual void fill_zero(void* memory, std::size_t bytes, Stream stream) const = 0;
-  // Waits for the stream.
+  // These two wait for the stream.
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
+  virtual void copy_from_host(void* to, const void* from, std::size_t bytes,
+                              Stream stream) const = 0;
   virtual bool is_capturing(Stream stream) const = 0;
 };
 
@@ -55,6 +57,7 @@ class DeviceBuffer {
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
   ~DeviceBuffer() { device_->free(data_); }
 
+  const Device& device() const { return *device_; }
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 

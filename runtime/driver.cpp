@@ -42,6 +42,7 @@ void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuMemAlloc_v2", table.mem_alloc);
   visit("cuMemFree_v2", table.mem_free);
   visit("cuMemcpyDtoHAsync_v2", table.memcpy_dtoh_async);
+  visit("cuMemcpyHtoDAsync_v2", table.memcpy_htod_async);
   visit("cuMemsetD8Async", table.memset_d8_async);
   visit("cuStreamSynchronize", table.stream_synchronize);
   visit("cuStreamIsCapturing", table.stream_is_capturing);
@@ -254,6 +255,11 @@ void Driver::free(CUdeviceptr pointer) const noexcept {
 void Driver::copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes,
                                 CUstream stream) const {
   check(table_.memcpy_dtoh_async(to, from, bytes, stream), "cuMemcpyDtoHAsync");
+}
+
+void Driver::copy_from_host_async(CUdeviceptr to, const void* from, std::size_t bytes,
+                                  CUstream stream) const {
+  check(table_.memcpy_htod_async(to, from, bytes, stream), "cuMemcpyHtoDAsync");
 }
 
 void Driver::fill8_async(CUdeviceptr to, unsigned char value, std::size_t count,

@@ -39,6 +39,7 @@ struct DriverTable {
   decltype(&::cuMemAlloc) mem_alloc = nullptr;
   decltype(&::cuMemFree) mem_free = nullptr;
   decltype(&::cuMemcpyDtoHAsync) memcpy_dtoh_async = nullptr;
+  decltype(&::cuMemcpyHtoDAsync) memcpy_htod_async = nullptr;
   decltype(&::cuMemsetD8Async) memset_d8_async = nullptr;
 
   decltype(&::cuStreamSynchronize) stream_synchronize = nullptr;
@@ -112,6 +113,8 @@ class Driver {
   CUdeviceptr allocate(std::size_t bytes) const;
   void free(CUdeviceptr pointer) const noexcept;
   void copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) const;
+  void copy_from_host_async(CUdeviceptr to, const void* from, std::size_t bytes,
+                            CUstream stream) const;
   void fill8_async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream) const;
 
   void synchronize_stream(CUstream stream) const;

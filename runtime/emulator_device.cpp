@@ -167,6 +167,9 @@ class EmulatorDevice : public Device {
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream) const override {
     std::memcpy(to, from, bytes);
   }
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream) const override {
+    std::memcpy(to, from, bytes);
+  }
   bool is_capturing(Stream) const override { return false; }
 };
 

@@ -72,6 +72,9 @@ std::unique_ptr<LoadedKernel> GpuDevice::load(const Binary& binary) const {
 void* GpuDevice::allocate(std::size_t bytes) const {
   const ScopedContext context(driver_, info_);
   const AllowedInCapture allowed(driver_);
+  // Where nobody else has retained it, the context would end with the scope, the memory with it.
+  if (context.is_borrowed())
+    std::call_once(keeps_primary_context_, [&] { driver_.retain_primary_context(info_.handle); });
   return reinterpret_cast<void*>(driver_.allocate(bytes));
 }
 
@@ -92,6 +95,12 @@ void GpuDevice::fill_zero(void* memory, std::size_t bytes, Stream stream) const 
 void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const {
   const ScopedContext context(driver_, info_);
   driver_.copy_to_host_async(to, cuda_address(from), bytes, cuda_stream(stream));
+  driver_.synchronize_stream(cuda_stream(stream));
+}
+
+void GpuDevice::copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) const {
+  const ScopedContext context(driver_, info_);
+  driver_.copy_from_host_async(cuda_address(to), from, bytes, cuda_stream(stream));
   driver_.synchronize_stream(cuda_stream(stream));
 }
 

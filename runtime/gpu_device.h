@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "runtime/context.h"
 #include "runtime/device.h"
@@ -26,12 +27,14 @@ class GpuDevice : public Device {
   void free(void* memory) const noexcept override;
   void fill_zero(void* memory, std::size_t bytes, Stream stream) const override;
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const override;
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) const override;
   bool is_capturing(Stream stream) const override;
 
  private:
   const Driver& driver_;
   const DeviceInfo& info_;
   const Arch& arch_;
+  mutable std::once_flag keeps_primary_context_;
 };
 
 // The GPU of that ordinal; made once. DriverError without a driver or such a GPU, SpecError for one

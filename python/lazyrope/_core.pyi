@@ -195,6 +195,10 @@ class Step:
     def nbytes(self) -> int:
         """Device memory that the step takes."""
 
+    @property
+    def handle(self) -> int:
+        """As :attr:`Attention.handle`."""
+
 @final
 class AppendStep:
     """Where the new keys and values of one pass go, the same for every layer. Made by :meth:`Attention.plan_append`.
@@ -220,6 +224,9 @@ class AppendStep:
 
     @property
     def page_size(self) -> int: ...
+    @property
+    def handle(self) -> int:
+        """As :attr:`Attention.handle`."""
 
 @final
 class Attention:
@@ -407,6 +414,10 @@ class Attention:
         Raises:
             SpecError, DriverError: as :meth:`__call__`.
         """
+
+    @property
+    def handle(self) -> int:
+        """What stands for this object in the operators of :mod:`lazyrope.torch`: never another's in this process."""
 
     @property
     def spec(self) -> AttentionSpec: ...

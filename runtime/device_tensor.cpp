@@ -1,0 +1,51 @@
+#include "runtime/device_tensor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "codegen/error.h"
+#include "runtime/device.h"
+#include "runtime/devices.h"
+
+namespace lazyrope {
+namespace {
+
+std::size_t element_bytes(ElementType type) {
+  switch (type) {
+    case ElementType::kBf16:
+    case ElementType::kFp16:
+      return 2;
+    case ElementType::kFp32:
+    case ElementType::kInt32:
+      return 4;
+    default:
+      throw SpecError(fmt::format(
+          "a tensor of {}; kernels take bfloat16, float16, float32 and int32", to_string(type)));
+  }
+}
+
+}  // namespace
+
+DeviceTensor::DeviceTensor(ElementType type, std::initializer_list<std::int64_t> shape,
+                           DeviceType device_type, int device)
+    : view_(make_tensor(nullptr, type, shape, device_type, device)) {
+  const std::size_t size = std::max(bytes(), std::size_t{1});  // drivers refuse 0 bytes
+  memory_ = std::make_shared<DeviceBuffer>(device_of("the tensor", view_), size);
+  view_.data = memory_->data();
+  memory_->device().fill_zero(view_.data, size, nullptr);
+}
+
+std::size_t DeviceTensor::bytes() const {
+  return static_cast<std::size_t>(view_.elements()) * element_bytes(view_.type);
+}
+
+void DeviceTensor::copy_from_host(const void* values) {
+  memory_->device().copy_from_host(view_.data, values, bytes(), nullptr);
+}
+
+void DeviceTensor::copy_to_host(void* values) const {
+  memory_->device().copy_to_host(values, view_.data, bytes(), nullptr);
+}
+
+}  // namespace lazyrope
