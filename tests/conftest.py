@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +59,17 @@ def build() -> Callable[..., lazyrope.Attention]:
         return lazyrope.compile(spec, arch=None if HAS_GPU else "emu:sm_80", **options)
 
     return compile_here
+
+
+@pytest.fixture(scope="session")
+def command() -> str:
+    """The binary that LAZYROPE_COMMAND names, or else the one on PATH."""
+    path = os.environ.get("LAZYROPE_COMMAND") or shutil.which("lazyrope")
+    if path is None or not os.access(path, os.X_OK):
+        pytest.fail(
+            f"the command is {path}: set LAZYROPE_COMMAND to the one built (<build>/tools/lazyrope) or install lazyrope"
+        )
+    return path
 
 
 @pytest.fixture(scope="module")
