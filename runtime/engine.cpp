@@ -290,7 +290,7 @@ void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key) co
   }
   throw CacheError(fmt::format(
       "LAZYROPE_POLICY=cache_only forbids compiling {}, and {}\ncompile it beforehand "
-      "with `lazyrope compile{}`, or set LAZYROPE_POLICY=jit",
+      "with `lazyrope precompile{}`, or set LAZYROPE_POLICY=jit",
       rendered.entry, why, rendered.kind == KernelKind::kReposition ? " --reposition" : ""));
 }
 

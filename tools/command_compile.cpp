@@ -24,20 +24,20 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFooter =
-    R"(Needs no GPU: what is compiled here runs wherever the same cache directory is found, without a
-compiler there. What the cache has is not compiled again.
+    R"(Needs no GPU. What the cache has is not compiled again. To fill a directory for machines without a
+compiler there is `lazyrope precompile`; this shows the kernels one by one.
 
 The table shows registers and bytes of spilled registers (of a thread), bytes of dynamic shared
 memory (of a CTA) and of the cubin, and the milliseconds it took to have it: to compile it, or to
 read it from the cache. A kernel that an earlier row has as well is "shared".
 With --reposition there is one kernel more, which an attention does without: it copies tokens of a pool
-to other slots and positions. An image whose program calls compile_reposition() needs it.
+to other slots and positions.
 A kernel that spills is refused. If one fails the command does; the cache keeps the others.
 --json prints an object: cache, seconds, kernels [{model, spec, plan, kernel, arch, entry, compiler,
 threads, registers, spill_bytes, shared_bytes, cubin_bytes, compile_ms, ms, from_cache, shared}].
 
 Example:
-  lazyrope compile --model Llama-3.1-8B/config.json --arch sm_80,sm_90a --cache /opt/kernels)";
+  lazyrope compile --model Llama-3.1-8B/config.json --arch sm_80,sm_90a --ptx build/ptx)";
 
 struct Options {
   KernelOptions kernels;

@@ -72,6 +72,7 @@ class TestHelp:
         [
             "render",
             "compile",
+            "precompile",
             "doctor",
             "cache",
             "cache list",
@@ -92,6 +93,7 @@ class TestHelp:
         for line in (
             "render                    Print the source of a kernel",
             "compile                   Compile the kernels of models into the cache",
+            "precompile                Fill a directory with all kernels that a deployment needs",
             "cache                     Look after the compiled kernels on disk",
             "doctor                    Show what was found",
             "bench                     Measure the kernels beside PyTorch's",
@@ -524,7 +526,7 @@ class TestMistakes:
         assert "LAZYROPE_POLICY=cache_only forbids compiling lazyrope_" in other_arch
         assert f"it is not in the cache {warm}, where " in other_arch
         assert "the nearest readable entry differs in: arch, options\n" in other_arch
-        assert "compile it beforehand with `lazyrope compile`" in other_arch
+        assert "compile it beforehand with `lazyrope precompile`" in other_arch
         other_source = refusal(*SPEC[:-1], "theta=20000", "--arch", ARCH)
         assert "the nearest readable entry differs in: source\n" in other_source
         empty = refusal(*SPEC, "--arch", ARCH, "--cache", warm / "empty")

@@ -307,7 +307,7 @@ TEST_F(EngineTest, CacheOnlyRefusesToCompile) {
   EXPECT_TRUE(throws<CacheError>(
       ask, {"LAZYROPE_POLICY=cache_only forbids compiling tiny",
             "it is not in the cache " + directory_.path().string(), "there is no readable entry",
-            "`lazyrope compile`", "LAZYROPE_POLICY=jit"}));
+            "`lazyrope precompile`", "LAZYROPE_POLICY=jit"}));
 
   Engine compiles(config());
   get(compiles, {tiny("2")});
