@@ -59,9 +59,6 @@ class Attention {
             std::vector<std::shared_ptr<const Kernel>> kernels)
       : spec_(std::move(spec)), arch_(arch), plan_(plan), kernels_(std::move(kernels)) {}
 
-  static std::shared_ptr<const Attention> compile_plan(Engine& engine, const AttentionSpec& spec,
-                                                       const Arch& arch, const TilePlan& plan,
-                                                       const EngineOptions& options);
   StepShape step_shape() const;
   void check_step(const Step& step) const;
   const float* checked_sinks(const std::optional<TensorView>& sinks, const Device& device) const;

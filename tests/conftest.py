@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -73,6 +74,17 @@ def compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
         pool.submit(lazyrope.compile, setting.spec())
     yield
     pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="session")
+def command() -> str:
+    """The binary that LAZYROPE_COMMAND names, or else the one on PATH."""
+    path = os.environ.get("LAZYROPE_COMMAND") or shutil.which("lazyrope")
+    if path is None or not os.access(path, os.X_OK):
+        pytest.fail(
+            f"the command is {path}: set LAZYROPE_COMMAND to the one built (<build>/tools/lazyrope) or install lazyrope"
+        )
+    return path
 
 
 @pytest.fixture(scope="module")
