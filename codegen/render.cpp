@@ -79,7 +79,7 @@ TemplateValues rope_values(const KernelSpec& spec) {
 std::string mask_arguments(const KernelSpec& spec) {
   std::vector<int> values;
   for (const MaskParameter& parameter : mask_variant(spec.mask).parameters)
-    values.push_back(spec.mask_parameters.at(parameter.name));
+    values.push_back(value_of(parameter, spec.mask_parameters));
   return fmt::format("{}", fmt::join(values, ", "));
 }
 

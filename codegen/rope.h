@@ -1,15 +1,16 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "codegen/parameter.h"
+
 namespace lazyrope {
 
-using RopeParameters = std::map<std::string, double, std::less<>>;
+using RopeParameter = Parameter<double>;
+using RopeParameters = Parameters<double>;
 
 // Which RoPE: a row of the registry, and the values of that row's parameters.
 struct RopeSpec {
@@ -18,14 +19,6 @@ struct RopeSpec {
   RopeParameters parameters = {};
 
   bool operator==(const RopeSpec&) const = default;
-};
-
-struct RopeParameter {
-  std::string name;
-  std::string meaning;
-  double least;  // allowed: least <= value <= greatest
-  double greatest;
-  std::optional<double> otherwise = {};  // where it is not given
 };
 
 // A RoPE variant: a row here and, where its pairing is new, a file in templates/ops/rope.

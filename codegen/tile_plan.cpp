@@ -277,8 +277,10 @@ std::string no_plan(const KernelSpec& spec, const Arch& arch) {
 // How a model with fewer columns uses a planned head_dim.
 std::string padding(int head_dim, int planned) {
   if (head_dim < 1 || planned < head_dim) return "";
-  return fmt::format(" (with {}, pad q, k and v with zeros, and give rotary_dim and scale of {})",
-                     planned, head_dim);
+  return fmt::format(
+      " (with {}, pad q, k and v with zeros, and give the model's rotary_dim and scale = 1 / "
+      "sqrt({}))",
+      planned, head_dim);
 }
 
 std::string describe(const AttendPlan& plan) {

@@ -50,13 +50,17 @@ def supported() -> str:
     groups = test("python/test_attention.py", "test_a_group_of_more_heads_than_a_tile_has_rows")
     models = test("python/test_from_hf.py", "test_layers_are_as_transformers_runs_them")
     plans = test("unit/codegen_tile_plan_test.cpp", "TilePlan.EveryHeadDimHasOneOnEveryArch")
-    compiled = test("compile/compile_test.cpp", "Compiles.WithoutSpillsAndWarnings")
-
-    def meanings(rows: dict[str, str]) -> str:
-        return "<br>".join(f"`{name}`: {meaning}" for name, meaning in rows.items())
 
     def lines(*parts: str) -> str:
         return "<br>".join(parts)
+
+    def meanings(rows: dict[str, str]) -> str:
+        return lines(*(f"`{name}`: {meaning}" for name, meaning in rows.items()))
+
+    compiled = lines(
+        test("compile/compile_test.cpp", "Compiles.WithoutSpillsAndWarnings"),
+        test("compile/table_test.cpp", "CompileTable.HasEveryRowWithoutSpills"),
+    )
 
     archs = ", ".join(arch for arch in lazyrope.archs() if not arch.startswith("emu"))
     rows = [

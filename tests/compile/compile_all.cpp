@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <tuple>
 #include <unordered_map>
 
@@ -169,6 +171,7 @@ void write_table(const Arch& arch, const std::vector<Line>& lines) {
                       shared_engine().nvrtc().library().identity(), fmt::gmtime(std::time(nullptr)),
                       kTableHead);
   for (const Line& line : lines) file << text_of(line) << '\n';
+  if (!file.flush()) throw std::runtime_error("cannot write " + table_path(arch));
 }
 
 // The number of kernels that are not as they should be.
@@ -207,10 +210,10 @@ int main(int count, char** arguments) {
     std::ptrdiff_t problems = 0;
     for (const lazyrope::Arch& arch : lazyrope::archs_of({arguments + 1, arguments + count}))
       problems += lazyrope::compile_arch(arch);
-    fmt::print("{} that spill or of which the compiler complains\n", problems);
+    fmt::print("kernels that spill, or of which the compiler complains: {}\n", problems);
     return problems == 0 ? 0 : 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    std::fprintf(stderr, "%s\n", error.what());
     return 2;
   }
 }

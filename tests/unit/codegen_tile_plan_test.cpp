@@ -61,7 +61,7 @@ TEST(TilePlan, HeadDimsWithoutOneGetTheNearest) {
   for (const Unplanned& row : {
            Unplanned{100,
                      {"head_dim = 100 has no plan", "nearest: 96 and 112 (with 112, pad",
-                      "rotary_dim and scale of 100"}},
+                      "rotary_dim and scale = 1 / sqrt(100)"}},
            {32, {"nearest: 64 (with 64, pad"}},
            {0, {"head_dim = 0 has no plan; nearest: 64; allowed"}},
            {257, {"nearest: 256; allowed are: 64, 72"}},
