@@ -16,12 +16,16 @@ std::size_t element_bytes(ElementType type) {
     case ElementType::kBf16:
     case ElementType::kFp16:
       return 2;
+    case ElementType::kFp8E4m3:
+    case ElementType::kFp8E5m2:
+    case ElementType::kUint8:
+      return 1;
     case ElementType::kFp32:
     case ElementType::kInt32:
       return 4;
     default:
       throw SpecError(fmt::format(
-          "a tensor of {}; kernels take bfloat16, float16, float32 and int32", to_string(type)));
+          "a tensor of {}; kernels take bfloat16, float16, float8, float32 and int32", to_string(type)));
   }
 }
 

@@ -1,10 +1,13 @@
 #include "runtime/kernel_set.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <numeric>
 #include <utility>
 
+#include "codegen/error.h"
 #include "runtime/log.h"
 
 namespace lazyrope {

@@ -30,7 +30,15 @@ __all__ = ["append", "attend"]
 
 @overload
 def attend(
-    kernel: Attention, q: Tensor, k_pool: Tensor, v_pool: Tensor, step: Step, *, sinks: Tensor | None = None
+    kernel: Attention,
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    step: Step,
+    *,
+    sinks: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def attend(
@@ -43,6 +51,8 @@ def attend(
     out: Tensor,
     lse: Tensor | None = None,
     sinks: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]: ...
 def attend(
     kernel: Attention,
@@ -54,6 +64,8 @@ def attend(
     out: Tensor | None = None,
     lse: Tensor | None = None,
     sinks: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of q over the step's segments, as ``kernel(q, k_pool, v_pool, step)``.
 
@@ -61,11 +73,12 @@ def attend(
         kernel: from :func:`lazyrope.compile`.
         q: [tokens, num_q_heads, head_dim], of the spec's dtype; with more tokens than the step has, out must be given.
         k_pool, v_pool: [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads, page_size, head_dim]
-            (HND), of the spec's dtype.
+            (HND), of the spec's kv_dtype.
         step: from ``kernel.plan(...)``.
         out: as q. Rows beyond the step's tokens are left alone.
         lse: [tokens, num_q_heads], float32; natural logarithm. Only with out.
         sinks: [num_q_heads], float32, if and only if the spec has them.
+        k_scale, v_scale: of pools of 8 bits: float32, one element or [kv_heads]; 1 by default.
 
     Returns:
         out and lse: new tensors, or, where out is given, what was given.
@@ -76,15 +89,29 @@ def attend(
     """
     _refuse_gradients(q, k_pool, v_pool)
     if out is not None:
-        torch.ops.lazyrope.attend_out(q, k_pool, v_pool, kernel.handle, step.handle, out, lse, sinks)
+        torch.ops.lazyrope.attend_out(
+            q, k_pool, v_pool, kernel.handle, step.handle, out, lse, sinks, k_scale, v_scale
+        )
         return out, lse
     if lse is not None:
         raise SpecError("lse is given and out is not; give both, or neither to get new tensors")
-    result: tuple[Tensor, Tensor] = torch.ops.lazyrope.attend(q, k_pool, v_pool, kernel.handle, step.handle, sinks)
+    result: tuple[Tensor, Tensor] = torch.ops.lazyrope.attend(
+        q, k_pool, v_pool, kernel.handle, step.handle, sinks, k_scale, v_scale
+    )
     return result
 
 
-def append(kernel: Attention, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, step: AppendStep) -> None:
+def append(
+    kernel: Attention,
+    k: Tensor,
+    v: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    step: AppendStep,
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+) -> None:
     """Stores new keys and values in the pool, as ``kernel.append(k, v, k_pool, v_pool, step)``.
 
     Args:
@@ -92,13 +119,14 @@ def append(kernel: Attention, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tens
         k, v: [tokens, num_kv_heads, head_dim], of the spec's dtype.
         k_pool, v_pool: as in :func:`attend`; written to.
         step: from ``kernel.plan_append(...)``.
+        k_scale, v_scale: as in :func:`attend`.
 
     Raises:
         SpecError: as ``kernel.append(...)``; or a gradient is asked for.
         DriverError: a call of the driver failed.
     """
     _refuse_gradients(k, v, k_pool, v_pool)
-    torch.ops.lazyrope.append(k, v, k_pool, v_pool, kernel.handle, step.handle)
+    torch.ops.lazyrope.append(k, v, k_pool, v_pool, kernel.handle, step.handle, k_scale, v_scale)
 
 
 def _refuse_gradients(*tensors: Tensor) -> None:
@@ -110,13 +138,28 @@ def _refuse_gradients(*tensors: Tensor) -> None:
 
 
 def _attend(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, kernel: int, step: int, sinks: Tensor | None = None
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    kernel: int,
+    step: int,
+    sinks: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    return find(kernel, Attention)(q, k_pool, v_pool, find(step, Step), sinks=sinks)
+    attention = find(kernel, Attention)
+    return attention(q, k_pool, v_pool, find(step, Step), sinks=sinks, k_scale=k_scale, v_scale=v_scale)
 
 
 def _attend_fake(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, kernel: int, step: int, sinks: Tensor | None = None
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    kernel: int,
+    step: int,
+    sinks: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
 
@@ -130,12 +173,35 @@ def _attend_out(
     out: Tensor,
     lse: Tensor | None = None,
     sinks: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> None:
-    find(kernel, Attention)(q, k_pool, v_pool, find(step, Step), out=out, lse=lse, return_lse=False, sinks=sinks)
+    find(kernel, Attention)(
+        q,
+        k_pool,
+        v_pool,
+        find(step, Step),
+        out=out,
+        lse=lse,
+        return_lse=False,
+        sinks=sinks,
+        k_scale=k_scale,
+        v_scale=v_scale,
+    )
 
 
-def _append(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, kernel: int, step: int) -> None:
-    find(kernel, Attention).append(k, v, k_pool, v_pool, find(step, AppendStep))
+def _append(
+    k: Tensor,
+    v: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    kernel: int,
+    step: int,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+) -> None:
+    attention = find(kernel, Attention)
+    attention.append(k, v, k_pool, v_pool, find(step, AppendStep), k_scale=k_scale, v_scale=v_scale)
 
 
 torch.library.custom_op("lazyrope::attend", _attend, mutates_args=()).register_fake(_attend_fake)

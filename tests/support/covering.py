@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Collection, Iterable
 
-from tests.support.cases import DTYPES, HEAD_DIMS, MASKS, PHASES, ROPES, SCORES, Setting
+from tests.support.cases import DTYPES, FP8, HEAD_DIMS, KV_DTYPES, MASKS, PHASES, ROPES, SCORES, Setting
 
 FACTORS: dict[str, list[object]] = {
     "head_dim": list(HEAD_DIMS),
@@ -20,7 +20,10 @@ FACTORS: dict[str, list[object]] = {
     "mask": list(MASKS),
     "scores": list(SCORES),
     "kv_heads": [1, 2, 3],
+    "kv_dtype": list(KV_DTYPES),
 }
+# Rows of 8-bit keys must be multiples of 16 bytes.
+IMPOSSIBLE = {(("head_dim", head_dim), ("kv_dtype", fp8)) for head_dim in HEAD_DIMS if head_dim % 16 for fp8 in FP8}
 
 # What each of some GPUs has of a model that is divided by its heads: 8 query heads and 1 KV head, 16 and 2, 4 and 1.
 PER_RANK: list[dict[str, object]] = [
@@ -40,7 +43,7 @@ def all_pairs(factors: Collection[str] = FACTORS) -> set[Pair]:
     pairs: set[Pair] = set()
     for a, b in itertools.combinations(sorted(factors), 2):
         pairs |= {((a, x), (b, y)) for x in FACTORS[a] for y in FACTORS[b]}
-    return pairs
+    return pairs - IMPOSSIBLE
 
 
 def covered(settings: Iterable[Setting], factors: Collection[str] = FACTORS) -> set[Pair]:
@@ -58,7 +61,8 @@ def covering_settings(count: int, seed: int, factors: Collection[str] = FACTORS)
 
     def draw() -> dict[str, object]:
         fixed = PER_RANK[len(settings)] if len(settings) < len(PER_RANK) else {}
-        return {name: rng.choice(FACTORS[name]) for name in factors} | fixed
+        values = {name: rng.choice(FACTORS[name]) for name in factors} | fixed
+        return draw() if pairs_of(values) & IMPOSSIBLE else values
 
     while missing and len(settings) < count:
         best = max((draw() for _ in range(50)), key=lambda values: len(pairs_of(values) & missing))
