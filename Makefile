@@ -9,11 +9,11 @@ WERROR ?= OFF
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag test lint format wheel clean distclean build build-tests layers
+.PHONY: help demo rag test compile-all lint format wheel clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 13
 
 # With a GPU the demo compares with PyTorch.
 demo: build $(if $(wildcard /dev/nvidia0),$(VENV)/.test)  ## compile the kernels of three models; with a GPU, also run them
@@ -25,6 +25,10 @@ rag: build $(VENV)/.rag  ## a real model answers from documents: is it right, is
 test: build-tests layers $(VENV)/.rag  ## all tests: C++, Python (on a GPU or in the emulator), layering
 	ctest --test-dir $(BUILD) --output-on-failure -j$$(nproc)
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest
+
+compile-all: $(BUILD)/build.ninja  ## every registry row for every arch, into tests/compile/results: minutes on 16 cores
+	cmake --build $(BUILD) --target compile_all
+	$(BUILD)/tests/compile_all
 
 lint: build-tests layers $(VENV)/.lint  ## clang-format, clang-tidy, ruff, mypy
 	VENV=$(VENV) BUILD=$(BUILD) tools/lint.sh

@@ -206,6 +206,12 @@ StoreResult DiskStore::store(const Key& key, const Entry& entry) const {
   }
 }
 
+void DiskStore::check_writable() const {
+  if (root_.empty()) throw CacheError(kNoRoot);
+  create_own_directories(root_);
+  lazyrope::check_writable(root_);
+}
+
 FileLock DiskStore::lock(const Key& key, std::chrono::milliseconds timeout) const {
   if (root_.empty()) return FileLock::not_held(kNoRoot);
   try {
@@ -231,6 +237,8 @@ std::vector<ListedEntry> DiskStore::list() const {
   }
   return listing;
 }
+
+std::size_t DiskStore::count() const { return entries_in(root_).size(); }
 
 std::uint64_t DiskStore::size_bytes() const { return total_bytes(entries_in(root_)); }
 

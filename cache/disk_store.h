@@ -73,6 +73,9 @@ class DiskStore {
   // Replaces what is there, good or bad.
   StoreResult store(const Key& key, const Entry& entry) const;
 
+  // Makes the root where it is missing. CacheError when nothing could be stored there.
+  void check_writable() const;
+
   // For compiling once: on a miss take the lock, load again, and only then compile and store.
   FileLock lock(const Key& key, std::chrono::milliseconds timeout) const;
 
@@ -82,6 +85,9 @@ class DiskStore {
 
   // Every entry, the most recently used first. Reads and verifies all of them.
   std::vector<ListedEntry> list() const;
+
+  // How many entries there are; none is read.
+  std::size_t count() const;
 
   // The size of all entries.
   std::uint64_t size_bytes() const;

@@ -134,6 +134,8 @@ void publish_file(const fs::path& path, std::span<const std::byte> bytes) {
   temporary.rename_to(path);
 }
 
+void check_writable(const fs::path& directory) { const TemporaryFile file(directory / "check"); }
+
 void create_own_directories(const fs::path& path) {
   if (::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return;
   const fs::path parent = path.parent_path();

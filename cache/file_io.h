@@ -43,6 +43,9 @@ std::optional<std::vector<std::byte>> read_trusted_file(const std::filesystem::p
 // extension>.XXXXXX.tmp`, which only a killed process leaves behind. Throws CacheError.
 void publish_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
+// CacheError where no file can be made in a directory.
+void check_writable(const std::filesystem::path& directory);
+
 // Makes the missing directories of `path`, for the owner alone. Throws CacheError.
 void create_own_directories(const std::filesystem::path& path);
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 
 #include "codegen/error.h"
@@ -23,6 +22,10 @@ struct Named {
 };
 
 constexpr std::array kDtypes = {Named{"bfloat16", Dtype::kBf16}, Named{"float16", Dtype::kFp16}};
+// As PyTorch names them.
+constexpr std::array kKvDtypes = {Named{"bfloat16", Dtype::kBf16}, Named{"float16", Dtype::kFp16},
+                                  Named{"float8_e4m3fn", Dtype::kFp8E4m3},
+                                  Named{"float8_e5m2", Dtype::kFp8E5m2}};
 constexpr std::array kRopeForms = {Named{"raw", RopeForm::kRaw},
                                    Named{"rotated", RopeForm::kRotated}};
 constexpr std::array kKeyForms = {Named{"local", KeyForm::kLocal}};
@@ -45,20 +48,35 @@ Enum value_of(const std::array<Named<Enum>, kCount>& table, std::string_view wha
   throw SpecError(fmt::format("{} = \"{}\"; allowed are: {}", what, name, fmt::join(names, ", ")));
 }
 
+// Kernels copy 16 bytes at once.
+void validate_kv_dtype(const KernelSpec& spec) {
+  const Dtype kv_dtype = spec.pool_dtype();
+  if (!spec.has_fp8_pool() && kv_dtype != spec.dtype)
+    throw SpecError(
+        fmt::format("kv_dtype = \"{}\" with dtype = \"{}\"; it must be the same, or "
+                    "one of 8 bits",
+                    to_string(kv_dtype), to_string(spec.dtype)));
+  if (spec.has_fp8_pool() && spec.head_dim % 16 != 0)
+    throw SpecError(
+        fmt::format("head_dim = {} with kv_dtype = \"{}\"; with 8 bits it must be a "
+                    "multiple of 16: the nearest are {} and {}",
+                    spec.head_dim, to_string(kv_dtype), spec.head_dim / 16 * 16,
+                    (spec.head_dim + 15) / 16 * 16));
+}
+
 }  // namespace
 
-std::string_view to_string(Dtype dtype) { return name_of(kDtypes, dtype); }
+std::string_view to_string(Dtype dtype) { return name_of(kKvDtypes, dtype); }
 std::string_view to_string(RopeForm form) { return name_of(kRopeForms, form); }
 std::string_view to_string(KeyForm form) { return name_of(kKeyForms, form); }
 Dtype dtype_from(std::string_view name) { return value_of(kDtypes, "dtype", name); }
+Dtype kv_dtype_from(std::string_view name) { return value_of(kKvDtypes, "kv_dtype", name); }
+int bytes_of(Dtype dtype) { return dtype == Dtype::kBf16 || dtype == Dtype::kFp16 ? 2 : 1; }
 RopeForm rope_form_from(std::string_view name) { return value_of(kRopeForms, "form", name); }
 KeyForm key_form_from(std::string_view name) { return value_of(kKeyForms, "key_form", name); }
 
 void validate(const KernelSpec& spec) {
-  const std::vector<int> head_dims = planned_head_dims();
-  if (std::find(head_dims.begin(), head_dims.end(), spec.head_dim) == head_dims.end())
-    throw SpecError(
-        fmt::format("head_dim = {}; allowed are: {}", spec.head_dim, fmt::join(head_dims, ", ")));
+  validate_head_dim(spec.head_dim);
   if (spec.group_size < 1 || spec.group_size > kMaxGroupSize)
     throw SpecError(fmt::format("group_size = {} query heads per KV head; allowed are 1 to {}",
                                 spec.group_size, kMaxGroupSize));
@@ -67,6 +85,7 @@ void validate(const KernelSpec& spec) {
   if (spec.softcap != 0.0 && !caps_in_fp32)
     throw SpecError(fmt::format("softcap = {}; allowed are {} to {}, and 0 for none", spec.softcap,
                                 kMinSoftcap, kMaxSoftcap));
+  validate_kv_dtype(spec);
   validate(spec.rope, spec.head_dim);
 }
 
@@ -78,6 +97,7 @@ std::string describe(const KernelSpec& spec) {
     text += fmt::format(" ({} {})", name, value);
   if (spec.softcap > 0.0) text += fmt::format(", softcap {}", spec.softcap);
   if (spec.sinks) text += ", sinks";
+  if (spec.has_fp8_pool()) text += fmt::format(", KV {}", to_string(spec.pool_dtype()));
   return fmt::format("{}, {} queries", text, to_string(spec.query_form));
 }
 

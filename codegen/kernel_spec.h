@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -8,7 +9,7 @@
 
 namespace lazyrope {
 
-enum class Dtype { kBf16, kFp16 };
+enum class Dtype { kBf16, kFp16, kFp8E4m3, kFp8E5m2 };
 
 // Whether queries (or newly appended keys) arrive as projected, or turned by RoPE already.
 enum class RopeForm { kRaw, kRotated };
@@ -19,7 +20,9 @@ enum class KeyForm { kLocal };
 std::string_view to_string(Dtype);
 std::string_view to_string(RopeForm);
 std::string_view to_string(KeyForm);
-Dtype dtype_from(std::string_view name);         // "bfloat16", "float16"; SpecError
+Dtype dtype_from(std::string_view name);     // "bfloat16", "float16"; SpecError
+Dtype kv_dtype_from(std::string_view name);  // or "float8_e4m3fn", "float8_e5m2"; SpecError
+int bytes_of(Dtype dtype);
 RopeForm rope_form_from(std::string_view name);  // "raw", "rotated"; SpecError
 KeyForm key_form_from(std::string_view name);    // "local"; SpecError
 
@@ -35,8 +38,12 @@ struct KernelSpec {
   KeyForm key_form = KeyForm::kLocal;
   RopeForm append_form = RopeForm::kRaw;
   MaskParameters mask_parameters = {};
-  double softcap = 0.0;  // scores s become softcap x tanh(s / softcap); 0: they stay
-  bool sinks = false;    // each query head has a logit that takes part in its softmax
+  double softcap = 0.0;                // scores s become softcap x tanh(s / softcap); 0: they stay
+  bool sinks = false;                  // each query head has a logit that takes part in its softmax
+  std::optional<Dtype> kv_dtype = {};  // of the pool where it is of 8 bits; else it is of dtype
+
+  Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
+  bool has_fp8_pool() const { return bytes_of(pool_dtype()) == 1; }
 
   bool operator==(const KernelSpec&) const = default;
 };

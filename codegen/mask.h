@@ -1,20 +1,15 @@
 #pragma once
 
-#include <functional>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "codegen/parameter.h"
+
 namespace lazyrope {
 
-using MaskParameters = std::map<std::string, int, std::less<>>;
-
-struct MaskParameter {
-  std::string name;
-  std::string meaning;
-  int least;  // allowed: least <= value
-};
+using MaskParameter = Parameter<int>;
+using MaskParameters = Parameters<int>;
 
 // A mask: a row here and a file in templates/ops/mask, which says what logical positions a query
 // sees.

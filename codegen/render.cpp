@@ -42,6 +42,26 @@ std::string turns_per_token(const KernelSpec& spec, const RopeVariant& rope) {
 
 std::string_view element(Dtype dtype) { return dtype == Dtype::kBf16 ? "Bf16" : "Fp16"; }
 
+// How the pool's elements are read by products and written by append.
+struct PoolFormat {
+  std::string product_file;
+  std::string product;
+  std::string store_file;
+  std::string store;
+};
+
+PoolFormat pool_format(const KernelSpec& spec, bool widens_blocks) {
+  const std::string_view type = element(spec.dtype);
+  if (!spec.has_fp8_pool())
+    return {"tile/warp_product.cuh", fmt::format("WarpProduct<{}, {}>", type, spec.head_dim),
+            "ops/store/same.cuh", fmt::format("SameStore<{}>", type)};
+  const std::string_view format = spec.pool_dtype() == Dtype::kFp8E4m3 ? "E4m3" : "E5m2";
+  return {"tile/fp8_product.cuh",
+          fmt::format("{}<{}, {}, {}>", widens_blocks ? "WidenedProduct" : "Fp8Product", type,
+                      format, spec.head_dim),
+          "ops/store/fp8.cuh", fmt::format("Fp8Store<{}, {}>", type, format)};
+}
+
 // A float literal that reads back as the same value.
 std::string literal(double value) { return fmt::format("{:.9e}f", value); }
 
@@ -59,7 +79,7 @@ TemplateValues rope_values(const KernelSpec& spec) {
 std::string mask_arguments(const KernelSpec& spec) {
   std::vector<int> values;
   for (const MaskParameter& parameter : mask_variant(spec.mask).parameters)
-    values.push_back(spec.mask_parameters.at(parameter.name));
+    values.push_back(value_of(parameter, spec.mask_parameters));
   return fmt::format("{}", fmt::join(values, ", "));
 }
 
@@ -73,7 +93,11 @@ struct Launch {
 
 Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch& arch) {
   TemplateValues values = rope_values(spec);
-  values.insert({{"family", fmt::format("family/{}/attend_tile.cuh", arch.family)},
+  PoolFormat pool = pool_format(spec, plan.divides_rows());
+  const int shared_bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  values.insert({{"product_file", std::move(pool.product_file)},
+                 {"product", std::move(pool.product)},
+                 {"family", fmt::format("family/{}/attend_tile.cuh", arch.family)},
                  {"mask", mask_variant(spec.mask).file},
                  {"mask_arguments", mask_arguments(spec)},
                  {"softcap", literal(spec.softcap)},
@@ -87,9 +111,8 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch&
                  {"step_keys", fmt::to_string(plan.step_keys)},
                  {"stages", fmt::to_string(plan.stages)},
                  {"ctas_per_sm", fmt::to_string(plan.ctas_per_sm)},
-                 {"shared_bytes", fmt::to_string(plan.shared_bytes(spec.head_dim))}});
-  return {"kernel/attend.cu.in", std::move(values), plan.threads(), plan.ctas_per_sm,
-          plan.shared_bytes(spec.head_dim)};
+                 {"shared_bytes", fmt::to_string(shared_bytes)}});
+  return {"kernel/attend.cu.in", std::move(values), plan.threads(), plan.ctas_per_sm, shared_bytes};
 }
 
 Launch plan_launch(const KernelSpec& spec) {
@@ -105,6 +128,8 @@ Launch plan_launch(const KernelSpec& spec) {
 
 Launch append_launch(const KernelSpec& spec) {
   TemplateValues values = rope_values(spec);
+  PoolFormat pool = pool_format(spec, false);
+  values.insert({{"store_file", std::move(pool.store_file)}, {"store", std::move(pool.store)}});
   values.emplace("rotates_keys", spec.append_form == RopeForm::kRaw ? "true" : "false");
   return {"kernel/append.cu.in", std::move(values), kAppendThreads, 1, 0};
 }

@@ -1,14 +1,14 @@
 #include "codegen/rope.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
 #include <numbers>
+#include <utility>
 
 #include "codegen/error.h"
+#include "codegen/registry.h"
 
 namespace lazyrope {
 namespace {
@@ -102,69 +102,22 @@ std::vector<RopeVariant> built_in() {
   };
 }
 
-struct Registry {
-  std::mutex mutex;
-  std::vector<RopeVariant> rows = built_in();
-};
-
-Registry& registry() {
-  static Registry instance;
+Registry<RopeVariant>& registry() {
+  static Registry<RopeVariant> instance("rope variant", built_in());
   return instance;
-}
-
-std::vector<std::string> names_of(const std::vector<RopeVariant>& rows) {
-  std::vector<std::string> names;
-  names.reserve(rows.size());
-  for (const RopeVariant& row : rows) names.push_back(row.name);
-  return names;
-}
-
-void validate_parameters(const RopeVariant& row, const RopeParameters& given) {
-  for (const RopeParameter& parameter : row.parameters) {
-    const auto it = given.find(parameter.name);
-    if (it == given.end() && parameter.otherwise) continue;
-    if (it == given.end())
-      throw SpecError(
-          fmt::format("rope \"{}\" needs {} ({})", row.name, parameter.name, parameter.meaning));
-    if (!(it->second >= parameter.least && it->second <= parameter.greatest))
-      throw SpecError(fmt::format("rope \"{}\": {} = {}, allowed are {} to {}", row.name,
-                                  parameter.name, it->second, parameter.least, parameter.greatest));
-  }
-  for (const auto& [name, value] : given) {
-    const auto known = [&](const RopeParameter& p) { return p.name == name; };
-    if (std::none_of(row.parameters.begin(), row.parameters.end(), known))
-      throw SpecError(
-          fmt::format("rope \"{}\" has no parameter {} (given {})", row.name, name, value));
-  }
 }
 
 }  // namespace
 
-std::vector<RopeVariant> rope_variants() {
-  const std::lock_guard lock(registry().mutex);
-  return registry().rows;
-}
+std::vector<RopeVariant> rope_variants() { return registry().rows(); }
 
-RopeVariant rope_variant(std::string_view name) {
-  const std::vector<RopeVariant> rows = rope_variants();
-  for (const RopeVariant& row : rows)
-    if (row.name == name) return row;
-  throw SpecError(fmt::format("rope variant \"{}\" is unknown; there are: {}", name,
-                              fmt::join(names_of(rows), ", ")));
-}
+RopeVariant rope_variant(std::string_view name) { return registry().find(name); }
 
-void register_rope_variant(RopeVariant variant) {
-  const std::lock_guard lock(registry().mutex);
-  for (const RopeVariant& row : registry().rows)
-    if (row.name == variant.name)
-      throw SpecError(
-          fmt::format("rope variant \"{}\" is there already; choose another name", variant.name));
-  registry().rows.push_back(std::move(variant));
-}
+void register_rope_variant(RopeVariant variant) { registry().add(std::move(variant)); }
 
 void validate(const RopeSpec& rope, int head_dim) {
   const RopeVariant row = rope_variant(rope.variant);
-  validate_parameters(row, rope.parameters);
+  validate_parameters("rope", row, rope.parameters);
   row.check(rope.parameters);
   if (rope.variant == "none") {
     if (rope.rotary_dim != 0)

@@ -1,31 +1,24 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "codegen/parameter.h"
+
 namespace lazyrope {
 
-using RopeParameters = std::map<std::string, double, std::less<>>;
+using RopeParameter = Parameter<double>;
+using RopeParameters = Parameters<double>;
 
 // Which RoPE: a row of the registry, and the values of that row's parameters.
 struct RopeSpec {
   std::string variant = "none";
   int rotary_dim = 0;  // columns that turn, from column 0 on; 0: none
-  RopeParameters parameters;
+  RopeParameters parameters = {};
 
   bool operator==(const RopeSpec&) const = default;
-};
-
-struct RopeParameter {
-  std::string name;
-  std::string meaning;
-  double least;  // allowed: least <= value <= greatest
-  double greatest;
-  std::optional<double> otherwise = {};  // where it is not given
 };
 
 // A RoPE variant: a row here and, where its pairing is new, a file in templates/ops/rope.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "codegen/error.h"
+#include "templates/abi/step.h"
 
 namespace lazyrope {
 namespace {
@@ -16,17 +17,16 @@ constexpr int kRunSlots = 16;  // keys that are fetched by one page number
 constexpr int kWarpThreads = 32;
 constexpr int kCopyBytes = 16;
 constexpr int kMaxThreads = 1024;
+constexpr int kRegistersPerLane = 512;  // of all warps of one of an SM's four schedulers
 constexpr int kElementBytes = 2;
-
-constexpr int kItemBytes = 64;
 constexpr int kFlagBytes = 16;
 
 // templates/tile/shared_tile.cuh: chunks of a row, the zero one behind it included.
-int row_chunks(int head_dim) { return (head_dim * kElementBytes + 31) / 32 * 2; }
+int row_chunks(int head_dim, int element_bytes) { return (head_dim + 15) / 16 * element_bytes; }
 
-int row_bytes(int head_dim) {
-  const int chunks = row_chunks(head_dim);
-  return (chunks % 8 == 0 ? chunks : chunks + 1) * kCopyBytes;
+int row_bytes(int head_dim, int element_bytes) {
+  const int chunks = row_chunks(head_dim, element_bytes);
+  return (chunks % 8 == 0 || chunks % 2 == 1 ? chunks : chunks + 1) * kCopyBytes;
 }
 
 // pipeline/block_table.cuh: infos of 16 bytes, runs of 8, and where the search stands.
@@ -50,10 +50,10 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {64, 160, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {64, 100, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 1}}},
-      {72, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {72, 228, {{1, 2, 16, 32, 32, 2, 2}, {4, 1, 32, 128, 64, 2, 2}}},
       {72, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {72, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
-      {80, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {80, 228, {{1, 2, 16, 32, 32, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {80, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {80, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
       {96, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
@@ -71,7 +71,7 @@ const std::vector<Row>& rows() {
       {192, 228, {{1, 2, 16, 16, 16, 2, 3}, {8, 1, 16, 64, 64, 2, 1}}},
       {192, 160, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 64, 64, 2, 1}}},
       {192, 100, {{1, 2, 16, 16, 16, 2, 1}, {4, 1, 16, 32, 32, 2, 1}}},
-      {256, 228, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 32, 32, 2, 1}}},
+      {256, 228, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 64, 64, 2, 1}}},
       {256, 160, {{1, 2, 16, 16, 16, 2, 1}, {8, 1, 16, 32, 32, 2, 1}}},
       {256, 100, {{1, 2, 16, 16, 16, 2, 1}, {4, 1, 16, 32, 32, 2, 1}}},
   };
@@ -81,8 +81,11 @@ const std::vector<Row>& rows() {
 // Checks a plan of one attend kernel; errors name it and the member.
 class AttendPlanCheck {
  public:
-  AttendPlanCheck(std::string_view name, const AttendPlan& plan, int head_dim)
-      : name_(name), plan_(plan), head_dim_(head_dim) {}
+  AttendPlanCheck(std::string_view name, const AttendPlan& plan, const KernelSpec& spec)
+      : name_(name),
+        plan_(plan),
+        head_dim_(spec.head_dim),
+        kv_bytes_(bytes_of(spec.pool_dtype())) {}
 
   void shape() const {
     at_least("row_warps", plan_.row_warps, 1);
@@ -90,7 +93,7 @@ class AttendPlanCheck {
     at_least("ctas_per_sm", plan_.ctas_per_sm, 1);
     one_of("warp_rows", plan_.warp_rows, {16, 32, 48, 64});
     at_most("ctas_per_sm", plan_.ctas_per_sm, 32);
-    multiple_of_16("step_keys", plan_.step_keys);
+    multiple_of("step_keys", plan_.step_keys, product_keys());
     one_of("warp_keys", plan_.warp_keys, {16, 32, 64, 128, 256});
     if (plan_.warp_keys % plan_.step_keys != 0)
       refuse("step_keys", plan_.step_keys,
@@ -108,7 +111,7 @@ class AttendPlanCheck {
   }
 
   void fits(const Arch& arch) const {
-    const int bytes = plan_.shared_bytes(head_dim_);
+    const int bytes = plan_.shared_bytes(head_dim_, kv_bytes_);
     if (bytes > arch.shared_per_block)
       throw SpecError(
           fmt::format("tile plan: {} needs {} bytes of shared memory; a CTA has {} on {}", name_,
@@ -120,11 +123,14 @@ class AttendPlanCheck {
   }
 
  private:
-  // Warps that load one ring together: they copy one row at least, and 16 at most, at once.
+  // That a product takes at once: tile/warp_product.cuh and tile/fp8_product.cuh.
+  int product_keys() const { return kv_bytes_ == 2 || plan_.divides_rows() ? 16 : 32; }
+
+  // Warps that load one ring together copy a row at least at once.
   std::vector<int> ring_warps() const {
     std::vector<int> result;
-    for (int warps = 1; warps * kWarpThreads / row_chunks(head_dim_) <= kRunSlots; warps *= 2)
-      if (warps * kWarpThreads >= row_chunks(head_dim_)) result.push_back(warps);
+    for (int warps = 1; warps * kWarpThreads <= kMaxThreads; ++warps)
+      if (warps * kWarpThreads >= row_chunks(head_dim_, kv_bytes_)) result.push_back(warps);
     return result;
   }
 
@@ -137,8 +143,9 @@ class AttendPlanCheck {
   void at_most(std::string_view member, int value, int most) const {
     if (value > most) refuse(member, value, fmt::format("it must be at most {}", most));
   }
-  void multiple_of_16(std::string_view member, int value) const {
-    if (value < 16 || value % 16 != 0) refuse(member, value, "it must be a multiple of 16");
+  void multiple_of(std::string_view member, int value, int unit) const {
+    if (value < unit || value % unit != 0)
+      refuse(member, value, fmt::format("it must be a multiple of {}", unit));
   }
   void one_of(std::string_view member, int value, const std::vector<int>& allowed) const {
     if (std::find(allowed.begin(), allowed.end(), value) == allowed.end())
@@ -148,19 +155,151 @@ class AttendPlanCheck {
   std::string_view name_;
   const AttendPlan& plan_;
   int head_dim_;
+  int kv_bytes_;
 };
+
+// As many CTAs on an SM as shared memory has room for, at most `most`.
+int ctas_that_fit(const AttendPlan& plan, const KernelSpec& spec, const Arch& arch, int most) {
+  const int bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  return std::clamp(arch.shared_per_sm / (bytes + kReservedSharedPerBlock), 1, most);
+}
+
+// The scale of 8-bit keys is one register more, which 32 rows of 128 columns and 64 scores each do
+// not leave.
+AttendPlan fp8_prefill(AttendPlan plan, const KernelSpec& spec) {
+  if (plan.warp_rows == 32 && spec.head_dim >= 128) plan.step_keys = 32;
+  return plan;
+}
+
+// Keys of half the bytes: twice as many in a block. Where there are four warps, two in twice as
+// many CTAs are faster.
+AttendPlan fp8_decode(AttendPlan plan, const KernelSpec& spec, const Arch& arch) {
+  plan.warp_keys = plan.step_keys = 32;
+  if (plan.key_warps == 4) {
+    plan.key_warps = 2;
+    plan.stages = 2;
+    plan.ctas_per_sm *= 2;
+  }
+  plan.ctas_per_sm = ctas_that_fit(plan, spec, arch, plan.ctas_per_sm);
+  return plan;
+}
+
+// Where the heads of one token are more rows than a decode tile has: warps divide the rows, as in
+// prefill, but no more than there are, and several CTAs on an SM hide each other's waiting.
+AttendPlan wide_decode(const AttendPlan& prefill, const KernelSpec& spec, const Arch& arch) {
+  AttendPlan plan = prefill;
+  plan.row_warps = (spec.group_size + 15) / 16;
+  plan.warp_rows = 16;
+  if (plan.rows() >= prefill.rows()) return prefill;
+  const int registers = spec.head_dim / 2 + 80;  // accumulators of 16 rows, and the rest
+  const auto has_registers = [&](int ctas) {
+    const int warps_per_scheduler = (ctas * plan.row_warps + 3) / 4;
+    return registers * warps_per_scheduler <= kRegistersPerLane;
+  };
+  plan.ctas_per_sm = ctas_that_fit(plan, spec, arch,
+                                   has_registers(3)   ? 3
+                                   : has_registers(2) ? 2
+                                                      : 1);
+  return plan;
+}
+
+// A row's plan, as the spec wants it.
+TilePlan plan_of(const Row& row, const KernelSpec& spec, const Arch& arch) {
+  TilePlan plan = row.plan;
+  if (spec.has_fp8_pool()) {
+    plan.decode = fp8_decode(plan.decode, spec, arch);
+    plan.prefill = fp8_prefill(plan.prefill, spec);
+  }
+  if (spec.group_size > plan.decode.rows()) plan.decode = wide_decode(plan.prefill, spec, arch);
+  return plan;
+}
+
+// What validate() says of a plan; empty where it is legal.
+std::string fault(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
+  try {
+    validate(plan, spec, arch);
+    return "";
+  } catch (const SpecError& error) {
+    return error.what();
+  }
+}
+
+// Why a row's plan is none for an arch; empty where it is one.
+std::string obstacle(const Row& row, const KernelSpec& spec, const Arch& arch) {
+  if (const int needed = row.shared_per_sm * 1024; needed > arch.shared_per_sm)
+    return fmt::format("its smallest is for SMs with {} bytes of shared memory; {} has {}", needed,
+                       arch.name, arch.shared_per_sm);
+  return fault(plan_of(row, spec, arch), spec, arch);
+}
+
+std::vector<Row> rows_of(int head_dim) {
+  std::vector<Row> result = rows();
+  std::erase_if(result, [&](const Row& row) { return row.head_dim != head_dim; });
+  return result;
+}
+
+std::vector<TilePlan> fitting(const KernelSpec& spec, const Arch& arch) {
+  std::vector<TilePlan> result;
+  for (const Row& row : rows_of(spec.head_dim))
+    if (obstacle(row, spec, arch).empty()) result.push_back(plan_of(row, spec, arch));
+  return result;
+}
+
+// Of ascending head_dims the last before one that is not among them, and the first behind it.
+std::vector<int> nearest(int head_dim, const std::vector<int>& head_dims) {
+  const auto above = std::upper_bound(head_dims.begin(), head_dims.end(), head_dim);
+  std::vector<int> result;
+  if (above != head_dims.begin()) result.push_back(*(above - 1));
+  if (above != head_dims.end()) result.push_back(*above);
+  return result;
+}
+
+std::vector<int> head_dims_on(const Arch& arch, KernelSpec spec) {
+  std::vector<int> result;
+  for (const int head_dim : planned_head_dims()) {
+    spec.head_dim = head_dim;
+    if (!fitting(spec, arch).empty()) result.push_back(head_dim);
+  }
+  return result;
+}
+
+std::vector<std::string> archs_of(const KernelSpec& spec) {
+  std::vector<std::string> names;
+  for (const Arch& arch : archs())
+    if (!fitting(spec, arch).empty()) names.push_back(arch.name);
+  return names;
+}
+
+// The last row of a head_dim asks the least.
+std::string no_plan(const KernelSpec& spec, const Arch& arch) {
+  const std::vector<int> others = nearest(spec.head_dim, head_dims_on(arch, spec));
+  return fmt::format("head_dim = {} has no plan on {} ({}); nearest there: {}; archs for {}: {}",
+                     spec.head_dim, arch.name, obstacle(rows_of(spec.head_dim).back(), spec, arch),
+                     others.empty() ? "none" : fmt::format("{}", fmt::join(others, " and ")),
+                     spec.head_dim, fmt::join(archs_of(spec), ", "));
+}
+
+// How a model with fewer columns uses a planned head_dim.
+std::string padding(int head_dim, int planned) {
+  if (head_dim < 1 || planned < head_dim) return "";
+  return fmt::format(
+      " (with {}, pad q, k and v with zeros, and give the model's rotary_dim and scale = 1 / "
+      "sqrt({}))",
+      planned, head_dim);
+}
 
 }  // namespace
 
-int AttendPlan::shared_bytes(int head_dim) const {
-  const int row = row_bytes(head_dim);
-  const int ring = stages * 2 * warp_keys * row;
+int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
+  const int row = row_bytes(head_dim, kElementBytes);
+  const int ring = stages * 2 * warp_keys * row_bytes(head_dim, kv_bytes);
   const int queries = row_warps * key_warps * warp_rows * row;
   const int original = key_warps > 1 ? rows() * row : 0;
-  const int leaving =
-      row_warps * key_warps * 16 * (head_dim + 8) * 4;  // abi/step.h: part_record_bytes
-  return std::max(key_warps * ring + queries + original, leaving) +
-         key_warps * table_bytes(warp_keys) + rows() * 4 + kItemBytes + kFlagBytes;
+  const int wide = kv_bytes == 1 && divides_rows() ? 2 * warp_keys * row : 0;
+  const int leaving = row_warps * key_warps * 16 * part_record_bytes(head_dim);
+  return std::max(key_warps * ring + queries + original + wide, leaving) +
+         key_warps * table_bytes(warp_keys) + rows() * 4 + static_cast<int>(sizeof(Item)) +
+         kFlagBytes;
 }
 
 std::string describe(const AttendPlan& plan) {
@@ -182,7 +321,7 @@ std::vector<int> planned_head_dims() {
 
 void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
   for (const auto& [name, attend] : {std::pair{"decode", plan.decode}, {"prefill", plan.prefill}}) {
-    const AttendPlanCheck check(name, attend, spec.head_dim);
+    const AttendPlanCheck check(name, attend, spec);
     check.shape();
     check.fits(arch);
   }
@@ -192,23 +331,22 @@ void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
 }
 
 bool is_legal(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
-  try {
-    validate(plan, spec, arch);
-    return true;
-  } catch (const SpecError&) {
-    return false;
-  }
+  return fault(plan, spec, arch).empty();
+}
+
+void validate_head_dim(int head_dim) {
+  const std::vector<int> planned = planned_head_dims();
+  if (std::binary_search(planned.begin(), planned.end(), head_dim)) return;
+  const std::vector<int> next = nearest(head_dim, planned);
+  throw SpecError(fmt::format("head_dim = {} has no plan; nearest: {}{}; allowed are: {}", head_dim,
+                              fmt::join(next, " and "), padding(head_dim, next.back()),
+                              fmt::join(planned, ", ")));
 }
 
 std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch) {
-  std::vector<TilePlan> result;
-  for (const Row& row : rows())
-    if (row.head_dim == spec.head_dim && row.shared_per_sm * 1024 <= arch.shared_per_sm &&
-        is_legal(row.plan, spec, arch))
-      result.push_back(row.plan);
-  if (result.empty())
-    throw SpecError(fmt::format("no plan for head_dim {} in the {} KiB of shared memory of {}",
-                                spec.head_dim, arch.shared_per_sm / 1024, arch.name));
+  validate_head_dim(spec.head_dim);
+  std::vector<TilePlan> result = fitting(spec, arch);
+  if (result.empty()) throw SpecError(no_plan(spec, arch));
   return result;
 }
 

@@ -18,10 +18,11 @@ struct AttendPlan {
   int stages;       // blocks in the ring, at least 2
   int ctas_per_sm;  // that registers and shared memory must leave room for
 
+  bool divides_rows() const { return row_warps > 1; }
   int threads() const { return row_warps * key_warps * 32; }
   int rows() const { return row_warps * warp_rows; }
   int block_keys() const { return key_warps * warp_keys; }
-  int shared_bytes(int head_dim) const;
+  int shared_bytes(int head_dim, int kv_bytes = 2) const;  // kv_bytes: of an element of the pool
 
   bool operator==(const AttendPlan&) const = default;
 };
@@ -40,7 +41,10 @@ std::string describe(const AttendPlan& plan);
 // One line: "decode 1x4 warps, 16 rows x 64 keys, 3 stages, 2/SM; prefill ...".
 std::string describe(const TilePlan& plan);
 
-std::vector<int> planned_head_dims();
+std::vector<int> planned_head_dims();  // ascending
+
+// SpecError that names the nearest planned head_dims, where this is none.
+void validate_head_dim(int head_dim);
 
 // SpecError that names the member and what it may be, where the plan cannot be rendered for a spec
 // or does not fit the arch.
@@ -48,7 +52,8 @@ void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch);
 
 bool is_legal(const TilePlan& plan, const KernelSpec& spec, const Arch& arch);
 
-// The plans that are made for a spec on an arch, the default first; SpecError if there is none.
+// The plans that are made for a spec on an arch, the default first. SpecError if there is none:
+// what the head_dim needs of the arch, and the nearest that has a plan there.
 std::vector<TilePlan> candidates(const KernelSpec& spec, const Arch& arch);
 
 }  // namespace lazyrope

@@ -66,11 +66,15 @@ void check_pages(const AnyStep& step, const TensorView& pool, Stream stream) {
 
 py::tuple attend(const Attention& self, const py::object& q, const py::object& k_pool,
                  const py::object& v_pool, const PyStep& step, py::object out, py::object lse,
-                 bool return_lse, const py::object& sinks, bool check,
+                 bool return_lse, const py::object& sinks, const py::object& k_scale,
+                 const py::object& v_scale, bool check,
                  const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor queries("q", q);
   const DlpackTensor keys("k_pool", k_pool);
   const DlpackTensor values("v_pool", v_pool);
+  const OptionalTensor sink_logits("sinks", sinks);
+  const OptionalTensor key_scale("k_scale", k_scale);
+  const OptionalTensor value_scale("v_scale", v_scale);
   const TensorView& view = queries.view();
   if (view.rank != 3)
     throw SpecError(
@@ -87,27 +91,26 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   if (lse.is_none() && return_lse)
     lse = queries.empty_like(ElementType::kFp32, {view.shape[0], view.shape[1]});
   const DlpackTensor result("out", out);
-  std::optional<TensorView> lse_view;
-  std::optional<DlpackTensor> lse_tensor;
-  if (!lse.is_none()) lse_view = lse_tensor.emplace("lse", lse).view();
-  std::optional<TensorView> sinks_view;
-  std::optional<DlpackTensor> sinks_tensor;
-  if (!sinks.is_none()) sinks_view = sinks_tensor.emplace("sinks", sinks).view();
-  self.attend(view, {keys.view(), values.view()}, *step.step, result.view(), lse_view, on,
-              sinks_view);
+  const OptionalTensor log_sums("lse", lse);
+  self.attend(view, {keys.view(), values.view(), key_scale.view(), value_scale.view()}, *step.step,
+              result.view(), log_sums.view(), on, sink_logits.view());
   return py::make_tuple(std::move(out), std::move(lse));
 }
 
 void append(const Attention& self, const py::object& k, const py::object& v,
             const py::object& k_pool, const py::object& v_pool, const PyAppendStep& step,
-            bool check, const std::optional<std::uintptr_t>& stream) {
+            const py::object& k_scale, const py::object& v_scale, bool check,
+            const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor new_keys("k", k);
   const DlpackTensor new_values("v", v);
   const DlpackTensor keys("k_pool", k_pool);
   const DlpackTensor values("v_pool", v_pool);
+  const OptionalTensor key_scale("k_scale", k_scale);
+  const OptionalTensor value_scale("v_scale", v_scale);
   const Stream on = stream_of(stream, new_keys);
   if (check) check_pages(*step.step, keys.view(), on);
-  self.append(new_keys.view(), new_values.view(), {keys.view(), values.view()}, *step.step, on);
+  self.append(new_keys.view(), new_values.view(),
+              {keys.view(), values.view(), key_scale.view(), value_scale.view()}, *step.step, on);
 }
 
 const Kernel& decode_kernel(const Attention& self) {
@@ -181,13 +184,15 @@ const Arch& arch_of(const std::optional<std::string>& name) {
 void bind_attention(py::module_& module) {
   py::class_<Attention, std::shared_ptr<Attention>> type(module, "Attention");
   bind_facts(type);
+  define_handle(type);
   define_with_step_arguments(type, "plan", &plan, py::kw_only(), py::arg("page_size") = 16,
                              py::arg("layout") = "NHD", py::arg("capacity") = py::none(),
                              py::arg("check") = false, py::arg("stream") = py::none());
   type.def("__call__", &attend, py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("step"),
            py::kw_only(), py::arg("out") = py::none(), py::arg("lse") = py::none(),
-           py::arg("return_lse") = true, py::arg("sinks") = py::none(), py::arg("check") = false,
-           py::arg("stream") = py::none())
+           py::arg("return_lse") = true, py::arg("sinks") = py::none(),
+           py::arg("k_scale") = py::none(), py::arg("v_scale") = py::none(),
+           py::arg("check") = false, py::arg("stream") = py::none())
       .def(
           "plan_append",
           [](const Attention& self, py::object indptr, py::object first, py::object first_page,
@@ -202,7 +207,9 @@ void bind_attention(py::module_& module) {
           py::arg("pages"), py::kw_only(), py::arg("tokens"), py::arg("page_size") = 16,
           py::arg("layout") = "NHD", py::arg("check") = false, py::arg("stream") = py::none())
       .def("append", &append, py::arg("k"), py::arg("v"), py::arg("k_pool"), py::arg("v_pool"),
-           py::arg("step"), py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none())
+           py::arg("step"), py::kw_only(), py::arg("k_scale") = py::none(),
+           py::arg("v_scale") = py::none(), py::arg("check") = false,
+           py::arg("stream") = py::none())
       .def("__repr__", [](const Attention& a) {
         return fmt::format("Attention({}, arch='{}')", describe(a.spec().kernel_spec()),
                            a.arch().name);

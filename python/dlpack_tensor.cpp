@@ -38,6 +38,9 @@ ElementType element_type(DLDataType type) {
   if (type.lanes != 1) return ElementType::kOther;
   if (type.code == kDLBfloat && type.bits == 16) return ElementType::kBf16;
   if (type.code == kDLFloat && type.bits == 16) return ElementType::kFp16;
+  if (type.code == kDLFloat8_e4m3fn) return ElementType::kFp8E4m3;
+  if (type.code == kDLFloat8_e5m2) return ElementType::kFp8E5m2;
+  if (type.code == kDLUInt && type.bits == 8) return ElementType::kUint8;
   if (type.code == kDLFloat && type.bits == 32) return ElementType::kFp32;
   if (type.code == kDLInt && type.bits == 32) return ElementType::kInt32;
   if (type.code == kDLInt && type.bits == 64) return ElementType::kInt64;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 
 #include "runtime/device.h"
 #include "runtime/tensor.h"
@@ -40,6 +41,20 @@ class DlpackTensor {
   const DLPackExchangeAPI* api_;
   pybind11::object capsule_;  // owns the memory that the view points to, without an exchange API
   TensorView view_;
+};
+
+// A tensor or None.
+class OptionalTensor {
+ public:
+  OptionalTensor(const char* name, pybind11::handle object) {
+    if (!object.is_none()) tensor_.emplace(name, object);
+  }
+  std::optional<TensorView> view() const {
+    return tensor_ ? std::optional(tensor_->view()) : std::nullopt;
+  }
+
+ private:
+  std::optional<DlpackTensor> tensor_;
 };
 
 }  // namespace lazyrope

@@ -45,16 +45,25 @@ std::string pairing_name(const RopeVariant& variant) {
   return std::filesystem::path(variant.pairing).stem().string();
 }
 
+// Nothing where the pool is of the spec's own type.
+std::optional<Dtype> kv_dtype_of(const std::optional<std::string>& name, Dtype dtype) {
+  if (!name) return std::nullopt;
+  const Dtype kv_dtype = kv_dtype_from(*name);
+  return kv_dtype == dtype ? std::nullopt : std::optional(kv_dtype);
+}
+
 AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const PyRope& rope,
                         const std::string& dtype, const std::string& mask,
                         const std::string& query_form, const std::string& key_form,
                         const std::optional<std::string>& append_form, std::optional<double> scale,
-                        std::optional<int> window, std::optional<double> softcap, bool sinks) {
+                        std::optional<int> window, std::optional<double> softcap, bool sinks,
+                        const std::optional<std::string>& kv_dtype) {
   AttentionSpec spec;
   spec.head_dim = head_dim;
   spec.num_q_heads = num_q_heads;
   spec.num_kv_heads = num_kv_heads;
   spec.dtype = dtype_from(dtype);
+  spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
   spec.rope = rope.spec(head_dim);
   spec.mask = mask;
   if (window) spec.mask_parameters["window"] = *window;
@@ -82,11 +91,12 @@ std::string text_of(const AttentionSpec& spec) {
   return fmt::format(
       "AttentionSpec(head_dim={}, num_q_heads={}, num_kv_heads={}, rope={}, dtype='{}', mask='{}', "
       "query_form='{}', key_form='{}', append_form='{}', scale={}, window={}, softcap={}, "
-      "sinks={})",
+      "sinks={}, kv_dtype='{}')",
       spec.head_dim, spec.num_q_heads, spec.num_kv_heads, text_of(rope_of(spec)),
       to_string(spec.dtype), spec.mask, to_string(spec.query_form), to_string(spec.key_form),
       to_string(spec.append_form), spec.softmax_scale(), window ? fmt::to_string(*window) : "None",
-      spec.softcap > 0.0 ? fmt::to_string(spec.softcap) : "None", spec.sinks ? "True" : "False");
+      spec.softcap > 0.0 ? fmt::to_string(spec.softcap) : "None", spec.sinks ? "True" : "False",
+      to_string(spec.pool_dtype()));
 }
 
 // Name and meaning of each row.
@@ -127,21 +137,27 @@ void bind_specs(py::module_& module) {
            py::arg("mask") = "causal", py::arg("query_form") = "raw", py::arg("key_form") = "local",
            py::arg("append_form") = py::none(), py::arg("scale") = py::none(),
            py::arg("window") = py::none(), py::arg("softcap") = py::none(),
-           py::arg("sinks") = false)
+           py::arg("sinks") = false, py::arg("kv_dtype") = py::none())
       .def_static(
           "_from_hf_json",
           [](const std::string& json, const std::optional<std::string>& dtype,
-             const std::string& query_form, std::optional<int> layer) {
+             const std::string& query_form, std::optional<int> layer,
+             const std::optional<std::string>& kv_dtype) {
             AttentionSpec spec = attention_spec_from_hf(json, dtype, layer);
             spec.query_form = spec.append_form = rope_form_from(query_form);
+            spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
+            validate(spec);
             return spec;
           },
-          py::arg("json"), py::arg("dtype"), py::arg("query_form"), py::arg("layer"))
+          py::arg("json"), py::arg("dtype"), py::arg("query_form"), py::arg("layer"),
+          py::arg("kv_dtype"))
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)
       .def_property_readonly("group_size", &AttentionSpec::group_size)
       .def_property_readonly("dtype", [](const AttentionSpec& s) { return to_string(s.dtype); })
+      .def_property_readonly("kv_dtype",
+                             [](const AttentionSpec& s) { return to_string(s.pool_dtype()); })
       .def_property_readonly("rope", &rope_of)
       .def_readonly("mask", &AttentionSpec::mask)
       .def_property_readonly("query_form",

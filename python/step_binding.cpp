@@ -133,8 +133,10 @@ void bind_steps(py::module_& module) {
           [](const PyStep& s) { return s.step->format().layout == KvLayout::kNhd ? "NHD" : "HND"; })
       .def_property_readonly("num_tokens", [](const PyStep& s) { return s.step->num_tokens(); })
       .def_property_readonly("nbytes", [](const PyStep& s) { return s.step->bytes(); });
+  define_handle(step);
 
-  py::class_<PyAppendStep>(module, "AppendStep")
+  py::class_<PyAppendStep> append_step(module, "AppendStep");
+  append_step
       .def(
           "update",
           [](PyAppendStep& self, py::object indptr, py::object first, py::object first_page,
@@ -148,6 +150,7 @@ void bind_steps(py::module_& module) {
       .def_property_readonly("capacity", [](const PyAppendStep& s) { return s.step->capacity(); })
       .def_property_readonly("page_size",
                              [](const PyAppendStep& s) { return s.step->format().page_size; });
+  define_handle(append_step);
 }
 
 }  // namespace lazyrope

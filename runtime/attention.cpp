@@ -6,10 +6,8 @@
 #include <utility>
 
 #include "codegen/error.h"
-#include "codegen/render.h"
 #include "runtime/checks.h"
-#include "runtime/error.h"
-#include "runtime/log.h"
+#include "runtime/kernel_set.h"
 #include "runtime/pool.h"
 #include "templates/abi/attend.h"
 
@@ -28,30 +26,16 @@ TokenTensor tokens_of(const TensorView& t) {
 std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
                                                     const Arch& arch,
                                                     const CompileOptions& options) {
-  validate(spec);
-  if (options.plan) return compile_plan(engine, spec, arch, *options.plan, options);
-  // Another NVRTC may need more registers than the one that the plans were chosen with.
-  const std::vector<TilePlan> plans = candidates(spec.kernel_spec(), arch);
-  for (std::size_t i = 0; i + 1 < plans.size(); ++i) {
-    try {
-      return compile_plan(engine, spec, arch, plans[i], options);
-    } catch (const SpillError& error) {
-      log_message(LogLevel::kInfo, "the next plan is tried: {}", error.what());
-    }
-  }
-  return compile_plan(engine, spec, arch, plans.back(), options);
+  return of(spec, arch,
+            compile_sets(engine, {attention_set(spec, arch, options.plan)}, options.engine).front(),
+            options.tuning);
 }
 
-std::shared_ptr<const Attention> Attention::compile_plan(Engine& engine, const AttentionSpec& spec,
-                                                         const Arch& arch, const TilePlan& plan,
-                                                         const CompileOptions& options) {
-  std::vector<RenderedKernel> rendered;
-  for (const KernelKind kind : attention_kernels())
-    rendered.push_back(render(kind, spec.kernel_spec(), plan, arch));
-  std::vector<std::shared_ptr<const Kernel>> kernels =
-      engine.kernels(std::move(rendered), arch, options.engine);
+std::shared_ptr<const Attention> Attention::of(const AttentionSpec& spec, const Arch& arch,
+                                               const KernelSet& set,
+                                               std::shared_ptr<const Tuning> tuning) {
   return std::shared_ptr<const Attention>(
-      new Attention(spec, arch, plan, std::move(kernels), options.tuning));
+      new Attention(spec, arch, set.plan, set.kernels(), std::move(tuning)));
 }
 
 std::string Attention::compiler() const {

@@ -13,6 +13,7 @@
 
 namespace lazyrope {
 
+struct KernelSet;
 struct Tuning;
 
 struct CompileOptions {
@@ -30,6 +31,10 @@ class Attention {
   static std::shared_ptr<const Attention> compile(Engine& engine, const AttentionSpec& spec,
                                                   const Arch& arch,
                                                   const CompileOptions& options = {});
+  // Of what came of its attention_set(). Throws the first failure in it.
+  static std::shared_ptr<const Attention> of(const AttentionSpec& spec, const Arch& arch,
+                                             const KernelSet& set,
+                                             std::shared_ptr<const Tuning> tuning = {});
 
   const AttentionSpec& spec() const { return spec_; }
   const Arch& arch() const { return arch_; }
@@ -71,9 +76,6 @@ class Attention {
         kernels_(std::move(kernels)),
         tuning_(std::move(tuning)) {}
 
-  static std::shared_ptr<const Attention> compile_plan(Engine& engine, const AttentionSpec& spec,
-                                                       const Arch& arch, const TilePlan& plan,
-                                                       const CompileOptions& options);
   StepShape step_shape() const;
   void check_step(const Step& step) const;
   const float* checked_sinks(const std::optional<TensorView>& sinks, const Device& device) const;

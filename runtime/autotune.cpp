@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
-#include <mutex>
 #include <utility>
 
 #include "codegen/plan_variants.h"
 #include "runtime/error.h"
+#include "runtime/kernel_set.h"
 #include "runtime/log.h"
-#include "runtime/parallel.h"
 #include "runtime/tuning_contest.h"
 #include "runtime/version.h"
 
@@ -53,7 +52,7 @@ class Autotuner {
   Tuning run() {
     begin_ = Clock::now();
     say(fmt::format("{}: the default plan", describe(kernel_spec())));
-    usual_ = Attention::compile(engine_, spec_, arch(), {.engine = options_.engine});
+    usual_ = compile_default();
     tuning_.plan = usual_->plan();
     make_cases();
     tune_kernels();
@@ -76,10 +75,9 @@ class Autotuner {
     say("random keys and values");
     const auto budget =
         std::min(kMostPoolBytes, static_cast<std::int64_t>(device_->free_bytes() / 2));
-    const std::int64_t token_bytes = std::int64_t{4} * spec_.num_kv_heads * spec_.head_dim;
     std::vector<TuningWorkload> workloads = options_.workloads;
     for (TuningWorkload& workload : workloads)
-      workload = fitted(workload, spec_, budget / 2 / token_bytes);
+      workload = fitted(workload, spec_, budget / 2 / token_bytes(spec_));
     pool_ = std::make_unique<TuningPool>(device_, spec_, workloads);
     for (const TuningWorkload& workload : workloads) {
       cases_.push_back(std::make_unique<TuningCase>(device_, spec_, workload, *pool_));
@@ -118,33 +116,39 @@ class Autotuner {
     tuning_.compiler = contenders.front().attention->compiler();
   }
 
+  KernelSetRequest request(std::string name, const std::optional<TilePlan>& plan = {}) const {
+    KernelSetRequest request = attention_set(spec_, arch(), plan);
+    request.name = std::move(name);
+    return request;
+  }
+
+  std::shared_ptr<const Attention> compile_default() {
+    const auto sets = compile_sets(engine_, {request("default plan")}, options_.engine);
+    return Attention::of(spec_, arch(), sets.front());
+  }
+
   void compile(const std::vector<Contenders*>& groups) {
     const auto begin = Clock::now();
     std::vector<Contender*> all;
-    for (Contenders* group : groups)
-      for (Contender& contender : *group) all.push_back(&contender);
-    std::mutex mutex;
-    std::size_t done = 0;
-    for_each_parallel(all.size(), thread_count(options_.engine.threads), [&](std::size_t i) {
-      compile_one(*all[i]);
-      const std::lock_guard lock(mutex);
-      say(fmt::format("plan {} of {} is compiled", ++done, all.size()));
-    });
+    std::vector<KernelSetRequest> requests;
+    for (Contenders* group : groups) {
+      for (Contender& contender : *group) {
+        all.push_back(&contender);
+        requests.push_back(request(contender.trial.name, contender.trial.plan));
+      }
+    }
+    say(fmt::format("compiling {} plans", all.size()));
+    const std::vector<KernelSet> sets = compile_sets(engine_, requests, options_.engine);
+    for (std::size_t i = 0; i < all.size(); ++i) take(*all[i], sets[i]);
     tuning_.compile_seconds += seconds_since(begin);
   }
 
-  // The default may spill where nothing else is to be had.
-  void compile_one(Contender& contender) {
-    const TilePlan& plan = contender.trial.plan;
-    const bool is_usual = plan == usual_->plan();
+  void take(Contender& contender, const KernelSet& set) const {
     try {
-      contender.attention =
-          Attention::compile(engine_, spec_, arch(),
-                             {.plan = plan, .engine = {.allow_spills = is_usual, .threads = 1}});
+      contender.attention = Attention::of(spec_, arch(), set);
     } catch (const SpillError&) {
       contender.trial.left_out = "spills registers";
     } catch (const CompileError& error) {
-      if (is_usual) throw;
       contender.reject(error.what());
     }
   }

@@ -12,11 +12,11 @@
 namespace lazyrope {
 
 struct AutotuneOptions {
-  EngineOptions engine = {};
-  double seconds = 30;   // that measuring may take
-  unsigned seed = 2606;  // of the order in which plans take their turns
+  EngineOptions engine = {};  // its listener hears of each plan's kernels
+  double seconds = 30;        // that measuring may take
+  unsigned seed = 2606;       // of the order in which plans take their turns
   std::vector<TuningWorkload> workloads = tuning_workloads();
-  // Hears of each thing that is begun.
+  // Hears of each stage that is begun.
   std::function<void(std::string_view)> progress = [](std::string_view) {};
 };
 

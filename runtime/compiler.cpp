@@ -1,6 +1,9 @@
 #include "runtime/compiler.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "runtime/error.h"
 #include "runtime/nvrtc.h"
@@ -23,6 +26,17 @@ ProgramSource program_of(const RenderedKernel& kernel, std::vector<std::string> 
 std::vector<std::string> NvrtcCompiler::options(const Arch& arch) const {
   return {fmt::format("--gpu-architecture={}", arch.name), "--std=c++20",
           "--device-as-default-execution-space", "--ptxas-options=-v"};
+}
+
+void NvrtcCompiler::check(const Arch& arch) const {
+  const NvrtcLibrary& nvrtc = nvrtc_->library();
+  const std::vector<int>& supported = nvrtc.supported_archs();
+  if (std::ranges::count(supported, 10 * arch.major + arch.minor) > 0) return;
+  throw CompileError(
+      {.what_failed = fmt::format("NVRTC {}.{}, {}, does not compile for {}; it does for sm_{}",
+                                  nvrtc.version().major, nvrtc.version().minor, nvrtc.path(),
+                                  arch.name, fmt::join(supported, ", sm_")),
+       .advice = "use another NVRTC: LAZYROPE_NVRTC"});
 }
 
 Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {

@@ -19,6 +19,9 @@ class Compiler {
   // What else than the source decides the binary; part of the cache's key.
   virtual std::vector<std::string> options(const Arch& arch) const = 0;
 
+  // CompileError where nothing could be compiled for the arch.
+  virtual void check(const Arch&) const {}
+
   // CompileError.
   virtual Binary compile(const RenderedKernel& kernel, const Arch& arch) = 0;
   virtual std::string intermediate(const RenderedKernel& kernel, const Arch& arch) = 0;
@@ -29,6 +32,7 @@ class NvrtcCompiler : public Compiler {
   explicit NvrtcCompiler(std::shared_ptr<NvrtcLocator> nvrtc) : nvrtc_(std::move(nvrtc)) {}
 
   std::vector<std::string> options(const Arch& arch) const override;
+  void check(const Arch& arch) const override;
   Binary compile(const RenderedKernel& kernel, const Arch& arch) override;
   // PTX.
   std::string intermediate(const RenderedKernel& kernel, const Arch& arch) override;

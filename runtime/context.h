@@ -50,6 +50,9 @@ class ScopedContext {
   ScopedContext& operator=(const ScopedContext&) = delete;
   ~ScopedContext();
 
+  // Whether it is the primary context, which may end with this scope.
+  bool is_borrowed() const { return pushed_; }
+
  private:
   const Driver& driver_;
   CUdevice device_;

@@ -85,6 +85,7 @@ class DeviceBuffer {
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
   ~DeviceBuffer() { device_->free(data_); }
 
+  const Device& device() const { return *device_; }
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 

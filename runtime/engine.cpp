@@ -124,71 +124,94 @@ void set_nvrtc_directories(std::vector<std::string> directories) {
   package_directories() = std::move(directories);
 }
 
-std::vector<std::shared_ptr<const Kernel>> Engine::kernels(std::vector<RenderedKernel> rendered,
-                                                           const Arch& arch,
-                                                           const EngineOptions& options) {
-  std::vector<std::size_t> order(rendered.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return compile_rank(rendered[a].kind) < compile_rank(rendered[b].kind);
+std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& requests,
+                                              const EngineOptions& options) {
+  const std::vector<Job> jobs = jobs_of(requests);
+  std::vector<KernelResult> results(requests.size());
+  if (options.listener != nullptr) options.listener->on_begin(jobs.size());
+  for_each_parallel(jobs.size(), thread_count(options.threads), [&](std::size_t i) {
+    const KernelResult result = try_kernel(jobs[i], options);
+    if (options.listener != nullptr) options.listener->on_result(*jobs[i].request, result);
+    for (const std::size_t place : jobs[i].places) results[place] = result;
   });
-  std::vector<KernelPtr> result(rendered.size());
-  for_each_parallel(order.size(), thread_count(options.threads), [&](std::size_t i) {
-    result[order[i]] = kernel(rendered[order[i]], arch, options);
-  });
+  return results;
+}
+
+// Each kernel once, however often it is asked for, or threads would wait for each other.
+std::vector<Engine::Job> Engine::jobs_of(const std::vector<KernelRequest>& requests) const {
+  std::vector<Job> jobs;
+  std::map<std::string, std::size_t> job_of;  // by key
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Key key = key_of(requests[i].rendered, *requests[i].arch);
+    const auto [at, is_new] = job_of.emplace(key.hex(), jobs.size());
+    if (is_new) jobs.push_back({&requests[i], std::move(key), {}});
+    jobs[at->second].places.push_back(i);
+  }
+  std::ranges::stable_sort(jobs, {},
+                           [](const Job& job) { return compile_rank(job.request->rendered.kind); });
+  return jobs;
+}
+
+KernelResult Engine::try_kernel(const Job& job, const EngineOptions& options) {
+  KernelResult result = {job.key.hex(), nullptr, nullptr};
+  try {
+    result.kernel = kernel(job, options);
+    if (!options.allow_spills) refuse_spills(*result.kernel);
+  } catch (...) {
+    result.failure = std::current_exception();
+  }
   return result;
 }
 
-Engine::KernelPtr Engine::kernel(const RenderedKernel& rendered, const Arch& arch,
-                                 const EngineOptions& options) {
-  const Key key = key_of(rendered, arch);
+Engine::KernelPtr Engine::kernel(const Job& job, const EngineOptions& options) {
   std::shared_ptr<Slot> slot;
   {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<Slot>& entry = memory_[key.hex()];
+    std::shared_ptr<Slot>& entry = memory_[job.key.hex()];
     if (entry == nullptr) entry = std::make_shared<Slot>();
     slot = entry;
   }
   const std::lock_guard lock(slot->mutex);
-  if (slot->kernel == nullptr) slot->kernel = load_or_compile(rendered, arch, key);
-  if (!options.allow_spills) refuse_spills(*slot->kernel);
+  if (slot->kernel == nullptr)
+    slot->kernel =
+        load_or_compile(job.request->rendered, *job.request->arch, job.key, options.find_only);
   return slot->kernel;
 }
 
 Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const Arch& arch,
-                                          const Key& key) {
+                                          const Key& key, bool find_only) {
   const auto begin = std::chrono::steady_clock::now();
   dump(rendered, arch, key);
-  std::optional<Binary> cached = load(rendered, key, LogLevel::kWarning);
-  Found found = cached ? Found{std::move(*cached), true} : compile_and_store(rendered, arch, key);
+  Lookup lookup = look_up(rendered, key);
+  if (!lookup.binary && find_only) throw CacheError(lookup.miss);
+  if (lookup.refused)
+    log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(), lookup.miss);
+  Found found = lookup.binary ? Found{std::move(*lookup.binary), true}
+                              : compile_and_store(rendered, arch, key);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   return std::make_shared<Kernel>(rendered, arch, std::move(found.binary),
                                   Kernel::Origin{found.from_cache, took.count()}, compiler(arch));
 }
 
-std::optional<Binary> Engine::load(const RenderedKernel& rendered, const Key& key,
-                                   LogLevel level) const {
+Engine::Lookup Engine::look_up(const RenderedKernel& rendered, const Key& key) const {
   LoadResult result = store_.load(key);
-  if (result.refused) log_message(level, "cache entry {} is not used: {}", key.hex(), result.miss);
-  if (!result.entry) return std::nullopt;
+  if (!result.entry) return {std::nullopt, std::move(result.miss), result.refused};
   try {
     Binary binary = binary_of(std::move(*result.entry));
     check_launch(rendered, binary);
-    return binary;
+    return {std::move(binary), {}, false};
   } catch (const CacheError& error) {
-    log_message(level, "cache entry {} is not used: {}", key.hex(), error.what());
-    return std::nullopt;
+    return {std::nullopt, error.what(), true};
   }
 }
 
 Engine::Found Engine::compile_and_store(const RenderedKernel& rendered, const Arch& arch,
                                         const Key& key) {
   if (config_.policy == CachePolicy::kCacheOnly) refuse_compiling(rendered, key);
-  // One process compiles; the others wait for it here and find the entry. What is bad about one has
-  // been said before.
+  // One process compiles; the others wait for it here and find the entry.
   const FileLock lock = store_.lock(key, kLockTimeout);
-  if (std::optional<Binary> binary = load(rendered, key, LogLevel::kDebug))
-    return {std::move(*binary), true};
+  if (Lookup lookup = look_up(rendered, key); lookup.binary)
+    return {std::move(*lookup.binary), true};
   Binary binary = compiler(arch)->compile(rendered, arch);
   log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,
               binary.compile_ms);
@@ -237,8 +260,13 @@ void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key) co
   }
   throw CacheError(fmt::format(
       "LAZYROPE_POLICY=cache_only forbids compiling {}, and {}\ncompile it beforehand "
-      "with `lazyrope compile{}`, or set LAZYROPE_POLICY=jit",
+      "with `lazyrope precompile{}`, or set LAZYROPE_POLICY=jit",
       rendered.entry, why, rendered.kind == KernelKind::kReposition ? " --reposition" : ""));
+}
+
+void Engine::check_can_compile(const Arch& arch) const {
+  compiler(arch)->check(arch);
+  if (!config_.cache_dir.empty()) store_.check_writable();
 }
 
 void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const {

@@ -124,6 +124,9 @@ std::size_t GpuDevice::free_bytes() const {
 void* GpuDevice::allocate(std::size_t bytes) const {
   const ScopedContext context(driver_, info_);
   const AllowedInCapture allowed(driver_);
+  // Where nobody else has retained it, the context would end with the scope, the memory with it.
+  if (context.is_borrowed())
+    std::call_once(keeps_primary_context_, [&] { driver_.retain_primary_context(info_.handle); });
   return reinterpret_cast<void*>(driver_.allocate(bytes));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "runtime/context.h"
 #include "runtime/device.h"
@@ -36,6 +37,7 @@ class GpuDevice : public Device {
   const Driver& driver_;
   const DeviceInfo& info_;
   const Arch& arch_;
+  mutable std::once_flag keeps_primary_context_;
 };
 
 // The GPU of that ordinal; made once. DriverError without a driver or such a GPU, SpecError for one

@@ -1,6 +1,7 @@
 #include "runtime/lazyrope.h"
 
 #include "runtime/attention.h"
+#include "runtime/context.h"
 #include "runtime/devices.h"
 #include "runtime/engine.h"
 #include "runtime/reposition.h"
@@ -18,6 +19,14 @@ const Arch& arch_named(std::string_view name) {
 }
 
 }  // namespace
+
+int gpu_count() {
+  try {
+    return Devices::get().count();
+  } catch (const DriverError&) {
+    return 0;
+  }
+}
 
 std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch,
                                          Tune tune) {

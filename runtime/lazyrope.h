@@ -1,23 +1,27 @@
 // The C++ interface of lazyrope: everything an engine needs, and nothing of CUDA.
 //
 //   auto attention = lazyrope::compile(spec);
-//   auto step = lazyrope::plan(*attention, tensors, {.page_size = 16}, {}, stream);  // then
-//   update() lazyrope::attend(*attention, q, {k_pool, v_pool}, *step, out, lse, stream);      //
-//   once a layer
+//   auto step = lazyrope::plan(*attention, tensors, {.page_size = 16}, {}, stream);
+//   lazyrope::attend(*attention, q, {k_pool, v_pool}, *step, out, lse, stream);
 //
-// Calls are asynchronous on `stream` (a CUstream or cudaStream_t; null is the default stream) and
-// throw SpecError for bad arguments, CompileError and DriverError for what their names say.
+// plan() once, update() for each later pass of the model, attend() once a layer. Calls are
+// asynchronous on `stream` (a CUstream or cudaStream_t; null is the default stream) and throw
+// SpecError for bad arguments, CompileError, DriverError and CacheError for what their names say.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string_view>
 
+#include "cache/error.h"
 #include "codegen/error.h"
+#include "runtime/device_tensor.h"
 #include "runtime/error.h"
+#include "runtime/model_config.h"
 #include "runtime/spec.h"
 #include "runtime/step_types.h"
 #include "runtime/tune.h"
+#include "runtime/version.h"
 
 namespace lazyrope {
 
@@ -28,8 +32,12 @@ class Step;        // what one pass of a model attends to, in device memory
 class AppendStep;  // where one pass's new keys and values go
 class Reposition;  // the compiled kernel of reposition(); may be used from several threads
 
-// Compiles, or finds in the cache. `arch`: such as "sm_90a"; empty: that of the present GPU. For an
-// arch that is named, records are used only with kMeasure, and it must be that of the present GPU.
+// The GPUs that this process sees; 0 where there is no usable driver.
+int gpu_count();
+
+// Compiles, or finds in the cache. `arch`: such as "sm_90a"; empty: that of the present GPU;
+// "emu:sm_80": the emulator, whose tensors lie in host memory. For an arch that is named, records
+// of tunings are used only with kMeasure, and it must be that of the present GPU.
 std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch = {},
                                          Tune tune = Tune::kStored);
 

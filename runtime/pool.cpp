@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kQuad = 4;  // elements that a thread moves at once
 constexpr int kMaxCtas = 4096;
+constexpr int kFloatBytes = 4;
 
 // Strides of a dimension of one element may be anything; they are never used, but must fit.
 std::int64_t used_stride(const TensorView& t, int dimension) {
@@ -32,8 +33,7 @@ void check_same_layout(const PoolTensors& pool) {
                       describe(k), describe(v)));
 }
 
-std::uint32_t stride_bytes(const char* name, std::int64_t elements) {
-  const std::int64_t bytes = elements * kElementBytes;
+std::uint32_t stride_bytes(const char* name, std::int64_t bytes) {
   if (std::cmp_greater(bytes, std::numeric_limits<std::uint32_t>::max()))
     throw SpecError(fmt::format("the pool's {} stride is {} bytes; at most {} are possible", name,
                                 bytes, std::numeric_limits<std::uint32_t>::max()));
@@ -50,10 +50,53 @@ void check_page_span(const KvPool& pool, const TensorView& keys, int slots, int 
                                 describe(keys), span, std::numeric_limits<std::uint32_t>::max()));
 }
 
+void check_pool_type(const char* name, const TensorView& t, Dtype dtype) {
+  const bool is_raw = t.type == ElementType::kUint8 && bytes_of(dtype) == 1;
+  if (!is_raw) check_type(name, t, element_type(dtype));
+}
+
+// Kernels copy 16 bytes at once.
+void check_pool_rows(const char* name, const TensorView& t, Dtype dtype) {
+  check_rows(name, t, bytes_of(dtype), kChunkBytes);
+}
+
+struct Scales {
+  const float* data;
+  std::uint32_t stride;  // bytes
+};
+
+Scales checked_scales(const char* name, const std::optional<TensorView>& scales,
+                      const AttentionSpec& spec, const Device& device) {
+  if (!scales) return {nullptr, 0};
+  if (bytes_of(spec.pool_dtype()) == 2)
+    throw SpecError(
+        fmt::format("{} is given; a pool of {} has no scales", name, to_string(spec.pool_dtype())));
+  check_type(name, *scales, ElementType::kFp32);
+  check_on_device(name, *scales, device);
+  const std::int64_t count = scales->elements();
+  const bool per_head = scales->rank == 1 && count == spec.num_kv_heads;
+  if (!scales->is_contiguous() || (count != 1 && !per_head))
+    throw SpecError(fmt::format("{} is {}; it must be one element, or contiguous [kv_heads] = [{}]",
+                                name, describe(*scales), spec.num_kv_heads));
+  check_alignment(name, *scales, kFloatBytes);
+  return {static_cast<const float*>(scales->data),
+          count == 1 ? 0u : static_cast<std::uint32_t>(kFloatBytes)};
+}
+
 }  // namespace
 
 ElementType element_type(Dtype dtype) {
-  return dtype == Dtype::kBf16 ? ElementType::kBf16 : ElementType::kFp16;
+  switch (dtype) {
+    case Dtype::kBf16:
+      return ElementType::kBf16;
+    case Dtype::kFp16:
+      return ElementType::kFp16;
+    case Dtype::kFp8E4m3:
+      return ElementType::kFp8E4m3;
+    case Dtype::kFp8E5m2:
+      return ElementType::kFp8E5m2;
+  }
+  return ElementType::kOther;
 }
 
 KvPool checked_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
@@ -62,7 +105,7 @@ KvPool checked_pool(const AttentionSpec& spec, const PoolTensors& pool, const Po
   const int slots = nhd ? 1 : 2;
   const int heads = nhd ? 2 : 1;
   const auto check = [&](const char* name, const TensorView& t) {
-    check_type(name, t, element_type(spec.dtype));
+    check_pool_type(name, t, spec.pool_dtype());
     check_rank(name, t, 4,
                nhd ? "[pages, page_size, kv_heads, head_dim] (layout NHD)"
                    : "[pages, kv_heads, page_size, head_dim] (layout HND)");
@@ -70,17 +113,24 @@ KvPool checked_pool(const AttentionSpec& spec, const PoolTensors& pool, const Po
     check_extent(name, t, slots, format.page_size, "page_size");
     check_extent(name, t, heads, spec.num_kv_heads, "kv_heads");
     check_extent(name, t, 3, spec.head_dim, "head_dim");
-    check_rows(name, t, kElementBytes, kChunkBytes);
+    check_pool_rows(name, t, spec.pool_dtype());
   };
   check("k_pool", pool.keys);
   check("v_pool", pool.values);
   check_same_layout(pool);
   const TensorView& k = pool.keys;
+  const Scales key_scales = checked_scales("k_scale", pool.key_scale, spec, device);
+  const Scales value_scales = checked_scales("v_scale", pool.value_scale, spec, device);
+  const int bytes = bytes_of(spec.pool_dtype());
   const KvPool result = {k.data,
                          pool.values.data,
-                         stride_bytes("page", used_stride(k, 0)),
-                         stride_bytes("slot", used_stride(k, slots)),
-                         stride_bytes("head", used_stride(k, heads)),
+                         key_scales.data,
+                         value_scales.data,
+                         stride_bytes("page", used_stride(k, 0) * bytes),
+                         stride_bytes("slot", used_stride(k, slots) * bytes),
+                         stride_bytes("head", used_stride(k, heads) * bytes),
+                         key_scales.stride,
+                         value_scales.stride,
                          0};
   check_page_span(result, k, format.page_size, spec.num_kv_heads);
   return result;

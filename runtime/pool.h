@@ -12,12 +12,13 @@ namespace lazyrope {
 
 // What the calls on a paged pool have in common.
 
-inline constexpr int kElementBytes = 2;  // of both dtypes
+inline constexpr int kElementBytes = 2;  // of queries and results
 inline constexpr int kChunkBytes = 16;   // that attend copies at once
 
 ElementType element_type(Dtype dtype);
 
-// The pool as kernels take it. SpecError where it does not fit the spec or the format.
+// The pool as kernels take it; one of 8 bits may also come as bytes. SpecError where it does not
+// fit the spec or the format.
 KvPool checked_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
                     const Device& device);
 

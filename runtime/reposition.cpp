@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "codegen/error.h"
-#include "codegen/render.h"
-#include "codegen/tile_plan.h"
 #include "runtime/checks.h"
+#include "runtime/kernel_set.h"
 #include "runtime/pool.h"
 #include "templates/abi/reposition.h"
 
@@ -76,13 +75,8 @@ void check_writes(const std::vector<AppendRecord>& source,
 std::shared_ptr<const Reposition> Reposition::compile(Engine& engine, const AttentionSpec& spec,
                                                       const Arch& arch,
                                                       const EngineOptions& options) {
-  validate(spec);
-  const KernelSpec kernel_spec = spec.kernel_spec();
-  // Of no consequence to this kernel.
-  const TilePlan plan = candidates(kernel_spec, arch).front();
-  auto kernels =
-      engine.kernels({render(KernelKind::kReposition, kernel_spec, plan, arch)}, arch, options);
-  return std::shared_ptr<const Reposition>(new Reposition(spec, arch, std::move(kernels.front())));
+  const KernelSet set = compile_sets(engine, {reposition_set(spec, arch)}, options).front();
+  return std::shared_ptr<const Reposition>(new Reposition(spec, arch, set.kernels().front()));
 }
 
 void Reposition::move(const PoolTensors& pool, const AppendStep& source, const AppendStep& target,

@@ -11,18 +11,20 @@ namespace lazyrope {
 struct AttentionSpec {
   int head_dim = 0;
   int num_q_heads = 0;
-  int num_kv_heads = 0;  // divides num_q_heads
-  Dtype dtype = Dtype::kBf16;
-  RopeSpec rope;
+  int num_kv_heads = 0;                // divides num_q_heads
+  Dtype dtype = Dtype::kBf16;          // of queries, new keys and values, and results
+  std::optional<Dtype> kv_dtype = {};  // of the pool where it is of 8 bits; else it is of dtype
+  RopeSpec rope = {};
   std::string mask = "causal";
-  MaskParameters mask_parameters;
+  MaskParameters mask_parameters = {};
   double softcap = 0.0;  // scores s become softcap x tanh(s / softcap); 0: they stay
   bool sinks = false;    // attend() takes a logit of each query head that takes part in its softmax
   RopeForm query_form = RopeForm::kRaw;
   KeyForm key_form = KeyForm::kLocal;
   RopeForm append_form = RopeForm::kRaw;
-  std::optional<double> scale;  // of the scores; 1 / sqrt(head_dim) where not given
+  std::optional<double> scale = {};  // of the scores; 1 / sqrt(head_dim) where not given
 
+  Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   int group_size() const { return num_q_heads / num_kv_heads; }
   double softmax_scale() const;
   KernelSpec kernel_spec() const;

@@ -17,15 +17,15 @@ struct StepCapacity {
 // A step's metadata, all int32 on the device and contiguous. One row per request r in the indptr's:
 // its query tokens are q_indptr[r] .. q_indptr[r + 1] - 1, its segments likewise.
 struct StepTensors {
-  TensorView q_indptr;             // [requests + 1]
-  TensorView q_position;           // [query tokens]: logical positions
-  TensorView segment_indptr;       // [requests + 1]
-  TensorView base;                 // [segments]: logical position of token 0 of the document
-  TensorView start;                // [segments]: first token that the segment shows
-  TensorView length;               // [segments]: tokens
-  TensorView first_page;           // [segments]: index into pages
-  TensorView pages;                // [any]: page lists; referred to by the step, not copied
-  std::optional<TensorView> lead;  // [segments]: slot of the first token; all 0 where not given
+  TensorView q_indptr;                  // [requests + 1]
+  TensorView q_position;                // [query tokens]: logical positions
+  TensorView segment_indptr;            // [requests + 1]
+  TensorView base;                      // [segments]: logical position of token 0 of the document
+  TensorView start;                     // [segments]: first token that the segment shows
+  TensorView length;                    // [segments]: tokens
+  TensorView first_page;                // [segments]: index into pages
+  TensorView pages;                     // [any]: page lists; referred to by the step, not copied
+  std::optional<TensorView> lead = {};  // [segments]: slot of the first token; all 0 by default
 };
 
 // Where the KV pool's pages are cut.
@@ -48,10 +48,14 @@ struct AppendTensors {
   TensorView pages;  // [any]: page lists
 };
 
-// The paged pool of keys and values: two tensors of one shape and one set of strides.
+// The paged pool of keys and values: two tensors of one shape and one set of strides. Where its
+// elements are of 8 bits they are stored divided by a scale, float32 on the device, of one element
+// or of one a KV head; 1 where not given.
 struct PoolTensors {
   TensorView keys;
   TensorView values;
+  std::optional<TensorView> key_scale = {};
+  std::optional<TensorView> value_scale = {};
 };
 
 }  // namespace lazyrope

@@ -31,6 +31,12 @@ std::string_view to_string(ElementType type) {
       return "bfloat16";
     case ElementType::kFp16:
       return "float16";
+    case ElementType::kFp8E4m3:
+      return "float8_e4m3fn";
+    case ElementType::kFp8E5m2:
+      return "float8_e5m2";
+    case ElementType::kUint8:
+      return "uint8";
     case ElementType::kFp32:
       return "float32";
     case ElementType::kInt32:

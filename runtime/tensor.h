@@ -9,7 +9,18 @@
 namespace lazyrope {
 
 // Those after kInt32 are told apart for error messages only.
-enum class ElementType { kBf16, kFp16, kFp32, kInt32, kInt64, kFp64, kOther };
+enum class ElementType {
+  kBf16,
+  kFp16,
+  kFp8E4m3,
+  kFp8E5m2,
+  kUint8,
+  kFp32,
+  kInt32,
+  kInt64,
+  kFp64,
+  kOther
+};
 enum class DeviceType { kCpu, kGpu, kOther };
 
 std::string_view to_string(ElementType type);

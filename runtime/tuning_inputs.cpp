@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <span>
@@ -26,10 +27,10 @@ std::int64_t pages_of(const TuningWorkload& w) {
           ceil_div(w.context % w.doc_tokens, kTuningPage) + ceil_div(w.query_tokens, kTuningPage));
 }
 
+std::int64_t tokens_of(const TuningWorkload& w) { return std::int64_t{w.batch} * w.query_tokens; }
+
 // Of keys, or of values.
-std::int64_t page_bytes(const AttentionSpec& spec) {
-  return std::int64_t{kTuningPage} * spec.num_kv_heads * spec.head_dim * kElementBytes;
-}
+std::int64_t page_bytes(const AttentionSpec& spec) { return kTuningPage * token_bytes(spec) / 2; }
 
 std::optional<int> window_of(const AttentionSpec& spec) {
   const auto window = spec.mask_parameters.find("window");
@@ -42,19 +43,37 @@ std::int64_t pages_per_read(const TuningWorkload& workload, const AttentionSpec&
   return ceil_div(workload.context, std::max(seen, 1));
 }
 
-std::uint16_t bf16_bits(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+// Of a number: its sign first, then the exponent, then the mantissa.
+struct Format {
+  int bytes;
+  int mantissa_bits;
+  int exponent_bias;
+};
+
+Format format_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kBf16:
+      return {2, 7, 127};
+    case Dtype::kFp16:
+      return {2, 10, 15};
+    case Dtype::kFp8E4m3:
+      return {1, 3, 7};
+    case Dtype::kFp8E5m2:
+      return {1, 2, 15};
+  }
+  return {};
 }
 
-// Of less than fp16 can hold; what is below its normal range becomes 0.
-std::uint16_t fp16_bits(float x) {
+// Of less than the format can hold; what is below its normal range becomes 0.
+std::uint32_t rounded_bits(float x, const Format& format) {
+  const int dropped = 23 - format.mantissa_bits;
+  const auto bias = static_cast<std::uint32_t>(127 - format.exponent_bias);
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t sign = bits >> 16 & 0x8000;
+  const std::uint32_t sign = bits >> 31 << (8 * format.bytes - 1);
   const std::uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude < 0x38800000) return static_cast<std::uint16_t>(sign);
-  return static_cast<std::uint16_t>(sign |
-                                    (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
+  if (magnitude < (bias + 1) << 23) return sign;
+  const std::uint32_t below_half = (1U << (dropped - 1)) - 1;
+  return sign | (magnitude - (bias << 23) + below_half + (magnitude >> dropped & 1)) >> dropped;
 }
 
 float from_bf16(std::uint16_t bits) {
@@ -77,33 +96,21 @@ std::vector<std::int32_t> shuffled(std::int32_t count, unsigned seed) {
   return values;
 }
 
-std::unique_ptr<DeviceBuffer> uploaded(const std::shared_ptr<const Device>& device,
-                                       const void* values, std::size_t bytes) {
-  auto buffer = std::make_unique<DeviceBuffer>(device, bytes);
-  device->copy_from_host(buffer->data(), values, bytes, nullptr);
-  return buffer;
-}
-
 // Memory full of the values, over and over.
 std::unique_ptr<DeviceBuffer> filled(const std::shared_ptr<const Device>& device,
-                                     std::span<const std::uint16_t> values, std::size_t bytes) {
+                                     std::span<const std::byte> values, std::size_t bytes) {
   auto buffer = std::make_unique<DeviceBuffer>(device, bytes);
-  for (std::size_t at = 0; at < bytes; at += values.size_bytes())
+  for (std::size_t at = 0; at < bytes; at += values.size())
     device->copy_from_host(static_cast<std::byte*>(buffer->data()) + at, values.data(),
-                           std::min(values.size_bytes(), bytes - at), nullptr);
+                           std::min(values.size(), bytes - at), nullptr);
   return buffer;
 }
 
 template <class T>
-std::vector<T> downloaded(const Device& device, const TensorView& tensor) {
-  std::vector<T> values(static_cast<std::size_t>(tensor.elements()));
-  device.copy_to_host(values.data(), tensor.data, values.size() * sizeof(T), nullptr);
+std::vector<T> downloaded(const DeviceTensor& tensor) {
+  std::vector<T> values(static_cast<std::size_t>(tensor.view().elements()));
+  tensor.copy_to_host(values.data());
   return values;
-}
-
-std::size_t bytes_of(const TensorView& tensor) {
-  const int bytes = tensor.type == ElementType::kFp32 ? int{sizeof(float)} : kElementBytes;
-  return static_cast<std::size_t>(tensor.elements() * bytes);
 }
 
 double square_sum(std::span<const float> values) {
@@ -154,13 +161,21 @@ TuningMetadata metadata_of(const TuningWorkload& workload) {
   return m;
 }
 
-std::vector<std::uint16_t> normal_values(Dtype dtype, std::size_t count, unsigned seed) {
-  const auto bits_of = dtype == Dtype::kBf16 ? bf16_bits : fp16_bits;
+std::vector<std::byte> normal_values(Dtype dtype, std::size_t count, unsigned seed) {
+  const Format format = format_of(dtype);
+  const auto bytes = static_cast<std::size_t>(format.bytes);
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
-  std::vector<std::uint16_t> values(count);
-  std::ranges::generate(values, [&] { return bits_of(normal(random)); });
+  std::vector<std::byte> values(count * bytes);
+  for (std::size_t at = 0; at < values.size(); at += bytes) {
+    const std::uint32_t bits = rounded_bits(normal(random), format);
+    std::memcpy(values.data() + at, &bits, bytes);
+  }
   return values;
+}
+
+std::int64_t token_bytes(const AttentionSpec& spec) {
+  return std::int64_t{2} * spec.num_kv_heads * spec.head_dim * bytes_of(spec.pool_dtype());
 }
 
 TuningPool::TuningPool(std::shared_ptr<const Device> device, const AttentionSpec& spec,
@@ -170,9 +185,9 @@ TuningPool::TuningPool(std::shared_ptr<const Device> device, const AttentionSpec
   for (const TuningWorkload& workload : workloads)
     pages_ = std::max(pages_, pages_of(workload) + cold_pages * pages_per_read(workload, spec));
   const auto bytes = static_cast<std::size_t>(pages_ * page_bytes(spec));
-  const std::vector<std::uint16_t> values = normal_values(spec.dtype, 2 * kRandomValues, kSeed);
-  keys_ = filled(device_, std::span(values).first(kRandomValues), bytes);
-  values_ = filled(device_, std::span(values).last(kRandomValues), bytes);
+  const std::vector<std::byte> values = normal_values(spec.pool_dtype(), 2 * kRandomValues, kSeed);
+  keys_ = filled(device_, std::span(values).first(values.size() / 2), bytes);
+  values_ = filled(device_, std::span(values).last(values.size() / 2), bytes);
 }
 
 PoolTensors TuningPool::next(std::int64_t pages) {
@@ -185,7 +200,7 @@ PoolTensors TuningPool::at(std::int64_t page, std::int64_t pages) const {
   const Place place = device_->place();
   const auto view = [&](const DeviceBuffer& buffer) {
     return make_tensor(static_cast<std::byte*>(buffer.data()) + page * page_bytes(spec_),
-                       element_type(spec_.dtype),
+                       element_type(spec_.pool_dtype()),
                        {pages, kTuningPage, spec_.num_kv_heads, spec_.head_dim}, place.type,
                        place.ordinal);
   };
@@ -217,38 +232,30 @@ std::string difference(const TuningResult& usual, const TuningResult& other, Dty
 
 TuningCase::TuningCase(std::shared_ptr<const Device> device, const AttentionSpec& spec,
                        const TuningWorkload& workload, TuningPool& pool)
-    : device_(std::move(device)), spec_(spec), workload_(workload), pool_(pool) {
+    : device_(std::move(device)),
+      spec_(spec),
+      workload_(workload),
+      pool_(pool),
+      q_(element_type(spec.dtype), {tokens_of(workload), spec.num_q_heads, spec.head_dim}, device_),
+      out_(element_type(spec.dtype), {tokens_of(workload), spec.num_q_heads, spec.head_dim},
+           device_),
+      lse_(ElementType::kFp32, {tokens_of(workload), spec.num_q_heads}, device_) {
   const TuningMetadata m = metadata_of(workload);
   num_pages_ = std::ssize(m.pages);
   step_ = {upload(m.q_indptr),   upload(m.q_position), upload(m.segment_indptr),
            upload(m.base),       upload(m.start),      upload(m.length),
            upload(m.first_page), upload(m.pages),      {}};
-  const std::int64_t tokens = std::ssize(m.q_position);
-  q_ = tensor(element_type(spec.dtype), {tokens, spec.num_q_heads, spec.head_dim});
-  out_ = tensor(element_type(spec.dtype), {tokens, spec.num_q_heads, spec.head_dim});
-  lse_ = tensor(ElementType::kFp32, {tokens, spec.num_q_heads});
-  if (spec.sinks) sinks_ = tensor(ElementType::kFp32, {spec.num_q_heads});
-  const std::vector<std::uint16_t> queries =
-      normal_values(spec.dtype, static_cast<std::size_t>(q_.elements()), kSeed + 1);
-  device_->copy_from_host(q_.data, queries.data(), queries.size() * sizeof queries[0], nullptr);
-}
-
-// All zeros.
-TensorView TuningCase::tensor(ElementType type, std::initializer_list<std::int64_t> shape) {
-  const Place place = device_->place();
-  TensorView view = make_tensor(nullptr, type, shape, place.type, place.ordinal);
-  const std::size_t bytes = bytes_of(view);
-  buffers_.push_back(std::make_unique<DeviceBuffer>(device_, bytes));
-  view.data = buffers_.back()->data();
-  device_->fill_zero(view.data, bytes, nullptr);
-  return view;
+  if (spec.sinks) sinks_ = DeviceTensor(ElementType::kFp32, {spec.num_q_heads}, device_);
+  const auto count = static_cast<std::size_t>(q_.view().elements());
+  q_.copy_from_host(normal_values(spec.dtype, count, kSeed + 1).data());
 }
 
 TensorView TuningCase::upload(const std::vector<std::int32_t>& values) {
-  const Place place = device_->place();
-  buffers_.push_back(uploaded(device_, values.data(), values.size() * sizeof values[0]));
-  return make_tensor(buffers_.back()->data(), ElementType::kInt32, {std::ssize(values)}, place.type,
-                     place.ordinal);
+  metadata_
+      .emplace_back(ElementType::kInt32, std::initializer_list<std::int64_t>{std::ssize(values)},
+                    device_)
+      .copy_from_host(values.data());
+  return metadata_.back();
 }
 
 std::unique_ptr<Step> TuningCase::plan(const Attention& attention) const {
@@ -272,13 +279,12 @@ void TuningCase::attend(const Attention& attention, const Step& step) const {
 
 TuningResult TuningCase::result(const Attention& attention, const Step& step) const {
   // What a kernel does not write must not be another's.
-  for (const TensorView& tensor : {out_, lse_})
-    device_->fill_zero(tensor.data, bytes_of(tensor), nullptr);
+  for (DeviceTensor tensor : {out_, lse_}) tensor.fill_zero();
   attend_in(pool_.first(num_pages_), attention, step);
   const auto from_bits = spec_.dtype == Dtype::kBf16 ? from_bf16 : from_fp16;
   TuningResult result;
-  result.lse = downloaded<float>(*device_, lse_);
-  std::ranges::transform(downloaded<std::uint16_t>(*device_, out_), std::back_inserter(result.out),
+  result.lse = downloaded<float>(lse_);
+  std::ranges::transform(downloaded<std::uint16_t>(out_), std::back_inserter(result.out),
                          from_bits);
   return result;
 }

@@ -9,6 +9,7 @@
 
 #include "runtime/attention.h"
 #include "runtime/device.h"
+#include "runtime/device_tensor.h"
 #include "runtime/tuning.h"
 
 namespace lazyrope {
@@ -38,8 +39,11 @@ inline constexpr int kTuningPage = 16;
 
 TuningMetadata metadata_of(const TuningWorkload& workload);
 
-// Values as of N(0, 1), each rounded to a type of 16 bits.
-std::vector<std::uint16_t> normal_values(Dtype dtype, std::size_t count, unsigned seed);
+// The bytes of values as of N(0, 1), each rounded to the type; none is NaN or infinite.
+std::vector<std::byte> normal_values(Dtype dtype, std::size_t count, unsigned seed);
+
+// Of a token's keys and values.
+std::int64_t token_bytes(const AttentionSpec& spec);
 
 // Keys and values, more of them than L2 holds: every call gets other ones than the calls before it
 // had, so it finds them cold, and no writes of theirs wait to leave L2.
@@ -89,7 +93,6 @@ class TuningCase {
   TuningResult result(const Attention& attention, const Step& step) const;
 
  private:
-  TensorView tensor(ElementType type, std::initializer_list<std::int64_t> shape);
   TensorView upload(const std::vector<std::int32_t>& values);
   void attend_in(const PoolTensors& pool, const Attention& attention, const Step& step) const;
 
@@ -98,12 +101,12 @@ class TuningCase {
   TuningWorkload workload_;
   TuningPool& pool_;
   std::int64_t num_pages_;
-  std::vector<std::unique_ptr<DeviceBuffer>> buffers_;
+  std::vector<DeviceTensor> metadata_;  // what step_ refers to
   StepTensors step_;
-  TensorView q_;
-  TensorView out_;
-  TensorView lse_;
-  std::optional<TensorView> sinks_;
+  DeviceTensor q_;
+  DeviceTensor out_;
+  DeviceTensor lse_;
+  std::optional<DeviceTensor> sinks_;
 };
 
 }  // namespace lazyrope

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lazyrope
@@ -57,6 +60,31 @@ def build() -> Callable[..., lazyrope.Attention]:
         return lazyrope.compile(spec, arch=None if HAS_GPU else "emu:sm_80", **options)
 
     return compile_here
+
+
+@pytest.fixture(scope="session")
+def compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For a GPU, compiles the random steps' kernels on all cores while the first of them run."""
+    if not HAS_GPU:
+        yield
+        return
+    settings = covering_settings(request.config.getoption("cases"), request.config.getoption("seed"))
+    pool = ThreadPoolExecutor(os.cpu_count())
+    for setting in settings:
+        pool.submit(lazyrope.compile, setting.spec())
+    yield
+    pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="session")
+def command() -> str:
+    """The binary that LAZYROPE_COMMAND names, or else the one on PATH."""
+    path = os.environ.get("LAZYROPE_COMMAND") or shutil.which("lazyrope")
+    if path is None or not os.access(path, os.X_OK):
+        pytest.fail(
+            f"the command is {path}: set LAZYROPE_COMMAND to the one built (<build>/tools/lazyrope) or install lazyrope"
+        )
+    return path
 
 
 @pytest.fixture(scope="module")

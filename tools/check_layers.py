@@ -15,7 +15,7 @@ from pathlib import Path
 
 # What a room may include beside itself.
 MAY_INCLUDE = {
-    "codegen": set(),
+    "codegen": {"templates/abi"},
     "cache": set(),
     "templates": set(),
     "runtime": {"codegen", "cache", "templates/abi"},

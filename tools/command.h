@@ -26,6 +26,7 @@ class UsageError : public std::runtime_error {
 Command autotune_command(CLI::App& root);
 Command render_command(CLI::App& root);
 Command compile_command(CLI::App& root);
+Command precompile_command(CLI::App& root);
 Command cache_command(CLI::App& root);
 Command doctor_command(CLI::App& root);
 Command bench_command(CLI::App& root);

@@ -57,7 +57,7 @@ struct Row {
 
 Row tune_one(Engine& engine, const NamedSpec& named, const std::shared_ptr<const Device>& device,
              const Options& options, Progress& progress) {
-  const EngineOptions engine_options = {.threads = options.threads};
+  const EngineOptions engine_options = {.threads = options.threads, .listener = &progress};
   if (!options.force)
     if (const auto known = stored_attention(engine, named.spec, *device, engine_options))
       return {named.name, false, known->tuning()};
@@ -71,12 +71,11 @@ Row tune_one(Engine& engine, const NamedSpec& named, const std::shared_ptr<const
 std::vector<Row> tune_all(Engine& engine, const Options& options) {
   const std::vector<NamedSpec> specs = specs_of(options.spec);
   const std::shared_ptr<const Device> device = gpu_to_tune_on("");
-  Progress progress(specs.size());
+  Progress progress;
   std::vector<Row> rows;
-  for (const NamedSpec& named : specs) {
-    progress.next(named.name);
+  rows.reserve(specs.size());
+  for (const NamedSpec& named : specs)
     rows.push_back(tune_one(engine, named, device, options, progress));
-  }
   return rows;
 }
 

@@ -9,14 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/attention.h"
 #include "runtime/engine.h"
-#include "runtime/reposition.h"
+#include "runtime/kernel_set.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
+#include "tools/kernel_options.h"
 #include "tools/output.h"
 #include "tools/progress.h"
-#include "tools/spec_options.h"
 #include "tools/table.h"
 
 namespace lazyrope {
@@ -25,30 +24,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFooter =
-    R"(Needs no GPU: what is compiled here runs wherever the same cache directory is found, without a
-compiler there. What the cache has is not compiled again.
+    R"(Needs no GPU. What the cache has is not compiled again. To fill a directory for machines without a
+compiler there is `lazyrope precompile`; this shows the kernels one by one.
 
 The table shows registers and bytes of spilled registers (of a thread), bytes of dynamic shared
 memory (of a CTA) and of the cubin, and the milliseconds it took to have it: to compile it, or to
 read it from the cache. A kernel that an earlier row has as well is "shared".
 With --reposition there is one kernel more, which an attention does without: it copies tokens of a pool
-to other slots and positions. An image whose program calls compile_reposition() needs it.
-A kernel that spills is refused. The first that fails ends the run; the cache keeps those before it.
+to other slots and positions.
+A kernel that spills is refused. If one fails the command does; the cache keeps the others.
 --json prints an object: cache, seconds, kernels [{model, spec, plan, kernel, arch, entry, compiler,
 threads, registers, spill_bytes, shared_bytes, cubin_bytes, compile_ms, ms, from_cache, shared}].
 
 Example:
-  lazyrope compile --model Llama-3.1-8B/config.json --arch sm_80,sm_90a --cache /opt/kernels)";
-
-constexpr int kMostThreads = 1024;
+  lazyrope compile --model Llama-3.1-8B/config.json --arch sm_80,sm_90a --ptx build/ptx)";
 
 struct Options {
-  SpecOptions spec;
-  std::vector<std::string> archs;
+  KernelOptions kernels;
   std::string cache;
-  int threads = 0;
-  bool allow_spills = false;
-  bool reposition = false;
   std::string cubin_dir;
   std::string ptx_dir;
   bool json = false;
@@ -64,46 +57,17 @@ struct Row {
 
 using Rows = std::vector<Row>;
 
-void add_row(const NamedSpec& named, const TilePlan& plan, std::shared_ptr<const Kernel> kernel,
-             Rows& rows) {
-  const auto is_same = [&](const Row& row) { return row.kernel == kernel; };
-  const bool shared = std::ranges::any_of(rows, is_same);
-  rows.push_back(
-      {named.name, describe(named.spec.kernel_spec()), describe(plan), std::move(kernel), shared});
-}
-
-void compile_one(Engine& engine, const NamedSpec& named, const Arch& arch, const Options& options,
-                 Rows& rows) {
-  const EngineOptions engine_options = {.allow_spills = options.allow_spills,
-                                        .threads = options.threads};
-  const auto attention =
-      Attention::compile(engine, named.spec, arch, {.plan = {}, .engine = engine_options});
-  for (const std::shared_ptr<const Kernel>& kernel : attention->kernels())
-    add_row(named, attention->plan(), kernel, rows);
-  if (!options.reposition) return;
-  add_row(named, attention->plan(),
-          Reposition::compile(engine, named.spec, arch, engine_options)->kernel(), rows);
-}
-
-std::vector<const Arch*> archs_of(const std::vector<std::string>& names) {
-  if (names.empty()) return {&arch_of("")};
-  std::vector<const Arch*> archs;
-  archs.reserve(names.size());
-  for (const std::string& name : names) archs.push_back(&arch_of(name));
-  return archs;
-}
-
 Rows compile_all(Engine& engine, const Options& options) {
-  const std::vector<NamedSpec> specs = specs_of(options.spec);
-  const std::vector<const Arch*> archs = archs_of(options.archs);
-  Progress progress(specs.size() * archs.size());
+  const std::vector<KernelSetRequest> requests = kernel_sets_of(options.kernels);
+  Progress progress;
+  const std::vector<KernelSet> sets =
+      compile_sets(engine, requests, engine_options_of(options.kernels, &progress));
   Rows rows;
-  for (const NamedSpec& named : specs) {
-    for (const Arch* arch : archs) {
-      progress.next(fmt::format("{} for {}", named.name, arch->name));
-      compile_one(engine, named, *arch, options, rows);
-    }
-  }
+  std::set<std::shared_ptr<const Kernel>> seen;
+  for (std::size_t i = 0; i < sets.size(); ++i)
+    for (const std::shared_ptr<const Kernel>& kernel : sets[i].kernels())
+      rows.push_back({requests[i].name, describe(requests[i].spec), describe(sets[i].plan), kernel,
+                      !seen.insert(kernel).second});
   return rows;
 }
 
@@ -198,24 +162,13 @@ Command compile_command(CLI::App& root) {
   CLI::App* const app =
       root.add_subcommand("compile", "Compile the kernels of models into the cache");
   app->footer(kFooter);
-  app->add_option("--arch", options->archs,
-                  "Any of " + arch_names() + ";\ncommas between them (that of the present GPU)")
-      ->option_text("NAME,...")
-      ->delimiter(',');
   add_cache_option(*app, options->cache);
-  app->add_option("--threads", options->threads, "Kernels compiled at once (one a core)")
-      ->option_text("N")
-      ->check(CLI::Range(1, kMostThreads));
-  app->add_flag("--allow-spills", options->allow_spills,
-                "Keep kernels that spill registers: they are slow");
-  app->add_flag("--reposition", options->reposition,
-                "Also compile reposition, the kernel of\nlazyrope.compile_reposition()");
   app->add_option("--cubin", options->cubin_dir, "Also write DIR/MODEL.ARCH.KERNEL.cubin")
       ->option_text("DIR");
   app->add_option("--ptx", options->ptx_dir, "Also write DIR/MODEL.ARCH.KERNEL.ptx")
       ->option_text("DIR");
   add_json_option(*app, options->json);
-  add_spec_options(*app, options->spec);
+  add_kernel_options(*app, options->kernels);
   return {app, [options] { return run_compile(*options); }};
 }
 

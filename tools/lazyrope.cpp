@@ -54,9 +54,9 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("lazyrope {}", version()),
                        "Print the version and exit");
   app.require_subcommand(1);
-  const std::vector<Command> commands = {render_command(app),   compile_command(app),
-                                         autotune_command(app), cache_command(app),
-                                         doctor_command(app),   bench_command(app)};
+  const std::vector<Command> commands = {
+      render_command(app), compile_command(app), precompile_command(app), autotune_command(app),
+      cache_command(app),  doctor_command(app),  bench_command(app)};
   try {
     app.parse(argc, argv);
     return run_parsed(commands);

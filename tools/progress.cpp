@@ -1,6 +1,7 @@
 #include "tools/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,45 +12,74 @@ namespace lazyrope {
 namespace {
 
 constexpr std::string_view kEraseLine = "\r\033[K";
+constexpr std::size_t kBarWidth = 30;
+constexpr std::size_t kUsualWidth = 80;  // of a terminal that does not say
 
 void write(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
+std::size_t terminal_width() {
+  winsize size = {};
+  const bool is_known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? size.ws_col : kUsualWidth;
+}
+
+std::string outcome(const KernelResult& result) {
+  if (result.kernel == nullptr) return "failed";
+  return fmt::format("{:.1f} s{}", result.kernel->ready_ms() / 1e3,
+                     result.spills() ? ", spills registers" : "");
+}
+
 }  // namespace
 
-Progress::Progress(std::size_t total) : shown_(::isatty(STDERR_FILENO) == 1), total_(total) {
-  if (!shown_) return;
+Progress::Progress() : is_terminal_(::isatty(STDERR_FILENO) == 1) {
+  if (!is_terminal_) return;
   set_log_sink([this](LogLevel level, std::string_view message) {
     write_above(fmt::format("lazyrope: {}: {}\n", to_string(level), message));
   });
 }
 
 Progress::~Progress() {
-  if (!shown_) return;
+  if (!is_terminal_) return;
   set_log_sink({});
   write(kEraseLine);
 }
 
-void Progress::next(std::string_view what) {
-  if (!shown_) return;
+void Progress::on_begin(std::size_t kernels) {
   const std::lock_guard lock(mutex_);
-  ++count_;
-  show(what);
+  total_ += kernels;
+  if (is_terminal_) draw();
+}
+
+void Progress::on_result(const KernelRequest& request, const KernelResult& result) {
+  const std::lock_guard lock(mutex_);
+  ++done_;
+  latest_ = fmt::format("{}: {} for {}", request.name, to_string(request.rendered.kind),
+                        request.arch->name);
+  if (is_terminal_)
+    draw();
+  else if (result.kernel == nullptr || !result.kernel->from_cache())
+    write(fmt::format("[{}/{}] {}, {}\n", done_, total_, latest_, outcome(result)));
 }
 
 void Progress::say(std::string_view what) {
-  if (!shown_) return;
+  if (!is_terminal_) return;
   const std::lock_guard lock(mutex_);
-  show(what);
+  latest_ = what;
+  draw();
 }
 
-void Progress::show(std::string_view what) {
-  line_ = fmt::format("[{}/{}] {}", count_, total_, what);
-  write(fmt::format("{}{}", kEraseLine, line_));
+// A line that the terminal would wrap could not be erased.
+void Progress::draw() {
+  const std::size_t filled = total_ == 0 ? 0 : kBarWidth * done_ / total_;
+  const std::string line = fmt::format("[{:-<{}}] {}/{} {}", std::string(filled, '#'), kBarWidth,
+                                       done_, total_, latest_);
+  write(fmt::format("{}{}", kEraseLine, line.substr(0, terminal_width() - 1)));
 }
 
 void Progress::write_above(std::string_view line) {
   const std::lock_guard lock(mutex_);
-  write(fmt::format("{}{}{}", kEraseLine, line, line_));
+  write(fmt::format("{}{}", kEraseLine, line));
+  draw();
 }
 
 }  // namespace lazyrope

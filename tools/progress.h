@@ -5,31 +5,33 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/engine.h"
+
 namespace lazyrope {
 
-// A line on stderr, if that is a terminal, that says what is being done; gone when this goes. While
-// it is there, log messages appear above it.
-class Progress {
+// Shows on stderr how far kernels have got. On a terminal it is a bar, which is gone when this goes
+// and has log messages above it; elsewhere a line for each kernel that was compiled.
+class Progress : public KernelListener {
  public:
-  explicit Progress(std::size_t total);
+  Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  ~Progress();
+  ~Progress() override;
 
-  // The next of the `total` things to do.
-  void next(std::string_view what);
-  // What of it is being done now.
+  void on_begin(std::size_t kernels) override;
+  void on_result(const KernelRequest& request, const KernelResult& result) override;
+  // On a terminal: what else is being done.
   void say(std::string_view what);
 
  private:
-  void show(std::string_view what);  // holding the mutex
   void write_above(std::string_view line);
+  void draw();
 
-  bool shown_;
-  std::size_t total_;
-  std::size_t count_ = 0;
-  std::mutex mutex_;  // guards line_ and the terminal
-  std::string line_;
+  bool is_terminal_;
+  std::mutex mutex_;  // guards the terminal and what is below
+  std::size_t total_ = 0;
+  std::size_t done_ = 0;
+  std::string latest_;
 };
 
 }  // namespace lazyrope

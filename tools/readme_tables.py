@@ -33,24 +33,49 @@ def environment() -> str:
     return table(["environment variable", "", "allowed", "default"], rows)
 
 
+def test(path: str, name: str) -> str:
+    """A link to a test, which must be there: a function of Python's, or Suite.Name of GoogleTest's."""
+    text = (ROOT / "tests" / path).read_text()
+    definition = r"TEST(_[FP])?\({}, {}\)".format(*name.split(".")) if "." in name else rf"^def {name}\("
+    if not re.search(definition, text, flags=re.MULTILINE):
+        sys.exit(f"README.md's table of what there is names tests/{path}: {name}, which is not there")
+    return f"[`{name}`](tests/{path})"
+
+
 def supported() -> str:
     """What the registries hold, and the tests that go through all of it."""
-    steps, compiled = "`tests/python/test_attention.py`", "`tests/compile/compile_test.cpp`"
+    steps = test("python/test_attention.py", "test_random_step")
+    appends = test("python/test_append.py", "test_random_appends")
+    moves = test("python/test_reposition.py", "test_random_moves")
+    groups = test("python/test_attention.py", "test_a_group_of_more_heads_than_a_tile_has_rows")
+    models = test("python/test_from_hf.py", "test_layers_are_as_transformers_runs_them")
+    plans = test("unit/codegen_tile_plan_test.cpp", "TilePlan.EveryHeadDimHasOneOnEveryArch")
+
+    def lines(*parts: str) -> str:
+        return "<br>".join(parts)
 
     def meanings(rows: dict[str, str]) -> str:
-        return "; ".join(f"`{name}`: {meaning}" for name, meaning in rows.items())
+        return lines(*(f"`{name}`: {meaning}" for name, meaning in rows.items()))
 
+    compiled = lines(
+        test("compile/compile_test.cpp", "Compiles.WithoutSpillsAndWarnings"),
+        test("compile/table_test.cpp", "CompileTable.HasEveryRowWithoutSpills"),
+    )
+
+    archs = ", ".join(arch for arch in lazyrope.archs() if not arch.startswith("emu"))
     rows = [
-        ["head_dim", ", ".join(map(str, lazyrope.head_dims())), f"{steps}, {compiled}"],
-        ["RoPE", meanings(lazyrope.rope_variants()), f"{steps}, `tests/python/test_append.py`, {compiled}"],
-        ["mask", meanings(lazyrope.masks()), f"{steps}, {compiled}"],
-        ["scores", "scale, softcap, sinks", f"{steps}, {compiled}"],
-        ["dtype", "bfloat16, float16", f"{steps}, {compiled}"],
-        ["queries, new keys", "raw, rotated", f"{steps}, `tests/python/test_append.py`, {compiled}"],
-        ["arch", ", ".join(a for a in lazyrope.archs() if not a.startswith("emu")), compiled],
-        ["`AttentionSpec.from_hf`", ", ".join(lazyrope.model_types()), "`tests/python/test_from_hf.py`"],
+        ["head_dim", ", ".join(map(str, lazyrope.head_dims())), lines(steps, appends, moves), lines(compiled, plans)],
+        ["arch", archs, "", lines(compiled, plans)],
+        ["RoPE", meanings(lazyrope.rope_variants()), lines(steps, appends, moves), compiled],
+        ["mask", meanings(lazyrope.masks()), steps, compiled],
+        ["scores", "scale, softcap, sinks", steps, compiled],
+        ["dtype", "bfloat16, float16", lines(steps, appends, moves), compiled],
+        ["queries, new keys", "raw, rotated", lines(steps, appends), compiled],
+        ["heads", "1 to 128 query heads for each KV head", lines(steps, groups), ""],
+        ["pages", "any multiple of 16 tokens, NHD and HND, by strides", lines(steps, appends, moves), ""],
+        ["`AttentionSpec.from_hf`", ", ".join(lazyrope.model_types()), models, ""],
     ]
-    return table(["", "", "tests"], rows)
+    return table(["", "", "shown right by", "shown to compile by"], rows)
 
 
 def shape_text(row: dict[str, Any]) -> str:

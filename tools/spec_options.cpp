@@ -72,6 +72,8 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
     app.add_option(name, value, meaning)->option_text(text)->group(kBothGroup);
   };
   add("--dtype", options.dtype, "NAME", "bfloat16 or float16 (the model's, or bfloat16)");
+  add("--kv-dtype", options.kv_dtype, "NAME",
+      "Of the pool: float8_e4m3fn or float8_e5m2 (as --dtype)");
   add("--mask", options.mask, "NAME", fmt::format("One of {} (causal)", mask_names()));
   add("--window", options.window, "N", "Tokens that a query sees, of the mask sliding_window");
   add("--softcap", options.softcap, "X", "Scores become X tanh(score / X)");
@@ -166,6 +168,7 @@ AttentionSpec spec_of_parts(const SpecOptions& options) {
 }
 
 AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options) {
+  if (options.kv_dtype) spec.kv_dtype = kv_dtype_from(*options.kv_dtype);
   if (options.mask) spec.mask = *options.mask;
   if (options.query_form) spec.query_form = rope_form_from(*options.query_form);
   spec.append_form = options.append_form ? rope_form_from(*options.append_form) : spec.query_form;
@@ -209,7 +212,7 @@ std::vector<NamedSpec> specs_of(const SpecOptions& options) {
   if (!specs.empty()) return specs;
   const AttentionSpec spec = with_shared_options(spec_of_parts(options), options);
   return {{fmt::format("d{}-g{}-{}-{}", spec.head_dim, spec.group_size(), spec.rope.variant,
-                       to_string(spec.dtype)),
+                       to_string(spec.pool_dtype())),
            spec}};
 }
 

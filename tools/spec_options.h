@@ -19,6 +19,7 @@ struct SpecOptions {
   std::vector<std::string> rope_parameters;  // key=value
   std::optional<int> rotary_dim;
   std::optional<std::string> dtype;
+  std::optional<std::string> kv_dtype;
   std::optional<std::string> mask;
   std::optional<std::string> query_form;
   std::optional<std::string> append_form;

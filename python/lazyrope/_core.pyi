@@ -195,6 +195,10 @@ class Step:
     def nbytes(self) -> int:
         """Device memory that the step takes."""
 
+    @property
+    def handle(self) -> int:
+        """As :attr:`Attention.handle`."""
+
 @final
 class AppendStep:
     """Where the new keys and values of one pass go, the same for every layer. Made by :meth:`Attention.plan_append`.
@@ -220,6 +224,9 @@ class AppendStep:
 
     @property
     def page_size(self) -> int: ...
+    @property
+    def handle(self) -> int:
+        """As :attr:`Attention.handle`."""
 
 @final
 class Attention:
@@ -288,6 +295,8 @@ class Attention:
         lse: _T | None = None,
         return_lse: Literal[True] = True,
         sinks: Tensor | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T]:
@@ -298,7 +307,7 @@ class Attention:
                 more, out and lse must be given. The last dimension is contiguous; the address and the other strides
                 are multiples of 16 bytes.
             k_pool: keys, [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads, page_size, head_dim]
-                (HND), of the spec's dtype, contiguous and aligned as q.
+                (HND), of the spec's kv_dtype (one of 8 bits may also come as uint8), contiguous and aligned as q.
             v_pool: values, of the same shape and strides.
             step: from :meth:`plan`, for the same device.
             out: as q, aligned to 8 bytes; allocated by q's framework by default. Rows beyond the step's tokens are
@@ -308,6 +317,9 @@ class Attention:
             return_lse: whether lse is allocated where it is not given.
             sinks: if and only if the spec has them: [num_q_heads], float32, a logit beside those of the keys, which lse
                 counts in.
+            k_scale: of pools of 8 bits only: what stored keys are to be multiplied by, float32, one element or
+                [kv_heads]; 1 by default.
+            v_scale: the same of values.
             check: waits for the stream and checks that every page of the step is one of the pool's; refused while the
                 stream is captured.
             stream: a cudaStream_t or CUstream; the stream that q's framework works on by default.
@@ -333,6 +345,8 @@ class Attention:
         lse: _T | None = None,
         return_lse: bool,
         sinks: Tensor | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T | None]: ...
@@ -378,6 +392,8 @@ class Attention:
         v_pool: Tensor,
         step: AppendStep,
         *,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> None:
@@ -390,12 +406,18 @@ class Attention:
             v: as k.
             k_pool, v_pool: as in :meth:`__call__`.
             step: from :meth:`plan_append`, for the same device.
+            k_scale, v_scale: as in :meth:`__call__`: what is stored is the turned key, and the value, divided by them,
+                to the nearest number of 8 bits; beyond the greatest, that.
             check: waits for the stream and checks that every page of the step is one of the pool's.
             stream: a cudaStream_t or CUstream; the stream that k's framework works on by default.
 
         Raises:
             SpecError, DriverError: as :meth:`__call__`.
         """
+
+    @property
+    def handle(self) -> int:
+        """What stands for this object in the operators of :mod:`lazyrope.torch`: never another's in this process."""
 
     @property
     def spec(self) -> AttentionSpec: ...

@@ -53,7 +53,7 @@ class Reposition:
 
 def compile_reposition(spec: AttentionSpec, arch: str | None = None) -> Reposition:
     """The kernel that copies tokens to other positions: from memory, else from the disk cache, else compiled. It is
-    none of those of :func:`compile`; ``lazyrope compile --reposition`` puts it into the cache beforehand.
+    none of those of :func:`compile`; ``lazyrope precompile --reposition`` puts it into the cache beforehand.
 
     Args:
         spec: of the attention whose pool it is; mask, forms, scale and query heads are of no consequence.

@@ -48,6 +48,7 @@ class AttentionSpec:
         window: int | None = None,
         softcap: float | None = None,
         sinks: bool = False,
+        kv_dtype: str | None = None,
     ) -> None:
         """
         Args:
@@ -55,7 +56,7 @@ class AttentionSpec:
             num_q_heads: a multiple of num_kv_heads, up to 128 times as many.
             num_kv_heads: at least 1.
             rope: from :mod:`lazyrope.rope`.
-            dtype: of queries, keys, values and outputs: "bfloat16" or "float16".
+            dtype: of queries, new keys and values, and outputs: "bfloat16" or "float16".
             mask: "causal" (a query at position p sees the keys at positions up to p), "sliding_window" (and of those
                 the ones at positions above p - window) or "full".
             query_form: "raw" (the kernel applies all of RoPE) or "rotated" (queries arrive turned by their position).
@@ -65,6 +66,9 @@ class AttentionSpec:
             window: of the mask "sliding_window", in tokens.
             softcap: scaled scores s become softcap x tanh(s / softcap) (Gemma 2, arXiv 2408.00118).
             sinks: calls take a logit of each query head that takes part in its softmax and has no value (gpt-oss).
+            kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2" (OCP 8-bit floating point; head_dim must be a
+                multiple of 16), or dtype, the default. What is stored is what calls' k_scale and v_scale divide by.
+                NaN in a pool of 8 bits reads as a number.
 
         Raises:
             SpecError: a value is not allowed, or two do not go together.
@@ -77,6 +81,7 @@ class AttentionSpec:
         dtype: str | None = None,
         query_form: str = "raw",
         layer: int | None = None,
+        kv_dtype: str | None = None,
     ) -> AttentionSpec:
         """The attention of a Hugging Face model: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, GPT-J, GPT-NeoX, Falcon,
         StarCoder 2, SmolLM 2 and 3, OLMo 2 or gpt-oss.
@@ -88,6 +93,7 @@ class AttentionSpec:
             query_form: "raw", or "rotated" where the model turns queries and keys before it calls the attention, as
                 those of transformers do.
             layer: of models whose layers differ, say in their sliding window: which one, from 0.
+            kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2"; as dtype by default.
 
         Raises:
             SpecError: the config has a model type, RoPE type or key that would change the result and is not
@@ -95,7 +101,9 @@ class AttentionSpec:
         """
 
     @staticmethod
-    def _from_hf_json(json: str, dtype: str | None, query_form: str, layer: int | None) -> AttentionSpec: ...
+    def _from_hf_json(
+        json: str, dtype: str | None, query_form: str, layer: int | None, kv_dtype: str | None
+    ) -> AttentionSpec: ...
     @property
     def head_dim(self) -> int: ...
     @property
@@ -108,6 +116,10 @@ class AttentionSpec:
 
     @property
     def dtype(self) -> str: ...
+    @property
+    def kv_dtype(self) -> str:
+        """Of the pool."""
+
     @property
     def rope(self) -> Rope: ...
     @property

@@ -22,11 +22,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lazyrope
+
+from ._bench_shapes import ALL, ROPES, TABLES, Shape
 
 Call = Callable[[], object]
 
@@ -80,60 +83,21 @@ class Timer:
         }
 
 
-@dataclass(frozen=True)
-class Shape:
-    """One row: a batch of requests, each with query_tokens over context tokens of cached documents."""
-
-    kernel: str
-    batch: int
-    query_tokens: int
-    context: int
-    doc_tokens: int = 1024
-    heads: tuple[int, int] = (32, 8)
-    head_dim: int = 128
-    dtype: str = "bfloat16"
-    page_size: int = 16
-    mask: str = "full"
-    rope: str = "llama3"
-
-    @property
-    def kv_bytes(self) -> int:
-        return 2 * self.batch * self.context * self.heads[1] * self.head_dim * 2
-
-    @property
-    def flops(self) -> float:
-        return 4.0 * self.batch * self.heads[0] * self.query_tokens * self.context * self.head_dim
-
-
-DECODE = [Shape("decode", b, 1, c) for b, c in ((1, 16384), (8, 16384), (64, 4096), (64, 16384))]
-PREFILL = [Shape("prefill", 1, q, c) for q, c in ((64, 8192), (256, 8192), (512, 32768), (2048, 8192))]
-APPEND = [Shape("append", 64, 1, 0), Shape("append", 1, 16384, 0)]
-REPOSITION = [Shape("reposition", 1, 1024, 0), Shape("reposition", 1, 16384, 0)]
-TABLES = {"decode": DECODE, "prefill": PREFILL, "append": APPEND, "reposition": REPOSITION}
-
-
 class LazyStep:
     """Tensors of a row: documents in shuffled pages of a pool, queries after all of them."""
 
     def __init__(self, shape: Shape) -> None:
         torch = _torch()
-        ropes = {"none": lazyrope.rope.none, "neox": lazyrope.rope.neox, "llama3": lazyrope.rope.llama3}
-        self.spec = lazyrope.AttentionSpec(
-            head_dim=shape.head_dim,
-            num_q_heads=shape.heads[0],
-            num_kv_heads=shape.heads[1],
-            rope=ropes[shape.rope](),
-            dtype=shape.dtype,
-        )
-        self.kernel = lazyrope.compile(self.spec)
+        self.spec = shape.spec()
+        self.kernel = lazyrope.compile(self.spec, tune=False)  # the figures are of the default plans
         dtype = getattr(torch, shape.dtype)
         documents = math.ceil(shape.context / shape.doc_tokens)
         per_document = math.ceil(shape.doc_tokens / shape.page_size)
         segments = shape.batch * documents
         pages = segments * per_document
         pool = (pages, shape.page_size, shape.heads[1], shape.head_dim)
-        self.k_pool = torch.randn(pool, dtype=dtype, device="cuda")
-        self.v_pool = torch.randn(pool, dtype=dtype, device="cuda")
+        kv_dtype = getattr(torch, shape.kv_dtype)
+        self.k_pool, self.v_pool = (torch.randn(pool, dtype=dtype, device="cuda").to(kv_dtype) for _ in range(2))
         self.q = torch.randn(
             (shape.batch * shape.query_tokens, shape.heads[0], shape.head_dim), dtype=dtype, device="cuda"
         )
@@ -158,16 +122,19 @@ class LazyStep:
         self.step = self.kernel.plan(**self.metadata, page_size=shape.page_size, capacity=capacity)
         self.out = torch.empty_like(self.q)
         self.lse = torch.empty(self.q.shape[:2], dtype=torch.float32, device="cuda")
+        self.sinks = torch.randn(shape.heads[0], device="cuda") if self.spec.sinks else None
 
     def attend(self) -> None:
-        self.kernel(self.q, self.k_pool, self.v_pool, self.step, out=self.out, lse=self.lse)
+        self.kernel(self.q, self.k_pool, self.v_pool, self.step, out=self.out, lse=self.lse, sinks=self.sinks)
 
     def update(self) -> None:
         self.step.update(**self.metadata)
 
 
 def attention_peers(shape: Shape) -> dict[str, Call]:
-    """PyTorch's own attention on contiguous, already rotated keys of as many heads as queries need."""
+    """PyTorch's own attention on contiguous, already rotated keys; none where it has no such scores."""
+    if shape.scores:
+        return {}
     torch = _torch()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -207,6 +174,9 @@ def attention_row(shape: Shape, timer: Timer) -> dict[str, Any]:
     lazy = LazyStep(shape)
     calls: dict[str, Call] = {"us": lazy.attend, "plan_us": lazy.update, "stream_us": stream_call(shape.kv_bytes)}
     peers = attention_peers(shape)
+    if shape.against:
+        name = "_".join(["lazyrope", *map(str, shape.against.values())])
+        peers = {name: LazyStep(replace(shape, against={}, **shape.against)).attend}
     times = timer.medians({**calls, **peers})
     row: dict[str, Any] = {name: times[name] for name in calls}
     row["peers"] = {name: times[name] for name in peers}
@@ -324,8 +294,18 @@ ROWS: dict[str, Callable[[Shape, Timer], dict[str, Any]]] = {
 }
 
 
+def compile_ahead(shapes: list[Shape]) -> None:
+    """All kernels on all cores, so that no row waits for its own."""
+    specs = [shape.spec() for shape in shapes]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done, _ in enumerate(pool.map(lazyrope.compile, specs), 1):
+            print(f"\rcompiled the kernels of {done} of {len(specs)} rows", end="", file=sys.stderr)
+    print(file=sys.stderr)
+
+
 def measure(shapes: list[Shape], timer: Timer) -> list[dict[str, Any]]:
     torch = _torch()
+    compile_ahead(shapes)
     rows = []
     for shape in shapes:
         row = ROWS[shape.kernel](shape, timer)
@@ -339,9 +319,10 @@ def measure(shapes: list[Shape], timer: Timer) -> list[dict[str, Any]]:
             "heads": list(shape.heads),
             "head_dim": shape.head_dim,
             "dtype": shape.dtype,
-            "kv_dtype": shape.dtype,
+            "kv_dtype": shape.kv_dtype,
             "page_size": shape.page_size,
             "rope": shape.rope,
+            **shape.scores,
         }
         rows.append(about | row)
         print(row_text(rows[-1]), flush=True)
@@ -354,9 +335,13 @@ def row_text(row: dict[str, Any]) -> str:
     peers = ", ".join(f"{name} {us:.1f}" for name, us in row["peers"].items())
     stream = f", stream {row['stream_us']:.1f}" if "stream_us" in row else ""
     plan = f", plan {row['plan_us']:.1f}" if "plan_us" in row else ""
+    heads = f"{row['heads'][0]}/{row['heads'][1]}x{row['head_dim']}"
+    kv_dtype = f", {row['kv_dtype']}" if row["kv_dtype"] != row["dtype"] else ""
+    scores = "".join(f", {name} {row[name]}" for name in ("window", "softcap", "sinks") if name in row)
     return (
         f"{row['kernel']:10s} {row['batch']:3d} x {row['query_tokens']:5d} over {row['context']:6d} "
-        f"({row['doc_tokens']}-token documents): {row['us']:8.1f} us, {rate}{stream}{plan}; peers: {peers}"
+        f"({heads}{kv_dtype}, {row['rope']}{scores}, {row['doc_tokens']}-token documents): {row['us']:8.1f} us, "
+        f"{rate}{stream}{plan}; peers: {peers}"
     )
 
 
@@ -367,7 +352,7 @@ os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 import lazyrope
 spec = lazyrope.AttentionSpec(head_dim=128, num_q_heads=32, num_kv_heads=8, rope=lazyrope.rope.llama3())
 begin = time.perf_counter()
-kernel = lazyrope.compile(spec, arch="sm_90a")
+kernel = lazyrope.compile(spec, arch="sm_90a", tune=False)
 print(1e3 * (time.perf_counter() - begin))
 """
 
@@ -448,17 +433,17 @@ def command_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="lazyrope bench", description=__doc__.split("\n\n")[0])
-    parser.add_argument("name", choices=[*TABLES, "all"], help="which rows to measure")
+    parser.add_argument("name", choices=[*TABLES, "all"], help="which rows to measure; all: without breadth")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as one JSON object")
     parser.add_argument("--commit", help="the commit measured (the present directory's)")
     parser.add_argument("--doc-tokens", type=int, default=1024, help="tokens of a document (1024)")
-    parser.add_argument("--rope", choices=["none", "neox", "llama3"], default="llama3")
+    parser.add_argument("--rope", choices=list(ROPES), help="instead of the rows' own (llama3)")
     parser.add_argument("--page-size", type=int, default=16, help="slots of a page (16)")
     parser.add_argument("--rounds", type=int, default=30, help="calls of which a time is the median (30)")
     options = parser.parse_args(arguments)
-    names = TABLES if options.name == "all" else [options.name]
+    names = ALL if options.name == "all" else [options.name]
     shapes = [
-        replace(shape, doc_tokens=options.doc_tokens, rope=options.rope, page_size=options.page_size)
+        replace(shape, doc_tokens=options.doc_tokens, rope=options.rope or shape.rope, page_size=options.page_size)
         for name in names
         for shape in TABLES[name]
     ]

@@ -70,13 +70,13 @@ class DocumentStore:
             budget: bytes, or text: a number followed by nothing, K, M, G or T (powers of 1024) or KiB, MiB, GiB, TiB.
             model: name and revision; a part of every key.
             page_size: tokens of a page, a multiple of 16.
-            dtype: of the pool, a torch floating-point type; the spec's by default.
+            dtype: of the pool, a torch floating-point type; the spec's kv_dtype by default.
             device: of the pool.
 
         Raises:
             SpecError: a value is not allowed, or the budget is less than one page.
         """
-        dtype = getattr(torch, spec.dtype) if dtype is None else dtype
+        dtype = getattr(torch, spec.kv_dtype) if dtype is None else dtype
         _require(num_layers >= 1, f"num_layers is {num_layers}; it must be at least 1")
         _require(page_size >= 16 and page_size % 16 == 0, f"page_size is {page_size}; it must be a multiple of 16")
         _require(dtype.is_floating_point, f"dtype is {dtype}; a pool holds a floating-point type")

@@ -196,6 +196,8 @@ class _Rotates:
             raise SpecError(f'mask "{spec.mask}" has no plain PyTorch; known are: causal, full, sliding_window')
         if spec.rope_pairing not in ("none", "half", "interleaved"):
             raise SpecError(f'RoPE pairing "{spec.rope_pairing}" has no plain PyTorch; known are: half, interleaved')
+        if spec.kv_dtype != spec.dtype:
+            raise SpecError(f'kv_dtype = "{spec.kv_dtype}"; plain PyTorch has pools of dtype = "{spec.dtype}" only')
         self.spec = spec
         self._frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
 

@@ -17,6 +17,7 @@ def spec_from_hf(
     dtype: str | None = None,
     query_form: str = "raw",
     layer: int | None = None,
+    kv_dtype: str | None = None,
 ) -> AttentionSpec:
     """The attention of a Hugging Face model.
 
@@ -27,12 +28,13 @@ def spec_from_hf(
         query_form: "raw", or "rotated" where the model turns queries and keys before it calls the attention, as
             those of transformers do.
         layer: of models whose layers differ, say in their sliding window: which one, from 0.
+        kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2"; as dtype by default.
 
     Raises:
         SpecError: the config has a model type, RoPE type or key that would change the result and is not
             known, and the message names it; its layers differ and none is given; or there is no such file.
     """
-    return AttentionSpec._from_hf_json(_text_of(config), dtype, query_form, layer)
+    return AttentionSpec._from_hf_json(_text_of(config), dtype, query_form, layer, kv_dtype)
 
 
 def _text_of(config: Any) -> str:

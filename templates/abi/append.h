@@ -36,6 +36,6 @@ struct AppendParams {
   int32 num_tokens;
   int32 num_kv_heads;
 };
-static_assert(sizeof(AppendParams) == 24 + 24 + 32 + 16);
+static_assert(sizeof(AppendParams) == 24 + 24 + 56 + 16);
 
 }  // namespace lazyrope

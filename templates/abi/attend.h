@@ -15,9 +15,13 @@ struct KvPool {  // pages of keys and of values: NHD or HND, told apart by the s
                  // share
   void* keys;
   void* values;
+  const float* key_scales;    // what stored keys are to be multiplied by: one, or one a head by a
+  const float* value_scales;  // stride of 4; null: 1
   uint32 page_stride;
   uint32 slot_stride;
   uint32 head_stride;
+  uint32 key_scale_stride;
+  uint32 value_scale_stride;
   uint32 unused;
 };
 
@@ -44,6 +48,6 @@ struct AttendParams {
   float scale_log2;  // softmax scale times log2(e)
   uint32 unused;
 };
-static_assert(sizeof(AttendParams) == 24 + 32 + 24 + 24 + 8 + 24 + 40 + 8);
+static_assert(sizeof(AttendParams) == 24 + 56 + 24 + 24 + 8 + 24 + 40 + 8);
 
 }  // namespace lazyrope

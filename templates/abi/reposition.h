@@ -12,6 +12,6 @@ struct RepositionParams {
   int32 num_tokens;
   int32 num_kv_heads;
 };
-static_assert(sizeof(RepositionParams) == 32 + 24);
+static_assert(sizeof(RepositionParams) == 56 + 24);
 
 }  // namespace lazyrope

@@ -4,7 +4,8 @@
 // Every tile of query rows and every KV head make a unit, which sees so many blocks of keys. Units
 // laid end to end by cost (a constant, so much a block, so much a segment) form a line, and each
 // CTA of the attend kernel gets an equal length of it: the tail of a unit, some whole units, the
-// head of another. A unit cut by k boundaries has k + 1 parts: ops/split_tile.cuh.
+// head of another. A unit cut by k boundaries has k + 1 parts: ops/split_tile.cuh. The line has one
+// head after the other, so that CTAs read a token's heads, neighbours in memory, at the same time.
 //
 // One CTA plans one attend kernel. Stages hand their results on through the step's scratch memory,
 // and through shared memory what there is of each boundary.
@@ -55,7 +56,7 @@ class Planner {
     bar_sync();
     const int32 num_items = count_items();
     bar_sync();
-    write_items(num_items);
+    write_items(num_items, num_tiles);
   }
 
  private:
@@ -199,20 +200,21 @@ class Planner {
     const int32 cta = thread_index();
     if (cta > work_.num_ctas) return;
     Place place = {num_tiles * num_kv_heads_, 0};
-    if (cta < shares) place = place_at(num_tiles, line * cta / shares);
+    if (cta < shares) place = place_at(num_tiles, cost, line * cta / shares);
     st_shared(boundary_memory(kOrder, cta), 2 * place.unit + (place.block > 0 ? 1 : 0));
     st_shared(boundary_memory(kBlock, cta), place.block);
   }
 
   // The block at a point of the line; the unit's own ends where those are near.
-  LAZYROPE_DEVICE Place place_at(int32 num_tiles, int64 point) const {
-    const int32 tile = upper_bound(scratch_.cost_begin, num_tiles, point / num_kv_heads_) - 1;
+  LAZYROPE_DEVICE Place place_at(int32 num_tiles, int64 head_cost, int64 point) const {
+    const int64 head = point / head_cost;
+    const int64 into_head = point % head_cost;
+    const int32 tile = upper_bound(scratch_.cost_begin, num_tiles, into_head) - 1;
     const int64 begin = ld_global(scratch_.cost_begin + tile);
     const int64 cost = ld_global(scratch_.cost_begin + tile + 1) - begin;
-    const int64 into = point - begin * num_kv_heads_;
-    const int32 unit = tile * num_kv_heads_ + static_cast<int32>(into / cost);
+    const int32 unit = static_cast<int32>(head) * num_tiles + tile;
     const int32 blocks = ld_global(scratch_.tile_blocks + tile);
-    const int32 block = static_cast<int32>(into % cost * blocks / cost);
+    const auto block = static_cast<int32>((into_head - begin) * blocks / cost);
     if (block < phase_.min_split_blocks) return {unit, 0};
     if (blocks - block < phase_.min_split_blocks) return {unit + 1, 0};
     return {unit, block};
@@ -265,31 +267,31 @@ class Planner {
     return smaller(static_cast<int32>(sums.total), scratch_.max_items);
   }
 
-  LAZYROPE_DEVICE void write_items(int32 num_items) const {
+  LAZYROPE_DEVICE void write_items(int32 num_items, int32 num_tiles) const {
 #pragma unroll 1
     for (int32 i = thread_index(); i < num_items; i += block_threads()) {
       const int32 cta = upper_bound(boundary_memory(kItem, 0), work_.num_ctas, i) - 1;
       const Place begin = place(cta);
       const Place end = place(cta + 1);
       const int32 unit = begin.unit + i - boundary(kItem, cta);
-      const int32 tile = unit / num_kv_heads_;
+      const int32 tile = unit % num_tiles;
       const int32 first = unit == begin.unit ? begin.block : 0;
       const int32 last = unit == end.unit ? end.block : ld_global(scratch_.tile_blocks + tile);
-      Item made = item(cta, unit, first, last);
+      Item made = item(cta, unit, num_tiles, first, last);
       made.rows.is_last = i + 1 == boundary(kItem, cta + 1) ? 1 : 0;
       st_global(work_.items + i, made);
     }
   }
 
   // Blocks first to last - 1 of a unit; where first is not 0, the CTA's boundary lies there.
-  LAZYROPE_DEVICE Item item(int32 cta, int32 unit, int32 first, int32 last) const {
-    const int32 tile = unit / num_kv_heads_;
+  LAZYROPE_DEVICE Item item(int32 cta, int32 unit, int32 num_tiles, int32 first, int32 last) const {
+    const int32 tile = unit % num_tiles;
     const int32 request = ld_global(scratch_.tile_request + tile);
     const RowRange rows = rows_of_tile(request, tile);
     Item item{};
     item.extent = {last - first, rows.num_rows, ld_global(scratch_.tile_first_position + tile),
                    ld_global(scratch_.tile_last_position + tile)};
-    item.rows = {rows.first_token, rows.first_row, unit % num_kv_heads_, 0};
+    item.rows = {rows.first_token, rows.first_row, unit / num_tiles, 0};
     item.keys = {ld_global_nc(in_.segment_indptr + request),
                  ld_global_nc(in_.segment_indptr + request + 1), first, 0};
     item.split = split(cta, unit, first);

@@ -11,6 +11,11 @@ struct alignas(4 * kCount) Words {
 };
 using Word2 = Words<2>;
 
+template <int kCount>
+struct alignas(kCount) Bytes {
+  uint8 byte[kCount];
+};
+
 // 16 bytes: the unit in which tiles are copied, swizzled and loaded.
 struct alignas(16) Chunk {
   uint32 word[4];

@@ -8,6 +8,7 @@
 #include "abi/attend.h"
 #include "isa/math.cuh"
 #include "isa/memory.cuh"
+#include "ops/pool_scales.cuh"
 #include "ops/query_rows.cuh"
 #include "ops/softmax.cuh"
 
@@ -33,7 +34,9 @@ template <class Spec>
 class OutputRows {
  public:
   LAZYROPE_DEVICE OutputRows(const AttendParams& params, ItemPtr item)
-      : params_(params), rows_(item.rows()) {}
+      : params_(params), rows_(item.rows()) {
+    if constexpr (Spec::Product::kScaled) value_scale_ = value_scale(params.pool, rows_.kv_head);
+  }
 
   // Natural logarithm of the sum of exponentials; -infinity for a row that saw no key.
   LAZYROPE_DEVICE void write_lse(int32 row, RowStats stats) const {
@@ -54,7 +57,8 @@ class OutputRows {
     const QueryRow<Spec> to(rows_, row);
     uint8* p = static_cast<uint8*>(out.data) + to.token * out.token_stride +
                to.head * out.head_stride + quad * 8;
-    const float scale = inverse_or_zero(part.stats.sum);
+    float scale = inverse_or_zero(part.stats.sum);
+    if constexpr (Spec::Product::kScaled) scale *= value_scale_;
     st_global(reinterpret_cast<Word2*>(p),
               Word2{{Element::pack(part.value[0] * scale, part.value[1] * scale),
                      Element::pack(part.value[2] * scale, part.value[3] * scale)}});
@@ -64,6 +68,7 @@ class OutputRows {
  private:
   const AttendParams& params_;
   ItemRows rows_;
+  float value_scale_;  // where the pool is scaled
 };
 
 // A part of a row as it lies in global and in shared memory.

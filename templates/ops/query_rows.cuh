@@ -58,7 +58,7 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemP
     const uint8* source = static_cast<const uint8*>(q.data) + from.token * q.token_stride +
                           from.head * q.head_stride + chunk * 16;
     const bool is_filled = Tile::kChunks == Tile::kFilledChunks || chunk < Tile::kFilledChunks;
-    cp_async_cg_16(Tile::chunk(tile, row, chunk), source, valid && is_filled ? 16 : 0);
+    cp_async_cg_16<true>(Tile::chunk(tile, row, chunk), source, valid && is_filled ? 16 : 0);
   }
 }
 

@@ -37,8 +37,9 @@ struct UnitRotation {
     }
   }
 
+  // Both runs turned, in fp32: run a, then run b.
   template <class Element>
-  LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
+  LAZYROPE_DEVICE void turn(float (&y)[2 * kPairs], const Run& a, const Run& b) const {
     constexpr int kWords = kPairs / 2;
     float x[2 * kPairs];
 #pragma unroll
@@ -47,7 +48,6 @@ struct UnitRotation {
       x[2 * i] = p.low;
       x[2 * i + 1] = p.high;
     }
-    float y[2 * kPairs];
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const float x0 = x[Pairing::first(i)];
@@ -55,8 +55,14 @@ struct UnitRotation {
       y[Pairing::first(i)] = x0 * pair[i].cosine - x1 * pair[i].sine;
       y[Pairing::second(i)] = x1 * pair[i].cosine + x0 * pair[i].sine;
     }
+  }
+
+  template <class Element>
+  LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
+    float y[2 * kPairs];
+    turn<Element>(y, a, b);
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) {
+    for (int i = 0; i < kPairs / 2; ++i) {
       a.word[i] = Element::pack(y[2 * i], y[2 * i + 1]);
       b.word[i] = Element::pack(y[kPairs + 2 * i], y[kPairs + 2 * i + 1]);
     }

@@ -1,5 +1,5 @@
 // Moving tokens, one row (a token and KV head) at a time: keys turned or copied, values copied.
-// Eight bytes a thread at a time, or four where the pairing divides rows so; grid-stride over
+// Eight bytes a thread read at a time, or four where the pairing divides rows so; grid-stride over
 // (token, KV head, task). A task is a unit that the rotation pairs or, behind these, a run of
 // columns that it leaves alone, so that neighbouring threads read and write neighbouring addresses.
 #pragma once
@@ -17,6 +17,12 @@ struct TokenRow {
   int64 turn;  // tokens by which the key is turned
 };
 
+// What a store multiplies keys and values by.
+struct InverseScales {
+  float key = 1.0f;
+  float value = 1.0f;
+};
+
 // Offset, in either tensor of the pool, of a slot's head.
 LAZYROPE_DEVICE uint64 pool_offset(const KvPool& pool, const AppendRecord& record, int32 head) {
   return static_cast<uint64>(static_cast<uint32>(record.page)) * pool.page_stride +
@@ -24,50 +30,58 @@ LAZYROPE_DEVICE uint64 pool_offset(const KvPool& pool, const AppendRecord& recor
          static_cast<uint32>(head) * pool.head_stride;
 }
 
-// Spec says how keys are turned: Element, Pairing, kHeadDim, kRotates, kFactor, frequencies().
+// Spec says how keys are turned: Element, Pairing, kHeadDim, kRotates, kFactor, frequencies(); and
+// Store, what is stored (ops/store).
 template <class Spec>
 struct TokenMove {
   using Pairing = typename Spec::Pairing;
   static constexpr int kUnits = Spec::kRotates ? Pairing::kUnits : 0;
+  static constexpr int kColumns = Pairing::kPairs;  // of a run
+  using Store = typename Spec::Store;
   using Run = typename UnitRotation<Pairing>::Run;
+  using StoredRun = typename Store::template Run<kColumns>;
   static constexpr int kTasks = Spec::kHeadDim / Pairing::kPairs - kUnits;  // a unit is two runs
 
   LAZYROPE_DEVICE static Run load(const void* row, int32 run) {
     return ld_global_nc(static_cast<const Run*>(row) + run);
   }
-  LAZYROPE_DEVICE static void store(void* row, int32 run, Run value) {
-    st_global(static_cast<Run*>(row) + run, value);
+  LAZYROPE_DEVICE static void store(void* row, int32 run, StoredRun value) {
+    st_global(static_cast<StoredRun*>(row) + run, value);
+  }
+  LAZYROPE_DEVICE static void store_same(void* row, int32 run, Run value, float inverse) {
+    store(row, run, Store::template same<kColumns>(value, inverse));
   }
 
   // Loads come first: their latencies overlap.
-  LAZYROPE_DEVICE static void move_unit(const TokenRow& row, int32 unit) {
+  LAZYROPE_DEVICE static void move_unit(const TokenRow& row, int32 unit, InverseScales inverse) {
     const int32 run_a = Pairing::run_a(unit);
     const int32 run_b = Pairing::run_b(unit);
-    Run key_a = load(row.key, run_a);
-    Run key_b = load(row.key, run_b);
+    const Run key_a = load(row.key, run_a);
+    const Run key_b = load(row.key, run_b);
     const Run value_a = load(row.value, run_a);
     const Run value_b = load(row.value, run_b);
     UnitRotation<Pairing> rotation;
     rotation.set(row.turn, Spec::frequencies() + unit * Pairing::kPairs, Spec::kFactor);
-    rotation.template apply<typename Spec::Element>(key_a, key_b);
-    store(row.key_to, run_a, key_a);
-    store(row.key_to, run_b, key_b);
-    store(row.value_to, run_a, value_a);
-    store(row.value_to, run_b, value_b);
+    float turned[2 * kColumns];
+    rotation.template turn<typename Spec::Element>(turned, key_a, key_b);
+    store(row.key_to, run_a, Store::template turned<kColumns>(turned, inverse.key));
+    store(row.key_to, run_b, Store::template turned<kColumns>(turned + kColumns, inverse.key));
+    store_same(row.value_to, run_a, value_a, inverse.value);
+    store_same(row.value_to, run_b, value_b, inverse.value);
   }
 
-  LAZYROPE_DEVICE static void move_run(const TokenRow& row, int32 run) {
+  LAZYROPE_DEVICE static void move_run(const TokenRow& row, int32 run, InverseScales inverse) {
     const Run key = load(row.key, run);
     const Run value = load(row.value, run);
-    store(row.key_to, run, key);
-    store(row.value_to, run, value);
+    store_same(row.key_to, run, key, inverse.key);
+    store_same(row.value_to, run, value, inverse.value);
   }
 
-  LAZYROPE_DEVICE static void run(const TokenRow& row, int32 task) {
+  LAZYROPE_DEVICE static void run(const TokenRow& row, int32 task, InverseScales inverse = {}) {
     if constexpr (kUnits > 0) {
-      if (task < kUnits) return move_unit(row, task);
+      if (task < kUnits) return move_unit(row, task, inverse);
     }
-    move_run(row, task + kUnits);
+    move_run(row, task + kUnits, inverse);
   }
 
   // Calls move(token, head, task) for this thread's share.

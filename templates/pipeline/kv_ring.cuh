@@ -23,13 +23,15 @@ struct Team {
 };
 
 // kKeys slots of each block, from `first_key` of the block on, of one KV head.
-template <class Team, int kHeadDim, int kKeys, int kStages>
+template <class Team, class Tile, int kKeys, int kStages>
 class KvRing {
-  using Tile = SharedTile<kHeadDim>;
   static constexpr int kChunks = Tile::kChunks;
   // Slots that the team copies at once; threads beyond their chunks have nothing to copy.
-  static constexpr int kPassRows = floor_power_of_two(Team::kThreads / kChunks);
-  static_assert(Team::kThreads >= kChunks && kPassRows <= kRunSlots);
+  static constexpr int kPassRows = smaller(kRunSlots, floor_power_of_two(Team::kThreads / kChunks));
+  static_assert(Team::kThreads >= kChunks);
+  // Where rows of a head share lines of 128 bytes with its neighbours, which other CTAs read at
+  // other times, whole lines would be fetched more than once.
+  static constexpr bool kWholeLines = Tile::kFilledChunks % 8 == 0;
   static constexpr int kTileBytes = kKeys * Tile::kRowBytes;
 
  public:
@@ -74,8 +76,9 @@ class KvRing {
       const bool is_filled = kChunks == Tile::kFilledChunks || chunk < Tile::kFilledChunks;
       const int32 bytes = slot >= begin && slot < end && is_filled ? 16 : 0;
       const SharedPtr to = Tile::chunk(tile, slot + row, chunk);
-      cp_async_cg_16(to, static_cast<const uint8*>(pool_.keys) + source, bytes);
-      cp_async_cg_16(to + kTileBytes, static_cast<const uint8*>(pool_.values) + source, bytes);
+      cp_async_cg_16<kWholeLines>(to, static_cast<const uint8*>(pool_.keys) + source, bytes);
+      cp_async_cg_16<kWholeLines>(to + kTileBytes, static_cast<const uint8*>(pool_.values) + source,
+                                  bytes);
     }
   }
 

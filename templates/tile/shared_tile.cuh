@@ -1,8 +1,8 @@
-// A tile of 16-bit elements in shared memory, rows of kColumns. Eight rows of one column of 16-byte
-// chunks lie in eight different bank groups, so that ldmatrix, and copies along a row, are free of
-// bank conflicts: where a row is a multiple of 128 bytes, its chunks are permuted by its number (an
-// exclusive or of address bits: such tiles are aligned to 128 bytes); otherwise rows are an odd
-// number of chunks apart.
+// A tile of elements of kBytes bytes in shared memory, rows of kColumns. Eight rows of one column
+// of 16-byte chunks lie in eight different bank groups, so that ldmatrix, and copies along a row,
+// are free of bank conflicts: where a row is a multiple of 128 bytes, its chunks are permuted by
+// its number (an exclusive or of address bits: such tiles are aligned to 128 bytes); otherwise rows
+// are an odd number of chunks apart.
 //
 // Products take 16 columns at once. Where kColumns is no multiple of 16, the chunk behind a row is
 // part of it, and zero.
@@ -13,14 +13,14 @@
 
 namespace lazyrope {
 
-template <int kColumns>
+template <int kColumns, int kBytes = kElementBytes>
 struct SharedTile {
-  static_assert(kColumns % kChunkElements == 0);
+  static_assert(kColumns * kBytes % 16 == 0);
   static constexpr int kSixteens = (kColumns + 15) / 16;
-  static constexpr int kChunks = 2 * kSixteens;
-  static constexpr int kFilledChunks = kColumns / kChunkElements;  // the others are zero
+  static constexpr int kChunks = kBytes * kSixteens;
+  static constexpr int kFilledChunks = kColumns * kBytes / 16;  // the others are zero
   static constexpr bool kPermutes = kChunks % 8 == 0;
-  static constexpr int kRowBytes = (kPermutes ? kChunks : kChunks + 1) * 16;
+  static constexpr int kRowBytes = (kPermutes || kChunks % 2 == 1 ? kChunks : kChunks + 1) * 16;
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
     const int32 place = kPermutes ? chunk ^ (row & 7) : chunk;
@@ -30,22 +30,28 @@ struct SharedTile {
   // Columns run * kCount to run * kCount + kCount - 1.
   template <int kCount>
   LAZYROPE_DEVICE static SharedPtr run(SharedPtr tile, int32 row, int32 run) {
-    constexpr int32 kRuns = kChunkElements / kCount;  // in a chunk
-    return chunk(tile, row, run / kRuns) + run % kRuns * (kCount * kElementBytes);
+    constexpr int32 kRuns = 16 / (kCount * kBytes);  // in a chunk
+    return chunk(tile, row, run / kRuns) + run % kRuns * (kCount * kBytes);
   }
 
-  // The address this lane gives to ldmatrix for rows 0 to 15 and columns 0 to 15. Its registers are
-  // rows 0-7 and 8-15 of the first eight columns, then of the other eight.
+  // The address this lane gives to ldmatrix for columns 0 to 15. Of two-byte elements its registers
+  // are rows 0-7 and 8-15 of the first eight columns, then of the other eight; of bytes, rows 0-7,
+  // 8-15, 16-23 and 24-31.
   LAZYROPE_DEVICE static SharedPtr fragment(SharedPtr tile, int32 lane) {
-    return chunk(tile, lane & 15, lane >> 4);
+    if constexpr (kBytes == 2)
+      return chunk(tile, lane & 15, lane >> 4);
+    else
+      return chunk(tile, lane, 0);
   }
   LAZYROPE_DEVICE static SharedPtr columns(SharedPtr fragment, int32 sixteens) {
+    constexpr int32 kStep = 16 * kBytes;
+    constexpr int32 kSteps = 128 / kStep;
     if constexpr (!kPermutes)
-      return fragment + sixteens * 32;
+      return fragment + sixteens * kStep;
     else if constexpr ((kRowBytes & (kRowBytes - 1)) == 0)
-      return fragment ^ (sixteens * 32);
+      return fragment ^ (sixteens * kStep);
     else  // 128 bytes are permuted among themselves
-      return (fragment ^ (sixteens % 4 * 32)) + sixteens / 4 * 128;
+      return (fragment ^ (sixteens % kSteps * kStep)) + sixteens / kSteps * 128;
   }
   LAZYROPE_DEVICE static SharedPtr rows(SharedPtr fragment, int32 sixteens) {
     return fragment + sixteens * 16 * kRowBytes;

@@ -9,63 +9,97 @@ namespace lazyrope {
 LAZYROPE_DEVICE int32 row_of(int32 lane, int32 i) { return (lane >> 2) + (i >> 1) * 8; }
 LAZYROPE_DEVICE int32 column_of(int32 lane, int32 i) { return (lane & 3) * 2 + (i & 1); }
 
-// scores = queries x keys^T; both given by fragment addresses of row-major tiles.
-template <class Element, int kHeadDim, int kRowTiles, int kKeyTiles>
-LAZYROPE_DEVICE void multiply_query_key(float (&scores)[kRowTiles][kKeyTiles][4], SharedPtr queries,
-                                        SharedPtr keys) {
-  using Tile = SharedTile<kHeadDim>;
+template <int kRowTiles, int kColumnTiles>
+LAZYROPE_DEVICE void set_zero(float (&tile)[kRowTiles][kColumnTiles][4]) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n)
+    for (int n = 0; n < kColumnTiles; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0f;
-#pragma unroll 2
-  for (int step = 0; step < Tile::kSixteens; ++step) {
-    uint32 a[kRowTiles][4];
+      for (int i = 0; i < 4; ++i) tile[m][n][i] = 0.0f;
+}
+
+// Weights of 16 keys, an accumulator tile, rounded to the element type of a product.
+template <class Element, int kKeyTiles>
+LAZYROPE_DEVICE void pack_weights(uint32 (&a)[4], const float (&weights)[kKeyTiles][4],
+                                  int sixteens) {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-      ldmatrix_x4(a[m], Tile::rows(Tile::columns(queries, step), m));
-#pragma unroll
-    for (int n = 0; n < kKeyTiles / 2; ++n) {
-      uint32 b[4];
-      ldmatrix_x4(b, Tile::rows(Tile::columns(keys, step), n));
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        Element::mma(scores[m][2 * n], a[m], b[0], b[2]);
-        Element::mma(scores[m][2 * n + 1], a[m], b[1], b[3]);
-      }
-    }
+  for (int i = 0; i < 4; ++i) {
+    const float (&w)[4] = weights[2 * sixteens + i / 2];
+    a[i] = Element::pack(w[i % 2 * 2], w[i % 2 * 2 + 1]);
   }
 }
 
-// rows += weights x values; the weights are an accumulator tile, rounded here to the element type.
-template <class Element, int kHeadDim, int kRowTiles, int kKeyTiles>
-LAZYROPE_DEVICE void multiply_weight_value(
-    float (&rows)[kRowTiles][SharedTile<kHeadDim>::kChunks][4],
-    const float (&weights)[kRowTiles][kKeyTiles][4], SharedPtr values) {
-  using Tile = SharedTile<kHeadDim>;
+// Keys and values of the queries' own type; all given by fragment addresses of row-major tiles.
+template <class Element, int kHeadDim>
+struct WarpProduct {
+  using QueryTile = SharedTile<kHeadDim>;
+  using StoredTile = SharedTile<kHeadDim>;  // as the pool has them
+  using KvTile = SharedTile<kHeadDim>;      // as products take them
+  static constexpr bool kScaled = false;  // the pool's elements are to be multiplied by its scales
+  static constexpr bool kWidens = false;  // blocks are widened before they are used
+  static constexpr int kColumnTiles = QueryTile::kChunks;
+
+  LAZYROPE_DEVICE static SharedPtr query_fragment(SharedPtr tile, int32 lane) {
+    return QueryTile::fragment(tile, lane);
+  }
+
+  // scores = queries x keys^T.
+  template <int kRowTiles, int kKeyTiles>
+  LAZYROPE_DEVICE static void multiply_query_key(float (&scores)[kRowTiles][kKeyTiles][4],
+                                                 SharedPtr queries, SharedPtr keys) {
+    set_zero(scores);
+#pragma unroll 2
+    for (int step = 0; step < KvTile::kSixteens; ++step) {
+      uint32 a[kRowTiles][4];
 #pragma unroll
-  for (int step = 0; step < kKeyTiles / 2; ++step) {
-    uint32 a[kRowTiles][4];
+      for (int m = 0; m < kRowTiles; ++m)
+        ldmatrix_x4(a[m], QueryTile::rows(QueryTile::columns(queries, step), m));
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
+      for (int n = 0; n < kKeyTiles / 2; ++n) {
+        uint32 b[4];
+        ldmatrix_x4(b, KvTile::rows(KvTile::columns(keys, step), n));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float (&w)[4] = weights[m][2 * step + i / 2];
-        a[m][i] = Element::pack(w[i % 2 * 2], w[i % 2 * 2 + 1]);
-      }
-#pragma unroll
-    for (int n = 0; n < Tile::kSixteens; ++n) {
-      uint32 b[4];
-      ldmatrix_x4_trans(b, Tile::rows(Tile::columns(values, n), step));
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        Element::mma(rows[m][2 * n], a[m], b[0], b[1]);
-        Element::mma(rows[m][2 * n + 1], a[m], b[2], b[3]);
+        for (int m = 0; m < kRowTiles; ++m) {
+          Element::mma(scores[m][2 * n], a[m], b[0], b[2]);
+          Element::mma(scores[m][2 * n + 1], a[m], b[1], b[3]);
+        }
       }
     }
   }
-}
+
+  // rows += weights x values; the weights are an accumulator tile, rounded here to the element
+  // type.
+  template <int kRowTiles, int kKeyTiles>
+  LAZYROPE_DEVICE static void multiply_weight_value(float (&rows)[kRowTiles][kColumnTiles][4],
+                                                    const float (&weights)[kRowTiles][kKeyTiles][4],
+                                                    SharedPtr values) {
+#pragma unroll
+    for (int step = 0; step < kKeyTiles / 2; ++step) {
+      uint32 a[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) pack_weights<Element>(a[m], weights[m], step);
+#pragma unroll
+      for (int n = 0; n < KvTile::kSixteens; ++n) {
+        uint32 b[4];
+        ldmatrix_x4_trans(b, KvTile::rows(KvTile::columns(values, n), step));
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          Element::mma(rows[m][2 * n], a[m], b[0], b[1]);
+          Element::mma(rows[m][2 * n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // Stores row row_of(lane, 2 * half) of a row tile.
+  LAZYROPE_DEVICE static void leave_row(SharedPtr record, const float (&rows)[kColumnTiles][4],
+                                        int32 lane, int half) {
+    const SharedPtr to = record + column_of(lane, 0) * 4;
+#pragma unroll
+    for (int n = 0; n < QueryTile::kFilledChunks; ++n)
+      st_shared(to + n * 32, FloatPair{rows[n][2 * half], rows[n][2 * half + 1]});
+  }
+};
 
 }  // namespace lazyrope

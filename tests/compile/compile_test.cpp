@@ -1,26 +1,22 @@
 // Every row of the registries compiles for every GPU arch, without spills and without a word of
 // complaint from ptxas. A run takes a sample in which every two values of any two factors meet;
-// LAZYROPE_COMPILE_SAMPLE=N takes another one, LAZYROPE_COMPILE_ALL=1 all of them, which takes
-// minutes.
+// LAZYROPE_COMPILE_SAMPLE=N takes another one. compile_all.cpp takes each row alone, with all
+// archs, dtypes and head_dims.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <random>
-#include <regex>
 #include <set>
 #include <string>
-#include <thread>
 
 #include "codegen/mask.h"
 #include "codegen/render.h"
 #include "runtime/attention.h"
-#include "runtime/compiler.h"
-#include "runtime/nvrtc.h"
-#include "runtime/ptxas_log.h"
+#include "runtime/parallel.h"
+#include "tests/compile/kernel_report.h"
 #include "tests/support/engines.h"
 #include "tests/support/specs.h"
 
@@ -40,16 +36,6 @@ struct Scores {
   bool sinks;
 };
 constexpr std::array kScores = {Scores{0.0, false}, Scores{50.0, false}, Scores{0.0, true}};
-
-const std::vector<Arch>& gpu_archs() {
-  static const std::vector<Arch> gpus = [] {
-    std::vector<Arch> result;
-    for (const Arch& arch : archs())
-      if (arch.isa == "ptx") result.push_back(arch);
-    return result;
-  }();
-  return gpus;
-}
 
 // All of them; each run takes settings one by one from the last.
 std::vector<Setting> all_settings() {
@@ -105,7 +91,6 @@ std::string environment(const char* name, const char* otherwise) {
 
 std::vector<Setting> chosen_settings() {
   std::vector<Setting> settings = all_settings();
-  if (environment("LAZYROPE_COMPILE_ALL", "0") == "1") return settings;
   std::mt19937 random(
       static_cast<unsigned>(std::stoul(environment("LAZYROPE_COMPILE_SAMPLE", "1"))));
   std::shuffle(settings.begin(), settings.end(), random);
@@ -129,8 +114,7 @@ KernelSpec spec_of(const Setting& setting) {
 struct Job {
   Setting setting;
   RenderedKernel kernel;
-  std::string row = {};      // of the table
-  std::string problem = {};  // empty: none
+  KernelReport report = {};
 };
 
 // The kernels of all settings by one of their plans, each source once.
@@ -149,57 +133,10 @@ std::vector<Job> jobs_for(const Arch& arch, const std::vector<Setting>& settings
   return jobs;
 }
 
-constexpr const char* kSpills = "it spills";
-
-int spilled_bytes(const PtxasFunction& function) {
-  return function.spill_store_bytes + function.spill_load_bytes;
-}
-
-// Whether `log` has a warning of the compiler's or of ptxas's, or a numbered remark of ptxas's,
-// such as "ptxas info    : (C7510) Potential Performance Loss: ...".
-bool has_warnings(const std::string& log) {
-  static const std::regex pattern(R"(warning|ptxas [^:.]*[:.] *\(C[0-9])");
-  return std::regex_search(log, pattern);
-}
-
-std::string problem_of(const PtxasFunction& function, const std::string& log) {
-  if (function.name.empty()) return "ptxas does not mention it";
-  if (spilled_bytes(function) > 0 || function.stack_bytes > 0) return kSpills;
-  return has_warnings(log) ? "there are warnings" : "";
-}
-
-// What ptxas reports of the kernel, or a report without a name.
-PtxasFunction report_of(const std::string& kernel, const std::string& log) {
-  for (const PtxasFunction& function : parse_ptxas_log(log))
-    if (function.name == kernel) return function;
-  return {};
-}
-
-void compile(Job& job, const Arch& arch) {
-  try {
-    std::vector<std::string> options = NvrtcCompiler(nullptr).options(arch);
-    options.push_back("--no-cache");
-    const CompiledProgram program = compile_program(
-        shared_engine().nvrtc().library(), {job.kernel.entry + ".cu", job.kernel.source, options});
-    const PtxasFunction facts = report_of(job.kernel.entry, program.log);
-    job.problem = problem_of(facts, program.log);
-    if (!job.problem.empty()) job.problem += "\n" + program.log;
-    job.row =
-        fmt::format("{:8} {:15} {:9} {:6} {:6} {:6}  {}\n", arch.name, to_string(job.kernel.kind),
-                    facts.registers, spilled_bytes(facts), job.kernel.shared_bytes,
-                    program.cubin.size(), describe(spec_of(job.setting)));
-  } catch (const std::exception& error) {
-    job.problem = error.what();
-  }
-}
-
-void compile_all(std::vector<Job>& jobs, const Arch& arch) {
-  std::atomic<std::size_t> next = 0;
-  std::vector<std::jthread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-    threads.emplace_back([&] {
-      for (std::size_t at = next++; at < jobs.size(); at = next++) compile(jobs[at], arch);
-    });
+std::string line_of(const Job& job, const Arch& arch) {
+  return fmt::format("{:8} {:15} {:9} {:6} {:6} {:6}  {}\n", arch.name, to_string(job.kernel.kind),
+                     job.report.registers, job.report.spill_bytes, job.kernel.shared_bytes,
+                     job.report.cubin_bytes, describe(spec_of(job.setting)));
 }
 
 class Compiles : public testing::TestWithParam<std::size_t> {};
@@ -214,16 +151,18 @@ TEST_P(Compiles, WithoutSpillsAndWarnings) {
       fmt::format("{:8} {:15} registers spills shared  cubin  spec\n", "arch", "kernel");
   for (std::size_t candidate = 0; !settings.empty(); ++candidate) {
     std::vector<Job> jobs = jobs_for(arch, settings, candidate);
-    compile_all(jobs, arch);
+    for_each_parallel(jobs.size(), thread_count(0), [&](std::size_t i) {
+      jobs[i].report = compile_for_report(jobs[i].kernel, arch);
+    });
     settings.clear();
     for (const Job& job : jobs) {
-      table += job.row;
-      if (job.problem.starts_with(kSpills) &&
+      table += line_of(job, arch);
+      if (job.report.spill_bytes > 0 &&
           candidate + 1 < candidates(spec_of(job.setting), arch).size())
         settings.push_back(job.setting);
       else
-        EXPECT_EQ(job.problem, "") << to_string(job.kernel.kind) << " for " << arch.name << ": "
-                                   << describe(spec_of(job.setting));
+        EXPECT_EQ(job.report.problem, "") << to_string(job.kernel.kind) << " for " << arch.name
+                                          << ": " << describe(spec_of(job.setting));
     }
   }
   fmt::print("{}", table);

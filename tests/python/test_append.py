@@ -7,7 +7,8 @@ import random
 import pytest
 import torch
 
-from tests.support.cases import DTYPES, HEAD_DIMS, ROPES, Setting
+from tests.support import covering
+from tests.support.cases import DTYPES, Setting
 from tests.support.reference import rotate
 
 
@@ -53,20 +54,18 @@ class Writes:
                 row += 1
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("rope", list(ROPES))
-@pytest.mark.parametrize("query_form", ["raw", "rotated"])
-def test_random_appends(build, device, seed, rope, query_form):
-    rng = random.Random(seed)
-    setting = Setting(
-        head_dim=rng.choice(HEAD_DIMS),
-        dtype=rng.choice(list(DTYPES)),
-        layout=rng.choice(["NHD", "HND"]),
-        page_size=rng.choice([16, 48, 128]),
-        rope=rope,
-        query_form=query_form,
-        kv_heads=rng.choice([1, 2, 3]),
-    )
+FACTORS = ("head_dim", "dtype", "layout", "page_size", "rope", "query_form", "kv_heads")
+SETTINGS = covering.covering_settings(32, 0, FACTORS)
+
+
+def test_the_sample_has_every_value_of_every_factor():
+    for name in FACTORS:
+        assert {getattr(setting, name) for setting in SETTINGS} == set(covering.FACTORS[name]), name
+
+
+@pytest.mark.parametrize("seed", range(len(SETTINGS)))
+def test_random_appends(build, device, seed):
+    setting = SETTINGS[seed]
     dtype = DTYPES[setting.dtype]
     spec = setting.spec()
     kernel = build(spec)
@@ -83,14 +82,14 @@ def test_random_appends(build, device, seed, rope, query_form):
     places = list(writes.slots(setting.page_size))
     page, slot, index = (torch.tensor([p[i] for p in places], dtype=torch.int64) for i in (1, 2, 3))
     expected_k = k
-    if query_form == "raw":
+    if setting.query_form == "raw":
         frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
         expected_k = rotate(
             k, index.to(device), frequencies, spec.rope.rotary_dim, spec.rope_pairing, spec.attention_factor
         )
     written_k, written_v = (r[page.to(device), slot.to(device)] for r in result)
     assert torch.equal(written_v, v)
-    if query_form == "rotated" or rope == "none":
+    if setting.query_form == "rotated" or setting.rope == "none":
         assert torch.equal(written_k, k)
     elif writes.tokens > 0:
         # One rounding, and what sin.approx and cos.approx are off by (2^-20.9: PTX ISA, "sin"), in two products.

@@ -6,11 +6,14 @@ import lazyrope
 import pytest
 import torch
 
+from tests.support import eager
 from tests.support.cases import ROPES, Setting, documents_case, random_case
 from tests.support.checks import check_case
 from tests.support.covering import FACTORS, covering_settings
+from tests.support.tolerance import assert_close, assert_lse_close
 
 
+@pytest.mark.usefixtures("compiled_ahead")
 def test_random_step(numbered_setting, build, device):
     seed, setting = numbered_setting
     case = random_case(setting, seed, device)
@@ -28,6 +31,13 @@ def test_the_sample_has_every_value_of_every_factor(request):
     settings = covering_settings(options("cases"), options("seed"))
     for name, values in FACTORS.items():
         assert {getattr(setting, name) for setting in settings} == set(values), name
+
+
+def test_what_one_rank_has_of_a_model_is_in_the_sample(request):
+    """Query heads and KV heads."""
+    options = request.config.getoption
+    settings = covering_settings(options("cases"), options("seed"))
+    assert {(8, 1), (16, 2), (4, 1)} <= {(s.group * s.kv_heads, s.kv_heads) for s in settings}
 
 
 @pytest.mark.parametrize("group", [71, 128])
@@ -144,3 +154,23 @@ def test_own_scale(build, device):
         head_dim=128, num_q_heads=8, num_kv_heads=2, rope=lazyrope.rope.neox(), scale=0.25
     )
     check_case(case, build(case.spec))
+
+
+def test_a_head_dim_without_a_plan_is_padded(build, device):
+    """As the error says: zeros behind its columns, and its rotary_dim and scale."""
+    with pytest.raises(lazyrope.SpecError, match=r"with 112, pad q, k and v with zeros.* scale = 1 / sqrt\(100\)"):
+        Setting(head_dim=100).spec()
+    case = documents_case(Setting(head_dim=112), [100, 33], 20, device)
+    for tensor in (case.q, case.k_pool, case.v_pool):
+        tensor[..., 100:] = 0
+    rope = lazyrope.rope.neox(rotary_dim=100)
+    case.spec = lazyrope.AttentionSpec(head_dim=112, num_q_heads=8, num_kv_heads=2, rope=rope, scale=100**-0.5)
+    kernel = build(case.spec)
+    out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
+    case.q = case.q[..., :100]
+    for s in case.requests[0].slices:
+        s.document.keys, s.document.values = s.document.keys[..., :100], s.document.values[..., :100]
+    exact, exact_lse = case.reference()
+    assert_close(out[..., :100], exact, eager.attention(case))
+    assert_lse_close(lse, exact_lse, out.dtype)
+    assert not bool(out[..., 100:].any())

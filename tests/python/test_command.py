@@ -1,62 +1,33 @@
-"""The ``lazyrope`` command: the binary that LAZYROPE_COMMAND names, or else the one on PATH."""
+"""The ``lazyrope`` command."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import pty
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import lazyrope
 import pytest
 
-KERNELS = ["plan", "attend_decode", "attend_prefill", "plan_append", "append"]
+from tests.support.command import (
+    KERNELS,
+    NOTHING_THERE,
+    environment,
+    flip_last_byte,
+    nvidia_packages,
+    run_command,
+    run_on_terminal,
+    write_config,
+)
+
 ARCH = "sm_90a"
 SPEC = "--head-dim 64 --q-heads 6 --kv-heads 2 --rope neox --rope-param theta=10000".split()
-NOTHING_THERE = "/nonexistent/libnvrtc.so.13"
 
 Run = Callable[..., subprocess.CompletedProcess]
-
-
-@pytest.fixture(scope="session")
-def command() -> str:
-    path = os.environ.get("LAZYROPE_COMMAND") or shutil.which("lazyrope")
-    if path is None or not os.access(path, os.X_OK):
-        pytest.fail(
-            f"the command is {path}: set LAZYROPE_COMMAND to the one built (<build>/tools/lazyrope) or install lazyrope"
-        )
-    return path
-
-
-def nvidia_packages() -> Path:
-    """Where pip has put NVIDIA's packages, NVRTC among them."""
-    return next(
-        root
-        for root in map(Path, importlib.util.find_spec("nvidia").submodule_search_locations)
-        if any(root.glob("*/lib/libnvrtc.so.*"))
-    )
-
-
-def environment(**changes: str | Path | None) -> dict[str, str]:
-    """This process's, without lazyrope's variables but for NVRTC, and with `changes`; None takes a name out."""
-    result = {name: value for name, value in os.environ.items() if not name.startswith("LAZYROPE_")}
-    result["LAZYROPE_NVRTC"] = str(next(nvidia_packages().glob("*/lib/libnvrtc.so.1?")))
-    result |= {name: str(value) for name, value in changes.items()}
-    return {name: value for name, value in result.items() if changes.get(name, value) is not None}
-
-
-def run_command(command: str | Path, *arguments: object, code: int = 0, **changes: str | Path | None):
-    result = subprocess.run(
-        [command, *map(str, arguments)], env=environment(**changes), capture_output=True, text=True, timeout=300
-    )
-    assert result.returncode == code, f"{arguments}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
-    return result
 
 
 @pytest.fixture
@@ -90,36 +61,27 @@ def warm(cache: Path, compiled: tuple[Path, dict, Path]) -> Path:
     return cache
 
 
-def write_config(directory: Path, **changes: object) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    config = {
-        "model_type": "llama",
-        "hidden_size": 384,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "rope_theta": 10000.0,
-        "torch_dtype": "bfloat16",
-    }
-    file = directory / "config.json"
-    file.write_text(json.dumps(config | changes))
-    return file
-
-
 def entry_file(cache: Path, run: Run, entry: str) -> Path:
     listed = json.loads(run("cache", "list", "--json").stdout)["entries"]
     return cache / (next(row["key"] for row in listed if row["entry"] == entry) + ".lzr")
 
 
-def flip_last_byte(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-
-
 class TestHelp:
     @pytest.mark.parametrize(
         "name",
-        "render,compile,autotune,doctor,cache,cache list,cache verify,cache prune,cache clear,cache path".split(","),
+        [
+            "render",
+            "compile",
+            "precompile",
+            "autotune",
+            "doctor",
+            "cache",
+            "cache list",
+            "cache verify",
+            "cache prune",
+            "cache clear",
+            "cache path",
+        ],
     )
     def test_every_subcommand_explains_itself(self, run, name):
         result = run(*name.split(), "--help")
@@ -132,6 +94,7 @@ class TestHelp:
         for line in (
             "render                    Print the source of a kernel",
             "compile                   Compile the kernels of models into the cache",
+            "precompile                Fill a directory with all kernels that a deployment needs",
             "autotune                  Choose the fastest kernels for models on this GPU",
             "cache                     Look after the compiled kernels on disk",
             "doctor                    Show what was found",
@@ -287,34 +250,16 @@ class TestCompile:
         assert list(elsewhere.iterdir()) == []
 
     def test_a_terminal_sees_progress(self, command, warm):
-        terminal, stderr = pty.openpty()
-        seen: list[bytes] = []
-
-        def read() -> None:
-            try:
-                while chunk := os.read(terminal, 4096):
-                    seen.append(chunk)
-            except OSError:  # how Linux says that the other end is closed
-                pass
-
-        reader = threading.Thread(target=read)
-        reader.start()
         flip_last_byte(sorted(warm.glob("*.lzr"))[0])
-        arguments = [command, "compile", *SPEC, "--arch", ARCH]
-        changes = {"LAZYROPE_CACHE_DIR": warm, "LAZYROPE_LOG": "warning"}
-        try:
-            subprocess.run(arguments, env=environment(**changes), stderr=stderr, stdout=subprocess.DEVNULL, check=True)
-        finally:
-            os.close(stderr)
-            reader.join()
-            os.close(terminal)
-        text = b"".join(seen).decode()
-        line = f"[1/1] d64-g3-neox-bfloat16 for {ARCH}"
-        assert text.startswith(f"\r\x1b[K{line}")
-        assert text.endswith("\r\x1b[K")
-        # A warning takes the line's place, and the line comes again below it.
+        text = run_on_terminal(command, "compile", *SPEC, "--arch", ARCH, LAZYROPE_CACHE_DIR=warm)
+        bar = "\r\x1b[K[{:-<30}] {}/5 "
+        assert text.startswith(bar.format("", 0))
+        for done in range(1, 6):
+            assert bar.format("#" * 6 * done, done) + "d64-g3-neox-bfloat16: " in text
+        assert text.endswith(f" for {ARCH}\r\x1b[K")
+        # A warning takes the bar's place, and the bar comes again below it.
         assert "\r\x1b[Klazyrope: warning: cache entry " in text
-        assert f"checksum mismatch\r\n{line}" in text
+        assert "checksum mismatch\r\n\r\x1b[K[" in text
 
 
 class TestCache:
@@ -583,7 +528,7 @@ class TestMistakes:
         assert "LAZYROPE_POLICY=cache_only forbids compiling lazyrope_" in other_arch
         assert f"it is not in the cache {warm}, where " in other_arch
         assert "the nearest readable entry differs in: arch, options\n" in other_arch
-        assert "compile it beforehand with `lazyrope compile`" in other_arch
+        assert "compile it beforehand with `lazyrope precompile`" in other_arch
         other_source = refusal(*SPEC[:-1], "theta=20000", "--arch", ARCH)
         assert "the nearest readable entry differs in: source\n" in other_source
         empty = refusal(*SPEC, "--arch", ARCH, "--cache", warm / "empty")

@@ -23,9 +23,9 @@ def test_random_step(numbered_setting, device):
 def test_rows_in_blocks_equal_rows_at_once(monkeypatch, device):
     case = documents_case(Setting(), [100, 0, 33], 70, device)
     kernel = eager.compile(case.spec)
-    whole, whole_lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), sinks=case.sinks)
+    whole, whole_lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.calls)
     monkeypatch.setattr(eager, "MAX_SCORES", 9 * 8 * 133)
-    out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), sinks=case.sinks)
+    out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.calls)
     assert error(out, whole.double()).norm < 2**-8 and torch.allclose(lse, whole_lse, atol=1e-5)
 
 
@@ -34,7 +34,7 @@ def test_float32_is_as_exact_as_float32(device):
     case = documents_case(Setting(page_size=48), [100, 33], 7, device)
     case.q, case.k_pool, case.v_pool = (t.float() for t in (case.q, case.k_pool, case.v_pool))
     kernel = eager.compile(case.spec)
-    out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), sinks=case.sinks)
+    out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.calls)
     exact = case.reference()[0]
     assert out.dtype == torch.float32 and error(out, exact).norm < 1e-5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 import zlib
@@ -18,7 +19,7 @@ README = (ROOT / "README.md").read_text()
 
 def python_examples() -> list[str]:
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     return blocks
 
 
@@ -46,6 +47,16 @@ def test_the_example_computes_attention():
     assert (lse.double() - score.logsumexp(-1)).abs().max() < 2e-2
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # of the compiler's own
+def test_the_compiled_example_answers_as_the_kernel(tmp_path: Path):
+    """From a file, for torch.compile wants to read the source."""
+    first, second, _ = python_examples()
+    file = tmp_path / "example.py"
+    file.write_text(f"{first}\nexpected = out, lse\n{second}")
+    names = runpy.run_path(str(file))
+    assert torch.equal(names["out"], names["expected"][0]) and torch.equal(names["lse"], names["expected"][1])
+
+
 class Words:
     """A tokenizer of 1024 words."""
 
@@ -67,7 +78,7 @@ def test_the_engines_example_answers_from_one_copy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name: Words())
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    exec(compile(python_examples()[1], "README.md", "exec"), names)
+    exec(compile(python_examples()[2], "README.md", "exec"), names)
     first, second = names["first"], names["second"]
     assert len(first.tokens) == len(second.tokens) == 128
     assert first.documents == second.documents[::-1] and second.hits == 2
@@ -81,3 +92,12 @@ def test_tables_are_current():
         [sys.executable, ROOT / "tools" / "readme_tables.py", "--check"], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", ["test_nothing", "Compiles.Nothing"])
+def test_tests_that_tables_name_must_be_there(name: str):
+    from tools import readme_tables
+
+    path = "compile/compile_test.cpp" if "." in name else "python/test_attention.py"
+    with pytest.raises(SystemExit, match=rf"tests/{path}: {name}, which is not there"):
+        readme_tables.test(path, name)

@@ -11,6 +11,9 @@ import torch
 from tests.support import reference
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
+KV_DTYPES = ("as dtype", *FP8)
+FP8_NAN = 0x7F  # of both
 
 
 def part_of(head_dim: int) -> int:
@@ -59,6 +62,7 @@ class Setting:
     mask: str = "causal"
     kv_heads: int = 2
     scores: str = "plain"
+    kv_dtype: str = "as dtype"
 
     def spec(self) -> lazyrope.AttentionSpec:
         return lazyrope.AttentionSpec(
@@ -70,6 +74,7 @@ class Setting:
             mask=self.mask,
             window=WINDOW if self.mask == "sliding_window" else None,
             query_form=self.query_form,
+            kv_dtype=self.kv_dtype if self.kv_dtype in FP8 else None,
             **SCORES[self.scores],
         )
 
@@ -81,7 +86,7 @@ class Document:
     length: int
     lead: int
     first_page: int  # of its list, in the array of all lists
-    keys: torch.Tensor
+    keys: torch.Tensor  # [length, kv_heads, head_dim]; what is stored times its scale
     values: torch.Tensor
 
 
@@ -110,7 +115,7 @@ class Case:
     k_pool: torch.Tensor
     v_pool: torch.Tensor
     metadata: dict[str, torch.Tensor]
-    sinks: torch.Tensor | None = None  # [q_heads]
+    calls: dict[str, torch.Tensor] = field(default_factory=dict)  # what else a call takes: sinks, scales
     written: torch.Tensor = field(default=None)  # type: ignore[assignment]
 
     def plan(self, kernel: lazyrope.Attention, **options: object) -> lazyrope.Step:
@@ -134,7 +139,7 @@ class Case:
                 attention_factor=self.spec.attention_factor,
                 window=self.spec.window,
                 softcap=self.spec.softcap,
-                sinks=self.sinks,
+                sinks=self.calls.get("sinks"),
             )
             outs.append(out)
             lses.append(lse)
@@ -170,12 +175,39 @@ class PoolBuilder:
         shape = (pages, setting.page_size, setting.kv_heads, setting.head_dim)
         if setting.layout == "HND":
             shape = (shape[0], shape[2], shape[1], shape[3])
-        dtype = DTYPES[setting.dtype]
-        self.k_pool = torch.full(shape, torch.nan, dtype=dtype, device=device)
-        self.v_pool = torch.full(shape, torch.nan, dtype=dtype, device=device)
+        self.fp8 = FP8.get(setting.kv_dtype)
+        self.poison = torch.nan if self.fp8 is None else FP8_NAN
+        dtype = torch.uint8 if self.fp8 is not None else DTYPES[setting.dtype]
+        self.k_pool = torch.full(shape, self.poison, dtype=dtype, device=device)
+        self.v_pool = torch.full(shape, self.poison, dtype=dtype, device=device)
+        self.scales = {} if self.fp8 is None else self.random_scales(rng)
         self.free = list(range(pages))
         rng.shuffle(self.free)
         self.pages: list[int] = []
+
+    def random_scales(self, rng: random.Random) -> dict[str, torch.Tensor]:
+        """One, one a head, or none, each a power of two, so that what a kernel reads is of the queries' dtype."""
+        return {
+            name: torch.tensor([2.0 ** rng.randint(-2, 2) for _ in range(count)], device=self.device)
+            for name in ("k_scale", "v_scale")
+            if (count := rng.choice([0, 1, self.setting.kv_heads])) > 0
+        }
+
+    def pools(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """As a call takes them; those of 8 bits as bytes where the pages are NHD."""
+        if self.fp8 is None or self.setting.layout == "NHD":
+            return self.k_pool, self.v_pool
+        return self.k_pool.view(self.fp8), self.v_pool.view(self.fp8)
+
+    def stored(self, rows: torch.Tensor, scale: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """[tokens, kv_heads, head_dim] as the pool holds them, and what that stands for."""
+        dtype = DTYPES[self.setting.dtype]
+        if self.fp8 is None:
+            rows = rows.to(dtype).to(self.device)
+            return rows, rows
+        by = self.scales.get(scale, torch.ones(1, device=self.device))[:, None]
+        small = (rows.to(self.device) / by).to(self.fp8)
+        return small.view(torch.uint8), (small.float() * by).to(dtype)
 
     def slots(self, pool: torch.Tensor) -> torch.Tensor:
         """[pages, page_size, kv_heads, head_dim], whatever the layout."""
@@ -188,12 +220,12 @@ class PoolBuilder:
         mine = [self.free.pop() for _ in range(count)]
         self.pages += mine
         shape = (length, self.setting.kv_heads, self.setting.head_dim)
-        keys = torch.randn(shape, generator=generator).to(self.k_pool.dtype).to(self.device)
-        values = torch.randn(shape, generator=generator).to(self.v_pool.dtype).to(self.device)
+        stored_keys, keys = self.stored(torch.randn(shape, generator=generator), "k_scale")
+        stored_values, values = self.stored(torch.randn(shape, generator=generator), "v_scale")
         slot = torch.arange(lead, lead + length)
         page = torch.tensor(mine, dtype=torch.int64)[slot // size].to(self.device)
-        self.slots(self.k_pool)[page, (slot % size).to(self.device)] = keys
-        self.slots(self.v_pool)[page, (slot % size).to(self.device)] = values
+        self.slots(self.k_pool)[page, (slot % size).to(self.device)] = stored_keys
+        self.slots(self.v_pool)[page, (slot % size).to(self.device)] = stored_values
         return Document(length, lead, first, keys, values)
 
 
@@ -261,16 +293,17 @@ def assemble(setting: Setting, pool: PoolBuilder, requests: list[Request], gener
     tokens = sum(len(request.positions) for request in requests)
     q = torch.randn((tokens, heads, setting.head_dim), generator=generator)
     spec = setting.spec()
-    sinks = 2 * torch.randn(heads, generator=generator) if spec.sinks else None
+    calls = dict(pool.scales)
+    if spec.sinks:
+        calls["sinks"] = (2 * torch.randn(heads, generator=generator)).to(pool.device)
     return Case(
         setting,
         spec,
         requests,
         q.to(DTYPES[setting.dtype]).to(pool.device),
-        pool.k_pool,
-        pool.v_pool,
+        *pool.pools(),
         metadata_of(setting, requests, pool.pages, pool.device),
-        sinks if sinks is None else sinks.to(pool.device),
+        calls,
     )
 
 
@@ -286,7 +319,7 @@ def poison_unused(pool: PoolBuilder, documents: list[Document], requests: list[R
         slot = torch.nonzero(~used).flatten() + document.lead
         page = torch.tensor(pool.pages, dtype=torch.int64)[document.first_page + slot // size]
         for tensor in (pool.k_pool, pool.v_pool):
-            pool.slots(tensor)[page.to(pool.device), (slot % size).to(pool.device)] = torch.nan
+            pool.slots(tensor)[page.to(pool.device), (slot % size).to(pool.device)] = pool.poison
 
 
 def metadata_of(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from tests.support.cases import DTYPES, HEAD_DIMS, MASKS, PHASES, ROPES, SCORES, Setting
+from tests.support.cases import DTYPES, FP8, HEAD_DIMS, KV_DTYPES, MASKS, PHASES, ROPES, SCORES, Setting
 
 FACTORS: dict[str, list[object]] = {
     "head_dim": list(HEAD_DIMS),
@@ -19,7 +19,18 @@ FACTORS: dict[str, list[object]] = {
     "phase": list(PHASES),
     "mask": list(MASKS),
     "scores": list(SCORES),
+    "kv_heads": [1, 2, 3],
+    "kv_dtype": list(KV_DTYPES),
 }
+# Rows of 8-bit keys must be multiples of 16 bytes.
+IMPOSSIBLE = {(("head_dim", head_dim), ("kv_dtype", fp8)) for head_dim in HEAD_DIMS if head_dim % 16 for fp8 in FP8}
+
+# What each of some GPUs has of a model that is divided by its heads: 8 query heads and 1 KV head, 16 and 2, 4 and 1.
+PER_RANK: list[dict[str, object]] = [
+    {"group": 8, "kv_heads": 1},
+    {"group": 8, "kv_heads": 2},
+    {"group": 4, "kv_heads": 1},
+]
 
 Pair = tuple[tuple[str, object], tuple[str, object]]
 
@@ -28,28 +39,30 @@ def pairs_of(values: dict[str, object]) -> set[Pair]:
     return set(itertools.combinations(sorted(values.items(), key=lambda kv: kv[0]), 2))
 
 
-def all_pairs() -> set[Pair]:
+def all_pairs(factors: Collection[str] = FACTORS) -> set[Pair]:
     pairs: set[Pair] = set()
-    for (a, a_values), (b, b_values) in itertools.combinations(sorted(FACTORS.items()), 2):
-        pairs |= {((a, x), (b, y)) for x in a_values for y in b_values}
-    return pairs
+    for a, b in itertools.combinations(sorted(factors), 2):
+        pairs |= {((a, x), (b, y)) for x in FACTORS[a] for y in FACTORS[b]}
+    return pairs - IMPOSSIBLE
 
 
-def covered(settings: Iterable[Setting]) -> set[Pair]:
+def covered(settings: Iterable[Setting], factors: Collection[str] = FACTORS) -> set[Pair]:
     pairs: set[Pair] = set()
     for setting in settings:
-        pairs |= pairs_of({name: getattr(setting, name) for name in FACTORS})
+        pairs |= pairs_of({name: getattr(setting, name) for name in factors})
     return pairs
 
 
-def covering_settings(count: int, seed: int) -> list[Setting]:
-    """`count` settings; greedily chosen until every pair occurs, random after that."""
+def covering_settings(count: int, seed: int, factors: Collection[str] = FACTORS) -> list[Setting]:
+    """`count` settings, those of PER_RANK first; greedily chosen until every pair occurs, random after that."""
     rng = random.Random(seed)
-    missing = all_pairs()
+    missing = all_pairs(factors)
     settings: list[Setting] = []
 
     def draw() -> dict[str, object]:
-        return {name: rng.choice(values) for name, values in FACTORS.items()}
+        fixed = PER_RANK[len(settings)] if len(settings) < len(PER_RANK) else {}
+        values = {name: rng.choice(FACTORS[name]) for name in factors} | fixed
+        return draw() if pairs_of(values) & IMPOSSIBLE else values
 
     while missing and len(settings) < count:
         best = max((draw() for _ in range(50)), key=lambda values: len(pairs_of(values) & missing))

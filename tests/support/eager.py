@@ -26,8 +26,8 @@ def _request(case: Case, request: Request, q: torch.Tensor) -> torch.Tensor:
     scores = torch.cat([_scores(case, s, q, positions) for s in request.slices], dim=-1)
     group = case.setting.group
     values = torch.cat([s.document.values[s.start : s.start + s.length] for s in request.slices])
-    if case.sinks is not None:
-        sinks = case.sinks[None, :, None].expand(len(q), -1, 1)
+    if "sinks" in case.calls:
+        sinks = case.calls["sinks"][None, :, None].expand(len(q), -1, 1)
         weights = torch.softmax(torch.cat([scores.float(), sinks], dim=-1), dim=-1)[..., :-1].to(q.dtype)
     else:
         weights = torch.softmax(scores.float(), dim=-1).nan_to_num(0.0).to(q.dtype)

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "cache/disk_store.h"
+#include "cache/error.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/throws.h"
 
 namespace lazyrope {
 namespace {
@@ -205,6 +207,8 @@ TEST_F(DiskStoreTest, AReadOnlyDirectoryIsStillRead) {
     EXPECT_FALSE(stored.stored);
     EXPECT_EQ(stored.reason, "cannot create " + (root() / key_of("other").hex()).native() +
                                  ".XXXXXX.tmp: Permission denied");
+    EXPECT_TRUE(throws<CacheError>([&] { store().check_writable(); },
+                                   {"cannot create " + root().native(), "Permission denied"}));
     const FileLock lock = store().lock(key_, 1s);
     EXPECT_FALSE(lock.is_held());
     EXPECT_EQ(lock.reason(),
@@ -231,6 +235,13 @@ TEST_F(DiskStoreTest, ARootThatIsAFileIsReported) {
             "cannot create " + (root() / key_.hex()).native() + ".XXXXXX.tmp: Not a directory");
   EXPECT_FALSE(store().lock(key_, 1s).is_held());
   EXPECT_FALSE(store().nearest(key_).has_value());
+  EXPECT_TRUE(throws<CacheError>([&] { store().check_writable(); }, {"Not a directory"}));
+}
+
+TEST_F(DiskStoreTest, ARootThatCanBeWrittenIsMadeAndLeftEmpty) {
+  const DiskStore deep(root() / "a");
+  EXPECT_NO_THROW(deep.check_writable());
+  EXPECT_TRUE(fs::is_empty(deep.root()));
 }
 
 TEST_F(DiskStoreTest, WithoutARootNothingIsKept) {
@@ -240,6 +251,8 @@ TEST_F(DiskStoreTest, WithoutARootNothingIsKept) {
   EXPECT_FALSE(nowhere.load(key_).refused);
   EXPECT_EQ(nowhere.lock(key_, 1s).reason(), "no cache directory is set");
   EXPECT_TRUE(nowhere.list().empty());
+  EXPECT_EQ(nowhere.count(), 0u);
+  EXPECT_THROW(nowhere.check_writable(), CacheError);
 }
 
 TEST_F(DiskStoreTest, ARelativeRootDoesNotMoveWithTheWorkingDirectory) {

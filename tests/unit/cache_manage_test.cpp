@@ -103,6 +103,7 @@ TEST_F(CacheManageTest, CountsEntriesOnly) {
   write("README");
   EXPECT_EQ(store().size_bytes(), bytes);
   EXPECT_EQ(store().list().size(), 2u);
+  EXPECT_EQ(store().count(), 2u);
 }
 
 TEST_F(CacheManageTest, PrunesTheLeastRecentlyUsed) {

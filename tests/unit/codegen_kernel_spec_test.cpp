@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
                       s.mask = "sliding_window";
                       s.mask_parameters["window"] = 0;
                     },
-                    {"window = 0", "at least 1"}},
+                    {"window = 0, allowed are 1 to"}},
         IllegalSpec{"WindowOfACausalMask",
                     [](auto& s) { s.mask_parameters["window"] = 9; },
                     {"mask \"causal\" has no parameter window (given 9)"}},

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "codegen/plan_variants.h"
 #include "tests/support/specs.h"
@@ -8,11 +10,14 @@
 namespace lazyrope {
 namespace {
 
-KernelSpec spec_of(int head_dim) {
+KernelSpec spec_of(int head_dim, std::optional<Dtype> kv_dtype = {}) {
   KernelSpec spec = small_spec().kernel_spec();
   spec.head_dim = head_dim;
+  spec.kv_dtype = kv_dtype;
   return spec;
 }
+
+constexpr std::array<std::optional<Dtype>, 2> kPools = {std::nullopt, Dtype::kFp8E4m3};
 
 int differences(const AttendPlan& a, const AttendPlan& b) {
   return (a.row_warps != b.row_warps) + (a.key_warps != b.key_warps) +
@@ -38,26 +43,40 @@ void expect_variants(const std::vector<TilePlan>& plans, AttendPlan TilePlan::* 
 
 TEST(PlanVariants, AreLegalNeighboursOfTheDefaultForEveryHeadDimAndArch) {
   for (const Arch& arch : archs())
-    for (const int head_dim : planned_head_dims()) {
-      SCOPED_TRACE(arch.name + ", head_dim " + std::to_string(head_dim));
-      const KernelSpec spec = spec_of(head_dim);
-      const TilePlan usual = candidates(spec, arch).front();
-      expect_variants(decode_variants(usual, spec, arch), &TilePlan::decode, usual, spec, arch);
-      expect_variants(prefill_variants(usual, spec, arch), &TilePlan::prefill, usual, spec, arch);
-    }
+    for (const int head_dim : planned_head_dims())
+      for (const auto kv_dtype : kPools)
+        for (const int group_size : {2, 24}) {
+          KernelSpec spec = spec_of(head_dim, kv_dtype);
+          spec.group_size = group_size;
+          SCOPED_TRACE(arch.name + ", " + describe(spec));
+          const TilePlan usual = candidates(spec, arch).front();
+          expect_variants(decode_variants(usual, spec, arch), &TilePlan::decode, usual, spec, arch);
+          expect_variants(prefill_variants(usual, spec, arch), &TilePlan::prefill, usual, spec,
+                          arch);
+        }
 }
 
 TEST(PlanVariants, AreEnoughToChooseFromAndFewEnoughToCompile) {
   const Arch& arch = find_arch("sm_90a");
-  for (const int head_dim : planned_head_dims()) {
-    const KernelSpec spec = spec_of(head_dim);
-    const TilePlan usual = candidates(spec, arch).front();
-    for (const std::size_t count :
-         {decode_variants(usual, spec, arch).size(), prefill_variants(usual, spec, arch).size()}) {
-      EXPECT_GE(count, 5u) << head_dim;
-      EXPECT_LE(count, 40u) << head_dim;
+  for (const int head_dim : planned_head_dims())
+    for (const auto kv_dtype : kPools) {
+      const KernelSpec spec = spec_of(head_dim, kv_dtype);
+      const TilePlan usual = candidates(spec, arch).front();
+      for (const std::size_t count : {decode_variants(usual, spec, arch).size(),
+                                      prefill_variants(usual, spec, arch).size()}) {
+        EXPECT_GE(count, 5u) << describe(spec);
+        EXPECT_LE(count, 40u) << describe(spec);
+      }
     }
-  }
+}
+
+// A product takes 32 keys of 8 bits where warps divide the keys.
+TEST(PlanVariants, OfDecodeFrom8BitsTakeProductsOf32Keys) {
+  const KernelSpec spec = spec_of(128, Dtype::kFp8E4m3);
+  const Arch& arch = find_arch("sm_90a");
+  const TilePlan usual = candidates(spec, arch).front();
+  for (const TilePlan& plan : decode_variants(usual, spec, arch))
+    EXPECT_EQ(plan.decode.step_keys % 32, 0) << describe(plan);
 }
 
 TEST(PlanVariants, OfDecodeServeTheSameRequests) {

@@ -154,5 +154,19 @@ TEST(Mask, ANameIsRegisteredOnce) {
                                 {"\"full\" is there already", "choose another name"}));
 }
 
+TEST(Mask, AParameterThatIsNotGivenHasItsOwnValue) {
+  MaskVariant mask = mask_variant("sliding_window");
+  mask.name = "test_short_window";
+  mask.parameters.front().otherwise = 77;
+  register_mask_variant(mask);
+  KernelSpec spec = base_spec();
+  spec.mask = mask.name;
+  const std::string source = render_for(KernelKind::kPlan, spec).source;
+  spec.mask_parameters["window"] = 77;
+  EXPECT_EQ(render_for(KernelKind::kPlan, spec).source, source);
+  spec.mask_parameters["window"] = 78;
+  EXPECT_NE(render_for(KernelKind::kPlan, spec).source, source);
+}
+
 }  // namespace
 }  // namespace lazyrope

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "codegen/error.h"
 #include "codegen/render.h"
@@ -46,10 +47,48 @@ TEST(TilePlan, HeadDimsAreThoseOfTheTable) {
   EXPECT_EQ(planned_head_dims(), (std::vector<int>{64, 72, 80, 96, 112, 128, 160, 192, 256}));
 }
 
-TEST(TilePlan, AnArchWithTooLittleSharedMemoryIsNamed) {
+TEST(TilePlan, EveryHeadDimHasOneOnEveryArch) {
+  for (const Arch& arch : archs())
+    for (const int head_dim : planned_head_dims())
+      EXPECT_NO_THROW(candidates(spec_of(head_dim), arch)) << arch.name << ", " << head_dim;
+}
+
+TEST(TilePlan, HeadDimsWithoutOneGetTheNearest) {
+  struct Unplanned {
+    int head_dim;
+    std::vector<std::string> parts;
+  };
+  for (const Unplanned& row : {
+           Unplanned{100,
+                     {"head_dim = 100 has no plan", "nearest: 96 and 112 (with 112, pad",
+                      "rotary_dim and scale = 1 / sqrt(100)"}},
+           {32, {"nearest: 64 (with 64, pad"}},
+           {0, {"head_dim = 0 has no plan; nearest: 64; allowed"}},
+           {257, {"nearest: 256; allowed are: 64, 72"}},
+       })
+    for (const auto& action : std::vector<std::function<void()>>{
+             [&] { validate(spec_of(row.head_dim)); },
+             [&] { candidates(spec_of(row.head_dim), find_arch("sm_90a")); }})
+      EXPECT_TRUE(throws<SpecError>(action, row.parts));
+}
+
+TEST(TilePlan, ArchsWithoutOneGetTheNearestThatFits) {
+  const Arch small = {"sm_00", 0, 0, 80 << 10, 100 << 10, "sm80"};
+  const int bytes = candidates(spec_of(128), find_arch("sm_86")).front().decode.shared_bytes(128);
+  EXPECT_TRUE(throws<SpecError>(
+      [&] { candidates(spec_of(128), small); },
+      {"head_dim = 128 has no plan on sm_00",
+       "decode needs " + std::to_string(bytes) + " bytes of shared memory; a CTA has 81920",
+       "nearest there: 96 and 160", "archs for 128: sm_80, sm_86"}));
+  for (const int head_dim : {96, 160})
+    EXPECT_NO_THROW(candidates(spec_of(head_dim), small)) << head_dim;
+}
+
+TEST(TilePlan, ArchsWithoutAnyAreNamed) {
   const Arch small = {"sm_00", 0, 0, 48 << 10, 64 << 10, "sm80"};
-  EXPECT_TRUE(throws<SpecError>([&] { candidates(spec_of(128), small); },
-                                {"head_dim 128", "64 KiB", "sm_00"}));
+  EXPECT_TRUE(throws<SpecError>(
+      [&] { candidates(spec_of(128), small); },
+      {"for SMs with 102400 bytes of shared memory; sm_00 has 65536", "nearest there: none"}));
 }
 
 TEST(TilePlan, IllegalMembersAreNamed) {

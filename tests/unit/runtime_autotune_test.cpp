@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 
@@ -177,25 +180,51 @@ TEST_F(AutotuneTest, ProgressIsTold) {
   options_.progress = [&](std::string_view what) { told += std::string(what) + "\n"; };
   tune();
   const std::size_t plans = decode_plans().size();
-  EXPECT_TRUE(says(told, {"the default plan", "plan 1 of ",
+  EXPECT_TRUE(says(told, {"the default plan", "compiling " + std::to_string(plans) + " plans",
                           "decode: " + std::to_string(plans) + " plans on 2 x 1 over 64",
                           "min_split_blocks: 4 plans on 2 x 1 over 64"}));
 }
 
+TEST_F(AutotuneTest, AListenerHearsOfEachPlansKernels) {
+  struct Names : KernelListener {
+    void on_begin(std::size_t) override {}
+    void on_result(const KernelRequest& request, const KernelResult&) override {
+      const std::lock_guard lock(mutex);
+      names.insert(request.name);
+    }
+    std::mutex mutex;
+    std::set<std::string> names;
+  } listener;
+  options_.engine.listener = &listener;
+  tune();
+  EXPECT_TRUE(listener.names.contains("default plan"));
+  for (const TilePlan& plan : decode_plans())
+    EXPECT_TRUE(std::ranges::any_of(listener.names, [&](const std::string& name) {
+      return name.starts_with(describe(plan.decode));
+    })) << describe(plan.decode);
+}
+
+class AutotuneInTheEmulator : public testing::TestWithParam<std::optional<Dtype>> {};
+
+INSTANTIATE_TEST_SUITE_P(Pools, AutotuneInTheEmulator,
+                         testing::Values(std::nullopt, Dtype::kFp8E4m3, Dtype::kFp8E5m2));
+
 // Real kernels: all variants compute the same, whatever their shape.
-TEST(AutotuneInTheEmulator, NoPlanIsRejected) {
+TEST_P(AutotuneInTheEmulator, NoPlanIsRejected) {
+  AttentionSpec spec = tuned_spec();
+  spec.kv_dtype = GetParam();
   const LogCapture log;
   const AutotuneOptions options = {
       .engine = {},
       .seconds = 0,
       .workloads = {{.batch = 2, .query_tokens = 1, .context = 100, .doc_tokens = 70},
                     {.batch = 1, .query_tokens = 20, .context = 60, .doc_tokens = 35}}};
-  const Tuning tuning = autotune(shared_engine(), tuned_spec(), emulator_device(), options);
+  const Tuning tuning = autotune(shared_engine(), spec, emulator_device(), options);
   ASSERT_EQ(tuning.parts.size(), 3u);
   for (const TuningPart& part : tuning.parts)
     for (const TuningTrial& trial : part.trials) EXPECT_EQ(trial.left_out, "") << trial.name;
   EXPECT_EQ(log.text(), "");
-  EXPECT_TRUE(is_legal(tuning.plan, tuned_spec().kernel_spec(), find_arch("emu:sm_80")));
+  EXPECT_TRUE(is_legal(tuning.plan, spec.kernel_spec(), find_arch("emu:sm_80")));
 }
 
 class StoredTuning : public AutotuneTest {

@@ -164,8 +164,8 @@ TEST(ResolveDriverTable, TakesTheSecondVersionsOfOldFunctions) {
     return &asked;
   });
   for (const char* symbol :
-       {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemcpyDtoHAsync_v2", "cuCtxPushCurrent_v2",
-        "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"}) {
+       {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2",
+        "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"}) {
     EXPECT_TRUE(asked.contains(symbol)) << symbol;
   }
 }

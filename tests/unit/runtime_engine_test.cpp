@@ -12,6 +12,7 @@
 #include "cache/file_lock.h"
 #include "runtime/engine.h"
 #include "runtime/error.h"
+#include "runtime/kernel_set.h"
 #include "tests/support/engines.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/temporary_directory.h"
@@ -64,7 +65,11 @@ class EngineTest : public testing::Test {
 
   static Kernels get(Engine& engine, std::vector<RenderedKernel> rendered,
                      EngineOptions options = {}) {
-    return engine.kernels(std::move(rendered), find_arch("sm_80"), options);
+    std::vector<KernelRequest> requests;
+    for (RenderedKernel& kernel : rendered)
+      requests.push_back({std::move(kernel), &find_arch("sm_80")});
+    const std::vector<KernelResult> results = engine.try_kernels(requests, options);
+    return KernelSet{{}, results}.kernels();
   }
   static std::shared_ptr<const Kernel> get(Engine& engine) { return get(engine, {tiny()}).front(); }
 
@@ -128,6 +133,75 @@ TEST_F(EngineTest, AnswersInTheOrderAskedForWhateverCompilesFirst) {
   EXPECT_EQ(kernels[0]->source(), tiny("1").source);
   EXPECT_EQ(kernels[1]->source(), tiny("2").source);
   EXPECT_EQ(kernels[2]->source(), tiny("3").source);
+}
+
+// Counts what it hears.
+class Listener : public KernelListener {
+ public:
+  void on_begin(std::size_t kernels) override { expected += kernels; }
+  void on_result(const KernelRequest& request, const KernelResult& result) override {
+    const std::lock_guard lock(mutex_);
+    heard.push_back(request.name + (result.is_usable() ? " is there" : " failed"));
+  }
+
+  std::size_t expected = 0;
+  std::vector<std::string> heard;
+
+ private:
+  std::mutex mutex_;
+};
+
+TEST_F(EngineTest, WhatIsAskedForTwiceIsOneKernel) {
+  Engine engine(config());
+  Listener listener;
+  const Arch* const arch = &find_arch("sm_80");
+  const auto results = engine.try_kernels({{tiny("1"), arch, "first"},
+                                           {tiny("wrong"), arch, "second"},
+                                           {tiny("1"), arch, "third"},
+                                           {tiny("1"), &find_arch("sm_90a"), "fourth"}},
+                                          {.threads = 4, .listener = &listener});
+  ASSERT_EQ(results.size(), 4u);
+  EXPECT_EQ(results[0].kernel, results[2].kernel);
+  EXPECT_EQ(results[0].key, results[2].key);
+  EXPECT_NE(results[0].key, results[3].key) << "another arch";
+  EXPECT_EQ(results[3].kernel->arch().name, "sm_90a");
+  EXPECT_EQ(results[1].kernel, nullptr);
+  EXPECT_TRUE(throws<CompileError>([&] { std::rethrow_exception(results[1].failure); }, {"wrong"}));
+  EXPECT_EQ(listener.expected, 3u);
+  std::ranges::sort(listener.heard);
+  EXPECT_EQ(listener.heard,
+            (std::vector<std::string>{"first is there", "fourth is there", "second failed"}));
+}
+
+TEST_F(EngineTest, WhatIsOnlyLookedForIsNotCompiled) {
+  Engine engine(config());
+  const auto look = [&] { return get(engine, {tiny()}, {.find_only = true}).front(); };
+  EXPECT_TRUE(throws<CacheError>([&] { look(); }, {"absent"}));
+  EXPECT_TRUE(fs::is_empty(directory_.path()));
+  const auto compiled = get(engine);
+  EXPECT_EQ(look(), compiled);
+  engine.forget();
+  fs::resize_file(entries().at(0), 100);
+  EXPECT_TRUE(throws<CacheError>([&] { look(); }, {"truncated: 100 bytes"}));
+  EXPECT_EQ(logged("warning: "), 0) << log_.text();
+  EXPECT_EQ(logged("compiled tiny"), 1);
+}
+
+TEST_F(EngineTest, SaysBeforehandThatNothingCanBeCompiledOrKept) {
+  const Arch& arch = find_arch("sm_80");
+  EXPECT_NO_THROW(Engine(config()).check_can_compile(arch));
+  EXPECT_TRUE(fs::is_empty(directory_.path()));
+  EXPECT_TRUE(throws<CompileError>([&] { Engine(config_without_nvrtc()).check_can_compile(arch); },
+                                   {"no usable NVRTC"}));
+  Arch unknown = arch;
+  unknown.name = "sm_10";
+  unknown.major = 1;
+  EXPECT_TRUE(throws<CompileError>([&] { Engine(config()).check_can_compile(unknown); },
+                                   {"does not compile for sm_10; it does for sm_", "sm_80"}));
+  Config unwritable = config();
+  unwritable.cache_dir = "/proc/lazyrope";
+  EXPECT_TRUE(throws<CacheError>([&] { Engine(unwritable).check_can_compile(arch); },
+                                 {"cannot create directory /proc/lazyrope"}));
 }
 
 TEST_F(EngineTest, ThreadsThatAskForOneKernelCompileItOnce) {
@@ -233,7 +307,7 @@ TEST_F(EngineTest, CacheOnlyRefusesToCompile) {
   EXPECT_TRUE(throws<CacheError>(
       ask, {"LAZYROPE_POLICY=cache_only forbids compiling tiny",
             "it is not in the cache " + directory_.path().string(), "there is no readable entry",
-            "`lazyrope compile`", "LAZYROPE_POLICY=jit"}));
+            "`lazyrope precompile`", "LAZYROPE_POLICY=jit"}));
 
   Engine compiles(config());
   get(compiles, {tiny("2")});

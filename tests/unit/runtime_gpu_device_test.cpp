@@ -21,6 +21,7 @@ struct Fake {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::map<std::string, CUstreamCaptureMode> mode_at;  // by the first word of a call
   std::vector<std::string> calls;
+  int primary_users = 0;
   const void* image = nullptr;
   void* argument = nullptr;
   int events = 0;
@@ -48,9 +49,13 @@ void add_context_functions(DriverTable& table) {
   };
   table.primary_ctx_retain = [](CUcontext* context, CUdevice) {
     *context = kPrimary;
+    ++fake.primary_users;
     return CUDA_SUCCESS;
   };
-  table.primary_ctx_release = [](CUdevice) { return CUDA_SUCCESS; };
+  table.primary_ctx_release = [](CUdevice) {
+    --fake.primary_users;
+    return CUDA_SUCCESS;
+  };
   table.ctx_push_current = [](CUcontext) { return record("push"); };
   table.ctx_pop_current = [](CUcontext*) { return record("pop"); };
   table.driver_get_version = [](int* version) {
@@ -130,6 +135,10 @@ void add_memory_functions(DriverTable& table) {
   table.memcpy_dtoh_async = [](void*, CUdeviceptr, std::size_t bytes, CUstream stream) {
     EXPECT_EQ(stream, kStream);
     return record("copy " + std::to_string(bytes));
+  };
+  table.memcpy_htod_async = [](CUdeviceptr, const void*, std::size_t bytes, CUstream stream) {
+    EXPECT_EQ(stream, kStream);
+    return record("fetch " + std::to_string(bytes));
   };
   table.stream_synchronize = [](CUstream stream) {
     EXPECT_EQ(stream, kStream);
@@ -256,10 +265,21 @@ TEST_F(GpuDeviceTest, MemoryIsThatOfTheGpu) {
   void* memory = device_.allocate(512);
   device_.fill_zero(memory, 512, kStream);
   int value = 0;
+  device_.copy_from_host(memory, &value, sizeof value, kStream);
   device_.copy_to_host(&value, memory, sizeof value, kStream);
   device_.free(memory);
-  EXPECT_EQ(calls(), (Calls{"push", "allocate 512", "pop", "push", "fill 0 x 512", "pop", "push",
-                            "copy 4", "wait", "pop", "push", "free", "pop"}));
+  EXPECT_EQ(calls(),
+            (Calls{"push", "allocate 512", "pop", "push", "fill 0 x 512", "pop", "push", "fetch 4",
+                   "wait", "pop", "push", "copy 4", "wait", "pop", "push", "free", "pop"}));
+}
+
+TEST_F(GpuDeviceTest, MemoryKeepsThePrimaryContext) {
+  device_.is_capturing(kStream);
+  EXPECT_EQ(fake.primary_users, 0);
+  for (int i = 0; i < 2; ++i) {
+    device_.free(device_.allocate(512));
+    EXPECT_EQ(fake.primary_users, 1);
+  }
 }
 
 TEST_F(GpuDeviceTest, TellsItsFreeMemoryAndCopiesToIt) {

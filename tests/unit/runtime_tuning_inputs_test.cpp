@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -58,30 +60,48 @@ TEST(TuningWorkloads, LeaveOutWhatAWindowHides) {
   EXPECT_EQ(fitted(w, spec, 1 << 20).context, 16384);
 }
 
-double half(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 31;
-  const double fraction = (bits & 1023) / 1024.0;
-  const double size =
-      exponent == 0 ? std::ldexp(fraction, -14) : std::ldexp(1 + fraction, exponent - 15);
-  return bits >> 15 == 0 ? size : -size;
+// Of an element that consists of a sign, an exponent and a mantissa.
+double number(const std::byte* bytes, int size, int mantissa_bits) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, bytes, static_cast<std::size_t>(size));
+  const int exponent_bits = 8 * size - 1 - mantissa_bits;
+  const int largest = (1 << exponent_bits) - 1;
+  const int exponent = static_cast<int>(bits >> mantissa_bits) & largest;
+  const double fraction = std::ldexp(bits & ((1U << mantissa_bits) - 1), -mantissa_bits);
+  const double magnitude =
+      std::ldexp(exponent == 0 ? fraction : 1 + fraction, std::max(exponent, 1) - largest / 2);
+  return bits >> (8 * size - 1) == 0 ? magnitude : -magnitude;
 }
 
-TEST(NormalValues, AreOfThatDistributionInBothTypes) {
-  for (const Dtype dtype : {Dtype::kBf16, Dtype::kFp16}) {
+TEST(NormalValues, AreOfThatDistributionInAllTypes) {
+  constexpr std::size_t kCount = 20000;
+  struct Case {
+    Dtype dtype;
+    int bytes;
+    int mantissa_bits;
+    std::size_t different;
+  };
+  for (const Case& c : {Case{Dtype::kBf16, 2, 7, 500}, Case{Dtype::kFp16, 2, 10, 500},
+                        Case{Dtype::kFp8E4m3, 1, 3, 100}, Case{Dtype::kFp8E5m2, 1, 2, 80}}) {
+    SCOPED_TRACE(to_string(c.dtype));
+    const std::vector<std::byte> values = normal_values(c.dtype, kCount, 1);
+    ASSERT_EQ(values.size(), kCount * static_cast<std::size_t>(c.bytes));
     double sum = 0;
     double squares = 0;
+    double largest = 0;
     std::set<double> different;
-    const auto values = normal_values(dtype, 20000, 1);
-    for (const std::uint16_t bits : values) {
-      const double x = dtype == Dtype::kBf16 ? from_bf16(bits) : half(bits);
+    for (std::size_t i = 0; i < values.size(); i += static_cast<std::size_t>(c.bytes)) {
+      const double x = number(values.data() + i, c.bytes, c.mantissa_bits);
       sum += x;
       squares += x * x;
+      largest = std::max(largest, std::abs(x));
       different.insert(x);
     }
-    EXPECT_NEAR(sum / 20000, 0.0, 0.03);
-    EXPECT_NEAR(squares / 20000, 1.0, 0.05);
-    EXPECT_GT(different.size(), 500u);
-    EXPECT_NE(normal_values(dtype, 20000, 2), values);
+    EXPECT_NEAR(sum / kCount, 0.0, 0.03);
+    EXPECT_NEAR(squares / kCount, 1.0, 0.05);
+    EXPECT_LT(largest, 8) << "neither NaN nor infinite";
+    EXPECT_GT(different.size(), c.different);
+    EXPECT_NE(normal_values(c.dtype, kCount, 2), values);
   }
 }
 
@@ -106,6 +126,22 @@ TEST(TuningPool, GivesOtherPagesUntilTwiceL2HasBeenRead) {
   EXPECT_NE(pool.first(4).values.data, keys[0]);
   const auto* first = static_cast<const std::uint16_t*>(keys[0]);
   EXPECT_TRUE(std::ranges::any_of(std::span(first, 100), [](auto bits) { return bits != 0; }));
+}
+
+TEST(TuningPool, HasElementsOf8BitsWhereTheSpecSaysSo) {
+  const auto device = std::make_shared<FakeDevice>();
+  AttentionSpec spec = small_spec();
+  EXPECT_EQ(token_bytes(spec), 2 * 2 * 64 * 2);
+  spec.kv_dtype = Dtype::kFp8E5m2;
+  EXPECT_EQ(token_bytes(spec), 2 * 2 * 64);
+  constexpr int kPageBytes = 16 * 2 * 64;
+  device->l2 = 10 * kPageBytes;
+  TuningPool pool(device, spec, {{.batch = 1, .query_tokens = 1, .context = 48}});
+  EXPECT_EQ(pool.pages(), 4 + 10);
+  const PoolTensors first = pool.next(4);
+  EXPECT_EQ(first.keys.type, ElementType::kFp8E5m2);
+  EXPECT_EQ(first.values.type, ElementType::kFp8E5m2);
+  EXPECT_EQ(pool.next(4).keys.data, static_cast<char*>(first.keys.data) + 4 * kPageBytes);
 }
 
 TuningResult result_of(std::vector<float> out, std::vector<float> lse) {

@@ -14,6 +14,7 @@ endif()
 # lazyrope_room(NAME SOURCES...): one room of the library as a static target named lazyrope_NAME.
 function(lazyrope_room name)
   add_library(lazyrope_${name} STATIC ${ARGN})
-  target_link_libraries(lazyrope_${name} PRIVATE lazyrope_settings)
-  target_include_directories(lazyrope_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  # What only building needs says so: find_package(lazyrope) then does not ask for it.
+  target_link_libraries(lazyrope_${name} PRIVATE $<BUILD_INTERFACE:lazyrope_settings>)
+  set_target_properties(lazyrope_${name} PROPERTIES EXPORT_NAME ${name})
 endfunction()

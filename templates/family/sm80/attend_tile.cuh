@@ -11,6 +11,7 @@
 
 #include "ops/mask_scores.cuh"
 #include "ops/merge.cuh"
+#include "ops/pool_scales.cuh"
 #include "ops/query_rows.cuh"
 #include "ops/rotate.cuh"
 #include "ops/softcap.cuh"
@@ -33,12 +34,13 @@ class AttendTile {
   static constexpr int kRowTiles = Shape::kWarpRows / 16;
   static constexpr int kKeyTiles = Shape::kStepKeys / 8;
 
-  using Element = typename Spec::Element;
   using Mask = typename Spec::Mask;
-  using Tile = SharedTile<kHeadDim>;
-  static constexpr int kColumnTiles = Tile::kChunks;
+  using Product = typename Spec::Product;
+  using QueryTile = typename Product::QueryTile;
+  using KvTile = typename Product::KvTile;
+  static constexpr int kColumnTiles = Product::kColumnTiles;
   using RingTeam = Team<Shape::kRowWarps * kWarpThreads>;
-  using Ring = KvRing<RingTeam, kHeadDim, Shape::kWarpKeys, kStages>;
+  using Ring = KvRing<RingTeam, typename Product::StoredTile, Shape::kWarpKeys, kStages>;
   using Table = BlockTable<Mask, kBlockKeys, Shape::kWarpKeys / kRunSlots>;
   using Record = PartRecord<kHeadDim>;
   // A window of the table is asked for kWindow blocks before its first block is current, hence
@@ -47,17 +49,21 @@ class AttendTile {
   static_assert(Table::kWindow >= 2 * (kStages - 1));
 
   // Shared memory, from its start: ring(s), each warp's turned queries, the original queries (where
-  // several warps turn the same rows), block tables, row positions, the item, a flag.
-  static constexpr int kQueryBytes = Shape::kWarpRows * Tile::kRowBytes;
+  // several warps turn the same rows), a widened block (where the pool's is too narrow for
+  // products), block tables, row positions, the item, a flag.
+  static constexpr int kQueryBytes = Shape::kWarpRows * QueryTile::kRowBytes;
   static constexpr int kQueries = Shape::kKeyWarps * Ring::kBytes;
   static constexpr int kOriginal = kQueries + Shape::kRowWarps * Shape::kKeyWarps * kQueryBytes;
-  static constexpr int kTiles = kOriginal + (kDividesKeys ? kRows * Tile::kRowBytes : 0);
+  static constexpr int kWide = kOriginal + (kDividesKeys ? kRows * QueryTile::kRowBytes : 0);
+  static constexpr int kWideTileBytes = Product::kWidens ? Shape::kWarpKeys * KvTile::kRowBytes : 0;
+  static constexpr int kTiles = kWide + 2 * kWideTileBytes;
   // Results leave where rings and queries were.
   static constexpr int kLeavingRows = Shape::kRowWarps * 16;
   static constexpr int kTables = larger(kTiles, Shape::kKeyWarps * kLeavingRows * Record::kBytes);
   static constexpr int kPositions = kTables + Shape::kKeyWarps * Table::kBytes;
   static constexpr int kItem = kPositions + kRows * 4;
   static constexpr int kFlag = kItem + static_cast<int>(sizeof(Item));
+  static constexpr int kScale = kFlag + 4;  // of scores, where the pool is scaled
 
  public:
   static constexpr int kSharedBytes = kFlag + 16;
@@ -101,6 +107,9 @@ class AttendTile {
       if (block + kStages - 1 < item().extent().num_blocks)
         ring.issue(table, block + kStages - 1, item().rows().kv_head);
       cp_async_commit_group();
+      if constexpr (Product::kWidens) {
+        if (block >= 0) widen(ring, block);
+      }
       if (block < 0 || first_row() >= item().extent().num_rows) continue;
       const int32 block_base = table.info(block).base;
       if (!turned || block_base != base) turn_queries(block_base);
@@ -108,9 +117,25 @@ class AttendTile {
       base = block_base;
 #pragma unroll 1
       for (int32 key = 0; key < Shape::kWarpKeys; key += Shape::kStepKeys)
-        attend_keys(table.info(block), ring.keys(block), ring.values(block), key);
+        attend_keys(table.info(block), keys_of(ring, block), values_of(ring, block), key);
     }
     softmax_.finish();
+  }
+
+  // All threads of the CTA; what was widened before has been read when the ring's wait is over.
+  LAZYROPE_DEVICE void widen(const Ring& ring, int32 block) const {
+    static_assert(!kDividesKeys || !Product::kWidens);
+    Product::template widen<Shape::kWarpKeys, RingTeam::kThreads>(memory_ + kWide, ring.keys(block),
+                                                                  thread_index());
+    Product::template widen<Shape::kWarpKeys, RingTeam::kThreads>(
+        memory_ + kWide + kWideTileBytes, ring.values(block), thread_index());
+    bar_sync();
+  }
+  LAZYROPE_DEVICE SharedPtr keys_of(const Ring& ring, int32 block) const {
+    return Product::kWidens ? memory_ + kWide : ring.keys(block);
+  }
+  LAZYROPE_DEVICE SharedPtr values_of(const Ring& ring, int32 block) const {
+    return Product::kWidens ? memory_ + kWide + kWideTileBytes : ring.values(block);
   }
 
   LAZYROPE_DEVICE static bool resolves() { return kDividesKeys || warp_index() == 0; }
@@ -131,6 +156,11 @@ class AttendTile {
   }
 
   LAZYROPE_DEVICE void start() {
+    if constexpr (Product::kScaled) {
+      if (thread_index() == 0)
+        st_shared(memory_ + kScale,
+                  params_.scale_log2 * key_scale(params_.pool, item().rows().kv_head));
+    }
     copy_row_positions<Spec, kRows>(memory_ + kPositions, params_.step.positions, item());
     if constexpr (kDividesKeys)
       copy_query_rows<Spec, kRows, Shape::kKeyWarps * kWarpThreads>(memory_ + kOriginal, params_.q,
@@ -139,12 +169,7 @@ class AttendTile {
     cp_async_wait_group<0>();
     bar_sync();
     if constexpr (kDividesKeys) copy_tile(queries(), memory_ + kOriginal);
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) rows_[m][n][i] = 0.0f;
+    set_zero(rows_);
     softmax_.reset();
     if constexpr (Spec::kSinks) add_sinks();
   }
@@ -195,6 +220,14 @@ class AttendTile {
     return {extent.first_position, extent.last_position};
   }
 
+  // Of scores, times log2(e).
+  LAZYROPE_DEVICE float scale_log2() const {
+    if constexpr (Product::kScaled)
+      return ld_shared<float>(memory_ + kScale);  // in a register it would be one too many
+    else
+      return params_.scale_log2;
+  }
+
   // The warp's rows against keys `key` to key + kStepKeys - 1 of its part of a block.
   LAZYROPE_DEVICE void attend_keys(const BlockInfo& info, SharedPtr keys, SharedPtr values,
                                    int32 key) {
@@ -203,16 +236,15 @@ class AttendTile {
     if (end <= 0 || begin >= Shape::kStepKeys) return;
     const int32 position = info.position + first_key() + key;
     float scores[kRowTiles][kKeyTiles][4];
-    multiply_query_key<Element, kHeadDim>(
-        scores, Tile::fragment(queries(), lane_index()),
-        Tile::fragment(keys, lane_index()) + key * Tile::kRowBytes);
-    if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
+    Product::multiply_query_key(scores, Product::query_fragment(queries(), lane_index()),
+                                KvTile::fragment(keys, lane_index()) + key * KvTile::kRowBytes);
+    if constexpr (kCaps) cap_scores(scores, scale_log2(), Spec::kSoftcap);
     if (begin > 0 || end < Shape::kStepKeys ||
         !all_visible<Mask>(position_range(), position, position + Shape::kStepKeys - 1))
       mask_scores<Mask>(scores, positions(), position, begin, end);
-    softmax_.weigh(scores, rows_, kCaps ? 1.0f : params_.scale_log2);
-    multiply_weight_value<Element, kHeadDim>(
-        rows_, scores, Tile::fragment(values, lane_index()) + key * Tile::kRowBytes);
+    softmax_.weigh(scores, rows_, kCaps ? 1.0f : scale_log2());
+    Product::multiply_weight_value(
+        rows_, scores, KvTile::fragment(values, lane_index()) + key * KvTile::kRowBytes);
   }
 
   // Rows leave by way of shared memory, 16 of each warp at a time; there the parts of warps that
@@ -276,12 +308,9 @@ class AttendTile {
       for (int h = 0; h < 2; ++h) {
         const int32 row = row_warp() * 16 + row_of(lane, 2 * h);
         const SharedPtr record = left_record(key_warp() * kLeavingRows + row);
-        const SharedPtr values = record + column_of(lane, 0) * 4;
         if (lane % 4 == 0)
           st_shared(record + Record::kStats, RowStats{softmax_.maximum[m][h], softmax_.sum[m][h]});
-#pragma unroll
-        for (int n = 0; n < Tile::kFilledChunks; ++n)
-          st_shared(values + n * 32, FloatPair{rows_[m][n][2 * h], rows_[m][n][2 * h + 1]});
+        Product::leave_row(record, rows_[m], lane, h);
       }
     }
   }

@@ -5,6 +5,7 @@
 
 namespace lazyrope {
 
+template <bool kWholeLines>
 inline void cp_async_cg_16(SharedPtr to, const void* from, int32 bytes) {
   emulator->async_copy(to.address, from, 16, bytes);
 }

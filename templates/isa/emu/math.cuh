@@ -38,6 +38,16 @@ inline uint32 cvt_rn_f16x2_f32(float low, float high) {
 }
 inline FloatPair cvt_f32_f16x2(uint32 x) { return {f16_value(x & 0xffff), f16_value(x >> 16)}; }
 
+// Rounded to fp32 first, which is exact where c is zero.
+inline uint32 fma_rn_bf16x2(uint32 a, uint32 b, uint32 c) {
+  const FloatPair x = cvt_f32_bf16x2(a), y = cvt_f32_bf16x2(b), z = cvt_f32_bf16x2(c);
+  return cvt_rn_bf16x2_f32(x.low * y.low + z.low, x.high * y.high + z.high);
+}
+inline uint32 fma_rn_f16x2(uint32 a, uint32 b, uint32 c) {
+  const FloatPair x = cvt_f32_f16x2(a), y = cvt_f32_f16x2(b), z = cvt_f32_f16x2(c);
+  return cvt_rn_f16x2_f32(x.low * y.low + z.low, x.high * y.high + z.high);
+}
+
 struct MmaLane {
   float* d;
   const uint32* a;

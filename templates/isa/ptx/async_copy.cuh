@@ -6,11 +6,17 @@
 namespace lazyrope {
 
 // Copies `bytes` (0 to 16) of 16 bytes and fills the rest with zeros; reads nothing when bytes is
-// 0.
+// 0. kWholeLines: L2 fetches all 128 bytes that they lie in.
+template <bool kWholeLines>
 LAZYROPE_DEVICE void cp_async_cg_16(SharedPtr to, const void* from, int32 bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to.address),
-               "l"(from), "r"(bytes)
-               : "memory");
+  if constexpr (kWholeLines)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to.address),
+                 "l"(from), "r"(bytes)
+                 : "memory");
+  else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to.address), "l"(from),
+                 "r"(bytes)
+                 : "memory");
 }
 
 LAZYROPE_DEVICE void cp_async_ca_4(SharedPtr to, const void* from) {

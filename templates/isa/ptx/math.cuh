@@ -68,6 +68,19 @@ LAZYROPE_DEVICE FloatPair cvt_f32_f16x2(uint32 x) {
   return y;
 }
 
+// a x b + c of two pairs. Subnormal numbers are numbers.
+LAZYROPE_DEVICE uint32 fma_rn_bf16x2(uint32 a, uint32 b, uint32 c) {
+  uint32 y;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+  return y;
+}
+
+LAZYROPE_DEVICE uint32 fma_rn_f16x2(uint32 a, uint32 b, uint32 c) {
+  uint32 y;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+  return y;
+}
+
 LAZYROPE_DEVICE void mma_m16n8k16_f32_bf16(float (&d)[4], const uint32 (&a)[4], uint32 b0,
                                            uint32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "

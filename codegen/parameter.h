@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace lazyrope {
+
+// A parameter of a registry's row.
+template <class Value>
+struct Parameter {
+  std::string name;
+  std::string meaning;
+  Value least;  // allowed: least <= value <= greatest
+  Value greatest = std::numeric_limits<Value>::max();
+  std::optional<Value> otherwise = {};  // where it is not given
+};
+
+template <class Value>
+using Parameters = std::map<std::string, Value, std::less<>>;  // values by name
+
+// Of parameters that are legal: the row's validate() refuses others.
+template <class Value>
+Value value_of(const Parameter<Value>& parameter, const Parameters<Value>& given) {
+  const auto it = given.find(parameter.name);
+  return it == given.end() ? parameter.otherwise.value() : it->second;
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "codegen/error.h"
+#include "codegen/parameter.h"
+
+namespace lazyrope {
+
+// Rows with names, to which others may be added at run time. Safe to use from several threads.
+template <class Row>
+class Registry {
+ public:
+  // `what` a row is, for errors.
+  Registry(std::string what, std::vector<Row> rows)
+      : what_(std::move(what)), rows_(std::move(rows)) {}
+
+  std::vector<Row> rows() const {
+    const std::lock_guard lock(mutex_);
+    return rows_;
+  }
+
+  Row find(std::string_view name) const {
+    std::vector<std::string> names;
+    for (const Row& row : rows()) {
+      if (row.name == name) return row;
+      names.push_back(row.name);
+    }
+    throw SpecError(
+        fmt::format("{} \"{}\" is unknown; there are: {}", what_, name, fmt::join(names, ", ")));
+  }
+
+  void add(Row added) {
+    const std::lock_guard lock(mutex_);
+    for (const Row& row : rows_)
+      if (row.name == added.name)
+        throw SpecError(
+            fmt::format("{} \"{}\" is there already; choose another name", what_, added.name));
+    rows_.push_back(std::move(added));
+  }
+
+ private:
+  std::string what_;
+  mutable std::mutex mutex_;
+  std::vector<Row> rows_;
+};
+
+// SpecError that names the parameter of `row` that is missing, out of range or unknown.
+template <class Row, class Value>
+void validate_parameters(std::string_view what, const Row& row, const Parameters<Value>& given) {
+  for (const Parameter<Value>& parameter : row.parameters) {
+    const auto it = given.find(parameter.name);
+    if (it == given.end() && parameter.otherwise) continue;
+    if (it == given.end())
+      throw SpecError(fmt::format("{} \"{}\" needs {} ({})", what, row.name, parameter.name,
+                                  parameter.meaning));
+    if (!(it->second >= parameter.least && it->second <= parameter.greatest))
+      throw SpecError(fmt::format("{} \"{}\": {} = {}, allowed are {} to {}", what, row.name,
+                                  parameter.name, it->second, parameter.least, parameter.greatest));
+  }
+  for (const auto& [name, value] : given) {
+    const auto known = [&](const Parameter<Value>& p) { return p.name == name; };
+    if (std::none_of(row.parameters.begin(), row.parameters.end(), known))
+      throw SpecError(
+          fmt::format("{} \"{}\" has no parameter {} (given {})", what, row.name, name, value));
+  }
+}
+
+}  // namespace lazyrope

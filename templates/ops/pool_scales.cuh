@@ -1,0 +1,21 @@
+// Scales of a KV pool whose elements are 8 bits wide.
+#pragma once
+
+#include "abi/attend.h"
+#include "isa/memory.cuh"
+
+namespace lazyrope {
+
+LAZYROPE_DEVICE float pool_scale(const float* scales, uint32 stride, int32 head) {
+  if (scales == nullptr) return 1.0f;
+  const uint8* at = reinterpret_cast<const uint8*>(scales) + static_cast<uint32>(head) * stride;
+  return ld_global_nc(reinterpret_cast<const float*>(at));
+}
+LAZYROPE_DEVICE float key_scale(const KvPool& pool, int32 head) {
+  return pool_scale(pool.key_scales, pool.key_scale_stride, head);
+}
+LAZYROPE_DEVICE float value_scale(const KvPool& pool, int32 head) {
+  return pool_scale(pool.value_scales, pool.value_scale_stride, head);
+}
+
+}  // namespace lazyrope

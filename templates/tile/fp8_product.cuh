@@ -1,0 +1,146 @@
+// Products with keys and values of 8 bits.
+//
+// Where warps divide the rows, all need every key: the CTA widens a block once, in shared memory
+// (WidenedProduct). Where they divide the keys, each widens its own in registers (Fp8Product). Then
+// ldmatrix gives a lane four neighbouring bytes of a key where mma.m16n8k16 takes four columns that
+// are apart; so a lane takes columns 4t, 4t + 2, 4t + 1, 4t + 3 (t = lane % 4) of the queries, too:
+// a product does not depend on the order of its columns. Transposed, a lane gets two neighbouring
+// columns of two values; so the accumulator tiles 2n and 2n + 1 are the even and the odd ones of
+// columns 16n to 16n + 15.
+#pragma once
+
+#include "tile/fp8.cuh"
+#include "tile/warp_product.cuh"
+
+namespace lazyrope {
+
+template <class Element, class Format, int kHeadDim>
+struct Fp8Product {
+  using QueryTile = SharedTile<kHeadDim>;
+  using StoredTile = SharedTile<kHeadDim, 1>;
+  using KvTile = StoredTile;
+  static constexpr bool kScaled = true;
+  static constexpr bool kWidens = false;
+  static constexpr int kColumnTiles = QueryTile::kChunks;
+
+  // Where a lane's columns of row lane / 4 begin.
+  LAZYROPE_DEVICE static SharedPtr query_fragment(SharedPtr tile, int32 lane) {
+    return QueryTile::chunk(tile, lane >> 2, (lane & 3) >> 1) + (lane & 1) * 8;
+  }
+
+  LAZYROPE_DEVICE static void load_queries(uint32 (&a)[4], SharedPtr fragment) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Word2 columns = ld_shared<Word2>(fragment + half * 8 * QueryTile::kRowBytes);
+      a[half] = (columns.word[0] & 0xffffu) | columns.word[1] << 16;
+      a[2 + half] = columns.word[0] >> 16 | (columns.word[1] & 0xffff0000u);
+    }
+  }
+
+  template <int kRowTiles, int kKeyTiles>
+  LAZYROPE_DEVICE static void multiply_query_key(float (&scores)[kRowTiles][kKeyTiles][4],
+                                                 SharedPtr queries, SharedPtr keys) {
+    static_assert(kKeyTiles % 4 == 0);
+    set_zero(scores);
+#pragma unroll 2
+    for (int step = 0; step < KvTile::kSixteens; ++step) {
+      uint32 a[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+        load_queries(a[m], QueryTile::rows(QueryTile::columns(queries, step), m));
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 4) {
+        uint32 bytes[4];
+        ldmatrix_x4(bytes, KvTile::rows(KvTile::columns(keys, step), n / 2));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const BytePairs b = Format::template widen<Element>(bytes[i]);
+#pragma unroll
+          for (int m = 0; m < kRowTiles; ++m) Element::mma(scores[m][n + i], a[m], b.even, b.odd);
+        }
+      }
+    }
+  }
+
+  template <int kRowTiles, int kKeyTiles>
+  LAZYROPE_DEVICE static void multiply_weight_value(float (&rows)[kRowTiles][kColumnTiles][4],
+                                                    const float (&weights)[kRowTiles][kKeyTiles][4],
+                                                    SharedPtr values) {
+#pragma unroll
+    for (int step = 0; step < kKeyTiles / 4; ++step) {
+      uint32 a[2][kRowTiles][4];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m)
+          pack_weights<Element>(a[half][m], weights[m], 2 * step + half);
+#pragma unroll
+      for (int n = 0; n < KvTile::kSixteens; ++n) {
+        uint32 bytes[4];
+        ldmatrix_x4_trans(bytes, KvTile::rows(KvTile::columns(values, n), 2 * step));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const BytePairs low = Format::template widen<Element>(bytes[2 * half]);
+          const BytePairs high = Format::template widen<Element>(bytes[2 * half + 1]);
+#pragma unroll
+          for (int m = 0; m < kRowTiles; ++m) {
+            Element::mma(rows[m][2 * n], a[half][m], low.even, high.even);
+            Element::mma(rows[m][2 * n + 1], a[half][m], low.odd, high.odd);
+          }
+        }
+      }
+    }
+  }
+
+  // Stores row row_of(lane, 2 * half) of a row tile, in the order of its columns.
+  LAZYROPE_DEVICE static void leave_row(SharedPtr record, const float (&rows)[kColumnTiles][4],
+                                        int32 lane, int half) {
+    const SharedPtr to = record + (lane & 3) * 16;
+#pragma unroll
+    for (int n = 0; n < KvTile::kSixteens; ++n) {
+      const float (&even)[4] = rows[2 * n];
+      const float (&odd)[4] = rows[2 * n + 1];
+      st_shared(to + n * 64,
+                Chunk{{float_as_bits(even[2 * half]), float_as_bits(odd[2 * half]),
+                       float_as_bits(even[2 * half + 1]), float_as_bits(odd[2 * half + 1])}});
+    }
+  }
+};
+
+template <class Element, class Format, int kHeadDim>
+struct WidenedProduct : WarpProduct<Element, kHeadDim> {
+  using StoredTile = SharedTile<kHeadDim, 1>;
+  using WideTile = SharedTile<kHeadDim>;
+  static constexpr bool kScaled = true;
+  static constexpr bool kWidens = true;
+
+  // This thread's share of kRows rows.
+  template <int kRows, int kThreads>
+  LAZYROPE_DEVICE static void widen(SharedPtr to, SharedPtr from, int32 rank) {
+#pragma unroll 1
+    for (int32 i = rank; i < kRows * StoredTile::kChunks; i += kThreads) {
+      const int32 row = i / StoredTile::kChunks;
+      const int32 chunk = i % StoredTile::kChunks;
+      const Chunk bytes = ld_shared<Chunk>(StoredTile::chunk(from, row, chunk));
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        st_shared(WideTile::chunk(to, row, 2 * chunk + half),
+                  widened(bytes.word[2 * half], bytes.word[2 * half + 1]));
+    }
+  }
+
+ private:
+  LAZYROPE_DEVICE static Chunk widened(uint32 low, uint32 high) {
+    const BytePairs a = Format::template widen<Element>(low);
+    const BytePairs b = Format::template widen<Element>(high);
+    return {{in_order_low(a), in_order_high(a), in_order_low(b), in_order_high(b)}};
+  }
+  LAZYROPE_DEVICE static uint32 in_order_low(BytePairs p) {
+    return (p.even & 0xffffu) | p.odd << 16;
+  }
+  LAZYROPE_DEVICE static uint32 in_order_high(BytePairs p) {
+    return p.even >> 16 | (p.odd & 0xffff0000u);
+  }
+};
+
+}  // namespace lazyrope

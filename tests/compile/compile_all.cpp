@@ -1,0 +1,220 @@
+// Compiles every row of tests/compile/table.h for GPU archs, with every head_dim and dtype, and
+// writes tests/compile/results/ARCH.csv. Ends with 1 where a kernel spills with every plan, or the
+// compiler complains.
+//
+//   compile_all [ARCH...]  # all archs where none is given
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+#include <unordered_map>
+
+#include "codegen/error.h"
+#include "codegen/render.h"
+#include "runtime/parallel.h"
+#include "tests/compile/kernel_report.h"
+#include "tests/compile/table.h"
+
+namespace lazyrope {
+namespace {
+
+// A spec of a row, and which of its plans counts.
+struct Setting {
+  std::size_t row;
+  KernelSpec spec;
+  std::size_t plan = 0;
+};
+
+std::vector<Setting> all_settings() {
+  std::vector<Setting> settings;
+  const std::vector<TableRow> rows = table_rows();
+  for (std::size_t row = 0; row < rows.size(); ++row)
+    for (const int head_dim : planned_head_dims())
+      for (const Dtype dtype : kTableDtypes) {
+        settings.push_back({row, default_spec(head_dim, dtype)});
+        rows[row].change(settings.back().spec);
+      }
+  return settings;
+}
+
+struct Line {
+  std::size_t row;
+  int head_dim;
+  std::string dtypes;  // for which all else is the same
+  KernelKind kind;
+  std::size_t plan;
+  int shared_bytes;
+  KernelReport report;
+
+  auto place() const { return std::tie(row, head_dim, kind); }
+  bool differs_in_dtype_only(const Line& other) const {
+    return place() == other.place() && plan == other.plan && shared_bytes == other.shared_bytes &&
+           report == other.report;
+  }
+};
+
+// Counts on stderr, in tenths.
+class Progress {
+ public:
+  Progress(std::string what, std::size_t total) : what_(std::move(what)), total_(total) {}
+
+  void next() {
+    const std::lock_guard lock(mutex_);
+    ++done_;
+    if (done_ * 10 / total_ != (done_ - 1) * 10 / total_)
+      fmt::print(stderr, "{}: {} of {} kernels\n", what_, done_, total_);
+  }
+
+ private:
+  std::string what_;
+  std::size_t total_;
+  std::size_t done_ = 0;
+  std::mutex mutex_;
+};
+
+class ArchTable {
+ public:
+  explicit ArchTable(const Arch& arch) : arch_(arch), settings_(all_settings()) {}
+
+  // As Attention::compile: where a plan spills, the next one counts.
+  void compile() {
+    do compile_what_is_new();
+    while (go_on_to_next_plans());
+  }
+
+  std::size_t kernels() const { return reports_.size(); }
+
+  // Attend kernels of each setting; the others where no line above has the same source.
+  std::vector<Line> lines() const {
+    std::vector<Line> lines;
+    std::set<std::string> listed;
+    for (const Setting& setting : settings_)
+      for (const RenderedKernel& kernel : kernels_of(setting))
+        if (listed.insert(kernel.source).second || is_attend(kernel.kind))
+          lines.push_back({setting.row, setting.spec.head_dim,
+                           std::string(to_string(setting.spec.dtype)), kernel.kind, setting.plan,
+                           kernel.shared_bytes, reports_.at(kernel.source)});
+    return merged(std::move(lines));
+  }
+
+ private:
+  std::vector<RenderedKernel> kernels_of(const Setting& setting) const {
+    const TilePlan plan = candidates(setting.spec, arch_).at(setting.plan);
+    std::vector<RenderedKernel> kernels;
+    for (const KernelKind kind : kernel_kinds())
+      kernels.push_back(render(kind, setting.spec, plan, arch_));
+    return kernels;
+  }
+
+  void compile_what_is_new() {
+    std::vector<RenderedKernel> fresh;
+    for (const Setting& setting : settings_)
+      for (RenderedKernel& kernel : kernels_of(setting))
+        if (reports_.try_emplace(kernel.source).second) fresh.push_back(std::move(kernel));
+    Progress progress(arch_.name, fresh.size());
+    for_each_parallel(fresh.size(), thread_count(0), [&](std::size_t i) {
+      reports_.at(fresh[i].source) = compile_for_report(fresh[i], arch_);
+      progress.next();
+    });
+  }
+
+  bool spills(const Setting& setting) const {
+    return std::ranges::any_of(kernels_of(setting), [&](const RenderedKernel& kernel) {
+      return reports_.at(kernel.source).spill_bytes > 0;
+    });
+  }
+
+  bool go_on_to_next_plans() {
+    bool any = false;
+    for (Setting& setting : settings_)
+      if (setting.plan + 1 < candidates(setting.spec, arch_).size() && spills(setting)) {
+        ++setting.plan;
+        any = true;
+      }
+    return any;
+  }
+
+  static std::vector<Line> merged(std::vector<Line> lines) {
+    std::ranges::stable_sort(lines, {}, &Line::place);
+    std::vector<Line> result;
+    for (Line& line : lines)
+      if (!result.empty() && result.back().differs_in_dtype_only(line))
+        result.back().dtypes += " " + line.dtypes;
+      else
+        result.push_back(std::move(line));
+    return result;
+  }
+
+  const Arch& arch_;
+  std::vector<Setting> settings_;
+  std::unordered_map<std::string, KernelReport> reports_;  // by source
+};
+
+std::string text_of(const Line& line) {
+  return fmt::format("{},{},{},{},{},{},{},{},{}", table_rows().at(line.row).name, line.head_dim,
+                     line.dtypes, to_string(line.kind), line.plan, line.report.registers,
+                     line.report.spill_bytes, line.shared_bytes, line.report.cubin_bytes);
+}
+
+void write_table(const Arch& arch, const std::vector<Line>& lines) {
+  std::filesystem::create_directories(std::filesystem::path(table_path(arch)).parent_path());
+  std::ofstream file(table_path(arch));
+  file << fmt::format("# {}, NVRTC {}, {:%Y-%m-%d}, by `make compile-all`\n{}\n", arch.name,
+                      shared_engine().nvrtc().library().identity(), fmt::gmtime(std::time(nullptr)),
+                      kTableHead);
+  for (const Line& line : lines) file << text_of(line) << '\n';
+  if (!file.flush()) throw std::runtime_error("cannot write " + table_path(arch));
+}
+
+// The number of kernels that are not as they should be.
+std::ptrdiff_t compile_arch(const Arch& arch) {
+  const auto begin = std::chrono::steady_clock::now();
+  ArchTable table(arch);
+  table.compile();
+  const std::vector<Line> lines = table.lines();
+  write_table(arch, lines);
+  for (const Line& line : lines)
+    if (!line.report.problem.empty())
+      fmt::print(stderr, "{}: {}: {}\n", arch.name, text_of(line), line.report.problem);
+  const auto seconds = std::chrono::steady_clock::now() - begin;
+  fmt::print("{}: {} kernels in {:.0f} s: {}\n", arch.name, table.kernels(),
+             std::chrono::duration<double>(seconds).count(), table_path(arch));
+  return std::ranges::count_if(lines,
+                               [](const Line& line) { return !line.report.problem.empty(); });
+}
+
+std::vector<Arch> archs_of(const std::vector<std::string>& names) {
+  if (names.empty()) return gpu_archs();
+  std::vector<Arch> result;
+  for (const std::string& name : names) {
+    result.push_back(find_arch(name));
+    if (result.back().isa != "ptx")
+      throw SpecError(name + " is no GPU: NVRTC does not compile for it");
+  }
+  return result;
+}
+
+}  // namespace
+}  // namespace lazyrope
+
+int main(int count, char** arguments) {
+  try {
+    std::ptrdiff_t problems = 0;
+    for (const lazyrope::Arch& arch : lazyrope::archs_of({arguments + 1, arguments + count}))
+      problems += lazyrope::compile_arch(arch);
+    fmt::print("kernels that spill, or of which the compiler complains: {}\n", problems);
+    return problems == 0 ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "codegen/arch.h"
+#include "codegen/render.h"
+#include "runtime/compiler.h"
+#include "runtime/nvrtc.h"
+#include "runtime/ptxas_log.h"
+#include "tests/support/engines.h"
+
+namespace lazyrope {
+
+inline const std::vector<Arch>& gpu_archs() {
+  static const std::vector<Arch> gpus = [] {
+    std::vector<Arch> result = archs();
+    std::erase_if(result, [](const Arch& arch) { return arch.isa != "ptx"; });
+    return result;
+  }();
+  return gpus;
+}
+
+// What came of compiling one kernel.
+struct KernelReport {
+  int registers = 0;
+  int spill_bytes = 0;  // of a thread: stored, loaded and on the stack
+  std::size_t cubin_bytes = 0;
+  std::string problem = {};  // empty: none
+
+  bool operator==(const KernelReport&) const = default;
+};
+
+// Whether `log` has a warning of the compiler's or of ptxas's, or a numbered remark of ptxas's,
+// such as "ptxas info    : (C7510) Potential Performance Loss: ...".
+inline bool has_warnings(const std::string& log) {
+  static const std::regex pattern(R"(warning|ptxas [^:.]*[:.] *\(C[0-9])");
+  return std::regex_search(log, pattern);
+}
+
+// What ptxas says of the kernel, without its size.
+inline KernelReport read_report(const std::string& kernel, const std::string& log) {
+  for (const PtxasFunction& function : parse_ptxas_log(log)) {
+    if (function.name != kernel) continue;
+    KernelReport report;
+    report.registers = function.registers;
+    report.spill_bytes =
+        function.spill_store_bytes + function.spill_load_bytes + function.stack_bytes;
+    if (report.spill_bytes > 0)
+      report.problem = "it spills\n" + log;
+    else if (has_warnings(log))
+      report.problem = "there are warnings\n" + log;
+    return report;
+  }
+  return {.problem = "ptxas does not mention it\n" + log};
+}
+
+inline KernelReport compile_for_report(const RenderedKernel& kernel, const Arch& arch) {
+  try {
+    std::vector<std::string> options = NvrtcCompiler(nullptr).options(arch);
+    options.push_back("--no-cache");
+    const CompiledProgram program = compile_program(shared_engine().nvrtc().library(),
+                                                    {kernel.entry + ".cu", kernel.source, options});
+    KernelReport report = read_report(kernel.entry, program.log);
+    report.cubin_bytes = program.cubin.size();
+    return report;
+  } catch (const std::exception& error) {
+    return {.problem = error.what()};
+  }
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "codegen/arch.h"
+#include "codegen/mask.h"
+#include "codegen/render.h"
+#include "codegen/tile_plan.h"
+#include "tests/support/specs.h"
+
+// The table of tests/compile/results, a file an arch: what compile_all.cpp writes and
+// table_test.cpp reads.
+namespace lazyrope {
+
+// Lines that begin with # say how it came about.
+inline constexpr const char* kTableHead =
+    "row,head_dim,dtype,kernel,plan,registers,spill_bytes,shared_bytes,cubin_bytes";
+
+inline constexpr std::array kTableDtypes = {Dtype::kBf16, Dtype::kFp16};
+
+// A row of a registry, or another thing that makes other kernels, in use alone.
+struct TableRow {
+  std::string name;
+  std::function<void(KernelSpec&)> change;  // of default_spec()
+};
+
+inline KernelSpec default_spec(int head_dim, Dtype dtype) {
+  KernelSpec spec;
+  spec.head_dim = head_dim;
+  spec.group_size = 4;
+  spec.dtype = dtype;
+  spec.rope = neox(head_dim);
+  return spec;
+}
+
+inline void use_mask(KernelSpec& spec, const std::string& mask) {
+  spec.mask = mask;
+  spec.mask_parameters = example_mask(mask);
+}
+
+// What asks the most of a kernel.
+inline void use_all_at_once(KernelSpec& spec) {
+  spec.rope = example_rope("gptj", spec.head_dim);
+  spec.rope.parameters["attention_factor"] = 1.25;
+  use_mask(spec, "sliding_window");
+  spec.softcap = 50.0;
+  spec.sinks = true;
+  spec.group_size = 7;
+}
+
+inline std::vector<TableRow> table_rows() {
+  std::vector<TableRow> rows = {{"default", [](KernelSpec&) {}}};
+  const KernelSpec plain;
+  for (const RopeVariant& rope : rope_variants())
+    if (rope.name != "neox")
+      rows.push_back({"rope=" + rope.name, [name = rope.name](KernelSpec& spec) {
+                        spec.rope = example_rope(name, spec.head_dim);
+                      }});
+  for (const MaskVariant& mask : mask_variants())
+    if (mask.name != plain.mask)
+      rows.push_back(
+          {"mask=" + mask.name, [name = mask.name](KernelSpec& spec) { use_mask(spec, name); }});
+  const std::vector<TableRow> others = {
+      {"rotary_dim=32", [](KernelSpec& spec) { spec.rope = neox(32); }},
+      {"attention_factor",
+       [](KernelSpec& spec) { spec.rope.parameters["attention_factor"] = 1.25; }},
+      {"rotated",
+       [](KernelSpec& spec) { spec.query_form = spec.append_form = RopeForm::kRotated; }},
+      {"softcap", [](KernelSpec& spec) { spec.softcap = 50.0; }},
+      {"sinks", [](KernelSpec& spec) { spec.sinks = true; }},
+      // Rows are divided by it: by nothing, by shifting (the default), by multiplying.
+      {"group=1", [](KernelSpec& spec) { spec.group_size = 1; }},
+      {"group=7", [](KernelSpec& spec) { spec.group_size = 7; }},
+      {"all at once", use_all_at_once},
+  };
+  rows.insert(rows.end(), others.begin(), others.end());
+  return rows;
+}
+
+inline bool is_attend(KernelKind kind) {
+  return kind == KernelKind::kAttendDecode || kind == KernelKind::kAttendPrefill;
+}
+
+inline std::string table_path(const Arch& arch) {
+  return LAZYROPE_TEST_SOURCE_DIR "/compile/results/" + arch.name + ".csv";
+}
+
+}  // namespace lazyrope

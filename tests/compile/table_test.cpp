@@ -1,0 +1,147 @@
+// The table that `make compile-all` wrote is whole: a new row, arch or head_dim is compiled before
+// it is there.
+#include "tests/compile/table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "tests/compile/kernel_report.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr const char* kAdvice = "run `make compile-all` and commit what it writes";
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+// Of row, head_dim, dtype and kernel.
+std::string cell(std::string_view row, std::string_view head_dim, std::string_view dtype,
+                 std::string_view kernel) {
+  return fmt::format("{}, head_dim {}, {}, {}", row, head_dim, dtype, kernel);
+}
+
+// What each row has; other kernels are listed where no row above has the same.
+std::set<std::string> wanted_cells() {
+  std::set<std::string> cells;
+  for (const TableRow& row : table_rows())
+    for (const int head_dim : planned_head_dims())
+      for (const Dtype dtype : kTableDtypes)
+        for (const KernelKind kind : kernel_kinds())
+          if (is_attend(kind))
+            cells.insert(
+                cell(row.name, fmt::to_string(head_dim), to_string(dtype), to_string(kind)));
+  return cells;
+}
+
+struct Table {
+  std::set<std::string> cells;
+  std::set<std::string> complaints;
+};
+
+bool is_number(const std::string& text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= 0;
+}
+
+void read_line(const std::string& line, Table& table) {
+  const std::vector<std::string> fields = split(line, ',');
+  const std::size_t columns = split(kTableHead, ',').size();
+  if (fields.size() != columns || !std::all_of(fields.begin() + 4, fields.end(), is_number)) {
+    table.complaints.insert("cannot be read: " + line);
+    return;
+  }
+  if (fields[5] == "0") table.complaints.insert("it did not compile: " + line);
+  if (fields[6] != "0") table.complaints.insert("it spills: " + line);
+  for (const std::string& dtype : split(fields[2], ' '))
+    table.cells.insert(cell(fields[0], fields[1], dtype, fields[3]));
+}
+
+Table read_table(std::istream& in) {
+  Table table;
+  std::string line;
+  if (!std::getline(in, line) || !line.starts_with("# ") || !std::getline(in, line) ||
+      line != kTableHead)
+    table.complaints.insert(fmt::format("it must begin with # and {}", kTableHead));
+  while (std::getline(in, line)) read_line(line, table);
+  return table;
+}
+
+// One line for each row that lacks kernels, with the first of them.
+std::vector<std::string> missing(const Table& table) {
+  std::vector<std::string> result;
+  std::set<std::string> rows;
+  for (const std::string& wanted : wanted_cells())
+    if (!table.cells.contains(wanted) && rows.insert(split(wanted, ',').front()).second)
+      result.push_back(wanted);
+  return result;
+}
+
+std::vector<std::string> rows_that_are_gone(const Table& table) {
+  std::set<std::string> names;
+  for (const std::string& listed : table.cells) names.insert(split(listed, ',').front());
+  for (const TableRow& row : table_rows()) names.erase(row.name);
+  return {names.begin(), names.end()};
+}
+
+class CompileTable : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(CompileTable, HasEveryRowWithoutSpills) {
+  const std::string path = table_path(gpu_archs().at(GetParam()));
+  std::ifstream file(path);
+  ASSERT_TRUE(file.is_open()) << path << " is not there: " << kAdvice;
+  const Table table = read_table(file);
+  EXPECT_TRUE(table.complaints.empty())
+      << path << ": " << fmt::format("{}", fmt::join(table.complaints, "\n"));
+  EXPECT_TRUE(missing(table).empty()) << path << " lacks:\n"
+                                      << fmt::format("{}", fmt::join(missing(table), "\n")) << "\n"
+                                      << kAdvice;
+  EXPECT_EQ(rows_that_are_gone(table), std::vector<std::string>{}) << path << ": " << kAdvice;
+}
+
+INSTANTIATE_TEST_SUITE_P(Archs, CompileTable, testing::Range(std::size_t{0}, gpu_archs().size()),
+                         [](const auto& row) { return gpu_archs().at(row.param).name; });
+
+Table read_text(const std::string& lines) {
+  std::istringstream in(fmt::format("# a table\n{}\n{}", kTableHead, lines));
+  return read_table(in);
+}
+
+TEST(CompileTableCheck, NamesWhatIsMissing) {
+  const Table table = read_text("softcap,64,bfloat16,attend_decode,0,103,0,65744,41304\n");
+  EXPECT_TRUE(table.complaints.empty());
+  const std::vector<std::string> lacks = missing(table);
+  EXPECT_EQ(lacks.size(), table_rows().size());
+  EXPECT_NE(std::find(lacks.begin(), lacks.end(), "softcap, head_dim 112, bfloat16, attend_decode"),
+            lacks.end());
+}
+
+TEST(CompileTableCheck, SeesSpillsAndWhatCannotBeRead) {
+  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,255,8,65744,41304\n").complaints.size(), 1);
+  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,0,0,65744,0\n").complaints.size(), 1);
+  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,255\n").complaints.size(), 1);
+  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,many,0,65744,41304\n").complaints.size(),
+            1);
+  std::istringstream headless("sinks,64,float16,attend_decode,0,255,0,65744,41304\n");
+  EXPECT_EQ(read_table(headless).complaints.size(), 1);
+}
+
+TEST(CompileTableCheck, SeesRowsThatAreGone) {
+  const Table table = read_text("rope=alibi,64,float16,attend_decode,0,103,0,65744,41304\n");
+  EXPECT_EQ(rows_that_are_gone(table), std::vector<std::string>{"rope=alibi"});
+}
+
+}  // namespace
+}  // namespace lazyrope

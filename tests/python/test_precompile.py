@@ -1,0 +1,403 @@
+"""``lazyrope precompile``: a directory filled without a GPU serves without a compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lazyrope
+import pytest
+
+from tests.support.command import (
+    KERNELS,
+    NOTHING_THERE,
+    environment,
+    flip_last_byte,
+    run_command,
+    run_on_terminal,
+    write_config,
+)
+
+ARCHS = ("sm_80", "sm_90a")
+MODELS = ("grouped", "plain")
+# Of models of different group sizes and frequencies, only plan_append is the same.
+DISTINCT = len(ARCHS) * (len(MODELS) * len(KERNELS) - 1)
+# An image has these set already when it is filled.
+IMAGE = {"LAZYROPE_POLICY": "cache_only", "LAZYROPE_CACHE_MAX_BYTES": "1K"}
+NO_COMPILER = {"LAZYROPE_NVRTC": NOTHING_THERE, "CUDA_VISIBLE_DEVICES": ""}
+
+Result = subprocess.CompletedProcess
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two: a directory and a file."""
+    root = tmp_path_factory.mktemp("models")
+    write_config(root / "grouped")
+    file = write_config(root / "other", num_attention_heads=4, hidden_size=256, num_key_value_heads=4, rope_theta=5e3)
+    return [root / "grouped", file.rename(root / "plain.json")]
+
+
+@pytest.fixture(scope="module")
+def asked(models: list[Path]) -> list[object]:
+    return ["--model", *models, "--arch", ",".join(ARCHS)]
+
+
+@pytest.fixture(scope="module")
+def filled(command: str, asked: list[object], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A directory with the kernels of MODELS for ARCHS, and the run that filled it."""
+    out = tmp_path_factory.mktemp("filled") / "new" / "kernels"
+    return out, run_command(command, "precompile", *asked, "--out", out, "--json", **IMAGE)
+
+
+@pytest.fixture
+def out(filled: tuple[Path, Result], tmp_path: Path) -> Path:
+    """The test's own copy of it."""
+    return Path(shutil.copytree(filled[0], tmp_path / "kernels"))
+
+
+@pytest.fixture
+def precompile(command: str, asked: list[object]) -> Run:
+    """Runs it for MODELS and ARCHS, or for `asked`."""
+
+    def run(out: Path, *arguments: object, asked: list[object] = asked, **options: object) -> Result:
+        return run_command(command, "precompile", *asked, "--out", out, *arguments, **options)
+
+    return run
+
+
+def kernels(result: Result) -> dict[tuple[str, str, str], str]:
+    """Model, arch and kernel to state."""
+    return {(k["model"], k["arch"], k["kernel"]): k["state"] for k in json.loads(result.stdout)["kernels"]}
+
+
+def entry(out: Path, printed: Result, model: str, arch: str, kernel: str) -> Path:
+    rows = json.loads(printed.stdout)["kernels"]
+    (key,) = {k["key"] for k in rows if (k["model"], k["arch"], k["kernel"]) == (model, arch, kernel)}
+    return out / f"{key}.lzr"
+
+
+def names(directory: Path) -> set[str]:
+    return {file.name for file in directory.iterdir()}
+
+
+class TestFilling:
+    def test_every_kernel_of_every_model_and_arch(self, filled):
+        out, result = filled
+        printed = json.loads(result.stdout)
+        assert list(printed) == ["directory", "seconds", "entries", "bytes", "kernels"]
+        assert printed["directory"] == str(out)
+        assert list(kernels(result)) == [(m, a, k) for m in MODELS for a in ARCHS for k in KERNELS]
+        assert set(kernels(result).values()) == {"compiled"}
+        for kernel in printed["kernels"]:
+            assert list(kernel) == "model spec plan arch kernel key state problem".split()
+            assert kernel["problem"] is None and kernel["plan"].startswith("decode ")
+            assert kernel["spec"].startswith("head_dim 64, group ")
+        # Nothing else is left there, and no limit of the environment's has removed any.
+        assert names(out) == {f"{kernel['key']}.lzr" for kernel in printed["kernels"]}
+        assert printed["entries"] == DISTINCT
+        assert printed["bytes"] == sum(file.stat().st_size for file in out.iterdir())
+
+    def test_a_log_has_a_line_for_each(self, filled):
+        lines = filled[1].stderr.splitlines()
+        assert len(lines) == DISTINCT
+        for i, line in enumerate(lines, 1):
+            assert re.fullmatch(rf"\[{i}/{DISTINCT}\] (grouped|plain): \w+ for sm_(80|90a), \d+\.\d s", line)
+
+    def test_again_compiles_nothing(self, precompile, out, filled):
+        result = precompile(out, "--json", **NO_COMPILER)
+        assert set(kernels(result).values()) == {"found"}
+        assert json.loads(result.stdout)["seconds"] < 1
+        assert result.stderr == "" and names(out) == names(filled[0])
+
+    def test_only_what_is_new_is_compiled(self, precompile, out):
+        added = {key: state for key, state in kernels(precompile(out, "--reposition", "--json")).items()}
+        assert {key for key, state in added.items() if state == "compiled"} == {
+            (model, arch, "reposition") for model in MODELS for arch in ARCHS
+        }
+        assert len(names(out)) == DISTINCT + len(MODELS) * len(ARCHS)
+
+    def test_text(self, precompile, out, filled):
+        entry(out, filled[1], "grouped", "sm_80", "append").unlink()
+        lines = precompile(out).stdout.splitlines()
+        assert lines[0].split() == "model arch kernels compiled missing size".split()
+        assert [line.split()[:5] for line in lines[1:5]] == [
+            ["grouped", "sm_80", "5", "1", "0"],
+            ["grouped", "sm_90a", "5", "0", "0"],
+            ["plain", "sm_80", "5", "0", "0"],
+            ["plain", "sm_90a", "5", "0", "0"],
+        ]
+        found = DISTINCT - 1
+        assert re.fullmatch(rf"{DISTINCT} kernels in \d\.\d\d s: {found} found, 1 compiled, 0 missing", lines[-2])
+        assert re.fullmatch(rf"{out}: {DISTINCT} kernels, \d+\.\d KiB", lines[-1])
+
+    def test_a_terminal_sees_a_bar(self, command, asked, out, filled):
+        entry(out, filled[1], "plain", "sm_90a", "plan_append").unlink()
+        text = run_on_terminal(command, "precompile", *asked, "--out", out)
+        assert text.startswith(f"\r\x1b[K[{'-' * 30}] 0/{DISTINCT} ")
+        assert f"\r\x1b[K[{'#' * 30}] {DISTINCT}/{DISTINCT} grouped: plan_append for " in text
+        assert text.endswith("\r\x1b[K")
+
+    def test_every_layer(self, command, tmp_path):
+        file = write_config(tmp_path / "mixed", model_type="qwen2", num_hidden_layers=4, max_window_layers=2,
+                            sliding_window=64, use_sliding_window=True)  # fmt: skip
+        arguments = ["--model", file, "--arch", "sm_80", "--out", tmp_path / "out", "--check", "--json"]
+        rows = json.loads(run_command(command, "precompile", *arguments, code=1).stdout)["kernels"]
+        specs = {row["model"]: row["spec"] for row in rows}
+        assert list(specs) == ["mixed", "mixed-2"] and "sliding_window" in specs["mixed-2"]
+
+    def test_all_archs(self, command, models, tmp_path):
+        arguments = ["--model", models[0], "--arch", "all", "--out", tmp_path / "out", "--check", "--json"]
+        rows = json.loads(run_command(command, "precompile", *arguments, code=1).stdout)["kernels"]
+        assert list(dict.fromkeys(row["arch"] for row in rows)) == [a for a in lazyrope.archs() if "emu" not in a]
+
+
+class TestCheck:
+    def test_before(self, precompile, tmp_path):
+        result = precompile(tmp_path / "out", "--check", "--json", code=1, **NO_COMPILER)
+        assert set(kernels(result).values()) == {"missing"}
+        assert {kernel["problem"] for kernel in json.loads(result.stdout)["kernels"]} == {"absent"}
+        assert result.stderr == f"lazyrope: {DISTINCT} of {DISTINCT} kernels are missing\n"
+        assert not (tmp_path / "out").exists()
+
+    def test_after(self, precompile, out):
+        result = precompile(out, "--check", "--json", **NO_COMPILER)
+        assert set(kernels(result).values()) == {"found"} and result.stderr == ""
+
+    def test_what_is_missing_or_damaged_is_named_and_then_made(self, precompile, out, filled):
+        lost = entry(out, filled[1], "grouped", "sm_90a", "append")
+        damaged = entry(out, filled[1], "plain", "sm_80", "plan_append")  # both models'
+        lost.unlink()
+        flip_last_byte(damaged)
+        before = names(out)
+        result = precompile(out, "--check", code=1)
+        rows = [line.split(maxsplit=3) for line in result.stdout.splitlines()]
+        at = rows.index("model arch kernel missing because".split(maxsplit=3))
+        assert rows[at + 1 : at + 4] == [
+            ["grouped", "sm_80", "plan_append", f"{damaged}: checksum mismatch"],
+            ["grouped", "sm_90a", "append", "absent"],
+            ["plain", "sm_80", "plan_append", f"{damaged}: checksum mismatch"],
+        ]
+        assert result.stderr == f"lazyrope: 2 of {DISTINCT} kernels are missing\n"
+        assert names(out) == before
+
+        states = kernels(precompile(out, "--json"))
+        assert {key for key, state in states.items() if state == "compiled"} == {
+            (row[0], row[1], row[2]) for row in rows[at + 1 : at + 4]
+        }
+        precompile(out, "--check")
+
+    def test_other_options_are_other_kernels(self, precompile, out):
+        states = kernels(precompile(out, "--check", "--query-form", "rotated", "--json", code=1))
+        missing = {kernel for (_, _, kernel), state in states.items() if state == "missing"}
+        assert missing == {"attend_decode", "attend_prefill", "append"}
+
+
+SERVE = """
+import json, sys, lazyrope
+config, arch, form = sys.argv[1:]
+spec = lazyrope.AttentionSpec.from_hf(config, query_form=form)
+compiled = [lazyrope.compile(spec, arch=arch)]
+if form == "rotated":
+    compiled.append(lazyrope.compile_reposition(spec, arch=arch).kernel)
+print(json.dumps([one.from_cache for one in compiled]))
+"""
+
+# A document whose values are all 1: so is what attention makes of them.
+ANSWER = """
+import sys, lazyrope, torch
+config, device, arch = sys.argv[1:]
+kernel = lazyrope.compile(lazyrope.AttentionSpec.from_hf(config), arch=arch)
+ints = lambda *values: torch.tensor(values, dtype=torch.int32, device=device)
+k_pool = torch.randn(1, 16, 2, 64, device=device).bfloat16()
+step = kernel.plan(q_indptr=ints(0, 1), q_position=ints(3), segment_indptr=ints(0, 1), base=ints(0), start=ints(0),
+                   length=ints(3), first_page=ints(0), pages=ints(0))
+out, _ = kernel(torch.randn(1, 6, 64, device=device).bfloat16(), k_pool, torch.ones_like(k_pool), step)
+assert kernel.from_cache and bool((out == 1).all()), out
+"""
+
+
+def serve(out: Path, config: Path, arch: str, form: str = "raw", code: int = 0) -> Result:
+    """What a process that compiles the model's kernels gets, out of reach of any compiler."""
+    result = subprocess.run(
+        [sys.executable, "-c", SERVE, config, arch, form],
+        env=environment(LAZYROPE_CACHE_DIR=out, LAZYROPE_POLICY="cache_only", **NO_COMPILER),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == code, result.stderr
+    return result
+
+
+class TestServing:
+    @pytest.mark.parametrize("arch", ARCHS)
+    def test_without_a_compiler(self, filled, models, arch):
+        before = names(filled[0])
+        for config in models:
+            assert json.loads(serve(filled[0], config, arch).stdout) == [True]
+        assert names(filled[0]) == before
+
+    def test_what_transformers_asks_for(self, command, models, tmp_path):
+        arguments = ["--model", models[0], "--arch", "sm_80", "--query-form", "rotated", "--reposition"]
+        run_command(command, "precompile", *arguments, "--out", tmp_path / "out")
+        assert json.loads(serve(tmp_path / "out", models[0], "sm_80", "rotated").stdout) == [True, True]
+
+    def test_kernels_run(self, command, models, device, tmp_path):
+        """On a GPU, where precompile takes its arch by default, or else in the emulator."""
+        out, on_gpu = tmp_path / "out", device == "cuda"
+        for_arch = [] if on_gpu else ["--arch", "emu:sm_80"]
+        printed = run_command(command, "precompile", "--model", models[0], *for_arch, "--out", out, "--json").stdout
+        arch = json.loads(printed)["kernels"][0]["arch"]
+        changes = {"LAZYROPE_CACHE_DIR": out, "LAZYROPE_POLICY": "cache_only", "LAZYROPE_NVRTC": NOTHING_THERE}
+        run_command(sys.executable, "-c", ANSWER, models[0], device, arch, **changes, LAZYROPE_CXX="/nonexistent/c++")
+
+    def test_what_is_missing_is_refused(self, out, models, filled):
+        entry(out, filled[1], "grouped", "sm_80", "plan").unlink()
+        error = serve(out, models[0], "sm_80", code=1).stderr
+        assert "CacheError: LAZYROPE_POLICY=cache_only forbids compiling lazyrope_plan" in error
+        assert "compile it beforehand with `lazyrope precompile`" in error
+
+    def test_a_read_only_directory_of_root_serves_everybody(self, command, asked, filled):
+        if os.geteuid() != 0:
+            pytest.skip("needs root, to have files of root's and be another user")
+        # pytest's own directories are for nobody else.
+        public = Path("/tmp") / f"lazyrope-test-{os.getpid()}"
+        try:
+            out = Path(shutil.copytree(filled[0], public / "kernels"))
+            shutil.copy(command, public / "lazyrope")
+            for i, model in enumerate(asked[1:3]):
+                (shutil.copytree if model.is_dir() else shutil.copy)(model, public / f"{i}-{model.name}")
+            out.chmod(0o555)
+            models = ["--model", public / "0-grouped", public / "1-plain.json", *asked[3:]]
+
+            def as_nobody(*arguments: object) -> Result:
+                return subprocess.run(
+                    [public / "lazyrope", *map(str, arguments)],
+                    env=environment(LAZYROPE_CACHE_DIR=out, LAZYROPE_POLICY="cache_only", **NO_COMPILER),
+                    user=65534,
+                    group=65534,
+                    cwd="/",
+                    capture_output=True,
+                    text=True,
+                )
+
+            for arguments in (["--check"], []):
+                result = as_nobody("precompile", *models, "--out", out, *arguments)
+                assert (result.returncode, result.stderr) == (0, "")
+            compiled = as_nobody("compile", *models, "--json")
+            assert all(kernel["from_cache"] for kernel in json.loads(compiled.stdout)["kernels"])
+            assert compiled.stderr == ""
+
+            next(out.iterdir()).unlink()
+            result = as_nobody("precompile", *models, "--out", out)
+            assert result.returncode == 1 and "no usable NVRTC" in result.stderr
+        finally:
+            shutil.rmtree(public)
+
+
+class TestFailures:
+    def test_an_interrupted_run_goes_on_where_it_stopped(self, command, precompile, models, tmp_path):
+        out, asked = tmp_path / "out", ["--model", models[0], "--arch", "sm_80"]
+        arguments = [command, "precompile", *asked, "--out", out, "--threads", "1"]
+        with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
+            while not list(out.glob("*.lzr")):
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+        assert process.returncode == -signal.SIGINT
+        left = len(list(out.glob("*.lzr")))
+        assert 0 < left < len(KERNELS)
+        run_command(command, "cache", "verify", "--cache", out)
+        states = kernels(precompile(out, "--check", "--json", asked=asked, code=1))
+        assert list(states.values()).count("found") == left
+        states = kernels(precompile(out, "--json", asked=asked))
+        assert sorted(states.values()) == ["compiled"] * (len(KERNELS) - left) + ["found"] * left
+        assert len(names(out)) == len(list(out.glob("*.lzr"))) == len(KERNELS), "what it left behind is gone"
+
+    def test_one_that_fails_does_not_keep_the_others_from_being_made(self, precompile, models, tmp_path):
+        if "emu:sm_80" not in lazyrope.archs():
+            pytest.skip("this build has no emulator")
+        compiler = tmp_path / "c++"
+        compiler.write_text(
+            "#!/bin/sh\n"
+            'for last do [ "$previous" = -o ] && out=$last; previous=$last; done\n'
+            'if grep -q lazyrope_attend_decode $(dirname "$out")/*; then echo no such luck >&2; exit 1; fi\n'
+            'echo code > "$out"\n'
+        )
+        compiler.chmod(0o755)
+        asked = ["--model", models[0], "--arch", "emu:sm_80"]
+        result = precompile(tmp_path / "out", "--json", asked=asked, code=1, LAZYROPE_CXX=compiler)
+        states = kernels(result)
+        assert states.pop(("grouped", "emu:sm_80", "attend_decode")) == "missing"
+        assert set(states.values()) == {"compiled"} and len(states) == len(KERNELS) - 1
+        (problem,) = {k["problem"] for k in json.loads(result.stdout)["kernels"]} - {None}
+        assert "could not be compiled for the host" in problem
+        assert "grouped: attend_decode for emu:sm_80, failed\n" in result.stderr
+        assert "no such luck" in result.stderr
+        assert result.stderr.endswith("lazyrope: 1 of 5 kernels are missing\n")
+
+    def test_what_cannot_be_kept_is_missing(self, command, models, tmp_path):
+        limit = 20_000  # bytes of a file; the attend kernels have more
+        result = subprocess.run(
+            [command, "precompile", "--model", models[0], "--arch", "sm_80", "--out", tmp_path / "out", "--json"],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            restore_signals=False,  # else a signal would end it
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )
+        assert result.returncode == 1
+        states = kernels(result)
+        missing = {kernel for (_, _, kernel), state in states.items() if state == "missing"}
+        assert {"attend_decode", "attend_prefill"} <= missing < set(KERNELS)
+        assert "lazyrope_attend_decode is not cached on disk: cannot write" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "said"),
+        [
+            (["--arch", "sm_80,sm_75"], 1, ['arch "sm_75" is unknown', "sm_90a"]),
+            (["--model", "/nonexistent/config.json"], 1, ["cannot read /nonexistent/config.json: No such file"]),
+            (["--arch", "sm_80", "--threads", 0], 2, ["--threads"]),
+            (["--query-form", "turned", "--arch", "sm_80"], 1, ['"turned"', "raw, rotated"]),
+        ],
+    )
+    def test_mistakes_are_said_before_anything_is_done(self, precompile, models, tmp_path, arguments, code, said):
+        asked = ["--model", models[0], *arguments]
+        error = precompile(tmp_path / "out", asked=asked, code=code).stderr
+        assert error.startswith("lazyrope: ")
+        for words in said:
+            assert words in error
+        assert not (tmp_path / "out").exists()
+
+    def test_a_model_without_kernels(self, precompile, models, tmp_path):
+        file = write_config(tmp_path / "odd", model_type="mamba")
+        error = precompile(tmp_path / "out", asked=["--model", models[0], file, "--arch", "sm_80"], code=1).stderr
+        assert f'{file}: config.json: model_type = "mamba"; known are: llama' in error
+        assert not (tmp_path / "out").exists()
+
+    def test_no_directory_given(self, command, asked):
+        error = run_command(command, "precompile", *asked, code=2).stderr
+        assert "--out is missing" in error and "see `lazyrope precompile --help`" in error
+
+    def test_a_directory_that_cannot_be_written(self, precompile, tmp_path):
+        (tmp_path / "file").touch()
+        begin = time.monotonic()
+        error = precompile(tmp_path / "file" / "out", code=1).stderr
+        assert error.startswith("lazyrope: cannot create directory") and "Not a directory" in error
+        assert "cannot create" in precompile(tmp_path / "file", code=1).stderr
+        assert time.monotonic() - begin < 5
+
+    def test_without_nvrtc(self, precompile, tmp_path):
+        error = precompile(tmp_path / "out", code=1, **NO_COMPILER).stderr
+        assert error.startswith("lazyrope: no usable NVRTC") and NOTHING_THERE in error
+        assert not (tmp_path / "out").exists()

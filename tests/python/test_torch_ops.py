@@ -1,0 +1,242 @@
+"""lazyrope.torch: operators that torch.compile, torch.export and fake tensors pass through."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import lazyrope
+import lazyrope.torch
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tests.support.cases import Case, Setting, random_case
+
+OPS = torch.ops.lazyrope
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # of the compiler's own
+
+
+@dataclass
+class Pass:
+    """What one pass of a model calls, with new keys that go to fresh pools."""
+
+    kernel: lazyrope.Attention
+    case: Case
+    step: lazyrope.Step
+    writes: lazyrope.AppendStep
+    k: torch.Tensor
+    v: torch.Tensor
+
+    def pools(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.case.k_pool.clone(), self.case.v_pool.clone()
+
+    def expected(self) -> tuple[torch.Tensor, ...]:
+        """Out, lse and the pools, by the kernel's own calls."""
+        k_pool, v_pool = self.pools()
+        self.kernel.append(self.k, self.v, k_pool, v_pool, self.writes)
+        return (*self.kernel(self.case.q, k_pool, v_pool, self.step, sinks=self.case.sinks), k_pool, v_pool)
+
+
+def make_pass(build, device: str, seed: int = 3, **setting: object) -> Pass:
+    """New tokens replace all that is in the pool, slot by slot."""
+    case = random_case(Setting(phase="decode", **setting), seed, device)
+    kernel = build(case.spec)
+    pages, size, heads, dim = case.k_pool.shape
+    tokens = pages * size
+    zero = torch.zeros(1, dtype=torch.int32, device=device)
+    indptr = torch.tensor([0, tokens], dtype=torch.int32, device=device)
+    all_pages = torch.arange(pages, dtype=torch.int32, device=device)
+    writes = kernel.plan_append(indptr, zero, zero, zero, all_pages, tokens=tokens)
+    k, v = (torch.randn(tokens, heads, dim, dtype=case.q.dtype, device=device) for _ in "kv")
+    return Pass(kernel, case, case.plan(kernel), writes, k, v)
+
+
+@pytest.fixture
+def one(build, device) -> Pass:
+    return make_pass(build, device)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def layer(p: Pass, q, k, v, k_pool, v_pool, step, writes):
+    lazyrope.torch.append(p.kernel, k, v, k_pool, v_pool, writes)
+    return lazyrope.torch.attend(p.kernel, q, k_pool, v_pool, step, sinks=p.case.sinks)
+
+
+def run(function, p: Pass, step: lazyrope.Step | None = None) -> tuple[torch.Tensor, ...]:
+    k_pool, v_pool = p.pools()
+    out, lse = function(p, p.case.q, p.k, p.v, k_pool, v_pool, step or p.step, p.writes)
+    return out, lse, k_pool, v_pool
+
+
+def assert_same(given: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> None:
+    for a, b in zip(given, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("scores", ["plain", "sinks"])
+def test_operators_keep_torchs_contracts(build, device, scores):
+    """Schemas say what is written, fake kernels what comes out, and functionalisation changes nothing."""
+    p = make_pass(build, device, scores=scores)
+    q, (k_pool, v_pool) = p.case.q, (pool.nan_to_num() for pool in p.pools())
+    handles = p.kernel.handle, p.step.handle
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:2], device=device)
+    named = {"sinks": p.case.sinks}
+    torch.library.opcheck(OPS.attend.default, (q, k_pool, v_pool, *handles), named)
+    torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out, lse), named)
+    torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out), named)
+    torch.library.opcheck(OPS.append.default, (p.k, p.v, k_pool, v_pool, p.kernel.handle, p.writes.handle))
+
+
+def test_queries_between_other_columns_give_outputs_of_the_declared_strides(one):
+    wide = torch.cat([one.case.q, one.case.q], dim=-1)
+    q = wide[..., : one.case.q.shape[-1]]
+    k_pool, v_pool = (pool.nan_to_num() for pool in one.pools())
+    args = q, k_pool, v_pool, one.kernel.handle, one.step.handle
+    torch.library.opcheck(OPS.attend.default, args, test_utils="test_faketensor")
+    swapped = one.case.q.transpose(0, 1).contiguous().transpose(0, 1)
+    torch.library.opcheck(OPS.attend.default, (swapped, *args[1:]), test_utils="test_faketensor")
+
+
+def test_eager_calls_are_the_kernels(one):
+    assert_same(run(layer, one), one.expected())
+
+
+def test_results_go_where_they_are_asked_for(one):
+    k_pool, v_pool = one.pools()
+    expected, expected_lse = one.kernel(one.case.q, k_pool, v_pool, one.step)
+    out, lse = torch.full_like(one.case.q, torch.nan), torch.full_like(expected_lse, torch.nan)
+    given = lazyrope.torch.attend(one.kernel, one.case.q, k_pool, v_pool, one.step, out=out, lse=lse)
+    assert given[0] is out and given[1] is lse
+    assert_same(given, (expected, expected_lse))
+    out.fill_(torch.nan)
+    _, none = lazyrope.torch.attend(one.kernel, one.case.q, k_pool, v_pool, one.step, out=out)
+    assert none is None and torch.equal(out, expected)
+    with pytest.raises(lazyrope.SpecError, match="lse is given and out is not"):
+        lazyrope.torch.attend(one.kernel, one.case.q, k_pool, v_pool, one.step, lse=lse)
+
+
+@pytest.mark.parametrize("scores, backend", [("plain", "aot_eager"), ("sinks", "aot_eager"), ("plain", "inductor")])
+def test_a_compiled_layer_has_no_breaks_and_the_same_results(build, device, scores, backend):
+    p = make_pass(build, device, scores=scores)
+    assert_same(run(torch.compile(layer, fullgraph=True, backend=backend), p), p.expected())
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_pools_that_share_memory_are_written_in_place(one):
+    """Keys and values interleaved page by page."""
+    both = torch.stack(one.pools(), dim=1)
+    args = one, one.case.q, one.k, one.v, both[:, 0], both[:, 1], one.step, one.writes
+    out, lse = torch.compile(layer, fullgraph=True, backend="aot_eager")(*args)
+    assert_same((out, lse, both[:, 0], both[:, 1]), one.expected())
+
+
+def test_a_refilled_step_compiles_nothing_anew(one):
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    first = run(compiled, one)
+    assert_same(first, one.expected())
+    one.step.update(**one.case.metadata | {"base": one.case.metadata["base"] - 7})
+    moved = run(compiled, one)
+    assert_same(moved, one.expected())
+    assert not torch.equal(moved[1], first[1])
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_other_steps_are_other_arguments(one):
+    """The first is taken for a constant; from the second on, any step goes through the same code."""
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    expected = one.expected()
+    steps = [one.case.plan(one.kernel) for _ in range(12)]
+    for step in steps:
+        assert_same(run(compiled, one, step), expected)
+    assert counters["stats"]["unique_graphs"] == 2
+
+
+def test_exported_with_any_number_of_tokens(build, device):
+    p, longer = (make_pass(build, device, seed) for seed in (3, 5))
+    assert len(p.case.q) != len(longer.case.q)
+    step = p.case.plan(p.kernel, capacity={"requests": 16, "segments": 300, "query_tokens": 64})
+
+    class Layer(torch.nn.Module):
+        def forward(self, q, k_pool, v_pool):
+            return lazyrope.torch.attend(p.kernel, q, k_pool, v_pool, step)
+
+    q, (k_pool, v_pool) = p.case.q, p.pools()
+    rows, pages = torch.export.Dim("rows", min=2), torch.export.Dim("pages", min=2)
+    exported = torch.export.export(Layer(), (q, k_pool, v_pool), dynamic_shapes=({0: rows}, {0: pages}, {0: pages}))
+    for one in (p, longer):
+        step.update(**one.case.metadata)
+        k_pool, v_pool = one.pools()
+        given = exported.module()(one.case.q, k_pool, v_pool)
+        assert_same(given, p.kernel(one.case.q, k_pool, v_pool, step))
+
+
+def test_fake_tensors_have_the_results_shapes(one):
+    pools = one.pools()
+    with FakeTensorMode() as mode:
+        q, k, v, k_pool, v_pool = (mode.from_tensor(x) for x in (one.case.q, one.k, one.v, *pools))
+        out, lse = layer(one, q, k, v, k_pool, v_pool, one.step, one.writes)
+    assert (out.shape, out.dtype, out.device) == (q.shape, q.dtype, q.device)
+    assert (lse.shape, lse.dtype, lse.device) == (q.shape[:2], torch.float32, q.device)
+
+
+def test_handles_are_lasting_and_never_given_twice(one):
+    handles = {one.kernel.handle, one.step.handle, one.writes.handle}
+    assert handles == {one.kernel.handle, one.step.handle, one.writes.handle} and len(handles) == 3
+    seen = set()
+    for _ in range(20):
+        handle = one.case.plan(one.kernel).handle
+        assert handle not in seen | handles
+        seen.add(handle)
+
+
+def test_a_dead_handle_is_named(one):
+    k_pool, v_pool = one.pools()
+    dead = one.step.handle
+    one.step = None
+    gc.collect()
+    with pytest.raises(lazyrope.SpecError, match=rf"handle {dead} belongs to nothing that lives; .* a living Step"):
+        OPS.attend(one.case.q, k_pool, v_pool, one.kernel.handle, dead)
+
+
+def test_a_handle_of_another_kind_is_refused(one):
+    k_pool, v_pool = one.pools()
+    with pytest.raises(lazyrope.SpecError, match="belongs to AppendStep; it must belong to a living Step"):
+        OPS.attend(one.case.q, k_pool, v_pool, one.kernel.handle, one.writes.handle)
+
+
+def test_errors_are_the_kernels(one):
+    k_pool, v_pool = one.pools()
+    with pytest.raises(lazyrope.SpecError, match=r"q is .*float32"):
+        lazyrope.torch.attend(one.kernel, one.case.q.float(), k_pool, v_pool, one.step)
+
+
+@pytest.mark.parametrize("which", ["attend", "append"])
+def test_gradients_are_refused(one, which):
+    k_pool, v_pool = one.pools()
+    q, k = one.case.q.clone().requires_grad_(), one.k.clone().requires_grad_()
+
+    def call() -> object:
+        if which == "attend":
+            return lazyrope.torch.attend(one.kernel, q, k_pool, v_pool, one.step)
+        return lazyrope.torch.append(one.kernel, k, one.v, k_pool, v_pool, one.writes)
+
+    with pytest.raises(lazyrope.SpecError, match=r"no backward: call it under torch\.no_grad\(\)"):
+        call()
+    for allowed in (torch.no_grad, torch.inference_mode):
+        with allowed():
+            call()
+
+
+def test_the_package_does_not_import_torch():
+    code = "import sys, lazyrope; assert not {'torch', 'lazyrope.torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cache/error.h"
+#include "codegen/error.h"
+#include "runtime/attention.h"
+#include "runtime/error.h"
+#include "runtime/kernel_set.h"
+#include "tests/support/engines.h"
+#include "tests/support/specs.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kDecode = 1;  // in attention_kernels()
+constexpr std::size_t kPrefill = 2;
+
+const Arch& arch() { return find_arch("sm_90a"); }
+
+KernelSetRequest request() { return attention_set(small_spec(), arch()); }
+
+// A directory with the kernels of the first two plans of an attention, as a deployment finds it:
+// there is no compiler, and none is wanted.
+class KernelSetTest : public testing::Test {
+ protected:
+  KernelSetTest() {
+    for (const TilePlan& plan : plans_) {
+      const auto compiled =
+          compile_sets(shared_engine(), {attention_set(small_spec(), arch(), plan)}, {}).front();
+      for (const KernelResult& result : compiled.results)
+        fs::copy_file(file(LAZYROPE_TEST_CACHE_DIR, result.key),
+                      file(directory_.path(), result.key), fs::copy_options::skip_existing);
+      keys_.push_back({});
+      for (const KernelResult& result : compiled.results) keys_.back().push_back(result.key);
+    }
+  }
+
+  static fs::path file(const fs::path& directory, const std::string& key) {
+    return directory / (key + ".lzr");
+  }
+
+  Config config() const {
+    Config config = test_config(directory_.path());
+    config.policy = CachePolicy::kCacheOnly;
+    config.nvrtc_path = "/nonexistent/libnvrtc.so";
+    return config;
+  }
+
+  KernelSet find(EngineOptions options = {}) const {
+    Engine engine(config());
+    return compile_sets(engine, {request()}, options).front();
+  }
+
+  // As another NVRTC might have compiled it.
+  void make_spill(std::size_t plan, std::size_t kernel) const {
+    const DiskStore store(directory_.path());
+    const std::vector<ListedEntry> listing = store.list();
+    const auto listed = std::ranges::find(listing, keys_.at(plan).at(kernel), &ListedEntry::key);
+    const Key key = Key::from_fields(listed->fields);
+    Entry entry = store.load(key).entry.value();
+    entry.facts["spill_bytes"] = 8;
+    ASSERT_TRUE(store.store(key, entry).stored);
+  }
+
+  void remove(std::size_t plan, std::size_t kernel) const {
+    ASSERT_TRUE(fs::remove(file(directory_.path(), keys_.at(plan).at(kernel))));
+  }
+
+  const TemporaryDirectory directory_;
+  const std::vector<TilePlan> plans_ = request().plans;
+  std::vector<std::vector<std::string>> keys_;  // by plan, then as attention_kernels()
+};
+
+TEST_F(KernelSetTest, TakesTheFirstPlan) {
+  ASSERT_EQ(plans_.size(), 2u);
+  const KernelSet set = find();
+  EXPECT_EQ(set.plan, plans_[0]);
+  EXPECT_EQ(set.kernels().size(), attention_kernels().size());
+}
+
+TEST_F(KernelSetTest, TakesTheNextPlanWhereAKernelSpills) {
+  make_spill(0, kPrefill);
+  EXPECT_EQ(find().plan, plans_[1]);
+  EXPECT_EQ(find().kernels().at(kPrefill)->binary().spill_bytes, 0);
+  Engine engine(config());
+  EXPECT_EQ(Attention::compile(engine, small_spec(), arch())->plan(), plans_[1]);
+}
+
+// The choice is that of who compiled, even if not all that was compiled on the way is there.
+TEST_F(KernelSetTest, ASpillDecidesWhateverElseIsMissing) {
+  make_spill(0, kPrefill);
+  remove(0, kDecode);
+  EXPECT_EQ(find().plan, plans_[1]);
+  EXPECT_NO_THROW(find().kernels());
+}
+
+TEST_F(KernelSetTest, WhereTheLastPlanSpillsTooItIsRefused) {
+  make_spill(0, kPrefill);
+  make_spill(1, kDecode);
+  const KernelSet set = find();
+  EXPECT_EQ(set.plan, plans_[1]);
+  EXPECT_TRUE(set.results[kDecode].spills());
+  EXPECT_TRUE(set.results[kPrefill].is_usable());
+  EXPECT_TRUE(throws<SpillError>([&] { set.kernels(); },
+                                 {"attend_decode for sm_90a spills 8 bytes of registers"}));
+}
+
+TEST_F(KernelSetTest, TheFirstPlanIsTakenWhereSpillsAreAllowed) {
+  make_spill(0, kPrefill);
+  const KernelSet set = find({.allow_spills = true});
+  EXPECT_EQ(set.plan, plans_[0]);
+  EXPECT_EQ(set.kernels().at(kPrefill)->binary().spill_bytes, 8);
+}
+
+TEST_F(KernelSetTest, WhatIsMissingIsSaidOfItsKernelAlone) {
+  remove(0, kDecode);
+  const KernelSet set = find({.find_only = true});
+  EXPECT_EQ(set.plan, plans_[0]) << "whose missing kernel may not spill";
+  for (std::size_t i = 0; i < set.results.size(); ++i)
+    EXPECT_EQ(set.results[i].is_usable(), i != kDecode) << i;
+  EXPECT_EQ(set.results[kDecode].key, keys_[0][kDecode]);
+  EXPECT_TRUE(throws<CacheError>([&] { set.kernels(); }, {"absent"}));
+}
+
+TEST_F(KernelSetTest, SetsShareTheKernelsThatAreTheSame) {
+  Engine engine(config());
+  AttentionSpec other = small_spec();
+  other.num_q_heads *= 2;
+  other.num_kv_heads *= 2;
+  const auto sets = compile_sets(engine, {request(), attention_set(other, arch())}, {});
+  EXPECT_EQ(sets.at(0).kernels(), sets.at(1).kernels());
+}
+
+TEST(KernelSets, ABadSpecIsRefusedBeforeAnythingIsCompiled) {
+  AttentionSpec spec = small_spec();
+  spec.head_dim = 88;
+  EXPECT_TRUE(throws<SpecError>([&] { attention_set(spec, arch()); }, {"head_dim = 88"}));
+  EXPECT_TRUE(throws<SpecError>([&] { reposition_set(spec, arch()); }, {"head_dim = 88"}));
+}
+
+}  // namespace
+}  // namespace lazyrope

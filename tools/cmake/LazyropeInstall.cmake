@@ -1,0 +1,16 @@
+# What find_package(lazyrope) needs: the libraries, the public headers and how they belong together.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lazyrope)
+install(TARGETS lazyrope_codegen lazyrope_cache lazyrope_runtime EXPORT lazyrope-targets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${PROJECT_BINARY_DIR}/include/lazyrope DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT lazyrope-targets NAMESPACE lazyrope:: DESTINATION ${package_dir})
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lazyrope-config.cmake.in lazyrope-config.cmake
+                              INSTALL_DESTINATION ${package_dir})
+# Before 1.0 every minor version may differ.
+write_basic_package_version_file(lazyrope-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/lazyrope-config.cmake ${PROJECT_BINARY_DIR}/lazyrope-config-version.cmake
+        DESTINATION ${package_dir})

@@ -1,0 +1,28 @@
+# lazyrope_public_header(HEADER): copies HEADER to <build>/include/lazyrope, and what it includes to folders
+# there that are named as the rooms. Inside the library includes begin with a room, "runtime/spec.h"; in the copies
+# with the library's name, "lazyrope/runtime/spec.h", so that they meet no folder of a program's own.
+function(lazyrope_public_header header)
+  get_filename_component(name ${header} NAME)
+  _lazyrope_copy_header(${header} ${name} copied)
+  set(waiting ${copied})
+  set(done)
+  while(waiting)
+    list(POP_FRONT waiting next)
+    if(NOT next IN_LIST done)
+      list(APPEND done ${next})
+      _lazyrope_copy_header(${next} ${next} included)
+      list(APPEND waiting ${included})
+    endif()
+  endwhile()
+endfunction()
+
+# Copies HEADER of the source tree to <build>/include/lazyrope/AS; INCLUDED becomes what it includes.
+function(_lazyrope_copy_header header as included)
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${header})
+  file(READ ${PROJECT_SOURCE_DIR}/${header} text)
+  string(REGEX MATCHALL "#include \"[^\"]+" found "${text}")
+  list(TRANSFORM found REPLACE "#include \"" "")
+  string(REPLACE "#include \"" "#include \"lazyrope/" text "${text}")
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/include/lazyrope/${as} CONTENT "${text}" @ONLY)
+  set(${included} ${found} PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,291 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine.h"
+#include "runtime/kernel_set.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/kernel_options.h"
+#include "tools/output.h"
+#include "tools/progress.h"
+#include "tools/table.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr const char* kFooter =
+    R"(Needs no GPU. Fills DIR with all kernels that the models need on the archs. Where it is then found,
+neither a compiler nor NVRTC is needed:
+
+  LAZYROPE_CACHE_DIR=DIR LAZYROPE_POLICY=cache_only
+
+DIR may be read-only there, as in an image. Its files must belong to root or to who uses them.
+What DIR has is not compiled again: an interrupted run goes on where it stopped, and models can be
+added. Nothing is removed; what no run needs any more is what `lazyrope cache prune` removes first.
+The options must be what the program asks for: lazyrope.transformers.attach needs
+--query-form rotated --reposition. Of a model whose layers differ, the kernels of all are made.
+With --check nothing is compiled, and DIR stays as it is.
+Exit code 1 if a kernel is missing in the end; one that fails does not keep the others from DIR.
+--json prints an object: directory, seconds, entries and bytes (of DIR), kernels [{model, spec, plan,
+arch, kernel, key, state, problem}]; state is found, compiled or missing.
+
+Example:
+  lazyrope precompile --model Llama-3.1-8B Qwen3-8B --arch sm_80,sm_90a --out /opt/kernels)";
+
+struct Options {
+  KernelOptions kernels;
+  std::string out;
+  bool check = false;
+  bool json = false;
+};
+
+using Requests = std::vector<KernelSetRequest>;
+using Sets = std::vector<KernelSet>;
+using Failures = std::map<std::string, std::string>;  // by key
+
+// What came of it.
+struct Outcome {
+  Sets before;  // as the directory was found
+  Sets now;     // and as it is
+  Failures failures;
+};
+
+enum class State { kFound, kCompiled, kMissing };
+
+// A kernel that a model needs on an arch.
+struct Row {
+  const KernelSetRequest* set;
+  TilePlan plan;
+  KernelKind kind;
+  const KernelResult* now;
+  State state;
+  std::string problem;  // why it is missing
+};
+
+using Rows = std::vector<Row>;
+
+const char* to_string(State state) {
+  switch (state) {
+    case State::kFound:
+      return "found";
+    case State::kCompiled:
+      return "compiled";
+    case State::kMissing:
+      return "missing";
+  }
+  return "?";
+}
+
+Config config_of(const Options& options) {
+  if (options.out.empty())
+    throw UsageError("--out is missing: give the directory that the kernels go to");
+  Config config = Config::from_environment();
+  config.cache_dir = std::filesystem::absolute(options.out).lexically_normal().string();
+  config.cache_max_bytes = std::numeric_limits<std::uint64_t>::max();
+  config.policy = CachePolicy::kJit;
+  return config;
+}
+
+std::string message_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+bool is_complete(const KernelSet& set) {
+  return std::ranges::all_of(set.results, &KernelResult::is_usable);
+}
+
+Sets find(Engine& engine, const Requests& requests, const Options& options) {
+  EngineOptions engine_options = engine_options_of(options.kernels);
+  engine_options.find_only = true;
+  return compile_sets(engine, requests, engine_options);
+}
+
+// What would make all of an arch fail is said before the work begins.
+void check_can_compile(const Engine& engine, const Requests& requests, const Sets& found) {
+  std::set<const Arch*> archs;
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (!is_complete(found[i])) archs.insert(requests[i].arch);
+  for (const Arch* arch : archs) engine.check_can_compile(*arch);
+}
+
+Failures compile(Engine& engine, const Requests& requests, const Options& options) {
+  Progress progress;
+  Failures failures;
+  for (const KernelSet& set :
+       compile_sets(engine, requests, engine_options_of(options.kernels, &progress)))
+    for (const KernelResult& result : set.results)
+      if (!result.is_usable()) failures.emplace(result.key, message_of(result.failure));
+  return failures;
+}
+
+// In the end the directory is read again, for what it has is what will be used.
+Outcome precompile(Engine& engine, const Requests& requests, const Options& options) {
+  Sets found = find(engine, requests, options);
+  if (options.check || std::ranges::all_of(found, is_complete)) return {found, found, {}};
+  check_can_compile(engine, requests, found);
+  Failures failures = compile(engine, requests, options);
+  engine.forget();
+  return {std::move(found), find(engine, requests, options), std::move(failures)};
+}
+
+std::string problem_of(const KernelResult& result, const Failures& failures) {
+  const auto failure = failures.find(result.key);
+  return failure == failures.end() ? message_of(result.failure) : failure->second;
+}
+
+State state_of(const KernelResult& before, const KernelResult& now) {
+  if (!now.is_usable()) return State::kMissing;
+  return before.is_usable() ? State::kFound : State::kCompiled;
+}
+
+Rows rows_of(const Requests& requests, const Outcome& outcome) {
+  Rows rows;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const KernelSet& set = outcome.now[i];
+    for (std::size_t k = 0; k < set.results.size(); ++k) {
+      const KernelResult& now = set.results[k];
+      rows.push_back({&requests[i], set.plan, requests[i].kinds[k], &now,
+                      state_of(outcome.before[i].results[k], now),
+                      now.is_usable() ? "" : problem_of(now, outcome.failures)});
+    }
+  }
+  return rows;
+}
+
+std::size_t count(const Rows& rows, State state) {
+  return static_cast<std::size_t>(std::ranges::count(rows, state, &Row::state));
+}
+
+// Models may share kernels.
+Rows distinct(const Rows& rows) {
+  Rows result;
+  std::set<std::string> seen;
+  for (const Row& row : rows)
+    if (seen.insert(row.now->key).second) result.push_back(row);
+  return result;
+}
+
+std::size_t code_bytes(const Rows& rows) {
+  std::size_t bytes = 0;
+  for (const Row& row : rows)
+    if (row.now->is_usable()) bytes += row.now->kernel->binary().code.size();
+  return bytes;
+}
+
+// A line for each model and arch.
+std::string table_of(const Rows& rows) {
+  Table table({{"model"},
+               {"arch"},
+               {"kernels", Align::kRight},
+               {"compiled", Align::kRight},
+               {"missing", Align::kRight},
+               {"size", Align::kRight}});
+  for (auto begin = rows.begin(); begin != rows.end();) {
+    const KernelSetRequest& set = *begin->set;
+    const auto end = std::find_if(begin, rows.end(), [&](const Row& row) {
+      return row.set->name != set.name || row.set->arch != set.arch;
+    });
+    const Rows group(begin, end);
+    table.add({set.name, set.arch->name, fmt::to_string(group.size()),
+               fmt::to_string(count(group, State::kCompiled)),
+               fmt::to_string(count(group, State::kMissing)), size_text(code_bytes(group))});
+    begin = end;
+  }
+  return table.text();
+}
+
+// Nothing where nothing is missing.
+std::string missing_text(const Rows& rows) {
+  if (count(rows, State::kMissing) == 0) return "";
+  Table table({{"model"}, {"arch"}, {"kernel"}, {"missing because"}});
+  for (const Row& row : rows)
+    if (row.state == State::kMissing)
+      table.add({row.set->name, row.set->arch->name, std::string(to_string(row.kind)),
+                 row.problem.substr(0, row.problem.find('\n'))});
+  return table.text() + "\n";
+}
+
+std::string text_of(const DiskStore& store, const Rows& rows, double seconds) {
+  const Rows kernels = distinct(rows);
+  return fmt::format(
+      "{}\n{}{} kernels in {:.2f} s: {} found, {} compiled, {} missing\n{}: {} kernels, {}\n",
+      table_of(rows), missing_text(rows), kernels.size(), seconds, count(kernels, State::kFound),
+      count(kernels, State::kCompiled), count(kernels, State::kMissing), store.root().string(),
+      store.count(), size_text(store.size_bytes()));
+}
+
+Json json_of(const Row& row) {
+  return {{"model", row.set->name},
+          {"spec", describe(row.set->spec)},
+          {"plan", describe(row.plan)},
+          {"arch", row.set->arch->name},
+          {"kernel", to_string(row.kind)},
+          {"key", row.now->key},
+          {"state", to_string(row.state)},
+          {"problem", row.problem.empty() ? Json(nullptr) : Json(row.problem)}};
+}
+
+Json json_of(const DiskStore& store, const Rows& rows, double seconds) {
+  Json kernels = Json::array();
+  for (const Row& row : rows) kernels.push_back(json_of(row));
+  return {{"directory", store.root().string()},
+          {"seconds", seconds},
+          {"entries", store.count()},
+          {"bytes", store.size_bytes()},
+          {"kernels", kernels}};
+}
+
+// Also what the compiler said, in full. The exit code.
+int report_missing(const Rows& rows, const Failures& failures) {
+  const Rows kernels = distinct(rows);
+  const std::size_t missing = count(kernels, State::kMissing);
+  if (missing == 0) return 0;
+  for (const auto& [key, message] : failures) fmt::print(stderr, "lazyrope: {}\n", message);
+  fmt::print(stderr, "lazyrope: {} of {} kernels are missing\n", missing, kernels.size());
+  return 1;
+}
+
+int run_precompile(const Options& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  Engine engine(config_of(options));
+  const Requests requests = kernel_sets_of(options.kernels);
+  const Outcome outcome = precompile(engine, requests, options);
+  const Rows rows = rows_of(requests, outcome);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  print(options.json ? json_text(json_of(engine.store(), rows, elapsed.count()))
+                     : text_of(engine.store(), rows, elapsed.count()));
+  return report_missing(rows, outcome.failures);
+}
+
+}  // namespace
+
+Command precompile_command(CLI::App& root) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const app = root.add_subcommand(
+      "precompile", "Fill a directory with all kernels that a deployment needs");
+  app->footer(kFooter);
+  app->add_option("--out", options->out, "Directory that the kernels go to")->option_text("DIR");
+  app->add_flag("--check", options->check, "Only say what is missing in DIR");
+  add_json_option(*app, options->json);
+  add_kernel_options(*app, options->kernels);
+  return {app, [options] { return run_precompile(*options); }};
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,69 @@
+#include "tools/kernel_options.h"
+
+#include <utility>
+
+#include "tools/common_options.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kMostThreads = 1024;
+constexpr const char* kAllArchs = "all";
+
+// Those of GPUs.
+std::vector<const Arch*> all_archs() {
+  std::vector<const Arch*> result;
+  for (const Arch& arch : archs())
+    if (arch.isa == "ptx") result.push_back(&arch);
+  return result;
+}
+
+std::vector<const Arch*> archs_of(const std::vector<std::string>& names) {
+  if (names.empty()) return {&arch_of("")};
+  if (names == std::vector<std::string>{kAllArchs}) return all_archs();
+  std::vector<const Arch*> result;
+  result.reserve(names.size());
+  for (const std::string& name : names) result.push_back(&arch_of(name));
+  return result;
+}
+
+}  // namespace
+
+void add_kernel_options(CLI::App& app, KernelOptions& options) {
+  app.add_option("--arch", options.archs,
+                 "Any of " + arch_names() +
+                     ";\ncommas between them; or all, those of GPUs (that of the present GPU)")
+      ->option_text("NAME,...")
+      ->delimiter(',');
+  app.add_flag("--reposition", options.reposition,
+               "Also compile reposition, the kernel of\nlazyrope.compile_reposition()");
+  app.add_flag("--allow-spills", options.allow_spills,
+               "Keep kernels that spill registers: they are slow");
+  app.add_option("--threads", options.threads, "Kernels compiled at once (one a core)")
+      ->option_text("N")
+      ->check(CLI::Range(1, kMostThreads));
+  add_spec_options(app, options.spec);
+}
+
+std::vector<KernelSetRequest> kernel_sets_of(const KernelOptions& options) {
+  const std::vector<NamedSpec> specs = specs_of(options.spec);
+  const std::vector<const Arch*> archs = archs_of(options.archs);
+  std::vector<KernelSetRequest> sets;
+  const auto add = [&](const NamedSpec& named, KernelSetRequest set) {
+    set.name = named.name;
+    sets.push_back(std::move(set));
+  };
+  for (const NamedSpec& named : specs) {
+    for (const Arch* arch : archs) {
+      add(named, attention_set(named.spec, *arch));
+      if (options.reposition) add(named, reposition_set(named.spec, *arch));
+    }
+  }
+  return sets;
+}
+
+EngineOptions engine_options_of(const KernelOptions& options, KernelListener* listener) {
+  return {.allow_spills = options.allow_spills, .threads = options.threads, .listener = listener};
+}
+
+}  // namespace lazyrope
