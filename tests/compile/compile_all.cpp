@@ -27,25 +27,6 @@
 namespace lazyrope {
 namespace {
 
-// A spec of a row, and which of its plans counts.
-struct Setting {
-  std::size_t row;
-  KernelSpec spec;
-  std::size_t plan = 0;
-};
-
-std::vector<Setting> all_settings() {
-  std::vector<Setting> settings;
-  const std::vector<TableRow> rows = table_rows();
-  for (std::size_t row = 0; row < rows.size(); ++row)
-    for (const int head_dim : planned_head_dims())
-      for (const Dtype dtype : kTableDtypes) {
-        settings.push_back({row, default_spec(head_dim, dtype)});
-        rows[row].change(settings.back().spec);
-      }
-  return settings;
-}
-
 struct Line {
   std::size_t row;
   int head_dim;
@@ -83,7 +64,7 @@ class Progress {
 
 class ArchTable {
  public:
-  explicit ArchTable(const Arch& arch) : arch_(arch), settings_(all_settings()) {}
+  explicit ArchTable(const Arch& arch) : arch_(arch), settings_(table_settings()) {}
 
   // As Attention::compile: where a plan spills, the next one counts.
   void compile() {
@@ -97,7 +78,7 @@ class ArchTable {
   std::vector<Line> lines() const {
     std::vector<Line> lines;
     std::set<std::string> listed;
-    for (const Setting& setting : settings_)
+    for (const TableSetting& setting : settings_)
       for (const RenderedKernel& kernel : kernels_of(setting))
         if (listed.insert(kernel.source).second || is_attend(kernel.kind))
           lines.push_back({setting.row, setting.spec.head_dim,
@@ -107,7 +88,7 @@ class ArchTable {
   }
 
  private:
-  std::vector<RenderedKernel> kernels_of(const Setting& setting) const {
+  std::vector<RenderedKernel> kernels_of(const TableSetting& setting) const {
     const TilePlan plan = candidates(setting.spec, arch_).at(setting.plan);
     std::vector<RenderedKernel> kernels;
     for (const KernelKind kind : kernel_kinds())
@@ -117,7 +98,7 @@ class ArchTable {
 
   void compile_what_is_new() {
     std::vector<RenderedKernel> fresh;
-    for (const Setting& setting : settings_)
+    for (const TableSetting& setting : settings_)
       for (RenderedKernel& kernel : kernels_of(setting))
         if (reports_.try_emplace(kernel.source).second) fresh.push_back(std::move(kernel));
     Progress progress(arch_.name, fresh.size());
@@ -127,7 +108,7 @@ class ArchTable {
     });
   }
 
-  bool spills(const Setting& setting) const {
+  bool spills(const TableSetting& setting) const {
     return std::ranges::any_of(kernels_of(setting), [&](const RenderedKernel& kernel) {
       return reports_.at(kernel.source).spill_bytes > 0;
     });
@@ -135,7 +116,7 @@ class ArchTable {
 
   bool go_on_to_next_plans() {
     bool any = false;
-    for (Setting& setting : settings_)
+    for (TableSetting& setting : settings_)
       if (setting.plan + 1 < candidates(setting.spec, arch_).size() && spills(setting)) {
         ++setting.plan;
         any = true;
@@ -155,7 +136,7 @@ class ArchTable {
   }
 
   const Arch& arch_;
-  std::vector<Setting> settings_;
+  std::vector<TableSetting> settings_;
   std::unordered_map<std::string, KernelReport> reports_;  // by source
 };
 

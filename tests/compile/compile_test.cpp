@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -25,7 +26,7 @@ namespace {
 
 constexpr std::size_t kFactors = 7;
 
-// Which value of each factor: arch, RoPE row, mask row, dtype, head_dim, form of queries and new
+// Which value of each factor: arch, RoPE row, mask row, dtypes, head_dim, form of queries and new
 // keys, what else is done with scores.
 using Setting = std::array<std::size_t, kFactors>;
 // Two factors and a value of each.
@@ -37,14 +38,33 @@ struct Scores {
 };
 constexpr std::array kScores = {Scores{0.0, false}, Scores{50.0, false}, Scores{0.0, true}};
 
-// All of them; each run takes settings one by one from the last.
+struct Types {
+  Dtype dtype;
+  std::optional<Dtype> kv_dtype;
+};
+constexpr std::array kTypes = {Types{Dtype::kBf16, {}}, Types{Dtype::kFp16, {}},
+                               Types{Dtype::kBf16, Dtype::kFp8E4m3},
+                               Types{Dtype::kFp16, Dtype::kFp8E5m2}};
+
+KernelSpec spec_of(const Setting& setting) {
+  KernelSpec spec;
+  spec.head_dim = planned_head_dims()[setting[4]];
+  spec.group_size = 4;
+  spec.dtype = kTypes.at(setting[3]).dtype;
+  spec.kv_dtype = kTypes.at(setting[3]).kv_dtype;
+  spec.rope = example_rope(rope_variants()[setting[1]].name, spec.head_dim);
+  spec.mask = mask_variants()[setting[2]].name;
+  spec.mask_parameters = example_mask(spec.mask);
+  spec.query_form = spec.append_form = setting[5] == 0 ? RopeForm::kRaw : RopeForm::kRotated;
+  spec.softcap = kScores.at(setting[6]).softcap;
+  spec.sinks = kScores.at(setting[6]).sinks;
+  return spec;
+}
+
+// All that are possible; each run takes settings one by one from the last.
 std::vector<Setting> all_settings() {
-  const Setting counts = {gpu_archs().size(),
-                          rope_variants().size(),
-                          mask_variants().size(),
-                          2,
-                          planned_head_dims().size(),
-                          2,
+  const Setting counts = {gpu_archs().size(), rope_variants().size(),     mask_variants().size(),
+                          kTypes.size(),      planned_head_dims().size(), 2,
                           kScores.size()};
   std::vector<Setting> settings = {{}};
   for (std::size_t factor = 0; factor < kFactors; ++factor) {
@@ -54,6 +74,7 @@ std::vector<Setting> all_settings() {
         longer.push_back(setting);
     settings = std::move(longer);
   }
+  std::erase_if(settings, [](const Setting& setting) { return !is_possible(spec_of(setting)); });
   return settings;
 }
 
@@ -95,20 +116,6 @@ std::vector<Setting> chosen_settings() {
       static_cast<unsigned>(std::stoul(environment("LAZYROPE_COMPILE_SAMPLE", "1"))));
   std::shuffle(settings.begin(), settings.end(), random);
   return covering(std::move(settings));
-}
-
-KernelSpec spec_of(const Setting& setting) {
-  KernelSpec spec;
-  spec.head_dim = planned_head_dims()[setting[4]];
-  spec.group_size = 4;
-  spec.dtype = setting[3] == 0 ? Dtype::kBf16 : Dtype::kFp16;
-  spec.rope = example_rope(rope_variants()[setting[1]].name, spec.head_dim);
-  spec.mask = mask_variants()[setting[2]].name;
-  spec.mask_parameters = example_mask(spec.mask);
-  spec.query_form = spec.append_form = setting[5] == 0 ? RopeForm::kRaw : RopeForm::kRotated;
-  spec.softcap = kScores.at(setting[6]).softcap;
-  spec.sinks = kScores.at(setting[6]).sinks;
-  return spec;
 }
 
 struct Job {

@@ -74,10 +74,33 @@ inline std::vector<TableRow> table_rows() {
       // Rows are divided by it: by nothing, by shifting (the default), by multiplying.
       {"group=1", [](KernelSpec& spec) { spec.group_size = 1; }},
       {"group=7", [](KernelSpec& spec) { spec.group_size = 7; }},
+      {"group=71", [](KernelSpec& spec) { spec.group_size = 71; }},
+      {"kv_dtype=float8_e4m3fn", [](KernelSpec& spec) { spec.kv_dtype = Dtype::kFp8E4m3; }},
+      {"kv_dtype=float8_e5m2", [](KernelSpec& spec) { spec.kv_dtype = Dtype::kFp8E5m2; }},
       {"all at once", use_all_at_once},
   };
   rows.insert(rows.end(), others.begin(), others.end());
   return rows;
+}
+
+struct TableSetting {
+  std::size_t row;  // of table_rows()
+  KernelSpec spec;
+  std::size_t plan = 0;  // which of its plans counts: the first that does not spill
+};
+
+// Every row with every head_dim and dtype that it goes with.
+inline std::vector<TableSetting> table_settings() {
+  std::vector<TableSetting> settings;
+  const std::vector<TableRow> rows = table_rows();
+  for (std::size_t row = 0; row < rows.size(); ++row)
+    for (const int head_dim : planned_head_dims())
+      for (const Dtype dtype : kTableDtypes) {
+        KernelSpec spec = default_spec(head_dim, dtype);
+        rows[row].change(spec);
+        if (is_possible(spec)) settings.push_back({row, std::move(spec)});
+      }
+  return settings;
 }
 
 inline bool is_attend(KernelKind kind) {

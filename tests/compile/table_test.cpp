@@ -35,13 +35,12 @@ std::string cell(std::string_view row, std::string_view head_dim, std::string_vi
 // What each row has; other kernels are listed where no row above has the same.
 std::set<std::string> wanted_cells() {
   std::set<std::string> cells;
-  for (const TableRow& row : table_rows())
-    for (const int head_dim : planned_head_dims())
-      for (const Dtype dtype : kTableDtypes)
-        for (const KernelKind kind : kernel_kinds())
-          if (is_attend(kind))
-            cells.insert(
-                cell(row.name, fmt::to_string(head_dim), to_string(dtype), to_string(kind)));
+  const std::vector<TableRow> rows = table_rows();
+  for (const TableSetting& setting : table_settings())
+    for (const KernelKind kind : kernel_kinds())
+      if (is_attend(kind))
+        cells.insert(cell(rows[setting.row].name, fmt::to_string(setting.spec.head_dim),
+                          to_string(setting.spec.dtype), to_string(kind)));
   return cells;
 }
 

@@ -47,4 +47,9 @@ inline AttentionSpec small_spec() {
   return spec;
 }
 
+// Rows of 8-bit keys must be multiples of 16 bytes.
+inline bool is_possible(const KernelSpec& spec) {
+  return !spec.has_fp8_pool() || spec.head_dim % 16 == 0;
+}
+
 }  // namespace lazyrope

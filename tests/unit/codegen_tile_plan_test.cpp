@@ -99,7 +99,7 @@ TEST(TilePlan, IllegalMembersAreNamed) {
   };
   for (const Illegal& illegal : {
            Illegal{&AttendPlan::row_warps, 0, "prefill.row_warps = 0; it must be at least 1"},
-           {&AttendPlan::row_warps, 16, "prefill.row_warps = 16; allowed are 1, 2, 4, 8"},
+           {&AttendPlan::row_warps, 33, "prefill.row_warps = 33; allowed are 1, 2, 3"},
            {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; with row_warps = 4 it must be 1"},
            {&AttendPlan::warp_rows, 24, "prefill.warp_rows = 24; allowed are 16, 32, 48, 64"},
            {&AttendPlan::warp_keys, 48, "prefill.warp_keys = 48; allowed are 16, 32, 64"},
