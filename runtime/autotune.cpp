@@ -42,8 +42,7 @@ class Autotuner {
  public:
   Autotuner(const Engine& engine, AttentionSpec spec, std::shared_ptr<const Device> device,
             const AutotuneOptions& options)
-      : held_(device->hold()),
-        device_(std::move(device)),
+      : device_(std::move(device)),
         spec_(std::move(spec)),
         options_(options),
         // What loses is forgotten with this engine; the disk keeps it.
@@ -179,7 +178,6 @@ class Autotuner {
     return tuning_;
   }
 
-  std::shared_ptr<void> held_;  // outlives all that is on the device
   std::shared_ptr<const Device> device_;
   AttentionSpec spec_;
   const AutotuneOptions& options_;

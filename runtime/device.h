@@ -62,8 +62,6 @@ class Device {
 
   virtual std::unique_ptr<LoadedKernel> load(const Binary& binary) const = 0;
 
-  // Keeps what is allocated alive while nobody else uses the device; for the thread that called.
-  virtual std::shared_ptr<void> hold() const { return nullptr; }
   virtual std::size_t free_bytes() const = 0;
   virtual void* allocate(std::size_t bytes) const = 0;
   virtual void free(void* memory) const noexcept = 0;

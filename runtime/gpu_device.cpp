@@ -112,10 +112,6 @@ std::unique_ptr<LoadedKernel> GpuDevice::load(const Binary& binary) const {
   return std::make_unique<GpuKernel>(driver_, info_, binary);
 }
 
-std::shared_ptr<void> GpuDevice::hold() const {
-  return std::make_shared<ScopedContext>(driver_, info_);
-}
-
 std::size_t GpuDevice::free_bytes() const {
   const ScopedContext context(driver_, info_);
   return driver_.free_bytes();

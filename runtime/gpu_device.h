@@ -23,7 +23,6 @@ class GpuDevice : public Device {
 
   std::unique_ptr<LoadedKernel> load(const Binary& binary) const override;
 
-  std::shared_ptr<void> hold() const override;
   std::size_t free_bytes() const override;
   void* allocate(std::size_t bytes) const override;
   void free(void* memory) const noexcept override;

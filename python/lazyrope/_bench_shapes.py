@@ -60,13 +60,13 @@ class Shape:
     @property
     def kv_bytes(self) -> int:
         """Of the keys and values that a request's queries see."""
-        seen = min(self.context, self.scores.get("window", self.context))
+        seen: int = min(self.context, self.scores.get("window", self.context))
         return 2 * self.batch * seen * self.heads[1] * self.head_dim * (1 if self.kv_dtype.startswith("float8") else 2)
 
     @property
     def flops(self) -> float:
         """Of the pairs of a query and a key that it sees: query i of the chunk lies i tokens after the first."""
-        window = self.scores.get("window", self.context + self.query_tokens)
+        window: int = self.scores.get("window", self.context + self.query_tokens)
         pairs = sum(min(self.context, max(0, window - 1 - i)) for i in range(self.query_tokens))
         return 4.0 * self.batch * self.heads[0] * pairs * self.head_dim
 

@@ -89,9 +89,7 @@ def attend(
     """
     _refuse_gradients(q, k_pool, v_pool)
     if out is not None:
-        torch.ops.lazyrope.attend_out(
-            q, k_pool, v_pool, kernel.handle, step.handle, out, lse, sinks, k_scale, v_scale
-        )
+        torch.ops.lazyrope.attend_out(q, k_pool, v_pool, kernel.handle, step.handle, out, lse, sinks, k_scale, v_scale)
         return out, lse
     if lse is not None:
         raise SpecError("lse is given and out is not; give both, or neither to get new tensors")

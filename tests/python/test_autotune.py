@@ -11,7 +11,8 @@ import lazyrope
 import pytest
 
 from tests.conftest import HAS_GPU
-from tests.python.test_command import SPEC, cache, command, run, write_config  # noqa: F401  (fixtures)
+from tests.python.test_command import SPEC, cache, run  # noqa: F401  (fixtures)
+from tests.support.command import write_config
 
 WITHOUT_GPU = pytest.mark.skipif(HAS_GPU, reason="there is a GPU to tune on")
 

@@ -29,8 +29,9 @@ TEST(DeviceTensor, MayBeEmpty) {
 }
 
 TEST(DeviceTensor, RefusesWhatKernelsDoNotKnow) {
-  EXPECT_TRUE(throws<SpecError>([] { DeviceTensor(ElementType::kFp64, {1}, DeviceType::kCpu); },
-                                {"a tensor of float64", "bfloat16, float16, float8, float32 and int32"}));
+  EXPECT_TRUE(
+      throws<SpecError>([] { DeviceTensor(ElementType::kFp64, {1}, DeviceType::kCpu); },
+                        {"a tensor of float64", "bfloat16, float16, float8, float32 and int32"}));
   EXPECT_TRUE(throws<SpecError>([] { DeviceTensor(ElementType::kInt32, {1}, DeviceType::kOther); },
                                 {"it must be on a GPU"}));
 }
