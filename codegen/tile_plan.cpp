@@ -164,23 +164,28 @@ int ctas_that_fit(const AttendPlan& plan, const KernelSpec& spec, const Arch& ar
   return std::clamp(arch.shared_per_sm / (bytes + kReservedSharedPerBlock), 1, most);
 }
 
-// The scale of 8-bit keys is one register more, which 32 rows of 128 columns and 64 scores each do
-// not leave.
-AttendPlan fp8_prefill(AttendPlan plan, const KernelSpec& spec) {
+// A block of 8-bit keys is widened before it is used: longer blocks, and more rows that use them,
+// where they fit.
+AttendPlan fp8_prefill(AttendPlan plan, const KernelSpec& spec, const Arch& arch) {
+  AttendPlan longer = plan;
+  longer.warp_keys = 128;
+  longer.ctas_per_sm = 1;
+  if (spec.head_dim <= 80) longer.row_warps = 8;
+  const bool gains = spec.head_dim <= 80 || spec.head_dim == 160;
+  if (gains && longer.shared_bytes(spec.head_dim, 1) <= arch.shared_per_block) return longer;
+  // Their scale is one register more, which 32 rows of 128 columns and 64 scores each do not leave.
   if (plan.warp_rows == 32 && spec.head_dim >= 128) plan.step_keys = 32;
   return plan;
 }
 
-// Keys of half the bytes: twice as many in a block. Where there are four warps, two in twice as
-// many CTAs are faster.
+// Keys of half the bytes: twice as many in a block. Where registers leave room for it, two warps in
+// each of four CTAs are the fastest.
 AttendPlan fp8_decode(AttendPlan plan, const KernelSpec& spec, const Arch& arch) {
   plan.warp_keys = plan.step_keys = 32;
-  if (plan.key_warps == 4) {
-    plan.key_warps = 2;
-    plan.stages = 2;
-    plan.ctas_per_sm *= 2;
-  }
-  plan.ctas_per_sm = ctas_that_fit(plan, spec, arch, plan.ctas_per_sm);
+  plan.key_warps = 2;
+  plan.stages = 2;
+  const int most = spec.head_dim <= 128 ? 4 : plan.ctas_per_sm;
+  plan.ctas_per_sm = ctas_that_fit(plan, spec, arch, most);
   return plan;
 }
 
@@ -208,7 +213,7 @@ TilePlan plan_of(const Row& row, const KernelSpec& spec, const Arch& arch) {
   TilePlan plan = row.plan;
   if (spec.has_fp8_pool()) {
     plan.decode = fp8_decode(plan.decode, spec, arch);
-    plan.prefill = fp8_prefill(plan.prefill, spec);
+    plan.prefill = fp8_prefill(plan.prefill, spec, arch);
   }
   if (spec.group_size > plan.decode.rows()) plan.decode = wide_decode(plan.prefill, spec, arch);
   return plan;

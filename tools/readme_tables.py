@@ -17,9 +17,11 @@ import lazyrope
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "tests" / "gpu" / "results" / "bench.json"
+BREADTH_RESULTS = RESULTS.with_name("breadth.json")
 RAG_RESULTS = RESULTS.with_name("rag.json")
 
 sys.path.insert(0, str(ROOT))
+from tools import breadth_table  # noqa: E402
 from tools.rag import tables  # noqa: E402  (found from any directory)
 
 
@@ -49,6 +51,8 @@ def supported() -> str:
     moves = test("python/test_reposition.py", "test_random_moves")
     groups = test("python/test_attention.py", "test_a_group_of_more_heads_than_a_tile_has_rows")
     models = test("python/test_from_hf.py", "test_layers_are_as_transformers_runs_them")
+    stored = test("python/test_fp8.py", "test_every_number_is_stored_as_pytorch_rounds_it")
+    read = test("python/test_fp8.py", "test_every_number_is_read")
     plans = test("unit/codegen_tile_plan_test.cpp", "TilePlan.EveryHeadDimHasOneOnEveryArch")
 
     def lines(*parts: str) -> str:
@@ -70,6 +74,7 @@ def supported() -> str:
         ["mask", meanings(lazyrope.masks()), steps, compiled],
         ["scores", "scale, softcap, sinks", steps, compiled],
         ["dtype", "bfloat16, float16", lines(steps, appends, moves), compiled],
+        ["dtype of the pool", "the same, float8_e4m3fn, float8_e5m2", lines(steps, stored, read), compiled],
         ["queries, new keys", "raw, rotated", lines(steps, appends), compiled],
         ["heads", "1 to 128 query heads for each KV head", lines(steps, groups), ""],
         ["pages", "any multiple of 16 tokens, NHD and HND, by strides", lines(steps, appends, moves), ""],
@@ -129,6 +134,19 @@ def results() -> str:
     return f"{text}\n\n{table(head, rows)}\n\n{costs}\n\n{about}"
 
 
+def breadth(data: dict[str, Any]) -> str:
+    """Of ``lazyrope bench breadth``."""
+    return "\n\n".join(
+        [
+            "All shapes, as above but with NeoX RoPE and 1, 4 and 8 query heads for each of 8 KV heads (8-bit KV: 4). "
+            "A plain sum over the same bytes would be 1.00.",
+            table(breadth_table.HEAD, breadth_table.lines(data["rows"])),
+            breadth_table.text(data["rows"]),
+            f"{data['gpu']}, driver {data['driver']}, {data['date']}, commit {data['commit']}, `{data['command']}`.",
+        ]
+    )
+
+
 def rag(data: dict[str, Any]) -> str:
     """Of ``python -m tools.rag --json``; without the part that is missing."""
     parts = []
@@ -163,6 +181,8 @@ def main() -> None:
     after = replaced(after, "supported", supported())
     if RESULTS.exists():
         after = replaced(after, "results", results())
+    if BREADTH_RESULTS.exists():
+        after = replaced(after, "breadth", breadth(json.loads(BREADTH_RESULTS.read_text())))
     if RAG_RESULTS.exists():
         after = replaced(after, "rag", rag(json.loads(RAG_RESULTS.read_text())))
     if check and after != before:

@@ -154,7 +154,7 @@ def test_keys_depend_on_everything_that_decides_a_documents_kv():
 def test_keys_depend_on_the_key_form():
     """Of which there is but one as yet."""
     spec = lazyrope.AttentionSpec(**SPEC)
-    names = ("head_dim", "num_kv_heads", "dtype", "rope", "key_form")
+    names = ("head_dim", "num_kv_heads", "dtype", "kv_dtype", "rope", "key_form")
     local = SimpleNamespace(**{name: getattr(spec, name) for name in names})
     raw = SimpleNamespace(**vars(local) | {"key_form": "raw"})
     options = dict(num_layers=2, budget="1M", device="cpu")
