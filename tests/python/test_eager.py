@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import lazyrope
 import pytest
 import torch
@@ -16,8 +18,13 @@ from tests.support.tolerance import error
 
 def test_random_step(numbered_setting, device):
     seed, setting = numbered_setting
-    case = random_case(setting, seed, device)
+    case = random_case(replace(setting, kv_dtype="as dtype"), seed, device)
     check_case(case, eager.compile(case.spec))
+
+
+def test_pools_of_8_bits_are_refused():
+    with pytest.raises(lazyrope.SpecError, match=r'kv_dtype = "float8_e5m2".*dtype = "bfloat16" only'):
+        eager.compile(Setting(kv_dtype="float8_e5m2").spec())
 
 
 def test_rows_in_blocks_equal_rows_at_once(monkeypatch, device):

@@ -39,7 +39,11 @@ class Pass:
         """Out, lse and the pools, by the kernel's own calls."""
         k_pool, v_pool = self.pools()
         self.kernel.append(self.k, self.v, k_pool, v_pool, self.writes)
-        return (*self.kernel(self.case.q, k_pool, v_pool, self.step, sinks=self.case.sinks), k_pool, v_pool)
+        return (
+            *self.kernel(self.case.q, k_pool, v_pool, self.step, sinks=self.case.calls.get("sinks")),
+            k_pool,
+            v_pool,
+        )
 
 
 def make_pass(build, device: str, seed: int = 3, **setting: object) -> Pass:
@@ -69,7 +73,7 @@ def fresh_compiler():
 
 def layer(p: Pass, q, k, v, k_pool, v_pool, step, writes):
     lazyrope.torch.append(p.kernel, k, v, k_pool, v_pool, writes)
-    return lazyrope.torch.attend(p.kernel, q, k_pool, v_pool, step, sinks=p.case.sinks)
+    return lazyrope.torch.attend(p.kernel, q, k_pool, v_pool, step, sinks=p.case.calls.get("sinks"))
 
 
 def run(function, p: Pass, step: lazyrope.Step | None = None) -> tuple[torch.Tensor, ...]:
@@ -90,7 +94,7 @@ def test_operators_keep_torchs_contracts(build, device, scores):
     q, (k_pool, v_pool) = p.case.q, (pool.nan_to_num() for pool in p.pools())
     handles = p.kernel.handle, p.step.handle
     out, lse = torch.empty_like(q), torch.empty(q.shape[:2], device=device)
-    named = {"sinks": p.case.sinks}
+    named = {"sinks": p.case.calls.get("sinks")}
     torch.library.opcheck(OPS.attend.default, (q, k_pool, v_pool, *handles), named)
     torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out, lse), named)
     torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out), named)
@@ -240,3 +244,30 @@ def test_gradients_are_refused(one, which):
 def test_the_package_does_not_import_torch():
     code = "import sys, lazyrope; assert not {'torch', 'lazyrope.torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_pools_of_8_bits_and_their_scales(build, device):
+    case = random_case(Setting(phase="decode", kv_dtype="float8_e4m3fn", layout="HND"), 4, device)
+    scales = {name: torch.tensor([0.5, 2.0], device=device) for name in ("k_scale", "v_scale")}
+    kernel = build(case.spec)
+    step = case.plan(kernel)
+    expected, expected_lse = kernel(case.q, case.k_pool, case.v_pool, step, **scales)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def call(q, k_pool, v_pool, scales):
+        return lazyrope.torch.attend(kernel, q, k_pool, v_pool, step, **scales)
+
+    out, lse = call(case.q, case.k_pool, case.v_pool, scales)
+    assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
+    k, v = (torch.randn(1, 2, 128, device=device, dtype=torch.bfloat16) for _ in "kv")
+    zero = torch.zeros(1, dtype=torch.int32, device=device)
+    writes = kernel.plan_append(
+        torch.tensor([0, 1], dtype=torch.int32, device=device), zero, zero, zero, zero, tokens=1, layout="HND"
+    )
+    results = []
+    for append in (kernel.append, lambda *a, **b: lazyrope.torch.append(kernel, *a, **b)):
+        pools = [p.clone() for p in (case.k_pool, case.v_pool)]
+        append(k, v, *pools, writes, **scales)
+        results.append([p.view(torch.uint8) for p in pools])
+    for ours, same, before in zip(*results, (case.k_pool, case.v_pool), strict=True):
+        assert torch.equal(ours, same) and not torch.equal(ours, before.view(torch.uint8))

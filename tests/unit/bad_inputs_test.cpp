@@ -94,6 +94,8 @@ class Interpreter {
     if (fields.contains("scale")) spec.scale = fields["scale"].get<double>();
     if (fields.contains("window")) spec.mask_parameters["window"] = fields["window"].get<int>();
     spec.softcap = fields.value("softcap", 0.0);
+    if (fields.contains("kv_dtype"))
+      spec.kv_dtype = kv_dtype_from(fields["kv_dtype"].get<std::string>());
     spec.sinks = fields.value("sinks", false);
     return spec;
   }
