@@ -169,7 +169,7 @@ def _attend_out(
     kernel: int,
     step: int,
     out: Tensor,
-    lse: Tensor | None = None,
+    lse: Tensor | None,  # PyTorch 2.11 leaves out a default that it is to mutate, and fails
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,

@@ -68,11 +68,13 @@ def test_every_number_is_stored_as_pytorch_rounds_it(build, device, dtype, kv_dt
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("tokens", [1, 40], ids=["decode", "prefill"])
 def test_every_number_is_read(build, device, dtype, kv_dtype, tokens):
-    """One key, so that the result is its value: column c is the number with bits c; and key column c shows in lse."""
+    """One key, so that the result is its value: column c is the number with bits c; and key column c shows in lse.
+    Scores are small, or else a weight is not quite 1: its exponent is the difference of two rounded numbers."""
+    scale = 2.0**-12
     codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).to(device)
     exact = codes.view(FP8[kv_dtype]).double()
     finite = exact.isfinite()
-    kernel = build(specification(kv_dtype, dtype, scale=1.0, num_q_heads=tokens, num_kv_heads=1))
+    kernel = build(specification(kv_dtype, dtype, scale=scale, num_q_heads=tokens, num_kv_heads=1))
     k_pool, v_pool = pools(kv_dtype, 1, device)
     k_pool.view(torch.uint8)[0, 0, 0] = torch.where(finite, codes, 0)
     v_pool.view(torch.uint8)[0, 0, 0] = codes
@@ -82,7 +84,8 @@ def test_every_number_is_read(build, device, dtype, kv_dtype, tokens):
     out, lse = kernel(q, k_pool, v_pool, step)
     expected = exact.to(DTYPES[dtype])[None, None, :].expand_as(out)
     assert torch.equal(out[..., finite], expected[..., finite])
-    assert torch.allclose(lse.double()[finite], exact[finite, None].expand(-1, tokens), rtol=1e-6, atol=1e-30)
+    scores = scale * exact[finite, None].expand(-1, tokens)
+    assert torch.allclose(lse.double()[finite], scores, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("per_head", [False, True])
@@ -98,12 +101,15 @@ def test_keys_are_turned_scaled_and_rounded_once(build, device, kv_dtype, rope, 
     append(kernel, k, v, k_pool, v_pool, device, first=1000, k_scale=k_scale, v_scale=v_scale)
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
     turned = rotate(k, torch.arange(50, device=device) + 1000, frequencies, spec.rope.rotary_dim, spec.rope_pairing)
+    # What sin.approx and cos.approx are off by (2^-20.9: PTX ISA, "sin"), in two products.
+    angles = 2 * 2.0**-20.9 * k.abs().max().item()
     for pool, exact, scale in ((k_pool, turned, k_scale), (v_pool, v.double(), v_scale)):
         wanted = exact / scale.double()[:, None]
         stored = pool.float().double().reshape(-1, 3, 80)[:50]
         bits, least = {"float8_e4m3fn": (3, -6), "float8_e5m2": (2, -14)}[kv_dtype]
         step = 2.0 ** (wanted.abs().log2().floor().clamp_min(least) - bits)
-        assert bool(((stored - wanted).abs() <= 0.5 * step + 1e-5 * wanted.abs() + 1e-6).all())
+        off = 1e-6 * wanted.abs() + angles / scale.double()[:, None]
+        assert bool(((stored - wanted).abs() <= 0.5 * step + off).all())
 
 
 def test_what_is_appended_is_what_attend_reads(build, device):

@@ -97,7 +97,7 @@ def test_operators_keep_torchs_contracts(build, device, scores):
     named = {"sinks": p.case.calls.get("sinks")}
     torch.library.opcheck(OPS.attend.default, (q, k_pool, v_pool, *handles), named)
     torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out, lse), named)
-    torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out), named)
+    torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out, None), named)
     torch.library.opcheck(OPS.append.default, (p.k, p.v, k_pool, v_pool, p.kernel.handle, p.writes.handle))
 
 
