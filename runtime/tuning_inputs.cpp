@@ -251,11 +251,10 @@ TuningCase::TuningCase(std::shared_ptr<const Device> device, const AttentionSpec
 }
 
 TensorView TuningCase::upload(const std::vector<std::int32_t>& values) {
-  metadata_
-      .emplace_back(ElementType::kInt32, std::initializer_list<std::int64_t>{std::ssize(values)},
-                    device_)
-      .copy_from_host(values.data());
-  return metadata_.back();
+  DeviceTensor& tensor = metadata_.emplace_back(
+      ElementType::kInt32, std::initializer_list<std::int64_t>{std::ssize(values)}, device_);
+  tensor.copy_from_host(values.data());
+  return tensor.view();
 }
 
 std::unique_ptr<Step> TuningCase::plan(const Attention& attention) const {
