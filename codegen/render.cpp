@@ -42,24 +42,31 @@ std::string turns_per_token(const KernelSpec& spec, const RopeVariant& rope) {
 
 std::string_view element(Dtype dtype) { return dtype == Dtype::kBf16 ? "Bf16" : "Fp16"; }
 
-// How the pool's elements are read by products and written by append.
-struct PoolFormat {
-  std::string product_file;
-  std::string product;
-  std::string store_file;
-  std::string store;
+// A type of the templates, and the file that has it.
+struct TemplateType {
+  std::string file;
+  std::string name;
 };
 
-PoolFormat pool_format(const KernelSpec& spec, bool widens_blocks) {
+std::string_view fp8_format(const KernelSpec& spec) {
+  return spec.pool_dtype() == Dtype::kFp8E4m3 ? "E4m3" : "E5m2";
+}
+
+// How products take the pool's elements.
+TemplateType product_type(const KernelSpec& spec, const AttendPlan& plan) {
   const std::string_view type = element(spec.dtype);
   if (!spec.has_fp8_pool())
-    return {"tile/warp_product.cuh", fmt::format("WarpProduct<{}, {}>", type, spec.head_dim),
-            "ops/store/same.cuh", fmt::format("SameStore<{}>", type)};
-  const std::string_view format = spec.pool_dtype() == Dtype::kFp8E4m3 ? "E4m3" : "E5m2";
+    return {"tile/warp_product.cuh", fmt::format("WarpProduct<{}, {}>", type, spec.head_dim)};
   return {"tile/fp8_product.cuh",
-          fmt::format("{}<{}, {}, {}>", widens_blocks ? "WidenedProduct" : "Fp8Product", type,
-                      format, spec.head_dim),
-          "ops/store/fp8.cuh", fmt::format("Fp8Store<{}, {}>", type, format)};
+          fmt::format("{}<{}, {}, {}>", plan.divides_rows() ? "WidenedProduct" : "Fp8Product", type,
+                      fp8_format(spec), spec.head_dim)};
+}
+
+// How append makes them.
+TemplateType store_type(const KernelSpec& spec) {
+  const std::string_view type = element(spec.dtype);
+  if (!spec.has_fp8_pool()) return {"ops/store/same.cuh", fmt::format("SameStore<{}>", type)};
+  return {"ops/store/fp8.cuh", fmt::format("Fp8Store<{}, {}>", type, fp8_format(spec))};
 }
 
 // A float literal that reads back as the same value.
@@ -93,10 +100,10 @@ struct Launch {
 
 Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch& arch) {
   TemplateValues values = rope_values(spec);
-  PoolFormat pool = pool_format(spec, plan.divides_rows());
+  TemplateType product = product_type(spec, plan);
   const int shared_bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
-  values.insert({{"product_file", std::move(pool.product_file)},
-                 {"product", std::move(pool.product)},
+  values.insert({{"product_file", std::move(product.file)},
+                 {"product", std::move(product.name)},
                  {"family", fmt::format("family/{}/attend_tile.cuh", arch.family)},
                  {"mask", mask_variant(spec.mask).file},
                  {"mask_arguments", mask_arguments(spec)},
@@ -128,8 +135,8 @@ Launch plan_launch(const KernelSpec& spec) {
 
 Launch append_launch(const KernelSpec& spec) {
   TemplateValues values = rope_values(spec);
-  PoolFormat pool = pool_format(spec, false);
-  values.insert({{"store_file", std::move(pool.store_file)}, {"store", std::move(pool.store)}});
+  TemplateType store = store_type(spec);
+  values.insert({{"store_file", std::move(store.file)}, {"store", std::move(store.name)}});
   values.emplace("rotates_keys", spec.append_form == RopeForm::kRaw ? "true" : "false");
   return {"kernel/append.cu.in", std::move(values), kAppendThreads, 1, 0};
 }

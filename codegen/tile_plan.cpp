@@ -17,7 +17,7 @@ constexpr int kRunSlots = 16;  // keys that are fetched by one page number
 constexpr int kWarpThreads = 32;
 constexpr int kCopyBytes = 16;
 constexpr int kMaxThreads = 1024;
-constexpr int kRegistersPerLane = 512;  // of all warps of one of an SM's four schedulers
+constexpr int kRegistersPerLane = kRegistersPerSm / 128;  // of the warps of one of four schedulers
 constexpr int kElementBytes = 2;
 constexpr int kFlagBytes = 16;
 
