@@ -2,11 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <iterator>
 #include <optional>
-#include <regex>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -150,8 +151,15 @@ DynamicLibrary open_library(const std::string& soname) {
 }  // namespace
 
 std::string driver_release_in(const std::string& text) {
-  std::smatch match;
-  return std::regex_search(text, match, std::regex(R"(\b\d+\.\d+(\.\d+)?\b)")) ? match.str() : "";
+  constexpr std::string_view kSpace = " \t\n";
+  for (std::size_t begin = 0, end = 0; end < text.size(); begin = end + 1) {
+    end = std::min(text.find_first_of(kSpace, begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (word.find('.') != std::string::npos &&
+        word.find_first_not_of("0123456789.") == std::string::npos)
+      return word;
+  }
+  return "";
 }
 
 DriverTable resolve_driver_table(const SymbolResolver& resolve) {

@@ -25,6 +25,12 @@ def run(*command: object, **options: object) -> str:
     return result.stdout.strip()
 
 
+def test_the_extension_exports_nothing_but_its_entry():
+    """Symbols of a C++ library that is linked in would be taken from, or by, another copy in the process."""
+    lines = run("nm", "--dynamic", "--defined-only", _core.__file__).splitlines()
+    assert [line.split()[-1] for line in lines] == ["PyInit__core"]
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
     """Built as `pip install .` builds it, but with the build tools of this environment instead of fresh ones."""

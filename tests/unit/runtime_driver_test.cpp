@@ -269,6 +269,8 @@ TEST(DriverRelease, IsThatOfTheKernelModule) {
   EXPECT_EQ(
       driver_release_in("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  595.10  R\n"),
       "595.10");
+  EXPECT_EQ(driver_release_in("595.10"), "595.10");
+  EXPECT_EQ(driver_release_in("NVRM version: x86_64\n"), "");
   EXPECT_EQ(driver_release_in(""), "");
 }
 
