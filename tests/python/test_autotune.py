@@ -43,9 +43,9 @@ def test_plan_and_tune_exclude_each_other(spec):
 
 @pytest.mark.parametrize("tune", [None, False])
 def test_for_a_named_arch_the_default_plan_is_compiled(spec, tune):
-    kernel = lazyrope.compile(spec, "emu:sm_80", tune=tune)
-    assert kernel.tuning is None and kernel.tile_plan == lazyrope.candidates(spec, "emu:sm_80")[0]
-    assert lazyrope.compile(spec, "emu:sm_80", plan=kernel.tile_plan, tune=tune).tuning is None
+    kernel = lazyrope.compile(spec, "sm_80", tune=tune)
+    assert kernel.tuning is None and kernel.tile_plan == lazyrope.candidates(spec, "sm_80")[0]
+    assert lazyrope.compile(spec, "sm_80", plan=kernel.tile_plan, tune=tune).tuning is None
 
 
 @WITHOUT_GPU
