@@ -36,32 +36,38 @@ class Expansion {
  public:
   explicit Expansion(std::string_view isa) : isa_(isa) {}
 
-  void add(std::string_view text) {
-    while (!text.empty()) {
+  // Each piece says where it comes from, for compilers' messages and the emulator's.
+  void add(std::string_view path, std::string_view text) {
+    mark(1, path);
+    for (int number = 2; !text.empty(); ++number) {
       const std::size_t end = text.find('\n');
       const std::string_view line = text.substr(0, end);
       text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-      add_line(line);
+      if (add_line(line)) mark(number, path);
     }
   }
 
   std::string take() { return std::move(result_); }
 
  private:
-  void add_line(std::string_view line) {
+  // Whether the next line is not the one that follows in the result.
+  bool add_line(std::string_view line) {
     constexpr std::string_view kInclude = "#include \"";
     if (line.starts_with(kInclude)) {
       line.remove_prefix(kInclude.size());
-      include(line.substr(0, line.find('"')));
-    } else if (line != "#pragma once") {
-      result_.append(line).push_back('\n');
+      const std::string path = resolve(line.substr(0, line.find('"')));
+      if (included_.insert(path).second) {
+        add(path, *find_file(path));
+        return true;
+      }
+      line = "";
     }
+    result_.append(line == "#pragma once" ? "" : line).push_back('\n');
+    return false;
   }
 
-  void include(std::string_view path) {
-    const std::string resolved = resolve(path);
-    if (!included_.insert(resolved).second) return;
-    add(*find_file(resolved));
+  void mark(int line, std::string_view path) {
+    result_ += fmt::format("#line {} \"{}\"\n", line, path);
   }
 
   std::string resolve(std::string_view path) const {
@@ -116,7 +122,7 @@ std::string expand_template(std::string_view path, const TemplateValues& values,
   const std::string* text = find_file(path);
   if (text == nullptr) throw SpecError(fmt::format("template file \"{}\" does not exist", path));
   Expansion expansion(isa);
-  expansion.add(substitute(*text, values));
+  expansion.add(path, substitute(*text, values));
   return expansion.take();
 }
 

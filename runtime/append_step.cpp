@@ -8,6 +8,7 @@
 
 #include "codegen/error.h"
 #include "runtime/checks.h"
+#include "runtime/reach.h"
 
 namespace lazyrope {
 namespace {
@@ -86,7 +87,16 @@ void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
   is_filled_ = true;
   if (capacity() == 0) return;
   const int threads = planner_->binary().threads;
-  planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream);
+  planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream, [&] {
+    return Reach()
+        .reads("indptr", t.indptr)
+        .reads("first", t.first)
+        .reads("first_page", t.first_page)
+        .reads("lead", t.lead)
+        .reads("pages", t.pages)
+        .writes("the append step", *memory_)
+        .ranges();
+  });
 }
 
 std::vector<AppendRecord> AppendStep::host_records(Stream stream) const {

@@ -33,6 +33,7 @@ class AppendStep {
   // Whether there has been an update, without which append() has nowhere to write.
   bool is_filled() const { return is_filled_; }
   const AppendRecord* records() const { return params_.records; }
+  const DeviceBuffer& memory() const { return *memory_; }
 
  private:
   std::shared_ptr<const Device> device_;

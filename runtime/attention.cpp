@@ -9,6 +9,7 @@
 #include "runtime/checks.h"
 #include "runtime/kernel_set.h"
 #include "runtime/pool.h"
+#include "runtime/reach.h"
 #include "templates/abi/attend.h"
 
 namespace lazyrope {
@@ -144,7 +145,13 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
   const auto launch = [&](Step::Phase phase, KernelKind kind) {
     if (!step.serves(phase)) return;
     params.work = step.work(phase);
-    kernel(kind).on(device).launch(params.work.num_ctas, &params, stream);
+    kernel(kind).on(device).launch(params.work.num_ctas, &params, stream, [&] {
+      Reach reach;
+      reach.reads("q", q).pool(pool, /*is_written=*/false).reads("sinks", sinks);
+      reach.writes("out", out).writes("lse", lse);
+      step.add_to(reach);
+      return reach.ranges();
+    });
   };
   launch(Step::kPrefill, KernelKind::kAttendPrefill);
   launch(Step::kDecode, KernelKind::kAttendDecode);
@@ -167,7 +174,14 @@ void Attention::append(const TensorView& k, const TensorView& v, const PoolTenso
   params.records = step.records();
   params.num_tokens = static_cast<int32>(k.shape[0]);
   params.num_kv_heads = spec_.num_kv_heads;
-  launch_over_tokens(kernel(KernelKind::kAppend), spec_, k.shape[0], &params, device, stream);
+  launch_over_tokens(kernel(KernelKind::kAppend), spec_, k.shape[0], &params, device, stream, [&] {
+    return Reach()
+        .reads("k", k)
+        .reads("v", v)
+        .pool(pool, /*is_written=*/true)
+        .writes("the append step", step.memory())
+        .ranges();
+  });
 }
 
 }  // namespace lazyrope

@@ -41,17 +41,22 @@ std::optional<int> unit_shift(char unit) {
   return 10 * (static_cast<int>(at) / 2 + 1);
 }
 
+std::optional<std::uint64_t> parse_count(std::string_view text) {
+  std::uint64_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return count;
+}
+
 std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   int shift = 0;
   if (const auto unit = text.empty() ? std::nullopt : unit_shift(text.back())) {
     shift = *unit;
     text.remove_suffix(1);
   }
-  std::uint64_t count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  if (count > std::numeric_limits<std::uint64_t>::max() >> shift) return std::nullopt;
-  return count << shift;
+  const auto count = parse_count(text);
+  if (!count || *count > std::numeric_limits<std::uint64_t>::max() >> shift) return std::nullopt;
+  return *count << shift;
 }
 
 template <class Enum>
@@ -105,6 +110,18 @@ constexpr Variable kVariables[] = {
      [](Config& config, const std::string& text) {
        config.host_compiler = text;
        return true;
+     }},
+    {"LAZYROPE_EMULATOR_SEED", "seed of the order in which the emulator runs a kernel's threads",
+     "a number", "0",
+     [](Config& config, const std::string& text) {
+       return assign(config.emulator_seed, parse_count(text));
+     }},
+    {"LAZYROPE_EMULATOR_RACES",
+     "whether the emulator looks for accesses to memory that no barrier orders; slower", "0 or 1",
+     "0",
+     [](Config& config, const std::string& text) {
+       config.emulator_races = text == "1";
+       return text == "0" || text == "1";
      }},
     {"LAZYROPE_LOG", "what is logged", "off, warning, info or debug", "warning",
      [](Config& config, const std::string& text) {

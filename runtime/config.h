@@ -35,6 +35,8 @@ struct Config {
   std::vector<std::string> nvrtc_directories;  // searched; set by Python, no variable
   LogLevel log_level = LogLevel::kWarning;
   std::string host_compiler = "c++";  // command, for the emulator
+  std::uint64_t emulator_seed = 0;    // of the order in which the emulator runs threads
+  bool emulator_races = false;        // whether it looks for races
   std::string dump_dir;               // absolute; where kernel sources are written; empty: nowhere
 
   // Reads the variables that config_variables() lists; an empty value counts as not set. Throws

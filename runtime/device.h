@@ -10,6 +10,7 @@
 #include "codegen/arch.h"
 #include "codegen/render.h"
 #include "runtime/binary.h"
+#include "runtime/function_ref.h"
 #include "runtime/tensor.h"
 
 namespace lazyrope {
@@ -17,13 +18,24 @@ namespace lazyrope {
 // A stream of the device's own kind (CUstream); null is its default stream.
 using Stream = void*;
 
+// Memory that a launch may reach.
+struct MemoryRange {
+  std::string name;
+  const void* begin;
+  std::size_t bytes;
+  bool is_written;
+};
+
+// All that a launch may reach beside its parameters. Asked only by devices that check it.
+using ReachOf = FunctionRef<std::vector<MemoryRange>()>;
+
 // A kernel that can be launched on one device.
 class LoadedKernel {
  public:
   virtual ~LoadedKernel() = default;
 
   // Launches `ctas` CTAs with the kernel's parameter struct. Asynchronous. DriverError.
-  virtual void launch(int ctas, const void* params, Stream stream) const = 0;
+  virtual void launch(int ctas, const void* params, Stream stream, ReachOf reach) const = 0;
 };
 
 // Measures how long work takes on a device.

@@ -4,7 +4,7 @@
 
 #include "codegen/error.h"
 #include "runtime/context.h"
-#include "runtime/emulator_device.h"
+#include "runtime/emulator/device.h"
 #include "runtime/gpu_device.h"
 
 namespace lazyrope {

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <link.h>
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <stdexcept>
@@ -63,6 +64,22 @@ int visit_object(dl_phdr_info* object, std::size_t, void* data) {
   return 1;
 }
 
+struct ImageSearch {
+  ElfW(Addr) base;
+  std::span<const std::byte> image;
+};
+
+int visit_image(dl_phdr_info* object, std::size_t, void* data) {
+  auto& search = *static_cast<ImageSearch*>(data);
+  if (object->dlpi_addr != search.base) return 0;
+  std::size_t bytes = 0;
+  for (const auto& segment : std::span(object->dlpi_phdr, object->dlpi_phnum))
+    if (segment.p_type == PT_LOAD) bytes = std::max(bytes, segment.p_vaddr + segment.p_memsz);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives the address as a number
+  search.image = {reinterpret_cast<const std::byte*>(search.base), bytes};
+  return 1;
+}
+
 }  // namespace
 
 DynamicLibrary::DynamicLibrary(void* handle) : handle_(handle), path_(map_of(handle).l_name) {}
@@ -86,6 +103,12 @@ std::optional<DynamicLibrary> DynamicLibrary::already_loaded(const std::string& 
 
 void* DynamicLibrary::find(const char* symbol) const noexcept {
   return dlsym(handle_.get(), symbol);
+}
+
+std::span<const std::byte> DynamicLibrary::image() const {
+  ImageSearch search{map_of(handle_.get()).l_addr, {}};
+  dl_iterate_phdr(visit_image, &search);
+  return search.image;
 }
 
 std::string DynamicLibrary::build_id() const {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace lazyrope {
@@ -22,6 +24,9 @@ class DynamicLibrary {
 
   // The file as the loader opened it.
   const std::string& path() const noexcept { return path_; }
+
+  // What of it lies in memory.
+  std::span<const std::byte> image() const;
 
   // The ELF build-id in hex, which names this very build; empty when the library has none.
   std::string build_id() const;

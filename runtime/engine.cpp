@@ -10,7 +10,7 @@
 
 #include "cache/error.h"
 #include "codegen/error.h"
-#include "runtime/emulator_device.h"
+#include "runtime/emulator/device.h"
 #include "runtime/error.h"
 #include "runtime/executable.h"
 #include "runtime/log.h"

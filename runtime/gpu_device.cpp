@@ -38,7 +38,7 @@ class GpuKernel : public LoadedKernel {
     driver_.unload_library(library_);
   }
 
-  void launch(int ctas, const void* params, Stream stream) const override {
+  void launch(int ctas, const void* params, Stream stream, ReachOf) const override {
     const ScopedContext context(driver_, device_);
     void* arguments[] = {const_cast<void*>(params)};
     driver_.launch_kernel(kernel_, static_cast<unsigned>(ctas), 1, 1, threads_, 1, 1, shared_bytes_,

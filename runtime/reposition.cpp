@@ -11,6 +11,7 @@
 #include "runtime/checks.h"
 #include "runtime/kernel_set.h"
 #include "runtime/pool.h"
+#include "runtime/reach.h"
 #include "templates/abi/reposition.h"
 
 namespace lazyrope {
@@ -91,7 +92,13 @@ void Reposition::move(const PoolTensors& pool, const AppendStep& source, const A
   params.target = target.records();
   params.num_tokens = source.capacity();
   params.num_kv_heads = spec_.num_kv_heads;
-  launch_over_tokens(*kernel_, spec_, source.capacity(), &params, device, stream);
+  launch_over_tokens(*kernel_, spec_, source.capacity(), &params, device, stream, [&] {
+    return Reach()
+        .pool(pool, /*is_written=*/true)
+        .writes("source", source.memory())
+        .writes("target", target.memory())
+        .ranges();
+  });
 }
 
 void check_moves(const AppendStep& source, const AppendStep& target, std::int64_t num_pages,

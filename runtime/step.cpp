@@ -108,7 +108,24 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
   num_tokens_ = params_.inputs.num_tokens;
   tensors_ = tensors;
   const int ctas = serves(kPrefill) ? kPlanPhases : 1;
-  planner_->on(*device_).launch(ctas, &params_, stream);
+  planner_->on(*device_).launch(ctas, &params_, stream, [&] {
+    Reach reach;
+    reach.reads("q_indptr", tensors.q_indptr)
+        .reads("q_position", tensors.q_position)
+        .reads("segment_indptr", tensors.segment_indptr)
+        .reads("base", tensors.base)
+        .reads("start", tensors.start)
+        .reads("length", tensors.length)
+        .reads("first_page", tensors.first_page)
+        .reads("lead", tensors.lead);
+    add_to(reach);
+    return reach.ranges();
+  });
+}
+
+void Step::add_to(Reach& reach) const {
+  reach.writes("the step", *memory_);
+  if (tensors_) reach.reads("pages", tensors_->pages);
 }
 
 void Step::check_pages(std::int64_t num_pages, Stream stream) const {

@@ -6,6 +6,7 @@
 
 #include "runtime/device.h"
 #include "runtime/kernel.h"
+#include "runtime/reach.h"
 #include "runtime/step_types.h"
 #include "templates/abi/plan.h"
 
@@ -57,6 +58,8 @@ class Step {
   // Whether there can be requests for that attend kernel.
   bool serves(Phase phase) const { return params_.phase[phase].work.num_ctas > 0; }
   const StepView& view() const { return params_.step; }
+  // What kernels that use the step may reach of it.
+  void add_to(Reach& reach) const;
   const WorkView& work(Phase phase) const { return params_.phase[phase].work; }
 
  private:

@@ -51,10 +51,38 @@ std::string_view to_string(ElementType type) {
   return "an unknown dtype";
 }
 
+int bytes_of(ElementType type) {
+  switch (type) {
+    case ElementType::kBf16:
+    case ElementType::kFp16:
+      return 2;
+    case ElementType::kFp32:
+    case ElementType::kInt32:
+      return 4;
+    case ElementType::kInt64:
+    case ElementType::kFp64:
+      return 8;
+    case ElementType::kFp8E4m3:
+    case ElementType::kFp8E5m2:
+    case ElementType::kUint8:
+    case ElementType::kOther:
+      break;
+  }
+  return 1;
+}
+
 std::int64_t TensorView::elements() const {
   std::int64_t count = 1;
   for (const std::int64_t extent : first(shape, rank)) count *= extent;
   return count;
+}
+
+std::int64_t TensorView::extent_bytes() const {
+  if (elements() == 0) return 0;
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(rank); ++i)
+    last += (shape[i] - 1) * strides[i];
+  return (last + 1) * bytes_of(type);
 }
 
 bool TensorView::is_contiguous() const {

@@ -25,6 +25,9 @@ enum class DeviceType { kCpu, kGpu, kOther };
 
 std::string_view to_string(ElementType type);
 
+// 1 for kOther.
+int bytes_of(ElementType type);
+
 // A tensor of the caller's: where it lies and how. Strides are in elements.
 struct TensorView {
   static constexpr int kMaxRank = 8;
@@ -38,6 +41,8 @@ struct TensorView {
   std::array<std::int64_t, kMaxRank> strides{};
 
   std::int64_t elements() const;
+  // Bytes from the first element through the last.
+  std::int64_t extent_bytes() const;
   // Whether the elements lie one behind the other, the last dimension fastest.
   bool is_contiguous() const;
 };

@@ -1,9 +1,15 @@
-// What emulated device text asks of its host (runtime/emulator.h). Not part of any GPU kernel.
+// What emulated device text asks of its host (runtime/emulator). Not part of any GPU kernel.
 #pragma once
 
 #include "abi/types.h"
 
 namespace lazyrope {
+
+// A line of device text.
+struct Site {
+  const char* file;
+  int32 line;
+};
 
 struct EmulatorThread {
   int32 thread;
@@ -12,20 +18,43 @@ struct EmulatorThread {
   int32 grid_blocks;
 };
 
-// Runs an operation of a whole warp: `lanes` are what its 32 lanes passed.
-using EmulatorOperation = void (*)(void* const* lanes);
+enum class EmulatedLoad { kPlain, kNonCoherent };
+enum class EmulatedAtomic { kInc, kAdd, kExch };
+// Of an atomic operation: acquire and release, both, or neither.
+enum class EmulatedOrder { kRelaxed, kAcquire, kRelease, kAcquireRelease };
+enum class EmulatedShuffle { kIdx, kBfly, kUp };
+enum class EmulatedElement { kBf16, kFp16 };
 
-struct EmulatorHost {
-  const EmulatorThread* thread;  // the thread that runs now
-  uint8* shared_memory;          // of its CTA
+// Each call is the instruction of that name, made by the thread that runs now, with what the PTX
+// manual asks for checked. Addresses of shared memory are bytes from its start.
+class EmulatorHost {
+ public:
+  const EmulatorThread* thread = nullptr;  // the one that runs now
 
-  // The caller waits until all lanes of its warp have come; the last runs the operation.
-  void (*warp_operation)(const char* name, EmulatorOperation run, void* lane);
-  void (*cta_barrier)();
-  // Copies when the group is waited for, not before.
-  void (*async_copy)(uint32 to, const void* from, int32 size, int32 bytes);
-  void (*async_commit)();
-  void (*async_wait)(int32 pending);
+  virtual void ld_shared(void* to, uint32 from, int32 bytes, Site site) = 0;
+  virtual void st_shared(uint32 to, const void* from, int32 bytes, Site site) = 0;
+  virtual void ld_global(EmulatedLoad kind, void* to, const void* from, int32 bytes, Site site) = 0;
+  virtual void st_global(void* to, const void* from, int32 bytes, Site site) = 0;
+  // Returns the value before.
+  virtual uint32 atom(EmulatedAtomic operation, EmulatedOrder order, uint32* p, uint32 operand,
+                      Site site) = 0;
+  virtual uint32 ld_acquire(const uint32* p, Site site) = 0;
+
+  virtual void ldmatrix_x4(uint32 (&r)[4], uint32 row, bool transposed, Site site) = 0;
+  virtual void mma_m16n8k16(EmulatedElement element, float (&d)[4], const uint32 (&a)[4],
+                            const uint32 (&b)[2], Site site) = 0;
+  virtual uint64 shfl_sync(EmulatedShuffle kind, uint64 value, int32 operand, Site site) = 0;
+  virtual uint32 vote_sync_ballot(bool predicate, Site site) = 0;
+
+  virtual void bar_sync(Site site) = 0;
+  virtual void bar_warp_sync(Site site) = 0;
+
+  virtual void cp_async(uint32 to, const void* from, int32 size, int32 bytes, Site site) = 0;
+  virtual void cp_async_commit_group() = 0;
+  virtual void cp_async_wait_group(int32 pending) = 0;
+
+ protected:
+  ~EmulatorHost() = default;
 };
 
 }  // namespace lazyrope

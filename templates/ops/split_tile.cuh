@@ -59,7 +59,6 @@ class SplitTile {
 
   // Counts the CTA's part. 0 unless all parts are there.
   LAZYROPE_DEVICE uint32 arrive(bool may_wait) const {
-    fence_acq_rel_gpu();
     bar_sync();
     if (thread_index() == 0) {
       uint32* const counter = work_.counters + split_.counter;
@@ -75,9 +74,7 @@ class SplitTile {
       st_shared(flag_, is_complete ? state : 0);
     }
     bar_sync();
-    const auto state = ld_shared<uint32>(flag_);
-    if (state != 0) fence_acq_rel_gpu();
-    return state;
+    return ld_shared<uint32>(flag_);
   }
 
   // Bit i: slice i, that lane i of warp 0 wanted, is now this CTA's.

@@ -73,6 +73,7 @@ class BlockTable {
       walk.block += total;
       if (walk.segment >= keys.segment_end) break;
     }
+    bar_warp_sync();  // the place to begin at has been read by all
     if (lane_index() == 0) st_shared(walk_address(), walk);
     bar_warp_sync();
   }

@@ -13,7 +13,7 @@
 #include "runtime/attention.h"
 #include "runtime/devices.h"
 #include "runtime/driver.h"
-#include "runtime/emulator_device.h"
+#include "runtime/emulator/device.h"
 #include "runtime/lazyrope.h"
 #include "runtime/reposition.h"
 #include "tests/support/engines.h"

@@ -4,7 +4,7 @@
 
 #include "codegen/error.h"
 #include "runtime/attention.h"
-#include "runtime/emulator_device.h"
+#include "runtime/emulator/device.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/engines.h"
 #include "tests/support/specs.h"

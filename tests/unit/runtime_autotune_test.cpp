@@ -14,7 +14,7 @@
 #include "codegen/error.h"
 #include "codegen/plan_variants.h"
 #include "runtime/devices.h"
-#include "runtime/emulator_device.h"
+#include "runtime/emulator/device.h"
 #include "runtime/error.h"
 #include "runtime/tuned.h"
 #include "templates/abi/attend.h"

@@ -1,145 +1,177 @@
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <stdexcept>
 #include <vector>
 
-#include "runtime/emulator.h"
+#include "isa/async_copy.cuh"
+#include "isa/sync.cuh"
+#include "runtime/emulator/fault.h"
+#include "runtime/emulator/launch.h"
 #include "tests/support/throws.h"
 
 namespace lazyrope {
 namespace {
 
 constexpr int kThreads = 64;
+constexpr int kSharedBytes = 1024;
 
-// Kernels written as the emulated isa writes them: plain functions that reach their host by a
-// global.
-EmulatorHost* host = nullptr;
+// What the kernel of the present test does; a kernel is a plain function.
+std::function<void()> body;
 
-void bind(EmulatorHost* bound) { host = bound; }
-
-void run(EmulatedKernel kernel, void* params = nullptr, int ctas = 1) {
-  run_emulated({kernel, bind, ctas, kThreads, /*shared_bytes=*/1024}, params);
+void run(std::function<void()> kernel, int ctas = 1, std::vector<MemoryRange> memory = {},
+         std::uint64_t seed = 0) {
+  body = std::move(kernel);
+  const EmulatedLaunch launch = {"kernel",
+                                 [](const void*) { body(); },
+                                 [](EmulatorHost* host) { emulator = host; },
+                                 ctas,
+                                 kThreads,
+                                 kSharedBytes};
+  run_emulated(launch, nullptr, std::move(memory), {.seed = seed});
 }
 
-int thread() { return host->thread->thread; }
-int* shared() { return reinterpret_cast<int*>(host->shared_memory); }
-
-void nothing(void* const*) {}
+SharedPtr word(int index) { return dynamic_shared_memory() + 4 * index; }
 
 TEST(Emulator, RunsEveryThreadOfEveryBlock) {
-  std::vector<int> seen(3 * kThreads);
+  std::vector<int> seen(40 * kThreads);
   run(
-      [](const void* params) {
-        const EmulatorThread& place = *host->thread;
-        EXPECT_EQ(place.block_threads, kThreads);
-        EXPECT_EQ(place.grid_blocks, 3);
-        auto& counts = **static_cast<std::vector<int>* const*>(params);
-        ++counts[static_cast<std::size_t>(place.block * kThreads + place.thread)];
+      [&] {
+        EXPECT_EQ(block_threads(), kThreads);
+        EXPECT_EQ(grid_blocks(), 40);
+        ++seen[static_cast<std::size_t>(block_index() * kThreads + thread_index())];
       },
-      std::vector<void*>{&seen}.data(), 3);
+      40);
   EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
+}
+
+TEST(Emulator, TheOrderOfThreadsIsThatOfTheSeed) {
+  const auto order = [](std::uint64_t seed) {
+    std::vector<int> threads;
+    run([&] { threads.push_back(block_index() * kThreads + thread_index()); }, 4, {}, seed);
+    return threads;
+  };
+  EXPECT_EQ(order(7), order(7));
+  EXPECT_NE(order(7), order(8));
+}
+
+// Several CTAs are there at once, so that they meet as on a GPU.
+TEST(Emulator, BlocksTakeTurns) {
+  std::vector<int> order;
+  run(
+      [&] {
+        bar_sync();
+        order.push_back(block_index());
+        bar_sync();
+      },
+      4);
+  EXPECT_FALSE(std::ranges::is_sorted(order));
 }
 
 TEST(Emulator, SharedMemoryIsTheBlocksOwn) {
   run(
-      [](const void*) {
-        EXPECT_EQ(shared()[thread()], 0);
-        shared()[thread()] = 1;
+      [] {
+        st_shared(word(thread_index()), block_index());
+        bar_sync();
+        EXPECT_EQ(ld_shared<int>(word(kThreads - 1 - thread_index())), block_index());
       },
-      nullptr, 2);
+      2);
 }
 
 TEST(Emulator, ABarrierMakesAllThreadsWaitForAll) {
-  run([](const void*) {
+  run([] {
     for (int round = 1; round <= 3; ++round) {
-      shared()[thread()] = round * thread();
-      host->cta_barrier();
-      EXPECT_EQ(shared()[kThreads - 1 - thread()], round * (kThreads - 1 - thread()));
-      host->cta_barrier();
+      st_shared(word(thread_index()), round * thread_index());
+      bar_sync();
+      const int other = kThreads - 1 - thread_index();
+      EXPECT_EQ(ld_shared<int>(word(other)), round * other);
+      bar_sync();
     }
   });
 }
 
 TEST(Emulator, AWarpOperationSeesItsOwnLanes) {
-  run([](const void*) {
-    int value = thread();
-    host->warp_operation(
-        "sum",
-        [](void* const* lanes) {
-          int sum = 0;
-          for (int i = 0; i < 32; ++i) sum += *static_cast<int*>(lanes[i]);
-          for (int i = 0; i < 32; ++i) *static_cast<int*>(lanes[i]) = sum;
-        },
-        &value);
-    EXPECT_EQ(value, thread() < 32 ? 496 : 496 + 32 * 32);
+  run([] {
+    EXPECT_EQ(vote_sync_ballot(thread_index() == 3 || thread_index() == 40),
+              thread_index() < 32 ? 8U : 256U);
+    EXPECT_EQ(shfl_sync_idx(thread_index(), 5), warp_index() * 32 + 5);
+    EXPECT_EQ(shfl_sync_bfly(thread_index(), 3), thread_index() ^ 3);
+    EXPECT_EQ(shfl_sync_up(std::int64_t{thread_index()} << 33, 2),
+              std::int64_t{lane_index() < 2 ? thread_index() : thread_index() - 2} << 33);
   });
+}
+
+TEST(Emulator, AFaultSaysWhoMadeItAndWhere) {
+  const auto kernel = [] {
+    if (block_index() == 1 && thread_index() == 35) st_shared(word(256), 1);
+  };
+  EXPECT_TRUE(throws<KernelFault>(
+      [&] { run(kernel, 2); },
+      {"shared access out of bounds: 4 bytes at 1024; the CTA has 1024 bytes of shared memory",
+       "runtime_emulator_test.cpp:", ", kernel, block 1, warp 1, lane 3 (thread 35)"}));
+}
+
+TEST(Emulator, GlobalMemoryIsNamedByWhatIsNearest) {
+  std::vector<int> given(4);
+  const auto kernel = [&] { ld_global(given.data() + 5); };
+  EXPECT_TRUE(throws<KernelFault>(
+      [&] { run(kernel, 1, {{"pages", given.data(), 16, false}}); },
+      {"global access out of bounds", "nearest memory of the launch is pages, of 16 bytes",
+       "in which that is 20"}));
+  EXPECT_TRUE(throws<KernelFault>([&] { run(kernel); }, {"the launch was given no memory"}));
 }
 
 TEST(Emulator, LanesAtDifferentOperationsAreNamed) {
-  const auto kernel = [](const void*) {
-    host->warp_operation(thread() == 35 ? "vote" : "mma", nothing, nullptr);
+  const auto kernel = [] {
+    if (thread_index() == 35)
+      vote_sync_any(true);
+    else if (thread_index() > 31)
+      bar_warp_sync();
   };
-  EXPECT_TRUE(throws<std::runtime_error>([&] { run(kernel); },
-                                         {"block 0 warp 1: lane 3 is at vote, others are at mma"}));
+  EXPECT_TRUE(throws<KernelFault>(
+      [&] { run(kernel); }, {"lanes disagree on a collective", "bar.warp.sync", "vote.sync"}));
 }
 
-TEST(Emulator, ABarrierThatNotAllReachIsADeadlock) {
-  const auto kernel = [](const void*) {
-    if (thread() >= 2) return;
-    host->cta_barrier();
+TEST(Emulator, ADeadlockNamesBarriersAndWhoWaits) {
+  const auto kernel = [] {
+    if (thread_index() == 2) return;
+    if (thread_index() < 32)
+      bar_sync();
+    else if (thread_index() != 40)
+      shfl_sync_idx(0, 0);
   };
-  EXPECT_TRUE(throws<std::runtime_error>(
+  EXPECT_TRUE(throws<KernelFault>(
       [&] { run(kernel); },
-      {"block 0: no thread can go on; waiting are (thread:for) 0:bar.sync 1:bar.sync"}));
-}
-
-TEST(Emulator, AWarpOperationThatALaneLeavesOutIsADeadlock) {
-  const auto kernel = [](const void*) {
-    if (thread() != 40) host->warp_operation("shfl.idx", nothing, nullptr);
-  };
-  EXPECT_TRUE(throws<std::runtime_error>([&] { run(kernel); },
-                                         {"no thread can go on", " 32:shfl.idx", " 63:shfl.idx"}));
+      {"deadlock: no thread of kernel can go on",
+       "block 0: threads 0-1, 3-31 wait in bar.sync 0 at",
+       "block 0: threads 32-39, 41-63 wait in shfl.sync.idx at", "block 0: 2 threads have ended"}));
 }
 
 TEST(Emulator, GoesOnWithOtherLaunchesAfterAFailure) {
-  const auto fails = [](const void*) {
-    if (thread() == 7) throw std::out_of_range("of thread 7");
-    host->cta_barrier();
+  const auto fails = [] {
+    if (thread_index() == 7) throw std::out_of_range("of thread 7");
+    bar_sync();
   };
   EXPECT_TRUE(throws<std::out_of_range>([&] { run(fails); }, {"of thread 7"}));
-  EXPECT_NO_THROW(run([](const void*) { host->cta_barrier(); }));
+  EXPECT_NO_THROW(run([] { bar_sync(); }));
 }
 
-// Three ints, of which one is filled with zero, in two groups.
-TEST(Emulator, AsyncCopiesAreSeenOnlyOnceTheyAreWaitedFor) {
-  run([](const void*) {
-    if (thread() != 0) return;
-    const int from[] = {11, 12};
-    shared()[1] = -1;
-    host->async_copy(0, &from[0], 8, 4);
-    host->async_commit();
-    host->async_copy(8, &from[1], 4, 4);
-    host->async_commit();
-    EXPECT_EQ(shared()[0], 0);
-    host->async_wait(2);
-    EXPECT_EQ(shared()[0], 0);
-    host->async_wait(1);
-    EXPECT_EQ(shared()[0], 11);
-    EXPECT_EQ(shared()[1], 0) << "bytes beyond what is copied become zero";
-    EXPECT_EQ(shared()[2], 0) << "the second group was not waited for";
-    host->async_wait(0);
-    EXPECT_EQ(shared()[2], 12);
-  });
-}
-
-TEST(Emulator, AnAsyncCopyThatIsNotCommittedIsNotWaitedFor) {
-  run([](const void*) {
-    if (thread() != 0) return;
-    const int from = 11;
-    host->async_copy(0, &from, 4, 4);
-    host->async_wait(0);
-    EXPECT_EQ(shared()[0], 0);
-  });
+// Two words of which one is filled with zero, and another, in two groups.
+TEST(Emulator, AsyncCopiesLandInTheirGroups) {
+  alignas(16) const int from[] = {11, 12, 13, 14, 15};
+  const auto kernel = [&] {
+    if (thread_index() != 0) return;
+    cp_async_cg_16<true>(word(0), from, 8);
+    cp_async_commit_group();
+    cp_async_ca_4(word(4), from + 4);
+    cp_async_commit_group();
+    cp_async_wait_group<1>();
+    EXPECT_EQ(ld_shared<int>(word(1)), 12);
+    EXPECT_EQ(ld_shared<int>(word(2)), 0) << "bytes beyond what is copied become zero";
+    cp_async_wait_group<0>();
+    EXPECT_EQ(ld_shared<int>(word(4)), 15);
+  };
+  run(kernel, 1, {{"from", from, sizeof from, false}});
 }
 
 }  // namespace

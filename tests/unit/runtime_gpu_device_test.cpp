@@ -12,6 +12,9 @@
 namespace lazyrope {
 namespace {
 
+// A GPU does not ask what a launch may reach.
+constexpr auto kNoMemory = [] { return std::vector<MemoryRange>(); };
+
 // Plain functions can only reach globals.
 struct Fake {
   CUresult load_result = CUDA_SUCCESS;
@@ -228,7 +231,7 @@ TEST_F(GpuDeviceTest, LaunchesWithGridThreadsAndSharedMemory) {
   const auto kernel = device_.load(binary_);
   calls();
   int params = 0;
-  kernel->launch(264, &params, kStream);
+  kernel->launch(264, &params, kStream, kNoMemory);
   EXPECT_EQ(calls(), (Calls{"push", "launch 264 x 128, 98304 bytes", "pop"}));
   EXPECT_EQ(fake.argument, &params);
   EXPECT_EQ(fake.stream, kStream);
@@ -252,7 +255,7 @@ TEST_F(GpuDeviceTest, AFailedLaunchIsADriverErrorAndLeavesTheContext) {
   const auto kernel = device_.load(binary_);
   calls();
   fake.launch_result = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  EXPECT_TRUE(throws<DriverError>([&] { kernel->launch(1, nullptr, nullptr); },
+  EXPECT_TRUE(throws<DriverError>([&] { kernel->launch(1, nullptr, nullptr, kNoMemory); },
                                   {"cuLaunchKernel failed", "more registers, threads or shared"}));
   EXPECT_EQ(calls().back(), "pop");
 }
@@ -297,7 +300,7 @@ TEST_F(GpuDeviceTest, WhatACaptureForbidsIsAllowedForThatCallAlone) {
   {
     const auto kernel = device_.load(binary_);
     device_.free(device_.allocate(512));
-    kernel->launch(1, nullptr, kStream);
+    kernel->launch(1, nullptr, kStream, kNoMemory);
   }
   for (const char* call : {"load", "find", "function", "allocate", "free", "unload"})
     EXPECT_EQ(fake.mode_at.at(call), CU_STREAM_CAPTURE_MODE_RELAXED) << call;

@@ -192,8 +192,12 @@ class AttendTile {
   // One warp; so that rows past the item's last hold zeros, which no rotation writes.
   LAZYROPE_DEVICE static void copy_tile(SharedPtr to, SharedPtr from) {
 #pragma unroll 1
-    for (int32 i = lane_index() * 16; i < kQueryBytes; i += kWarpThreads * 16)
-      st_shared(to + i, ld_shared<Chunk>(from + i));
+    for (int32 i = lane_index(); i < Shape::kWarpRows * QueryTile::kChunks; i += kWarpThreads) {
+      const int32 row = i / QueryTile::kChunks;
+      const int32 chunk = i % QueryTile::kChunks;
+      st_shared(QueryTile::chunk(to, row, chunk),
+                ld_shared<Chunk>(QueryTile::chunk(from, row, chunk)));
+    }
   }
 
   // Turns the warp's queries for a segment whose token 0 lies at logical position `base`.

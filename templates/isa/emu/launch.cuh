@@ -17,6 +17,11 @@ namespace lazyrope {
 
 static EmulatorHost* emulator = nullptr;
 
+// As a default argument: the line of the call.
+constexpr Site here(const char* file = __builtin_FILE(), int32 line = __builtin_LINE()) {
+  return {file, line};
+}
+
 inline int32 thread_index() { return emulator->thread->thread; }
 inline int32 block_index() { return emulator->thread->block; }
 inline int32 block_threads() { return emulator->thread->block_threads; }

@@ -48,47 +48,15 @@ inline uint32 fma_rn_f16x2(uint32 a, uint32 b, uint32 c) {
   return cvt_rn_f16x2_f32(x.low * y.low + z.low, x.high * y.high + z.high);
 }
 
-struct MmaLane {
-  float* d;
-  const uint32* a;
-  uint32 b[2];
-};
-
-// Fragments of mma.m16n8k16 as the PTX manual draws them.
-template <FloatPair (*kUnpack)(uint32)>
-inline void mma_operation(void* const* lanes) {
-  float a[16][16], b[16][8];
-  for (int lane = 0; lane < kWarpThreads; ++lane) {
-    const MmaLane& from = *static_cast<MmaLane*>(lanes[lane]);
-    for (int i = 0; i < 4; ++i) {
-      const FloatPair pair = kUnpack(from.a[i]);
-      float* to = &a[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8];
-      to[0] = pair.low;
-      to[1] = pair.high;
-    }
-    for (int i = 0; i < 2; ++i) {
-      const FloatPair pair = kUnpack(from.b[i]);
-      b[lane % 4 * 2 + i * 8][lane / 4] = pair.low;
-      b[lane % 4 * 2 + i * 8 + 1][lane / 4] = pair.high;
-    }
-  }
-  for (int lane = 0; lane < kWarpThreads; ++lane) {
-    const MmaLane& to = *static_cast<MmaLane*>(lanes[lane]);
-    for (int i = 0; i < 4; ++i) {
-      float sum = to.d[i];
-      for (int k = 0; k < 16; ++k) sum += a[lane / 4 + i / 2 * 8][k] * b[k][lane % 4 * 2 + i % 2];
-      to.d[i] = sum;
-    }
-  }
+inline void mma_m16n8k16_f32_bf16(float (&d)[4], const uint32 (&a)[4], uint32 b0, uint32 b1,
+                                  Site site = here()) {
+  const uint32 b[2] = {b0, b1};
+  emulator->mma_m16n8k16(EmulatedElement::kBf16, d, a, b, site);
 }
-
-inline void mma_m16n8k16_f32_bf16(float (&d)[4], const uint32 (&a)[4], uint32 b0, uint32 b1) {
-  MmaLane lane = {d, a, {b0, b1}};
-  emulator->warp_operation("mma", mma_operation<cvt_f32_bf16x2>, &lane);
-}
-inline void mma_m16n8k16_f32_f16(float (&d)[4], const uint32 (&a)[4], uint32 b0, uint32 b1) {
-  MmaLane lane = {d, a, {b0, b1}};
-  emulator->warp_operation("mma", mma_operation<cvt_f32_f16x2>, &lane);
+inline void mma_m16n8k16_f32_f16(float (&d)[4], const uint32 (&a)[4], uint32 b0, uint32 b1,
+                                 Site site = here()) {
+  const uint32 b[2] = {b0, b1};
+  emulator->mma_m16n8k16(EmulatedElement::kFp16, d, a, b, site);
 }
 
 }  // namespace lazyrope

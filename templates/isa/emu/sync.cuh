@@ -5,79 +5,45 @@
 
 namespace lazyrope {
 
-inline void nothing(void* const*) {}
+inline void bar_sync(Site site = here()) { emulator->bar_sync(site); }
+inline void bar_warp_sync(Site site = here()) { emulator->bar_warp_sync(site); }
 
-inline void bar_sync() { emulator->cta_barrier(); }
-inline void bar_warp_sync() { emulator->warp_operation("bar.warp.sync", nothing, nullptr); }
-inline void fence_acq_rel_gpu() {}
-
-inline uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last) {
-  const uint32 before = *p;
-  *p = before >= last ? 0 : before + 1;
-  return before;
+inline uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last, Site site = here()) {
+  return emulator->atom(EmulatedAtomic::kInc, EmulatedOrder::kAcquireRelease, p, last, site);
 }
-
-inline uint32 atom_relaxed_gpu_exch(uint32* p, uint32 value) {
-  const uint32 before = *p;
-  *p = value;
-  return before;
+inline uint32 atom_relaxed_gpu_exch(uint32* p, uint32 value, Site site = here()) {
+  return emulator->atom(EmulatedAtomic::kExch, EmulatedOrder::kRelaxed, p, value, site);
 }
-
-inline uint32 ld_acquire_gpu(const uint32* p) { return *p; }
-
-template <class T>
-struct ExchangeLane {
-  T given;
-  int32 source;
-  T received;
-};
-
-template <class T>
-inline void exchange_operation(void* const* lanes) {
-  for (int lane = 0; lane < kWarpThreads; ++lane) {
-    auto& to = *static_cast<ExchangeLane<T>*>(lanes[lane]);
-    to.received = static_cast<ExchangeLane<T>*>(lanes[to.source])->given;
-  }
+inline uint32 ld_acquire_gpu(const uint32* p, Site site = here()) {
+  return emulator->ld_acquire(p, site);
 }
 
 template <class T>
-inline T exchange(const char* name, T value, int32 source) {
-  ExchangeLane<T> lane = {value, source, value};
-  emulator->warp_operation(name, exchange_operation<T>, &lane);
-  return lane.received;
-}
-
-template <class T>
-inline T shfl_sync_idx(T value, int32 lane) {
-  return exchange("shfl.idx", value, lane % kWarpThreads);
+inline T shfl_sync(EmulatedShuffle kind, T value, int32 operand, Site site) {
+  uint64 bits = 0;
+  __builtin_memcpy(&bits, &value, sizeof(T));
+  bits = emulator->shfl_sync(kind, bits, operand, site);
+  __builtin_memcpy(&value, &bits, sizeof(T));
+  return value;
 }
 template <class T>
-inline T shfl_sync_bfly(T value, int32 mask) {
-  return exchange("shfl.bfly", value, lane_index() ^ mask);
+inline T shfl_sync_idx(T value, int32 lane, Site site = here()) {
+  return shfl_sync(EmulatedShuffle::kIdx, value, lane, site);
 }
 template <class T>
-inline T shfl_sync_up(T value, int32 delta) {
-  return exchange("shfl.up", value, lane_index() < delta ? lane_index() : lane_index() - delta);
+inline T shfl_sync_bfly(T value, int32 mask, Site site = here()) {
+  return shfl_sync(EmulatedShuffle::kBfly, value, mask, site);
+}
+template <class T>
+inline T shfl_sync_up(T value, int32 delta, Site site = here()) {
+  return shfl_sync(EmulatedShuffle::kUp, value, delta, site);
 }
 
-struct VoteLane {
-  bool given;
-  uint32 received;
-};
-
-inline void vote_operation(void* const* lanes) {
-  uint32 ballot = 0;
-  for (int lane = 0; lane < kWarpThreads; ++lane)
-    if (static_cast<VoteLane*>(lanes[lane])->given) ballot |= 1u << lane;
-  for (int lane = 0; lane < kWarpThreads; ++lane)
-    static_cast<VoteLane*>(lanes[lane])->received = ballot;
+inline uint32 vote_sync_ballot(bool predicate, Site site = here()) {
+  return emulator->vote_sync_ballot(predicate, site);
 }
-
-inline uint32 vote_sync_ballot(bool predicate) {
-  VoteLane lane = {predicate, 0};
-  emulator->warp_operation("vote", vote_operation, &lane);
-  return lane.received;
+inline bool vote_sync_any(bool predicate, Site site = here()) {
+  return emulator->vote_sync_ballot(predicate, site) != 0;
 }
-inline bool vote_sync_any(bool predicate) { return vote_sync_ballot(predicate) != 0; }
 
 }  // namespace lazyrope

@@ -8,7 +8,6 @@ namespace lazyrope {
 
 LAZYROPE_DEVICE void bar_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 LAZYROPE_DEVICE void bar_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
-LAZYROPE_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // atom.inc: adds one, or goes back to 0 from `last`; returns the value before.
 LAZYROPE_DEVICE uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last) {

@@ -1,10 +1,15 @@
 // The emulator's interface in a build without Boost.Context.
 #include "codegen/error.h"
-#include "runtime/emulator_device.h"
+#include "runtime/emulator/device.h"
 
 namespace lazyrope {
 
 bool has_emulator() { return false; }
+
+EmulatorOptions& emulator_options() {
+  static EmulatorOptions options;
+  return options;
+}
 
 std::shared_ptr<Compiler> host_compiler(const std::string&) { return nullptr; }
 

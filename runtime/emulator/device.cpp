@@ -1,4 +1,4 @@
-#include "runtime/emulator_device.h"
+#include "runtime/emulator/device.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,10 +12,12 @@
 #include <fstream>
 #include <iterator>
 #include <new>
+#include <span>
 #include <stdexcept>
 
+#include "runtime/config.h"
 #include "runtime/dynamic_library.h"
-#include "runtime/emulator.h"
+#include "runtime/emulator/launch.h"
 #include "runtime/error.h"
 
 namespace lazyrope {
@@ -68,6 +70,7 @@ void compile_host(const std::string& command, const std::vector<std::string>& op
 class EmulatorKernel : public LoadedKernel {
  public:
   explicit EmulatorKernel(const Binary& binary) : library_(open(binary)), launch_{} {
+    launch_.name = binary.entry;
     launch_.kernel = reinterpret_cast<EmulatedKernel>(library_.find(binary.entry.c_str()));
     launch_.bind = reinterpret_cast<EmulatorBind>(library_.find("lazyrope_bind"));
     launch_.threads = binary.threads;
@@ -77,10 +80,13 @@ class EmulatorKernel : public LoadedKernel {
           {.call = "dlsym", .text = fmt::format("{} is not in its binary", binary.entry)});
   }
 
-  void launch(int ctas, const void* params, Stream) const override {
+  void launch(int ctas, const void* params, Stream, ReachOf reach) const override {
     EmulatedLaunch launch = launch_;
     launch.ctas = ctas;
-    run_emulated(launch, params);
+    std::vector<MemoryRange> memory = reach();
+    const std::span<const std::byte> image = library_.image();
+    memory.push_back({"the kernel's constants", image.data(), image.size(), false});
+    run_emulated(launch, params, std::move(memory), emulator_options());
   }
 
  private:
@@ -199,6 +205,14 @@ class EmulatorDevice : public Device {
 }  // namespace
 
 bool has_emulator() { return true; }
+
+EmulatorOptions& emulator_options() {
+  static EmulatorOptions options = [] {
+    const Config config = Config::from_environment();
+    return EmulatorOptions{config.emulator_seed, config.emulator_races};
+  }();
+  return options;
+}
 
 std::shared_ptr<Compiler> host_compiler(const std::string& command) {
   return std::make_shared<HostCompiler>(command);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,15 @@ namespace lazyrope {
 
 // Whether this build has the emulator.
 bool has_emulator();
+
+struct EmulatorOptions {
+  std::uint64_t seed = 0;  // of the order in which threads run
+  bool races = false;      // whether to look for accesses that nothing orders; slower
+};
+
+// How the launches of this process are run: as LAZYROPE_EMULATOR_SEED and LAZYROPE_EMULATOR_RACES
+// say, or what has been set since. Without an emulator it means nothing.
+EmulatorOptions& emulator_options();
 
 // Compiles a kernel's text for the host with a C++ compiler found there, given as a command. Null
 // in a build without the emulator.

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "runtime/error.h"
+#include "templates/abi/emulator.h"
+
+namespace lazyrope {
+
+// What a kernel may not do. The names stand in the errors.
+namespace rule {
+inline constexpr std::string_view kSharedBounds = "shared access out of bounds";
+inline constexpr std::string_view kGlobalBounds = "global access out of bounds";
+inline constexpr std::string_view kAlignment = "misaligned address";
+inline constexpr std::string_view kUninitialized = "uninitialized shared memory read";
+inline constexpr std::string_view kInFlight = "access to the destination of a copy in flight";
+inline constexpr std::string_view kUncommitted = "asynchronous copy left uncommitted";
+inline constexpr std::string_view kReadOnly = "write to what is only read";
+inline constexpr std::string_view kNonCoherent = "non-coherent load of what the kernel writes";
+inline constexpr std::string_view kDivergence = "lanes disagree on a collective";
+inline constexpr std::string_view kOperand = "operand out of range";
+inline constexpr std::string_view kDeadlock = "deadlock";
+inline constexpr std::string_view kLivelock = "endless waiting";
+inline constexpr std::string_view kRace = "race";
+}  // namespace rule
+
+// "ops/merge.cuh:41".
+std::string describe(const Site& site);
+
+// A rule that an instruction broke, before it is said who made it.
+struct Violation {
+  std::string_view rule;
+  Site site;
+  std::string what;  // a sentence
+};
+
+// A kernel broke a rule: what() names rule, kernel, line, block, warp and lane.
+class KernelFault : public DriverError {
+ public:
+  KernelFault(std::string_view rule, std::string text)
+      : DriverError({.call = std::string(rule), .text = std::move(text)}) {}
+  const std::string& rule() const noexcept { return failure().call; }
+};
+
+}  // namespace lazyrope

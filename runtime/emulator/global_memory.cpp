@@ -1,0 +1,114 @@
+#include "runtime/emulator/global_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace lazyrope {
+namespace {
+
+constexpr std::uintptr_t kWordBytes = 4;
+
+std::uintptr_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+
+bool contains(const MemoryRange& range, const void* p, std::size_t bytes) {
+  const std::uintptr_t begin = address_of(range.begin);
+  const std::uintptr_t at = address_of(p);
+  return at >= begin && bytes <= range.bytes && at - begin <= range.bytes - bytes;
+}
+
+void check_alignment(const void* p, std::size_t bytes, const Site& site) {
+  if (address_of(p) % bytes == 0) return;
+  throw Violation{rule::kAlignment, site,
+                  fmt::format("{} bytes at {}, which is no multiple of {}", bytes, p, bytes)};
+}
+
+// Bytes between a place and a range.
+std::uintptr_t distance(const MemoryRange& range, const void* p) {
+  const std::uintptr_t begin = address_of(range.begin);
+  const std::uintptr_t at = address_of(p);
+  if (at < begin) return begin - at;
+  return at - begin < range.bytes ? 0 : at - begin - range.bytes;
+}
+
+}  // namespace
+
+void GlobalMemory::refuse(const void* p, std::size_t bytes, const Site& site) const {
+  const auto nearest = std::ranges::min_element(
+      ranges_, {}, [&](const MemoryRange& range) { return distance(range, p); });
+  std::string where = "the launch was given no memory";
+  if (nearest != ranges_.end())
+    where = fmt::format("the nearest memory of the launch is {}, of {} bytes, in which that is {}",
+                        nearest->name, nearest->bytes,
+                        static_cast<std::int64_t>(address_of(p) - address_of(nearest->begin)));
+  throw Violation{rule::kGlobalBounds, site, fmt::format("{} bytes at {}; {}", bytes, p, where)};
+}
+
+const MemoryRange& GlobalMemory::range_of(const void* p, std::size_t bytes, const Site& site) {
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const std::size_t at = (latest_ + i) % ranges_.size();
+    if (!contains(ranges_[at], p, bytes)) continue;
+    latest_ = at;
+    return ranges_[at];
+  }
+  refuse(p, bytes, site);
+}
+
+const MemoryRange& GlobalMemory::aligned_range(const void* p, std::size_t bytes, const Site& site) {
+  check_alignment(p, bytes, site);
+  return range_of(p, bytes, site);
+}
+
+void GlobalMemory::check_copy(const void* from, std::size_t size, std::size_t bytes,
+                              const Site& site) {
+  check_alignment(from, size, site);
+  if (bytes > 0) range_of(from, bytes, site);
+}
+
+void GlobalMemory::check_writable(const void* p, std::size_t bytes, const Site& site) {
+  const MemoryRange& range = aligned_range(p, bytes, site);
+  if (range.is_written) return;
+  // Another may share its bytes.
+  if (is_written(p)) return;
+  throw Violation{rule::kReadOnly, site, fmt::format("{} bytes of {}", bytes, range.name)};
+}
+
+bool GlobalMemory::is_written(const void* p) const {
+  return std::ranges::any_of(ranges_, [&](const MemoryRange& range) {
+    return range.is_written && contains(range, p, kWordBytes);
+  });
+}
+
+void GlobalMemory::load(EmulatedLoad kind, void* to, const void* from, std::size_t bytes,
+                        const Site& site) {
+  aligned_range(from, bytes, site);
+  if (kind == EmulatedLoad::kNonCoherent)
+    for (std::uintptr_t at = address_of(from); at < address_of(from) + bytes; at += kWordBytes)
+      if (words_written_.contains(at))
+        throw Violation{rule::kNonCoherent, site,
+                        fmt::format("{} bytes of {}, some of which this launch has written", bytes,
+                                    ranges_[latest_].name)};
+  std::memcpy(to, from, bytes);
+}
+
+void GlobalMemory::store(void* to, const void* from, std::size_t bytes, const Site& site) {
+  check_writable(to, bytes, site);
+  for (std::uintptr_t at = address_of(to) / kWordBytes * kWordBytes; at < address_of(to) + bytes;
+       at += kWordBytes)
+    words_written_.insert(at);
+  std::memcpy(to, from, bytes);
+}
+
+std::uint32_t& GlobalMemory::word(std::uint32_t* p, const Site& site) {
+  check_writable(p, sizeof *p, site);
+  words_written_.insert(address_of(p));
+  return *p;
+}
+
+const std::uint32_t& GlobalMemory::word(const std::uint32_t* p, const Site& site) {
+  aligned_range(p, sizeof *p, site);
+  return *p;
+}
+
+}  // namespace lazyrope

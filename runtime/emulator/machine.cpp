@@ -1,0 +1,322 @@
+// The instructions of templates/abi/emulator.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "runtime/emulator/global_memory.h"
+#include "runtime/emulator/launch.h"
+#include "runtime/emulator/matrix.h"
+#include "runtime/emulator/races.h"
+#include "runtime/emulator/scheduler.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr std::uint32_t kRowBytes = 16;  // of a matrix of ldmatrix
+
+struct LdmatrixLane {
+  std::uint32_t row;
+  std::uint32_t* registers;
+};
+
+struct ShuffleLane {
+  std::uint64_t given;
+  int source;
+  std::uint64_t received;
+};
+
+struct VoteLane {
+  bool given;
+  std::uint32_t received;
+};
+
+// The lane from which a shuffle takes its value; PTX ISA, "shfl.sync".
+int shuffle_source(EmulatedShuffle kind, int lane, int operand) {
+  switch (kind) {
+    case EmulatedShuffle::kIdx:
+      return operand & (kEmulatedWarp - 1);
+    case EmulatedShuffle::kBfly:
+      return lane ^ (operand & (kEmulatedWarp - 1));
+    case EmulatedShuffle::kUp:
+      return lane < operand ? lane : lane - operand;
+  }
+  return lane;
+}
+
+const char* shuffle_name(EmulatedShuffle kind) {
+  switch (kind) {
+    case EmulatedShuffle::kIdx:
+      return "shfl.sync.idx";
+    case EmulatedShuffle::kBfly:
+      return "shfl.sync.bfly";
+    case EmulatedShuffle::kUp:
+      return "shfl.sync.up";
+  }
+  return "";
+}
+
+std::uint32_t applied(EmulatedAtomic operation, std::uint32_t before, std::uint32_t operand) {
+  switch (operation) {
+    case EmulatedAtomic::kInc:
+      return before >= operand ? 0 : before + 1;
+    case EmulatedAtomic::kAdd:
+      return before + operand;
+    case EmulatedAtomic::kExch:
+      return operand;
+  }
+  return before;
+}
+
+bool acquires(EmulatedOrder order) {
+  return order == EmulatedOrder::kAcquire || order == EmulatedOrder::kAcquireRelease;
+}
+
+bool releases(EmulatedOrder order) {
+  return order == EmulatedOrder::kRelease || order == EmulatedOrder::kAcquireRelease;
+}
+
+class Machine final : public Scheduler, public EmulatorHost {
+ public:
+  Machine(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
+          const EmulatorOptions& options)
+      : Scheduler(launch, params, options.seed), global_(std::move(memory)) {
+    if (options.races)
+      races_.emplace(launch.threads, static_cast<std::size_t>(launch.shared_bytes));
+    launch.bind(this);
+  }
+
+  void ld_shared(void* to, uint32 from, int32 bytes, Site site) override;
+  void st_shared(uint32 to, const void* from, int32 bytes, Site site) override;
+  void ld_global(EmulatedLoad kind, void* to, const void* from, int32 bytes, Site site) override;
+  void st_global(void* to, const void* from, int32 bytes, Site site) override;
+  uint32 atom(EmulatedAtomic operation, EmulatedOrder order, uint32* p, uint32 operand,
+              Site site) override;
+  uint32 ld_acquire(const uint32* p, Site site) override;
+  void ldmatrix_x4(uint32 (&r)[4], uint32 row, bool transposed, Site site) override;
+  void mma_m16n8k16(EmulatedElement element, float (&d)[4], const uint32 (&a)[4],
+                    const uint32 (&b)[2], Site site) override;
+  uint64 shfl_sync(EmulatedShuffle kind, uint64 value, int32 operand, Site site) override;
+  uint32 vote_sync_ballot(bool predicate, Site site) override;
+  void bar_sync(Site site) override;
+  void bar_warp_sync(Site site) override;
+  void cp_async(uint32 to, const void* from, int32 size, int32 bytes, Site site) override;
+  void cp_async_commit_group() override { running().copies.commit(); }
+  void cp_async_wait_group(int32 pending) override;
+
+ private:
+  void resumed(const Thread& resumed_thread) override { thread = &resumed_thread.place; }
+  void begun(EmulatedCta& cta) override {
+    if (races_) races_->begin(cta.index);
+  }
+  void ended(EmulatedCta& cta) override {
+    if (races_) races_->end(cta.index);
+  }
+
+  SharedMemory& shared() { return running().cta->shared; }
+  static ThreadId id_of(const Thread& t) { return {t.place.block, t.place.thread}; }
+  void note_shared(AccessKind kind, const Thread& by, uint32 address, std::uint32_t bytes,
+                   const Site& site) {
+    if (races_) races_->shared(kind, id_of(by), address, bytes, site);
+  }
+  void note_global(AccessKind kind, const void* p, std::size_t bytes, const Site& site) {
+    if (races_ && global_.is_written(p)) races_->global(kind, id_of(running()), p, bytes, site);
+  }
+
+  // Waits for the other lanes; the last to come calls run(lanes) for all.
+  template <class Lane, class Run>
+  void meet_warp(const Wait& at, Lane& lane, const Run& run);
+  bool arrive(Rendezvous& meeting, const Wait& at, std::size_t expected);
+  void leave(Rendezvous& meeting);
+  // What the threads of a meeting did before it comes before what they do after it.
+  void order(const Rendezvous& meeting);
+
+  GlobalMemory global_;
+  std::optional<RaceDetector> races_;
+};
+
+void Machine::ld_shared(void* to, uint32 from, int32 bytes, Site site) {
+  shared().load(to, from, static_cast<std::uint32_t>(bytes), site);
+  note_shared(AccessKind::kRead, running(), from, static_cast<std::uint32_t>(bytes), site);
+}
+
+void Machine::st_shared(uint32 to, const void* from, int32 bytes, Site site) {
+  shared().store(to, from, static_cast<std::uint32_t>(bytes), site);
+  note_shared(AccessKind::kWrite, running(), to, static_cast<std::uint32_t>(bytes), site);
+}
+
+void Machine::ld_global(EmulatedLoad kind, void* to, const void* from, int32 bytes, Site site) {
+  global_.load(kind, to, from, static_cast<std::size_t>(bytes), site);
+  note_global(AccessKind::kRead, from, static_cast<std::size_t>(bytes), site);
+}
+
+void Machine::st_global(void* to, const void* from, int32 bytes, Site site) {
+  global_.store(to, from, static_cast<std::size_t>(bytes), site);
+  note_global(AccessKind::kWrite, to, static_cast<std::size_t>(bytes), site);
+}
+
+uint32 Machine::atom(EmulatedAtomic operation, EmulatedOrder order, uint32* p, uint32 operand,
+                     Site site) {
+  yield({});
+  std::uint32_t& word = global_.word(p, site);
+  note_global(AccessKind::kAtomic, p, sizeof *p, site);
+  if (races_ && acquires(order)) races_->acquire(id_of(running()), p);
+  if (races_ && releases(order)) races_->release(id_of(running()), p);
+  return std::exchange(word, applied(operation, word, operand));
+}
+
+uint32 Machine::ld_acquire(const uint32* p, Site site) {
+  yield(Wait{"ld.acquire", site});
+  const std::uint32_t& word = global_.word(p, site);
+  note_global(AccessKind::kAtomic, p, sizeof *p, site);
+  if (races_) races_->acquire(id_of(running()), p);
+  return word;
+}
+
+bool Machine::arrive(Rendezvous& meeting, const Wait& at, std::size_t expected) {
+  if (meeting.threads.empty()) meeting.at = at;
+  meeting.threads.push_back(&running());
+  return meeting.threads.size() == expected;
+}
+
+void Machine::leave(Rendezvous& meeting) {
+  for (Thread* other : meeting.threads)
+    if (other != &running()) wake(*other);
+  meeting.threads.clear();
+}
+
+void Machine::order(const Rendezvous& meeting) {
+  if (!races_) return;
+  std::vector<int> numbers;
+  for (const Thread* t : meeting.threads) numbers.push_back(t->place.thread);
+  races_->meet(running().cta->index, numbers);
+}
+
+template <class Lane, class Run>
+void Machine::meet_warp(const Wait& at, Lane& lane, const Run& run) {
+  Thread& self = running();
+  Rendezvous& warp = self.cta->warps[static_cast<std::size_t>(self.warp())];
+  if (!warp.threads.empty() &&
+      (warp.at.what != std::string_view(at.what) || describe(warp.at.site) != describe(at.site)))
+    throw Violation{rule::kDivergence, at.site,
+                    fmt::format("this lane is at {}, others of its warp are at {} ({})", at.what,
+                                warp.at.what, describe(warp.at.site))};
+  warp.operands[static_cast<std::size_t>(self.lane())] = &lane;
+  if (!arrive(warp, at, kEmulatedWarp)) return block(at);
+  std::array<Lane*, kEmulatedWarp> lanes;
+  std::ranges::transform(warp.operands, lanes.begin(),
+                         [](void* operand) { return static_cast<Lane*>(operand); });
+  run(std::span<Lane* const, kEmulatedWarp>(lanes));
+  leave(warp);
+}
+
+// Matrix m has its rows at the addresses of lanes 8 m to 8 m + 7; lane l gets elements 2 (l % 4)
+// and the next of row l / 4, or of column l / 4 where transposed.
+void Machine::ldmatrix_x4(uint32 (&r)[4], uint32 row, bool transposed, Site site) {
+  LdmatrixLane lane = {row, r};
+  const Wait at = {transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4", site};
+  shared().check_place(row, kRowBytes, site);
+  meet_warp(at, lane, [&](std::span<LdmatrixLane* const, kEmulatedWarp> lanes) {
+    EmulatedCta& cta = *running().cta;
+    const int first = running().warp() * kEmulatedWarp;
+    std::uint16_t elements[kEmulatedWarp][8];  // of each row
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+      Thread& owner = cta.threads[static_cast<std::size_t>(first) + i];
+      blame(owner);
+      cta.shared.load(elements[i], lanes[i]->row, kRowBytes, site);
+      note_shared(AccessKind::kRead, owner, lanes[i]->row, kRowBytes, site);
+    }
+    blame(running());
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+      for (std::size_t matrix = 0; matrix < 4; ++matrix) {
+        const auto element = [&](std::size_t along) {
+          const std::size_t of_row = transposed ? along : i / 4;
+          const std::size_t of_column = transposed ? i / 4 : along;
+          return std::uint32_t{elements[matrix * 8 + of_row][of_column]};
+        };
+        lanes[i]->registers[matrix] = element(i % 4 * 2) | element(i % 4 * 2 + 1) << 16;
+      }
+    }
+  });
+}
+
+void Machine::mma_m16n8k16(EmulatedElement element, float (&d)[4], const uint32 (&a)[4],
+                           const uint32 (&b)[2], Site site) {
+  MmaLane lane = {d, a, b};
+  const char* name = element == EmulatedElement::kBf16 ? "mma.m16n8k16.bf16" : "mma.m16n8k16.f16";
+  meet_warp({name, site}, lane, [&](std::span<MmaLane* const, kEmulatedWarp> lanes) {
+    multiply_m16n8k16(element, lanes);
+  });
+}
+
+uint64 Machine::shfl_sync(EmulatedShuffle kind, uint64 value, int32 operand, Site site) {
+  ShuffleLane lane = {value, shuffle_source(kind, running().lane(), operand), 0};
+  meet_warp({shuffle_name(kind), site}, lane, [](std::span<ShuffleLane* const> lanes) {
+    for (ShuffleLane* to : lanes) to->received = lanes[static_cast<std::size_t>(to->source)]->given;
+  });
+  return lane.received;
+}
+
+uint32 Machine::vote_sync_ballot(bool predicate, Site site) {
+  VoteLane lane = {predicate, 0};
+  meet_warp({"vote.sync.ballot", site}, lane, [](std::span<VoteLane* const> lanes) {
+    std::uint32_t ballot = 0;
+    for (std::size_t i = 0; i < lanes.size(); ++i)
+      if (lanes[i]->given) ballot |= 1U << i;
+    for (VoteLane* to : lanes) to->received = ballot;
+  });
+  return lane.received;
+}
+
+void Machine::bar_warp_sync(Site site) {
+  char nothing = 0;
+  meet_warp({"bar.warp.sync", site}, nothing, [&](std::span<char* const>) {
+    order(running().cta->warps[static_cast<std::size_t>(running().warp())]);
+  });
+}
+
+void Machine::bar_sync(Site site) {
+  EmulatedCta& cta = *running().cta;
+  const Wait at = {"bar.sync 0", site};
+  if (!arrive(cta.barrier, at, cta.threads.size())) return block(at);
+  order(cta.barrier);
+  leave(cta.barrier);
+}
+
+void Machine::cp_async(uint32 to, const void* from, int32 size, int32 bytes, Site site) {
+  if (bytes < 0 || bytes > size)
+    throw Violation{rule::kOperand, site,
+                    fmt::format("cp.async of {} bytes reads {}", size, bytes)};
+  global_.check_copy(from, static_cast<std::size_t>(size), static_cast<std::size_t>(bytes), site);
+  shared().begin_copy(to, static_cast<std::uint32_t>(size), site);
+  note_shared(AccessKind::kWrite, running(), to, static_cast<std::uint32_t>(size), site);
+  note_global(AccessKind::kRead, from, static_cast<std::size_t>(bytes), site);
+  running().copies.add({to, from, size, bytes, site});
+}
+
+void Machine::cp_async_wait_group(int32 pending) {
+  Thread& self = running();
+  self.copies.wait(static_cast<std::size_t>(pending), [&](const AsyncCopy& copy) {
+    std::array<std::byte, 16> data{};
+    std::memcpy(data.data(), copy.from, static_cast<std::size_t>(copy.bytes));
+    const auto size = static_cast<std::uint32_t>(copy.size);
+    self.cta->shared.land_copy(copy.to, data.data(), size);
+    note_shared(AccessKind::kWrite, self, copy.to, size, copy.site);
+  });
+}
+
+}  // namespace
+
+void run_emulated(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
+                  const EmulatorOptions& options) {
+  static std::mutex one_at_a_time;  // the text's pointer to its host is one a library
+  const std::lock_guard lock(one_at_a_time);
+  Machine(launch, params, std::move(memory), options).run();
+}
+
+}  // namespace lazyrope

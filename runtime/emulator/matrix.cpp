@@ -1,0 +1,84 @@
+#include "runtime/emulator/matrix.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace lazyrope {
+namespace {
+
+float from_fp16(std::uint16_t bits) {
+  const int exponent = bits >> 10 & 0x1f;
+  const int mantissa = bits & 0x3ff;
+  const float sign = bits >> 15 != 0 ? -1.0F : 1.0F;
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
+  const auto high = static_cast<std::uint32_t>(exponent == 31 ? 0xff : exponent + 112);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits >> 15) << 31 | high << 23 |
+                              static_cast<std::uint32_t>(mantissa) << 13);
+}
+
+const std::vector<float>& fp16_values() {
+  static const std::vector<float> values = [] {
+    std::vector<float> all(1U << 16);
+    for (std::size_t bits = 0; bits < all.size(); ++bits)
+      all[bits] = from_fp16(static_cast<std::uint16_t>(bits));
+    return all;
+  }();
+  return values;
+}
+
+struct Pair {
+  float low;
+  float high;
+};
+
+Pair pair_of(EmulatedElement element, uint32 bits) {
+  return {value_of(element, static_cast<std::uint16_t>(bits)),
+          value_of(element, static_cast<std::uint16_t>(bits >> 16))};
+}
+
+}  // namespace
+
+float value_of(EmulatedElement element, std::uint16_t bits) {
+  if (element == EmulatedElement::kFp16) return fp16_values()[bits];
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+void multiply_m16n8k16(EmulatedElement element, std::span<MmaLane* const> lanes) {
+  constexpr std::size_t kRows = 16;
+  constexpr std::size_t kColumns = 8;
+  constexpr std::size_t kDepth = 16;
+  float a[kRows][kDepth];
+  float b[kDepth][kColumns];
+  for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+    const MmaLane& from = *lanes[lane];
+    const std::size_t group = lane / 4;
+    const std::size_t first = lane % 4 * 2;
+    for (std::size_t i = 0; i < 4; ++i) {
+      const Pair pair = pair_of(element, from.a[i]);
+      float* to = &a[group + i % 2 * 8][first + i / 2 * 8];
+      to[0] = pair.low;
+      to[1] = pair.high;
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Pair pair = pair_of(element, from.b[i]);
+      b[first + i * 8][group] = pair.low;
+      b[first + i * 8 + 1][group] = pair.high;
+    }
+  }
+  float d[kRows][kColumns];
+  const auto place = [&](std::size_t lane, std::size_t i) -> float& {
+    return d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+  };
+  for (std::size_t lane = 0; lane < lanes.size(); ++lane)
+    for (std::size_t i = 0; i < 4; ++i) place(lane, i) = lanes[lane]->d[i];
+  for (std::size_t row = 0; row < kRows; ++row)
+    for (std::size_t k = 0; k < kDepth; ++k)
+      for (std::size_t column = 0; column < kColumns; ++column)
+        d[row][column] += a[row][k] * b[k][column];
+  for (std::size_t lane = 0; lane < lanes.size(); ++lane)
+    for (std::size_t i = 0; i < 4; ++i) lanes[lane]->d[i] = place(lane, i);
+}
+
+}  // namespace lazyrope

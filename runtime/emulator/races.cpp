@@ -1,0 +1,96 @@
+#include "runtime/emulator/races.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lazyrope {
+namespace {
+
+// The least that an instruction of the templates accesses.
+constexpr std::uint32_t kSharedGranule = 4;
+constexpr std::uintptr_t kGlobalGranule = 2;
+
+bool conflict(AccessKind a, AccessKind b) { return a != b || a == AccessKind::kWrite; }
+
+const char* name(AccessKind kind) {
+  switch (kind) {
+    case AccessKind::kRead:
+      return "read";
+    case AccessKind::kWrite:
+      return "write";
+    case AccessKind::kAtomic:
+      return "atomic access";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::optional<Access> WordHistory::note(const Access& access, const ThreadClock& clock) {
+  std::optional<Access> unordered;
+  // What comes before this access and conflicts with no more than it does is no longer needed.
+  std::erase_if(accesses_, [&](const Access& before) {
+    const bool is_known = clock.knows(before.by, before.at);
+    if (!is_known && conflict(before.kind, access.kind)) unordered = before;
+    return is_known && (access.kind == AccessKind::kWrite || access.kind == before.kind);
+  });
+  accesses_.push_back(access);
+  return unordered;
+}
+
+void RaceDetector::begin(int cta) {
+  Cta& begun = ctas_[cta];
+  for (int thread = 0; thread < threads_; ++thread)
+    begun.clocks.emplace_back(ThreadId{cta, thread}, threads_);
+  begun.shared.resize(shared_words_);
+}
+
+ThreadClock& RaceDetector::clock_of(ThreadId id) {
+  return ctas_.at(id.cta).clocks[static_cast<std::size_t>(id.thread)];
+}
+
+void RaceDetector::meet(int cta, std::span<const int> threads) {
+  std::vector<ThreadClock*> clocks;
+  for (const int thread : threads) clocks.push_back(&clock_of({cta, thread}));
+  ThreadClock::meet(clocks);
+}
+
+void RaceDetector::acquire(ThreadId id, const void* p) {
+  if (const auto it = published_.find(p); it != published_.end()) clock_of(id).learn(it->second);
+}
+
+void RaceDetector::release(ThreadId id, const void* p) {
+  published_[p].learn(clock_of(id).publish());
+}
+
+// Throws where the access races with one before.
+void RaceDetector::note(WordHistory& word, const Access& access, std::string_view space,
+                        std::uintptr_t address) {
+  const std::optional<Access> other = word.note(access, clock_of(access.by));
+  if (!other) return;
+  throw Violation{
+      rule::kRace, access.site,
+      fmt::format("this {} at {:#x} of {} memory and the {} at {} by block {}, thread {} are not "
+                  "ordered by a barrier or other synchronization",
+                  name(access.kind), address, space, name(other->kind), describe(other->site),
+                  other->by.cta, other->by.thread)};
+}
+
+void RaceDetector::shared(AccessKind kind, ThreadId id, std::uint32_t address, std::uint32_t bytes,
+                          const Site& site) {
+  const Access access = {kind, id, clock_of(id).now(), site};
+  std::vector<WordHistory>& words = ctas_.at(id.cta).shared;
+  for (std::uint32_t at = address; at < address + bytes; at += kSharedGranule)
+    note(words[at / kSharedGranule], access, "shared", at);
+}
+
+void RaceDetector::global(AccessKind kind, ThreadId id, const void* p, std::size_t bytes,
+                          const Site& site) {
+  const Access access = {kind, id, clock_of(id).now(), site};
+  const auto begin = reinterpret_cast<std::uintptr_t>(p);
+  for (std::uintptr_t at = begin; at < begin + bytes; at += kGlobalGranule)
+    note(global_[at / kGlobalGranule], access, "global", at);
+}
+
+}  // namespace lazyrope

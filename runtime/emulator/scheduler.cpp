@@ -1,0 +1,162 @@
+#include "runtime/emulator/scheduler.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <boost/context/pooled_fixedsize_stack.hpp>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace lazyrope {
+namespace {
+
+namespace context = boost::context;
+
+constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
+constexpr int kResidentThreads = 1024;
+constexpr std::uint64_t kMostSpins = 1'000'000;
+
+// One launch runs at a time, so the pool needs no lock.
+context::pooled_fixedsize_stack& stacks() {
+  static context::pooled_fixedsize_stack pool(kStackBytes);
+  return pool;
+}
+
+// "0-31, 64".
+std::string ranges_of(const std::vector<int>& numbers) {
+  std::vector<std::string> ranges;
+  for (std::size_t begin = 0; begin < numbers.size();) {
+    std::size_t end = begin + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    ranges.push_back(end - begin == 1 ? fmt::to_string(numbers[begin])
+                                      : fmt::format("{}-{}", numbers[begin], numbers[end - 1]));
+    begin = end;
+  }
+  return fmt::format("{}", fmt::join(ranges, ", "));
+}
+
+}  // namespace
+
+std::string describe(const Site& site) { return fmt::format("{}:{}", site.file, site.line); }
+
+std::size_t RandomOrder::below(std::size_t count) {
+  state_ ^= state_ >> 12;
+  state_ ^= state_ << 25;
+  state_ ^= state_ >> 27;
+  return (state_ * 0x2545f4914f6cdd1d >> 32) % count;
+}
+
+void Scheduler::begin_ctas() {
+  const auto most = static_cast<std::size_t>(std::max(1, kResidentThreads / launch_.threads));
+  while (next_cta_ < launch_.ctas && ctas_.size() < most) {
+    ctas_.push_back(std::make_unique<EmulatedCta>(next_cta_++, launch_.threads, launch_.ctas,
+                                                  static_cast<std::size_t>(launch_.shared_bytes)));
+    begun(*ctas_.back());
+    for (Thread& thread : ctas_.back()->threads) begin(thread);
+  }
+}
+
+void Scheduler::begin(Thread& thread) {
+  thread.fiber =
+      context::fiber(std::allocator_arg, stacks(), [this, &thread](context::fiber&& scheduler) {
+        thread.resume = std::move(scheduler);
+        run_body(thread);
+        thread.finished = true;
+        return std::move(thread.resume);
+      });
+  runnable_.push_back(&thread);
+}
+
+void Scheduler::run_body(Thread& thread) {
+  try {
+    launch_.kernel(params_);
+    if (const AsyncCopy* copy = thread.copies.uncommitted())
+      throw Violation{rule::kUncommitted, copy->site,
+                      "the thread has ended with a copy that no cp.async.commit_group followed"};
+  } catch (const Violation& violation) {
+    failure_ = std::make_exception_ptr(fault(violation));
+  } catch (const std::exception&) {
+    failure_ = std::current_exception();
+  }
+}
+
+void Scheduler::step(Thread& thread) {
+  running_ = blamed_ = &thread;
+  resumed(thread);
+  thread.fiber = std::move(thread.fiber).resume();
+  if (failure_) std::rethrow_exception(failure_);
+  if (spins_ > kMostSpins)
+    throw fault({rule::kLivelock, thread.wait->site,
+                 fmt::format("{} looks at a value that nobody changes any more", kMostSpins)});
+  if (thread.finished) finish(thread);
+}
+
+void Scheduler::finish(Thread& thread) {
+  EmulatedCta& cta = *thread.cta;
+  if (--cta.unfinished > 0) return;
+  ended(cta);
+  std::erase_if(ctas_, [&](const auto& other) { return other.get() == &cta; });
+}
+
+void Scheduler::block(const Wait& wait) {
+  Thread& thread = running();
+  spins_ = 0;
+  thread.wait = wait;
+  thread.resume = std::move(thread.resume).resume();
+}
+
+void Scheduler::wake(Thread& thread) {
+  thread.wait.reset();
+  runnable_.push_back(&thread);
+}
+
+void Scheduler::yield(const std::optional<Wait>& spin) {
+  Thread& thread = running();
+  thread.wait = spin;
+  spins_ = spin ? spins_ + 1 : 0;
+  runnable_.push_back(&thread);
+  thread.resume = std::move(thread.resume).resume();
+  thread.wait.reset();
+}
+
+void Scheduler::run() {
+  for (begin_ctas(); !ctas_.empty(); begin_ctas()) {
+    if (runnable_.empty()) report_deadlock();
+    std::swap(runnable_[random_.below(runnable_.size())], runnable_.back());
+    Thread& thread = *runnable_.back();
+    runnable_.pop_back();
+    step(thread);
+  }
+}
+
+KernelFault Scheduler::fault(const Violation& violation) const {
+  const EmulatorThread& place = blamed_->place;
+  return {violation.rule,
+          fmt::format("{}: {}\nat {}, {}, block {}, warp {}, lane {} (thread {})", violation.rule,
+                      violation.what, describe(violation.site), launch_.name, place.block,
+                      blamed_->warp(), blamed_->lane(), place.thread)};
+}
+
+void Scheduler::report_deadlock() const {
+  // Who waits, by block, barrier and line.
+  std::map<std::tuple<int, std::string, std::string>, std::vector<int>> waiting;
+  for (const auto& cta : ctas_)
+    for (const Thread& thread : cta->threads)
+      if (!thread.finished)
+        waiting[{cta->index, thread.wait->what, describe(thread.wait->site)}].push_back(
+            thread.place.thread);
+  std::string text = fmt::format("{}: no thread of {} can go on", rule::kDeadlock, launch_.name);
+  for (const auto& [place, threads] : waiting) {
+    const auto& [block, what, site] = place;
+    text += fmt::format("\nblock {}: threads {} wait in {} at {}", block, ranges_of(threads), what,
+                        site);
+  }
+  for (const auto& cta : ctas_)
+    if (const auto ended = static_cast<int>(cta->threads.size()) - cta->unfinished; ended > 0)
+      text += fmt::format("\nblock {}: {} threads have ended", cta->index, ended);
+  throw KernelFault(rule::kDeadlock, text);
+}
+
+}  // namespace lazyrope

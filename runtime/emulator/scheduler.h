@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/emulator/launch.h"
+#include "runtime/emulator/threads.h"
+
+namespace lazyrope {
+
+// Small and the same everywhere (xorshift64*, Vigna 2016).
+class RandomOrder {
+ public:
+  explicit RandomOrder(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15 + 1) {}
+  std::size_t below(std::size_t count);
+
+ private:
+  std::uint64_t state_;
+};
+
+// Runs the threads of a launch, one at a time, until all have ended. Those of a few CTAs are there
+// at a time; when one of them waits, the next is drawn at random.
+class Scheduler {
+ public:
+  Scheduler(const EmulatedLaunch& launch, const void* params, std::uint64_t seed)
+      : launch_(launch), params_(params), random_(seed) {}
+  virtual ~Scheduler() = default;
+
+  void run();
+
+ protected:
+  using Thread = EmulatedThreadState;
+
+  Thread& running() { return *running_; }
+  // The running thread waits until wake() is called for it.
+  void block(const Wait& wait);
+  void wake(Thread& thread);
+  // Lets others run. `spin`: what the running thread looks at again and again until another has
+  // changed it.
+  void yield(const std::optional<Wait>& spin);
+  // Faults name this thread instead of the one that runs.
+  void blame(Thread& thread) { blamed_ = &thread; }
+
+ private:
+  virtual void resumed(const Thread& thread) = 0;
+  virtual void begun(EmulatedCta& cta) = 0;
+  virtual void ended(EmulatedCta& cta) = 0;
+
+  void begin_ctas();
+  void begin(Thread& thread);
+  void run_body(Thread& thread);
+  void step(Thread& thread);
+  void finish(Thread& thread);
+  KernelFault fault(const Violation& violation) const;
+  [[noreturn]] void report_deadlock() const;
+
+  const EmulatedLaunch& launch_;
+  const void* params_;
+  RandomOrder random_;
+  int next_cta_ = 0;
+  std::vector<std::unique_ptr<EmulatedCta>> ctas_;  // that are there
+  std::vector<Thread*> runnable_;
+  Thread* running_ = nullptr;
+  Thread* blamed_ = nullptr;
+  std::uint64_t spins_ = 0;  // since a thread did something
+  std::exception_ptr failure_;
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace lazyrope {
+
+template <class Signature>
+class FunctionRef;
+
+// A function of the caller's, for as long as the call that it is passed to. Owns nothing.
+template <class Result, class... Arguments>
+class FunctionRef<Result(Arguments...)> {
+ public:
+  template <class Function>
+    requires(!std::is_same_v<std::remove_cvref_t<Function>, FunctionRef>)
+  // NOLINTNEXTLINE(google-explicit-constructor): a lambda is passed as it stands
+  FunctionRef(const Function& function)
+      : function_(std::addressof(function)), call_([](const void* f, Arguments... arguments) {
+          return (*static_cast<const Function*>(f))(std::forward<Arguments>(arguments)...);
+        }) {}
+
+  Result operator()(Arguments... arguments) const {
+    return call_(function_, std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  const void* function_;
+  Result (*call_)(const void*, Arguments...);
+};
+
+}  // namespace lazyrope
