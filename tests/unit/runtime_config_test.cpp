@@ -71,6 +71,8 @@ TEST(Config, ReadsEveryVariable) {
                               {"LAZYROPE_POLICY", "cache_only"},
                               {"LAZYROPE_NVRTC", "/n/libnvrtc.so.13"},
                               {"LAZYROPE_CXX", "ccache g++-12"},
+                              {"LAZYROPE_EMULATOR_SEED", "17"},
+                              {"LAZYROPE_EMULATOR_RACES", "1"},
                               {"LAZYROPE_LOG", "debug"},
                               {"LAZYROPE_DUMP_DIR", "/d"}});
   EXPECT_EQ(config.cache_dir, "/c");
@@ -78,6 +80,8 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config.policy, CachePolicy::kCacheOnly);
   EXPECT_EQ(config.nvrtc_path, "/n/libnvrtc.so.13");
   EXPECT_EQ(config.host_compiler, "ccache g++-12");
+  EXPECT_EQ(config.emulator_seed, 17u);
+  EXPECT_TRUE(config.emulator_races);
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.dump_dir, "/d");
 }
@@ -118,7 +122,7 @@ TEST(Config, AnEmptyValueCountsAsNotSet) {
 
 TEST(Config, TheTableShowsWhatIsSet) {
   const auto rows = config_variables(lookup_in({{"LAZYROPE_LOG", "info"}, {"HOME", "/home/u"}}));
-  ASSERT_EQ(rows.size(), 7u);
+  ASSERT_EQ(rows.size(), 9u);
   for (const ConfigVariable& row : rows) {
     EXPECT_EQ(row.name.rfind("LAZYROPE_", 0), 0u) << row.name;
     EXPECT_FALSE(row.meaning.empty() || row.allowed.empty() || row.default_value.empty());
@@ -136,6 +140,10 @@ TEST(Config, TheTablesDefaultsAreTheRealOnes) {
       EXPECT_EQ(set.policy, unset.policy);
     } else if (row.name == "LAZYROPE_CXX") {
       EXPECT_EQ(set.host_compiler, unset.host_compiler);
+    } else if (row.name == "LAZYROPE_EMULATOR_SEED") {
+      EXPECT_EQ(set.emulator_seed, unset.emulator_seed);
+    } else if (row.name == "LAZYROPE_EMULATOR_RACES") {
+      EXPECT_EQ(set.emulator_races, unset.emulator_races);
     } else if (row.name == "LAZYROPE_LOG") {
       EXPECT_EQ(set.log_level, unset.log_level);
     }

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "isa/async_copy.cuh"
-#include "isa/math.cuh"
-#include "isa/sync.cuh"
 #include "runtime/emulator/fault.h"
 #include "runtime/emulator/launch.h"
+#include "templates/isa/emu/async_copy.cuh"
+#include "templates/isa/emu/math.cuh"
+#include "templates/isa/emu/sync.cuh"
 
 namespace lazyrope {
 namespace {

@@ -4,10 +4,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "isa/async_copy.cuh"
-#include "isa/sync.cuh"
 #include "runtime/emulator/fault.h"
 #include "runtime/emulator/launch.h"
+#include "templates/isa/emu/async_copy.cuh"
+#include "templates/isa/emu/sync.cuh"
 #include "tests/support/throws.h"
 
 namespace lazyrope {
