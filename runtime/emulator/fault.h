@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +26,10 @@ inline constexpr std::string_view kDeadlock = "deadlock";
 inline constexpr std::string_view kLivelock = "endless waiting";
 inline constexpr std::string_view kRace = "race";
 }  // namespace rule
+
+inline bool operator==(const Site& a, const Site& b) {
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
 
 // "ops/merge.cuh:41".
 std::string describe(const Site& site);

@@ -202,7 +202,7 @@ void Machine::meet_warp(const Wait& at, Lane& lane, const Run& run) {
   Thread& self = running();
   Rendezvous& warp = self.cta->warps[static_cast<std::size_t>(self.warp())];
   if (!warp.threads.empty() &&
-      (warp.at.what != std::string_view(at.what) || describe(warp.at.site) != describe(at.site)))
+      (std::strcmp(warp.at.what, at.what) != 0 || warp.at.site != at.site))
     throw Violation{rule::kDivergence, at.site,
                     fmt::format("this lane is at {}, others of its warp are at {} ({})", at.what,
                                 warp.at.what, describe(warp.at.site))};
