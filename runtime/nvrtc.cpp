@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -30,27 +31,62 @@ std::set<int> mentioned_lines(std::string_view log, std::string_view marker) {
   return lines;
 }
 
-// The lines within one of each in `centres`, numbered, the centres marked.
-std::string numbered_excerpt(std::string_view text, const std::set<int>& centres) {
+// Takes the first line off the text.
+std::string_view take_line(std::string_view& text) {
+  const auto end = std::min(text.find('\n'), text.size());
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return line;
+}
+
+// Where the line behind `#line 12 "ops/merge.cuh"` comes from.
+struct LineMark {
+  int number;
+  std::string file;
+};
+
+std::optional<LineMark> line_mark(std::string_view line) {
+  constexpr std::string_view kMark = "#line ";
+  const auto quote = line.find('"');
+  if (!line.starts_with(kMark) || quote == std::string_view::npos) return std::nullopt;
+  LineMark mark{0, std::string(line.substr(quote + 1, line.rfind('"') - quote - 1))};
+  std::from_chars(line.data() + kMark.size(), line.data() + quote, mark.number);
+  return mark;
+}
+
+// The lines within one of those that the log complains about, numbered, these marked. `marker`
+// makes of a file what stands before its line numbers in the log.
+template <class Marker>
+std::string numbered_excerpt(std::string_view text, std::string file, std::string_view log,
+                             const Marker& marker) {
   std::string excerpt;
+  std::set<int> centres = mentioned_lines(log, marker(file));
+  std::string heading;
   for (int number = 1; !text.empty(); ++number) {
-    const auto end = std::min(text.find('\n'), text.size());
-    const auto near = centres.lower_bound(number - 1);
-    if (near != centres.end() && *near <= number + 1) {
-      excerpt += fmt::format("{}{:5} | {}\n", centres.contains(number) ? '>' : ' ', number,
-                             text.substr(0, end));
+    const std::string_view line = take_line(text);
+    if (const auto mark = line_mark(line)) {
+      number = mark->number - 1;
+      if (mark->file == file) continue;
+      file = mark->file;
+      centres = mentioned_lines(log, marker(file));
+      heading = file + ":\n";
+      continue;
     }
-    text.remove_prefix(std::min(end + 1, text.size()));
+    const auto near = centres.lower_bound(number - 1);
+    if (near == centres.end() || *near > number + 1) continue;
+    excerpt += fmt::format("{}{}{:5} | {}\n", std::exchange(heading, ""),
+                           centres.contains(number) ? '>' : ' ', number, line);
   }
   return excerpt;
 }
 
 std::string source_excerpt(const ProgramSource& program, std::string_view log) {
-  return numbered_excerpt(program.source, mentioned_lines(log, program.name + "("));
+  return numbered_excerpt(program.source, program.name, log,
+                          [](const std::string& file) { return file + "("; });
 }
 
 std::string ptx_excerpt(std::string_view ptx, std::string_view log) {
-  return numbered_excerpt(ptx, mentioned_lines(log, "ptx input, line "));
+  return numbered_excerpt(ptx, "", log, [](const std::string&) { return "ptx input, line "; });
 }
 
 // One nvrtcProgram. Fails only by CompileError.

@@ -212,6 +212,26 @@ TEST(CompileProgram, AnErrorShowsTheLogTheLinesAndTheOptions) {
   }
 }
 
+TEST(CompileProgram, AnErrorIsShownInTheFileThatItsLineComesFrom) {
+  const CompileFailure failure = failure_of(
+      "#line 1 \"kernel/k.cu.in\"\n"
+      "#line 7 \"ops/f.cuh\"\n"
+      "__device__ int f() {\n"
+      "  return nowhere;\n"
+      "}\n"
+      "#line 2 \"kernel/k.cu.in\"\n"
+      "extern \"C\" __global__ void k(int* x) {\n"
+      "  x[0] = f();\n"
+      "}\n",
+      {"--gpu-architecture=sm_90a"});
+  EXPECT_TRUE(contains(failure.log, "ops/f.cuh(8): error: identifier \"nowhere\" is undefined"));
+  EXPECT_EQ(failure.excerpt,
+            "ops/f.cuh:\n"
+            "     7 | __device__ int f() {\n"
+            ">    8 |   return nowhere;\n"
+            "     9 | }\n");
+}
+
 TEST(CompileProgram, AnErrorOfPtxasShowsThePtx) {
   const CompileFailure failure =
       failure_of("extern \"C\" __global__ void k() { asm volatile(\"mma.bogus;\"); }",
