@@ -1,10 +1,25 @@
 #include "runtime/reach.h"
 
+#include <algorithm>
+
 namespace lazyrope {
 
+MemoryRange range_of(const char* name, const TensorView& tensor, bool is_written) {
+  if (tensor.elements() == 0) return {name, tensor.data, 0, is_written};
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(tensor.rank); ++i) {
+    const std::int64_t span = (tensor.shape[i] - 1) * tensor.strides[i];
+    first += std::min<std::int64_t>(span, 0);
+    last += std::max<std::int64_t>(span, 0);
+  }
+  const int bytes = bytes_of(tensor.type);
+  return {name, static_cast<const std::byte*>(tensor.data) + first * bytes,
+          static_cast<std::size_t>((last - first + 1) * bytes), is_written};
+}
+
 Reach& Reach::add(const char* name, const TensorView& tensor, bool is_written) {
-  ranges_.push_back(
-      {name, tensor.data, static_cast<std::size_t>(tensor.extent_bytes()), is_written});
+  ranges_.push_back(range_of(name, tensor, is_written));
   return *this;
 }
 

@@ -8,6 +8,9 @@
 
 namespace lazyrope {
 
+// From the tensor's lowest byte through its highest.
+MemoryRange range_of(const char* name, const TensorView& tensor, bool is_written);
+
 // Collects what a launch may reach.
 class Reach {
  public:

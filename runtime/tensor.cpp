@@ -77,14 +77,6 @@ std::int64_t TensorView::elements() const {
   return count;
 }
 
-std::int64_t TensorView::extent_bytes() const {
-  if (elements() == 0) return 0;
-  std::int64_t last = 0;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(rank); ++i)
-    last += (shape[i] - 1) * strides[i];
-  return (last + 1) * bytes_of(type);
-}
-
 bool TensorView::is_contiguous() const {
   std::int64_t expected = 1;
   for (int i = rank - 1; i >= 0; --i) {

@@ -41,8 +41,6 @@ struct TensorView {
   std::array<std::int64_t, kMaxRank> strides{};
 
   std::int64_t elements() const;
-  // Bytes from the first element through the last.
-  std::int64_t extent_bytes() const;
   // Whether the elements lie one behind the other, the last dimension fastest.
   bool is_contiguous() const;
 };
