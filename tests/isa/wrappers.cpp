@@ -39,7 +39,7 @@ bool names_wrapper(std::string_view text, std::string_view wrapper) {
   constexpr std::string_view kOperator = "operator";
   const std::string code = without_comments(text);
   if (wrapper.starts_with(kOperator))
-    return code.find(wrapper.substr(kOperator.size())) != std::string::npos;
+    return code.find(wrapper[kOperator.size()]) != std::string::npos;
   return std::regex_search(code, std::regex(fmt::format(R"(\b{}\b)", wrapper)));
 }
 
