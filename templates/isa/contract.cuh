@@ -98,9 +98,8 @@ static_assert(kSame<void, decltype(mma_m16n8k16_f32_f16(a<Floats>(), a<ConstRegi
                                                         a<uint32>(), a<uint32>()))>);
 
 // sync.cuh: "Parallel Synchronization and Communication Instructions".
-static_assert(kSame<void, decltype(bar_sync())>);           // bar
-static_assert(kSame<void, decltype(bar_warp_sync())>);      // bar.warp.sync
-static_assert(kSame<void, decltype(fence_acq_rel_gpu())>);  // fence
+static_assert(kSame<void, decltype(bar_sync())>);       // bar
+static_assert(kSame<void, decltype(bar_warp_sync())>);  // bar.warp.sync
 static_assert(kSame<uint32, decltype(atom_acq_rel_gpu_inc(a<uint32*>(), a<uint32>()))>);   // atom
 static_assert(kSame<uint32, decltype(atom_relaxed_gpu_exch(a<uint32*>(), a<uint32>()))>);  // atom
 static_assert(kSame<uint32, decltype(ld_acquire_gpu(a<const uint32*>()))>);                // ld

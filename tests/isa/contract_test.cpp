@@ -4,7 +4,7 @@
 #include <string>
 
 #include "codegen/template_text.h"
-#include "runtime/emulator_device.h"
+#include "runtime/emulator/device.h"
 #include "runtime/error.h"
 #include "tests/isa/run_witness.h"
 #include "tests/isa/wrappers.h"

@@ -35,6 +35,14 @@ Words Generator::permutation(std::uint32_t limit) {
   return result;
 }
 
+std::function<Words(Generator&)> random_words(std::size_t count) {
+  return [=](Generator& random) {
+    Words words(count);
+    for (std::uint32_t& word : words) word = random.bits32();
+    return words;
+  };
+}
+
 const Words& special_floats() {
   static const Words bits = [] {
     Words result;
@@ -55,7 +63,8 @@ std::uint32_t random_float(Generator& random) { return random.bits32(); }
 
 std::uint32_t random_float(Generator& random, int low, int high) {
   const std::uint32_t exponent = exponent_between(random, low + kBias, high + kBias);
-  return maybe(random, kSign) | exponent << kMantissaBits | (random.bits32() & kMantissa);
+  const std::uint32_t mantissa = random.bits32() & kMantissa;
+  return maybe(random, kSign) | exponent << kMantissaBits | mantissa;
 }
 
 std::uint32_t uniform_float(Generator& random, double limit) {

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <string_view>
 #include <vector>
@@ -9,7 +12,8 @@ namespace lazyrope {
 
 using Words = std::vector<std::uint32_t>;
 
-// The same numbers on every machine, other than the standard's distributions: SplitMix64.
+// The same numbers on every machine, other than the standard's distributions: SplitMix64. Draw one
+// number a statement: the operands of an expression are evaluated in any order.
 class Generator {
  public:
   explicit Generator(std::uint64_t seed) : state_(seed) {}
@@ -29,7 +33,13 @@ class Generator {
   std::uint64_t state_;
 };
 
-// A 16-bit floating-point format within the upper bits of a word of that many bits.
+inline std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
+inline std::uint32_t pair_of(std::uint32_t low, std::uint32_t high) { return low | high << 16; }
+
+// Makes so many random words.
+std::function<Words(Generator&)> random_words(std::size_t count);
+
+// A 16-bit floating-point format.
 struct HalfFormat {
   int mantissa_bits;
   std::uint32_t infinity;  // its bits

@@ -40,7 +40,7 @@ std::string value_of(const std::string& line, const std::string& name, const std
   const std::string begin = name + ": ";
   if (!line.starts_with(begin))
     throw std::runtime_error(
-        fmt::format("{}: \"{}\" is where \"{}\" should be; record it anew", path, line, begin));
+        fmt::format(R"({}: "{}" is where "{}" should be; record it anew)", path, line, begin));
   return line.substr(begin.size());
 }
 
@@ -73,7 +73,7 @@ std::optional<Recording> read_recording(const Witness& witness) {
   if (!in) return std::nullopt;
   if (const std::string title = next_line(in); title != kTitle)
     throw std::runtime_error(
-        fmt::format("{} begins with \"{}\", not \"{}\"; record it anew", path, title, kTitle));
+        fmt::format(R"({} begins with "{}", not "{}"; record it anew)", path, title, kTitle));
   Recording recording;
   for (const auto& [name, value] : kLines) recording.*value = value_of(next_line(in), name, path);
   recording.output.resize(std::stoul(value_of(next_line(in), "words", path)));

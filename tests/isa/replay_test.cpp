@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "runtime/emulator_device.h"
+#include "runtime/emulator/device.h"
 #include "tests/isa/recording.h"
 #include "tests/isa/run_witness.h"
 

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "codegen/template_text.h"
-#include "runtime/emulator_device.h"
+#include "runtime/emulator/device.h"
 #include "tests/support/engines.h"
 
 namespace lazyrope {
@@ -83,7 +83,10 @@ Words WitnessRunner::run(const Witness& witness, unsigned char fill) const {
   upload(result, output);
   const WitnessParams params = {static_cast<uint32*>(input.data()),
                                 static_cast<uint32*>(result.data()), witness.which, witness.count};
-  kernel_->launch(text_.ctas, &params, nullptr);
+  kernel_->launch(text_.ctas, &params, nullptr, [&]() -> std::vector<MemoryRange> {
+    return {{"input", input.data(), input.bytes(), true},
+            {"output", result.data(), result.bytes(), true}};
+  });
   device_->copy_to_host(output.data(), result.data(), result.bytes(), nullptr);
   return output;
 }

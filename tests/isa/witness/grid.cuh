@@ -39,7 +39,6 @@ LAZYROPE_DEVICE void last_cta(const WitnessParams& params) {
   uint32* rows = params.input + 4 + ctas * threads;
   const int32 mine = block_index() * threads + t;
   st_global(rows + mine, ld_global_nc(values + mine) + 1u);
-  fence_acq_rel_gpu();
   bar_sync();
   const SharedPtr turn = dynamic_shared_memory();
   if (t == 0) {
@@ -50,7 +49,6 @@ LAZYROPE_DEVICE void last_cta(const WitnessParams& params) {
   }
   bar_sync();
   if (static_cast<int32>(ld_shared<uint32>(turn)) != ctas - 1) return;
-  fence_acq_rel_gpu();
   uint32 sum = 0;
   for (int32 i = 0; i < ctas; ++i) sum += ld_global(rows + i * threads + t);
   st_global(params.output + t, sum);
