@@ -26,6 +26,9 @@ MAY_INCLUDE = {
 # Inside templates: a level may include itself and those after it.
 LEVELS = ["kernel", "family", "pipeline", "ops", "tile", "isa", "abi"]
 ISAS = ["ptx", "emu"]
+# Device texts beside the templates, written against the instruction wrappers alone, which they are to show.
+WITNESSES = "tests/isa/witness/"
+WITNESSES_MAY_INCLUDE = ["isa", "abi"]
 
 # codegen is a pure function of what is asked for; the cache holds bytes under a key, whatever they are.
 CUDA_HEADERS = r"cuda\w*\.h|nvrtc\.h|driver_types\.h|dlpack/.*"
@@ -33,6 +36,7 @@ REFUSED_HEADERS = {
     "codegen": rf"{CUDA_HEADERS}|filesystem|fstream|chrono|ctime|cstdio|cstdlib|unistd\.h|sys/.*|fcntl\.h",
     "cache": CUDA_HEADERS,
     "templates": r".*",
+    "witnesses": r".*",
 }
 
 # CUDA's words. Those that begin with __ cover __device__, __shared__, __syncthreads, __shfl_sync and all intrinsics.
@@ -79,6 +83,14 @@ class Source:
     @property
     def room(self) -> str:
         return self.path.split("/")[0]
+
+    @property
+    def is_witness(self) -> bool:
+        return self.path.startswith(WITNESSES)
+
+    @property
+    def owner(self) -> str:
+        return "witnesses" if self.is_witness else self.room
 
     @property
     def is_cpp(self) -> bool:
@@ -130,6 +142,27 @@ def check_room_include(source: Source, include: Include) -> str | None:
     return f'{source.room} must not include "{include.path}"; it may include: {names}'
 
 
+def check_template_path(include: Include, paths: set[str]) -> str | None:
+    """What is included is there, for each instruction set."""
+    if include.path.startswith(tuple(f"isa/{isa}/" for isa in ISAS)):
+        return f'"{include.path}" chooses an instruction set; include "isa/{include.path.split("/", 2)[2]}"'
+    in_isa = include.path.startswith("isa/")
+    in_each_isa = [include.path.replace("isa/", f"isa/{isa}/", 1) for isa in ISAS] if in_isa else []
+    if not any(f"templates/{path}" in paths for path in (include.path, *in_each_isa)):
+        return f'"{include.path}" does not exist in templates/'
+    return None
+
+
+def check_witness_include(include: Include, paths: set[str]) -> str | None:
+    """Includes of the witness kernels: of one another, and of the templates below tile."""
+    if include.path.startswith(WITNESSES):
+        return None if include.path in paths else f'"{include.path}" does not exist'
+    if include.path.split("/")[0] not in WITNESSES_MAY_INCLUDE:
+        names = ", ".join([*WITNESSES_MAY_INCLUDE, WITNESSES.removesuffix("/")])
+        return f'witnesses must not include "{include.path}"; they may include: {names}'
+    return check_template_path(include, paths)
+
+
 def check_template_include(source: Source, include: Include, paths: set[str]) -> str | None:
     """Includes of the templates: given from templates/, downwards, and there."""
     if source.level not in LEVELS:
@@ -141,21 +174,18 @@ def check_template_include(source: Source, include: Include, paths: set[str]) ->
         return f'"{include.path}" is on no level of templates/; these are: {" > ".join(LEVELS)}'
     if LEVELS.index(target) < LEVELS.index(source.level):
         return f'{source.level} must not include "{include.path}"; downwards is: {" > ".join(LEVELS)}'
-    if include.path.startswith(tuple(f"isa/{isa}/" for isa in ISAS)):
-        return f'"{include.path}" chooses an instruction set; include "isa/{include.path.split("/", 2)[2]}"'
-    in_each_isa = [include.path.replace("isa/", f"isa/{isa}/", 1) for isa in ISAS] if target == "isa" else []
-    if not any(f"templates/{path}" in paths for path in (include.path, *in_each_isa)):
-        return f'"{include.path}" does not exist in templates/'
-    return None
+    return check_template_path(include, paths)
 
 
 def check_includes(source: Source, paths: set[str]) -> Iterator[tuple[int, str]]:
-    refused = REFUSED_HEADERS.get(source.room)
+    refused = REFUSED_HEADERS.get(source.owner)
     for include in source.includes():
         if include.angled:
             complaint = None
             if refused and re.fullmatch(refused, include.path):
-                complaint = f"{source.room} must not include <{include.path}>"
+                complaint = f"{source.owner} must not include <{include.path}>"
+        elif source.is_witness:
+            complaint = check_witness_include(include, paths)
         elif source.room == "templates":
             complaint = check_template_include(source, include, paths)
         else:
@@ -173,7 +203,7 @@ def check_imports(source: Source) -> Iterator[tuple[int, str]]:
 
 def check_words(source: Source) -> Iterator[tuple[int, str]]:
     """CUDA stays in isa/ptx: all else must also compile as host C++, for the emulator."""
-    if source.room != "templates" or source.path.startswith("templates/isa/ptx/"):
+    if not source.path.startswith(("templates/", "tests/isa/")) or source.path.startswith("templates/isa/ptx/"):
         return
     in_emulator = source.path.startswith("templates/isa/emu/")
     for match in DEVICE_WORD.finditer(source.code):

@@ -23,6 +23,9 @@ GOOD = {
     "tools/lazyrope.cpp": '#include "codegen/arch.h"\n#include "runtime/step.h"\n',
     "tests/unit/step_test.cpp": '#include "runtime/step.h"\n#include "tests/support/cases.h"\n',
     "tests/support/cases.h": "",
+    "tests/isa/replay_test.cpp": '#include "tests/isa/witness/params.h"\n',
+    "tests/isa/witness/params.h": '#include "abi/step.h"\n',
+    "tests/isa/witness/sync.cuh": '#include "isa/sync.cuh"\n#include "tests/isa/witness/params.h"\n',
     "templates/abi/step.h": "",
     "templates/isa/types.cuh": '#include "abi/step.h"\n',
     "templates/isa/ptx/sync.cuh": '#include "isa/types.cuh"\n__device__ void f() { asm volatile("x;"); }\n',
@@ -166,6 +169,32 @@ BAD = [
         'import os\nx = os.environ.get("X")\n',
         "python/lazyrope/rope.py:2: environ.get: only runtime/config.cpp reads the environment",
     ),
+    (
+        "tests/isa/witness/sync.cuh",
+        '#include "tile/element.cuh"\n',
+        'tests/isa/witness/sync.cuh:1: witnesses must not include "tile/element.cuh"; '
+        "they may include: isa, abi, tests/isa/witness",
+    ),
+    (
+        "tests/isa/witness/sync.cuh",
+        '#include "isa/emu/sync.cuh"\n',
+        'tests/isa/witness/sync.cuh:1: "isa/emu/sync.cuh" chooses an instruction set; include "isa/sync.cuh"',
+    ),
+    (
+        "tests/isa/witness/sync.cuh",
+        '#include "isa/math.cuh"\n',
+        'tests/isa/witness/sync.cuh:1: "isa/math.cuh" does not exist in templates/',
+    ),
+    (
+        "tests/isa/witness/sync.cuh",
+        '#include "tests/isa/witness/math.cuh"\n',
+        'tests/isa/witness/sync.cuh:1: "tests/isa/witness/math.cuh" does not exist',
+    ),
+    (
+        "tests/isa/witness/params.h",
+        "#include <cstdint>\n",
+        "tests/isa/witness/params.h:1: witnesses must not include <cstdint>",
+    ),
     ("cache/key.h", "\n" * 601, "cache/key.h:601: 601 lines; at most 600 are allowed: divide it"),
 ]
 
@@ -187,10 +216,13 @@ WORDS = [
 ]
 
 
+@pytest.mark.parametrize(
+    "path", ["templates/tile/element.cuh", "templates/isa/types.cuh", "tests/isa/witness/sync.cuh"]
+)
 @pytest.mark.parametrize("word", WORDS)
-def test_complains_of_cuda_outside_isa_ptx(tmp_path, word):
-    (complaint,) = complaints(tmp_path, {"templates/tile/element.cuh": f"// why\n{word}\n"})
-    assert complaint.startswith("templates/tile/element.cuh:2: ")
+def test_complains_of_cuda_outside_isa_ptx(tmp_path, word, path):
+    (complaint,) = complaints(tmp_path, {path: f"// why\n{word}\n"})
+    assert complaint.startswith(f"{path}:2: ")
     assert complaint.endswith(" belongs in templates/isa/ptx")
 
 

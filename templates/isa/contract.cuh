@@ -1,0 +1,115 @@
+// The instruction set that kernels are written in: what each call takes and gives, in isa/ptx as in
+// isa/emu. A test compiles this file with both; nothing else includes it. Behind each call stand
+// the instruction, special register or directive that it is named after, as titled in the PTX ISA
+// manual 9.0; "none" where it is plain arithmetic.
+#pragma once
+
+#include "isa/async_copy.cuh"
+#include "isa/launch.cuh"
+#include "isa/math.cuh"
+#include "isa/memory.cuh"
+#include "isa/sync.cuh"
+
+namespace lazyrope::contract {
+
+template <class A, class B>
+inline constexpr bool kSame = false;
+template <class A>
+inline constexpr bool kSame<A, A> = true;
+
+// A value of that type, for calls that are never made.
+template <class T>
+T a();
+
+// Arrays of registers.
+using Registers = uint32 (&)[4];
+using ConstRegisters = const uint32 (&)[4];
+using Floats = float (&)[4];
+
+// launch.cuh: "Special Registers".
+static_assert(kSame<int32, decltype(thread_index())>);   // %tid
+static_assert(kSame<int32, decltype(block_index())>);    // %ctaid
+static_assert(kSame<int32, decltype(block_threads())>);  // %ntid
+static_assert(kSame<int32, decltype(grid_blocks())>);    // %nctaid
+static_assert(kSame<int32, decltype(lane_index())>);     // %laneid, of a one-dimensional CTA
+static_assert(kSame<int32, decltype(warp_index())>);     // none: %tid / 32
+
+// memory.cuh: "State Spaces", ".shared".
+static_assert(sizeof(SharedPtr) == 4);
+static_assert(kSame<SharedPtr, decltype(dynamic_shared_memory())>);
+static_assert(kSame<SharedPtr, decltype(a<SharedPtr>() + a<int32>())>);
+static_assert(kSame<SharedPtr, decltype(a<SharedPtr>() ^ a<int32>())>);
+static_assert(kSame<bool, decltype(a<SharedPtr>() == a<SharedPtr>())>);
+
+// memory.cuh: "Data Movement and Conversion Instructions".
+static_assert(kSame<uint32, decltype(ld_shared<uint32>(a<SharedPtr>()))>);    // ld
+static_assert(kSame<Word2, decltype(ld_shared<Word2>(a<SharedPtr>()))>);      // ld
+static_assert(kSame<Chunk, decltype(ld_shared<Chunk>(a<SharedPtr>()))>);      // ld
+static_assert(kSame<void, decltype(st_shared(a<SharedPtr>(), a<float>()))>);  // st
+static_assert(kSame<void, decltype(st_shared(a<SharedPtr>(), a<Word2>()))>);  // st
+static_assert(kSame<void, decltype(st_shared(a<SharedPtr>(), a<Chunk>()))>);  // st
+static_assert(kSame<int32, decltype(ld_global_nc(a<const int32*>()))>);       // ld.global.nc
+static_assert(kSame<Word2, decltype(ld_global_nc(a<const Word2*>()))>);       // ld.global.nc
+static_assert(kSame<Chunk, decltype(ld_global_nc(a<const Chunk*>()))>);       // ld.global.nc
+static_assert(kSame<uint8, decltype(ld_global(a<const uint8*>()))>);          // ld
+static_assert(kSame<Chunk, decltype(ld_global(a<const Chunk*>()))>);          // ld
+static_assert(kSame<void, decltype(st_global(a<uint16*>(), a<uint16>()))>);   // st
+static_assert(kSame<void, decltype(st_global(a<Chunk*>(), a<Chunk>()))>);     // st
+
+// memory.cuh: "Warp-level matrix load instruction: ldmatrix".
+static_assert(kSame<void, decltype(ldmatrix_x4(a<Registers>(), a<SharedPtr>()))>);
+static_assert(kSame<void, decltype(ldmatrix_x4_trans(a<Registers>(), a<SharedPtr>()))>);
+
+// async_copy.cuh: "Data Movement and Conversion Instructions: Non-bulk copy".
+static_assert(kSame<void, decltype(cp_async_cg_16<false>(a<SharedPtr>(), a<const void*>(),
+                                                         a<int32>()))>);  // cp.async
+static_assert(kSame<void, decltype(cp_async_cg_16<true>(a<SharedPtr>(), a<const void*>(),
+                                                        a<int32>()))>);                 // cp.async
+static_assert(kSame<void, decltype(cp_async_ca_4(a<SharedPtr>(), a<const void*>()))>);  // cp.async
+static_assert(kSame<void, decltype(cp_async_commit_group())>);   // cp.async.commit_group
+static_assert(kSame<void, decltype(cp_async_wait_group<0>())>);  // cp.async.wait_group
+
+// math.cuh: "Floating Point Instructions".
+static_assert(kSame<float, decltype(ex2_approx_ftz_f32(a<float>()))>);   // ex2
+static_assert(kSame<float, decltype(lg2_approx_ftz_f32(a<float>()))>);   // lg2
+static_assert(kSame<float, decltype(rcp_approx_ftz_f32(a<float>()))>);   // rcp
+static_assert(kSame<float, decltype(sin_approx_f32(a<float>()))>);       // sin
+static_assert(kSame<float, decltype(cos_approx_f32(a<float>()))>);       // cos
+static_assert(kSame<float, decltype(max_f32(a<float>(), a<float>()))>);  // max
+
+// math.cuh: "Half Precision Floating Point Instructions".
+static_assert(
+    kSame<uint32, decltype(fma_rn_bf16x2(a<uint32>(), a<uint32>(), a<uint32>()))>);           // fma
+static_assert(kSame<uint32, decltype(fma_rn_f16x2(a<uint32>(), a<uint32>(), a<uint32>()))>);  // fma
+
+// math.cuh: "Data Movement and Conversion Instructions".
+static_assert(kSame<float, decltype(bits_as_float(a<uint32>()))>);                  // mov
+static_assert(kSame<uint32, decltype(float_as_bits(a<float>()))>);                  // mov
+static_assert(kSame<float, decltype(infinity_f32())>);                              // mov
+static_assert(kSame<uint32, decltype(cvt_rn_bf16x2_f32(a<float>(), a<float>()))>);  // cvt
+static_assert(kSame<uint32, decltype(cvt_rn_f16x2_f32(a<float>(), a<float>()))>);   // cvt
+static_assert(kSame<FloatPair, decltype(cvt_f32_bf16x2(a<uint32>()))>);  // none: shl, and
+static_assert(kSame<FloatPair, decltype(cvt_f32_f16x2(a<uint32>()))>);   // cvt
+
+// math.cuh: "Multiply-and-Accumulate Instruction: mma", "Matrix Fragments for mma.m16n8k16".
+static_assert(kSame<void, decltype(mma_m16n8k16_f32_bf16(a<Floats>(), a<ConstRegisters>(),
+                                                         a<uint32>(), a<uint32>()))>);
+static_assert(kSame<void, decltype(mma_m16n8k16_f32_f16(a<Floats>(), a<ConstRegisters>(),
+                                                        a<uint32>(), a<uint32>()))>);
+
+// sync.cuh: "Parallel Synchronization and Communication Instructions".
+static_assert(kSame<void, decltype(bar_sync())>);       // bar
+static_assert(kSame<void, decltype(bar_warp_sync())>);  // bar.warp.sync
+static_assert(kSame<uint32, decltype(atom_acq_rel_gpu_inc(a<uint32*>(), a<uint32>()))>);   // atom
+static_assert(kSame<uint32, decltype(atom_relaxed_gpu_exch(a<uint32*>(), a<uint32>()))>);  // atom
+static_assert(kSame<uint32, decltype(ld_acquire_gpu(a<const uint32*>()))>);                // ld
+static_assert(kSame<uint32, decltype(vote_sync_ballot(a<bool>()))>);  // vote.sync
+static_assert(kSame<bool, decltype(vote_sync_any(a<bool>()))>);       // vote.sync
+
+// sync.cuh: "Data Movement and Conversion Instructions: shfl.sync".
+static_assert(kSame<float, decltype(shfl_sync_idx(a<float>(), a<int32>()))>);
+static_assert(kSame<float, decltype(shfl_sync_bfly(a<float>(), a<int32>()))>);
+static_assert(kSame<int32, decltype(shfl_sync_up(a<int32>(), a<int32>()))>);
+static_assert(kSame<int64, decltype(shfl_sync_up(a<int64>(), a<int32>()))>);
+
+}  // namespace lazyrope::contract

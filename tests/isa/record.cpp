@@ -1,0 +1,66 @@
+// Runs witness kernels on this machine's GPU and writes tests/isa/recordings/NAME.rec, which the
+// tests labelled "isa" compare the emulator with. Rows that need another arch are left out.
+//
+//   record_isa [NAME...]  # all rows where none is given
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <stdexcept>
+
+#include "runtime/devices.h"
+#include "tests/isa/recording.h"
+#include "tests/isa/run_witness.h"
+
+namespace lazyrope {
+namespace {
+
+// Code for sm_XYa is of that arch alone.
+bool runs_on(const WitnessText& text, const Arch& arch) {
+  const Arch& least = find_arch(text.least_arch);
+  if (least.name.back() == 'a') return least.name == arch.name;
+  return 10 * least.major + least.minor <= 10 * arch.major + arch.minor;
+}
+
+void record(const WitnessRunner& runner, const Device& device, const Witness& witness) {
+  const Words output = runner.run(witness, 0x00);
+  if (output != runner.run(witness, 0xff))
+    throw std::runtime_error(witness.name + " does not give the same twice, or writes not all");
+  write_recording(witness, {.witness = witness.name,
+                            .gpu = device.name(),
+                            .driver = device.driver(),
+                            .compiler = runner.binary().compiler,
+                            .arch = device.arch().name,
+                            .date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))),
+                            .seed = fmt::format("{:016x}", seed_of(witness)),
+                            .input_sha256 = sha256_of(input_of(witness)),
+                            .output = output});
+  fmt::print("{}: {} words\n", witness.name, output.size());
+}
+
+void record_all(const std::vector<std::string>& names) {
+  const std::shared_ptr<const Device> gpu = present_gpu();
+  for (const WitnessText& text : witness_texts()) {
+    if (!runs_on(text, gpu->arch())) continue;
+    const WitnessRunner runner(text, gpu);
+    for (const Witness& witness : witnesses())
+      if (witness.text == text.name &&
+          (names.empty() || std::ranges::count(names, witness.name) > 0))
+        record(runner, *gpu, witness);
+  }
+}
+
+}  // namespace
+}  // namespace lazyrope
+
+int main(int count, char** arguments) {
+  try {
+    lazyrope::record_all({arguments + 1, arguments + count});
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,55 @@
+#include "tests/isa/rows/rows.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kCtas = 5;
+
+// What an atomic finds, and its operand: the bound of atom.inc.
+Words counters(Generator& random) {
+  Words words;
+  for (int i = 0; i < kCtas * kWitnessThreads; ++i) {
+    const std::uint32_t last =
+        random.one_of({0u, 1u, 7u, 0x7fffffffu, 0xffffffffu, random.bits32()});
+    words.push_back(random.one_of({0u, last - 1, last, last + 1, 0xffffffffu}));
+    words.push_back(last);
+  }
+  return words;
+}
+
+Words rows_of_ctas(Generator& random) {
+  Words words = random_words(4 + std::size_t{2} * kCtas * kWitnessThreads)(random);
+  words[0] = words[1] = 0;  // counter and flag
+  return words;
+}
+
+}  // namespace
+
+WitnessText grid_text() { return {.name = "grid", .ctas = kCtas, .shared_bytes = 16}; }
+
+std::vector<Witness> grid_rows() {
+  constexpr std::size_t kAllThreads = std::size_t{kCtas} * kWitnessThreads;
+  return {
+      {.name = "place",
+       .text = "grid",
+       .which = Case::kPlace,
+       .wrappers = {"thread_index", "block_index", "block_threads", "grid_blocks", "lane_index",
+                    "warp_index"},
+       .output_words = 6 * kAllThreads,
+       .input = random_words(1)},
+      {.name = "atomics",
+       .text = "grid",
+       .which = Case::kAtomics,
+       .wrappers = {"atom_acq_rel_gpu_inc", "atom_relaxed_gpu_exch", "ld_acquire_gpu"},
+       .output_words = 4 * kAllThreads,
+       .input = counters},
+      {.name = "last_cta",
+       .text = "grid",
+       .which = Case::kLastCta,
+       .wrappers = {"bar_sync", "atom_acq_rel_gpu_inc"},
+       .output_words = std::size_t{kWitnessThreads} + 2 + kCtas,
+       .input = rows_of_ctas},
+  };
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,65 @@
+#include "tests/isa/rows/rows.h"
+
+namespace lazyrope {
+namespace {
+
+// As memory.cuh reads them. Some copies have no bytes and come from where nothing is; one has the
+// last bytes that there are.
+Words copies(Generator& random, std::uint32_t size) {
+  constexpr std::uint32_t kCopies = 2 * kWitnessThreads;
+  constexpr std::uint32_t kData = 1001;  // words: no multiple of 16 bytes
+  const Words to = random.permutation(kCopies);
+  Words words;
+  for (std::uint32_t i = 0; i < kCopies; ++i) {
+    const std::uint32_t bytes = i % (size + 1);
+    const std::uint32_t from = size * random.below(4 * kData / size);
+    const bool is_last = i == 13;
+    words.push_back(size * to[i]);
+    words.push_back(size == 16 && bytes == 0 ? from + (1u << 20)
+                    : is_last                ? 4 * (kData - 1)
+                                             : from);
+    words.push_back(size == 16 && is_last ? 4 : bytes);
+  }
+  for (std::uint32_t i = 0; i < kData; ++i) words.push_back(random.bits32());
+  return words;
+}
+
+Witness copy_row(std::string name, std::string wrapper, Case which, std::uint32_t size) {
+  Witness row;
+  row.name = std::move(name);
+  row.text = "memory";
+  row.which = which;
+  row.wrappers = {std::move(wrapper), "cp_async_commit_group", "cp_async_wait_group"};
+  row.output_words = std::size_t{3} * kWitnessThreads * size / 4;
+  row.input = [=](Generator& random) { return copies(random, size); };
+  return row;
+}
+
+}  // namespace
+
+WitnessText memory_text() { return {.name = "memory", .shared_bytes = 2 * 16 * kWitnessThreads}; }
+
+std::vector<Witness> memory_rows() {
+  constexpr std::size_t kGlobalWords =
+      14 * kWitnessThreads + kWitnessThreads / 2 + kWitnessThreads / 4;
+  return {
+      {.name = "shared_memory",
+       .text = "memory",
+       .which = Case::kShared,
+       .wrappers = {"ld_shared", "st_shared", "dynamic_shared_memory", "operator+", "operator^",
+                    "operator==", "bar_sync"},
+       .output_words = std::size_t{11} * kWitnessThreads,
+       .input = random_words(std::size_t{10} * kWitnessThreads)},
+      {.name = "global_memory",
+       .text = "memory",
+       .which = Case::kGlobal,
+       .wrappers = {"ld_global", "ld_global_nc", "st_global"},
+       .output_words = kGlobalWords,
+       .input = random_words(kGlobalWords)},
+      copy_row("cp_async_cg_16", "cp_async_cg_16", Case::kCopy16, 16),
+      copy_row("cp_async_cg_16_whole_lines", "cp_async_cg_16", Case::kCopy16WholeLines, 16),
+      copy_row("cp_async_ca_4", "cp_async_ca_4", Case::kCopy4, 4),
+  };
+}
+
+}  // namespace lazyrope

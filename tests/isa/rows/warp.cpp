@@ -1,0 +1,63 @@
+#include <array>
+
+#include "tests/isa/rows/rows.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr std::size_t kLanes = std::size_t{kWitnessWarp} * kWitnessWarp;  // of all exchanges
+
+// Of each lane a value of two words, a lane, and nothing.
+Words exchanges(Generator& random) {
+  Words words;
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    words.push_back(i < special_floats().size() ? special_floats()[i] : random.bits32());
+    words.push_back(random.bits32());
+    words.push_back(i / kWitnessWarp < kWitnessWarp / 2
+                        ? static_cast<std::uint32_t>(i / kWitnessWarp) * 2 + 1
+                        : random.below(kWitnessWarp));
+    words.push_back(0);
+  }
+  return words;
+}
+
+// None, all, one, and some lanes.
+Words predicates(Generator& random) {
+  Words words;
+  for (std::uint32_t i = 0; i < kWitnessWarp; ++i)
+    for (std::uint32_t lane = 0; lane < kWitnessWarp; ++lane)
+      words.push_back(std::array{0u, 0x80000000u, lane == i ? 1u : 0u, random.below(2)}[i % 4]);
+  return words;
+}
+
+}  // namespace
+
+WitnessText warp_text() { return {.name = "warp", .shared_bytes = 4 * kWitnessThreads}; }
+
+std::vector<Witness> warp_rows() {
+  return {
+      {.name = "shfl_sync",
+       .text = "warp",
+       .which = Case::kShfl,
+       .wrappers = {"shfl_sync_idx", "shfl_sync_bfly", "shfl_sync_up"},
+       .count = kWitnessWarp,
+       .output_words = 6 * kLanes,
+       .input = exchanges},
+      {.name = "vote_sync",
+       .text = "warp",
+       .which = Case::kVote,
+       .wrappers = {"vote_sync_ballot", "vote_sync_any"},
+       .count = kWitnessWarp,
+       .output_words = 2 * kLanes,
+       .input = predicates},
+      {.name = "bar_warp_sync",
+       .text = "warp",
+       .which = Case::kWarpBarrier,
+       .wrappers = {"bar_warp_sync"},
+       .count = kWitnessWarp,
+       .output_words = kLanes,
+       .input = random_words(kLanes)},
+  };
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,67 @@
+// Where threads stand, and what CTAs tell one another by global memory.
+#pragma once
+
+#include "isa/memory.cuh"
+#include "isa/sync.cuh"
+#include "tests/isa/witness/params.h"
+
+namespace lazyrope {
+
+LAZYROPE_DEVICE void place(const WitnessParams& params) {
+  const int32 here[6] = {thread_index(), block_index(), block_threads(),
+                         grid_blocks(),  lane_index(),  warp_index()};
+  uint32* to = params.output + 6 * (block_index() * block_threads() + thread_index());
+  for (int32 i = 0; i < 6; ++i) st_global(to + i, static_cast<uint32>(here[i]));
+}
+
+// Of each thread a word of memory that is its own, and an operand: what the atomics return, one
+// after the other, and what they leave.
+LAZYROPE_DEVICE void atomics(const WitnessParams& params) {
+  const int32 i = block_index() * block_threads() + thread_index();
+  uint32* own = params.input + 2 * i;
+  const uint32 operand = ld_global(params.input + 2 * i + 1);
+  uint32* to = params.output + 4 * i;
+  st_global(to, atom_acq_rel_gpu_inc(own, operand));
+  st_global(to + 1, atom_acq_rel_gpu_inc(own, operand));
+  st_global(to + 2, atom_relaxed_gpu_exch(own, operand ^ 0x55u));
+  st_global(to + 3, ld_acquire_gpu(own));
+}
+
+// Each CTA leaves a row and counts itself; the last adds the rows. The input: the counter, a flag,
+// two words of nothing, the values, and room for the rows. The output: the sums, what the counter
+// and the flag are then, and, for each number that the counter has returned, that it has.
+LAZYROPE_DEVICE void last_cta(const WitnessParams& params) {
+  const int32 threads = block_threads();
+  const int32 ctas = grid_blocks();
+  const int32 t = thread_index();
+  uint32* counter = params.input;
+  const uint32* values = params.input + 4;
+  uint32* rows = params.input + 4 + ctas * threads;
+  const int32 mine = block_index() * threads + t;
+  st_global(rows + mine, ld_global_nc(values + mine) + 1u);
+  bar_sync();
+  const SharedPtr turn = dynamic_shared_memory();
+  if (t == 0) {
+    const uint32 before = atom_acq_rel_gpu_inc(counter, static_cast<uint32>(ctas - 1));
+    st_global(params.output + threads + 2 + before, before * 3u + 1u);
+    if (static_cast<int32>(before) == ctas - 1) atom_relaxed_gpu_exch(counter + 1, 77u);
+    st_shared(turn, before);
+  }
+  bar_sync();
+  if (static_cast<int32>(ld_shared<uint32>(turn)) != ctas - 1) return;
+  uint32 sum = 0;
+  for (int32 i = 0; i < ctas; ++i) sum += ld_global(rows + i * threads + t);
+  st_global(params.output + t, sum);
+  if (t < 2) st_global(params.output + threads + t, ld_acquire_gpu(counter + t));
+}
+
+LAZYROPE_DEVICE void witness(const WitnessParams& params) {
+  if (params.which == Case::kPlace)
+    place(params);
+  else if (params.which == Case::kAtomics)
+    atomics(params);
+  else
+    last_cta(params);
+}
+
+}  // namespace lazyrope

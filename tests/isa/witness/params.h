@@ -1,0 +1,53 @@
+// Launch parameters of the witness kernels, for host and device text.
+#pragma once
+
+#include "abi/types.h"
+
+namespace lazyrope {
+
+// What a witness kernel does, where its text has several.
+enum class Case : int32 {
+  kOnly,
+  // math.cuh
+  kEx2,
+  kLg2,
+  kRcp,
+  kSin,
+  kCos,
+  kMax,
+  kBits,
+  kToBf16,
+  kToF16,
+  kFromBf16,
+  kFromF16,
+  kFmaBf16,
+  kFmaF16,
+  // matrix.cuh
+  kLdmatrix,
+  kLdmatrixTrans,
+  kMmaBf16,
+  kMmaF16,
+  // memory.cuh
+  kShared,
+  kGlobal,
+  kCopy16,
+  kCopy16WholeLines,
+  kCopy4,
+  // warp.cuh
+  kShfl,
+  kVote,
+  kWarpBarrier,
+  // grid.cuh
+  kPlace,
+  kAtomics,
+  kLastCta,
+};
+
+struct WitnessParams {
+  uint32* input;   // of the row's words; a run may change its copy
+  uint32* output;  // of the row's words: each is written
+  Case which;
+  int32 count;
+};
+
+}  // namespace lazyrope

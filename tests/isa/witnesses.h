@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/isa/inputs.h"
+#include "tests/isa/rules.h"
+#include "tests/isa/witness/params.h"
+
+namespace lazyrope {
+
+// A device text of witness kernels, tests/isa/witness/NAME.cuh, and how it is launched.
+struct WitnessText {
+  std::string name;
+  int ctas = 1;
+  int threads = 64;
+  int shared_bytes = 0;
+  std::string least_arch = "sm_80";
+};
+
+// One run of a text, and which wrappers of templates/isa it shows: what goes in, how much comes
+// out, and when an emulated run agrees with a recorded one.
+struct Witness {
+  std::string name;  // of its recording
+  std::string text;
+  Case which = Case::kOnly;
+  std::vector<std::string> wrappers;
+  int count = 0;
+  std::size_t output_words = 0;
+  std::function<Words(Generator&)> input;
+  Rule rule = same_bits();
+};
+
+const std::vector<WitnessText>& witness_texts();
+const std::vector<Witness>& witnesses();
+
+// Of the row's name.
+std::uint64_t seed_of(const Witness& witness);
+Words input_of(const Witness& witness);
+
+}  // namespace lazyrope
