@@ -9,7 +9,7 @@ namespace {
 
 // The least that an instruction of the templates accesses.
 constexpr std::uint32_t kSharedGranule = 4;
-constexpr std::uintptr_t kGlobalGranule = 2;
+constexpr std::uintptr_t kGlobalGranule = 1;
 
 bool conflict(AccessKind a, AccessKind b) { return a != b || a == AccessKind::kWrite; }
 

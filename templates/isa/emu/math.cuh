@@ -9,12 +9,25 @@ inline float bits_as_float(uint32 bits) { return __builtin_bit_cast(float, bits)
 inline uint32 float_as_bits(float x) { return __builtin_bit_cast(uint32, x); }
 inline float infinity_f32() { return __builtin_inff(); }
 
-inline float ex2_approx_ftz_f32(float x) { return __builtin_exp2f(x); }
-inline float lg2_approx_ftz_f32(float x) { return __builtin_log2f(x); }
-inline float rcp_approx_ftz_f32(float x) { return 1.0f / x; }
+// ".ftz": subnormal numbers become zeros of their sign.
+inline float flushed(float x) {
+  const uint32 bits = float_as_bits(x);
+  return (bits & 0x7f800000u) == 0 ? bits_as_float(bits & 0x80000000u) : x;
+}
+
+inline float ex2_approx_ftz_f32(float x) { return flushed(__builtin_exp2f(flushed(x))); }
+inline float lg2_approx_ftz_f32(float x) { return __builtin_log2f(flushed(x)); }
+inline float rcp_approx_ftz_f32(float x) { return flushed(1.0f / flushed(x)); }
 inline float sin_approx_f32(float x) { return __builtin_sinf(x); }
 inline float cos_approx_f32(float x) { return __builtin_cosf(x); }
-inline float max_f32(float a, float b) { return __builtin_fmaxf(a, b); }
+
+// The other where one is NaN; +0 is above -0.
+inline float max_f32(float a, float b) {
+  if (a != a) return b != b ? bits_as_float(0x7fffffffu) : b;
+  if (b != b) return a;
+  if (a == b) return bits_as_float(float_as_bits(a) & float_as_bits(b));
+  return a > b ? a : b;
+}
 
 inline uint32 bf16_bits(float x) {
   const uint32 bits = float_as_bits(x);
@@ -29,23 +42,45 @@ inline FloatPair cvt_f32_bf16x2(uint32 x) {
   return {bits_as_float(x << 16), bits_as_float(x & 0xffff0000u)};
 }
 
-inline uint32 f16_bits(float x) { return __builtin_bit_cast(uint16, static_cast<_Float16>(x)); }
+// NaN loses what it held, as in all conversions.
+inline uint32 f16_bits(float x) {
+  if (x != x) return 0x7fff;
+  return __builtin_bit_cast(uint16, static_cast<_Float16>(x));
+}
 inline float f16_value(uint32 bits) {
-  return static_cast<float>(__builtin_bit_cast(_Float16, static_cast<uint16>(bits)));
+  const float x = static_cast<float>(__builtin_bit_cast(_Float16, static_cast<uint16>(bits)));
+  return x != x ? bits_as_float(0x7fffffffu) : x;
 }
 inline uint32 cvt_rn_f16x2_f32(float low, float high) {
   return f16_bits(low) | f16_bits(high) << 16;
 }
 inline FloatPair cvt_f32_f16x2(uint32 x) { return {f16_value(x & 0xffff), f16_value(x >> 16)}; }
 
-// Rounded to fp32 first, which is exact where c is zero.
+// a b + c, of which a b is exact in a double, rounded to odd: what is not exact ends in a 1, so
+// that rounding it once more to 16 bits is right.
+inline float fma_to_odd(float a, float b, float c) {
+  const double product = static_cast<double>(a) * static_cast<double>(b);
+  const double sum = product + static_cast<double>(c);
+  const float near = static_cast<float>(sum);
+  if (sum - sum != 0.0) return near;  // no number
+  // What the sum has lost, and then what is lost with it: the latter decides unless it is nothing.
+  const double other = sum - product;
+  const double lost = (product - (sum - other)) + (static_cast<double>(c) - other);
+  const double left = sum - static_cast<double>(near);
+  const double rest = left != 0.0 ? left : lost;
+  if (rest == 0.0) return near;
+  const uint32 bits = float_as_bits(near);
+  const bool is_beyond = (rest < 0.0) != ((bits & 0x80000000u) != 0);
+  return bits_as_float((is_beyond ? bits - 1 : bits) | 1u);
+}
+
 inline uint32 fma_rn_bf16x2(uint32 a, uint32 b, uint32 c) {
   const FloatPair x = cvt_f32_bf16x2(a), y = cvt_f32_bf16x2(b), z = cvt_f32_bf16x2(c);
-  return cvt_rn_bf16x2_f32(x.low * y.low + z.low, x.high * y.high + z.high);
+  return cvt_rn_bf16x2_f32(fma_to_odd(x.low, y.low, z.low), fma_to_odd(x.high, y.high, z.high));
 }
 inline uint32 fma_rn_f16x2(uint32 a, uint32 b, uint32 c) {
   const FloatPair x = cvt_f32_f16x2(a), y = cvt_f32_f16x2(b), z = cvt_f32_f16x2(c);
-  return cvt_rn_f16x2_f32(x.low * y.low + z.low, x.high * y.high + z.high);
+  return cvt_rn_f16x2_f32(fma_to_odd(x.low, y.low, z.low), fma_to_odd(x.high, y.high, z.high));
 }
 
 inline void mma_m16n8k16_f32_bf16(float (&d)[4], const uint32 (&a)[4], uint32 b0, uint32 b1,
