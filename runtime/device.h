@@ -11,7 +11,7 @@
 #include "codegen/render.h"
 #include "runtime/binary.h"
 #include "runtime/function_ref.h"
-#include "runtime/tensor.h"
+#include "runtime/tensor_map.h"
 
 namespace lazyrope {
 
@@ -82,6 +82,8 @@ class Device {
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
   virtual void copy_from_host(void* to, const void* from, std::size_t bytes,
                               Stream stream) const = 0;
+  // For kernels that copy boxes of a tensor. SpecError on what this device has no tensor map for.
+  virtual TensorMap encode(const TensorMapSpec& spec) const = 0;
   virtual std::unique_ptr<Stopwatch> stopwatch() const = 0;
   virtual bool is_capturing(Stream stream) const = 0;
 };

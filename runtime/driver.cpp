@@ -50,6 +50,7 @@ void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuMemcpyDtoHAsync_v2", table.memcpy_dtoh_async);
   visit("cuMemcpyHtoDAsync_v2", table.memcpy_htod_async);
   visit("cuMemsetD8Async", table.memset_d8_async);
+  visit("cuTensorMapEncodeTiled", table.tensor_map_encode_tiled);
   visit("cuEventCreate", table.event_create);
   visit("cuEventRecord", table.event_record);
   visit("cuEventElapsedTime", table.event_elapsed_time);
@@ -300,6 +301,19 @@ void Driver::copy_from_host_async(CUdeviceptr to, const void* from, std::size_t 
 void Driver::fill8_async(CUdeviceptr to, unsigned char value, std::size_t count,
                          CUstream stream) const {
   check(table_.memset_d8_async(to, value, count, stream), "cuMemsetD8Async");
+}
+
+CUtensorMap Driver::encode_tensor_map(CUtensorMapDataType type, cuuint32_t rank, void* data,
+                                      const cuuint64_t* dims, const cuuint64_t* strides,
+                                      const cuuint32_t* box, CUtensorMapSwizzle swizzle,
+                                      CUtensorMapL2promotion promotion) const {
+  constexpr std::array<cuuint32_t, 5> kEveryElement = {1, 1, 1, 1, 1};
+  CUtensorMap map{};
+  check(table_.tensor_map_encode_tiled(&map, type, rank, data, dims, strides, box,
+                                       kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                       promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "cuTensorMapEncodeTiled");
+  return map;
 }
 
 CUevent Driver::create_event() const {

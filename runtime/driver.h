@@ -43,6 +43,8 @@ struct DriverTable {
   decltype(&::cuMemcpyHtoDAsync) memcpy_htod_async = nullptr;
   decltype(&::cuMemsetD8Async) memset_d8_async = nullptr;
 
+  decltype(&::cuTensorMapEncodeTiled) tensor_map_encode_tiled = nullptr;
+
   decltype(&::cuEventCreate) event_create = nullptr;
   decltype(&::cuEventRecord) event_record = nullptr;
   decltype(&::cuEventElapsedTime) event_elapsed_time = nullptr;
@@ -129,6 +131,12 @@ class Driver {
   void copy_from_host_async(CUdeviceptr to, const void* from, std::size_t bytes,
                             CUstream stream) const;
   void fill8_async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream) const;
+
+  // Every element of the box, rows not interleaved, zeros beyond the tensor.
+  CUtensorMap encode_tensor_map(CUtensorMapDataType type, cuuint32_t rank, void* data,
+                                const cuuint64_t* dims, const cuuint64_t* strides,
+                                const cuuint32_t* box, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion) const;
 
   CUevent create_event() const;
   void record_event(CUevent event, CUstream stream) const;

@@ -1,14 +1,51 @@
 #include "runtime/gpu_device.h"
 
+#include <fmt/format.h>
+
+#include <bit>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <vector>
+
+#include "codegen/error.h"
 
 namespace lazyrope {
 namespace {
 
 CUstream cuda_stream(Stream stream) { return static_cast<CUstream>(stream); }
 CUdeviceptr cuda_address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+
+constexpr int kTensorMapComputeMajor = 9;
+
+CUtensorMapDataType cuda_type(ElementType type) {
+  switch (type) {
+    case ElementType::kBf16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case ElementType::kFp16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case ElementType::kFp32:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case ElementType::kInt32:
+      return CU_TENSOR_MAP_DATA_TYPE_INT32;
+    default:  // the others that are valid have 8 bits
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  }
+}
+
+CUtensorMapSwizzle cuda_swizzle(Swizzle swizzle) {
+  static_assert(static_cast<int>(Swizzle::k32B) == CU_TENSOR_MAP_SWIZZLE_32B &&
+                static_cast<int>(Swizzle::k64B) == CU_TENSOR_MAP_SWIZZLE_64B &&
+                static_cast<int>(Swizzle::k128B) == CU_TENSOR_MAP_SWIZZLE_128B);
+  return static_cast<CUtensorMapSwizzle>(swizzle);
+}
+
+CUtensorMapL2promotion cuda_promotion(L2Promotion promotion) {
+  static_assert(static_cast<int>(L2Promotion::k64B) == CU_TENSOR_MAP_L2_PROMOTION_L2_64B &&
+                static_cast<int>(L2Promotion::k128B) == CU_TENSOR_MAP_L2_PROMOTION_L2_128B &&
+                static_cast<int>(L2Promotion::k256B) == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  return static_cast<CUtensorMapL2promotion>(promotion);
+}
 
 class GpuKernel : public LoadedKernel {
  public:
@@ -150,6 +187,22 @@ void GpuDevice::copy_from_host(void* to, const void* from, std::size_t bytes, St
   const ScopedContext context(driver_, info_);
   driver_.copy_from_host_async(cuda_address(to), from, bytes, cuda_stream(stream));
   driver_.synchronize_stream(cuda_stream(stream));
+}
+
+TensorMap GpuDevice::encode(const TensorMapSpec& spec) const {
+  validate(spec);
+  if (info_.compute_major < kTensorMapComputeMajor)
+    throw SpecError(
+        fmt::format("tensor map: {} is a GPU of compute capability {}.{}; it takes one "
+                    "of {}.0 or higher",
+                    info_.name, info_.compute_major, info_.compute_minor, kTensorMapComputeMajor));
+  const std::vector<cuuint64_t> dims(spec.dims.begin(), spec.dims.end());
+  const std::vector<cuuint64_t> strides(spec.strides.begin(), spec.strides.end());
+  const std::vector<cuuint32_t> box(spec.box.begin(), spec.box.end());
+  const ScopedContext context(driver_, info_);
+  return std::bit_cast<TensorMap>(driver_.encode_tensor_map(
+      cuda_type(spec.type), static_cast<cuuint32_t>(dims.size()), spec.data, dims.data(),
+      strides.data(), box.data(), cuda_swizzle(spec.swizzle), cuda_promotion(spec.l2_promotion)));
 }
 
 std::unique_ptr<Stopwatch> GpuDevice::stopwatch() const {

@@ -29,6 +29,7 @@ class GpuDevice : public Device {
   void fill_zero(void* memory, std::size_t bytes, Stream stream) const override;
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const override;
   void copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) const override;
+  TensorMap encode(const TensorMapSpec& spec) const override;
   std::unique_ptr<Stopwatch> stopwatch() const override;
   bool is_capturing(Stream stream) const override;
 

@@ -186,6 +186,16 @@ TEST(ResolveDriverTable, AnOldDriverIsNamedWithItsVersionAndTheOneNeeded) {
   EXPECT_TRUE(contains(text, "CUDA 12.0 (R525) or newer")) << text;
 }
 
+TEST(ResolveDriverTable, ADriverWithoutTensorMapsIsTooOld) {
+  const std::string text = driver_error_of([] {
+    resolve_driver_table([](const char* symbol) -> void* {
+      if (std::string(symbol) == "cuTensorMapEncodeTiled") return nullptr;
+      return reinterpret_cast<void*>(&version_of_cuda_11_4);
+    });
+  });
+  EXPECT_TRUE(contains(text, "has no cuTensorMapEncodeTiled: it is of CUDA 11.4")) << text;
+}
+
 TEST(ResolveDriverTable, ALibraryWithoutAnySymbolIsAnErrorToo) {
   const std::string text =
       driver_error_of([] { resolve_driver_table([](const char*) -> void* { return nullptr; }); });

@@ -1,8 +1,10 @@
 // A GPU by way of a driver that only remembers what it is asked.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "codegen/error.h"
@@ -29,6 +31,7 @@ struct Fake {
   void* argument = nullptr;
   int events = 0;
   CUstream stream = nullptr;
+  CUresult encode_result = CUDA_SUCCESS;
 };
 
 Fake fake;
@@ -172,12 +175,35 @@ void add_event_functions(DriverTable& table) {
   table.event_destroy = [](CUevent) { return record("destroy"); };
 }
 
+void add_tensor_maps(DriverTable& table) {
+  table.tensor_map_encode_tiled =
+      [](CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
+         const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
+         const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+         CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(map) % 64, 0u);
+        EXPECT_EQ(interleave, CU_TENSOR_MAP_INTERLEAVE_NONE);
+        EXPECT_EQ(fill, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        std::string call = fmt::format("encode type {} at {}", static_cast<int>(type), data);
+        for (cuuint32_t i = 0; i < rank; ++i) {
+          EXPECT_EQ(steps[i], 1u);
+          call += fmt::format(", {} of {}", box[i], dims[i]);
+          if (i > 0) call += fmt::format(" every {}", strides[i - 1]);
+        }
+        map->opaque[15] = 15;
+        return record(call + fmt::format(", swizzle {}, L2 {}", static_cast<int>(swizzle),
+                                         static_cast<int>(promotion)),
+                      fake.encode_result);
+      };
+}
+
 DriverTable fake_table() {
   DriverTable table;
   add_context_functions(table);
   add_kernel_functions(table);
   add_memory_functions(table);
   add_event_functions(table);
+  add_tensor_maps(table);
   return table;
 }
 
@@ -309,6 +335,59 @@ TEST_F(GpuDeviceTest, WhatACaptureForbidsIsAllowedForThatCallAlone) {
   fake.load_result = CUDA_ERROR_INVALID_IMAGE;
   EXPECT_TRUE(throws<DriverError>([&] { device_.load(binary_); }, {"cuLibraryLoadData failed"}));
   EXPECT_EQ(fake.mode, CU_STREAM_CAPTURE_MODE_GLOBAL) << "after an error too";
+}
+
+const TensorMapSpec kRows = {.data = reinterpret_cast<void*>(0x1000),
+                             .dims = {80, 100, 3},
+                             .strides = {176, 17600},
+                             .box = {64, 8, 1},
+                             .swizzle = Swizzle::k128B,
+                             .l2_promotion = L2Promotion::k256B};
+
+TEST_F(GpuDeviceTest, ATensorMapIsTheDrivers) {
+  const TensorMap map = device_.encode(kRows);
+  EXPECT_EQ(map.opaque[15], 15u);
+  EXPECT_EQ(calls(),
+            (Calls{"push",
+                   "encode type 9 at 0x1000, 64 of 80, 8 of 100 every 176, 1 of 3 every 17600, "
+                   "swizzle 3, L2 3",
+                   "pop"}));
+}
+
+TEST_F(GpuDeviceTest, ElementsOfATensorMapHaveTheirTypes) {
+  for (const auto& [type, expected] :
+       {std::pair{ElementType::kFp16, "type 6 "}, std::pair{ElementType::kFp32, "type 7 "},
+        std::pair{ElementType::kInt32, "type 3 "}, std::pair{ElementType::kUint8, "type 0 "},
+        std::pair{ElementType::kFp8E4m3, "type 0 "}}) {
+    TensorMapSpec spec = kRows;
+    spec.type = type;
+    spec.box[0] = 32;
+    device_.encode(spec);
+    EXPECT_TRUE(says(calls()[1], {expected}));
+  }
+}
+
+TEST_F(GpuDeviceTest, ATensorMapThatNoHardwareHasIsRefusedBeforeTheDriverIsAsked) {
+  TensorMapSpec spec = kRows;
+  spec.box[0] = 80;
+  EXPECT_TRUE(throws<SpecError>([&] { device_.encode(spec); }, {"a swizzle of 128 bytes"}));
+  EXPECT_EQ(calls(), Calls{});
+}
+
+TEST_F(GpuDeviceTest, AGpuWithoutTensorMapsIsNamed) {
+  DeviceInfo ampere = info_;
+  ampere.name = "A100";
+  ampere.compute_major = 8;
+  const GpuDevice device(driver_, ampere);
+  EXPECT_TRUE(throws<SpecError>([&] { device.encode(kRows); },
+                                {"A100 is a GPU of compute capability 8.0", "9.0 or higher"}));
+}
+
+TEST_F(GpuDeviceTest, ATensorMapThatTheDriverRefusesIsADriverError) {
+  fake.encode_result = CUDA_ERROR_INVALID_VALUE;
+  EXPECT_TRUE(
+      throws<DriverError>([&] { device_.encode(kRows); }, {"cuTensorMapEncodeTiled failed"}));
+  EXPECT_EQ(calls().back(), "pop");
 }
 
 TEST_F(GpuDeviceTest, KnowsWhetherAStreamIsBeingCaptured) {
