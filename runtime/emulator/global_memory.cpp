@@ -55,6 +55,36 @@ const MemoryRange& GlobalMemory::range_of(const void* p, std::size_t bytes, cons
   refuse(p, bytes, site);
 }
 
+void GlobalMemory::check_landed(const void* p, std::size_t bytes, const Site& site) const {
+  for (const InFlight& copy : in_flight_)
+    if (address_of(p) < copy.begin + copy.bytes && copy.begin < address_of(p) + bytes)
+      throw Violation{
+          rule::kInFlight, site,
+          fmt::format("{} bytes at {}, which the copy issued at {} may not have written "
+                      "yet",
+                      bytes, p, describe(copy.site))};
+}
+
+void GlobalMemory::check_bulk(const void* from, std::size_t bytes, const Site& site) {
+  range_of(from, bytes, site);
+  check_landed(from, bytes, site);
+}
+
+void GlobalMemory::begin_bulk_write(void* to, std::size_t bytes, const Site& site) {
+  check_bulk(to, bytes, site);
+  check_range_writable(to, bytes, site);
+  in_flight_.push_back({address_of(to), bytes, site});
+}
+
+void GlobalMemory::land_bulk_write(void* to, const void* from, std::size_t bytes) {
+  const auto landed = std::ranges::find_if(in_flight_, [&](const InFlight& copy) {
+    return copy.begin == address_of(to) && copy.bytes == bytes;
+  });
+  in_flight_.erase(landed);
+  note_written(to, bytes);
+  std::memcpy(to, from, bytes);
+}
+
 const MemoryRange& GlobalMemory::aligned_range(const void* p, std::size_t bytes, const Site& site) {
   check_alignment(p, bytes, site);
   return range_of(p, bytes, site);
@@ -67,7 +97,12 @@ void GlobalMemory::check_copy(const void* from, std::size_t size, std::size_t by
 }
 
 void GlobalMemory::check_writable(const void* p, std::size_t bytes, const Site& site) {
-  const MemoryRange& range = aligned_range(p, bytes, site);
+  check_alignment(p, bytes, site);
+  check_range_writable(p, bytes, site);
+}
+
+void GlobalMemory::check_range_writable(const void* p, std::size_t bytes, const Site& site) {
+  const MemoryRange& range = range_of(p, bytes, site);
   if (range.is_written) return;
   // Another may share its bytes.
   if (is_written(p)) return;
@@ -83,6 +118,7 @@ bool GlobalMemory::is_written(const void* p) const {
 void GlobalMemory::load(EmulatedLoad kind, void* to, const void* from, std::size_t bytes,
                         const Site& site) {
   aligned_range(from, bytes, site);
+  check_landed(from, bytes, site);
   if (kind == EmulatedLoad::kNonCoherent)
     for (std::uintptr_t at = address_of(from); at < address_of(from) + bytes; at += kWordBytes)
       if (words_written_.contains(at))
@@ -92,11 +128,16 @@ void GlobalMemory::load(EmulatedLoad kind, void* to, const void* from, std::size
   std::memcpy(to, from, bytes);
 }
 
-void GlobalMemory::store(void* to, const void* from, std::size_t bytes, const Site& site) {
-  check_writable(to, bytes, site);
-  for (std::uintptr_t at = address_of(to) / kWordBytes * kWordBytes; at < address_of(to) + bytes;
+void GlobalMemory::note_written(const void* p, std::size_t bytes) {
+  for (std::uintptr_t at = address_of(p) / kWordBytes * kWordBytes; at < address_of(p) + bytes;
        at += kWordBytes)
     words_written_.insert(at);
+}
+
+void GlobalMemory::store(void* to, const void* from, std::size_t bytes, const Site& site) {
+  check_writable(to, bytes, site);
+  check_landed(to, bytes, site);
+  note_written(to, bytes);
   std::memcpy(to, from, bytes);
 }
 

@@ -1,4 +1,5 @@
-// The instructions of templates/abi/emulator.h.
+#include "runtime/emulator/machine.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,11 +10,7 @@
 #include <span>
 #include <utility>
 
-#include "runtime/emulator/global_memory.h"
-#include "runtime/emulator/launch.h"
 #include "runtime/emulator/matrix.h"
-#include "runtime/emulator/races.h"
-#include "runtime/emulator/scheduler.h"
 
 namespace lazyrope {
 namespace {
@@ -81,64 +78,7 @@ bool releases(EmulatedOrder order) {
   return order == EmulatedOrder::kRelease || order == EmulatedOrder::kAcquireRelease;
 }
 
-class Machine final : public Scheduler, public EmulatorHost {
- public:
-  Machine(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
-          const EmulatorOptions& options)
-      : Scheduler(launch, params, options.seed), global_(std::move(memory)) {
-    if (options.races)
-      races_.emplace(launch.threads, static_cast<std::size_t>(launch.shared_bytes));
-    launch.bind(this);
-  }
-
-  void ld_shared(void* to, uint32 from, int32 bytes, Site site) override;
-  void st_shared(uint32 to, const void* from, int32 bytes, Site site) override;
-  void ld_global(EmulatedLoad kind, void* to, const void* from, int32 bytes, Site site) override;
-  void st_global(void* to, const void* from, int32 bytes, Site site) override;
-  uint32 atom(EmulatedAtomic operation, EmulatedOrder order, uint32* p, uint32 operand,
-              Site site) override;
-  uint32 ld_acquire(const uint32* p, Site site) override;
-  void ldmatrix_x4(uint32 (&r)[4], uint32 row, bool transposed, Site site) override;
-  void mma_m16n8k16(EmulatedElement element, float (&d)[4], const uint32 (&a)[4],
-                    const uint32 (&b)[2], Site site) override;
-  uint64 shfl_sync(EmulatedShuffle kind, uint64 value, int32 operand, Site site) override;
-  uint32 vote_sync_ballot(bool predicate, Site site) override;
-  void bar_sync(Site site) override;
-  void bar_warp_sync(Site site) override;
-  void cp_async(uint32 to, const void* from, int32 size, int32 bytes, Site site) override;
-  void cp_async_commit_group() override { running().copies.commit(); }
-  void cp_async_wait_group(int32 pending) override;
-
- private:
-  void resumed(const Thread& resumed_thread) override { thread = &resumed_thread.place; }
-  void begun(EmulatedCta& cta) override {
-    if (races_) races_->begin(cta.index);
-  }
-  void ended(EmulatedCta& cta) override {
-    if (races_) races_->end(cta.index);
-  }
-
-  SharedMemory& shared() { return running().cta->shared; }
-  static ThreadId id_of(const Thread& t) { return {t.place.block, t.place.thread}; }
-  void note_shared(AccessKind kind, const Thread& by, uint32 address, std::uint32_t bytes,
-                   const Site& site) {
-    if (races_) races_->shared(kind, id_of(by), address, bytes, site);
-  }
-  void note_global(AccessKind kind, const void* p, std::size_t bytes, const Site& site) {
-    if (races_ && global_.is_written(p)) races_->global(kind, id_of(running()), p, bytes, site);
-  }
-
-  // Waits for the other lanes; the last to come calls run(lanes) for all.
-  template <class Lane, class Run>
-  void meet_warp(const Wait& at, Lane& lane, const Run& run);
-  bool arrive(Rendezvous& meeting, const Wait& at, std::size_t expected);
-  void leave(Rendezvous& meeting);
-  // What the threads of a meeting did before it comes before what they do after it.
-  void order(const Rendezvous& meeting);
-
-  GlobalMemory global_;
-  std::optional<RaceDetector> races_;
-};
+}  // namespace
 
 void Machine::ld_shared(void* to, uint32 from, int32 bytes, Site site) {
   shared().load(to, from, static_cast<std::uint32_t>(bytes), site);
@@ -146,7 +86,7 @@ void Machine::ld_shared(void* to, uint32 from, int32 bytes, Site site) {
 }
 
 void Machine::st_shared(uint32 to, const void* from, int32 bytes, Site site) {
-  shared().store(to, from, static_cast<std::uint32_t>(bytes), site);
+  shared().store(to, from, static_cast<std::uint32_t>(bytes), site, running().place.thread);
   note_shared(AccessKind::kWrite, running(), to, static_cast<std::uint32_t>(bytes), site);
 }
 
@@ -195,24 +135,6 @@ void Machine::order(const Rendezvous& meeting) {
   std::vector<int> numbers;
   for (const Thread* t : meeting.threads) numbers.push_back(t->place.thread);
   races_->meet(running().cta->index, numbers);
-}
-
-template <class Lane, class Run>
-void Machine::meet_warp(const Wait& at, Lane& lane, const Run& run) {
-  Thread& self = running();
-  Rendezvous& warp = self.cta->warps[static_cast<std::size_t>(self.warp())];
-  if (!warp.threads.empty() &&
-      (std::strcmp(warp.at.what, at.what) != 0 || warp.at.site != at.site))
-    throw Violation{rule::kDivergence, at.site,
-                    fmt::format("this lane is at {}, others of its warp are at {} ({})", at.what,
-                                warp.at.what, describe(warp.at.site))};
-  warp.operands[static_cast<std::size_t>(self.lane())] = &lane;
-  if (!arrive(warp, at, kEmulatedWarp)) return block(at);
-  std::array<Lane*, kEmulatedWarp> lanes;
-  std::ranges::transform(warp.operands, lanes.begin(),
-                         [](void* operand) { return static_cast<Lane*>(operand); });
-  run(std::span<Lane* const, kEmulatedWarp>(lanes));
-  leave(warp);
 }
 
 // Matrix m has its rows at the addresses of lanes 8 m to 8 m + 7; lane l gets elements 2 (l % 4)
@@ -305,12 +227,10 @@ void Machine::cp_async_wait_group(int32 pending) {
     std::array<std::byte, 16> data{};
     std::memcpy(data.data(), copy.from, static_cast<std::size_t>(copy.bytes));
     const auto size = static_cast<std::uint32_t>(copy.size);
-    self.cta->shared.land_copy(copy.to, data.data(), size);
+    self.cta->shared.land_copy(copy.to, data.data(), size, self.place.thread);
     note_shared(AccessKind::kWrite, self, copy.to, size, copy.site);
   });
 }
-
-}  // namespace
 
 void run_emulated(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
                   const EmulatorOptions& options) {

@@ -44,6 +44,9 @@ class RaceDetector {
 
   // All threads, as numbered in the CTA, have come to a barrier.
   void meet(int cta, std::span<const int> threads);
+  // What the thread knows, and what it learns, by other ways than barriers of all and atomics.
+  Knowledge publish(ThreadId id) { return clock_of(id).publish(); }
+  void learn(ThreadId id, const Knowledge& knowledge) { clock_of(id).learn(knowledge); }
   void acquire(ThreadId id, const void* p);
   void release(ThreadId id, const void* p);
 

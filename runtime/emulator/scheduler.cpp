@@ -17,6 +17,7 @@ namespace context = boost::context;
 constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
 constexpr int kResidentThreads = 1024;
 constexpr std::uint64_t kMostSpins = 1'000'000;
+constexpr std::uint64_t kSpinsToLand = 1000;
 
 // One launch runs at a time, so the pool needs no lock.
 context::pooled_fixedsize_stack& stacks() {
@@ -62,19 +63,17 @@ void Scheduler::begin(Thread& thread) {
   thread.fiber =
       context::fiber(std::allocator_arg, stacks(), [this, &thread](context::fiber&& scheduler) {
         thread.resume = std::move(scheduler);
-        run_body(thread);
+        run_body();
         thread.finished = true;
         return std::move(thread.resume);
       });
   runnable_.push_back(&thread);
 }
 
-void Scheduler::run_body(Thread& thread) {
+void Scheduler::run_body() {
   try {
     launch_.kernel(params_);
-    if (const AsyncCopy* copy = thread.copies.uncommitted())
-      throw Violation{rule::kUncommitted, copy->site,
-                      "the thread has ended with a copy that no cp.async.commit_group followed"};
+    check_end();
   } catch (const Violation& violation) {
     failure_ = std::make_exception_ptr(fault(violation));
   } catch (const std::exception&) {
@@ -122,8 +121,22 @@ void Scheduler::yield(const std::optional<Wait>& spin) {
 }
 
 void Scheduler::run() {
+  try {
+    run_all();
+  } catch (...) {
+    // While the instructions are still there that the threads' destructors may call.
+    is_unwinding_ = true;
+    ctas_.clear();
+    throw;
+  }
+}
+
+void Scheduler::run_all() {
   for (begin_ctas(); !ctas_.empty(); begin_ctas()) {
-    if (runnable_.empty()) report_deadlock();
+    const bool is_stuck = runnable_.empty();
+    if ((is_stuck || spins_ % kSpinsToLand == kSpinsToLand - 1) && !land_latest() && is_stuck)
+      report_deadlock();
+    if (runnable_.empty()) continue;
     std::swap(runnable_[random_.below(runnable_.size())], runnable_.back());
     Thread& thread = *runnable_.back();
     runnable_.pop_back();
@@ -145,8 +158,8 @@ void Scheduler::report_deadlock() const {
   for (const auto& cta : ctas_)
     for (const Thread& thread : cta->threads)
       if (!thread.finished)
-        waiting[{cta->index, thread.wait->what, describe(thread.wait->site)}].push_back(
-            thread.place.thread);
+        waiting[{cta->index, describe_wait(*cta, *thread.wait), describe(thread.wait->site)}]
+            .push_back(thread.place.thread);
   std::string text = fmt::format("{}: no thread of {} can go on", rule::kDeadlock, launch_.name);
   for (const auto& [place, threads] : waiting) {
     const auto& [block, what, site] = place;

@@ -39,9 +39,13 @@ class Scheduler {
   // The running thread waits until wake() is called for it.
   void block(const Wait& wait);
   void wake(Thread& thread);
+  // Below `count`, at random.
+  std::size_t draw(std::size_t count) { return random_.below(count); }
   // Lets others run. `spin`: what the running thread looks at again and again until another has
   // changed it.
   void yield(const std::optional<Wait>& spin);
+  // A fault has ended the launch.
+  bool is_unwinding() const { return is_unwinding_; }
   // Faults name this thread instead of the one that runs.
   void blame(Thread& thread) { blamed_ = &thread; }
 
@@ -49,10 +53,18 @@ class Scheduler {
   virtual void resumed(const Thread& thread) = 0;
   virtual void begun(EmulatedCta& cta) = 0;
   virtual void ended(EmulatedCta& cta) = 0;
+  // The running thread has come to its end: throws where it left something behind.
+  virtual void check_end() = 0;
+  // No thread can go on, or all look at the same again and again: does what need not happen sooner.
+  // Returns whether there was something.
+  virtual bool land_latest() = 0;
+  // What a thread of the CTA waits for.
+  virtual std::string describe_wait(const EmulatedCta& cta, const Wait& wait) const = 0;
 
+  void run_all();
   void begin_ctas();
   void begin(Thread& thread);
-  void run_body(Thread& thread);
+  void run_body();
   void step(Thread& thread);
   void finish(Thread& thread);
   KernelFault fault(const Violation& violation) const;
@@ -68,6 +80,7 @@ class Scheduler {
   Thread* blamed_ = nullptr;
   std::uint64_t spins_ = 0;  // since a thread did something
   std::exception_ptr failure_;
+  bool is_unwinding_ = false;
 };
 
 }  // namespace lazyrope

@@ -12,68 +12,166 @@ constexpr int kPoison = 0xff;  // NaN in every floating-point format
 
 }  // namespace
 
-SharedMemory::SharedMemory(std::size_t bytes)
-    : bytes_(bytes, std::byte{kPoison}), words_((bytes + kWordBytes - 1) / kWordBytes) {}
+SharedMemory::SharedMemory(std::size_t bytes, int threads)
+    : bytes_(bytes, std::byte{kPoison}),
+      words_((bytes + kWordBytes - 1) / kWordBytes),
+      fences_(static_cast<std::size_t>(threads)) {}
 
-void SharedMemory::check_place(std::uint32_t address, std::uint32_t bytes, const Site& site) const {
+std::span<SharedMemory::Word> SharedMemory::words(std::uint32_t address, std::uint32_t bytes) {
+  const std::size_t first = address / kWordBytes;
+  return std::span(words_).subspan(first, (address + bytes + kWordBytes - 1) / kWordBytes - first);
+}
+
+std::span<const SharedMemory::Word> SharedMemory::words(std::uint32_t address,
+                                                        std::uint32_t bytes) const {
+  const std::size_t first = address / kWordBytes;
+  return std::span(words_).subspan(first, (address + bytes + kWordBytes - 1) / kWordBytes - first);
+}
+
+std::size_t SharedMemory::address_of(const Word& word) const {
+  return static_cast<std::size_t>(&word - words_.data()) * kWordBytes;
+}
+
+SharedMemory::Word SharedMemory::stored(State state, const Site& site, int thread) const {
+  Word word;
+  word.state = state;
+  word.site = site;
+  word.thread = thread;
+  if (thread != kNobody) word.fences = fences_[static_cast<std::size_t>(thread)];
+  return word;
+}
+
+void SharedMemory::check_bounds(std::uint32_t address, std::uint32_t bytes,
+                                const Site& site) const {
   if (address > bytes_.size() || bytes > bytes_.size() - address)
     throw Violation{rule::kSharedBounds, site,
                     fmt::format("{} bytes at {}; the CTA has {} bytes of shared memory", bytes,
                                 address, bytes_.size())};
+}
+
+void SharedMemory::check_place(std::uint32_t address, std::uint32_t bytes, const Site& site) const {
+  check_bounds(address, bytes, site);
   if (address % bytes != 0)
     throw Violation{rule::kAlignment, site,
                     fmt::format("{} bytes at {} of shared memory, which is no multiple of {}",
                                 bytes, address, bytes)};
 }
 
-void SharedMemory::refuse_in_flight(std::size_t word, const char* access, const Site& site) const {
-  throw Violation{
-      rule::kInFlight, site,
-      fmt::format("{} at {} of shared memory, where the copy issued at {} has not been waited for",
-                  access, word * kWordBytes, describe(words_[word].site))};
-}
-
 void SharedMemory::check_landed(std::uint32_t address, std::uint32_t bytes, const char* access,
                                 const Site& site) const {
-  for (std::size_t i = address / kWordBytes; i < (address + bytes + kWordBytes - 1) / kWordBytes;
-       ++i)
-    if (words_[i].state == State::kInFlight) refuse_in_flight(i, access, site);
+  for (const Word& word : words(address, bytes)) {
+    if (word.state == State::kInFlight)
+      throw Violation{rule::kInFlight, site,
+                      fmt::format("{} at {} of shared memory, where the copy issued at {} has not "
+                                  "been waited for",
+                                  access, address_of(word), describe(word.site))};
+    if (word.state == State::kBarrier)
+      throw Violation{rule::kMbarrierObject, site,
+                      fmt::format("{} at {} of shared memory, where an mbarrier was initialized at "
+                                  "{}",
+                                  access, address_of(word), describe(word.site))};
+  }
 }
 
-void SharedMemory::mark(std::uint32_t address, std::uint32_t bytes, Word word) {
-  std::fill_n(words_.begin() + address / kWordBytes, (bytes + kWordBytes - 1) / kWordBytes, word);
+void SharedMemory::check_initialized(std::uint32_t address, std::uint32_t bytes,
+                                     const Site& site) const {
+  for (const Word& word : words(address, bytes))
+    if (word.state == State::kUninitialized)
+      throw Violation{rule::kUninitialized, site,
+                      fmt::format("{} bytes at {}; nothing has been written at {}", bytes, address,
+                                  address_of(word))};
+}
+
+void SharedMemory::check_unread(std::uint32_t address, std::uint32_t bytes, const char* access,
+                                const Site& site) const {
+  for (const Word& word : words(address, bytes))
+    if (word.reads > 0)
+      throw Violation{rule::kSourceInUse, site,
+                      fmt::format("{} at {} of shared memory, which the copy or product issued at "
+                                  "{} may not have read yet",
+                                  access, address_of(word), describe(word.read))};
+}
+
+void SharedMemory::check_fenced(std::uint32_t address, std::uint32_t bytes,
+                                const Site& site) const {
+  for (const Word& word : words(address, bytes))
+    if (word.thread != kNobody && word.fences == fences_[static_cast<std::size_t>(word.thread)])
+      throw Violation{rule::kProxyFence, site,
+                      fmt::format("the store at {} to {} of shared memory was not followed by a "
+                                  "fence.proxy.async of its thread, {}",
+                                  describe(word.site), address_of(word), word.thread)};
 }
 
 void SharedMemory::load(void* to, std::uint32_t from, std::uint32_t bytes, const Site& site) const {
   check_place(from, bytes, site);
   check_landed(from, bytes, "a read", site);
-  for (std::size_t i = from / kWordBytes; i < (from + bytes + kWordBytes - 1) / kWordBytes; ++i)
-    if (words_[i].state == State::kUninitialized)
-      throw Violation{rule::kUninitialized, site,
-                      fmt::format("{} bytes at {}; nothing has been written at {}", bytes, from,
-                                  i * kWordBytes)};
+  check_initialized(from, bytes, site);
   std::memcpy(to, bytes_.data() + from, bytes);
 }
 
-void SharedMemory::store(std::uint32_t to, const void* from, std::uint32_t bytes,
-                         const Site& site) {
+void SharedMemory::store(std::uint32_t to, const void* from, std::uint32_t bytes, const Site& site,
+                         int thread) {
   check_place(to, bytes, site);
   check_landed(to, bytes, "a write", site);
+  check_unread(to, bytes, "a write", site);
   std::memcpy(bytes_.data() + to, from, bytes);
-  mark(to, bytes, {State::kValid, site});
+  std::ranges::fill(words(to, bytes), stored(State::kValid, site, thread));
 }
 
 void SharedMemory::begin_copy(std::uint32_t to, std::uint32_t bytes, const Site& site) {
   check_place(to, bytes, site);
   check_landed(to, bytes, "a copy", site);
-  std::memset(bytes_.data() + to, kPoison, bytes);
-  mark(to, bytes, {State::kInFlight, site});
+  check_unread(to, bytes, "a copy", site);
+  poison(to, bytes, site);
 }
 
-void SharedMemory::land_copy(std::uint32_t to, const void* from, std::uint32_t bytes) {
+void SharedMemory::poison(std::uint32_t to, std::uint32_t bytes, const Site& site) {
+  std::memset(bytes_.data() + to, kPoison, bytes);
+  std::ranges::fill(words(to, bytes), stored(State::kInFlight, site, kNobody));
+}
+
+void SharedMemory::land_copy(std::uint32_t to, const void* from, std::uint32_t bytes, int thread) {
   std::memcpy(bytes_.data() + to, from, bytes);
-  for (std::size_t i = to / kWordBytes; i < (to + bytes) / kWordBytes; ++i)
-    words_[i].state = State::kValid;
+  const std::span<Word> landed = words(to, bytes);
+  std::ranges::fill(landed, stored(State::kValid, landed.front().site, thread));
+}
+
+void SharedMemory::begin_bulk_write(std::uint32_t to, std::uint32_t bytes, const Site& site) {
+  check_bounds(to, bytes, site);
+  check_landed(to, bytes, "a copy", site);
+  check_unread(to, bytes, "a copy", site);
+  check_fenced(to, bytes, site);
+  poison(to, bytes, site);
+}
+
+void SharedMemory::land_bulk_write(std::uint32_t to, const void* from, std::uint32_t bytes) {
+  land_copy(to, from, bytes, kNobody);
+}
+
+void SharedMemory::begin_bulk_read(std::uint32_t from, std::uint32_t bytes, const Site& site) {
+  check_bounds(from, bytes, site);
+  check_landed(from, bytes, "a read", site);
+  check_initialized(from, bytes, site);
+  check_fenced(from, bytes, site);
+  for (Word& word : words(from, bytes)) {
+    ++word.reads;
+    word.read = site;
+  }
+}
+
+void SharedMemory::end_bulk_read(std::uint32_t from, std::uint32_t bytes) {
+  for (Word& word : words(from, bytes)) --word.reads;
+}
+
+void SharedMemory::begin_barrier(std::uint32_t address, std::uint32_t bytes, const Site& site) {
+  check_place(address, bytes, site);
+  check_landed(address, bytes, "an mbarrier.init", site);
+  check_unread(address, bytes, "an mbarrier.init", site);
+  std::ranges::fill(words(address, bytes), stored(State::kBarrier, site, kNobody));
+}
+
+void SharedMemory::end_barrier(std::uint32_t address, std::uint32_t bytes) {
+  std::ranges::fill(words(address, bytes), Word{});
 }
 
 }  // namespace lazyrope

@@ -1,33 +1,13 @@
 // What emulated device text asks of its host (runtime/emulator). Not part of any GPU kernel.
 #pragma once
 
-#include "abi/types.h"
+#include "abi/emulator_hopper.h"
 
 namespace lazyrope {
 
-// A line of device text.
-struct Site {
-  const char* file;
-  int32 line;
-};
-
-struct EmulatorThread {
-  int32 thread;
-  int32 block;
-  int32 block_threads;
-  int32 grid_blocks;
-};
-
-enum class EmulatedLoad { kPlain, kNonCoherent };
-enum class EmulatedAtomic { kInc, kAdd, kExch };
-// Of an atomic operation: acquire and release, both, or neither.
-enum class EmulatedOrder { kRelaxed, kAcquire, kRelease, kAcquireRelease };
-enum class EmulatedShuffle { kIdx, kBfly, kUp };
-enum class EmulatedElement { kBf16, kFp16 };
-
 // Each call is the instruction of that name, made by the thread that runs now, with what the PTX
 // manual asks for checked. Addresses of shared memory are bytes from its start.
-class EmulatorHost {
+class EmulatorHost : public HopperInstructions {
  public:
   const EmulatorThread* thread = nullptr;  // the one that runs now
 
@@ -46,6 +26,7 @@ class EmulatorHost {
   virtual uint64 shfl_sync(EmulatedShuffle kind, uint64 value, int32 operand, Site site) = 0;
   virtual uint32 vote_sync_ballot(bool predicate, Site site) = 0;
 
+  using HopperInstructions::bar_sync;
   virtual void bar_sync(Site site) = 0;
   virtual void bar_warp_sync(Site site) = 0;
 

@@ -1,0 +1,97 @@
+#include "runtime/emulator/copy_box.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+namespace lazyrope {
+namespace {
+
+constexpr std::uint32_t kBoxAlignment = 128;  // in shared memory
+
+void check_multiple(std::uint64_t value, std::uint32_t of, const char* what, const Site& site) {
+  if (value % of == 0) return;
+  throw Violation{
+      rule::kAlignment, site,
+      fmt::format("a bulk copy's {} is {:#x}, which is no multiple of {}", what, value, of)};
+}
+
+EmulatedTensorMap opened(const TensorMap& map, std::size_t dims, const Site& site) {
+  EmulatedTensorMap opened;
+  std::memcpy(&opened, &map, sizeof opened);
+  if (opened.mark != EmulatedTensorMap::kMark)
+    throw Violation{rule::kTensorMap, site,
+                    "this is no tensor map: pass one that Device::encode has made, by value, in "
+                    "the kernel's parameters"};
+  if (opened.rank != dims)
+    throw Violation{rule::kTensorMap, site,
+                    fmt::format("{} coordinates for a tensor of {} dimensions", dims, opened.rank)};
+  // How narrower rows lie, the manual does not say.
+  const int row = opened.box[0] * opened.element_bytes;
+  if (opened.swizzle != Swizzle::kNone && row != swizzle_span(opened.swizzle))
+    throw Violation{rule::kTensorMap, site,
+                    fmt::format("rows of {} bytes in a box swizzled by {}; make them as long", row,
+                                swizzle_span(opened.swizzle))};
+  return opened;
+}
+
+// Of the elements at, at + 1, ... of a box along a dimension, those that the tensor has.
+struct Extent {
+  std::int64_t begin;
+  std::int64_t end;
+};
+Extent within(const EmulatedTensorMap& map, std::size_t dim, std::int32_t at) {
+  return {std::max<std::int64_t>(at, 0),
+          std::min(std::int64_t{at} + map.box[dim], static_cast<std::int64_t>(map.dims[dim]))};
+}
+
+// The address of a row's element 0; none where the tensor has no such row.
+std::optional<std::uint64_t> row_address(const EmulatedTensorMap& map,
+                                         std::span<const std::int32_t> at, std::uint32_t row) {
+  std::uint64_t address = map.address;
+  for (std::size_t dim = 1; dim < at.size(); ++dim) {
+    const Extent extent = within(map, dim, at[dim]);
+    const std::int64_t i = std::int64_t{at[dim]} + row % map.box[dim];
+    if (i < extent.begin || i >= extent.end) return std::nullopt;
+    address += static_cast<std::uint64_t>(i) * map.strides[dim];
+    row /= map.box[dim];
+  }
+  return address;
+}
+
+}  // namespace
+
+CopyBox linear_box(const void* global, std::uint32_t shared, std::uint32_t bytes,
+                   const Site& site) {
+  check_multiple(reinterpret_cast<std::uintptr_t>(global), CopyBox::kChunkBytes, "global address",
+                 site);
+  check_multiple(shared, CopyBox::kChunkBytes, "shared address", site);
+  check_multiple(bytes, CopyBox::kChunkBytes, "size", site);
+  auto* const address = static_cast<std::byte*>(const_cast<void*>(global));
+  return {.shared = shared, .bytes = bytes, .runs = {{address, 0, bytes}}};
+}
+
+CopyBox tensor_box(const TensorMap& encoded, std::span<const std::int32_t> at, std::uint32_t shared,
+                   const Site& site) {
+  const EmulatedTensorMap map = opened(encoded, at.size(), site);
+  check_multiple(shared, kBoxAlignment, "shared address", site);
+  std::uint32_t rows = 1;
+  for (std::size_t i = 1; i < at.size(); ++i) rows *= map.box[i];
+  const std::uint32_t row_bytes = std::uint32_t{map.box[0]} * map.element_bytes;
+  CopyBox box = {.shared = shared, .swizzle = map.swizzle, .bytes = rows * row_bytes};
+  const Extent extent = within(map, 0, at[0]);
+  if (extent.begin >= extent.end) return box;
+  const auto skipped = static_cast<std::size_t>(extent.begin - at[0]) * map.element_bytes;
+  const auto count = static_cast<std::size_t>(extent.end - extent.begin) * map.element_bytes;
+  for (std::uint32_t row = 0; row < rows; ++row)
+    if (const auto address = row_address(map, at, row))
+      box.runs.push_back(
+          {reinterpret_cast<std::byte*>(*address + static_cast<std::uint64_t>(extent.begin) *
+                                                       map.element_bytes),
+           std::size_t{row} * row_bytes + skipped, count});
+  return box;
+}
+
+}  // namespace lazyrope

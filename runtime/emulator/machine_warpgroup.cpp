@@ -1,0 +1,215 @@
+// wgmma, and other instructions of Hopper's that warps or warpgroups make together.
+#include "runtime/emulator/machine.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr std::uint32_t kRowBytes = 16;       // of a matrix of stmatrix
+constexpr std::int64_t kAddresses = 1 << 18;  // that a descriptor can tell
+constexpr int kWarps = kEmulatedWarpgroup / kEmulatedWarp;
+
+struct StmatrixLane {
+  std::uint32_t row;
+  const std::uint32_t* registers;
+};
+
+// All that the lanes of a warpgroup must give alike.
+bool agree(const EmulatedWgmma& a, const EmulatedWgmma& b) {
+  return a.element == b.element && a.columns == b.columns && a.accumulate == b.accumulate &&
+         a.a_is_mn_major == b.a_is_mn_major && a.b_is_mn_major == b.b_is_mn_major &&
+         (a.a == nullptr) == (b.a == nullptr) && a.a_descriptor == b.a_descriptor &&
+         a.b_descriptor == b.b_descriptor;
+}
+
+template <class Visit>
+void for_registers(const EmulatedWgmma& lane, const Visit& visit) {
+  visit(lane.d_registers);
+  if (lane.a_registers != nullptr) visit(lane.a_registers);
+}
+
+}  // namespace
+
+void Machine::throw_late() {
+  if (const auto late = std::exchange(running().late, std::nullopt)) throw Violation{*late};
+}
+
+void Machine::check_end() {
+  Thread& self = running();
+  throw_late();
+  if (const AsyncCopy* copy = self.copies.uncommitted())
+    throw Violation{rule::kUncommitted, copy->site,
+                    "the thread has ended with a copy that no cp.async.commit_group followed"};
+  if (const BulkStore* store = self.stores.uncommitted())
+    throw Violation{rule::kUncommitted, store->site,
+                    "the thread has ended with a copy that no cp.async.bulk.commit_group followed"};
+  if (const BulkStore* store = self.stores.unread())
+    throw Violation{rule::kUnwaited, store->site,
+                    "the thread has ended with a copy that may not have read shared memory yet"};
+  cp_async_bulk_wait_group(0, /*reads=*/false);
+}
+
+void Machine::check_descriptor(uint32 start, int32 leading_bytes, int32 stride_bytes, Site site) {
+  const auto check = [&](std::int64_t value, const char* what) {
+    if (value >= 0 && value < kAddresses && value % 16 == 0) return;
+    throw Violation{rule::kDescriptor, site,
+                    fmt::format("{} of {}; a multiple of 16 below 2^18 is needed", what, value)};
+  };
+  check(start, "a start");
+  check(leading_bytes, "a leading offset");
+  check(stride_bytes, "a stride offset");
+}
+
+void Machine::refuse_registers(const EmulatedRegisters& registers, int32 index, Site site) {
+  if (registers.in_flight == 0)
+    throw Violation{rule::kOperand, site, fmt::format("there is no register {}", index)};
+  throw Violation{
+      rule::kWgmmaRegisters, site,
+      fmt::format("the product issued at {} has not been waited for", describe(registers.product))};
+}
+
+void Machine::abandon_registers(EmulatedRegisters& registers) {
+  if (is_unwinding()) return;
+  running().late = {rule::kUnwaited, registers.product,
+                    "registers of a product have ended before it was waited for"};
+}
+
+void Machine::wgmma_fence(Site site) {
+  throw_late();
+  ++running().place.wgmma_fences;
+  meet_warp({"wgmma.fence", site});
+}
+
+void Machine::check_agreement(std::span<EmulatedWgmma* const> lanes, const Site& site) {
+  for (std::size_t i = 1; i < lanes.size(); ++i)
+    if (!agree(*lanes[i], *lanes[0]))
+      throw Violation{rule::kDivergence, site,
+                      fmt::format("lane {} of the warpgroup gives wgmma other descriptors or "
+                                  "another `accumulate` than lane 0",
+                                  i)};
+}
+
+void Machine::check_fences(std::span<EmulatedWgmma* const> lanes, const Site& site) {
+  const int first = running().place.thread / kEmulatedWarpgroup * kEmulatedWarpgroup;
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    Thread& owner = running().cta->threads[static_cast<std::size_t>(first) + i];
+    blame(owner);
+    for_registers(*lanes[i], [&](const EmulatedRegisters* registers) {
+      if (registers->in_flight == 0 && registers->touched == owner.place.wgmma_fences)
+        throw Violation{rule::kWgmmaFence, site,
+                        "registers of this product were made or touched after the latest "
+                        "wgmma.fence"};
+    });
+  }
+  blame(running());
+}
+
+void Machine::begin_product(std::span<EmulatedWgmma* const> lanes, int quarter, const Site& site) {
+  EmulatedCta& cta = *running().cta;
+  const EmulatedWgmma& given = *lanes[0];
+  WarpProduct product = {
+      .lanes = {*lanes[0]},
+      .a = std::nullopt,
+      .b = MatrixOperand(given.b_descriptor, given.b_is_mn_major, given.columns, site),
+      .first_row = quarter * WarpProduct::kRows,
+      .site = site};
+  if (given.a == nullptr)
+    product.a.emplace(given.a_descriptor, given.a_is_mn_major, 4 * WarpProduct::kRows, site);
+  const int group = running().place.thread / kEmulatedWarpgroup;
+  const std::size_t warp =
+      (std::size_t{kWarps} * static_cast<std::size_t>(group)) + static_cast<std::size_t>(quarter);
+  const Thread& reader = cta.threads[warp * kEmulatedWarp];
+  for_chunks(product, [&](std::uint32_t chunk) {
+    cta.shared.begin_bulk_read(chunk, MatrixOperand::kChunkBytes, site);
+    note_shared(AccessKind::kRead, reader, chunk, MatrixOperand::kChunkBytes, site);
+  });
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    product.lanes[i] = *lanes[i];
+    for_registers(*lanes[i], [&](EmulatedRegisters* registers) {
+      ++registers->in_flight;
+      registers->product = site;
+    });
+  }
+  cta.products[warp].add(product);
+}
+
+void Machine::wgmma_m64k16(const EmulatedWgmma& given, Site site) {
+  throw_late();
+  EmulatedWgmma lane = given;
+  meet_warpgroup({"wgmma.mma_async", site}, lane, [&](std::span<EmulatedWgmma* const> lanes) {
+    check_agreement(lanes, site);
+    check_fences(lanes, site);
+    for (int quarter = 0; quarter < kWarps; ++quarter)
+      begin_product(lanes.subspan(static_cast<std::size_t>(quarter) * kEmulatedWarp, kEmulatedWarp),
+                    quarter, site);
+  });
+}
+
+void Machine::wgmma_commit_group(Site site) {
+  throw_late();
+  char nothing = 0;
+  meet_warp({"wgmma.commit_group", site}, nothing, [&](std::span<char* const>) {
+    running().cta->products[static_cast<std::size_t>(running().warp())].commit();
+  });
+}
+
+void Machine::end_product(EmulatedCta& cta, const WarpProduct& product) {
+  multiply(product, cta.shared.data(0));
+  for_chunks(product, [&](std::uint32_t chunk) {
+    cta.shared.end_bulk_read(chunk, MatrixOperand::kChunkBytes);
+  });
+  for (const EmulatedWgmma& lane : product.lanes)
+    for_registers(lane, [](EmulatedRegisters* registers) { --registers->in_flight; });
+}
+
+void Machine::wgmma_wait_group(int32 pending, Site site) {
+  throw_late();
+  char nothing = 0;
+  meet_warp({"wgmma.wait_group", site}, nothing, [&](std::span<char* const>) {
+    EmulatedCta& cta = *running().cta;
+    cta.products[static_cast<std::size_t>(running().warp())].wait(
+        static_cast<std::size_t>(pending),
+        [&](const WarpProduct& product) { end_product(cta, product); });
+  });
+}
+
+bool Machine::elect_sync(Site site) {
+  meet_warp({"elect.sync", site});
+  // Any lane, but the same each time.
+  const EmulatorThread& place = running().place;
+  return running().lane() == (7 * running().warp() + 13 * place.block + 5) % kEmulatedWarp;
+}
+
+// Lane l has elements 2 (l % 4) and the next of row l / 4 of each matrix, or of column l / 4 where
+// transposed; matrix m has its rows at the addresses of lanes 8 m to 8 m + 7.
+void Machine::stmatrix_x4(uint32 row, const uint32 (&r)[4], bool transposed, Site site) {
+  StmatrixLane lane = {row, r};
+  shared().check_place(row, kRowBytes, site);
+  const Wait at = {transposed ? "stmatrix.x4.trans" : "stmatrix.x4", site};
+  meet_warp(at, lane, [&](std::span<StmatrixLane* const, kEmulatedWarp> lanes) {
+    EmulatedCta& cta = *running().cta;
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+      const std::size_t matrix = i / 8;
+      std::array<std::uint16_t, 8> elements;
+      for (std::size_t j = 0; j < elements.size(); ++j) {
+        const std::size_t of_row = transposed ? j : i % 8;
+        const std::size_t of_column = transposed ? i % 8 : j;
+        const std::uint32_t pair = lanes[of_row * 4 + of_column / 2]->registers[matrix];
+        elements[j] = static_cast<std::uint16_t>(pair >> (of_column % 2 * 16));
+      }
+      Thread& owner = cta.threads[(static_cast<std::size_t>(running().warp()) * kEmulatedWarp) + i];
+      blame(owner);
+      cta.shared.store(lanes[i]->row, elements.data(), kRowBytes, site, owner.place.thread);
+      note_shared(AccessKind::kWrite, owner, lanes[i]->row, kRowBytes, site);
+    }
+    blame(running());
+  });
+}
+
+void Machine::setmaxnreg(int32 registers, Site site) {
+  meet_warpgroup({"setmaxnreg", site}, registers, [&](std::span<int32* const> lanes) {
+    if (std::ranges::any_of(lanes, [&](const int32* other) { return *other != *lanes[0]; }))
+      throw Violation{rule::kDivergence, site, "the warpgroup's lanes ask for different numbers"};
+  });
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,68 @@
+#include "runtime/emulator/matrix_operand.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lazyrope {
+namespace {
+
+constexpr int kCore = 8;             // elements of a chunk, and rows of a core matrix
+constexpr std::uint32_t kBytes = 2;  // of an element
+
+std::uint32_t field(std::uint64_t descriptor, int at) {
+  return static_cast<std::uint32_t>(descriptor >> at & 0x3fff) << 4;
+}
+
+}  // namespace
+
+MatrixOperand::MatrixOperand(std::uint64_t descriptor, bool is_mn_major, int extent,
+                             const Site& site)
+    : start_(field(descriptor, 0)),
+      leading_(field(descriptor, 16)),
+      stride_(field(descriptor, 32)),
+      swizzle_(static_cast<Swizzle>((4 - (descriptor >> 62)) % 4)),
+      is_mn_major_(is_mn_major) {
+  if (swizzle_ != Swizzle::kNone) check_start(extent, site);
+}
+
+// The pattern of the swizzle begins with the operand: it begins in the first row of an atom, and
+// stays in its row.
+void MatrixOperand::check_start(int extent, const Site& site) const {
+  const auto span = static_cast<std::uint32_t>(swizzle_span(swizzle_));
+  const std::uint32_t in_atom = start_ % (kCore * span);
+  const auto along = static_cast<std::uint32_t>(is_mn_major_ ? extent : kDepth) * kBytes;
+  if (in_atom + std::min(along, span) <= span) return;
+  throw Violation{rule::kDescriptor, site,
+                  fmt::format("the operand begins at {} of shared memory, {} bytes into an atom of "
+                              "{}; its first row, of {} bytes, must be within the first {}",
+                              start_, in_atom, kCore * span, std::min(along, span), span)};
+}
+
+std::uint32_t MatrixOperand::address(int mn, int k) const {
+  const auto i = static_cast<std::uint32_t>(mn);
+  const auto j = static_cast<std::uint32_t>(k);
+  const auto span = static_cast<std::uint32_t>(swizzle_span(swizzle_));
+  const std::uint32_t along = span / kBytes;  // elements of a row
+  std::uint32_t offset = 0;
+  if (swizzle_ == Swizzle::kNone)
+    offset = i / kCore * stride_ + j / kCore * leading_ +
+             (is_mn_major_ ? j % kCore * span + i % kCore * kBytes
+                           : i % kCore * span + j % kCore * kBytes);
+  else if (is_mn_major_)
+    offset = i / along * leading_ + i % along * kBytes + j / kCore * stride_ + j % kCore * span;
+  else
+    offset = i / kCore * stride_ + i % kCore * span + j * kBytes;
+  return swizzled(start_ + offset, swizzle_);
+}
+
+std::vector<std::uint32_t> MatrixOperand::chunks(int begin, int count) const {
+  std::vector<std::uint32_t> result;
+  const int step_mn = is_mn_major_ ? kCore : 1;
+  const int step_k = is_mn_major_ ? 1 : kCore;
+  for (int mn = begin; mn < begin + count; mn += step_mn)
+    for (int k = 0; k < kDepth; k += step_k) result.push_back(address(mn, k));
+  return result;
+}
+
+}  // namespace lazyrope

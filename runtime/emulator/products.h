@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runtime/emulator/matrix_operand.h"
+#include "templates/abi/emulator_hopper.h"
+
+namespace lazyrope {
+
+// A warp's quarter of a wgmma: 16 rows of A and D.
+struct WarpProduct {
+  static constexpr int kRows = 16;
+
+  std::array<EmulatedWgmma, 32> lanes;  // what they gave
+  std::optional<MatrixOperand> a;       // where it lies in shared memory
+  MatrixOperand b;
+  int first_row;
+  Site site;
+};
+
+// The wgmma of a warp, in groups. They happen when they are waited for, and not before.
+class WarpProducts {
+ public:
+  void add(WarpProduct product) { open_.push_back(std::move(product)); }
+  void commit() {
+    groups_.push_back(std::move(open_));
+    open_.clear();
+  }
+
+  // Calls run(product) for all groups but the latest `pending`, the oldest first.
+  template <class Run>
+  void wait(std::size_t pending, const Run& run) {
+    for (; groups_.size() > pending; groups_.pop_front())
+      for (const WarpProduct& product : groups_.front()) run(product);
+  }
+
+ private:
+  std::vector<WarpProduct> open_;
+  std::deque<std::vector<WarpProduct>> groups_;
+};
+
+// D = A B + D. Products are exact; sums are rounded to fp32 one after the other, in the order of k.
+// `shared`: the CTA's memory.
+void multiply(const WarpProduct& product, const std::byte* shared);
+
+}  // namespace lazyrope
