@@ -5,10 +5,14 @@
 #pragma once
 
 #include "isa/async_copy.cuh"
+#include "isa/bulk_copy.cuh"
 #include "isa/launch.cuh"
 #include "isa/math.cuh"
+#include "isa/mbarrier.cuh"
 #include "isa/memory.cuh"
 #include "isa/sync.cuh"
+#include "isa/tensor_copy.cuh"
+#include "isa/wgmma.cuh"
 
 namespace lazyrope::contract {
 
@@ -33,6 +37,13 @@ static_assert(kSame<int32, decltype(block_threads())>);  // %ntid
 static_assert(kSame<int32, decltype(grid_blocks())>);    // %nctaid
 static_assert(kSame<int32, decltype(lane_index())>);     // %laneid, of a one-dimensional CTA
 static_assert(kSame<int32, decltype(warp_index())>);     // none: %tid / 32
+
+// launch.cuh: "Miscellaneous Instructions: setmaxnreg", "Parallel Synchronization and Communication
+// Instructions: griddepcontrol".
+static_assert(kSame<void, decltype(setmaxnreg_inc<240>())>);
+static_assert(kSame<void, decltype(setmaxnreg_dec<24>())>);
+static_assert(kSame<void, decltype(griddepcontrol_wait())>);
+static_assert(kSame<void, decltype(griddepcontrol_launch_dependents())>);
 
 // memory.cuh: "State Spaces", ".shared".
 static_assert(sizeof(SharedPtr) == 4);
@@ -59,6 +70,10 @@ static_assert(kSame<void, decltype(st_global(a<Chunk*>(), a<Chunk>()))>);     //
 // memory.cuh: "Warp-level matrix load instruction: ldmatrix".
 static_assert(kSame<void, decltype(ldmatrix_x4(a<Registers>(), a<SharedPtr>()))>);
 static_assert(kSame<void, decltype(ldmatrix_x4_trans(a<Registers>(), a<SharedPtr>()))>);
+
+// memory.cuh: "Warp-level matrix store instruction: stmatrix".
+static_assert(kSame<void, decltype(stmatrix_x4(a<SharedPtr>(), a<ConstRegisters>()))>);
+static_assert(kSame<void, decltype(stmatrix_x4_trans(a<SharedPtr>(), a<ConstRegisters>()))>);
 
 // async_copy.cuh: "Data Movement and Conversion Instructions: Non-bulk copy".
 static_assert(kSame<void, decltype(cp_async_cg_16<false>(a<SharedPtr>(), a<const void*>(),
@@ -98,10 +113,16 @@ static_assert(kSame<void, decltype(mma_m16n8k16_f32_f16(a<Floats>(), a<ConstRegi
                                                         a<uint32>(), a<uint32>()))>);
 
 // sync.cuh: "Parallel Synchronization and Communication Instructions".
-static_assert(kSame<void, decltype(bar_sync())>);       // bar
-static_assert(kSame<void, decltype(bar_warp_sync())>);  // bar.warp.sync
+static_assert(kSame<void, decltype(bar_sync())>);                          // bar
+static_assert(kSame<void, decltype(bar_sync(a<int32>(), a<int32>()))>);    // bar
+static_assert(kSame<void, decltype(bar_arrive(a<int32>(), a<int32>()))>);  // bar
+static_assert(kSame<bool, decltype(elect_sync())>);                        // elect.sync
+static_assert(kSame<void, decltype(bar_warp_sync())>);                     // bar.warp.sync
 static_assert(kSame<uint32, decltype(atom_acq_rel_gpu_inc(a<uint32*>(), a<uint32>()))>);   // atom
 static_assert(kSame<uint32, decltype(atom_relaxed_gpu_exch(a<uint32*>(), a<uint32>()))>);  // atom
+static_assert(kSame<uint32, decltype(atom_add_acq_rel_gpu(a<uint32*>(), a<uint32>()))>);   // atom
+static_assert(kSame<void, decltype(red_add_release_gpu(a<uint32*>(), a<uint32>()))>);      // red
+static_assert(kSame<void, decltype(st_release_gpu(a<uint32*>(), a<uint32>()))>);           // st
 static_assert(kSame<uint32, decltype(ld_acquire_gpu(a<const uint32*>()))>);                // ld
 static_assert(kSame<uint32, decltype(vote_sync_ballot(a<bool>()))>);  // vote.sync
 static_assert(kSame<bool, decltype(vote_sync_any(a<bool>()))>);       // vote.sync
@@ -111,5 +132,62 @@ static_assert(kSame<float, decltype(shfl_sync_idx(a<float>(), a<int32>()))>);
 static_assert(kSame<float, decltype(shfl_sync_bfly(a<float>(), a<int32>()))>);
 static_assert(kSame<int32, decltype(shfl_sync_up(a<int32>(), a<int32>()))>);
 static_assert(kSame<int64, decltype(shfl_sync_up(a<int64>(), a<int32>()))>);
+
+// mbarrier.cuh: "Parallel Synchronization and Communication Instructions: mbarrier".
+static_assert(kSame<void, decltype(mbarrier_init(a<SharedPtr>(), a<uint32>()))>);
+static_assert(kSame<void, decltype(fence_mbarrier_init_release_cluster())>);  // membar / fence
+static_assert(kSame<void, decltype(mbarrier_inval(a<SharedPtr>()))>);
+static_assert(kSame<void, decltype(mbarrier_arrive(a<SharedPtr>()))>);
+static_assert(kSame<void, decltype(mbarrier_arrive_expect_tx(a<SharedPtr>(), a<uint32>()))>);
+static_assert(kSame<void, decltype(mbarrier_expect_tx(a<SharedPtr>(), a<uint32>()))>);
+static_assert(kSame<bool, decltype(mbarrier_try_wait_parity(a<SharedPtr>(), a<uint32>()))>);
+
+// bulk_copy.cuh: "Data Movement and Conversion Instructions: Bulk copy".
+static_assert(
+    kSame<void, decltype(cp_async_bulk_shared_global(a<SharedPtr>(), a<const void*>(), a<uint32>(),
+                                                     a<SharedPtr>()))>);  // cp.async.bulk
+static_assert(kSame<void, decltype(cp_async_bulk_global_shared(a<void*>(), a<SharedPtr>(),
+                                                               a<uint32>()))>);  // cp.async.bulk
+static_assert(kSame<void, decltype(cp_async_bulk_commit_group())>);
+static_assert(kSame<void, decltype(cp_async_bulk_wait_group<0>())>);
+static_assert(kSame<void, decltype(cp_async_bulk_wait_group_read<0>())>);
+static_assert(kSame<void, decltype(fence_proxy_async())>);         // membar / fence
+static_assert(kSame<void, decltype(fence_proxy_async_global())>);  // membar / fence
+
+// tensor_copy.cuh: "Data Movement and Conversion Instructions: Tensor copy".
+template <int kDims>
+using Coordinates = const int32 (&)[kDims];
+static_assert(sizeof(TensorMap) == 128 && alignof(TensorMap) == 64);
+static_assert(
+    kSame<void, decltype(cp_async_bulk_tensor_load(a<SharedPtr>(), a<const TensorMap&>(),
+                                                   a<Coordinates<2>>(), a<SharedPtr>()))>);
+static_assert(
+    kSame<void, decltype(cp_async_bulk_tensor_load(a<SharedPtr>(), a<const TensorMap&>(),
+                                                   a<Coordinates<5>>(), a<SharedPtr>()))>);
+static_assert(kSame<void, decltype(cp_async_bulk_tensor_store(
+                              a<const TensorMap&>(), a<Coordinates<2>>(), a<SharedPtr>()))>);
+static_assert(kSame<void, decltype(cp_async_bulk_tensor_store(
+                              a<const TensorMap&>(), a<Coordinates<5>>(), a<SharedPtr>()))>);
+static_assert(kSame<void, decltype(prefetch_tensormap(a<const TensorMap&>()))>);  // prefetch
+
+// wgmma.cuh: "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+static_assert(Accumulator<64>::kCount == 32);
+static_assert(kSame<float&, decltype(a<Accumulator<64>&>()[a<int32>()])>);       // none
+static_assert(kSame<float, decltype(a<const Accumulator<64>&>()[a<int32>()])>);  // none
+static_assert(kSame<void, decltype(a<Accumulator<64>&>().pin())>);               // none
+static_assert(kSame<uint32&, decltype(a<OperandA&>()[a<int32>()])>);             // none
+static_assert(kSame<uint32, decltype(a<const OperandA&>()[a<int32>()])>);        // none
+static_assert(kSame<void, decltype(a<OperandA&>().pin())>);                      // none
+static_assert(kSame<SharedDescriptor, decltype(shared_descriptor(a<SharedPtr>(), a<int32>(),
+                                                                 a<int32>(), a<Swizzle>()))>);
+static_assert(kSame<void, decltype(wgmma_fence())>);
+static_assert(kSame<void, decltype(wgmma_commit_group())>);
+static_assert(kSame<void, decltype(wgmma_wait_group<0>())>);
+static_assert(kSame<void, decltype(wgmma_m64k16<WgmmaBf16, 256, Major::kK, Major::kMN>(
+                              a<Accumulator<256>&>(), a<SharedDescriptor>(), a<SharedDescriptor>(),
+                              a<bool>()))>);  // wgmma.mma_async
+static_assert(kSame<void, decltype(wgmma_m64k16<WgmmaF16, 8, Major::kMN>(
+                              a<Accumulator<8>&>(), a<const OperandA&>(), a<SharedDescriptor>(),
+                              a<bool>()))>);  // wgmma.mma_async
 
 }  // namespace lazyrope::contract

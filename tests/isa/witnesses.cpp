@@ -5,15 +5,17 @@
 namespace lazyrope {
 
 const std::vector<WitnessText>& witness_texts() {
-  static const std::vector<WitnessText> rows = {grid_text(), math_text(), matrix_text(),
-                                                memory_text(), warp_text()};
+  static const std::vector<WitnessText> rows = {grid_text(),   hopper_text(),   math_text(),
+                                                matrix_text(), mbarrier_text(), memory_text(),
+                                                tensor_text(), warp_text(),     wgmma_text()};
   return rows;
 }
 
 const std::vector<Witness>& witnesses() {
   static const std::vector<Witness> rows = [] {
     std::vector<Witness> all;
-    for (const auto& of : {grid_rows, math_rows, matrix_rows, memory_rows, warp_rows})
+    for (const auto& of : {grid_rows, hopper_rows, math_rows, matrix_rows, mbarrier_rows,
+                           memory_rows, tensor_rows, warp_rows, wgmma_rows})
       for (Witness& row : of()) all.push_back(std::move(row));
     return all;
   }();

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/tensor_map.h"
 #include "tests/isa/inputs.h"
 #include "tests/isa/rules.h"
 #include "tests/isa/witness/params.h"
@@ -20,6 +22,13 @@ struct WitnessText {
   std::string least_arch = "sm_80";
 };
 
+// A tensor that a row copies boxes of: in its input from that word on, or in its output.
+struct WitnessTensor {
+  TensorMapSpec spec;  // without data
+  bool is_output = false;
+  std::size_t first_word = 0;
+};
+
 // One run of a text, and which wrappers of templates/isa it shows: what goes in, how much comes
 // out, and when an emulated run agrees with a recorded one.
 struct Witness {
@@ -31,6 +40,7 @@ struct Witness {
   std::size_t output_words = 0;
   std::function<Words(Generator&)> input;
   Rule rule = same_bits();
+  std::optional<WitnessTensor> tensor = {};
 };
 
 const std::vector<WitnessText>& witness_texts();

@@ -15,7 +15,8 @@
 
 namespace lazyrope {
 
-static EmulatorHost* emulator = nullptr;
+// One a library, or program of tests.
+[[gnu::visibility("hidden")]] inline EmulatorHost* emulator = nullptr;
 
 // As a default argument: the line of the call.
 constexpr Site here(const char* file = __builtin_FILE(), int32 line = __builtin_LINE()) {
@@ -28,5 +29,19 @@ inline int32 block_threads() { return emulator->thread->block_threads; }
 inline int32 grid_blocks() { return emulator->thread->grid_blocks; }
 inline int32 lane_index() { return thread_index() % kWarpThreads; }
 inline int32 warp_index() { return thread_index() / kWarpThreads; }
+
+template <int kRegisters>
+inline void setmaxnreg_inc(Site site = here()) {
+  static_assert(24 <= kRegisters && kRegisters <= 256 && kRegisters % 8 == 0);
+  emulator->setmaxnreg(kRegisters, site);
+}
+template <int kRegisters>
+inline void setmaxnreg_dec(Site site = here()) {
+  setmaxnreg_inc<kRegisters>(site);
+}
+
+// Launches follow one another here.
+inline void griddepcontrol_wait() {}
+inline void griddepcontrol_launch_dependents() {}
 
 }  // namespace lazyrope

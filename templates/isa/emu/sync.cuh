@@ -6,6 +6,12 @@
 namespace lazyrope {
 
 inline void bar_sync(Site site = here()) { emulator->bar_sync(site); }
+inline void bar_sync(int32 id, int32 threads, Site site = here()) {
+  emulator->bar_sync(id, threads, site);
+}
+inline void bar_arrive(int32 id, int32 threads, Site site = here()) {
+  emulator->bar_arrive(id, threads, site);
+}
 inline void bar_warp_sync(Site site = here()) { emulator->bar_warp_sync(site); }
 
 inline uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last, Site site = here()) {
@@ -13,6 +19,15 @@ inline uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last, Site site = here()) {
 }
 inline uint32 atom_relaxed_gpu_exch(uint32* p, uint32 value, Site site = here()) {
   return emulator->atom(EmulatedAtomic::kExch, EmulatedOrder::kRelaxed, p, value, site);
+}
+inline uint32 atom_add_acq_rel_gpu(uint32* p, uint32 value, Site site = here()) {
+  return emulator->atom(EmulatedAtomic::kAdd, EmulatedOrder::kAcquireRelease, p, value, site);
+}
+inline void red_add_release_gpu(uint32* p, uint32 value, Site site = here()) {
+  emulator->atom(EmulatedAtomic::kAdd, EmulatedOrder::kRelease, p, value, site);
+}
+inline void st_release_gpu(uint32* p, uint32 value, Site site = here()) {
+  emulator->atom(EmulatedAtomic::kExch, EmulatedOrder::kRelease, p, value, site);
 }
 inline uint32 ld_acquire_gpu(const uint32* p, Site site = here()) {
   return emulator->ld_acquire(p, site);
@@ -45,5 +60,7 @@ inline uint32 vote_sync_ballot(bool predicate, Site site = here()) {
 inline bool vote_sync_any(bool predicate, Site site = here()) {
   return emulator->vote_sync_ballot(predicate, site) != 0;
 }
+
+inline bool elect_sync(Site site = here()) { return emulator->elect_sync(site); }
 
 }  // namespace lazyrope

@@ -1,4 +1,5 @@
-// Qualifiers, and where a thread stands. PTX ISA 9.0, "Special Registers".
+// Qualifiers, where a thread stands, and what it asks of the machine. PTX ISA 9.0, "Special
+// Registers", "setmaxnreg", "griddepcontrol".
 #pragma once
 
 #include "isa/types.cuh"
@@ -25,5 +26,23 @@ LAZYROPE_DEVICE int32 block_threads() { return static_cast<int32>(blockDim.x); }
 LAZYROPE_DEVICE int32 grid_blocks() { return static_cast<int32>(gridDim.x); }
 LAZYROPE_DEVICE int32 lane_index() { return thread_index() & (kWarpThreads - 1); }
 LAZYROPE_DEVICE int32 warp_index() { return thread_index() / kWarpThreads; }
+
+// Of all warps of a warpgroup, 24 to 256 registers a thread, a multiple of 8 (sm_90a): waits until
+// there are so many; or gives back what is beyond.
+template <int kRegisters>
+LAZYROPE_DEVICE void setmaxnreg_inc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+LAZYROPE_DEVICE void setmaxnreg_dec() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Waits for the grids that this one was launched to follow, and their writes (sm_90 and later).
+LAZYROPE_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// The grids that follow may start, once all CTAs have said so or ended.
+LAZYROPE_DEVICE void griddepcontrol_launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 
 }  // namespace lazyrope

@@ -7,6 +7,13 @@
 namespace lazyrope {
 
 LAZYROPE_DEVICE void bar_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
+// Barriers 1 to 15, of the `threads`, a multiple of 32, that sync or arrive there.
+LAZYROPE_DEVICE void bar_sync(int32 id, int32 threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+LAZYROPE_DEVICE void bar_arrive(int32 id, int32 threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 LAZYROPE_DEVICE void bar_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
 // atom.inc: adds one, or goes back to 0 from `last`; returns the value before.
@@ -26,6 +33,23 @@ LAZYROPE_DEVICE uint32 atom_relaxed_gpu_exch(uint32* p, uint32 value) {
                : "l"(p), "r"(value)
                : "memory");
   return before;
+}
+
+LAZYROPE_DEVICE uint32 atom_add_acq_rel_gpu(uint32* p, uint32 value) {
+  uint32 before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(p), "r"(value)
+               : "memory");
+  return before;
+}
+
+LAZYROPE_DEVICE void red_add_release_gpu(uint32* p, uint32 value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+LAZYROPE_DEVICE void st_release_gpu(uint32* p, uint32 value) {
+  asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
 LAZYROPE_DEVICE uint32 ld_acquire_gpu(const uint32* p) {
@@ -59,6 +83,14 @@ LAZYROPE_DEVICE uint32 vote_sync_ballot(bool predicate) {
 
 LAZYROPE_DEVICE bool vote_sync_any(bool predicate) {
   return __any_sync(0xffffffffu, predicate) != 0;
+}
+
+// True for one lane of the warp, the same each time (sm_90 and later).
+LAZYROPE_DEVICE bool elect_sync() {
+  uint32 elected;
+  asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.b32 %0, 1, 0, p;\n\t}"
+               : "=r"(elected));
+  return elected != 0;
 }
 
 }  // namespace lazyrope

@@ -1,6 +1,7 @@
 // Launch parameters of the witness kernels, for host and device text.
 #pragma once
 
+#include "abi/tensor_map.h"
 #include "abi/types.h"
 
 namespace lazyrope {
@@ -41,6 +42,40 @@ enum class Case : int32 {
   kPlace,
   kAtomics,
   kLastCta,
+  // mbarrier.cuh
+  kPhases,
+  kBulkLoad,
+  kBulkStore,
+  // tensor.cuh
+  kTensorLoad2,
+  kTensorLoad3,
+  kTensorLoad4,
+  kTensorLoad5,
+  kTensorStore2,
+  kTensorStore3,
+  kTensorStore4,
+  kTensorStore5,
+  // wgmma.cuh: N, A and B of K-major operands
+  kWgmma8,
+  kWgmma16,
+  kWgmma32,
+  kWgmma64,
+  kWgmma96,
+  kWgmma128,
+  kWgmma192,
+  kWgmma256,
+  kWgmmaKMn,
+  kWgmmaMnK,
+  kWgmmaMnMn,
+  kWgmmaRegistersK,
+  kWgmmaRegistersMn,
+  kWgmmaTwoGroups,
+  // hopper.cuh
+  kStmatrix,
+  kStmatrixTrans,
+  kElect,
+  kPassOn,
+  kInTurn,
 };
 
 struct WitnessParams {
@@ -48,6 +83,8 @@ struct WitnessParams {
   uint32* output;  // of the row's words: each is written
   Case which;
   int32 count;
+  int32 output_words;
+  TensorMap map;  // where the row has one
 };
 
 }  // namespace lazyrope

@@ -1,0 +1,23 @@
+// Asynchronous copies of boxes of a tensor, in host C++.
+#pragma once
+
+#include "abi/tensor_map.h"
+#include "isa/bulk_copy.cuh"
+
+namespace lazyrope {
+
+template <int kDims>
+inline void cp_async_bulk_tensor_load(SharedPtr to, const TensorMap& map, const int32 (&at)[kDims],
+                                      SharedPtr barrier, Site site = here()) {
+  static_assert(2 <= kDims && kDims <= kTensorMapDims);
+  emulator->cp_async_bulk_tensor_load(to.address, map, at, kDims, barrier.address, site);
+}
+template <int kDims>
+inline void cp_async_bulk_tensor_store(const TensorMap& map, const int32 (&at)[kDims],
+                                       SharedPtr from, Site site = here()) {
+  static_assert(2 <= kDims && kDims <= kTensorMapDims);
+  emulator->cp_async_bulk_tensor_store(map, at, kDims, from.address, site);
+}
+inline void prefetch_tensormap(const TensorMap&) {}
+
+}  // namespace lazyrope

@@ -1,0 +1,96 @@
+// Asynchronous matrix products of a warpgroup, in host C++.
+#pragma once
+
+#include "isa/wgmma_types.cuh"
+
+namespace lazyrope {
+
+// An index, and the line that gives it.
+struct RegisterIndex {
+  constexpr RegisterIndex(int32 index, Site at = here()) : value(index), site(at) {}
+  int32 value;
+  Site site;
+};
+
+// Registers that are given to products: an access while one is in flight is refused.
+template <class T, int kRegisters>
+class Fragment {
+ public:
+  static constexpr int kCount = kRegisters;
+
+  Fragment() { touch(); }
+  Fragment(const Fragment& other) { *this = other; }
+  Fragment& operator=(const Fragment& other) {
+    other.pin();
+    pin();
+    touch();
+    __builtin_memcpy(value_, other.value_, sizeof value_);
+    return *this;
+  }
+  ~Fragment() {
+    if (registers_.in_flight != 0) emulator->abandon_registers(registers_);
+  }
+
+  T& operator[](RegisterIndex i) { return at(i); }
+  T operator[](RegisterIndex i) const { return at(i); }
+  void pin(Site site = here()) const {
+    if (registers_.in_flight != 0) emulator->refuse_registers(registers_, 0, site);
+  }
+
+  // For the wrappers below.
+  T* data() const { return value_; }
+  EmulatedRegisters* registers() const { return &registers_; }
+
+ private:
+  T& at(RegisterIndex i) const {
+    if (registers_.in_flight != 0 || i.value < 0 || i.value >= kCount)
+      emulator->refuse_registers(registers_, i.value, i.site);
+    touch();
+    return value_[i.value];
+  }
+  void touch() const { registers_.touched = emulator->thread->wgmma_fences; }
+
+  mutable T value_[kCount];
+  mutable EmulatedRegisters registers_;
+};
+
+template <int kColumns>
+struct Accumulator : Fragment<float, kColumns / 2> {};
+using OperandA = Fragment<uint32, 4>;
+
+inline SharedDescriptor shared_descriptor(SharedPtr start, int32 leading_bytes, int32 stride_bytes,
+                                          Swizzle swizzle, Site site = here()) {
+  emulator->check_descriptor(start.address, leading_bytes, stride_bytes, site);
+  return {descriptor_bits(start.address, leading_bytes, stride_bytes, swizzle)};
+}
+
+inline void wgmma_fence(Site site = here()) { emulator->wgmma_fence(site); }
+inline void wgmma_commit_group(Site site = here()) { emulator->wgmma_commit_group(site); }
+template <int kPending>
+inline void wgmma_wait_group(Site site = here()) {
+  emulator->wgmma_wait_group(kPending, site);
+}
+
+template <class T>
+inline constexpr EmulatedElement kWgmmaElement =
+    T::kIsBf16 ? EmulatedElement::kBf16 : EmulatedElement::kFp16;
+
+template <class T, int kColumns, Major kMajorA, Major kMajorB>
+inline void wgmma_m64k16(Accumulator<kColumns>& d, SharedDescriptor a, SharedDescriptor b,
+                         bool accumulate, Site site = here()) {
+  static_assert(kIsWgmmaShape<kColumns>);
+  emulator->wgmma_m64k16(
+      {kWgmmaElement<T>, kColumns, accumulate, kMajorA == Major::kMN, kMajorB == Major::kMN, a.bits,
+       b.bits, d.data(), nullptr, d.registers(), nullptr},
+      site);
+}
+template <class T, int kColumns, Major kMajorB>
+inline void wgmma_m64k16(Accumulator<kColumns>& d, const OperandA& a, SharedDescriptor b,
+                         bool accumulate, Site site = here()) {
+  static_assert(kIsWgmmaShape<kColumns>);
+  emulator->wgmma_m64k16({kWgmmaElement<T>, kColumns, accumulate, false, kMajorB == Major::kMN, 0,
+                          b.bits, d.data(), a.data(), d.registers(), a.registers()},
+                         site);
+}
+
+}  // namespace lazyrope

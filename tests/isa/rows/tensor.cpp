@@ -1,0 +1,136 @@
+#include <fmt/format.h>
+
+#include <array>
+
+#include "tests/isa/rows/rows.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kBoxes = 12;
+constexpr std::size_t kTensorAt = 64;  // word of the input, behind the coordinates
+constexpr std::uint32_t kBeyond = 3;   // elements by which a box may miss the tensor
+
+constexpr std::array<const char*, 4> kSwizzleNames = {"plain", "32b", "64b", "128b"};
+
+std::size_t bytes_of(const TensorMapSpec& spec) {
+  return static_cast<std::size_t>(spec.strides.back() * spec.dims.back());
+}
+
+std::uint32_t box_words(const TensorMapSpec& spec) {
+  int elements = 1;
+  for (const int extent : spec.box) elements *= extent;
+  return static_cast<std::uint32_t>(elements * tensor_map_element_bytes(spec.type) / 4);
+}
+
+// Rows of a box as long as the swizzle allows, of a tensor with odd extents and padded strides.
+TensorMapSpec tensor(ElementType type, Swizzle swizzle, std::vector<std::int64_t> outer,
+                     const std::vector<int>& outer_box) {
+  constexpr int kPlainRow = 48;
+  constexpr std::int64_t kPadding = 16;
+  TensorMapSpec spec;
+  spec.type = type;
+  spec.swizzle = swizzle;
+  const int row = swizzle == Swizzle::kNone ? kPlainRow : swizzle_span(swizzle);
+  const int elements = row / tensor_map_element_bytes(type);
+  spec.dims = {2 * elements + 5};
+  spec.box = {elements};
+  std::int64_t stride = (spec.dims[0] * tensor_map_element_bytes(type) + 15) / 16 * 16;
+  for (const std::int64_t extent : outer) {
+    stride += kPadding;
+    spec.strides.push_back(stride);
+    stride *= extent;
+  }
+  spec.dims.insert(spec.dims.end(), outer.begin(), outer.end());
+  spec.box.insert(spec.box.end(), outer_box.begin(), outer_box.end());
+  return spec;
+}
+
+// The first box is within the tensor, the next ones before and behind it; then any.
+std::uint32_t coordinate(Generator& random, const TensorMapSpec& spec, std::size_t dim, int box) {
+  const auto extent = static_cast<std::uint32_t>(spec.dims[dim]);
+  const auto length = static_cast<std::uint32_t>(spec.box[dim]);
+  const std::uint32_t any = random.below(extent + length + 2 * kBeyond) - length - kBeyond;
+  if (box == 0) return random.below(extent - length + 1);
+  if (box == 1) return 0u - length + 1;
+  if (box == 2) return extent - 1;
+  if (box == 3) return dim == 0 ? 0u - length : 0;
+  if (box == 4) return dim == 0 ? 1 : extent;
+  return any;
+}
+
+Words input_of_boxes(Generator& random, const TensorMapSpec& spec, bool is_store) {
+  Words words = {box_words(spec)};
+  for (int box = 0; box < kBoxes; ++box)
+    for (std::size_t dim = 0; dim < spec.dims.size(); ++dim)
+      words.push_back(coordinate(random, spec, dim, box));
+  if (!is_store) words.resize(kTensorAt);
+  const std::size_t data = is_store ? kBoxes * box_words(spec) : bytes_of(spec) / 4;
+  for (std::size_t i = 0; i < data; ++i) words.push_back(random.bits32());
+  return words;
+}
+
+std::string name_of(const TensorMapSpec& spec, bool is_store) {
+  return fmt::format("tensor_{}_{}d_{}_{}", is_store ? "store" : "load", spec.dims.size(),
+                     to_string(spec.type), kSwizzleNames[static_cast<std::size_t>(spec.swizzle)]);
+}
+
+Case case_of(std::size_t dims, bool is_store) {
+  const Case least = is_store ? Case::kTensorStore2 : Case::kTensorLoad2;
+  return static_cast<Case>(static_cast<int>(least) + static_cast<int>(dims) - 2);
+}
+
+Witness load(const TensorMapSpec& spec) {
+  Witness row;
+  row.name = name_of(spec, false);
+  row.text = "tensor";
+  row.which = case_of(spec.dims.size(), false);
+  row.wrappers = {"cp_async_bulk_tensor_load", "prefetch_tensormap"};
+  row.count = kBoxes;
+  row.output_words = std::size_t{kBoxes} * box_words(spec);
+  row.input = [=](Generator& random) { return input_of_boxes(random, spec, false); };
+  row.tensor = {spec, false, kTensorAt};
+  return row;
+}
+
+Witness store(const TensorMapSpec& spec) {
+  Witness row;
+  row.name = name_of(spec, true);
+  row.text = "tensor";
+  row.which = case_of(spec.dims.size(), true);
+  row.wrappers = {"cp_async_bulk_tensor_store"};
+  row.count = kBoxes;
+  row.output_words = bytes_of(spec) / 4;
+  row.input = [=](Generator& random) { return input_of_boxes(random, spec, true); };
+  row.tensor = {spec, true, 0};
+  return row;
+}
+
+}  // namespace
+
+WitnessText tensor_text() {
+  return {.name = "tensor", .shared_bytes = 1024 + 8192, .least_arch = "sm_90a"};
+}
+
+std::vector<Witness> tensor_rows() {
+  using enum ElementType;
+  using enum Swizzle;
+  std::vector<Witness> rows;
+  for (const Swizzle swizzle : {kNone, k32B, k64B, k128B}) {
+    for (const ElementType type : {kBf16, kFp32, kUint8})
+      rows.push_back(load(tensor(type, swizzle, {11}, {7})));
+    rows.push_back(store(tensor(kFp16, swizzle, {11}, {7})));
+  }
+  rows.push_back(load(tensor(kFp16, k128B, {11}, {7})));
+  rows.push_back(load(tensor(kBf16, k128B, {5, 3}, {3, 2})));
+  rows.push_back(load(tensor(kFp32, k64B, {5, 3, 2}, {3, 1, 2})));
+  rows.push_back(load(tensor(kUint8, k32B, {4, 3, 2, 3}, {3, 2, 1, 2})));
+  rows.push_back(load(tensor(kBf16, kNone, {4, 3, 2, 3}, {2, 2, 2, 1})));
+  rows.push_back(store(tensor(kUint8, k32B, {11}, {7})));
+  rows.push_back(store(tensor(kFp32, k128B, {5, 3}, {3, 2})));
+  rows.push_back(store(tensor(kBf16, k64B, {5, 3, 2}, {3, 1, 2})));
+  rows.push_back(store(tensor(kUint8, kNone, {4, 3, 2, 3}, {2, 2, 2, 1})));
+  return rows;
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,109 @@
+// Copies of boxes of a tensor, one after the other. The input begins with the words of a box, a
+// multiple of 32, and the coordinates of each box.
+#pragma once
+
+#include "isa/mbarrier.cuh"
+#include "isa/sync.cuh"
+#include "isa/tensor_copy.cuh"
+#include "tests/isa/witness/params.h"
+
+namespace lazyrope {
+
+inline constexpr int32 kBoxAt = 1024;  // of shared memory: a swizzle's pattern begins there
+
+template <int kDims>
+struct BoxCopies {
+  static constexpr int32 kFirst = 1;  // coordinate, in the input
+
+  LAZYROPE_DEVICE explicit BoxCopies(const WitnessParams& of)
+      : params(of), words(static_cast<int32>(ld_global(of.input))) {}
+
+  LAZYROPE_DEVICE SharedPtr box() const { return dynamic_shared_memory() + kBoxAt; }
+
+  LAZYROPE_DEVICE void read(int32 (&at)[kDims], int32 copy) const {
+    for (int32 i = 0; i < kDims; ++i)
+      at[i] = static_cast<int32>(ld_global(params.input + kFirst + copy * kDims + i));
+  }
+
+  // The output: shared memory, box by box.
+  LAZYROPE_DEVICE void load() const {
+    const SharedPtr barrier = dynamic_shared_memory();
+    if (thread_index() == 0) {
+      prefetch_tensormap(params.map);
+      mbarrier_init(barrier, 1);
+      fence_mbarrier_init_release_cluster();
+    }
+    bar_sync();
+    for (int32 copy = 0; copy < params.count; ++copy) {
+      if (thread_index() == 0) {
+        int32 at[kDims];
+        read(at, copy);
+        mbarrier_arrive_expect_tx(barrier, static_cast<uint32>(4 * words));
+        cp_async_bulk_tensor_load(box(), params.map, at, barrier);
+      }
+      while (!mbarrier_try_wait_parity(barrier, static_cast<uint32>(copy % 2))) {
+      }
+      for (int32 i = thread_index(); i < words; i += block_threads())
+        st_global(params.output + copy * words + i, ld_shared<uint32>(box() + 4 * i));
+      bar_sync();
+    }
+  }
+
+  // The output: the tensor, zero where nothing is stored. The input has the boxes' words behind the
+  // coordinates.
+  LAZYROPE_DEVICE void store() const {
+    for (int32 i = thread_index(); i < params.output_words; i += block_threads())
+      st_global(params.output + i, 0u);
+    fence_proxy_async_global();
+    for (int32 copy = 0; copy < params.count; ++copy) {
+      const uint32* from = params.input + kFirst + params.count * kDims + copy * words;
+      for (int32 i = thread_index(); i < words; i += block_threads())
+        st_shared(box() + 4 * i, ld_global(from + i));
+      fence_proxy_async();
+      bar_sync();
+      if (thread_index() == 0) {
+        int32 at[kDims];
+        read(at, copy);
+        cp_async_bulk_tensor_store(params.map, at, box());
+        cp_async_bulk_commit_group();
+        cp_async_bulk_wait_group<0>();  // boxes may overlap
+      }
+      bar_sync();
+    }
+  }
+
+  const WitnessParams& params;
+  int32 words;
+};
+
+template <int kDims>
+LAZYROPE_DEVICE void copy_boxes(const WitnessParams& params, bool load) {
+  const BoxCopies<kDims> copies(params);
+  if (load)
+    copies.load();
+  else
+    copies.store();
+}
+
+LAZYROPE_DEVICE void witness(const WitnessParams& params) {
+  switch (params.which) {
+    case Case::kTensorLoad2:
+      return copy_boxes<2>(params, true);
+    case Case::kTensorLoad3:
+      return copy_boxes<3>(params, true);
+    case Case::kTensorLoad4:
+      return copy_boxes<4>(params, true);
+    case Case::kTensorLoad5:
+      return copy_boxes<5>(params, true);
+    case Case::kTensorStore2:
+      return copy_boxes<2>(params, false);
+    case Case::kTensorStore3:
+      return copy_boxes<3>(params, false);
+    case Case::kTensorStore4:
+      return copy_boxes<4>(params, false);
+    default:
+      return copy_boxes<5>(params, false);
+  }
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "runtime/emulator/fault.h"
+#include "runtime/emulator/launch.h"
+#include "runtime/tensor_map.h"
+#include "templates/isa/emu/math.cuh"
+#include "templates/isa/emu/mbarrier.cuh"
+#include "templates/isa/emu/sync.cuh"
+#include "templates/isa/emu/tensor_copy.cuh"
+#include "templates/isa/emu/wgmma.cuh"
+#include "tests/support/throws.h"
+
+// Kernels of Hopper's instructions for the emulator, of one warpgroup, and pairs of them of which
+// one breaks a rule.
+namespace lazyrope::hopper {
+
+inline constexpr int kThreads = 128;
+inline constexpr int kSharedBytes = 16 * 1024;
+inline constexpr int kWords = 1024;
+
+struct Params {
+  TensorMap map;  // of out: 32 rows of 32 words, in boxes of 4 x 8
+  const int32* in;
+  int32* out;
+};
+
+using Text = void (*)(const Params&);
+
+struct Pair {
+  const char* name;
+  std::string_view rule;
+  Text broken;
+  Text mended;
+};
+
+inline void PrintTo(const Pair& pair, std::ostream* os) { *os << pair.name; }
+
+inline constexpr int32 kBarrierAt = 8192;  // behind the data
+
+inline SharedPtr data(int32 bytes = 0) { return dynamic_shared_memory() + bytes; }
+inline SharedPtr barrier(int32 i = 0) { return data(kBarrierAt + 8 * i); }
+inline bool first() { return thread_index() == 0; }
+
+// Thread 0 makes barrier 0, which all may use.
+template <bool kFenced = true>
+void begin(uint32 count) {
+  if (first()) {
+    mbarrier_init(barrier(), count);
+    if (kFenced) fence_mbarrier_init_release_cluster();
+  }
+  bar_sync();
+}
+inline void wait(SharedPtr at, uint32 parity = 0) {
+  while (!mbarrier_try_wait_parity(at, parity)) {
+  }
+}
+// Every thread stores a word, and shows it to asynchronous copies.
+template <bool kFenced = true>
+void fill() {
+  st_shared(data(4 * thread_index()), thread_index());
+  if (kFenced) fence_proxy_async();
+  bar_sync();
+}
+
+inline Text text = nullptr;
+
+struct alignas(128) Memory {
+  int32 in[kWords] = {};
+  int32 out[kWords] = {};
+};
+
+inline void run(const char* name, Text kernel, Memory& m, std::uint64_t seed) {
+  text = kernel;
+  const EmulatedLaunch launch = {name,
+                                 [](const void* p) { text(*static_cast<const Params*>(p)); },
+                                 [](EmulatorHost* host) { emulator = host; },
+                                 1,
+                                 kThreads,
+                                 kSharedBytes};
+  const Params params = {emulated_tensor_map({.data = m.out,
+                                              .type = ElementType::kInt32,
+                                              .dims = {32, 32},
+                                              .strides = {128},
+                                              .box = {4, 8}}),
+                         m.in, m.out};
+  run_emulated(launch, &params,
+               {{"in", m.in, sizeof m.in, false}, {"out", m.out, sizeof m.out, true}},
+               {.seed = seed, .races = true});
+}
+
+// The fault under one of some seeds, or nothing.
+inline std::string fault_of(const Pair& pair, Text kernel, std::string_view& rule) {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    Memory m;
+    try {
+      run(pair.name, kernel, m, seed);
+    } catch (const KernelFault& fault) {
+      rule = pair.rule == fault.rule() ? pair.rule : "another";
+      return fault.what();
+    }
+  }
+  rule = "";
+  return "";
+}
+
+// The broken kernel is refused by the rule's name, at a line of the tests.
+inline void expect_refused(const Pair& pair) {
+  std::string_view rule;
+  const std::string fault = fault_of(pair, pair.broken, rule);
+  EXPECT_EQ(rule, pair.rule) << fault;
+  EXPECT_TRUE(says(fault, {"at ", "tests/"}));
+}
+
+inline void expect_runs(const Pair& pair) {
+  std::string_view rule;
+  EXPECT_EQ(fault_of(pair, pair.mended, rule), "");
+}
+
+}  // namespace lazyrope::hopper

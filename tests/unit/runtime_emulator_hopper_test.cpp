@@ -1,0 +1,428 @@
+// The emulator's rules for Hopper's barriers and copies, each with a kernel that breaks it and one
+// that differs in that alone; and what copies give.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "tests/support/hopper_kernels.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope::hopper {
+namespace {
+
+// Thread 0 copies 512 bytes; barrier 0 expects `bytes`.
+void load(const Params& p, uint32 bytes = 512) {
+  if (!first()) return;
+  mbarrier_arrive_expect_tx(barrier(), bytes);
+  cp_async_bulk_shared_global(data(), p.in, 512, barrier());
+}
+int32 mine() { return ld_shared<int32>(data(4 * thread_index())); }
+void store(const Params& p) {
+  if (first()) cp_async_bulk_global_shared(p.out, data(), 512);
+}
+void commit_and_wait() {
+  if (!first()) return;
+  cp_async_bulk_commit_group();
+  cp_async_bulk_wait_group<0>();
+}
+
+// Warp 0 waits for two phases that thread 127 completes, the second after `between`.
+template <class Between>
+void two_phases(Between between) {
+  if (first()) mbarrier_init(barrier(1), kWarpThreads);
+  begin(1);
+  if (warp_index() == 0) {
+    wait(barrier(), 0);
+    mbarrier_arrive(barrier(1));
+    wait(barrier(), 1);
+  }
+  if (thread_index() != kThreads - 1) return;
+  mbarrier_arrive(barrier());
+  between();
+  mbarrier_arrive(barrier());
+}
+
+// Warp 0 tells warp 1 of a word, by `order` in both.
+template <class Order>
+void tell(Order order) {
+  begin(kWarpThreads);
+  fill();
+  if (warp_index() == 0) {
+    st_shared(data(4 * lane_index()), 1);
+    mbarrier_arrive(barrier());
+  }
+  if (warp_index() == 1) {
+    order();
+    ld_shared<int32>(data(4 * lane_index()));
+  }
+}
+
+const Pair kPairs[] = {
+    {"mbarrier_without_init", rule::kMbarrierObject,
+     [](const Params&) { mbarrier_arrive(barrier()); },
+     [](const Params&) {
+       begin(kThreads);
+       mbarrier_arrive(barrier());
+     }},
+    {"mbarrier_alignment", rule::kAlignment,
+     [](const Params&) {
+       if (first()) mbarrier_init(data(4), 1);
+     },
+     [](const Params&) {
+       if (first()) mbarrier_init(data(8), 1);
+     }},
+    {"mbarrier_of_nobody", rule::kMbarrierCount, [](const Params&) { begin(0); },
+     [](const Params&) { begin(1); }},
+    {"mbarrier_arrivals", rule::kMbarrierCount,
+     [](const Params& p) {
+       begin(1);
+       load(p);
+       if (first()) mbarrier_arrive(barrier());
+       wait(barrier());
+     },
+     [](const Params& p) {
+       begin(2);
+       load(p);
+       if (first()) mbarrier_arrive(barrier());
+       wait(barrier());
+     }},
+    {"mbarrier_bytes", rule::kMbarrierBytes,
+     [](const Params&) {
+       begin(1);
+       if (first()) mbarrier_expect_tx(barrier(), 1 << 20);
+     },
+     [](const Params&) {
+       begin(1);
+       if (first()) mbarrier_expect_tx(barrier(), (1 << 20) - 1);
+     }},
+    {"mbarrier_object", rule::kMbarrierObject,
+     [](const Params&) {
+       begin(1);
+       ld_shared<int32>(barrier());
+     },
+     [](const Params&) {
+       begin(1);
+       if (first()) {
+         mbarrier_inval(barrier());
+         st_shared(barrier(), 0);
+       }
+     }},
+    {"mbarrier_parity", rule::kOperand,
+     [](const Params&) {
+       begin(1);
+       mbarrier_try_wait_parity(barrier(), 2);
+     },
+     [](const Params&) {
+       begin(1);
+       mbarrier_try_wait_parity(barrier(), 1);
+     }},
+    {"mbarrier_overtaken", rule::kMbarrierOvertaken, [](const Params&) { two_phases([] {}); },
+     [](const Params&) { two_phases([] { wait(barrier(1)); }); }},
+    {"mbarrier_deadlock", rule::kDeadlock,
+     [](const Params&) {
+       begin(kThreads);
+       if (!first()) mbarrier_arrive(barrier());
+       wait(barrier());
+     },
+     [](const Params&) {
+       begin(kThreads);
+       mbarrier_arrive(barrier());
+       wait(barrier());
+     }},
+    {"mbarrier_race", rule::kRace, [](const Params&) { tell([] { wait(barrier(), 1); }); },
+     [](const Params&) { tell([] { wait(barrier(), 0); }); }},
+    {"load_without_init_fence", rule::kProxyFence,
+     [](const Params& p) {
+       begin<false>(1);
+       load(p);
+       wait(barrier());
+     },
+     [](const Params& p) {
+       begin<true>(1);
+       load(p);
+       wait(barrier());
+     }},
+    {"load_without_wait", rule::kInFlight,
+     [](const Params& p) {
+       begin(1);
+       load(p);
+       bar_sync();
+       mine();
+     },
+     [](const Params& p) {
+       begin(1);
+       load(p);
+       wait(barrier());
+       mine();
+     }},
+    {"load_with_one_try", rule::kInFlight,
+     [](const Params& p) {
+       begin(1);
+       load(p);
+       bar_sync();
+       mbarrier_try_wait_parity(barrier(), 0);
+       mine();
+     },
+     [](const Params& p) {
+       begin(1);
+       load(p);
+       bar_sync();
+       wait(barrier());
+       mine();
+     }},
+    {"load_of_more_than_expected", rule::kDeadlock,
+     [](const Params& p) {
+       begin(1);
+       load(p, 496);
+       wait(barrier());
+     },
+     [](const Params& p) {
+       begin(1);
+       load(p, 512);
+       wait(barrier());
+     }},
+    {"load_size", rule::kAlignment,
+     [](const Params& p) {
+       begin(1);
+       if (first()) cp_async_bulk_shared_global(data(), p.in, 24, barrier());
+     },
+     [](const Params& p) {
+       begin(1);
+       if (first()) cp_async_bulk_shared_global(data(), p.in, 32, barrier());
+     }},
+    {"load_over_stores", rule::kProxyFence,
+     [](const Params& p) {
+       begin(1);
+       fill<false>();
+       load(p);
+       wait(barrier());
+     },
+     [](const Params& p) {
+       begin(1);
+       fill<true>();
+       load(p);
+       wait(barrier());
+     }},
+    {"load_bounds", rule::kGlobalBounds,
+     [](const Params& p) {
+       begin(1);
+       if (first()) cp_async_bulk_shared_global(data(), p.in + kWords - 8, 64, barrier());
+     },
+     [](const Params& p) {
+       begin(1);
+       if (first()) cp_async_bulk_shared_global(data(), p.in + kWords - 16, 64, barrier());
+     }},
+    {"store_without_proxy_fence", rule::kProxyFence,
+     [](const Params& p) {
+       fill<false>();
+       store(p);
+       commit_and_wait();
+     },
+     [](const Params& p) {
+       fill<true>();
+       store(p);
+       commit_and_wait();
+     }},
+    {"store_uncommitted", rule::kUncommitted,
+     [](const Params& p) {
+       fill();
+       store(p);
+     },
+     [](const Params& p) {
+       fill();
+       store(p);
+       commit_and_wait();
+     }},
+    {"store_unwaited", rule::kUnwaited,
+     [](const Params& p) {
+       fill();
+       store(p);
+       if (first()) cp_async_bulk_commit_group();
+     },
+     [](const Params& p) {
+       fill();
+       store(p);
+       if (first()) cp_async_bulk_commit_group();
+       cp_async_bulk_wait_group_read<0>();
+     }},
+    {"store_of_what_changes", rule::kSourceInUse,
+     [](const Params& p) {
+       fill();
+       store(p);
+       if (first()) cp_async_bulk_commit_group();
+       cp_async_bulk_wait_group_read<1>();
+       if (first()) st_shared(data(), 1);
+       cp_async_bulk_wait_group<0>();
+     },
+     [](const Params& p) {
+       fill();
+       store(p);
+       if (first()) cp_async_bulk_commit_group();
+       cp_async_bulk_wait_group_read<0>();
+       if (first()) st_shared(data(), 1);
+     }},
+    {"store_not_there_yet", rule::kInFlight,
+     [](const Params& p) {
+       fill();
+       store(p);
+       if (first()) cp_async_bulk_commit_group();
+       cp_async_bulk_wait_group_read<0>();
+       if (first()) ld_global(p.out);
+     },
+     [](const Params& p) {
+       fill();
+       store(p);
+       if (first()) cp_async_bulk_commit_group();
+       cp_async_bulk_wait_group<0>();
+       if (first()) ld_global(p.out);
+     }},
+    {"tensor_dimensions", rule::kTensorMap,
+     [](const Params& p) {
+       const int32 at[] = {0, 0, 0};
+       begin(1);
+       if (first()) cp_async_bulk_tensor_load(data(), p.map, at, barrier());
+     },
+     [](const Params& p) {
+       const int32 at[] = {0, 0};
+       begin(1);
+       if (first()) cp_async_bulk_tensor_load(data(), p.map, at, barrier());
+     }},
+    {"tensor_map", rule::kTensorMap,
+     [](const Params&) {
+       const int32 at[] = {0, 0};
+       begin(1);
+       if (first()) cp_async_bulk_tensor_load(data(), TensorMap{}, at, barrier());
+     },
+     [](const Params& p) {
+       const int32 at[] = {0, 0};
+       begin(1);
+       if (first()) cp_async_bulk_tensor_load(data(), TensorMap{p.map}, at, barrier());
+     }},
+    {"tensor_alignment", rule::kAlignment,
+     [](const Params& p) {
+       const int32 at[] = {0, 0};
+       begin(1);
+       if (first()) cp_async_bulk_tensor_load(data(64), p.map, at, barrier());
+     },
+     [](const Params& p) {
+       const int32 at[] = {0, 0};
+       begin(1);
+       if (first()) cp_async_bulk_tensor_load(data(128), p.map, at, barrier());
+     }},
+    {"named_barrier_counts", rule::kDivergence,
+     [](const Params&) { bar_sync(1, warp_index() == 0 ? 64 : 128); },
+     [](const Params&) { bar_sync(1, 128); }},
+    {"named_barrier_missed", rule::kDeadlock,
+     [](const Params&) {
+       if (warp_index() == 0) bar_sync(2, 64);
+     },
+     [](const Params&) {
+       if (warp_index() == 0) bar_sync(2, 64);
+       if (warp_index() == 1) bar_arrive(2, 64);
+     }},
+    {"named_barrier_race", rule::kRace,
+     [](const Params&) {
+       if (warp_index() == 0) bar_arrive(3, 64);
+       if (warp_index() == 0) st_shared(data(4 * lane_index()), 1);
+       if (warp_index() == 1) bar_sync(3, 64);
+       if (warp_index() == 1) ld_shared<int32>(data(4 * lane_index()));
+     },
+     [](const Params&) {
+       if (warp_index() == 0) st_shared(data(4 * lane_index()), 1);
+       if (warp_index() == 0) bar_arrive(3, 64);
+       if (warp_index() == 1) bar_sync(3, 64);
+       if (warp_index() == 1) ld_shared<int32>(data(4 * lane_index()));
+     }},
+    {"matrix_store_alignment", rule::kAlignment,
+     [](const Params&) {
+       const uint32 r[4] = {};
+       stmatrix_x4(data(16 * thread_index() + 4), r);
+     },
+     [](const Params&) {
+       const uint32 r[4] = {};
+       stmatrix_x4(data(16 * thread_index()), r);
+     }},
+};
+
+class HopperRules : public testing::TestWithParam<Pair> {};
+
+TEST_P(HopperRules, TheBrokenKernelIsRefusedByName) { expect_refused(GetParam()); }
+TEST_P(HopperRules, TheMendedKernelRuns) { expect_runs(GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(Pairs, HopperRules, testing::ValuesIn(kPairs),
+                         [](const auto& pair) { return std::string(pair.param.name); });
+
+TEST(Hopper, ADeadlockNamesTheMbarrierAndWhoWaits) {
+  Memory m;
+  const Text one_is_missing = [](const Params&) {
+    begin(kThreads);
+    if (!first()) mbarrier_arrive(barrier());
+    wait(barrier());
+  };
+  EXPECT_TRUE(throws<KernelFault>([&] { run("deadlock", one_is_missing, m, 0); },
+                                  {"threads 0-127 wait in mbarrier.try_wait for the mbarrier at "
+                                   "8192, of 128 arrivals, initialized at ",
+                                   "(phase 0: 1 arrivals and 0 bytes missing)"}));
+}
+
+TEST(Hopper, ABoxIsLoadedAndStoredWhereTheTensorIs) {
+  for (const auto& [x, y] : {std::pair{3, 5}, std::pair{-2, 30}, std::pair{30, -7}}) {
+    Memory m;
+    for (int32 i = 0; i < kWords; ++i) m.out[i] = 1000 + i;
+    static int32 at[2];
+    at[0] = x;
+    at[1] = y;
+    run(
+        "box",
+        [](const Params& p) {
+          begin(1);
+          if (first()) {
+            mbarrier_arrive_expect_tx(barrier(), 128);
+            cp_async_bulk_tensor_load(data(), p.map, at, barrier());
+          }
+          wait(barrier());
+          if (warp_index() == 0) st_shared(data(4 * lane_index()), mine() + 1);
+          fence_proxy_async();
+          bar_sync();
+          if (!first()) return;
+          cp_async_bulk_tensor_store(p.map, at, data());
+          cp_async_bulk_commit_group();
+          cp_async_bulk_wait_group<0>();
+        },
+        m, 0);
+    for (int32 i = 0; i < kWords; ++i) {
+      const int32 dx = i % 32 - x;
+      const int32 dy = i / 32 - y;
+      const bool is_in_box = dx >= 0 && dx < 4 && dy >= 0 && dy < 8;
+      EXPECT_EQ(m.out[i], 1000 + i + (is_in_box ? 1 : 0)) << i;
+    }
+  }
+}
+
+// Each thread has the matrix that stmatrix then puts where ldmatrix takes it from.
+TEST(Hopper, StoredMatricesAreLoadedAgain) {
+  Memory m;
+  run(
+      "matrices",
+      [](const Params& p) {
+        const SharedPtr row = data(16 * thread_index());
+        uint32 r[4], back[4], transposed[4];
+        for (uint32 i = 0; i < 4; ++i) r[i] = static_cast<uint32>(thread_index()) * 4 + i;
+        stmatrix_x4(row, r);
+        bar_warp_sync();
+        ldmatrix_x4(back, row);
+        bar_warp_sync();
+        stmatrix_x4_trans(row, r);
+        bar_warp_sync();
+        ldmatrix_x4_trans(transposed, row);
+        for (int32 i = 0; i < 4; ++i)
+          st_global(p.out + 4 * thread_index() + i,
+                    static_cast<int32>(back[i] == transposed[i] ? back[i] : ~back[i]));
+      },
+      m, 0);
+  for (int32 i = 0; i < 4 * kThreads; ++i) EXPECT_EQ(m.out[i], i);
+}
+
+}  // namespace
+}  // namespace lazyrope::hopper
