@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import lazyrope
 import pytest
 import torch
 
-from tests.conftest import random_steps, shared_list
+from tests.conftest import HAS_GPU, random_steps, shared_list
 from tests.support import eager
 from tests.support.cases import ROPES, Setting, documents_case, random_case
 from tests.support.checks import check_case
 from tests.support.covering import EMULATED, FACTORS, race_checked
 from tests.support.tolerance import assert_close, assert_lse_close
+
+ROOT = Path(__file__).parents[2]
+FILES_OF_RANDOM_STEPS = ("tests/python/test_append.py", "tests/python/test_attention.py")
 
 
 @pytest.mark.usefixtures("compiled_ahead")
@@ -51,6 +59,27 @@ def test_steps_that_are_searched_for_races_have_every_value(request):
     searched = values_of([steps[seed] for seed in race_checked(steps.items())])
     assert searched.pop("group") >= {1, 3, 4, 8}
     assert searched == {name: set(values) for name, values in FACTORS.items() if name != "group"}
+
+
+@pytest.mark.skipif(HAS_GPU, reason="the emulator searches for races; on a GPU, compute-sanitizer")
+def test_the_kernels_have_no_races(request):
+    """In a process of its own, for the emulator asks the environment once."""
+    options = [f"--{name}={request.config.getoption(name)}" for name in ("cases", "seed")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        "races",
+        *FILES_OF_RANDOM_STEPS,
+        *options,
+        "-p",
+        "no:cacheprovider",
+    ]
+    environment = os.environ | {"LAZYROPE_EMULATOR_RACES": "1"}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    count = 2 * len(race_checked(shared_list(request.config)))
+    assert result.returncode == 0 and f"\n{count} passed" in result.stdout, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("group", [71, 128])
