@@ -12,38 +12,50 @@ import lazyrope
 import pytest
 import torch
 
-from tests.support.covering import all_pairs, covered, covering_settings
+from tests.support.cases import Setting
+from tests.support.covering import EMULATED, all_pairs, covered, numbered_steps, race_checked
+from tests.support.ran import Ran
 
 HAS_GPU = torch.cuda.is_available()
+ARCH = None if HAS_GPU else "emu:sm_80"
 if not HAS_GPU:
     torch.set_num_threads(1)  # for small tensors, and on a busy machine, threads mostly wait for each other
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cases", type=int, default=800 if HAS_GPU else 32, help="random steps to compare with fp64")
+    parser.addoption(
+        "--cases", type=int, default=800 if HAS_GPU else EMULATED, help="settings whose random steps are compared"
+    )
     parser.addoption(
         "--requests", type=int, default=1000 if HAS_GPU else 10000, help="random requests through a tiny model"
     )
     parser.addoption("--seed", type=int, default=2606, help="of the random steps")
 
 
+def shared_list(config: pytest.Config) -> list[tuple[int, Setting]]:
+    return numbered_steps(config.getoption("cases"), config.getoption("seed"))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "numbered_setting" in metafunc.fixturenames:
-        seed = metafunc.config.getoption("seed")
-        settings = covering_settings(metafunc.config.getoption("cases"), seed)
-        numbered = [(seed + i, setting) for i, setting in enumerate(settings)]
-        metafunc.parametrize("numbered_setting", numbered, ids=[str(n) for n, _ in numbered])
+        steps = shared_list(metafunc.config)
+        with_races = set(race_checked(steps)) if "ran" in metafunc.fixturenames else set[int]()
+        metafunc.parametrize(
+            "numbered_setting",
+            [pytest.param(step, marks=[pytest.mark.races] if step[0] in with_races else []) for step in steps],
+            ids=[str(seed) for seed, _ in steps],
+        )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Where kernels ran, on what seeds, and what of the covering array they covered; also with -q."""
-    seed, count = config.getoption("seed"), config.getoption("cases")
-    settings = covering_settings(count, seed)
+    steps = shared_list(config)
     pairs = all_pairs()
     place = torch.cuda.get_device_name() if HAS_GPU else "the emulator (no GPU)"
     terminalreporter.write_line(
-        f"kernels ran on: {place}; {len(settings)} random steps, seeds {seed} to {seed + len(settings) - 1}, "
-        f"{len(covered(settings) & pairs)} of {len(pairs)} pairs of factors covered"
+        f"kernels ran on: {place}; {len(steps)} random steps of {config.getoption('cases')} settings, seed "
+        f"{config.getoption('seed')}, {len(covered(setting for _, setting in steps) & pairs)} of {len(pairs)} pairs of "
+        "factors covered"
     )
 
 
@@ -57,23 +69,32 @@ def build() -> Callable[..., lazyrope.Attention]:
     """lazyrope.compile for the place where tests run."""
 
     def compile_here(spec: lazyrope.AttentionSpec, **options: object) -> lazyrope.Attention:
-        return lazyrope.compile(spec, arch=None if HAS_GPU else "emu:sm_80", **options)
+        return lazyrope.compile(spec, arch=ARCH, **options)
 
     return compile_here
 
 
 @pytest.fixture(scope="session")
 def compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
-    """For a GPU, compiles the random steps' kernels on all cores while the first of them run."""
-    if not HAS_GPU:
+    """Compiles the kernels of the random steps that were selected, on all cores, while the first of them run."""
+    settings = [item.callspec.params["numbered_setting"][1] for item in random_steps(request.session)]
+    specs = {repr(spec): spec for spec in (setting.spec() for setting in settings)}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for spec in specs.values():
+            pool.submit(lazyrope.compile, spec, ARCH, threads=1)
         yield
-        return
-    settings = covering_settings(request.config.getoption("cases"), request.config.getoption("seed"))
-    pool = ThreadPoolExecutor(os.cpu_count())
-    for setting in settings:
-        pool.submit(lazyrope.compile, setting.spec())
-    yield
-    pool.shutdown(cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
+
+
+def random_steps(session: pytest.Session) -> list[Any]:
+    """Items that run kernels on a step of the shared list."""
+    return [item for item in session.items if {"numbered_setting", "ran"} <= set(getattr(item, "fixturenames", ()))]
+
+
+@pytest.fixture(scope="session")
+def ran() -> Ran:
+    """What of the shared list has run so far."""
+    return Ran()
 
 
 @pytest.fixture(scope="session")

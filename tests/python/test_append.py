@@ -7,8 +7,7 @@ import random
 import pytest
 import torch
 
-from tests.support import covering
-from tests.support.cases import DTYPES, Setting
+from tests.support.cases import DTYPES, FP8_NAN, PoolBuilder, Setting
 from tests.support.reference import rotate
 
 
@@ -54,52 +53,59 @@ class Writes:
                 row += 1
 
 
-FACTORS = ("head_dim", "dtype", "layout", "page_size", "rope", "query_form", "kv_heads")
-SETTINGS = covering.covering_settings(32, 0, FACTORS)
-
-
-def test_the_sample_has_every_value_of_every_factor():
-    for name in FACTORS:
-        assert {getattr(setting, name) for setting in SETTINGS} == set(covering.FACTORS[name]), name
-
-
-@pytest.mark.parametrize("seed", range(len(SETTINGS)))
-def test_random_appends(build, device, seed):
-    setting = SETTINGS[seed]
-    dtype = DTYPES[setting.dtype]
+@pytest.mark.usefixtures("compiled_ahead")
+def test_random_appends(numbered_setting, build, device, ran):
+    seed, setting = numbered_setting
     spec = setting.spec()
     kernel = build(spec)
     writes = Writes(setting, seed, device)
-    shape = (80, setting.page_size, setting.kv_heads, setting.head_dim)
-    pools = [torch.full(shape, torch.nan, dtype=dtype, device=device) for _ in range(2)]
-    given = [p.transpose(1, 2).contiguous() if setting.layout == "HND" else p for p in pools]
-    k, v = (torch.randn((writes.tokens, setting.kv_heads, setting.head_dim)).to(dtype).to(device) for _ in range(2))
+    pool = PoolBuilder(setting, 80, random.Random(seed), torch.device(device))
+    generator = torch.Generator().manual_seed(seed)
+    shape = (writes.tokens, setting.kv_heads, setting.head_dim)
+    k, v = (torch.randn(shape, generator=generator).to(DTYPES[setting.dtype]).to(device) for _ in "kv")
     step = kernel.plan_append(
         **writes.metadata, tokens=writes.tokens + 9, page_size=setting.page_size, layout=setting.layout, check=True
     )
-    kernel.append(k, v, *given, step, check=True)
-    result = [p.transpose(1, 2) if setting.layout == "HND" else p for p in given]
+    kernel.append(k, v, *pool.pools(), step, check=True, **pool.scales)
     places = list(writes.slots(setting.page_size))
     page, slot, index = (torch.tensor([p[i] for p in places], dtype=torch.int64) for i in (1, 2, 3))
-    expected_k = k
-    if setting.query_form == "raw":
-        frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
-        expected_k = rotate(
-            k, index.to(device), frequencies, spec.rope.rotary_dim, spec.rope_pairing, spec.attention_factor
-        )
+    result = [pool.slots(p) for p in (pool.k_pool, pool.v_pool)]
     written_k, written_v = (r[page.to(device), slot.to(device)] for r in result)
-    assert torch.equal(written_v, v)
+    assert torch.equal(written_v, pool.stored(v, "v_scale")[0])
     if setting.query_form == "rotated" or setting.rope == "none":
-        assert torch.equal(written_k, k)
-    elif writes.tokens > 0:
-        # One rounding, and what sin.approx and cos.approx are off by (2^-20.9: PTX ISA, "sin"), in two products.
-        ulp = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[dtype]
-        angles = 2 * 2.0**-20.9 * spec.attention_factor * k.abs().max().item()
-        assert ((written_k.double() - expected_k).abs() <= ulp * expected_k.abs() + angles).all()
-    untouched = torch.ones(shape[:2], dtype=torch.bool)
+        assert torch.equal(written_k, pool.stored(k, "k_scale")[0])
+    else:
+        assert_turned_and_rounded_once(spec, k, index.to(device), pool, written_k)
+    untouched = torch.ones(result[0].shape[:2], dtype=torch.bool)
     untouched[page, slot] = False
     for r in result:
-        assert bool(r[untouched.to(device)].isnan().all()), "a slot that no token belongs to was written"
+        left = r[untouched.to(device)]
+        assert bool((left == FP8_NAN if pool.fp8 else left.isnan()).all()), "a slot of no token was written"
+    ran.append(setting, kernel, writes.tokens)
+
+
+# Bits of the fraction, and the exponent of the least normal number.
+FORMATS = {
+    torch.bfloat16: (7, -126),
+    torch.float16: (10, -14),
+    torch.float8_e4m3fn: (3, -6),
+    torch.float8_e5m2: (2, -14),
+}
+
+
+def assert_turned_and_rounded_once(spec, k, index, pool, written):
+    if len(k) == 0:
+        return
+    frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
+    turned = rotate(k, index, frequencies, spec.rope.rotary_dim, spec.rope_pairing, spec.attention_factor)
+    scale = pool.scales.get("k_scale", torch.ones(1, device=k.device)).double()[:, None]
+    wanted = turned / scale
+    stored = written.view(pool.fp8).double() if pool.fp8 else written.double()
+    bits, least = FORMATS[pool.fp8 or k.dtype]
+    unit = 2.0 ** (wanted.abs().log2().floor().clamp_min(least) - bits)
+    # What sin.approx and cos.approx are off by (2^-20.9: PTX ISA, "sin"), in two products.
+    angles = 2 * 2.0**-20.9 * spec.attention_factor * k.abs().max().item()
+    assert bool(((stored - wanted).abs() <= 0.5 * unit + 1e-6 * wanted.abs() + angles / scale).all())
 
 
 def test_what_is_appended_is_what_attend_reads(build, device):

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import lazyrope
 import pytest
 import torch
 
+from tests.conftest import HAS_GPU, random_steps, shared_list
 from tests.support import eager
 from tests.support.cases import ROPES, Setting, documents_case, random_case
 from tests.support.checks import check_case
-from tests.support.covering import FACTORS, covering_settings
+from tests.support.covering import EMULATED, FACTORS, race_checked
 from tests.support.tolerance import assert_close, assert_lse_close
+
+ROOT = Path(__file__).parents[2]
+FILES_OF_RANDOM_STEPS = ("tests/python/test_append.py", "tests/python/test_attention.py")
 
 
 @pytest.mark.usefixtures("compiled_ahead")
-def test_random_step(numbered_setting, build, device):
+def test_random_step(numbered_setting, build, device, ran):
     seed, setting = numbered_setting
     case = random_case(setting, seed, device)
-    check_case(case, build(case.spec))
+    kernel = build(case.spec)
+    check_case(case, kernel)
+    ran.attend(case, kernel)
 
 
 def test_every_rope_variant_is_among_the_settings():
@@ -26,18 +37,49 @@ def test_every_rope_variant_is_among_the_settings():
     assert used == set(lazyrope.rope_variants())
 
 
-def test_the_sample_has_every_value_of_every_factor(request):
-    options = request.config.getoption
-    settings = covering_settings(options("cases"), options("seed"))
-    for name, values in FACTORS.items():
-        assert {getattr(setting, name) for setting in settings} == set(values), name
+def values_of(settings):
+    return {name: {getattr(setting, name) for setting in settings} for name in FACTORS}
 
 
-def test_what_one_rank_has_of_a_model_is_in_the_sample(request):
-    """Query heads and KV heads."""
-    options = request.config.getoption
-    settings = covering_settings(options("cases"), options("seed"))
-    assert {(8, 1), (16, 2), (4, 1)} <= {(s.group * s.kv_heads, s.kv_heads) for s in settings}
+def test_enough_of_the_list_has_run(request, ran):
+    """Every value of every factor, and the query heads and KV heads that one rank has of a model."""
+    asked = shared_list(request.config)
+    if len(random_steps(request.session)) < 2 * len(asked) or request.config.getoption("cases") < EMULATED:
+        pytest.skip("not all random steps of attend and append were selected")
+    assert len(ran.attended) == len(ran.appended) == len(asked) >= 150
+    assert len(ran.kernels) >= 60
+    for settings in (ran.attended, ran.appended):
+        assert values_of(settings) == {name: set(values) for name, values in FACTORS.items()}
+        assert {(8, 1), (16, 2), (4, 1)} <= {(s.group * s.kv_heads, s.kv_heads) for s in settings}
+
+
+def test_steps_that_are_searched_for_races_have_every_value(request):
+    """Of groups, the usual ones."""
+    steps = dict(shared_list(request.config))
+    searched = values_of([steps[seed] for seed in race_checked(steps.items())])
+    assert searched.pop("group") >= {1, 3, 4, 8}
+    assert searched == {name: set(values) for name, values in FACTORS.items() if name != "group"}
+
+
+@pytest.mark.skipif(HAS_GPU, reason="the emulator searches for races; on a GPU, compute-sanitizer")
+def test_the_kernels_have_no_races(request):
+    """In a process of its own, for the emulator asks the environment once."""
+    options = [f"--{name}={request.config.getoption(name)}" for name in ("cases", "seed")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        "races",
+        *FILES_OF_RANDOM_STEPS,
+        *options,
+        "-p",
+        "no:cacheprovider",
+    ]
+    environment = os.environ | {"LAZYROPE_EMULATOR_RACES": "1"}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    count = 2 * len(race_checked(shared_list(request.config)))
+    assert result.returncode == 0 and f"\n{count} passed" in result.stdout, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("group", [71, 128])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import random
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,11 @@ pytest.importorskip("transformers", reason="pip install -r tools/requirements/ra
 
 from lazyrope.transformers import attach
 
-from tests.conftest import HAS_GPU
+from tests.conftest import ARCH, HAS_GPU
+from tests.support.serving import as_dtype, text
 from tools.rag import fidelity, reference, texts
-from tools.rag.model import find_gguf, load_smollm2
+from tools.rag.__main__ import compared
+from tools.rag.model import find_gguf, load_smollm2, tiny_llama
 
 ROOT = Path(__file__).parents[2]
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -84,6 +88,28 @@ def test_greedy_texts_part_only_where_bf16_cannot_tell(comparison):
         comparison.add(next(fidelity.cases(short_texts(comparison, 9), [2], 5)))
     noise = comparison.result.noise()
     assert [part for part in apart if part.margin > noise] == []
+
+
+class Numbers:
+    """A tokenizer of texts that are never read."""
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
+        return str(tokens)
+
+
+def test_the_kernels_lose_what_bf16_loses():
+    """What `make rag` compares, with a tiny model, of kernels also where there is no GPU: in the emulator."""
+    model = tiny_llama(dtype=torch.bfloat16, device=DEVICE, seed=1)
+    exact = as_dtype(copy.deepcopy(model), torch.float32)
+    engine = attach(model, tokenizer=Numbers(), budget="64MiB", arch=ARCH)
+    rng = random.Random(1)
+    shelf = [texts.Document(str(i), "", text(rng, rng.randint(5, 50)), "random") for i in range(12)]
+    requests = [(str(i), text(rng, 6), [d.tokens for d in rng.sample(shelf, 3)]) for i in range(2)]
+    plan = list(fidelity.cases(shelf, (1, 3, 8), 1, prompt_tokens=32))
+    result = compared(fidelity.Comparison(engine, exact, model), plan, requests, max_new_tokens=3)
+    assert result["complaints"] == [] and result["backend"] == engine.backend != "eager"
+    assert set(result["systems"]["lazy"]) == {fidelity.ALL, fidelity.DOCUMENTS, fidelity.PROMPTS, fidelity.MOVED}
+    assert result["systems"]["lazy"][fidelity.ALL]["tokens"] > 300 and len(result["answers"]) == len(requests)
 
 
 def rows_of(*kl: float) -> fidelity.Tally:

@@ -45,6 +45,7 @@ SCORES = {
 WINDOW = 100
 
 PHASES = ("decode", "chunk", "prefill", "mixed")
+MAX_ROWS = 1536  # of a request, tokens times heads of a group: more would take the emulator long, and show nothing else
 
 
 @dataclass(frozen=True)
@@ -262,6 +263,7 @@ def random_case(setting: Setting, seed: int, device: str | torch.device, scale: 
     generator = torch.Generator().manual_seed(seed)
     device = torch.device(device)
     tokens, longest = lengths(rng, setting.phase, scale)
+    tokens = [min(n, MAX_ROWS // setting.group) for n in tokens]
     sizes = [rng.choice([0, 1, 15, 16, 17, rng.randint(1, longest), longest]) for _ in range(rng.randint(1, 4))]
     owns = [rng.choice([0, n, n + rng.randint(0, 50)]) for n in tokens]
     needed = sum(-(-(n + setting.page_size) // setting.page_size) for n in sizes + owns)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 
 from tests.support.cases import DTYPES, FP8, HEAD_DIMS, KV_DTYPES, MASKS, PHASES, ROPES, SCORES, Setting
 
@@ -32,6 +33,12 @@ PER_RANK: list[dict[str, object]] = [
     {"group": 4, "kv_heads": 1},
 ]
 
+# The first settings of the list are those that the emulator runs too. Compiling takes longer than running, so each of
+# their kernels runs several steps; what only calls differ in is another one each time.
+EMULATED = 32
+STEPS = 5
+RACE_CHECKED = 20
+
 Pair = tuple[tuple[str, object], tuple[str, object]]
 
 
@@ -39,29 +46,29 @@ def pairs_of(values: dict[str, object]) -> set[Pair]:
     return set(itertools.combinations(sorted(values.items(), key=lambda kv: kv[0]), 2))
 
 
-def all_pairs(factors: Collection[str] = FACTORS) -> set[Pair]:
+def all_pairs() -> set[Pair]:
     pairs: set[Pair] = set()
-    for a, b in itertools.combinations(sorted(factors), 2):
+    for a, b in itertools.combinations(sorted(FACTORS), 2):
         pairs |= {((a, x), (b, y)) for x in FACTORS[a] for y in FACTORS[b]}
     return pairs - IMPOSSIBLE
 
 
-def covered(settings: Iterable[Setting], factors: Collection[str] = FACTORS) -> set[Pair]:
+def covered(settings: Iterable[Setting]) -> set[Pair]:
     pairs: set[Pair] = set()
     for setting in settings:
-        pairs |= pairs_of({name: getattr(setting, name) for name in factors})
+        pairs |= pairs_of({name: getattr(setting, name) for name in FACTORS})
     return pairs
 
 
-def covering_settings(count: int, seed: int, factors: Collection[str] = FACTORS) -> list[Setting]:
+def covering_settings(count: int, seed: int) -> list[Setting]:
     """`count` settings, those of PER_RANK first; greedily chosen until every pair occurs, random after that."""
     rng = random.Random(seed)
-    missing = all_pairs(factors)
+    missing = all_pairs()
     settings: list[Setting] = []
 
     def draw() -> dict[str, object]:
         fixed = PER_RANK[len(settings)] if len(settings) < len(PER_RANK) else {}
-        values = {name: rng.choice(FACTORS[name]) for name in factors} | fixed
+        values = {name: rng.choice(FACTORS[name]) for name in FACTORS} | fixed
         return draw() if pairs_of(values) & IMPOSSIBLE else values
 
     while missing and len(settings) < count:
@@ -71,3 +78,36 @@ def covering_settings(count: int, seed: int, factors: Collection[str] = FACTORS)
     while len(settings) < count:
         settings.append(Setting(**draw()))  # type: ignore[arg-type]
     return settings
+
+
+def numbered_steps(count: int, seed: int) -> list[tuple[int, Setting]]:
+    """The shared list: steps of `count` settings, each with the seed of all that is random in it, its name."""
+    steps: list[tuple[int, Setting]] = []
+    for i, setting in enumerate(covering_settings(count, seed)):
+        steps.append((seed + i, setting))
+        if i < EMULATED:
+            steps += [(seed + i + 10_000 * k, other) for k, other in enumerate(_other_calls(setting, seed + i), 1)]
+    return steps
+
+
+def _other_calls(setting: Setting, seed: int) -> list[Setting]:
+    """Settings of the same kernels: of every phase, and then of any."""
+    rng = random.Random(seed)
+    others = [phase for phase in PHASES if phase != setting.phase]
+    phases = others + rng.choices(PHASES, k=STEPS - 1 - len(others))
+    return [
+        replace(setting, phase=phase, page_size=rng.choice(FACTORS["page_size"]), layout=rng.choice(FACTORS["layout"]))
+        for phase in phases
+    ]
+
+
+def race_checked(steps: Iterable[tuple[int, Setting]], count: int = RACE_CHECKED) -> list[int]:
+    """Seeds of those steps that meet the most pairs of factors, which the emulator also searches for races."""
+    left, seen = list(steps), set[Pair]()
+    chosen: list[int] = []
+    while left and len(chosen) < count:
+        best = max(left, key=lambda step: len(covered([step[1]]) - seen))
+        left.remove(best)
+        seen |= covered([best[1]])
+        chosen.append(best[0])
+    return chosen

@@ -69,9 +69,19 @@ def is_right(options: argparse.Namespace) -> dict[str, Any]:
     exact, tokenizer = load_smollm2(torch.float32, device, options.gguf, options.cache)
     model, _ = load_smollm2(torch.bfloat16, device, options.gguf, options.cache)
     engine = attach(model, tokenizer=tokenizer, budget=(8 if gpu else 2) * GIB, max_pass_tokens=8192)
-    say(f"attention of the engine: {engine.backend}")
+    requests = question_requests(tokenizer, options.questions or (40 if gpu else 6))
     comparison = fidelity.Comparison(engine, exact, model)
-    plan = cases(tokenizer, options)
+    return {"model": "SmolLM2-135M-Instruct"} | compared(comparison, cases(tokenizer, options), requests)
+
+
+def compared(
+    comparison: fidelity.Comparison,
+    plan: list[fidelity.Case],
+    requests: list[tuple[str, list[int], list[list[int]]]],
+    max_new_tokens: int = 64,
+) -> dict[str, Any]:
+    """All of `plan`, then the texts that answer (question, prompt, documents)."""
+    say(f"attention of the engine: {comparison.engine.backend}")
     for i, case in enumerate(plan):
         begin = time.perf_counter()
         comparison.add(case)
@@ -81,10 +91,12 @@ def is_right(options: argparse.Namespace) -> dict[str, Any]:
         )
     result = comparison.result
     say(page.fidelity_text(result.summary()))
-    requests = question_requests(tokenizer, options.questions or (40 if gpu else 6))
     answers: list[dict[str, str]] = []
     apart = fidelity.compare_texts(
-        comparison, requests, progress=lambda question, answer: answers.append({"question": question, "answer": answer})
+        comparison,
+        requests,
+        max_new_tokens=max_new_tokens,
+        progress=lambda question, answer: answers.append({"question": question, "answer": answer}),
     )
     noise = result.noise()
     say(f"texts: {len(requests) - len(apart)} of {len(requests)} equal in lazy and full mode; bf16 noise {noise:.2f}")
@@ -92,9 +104,8 @@ def is_right(options: argparse.Namespace) -> dict[str, Any]:
         say(f"  {part}")
     wrong = [f"text: {part}: the margin is beyond the noise, {noise:.2f}" for part in apart if part.margin > noise]
     return {
-        "backend": engine.backend,
+        "backend": comparison.engine.backend,
         "kl_limit": fidelity.KL_LIMIT,
-        "model": "SmolLM2-135M-Instruct",
         "cases": [{"documents": len(case.documents), "context": case.context} for case in plan],
         "systems": result.summary(),
         "noise": noise,

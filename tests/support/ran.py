@@ -1,0 +1,41 @@
+"""What of the shared list a session has really run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import lazyrope
+
+from tests.support.cases import Case, Setting
+
+
+@dataclass
+class Ran:
+    """
+    Attributes:
+        attended, appended: the settings of the steps that agreed with fp64.
+        kernels: the sources of the kernels that had something to do in them.
+    """
+
+    attended: list[Setting] = field(default_factory=list)
+    appended: list[Setting] = field(default_factory=list)
+    kernels: set[str] = field(default_factory=set)
+
+    def attend(self, case: Case, kernel: lazyrope.Attention) -> None:
+        self.attended.append(case.setting)
+        decode = kernel.tile_plan.decode
+        rows = [len(request.positions) * case.setting.group for request in case.requests]
+        served = {
+            "plan": True,
+            "attend_decode": any(0 < n <= decode.row_warps * decode.warp_rows for n in rows),
+            "attend_prefill": any(n > decode.row_warps * decode.warp_rows for n in rows),
+        }
+        self._add(kernel, (name for name, is_served in served.items() if is_served))
+
+    def append(self, setting: Setting, kernel: lazyrope.Attention, tokens: int) -> None:
+        self.appended.append(setting)
+        self._add(kernel, ("plan_append", "append") if tokens > 0 else ("plan_append",))
+
+    def _add(self, kernel: lazyrope.Attention, names: Iterable[str]) -> None:
+        self.kernels |= {kernel.kernels[name].source for name in names}
