@@ -16,6 +16,7 @@ struct EmulatedCta;
 // A bulk copy to shared memory that has not landed.
 struct BulkLoad {
   EmulatedCta* cta;
+  int thread;  // that issued it
   CopyBox box;
   std::uint32_t barrier;
   Site site;

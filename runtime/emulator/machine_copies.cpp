@@ -98,7 +98,7 @@ void Machine::begin_load(CopyBox box, uint32 barrier, const Site& site) {
     cta.shared.begin_bulk_write(box.chunk(offset), kChunk, site);
     note_shared(AccessKind::kWrite, running(), box.chunk(offset), kChunk, site);
   });
-  loads_.push_back({&cta, std::move(box), barrier, site,
+  loads_.push_back({&cta, running().place.thread, std::move(box), barrier, site,
                     races_ ? races_->publish(id_of(running())) : Knowledge{}});
 }
 
@@ -113,6 +113,7 @@ void Machine::cp_async_bulk_tensor_load(uint32 to, const TensorMap& map, const i
 }
 
 void Machine::land(const BulkLoad& load) {
+  blame(load.cta->threads[static_cast<std::size_t>(load.thread)]);
   const std::vector<std::byte> image = image_of(load.box);
   load.box.for_chunks([&](std::uint32_t offset) {
     load.cta->shared.land_bulk_write(load.box.chunk(offset), image.data() + offset, kChunk);

@@ -46,6 +46,11 @@ void Machine::check_end() {
     throw Violation{rule::kUnwaited, store->site,
                     "the thread has ended with a copy that may not have read shared memory yet"};
   cp_async_bulk_wait_group(0, /*reads=*/false);
+  if (self.cta->unfinished > 1) return;
+  const auto load = std::ranges::find(loads_, self.cta, &BulkLoad::cta);
+  if (load != loads_.end())
+    throw Violation{rule::kUnwaited, load->site,
+                    "the CTA has ended with a copy that may not have written shared memory yet"};
 }
 
 void Machine::check_descriptor(uint32 start, int32 leading_bytes, int32 stride_bytes, Site site) {

@@ -123,12 +123,16 @@ void Scheduler::yield(const std::optional<Wait>& spin) {
 void Scheduler::run() {
   try {
     run_all();
+  } catch (const Violation& violation) {  // of what landed between two threads
+    failure_ = std::make_exception_ptr(fault(violation));
   } catch (...) {
-    // While the instructions are still there that the threads' destructors may call.
-    is_unwinding_ = true;
-    ctas_.clear();
-    throw;
+    failure_ = std::current_exception();
   }
+  if (!failure_) return;
+  // While the instructions are still there that the threads' destructors may call.
+  is_unwinding_ = true;
+  ctas_.clear();
+  std::rethrow_exception(failure_);
 }
 
 void Scheduler::run_all() {

@@ -27,6 +27,26 @@ void commit_and_wait() {
   cp_async_bulk_wait_group<0>();
 }
 
+// Thread 0 copies that many bytes from word `first_word`; all wait for them.
+void load_some(const Params& p, int32 first_word, uint32 bytes) {
+  begin(1);
+  if (first()) {
+    mbarrier_arrive_expect_tx(barrier(), bytes);
+    cp_async_bulk_shared_global(data(), p.in + first_word, bytes, barrier());
+  }
+  wait(barrier());
+}
+template <int kDims>
+void load_box(const TensorMap& map, SharedPtr to) {
+  const int32 at[kDims] = {};
+  begin(1);
+  if (first()) {
+    mbarrier_arrive_expect_tx(barrier(), 128);
+    cp_async_bulk_tensor_load(to, map, at, barrier());
+  }
+  wait(barrier());
+}
+
 // Warp 0 waits for two phases that thread 127 completes, the second after `between`.
 template <class Between>
 void two_phases(Between between) {
@@ -182,14 +202,36 @@ const Pair kPairs[] = {
        load(p, 512);
        wait(barrier());
      }},
-    {"load_size", rule::kAlignment,
+    {"load_size", rule::kAlignment, [](const Params& p) { load_some(p, 0, 24); },
+     [](const Params& p) { load_some(p, 0, 32); }},
+    {"load_bounds", rule::kGlobalBounds, [](const Params& p) { load_some(p, kWords - 8, 64); },
+     [](const Params& p) { load_some(p, kWords - 16, 64); }},
+    {"load_unwaited", rule::kUnwaited,
      [](const Params& p) {
        begin(1);
-       if (first()) cp_async_bulk_shared_global(data(), p.in, 24, barrier());
+       load(p);
      },
      [](const Params& p) {
        begin(1);
-       if (first()) cp_async_bulk_shared_global(data(), p.in, 32, barrier());
+       load(p);
+       if (first()) wait(barrier());
+     }},
+    {"load_to_an_mbarrier_that_ends", rule::kMbarrierObject,
+     [](const Params& p) {
+       begin(1);
+       load(p);
+       if (first()) mbarrier_inval(barrier());
+       bar_sync(1, 128);
+       if (first()) mbarrier_init(barrier(1), 1);
+       bar_sync(2, 128);
+       wait(barrier(1));
+     },
+     [](const Params& p) {
+       begin(1);
+       load(p);
+       wait(barrier());
+       bar_sync(1, 128);
+       if (first()) mbarrier_inval(barrier());
      }},
     {"load_over_stores", rule::kProxyFence,
      [](const Params& p) {
@@ -203,15 +245,6 @@ const Pair kPairs[] = {
        fill<true>();
        load(p);
        wait(barrier());
-     }},
-    {"load_bounds", rule::kGlobalBounds,
-     [](const Params& p) {
-       begin(1);
-       if (first()) cp_async_bulk_shared_global(data(), p.in + kWords - 8, 64, barrier());
-     },
-     [](const Params& p) {
-       begin(1);
-       if (first()) cp_async_bulk_shared_global(data(), p.in + kWords - 16, 64, barrier());
      }},
     {"store_without_proxy_fence", rule::kProxyFence,
      [](const Params& p) {
@@ -277,39 +310,12 @@ const Pair kPairs[] = {
        cp_async_bulk_wait_group<0>();
        if (first()) ld_global(p.out);
      }},
-    {"tensor_dimensions", rule::kTensorMap,
-     [](const Params& p) {
-       const int32 at[] = {0, 0, 0};
-       begin(1);
-       if (first()) cp_async_bulk_tensor_load(data(), p.map, at, barrier());
-     },
-     [](const Params& p) {
-       const int32 at[] = {0, 0};
-       begin(1);
-       if (first()) cp_async_bulk_tensor_load(data(), p.map, at, barrier());
-     }},
-    {"tensor_map", rule::kTensorMap,
-     [](const Params&) {
-       const int32 at[] = {0, 0};
-       begin(1);
-       if (first()) cp_async_bulk_tensor_load(data(), TensorMap{}, at, barrier());
-     },
-     [](const Params& p) {
-       const int32 at[] = {0, 0};
-       begin(1);
-       if (first()) cp_async_bulk_tensor_load(data(), TensorMap{p.map}, at, barrier());
-     }},
-    {"tensor_alignment", rule::kAlignment,
-     [](const Params& p) {
-       const int32 at[] = {0, 0};
-       begin(1);
-       if (first()) cp_async_bulk_tensor_load(data(64), p.map, at, barrier());
-     },
-     [](const Params& p) {
-       const int32 at[] = {0, 0};
-       begin(1);
-       if (first()) cp_async_bulk_tensor_load(data(128), p.map, at, barrier());
-     }},
+    {"tensor_dimensions", rule::kTensorMap, [](const Params& p) { load_box<3>(p.map, data()); },
+     [](const Params& p) { load_box<2>(p.map, data()); }},
+    {"tensor_map", rule::kTensorMap, [](const Params&) { load_box<2>(TensorMap{}, data()); },
+     [](const Params& p) { load_box<2>(TensorMap{p.map}, data()); }},
+    {"tensor_alignment", rule::kAlignment, [](const Params& p) { load_box<2>(p.map, data(64)); },
+     [](const Params& p) { load_box<2>(p.map, data(128)); }},
     {"named_barrier_counts", rule::kDivergence,
      [](const Params&) { bar_sync(1, warp_index() == 0 ? 64 : 128); },
      [](const Params&) { bar_sync(1, 128); }},
