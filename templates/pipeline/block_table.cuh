@@ -43,12 +43,13 @@ class BlockTable {
   }
 
   // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
-  // of the caller's next group of asynchronous copies.
+  // of the caller's next group of asynchronous copies. All who use the table synchronize before
+  // what was filled is read, and before the next window.
   LAZYROPE_DEVICE void resolve(int32 window) const {
     const ItemKeys keys = item_.keys();
     const ItemExtent extent = item_.extent();
-    Walk walk =
-        window == 0 ? Walk{keys.segment, -keys.first_block} : ld_shared<Walk>(walk_address());
+    Walk walk = window == 0 ? Walk{keys.segment, -keys.first_block}
+                            : ld_shared<Walk>(walk_address(window - 1));
     const int32 block = window * kWindow + lane_index() / kRuns;
     const int32 run = lane_index() % kRuns;
     const bool wanted = block < extent.num_blocks;
@@ -73,21 +74,20 @@ class BlockTable {
       walk.block += total;
       if (walk.segment >= keys.segment_end) break;
     }
-    bar_warp_sync();  // the place to begin at has been read by all
-    if (lane_index() == 0) st_shared(walk_address(), walk);
-    bar_warp_sync();
+    if (lane_index() == 0) st_shared(walk_address(window), walk);
   }
 
  private:
   // Where the search for the next window begins: a segment, and the item's block that it begins
-  // with.
+  // with. Kept twice, by turns: other lanes may still be reading where this window's search began.
   struct alignas(8) Walk {
     int32 segment;
     int32 block;
   };
+  static_assert(2 * sizeof(Walk) == sizeof(Chunk));  // the table's last bytes
 
-  LAZYROPE_DEVICE SharedPtr walk_address() const {
-    return memory_ + (kBytes - static_cast<int32>(sizeof(Chunk)));
+  LAZYROPE_DEVICE SharedPtr walk_address(int32 window) const {
+    return memory_ + (kBytes - (window % 2 + 1) * static_cast<int32>(sizeof(Walk)));
   }
   LAZYROPE_DEVICE SharedPtr info_address(int32 block) const {
     return memory_ + block % kCapacity * static_cast<int32>(sizeof(BlockInfo));

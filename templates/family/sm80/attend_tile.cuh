@@ -68,9 +68,9 @@ class AttendTile {
  public:
   static constexpr int kSharedBytes = kFlag + 16;
 
-  // All threads of the CTA, item after item. `memory` is aligned to 1024 bytes.
+  // All threads of the CTA, item after item. `memory` is aligned to 1024 bytes. Of the item before
+  // nobody reads any more: finish() has a barrier behind its last look at it.
   LAZYROPE_DEVICE static void run(const AttendParams& params, const Item* item, SharedPtr memory) {
-    bar_sync();  // the item before is still being read
     ItemPtr(memory + kItem).copy_from(item);
     bar_sync();
     AttendTile tile(params, memory);
@@ -200,9 +200,9 @@ class AttendTile {
     }
   }
 
-  // Turns the warp's queries for a segment whose token 0 lies at logical position `base`.
+  // Turns the warp's queries for a segment whose token 0 lies at logical position `base`. The
+  // products before have read them: the ring has been waited for since.
   LAZYROPE_DEVICE void turn_queries(int32 base) const {
-    bar_warp_sync();  // the products before are still reading
     SharedPtr original = memory_ + kOriginal;
     if constexpr (!kDividesKeys) {
       original = queries();
@@ -252,13 +252,13 @@ class AttendTile {
   }
 
   // Rows leave by way of shared memory, 16 of each warp at a time; there the parts of warps that
-  // divided the keys are merged.
+  // divided the keys are merged. No copy is under way any more: the last blocks' rounds asked for
+  // none.
   LAZYROPE_DEVICE void finish() const {
     const ItemSplit split = item().split();
     const int32 num_rows = item().extent().num_rows;
     const OutputRows<Spec> output(params_, item());
     const PartialRows<kHeadDim> partial(params_.work, split);
-    cp_async_wait_group<0>();
 #pragma unroll 1
     for (int32 round = 0; round < kRowTiles; ++round) {
       bar_sync();
