@@ -9,7 +9,7 @@ WERROR ?= OFF
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag test compile-all lint format wheel clean distclean build build-tests layers
+.PHONY: help demo rag test mutate compile-all lint format wheel clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -25,6 +25,9 @@ rag: build $(VENV)/.rag  ## a real model answers from documents: is it right, is
 test: build-tests layers $(VENV)/.rag  ## all tests: C++, Python (on a GPU or in the emulator), layering
 	ctest --test-dir $(BUILD) --output-on-failure -j$$(nproc)
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest
+
+mutate: build $(VENV)/.test  ## each wait, fence and barrier of the kernels away or weakened, into tests/mutation/results.csv
+	$(python) -m tests.mutation --keep
 
 compile-all: $(BUILD)/build.ninja  ## every registry row for every arch, into tests/compile/results: minutes on 16 cores
 	cmake --build $(BUILD) --target compile_all

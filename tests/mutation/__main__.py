@@ -1,0 +1,92 @@
+"""python -m tests.mutation [--only TEXT]... [--trial NAME]... [--templates FOLDER] [--keep]
+
+Removes or weakens each wait, fence and barrier of the templates, one at a time, and runs small steps in the emulator,
+which looks for races. Ends with 1 where a mutant survives: the trials must get better, the emulator stricter, or the
+line is needless and goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.mutation import table
+from tests.mutation.mutants import Mutant, mutants, overlay
+from tests.mutation.run import ORIGINAL, Verdict, judge, mutants_inside
+from tests.mutation.sites import Instructions, sites
+from tests.mutation.text import templates
+
+if TYPE_CHECKING:
+    from tests.mutation.trials import Trial  # imports lazyrope
+
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="mutants whose names have all of these"
+    )
+    parser.add_argument("--trial", action="append", default=[], metavar="NAME", help="the steps to run; all by default")
+    parser.add_argument("--templates", type=Path, default=TEMPLATES, help="a copy, changed inside of its lines")
+    parser.add_argument("--keep", action="store_true", help=f"write {table.FILE.name}")
+    options = parser.parse_args()
+    begin = time.monotonic()
+
+    texts = templates(options.templates)
+    instructions = Instructions(texts)
+    found = sites(texts, instructions)
+    every = mutants(found, instructions)
+    of_number = {m.number: key for key, m in table.keys(every).items()}
+    known = table.read() if table.FILE.exists() else {}
+    first = {number: known[key].trial for number, key in of_number.items() if key in known}
+    verdicts: dict[table.Key, Verdict] = {}
+
+    with mutants_inside(overlay(texts, every, instructions)) as chosen:
+        trials = _prepared(options.trial)
+        by_number = {m.number: m for m in every}
+
+        def report(number: int, verdict: Verdict) -> None:
+            if number == ORIGINAL:
+                if verdict.caught_by:
+                    sys.exit(f"the kernels as they are fail in trial {verdict.trial}: {verdict.text}")
+                return
+            verdicts[of_number[number]] = verdict
+            _say(by_number[number], verdict)
+
+        numbers = [m.number for m in every if all(text in m.name for text in options.only)]
+        judge([ORIGINAL, *numbers], trials, first, chosen, report)
+
+    survived = sum(not verdict.caught_by for verdict in verdicts.values())
+    took = time.monotonic() - begin
+    print(f"{len(verdicts)} of {len(every)} mutants of {len(found)} sites: {survived} survived; {took:.0f} s")
+    if options.keep:
+        table.write({key: verdicts[key] for key in of_number.values() if key in verdicts})
+    return 1 if survived else 0
+
+
+def _prepared(names: list[str]) -> list[Trial]:
+    """With what the processes that try the mutants inherit."""
+    import torch
+
+    from tests.mutation.trials import TRIALS
+
+    torch.set_num_threads(1)
+    trials = [trial for trial in TRIALS if not names or trial.name in names]
+    for trial in trials:
+        trial.prepare()
+    return trials
+
+
+def _say(mutant: Mutant, verdict: Verdict) -> None:
+    if verdict.caught_by:
+        print(f"{mutant.name}: {verdict.caught_by} ({verdict.trial})", flush=True)
+    else:
+        print(f"{mutant.name}: SURVIVED", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

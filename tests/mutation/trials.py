@@ -1,0 +1,104 @@
+"""Small steps that come to every wait, fence and barrier of the kernels, and to each for its own reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import lazyrope
+import torch
+
+from tests.support import eager
+from tests.support.cases import Case, Setting, documents_case, random_case
+from tests.support.tolerance import assert_close, assert_lse_close
+
+ARCH = "emu:sm_80"
+
+
+def shape(
+    row_warps: int, key_warps: int, warp_rows: int, warp_keys: int, stages: int, step_keys: int = 0
+) -> lazyrope.AttendPlan:
+    return lazyrope.AttendPlan(
+        row_warps=row_warps,
+        key_warps=key_warps,
+        warp_rows=warp_rows,
+        warp_keys=warp_keys,
+        step_keys=step_keys or warp_keys,
+        stages=stages,
+        ctas_per_sm=1,
+    )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One step, and the kernels that serve it."""
+
+    name: str
+    make: Callable[[], Case]
+    decode: lazyrope.AttendPlan
+    prefill: lazyrope.AttendPlan
+    attends: bool = True  # else the step is only planned
+
+    @cached_property
+    def case(self) -> Case:
+        return self.make()
+
+    @cached_property
+    def kernel(self) -> lazyrope.Attention:
+        plan = lazyrope.TilePlan(decode=self.decode, prefill=self.prefill, min_split_blocks=1)
+        return lazyrope.compile(self.case.spec, arch=ARCH, plan=plan)
+
+    @cached_property
+    def expected(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """out and lse in fp64, and out as eager computes it."""
+        return *self.case.reference(), eager.attention(self.case)
+
+    def prepare(self) -> None:
+        """All that does not depend on the mutant."""
+        _ = self.kernel, self.attends and self.expected
+
+    def run(self) -> None:
+        """DriverError where the emulator refuses what the kernels do, AssertionError where the result is wrong."""
+        case = self.case
+        step = case.plan(self.kernel)
+        if not self.attends:
+            return
+        out, lse = self.kernel(case.q, case.k_pool, case.v_pool, step, **case.calls)
+        exact, exact_lse, rounded = self.expected
+        assert_lse_close(lse, exact_lse, case.q.dtype)
+        assert_close(out, exact, rounded)
+
+
+def documents(lengths: list[int], tokens: int, **setting: object) -> Callable[[], Case]:
+    return lambda: documents_case(Setting(head_dim=64, group=2, **setting), lengths, tokens, "cpu")  # type: ignore[arg-type]
+
+
+def requests(count: int) -> Case:
+    """More requests than the planner has threads, of which most ask nothing."""
+    case = documents_case(Setting(head_dim=64, group=2, kv_heads=1), [40], 1, "cpu")
+    for name, last in (("q_indptr", 1), ("segment_indptr", 1)):
+        indptr = torch.full((count + 1,), last, dtype=torch.int32)
+        indptr[0] = 0
+        case.metadata[name] = indptr
+    return case
+
+
+DECODE, DECODE_FP8 = shape(1, 2, 16, 16, 3), shape(1, 2, 16, 32, 2)
+PREFILL, PREFILL_FP8 = shape(2, 1, 32, 32, 2), shape(2, 1, 16, 32, 3)
+# Whose block tables are through soon: a window of them is of 4 blocks.
+LONG_DECODE, LONG_PREFILL = shape(1, 2, 16, 128, 2, 16), shape(2, 1, 16, 128, 2, 16)
+
+TRIALS = [
+    # Of the emulator's four CTAs some take several items: six tiles here, and in the mixed step.
+    Trial("prefill", documents([40, 20, 70, 33], 80, kv_heads=2), DECODE, PREFILL),
+    Trial("decode", documents([40, 20, 70, 33, 100], 2, kv_heads=2), DECODE, PREFILL),
+    Trial("prefill fp8", documents([40, 70], 40, kv_heads=2, kv_dtype="float8_e4m3fn"), DECODE_FP8, PREFILL_FP8),
+    Trial("decode fp8", documents([40, 20, 100], 2, kv_heads=2, kv_dtype="float8_e5m2"), DECODE_FP8, PREFILL_FP8),
+    # One tile in equal parts, which wait for each other.
+    Trial("equal parts", documents([256], 32, kv_heads=1), DECODE, PREFILL),
+    Trial("prefill of many blocks", documents([5] * 50, 20, kv_heads=1), LONG_DECODE, LONG_PREFILL),
+    Trial("decode of many blocks", documents([5] * 50, 1, kv_heads=1), LONG_DECODE, LONG_PREFILL),
+    Trial("mixed", lambda: random_case(Setting(head_dim=64, group=2), 3, "cpu", scale=60), DECODE, PREFILL),
+    Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),
+]
