@@ -6,6 +6,9 @@ BUILD := build
 # CI makes warnings errors: make WERROR=ON ...
 WERROR ?= OFF
 
+# Where there is ccache, the wheel's test compiles nothing that was compiled before.
+launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
@@ -67,7 +70,7 @@ layers:
 
 $(BUILD)/build.ninja: $(VENV)/.build $(BUILD)/.werror-$(WERROR)
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DLAZYROPE_BUILD_PYTHON=ON \
-	  -DLAZYROPE_WERROR=$(WERROR) -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python \
+	  -DLAZYROPE_WERROR=$(WERROR) $(launcher) -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python \
 	  -Dpybind11_DIR=$$($(in_venv)/python -m pybind11 --cmakedir)
 
 # Configures anew where WERROR has changed.

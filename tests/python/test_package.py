@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -31,11 +32,25 @@ def test_the_extension_exports_nothing_but_its_entry():
     assert [line.split()[-1] for line in lines] == ["PyInit__core"]
 
 
+def compiled_as_here() -> tuple[list[str], dict[str, str]]:
+    """Arguments and variables with which pip calls the compiler as the build tree was made, and through ccache where it
+    is: what was compiled before is not compiled again."""
+    file = Path(_core.__file__).resolve().parents[2] / "CMakeCache.txt"
+    text = file.read_text() if file.exists() else ""
+    known = dict(re.findall(r"^(LAZYROPE_WERROR|CMAKE_CXX_COMPILER):\w+=(.*)$", text, flags=re.MULTILINE))
+    launcher = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {}
+    compiler = {"CXX": known["CMAKE_CXX_COMPILER"]} if known else {}
+    arguments = [f"--config-settings=cmake.define.LAZYROPE_WERROR={known['LAZYROPE_WERROR']}"] if known else []
+    return arguments, launcher | compiler
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
     """Built as `pip install .` builds it, but with the build tools of this environment instead of fresh ones."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT)
+    arguments, variables = compiled_as_here()
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
+    run(*pip, *arguments, ROOT, env=os.environ | variables)
     (file,) = folder.glob("lazyrope-*.whl")
     return file
 
