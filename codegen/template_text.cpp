@@ -4,6 +4,7 @@
 
 #include <mutex>
 #include <set>
+#include <sstream>
 
 #include "codegen/error.h"
 
@@ -92,6 +93,16 @@ void register_template(TemplateFile file) {
   if (!files().text.emplace(file.path, std::move(file.text)).second)
     throw SpecError(
         fmt::format("template file \"{}\" is there already; choose another path", file.path));
+}
+
+std::string template_line(std::string_view path, int line) {
+  const std::string* const text = find_file(path);
+  if (text == nullptr) return "";
+  std::istringstream lines(*text);
+  std::string result;
+  for (int i = 0; i < line; ++i)
+    if (!std::getline(lines, result)) return "";
+  return result;
 }
 
 std::string substitute(std::string_view text, const TemplateValues& values) {

@@ -17,6 +17,9 @@ std::vector<TemplateFile> embedded_templates();  // generated at build time
 // Adds a template file at run time, for variants registered then; SpecError if the path is taken.
 void register_template(TemplateFile file);
 
+// A line of a template file, counted from 1, as it stands there; empty where there is none.
+std::string template_line(std::string_view path, int line);
+
 using TemplateValues = std::map<std::string, std::string, std::less<>>;
 
 // Replaces every ${name} by its value. SpecError on a name without a value, or a value that no name

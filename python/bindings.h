@@ -16,6 +16,7 @@ void bind_kernels(pybind11::module_& module);
 void bind_steps(pybind11::module_& module);
 void bind_attention(pybind11::module_& module);
 void bind_reposition(pybind11::module_& module);
+void bind_emulator(pybind11::module_& module);
 
 // That of the present GPU where no name is given.
 const Arch& arch_of(const std::optional<std::string>& name);

@@ -8,6 +8,7 @@
 
 #include "cache/error.h"
 #include "codegen/error.h"
+#include "runtime/emulator/fault.h"
 #include "runtime/error.h"
 
 namespace lazyrope {
@@ -32,14 +33,24 @@ void raise(const CompileError& error) {
   raise("CompileError", error.what(), py::kwargs(fields));
 }
 
-void raise(const DriverError& error) {
+py::dict fields_of(const DriverError& error) {
   const DriverFailure& f = error.failure();
   py::dict fields;
   fields["call"] = f.call;
   fields["code"] = f.code;
   fields["name"] = f.name;
   fields["advice"] = f.advice;
-  raise("DriverError", error.what(), py::kwargs(fields));
+  return fields;
+}
+
+void raise(const DriverError& error) {
+  raise("DriverError", error.what(), py::kwargs(fields_of(error)));
+}
+
+void raise(const KernelFault& error) {
+  py::dict fields = fields_of(error);
+  fields["rule"] = error.rule();
+  raise("KernelFault", error.what(), py::kwargs(fields));
 }
 
 }  // namespace
@@ -52,6 +63,8 @@ void translate_errors() {
     } catch (const SpecError& error) {
       raise("SpecError", error.what(), py::kwargs());
     } catch (const CompileError& error) {
+      raise(error);
+    } catch (const KernelFault& error) {
       raise(error);
     } catch (const DriverError& error) {
       raise(error);

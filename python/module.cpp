@@ -20,6 +20,7 @@ PYBIND11_MODULE(_core, module) {
   lazyrope::bind_steps(module);
   lazyrope::bind_attention(module);
   lazyrope::bind_reposition(module);
+  lazyrope::bind_emulator(module);
   module.def("archs", &lazyrope::compilable_archs);
   module.def("set_nvrtc_directories", &lazyrope::set_nvrtc_directories, py::arg("directories"));
   module.def("environment_variables", [] {

@@ -24,6 +24,7 @@ class UsageError : public std::runtime_error {
 };
 
 Command autotune_command(CLI::App& root);
+Command profile_command(CLI::App& root);
 Command render_command(CLI::App& root);
 Command compile_command(CLI::App& root);
 Command precompile_command(CLI::App& root);

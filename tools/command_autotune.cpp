@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/engine.h"
+#include "runtime/table.h"
 #include "runtime/tuned.h"
 #include "runtime/tuning.h"
 #include "tools/command.h"
@@ -14,7 +15,6 @@
 #include "tools/output.h"
 #include "tools/progress.h"
 #include "tools/spec_options.h"
-#include "tools/table.h"
 
 namespace lazyrope {
 namespace {

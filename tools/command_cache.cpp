@@ -14,11 +14,11 @@
 
 #include "codegen/error.h"
 #include "runtime/engine.h"
+#include "runtime/table.h"
 #include "runtime/tuning.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/output.h"
-#include "tools/table.h"
 
 namespace lazyrope {
 namespace {

@@ -16,12 +16,12 @@
 
 #include "runtime/engine.h"
 #include "runtime/kernel_set.h"
+#include "runtime/table.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/kernel_options.h"
 #include "tools/output.h"
 #include "tools/progress.h"
-#include "tools/table.h"
 
 namespace lazyrope {
 namespace {

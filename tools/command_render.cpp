@@ -45,13 +45,6 @@ KernelKind kernel_named(const std::string& name) {
                                fmt::join(kernel_names(), ", ")));
 }
 
-NamedSpec only_spec(const SpecOptions& options) {
-  const std::vector<NamedSpec> specs = specs_of(options);
-  if (specs.size() > 1)
-    throw UsageError("--model: one source is rendered at a time; give one model");
-  return specs.front();
-}
-
 Json facts_of(const NamedSpec& named, const TilePlan& plan, const RenderedKernel& kernel,
               const Arch& arch) {
   return {{"name", named.name},
@@ -68,7 +61,7 @@ Json facts_of(const NamedSpec& named, const TilePlan& plan, const RenderedKernel
 
 int run_render(const Options& options) {
   const KernelKind kind = kernel_named(options.kernel);
-  const NamedSpec named = only_spec(options.spec);
+  const NamedSpec named = only_spec_of(options.spec);
   const Arch& arch = arch_of(options.arch);
   const KernelSpec spec = named.spec.kernel_spec();
   const TilePlan plan = candidates(spec, arch).front();

@@ -216,4 +216,14 @@ std::vector<NamedSpec> specs_of(const SpecOptions& options) {
            spec}};
 }
 
+NamedSpec only_spec_of(const SpecOptions& options) {
+  std::vector<NamedSpec> specs = specs_of(options);
+  if (specs.size() > 1)
+    throw UsageError(
+        fmt::format("--model: these have {} attentions, {}, {}, ...; give one model "
+                    "that has one, or its parts",
+                    specs.size(), specs[0].name, specs[1].name));
+  return std::move(specs.front());
+}
+
 }  // namespace lazyrope

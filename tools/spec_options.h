@@ -40,4 +40,7 @@ void add_spec_options(CLI::App& app, SpecOptions& options);
 // cannot be read.
 std::vector<NamedSpec> specs_of(const SpecOptions& options);
 
+// For commands that take one. UsageError where there are several.
+NamedSpec only_spec_of(const SpecOptions& options);
+
 }  // namespace lazyrope

@@ -11,7 +11,7 @@ the queries to wherever a request puts the document (lazy RoPE, arXiv 2606.04302
 
 from __future__ import annotations
 
-from . import _nvrtc, rope
+from . import _nvrtc, emulator, rope
 from ._core import (
     AppendStep,
     AttendPlan,
@@ -35,7 +35,7 @@ from ._core import (
     model_types,
     rope_variants,
 )
-from .errors import CacheError, CompileError, DriverError, SpecError
+from .errors import CacheError, CompileError, DriverError, KernelFault, SpecError
 from .hf import spec_from_hf
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "CompileError",
     "CompiledKernel",
     "DriverError",
+    "KernelFault",
     "Reposition",
     "Rope",
     "SpecError",
@@ -58,6 +59,7 @@ __all__ = [
     "compile",
     "compile_reposition",
     "doctor",
+    "emulator",
     "environment_variables",
     "forget",
     "head_dims",

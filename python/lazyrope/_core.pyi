@@ -6,6 +6,9 @@ Errors are those of lazyrope.errors; each says what was given, what is allowed a
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, final, overload, type_check_only
 
+from ._emulator import Profile as Profile
+from ._emulator import emulator_options as emulator_options
+from ._emulator import set_emulator_options as set_emulator_options
 from ._reposition import Reposition as Reposition
 from ._reposition import compile_reposition as compile_reposition
 from ._spec import AttentionSpec as AttentionSpec

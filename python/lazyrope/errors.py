@@ -10,6 +10,7 @@ __all__ = [
     "DocumentTooLarge",
     "DriverError",
     "InsertError",
+    "KernelFault",
     "SpecError",
     "StoreError",
     "StoreFull",
@@ -72,11 +73,24 @@ class DriverError(_FieldsError):
         advice: what to do.
     """
 
-    _fields = ("call", "code", "name", "advice")
+    _fields: tuple[str, ...] = ("call", "code", "name", "advice")
     call: str
     code: int
     name: str
     advice: str
+
+
+class KernelFault(DriverError):
+    """A kernel did in the emulator what it may not do, whether or not a GPU would have let it pass: it read out of
+    bounds, or what nobody had written; two threads raced; all waited. The text says which rule it broke and how, the
+    kernel, the file and line of its text, the block, the warp and the lane.
+
+    Attributes:
+        rule: its name, e.g. "race" or "shared access out of bounds"; :attr:`call` is the same.
+    """
+
+    _fields = (*DriverError._fields, "rule")
+    rule: str
 
 
 class StoreError(RuntimeError):

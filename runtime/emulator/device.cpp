@@ -210,7 +210,7 @@ bool has_emulator() { return true; }
 EmulatorOptions& emulator_options() {
   static EmulatorOptions options = [] {
     const Config config = Config::from_environment();
-    return EmulatorOptions{config.emulator_seed, config.emulator_races};
+    return EmulatorOptions{.seed = config.emulator_seed, .races = config.emulator_races};
   }();
   return options;
 }

@@ -78,26 +78,35 @@ bool releases(EmulatedOrder order) {
   return order == EmulatedOrder::kRelease || order == EmulatedOrder::kAcquireRelease;
 }
 
+MemoryInstruction instruction_of(EmulatedLoad kind) {
+  return kind == EmulatedLoad::kPlain ? MemoryInstruction::kLdGlobal
+                                      : MemoryInstruction::kLdGlobalNc;
+}
+
 }  // namespace
 
 void Machine::ld_shared(void* to, uint32 from, int32 bytes, Site site) {
   shared().load(to, from, static_cast<std::uint32_t>(bytes), site);
   note_shared(AccessKind::kRead, running(), from, static_cast<std::uint32_t>(bytes), site);
+  profile(running(), {MemoryInstruction::kLdShared, site, range(from, bytes)});
 }
 
 void Machine::st_shared(uint32 to, const void* from, int32 bytes, Site site) {
   shared().store(to, from, static_cast<std::uint32_t>(bytes), site, running().place.thread);
   note_shared(AccessKind::kWrite, running(), to, static_cast<std::uint32_t>(bytes), site);
+  profile(running(), {MemoryInstruction::kStShared, site, range(to, bytes)});
 }
 
 void Machine::ld_global(EmulatedLoad kind, void* to, const void* from, int32 bytes, Site site) {
   global_.load(kind, to, from, static_cast<std::size_t>(bytes), site);
   note_global(AccessKind::kRead, from, static_cast<std::size_t>(bytes), site);
+  profile(running(), {instruction_of(kind), site, {}, range(from, bytes)});
 }
 
 void Machine::st_global(void* to, const void* from, int32 bytes, Site site) {
   global_.store(to, from, static_cast<std::size_t>(bytes), site);
   note_global(AccessKind::kWrite, to, static_cast<std::size_t>(bytes), site);
+  profile(running(), {MemoryInstruction::kStGlobal, site, {}, range(to, bytes)});
 }
 
 uint32 Machine::atom(EmulatedAtomic operation, EmulatedOrder order, uint32* p, uint32 operand,
@@ -105,6 +114,7 @@ uint32 Machine::atom(EmulatedAtomic operation, EmulatedOrder order, uint32* p, u
   yield({});
   std::uint32_t& word = global_.word(p, site);
   note_global(AccessKind::kAtomic, p, sizeof *p, site);
+  profile(running(), {MemoryInstruction::kAtom, site, {}, range(p, sizeof *p)});
   if (races_ && acquires(order)) races_->acquire(id_of(running()), p);
   if (races_ && releases(order)) races_->release(id_of(running()), p);
   return std::exchange(word, applied(operation, word, operand));
@@ -114,6 +124,7 @@ uint32 Machine::ld_acquire(const uint32* p, Site site) {
   yield(Wait{"ld.acquire", site});
   const std::uint32_t& word = global_.word(p, site);
   note_global(AccessKind::kAtomic, p, sizeof *p, site);
+  profile(running(), {MemoryInstruction::kLdAcquire, site, {}, range(p, sizeof *p)});
   if (races_) races_->acquire(id_of(running()), p);
   return word;
 }
@@ -125,6 +136,8 @@ bool Machine::arrive(Rendezvous& meeting, const Wait& at, std::size_t expected) 
 }
 
 void Machine::leave(Rendezvous& meeting) {
+  if (profile_ != nullptr)
+    for (const Thread* t : meeting.threads) profile_->meet(id_of(*t));
   for (Thread* other : meeting.threads)
     if (other != &running()) wake(*other);
   meeting.threads.clear();
@@ -152,6 +165,7 @@ void Machine::ldmatrix_x4(uint32 (&r)[4], uint32 row, bool transposed, Site site
       blame(owner);
       cta.shared.load(elements[i], lanes[i]->row, kRowBytes, site);
       note_shared(AccessKind::kRead, owner, lanes[i]->row, kRowBytes, site);
+      profile(owner, {MemoryInstruction::kLdmatrix, site, range(lanes[i]->row, kRowBytes)});
     }
     blame(running());
     for (std::size_t i = 0; i < lanes.size(); ++i) {
@@ -218,6 +232,7 @@ void Machine::cp_async(uint32 to, const void* from, int32 size, int32 bytes, Sit
   shared().begin_copy(to, static_cast<std::uint32_t>(size), site);
   note_shared(AccessKind::kWrite, running(), to, static_cast<std::uint32_t>(size), site);
   note_global(AccessKind::kRead, from, static_cast<std::size_t>(bytes), site);
+  profile(running(), {MemoryInstruction::kCpAsync, site, range(to, size), range(from, bytes)});
   running().copies.add({to, from, size, bytes, site});
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/emulator/bulk_copies.h"
 #include "runtime/emulator/global_memory.h"
 #include "runtime/emulator/launch.h"
+#include "runtime/emulator/profile.h"
 #include "runtime/emulator/races.h"
 #include "runtime/emulator/scheduler.h"
 
@@ -25,9 +26,12 @@ class Machine final : public Scheduler, public EmulatorHost {
  public:
   Machine(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
           const EmulatorOptions& options)
-      : Scheduler(launch, params, options.seed), global_(std::move(memory)) {
+      : Scheduler(launch, params, options.seed),
+        global_(std::move(memory)),
+        profile_(options.profile) {
     if (options.races)
       races_.emplace(launch.threads, static_cast<std::size_t>(launch.shared_bytes));
+    if (profile_ != nullptr) profile_->begin(launch.name);
     launch.bind(this);
   }
 
@@ -88,6 +92,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   }
   void ended(EmulatedCta& cta) override {
     if (races_) races_->end(cta.index);
+    if (profile_ != nullptr) profile_->end(cta.index);
   }
   void check_end() override;
   bool land_latest() override;
@@ -101,6 +106,15 @@ class Machine final : public Scheduler, public EmulatorHost {
   }
   void note_global(AccessKind kind, const void* p, std::size_t bytes, const Site& site) {
     if (races_ && global_.is_written(p)) races_->global(kind, id_of(running()), p, bytes, site);
+  }
+  void profile(const Thread& by, const LaneAccess& access) {
+    if (profile_ != nullptr) profile_->access(id_of(by), access);
+  }
+  static LaneRange range(std::uint32_t address, int32 bytes) {
+    return {address, static_cast<std::uint32_t>(bytes)};
+  }
+  static LaneRange range(const void* p, int32 bytes) {
+    return {reinterpret_cast<std::uintptr_t>(p), static_cast<std::uint32_t>(bytes)};
   }
 
   // Waits for the other lanes; the last to come calls run(lanes) for all.
@@ -153,6 +167,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   std::vector<BulkLoad> loads_;  // that have not landed
   GlobalMemory global_;
   std::optional<RaceDetector> races_;
+  Profile* profile_;  // null: none
 };
 
 template <std::size_t kThreads, class Lane, class Run>

@@ -205,6 +205,7 @@ void Machine::stmatrix_x4(uint32 row, const uint32 (&r)[4], bool transposed, Sit
       blame(owner);
       cta.shared.store(lanes[i]->row, elements.data(), kRowBytes, site, owner.place.thread);
       note_shared(AccessKind::kWrite, owner, lanes[i]->row, kRowBytes, site);
+      profile(owner, {MemoryInstruction::kStmatrix, site, range(lanes[i]->row, kRowBytes)});
     }
     blame(running());
   });

@@ -74,6 +74,7 @@ class TestHelp:
             "compile",
             "precompile",
             "autotune",
+            "profile",
             "doctor",
             "cache",
             "cache list",
@@ -99,6 +100,7 @@ class TestHelp:
             "cache                     Look after the compiled kernels on disk",
             "doctor                    Show what was found",
             "bench                     Measure the kernels beside PyTorch's",
+            "profile                   Count bank conflicts and sectors by line of the kernels' text",
         ):
             assert line in text
 
@@ -493,7 +495,7 @@ class TestMistakes:
     def test_one_source_at_a_time(self, run, tmp_path):
         files = [write_config(tmp_path / name) for name in "ab"]
         error = run("render", "--model", *files, "--arch", "sm_80", code=2).stderr
-        assert "one source is rendered at a time" in error
+        assert "these have 2 attentions, a, b, ...; give one" in error
 
     def test_no_gpu_to_choose_the_arch_by(self, run):
         for subcommand in ("render", "compile"):

@@ -29,6 +29,14 @@ TEST(Substitute, ANameThatDoesNotEndIsAnError) {
       throws<SpecError>([] { substitute("${a} ${b", {{"a", "1"}}); }, {"\"${\" without \"}\""}));
 }
 
+TEST(TemplateLine, IsAsItStandsInTheFile) {
+  register_template({"test/line.in", "first\n  ${second}"});
+  EXPECT_EQ(template_line("test/line.in", 1), "first");
+  EXPECT_EQ(template_line("test/line.in", 2), "  ${second}");
+  for (const int line : {0, 3}) EXPECT_EQ(template_line("test/line.in", line), "") << line;
+  EXPECT_EQ(template_line("test/nowhere.in", 1), "");
+}
+
 // Registers a file below a folder of its test, and returns its path.
 std::string add(const std::string& path, const std::string& text) {
   register_template({path, text});

@@ -1,4 +1,4 @@
-#include "tools/table.h"
+#include "runtime/table.h"
 
 #include <fmt/format.h>
 

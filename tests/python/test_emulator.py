@@ -1,0 +1,154 @@
+"""lazyrope.emulator: how kernels run there, what is counted of them, and the error of those that break a rule."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+
+import lazyrope
+import pytest
+import torch
+from lazyrope import _core
+
+from tests.support.cases import Case, Setting, documents_case
+
+ARCH = "emu:sm_80"
+pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="built without the emulator")
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    """No test leaves the process otherwise than it was."""
+    before = _core.emulator_options()
+    yield
+    assert _core.emulator_options() == before
+
+
+def case_of(**setting: object) -> tuple[Case, lazyrope.Attention]:
+    case = documents_case(Setting(**setting), [40, 70], 5, "cpu")
+    return case, lazyrope.compile(case.spec, arch=ARCH)
+
+
+def attend(case: Case, kernel: lazyrope.Attention) -> torch.Tensor:
+    out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.calls)
+    return out
+
+
+def counts(profile: lazyrope.emulator.Profile) -> list[tuple]:
+    """Without the cache lines, inside which the host's tensors may begin, here or there."""
+    return [(line.file, line.line, line.executions, line.wavefronts, line.sectors) for line in profile.lines]
+
+
+def test_a_profile_counts_by_line():
+    case, kernel = case_of(head_dim=64)
+    with lazyrope.emulator.profile() as profile:
+        attend(case, kernel)
+    lines = profile.lines
+    assert {line.kernel for line in lines} <= {made.entry for made in kernel.kernels.values()}
+    assert {"lazyrope_plan", "lazyrope_attend_prefill"} <= {line.kernel for line in lines}
+    for line in lines:
+        assert 0 < line.executions <= line.lanes <= 32 * line.executions
+        assert line.lanes * 4 <= line.bytes <= line.lanes * 16
+        assert line.executions * (line.wavefronts > 0) <= line.ideal_wavefronts <= line.wavefronts
+        assert line.ideal_sectors <= line.sectors and line.cache_lines <= line.sectors <= 4 * line.cache_lines
+        assert line.wavefronts > 0 or line.sectors > 0
+    load, store = (line for line in lines if line.text.startswith("st_global(step_.positions + i,"))
+    assert (load.file, load.instruction) == ("family/planner.cuh", "ld.global.nc.b32")
+    assert (store.line, store.instruction) == (load.line, "st.global.b32")
+    for line in (load, store):  # the positions of five queries
+        assert (line.executions, line.lanes, line.bytes, line.sectors, line.wavefronts) == (1, 5, 20, 1, 0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load.line = 1
+
+
+def test_a_profile_is_a_table():
+    case, kernel = case_of(head_dim=64)
+    with lazyrope.emulator.profile() as profile:
+        attend(case, kernel)
+    heading, *rows = str(profile).splitlines()
+    assert heading.split() == "kernel line instruction executions wavefronts/ideal sectors/ideal text".split()
+    assert len(rows) == len(profile.lines)
+    excess = [sum(int(a) - int(b) for a, b in re.findall(r" (\d+)/(\d+) ", row)) for row in rows]
+    assert excess[0] > 0 and excess == sorted(excess, reverse=True)
+
+
+def test_only_what_is_inside_is_counted():
+    case, kernel = case_of(head_dim=64)
+    attend(case, kernel)
+    with lazyrope.emulator.profile() as outer:
+        with lazyrope.emulator.profile() as inner:
+            attend(case, kernel)
+        assert inner.lines and not outer.lines
+        attend(case, kernel)
+    first = counts(inner)
+    attend(case, kernel)
+    assert counts(outer) == first == counts(inner)
+
+
+def test_a_profile_sums_what_runs():
+    case, kernel = case_of(head_dim=64)
+    with lazyrope.emulator.profile() as profile:
+        attend(case, kernel)
+        once = profile.lines
+        attend(case, kernel)
+    assert [line.executions for line in profile.lines] == [2 * line.executions for line in once]
+    assert [line.wavefronts for line in profile.lines] == [2 * line.wavefronts for line in once]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"head_dim": 64, "phase": "decode"},
+        {"head_dim": 80, "group": 3, "dtype": "float16"},
+        {"head_dim": 128, "kv_dtype": "float8_e4m3fn"},
+    ],
+    ids=lambda setting: "-".join(map(str, setting.values())),
+)
+def test_tiles_are_read_without_bank_conflicts(setting):
+    """By ldmatrix, in whatever way a tile keeps its rows apart."""
+    case, kernel = case_of(**setting)
+    with lazyrope.emulator.profile() as profile:
+        attend(case, kernel)
+    reads = [line for line in profile.lines if line.instruction == "ldmatrix.x4"]
+    assert len(reads) >= 2
+    for line in reads:
+        assert line.wavefronts == line.ideal_wavefronts == 4 * line.executions, f"{line.file}:{line.line}"
+
+
+def test_options_last_as_long_as_the_with():
+    with lazyrope.emulator.options(seed=2**64 - 1, races=True):
+        assert _core.emulator_options() == {"seed": 2**64 - 1, "races": True, "profile": None}
+        with lazyrope.emulator.options(races=False):
+            assert _core.emulator_options() == {"seed": 2**64 - 1, "races": False, "profile": None}
+    with pytest.raises(KeyError), lazyrope.emulator.options(seed=5):
+        raise KeyError("and are restored by the fixture's account")
+
+
+def test_results_do_not_depend_on_the_order_of_threads():
+    case, kernel = case_of(head_dim=64)
+    usual = attend(case, kernel)
+    with lazyrope.emulator.options(seed=7, races=True):
+        assert torch.equal(attend(case, kernel), usual)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_is_of_64_bits(seed):
+    with pytest.raises(lazyrope.SpecError, match=f"seed = {seed}; it must be at least 0 and less than"):
+        with lazyrope.emulator.options(seed=seed):
+            pass
+
+
+def test_a_kernel_that_breaks_a_rule_raises_a_fault():
+    case, kernel = case_of(head_dim=64)
+    case.metadata["pages"] = case.metadata["pages"] + 1000
+    with pytest.raises(lazyrope.KernelFault) as raised:
+        attend(case, kernel)
+    fault = raised.value
+    assert isinstance(fault, lazyrope.DriverError)
+    assert fault.rule == fault.call == "global access out of bounds"
+    assert re.search(
+        r"at pipeline/kv_ring\.cuh:\d+, lazyrope_attend_prefill, block \d+, warp \d+, lane \d+", str(fault)
+    )
+    again = pickle.loads(pickle.dumps(fault))
+    assert type(again) is lazyrope.KernelFault and str(again) == str(fault) and vars(again) == vars(fault)

@@ -1,0 +1,124 @@
+"""``lazyrope profile``: what the accesses of each line of the kernels' text come to, counted in the emulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import lazyrope
+import pytest
+
+from tests.support.command import KERNELS, run_command, write_config
+
+SPEC = "--head-dim 64 --q-heads 6 --kv-heads 2 --rope neox --rope-param theta=10000".split()
+SMALL = "--batch 1 --context 40 --doc-tokens 24".split()
+
+pytestmark = pytest.mark.skipif("emu:sm_80" not in lazyrope.archs(), reason="built without the emulator")
+
+
+@pytest.fixture(scope="session")
+def run(command, tmp_path_factory):
+    """Runs it with a cache that this file's tests share."""
+    cache = tmp_path_factory.mktemp("profile") / "cache"
+    return lambda *arguments, **options: run_command(
+        command, "profile", *arguments, **{"LAZYROPE_CACHE_DIR": cache} | options
+    )
+
+
+def entries(*names: str) -> set[str]:
+    return {f"lazyrope_{name}" for name in names}
+
+
+def profile(run, *arguments: object) -> dict:
+    return json.loads(run(*SPEC, *SMALL, "--json", *arguments).stdout)
+
+
+def test_json(run):
+    found = profile(run)
+    assert list(found) == "name spec arch plan workloads lines".split()
+    assert found["workloads"] == ["1 x 1 over 40", "1 x 64 over 40"]
+    assert found["arch"] == "emu:sm_80"
+    lines = found["lines"]
+    assert {line["kernel"] for line in lines} == entries(*KERNELS)
+    fields = "kernel file line text instruction executions lanes wavefronts ideal_wavefronts sectors ideal_sectors"
+    assert list(lines[0]) == [*fields.split(), "cache_lines", "bytes"]
+    templates = Path(__file__).parents[2] / "templates"
+    for line in lines:
+        assert line["text"] == (templates / line["file"]).read_text().splitlines()[line["line"] - 1].strip()
+        assert line["wavefronts"] >= line["ideal_wavefronts"] and line["sectors"] >= line["ideal_sectors"]
+    excess = [line["wavefronts"] - line["ideal_wavefronts"] + line["sectors"] - line["ideal_sectors"] for line in lines]
+    assert excess[0] > 0 and excess == sorted(excess, reverse=True)
+
+
+def test_table(run):
+    heading, empty, columns, *rows = run(*SPEC, *SMALL, "--sort", "place").stdout.splitlines()
+    assert heading.startswith("d64-g3-neox-bfloat16: head_dim 64, group 3, bfloat16, rope neox")
+    assert heading.endswith("emu:sm_80; 1 x 1 over 40, 1 x 64 over 40") and not empty
+    assert columns.split() == "kernel line instruction executions wavefronts/ideal sectors/ideal text".split()
+    kernels = [row.split()[0] for row in rows]
+    assert set(kernels) == entries(*KERNELS) and kernels == sorted(kernels)
+    (row,) = (row for row in rows if "const AppendRecord record = ld_global_nc(params.records + token);" in row)
+    assert row.split()[0] == "lazyrope_append"
+    assert row.split()[1].startswith("kernel/append.cu.in:") and row.split()[2] == "ld.global.nc.b128"
+
+
+@pytest.mark.parametrize("sort", ["executions", "wavefronts", "sectors"])
+def test_sort(run, sort):
+    numbers = [line[sort] for line in profile(run, "--sort", sort)["lines"]]
+    assert numbers == sorted(numbers, reverse=True) and numbers[0] > numbers[-1]
+
+
+def test_only_the_kernels_that_are_asked_for(run):
+    found = profile(run, "--kernel", "attend_decode,plan_append")
+    assert {line["kernel"] for line in found["lines"]} == entries("attend_decode", "plan_append")
+
+
+def test_how_many_queries_there_are_decides_which_kernel_attends(run):
+    few = profile(run, "--query-tokens", 2)
+    assert few["workloads"] == ["1 x 2 over 40"]
+    assert {line["kernel"] for line in few["lines"]} == entries("plan", "attend_decode", "plan_append", "append")
+    error = run(*SPEC, *SMALL, "--query-tokens", 2, "--kernel", "attend_prefill", code=1).stderr
+    assert "attend_prefill had nothing to do" in error and "--query-tokens 1,64" in error
+
+
+def test_the_workload_is_what_is_asked_for(run):
+    workload = "--batch 3 --context 16 --doc-tokens 8 --query-tokens 5".split()
+    lines = json.loads(run(*SPEC, *workload, "--kernel", "append", "--json").stdout)["lines"]
+    token = 2 * 2 * 2 * 64 * 2  # read and written: keys and values of 2 heads of 64 elements of 2 bytes
+    moved = sum(line["bytes"] for line in lines if line["file"] == "ops/token_rows.cuh")
+    assert moved == 3 * (16 + 5) * token
+
+
+def test_a_model(run, tmp_path):
+    file = write_config(tmp_path / "tiny")
+    found = json.loads(run("--model", file, *SMALL, "--kernel", "plan_append", "--json").stdout)
+    assert found["name"] == "tiny" and found["lines"]
+
+
+MISTAKES = [
+    ([*SPEC, "--arch", "sm_90a"], 2, ["--arch: sm_90a is a GPU's", "give emu:sm_80"]),
+    ([*SPEC, "--arch", "emu:sm_1"], 1, ['arch "emu:sm_1" is unknown']),
+    ([*SPEC, "--kernel", "attend"], 2, ["--kernel", "attend", "attend_decode"]),
+    ([*SPEC, "--sort", "size"], 2, ["--sort", "size", "excess"]),
+    ([*SPEC, "--batch", 0], 2, ["--batch", "0"]),
+    ([*SPEC, "--query-tokens", "1,0"], 2, ["--query-tokens", "0"]),
+    ([*SPEC, "--context", "many"], 2, ["--context", "many"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "said"), MISTAKES, ids=[row[2][0] for row in MISTAKES])
+def test_a_mistake_is_explained(run, arguments, code, said):
+    result = run(*arguments, code=code)
+    assert result.stdout == "" and result.stderr.startswith("lazyrope: ")
+    for words in said:
+        assert words in result.stderr
+
+
+def test_several_models(run, tmp_path):
+    files = [write_config(tmp_path / name) for name in "ab"]
+    assert "these have 2 attentions, a, b, ...; give one" in run("--model", *files, code=2).stderr
+
+
+def test_without_a_compiler(run):
+    error = run(*SPEC, "--dtype", "float16", LAZYROPE_CXX="/nonexistent/c++", code=1).stderr
+    assert 'the emulator needs a C++20 compiler; tried "/nonexistent/c++"' in error

@@ -1,0 +1,239 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/emulator/device.h"
+#include "runtime/emulator/profile.h"
+#include "runtime/emulator/profile_table.h"
+#include "runtime/engine.h"
+#include "tools/command.h"
+#include "tools/common_options.h"
+#include "tools/output.h"
+#include "tools/profile_workload.h"
+#include "tools/progress.h"
+#include "tools/spec_options.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr const char* kFooter =
+    R"(Needs no GPU: the emulator sees every address. Runs a step of --batch requests for each --query-tokens,
+over documents in shuffled pages, and appends all their tokens; inputs are random. Few queries are
+work for attend_decode, many for attend_prefill.
+
+The table shows, for each line of the kernels' text that accesses memory, how often warps executed it;
+the passes over shared memory that this takes, and would take without bank conflicts; the sectors of
+32 bytes of global memory that it touches, and that the same bytes would fill. (Lines of a GPU's caches are
+left out: what it reads twice counts twice.)
+--json prints an object: name, spec, arch, plan, workloads, lines [{kernel, file, line, text, instruction,
+executions, lanes (active, in all executions), wavefronts, ideal_wavefronts, sectors, ideal_sectors,
+cache_lines (of 128 bytes), bytes}].
+
+Example:
+  lazyrope profile --model Llama-3.1-8B/config.json --kernel attend_decode --query-tokens 1)";
+
+constexpr int kMost = 1 << 20;
+
+struct Options {
+  SpecOptions spec;
+  std::string arch = "emu:sm_80";
+  std::string cache;
+  TuningWorkload workload = {.batch = 2, .context = 192, .doc_tokens = 128};
+  std::vector<int> query_tokens = {1, 64};
+  std::vector<std::string> kernels;  // none: all
+  std::string order = std::string(to_string(ProfileOrder::kExcess));
+  bool json = false;
+};
+
+// As the command line has them.
+template <class Value>
+std::vector<std::string> names_of(const std::vector<Value>& values) {
+  std::vector<std::string> names;
+  names.reserve(values.size());
+  for (const Value value : values) names.emplace_back(to_string(value));
+  return names;
+}
+
+template <class Value>
+Value named(const std::string& name, const std::vector<Value>& values) {
+  return *std::ranges::find(values, name, [](Value value) { return to_string(value); });
+}
+
+std::vector<KernelKind> kernels_of(const Options& options) {
+  if (options.kernels.empty()) return attention_kernels();
+  std::vector<KernelKind> kinds;
+  kinds.reserve(options.kernels.size());
+  for (const std::string& name : options.kernels) kinds.push_back(named(name, attention_kernels()));
+  return kinds;
+}
+
+const Arch& emulated_arch(const std::string& name) {
+  const Arch& arch = find_arch(name);
+  if (arch.isa == "emu") return arch;
+  throw UsageError(fmt::format(
+      "--arch: {} is a GPU's; accesses are counted in the emulator: give emu:sm_80", name));
+}
+
+// While it lives, launches are counted.
+class Counting {
+ public:
+  explicit Counting(Profile& profile)
+      : before_(std::exchange(emulator_options().profile, &profile)) {}
+  Counting(const Counting&) = delete;
+  Counting& operator=(const Counting&) = delete;
+  ~Counting() { emulator_options().profile = before_; }
+
+ private:
+  Profile* before_;
+};
+
+std::vector<TuningWorkload> workloads_of(const Options& options) {
+  std::vector<TuningWorkload> workloads;
+  for (const int query_tokens : options.query_tokens) {
+    workloads.push_back(options.workload);
+    workloads.back().query_tokens = query_tokens;
+  }
+  return workloads;
+}
+
+std::set<std::string> entries_of(const Attention& attention, const Options& options) {
+  std::set<std::string> entries;
+  for (const KernelKind kind : kernels_of(options))
+    entries.insert(attention.kernel(kind).binary().entry);
+  return entries;
+}
+
+bool asks_for(const Options& options, const std::vector<KernelKind>& kinds) {
+  return std::ranges::any_of(kernels_of(options), [&](KernelKind kind) {
+    return std::ranges::find(kinds, kind) != kinds.end();
+  });
+}
+
+Profile run_all(const Attention& attention, const Options& options, Progress& progress) {
+  Profile profile;
+  const Counting counting(profile);
+  const bool attends =
+      asks_for(options, {KernelKind::kPlan, KernelKind::kAttendDecode, KernelKind::kAttendPrefill});
+  const bool appends = asks_for(options, {KernelKind::kPlanAppend, KernelKind::kAppend});
+  for (const TuningWorkload& workload : workloads_of(options)) {
+    progress.say(fmt::format("running {}", describe(workload)));
+    if (attends) attend_once(attention, workload);
+    if (appends) append_once(attention, workload);
+  }
+  return profile;
+}
+
+std::vector<ProfileLine> lines_of(const Profile& profile, const Attention& attention,
+                                  const Options& options) {
+  const std::set<std::string> entries = entries_of(attention, options);
+  std::vector<ProfileLine> lines = profile.lines();
+  std::erase_if(lines, [&](const ProfileLine& line) { return !entries.contains(line.kernel); });
+  if (lines.empty())
+    throw std::runtime_error(
+        fmt::format("{} had nothing to do: how many queries a request has decides which kernel "
+                    "attends; with --query-tokens 1,64 both do",
+                    fmt::join(options.kernels, ", ")));
+  return ordered(std::move(lines), named(options.order, profile_orders()));
+}
+
+Json json_of(const ProfileLine& line) {
+  return {{"kernel", line.kernel},
+          {"file", line.file},
+          {"line", line.line},
+          {"text", source_text(line)},
+          {"instruction", line.instruction},
+          {"executions", line.executions},
+          {"lanes", line.lanes},
+          {"wavefronts", line.wavefronts},
+          {"ideal_wavefronts", line.ideal_wavefronts},
+          {"sectors", line.sectors},
+          {"ideal_sectors", line.ideal_sectors},
+          {"cache_lines", line.cache_lines},
+          {"bytes", line.bytes}};
+}
+
+int run_profile(const Options& options) {
+  const NamedSpec named = only_spec_of(options.spec);
+  const Arch& arch = emulated_arch(options.arch);
+  emulator_device();  // says so where there is none
+  Engine engine(config_with_cache(options.cache));
+  std::vector<std::string> workloads;
+  for (const TuningWorkload& workload : workloads_of(options))
+    workloads.push_back(describe(workload));
+  auto progress = std::make_unique<Progress>();
+  const auto attention =
+      Attention::compile(engine, named.spec, arch, {.engine = {.listener = progress.get()}});
+  const Profile profile = run_all(*attention, options, *progress);
+  progress.reset();
+  const std::vector<ProfileLine> lines = lines_of(profile, *attention, options);
+  if (!options.json) {
+    print(fmt::format("{}: {}, {}; {}\n\n{}", named.name, describe(named.spec.kernel_spec()),
+                      arch.name, fmt::join(workloads, ", "), profile_table(lines)));
+    return 0;
+  }
+  Json rows = Json::array();
+  for (const ProfileLine& line : lines) rows.push_back(json_of(line));
+  print(json_text({{"name", named.name},
+                   {"spec", describe(named.spec.kernel_spec())},
+                   {"arch", arch.name},
+                   {"plan", describe(attention->plan())},
+                   {"workloads", workloads},
+                   {"lines", rows}}));
+  return 0;
+}
+
+void add_workload_options(CLI::App& app, Options& options) {
+  const auto add = [&](const char* name, auto& value, const char* text,
+                       const std::string& meaning) {
+    app.add_option(name, value, meaning)
+        ->option_text(text)
+        ->check(CLI::Range(1, kMost))
+        ->delimiter(',');
+  };
+  TuningWorkload& workload = options.workload;
+  add("--batch", workload.batch, "N", fmt::format("Requests ({})", workload.batch));
+  add("--query-tokens", options.query_tokens, "N,...",
+      fmt::format("Queries of a request, a step for each number ({})",
+                  fmt::join(options.query_tokens, ",")));
+  add("--context", workload.context, "N",
+      fmt::format("Tokens of a request's documents ({})", workload.context));
+  add("--doc-tokens", workload.doc_tokens, "N",
+      fmt::format("Tokens of a document ({})", workload.doc_tokens));
+}
+
+}  // namespace
+
+Command profile_command(CLI::App& root) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const app = root.add_subcommand(
+      "profile", "Count bank conflicts and sectors by line of the kernels' text");
+  app->footer(kFooter);
+  app->add_option("--arch", options->arch, fmt::format("The emulated one ({})", options->arch))
+      ->option_text("NAME");
+  add_cache_option(*app, options->cache);
+  app->add_option("--kernel", options->kernels,
+                  fmt::format("Any of {};\ncommas between them (all)",
+                              fmt::join(names_of(attention_kernels()), ", ")))
+      ->option_text("NAME,...")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names_of(attention_kernels())));
+  app->add_option("--sort", options->order,
+                  fmt::format("By {}\n(excess, beyond the ideal)",
+                              fmt::join(names_of(profile_orders()), ", ")))
+      ->option_text("NAME")
+      ->check(CLI::IsMember(names_of(profile_orders())));
+  add_workload_options(*app, *options);
+  add_json_option(*app, options->json);
+  add_spec_options(*app, options->spec);
+  return {app, [options] { return run_profile(*options); }};
+}
+
+}  // namespace lazyrope
