@@ -37,6 +37,23 @@ EmulatedTensorMap opened(const TensorMap& map, std::size_t dims, const Site& sit
   return opened;
 }
 
+// Both as seen on an H200, which ends the launch with an illegal instruction; the manual is silent.
+void check_start(const EmulatedTensorMap& map, std::span<const std::int32_t> at,
+                 CopyDirection direction, const Site& site) {
+  const std::int64_t first = std::int64_t{at[0]} * map.element_bytes;
+  if (first % CopyBox::kChunkBytes != 0)
+    throw Violation{rule::kTensorMap, site,
+                    fmt::format("a box begins at element {} of a row, byte {}; begin at a multiple "
+                                "of {} bytes",
+                                at[0], first, CopyBox::kChunkBytes)};
+  for (const std::int32_t coordinate : at)
+    if (direction == CopyDirection::kStore && coordinate < 0)
+      throw Violation{rule::kTensorMap, site,
+                      fmt::format("a box is stored at coordinate {}; only loads may begin before "
+                                  "the tensor",
+                                  coordinate)};
+}
+
 // Of the elements at, at + 1, ... of a box along a dimension, those that the tensor has.
 struct Extent {
   std::int64_t begin;
@@ -74,8 +91,9 @@ CopyBox linear_box(const void* global, std::uint32_t shared, std::uint32_t bytes
 }
 
 CopyBox tensor_box(const TensorMap& encoded, std::span<const std::int32_t> at, std::uint32_t shared,
-                   const Site& site) {
+                   CopyDirection direction, const Site& site) {
   const EmulatedTensorMap map = opened(encoded, at.size(), site);
+  check_start(map, at, direction, site);
   check_multiple(shared, kBoxAlignment, "shared address", site);
   std::uint32_t rows = 1;
   for (std::size_t i = 1; i < at.size(); ++i) rows *= map.box[i];

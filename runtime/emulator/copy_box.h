@@ -10,6 +10,8 @@
 
 namespace lazyrope {
 
+enum class CopyDirection { kLoad, kStore };
+
 // What a bulk copy moves between shared and global memory, in either direction.
 struct CopyBox {
   static constexpr std::uint32_t kChunkBytes = 16;  // kept together by every swizzle
@@ -38,6 +40,6 @@ struct CopyBox {
 // Of cp.async.bulk and cp.async.bulk.tensor. What they do not take throws a Violation.
 CopyBox linear_box(const void* global, std::uint32_t shared, std::uint32_t bytes, const Site& site);
 CopyBox tensor_box(const TensorMap& map, std::span<const std::int32_t> at, std::uint32_t shared,
-                   const Site& site);
+                   CopyDirection direction, const Site& site);
 
 }  // namespace lazyrope

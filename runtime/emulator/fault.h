@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstring>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,10 +48,14 @@ inline bool operator==(const Site& a, const Site& b) {
 std::string describe(const Site& site);
 
 // A rule that an instruction broke, before it is said who made it.
-struct Violation {
+struct Violation : std::exception {
+  Violation(std::string_view broken, const Site& at, std::string sentence)
+      : rule(broken), site(at), text(std::move(sentence)) {}
+  const char* what() const noexcept override { return text.c_str(); }
+
   std::string_view rule;
   Site site;
-  std::string what;  // a sentence
+  std::string text;
 };
 
 // A kernel broke a rule: what() names rule, kernel, line, block, warp and lane.

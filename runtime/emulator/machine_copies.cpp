@@ -109,7 +109,8 @@ void Machine::cp_async_bulk_load(uint32 to, const void* from, uint32 bytes, uint
 
 void Machine::cp_async_bulk_tensor_load(uint32 to, const TensorMap& map, const int32* at,
                                         int32 dims, uint32 barrier, Site site) {
-  begin_load(tensor_box(map, {at, static_cast<std::size_t>(dims)}, to, site), barrier, site);
+  begin_load(tensor_box(map, {at, static_cast<std::size_t>(dims)}, to, CopyDirection::kLoad, site),
+             barrier, site);
 }
 
 void Machine::land(const BulkLoad& load) {
@@ -150,7 +151,9 @@ void Machine::cp_async_bulk_store(void* to, uint32 from, uint32 bytes, Site site
 
 void Machine::cp_async_bulk_tensor_store(const TensorMap& map, const int32* at, int32 dims,
                                          uint32 from, Site site) {
-  begin_store(tensor_box(map, {at, static_cast<std::size_t>(dims)}, from, site), site);
+  begin_store(
+      tensor_box(map, {at, static_cast<std::size_t>(dims)}, from, CopyDirection::kStore, site),
+      site);
 }
 
 void Machine::read_source(BulkStore& store) {

@@ -49,15 +49,15 @@ void multiply_m16n8k16(EmulatedElement element, std::span<MmaLane* const> lanes)
   constexpr std::size_t kRows = 16;
   constexpr std::size_t kColumns = 8;
   constexpr std::size_t kDepth = 16;
-  float a[kRows][kDepth];
-  float b[kDepth][kColumns];
+  double a[kRows][kDepth];
+  double b[kDepth][kColumns];
   for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
     const MmaLane& from = *lanes[lane];
     const std::size_t group = lane / 4;
     const std::size_t first = lane % 4 * 2;
     for (std::size_t i = 0; i < 4; ++i) {
       const Pair pair = pair_of(element, from.a[i]);
-      float* to = &a[group + i % 2 * 8][first + i / 2 * 8];
+      double* to = &a[group + i % 2 * 8][first + i / 2 * 8];
       to[0] = pair.low;
       to[1] = pair.high;
     }
@@ -67,8 +67,8 @@ void multiply_m16n8k16(EmulatedElement element, std::span<MmaLane* const> lanes)
       b[first + i * 8 + 1][group] = pair.high;
     }
   }
-  float d[kRows][kColumns];
-  const auto place = [&](std::size_t lane, std::size_t i) -> float& {
+  double d[kRows][kColumns];
+  const auto place = [&](std::size_t lane, std::size_t i) -> double& {
     return d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
   };
   for (std::size_t lane = 0; lane < lanes.size(); ++lane)
@@ -78,7 +78,7 @@ void multiply_m16n8k16(EmulatedElement element, std::span<MmaLane* const> lanes)
       for (std::size_t column = 0; column < kColumns; ++column)
         d[row][column] += a[row][k] * b[k][column];
   for (std::size_t lane = 0; lane < lanes.size(); ++lane)
-    for (std::size_t i = 0; i < 4; ++i) lanes[lane]->d[i] = place(lane, i);
+    for (std::size_t i = 0; i < 4; ++i) lanes[lane]->d[i] = static_cast<float>(place(lane, i));
 }
 
 }  // namespace lazyrope

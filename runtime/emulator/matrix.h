@@ -14,8 +14,8 @@ struct MmaLane {
   const uint32* b;  // [2]
 };
 
-// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type". Products are exact; sums
-// are rounded to fp32 one after the other, in the order of k.
+// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type". Sums are
+// made in double and rounded once: the hardware's own sums have a wider exponent than fp32, too.
 void multiply_m16n8k16(EmulatedElement element, std::span<MmaLane* const> lanes);
 
 float value_of(EmulatedElement element, std::uint16_t bits);

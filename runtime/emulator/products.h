@@ -44,7 +44,7 @@ class WarpProducts {
   std::deque<std::vector<WarpProduct>> groups_;
 };
 
-// D = A B + D. Products are exact; sums are rounded to fp32 one after the other, in the order of k.
+// D = A B + D. Sums are made in double and rounded once, as multiply_m16n8k16's.
 // `shared`: the CTA's memory.
 void multiply(const WarpProduct& product, const std::byte* shared);
 

@@ -152,7 +152,7 @@ KernelFault Scheduler::fault(const Violation& violation) const {
   const EmulatorThread& place = blamed_->place;
   return {violation.rule,
           fmt::format("{}: {}\nat {}, {}, block {}, warp {}, lane {} (thread {})", violation.rule,
-                      violation.what, describe(violation.site), launch_.name, place.block,
+                      violation.text, describe(violation.site), launch_.name, place.block,
                       blamed_->warp(), blamed_->lane(), place.thread)};
 }
 

@@ -25,6 +25,8 @@ bool runs_on(const WitnessText& text, const Arch& arch) {
 }
 
 void record(const WitnessRunner& runner, const Device& device, const Witness& witness) {
+  fmt::print("{}: ", witness.name);  // what fails is named
+  std::fflush(stdout);
   const Words output = runner.run(witness, 0x00);
   if (output != runner.run(witness, 0xff))
     throw std::runtime_error(witness.name + " does not give the same twice, or writes not all");
@@ -37,7 +39,7 @@ void record(const WitnessRunner& runner, const Device& device, const Witness& wi
                             .seed = fmt::format("{:016x}", seed_of(witness)),
                             .input_sha256 = sha256_of(input_of(witness)),
                             .output = output});
-  fmt::print("{}: {} words\n", witness.name, output.size());
+  fmt::print("{} words\n", output.size());
 }
 
 void record_all(const std::vector<std::string>& names) {

@@ -100,4 +100,5 @@ def test_numpys_arrays_give_the_references_result():
 )
 def test_a_missing_compiler_is_named(changes, tried):
     error = run(WITHOUT_COMPILER, **changes)
-    assert f'needs a C++20 compiler; tried "{tried}"' in error and "not found" in error
+    assert f'(arch "emu:...") needs a C++20 compiler; tried "{tried}"' in error and "not found" in error
+    assert "apt-get install g++" in error and "LAZYROPE_CXX" in error

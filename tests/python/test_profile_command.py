@@ -121,4 +121,4 @@ def test_several_models(run, tmp_path):
 
 def test_without_a_compiler(run):
     error = run(*SPEC, "--dtype", "float16", LAZYROPE_CXX="/nonexistent/c++", code=1).stderr
-    assert 'the emulator needs a C++20 compiler; tried "/nonexistent/c++"' in error
+    assert 'needs a C++20 compiler; tried "/nonexistent/c++"' in error

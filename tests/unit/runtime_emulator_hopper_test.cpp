@@ -37,14 +37,25 @@ void load_some(const Params& p, int32 first_word, uint32 bytes) {
   wait(barrier());
 }
 template <int kDims>
-void load_box(const TensorMap& map, SharedPtr to) {
-  const int32 at[kDims] = {};
+void load_box(const TensorMap& map, SharedPtr to, int32 x = 0) {
+  const int32 at[kDims] = {x};
   begin(1);
   if (first()) {
     mbarrier_arrive_expect_tx(barrier(), 128);
     cp_async_bulk_tensor_load(to, map, at, barrier());
   }
   wait(barrier());
+}
+
+void store_box(const Params& p, int32 x) {
+  fill();
+  fence_proxy_async();
+  bar_sync();
+  if (!first()) return;
+  const int32 at[2] = {x, 0};
+  cp_async_bulk_tensor_store(p.map, at, data());
+  cp_async_bulk_commit_group();
+  cp_async_bulk_wait_group<0>();
 }
 
 // Warp 0 waits for two phases that thread 127 completes, the second after `between`.
@@ -316,6 +327,10 @@ const Pair kPairs[] = {
      [](const Params& p) { load_box<2>(TensorMap{p.map}, data()); }},
     {"tensor_alignment", rule::kAlignment, [](const Params& p) { load_box<2>(p.map, data(64)); },
      [](const Params& p) { load_box<2>(p.map, data(128)); }},
+    {"tensor_start", rule::kTensorMap, [](const Params& p) { load_box<2>(p.map, data(), 2); },
+     [](const Params& p) { load_box<2>(p.map, data(), -4); }},
+    {"tensor_start_of_a_store", rule::kTensorMap, [](const Params& p) { store_box(p, -4); },
+     [](const Params& p) { store_box(p, 4); }},
     {"named_barrier_counts", rule::kDivergence,
      [](const Params&) { bar_sync(1, warp_index() == 0 ? 64 : 128); },
      [](const Params&) { bar_sync(1, 128); }},
@@ -373,7 +388,7 @@ TEST(Hopper, ADeadlockNamesTheMbarrierAndWhoWaits) {
 }
 
 TEST(Hopper, ABoxIsLoadedAndStoredWhereTheTensorIs) {
-  for (const auto& [x, y] : {std::pair{3, 5}, std::pair{-2, 30}, std::pair{30, -7}}) {
+  for (const auto& [x, y] : {std::pair{4, 5}, std::pair{28, 30}, std::pair{32, 27}}) {
     Memory m;
     for (int32 i = 0; i < kWords; ++i) m.out[i] = 1000 + i;
     static int32 at[2];

@@ -47,7 +47,8 @@ TensorMapSpec tensor(ElementType type, Swizzle swizzle, std::vector<std::int64_t
 }
 
 // The first box is within the tensor, the next ones before and behind it; then any.
-std::uint32_t coordinate(Generator& random, const TensorMapSpec& spec, std::size_t dim, int box) {
+std::uint32_t any_coordinate(Generator& random, const TensorMapSpec& spec, std::size_t dim,
+                             int box) {
   const auto extent = static_cast<std::uint32_t>(spec.dims[dim]);
   const auto length = static_cast<std::uint32_t>(spec.box[dim]);
   const std::uint32_t any = random.below(extent + length + 2 * kBeyond) - length - kBeyond;
@@ -59,11 +60,20 @@ std::uint32_t coordinate(Generator& random, const TensorMapSpec& spec, std::size
   return any;
 }
 
+// Boxes begin at multiples of 16 bytes, and those that are stored not before the tensor.
+std::uint32_t coordinate(Generator& random, const TensorMapSpec& spec, std::size_t dim, int box,
+                         bool is_store) {
+  std::uint32_t any = any_coordinate(random, spec, dim, box);
+  if (is_store && any >> 31 != 0) any = 0u - any;
+  const auto chunk = static_cast<std::uint32_t>(16 / tensor_map_element_bytes(spec.type));
+  return dim == 0 ? any & ~(chunk - 1) : any;
+}
+
 Words input_of_boxes(Generator& random, const TensorMapSpec& spec, bool is_store) {
   Words words = {box_words(spec)};
   for (int box = 0; box < kBoxes; ++box)
     for (std::size_t dim = 0; dim < spec.dims.size(); ++dim)
-      words.push_back(coordinate(random, spec, dim, box));
+      words.push_back(coordinate(random, spec, dim, box, is_store));
   if (!is_store) words.resize(kTensorAt);
   const std::size_t data = is_store ? kBoxes * box_words(spec) : bytes_of(spec) / 4;
   for (std::size_t i = 0; i < data; ++i) words.push_back(random.bits32());
