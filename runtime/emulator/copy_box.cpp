@@ -102,7 +102,11 @@ CopyBox tensor_box(const TensorMap& encoded, std::span<const std::int32_t> at, s
   const Extent extent = within(map, 0, at[0]);
   if (extent.begin >= extent.end) return box;
   const auto skipped = static_cast<std::size_t>(extent.begin - at[0]) * map.element_bytes;
-  const auto count = static_cast<std::size_t>(extent.end - extent.begin) * map.element_bytes;
+  auto count = static_cast<std::size_t>(extent.end - extent.begin) * map.element_bytes;
+  // A row whose length is no multiple of 16 bytes is stored to the end of its last 16, into what
+  // pads it: so does an H200.
+  if (direction == CopyDirection::kStore)
+    count = (count + CopyBox::kChunkBytes - 1) / CopyBox::kChunkBytes * CopyBox::kChunkBytes;
   for (std::uint32_t row = 0; row < rows; ++row)
     if (const auto address = row_address(map, at, row))
       box.runs.push_back(
