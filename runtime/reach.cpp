@@ -8,7 +8,8 @@ MemoryRange range_of(const char* name, const TensorView& tensor, bool is_written
   if (tensor.elements() == 0) return {name, tensor.data, 0, is_written};
   std::int64_t first = 0;
   std::int64_t last = 0;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(tensor.rank); ++i) {
+  for (int dim = 0; dim < tensor.rank; ++dim) {
+    const auto i = static_cast<std::size_t>(dim);
     const std::int64_t span = (tensor.shape[i] - 1) * tensor.strides[i];
     first += std::min<std::int64_t>(span, 0);
     last += std::max<std::int64_t>(span, 0);

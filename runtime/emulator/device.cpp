@@ -64,9 +64,10 @@ void compile_host(const std::string& command, const std::vector<std::string>& op
        .source = kernel.entry,
        .options = options,
        .log = read_text(scratch.file("log")),
-       .advice = fmt::format("the emulator (arch \"emu:...\") needs a C++20 compiler; tried \"{}\": "
-                             "install one (Debian: apt-get install g++), or name it in LAZYROPE_CXX",
-                             command)});
+       .advice =
+           fmt::format("the emulator (arch \"emu:...\") needs a C++20 compiler; tried \"{}\": "
+                       "install one (Debian: apt-get install g++), or name it in LAZYROPE_CXX",
+                       command)});
 }
 
 class EmulatorKernel : public LoadedKernel {

@@ -145,8 +145,9 @@ void Machine::leave(Rendezvous& meeting) {
 
 void Machine::order(const Rendezvous& meeting) {
   if (!races_) return;
-  std::vector<int> numbers;
-  for (const Thread* t : meeting.threads) numbers.push_back(t->place.thread);
+  std::vector<int> numbers(meeting.threads.size());
+  std::ranges::transform(meeting.threads, numbers.begin(),
+                         [](const Thread* t) { return t->place.thread; });
   races_->meet(running().cta->index, numbers);
 }
 

@@ -63,14 +63,13 @@ void multiply(const WarpProduct& product, const std::byte* shared) {
     for (std::size_t lane = 0; lane < product.lanes.size(); ++lane)
       for (std::size_t i = 0; i < columns / 2; ++i) visit(product.lanes[lane].d[i], place(lane, i));
   };
-  if (given.accumulate) for_d([](float in_register, double& in_matrix) { in_matrix = in_register; });
+  if (given.accumulate)
+    for_d([](float in_register, double& in_matrix) { in_matrix = in_register; });
   for (std::size_t row = 0; row < kRows; ++row)
     for (std::size_t k = 0; k < kDepth; ++k)
       for (std::size_t column = 0; column < columns; ++column)
         d[row * columns + column] += a[row][k] * b[k * columns + column];
-  for_d([](float& in_register, double in_matrix) {
-    in_register = static_cast<float>(in_matrix);
-  });
+  for_d([](float& in_register, double in_matrix) { in_register = static_cast<float>(in_matrix); });
 }
 
 }  // namespace lazyrope

@@ -86,7 +86,7 @@ void Scheduler::step(Thread& thread) {
   resumed(thread);
   thread.fiber = std::move(thread.fiber).resume();
   if (failure_) std::rethrow_exception(failure_);
-  if (spins_ > kMostSpins)
+  if (spins_ > kMostSpins && thread.wait)
     throw fault({rule::kLivelock, thread.wait->site,
                  fmt::format("{} looks at a value that nobody changes any more", kMostSpins)});
   if (thread.finished) finish(thread);
@@ -161,7 +161,7 @@ void Scheduler::report_deadlock() const {
   std::map<std::tuple<int, std::string, std::string>, std::vector<int>> waiting;
   for (const auto& cta : ctas_)
     for (const Thread& thread : cta->threads)
-      if (!thread.finished)
+      if (thread.wait)
         waiting[{cta->index, describe_wait(*cta, *thread.wait), describe(thread.wait->site)}]
             .push_back(thread.place.thread);
   std::string text = fmt::format("{}: no thread of {} can go on", rule::kDeadlock, launch_.name);
