@@ -16,6 +16,7 @@ constexpr std::int64_t kMaxDim = std::int64_t{1} << 32;
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 40;
 constexpr int kMaxBox = 256;
 constexpr int kAlignment = 16;
+constexpr int kMostElementBytes = 4;
 
 [[noreturn]] void refuse(const std::string& what) { throw SpecError("tensor map: " + what); }
 
@@ -71,23 +72,12 @@ void check_rows_of_box(const TensorMapSpec& spec, int element_bytes) {
 }  // namespace
 
 int tensor_map_element_bytes(ElementType type) {
-  switch (type) {
-    case ElementType::kFp8E4m3:
-    case ElementType::kFp8E5m2:
-    case ElementType::kUint8:
-      return 1;
-    case ElementType::kBf16:
-    case ElementType::kFp16:
-      return 2;
-    case ElementType::kFp32:
-    case ElementType::kInt32:
-      return 4;
-    default:
-      refuse(
-          fmt::format("elements of {} were given; those of bfloat16, float16, float32, int32, "
-                      "uint8 and the two of float8 are allowed",
-                      to_string(type)));
-  }
+  const int bytes = bytes_of(type);
+  if (type != ElementType::kOther && bytes <= kMostElementBytes) return bytes;
+  refuse(fmt::format(
+      "elements of {} were given; those of bfloat16, float16, float32, int32, uint8 and "
+      "the two of float8 are allowed",
+      to_string(type)));
 }
 
 void validate(const TensorMapSpec& spec) {
