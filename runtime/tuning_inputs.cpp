@@ -10,6 +10,7 @@
 #include <random>
 #include <span>
 
+#include "runtime/half.h"
 #include "runtime/pool.h"
 
 namespace lazyrope {
@@ -74,18 +75,6 @@ std::uint32_t rounded_bits(float x, const Format& format) {
   if (magnitude < (bias + 1) << 23) return sign;
   const std::uint32_t below_half = (1U << (dropped - 1)) - 1;
   return sign | (magnitude - (bias << 23) + below_half + (magnitude >> dropped & 1)) >> dropped;
-}
-
-float from_bf16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-float from_fp16(std::uint16_t bits) {
-  const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fff) << 13;
-  const bool finite = magnitude < 0x0f800000;
-  const float value = finite ? std::ldexp(std::bit_cast<float>(magnitude), 112)
-                             : std::bit_cast<float>(0x70000000 + magnitude);
-  return bits >> 15 == 0 ? value : -value;
 }
 
 // 0 to count - 1.

@@ -1,22 +1,12 @@
 #include "runtime/emulator/matrix.h"
 
-#include <bit>
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "runtime/half.h"
+
 namespace lazyrope {
 namespace {
-
-float from_fp16(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 0x1f;
-  const int mantissa = bits & 0x3ff;
-  const float sign = bits >> 15 != 0 ? -1.0F : 1.0F;
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
-  const auto high = static_cast<std::uint32_t>(exponent == 31 ? 0xff : exponent + 112);
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits >> 15) << 31 | high << 23 |
-                              static_cast<std::uint32_t>(mantissa) << 13);
-}
 
 const std::vector<float>& fp16_values() {
   static const std::vector<float> values = [] {
@@ -42,7 +32,7 @@ Pair pair_of(EmulatedElement element, uint32 bits) {
 
 float value_of(EmulatedElement element, std::uint16_t bits) {
   if (element == EmulatedElement::kFp16) return fp16_values()[bits];
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  return from_bf16(bits);
 }
 
 void multiply_m16n8k16(EmulatedElement element, std::span<MmaLane* const> lanes) {
