@@ -19,8 +19,8 @@ def span(values: list[float], digits: int = 0) -> str:
 
 def over_own(row: Row) -> float:
     """Time over that of our own kernel that was measured in turns with it."""
-    (peer,) = row["peers"].values()
-    return row["us"] / peer
+    (own,) = row["own"].values()
+    return row["us"] / own
 
 
 def is_fp8(row: Row) -> bool:

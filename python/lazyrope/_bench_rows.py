@@ -1,0 +1,213 @@
+"""How each kind of row of ``lazyrope bench`` is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import lazyrope
+
+from ._bench_peers import peer_calls
+from ._bench_shapes import Shape
+from ._bench_stream import stream_call
+from ._bench_timer import Call, Memory, Timer
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all rows are measured with."""
+
+    timer: Timer
+    memory: Memory
+    peers: tuple[str, ...]  # those that may be measured
+    arch: str | None = None  # this GPU's
+
+    def compile(self, shape: Shape) -> lazyrope.Attention:
+        """The figures are of the default plans."""
+        return lazyrope.compile(shape.spec(), arch=self.arch, tune=False)
+
+    def empty(self, *size: int, dtype: str) -> Any:
+        import torch
+
+        return torch.empty(size, dtype=getattr(torch, dtype), device=self.memory.device)
+
+    def random(self, *size: int, dtype: str) -> Any:
+        return self.empty(*size, dtype=dtype).normal_()
+
+    def ints(self, values: Any) -> Any:
+        import torch
+
+        return torch.as_tensor(values, dtype=torch.int32, device=self.memory.device)
+
+
+class Requests:
+    """The requests of a row, each reading documents of its own: where these lie, and the step that says so."""
+
+    def __init__(self, shape: Shape, bench: Bench) -> None:
+        import torch
+
+        requests = shape.documents
+        documents = [length for request in requests for length in request]
+        pages = [math.ceil(length / shape.page_size) for length in documents]
+        base = [before for request in requests for before in accumulate(request[:-1], initial=0)]
+        position = [first + i for first in shape.first_query for i in range(shape.query_tokens)]
+        self.num_pages = sum(pages)
+        self.metadata = {
+            "q_indptr": bench.ints([i * shape.query_tokens for i in range(shape.batch + 1)]),
+            "q_position": bench.ints(position),
+            "segment_indptr": bench.ints(list(accumulate(map(len, requests), initial=0))),
+            "base": bench.ints(base),
+            "start": bench.ints([0] * len(documents)),
+            "length": bench.ints(documents),
+            "first_page": bench.ints(list(accumulate(pages[:-1], initial=0))),
+            "pages": bench.ints(torch.randperm(self.num_pages)),
+        }
+        self.kernel = bench.compile(shape)
+        capacity = {"tokens_per_request": shape.query_tokens}
+        self.step = self.kernel.plan(**self.metadata, page_size=shape.page_size, capacity=capacity)
+
+    def update(self) -> None:
+        self.step.update(**self.metadata)
+
+
+class LazyAttention(Requests):
+    """Attention of a row's queries over its documents, in shuffled pages of a pool."""
+
+    def __init__(self, shape: Shape, bench: Bench) -> None:
+        super().__init__(shape, bench)
+        tokens, heads = shape.batch * shape.query_tokens, shape.heads[0]
+        pool = (self.num_pages, shape.page_size, shape.heads[1], shape.head_dim)
+        self.k_pool, self.v_pool = bench.memory.keys_and_values(pool, shape.kv_dtype)
+        self.q = bench.random(tokens, heads, shape.head_dim, dtype=shape.dtype)
+        self.out = bench.empty(tokens, heads, shape.head_dim, dtype=shape.dtype)
+        self.lse = bench.empty(tokens, heads, dtype="float32")
+        self.sinks = bench.random(heads, dtype="float32") if self.kernel.spec.sinks else None
+
+    def attend(self) -> None:
+        self.kernel(self.q, self.k_pool, self.v_pool, self.step, out=self.out, lse=self.lse, sinks=self.sinks)
+
+
+def attention_row(shape: Shape, bench: Bench) -> Row:
+    lazy = LazyAttention(shape, bench)
+    stream = stream_call(bench.memory, shape.kv_bytes)
+    own = {name: LazyAttention(shape.variant(values), bench).attend for name, values in shape.against.items()}
+    peers = peer_calls(shape, bench.memory, bench.peers)
+    calls: dict[str, Call] = {"us": lazy.attend, "plan_us": lazy.update, "stream_us": stream}
+    times = bench.timer.medians({**calls, **own, **peers})
+    row: Row = {name: times[name] for name in calls}
+    row |= {"own": {name: times[name] for name in own}, "peers": {name: times[name] for name in peers}}
+    if shape.kernel == "decode":
+        return row | {"tbps": shape.kv_bytes / times["us"] / 1e6}
+    return row | {"tflops": shape.flops / times["us"] / 1e6}
+
+
+def plan_row(shape: Shape, bench: Bench) -> Row:
+    """The planner alone, beside an empty launch."""
+    import torch
+
+    requests = Requests(shape, bench)
+    times = bench.timer.medians({"us": requests.update, "floor_us": lambda: torch.cuda._sleep(1)})
+    return {**times, "segments": sum(map(len, shape.documents)), "own": {}, "peers": {}}
+
+
+def append_step(kernel: lazyrope.Attention, shape: Shape, bench: Bench, pages: Any, first: int) -> lazyrope.AppendStep:
+    """Every request's query_tokens in pages of its own, from token `first` of its document on."""
+    per_request = math.ceil(shape.query_tokens / shape.page_size)
+    return kernel.plan_append(
+        bench.ints([i * shape.query_tokens for i in range(shape.batch + 1)]),
+        bench.ints([first] * shape.batch),
+        bench.ints([i * per_request for i in range(shape.batch)]),
+        bench.ints([0] * shape.batch),
+        bench.ints(pages),
+        tokens=shape.batch * shape.query_tokens,
+        page_size=shape.page_size,
+    )
+
+
+def append_row(shape: Shape, bench: Bench) -> Row:
+    import torch
+
+    tokens = shape.batch * shape.query_tokens
+    pages = shape.batch * math.ceil(shape.query_tokens / shape.page_size)
+    kernel = bench.compile(shape)
+    pool = (pages, shape.page_size, shape.heads[1], shape.head_dim)
+    k_pool, v_pool, copy = (bench.random(*pool, dtype=shape.dtype) for _ in range(3))
+    k, v = (bench.random(tokens, shape.heads[1], shape.head_dim, dtype=shape.dtype) for _ in range(2))
+    step = append_step(kernel, shape, bench, torch.randperm(pages), first=0)
+    times = bench.timer.medians(
+        {
+            "us": lambda: kernel.append(k, v, k_pool, v_pool, step),
+            "copy": lambda: (copy.copy_(k_pool), copy.copy_(v_pool)),
+            "stream": stream_call(bench.memory, 2 * k.nbytes),
+        }
+    )
+    return _moved(times, 4 * k.nbytes, {"torch_copy": times["copy"]})
+
+
+def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any, Any], distance: int) -> Call:
+    """What reposition does, in PyTorch: gather, rotate in fp32, scatter. Pools are [slots, heads, head_dim]."""
+    import torch
+
+    from lazyrope.eager import turn
+
+    k_pool, v_pool = pools
+    source, target = slots
+    angle = distance * torch.tensor(spec.frequencies, dtype=torch.float64)
+    cos, sin = (x.to(k_pool.device, torch.float32) for x in (angle.cos(), angle.sin()))
+    pairing = spec.rope_pairing
+
+    def call() -> None:
+        k_pool[target] = turn(k_pool[source], cos, sin, pairing).to(k_pool.dtype)
+        v_pool[target] = v_pool[source]
+
+    return call
+
+
+def reposition_row(shape: Shape, bench: Bench) -> Row:
+    """Documents of query_tokens tokens, copied to other pages at another base."""
+    import torch
+
+    base, device = 100_000, bench.memory.device
+    tokens = shape.batch * shape.query_tokens
+    pages = shape.batch * math.ceil(shape.query_tokens / shape.page_size)
+    kernel, mover = bench.compile(shape), lazyrope.compile_reposition(shape.spec(), arch=bench.arch)
+    pool = (2 * pages, shape.page_size, shape.heads[1], shape.head_dim)
+    k_pool, v_pool = (bench.random(*pool, dtype=shape.dtype) for _ in range(2))
+    halves = torch.randperm(2 * pages).split(pages)
+    source, target = (
+        append_step(kernel, shape, bench, half, first) for half, first in zip(halves, (0, base), strict=True)
+    )
+    in_page = torch.arange(shape.page_size)
+    slots = [(half[:, None] * shape.page_size + in_page).flatten()[:tokens].to(device) for half in halves]
+    rows = [pool.view(-1, *pool.shape[2:]) for pool in (k_pool, v_pool)]
+    kept = [x[:tokens].clone() for x in rows]
+    num_bytes = kept[0].nbytes
+    times = bench.timer.medians(
+        {
+            "us": lambda: mover(k_pool, v_pool, source, target),
+            "copy": lambda: [to.copy_(x[:tokens]) for to, x in zip(kept, rows, strict=True)],
+            "eager": eager_reposition(shape.spec(), rows, (slots[0], slots[1]), base),
+            "stream": stream_call(bench.memory, 2 * num_bytes),
+        }
+    )
+    return _moved(times, 4 * num_bytes, {"torch_copy": times["copy"], "torch_eager": times["eager"]})
+
+
+def _moved(times: dict[str, float], num_bytes: int, peers: dict[str, float]) -> Row:
+    """Of a row that reads keys and values and writes them: num_bytes in all."""
+    rate = num_bytes / times["us"] / 1e6
+    return {"us": times["us"], "stream_us": times["stream"], "tbps": rate, "own": {}, "peers": peers}
+
+
+KINDS: dict[str, Callable[[Shape, Bench], Row]] = {
+    "decode": attention_row,
+    "prefill": attention_row,
+    "plan": plan_row,
+    "append": append_row,
+    "reposition": reposition_row,
+}

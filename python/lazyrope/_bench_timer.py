@@ -1,0 +1,107 @@
+"""Times of calls on the GPU, and the memory that they read."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Call = Callable[[], object]
+
+HEAD_START = 200_000  # cycles, 0.1 ms: longer than the host takes to queue a call
+FEWEST_ROUNDS = 9
+MOST_SECONDS = 0.5  # of a row's rounds, unless the fewest take longer
+
+
+def torch_with_gpu() -> Any:
+    try:
+        import torch
+    except ImportError:
+        sys.exit("lazyrope bench measures beside PyTorch: pip install torch")
+    if not torch.cuda.is_available():
+        sys.exit("lazyrope bench needs a GPU that PyTorch can use")
+    return torch
+
+
+class Timer:
+    """Medians of event times with a flushed L2; of `rounds` calls, or of fewer where they take long."""
+
+    def __init__(self, rounds: int) -> None:
+        self.torch = torch_with_gpu()
+        self.rounds = rounds
+        size = 2 * self.torch.cuda.get_device_properties(0).L2_cache_size // 4
+        self.dirty = self.torch.empty(size, dtype=self.torch.int32, device="cuda")
+        self.clean = self.torch.zeros(size, dtype=self.torch.int32, device="cuda")
+
+    def flush(self) -> None:
+        self.dirty.zero_()
+        self.clean.max()
+
+    def once(self, call: Call) -> tuple[Any, Any]:
+        """The GPU first waits for the host, which has then queued the call before the first event is reached."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.torch.cuda._sleep(HEAD_START)
+        self.flush()
+        begin.record()
+        call()
+        end.record()
+        return begin, end
+
+    def medians(self, calls: dict[str, Call]) -> dict[str, float]:
+        """Microseconds of each call; the calls take turns."""
+        for call in calls.values():
+            for _ in range(2):
+                call()
+        rounds = self._rounds(list(calls.values()))
+        events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, call in calls.items():
+                events[name].append(self.once(call))
+        self.torch.cuda.synchronize()
+        return {
+            name: statistics.median(begin.elapsed_time(end) for begin, end in pairs) * 1e3
+            for name, pairs in events.items()
+        }
+
+    def _rounds(self, calls: list[Call]) -> int:
+        """How many fit, from the time of one."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for call in calls:
+            self.once(call)
+        end.record()
+        self.torch.cuda.synchronize()
+        seconds = begin.elapsed_time(end) / 1e3
+        return max(min(FEWEST_ROUNDS, self.rounds), min(self.rounds, int(MOST_SECONDS / seconds)))
+
+
+class Memory:
+    """Random numbers, made once: whatever is compared reads the same ones, at the same addresses."""
+
+    def __init__(self, device: str = "cuda") -> None:
+        self.device = device
+        self.buffers: dict[Any, Any] = {}
+
+    def numbers(self, count: int, dtype: str) -> Any:
+        """[count] of a normal distribution."""
+        import torch
+
+        if dtype not in self.buffers or len(self.buffers[dtype]) < count:
+            self.buffers.pop(dtype, None)
+            drawn = torch.bfloat16 if dtype.startswith("float8") else getattr(torch, dtype)
+            self.buffers[dtype] = torch.randn(count, dtype=drawn, device=self.device).to(getattr(torch, dtype))
+        return self.buffers[dtype][:count]
+
+    def keys_and_values(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
+        """Two tensors of the shape."""
+        k, v = self.numbers(2 * math.prod(shape), dtype).view(2, *shape)
+        return k, v
+
+    @staticmethod
+    def release() -> None:
+        """Gives back to the GPU what PyTorch holds of the rows before."""
+        import torch
+
+        torch.cuda.empty_cache()

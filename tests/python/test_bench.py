@@ -1,0 +1,337 @@
+"""``lazyrope bench`` without a GPU: its rows, what is required of them, what it prints; rows run in the emulator, where
+a timer that counts stands in for the GPU's events."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import lazyrope
+import pytest
+import torch
+from lazyrope import _bench_host, bench
+from lazyrope._bench_limits import AIM, Limit, judged, limit_text, misses
+from lazyrope._bench_peers import PAGED, PEERS, block_table, importable, peer_calls
+from lazyrope._bench_rows import Bench, LazyAttention, Requests
+from lazyrope._bench_shapes import ALL_PEERS, TABLES, Shape
+from lazyrope._bench_timer import Memory
+
+ARCH = "emu:sm_80"
+in_emulator = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="built without the emulator")
+SMALL = {"heads": (4, 2), "head_dim": 64, "rope": "neox"}
+
+
+class Counter:
+    """Calls everything once. The n-th of a row's calls takes n microseconds."""
+
+    rounds = 1
+
+    def medians(self, calls):
+        for call in calls.values():
+            call()
+        return {name: float(n) for n, name in enumerate(calls, 1)}
+
+
+def emulated(*peers: str) -> Bench:
+    return Bench(Counter(), Memory("cpu"), peers, arch=ARCH)
+
+
+def all_shapes() -> list[Shape]:
+    return [shape for table in TABLES.values() for shape in table]
+
+
+class TestShapes:
+    def test_every_row_has_what_its_limits_are_over(self):
+        measured = {"decode": {"stream_us", "best_peer", "best_paged_peer"}, "plan": {"floor_us"}}
+        judged_rows = [shape for shape in all_shapes() if shape.limits]
+        for shape in judged_rows:
+            known = measured[shape.kernel] | {*shape.against, None}
+            assert {limit.over for limit in shape.limits} <= known
+            assert set(shape.peers) <= set(PEERS)
+            assert "best_paged_peer" not in {limit.over for limit in shape.limits} or PAGED & set(shape.peers)
+        assert len({id(shape) for shape in judged_rows}) > 10
+
+    @pytest.mark.parametrize("name", TABLES)
+    def test_rows_of_a_table_differ(self, name):
+        abouts = [json.dumps(shape.about()) for shape in TABLES[name]]
+        assert len(set(abouts)) == len(abouts)
+
+    def test_every_row_is_one_that_can_be_compiled(self):
+        for shape in all_shapes():
+            for variant in [shape, *map(shape.variant, shape.against.values())]:
+                assert variant.spec().head_dim == shape.head_dim
+
+    def test_documents_fill_each_context(self):
+        for shape in all_shapes():
+            documents = shape.documents
+            assert [sum(lengths) for lengths in documents] == shape.contexts
+            assert all(length > 0 for lengths in documents for length in lengths)
+            assert shape.documents == documents
+
+    @pytest.mark.parametrize("mean", [64, 400])
+    def test_ragged_documents_have_their_mean(self, mean):
+        documents = Shape("decode", 64, 1, 65536, doc_tokens=mean, ragged=True).documents
+        lengths = [length for request in documents for length in request]
+        assert abs(sum(lengths) / len(lengths) / mean - 1) < 0.05
+        assert min(lengths) < mean / 4 and max(lengths) > 1.75 * mean
+
+    def test_a_first_request_of_another_length(self):
+        shape = Shape("decode", 3, 1, 100, first_context=1000)
+        assert shape.contexts == [1000, 100, 100]
+        assert shape.kv_bytes == 1200 * 8 * 128 * 2 * 2
+        assert replace(shape, kv_dtype="float8_e4m3fn").kv_bytes == 1200 * 8 * 128 * 2
+
+    def test_bytes_behind_a_window_are_not_counted(self):
+        assert Shape("decode", 2, 1, 100, options={"window": 30}).kv_bytes == 2 * 30 * 8 * 128 * 2 * 2
+
+    def test_causal_queries_are_the_last_tokens(self):
+        assert Shape("decode", 2, 4, 100, mask="causal").first_query == [96, 96]
+        assert Shape("decode", 2, 4, 100).first_query == [100, 100]
+
+    def test_a_variant_compares_nothing_itself(self):
+        shape = next(shape for shape in TABLES["decode"] if len(shape.against) > 1)
+        variant = shape.variant(shape.against["plain"])
+        assert (variant.rope, variant.doc_tokens, variant.limits, variant.against) == ("none", shape.context, (), {})
+
+
+class TestLimits:
+    def test_the_more_generous_bound_holds(self):
+        limit = Limit("best_peer", factor=1.03, plus_us=1)
+        assert limit.bound(10) == 11 and limit.bound(100) == 103
+        assert Limit("stream_us", factor=0.985).bound(1000) == 985
+        assert Limit(None, plus_us=530).bound(0) == 530
+
+    def test_they_say_what_they_are(self):
+        assert str(Limit("best_peer", factor=1.03, plus_us=1)) == "1.03 x best_peer or best_peer + 1 us"
+        assert str(Limit(None, plus_us=530)) == "530 us"
+
+    def row(self, **changes):
+        return {"us": 100.0, "stream_us": 90.0, "own": {"plain": 99.5}, "peers": {"a": 95.0, "p": 105.0}} | changes
+
+    def test_rows_are_judged_by_what_was_measured(self):
+        limits = (
+            Limit("stream_us", factor=1.05),
+            Limit("best_peer", factor=1),
+            Limit("best_paged_peer", factor=1),
+            Limit("plain", factor=1.01),
+            Limit("stream_us", factor=1, kind=AIM),
+        )
+        row = self.row()
+        row["limits"] = judged(limits, row, frozenset({"p"}))
+        assert [limit["kept"] for limit in row["limits"]] == [False, False, True, True, False]
+        assert misses([row, row]) == 4  # aims are none
+        assert "required: at most 1.05 x stream_us = 94.5 us: MISSED by 5.8%" in limit_text(row["limits"][0], 100.0)
+
+    def test_what_cannot_be_judged_is_not_kept(self):
+        row = self.row(peers={"a": 95.0})
+        row["limits"] = judged((Limit("best_paged_peer", factor=1),), row, frozenset({"p"}))
+        assert row["limits"][0]["kept"] is None and misses([row]) == 1
+        assert "not judged" in limit_text(row["limits"][0], 100.0)
+
+
+class TestMemory:
+    def test_is_made_once(self):
+        memory = Memory("cpu")
+        k, v = memory.keys_and_values((2, 3, 4), "bfloat16")
+        assert k.shape == v.shape == (2, 3, 4) and not torch.equal(k, v)
+        again, _ = memory.keys_and_values((6, 1, 2), "bfloat16")
+        assert again.data_ptr() == k.data_ptr()
+        assert len(memory.numbers(1000, "bfloat16")) == 1000
+
+    @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "float8_e5m2"])
+    def test_numbers_are_of_a_normal_distribution(self, dtype):
+        numbers = Memory("cpu").numbers(10000, dtype)
+        assert numbers.dtype == getattr(torch, dtype)
+        assert abs(numbers.float().std().item() - 1) < 0.05
+
+
+@in_emulator
+class TestRows:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"doc_tokens": 40, "ragged": True},
+            {"first_context": 500, "page_size": 32},
+            {"mask": "causal", "query_tokens": 4},
+        ],
+    )
+    def test_documents_lie_in_pages_of_their_own(self, options):
+        shape = Shape(**{"kernel": "decode", "batch": 3, "query_tokens": 1, "context": 200, **SMALL, **options})
+        requests = Requests(replace(shape, doc_tokens=options.get("doc_tokens", 64)), emulated())
+        given = {name: values.tolist() for name, values in requests.metadata.items()}
+        requests.step.update(**requests.metadata, check=True)
+        used: set[int] = set()
+        for request, context in enumerate(shape.contexts):
+            segments = range(*given["segment_indptr"][request : request + 2])
+            expected = 0
+            for segment in segments:
+                assert given["base"][segment] == expected
+                expected += given["length"][segment]
+                count = -(-given["length"][segment] // shape.page_size)
+                pages = given["pages"][given["first_page"][segment] :][:count]
+                assert len(pages) == count and used.isdisjoint(pages)
+                used.update(pages)
+            assert expected == context
+            first, end = given["q_indptr"][request : request + 2]
+            last = context - 1 if shape.mask == "causal" else context + shape.query_tokens - 1
+            assert given["q_position"][first:end] == list(range(last + 1 - shape.query_tokens, last + 1))
+        assert used == set(range(requests.num_pages))
+
+    def test_plain_reads_what_lazy_reads(self):
+        """The same keys and values, so that times differ by what is lazy alone."""
+        shape = Shape("decode", 2, 1, 96, doc_tokens=32, **SMALL)
+        bench_ = emulated()
+        lazy = LazyAttention(shape, bench_)
+        plain = LazyAttention(shape.variant({"rope": "none", "doc_tokens": 96}), bench_)
+        assert lazy.k_pool.data_ptr() == plain.k_pool.data_ptr() and lazy.num_pages == plain.num_pages
+
+    def test_a_decode_row(self):
+        shape = Shape(
+            "decode",
+            2,
+            1,
+            96,
+            doc_tokens=32,
+            against={"plain": {"rope": "none", "doc_tokens": 96}},
+            limits=(Limit("plain", factor=1), Limit("stream_us", plus_us=1)),
+            **SMALL,
+        )
+        row = bench.measured(shape, emulated())
+        assert (row["us"], row["plan_us"], row["stream_us"], row["own"]) == (1, 2, 3, {"plain": 4})
+        assert row["tbps"] == shape.kv_bytes / 1e6 and row["peers"] == {}
+        assert [limit["kept"] for limit in row["limits"]] == [True, True]
+        json.dumps(row)
+
+    def test_an_eight_bit_row(self):
+        row = bench.measured(Shape("decode", 1, 1, 64, kv_dtype="float8_e4m3fn", **SMALL), emulated())
+        assert row["tbps"] == 64 * 2 * 2 * 64 / 1e6
+
+    def test_rows_of_a_prefill_and_of_copies(self):
+        for kernel, peers in (
+            ("prefill", []),
+            ("append", ["torch_copy"]),
+            ("reposition", ["torch_copy", "torch_eager"]),
+        ):
+            row = bench.measured(Shape(kernel, 1, 20, 64 if kernel == "prefill" else 0, **SMALL), emulated())
+            assert [*row["peers"]] == peers and row["stream_us"] > 0
+
+    def test_a_row_of_the_planner(self, monkeypatch, capsys):
+        monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+        shape = Shape("plan", 3, 1, 96, doc_tokens=32, peers=(), limits=(Limit("floor_us", plus_us=4),), **SMALL)
+        row = bench.measured(shape, emulated())
+        assert (row["us"], row["floor_us"], row["segments"]) == (1, 2, 9) and row["limits"][0]["kept"]
+        assert "3 requests of 9 segments in all: 1.0 us, floor 2.0 (0.500x)" in capsys.readouterr().out
+
+
+class TestPeers:
+    def test_a_package_that_is_not_there_is_named(self, monkeypatch, capsys):
+        monkeypatch.setitem(PEERS, "cudnn_paged", replace(PEERS["cudnn_paged"], module="no_such_package"))
+        assert importable(ALL_PEERS) == tuple(name for name in ALL_PEERS if name != "cudnn_paged")
+        assert "cudnn_paged is left out: there is no Python package no_such_package" in capsys.readouterr().err
+
+    def test_each_request_has_pages_of_its_own(self):
+        shape = Shape("decode", 3, 1, 40, first_context=100)
+        table, num_pages = block_table(shape, "cpu")
+        assert table.shape == (3, 7) and table.dtype == torch.int32 and num_pages == 7 + 3 + 3
+        used = [*table[0], *table[1, :3], *table[2, :3]]
+        assert sorted(map(int, used)) == list(range(13))
+
+    def test_pytorch_s_cannot_do_every_row(self, capsys):
+        unlike = [Shape("decode", 2, 1, 32, first_context=64), Shape("decode", 1, 1, 32, kv_dtype="float8_e4m3fn")]
+        for shape in unlike:
+            assert peer_calls(shape, Memory("cpu"), ALL_PEERS) == {}
+        errors = capsys.readouterr().err
+        assert "has no requests of different lengths" in errors and "has no float8_e4m3fn keys" in errors
+
+    def test_a_peer_that_refuses_a_row_is_left_out(self, monkeypatch, capsys):
+        def refuses(shape, memory):
+            raise ValueError("not on Tuesdays\nand so on")
+
+        monkeypatch.setitem(PEERS, "cudnn", replace(PEERS["cudnn"], make=refuses))
+        shape = Shape("decode", 1, 1, 32, peers=("cudnn",))
+        assert peer_calls(shape, Memory("cpu"), ("cudnn",)) == {}
+        assert capsys.readouterr().err == "  cudnn is left out: not on Tuesdays\n"
+        assert peer_calls(shape, Memory("cpu"), ()) == {} and capsys.readouterr().err == ""
+
+
+class TestCommand:
+    @pytest.fixture
+    def run(self, monkeypatch, tmp_path):
+        """``lazyrope bench`` over one row, with times that are given; its exit code and JSON."""
+
+        def run(us: float, *arguments: str):
+            shape = Shape("decode", 1, 1, 64, limits=(Limit("stream_us", factor=1.1),), **SMALL)
+            row = {"us": us, "stream_us": 10.0, "tbps": 1.0, "own": {}, "peers": {}}
+            monkeypatch.setitem(TABLES, "decode", [shape])
+            monkeypatch.setattr(bench, "KINDS", {"decode": lambda shape, bench: row})
+            monkeypatch.setattr(bench, "Timer", lambda rounds: Counter())
+            monkeypatch.setattr(bench, "compile_ahead", lambda shapes, bench: None)
+            monkeypatch.setattr(bench, "environment", lambda timer, commit: {"commit": commit})
+            file = tmp_path / "figures.json"
+            with pytest.raises(SystemExit) as stopped:
+                bench.main(["decode", "--json", str(file), "--peers", "cudnn", *arguments])
+                raise SystemExit(0)
+            return stopped.value.code, json.loads(file.read_text())
+
+        return run
+
+    def test_writes_what_was_measured(self, run, capsys):
+        code, figures = run(10.5, "--commit", "abc", "--rounds", "7")
+        assert code == 0 and figures["commit"] == "abc" and "host" not in figures
+        assert figures["command"] == "lazyrope bench decode --rounds 7 --peers cudnn"
+        (row,) = figures["rows"]
+        assert (row["kernel"], row["context"], row["us"], row["limits"][0]["kept"]) == ("decode", 64, 10.5, True)
+        assert "10.5 us, 1.00 TB/s, stream 10.0 (1.050x)" in capsys.readouterr().out
+
+    def test_check_fails_where_a_row_misses(self, run, capsys):
+        assert run(11.5)[0] == 0 and run(10.5, "--check")[0] == 0
+        assert run(11.5, "--check")[0] == 1
+        assert "1 required limits missed or not judged" in capsys.readouterr().err
+
+    def test_nothing_is_required_of_rows_that_were_changed(self, run):
+        code, figures = run(11.5, "--check", "--doc-tokens", "32")
+        assert code == 0 and figures["rows"][0]["doc_tokens"] == 32 and figures["rows"][0]["limits"] == []
+
+    def test_rows_are_changed_only_where_it_is_said(self):
+        def chosen(*arguments):
+            return bench.chosen(bench.argument_parser().parse_args(arguments))
+
+        assert chosen("decode") == TABLES["decode"]
+        assert {shape.page_size for shape in chosen("decode", "--page-size", "64")} == {64}
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["decode", "--peers", "cudnn,frobnicate"], "frobnicate is not one of cudnn, flash_attention_2"),
+            (["frobnicate"], "invalid choice: 'frobnicate'"),
+            (["decode", "--rounds", "many"], "--rounds"),
+        ],
+    )
+    def test_mistakes_are_named(self, arguments, says, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            bench.main(arguments)
+        assert stopped.value.code == 2 and says in capsys.readouterr().err
+
+    def test_help_names_every_table_and_peer(self, capsys):
+        with pytest.raises(SystemExit):
+            bench.main(["--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        assert all(name in text for name in (*TABLES, *ALL_PEERS))
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+    def test_says_what_is_missing(self):
+        with pytest.raises(SystemExit, match="needs a GPU that PyTorch can use"):
+            bench.main(["decode"])
+
+
+def test_versions_of_peers_are_told(monkeypatch):
+    versions = {"nvidia-cudnn-frontend": "1.32.0"}
+
+    def version(package):
+        if package not in versions:
+            raise _bench_host.importlib.metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(_bench_host.importlib.metadata, "version", version)
+    assert _bench_host._versions_of_peers(torch)["nvidia-cudnn-frontend"] == "1.32.0"
