@@ -55,7 +55,7 @@ def _of_torch(backend: str) -> Callable[[Shape, Memory], Call]:
         k, v = memory.keys_and_values(kv_shape, shape.dtype)
 
         def call() -> object:
-            with sdpa_kernel(SDPBackend[backend]):
+            with sdpa_kernel(getattr(SDPBackend, backend)):
                 return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
         return call

@@ -4,6 +4,8 @@ a timer that counts stands in for the GPU's events."""
 from __future__ import annotations
 
 import json
+import sys
+import unittest.mock
 from dataclasses import replace
 
 import lazyrope
@@ -243,6 +245,32 @@ class TestPeers:
             assert peer_calls(shape, Memory("cpu"), ALL_PEERS) == {}
         errors = capsys.readouterr().err
         assert "has no requests of different lengths" in errors and "has no float8_e4m3fn keys" in errors
+
+    def test_pytorch_s_attends_to_the_row_s_keys(self):
+        """On the CPU PyTorch has FlashAttention as well."""
+        (call,) = peer_calls(Shape("decode", 2, 3, 64, **SMALL), Memory("cpu"), ("flash_attention_2",)).values()
+        assert call().shape == (2, 4, 3, 64)
+
+    def test_cudnn_is_given_pages_of_the_row_s_size(self, monkeypatch):
+        """As its frontend wants them: pools as [pages, heads, page_size, head_dim], page tables of four dimensions."""
+        graph = unittest.mock.MagicMock()
+        graph.tensor_like.side_effect = lambda tensor: tensor
+        graph.get_workspace_size.return_value = 0
+        result = unittest.mock.MagicMock()
+        graph.sdpa.return_value = result, None
+        module = unittest.mock.MagicMock(**{"pygraph.return_value": graph})
+        monkeypatch.setitem(sys.modules, "cudnn", module)
+        shape = Shape("decode", 3, 4, 96, page_size=32, first_context=200, **SMALL)
+        PEERS["cudnn_paged"].make(shape, Memory("cpu"))()
+        given = graph.sdpa.call_args.kwargs
+        assert given["q"].shape == (3, 4, 4, 64)
+        assert given["k"].shape == given["v"].shape == (7 + 3 + 3, 2, 32, 64)
+        assert given["k"].stride() == (32 * 2 * 64, 64, 2 * 64, 1)  # NHD, as the row's own pool
+        assert given["paged_attention_k_table"].shape == (3, 1, 7, 1)
+        assert given["seq_len_kv"].flatten().tolist() == [200, 96, 96]
+        assert given["paged_attention_max_seq_len_kv"] == 200 and given["attn_scale"] == 1 / 8
+        (tensors, _), _ = graph.execute.call_args
+        assert tensors[result].shape == (3, 4, 4, 64)
 
     def test_a_peer_that_refuses_a_row_is_left_out(self, monkeypatch, capsys):
         def refuses(shape, memory):
