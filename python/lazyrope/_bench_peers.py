@@ -23,7 +23,7 @@ class NotForThisRow(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    make: Callable[[Shape, Memory], Call]
+    make: Callable[[Shape, Memory], Call]  # of a call that returns [batch, ...]
     module: str = "torch"
     paged: bool = False  # reads pages of the row's size
 
@@ -122,7 +122,12 @@ def _cudnn_paged(shape: Shape, memory: Memory) -> Call:
     graph.build_plans()
     workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device=device)
     tensors = {inputs[name]: tensor for name, tensor in given.items()} | {result: out}
-    return lambda: graph.execute(tensors, workspace)
+
+    def call() -> object:
+        graph.execute(tensors, workspace)
+        return out
+
+    return call
 
 
 PEERS = {

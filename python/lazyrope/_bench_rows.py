@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -12,20 +11,21 @@ import lazyrope
 
 from ._bench_peers import peer_calls
 from ._bench_shapes import Shape
-from ._bench_stream import stream_call
+from ._bench_stream import Stream
 from ._bench_timer import Call, Memory, Timer
 
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
 class Bench:
-    """What all rows are measured with."""
+    """What all rows are measured with; `peers` are those that may be measured, and no `arch` is this GPU's."""
 
-    timer: Timer
-    memory: Memory
-    peers: tuple[str, ...]  # those that may be measured
-    arch: str | None = None  # this GPU's
+    def __init__(self, timer: Timer, memory: Memory, peers: tuple[str, ...], arch: str | None = None) -> None:
+        self.timer = timer
+        self.memory = memory
+        self.peers = peers
+        self.arch = arch
+        self.stream = Stream(timer, memory)
 
     def compile(self, shape: Shape) -> lazyrope.Attention:
         """The figures are of the default plans."""
@@ -94,12 +94,13 @@ class LazyAttention(Requests):
 
 def attention_row(shape: Shape, bench: Bench) -> Row:
     lazy = LazyAttention(shape, bench)
-    stream = stream_call(bench.memory, shape.kv_bytes)
+    stream_by, stream = bench.stream.sum(shape.kv_bytes)
     own = {name: LazyAttention(shape.variant(values), bench).attend for name, values in shape.against.items()}
     peers = peer_calls(shape, bench.memory, bench.peers)
     calls: dict[str, Call] = {"us": lazy.attend, "plan_us": lazy.update, "stream_us": stream}
     times = bench.timer.medians({**calls, **own, **peers})
     row: Row = {name: times[name] for name in calls}
+    row["stream_by"] = stream_by
     row |= {"own": {name: times[name] for name in own}, "peers": {name: times[name] for name in peers}}
     if shape.kernel == "decode":
         return row | {"tbps": shape.kv_bytes / times["us"] / 1e6}
@@ -139,14 +140,15 @@ def append_row(shape: Shape, bench: Bench) -> Row:
     k_pool, v_pool, copy = (bench.random(*pool, dtype=shape.dtype) for _ in range(3))
     k, v = (bench.random(tokens, shape.heads[1], shape.head_dim, dtype=shape.dtype) for _ in range(2))
     step = append_step(kernel, shape, bench, torch.randperm(pages), first=0)
+    stream_by, stream = bench.stream.sum(2 * k.nbytes)
     times = bench.timer.medians(
         {
             "us": lambda: kernel.append(k, v, k_pool, v_pool, step),
             "copy": lambda: (copy.copy_(k_pool), copy.copy_(v_pool)),
-            "stream": stream_call(bench.memory, 2 * k.nbytes),
+            "stream_us": stream,
         }
     )
-    return _moved(times, 4 * k.nbytes, {"torch_copy": times["copy"]})
+    return _moved(times, stream_by, 4 * k.nbytes, {"torch_copy": times["copy"]})
 
 
 def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any, Any], distance: int) -> Call:
@@ -187,21 +189,22 @@ def reposition_row(shape: Shape, bench: Bench) -> Row:
     rows = [pool.view(-1, *pool.shape[2:]) for pool in (k_pool, v_pool)]
     kept = [x[:tokens].clone() for x in rows]
     num_bytes = kept[0].nbytes
+    stream_by, stream = bench.stream.sum(2 * num_bytes)
     times = bench.timer.medians(
         {
             "us": lambda: mover(k_pool, v_pool, source, target),
             "copy": lambda: [to.copy_(x[:tokens]) for to, x in zip(kept, rows, strict=True)],
             "eager": eager_reposition(shape.spec(), rows, (slots[0], slots[1]), base),
-            "stream": stream_call(bench.memory, 2 * num_bytes),
+            "stream_us": stream,
         }
     )
-    return _moved(times, 4 * num_bytes, {"torch_copy": times["copy"], "torch_eager": times["eager"]})
+    return _moved(times, stream_by, 4 * num_bytes, {"torch_copy": times["copy"], "torch_eager": times["eager"]})
 
 
-def _moved(times: dict[str, float], num_bytes: int, peers: dict[str, float]) -> Row:
+def _moved(times: dict[str, float], stream_by: str, num_bytes: int, peers: dict[str, float]) -> Row:
     """Of a row that reads keys and values and writes them: num_bytes in all."""
-    rate = num_bytes / times["us"] / 1e6
-    return {"us": times["us"], "stream_us": times["stream"], "tbps": rate, "own": {}, "peers": peers}
+    row: Row = {name: times[name] for name in ("us", "stream_us")}
+    return row | {"stream_by": stream_by, "tbps": num_bytes / times["us"] / 1e6, "own": {}, "peers": peers}
 
 
 KINDS: dict[str, Callable[[Shape, Bench], Row]] = {

@@ -49,12 +49,12 @@ class Timer:
         end.record()
         return begin, end
 
-    def medians(self, calls: dict[str, Call]) -> dict[str, float]:
-        """Microseconds of each call; the calls take turns."""
+    def medians(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, float]:
+        """Microseconds of each call; the calls take turns, as many as are given or else fit."""
         for call in calls.values():
             for _ in range(2):
                 call()
-        rounds = self._rounds(list(calls.values()))
+        rounds = rounds or self._rounds(list(calls.values()))
         events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in calls}
         for _ in range(rounds):
             for name, call in calls.items():

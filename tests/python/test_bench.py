@@ -11,11 +11,12 @@ from dataclasses import replace
 import lazyrope
 import pytest
 import torch
-from lazyrope import _bench_host, bench
+from lazyrope import _bench_host, _bench_stream, bench
 from lazyrope._bench_limits import AIM, Limit, judged, limit_text, misses
 from lazyrope._bench_peers import PAGED, PEERS, block_table, importable, peer_calls
 from lazyrope._bench_rows import Bench, LazyAttention, Requests
 from lazyrope._bench_shapes import ALL_PEERS, TABLES, Shape
+from lazyrope._bench_stream import Stream
 from lazyrope._bench_timer import Memory
 
 ARCH = "emu:sm_80"
@@ -26,9 +27,7 @@ SMALL = {"heads": (4, 2), "head_dim": 64, "rope": "neox"}
 class Counter:
     """Calls everything once. The n-th of a row's calls takes n microseconds."""
 
-    rounds = 1
-
-    def medians(self, calls):
+    def medians(self, calls, rounds=None):
         for call in calls.values():
             call()
         return {name: float(n) for n, name in enumerate(calls, 1)}
@@ -147,6 +146,29 @@ class TestMemory:
         assert abs(numbers.float().std().item() - 1) < 0.05
 
 
+class TestStream:
+    def test_each_size_has_the_winner_of_one_contest(self, monkeypatch):
+        """The last one of three is the fastest."""
+        contests = []
+
+        class Reversed(Counter):
+            def medians(self, calls, rounds=None):
+                contests.append(rounds)
+                return {name: -us for name, us in super().medians(calls).items()}
+
+        sums = {name: lambda: None for name in ("torch", "a", "b")}
+        monkeypatch.setattr(_bench_stream, "_sums", lambda numbers: sums)
+        stream = Stream(Reversed(), Memory("cpu"))
+        assert stream.sum(64) == stream.sum(64) == ("b", sums["b"])
+        assert stream.sum(128)[0] == "b" and contests == [_bench_stream.ROUNDS] * 2
+
+    def test_reads_as_many_bytes_as_it_says(self):
+        memory = Memory("cpu")
+        name, call = Stream(Counter(), memory).sum(4096)
+        assert name == "torch"
+        assert torch.equal(call(), memory.numbers(2048, "bfloat16").view(torch.float32).sum())
+
+
 @in_emulator
 class TestRows:
     @pytest.mark.parametrize(
@@ -201,7 +223,7 @@ class TestRows:
         )
         row = bench.measured(shape, emulated())
         assert (row["us"], row["plan_us"], row["stream_us"], row["own"]) == (1, 2, 3, {"plain": 4})
-        assert row["tbps"] == shape.kv_bytes / 1e6 and row["peers"] == {}
+        assert row["tbps"] == shape.kv_bytes / 1e6 and row["peers"] == {} and row["stream_by"] == "torch"
         assert [limit["kept"] for limit in row["limits"]] == [True, True]
         json.dumps(row)
 
