@@ -87,7 +87,7 @@ def environment(timer: Timer, commit: str | None) -> dict[str, Any]:
 def _versions_of_peers(torch: Any) -> dict[str, str]:
     """Of cuDNN, and of those packages of peers that are there."""
     versions = {"cudnn": str(torch.backends.cudnn.version())}
-    for package in ("nvidia-cudnn-frontend",):
+    for package in ("nvidia-cudnn-frontend", "flashinfer-python", "flash-attn-4"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

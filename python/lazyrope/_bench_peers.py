@@ -1,5 +1,5 @@
-"""What ``lazyrope bench`` measures its attention beside. Peers know no documents and no lazy RoPE: they read keys that
-are rotated already, contiguous or in shuffled pages of the row's size.
+"""What ``lazyrope bench`` measures its attention beside. Peers know no documents and no lazy RoPE, but for one that is
+built from another's parts: they read keys that are rotated already, contiguous or in shuffled pages of the row's size.
 
 What plans a call, as a host's code would once a step, is done before anything is timed.
 """
@@ -7,36 +7,22 @@ What plans a call, as a host's code would once a step, is done before anything i
 from __future__ import annotations
 
 import importlib.util
-import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ._bench_carried import flash_attention_4, flashinfer_fa2, flashinfer_xqa, lazy_on_flashinfer
+from ._bench_kv import NotForThisRow, Pages, ints, queries, require_16_bits
 from ._bench_shapes import Shape
 from ._bench_timer import Call, Memory
-
-
-class NotForThisRow(Exception):
-    """The peer has no such attention."""
 
 
 @dataclass(frozen=True)
 class Peer:
     make: Callable[[Shape, Memory], Call]  # of a call that returns [batch, ...]
-    module: str = "torch"
+    package: str = "torch"
     paged: bool = False  # reads pages of the row's size
-
-
-def _dtype(shape: Shape) -> Any:
-    import torch
-
-    return getattr(torch, shape.dtype)
-
-
-def _require_16_bits(shape: Shape) -> None:
-    if shape.kv_dtype != shape.dtype:
-        raise NotForThisRow(f"has no {shape.kv_dtype} keys for {shape.dtype} queries")
 
 
 def _of_torch(backend: str) -> Callable[[Shape, Memory], Call]:
@@ -46,11 +32,10 @@ def _of_torch(backend: str) -> Callable[[Shape, Memory], Call]:
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        _require_16_bits(shape)
+        require_16_bits(shape)
         if shape.first_context:
             raise NotForThisRow("has no requests of different lengths")
-        q_shape = (shape.batch, shape.heads[0], shape.query_tokens, shape.head_dim)
-        q = torch.randn(q_shape, dtype=_dtype(shape), device=memory.device)
+        q = queries(shape, memory, shape.batch, shape.heads[0], shape.query_tokens, shape.head_dim)
         kv_shape = (shape.batch, shape.heads[1], shape.context, shape.head_dim)
         k, v = memory.keys_and_values(kv_shape, shape.dtype)
 
@@ -63,48 +48,26 @@ def _of_torch(backend: str) -> Callable[[Shape, Memory], Call]:
     return make
 
 
-def block_table(shape: Shape, device: str) -> tuple[Any, int]:
-    """[batch, pages of the longest request] int32, each request's pages first; and how many pages there are."""
-    import torch
-
-    counts = [math.ceil(context / shape.page_size) for context in shape.contexts]
-    pages = torch.randperm(sum(counts)).to(torch.int32)
-    table = torch.zeros((shape.batch, max(counts)), dtype=torch.int32)
-    for row, own in zip(table, pages.split(counts), strict=True):
-        row[: len(own)] = own
-    return table.to(device), sum(counts)
-
-
-def paged_keys_and_values(shape: Shape, memory: Memory, num_pages: int) -> tuple[Any, Any]:
-    """[pages, page_size, kv_heads, head_dim] each."""
-    return memory.keys_and_values((num_pages, shape.page_size, shape.heads[1], shape.head_dim), shape.kv_dtype)
-
-
 def _cudnn_paged(shape: Shape, memory: Memory) -> Call:
     """cuDNN through its Python frontend."""
     import cudnn
     import torch
 
-    _require_16_bits(shape)
-    kinds = {"bfloat16": cudnn.data_type.BFLOAT16, "float16": cudnn.data_type.HALF}
-    device, single = memory.device, cudnn.data_type.FLOAT
-    table, num_pages = block_table(shape, device)
-    k, v = paged_keys_and_values(shape, memory, num_pages)
-    q_shape = (shape.batch, shape.heads[0], shape.query_tokens, shape.head_dim)
-
-    def lengths(of_requests: list[int]) -> Any:
-        return torch.tensor(of_requests, dtype=torch.int32, device=device).view(-1, 1, 1, 1)
-
+    require_16_bits(shape)
+    kind = {"bfloat16": cudnn.data_type.BFLOAT16, "float16": cudnn.data_type.HALF}[shape.dtype]
+    single = cudnn.data_type.FLOAT
+    pages = Pages(shape.contexts, shape, memory)
+    table = pages.table[:, None, :, None]
     given = {
-        "q": torch.randn(q_shape, dtype=_dtype(shape), device=device),
-        "k": k.transpose(1, 2),
-        "v": v.transpose(1, 2),
-        "seq_len_q": lengths([shape.query_tokens] * shape.batch),
-        "seq_len_kv": lengths(shape.contexts),
-        "paged_attention_k_table": table[:, None, :, None],
-        "paged_attention_v_table": table[:, None, :, None],
+        "q": queries(shape, memory, shape.batch, shape.heads[0], shape.query_tokens, shape.head_dim),
+        "k": pages.k.transpose(1, 2),
+        "v": pages.v.transpose(1, 2),
+        "seq_len_q": ints([shape.query_tokens] * shape.batch, memory).view(-1, 1, 1, 1),
+        "seq_len_kv": pages.lengths.view(-1, 1, 1, 1),
+        "paged_attention_k_table": table,
+        "paged_attention_v_table": table,
     }
-    graph = cudnn.pygraph(io_data_type=kinds[shape.dtype], intermediate_data_type=single, compute_data_type=single)
+    graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=single, compute_data_type=single)
     inputs = {name: graph.tensor_like(tensor) for name, tensor in given.items()}
     result, _ = graph.sdpa(
         **inputs,
@@ -120,8 +83,8 @@ def _cudnn_paged(shape: Shape, memory: Memory) -> Call:
     graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
     graph.check_support()
     graph.build_plans()
-    workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device=device)
-    tensors = {inputs[name]: tensor for name, tensor in given.items()} | {result: out}
+    workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device=memory.device)
+    tensors: dict[Any, Any] = {inputs[name]: tensor for name, tensor in given.items()} | {result: out}
 
     def call() -> object:
         graph.execute(tensors, workspace)
@@ -133,19 +96,30 @@ def _cudnn_paged(shape: Shape, memory: Memory) -> Call:
 PEERS = {
     "cudnn": Peer(_of_torch("CUDNN_ATTENTION")),
     "flash_attention_2": Peer(_of_torch("FLASH_ATTENTION")),
-    "cudnn_paged": Peer(_cudnn_paged, module="cudnn", paged=True),
+    "cudnn_paged": Peer(_cudnn_paged, "cudnn", paged=True),
+    "flashinfer_fa2": Peer(flashinfer_fa2, "flashinfer", paged=True),
+    "flashinfer_xqa": Peer(flashinfer_xqa, "flashinfer", paged=True),
+    "flash_attention_4": Peer(flash_attention_4, "flash_attn.cute", paged=True),
+    "lazy_on_flashinfer": Peer(lazy_on_flashinfer, "flashinfer", paged=True),
 }
 PAGED = frozenset(name for name, peer in PEERS.items() if peer.paged)
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ImportError:  # not even what it is part of
+        return False
 
 
 def importable(names: Iterable[str]) -> tuple[str, ...]:
     """Those of the peers whose packages are there; says which are not."""
     found = []
     for name in names:
-        if importlib.util.find_spec(PEERS[name].module) is None:
-            print(f"{name} is left out: there is no Python package {PEERS[name].module}", file=sys.stderr)
-        else:
+        if _is_there(PEERS[name].package):
             found.append(name)
+        else:
+            print(f"{name} is left out: there is no Python package {PEERS[name].package}", file=sys.stderr)
     return tuple(found)
 
 

@@ -29,7 +29,14 @@ ROPES = {
 
 # What comes with PyTorch, and what is measured where its package can be imported.
 TORCH_PEERS = ("cudnn", "flash_attention_2")
-ALL_PEERS = (*TORCH_PEERS, "cudnn_paged")
+ALL_PEERS = (
+    *TORCH_PEERS,
+    "cudnn_paged",
+    "flashinfer_fa2",
+    "flashinfer_xqa",
+    "flash_attention_4",
+    "lazy_on_flashinfer",
+)
 
 Overrides = dict[str, Any]
 
@@ -254,8 +261,39 @@ def _breadth() -> list[Shape]:
     return rows
 
 
+MOST_KV = 16 << 30  # bytes of keys and values of one row
+LLAMA = {"heads": (32, 8), "head_dim": 128}
+
+
+def _swept(batch: int, context: int, **options: Any) -> list[Shape]:
+    """A row of the sweep, unless its keys and values are too many."""
+    shape = Shape("decode", batch, 1, context, **options)
+    large = [Limit("stream_us", factor=1 / 0.90)] if shape.kv_bytes > 1e9 else []
+    limits = (Limit("best_peer", factor=1.03, plus_us=1), *large)
+    return [replace(shape, limits=limits)] if shape.kv_bytes <= MOST_KV else []
+
+
+def _sweep() -> list[Shape]:
+    """Llama's shape at every size, then other head dims, groups and the shares of a rank at some."""
+    rows: list[Shape] = []
+    for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        for context in (1 << i for i in range(10, 18)):
+            rows += _swept(batch, context, **LLAMA)
+    groups = [(8 * group, 8) for group in (1, 4, 7, 8, 16)]
+    shapes = [{"heads": heads, "head_dim": head_dim} for head_dim in (64, 128, 256) for heads in groups]
+    shapes += [{"heads": heads, "head_dim": 128} for heads in ((8, 1), (16, 2))]
+    sizes = [(1, 1024), (1, 16384), (1, 131072), (4, 4096), (16, 16384)]
+    sizes += [(64, 4096), (64, 16384), (256, 1024), (256, 4096)]
+    for options in shapes:
+        if options != LLAMA:
+            for batch, context in sizes:
+                rows += _swept(batch, context, **options)
+    return rows
+
+
 TABLES = {
     "decode": DECODE,
+    "sweep": _sweep(),
     "prefill": PREFILL,
     "append": APPEND,
     "reposition": REPOSITION,

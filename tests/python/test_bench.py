@@ -11,9 +11,10 @@ from dataclasses import replace
 import lazyrope
 import pytest
 import torch
-from lazyrope import _bench_host, _bench_stream, bench
+from lazyrope import _bench_carried, _bench_host, _bench_stream, bench
+from lazyrope._bench_kv import Pages
 from lazyrope._bench_limits import AIM, Limit, judged, limit_text, misses
-from lazyrope._bench_peers import PAGED, PEERS, block_table, importable, peer_calls
+from lazyrope._bench_peers import PAGED, PEERS, importable, peer_calls
 from lazyrope._bench_rows import Bench, LazyAttention, Requests
 from lazyrope._bench_shapes import ALL_PEERS, TABLES, Shape
 from lazyrope._bench_stream import Stream
@@ -51,6 +52,19 @@ class TestShapes:
             assert set(shape.peers) <= set(PEERS)
             assert "best_paged_peer" not in {limit.over for limit in shape.limits} or PAGED & set(shape.peers)
         assert len({id(shape) for shape in judged_rows}) > 10
+
+    def test_the_sweep_is_as_wide_as_it_is_said_to_be(self):
+        rows = TABLES["sweep"]
+        assert {row.head_dim for row in rows} == {64, 128, 256}
+        assert {row.heads[0] // row.heads[1] for row in rows} == {1, 4, 7, 8, 16}
+        assert {(8, 1), (16, 2)} < {row.heads for row in rows}
+        assert (min(row.batch for row in rows), max(row.batch for row in rows)) == (1, 256)
+        assert (min(row.context for row in rows), max(row.context for row in rows)) == (1 << 10, 1 << 17)
+        assert max(row.kv_bytes for row in rows) == 16 << 30
+        for row in rows:
+            assert {limit.over for limit in row.limits} == {"best_peer"} | (
+                {"stream_us"} if row.kv_bytes > 1e9 else set()
+            )
 
     @pytest.mark.parametrize("name", TABLES)
     def test_rows_of_a_table_differ(self, name):
@@ -249,17 +263,34 @@ class TestRows:
 
 
 class TestPeers:
+    @pytest.fixture
+    def flashinfer(self, monkeypatch):
+        """Stands in for the package; nothing is captured."""
+        module = unittest.mock.MagicMock()
+        monkeypatch.setitem(sys.modules, "flashinfer", module)
+        monkeypatch.setattr(_bench_carried, "captured", lambda call: call)
+        monkeypatch.setattr(_bench_carried, "WORKSPACE", 1 << 10)
+        return module
+
+    def test_every_row_s_peers_are_there(self):
+        assert set(ALL_PEERS) == set(PEERS)
+
     def test_a_package_that_is_not_there_is_named(self, monkeypatch, capsys):
-        monkeypatch.setitem(PEERS, "cudnn_paged", replace(PEERS["cudnn_paged"], module="no_such_package"))
-        assert importable(ALL_PEERS) == tuple(name for name in ALL_PEERS if name != "cudnn_paged")
-        assert "cudnn_paged is left out: there is no Python package no_such_package" in capsys.readouterr().err
+        for name, package in {"cudnn": "no_such_package", "cudnn_paged": "no_such.package"}.items():
+            monkeypatch.setitem(PEERS, name, replace(PEERS[name], package=package))
+        assert importable(("cudnn", "cudnn_paged", "flash_attention_2")) == ("flash_attention_2",)
+        errors = capsys.readouterr().err
+        assert "cudnn is left out: there is no Python package no_such_package" in errors
+        assert "cudnn_paged is left out: there is no Python package no_such.package" in errors
 
     def test_each_request_has_pages_of_its_own(self):
-        shape = Shape("decode", 3, 1, 40, first_context=100)
-        table, num_pages = block_table(shape, "cpu")
-        assert table.shape == (3, 7) and table.dtype == torch.int32 and num_pages == 7 + 3 + 3
-        used = [*table[0], *table[1, :3], *table[2, :3]]
-        assert sorted(map(int, used)) == list(range(13))
+        pages = Pages([100, 40, 48], Shape("decode", 3, 1, 40, **SMALL), Memory("cpu"))
+        assert pages.k.shape == pages.v.shape == (7 + 3 + 3, 16, 2, 64)
+        assert pages.table.shape == (3, 7) and pages.indptr.tolist() == [0, 7, 10, 13]
+        assert sorted(pages.indices.tolist()) == list(range(13))
+        for row, (begin, end) in enumerate(((0, 7), (7, 10), (10, 13))):
+            assert pages.table[row, : end - begin].tolist() == pages.indices[begin:end].tolist()
+        assert pages.last.tolist() == [4, 8, 16] and pages.lengths.tolist() == [100, 40, 48]
 
     def test_pytorch_s_cannot_do_every_row(self, capsys):
         unlike = [Shape("decode", 2, 1, 32, first_context=64), Shape("decode", 1, 1, 32, kv_dtype="float8_e4m3fn")]
@@ -293,6 +324,57 @@ class TestPeers:
         assert given["paged_attention_max_seq_len_kv"] == 200 and given["attn_scale"] == 1 / 8
         (tensors, _), _ = graph.execute.call_args
         assert tensors[result].shape == (3, 4, 4, 64)
+
+    def test_xqa_is_given_lengths_and_pages(self, flashinfer):
+        shape = Shape("decode", 3, 1, 96, page_size=32, first_context=200, **SMALL)
+        PEERS["flashinfer_xqa"].make(shape, Memory("cpu"))()
+        (q, (k, _), _, table, lengths, longest), options = flashinfer.decode.xqa_batch_decode_with_kv_cache.call_args
+        assert q.shape == (3, 4, 64) and k.shape == (13, 32, 2, 64) and table.shape == (3, 7) and longest == 200
+        assert lengths.dtype == torch.uint32 and lengths.tolist() == [200, 96, 96]
+        assert options == {"bmm1_scale": 1 / 8, "kv_layout": "NHD"}
+
+    def test_fa2_of_flashinfer_plans_what_it_runs(self, flashinfer):
+        PEERS["flashinfer_fa2"].make(Shape("decode", 2, 4, 96, mask="causal", **SMALL), Memory("cpu"))()
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper.return_value
+        (indptr, indices, last, *sizes), options = wrapper.plan.call_args
+        assert indptr.tolist() == [0, 6, 12] and len(indices) == 12 and last.tolist() == [16, 16]
+        assert sizes == [4, 2, 64, 16] and options["q_len_per_req"] == 4
+        (q, (k, _)), _ = wrapper.run.call_args
+        assert q.shape == (8, 4, 64) and k.shape == (12, 16, 2, 64)
+
+    def test_flash_attention_4_is_given_lengths_and_pages(self, monkeypatch):
+        module = unittest.mock.MagicMock()
+        monkeypatch.setitem(sys.modules, "flash_attn", unittest.mock.MagicMock())
+        monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
+        module.flash_attn_varlen_func.return_value = ("out", "lse")
+        shape = Shape("decode", 2, 4, 96, mask="causal", **SMALL)
+        assert PEERS["flash_attention_4"].make(shape, Memory("cpu"))() == "out"
+        (q, k, _), options = module.flash_attn_varlen_func.call_args
+        assert q.shape == (2, 4, 4, 64) and k.shape == (12, 16, 2, 64) and options["causal"]
+        assert options["page_table"].shape == (2, 6) and options["seqused_k"].tolist() == [96, 96]
+
+    def test_lazy_attention_from_flashinfer_s_parts(self, flashinfer):
+        """A request for each document, its query turned by the distance from the document's first token."""
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper.return_value
+        wrapper.run.side_effect = lambda q, kv, return_lse: (q, q[..., 0].float())
+        flashinfer.merge_states.side_effect = lambda out, lse: (out.sum(1), lse.sum(1))
+        shape = Shape("decode", 2, 1, 96, doc_tokens=40, **SMALL)
+        call = PEERS["lazy_on_flashinfer"].make(shape, Memory("cpu"))
+        assert call().shape == (2, 4, 64)
+        (indptr, _, last, *_), options = wrapper.plan.call_args
+        assert indptr.tolist() == [0, 3, 6, 7, 10, 13, 14] and last.tolist() == [8, 8, 16] * 2
+        assert options["q_len_per_req"] == 1
+        (turned, keys, distances), options = flashinfer.apply_rope_pos_ids_inplace.call_args
+        assert distances.tolist() == [96, 56, 16] * 2 and options == {"interleave": False}
+        assert torch.equal(turned[0], turned[2]) and not torch.equal(turned[0], turned[3])
+        assert turned.shape == (6, 4, 64) and keys.shape == (6, 1, 64)
+
+    def test_what_flashinfer_is_not_measured_at(self, flashinfer, capsys):
+        several = Shape("decode", 1, 4, 96, peers=("flashinfer_xqa", "lazy_on_flashinfer"), **SMALL)
+        unequal = Shape("decode", 8, 1, 960, doc_tokens=40, ragged=True, peers=("lazy_on_flashinfer",), **SMALL)
+        for shape in (several, unequal, replace(several, query_tokens=1, rope="gptj", peers=("lazy_on_flashinfer",))):
+            assert peer_calls(shape, Memory("cpu"), ALL_PEERS) == {}
+        assert capsys.readouterr().err.count("left out") == 4
 
     def test_a_peer_that_refuses_a_row_is_left_out(self, monkeypatch, capsys):
         def refuses(shape, memory):
