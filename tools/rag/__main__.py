@@ -26,7 +26,8 @@ import torch
 import transformers
 from lazyrope.transformers import attach
 
-from tools.rag import fidelity, page, plots, serving, texts
+from tools.drawing import require_matplotlib
+from tools.rag import fidelity, page, serving, texts
 from tools.rag.model import load_smollm2, random_llama, tiny_llama
 
 GIB = 1 << 30
@@ -208,7 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", category=RuntimeWarning, message="the model is on the CPU")
     if options.page:
-        plots.require_matplotlib()  # now, and not after all that is measured
+        require_matplotlib()  # now, and not after all that is measured
     result = environment(options.commit) | {"command": command(sys.argv[1:] if arguments is None else arguments)}
     say(f"lazyrope {lazyrope.__version__} on {result['device']}")
     if options.part in ("right", "all"):

@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from tools.drawing import Drawing
 from tools.rag import plots, tables
 
 TITLE = "Answers from documents that move"
@@ -187,7 +188,7 @@ def _worth(worth: dict[str, Any]) -> list[str]:
     ]
 
 
-def _figure(drawing: plots.Drawing) -> str:
+def _figure(drawing: Drawing) -> str:
     return f"<figure>\n{drawing.svg}\n<figcaption>{escape(drawing.caption)}</figcaption>\n</figure>"
 
 

@@ -1,49 +1,18 @@
-"""The figures of ``python -m tools.rag`` as drawings. matplotlib is imported only when something is drawn."""
+"""The figures of ``python -m tools.rag`` as drawings."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from tools.drawing import Drawing, legend, log_scale, svg
 from tools.rag.tables import MODES, YARDSTICK, digits, unit_of
 
 # Okabe and Ito's colours, which colour-blind people tell apart: of a mode the same one in every drawing.
 COLOURS = {"lazy": "#0072B2", "block": "#E69F00", "full": "#009E73", YARDSTICK: "#808080"}
 MARKERS = {"lazy": "o", "block": "s", "full": "^"}
-STYLE = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "legend.frameon": False,
-    "figure.dpi": 72,
-    "svg.hashsalt": "lazyrope",  # the same figures give the same bytes
-}
 Values = Sequence["float | None"]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    name: str
-    caption: str
-    svg: str
-
-
-def require_matplotlib() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError(
-            "matplotlib, which draws the page's plots, is missing: pip install matplotlib, or `make rag`"
-        ) from error
-    return matplotlib
 
 
 def fidelity(right: dict[str, Any]) -> Drawing:
@@ -64,13 +33,13 @@ def fidelity(right: dict[str, Any]) -> Drawing:
             ylabel="mean KL from fp32, 0.001 nats per token", ylim=(0, 1.15 * max(_known(limits, *series.values())))
         )
         axes.set_title("How far the model's predictions are from its fp32 self")
-        _legend(figure, axes)
+        legend(figure, axes)
 
     caption = (
         "Lower is better. bf16 eager is transformers' own attention in bf16: what rounding alone does to the model. "
         "Over all rows together, lazy must stay below the dashed line; over one kind, but for chance."
     )
-    return Drawing("fidelity", caption, _svg("fidelity", draw, (9, 4.4)))
+    return Drawing("fidelity", caption, svg("fidelity", draw, (9, 4.4)))
 
 
 def times(worth: dict[str, Any]) -> Drawing:
@@ -87,15 +56,15 @@ def times(worth: dict[str, Any]) -> Drawing:
             axes.set(ylabel=label, xlabel="documents stored before: none (cold), all (warm)")
             axes.set_title(title)
             if field == "first_token_ms":
-                _log_scale(axes, _known(*series.values()))
+                log_scale(axes, _known(*series.values()))
             else:
                 axes.set_ylim(0, 1.15 * max(_known(*series.values())))
-        _legend(figure, axes)
+        legend(figure, axes)
 
     caption = (
         "One request at a time; lower is better. full stores nothing, so its one measurement stands in both places."
     )
-    return Drawing("times", caption, _svg("times", draw, (9, 4.2)))
+    return Drawing("times", caption, svg("times", draw, (9, 4.2)))
 
 
 def _by_state(worth: dict[str, Any], field: str) -> dict[str, Values]:
@@ -119,12 +88,12 @@ def memory(worth: dict[str, Any]) -> Drawing:
         _bars(axes, list(fields.values()), series, "{:.3g}".format)
         axes.set(ylabel=f"KV of one request, {unit}", ylim=(0, 1.15 * max(_known(*series.values()))))
         axes.set_title("Memory that one request takes")
-        _legend(figure, axes)
+        legend(figure, axes)
 
     caption = (
         "Private KV decides how many requests fit beside each other; stored KV may be evicted when room is needed."
     )
-    return Drawing("memory", caption, _svg("memory", draw, (7, 4.2)))
+    return Drawing("memory", caption, svg("memory", draw, (7, 4.2)))
 
 
 @dataclass(frozen=True)
@@ -181,11 +150,11 @@ def served(worth: dict[str, Any]) -> list[Drawing]:
             panels[0].set_ylabel(quantity.label)
             _share_limits(panels[0], worth, quantity)
             figure.suptitle(quantity.title)
-            _legend(figure, panels[0])
+            legend(figure, panels[0])
 
         caption = quantity.caption + " full shares nothing, so one measurement stands in every panel."
         name = f"served-{quantity.name}"
-        drawings.append(Drawing(name, caption, _svg(name, draw, (9, 4.2))))
+        drawings.append(Drawing(name, caption, svg(name, draw, (9, 4.2))))
     return drawings
 
 
@@ -218,7 +187,7 @@ def _rows_of(worth: dict[str, Any], mode: str, exponent: float) -> list[dict[str
 def _share_limits(axes: Any, worth: dict[str, Any], quantity: _Quantity) -> None:
     values = [quantity.scale * row[field] for row in worth["served"] for field in quantity.fields]
     if quantity.is_log:
-        _log_scale(axes, values)
+        log_scale(axes, values)
     else:
         axes.set_ylim(-0.02 * max(values), 1.1 * max(values) or 1)
 
@@ -236,37 +205,3 @@ def _bars(axes: Any, groups: list[str], series: dict[str, Values], text: Any) ->
 
 def _known(*series: Values) -> list[float]:
     return [value for values in series for value in values if value is not None]
-
-
-def _log_scale(axes: Any, values: Sequence[float]) -> None:
-    """Without powers of ten in the labels, and with room for the values above bars."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axes.set_yscale("log")
-    axes.set_ylim(min(values) / 2, max(values) * 2)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:g}")
-
-
-def _legend(figure: Any, axes: Any) -> None:
-    """Below, where no curve is."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
-
-
-def _svg(name: str, draw: Any, size: tuple[float, float]) -> str:
-    """For the inside of an HTML page: ids differ from drawing to drawing."""
-    matplotlib = require_matplotlib()
-    from matplotlib.figure import Figure  # needs no display, and leaves nothing behind as pyplot would
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=size, layout="constrained")
-        draw(figure)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|href="#|url\(#)', lambda m: f"{m[1]}{name}-", text)
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(name)}"', 1)

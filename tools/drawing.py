@@ -1,0 +1,74 @@
+"""Drawings as SVG. matplotlib is imported only when something is drawn."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "figure.dpi": 72,
+    "svg.hashsalt": "lazyrope",  # the same figures give the same bytes
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    name: str
+    caption: str
+    svg: str
+
+
+def require_matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError(
+            "matplotlib, which draws the plots, is missing: pip install matplotlib, or `make rag`"
+        ) from error
+    return matplotlib
+
+
+def svg(name: str, draw: Callable[[Any], None], size: tuple[float, float]) -> str:
+    """A file of its own, or for the inside of an HTML page: ids differ from drawing to drawing."""
+    matplotlib = require_matplotlib()
+    from matplotlib.figure import Figure  # needs no display, and leaves nothing behind as pyplot would
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', lambda m: f"{m[1]}{name}-", text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(name)}"', 1)
+
+
+def log_scale(axes: Any, values: Sequence[float]) -> None:
+    """Without powers of ten in the labels, and with room for the values above bars."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.set_ylim(min(values) / 2, max(values) * 2)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def legend(figure: Any, axes: Any) -> None:
+    """Below, where no curve is."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
