@@ -18,10 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "tests" / "gpu" / "results" / "bench.json"
 BREADTH_RESULTS = RESULTS.with_name("breadth.json")
+DECODE_RESULTS = RESULTS.with_name("decode.json")
+SWEEP_RESULTS = RESULTS.with_name("sweep.json")
 RAG_RESULTS = RESULTS.with_name("rag.json")
 
 sys.path.insert(0, str(ROOT))
-from tools import breadth_table  # noqa: E402
+from tools import breadth_table, decode_table  # noqa: E402
 from tools.rag import tables  # noqa: E402  (found from any directory)
 
 
@@ -95,12 +97,11 @@ def rate_text(row: dict[str, Any]) -> str:
     return f"{row['tbps']:.2f} TB/s" if "tbps" in row else f"{row['tflops']:.0f} TFLOP/s"
 
 
-def results() -> str:
-    data = json.loads(RESULTS.read_text())
+def results(data: dict[str, Any]) -> str:
+    """Of ``lazyrope bench all``."""
     about = (
-        f"{data['gpu']}, driver {data['driver']}, {data['date']}, commit {data['commit']}, `{data['command']}`; "
-        f"torch {data['versions']['torch']}, 8192^3 bf16 GEMM {data['gemm_tflops']:.0f} TFLOP/s, an empty launch "
-        f"{data['floor_us']:.1f} us."
+        f"{measured_on(data)}; torch {data['versions']['torch']}, "
+        f"8192^3 bf16 GEMM {data['gemm_tflops']:.0f} TFLOP/s, an empty launch {data['floor_us']:.1f} us."
     )
     host = data["host"]
     costs = (
@@ -142,9 +143,43 @@ def breadth(data: dict[str, Any]) -> str:
             "A plain sum over the same bytes would be 1.00.",
             table(breadth_table.HEAD, breadth_table.lines(data["rows"])),
             breadth_table.text(data["rows"]),
-            f"{data['gpu']}, driver {data['driver']}, {data['date']}, commit {data['commit']}, `{data['command']}`.",
+            f"{measured_on(data)}.",
         ]
     )
+
+
+def decode(data: dict[str, Any]) -> str:
+    """Of ``lazyrope bench decode``."""
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items() if name != "lazyrope")
+    about = (
+        "Decode beside the others, as above: always lazy, one query token and 1024-token documents in 16-token pages "
+        "unless said. Peers that are not said to be contiguous read pages of the same size; only what is built from "
+        "FlashInfer's parts knows documents at positions of their own. Required is a time of at most what is named."
+    )
+    return "\n\n".join(
+        [
+            about,
+            table(decode_table.HEAD, [decode_table.line(row) for row in data["rows"]]),
+            f"{measured_on(data)}; {versions}, an empty launch {data['floor_us']:.1f} us.",
+        ]
+    )
+
+
+def sweep(data: dict[str, Any]) -> str:
+    """Of ``lazyrope bench sweep``; the plots are tools/decode_plots.py's."""
+    plots = SWEEP_RESULTS.parent.relative_to(ROOT)
+    return "\n\n".join(
+        [
+            f"![Bandwidth over context]({plots}/decode-over-context.svg)",
+            f"![Bandwidth over batch]({plots}/decode-over-batch.svg)",
+            decode_table.sweep_text(data["rows"]),
+            f"{measured_on(data)}.",
+        ]
+    )
+
+
+def measured_on(data: dict[str, Any]) -> str:
+    return f"{data['gpu']}, driver {data['driver']}, {data['date']}, commit {data['commit']}, `{data['command']}`"
 
 
 def rag(data: dict[str, Any]) -> str:
@@ -179,12 +214,16 @@ def main() -> None:
     before = README.read_text()
     after = replaced(before, "environment", environment())
     after = replaced(after, "supported", supported())
-    if RESULTS.exists():
-        after = replaced(after, "results", results())
-    if BREADTH_RESULTS.exists():
-        after = replaced(after, "breadth", breadth(json.loads(BREADTH_RESULTS.read_text())))
-    if RAG_RESULTS.exists():
-        after = replaced(after, "rag", rag(json.loads(RAG_RESULTS.read_text())))
+    kept = {
+        "results": (RESULTS, results),
+        "decode": (DECODE_RESULTS, decode),
+        "sweep": (SWEEP_RESULTS, sweep),
+        "breadth": (BREADTH_RESULTS, breadth),
+        "rag": (RAG_RESULTS, rag),
+    }
+    for name, (file, content) in kept.items():
+        if file.exists():
+            after = replaced(after, name, content(json.loads(file.read_text())))
     if check and after != before:
         sys.exit("README.md is not current: run python tools/readme_tables.py")
     README.write_text(after)

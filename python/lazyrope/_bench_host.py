@@ -73,8 +73,11 @@ def environment(timer: Timer, commit: str | None) -> dict[str, Any]:
     torch = torch_with_gpu()
     a, b = (torch.randn((8192, 8192), dtype=torch.bfloat16, device="cuda") for _ in range(2))
     times = timer.medians({"gemm": lambda: a @ b, "floor": lambda: torch.cuda._sleep(1)})
+    properties = torch.cuda.get_device_properties(0)
     return {
-        "gpu": torch.cuda.get_device_name(),
+        "gpu": properties.name,
+        "sms": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
         "driver": _command(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
         "date": datetime.date.today().isoformat(),
         "commit": commit or _command(["git", "rev-parse", "--short", "HEAD"]),

@@ -30,7 +30,7 @@ class Limit:
     def __str__(self) -> str:
         if self.over is None:
             return f"{self.plus_us:g} us"
-        by_factor = [] if self.factor is None else [f"{self.factor:.3g} x {self.over}"]
+        by_factor = [] if self.factor is None else [f"{self.factor:.4g} x {self.over}"]
         by_distance = [] if self.plus_us is None else [f"{self.over} + {self.plus_us:g} us"]
         return " or ".join(by_factor + by_distance)
 

@@ -71,6 +71,10 @@ class TestShapes:
         abouts = [json.dumps(shape.about()) for shape in TABLES[name]]
         assert len(set(abouts)) == len(abouts)
 
+    def test_peers_are_not_asked_for_scores_that_they_have_not(self):
+        assert any(shape.options for shape in all_shapes())
+        assert not any(shape.peers for shape in all_shapes() if {"window", "softcap", "sinks"} & set(shape.options))
+
     def test_every_row_is_one_that_can_be_compiled(self):
         for shape in all_shapes():
             for variant in [shape, *map(shape.variant, shape.against.values())]:
@@ -119,6 +123,7 @@ class TestLimits:
     def test_they_say_what_they_are(self):
         assert str(Limit("best_peer", factor=1.03, plus_us=1)) == "1.03 x best_peer or best_peer + 1 us"
         assert str(Limit(None, plus_us=530)) == "530 us"
+        assert str(Limit("stream_us", factor=1.015)) == "1.015 x stream_us"
 
     def row(self, **changes):
         return {"us": 100.0, "stream_us": 90.0, "own": {"plain": 99.5}, "peers": {"a": 95.0, "p": 105.0}} | changes
@@ -240,6 +245,12 @@ class TestRows:
         assert row["tbps"] == shape.kv_bytes / 1e6 and row["peers"] == {} and row["stream_by"] == "torch"
         assert [limit["kept"] for limit in row["limits"]] == [True, True]
         json.dumps(row)
+
+    def test_kernels_are_compiled_ahead_once_each(self, capsys):
+        shapes = [Shape("decode", 1, 1, context, **SMALL) for context in (64, 128)]
+        shapes.append(replace(shapes[0], against={"plain": {"rope": "none"}}))
+        bench.compile_ahead(shapes, emulated())
+        assert capsys.readouterr().err.endswith("compiled 2 of 2 attentions\n")
 
     def test_an_eight_bit_row(self):
         row = bench.measured(Shape("decode", 1, 1, 64, kv_dtype="float8_e4m3fn", **SMALL), emulated())

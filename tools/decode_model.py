@@ -1,0 +1,95 @@
+"""What decode's time is made of: least squares over what ``lazyrope bench sweep --json`` kept, and the rows' errors.
+
+python -m tools.decode_model [SWEEP.json] [--check PERCENT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tools.decode_plots import RESULTS
+from tools.decode_table import shape
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    sms: int
+    l2_bytes: int
+
+
+def bytes_read(row: Row) -> float:
+    return row["tbps"] * row["us"] * 1e6
+
+
+def items(row: Row, gpu: Gpu) -> float:
+    """Of an SM: one for each request and KV head."""
+    return row["batch"] * row["heads"][1] / gpu.sms
+
+
+# What a microsecond is paid for, the unit, and how many a row has of it.
+TERMS: list[tuple[str, str, Callable[[Row, Gpu], float]]] = [
+    ("launch, first loads and the end", "us", lambda row, gpu: 1),
+    ("reading", "us for a GB", lambda row, gpu: bytes_read(row) / 1e9),
+    ("reading slower until L2 is full", "us", lambda row, gpu: 1 - math.exp(-bytes_read(row) / gpu.l2_bytes)),
+    (
+        "keys of whatever size, and documents",
+        "us for 1000 on an SM",
+        lambda row, gpu: items(row, gpu) * row["context"] / 1000,
+    ),
+    ("requests' heads", "us for one on an SM", items),
+    ("parts to merge", "us for one more of an SM's", lambda row, gpu: max(0.0, 1 / items(row, gpu) - 1)),
+]
+
+
+@dataclass(frozen=True)
+class Model:
+    coefficients: list[float]
+    errors: list[float]  # of each row: predicted time over measured, less one
+
+    @property
+    def largest(self) -> int:
+        return max(range(len(self.errors)), key=lambda i: abs(self.errors[i]))
+
+
+def fitted(rows: list[Row], gpu: Gpu) -> Model:
+    """Relative errors count, so that short rows matter as much as long ones."""
+    relative = np.array([[amount(row, gpu) / row["us"] for _, _, amount in TERMS] for row in rows])
+    coefficients, *_ = np.linalg.lstsq(relative, np.ones(len(rows)), rcond=None)
+    return Model(coefficients.tolist(), (relative @ coefficients - 1).tolist())
+
+
+def text(model: Model, rows: list[Row]) -> str:
+    lines = [
+        f"{value:9.3f} {unit:27s} {term}" for (term, unit, _), value in zip(TERMS, model.coefficients, strict=True)
+    ]
+    by_error = sorted(range(len(rows)), key=lambda i: -abs(model.errors[i]))
+    lines.append(f"{len(rows)} rows; largest error {abs(model.errors[model.largest]):.1%}; the worst:")
+    lines += [f"{model.errors[i]:+8.1%}  {rows[i]['us']:8.1f} us  {shape(rows[i])}" for i in by_error[:5]]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.decode_model", description=__doc__.split("\n\n")[0])
+    parser.add_argument("sweep", type=Path, nargs="?", default=RESULTS / "sweep.json", help="the kept figures")
+    parser.add_argument("--check", type=float, metavar="PERCENT", help="exit with 1 if an error is larger")
+    options = parser.parse_args(arguments)
+    kept = json.loads(options.sweep.read_text())
+    model = fitted(kept["rows"], Gpu(kept["sms"], kept["l2_bytes"]))
+    print(text(model, kept["rows"]))
+    if options.check is not None and 100 * abs(model.errors[model.largest]) > options.check:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Draws the bandwidth of decode over context and over batch, from what ``lazyrope bench sweep --json`` kept.
+
+python -m tools.decode_plots [SWEEP.json [DIRECTORY]]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tools.drawing import Drawing, legend, svg
+
+RESULTS = Path(__file__).resolve().parents[1] / "tests" / "gpu" / "results"
+HEADS, HEAD_DIM = [32, 8], 128  # the shape that the sweep has at every size
+BATCHES, CONTEXTS = (1, 8, 64), (4096, 16384)  # a panel each
+
+Row = dict[str, Any]
+# What a line shows: label, colour (Okabe and Ito's), marker, and where a row has its time.
+LINES: list[tuple[str, str, str, Callable[[Row], float | None]]] = [
+    ("plain sum", "#808080", "", lambda row: row["stream_us"]),
+    ("lazyrope, shuffled pages", "#0072B2", "o", lambda row: row["us"]),
+    ("cuDNN, contiguous", "#E69F00", "s", lambda row: row["peers"].get("cudnn")),
+    ("FlashAttention-2, contiguous", "#009E73", "^", lambda row: row["peers"].get("flash_attention_2")),
+]
+
+
+def over_context(rows: list[Row]) -> Drawing:
+    return _drawing("decode-over-context", rows, panel=("batch", BATCHES), over="context")
+
+
+def over_batch(rows: list[Row]) -> Drawing:
+    return _drawing("decode-over-batch", rows, panel=("context", CONTEXTS), over="batch")
+
+
+def size(name: str, value: int) -> str:
+    return f"{value >> 10}k" if name == "context" else str(value)
+
+
+def _drawing(name: str, rows: list[Row], panel: tuple[str, tuple[int, ...]], over: str) -> Drawing:
+    rows = [row for row in rows if row["heads"] == HEADS and row["head_dim"] == HEAD_DIM]
+    field, values = panel
+
+    def draw(figure: Any) -> None:
+        panels = figure.subplots(1, len(values), sharey=True, squeeze=False)[0]
+        for axes, value in zip(panels, values, strict=True):
+            _panel(axes, [row for row in rows if row[field] == value], over)
+            axes.set_title(f"{field} {size(field, value)}", fontsize=10)
+        panels[0].set_ylabel("keys and values read, TB/s")
+        panels[0].set_ylim(bottom=0)
+        legend(figure, panels[0])
+
+    caption = f"Bandwidth of decode over {over}: 32 query and 8 KV heads, head_dim 128, bfloat16, 1024-token documents."
+    return Drawing(name, caption, svg(name, draw, (9, 3.6)))
+
+
+def _panel(axes: Any, rows: list[Row], over: str) -> None:
+    rows = sorted(rows, key=lambda row: row[over])
+    for label, colour, marker, time in LINES:
+        points = [(row[over], row["tbps"] * row["us"] / us) for row in rows if (us := time(row))]
+        style = {"color": colour, "marker": marker, "markerfacecolor": "none"}
+        axes.plot([x for x, _ in points], [y for _, y in points], label=label, **style)
+    axes.set_xscale("log", base=2)
+    ticks = sorted({row[over] for row in rows})
+    axes.set_xticks(ticks, [size(over, tick) for tick in ticks])
+    axes.set_xlabel(over)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.decode_plots", description=__doc__.split("\n\n")[0])
+    parser.add_argument("sweep", type=Path, nargs="?", default=RESULTS / "sweep.json", help="the kept figures")
+    parser.add_argument("directory", type=Path, nargs="?", default=RESULTS, help="where the drawings go")
+    options = parser.parse_args(arguments)
+    rows = json.loads(options.sweep.read_text())["rows"]
+    for drawing in (over_context(rows), over_batch(rows)):
+        (options.directory / f"{drawing.name}.svg").write_text(drawing.svg)
+
+
+if __name__ == "__main__":
+    main()
