@@ -88,6 +88,10 @@ class LazyAttention(Requests):
         self.lse = bench.empty(tokens, heads, dtype="float32")
         self.sinks = bench.random(heads, dtype="float32") if self.kernel.spec.sinks else None
 
+    def plan_and_attend(self) -> None:
+        self.update()
+        self.attend()
+
     def attend(self) -> None:
         self.kernel(self.q, self.k_pool, self.v_pool, self.step, out=self.out, lse=self.lse, sinks=self.sinks)
 
@@ -97,7 +101,12 @@ def attention_row(shape: Shape, bench: Bench) -> Row:
     stream_by, stream = bench.stream.sum(shape.kv_bytes)
     own = {name: LazyAttention(shape.variant(values), bench).attend for name, values in shape.against.items()}
     peers = peer_calls(shape, bench.memory, bench.peers)
-    calls: dict[str, Call] = {"us": lazy.attend, "plan_us": lazy.update, "stream_us": stream}
+    calls: dict[str, Call] = {
+        "us": lazy.attend,
+        "plan_us": lazy.update,
+        "stream_us": stream,
+        "step_us": lazy.plan_and_attend,
+    }
     times = bench.timer.medians({**calls, **own, **peers})
     row: Row = {name: times[name] for name in calls}
     row["stream_by"] = stream_by

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
 import sys
@@ -90,6 +91,7 @@ class Memory:
 
         if dtype not in self.buffers or len(self.buffers[dtype]) < count:
             self.buffers.pop(dtype, None)
+            gc.collect()  # rows before may still hold it, in cycles
             drawn = torch.bfloat16 if dtype.startswith("float8") else getattr(torch, dtype)
             self.buffers[dtype] = torch.randn(count, dtype=drawn, device=self.device).to(getattr(torch, dtype))
         return self.buffers[dtype][:count]

@@ -8,7 +8,8 @@ turns, one call each a round.
 Rows are always lazy: documents of ``doc_tokens`` tokens at positions of their own, in shuffled pages, with raw
 queries. Peers read keys that are rotated already, contiguous or in pages of the row's size; reposition's
 ``torch_eager`` does what reposition does, one PyTorch operation after the other. ``own`` is this project's kernel at
-other settings. ``stream_us`` is the time of a plain sum over as many bytes as the row reads.
+other settings. ``stream_us`` is the time of a plain sum over as many bytes as the row reads, ``plan_us`` that of the
+planner, which runs once for all layers, and ``step_us`` that of the planner and the attention behind it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def others_text(row: Row) -> str:
     references = {name: row[name] for name in ("stream_us", "floor_us") if name in row}
     best = min(row["peers"].values(), default=None)
     times = [f"{name.removesuffix('_us')} {us:.1f} ({row['us'] / us:.3f}x)" for name, us in references.items()]
-    times += [f"plan {row['plan_us']:.1f}"] if "plan_us" in row else []
+    times += [f"{name.removesuffix('_us')} {row[name]:.1f}" for name in ("plan_us", "step_us") if name in row]
     times += [f"{name} {us:.1f} ({row['us'] / us:.3f}x)" for name, us in row["own"].items()]
     times += [f"{name} {us:.1f}" for name, us in row["peers"].items()]
     times += [f"best peer {best:.1f} ({row['us'] / best:.3f}x)"] if best else []

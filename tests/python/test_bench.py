@@ -11,14 +11,14 @@ from dataclasses import replace
 import lazyrope
 import pytest
 import torch
-from lazyrope import _bench_carried, _bench_host, _bench_stream, bench
+from lazyrope import _bench_carried, _bench_host, _bench_stream, _bench_timer, bench
 from lazyrope._bench_kv import Pages
 from lazyrope._bench_limits import AIM, Limit, judged, limit_text, misses
 from lazyrope._bench_peers import PAGED, PEERS, importable, peer_calls
 from lazyrope._bench_rows import Bench, LazyAttention, Requests
 from lazyrope._bench_shapes import ALL_PEERS, TABLES, Shape
 from lazyrope._bench_stream import Stream
-from lazyrope._bench_timer import Memory
+from lazyrope._bench_timer import Memory, Timer
 
 ARCH = "emu:sm_80"
 in_emulator = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="built without the emulator")
@@ -149,6 +149,60 @@ class TestLimits:
         assert "not judged" in limit_text(row["limits"][0], 100.0)
 
 
+class Gpu(unittest.mock.MagicMock):
+    """Stands in for torch: a clock that calls advance, in milliseconds, and events that read it."""
+
+    def prepare(self) -> Timer:
+        self.now, self.log = 0.0, []
+        self.cuda.get_device_properties.return_value.L2_cache_size = 1 << 10
+        self.cuda.Event = lambda enable_timing: Event(self)
+        self.cuda._sleep = lambda cycles: self.log.append("wait")
+        self.zeros.return_value.max = lambda: self.log.append("flushed")
+        return Timer(rounds=30)
+
+    def call(self, name: str, ms: float):
+        def run():
+            self.log.append(name)
+            self.now += ms
+
+        return run
+
+
+class Event:
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+
+    def record(self) -> None:
+        self.at = self.gpu.now
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at - self.at
+
+
+class TestTimer:
+    @pytest.fixture
+    def gpu(self, monkeypatch):
+        gpu = Gpu()
+        monkeypatch.setattr(_bench_timer, "torch_with_gpu", lambda: gpu)
+        return gpu
+
+    def test_calls_take_turns_behind_a_flush(self, gpu):
+        times = gpu.prepare().medians({"a": gpu.call("a", 0.5), "b": gpu.call("b", 2.0)})
+        assert times == {"a": pytest.approx(500), "b": pytest.approx(2000)}
+        turn = ["wait", "flushed", "a", "wait", "flushed", "b"]
+        assert gpu.log == ["a", "a", "b", "b", *turn, *30 * turn]
+
+    @pytest.mark.parametrize(("ms", "rounds"), [(1, 30), (25, 20), (1000, 9)])
+    def test_long_calls_have_fewer_rounds(self, gpu, ms, rounds):
+        gpu.prepare().medians({"a": gpu.call("a", ms)})
+        assert gpu.log.count("a") == 3 + rounds
+
+    def test_rounds_that_are_given_are_done(self, gpu):
+        timer = gpu.prepare()
+        timer.medians({"a": gpu.call("a", 1000)}, rounds=12)
+        assert gpu.log.count("a") == 2 + 12
+
+
 class TestMemory:
     def test_is_made_once(self):
         memory = Memory("cpu")
@@ -241,7 +295,7 @@ class TestRows:
             **SMALL,
         )
         row = bench.measured(shape, emulated())
-        assert (row["us"], row["plan_us"], row["stream_us"], row["own"]) == (1, 2, 3, {"plain": 4})
+        assert (row["us"], row["plan_us"], row["stream_us"], row["step_us"], row["own"]) == (1, 2, 3, 4, {"plain": 5})
         assert row["tbps"] == shape.kv_bytes / 1e6 and row["peers"] == {} and row["stream_by"] == "torch"
         assert [limit["kept"] for limit in row["limits"]] == [True, True]
         json.dumps(row)
