@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from typing import Any
 
 from ._bench_timer import Call, Memory, Timer
@@ -19,27 +19,45 @@ class Stream:
         self.timer = timer
         self.memory = memory
         self.winners: dict[int, str] = {}
+        self.has_triton = memory.device != "cpu" and _triton_works(memory)
 
     def sum(self, num_bytes: int) -> tuple[str, Call]:
         """What reads num_bytes the fastest, and what that is."""
-        calls = _sums(self.memory.numbers(max(2, num_bytes // 2), "bfloat16"))
+        calls = self._calls(num_bytes)
         if num_bytes not in self.winners:
             times = self.timer.medians(calls, rounds=ROUNDS)
             self.winners[num_bytes] = min(times, key=times.__getitem__)
         name = self.winners[num_bytes]
         return name, calls[name]
 
+    def _calls(self, num_bytes: int) -> dict[str, Call]:
+        import torch
 
-def _sums(data: Any) -> dict[str, Call]:
+        numbers = self.memory.numbers(max(2, num_bytes // 2), "bfloat16").view(torch.float32)
+        return {"torch": numbers.sum} | (_triton_sums(numbers) if self.has_triton else {})
+
+
+def _triton_works(memory: Memory) -> bool:
+    """It may not be there, or have no C compiler to call."""
     import torch
 
-    numbers = data.view(torch.float32)
-    sums: dict[str, Call] = {"torch": numbers.sum}
-    if not data.is_cuda or importlib.util.find_spec("triton") is None:
-        return sums
+    try:
+        from ._bench_triton import partial_sums
+
+        partial_sums(memory.numbers(2 * BLOCKS[0], "bfloat16").view(torch.float32), 1, BLOCKS[0])()
+    except Exception as error:
+        print(f"stream_us is of PyTorch's sum only, Triton does not work here: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _triton_sums(numbers: Any) -> dict[str, Call]:
+    import torch
+
     from ._bench_triton import partial_sums
 
-    sms = torch.cuda.get_device_properties(data.device).multi_processor_count
+    sms = torch.cuda.get_device_properties(numbers.device).multi_processor_count
+    sums = {}
     for block in BLOCKS:
         blocks = len(numbers) // block
         for programs in sorted({min(blocks, count * sms) for count in PROGRAMS_PER_SM} | {blocks}):

@@ -6,8 +6,9 @@ waits until the host has queued the call, whose own time is not measured. A row'
 turns, one call each a round.
 
 Rows are always lazy: documents of ``doc_tokens`` tokens at positions of their own, in shuffled pages, with raw
-queries. Peers read keys that are rotated already, contiguous or in pages of the row's size; reposition's
-``torch_eager`` does what reposition does, one PyTorch operation after the other. ``own`` is this project's kernel at
+queries. Peers read keys that are rotated already, contiguous or in pages of the row's size; but
+``lazy_on_flashinfer`` does the same as the row, built from FlashInfer's parts, and reposition's ``torch_eager`` does
+what reposition does, one PyTorch operation after the other. ``own`` is this project's kernel at
 other settings. ``stream_us`` is the time of a plain sum over as many bytes as the row reads, ``plan_us`` that of the
 planner, which runs once for all layers, and ``step_us`` that of the planner and the attention behind it.
 """
@@ -143,7 +144,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     shapes = chosen(options)
     timer = Timer(options.rounds)
-    bench = Bench(timer, Memory(), importable(options.peers.split(",")))
+    peers = [name for name in options.peers.split(",") if any(name in shape.peers for shape in shapes)]
+    bench = Bench(timer, Memory(), importable(peers))
     result = environment(timer, options.commit) | {"command": command_text(parser, options)}
     if options.name == "all":
         result["host"] = compile_costs() | call_costs(bench)

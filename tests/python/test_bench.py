@@ -230,10 +230,33 @@ class TestStream:
                 return {name: -us for name, us in super().medians(calls).items()}
 
         sums = {name: lambda: None for name in ("torch", "a", "b")}
-        monkeypatch.setattr(_bench_stream, "_sums", lambda numbers: sums)
+        monkeypatch.setattr(Stream, "_calls", lambda stream, num_bytes: sums)
         stream = Stream(Reversed(), Memory("cpu"))
         assert stream.sum(64) == stream.sum(64) == ("b", sums["b"])
         assert stream.sum(128)[0] == "b" and contests == [_bench_stream.ROUNDS] * 2
+
+    def test_shapes_of_triton_s_sum(self, monkeypatch):
+        """Some programs for each SM, or one for each block, but none without one."""
+        made = []
+        module = unittest.mock.MagicMock(partial_sums=lambda numbers, *shape: made.append((len(numbers), *shape)))
+        monkeypatch.setitem(sys.modules, "lazyrope._bench_triton", module)
+        properties = unittest.mock.MagicMock(multi_processor_count=3)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        stream = Stream(Counter(), Memory("cpu"))
+        stream.has_triton = True
+        names = [*stream._calls(4 * 8192 * 10)]
+        assert names[0] == "torch" and "triton, 6 programs, blocks of 8192" in names
+        assert (8192 * 10, 6, 8192) in made and (8192 * 10, 40, 2048) in made
+        assert {programs for _, programs, block in made if block == 8192} == {6, 10}
+        assert [*stream._calls(4 * 4096)] == [
+            "torch",
+            *(f"triton, {n} programs, blocks of {4096 // n}" for n in (2, 1)),
+        ]
+
+    def test_without_triton_there_is_pytorch_s(self, monkeypatch, capsys):
+        monkeypatch.setitem(sys.modules, "lazyrope._bench_triton", None)
+        assert not _bench_stream._triton_works(Memory("cpu"))
+        assert "PyTorch's sum only, Triton does not work here" in capsys.readouterr().err
 
     def test_reads_as_many_bytes_as_it_says(self):
         memory = Memory("cpu")
@@ -463,6 +486,7 @@ class TestCommand:
             monkeypatch.setitem(TABLES, "decode", [shape])
             monkeypatch.setattr(bench, "KINDS", {"decode": lambda shape, bench: row})
             monkeypatch.setattr(bench, "Timer", lambda rounds: Counter())
+            monkeypatch.setattr(bench, "Memory", lambda: Memory("cpu"))
             monkeypatch.setattr(bench, "compile_ahead", lambda shapes, bench: None)
             monkeypatch.setattr(bench, "environment", lambda timer, commit: {"commit": commit})
             file = tmp_path / "figures.json"
