@@ -104,7 +104,8 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch&
   const int shared_bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   values.insert({{"product_file", std::move(product.file)},
                  {"product", std::move(product.name)},
-                 {"family", fmt::format("family/{}/attend_tile.cuh", arch.family)},
+                 {"family", fmt::format("family/{}/{}_tile.cuh", arch.family,
+                                        plan.divides_rows() ? "attend" : "decode")},
                  {"mask", mask_variant(spec.mask).file},
                  {"mask_arguments", mask_arguments(spec)},
                  {"softcap", literal(spec.softcap)},

@@ -43,37 +43,38 @@ struct Row {
 };
 
 // Candidates of the sm80 family, best first for each head_dim. A decode CTA streams KV: what counts
-// is the bytes under way on an SM, stages - 1 blocks in each of its rings. A prefill CTA computes:
+// is the bytes under way on an SM, stages - 1 tiles in each of its rings. A prefill CTA computes:
 // what counts is 32 rows a warp (a warp reads each block from shared memory once for all its rows)
 // and two CTAs on an SM, one's softmax under the other's products.
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
-      {64, 160, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
-      {64, 100, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 1}}},
-      {72, 228, {{1, 2, 16, 32, 32, 2, 2}, {4, 1, 32, 128, 64, 2, 2}}},
-      {72, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
-      {72, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
-      {80, 228, {{1, 2, 16, 32, 32, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
-      {80, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
-      {80, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
-      {96, 228, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 64, 64, 2, 2}}},
-      {96, 160, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 32, 32, 2, 2}}},
-      {96, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 64, 64, 2, 1}}},
-      {112, 228, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
-      {112, 160, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 32, 32, 2, 2}}},
-      {112, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 32, 32, 2, 1}}},
-      {128, 228, {{1, 4, 16, 16, 16, 2, 2}, {4, 1, 32, 64, 64, 2, 2}}},
-      {128, 160, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 32, 32, 2, 2}}},
-      {128, 100, {{1, 4, 16, 16, 16, 2, 1}, {4, 1, 32, 32, 32, 2, 1}}},
-      {160, 228, {{1, 2, 16, 16, 16, 2, 3}, {8, 1, 16, 64, 64, 2, 1}}},
-      {160, 160, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 64, 64, 2, 1}}},
-      {160, 100, {{1, 2, 16, 16, 16, 2, 1}, {4, 1, 16, 32, 32, 2, 1}}},
-      {192, 228, {{1, 2, 16, 16, 16, 2, 3}, {8, 1, 16, 64, 64, 2, 1}}},
-      {192, 160, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 64, 64, 2, 1}}},
-      {192, 100, {{1, 2, 16, 16, 16, 2, 1}, {4, 1, 16, 32, 32, 2, 1}}},
-      {256, 228, {{1, 2, 16, 16, 16, 2, 2}, {8, 1, 16, 64, 64, 2, 1}}},
-      {256, 160, {{1, 2, 16, 16, 16, 2, 1}, {8, 1, 16, 32, 32, 2, 1}}},
-      {256, 100, {{1, 2, 16, 16, 16, 2, 1}, {4, 1, 16, 32, 32, 2, 1}}},
+      {64, 228, {{1, 4, 16, 16, 16, 7, 3}, {4, 1, 32, 64, 64, 2, 2}}},
+      {64, 160, {{1, 4, 16, 16, 16, 8, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {64, 100, {{1, 4, 16, 16, 16, 4, 2}, {4, 1, 32, 64, 64, 2, 1}}},
+      {72, 228, {{1, 4, 16, 16, 16, 8, 2}, {4, 1, 32, 128, 64, 2, 2}}},
+      {72, 160, {{1, 4, 16, 16, 16, 5, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {72, 100, {{1, 4, 16, 16, 16, 7, 1}, {4, 1, 32, 64, 64, 2, 1}}},
+      {80, 228, {{1, 4, 16, 16, 16, 8, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {80, 160, {{1, 4, 16, 16, 16, 5, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {80, 100, {{1, 4, 16, 16, 16, 7, 1}, {4, 1, 32, 64, 64, 2, 1}}},
+      {96, 228, {{1, 4, 16, 16, 16, 6, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {96, 160, {{1, 4, 16, 16, 16, 4, 2}, {4, 1, 32, 32, 32, 2, 2}}},
+      {96, 100, {{1, 4, 16, 16, 16, 5, 1}, {4, 1, 32, 64, 64, 2, 1}}},
+      {112, 228, {{1, 4, 16, 16, 16, 5, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {112, 160, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 32, 32, 2, 2}}},
+      {112, 100, {{1, 4, 16, 16, 16, 4, 1}, {4, 1, 32, 32, 32, 2, 1}}},
+      {128, 228, {{1, 4, 16, 16, 16, 5, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {128, 160, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 32, 32, 2, 2}}},
+      {128, 100, {{1, 4, 16, 16, 16, 4, 1}, {4, 1, 32, 32, 32, 2, 1}}},
+      {160, 228, {{1, 2, 16, 16, 16, 5, 3}, {8, 1, 16, 64, 64, 2, 1}}},
+      {160, 160, {{1, 2, 16, 16, 16, 5, 2}, {8, 1, 16, 64, 64, 2, 1}}},
+      {160, 100, {{1, 4, 16, 16, 16, 3, 1}, {4, 1, 16, 32, 32, 2, 1}}},
+      {192, 228, {{1, 2, 16, 16, 16, 4, 3}, {8, 1, 16, 64, 64, 2, 1}}},
+      {192, 160, {{1, 2, 16, 16, 16, 4, 2}, {8, 1, 16, 64, 64, 2, 1}}},
+      {192, 100, {{1, 2, 16, 16, 16, 4, 1}, {4, 1, 16, 32, 32, 2, 1}}},
+      {256, 228, {{1, 2, 16, 16, 16, 5, 2}, {8, 1, 16, 64, 64, 2, 1}}},
+      {256, 160, {{1, 2, 16, 16, 16, 3, 2}, {8, 1, 16, 32, 32, 2, 1}}},
+      {256, 100, {{1, 2, 16, 16, 16, 3, 1}, {4, 1, 16, 32, 32, 2, 1}}},
   };
   return table;
 }
@@ -101,11 +102,14 @@ class AttendPlanCheck {
     if (plan_.row_warps > 1 && plan_.key_warps > 1)
       refuse("key_warps", plan_.key_warps,
              fmt::format("with row_warps = {} it must be 1", plan_.row_warps));
+    if (!plan_.divides_rows() && plan_.step_keys != plan_.warp_keys)
+      refuse("step_keys", plan_.step_keys,
+             fmt::format("with row_warps = 1 it must be warp_keys = {}", plan_.warp_keys));
     if (plan_.key_warps * kWarpThreads > kMaxThreads)
       refuse("key_warps", plan_.key_warps, "a CTA has at most 32 warps");
     one_of("row_warps", plan_.row_warps, ring_warps());
     at_least("stages", plan_.stages, 2);
-    if (const int most = kWarpThreads * kRunSlots / plan_.warp_keys / 2 + 1; plan_.stages > most)
+    if (const int most = most_stages(); plan_.stages > most)
       refuse("stages", plan_.stages,
              fmt::format("with warp_keys = {} it must be at most {}", plan_.warp_keys, most));
   }
@@ -125,6 +129,13 @@ class AttendPlanCheck {
  private:
   // That a product takes at once: tile/warp_product.cuh and tile/fp8_product.cuh.
   int product_keys() const { return kv_bytes_ == 2 || plan_.divides_rows() ? 16 : 32; }
+
+  // The block table is filled a window of blocks at a time: two tiles a block where a stage is a
+  // tile, else half a window ahead.
+  int most_stages() const {
+    const int window = kWarpThreads * kRunSlots / plan_.warp_keys;
+    return plan_.divides_rows() ? window / 2 + 1 : window;
+  }
 
   // Warps that load one ring together copy a row at least at once.
   std::vector<int> ring_warps() const {
@@ -178,14 +189,12 @@ AttendPlan fp8_prefill(AttendPlan plan, const KernelSpec& spec, const Arch& arch
   return plan;
 }
 
-// Keys of half the bytes: twice as many in a block. Where registers leave room for it, two warps in
-// each of four CTAs are the fastest.
+// Keys of half the bytes: twice as many in a block, and as many tiles as there is room for.
 AttendPlan fp8_decode(AttendPlan plan, const KernelSpec& spec, const Arch& arch) {
   plan.warp_keys = plan.step_keys = 32;
-  plan.key_warps = 2;
-  plan.stages = 2;
-  const int most = spec.head_dim <= 128 ? 4 : plan.ctas_per_sm;
-  plan.ctas_per_sm = ctas_that_fit(plan, spec, arch, most);
+  constexpr int kMost = 8;
+  for (plan.stages = kMost; plan.stages > 2; --plan.stages)
+    if (ctas_that_fit(plan, spec, arch, plan.ctas_per_sm) == plan.ctas_per_sm) break;
   return plan;
 }
 
@@ -297,14 +306,17 @@ std::string padding(int head_dim, int planned) {
 
 int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
   const int row = row_bytes(head_dim, kElementBytes);
-  const int ring = stages * 2 * warp_keys * row_bytes(head_dim, kv_bytes);
-  const int queries = row_warps * key_warps * warp_rows * row;
-  const int original = key_warps > 1 ? rows() * row : 0;
-  const int wide = kv_bytes == 1 && divides_rows() ? 2 * warp_keys * row : 0;
-  const int leaving = row_warps * key_warps * 16 * part_record_bytes(head_dim);
-  return std::max(key_warps * ring + queries + original + wide, leaving) +
-         key_warps * table_bytes(warp_keys) + rows() * 4 + static_cast<int>(sizeof(Item)) +
-         kFlagBytes;
+  const int tile = warp_keys * row_bytes(head_dim, kv_bytes);
+  const int record = part_record_bytes(head_dim);
+  const int fixed = rows() * 4 + static_cast<int>(sizeof(Item)) + kFlagBytes;
+  if (divides_rows()) {
+    const int wide = kv_bytes == 1 ? 2 * warp_keys * row : 0;
+    return std::max(stages * 2 * tile + rows() * row + wide, row_warps * 16 * record) +
+           table_bytes(warp_keys) + fixed;
+  }
+  return std::max(key_warps * stages * tile + (key_warps + 1) * warp_rows * row,
+                  key_warps * 16 * record) +
+         key_warps * table_bytes(warp_keys) + fixed;
 }
 
 std::string describe(const AttendPlan& plan) {

@@ -8,14 +8,15 @@
 
 namespace lazyrope {
 
-// The shape of one attend kernel: family/sm80/attend_tile.cuh explains it.
+// The shape of one attend kernel: family/sm80/attend_tile.cuh explains it where warps divide the
+// rows, family/sm80/decode_tile.cuh where they divide heads and keys.
 struct AttendPlan {
   int row_warps;    // warps that divide the query rows, or
-  int key_warps;    // warps that divide the keys; one of both is 1
+  int key_warps;    // warps that divide heads and keys; one of both is 1
   int warp_rows;    // query rows of a warp, a multiple of 16
   int warp_keys;    // keys of a warp's block, a multiple of 16
   int step_keys;    // keys of one product, a multiple of 16 that divides warp_keys
-  int stages;       // blocks in the ring, at least 2
+  int stages;       // in a ring, at least 2: blocks, or tiles (a block's keys or values) in decode
   int ctas_per_sm;  // that registers and shared memory must leave room for
 
   bool divides_rows() const { return row_warps > 1; }

@@ -40,7 +40,6 @@ void place_work(Block& block, const StepShape& shape, std::size_t max_items, int
   const std::size_t ctas = size(work.num_ctas);
   const std::size_t record_bytes = size(part_record_bytes(shape.head_dim));
   work.partial_row_count = partial_rows;
-  block.place(work.item_begin, ctas + 1);
   block.place(work.items, max_items);
   block.place(work.partials, 2 * ctas * size(partial_rows) * record_bytes);
   block.place(work.counters, 3 * ctas);
@@ -58,6 +57,13 @@ void place_scratch(Block& block, const StepCapacity& capacity, std::size_t max_t
   scratch.max_items = static_cast<int32>(max_items);
 }
 
+// At most one a warp, and all heads in equal items.
+int heads_of_an_item(const AttendPlan& plan, const StepShape& shape) {
+  int heads = 1;
+  while (plan.key_warps % (2 * heads) == 0 && shape.num_kv_heads % (2 * heads) == 0) heads *= 2;
+  return heads;
+}
+
 void place_phase(Block& block, const StepShape& shape, const AttendPlan& plan, int min_split_blocks,
                  const StepCapacity& capacity, const PhaseExtent& extent, int sm_count,
                  PlanPhase& phase) {
@@ -66,10 +72,12 @@ void place_phase(Block& block, const StepShape& shape, const AttendPlan& plan, i
   phase.min_rows = extent.min_rows;
   phase.max_rows = extent.max_rows;
   phase.tile_rows = plan.rows();
-  phase.block_keys = plan.block_keys();
-  phase.min_split_blocks = min_split_blocks;
+  phase.block_keys = plan.warp_keys;
+  phase.min_split_blocks = min_split_blocks * plan.key_warps;
+  phase.max_heads = heads_of_an_item(plan, shape);
   phase.work.num_ctas = num_ctas;
-  const int rows = std::min(plan.rows(), std::max(1, capacity.query_tokens) * shape.group_size);
+  const int tokens = std::max(1, capacity.query_tokens);
+  const int rows = std::min(plan.rows(), tokens * shape.group_size * phase.max_heads);
   place_work(block, shape, max_items, rows, phase.work);
   place_scratch(block, capacity, extent.max_tiles, max_items, phase.scratch);
 }

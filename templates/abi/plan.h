@@ -45,9 +45,9 @@ struct PlanPhase {
   int32 tile_rows;
   int32 block_keys;
   int32 min_split_blocks;  // at a tile's ends no part is shorter
-  int32 unused;
+  int32 max_heads;         // KV heads that an item may have, a power of two
 };
-static_assert(sizeof(PlanPhase) == 40 + 56 + 24);
+static_assert(sizeof(PlanPhase) == 32 + 56 + 24);
 
 inline constexpr int kPlanPhases = 2;
 
@@ -58,6 +58,6 @@ struct PlanParams {
   int32 num_kv_heads;
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 120 + 8);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 112 + 8);
 
 }  // namespace lazyrope

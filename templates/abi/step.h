@@ -18,12 +18,12 @@ struct SegmentRecord {
 };
 static_assert(sizeof(SegmentRecord) == 32);
 
-// A tile of query rows of one KV head and a range of the KV blocks that they look at. Packed row r
-// of a request is query token r / group_size, head r % group_size of the KV head's group. In parts
-// of 16 bytes, so that a kernel loads the part it needs at once.
+// A tile of query rows of some KV heads and a range of the KV blocks that they look at. Packed row r
+// of a request is query token r / group_size, head r % group_size of a KV head's group. In parts of
+// 16 bytes, so that a kernel loads the part it needs at once.
 struct ItemExtent {
   int32 num_blocks;      // 0: the rows see no key
-  int32 num_rows;        // rows of the tile, at least 1
+  int32 num_rows;        // rows of the tile, of one KV head; 0: there is no item
   int32 first_position;  // least and greatest logical position of the tile's rows
   int32 last_position;
 };
@@ -31,15 +31,15 @@ struct ItemExtent {
 struct ItemRows {
   int32 query_token;  // row of q with the request's first token
   int32 first_row;    // first packed row of the tile
-  int32 kv_head;
-  int32 is_last;  // of its CTA
+  int32 kv_head;    // the first
+  int32 num_heads;  // KV heads
 };
 
 struct ItemKeys {
   int32 segment;      // the request's first segment
   int32 segment_end;  // one past its last
   int32 first_block;  // the item's first, of all blocks that the rows see
-  int32 unused;
+  int32 next;         // the CTA's next item, or -1
 };
 
 struct ItemSplit {
@@ -49,13 +49,27 @@ struct ItemSplit {
   int32 counter;  // which of the work's counters counts the parts
 };
 
+// Where the item's first blocks lie, so that they can be asked for at once: the runs of the segment
+// in which the first block lies, from the first slot of that block on.
+inline constexpr int32 kStartRuns = 10;
+struct ItemStart {
+  int32 base;      // of the segment
+  int32 position;  // logical position of slot 0 (of the first block)
+  int32 begin;     // valid slots: of the segment, not only of the first block
+  int32 end;
+  int32 slot;  // of slot 0 in its page
+  int32 page_size;
+  int32 page[kStartRuns];  // of each run
+};
+
 struct Item {
   ItemExtent extent;
   ItemRows rows;
   ItemKeys keys;
   ItemSplit split;
+  ItemStart start;
 };
-static_assert(sizeof(Item) == 64);
+static_assert(sizeof(Item) == 128);
 
 // What `update` changes while a captured graph keeps its launch parameters.
 struct StepHeader {
@@ -79,13 +93,12 @@ constexpr int32 part_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
 
 // Device addresses of the work of one attend kernel.
 struct WorkView {
-  int32* item_begin;  // [num_ctas + 1]: items of each CTA
-  Item* items;        // [max_items]
+  Item* items;        // [max_items]: the first of each CTA, then the others
   uint8* partials;    // [2 * num_ctas][partial_row_count] records: templates/ops/merge.cuh
   uint32* counters;   // [3 * num_ctas]: templates/ops/split_tile.cuh
   int32 num_ctas;
   int32 partial_row_count;  // rows that a partial result has room for
 };
-static_assert(sizeof(WorkView) == 40);
+static_assert(sizeof(WorkView) == 32);
 
 }  // namespace lazyrope

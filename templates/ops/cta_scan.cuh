@@ -32,6 +32,20 @@ LAZYROPE_DEVICE_CALL Prefix cta_scan(SharedPtr memory, int64 value) {
   return sum;
 }
 
+// All threads of the CTA: the greatest value.
+LAZYROPE_DEVICE_CALL int32 cta_max(SharedPtr memory, int32 value) {
+#pragma unroll 1
+  for (int mask = kWarpThreads / 2; mask > 0; mask /= 2)
+    value = larger(value, shfl_sync_bfly(value, mask));
+  bar_sync();  // the results of the scan before are still being read
+  if (lane_index() == 0) st_shared(memory + warp_index() * 8, value);
+  bar_sync();
+#pragma unroll 1
+  for (int32 warp = 0; warp < block_threads() / kWarpThreads; ++warp)
+    value = larger(value, ld_shared<int32>(memory + warp * 8));
+  return value;
+}
+
 template <class T>
 LAZYROPE_DEVICE T value_at(const T* values, int32 i) {
   return ld_global(values + i);

@@ -25,8 +25,25 @@ class ItemPtr {
   LAZYROPE_DEVICE ItemRows rows() const { return ld_shared<ItemRows>(memory_ + 16); }
   LAZYROPE_DEVICE ItemKeys keys() const { return ld_shared<ItemKeys>(memory_ + 32); }
   LAZYROPE_DEVICE ItemSplit split() const { return ld_shared<ItemSplit>(memory_ + 48); }
+  // Without its pages.
+  LAZYROPE_DEVICE ItemStart start() const {
+    const Chunk segment = ld_shared<Chunk>(memory_ + kStart);
+    ItemStart start{};
+    start.base = static_cast<int32>(segment.word[0]);
+    start.position = static_cast<int32>(segment.word[1]);
+    start.begin = static_cast<int32>(segment.word[2]);
+    start.end = static_cast<int32>(segment.word[3]);
+    start.slot = ld_shared<int32>(memory_ + kStart + 16);
+    start.page_size = ld_shared<int32>(memory_ + kStart + 20);
+    return start;
+  }
+  LAZYROPE_DEVICE int32 start_page(int32 run) const {
+    return ld_shared<int32>(memory_ + kStart + 24 + run * 4);
+  }
 
  private:
+  static constexpr int32 kStart = 64;
+
   SharedPtr memory_;
 };
 
@@ -41,24 +58,30 @@ struct QueryRow {
         head(rows.kv_head * Spec::kGroupSize + (rows.first_row + row) % Spec::kGroupSize) {}
 };
 
-// Copies rows first_row .. first_row + kRows - 1 of the item into a tile; rows past its last are
-// zero. Part of the caller's next group of asynchronous copies.
-template <class Spec, int kRows, int kThreads>
-LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemPtr item,
-                                     int32 first_row) {
+// The rows of another of the item's KV heads.
+LAZYROPE_DEVICE ItemRows rows_of_head(ItemRows rows, int32 head) {
+  rows.kv_head += head;
+  return rows;
+}
+
+// Copies rows first_row .. first_row + num_rows - 1 of one KV head of the item to rows to_row and
+// following of a tile, then zeros up to row end_row - 1. Part of the caller's next group of
+// asynchronous copies.
+template <class Spec, int kThreads>
+LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemRows rows,
+                                     int32 first_row, int32 num_rows, int32 to_row, int32 end_row) {
   using Tile = SharedTile<Spec::kHeadDim>;
-  const ItemRows rows = item.rows();
-  const int32 num_rows = item.extent().num_rows;
 #pragma unroll 1
-  for (int32 i = thread_index() % kThreads; i < kRows * Tile::kChunks; i += kThreads) {
+  for (int32 i = thread_index() % kThreads; i < (end_row - to_row) * Tile::kChunks; i += kThreads) {
     const int32 row = i / Tile::kChunks;
     const int32 chunk = i % Tile::kChunks;
-    const bool valid = first_row + row < num_rows;
+    const bool valid = row < num_rows;
     const QueryRow<Spec> from(rows, valid ? first_row + row : 0);
     const uint8* source = static_cast<const uint8*>(q.data) + from.token * q.token_stride +
                           from.head * q.head_stride + chunk * 16;
     const bool is_filled = Tile::kChunks == Tile::kFilledChunks || chunk < Tile::kFilledChunks;
-    cp_async_cg_16<true>(Tile::chunk(tile, row, chunk), source, valid && is_filled ? 16 : 0);
+    cp_async_cg_16<true>(Tile::chunk(tile, to_row + row, chunk), source,
+                         valid && is_filled ? 16 : 0);
   }
 }
 

@@ -69,30 +69,36 @@ struct UnitRotation {
   }
 };
 
+// Rows of a tile, from one on.
+struct TileRows {
+  SharedPtr tile;
+  int32 first;
+};
+
 // Copies the runs that no pair reaches (partial rotary, or no rotation at all).
 template <class Spec>
-LAZYROPE_DEVICE void copy_unrotated(SharedPtr to, SharedPtr from, int32 num_rows) {
+LAZYROPE_DEVICE void copy_unrotated(SharedPtr to, TileRows from, int32 num_rows) {
   using Tile = SharedTile<Spec::kHeadDim>;
   using Run = typename UnitRotation<typename Spec::Pairing>::Run;
   constexpr int kColumns = Spec::Pairing::kPairs;
   constexpr int kFirst = 2 * Spec::Pairing::kUnits;
   constexpr int kCount = Spec::kHeadDim / kColumns - kFirst;
   if constexpr (kCount > 0) {
-    if (to == from) return;
+    if (to == from.tile) return;
 #pragma unroll 1
     for (int32 i = lane_index(); i < num_rows * kCount; i += kWarpThreads) {
       const int32 row = i / kCount;
       const int32 run = kFirst + i % kCount;
       st_shared(Tile::template run<kColumns>(to, row, run),
-                ld_shared<Run>(Tile::template run<kColumns>(from, row, run)));
+                ld_shared<Run>(Tile::template run<kColumns>(from.tile, from.first + row, run)));
     }
   }
 }
 
-// One warp turns rows 0 to num_rows - 1 of a query tile, from `from` to `to` (which may be the
-// same): each row by its position (0 where the query is rotated already) less `base`.
+// One warp turns rows 0 to num_rows - 1 of a query tile, taken from `from` (which may be the same
+// rows): each row by its position (0 where the query is rotated already) less `base`.
 template <class Spec>
-LAZYROPE_DEVICE void rotate_rows(SharedPtr to, SharedPtr from, SharedPtr positions, int32 num_rows,
+LAZYROPE_DEVICE void rotate_rows(SharedPtr to, TileRows from, SharedPtr positions, int32 num_rows,
                                  int32 base) {
   using Tile = SharedTile<Spec::kHeadDim>;
   using Pairing = typename Spec::Pairing;
@@ -120,8 +126,9 @@ LAZYROPE_DEVICE void rotate_rows(SharedPtr to, SharedPtr from, SharedPtr positio
       turned = turn;
       const int32 run_a = Pairing::run_a(unit);
       const int32 run_b = Pairing::run_b(unit);
-      Run a = ld_shared<Run>(Tile::template run<Pairing::kPairs>(from, row, run_a));
-      Run b = ld_shared<Run>(Tile::template run<Pairing::kPairs>(from, row, run_b));
+      const int32 source = from.first + row;
+      Run a = ld_shared<Run>(Tile::template run<Pairing::kPairs>(from.tile, source, run_a));
+      Run b = ld_shared<Run>(Tile::template run<Pairing::kPairs>(from.tile, source, run_b));
       rotation.template apply<typename Spec::Element>(a, b);
       st_shared(Tile::template run<Pairing::kPairs>(to, row, run_a), a);
       st_shared(Tile::template run<Pairing::kPairs>(to, row, run_b), b);

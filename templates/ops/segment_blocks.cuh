@@ -49,4 +49,14 @@ LAZYROPE_DEVICE int32 warp_upper_bound(int32 value, int32 target) {
   return lane;
 }
 
+LAZYROPE_DEVICE VisibleSegment from_lane(const VisibleSegment& mine, int32 lane) {
+  VisibleSegment s{};
+  s.record.base = shfl_sync_idx(mine.record.base, lane);
+  s.record.origin = shfl_sync_idx(mine.record.origin, lane);
+  s.record.begin = shfl_sync_idx(mine.record.begin, lane);
+  s.record.first_page = shfl_sync_idx(mine.record.first_page, lane);
+  s.end = shfl_sync_idx(mine.end, lane);
+  return s;
+}
+
 }  // namespace lazyrope

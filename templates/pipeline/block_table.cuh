@@ -1,7 +1,7 @@
 // Where the KV blocks of an item lie: a circular table in shared memory, filled a window of blocks
 // at a time and well ahead of use. The lanes of one warp find the segments of a window's blocks by
 // a prefix sum, so short segments cost no more than long ones, and page numbers arrive by
-// asynchronous copy.
+// asynchronous copy. An item brings the pages of its first blocks, which are thus known at once.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -22,9 +22,22 @@ struct alignas(8) RunPlace {
   int32 slot;  // in the page
 };
 
-// Runs of a block that the table's users read: kRuns of them from `first_run` on.
-template <class Mask, int kBlockSlots, int kRuns>
+// Which of an item's blocks a table has: `first`, first + step, ...
+struct BlockChoice {
+  int32 first;
+  int32 step;
+
+  // How many of blocks 0 to num_blocks - 1 are chosen.
+  LAZYROPE_DEVICE int32 count(int32 num_blocks) const {
+    return ceil_div(larger(num_blocks - first, 0), step);
+  }
+};
+
+// Block i of the table is the i-th chosen.
+template <class Mask, int kBlockSlots>
 class BlockTable {
+  static constexpr int kRuns = kBlockSlots / kRunSlots;
+
  public:
   static constexpr int kWindow = kWarpThreads / kRuns;  // blocks resolved at once
   static constexpr int kCapacity = 2 * kWindow;         // blocks in the table
@@ -32,8 +45,9 @@ class BlockTable {
                                              kRuns * static_cast<int>(sizeof(RunPlace))) +
                                 static_cast<int>(sizeof(Chunk));
 
-  LAZYROPE_DEVICE BlockTable(SharedPtr memory, int32 first_run, const StepView& step, ItemPtr item)
-      : memory_(memory), first_run_(first_run), step_(step), item_(item) {}
+  LAZYROPE_DEVICE BlockTable(SharedPtr memory, BlockChoice choice, const StepView& step,
+                             ItemPtr item)
+      : memory_(memory), choice_(choice), step_(step), item_(item) {}
 
   LAZYROPE_DEVICE BlockInfo info(int32 block) const {
     return ld_shared<BlockInfo>(info_address(block));
@@ -42,15 +56,35 @@ class BlockTable {
     return ld_shared<RunPlace>(run_address(block, run));
   }
 
+  // One warp: the first blocks, as far as the item has their pages; returns how many.
+  LAZYROPE_DEVICE int32 seed(const ItemStart& start) const {
+    const int32 num_runs = smaller(ceil_div(start.end, kRunSlots), kStartRuns);
+    const int32 known = choice_.count(
+        smaller(start.end <= kStartRuns * kRunSlots ? ceil_div(num_runs, kRuns) : num_runs / kRuns,
+                item_.extent().num_blocks));
+    const int32 block = lane_index() / kRuns;
+    if (block < known) {
+      const int32 slot = (choice_.first + block * choice_.step) * kBlockSlots;
+      const int32 run = lane_index() % kRuns;
+      if (run == 0) write_info(block, start.base, start.position, start.begin, start.end, slot);
+      const int32 run_slot = slot + run * kRunSlots;
+      const int32 page = run_slot < start.end ? item_.start_page(run_slot / kRunSlots) : 0;
+      st_shared(run_address(block, run), RunPlace{page, (start.slot + run_slot) % start.page_size});
+    }
+    return known;
+  }
+
   // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
-  // of the caller's next group of asynchronous copies. All who use the table synchronize before
-  // what was filled is read, and before the next window.
+  // of the caller's next group of asynchronous copies, unless kAtOnce. All who use the table
+  // synchronize before what was filled is read, and before the next window.
+  template <bool kAtOnce>
   LAZYROPE_DEVICE void resolve(int32 window) const {
     const ItemKeys keys = item_.keys();
     const ItemExtent extent = item_.extent();
     Walk walk = window == 0 ? Walk{keys.segment, -keys.first_block}
                             : ld_shared<Walk>(walk_address(window - 1));
-    const int32 block = window * kWindow + lane_index() / kRuns;
+    const int32 entry = window * kWindow + lane_index() / kRuns;
+    const int32 block = choice_.first + entry * choice_.step;
     const int32 run = lane_index() % kRuns;
     const bool wanted = block < extent.num_blocks;
 #pragma unroll 1
@@ -68,7 +102,8 @@ class BlockTable {
       const int32 owner_first = shfl_sync_idx(blocks_through - blocks, owner);
       const VisibleSegment found = from_lane(segment, owner);
       // Below 0: found in the 32 segments before.
-      if (wanted && target >= 0 && target < total) write(block, run, found, target - owner_first);
+      if (wanted && target >= 0 && target < total)
+        write<kAtOnce>(entry, run, found, target - owner_first);
       if (!vote_sync_any(wanted && target >= total)) break;
       walk.segment += kWarpThreads;
       walk.block += total;
@@ -108,40 +143,38 @@ class BlockTable {
     return record;
   }
 
-  LAZYROPE_DEVICE static VisibleSegment from_lane(const VisibleSegment& mine, int32 lane) {
-    VisibleSegment s{};
-    s.record.base = shfl_sync_idx(mine.record.base, lane);
-    s.record.origin = shfl_sync_idx(mine.record.origin, lane);
-    s.record.begin = shfl_sync_idx(mine.record.begin, lane);
-    s.record.first_page = shfl_sync_idx(mine.record.first_page, lane);
-    s.end = shfl_sync_idx(mine.end, lane);
-    return s;
+  // A block that begins at `slot`, counted as position, begin and end of its segment are.
+  LAZYROPE_DEVICE void write_info(int32 block, int32 base, int32 position, int32 begin, int32 end,
+                                  int32 slot) const {
+    st_shared(info_address(block), BlockInfo{base, position + slot, larger(begin - slot, 0),
+                                             smaller(end - slot, kBlockSlots)});
   }
 
+  template <bool kAtOnce>
   LAZYROPE_DEVICE void write(int32 block, int32 run, const VisibleSegment& segment,
                              int32 block_in_segment) const {
+    const SegmentRecord& record = segment.record;
     const int32 slot = segment.first_slot() + block_in_segment * kBlockSlots;
-    if (run == 0) {
-      const BlockInfo info = {segment.record.base, segment.record.origin + slot,
-                              larger(segment.record.begin - slot, 0),
-                              smaller(segment.end - slot, kBlockSlots)};
-      st_shared(info_address(block), info);
-    }
-    const int32 run_slot = slot + (first_run_ + run) * kRunSlots;
+    if (run == 0) write_info(block, record.base, record.origin, record.begin, segment.end, slot);
+    const int32 run_slot = slot + run * kRunSlots;
     const int32 page_size = ld_global_nc(&step_.header->page_size);
     const SharedPtr place = run_address(block, run);
     st_shared(place + 4, run_slot % page_size);
-    if (run_slot < segment.end) {
-      const int32* pages = reinterpret_cast<const int32*>(
-          ld_global_nc(reinterpret_cast<const uint64*>(&step_.header->pages)));
-      cp_async_ca_4(place, pages + segment.record.first_page + run_slot / page_size);
-    } else {
+    if (run_slot >= segment.end) {
       st_shared(place, 0);  // nothing is read there, but its address is formed
+      return;
     }
+    const int32* pages = reinterpret_cast<const int32*>(
+        ld_global_nc(reinterpret_cast<const uint64*>(&step_.header->pages)));
+    const int32* page = pages + record.first_page + run_slot / page_size;
+    if constexpr (kAtOnce)
+      st_shared(place, ld_global_nc(page));
+    else
+      cp_async_ca_4(place, page);
   }
 
   SharedPtr memory_;
-  int32 first_run_;
+  BlockChoice choice_;
   const StepView& step_;
   ItemPtr item_;
 };

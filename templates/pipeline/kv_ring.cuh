@@ -1,5 +1,4 @@
-// A ring of stages in shared memory, each a block of keys and its values, filled by cp.async: one
-// group of copies a block, kStages - 1 blocks under way while one is read.
+// Rings in shared memory, filled by cp.async with the keys and values of an item's blocks.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -22,23 +21,73 @@ struct Team {
   }
 };
 
-// kKeys slots of each block, from `first_key` of the block on, of one KV head.
-template <class Team, class Tile, int kKeys, int kStages>
-class KvRing {
+// How a team copies the kKeys slots of a block, of one KV head: 16 bytes a thread at once.
+template <class Team, class Tile, int kKeys>
+class BlockCopy {
   static constexpr int kChunks = Tile::kChunks;
   // Slots that the team copies at once; threads beyond their chunks have nothing to copy.
   static constexpr int kPassRows = smaller(kRunSlots, floor_power_of_two(Team::kThreads / kChunks));
   static_assert(Team::kThreads >= kChunks);
+
+ public:
   // Where rows of a head share lines of 128 bytes with its neighbours, which other CTAs read at
   // other times, whole lines would be fetched more than once.
   static constexpr bool kWholeLines = Tile::kFilledChunks % 8 == 0;
   static constexpr int kTileBytes = kKeys * Tile::kRowBytes;
 
+  LAZYROPE_DEVICE BlockCopy(const KvPool& pool, int32 kv_head)
+      : pool_(pool),
+        offset_(static_cast<uint32>(kv_head) * pool.head_stride +
+                static_cast<uint32>(row()) * pool.slot_stride + static_cast<uint32>(chunk()) * 16) {
+  }
+
+  // copy(place, source, bytes): this thread's 16 bytes at `place` of a tile are the first `bytes`
+  // of those at offset `source` of a pool, and zeros. Slots outside the segment are zero: a weight
+  // of zero would not hide what they hold (0 x NaN).
+  template <class Table, class Copy>
+  LAZYROPE_DEVICE void for_each(const Table& table, int32 block, SharedPtr tile,
+                                const Copy& copy) const {
+    if (kPassRows * kChunks < Team::kThreads && row() >= kPassRows) return;
+    const BlockInfo info = table.info(block);
+    const int32 begin = info.begin - row();
+    const int32 end = info.end - row();
+    uint64 run = 0;
+#pragma unroll
+    for (int pass = 0; pass < kKeys / kPassRows; ++pass) {
+      const int slot = pass * kPassRows;
+      if (slot % kRunSlots == 0) run = run_offset(table.run(block, slot / kRunSlots)) + offset_;
+      const uint64 source = run + static_cast<uint32>(slot % kRunSlots) * pool_.slot_stride;
+      const bool is_filled = kChunks == Tile::kFilledChunks || chunk() < Tile::kFilledChunks;
+      copy(Tile::chunk(tile, slot + row(), chunk()), source,
+           slot >= begin && slot < end && is_filled ? 16 : 0);
+    }
+  }
+
+ private:
+  LAZYROPE_DEVICE static int32 row() { return Team::rank() / kChunks; }
+  LAZYROPE_DEVICE static int32 chunk() { return Team::rank() % kChunks; }
+
+  // Offsets inside a page fit 32 bits (the host checks); a page may lie anywhere.
+  LAZYROPE_DEVICE uint64 run_offset(RunPlace place) const {
+    return static_cast<uint64>(static_cast<uint32>(place.page)) * pool_.page_stride +
+           static_cast<uint32>(place.slot) * pool_.slot_stride;
+  }
+
+  const KvPool& pool_;
+  uint32 offset_;  // in a run
+};
+
+// Stages of a block's keys and values: one group of copies a block, kStages - 1 blocks under way
+// while one is read.
+template <class Team, class Tile, int kKeys, int kStages>
+class KvRing {
+  using Copies = BlockCopy<Team, Tile, kKeys>;
+  static constexpr int kTileBytes = Copies::kTileBytes;
+
  public:
   static constexpr int kBytes = kStages * 2 * kTileBytes;
 
-  LAZYROPE_DEVICE KvRing(SharedPtr memory, const KvPool& pool, int32 first_key)
-      : memory_(memory), pool_(pool), first_key_(first_key) {}
+  LAZYROPE_DEVICE KvRing(SharedPtr memory, const KvPool& pool) : memory_(memory), pool_(pool) {}
 
   LAZYROPE_DEVICE SharedPtr keys(int32 block) const {
     const auto stage = static_cast<int32>(static_cast<uint32>(block) % kStages);
@@ -53,45 +102,65 @@ class KvRing {
     Team::sync();
   }
 
-  // Asks for `block`, in the place of block - kStages. Slots outside the segment become zeros: a
-  // weight of zero would not hide what they hold (0 x NaN).
+  // Asks for `block`, in the place of block - kStages.
   template <class Table>
   LAZYROPE_DEVICE void issue(const Table& table, int32 block, int32 kv_head) const {
-    const BlockInfo info = table.info(block);
-    const int32 row = Team::rank() / kChunks;
-    const int32 chunk = Team::rank() % kChunks;
-    if (kPassRows * kChunks < Team::kThreads && row >= kPassRows) return;
-    const int32 begin = info.begin - first_key_ - row;
-    const int32 end = info.end - first_key_ - row;
-    const uint32 offset = static_cast<uint32>(kv_head) * pool_.head_stride +
-                          static_cast<uint32>(row) * pool_.slot_stride +
-                          static_cast<uint32>(chunk) * 16;
-    const SharedPtr tile = keys(block);
-    uint64 run = 0;
-#pragma unroll
-    for (int pass = 0; pass < kKeys / kPassRows; ++pass) {
-      const int slot = pass * kPassRows;
-      if (slot % kRunSlots == 0) run = run_offset(table.run(block, slot / kRunSlots)) + offset;
-      const uint64 source = run + static_cast<uint32>(slot % kRunSlots) * pool_.slot_stride;
-      const bool is_filled = kChunks == Tile::kFilledChunks || chunk < Tile::kFilledChunks;
-      const int32 bytes = slot >= begin && slot < end && is_filled ? 16 : 0;
-      const SharedPtr to = Tile::chunk(tile, slot + row, chunk);
+    const Copies copies(pool_, kv_head);
+    copies.for_each(table, block, keys(block), [&](SharedPtr to, uint64 source, int32 bytes) {
+      constexpr bool kWholeLines = Copies::kWholeLines;
       cp_async_cg_16<kWholeLines>(to, static_cast<const uint8*>(pool_.keys) + source, bytes);
       cp_async_cg_16<kWholeLines>(to + kTileBytes, static_cast<const uint8*>(pool_.values) + source,
                                   bytes);
-    }
+    });
   }
 
  private:
-  // Offsets inside a page fit 32 bits (the host checks); a page may lie anywhere.
-  LAZYROPE_DEVICE uint64 run_offset(RunPlace place) const {
-    return static_cast<uint64>(static_cast<uint32>(place.page)) * pool_.page_stride +
-           static_cast<uint32>(place.slot) * pool_.slot_stride;
-  }
-
   SharedPtr memory_;
   const KvPool& pool_;
-  int32 first_key_;
+};
+
+// Tiles of one warp, the keys and the values of each block by turns: one group of copies a tile,
+// kTiles - 1 under way while one is read.
+template <class Tile, int kKeys, int kTiles>
+class TileRing {
+  using Copies = BlockCopy<Team<kWarpThreads>, Tile, kKeys>;
+
+ public:
+  static constexpr int kBytes = kTiles * Copies::kTileBytes;
+
+  LAZYROPE_DEVICE TileRing(SharedPtr memory, const KvPool& pool, int32 kv_head)
+      : memory_(memory), copies_(pool, kv_head) {}
+
+  // Waits for the next tile, and until the whole warp has done with the one before.
+  LAZYROPE_DEVICE void wait() const {
+    cp_async_wait_group<kTiles - 2>();
+    bar_warp_sync();
+  }
+
+  // The tile that was waited for, which may be read until the next wait.
+  LAZYROPE_DEVICE SharedPtr take() {
+    const SharedPtr tile = memory_ + current_ * Copies::kTileBytes;
+    current_ = current_ + 1 == kTiles ? 0 : current_ + 1;
+    return tile;
+  }
+
+  // Asks for a block of the pool of keys, or of values, in the place of the tile that was read last.
+  // The caller commits the group.
+  template <class Table>
+  LAZYROPE_DEVICE void issue(const Table& table, int32 block, const void* pool) {
+    copies_.for_each(table, block, memory_ + next_ * Copies::kTileBytes,
+                     [&](SharedPtr to, uint64 source, int32 bytes) {
+                       cp_async_cg_16<Copies::kWholeLines>(
+                           to, static_cast<const uint8*>(pool) + source, bytes);
+                     });
+    next_ = next_ + 1 == kTiles ? 0 : next_ + 1;
+  }
+
+ private:
+  SharedPtr memory_;
+  Copies copies_;
+  int32 current_ = 0;
+  int32 next_ = 0;
 };
 
 }  // namespace lazyrope

@@ -316,7 +316,6 @@ Parts parts_of(const PlanParams& params, const StepShape& shape, const StepCapac
     const WorkView& work = phase.work;
     if (work.num_ctas == 0) continue;
     const int row_bytes = (shape.head_dim + 2) * 4;
-    add_part(parts, work.item_begin, work.num_ctas + 1);
     add_part(parts, work.items, phase.scratch.max_items);
     add_part(parts, work.partials, 2 * work.num_ctas * work.partial_row_count * row_bytes);
     add_part(parts, work.counters, work.num_ctas);

@@ -1,0 +1,264 @@
+// Family sm80, few rows: decode, by mma.sync, ldmatrix and cp.async (sm_80 and every later GPU).
+//
+// What counts is that memory is never idle. A CTA of kKeyWarps warps takes up to kWarpRows query
+// rows: those of one token or a few, of one KV head or of several. Each warp has one of the heads
+// and every so manieth block of kWarpKeys keys, asks for its own blocks in a ring of its own, and
+// does not wait for the others until the end.
+//
+// A warp's queries lie in shared memory, turned for the base of the present segment; on a block of
+// another base the warp turns them anew from the original, in fp32, rounded once.
+#pragma once
+
+#include "ops/item_result.cuh"
+#include "ops/mask_scores.cuh"
+#include "ops/rotate.cuh"
+#include "ops/softcap.cuh"
+#include "ops/softmax.cuh"
+#include "pipeline/kv_ring.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Shape>
+class AttendTile {
+  static constexpr int kHeadDim = Spec::kHeadDim;
+  static constexpr int kWarps = Shape::kKeyWarps;
+  static constexpr int kRows = Shape::kWarpRows;  // of all heads
+  static constexpr int kKeys = Shape::kWarpKeys;
+  static constexpr int kTiles = Shape::kStages;
+  static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
+  static_assert(Shape::kRowWarps == 1 && Shape::kStepKeys == kKeys);
+
+  static constexpr int kRowTiles = kRows / 16;
+  static constexpr int kKeyTiles = kKeys / 8;
+
+  using Mask = typename Spec::Mask;
+  using Product = typename Spec::Product;
+  using QueryTile = typename Product::QueryTile;
+  using KvTile = typename Product::KvTile;
+  static_assert(!Product::kWidens);
+  using Ring = TileRing<typename Product::StoredTile, kKeys, kTiles>;
+  using Table = BlockTable<Mask, kKeys>;
+  using Record = PartRecord<kHeadDim>;
+  // A window of the table is asked for kWindow blocks, of two tiles each, before its first block is
+  // current; its page numbers take kTiles - 1 tiles to be waited for, and as many before it is.
+  static_assert(Table::kWindow >= kTiles);
+
+  // Shared memory, from its start: each warp's ring, each warp's turned queries, the original
+  // queries, each warp's block table, row positions, the item, flags.
+  static constexpr int kQueryBytes = kRows * QueryTile::kRowBytes;
+  static constexpr int kQueries = kWarps * Ring::kBytes;
+  static constexpr int kOriginal = kQueries + kWarps * kQueryBytes;
+  // Results leave where rings and queries were.
+  static constexpr int kTables = larger(kOriginal + kQueryBytes, kWarps * 16 * Record::kBytes);
+  static constexpr int kPositions = kTables + kWarps * Table::kBytes;
+  static constexpr int kItem = kPositions + kRows * 4;
+  static constexpr int kFlags = kItem + static_cast<int>(sizeof(Item));
+
+ public:
+  static constexpr int kSharedBytes = kFlags + 16;
+
+  // All threads of the CTA, item after item; returns the next one, or -1. `memory` is aligned to
+  // 1024 bytes. Of the item before nobody reads any more: finish() has a barrier behind its last
+  // look at it.
+  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory) {
+    ItemPtr(memory + kItem).copy_from(item);
+    bar_sync();
+    AttendTile tile(params, memory);
+    if (tile.num_rows_ == 0) return -1;
+    tile.attend();
+    return tile.finish();
+  }
+
+ private:
+  LAZYROPE_DEVICE AttendTile(const AttendParams& params, SharedPtr memory)
+      : params_(params),
+        memory_(memory),
+        num_rows_(item().extent().num_rows),
+        num_heads_(item().rows().num_heads),
+        head_(num_rows_ == 0 ? 0 : warp_index() % num_heads_) {}
+
+  LAZYROPE_DEVICE ItemPtr item() const { return ItemPtr(memory_ + kItem); }
+  LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kPositions; }
+  LAZYROPE_DEVICE SharedPtr queries() const {
+    return memory_ + kQueries + warp_index() * kQueryBytes;
+  }
+  LAZYROPE_DEVICE int32 kv_head() const { return item().rows().kv_head + head_; }
+  // The warp's blocks: those of one of the warps that share a head.
+  LAZYROPE_DEVICE BlockChoice blocks() const {
+    return {warp_index() / num_heads_, kWarps / num_heads_};
+  }
+
+  LAZYROPE_DEVICE void attend() {
+    const Table table(memory_ + kTables + warp_index() * Table::kBytes, blocks(), params_.step,
+                      item());
+    Ring ring(memory_ + warp_index() * Ring::kBytes, params_.pool, kv_head());
+    const int32 count = blocks().count(item().extent().num_blocks);
+    copy_queries();
+    fill(table, ring, count);
+    start();
+    bool turned = false;
+    int32 base = 0;
+#pragma unroll 1
+    for (int32 block = 0; block < count; ++block) {
+      ring.wait();
+      resolve_ahead(table, block, count);
+      issue(table, ring, 2 * block + kTiles - 1, count);
+      const BlockInfo info = table.info(block);
+      if (!turned || info.base != base) turn_queries(info.base);
+      turned = true;
+      base = info.base;
+      float weights[kRowTiles][kKeyTiles][4];
+      weigh(weights, info, ring.take());
+      ring.wait();
+      issue(table, ring, 2 * block + kTiles, count);
+      Product::multiply_weight_value(rows_, weights, KvTile::fragment(ring.take(), lane_index()));
+    }
+    softmax_.finish();
+  }
+
+  // Tile 2 i are the keys of block i, tile 2 i + 1 its values: one group of copies, which is empty
+  // behind the last.
+  LAZYROPE_DEVICE void issue(const Table& table, Ring& ring, int32 tile, int32 count) const {
+    const int32 block = tile / 2;
+    if (block < count)
+      ring.issue(table, block, tile % 2 == 0 ? params_.pool.keys : params_.pool.values);
+    cp_async_commit_group();
+  }
+
+  // Asks for the first tiles: those whose pages the item has at once, then finds the others.
+  LAZYROPE_DEVICE void fill(const Table& table, Ring& ring, int32 count) const {
+    const int32 known = table.seed(item().start());
+    bar_warp_sync();
+#pragma unroll 1
+    for (int32 tile = 0; tile < smaller(2 * known, kTiles - 1); ++tile)
+      issue(table, ring, tile, count);
+    if (known < count) {
+      bar_warp_sync();  // window 0 has the known blocks, too
+      table.template resolve<true>(0);
+      bar_warp_sync();
+    }
+#pragma unroll 1
+    for (int32 tile = smaller(2 * known, kTiles - 1); tile < kTiles - 1; ++tile)
+      issue(table, ring, tile, count);
+  }
+
+  // Window w + 1 as the first block of window w is read.
+  LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block, int32 count) const {
+    const int32 window = block / Table::kWindow + 1;
+    if (block % Table::kWindow == 0 && window * Table::kWindow < count)
+      table.template resolve<false>(window);
+  }
+
+  // The rows of all heads, one head behind the other: a group of copies.
+  LAZYROPE_DEVICE void copy_queries() const {
+#pragma unroll 1
+    for (int32 head = 0; head < num_heads_; ++head)
+      copy_query_rows<Spec, kWarps * kWarpThreads>(
+          memory_ + kOriginal, params_.q, rows_of_head(item().rows(), head), 0, num_rows_,
+          head * num_rows_, (head + 1) * num_rows_);
+    cp_async_commit_group();
+    copy_row_positions<Spec, kRows>(positions(), params_.step.positions, item());
+  }
+
+  LAZYROPE_DEVICE void start() {
+    set_zero(rows_);
+    softmax_.reset();
+    if constexpr (Spec::kSinks) add_sinks();
+    clear_queries();
+    cp_async_wait_group<kTiles - 1>();
+    bar_sync();
+  }
+
+  // Of rows past the item's last, which nothing writes later.
+  LAZYROPE_DEVICE void clear_queries() const {
+#pragma unroll 1
+    for (int32 i = lane_index(); i < kRows * QueryTile::kChunks; i += kWarpThreads)
+      st_shared(QueryTile::chunk(queries(), i / QueryTile::kChunks, i % QueryTile::kChunks),
+                Chunk{});
+  }
+
+  // Once a row: by the first part of a split tile, and one of the warps that share a head.
+  LAZYROPE_DEVICE void add_sinks() {
+    if (item().split().index != 0 || blocks().first != 0) return;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int32 row = m * 16 + row_of(lane_index(), 2 * h);
+        const QueryRow<Spec> from(rows_of_head(item().rows(), head_), smaller(row, num_rows_ - 1));
+        softmax_.add_sink(m, h, ld_global_nc(params_.sinks + from.head) * kLog2e);
+      }
+  }
+
+  // Turns the warp's queries for a segment whose token 0 lies at logical position `base`. The
+  // products before have read them: the ring has been waited for since.
+  LAZYROPE_DEVICE void turn_queries(int32 base) const {
+    rotate_rows<Spec>(queries(), {memory_ + kOriginal, head_ * num_rows_}, positions(), num_rows_,
+                      base);
+    bar_warp_sync();
+  }
+
+  // Of scores, times log2(e).
+  LAZYROPE_DEVICE float scale_log2() const {
+    if constexpr (Product::kScaled)
+      return params_.scale_log2 * key_scale(params_.pool, kv_head());
+    else
+      return params_.scale_log2;
+  }
+
+  // The rows' weights of a block's keys.
+  LAZYROPE_DEVICE void weigh(float (&weights)[kRowTiles][kKeyTiles][4], const BlockInfo& info,
+                             SharedPtr keys) {
+    Product::multiply_query_key(weights, Product::query_fragment(queries(), lane_index()),
+                                KvTile::fragment(keys, lane_index()));
+    if constexpr (kCaps) cap_scores(weights, scale_log2(), Spec::kSoftcap);
+    const ItemExtent extent = item().extent();
+    if (info.begin > 0 || info.end < kKeys ||
+        !all_visible<Mask>({extent.first_position, extent.last_position}, info.position,
+                           info.position + kKeys - 1))
+      mask_scores<Mask>(weights, positions(), info.position, info.begin, info.end);
+    softmax_.weigh(weights, rows_, kCaps ? 1.0f : scale_log2());
+  }
+
+  // Rows leave by way of shared memory, where the parts of warps that share a head are merged. No
+  // copy is under way any more.
+  LAZYROPE_DEVICE int32 finish() const {
+    const ItemResult<Spec> result(params_, item());
+    const int32 next = item().keys().next;
+    const int32 sharing = blocks().step;
+    const int32 record = warp_index() * 16;
+#pragma unroll 1
+    for (int32 round = 0; round < kRowTiles; ++round) {
+      bar_sync();
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+        if (m == round)
+          leave_rows<Product, kHeadDim>(memory_ + record * Record::kBytes, rows_[m], softmax_, m);
+      bar_sync();
+      const int32 first_row = round * 16;
+      const int32 rows = smaller(num_rows_ - first_row, 16);
+#pragma unroll 1
+      for (int32 i = thread_index(); i < num_heads_ * rows * Record::kQuads; i += block_threads()) {
+        const int32 quad = i % Record::kQuads;
+        const int32 row = i / Record::kQuads % rows;
+        const int32 head = i / Record::kQuads / rows;
+        result.write(head, first_row + row, quad, merge_parts<kWarps>(sharing, [&](int32 part) {
+          const int32 warp = part * num_heads_ + head;
+          return left_part<kHeadDim>(memory_ + (warp * 16 + row) * Record::kBytes, quad);
+        }));
+      }
+    }
+    result.finish(memory_ + kFlags);
+    return next;
+  }
+
+  const AttendParams& params_;
+  SharedPtr memory_;
+  int32 num_rows_;
+  int32 num_heads_;
+  int32 head_;
+  float rows_[kRowTiles][Product::kColumnTiles][4];
+  SoftmaxState<kRowTiles> softmax_;
+};
+
+}  // namespace lazyrope
