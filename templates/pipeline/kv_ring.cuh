@@ -35,10 +35,16 @@ class BlockCopy {
   static constexpr bool kWholeLines = Tile::kFilledChunks % 8 == 0;
   static constexpr int kTileBytes = kKeys * Tile::kRowBytes;
 
-  LAZYROPE_DEVICE BlockCopy(const KvPool& pool, int32 kv_head)
-      : pool_(pool),
-        offset_(static_cast<uint32>(kv_head) * pool.head_stride +
-                static_cast<uint32>(row()) * pool.slot_stride + static_cast<uint32>(chunk()) * 16) {
+  LAZYROPE_DEVICE BlockCopy(const KvPool& pool, int32 kv_head) : pool_(pool) {
+    const int32 chunk = Team::rank() % kChunks;
+    row_ = Team::rank() / kChunks;
+    place_ = Tile::chunk({0}, row_, chunk);
+    source_ = static_cast<uint32>(kv_head) * pool.head_stride +
+              static_cast<uint32>(row_) * pool.slot_stride + static_cast<uint32>(chunk) * 16;
+    if (kPassRows * kChunks < Team::kThreads && row_ >= kPassRows)
+      row_ = kIdle;
+    else if (kChunks != Tile::kFilledChunks && chunk >= Tile::kFilledChunks)
+      row_ = kUnfilled;
   }
 
   // copy(place, source, bytes): this thread's 16 bytes at `place` of a tile are the first `bytes`
@@ -47,25 +53,26 @@ class BlockCopy {
   template <class Table, class Copy>
   LAZYROPE_DEVICE void for_each(const Table& table, int32 block, SharedPtr tile,
                                 const Copy& copy) const {
-    if (kPassRows * kChunks < Team::kThreads && row() >= kPassRows) return;
+    if (kPassRows * kChunks < Team::kThreads && row_ == kIdle) return;
     const BlockInfo info = table.info(block);
-    const int32 begin = info.begin - row();
-    const int32 end = info.end - row();
-    uint64 run = 0;
+    const int32 begin = info.begin - row_;
+    const int32 end = info.end - row_;
+    const SharedPtr place = tile + static_cast<int32>(place_.address);
+    uint64 source = 0;
 #pragma unroll
-    for (int pass = 0; pass < kKeys / kPassRows; ++pass) {
-      const int slot = pass * kPassRows;
-      if (slot % kRunSlots == 0) run = run_offset(table.run(block, slot / kRunSlots)) + offset_;
-      const uint64 source = run + static_cast<uint32>(slot % kRunSlots) * pool_.slot_stride;
-      const bool is_filled = kChunks == Tile::kFilledChunks || chunk() < Tile::kFilledChunks;
-      copy(Tile::chunk(tile, slot + row(), chunk()), source,
-           slot >= begin && slot < end && is_filled ? 16 : 0);
+    for (int slot = 0; slot < kKeys; slot += kPassRows) {
+      if (slot % kRunSlots == 0)
+        source = run_offset(table.run(block, slot / kRunSlots)) + source_;
+      else
+        source += static_cast<uint64>(pool_.slot_stride) * kPassRows;
+      copy(Tile::below(place, slot), source, slot >= begin && slot < end ? 16 : 0);
     }
   }
 
  private:
-  LAZYROPE_DEVICE static int32 row() { return Team::rank() / kChunks; }
-  LAZYROPE_DEVICE static int32 chunk() { return Team::rank() % kChunks; }
+  // In the place of a row: of threads whose chunk is all zeros, and of those with no chunk.
+  static constexpr int32 kUnfilled = 1 << 20;
+  static constexpr int32 kIdle = kUnfilled + 1;
 
   // Offsets inside a page fit 32 bits (the host checks); a page may lie anywhere.
   LAZYROPE_DEVICE uint64 run_offset(RunPlace place) const {
@@ -74,7 +81,9 @@ class BlockCopy {
   }
 
   const KvPool& pool_;
-  uint32 offset_;  // in a run
+  int32 row_;
+  SharedPtr place_;  // in a tile
+  uint32 source_;    // in a run
 };
 
 // Stages of a block's keys and values: one group of copies a block, kStages - 1 blocks under way

@@ -28,7 +28,7 @@ struct Fp8Product {
     return QueryTile::chunk(tile, lane >> 2, (lane & 3) >> 1) + (lane & 1) * 8;
   }
 
-  LAZYROPE_DEVICE static void load_queries(uint32 (&a)[4], SharedPtr fragment) {
+  LAZYROPE_DEVICE static void load_query(uint32 (&a)[4], SharedPtr fragment) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Word2 columns = ld_shared<Word2>(fragment + half * 8 * QueryTile::kRowBytes);
@@ -37,17 +37,15 @@ struct Fp8Product {
     }
   }
 
-  template <int kRowTiles, int kKeyTiles>
+  template <int kRowTiles, int kKeyTiles, class Queries>
   LAZYROPE_DEVICE static void multiply_query_key(float (&scores)[kRowTiles][kKeyTiles][4],
-                                                 SharedPtr queries, SharedPtr keys) {
+                                                 const Queries& queries, SharedPtr keys) {
     static_assert(kKeyTiles % 4 == 0);
     set_zero(scores);
-#pragma unroll 2
+#pragma unroll Queries::kUnroll
     for (int step = 0; step < KvTile::kSixteens; ++step) {
       uint32 a[kRowTiles][4];
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m)
-        load_queries(a[m], QueryTile::rows(QueryTile::columns(queries, step), m));
+      queries.load(a, step);
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 4) {
         uint32 bytes[4];

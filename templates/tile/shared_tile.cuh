@@ -27,6 +27,12 @@ struct SharedTile {
     return tile + row * kRowBytes + place * 16;
   }
 
+  // The chunk of the same column `rows` rows below, a multiple of a power of two that is greater
+  // than the chunk's own row.
+  LAZYROPE_DEVICE static SharedPtr below(SharedPtr chunk, int32 rows) {
+    return (kPermutes ? chunk ^ ((rows & 7) * 16) : chunk) + rows * kRowBytes;
+  }
+
   // Columns run * kCount to run * kCount + kCount - 1.
   template <int kCount>
   LAZYROPE_DEVICE static SharedPtr run(SharedPtr tile, int32 row, int32 run) {
@@ -42,6 +48,14 @@ struct SharedTile {
       return chunk(tile, lane & 15, lane >> 4);
     else
       return chunk(tile, lane, 0);
+  }
+  // The same for keys: of two-byte elements the registers are columns 0-7 and 8-15 of rows 0-7, then
+  // of rows 8-15, so that what a product takes together lies together.
+  LAZYROPE_DEVICE static SharedPtr key_fragment(SharedPtr tile, int32 lane) {
+    if constexpr (kBytes == 2)
+      return chunk(tile, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
+    else
+      return fragment(tile, lane);
   }
   LAZYROPE_DEVICE static SharedPtr columns(SharedPtr fragment, int32 sixteens) {
     constexpr int32 kStep = 16 * kBytes;

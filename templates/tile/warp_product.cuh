@@ -30,7 +30,8 @@ LAZYROPE_DEVICE void pack_weights(uint32 (&a)[4], const float (&weights)[kKeyTil
   }
 }
 
-// Keys and values of the queries' own type; all given by fragment addresses of row-major tiles.
+// Keys and values of the queries' own type, given by fragment addresses of row-major tiles; queries
+// by what has their fragments (tile/query_fragments.cuh).
 template <class Element, int kHeadDim>
 struct WarpProduct {
   using QueryTile = SharedTile<kHeadDim>;
@@ -43,26 +44,27 @@ struct WarpProduct {
   LAZYROPE_DEVICE static SharedPtr query_fragment(SharedPtr tile, int32 lane) {
     return QueryTile::fragment(tile, lane);
   }
+  LAZYROPE_DEVICE static void load_query(uint32 (&a)[4], SharedPtr fragment) {
+    ldmatrix_x4(a, fragment);
+  }
 
   // scores = queries x keys^T.
-  template <int kRowTiles, int kKeyTiles>
+  template <int kRowTiles, int kKeyTiles, class Queries>
   LAZYROPE_DEVICE static void multiply_query_key(float (&scores)[kRowTiles][kKeyTiles][4],
-                                                 SharedPtr queries, SharedPtr keys) {
+                                                 const Queries& queries, SharedPtr keys) {
     set_zero(scores);
-#pragma unroll 2
+#pragma unroll Queries::kUnroll
     for (int step = 0; step < KvTile::kSixteens; ++step) {
       uint32 a[kRowTiles][4];
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m)
-        ldmatrix_x4(a[m], QueryTile::rows(QueryTile::columns(queries, step), m));
+      queries.load(a, step);
 #pragma unroll
       for (int n = 0; n < kKeyTiles / 2; ++n) {
         uint32 b[4];
         ldmatrix_x4(b, KvTile::rows(KvTile::columns(keys, step), n));
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
-          Element::mma(scores[m][2 * n], a[m], b[0], b[2]);
-          Element::mma(scores[m][2 * n + 1], a[m], b[1], b[3]);
+          Element::mma(scores[m][2 * n], a[m], b[0], b[1]);
+          Element::mma(scores[m][2 * n + 1], a[m], b[2], b[3]);
         }
       }
     }

@@ -14,6 +14,7 @@
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
 #include "pipeline/kv_ring.cuh"
+#include "tile/query_fragments.cuh"
 
 namespace lazyrope {
 
@@ -32,6 +33,7 @@ class AttendTile {
   using Mask = typename Spec::Mask;
   using Product = typename Spec::Product;
   using QueryTile = typename Product::QueryTile;
+  using Queries = SharedQueries<Product, kRowTiles>;
   using KvTile = typename Product::KvTile;
   static constexpr int kColumnTiles = Product::kColumnTiles;
   using RingTeam = Team<Shape::kRowWarps * kWarpThreads>;
@@ -206,8 +208,8 @@ class AttendTile {
     if (end <= 0 || begin >= Shape::kStepKeys) return;
     const int32 position = info.position + key;
     float scores[kRowTiles][kKeyTiles][4];
-    Product::multiply_query_key(scores, Product::query_fragment(queries(), lane_index()),
-                                KvTile::fragment(keys, lane_index()) + key * KvTile::kRowBytes);
+    Product::multiply_query_key(scores, Queries(queries(), lane_index()),
+                                KvTile::key_fragment(keys, lane_index()) + key * KvTile::kRowBytes);
     if constexpr (kCaps) cap_scores(scores, scale_log2(), Spec::kSoftcap);
     if (begin > 0 || end < Shape::kStepKeys ||
         !all_visible<Mask>(position_range(), position, position + Shape::kStepKeys - 1))

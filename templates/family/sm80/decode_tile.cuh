@@ -15,6 +15,7 @@
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
 #include "pipeline/kv_ring.cuh"
+#include "tile/query_fragments.cuh"
 
 namespace lazyrope {
 
@@ -35,6 +36,8 @@ class AttendTile {
   using Product = typename Spec::Product;
   using QueryTile = typename Product::QueryTile;
   using KvTile = typename Product::KvTile;
+  // Held in registers where results leave room for them.
+  static constexpr bool kHolds = HeldQueries<Product, kRowTiles>::kRegisters <= 32;
   static_assert(!Product::kWidens);
   using Ring = TileRing<typename Product::StoredTile, kKeys, kTiles>;
   using Table = BlockTable<Mask, kKeys>;
@@ -73,9 +76,12 @@ class AttendTile {
   LAZYROPE_DEVICE AttendTile(const AttendParams& params, SharedPtr memory)
       : params_(params),
         memory_(memory),
+        lane_(lane_index()),
         num_rows_(item().extent().num_rows),
         num_heads_(item().rows().num_heads),
-        head_(num_rows_ == 0 ? 0 : warp_index() % num_heads_) {}
+        head_(num_rows_ == 0 ? 0 : warp_index() % num_heads_),
+        keys_(KvTile::key_fragment({0}, lane_)),
+        values_(KvTile::fragment({0}, lane_)) {}
 
   LAZYROPE_DEVICE ItemPtr item() const { return ItemPtr(memory_ + kItem); }
   LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kPositions; }
@@ -98,30 +104,53 @@ class AttendTile {
     start();
     bool turned = false;
     int32 base = 0;
+    Held held;
 #pragma unroll 1
     for (int32 block = 0; block < count; ++block) {
       ring.wait();
       resolve_ahead(table, block, count);
-      issue(table, ring, 2 * block + kTiles - 1, count);
+      issue(table, ring, block + (kTiles - 1) / 2, (kTiles - 1) % 2 != 0, count);
       const BlockInfo info = table.info(block);
-      if (!turned || info.base != base) turn_queries(info.base);
+      if (!turned || info.base != base) {
+        turn_queries(info.base);
+        if constexpr (kHolds) held = Held(queries(), lane_);
+      }
       turned = true;
       base = info.base;
       float weights[kRowTiles][kKeyTiles][4];
-      weigh(weights, info, ring.take());
+      if constexpr (kHolds)
+        weigh(weights, info, held, fragment(ring.take(), keys_));
+      else
+        weigh(weights, info, Shared(queries(), lane_), fragment(ring.take(), keys_));
       ring.wait();
-      issue(table, ring, 2 * block + kTiles, count);
-      Product::multiply_weight_value(rows_, weights, KvTile::fragment(ring.take(), lane_index()));
+      issue(table, ring, block + kTiles / 2, kTiles % 2 != 0, count);
+      Product::multiply_weight_value(rows_, weights, fragment(ring.take(), values_));
     }
     softmax_.finish();
   }
 
+  using Shared = SharedQueries<Product, kRowTiles>;
+  struct NoQueries {};
+  template <bool kHeld, class Unused = void>
+  struct HeldType {
+    using Type = HeldQueries<Product, kRowTiles>;
+  };
+  template <class Unused>
+  struct HeldType<false, Unused> {
+    using Type = NoQueries;
+  };
+  using Held = typename HeldType<kHolds>::Type;
+
+  LAZYROPE_DEVICE static SharedPtr fragment(SharedPtr tile, SharedPtr at_zero) {
+    return tile + static_cast<int32>(at_zero.address);
+  }
+
   // Tile 2 i are the keys of block i, tile 2 i + 1 its values: one group of copies, which is empty
   // behind the last.
-  LAZYROPE_DEVICE void issue(const Table& table, Ring& ring, int32 tile, int32 count) const {
-    const int32 block = tile / 2;
+  LAZYROPE_DEVICE void issue(const Table& table, Ring& ring, int32 block, bool is_values,
+                             int32 count) const {
     if (block < count)
-      ring.issue(table, block, tile % 2 == 0 ? params_.pool.keys : params_.pool.values);
+      ring.issue(table, block, is_values ? params_.pool.values : params_.pool.keys);
     cp_async_commit_group();
   }
 
@@ -130,16 +159,14 @@ class AttendTile {
     const int32 known = table.seed(item().start());
     bar_warp_sync();
 #pragma unroll 1
-    for (int32 tile = 0; tile < smaller(2 * known, kTiles - 1); ++tile)
-      issue(table, ring, tile, count);
-    if (known < count) {
-      bar_warp_sync();  // window 0 has the known blocks, too
-      table.template resolve<true>(0);
-      bar_warp_sync();
+    for (int32 tile = 0; tile < kTiles; ++tile) {
+      if (tile == smaller(2 * known, kTiles - 1) && known < count) {
+        bar_warp_sync();  // window 0 has the known blocks, too
+        table.template resolve<true>(0);
+        bar_warp_sync();
+      }
+      if (tile < kTiles - 1) issue(table, ring, tile / 2, tile % 2 != 0, count);
     }
-#pragma unroll 1
-    for (int32 tile = smaller(2 * known, kTiles - 1); tile < kTiles - 1; ++tile)
-      issue(table, ring, tile, count);
   }
 
   // Window w + 1 as the first block of window w is read.
@@ -172,7 +199,7 @@ class AttendTile {
   // Of rows past the item's last, which nothing writes later.
   LAZYROPE_DEVICE void clear_queries() const {
 #pragma unroll 1
-    for (int32 i = lane_index(); i < kRows * QueryTile::kChunks; i += kWarpThreads)
+    for (int32 i = lane_; i < kRows * QueryTile::kChunks; i += kWarpThreads)
       st_shared(QueryTile::chunk(queries(), i / QueryTile::kChunks, i % QueryTile::kChunks),
                 Chunk{});
   }
@@ -184,7 +211,7 @@ class AttendTile {
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int32 row = m * 16 + row_of(lane_index(), 2 * h);
+        const int32 row = m * 16 + row_of(lane_, 2 * h);
         const QueryRow<Spec> from(rows_of_head(item().rows(), head_), smaller(row, num_rows_ - 1));
         softmax_.add_sink(m, h, ld_global_nc(params_.sinks + from.head) * kLog2e);
       }
@@ -207,10 +234,10 @@ class AttendTile {
   }
 
   // The rows' weights of a block's keys.
+  template <class Queries>
   LAZYROPE_DEVICE void weigh(float (&weights)[kRowTiles][kKeyTiles][4], const BlockInfo& info,
-                             SharedPtr keys) {
-    Product::multiply_query_key(weights, Product::query_fragment(queries(), lane_index()),
-                                KvTile::fragment(keys, lane_index()));
+                             const Queries& held, SharedPtr keys) {
+    Product::multiply_query_key(weights, held, keys);
     if constexpr (kCaps) cap_scores(weights, scale_log2(), Spec::kSoftcap);
     const ItemExtent extent = item().extent();
     if (info.begin > 0 || info.end < kKeys ||
@@ -254,9 +281,12 @@ class AttendTile {
 
   const AttendParams& params_;
   SharedPtr memory_;
+  int32 lane_;
   int32 num_rows_;
   int32 num_heads_;
   int32 head_;
+  SharedPtr keys_;  // the lane's fragments of tiles at 0
+  SharedPtr values_;
   float rows_[kRowTiles][Product::kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;
 };

@@ -1,0 +1,55 @@
+// Where a product takes a warp's queries from: kRowTiles tiles of 16 rows, 16 columns at a time.
+#pragma once
+
+#include "tile/shared_tile.cuh"
+
+namespace lazyrope {
+
+// A tile in shared memory: no registers.
+template <class Product, int kRowTiles>
+class SharedQueries {
+ public:
+  static constexpr int kUnroll = 2;
+
+  LAZYROPE_DEVICE SharedQueries(SharedPtr tile, int32 lane)
+      : fragment_(Product::query_fragment(tile, lane)) {}
+
+  LAZYROPE_DEVICE void load(uint32 (&a)[kRowTiles][4], int sixteens) const {
+    using Tile = typename Product::QueryTile;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+      Product::load_query(a[m], Tile::rows(Tile::columns(fragment_, sixteens), m));
+  }
+
+ private:
+  SharedPtr fragment_;
+};
+
+// Registers: nothing to wait for.
+template <class Product, int kRowTiles>
+class HeldQueries {
+  static constexpr int kSixteens = Product::QueryTile::kSixteens;
+
+ public:
+  static constexpr int kUnroll = kSixteens;
+  static constexpr int kRegisters = kSixteens * kRowTiles * 4;
+
+  LAZYROPE_DEVICE HeldQueries() : fragments_{} {}
+  LAZYROPE_DEVICE HeldQueries(SharedPtr tile, int32 lane) {
+    const SharedQueries<Product, kRowTiles> shared(tile, lane);
+#pragma unroll
+    for (int step = 0; step < kSixteens; ++step) shared.load(fragments_[step], step);
+  }
+
+  LAZYROPE_DEVICE void load(uint32 (&a)[kRowTiles][4], int sixteens) const {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[m][i] = fragments_[sixteens][m][i];
+  }
+
+ private:
+  uint32 fragments_[kSixteens][kRowTiles][4];
+};
+
+}  // namespace lazyrope
