@@ -74,45 +74,6 @@ class BlockTable {
     return known;
   }
 
-  // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
-  // of the caller's next group of asynchronous copies, unless kAtOnce. All who use the table
-  // synchronize before what was filled is read, and before the next window.
-  template <bool kAtOnce>
-  LAZYROPE_DEVICE void resolve(int32 window) const {
-    const ItemKeys keys = item_.keys();
-    const ItemExtent extent = item_.extent();
-    Walk walk = window == 0 ? Walk{keys.segment, -keys.first_block}
-                            : ld_shared<Walk>(walk_address(window - 1));
-    const int32 entry = window * kWindow + lane_index() / kRuns;
-    const int32 block = choice_.first + entry * choice_.step;
-    const int32 run = lane_index() % kRuns;
-    const bool wanted = block < extent.num_blocks;
-#pragma unroll 1
-    while (true) {
-      const int32 index = walk.segment + lane_index();
-      VisibleSegment segment{};
-      if (index < keys.segment_end)
-        segment = visible_segment<Mask>(load_segment(step_.segments + index),
-                                        {extent.first_position, extent.last_position});
-      const int32 blocks = segment.blocks(kBlockSlots);
-      const int32 blocks_through = warp_prefix_sum(blocks);
-      const int32 total = shfl_sync_idx(blocks_through, kWarpThreads - 1);
-      const int32 target = block - walk.block;
-      const int32 owner = warp_upper_bound(blocks_through, target);
-      const int32 owner_first = shfl_sync_idx(blocks_through - blocks, owner);
-      const VisibleSegment found = from_lane(segment, owner);
-      // Below 0: found in the 32 segments before.
-      if (wanted && target >= 0 && target < total)
-        write<kAtOnce>(entry, run, found, target - owner_first);
-      if (!vote_sync_any(wanted && target >= total)) break;
-      walk.segment += kWarpThreads;
-      walk.block += total;
-      if (walk.segment >= keys.segment_end) break;
-    }
-    if (lane_index() == 0) st_shared(walk_address(window), walk);
-  }
-
- private:
   // Where the search for the next window begins: a segment, and the item's block that it begins
   // with. Kept twice, by turns: other lanes may still be reading where this window's search began.
   struct alignas(8) Walk {
@@ -121,6 +82,42 @@ class BlockTable {
   };
   static_assert(2 * sizeof(Walk) == sizeof(Chunk));  // the table's last bytes
 
+  // What filling a window begins with, asked for ahead: the search starts with a segment a lane.
+  struct Lookup {
+    Walk walk;
+    SegmentRecord segment;
+    const int32* pages;
+    int32 page_size;
+  };
+
+  LAZYROPE_DEVICE Lookup look_up(int32 window) const {
+    Lookup lookup{};
+    lookup.walk = window == 0 ? Walk{item_.keys().segment, -item_.keys().first_block}
+                              : ld_shared<Walk>(walk_address(window - 1));
+    lookup.segment = load_segment(lookup.walk.segment + lane_index());
+    lookup.pages = reinterpret_cast<const int32*>(
+        ld_global_nc(reinterpret_cast<const uint64*>(&step_.header->pages)));
+    lookup.page_size = ld_global_nc(&step_.header->page_size);
+    return lookup;
+  }
+
+  // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
+  // of the caller's next group of asynchronous copies, or are on their way to the lanes, which
+  // place() them. All who use the table synchronize before what was filled is read, and before the
+  // next window.
+  LAZYROPE_DEVICE void resolve(int32 window, const Lookup& lookup) const {
+    const int32* page = find(window, lookup);
+    if (page != nullptr) cp_async_ca_4(place_address(window), page);
+  }
+  LAZYROPE_DEVICE int32 resolve_ahead(int32 window, const Lookup& lookup) const {
+    const int32* page = find(window, lookup);
+    return page == nullptr ? 0 : ld_global_nc(page);
+  }
+  LAZYROPE_DEVICE void place(int32 window, int32 page) const {
+    st_shared(place_address(window), page);
+  }
+
+ private:
   LAZYROPE_DEVICE SharedPtr walk_address(int32 window) const {
     return memory_ + (kBytes - (window % 2 + 1) * static_cast<int32>(sizeof(Walk)));
   }
@@ -132,9 +129,17 @@ class BlockTable {
            (block % kCapacity * kRuns + run) * static_cast<int32>(sizeof(RunPlace));
   }
 
-  LAZYROPE_DEVICE static SegmentRecord load_segment(const SegmentRecord* p) {
-    const Chunk c = ld_global_nc(reinterpret_cast<const Chunk*>(p));
+  // Of the entry and the run that this lane fills.
+  LAZYROPE_DEVICE SharedPtr place_address(int32 window) const {
+    return run_address(window * kWindow + lane_index() / kRuns, lane_index() % kRuns);
+  }
+
+  // Nothing behind the item's last.
+  LAZYROPE_DEVICE SegmentRecord load_segment(int32 index) const {
     SegmentRecord record{};
+    if (index >= item_.keys().segment_end) return record;
+    const SegmentRecord* p = step_.segments + index;
+    const Chunk c = ld_global_nc(reinterpret_cast<const Chunk*>(p));
     record.base = static_cast<int32>(c.word[0]);
     record.origin = static_cast<int32>(c.word[1]);
     record.begin = static_cast<int32>(c.word[2]);
@@ -143,34 +148,59 @@ class BlockTable {
     return record;
   }
 
+  // Fills the infos of a window and the slots of its runs; returns where the page number of this
+  // lane's run lies, null where the run has no slot that is read: its address is formed, from 0.
+  LAZYROPE_DEVICE const int32* find(int32 window, const Lookup& lookup) const {
+    const ItemExtent extent = item_.extent();
+    const int32 segment_end = item_.keys().segment_end;
+    Walk walk = lookup.walk;
+    SegmentRecord record = lookup.segment;
+    const int32 entry = window * kWindow + lane_index() / kRuns;
+    const int32 block = choice_.first + entry * choice_.step;
+    const bool wanted = block < extent.num_blocks;
+    const int32* page = nullptr;
+#pragma unroll 1
+    while (true) {
+      const VisibleSegment segment =
+          visible_segment<Mask>(record, {extent.first_position, extent.last_position});
+      const int32 blocks = segment.blocks(kBlockSlots);
+      const int32 blocks_through = warp_prefix_sum(blocks);
+      const int32 total = shfl_sync_idx(blocks_through, kWarpThreads - 1);
+      const int32 target = block - walk.block;
+      const int32 owner = warp_upper_bound(blocks_through, target);
+      const int32 owner_first = shfl_sync_idx(blocks_through - blocks, owner);
+      const VisibleSegment found = from_lane(segment, owner);
+      // Below 0: found in the 32 segments before.
+      if (wanted && target >= 0 && target < total)
+        page = write(entry, found, target - owner_first, lookup);
+      if (!vote_sync_any(wanted && target >= total)) break;
+      walk.segment += kWarpThreads;
+      walk.block += total;
+      if (walk.segment >= segment_end) break;
+      record = load_segment(walk.segment + lane_index());
+    }
+    if (lane_index() == 0) st_shared(walk_address(window), walk);
+    return page;
+  }
+
   // A block that begins at `slot`, counted as position, begin and end of its segment are.
-  LAZYROPE_DEVICE void write_info(int32 block, int32 base, int32 position, int32 begin, int32 end,
+  LAZYROPE_DEVICE void write_info(int32 entry, int32 base, int32 position, int32 begin, int32 end,
                                   int32 slot) const {
-    st_shared(info_address(block), BlockInfo{base, position + slot, larger(begin - slot, 0),
+    st_shared(info_address(entry), BlockInfo{base, position + slot, larger(begin - slot, 0),
                                              smaller(end - slot, kBlockSlots)});
   }
 
-  template <bool kAtOnce>
-  LAZYROPE_DEVICE void write(int32 block, int32 run, const VisibleSegment& segment,
-                             int32 block_in_segment) const {
+  LAZYROPE_DEVICE const int32* write(int32 entry, const VisibleSegment& segment,
+                                     int32 block_in_segment, const Lookup& lookup) const {
     const SegmentRecord& record = segment.record;
+    const int32 run = lane_index() % kRuns;
     const int32 slot = segment.first_slot() + block_in_segment * kBlockSlots;
-    if (run == 0) write_info(block, record.base, record.origin, record.begin, segment.end, slot);
+    if (run == 0) write_info(entry, record.base, record.origin, record.begin, segment.end, slot);
     const int32 run_slot = slot + run * kRunSlots;
-    const int32 page_size = ld_global_nc(&step_.header->page_size);
-    const SharedPtr place = run_address(block, run);
-    st_shared(place + 4, run_slot % page_size);
-    if (run_slot >= segment.end) {
-      st_shared(place, 0);  // nothing is read there, but its address is formed
-      return;
-    }
-    const int32* pages = reinterpret_cast<const int32*>(
-        ld_global_nc(reinterpret_cast<const uint64*>(&step_.header->pages)));
-    const int32* page = pages + record.first_page + run_slot / page_size;
-    if constexpr (kAtOnce)
-      st_shared(place, ld_global_nc(page));
-    else
-      cp_async_ca_4(place, page);
+    st_shared(run_address(entry, run), RunPlace{0, run_slot % lookup.page_size});
+    return run_slot < segment.end
+               ? lookup.pages + record.first_page + run_slot / lookup.page_size
+               : nullptr;
   }
 
   SharedPtr memory_;

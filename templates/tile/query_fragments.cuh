@@ -11,6 +11,7 @@ class SharedQueries {
  public:
   static constexpr int kUnroll = 2;
 
+  LAZYROPE_DEVICE SharedQueries() : fragment_{} {}
   LAZYROPE_DEVICE SharedQueries(SharedPtr tile, int32 lane)
       : fragment_(Product::query_fragment(tile, lane)) {}
 
@@ -50,6 +51,17 @@ class HeldQueries {
 
  private:
   uint32 fragments_[kSixteens][kRowTiles][4];
+};
+
+// Held ones if they take at most kMost registers.
+template <class Product, int kRowTiles, int kMost,
+          bool kFit = (HeldQueries<Product, kRowTiles>::kRegisters <= kMost)>
+struct FittingQueries {
+  using Type = HeldQueries<Product, kRowTiles>;
+};
+template <class Product, int kRowTiles, int kMost>
+struct FittingQueries<Product, kRowTiles, kMost, false> {
+  using Type = SharedQueries<Product, kRowTiles>;
 };
 
 }  // namespace lazyrope

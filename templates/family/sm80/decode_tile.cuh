@@ -36,15 +36,13 @@ class AttendTile {
   using Product = typename Spec::Product;
   using QueryTile = typename Product::QueryTile;
   using KvTile = typename Product::KvTile;
-  // Held in registers where results leave room for them.
-  static constexpr bool kHolds = HeldQueries<Product, kRowTiles>::kRegisters <= 32;
+  // Turned queries are held in registers where results leave room for them.
+  using Queries = typename FittingQueries<Product, kRowTiles, 32>::Type;
   static_assert(!Product::kWidens);
   using Ring = TileRing<typename Product::StoredTile, kKeys, kTiles>;
   using Table = BlockTable<Mask, kKeys>;
   using Record = PartRecord<kHeadDim>;
-  // A window of the table is asked for kWindow blocks, of two tiles each, before its first block is
-  // current; its page numbers take kTiles - 1 tiles to be waited for, and as many before it is.
-  static_assert(Table::kWindow >= kTiles);
+  static_assert(Table::kWindow >= kTiles);  // resolve_ahead
 
   // Shared memory, from its start: each warp's ring, each warp's turned queries, the original
   // queries, each warp's block table, row positions, the item, flags.
@@ -98,82 +96,99 @@ class AttendTile {
     const Table table(memory_ + kTables + warp_index() * Table::kBytes, blocks(), params_.step,
                       item());
     Ring ring(memory_ + warp_index() * Ring::kBytes, params_.pool, kv_head());
-    const int32 count = blocks().count(item().extent().num_blocks);
-    copy_queries();
-    fill(table, ring, count);
-    start();
-    bool turned = false;
-    int32 base = 0;
-    Held held;
+    const int32 count = num_blocks();
+    Pages pages = fill(table, ring);
+    Turned turned;
 #pragma unroll 1
     for (int32 block = 0; block < count; ++block) {
-      ring.wait();
-      resolve_ahead(table, block, count);
-      issue(table, ring, block + (kTiles - 1) / 2, (kTiles - 1) % 2 != 0, count);
       const BlockInfo info = table.info(block);
-      if (!turned || info.base != base) {
-        turn_queries(info.base);
-        if constexpr (kHolds) held = Held(queries(), lane_);
-      }
-      turned = true;
-      base = info.base;
-      float weights[kRowTiles][kKeyTiles][4];
-      if constexpr (kHolds)
-        weigh(weights, info, held, fragment(ring.take(), keys_));
-      else
-        weigh(weights, info, Shared(queries(), lane_), fragment(ring.take(), keys_));
+      if (!turned.is_for(info.base)) turn_queries(turned, info.base);
+      if (block == 0) fill_up(table, ring, pages);
       ring.wait();
-      issue(table, ring, block + kTiles / 2, kTiles % 2 != 0, count);
+      resolve_ahead(table, block, pages);
+      issue(table, ring, 2 * block + kTiles - 1);
+      float weights[kRowTiles][kKeyTiles][4];
+      weigh(weights, info, turned.queries, fragment(ring.take(), keys_));
+      ring.wait();
+      issue(table, ring, 2 * block + kTiles);
       Product::multiply_weight_value(rows_, weights, fragment(ring.take(), values_));
     }
     softmax_.finish();
   }
 
-  using Shared = SharedQueries<Product, kRowTiles>;
-  struct NoQueries {};
-  template <bool kHeld, class Unused = void>
-  struct HeldType {
-    using Type = HeldQueries<Product, kRowTiles>;
+  // Page numbers on their way, of a window: a run's in each lane. Of window 0 some blocks' pages are
+  // known already.
+  struct Pages {
+    int32 page;
+    int32 known;
   };
-  template <class Unused>
-  struct HeldType<false, Unused> {
-    using Type = NoQueries;
+
+  // The warp's queries as they are turned.
+  struct Turned {
+    Queries queries;
+    int32 base = 0;
+    bool known = false;
+
+    LAZYROPE_DEVICE bool is_for(int32 other) const { return known && base == other; }
   };
-  using Held = typename HeldType<kHolds>::Type;
 
   LAZYROPE_DEVICE static SharedPtr fragment(SharedPtr tile, SharedPtr at_zero) {
     return tile + static_cast<int32>(at_zero.address);
   }
 
+  // Of the warp.
+  LAZYROPE_DEVICE int32 num_blocks() const {
+    return blocks().count(item().extent().num_blocks);
+  }
+
   // Tile 2 i are the keys of block i, tile 2 i + 1 its values: one group of copies, which is empty
   // behind the last.
-  LAZYROPE_DEVICE void issue(const Table& table, Ring& ring, int32 block, bool is_values,
-                             int32 count) const {
-    if (block < count)
-      ring.issue(table, block, is_values ? params_.pool.values : params_.pool.keys);
+  LAZYROPE_DEVICE void issue(const Table& table, Ring& ring, int32 tile) const {
+    const int32 block = tile >> 1;
+    if (block < num_blocks())
+      ring.issue(table, block, (tile & 1) == 0 ? params_.pool.keys : params_.pool.values);
     cp_async_commit_group();
   }
 
-  // Asks for the first tiles: those whose pages the item has at once, then finds the others.
-  LAZYROPE_DEVICE void fill(const Table& table, Ring& ring, int32 count) const {
+  // Asks for all that is needed at first. What is asked for behind the first keys and values has to
+  // wait for them.
+  LAZYROPE_DEVICE Pages fill(const Table& table, Ring& ring) {
+    const typename Table::Lookup lookup = table.look_up(0);
+    copy_queries();
     const int32 known = table.seed(item().start());
     bar_warp_sync();
 #pragma unroll 1
-    for (int32 tile = 0; tile < kTiles; ++tile) {
-      if (tile == smaller(2 * known, kTiles - 1) && known < count) {
-        bar_warp_sync();  // window 0 has the known blocks, too
-        table.template resolve<true>(0);
-        bar_warp_sync();
-      }
-      if (tile < kTiles - 1) issue(table, ring, tile / 2, tile % 2 != 0, count);
+    for (int32 tile = 0; tile < kTiles - 1; ++tile) {
+      if (tile < 2 * known)
+        issue(table, ring, tile);
+      else
+        cp_async_commit_group();
     }
+    bar_warp_sync();  // window 0 has the known blocks, too
+    const int32 page = table.resolve_ahead(0, lookup);
+    start();
+    return {page, known};
   }
 
-  // Window w + 1 as the first block of window w is read.
-  LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block, int32 count) const {
+  // The first tiles whose pages were not known.
+  LAZYROPE_DEVICE void fill_up(const Table& table, Ring& ring, Pages pages) const {
+    table.place(0, pages.page);
+    bar_warp_sync();
+#pragma unroll 1
+    for (int32 tile = 2 * pages.known; tile < kTiles - 1; ++tile) issue(table, ring, tile);
+  }
+
+  // Window w + 1 is looked up as the first block of window w is read; its pages are there half a
+  // window later.
+  LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block, Pages& pages) const {
     const int32 window = block / Table::kWindow + 1;
-    if (block % Table::kWindow == 0 && window * Table::kWindow < count)
-      table.template resolve<false>(window);
+    const int32 place = block % Table::kWindow;
+    if (window * Table::kWindow >= num_blocks()) return;
+    if (place == 0) pages.page = table.resolve_ahead(window, table.look_up(window));
+    if (place == Table::kWindow / 2) {
+      table.place(window, pages.page);
+      bar_warp_sync();
+    }
   }
 
   // The rows of all heads, one head behind the other: a group of copies.
@@ -217,12 +232,13 @@ class AttendTile {
       }
   }
 
-  // Turns the warp's queries for a segment whose token 0 lies at logical position `base`. The
-  // products before have read them: the ring has been waited for since.
-  LAZYROPE_DEVICE void turn_queries(int32 base) const {
+  // Turns the warp's queries for a segment whose token 0 lies at logical position `base`, while its
+  // keys come. The products before have read them: the ring has been waited for since.
+  LAZYROPE_DEVICE void turn_queries(Turned& turned, int32 base) const {
     rotate_rows<Spec>(queries(), {memory_ + kOriginal, head_ * num_rows_}, positions(), num_rows_,
                       base);
     bar_warp_sync();
+    turned = {Queries(queries(), lane_), base, true};
   }
 
   // Of scores, times log2(e).
@@ -234,10 +250,9 @@ class AttendTile {
   }
 
   // The rows' weights of a block's keys.
-  template <class Queries>
   LAZYROPE_DEVICE void weigh(float (&weights)[kRowTiles][kKeyTiles][4], const BlockInfo& info,
-                             const Queries& held, SharedPtr keys) {
-    Product::multiply_query_key(weights, held, keys);
+                             const Queries& queries, SharedPtr keys) {
+    Product::multiply_query_key(weights, queries, keys);
     if constexpr (kCaps) cap_scores(weights, scale_log2(), Spec::kSoftcap);
     const ItemExtent extent = item().extent();
     if (info.begin > 0 || info.end < kKeys ||
