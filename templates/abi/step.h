@@ -51,7 +51,7 @@ struct ItemSplit {
 
 // Where the item's first blocks lie, so that they can be asked for at once: the runs of the segment
 // in which the first block lies, from the first slot of that block on.
-inline constexpr int32 kStartRuns = 10;
+inline constexpr int32 kStartRuns = 26;
 struct ItemStart {
   int32 base;      // of the segment
   int32 position;  // logical position of slot 0 (of the first block)
@@ -69,7 +69,7 @@ struct Item {
   ItemSplit split;
   ItemStart start;
 };
-static_assert(sizeof(Item) == 128);
+static_assert(sizeof(Item) == 192);
 
 // What `update` changes while a captured graph keeps its launch parameters.
 struct StepHeader {

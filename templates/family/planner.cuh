@@ -315,9 +315,21 @@ class Planner {
       made = item(cta, unit, num_tiles, first, last);
       const int32 next = work_.num_ctas + boundary(kItem, cta) + nth;
       made.keys.next = nth + 1 < count && next < scratch_.max_items ? next : -1;
-      made.start = start(made);
+      made.start = start(made, work_.items[index].start.page);
     }
-    if (lane_index() == 0) st_global(work_.items + index, made);
+    if (lane_index() == 0) {
+      Item* to = work_.items + index;
+      st_global(&to->extent, made.extent);
+      st_global(&to->rows, made.rows);
+      st_global(&to->keys, made.keys);
+      st_global(&to->split, made.split);
+      st_global(&to->start.base, made.start.base);
+      st_global(&to->start.position, made.start.position);
+      st_global(&to->start.begin, made.start.begin);
+      st_global(&to->start.end, made.start.end);
+      st_global(&to->start.slot, made.start.slot);
+      st_global(&to->start.page_size, made.start.page_size);
+    }
   }
 
   // Blocks first to last - 1 of a unit; where first is not 0, the CTA's boundary lies there.
@@ -336,7 +348,7 @@ class Planner {
   }
 
   // One warp: where the item's first blocks lie.
-  LAZYROPE_DEVICE ItemStart start(const Item& item) const {
+  LAZYROPE_DEVICE ItemStart start(const Item& item, int32* pages) const {
     ItemStart start{};
     if (item.extent.num_blocks == 0) return start;
     const PositionRange positions = {item.extent.first_position, item.extent.last_position};
@@ -369,13 +381,10 @@ class Planner {
     start.end = found.end - slot;
     start.slot = slot % in_.page_size;
     start.page_size = in_.page_size;
-#pragma unroll
-    for (int32 run = 0; run < kStartRuns; ++run) {
-      const int32 run_slot = slot + run * kRunSlots;
-      if (run_slot < found.end)
-        start.page[run] =
-            ld_global_nc(in_.pages + found.record.first_page + run_slot / in_.page_size);
-    }
+    const int32 run_slot = slot + lane_index() * kRunSlots;
+    if (lane_index() < kStartRuns && run_slot < found.end)
+      st_global(pages + lane_index(),
+                ld_global_nc(in_.pages + found.record.first_page + run_slot / in_.page_size));
     return start;
   }
 

@@ -21,6 +21,20 @@ LAZYROPE_DEVICE Rotation rotation_at(int64 position, uint64 turns_per_token) {
   return {cos_approx_f32(angle), sin_approx_f32(angle)};
 }
 
+// Turns per token of one unit's pairs.
+template <class Pairing>
+struct UnitTurns {
+  static constexpr int kPairs = Pairing::kPairs;
+
+  uint64 per_token[kPairs];
+
+  LAZYROPE_DEVICE void load(const uint64* turns_per_token, int32 unit) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i)
+      per_token[i] = ld_global_nc(turns_per_token + unit * kPairs + i);
+  }
+};
+
 // The rotations of one unit's pairs.
 template <class Pairing>
 struct UnitRotation {
@@ -29,10 +43,10 @@ struct UnitRotation {
 
   Rotation pair[kPairs];
 
-  LAZYROPE_DEVICE void set(int64 position, const uint64* turns_per_token, float factor) {
+  LAZYROPE_DEVICE void set(int64 position, const UnitTurns<Pairing>& turns, float factor) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const Rotation r = rotation_at(position, ld_global_nc(turns_per_token + i));
+      const Rotation r = rotation_at(position, turns.per_token[i]);
       pair[i] = {r.cosine * factor, r.sine * factor};
     }
   }
@@ -95,11 +109,20 @@ LAZYROPE_DEVICE void copy_unrotated(SharedPtr to, TileRows from, int32 num_rows)
   }
 }
 
+// Of the unit that the lane turns in rotate_rows().
+template <class Spec>
+LAZYROPE_DEVICE UnitTurns<typename Spec::Pairing> lane_turns() {
+  UnitTurns<typename Spec::Pairing> turns{};
+  if constexpr (Spec::Pairing::kUnits > 0)
+    turns.load(Spec::frequencies(), lane_index() % Spec::Pairing::kUnits);
+  return turns;
+}
+
 // One warp turns rows 0 to num_rows - 1 of a query tile, taken from `from` (which may be the same
 // rows): each row by its position (0 where the query is rotated already) less `base`.
 template <class Spec>
 LAZYROPE_DEVICE void rotate_rows(SharedPtr to, TileRows from, SharedPtr positions, int32 num_rows,
-                                 int32 base) {
+                                 int32 base, const UnitTurns<typename Spec::Pairing>& turns) {
   using Tile = SharedTile<Spec::kHeadDim>;
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
@@ -121,7 +144,7 @@ LAZYROPE_DEVICE void rotate_rows(SharedPtr to, TileRows from, SharedPtr position
       const int32 position = Spec::kQueryRotated ? 0 : ld_shared<int32>(positions + row * 4);
       const int64 turn = static_cast<int64>(position) - base;
       if (!known || turn != turned)
-        rotation.set(turn, Spec::frequencies() + unit * Pairing::kPairs, kFactor);
+        rotation.set(turn, turns, kFactor);
       known = true;
       turned = turn;
       const int32 run_a = Pairing::run_a(unit);

@@ -60,8 +60,10 @@ struct TokenMove {
     const Run key_b = load(row.key, run_b);
     const Run value_a = load(row.value, run_a);
     const Run value_b = load(row.value, run_b);
+    UnitTurns<Pairing> turns;
+    turns.load(Spec::frequencies(), unit);
     UnitRotation<Pairing> rotation;
-    rotation.set(row.turn, Spec::frequencies() + unit * Pairing::kPairs, Spec::kFactor);
+    rotation.set(row.turn, turns, Spec::kFactor);
     float turned[2 * kColumns];
     rotation.template turn<typename Spec::Element>(turned, key_a, key_b);
     store(row.key_to, run_a, Store::template turned<kColumns>(turned, inverse.key));

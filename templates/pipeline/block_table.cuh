@@ -102,19 +102,21 @@ class BlockTable {
   }
 
   // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
-  // of the caller's next group of asynchronous copies, or are on their way to the lanes, which
-  // place() them. All who use the table synchronize before what was filled is read, and before the
-  // next window.
+  // of the caller's next group of asynchronous copies. All who use the table synchronize before
+  // what was filled is read, and before the next window.
   LAZYROPE_DEVICE void resolve(int32 window, const Lookup& lookup) const {
-    const int32* page = find(window, lookup);
+    const int32* page = find(window, 0, lookup);
     if (page != nullptr) cp_async_ca_4(place_address(window), page);
   }
-  LAZYROPE_DEVICE int32 resolve_ahead(int32 window, const Lookup& lookup) const {
-    const int32* page = find(window, lookup);
+
+  // The same for blocks from `first` on, whose page numbers, a lane's each, the caller place()s
+  // before they are read.
+  LAZYROPE_DEVICE int32 resolve_ahead(int32 window, int32 first, const Lookup& lookup) const {
+    const int32* page = find(window, first, lookup);
     return page == nullptr ? 0 : ld_global_nc(page);
   }
-  LAZYROPE_DEVICE void place(int32 window, int32 page) const {
-    st_shared(place_address(window), page);
+  LAZYROPE_DEVICE void place(int32 window, int32 first, int32 page) const {
+    if (entry(window) >= first) st_shared(place_address(window), page);
   }
 
  private:
@@ -129,9 +131,12 @@ class BlockTable {
            (block % kCapacity * kRuns + run) * static_cast<int32>(sizeof(RunPlace));
   }
 
-  // Of the entry and the run that this lane fills.
+  // The block that this lane fills, of whose runs it has one.
+  LAZYROPE_DEVICE static int32 entry(int32 window) {
+    return window * kWindow + lane_index() / kRuns;
+  }
   LAZYROPE_DEVICE SharedPtr place_address(int32 window) const {
-    return run_address(window * kWindow + lane_index() / kRuns, lane_index() % kRuns);
+    return run_address(entry(window), lane_index() % kRuns);
   }
 
   // Nothing behind the item's last.
@@ -148,16 +153,15 @@ class BlockTable {
     return record;
   }
 
-  // Fills the infos of a window and the slots of its runs; returns where the page number of this
+  // Fills the infos of a window's blocks from `first` on, and the slots of their runs; returns where the page number of this
   // lane's run lies, null where the run has no slot that is read: its address is formed, from 0.
-  LAZYROPE_DEVICE const int32* find(int32 window, const Lookup& lookup) const {
+  LAZYROPE_DEVICE const int32* find(int32 window, int32 first, const Lookup& lookup) const {
     const ItemExtent extent = item_.extent();
     const int32 segment_end = item_.keys().segment_end;
     Walk walk = lookup.walk;
     SegmentRecord record = lookup.segment;
-    const int32 entry = window * kWindow + lane_index() / kRuns;
-    const int32 block = choice_.first + entry * choice_.step;
-    const bool wanted = block < extent.num_blocks;
+    const int32 block = choice_.first + entry(window) * choice_.step;
+    const bool wanted = entry(window) >= first && block < extent.num_blocks;
     const int32* page = nullptr;
 #pragma unroll 1
     while (true) {
@@ -172,7 +176,7 @@ class BlockTable {
       const VisibleSegment found = from_lane(segment, owner);
       // Below 0: found in the 32 segments before.
       if (wanted && target >= 0 && target < total)
-        page = write(entry, found, target - owner_first, lookup);
+        page = write(entry(window), found, target - owner_first, lookup);
       if (!vote_sync_any(wanted && target >= total)) break;
       walk.segment += kWarpThreads;
       walk.block += total;

@@ -181,7 +181,7 @@ class AttendTile {
     cp_async_commit_group();
     cp_async_wait_group<0>();
     bar_warp_sync();
-    rotate_rows<Spec>(queries(), {queries(), 0}, positions(), num_rows, base);
+    rotate_rows<Spec>(queries(), {queries(), 0}, positions(), num_rows, base, lane_turns<Spec>());
     bar_warp_sync();
   }
 

@@ -42,7 +42,8 @@ class AttendTile {
   using Ring = TileRing<typename Product::StoredTile, kKeys, kTiles>;
   using Table = BlockTable<Mask, kKeys>;
   using Record = PartRecord<kHeadDim>;
-  static_assert(Table::kWindow >= kTiles);  // resolve_ahead
+  // Windows are looked up in time: resolve_ahead.
+  static_assert(Table::kWindow / 4 * 3 >= (kTiles + 1) / 2);
 
   // Shared memory, from its start: each warp's ring, each warp's turned queries, the original
   // queries, each warp's block table, row positions, the item, flags.
@@ -62,16 +63,18 @@ class AttendTile {
   // 1024 bytes. Of the item before nobody reads any more: finish() has a barrier behind its last
   // look at it.
   LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory) {
+    const UnitTurns<typename Spec::Pairing> turns = lane_turns<Spec>();
     ItemPtr(memory + kItem).copy_from(item);
     bar_sync();
-    AttendTile tile(params, memory);
+    AttendTile tile(params, memory, turns);
     if (tile.num_rows_ == 0) return -1;
     tile.attend();
     return tile.finish();
   }
 
  private:
-  LAZYROPE_DEVICE AttendTile(const AttendParams& params, SharedPtr memory)
+  LAZYROPE_DEVICE AttendTile(const AttendParams& params, SharedPtr memory,
+                             const UnitTurns<typename Spec::Pairing>& turns)
       : params_(params),
         memory_(memory),
         lane_(lane_index()),
@@ -79,7 +82,8 @@ class AttendTile {
         num_heads_(item().rows().num_heads),
         head_(num_rows_ == 0 ? 0 : warp_index() % num_heads_),
         keys_(KvTile::key_fragment({0}, lane_)),
-        values_(KvTile::fragment({0}, lane_)) {}
+        values_(KvTile::fragment({0}, lane_)),
+        turns_(turns) {}
 
   LAZYROPE_DEVICE ItemPtr item() const { return ItemPtr(memory_ + kItem); }
   LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kPositions; }
@@ -106,21 +110,21 @@ class AttendTile {
       if (block == 0) fill_up(table, ring, pages);
       ring.wait();
       resolve_ahead(table, block, pages);
-      issue(table, ring, 2 * block + kTiles - 1);
+      issue(table, ring, pages, 2 * block + kTiles - 1);
       float weights[kRowTiles][kKeyTiles][4];
       weigh(weights, info, turned.queries, fragment(ring.take(), keys_));
       ring.wait();
-      issue(table, ring, 2 * block + kTiles);
+      issue(table, ring, pages, 2 * block + kTiles);
       Product::multiply_weight_value(rows_, weights, fragment(ring.take(), values_));
     }
     softmax_.finish();
   }
 
-  // Page numbers on their way, of a window: a run's in each lane. Of window 0 some blocks' pages are
-  // known already.
+  // Page numbers on their way: of the blocks of a window from `first` on, a run's in each lane.
   struct Pages {
+    int32 window;
+    int32 first;
     int32 page;
-    int32 known;
   };
 
   // The warp's queries as they are turned.
@@ -143,11 +147,19 @@ class AttendTile {
 
   // Tile 2 i are the keys of block i, tile 2 i + 1 its values: one group of copies, which is empty
   // behind the last.
-  LAZYROPE_DEVICE void issue(const Table& table, Ring& ring, int32 tile) const {
+  LAZYROPE_DEVICE void issue(const Table& table, Ring& ring, Pages& pages, int32 tile) const {
     const int32 block = tile >> 1;
-    if (block < num_blocks())
+    if (block < num_blocks()) {
+      if (block >= pages.first) place(table, pages);
       ring.issue(table, block, (tile & 1) == 0 ? params_.pool.keys : params_.pool.values);
+    }
     cp_async_commit_group();
+  }
+
+  LAZYROPE_DEVICE void place(const Table& table, Pages& pages) const {
+    table.place(pages.window, pages.first, pages.page);
+    bar_warp_sync();
+    pages.first = (pages.window + 1) * Table::kWindow;
   }
 
   // Asks for all that is needed at first. What is asked for behind the first keys and values has to
@@ -155,40 +167,35 @@ class AttendTile {
   LAZYROPE_DEVICE Pages fill(const Table& table, Ring& ring) {
     const typename Table::Lookup lookup = table.look_up(0);
     copy_queries();
-    const int32 known = table.seed(item().start());
+    Pages pages = {0, table.seed(item().start()), 0};
+    const int32 known = pages.first;
     bar_warp_sync();
 #pragma unroll 1
     for (int32 tile = 0; tile < kTiles - 1; ++tile) {
       if (tile < 2 * known)
-        issue(table, ring, tile);
+        issue(table, ring, pages, tile);
       else
         cp_async_commit_group();
     }
-    bar_warp_sync();  // window 0 has the known blocks, too
-    const int32 page = table.resolve_ahead(0, lookup);
+    if (known < num_blocks()) pages.page = table.resolve_ahead(0, known, lookup);
     start();
-    return {page, known};
+    return pages;
   }
 
-  // The first tiles whose pages were not known.
-  LAZYROPE_DEVICE void fill_up(const Table& table, Ring& ring, Pages pages) const {
-    table.place(0, pages.page);
-    bar_warp_sync();
+  // The first tiles, those whose pages were not known.
+  LAZYROPE_DEVICE void fill_up(const Table& table, Ring& ring, Pages& pages) const {
 #pragma unroll 1
-    for (int32 tile = 2 * pages.known; tile < kTiles - 1; ++tile) issue(table, ring, tile);
+    for (int32 tile = 2 * pages.first; tile < kTiles - 1; ++tile) issue(table, ring, pages, tile);
   }
 
-  // Window w + 1 is looked up as the first block of window w is read; its pages are there half a
-  // window later.
+  // The next window is looked up early in each; its pages have until its first block is asked for.
   LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block, Pages& pages) const {
+    constexpr int32 kEarly = Table::kWindow / 4;
     const int32 window = block / Table::kWindow + 1;
-    const int32 place = block % Table::kWindow;
-    if (window * Table::kWindow >= num_blocks()) return;
-    if (place == 0) pages.page = table.resolve_ahead(window, table.look_up(window));
-    if (place == Table::kWindow / 2) {
-      table.place(window, pages.page);
-      bar_warp_sync();
-    }
+    if (block % Table::kWindow != kEarly || window * Table::kWindow >= num_blocks()) return;
+    if (pages.first < window * Table::kWindow) place(table, pages);
+    pages = {window, window * Table::kWindow, 0};
+    pages.page = table.resolve_ahead(window, pages.first, table.look_up(window));
   }
 
   // The rows of all heads, one head behind the other: a group of copies.
@@ -236,7 +243,7 @@ class AttendTile {
   // keys come. The products before have read them: the ring has been waited for since.
   LAZYROPE_DEVICE void turn_queries(Turned& turned, int32 base) const {
     rotate_rows<Spec>(queries(), {memory_ + kOriginal, head_ * num_rows_}, positions(), num_rows_,
-                      base);
+                      base, turns_);
     bar_warp_sync();
     turned = {Queries(queries(), lane_), base, true};
   }
@@ -302,6 +309,7 @@ class AttendTile {
   int32 head_;
   SharedPtr keys_;  // the lane's fragments of tiles at 0
   SharedPtr values_;
+  UnitTurns<typename Spec::Pairing> turns_;
   float rows_[kRowTiles][Product::kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;
 };
