@@ -85,7 +85,8 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemR
   }
 }
 
-// All threads of the CTA: the logical position of each row; rows past the item's last repeat it.
+// All threads of the CTA: the logical position of each row; rows past the item's last repeat it. Part
+// of the caller's next group of asynchronous copies.
 template <class Spec, int kRows>
 LAZYROPE_DEVICE void copy_row_positions(SharedPtr positions, const int32* step_positions,
                                         ItemPtr item) {
@@ -94,7 +95,7 @@ LAZYROPE_DEVICE void copy_row_positions(SharedPtr positions, const int32* step_p
 #pragma unroll 1
   for (int32 row = thread_index(); row < kRows; row += block_threads()) {
     const QueryRow<Spec> from(rows, smaller(row, last));
-    st_shared(positions + row * 4, ld_global_nc(step_positions + from.token));
+    cp_async_ca_4(positions + row * 4, step_positions + from.token);
   }
 }
 

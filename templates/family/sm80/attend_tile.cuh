@@ -151,6 +151,8 @@ class AttendTile {
                   params_.scale_log2 * key_scale(params_.pool, item().rows().kv_head));
     }
     copy_row_positions<Spec, kRows>(memory_ + kPositions, params_.step.positions, item());
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
     bar_sync();
     set_zero(rows_);
     softmax_.reset();

@@ -205,8 +205,8 @@ class AttendTile {
       copy_query_rows<Spec, kWarps * kWarpThreads>(
           memory_ + kOriginal, params_.q, rows_of_head(item().rows(), head), 0, num_rows_,
           head * num_rows_, (head + 1) * num_rows_);
-    cp_async_commit_group();
     copy_row_positions<Spec, kRows>(positions(), params_.step.positions, item());
+    cp_async_commit_group();
   }
 
   LAZYROPE_DEVICE void start() {
