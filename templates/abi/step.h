@@ -39,7 +39,7 @@ struct ItemKeys {
   int32 segment;      // the request's first segment
   int32 segment_end;  // one past its last
   int32 first_block;  // the item's first, of all blocks that the rows see
-  int32 next;         // the CTA's next item, or -1
+  int32 next;         // the next item of the share, or -1
 };
 
 struct ItemSplit {
@@ -51,7 +51,7 @@ struct ItemSplit {
 
 // Where the item's first blocks lie, so that they can be asked for at once: the runs of the segment
 // in which the first block lies, from the first slot of that block on.
-inline constexpr int32 kStartRuns = 26;
+inline constexpr int32 kStartRuns = 42;
 struct ItemStart {
   int32 base;      // of the segment
   int32 position;  // logical position of slot 0 (of the first block)
@@ -69,7 +69,7 @@ struct Item {
   ItemSplit split;
   ItemStart start;
 };
-static_assert(sizeof(Item) == 192);
+static_assert(sizeof(Item) == 256);
 
 // What `update` changes while a captured graph keeps its launch parameters.
 struct StepHeader {
@@ -91,14 +91,24 @@ static_assert(sizeof(StepView) == 24);
 // fragment fall into different banks of shared memory.
 constexpr int32 part_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
 
-// Device addresses of the work of one attend kernel.
-struct WorkView {
-  Item* items;        // [max_items]: the first of each CTA, then the others
-  uint8* partials;    // [2 * num_ctas][partial_row_count] records: templates/ops/merge.cuh
-  uint32* counters;   // [3 * num_ctas]: templates/ops/split_tile.cuh
-  int32 num_ctas;
-  int32 partial_row_count;  // rows that a partial result has room for
+// Shares of work that CTAs take, one after the other, when they have done their own.
+struct WorkQueue {
+  uint32 taken;       // counts up to length + num_ctas - 1, and then from 0
+  uint32 num_shares;  // behind those of the CTAs; 0: nobody looks
 };
-static_assert(sizeof(WorkView) == 32);
+
+// Device addresses of the work of one attend kernel. It is divided into shares: one of each CTA,
+// then those of the queue.
+struct WorkView {
+  Item* items;        // [max_items]: the first of each share, then the others
+  uint8* partials;    // [2 * max_shares][partial_row_count] records: templates/ops/merge.cuh
+  uint32* counters;   // [3 * max_shares]: templates/ops/split_tile.cuh
+  WorkQueue* queue;
+  int32 num_ctas;
+  int32 max_shares;
+  int32 partial_row_count;  // rows that a partial result has room for
+  int32 unused;
+};
+static_assert(sizeof(WorkView) == 48);
 
 }  // namespace lazyrope

@@ -12,11 +12,12 @@ class ItemResult {
   using Record = PartRecord<Spec::kHeadDim>;
 
  public:
-  LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item)
+  // `is_last`: the CTA has nothing to do afterwards.
+  LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item, bool is_last)
       : params_(params),
         num_rows_(item.extent().num_rows),
         num_heads_(item.rows().num_heads),
-        may_wait_(item.keys().next < 0),
+        may_wait_(is_last),
         split_(item.split()),
         output_(params, item.rows()),
         partial_(params.work, split_) {}

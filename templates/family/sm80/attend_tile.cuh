@@ -62,16 +62,17 @@ class AttendTile {
  public:
   static constexpr int kSharedBytes = kFlags + 16;
 
-  // All threads of the CTA, item after item; returns the next one, or -1. `memory` is aligned to
-  // 1024 bytes. Of the item before nobody reads any more: finish() has a barrier behind its last
-  // look at it.
-  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory) {
+  // All threads of the CTA, item after item; returns the next one of the share, or -1, after which
+  // the CTA has more to do unless `is_last_share`. `memory` is aligned to 1024 bytes. Of the item
+  // before nobody reads any more: finish() has a barrier behind its last look at it.
+  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory,
+                                   bool is_last_share) {
     ItemPtr(memory + kItem).copy_from(item);
     bar_sync();
     AttendTile tile(params, memory);
     if (tile.item().extent().num_rows == 0) return -1;
     tile.attend();
-    return tile.finish();
+    return tile.finish(is_last_share);
   }
 
  private:
@@ -223,10 +224,10 @@ class AttendTile {
 
   // Rows leave by way of shared memory, 16 of each warp at a time. No copy is under way any more:
   // the last blocks' rounds asked for none.
-  LAZYROPE_DEVICE int32 finish() const {
+  LAZYROPE_DEVICE int32 finish(bool is_last_share) const {
     const int32 num_rows = item().extent().num_rows;
     const int32 next = item().keys().next;
-    const ItemResult<Spec> result(params_, item());
+    const ItemResult<Spec> result(params_, item(), is_last_share && next < 0);
 #pragma unroll 1
     for (int32 round = 0; round < kRowTiles; ++round) {
       bar_sync();

@@ -59,17 +59,18 @@ class AttendTile {
  public:
   static constexpr int kSharedBytes = kFlags + 16;
 
-  // All threads of the CTA, item after item; returns the next one, or -1. `memory` is aligned to
-  // 1024 bytes. Of the item before nobody reads any more: finish() has a barrier behind its last
-  // look at it.
-  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory) {
+  // All threads of the CTA, item after item; returns the next one of the share, or -1, after which
+  // the CTA has more to do unless `is_last_share`. `memory` is aligned to 1024 bytes. Of the item
+  // before nobody reads any more: finish() has a barrier behind its last look at it.
+  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory,
+                                   bool is_last_share) {
     const UnitTurns<typename Spec::Pairing> turns = lane_turns<Spec>();
     ItemPtr(memory + kItem).copy_from(item);
     bar_sync();
     AttendTile tile(params, memory, turns);
     if (tile.num_rows_ == 0) return -1;
     tile.attend();
-    return tile.finish();
+    return tile.finish(is_last_share);
   }
 
  private:
@@ -271,9 +272,9 @@ class AttendTile {
 
   // Rows leave by way of shared memory, where the parts of warps that share a head are merged. No
   // copy is under way any more.
-  LAZYROPE_DEVICE int32 finish() const {
-    const ItemResult<Spec> result(params_, item());
+  LAZYROPE_DEVICE int32 finish(bool is_last_share) const {
     const int32 next = item().keys().next;
+    const ItemResult<Spec> result(params_, item(), is_last_share && next < 0);
     const int32 sharing = blocks().step;
     const int32 record = warp_index() * 16;
 #pragma unroll 1
