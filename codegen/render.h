@@ -16,8 +16,10 @@ enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppe
 
 inline constexpr int kKernelKinds = 6;
 
-// Of the planner's CTA. It places a boundary a thread: one more than an attend kernel has CTAs.
-inline constexpr int kPlanThreads = 1024;
+// Of the planner's CTA.
+inline constexpr int kPlanThreads = 512;
+// That the planner has room for: one more than an attend kernel has CTAs.
+inline constexpr int kPlanBoundaries = 1024;
 
 std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all

@@ -345,6 +345,13 @@ void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
   if (plan.min_split_blocks < 1)
     throw SpecError(fmt::format("tile plan: min_split_blocks = {}; it must be at least 1",
                                 plan.min_split_blocks));
+  if (plan.item_heads < 1)
+    throw SpecError(
+        fmt::format("tile plan: item_heads = {}; it must be at least 1", plan.item_heads));
+  if (plan.fixed_split_blocks < 0)
+    throw SpecError(fmt::format(
+        "tile plan: fixed_split_blocks = {}; it must be at least 1, or 0: parts are not fixed",
+        plan.fixed_split_blocks));
 }
 
 bool is_legal(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {

@@ -33,6 +33,10 @@ struct TilePlan {
   AttendPlan decode;         // requests of at most decode.rows() packed rows
   AttendPlan prefill;        // the others
   int min_split_blocks = 2;  // no part at a tile's ends has fewer KV blocks
+  int item_heads = 1;        // KV heads that an item of decode may have
+  // Not 0: how a request's keys are divided does not depend on what else the step
+  // has. A part has so many blocks of a warp, or twice as many, or four times ...
+  int fixed_split_blocks = 0;
 
   bool operator==(const TilePlan&) const = default;
 };

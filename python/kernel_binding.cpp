@@ -29,13 +29,17 @@ void bind_plans(py::module_& module) {
       .def_readonly("ctas_per_sm", &AttendPlan::ctas_per_sm)
       .def(py::self == py::self);
   py::class_<TilePlan>(module, "TilePlan")
-      .def(py::init([](AttendPlan decode, AttendPlan prefill, int min_split_blocks) {
-             return TilePlan{decode, prefill, min_split_blocks};
+      .def(py::init([](AttendPlan decode, AttendPlan prefill, int min_split_blocks, int item_heads,
+                       int fixed_split_blocks) {
+             return TilePlan{decode, prefill, min_split_blocks, item_heads, fixed_split_blocks};
            }),
-           py::kw_only(), py::arg("decode"), py::arg("prefill"), py::arg("min_split_blocks") = 2)
+           py::kw_only(), py::arg("decode"), py::arg("prefill"), py::arg("min_split_blocks") = 2,
+           py::arg("item_heads") = 1, py::arg("fixed_split_blocks") = 0)
       .def_readonly("decode", &TilePlan::decode)
       .def_readonly("prefill", &TilePlan::prefill)
       .def_readonly("min_split_blocks", &TilePlan::min_split_blocks)
+      .def_readonly("item_heads", &TilePlan::item_heads)
+      .def_readonly("fixed_split_blocks", &TilePlan::fixed_split_blocks)
       .def(py::self == py::self)
       .def("__repr__",
            [](const TilePlan& plan) { return fmt::format("TilePlan({})", describe(plan)); });

@@ -14,7 +14,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kMaxPlannedCtas = kPlanThreads - 1;
+constexpr int kMaxPlannedCtas = kPlanBoundaries - 1;
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
 
 void check_count(const char* name, int value, int least) {
@@ -105,9 +105,10 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
     check_step_values(StepValues::copy_of(tensors, *device_, stream), format_.page_size, capacity_);
   }
   params_.inputs = inputs_of(tensors, format_.page_size);
+  params_.page_size = divisor(format_.page_size);
   num_tokens_ = params_.inputs.num_tokens;
   tensors_ = tensors;
-  const int ctas = serves(kPrefill) ? kPlanPhases : 1;
+  const int ctas = params_.num_planners * (serves(kPrefill) ? kPlanPhases : 1);
   planner_->on(*device_).launch(ctas, &params_, stream, [&] {
     Reach reach;
     reach.reads("q_indptr", tensors.q_indptr)

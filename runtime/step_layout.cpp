@@ -35,51 +35,81 @@ struct PhaseExtent {
 
 std::size_t size(int count) { return static_cast<std::size_t>(count); }
 
-void place_work(Block& block, const StepShape& shape, std::size_t max_items, int partial_rows,
-                WorkView& work) {
-  const std::size_t ctas = size(work.num_ctas);
+struct WorkExtent {
+  std::size_t items;
+  std::size_t partials;  // results of parts
+  std::size_t counters;
+  int partial_rows;
+};
+
+void place_work(Block& block, const StepShape& shape, const WorkExtent& extent, WorkView& work) {
   const std::size_t record_bytes = size(part_record_bytes(shape.head_dim));
-  work.partial_row_count = partial_rows;
-  block.place(work.items, max_items);
-  block.place(work.partials, 2 * ctas * size(partial_rows) * record_bytes);
-  block.place(work.counters, 3 * ctas);
+  work.partial_row_count = extent.partial_rows;
+  block.place(work.items, extent.items);
+  block.place(work.partials, extent.partials * size(extent.partial_rows) * record_bytes);
+  block.place(work.counters, extent.counters);
 }
 
-void place_scratch(Block& block, const StepCapacity& capacity, std::size_t max_tiles,
-                   std::size_t max_items, PlanScratch& scratch) {
-  block.place(scratch.tile_begin, size(capacity.requests) + 1);
-  block.place(scratch.tile_request, max_tiles);
-  block.place(scratch.tile_first_position, max_tiles);
-  block.place(scratch.tile_last_position, max_tiles);
-  block.place(scratch.tile_blocks, max_tiles);
-  block.place(scratch.cost_begin, max_tiles + 1);
-  scratch.max_tiles = static_cast<int32>(max_tiles);
-  scratch.max_items = static_cast<int32>(max_items);
+// For each of so many planners.
+void place_scratch(Block& block, std::size_t planners, PlanScratch& scratch) {
+  if (scratch.max_tiles <= kSharedTiles) return;
+  const std::size_t rows = planners * (size(scratch.max_tiles) + 1);
+  block.place(scratch.rows, rows);
+  block.place(scratch.keys, rows);
+  block.place(scratch.cost_begin, rows);
+  block.place(scratch.part_begin, rows);
 }
 
 // At most one a warp, and all heads in equal items.
-int heads_of_an_item(const AttendPlan& plan, const StepShape& shape) {
+int heads_of_an_item(const TilePlan& plan, const AttendPlan& attend, const StepShape& shape) {
+  const int most = plan.fixed_split_blocks > 0 ? 1 : plan.item_heads;
   int heads = 1;
-  while (plan.key_warps % (2 * heads) == 0 && shape.num_kv_heads % (2 * heads) == 0) heads *= 2;
+  while (2 * heads <= most && attend.key_warps % (2 * heads) == 0 &&
+         shape.num_kv_heads % (2 * heads) == 0)
+    heads *= 2;
   return heads;
 }
 
-void place_phase(Block& block, const StepShape& shape, const AttendPlan& plan, int min_split_blocks,
-                 const StepCapacity& capacity, const PhaseExtent& extent, int sm_count,
-                 PlanPhase& phase) {
-  const int num_ctas = sm_count * plan.ctas_per_sm;
-  const std::size_t max_items = extent.max_tiles * size(shape.num_kv_heads) + size(num_ctas);
+void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
+                 const AttendPlan& attend, const StepCapacity& capacity, const PhaseExtent& extent,
+                 int sm_count, PlanPhase& phase) {
+  const int num_ctas = sm_count * attend.ctas_per_sm;
+  phase.work.num_ctas = num_ctas;
   phase.min_rows = extent.min_rows;
   phase.max_rows = extent.max_rows;
-  phase.tile_rows = plan.rows();
-  phase.block_keys = plan.warp_keys;
-  phase.min_split_blocks = min_split_blocks * plan.key_warps;
-  phase.max_heads = heads_of_an_item(plan, shape);
-  phase.work.num_ctas = num_ctas;
+  phase.tile_rows = divisor(attend.rows());
+  phase.block_keys = divisor(attend.warp_keys);
+  phase.min_split_blocks = plan.min_split_blocks * attend.key_warps;
+  phase.fixed_split_blocks = plan.fixed_split_blocks * attend.key_warps;
+  phase.max_heads = heads_of_an_item(plan, attend, shape);
+  phase.scratch.max_tiles = static_cast<int32>(extent.max_tiles);
+  // templates/ops/split_tile.cuh tells what counters there are.
+  const bool is_fixed = plan.fixed_split_blocks > 0;
+  const std::size_t units =
+      extent.max_tiles * size(shape.num_kv_heads) * size(is_fixed ? kMostFixedParts : 1);
+  const std::size_t partials = is_fixed ? units : 2 * size(num_ctas);
+  const std::size_t counters = size(num_ctas) + partials + (is_fixed ? partials : 0);
+  const std::size_t items = units + size(num_ctas);
+  phase.scratch.max_items = static_cast<int32>(items);
+  phase.num_counters = static_cast<int32>(counters);
   const int tokens = std::max(1, capacity.query_tokens);
-  const int rows = std::min(plan.rows(), tokens * shape.group_size * phase.max_heads);
-  place_work(block, shape, max_items, rows, phase.work);
-  place_scratch(block, capacity, extent.max_tiles, max_items, phase.scratch);
+  const int rows = std::min(attend.rows(), tokens * shape.group_size * phase.max_heads);
+  place_work(block, shape, {items, partials, counters, rows}, phase.work);
+}
+
+// Enough that each has few items to write, but not so many that what all of them read takes longer.
+int num_planners(const PlanParams& params, int sm_count) {
+  constexpr int kItems = 24;
+  constexpr int kMost = 32;
+  constexpr int kMostWithScratch = 8;
+  bool has_scratch = false;
+  int items = 0;
+  for (const PlanPhase& phase : params.phase) {
+    has_scratch = has_scratch || phase.scratch.max_tiles > kSharedTiles;
+    items = std::max(items, phase.scratch.max_items);
+  }
+  const int most = std::min(has_scratch ? kMostWithScratch : kMost, sm_count / kPlanPhases);
+  return std::clamp((items + kItems - 1) / kItems, 1, std::max(most, 1));
 }
 
 }  // namespace
@@ -96,8 +126,8 @@ std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const TilePl
   const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
   const auto place = [&](Step::Phase phase, const AttendPlan& attend, int min_rows, int max_rows,
                          std::size_t max_tiles) {
-    place_phase(block, shape, attend, plan.min_split_blocks, capacity,
-                {min_rows, max_rows, max_tiles}, sm_count, params.phase[phase]);
+    place_phase(block, shape, plan, attend, capacity, {min_rows, max_rows, max_tiles}, sm_count,
+                params.phase[phase]);
   };
   if (capacity.tokens_per_request * shape.group_size <= decode_rows) {
     // Should a request bring more than was said, it is served none the less.
@@ -107,6 +137,9 @@ std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const TilePl
     place(Step::kPrefill, plan.prefill, decode_rows + 1, kAll,
           rows / size(plan.prefill.rows()) + size(capacity.requests));
   }
+  params.num_planners = num_planners(params, sm_count);
+  for (PlanPhase& phase : params.phase)
+    place_scratch(block, size(params.num_planners), phase.scratch);
   return block.used();
 }
 

@@ -9,7 +9,8 @@ namespace lazyrope {
 // Found by their names.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AttendPlan, row_warps, key_warps, warp_rows, warp_keys,
                                    step_keys, stages, ctas_per_sm)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TilePlan, decode, prefill, min_split_blocks)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TilePlan, decode, prefill, min_split_blocks, item_heads,
+                                   fixed_split_blocks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TuningWorkload, batch, query_tokens, context, doc_tokens)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TuningTrial, name, plan, us, gain, noise, left_out)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TuningPart, name, workloads, trials, chosen)

@@ -82,7 +82,15 @@ class TilePlan:
 
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
-    def __init__(self, *, decode: AttendPlan, prefill: AttendPlan, min_split_blocks: int = 2) -> None: ...
+    def __init__(
+        self,
+        *,
+        decode: AttendPlan,
+        prefill: AttendPlan,
+        min_split_blocks: int = 2,
+        item_heads: int = 1,
+        fixed_split_blocks: int = 0,
+    ) -> None: ...
     @property
     def decode(self) -> AttendPlan:
         """For requests whose query tokens x group_size fit one tile of it."""
@@ -94,6 +102,15 @@ class TilePlan:
     @property
     def min_split_blocks(self) -> int:
         """KV is not divided into parts of fewer blocks than this."""
+
+    @property
+    def item_heads(self) -> int:
+        """KV heads that one CTA of decode may attend to at a time."""
+
+    @property
+    def fixed_split_blocks(self) -> int:
+        """Unless 0, how a request's KV is divided does not depend on the other requests: every so many blocks, or twice,
+        or four times as many ..., so that there are at most 16 parts."""
 
     def __eq__(self, other: object, /) -> bool: ...
 

@@ -23,18 +23,58 @@ struct StepInputs {
 };
 static_assert(sizeof(StepInputs) == 88);
 
-// The planner's notes from one stage to the next; [max_tiles] but where said.
+// A divisor, at least 2, of numbers from 0 to 2^31 - 1: what they are multiplied by, and how far
+// the upper 32 bits of the product are then shifted.
+struct Divisor {
+  int32 value;
+  uint32 multiplier;
+  int32 shift;
+};
+
+// With 2^bits >= value > 2^(bits - 1), multiplier / 2^(31 + bits) exceeds 1 / value by less than
+// 2^bits / value / 2^(31 + bits): too little for a quotient to become wrong.
+constexpr Divisor divisor(int32 value) {
+  int32 bits = 1;
+  while ((int64{1} << bits) < value) ++bits;
+  const auto wide = static_cast<uint64>(value);
+  const uint64 multiplier = ((uint64{1} << (31 + bits)) + wide - 1) / wide;
+  return {value, static_cast<uint32>(multiplier), bits - 1};
+}
+
+constexpr int32 quotient(int32 number, const Divisor& by) {
+  const uint64 product = static_cast<uint64>(static_cast<uint32>(number)) * by.multiplier;
+  return static_cast<int32>(static_cast<uint32>(product >> 32) >> by.shift);
+}
+constexpr int32 ceil_div(int32 number, const Divisor& by) {
+  return quotient(number + by.value - 1, by);
+}
+
+// A tile of a request's packed rows, and the keys that they see: what all its items have of it.
+struct alignas(16) TileRows {
+  int32 query_token;  // row of q with the request's first token
+  int32 first_row;    // packed, of the request
+  int32 num_rows;
+  int32 num_blocks;
+};
+struct alignas(16) TileKeys {
+  int32 first_position;
+  int32 last_position;
+  int32 segment;  // the first that the rows see
+  int32 segment_end;
+};
+
+// The planner's table of tiles lies in shared memory where it has room for all that a step may
+// have. Otherwise each CTA of the planner has one here, of max_tiles and one.
+inline constexpr int32 kSharedTiles = 1024;
 struct PlanScratch {
-  int32* tile_begin;  // [capacity.requests + 1]: first tile of each request
-  int32* tile_request;
-  int32* tile_first_position;
-  int32* tile_last_position;
-  int32* tile_blocks;
-  int64* cost_begin;  // [max_tiles + 1]: cost of all tiles before, for one KV head
+  TileRows* rows;  // null: in shared memory
+  TileKeys* keys;
+  int64* cost_begin;  // cost of all tiles before, for one KV head
+  int32* part_begin;  // fixed parts of all tiles before, for one KV head
   int32 max_tiles;
   int32 max_items;
 };
-static_assert(sizeof(PlanScratch) == 56);
+static_assert(sizeof(PlanScratch) == 40);
 
 // One attend kernel's share: requests with min_rows to max_rows packed rows per KV head.
 struct PlanPhase {
@@ -42,22 +82,29 @@ struct PlanPhase {
   PlanScratch scratch;
   int32 min_rows;
   int32 max_rows;
-  int32 tile_rows;
-  int32 block_keys;
+  Divisor tile_rows;
+  Divisor block_keys;
   int32 min_split_blocks;  // at a tile's ends no part is shorter
   int32 max_heads;         // KV heads that an item may have, a power of two
+  // Not 0: a tile of so many blocks or fewer is one part, a longer one is cut every so many blocks,
+  // or twice, or four times as many ..., into at most kMostFixedParts, whatever else there is.
+  int32 fixed_split_blocks;
+  int32 num_counters;
 };
-static_assert(sizeof(PlanPhase) == 32 + 56 + 24);
+static_assert(sizeof(PlanPhase) == 32 + 40 + 48);
 
+inline constexpr int32 kMostFixedParts = 16;
 inline constexpr int kPlanPhases = 2;
 
 struct PlanParams {
   StepInputs inputs;
   StepView step;
-  PlanPhase phase[kPlanPhases];  // one CTA each
+  PlanPhase phase[kPlanPhases];
+  Divisor page_size;
   int32 num_kv_heads;
+  int32 num_planners;  // CTAs of each phase, which all plan it and divide the writing
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 112 + 8);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 120 + 24);
 
 }  // namespace lazyrope

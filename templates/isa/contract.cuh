@@ -62,6 +62,7 @@ static_assert(kSame<void, decltype(st_shared(a<SharedPtr>(), a<Chunk>()))>);  //
 static_assert(kSame<int32, decltype(ld_global_nc(a<const int32*>()))>);       // ld.global.nc
 static_assert(kSame<Word2, decltype(ld_global_nc(a<const Word2*>()))>);       // ld.global.nc
 static_assert(kSame<Chunk, decltype(ld_global_nc(a<const Chunk*>()))>);       // ld.global.nc
+static_assert(kSame<void, decltype(prefetch_global_l2(a<const void*>()))>);   // prefetch
 static_assert(kSame<uint8, decltype(ld_global(a<const uint8*>()))>);          // ld
 static_assert(kSame<Chunk, decltype(ld_global(a<const Chunk*>()))>);          // ld
 static_assert(kSame<void, decltype(st_global(a<uint16*>(), a<uint16>()))>);   // st

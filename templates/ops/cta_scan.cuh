@@ -1,73 +1,83 @@
 // Sums and searches over the threads of a CTA, for the planner.
 #pragma once
 
+#include "isa/math.cuh"
 #include "isa/memory.cuh"
 #include "isa/sync.cuh"
 
 namespace lazyrope {
 
-struct Prefix {
-  int64 before;  // sum over the threads before this one
-  int64 total;   // over all
+LAZYROPE_DEVICE int64 shfl_sync_bfly_64(int64 value, int32 mask) {
+  const auto bits = static_cast<uint64>(value);
+  const uint64 low = shfl_sync_bfly(static_cast<uint32>(bits), mask);
+  const uint64 high = shfl_sync_bfly(static_cast<uint32>(bits >> 32), mask);
+  return static_cast<int64>(high << 32 | low);
+}
+
+// Sums over the threads before each, by all threads of the CTA, a whole number of warps. A warp
+// whose threads have values adds up those of the warps before it by itself; the others do nothing.
+template <int32 kThreads>
+class CtaScan {
+ public:
+  static constexpr int32 kBytes = kThreads * 8 + 16;
+
+  LAZYROPE_DEVICE explicit CtaScan(SharedPtr memory) : memory_(memory) {}
+
+  // The first `count` threads have values, or all. Once all threads have met after that, total() is
+  // the sum of all, and there may be another scan.
+  LAZYROPE_DEVICE int64 sum_before(int64 value, int32 count) const {
+    const int32 thread = thread_index();
+    count = smaller(count, kThreads);
+    if (thread >= count) value = 0;
+    st_shared(memory_ + thread * 8, value);
+    bar_sync();
+    const int32 first = warp_index() * kWarpThreads;
+    if (first >= count) return 0;
+    int64 warps_before = 0;
+#pragma unroll 4
+    for (int32 i = lane_index(); i < first; i += kWarpThreads)
+      warps_before += ld_shared<int64>(memory_ + i * 8);
+    int64 through = value;
+#pragma unroll
+    for (int delta = 1; delta < kWarpThreads; delta *= 2) {
+      const int64 below = shfl_sync_up(through, delta);
+      if (lane_index() >= delta) through += below;
+      warps_before += shfl_sync_bfly_64(warps_before, delta);
+    }
+    if (thread == count - 1) st_shared(memory_ + kThreads * 8, warps_before + through);
+    return warps_before + through - value;
+  }
+  LAZYROPE_DEVICE int64 total() const { return ld_shared<int64>(memory_ + kThreads * 8); }
+
+  // The greatest of all threads' values. All threads have met since the scan before, and meet again
+  // before the next.
+  LAZYROPE_DEVICE int32 max(int32 value) const {
+    value = warp_max(value);
+    if (lane_index() == 0) st_shared(memory_ + warp_index() * 4, value);
+    bar_sync();
+    return warp_max(
+        ld_shared<int32>(memory_ + smaller(lane_index(), kThreads / kWarpThreads - 1) * 4));
+  }
+
+ private:
+  LAZYROPE_DEVICE static int32 warp_max(int32 value) {
+#pragma unroll
+    for (int mask = kWarpThreads / 2; mask > 0; mask /= 2)
+      value = larger(value, shfl_sync_bfly(value, mask));
+    return value;
+  }
+
+  SharedPtr memory_;
 };
 
-// All threads of the CTA, a whole number of warps; `memory` holds an int64 for each warp.
-LAZYROPE_DEVICE_CALL Prefix cta_scan(SharedPtr memory, int64 value) {
-  int64 through = value;
-#pragma unroll 1
-  for (int delta = 1; delta < kWarpThreads; delta *= 2) {
-    const int64 below = shfl_sync_up(through, delta);
-    if (lane_index() >= delta) through += below;
-  }
-  bar_sync();  // the results of the scan before are still being read
-  if (lane_index() == kWarpThreads - 1) st_shared(memory + warp_index() * 8, through);
-  bar_sync();
-  Prefix sum = {through - value, 0};
-#pragma unroll 1
-  for (int32 warp = 0; warp < block_threads() / kWarpThreads; ++warp) {
-    const int64 t = ld_shared<int64>(memory + warp * 8);
-    if (warp < warp_index()) sum.before += t;
-    sum.total += t;
-  }
-  return sum;
-}
-
-// All threads of the CTA: the greatest value.
-LAZYROPE_DEVICE_CALL int32 cta_max(SharedPtr memory, int32 value) {
-#pragma unroll 1
-  for (int mask = kWarpThreads / 2; mask > 0; mask /= 2)
-    value = larger(value, shfl_sync_bfly(value, mask));
-  bar_sync();  // the results of the scan before are still being read
-  if (lane_index() == 0) st_shared(memory + warp_index() * 8, value);
-  bar_sync();
-#pragma unroll 1
-  for (int32 warp = 0; warp < block_threads() / kWarpThreads; ++warp)
-    value = larger(value, ld_shared<int32>(memory + warp * 8));
-  return value;
-}
-
-template <class T>
-LAZYROPE_DEVICE T value_at(const T* values, int32 i) {
-  return ld_global(values + i);
-}
-LAZYROPE_DEVICE int32 value_at(SharedPtr values, int32 i) {
-  return ld_shared<int32>(values + i * 4);
-}
-
-// First index in [0, count) whose value exceeds `target`, else count; values, in global memory or
-// int32 in shared memory, must not decrease.
-template <class Values, class T>
-LAZYROPE_DEVICE_CALL int32 upper_bound(Values values, int32 count, T target) {
+// First index in [0, count) whose value exceeds `target`, else count; value(i) must not decrease.
+template <class T, class Value>
+LAZYROPE_DEVICE int32 upper_bound(int32 count, T target, const Value& value) {
+  const uint32 exponent = (float_as_bits(static_cast<float>(count)) >> 23) - 127;
   int32 low = 0;
-  int32 high = count;
 #pragma unroll 1
-  while (low < high) {
-    const int32 middle = low + (high - low) / 2;
-    if (value_at(values, middle) > target)
-      high = middle;
-    else
-      low = middle + 1;
-  }
+  for (int32 step = count < 1 ? 0 : 1 << smaller(exponent, 30u); step > 0; step /= 2)
+    if (low + step <= count && !(value(low + step - 1) > target)) low += step;
   return low;
 }
 

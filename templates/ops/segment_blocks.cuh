@@ -18,7 +18,8 @@ struct VisibleSegment {
 
   LAZYROPE_DEVICE int32 first_slot() const { return record.begin & ~(kRunSlots - 1); }
 
-  LAZYROPE_DEVICE int32 blocks(int32 block_slots) const {
+  template <class Slots>
+  LAZYROPE_DEVICE int32 blocks(const Slots& block_slots) const {
     return end > record.begin ? ceil_div(end - first_slot(), block_slots) : 0;
   }
 };

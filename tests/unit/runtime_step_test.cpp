@@ -1,7 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <map>
@@ -298,13 +296,17 @@ void add_part(Parts& parts, const T* begin, int count) {
   EXPECT_TRUE(parts.emplace(reinterpret_cast<std::uintptr_t>(begin), bytes).second);
 }
 
-// Every pointer of the planner's notes, whatever they are.
-void add_scratch(Parts& parts, const PlanScratch& scratch) {
-  std::array<std::uintptr_t, sizeof scratch / sizeof(std::uintptr_t)> words;
-  static_assert(sizeof words == sizeof scratch);
-  std::memcpy(words.data(), &scratch, sizeof scratch);
-  for (std::size_t i = 0; i + 1 < words.size(); ++i)
-    EXPECT_TRUE(parts.emplace(words[i], sizeof(int)).second);
+// Of a planner's CTAs, where their notes do not lie in shared memory.
+void add_scratch(Parts& parts, const PlanScratch& scratch, int num_planners) {
+  if (scratch.max_tiles <= kSharedTiles) {
+    EXPECT_EQ(scratch.rows, nullptr);
+    return;
+  }
+  const int count = num_planners * (scratch.max_tiles + 1);
+  add_part(parts, scratch.rows, count);
+  add_part(parts, scratch.keys, count);
+  add_part(parts, scratch.cost_begin, count);
+  add_part(parts, scratch.part_begin, count);
 }
 
 Parts parts_of(const PlanParams& params, const StepShape& shape, const StepCapacity& capacity) {
@@ -318,8 +320,8 @@ Parts parts_of(const PlanParams& params, const StepShape& shape, const StepCapac
     const int row_bytes = (shape.head_dim + 2) * 4;
     add_part(parts, work.items, phase.scratch.max_items);
     add_part(parts, work.partials, 2 * work.num_ctas * work.partial_row_count * row_bytes);
-    add_part(parts, work.counters, work.num_ctas);
-    add_scratch(parts, phase.scratch);
+    add_part(parts, work.counters, phase.num_counters);
+    add_scratch(parts, phase.scratch, params.num_planners);
   }
   return parts;
 }
@@ -346,8 +348,9 @@ void expect_laid_out(const StepShape& shape, const StepCapacity& capacity) {
 TEST(StepLayout, PartsLieApartAndInsideTheBlock) {
   for (const StepShape& shape :
        {StepShape{1, 1, 64, ""}, StepShape{7, 4, 128, ""}, StepShape{128, 1, 128, ""}})
-    for (const StepCapacity& capacity : {StepCapacity{1, 1, 1, 1}, StepCapacity{64, 1000, 8192, 1},
-                                         StepCapacity{3, 9, 2048, 2048}}) {
+    for (const StepCapacity& capacity :
+         {StepCapacity{1, 1, 1, 1}, StepCapacity{64, 1000, 8192, 1}, StepCapacity{3, 9, 2048, 2048},
+          StepCapacity{2000, 2000, 4000, 20}}) {
       SCOPED_TRACE(testing::Message()
                    << "group " << shape.group_size << ", " << capacity.query_tokens << " tokens");
       expect_laid_out(shape, capacity);
@@ -369,7 +372,7 @@ TEST(StepLayout, TilesAndItemsSufficeForTheWorstStep) {
   EXPECT_EQ(decode.scratch.max_tiles, 5) << "a request is one tile";
   EXPECT_GE(decode.scratch.max_items, 5 * 2 + decode.work.num_ctas) << "each CTA may cut one";
   const PlanPhase& prefill = params.phase[Step::kPrefill];
-  EXPECT_GE(prefill.scratch.max_tiles, 2000 / prefill.tile_rows + 4)
+  EXPECT_GE(prefill.scratch.max_tiles, 2000 / prefill.tile_rows.value + 4)
       << "requests do not share tiles";
   EXPECT_EQ(decode.max_rows + 1, prefill.min_rows);
   EXPECT_EQ(decode.work.num_ctas, 4 * tile_plan().decode.ctas_per_sm);

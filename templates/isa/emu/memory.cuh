@@ -36,6 +36,8 @@ inline T ld_global_nc(const T* p, Site site = here()) {
   emulator->ld_global(EmulatedLoad::kNonCoherent, &value, p, sizeof(T), site);
   return value;
 }
+inline void prefetch_global_l2(const void*) {}
+
 template <class T>
 inline T ld_global(const T* p, Site site = here()) {
   T value;

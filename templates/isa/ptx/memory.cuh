@@ -1,5 +1,5 @@
-// Loads and stores. PTX ISA 9.0, "Data Movement and Conversion Instructions": ld, st, ldmatrix,
-// stmatrix.
+// Loads and stores. PTX ISA 9.0, "Data Movement and Conversion Instructions": ld, st, prefetch,
+// ldmatrix, stmatrix.
 #pragma once
 
 #include "isa/launch.cuh"
@@ -85,6 +85,11 @@ LAZYROPE_DEVICE T ld_global_nc(const T* p) {
     asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v) : "l"(p));
     return __builtin_bit_cast(T, v);
   }
+}
+
+// prefetch.global.L2: of the line that has the address, which need not be legal.
+LAZYROPE_DEVICE void prefetch_global_l2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 template <class T>

@@ -53,7 +53,7 @@ std::vector<Witness> memory_rows() {
       {.name = "global_memory",
        .text = "memory",
        .which = Case::kGlobal,
-       .wrappers = {"ld_global", "ld_global_nc", "st_global"},
+       .wrappers = {"ld_global", "ld_global_nc", "st_global", "prefetch_global_l2"},
        .output_words = kGlobalWords,
        .input = random_words(kGlobalWords)},
       copy_row("cp_async_cg_16", "cp_async_cg_16", Case::kCopy16, 16),

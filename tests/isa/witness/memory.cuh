@@ -48,6 +48,7 @@ template <class T, bool kNonCoherent>
 LAZYROPE_DEVICE void copy_reversed(const WitnessParams& params, int32 first_word) {
   const int32 last = block_threads() - 1;
   const T* from = element<T>(params.input + first_word, thread_index());
+  prefetch_global_l2(from);
   T value;
   if constexpr (kNonCoherent)
     value = ld_global_nc(from);

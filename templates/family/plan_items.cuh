@@ -1,0 +1,191 @@
+// The planner's last stage: items, in parts of 16 bytes, eight lanes an item. What the CTAs of a
+// phase have found is the same; each writes some of the items.
+#pragma once
+
+#include "family/plan_inputs.cuh"
+#include "family/plan_units.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Tiles>
+class ItemWriter {
+  using Mask = typename Spec::Mask;
+  using Bounds = Boundaries<Spec::kMaxBoundaries>;
+
+ public:
+  LAZYROPE_DEVICE ItemWriter(const CallerStep& caller, const PlanPhase& phase,
+                             const Units<Tiles>& units, const Bounds& boundaries)
+      : caller_(caller), phase_(phase), units_(units), boundaries_(boundaries) {}
+
+  // Every num_planners-th of all items; the warps' turns spread what begins inside of a tile, which
+  // comes first and takes longest.
+  LAZYROPE_DEVICE void write(int32 num_others, int32 planner, int32 num_planners) const {
+    const int32 num_items = phase_.work.num_ctas + num_others;
+    constexpr int32 kWarps = Spec::kThreads / kWarpThreads;
+#pragma unroll 1
+    for (int32 first = warp_index(); first * num_planners + planner < num_items;
+         first += kWarps * kItemsOfWarp) {
+      const int32 turn = first + lane_index() / kLanes * kWarps;
+      const int32 index = turn * num_planners + planner;
+      write_item(index, index < num_items, num_others);
+    }
+  }
+
+ private:
+  static constexpr int32 kLanes = sizeof(Item) / sizeof(Chunk);
+  static constexpr int32 kItemsOfWarp = kWarpThreads / kLanes;
+  static constexpr int32 kPageWords = (sizeof(Item) - sizeof(ItemStart::page)) / 4;
+
+  // A block of a segment.
+  struct BlockPlace {
+    int32 segment;
+    int32 block;
+  };
+
+  LAZYROPE_DEVICE void write_item(int32 index, bool exists, int32 num_others) const {
+    Item item{};
+    if (exists) describe(item, index, num_others);
+    const BlockPlace place = find_start(item);
+    Chunk pages{};
+    if (item.extent.num_blocks > 0) pages = start(item, place);
+    if (exists)
+      st_global(reinterpret_cast<Chunk*>(phase_.work.items + index) + part(), chunk(item, pages));
+  }
+
+  LAZYROPE_DEVICE static int32 part() { return lane_index() % kLanes; }
+  // Which of the item's pages a word of the lane's part is; below 0 before the first.
+  LAZYROPE_DEVICE static int32 run(int32 word) { return part() * 4 + word - kPageWords; }
+
+  // All but where it starts; nothing if its CTA has no work.
+  LAZYROPE_DEVICE void describe(Item& item, int32 index, int32 num_others) const {
+    const int32 num_ctas = phase_.work.num_ctas;
+    const auto num_before = [&](int32 cta) { return boundaries_.standing.get(cta).num_others; };
+    const int32 other = index - num_ctas;
+    const int32 cta = other < 0 ? index : upper_bound(num_ctas, other, num_before) - 1;
+    const int32 nth = other < 0 ? 0 : other - num_before(cta) + 1;
+    const Place begin = boundaries_.place.get(cta);
+    const Place end = boundaries_.place.get(cta + 1);
+    const int32 count = num_items_between(begin, end);
+    if (nth >= count) return;
+    const int32 next = num_before(cta) + nth;
+    const Unit unit = units_.get(begin.unit + nth);
+    const int32 first = unit.first_block + (nth == 0 ? begin.block : 0);
+    const int32 last = begin.unit + nth == end.unit ? end.block : unit.end_block;
+    const TileRows rows = units_.tiles.rows.get(unit.tile);
+    const TileKeys keys = units_.tiles.keys.get(unit.tile);
+    item.extent = {last - first, rows.num_rows, keys.first_position, keys.last_position};
+    item.rows = {rows.query_token, rows.first_row, unit.group * units_.num_heads, units_.num_heads};
+    item.keys = {keys.segment, keys.segment_end, first,
+                 nth + 1 < count && next < num_others ? num_ctas + next : -1};
+    item.split = units_.fixed_split_blocks > 0
+                     ? fixed_split(unit, begin.unit + nth)
+                     : split(cta, nth == 0 && begin.block > 0, begin.unit + nth == end.unit);
+  }
+
+  // Boundaries of ranks r .. r + k - 1 cut a unit into k + 1 parts, which use results 2 r to 2 r +
+  // k and counter r: those of another unit's boundaries lie beyond.
+  LAZYROPE_DEVICE ItemSplit split(int32 cta, bool is_tail, bool is_head) const {
+    if (!is_tail && !is_head) return {0, 1, 0, 0};
+    const int32 boundary = is_tail ? cta : cta + 1;
+    const int32 cuts = boundaries_.cuts_of.get(boundary);
+    const int32 lowest = boundaries_.first_rank.get(cuts);
+    return {is_tail ? boundaries_.standing.get(cta).rank - lowest + 1 : 0,
+            boundaries_.last_rank.get(cuts) - lowest + 2, 2 * lowest, lowest};
+  }
+
+  // Each unit has a result of its own; the counters of whole tiles lie behind those of their parts.
+  LAZYROPE_DEVICE ItemSplit fixed_split(const Unit& unit, int32 index) const {
+    if (unit.num_parts == 1) return {0, 1, 0, 0};
+    const int32 first_counter = (phase_.num_counters + phase_.work.num_ctas) / 2;
+    const int32 partial = index - unit.part;
+    return {unit.part, unit.num_parts, partial, first_counter + partial};
+  }
+
+  // Where the first block of each of the warp's items lies: at the beginning of a tile the first of
+  // its first segment, elsewhere the whole warp looks for it, item after item.
+  LAZYROPE_DEVICE BlockPlace find_start(const Item& item) const {
+    BlockPlace place = {item.keys.segment, 0};
+    const uint32 inside = vote_sync_ballot(item.keys.first_block > 0);
+#pragma unroll 1
+    for (int32 owner = 0; owner < kWarpThreads; owner += kLanes) {
+      if ((inside >> owner & 1) == 0) continue;
+      const auto of_owner = [&](int32 value) { return shfl_sync_idx(value, owner); };
+      const PositionRange queries = {of_owner(item.extent.first_position),
+                                     of_owner(item.extent.last_position)};
+      const BlockPlace found =
+          find_block(queries, {of_owner(item.keys.segment), 0}, of_owner(item.keys.segment_end),
+                     of_owner(item.keys.first_block));
+      if (lane_index() / kLanes * kLanes == owner) place = found;
+    }
+    return place;
+  }
+
+  // One warp: a block counted from the beginning of a segment, before `segment_end`.
+  LAZYROPE_DEVICE BlockPlace find_block(PositionRange queries, BlockPlace from, int32 segment_end,
+                                        int32 block) const {
+#pragma unroll 1
+    for (; from.segment < segment_end; from.segment += kWarpThreads) {
+      const int32 mine = from.segment + lane_index();
+      const int32 blocks =
+          mine < segment_end
+              ? visible_segment<Mask>(caller_.slots(mine), queries).blocks(phase_.block_keys)
+              : 0;
+      const int32 through = warp_prefix_sum(blocks);
+      const int32 total = shfl_sync_idx(through, kWarpThreads - 1);
+      if (block < total) {
+        const int32 owner = warp_upper_bound(through, block);
+        return {from.segment + owner, block - shfl_sync_idx(through - blocks, owner)};
+      }
+      block -= total;
+    }
+    return from;  // not reached: the tile has that block
+  }
+
+  // Completes all but the pages, and returns those of the lane's part.
+  LAZYROPE_DEVICE Chunk start(Item& item, BlockPlace place) const {
+    const VisibleSegment found = visible_segment<Mask>(
+        caller_.segment(place.segment), {item.extent.first_position, item.extent.last_position});
+    const int32 slot = found.first_slot() + place.block * phase_.block_keys.value;
+    Chunk pages{};
+#pragma unroll
+    for (int32 word = 0; word < 4; ++word) {
+      const int32 run_slot = slot + run(word) * kRunSlots;
+      if (run(word) >= 0 && run_slot < found.end)
+        pages.word[word] = static_cast<uint32>(caller_.page(found.record, run_slot));
+    }
+    item.start.base = found.record.base;
+    item.start.position = found.record.origin + slot;
+    item.start.begin = larger(found.record.begin - slot, 0);
+    item.start.end = found.end - slot;
+    item.start.slot = caller_.slot_in_page(slot);
+    item.start.page_size = caller_.page_size();
+    return pages;
+  }
+
+  // The lane's part.
+  LAZYROPE_DEVICE static Chunk chunk(const Item& item, const Chunk& pages) {
+    const auto& [extent, rows, keys, split, start] = item;
+    const Chunk all[] = {
+        chunk_of(extent.num_blocks, extent.num_rows, extent.first_position, extent.last_position),
+        chunk_of(rows.query_token, rows.first_row, rows.kv_head, rows.num_heads),
+        chunk_of(keys.segment, keys.segment_end, keys.first_block, keys.next),
+        chunk_of(split.index, split.count, split.partial, split.counter),
+        chunk_of(start.base, start.position, start.begin, start.end),
+        chunk_of(start.slot, start.page_size, 0, 0)};
+    Chunk chunk = pages;
+#pragma unroll
+    for (int32 i = 0; i < 6; ++i)
+      if (part() == i) chunk = all[i];
+#pragma unroll
+    for (int32 word = 0; word < 4; ++word)
+      if (run(word) >= 0) chunk.word[word] = pages.word[word];
+    return chunk;
+  }
+
+  const CallerStep& caller_;
+  const PlanPhase& phase_;
+  const Units<Tiles>& units_;
+  const Bounds& boundaries_;
+};
+
+}  // namespace lazyrope

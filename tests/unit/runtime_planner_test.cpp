@@ -1,0 +1,516 @@
+// What the planner writes, in the emulator, beside a plain model of its rules.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "runtime/emulator/device.h"
+#include "runtime/kernel_set.h"
+#include "runtime/reach.h"
+#include "runtime/step_layout.h"
+#include "tests/support/engines.h"
+#include "tests/support/host_tensor.h"
+#include "tests/support/metadata.h"
+#include "tests/support/specs.h"
+
+namespace lazyrope {
+namespace {
+
+struct Setting {
+  const char* name;
+  std::string mask = "causal";
+  int group_size = 2;
+  int num_kv_heads = 2;
+  int sm_count = 4;
+  int page_size = 16;
+  int min_split_blocks = 1;
+  int item_heads = 1;
+  int fixed_split_blocks = 0;
+  int requests = 6;
+  int most_segments = 6;  // of a request
+  int most_tokens = 40;   // query tokens of a request
+  int most_length = 200;  // of a segment
+  bool needs_scratch = false;
+};
+
+void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
+
+struct ModelTile {
+  int request;
+  int first_row;
+  int num_rows;
+  int first_position;
+  int last_position;
+  std::vector<int> blocks;  // of each of the request's segments
+  int num_blocks;
+  std::int64_t cost;
+  int part_blocks;
+  int num_parts;
+};
+
+struct ModelUnit {
+  int tile;
+  int group;
+  int part;
+  int first_block;
+  int end_block;
+};
+
+// A CTA's share begins there.
+struct ModelPlace {
+  int unit;
+  int block;
+  auto operator<=>(const ModelPlace&) const = default;
+};
+
+int at(const std::vector<int>& values, int i) { return values[static_cast<std::size_t>(i)]; }
+
+// The first and one past the last slot of a segment that tokens at these positions see.
+std::pair<std::int64_t, std::int64_t> visible(const Setting& setting, int first_position,
+                                              int last_position, std::int64_t origin,
+                                              std::int64_t begin, std::int64_t end) {
+  const std::int64_t window = example_mask("sliding_window").begin()->second;
+  std::int64_t first = std::numeric_limits<std::int64_t>::min() / 2;
+  std::int64_t last = std::numeric_limits<std::int64_t>::max() / 2;
+  if (setting.mask != "full") last = last_position;
+  if (setting.mask == "sliding_window") first = first_position - window + 1;
+  return {std::max(begin, first - origin), std::min(end, last - origin + 1)};
+}
+
+// The planner's rules as a sequential program.
+class Model {
+ public:
+  Model(const Setting& setting, const StepArrays& arrays, const PlanPhase& phase)
+      : setting_(setting), arrays_(arrays), phase_(phase) {
+    find_tiles();
+    num_heads_ = heads_of_an_item();
+    num_groups_ = setting.num_kv_heads / num_heads_;
+    find_units();
+    find_places();
+  }
+
+  // The items of a CTA, with everything but `next`.
+  std::vector<Item> items_of(int cta) const {
+    std::vector<Item> items;
+    ModelPlace at = place(cta);
+    const ModelPlace end = place(cta + 1);
+    while (at < end) {
+      const ModelUnit& unit = units_[static_cast<std::size_t>(at.unit)];
+      const int unit_end = at.unit == end.unit ? end.block : unit.end_block - unit.first_block;
+      items.push_back(item(at, unit, unit.first_block + at.block, unit.first_block + unit_end));
+      at = {at.unit + 1, 0};
+    }
+    return items;
+  }
+
+ private:
+  static constexpr int kTileCost = 8, kBlockCost = 8, kSegmentCost = 2, kMostParts = 4;
+
+  int num_requests() const { return static_cast<int>(arrays_.q_indptr.size()) - 1; }
+  int rows_of(int request) const {
+    const int rows =
+        (at(arrays_.q_indptr, request + 1) - at(arrays_.q_indptr, request)) * setting_.group_size;
+    return rows >= phase_.min_rows && rows <= phase_.max_rows ? rows : 0;
+  }
+
+  void find_tiles() {
+    for (int r = 0; r < num_requests(); ++r)
+      for (int row = 0; row < rows_of(r); row += phase_.tile_rows.value)
+        tiles_.push_back(tile(r, row, std::min(rows_of(r) - row, phase_.tile_rows.value)));
+  }
+
+  ModelTile tile(int request, int first_row, int num_rows) const {
+    ModelTile tile = {request, first_row, num_rows, kLargest, -kLargest - 1, {}, 0, 0, 0, 1};
+    for (int row = first_row; row < first_row + num_rows; ++row) {
+      const int position =
+          at(arrays_.q_position, at(arrays_.q_indptr, request) + row / setting_.group_size);
+      tile.first_position = std::min(tile.first_position, position);
+      tile.last_position = std::max(tile.last_position, position);
+    }
+    for (int s = at(arrays_.segment_indptr, request); s < at(arrays_.segment_indptr, request + 1);
+         ++s) {
+      const auto [begin, end] = slots(tile, s);
+      const std::int64_t first = begin / 16 * 16;
+      const int keys = phase_.block_keys.value;
+      tile.blocks.push_back(end > begin ? static_cast<int>((end - first + keys - 1) / keys) : 0);
+      tile.num_blocks += tile.blocks.back();
+      tile.cost += tile.blocks.back() > 0 ? kSegmentCost : 0;
+    }
+    if (phase_.fixed_split_blocks > 0 && tile.num_blocks > 0) {
+      tile.part_blocks = phase_.fixed_split_blocks;
+      while (tile.num_blocks > kMostFixedParts * tile.part_blocks) tile.part_blocks *= 2;
+      tile.num_parts = (tile.num_blocks + tile.part_blocks - 1) / tile.part_blocks;
+    } else {
+      tile.part_blocks = tile.num_blocks;
+    }
+    tile.cost += kTileCost * tile.num_parts + std::int64_t{kBlockCost} * tile.num_blocks;
+    return tile;
+  }
+
+  std::int64_t origin(int s) const {
+    return std::int64_t{at(arrays_.base, s)} + at(arrays_.start, s) - at(arrays_.lead, s);
+  }
+  std::pair<std::int64_t, std::int64_t> slots(const ModelTile& tile, int s) const {
+    const int lead = at(arrays_.lead, s);
+    return visible(setting_, tile.first_position, tile.last_position, origin(s), lead,
+                   lead + at(arrays_.length, s));
+  }
+
+  int heads_of_an_item() const {
+    int most_rows = 1;
+    for (int r = 0; r < num_requests(); ++r)
+      most_rows = std::max(most_rows, std::min(rows_of(r), phase_.tile_rows.value));
+    int heads = phase_.max_heads;
+    const auto units = [&] {
+      return static_cast<int>(tiles_.size()) * (setting_.num_kv_heads / heads);
+    };
+    while (heads > 1 && (heads * most_rows > phase_.tile_rows.value ||
+                         units() * kMostParts < phase_.work.num_ctas))
+      heads /= 2;
+    return heads;
+  }
+
+  void find_units() {
+    for (int group = 0; group < num_groups_; ++group)
+      for (int t = 0; t < static_cast<int>(tiles_.size()); ++t) {
+        const ModelTile& tile = tiles_[static_cast<std::size_t>(t)];
+        for (int part = 0; part < tile.num_parts; ++part)
+          units_.push_back({t, group, part, part * tile.part_blocks,
+                            std::min((part + 1) * tile.part_blocks, tile.num_blocks)});
+      }
+  }
+
+  void find_places() {
+    std::int64_t line = 0;
+    for (const ModelTile& tile : tiles_) line += tile.cost * num_groups_;
+    const std::int64_t least = std::int64_t{phase_.min_split_blocks} * kBlockCost;
+    const std::int64_t shares =
+        std::min<std::int64_t>(phase_.work.num_ctas, (line + least - 1) / least);
+    for (int cta = 0; cta <= phase_.work.num_ctas; ++cta)
+      places_.push_back(cta < shares ? place_at(line * cta / shares)
+                                     : ModelPlace{static_cast<int>(units_.size()), 0});
+  }
+
+  ModelPlace place_at(std::int64_t point) const {
+    int first_unit = 0;
+    for (int group = 0; group < num_groups_; ++group)
+      for (const ModelTile& tile : tiles_) {
+        if (point < tile.cost) return place_in(tile, first_unit, point);
+        point -= tile.cost;
+        first_unit += tile.num_parts;
+      }
+    ADD_FAILURE() << "the line is shorter";
+    return {};
+  }
+
+  ModelPlace place_in(const ModelTile& tile, int unit, std::int64_t point) const {
+    const int block = static_cast<int>(point * tile.num_blocks / tile.cost);
+    if (phase_.fixed_split_blocks > 0) {
+      const int part = std::max(tile.part_blocks, 1);
+      return {unit + (block + part / 2) / part, 0};
+    }
+    if (block < phase_.min_split_blocks) return {unit, 0};
+    if (tile.num_blocks - block < phase_.min_split_blocks) return {unit + 1, 0};
+    return {unit, block};
+  }
+
+  const ModelPlace& place(int cta) const { return places_[static_cast<std::size_t>(cta)]; }
+
+  Item item(const ModelPlace& place, const ModelUnit& unit, int first, int end) const {
+    const ModelTile& tile = tiles_[static_cast<std::size_t>(unit.tile)];
+    Item item{};
+    item.extent = {end - first, tile.num_rows, tile.first_position, tile.last_position};
+    item.rows = {at(arrays_.q_indptr, tile.request), tile.first_row, unit.group * num_heads_,
+                 num_heads_};
+    item.keys = {first_segment(tile), at(arrays_.segment_indptr, tile.request + 1), first, 0};
+    item.split = phase_.fixed_split_blocks > 0
+                     ? ItemSplit{unit.part, tile.num_parts, place.unit - unit.part, 0}
+                     : split(place);
+    if (item.extent.num_blocks > 0) item.start = start(tile, first);
+    return item;
+  }
+
+  // The first that is seen.
+  int first_segment(const ModelTile& tile) const {
+    const auto seen = std::ranges::find_if(tile.blocks, [](int blocks) { return blocks > 0; });
+    return at(arrays_.segment_indptr, tile.request) + static_cast<int>(seen - tile.blocks.begin());
+  }
+
+  ItemSplit split(const ModelPlace& place) const {
+    std::vector<ModelPlace> distinct = places_;
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+    int index = 0, count = 1, lowest = -1;
+    for (int rank = 0; rank < static_cast<int>(distinct.size()); ++rank) {
+      const ModelPlace& cut = distinct[static_cast<std::size_t>(rank)];
+      if (cut.unit != place.unit || cut.block == 0) continue;
+      if (lowest < 0) lowest = rank;
+      ++count;
+      if (cut.block <= place.block) ++index;
+    }
+    return count == 1 ? ItemSplit{0, 1, 0, 0} : ItemSplit{index, count, 2 * lowest, lowest};
+  }
+
+  ItemStart start(const ModelTile& tile, int block) const {
+    int s = at(arrays_.segment_indptr, tile.request);
+    for (const int blocks : tile.blocks) {
+      if (block < blocks) break;
+      block -= blocks;
+      ++s;
+    }
+    const auto [begin, end] = slots(tile, s);
+    const std::int64_t slot = begin / 16 * 16 + std::int64_t{block} * phase_.block_keys.value;
+    ItemStart start{};
+    start.base = at(arrays_.base, s);
+    start.position = static_cast<int>(origin(s) + slot);
+    start.begin = static_cast<int>(std::max<std::int64_t>(begin - slot, 0));
+    start.end = static_cast<int>(end - slot);
+    start.slot = static_cast<int>(slot % setting_.page_size);
+    start.page_size = setting_.page_size;
+    for (int run = 0; run < kStartRuns && slot + 16 * run < end; ++run)
+      start.page[run] =
+          at(arrays_.pages,
+             at(arrays_.first_page, s) + static_cast<int>((slot + 16 * run) / setting_.page_size));
+    return start;
+  }
+
+  static constexpr int kLargest = std::numeric_limits<int>::max();
+
+  const Setting& setting_;
+  const StepArrays& arrays_;
+  const PlanPhase& phase_;
+  std::vector<ModelTile> tiles_;
+  int num_heads_ = 1;
+  int num_groups_ = 1;
+  std::vector<ModelUnit> units_;
+  std::vector<ModelPlace> places_;
+};
+
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+  // `least` to `most`, one as likely as the other.
+  int between(int least, int most) { return std::uniform_int_distribution(least, most)(engine_); }
+
+ private:
+  std::mt19937 engine_;
+};
+
+// Documents lie where requests' segments read them from, some behind a lead, some before others.
+StepArrays random_step(const Setting& setting, Random& random) {
+  StepArrays arrays;
+  arrays.q_indptr = arrays.segment_indptr = {0};
+  for (int r = 0; r < setting.requests; ++r) {
+    int position = random.between(-50, 50);
+    const int segments = random.between(0, setting.most_segments);
+    for (int i = 0; i < segments; ++i) {
+      const int start = random.between(0, 20);
+      const int length = random.between(0, setting.most_length);
+      const int lead = random.between(0, 3) == 0 ? random.between(0, setting.page_size - 1) : 0;
+      arrays.base.push_back(position - start);
+      arrays.start.push_back(start);
+      arrays.length.push_back(length);
+      arrays.lead.push_back(lead);
+      arrays.first_page.push_back(static_cast<int>(arrays.pages.size()));
+      const int pages = (lead + length + setting.page_size - 1) / setting.page_size;
+      for (int p = 0; p < pages; ++p) arrays.pages.push_back(random.between(0, 999));
+      position += random.between(0, 3) == 0 ? -30 : length;
+    }
+    const int tokens = random.between(0, 2) == 0 ? random.between(0, setting.most_tokens) : 1;
+    for (int i = 0; i < tokens; ++i)
+      arrays.q_position.push_back(position - random.between(0, setting.most_tokens));
+    arrays.q_indptr.push_back(static_cast<int>(arrays.q_position.size()));
+    arrays.segment_indptr.push_back(static_cast<int>(arrays.base.size()));
+  }
+  if (arrays.pages.empty()) arrays.pages.push_back(0);
+  return arrays;
+}
+
+AttentionSpec spec_of(const Setting& setting) {
+  AttentionSpec spec = small_spec();
+  spec.num_kv_heads = setting.num_kv_heads;
+  spec.num_q_heads = setting.group_size * setting.num_kv_heads;
+  spec.mask = setting.mask;
+  spec.mask_parameters = example_mask(setting.mask);
+  return spec;
+}
+
+TilePlan plan_of(const Setting& setting) {
+  TilePlan plan = {{1, 4, 16, 16, 16, 3, 2}, {2, 1, 16, 32, 32, 2, 1}};
+  plan.min_split_blocks = setting.min_split_blocks;
+  plan.item_heads = setting.item_heads;
+  plan.fixed_split_blocks = setting.fixed_split_blocks;
+  return plan;
+}
+
+std::string text(const Item& item) {
+  std::string result;
+  std::array<int, sizeof item / 4> words;
+  std::memcpy(words.data(), &item, sizeof item);
+  for (const int word : words) result += std::to_string(word) + " ";
+  return result;
+}
+
+class PlannerTest : public testing::TestWithParam<Setting> {
+ protected:
+  void SetUp() override {
+    if (!has_emulator()) GTEST_SKIP() << "this build has no emulator";
+    const Arch& arch = find_arch("emu:sm_80");
+    const AttentionSpec spec = spec_of(setting_);
+    const KernelSetRequest request = {
+        spec.kernel_spec(), &arch, {KernelKind::kPlan}, {plan_of(setting_)}, ""};
+    kernel_ = compile_sets(shared_engine(), {request}, {}).front().kernels().front();
+  }
+
+  void plan(const StepArrays& arrays) {
+    arrays_ = arrays;
+    const StepShape shape = {setting_.group_size, setting_.num_kv_heads, 64, setting_.mask};
+    StepCapacity capacity = {.requests = setting_.requests,
+                             .segments = static_cast<int>(arrays.base.size()),
+                             .query_tokens = static_cast<int>(arrays.q_position.size()),
+                             .tokens_per_request = kMostTokens};
+    if (setting_.needs_scratch) capacity.requests = 2 * kSharedTiles;
+    const TilePlan tile_plan = plan_of(setting_);
+    const std::size_t bytes =
+        lay_out_step(nullptr, shape, tile_plan, capacity, setting_.sm_count, params_);
+    memory_.emplace(ElementType::kInt32, std::vector{static_cast<std::int64_t>(bytes / 4)});
+    std::memset(memory_->data<std::byte>(), 0x5a, bytes);
+    lay_out_step(memory_->data<std::byte>(), shape, tile_plan, capacity, setting_.sm_count,
+                 params_);
+    StepTensors tensors = arrays_.tensors();
+    params_.inputs = {arrays_.q_indptr.data(),
+                      arrays_.q_position.data(),
+                      arrays_.segment_indptr.data(),
+                      arrays_.base.data(),
+                      arrays_.start.data(),
+                      arrays_.length.data(),
+                      arrays_.first_page.data(),
+                      arrays_.lead.data(),
+                      arrays_.pages.data(),
+                      static_cast<int>(arrays_.q_indptr.size()) - 1,
+                      static_cast<int>(arrays_.base.size()),
+                      static_cast<int>(arrays_.q_position.size()),
+                      setting_.page_size};
+    params_.page_size = divisor(setting_.page_size);
+    emulator_options().races = true;
+    kernel_->on(*emulator_device())
+        .launch(kPlanPhases * params_.num_planners, &params_, nullptr, [&] {
+          Reach reach;
+          reach.reads("q_indptr", tensors.q_indptr)
+              .reads("q_position", tensors.q_position)
+              .reads("segment_indptr", tensors.segment_indptr)
+              .reads("base", tensors.base)
+              .reads("start", tensors.start)
+              .reads("length", tensors.length)
+              .reads("first_page", tensors.first_page)
+              .reads("lead", tensors.lead)
+              .reads("pages", tensors.pages)
+              .writes("the step", memory_->view());
+          return reach.ranges();
+        });
+    emulator_options().races = false;
+  }
+
+  void expect_copied() const {
+    EXPECT_EQ(params_.step.header->pages, arrays_.pages.data());
+    EXPECT_EQ(params_.step.header->page_size, setting_.page_size);
+    for (std::size_t i = 0; i < arrays_.q_position.size(); ++i)
+      ASSERT_EQ(params_.step.positions[i], arrays_.q_position[i]) << i;
+    for (std::size_t i = 0; i < arrays_.base.size(); ++i) {
+      const SegmentRecord& segment = params_.step.segments[i];
+      ASSERT_EQ(segment.base, arrays_.base[i]) << i;
+      ASSERT_EQ(segment.origin, arrays_.base[i] + arrays_.start[i] - arrays_.lead[i]) << i;
+      ASSERT_EQ(segment.begin, arrays_.lead[i]) << i;
+      ASSERT_EQ(segment.end, arrays_.lead[i] + arrays_.length[i]) << i;
+      ASSERT_EQ(segment.first_page, arrays_.first_page[i]) << i;
+    }
+  }
+
+  void expect_planned(const PlanPhase& phase) const {
+    const WorkView& work = phase.work;
+    const Model model(setting_, arrays_, phase);
+    for (int i = 0; i < phase.num_counters; ++i) ASSERT_EQ(work.counters[i], 0u) << i;
+    int next = work.num_ctas;
+    for (int cta = 0; cta < work.num_ctas; ++cta) {
+      const std::vector<Item> expected = model.items_of(cta);
+      if (expected.empty()) {
+        EXPECT_EQ(text(work.items[cta]), text(Item{})) << "CTA " << cta;
+      }
+      int at = cta;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const bool is_last = i + 1 == expected.size();
+        Item item = expected[i];
+        item.keys.next = is_last ? -1 : next;
+        if (phase.fixed_split_blocks > 0) item.split = with_counter(phase, item.split);
+        ASSERT_EQ(text(work.items[at]), text(item)) << "CTA " << cta << ", its item " << i;
+        if (!is_last) at = next++;
+      }
+    }
+  }
+
+  // Parts that no other item has leave nothing.
+  static ItemSplit with_counter(const PlanPhase& phase, ItemSplit split) {
+    if (split.count == 1) return {0, 1, 0, 0};
+    const int partials = (phase.num_counters - phase.work.num_ctas) / 2;
+    EXPECT_LE(split.partial + split.count, partials);
+    split.counter = phase.work.num_ctas + partials + split.partial;
+    return split;
+  }
+
+  static constexpr int kMostTokens = 1000;
+  const Setting& setting_ = GetParam();
+  std::shared_ptr<const Kernel> kernel_;
+  StepArrays arrays_;
+  std::optional<HostTensor> memory_;
+  PlanParams params_{};
+};
+
+TEST_P(PlannerTest, PlansAsTheModel) {
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    SCOPED_TRACE(testing::Message() << "step " << seed);
+    Random random(seed);
+    plan(random_step(setting_, random));
+    expect_copied();
+    for (const PlanPhase& phase : params_.phase) expect_planned(phase);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Steps, PlannerTest,
+    testing::Values(
+        Setting{.name = "Few"},
+        Setting{.name = "ManyCtas", .sm_count = 132, .requests = 20, .most_length = 3000},
+        Setting{.name = "OneRequest", .sm_count = 50, .requests = 1, .most_segments = 100},
+        Setting{.name = "ManySegments", .sm_count = 16, .requests = 3, .most_segments = 150},
+        Setting{.name = "ManyRequests",
+                .sm_count = 8,
+                .requests = 700,
+                .most_segments = 2,
+                .most_tokens = 2},
+        Setting{.name = "Scratch", .sm_count = 8, .requests = 30, .needs_scratch = true},
+        Setting{.name = "SeveralHeads",
+                .group_size = 1,
+                .num_kv_heads = 8,
+                .item_heads = 4,
+                .requests = 20,
+                .most_tokens = 3},
+        Setting{.name = "LongParts", .sm_count = 16, .min_split_blocks = 3},
+        Setting{.name = "FullMask", .mask = "full", .sm_count = 16},
+        Setting{.name = "SlidingWindow", .mask = "sliding_window", .sm_count = 16},
+        Setting{.name = "LargePages", .sm_count = 16, .page_size = 48},
+        Setting{.name = "FixedParts",
+                .sm_count = 32,
+                .fixed_split_blocks = 1,
+                .requests = 10,
+                .most_length = 1500},
+        Setting{.name = "FixedPartsWithScratch",
+                .sm_count = 16,
+                .fixed_split_blocks = 2,
+                .requests = 10,
+                .needs_scratch = true}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace lazyrope
