@@ -155,8 +155,9 @@ class Planner {
         rows = tiles_.rows.get(tile);
         keys = tiles_.keys.get(tile);
       }
+      const Batch batch(caller_, keys.segment + lane_index() % kTileLanes, keys.segment_end);
       const PositionRange queries = positions_of(rows);
-      const Seen seen = look(queries, keys.segment, keys.segment_end);
+      const Seen seen = look(queries, batch, keys.segment_end);
       bar_warp_sync();  // all lanes have read what one now writes
       if (!exists || lane_index() % kTileLanes != 0) continue;
       rows.num_blocks = seen.blocks;
@@ -191,21 +192,33 @@ class Planner {
     return range;
   }
 
-  LAZYROPE_DEVICE Seen look(PositionRange queries, int32 segment, int32 segment_end) const {
+  // The segments that a lane looks at together, of which those behind the last repeat it.
+  struct Batch {
+    int32 first;
+    SegmentRecord record[kAtOnce] = {};
+
+    LAZYROPE_DEVICE Batch(const CallerStep& caller, int32 segment, int32 segment_end)
+        : first(segment) {
+      if (first >= segment_end) return;
+#pragma unroll
+      for (int32 i = 0; i < kAtOnce; ++i)
+        record[i] = caller.slots(smaller(first + i * kTileLanes, segment_end - 1));
+    }
+  };
+
+  LAZYROPE_DEVICE Seen look(PositionRange queries, Batch batch, int32 segment_end) const {
     Seen seen = {0, 0, segment_end};
 #pragma unroll 1
-    for (int32 i = segment + lane_index() % kTileLanes; i < segment_end;
-         i += kTileLanes * kAtOnce) {
-      SegmentRecord record[kAtOnce];
+    while (batch.first < segment_end) {
 #pragma unroll
-      for (int32 j = 0; j < kAtOnce; ++j)
-        record[j] = caller_.slots(smaller(i + j * kTileLanes, segment_end - 1));
-#pragma unroll
-      for (int32 j = 0; j < kAtOnce; ++j) {
-        const int32 blocks = visible_segment<Mask>(record[j], queries).blocks(phase_.block_keys);
-        if (blocks == 0 || i + j * kTileLanes >= segment_end) continue;
-        seen = {seen.blocks + blocks, seen.segments + 1, smaller(seen.first, i + j * kTileLanes)};
+      for (int32 i = 0; i < kAtOnce; ++i) {
+        const int32 segment = batch.first + i * kTileLanes;
+        const int32 blocks =
+            visible_segment<Mask>(batch.record[i], queries).blocks(phase_.block_keys);
+        if (blocks > 0 && segment < segment_end)
+          seen = {seen.blocks + blocks, seen.segments + 1, smaller(seen.first, segment)};
       }
+      batch = Batch(caller_, batch.first + kAtOnce * kTileLanes, segment_end);
     }
 #pragma unroll
     for (int mask = kTileLanes / 2; mask > 0; mask /= 2)
@@ -345,7 +358,7 @@ class Planner {
 
   const PlanParams& params_;
   int32 planner_;
-  const PlanPhase& phase_;
+  PlanPhase phase_;  // in registers: its place in the parameters is not known before
   CallerStep caller_;
   Scan scan_;
   Bounds boundaries_;

@@ -71,13 +71,22 @@ class CtaScan {
 };
 
 // First index in [0, count) whose value exceeds `target`, else count; value(i) must not decrease.
+// Three values are looked at together, for what takes time is the way to each.
 template <class T, class Value>
 LAZYROPE_DEVICE int32 upper_bound(int32 count, T target, const Value& value) {
   const uint32 exponent = (float_as_bits(static_cast<float>(count)) >> 23) - 127;
   int32 low = 0;
 #pragma unroll 1
-  for (int32 step = count < 1 ? 0 : 1 << smaller(exponent, 30u); step > 0; step /= 2)
-    if (low + step <= count && !(value(low + step - 1) > target)) low += step;
+  for (int32 step = count < 1 ? 0 : 1 << smaller(exponent & ~1u, 28u); step > 0; step /= 4) {
+    int32 passed = 0;
+#pragma unroll
+    for (int32 i = 1; i <= 3; ++i) {
+      const int32 end = low + i * step;
+      const bool exceeds = value(smaller(end, count) - 1) > target;
+      passed += end <= count && !exceeds ? 1 : 0;
+    }
+    low += passed * step;
+  }
   return low;
 }
 

@@ -21,21 +21,22 @@ LAZYROPE_DEVICE bool all_visible(PositionRange queries, int32 first_key, int32 l
   return Mask::first_key(queries.last) <= first_key && last_key <= Mask::last_key(queries.first);
 }
 
-LAZYROPE_DEVICE int32 clamp_index(int64 index, int32 begin, int32 end) {
-  return static_cast<int32>(
-      larger(smaller(index, static_cast<int64>(end)), static_cast<int64>(begin)));
-}
-
 // Index, counted from the key at logical position `origin`, of the first key that `query` sees, and
-// of the first after those; within [begin, end].
+// of the first after those; within [begin, end]. Distances may exceed int32, but not uint32.
 template <class Mask>
 LAZYROPE_DEVICE int32 visible_begin(int32 query, int32 origin, int32 begin, int32 end) {
-  return clamp_index(static_cast<int64>(Mask::first_key(query)) - origin, begin, end);
+  const int32 first = Mask::first_key(query);
+  if (first <= origin) return begin;
+  const uint32 index = static_cast<uint32>(first) - static_cast<uint32>(origin);
+  return larger(static_cast<int32>(smaller(index, static_cast<uint32>(end))), begin);
 }
 
 template <class Mask>
 LAZYROPE_DEVICE int32 visible_end(int32 query, int32 origin, int32 end) {
-  return clamp_index(static_cast<int64>(Mask::last_key(query)) - origin + 1, 0, end);
+  const int32 last = Mask::last_key(query);
+  if (last < origin || end <= 0) return 0;
+  const uint32 index = static_cast<uint32>(last) - static_cast<uint32>(origin);
+  return static_cast<int32>(smaller(index, static_cast<uint32>(end) - 1)) + 1;
 }
 
 }  // namespace lazyrope
