@@ -46,7 +46,7 @@ class Trial:
 
     @cached_property
     def kernel(self) -> lazyrope.Attention:
-        plan = lazyrope.TilePlan(decode=self.decode, prefill=self.prefill, min_split_blocks=1)
+        plan = lazyrope.TilePlan(decode=self.decode, prefill=self.prefill, min_split_blocks=1, item_heads=2)
         return lazyrope.compile(self.case.spec, arch=ARCH, plan=plan)
 
     @cached_property

@@ -1,0 +1,59 @@
+"""How the planner divides a request among CTAs: into parts of its KV, and into items of several heads."""
+
+from __future__ import annotations
+
+import random
+
+import lazyrope
+import pytest
+import torch
+
+from tests.support.cases import Setting, random_case
+from tests.support.checks import check_case
+from tests.support.shelf import Shelf, in_order
+
+
+@pytest.fixture(scope="module")
+def divided(build):
+    """A kernel whose default plan divides work in another way."""
+
+    def compile_divided(setting: Setting, **divides: int) -> lazyrope.Attention:
+        usual = build(setting.spec()).tile_plan
+        plan = lazyrope.TilePlan(decode=usual.decode, prefill=usual.prefill, **divides)
+        return build(setting.spec(), plan=plan)
+
+    return compile_divided
+
+
+@pytest.mark.parametrize("phase", ["decode", "mixed"])
+@pytest.mark.parametrize("divides", [{"item_heads": 4}, {"min_split_blocks": 1}, {"fixed_split_blocks": 1}], ids=str)
+def test_any_division_is_near_fp64(divided, device, divides, phase):
+    setting = Setting(phase=phase, kv_heads=4, head_dim=64)
+    kernel = divided(setting, **divides)
+    for seed in range(4):
+        check_case(random_case(setting, seed, device, scale=1500), kernel)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 30])
+def test_with_fixed_parts_an_answer_does_not_depend_on_its_batch(divided, device, tokens):
+    """Bit by bit, whatever comes before or behind the request, and however much."""
+    setting = Setting(head_dim=64)
+    shelf = Shelf(setting, [900, 130, 1400, 17, 600], tokens, device)
+    kernel = divided(setting, fixed_split_blocks=1)
+    request, q = in_order(shelf, [2, 0, 3], tokens), shelf.queries(tokens)
+    rng = random.Random(tokens)
+
+    def answer(before: int, behind: int) -> tuple[torch.Tensor, torch.Tensor]:
+        counts = [rng.choice([1, 1, 3, 40]) for _ in range(before + behind)]
+        others = [in_order(shelf, rng.choices(range(5), k=rng.randint(0, 4)), n) for n in counts]
+        first = sum(counts[:before])
+        queries = torch.cat([shelf.queries(first), q, shelf.queries(sum(counts[before:]))])
+        case = shelf.case(queries, [*others[:before], request, *others[before:]])
+        out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel, check=True))
+        return out[first : first + tokens], lse[first : first + tokens]
+
+    alone, alone_lse = answer(0, 0)
+    for before, behind in ((0, 1), (1, 0), (2, 3), (6, 0)):
+        out, lse = answer(before, behind)
+        assert torch.equal(out, alone)
+        assert torch.equal(lse, alone_lse)
