@@ -33,6 +33,7 @@ class Block {
 struct PhaseExtent {
   int min_rows;
   int max_rows;
+  int tile_rows;
   std::size_t max_tiles;
 };
 
@@ -86,7 +87,7 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   const std::size_t shares = size(phase.work.max_shares);
   phase.min_rows = extent.min_rows;
   phase.max_rows = extent.max_rows;
-  phase.tile_rows = divisor(attend.rows());
+  phase.tile_rows = divisor(extent.tile_rows);
   phase.block_keys = divisor(attend.warp_keys);
   phase.min_split_blocks = plan.min_split_blocks * attend.key_warps;
   phase.fixed_split_blocks = plan.fixed_split_blocks * attend.key_warps;
@@ -102,7 +103,7 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.scratch.max_items = static_cast<int32>(items);
   phase.num_counters = static_cast<int32>(counters);
   const int tokens = std::max(1, capacity.query_tokens);
-  const int rows = std::min(attend.rows(), tokens * shape.group_size * phase.max_heads);
+  const int rows = std::min(extent.tile_rows, tokens * shape.group_size * phase.max_heads);
   place_work(block, shape, {items, partials, counters, rows}, phase.work);
 }
 
@@ -133,18 +134,21 @@ std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const TilePl
   constexpr int kAll = std::numeric_limits<int>::max();
   const int decode_rows = plan.decode.rows();
   const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
-  const auto place = [&](Step::Phase phase, const AttendPlan& attend, int min_rows, int max_rows,
-                         std::size_t max_tiles) {
-    place_phase(block, shape, plan, attend, capacity, {min_rows, max_rows, max_tiles}, sm_count,
-                params.phase[phase]);
+  const std::size_t requests = size(capacity.requests);
+  const auto place = [&](Step::Phase phase, const AttendPlan& attend, const PhaseExtent& extent) {
+    place_phase(block, shape, plan, attend, capacity, extent, sm_count, params.phase[phase]);
   };
-  if (capacity.tokens_per_request * shape.group_size <= decode_rows) {
-    // Should a request bring more than was said, it is served none the less.
-    place(Step::kDecode, plan.decode, 1, kAll, rows / size(decode_rows) + size(capacity.requests));
+  const int most_rows = capacity.tokens_per_request * shape.group_size;
+  if (most_rows <= decode_rows) {
+    // Fixed parts have room for as many rows as were said, for there may be many. Should a request
+    // bring more than was said, it is served none the less.
+    const int tile_rows = plan.fixed_split_blocks > 0 ? std::max(most_rows, 2) : decode_rows;
+    place(Step::kDecode, plan.decode, {1, kAll, tile_rows, rows / size(tile_rows) + requests});
   } else {
-    place(Step::kDecode, plan.decode, 1, decode_rows, size(capacity.requests));
-    place(Step::kPrefill, plan.prefill, decode_rows + 1, kAll,
-          rows / size(plan.prefill.rows()) + size(capacity.requests));
+    const int prefill_rows = plan.prefill.rows();
+    place(Step::kDecode, plan.decode, {1, decode_rows, decode_rows, requests});
+    place(Step::kPrefill, plan.prefill,
+          {decode_rows + 1, kAll, prefill_rows, rows / size(prefill_rows) + requests});
   }
   params.num_planners = num_planners(params, sm_count);
   for (PlanPhase& phase : params.phase)

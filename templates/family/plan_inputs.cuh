@@ -14,6 +14,20 @@ struct RequestSpan {
   int32 segment_end;
 };
 
+// What the caller says of a segment, but for its pages. Nothing is made of it as it is loaded: that
+// would wait for the load.
+struct SegmentSpan {
+  int32 base;
+  int32 start;
+  int32 length;
+  int32 lead;
+
+  // Without its pages.
+  LAZYROPE_DEVICE SegmentRecord slots() const {
+    return {base, base + start - lead, lead, lead + length, 0, {0, 0, 0}};
+  }
+};
+
 class CallerStep {
  public:
   LAZYROPE_DEVICE explicit CallerStep(const PlanParams& params)
@@ -29,16 +43,13 @@ class CallerStep {
             ld_global_nc(in_.segment_indptr + i), ld_global_nc(in_.segment_indptr + i + 1)};
   }
 
-  // Without its pages.
-  LAZYROPE_DEVICE SegmentRecord slots(int32 i) const {
-    const int32 base = ld_global_nc(in_.base + i);
-    const int32 lead = in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i);
-    const int32 start = ld_global_nc(in_.start + i);
-    return {base, base + start - lead, lead, lead + ld_global_nc(in_.length + i), 0, {0, 0, 0}};
+  LAZYROPE_DEVICE SegmentSpan span(int32 i) const {
+    return {ld_global_nc(in_.base + i), ld_global_nc(in_.start + i), ld_global_nc(in_.length + i),
+            in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i)};
   }
   LAZYROPE_DEVICE SegmentRecord segment(int32 i) const {
     const int32 first_page = ld_global_nc(in_.first_page + i);
-    SegmentRecord record = slots(i);
+    SegmentRecord record = span(i).slots();
     record.first_page = first_page;
     return record;
   }

@@ -132,7 +132,7 @@ class ItemWriter {
       const int32 mine = from.segment + lane_index();
       const int32 blocks =
           mine < segment_end
-              ? visible_segment<Mask>(caller_.slots(mine), queries).blocks(phase_.block_keys)
+              ? visible_segment<Mask>(caller_.span(mine).slots(), queries).blocks(phase_.block_keys)
               : 0;
       const int32 through = warp_prefix_sum(blocks);
       const int32 total = shfl_sync_idx(through, kWarpThreads - 1);

@@ -195,17 +195,18 @@ class Planner {
     return range;
   }
 
-  // The segments that a lane looks at together, of which those behind the last repeat it.
+  // The segments that a lane asks for together: `first` and every kTileLanes-th.
   struct Batch {
     int32 first;
-    SegmentRecord record[kAtOnce] = {};
+    SegmentSpan span[kAtOnce] = {};
 
     LAZYROPE_DEVICE Batch(const CallerStep& caller, int32 segment, int32 segment_end)
         : first(segment) {
-      if (first >= segment_end) return;
 #pragma unroll
-      for (int32 i = 0; i < kAtOnce; ++i)
-        record[i] = caller.slots(smaller(first + i * kTileLanes, segment_end - 1));
+      for (int32 i = 0; i < kAtOnce; ++i) {
+        if (first + i * kTileLanes >= segment_end) break;
+        span[i] = caller.span(first + i * kTileLanes);
+      }
     }
   };
 
@@ -216,9 +217,10 @@ class Planner {
 #pragma unroll
       for (int32 i = 0; i < kAtOnce; ++i) {
         const int32 segment = batch.first + i * kTileLanes;
+        if (segment >= segment_end) break;
         const int32 blocks =
-            visible_segment<Mask>(batch.record[i], queries).blocks(phase_.block_keys);
-        if (blocks > 0 && segment < segment_end)
+            visible_segment<Mask>(batch.span[i].slots(), queries).blocks(phase_.block_keys);
+        if (blocks > 0)
           seen = {seen.blocks + blocks, seen.segments + 1, smaller(seen.first, segment)};
       }
       batch = Batch(caller_, batch.first + kAtOnce * kTileLanes, segment_end);

@@ -117,11 +117,20 @@ TEST(TilePlan, IllegalMembersAreNamed) {
   }
 }
 
-TEST(TilePlan, PartsOfATileHaveAtLeastABlock) {
-  TilePlan plan = candidates(spec_of(64), find_arch("sm_80")).front();
-  plan.min_split_blocks = 0;
-  EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(64), find_arch("sm_80")); },
-                                {"min_split_blocks = 0"}));
+TEST(TilePlan, IllegalDivisionsAreNamed) {
+  struct Row {
+    int TilePlan::* member;
+    int value;
+    const char* text;
+  };
+  for (const Row& illegal : {Row{&TilePlan::min_split_blocks, 0, "min_split_blocks = 0"},
+                             Row{&TilePlan::item_heads, 0, "item_heads = 0"},
+                             Row{&TilePlan::fixed_split_blocks, -1, "fixed_split_blocks = -1"}}) {
+    TilePlan plan = candidates(spec_of(64), find_arch("sm_80")).front();
+    plan.*illegal.member = illegal.value;
+    EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(64), find_arch("sm_80")); },
+                                  {illegal.text, "at least 1"}));
+  }
 }
 
 TEST(TilePlan, DescribesItselfInALine) {

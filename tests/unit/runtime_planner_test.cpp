@@ -468,13 +468,18 @@ class PlannerTest : public testing::TestWithParam<Setting> {
 };
 
 TEST_P(PlannerTest, PlansAsTheModel) {
+  bool has_several_heads = false, has_several_planners = false;
   for (unsigned seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE(testing::Message() << "step " << seed);
     Random random(seed);
     plan(random_step(setting_, random));
     expect_copied();
     for (const PlanPhase& phase : params_.phase) expect_planned(phase);
+    has_several_heads |= params_.phase[Step::kDecode].work.items->rows.num_heads > 1;
+    has_several_planners |= params_.num_planners > 1;
   }
+  EXPECT_EQ(has_several_heads, setting_.item_heads > 1);
+  EXPECT_TRUE(has_several_planners || setting_.sm_count == 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -363,6 +363,51 @@ TEST(StepLayout, AStepForNothingHasABlockToo) {
   EXPECT_EQ(params.phase[Step::kPrefill].work.num_ctas, 0);
 }
 
+TEST(StepLayout, FixedPartsHaveResultsAndCountersOfTheirOwn) {
+  TilePlan plan = tile_plan();
+  plan.fixed_split_blocks = 8;
+  plan.item_heads = 4;
+  const StepCapacity capacity = {
+      .requests = 6, .segments = 9, .query_tokens = 12, .tokens_per_request = 2};
+  PlanParams params{};
+  const std::size_t bytes = lay_out_step(nullptr, kShape, plan, capacity, 4, params);
+  const PlanPhase& decode = params.phase[Step::kDecode];
+  EXPECT_EQ(decode.fixed_split_blocks, 8 * plan.decode.key_warps) << "in blocks of a warp";
+  EXPECT_EQ(decode.max_heads, 1) << "or they would depend on the batch";
+  EXPECT_EQ(decode.tile_rows.value, 2 * kShape.group_size);
+  EXPECT_EQ(decode.work.partial_row_count, 2 * kShape.group_size);
+  EXPECT_EQ(decode.scratch.max_tiles, 6 + 6) << "were all tokens one request's";
+  const int partials = decode.scratch.max_tiles * kShape.num_kv_heads * kMostFixedParts;
+  EXPECT_EQ(decode.scratch.max_items, partials + decode.work.num_ctas);
+  EXPECT_EQ(decode.num_counters, decode.work.num_ctas + 2 * partials);
+  EXPECT_GT(bytes, static_cast<std::size_t>(partials * decode.work.partial_row_count) *
+                       static_cast<std::size_t>(part_record_bytes(kShape.head_dim)));
+}
+
+TEST(StepLayout, PlannersAreManyWhereTheyHaveMuchToWrite) {
+  const auto planners = [](int requests, int sms) {
+    PlanParams params{};
+    lay_out_step(nullptr, kShape, tile_plan(), {requests, requests, requests, 1}, sms, params);
+    return params.num_planners;
+  };
+  EXPECT_EQ(planners(1, 4), 1);
+  EXPECT_LT(planners(64, 132), planners(256, 132));
+  EXPECT_EQ(planners(kSharedTiles / 2, 132), 32);
+  EXPECT_EQ(planners(kSharedTiles / 2, 20), 10) << "both phases' are on SMs of their own";
+  EXPECT_EQ(planners(10 * kSharedTiles, 132), 8) << "each has notes in memory";
+}
+
+TEST(Divisors, DivideAllThatTheyAreFor) {
+  for (const int by : {2, 3, 5, 7, 16, 48, 80, 112, 1000, 4096, 65535, 1 << 30, kLargest})
+    for (const int number : {0, 1, by - 1, by, 3 * (by / 3), kLargest - by, kLargest - 1, kLargest})
+      EXPECT_EQ(quotient(number, divisor(by)), number / by) << number << " / " << by;
+  for (int by = 2; by < 300; ++by)
+    for (int number = kLargest - 2 * by; number < kLargest; ++number)
+      ASSERT_EQ(quotient(number, divisor(by)), number / by) << number << " / " << by;
+  EXPECT_EQ(ceil_div(33, divisor(16)), 3);
+  EXPECT_EQ(ceil_div(32, divisor(16)), 2);
+}
+
 TEST(StepLayout, TilesAndItemsSufficeForTheWorstStep) {
   PlanParams params{};
   const StepCapacity capacity = {
