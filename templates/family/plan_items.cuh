@@ -22,17 +22,19 @@ class ItemWriter {
         boundaries_(boundaries),
         num_shares_(num_shares) {}
 
-  // Every num_planners-th of all items; the warps' turns spread what begins inside of a tile, which
-  // comes first and takes longest.
+  // Every num_planners-th of all items. The first items of CTAs may begin inside of a tile, which
+  // is looked for; of the others the CTA is looked for. So the warps take turns to and fro: those
+  // with some of the former have few of the latter.
   LAZYROPE_DEVICE void write(int32 num_others, int32 planner, int32 num_planners) const {
-    const int32 num_items = num_shares_ + num_others;
     constexpr int32 kWarps = Spec::kThreads / kWarpThreads;
+    const int32 num_items = num_shares_ + num_others;
+    const int32 round = lane_index() / kLanes;
+    const int32 place = round % 2 == 0 ? warp_index() : kWarps - 1 - warp_index();
 #pragma unroll 1
-    for (int32 first = warp_index(); first * num_planners + planner < num_items;
+    for (int32 first = 0; first * num_planners + planner < num_items;
          first += kWarps * kItemsOfWarp) {
-      const int32 turn = first + lane_index() / kLanes * kWarps;
-      const int32 index = turn * num_planners + planner;
-      write_item(index, index < num_items, num_others);
+      const int32 index = (first + round * kWarps + place) * num_planners + planner;
+      if (vote_sync_any(index < num_items)) write_item(index, index < num_items, num_others);
     }
   }
 
