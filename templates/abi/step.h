@@ -91,14 +91,15 @@ static_assert(sizeof(StepView) == 24);
 // fragment fall into different banks of shared memory.
 constexpr int32 part_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
 
-// Shares of work that CTAs take, one after the other, when they have done their own.
+// Work is divided into shares: `rounds` neighbouring ones for each CTA, of which the first is its
+// own. The others, all second ones, then all third ones ..., form a queue from which CTAs take one
+// after the other when they have done their own.
 struct WorkQueue {
-  uint32 taken;       // counts up to length + num_ctas - 1, and then from 0
-  uint32 num_shares;  // behind those of the CTAs; 0: nobody looks
+  uint32 taken;  // shares; counts up to rounds * num_ctas - 1, and then from 0
+  uint32 rounds;
 };
 
-// Device addresses of the work of one attend kernel. It is divided into shares: one of each CTA,
-// then those of the queue.
+// Device addresses of the work of one attend kernel.
 struct WorkView {
   Item* items;        // [max_items]: the first of each share, then the others
   uint8* partials;    // [2 * max_shares][partial_row_count] records: templates/ops/merge.cuh

@@ -252,7 +252,7 @@ class Planner {
 
   LAZYROPE_DEVICE void fill_queue(const Shares& shares) const {
     if (planner_ == 0 && thread_index() == 0)
-      st_global(phase_.work.queue, WorkQueue{0, static_cast<uint32>(shares.num_queued())});
+      st_global(phase_.work.queue, WorkQueue{0, static_cast<uint32>(shares.rounds())});
   }
 
   LAZYROPE_DEVICE int64 line(const Units<Tiles>& units) const {

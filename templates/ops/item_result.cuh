@@ -12,12 +12,10 @@ class ItemResult {
   using Record = PartRecord<Spec::kHeadDim>;
 
  public:
-  // `is_last`: the CTA has nothing to do afterwards.
-  LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item, bool is_last)
+  LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item)
       : params_(params),
         num_rows_(item.extent().num_rows),
         num_heads_(item.rows().num_heads),
-        may_wait_(is_last),
         split_(item.split()),
         output_(params, item.rows()),
         partial_(params.work, split_) {}
@@ -30,11 +28,11 @@ class ItemResult {
       partial_.write(head * num_rows_ + row, quad, part);
   }
 
-  // All threads of the CTA, when every row is written.
-  LAZYROPE_DEVICE void finish(SharedPtr flags) const {
+  // All threads of the CTA, when every row is written. `may_wait`: it has nothing to do afterwards.
+  LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (split_.count == 1) return;
     const SplitTile tile(params_.work, split_, num_heads_ * num_rows_ * Record::kQuads, flags);
-    tile.merge_slices(may_wait_, [&](int32 first, int32 end, const auto& confirm) {
+    tile.merge_slices(may_wait, [&](int32 first, int32 end, const auto& confirm) {
       merge(first, end, confirm);
     });
   }
@@ -70,7 +68,6 @@ class ItemResult {
   const AttendParams& params_;
   int32 num_rows_;
   int32 num_heads_;
-  bool may_wait_;
   ItemSplit split_;
   OutputRows<Spec> output_;
   PartialRows<Spec::kHeadDim> partial_;

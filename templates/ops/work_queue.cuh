@@ -1,34 +1,52 @@
 // How a CTA goes through its share of the work, and then through what it takes from the queue.
 #pragma once
 
-#include "abi/attend.h"
-#include "isa/memory.cuh"
-#include "isa/sync.cuh"
+#include "ops/query_rows.cuh"
 
 namespace lazyrope {
 
-// All threads of the CTA: Tile::run(params, item, memory, is_last) of each item; it returns the next
-// item of the share, or -1. `is_last` tells of the last item of a share that nothing follows.
+class WorkShares {
+ public:
+  LAZYROPE_DEVICE explicit WorkShares(const WorkView& work)
+      : work_(work), rounds_(static_cast<int32>(ld_global_nc(&work.queue->rounds))) {}
+
+  // The first item of the CTA's own share.
+  LAZYROPE_DEVICE int32 first_item() const { return block_index() * rounds_; }
+
+  // What follows an item: all threads of the CTA ask(), synchronize, and get the item's number, or
+  // -1. `flag` keeps 4 bytes of theirs until then.
+  LAZYROPE_DEVICE void ask(int32 next, SharedPtr flag) const {
+    if (next >= 0 || rounds_ == 1 || thread_index() != 0) return;
+    const auto last = static_cast<uint32>(rounds_ * work_.num_ctas - 1);
+    st_shared(flag, atom_acq_rel_gpu_inc(&work_.queue->taken, last));
+  }
+  LAZYROPE_DEVICE int32 get(int32 next, SharedPtr flag) const {
+    if (next >= 0 || rounds_ == 1) return next;
+    const auto taken = ld_shared<int32>(flag);
+    const int32 round = taken / work_.num_ctas + 1;
+    return round == rounds_ ? -1 : taken % work_.num_ctas * rounds_ + round;
+  }
+  // What follows a share without work.
+  LAZYROPE_DEVICE int32 skip(SharedPtr flag) const {
+    ask(-1, flag);
+    bar_sync();
+    return get(-1, flag);
+  }
+
+ private:
+  const WorkView& work_;
+  int32 rounds_;
+};
+
+// All threads of the CTA: Tile::run(params, item, memory, shares) of each item, which returns the
+// number of the next one, or -1.
 template <class Tile>
 LAZYROPE_DEVICE void run_shares(const AttendParams& params, SharedPtr memory) {
-  const WorkView& work = params.work;
-  const auto queued = static_cast<int32>(ld_global_nc(&work.queue->num_shares));
-  int32 item = block_index();
-  while (true) {
-    do
-      item = Tile::run(params, work.items + item, memory, queued == 0);
-    while (item >= 0);
-    if (queued == 0) return;
-    bar_sync();  // of the item before nobody reads any more
-    if (thread_index() == 0)
-      st_shared(memory, atom_acq_rel_gpu_inc(&work.queue->taken,
-                                             static_cast<uint32>(queued + work.num_ctas - 1)));
-    bar_sync();
-    const auto taken = ld_shared<int32>(memory);
-    if (taken >= queued) return;
-    item = work.num_ctas + taken;
-    bar_sync();
-  }
+  const WorkShares shares(params.work);
+  int32 item = shares.first_item();
+  do
+    item = Tile::run(params, params.work.items + item, memory, shares);
+  while (item >= 0);
 }
 
 }  // namespace lazyrope

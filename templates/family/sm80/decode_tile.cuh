@@ -14,6 +14,7 @@
 #include "ops/rotate.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
+#include "ops/work_queue.cuh"
 #include "pipeline/kv_ring.cuh"
 #include "tile/query_fragments.cuh"
 
@@ -55,22 +56,23 @@ class AttendTile {
   static constexpr int kPositions = kTables + kWarps * Table::kBytes;
   static constexpr int kItem = kPositions + kRows * 4;
   static constexpr int kFlags = kItem + static_cast<int>(sizeof(Item));
+  static constexpr int kTaken = kFlags + SplitTile::kFlagBytes;
 
  public:
   static constexpr int kSharedBytes = kFlags + 16;
 
-  // All threads of the CTA, item after item; returns the next one of the share, or -1, after which
-  // the CTA has more to do unless `is_last_share`. `memory` is aligned to 1024 bytes. Of the item
-  // before nobody reads any more: finish() has a barrier behind its last look at it.
+  // All threads of the CTA, item after item; returns the number of the next one, or -1. `memory` is
+  // aligned to 1024 bytes. Of the item before nobody reads any more: finish() has a barrier behind
+  // its last look at it.
   LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory,
-                                   bool is_last_share) {
+                                   const WorkShares& shares) {
     const UnitTurns<typename Spec::Pairing> turns = lane_turns<Spec>();
     ItemPtr(memory + kItem).copy_from(item);
     bar_sync();
     AttendTile tile(params, memory, turns);
-    if (tile.num_rows_ == 0) return -1;
+    if (tile.num_rows_ == 0) return shares.skip(memory + kTaken);
     tile.attend();
-    return tile.finish(is_last_share);
+    return tile.finish(shares);
   }
 
  private:
@@ -272,9 +274,10 @@ class AttendTile {
 
   // Rows leave by way of shared memory, where the parts of warps that share a head are merged. No
   // copy is under way any more.
-  LAZYROPE_DEVICE int32 finish(bool is_last_share) const {
+  LAZYROPE_DEVICE int32 finish(const WorkShares& shares) const {
     const int32 next = item().keys().next;
-    const ItemResult<Spec> result(params_, item(), is_last_share && next < 0);
+    shares.ask(next, memory_ + kTaken);
+    const ItemResult<Spec> result(params_, item());
     const int32 sharing = blocks().step;
     const int32 record = warp_index() * 16;
 #pragma unroll 1
@@ -298,8 +301,9 @@ class AttendTile {
         }));
       }
     }
-    result.finish(memory_ + kFlags);
-    return next;
+    const int32 following = shares.get(next, memory_ + kTaken);
+    result.finish(following < 0, memory_ + kFlags);
+    return following;
   }
 
   const AttendParams& params_;
