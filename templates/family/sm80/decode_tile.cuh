@@ -84,6 +84,9 @@ class AttendTile {
         num_rows_(item().extent().num_rows),
         num_heads_(item().rows().num_heads),
         head_(num_rows_ == 0 ? 0 : warp_index() % num_heads_),
+        blocks_(num_rows_ == 0 ? BlockChoice{0, 1}
+                               : BlockChoice{warp_index() / num_heads_, kWarps / num_heads_}),
+        num_blocks_(blocks_.count(item().extent().num_blocks)),
         keys_(KvTile::key_fragment({0}, lane_)),
         values_(KvTile::fragment({0}, lane_)),
         turns_(turns) {}
@@ -94,20 +97,15 @@ class AttendTile {
     return memory_ + kQueries + warp_index() * kQueryBytes;
   }
   LAZYROPE_DEVICE int32 kv_head() const { return item().rows().kv_head + head_; }
-  // The warp's blocks: those of one of the warps that share a head.
-  LAZYROPE_DEVICE BlockChoice blocks() const {
-    return {warp_index() / num_heads_, kWarps / num_heads_};
-  }
 
   LAZYROPE_DEVICE void attend() {
-    const Table table(memory_ + kTables + warp_index() * Table::kBytes, blocks(), params_.step,
+    const Table table(memory_ + kTables + warp_index() * Table::kBytes, blocks_, params_.step,
                       item());
     Ring ring(memory_ + warp_index() * Ring::kBytes, params_.pool, kv_head());
-    const int32 count = num_blocks();
     Pages pages = fill(table, ring);
     Turned turned;
 #pragma unroll 1
-    for (int32 block = 0; block < count; ++block) {
+    for (int32 block = 0; block < num_blocks_; ++block) {
       const BlockInfo info = table.info(block);
       if (!turned.is_for(info.base)) turn_queries(turned, info.base);
       if (block == 0) fill_up(table, ring, pages);
@@ -143,16 +141,11 @@ class AttendTile {
     return tile + static_cast<int32>(at_zero.address);
   }
 
-  // Of the warp.
-  LAZYROPE_DEVICE int32 num_blocks() const {
-    return blocks().count(item().extent().num_blocks);
-  }
-
   // Tile 2 i are the keys of block i, tile 2 i + 1 its values: one group of copies, which is empty
   // behind the last.
   LAZYROPE_DEVICE void issue(const Table& table, Ring& ring, Pages& pages, int32 tile) const {
     const int32 block = tile >> 1;
-    if (block < num_blocks()) {
+    if (block < num_blocks_) {
       if (block >= pages.first) place(table, pages);
       ring.issue(table, block, (tile & 1) == 0 ? params_.pool.keys : params_.pool.values);
     }
@@ -180,7 +173,7 @@ class AttendTile {
       else
         cp_async_commit_group();
     }
-    if (known < num_blocks()) pages.page = table.resolve_ahead(0, known, lookup);
+    if (known < num_blocks_) pages.page = table.resolve_ahead(0, known, lookup);
     start();
     return pages;
   }
@@ -195,7 +188,7 @@ class AttendTile {
   LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block, Pages& pages) const {
     constexpr int32 kEarly = Table::kWindow / 4;
     const int32 window = block / Table::kWindow + 1;
-    if (block % Table::kWindow != kEarly || window * Table::kWindow >= num_blocks()) return;
+    if (block % Table::kWindow != kEarly || window * Table::kWindow >= num_blocks_) return;
     if (pages.first < window * Table::kWindow) place(table, pages);
     pages = {window, window * Table::kWindow, 0};
     pages.page = table.resolve_ahead(window, pages.first, table.look_up(window));
@@ -231,7 +224,7 @@ class AttendTile {
 
   // Once a row: by the first part of a split tile, and one of the warps that share a head.
   LAZYROPE_DEVICE void add_sinks() {
-    if (item().split().index != 0 || blocks().first != 0) return;
+    if (item().split().index != 0 || blocks_.first != 0) return;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -278,7 +271,7 @@ class AttendTile {
     const int32 next = item().keys().next;
     shares.ask(next, memory_ + kTaken);
     const ItemResult<Spec> result(params_, item());
-    const int32 sharing = blocks().step;
+    const int32 sharing = blocks_.step;
     const int32 record = warp_index() * 16;
 #pragma unroll 1
     for (int32 round = 0; round < kRowTiles; ++round) {
@@ -312,6 +305,8 @@ class AttendTile {
   int32 num_rows_;
   int32 num_heads_;
   int32 head_;
+  BlockChoice blocks_;  // the warp's: it is one of those that share a head
+  int32 num_blocks_;
   SharedPtr keys_;  // the lane's fragments of tiles at 0
   SharedPtr values_;
   UnitTurns<typename Spec::Pairing> turns_;
