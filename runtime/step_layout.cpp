@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "codegen/render.h"
-
 namespace lazyrope {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-constexpr int kMostRounds = 5;  // family/plan_shares.cuh
 
 // Hands out pieces of a block one behind the other.
 class Block {
@@ -52,7 +49,6 @@ void place_work(Block& block, const StepShape& shape, const WorkExtent& extent, 
   block.place(work.items, extent.items);
   block.place(work.partials, extent.partials * size(extent.partial_rows) * record_bytes);
   block.place(work.counters, extent.counters);
-  block.place(work.queue, 1);
 }
 
 // For each of so many planners.
@@ -80,11 +76,6 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
                  int sm_count, PlanPhase& phase) {
   const int num_ctas = sm_count * attend.ctas_per_sm;
   phase.work.num_ctas = num_ctas;
-  // What a chunk's tiles take does not depend on where memory is.
-  phase.most_rounds =
-      attend.divides_rows() ? 1 : std::min(kMostRounds, (kPlanBoundaries - 1) / num_ctas);
-  phase.work.max_shares = num_ctas * phase.most_rounds;
-  const std::size_t shares = size(phase.work.max_shares);
   phase.min_rows = extent.min_rows;
   phase.max_rows = extent.max_rows;
   phase.tile_rows = divisor(extent.tile_rows);
@@ -97,9 +88,9 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   const bool is_fixed = plan.fixed_split_blocks > 0;
   const std::size_t units =
       extent.max_tiles * size(shape.num_kv_heads) * size(is_fixed ? kMostFixedParts : 1);
-  const std::size_t partials = is_fixed ? units : 2 * shares;
-  const std::size_t counters = shares + partials + (is_fixed ? partials : 0);
-  const std::size_t items = units + shares;
+  const std::size_t partials = is_fixed ? units : 2 * size(num_ctas);
+  const std::size_t counters = size(num_ctas) + partials + (is_fixed ? partials : 0);
+  const std::size_t items = units + size(num_ctas);
   phase.scratch.max_items = static_cast<int32>(items);
   phase.num_counters = static_cast<int32>(counters);
   const int tokens = std::max(1, capacity.query_tokens);

@@ -90,10 +90,8 @@ struct PlanPhase {
   // or twice, or four times as many ..., into at most kMostFixedParts, whatever else there is.
   int32 fixed_split_blocks;
   int32 num_counters;
-  int32 most_rounds;  // of shares: family/plan_shares.cuh
-  int32 unused;
 };
-static_assert(sizeof(PlanPhase) == 48 + 40 + 56);
+static_assert(sizeof(PlanPhase) == 32 + 40 + 48);
 
 inline constexpr int32 kMostFixedParts = 16;
 inline constexpr int kPlanPhases = 2;
@@ -107,6 +105,6 @@ struct PlanParams {
   int32 num_planners;  // CTAs of each phase, which all plan it and divide the writing
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 144 + 24);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 120 + 24);
 
 }  // namespace lazyrope

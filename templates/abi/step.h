@@ -36,10 +36,10 @@ struct ItemRows {
 };
 
 struct ItemKeys {
-  int32 segment;      // the request's first segment
+  int32 segment;      // the request's first segment of which the rows see a key
   int32 segment_end;  // one past its last
   int32 first_block;  // the item's first, of all blocks that the rows see
-  int32 next;         // the next item of the share, or -1
+  int32 next;         // the CTA's next item, or -1
 };
 
 struct ItemSplit {
@@ -91,25 +91,14 @@ static_assert(sizeof(StepView) == 24);
 // fragment fall into different banks of shared memory.
 constexpr int32 part_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
 
-// Work is divided into shares: `rounds` neighbouring ones for each CTA, of which the first is its
-// own. The others, all second ones, then all third ones ..., form a queue from which CTAs take one
-// after the other when they have done their own.
-struct WorkQueue {
-  uint32 taken;  // shares; counts up to rounds * num_ctas - 1, and then from 0
-  uint32 rounds;
-};
-
 // Device addresses of the work of one attend kernel.
 struct WorkView {
-  Item* items;        // [max_items]: the first of each share, then the others
-  uint8* partials;    // [2 * max_shares][partial_row_count] records: templates/ops/merge.cuh
-  uint32* counters;   // [3 * max_shares]: templates/ops/split_tile.cuh
-  WorkQueue* queue;
+  Item* items;       // [max_items]: the first of each CTA, then the others
+  uint8* partials;   // [parts][partial_row_count] records: templates/ops/merge.cuh
+  uint32* counters;  // templates/ops/split_tile.cuh
   int32 num_ctas;
-  int32 max_shares;
   int32 partial_row_count;  // rows that a partial result has room for
-  int32 unused;
 };
-static_assert(sizeof(WorkView) == 48);
+static_assert(sizeof(WorkView) == 32);
 
 }  // namespace lazyrope

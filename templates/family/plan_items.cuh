@@ -14,20 +14,15 @@ class ItemWriter {
 
  public:
   LAZYROPE_DEVICE ItemWriter(const CallerStep& caller, const PlanPhase& phase,
-                             const Units<Tiles>& units, const Bounds& boundaries,
-                             int32 num_shares)
-      : caller_(caller),
-        phase_(phase),
-        units_(units),
-        boundaries_(boundaries),
-        num_shares_(num_shares) {}
+                             const Units<Tiles>& units, const Bounds& boundaries)
+      : caller_(caller), phase_(phase), units_(units), boundaries_(boundaries) {}
 
   // Every num_planners-th of all items. The first items of CTAs may begin inside of a tile, which
   // is looked for; of the others the CTA is looked for. So the warps take turns to and fro: those
   // with some of the former have few of the latter.
   LAZYROPE_DEVICE void write(int32 num_others, int32 planner, int32 num_planners) const {
     constexpr int32 kWarps = Spec::kThreads / kWarpThreads;
-    const int32 num_items = num_shares_ + num_others;
+    const int32 num_items = phase_.work.num_ctas + num_others;
     const int32 round = lane_index() / kLanes;
     const int32 place = round % 2 == 0 ? warp_index() : kWarps - 1 - warp_index();
 #pragma unroll 1
@@ -65,15 +60,16 @@ class ItemWriter {
 
   // All but where it starts; nothing if its CTA has no work.
   LAZYROPE_DEVICE void describe(Item& item, int32 index, int32 num_others) const {
-    const auto num_before = [&](int32 share) { return boundaries_.standing.get(share).num_others; };
-    const int32 other = index - num_shares_;
-    const int32 share = other < 0 ? index : upper_bound(num_shares_, other, num_before) - 1;
-    const int32 nth = other < 0 ? 0 : other - num_before(share) + 1;
-    const Place begin = boundaries_.place.get(share);
-    const Place end = boundaries_.place.get(share + 1);
+    const int32 num_ctas = phase_.work.num_ctas;
+    const auto num_before = [&](int32 cta) { return boundaries_.standing.get(cta).num_others; };
+    const int32 other = index - num_ctas;
+    const int32 cta = other < 0 ? index : upper_bound(num_ctas, other, num_before) - 1;
+    const int32 nth = other < 0 ? 0 : other - num_before(cta) + 1;
+    const Place begin = boundaries_.place.get(cta);
+    const Place end = boundaries_.place.get(cta + 1);
     const int32 count = num_items_between(begin, end);
     if (nth >= count) return;
-    const int32 next = num_before(share) + nth;
+    const int32 next = num_before(cta) + nth;
     const Unit unit = units_.get(begin.unit + nth);
     const int32 first = unit.first_block + (nth == 0 ? begin.block : 0);
     const int32 last = begin.unit + nth == end.unit ? end.block : unit.end_block;
@@ -82,27 +78,27 @@ class ItemWriter {
     item.extent = {last - first, rows.num_rows, keys.first_position, keys.last_position};
     item.rows = {rows.query_token, rows.first_row, unit.group * units_.num_heads, units_.num_heads};
     item.keys = {keys.segment, keys.segment_end, first,
-                 nth + 1 < count && next < num_others ? num_shares_ + next : -1};
+                 nth + 1 < count && next < num_others ? num_ctas + next : -1};
     item.split = units_.fixed_split_blocks > 0
                      ? fixed_split(unit, begin.unit + nth)
-                     : split(share, nth == 0 && begin.block > 0, begin.unit + nth == end.unit);
+                     : split(cta, nth == 0 && begin.block > 0, begin.unit + nth == end.unit);
   }
 
   // Boundaries of ranks r .. r + k - 1 cut a unit into k + 1 parts, which use results 2 r to 2 r +
   // k and counter r: those of another unit's boundaries lie beyond.
-  LAZYROPE_DEVICE ItemSplit split(int32 share, bool is_tail, bool is_head) const {
+  LAZYROPE_DEVICE ItemSplit split(int32 cta, bool is_tail, bool is_head) const {
     if (!is_tail && !is_head) return {0, 1, 0, 0};
-    const int32 boundary = is_tail ? share : share + 1;
+    const int32 boundary = is_tail ? cta : cta + 1;
     const int32 cuts = boundaries_.cuts_of.get(boundary);
     const int32 lowest = boundaries_.first_rank.get(cuts);
-    return {is_tail ? boundaries_.standing.get(share).rank - lowest + 1 : 0,
+    return {is_tail ? boundaries_.standing.get(cta).rank - lowest + 1 : 0,
             boundaries_.last_rank.get(cuts) - lowest + 2, 2 * lowest, lowest};
   }
 
   // Each unit has a result of its own; the counters of whole tiles lie behind those of their parts.
   LAZYROPE_DEVICE ItemSplit fixed_split(const Unit& unit, int32 index) const {
     if (unit.num_parts == 1) return {0, 1, 0, 0};
-    const int32 first_counter = (phase_.num_counters + phase_.work.max_shares) / 2;
+    const int32 first_counter = (phase_.num_counters + phase_.work.num_ctas) / 2;
     const int32 partial = index - unit.part;
     return {unit.part, unit.num_parts, partial, first_counter + partial};
   }
@@ -192,7 +188,6 @@ class ItemWriter {
   const PlanPhase& phase_;
   const Units<Tiles>& units_;
   const Bounds& boundaries_;
-  int32 num_shares_;
 };
 
 }  // namespace lazyrope

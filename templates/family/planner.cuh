@@ -2,9 +2,9 @@
 // kernel.
 //
 // Every tile of query rows and so many KV heads make a unit, which sees so many blocks of keys.
-// Units laid end to end by cost (a constant, so much a block, so much a segment) form a line, which
-// is divided into shares (family/plan_shares.cuh): the tail of a unit, some whole units, the head of
-// another. A unit cut by k boundaries has k + 1 parts: ops/split_tile.cuh. The line has
+// Units laid end to end by cost (a constant, so much a block, so much a segment) form a line, and
+// each CTA of the attend kernel gets an equal length of it: the tail of a unit, some whole units,
+// the head of another. A unit cut by k boundaries has k + 1 parts: ops/split_tile.cuh. The line has
 // all units of the same heads behind one another, so that CTAs read a token's heads, neighbours in
 // memory, at the same time. Where parts are fixed, each is a unit, and boundaries lie between
 // units.
@@ -16,7 +16,6 @@
 #pragma once
 
 #include "family/plan_items.cuh"
-#include "family/plan_shares.cuh"
 
 namespace lazyrope {
 
@@ -52,12 +51,10 @@ class Planner {
     units.per_group = num_tiles;
     if (phase_.fixed_split_blocks > 0)
       units.per_group = static_cast<int32>(sum_up(tiles_.part_begin, num_tiles));
-    const Shares shares = this->shares(units);
-    place_boundaries(units, shares);
+    place_boundaries(units);
     bar_sync();
-    const int32 num_others = rank_boundaries(shares.count());
-    fill_queue(shares);
-    ItemWriter<Spec, Tiles>(caller_, phase_, units, boundaries_, shares.count())
+    const int32 num_others = rank_boundaries();
+    ItemWriter<Spec, Tiles>(caller_, phase_, units, boundaries_)
         .write(num_others, planner_, params_.num_planners);
   }
 
@@ -250,47 +247,30 @@ class Planner {
     return passed;
   }
 
-  LAZYROPE_DEVICE void fill_queue(const Shares& shares) const {
-    if (planner_ == 0 && thread_index() == 0)
-      st_global(phase_.work.queue, WorkQueue{0, static_cast<uint32>(shares.rounds())});
-  }
-
-  LAZYROPE_DEVICE int64 line(const Units<Tiles>& units) const {
-    return units.group_cost * units.num_groups;
-  }
-
-  LAZYROPE_DEVICE Shares shares(const Units<Tiles>& units) const {
+  // A thread a boundary: the unit and block at which each CTA begins.
+  LAZYROPE_DEVICE void place_boundaries(const Units<Tiles>& units) const {
     const int32 num_ctas = phase_.work.num_ctas;
-    const int64 most = (int64{1} << 31) - 1;
-    const int64 blocks = line(units) / kBlockCost / num_ctas;
-    return Shares(num_ctas, static_cast<int32>(smaller(blocks, most)), phase_.most_rounds);
-  }
-
-  // A thread a boundary: the unit and block at which each share begins. Where there is too little
-  // for all CTAs, those behind get none.
-  LAZYROPE_DEVICE void place_boundaries(const Units<Tiles>& units, const Shares& shares) const {
-    const int64 least = static_cast<int64>(phase_.min_split_blocks) * kBlockCost;
-    const int64 enough = least * phase_.work.num_ctas;
-    const int64 cost = line(units);
-    const auto used = static_cast<int32>((cost + least - 1) / least);
+    const int32 shares = num_shares(units);
 #pragma unroll 1
-    for (int32 share = thread_index(); share <= shares.count(); share += Spec::kThreads) {
-      Place place = {units.count(), 0};
-      if (cost < enough) {
-        if (share < used) place = place_at(units, share, used);
-      } else if (share < shares.count()) {
-        place = place_at(units, shares.begin(share), shares.num_grains());
-      }
-      boundaries_.place.set(share, place);
-    }
+    for (int32 cta = thread_index(); cta <= num_ctas; cta += Spec::kThreads)
+      boundaries_.place.set(cta,
+                            cta < shares ? place_at(units, cta, shares) : Place{units.count(), 0});
   }
 
-  // The block at n / d of the line; the unit's own ends where those are near, or parts are fixed.
-  // With c the cost of a group, q = c / d and p = c mod d, the point lies r / d of a group's cost
-  // into a group, which is q r + p r / d: no product or quotient of big numbers.
-  LAZYROPE_DEVICE Place place_at(const Units<Tiles>& units, int32 n, int32 d) const {
-    const auto divisor = static_cast<uint32>(d);
-    const uint32 point = static_cast<uint32>(n) * static_cast<uint32>(units.num_groups);
+  LAZYROPE_DEVICE int32 num_shares(const Units<Tiles>& units) const {
+    const int64 line = units.group_cost * units.num_groups;
+    const int64 least = static_cast<int64>(phase_.min_split_blocks) * kBlockCost;
+    if (line >= least * phase_.work.num_ctas) return phase_.work.num_ctas;
+    return static_cast<int32>((line + least - 1) / least);
+  }
+
+  // The block at cta / shares of the line; the unit's own ends where those are near, or parts are
+  // fixed. With c the cost of a group, q = c / shares and p = c mod shares, the point lies r /
+  // shares of a group's cost into a group, which is q r + p r / shares: no product or quotient of
+  // big numbers.
+  LAZYROPE_DEVICE Place place_at(const Units<Tiles>& units, int32 cta, int32 shares) const {
+    const auto divisor = static_cast<uint32>(shares);
+    const uint32 point = static_cast<uint32>(cta) * static_cast<uint32>(units.num_groups);
     const uint32 group = point / divisor;
     const uint32 rest = point - group * divisor;
     const auto cost = static_cast<uint64>(units.group_cost);
@@ -322,21 +302,21 @@ class Planner {
   static constexpr int32 kCutsBits = 52;
   static_assert(Spec::kMaxBoundaries <= 1 << 11);
 
-  // Boundaries that coincide leave shares without work; ranks count the others. Returns how many
-  // items there are beside the first of each share.
-  LAZYROPE_DEVICE int32 rank_boundaries(int32 num_shares) const {
-    const int32 count = num_shares + 1;
+  // Boundaries that coincide leave CTAs without work; ranks count the others. Returns how many
+  // items there are beside the first of each CTA.
+  LAZYROPE_DEVICE int32 rank_boundaries() const {
+    const int32 count = phase_.work.num_ctas + 1;
     int64 passed = 0;
 #pragma unroll 1
     for (int32 first = 0; first < count; first += Spec::kThreads) {
-      const int32 share = first + thread_index();
-      const Step step = share < count ? step_at(share, num_shares) : Step{};
+      const int32 cta = first + thread_index();
+      const Step step = cta < count ? step_at(cta) : Step{};
       const int64 before = passed + scan_.sum_before(step.sums, count - first);
-      if (share < count) rank(share, num_shares, step, before);
+      if (cta < count) rank(cta, step, before);
       bar_sync();
       passed += scan_.total();
     }
-    return num_others(passed, num_shares);
+    return num_others(passed);
   }
 
   struct Step {
@@ -346,12 +326,12 @@ class Planner {
     bool is_last_cut;
   };
 
-  LAZYROPE_DEVICE Step step_at(int32 share, int32 num_shares) const {
-    const bool is_first = share == 0;
-    const bool is_last = share == num_shares;
-    const Place here = boundaries_.place.get(share);
-    const Place before = is_first ? here : boundaries_.place.get(share - 1);
-    const Place next = is_last ? here : boundaries_.place.get(share + 1);
+  LAZYROPE_DEVICE Step step_at(int32 cta) const {
+    const bool is_first = cta == 0;
+    const bool is_last = cta == phase_.work.num_ctas;
+    const Place here = boundaries_.place.get(cta);
+    const Place before = is_first ? here : boundaries_.place.get(cta - 1);
+    const Place next = is_last ? here : boundaries_.place.get(cta + 1);
     Step step{};
     step.is_new = !(here == before);
     step.is_first_cut = here.block > 0 && !(before.block > 0 && before.unit == here.unit);
@@ -362,19 +342,19 @@ class Planner {
     return step;
   }
 
-  LAZYROPE_DEVICE void rank(int32 share, int32 num_shares, const Step& step, int64 before) const {
+  LAZYROPE_DEVICE void rank(int32 cta, const Step& step, int64 before) const {
     constexpr int32 kRanks = 1 << (kCutsBits - kRankBits);
     const int32 rank = static_cast<int32>(before >> kRankBits) % kRanks + (step.is_new ? 1 : 0);
     const int32 cuts = static_cast<int32>(before >> kCutsBits) - (step.is_first_cut ? 0 : 1);
-    boundaries_.standing.set(share, Standing{num_others(before, num_shares), rank});
-    boundaries_.cuts_of.set(share, cuts);
+    boundaries_.standing.set(cta, Standing{num_others(before), rank});
+    boundaries_.cuts_of.set(cta, cuts);
     if (step.is_first_cut) boundaries_.first_rank.set(cuts, rank);
     if (step.is_last_cut) boundaries_.last_rank.set(cuts, rank);
   }
 
-  // Of items beside the first of each share, as far as there is room for them.
-  LAZYROPE_DEVICE int32 num_others(int64 sums, int32 num_shares) const {
-    const int64 most = phase_.scratch.max_items - num_shares;
+  // Of items beside the first of each CTA, as far as there is room for them.
+  LAZYROPE_DEVICE int32 num_others(int64 sums) const {
+    const int64 most = phase_.scratch.max_items - phase_.work.num_ctas;
     return static_cast<int32>(smaller(sums & ((int64{1} << kRankBits) - 1), most));
   }
 

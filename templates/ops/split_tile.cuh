@@ -12,9 +12,9 @@
 
 namespace lazyrope {
 
-// Of the work's counters number `counter`, less than max_shares, counts a tile's parts as they are
-// written, from 0 to count in one launch and from count back to 0 in the next. One for each part of
-// a tile, from max_shares + partial on, tells whether that slice has a CTA: it changes
+// Of the work's counters number `counter` counts a tile's parts as they are written, from 0 to count
+// in one launch and from count back to 0 in the next. One for each part of a tile, from num_ctas +
+// partial on, tells whether that slice has a CTA: it changes
 // between 0 and 1 in every launch. The planner sets all to 0.
 class SplitTile {
  public:
@@ -70,7 +70,7 @@ class SplitTile {
   }
 
   LAZYROPE_DEVICE uint32* slice_flag(int32 slice) const {
-    return work_.counters + work_.max_shares + split_.partial + slice;
+    return work_.counters + work_.num_ctas + split_.partial + slice;
   }
 
   // Counts the CTA's part. 0 unless all parts are there.

@@ -13,7 +13,6 @@
 #include "ops/rotate.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
-#include "ops/work_queue.cuh"
 #include "pipeline/kv_ring.cuh"
 #include "tile/query_fragments.cuh"
 
@@ -58,8 +57,8 @@ class AttendTile {
   static constexpr int kPositions = kTable + Table::kBytes;
   static constexpr int kItem = kPositions + kRows * 4;
   static constexpr int kFlags = kItem + static_cast<int>(sizeof(Item));
-  static constexpr int kTaken = kFlags + SplitTile::kFlagBytes;
-  static constexpr int kScale = kTaken + 4;  // of scores, where the pool is scaled
+  // Of scores, where the pool is scaled.
+  static constexpr int kScale = kFlags + SplitTile::kFlagBytes;
 
  public:
   static constexpr int kSharedBytes = kFlags + 16;
@@ -67,14 +66,13 @@ class AttendTile {
   // All threads of the CTA, item after item; returns the number of the next one, or -1. `memory` is
   // aligned to 1024 bytes. Of the item before nobody reads any more: finish() has a barrier behind
   // its last look at it.
-  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory,
-                                   const WorkShares& shares) {
+  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory) {
     ItemPtr(memory + kItem).copy_from(item);
     bar_sync();
     AttendTile tile(params, memory);
-    if (tile.item().extent().num_rows == 0) return shares.skip(memory + kTaken);
+    if (tile.item().extent().num_rows == 0) return -1;
     tile.attend();
-    return tile.finish(shares);
+    return tile.finish();
   }
 
  private:
@@ -226,10 +224,9 @@ class AttendTile {
 
   // Rows leave by way of shared memory, 16 of each warp at a time. No copy is under way any more:
   // the last blocks' rounds asked for none.
-  LAZYROPE_DEVICE int32 finish(const WorkShares& shares) const {
+  LAZYROPE_DEVICE int32 finish() const {
     const int32 num_rows = item().extent().num_rows;
     const int32 next = item().keys().next;
-    shares.ask(next, memory_ + kTaken);
     const ItemResult<Spec> result(params_, item());
 #pragma unroll 1
     for (int32 round = 0; round < kRowTiles; ++round) {
@@ -249,9 +246,8 @@ class AttendTile {
           result.write(0, row, quad, left_part<kHeadDim>(memory_ + left * Record::kBytes, quad));
       }
     }
-    const int32 following = shares.get(next, memory_ + kTaken);
-    result.finish(following < 0, memory_ + kFlags);
-    return following;
+    result.finish(next < 0, memory_ + kFlags);
+    return next;
   }
 
   const AttendParams& params_;

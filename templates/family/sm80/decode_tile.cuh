@@ -14,7 +14,6 @@
 #include "ops/rotate.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
-#include "ops/work_queue.cuh"
 #include "pipeline/kv_ring.cuh"
 #include "tile/query_fragments.cuh"
 
@@ -56,7 +55,6 @@ class AttendTile {
   static constexpr int kPositions = kTables + kWarps * Table::kBytes;
   static constexpr int kItem = kPositions + kRows * 4;
   static constexpr int kFlags = kItem + static_cast<int>(sizeof(Item));
-  static constexpr int kTaken = kFlags + SplitTile::kFlagBytes;
 
  public:
   static constexpr int kSharedBytes = kFlags + 16;
@@ -64,15 +62,14 @@ class AttendTile {
   // All threads of the CTA, item after item; returns the number of the next one, or -1. `memory` is
   // aligned to 1024 bytes. Of the item before nobody reads any more: finish() has a barrier behind
   // its last look at it.
-  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory,
-                                   const WorkShares& shares) {
+  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory) {
     const UnitTurns<typename Spec::Pairing> turns = lane_turns<Spec>();
     ItemPtr(memory + kItem).copy_from(item);
     bar_sync();
     AttendTile tile(params, memory, turns);
-    if (tile.num_rows_ == 0) return shares.skip(memory + kTaken);
+    if (tile.num_rows_ == 0) return -1;
     tile.attend();
-    return tile.finish(shares);
+    return tile.finish();
   }
 
  private:
@@ -89,7 +86,9 @@ class AttendTile {
         num_blocks_(blocks_.count(item().extent().num_blocks)),
         keys_(KvTile::key_fragment({0}, lane_)),
         values_(KvTile::fragment({0}, lane_)),
-        turns_(turns) {}
+        turns_(turns) {
+    if constexpr (Product::kScaled) key_scale_ = key_scale(params.pool, kv_head());
+  }
 
   LAZYROPE_DEVICE ItemPtr item() const { return ItemPtr(memory_ + kItem); }
   LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kPositions; }
@@ -246,10 +245,7 @@ class AttendTile {
 
   // Of scores, times log2(e).
   LAZYROPE_DEVICE float scale_log2() const {
-    if constexpr (Product::kScaled)
-      return params_.scale_log2 * key_scale(params_.pool, kv_head());
-    else
-      return params_.scale_log2;
+    return Product::kScaled ? params_.scale_log2 * key_scale_ : params_.scale_log2;
   }
 
   // The rows' weights of a block's keys.
@@ -267,9 +263,8 @@ class AttendTile {
 
   // Rows leave by way of shared memory, where the parts of warps that share a head are merged. No
   // copy is under way any more.
-  LAZYROPE_DEVICE int32 finish(const WorkShares& shares) const {
+  LAZYROPE_DEVICE int32 finish() const {
     const int32 next = item().keys().next;
-    shares.ask(next, memory_ + kTaken);
     const ItemResult<Spec> result(params_, item());
     const int32 sharing = blocks_.step;
     const int32 record = warp_index() * 16;
@@ -294,9 +289,8 @@ class AttendTile {
         }));
       }
     }
-    const int32 following = shares.get(next, memory_ + kTaken);
-    result.finish(following < 0, memory_ + kFlags);
-    return following;
+    result.finish(next < 0, memory_ + kFlags);
+    return next;
   }
 
   const AttendParams& params_;
@@ -310,6 +304,7 @@ class AttendTile {
   SharedPtr keys_;  // the lane's fragments of tiles at 0
   SharedPtr values_;
   UnitTurns<typename Spec::Pairing> turns_;
+  float key_scale_;  // where the pool is scaled
   float rows_[kRowTiles][Product::kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;
 };
