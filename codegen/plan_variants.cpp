@@ -1,7 +1,6 @@
 #include "codegen/plan_variants.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 
 namespace lazyrope {
@@ -13,29 +12,29 @@ constexpr int kRegisterGranularity = 8;
 constexpr int kOtherRegisters = 60;  // addresses, statistics, loop state
 constexpr int kWarpThreads = 32;
 
+// Members that vary together, and what they may be.
 struct Range {
-  int AttendPlan::* member;
+  std::vector<int AttendPlan::*> members;
   std::vector<int> values;
+
+  bool tells_apart(const AttendPlan& a, const AttendPlan& b) const {
+    return std::ranges::any_of(members, [&](auto member) { return a.*member != b.*member; });
+  }
 };
 
-int differences(const AttendPlan& a, const AttendPlan& b) {
-  constexpr std::array kMembers = {&AttendPlan::row_warps,  &AttendPlan::key_warps,
-                                   &AttendPlan::warp_rows,  &AttendPlan::warp_keys,
-                                   &AttendPlan::step_keys,  &AttendPlan::stages,
-                                   &AttendPlan::ctas_per_sm};
-  return static_cast<int>(
-      std::ranges::count_if(kMembers, [&](auto member) { return a.*member != b.*member; }));
-}
-
-// All that differ from `plan` in few enough members, itself first.
+// All that differ from `plan` in few enough ranges, itself first.
 std::vector<AttendPlan> neighbours(const AttendPlan& plan, const std::vector<Range>& ranges) {
+  const auto differences = [&](const AttendPlan& other) {
+    return std::ranges::count_if(
+        ranges, [&](const Range& range) { return range.tells_apart(plan, other); });
+  };
   std::vector<AttendPlan> found = {plan};
   for (const Range& range : ranges) {
     const std::vector<AttendPlan> before = found;
     for (AttendPlan changed : before) {
       for (const int value : range.values) {
-        changed.*range.member = value;
-        if (value != plan.*range.member && differences(changed, plan) <= kMostDifferences)
+        for (const auto member : range.members) changed.*member = value;
+        if (range.tells_apart(plan, changed) && differences(changed) <= kMostDifferences)
           found.push_back(changed);
       }
     }
@@ -79,11 +78,11 @@ int rows_at_once(const AttendPlan& plan) { return plan.ctas_per_sm * plan.rows()
 // memory would stand idle.
 std::vector<TilePlan> decode_variants(const TilePlan& plan, const KernelSpec& spec,
                                       const Arch& arch) {
-  const std::vector<Range> ranges = {{&AttendPlan::key_warps, {2, 4, 8}},
-                                     {&AttendPlan::warp_keys, {16, 32, 64}},
-                                     {&AttendPlan::step_keys, {16, 32}},
-                                     {&AttendPlan::stages, {2, 3, 4}},
-                                     {&AttendPlan::ctas_per_sm, {1, 2, 3, 4}}};
+  const std::vector<Range> ranges = {
+      {{&AttendPlan::key_warps}, {2, 4, 8}},
+      {{&AttendPlan::warp_keys, &AttendPlan::step_keys}, {16, 32, 64}},
+      {{&AttendPlan::stages}, {2, 3, 4, 5, 6, 8}},
+      {{&AttendPlan::ctas_per_sm}, {1, 2, 3, 4}}};
   const auto is_worth = [&](const AttendPlan& attend) {
     return 2 * keys_under_way(attend) >= keys_under_way(plan.decode);
   };
@@ -93,9 +92,9 @@ std::vector<TilePlan> decode_variants(const TilePlan& plan, const KernelSpec& sp
 std::vector<TilePlan> prefill_variants(const TilePlan& plan, const KernelSpec& spec,
                                        const Arch& arch) {
   const std::vector<Range> ranges = {
-      {&AttendPlan::row_warps, {4, 8}},        {&AttendPlan::warp_rows, {16, 32, 48, 64}},
-      {&AttendPlan::warp_keys, {32, 64, 128}}, {&AttendPlan::step_keys, {16, 32, 64}},
-      {&AttendPlan::stages, {2, 3}},           {&AttendPlan::ctas_per_sm, {1, 2, 3}}};
+      {{&AttendPlan::row_warps}, {4, 8}},        {{&AttendPlan::warp_rows}, {16, 32, 48, 64}},
+      {{&AttendPlan::warp_keys}, {32, 64, 128}}, {{&AttendPlan::step_keys}, {16, 32, 64}},
+      {{&AttendPlan::stages}, {2, 3}},           {{&AttendPlan::ctas_per_sm}, {1, 2, 3}}};
   const auto is_worth = [&](const AttendPlan& attend) {
     return 2 * rows_at_once(attend) >= rows_at_once(plan.prefill);
   };

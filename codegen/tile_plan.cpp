@@ -175,6 +175,13 @@ int ctas_that_fit(const AttendPlan& plan, const KernelSpec& spec, const Arch& ar
   return std::clamp(arch.shared_per_sm / (bytes + kReservedSharedPerBlock), 1, most);
 }
 
+// For its CTAs on an SM.
+bool has_room(const AttendPlan& plan, const KernelSpec& spec, const Arch& arch) {
+  const int bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  return bytes <= arch.shared_per_block &&
+         plan.ctas_per_sm * (bytes + kReservedSharedPerBlock) <= arch.shared_per_sm;
+}
+
 // A block of 8-bit keys is widened before it is used: longer blocks, and more rows that use them,
 // where they fit.
 AttendPlan fp8_prefill(AttendPlan plan, const KernelSpec& spec, const Arch& arch) {
@@ -193,8 +200,8 @@ AttendPlan fp8_prefill(AttendPlan plan, const KernelSpec& spec, const Arch& arch
 AttendPlan fp8_decode(AttendPlan plan, const KernelSpec& spec, const Arch& arch) {
   plan.warp_keys = plan.step_keys = 32;
   constexpr int kMost = 8;
-  for (plan.stages = kMost; plan.stages > 2; --plan.stages)
-    if (ctas_that_fit(plan, spec, arch, plan.ctas_per_sm) == plan.ctas_per_sm) break;
+  plan.stages = kMost;
+  while (plan.stages > 2 && !has_room(plan, spec, arch)) --plan.stages;
   return plan;
 }
 

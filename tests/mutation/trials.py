@@ -87,7 +87,7 @@ def requests(count: int) -> Case:
 DECODE, DECODE_FP8 = shape(1, 2, 16, 16, 3), shape(1, 2, 16, 32, 2)
 PREFILL, PREFILL_FP8 = shape(2, 1, 32, 32, 2), shape(2, 1, 16, 32, 3)
 # Whose block tables are through soon: a window of them is of 4 blocks.
-LONG_DECODE, LONG_PREFILL = shape(1, 2, 16, 128, 2, 16), shape(2, 1, 16, 128, 2, 16)
+LONG_DECODE, LONG_PREFILL = shape(1, 2, 16, 128, 2), shape(2, 1, 16, 128, 2, 16)
 
 TRIALS = [
     # Of the emulator's four CTAs some take several items: six tiles here, and in the mixed step.

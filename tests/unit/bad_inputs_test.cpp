@@ -126,6 +126,7 @@ class Interpreter {
     TilePlan plan = candidates(spec().kernel_spec(), arch()).front();
     plan.decode.stages = row_["tile_plan"].value("stages", plan.decode.stages);
     plan.decode.warp_keys = row_["tile_plan"].value("warp_keys", plan.decode.warp_keys);
+    plan.decode.step_keys = row_["tile_plan"].value("step_keys", plan.decode.step_keys);
     return plan;
   }
 

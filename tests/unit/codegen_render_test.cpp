@@ -125,16 +125,21 @@ TEST(Render, EveryFieldOfThePlanIsInTheSource) {
   const KernelSpec spec = base_spec();
   const Arch& arch = find_arch("sm_80");
   TilePlan plan = candidates(spec, arch).front();
-  plan.decode = {1, 2, 16, 32, 16, 2, 1};  // small enough that each field can be doubled
-  std::set<std::string> sources = {render(KernelKind::kAttendDecode, spec, plan, arch).source};
+  plan.prefill = {2, 1, 16, 32, 16, 2, 1};  // small enough that each field can be doubled
+  std::set<std::string> sources = {render(KernelKind::kAttendPrefill, spec, plan, arch).source};
   for (int AttendPlan::* field :
-       {&AttendPlan::key_warps, &AttendPlan::warp_rows, &AttendPlan::warp_keys,
+       {&AttendPlan::row_warps, &AttendPlan::warp_rows, &AttendPlan::warp_keys,
         &AttendPlan::step_keys, &AttendPlan::stages, &AttendPlan::ctas_per_sm}) {
     TilePlan other = plan;
-    other.decode.*field *= 2;
-    sources.insert(render(KernelKind::kAttendDecode, spec, other, arch).source);
+    other.prefill.*field *= 2;
+    sources.insert(render(KernelKind::kAttendPrefill, spec, other, arch).source);
   }
-  EXPECT_EQ(sources.size(), 7u);
+  TilePlan other = plan;
+  other.prefill.row_warps = 1;
+  other.prefill.key_warps = 2;
+  other.prefill.step_keys = other.prefill.warp_keys;
+  sources.insert(render(KernelKind::kAttendPrefill, spec, other, arch).source);
+  EXPECT_EQ(sources.size(), 8u);
 }
 
 // Angles are 64-bit fractions of a turn: the first pair's frequency is 1 radian, 1 / (2 pi) of one.

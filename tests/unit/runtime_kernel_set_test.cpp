@@ -25,7 +25,8 @@ const Arch& arch() { return find_arch("sm_90a"); }
 
 KernelSetRequest request() { return attention_set(small_spec(), arch()); }
 
-// A directory with the kernels of the first two plans of an attention, as a deployment finds it:
+// A directory with the kernels of all plans of an attention, of which the first two have the same
+// prefill, as a deployment finds it:
 // there is no compiler, and none is wanted.
 class KernelSetTest : public testing::Test {
  protected:
@@ -78,33 +79,40 @@ class KernelSetTest : public testing::Test {
 };
 
 TEST_F(KernelSetTest, TakesTheFirstPlan) {
-  ASSERT_EQ(plans_.size(), 2u);
+  ASSERT_EQ(plans_.size(), 3u);
+  ASSERT_EQ(plans_[0].prefill, plans_[1].prefill);
   const KernelSet set = find();
   EXPECT_EQ(set.plan, plans_[0]);
   EXPECT_EQ(set.kernels().size(), attention_kernels().size());
 }
 
 TEST_F(KernelSetTest, TakesTheNextPlanWhereAKernelSpills) {
-  make_spill(0, kPrefill);
+  make_spill(0, kDecode);
   EXPECT_EQ(find().plan, plans_[1]);
-  EXPECT_EQ(find().kernels().at(kPrefill)->binary().spill_bytes, 0);
+  EXPECT_EQ(find().kernels().at(kDecode)->binary().spill_bytes, 0);
   Engine engine(config());
   EXPECT_EQ(Attention::compile(engine, small_spec(), arch())->plan(), plans_[1]);
+}
+
+TEST_F(KernelSetTest, TakesTheNextPlanThatHasAnother) {
+  make_spill(0, kPrefill);
+  EXPECT_EQ(find().plan, plans_[2]);
+  EXPECT_EQ(find().kernels().at(kPrefill)->binary().spill_bytes, 0);
 }
 
 // The choice is that of who compiled, even if not all that was compiled on the way is there.
 TEST_F(KernelSetTest, ASpillDecidesWhateverElseIsMissing) {
   make_spill(0, kPrefill);
   remove(0, kDecode);
-  EXPECT_EQ(find().plan, plans_[1]);
+  EXPECT_EQ(find().plan, plans_[2]);
   EXPECT_NO_THROW(find().kernels());
 }
 
 TEST_F(KernelSetTest, WhereTheLastPlanSpillsTooItIsRefused) {
   make_spill(0, kPrefill);
-  make_spill(1, kDecode);
+  make_spill(2, kDecode);
   const KernelSet set = find();
-  EXPECT_EQ(set.plan, plans_[1]);
+  EXPECT_EQ(set.plan, plans_[2]);
   EXPECT_TRUE(set.results[kDecode].spills());
   EXPECT_TRUE(set.results[kPrefill].is_usable());
   EXPECT_TRUE(throws<SpillError>([&] { set.kernels(); },

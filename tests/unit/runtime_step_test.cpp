@@ -55,7 +55,7 @@ TEST_F(StepTest, HandsTheCallersTensorsToThePlanner) {
   };
   Step step = make();
   step.update(arrays_.tensors(), /*check=*/true, nullptr);
-  EXPECT_EQ(ctas, 2) << "one for decode, one for prefill";
+  EXPECT_EQ(ctas, 2 * seen.num_planners) << "some for decode, as many for prefill";
   EXPECT_EQ(seen.inputs.num_requests, 2);
   EXPECT_EQ(seen.inputs.num_segments, 3);
   EXPECT_EQ(seen.inputs.num_tokens, 11);
@@ -77,8 +77,11 @@ TEST_F(StepTest, LeadMayBeLeftOut) {
 }
 
 TEST_F(StepTest, ForDecodeOnlyThereIsNoPrefill) {
-  int ctas = 0;
-  device_->on_launch = [&](int count, const void*) { ctas = count; };
+  int ctas = 0, planners = 0;
+  device_->on_launch = [&](int count, const void* params) {
+    ctas = count;
+    planners = static_cast<const PlanParams*>(params)->num_planners;
+  };
   StepCapacity capacity = kCapacity;
   capacity.tokens_per_request = 8;  // 16 packed rows, which one decode tile takes
   Step step = make(capacity);
@@ -86,7 +89,7 @@ TEST_F(StepTest, ForDecodeOnlyThereIsNoPrefill) {
   EXPECT_FALSE(step.serves(Step::kPrefill));
   arrays_.q_indptr = {0, 8, 11};
   step.update(arrays_.tensors(), /*check=*/true, nullptr);
-  EXPECT_EQ(ctas, 1);
+  EXPECT_EQ(ctas, planners);
 }
 
 TEST_F(StepTest, TokensPerRequestAreAllWhereNotGiven) {
@@ -317,10 +320,11 @@ Parts parts_of(const PlanParams& params, const StepShape& shape, const StepCapac
   for (const PlanPhase& phase : params.phase) {
     const WorkView& work = phase.work;
     if (work.num_ctas == 0) continue;
-    const int row_bytes = (shape.head_dim + 2) * 4;
+    const int row_bytes = part_record_bytes(shape.head_dim);
     add_part(parts, work.items, phase.scratch.max_items);
-    add_part(parts, work.partials, 2 * work.num_ctas * work.partial_row_count * row_bytes);
+    add_part(parts, work.partials, 2 * work.max_shares * work.partial_row_count * row_bytes);
     add_part(parts, work.counters, phase.num_counters);
+    add_part(parts, work.queue, 1);
     add_scratch(parts, phase.scratch, params.num_planners);
   }
   return parts;
@@ -378,20 +382,41 @@ TEST(StepLayout, FixedPartsHaveResultsAndCountersOfTheirOwn) {
   EXPECT_EQ(decode.work.partial_row_count, 2 * kShape.group_size);
   EXPECT_EQ(decode.scratch.max_tiles, 6 + 6) << "were all tokens one request's";
   const int partials = decode.scratch.max_tiles * kShape.num_kv_heads * kMostFixedParts;
-  EXPECT_EQ(decode.scratch.max_items, partials + decode.work.num_ctas);
-  EXPECT_EQ(decode.num_counters, decode.work.num_ctas + 2 * partials);
+  EXPECT_EQ(decode.scratch.max_items, partials + decode.work.max_shares);
+  EXPECT_EQ(decode.num_counters, decode.work.max_shares + 2 * partials);
   EXPECT_GT(bytes, static_cast<std::size_t>(partials * decode.work.partial_row_count) *
                        static_cast<std::size_t>(part_record_bytes(kShape.head_dim)));
 }
 
+// The planner has room for so many boundaries of shares, the end of the last one included.
+TEST(StepLayout, ThereAreAsManyRoundsOfSharesAsThePlannerHasRoomFor) {
+  struct Row {
+    int sms;
+    int ctas_per_sm;
+    int rounds;
+  };
+  for (const Row& row : {Row{4, 1, 5}, {132, 2, 5}, {132, 3, 3}, {132, 8, 1}}) {
+    TilePlan plan = tile_plan();
+    plan.decode.ctas_per_sm = row.ctas_per_sm;
+    PlanParams params{};
+    lay_out_step(nullptr, kShape, plan, {1, 1, 50, 50}, row.sms, params);
+    for (const PlanPhase& phase : params.phase)
+      EXPECT_EQ(phase.work.max_shares, phase.work.num_ctas * phase.most_rounds);
+    EXPECT_EQ(params.phase[Step::kDecode].most_rounds, row.rounds) << row.ctas_per_sm;
+    EXPECT_EQ(params.phase[Step::kPrefill].most_rounds, 1);
+  }
+}
+
 TEST(StepLayout, PlannersAreManyWhereTheyHaveMuchToWrite) {
   const auto planners = [](int requests, int sms) {
+    TilePlan plan = tile_plan();
+    plan.decode.ctas_per_sm = 1;
     PlanParams params{};
-    lay_out_step(nullptr, kShape, tile_plan(), {requests, requests, requests, 1}, sms, params);
+    lay_out_step(nullptr, kShape, plan, {requests, requests, requests, 1}, sms, params);
     return params.num_planners;
   };
-  EXPECT_EQ(planners(1, 4), 1);
-  EXPECT_LT(planners(64, 132), planners(256, 132));
+  EXPECT_EQ(planners(1, 2), 1);
+  EXPECT_LT(planners(1, 132), planners(64, 132));
   EXPECT_EQ(planners(kSharedTiles / 2, 132), 32);
   EXPECT_EQ(planners(kSharedTiles / 2, 20), 10) << "both phases' are on SMs of their own";
   EXPECT_EQ(planners(10 * kSharedTiles, 132), 8) << "each has notes in memory";
