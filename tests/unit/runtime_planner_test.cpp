@@ -34,7 +34,6 @@ struct Setting {
   int most_tokens = 40;   // query tokens of a request
   int most_length = 200;  // of a segment
   bool needs_scratch = false;
-  int rounds = 1;  // of shares, in the longest of the steps
 };
 
 void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
@@ -60,7 +59,7 @@ struct ModelUnit {
   int end_block;
 };
 
-// A share begins there.
+// A CTA's share begins there.
 struct ModelPlace {
   int unit;
   int block;
@@ -90,19 +89,14 @@ class Model {
     num_heads_ = heads_of_an_item();
     num_groups_ = setting.num_kv_heads / num_heads_;
     find_units();
-    for (const ModelTile& tile : tiles_) line_ += tile.cost * num_groups_;
-    rounds_ = find_rounds();
     find_places();
   }
 
-  // Shares of each CTA's part of the line.
-  int rounds() const { return rounds_; }
-
-  // The items of a share, with everything but `next`.
-  std::vector<Item> items_of(int share) const {
+  // The items of a CTA, with everything but `next`.
+  std::vector<Item> items_of(int cta) const {
     std::vector<Item> items;
-    ModelPlace at = place(share);
-    const ModelPlace end = place(share + 1);
+    ModelPlace at = place(cta);
+    const ModelPlace end = place(cta + 1);
     while (at < end) {
       const ModelUnit& unit = units_[static_cast<std::size_t>(at.unit)];
       const int unit_end = at.unit == end.unit ? end.block : unit.end_block - unit.first_block;
@@ -114,7 +108,6 @@ class Model {
 
  private:
   static constexpr int kTileCost = 8, kBlockCost = 8, kSegmentCost = 2, kMostParts = 4;
-  static constexpr int kGrains = 64, kLeft = 8, kLeastBlocks = 12;
 
   int num_requests() const { return static_cast<int>(arrays_.q_indptr.size()) - 1; }
   int rows_of(int request) const {
@@ -190,37 +183,15 @@ class Model {
       }
   }
 
-  // As many as leave the smallest share, of so many grains of a CTA's part, enough blocks.
-  int find_rounds() const {
-    const std::int64_t grain = line_ / kBlockCost / phase_.work.num_ctas / kGrains;
-    int rounds = 1;
-    for (int more = 3; more <= phase_.most_rounds; ++more)
-      if (grain * (kLeft >> (more - 2)) >= kLeastBlocks) rounds = more;
-    return rounds;
-  }
-
-  // Of 64 grains of a CTA's part its own share has 56, the next 4, 2, ..., the last as many as the
-  // one before. Of too little work for all CTAs the first have the least there is of each.
   void find_places() {
+    std::int64_t line = 0;
+    for (const ModelTile& tile : tiles_) line += tile.cost * num_groups_;
     const std::int64_t least = std::int64_t{phase_.min_split_blocks} * kBlockCost;
-    const std::int64_t used = (line_ + least - 1) / least;
-    if (line_ < least * phase_.work.num_ctas) {
-      for (int share = 0; share < used; ++share) places_.push_back(place_at(line_ * share / used));
-    } else {
-      for (int cta = 0; cta < phase_.work.num_ctas; ++cta) place_part(cta);
-    }
-    places_.resize(static_cast<std::size_t>(rounds_ * phase_.work.num_ctas + 1),
-                   {static_cast<int>(units_.size()), 0});
-  }
-
-  void place_part(int cta) {
-    int grain = 0;
-    for (int round = 0, left = kLeft; round < rounds_; ++round) {
-      places_.push_back(
-          place_at(line_ * (cta * kGrains + grain) / (phase_.work.num_ctas * kGrains)));
-      if (round > 0) left /= 2;
-      grain = kGrains - left;
-    }
+    const std::int64_t shares =
+        std::min<std::int64_t>(phase_.work.num_ctas, (line + least - 1) / least);
+    for (int cta = 0; cta <= phase_.work.num_ctas; ++cta)
+      places_.push_back(cta < shares ? place_at(line * cta / shares)
+                                     : ModelPlace{static_cast<int>(units_.size()), 0});
   }
 
   ModelPlace place_at(std::int64_t point) const {
@@ -246,7 +217,7 @@ class Model {
     return {unit, block};
   }
 
-  const ModelPlace& place(int share) const { return places_[static_cast<std::size_t>(share)]; }
+  const ModelPlace& place(int cta) const { return places_[static_cast<std::size_t>(cta)]; }
 
   Item item(const ModelPlace& place, const ModelUnit& unit, int first, int end) const {
     const ModelTile& tile = tiles_[static_cast<std::size_t>(unit.tile)];
@@ -314,8 +285,6 @@ class Model {
   int num_heads_ = 1;
   int num_groups_ = 1;
   std::vector<ModelUnit> units_;
-  std::int64_t line_ = 0;  // its cost
-  int rounds_ = 1;
   std::vector<ModelPlace> places_;
 };
 
@@ -463,23 +432,19 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     const WorkView& work = phase.work;
     const Model model(setting_, arrays_, phase);
     for (int i = 0; i < phase.num_counters; ++i) ASSERT_EQ(work.counters[i], 0u) << i;
-    EXPECT_EQ(work.queue->taken, 0u);
-    ASSERT_EQ(static_cast<int>(work.queue->rounds), model.rounds());
-    const int shares = model.rounds() * work.num_ctas;
-    ASSERT_LE(shares, work.max_shares);
-    int next = shares;
-    for (int share = 0; share < shares; ++share) {
-      const std::vector<Item> expected = model.items_of(share);
+    int next = work.num_ctas;
+    for (int cta = 0; cta < work.num_ctas; ++cta) {
+      const std::vector<Item> expected = model.items_of(cta);
       if (expected.empty()) {
-        EXPECT_EQ(text(work.items[share]), text(Item{})) << "share " << share;
+        EXPECT_EQ(text(work.items[cta]), text(Item{})) << "CTA " << cta;
       }
-      int at = share;
+      int at = cta;
       for (std::size_t i = 0; i < expected.size(); ++i) {
         const bool is_last = i + 1 == expected.size();
         Item item = expected[i];
         item.keys.next = is_last ? -1 : next;
         if (phase.fixed_split_blocks > 0) item.split = with_counter(phase, item.split);
-        ASSERT_EQ(text(work.items[at]), text(item)) << "share " << share << ", its item " << i;
+        ASSERT_EQ(text(work.items[at]), text(item)) << "CTA " << cta << ", its item " << i;
         if (!is_last) at = next++;
       }
     }
@@ -488,9 +453,9 @@ class PlannerTest : public testing::TestWithParam<Setting> {
   // Parts that no other item has leave nothing.
   static ItemSplit with_counter(const PlanPhase& phase, ItemSplit split) {
     if (split.count == 1) return {0, 1, 0, 0};
-    const int partials = (phase.num_counters - phase.work.max_shares) / 2;
+    const int partials = (phase.num_counters - phase.work.num_ctas) / 2;
     EXPECT_LE(split.partial + split.count, partials);
-    split.counter = phase.work.max_shares + partials + split.partial;
+    split.counter = phase.work.num_ctas + partials + split.partial;
     return split;
   }
 
@@ -504,7 +469,6 @@ class PlannerTest : public testing::TestWithParam<Setting> {
 
 TEST_P(PlannerTest, PlansAsTheModel) {
   bool has_several_heads = false, has_several_planners = false;
-  int rounds = 1;
   for (unsigned seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE(testing::Message() << "step " << seed);
     Random random(seed);
@@ -513,11 +477,9 @@ TEST_P(PlannerTest, PlansAsTheModel) {
     for (const PlanPhase& phase : params_.phase) expect_planned(phase);
     has_several_heads |= params_.phase[Step::kDecode].work.items->rows.num_heads > 1;
     has_several_planners |= params_.num_planners > 1;
-    rounds = std::max(rounds, static_cast<int>(params_.phase[Step::kDecode].work.queue->rounds));
   }
   EXPECT_EQ(has_several_heads, setting_.item_heads > 1);
-  EXPECT_TRUE(has_several_planners || setting_.sm_count <= 4);
-  EXPECT_EQ(rounds, setting_.rounds);
+  EXPECT_TRUE(has_several_planners || setting_.sm_count == 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -531,8 +493,7 @@ INSTANTIATE_TEST_SUITE_P(
                 .sm_count = 8,
                 .requests = 700,
                 .most_segments = 2,
-                .most_tokens = 2,
-                .rounds = 4},
+                .most_tokens = 2},
         Setting{.name = "Scratch", .sm_count = 8, .requests = 30, .needs_scratch = true},
         Setting{.name = "SeveralHeads",
                 .group_size = 1,
@@ -549,22 +510,6 @@ INSTANTIATE_TEST_SUITE_P(
                 .fixed_split_blocks = 1,
                 .requests = 10,
                 .most_length = 1500},
-        Setting{.name = "ThreeRounds", .most_length = 2000, .rounds = 3},
-        Setting{.name = "FourRounds", .most_length = 4000, .rounds = 4},
-        Setting{.name = "FiveRounds", .sm_count = 2, .most_length = 8000, .rounds = 5},
-        Setting{.name = "FiveRoundsOfSeveralHeads",
-                .group_size = 1,
-                .num_kv_heads = 8,
-                .sm_count = 2,
-                .item_heads = 4,
-                .most_tokens = 3,
-                .most_length = 3000,
-                .rounds = 5},
-        Setting{.name = "FixedPartsInRounds",
-                .sm_count = 2,
-                .fixed_split_blocks = 1,
-                .most_length = 4000,
-                .rounds = 5},
         Setting{.name = "FixedPartsWithScratch",
                 .sm_count = 16,
                 .fixed_split_blocks = 2,

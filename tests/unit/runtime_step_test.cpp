@@ -322,9 +322,8 @@ Parts parts_of(const PlanParams& params, const StepShape& shape, const StepCapac
     if (work.num_ctas == 0) continue;
     const int row_bytes = part_record_bytes(shape.head_dim);
     add_part(parts, work.items, phase.scratch.max_items);
-    add_part(parts, work.partials, 2 * work.max_shares * work.partial_row_count * row_bytes);
+    add_part(parts, work.partials, 2 * work.num_ctas * work.partial_row_count * row_bytes);
     add_part(parts, work.counters, phase.num_counters);
-    add_part(parts, work.queue, 1);
     add_scratch(parts, phase.scratch, params.num_planners);
   }
   return parts;
@@ -382,29 +381,10 @@ TEST(StepLayout, FixedPartsHaveResultsAndCountersOfTheirOwn) {
   EXPECT_EQ(decode.work.partial_row_count, 2 * kShape.group_size);
   EXPECT_EQ(decode.scratch.max_tiles, 6 + 6) << "were all tokens one request's";
   const int partials = decode.scratch.max_tiles * kShape.num_kv_heads * kMostFixedParts;
-  EXPECT_EQ(decode.scratch.max_items, partials + decode.work.max_shares);
-  EXPECT_EQ(decode.num_counters, decode.work.max_shares + 2 * partials);
+  EXPECT_EQ(decode.scratch.max_items, partials + decode.work.num_ctas);
+  EXPECT_EQ(decode.num_counters, decode.work.num_ctas + 2 * partials);
   EXPECT_GT(bytes, static_cast<std::size_t>(partials * decode.work.partial_row_count) *
                        static_cast<std::size_t>(part_record_bytes(kShape.head_dim)));
-}
-
-// The planner has room for so many boundaries of shares, the end of the last one included.
-TEST(StepLayout, ThereAreAsManyRoundsOfSharesAsThePlannerHasRoomFor) {
-  struct Row {
-    int sms;
-    int ctas_per_sm;
-    int rounds;
-  };
-  for (const Row& row : {Row{4, 1, 5}, {132, 2, 5}, {132, 3, 3}, {132, 8, 1}}) {
-    TilePlan plan = tile_plan();
-    plan.decode.ctas_per_sm = row.ctas_per_sm;
-    PlanParams params{};
-    lay_out_step(nullptr, kShape, plan, {1, 1, 50, 50}, row.sms, params);
-    for (const PlanPhase& phase : params.phase)
-      EXPECT_EQ(phase.work.max_shares, phase.work.num_ctas * phase.most_rounds);
-    EXPECT_EQ(params.phase[Step::kDecode].most_rounds, row.rounds) << row.ctas_per_sm;
-    EXPECT_EQ(params.phase[Step::kPrefill].most_rounds, 1);
-  }
 }
 
 TEST(StepLayout, PlannersAreManyWhereTheyHaveMuchToWrite) {
