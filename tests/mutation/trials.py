@@ -39,6 +39,7 @@ class Trial:
     decode: lazyrope.AttendPlan
     prefill: lazyrope.AttendPlan
     attends: bool = True  # else the step is only planned
+    fixed_split_blocks: int = 0
 
     @cached_property
     def case(self) -> Case:
@@ -46,7 +47,13 @@ class Trial:
 
     @cached_property
     def kernel(self) -> lazyrope.Attention:
-        plan = lazyrope.TilePlan(decode=self.decode, prefill=self.prefill, min_split_blocks=1, item_heads=2)
+        plan = lazyrope.TilePlan(
+            decode=self.decode,
+            prefill=self.prefill,
+            min_split_blocks=1,
+            item_heads=2,
+            fixed_split_blocks=self.fixed_split_blocks,
+        )
         return lazyrope.compile(self.case.spec, arch=ARCH, plan=plan)
 
     @cached_property
@@ -74,6 +81,15 @@ def documents(lengths: list[int], tokens: int, **setting: object) -> Callable[[]
     return lambda: documents_case(Setting(head_dim=64, group=2, **setting), lengths, tokens, "cpu")  # type: ignore[arg-type]
 
 
+def blind(tokens: int) -> Case:
+    """A request that asks before its first key."""
+    case = documents_case(Setting(head_dim=64, group=2), [40], tokens, "cpu")
+    positions = list(range(-tokens, 0))
+    case.requests[0].positions[:] = positions
+    case.metadata["q_position"].copy_(torch.tensor(positions))
+    return case
+
+
 def requests(count: int) -> Case:
     """More requests than the planner has threads, of which most ask nothing."""
     case = documents_case(Setting(head_dim=64, group=2, kv_heads=1), [40], 1, "cpu")
@@ -99,6 +115,10 @@ TRIALS = [
     Trial("equal parts", documents([256], 32, kv_heads=1), DECODE, PREFILL),
     Trial("prefill of many blocks", documents([5] * 50, 20, kv_heads=1), LONG_DECODE, LONG_PREFILL),
     Trial("decode of many blocks", documents([5] * 50, 1, kv_heads=1), LONG_DECODE, LONG_PREFILL),
+    # Of which CTAs take shares from a queue; of equal parts some shares have none.
+    Trial("queue", documents([5000, 8000], 1, kv_heads=1), DECODE, PREFILL),
+    Trial("queue of equal parts", documents([13000], 1, kv_heads=1), DECODE, PREFILL, fixed_split_blocks=32),
+    Trial("prefill that sees nothing", lambda: blind(80), DECODE, PREFILL),
     Trial("mixed", lambda: random_case(Setting(head_dim=64, group=2), 3, "cpu", scale=60), DECODE, PREFILL),
     Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),
 ]

@@ -139,7 +139,7 @@ class TestFilling:
         ]
         found = DISTINCT - 1
         assert re.fullmatch(rf"{DISTINCT} kernels in \d\.\d\d s: {found} found, 1 compiled, 0 missing", lines[-2])
-        assert re.fullmatch(rf"{out}: {DISTINCT} kernels, \d+\.\d KiB", lines[-1])
+        assert re.fullmatch(rf"{out}: {DISTINCT} kernels, \d+\.\d [KM]iB", lines[-1])
 
     def test_a_terminal_sees_a_bar(self, command, asked, out, filled):
         entry(out, filled[1], "plain", "sm_90a", "plan_append").unlink()
