@@ -18,9 +18,9 @@ struct SegmentRecord {
 };
 static_assert(sizeof(SegmentRecord) == 32);
 
-// A tile of query rows of some KV heads and a range of the KV blocks that they look at. Packed row r
-// of a request is query token r / group_size, head r % group_size of a KV head's group. In parts of
-// 16 bytes, so that a kernel loads the part it needs at once.
+// A tile of query rows of some KV heads and a range of the KV blocks that they look at. Packed row
+// r of a request is query token r / group_size, head r % group_size of a KV head's group. In parts
+// of 16 bytes, so that a kernel loads the part it needs at once.
 struct ItemExtent {
   int32 num_blocks;      // 0: the rows see no key
   int32 num_rows;        // rows of the tile, of one KV head; 0: there is no item
@@ -31,8 +31,8 @@ struct ItemExtent {
 struct ItemRows {
   int32 query_token;  // row of q with the request's first token
   int32 first_row;    // first packed row of the tile
-  int32 kv_head;    // the first
-  int32 num_heads;  // KV heads
+  int32 kv_head;      // the first
+  int32 num_heads;    // KV heads
 };
 
 struct ItemKeys {

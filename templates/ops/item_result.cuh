@@ -1,5 +1,5 @@
-// What becomes of an item's rows: they are the output, or a part of their tile's result, which those
-// who hold its parts merge.
+// What becomes of an item's rows: they are the output, or a part of their tile's result, which
+// those who hold its parts merge.
 #pragma once
 
 #include "ops/merge.cuh"
@@ -32,9 +32,8 @@ class ItemResult {
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (split_.count == 1) return;
     const SplitTile tile(params_.work, split_, num_heads_ * num_rows_ * Record::kQuads, flags);
-    tile.merge_slices(may_wait, [&](int32 first, int32 end, const auto& confirm) {
-      merge(first, end, confirm);
-    });
+    tile.merge_slices(
+        may_wait, [&](int32 first, int32 end, const auto& confirm) { merge(first, end, confirm); });
   }
 
  private:
@@ -54,10 +53,10 @@ class ItemResult {
       const int32 head_row = smaller(task, end - 1) / Record::kQuads;
       const int32 quad = smaller(task, end - 1) % Record::kQuads;
       const int32 parts = ceil_div(split_.count - lane, lanes);
-      const RowPart part =
-          merge_lanes(merge_parts<8>(parts, [&](int32 i) {
-                        return partial_.read(lane + i * lanes, head_row, quad);
-                      }), lanes);
+      const RowPart part = merge_lanes(
+          merge_parts<8>(parts,
+                         [&](int32 i) { return partial_.read(lane + i * lanes, head_row, quad); }),
+          lanes);
       if (!confirmed && !confirm()) return;
       confirmed = true;
       if (task < end && lane == 0)

@@ -85,17 +85,17 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemR
   }
 }
 
-// All threads of the CTA: the logical position of each row; rows past the item's last repeat it. Part
-// of the caller's next group of asynchronous copies.
-template <class Spec, int kRows>
+// All threads of the CTA: copy(to, from) of the logical position of each row; rows past the item's
+// last repeat it.
+template <class Spec, int kRows, class Copy>
 LAZYROPE_DEVICE void copy_row_positions(SharedPtr positions, const int32* step_positions,
-                                        ItemPtr item) {
+                                        ItemPtr item, const Copy& copy) {
   const ItemRows rows = item.rows();
   const int32 last = item.extent().num_rows - 1;
 #pragma unroll 1
   for (int32 row = thread_index(); row < kRows; row += block_threads()) {
     const QueryRow<Spec> from(rows, smaller(row, last));
-    cp_async_ca_4(positions + row * 4, step_positions + from.token);
+    copy(positions + row * 4, step_positions + from.token);
   }
 }
 

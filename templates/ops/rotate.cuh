@@ -143,8 +143,7 @@ LAZYROPE_DEVICE void rotate_rows(SharedPtr to, TileRows from, SharedPtr position
     for (int32 row = group * share; row < end; ++row) {
       const int32 position = Spec::kQueryRotated ? 0 : ld_shared<int32>(positions + row * 4);
       const int64 turn = static_cast<int64>(position) - base;
-      if (!known || turn != turned)
-        rotation.set(turn, turns, kFactor);
+      if (!known || turn != turned) rotation.set(turn, turns, kFactor);
       known = true;
       turned = turn;
       const int32 run_a = Pairing::run_a(unit);

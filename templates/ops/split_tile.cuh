@@ -12,10 +12,10 @@
 
 namespace lazyrope {
 
-// Of the work's counters number `counter` counts a tile's parts as they are written, from 0 to count
-// in one launch and from count back to 0 in the next. One for each part of a tile, from num_ctas +
-// partial on, tells whether that slice has a CTA: it changes
-// between 0 and 1 in every launch. The planner sets all to 0.
+// Of the work's counters number `counter` counts a tile's parts as they are written, from 0 to
+// count in one launch and from count back to 0 in the next. One for each part of a tile, from
+// num_ctas + partial on, tells whether that slice has a CTA: it changes between 0 and 1 in every
+// launch. The planner sets all to 0.
 class SplitTile {
  public:
   static constexpr int32 kFlagBytes = 8;
@@ -54,8 +54,8 @@ class SplitTile {
   static constexpr uint32 kTaken = 1;  // what marks a taken slice in this launch: 0 or this
   static constexpr uint32 kIsLast = 2;
   static constexpr uint32 kComplete = 4;
-  static constexpr int32 kPatience = 64;   // looks, each of most of a microsecond
-  static constexpr int32 kFetches = 16;    // of a thread, at once
+  static constexpr int32 kPatience = 64;    // looks, each of most of a microsecond
+  static constexpr int32 kFetches = 16;     // of a thread, at once
   static constexpr int32 kMostSlices = 32;  // a lane claims one
 
   LAZYROPE_DEVICE static int32 slices(int32 count, int32 num_tasks) {

@@ -153,8 +153,9 @@ class BlockTable {
     return record;
   }
 
-  // Fills the infos of a window's blocks from `first` on, and the slots of their runs; returns where the page number of this
-  // lane's run lies, null where the run has no slot that is read: its address is formed, from 0.
+  // Fills the infos of a window's blocks from `first` on, and the slots of their runs; returns
+  // where the page number of this lane's run lies, null where the run has no slot that is read: its
+  // address is formed, from 0.
   LAZYROPE_DEVICE const int32* find(int32 window, int32 first, const Lookup& lookup) const {
     const ItemExtent extent = item_.extent();
     const int32 segment_end = item_.keys().segment_end;
@@ -202,9 +203,8 @@ class BlockTable {
     if (run == 0) write_info(entry, record.base, record.origin, record.begin, segment.end, slot);
     const int32 run_slot = slot + run * kRunSlots;
     st_shared(run_address(entry, run), RunPlace{0, run_slot % lookup.page_size});
-    return run_slot < segment.end
-               ? lookup.pages + record.first_page + run_slot / lookup.page_size
-               : nullptr;
+    return run_slot < segment.end ? lookup.pages + record.first_page + run_slot / lookup.page_size
+                                  : nullptr;
   }
 
   SharedPtr memory_;

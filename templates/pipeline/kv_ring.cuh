@@ -8,17 +8,11 @@
 
 namespace lazyrope {
 
-// The threads that share a ring: the whole CTA, or one warp.
+// The threads that share a ring: the whole CTA, or a warp.
 template <int kThreadCount>
 struct Team {
   static constexpr int kThreads = kThreadCount;
   LAZYROPE_DEVICE static int32 rank() { return thread_index() % kThreads; }
-  LAZYROPE_DEVICE static void sync() {
-    if constexpr (kThreads == kWarpThreads)
-      bar_warp_sync();
-    else
-      bar_sync();
-  }
 };
 
 // How a team copies the kKeys slots of a block, of one KV head: 16 bytes a thread at once.
@@ -86,8 +80,8 @@ class BlockCopy {
   uint32 source_;    // in a run
 };
 
-// Stages of a block's keys and values: one group of copies a block, kStages - 1 blocks under way
-// while one is read.
+// Stages of a block's keys and values, of a whole CTA: one group of copies a block, kStages - 1
+// blocks under way while one is read.
 template <class Team, class Tile, int kKeys, int kStages>
 class KvRing {
   using Copies = BlockCopy<Team, Tile, kKeys>;
@@ -105,10 +99,10 @@ class KvRing {
   LAZYROPE_DEVICE SharedPtr values(int32 block) const { return keys(block) + kTileBytes; }
 
   // Waits until the block that was asked for kStages - 1 groups of copies ago has arrived for the
-  // whole team, which has then also done with the block before.
+  // whole CTA, which has then also done with the block before.
   LAZYROPE_DEVICE void wait() const {
     cp_async_wait_group<kStages - 2>();
-    Team::sync();
+    bar_sync();
   }
 
   // Asks for `block`, in the place of block - kStages.
@@ -153,8 +147,8 @@ class TileRing {
     return tile;
   }
 
-  // Asks for a block of the pool of keys, or of values, in the place of the tile that was read last.
-  // The caller commits the group.
+  // Asks for a block of the pool of keys, or of values, in the place of the tile that was read
+  // last. The caller commits the group.
   template <class Table>
   LAZYROPE_DEVICE void issue(const Table& table, int32 block, const void* pool) {
     copies_.for_each(table, block, memory_ + next_ * Copies::kTileBytes,

@@ -49,8 +49,8 @@ struct SharedTile {
     else
       return chunk(tile, lane, 0);
   }
-  // The same for keys: of two-byte elements the registers are columns 0-7 and 8-15 of rows 0-7, then
-  // of rows 8-15, so that what a product takes together lies together.
+  // The same for keys: of two-byte elements the registers are columns 0-7 and 8-15 of rows 0-7,
+  // then of rows 8-15, so that what a product takes together lies together.
   LAZYROPE_DEVICE static SharedPtr key_fragment(SharedPtr tile, int32 lane) {
     if constexpr (kBytes == 2)
       return chunk(tile, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);

@@ -115,9 +115,7 @@ TRIALS = [
     Trial("equal parts", documents([256], 32, kv_heads=1), DECODE, PREFILL),
     Trial("prefill of many blocks", documents([5] * 50, 20, kv_heads=1), LONG_DECODE, LONG_PREFILL),
     Trial("decode of many blocks", documents([5] * 50, 1, kv_heads=1), LONG_DECODE, LONG_PREFILL),
-    # Of which CTAs take shares from a queue; of equal parts some shares have none.
-    Trial("queue", documents([5000, 8000], 1, kv_heads=1), DECODE, PREFILL),
-    Trial("queue of equal parts", documents([13000], 1, kv_heads=1), DECODE, PREFILL, fixed_split_blocks=32),
+    Trial("fixed parts", documents([1300], 1, kv_heads=1), DECODE, PREFILL, fixed_split_blocks=8),
     Trial("prefill that sees nothing", lambda: blind(80), DECODE, PREFILL),
     Trial("mixed", lambda: random_case(Setting(head_dim=64, group=2), 3, "cpu", scale=60), DECODE, PREFILL),
     Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),

@@ -53,7 +53,7 @@ class AttendTile {
   static constexpr int kWideTileBytes = Product::kWidens ? kBlockKeys * KvTile::kRowBytes : 0;
   // Results leave where rings and queries were.
   static constexpr int kLeavingRows = Shape::kRowWarps * 16;
-  static constexpr int kTable = larger(kWide + 2 * kWideTileBytes, kLeavingRows * Record::kBytes);
+  static constexpr int kTable = larger(kWide + 2 * kWideTileBytes, kLeavingRows* Record::kBytes);
   static constexpr int kPositions = kTable + Table::kBytes;
   static constexpr int kItem = kPositions + kRows * 4;
   static constexpr int kFlags = kItem + static_cast<int>(sizeof(Item));
@@ -68,8 +68,8 @@ class AttendTile {
   // its last look at it.
   LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory) {
     ItemPtr(memory + kItem).copy_from(item);
-    bar_sync();
     AttendTile tile(params, memory);
+    bar_sync();
     if (tile.item().extent().num_rows == 0) return -1;
     tile.attend();
     return tile.finish();
@@ -97,9 +97,7 @@ class AttendTile {
     for (int32 block = 1 - kStages; block < item().extent().num_blocks; ++block) {
       ring.wait();
       resolve_ahead(table, block);
-      if (block + kStages - 1 < item().extent().num_blocks)
-        ring.issue(table, block + kStages - 1, item().rows().kv_head);
-      cp_async_commit_group();
+      issue(table, ring, block + kStages - 1);
       if constexpr (Product::kWidens) {
         if (block >= 0) widen(ring, block);
       }
@@ -115,12 +113,18 @@ class AttendTile {
     softmax_.finish();
   }
 
+  // One group of copies, which is empty behind the last block.
+  LAZYROPE_DEVICE void issue(const Table& table, const Ring& ring, int32 block) const {
+    if (block < item().extent().num_blocks) ring.issue(table, block, item().rows().kv_head);
+    cp_async_commit_group();
+  }
+
   // All threads of the CTA; what was widened before has been read when the ring's wait is over.
   LAZYROPE_DEVICE void widen(const Ring& ring, int32 block) const {
     Product::template widen<kBlockKeys, RingTeam::kThreads>(memory_ + kWide, ring.keys(block),
                                                             thread_index());
-    Product::template widen<kBlockKeys, RingTeam::kThreads>(
-        memory_ + kWide + kWideTileBytes, ring.values(block), thread_index());
+    Product::template widen<kBlockKeys, RingTeam::kThreads>(memory_ + kWide + kWideTileBytes,
+                                                            ring.values(block), thread_index());
     bar_sync();
   }
   LAZYROPE_DEVICE SharedPtr keys_of(const Ring& ring, int32 block) const {
@@ -141,20 +145,20 @@ class AttendTile {
     if (first) {
       cp_async_commit_group();
       cp_async_wait_group<0>();
-      RingTeam::sync();
+      bar_sync();
     }
   }
 
+  // What it stores is there when the ring has been waited for.
   LAZYROPE_DEVICE void start() {
     if constexpr (Product::kScaled) {
       if (thread_index() == 0)
         st_shared(memory_ + kScale,
                   params_.scale_log2 * key_scale(params_.pool, item().rows().kv_head));
     }
-    copy_row_positions<Spec, kRows>(memory_ + kPositions, params_.step.positions, item());
-    cp_async_commit_group();
-    cp_async_wait_group<0>();
-    bar_sync();
+    copy_row_positions<Spec, kRows>(
+        memory_ + kPositions, params_.step.positions, item(),
+        [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
     set_zero(rows_);
     softmax_.reset();
     if constexpr (Spec::kSinks) add_sinks();

@@ -105,11 +105,11 @@ class AttendTile {
     Turned turned;
 #pragma unroll 1
     for (int32 block = 0; block < num_blocks_; ++block) {
+      resolve_ahead(table, block, pages);
       const BlockInfo info = table.info(block);
       if (!turned.is_for(info.base)) turn_queries(turned, info.base);
       if (block == 0) fill_up(table, ring, pages);
       ring.wait();
-      resolve_ahead(table, block, pages);
       issue(table, ring, pages, 2 * block + kTiles - 1);
       float weights[kRowTiles][kKeyTiles][4];
       weigh(weights, info, turned.queries, fragment(ring.take(), keys_));
@@ -174,6 +174,7 @@ class AttendTile {
     }
     if (known < num_blocks_) pages.page = table.resolve_ahead(0, known, lookup);
     start();
+    wait_for_queries();
     return pages;
   }
 
@@ -197,10 +198,12 @@ class AttendTile {
   LAZYROPE_DEVICE void copy_queries() const {
 #pragma unroll 1
     for (int32 head = 0; head < num_heads_; ++head)
-      copy_query_rows<Spec, kWarps * kWarpThreads>(
-          memory_ + kOriginal, params_.q, rows_of_head(item().rows(), head), 0, num_rows_,
-          head * num_rows_, (head + 1) * num_rows_);
-    copy_row_positions<Spec, kRows>(positions(), params_.step.positions, item());
+      copy_query_rows<Spec, kWarps * kWarpThreads>(memory_ + kOriginal, params_.q,
+                                                   rows_of_head(item().rows(), head), 0, num_rows_,
+                                                   head * num_rows_, (head + 1) * num_rows_);
+    copy_row_positions<Spec, kRows>(
+        positions(), params_.step.positions, item(),
+        [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
     cp_async_commit_group();
   }
 
@@ -209,6 +212,8 @@ class AttendTile {
     softmax_.reset();
     if constexpr (Spec::kSinks) add_sinks();
     clear_queries();
+  }
+  LAZYROPE_DEVICE void wait_for_queries() const {
     cp_async_wait_group<kTiles - 1>();
     bar_sync();
   }
@@ -284,9 +289,10 @@ class AttendTile {
         const int32 row = i / Record::kQuads % rows;
         const int32 head = i / Record::kQuads / rows;
         result.write(head, first_row + row, quad, merge_parts<kWarps>(sharing, [&](int32 part) {
-          const int32 warp = part * num_heads_ + head;
-          return left_part<kHeadDim>(memory_ + (warp * 16 + row) * Record::kBytes, quad);
-        }));
+                       const int32 warp = part * num_heads_ + head;
+                       return left_part<kHeadDim>(memory_ + (warp * 16 + row) * Record::kBytes,
+                                                  quad);
+                     }));
       }
     }
     result.finish(next < 0, memory_ + kFlags);
