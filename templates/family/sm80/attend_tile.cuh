@@ -67,8 +67,8 @@ class AttendTile {
   // aligned to 1024 bytes. Of the item before nobody reads any more: finish() has a barrier behind
   // its last look at it.
   LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory) {
-    ItemPtr(memory + kItem).copy_from(item);
     AttendTile tile(params, memory);
+    tile.item().copy_from(item);
     bar_sync();
     if (tile.item().extent().num_rows == 0) return -1;
     tile.attend();
