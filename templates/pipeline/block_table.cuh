@@ -56,12 +56,13 @@ class BlockTable {
     return ld_shared<RunPlace>(run_address(block, run));
   }
 
-  // One warp: the first blocks, as far as the item has their pages; returns how many.
+  // One warp: the first blocks, as far as the item has their pages, at most a window; returns how
+  // many.
   LAZYROPE_DEVICE int32 seed(const ItemStart& start) const {
     const int32 num_runs = smaller(ceil_div(start.end, kRunSlots), kStartRuns);
-    const int32 known = choice_.count(
-        smaller(start.end <= kStartRuns * kRunSlots ? ceil_div(num_runs, kRuns) : num_runs / kRuns,
-                item_.extent().num_blocks));
+    const int32 blocks =
+        start.end <= kStartRuns * kRunSlots ? ceil_div(num_runs, kRuns) : num_runs / kRuns;
+    const int32 known = smaller(choice_.count(smaller(blocks, item_.extent().num_blocks)), kWindow);
     const int32 block = lane_index() / kRuns;
     if (block < known) {
       const int32 slot = (choice_.first + block * choice_.step) * kBlockSlots;

@@ -34,6 +34,16 @@ def test_any_division_is_near_fp64(divided, device, divides, phase):
         check_case(random_case(setting, seed, device, scale=1500), kernel)
 
 
+def test_an_item_of_several_heads_may_bring_more_pages_than_a_window_has_blocks(divided, device):
+    """Each of its warps has a head, and goes through all blocks."""
+    setting = Setting(kv_heads=4, head_dim=64)
+    kernel = divided(setting, item_heads=4)
+    requests = 8
+    for length in (520, 600, 660, 700):
+        shelf = Shelf(setting, [length], length, device)
+        check_case(shelf.case(shelf.queries(requests), [in_order(shelf, [0], 1)] * requests), kernel)
+
+
 @pytest.mark.parametrize("tokens", [1, 4, 30])
 def test_with_fixed_parts_an_answer_does_not_depend_on_its_batch(divided, device, tokens):
     """Bit by bit, whatever comes before or behind the request, and however much."""
