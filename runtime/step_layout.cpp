@@ -44,10 +44,10 @@ struct WorkExtent {
 };
 
 void place_work(Block& block, const StepShape& shape, const WorkExtent& extent, WorkView& work) {
-  const std::size_t record_bytes = size(part_record_bytes(shape.head_dim));
+  const std::size_t row_bytes = size(partial_row_bytes(shape.head_dim));
   work.partial_row_count = extent.partial_rows;
   block.place(work.items, extent.items);
-  block.place(work.partials, extent.partials * size(extent.partial_rows) * record_bytes);
+  block.place(work.partials, extent.partials * size(extent.partial_rows) * row_bytes);
   block.place(work.counters, extent.counters);
 }
 
@@ -86,6 +86,7 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.scratch.max_tiles = static_cast<int32>(extent.max_tiles);
   // templates/ops/split_tile.cuh tells what counters there are.
   const bool is_fixed = plan.fixed_split_blocks > 0;
+  phase.work.has_fixed_parts = is_fixed ? 1 : 0;
   const std::size_t units =
       extent.max_tiles * size(shape.num_kv_heads) * size(is_fixed ? kMostFixedParts : 1);
   const std::size_t partials = is_fixed ? units : 2 * size(num_ctas);

@@ -79,8 +79,8 @@ bool releases(EmulatedOrder order) {
 }
 
 MemoryInstruction instruction_of(EmulatedLoad kind) {
-  return kind == EmulatedLoad::kPlain ? MemoryInstruction::kLdGlobal
-                                      : MemoryInstruction::kLdGlobalNc;
+  return kind == EmulatedLoad::kNonCoherent ? MemoryInstruction::kLdGlobalNc
+                                            : MemoryInstruction::kLdGlobal;
 }
 
 }  // namespace
@@ -98,14 +98,24 @@ void Machine::st_shared(uint32 to, const void* from, int32 bytes, Site site) {
 }
 
 void Machine::ld_global(EmulatedLoad kind, void* to, const void* from, int32 bytes, Site site) {
+  const bool is_relaxed = kind == EmulatedLoad::kRelaxed;
+  if (is_relaxed) yield(Wait{"ld.relaxed", site});
   global_.load(kind, to, from, static_cast<std::size_t>(bytes), site);
-  note_global(AccessKind::kRead, from, static_cast<std::size_t>(bytes), site);
+  note_global(is_relaxed ? AccessKind::kAtomic : AccessKind::kRead, from,
+              static_cast<std::size_t>(bytes), site);
   profile(running(), {instruction_of(kind), site, {}, range(from, bytes)});
 }
 
 void Machine::st_global(void* to, const void* from, int32 bytes, Site site) {
   global_.store(to, from, static_cast<std::size_t>(bytes), site);
   note_global(AccessKind::kWrite, to, static_cast<std::size_t>(bytes), site);
+  profile(running(), {MemoryInstruction::kStGlobal, site, {}, range(to, bytes)});
+}
+
+void Machine::st_relaxed(void* to, const void* from, int32 bytes, Site site) {
+  yield({});
+  global_.store(to, from, static_cast<std::size_t>(bytes), site);
+  note_global(AccessKind::kAtomic, to, static_cast<std::size_t>(bytes), site);
   profile(running(), {MemoryInstruction::kStGlobal, site, {}, range(to, bytes)});
 }
 

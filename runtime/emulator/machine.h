@@ -41,6 +41,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   void st_global(void* to, const void* from, int32 bytes, Site site) override;
   uint32 atom(EmulatedAtomic operation, EmulatedOrder order, uint32* p, uint32 operand,
               Site site) override;
+  void st_relaxed(void* to, const void* from, int32 bytes, Site site) override;
   uint32 ld_acquire(const uint32* p, Site site) override;
   void ldmatrix_x4(uint32 (&r)[4], uint32 row, bool transposed, Site site) override;
   void mma_m16n8k16(EmulatedElement element, float (&d)[4], const uint32 (&a)[4],

@@ -15,6 +15,7 @@ class EmulatorHost : public HopperInstructions {
   virtual void st_shared(uint32 to, const void* from, int32 bytes, Site site) = 0;
   virtual void ld_global(EmulatedLoad kind, void* to, const void* from, int32 bytes, Site site) = 0;
   virtual void st_global(void* to, const void* from, int32 bytes, Site site) = 0;
+  virtual void st_relaxed(void* to, const void* from, int32 bytes, Site site) = 0;
   // Returns the value before.
   virtual uint32 atom(EmulatedAtomic operation, EmulatedOrder order, uint32* p, uint32 operand,
                       Site site) = 0;

@@ -19,7 +19,7 @@ struct EmulatorThread {
   uint32 wgmma_fences = 0;  // that it has made
 };
 
-enum class EmulatedLoad { kPlain, kNonCoherent };
+enum class EmulatedLoad { kPlain, kNonCoherent, kRelaxed };
 enum class EmulatedAtomic { kInc, kAdd, kExch };
 // Of an atomic operation: acquire and release, both, or neither.
 enum class EmulatedOrder { kRelaxed, kAcquire, kRelease, kAcquireRelease };

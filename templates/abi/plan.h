@@ -91,7 +91,7 @@ struct PlanPhase {
   int32 fixed_split_blocks;
   int32 num_counters;
 };
-static_assert(sizeof(PlanPhase) == 32 + 40 + 48);
+static_assert(sizeof(PlanPhase) == 40 + 40 + 48);
 
 inline constexpr int32 kMostFixedParts = 16;
 inline constexpr int kPlanPhases = 2;
@@ -105,6 +105,6 @@ struct PlanParams {
   int32 num_planners;  // CTAs of each phase, which all plan it and divide the writing
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 120 + 24);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 128 + 24);
 
 }  // namespace lazyrope

@@ -87,18 +87,30 @@ struct StepView {
 };
 static_assert(sizeof(StepView) == 24);
 
-// A part of a row in memory: head_dim floats, then maximum and sum, padded so that the rows of a
-// fragment fall into different banks of shared memory.
+// A part of a row in shared memory: head_dim floats, then maximum and sum, padded so that the rows
+// of a fragment fall into different banks.
 constexpr int32 part_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
+
+// The same in global memory, where each slice of so many columns has its own maximum and sum.
+inline constexpr int32 kSliceColumns = 16;
+constexpr int32 num_slices(int32 head_dim) {
+  return (head_dim + kSliceColumns - 1) / kSliceColumns;
+}
+constexpr int32 partial_row_bytes(int32 head_dim) {
+  return head_dim * 4 + (num_slices(head_dim) * 8 + 15) / 16 * 16;
+}
 
 // Device addresses of the work of one attend kernel.
 struct WorkView {
   Item* items;       // [max_items]: the first of each CTA, then the others
-  uint8* partials;   // [parts][partial_row_count] records: templates/ops/merge.cuh
+  uint8* partials;   // [parts][partial_row_count] rows: templates/ops/partial_rows.cuh; 0 between
+                     // launches
   uint32* counters;  // templates/ops/split_tile.cuh
   int32 num_ctas;
   int32 partial_row_count;  // rows that a partial result has room for
+  int32 has_fixed_parts;    // a CTA may hold several parts of a tile, and further items behind them
+  int32 unused;
 };
-static_assert(sizeof(WorkView) == 32);
+static_assert(sizeof(WorkView) == 40);
 
 }  // namespace lazyrope

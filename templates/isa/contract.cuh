@@ -125,6 +125,8 @@ static_assert(kSame<uint32, decltype(atom_add_acq_rel_gpu(a<uint32*>(), a<uint32
 static_assert(kSame<void, decltype(red_add_release_gpu(a<uint32*>(), a<uint32>()))>);      // red
 static_assert(kSame<void, decltype(st_release_gpu(a<uint32*>(), a<uint32>()))>);           // st
 static_assert(kSame<uint32, decltype(ld_acquire_gpu(a<const uint32*>()))>);                // ld
+static_assert(kSame<Chunk, decltype(ld_relaxed_gpu(a<const Chunk*>()))>);                  // ld
+static_assert(kSame<void, decltype(st_relaxed_gpu(a<Word2*>(), a<Word2>()))>);             // st
 static_assert(kSame<uint32, decltype(vote_sync_ballot(a<bool>()))>);  // vote.sync
 static_assert(kSame<bool, decltype(vote_sync_any(a<bool>()))>);       // vote.sync
 

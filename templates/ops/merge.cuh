@@ -106,92 +106,49 @@ LAZYROPE_DEVICE RowPart left_part(SharedPtr record, int32 quad) {
                   ld_shared<RowStats>(record + PartRecord<kHeadDim>::kStats));
 }
 
-// Where the parts of an item's tile lie in the step's workspace.
-template <int kHeadDim>
-class PartialRows {
-  using Record = PartRecord<kHeadDim>;
-
- public:
-  LAZYROPE_DEVICE PartialRows(const WorkView& work, ItemSplit split) : work_(work), split_(split) {}
-
-  // The CTA's own part.
-  LAZYROPE_DEVICE void write(int32 row, int32 quad, const RowPart& part) const {
-    uint8* to = record(split_.index, row);
-    const float* v = part.value;
-    st_global(reinterpret_cast<Chunk*>(to) + quad,
-              Chunk{{float_as_bits(v[0]), float_as_bits(v[1]), float_as_bits(v[2]),
-                     float_as_bits(v[3])}});
-    if (quad == 0) st_global(reinterpret_cast<RowStats*>(to + Record::kStats), part.stats);
-  }
-
-  LAZYROPE_DEVICE RowPart read(int32 part, int32 row, int32 quad) const {
-    const uint8* from = record(part, row);
-    return row_part(ld_global(reinterpret_cast<const Chunk*>(from) + quad),
-                    ld_global(reinterpret_cast<const RowStats*>(from + Record::kStats)));
-  }
-
- private:
-  LAZYROPE_DEVICE uint8* record(int32 part, int32 row) const {
-    const int64 index = static_cast<int64>(split_.partial + part) * work_.partial_row_count + row;
-    return work_.partials + index * Record::kBytes;
-  }
-
-  const WorkView& work_;
-  ItemSplit split_;
-};
-
-// A row's two parts become one.
-LAZYROPE_DEVICE RowPart merge_two(const RowPart& a, const RowPart& b) {
-  RowPart merged{};
-  merged.stats.maximum = max_f32(a.stats.maximum, b.stats.maximum);
-  const float weight_a = ex2_approx_ftz_f32(a.stats.maximum - merged.stats.maximum);
-  const float weight_b = ex2_approx_ftz_f32(b.stats.maximum - merged.stats.maximum);
-  merged.stats.sum = a.stats.sum * weight_a + b.stats.sum * weight_b;
+// Parts of a row become one with what is merged already.
+template <int kCount>
+LAZYROPE_DEVICE void merge_into(RowPart& merged, const RowPart (&parts)[kCount]) {
+  float maximum = merged.stats.maximum;
 #pragma unroll
-  for (int j = 0; j < 4; ++j) merged.value[j] = a.value[j] * weight_a + b.value[j] * weight_b;
-  return merged;
+  for (int i = 0; i < kCount; ++i) maximum = max_f32(maximum, parts[i].stats.maximum);
+  const float kept = ex2_approx_ftz_f32(merged.stats.maximum - maximum);
+  merged.stats = {maximum, merged.stats.sum * kept};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) merged.value[j] *= kept;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float weight = ex2_approx_ftz_f32(parts[i].stats.maximum - maximum);
+    merged.stats.sum += parts[i].stats.sum * weight;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) merged.value[j] += parts[i].value[j] * weight;
+  }
 }
 
-// Merges the parts of `lanes` neighbouring lanes, a power of two; all lanes of the warp.
-LAZYROPE_DEVICE RowPart merge_lanes(RowPart part, int32 lanes) {
+LAZYROPE_DEVICE RowPart no_part() { return {{}, {kNoMaximum, 0.0f}}; }
+
+// Merges the parts that lanes l, l + apart, l + 2 apart ... of the warp have, for l < apart, a power
+// of two. All lanes take part.
+LAZYROPE_DEVICE void merge_lanes(RowPart& part, int32 apart) {
 #pragma unroll 1
-  for (int32 mask = lanes / 2; mask > 0; mask /= 2) {
-    RowPart other{};
+  for (int32 mask = kWarpThreads / 2; mask >= apart; mask /= 2) {
+    RowPart other[1];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) other.value[j] = shfl_sync_bfly(part.value[j], mask);
-    other.stats.maximum = shfl_sync_bfly(part.stats.maximum, mask);
-    other.stats.sum = shfl_sync_bfly(part.stats.sum, mask);
-    part = merge_two(part, other);
+    for (int j = 0; j < 4; ++j) other[0].value[j] = shfl_sync_bfly(part.value[j], mask);
+    other[0].stats.maximum = shfl_sync_bfly(part.stats.maximum, mask);
+    other[0].stats.sum = shfl_sync_bfly(part.stats.sum, mask);
+    merge_into(part, other);
   }
-  return part;
 }
 
-// Merges read(0) to read(num_parts - 1), kBatch of which are under way at once.
-template <int kBatch, class Read>
+// Merges read(0) to read(num_parts - 1), of which there are at most kMost.
+template <int kMost, class Read>
 LAZYROPE_DEVICE RowPart merge_parts(int32 num_parts, const Read& read) {
-  RowPart merged = {{}, {kNoMaximum, 0.0f}};
-#pragma unroll 1
-  for (int32 first = 0; first < num_parts; first += kBatch) {
-    RowPart part[kBatch];
-    float maximum = merged.stats.maximum;
+  RowPart parts[kMost];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      part[i] = read(smaller(first + i, num_parts - 1));
-      maximum = max_f32(maximum, part[i].stats.maximum);
-    }
-    const float kept = ex2_approx_ftz_f32(merged.stats.maximum - maximum);
-    merged.stats = {maximum, merged.stats.sum * kept};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) merged.value[j] *= kept;
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const bool exists = first + i < num_parts;
-      const float weight = exists ? ex2_approx_ftz_f32(part[i].stats.maximum - maximum) : 0.0f;
-      merged.stats.sum += part[i].stats.sum * weight;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) merged.value[j] += part[i].value[j] * weight;
-    }
-  }
+  for (int i = 0; i < kMost; ++i) parts[i] = i < num_parts ? read(i) : no_part();
+  RowPart merged = no_part();
+  merge_into(merged, parts);
   return merged;
 }
 

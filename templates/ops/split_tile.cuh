@@ -1,8 +1,11 @@
 // How the CTAs that hold the parts of one tile divide the merging of its rows among them, without
-// relying on one another: those that find all parts written merge a slice each, and the last to
-// write its part merges every slice that is left. So no CTA has to be resident with another for the
-// launch to end, and usually all of them merge. What one CTA can fetch at once is one slice, which
-// the last merges.
+// relying on one another.
+//
+// Those whose part ends their work, all but the last part's, own some of the rows and look for the
+// parts themselves: what they see last is the word that they wait for, and no counter comes
+// between. A CTA that has looked in vain for long abandons what it owns, for the others may not
+// even have begun. The parts are counted beside all this, and whoever brings the last one merges
+// what was abandoned: it knows that everything is there.
 #pragma once
 
 #include "abi/step.h"
@@ -13,110 +16,118 @@
 namespace lazyrope {
 
 // Of the work's counters number `counter` counts a tile's parts as they are written, from 0 to
-// count in one launch and from count back to 0 in the next. One for each part of a tile, from
-// num_ctas + partial on, tells whether that slice has a CTA: it changes between 0 and 1 in every
-// launch. The planner sets all to 0.
+// count in one launch and from count back to 0 in the next: launches are even or odd by it. From
+// num_ctas + partial on there is one for each part, an owner's mark. The planner sets all to 0.
 class SplitTile {
  public:
-  static constexpr int32 kFlagBytes = 8;
+  static constexpr int32 kFlagBytes = 12;
 
-  // Merging consists of num_tasks tasks, each of which fetches something of every part.
-  LAZYROPE_DEVICE SplitTile(const WorkView& work, ItemSplit split, int32 num_tasks, SharedPtr flags)
-      : work_(work),
-        split_(split),
-        num_tasks_(num_tasks),
-        num_slices_(slices(split.count, num_tasks)),
-        flags_(flags) {}
+  LAZYROPE_DEVICE SplitTile(const WorkView& work, ItemSplit split, SharedPtr flags)
+      : work_(work), split_(split), flags_(flags) {}
 
-  // All threads of the CTA, its part being written: calls merge(first, end, confirm) for each slice
-  // of tasks that falls to it. The results are this CTA's to write if confirm(), which all threads
-  // call, says so. `may_wait`: the CTA has nothing else to do.
+  // All threads of the CTA, which have written its part. Merge is TileMerge. `may_wait`: the CTA
+  // has nothing else to do.
   template <class Merge>
-  LAZYROPE_DEVICE void merge_slices(bool may_wait, const Merge& merge) const {
-    const bool is_divided = num_slices_ > 1;
-    const uint32 state = arrive(may_wait && is_divided);
-    if (state == 0) return;
-    const int32 own = is_divided ? split_.index % num_slices_ : 0;
-    if (is_divided) claim_own(own, state & kTaken);
-    merge_slice(own, merge, [&] {
-      if (is_divided) bar_sync();
-      return !is_divided || ld_shared<uint32>(flags_ + 4) != 0;
-    });
-    if (!is_divided || (state & kIsLast) == 0) return;
-    // The last to arrive has left the others time to take theirs.
-    uint32 left = claim_all(state & kTaken);
-#pragma unroll 1
-    for (int32 slice = 0; left != 0; ++slice, left >>= 1)
-      if ((left & 1) != 0) merge_slice(slice, merge, [] { return true; });
+  LAZYROPE_DEVICE void merge(const Merge& tile, bool may_wait) const {
+    // Where a CTA may hold several parts it must not wait for the others.
+    const int32 num_owners = work_.has_fixed_parts != 0
+                                 ? 0
+                                 : smaller(split_.count - 1, tile.num_units());
+    const bool is_owner = split_.index < num_owners;
+    bar_sync();
+    if (warp_index() == num_warps() - 1) arrive();
+    const int32 first = split_.index + num_owners * warp_index();
+    typename Merge::Merged merged;
+    const bool is_there =
+        is_owner && first < tile.num_units() && look_for_long(tile, first, merged, may_wait);
+    if (thread_index() == 0) st_shared(flags_ + 4, is_there ? 1u : 0u);
+    bar_sync();
+    const uint32 state = ld_shared<uint32>(flags_);
+    const bool is_last = (state & kIsLast) != 0;
+    if (is_owner && (is_last || ld_shared<uint32>(flags_ + 4) != 0 || !abandon(state))) {
+      if (is_there) tile.keep(first, merged);
+      merge_units(tile, is_there ? first + num_owners * num_warps() : first,
+                  num_owners * num_warps());
+    }
+    if (!is_last) return;
+    if (num_owners == 0)
+      merge_units(tile, warp_index(), num_warps());
+    else
+      merge_abandoned(tile, num_owners, state);
   }
 
  private:
-  static constexpr uint32 kTaken = 1;  // what marks a taken slice in this launch: 0 or this
-  static constexpr uint32 kIsLast = 2;
+  static constexpr uint32 kIsOdd = 1;  // the launch: part of every mark
+  static constexpr uint32 kAbandoned = 2;
   static constexpr uint32 kComplete = 4;
-  static constexpr int32 kPatience = 64;    // looks, each of most of a microsecond
-  static constexpr int32 kFetches = 16;     // of a thread, at once
-  static constexpr int32 kMostSlices = 32;  // a lane claims one
+  static constexpr uint32 kIsLast = 8;
+  static constexpr int32 kPatience = 128;  // looks, each of most of a microsecond
 
-  LAZYROPE_DEVICE static int32 slices(int32 count, int32 num_tasks) {
-    return num_tasks * count <= kFetches * block_threads()
-               ? 1
-               : smaller(smaller(count, num_tasks), kMostSlices);
+  LAZYROPE_DEVICE static int32 num_warps() { return block_threads() / kWarpThreads; }
+
+  LAZYROPE_DEVICE uint32* mark_of(int32 owner) const {
+    return work_.counters + work_.num_ctas + split_.partial + owner;
   }
 
-  template <class Merge, class Confirm>
-  LAZYROPE_DEVICE void merge_slice(int32 slice, const Merge& merge, const Confirm& confirm) const {
-    merge(slice * num_tasks_ / num_slices_, (slice + 1) * num_tasks_ / num_slices_, confirm);
+  // One warp counts the CTA's part, while the others look for theirs.
+  LAZYROPE_DEVICE void arrive() const {
+    if (lane_index() != 0) return;
+    const auto count = static_cast<uint32>(split_.count);
+    const uint32 before = atom_acq_rel_gpu_inc(work_.counters + split_.counter, 2 * count - 1);
+    const bool is_last = before + 1 == count || before + 1 == 2 * count;
+    st_shared(flags_, (before < count ? 0 : kIsOdd) | (is_last ? kIsLast : 0));
   }
 
-  LAZYROPE_DEVICE uint32* slice_flag(int32 slice) const {
-    return work_.counters + work_.num_ctas + split_.partial + slice;
-  }
-
-  // Counts the CTA's part. 0 unless all parts are there.
-  LAZYROPE_DEVICE uint32 arrive(bool may_wait) const {
-    bar_sync();
-    if (thread_index() == 0) {
-      uint32* const counter = work_.counters + split_.counter;
-      const auto count = static_cast<uint32>(split_.count);
-      const uint32 before = atom_acq_rel_gpu_inc(counter, 2 * count - 1);
-      const uint32 full = before < count ? count : 0;
-      const bool is_last = before + 1 == count || before + 1 == 2 * count;
-      bool is_complete = is_last;
+  // A warp. The CTA's first unit decides for all: once its parts are there, all CTAs are writing
+  // theirs, and the rest is sure to come.
+  template <class Merge>
+  LAZYROPE_DEVICE static bool look_for_long(const Merge& tile, int32 unit,
+                                            typename Merge::Merged& merged, bool may_wait) {
 #pragma unroll 1
-      for (int32 look = 0; may_wait && !is_complete && look < kPatience; ++look)
-        is_complete = ld_acquire_gpu(counter) == full;
-      const uint32 state = kComplete | (is_last ? kIsLast : 0) | (before < count ? kTaken : 0);
-      st_shared(flags_, is_complete ? state : 0);
-    }
-    bar_sync();
-    return ld_shared<uint32>(flags_);
+    for (int32 look = may_wait ? kPatience : 1; look > 0; --look)
+      if (tile.look(unit, merged)) return true;
+    return false;
   }
 
-  // One thread, while the others already fetch what they are to merge.
-  LAZYROPE_DEVICE void claim_own(int32 slice, uint32 taken) const {
+  // A warp: every step-th unit from `first` on, which is sure to come.
+  template <class Merge>
+  LAZYROPE_DEVICE static void merge_units(const Merge& tile, int32 first, int32 step) {
+#pragma unroll 1
+    for (int32 unit = first; unit < tile.num_units(); unit += step) {
+      typename Merge::Merged merged;
+      while (!tile.look(unit, merged)) {
+      }
+      tile.keep(unit, merged);
+    }
+  }
+
+  // All threads: whether what the CTA owns now is another's. It is not if all parts have come.
+  LAZYROPE_DEVICE bool abandon(uint32 state) const {
+    const uint32 odd = state & kIsOdd;
     if (thread_index() == 0)
-      st_shared(flags_ + 4, atom_relaxed_gpu_exch(slice_flag(slice), taken) != taken ? 1u : 0u);
+      st_shared(flags_ + 8, atom_relaxed_gpu_exch(mark_of(split_.index), kAbandoned | odd));
+    bar_sync();
+    return ld_shared<uint32>(flags_ + 8) != (kComplete | odd);
   }
 
-  // Bit i: slice i is now this CTA's.
-  LAZYROPE_DEVICE uint32 claim_all(uint32 taken) const {
-    bar_sync();  // the flag is still being read
-    if (warp_index() == 0) {
-      const int32 lane = lane_index();
-      const bool got =
-          lane < num_slices_ && atom_relaxed_gpu_exch(slice_flag(lane), taken) != taken;
-      const uint32 mine = vote_sync_ballot(got);
-      if (lane == 0) st_shared(flags_ + 4, mine);
+  // All threads of the CTA that came last: each lane looks after an owner.
+  template <class Merge>
+  LAZYROPE_DEVICE void merge_abandoned(const Merge& tile, int32 num_owners, uint32 state) const {
+    const uint32 odd = state & kIsOdd;
+#pragma unroll 1
+    for (int32 first = warp_index() * kWarpThreads; first < num_owners; first += block_threads()) {
+      const int32 owner = first + lane_index();
+      uint32 left = vote_sync_ballot(
+          owner < num_owners &&
+          atom_relaxed_gpu_exch(mark_of(owner), kComplete | odd) == (kAbandoned | odd));
+#pragma unroll 1
+      for (int32 i = 0; left != 0; ++i, left >>= 1)
+        if ((left & 1) != 0) merge_units(tile, first + i, num_owners);
     }
-    bar_sync();
-    return ld_shared<uint32>(flags_ + 4);
   }
 
   const WorkView& work_;
   ItemSplit split_;
-  int32 num_tasks_;
-  int32 num_slices_;
   SharedPtr flags_;
 };
 

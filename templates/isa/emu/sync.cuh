@@ -34,6 +34,17 @@ inline uint32 ld_acquire_gpu(const uint32* p, Site site = here()) {
 }
 
 template <class T>
+inline T ld_relaxed_gpu(const T* p, Site site = here()) {
+  T value;
+  emulator->ld_global(EmulatedLoad::kRelaxed, &value, p, sizeof(T), site);
+  return value;
+}
+template <class T>
+inline void st_relaxed_gpu(T* p, T value, Site site = here()) {
+  emulator->st_relaxed(p, &value, sizeof(T), site);
+}
+
+template <class T>
 inline T shfl_sync(EmulatedShuffle kind, T value, int32 operand, Site site) {
   uint64 bits = 0;
   __builtin_memcpy(&bits, &value, sizeof(T));

@@ -58,6 +58,42 @@ LAZYROPE_DEVICE uint32 ld_acquire_gpu(const uint32* p) {
   return value;
 }
 
+// Of 8 or 16 bytes, each word of which is an access of its own.
+template <class T>
+LAZYROPE_DEVICE T ld_relaxed_gpu(const T* p) {
+  if constexpr (sizeof(T) == 16) {
+    Chunk v;
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+                 : "l"(p)
+                 : "memory");
+    return __builtin_bit_cast(T, v);
+  } else {
+    static_assert(sizeof(T) == 8);
+    Word2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(v.word[0]), "=r"(v.word[1])
+                 : "l"(p)
+                 : "memory");
+    return __builtin_bit_cast(T, v);
+  }
+}
+template <class T>
+LAZYROPE_DEVICE void st_relaxed_gpu(T* p, T value) {
+  if constexpr (sizeof(T) == 16) {
+    const Chunk v = __builtin_bit_cast(Chunk, value);
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.word[0]),
+                 "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3])
+                 : "memory");
+  } else {
+    static_assert(sizeof(T) == 8);
+    const Word2 v = __builtin_bit_cast(Word2, value);
+    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(v.word[0]),
+                 "r"(v.word[1])
+                 : "memory");
+  }
+}
+
 template <class T>
 LAZYROPE_DEVICE T shfl_sync_idx(T value, int32 lane) {
   static_assert(sizeof(T) == 4);

@@ -1,0 +1,73 @@
+// Parts of rows on their way from one CTA to another, by way of global memory.
+//
+// A word says itself whether it has been written: it is 0 before, and never 0 afterwards, for a
+// zero is written as -0. So who reads needs no other sign, and asks again for what is not there
+// yet. Whoever has merged a word makes it 0 again, for the next launch.
+#pragma once
+
+#include "abi/step.h"
+#include "isa/sync.cuh"
+#include "ops/merge.cuh"
+
+namespace lazyrope {
+
+template <int kHeadDim>
+class PartialRows {
+  static constexpr int32 kStats = kHeadDim * 4;
+  static constexpr int32 kRowBytes = partial_row_bytes(kHeadDim);
+
+ public:
+  static constexpr int32 kSliceQuads = kSliceColumns / 4;
+
+  LAZYROPE_DEVICE PartialRows(const WorkView& work, ItemSplit split) : work_(work), split_(split) {}
+
+  // Columns 4 * quad and following of a row of the CTA's own part. Of each slice's quads the first
+  // brings the stats.
+  LAZYROPE_DEVICE void write(int32 row, int32 quad, const RowPart& part) const {
+    uint8* to = at(split_.index, row);
+    const float* v = part.value;
+    st_relaxed_gpu(values(to, quad),
+                   Chunk{{not_zero(v[0]), not_zero(v[1]), not_zero(v[2]), not_zero(v[3])}});
+    if (quad % kSliceQuads == 0)
+      st_relaxed_gpu(stats(to, quad),
+                     Word2{{not_zero(part.stats.maximum), not_zero(part.stats.sum)}});
+  }
+
+  // False where some of it is not there yet.
+  LAZYROPE_DEVICE bool read(int32 part, int32 row, int32 quad, RowPart& to) const {
+    uint8* from = at(part, row);
+    const Chunk v = ld_relaxed_gpu(values(from, quad));
+    const Word2 s = ld_relaxed_gpu(stats(from, quad));
+    to = row_part(v, {bits_as_float(s.word[0]), bits_as_float(s.word[1])});
+    return v.word[0] != 0 && v.word[1] != 0 && v.word[2] != 0 && v.word[3] != 0 && s.word[0] != 0 &&
+           s.word[1] != 0;
+  }
+
+  LAZYROPE_DEVICE void clear(int32 part, int32 row, int32 quad) const {
+    uint8* to = at(part, row);
+    st_relaxed_gpu(values(to, quad), Chunk{});
+    if (quad % kSliceQuads == 0) st_relaxed_gpu(stats(to, quad), Word2{});
+  }
+
+ private:
+  LAZYROPE_DEVICE static uint32 not_zero(float value) {
+    const uint32 bits = float_as_bits(value);
+    return bits == 0 ? 0x80000000u : bits;
+  }
+
+  LAZYROPE_DEVICE uint8* at(int32 part, int32 row) const {
+    const int64 index = static_cast<int64>(split_.partial + part) * work_.partial_row_count + row;
+    return work_.partials + index * kRowBytes;
+  }
+  LAZYROPE_DEVICE static Chunk* values(uint8* row, int32 quad) {
+    return reinterpret_cast<Chunk*>(row) + quad;
+  }
+  LAZYROPE_DEVICE static Word2* stats(uint8* row, int32 quad) {
+    return reinterpret_cast<Word2*>(row + kStats) + quad / kSliceQuads;
+  }
+
+  const WorkView& work_;
+  ItemSplit split_;
+};
+
+}  // namespace lazyrope

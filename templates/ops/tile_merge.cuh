@@ -1,0 +1,107 @@
+// Merges the parts of a split tile's rows into the output.
+#pragma once
+
+#include "ops/partial_rows.cuh"
+
+namespace lazyrope {
+
+// In units, each of which one warp merges at once. A task is four columns of a row: a lane has
+// several, and where there are many parts, several lanes share a task, each with every so manieth
+// part. Which numbers are added in which order depends on the number of parts alone.
+template <class Spec>
+class TileMerge {
+  using Rows = PartialRows<Spec::kHeadDim>;
+  static constexpr int32 kTasks = 2;  // of a lane
+  static constexpr int32 kParts = 4;  // of a task, that a lane asks for at once
+  static constexpr int32 kMostLanes = kWarpThreads / Rows::kSliceQuads;  // of a task
+  static constexpr int32 kQuads = Spec::kHeadDim / 4;
+  // With what is missing of the last slice: the quads of a slice are always one warp's.
+  static constexpr int32 kRowTasks = num_slices(Spec::kHeadDim) * Rows::kSliceQuads;
+
+ public:
+  // What a lane has merged of a unit.
+  struct Merged {
+    RowPart task[kTasks];
+  };
+
+  LAZYROPE_DEVICE TileMerge(const OutputRows<Spec>& output, const Rows& parts, int32 num_rows,
+                            int32 num_heads, int32 num_parts)
+      : output_(output),
+        parts_(parts),
+        num_rows_(num_rows),
+        num_tasks_(num_heads * num_rows * kRowTasks),
+        num_parts_(num_parts) {
+    int32 lanes = 1;
+    while (lanes < kMostLanes && lanes * kParts < num_parts) lanes *= 2;
+    tasks_at_once_ = kWarpThreads / lanes;
+  }
+
+  LAZYROPE_DEVICE int32 num_units() const {
+    return ceil_div(num_tasks_, kTasks * tasks_at_once_);
+  }
+
+  // All lanes of a warp. False where some part is not there yet.
+  LAZYROPE_DEVICE bool look(int32 unit, Merged& merged) const {
+#pragma unroll
+    for (int k = 0; k < kTasks; ++k) merged.task[k] = no_part();
+#pragma unroll 1
+    for (int32 first = first_part(); vote_sync_any(first < num_parts_); first += kParts * step()) {
+      RowPart part[kTasks][kParts];
+      bool is_there = true;
+#pragma unroll
+      for (int k = 0; k < kTasks; ++k)
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) {
+          part[k][i] = no_part();
+          const Task task = this->task(unit, k);
+          const int32 index = first + i * step();
+          if (task.exists && index < num_parts_)
+            is_there &= parts_.read(index, task.row, task.quad, part[k][i]);
+        }
+      if (vote_sync_any(!is_there)) return false;
+#pragma unroll
+      for (int k = 0; k < kTasks; ++k) merge_into(merged.task[k], part[k]);
+    }
+    return true;
+  }
+
+  // All lanes of a warp: writes what look() has found, whose parts nobody looks for any more.
+  LAZYROPE_DEVICE void keep(int32 unit, Merged& merged) const {
+#pragma unroll
+    for (int k = 0; k < kTasks; ++k) {
+      merge_lanes(merged.task[k], tasks_at_once_);
+      const Task task = this->task(unit, k);
+      if (!task.exists) continue;
+      if (first_part() == 0)
+        output_.write(task.row / num_rows_, task.row % num_rows_, task.quad, merged.task[k]);
+#pragma unroll 1
+      for (int32 part = first_part(); part < num_parts_; part += step())
+        parts_.clear(part, task.row, task.quad);
+    }
+  }
+
+ private:
+  struct Task {
+    int32 row;  // of all heads, one head behind the other
+    int32 quad;
+    bool exists;
+  };
+
+  LAZYROPE_DEVICE Task task(int32 unit, int32 k) const {
+    const int32 index = (unit * kTasks + k) * tasks_at_once_ + lane_index() % tasks_at_once_;
+    const int32 quad = index % kRowTasks;
+    return {index / kRowTasks, quad, index < num_tasks_ && quad < kQuads};
+  }
+
+  LAZYROPE_DEVICE int32 first_part() const { return lane_index() / tasks_at_once_; }
+  LAZYROPE_DEVICE int32 step() const { return kWarpThreads / tasks_at_once_; }
+
+  const OutputRows<Spec>& output_;
+  const Rows& parts_;
+  int32 num_rows_;  // of a head
+  int32 num_tasks_;
+  int32 num_parts_;
+  int32 tasks_at_once_;
+};
+
+}  // namespace lazyrope
