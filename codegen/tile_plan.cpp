@@ -48,19 +48,19 @@ struct Row {
 // and two CTAs on an SM, one's softmax under the other's products.
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
-      {64, 228, {{1, 4, 16, 16, 16, 7, 3}, {4, 1, 32, 64, 64, 2, 2}}},
+      {64, 228, {{1, 2, 16, 16, 16, 6, 4}, {4, 1, 32, 64, 64, 2, 2}}},
       {64, 160, {{1, 4, 16, 16, 16, 8, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {64, 100, {{1, 4, 16, 16, 16, 4, 2}, {4, 1, 32, 64, 64, 2, 1}}},
-      {72, 228, {{1, 4, 16, 16, 16, 8, 2}, {4, 1, 32, 128, 64, 2, 2}}},
+      {72, 228, {{1, 2, 16, 16, 16, 6, 4}, {4, 1, 32, 128, 64, 2, 2}}},
       {72, 160, {{1, 4, 16, 16, 16, 5, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {72, 100, {{1, 4, 16, 16, 16, 7, 1}, {4, 1, 32, 64, 64, 2, 1}}},
-      {80, 228, {{1, 4, 16, 16, 16, 8, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {80, 228, {{1, 2, 16, 16, 16, 6, 4}, {4, 1, 32, 64, 64, 2, 2}}},
       {80, 160, {{1, 4, 16, 16, 16, 5, 2}, {4, 1, 32, 64, 64, 2, 2}}},
       {80, 100, {{1, 4, 16, 16, 16, 7, 1}, {4, 1, 32, 64, 64, 2, 1}}},
-      {96, 228, {{1, 4, 16, 16, 16, 6, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {96, 228, {{1, 2, 16, 16, 16, 6, 4}, {4, 1, 32, 64, 64, 2, 2}}},
       {96, 160, {{1, 4, 16, 16, 16, 4, 2}, {4, 1, 32, 32, 32, 2, 2}}},
       {96, 100, {{1, 4, 16, 16, 16, 5, 1}, {4, 1, 32, 64, 64, 2, 1}}},
-      {112, 228, {{1, 4, 16, 16, 16, 5, 2}, {4, 1, 32, 64, 64, 2, 2}}},
+      {112, 228, {{1, 2, 16, 16, 16, 5, 4}, {4, 1, 32, 64, 64, 2, 2}}},
       {112, 160, {{1, 4, 16, 16, 16, 3, 2}, {4, 1, 32, 32, 32, 2, 2}}},
       {112, 100, {{1, 4, 16, 16, 16, 4, 1}, {4, 1, 32, 32, 32, 2, 1}}},
       {128, 228, {{1, 4, 16, 16, 16, 5, 2}, {4, 1, 32, 64, 64, 2, 2}}},
@@ -205,6 +205,11 @@ AttendPlan fp8_decode(AttendPlan plan, const KernelSpec& spec, const Arch& arch)
   return plan;
 }
 
+// KV heads whose keys are read together: rows of less than 256 bytes make poor use of memory.
+int heads_read_together(const KernelSpec& spec) {
+  return spec.head_dim * bytes_of(spec.pool_dtype()) < 256 ? 2 : 1;
+}
+
 // Where the heads of one token are more rows than a decode tile has: warps divide the rows, as in
 // prefill, but no more than there are, and several CTAs on an SM hide each other's waiting.
 AttendPlan wide_decode(const AttendPlan& prefill, const KernelSpec& spec, const Arch& arch) {
@@ -227,6 +232,7 @@ AttendPlan wide_decode(const AttendPlan& prefill, const KernelSpec& spec, const 
 // A row's plan, as the spec wants it.
 TilePlan plan_of(const Row& row, const KernelSpec& spec, const Arch& arch) {
   TilePlan plan = row.plan;
+  plan.item_heads = heads_read_together(spec);
   if (spec.has_fp8_pool()) {
     plan.decode = fp8_decode(plan.decode, spec, arch);
     plan.prefill = fp8_prefill(plan.prefill, spec, arch);

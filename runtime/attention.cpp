@@ -46,8 +46,8 @@ std::string Attention::compiler() const {
 }
 
 StepShape Attention::step_shape() const {
-  return {spec_.group_size(), spec_.num_kv_heads, spec_.head_dim, spec_.mask,
-          spec_.mask_parameters};
+  return {spec_.group_size(),           spec_.num_kv_heads, spec_.head_dim,
+          bytes_of(spec_.pool_dtype()), spec_.mask,         spec_.mask_parameters};
 }
 
 void Attention::check_step(const Step& step) const {
@@ -55,8 +55,9 @@ void Attention::check_step(const Step& step) const {
   if (step.shape() == step_shape() && step.plan() == plan_) return;
   const auto described = [](const StepShape& shape, const TilePlan& plan) {
     std::string text =
-        fmt::format("num_kv_heads = {}, group_size = {}, head_dim = {}, mask = \"{}\"",
-                    shape.num_kv_heads, shape.group_size, shape.head_dim, shape.mask);
+        fmt::format("num_kv_heads = {}, group_size = {}, head_dim = {}, {}-bit pool, mask = \"{}\"",
+                    shape.num_kv_heads, shape.group_size, shape.head_dim, 8 * shape.kv_bytes,
+                    shape.mask);
     for (const auto& [name, value] : shape.mask_parameters)
       text += fmt::format(", {} = {}", name, value);
     return fmt::format("{} ({})", text, describe(plan));

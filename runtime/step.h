@@ -17,6 +17,7 @@ struct StepShape {
   int group_size;
   int num_kv_heads;
   int head_dim;
+  int kv_bytes;  // of an element of the pool
   std::string mask;
   MaskParameters mask_parameters = {};
 

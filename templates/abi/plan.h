@@ -90,8 +90,12 @@ struct PlanPhase {
   // or twice, or four times as many ..., into at most kMostFixedParts, whatever else there is.
   int32 fixed_split_blocks;
   int32 num_counters;
+  int32 item_cost;  // of an item beside its blocks, each of which costs kBlockCost
+  int32 unused;
 };
-static_assert(sizeof(PlanPhase) == 40 + 40 + 48);
+static_assert(sizeof(PlanPhase) == 40 + 40 + 56);
+
+inline constexpr int32 kBlockCost = 8;
 
 inline constexpr int32 kMostFixedParts = 16;
 inline constexpr int kPlanPhases = 2;
@@ -105,6 +109,6 @@ struct PlanParams {
   int32 num_planners;  // CTAs of each phase, which all plan it and divide the writing
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 128 + 24);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 136 + 24);
 
 }  // namespace lazyrope

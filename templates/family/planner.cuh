@@ -2,7 +2,7 @@
 // kernel.
 //
 // Every tile of query rows and so many KV heads make a unit, which sees so many blocks of keys.
-// Units laid end to end by cost (a constant, so much a block, so much a segment) form a line, and
+// Units laid end to end by cost (so much an item, a block, a segment) form a line, and
 // each CTA of the attend kernel gets an equal length of it: the tail of a unit, some whole units,
 // the head of another. A unit cut by k boundaries has k + 1 parts: ops/split_tile.cuh. The line has
 // all units of the same heads behind one another, so that CTAs read a token's heads, neighbours in
@@ -65,10 +65,7 @@ class Planner {
     return block_index() < params.num_planners ? 0 : params.num_planners;
   }
 
-  // Costs in units of an eighth of a block.
-  static constexpr int32 kTileCost = 8;
-  static constexpr int32 kBlockCost = 8;
-  static constexpr int32 kSegmentCost = 2;
+  static constexpr int32 kSegmentCost = kBlockCost / 4;
   // Of a unit on average, so that merging them is cheap; where there would be more, items have
   // fewer heads.
   static constexpr int32 kMostParts = 4;
@@ -165,7 +162,7 @@ class Planner {
       tiles_.keys.set(tile, TileKeys{queries.first, queries.last, seen.first, keys.segment_end});
       const int32 parts = num_parts(seen.blocks);
       tiles_.part_begin.set(tile, parts);
-      tiles_.cost_begin.set(tile, static_cast<int64>(parts) * kTileCost +
+      tiles_.cost_begin.set(tile, static_cast<int64>(parts) * phase_.item_cost +
                                       static_cast<int64>(seen.blocks) * kBlockCost +
                                       static_cast<int64>(seen.segments) * kSegmentCost);
     }
@@ -281,9 +278,13 @@ class Planner {
     const int32 tile = upper_bound(units.num_tiles, into_group, cost_begin) - 1;
     const int64 begin = cost_begin(tile);
     const int32 blocks = tiles_.rows.get(tile).num_blocks;
-    const auto into_tile = static_cast<uint64>(into_group - begin);
-    const auto block = static_cast<int32>(into_tile * static_cast<uint64>(blocks) /
-                                          static_cast<uint64>(cost_begin(tile + 1) - begin));
+    // What an item costs beside its blocks is spent before the first of them. Each fixed part has
+    // its own.
+    const int64 before = phase_.fixed_split_blocks > 0 ? 0 : phase_.item_cost;
+    const auto into_blocks = static_cast<uint64>(larger(into_group - begin - before, int64{0}));
+    const int64 all_blocks = larger(cost_begin(tile + 1) - begin - before, int64{1});
+    const auto block = static_cast<int32>(into_blocks * static_cast<uint64>(blocks) /
+                                          static_cast<uint64>(all_blocks));
     return place_near(static_cast<int32>(group) * units.per_group, tile, block, blocks);
   }
 

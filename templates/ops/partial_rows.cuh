@@ -33,14 +33,25 @@ class PartialRows {
                      Word2{{not_zero(part.stats.maximum), not_zero(part.stats.sum)}});
   }
 
-  // False where some of it is not there yet.
-  LAZYROPE_DEVICE bool read(int32 part, int32 row, int32 quad, RowPart& to) const {
+  // Words as they are found.
+  struct Found {
+    Chunk values;
+    Word2 stats;
+
+    LAZYROPE_DEVICE bool is_complete() const {
+      const uint32(&v)[4] = values.word;
+      return v[0] != 0 && v[1] != 0 && v[2] != 0 && v[3] != 0 && stats.word[0] != 0 &&
+             stats.word[1] != 0;
+    }
+    LAZYROPE_DEVICE RowPart part() const {
+      return row_part(values, {bits_as_float(stats.word[0]), bits_as_float(stats.word[1])});
+    }
+  };
+
+  // Nothing is made of it as it is loaded: that would wait for the load.
+  LAZYROPE_DEVICE Found find(int32 part, int32 row, int32 quad) const {
     uint8* from = at(part, row);
-    const Chunk v = ld_relaxed_gpu(values(from, quad));
-    const Word2 s = ld_relaxed_gpu(stats(from, quad));
-    to = row_part(v, {bits_as_float(s.word[0]), bits_as_float(s.word[1])});
-    return v.word[0] != 0 && v.word[1] != 0 && v.word[2] != 0 && v.word[3] != 0 && s.word[0] != 0 &&
-           s.word[1] != 0;
+    return {ld_relaxed_gpu(values(from, quad)), ld_relaxed_gpu(stats(from, quad))};
   }
 
   LAZYROPE_DEVICE void clear(int32 part, int32 row, int32 quad) const {

@@ -46,21 +46,17 @@ class TileMerge {
     for (int k = 0; k < kTasks; ++k) merged.task[k] = no_part();
 #pragma unroll 1
     for (int32 first = first_part(); vote_sync_any(first < num_parts_); first += kParts * step()) {
-      RowPart part[kTasks][kParts];
+      typename Rows::Found found[kTasks][kParts];
+#pragma unroll
+      for (int k = 0; k < kTasks; ++k) ask(found[k], task(unit, k), first);
       bool is_there = true;
 #pragma unroll
       for (int k = 0; k < kTasks; ++k)
 #pragma unroll
-        for (int i = 0; i < kParts; ++i) {
-          part[k][i] = no_part();
-          const Task task = this->task(unit, k);
-          const int32 index = first + i * step();
-          if (task.exists && index < num_parts_)
-            is_there &= parts_.read(index, task.row, task.quad, part[k][i]);
-        }
+        for (int i = 0; i < kParts; ++i) is_there &= found[k][i].is_complete();
       if (vote_sync_any(!is_there)) return false;
 #pragma unroll
-      for (int k = 0; k < kTasks; ++k) merge_into(merged.task[k], part[k]);
+      for (int k = 0; k < kTasks; ++k) merge_found(merged.task[k], found[k], first);
     }
     return true;
   }
@@ -81,6 +77,7 @@ class TileMerge {
   }
 
  private:
+  // Where there is no task, or part, the last is asked for once more.
   struct Task {
     int32 row;  // of all heads, one head behind the other
     int32 quad;
@@ -88,9 +85,26 @@ class TileMerge {
   };
 
   LAZYROPE_DEVICE Task task(int32 unit, int32 k) const {
-    const int32 index = (unit * kTasks + k) * tasks_at_once_ + lane_index() % tasks_at_once_;
+    const int32 wanted = (unit * kTasks + k) * tasks_at_once_ + lane_index() % tasks_at_once_;
+    const int32 index = smaller(wanted, num_tasks_ - 1);
     const int32 quad = index % kRowTasks;
-    return {index / kRowTasks, quad, index < num_tasks_ && quad < kQuads};
+    return {index / kRowTasks, smaller(quad, kQuads - 1), wanted < num_tasks_ && quad < kQuads};
+  }
+
+  LAZYROPE_DEVICE void ask(typename Rows::Found (&found)[kParts], const Task& task,
+                           int32 first) const {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      found[i] = parts_.find(smaller(first + i * step(), num_parts_ - 1), task.row, task.quad);
+  }
+
+  LAZYROPE_DEVICE void merge_found(RowPart& merged, const typename Rows::Found (&found)[kParts],
+                                   int32 first) const {
+    RowPart parts[kParts];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      parts[i] = first + i * step() < num_parts_ ? found[i].part() : no_part();
+    merge_into(merged, parts);
   }
 
   LAZYROPE_DEVICE int32 first_part() const { return lane_index() / tasks_at_once_; }

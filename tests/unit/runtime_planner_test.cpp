@@ -107,7 +107,7 @@ class Model {
   }
 
  private:
-  static constexpr int kTileCost = 8, kBlockCost = 8, kSegmentCost = 2, kMostParts = 4;
+  static constexpr int kSegmentCost = 2, kMostParts = 4;
 
   int num_requests() const { return static_cast<int>(arrays_.q_indptr.size()) - 1; }
   int rows_of(int request) const {
@@ -146,7 +146,7 @@ class Model {
     } else {
       tile.part_blocks = tile.num_blocks;
     }
-    tile.cost += kTileCost * tile.num_parts + std::int64_t{kBlockCost} * tile.num_blocks;
+    tile.cost += std::int64_t{phase_.item_cost} * tile.num_parts + std::int64_t{kBlockCost} * tile.num_blocks;
     return tile;
   }
 
@@ -207,7 +207,10 @@ class Model {
   }
 
   ModelPlace place_in(const ModelTile& tile, int unit, std::int64_t point) const {
-    const int block = static_cast<int>(point * tile.num_blocks / tile.cost);
+    const std::int64_t first = phase_.fixed_split_blocks > 0 ? 0 : phase_.item_cost;
+    const int block =
+        point < first ? 0
+                      : static_cast<int>((point - first) * tile.num_blocks / (tile.cost - first));
     if (phase_.fixed_split_blocks > 0) {
       const int part = std::max(tile.part_blocks, 1);
       return {unit + (block + part / 2) / part, 0};
@@ -366,7 +369,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
 
   void plan(const StepArrays& arrays) {
     arrays_ = arrays;
-    const StepShape shape = {setting_.group_size, setting_.num_kv_heads, 64, setting_.mask};
+    const StepShape shape = {setting_.group_size, setting_.num_kv_heads, 64, 2, setting_.mask};
     StepCapacity capacity = {.requests = setting_.requests,
                              .segments = static_cast<int>(arrays.base.size()),
                              .query_tokens = static_cast<int>(arrays.q_position.size()),

@@ -15,7 +15,7 @@
 namespace lazyrope {
 namespace {
 
-const StepShape kShape = {.group_size = 2, .num_kv_heads = 2, .head_dim = 64, .mask = "causal"};
+const StepShape kShape = {.group_size = 2, .num_kv_heads = 2, .head_dim = 64, .kv_bytes = 2, .mask = "causal"};
 constexpr StepCapacity kCapacity = {.requests = 2, .segments = 3, .query_tokens = 12};
 constexpr int kLargest = std::numeric_limits<int>::max();
 
@@ -350,7 +350,7 @@ void expect_laid_out(const StepShape& shape, const StepCapacity& capacity) {
 
 TEST(StepLayout, PartsLieApartAndInsideTheBlock) {
   for (const StepShape& shape :
-       {StepShape{1, 1, 64, ""}, StepShape{7, 4, 128, ""}, StepShape{128, 1, 128, ""}})
+       {StepShape{1, 1, 64, 2, ""}, StepShape{7, 4, 128, 1, ""}, StepShape{128, 1, 128, 2, ""}})
     for (const StepCapacity& capacity :
          {StepCapacity{1, 1, 1, 1}, StepCapacity{64, 1000, 8192, 1}, StepCapacity{3, 9, 2048, 2048},
           StepCapacity{2000, 2000, 4000, 20}}) {
