@@ -120,6 +120,7 @@ static_assert(kSame<void, decltype(bar_arrive(a<int32>(), a<int32>()))>);  // ba
 static_assert(kSame<bool, decltype(elect_sync())>);                        // elect.sync
 static_assert(kSame<void, decltype(bar_warp_sync())>);                     // bar.warp.sync
 static_assert(kSame<uint32, decltype(atom_acq_rel_gpu_inc(a<uint32*>(), a<uint32>()))>);   // atom
+static_assert(kSame<uint32, decltype(atom_relaxed_gpu_inc(a<uint32*>(), a<uint32>()))>);   // atom
 static_assert(kSame<uint32, decltype(atom_relaxed_gpu_exch(a<uint32*>(), a<uint32>()))>);  // atom
 static_assert(kSame<uint32, decltype(atom_add_acq_rel_gpu(a<uint32*>(), a<uint32>()))>);   // atom
 static_assert(kSame<void, decltype(red_add_release_gpu(a<uint32*>(), a<uint32>()))>);      // red

@@ -7,7 +7,8 @@
 
 namespace lazyrope {
 
-template <class Spec>
+// kTasks: few parts are expected of many rows, or many parts of few rows (TileMerge).
+template <class Spec, int kTasks>
 class ItemResult {
  public:
   LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item)
@@ -29,7 +30,7 @@ class ItemResult {
   // All threads of the CTA, when every row is written. `may_wait`: it has nothing to do afterwards.
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (split_.count == 1) return;
-    const TileMerge<Spec> tile(output_, partial_, num_rows_, num_heads_, split_.count);
+    const TileMerge<Spec, kTasks> tile(output_, partial_, num_rows_, num_heads_, split_.count);
     SplitTile(params_.work, split_, flags).merge(tile, may_wait);
   }
 

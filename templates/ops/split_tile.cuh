@@ -5,7 +5,7 @@
 // parts themselves: what they see last is the word that they wait for, and no counter comes
 // between. A CTA that has looked in vain for long abandons what it owns, for the others may not
 // even have begun. The parts are counted beside all this, and whoever brings the last one merges
-// what was abandoned: it knows that everything is there.
+// what was abandoned: it knows that everything is on its way.
 #pragma once
 
 #include "abi/step.h"
@@ -35,7 +35,7 @@ class SplitTile {
                                  : smaller(split_.count - 1, tile.num_units());
     const bool is_owner = split_.index < num_owners;
     bar_sync();
-    if (warp_index() == num_warps() - 1) arrive();
+    if (warp_index() == num_warps() - 1) arrive(tile, num_owners);
     const int32 first = split_.index + num_owners * warp_index();
     typename Merge::Merged merged;
     const bool is_there =
@@ -49,11 +49,7 @@ class SplitTile {
       merge_units(tile, is_there ? first + num_owners * num_warps() : first,
                   num_owners * num_warps());
     }
-    if (!is_last) return;
-    if (num_owners == 0)
-      merge_units(tile, warp_index(), num_warps());
-    else
-      merge_abandoned(tile, num_owners, state);
+    if (is_last && num_owners == 0) merge_units(tile, warp_index(), num_warps());
   }
 
  private:
@@ -69,13 +65,19 @@ class SplitTile {
     return work_.counters + work_.num_ctas + split_.partial + owner;
   }
 
-  // One warp counts the CTA's part, while the others look for theirs.
-  LAZYROPE_DEVICE void arrive() const {
-    if (lane_index() != 0) return;
+  // One warp counts the CTA's part, while the others look for theirs. No order comes with it: that
+  // all parts are on their way is enough.
+  template <class Merge>
+  LAZYROPE_DEVICE void arrive(const Merge& tile, int32 num_owners) const {
     const auto count = static_cast<uint32>(split_.count);
-    const uint32 before = atom_acq_rel_gpu_inc(work_.counters + split_.counter, 2 * count - 1);
+    uint32 before = 0;
+    if (lane_index() == 0)
+      before = atom_relaxed_gpu_inc(work_.counters + split_.counter, 2 * count - 1);
+    before = shfl_sync_idx(before, 0);
+    const uint32 odd = before < count ? 0 : kIsOdd;
     const bool is_last = before + 1 == count || before + 1 == 2 * count;
-    st_shared(flags_, (before < count ? 0 : kIsOdd) | (is_last ? kIsLast : 0));
+    if (lane_index() == 0) st_shared(flags_, odd | (is_last ? kIsLast : 0));
+    if (is_last) merge_abandoned(tile, num_owners, odd);
   }
 
   // A warp. The CTA's first unit decides for all: once its parts are there, all CTAs are writing
@@ -101,7 +103,7 @@ class SplitTile {
     }
   }
 
-  // All threads: whether what the CTA owns now is another's. It is not if all parts have come.
+  // All threads: whether what the CTA owns is now another's. It is not if all parts have come.
   LAZYROPE_DEVICE bool abandon(uint32 state) const {
     const uint32 odd = state & kIsOdd;
     if (thread_index() == 0)
@@ -110,12 +112,11 @@ class SplitTile {
     return ld_shared<uint32>(flags_ + 8) != (kComplete | odd);
   }
 
-  // All threads of the CTA that came last: each lane looks after an owner.
+  // A warp of the CTA that came last: each lane looks after an owner.
   template <class Merge>
-  LAZYROPE_DEVICE void merge_abandoned(const Merge& tile, int32 num_owners, uint32 state) const {
-    const uint32 odd = state & kIsOdd;
+  LAZYROPE_DEVICE void merge_abandoned(const Merge& tile, int32 num_owners, uint32 odd) const {
 #pragma unroll 1
-    for (int32 first = warp_index() * kWarpThreads; first < num_owners; first += block_threads()) {
+    for (int32 first = 0; first < num_owners; first += kWarpThreads) {
       const int32 owner = first + lane_index();
       uint32 left = vote_sync_ballot(
           owner < num_owners &&

@@ -6,13 +6,12 @@
 namespace lazyrope {
 
 // In units, each of which one warp merges at once. A task is four columns of a row: a lane has
-// several, and where there are many parts, several lanes share a task, each with every so manieth
+// kTasks, and where there are many parts, several lanes share a task, each with every so manieth
 // part. Which numbers are added in which order depends on the number of parts alone.
-template <class Spec>
+template <class Spec, int kTasks>
 class TileMerge {
   using Rows = PartialRows<Spec::kHeadDim>;
-  static constexpr int32 kTasks = 2;  // of a lane
-  static constexpr int32 kParts = 4;  // of a task, that a lane asks for at once
+  static constexpr int32 kParts = 8 / kTasks;  // of a task, that a lane asks for at once
   static constexpr int32 kMostLanes = kWarpThreads / Rows::kSliceQuads;  // of a task
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   // With what is missing of the last slice: the quads of a slice are always one warp's.

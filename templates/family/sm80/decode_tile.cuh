@@ -270,7 +270,7 @@ class AttendTile {
   // copy is under way any more.
   LAZYROPE_DEVICE int32 finish() const {
     const int32 next = item().keys().next;
-    const ItemResult<Spec> result(params_, item());
+    const ItemResult<Spec, 1> result(params_, item());
     const int32 sharing = blocks_.step;
     const int32 record = warp_index() * 16;
 #pragma unroll 1

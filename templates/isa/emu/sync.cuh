@@ -17,6 +17,9 @@ inline void bar_warp_sync(Site site = here()) { emulator->bar_warp_sync(site); }
 inline uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last, Site site = here()) {
   return emulator->atom(EmulatedAtomic::kInc, EmulatedOrder::kAcquireRelease, p, last, site);
 }
+inline uint32 atom_relaxed_gpu_inc(uint32* p, uint32 last, Site site = here()) {
+  return emulator->atom(EmulatedAtomic::kInc, EmulatedOrder::kRelaxed, p, last, site);
+}
 inline uint32 atom_relaxed_gpu_exch(uint32* p, uint32 value, Site site = here()) {
   return emulator->atom(EmulatedAtomic::kExch, EmulatedOrder::kRelaxed, p, value, site);
 }

@@ -26,6 +26,15 @@ LAZYROPE_DEVICE uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last) {
   return before;
 }
 
+LAZYROPE_DEVICE uint32 atom_relaxed_gpu_inc(uint32* p, uint32 last) {
+  uint32 before;
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(p), "r"(last)
+               : "memory");
+  return before;
+}
+
 LAZYROPE_DEVICE uint32 atom_relaxed_gpu_exch(uint32* p, uint32 value) {
   uint32 before;
   asm volatile("atom.relaxed.gpu.global.exch.b32 %0, [%1], %2;"
