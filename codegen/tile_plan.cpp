@@ -321,15 +321,16 @@ int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
   const int row = row_bytes(head_dim, kElementBytes);
   const int tile = warp_keys * row_bytes(head_dim, kv_bytes);
   const int record = part_record_bytes(head_dim);
-  const int fixed = rows() * 4 + static_cast<int>(sizeof(Item)) + kFlagBytes;
+  const int item = static_cast<int>(sizeof(Item));
+  const int fixed = rows() * 4 + kFlagBytes;
   if (divides_rows()) {
     const int wide = kv_bytes == 1 ? 2 * warp_keys * row : 0;
     return std::max(stages * 2 * tile + rows() * row + wide, row_warps * 16 * record) +
-           table_bytes(warp_keys) + fixed;
+           table_bytes(warp_keys) + item + fixed;
   }
-  return std::max(key_warps * stages * tile + (key_warps + 1) * warp_rows * row,
-                  key_warps * 16 * record) +
-         key_warps * table_bytes(warp_keys) + fixed;
+  const int left_tiles = (16 * record + tile - 1) / tile;
+  return key_warps * std::max(stages, left_tiles) * tile + (key_warps + 1) * warp_rows * row +
+         key_warps * table_bytes(warp_keys) + 2 * item + fixed;
 }
 
 std::string describe(const AttendPlan& plan) {

@@ -21,6 +21,14 @@ class ItemPtr {
                 ld_global_nc(reinterpret_cast<const Chunk*>(item) + thread_index()));
   }
 
+  // The first threads of the CTA: part of their next groups of asynchronous copies.
+  LAZYROPE_DEVICE void copy_async(const Item* item) const {
+    constexpr int32 kChunks = sizeof(Item) / sizeof(Chunk);
+    if (thread_index() < kChunks)
+      cp_async_cg_16<true>(memory_ + thread_index() * 16,
+                           reinterpret_cast<const Chunk*>(item) + thread_index(), 16);
+  }
+
   LAZYROPE_DEVICE ItemExtent extent() const { return ld_shared<ItemExtent>(memory_); }
   LAZYROPE_DEVICE ItemRows rows() const { return ld_shared<ItemRows>(memory_ + 16); }
   LAZYROPE_DEVICE ItemKeys keys() const { return ld_shared<ItemKeys>(memory_ + 32); }

@@ -131,8 +131,9 @@ class TileRing {
  public:
   static constexpr int kBytes = kTiles * Copies::kTileBytes;
 
-  LAZYROPE_DEVICE TileRing(SharedPtr memory, const KvPool& pool, int32 kv_head)
-      : memory_(memory), copies_(pool, kv_head) {}
+  // `tiles`: fewer than kTiles, which have been asked for already.
+  LAZYROPE_DEVICE TileRing(SharedPtr memory, const KvPool& pool, int32 kv_head, int32 tiles)
+      : memory_(memory), copies_(pool, kv_head), next_(tiles) {}
 
   // Waits for the next tile, and until the whole warp has done with the one before.
   LAZYROPE_DEVICE void wait() const {
@@ -163,7 +164,7 @@ class TileRing {
   SharedPtr memory_;
   Copies copies_;
   int32 current_ = 0;
-  int32 next_ = 0;
+  int32 next_;
 };
 
 }  // namespace lazyrope

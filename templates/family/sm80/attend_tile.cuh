@@ -63,16 +63,18 @@ class AttendTile {
  public:
   static constexpr int kSharedBytes = kFlags + 16;
 
-  // All threads of the CTA, item after item; returns the number of the next one, or -1. `memory` is
-  // aligned to 1024 bytes. Of the item before nobody reads any more: finish() has a barrier behind
-  // its last look at it.
-  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory) {
-    AttendTile tile(params, memory);
-    tile.item().copy_from(item);
-    bar_sync();
-    if (tile.item().extent().num_rows == 0) return -1;
-    tile.attend();
-    return tile.finish();
+  // All threads of the CTA: its items, one after the other. `memory` is aligned to 1024 bytes.
+  LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
+    int32 item = block_index();
+    do {
+      // Of the item before nobody reads any more: finish() has a barrier behind its last look at it.
+      AttendTile tile(params, memory);
+      tile.item().copy_from(params.work.items + item);
+      bar_sync();
+      if (tile.item().extent().num_rows == 0) return;
+      tile.attend();
+      item = tile.finish();
+    } while (item >= 0);
   }
 
  private:
@@ -228,6 +230,7 @@ class AttendTile {
 
   // Rows leave by way of shared memory, 16 of each warp at a time. No copy is under way any more:
   // the last blocks' rounds asked for none.
+  // Returns the CTA's next item, or -1.
   LAZYROPE_DEVICE int32 finish() const {
     const int32 num_rows = item().extent().num_rows;
     const int32 next = item().keys().next;

@@ -7,6 +7,8 @@
 //
 // A warp's queries lie in shared memory, turned for the base of the present segment; on a block of
 // another base the warp turns them anew from the original, in fp32, rounded once.
+//
+// An item's queries and first tiles are asked for before the results of the item before leave.
 #pragma once
 
 #include "ops/item_result.cuh"
@@ -45,62 +47,87 @@ class AttendTile {
   // Windows are looked up in time: resolve_ahead.
   static_assert(Table::kWindow / 4 * 3 >= (kTiles + 1) / 2);
 
+  // A warp's results leave by its ring, behind the first tiles of the next item.
+  static constexpr int kTileBytes = Ring::kBytes / kTiles;
+  static constexpr int kLeftTiles = ceil_div(16 * Record::kBytes, kTileBytes);
+  static constexpr int kTilesAhead = larger(kTiles - larger(kLeftTiles, 1), 0);
+  static constexpr int kWarpBytes = larger(kTiles, kLeftTiles) * kTileBytes;
+
   // Shared memory, from its start: each warp's ring, each warp's turned queries, the original
-  // queries, each warp's block table, row positions, the item, flags.
+  // queries, each warp's block table, row positions, the item and the next, flags.
   static constexpr int kQueryBytes = kRows * QueryTile::kRowBytes;
-  static constexpr int kQueries = kWarps * Ring::kBytes;
+  static constexpr int kItemBytes = static_cast<int>(sizeof(Item));
+  static constexpr int kQueries = kWarps * kWarpBytes;
   static constexpr int kOriginal = kQueries + kWarps * kQueryBytes;
-  // Results leave where rings and queries were.
-  static constexpr int kTables = larger(kOriginal + kQueryBytes, kWarps * 16 * Record::kBytes);
+  static constexpr int kTables = kOriginal + kQueryBytes;
   static constexpr int kPositions = kTables + kWarps * Table::kBytes;
   static constexpr int kItem = kPositions + kRows * 4;
-  static constexpr int kFlags = kItem + static_cast<int>(sizeof(Item));
+  static constexpr int kFlags = kItem + 2 * kItemBytes;
 
  public:
   static constexpr int kSharedBytes = kFlags + 16;
 
-  // All threads of the CTA, item after item; returns the number of the next one, or -1. `memory` is
-  // aligned to 1024 bytes. Of the item before nobody reads any more: finish() has a barrier behind
-  // its last look at it.
-  LAZYROPE_DEVICE static int32 run(const AttendParams& params, const Item* item, SharedPtr memory) {
-    const UnitTurns<typename Spec::Pairing> turns = lane_turns<Spec>();
-    ItemPtr(memory + kItem).copy_from(item);
-    bar_sync();
-    AttendTile tile(params, memory, turns);
-    if (tile.num_rows_ == 0) return -1;
-    tile.attend();
-    return tile.finish();
+  // All threads of the CTA: its items, one after the other. `memory` is aligned to 1024 bytes.
+  LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
+    AttendTile tile(params, memory);
+    if (tile.item().extent().num_rows == 0) return;
+    tile.begin();
+    do
+      tile.attend();
+    while (tile.finish());
   }
 
  private:
-  LAZYROPE_DEVICE AttendTile(const AttendParams& params, SharedPtr memory,
-                             const UnitTurns<typename Spec::Pairing>& turns)
+  LAZYROPE_DEVICE AttendTile(const AttendParams& params, SharedPtr memory)
       : params_(params),
         memory_(memory),
         lane_(lane_index()),
-        num_rows_(item().extent().num_rows),
-        num_heads_(item().rows().num_heads),
-        head_(num_rows_ == 0 ? 0 : warp_index() % num_heads_),
-        blocks_(num_rows_ == 0 ? BlockChoice{0, 1}
-                               : BlockChoice{warp_index() / num_heads_, kWarps / num_heads_}),
-        num_blocks_(blocks_.count(item().extent().num_blocks)),
         keys_(KvTile::key_fragment({0}, lane_)),
         values_(KvTile::fragment({0}, lane_)),
-        turns_(turns) {
-    if constexpr (Product::kScaled) key_scale_ = key_scale(params.pool, kv_head());
+        turns_(lane_turns<Spec>()) {
+    item().copy_from(params.work.items + block_index());
+    bar_sync();
   }
 
-  LAZYROPE_DEVICE ItemPtr item() const { return ItemPtr(memory_ + kItem); }
+  LAZYROPE_DEVICE ItemPtr item() const { return ItemPtr(memory_ + (kItem + present_)); }
+  LAZYROPE_DEVICE ItemPtr next_item() const {
+    return ItemPtr(memory_ + (kItem + (kItemBytes - present_)));
+  }
   LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kPositions; }
   LAZYROPE_DEVICE SharedPtr queries() const {
     return memory_ + kQueries + warp_index() * kQueryBytes;
   }
+  LAZYROPE_DEVICE Table table() const {
+    return Table(memory_ + kTables + warp_index() * Table::kBytes, blocks_, params_.step, item());
+  }
+  // In which so many tiles have been asked for.
+  LAZYROPE_DEVICE Ring ring(int32 tiles) const {
+    return Ring(memory_ + warp_index() * kWarpBytes, params_.pool, kv_head(), tiles);
+  }
   LAZYROPE_DEVICE int32 kv_head() const { return item().rows().kv_head + head_; }
 
+  // The item, and what it needs first, with the next item. Of the one before nobody reads any more.
+  LAZYROPE_DEVICE void begin() {
+    num_rows_ = item().extent().num_rows;
+    num_heads_ = item().rows().num_heads;
+    head_ = warp_index() % num_heads_;
+    blocks_ = {warp_index() / num_heads_, kWarps / num_heads_};
+    num_blocks_ = blocks_.count(item().extent().num_blocks);
+    if constexpr (Product::kScaled) key_scale_ = key_scale(params_.pool, kv_head());
+    const Table table = this->table();
+    Ring ring = this->ring(0);
+    Pages pages = {0, table.seed(item().start()), 0};
+    known_ = pages.first;
+    bar_warp_sync();
+    fill_known(table, ring, pages, 0, kTilesAhead);
+    if (const int32 next = item().keys().next; next >= 0)
+      next_item().copy_async(params_.work.items + next);
+    copy_queries();
+  }
+
   LAZYROPE_DEVICE void attend() {
-    const Table table(memory_ + kTables + warp_index() * Table::kBytes, blocks_, params_.step,
-                      item());
-    Ring ring(memory_ + warp_index() * Ring::kBytes, params_.pool, kv_head());
+    const Table table = this->table();
+    Ring ring = this->ring(smaller(kTilesAhead, 2 * known_));
     Pages pages = fill(table, ring);
     Turned turned;
 #pragma unroll 1
@@ -157,25 +184,29 @@ class AttendTile {
     pages.first = (pages.window + 1) * Table::kWindow;
   }
 
-  // Asks for all that is needed at first. What is asked for behind the first keys and values has to
-  // wait for them.
+  // Asks for the rest of what is needed at first, where the results of the item before have left.
   LAZYROPE_DEVICE Pages fill(const Table& table, Ring& ring) {
+    bar_sync();
     const typename Table::Lookup lookup = table.look_up(0);
-    copy_queries();
-    Pages pages = {0, table.seed(item().start()), 0};
-    const int32 known = pages.first;
-    bar_warp_sync();
+    Pages pages = {0, known_, 0};
+    fill_known(table, ring, pages, kTilesAhead, kTiles - 1);
+    if (known_ < num_blocks_) pages.page = table.resolve_ahead(0, known_, lookup);
+    start();
+    cp_async_wait_group<kTiles - 1 - kTilesAhead>();
+    bar_sync();
+    return pages;
+  }
+
+  // Those of the first tiles whose pages are known.
+  LAZYROPE_DEVICE void fill_known(const Table& table, Ring& ring, Pages& pages, int32 first,
+                                  int32 end) const {
 #pragma unroll 1
-    for (int32 tile = 0; tile < kTiles - 1; ++tile) {
-      if (tile < 2 * known)
+    for (int32 tile = first; tile < end; ++tile) {
+      if (tile < 2 * pages.first)
         issue(table, ring, pages, tile);
       else
         cp_async_commit_group();
     }
-    if (known < num_blocks_) pages.page = table.resolve_ahead(0, known, lookup);
-    start();
-    wait_for_queries();
-    return pages;
   }
 
   // The first tiles, those whose pages were not known.
@@ -212,10 +243,6 @@ class AttendTile {
     softmax_.reset();
     if constexpr (Spec::kSinks) add_sinks();
     clear_queries();
-  }
-  LAZYROPE_DEVICE void wait_for_queries() const {
-    cp_async_wait_group<kTiles - 1>();
-    bar_sync();
   }
 
   // Of rows past the item's last, which nothing writes later.
@@ -266,47 +293,71 @@ class AttendTile {
     softmax_.weigh(weights, rows_, kCaps ? 1.0f : scale_log2());
   }
 
-  // Rows leave by way of shared memory, where the parts of warps that share a head are merged. No
-  // copy is under way any more.
-  LAZYROPE_DEVICE int32 finish() const {
-    const int32 next = item().keys().next;
+  // Rows leave by way of shared memory, where the parts of warps that share a head are merged.
+  // False after the CTA's last item.
+  LAZYROPE_DEVICE bool finish() {
+    const bool is_last = item().keys().next < 0;
     const ItemResult<Spec, 1> result(params_, item());
-    const int32 sharing = blocks_.step;
-    const int32 record = warp_index() * 16;
-#pragma unroll 1
-    for (int32 round = 0; round < kRowTiles; ++round) {
-      bar_sync();
+    const Leaving leaving = {num_rows_, num_heads_, blocks_.step};
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m)
-        if (m == round)
-          leave_rows<Product, kHeadDim>(memory_ + record * Record::kBytes, rows_[m], softmax_, m);
+    for (int m = 0; m < kRowTiles; ++m) {
+      if (m == 0)
+        bar_warp_sync();
+      else
+        bar_sync();
+      leave_rows<Product, kHeadDim>(left_rows(warp_index()), rows_[m], softmax_, m);
       bar_sync();
-      const int32 first_row = round * 16;
-      const int32 rows = smaller(num_rows_ - first_row, 16);
-#pragma unroll 1
-      for (int32 i = thread_index(); i < num_heads_ * rows * Record::kQuads; i += block_threads()) {
-        const int32 quad = i % Record::kQuads;
-        const int32 row = i / Record::kQuads % rows;
-        const int32 head = i / Record::kQuads / rows;
-        result.write(head, first_row + row, quad, merge_parts<kWarps>(sharing, [&](int32 part) {
-                       const int32 warp = part * num_heads_ + head;
-                       return left_part<kHeadDim>(memory_ + (warp * 16 + row) * Record::kBytes,
-                                                  quad);
-                     }));
-      }
+      if (m == kRowTiles - 1 && !is_last) begin_next();
+      write_left(result, leaving, m * 16);
     }
-    result.finish(next < 0, memory_ + kFlags);
-    return next;
+    result.finish(is_last, memory_ + kFlags);
+    return !is_last;
+  }
+
+  // What leaves, while the next item has begun.
+  struct Leaving {
+    int32 num_rows;
+    int32 num_heads;
+    int32 sharing;  // warps that share a head
+  };
+
+  LAZYROPE_DEVICE SharedPtr left_rows(int32 warp) const {
+    return memory_ + (warp * kWarpBytes + kTilesAhead * kTileBytes);
+  }
+
+  // All warps have done with the item. The next has been there for long.
+  LAZYROPE_DEVICE void begin_next() {
+    present_ = kItemBytes - present_;
+    begin();
+  }
+
+  LAZYROPE_DEVICE void write_left(const ItemResult<Spec, 1>& result, const Leaving& leaving,
+                                  int32 first_row) const {
+    const int32 rows = smaller(leaving.num_rows - first_row, 16);
+#pragma unroll 1
+    for (int32 i = thread_index(); i < leaving.num_heads * rows * Record::kQuads;
+         i += block_threads()) {
+      const int32 quad = i % Record::kQuads;
+      const int32 row = i / Record::kQuads % rows;
+      const int32 head = i / Record::kQuads / rows;
+      result.write(head, first_row + row, quad,
+                   merge_parts<kWarps>(leaving.sharing, [&](int32 part) {
+                     const int32 warp = part * leaving.num_heads + head;
+                     return left_part<kHeadDim>(left_rows(warp) + row * Record::kBytes, quad);
+                   }));
+    }
   }
 
   const AttendParams& params_;
   SharedPtr memory_;
   int32 lane_;
-  int32 num_rows_;
-  int32 num_heads_;
-  int32 head_;
-  BlockChoice blocks_;  // the warp's: it is one of those that share a head
-  int32 num_blocks_;
+  int32 present_ = 0;  // which of two the item is, in bytes
+  int32 num_rows_ = 0;
+  int32 num_heads_ = 0;
+  int32 head_ = 0;
+  BlockChoice blocks_ = {};  // the warp's: it is one of those that share a head
+  int32 num_blocks_ = 0;
+  int32 known_ = 0;  // of these, blocks whose pages came with the item
   SharedPtr keys_;  // the lane's fragments of tiles at 0
   SharedPtr values_;
   UnitTurns<typename Spec::Pairing> turns_;
