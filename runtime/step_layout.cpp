@@ -74,7 +74,7 @@ int heads_of_an_item(const TilePlan& plan, const AttendPlan& attend, const StepS
 // While one item ends and the next begins, a CTA reads nothing. Of decode, what it could have read:
 // measured on an H200, and much the same for all head dims.
 int item_cost(const AttendPlan& attend, const StepShape& shape, int heads) {
-  constexpr int kItemBytes = 96 * 1024;
+  constexpr int kItemBytes = 160 * 1024;
   if (attend.divides_rows()) return kBlockCost;
   const int block_bytes = 2 * attend.warp_keys * shape.head_dim * shape.kv_bytes * heads;
   return std::max(kBlockCost * kItemBytes / block_bytes, kBlockCost);

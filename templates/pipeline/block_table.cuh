@@ -22,15 +22,30 @@ struct alignas(8) RunPlace {
   int32 slot;  // in the page
 };
 
-// Which of an item's blocks a table has: `first`, first + step, ...
+// Which of an item's blocks a table has: of stripes of `length` blocks number `first`, first +
+// step, ... `missing` blocks of stripe 0, fewer than its length, lie before the item.
 struct BlockChoice {
   int32 first;
   int32 step;
+  int32 length;
+  int32 missing;
 
   // How many of blocks 0 to num_blocks - 1 are chosen.
   LAZYROPE_DEVICE int32 count(int32 num_blocks) const {
-    return ceil_div(larger(num_blocks - first, 0), step);
+    const int32 blocks = num_blocks + missing;
+    const int32 round = step * length;
+    const int32 rest = blocks % round - first * length;
+    return blocks / round * length + smaller(larger(rest, 0), length) - own_missing();
   }
+
+  // The i-th that is chosen.
+  LAZYROPE_DEVICE int32 block(int32 i) const {
+    const int32 at = i + own_missing();
+    return (at / length * step + first) * length + at % length - missing;
+  }
+
+ private:
+  LAZYROPE_DEVICE int32 own_missing() const { return first == 0 ? missing : 0; }
 };
 
 // Block i of the table is the i-th chosen.
@@ -65,7 +80,7 @@ class BlockTable {
     const int32 known = smaller(choice_.count(smaller(blocks, item_.extent().num_blocks)), kWindow);
     const int32 block = lane_index() / kRuns;
     if (block < known) {
-      const int32 slot = (choice_.first + block * choice_.step) * kBlockSlots;
+      const int32 slot = choice_.block(block) * kBlockSlots;
       const int32 run = lane_index() % kRuns;
       if (run == 0) write_info(block, start.base, start.position, start.begin, start.end, slot);
       const int32 run_slot = slot + run * kRunSlots;
@@ -162,7 +177,7 @@ class BlockTable {
     const int32 segment_end = item_.keys().segment_end;
     Walk walk = lookup.walk;
     SegmentRecord record = lookup.segment;
-    const int32 block = choice_.first + entry(window) * choice_.step;
+    const int32 block = choice_.block(entry(window));
     const bool wanted = entry(window) >= first && block < extent.num_blocks;
     const int32* page = nullptr;
 #pragma unroll 1

@@ -89,7 +89,7 @@ class AttendTile {
   }
 
   LAZYROPE_DEVICE void attend() {
-    const Table table(memory_ + kTable, {0, 1}, params_.step, item());
+    const Table table(memory_ + kTable, {0, 1, 1, 0}, params_.step, item());
     const Ring ring(memory_, params_.pool);
     start();
     bool turned = false;

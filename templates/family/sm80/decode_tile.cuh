@@ -28,6 +28,7 @@ class AttendTile {
   static constexpr int kRows = Shape::kWarpRows;  // of all heads
   static constexpr int kKeys = Shape::kWarpKeys;
   static constexpr int kTiles = Shape::kStages;
+  static constexpr int kStripe = 4;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   static_assert(Shape::kRowWarps == 1 && Shape::kStepKeys == kKeys);
 
@@ -111,7 +112,7 @@ class AttendTile {
     num_rows_ = item().extent().num_rows;
     num_heads_ = item().rows().num_heads;
     head_ = warp_index() % num_heads_;
-    blocks_ = {warp_index() / num_heads_, kWarps / num_heads_};
+    blocks_ = choose_blocks();
     num_blocks_ = blocks_.count(item().extent().num_blocks);
     if constexpr (Product::kScaled) key_scale_ = key_scale(params_.pool, kv_head());
     const Table table = this->table();
@@ -123,6 +124,17 @@ class AttendTile {
     if (const int32 next = item().keys().next; next >= 0)
       next_item().copy_async(params_.work.items + next);
     copy_queries();
+  }
+
+  // A warp turns its queries for every segment of which it has a block: where segments are short, it
+  // takes blocks in stripes, the first of which ends with the first segment.
+  LAZYROPE_DEVICE BlockChoice choose_blocks() const {
+    const int32 first = warp_index() / num_heads_;
+    const int32 step = kWarps / num_heads_;
+    const int32 in_first = ceil_div(item().start().end, kKeys);
+    const int32 round = kStripe * step;
+    const int32 length = in_first < round && item().extent().num_blocks >= round ? kStripe : 1;
+    return {first, step, length, (length - in_first % length) % length};
   }
 
   LAZYROPE_DEVICE void attend() {
