@@ -97,6 +97,7 @@ std::string describe(const KernelSpec& spec) {
     text += fmt::format(" ({} {})", name, value);
   if (spec.softcap > 0.0) text += fmt::format(", softcap {}", spec.softcap);
   if (spec.sinks) text += ", sinks";
+  if (spec.batch_invariant) text += ", batch invariant";
   if (spec.has_fp8_pool()) text += fmt::format(", KV {}", to_string(spec.pool_dtype()));
   return fmt::format("{}, {} queries", text, to_string(spec.query_form));
 }

@@ -26,8 +26,8 @@ int bytes_of(Dtype dtype);
 RopeForm rope_form_from(std::string_view name);  // "raw", "rotated"; SpecError
 KeyForm key_form_from(std::string_view name);    // "local"; SpecError
 
-// What is asked for. Everything here specialises the source; the number of KV heads, page size,
-// layout and scale do not.
+// What is asked for. Everything here specialises the source, or which tile plan it is rendered
+// for; the number of KV heads, page size, layout and scale do not.
 struct KernelSpec {
   int head_dim = 0;
   int group_size = 0;  // query heads per KV head
@@ -41,6 +41,7 @@ struct KernelSpec {
   double softcap = 0.0;                // scores s become softcap x tanh(s / softcap); 0: they stay
   bool sinks = false;                  // each query head has a logit that takes part in its softmax
   std::optional<Dtype> kv_dtype = {};  // of the pool where it is of 8 bits; else it is of dtype
+  bool batch_invariant = false;        // what shares a request's batch changes no bit of its output
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   bool has_fp8_pool() const { return bytes_of(pool_dtype()) == 1; }

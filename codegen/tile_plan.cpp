@@ -229,6 +229,12 @@ AttendPlan wide_decode(const AttendPlan& prefill, const KernelSpec& spec, const 
   return plan;
 }
 
+// With parts of about this many tokens, in blocks of all of a CTA's warps.
+int fixed_split_blocks(const AttendPlan& decode) {
+  constexpr int kPartTokens = 1024;
+  return std::max(kPartTokens / decode.block_keys(), 1);
+}
+
 // A row's plan, as the spec wants it.
 TilePlan plan_of(const Row& row, const KernelSpec& spec, const Arch& arch) {
   TilePlan plan = row.plan;
@@ -238,6 +244,7 @@ TilePlan plan_of(const Row& row, const KernelSpec& spec, const Arch& arch) {
     plan.prefill = fp8_prefill(plan.prefill, spec, arch);
   }
   if (spec.group_size > plan.decode.rows()) plan.decode = wide_decode(plan.prefill, spec, arch);
+  if (spec.batch_invariant) plan.fixed_split_blocks = fixed_split_blocks(plan.decode);
   return plan;
 }
 
@@ -366,6 +373,9 @@ void validate(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {
     throw SpecError(fmt::format(
         "tile plan: fixed_split_blocks = {}; it must be at least 1, or 0: parts are not fixed",
         plan.fixed_split_blocks));
+  if (spec.batch_invariant && plan.fixed_split_blocks == 0)
+    throw SpecError(
+        "tile plan: fixed_split_blocks = 0; with batch_invariant it must be at least 1");
 }
 
 bool is_legal(const TilePlan& plan, const KernelSpec& spec, const Arch& arch) {

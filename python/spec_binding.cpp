@@ -57,7 +57,7 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
                         const std::string& query_form, const std::string& key_form,
                         const std::optional<std::string>& append_form, std::optional<double> scale,
                         std::optional<int> window, std::optional<double> softcap, bool sinks,
-                        const std::optional<std::string>& kv_dtype) {
+                        const std::optional<std::string>& kv_dtype, bool batch_invariant) {
   AttentionSpec spec;
   spec.head_dim = head_dim;
   spec.num_q_heads = num_q_heads;
@@ -73,6 +73,7 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   spec.key_form = key_form_from(key_form);
   spec.append_form = append_form ? rope_form_from(*append_form) : spec.query_form;
   spec.scale = scale;
+  spec.batch_invariant = batch_invariant;
   validate(spec);
   return spec;
 }
@@ -91,12 +92,12 @@ std::string text_of(const AttentionSpec& spec) {
   return fmt::format(
       "AttentionSpec(head_dim={}, num_q_heads={}, num_kv_heads={}, rope={}, dtype='{}', mask='{}', "
       "query_form='{}', key_form='{}', append_form='{}', scale={}, window={}, softcap={}, "
-      "sinks={}, kv_dtype='{}')",
+      "sinks={}, kv_dtype='{}', batch_invariant={})",
       spec.head_dim, spec.num_q_heads, spec.num_kv_heads, text_of(rope_of(spec)),
       to_string(spec.dtype), spec.mask, to_string(spec.query_form), to_string(spec.key_form),
       to_string(spec.append_form), spec.softmax_scale(), window ? fmt::to_string(*window) : "None",
       spec.softcap > 0.0 ? fmt::to_string(spec.softcap) : "None", spec.sinks ? "True" : "False",
-      to_string(spec.pool_dtype()));
+      to_string(spec.pool_dtype()), spec.batch_invariant ? "True" : "False");
 }
 
 // Name and meaning of each row.
@@ -137,20 +138,22 @@ void bind_specs(py::module_& module) {
            py::arg("mask") = "causal", py::arg("query_form") = "raw", py::arg("key_form") = "local",
            py::arg("append_form") = py::none(), py::arg("scale") = py::none(),
            py::arg("window") = py::none(), py::arg("softcap") = py::none(),
-           py::arg("sinks") = false, py::arg("kv_dtype") = py::none())
+           py::arg("sinks") = false, py::arg("kv_dtype") = py::none(),
+           py::arg("batch_invariant") = false)
       .def_static(
           "_from_hf_json",
           [](const std::string& json, const std::optional<std::string>& dtype,
              const std::string& query_form, std::optional<int> layer,
-             const std::optional<std::string>& kv_dtype) {
+             const std::optional<std::string>& kv_dtype, bool batch_invariant) {
             AttentionSpec spec = attention_spec_from_hf(json, dtype, layer);
             spec.query_form = spec.append_form = rope_form_from(query_form);
             spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
+            spec.batch_invariant = batch_invariant;
             validate(spec);
             return spec;
           },
           py::arg("json"), py::arg("dtype"), py::arg("query_form"), py::arg("layer"),
-          py::arg("kv_dtype"))
+          py::arg("kv_dtype"), py::arg("batch_invariant"))
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)
@@ -170,6 +173,7 @@ void bind_specs(py::module_& module) {
       .def_property_readonly("window", &window_of)
       .def_property_readonly("softcap", &softcap_of)
       .def_readonly("sinks", &AttentionSpec::sinks)
+      .def_readonly("batch_invariant", &AttentionSpec::batch_invariant)
       .def_property_readonly(
           "frequencies",
           [](const AttentionSpec& s) {

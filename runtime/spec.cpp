@@ -13,8 +13,8 @@ double AttentionSpec::softmax_scale() const {
 }
 
 KernelSpec AttentionSpec::kernel_spec() const {
-  return {head_dim, group_size(), dtype,           rope,    mask,  query_form,
-          key_form, append_form,  mask_parameters, softcap, sinks, kv_dtype};
+  return {head_dim,    group_size(),    dtype,   rope,  mask,     query_form,     key_form,
+          append_form, mask_parameters, softcap, sinks, kv_dtype, batch_invariant};
 }
 
 void validate(const AttentionSpec& spec) {

@@ -20,6 +20,7 @@ OWN = {
     "plain": "no rotation, one document",
     "page_128": "pages of 128",
     "one_token": "one query token",
+    "batch_variant": "parts that depend on the batch",
 }
 
 
@@ -38,6 +39,7 @@ def name(row: Row) -> str:
         f"{row['query_tokens']} query tokens": row["query_tokens"] != 1,
         f"pages of {row['page_size']}": row["page_size"] != 16,
         f"KV in {row['kv_dtype']}": row["kv_dtype"] != row["dtype"],
+        "batch invariant": "batch_invariant" in row,
     }
     return ", ".join(
         [f"{row['batch']} x {thousands(row['context'])}", *(text for text, is_so in unusual.items() if is_so)]

@@ -79,6 +79,9 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
   add("--softcap", options.softcap, "X", "Scores become X tanh(score / X)");
   app.add_flag("--sinks", options.sinks, "Each query head has a logit beside those of its keys")
       ->group(kBothGroup);
+  app.add_flag("--batch-invariant", options.batch_invariant,
+               "What shares a request's batch changes no bit of its output")
+      ->group(kBothGroup);
   add("--query-form", options.query_form, "FORM",
       "Queries arrive raw, or rotated by the engine (raw)");
   add("--append-form", options.append_form, "FORM", "The same of appended keys (as --query-form)");
@@ -176,6 +179,7 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (options.window) spec.mask_parameters["window"] = *options.window;
   if (options.softcap) spec.softcap = *options.softcap;
   if (options.sinks) spec.sinks = true;
+  if (options.batch_invariant) spec.batch_invariant = true;
   validate(spec);
   return spec;
 }

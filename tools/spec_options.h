@@ -27,6 +27,7 @@ struct SpecOptions {
   std::optional<int> window;
   std::optional<double> softcap;
   bool sinks = false;
+  bool batch_invariant = false;
 };
 
 struct NamedSpec {

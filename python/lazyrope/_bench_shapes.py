@@ -59,7 +59,7 @@ class Shape:
     rope: str = "llama3"
     ragged: bool = False  # documents of random lengths, doc_tokens on average
     first_context: int | None = None  # context of the first request, where it differs from the others'
-    options: Overrides = field(default_factory=dict, hash=False)  # of the spec: window, softcap, sinks
+    options: Overrides = field(default_factory=dict, hash=False)  # of the spec: window, softcap, sinks, ...
     against: dict[str, Overrides] = field(default_factory=dict, hash=False)  # our own kernel, timed in turns with this
     peers: tuple[str, ...] = TORCH_PEERS
     limits: tuple[Limit, ...] = ()
@@ -212,6 +212,13 @@ OTHERS = [
     _decode(64, 16384, kv_dtype="float8_e4m3fn", limits=(Limit(None, plus_us=530), _aim(None, plus_us=500))),
     _decode(64, 4096, page_size=128),
     _decode(64, 1024, first_context=65536, limits=(Limit("stream_us", factor=1 / 0.90),)),
+    _decode(
+        64,
+        4096,
+        options={"batch_invariant": True},
+        against={"batch_variant": {"options": {}}},
+        limits=(Limit("batch_variant", factor=1.05),),
+    ),
 ]
 
 # The planner alone: requests x segments of one step.

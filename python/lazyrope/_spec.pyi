@@ -49,6 +49,7 @@ class AttentionSpec:
         softcap: float | None = None,
         sinks: bool = False,
         kv_dtype: str | None = None,
+        batch_invariant: bool = False,
     ) -> None:
         """
         Args:
@@ -69,6 +70,8 @@ class AttentionSpec:
             kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2" (OCP 8-bit floating point; head_dim must be a
                 multiple of 16), or dtype, the default. What is stored is what calls' k_scale and v_scale divide by.
                 NaN in a pool of 8 bits reads as a number.
+            batch_invariant: the output of a request has the same bits whatever else its step has: its keys are divided
+                in a way that depends on them alone. Steps with few requests are then slower.
 
         Raises:
             SpecError: a value is not allowed, or two do not go together.
@@ -82,6 +85,7 @@ class AttentionSpec:
         query_form: str = "raw",
         layer: int | None = None,
         kv_dtype: str | None = None,
+        batch_invariant: bool = False,
     ) -> AttentionSpec:
         """The attention of a Hugging Face model: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, GPT-J, GPT-NeoX, Falcon,
         StarCoder 2, SmolLM 2 and 3, OLMo 2 or gpt-oss.
@@ -94,6 +98,7 @@ class AttentionSpec:
                 those of transformers do.
             layer: of models whose layers differ, say in their sliding window: which one, from 0.
             kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2"; as dtype by default.
+            batch_invariant: what shares a request's step changes no bit of its output.
 
         Raises:
             SpecError: the config has a model type, RoPE type or key that would change the result and is not
@@ -102,7 +107,12 @@ class AttentionSpec:
 
     @staticmethod
     def _from_hf_json(
-        json: str, dtype: str | None, query_form: str, layer: int | None, kv_dtype: str | None
+        json: str,
+        dtype: str | None,
+        query_form: str,
+        layer: int | None,
+        kv_dtype: str | None,
+        batch_invariant: bool,
     ) -> AttentionSpec: ...
     @property
     def head_dim(self) -> int: ...
@@ -138,6 +148,8 @@ class AttentionSpec:
     def softcap(self) -> float | None: ...
     @property
     def sinks(self) -> bool: ...
+    @property
+    def batch_invariant(self) -> bool: ...
     @property
     def frequencies(self) -> list[float]:
         """Radians per token of each rotated pair, in fp64; rotary_dim / 2 of them."""

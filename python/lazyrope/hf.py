@@ -18,6 +18,7 @@ def spec_from_hf(
     query_form: str = "raw",
     layer: int | None = None,
     kv_dtype: str | None = None,
+    batch_invariant: bool = False,
 ) -> AttentionSpec:
     """The attention of a Hugging Face model.
 
@@ -29,12 +30,13 @@ def spec_from_hf(
             those of transformers do.
         layer: of models whose layers differ, say in their sliding window: which one, from 0.
         kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2"; as dtype by default.
+        batch_invariant: what shares a request's step changes no bit of its output.
 
     Raises:
         SpecError: the config has a model type, RoPE type or key that would change the result and is not
             known, and the message names it; its layers differ and none is given; or there is no such file.
     """
-    return AttentionSpec._from_hf_json(_text_of(config), dtype, query_form, layer, kv_dtype)
+    return AttentionSpec._from_hf_json(_text_of(config), dtype, query_form, layer, kv_dtype, batch_invariant)
 
 
 def _text_of(config: Any) -> str:

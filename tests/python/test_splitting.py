@@ -45,11 +45,12 @@ def test_an_item_of_several_heads_may_bring_more_pages_than_a_window_has_blocks(
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 30])
-def test_with_fixed_parts_an_answer_does_not_depend_on_its_batch(divided, device, tokens):
-    """Bit by bit, whatever comes before or behind the request, and however much."""
-    setting = Setting(head_dim=64)
+@pytest.mark.parametrize("asked", ["spec", "plan"])
+def test_a_batch_invariant_answer_does_not_depend_on_its_batch(build, divided, device, tokens, asked):
+    """Bit by bit, whatever comes before or behind the request, and however much: of 50 batches on a GPU."""
+    setting = Setting(head_dim=64, batch_invariant=asked == "spec")
     shelf = Shelf(setting, [900, 130, 1400, 17, 600], tokens, device)
-    kernel = divided(setting, fixed_split_blocks=1)
+    kernel = build(setting.spec()) if asked == "spec" else divided(setting, fixed_split_blocks=1)
     request, q = in_order(shelf, [2, 0, 3], tokens), shelf.queries(tokens)
     rng = random.Random(tokens)
 
@@ -63,7 +64,19 @@ def test_with_fixed_parts_an_answer_does_not_depend_on_its_batch(divided, device
         return out[first : first + tokens], lse[first : first + tokens]
 
     alone, alone_lse = answer(0, 0)
-    for before, behind in ((0, 1), (1, 0), (2, 3), (6, 0)):
+    batches = [(0, 1), (1, 0), (2, 3), (6, 0)]
+    if device == "cuda":
+        batches += [(rng.randint(0, 40), rng.randint(0, 40)) for _ in range(46)]
+    for before, behind in batches:
         out, lse = answer(before, behind)
         assert torch.equal(out, alone)
         assert torch.equal(lse, alone_lse)
+
+
+def test_a_batch_invariant_attention_wants_a_plan_with_fixed_parts(build):
+    setting = Setting(head_dim=64, batch_invariant=True)
+    plan = build(setting.spec()).tile_plan
+    assert plan.fixed_split_blocks > 0
+    usual = lazyrope.TilePlan(decode=plan.decode, prefill=plan.prefill)
+    with pytest.raises(lazyrope.SpecError, match="fixed_split_blocks = 0; with batch_invariant"):
+        build(setting.spec(), plan=usual)

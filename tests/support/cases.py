@@ -64,6 +64,7 @@ class Setting:
     kv_heads: int = 2
     scores: str = "plain"
     kv_dtype: str = "as dtype"
+    batch_invariant: bool = False
 
     def spec(self) -> lazyrope.AttentionSpec:
         return lazyrope.AttentionSpec(
@@ -76,6 +77,7 @@ class Setting:
             window=WINDOW if self.mask == "sliding_window" else None,
             query_form=self.query_form,
             kv_dtype=self.kv_dtype if self.kv_dtype in FP8 else None,
+            batch_invariant=self.batch_invariant,
             **SCORES[self.scores],
         )
 
