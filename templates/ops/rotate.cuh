@@ -118,6 +118,22 @@ LAZYROPE_DEVICE UnitTurns<typename Spec::Pairing> lane_turns() {
   return turns;
 }
 
+// They, loaded once, or where registers are few, each time.
+template <class Spec, bool kHeld>
+class LaneTurns {
+ public:
+  LAZYROPE_DEVICE LaneTurns() : turns_(lane_turns<Spec>()) {}
+  LAZYROPE_DEVICE const UnitTurns<typename Spec::Pairing>& get() const { return turns_; }
+
+ private:
+  UnitTurns<typename Spec::Pairing> turns_;
+};
+template <class Spec>
+class LaneTurns<Spec, false> {
+ public:
+  LAZYROPE_DEVICE UnitTurns<typename Spec::Pairing> get() const { return lane_turns<Spec>(); }
+};
+
 // One warp turns rows 0 to num_rows - 1 of a query tile, taken from `from` (which may be the same
 // rows): each row by its position (0 where the query is rotated already) less `base`.
 template <class Spec>

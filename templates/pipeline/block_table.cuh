@@ -24,28 +24,33 @@ struct alignas(8) RunPlace {
 
 // Which of an item's blocks a table has: of stripes of `length` blocks number `first`, first +
 // step, ... `missing` blocks of stripe 0, fewer than its length, lie before the item.
-struct BlockChoice {
-  int32 first;
-  int32 step;
-  int32 length;
-  int32 missing;
+class BlockChoice {
+ public:
+  LAZYROPE_DEVICE BlockChoice(int32 first, int32 step, int32 length, int32 missing)
+      : packed_(first | step << 8 | length << 16 | missing << 24) {}
 
   // How many of blocks 0 to num_blocks - 1 are chosen.
   LAZYROPE_DEVICE int32 count(int32 num_blocks) const {
-    const int32 blocks = num_blocks + missing;
-    const int32 round = step * length;
-    const int32 rest = blocks % round - first * length;
-    return blocks / round * length + smaller(larger(rest, 0), length) - own_missing();
+    const int32 blocks = num_blocks + missing();
+    const int32 round = step() * length();
+    const int32 rest = blocks % round - first() * length();
+    return blocks / round * length() + smaller(larger(rest, 0), length()) - own_missing();
   }
 
   // The i-th that is chosen.
   LAZYROPE_DEVICE int32 block(int32 i) const {
     const int32 at = i + own_missing();
-    return (at / length * step + first) * length + at % length - missing;
+    return (at / length() * step() + first()) * length() + at % length() - missing();
   }
 
  private:
-  LAZYROPE_DEVICE int32 own_missing() const { return first == 0 ? missing : 0; }
+  LAZYROPE_DEVICE int32 first() const { return packed_ & 0xff; }
+  LAZYROPE_DEVICE int32 step() const { return packed_ >> 8 & 0xff; }
+  LAZYROPE_DEVICE int32 length() const { return packed_ >> 16 & 0xff; }
+  LAZYROPE_DEVICE int32 missing() const { return packed_ >> 24; }
+  LAZYROPE_DEVICE int32 own_missing() const { return first() == 0 ? missing() : 0; }
+
+  int32 packed_;  // registers are few
 };
 
 // Block i of the table is the i-th chosen.

@@ -39,8 +39,9 @@ class AttendTile {
   using Product = typename Spec::Product;
   using QueryTile = typename Product::QueryTile;
   using KvTile = typename Product::KvTile;
-  // Turned queries are held in registers where results leave room for them.
+  // Turned queries, and what turns them, are held in registers where results leave room for them.
   using Queries = typename FittingQueries<Product, kRowTiles, 32>::Type;
+  static constexpr bool kHasRegisters = kRowTiles * kHeadDim <= 128;
   static_assert(!Product::kWidens);
   using Ring = TileRing<typename Product::StoredTile, kKeys, kTiles>;
   using Table = BlockTable<Mask, kKeys>;
@@ -82,10 +83,7 @@ class AttendTile {
   LAZYROPE_DEVICE AttendTile(const AttendParams& params, SharedPtr memory)
       : params_(params),
         memory_(memory),
-        lane_(lane_index()),
-        keys_(KvTile::key_fragment({0}, lane_)),
-        values_(KvTile::fragment({0}, lane_)),
-        turns_(lane_turns<Spec>()) {
+        turns_() {
     item().copy_from(params.work.items + block_index());
     bar_sync();
   }
@@ -99,25 +97,24 @@ class AttendTile {
     return memory_ + kQueries + warp_index() * kQueryBytes;
   }
   LAZYROPE_DEVICE Table table() const {
-    return Table(memory_ + kTables + warp_index() * Table::kBytes, blocks_, params_.step, item());
+    return Table(memory_ + kTables + warp_index() * Table::kBytes, choose_blocks(), params_.step, item());
   }
   // In which so many tiles have been asked for.
   LAZYROPE_DEVICE Ring ring(int32 tiles) const {
     return Ring(memory_ + warp_index() * kWarpBytes, params_.pool, kv_head(), tiles);
   }
-  LAZYROPE_DEVICE int32 kv_head() const { return item().rows().kv_head + head_; }
+  LAZYROPE_DEVICE int32 num_rows() const { return item().extent().num_rows; }
+  LAZYROPE_DEVICE int32 num_heads() const { return item().rows().num_heads; }
+  LAZYROPE_DEVICE int32 head() const { return warp_index() % num_heads(); }
+  LAZYROPE_DEVICE int32 kv_head() const { return item().rows().kv_head + head(); }
 
   // The item, and what it needs first, with the next item. Of the one before nobody reads any more.
   LAZYROPE_DEVICE void begin() {
-    num_rows_ = item().extent().num_rows;
-    num_heads_ = item().rows().num_heads;
-    head_ = warp_index() % num_heads_;
-    blocks_ = choose_blocks();
-    num_blocks_ = blocks_.count(item().extent().num_blocks);
+    num_blocks_ = choose_blocks().count(item().extent().num_blocks);
     if constexpr (Product::kScaled) key_scale_ = key_scale(params_.pool, kv_head());
     const Table table = this->table();
     Ring ring = this->ring(0);
-    Pages pages = {0, table.seed(item().start()), 0};
+    Pages pages = {table.seed(item().start()), 0};
     known_ = pages.first;
     bar_warp_sync();
     fill_known(table, ring, pages, 0, kTilesAhead);
@@ -129,8 +126,8 @@ class AttendTile {
   // A warp turns its queries for every segment of which it has a block: where segments are short, it
   // takes blocks in stripes, the first of which ends with the first segment.
   LAZYROPE_DEVICE BlockChoice choose_blocks() const {
-    const int32 first = warp_index() / num_heads_;
-    const int32 step = kWarps / num_heads_;
+    const int32 first = warp_index() / num_heads();
+    const int32 step = kWarps / num_heads();
     const int32 in_first = ceil_div(item().start().end, kKeys);
     const int32 round = kStripe * step;
     const int32 length = in_first < round && item().extent().num_blocks >= round ? kStripe : 1;
@@ -146,37 +143,39 @@ class AttendTile {
     for (int32 block = 0; block < num_blocks_; ++block) {
       resolve_ahead(table, block, pages);
       const BlockInfo info = table.info(block);
-      if (!turned.is_for(info.base)) turn_queries(turned, info.base);
+      if (block == 0 || turned.base != info.base) turn_queries(turned, info.base);
       if (block == 0) fill_up(table, ring, pages);
       ring.wait();
       issue(table, ring, pages, 2 * block + kTiles - 1);
       float weights[kRowTiles][kKeyTiles][4];
-      weigh(weights, info, turned.queries, fragment(ring.take(), keys_));
+      weigh(weights, info, turned.queries, keys(ring.take()));
       ring.wait();
       issue(table, ring, pages, 2 * block + kTiles);
-      Product::multiply_weight_value(rows_, weights, fragment(ring.take(), values_));
+      Product::multiply_weight_value(rows_, weights, values(ring.take()));
     }
     softmax_.finish();
   }
 
   // Page numbers on their way: of the blocks of a window from `first` on, a run's in each lane.
   struct Pages {
-    int32 window;
     int32 first;
     int32 page;
+
+    LAZYROPE_DEVICE int32 window() const { return first / Table::kWindow; }
   };
 
   // The warp's queries as they are turned.
   struct Turned {
     Queries queries;
     int32 base = 0;
-    bool known = false;
-
-    LAZYROPE_DEVICE bool is_for(int32 other) const { return known && base == other; }
   };
 
-  LAZYROPE_DEVICE static SharedPtr fragment(SharedPtr tile, SharedPtr at_zero) {
-    return tile + static_cast<int32>(at_zero.address);
+  // The lane's fragments of a tile.
+  LAZYROPE_DEVICE SharedPtr keys(SharedPtr tile) const {
+    return tile + static_cast<int32>(KvTile::key_fragment({0}, lane_index()).address);
+  }
+  LAZYROPE_DEVICE SharedPtr values(SharedPtr tile) const {
+    return tile + static_cast<int32>(KvTile::fragment({0}, lane_index()).address);
   }
 
   // Tile 2 i are the keys of block i, tile 2 i + 1 its values: one group of copies, which is empty
@@ -191,16 +190,17 @@ class AttendTile {
   }
 
   LAZYROPE_DEVICE void place(const Table& table, Pages& pages) const {
-    table.place(pages.window, pages.first, pages.page);
+    const int32 window = pages.window();
+    table.place(window, pages.first, pages.page);
     bar_warp_sync();
-    pages.first = (pages.window + 1) * Table::kWindow;
+    pages.first = (window + 1) * Table::kWindow;
   }
 
   // Asks for the rest of what is needed at first, where the results of the item before have left.
   LAZYROPE_DEVICE Pages fill(const Table& table, Ring& ring) {
     bar_sync();
     const typename Table::Lookup lookup = table.look_up(0);
-    Pages pages = {0, known_, 0};
+    Pages pages = {known_, 0};
     fill_known(table, ring, pages, kTilesAhead, kTiles - 1);
     if (known_ < num_blocks_) pages.page = table.resolve_ahead(0, known_, lookup);
     start();
@@ -233,17 +233,19 @@ class AttendTile {
     const int32 window = block / Table::kWindow + 1;
     if (block % Table::kWindow != kEarly || window * Table::kWindow >= num_blocks_) return;
     if (pages.first < window * Table::kWindow) place(table, pages);
-    pages = {window, window * Table::kWindow, 0};
+    pages.first = window * Table::kWindow;
     pages.page = table.resolve_ahead(window, pages.first, table.look_up(window));
   }
 
   // The rows of all heads, one head behind the other: a group of copies.
   LAZYROPE_DEVICE void copy_queries() const {
+    const int32 num_heads = this->num_heads();
+    const int32 num_rows = this->num_rows();
 #pragma unroll 1
-    for (int32 head = 0; head < num_heads_; ++head)
+    for (int32 head = 0; head < num_heads; ++head)
       copy_query_rows<Spec, kWarps * kWarpThreads>(memory_ + kOriginal, params_.q,
-                                                   rows_of_head(item().rows(), head), 0, num_rows_,
-                                                   head * num_rows_, (head + 1) * num_rows_);
+                                                   rows_of_head(item().rows(), head), 0, num_rows,
+                                                   head * num_rows, (head + 1) * num_rows);
     copy_row_positions<Spec, kRows>(
         positions(), params_.step.positions, item(),
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
@@ -260,20 +262,20 @@ class AttendTile {
   // Of rows past the item's last, which nothing writes later.
   LAZYROPE_DEVICE void clear_queries() const {
 #pragma unroll 1
-    for (int32 i = lane_; i < kRows * QueryTile::kChunks; i += kWarpThreads)
+    for (int32 i = lane_index(); i < kRows * QueryTile::kChunks; i += kWarpThreads)
       st_shared(QueryTile::chunk(queries(), i / QueryTile::kChunks, i % QueryTile::kChunks),
                 Chunk{});
   }
 
   // Once a row: by the first part of a split tile, and one of the warps that share a head.
   LAZYROPE_DEVICE void add_sinks() {
-    if (item().split().index != 0 || blocks_.first != 0) return;
+    if (item().split().index != 0 || warp_index() >= num_heads()) return;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int32 row = m * 16 + row_of(lane_, 2 * h);
-        const QueryRow<Spec> from(rows_of_head(item().rows(), head_), smaller(row, num_rows_ - 1));
+        const int32 row = m * 16 + row_of(lane_index(), 2 * h);
+        const QueryRow<Spec> from(rows_of_head(item().rows(), head()), smaller(row, num_rows() - 1));
         softmax_.add_sink(m, h, ld_global_nc(params_.sinks + from.head) * kLog2e);
       }
   }
@@ -281,10 +283,10 @@ class AttendTile {
   // Turns the warp's queries for a segment whose token 0 lies at logical position `base`, while its
   // keys come. The products before have read them: the ring has been waited for since.
   LAZYROPE_DEVICE void turn_queries(Turned& turned, int32 base) const {
-    rotate_rows<Spec>(queries(), {memory_ + kOriginal, head_ * num_rows_}, positions(), num_rows_,
-                      base, turns_);
+    rotate_rows<Spec>(queries(), {memory_ + kOriginal, head() * num_rows()}, positions(), num_rows(),
+                      base, turns_.get());
     bar_warp_sync();
-    turned = {Queries(queries(), lane_), base, true};
+    turned = {Queries(queries(), lane_index()), base};
   }
 
   // Of scores, times log2(e).
@@ -310,7 +312,7 @@ class AttendTile {
   LAZYROPE_DEVICE bool finish() {
     const bool is_last = item().keys().next < 0;
     const ItemResult<Spec, 1> result(params_, item());
-    const Leaving leaving = {num_rows_, num_heads_, blocks_.step};
+    const Leaving leaving = {num_rows(), num_heads(), kWarps / num_heads()};
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       if (m == 0)
@@ -362,17 +364,10 @@ class AttendTile {
 
   const AttendParams& params_;
   SharedPtr memory_;
-  int32 lane_;
   int32 present_ = 0;  // which of two the item is, in bytes
-  int32 num_rows_ = 0;
-  int32 num_heads_ = 0;
-  int32 head_ = 0;
-  BlockChoice blocks_ = {};  // the warp's: it is one of those that share a head
-  int32 num_blocks_ = 0;
+  int32 num_blocks_ = 0;  // the warp's
   int32 known_ = 0;  // of these, blocks whose pages came with the item
-  SharedPtr keys_;  // the lane's fragments of tiles at 0
-  SharedPtr values_;
-  UnitTurns<typename Spec::Pairing> turns_;
+  LaneTurns<Spec, kHasRegisters> turns_;
   float key_scale_;  // where the pool is scaled
   float rows_[kRowTiles][Product::kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;
