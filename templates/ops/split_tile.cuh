@@ -25,8 +25,8 @@ class SplitTile {
   LAZYROPE_DEVICE SplitTile(const WorkView& work, ItemSplit split, SharedPtr flags)
       : work_(work), split_(split), flags_(flags) {}
 
-  // All threads of the CTA, which have written its part. Merge is TileMerge. `may_wait`: the CTA
-  // has nothing else to do.
+  // All threads of the CTA, each of which has written what it has of its part. Merge is TileMerge.
+  // `may_wait`: the CTA has nothing else to do.
   template <class Merge>
   LAZYROPE_DEVICE void merge(const Merge& tile, bool may_wait) const {
     // Where a CTA may hold several parts it must not wait for the others.
@@ -34,7 +34,6 @@ class SplitTile {
                                  ? 0
                                  : smaller(split_.count - 1, tile.num_units());
     const bool is_owner = split_.index < num_owners;
-    bar_sync();
     if (warp_index() == num_warps() - 1) arrive(tile, num_owners);
     const int32 first = split_.index + num_owners * warp_index();
     typename Merge::Merged merged;
@@ -87,7 +86,7 @@ class SplitTile {
                                             typename Merge::Merged& merged, bool may_wait) {
 #pragma unroll 1
     for (int32 look = may_wait ? kPatience : 1; look > 0; --look)
-      if (tile.look(unit, merged)) return true;
+      if (tile.look_at(unit, merged)) return true;
     return false;
   }
 
@@ -97,7 +96,7 @@ class SplitTile {
 #pragma unroll 1
     for (int32 unit = first; unit < tile.num_units(); unit += step) {
       typename Merge::Merged merged;
-      while (!tile.look(unit, merged)) {
+      while (!tile.look_at(unit, merged)) {
       }
       tile.keep(unit, merged);
     }

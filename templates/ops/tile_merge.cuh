@@ -40,7 +40,7 @@ class TileMerge {
   }
 
   // All lanes of a warp. False where some part is not there yet.
-  LAZYROPE_DEVICE bool look(int32 unit, Merged& merged) const {
+  LAZYROPE_DEVICE bool look_at(int32 unit, Merged& merged) const {
 #pragma unroll
     for (int k = 0; k < kTasks; ++k) merged.task[k] = no_part();
 #pragma unroll 1
@@ -60,7 +60,7 @@ class TileMerge {
     return true;
   }
 
-  // All lanes of a warp: writes what look() has found, whose parts nobody looks for any more.
+  // All lanes of a warp: writes what look_at() has found, whose parts nobody looks for any more.
   LAZYROPE_DEVICE void keep(int32 unit, Merged& merged) const {
 #pragma unroll
     for (int k = 0; k < kTasks; ++k) {

@@ -111,8 +111,11 @@ TRIALS = [
     Trial("decode", documents([40, 20, 70, 33, 100], 2, kv_heads=2), DECODE, PREFILL),
     Trial("prefill fp8", documents([40, 70], 40, kv_heads=2, kv_dtype="float8_e4m3fn"), DECODE_FP8, PREFILL_FP8),
     Trial("decode fp8", documents([40, 20, 100], 2, kv_heads=2, kv_dtype="float8_e5m2"), DECODE_FP8, PREFILL_FP8),
+    Trial("decode of many rows", documents([40, 20, 70], 12, kv_heads=2), shape(1, 2, 32, 16, 3), PREFILL),
     # One tile in equal parts, which wait for each other.
     Trial("equal parts", documents([256], 32, kv_heads=1), DECODE, PREFILL),
+    # Of which some wait in vain: their threads are more than the emulator has at once.
+    Trial("abandoned parts", documents([300], 128, kv_heads=1), DECODE, shape(16, 1, 16, 32, 2)),
     Trial("prefill of many blocks", documents([5] * 50, 20, kv_heads=1), LONG_DECODE, LONG_PREFILL),
     Trial("decode of many blocks", documents([5] * 50, 1, kv_heads=1), LONG_DECODE, LONG_PREFILL),
     Trial("fixed parts", documents([1300], 1, kv_heads=1), DECODE, PREFILL, fixed_split_blocks=8),

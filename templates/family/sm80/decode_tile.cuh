@@ -73,7 +73,7 @@ class AttendTile {
   LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
     AttendTile tile(params, memory);
     if (tile.item().extent().num_rows == 0) return;
-    tile.begin();
+    tile.begin_item();
     do
       tile.attend();
     while (tile.finish());
@@ -109,7 +109,7 @@ class AttendTile {
   LAZYROPE_DEVICE int32 kv_head() const { return item().rows().kv_head + head(); }
 
   // The item, and what it needs first, with the next item. Of the one before nobody reads any more.
-  LAZYROPE_DEVICE void begin() {
+  LAZYROPE_DEVICE void begin_item() {
     num_blocks_ = choose_blocks().count(item().extent().num_blocks);
     if constexpr (Product::kScaled) key_scale_ = key_scale(params_.pool, kv_head());
     const Table table = this->table();
@@ -198,15 +198,18 @@ class AttendTile {
 
   // Asks for the rest of what is needed at first, where the results of the item before have left.
   LAZYROPE_DEVICE Pages fill(const Table& table, Ring& ring) {
-    bar_sync();
-    const typename Table::Lookup lookup = table.look_up(0);
     Pages pages = {known_, 0};
+    bar_sync();
     fill_known(table, ring, pages, kTilesAhead, kTiles - 1);
-    if (known_ < num_blocks_) pages.page = table.resolve_ahead(0, known_, lookup);
+    if (known_ < num_blocks_) pages.page = table.resolve_ahead(0, known_, table.look_up(0));
     start();
+    wait_for_queries();
+    return pages;
+  }
+
+  LAZYROPE_DEVICE void wait_for_queries() const {
     cp_async_wait_group<kTiles - 1 - kTilesAhead>();
     bar_sync();
-    return pages;
   }
 
   // Those of the first tiles whose pages are known.
@@ -321,7 +324,7 @@ class AttendTile {
         bar_sync();
       leave_rows<Product, kHeadDim>(left_rows(warp_index()), rows_[m], softmax_, m);
       bar_sync();
-      if (m == kRowTiles - 1 && !is_last) begin_next();
+      if (m == kRowTiles - 1 && !is_last) begin_next_item();
       write_left(result, leaving, m * 16);
     }
     result.finish(is_last, memory_ + kFlags);
@@ -340,9 +343,9 @@ class AttendTile {
   }
 
   // All warps have done with the item. The next has been there for long.
-  LAZYROPE_DEVICE void begin_next() {
+  LAZYROPE_DEVICE void begin_next_item() {
     present_ = kItemBytes - present_;
-    begin();
+    begin_item();
   }
 
   LAZYROPE_DEVICE void write_left(const ItemResult<Spec, 1>& result, const Leaving& leaving,

@@ -17,6 +17,17 @@ Words counters(Generator& random) {
   return words;
 }
 
+// The same among words of any kind.
+Words counters_and_words(Generator& random) {
+  Words words;
+  const Words all = counters(random);
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    words.insert(words.end(), {all[i], all[i + 1], 0, 0});
+    for (int j = 0; j < 4; ++j) words.push_back(random.bits32());
+  }
+  return words;
+}
+
 Words rows_of_ctas(Generator& random) {
   Words words = random_words(4 + std::size_t{2} * kCtas * kWitnessThreads)(random);
   words[0] = words[1] = 0;  // counter and flag
@@ -43,6 +54,12 @@ std::vector<Witness> grid_rows() {
        .wrappers = {"atom_acq_rel_gpu_inc", "atom_relaxed_gpu_exch", "ld_acquire_gpu"},
        .output_words = 4 * kAllThreads,
        .input = counters},
+      {.name = "relaxed",
+       .text = "grid",
+       .which = Case::kRelaxed,
+       .wrappers = {"ld_relaxed_gpu", "st_relaxed_gpu", "atom_relaxed_gpu_inc"},
+       .output_words = 12 * kAllThreads,
+       .input = counters_and_words},
       {.name = "last_cta",
        .text = "grid",
        .which = Case::kLastCta,

@@ -27,6 +27,25 @@ LAZYROPE_DEVICE void atomics(const WitnessParams& params) {
   st_global(to + 3, ld_acquire_gpu(own));
 }
 
+// Of each thread 8 words of memory that are its own: two as above, two of nothing, and four that are
+// passed on, all at once and in pairs.
+LAZYROPE_DEVICE void relaxed(const WitnessParams& params) {
+  const int32 i = block_index() * block_threads() + thread_index();
+  uint32* own = params.input + 8 * i;
+  uint32* to = params.output + 12 * i;
+  st_relaxed_gpu(reinterpret_cast<Chunk*>(to),
+                 ld_relaxed_gpu(reinterpret_cast<const Chunk*>(own + 4)));
+  const Word2 low = ld_relaxed_gpu(reinterpret_cast<const Word2*>(own + 4));
+  const Word2 high = ld_relaxed_gpu(reinterpret_cast<const Word2*>(own + 6));
+  st_relaxed_gpu(reinterpret_cast<Word2*>(to + 4), high);
+  st_relaxed_gpu(reinterpret_cast<Word2*>(to + 6), low);
+  const uint32 operand = ld_global(own + 1);
+  st_global(to + 8, atom_relaxed_gpu_inc(own, operand));
+  st_global(to + 9, atom_relaxed_gpu_inc(own, operand));
+  st_global(to + 10, ld_acquire_gpu(own));
+  st_global(to + 11, operand);
+}
+
 // Each CTA leaves a row and counts itself; the last adds the rows. The input: the counter, a flag,
 // two words of nothing, the values, and room for the rows. The output: the sums, what the counter
 // and the flag are then, and, for each number that the counter has returned, that it has.
@@ -60,6 +79,8 @@ LAZYROPE_DEVICE void witness(const WitnessParams& params) {
     place(params);
   else if (params.which == Case::kAtomics)
     atomics(params);
+  else if (params.which == Case::kRelaxed)
+    relaxed(params);
   else
     last_cta(params);
 }

@@ -41,6 +41,7 @@ enum class Case : int32 {
   // grid.cuh
   kPlace,
   kAtomics,
+  kRelaxed,
   kLastCta,
   // mbarrier.cuh
   kPhases,
