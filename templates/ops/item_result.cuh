@@ -14,9 +14,9 @@ class ItemResult {
   LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item)
       : params_(params),
         num_rows_(item.extent().num_rows),
-        num_heads_(item.rows().num_heads),
+        rows_(item.rows()),
         split_(item.split()),
-        output_(params, item.rows()),
+        output_(params, rows_),
         partial_(params.work, split_) {}
 
   // Columns 4 * quad and following of a row of one of the item's KV heads.
@@ -29,15 +29,22 @@ class ItemResult {
 
   // All threads of the CTA, when every row is written. `may_wait`: it has nothing to do afterwards.
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
-    if (split_.count == 1) return;
-    const TileMerge<Spec, kTasks> tile(output_, partial_, num_rows_, num_heads_, split_.count);
-    SplitTile(params_.work, split_, flags).merge(tile, may_wait);
+    if (split_.count > 1) merge(params_, rows_, split_, num_rows_, may_wait, flags);
   }
 
  private:
+  // Not inlined: beside the main loop, what it needs would cost that loop registers.
+  LAZYROPE_DEVICE_CALL static void merge(const AttendParams& params, ItemRows rows, ItemSplit split,
+                                         int32 num_rows, bool may_wait, SharedPtr flags) {
+    const OutputRows<Spec> output(params, rows);
+    const PartialRows<Spec::kHeadDim> partial(params.work, split);
+    const TileMerge<Spec, kTasks> tile(output, partial, num_rows, rows.num_heads, split.count);
+    SplitTile(params.work, split, flags).merge(tile, may_wait);
+  }
+
   const AttendParams& params_;
   int32 num_rows_;
-  int32 num_heads_;
+  ItemRows rows_;
   ItemSplit split_;
   OutputRows<Spec> output_;
   PartialRows<Spec::kHeadDim> partial_;

@@ -35,20 +35,24 @@ class SplitTile {
                                  : smaller(split_.count - 1, tile.num_units());
     const bool is_owner = split_.index < num_owners;
     if (warp_index() == num_warps() - 1) arrive(tile, num_owners);
-    const int32 first = split_.index + num_owners * warp_index();
+    // The warp's units: the first, and every step-th.
+    const int32 step = larger(num_owners, 1) * num_warps();
+    int32 unit = num_owners == 0 ? warp_index() : split_.index + num_owners * warp_index();
     typename Merge::Merged merged;
     const bool is_there =
-        is_owner && first < tile.num_units() && look_for_long(tile, first, merged, may_wait);
+        is_owner && unit < tile.num_units() && look_for_long(tile, unit, merged, may_wait);
     if (thread_index() == 0) st_shared(flags_ + 4, is_there ? 1u : 0u);
     bar_sync();
     const uint32 state = ld_shared<uint32>(flags_);
     const bool is_last = (state & kIsLast) != 0;
-    if (is_owner && (is_last || ld_shared<uint32>(flags_ + 4) != 0 || !abandon(state))) {
-      if (is_there) tile.keep(first, merged);
-      merge_units(tile, is_there ? first + num_owners * num_warps() : first,
-                  num_owners * num_warps());
+    if (is_owner ? !is_last && ld_shared<uint32>(flags_ + 4) == 0 && abandon(state)
+                 : !is_last || num_owners > 0)
+      return;
+    if (is_there) {
+      tile.keep(unit, merged);
+      unit += step;
     }
-    if (is_last && num_owners == 0) merge_units(tile, warp_index(), num_warps());
+    merge_units(tile, unit, step);
   }
 
  private:

@@ -92,7 +92,6 @@ class AttendTile {
     const Table table(memory_ + kTable, {0, 1, 1, 0}, params_.step, item());
     const Ring ring(memory_, params_.pool);
     start();
-    bool turned = false;
     int32 base = 0;
     // The rounds before block 0 only fill the ring.
 #pragma unroll 1
@@ -105,8 +104,7 @@ class AttendTile {
       }
       if (block < 0 || first_row() >= item().extent().num_rows) continue;
       const int32 block_base = table.info(block).base;
-      if (!turned || block_base != base) turn_queries(block_base);
-      turned = true;
+      if (block == 0 || block_base != base) turn_queries(block_base);
       base = block_base;
 #pragma unroll 1
       for (int32 key = 0; key < kBlockKeys; key += Shape::kStepKeys)
