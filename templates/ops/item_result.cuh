@@ -7,8 +7,7 @@
 
 namespace lazyrope {
 
-// kTasks: few parts are expected of many rows, or many parts of few rows (TileMerge).
-template <class Spec, int kTasks>
+template <class Spec>
 class ItemResult {
  public:
   LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item)
@@ -38,7 +37,7 @@ class ItemResult {
                                          int32 num_rows, bool may_wait, SharedPtr flags) {
     const OutputRows<Spec> output(params, rows);
     const PartialRows<Spec::kHeadDim> partial(params.work, split);
-    const TileMerge<Spec, kTasks> tile(output, partial, num_rows, rows.num_heads, split.count);
+    const TileMerge<Spec> tile(output, partial, num_rows, rows.num_heads, split.count);
     SplitTile(params.work, split, flags).merge(tile, may_wait);
   }
 

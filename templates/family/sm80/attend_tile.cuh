@@ -232,7 +232,7 @@ class AttendTile {
   LAZYROPE_DEVICE int32 finish() const {
     const int32 num_rows = item().extent().num_rows;
     const int32 next = item().keys().next;
-    const ItemResult<Spec, 2> result(params_, item());
+    const ItemResult<Spec> result(params_, item());
 #pragma unroll 1
     for (int32 round = 0; round < kRowTiles; ++round) {
       bar_sync();

@@ -314,7 +314,7 @@ class AttendTile {
   // False after the CTA's last item.
   LAZYROPE_DEVICE bool finish() {
     const bool is_last = item().keys().next < 0;
-    const ItemResult<Spec, 1> result(params_, item());
+    const ItemResult<Spec> result(params_, item());
     const Leaving leaving = {num_rows(), num_heads(), kWarps / num_heads()};
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -348,7 +348,7 @@ class AttendTile {
     begin_item();
   }
 
-  LAZYROPE_DEVICE void write_left(const ItemResult<Spec, 1>& result, const Leaving& leaving,
+  LAZYROPE_DEVICE void write_left(const ItemResult<Spec>& result, const Leaving& leaving,
                                   int32 first_row) const {
     const int32 rows = smaller(leaving.num_rows - first_row, 16);
 #pragma unroll 1
