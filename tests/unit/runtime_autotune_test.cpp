@@ -31,8 +31,8 @@ namespace {
 // Of few variants.
 AttentionSpec tuned_spec() {
   AttentionSpec spec = small_spec();
-  spec.head_dim = 256;
-  spec.rope = neox(256);
+  spec.head_dim = 192;
+  spec.rope = neox(192);
   return spec;
 }
 
@@ -50,7 +50,7 @@ class AutotuneTest : public testing::Test {
 
   static void write_results(const AttendParams& params, std::uint16_t value) {
     const auto tokens = static_cast<std::size_t>(tokens_);
-    std::ranges::fill(std::span(static_cast<std::uint16_t*>(params.out.data), tokens * 4 * 256),
+    std::ranges::fill(std::span(static_cast<std::uint16_t*>(params.out.data), tokens * 4 * 192),
                       to_bf16_of(1));
     static_cast<std::uint16_t*>(params.out.data)[7] = value;
     std::ranges::fill(std::span(params.lse.data, tokens * 4), 2.0F);
@@ -63,7 +63,7 @@ class AutotuneTest : public testing::Test {
 
   // Whether the kernel launched is that of the plan.
   bool is(const AttendPlan& plan, const Binary& binary, int ctas) const {
-    return binary.threads == plan.threads() && binary.shared_bytes == plan.shared_bytes(256) &&
+    return binary.threads == plan.threads() && binary.shared_bytes == plan.shared_bytes(192) &&
            ctas == plan.ctas_per_sm * device_->sms;
   }
 
