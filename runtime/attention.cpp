@@ -54,10 +54,9 @@ void Attention::check_step(const Step& step) const {
   check_arch(arch_, *step.device());
   if (step.shape() == step_shape() && step.plan() == plan_) return;
   const auto described = [](const StepShape& shape, const TilePlan& plan) {
-    std::string text =
-        fmt::format("num_kv_heads = {}, group_size = {}, head_dim = {}, {}-bit pool, mask = \"{}\"",
-                    shape.num_kv_heads, shape.group_size, shape.head_dim, 8 * shape.kv_bytes,
-                    shape.mask);
+    std::string text = fmt::format(
+        "num_kv_heads = {}, group_size = {}, head_dim = {}, {}-bit pool, mask = \"{}\"",
+        shape.num_kv_heads, shape.group_size, shape.head_dim, 8 * shape.kv_bytes, shape.mask);
     for (const auto& [name, value] : shape.mask_parameters)
       text += fmt::format(", {} = {}", name, value);
     return fmt::format("{} ({})", text, describe(plan));

@@ -22,7 +22,7 @@ struct AttentionSpec {
   RopeForm query_form = RopeForm::kRaw;
   KeyForm key_form = KeyForm::kLocal;
   RopeForm append_form = RopeForm::kRaw;
-  bool batch_invariant = false;  // what shares a request's batch changes no bit of its output
+  bool batch_invariant = false;      // what shares a request's batch changes no bit of its output
   std::optional<double> scale = {};  // of the scores; 1 / sqrt(head_dim) where not given
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }

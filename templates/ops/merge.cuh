@@ -127,8 +127,8 @@ LAZYROPE_DEVICE void merge_into(RowPart& merged, const RowPart (&parts)[kCount])
 
 LAZYROPE_DEVICE RowPart no_part() { return {{}, {kNoMaximum, 0.0f}}; }
 
-// Merges the parts that lanes l, l + apart, l + 2 apart ... of the warp have, for l < apart, a power
-// of two. All lanes take part.
+// Merges the parts that lanes l, l + apart, l + 2 apart ... of the warp have, for l < apart, a
+// power of two. All lanes take part.
 LAZYROPE_DEVICE void merge_lanes(RowPart& part, int32 apart) {
 #pragma unroll 1
   for (int32 mask = kWarpThreads / 2; mask >= apart; mask /= 2) {

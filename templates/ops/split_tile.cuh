@@ -30,9 +30,8 @@ class SplitTile {
   template <class Merge>
   LAZYROPE_DEVICE void merge(const Merge& tile, bool may_wait) const {
     // Where a CTA may hold several parts it must not wait for the others.
-    const int32 num_owners = work_.has_fixed_parts != 0
-                                 ? 0
-                                 : smaller(split_.count - 1, tile.num_units());
+    const int32 num_owners =
+        work_.has_fixed_parts != 0 ? 0 : smaller(split_.count - 1, tile.num_units());
     const bool is_owner = split_.index < num_owners;
     if (warp_index() == num_warps() - 1) arrive(tile, num_owners);
     // The warp's units: the first, and every step-th.
@@ -121,9 +120,9 @@ class SplitTile {
 #pragma unroll 1
     for (int32 first = 0; first < num_owners; first += kWarpThreads) {
       const int32 owner = first + lane_index();
-      uint32 left = vote_sync_ballot(
-          owner < num_owners &&
-          atom_relaxed_gpu_exch(mark_of(owner), kComplete | odd) == (kAbandoned | odd));
+      uint32 left = vote_sync_ballot(owner < num_owners &&
+                                     atom_relaxed_gpu_exch(mark_of(owner), kComplete | odd) ==
+                                         (kAbandoned | odd));
 #pragma unroll 1
       for (int32 i = 0; left != 0; ++i, left >>= 1)
         if ((left & 1) != 0) merge_units(tile, first + i, num_owners);

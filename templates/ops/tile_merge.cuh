@@ -11,7 +11,7 @@ namespace lazyrope {
 template <class Spec>
 class TileMerge {
   using Rows = PartialRows<Spec::kHeadDim>;
-  static constexpr int32 kParts = 8;                                     // that a lane asks for at once
+  static constexpr int32 kParts = 8;  // that a lane asks for at once
   static constexpr int32 kMostLanes = kWarpThreads / Rows::kSliceQuads;  // of a task
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   // With what is missing of the last slice: the quads of a slice are always one warp's.

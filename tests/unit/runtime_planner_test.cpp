@@ -146,7 +146,8 @@ class Model {
     } else {
       tile.part_blocks = tile.num_blocks;
     }
-    tile.cost += std::int64_t{phase_.item_cost} * tile.num_parts + std::int64_t{kBlockCost} * tile.num_blocks;
+    tile.cost += std::int64_t{phase_.item_cost} * tile.num_parts +
+                 std::int64_t{kBlockCost} * tile.num_blocks;
     return tile;
   }
 

@@ -15,7 +15,8 @@
 namespace lazyrope {
 namespace {
 
-const StepShape kShape = {.group_size = 2, .num_kv_heads = 2, .head_dim = 64, .kv_bytes = 2, .mask = "causal"};
+const StepShape kShape = {
+    .group_size = 2, .num_kv_heads = 2, .head_dim = 64, .kv_bytes = 2, .mask = "causal"};
 constexpr StepCapacity kCapacity = {.requests = 2, .segments = 3, .query_tokens = 12};
 constexpr int kLargest = std::numeric_limits<int>::max();
 

@@ -67,7 +67,8 @@ class AttendTile {
   LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
     int32 item = block_index();
     do {
-      // Of the item before nobody reads any more: finish() has a barrier behind its last look at it.
+      // Of the item before nobody reads any more: finish() has a barrier behind its last look at
+      // it.
       AttendTile tile(params, memory);
       tile.item().copy_from(params.work.items + item);
       bar_sync();

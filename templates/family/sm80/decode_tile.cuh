@@ -74,16 +74,13 @@ class AttendTile {
     AttendTile tile(params, memory);
     if (tile.item().extent().num_rows == 0) return;
     tile.begin_item();
-    do
-      tile.attend();
+    do tile.attend();
     while (tile.finish());
   }
 
  private:
   LAZYROPE_DEVICE AttendTile(const AttendParams& params, SharedPtr memory)
-      : params_(params),
-        memory_(memory),
-        turns_() {
+      : params_(params), memory_(memory), turns_() {
     item().copy_from(params.work.items + block_index());
     bar_sync();
   }
@@ -97,7 +94,8 @@ class AttendTile {
     return memory_ + kQueries + warp_index() * kQueryBytes;
   }
   LAZYROPE_DEVICE Table table() const {
-    return Table(memory_ + kTables + warp_index() * Table::kBytes, choose_blocks(), params_.step, item());
+    return Table(memory_ + kTables + warp_index() * Table::kBytes, choose_blocks(), params_.step,
+                 item());
   }
   // In which so many tiles have been asked for.
   LAZYROPE_DEVICE Ring ring(int32 tiles) const {
@@ -123,8 +121,8 @@ class AttendTile {
     copy_queries();
   }
 
-  // A warp turns its queries for every segment of which it has a block: where segments are short, it
-  // takes blocks in stripes, the first of which ends with the first segment.
+  // A warp turns its queries for every segment of which it has a block: where segments are short,
+  // it takes blocks in stripes, the first of which ends with the first segment.
   LAZYROPE_DEVICE BlockChoice choose_blocks() const {
     const int32 first = warp_index() / num_heads();
     const int32 step = kWarps / num_heads();
@@ -278,7 +276,8 @@ class AttendTile {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int32 row = m * 16 + row_of(lane_index(), 2 * h);
-        const QueryRow<Spec> from(rows_of_head(item().rows(), head()), smaller(row, num_rows() - 1));
+        const QueryRow<Spec> from(rows_of_head(item().rows(), head()),
+                                  smaller(row, num_rows() - 1));
         softmax_.add_sink(m, h, ld_global_nc(params_.sinks + from.head) * kLog2e);
       }
   }
@@ -286,8 +285,8 @@ class AttendTile {
   // Turns the warp's queries for a segment whose token 0 lies at logical position `base`, while its
   // keys come. The products before have read them: the ring has been waited for since.
   LAZYROPE_DEVICE void turn_queries(Turned& turned, int32 base) const {
-    rotate_rows<Spec>(queries(), {memory_ + kOriginal, head() * num_rows()}, positions(), num_rows(),
-                      base, turns_.get());
+    rotate_rows<Spec>(queries(), {memory_ + kOriginal, head() * num_rows()}, positions(),
+                      num_rows(), base, turns_.get());
     bar_warp_sync();
     turned = {Queries(queries(), lane_index()), base};
   }
@@ -367,9 +366,9 @@ class AttendTile {
 
   const AttendParams& params_;
   SharedPtr memory_;
-  int32 present_ = 0;  // which of two the item is, in bytes
+  int32 present_ = 0;     // which of two the item is, in bytes
   int32 num_blocks_ = 0;  // the warp's
-  int32 known_ = 0;  // of these, blocks whose pages came with the item
+  int32 known_ = 0;       // of these, blocks whose pages came with the item
   LaneTurns<Spec, kHasRegisters> turns_;
   float key_scale_;  // where the pool is scaled
   float rows_[kRowTiles][Product::kColumnTiles][4];

@@ -27,8 +27,8 @@ LAZYROPE_DEVICE void atomics(const WitnessParams& params) {
   st_global(to + 3, ld_acquire_gpu(own));
 }
 
-// Of each thread 8 words of memory that are its own: two as above, two of nothing, and four that are
-// passed on, all at once and in pairs.
+// Of each thread 8 words of memory that are its own: two as above, two of nothing, and four that
+// are passed on, all at once and in pairs.
 LAZYROPE_DEVICE void relaxed(const WitnessParams& params) {
   const int32 i = block_index() * block_threads() + thread_index();
   uint32* own = params.input + 8 * i;
