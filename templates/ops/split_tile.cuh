@@ -44,9 +44,9 @@ class SplitTile {
     bar_sync();
     const uint32 state = ld_shared<uint32>(flags_);
     const bool is_last = (state & kIsLast) != 0;
-    if (is_owner ? !is_last && ld_shared<uint32>(flags_ + 4) == 0 && abandon(state)
-                 : !is_last || num_owners > 0)
-      return;
+    // Where there are no owners, all is the last's.
+    if (!is_owner && (!is_last || num_owners > 0)) return;
+    if (is_owner && !is_last && ld_shared<uint32>(flags_ + 4) == 0 && abandon(state)) return;
     if (is_there) {
       tile.keep(unit, merged);
       unit += step;
