@@ -3,23 +3,24 @@
 #pragma once
 
 #include "isa/math.cuh"
+#include "tile/warp_product.cuh"
 
 namespace lazyrope {
 
 // `scale_log2`: of the scores, times log2(e). The result is in log2 units. tanh(x) is taken as
 // 1 - 2 / (e^2x + 1), which is as exact far out as near 0, in parts of the cap.
-template <int kRowTiles, int kKeyTiles>
-LAZYROPE_DEVICE void cap_scores(float (&scores)[kRowTiles][kKeyTiles][4], float scale_log2,
-                                float softcap) {
+template <class Scores>
+LAZYROPE_DEVICE void cap_scores(Scores& scores, float scale_log2, float softcap) {
+  using Access = TileAccess<Scores>;
   const float cap = softcap * kLog2e;
   const float exponent = 2.0f * scale_log2 * (1.0f / softcap);
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
+  for (int m = 0; m < Access::kRowTiles; ++m)
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n)
+    for (int n = 0; n < Access::kColumnTiles; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float& score = scores[m][n][i];
+        float& score = Access::at(scores, m, n, i);
         const float e = ex2_approx_ftz_f32(score * exponent);
         score = cap - 2.0f * cap * rcp_approx_ftz_f32(e + 1.0f);
       }

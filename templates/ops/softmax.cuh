@@ -38,33 +38,67 @@ struct SoftmaxState {
   }
 
   // Turns scores into weights, and rescales `rows` and the sums where the maximum is raised.
-  template <int kKeyTiles, int kColumnTiles>
-  LAZYROPE_DEVICE void weigh(float (&scores)[kRowTiles][kKeyTiles][4],
-                             float (&rows)[kRowTiles][kColumnTiles][4], float scale_log2) {
+  template <class Scores, class Rows>
+  LAZYROPE_DEVICE void weigh(Scores& scores, Rows& rows, float scale_log2) {
+    float factor[kRowTiles][2];
+    if (raise(scores, scale_log2, factor)) rescale(rows, factor);
+    exponentiate(scores, scale_log2);
+  }
+
+  // Raises maxima that scores exceed by more than the slack. True where some row of the warp did:
+  // then the sums have been, and the rows are to be, multiplied by `factor`.
+  template <class Scores>
+  LAZYROPE_DEVICE bool raise(const Scores& scores, float scale_log2,
+                             float (&factor)[kRowTiles][2]) {
+    using Access = TileAccess<Scores>;
     float top[kRowTiles][2];
     bool exceeds = false;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        top[m][h] = max_f32(scores[m][0][2 * h], scores[m][0][2 * h + 1]);
+        top[m][h] = max_f32(Access::at(scores, m, 0, 2 * h), Access::at(scores, m, 0, 2 * h + 1));
 #pragma unroll
-        for (int n = 1; n < kKeyTiles; ++n)
-          top[m][h] = max_f32(top[m][h], max_f32(scores[m][n][2 * h], scores[m][n][2 * h + 1]));
+        for (int n = 1; n < Access::kColumnTiles; ++n)
+          top[m][h] = max_f32(top[m][h], max_f32(Access::at(scores, m, n, 2 * h),
+                                                 Access::at(scores, m, n, 2 * h + 1)));
         exceeds |= top[m][h] * scale_log2 > maximum[m][h] + kSlack;
       }
-    if (vote_sync_any(exceeds)) raise(top, rows, scale_log2);
+    if (!vote_sync_any(exceeds)) return false;
+    raise_to(top, scale_log2, factor);
+    return true;
+  }
+
+  template <class Rows>
+  LAZYROPE_DEVICE static void rescale(Rows& rows, const float (&factor)[kRowTiles][2]) {
+    using Access = TileAccess<Rows>;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int n = 0; n < Access::kColumnTiles; ++n) {
+          Access::at(rows, m, n, 2 * h) *= factor[m][h];
+          Access::at(rows, m, n, 2 * h + 1) *= factor[m][h];
+        }
+  }
+
+  // Scores become weights, which are added to the sums.
+  template <class Scores>
+  LAZYROPE_DEVICE void exponentiate(Scores& scores, float scale_log2) {
+    using Access = TileAccess<Scores>;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float added = 0.0f;
 #pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
+        for (int n = 0; n < Access::kColumnTiles; ++n)
 #pragma unroll
           for (int i = 2 * h; i < 2 * h + 2; ++i) {
-            scores[m][n][i] = ex2_approx_ftz_f32(scores[m][n][i] * scale_log2 - maximum[m][h]);
-            added += scores[m][n][i];
+            float& score = Access::at(scores, m, n, i);
+            score = ex2_approx_ftz_f32(score * scale_log2 - maximum[m][h]);
+            added += score;
           }
         sum[m][h] += added;
       }
@@ -82,9 +116,8 @@ struct SoftmaxState {
   }
 
  private:
-  template <int kColumnTiles>
-  LAZYROPE_DEVICE void raise(const float (&top)[kRowTiles][2],
-                             float (&rows)[kRowTiles][kColumnTiles][4], float scale_log2) {
+  LAZYROPE_DEVICE void raise_to(const float (&top)[kRowTiles][2], float scale_log2,
+                                float (&factor)[kRowTiles][2]) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -93,14 +126,9 @@ struct SoftmaxState {
         t = max_f32(t, shfl_sync_bfly(t, 1));
         t = max_f32(t, shfl_sync_bfly(t, 2));
         const float raised = max_f32(maximum[m][h], t * scale_log2);
-        const float factor = ex2_approx_ftz_f32(maximum[m][h] - raised);
+        factor[m][h] = ex2_approx_ftz_f32(maximum[m][h] - raised);
         maximum[m][h] = raised;
-        sum[m][h] *= factor;
-#pragma unroll
-        for (int n = 0; n < kColumnTiles; ++n) {
-          rows[m][n][2 * h] *= factor;
-          rows[m][n][2 * h + 1] *= factor;
-        }
+        sum[m][h] *= factor[m][h];
       }
   }
 };

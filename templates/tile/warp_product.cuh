@@ -9,6 +9,18 @@ namespace lazyrope {
 LAZYROPE_DEVICE int32 row_of(int32 lane, int32 i) { return (lane >> 2) + (i >> 1) * 8; }
 LAZYROPE_DEVICE int32 column_of(int32 lane, int32 i) { return (lane & 3) * 2 + (i & 1); }
 
+// How an accumulator is reached, whatever holds it: row tile m, column tile n, register i.
+template <class Tile>
+struct TileAccess;
+template <int kRows, int kColumns>
+struct TileAccess<float[kRows][kColumns][4]> {
+  using Tile = float[kRows][kColumns][4];
+  static constexpr int kRowTiles = kRows;
+  static constexpr int kColumnTiles = kColumns;
+  LAZYROPE_DEVICE static float& at(Tile& tile, int m, int n, int i) { return tile[m][n][i]; }
+  LAZYROPE_DEVICE static float at(const Tile& tile, int m, int n, int i) { return tile[m][n][i]; }
+};
+
 template <int kRowTiles, int kColumnTiles>
 LAZYROPE_DEVICE void set_zero(float (&tile)[kRowTiles][kColumnTiles][4]) {
 #pragma unroll
