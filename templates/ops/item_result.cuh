@@ -7,7 +7,7 @@
 
 namespace lazyrope {
 
-template <class Spec>
+template <class Spec, class Team = WholeCta>
 class ItemResult {
  public:
   LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item)
@@ -26,7 +26,7 @@ class ItemResult {
       partial_.write(head * num_rows_ + row, quad, part);
   }
 
-  // All threads of the CTA, when every row is written. `may_wait`: it has nothing to do afterwards.
+  // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do afterwards.
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (split_.count > 1) merge(params_, rows_, split_, num_rows_, may_wait, flags);
   }
@@ -38,7 +38,7 @@ class ItemResult {
     const OutputRows<Spec> output(params, rows);
     const PartialRows<Spec::kHeadDim> partial(params.work, split);
     const TileMerge<Spec> tile(output, partial, num_rows, rows.num_heads, split.count);
-    SplitTile(params.work, split, flags).merge(tile, may_wait);
+    SplitTile<Team>(params.work, split, flags).merge(tile, may_wait);
   }
 
   const AttendParams& params_;

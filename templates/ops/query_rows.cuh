@@ -4,6 +4,7 @@
 #include "abi/attend.h"
 #include "isa/async_copy.cuh"
 #include "isa/sync.cuh"
+#include "ops/team.cuh"
 #include "tile/shared_tile.cuh"
 
 namespace lazyrope {
@@ -75,12 +76,12 @@ LAZYROPE_DEVICE ItemRows rows_of_head(ItemRows rows, int32 head) {
 // Copies rows first_row .. first_row + num_rows - 1 of one KV head of the item to rows to_row and
 // following of a tile, then zeros up to row end_row - 1. Part of the caller's next group of
 // asynchronous copies.
-template <class Spec, int kThreads>
+template <class Spec, class Team>
 LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemRows rows,
                                      int32 first_row, int32 num_rows, int32 to_row, int32 end_row) {
   using Tile = SharedTile<Spec::kHeadDim>;
 #pragma unroll 1
-  for (int32 i = thread_index() % kThreads; i < (end_row - to_row) * Tile::kChunks; i += kThreads) {
+  for (int32 i = Team::rank(); i < (end_row - to_row) * Tile::kChunks; i += Team::size()) {
     const int32 row = i / Tile::kChunks;
     const int32 chunk = i % Tile::kChunks;
     const bool valid = row < num_rows;
@@ -93,15 +94,15 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemR
   }
 }
 
-// All threads of the CTA: copy(to, from) of the logical position of each row; rows past the item's
+// All threads of a team: copy(to, from) of the logical position of each row; rows past the item's
 // last repeat it.
-template <class Spec, int kRows, class Copy>
+template <class Spec, class Team, int kRows, class Copy>
 LAZYROPE_DEVICE void copy_row_positions(SharedPtr positions, const int32* step_positions,
                                         ItemPtr item, const Copy& copy) {
   const ItemRows rows = item.rows();
   const int32 last = item.extent().num_rows - 1;
 #pragma unroll 1
-  for (int32 row = thread_index(); row < kRows; row += block_threads()) {
+  for (int32 row = Team::rank(); row < kRows; row += Team::size()) {
     const QueryRow<Spec> from(rows, smaller(row, last));
     copy(positions + row * 4, step_positions + from.token);
   }

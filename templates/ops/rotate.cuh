@@ -84,27 +84,37 @@ struct UnitRotation {
 };
 
 // Rows of a tile, from one on.
-struct TileRows {
+template <class T>
+struct RowsOf {
+  using Tile = T;
+
   SharedPtr tile;
   int32 first;
+
+  LAZYROPE_DEVICE RowsOf(SharedPtr tile, int32 first = 0) : tile(tile), first(first) {}
+
+  // Columns run * kCount to run * kCount + kCount - 1 of a row.
+  template <int kCount>
+  LAZYROPE_DEVICE SharedPtr run(int32 row, int32 run) const {
+    return Tile::template run<kCount>(tile, first + row, run);
+  }
 };
 
 // Copies the runs that no pair reaches (partial rotary, or no rotation at all).
-template <class Spec>
-LAZYROPE_DEVICE void copy_unrotated(SharedPtr to, TileRows from, int32 num_rows) {
-  using Tile = SharedTile<Spec::kHeadDim>;
+template <class Spec, class To, class From>
+LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows) {
   using Run = typename UnitRotation<typename Spec::Pairing>::Run;
   constexpr int kColumns = Spec::Pairing::kPairs;
   constexpr int kFirst = 2 * Spec::Pairing::kUnits;
   constexpr int kCount = Spec::kHeadDim / kColumns - kFirst;
   if constexpr (kCount > 0) {
-    if (to == from.tile) return;
+    if (to.tile == from.tile) return;
 #pragma unroll 1
     for (int32 i = lane_index(); i < num_rows * kCount; i += kWarpThreads) {
       const int32 row = i / kCount;
       const int32 run = kFirst + i % kCount;
-      st_shared(Tile::template run<kColumns>(to, row, run),
-                ld_shared<Run>(Tile::template run<kColumns>(from.tile, from.first + row, run)));
+      st_shared(to.template run<kColumns>(row, run),
+                ld_shared<Run>(from.template run<kColumns>(row, run)));
     }
   }
 }
@@ -134,12 +144,11 @@ class LaneTurns<Spec, false> {
   LAZYROPE_DEVICE UnitTurns<typename Spec::Pairing> get() const { return lane_turns<Spec>(); }
 };
 
-// One warp turns rows 0 to num_rows - 1 of a query tile, taken from `from` (which may be the same
-// rows): each row by its position (0 where the query is rotated already) less `base`.
-template <class Spec>
-LAZYROPE_DEVICE void rotate_rows(SharedPtr to, TileRows from, SharedPtr positions, int32 num_rows,
-                                 int32 base, const UnitTurns<typename Spec::Pairing>& turns) {
-  using Tile = SharedTile<Spec::kHeadDim>;
+// One warp turns num_rows rows of queries, taken from `from` (which may be the same rows): each row
+// by its position (0 where the query is rotated already) less `base`.
+template <class Spec, class To, class From>
+LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows, int32 base,
+                                 const UnitTurns<typename Spec::Pairing>& turns) {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
   copy_unrotated<Spec>(to, from, num_rows);
@@ -164,12 +173,11 @@ LAZYROPE_DEVICE void rotate_rows(SharedPtr to, TileRows from, SharedPtr position
       turned = turn;
       const int32 run_a = Pairing::run_a(unit);
       const int32 run_b = Pairing::run_b(unit);
-      const int32 source = from.first + row;
-      Run a = ld_shared<Run>(Tile::template run<Pairing::kPairs>(from.tile, source, run_a));
-      Run b = ld_shared<Run>(Tile::template run<Pairing::kPairs>(from.tile, source, run_b));
+      Run a = ld_shared<Run>(from.template run<Pairing::kPairs>(row, run_a));
+      Run b = ld_shared<Run>(from.template run<Pairing::kPairs>(row, run_b));
       rotation.template apply<typename Spec::Element>(a, b);
-      st_shared(Tile::template run<Pairing::kPairs>(to, row, run_a), a);
-      st_shared(Tile::template run<Pairing::kPairs>(to, row, run_b), b);
+      st_shared(to.template run<Pairing::kPairs>(row, run_a), a);
+      st_shared(to.template run<Pairing::kPairs>(row, run_b), b);
     }
   }
 }

@@ -12,20 +12,22 @@
 #include "isa/math.cuh"
 #include "isa/memory.cuh"
 #include "isa/sync.cuh"
+#include "ops/team.cuh"
 
 namespace lazyrope {
 
 // Of the work's counters number `counter` counts a tile's parts as they are written, from 0 to
 // count in one launch and from count back to 0 in the next: launches are even or odd by it. From
 // num_ctas + partial on there is one for each part, an owner's mark. The planner sets all to 0.
+inline constexpr int32 kFlagBytes = 12;
+
+template <class Team>
 class SplitTile {
  public:
-  static constexpr int32 kFlagBytes = 12;
-
   LAZYROPE_DEVICE SplitTile(const WorkView& work, ItemSplit split, SharedPtr flags)
       : work_(work), split_(split), flags_(flags) {}
 
-  // All threads of the CTA, each of which has written what it has of its part. Merge is TileMerge.
+  // All threads of the team that has made the part, each of which has written what it has of its part. Merge is TileMerge.
   // `may_wait`: the CTA has nothing else to do.
   template <class Merge>
   LAZYROPE_DEVICE void merge(const Merge& tile, bool may_wait) const {
@@ -33,15 +35,15 @@ class SplitTile {
     const int32 num_owners =
         work_.has_fixed_parts != 0 ? 0 : smaller(split_.count - 1, tile.num_units());
     const bool is_owner = split_.index < num_owners;
-    if (warp_index() == num_warps() - 1) arrive(tile, num_owners);
+    if (warp() == num_warps() - 1) arrive(tile, num_owners);
     // The warp's units: the first, and every step-th.
     const int32 step = larger(num_owners, 1) * num_warps();
-    int32 unit = num_owners == 0 ? warp_index() : split_.index + num_owners * warp_index();
+    int32 unit = num_owners == 0 ? warp() : split_.index + num_owners * warp();
     typename Merge::Merged merged;
     const bool is_there =
         is_owner && unit < tile.num_units() && look_for_long(tile, unit, merged, may_wait);
-    if (thread_index() == 0) st_shared(flags_ + 4, is_there ? 1u : 0u);
-    bar_sync();
+    if (Team::rank() == 0) st_shared(flags_ + 4, is_there ? 1u : 0u);
+    Team::sync();
     const uint32 state = ld_shared<uint32>(flags_);
     const bool is_last = (state & kIsLast) != 0;
     // Where there are no owners, all is the last's.
@@ -61,7 +63,8 @@ class SplitTile {
   static constexpr uint32 kIsLast = 8;
   static constexpr int32 kPatience = 128;  // looks, each of most of a microsecond
 
-  LAZYROPE_DEVICE static int32 num_warps() { return block_threads() / kWarpThreads; }
+  LAZYROPE_DEVICE static int32 warp() { return Team::rank() / kWarpThreads; }
+  LAZYROPE_DEVICE static int32 num_warps() { return Team::size() / kWarpThreads; }
 
   LAZYROPE_DEVICE uint32* mark_of(int32 owner) const {
     return work_.counters + work_.num_ctas + split_.partial + owner;
@@ -105,12 +108,12 @@ class SplitTile {
     }
   }
 
-  // All threads: whether what the CTA owns is now another's. It is not if all parts have come.
+  // All threads of the team: whether what the CTA owns is now another's. It is not if all parts have come.
   LAZYROPE_DEVICE bool abandon(uint32 state) const {
     const uint32 odd = state & kIsOdd;
-    if (thread_index() == 0)
+    if (Team::rank() == 0)
       st_shared(flags_ + 8, atom_relaxed_gpu_exch(mark_of(split_.index), kAbandoned | odd));
-    bar_sync();
+    Team::sync();
     return ld_shared<uint32>(flags_ + 8) != (kComplete | odd);
   }
 

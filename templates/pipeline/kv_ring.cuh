@@ -3,25 +3,19 @@
 
 #include "isa/async_copy.cuh"
 #include "isa/sync.cuh"
+#include "ops/team.cuh"
 #include "pipeline/block_table.cuh"
 #include "tile/shared_tile.cuh"
 
 namespace lazyrope {
-
-// The threads that share a ring: the whole CTA, or a warp.
-template <int kThreadCount>
-struct Team {
-  static constexpr int kThreads = kThreadCount;
-  LAZYROPE_DEVICE static int32 rank() { return thread_index() % kThreads; }
-};
 
 // How a team copies the kKeys slots of a block, of one KV head: 16 bytes a thread at once.
 template <class Team, class Tile, int kKeys>
 class BlockCopy {
   static constexpr int kChunks = Tile::kChunks;
   // Slots that the team copies at once; threads beyond their chunks have nothing to copy.
-  static constexpr int kPassRows = smaller(kRunSlots, floor_power_of_two(Team::kThreads / kChunks));
-  static_assert(Team::kThreads >= kChunks);
+  static constexpr int kPassRows = smaller(kRunSlots, floor_power_of_two(Team::size() / kChunks));
+  static_assert(Team::size() >= kChunks);
 
  public:
   // Where rows of a head share lines of 128 bytes with its neighbours, which other CTAs read at
@@ -35,7 +29,7 @@ class BlockCopy {
     place_ = Tile::chunk({0}, row_, chunk);
     source_ = static_cast<uint32>(kv_head) * pool.head_stride +
               static_cast<uint32>(row_) * pool.slot_stride + static_cast<uint32>(chunk) * 16;
-    if (kPassRows * kChunks < Team::kThreads && row_ >= kPassRows)
+    if (kPassRows * kChunks < Team::size() && row_ >= kPassRows)
       row_ = kIdle;
     else if (kChunks != Tile::kFilledChunks && chunk >= Tile::kFilledChunks)
       row_ = kUnfilled;
@@ -47,7 +41,7 @@ class BlockCopy {
   template <class Table, class Copy>
   LAZYROPE_DEVICE void for_each(const Table& table, int32 block, SharedPtr tile,
                                 const Copy& copy) const {
-    if (kPassRows * kChunks < Team::kThreads && row_ == kIdle) return;
+    if (kPassRows * kChunks < Team::size() && row_ == kIdle) return;
     const BlockInfo info = table.info(block);
     const int32 begin = info.begin - row_;
     const int32 end = info.end - row_;

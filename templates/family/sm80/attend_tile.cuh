@@ -58,7 +58,7 @@ class AttendTile {
   static constexpr int kItem = kPositions + kRows * 4;
   static constexpr int kFlags = kItem + static_cast<int>(sizeof(Item));
   // Of scores, where the pool is scaled.
-  static constexpr int kScale = kFlags + SplitTile::kFlagBytes;
+  static constexpr int kScale = kFlags + kFlagBytes;
 
  public:
   static constexpr int kSharedBytes = kFlags + 16;
@@ -122,7 +122,7 @@ class AttendTile {
 
   // All threads of the CTA; what was widened before has been read when the ring's wait is over.
   LAZYROPE_DEVICE void widen(const Ring& ring, int32 block) const {
-    Product::template widen<kBlockKeys, RingTeam::kThreads>(memory_ + kWide, ring.keys(block),
+    Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kWide, ring.keys(block),
                                                             thread_index());
     Product::template widen<kBlockKeys, RingTeam::kThreads>(memory_ + kWide + kWideTileBytes,
                                                             ring.values(block), thread_index());
@@ -157,7 +157,7 @@ class AttendTile {
         st_shared(memory_ + kScale,
                   params_.scale_log2 * key_scale(params_.pool, item().rows().kv_head));
     }
-    copy_row_positions<Spec, kRows>(
+    copy_row_positions<Spec, WholeCta, kRows>(
         memory_ + kPositions, params_.step.positions, item(),
         [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
     set_zero(rows_);
@@ -184,12 +184,13 @@ class AttendTile {
   // products before have read them: the ring has been waited for since.
   LAZYROPE_DEVICE void turn_queries(int32 base) const {
     const int32 num_rows = smaller(item().extent().num_rows - first_row(), Shape::kWarpRows);
-    copy_query_rows<Spec, kWarpThreads>(queries(), params_.q, item().rows(), first_row(), num_rows,
+    copy_query_rows<Spec, Team<kWarpThreads>>(queries(), params_.q, item().rows(), first_row(), num_rows,
                                         0, Shape::kWarpRows);
     cp_async_commit_group();
     cp_async_wait_group<0>();
     bar_warp_sync();
-    rotate_rows<Spec>(queries(), {queries(), 0}, positions(), num_rows, base, lane_turns<Spec>());
+    const RowsOf<QueryTile> rows(queries());
+    rotate_rows<Spec>(rows, rows, positions(), num_rows, base, lane_turns<Spec>());
     bar_warp_sync();
   }
 

@@ -244,10 +244,10 @@ class AttendTile {
     const int32 num_rows = this->num_rows();
 #pragma unroll 1
     for (int32 head = 0; head < num_heads; ++head)
-      copy_query_rows<Spec, kWarps * kWarpThreads>(memory_ + kOriginal, params_.q,
+      copy_query_rows<Spec, WholeCta>(memory_ + kOriginal, params_.q,
                                                    rows_of_head(item().rows(), head), 0, num_rows,
                                                    head * num_rows, (head + 1) * num_rows);
-    copy_row_positions<Spec, kRows>(
+    copy_row_positions<Spec, WholeCta, kRows>(
         positions(), params_.step.positions, item(),
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
     cp_async_commit_group();
@@ -285,7 +285,8 @@ class AttendTile {
   // Turns the warp's queries for a segment whose token 0 lies at logical position `base`, while its
   // keys come. The products before have read them: the ring has been waited for since.
   LAZYROPE_DEVICE void turn_queries(Turned& turned, int32 base) const {
-    rotate_rows<Spec>(queries(), {memory_ + kOriginal, head() * num_rows()}, positions(),
+    rotate_rows<Spec>(RowsOf<QueryTile>(queries()),
+                      RowsOf<QueryTile>(memory_ + kOriginal, head() * num_rows()), positions(),
                       num_rows(), base, turns_.get());
     bar_warp_sync();
     turned = {Queries(queries(), lane_index()), base};

@@ -1,0 +1,30 @@
+// Threads of a CTA that share a piece of work: each has a rank among them, and they may wait for
+// each other.
+#pragma once
+
+#include "isa/sync.cuh"
+
+namespace lazyrope {
+
+struct WholeCta {
+  LAZYROPE_DEVICE static int32 rank() { return thread_index(); }
+  LAZYROPE_DEVICE static int32 size() { return block_threads(); }
+  LAZYROPE_DEVICE static void sync() { bar_sync(); }
+};
+
+// Each kThreads of the CTA, which is divided into such teams: a warp, or all that there are.
+template <int kThreads>
+struct Team {
+  LAZYROPE_DEVICE static int32 rank() { return thread_index() % kThreads; }
+  LAZYROPE_DEVICE static constexpr int32 size() { return kThreads; }
+};
+
+// Some of the CTA's warps, with a barrier of their own.
+template <int kFirstWarp, int kWarps, int kBarrier>
+struct WarpTeam {
+  LAZYROPE_DEVICE static int32 rank() { return thread_index() - kFirstWarp * kWarpThreads; }
+  LAZYROPE_DEVICE static constexpr int32 size() { return kWarps * kWarpThreads; }
+  LAZYROPE_DEVICE static void sync() { bar_sync(kBarrier, kWarps * kWarpThreads); }
+};
+
+}  // namespace lazyrope
