@@ -25,16 +25,25 @@ bool runs_on(const Arch& arch, int major, int minor) {
 
 }  // namespace
 
+std::string_view to_string(Family family) { return family == Family::kSm80 ? "sm80" : "sm90a"; }
+
+Family family_of(std::string_view name) {
+  for (const Family family : {Family::kSm80, Family::kSm90a})
+    if (name == to_string(family)) return family;
+  throw SpecError(fmt::format("family = \"{}\"; allowed are \"sm80\" and \"sm90a\"", name));
+}
+
 const std::vector<Arch>& archs() {
   static const std::vector<Arch> rows = {
-      {"sm_80", 8, 0, 163 * kKiB, 164 * kKiB, "sm80"},
-      {"sm_86", 8, 6, 99 * kKiB, 100 * kKiB, "sm80"},
-      {"sm_87", 8, 7, 163 * kKiB, 164 * kKiB, "sm80"},
-      {"sm_89", 8, 9, 99 * kKiB, 100 * kKiB, "sm80"},
-      {"sm_90a", 9, 0, 227 * kKiB, 228 * kKiB, "sm80"},
-      {"sm_100a", 10, 0, 227 * kKiB, 228 * kKiB, "sm80"},
-      {"sm_120", 12, 0, 99 * kKiB, 100 * kKiB, "sm80"},
-      {"emu:sm_80", 8, 0, 163 * kKiB, 164 * kKiB, "sm80", "emu"},
+      {"sm_80", 8, 0, 163 * kKiB, 164 * kKiB, Family::kSm80},
+      {"sm_86", 8, 6, 99 * kKiB, 100 * kKiB, Family::kSm80},
+      {"sm_87", 8, 7, 163 * kKiB, 164 * kKiB, Family::kSm80},
+      {"sm_89", 8, 9, 99 * kKiB, 100 * kKiB, Family::kSm80},
+      {"sm_90a", 9, 0, 227 * kKiB, 228 * kKiB, Family::kSm90a},
+      {"sm_100a", 10, 0, 227 * kKiB, 228 * kKiB, Family::kSm80},
+      {"sm_120", 12, 0, 99 * kKiB, 100 * kKiB, Family::kSm80},
+      {"emu:sm_80", 8, 0, 163 * kKiB, 164 * kKiB, Family::kSm80, "emu"},
+      {"emu:sm_90a", 9, 0, 227 * kKiB, 228 * kKiB, Family::kSm90a, "emu"},
   };
   return rows;
 }

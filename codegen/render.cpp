@@ -56,6 +56,8 @@ std::string_view fp8_format(const KernelSpec& spec) {
 // How products take the pool's elements.
 TemplateType product_type(const KernelSpec& spec, const AttendPlan& plan) {
   const std::string_view type = element(spec.dtype);
+  if (plan.family == Family::kSm90a)
+    return {"tile/wgmma_product.cuh", fmt::format("WgmmaProduct<{}, {}>", type, spec.head_dim)};
   if (!spec.has_fp8_pool())
     return {"tile/warp_product.cuh", fmt::format("WarpProduct<{}, {}>", type, spec.head_dim)};
   return {"tile/fp8_product.cuh",
@@ -99,13 +101,13 @@ struct Launch {
   int shared_bytes;
 };
 
-Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan, const Arch& arch) {
+Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan) {
   TemplateValues values = rope_values(spec);
   TemplateType product = product_type(spec, plan);
   const int shared_bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   values.insert({{"product_file", std::move(product.file)},
                  {"product", std::move(product.name)},
-                 {"family", fmt::format("family/{}/{}_tile.cuh", arch.family,
+                 {"family", fmt::format("family/{}/{}_tile.cuh", to_string(plan.family),
                                         plan.divides_rows() ? "attend" : "decode")},
                  {"mask", mask_variant(spec.mask).file},
                  {"mask_arguments", mask_arguments(spec)},
@@ -150,14 +152,14 @@ Launch reposition_launch(const KernelSpec& spec) {
   return {"kernel/reposition.cu.in", std::move(values), kAppendThreads, 1, 0};
 }
 
-Launch launch_of(KernelKind kind, const KernelSpec& spec, const TilePlan& plan, const Arch& arch) {
+Launch launch_of(KernelKind kind, const KernelSpec& spec, const TilePlan& plan) {
   switch (kind) {
     case KernelKind::kPlan:
       return plan_launch(spec);
     case KernelKind::kAttendDecode:
-      return attend_launch(spec, plan.decode, arch);
+      return attend_launch(spec, plan.decode);
     case KernelKind::kAttendPrefill:
-      return attend_launch(spec, plan.prefill, arch);
+      return attend_launch(spec, plan.prefill);
     case KernelKind::kPlanAppend:
       return {"kernel/plan_append.cu.in", {}, kAppendThreads, 1, 0};
     case KernelKind::kAppend:
@@ -189,7 +191,7 @@ RenderedKernel render(KernelKind kind, const KernelSpec& spec, const TilePlan& p
                       const Arch& arch) {
   validate(spec);
   validate(plan, spec, arch);
-  Launch launch = launch_of(kind, spec, plan, arch);
+  Launch launch = launch_of(kind, spec, plan);
   std::string entry = fmt::format("lazyrope_{}", to_string(kind));
   launch.values.insert({{"entry", entry}, {"threads", fmt::to_string(launch.threads)}});
   return {kind,

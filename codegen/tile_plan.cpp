@@ -4,10 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "codegen/error.h"
+#include "templates/abi/attend_tma.h"
 #include "templates/abi/step.h"
 
 namespace lazyrope {
@@ -79,6 +82,21 @@ const std::vector<Row>& rows() {
   return table;
 }
 
+// Prefill of family sm90a, where arch and spec have what it needs: 64 rows a warpgroup, and as many
+// keys as leave room for two blocks under way.
+struct HopperRow {
+  int head_dim;
+  AttendPlan prefill;
+};
+
+const std::vector<HopperRow>& hopper_rows() {
+  static const std::vector<HopperRow> table = {
+      {64, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
+      {128, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
+  };
+  return table;
+}
+
 // Checks a plan of one attend kernel; errors name it and the member.
 class AttendPlanCheck {
  public:
@@ -89,6 +107,7 @@ class AttendPlanCheck {
         kv_bytes_(bytes_of(spec.pool_dtype())) {}
 
   void shape() const {
+    if (plan_.family == Family::kSm90a) return hopper_shape();
     at_least("row_warps", plan_.row_warps, 1);
     at_least("key_warps", plan_.key_warps, 1);
     at_least("ctas_per_sm", plan_.ctas_per_sm, 1);
@@ -115,6 +134,9 @@ class AttendPlanCheck {
   }
 
   void fits(const Arch& arch) const {
+    if (!has_family(arch, plan_.family))
+      throw SpecError(fmt::format("tile plan: {}.family = {}; {} has none but {}", name_,
+                                  to_string(plan_.family), arch.name, to_string(arch.family)));
     const int bytes = plan_.shared_bytes(head_dim_, kv_bytes_);
     if (bytes > arch.shared_per_block)
       throw SpecError(
@@ -127,6 +149,28 @@ class AttendPlanCheck {
   }
 
  private:
+  // templates/family/sm90a/attend_tile.cuh.
+  void hopper_shape() const {
+    one_of("row_warps", plan_.row_warps, {8, 12});
+    one_of("key_warps", plan_.key_warps, {1});
+    one_of("warp_rows", plan_.warp_rows, {16});
+    one_of("warp_keys", plan_.warp_keys, {32, 64, 128});
+    one_of("step_keys", plan_.step_keys, {plan_.warp_keys});
+    one_of("ctas_per_sm", plan_.ctas_per_sm, {1});
+    at_least("stages", plan_.stages, 2);
+    at_most("stages", plan_.stages, 8);
+    if (kv_bytes_ != 2 || !has_products(head_dim_))
+      throw SpecError(
+          fmt::format("tile plan: {}.family = sm90a; it takes head_dim = {} and a pool of 16 bits",
+                      name_, fmt::join(kProductColumns, ", ")));
+  }
+
+  // That wgmma has, and that are whole panels.
+  static constexpr std::array kProductColumns = {64, 96, 128, 192, 256};
+  static bool has_products(int columns) {
+    return std::ranges::find(kProductColumns, columns) != kProductColumns.end();
+  }
+
   // That a product takes at once: tile/warp_product.cuh and tile/fp8_product.cuh.
   int product_keys() const { return kv_bytes_ == 2 || plan_.divides_rows() ? 16 : 32; }
 
@@ -272,10 +316,24 @@ std::vector<Row> rows_of(int head_dim) {
   return result;
 }
 
+// The same plan with prefill of family sm90a, if there is one.
+std::optional<TilePlan> on_hopper(TilePlan plan, const KernelSpec& spec, const Arch& arch) {
+  for (const HopperRow& row : hopper_rows()) {
+    if (row.head_dim != spec.head_dim) continue;
+    plan.prefill = row.prefill;
+    if (is_legal(plan, spec, arch)) return plan;
+  }
+  return {};
+}
+
 std::vector<TilePlan> fitting(const KernelSpec& spec, const Arch& arch) {
   std::vector<TilePlan> result;
-  for (const Row& row : rows_of(spec.head_dim))
-    if (obstacle(row, spec, arch).empty()) result.push_back(plan_of(row, spec, arch));
+  for (const Row& row : rows_of(spec.head_dim)) {
+    if (!obstacle(row, spec, arch).empty()) continue;
+    const TilePlan plan = plan_of(row, spec, arch);
+    if (const auto better = on_hopper(plan, spec, arch)) result.push_back(*better);
+    result.push_back(plan);
+  }
   return result;
 }
 
@@ -322,9 +380,22 @@ std::string padding(int head_dim, int planned) {
       planned, head_dim);
 }
 
+// templates/family/sm90a/tile_memory.cuh.
+int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
+  constexpr int kTurns = 2;
+  constexpr int kItems = 2;
+  constexpr int kWindows = 2;
+  const int row = head_dim * kElementBytes;
+  const int handovers = (2 * plan.stages + kTurns + kItems + kWindows) * 16;
+  return 2 * plan.stages * plan.warp_keys * row + kTurns * plan.rows() * row +
+         plan.rows() * row_bytes(head_dim, kElementBytes) + table_bytes(plan.warp_keys) +
+         kItems * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers + kFlagBytes;
+}
+
 }  // namespace
 
 int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
+  if (family == Family::kSm90a) return hopper_shared_bytes(*this, head_dim);
   const int row = row_bytes(head_dim, kElementBytes);
   const int tile = warp_keys * row_bytes(head_dim, kv_bytes);
   const int record = part_record_bytes(head_dim);
@@ -341,8 +412,9 @@ int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
 }
 
 std::string describe(const AttendPlan& plan) {
-  return fmt::format("{}x{} warps, {} rows x {} keys, {} stages, {}/SM", plan.row_warps,
-                     plan.key_warps, plan.rows(), plan.block_keys(), plan.stages, plan.ctas_per_sm);
+  return fmt::format("{}{}x{} warps, {} rows x {} keys, {} stages, {}/SM",
+                     plan.family == Family::kSm90a ? "wgmma, " : "", plan.row_warps, plan.key_warps,
+                     plan.rows(), plan.block_keys(), plan.stages, plan.ctas_per_sm);
 }
 
 std::string describe(const TilePlan& plan) {

@@ -8,8 +8,9 @@
 
 namespace lazyrope {
 
-// The shape of one attend kernel: family/sm80/attend_tile.cuh explains it where warps divide the
-// rows, family/sm80/decode_tile.cuh where they divide heads and keys.
+// The shape of one attend kernel: family/sm80/attend_tile.cuh and family/sm90a/attend_tile.cuh
+// explain it where warps divide the rows, family/sm80/decode_tile.cuh where they divide heads and
+// keys.
 struct AttendPlan {
   int row_warps;    // warps that divide the query rows, or
   int key_warps;    // warps that divide heads and keys; one of both is 1
@@ -18,9 +19,13 @@ struct AttendPlan {
   int step_keys;    // keys of one product, a multiple of 16 that divides warp_keys
   int stages;       // in a ring, at least 2: blocks, or tiles (a block's keys or values) in decode
   int ctas_per_sm;  // that registers and shared memory must leave room for
+  Family family = Family::kSm80;
 
   bool divides_rows() const { return row_warps > 1; }
-  int threads() const { return row_warps * key_warps * 32; }
+  int threads() const {
+    constexpr int kHelperWarps = 4;  // that bring keys and values, and turn queries
+    return (row_warps * key_warps + (family == Family::kSm90a ? kHelperWarps : 0)) * 32;
+  }
   int rows() const { return row_warps * warp_rows; }
   int block_keys() const { return key_warps * warp_keys; }
   int shared_bytes(int head_dim, int kv_bytes = 2) const;  // kv_bytes: of an element of the pool

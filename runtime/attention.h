@@ -8,6 +8,7 @@
 #include "codegen/tile_plan.h"
 #include "runtime/append_step.h"
 #include "runtime/engine.h"
+#include "runtime/pool_maps.h"
 #include "runtime/spec.h"
 #include "runtime/step.h"
 
@@ -87,6 +88,7 @@ class Attention {
   TilePlan plan_;
   std::vector<std::shared_ptr<const Kernel>> kernels_;  // by KernelKind
   std::shared_ptr<const Tuning> tuning_;
+  mutable PoolMapCache pool_maps_;
 };
 
 }  // namespace lazyrope

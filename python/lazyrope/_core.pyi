@@ -45,6 +45,7 @@ class AttendPlan:
         step_keys: int,
         stages: int,
         ctas_per_sm: int,
+        family: str = "sm80",
     ) -> None: ...
     @property
     def row_warps(self) -> int:
@@ -73,6 +74,10 @@ class AttendPlan:
     @property
     def ctas_per_sm(self) -> int:
         """CTAs that an SM must have registers and shared memory for."""
+
+    @property
+    def family(self) -> str:
+        """"sm80" (mma, on every GPU) or "sm90a" (wgmma and TMA, Hopper's prefill)."""
 
     def __eq__(self, other: object, /) -> bool: ...
 

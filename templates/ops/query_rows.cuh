@@ -30,6 +30,11 @@ class ItemPtr {
                            reinterpret_cast<const Chunk*>(item) + thread_index(), 16);
   }
 
+  // One of the item's parts of 16 bytes.
+  LAZYROPE_DEVICE void store(int32 part, const Chunk& value) const {
+    st_shared(memory_ + part * 16, value);
+  }
+
   LAZYROPE_DEVICE ItemExtent extent() const { return ld_shared<ItemExtent>(memory_); }
   LAZYROPE_DEVICE ItemRows rows() const { return ld_shared<ItemRows>(memory_ + 16); }
   LAZYROPE_DEVICE ItemKeys keys() const { return ld_shared<ItemKeys>(memory_ + 32); }

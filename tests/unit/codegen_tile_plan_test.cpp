@@ -73,7 +73,7 @@ TEST(TilePlan, HeadDimsWithoutOneGetTheNearest) {
 }
 
 TEST(TilePlan, ArchsWithoutOneGetTheNearestThatFits) {
-  const Arch small = {"sm_00", 0, 0, 80 << 10, 100 << 10, "sm80"};
+  const Arch small = {"sm_00", 0, 0, 80 << 10, 100 << 10, Family::kSm80};
   const int bytes = candidates(spec_of(128), find_arch("sm_86")).front().decode.shared_bytes(128);
   EXPECT_TRUE(throws<SpecError>(
       [&] { candidates(spec_of(128), small); },
@@ -85,7 +85,7 @@ TEST(TilePlan, ArchsWithoutOneGetTheNearestThatFits) {
 }
 
 TEST(TilePlan, ArchsWithoutAnyAreNamed) {
-  const Arch small = {"sm_00", 0, 0, 48 << 10, 64 << 10, "sm80"};
+  const Arch small = {"sm_00", 0, 0, 48 << 10, 64 << 10, Family::kSm80};
   EXPECT_TRUE(throws<SpecError>(
       [&] { candidates(spec_of(128), small); },
       {"for SMs with 102400 bytes of shared memory; sm_00 has 65536", "nearest there: none"}));

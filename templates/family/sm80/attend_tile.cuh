@@ -61,6 +61,7 @@ class AttendTile {
   static constexpr int kScale = kFlags + kFlagBytes;
 
  public:
+  using Params = AttendParams;
   static constexpr int kSharedBytes = kFlags + 16;
 
   // All threads of the CTA: its items, one after the other. `memory` is aligned to 1024 bytes.

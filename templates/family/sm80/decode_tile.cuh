@@ -67,6 +67,7 @@ class AttendTile {
   static constexpr int kFlags = kItem + 2 * kItemBytes;
 
  public:
+  using Params = AttendParams;
   static constexpr int kSharedBytes = kFlags + 16;
 
   // All threads of the CTA: its items, one after the other. `memory` is aligned to 1024 bytes.

@@ -1,0 +1,94 @@
+// The warps that turn an item's queries for its next segment, while others compute on the present
+// one: in fp32, from the originals, rounded once.
+#pragma once
+
+#include "family/sm90a/tile_memory.cuh"
+#include "isa/bulk_copy.cuh"
+#include "ops/query_rows.cuh"
+#include "ops/rotate.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Memory>
+class QueryTurner {
+  using Team = typename Memory::Turners;
+  using Table = typename Memory::Table;
+  static constexpr int kRows = Memory::kRows;
+
+ public:
+  LAZYROPE_DEVICE QueryTurner(const AttendParams& params, Memory memory)
+      : params_(params),
+        memory_(memory),
+        items_(memory.at + Memory::kItemBarriers),
+        windows_(memory.at + Memory::kWindowBarriers),
+        turned_(memory.at + Memory::kTurnedBarriers) {}
+
+  LAZYROPE_DEVICE void run() {
+    bool has_next = true;
+    while (has_next) {
+      items_.wait(item_.at);
+      const ItemPtr item = memory_.item(item_.at);
+      if (item.extent().num_rows == 0) return;
+      has_next = item.keys().next >= 0;
+      fetch(item);
+      turn_for_all(item);
+      items_.pass(item_.at);
+      item_.advance();
+    }
+  }
+
+ private:
+  // The original rows, and zeros behind them.
+  LAZYROPE_DEVICE void fetch(ItemPtr item) const {
+    Team::sync();  // nobody turns the rows of the item before any more
+    copy_query_rows<Spec, Team>(memory_.original(), params_.q, item.rows(), 0,
+                                item.extent().num_rows, 0, kRows);
+    copy_row_positions<Spec, Team, kRows>(
+        memory_.positions(item_.at), params_.step.positions, item,
+        [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    Team::sync();
+  }
+
+  LAZYROPE_DEVICE void turn_for_all(ItemPtr item) {
+    const Table table = memory_.table(params_.step, item);
+    const int32 num_blocks = item.extent().num_blocks;
+    int32 base = 0;
+#pragma unroll 1
+    for (int32 block = 0; block < num_blocks; ++block) {
+      const int32 window = block / Table::kWindow % Memory::kWindows;
+      if (block % Table::kWindow == 0) windows_.wait(window);
+      const int32 block_base = table.info(block).base;
+      if (block == 0 || block_base != base) turn(block_base);
+      base = block_base;
+      if (block % Table::kWindow == Table::kWindow - 1 || block == num_blocks - 1)
+        windows_.pass(window);
+    }
+  }
+
+  // Each warp some of the rows.
+  LAZYROPE_DEVICE void turn(int32 base) {
+    constexpr int32 kShare = ceil_div(kRows, Memory::kTurningWarps);
+    const int32 first = Team::rank() / kWarpThreads * kShare;
+    turned_.wait(turn_.at);
+    rotate_rows<Spec>(RowsOf<typename Memory::Tile>(memory_.turned(turn_.at), first),
+                      RowsOf<typename Memory::Original>(memory_.original(), first),
+                      memory_.positions(item_.at) + first * 4, smaller(kRows - first, kShare), base,
+                      turns_.get());
+    fence_proxy_async();
+    turned_.pass(turn_.at);
+    turn_.advance();
+  }
+
+  const AttendParams& params_;
+  Memory memory_;
+  UseSide items_;
+  UseSide windows_;
+  FillSide turned_;
+  RingPlace<Memory::kItems> item_;
+  RingPlace<Memory::kTurns> turn_;
+  LaneTurns<Spec, true> turns_;
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,222 @@
+// A warpgroup that has 64 of an item's rows: products, softmax, results. The scores of a block are
+// made while the values of the block before are weighed.
+#pragma once
+
+#include "family/sm90a/tile_memory.cuh"
+#include "ops/item_result.cuh"
+#include "ops/mask_scores.cuh"
+#include "ops/softcap.cuh"
+#include "ops/softmax.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Memory>
+class RowConsumer {
+  using Team = typename Memory::Consumers;
+  using Table = typename Memory::Table;
+  using Mask = typename Spec::Mask;
+  using Product = typename Spec::Product;
+  static constexpr int kKeys = Memory::kKeys;
+  static constexpr int kHeadDim = Memory::kHeadDim;
+  static constexpr int kGroupRows = 64;
+  static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
+
+ public:
+  LAZYROPE_DEVICE RowConsumer(const AttendParams& params, Memory memory)
+      : params_(params),
+        memory_(memory),
+        items_(memory.at + Memory::kItemBarriers),
+        windows_(memory.at + Memory::kWindowBarriers),
+        turned_(memory.at + Memory::kTurnedBarriers),
+        keys_(memory.at + Memory::kKeyBarriers),
+        values_(memory.at + Memory::kValueBarriers) {}
+
+  LAZYROPE_DEVICE void run() {
+    bool has_next = true;
+    while (has_next) {
+      items_.wait(item_.at);
+      const ItemPtr item = memory_.item(item_.at);
+      if (item.extent().num_rows == 0) return;
+      has_next = item.keys().next >= 0;
+      start(item);
+      if (item.extent().num_blocks > 0) attend(item);
+      softmax_.finish();
+      leave(item, !has_next);
+      items_.pass(item_.at);
+      item_.advance();
+    }
+  }
+
+ private:
+  using Scores = Accumulator<kKeys>;
+
+  LAZYROPE_DEVICE static int32 group() { return Team::rank() / kWarpgroupThreads; }
+  // Of the warp.
+  LAZYROPE_DEVICE static int32 first_row() { return Team::rank() / kWarpThreads * 16; }
+
+  LAZYROPE_DEVICE void start(ItemPtr item) {
+#pragma unroll
+    for (int i = 0; i < Accumulator<kHeadDim>::kCount; ++i) rows_[i] = 0.0f;
+    softmax_.reset();
+    if constexpr (Spec::kSinks) add_sinks(item);
+  }
+
+  // Once a row: by the first part of a split tile.
+  LAZYROPE_DEVICE void add_sinks(ItemPtr item) {
+    if (item.split().index != 0) return;
+    const ItemRows rows = item.rows();
+    const int32 last = item.extent().num_rows - 1;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const QueryRow<Spec> from(rows, smaller(first_row() + row_of(lane_index(), 2 * h), last));
+      softmax_.add_sink(0, h, ld_global_nc(params_.sinks + from.head) * kLog2e);
+    }
+  }
+
+  LAZYROPE_DEVICE void attend(ItemPtr item) {
+    const Table table = memory_.table(params_.step, item);
+    const int32 num_blocks = item.extent().num_blocks;
+    Scores scores;
+    OperandA weights[kKeys / 16];
+    float factor[1][2];
+    BlockInfo info = enter(table, 0, 0);
+    wgmma_fence();
+    multiply_keys(scores);
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+    pass_keys(scores);
+    weigh(scores, item, info, factor);
+    Product::pack(weights, scores);
+#pragma unroll 1
+    for (int32 block = 1; block < num_blocks; ++block) {
+      info = enter(table, block, info.base);
+      values_.wait(value_.at);
+      wgmma_fence();
+      multiply_keys(scores);
+      wgmma_commit_group();
+      multiply_values(weights);
+      wgmma_commit_group();
+      wgmma_wait_group<1>();
+      pass_keys(scores);
+      const bool is_raised = weigh(scores, item, info, factor);
+      wait_for_values(weights);
+      pass_values();
+      if (is_raised) softmax_.rescale(rows_, factor);
+      Product::pack(weights, scores);
+    }
+    values_.wait(value_.at);
+    wgmma_fence();
+    multiply_values(weights);
+    wgmma_commit_group();
+    wait_for_values(weights);
+    pass_values();
+    turned_.pass(turn_.at);
+    turn_.advance();
+    windows_.pass((num_blocks - 1) / Table::kWindow % Memory::kWindows);
+  }
+
+  // The products of keys before have been waited for.
+  LAZYROPE_DEVICE BlockInfo enter(const Table& table, int32 block, int32 base) {
+    const int32 window = block / Table::kWindow;
+    if (block % Table::kWindow == 0) {
+      if (block > 0) windows_.pass((window - 1) % Memory::kWindows);
+      windows_.wait(window % Memory::kWindows);
+    }
+    const BlockInfo info = table.info(block);
+    if (block == 0 || info.base != base) {
+      if (block > 0) {
+        turned_.pass(turn_.at);
+        turn_.advance();
+      }
+      turned_.wait(turn_.at);
+    }
+    keys_.wait(key_.at);
+    return info;
+  }
+
+  LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
+    const SharedPtr queries =
+        memory_.turned(turn_.at) + group() * Memory::Tile::bytes(kGroupRows);
+    Product::multiply_query_key(scores, queries, memory_.keys(key_.at));
+  }
+
+  LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16]) {
+    Product::template multiply_weight_value<kKeys>(rows_, weights, memory_.values(value_.at));
+  }
+
+  LAZYROPE_DEVICE void wait_for_values(OperandA (&weights)[kKeys / 16]) {
+    wgmma_wait_group<0>();
+    rows_.pin();
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i) weights[i].pin();
+  }
+
+  LAZYROPE_DEVICE void pass_keys(Scores& scores) {
+    scores.pin();
+    keys_.pass(key_.at);
+    key_.advance();
+  }
+  LAZYROPE_DEVICE void pass_values() {
+    values_.pass(value_.at);
+    value_.advance();
+  }
+
+  // Scores become weights; as softmax_.raise().
+  LAZYROPE_DEVICE bool weigh(Scores& scores, ItemPtr item, const BlockInfo& info,
+                             float (&factor)[1][2]) {
+    if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
+    const ItemExtent extent = item.extent();
+    if (info.begin > 0 || info.end < kKeys ||
+        !all_visible<Mask>({extent.first_position, extent.last_position}, info.position,
+                           info.position + kKeys - 1))
+      mask_scores<Mask>(scores, memory_.positions(item_.at) + first_row() * 4, info.position,
+                        info.begin, info.end);
+    const float scale_log2 = kCaps ? 1.0f : params_.scale_log2;
+    const bool is_raised = softmax_.raise(scores, scale_log2, factor);
+    softmax_.exponentiate(scores, scale_log2);
+    return is_raised;
+  }
+
+  // Neighbouring lanes exchange columns, so that each has four together.
+  LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) const {
+    const int32 num_rows = item.extent().num_rows;
+    const ItemResult<Spec, Team> result(params_, item);
+    const int32 lane = lane_index();
+    const bool is_odd = lane % 2 != 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int32 row = first_row() + row_of(lane, 2 * h);
+      RowPart part;
+      part.stats = {softmax_.maximum[0][h], softmax_.sum[0][h]};
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; n += 2) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float even = rows_[4 * n + 2 * h + i];
+          const float odd = rows_[4 * n + 4 + 2 * h + i];
+          const float other = shfl_sync_bfly(is_odd ? even : odd, 1);
+          part.value[i] = is_odd ? other : even;
+          part.value[2 + i] = is_odd ? odd : other;
+        }
+        if (row < num_rows) result.write(0, row, 2 * (n + lane % 2) + lane % 4 / 2, part);
+      }
+    }
+    result.finish(is_last, memory_.at + Memory::kFlags);
+  }
+
+  const AttendParams& params_;
+  Memory memory_;
+  UseSide items_;
+  UseSide windows_;
+  UseSide turned_;
+  UseSide keys_;
+  UseSide values_;
+  RingPlace<Memory::kItems> item_;
+  RingPlace<Memory::kTurns> turn_;
+  RingPlace<Memory::kStages> key_;
+  RingPlace<Memory::kStages> value_;
+  Accumulator<kHeadDim> rows_;
+  SoftmaxState<1> softmax_;
+};
+
+}  // namespace lazyrope

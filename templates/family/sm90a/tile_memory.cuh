@@ -1,0 +1,88 @@
+// Shared memory of a CTA of family sm90a, and how what lies there passes between its warps.
+#pragma once
+
+#include "ops/split_tile.cuh"
+#include "pipeline/block_table.cuh"
+#include "pipeline/handover.cuh"
+#include "tile/wgmma_tile.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Shape>
+struct TileMemory {
+  static constexpr int kHeadDim = Spec::kHeadDim;
+  static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
+  static constexpr int kKeys = Shape::kWarpKeys;  // of a block
+  static constexpr int kStages = Shape::kStages;  // of keys, and of values
+  static constexpr int kTurns = 2;                // of queries
+  static constexpr int kItems = 2;
+  static constexpr int kTurningWarps = 3;
+  static_assert(Shape::kWarpRows == 16 && Shape::kRowWarps % 4 == 0);
+
+  // Warp 0 brings keys and values, the rest of its warpgroup turns queries, the others compute.
+  using Turners = WarpTeam<1, kTurningWarps, 1>;
+  using Consumers = WarpTeam<4, Shape::kRowWarps, 2>;
+
+  using Tile = WgmmaTile<kHeadDim>;
+  using Original = SharedTile<kHeadDim>;
+  using Table = BlockTable<typename Spec::Mask, kKeys>;
+  static constexpr int kWindows = Table::kCapacity / Table::kWindow;
+
+  static constexpr int kBlockBytes = Tile::bytes(kKeys);
+  static constexpr int kTurnedBytes = Tile::bytes(kRows);
+
+  // From the start: rings of keys and of values, turned queries, the original queries, the block
+  // table, row positions of each item, items, barriers, flags.
+  static constexpr int kKeyRing = 0;
+  static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
+  static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
+  static constexpr int kOriginal = kTurned + kTurns * kTurnedBytes;
+  static constexpr int kTable = kOriginal + kRows * Original::kRowBytes;
+  static constexpr int kPositions = kTable + Table::kBytes;
+  static constexpr int kItem = kPositions + kItems * kRows * 4;
+  static constexpr int kKeyBarriers = kItem + kItems * static_cast<int>(sizeof(Item));
+  static constexpr int kValueBarriers = kKeyBarriers + Handover<kStages>::kBytes;
+  static constexpr int kTurnedBarriers = kValueBarriers + Handover<kStages>::kBytes;
+  static constexpr int kItemBarriers = kTurnedBarriers + Handover<kTurns>::kBytes;
+  static constexpr int kWindowBarriers = kItemBarriers + Handover<kItems>::kBytes;
+  static constexpr int kFlags = kWindowBarriers + Handover<kWindows>::kBytes;
+  static constexpr int kBytes = kFlags + 16;
+
+  SharedPtr at;
+
+  LAZYROPE_DEVICE SharedPtr keys(int32 place) const {
+    return at + (kKeyRing + place * kBlockBytes);
+  }
+  LAZYROPE_DEVICE SharedPtr values(int32 place) const {
+    return at + (kValueRing + place * kBlockBytes);
+  }
+  LAZYROPE_DEVICE SharedPtr turned(int32 place) const {
+    return at + (kTurned + place * kTurnedBytes);
+  }
+  LAZYROPE_DEVICE SharedPtr original() const { return at + kOriginal; }
+  LAZYROPE_DEVICE SharedPtr positions(int32 place) const {
+    return at + (kPositions + place * kRows * 4);
+  }
+  LAZYROPE_DEVICE ItemPtr item(int32 place) const {
+    return ItemPtr(at + (kItem + place * static_cast<int32>(sizeof(Item))));
+  }
+  LAZYROPE_DEVICE Table table(const StepView& step, ItemPtr item) const {
+    return Table(at + kTable, {0, 1, 1, 0}, step, item);
+  }
+
+  // All threads of the CTA, before anything else.
+  LAZYROPE_DEVICE void init() const {
+    constexpr uint32 kUsers = Shape::kRowWarps;
+    if (thread_index() == 0) {
+      Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
+      Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
+      Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
+      Handover<kItems>::init(at + kItemBarriers, 1, kUsers + kTurningWarps);
+      Handover<kWindows>::init(at + kWindowBarriers, 1, kUsers + kTurningWarps);
+      fence_mbarrier_init_release_cluster();
+    }
+    bar_sync();
+  }
+};
+
+}  // namespace lazyrope

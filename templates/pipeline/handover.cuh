@@ -1,0 +1,69 @@
+// Places of shared memory that pass from those who fill them to those who use them, and back. Each
+// has two mbarriers: one that it is full, one that it is empty.
+#pragma once
+
+#include "isa/mbarrier.cuh"
+#include "isa/sync.cuh"
+
+namespace lazyrope {
+
+template <int kPlaceCount>
+struct Handover {
+  static constexpr int kPlaces = kPlaceCount;
+  static constexpr int kBytes = kPlaces * 16;
+
+  // One thread: how many arrive as a place is filled, and when it has been used.
+  LAZYROPE_DEVICE static void init(SharedPtr memory, uint32 fillers, uint32 users) {
+#pragma unroll 1
+    for (int32 place = 0; place < kPlaces; ++place) {
+      mbarrier_init(memory + place * 16, fillers);
+      mbarrier_init(memory + place * 16 + 8, users);
+    }
+  }
+};
+
+// What one thread knows of a handover, on the side of those who fill or of those who use. It takes
+// part in every pass of a place.
+template <bool kFills>
+class HandoverSide {
+ public:
+  LAZYROPE_DEVICE explicit HandoverSide(SharedPtr memory)
+      : memory_(memory), phases_(kFills ? ~0u : 0u) {}
+
+  // Until the place is empty, or full.
+  LAZYROPE_DEVICE void wait(int32 place) {
+    const SharedPtr barrier = memory_ + place * 16 + (kFills ? 8 : 0);
+    const uint32 parity = phases_ >> place & 1;
+    while (!mbarrier_try_wait_parity(barrier, parity)) {
+    }
+    phases_ ^= 1u << place;
+  }
+
+  // What tells the others that it is full, or empty.
+  LAZYROPE_DEVICE SharedPtr given(int32 place) const {
+    return memory_ + place * 16 + (kFills ? 0 : 8);
+  }
+
+  // A warp, which has done with the place.
+  LAZYROPE_DEVICE void pass(int32 place) const {
+    bar_warp_sync();
+    if (lane_index() == 0) mbarrier_arrive(given(place));
+  }
+
+ private:
+  SharedPtr memory_;
+  uint32 phases_;  // a bit a place
+};
+
+using FillSide = HandoverSide<true>;
+using UseSide = HandoverSide<false>;
+
+// The place whose turn it is in a ring.
+template <int kPlaces>
+struct RingPlace {
+  int32 at = 0;
+
+  LAZYROPE_DEVICE void advance() { at = at + 1 == kPlaces ? 0 : at + 1; }
+};
+
+}  // namespace lazyrope

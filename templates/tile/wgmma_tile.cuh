@@ -1,0 +1,62 @@
+// A tile of 16-bit elements in shared memory as wgmma takes it, with its rows along M, N or K:
+// octets of eight rows, of each octet its panels, of each panel eight rows, swizzled. So whoever
+// writes eight rows writes one run of bytes, wherever in the tile they are. Aligned to 1024 bytes.
+#pragma once
+
+#include "abi/attend_tma.h"
+#include "isa/wgmma.cuh"
+#include "tile/warp_product.cuh"
+
+namespace lazyrope {
+
+template <int kColumns>
+struct WgmmaTile {
+  static constexpr int kPanelBytes = panel_bytes(kColumns);
+  static constexpr int kPanels = kColumns * kElementBytes / kPanelBytes;
+  static constexpr Swizzle kSwizzle = kPanelBytes == 128  ? Swizzle::k128B
+                                      : kPanelBytes == 64 ? Swizzle::k64B
+                                                          : Swizzle::k32B;
+  static constexpr int kAtomBytes = kOctetSlots * kPanelBytes;
+  static constexpr int kOctetBytes = kPanels * kAtomBytes;
+  static_assert(kPanels * kPanelBytes == kColumns * kElementBytes);
+
+  static constexpr int bytes(int rows) { return rows / kOctetSlots * kOctetBytes; }
+
+  LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
+    constexpr int32 kPanelChunks = kPanelBytes / 16;
+    const int32 place = row % kOctetSlots * kPanelBytes + chunk % kPanelChunks * 16;
+    return tile + row / kOctetSlots * kOctetBytes + chunk / kPanelChunks * kAtomBytes +
+           static_cast<int32>(swizzled(static_cast<uint32>(place), kSwizzle));
+  }
+
+  // Columns run * kCount to run * kCount + kCount - 1.
+  template <int kCount>
+  LAZYROPE_DEVICE static SharedPtr run(SharedPtr tile, int32 row, int32 run) {
+    constexpr int32 kRuns = 16 / (kCount * kElementBytes);  // in a chunk
+    return chunk(tile, row, run / kRuns) + run % kRuns * (kCount * kElementBytes);
+  }
+
+  // Rows along M or N, columns along K, of which 16 from `sixteens` * 16 on.
+  LAZYROPE_DEVICE static SharedDescriptor columns(SharedPtr tile, int32 sixteens) {
+    constexpr int32 kSteps = kPanelBytes / 32;
+    return shared_descriptor(tile + (sixteens / kSteps * kAtomBytes + sixteens % kSteps * 32), 0,
+                             kOctetBytes, kSwizzle);
+  }
+
+  // Rows along K, of which 16 from `sixteens` * 16 on; columns along N.
+  LAZYROPE_DEVICE static SharedDescriptor rows(SharedPtr tile, int32 sixteens) {
+    return shared_descriptor(tile + sixteens * 2 * kOctetBytes, kAtomBytes, kOctetBytes, kSwizzle);
+  }
+};
+
+// Lanes hold of 64 rows what they hold of four tiles of 16, one a warp.
+template <int kCount>
+struct TileAccess<Accumulator<kCount>> {
+  using Tile = Accumulator<kCount>;
+  static constexpr int kRowTiles = 1;
+  static constexpr int kColumnTiles = kCount / 8;
+  LAZYROPE_DEVICE static float& at(Tile& tile, int, int n, int i) { return tile[4 * n + i]; }
+  LAZYROPE_DEVICE static float at(const Tile& tile, int, int n, int i) { return tile[4 * n + i]; }
+};
+
+}  // namespace lazyrope
