@@ -145,12 +145,14 @@ class LaneTurns<Spec, false> {
 };
 
 // One warp turns num_rows rows of queries, taken from `from` (which may be the same rows): each row
-// by its position (0 where the query is rotated already) less `base`.
-template <class Spec, class To, class From>
+// by its position (0 where the query is rotated already) less `base`. A lane loads kAtOnce rows
+// before it turns them.
+template <class Spec, int kAtOnce = 1, class To, class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows, int32 base,
                                  const UnitTurns<typename Spec::Pairing>& turns) {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
+  constexpr int kPairs = Pairing::kPairs;
   copy_unrotated<Spec>(to, from, num_rows);
   if constexpr (Pairing::kUnits > 0) {
     constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
@@ -158,6 +160,8 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     constexpr int kGroups = kWarpThreads / Pairing::kUnits;
     const int32 unit = lane_index() % Pairing::kUnits;
     const int32 group = lane_index() / Pairing::kUnits;
+    const int32 run_a = Pairing::run_a(unit);
+    const int32 run_b = Pairing::run_b(unit);
     // Neighbouring rows share a token, hence an angle: a lane takes neighbours.
     const int32 share = ceil_div(num_rows, kGroups);
     const int32 end = group < kGroups ? smaller(num_rows, (group + 1) * share) : 0;
@@ -165,19 +169,28 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     int64 turned = 0;
     bool known = false;
 #pragma unroll 1
-    for (int32 row = group * share; row < end; ++row) {
-      const int32 position = Spec::kQueryRotated ? 0 : ld_shared<int32>(positions + row * 4);
-      const int64 turn = static_cast<int64>(position) - base;
-      if (!known || turn != turned) rotation.set(turn, turns, kFactor);
-      known = true;
-      turned = turn;
-      const int32 run_a = Pairing::run_a(unit);
-      const int32 run_b = Pairing::run_b(unit);
-      Run a = ld_shared<Run>(from.template run<Pairing::kPairs>(row, run_a));
-      Run b = ld_shared<Run>(from.template run<Pairing::kPairs>(row, run_b));
-      rotation.template apply<typename Spec::Element>(a, b);
-      st_shared(to.template run<Pairing::kPairs>(row, run_a), a);
-      st_shared(to.template run<Pairing::kPairs>(row, run_b), b);
+    for (int32 first = group * share; first < end; first += kAtOnce) {
+      int32 position[kAtOnce];
+      Run a[kAtOnce];
+      Run b[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int32 row = smaller(first + i, end - 1);
+        position[i] = Spec::kQueryRotated ? 0 : ld_shared<int32>(positions + row * 4);
+        a[i] = ld_shared<Run>(from.template run<kPairs>(row, run_a));
+        b[i] = ld_shared<Run>(from.template run<kPairs>(row, run_b));
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int64 turn = static_cast<int64>(position[i]) - base;
+        if (!known || turn != turned) rotation.set(turn, turns, kFactor);
+        known = true;
+        turned = turn;
+        rotation.template apply<typename Spec::Element>(a[i], b[i]);
+        if (first + i >= end) break;
+        st_shared(to.template run<kPairs>(first + i, run_a), a[i]);
+        st_shared(to.template run<kPairs>(first + i, run_b), b[i]);
+      }
     }
   }
 }

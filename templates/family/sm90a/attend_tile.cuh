@@ -17,8 +17,8 @@ class AttendTile {
   using Memory = TileMemory<Spec, Shape>;
   // Of a thread; those of all threads together fit an SM.
   static constexpr int kConsumers = Shape::kRowWarps / 4;
-  static constexpr int kHelperRegisters = kConsumers == 2 ? 72 : 56;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 216 : 152;
+  static constexpr int kHelperRegisters = kConsumers == 2 ? 88 : 56;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 152;
   static_assert(kConsumers == 2 || kConsumers == 3);
 
  public:

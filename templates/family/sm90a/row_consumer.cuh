@@ -32,11 +32,12 @@ class RowConsumer {
         values_(memory.at + Memory::kValueBarriers) {}
 
   LAZYROPE_DEVICE void run() {
+    if (group() == Memory::Turn::kGroups - 1) Memory::Turn::pass(group());
     bool has_next = true;
     while (has_next) {
       items_.wait(item_.at);
       const ItemPtr item = memory_.item(item_.at);
-      if (item.extent().num_rows == 0) return;
+      if (item.extent().num_rows == 0) break;
       has_next = item.keys().next >= 0;
       start(item);
       if (item.extent().num_blocks > 0) attend(item);
@@ -45,6 +46,7 @@ class RowConsumer {
       items_.pass(item_.at);
       item_.advance();
     }
+    if (group() == 0) Memory::Turn::wait(group());
   }
 
  private:
@@ -75,33 +77,42 @@ class RowConsumer {
 
   LAZYROPE_DEVICE void attend(ItemPtr item) {
     const Table table = memory_.table(params_.step, item);
-    const int32 num_blocks = item.extent().num_blocks;
+    const ItemExtent extent = item.extent();
+    const int32 num_blocks = extent.num_blocks;
+    const PositionRange queries = {extent.first_position, extent.last_position};
     Scores scores;
     OperandA weights[kKeys / 16];
     float factor[1][2];
     BlockInfo info = enter(table, 0, 0);
+    Memory::Turn::wait(group());
     wgmma_fence();
     multiply_keys(scores);
     wgmma_commit_group();
+    Memory::Turn::pass(group());
     wgmma_wait_group<0>();
     pass_keys(scores);
-    weigh(scores, item, info, factor);
+    weigh(scores, queries, info, factor);
     Product::pack(weights, scores);
 #pragma unroll 1
     for (int32 block = 1; block < num_blocks; ++block) {
       info = enter(table, block, info.base);
       values_.wait(value_.at);
+      Memory::Turn::wait(group());
       wgmma_fence();
       multiply_keys(scores);
       wgmma_commit_group();
       multiply_values(weights);
       wgmma_commit_group();
+      Memory::Turn::pass(group());
       wgmma_wait_group<1>();
       pass_keys(scores);
-      const bool is_raised = weigh(scores, item, info, factor);
+      const bool is_raised = weigh(scores, queries, info, factor);
+      if (is_raised) {
+        wait_for_values(weights);
+        softmax_.rescale(rows_, factor);
+      }
       wait_for_values(weights);
       pass_values();
-      if (is_raised) softmax_.rescale(rows_, factor);
       Product::pack(weights, scores);
     }
     values_.wait(value_.at);
@@ -162,18 +173,17 @@ class RowConsumer {
   }
 
   // Scores become weights; as softmax_.raise().
-  LAZYROPE_DEVICE bool weigh(Scores& scores, ItemPtr item, const BlockInfo& info,
+  LAZYROPE_DEVICE bool weigh(Scores& scores, PositionRange queries, const BlockInfo& info,
                              float (&factor)[1][2]) {
     if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
-    const ItemExtent extent = item.extent();
     if (info.begin > 0 || info.end < kKeys ||
-        !all_visible<Mask>({extent.first_position, extent.last_position}, info.position,
-                           info.position + kKeys - 1))
+        !all_visible<Mask>(queries, info.position, info.position + kKeys - 1))
       mask_scores<Mask>(scores, memory_.positions(item_.at) + first_row() * 4, info.position,
                         info.begin, info.end);
     const float scale_log2 = kCaps ? 1.0f : params_.scale_log2;
     const bool is_raised = softmax_.raise(scores, scale_log2, factor);
     softmax_.exponentiate(scores, scale_log2);
+    scores.pin();  // not after the wait that follows
     return is_raised;
   }
 

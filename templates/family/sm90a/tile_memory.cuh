@@ -8,6 +8,19 @@
 
 namespace lazyrope {
 
+// Whose turn it is to ask for products: one warpgroup's are made while the others weigh scores.
+template <int kGroupCount, int kFirstBarrier>
+struct TurnOf {
+  static constexpr int kGroups = kGroupCount;
+
+  LAZYROPE_DEVICE static void wait(int32 group) {
+    bar_sync(kFirstBarrier + group, 2 * kWarpgroupThreads);
+  }
+  LAZYROPE_DEVICE static void pass(int32 group) {
+    bar_arrive(kFirstBarrier + (group + 1 == kGroups ? 0 : group + 1), 2 * kWarpgroupThreads);
+  }
+};
+
 template <class Spec, class Shape>
 struct TileMemory {
   static constexpr int kHeadDim = Spec::kHeadDim;
@@ -22,6 +35,7 @@ struct TileMemory {
   // Warp 0 brings keys and values, the rest of its warpgroup turns queries, the others compute.
   using Turners = WarpTeam<1, kTurningWarps, 1>;
   using Consumers = WarpTeam<4, Shape::kRowWarps, 2>;
+  using Turn = TurnOf<Shape::kRowWarps / 4, 3>;
 
   using Tile = WgmmaTile<kHeadDim>;
   using Original = SharedTile<kHeadDim>;
