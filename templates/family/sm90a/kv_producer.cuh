@@ -11,6 +11,7 @@ class KvProducer {
   using Tile = typename Memory::Tile;
   using Table = typename Memory::Table;
   static constexpr int kOctets = Memory::kKeys / kOctetSlots;
+  static constexpr int kRunOctets = kRunSlots / kOctetSlots;
   static constexpr int kItemChunks = sizeof(Item) / sizeof(Chunk);
   static constexpr int32 kNowhere = -1;  // a page that is not there: its slots are zeros
 
@@ -67,22 +68,21 @@ class KvProducer {
     const Table table = memory_.table(params_.attend.step, item);
     const int32 kv_head = item.rows().kv_head;
     windows_.wait(0);
-    int32 known = table.seed(item.start());
+    const int32 known = table.seed(item.start());
     bar_warp_sync();
-    bring_keys(table, 0, kv_head);
-    known = finish_window(table, known, num_blocks);
 #pragma unroll 1
-    for (int32 block = 1; block < num_blocks; ++block) {
-      if (block % Table::kWindow == 0) open_window(table, block / Table::kWindow);
-      bring_keys(table, block, kv_head);
-      look_ahead(table, block, num_blocks);
-      bring_values(table, block - 1, kv_head);
+    for (int32 block = 0; block <= num_blocks; ++block) {
+      if (block < num_blocks) {
+        if (block > 0 && block % Table::kWindow == 0) open_window(table, block / Table::kWindow);
+        bring_keys(table, block, kv_head);
+        look_ahead(table, block, num_blocks, known);
+      }
+      if (block > 0) bring_values(table, block - 1, kv_head);
     }
-    bring_values(table, num_blocks - 1, kv_head);
   }
 
   // Window 0, of which the item has brought some blocks, or all.
-  LAZYROPE_DEVICE int32 finish_window(const Table& table, int32 known, int32 num_blocks) {
+  LAZYROPE_DEVICE void finish_first_window(const Table& table, int32 num_blocks, int32 known) {
     const bool is_known = known == smaller(Table::kWindow, num_blocks);
     if (is_known) windows_.pass(0);
     if (known < num_blocks) {
@@ -91,11 +91,11 @@ class KvProducer {
       bar_warp_sync();
     }
     if (!is_known) windows_.pass(0);
-    return known;
   }
 
   // In the course of each window the next is found, and its pages are asked for.
-  LAZYROPE_DEVICE void look_ahead(const Table& table, int32 block, int32 num_blocks) {
+  LAZYROPE_DEVICE void look_ahead(const Table& table, int32 block, int32 num_blocks, int32 known) {
+    if (block == 0) finish_first_window(table, num_blocks, known);
     const int32 next = block / Table::kWindow + 1;
     if (next * Table::kWindow >= num_blocks) return;
     if (block % Table::kWindow == kLookUp) lookup_ = table.look_up(next);
@@ -112,10 +112,8 @@ class KvProducer {
   LAZYROPE_DEVICE void bring_keys(const Table& table, int32 block, int32 kv_head) {
     const SharedPtr tile = expect(keys_, memory_.keys(key_.at), key_.at);
     const BlockInfo info = table.info(block);
-    for_octets([&](int32 octet) {
-      copy_octet(params_.maps.keys, tile, table, block, octet, kv_head, any_valid(info, octet),
-                 keys_.given(key_.at));
-    });
+    copy_octets(params_.maps.keys, tile, table, block, kv_head, keys_.given(key_.at),
+                [&](int32 octet) { return any_valid(info, octet) ? kWhole : kNone; });
     key_.advance();
   }
 
@@ -124,16 +122,14 @@ class KvProducer {
     const SharedPtr tile = expect(values_, memory_.values(value_.at), value_.at);
     const SharedPtr barrier = values_.given(value_.at);
     const BlockInfo info = table.info(block);
-    for_octets([&](int32 octet) {
-      if (all_valid(info, octet) || !any_valid(info, octet))
-        copy_octet(params_.maps.values, tile, table, block, octet, kv_head,
-                   any_valid(info, octet), barrier);
+    copy_octets(params_.maps.values, tile, table, block, kv_head, barrier, [&](int32 octet) {
+      return all_valid(info, octet) ? kWhole : any_valid(info, octet) ? kByRows : kNone;
     });
     const int32 first = info.begin / kOctetSlots;
     const int32 last = (info.end - 1) / kOctetSlots;
-    if (!all_valid(info, first)) copy_rows(tile, table, block, first, kv_head, info, barrier);
-    if (last != first && !all_valid(info, last))
-      copy_rows(tile, table, block, last, kv_head, info, barrier);
+#pragma unroll 1
+    for (int32 octet = first; octet <= last; octet += larger(last - first, 1))
+      if (!all_valid(info, octet)) copy_rows(tile, table, block, octet, kv_head, info, barrier);
     value_.advance();
   }
 
@@ -144,14 +140,6 @@ class KvProducer {
     return tile;
   }
 
-  template <class Visit>
-  LAZYROPE_DEVICE static void for_octets(const Visit& visit) {
-#pragma unroll
-    for (int32 first = 0; first < kOctets; first += kWarpThreads)
-      if (kOctets >= first + kWarpThreads || lane_index() < kOctets - first)
-        visit(first + lane_index());
-  }
-
   LAZYROPE_DEVICE static bool any_valid(const BlockInfo& info, int32 octet) {
     return (octet + 1) * kOctetSlots > info.begin && octet * kOctetSlots < info.end;
   }
@@ -159,33 +147,44 @@ class KvProducer {
     return octet * kOctetSlots >= info.begin && (octet + 1) * kOctetSlots <= info.end;
   }
 
-  LAZYROPE_DEVICE static RunPlace place_of(const Table& table, int32 block, int32 octet) {
-    constexpr int32 kRunOctets = kRunSlots / kOctetSlots;
-    RunPlace place = table.run(block, octet / kRunOctets);
-    place.slot += octet % kRunOctets * kOctetSlots;
-    return place;
-  }
+  // How an octet is copied: as it is, as zeros, or elsewhere.
+  enum Way { kWhole, kNone, kByRows };
 
-  // A lane.
-  LAZYROPE_DEVICE static void copy_octet(const TensorMap& map, SharedPtr tile, const Table& table,
-                                         int32 block, int32 octet, int32 kv_head, bool exists,
-                                         SharedPtr barrier) {
-    const RunPlace place = place_of(table, block, octet);
-    const int32 at[5] = {0, place.slot, 0, exists ? place.page : kNowhere, kv_head};
-    cp_async_bulk_tensor_load(tile + octet * Tile::kOctetBytes, map, at, barrier);
+  // One lane for the warp: what it gives each copy is then the same for all lanes, as the hardware
+  // takes it; copies by several lanes are made one after the other, each five times as slow.
+  template <class WayOf>
+  LAZYROPE_DEVICE static void copy_octets(const TensorMap& map, SharedPtr tile, const Table& table,
+                                          int32 block, int32 kv_head, SharedPtr barrier,
+                                          const WayOf& way_of) {
+    RunPlace runs[kOctets / kRunOctets];
+#pragma unroll
+    for (int32 run = 0; run < kOctets / kRunOctets; ++run) runs[run] = table.run(block, run);
+    if (elect_sync()) {
+#pragma unroll
+      for (int32 octet = 0; octet < kOctets; ++octet) {
+        const RunPlace& place = runs[octet / kRunOctets];
+        const Way way = way_of(octet);
+        const int32 at[5] = {0, place.slot + octet % kRunOctets * kOctetSlots, 0,
+                             way == kWhole ? place.page : kNowhere, kv_head};
+        if (way != kByRows)
+          cp_async_bulk_tensor_load(tile + octet * Tile::kOctetBytes, map, at, barrier);
+      }
+    }
+    bar_warp_sync();
   }
 
   // The warp: an octet of which some slots are valid, row by row.
   LAZYROPE_DEVICE void copy_rows(SharedPtr tile, const Table& table, int32 block, int32 octet,
                                  int32 kv_head, const BlockInfo& info, SharedPtr barrier) const {
-    const RunPlace place = place_of(table, block, octet);
+    const RunPlace place = table.run(block, octet / kRunOctets);
+    const int32 first_slot = place.slot + octet % kRunOctets * kOctetSlots;
 #pragma unroll 1
     for (int32 i = lane_index(); i < kOctetSlots * Tile::kPanels; i += kWarpThreads) {
       const int32 row = i % kOctetSlots;
       const int32 panel = i / kOctetSlots;
       const int32 slot = octet * kOctetSlots + row;
       const bool exists = slot >= info.begin && slot < info.end;
-      const int32 at[5] = {0, place.slot + row, panel, exists ? place.page : kNowhere, kv_head};
+      const int32 at[5] = {0, first_slot + row, panel, exists ? place.page : kNowhere, kv_head};
       cp_async_bulk_tensor_load(
           tile + (octet * Tile::kOctetBytes + panel * Tile::kAtomBytes + row * Tile::kPanelBytes),
           params_.maps.value_rows, at, barrier);
