@@ -1,6 +1,10 @@
 #include "runtime/pool_maps.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "codegen/error.h"
 
 namespace lazyrope {
 namespace {
@@ -17,6 +21,25 @@ bool same_memory(const KvPool& a, const KvPool& b) {
          a.slot_stride == b.slot_stride && a.head_stride == b.head_stride;
 }
 
+// From a page to the next of the same head; 0 where they are no whole number.
+std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_size) {
+  const std::int64_t in_page = page_size / kOctetSlots;
+  if (pages <= 1) return in_page;
+  const std::int64_t octet = std::int64_t{kOctetSlots} * pool.slot_stride;
+  const bool is_whole = octet > 0 && pool.page_stride % octet == 0;
+  return is_whole && pool.page_stride / octet >= in_page ? pool.page_stride / octet : 0;
+}
+
+// The same in heads, where they are no whole number of octets.
+std::int64_t heads_per_page(const KvPool& pool) {
+  if (pool.head_stride > 0 && pool.page_stride % pool.head_stride == 0)
+    return pool.page_stride / pool.head_stride;
+  throw SpecError(
+      fmt::format("the pool's pages are {} bytes apart; on this GPU they must be a multiple of 8 "
+                  "slots ({} bytes each) or of a head ({} bytes)",
+                  pool.page_stride, pool.slot_stride, pool.head_stride));
+}
+
 }  // namespace
 
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
@@ -24,23 +47,24 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
   const int panel = panel_bytes(spec.head_dim);
   const int columns = panel / kElementBytes;
   const int panels = spec.head_dim / columns;
-  // A stride that is never taken must be legal none the less.
-  const auto stride = [](std::uint32_t bytes, int count) {
-    return count > 1 ? static_cast<std::int64_t>(bytes) : kChunkBytes;
-  };
-  const auto map = [&](void* data, int slots, int box_panels) {
+  const std::int64_t octets = octets_per_page(pool, pages, page_size);
+  const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
+  const std::int64_t last_page = std::max<std::int64_t>(pages, 1) - 1;
+  const auto map = [&](void* data, int slots, int box_panels, int box_octets) {
     return device.encode(
         {.data = data,
          .type = element_type(spec.dtype),
-         .dims = {columns, page_size, panels, std::max<std::int64_t>(pages, 1), spec.num_kv_heads},
-         .strides = {stride(pool.slot_stride, page_size), panel,
-                     stride(pool.page_stride, pages > 1 ? 2 : 1),
-                     stride(pool.head_stride, spec.num_kv_heads)},
-         .box = {columns, slots, box_panels, 1, 1},
+         .dims = {columns, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
+                  last_page * heads + spec.num_kv_heads},
+         .strides = {pool.slot_stride, panel, std::int64_t{kOctetSlots} * pool.slot_stride,
+                     std::max<std::int64_t>(pool.head_stride, kChunkBytes)},
+         .box = {columns, slots, box_panels, box_octets, 1},
          .swizzle = swizzle_of(panel)});
   };
-  return {map(pool.keys, kOctetSlots, panels), map(pool.values, kOctetSlots, panels),
-          map(pool.values, 1, 1)};
+  constexpr int kOctets = 2;
+  return {map(pool.keys, kOctetSlots, panels, kOctets),
+          map(pool.values, kOctetSlots, panels, kOctets), map(pool.values, 1, 1, 1),
+          static_cast<int32>(octets), static_cast<int32>(heads)};
 }
 
 PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,

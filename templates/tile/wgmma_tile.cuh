@@ -22,6 +22,11 @@ struct WgmmaTile {
 
   static constexpr int bytes(int rows) { return rows / kOctetSlots * kOctetBytes; }
 
+  // Of a row, bytes from the tile's start, before they are swizzled.
+  LAZYROPE_DEVICE static int32 row_of_panel(int32 row, int32 panel) {
+    return row / kOctetSlots * kOctetBytes + panel * kAtomBytes + row % kOctetSlots * kPanelBytes;
+  }
+
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
     constexpr int32 kPanelChunks = kPanelBytes / 16;
     const int32 place = row % kOctetSlots * kPanelBytes + chunk % kPanelChunks * 16;

@@ -1,12 +1,14 @@
 // Family sm90a, many rows: chunks of queries and prefill, by wgmma and TMA (Hopper alone).
 //
 // A CTA's first warpgroup brings and prepares what the others, each with 64 query rows of one KV
-// head, compute on: one warp copies keys and values, straight from pages of any size, the others
-// turn the queries for the segment that comes next (family/sm90a/kv_producer.cuh, query_turner.cuh,
-// row_consumer.cuh). All three go on to the CTA's next item without waiting for each other.
+// head, compute on: one warp finds where blocks lie, one copies their keys and values, straight from
+// pages of any size, the others turn the queries for the segment that comes next
+// (family/sm90a/block_finder.cuh, kv_copier.cuh, query_turner.cuh, row_consumer.cuh). All go on to
+// the CTA's next item without waiting for each other.
 #pragma once
 
-#include "family/sm90a/kv_producer.cuh"
+#include "family/sm90a/block_finder.cuh"
+#include "family/sm90a/kv_copier.cuh"
 #include "family/sm90a/query_turner.cuh"
 #include "family/sm90a/row_consumer.cuh"
 
@@ -35,7 +37,9 @@ class AttendTile {
     } else {
       setmaxnreg_dec<kHelperRegisters>();
       if (warp_index() == 0)
-        KvProducer<Memory>(params, memory).run();
+        BlockFinder<Memory>(params.attend, memory).run();
+      else if (warp_index() == 1)
+        KvCopier<Memory>(params, memory).run();
       else
         QueryTurner<Spec, Memory>(params.attend, memory).run();
     }

@@ -29,11 +29,11 @@ struct TileMemory {
   static constexpr int kStages = Shape::kStages;  // of keys, and of values
   static constexpr int kTurns = 2;                // of queries
   static constexpr int kItems = 2;
-  static constexpr int kTurningWarps = 3;
+  static constexpr int kTurningWarps = 2;
   static_assert(Shape::kWarpRows == 16 && Shape::kRowWarps % 4 == 0);
 
-  // Warp 0 brings keys and values, the rest of its warpgroup turns queries, the others compute.
-  using Turners = WarpTeam<1, kTurningWarps, 1>;
+  // Warp 0 finds blocks, warp 1 copies keys and values, the next turn queries, the others compute.
+  using Turners = WarpTeam<2, kTurningWarps, 1>;
   using Consumers = WarpTeam<4, Shape::kRowWarps, 2>;
   using Turn = TurnOf<Shape::kRowWarps / 4, 3>;
 
@@ -91,8 +91,8 @@ struct TileMemory {
       Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
       Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
       Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
-      Handover<kItems>::init(at + kItemBarriers, 1, kUsers + kTurningWarps);
-      Handover<kWindows>::init(at + kWindowBarriers, 1, kUsers + kTurningWarps);
+      Handover<kItems>::init(at + kItemBarriers, 1, kUsers + kTurningWarps + 1);
+      Handover<kWindows>::init(at + kWindowBarriers, 1, kUsers + kTurningWarps + 1);
       fence_mbarrier_init_release_cluster();
     }
     bar_sync();
