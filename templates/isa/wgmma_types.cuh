@@ -24,6 +24,11 @@ inline constexpr int kWarpgroupThreads = 128;
 // An operand in shared memory.
 struct SharedDescriptor {
   uint64 bits;
+
+  // The same `bytes`, a multiple of 16, further on.
+  LAZYROPE_DEVICE SharedDescriptor operator+(int32 bytes) const {
+    return {bits + static_cast<uint64>(bytes >> 4)};
+  }
 };
 
 // Core matrices are 8 x 16 bytes. Offsets between them, multiples of 16, by layout:

@@ -26,10 +26,12 @@ struct WgmmaProduct {
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_query_key(Accumulator<kKeys>& scores, SharedPtr queries,
                                                  SharedPtr keys) {
+    const SharedDescriptor a = Tile::columns(queries);
+    const SharedDescriptor b = Tile::columns(keys);
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step)
-      wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, Tile::columns(queries, step),
-                                                      Tile::columns(keys, step), step > 0);
+      wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, a + Tile::column_step(step),
+                                                      b + Tile::column_step(step), step > 0);
   }
 
   // rows += weights x values.
@@ -37,9 +39,10 @@ struct WgmmaProduct {
   LAZYROPE_DEVICE static void multiply_weight_value(Accumulator<kHeadDim>& rows,
                                                     const OperandA (&weights)[kKeys / 16],
                                                     SharedPtr values) {
+    const SharedDescriptor b = Tile::rows(values);
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step)
-      wgmma_m64k16<Type, kHeadDim, Major::kMN>(rows, weights[step], Tile::rows(values, step), true);
+      wgmma_m64k16<Type, kHeadDim, Major::kMN>(rows, weights[step], b + Tile::row_step(step), true);
   }
 
   template <int kKeys>

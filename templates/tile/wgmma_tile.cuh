@@ -41,17 +41,20 @@ struct WgmmaTile {
     return chunk(tile, row, run / kRuns) + run % kRuns * (kCount * kElementBytes);
   }
 
-  // Rows along M or N, columns along K, of which 16 from `sixteens` * 16 on.
-  LAZYROPE_DEVICE static SharedDescriptor columns(SharedPtr tile, int32 sixteens) {
+  // Rows along M or N, columns along K, 16 of them; the next are column_step(1) bytes on, ...
+  LAZYROPE_DEVICE static SharedDescriptor columns(SharedPtr tile) {
+    return shared_descriptor(tile, 0, kOctetBytes, kSwizzle);
+  }
+  static constexpr int32 column_step(int32 sixteens) {
     constexpr int32 kSteps = kPanelBytes / 32;
-    return shared_descriptor(tile + (sixteens / kSteps * kAtomBytes + sixteens % kSteps * 32), 0,
-                             kOctetBytes, kSwizzle);
+    return sixteens / kSteps * kAtomBytes + sixteens % kSteps * 32;
   }
 
-  // Rows along K, of which 16 from `sixteens` * 16 on; columns along N.
-  LAZYROPE_DEVICE static SharedDescriptor rows(SharedPtr tile, int32 sixteens) {
-    return shared_descriptor(tile + sixteens * 2 * kOctetBytes, kAtomBytes, kOctetBytes, kSwizzle);
+  // Rows along K, 16 of them, columns along N; the next are row_step(1) bytes on, ...
+  LAZYROPE_DEVICE static SharedDescriptor rows(SharedPtr tile) {
+    return shared_descriptor(tile, kAtomBytes, kOctetBytes, kSwizzle);
   }
+  static constexpr int32 row_step(int32 sixteens) { return sixteens * 2 * kOctetBytes; }
 };
 
 // Lanes hold of 64 rows what they hold of four tiles of 16, one a warp.
