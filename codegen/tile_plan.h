@@ -23,7 +23,7 @@ struct AttendPlan {
 
   bool divides_rows() const { return row_warps > 1; }
   int threads() const {
-    constexpr int kHelperWarps = 4;  // that bring keys and values, and turn queries
+    constexpr int kHelperWarps = 8;  // that bring keys and values, and turn queries
     return (row_warps * key_warps + (family == Family::kSm90a ? kHelperWarps : 0)) * 32;
   }
   int rows() const { return row_warps * warp_rows; }

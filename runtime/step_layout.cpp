@@ -93,6 +93,7 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.fixed_split_blocks = plan.fixed_split_blocks * attend.key_warps;
   phase.max_heads = heads_of_an_item(plan, attend, shape);
   phase.item_cost = item_cost(attend, shape, phase.max_heads);
+  phase.may_deal = attend.divides_rows() ? 1 : 0;
   phase.scratch.max_tiles = static_cast<int32>(extent.max_tiles);
   // templates/ops/split_tile.cuh tells what counters there are.
   const bool is_fixed = plan.fixed_split_blocks > 0;

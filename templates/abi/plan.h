@@ -91,7 +91,7 @@ struct PlanPhase {
   int32 fixed_split_blocks;
   int32 num_counters;
   int32 item_cost;  // of an item beside its blocks, each of which costs kBlockCost
-  int32 unused;
+  int32 may_deal;   // not 0: units are dealt out whole where that loses little
 };
 static_assert(sizeof(PlanPhase) == 40 + 40 + 56);
 

@@ -14,8 +14,12 @@ class ItemWriter {
 
  public:
   LAZYROPE_DEVICE ItemWriter(const CallerStep& caller, const PlanPhase& phase,
-                             const Units<Tiles>& units, const Bounds& boundaries)
-      : caller_(caller), phase_(phase), units_(units), boundaries_(boundaries) {}
+                             const Units<Tiles>& units, const Bounds& boundaries, bool is_dealt)
+      : caller_(caller),
+        phase_(phase),
+        units_(units),
+        boundaries_(boundaries),
+        is_dealt_(is_dealt) {}
 
   // Every num_planners-th of all items. The first items of CTAs may begin inside of a tile, which
   // is looked for; of the others the CTA is looked for. So the warps take turns to and fro: those
@@ -60,6 +64,34 @@ class ItemWriter {
 
   // All but where it starts; nothing if its CTA has no work.
   LAZYROPE_DEVICE void describe(Item& item, int32 index, int32 num_others) const {
+    if (is_dealt_)
+      describe_dealt(item, index);
+    else
+      describe_cut(item, index, num_others);
+  }
+
+  // Item i is that of CTA i % num_ctas in round i / num_ctas.
+  LAZYROPE_DEVICE void describe_dealt(Item& item, int32 index) const {
+    const Deal deal = {phase_.work.num_ctas, units_.count()};
+    const int32 cta = index % deal.num_ctas;
+    const int32 round = index / deal.num_ctas;
+    if (deal.unit(cta, round) >= deal.num_units) return;
+    const Unit unit = units_.get(deal.unit(cta, round));
+    const bool has_next = deal.unit(cta, round + 1) < deal.num_units;
+    fill(item, unit, unit.first_block, unit.end_block, has_next ? index + deal.num_ctas : -1);
+    item.split = {0, 1, 0, 0};
+  }
+
+  LAZYROPE_DEVICE void fill(Item& item, const Unit& unit, int32 first, int32 end,
+                            int32 next) const {
+    const TileRows rows = units_.tiles.rows.get(unit.tile);
+    const TileKeys keys = units_.tiles.keys.get(unit.tile);
+    item.extent = {end - first, rows.num_rows, keys.first_position, keys.last_position};
+    item.rows = {rows.query_token, rows.first_row, unit.group * units_.num_heads, units_.num_heads};
+    item.keys = {keys.segment, keys.segment_end, first, next};
+  }
+
+  LAZYROPE_DEVICE void describe_cut(Item& item, int32 index, int32 num_others) const {
     const int32 num_ctas = phase_.work.num_ctas;
     const auto num_before = [&](int32 cta) { return boundaries_.standing.get(cta).num_others; };
     const int32 other = index - num_ctas;
@@ -73,12 +105,7 @@ class ItemWriter {
     const Unit unit = units_.get(begin.unit + nth);
     const int32 first = unit.first_block + (nth == 0 ? begin.block : 0);
     const int32 last = begin.unit + nth == end.unit ? end.block : unit.end_block;
-    const TileRows rows = units_.tiles.rows.get(unit.tile);
-    const TileKeys keys = units_.tiles.keys.get(unit.tile);
-    item.extent = {last - first, rows.num_rows, keys.first_position, keys.last_position};
-    item.rows = {rows.query_token, rows.first_row, unit.group * units_.num_heads, units_.num_heads};
-    item.keys = {keys.segment, keys.segment_end, first,
-                 nth + 1 < count && next < num_others ? num_ctas + next : -1};
+    fill(item, unit, first, last, nth + 1 < count && next < num_others ? num_ctas + next : -1);
     item.split = units_.fixed_split_blocks > 0
                      ? fixed_split(unit, begin.unit + nth)
                      : split(cta, nth == 0 && begin.block > 0, begin.unit + nth == end.unit);
@@ -188,6 +215,7 @@ class ItemWriter {
   const PlanPhase& phase_;
   const Units<Tiles>& units_;
   const Bounds& boundaries_;
+  bool is_dealt_;
 };
 
 }  // namespace lazyrope

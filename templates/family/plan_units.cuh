@@ -60,4 +60,17 @@ struct Units {
   }
 };
 
+// Whole units dealt out to CTAs in turns, to and fro, so that the first units weigh no more than the
+// last. In a round unit `round * num_ctas` and the next num_ctas - 1 are worked on at the same time.
+struct Deal {
+  int32 num_ctas;
+  int32 num_units;
+
+  LAZYROPE_DEVICE int32 num_rounds() const { return ceil_div(num_units, num_ctas); }
+  // Of a CTA in a round; num_units or more where it has none.
+  LAZYROPE_DEVICE int32 unit(int32 cta, int32 round) const {
+    return round * num_ctas + (round % 2 == 0 ? cta : num_ctas - 1 - cta);
+  }
+};
+
 }  // namespace lazyrope

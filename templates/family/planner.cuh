@@ -7,7 +7,8 @@
 // the head of another. A unit cut by k boundaries has k + 1 parts: ops/split_tile.cuh. The line has
 // all units of the same heads behind one another, so that CTAs read a token's heads, neighbours in
 // memory, at the same time. Where parts are fixed, each is a unit, and boundaries lie between
-// units.
+// units. Where whole units can be dealt out about equally, prefill does that instead: CTAs that run
+// at the same time then have the same keys, which the L2 cache holds, and there is nothing to merge.
 //
 // What takes time is the way to memory, so that it is gone three times only: for what there is of
 // each request, for segments, which by then are in a cache, and for page numbers, likewise. All
@@ -51,10 +52,15 @@ class Planner {
     units.per_group = num_tiles;
     if (phase_.fixed_split_blocks > 0)
       units.per_group = static_cast<int32>(sum_up(tiles_.part_begin, num_tiles));
-    place_boundaries(units);
-    bar_sync();
-    const int32 num_others = rank_boundaries();
-    ItemWriter<Spec, Tiles>(caller_, phase_, units, boundaries_)
+    const Deal deal = {phase_.work.num_ctas, units.count()};
+    const bool is_dealt = deals_well(units, deal);
+    int32 num_others = larger(deal.num_rounds() - 1, 0) * deal.num_ctas;
+    if (!is_dealt) {
+      place_boundaries(units);
+      bar_sync();
+      num_others = rank_boundaries();
+    }
+    ItemWriter<Spec, Tiles>(caller_, phase_, units, boundaries_, is_dealt)
         .write(num_others, planner_, params_.num_planners);
   }
 
@@ -242,6 +248,33 @@ class Planner {
       passed += scan_.total();
     }
     return passed;
+  }
+
+  // Whether no CTA would get much more than its share.
+  LAZYROPE_DEVICE bool deals_well(const Units<Tiles>& units, const Deal& deal) const {
+    constexpr int32 kMostRounds = 64;
+    constexpr int32 kLoss = 8;  // one part in so many
+    if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || deal.num_rounds() > kMostRounds)
+      return false;
+    int64 most = 0;
+#pragma unroll 1
+    for (int32 cta = thread_index(); cta < deal.num_ctas; cta += Spec::kThreads)
+      most = larger(most, dealt_cost(units, deal, cta));
+    const int64 most_of_all = scan_.max(static_cast<int32>(smaller(most, int64{0x7fffffff})));
+    const int64 total = units.group_cost * units.num_groups;
+    return most_of_all * deal.num_ctas <= total + total / kLoss;
+  }
+
+  LAZYROPE_DEVICE int64 dealt_cost(const Units<Tiles>& units, const Deal& deal, int32 cta) const {
+    int64 cost = 0;
+#pragma unroll 1
+    for (int32 round = 0; round < deal.num_rounds(); ++round) {
+      const int32 unit = deal.unit(cta, round);
+      if (unit >= deal.num_units) break;
+      const int32 tile = unit % units.per_group;
+      cost += tiles_.cost_begin.get(tile + 1) - tiles_.cost_begin.get(tile);
+    }
+    return cost;
   }
 
   // A thread a boundary: the unit and block at which each CTA begins.

@@ -19,8 +19,8 @@ class AttendTile {
   using Memory = TileMemory<Spec, Shape>;
   // Of a thread; those of all threads together fit an SM.
   static constexpr int kConsumers = Shape::kRowWarps / 4;
-  static constexpr int kHelperRegisters = kConsumers == 2 ? 88 : 56;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 208 : 152;
+  static constexpr int kHelperRegisters = kConsumers == 2 ? 64 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 192 : 144;
   static_assert(kConsumers == 2 || kConsumers == 3);
 
  public:
@@ -31,7 +31,7 @@ class AttendTile {
   LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     memory.init();
-    if (thread_index() >= kWarpgroupThreads) {
+    if (warp_index() >= Memory::kHelperWarps) {
       setmaxnreg_inc<kConsumerRegisters>();
       RowConsumer<Spec, Memory>(params.attend, memory).run();
     } else {

@@ -32,12 +32,11 @@ class RowConsumer {
         values_(memory.at + Memory::kValueBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    if (group() == Memory::Turn::kGroups - 1) Memory::Turn::pass(group());
     bool has_next = true;
     while (has_next) {
       items_.wait(item_.at);
       const ItemPtr item = memory_.item(item_.at);
-      if (item.extent().num_rows == 0) break;
+      if (item.extent().num_rows == 0) return;
       has_next = item.keys().next >= 0;
       start(item);
       if (item.extent().num_blocks > 0) attend(item);
@@ -46,7 +45,6 @@ class RowConsumer {
       items_.pass(item_.at);
       item_.advance();
     }
-    if (group() == 0) Memory::Turn::wait(group());
   }
 
  private:
@@ -84,11 +82,9 @@ class RowConsumer {
     OperandA weights[kKeys / 16];
     float factor[1][2];
     BlockInfo info = enter(table, 0, 0);
-    Memory::Turn::wait(group());
     wgmma_fence();
     multiply_keys(scores);
     wgmma_commit_group();
-    Memory::Turn::pass(group());
     wgmma_wait_group<0>();
     pass_keys(scores);
     weigh(scores, queries, info, factor);
@@ -97,22 +93,17 @@ class RowConsumer {
     for (int32 block = 1; block < num_blocks; ++block) {
       info = enter(table, block, info.base);
       values_.wait(value_.at);
-      Memory::Turn::wait(group());
       wgmma_fence();
       multiply_keys(scores);
       wgmma_commit_group();
       multiply_values(weights);
       wgmma_commit_group();
-      Memory::Turn::pass(group());
       wgmma_wait_group<1>();
       pass_keys(scores);
       const bool is_raised = weigh(scores, queries, info, factor);
-      if (is_raised) {
-        wait_for_values(weights);
-        softmax_.rescale(rows_, factor);
-      }
       wait_for_values(weights);
       pass_values();
+      if (is_raised) softmax_.rescale(rows_, factor);
       Product::pack(weights, scores);
     }
     values_.wait(value_.at);
@@ -183,7 +174,6 @@ class RowConsumer {
     const float scale_log2 = kCaps ? 1.0f : params_.scale_log2;
     const bool is_raised = softmax_.raise(scores, scale_log2, factor);
     softmax_.exponentiate(scores, scale_log2);
-    scores.pin();  // not after the wait that follows
     return is_raised;
   }
 

@@ -8,19 +8,6 @@
 
 namespace lazyrope {
 
-// Whose turn it is to ask for products: one warpgroup's are made while the others weigh scores.
-template <int kGroupCount, int kFirstBarrier>
-struct TurnOf {
-  static constexpr int kGroups = kGroupCount;
-
-  LAZYROPE_DEVICE static void wait(int32 group) {
-    bar_sync(kFirstBarrier + group, 2 * kWarpgroupThreads);
-  }
-  LAZYROPE_DEVICE static void pass(int32 group) {
-    bar_arrive(kFirstBarrier + (group + 1 == kGroups ? 0 : group + 1), 2 * kWarpgroupThreads);
-  }
-};
-
 template <class Spec, class Shape>
 struct TileMemory {
   static constexpr int kHeadDim = Spec::kHeadDim;
@@ -29,13 +16,13 @@ struct TileMemory {
   static constexpr int kStages = Shape::kStages;  // of keys, and of values
   static constexpr int kTurns = 2;                // of queries
   static constexpr int kItems = 2;
-  static constexpr int kTurningWarps = 2;
+  static constexpr int kHelperWarps = 8;
+  static constexpr int kTurningWarps = kHelperWarps - 2;
   static_assert(Shape::kWarpRows == 16 && Shape::kRowWarps % 4 == 0);
 
   // Warp 0 finds blocks, warp 1 copies keys and values, the next turn queries, the others compute.
   using Turners = WarpTeam<2, kTurningWarps, 1>;
-  using Consumers = WarpTeam<4, Shape::kRowWarps, 2>;
-  using Turn = TurnOf<Shape::kRowWarps / 4, 3>;
+  using Consumers = WarpTeam<kHelperWarps, Shape::kRowWarps, 2>;
 
   using Tile = WgmmaTile<kHeadDim>;
   using Original = SharedTile<kHeadDim>;
