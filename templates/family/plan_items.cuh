@@ -70,16 +70,24 @@ class ItemWriter {
       describe_cut(item, index, num_others);
   }
 
-  // Item i is that of CTA i % num_ctas in round i / num_ctas.
+  // Item i is that of CTA i % num_ctas in round i / num_ctas. Parts of a unit have results and a
+  // counter by its number, of which there are enough: parts of all units are no more than CTAs.
   LAZYROPE_DEVICE void describe_dealt(Item& item, int32 index) const {
-    const Deal deal = {phase_.work.num_ctas, units_.count()};
+    const Deal deal(phase_.work.num_ctas, units_.count());
     const int32 cta = index % deal.num_ctas;
     const int32 round = index / deal.num_ctas;
-    if (deal.unit(cta, round) >= deal.num_units) return;
-    const Unit unit = units_.get(deal.unit(cta, round));
-    const bool has_next = deal.unit(cta, round + 1) < deal.num_units;
-    fill(item, unit, unit.first_block, unit.end_block, has_next ? index + deal.num_ctas : -1);
-    item.split = {0, 1, 0, 0};
+    const Deal::Part dealt = deal.at(cta, round);
+    if (dealt.unit >= deal.num_units) return;
+    const Unit unit = units_.get(dealt.unit);
+    // Blocks are few enough that no part is empty where another has two.
+    const int32 parts = larger(smaller(deal.num_parts, unit.end_block), 1);
+    if (dealt.part >= parts) return;
+    const auto begin_of = [&](int32 part) {
+      return static_cast<int32>(static_cast<int64>(unit.end_block) * part / parts);
+    };
+    fill(item, unit, begin_of(dealt.part), begin_of(dealt.part + 1),
+         deal.has(cta, round + 1) ? index + deal.num_ctas : -1);
+    item.split = {dealt.part, parts, dealt.unit * deal.num_parts, dealt.unit};
   }
 
   LAZYROPE_DEVICE void fill(Item& item, const Unit& unit, int32 first, int32 end,

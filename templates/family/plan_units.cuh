@@ -60,16 +60,32 @@ struct Units {
   }
 };
 
-// Whole units dealt out to CTAs in turns, to and fro, so that the first units weigh no more than the
-// last. In a round unit `round * num_ctas` and the next num_ctas - 1 are worked on at the same time.
+// Units dealt out to CTAs: where there are more CTAs, each unit in as many equal parts as there are
+// CTAs for; else whole, in turns, to and fro, so that the first units weigh no more than the last.
+// What CTAs do at the same time is as near in the line as can be.
 struct Deal {
   int32 num_ctas;
   int32 num_units;
+  int32 num_parts;  // of a unit
 
-  LAZYROPE_DEVICE int32 num_rounds() const { return ceil_div(num_units, num_ctas); }
-  // Of a CTA in a round; num_units or more where it has none.
-  LAZYROPE_DEVICE int32 unit(int32 cta, int32 round) const {
-    return round * num_ctas + (round % 2 == 0 ? cta : num_ctas - 1 - cta);
+  LAZYROPE_DEVICE Deal(int32 num_ctas, int32 num_units)
+      : num_ctas(num_ctas),
+        num_units(num_units),
+        num_parts(larger(num_ctas / larger(num_units, 1), 1)) {}
+
+  LAZYROPE_DEVICE int32 num_rounds() const { return ceil_div(num_units * num_parts, num_ctas); }
+
+  struct Part {
+    int32 unit;
+    int32 part;
+  };
+  // Of a CTA in a round; unit num_units or more where it has none.
+  LAZYROPE_DEVICE Part at(int32 cta, int32 round) const {
+    const int32 index = round * num_ctas + (round % 2 == 0 ? cta : num_ctas - 1 - cta);
+    return {index / num_parts, index % num_parts};
+  }
+  LAZYROPE_DEVICE bool has(int32 cta, int32 round) const {
+    return at(cta, round).unit < num_units;
   }
 };
 

@@ -52,7 +52,7 @@ class Planner {
     units.per_group = num_tiles;
     if (phase_.fixed_split_blocks > 0)
       units.per_group = static_cast<int32>(sum_up(tiles_.part_begin, num_tiles));
-    const Deal deal = {phase_.work.num_ctas, units.count()};
+    const Deal deal(phase_.work.num_ctas, units.count());
     const bool is_dealt = deals_well(units, deal);
     int32 num_others = larger(deal.num_rounds() - 1, 0) * deal.num_ctas;
     if (!is_dealt) {
@@ -250,7 +250,7 @@ class Planner {
     return passed;
   }
 
-  // Whether no CTA would get much more than its share.
+  // Whether no CTA would get much more than its share, and parts would not be too short.
   LAZYROPE_DEVICE bool deals_well(const Units<Tiles>& units, const Deal& deal) const {
     constexpr int32 kMostRounds = 64;
     constexpr int32 kLoss = 8;  // one part in so many
@@ -260,6 +260,10 @@ class Planner {
 #pragma unroll 1
     for (int32 cta = thread_index(); cta < deal.num_ctas; cta += Spec::kThreads)
       most = larger(most, dealt_cost(units, deal, cta));
+    if (deal.num_parts > 1 && units.group_cost * units.num_groups <
+                                  static_cast<int64>(phase_.min_split_blocks) * kBlockCost *
+                                      deal.num_parts * deal.num_units)
+      return false;
     const int64 most_of_all = scan_.max(static_cast<int32>(smaller(most, int64{0x7fffffff})));
     const int64 total = units.group_cost * units.num_groups;
     return most_of_all * deal.num_ctas <= total + total / kLoss;
@@ -269,10 +273,12 @@ class Planner {
     int64 cost = 0;
 #pragma unroll 1
     for (int32 round = 0; round < deal.num_rounds(); ++round) {
-      const int32 unit = deal.unit(cta, round);
-      if (unit >= deal.num_units) break;
-      const int32 tile = unit % units.per_group;
-      cost += tiles_.cost_begin.get(tile + 1) - tiles_.cost_begin.get(tile);
+      const Deal::Part dealt = deal.at(cta, round);
+      if (dealt.unit >= deal.num_units) break;
+      const int32 tile = dealt.unit % units.per_group;
+      const auto of_unit =
+          static_cast<int32>(tiles_.cost_begin.get(tile + 1) - tiles_.cost_begin.get(tile));
+      cost += ceil_div(of_unit, deal.num_parts);
     }
     return cost;
   }

@@ -165,9 +165,13 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     // Neighbouring rows share a token, hence an angle: a lane takes neighbours.
     const int32 share = ceil_div(num_rows, kGroups);
     const int32 end = group < kGroups ? smaller(num_rows, (group + 1) * share) : 0;
+    if (group * share >= end) return;
+    const auto position_of = [&](int32 row) {
+      return Spec::kQueryRotated ? 0 : ld_shared<int32>(positions + row * 4);
+    };
     UnitRotation<Pairing> rotation;
-    int64 turned = 0;
-    bool known = false;
+    int32 turned = position_of(group * share);
+    rotation.set(static_cast<int64>(turned) - base, turns, kFactor);
 #pragma unroll 1
     for (int32 first = group * share; first < end; first += kAtOnce) {
       int32 position[kAtOnce];
@@ -176,16 +180,15 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int32 row = smaller(first + i, end - 1);
-        position[i] = Spec::kQueryRotated ? 0 : ld_shared<int32>(positions + row * 4);
+        position[i] = position_of(row);
         a[i] = ld_shared<Run>(from.template run<kPairs>(row, run_a));
         b[i] = ld_shared<Run>(from.template run<kPairs>(row, run_b));
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int64 turn = static_cast<int64>(position[i]) - base;
-        if (!known || turn != turned) rotation.set(turn, turns, kFactor);
-        known = true;
-        turned = turn;
+        if (position[i] != turned)
+          rotation.set(static_cast<int64>(position[i]) - base, turns, kFactor);
+        turned = position[i];
         rotation.template apply<typename Spec::Element>(a[i], b[i]);
         if (first + i >= end) break;
         st_shared(to.template run<kPairs>(first + i, run_a), a[i]);

@@ -72,7 +72,7 @@ class QueryTurner {
     constexpr int32 kShare = ceil_div(kRows, Memory::kTurningWarps);
     const int32 first = Team::rank() / kWarpThreads * kShare;
     turned_.wait(turn_.at);
-    rotate_rows<Spec>(RowsOf<typename Memory::Tile>(memory_.turned(turn_.at), first),
+    rotate_rows<Spec, 2>(RowsOf<typename Memory::Tile>(memory_.turned(turn_.at), first),
                       RowsOf<typename Memory::Original>(memory_.original(), first),
                       memory_.positions(item_.at) + first * 4, smaller(kRows - first, kShare), base,
                       turns_.get());
