@@ -42,20 +42,10 @@ std::vector<AttendPlan> neighbours(const AttendPlan& plan, const std::vector<Ran
   return found;
 }
 
-// Results and scores of a thread, in fp32, and weights of 16 bits, where
-// templates/family/sm90a/attend_tile.cuh shares out registers.
-bool fits_consumers(const AttendPlan& plan, int head_dim) {
-  constexpr int kOfTwoGroups = 216;
-  constexpr int kOfThree = 152;
-  constexpr int kOthers = 40;
-  const int needed = (head_dim + plan.warp_keys + plan.warp_keys / 2) / 2 + kOthers;
-  return needed <= (plan.row_warps == 8 ? kOfTwoGroups : kOfThree);
-}
-
 // Results and scores of a thread, in fp32, and what else it needs; a guess that spares compiling
 // what is bound to spill.
 bool fits_registers(const AttendPlan& plan, int head_dim) {
-  if (plan.family == Family::kSm90a) return fits_consumers(plan, head_dim);
+  if (plan.family == Family::kSm90a) return true;  // their number is the kernel's own
   const int needed = plan.warp_rows * (head_dim + plan.step_keys) / kWarpThreads + kOtherRegisters;
   const int share = kRegistersPerSm / (plan.threads() * plan.ctas_per_sm);
   return needed <= std::min(kMostRegisters, share / kRegisterGranularity * kRegisterGranularity);
@@ -103,8 +93,7 @@ std::vector<TilePlan> decode_variants(const TilePlan& plan, const KernelSpec& sp
 std::vector<TilePlan> prefill_variants(const TilePlan& plan, const KernelSpec& spec,
                                        const Arch& arch) {
   const std::vector<Range> hopper_ranges = {
-      {{&AttendPlan::row_warps}, {8, 12}},
-      {{&AttendPlan::warp_keys, &AttendPlan::step_keys}, {32, 64, 128}},
+      {{&AttendPlan::warp_keys, &AttendPlan::step_keys}, {64, 128}},
       {{&AttendPlan::stages}, {2, 3, 4}}};
   const std::vector<Range> ranges = {
       {{&AttendPlan::row_warps}, {4, 8}},        {{&AttendPlan::warp_rows}, {16, 32, 48, 64}},

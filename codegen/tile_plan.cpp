@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -97,6 +96,12 @@ const std::vector<HopperRow>& hopper_rows() {
   return table;
 }
 
+std::vector<int> hopper_head_dims() {
+  std::vector<int> result;
+  for (const HopperRow& row : hopper_rows()) result.push_back(row.head_dim);
+  return result;
+}
+
 // Checks a plan of one attend kernel; errors name it and the member.
 class AttendPlanCheck {
  public:
@@ -151,24 +156,19 @@ class AttendPlanCheck {
  private:
   // templates/family/sm90a/attend_tile.cuh.
   void hopper_shape() const {
-    one_of("row_warps", plan_.row_warps, {8, 12});
+    one_of("row_warps", plan_.row_warps, {8});
     one_of("key_warps", plan_.key_warps, {1});
     one_of("warp_rows", plan_.warp_rows, {16});
-    one_of("warp_keys", plan_.warp_keys, {32, 64, 128});
+    one_of("warp_keys", plan_.warp_keys, {64, 128});
     one_of("step_keys", plan_.step_keys, {plan_.warp_keys});
     one_of("ctas_per_sm", plan_.ctas_per_sm, {1});
     at_least("stages", plan_.stages, 2);
     at_most("stages", plan_.stages, 8);
-    if (kv_bytes_ != 2 || !has_products(head_dim_))
-      throw SpecError(
-          fmt::format("tile plan: {}.family = sm90a; it takes head_dim = {} and a pool of 16 bits",
-                      name_, fmt::join(kProductColumns, ", ")));
-  }
-
-  // That wgmma has, and that are whole panels.
-  static constexpr std::array kProductColumns = {64, 96, 128, 192, 256};
-  static bool has_products(int columns) {
-    return std::ranges::find(kProductColumns, columns) != kProductColumns.end();
+    if (kv_bytes_ != 2 || std::ranges::find(hopper_rows(), head_dim_, &HopperRow::head_dim) ==
+                              hopper_rows().end())
+      throw SpecError(fmt::format(
+          "tile plan: {}.family = sm90a; it is for head_dim = {} and a pool of 16 bits", name_,
+          fmt::join(hopper_head_dims(), ", ")));
   }
 
   // That a product takes at once: tile/warp_product.cuh and tile/fp8_product.cuh.

@@ -17,11 +17,10 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class AttendTile {
   using Memory = TileMemory<Spec, Shape>;
-  // Of a thread; those of all threads together fit an SM.
-  static constexpr int kConsumers = Shape::kRowWarps / 4;
-  static constexpr int kHelperRegisters = kConsumers == 2 ? 64 : 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 192 : 144;
-  static_assert(kConsumers == 2 || kConsumers == 3);
+  // Of a thread; those of all threads together are what an SM has.
+  static constexpr int kHelperRegisters = 64;
+  static constexpr int kConsumerRegisters = 192;
+  static_assert(Shape::kRowWarps == 8 && Memory::kHelperWarps == 8);
 
  public:
   using Params = TmaAttendParams;
