@@ -110,11 +110,55 @@ TEST(TilePlan, IllegalMembersAreNamed) {
            {&AttendPlan::ctas_per_sm, 4, "prefill.ctas_per_sm = 4; each CTA needs "},
            {&AttendPlan::warp_keys, 256, "prefill needs "},
        }) {
-    const Arch& arch = find_arch("sm_90a");
+    const Arch& arch = find_arch("sm_100a");
     TilePlan plan = candidates(spec_of(128), arch).front();
     plan.prefill.*illegal.member = illegal.value;
     EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), arch); }, {illegal.text}));
   }
+}
+
+TEST(TilePlan, HopperHasPrefillOfItsOwn) {
+  const Arch& hopper = find_arch("sm_90a");
+  for (const int head_dim : planned_head_dims()) {
+    const TilePlan plan = candidates(spec_of(head_dim), hopper).front();
+    const bool has_row = head_dim == 64 || head_dim == 128;
+    EXPECT_EQ(plan.prefill.family, has_row ? Family::kSm90a : Family::kSm80) << head_dim;
+    EXPECT_EQ(plan.decode.family, Family::kSm80);
+  }
+  KernelSpec fp8 = spec_of(128);
+  fp8.kv_dtype = Dtype::kFp8E4m3;
+  EXPECT_EQ(candidates(fp8, hopper).front().prefill.family, Family::kSm80);
+  for (const Arch& arch : archs())
+    for (const TilePlan& plan : candidates(spec_of(128), arch))
+      EXPECT_TRUE(has_family(arch, plan.prefill.family)) << arch.name;
+}
+
+TEST(TilePlan, IllegalMembersOfHopperAreNamed) {
+  struct Illegal {
+    int AttendPlan::* member;
+    int value;
+    const char* text;
+  };
+  const Arch& arch = find_arch("sm_90a");
+  for (const Illegal& illegal : {
+           Illegal{&AttendPlan::row_warps, 4, "prefill.row_warps = 4; allowed are 8"},
+           {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; allowed are 1"},
+           {&AttendPlan::warp_rows, 32, "prefill.warp_rows = 32; allowed are 16"},
+           {&AttendPlan::warp_keys, 256, "prefill.warp_keys = 256; allowed are 64, 128"},
+           {&AttendPlan::step_keys, 64, "prefill.step_keys = 64; allowed are 128"},
+           {&AttendPlan::stages, 1, "prefill.stages = 1; it must be at least 2"},
+           {&AttendPlan::stages, 3, "prefill needs "},
+           {&AttendPlan::ctas_per_sm, 2, "prefill.ctas_per_sm = 2; allowed are 1"},
+       }) {
+    TilePlan plan = candidates(spec_of(128), arch).front();
+    plan.prefill.*illegal.member = illegal.value;
+    EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), arch); }, {illegal.text}));
+  }
+  TilePlan plan = candidates(spec_of(128), arch).front();
+  EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), find_arch("sm_100a")); },
+                                {"prefill.family = sm90a", "sm_100a has none but sm80"}));
+  EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(96), arch); },
+                                {"family = sm90a", "head_dim = 64, 128"}));
 }
 
 TEST(TilePlan, IllegalDivisionsAreNamed) {

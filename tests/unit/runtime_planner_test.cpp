@@ -94,6 +94,7 @@ class Model {
 
   // The items of a CTA, with everything but `next`.
   std::vector<Item> items_of(int cta) const {
+    if (is_dealt()) return dealt_to(cta);
     std::vector<Item> items;
     ModelPlace at = place(cta);
     const ModelPlace end = place(cta + 1);
@@ -106,8 +107,68 @@ class Model {
     return items;
   }
 
+  bool is_dealt() const {
+    constexpr int kMostRounds = 64;
+    const int ctas = phase_.work.num_ctas;
+    if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || num_rounds() > kMostRounds)
+      return false;
+    std::int64_t most = 0;
+    for (int cta = 0; cta < ctas; ++cta) {
+      std::int64_t cost = 0;
+      for (const auto& [unit, part] : dealt_parts(cta))
+        cost += (tile_of(unit).cost + parts_of_unit() - 1) / parts_of_unit();
+      most = std::max(most, cost);
+    }
+    const std::int64_t least = std::int64_t{phase_.min_split_blocks} * kBlockCost;
+    if (parts_of_unit() > 1 && line() < least * parts_of_unit() * num_units()) return false;
+    return most * ctas <= line() + line() / 8;
+  }
+
  private:
   static constexpr int kSegmentCost = 2, kMostParts = 4;
+
+  int num_units() const { return static_cast<int>(units_.size()); }
+  int parts_of_unit() const {
+    return std::max(phase_.work.num_ctas / std::max(num_units(), 1), 1);
+  }
+  int num_rounds() const {
+    const int ctas = phase_.work.num_ctas;
+    return (num_units() * parts_of_unit() + ctas - 1) / ctas;
+  }
+  std::int64_t line() const {
+    std::int64_t line = 0;
+    for (const ModelTile& tile : tiles_) line += tile.cost * num_groups_;
+    return line;
+  }
+  const ModelTile& tile_of(int unit) const {
+    return tiles_[static_cast<std::size_t>(units_[static_cast<std::size_t>(unit)].tile)];
+  }
+
+  // Units and their parts, to and fro.
+  std::vector<std::pair<int, int>> dealt_parts(int cta) const {
+    const int ctas = phase_.work.num_ctas;
+    std::vector<std::pair<int, int>> parts;
+    for (int round = 0; round < num_rounds(); ++round) {
+      const int index = round * ctas + (round % 2 == 0 ? cta : ctas - 1 - cta);
+      if (index / parts_of_unit() < num_units())
+        parts.emplace_back(index / parts_of_unit(), index % parts_of_unit());
+    }
+    return parts;
+  }
+
+  std::vector<Item> dealt_to(int cta) const {
+    std::vector<Item> items;
+    for (const auto& [unit, part] : dealt_parts(cta)) {
+      const int blocks = tile_of(unit).num_blocks;
+      const int count = std::max(std::min(parts_of_unit(), blocks), 1);
+      if (part >= count) continue;
+      const int first = blocks * part / count;
+      items.push_back(item({unit, first}, units_[static_cast<std::size_t>(unit)], first,
+                           blocks * (part + 1) / count));
+      items.back().split = {part, count, unit * parts_of_unit(), unit};
+    }
+    return items;
+  }
 
   int num_requests() const { return static_cast<int>(arrays_.q_indptr.size()) - 1; }
   int rows_of(int request) const {
@@ -185,8 +246,7 @@ class Model {
   }
 
   void find_places() {
-    std::int64_t line = 0;
-    for (const ModelTile& tile : tiles_) line += tile.cost * num_groups_;
+    const std::int64_t line = this->line();
     const std::int64_t least = std::int64_t{phase_.min_split_blocks} * kBlockCost;
     const std::int64_t shares =
         std::min<std::int64_t>(phase_.work.num_ctas, (line + least - 1) / least);

@@ -125,7 +125,7 @@ class AttendTile {
   LAZYROPE_DEVICE void widen(const Ring& ring, int32 block) const {
     Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kWide, ring.keys(block),
                                                             thread_index());
-    Product::template widen<kBlockKeys, RingTeam::kThreads>(memory_ + kWide + kWideTileBytes,
+    Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kWide + kWideTileBytes,
                                                             ring.values(block), thread_index());
     bar_sync();
   }
