@@ -85,20 +85,23 @@ const std::vector<Row>& rows() {
 // keys as leave room for two blocks under way.
 struct HopperRow {
   int head_dim;
+  bool caps;  // leaves registers for softcap
   AttendPlan prefill;
 };
 
 const std::vector<HopperRow>& hopper_rows() {
   static const std::vector<HopperRow> table = {
-      {64, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
-      {128, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
+      {64, true, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
+      {128, false, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
+      {128, true, {8, 1, 16, 64, 64, 4, 1, Family::kSm90a}},
   };
   return table;
 }
 
 std::vector<int> hopper_head_dims() {
   std::vector<int> result;
-  for (const HopperRow& row : hopper_rows()) result.push_back(row.head_dim);
+  for (const HopperRow& row : hopper_rows())
+    if (result.empty() || result.back() != row.head_dim) result.push_back(row.head_dim);
   return result;
 }
 
@@ -319,7 +322,7 @@ std::vector<Row> rows_of(int head_dim) {
 // The same plan with prefill of family sm90a, if there is one.
 std::optional<TilePlan> on_hopper(TilePlan plan, const KernelSpec& spec, const Arch& arch) {
   for (const HopperRow& row : hopper_rows()) {
-    if (row.head_dim != spec.head_dim) continue;
+    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.caps)) continue;
     plan.prefill = row.prefill;
     if (is_legal(plan, spec, arch)) return plan;
   }
