@@ -1,0 +1,109 @@
+"""Family sm90a (wgmma, TMA, warps with different tasks) in the emulator; on a Hopper GPU all tests run its kernels."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import lazyrope
+import pytest
+import torch
+
+from tests.support.cases import Case, Setting, documents_case, random_case
+from tests.support.checks import check_case
+
+ARCH = "emu:sm_90a"
+pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="this build has no emulator")
+
+FACTORS = {
+    "head_dim": (64, 128),
+    "group": (1, 3, 4, 8, 16),
+    "dtype": ("bfloat16", "float16"),
+    "page_size": (16, 32, 64),
+    "layout": ("NHD", "HND"),
+    "query_form": ("raw", "rotated"),
+    "rope": ("none", "neox", "gptj", "llama3", "partial neox"),
+    "phase": ("chunk", "prefill", "mixed"),
+    "mask": ("causal", "full", "sliding_window"),
+    "kv_heads": (1, 2),
+    "scores": ("plain", "softcap", "sinks"),
+    "batch_invariant": (False, True),
+}
+
+
+def random_setting(seed: int) -> Setting:
+    rng = random.Random(seed)
+    return Setting(**{name: rng.choice(values) for name, values in FACTORS.items()})
+
+
+def build(setting: Setting) -> lazyrope.Attention:
+    kernel = lazyrope.compile(setting.spec(), arch=ARCH)
+    assert kernel.tile_plan.prefill.family == "sm90a"
+    return kernel
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_step(seed):
+    """Every fourth is searched for races, too."""
+    setting = random_setting(seed)
+    with lazyrope.emulator.options(seed=seed, races=seed % 4 == 0):
+        check_case(random_case(setting, seed, "cpu"), build(setting))
+
+
+def test_the_settings_have_every_value():
+    settings = [random_setting(seed) for seed in range(24)]
+    assert {name: {getattr(s, name) for s in settings} for name in FACTORS} == {k: set(v) for k, v in FACTORS.items()}
+
+
+SMALL = Setting(head_dim=64, kv_heads=1)
+
+
+@pytest.mark.parametrize("races", [False, True])
+def test_more_blocks_than_a_table_has(races):
+    """Of 128 keys, in several windows; documents that end inside of runs, some shorter than a block."""
+    with lazyrope.emulator.options(races=races):
+        check_case(documents_case(SMALL, [1500, 70, 131, 1024, 5, 640, 17, 16, 900], 33, "cpu"), build(SMALL))
+
+
+@pytest.mark.parametrize("tokens", [300, 700])
+def test_several_items_of_a_cta(tokens):
+    """Which go on without a barrier for all warps: with four SMs, whole tiles in turns, or parts of them."""
+    setting = replace(SMALL, kv_heads=2)
+    check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
+
+
+def with_pools(case: Case, change) -> Case:
+    return replace(case, k_pool=change(case.k_pool), v_pool=change(case.v_pool))
+
+
+def spread(pool: torch.Tensor, elements: int) -> torch.Tensor:
+    """The same pages, so many elements further apart."""
+    size = pool[0].numel()
+    wide = torch.full((pool.shape[0], size + elements), torch.nan, dtype=pool.dtype)
+    wide[:, :size] = pool.reshape(pool.shape[0], size)
+    return wide.as_strided(pool.shape, (size + elements, *pool.stride()[1:]))
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("heads", [1, 16, 3])
+def test_pages_lie_apart_by_octets_of_slots_or_by_heads(layout, heads):
+    """As in a pool that keeps keys and values of a page side by side."""
+    setting = replace(SMALL, layout=layout, kv_heads=2)
+    of_a_head = setting.head_dim * (1 if layout == "NHD" else setting.page_size)
+    case = documents_case(setting, [200, 33], 20, "cpu")
+    check_case(with_pools(case, lambda pool: spread(pool, heads * of_a_head)), build(setting))
+
+
+def test_pages_that_lie_otherwise_are_refused():
+    case = documents_case(SMALL, [40], 20, "cpu")
+    kernel = build(SMALL)
+    with pytest.raises(lazyrope.SpecError, match=r"pages are 2064 bytes apart; .* a multiple of 8 slots \(128 bytes"):
+        check_case(with_pools(case, lambda pool: spread(pool, 8)), kernel)
+
+
+def test_a_pool_of_one_page():
+    case = documents_case(SMALL, [9], 20, "cpu")
+    page = case.metadata["pages"][0]
+    one = replace(case, k_pool=case.k_pool[page : page + 1], v_pool=case.v_pool[page : page + 1])
+    one.metadata["pages"] = torch.zeros_like(case.metadata["pages"])
+    check_case(one, build(SMALL))
