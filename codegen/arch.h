@@ -13,7 +13,7 @@ enum class Family {
 };
 
 std::string_view to_string(Family family);  // "sm80", "sm90a"
-Family family_of(std::string_view name);     // SpecError
+Family family_of(std::string_view name);    // SpecError
 
 // A GPU architecture that kernels are compiled for: limits of one SM and what to tell NVRTC. CUDA
 // C++ Programming Guide, "Compute Capabilities", technical specifications.

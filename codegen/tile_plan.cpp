@@ -167,11 +167,11 @@ class AttendPlanCheck {
     one_of("ctas_per_sm", plan_.ctas_per_sm, {1});
     at_least("stages", plan_.stages, 2);
     at_most("stages", plan_.stages, 8);
-    if (kv_bytes_ != 2 || std::ranges::find(hopper_rows(), head_dim_, &HopperRow::head_dim) ==
-                              hopper_rows().end())
-      throw SpecError(fmt::format(
-          "tile plan: {}.family = sm90a; it is for head_dim = {} and a pool of 16 bits", name_,
-          fmt::join(hopper_head_dims(), ", ")));
+    if (kv_bytes_ != 2 ||
+        std::ranges::find(hopper_rows(), head_dim_, &HopperRow::head_dim) == hopper_rows().end())
+      throw SpecError(
+          fmt::format("tile plan: {}.family = sm90a; it is for head_dim = {} and a pool of 16 bits",
+                      name_, fmt::join(hopper_head_dims(), ", ")));
   }
 
   // That a product takes at once: tile/warp_product.cuh and tile/fp8_product.cuh.

@@ -84,9 +84,7 @@ struct Deal {
     const int32 index = round * num_ctas + (round % 2 == 0 ? cta : num_ctas - 1 - cta);
     return {index / num_parts, index % num_parts};
   }
-  LAZYROPE_DEVICE bool has(int32 cta, int32 round) const {
-    return at(cta, round).unit < num_units;
-  }
+  LAZYROPE_DEVICE bool has(int32 cta, int32 round) const { return at(cta, round).unit < num_units; }
 };
 
 }  // namespace lazyrope

@@ -8,7 +8,8 @@
 // all units of the same heads behind one another, so that CTAs read a token's heads, neighbours in
 // memory, at the same time. Where parts are fixed, each is a unit, and boundaries lie between
 // units. Where whole units can be dealt out about equally, prefill does that instead: CTAs that run
-// at the same time then have the same keys, which the L2 cache holds, and there is nothing to merge.
+// at the same time then have the same keys, which the L2 cache holds, and there is nothing to
+// merge.
 //
 // What takes time is the way to memory, so that it is gone three times only: for what there is of
 // each request, for segments, which by then are in a cache, and for page numbers, likewise. All
@@ -260,9 +261,9 @@ class Planner {
 #pragma unroll 1
     for (int32 cta = thread_index(); cta < deal.num_ctas; cta += Spec::kThreads)
       most = larger(most, dealt_cost(units, deal, cta));
-    if (deal.num_parts > 1 && units.group_cost * units.num_groups <
-                                  static_cast<int64>(phase_.min_split_blocks) * kBlockCost *
-                                      deal.num_parts * deal.num_units)
+    if (deal.num_parts > 1 &&
+        units.group_cost * units.num_groups < static_cast<int64>(phase_.min_split_blocks) *
+                                                  kBlockCost * deal.num_parts * deal.num_units)
       return false;
     const int64 most_of_all = scan_.max(static_cast<int32>(smaller(most, int64{0x7fffffff})));
     const int64 total = units.group_cost * units.num_groups;

@@ -26,7 +26,8 @@ class ItemResult {
       partial_.write(head * num_rows_ + row, quad, part);
   }
 
-  // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do afterwards.
+  // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do
+  // afterwards.
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (split_.count > 1) merge(params_, rows_, split_, num_rows_, may_wait, flags);
   }

@@ -27,8 +27,8 @@ class SplitTile {
   LAZYROPE_DEVICE SplitTile(const WorkView& work, ItemSplit split, SharedPtr flags)
       : work_(work), split_(split), flags_(flags) {}
 
-  // All threads of the team that has made the part, each of which has written what it has of its part. Merge is TileMerge.
-  // `may_wait`: the CTA has nothing else to do.
+  // All threads of the team that has made the part, each of which has written what it has of its
+  // part. Merge is TileMerge. `may_wait`: the CTA has nothing else to do.
   template <class Merge>
   LAZYROPE_DEVICE void merge(const Merge& tile, bool may_wait) const {
     // Where a CTA may hold several parts it must not wait for the others.
@@ -108,7 +108,8 @@ class SplitTile {
     }
   }
 
-  // All threads of the team: whether what the CTA owns is now another's. It is not if all parts have come.
+  // All threads of the team: whether what the CTA owns is now another's. It is not if all parts
+  // have come.
   LAZYROPE_DEVICE bool abandon(uint32 state) const {
     const uint32 odd = state & kIsOdd;
     if (Team::rank() == 0)

@@ -15,10 +15,8 @@ struct Handover {
   // One thread: how many arrive as a place is filled, and when it has been used.
   LAZYROPE_DEVICE static void init(SharedPtr memory, uint32 fillers, uint32 users) {
 #pragma unroll 1
-    for (int32 place = 0; place < kPlaces; ++place) {
-      mbarrier_init(memory + place * 16, fillers);
-      mbarrier_init(memory + place * 16 + 8, users);
-    }
+    for (int32 i = 0; i < 2 * kPlaces; ++i)
+      mbarrier_init(memory + i * 8, i % 2 == 0 ? fillers : users);
   }
 };
 

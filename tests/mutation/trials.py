@@ -13,11 +13,15 @@ from tests.support import eager
 from tests.support.cases import Case, Setting, documents_case, random_case
 from tests.support.tolerance import assert_close, assert_lse_close
 
-ARCH = "emu:sm_80"
-
 
 def shape(
-    row_warps: int, key_warps: int, warp_rows: int, warp_keys: int, stages: int, step_keys: int = 0
+    row_warps: int,
+    key_warps: int,
+    warp_rows: int,
+    warp_keys: int,
+    stages: int,
+    step_keys: int = 0,
+    family: str = "sm80",
 ) -> lazyrope.AttendPlan:
     return lazyrope.AttendPlan(
         row_warps=row_warps,
@@ -27,6 +31,7 @@ def shape(
         step_keys=step_keys or warp_keys,
         stages=stages,
         ctas_per_sm=1,
+        family=family,
     )
 
 
@@ -41,6 +46,10 @@ class Trial:
     attends: bool = True  # else the step is only planned
     fixed_split_blocks: int = 0
 
+    @property
+    def arch(self) -> str:
+        return {"sm80": "sm_80", "sm90a": "sm_90a"}[self.prefill.family]
+
     @cached_property
     def case(self) -> Case:
         return self.make()
@@ -54,7 +63,7 @@ class Trial:
             item_heads=2,
             fixed_split_blocks=self.fixed_split_blocks,
         )
-        return lazyrope.compile(self.case.spec, arch=ARCH, plan=plan)
+        return lazyrope.compile(self.case.spec, arch=f"emu:{self.arch}", plan=plan)
 
     @cached_property
     def expected(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -104,6 +113,7 @@ DECODE, DECODE_FP8 = shape(1, 2, 16, 16, 3), shape(1, 2, 16, 32, 2)
 PREFILL, PREFILL_FP8 = shape(2, 1, 32, 32, 2), shape(2, 1, 16, 32, 3)
 # Whose block tables are through soon: a window of them is of 4 blocks.
 LONG_DECODE, LONG_PREFILL = shape(1, 2, 16, 128, 2), shape(2, 1, 16, 128, 2, 16)
+HOPPER, LONG_HOPPER = (shape(8, 1, 16, keys, 2, family="sm90a") for keys in (64, 128))
 
 TRIALS = [
     # Of the emulator's four CTAs some take several items: six tiles here, and in the mixed step.
@@ -121,5 +131,9 @@ TRIALS = [
     Trial("fixed parts", documents([1300], 1, kv_heads=1), DECODE, PREFILL, fixed_split_blocks=8),
     Trial("prefill that sees nothing", lambda: blind(80), DECODE, PREFILL),
     Trial("mixed", lambda: random_case(Setting(head_dim=64, group=2), 3, "cpu", scale=60), DECODE, PREFILL),
+    Trial("hopper", documents([40, 300, 70, 33], 150, kv_heads=2), DECODE, HOPPER),
+    Trial("hopper, many items", documents([40, 70], 600, kv_heads=2), DECODE, HOPPER),
+    Trial("hopper, many blocks", documents([5] * 50, 20, kv_heads=1), DECODE, LONG_HOPPER),
+    Trial("hopper, long", documents([1500, 131, 900], 150, kv_heads=2), DECODE, LONG_HOPPER),
     Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),
 ]

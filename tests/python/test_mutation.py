@@ -36,14 +36,14 @@ def test_a_barrier_too_many_survives(tmp_path):
     shutil.copytree(ROOT / "templates", tmp_path, dirs_exist_ok=True)
     planner = tmp_path / "family/planner.cuh"
     text = planner.read_text()
-    assert text.count("    bar_sync();\n    const int32 num_others = rank") == 1
+    assert text.count("      bar_sync();\n      num_others = rank") == 1
     planner.write_text(
         text.replace(
-            "    bar_sync();\n    const int32 num_others = rank",
-            "    bar_sync();\n    bar_sync(); const int32 num_others = rank",
+            "      bar_sync();\n      num_others = rank",
+            "      bar_sync();\n      bar_sync(); num_others = rank",
         )
     )
-    line = 1 + text[: text.index("    const int32 num_others = rank")].count("\n")
+    line = 1 + text[: text.index("      num_others = rank")].count("\n")
     done = mutate("--templates", tmp_path, "--only", "removed", "--only", f"planner.cuh:{line}", "--trial", "prefill")
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"family/planner.cuh:{line} bar_sync(): removed: SURVIVED\n" in done.stdout

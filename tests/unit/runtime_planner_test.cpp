@@ -128,9 +128,7 @@ class Model {
   static constexpr int kSegmentCost = 2, kMostParts = 4;
 
   int num_units() const { return static_cast<int>(units_.size()); }
-  int parts_of_unit() const {
-    return std::max(phase_.work.num_ctas / std::max(num_units(), 1), 1);
-  }
+  int parts_of_unit() const { return std::max(phase_.work.num_ctas / std::max(num_units(), 1), 1); }
   int num_rounds() const {
     const int ctas = phase_.work.num_ctas;
     return (num_units() * parts_of_unit() + ctas - 1) / ctas;

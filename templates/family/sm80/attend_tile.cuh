@@ -124,9 +124,9 @@ class AttendTile {
   // All threads of the CTA; what was widened before has been read when the ring's wait is over.
   LAZYROPE_DEVICE void widen(const Ring& ring, int32 block) const {
     Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kWide, ring.keys(block),
-                                                            thread_index());
+                                                          thread_index());
     Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kWide + kWideTileBytes,
-                                                            ring.values(block), thread_index());
+                                                          ring.values(block), thread_index());
     bar_sync();
   }
   LAZYROPE_DEVICE SharedPtr keys_of(const Ring& ring, int32 block) const {
@@ -184,13 +184,13 @@ class AttendTile {
   // Turns the warp's queries for a segment whose token 0 lies at logical position `base`. The
   // products before have read them: the ring has been waited for since.
   LAZYROPE_DEVICE void turn_queries(int32 base) const {
+    const RowsOf<QueryTile> rows(queries());
     const int32 num_rows = smaller(item().extent().num_rows - first_row(), Shape::kWarpRows);
-    copy_query_rows<Spec, Team<kWarpThreads>>(queries(), params_.q, item().rows(), first_row(), num_rows,
-                                        0, Shape::kWarpRows);
+    copy_query_rows<Spec, Team<kWarpThreads>>(queries(), params_.q, item().rows(), first_row(),
+                                              num_rows, 0, Shape::kWarpRows);
     cp_async_commit_group();
     cp_async_wait_group<0>();
     bar_warp_sync();
-    const RowsOf<QueryTile> rows(queries());
     rotate_rows<Spec>(rows, rows, positions(), num_rows, base, lane_turns<Spec>());
     bar_warp_sync();
   }

@@ -246,8 +246,8 @@ class AttendTile {
 #pragma unroll 1
     for (int32 head = 0; head < num_heads; ++head)
       copy_query_rows<Spec, WholeCta>(memory_ + kOriginal, params_.q,
-                                                   rows_of_head(item().rows(), head), 0, num_rows,
-                                                   head * num_rows, (head + 1) * num_rows);
+                                      rows_of_head(item().rows(), head), 0, num_rows,
+                                      head * num_rows, (head + 1) * num_rows);
     copy_row_positions<Spec, WholeCta, kRows>(
         positions(), params_.step.positions, item(),
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });

@@ -1,8 +1,8 @@
 // Family sm90a, many rows: chunks of queries and prefill, by wgmma and TMA (Hopper alone).
 //
 // A CTA's first warpgroup brings and prepares what the others, each with 64 query rows of one KV
-// head, compute on: one warp finds where blocks lie, one copies their keys and values, straight from
-// pages of any size, the others turn the queries for the segment that comes next
+// head, compute on: one warp finds where blocks lie, one copies their keys and values, straight
+// from pages of any size, the others turn the queries for the segment that comes next
 // (family/sm90a/block_finder.cuh, kv_copier.cuh, query_turner.cuh, row_consumer.cuh). All go on to
 // the CTA's next item without waiting for each other.
 #pragma once

@@ -26,7 +26,9 @@ class BlockFinder {
       if (item.extent().num_rows == 0) return;
       index = item.keys().next;
       if (index >= 0) ahead = load(index);
-      find_blocks(item);
+      const bool has_blocks = item.extent().num_blocks > 0;
+      if (has_blocks) windows_.wait(0);
+      if (has_blocks) find_blocks(item);
     }
   }
 
@@ -46,19 +48,18 @@ class BlockFinder {
     return item;
   }
 
-  // The item has brought the pages of the first blocks.
+  // The item has brought the pages of the first blocks; window 0 is empty.
   LAZYROPE_DEVICE void find_blocks(ItemPtr item) {
-    const int32 num_blocks = item.extent().num_blocks;
-    if (num_blocks == 0) return;
     const Table table = memory_.table(params_.step, item);
-    windows_.wait(0);
+    const int32 num_blocks = item.extent().num_blocks;
     const int32 known = table.seed(item.start());
     const bool is_known = known == smaller(Table::kWindow, num_blocks);
     if (is_known) windows_.pass(0);
     if (known == num_blocks) return;
-    bar_warp_sync();
     const int32 page = table.resolve_ahead(0, known, table.look_up(0));
-    if (!is_known) {
+    if (is_known) {
+      bar_warp_sync();  // the next search begins where this one ended
+    } else {
       table.place(0, known, page);
       windows_.pass(0);
     }
@@ -67,11 +68,9 @@ class BlockFinder {
   }
 
   LAZYROPE_DEVICE void find(const Table& table, int32 window) {
-    bar_warp_sync();  // where the window before left off is known
-    const typename Table::Lookup lookup = table.look_up(window);
     windows_.wait(window % Memory::kWindows);
     const int32 first = window * Table::kWindow;
-    table.place(window, first, table.resolve_ahead(window, first, lookup));
+    table.place(window, first, table.resolve_ahead(window, first, table.look_up(window)));
     windows_.pass(window % Memory::kWindows);
   }
 

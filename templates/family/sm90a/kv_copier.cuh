@@ -94,7 +94,6 @@ class KvCopier {
   LAZYROPE_DEVICE static void expect(FillSide& side, int32 place) {
     side.wait(place);
     if (lane_index() == 0) mbarrier_arrive_expect_tx(side.given(place), Memory::kBlockBytes);
-    bar_warp_sync();
   }
 
   LAZYROPE_DEVICE static bool any_valid(const BlockInfo& info, int32 run) {
@@ -124,7 +123,6 @@ class KvCopier {
         if (way != kByRows) cp_async_bulk_tensor_load(tile + run * kRunBytes, map, at, barrier);
       }
     }
-    bar_warp_sync();
   }
 
   // The warp: a run of which some slots are valid.

@@ -30,6 +30,9 @@ class QueryTurner {
       const ItemPtr item = memory_.item(item_.at);
       if (item.extent().num_rows == 0) return;
       has_next = item.keys().next >= 0;
+      copy_row_positions<Spec, Team, kRows>(
+          memory_.positions(item_.at), params_.step.positions, item,
+          [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
       fetch(item);
       turn_for_all(item);
       items_.pass(item_.at);
@@ -43,9 +46,6 @@ class QueryTurner {
     Team::sync();  // nobody turns the rows of the item before any more
     copy_query_rows<Spec, Team>(memory_.original(), params_.q, item.rows(), 0,
                                 item.extent().num_rows, 0, kRows);
-    copy_row_positions<Spec, Team, kRows>(
-        memory_.positions(item_.at), params_.step.positions, item,
-        [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
     cp_async_commit_group();
     cp_async_wait_group<0>();
     Team::sync();
@@ -67,18 +67,22 @@ class QueryTurner {
     }
   }
 
-  // Each warp some of the rows.
   LAZYROPE_DEVICE void turn(int32 base) {
-    constexpr int32 kShare = ceil_div(kRows, Memory::kTurningWarps);
-    const int32 first = Team::rank() / kWarpThreads * kShare;
     turned_.wait(turn_.at);
-    rotate_rows<Spec, 2>(RowsOf<typename Memory::Tile>(memory_.turned(turn_.at), first),
-                      RowsOf<typename Memory::Original>(memory_.original(), first),
-                      memory_.positions(item_.at) + first * 4, smaller(kRows - first, kShare), base,
-                      turns_.get());
-    fence_proxy_async();
+    rotate(base);
     turned_.pass(turn_.at);
     turn_.advance();
+  }
+
+  // Each warp some of the rows.
+  LAZYROPE_DEVICE void rotate(int32 base) const {
+    constexpr int32 kShare = ceil_div(kRows, Memory::kTurningWarps);
+    const int32 first = Team::rank() / kWarpThreads * kShare;
+    rotate_rows<Spec, 2>(RowsOf<typename Memory::Tile>(memory_.turned(turn_.at), first),
+                         RowsOf<typename Memory::Original>(memory_.original(), first),
+                         memory_.positions(item_.at) + first * 4, smaller(kRows - first, kShare),
+                         base, turns_.get());
+    fence_proxy_async();
   }
 
   const AttendParams& params_;

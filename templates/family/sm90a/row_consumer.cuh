@@ -82,9 +82,7 @@ class RowConsumer {
     OperandA weights[kKeys / 16];
     float factor[1][2];
     BlockInfo info = enter(table, 0, 0);
-    wgmma_fence();
-    multiply_keys(scores);
-    wgmma_commit_group();
+    multiply_keys(scores, full_keys());
     wgmma_wait_group<0>();
     pass_keys(scores);
     weigh(scores, queries, info, factor);
@@ -92,26 +90,19 @@ class RowConsumer {
 #pragma unroll 1
     for (int32 block = 1; block < num_blocks; ++block) {
       info = enter(table, block, info.base);
-      values_.wait(value_.at);
-      wgmma_fence();
-      multiply_keys(scores);
-      wgmma_commit_group();
-      multiply_values(weights);
-      wgmma_commit_group();
+      const SharedPtr keys = full_keys();
+      const SharedPtr values = full_values();
+      multiply_keys(scores, keys);
+      multiply_values(weights, values);
       wgmma_wait_group<1>();
       pass_keys(scores);
       const bool is_raised = weigh(scores, queries, info, factor);
       wait_for_values(weights);
-      pass_values();
       if (is_raised) softmax_.rescale(rows_, factor);
       Product::pack(weights, scores);
     }
-    values_.wait(value_.at);
-    wgmma_fence();
-    multiply_values(weights);
-    wgmma_commit_group();
+    multiply_last_values(weights, full_values());
     wait_for_values(weights);
-    pass_values();
     turned_.pass(turn_.at);
     turn_.advance();
     windows_.pass((num_blocks - 1) / Table::kWindow % Memory::kWindows);
@@ -119,11 +110,10 @@ class RowConsumer {
 
   // The products of keys before have been waited for.
   LAZYROPE_DEVICE BlockInfo enter(const Table& table, int32 block, int32 base) {
-    const int32 window = block / Table::kWindow;
-    if (block % Table::kWindow == 0) {
-      if (block > 0) windows_.pass((window - 1) % Memory::kWindows);
-      windows_.wait(window % Memory::kWindows);
-    }
+    const int32 window = block / Table::kWindow % Memory::kWindows;
+    const bool is_first = block % Table::kWindow == 0;
+    if (is_first && block > 0) windows_.pass(1 - window);
+    if (is_first) windows_.wait(window);
     const BlockInfo info = table.info(block);
     if (block == 0 || info.base != base) {
       if (block > 0) {
@@ -132,18 +122,37 @@ class RowConsumer {
       }
       turned_.wait(turn_.at);
     }
-    keys_.wait(key_.at);
     return info;
   }
 
-  LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
-    const SharedPtr queries =
-        memory_.turned(turn_.at) + group() * Memory::Tile::bytes(kGroupRows);
-    Product::multiply_query_key(scores, queries, memory_.keys(key_.at));
+  LAZYROPE_DEVICE SharedPtr full_keys() {
+    keys_.wait(key_.at);
+    return memory_.keys(key_.at);
+  }
+  LAZYROPE_DEVICE SharedPtr full_values() {
+    values_.wait(value_.at);
+    return memory_.values(value_.at);
   }
 
-  LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16]) {
-    Product::template multiply_weight_value<kKeys>(rows_, weights, memory_.values(value_.at));
+  LAZYROPE_DEVICE SharedPtr group_queries() const {
+    return memory_.turned(turn_.at) + group() * Memory::Tile::bytes(kGroupRows);
+  }
+  LAZYROPE_DEVICE void multiply_keys(Scores& scores, SharedPtr keys) const {
+    wgmma_fence();
+    Product::multiply_query_key(scores, group_queries(), keys);
+    wgmma_commit_group();
+  }
+
+  LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16], SharedPtr values) {
+    Product::template multiply_weight_value<kKeys>(rows_, weights, values);
+    wgmma_commit_group();
+  }
+
+  // With no keys before them.
+  LAZYROPE_DEVICE void multiply_last_values(const OperandA (&weights)[kKeys / 16],
+                                            SharedPtr values) {
+    wgmma_fence();
+    multiply_values(weights, values);
   }
 
   LAZYROPE_DEVICE void wait_for_values(OperandA (&weights)[kKeys / 16]) {
@@ -151,6 +160,8 @@ class RowConsumer {
     rows_.pin();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) weights[i].pin();
+    values_.pass(value_.at);
+    value_.advance();
   }
 
   LAZYROPE_DEVICE void pass_keys(Scores& scores) {
@@ -158,11 +169,6 @@ class RowConsumer {
     keys_.pass(key_.at);
     key_.advance();
   }
-  LAZYROPE_DEVICE void pass_values() {
-    values_.pass(value_.at);
-    value_.advance();
-  }
-
   // Scores become weights; as softmax_.raise().
   LAZYROPE_DEVICE bool weigh(Scores& scores, PositionRange queries, const BlockInfo& info,
                              float (&factor)[1][2]) {

@@ -75,11 +75,11 @@ struct TileMemory {
   LAZYROPE_DEVICE void init() const {
     constexpr uint32 kUsers = Shape::kRowWarps;
     if (thread_index() == 0) {
-      Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
-      Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
       Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
       Handover<kItems>::init(at + kItemBarriers, 1, kUsers + kTurningWarps + 1);
       Handover<kWindows>::init(at + kWindowBarriers, 1, kUsers + kTurningWarps + 1);
+      Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
+      Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
       fence_mbarrier_init_release_cluster();
     }
     bar_sync();
