@@ -521,8 +521,8 @@ def candidates(spec: AttentionSpec, arch: str | None = None) -> list[TilePlan]:
     """The plans that are legal for a spec on an arch (that of the present GPU by default), the default one first."""
 
 def archs() -> list[str]:
-    """The architectures that can be compiled for: "sm_80", ...; "emu:sm_80", where this build has it, is the
-    emulator on this machine's CPU, with a C++ compiler in NVRTC's place."""
+    """The architectures that can be compiled for: "sm_80", ...; "emu:sm_80" and "emu:sm_90a", where this build has
+    them, are the emulator on this machine's CPU, with a C++ compiler in NVRTC's place."""
 
 def forget() -> None:
     """Forgets the kernels in memory: the next compile() looks into the disk cache. Kernels in use live on."""
