@@ -30,7 +30,7 @@ std::string_view to_string(Family family) { return family == Family::kSm80 ? "sm
 Family family_of(std::string_view name) {
   for (const Family family : {Family::kSm80, Family::kSm90a})
     if (name == to_string(family)) return family;
-  throw SpecError(fmt::format("family = \"{}\"; allowed are \"sm80\" and \"sm90a\"", name));
+  throw SpecError(fmt::format("family = {}; allowed are sm80 and sm90a", name));
 }
 
 const std::vector<Arch>& archs() {
