@@ -385,17 +385,20 @@ std::string padding(int head_dim, int planned) {
 
 // templates/family/sm90a/tile_memory.cuh.
 int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
-  constexpr int kTurns = 2;
-  constexpr int kItems = 2;
   constexpr int kWindows = 2;
   const int row = head_dim * kElementBytes;
-  const int handovers = (2 * plan.stages + kTurns + kItems + kWindows) * 16;
-  return 2 * plan.stages * plan.warp_keys * row + kTurns * plan.rows() * row +
+  const int handovers = (2 * plan.stages + kQueryTurns + kItemsAtOnce + kWindows) * 16;
+  return 2 * plan.stages * plan.warp_keys * row + kQueryTurns * plan.rows() * row +
          plan.rows() * row_bytes(head_dim, kElementBytes) + table_bytes(plan.warp_keys) +
-         kItems * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers + kFlagBytes;
+         kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers + kFlagBytes;
 }
 
 }  // namespace
+
+int AttendPlan::threads() const {
+  const int helpers = family == Family::kSm90a ? kHelperWarps : 0;
+  return (row_warps * key_warps + helpers) * kWarpThreads;
+}
 
 int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
   if (family == Family::kSm90a) return hopper_shared_bytes(*this, head_dim);

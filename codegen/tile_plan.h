@@ -22,10 +22,7 @@ struct AttendPlan {
   Family family = Family::kSm80;
 
   bool divides_rows() const { return row_warps > 1; }
-  int threads() const {
-    constexpr int kHelperWarps = 8;  // that bring keys and values, and turn queries
-    return (row_warps * key_warps + (family == Family::kSm90a ? kHelperWarps : 0)) * 32;
-  }
+  int threads() const;
   int rows() const { return row_warps * warp_rows; }
   int block_keys() const { return key_warps * warp_keys; }
   int shared_bytes(int head_dim, int kv_bytes = 2) const;  // kv_bytes: of an element of the pool

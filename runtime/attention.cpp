@@ -146,13 +146,13 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
   const auto launch = [&](Step::Phase phase, KernelKind kind) {
     if (!step.serves(phase)) return;
     params.work = step.work(phase);
-    const bool has_maps = phase == Step::kPrefill && plan_.prefill.family == Family::kSm90a;
-    TmaAttendParams with_maps;
-    if (has_maps)
-      with_maps = {params, pool_maps_.get(spec_, params.pool, pool.keys.shape[0],
-                                          step.format().page_size, device)};
-    const void* given = has_maps ? static_cast<const void*>(&with_maps) : &params;
-    kernel(kind).on(device).launch(params.work.num_ctas, given, stream, [&] {
+    const AttendPlan& plan = phase == Step::kPrefill ? plan_.prefill : plan_.decode;
+    TmaAttendParams with_maps;  // of which other kernels take the first part
+    with_maps.attend = params;
+    if (plan.family == Family::kSm90a)
+      with_maps.maps =
+          pool_maps_.get(spec_, params.pool, pool.keys.shape[0], step.format().page_size, device);
+    kernel(kind).on(device).launch(params.work.num_ctas, &with_maps, stream, [&] {
       Reach reach;
       reach.reads("q", q).pool(pool, /*is_written=*/false).reads("sinks", sinks);
       reach.writes("out", out).writes("lse", lse);

@@ -8,6 +8,12 @@ namespace lazyrope {
 
 inline constexpr int kOctetSlots = 8;
 
+// A CTA of theirs: warps that bring keys and values and turn queries, and in how many places at
+// once there are turned queries, and items with the positions of their rows.
+inline constexpr int kHelperWarps = 8;
+inline constexpr int kQueryTurns = 2;
+inline constexpr int kItemsAtOnce = 2;
+
 // Bytes of a row's panel, each of which is swizzled by itself; a row of 16-bit elements has whole
 // panels.
 constexpr int panel_bytes(int head_dim) {
@@ -26,6 +32,7 @@ struct PoolMaps {
   int32 heads_per_page;
 };
 
+// Kernels without maps take the first part alone.
 struct TmaAttendParams {
   AttendParams attend;
   PoolMaps maps;

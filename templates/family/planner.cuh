@@ -257,16 +257,14 @@ class Planner {
     constexpr int32 kLoss = 8;  // one part in so many
     if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || deal.num_rounds() > kMostRounds)
       return false;
+    const int64 total = units.group_cost * units.num_groups;
+    const int64 least = static_cast<int64>(phase_.min_split_blocks) * kBlockCost;
+    if (deal.num_parts > 1 && total < least * deal.num_parts * deal.num_units) return false;
     int64 most = 0;
 #pragma unroll 1
     for (int32 cta = thread_index(); cta < deal.num_ctas; cta += Spec::kThreads)
       most = larger(most, dealt_cost(units, deal, cta));
-    if (deal.num_parts > 1 &&
-        units.group_cost * units.num_groups < static_cast<int64>(phase_.min_split_blocks) *
-                                                  kBlockCost * deal.num_parts * deal.num_units)
-      return false;
     const int64 most_of_all = scan_.max(static_cast<int32>(smaller(most, int64{0x7fffffff})));
-    const int64 total = units.group_cost * units.num_groups;
     return most_of_all * deal.num_ctas <= total + total / kLoss;
   }
 

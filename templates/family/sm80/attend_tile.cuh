@@ -11,6 +11,7 @@
 #include "ops/item_result.cuh"
 #include "ops/mask_scores.cuh"
 #include "ops/rotate.cuh"
+#include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
 #include "pipeline/kv_ring.cuh"
@@ -163,22 +164,9 @@ class AttendTile {
         [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
     set_zero(rows_);
     softmax_.reset();
-    if constexpr (Spec::kSinks) add_sinks();
-  }
-
-  // Once a row: by the first part of a split tile.
-  LAZYROPE_DEVICE void add_sinks() {
-    if (item().split().index != 0) return;
-    const ItemRows rows = item().rows();
-    const int32 last = item().extent().num_rows - 1;
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int32 row = first_row() + m * 16 + row_of(lane_index(), 2 * h);
-        const QueryRow<Spec> from(rows, smaller(row, last));
-        softmax_.add_sink(m, h, ld_global_nc(params_.sinks + from.head) * kLog2e);
-      }
+    if (Spec::kSinks && item().split().index == 0)
+      add_sinks<Spec>(softmax_, params_.sinks, item().rows(), first_row(),
+                      item().extent().num_rows);
   }
 
   // Turns the warp's queries for a segment whose token 0 lies at logical position `base`. The

@@ -14,6 +14,7 @@
 #include "ops/item_result.cuh"
 #include "ops/mask_scores.cuh"
 #include "ops/rotate.cuh"
+#include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
 #include "pipeline/kv_ring.cuh"
@@ -257,7 +258,9 @@ class AttendTile {
   LAZYROPE_DEVICE void start() {
     set_zero(rows_);
     softmax_.reset();
-    if constexpr (Spec::kSinks) add_sinks();
+    // One of the warps that share a head.
+    if (Spec::kSinks && item().split().index == 0 && warp_index() < num_heads())
+      add_sinks<Spec>(softmax_, params_.sinks, rows_of_head(item().rows(), head()), 0, num_rows());
     clear_queries();
   }
 
@@ -267,20 +270,6 @@ class AttendTile {
     for (int32 i = lane_index(); i < kRows * QueryTile::kChunks; i += kWarpThreads)
       st_shared(QueryTile::chunk(queries(), i / QueryTile::kChunks, i % QueryTile::kChunks),
                 Chunk{});
-  }
-
-  // Once a row: by the first part of a split tile, and one of the warps that share a head.
-  LAZYROPE_DEVICE void add_sinks() {
-    if (item().split().index != 0 || warp_index() >= num_heads()) return;
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int32 row = m * 16 + row_of(lane_index(), 2 * h);
-        const QueryRow<Spec> from(rows_of_head(item().rows(), head()),
-                                  smaller(row, num_rows() - 1));
-        softmax_.add_sink(m, h, ld_global_nc(params_.sinks + from.head) * kLog2e);
-      }
   }
 
   // Turns the warp's queries for a segment whose token 0 lies at logical position `base`, while its

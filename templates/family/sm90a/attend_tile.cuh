@@ -20,7 +20,7 @@ class AttendTile {
   // Of a thread; those of all threads together are what an SM has.
   static constexpr int kHelperRegisters = 64;
   static constexpr int kConsumerRegisters = 192;
-  static_assert(Shape::kRowWarps == 8 && Memory::kHelperWarps == 8);
+  static_assert(Shape::kRowWarps == 8 && kHelperWarps == 8);
 
  public:
   using Params = TmaAttendParams;
@@ -30,7 +30,7 @@ class AttendTile {
   LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     memory.init();
-    if (warp_index() >= Memory::kHelperWarps) {
+    if (warp_index() >= kHelperWarps) {
       setmaxnreg_inc<kConsumerRegisters>();
       RowConsumer<Spec, Memory>(params.attend, memory).run();
     } else {

@@ -20,7 +20,6 @@ class KvCopier {
       : maps_(params.maps),
         step_(params.attend.step),
         memory_(memory),
-        items_(memory.at + Memory::kItemBarriers),
         windows_(memory.at + Memory::kWindowBarriers),
         keys_(memory.at + Memory::kKeyBarriers),
         values_(memory.at + Memory::kValueBarriers) {}
@@ -31,16 +30,7 @@ class KvCopier {
       prefetch_tensormap(maps_.values);
       prefetch_tensormap(maps_.value_rows);
     }
-    bool has_next = true;
-    while (has_next) {
-      items_.wait(item_.at);
-      const ItemPtr item = memory_.item(item_.at);
-      if (item.extent().num_rows == 0) return;
-      has_next = item.keys().next >= 0;
-      copy(item);
-      items_.pass(item_.at);
-      item_.advance();
-    }
+    for_each_item(memory_, [&](ItemPtr item, int32, bool) { copy(item); });
   }
 
  private:
@@ -53,17 +43,14 @@ class KvCopier {
 #pragma unroll 1
     for (int32 block = 0; block <= num_blocks; ++block) {
       if (block < num_blocks) {
-        if (block % Table::kWindow == 0) windows_.wait(window_of(block));
+        if (block % Table::kWindow == 0) windows_.wait(Memory::window_of(block));
         copy_keys(table, block);
       }
       if (block == 0) continue;
       copy_values(table, block - 1);
-      if (block % Table::kWindow == 0 || block == num_blocks) windows_.pass(window_of(block - 1));
+      if (block % Table::kWindow == 0 || block == num_blocks)
+        windows_.pass(Memory::window_of(block - 1));
     }
-  }
-
-  LAZYROPE_DEVICE static int32 window_of(int32 block) {
-    return block / Table::kWindow % Memory::kWindows;
   }
 
   LAZYROPE_DEVICE void copy_keys(const Table& table, int32 block) {
@@ -151,11 +138,9 @@ class KvCopier {
   const PoolMaps& maps_;
   const StepView& step_;
   Memory memory_;
-  UseSide items_;
   UseSide windows_;
   FillSide keys_;
   FillSide values_;
-  RingPlace<Memory::kItems> item_;
   RingPlace<Memory::kStages> key_;
   RingPlace<Memory::kStages> value_;
   int32 kv_head_ = 0;

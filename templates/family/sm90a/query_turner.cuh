@@ -19,25 +19,18 @@ class QueryTurner {
   LAZYROPE_DEVICE QueryTurner(const AttendParams& params, Memory memory)
       : params_(params),
         memory_(memory),
-        items_(memory.at + Memory::kItemBarriers),
         windows_(memory.at + Memory::kWindowBarriers),
         turned_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    bool has_next = true;
-    while (has_next) {
-      items_.wait(item_.at);
-      const ItemPtr item = memory_.item(item_.at);
-      if (item.extent().num_rows == 0) return;
-      has_next = item.keys().next >= 0;
+    for_each_item(memory_, [&](ItemPtr item, int32 place, bool) {
+      const SharedPtr positions = memory_.positions(place);
       copy_row_positions<Spec, Team, kRows>(
-          memory_.positions(item_.at), params_.step.positions, item,
+          positions, params_.step.positions, item,
           [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
       fetch(item);
-      turn_for_all(item);
-      items_.pass(item_.at);
-      item_.advance();
-    }
+      turn_for_all(item, positions);
+    });
   }
 
  private:
@@ -51,46 +44,43 @@ class QueryTurner {
     Team::sync();
   }
 
-  LAZYROPE_DEVICE void turn_for_all(ItemPtr item) {
+  LAZYROPE_DEVICE void turn_for_all(ItemPtr item, SharedPtr positions) {
     const Table table = memory_.table(params_.step, item);
     const int32 num_blocks = item.extent().num_blocks;
     int32 base = 0;
 #pragma unroll 1
     for (int32 block = 0; block < num_blocks; ++block) {
-      const int32 window = block / Table::kWindow % Memory::kWindows;
+      const int32 window = Memory::window_of(block);
       if (block % Table::kWindow == 0) windows_.wait(window);
       const int32 block_base = table.info(block).base;
-      if (block == 0 || block_base != base) turn(block_base);
+      if (block == 0 || block_base != base) turn(block_base, positions);
       base = block_base;
       if (block % Table::kWindow == Table::kWindow - 1 || block == num_blocks - 1)
         windows_.pass(window);
     }
   }
 
-  LAZYROPE_DEVICE void turn(int32 base) {
+  LAZYROPE_DEVICE void turn(int32 base, SharedPtr positions) {
     turned_.wait(turn_.at);
-    rotate(base);
+    rotate(base, positions);
     turned_.pass(turn_.at);
     turn_.advance();
   }
 
   // Each warp some of the rows.
-  LAZYROPE_DEVICE void rotate(int32 base) const {
+  LAZYROPE_DEVICE void rotate(int32 base, SharedPtr positions) const {
     constexpr int32 kShare = ceil_div(kRows, Memory::kTurningWarps);
     const int32 first = Team::rank() / kWarpThreads * kShare;
     rotate_rows<Spec, 2>(RowsOf<typename Memory::Tile>(memory_.turned(turn_.at), first),
                          RowsOf<typename Memory::Original>(memory_.original(), first),
-                         memory_.positions(item_.at) + first * 4, smaller(kRows - first, kShare),
-                         base, turns_.get());
+                         positions + first * 4, smaller(kRows - first, kShare), base, turns_.get());
     fence_proxy_async();
   }
 
   const AttendParams& params_;
   Memory memory_;
-  UseSide items_;
   UseSide windows_;
   FillSide turned_;
-  RingPlace<Memory::kItems> item_;
   RingPlace<Memory::kTurns> turn_;
   LaneTurns<Spec, true> turns_;
 };

@@ -5,6 +5,7 @@
 #include "family/sm90a/tile_memory.cuh"
 #include "ops/item_result.cuh"
 #include "ops/mask_scores.cuh"
+#include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
 
@@ -25,26 +26,19 @@ class RowConsumer {
   LAZYROPE_DEVICE RowConsumer(const AttendParams& params, Memory memory)
       : params_(params),
         memory_(memory),
-        items_(memory.at + Memory::kItemBarriers),
         windows_(memory.at + Memory::kWindowBarriers),
         turned_(memory.at + Memory::kTurnedBarriers),
         keys_(memory.at + Memory::kKeyBarriers),
         values_(memory.at + Memory::kValueBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    bool has_next = true;
-    while (has_next) {
-      items_.wait(item_.at);
-      const ItemPtr item = memory_.item(item_.at);
-      if (item.extent().num_rows == 0) return;
-      has_next = item.keys().next >= 0;
+    for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
       start(item);
+      positions_ = memory_.positions(place) + first_row() * 4;
       if (item.extent().num_blocks > 0) attend(item);
       softmax_.finish();
-      leave(item, !has_next);
-      items_.pass(item_.at);
-      item_.advance();
-    }
+      leave(item, is_last);
+    });
   }
 
  private:
@@ -58,19 +52,8 @@ class RowConsumer {
 #pragma unroll
     for (int i = 0; i < Accumulator<kHeadDim>::kCount; ++i) rows_[i] = 0.0f;
     softmax_.reset();
-    if constexpr (Spec::kSinks) add_sinks(item);
-  }
-
-  // Once a row: by the first part of a split tile.
-  LAZYROPE_DEVICE void add_sinks(ItemPtr item) {
-    if (item.split().index != 0) return;
-    const ItemRows rows = item.rows();
-    const int32 last = item.extent().num_rows - 1;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const QueryRow<Spec> from(rows, smaller(first_row() + row_of(lane_index(), 2 * h), last));
-      softmax_.add_sink(0, h, ld_global_nc(params_.sinks + from.head) * kLog2e);
-    }
+    if (Spec::kSinks && item.split().index == 0)
+      add_sinks<Spec>(softmax_, params_.sinks, item.rows(), first_row(), item.extent().num_rows);
   }
 
   LAZYROPE_DEVICE void attend(ItemPtr item) {
@@ -105,12 +88,12 @@ class RowConsumer {
     wait_for_values(weights);
     turned_.pass(turn_.at);
     turn_.advance();
-    windows_.pass((num_blocks - 1) / Table::kWindow % Memory::kWindows);
+    windows_.pass(Memory::window_of(num_blocks - 1));
   }
 
   // The products of keys before have been waited for.
   LAZYROPE_DEVICE BlockInfo enter(const Table& table, int32 block, int32 base) {
-    const int32 window = block / Table::kWindow % Memory::kWindows;
+    const int32 window = Memory::window_of(block);
     const bool is_first = block % Table::kWindow == 0;
     if (is_first && block > 0) windows_.pass(1 - window);
     if (is_first) windows_.wait(window);
@@ -175,8 +158,7 @@ class RowConsumer {
     if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
     if (info.begin > 0 || info.end < kKeys ||
         !all_visible<Mask>(queries, info.position, info.position + kKeys - 1))
-      mask_scores<Mask>(scores, memory_.positions(item_.at) + first_row() * 4, info.position,
-                        info.begin, info.end);
+      mask_scores<Mask>(scores, positions_, info.position, info.begin, info.end);
     const float scale_log2 = kCaps ? 1.0f : params_.scale_log2;
     const bool is_raised = softmax_.raise(scores, scale_log2, factor);
     softmax_.exponentiate(scores, scale_log2);
@@ -212,12 +194,11 @@ class RowConsumer {
 
   const AttendParams& params_;
   Memory memory_;
-  UseSide items_;
   UseSide windows_;
   UseSide turned_;
   UseSide keys_;
   UseSide values_;
-  RingPlace<Memory::kItems> item_;
+  SharedPtr positions_ = {};  // of the warp's rows
   RingPlace<Memory::kTurns> turn_;
   RingPlace<Memory::kStages> key_;
   RingPlace<Memory::kStages> value_;

@@ -14,9 +14,8 @@ struct TileMemory {
   static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
   static constexpr int kKeys = Shape::kWarpKeys;  // of a block
   static constexpr int kStages = Shape::kStages;  // of keys, and of values
-  static constexpr int kTurns = 2;                // of queries
-  static constexpr int kItems = 2;
-  static constexpr int kHelperWarps = 8;
+  static constexpr int kTurns = kQueryTurns;
+  static constexpr int kItems = kItemsAtOnce;
   static constexpr int kTurningWarps = kHelperWarps - 2;
   static_assert(Shape::kWarpRows == 16 && Shape::kRowWarps % 4 == 0);
 
@@ -70,6 +69,8 @@ struct TileMemory {
   LAZYROPE_DEVICE Table table(const StepView& step, ItemPtr item) const {
     return Table(at + kTable, {0, 1, 1, 0}, step, item);
   }
+  // The place of the window that a block lies in.
+  LAZYROPE_DEVICE static int32 window_of(int32 block) { return block / Table::kWindow % kWindows; }
 
   // All threads of the CTA, before anything else.
   LAZYROPE_DEVICE void init() const {
@@ -85,5 +86,22 @@ struct TileMemory {
     bar_sync();
   }
 };
+
+// A warp's way through what its CTA is to do: use(item, place, is_last) for each item as it comes.
+template <class Memory, class Use>
+LAZYROPE_DEVICE void for_each_item(Memory memory, const Use& use) {
+  UseSide items(memory.at + Memory::kItemBarriers);
+  RingPlace<Memory::kItems> place;
+  bool has_next = true;
+  while (has_next) {
+    items.wait(place.at);
+    const ItemPtr item = memory.item(place.at);
+    if (item.extent().num_rows == 0) return;
+    has_next = item.keys().next >= 0;
+    use(item, place.at, !has_next);
+    items.pass(place.at);
+    place.advance();
+  }
+}
 
 }  // namespace lazyrope

@@ -1,0 +1,24 @@
+// Attention sinks: a logit of each query head that takes part in the softmax and has no value.
+#pragma once
+
+#include "ops/query_rows.cuh"
+#include "ops/softmax.cuh"
+
+namespace lazyrope {
+
+// Of a warp's rows, the first of which is row `first_row` of the item's `num_rows`. Once a row: by
+// the first part of a split tile.
+template <class Spec, int kRowTiles>
+LAZYROPE_DEVICE void add_sinks(SoftmaxState<kRowTiles>& softmax, const float* sinks, ItemRows rows,
+                               int32 first_row, int32 num_rows) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int32 row = first_row + m * 16 + row_of(lane_index(), 2 * h);
+      const QueryRow<Spec> from(rows, smaller(row, num_rows - 1));
+      softmax.add_sink(m, h, ld_global_nc(sinks + from.head) * kLog2e);
+    }
+}
+
+}  // namespace lazyrope
