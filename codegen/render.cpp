@@ -56,8 +56,11 @@ std::string_view fp8_format(const KernelSpec& spec) {
 // How products take the pool's elements.
 TemplateType product_type(const KernelSpec& spec, const AttendPlan& plan) {
   const std::string_view type = element(spec.dtype);
-  if (plan.family == Family::kSm90a)
+  if (plan.family == Family::kSm90a && plan.divides_rows())
     return {"tile/wgmma_product.cuh", fmt::format("WgmmaProduct<{}, {}>", type, spec.head_dim)};
+  if (plan.family == Family::kSm90a)
+    return {"tile/wgmma_product.cuh",
+            fmt::format("TurnedWgmmaProduct<{}, {}, {}>", type, spec.head_dim, plan.rows())};
   if (!spec.has_fp8_pool())
     return {"tile/warp_product.cuh", fmt::format("WarpProduct<{}, {}>", type, spec.head_dim)};
   return {"tile/fp8_product.cuh",

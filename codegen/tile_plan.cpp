@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -81,27 +80,31 @@ const std::vector<Row>& rows() {
   return table;
 }
 
-// Prefill of family sm90a, where arch and spec have what it needs: 64 rows a warpgroup, and as many
-// keys as leave room for two blocks under way.
+// What family sm90a has where arch and spec have what it needs. Prefill: 64 rows a warpgroup, and
+// as many keys as leave room for two blocks under way. Decode: as many bytes under way as there is
+// room for.
 struct HopperRow {
   int head_dim;
   bool caps;  // leaves registers for softcap
-  AttendPlan prefill;
+  AttendPlan TilePlan::* part;
+  AttendPlan plan;
 };
 
 const std::vector<HopperRow>& hopper_rows() {
   static const std::vector<HopperRow> table = {
-      {64, true, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
-      {128, false, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
-      {128, true, {8, 1, 16, 64, 64, 4, 1, Family::kSm90a}},
+      {64, true, &TilePlan::prefill, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
+      {128, true, &TilePlan::decode, {1, 4, 16, 16, 16, 6, 1, Family::kSm90a}},
+      {128, false, &TilePlan::prefill, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
+      {128, true, &TilePlan::prefill, {8, 1, 16, 64, 64, 4, 1, Family::kSm90a}},
   };
   return table;
 }
 
-std::vector<int> hopper_head_dims() {
+std::vector<int> hopper_head_dims(AttendPlan TilePlan::* part) {
   std::vector<int> result;
   for (const HopperRow& row : hopper_rows())
-    if (result.empty() || result.back() != row.head_dim) result.push_back(row.head_dim);
+    if (row.part == part && (result.empty() || result.back() != row.head_dim))
+      result.push_back(row.head_dim);
   return result;
 }
 
@@ -159,19 +162,25 @@ class AttendPlanCheck {
  private:
   // templates/family/sm90a/attend_tile.cuh.
   void hopper_shape() const {
-    one_of("row_warps", plan_.row_warps, {8});
-    one_of("key_warps", plan_.key_warps, {1});
-    one_of("warp_rows", plan_.warp_rows, {16});
-    one_of("warp_keys", plan_.warp_keys, {64, 128});
+    one_of("row_warps", plan_.row_warps, {1, 8});
+    one_of("key_warps", plan_.key_warps, {plan_.divides_rows() ? 1 : 4});
+    if (plan_.divides_rows()) {
+      one_of("warp_rows", plan_.warp_rows, {16});
+      one_of("warp_keys", plan_.warp_keys, {64, 128});
+    } else {
+      one_of("warp_rows", plan_.warp_rows, {8, 16, 32, 64});
+      one_of("warp_keys", plan_.warp_keys, {16});
+    }
     one_of("step_keys", plan_.step_keys, {plan_.warp_keys});
     one_of("ctas_per_sm", plan_.ctas_per_sm, {1});
     at_least("stages", plan_.stages, 2);
     at_most("stages", plan_.stages, 8);
-    if (kv_bytes_ != 2 ||
-        std::ranges::find(hopper_rows(), head_dim_, &HopperRow::head_dim) == hopper_rows().end())
+    const std::vector<int> head_dims =
+        hopper_head_dims(plan_.divides_rows() ? &TilePlan::prefill : &TilePlan::decode);
+    if (kv_bytes_ != 2 || std::ranges::find(head_dims, head_dim_) == head_dims.end())
       throw SpecError(
           fmt::format("tile plan: {}.family = sm90a; it is for head_dim = {} and a pool of 16 bits",
-                      name_, fmt::join(hopper_head_dims(), ", ")));
+                      name_, fmt::join(head_dims, ", ")));
   }
 
   // That a product takes at once: tile/warp_product.cuh and tile/fp8_product.cuh.
@@ -319,14 +328,19 @@ std::vector<Row> rows_of(int head_dim) {
   return result;
 }
 
-// The same plan with prefill of family sm90a, if there is one.
-std::optional<TilePlan> on_hopper(TilePlan plan, const KernelSpec& spec, const Arch& arch) {
+// The same plan with what family sm90a has of it. A decode plan whose warps divide rows is one for
+// more rows than that family's has.
+TilePlan on_hopper(TilePlan plan, const KernelSpec& spec, const Arch& arch) {
   for (const HopperRow& row : hopper_rows()) {
-    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.caps)) continue;
-    plan.prefill = row.prefill;
-    if (is_legal(plan, spec, arch)) return plan;
+    const AttendPlan& before = plan.*row.part;
+    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.caps) ||
+        before.family == Family::kSm90a || before.divides_rows() != row.plan.divides_rows())
+      continue;
+    TilePlan changed = plan;
+    changed.*row.part = row.plan;
+    if (is_legal(changed, spec, arch)) plan = changed;
   }
-  return {};
+  return plan;
 }
 
 std::vector<TilePlan> fitting(const KernelSpec& spec, const Arch& arch) {
@@ -334,7 +348,8 @@ std::vector<TilePlan> fitting(const KernelSpec& spec, const Arch& arch) {
   for (const Row& row : rows_of(spec.head_dim)) {
     if (!obstacle(row, spec, arch).empty()) continue;
     const TilePlan plan = plan_of(row, spec, arch);
-    if (const auto better = on_hopper(plan, spec, arch)) result.push_back(*better);
+    if (const TilePlan better = on_hopper(plan, spec, arch); better != plan)
+      result.push_back(better);
     result.push_back(plan);
   }
   return result;
@@ -383,14 +398,22 @@ std::string padding(int head_dim, int planned) {
       planned, head_dim);
 }
 
+// templates/family/sm90a/column_consumer.cuh.
+int hopper_own_bytes(const AttendPlan& plan, int head_dim) {
+  const int weights = 2 * plan.rows() * plan.block_keys() * kElementBytes;
+  const int results = plan.rows() * (head_dim + 4) * 4;
+  return std::max(weights, results) + 5 * plan.rows() * 4 + kFlagBytes;
+}
+
 // templates/family/sm90a/tile_memory.cuh.
 int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
   constexpr int kWindows = 2;
   const int row = head_dim * kElementBytes;
   const int handovers = (2 * plan.stages + kQueryTurns + kItemsAtOnce + kWindows) * 16;
-  return 2 * plan.stages * plan.warp_keys * row + kQueryTurns * plan.rows() * row +
-         plan.rows() * row_bytes(head_dim, kElementBytes) + table_bytes(plan.warp_keys) +
-         kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers + kFlagBytes;
+  return 2 * plan.stages * plan.block_keys() * row + kQueryTurns * plan.rows() * row +
+         plan.rows() * row_bytes(head_dim, kElementBytes) + table_bytes(plan.block_keys()) +
+         kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers +
+         kFlagBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan, head_dim));
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 
 namespace lazyrope {
 
-// The shape of one attend kernel: family/sm80/attend_tile.cuh and family/sm90a/attend_tile.cuh
-// explain it where warps divide the rows, family/sm80/decode_tile.cuh where they divide heads and
-// keys.
+// The shape of one attend kernel: attend_tile.cuh of its family (templates/family) explains it
+// where warps divide the rows, decode_tile.cuh where they divide keys, or heads and keys. Family
+// sm90a has more warps beside these.
 struct AttendPlan {
   int row_warps;    // warps that divide the query rows, or
   int key_warps;    // warps that divide heads and keys; one of both is 1
@@ -25,6 +25,9 @@ struct AttendPlan {
   int threads() const;
   int rows() const { return row_warps * warp_rows; }
   int block_keys() const { return key_warps * warp_keys; }
+  // Of the blocks that the planner counts, each of which lies in one segment: a warp's, or all
+  // warps' together.
+  int unit_keys() const { return family == Family::kSm90a ? block_keys() : warp_keys; }
   int shared_bytes(int head_dim, int kv_bytes = 2) const;  // kv_bytes: of an element of the pool
 
   bool operator==(const AttendPlan&) const = default;

@@ -65,7 +65,7 @@ void place_scratch(Block& block, std::size_t planners, PlanScratch& scratch) {
 int heads_of_an_item(const TilePlan& plan, const AttendPlan& attend, const StepShape& shape) {
   const int most = plan.fixed_split_blocks > 0 ? 1 : plan.item_heads;
   int heads = 1;
-  while (2 * heads <= most && attend.key_warps % (2 * heads) == 0 &&
+  while (2 * heads <= most && attend.block_keys() / attend.unit_keys() % (2 * heads) == 0 &&
          shape.num_kv_heads % (2 * heads) == 0)
     heads *= 2;
   return heads;
@@ -76,7 +76,7 @@ int heads_of_an_item(const TilePlan& plan, const AttendPlan& attend, const StepS
 int item_cost(const AttendPlan& attend, const StepShape& shape, int heads) {
   constexpr int kItemBytes = 160 * 1024;
   if (attend.divides_rows()) return kBlockCost;
-  const int block_bytes = 2 * attend.warp_keys * shape.head_dim * shape.kv_bytes * heads;
+  const int block_bytes = 2 * attend.unit_keys() * shape.head_dim * shape.kv_bytes * heads;
   return std::max(kBlockCost * kItemBytes / block_bytes, kBlockCost);
 }
 
@@ -84,13 +84,14 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
                  const AttendPlan& attend, const StepCapacity& capacity, const PhaseExtent& extent,
                  int sm_count, PlanPhase& phase) {
   const int num_ctas = sm_count * attend.ctas_per_sm;
+  const int block_units = attend.block_keys() / attend.unit_keys();
   phase.work.num_ctas = num_ctas;
   phase.min_rows = extent.min_rows;
   phase.max_rows = extent.max_rows;
   phase.tile_rows = divisor(extent.tile_rows);
-  phase.block_keys = divisor(attend.warp_keys);
-  phase.min_split_blocks = plan.min_split_blocks * attend.key_warps;
-  phase.fixed_split_blocks = plan.fixed_split_blocks * attend.key_warps;
+  phase.block_keys = divisor(attend.unit_keys());
+  phase.min_split_blocks = plan.min_split_blocks * block_units;
+  phase.fixed_split_blocks = plan.fixed_split_blocks * block_units;
   phase.max_heads = heads_of_an_item(plan, attend, shape);
   phase.item_cost = item_cost(attend, shape, phase.max_heads);
   phase.may_deal = attend.divides_rows() ? 1 : 0;

@@ -13,19 +13,18 @@ template <class Mask, class Scores>
 LAZYROPE_DEVICE void mask_scores(Scores& scores, SharedPtr positions, int32 position, int32 begin,
                                  int32 end) {
   using Access = TileAccess<Scores>;
-  const int32 lane = lane_index();
 #pragma unroll
   for (int m = 0; m < Access::kRowTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int32 query = ld_shared<int32>(positions + (m * 16 + row_of(lane, 2 * h)) * 4);
-      const int32 first = visible_begin<Mask>(query, position, begin, end) - column_of(lane, 0);
-      const int32 last = visible_end<Mask>(query, position, end) - column_of(lane, 0);
+      const int32 query = ld_shared<int32>(positions + Access::row(m, h) * 4);
+      const int32 first = visible_begin<Mask>(query, position, begin, end) - Access::first_column();
+      const int32 last = visible_end<Mask>(query, position, end) - Access::first_column();
 #pragma unroll
       for (int n = 0; n < Access::kColumnTiles; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int column = n * 8 + i;
+          const int column = Access::column(n, i);
           float& score = Access::at(scores, m, n, 2 * h + i);
           score = column >= first && column < last ? score : -infinity_f32();
         }

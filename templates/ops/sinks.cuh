@@ -8,15 +8,14 @@ namespace lazyrope {
 
 // Of a warp's rows, the first of which is row `first_row` of the item's `num_rows`. Once a row: by
 // the first part of a split tile.
-template <class Spec, int kRowTiles>
-LAZYROPE_DEVICE void add_sinks(SoftmaxState<kRowTiles>& softmax, const float* sinks, ItemRows rows,
-                               int32 first_row, int32 num_rows) {
+template <class Spec, int kRowTiles, class Lanes>
+LAZYROPE_DEVICE void add_sinks(SoftmaxState<kRowTiles, Lanes>& softmax, const float* sinks,
+                               ItemRows rows, int32 first_row, int32 num_rows) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int32 row = first_row + m * 16 + row_of(lane_index(), 2 * h);
-      const QueryRow<Spec> from(rows, smaller(row, num_rows - 1));
+      const QueryRow<Spec> from(rows, smaller(first_row + Lanes::row(m, h), num_rows - 1));
       softmax.add_sink(m, h, ld_global_nc(sinks + from.head) * kLog2e);
     }
 }

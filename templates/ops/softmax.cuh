@@ -13,11 +13,11 @@ namespace lazyrope {
 // below any score.
 inline constexpr float kNoMaximum = -1e30f;
 
-template <int kRowTiles>
+template <int kRowTiles, class Lanes = RowLanes>
 struct SoftmaxState {
   static constexpr float kSlack = 8.0f;
 
-  float maximum[kRowTiles][2];  // log2 units; the four lanes of a row agree
+  float maximum[kRowTiles][2];  // log2 units; the lanes of a row agree
   float sum[kRowTiles][2];      // of this lane's columns
 
   LAZYROPE_DEVICE void reset() {
@@ -34,7 +34,7 @@ struct SoftmaxState {
   // value.
   LAZYROPE_DEVICE void add_sink(int m, int h, float logit) {
     maximum[m][h] = max_f32(logit, kNoMaximum);
-    sum[m][h] = lane_index() % 4 == 0 && logit > kNoMaximum ? 1.0f : 0.0f;
+    sum[m][h] = Lanes::is_first() && logit > kNoMaximum ? 1.0f : 0.0f;
   }
 
   // Turns scores into weights, and rescales `rows` and the sums where the maximum is raised.
@@ -50,8 +50,22 @@ struct SoftmaxState {
   template <class Scores>
   LAZYROPE_DEVICE bool raise(const Scores& scores, float scale_log2,
                              float (&factor)[kRowTiles][2]) {
-    using Access = TileAccess<Scores>;
     float top[kRowTiles][2];
+    if (!vote_sync_any(exceeds(scores, scale_log2, top))) return false;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) top[m][h] = Lanes::maximum(top[m][h]);
+    raise_to(top, scale_log2, factor);
+    return true;
+  }
+
+  // Whether a score of the lane exceeds a maximum by more than the slack; the lane's greatest of
+  // each row.
+  template <class Scores>
+  LAZYROPE_DEVICE bool exceeds(const Scores& scores, float scale_log2,
+                               float (&top)[kRowTiles][2]) const {
+    using Access = TileAccess<Scores>;
     bool exceeds = false;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
@@ -64,9 +78,21 @@ struct SoftmaxState {
                                                  Access::at(scores, m, n, 2 * h + 1)));
         exceeds |= top[m][h] * scale_log2 > maximum[m][h] + kSlack;
       }
-    if (!vote_sync_any(exceeds)) return false;
-    raise_to(top, scale_log2, factor);
-    return true;
+    return exceeds;
+  }
+
+  // `top`: the greatest score of each row.
+  LAZYROPE_DEVICE void raise_to(const float (&top)[kRowTiles][2], float scale_log2,
+                                float (&factor)[kRowTiles][2]) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float raised = max_f32(maximum[m][h], top[m][h] * scale_log2);
+        factor[m][h] = ex2_approx_ftz_f32(maximum[m][h] - raised);
+        maximum[m][h] = raised;
+        sum[m][h] *= factor[m][h];
+      }
   }
 
   template <class Rows>
@@ -104,32 +130,12 @@ struct SoftmaxState {
       }
   }
 
-  // Adds the sums of the four lanes of each row.
+  // Adds the sums of a row's lanes.
   LAZYROPE_DEVICE void finish() {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        sum[m][h] += shfl_sync_bfly(sum[m][h], 1);
-        sum[m][h] += shfl_sync_bfly(sum[m][h], 2);
-      }
-  }
-
- private:
-  LAZYROPE_DEVICE void raise_to(const float (&top)[kRowTiles][2], float scale_log2,
-                                float (&factor)[kRowTiles][2]) {
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float t = top[m][h];
-        t = max_f32(t, shfl_sync_bfly(t, 1));
-        t = max_f32(t, shfl_sync_bfly(t, 2));
-        const float raised = max_f32(maximum[m][h], t * scale_log2);
-        factor[m][h] = ex2_approx_ftz_f32(maximum[m][h] - raised);
-        maximum[m][h] = raised;
-        sum[m][h] *= factor[m][h];
-      }
+      for (int h = 0; h < 2; ++h) sum[m][h] = Lanes::sum(sum[m][h]);
   }
 };
 

@@ -2,6 +2,8 @@
 // columns each: register i of a lane is row row_of(lane, i), column column_of(lane, i).
 #pragma once
 
+#include "isa/math.cuh"
+#include "isa/sync.cuh"
 #include "tile/shared_tile.cuh"
 
 namespace lazyrope {
@@ -9,11 +11,30 @@ namespace lazyrope {
 LAZYROPE_DEVICE int32 row_of(int32 lane, int32 i) { return (lane >> 2) + (i >> 1) * 8; }
 LAZYROPE_DEVICE int32 column_of(int32 lane, int32 i) { return (lane & 3) * 2 + (i & 1); }
 
+// How the lanes of a warp share rows of queries: of row tile m each has two, h = 0 and 1. Here a
+// row's columns lie in four neighbouring lanes.
+struct RowLanes {
+  LAZYROPE_DEVICE static int32 row(int m, int h) { return m * 16 + row_of(lane_index(), 2 * h); }
+  LAZYROPE_DEVICE static bool is_first() { return lane_index() % 4 == 0; }  // of a row's
+  LAZYROPE_DEVICE static float maximum(float of_lane) {
+    const float pair = max_f32(of_lane, shfl_sync_bfly(of_lane, 1));
+    return max_f32(pair, shfl_sync_bfly(pair, 2));
+  }
+  LAZYROPE_DEVICE static float sum(float of_lane) {
+    const float pair = of_lane + shfl_sync_bfly(of_lane, 1);
+    return pair + shfl_sync_bfly(pair, 2);
+  }
+
+  // Column 8 n + i of those that the lane has, i = 0 and 1, is first_column() + column(n, i).
+  LAZYROPE_DEVICE static int32 first_column() { return column_of(lane_index(), 0); }
+  static constexpr int32 column(int n, int i) { return n * 8 + i; }
+};
+
 // How an accumulator is reached, whatever holds it: row tile m, column tile n, register i.
 template <class Tile>
 struct TileAccess;
 template <int kRows, int kColumns>
-struct TileAccess<float[kRows][kColumns][4]> {
+struct TileAccess<float[kRows][kColumns][4]> : RowLanes {
   using Tile = float[kRows][kColumns][4];
   static constexpr int kRowTiles = kRows;
   static constexpr int kColumnTiles = kColumns;

@@ -1,4 +1,5 @@
-// Products of one warpgroup by wgmma: 64 query rows. Whoever asks for one waits for it.
+// Products of one warpgroup by wgmma: 64 query rows, or the other way round fewer, as columns.
+// Whoever asks for one waits for it.
 #pragma once
 
 #include "tile/wgmma_tile.cuh"
@@ -53,6 +54,58 @@ struct WgmmaProduct {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         packed[step][i] = Element::pack(weights[8 * step + 2 * i], weights[8 * step + 2 * i + 1]);
+  }
+};
+
+// Of kQueries queries, which are columns: 64 keys, or 64 columns of values, are the rows.
+template <class Element, int kHeadDim, int kQueries>
+struct TurnedWgmmaProduct {
+  using Tile = WgmmaTile<kHeadDim>;  // of queries, keys and values
+  using Type = typename WgmmaElement<Element>::Type;
+  static constexpr bool kScaled = false;
+  static constexpr int kKeys = 64;
+  static constexpr int kDimTiles = kHeadDim / 64;
+  static_assert(Tile::kPanelBytes == 64 * kElementBytes);
+
+  // Weights in shared memory: of eight queries one behind the other those of all keys.
+  static constexpr int kKeyBytes = 16;
+  static constexpr int kWeightBytes = kQueries / 8 * kKeys * kKeyBytes;
+
+  // scores = keys x queries^T.
+  LAZYROPE_DEVICE static void multiply_query_key(TurnedAccumulator<kQueries>& scores,
+                                                 SharedPtr queries, SharedPtr keys) {
+    const SharedDescriptor a = Tile::columns(keys);
+    const SharedDescriptor b = Tile::columns(queries);
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; ++step)
+      wgmma_m64k16<Type, kQueries, Major::kK, Major::kK>(scores, a + Tile::column_step(step),
+                                                         b + Tile::column_step(step), step > 0);
+  }
+
+  // rows += values^T x weights.
+  LAZYROPE_DEVICE static void multiply_weight_value(TurnedAccumulator<kQueries> (&rows)[kDimTiles],
+                                                    SharedPtr weights, SharedPtr values) {
+    const SharedDescriptor a = Tile::rows(values);
+    const SharedDescriptor b =
+        shared_descriptor(weights, 8 * kKeyBytes, kKeys * kKeyBytes, Swizzle::kNone);
+#pragma unroll
+    for (int tile = 0; tile < kDimTiles; ++tile)
+#pragma unroll
+      for (int step = 0; step < kKeys / 16; ++step)
+        wgmma_m64k16<Type, kQueries, Major::kMN, Major::kMN>(
+            rows[tile], a + (tile * Tile::kAtomBytes + Tile::row_step(step)),
+            b + step * 16 * kKeyBytes, true);
+  }
+
+  LAZYROPE_DEVICE static void store(SharedPtr weights, const TurnedAccumulator<kQueries>& scores) {
+    const int32 key = ColumnLanes::first_column();
+    const SharedPtr to = weights + (key * kKeyBytes + column_of(lane_index(), 0) * kElementBytes);
+#pragma unroll
+    for (int m = 0; m < kQueries / 8; ++m)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        st_shared(to + (m * kKeys + ColumnLanes::column(0, i)) * kKeyBytes,
+                  Element::pack(scores[4 * m + 2 * i], scores[4 * m + 2 * i + 1]));
   }
 };
 

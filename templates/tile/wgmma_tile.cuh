@@ -59,12 +59,51 @@ struct WgmmaTile {
 
 // Lanes hold of 64 rows what they hold of four tiles of 16, one a warp.
 template <int kCount>
-struct TileAccess<Accumulator<kCount>> {
+struct TileAccess<Accumulator<kCount>> : RowLanes {
   using Tile = Accumulator<kCount>;
   static constexpr int kRowTiles = 1;
   static constexpr int kColumnTiles = kCount / 8;
   LAZYROPE_DEVICE static float& at(Tile& tile, int, int n, int i) { return tile[4 * n + i]; }
   LAZYROPE_DEVICE static float at(const Tile& tile, int, int n, int i) { return tile[4 * n + i]; }
+};
+
+// The other way round: queries are the columns, keys (or columns of values) the rows. What is row
+// and column in the following is so of the product that is not turned round.
+template <int kQueries>
+struct TurnedAccumulator : Accumulator<kQueries> {};
+
+// A row of queries has keys in lanes 4 apart, of all four warps.
+struct ColumnLanes {
+  LAZYROPE_DEVICE static int32 row(int m, int h) { return m * 8 + column_of(lane_index(), h); }
+  LAZYROPE_DEVICE static bool is_first() { return lane_index() < 4 && warp() == 0; }
+  LAZYROPE_DEVICE static float maximum(float of_lane) {
+#pragma unroll
+    for (int apart = 4; apart < kWarpThreads; apart *= 2)
+      of_lane = max_f32(of_lane, shfl_sync_bfly(of_lane, apart));
+    return of_lane;
+  }
+  LAZYROPE_DEVICE static float sum(float of_lane) {
+#pragma unroll
+    for (int apart = 4; apart < kWarpThreads; apart *= 2) of_lane += shfl_sync_bfly(of_lane, apart);
+    return of_lane;
+  }
+  LAZYROPE_DEVICE static int32 first_column() { return warp() * 16 + row_of(lane_index(), 0); }
+  static constexpr int32 column(int, int i) { return i * 8; }
+
+ private:
+  LAZYROPE_DEVICE static int32 warp() { return warp_index() % 4; }
+};
+
+template <int kQueries>
+struct TileAccess<TurnedAccumulator<kQueries>> : ColumnLanes {
+  using Tile = TurnedAccumulator<kQueries>;
+  static constexpr int kRowTiles = kQueries / 8;
+  static constexpr int kColumnTiles = 1;
+  LAZYROPE_DEVICE static float& at(Tile& tile, int m, int, int i) { return tile[place(m, i)]; }
+  LAZYROPE_DEVICE static float at(const Tile& tile, int m, int, int i) { return tile[place(m, i)]; }
+
+ private:
+  static constexpr int place(int m, int i) { return 4 * m + i % 2 * 2 + i / 2; }
 };
 
 }  // namespace lazyrope

@@ -2,7 +2,7 @@
 // made while the values of the block before are weighed.
 #pragma once
 
-#include "family/sm90a/tile_memory.cuh"
+#include "family/sm90a/block_user.cuh"
 #include "ops/item_result.cuh"
 #include "ops/mask_scores.cuh"
 #include "ops/sinks.cuh"
@@ -24,12 +24,7 @@ class RowConsumer {
 
  public:
   LAZYROPE_DEVICE RowConsumer(const AttendParams& params, Memory memory)
-      : params_(params),
-        memory_(memory),
-        windows_(memory.at + Memory::kWindowBarriers),
-        turned_(memory.at + Memory::kTurnedBarriers),
-        keys_(memory.at + Memory::kKeyBarriers),
-        values_(memory.at + Memory::kValueBarriers) {}
+      : params_(params), memory_(memory), blocks_(memory) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
@@ -64,17 +59,17 @@ class RowConsumer {
     Scores scores;
     OperandA weights[kKeys / 16];
     float factor[1][2];
-    BlockInfo info = enter(table, 0, 0);
-    multiply_keys(scores, full_keys());
+    BlockInfo info = blocks_.enter(table, 0, 0);
+    multiply_keys(scores, blocks_.full_keys());
     wgmma_wait_group<0>();
     pass_keys(scores);
     weigh(scores, queries, info, factor);
     Product::pack(weights, scores);
 #pragma unroll 1
     for (int32 block = 1; block < num_blocks; ++block) {
-      info = enter(table, block, info.base);
-      const SharedPtr keys = full_keys();
-      const SharedPtr values = full_values();
+      info = blocks_.enter(table, block, info.base);
+      const SharedPtr keys = blocks_.full_keys();
+      const SharedPtr values = blocks_.full_values();
       multiply_keys(scores, keys);
       multiply_values(weights, values);
       wgmma_wait_group<1>();
@@ -84,41 +79,13 @@ class RowConsumer {
       if (is_raised) softmax_.rescale(rows_, factor);
       Product::pack(weights, scores);
     }
-    multiply_last_values(weights, full_values());
+    multiply_last_values(weights, blocks_.full_values());
     wait_for_values(weights);
-    turned_.pass(turn_.at);
-    turn_.advance();
-    windows_.pass(Memory::window_of(num_blocks - 1));
-  }
-
-  // The products of keys before have been waited for.
-  LAZYROPE_DEVICE BlockInfo enter(const Table& table, int32 block, int32 base) {
-    const int32 window = Memory::window_of(block);
-    const bool is_first = block % Table::kWindow == 0;
-    if (is_first && block > 0) windows_.pass(1 - window);
-    if (is_first) windows_.wait(window);
-    const BlockInfo info = table.info(block);
-    if (block == 0 || info.base != base) {
-      if (block > 0) {
-        turned_.pass(turn_.at);
-        turn_.advance();
-      }
-      turned_.wait(turn_.at);
-    }
-    return info;
-  }
-
-  LAZYROPE_DEVICE SharedPtr full_keys() {
-    keys_.wait(key_.at);
-    return memory_.keys(key_.at);
-  }
-  LAZYROPE_DEVICE SharedPtr full_values() {
-    values_.wait(value_.at);
-    return memory_.values(value_.at);
+    blocks_.leave(num_blocks);
   }
 
   LAZYROPE_DEVICE SharedPtr group_queries() const {
-    return memory_.turned(turn_.at) + group() * Memory::Tile::bytes(kGroupRows);
+    return blocks_.queries() + group() * Memory::Tile::bytes(kGroupRows);
   }
   LAZYROPE_DEVICE void multiply_keys(Scores& scores, SharedPtr keys) const {
     wgmma_fence();
@@ -143,14 +110,12 @@ class RowConsumer {
     rows_.pin();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) weights[i].pin();
-    values_.pass(value_.at);
-    value_.advance();
+    blocks_.pass_values();
   }
 
   LAZYROPE_DEVICE void pass_keys(Scores& scores) {
     scores.pin();
-    keys_.pass(key_.at);
-    key_.advance();
+    blocks_.pass_keys();
   }
   // Scores become weights; as softmax_.raise().
   LAZYROPE_DEVICE bool weigh(Scores& scores, PositionRange queries, const BlockInfo& info,
@@ -194,14 +159,8 @@ class RowConsumer {
 
   const AttendParams& params_;
   Memory memory_;
-  UseSide windows_;
-  UseSide turned_;
-  UseSide keys_;
-  UseSide values_;
   SharedPtr positions_ = {};  // of the warp's rows
-  RingPlace<Memory::kTurns> turn_;
-  RingPlace<Memory::kStages> key_;
-  RingPlace<Memory::kStages> value_;
+  BlockUser<Memory> blocks_;
   Accumulator<kHeadDim> rows_;
   SoftmaxState<1> softmax_;
 };

@@ -8,20 +8,21 @@
 
 namespace lazyrope {
 
-template <class Spec, class Shape>
+// kOwnBytes: what consumers alone use.
+template <class Spec, class Shape, int kOwnBytes = 0>
 struct TileMemory {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
-  static constexpr int kKeys = Shape::kWarpKeys;  // of a block
-  static constexpr int kStages = Shape::kStages;  // of keys, and of values
+  static constexpr int kKeys = Shape::kKeyWarps * Shape::kWarpKeys;  // of a block
+  static constexpr int kStages = Shape::kStages;                     // of keys, and of values
   static constexpr int kTurns = kQueryTurns;
   static constexpr int kItems = kItemsAtOnce;
   static constexpr int kTurningWarps = kHelperWarps - 2;
-  static_assert(Shape::kWarpRows == 16 && Shape::kRowWarps % 4 == 0);
+  static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;
 
-  // Warp 0 finds blocks, warp 1 copies keys and values, the next turn queries, the others compute.
+  // family/sm90a/helpers.cuh.
   using Turners = WarpTeam<2, kTurningWarps, 1>;
-  using Consumers = WarpTeam<kHelperWarps, Shape::kRowWarps, 2>;
+  using Consumers = WarpTeam<kHelperWarps, kConsumerWarps, 2>;
 
   using Tile = WgmmaTile<kHeadDim>;
   using Original = SharedTile<kHeadDim>;
@@ -32,7 +33,7 @@ struct TileMemory {
   static constexpr int kTurnedBytes = Tile::bytes(kRows);
 
   // From the start: rings of keys and of values, turned queries, the original queries, the block
-  // table, row positions of each item, items, barriers, flags.
+  // table, row positions of each item, items, barriers, flags, what is the consumers' own.
   static constexpr int kKeyRing = 0;
   static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
   static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
@@ -46,7 +47,8 @@ struct TileMemory {
   static constexpr int kItemBarriers = kTurnedBarriers + Handover<kTurns>::kBytes;
   static constexpr int kWindowBarriers = kItemBarriers + Handover<kItems>::kBytes;
   static constexpr int kFlags = kWindowBarriers + Handover<kWindows>::kBytes;
-  static constexpr int kBytes = kFlags + 16;
+  static constexpr int kOwn = kFlags + 16;
+  static constexpr int kBytes = kOwn + kOwnBytes;
 
   SharedPtr at;
 
@@ -63,6 +65,7 @@ struct TileMemory {
   LAZYROPE_DEVICE SharedPtr positions(int32 place) const {
     return at + (kPositions + place * kRows * 4);
   }
+  LAZYROPE_DEVICE SharedPtr own() const { return at + kOwn; }
   LAZYROPE_DEVICE ItemPtr item(int32 place) const {
     return ItemPtr(at + (kItem + place * static_cast<int32>(sizeof(Item))));
   }
@@ -74,7 +77,7 @@ struct TileMemory {
 
   // All threads of the CTA, before anything else.
   LAZYROPE_DEVICE void init() const {
-    constexpr uint32 kUsers = Shape::kRowWarps;
+    constexpr uint32 kUsers = kConsumerWarps;
     if (thread_index() == 0) {
       Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
       Handover<kItems>::init(at + kItemBarriers, 1, kUsers + kTurningWarps + 1);

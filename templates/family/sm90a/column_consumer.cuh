@@ -1,0 +1,243 @@
+// A warpgroup that has all of an item's rows, as columns of its products: 64 keys, then 64 columns
+// of values each, are the 64 rows that wgmma wants. So a few queries cost no more than they are.
+// The scores of a block are made together with what the block before comes to.
+#pragma once
+
+#include "family/sm90a/block_user.cuh"
+#include "isa/bulk_copy.cuh"
+#include "ops/item_result.cuh"
+#include "ops/mask_scores.cuh"
+#include "ops/sinks.cuh"
+#include "ops/softcap.cuh"
+#include "ops/softmax.cuh"
+
+namespace lazyrope {
+
+// What consumers alone use: weights of two blocks, after them results, and behind these what warps
+// tell each other of each row.
+template <int kRows, int kHeadDim, int kWeightBytes>
+struct ColumnMemory {
+  // Of floats, so that lanes with different rows use different banks.
+  static constexpr int kResultBytes = (kHeadDim + 4) * 4;
+  static constexpr int kTops = larger(2 * kWeightBytes, kRows* kResultBytes);
+  static constexpr int kMaxima = kTops + 4 * kRows * 4;
+  static constexpr int kFlags = kMaxima + kRows * 4;
+  static constexpr int kBytes = kFlags + 16;
+};
+
+template <class Spec, class Memory>
+class ColumnConsumer {
+  using Team = typename Memory::Consumers;
+  using Table = typename Memory::Table;
+  using Mask = typename Spec::Mask;
+  using Product = typename Spec::Product;
+  static constexpr int kKeys = Memory::kKeys;
+  static constexpr int kRows = Memory::kRows;
+  static constexpr int kRowTiles = kRows / 8;
+  static constexpr int kDimTiles = Product::kDimTiles;
+  static constexpr int kQuads = Spec::kHeadDim / 4;
+  static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
+  using Own = ColumnMemory<kRows, Spec::kHeadDim, Product::kWeightBytes>;
+  using Accumulator = TurnedAccumulator<kRows>;
+  using Factors = float[kRowTiles][2];
+  static_assert(Team::size() == kWarpgroupThreads && kKeys == Product::kKeys);
+
+ public:
+  static constexpr int kOwnBytes = Own::kBytes;
+
+  LAZYROPE_DEVICE ColumnConsumer(const AttendParams& params, Memory memory)
+      : params_(params), memory_(memory), own_(memory.own()), blocks_(memory) {}
+
+  LAZYROPE_DEVICE void run() {
+    for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
+      start(item);
+      if (item.extent().num_blocks > 0) attend(item, memory_.positions(place));
+      leave(item, is_last);
+    });
+  }
+
+ private:
+  LAZYROPE_DEVICE void start(ItemPtr item) {
+#pragma unroll
+    for (int tile = 0; tile < kDimTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < Accumulator::kCount; ++i) rows_[tile][i] = 0.0f;
+    softmax_.reset();
+    if (Spec::kSinks && item.split().index == 0)
+      add_sinks<Spec>(softmax_, params_.sinks, item.rows(), 0, item.extent().num_rows);
+  }
+
+  LAZYROPE_DEVICE void attend(ItemPtr item, SharedPtr positions) {
+    const Table table = memory_.table(params_.step, item);
+    const ItemExtent extent = item.extent();
+    const Seen seen = {{extent.first_position, extent.last_position}, positions};
+    Accumulator scores;
+    Factors factor;
+    BlockInfo info = blocks_.enter(table, 0, 0);
+    SharedPtr keys = blocks_.full_keys();
+    wgmma_fence();
+    Product::multiply_query_key(scores, blocks_.queries(), keys);
+    wait_for_products(scores);
+    blocks_.pass_keys();
+    weigh(scores, seen, info, factor);
+    leave_weights(scores, 0);
+#pragma unroll 1
+    for (int32 block = 1; block < extent.num_blocks; ++block) {
+      info = blocks_.enter(table, block, info.base);
+      keys = blocks_.full_keys();
+      const SharedPtr values = blocks_.full_values();
+      wgmma_fence();
+      Product::multiply_query_key(scores, blocks_.queries(), keys);
+      Product::multiply_weight_value(rows_, weights(block - 1), values);
+      wait_for_products(scores);
+      blocks_.pass_keys();
+      blocks_.pass_values();
+      if (weigh(scores, seen, info, factor)) rescale(factor);
+      leave_weights(scores, block);
+    }
+    const SharedPtr values = blocks_.full_values();
+    wgmma_fence();
+    Product::multiply_weight_value(rows_, weights(extent.num_blocks - 1), values);
+    wait_for_products(scores);
+    blocks_.pass_values();
+    blocks_.leave(extent.num_blocks);
+  }
+
+  // There is time for it: memory is what all wait for.
+  LAZYROPE_DEVICE void wait_for_products(Accumulator& scores) {
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+    scores.pin();
+#pragma unroll
+    for (int tile = 0; tile < kDimTiles; ++tile) rows_[tile].pin();
+  }
+
+  LAZYROPE_DEVICE void rescale(const Factors& factor) {
+#pragma unroll
+    for (int tile = 0; tile < kDimTiles; ++tile) softmax_.rescale(rows_[tile], factor);
+  }
+
+  LAZYROPE_DEVICE SharedPtr weights(int32 block) const {
+    return own_ + block % 2 * Product::kWeightBytes;
+  }
+
+  // For products of all four warps. Those of the block before the last, which read what is written
+  // here now, have been waited for by each before the last time that all met here.
+  LAZYROPE_DEVICE void leave_weights(const Accumulator& scores, int32 block) const {
+    Product::store(weights(block), scores);
+    fence_proxy_async();
+    Team::sync();
+  }
+
+  struct Seen {
+    PositionRange queries;
+    SharedPtr positions;
+  };
+
+  // Scores become weights. True where rows are to be multiplied by `factor`.
+  LAZYROPE_DEVICE bool weigh(Accumulator& scores, const Seen& seen, const BlockInfo& info,
+                             Factors& factor) {
+    if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
+    if (info.begin > 0 || info.end < kKeys ||
+        !all_visible<Mask>(seen.queries, info.position, info.position + kKeys - 1))
+      mask_scores<Mask>(scores, seen.positions, info.position, info.begin, info.end);
+    const float scale_log2 = kCaps ? 1.0f : params_.scale_log2;
+    const bool is_raised = raise(scores, scale_log2, factor);
+    softmax_.exponentiate(scores, scale_log2);
+    return is_raised;
+  }
+
+  // As softmax_.raise(), of all warps.
+  LAZYROPE_DEVICE bool raise(const Accumulator& scores, float scale_log2, Factors& factor) {
+    Factors top;
+    const bool exceeds = vote_sync_any(softmax_.exceeds(scores, scale_log2, top));
+    if (lane_index() == 0) st_shared(own_ + (Own::kFlags + warp() * 4), exceeds ? 1u : 0u);
+    Team::sync();
+    const Chunk flags = ld_shared<Chunk>(own_ + Own::kFlags);
+    if ((flags.word[0] | flags.word[1] | flags.word[2] | flags.word[3]) == 0) return false;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) tell(m, h, ColumnLanes::maximum(top[m][h]));
+    Team::sync();
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const Told told = this->told(ColumnLanes::row(m, h));
+        top[m][h] =
+            max_f32(max_f32(told.warp[0], told.warp[1]), max_f32(told.warp[2], told.warp[3]));
+      }
+    softmax_.raise_to(top, scale_log2, factor);
+    return true;
+  }
+
+  // What each warp has of a row.
+  struct alignas(16) Told {
+    float warp[4];
+  };
+  LAZYROPE_DEVICE void tell(int m, int h, float value) const {
+    if (lane_index() < 4)
+      st_shared(own_ + (Own::kTops + ColumnLanes::row(m, h) * 16 + warp() * 4), value);
+  }
+  LAZYROPE_DEVICE Told told(int32 row) const {
+    return ld_shared<Told>(own_ + (Own::kTops + row * 16));
+  }
+  LAZYROPE_DEVICE static int32 warp() { return Team::rank() / kWarpThreads; }
+
+  LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) {
+    softmax_.finish();
+    Team::sync();  // all products have read weights, all of the item before its results
+    put_results();
+    Team::sync();
+    const int32 num_rows = item.extent().num_rows;
+    const ItemResult<Spec, Team> result(params_, item);
+#pragma unroll 1
+    for (int32 i = Team::rank(); i < num_rows * kQuads; i += Team::size()) {
+      const int32 row = i / kQuads;
+      result.write(0, row, i % kQuads, part(row, i % kQuads));
+    }
+    result.finish(is_last, memory_.at + Memory::kFlags);
+  }
+
+  LAZYROPE_DEVICE void put_results() const {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int32 row = ColumnLanes::row(m, h);
+        tell(m, h, softmax_.sum[m][h]);
+        if (ColumnLanes::is_first())
+          st_shared(own_ + (Own::kMaxima + row * 4), softmax_.maximum[m][h]);
+#pragma unroll
+        for (int tile = 0; tile < kDimTiles; ++tile)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int32 column =
+                tile * 64 + ColumnLanes::first_column() + ColumnLanes::column(0, i);
+            st_shared(own_ + (row * Own::kResultBytes + column * 4),
+                      TileAccess<Accumulator>::at(rows_[tile], m, 0, 2 * h + i));
+          }
+      }
+  }
+
+  LAZYROPE_DEVICE RowPart part(int32 row, int32 quad) const {
+    RowPart part;
+    const Chunk values = ld_shared<Chunk>(own_ + (row * Own::kResultBytes + quad * 16));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) part.value[i] = bits_as_float(values.word[i]);
+    const Told sums = told(row);
+    part.stats = {ld_shared<float>(own_ + (Own::kMaxima + row * 4)),
+                  sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
+    return part;
+  }
+
+  const AttendParams& params_;
+  Memory memory_;
+  SharedPtr own_;
+  BlockUser<Memory> blocks_;
+  Accumulator rows_[kDimTiles];
+  SoftmaxState<kRowTiles, ColumnLanes> softmax_;
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,36 @@
+// Family sm90a, few rows: decode and speculative decoding, by wgmma and TMA (Hopper alone).
+//
+// A CTA's helpers (family/sm90a/helpers.cuh) bring keys, values and turned queries as they do for
+// many rows, and as far ahead as the rings reach: beyond the present item too. One warpgroup
+// computes, with rows as columns (family/sm90a/column_consumer.cuh).
+#pragma once
+
+#include "family/sm90a/column_consumer.cuh"
+#include "family/sm90a/helpers.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Shape>
+class AttendTile {
+  using Product = typename Spec::Product;
+  static constexpr int kRows = Shape::kWarpRows;
+  using Own = ColumnMemory<kRows, Spec::kHeadDim, Product::kWeightBytes>;
+  using Memory = TileMemory<Spec, Shape, Own::kBytes>;
+  static_assert(Shape::kRowWarps == 1 && Shape::kKeyWarps == 4);
+
+ public:
+  using Params = TmaAttendParams;
+  static constexpr int kSharedBytes = Memory::kBytes;
+
+  // All threads of the CTA: its items, one after the other. `memory` is aligned to 1024 bytes.
+  LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
+    const Memory memory = {memory_start};
+    memory.init();
+    if (warp_index() >= kHelperWarps)
+      ColumnConsumer<Spec, Memory>(params.attend, memory).run();
+    else
+      help<Spec>(params, memory);
+  }
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,21 @@
+// The warps of a CTA that bring and prepare what others compute on. Warp 0 finds where blocks lie,
+// warp 1 copies keys and values, the next turn queries.
+#pragma once
+
+#include "family/sm90a/block_finder.cuh"
+#include "family/sm90a/kv_copier.cuh"
+#include "family/sm90a/query_turner.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Memory>
+LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory) {
+  if (warp_index() == 0)
+    BlockFinder<Memory>(params.attend, memory).run();
+  else if (warp_index() == 1)
+    KvCopier<Memory>(params, memory).run();
+  else
+    QueryTurner<Spec, Memory>(params.attend, memory).run();
+}
+
+}  // namespace lazyrope
