@@ -168,6 +168,9 @@ static_assert(
 static_assert(
     kSame<void, decltype(cp_async_bulk_tensor_load(a<SharedPtr>(), a<const TensorMap&>(),
                                                    a<Coordinates<5>>(), a<SharedPtr>()))>);
+static_assert(
+    kSame<void, decltype(cp_async_bulk_tensor_load_evict_first(
+                    a<SharedPtr>(), a<const TensorMap&>(), a<Coordinates<5>>(), a<SharedPtr>()))>);
 static_assert(kSame<void, decltype(cp_async_bulk_tensor_store(
                               a<const TensorMap&>(), a<Coordinates<2>>(), a<SharedPtr>()))>);
 static_assert(kSame<void, decltype(cp_async_bulk_tensor_store(

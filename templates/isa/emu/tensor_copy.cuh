@@ -12,6 +12,11 @@ inline void cp_async_bulk_tensor_load(SharedPtr to, const TensorMap& map, const 
   static_assert(2 <= kDims && kDims <= kTensorMapDims);
   emulator->cp_async_bulk_tensor_load(to.address, map, at, kDims, barrier.address, site);
 }
+inline void cp_async_bulk_tensor_load_evict_first(SharedPtr to, const TensorMap& map,
+                                                  const int32 (&at)[5], SharedPtr barrier,
+                                                  Site site = here()) {
+  cp_async_bulk_tensor_load(to, map, at, barrier, site);
+}
 template <int kDims>
 inline void cp_async_bulk_tensor_store(const TensorMap& map, const int32 (&at)[kDims],
                                        SharedPtr from, Site site = here()) {

@@ -40,6 +40,18 @@ LAZYROPE_DEVICE void cp_async_bulk_tensor_load(SharedPtr to, const TensorMap& ma
         : "memory");
 }
 
+// The same of what is not read again soon: the L2 cache evicts it before all else.
+LAZYROPE_DEVICE void cp_async_bulk_tensor_load_evict_first(SharedPtr to, const TensorMap& map,
+                                                           const int32 (&at)[5],
+                                                           SharedPtr barrier) {
+  asm volatile(
+      "{\n\t.reg .b64 policy;\n\tcreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n\t"
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], policy;\n\t}" ::"r"(to.address),
+      "l"(&map), "r"(barrier.address), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+      : "memory");
+}
+
 // Belongs to this thread's open group, as copies of bytes do.
 template <int kDims>
 LAZYROPE_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const int32 (&at)[kDims],

@@ -103,6 +103,14 @@ Witness load(const TensorMapSpec& spec) {
   return row;
 }
 
+Witness load_evict_first(const TensorMapSpec& spec) {
+  Witness row = load(spec);
+  row.name += "_evict_first";
+  row.which = Case::kTensorLoadEvictFirst;
+  row.wrappers = {"cp_async_bulk_tensor_load_evict_first"};
+  return row;
+}
+
 Witness store(const TensorMapSpec& spec) {
   Witness row;
   row.name = name_of(spec, true);
@@ -136,6 +144,7 @@ std::vector<Witness> tensor_rows() {
   rows.push_back(load(tensor(kFp32, k64B, {5, 3, 2}, {3, 1, 2})));
   rows.push_back(load(tensor(kUint8, k32B, {4, 3, 2, 3}, {3, 2, 1, 2})));
   rows.push_back(load(tensor(kBf16, kNone, {4, 3, 2, 3}, {2, 2, 2, 1})));
+  rows.push_back(load_evict_first(tensor(kBf16, k128B, {4, 3, 2, 3}, {2, 2, 2, 1})));
   rows.push_back(store(tensor(kUint8, k32B, {11}, {7})));
   rows.push_back(store(tensor(kFp32, k128B, {5, 3}, {3, 2})));
   rows.push_back(store(tensor(kBf16, k64B, {5, 3, 2}, {3, 1, 2})));

@@ -56,6 +56,7 @@ enum class Case : int32 {
   kTensorStore3,
   kTensorStore4,
   kTensorStore5,
+  kTensorLoadEvictFirst,
   // wgmma.cuh: N, A and B of K-major operands
   kWgmma8,
   kWgmma16,

@@ -26,7 +26,8 @@ struct BoxCopies {
   }
 
   // The output: shared memory, box by box.
-  LAZYROPE_DEVICE void load() const {
+  template <class Copy>
+  LAZYROPE_DEVICE void load(const Copy& copy_box) const {
     const SharedPtr barrier = dynamic_shared_memory();
     if (thread_index() == 0) {
       prefetch_tensormap(params.map);
@@ -39,7 +40,7 @@ struct BoxCopies {
         int32 at[kDims];
         read(at, copy);
         mbarrier_arrive_expect_tx(barrier, static_cast<uint32>(4 * words));
-        cp_async_bulk_tensor_load(box(), params.map, at, barrier);
+        copy_box(box(), params.map, at, barrier);
       }
       while (!mbarrier_try_wait_parity(barrier, static_cast<uint32>(copy % 2))) {
       }
@@ -80,7 +81,9 @@ template <int kDims>
 LAZYROPE_DEVICE void copy_boxes(const WitnessParams& params, bool load) {
   const BoxCopies<kDims> copies(params);
   if (load)
-    copies.load();
+    copies.load([](SharedPtr to, const TensorMap& map, const int32(&at)[kDims], SharedPtr barrier) {
+      cp_async_bulk_tensor_load(to, map, at, barrier);
+    });
   else
     copies.store();
 }
@@ -95,6 +98,11 @@ LAZYROPE_DEVICE void witness(const WitnessParams& params) {
       return copy_boxes<4>(params, true);
     case Case::kTensorLoad5:
       return copy_boxes<5>(params, true);
+    case Case::kTensorLoadEvictFirst:
+      return BoxCopies<5>(params).load(
+          [](SharedPtr to, const TensorMap& map, const int32(&at)[5], SharedPtr barrier) {
+            cp_async_bulk_tensor_load_evict_first(to, map, at, barrier);
+          });
     case Case::kTensorStore2:
       return copy_boxes<2>(params, false);
     case Case::kTensorStore3:
