@@ -93,19 +93,16 @@ struct HopperRow {
 const std::vector<HopperRow>& hopper_rows() {
   static const std::vector<HopperRow> table = {
       {64, true, &TilePlan::prefill, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
-      {128, true, &TilePlan::decode, {1, 4, 16, 16, 16, 6, 1, Family::kSm90a}},
+      {128, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a}},
       {128, false, &TilePlan::prefill, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
       {128, true, &TilePlan::prefill, {8, 1, 16, 64, 64, 4, 1, Family::kSm90a}},
   };
   return table;
 }
 
-std::vector<int> hopper_head_dims(AttendPlan TilePlan::* part) {
-  std::vector<int> result;
-  for (const HopperRow& row : hopper_rows())
-    if (row.part == part && (result.empty() || result.back() != row.head_dim))
-      result.push_back(row.head_dim);
-  return result;
+// That family sm90a has kernels for.
+std::vector<int> hopper_head_dims(bool has_many_rows) {
+  return has_many_rows ? std::vector{64, 128} : std::vector{64, 128, 192, 256};
 }
 
 // Checks a plan of one attend kernel; errors name it and the member.
@@ -167,16 +164,16 @@ class AttendPlanCheck {
     if (plan_.divides_rows()) {
       one_of("warp_rows", plan_.warp_rows, {16});
       one_of("warp_keys", plan_.warp_keys, {64, 128});
+      one_of("ctas_per_sm", plan_.ctas_per_sm, {1});
     } else {
       one_of("warp_rows", plan_.warp_rows, {8, 16, 32, 64});
       one_of("warp_keys", plan_.warp_keys, {16});
+      one_of("ctas_per_sm", plan_.ctas_per_sm, {1, 2});
     }
     one_of("step_keys", plan_.step_keys, {plan_.warp_keys});
-    one_of("ctas_per_sm", plan_.ctas_per_sm, {1});
     at_least("stages", plan_.stages, 2);
     at_most("stages", plan_.stages, 8);
-    const std::vector<int> head_dims =
-        hopper_head_dims(plan_.divides_rows() ? &TilePlan::prefill : &TilePlan::decode);
+    const std::vector<int> head_dims = hopper_head_dims(plan_.divides_rows());
     if (kv_bytes_ != 2 || std::ranges::find(head_dims, head_dim_) == head_dims.end())
       throw SpecError(
           fmt::format("tile plan: {}.family = sm90a; it is for head_dim = {} and a pool of 16 bits",
@@ -285,10 +282,12 @@ AttendPlan wide_decode(const AttendPlan& prefill, const KernelSpec& spec, const 
   return plan;
 }
 
-// With parts of about this many tokens, in blocks of all of a CTA's warps.
-int fixed_split_blocks(const AttendPlan& decode) {
+// With parts of about so many tokens, in blocks of all of a CTA's warps, where the spec wants it.
+TilePlan with_fixed_parts(TilePlan plan, const KernelSpec& spec) {
   constexpr int kPartTokens = 1024;
-  return std::max(kPartTokens / decode.block_keys(), 1);
+  if (spec.batch_invariant)
+    plan.fixed_split_blocks = std::max(kPartTokens / plan.decode.block_keys(), 1);
+  return plan;
 }
 
 // A row's plan, as the spec wants it.
@@ -300,8 +299,7 @@ TilePlan plan_of(const Row& row, const KernelSpec& spec, const Arch& arch) {
     plan.prefill = fp8_prefill(plan.prefill, spec, arch);
   }
   if (spec.group_size > plan.decode.rows()) plan.decode = wide_decode(plan.prefill, spec, arch);
-  if (spec.batch_invariant) plan.fixed_split_blocks = fixed_split_blocks(plan.decode);
-  return plan;
+  return with_fixed_parts(plan, spec);
 }
 
 // What validate() says of a plan; empty where it is legal.
@@ -338,6 +336,7 @@ TilePlan on_hopper(TilePlan plan, const KernelSpec& spec, const Arch& arch) {
       continue;
     TilePlan changed = plan;
     changed.*row.part = row.plan;
+    changed = with_fixed_parts(changed, spec);
     if (is_legal(changed, spec, arch)) plan = changed;
   }
   return plan;
@@ -399,10 +398,8 @@ std::string padding(int head_dim, int planned) {
 }
 
 // templates/family/sm90a/column_consumer.cuh.
-int hopper_own_bytes(const AttendPlan& plan, int head_dim) {
-  const int weights = 2 * plan.rows() * plan.block_keys() * kElementBytes;
-  const int results = plan.rows() * (head_dim + 4) * 4;
-  return std::max(weights, results) + 5 * plan.rows() * 4 + kFlagBytes;
+int hopper_own_bytes(const AttendPlan& plan) {
+  return plan.rows() * plan.block_keys() * kElementBytes + 5 * plan.rows() * 4 + kFlagBytes;
 }
 
 // templates/family/sm90a/tile_memory.cuh.
@@ -413,13 +410,13 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
   return 2 * plan.stages * plan.block_keys() * row + kQueryTurns * plan.rows() * row +
          plan.rows() * row_bytes(head_dim, kElementBytes) + table_bytes(plan.block_keys()) +
          kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers +
-         kFlagBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan, head_dim));
+         kFlagBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan));
 }
 
 }  // namespace
 
 int AttendPlan::threads() const {
-  const int helpers = family == Family::kSm90a ? kHelperWarps : 0;
+  const int helpers = family == Family::kSm90a ? helper_warps(divides_rows()) : 0;
   return (row_warps * key_warps + helpers) * kWarpThreads;
 }
 

@@ -10,7 +10,7 @@ inline constexpr int kOctetSlots = 8;
 
 // A CTA of theirs: warps that bring keys and values and turn queries, and in how many places at
 // once there are turned queries, and items with the positions of their rows.
-inline constexpr int kHelperWarps = 8;
+constexpr int helper_warps(bool has_many_rows) { return has_many_rows ? 8 : 4; }
 inline constexpr int kQueryTurns = 2;
 inline constexpr int kItemsAtOnce = 2;
 

@@ -48,7 +48,7 @@ class Trial:
 
     @property
     def arch(self) -> str:
-        return {"sm80": "sm_80", "sm90a": "sm_90a"}[self.prefill.family]
+        return "sm_90a" if "sm90a" in (self.decode.family, self.prefill.family) else "sm_80"
 
     @cached_property
     def case(self) -> Case:
@@ -90,12 +90,21 @@ def documents(lengths: list[int], tokens: int, **setting: object) -> Callable[[]
     return lambda: documents_case(Setting(head_dim=64, group=2, **setting), lengths, tokens, "cpu")  # type: ignore[arg-type]
 
 
-def blind(tokens: int) -> Case:
+def blind(tokens: int, kv_heads: int = 2) -> Case:
     """A request that asks before its first key."""
-    case = documents_case(Setting(head_dim=64, group=2), [40], tokens, "cpu")
+    case = documents_case(Setting(head_dim=64, group=2, kv_heads=kv_heads), [40], tokens, "cpu")
     positions = list(range(-tokens, 0))
     case.requests[0].positions[:] = positions
     case.metadata["q_position"].copy_(torch.tensor(positions))
+    return case
+
+
+def rising(length: int) -> Case:
+    """The last keys weigh more than all before, so that maxima are raised late."""
+    case = documents_case(Setting(head_dim=64, group=2, kv_heads=1), [length], 1, "cpu")
+    last = (length - 1) // case.k_pool.shape[1]
+    case.k_pool[case.metadata["pages"][last]] *= 32
+    case.requests[0].slices[0].document.keys[last * case.k_pool.shape[1] :] *= 32
     return case
 
 
@@ -114,6 +123,7 @@ PREFILL, PREFILL_FP8 = shape(2, 1, 32, 32, 2), shape(2, 1, 16, 32, 3)
 # Whose block tables are through soon: a window of them is of 4 blocks.
 LONG_DECODE, LONG_PREFILL = shape(1, 2, 16, 128, 2), shape(2, 1, 16, 128, 2, 16)
 HOPPER, LONG_HOPPER = (shape(8, 1, 16, keys, 2, family="sm90a") for keys in (64, 128))
+HOPPER_DECODE = shape(1, 4, 16, 16, 2, family="sm90a")
 
 TRIALS = [
     # Of the emulator's four CTAs some take several items: six tiles here, and in the mixed step.
@@ -135,5 +145,9 @@ TRIALS = [
     Trial("hopper, many items", documents([40, 70], 600, kv_heads=2), DECODE, HOPPER),
     Trial("hopper, many blocks", documents([5] * 50, 20, kv_heads=1), DECODE, LONG_HOPPER),
     Trial("hopper, long", documents([1500, 131, 900], 150, kv_heads=2), DECODE, LONG_HOPPER),
+    Trial("hopper decode", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_DECODE, HOPPER),
+    Trial("hopper decode, many blocks", documents([5] * 50, 1, kv_heads=1), HOPPER_DECODE, HOPPER),
+    Trial("hopper decode that sees nothing", lambda: blind(5, kv_heads=8), HOPPER_DECODE, HOPPER),
+    Trial("hopper decode of rising scores", lambda: rising(150), HOPPER_DECODE, HOPPER),
     Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),
 ]

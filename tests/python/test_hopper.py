@@ -23,7 +23,7 @@ FACTORS = {
     "layout": ("NHD", "HND"),
     "query_form": ("raw", "rotated"),
     "rope": ("none", "neox", "gptj", "llama3", "partial neox"),
-    "phase": ("chunk", "prefill", "mixed"),
+    "phase": ("chunk", "prefill", "mixed", "decode"),
     "mask": ("causal", "full", "sliding_window"),
     "kv_heads": (1, 2),
     "scores": ("plain", "softcap", "sinks"),
@@ -39,6 +39,7 @@ def random_setting(seed: int) -> Setting:
 def build(setting: Setting) -> lazyrope.Attention:
     kernel = lazyrope.compile(setting.spec(), arch=ARCH)
     assert kernel.tile_plan.prefill.family == "sm90a"
+    assert kernel.tile_plan.decode.family == ("sm90a" if setting.head_dim == 128 else "sm80")
     return kernel
 
 

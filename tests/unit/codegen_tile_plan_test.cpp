@@ -117,17 +117,27 @@ TEST(TilePlan, IllegalMembersAreNamed) {
   }
 }
 
-TEST(TilePlan, HopperHasPrefillOfItsOwn) {
+TEST(TilePlan, HopperHasKernelsOfItsOwn) {
   const Arch& hopper = find_arch("sm_90a");
   for (const int head_dim : planned_head_dims()) {
     const TilePlan plan = candidates(spec_of(head_dim), hopper).front();
-    const bool has_row = head_dim == 64 || head_dim == 128;
-    EXPECT_EQ(plan.prefill.family, has_row ? Family::kSm90a : Family::kSm80) << head_dim;
-    EXPECT_EQ(plan.decode.family, Family::kSm80);
+    const auto family_of = [](bool is_hopper) {
+      return is_hopper ? Family::kSm90a : Family::kSm80;
+    };
+    EXPECT_EQ(plan.prefill.family, family_of(head_dim == 64 || head_dim == 128)) << head_dim;
+    EXPECT_EQ(plan.decode.family, family_of(head_dim == 128)) << head_dim;
   }
   KernelSpec fp8 = spec_of(128);
   fp8.kv_dtype = Dtype::kFp8E4m3;
   EXPECT_EQ(candidates(fp8, hopper).front().prefill.family, Family::kSm80);
+  EXPECT_EQ(candidates(fp8, hopper).front().decode.family, Family::kSm80);
+  KernelSpec wide = spec_of(128);
+  wide.group_size = 17;
+  EXPECT_EQ(candidates(wide, hopper).front().decode.family, Family::kSm80) << "17 rows a token";
+  KernelSpec invariant = spec_of(128);
+  invariant.batch_invariant = true;
+  for (const TilePlan& plan : candidates(invariant, hopper))
+    EXPECT_EQ(plan.fixed_split_blocks * plan.decode.block_keys(), 1024);
   for (const Arch& arch : archs())
     for (const TilePlan& plan : candidates(spec_of(128), arch))
       EXPECT_TRUE(has_family(arch, plan.prefill.family)) << arch.name;
@@ -141,7 +151,7 @@ TEST(TilePlan, IllegalMembersOfHopperAreNamed) {
   };
   const Arch& arch = find_arch("sm_90a");
   for (const Illegal& illegal : {
-           Illegal{&AttendPlan::row_warps, 4, "prefill.row_warps = 4; allowed are 8"},
+           Illegal{&AttendPlan::row_warps, 4, "prefill.row_warps = 4; allowed are 1, 8"},
            {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; allowed are 1"},
            {&AttendPlan::warp_rows, 32, "prefill.warp_rows = 32; allowed are 16"},
            {&AttendPlan::warp_keys, 256, "prefill.warp_keys = 256; allowed are 64, 128"},
@@ -155,10 +165,36 @@ TEST(TilePlan, IllegalMembersOfHopperAreNamed) {
     EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), arch); }, {illegal.text}));
   }
   TilePlan plan = candidates(spec_of(128), arch).front();
+  plan.decode = candidates(spec_of(128), find_arch("sm_100a")).front().decode;
   EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), find_arch("sm_100a")); },
                                 {"prefill.family = sm90a", "sm_100a has none but sm80"}));
   EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(96), arch); },
                                 {"family = sm90a", "head_dim = 64, 128"}));
+}
+
+TEST(TilePlan, IllegalMembersOfHoppersDecodeAreNamed) {
+  struct Illegal {
+    int AttendPlan::* member;
+    int value;
+    const char* text;
+  };
+  const Arch& arch = find_arch("sm_90a");
+  for (const Illegal& illegal : {
+           Illegal{&AttendPlan::key_warps, 2, "decode.key_warps = 2; allowed are 4"},
+           {&AttendPlan::warp_rows, 48, "decode.warp_rows = 48; allowed are 8, 16, 32, 64"},
+           {&AttendPlan::warp_keys, 32, "decode.warp_keys = 32; allowed are 16"},
+           {&AttendPlan::step_keys, 32, "decode.step_keys = 32; allowed are 16"},
+           {&AttendPlan::stages, 4, "decode.ctas_per_sm = 2; each CTA needs "},
+           {&AttendPlan::stages, 7, "decode needs "},
+           {&AttendPlan::ctas_per_sm, 3, "decode.ctas_per_sm = 3; allowed are 1, 2"},
+       }) {
+    TilePlan plan = candidates(spec_of(128), arch).front();
+    plan.decode.*illegal.member = illegal.value;
+    EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), arch); }, {illegal.text}));
+  }
+  const TilePlan plan = candidates(spec_of(128), arch).front();
+  EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(96), arch); },
+                                {"decode.family = sm90a", "head_dim = 64, 128, 192, 256"}));
 }
 
 TEST(TilePlan, IllegalDivisionsAreNamed) {

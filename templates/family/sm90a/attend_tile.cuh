@@ -18,7 +18,7 @@ class AttendTile {
   // Of a thread; those of all threads together are what an SM has.
   static constexpr int kHelperRegisters = 64;
   static constexpr int kConsumerRegisters = 192;
-  static_assert(Shape::kRowWarps == 8 && Shape::kKeyWarps == 1 && kHelperWarps == 8);
+  static_assert(Shape::kRowWarps == 8 && Shape::kKeyWarps == 1 && Memory::kHelperWarps == 8);
 
  public:
   using Params = TmaAttendParams;
@@ -28,7 +28,7 @@ class AttendTile {
   LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     memory.init();
-    if (warp_index() >= kHelperWarps) {
+    if (warp_index() >= Memory::kHelperWarps) {
       setmaxnreg_inc<kConsumerRegisters>();
       RowConsumer<Spec, Memory>(params.attend, memory).run();
     } else {

@@ -5,6 +5,7 @@
 
 #include "family/sm90a/block_user.cuh"
 #include "isa/bulk_copy.cuh"
+#include "ops/exchange.cuh"
 #include "ops/item_result.cuh"
 #include "ops/mask_scores.cuh"
 #include "ops/sinks.cuh"
@@ -13,14 +14,11 @@
 
 namespace lazyrope {
 
-// What consumers alone use: weights of two blocks, after them results, and behind these what warps
-// tell each other of each row.
-template <int kRows, int kHeadDim, int kWeightBytes>
+// What consumers alone use: weights of a block, and what warps tell each other of each row.
+template <int kRows, int kWeightBytes>
 struct ColumnMemory {
-  // Of floats, so that lanes with different rows use different banks.
-  static constexpr int kResultBytes = (kHeadDim + 4) * 4;
-  static constexpr int kTops = larger(2 * kWeightBytes, kRows* kResultBytes);
-  static constexpr int kMaxima = kTops + 4 * kRows * 4;
+  static constexpr int kTold = kWeightBytes;
+  static constexpr int kMaxima = kTold + 4 * kRows * 4;
   static constexpr int kFlags = kMaxima + kRows * 4;
   static constexpr int kBytes = kFlags + 16;
 };
@@ -35,16 +33,13 @@ class ColumnConsumer {
   static constexpr int kRows = Memory::kRows;
   static constexpr int kRowTiles = kRows / 8;
   static constexpr int kDimTiles = Product::kDimTiles;
-  static constexpr int kQuads = Spec::kHeadDim / 4;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
-  using Own = ColumnMemory<kRows, Spec::kHeadDim, Product::kWeightBytes>;
+  using Own = ColumnMemory<kRows, Product::kWeightBytes>;
   using Accumulator = TurnedAccumulator<kRows>;
   using Factors = float[kRowTiles][2];
   static_assert(Team::size() == kWarpgroupThreads && kKeys == Product::kKeys);
 
  public:
-  static constexpr int kOwnBytes = Own::kBytes;
-
   LAZYROPE_DEVICE ColumnConsumer(const AttendParams& params, Memory memory)
       : params_(params), memory_(memory), own_(memory.own()), blocks_(memory) {}
 
@@ -74,33 +69,45 @@ class ColumnConsumer {
     Accumulator scores;
     Factors factor;
     BlockInfo info = blocks_.enter(table, 0, 0);
-    SharedPtr keys = blocks_.full_keys();
-    wgmma_fence();
-    Product::multiply_query_key(scores, blocks_.queries(), keys);
+    multiply_keys(scores, blocks_.full_keys());
     wait_for_products(scores);
     blocks_.pass_keys();
     weigh(scores, seen, info, factor);
-    leave_weights(scores, 0);
+    leave_weights(scores);
+    Team::sync();
 #pragma unroll 1
     for (int32 block = 1; block < extent.num_blocks; ++block) {
       info = blocks_.enter(table, block, info.base);
-      keys = blocks_.full_keys();
+      const SharedPtr keys = blocks_.full_keys();
       const SharedPtr values = blocks_.full_values();
-      wgmma_fence();
-      Product::multiply_query_key(scores, blocks_.queries(), keys);
-      Product::multiply_weight_value(rows_, weights(block - 1), values);
+      multiply_keys(scores, keys);
+      multiply_values(values);
       wait_for_products(scores);
       blocks_.pass_keys();
       blocks_.pass_values();
       if (weigh(scores, seen, info, factor)) rescale(factor);
-      leave_weights(scores, block);
+      leave_weights(scores);
+      Team::sync();
     }
-    const SharedPtr values = blocks_.full_values();
-    wgmma_fence();
-    Product::multiply_weight_value(rows_, weights(extent.num_blocks - 1), values);
+    multiply_last_values(blocks_.full_values());
     wait_for_products(scores);
     blocks_.pass_values();
     blocks_.leave(extent.num_blocks);
+  }
+
+  LAZYROPE_DEVICE void multiply_keys(Accumulator& scores, SharedPtr keys) const {
+    wgmma_fence();
+    Product::multiply_query_key(scores, blocks_.queries(), keys);
+  }
+
+  LAZYROPE_DEVICE void multiply_values(SharedPtr values) {
+    Product::multiply_weight_value(rows_, own_, values);
+  }
+
+  // With no keys before them.
+  LAZYROPE_DEVICE void multiply_last_values(SharedPtr values) {
+    wgmma_fence();
+    multiply_values(values);
   }
 
   // There is time for it: memory is what all wait for.
@@ -117,16 +124,10 @@ class ColumnConsumer {
     for (int tile = 0; tile < kDimTiles; ++tile) softmax_.rescale(rows_[tile], factor);
   }
 
-  LAZYROPE_DEVICE SharedPtr weights(int32 block) const {
-    return own_ + block % 2 * Product::kWeightBytes;
-  }
-
-  // For products of all four warps. Those of the block before the last, which read what is written
-  // here now, have been waited for by each before the last time that all met here.
-  LAZYROPE_DEVICE void leave_weights(const Accumulator& scores, int32 block) const {
-    Product::store(weights(block), scores);
+  // For products of all four warps, each of which has waited for those before: they have met since.
+  LAZYROPE_DEVICE void leave_weights(const Accumulator& scores) const {
+    Product::store(own_, scores);
     fence_proxy_async();
-    Team::sync();
   }
 
   struct Seen {
@@ -178,58 +179,56 @@ class ColumnConsumer {
   };
   LAZYROPE_DEVICE void tell(int m, int h, float value) const {
     if (lane_index() < 4)
-      st_shared(own_ + (Own::kTops + ColumnLanes::row(m, h) * 16 + warp() * 4), value);
+      st_shared(own_ + (Own::kTold + ColumnLanes::row(m, h) * 16 + warp() * 4), value);
   }
   LAZYROPE_DEVICE Told told(int32 row) const {
-    return ld_shared<Told>(own_ + (Own::kTops + row * 16));
+    return ld_shared<Told>(own_ + (Own::kTold + row * 16));
   }
   LAZYROPE_DEVICE static int32 warp() { return Team::rank() / kWarpThreads; }
 
   LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) {
     softmax_.finish();
-    Team::sync();  // all products have read weights, all of the item before its results
-    put_results();
-    Team::sync();
-    const int32 num_rows = item.extent().num_rows;
+    tell_stats();
     const ItemResult<Spec, Team> result(params_, item);
-#pragma unroll 1
-    for (int32 i = Team::rank(); i < num_rows * kQuads; i += Team::size()) {
-      const int32 row = i / kQuads;
-      result.write(0, row, i % kQuads, part(row, i % kQuads));
-    }
+    const int32 num_rows = item.extent().num_rows;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int tile = 0; tile < kDimTiles; ++tile) write(result, num_rows, m, tile);
     result.finish(is_last, memory_.at + Memory::kFlags);
   }
 
-  LAZYROPE_DEVICE void put_results() const {
+  LAZYROPE_DEVICE void tell_stats() const {
+    Team::sync();  // what was told of the item before has been read
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int32 row = ColumnLanes::row(m, h);
         tell(m, h, softmax_.sum[m][h]);
         if (ColumnLanes::is_first())
-          st_shared(own_ + (Own::kMaxima + row * 4), softmax_.maximum[m][h]);
-#pragma unroll
-        for (int tile = 0; tile < kDimTiles; ++tile)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int32 column =
-                tile * 64 + ColumnLanes::first_column() + ColumnLanes::column(0, i);
-            st_shared(own_ + (row * Own::kResultBytes + column * 4),
-                      TileAccess<Accumulator>::at(rows_[tile], m, 0, 2 * h + i));
-          }
+          st_shared(own_ + (Own::kMaxima + ColumnLanes::row(m, h) * 4), softmax_.maximum[m][h]);
       }
+    Team::sync();
   }
 
-  LAZYROPE_DEVICE RowPart part(int32 row, int32 quad) const {
+  // A lane has one column of four rows; it exchanges them for four columns of one.
+  template <class Result>
+  LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int m, int tile) const {
     RowPart part;
-    const Chunk values = ld_shared<Chunk>(own_ + (row * Own::kResultBytes + quad * 16));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) part.value[i] = bits_as_float(values.word[i]);
+    for (int i = 0; i < 4; ++i) part.value[i] = TileAccess<Accumulator>::at(rows_[tile], m, 0, i);
+    exchange(part.value[0], part.value[1], 4);
+    exchange(part.value[2], part.value[3], 4);
+    exchange(part.value[0], part.value[2], 8);
+    exchange(part.value[1], part.value[3], 8);
+    const int32 mine = lane_index() / 4 % 4;
+    const int32 row = ColumnLanes::row(m, mine / 2);
+    if (row >= num_rows) return;
     const Told sums = told(row);
     part.stats = {ld_shared<float>(own_ + (Own::kMaxima + row * 4)),
                   sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
-    return part;
+    const int32 quad = tile * 16 + warp() * 4 + mine % 2 * 2 + lane_index() / 16;
+    result.write(0, row, quad, part);
   }
 
   const AttendParams& params_;

@@ -14,7 +14,7 @@ template <class Spec, class Shape>
 class AttendTile {
   using Product = typename Spec::Product;
   static constexpr int kRows = Shape::kWarpRows;
-  using Own = ColumnMemory<kRows, Spec::kHeadDim, Product::kWeightBytes>;
+  using Own = ColumnMemory<kRows, Product::kWeightBytes>;
   using Memory = TileMemory<Spec, Shape, Own::kBytes>;
   static_assert(Shape::kRowWarps == 1 && Shape::kKeyWarps == 4);
 
@@ -26,7 +26,7 @@ class AttendTile {
   LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     memory.init();
-    if (warp_index() >= kHelperWarps)
+    if (warp_index() >= Memory::kHelperWarps)
       ColumnConsumer<Spec, Memory>(params.attend, memory).run();
     else
       help<Spec>(params, memory);

@@ -107,7 +107,7 @@ class KvCopier {
         const Way way = way_of(run);
         const int32 at[5] = {0, 0, 0, way == kWhole ? octet_of(places[run], 0) : kNowhere,
                              head_of(places[run])};
-        if (way != kByRows) cp_async_bulk_tensor_load(tile + run * kRunBytes, map, at, barrier);
+        if (way != kByRows) load(tile + run * kRunBytes, map, at, barrier);
       }
     }
   }
@@ -123,9 +123,16 @@ class KvCopier {
       const bool exists = row >= info.begin && row < info.end;
       const int32 at[5] = {0, slot % kOctetSlots, panel, exists ? octet_of(place, slot) : kNowhere,
                            head_of(place)};
-      cp_async_bulk_tensor_load(tile + Tile::row_of_panel(row, panel), maps_.value_rows, at,
-                                barrier);
+      load(tile + Tile::row_of_panel(row, panel), maps_.value_rows, at, barrier);
     }
+  }
+
+  LAZYROPE_DEVICE static void load(SharedPtr to, const TensorMap& map, const int32 (&at)[5],
+                                   SharedPtr barrier) {
+    if constexpr (Memory::kReadsOnce)
+      cp_async_bulk_tensor_load_evict_first(to, map, at, barrier);
+    else
+      cp_async_bulk_tensor_load(to, map, at, barrier);
   }
 
   LAZYROPE_DEVICE int32 octet_of(const RunPlace& place, int32 slot) const {

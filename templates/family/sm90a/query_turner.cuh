@@ -23,6 +23,7 @@ class QueryTurner {
         turned_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
+    clear();
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool) {
       const SharedPtr positions = memory_.positions(place);
       copy_row_positions<Spec, Team, kRows>(
@@ -34,11 +35,19 @@ class QueryTurner {
   }
 
  private:
-  // The original rows, and zeros behind them.
+  // Rows that items do not have are read all the same: they are zero, or those of an item before.
+  // Ordered before what is turned by fetch(), before products by the fences of that.
+  LAZYROPE_DEVICE void clear() const {
+#pragma unroll 1
+    for (int32 i = Team::rank() * 16; i < Memory::kTurns * Memory::kTurnedBytes;
+         i += Team::size() * 16)
+      st_shared(memory_.turned(0) + i, Chunk{});
+  }
+
   LAZYROPE_DEVICE void fetch(ItemPtr item) const {
     Team::sync();  // nobody turns the rows of the item before any more
     copy_query_rows<Spec, Team>(memory_.original(), params_.q, item.rows(), 0,
-                                item.extent().num_rows, 0, kRows);
+                                item.extent().num_rows, 0, item.extent().num_rows);
     cp_async_commit_group();
     cp_async_wait_group<0>();
     Team::sync();
@@ -53,27 +62,28 @@ class QueryTurner {
       const int32 window = Memory::window_of(block);
       if (block % Table::kWindow == 0) windows_.wait(window);
       const int32 block_base = table.info(block).base;
-      if (block == 0 || block_base != base) turn(block_base, positions);
+      if (block == 0 || block_base != base) turn(block_base, item.extent().num_rows, positions);
       base = block_base;
       if (block % Table::kWindow == Table::kWindow - 1 || block == num_blocks - 1)
         windows_.pass(window);
     }
   }
 
-  LAZYROPE_DEVICE void turn(int32 base, SharedPtr positions) {
+  LAZYROPE_DEVICE void turn(int32 base, int32 num_rows, SharedPtr positions) {
     turned_.wait(turn_.at);
-    rotate(base, positions);
+    rotate(base, num_rows, positions);
     turned_.pass(turn_.at);
     turn_.advance();
   }
 
   // Each warp some of the rows.
-  LAZYROPE_DEVICE void rotate(int32 base, SharedPtr positions) const {
-    constexpr int32 kShare = ceil_div(kRows, Memory::kTurningWarps);
-    const int32 first = Team::rank() / kWarpThreads * kShare;
+  LAZYROPE_DEVICE void rotate(int32 base, int32 num_rows, SharedPtr positions) const {
+    const int32 share = ceil_div(num_rows, Memory::kTurningWarps);
+    const int32 first = Team::rank() / kWarpThreads * share;
     rotate_rows<Spec, 2>(RowsOf<typename Memory::Tile>(memory_.turned(turn_.at), first),
                          RowsOf<typename Memory::Original>(memory_.original(), first),
-                         positions + first * 4, smaller(kRows - first, kShare), base, turns_.get());
+                         positions + first * 4, smaller(num_rows - first, share), base,
+                         turns_.get());
     fence_proxy_async();
   }
 

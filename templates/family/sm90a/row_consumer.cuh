@@ -3,6 +3,7 @@
 #pragma once
 
 #include "family/sm90a/block_user.cuh"
+#include "ops/exchange.cuh"
 #include "ops/item_result.cuh"
 #include "ops/mask_scores.cuh"
 #include "ops/sinks.cuh"
@@ -135,7 +136,6 @@ class RowConsumer {
     const int32 num_rows = item.extent().num_rows;
     const ItemResult<Spec, Team> result(params_, item);
     const int32 lane = lane_index();
-    const bool is_odd = lane % 2 != 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int32 row = first_row() + row_of(lane, 2 * h);
@@ -145,11 +145,9 @@ class RowConsumer {
       for (int n = 0; n < kHeadDim / 8; n += 2) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float even = rows_[4 * n + 2 * h + i];
-          const float odd = rows_[4 * n + 4 + 2 * h + i];
-          const float other = shfl_sync_bfly(is_odd ? even : odd, 1);
-          part.value[i] = is_odd ? other : even;
-          part.value[2 + i] = is_odd ? odd : other;
+          part.value[i] = rows_[4 * n + 2 * h + i];
+          part.value[2 + i] = rows_[4 * n + 4 + 2 * h + i];
+          exchange(part.value[i], part.value[2 + i], 1);
         }
         if (row < num_rows) result.write(0, row, 2 * (n + lane % 2) + lane % 4 / 2, part);
       }

@@ -17,7 +17,10 @@ struct TileMemory {
   static constexpr int kStages = Shape::kStages;                     // of keys, and of values
   static constexpr int kTurns = kQueryTurns;
   static constexpr int kItems = kItemsAtOnce;
+  static constexpr int kHelperWarps = helper_warps(Shape::kRowWarps > 1);
   static constexpr int kTurningWarps = kHelperWarps - 2;
+  // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
+  static constexpr bool kReadsOnce = Shape::kRowWarps == 1;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;
 
   // family/sm90a/helpers.cuh.
