@@ -18,6 +18,7 @@ SETTINGS = [
     for head_dim, phase, layout, form, group, rope in (
         (128, "decode", "NHD", "raw", 4, "neox"),
         (128, "mixed", "HND", "rotated", 7, "llama3"),
+        (128, "prefill", "HND", "raw", 4, "llama3"),
         (64, "prefill", "NHD", "raw", 3, "llama3"),
         (64, "chunk", "HND", "rotated", 16, "none"),
     )
