@@ -51,19 +51,31 @@ bool fits_registers(const AttendPlan& plan, int head_dim) {
   return needed <= std::min(kMostRegisters, share / kRegisterGranularity * kRegisterGranularity);
 }
 
+// The plan's own part, and the best that the arch's other families have for it.
+std::vector<AttendPlan> bases(const TilePlan& plan, AttendPlan TilePlan::* part,
+                              const KernelSpec& spec, const Arch& arch) {
+  std::vector<AttendPlan> result = {plan.*part};
+  for (const TilePlan& other : candidates(spec, arch))
+    if (std::ranges::find(result, (other.*part).family, &AttendPlan::family) == result.end() &&
+        (other.*part).divides_rows() == (plan.*part).divides_rows())
+      result.push_back(other.*part);
+  return result;
+}
+
 using Worth = std::function<bool(const AttendPlan&)>;
 
 std::vector<TilePlan> variants(const TilePlan& plan, AttendPlan TilePlan::* part,
                                const std::vector<Range>& ranges, const Worth& is_worth,
                                const KernelSpec& spec, const Arch& arch) {
   std::vector<TilePlan> found = {plan};
-  for (const AttendPlan& attend : neighbours(plan.*part, ranges)) {
-    TilePlan changed = plan;
-    changed.*part = attend;
-    if (changed != plan && fits_registers(attend, spec.head_dim) && is_worth(attend) &&
-        is_legal(changed, spec, arch))
-      found.push_back(changed);
-  }
+  for (const AttendPlan& base : bases(plan, part, spec, arch))
+    for (const AttendPlan& attend : neighbours(base, ranges)) {
+      TilePlan changed = plan;
+      changed.*part = attend;
+      if (changed != plan && fits_registers(attend, spec.head_dim) && is_worth(attend) &&
+          is_legal(changed, spec, arch))
+        found.push_back(changed);
+    }
   return found;
 }
 
@@ -92,9 +104,6 @@ std::vector<TilePlan> decode_variants(const TilePlan& plan, const KernelSpec& sp
 
 std::vector<TilePlan> prefill_variants(const TilePlan& plan, const KernelSpec& spec,
                                        const Arch& arch) {
-  const std::vector<Range> hopper_ranges = {
-      {{&AttendPlan::warp_keys, &AttendPlan::step_keys}, {64, 128}},
-      {{&AttendPlan::stages}, {2, 3, 4}}};
   const std::vector<Range> ranges = {
       {{&AttendPlan::row_warps}, {4, 8}},        {{&AttendPlan::warp_rows}, {16, 32, 48, 64}},
       {{&AttendPlan::warp_keys}, {32, 64, 128}}, {{&AttendPlan::step_keys}, {16, 32, 64}},
@@ -102,9 +111,7 @@ std::vector<TilePlan> prefill_variants(const TilePlan& plan, const KernelSpec& s
   const auto is_worth = [&](const AttendPlan& attend) {
     return 2 * rows_at_once(attend) >= rows_at_once(plan.prefill);
   };
-  return variants(plan, &TilePlan::prefill,
-                  plan.prefill.family == Family::kSm90a ? hopper_ranges : ranges, is_worth, spec,
-                  arch);
+  return variants(plan, &TilePlan::prefill, ranges, is_worth, spec, arch);
 }
 
 std::vector<TilePlan> split_variants(const TilePlan& plan) {

@@ -96,6 +96,8 @@ const std::vector<HopperRow>& hopper_rows() {
       {128, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a}},
       {128, false, &TilePlan::prefill, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
       {128, true, &TilePlan::prefill, {8, 1, 16, 64, 64, 4, 1, Family::kSm90a}},
+      {192, true, &TilePlan::decode, {1, 4, 16, 16, 16, 4, 1, Family::kSm90a}},
+      {256, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 1, Family::kSm90a}},
   };
   return table;
 }

@@ -9,7 +9,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::size_t kMostEntries = 256;  // a model's layers
+constexpr std::size_t kMostEntries = 1024;
 
 Swizzle swizzle_of(int panel) {
   return panel == 128 ? Swizzle::k128B : panel == 64 ? Swizzle::k64B : Swizzle::k32B;
@@ -70,20 +70,17 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
 PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
                            int page_size, const Device& device) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find_if(entries_, [&](const Entry& entry) {
-    return same_memory(entry.pool, pool) && entry.pages == pages && entry.page_size == page_size &&
-           entry.device == &device;
-  });
-  if (found != entries_.end()) return found->maps;
+  const auto found = entries_.find(pool.keys);
+  if (found != entries_.end()) {
+    const Entry& entry = found->second;
+    if (same_memory(entry.pool, pool) && entry.pages == pages && entry.page_size == page_size &&
+        entry.device == &device)
+      return entry.maps;
+  }
   const Entry entry = {pool, pages, page_size, &device,
                        encode_pool(spec, pool, pages, page_size, device)};
-  if (entries_.size() < kMostEntries) {
-    entries_.push_back(entry);
-  } else {
-    entries_[oldest_] = entry;
-    oldest_ = (oldest_ + 1) % kMostEntries;
-  }
-  return entry.maps;
+  if (entries_.size() >= kMostEntries) entries_.clear();  // of pools that are long gone, no doubt
+  return entries_.insert_or_assign(pool.keys, entry).first->second.maps;
 }
 
 }  // namespace lazyrope

