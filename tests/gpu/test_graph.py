@@ -22,7 +22,8 @@ def test_replays_with_other_requests(setting):
     q = torch.zeros((tokens, *cases[0].q.shape[1:]), dtype=cases[0].q.dtype, device="cuda")
     k_pool, v_pool = (torch.zeros((pages, *cases[0].k_pool.shape[1:]), dtype=q.dtype, device="cuda") for _ in range(2))
     out, lse = torch.empty_like(q), torch.empty(q.shape[:2], device="cuda")
-    capacity = {"requests": 16, "segments": 64, "query_tokens": tokens}
+    segments = max(len(c.metadata["base"]) for c in cases)
+    capacity = {"requests": 16, "segments": segments, "query_tokens": tokens}
     step = cases[0].plan(kernel, capacity=capacity)
 
     graph = torch.cuda.CUDAGraph()
