@@ -50,7 +50,8 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
   const std::int64_t octets = octets_per_page(pool, pages, page_size);
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
   const std::int64_t last_page = std::max<std::int64_t>(pages, 1) - 1;
-  const auto map = [&](void* data, int slots, int box_panels, int box_octets) {
+  constexpr int kBoxOctets = 2;
+  const auto map = [&](void* data) {
     return device.encode(
         {.data = data,
          .type = element_type(spec.dtype),
@@ -58,13 +59,10 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
                   last_page * heads + spec.num_kv_heads},
          .strides = {pool.slot_stride, panel, std::int64_t{kOctetSlots} * pool.slot_stride,
                      std::max<std::int64_t>(pool.head_stride, kChunkBytes)},
-         .box = {columns, slots, box_panels, box_octets, 1},
+         .box = {columns, kOctetSlots, panels, kBoxOctets, 1},
          .swizzle = swizzle_of(panel)});
   };
-  constexpr int kOctets = 2;
-  return {map(pool.keys, kOctetSlots, panels, kOctets),
-          map(pool.values, kOctetSlots, panels, kOctets), map(pool.values, 1, 1, 1),
-          static_cast<int32>(octets), static_cast<int32>(heads)};
+  return {map(pool.keys), map(pool.values), static_cast<int32>(octets), static_cast<int32>(heads)};
 }
 
 PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,

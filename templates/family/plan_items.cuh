@@ -82,9 +82,10 @@ class ItemWriter {
     // Blocks are few enough that no part is empty where another has two.
     const int32 parts = larger(smaller(deal.num_parts, unit.end_block), 1);
     if (dealt.part >= parts) return;
-    const auto begin_of = [&](int32 part) {
-      return static_cast<int32>(static_cast<int64>(unit.end_block) * part / parts);
-    };
+    // end_block * part / parts, of numbers that may be too big to multiply.
+    const int32 whole = unit.end_block / parts;
+    const int32 rest = unit.end_block - whole * parts;
+    const auto begin_of = [&](int32 part) { return whole * part + rest * part / parts; };
     fill(item, unit, begin_of(dealt.part), begin_of(dealt.part + 1),
          deal.has(cta, round + 1) ? index + deal.num_ctas : -1);
     item.split = {dealt.part, parts, dealt.unit * deal.num_parts, dealt.unit};

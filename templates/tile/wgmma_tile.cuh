@@ -12,6 +12,7 @@ namespace lazyrope {
 template <int kColumns>
 struct WgmmaTile {
   static constexpr int kPanelBytes = panel_bytes(kColumns);
+  static constexpr int kChunks = kColumns * kElementBytes / 16;  // of a row
   static constexpr int kPanels = kColumns * kElementBytes / kPanelBytes;
   static constexpr Swizzle kSwizzle = kPanelBytes == 128  ? Swizzle::k128B
                                       : kPanelBytes == 64 ? Swizzle::k64B
@@ -21,11 +22,6 @@ struct WgmmaTile {
   static_assert(kPanels * kPanelBytes == kColumns * kElementBytes);
 
   static constexpr int bytes(int rows) { return rows / kOctetSlots * kOctetBytes; }
-
-  // Of a row, bytes from the tile's start, before they are swizzled.
-  LAZYROPE_DEVICE static int32 row_of_panel(int32 row, int32 panel) {
-    return row / kOctetSlots * kOctetBytes + panel * kAtomBytes + row % kOctetSlots * kPanelBytes;
-  }
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
     constexpr int32 kPanelChunks = kPanelBytes / 16;

@@ -3,8 +3,19 @@
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
+#include "isa/bulk_copy.cuh"
 
 namespace lazyrope {
+
+// Of a block, in one register.
+struct ValidSlots {
+  uint16 begin;
+  uint16 end;
+
+  LAZYROPE_DEVICE explicit ValidSlots(const BlockInfo& info)
+      : begin(static_cast<uint16>(info.begin)), end(static_cast<uint16>(info.end)) {}
+  LAZYROPE_DEVICE bool cut_runs() const { return ((begin | end) % kRunSlots) != 0; }
+};
 
 template <class Memory>
 class BlockUser {
@@ -53,8 +64,14 @@ class BlockUser {
     key_.advance();
   }
 
-  LAZYROPE_DEVICE SharedPtr full_values() {
+  // `slots`: the block's own. Rows of runs that lie partly outside of it become zero there: a
+  // weight of zero would not hide what they hold (0 x NaN).
+  LAZYROPE_DEVICE SharedPtr full_values(ValidSlots slots) {
     values_.wait(value_.at);
+    if (slots.cut_runs()) {
+      clear_outside(memory_.values(value_.at), slots);
+      Team::sync();
+    }
     return memory_.values(value_.at);
   }
   LAZYROPE_DEVICE void pass_values() {
@@ -63,6 +80,20 @@ class BlockUser {
   }
 
  private:
+  using Team = typename Memory::Consumers;
+  using Tile = typename Memory::Tile;
+
+  LAZYROPE_DEVICE static void clear_outside(SharedPtr values, ValidSlots slots) {
+    clear_rows(values, slots.begin / kRunSlots * kRunSlots, slots.begin);
+    clear_rows(values, slots.end, ceil_div(static_cast<int32>(slots.end), kRunSlots) * kRunSlots);
+    fence_proxy_async();
+  }
+  LAZYROPE_DEVICE static void clear_rows(SharedPtr tile, int32 begin, int32 end) {
+#pragma unroll 1
+    for (int32 i = begin * Tile::kChunks + Team::rank(); i < end * Tile::kChunks; i += Team::size())
+      st_shared(Tile::chunk(tile, i / Tile::kChunks, i % Tile::kChunks), Chunk{});
+  }
+
   Memory memory_;
   UseSide windows_;
   UseSide turned_;

@@ -77,9 +77,10 @@ class ColumnConsumer {
     Team::sync();
 #pragma unroll 1
     for (int32 block = 1; block < extent.num_blocks; ++block) {
+      const ValidSlots before(info);
       info = blocks_.enter(table, block, info.base);
       const SharedPtr keys = blocks_.full_keys();
-      const SharedPtr values = blocks_.full_values();
+      const SharedPtr values = blocks_.full_values(before);
       multiply_keys(scores, keys);
       multiply_values(values);
       wait_for_products(scores);
@@ -89,7 +90,7 @@ class ColumnConsumer {
       leave_weights(scores);
       Team::sync();
     }
-    multiply_last_values(blocks_.full_values());
+    multiply_last_values(blocks_.full_values(ValidSlots(info)));
     wait_for_products(scores);
     blocks_.pass_values();
     blocks_.leave(extent.num_blocks);

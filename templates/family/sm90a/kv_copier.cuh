@@ -28,7 +28,6 @@ class KvCopier {
     if (lane_index() == 0) {
       prefetch_tensormap(maps_.keys);
       prefetch_tensormap(maps_.values);
-      prefetch_tensormap(maps_.value_rows);
     }
     for_each_item(memory_, [&](ItemPtr item, int32, bool) { copy(item); });
   }
@@ -55,26 +54,12 @@ class KvCopier {
 
   LAZYROPE_DEVICE void copy_keys(const Table& table, int32 block) {
     expect(keys_, key_.at);
-    const BlockInfo info = table.info(block);
-    copy_runs(maps_.keys, memory_.keys(key_.at), table, block, keys_.given(key_.at),
-              [&](int32 run) { return any_valid(info, run) ? kWhole : kNone; });
+    copy_runs(maps_.keys, memory_.keys(key_.at), table, block, keys_.given(key_.at));
     key_.advance();
   }
-
-  // Slots outside the segment are zero: a weight of zero would not hide what they hold (0 x NaN).
   LAZYROPE_DEVICE void copy_values(const Table& table, int32 block) {
     expect(values_, value_.at);
-    const SharedPtr tile = memory_.values(value_.at);
-    const SharedPtr barrier = values_.given(value_.at);
-    const BlockInfo info = table.info(block);
-    copy_runs(maps_.values, tile, table, block, barrier, [&](int32 run) {
-      return all_valid(info, run) ? kWhole : any_valid(info, run) ? kByRows : kNone;
-    });
-    const int32 first = info.begin / kRunSlots;
-    const int32 last = (info.end - 1) / kRunSlots;
-#pragma unroll 1
-    for (int32 run = first; run <= last; run += larger(last - first, 1))
-      if (!all_valid(info, run)) copy_rows(tile, table.run(block, run), run, info, barrier);
+    copy_runs(maps_.values, memory_.values(value_.at), table, block, values_.given(value_.at));
     value_.advance();
   }
 
@@ -83,47 +68,24 @@ class KvCopier {
     if (lane_index() == 0) mbarrier_arrive_expect_tx(side.given(place), Memory::kBlockBytes);
   }
 
-  LAZYROPE_DEVICE static bool any_valid(const BlockInfo& info, int32 run) {
-    return (run + 1) * kRunSlots > info.begin && run * kRunSlots < info.end;
-  }
-  LAZYROPE_DEVICE static bool all_valid(const BlockInfo& info, int32 run) {
-    return run * kRunSlots >= info.begin && (run + 1) * kRunSlots <= info.end;
-  }
-
-  // How a run is copied: as it is, as zeros, or elsewhere.
-  enum Way { kWhole, kNone, kByRows };
-
+  // Runs without a slot of the segment are zero.
+  //
   // One lane for the warp: what it gives each copy is then the same for all lanes, as the hardware
   // takes it; copies by several lanes are made one after the other, each twice as slow.
-  template <class WayOf>
   LAZYROPE_DEVICE void copy_runs(const TensorMap& map, SharedPtr tile, const Table& table,
-                                 int32 block, SharedPtr barrier, const WayOf& way_of) const {
+                                 int32 block, SharedPtr barrier) const {
+    const BlockInfo info = table.info(block);
     RunPlace places[kRuns];
 #pragma unroll
     for (int32 run = 0; run < kRuns; ++run) places[run] = table.run(block, run);
     if (elect_sync()) {
 #pragma unroll
       for (int32 run = 0; run < kRuns; ++run) {
-        const Way way = way_of(run);
-        const int32 at[5] = {0, 0, 0, way == kWhole ? octet_of(places[run], 0) : kNowhere,
+        const bool exists = (run + 1) * kRunSlots > info.begin && run * kRunSlots < info.end;
+        const int32 at[5] = {0, 0, 0, exists ? octet_of(places[run]) : kNowhere,
                              head_of(places[run])};
-        if (way != kByRows) load(tile + run * kRunBytes, map, at, barrier);
+        load(tile + run * kRunBytes, map, at, barrier);
       }
-    }
-  }
-
-  // The warp: a run of which some slots are valid.
-  LAZYROPE_DEVICE void copy_rows(SharedPtr tile, const RunPlace& place, int32 run,
-                                 const BlockInfo& info, SharedPtr barrier) const {
-#pragma unroll 1
-    for (int32 i = lane_index(); i < kRunSlots * Tile::kPanels; i += kWarpThreads) {
-      const int32 slot = i % kRunSlots;
-      const int32 panel = i / kRunSlots;
-      const int32 row = run * kRunSlots + slot;
-      const bool exists = row >= info.begin && row < info.end;
-      const int32 at[5] = {0, slot % kOctetSlots, panel, exists ? octet_of(place, slot) : kNowhere,
-                           head_of(place)};
-      load(tile + Tile::row_of_panel(row, panel), maps_.value_rows, at, barrier);
     }
   }
 
@@ -135,8 +97,8 @@ class KvCopier {
       cp_async_bulk_tensor_load(to, map, at, barrier);
   }
 
-  LAZYROPE_DEVICE int32 octet_of(const RunPlace& place, int32 slot) const {
-    return place.page * maps_.octets_per_page + (place.slot + slot) / kOctetSlots;
+  LAZYROPE_DEVICE int32 octet_of(const RunPlace& place) const {
+    return place.page * maps_.octets_per_page + place.slot / kOctetSlots;
   }
   LAZYROPE_DEVICE int32 head_of(const RunPlace& place) const {
     return place.page * maps_.heads_per_page + kv_head_;

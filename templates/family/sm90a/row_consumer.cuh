@@ -68,9 +68,10 @@ class RowConsumer {
     Product::pack(weights, scores);
 #pragma unroll 1
     for (int32 block = 1; block < num_blocks; ++block) {
+      const ValidSlots before(info);
       info = blocks_.enter(table, block, info.base);
       const SharedPtr keys = blocks_.full_keys();
-      const SharedPtr values = blocks_.full_values();
+      const SharedPtr values = blocks_.full_values(before);
       multiply_keys(scores, keys);
       multiply_values(weights, values);
       wgmma_wait_group<1>();
@@ -80,7 +81,7 @@ class RowConsumer {
       if (is_raised) softmax_.rescale(rows_, factor);
       Product::pack(weights, scores);
     }
-    multiply_last_values(weights, blocks_.full_values());
+    multiply_last_values(weights, blocks_.full_values(ValidSlots(info)));
     wait_for_values(weights);
     blocks_.leave(num_blocks);
   }
