@@ -91,30 +91,38 @@ TEST(TilePlan, ArchsWithoutAnyAreNamed) {
       {"for SMs with 102400 bytes of shared memory; sm_00 has 65536", "nearest there: none"}));
 }
 
-TEST(TilePlan, IllegalMembersAreNamed) {
-  struct Illegal {
-    int AttendPlan::* member;
-    int value;
-    const char* text;
-  };
-  for (const Illegal& illegal : {
-           Illegal{&AttendPlan::row_warps, 0, "prefill.row_warps = 0; it must be at least 1"},
-           {&AttendPlan::row_warps, 33, "prefill.row_warps = 33; allowed are 1, 2, 3"},
-           {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; with row_warps = 4 it must be 1"},
-           {&AttendPlan::warp_rows, 24, "prefill.warp_rows = 24; allowed are 16, 32, 48, 64"},
-           {&AttendPlan::warp_keys, 48, "prefill.warp_keys = 48; allowed are 16, 32, 64"},
-           {&AttendPlan::step_keys, 0, "prefill.step_keys = 0; it must be a multiple of 16"},
-           {&AttendPlan::step_keys, 48, "prefill.step_keys = 48; it must divide warp_keys = 64"},
-           {&AttendPlan::stages, 1, "prefill.stages = 1; it must be at least 2"},
-           {&AttendPlan::stages, 9, "prefill.stages = 9; with warp_keys = 64 it must be at most 5"},
-           {&AttendPlan::ctas_per_sm, 4, "prefill.ctas_per_sm = 4; each CTA needs "},
-           {&AttendPlan::warp_keys, 256, "prefill needs "},
-       }) {
-    const Arch& arch = find_arch("sm_100a");
+// A member with a value that the default plan must not have there, and what the error says.
+struct Illegal {
+  int AttendPlan::* member;
+  int value;
+  const char* text;
+};
+
+void expect_refused(AttendPlan TilePlan::* part, const Arch& arch,
+                    const std::vector<Illegal>& rows) {
+  for (const Illegal& illegal : rows) {
     TilePlan plan = candidates(spec_of(128), arch).front();
-    plan.prefill.*illegal.member = illegal.value;
+    (plan.*part).*illegal.member = illegal.value;
     EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), arch); }, {illegal.text}));
   }
+}
+
+TEST(TilePlan, IllegalMembersAreNamed) {
+  expect_refused(
+      &TilePlan::prefill, find_arch("sm_100a"),
+      {
+          {&AttendPlan::row_warps, 0, "prefill.row_warps = 0; it must be at least 1"},
+          {&AttendPlan::row_warps, 33, "prefill.row_warps = 33; allowed are 1, 2, 3"},
+          {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; with row_warps = 4 it must be 1"},
+          {&AttendPlan::warp_rows, 24, "prefill.warp_rows = 24; allowed are 16, 32, 48, 64"},
+          {&AttendPlan::warp_keys, 48, "prefill.warp_keys = 48; allowed are 16, 32, 64"},
+          {&AttendPlan::step_keys, 0, "prefill.step_keys = 0; it must be a multiple of 16"},
+          {&AttendPlan::step_keys, 48, "prefill.step_keys = 48; it must divide warp_keys = 64"},
+          {&AttendPlan::stages, 1, "prefill.stages = 1; it must be at least 2"},
+          {&AttendPlan::stages, 9, "prefill.stages = 9; with warp_keys = 64 it must be at most 5"},
+          {&AttendPlan::ctas_per_sm, 4, "prefill.ctas_per_sm = 4; each CTA needs "},
+          {&AttendPlan::warp_keys, 256, "prefill needs "},
+      });
 }
 
 TEST(TilePlan, HopperHasKernelsOfItsOwn) {
@@ -145,26 +153,18 @@ TEST(TilePlan, HopperHasKernelsOfItsOwn) {
 }
 
 TEST(TilePlan, IllegalMembersOfHopperAreNamed) {
-  struct Illegal {
-    int AttendPlan::* member;
-    int value;
-    const char* text;
-  };
   const Arch& arch = find_arch("sm_90a");
-  for (const Illegal& illegal : {
-           Illegal{&AttendPlan::row_warps, 4, "prefill.row_warps = 4; allowed are 1, 8"},
-           {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; allowed are 1"},
-           {&AttendPlan::warp_rows, 32, "prefill.warp_rows = 32; allowed are 16"},
-           {&AttendPlan::warp_keys, 256, "prefill.warp_keys = 256; allowed are 64, 128"},
-           {&AttendPlan::step_keys, 64, "prefill.step_keys = 64; allowed are 128"},
-           {&AttendPlan::stages, 1, "prefill.stages = 1; it must be at least 2"},
-           {&AttendPlan::stages, 3, "prefill needs "},
-           {&AttendPlan::ctas_per_sm, 2, "prefill.ctas_per_sm = 2; allowed are 1"},
-       }) {
-    TilePlan plan = candidates(spec_of(128), arch).front();
-    plan.prefill.*illegal.member = illegal.value;
-    EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), arch); }, {illegal.text}));
-  }
+  expect_refused(&TilePlan::prefill, arch,
+                 {
+                     {&AttendPlan::row_warps, 4, "prefill.row_warps = 4; allowed are 1, 8"},
+                     {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; allowed are 1"},
+                     {&AttendPlan::warp_rows, 32, "prefill.warp_rows = 32; allowed are 16"},
+                     {&AttendPlan::warp_keys, 256, "prefill.warp_keys = 256; allowed are 64, 128"},
+                     {&AttendPlan::step_keys, 64, "prefill.step_keys = 64; allowed are 128"},
+                     {&AttendPlan::stages, 1, "prefill.stages = 1; it must be at least 2"},
+                     {&AttendPlan::stages, 3, "prefill needs "},
+                     {&AttendPlan::ctas_per_sm, 2, "prefill.ctas_per_sm = 2; allowed are 1"},
+                 });
   TilePlan plan = candidates(spec_of(128), arch).front();
   plan.decode = candidates(spec_of(128), find_arch("sm_100a")).front().decode;
   EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), find_arch("sm_100a")); },
@@ -174,25 +174,18 @@ TEST(TilePlan, IllegalMembersOfHopperAreNamed) {
 }
 
 TEST(TilePlan, IllegalMembersOfHoppersDecodeAreNamed) {
-  struct Illegal {
-    int AttendPlan::* member;
-    int value;
-    const char* text;
-  };
   const Arch& arch = find_arch("sm_90a");
-  for (const Illegal& illegal : {
-           Illegal{&AttendPlan::key_warps, 2, "decode.key_warps = 2; allowed are 4"},
-           {&AttendPlan::warp_rows, 48, "decode.warp_rows = 48; allowed are 8, 16, 32, 64"},
-           {&AttendPlan::warp_keys, 32, "decode.warp_keys = 32; allowed are 16"},
-           {&AttendPlan::step_keys, 32, "decode.step_keys = 32; allowed are 16"},
-           {&AttendPlan::stages, 4, "decode.ctas_per_sm = 2; each CTA needs "},
-           {&AttendPlan::stages, 7, "decode needs "},
-           {&AttendPlan::ctas_per_sm, 3, "decode.ctas_per_sm = 3; allowed are 1, 2"},
-       }) {
-    TilePlan plan = candidates(spec_of(128), arch).front();
-    plan.decode.*illegal.member = illegal.value;
-    EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), arch); }, {illegal.text}));
-  }
+  expect_refused(
+      &TilePlan::decode, arch,
+      {
+          {&AttendPlan::key_warps, 2, "decode.key_warps = 2; allowed are 4"},
+          {&AttendPlan::warp_rows, 48, "decode.warp_rows = 48; allowed are 8, 16, 32, 64"},
+          {&AttendPlan::warp_keys, 32, "decode.warp_keys = 32; allowed are 16"},
+          {&AttendPlan::step_keys, 32, "decode.step_keys = 32; allowed are 16"},
+          {&AttendPlan::stages, 4, "decode.ctas_per_sm = 2; each CTA needs "},
+          {&AttendPlan::stages, 7, "decode needs "},
+          {&AttendPlan::ctas_per_sm, 3, "decode.ctas_per_sm = 3; allowed are 1, 2"},
+      });
   const TilePlan plan = candidates(spec_of(128), arch).front();
   EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(96), arch); },
                                 {"decode.family = sm90a", "head_dim = 64, 128, 192, 256"}));
