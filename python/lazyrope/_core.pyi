@@ -77,7 +77,7 @@ class AttendPlan:
 
     @property
     def family(self) -> str:
-        """ "sm80" (mma, on every GPU) or "sm90a" (wgmma and TMA, Hopper's prefill)."""
+        """ "sm80" (mma, on every GPU) or "sm90a" (wgmma and TMA, on Hopper)."""
 
     def __eq__(self, other: object, /) -> bool: ...
 
