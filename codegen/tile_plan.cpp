@@ -168,7 +168,7 @@ class AttendPlanCheck {
       one_of("warp_keys", plan_.warp_keys, {64, 128});
       one_of("ctas_per_sm", plan_.ctas_per_sm, {1});
     } else {
-      one_of("warp_rows", plan_.warp_rows, {8, 16, 32, 64});
+      one_of("warp_rows", plan_.warp_rows, {16, 32});
       one_of("warp_keys", plan_.warp_keys, {16});
       one_of("ctas_per_sm", plan_.ctas_per_sm, {1, 2});
     }

@@ -74,6 +74,18 @@ def test_several_items_of_a_cta(tokens):
     check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
 
 
+def test_decode_of_32_rows():
+    """Eight query tokens of four heads each, which the default plan leaves to prefill."""
+    setting = Setting(head_dim=64, kv_heads=1)
+    case = documents_case(setting, [150, 70], 8, "cpu")
+    usual = lazyrope.candidates(case.spec, ARCH)[0]
+    decode = lazyrope.AttendPlan(
+        row_warps=1, key_warps=4, warp_rows=32, warp_keys=16, step_keys=16, stages=3, ctas_per_sm=1, family="sm90a"
+    )
+    plan = lazyrope.TilePlan(decode=decode, prefill=usual.prefill)
+    check_case(case, lazyrope.compile(case.spec, arch=ARCH, plan=plan))
+
+
 def with_pools(case: Case, change) -> Case:
     return replace(case, k_pool=change(case.k_pool), v_pool=change(case.v_pool))
 

@@ -179,7 +179,7 @@ TEST(TilePlan, IllegalMembersOfHoppersDecodeAreNamed) {
       &TilePlan::decode, arch,
       {
           {&AttendPlan::key_warps, 2, "decode.key_warps = 2; allowed are 4"},
-          {&AttendPlan::warp_rows, 48, "decode.warp_rows = 48; allowed are 8, 16, 32, 64"},
+          {&AttendPlan::warp_rows, 48, "decode.warp_rows = 48; allowed are 16, 32"},
           {&AttendPlan::warp_keys, 32, "decode.warp_keys = 32; allowed are 16"},
           {&AttendPlan::step_keys, 32, "decode.step_keys = 32; allowed are 16"},
           {&AttendPlan::stages, 4, "decode.ctas_per_sm = 2; each CTA needs "},
