@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import lazyrope
@@ -309,7 +310,9 @@ class TestFailures:
     def test_an_interrupted_run_goes_on_where_it_stopped(self, command, precompile, models, tmp_path):
         out, asked = tmp_path / "out", ["--model", models[0], "--arch", "sm_80"]
         arguments = [command, "precompile", *asked, "--out", out, "--threads", "1"]
-        with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
+        # What starts in a shell's background ignores the signal.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL, preexec_fn=heed) as process:
             while not list(out.glob("*.lzr")):
                 assert process.poll() is None
                 time.sleep(0.01)
