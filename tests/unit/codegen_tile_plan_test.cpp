@@ -175,17 +175,16 @@ TEST(TilePlan, IllegalMembersOfHopperAreNamed) {
 
 TEST(TilePlan, IllegalMembersOfHoppersDecodeAreNamed) {
   const Arch& arch = find_arch("sm_90a");
-  expect_refused(
-      &TilePlan::decode, arch,
-      {
-          {&AttendPlan::key_warps, 2, "decode.key_warps = 2; allowed are 4"},
-          {&AttendPlan::warp_rows, 48, "decode.warp_rows = 48; allowed are 16, 32"},
-          {&AttendPlan::warp_keys, 32, "decode.warp_keys = 32; allowed are 16"},
-          {&AttendPlan::step_keys, 32, "decode.step_keys = 32; allowed are 16"},
-          {&AttendPlan::stages, 4, "decode.ctas_per_sm = 2; each CTA needs "},
-          {&AttendPlan::stages, 7, "decode needs "},
-          {&AttendPlan::ctas_per_sm, 3, "decode.ctas_per_sm = 3; allowed are 1, 2"},
-      });
+  expect_refused(&TilePlan::decode, arch,
+                 {
+                     {&AttendPlan::key_warps, 2, "decode.key_warps = 2; allowed are 4"},
+                     {&AttendPlan::warp_rows, 48, "decode.warp_rows = 48; allowed are 16, 32"},
+                     {&AttendPlan::warp_keys, 32, "decode.warp_keys = 32; allowed are 16"},
+                     {&AttendPlan::step_keys, 32, "decode.step_keys = 32; allowed are 16"},
+                     {&AttendPlan::stages, 4, "decode.ctas_per_sm = 2; each CTA needs "},
+                     {&AttendPlan::stages, 7, "decode needs "},
+                     {&AttendPlan::ctas_per_sm, 3, "decode.ctas_per_sm = 3; allowed are 1, 2"},
+                 });
   const TilePlan plan = candidates(spec_of(128), arch).front();
   EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(96), arch); },
                                 {"decode.family = sm90a", "head_dim = 64, 128, 192, 256"}));
