@@ -14,7 +14,7 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
                      int page_size, const Device& device);
 
 // The maps of pools that were used before, such as those of a model's layers: encoding them takes
-// the driver 2 us. Calls may come from several threads.
+// the driver a microsecond or two. Calls may come from several threads.
 class PoolMapCache {
  public:
   PoolMaps get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages, int page_size,

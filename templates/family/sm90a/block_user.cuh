@@ -4,6 +4,7 @@
 
 #include "family/sm90a/tile_memory.cuh"
 #include "isa/bulk_copy.cuh"
+#include "ops/mask_scores.cuh"
 
 namespace lazyrope {
 
@@ -16,6 +17,15 @@ struct ValidSlots {
       : begin(static_cast<uint16>(info.begin)), end(static_cast<uint16>(info.end)) {}
   LAZYROPE_DEVICE bool cut_runs() const { return ((begin | end) % kRunSlots) != 0; }
 };
+
+// Scores of rows at positions of `queries`, unless they see all of the block's kKeys keys.
+template <class Mask, int kKeys, class Scores>
+LAZYROPE_DEVICE void mask_block(Scores& scores, PositionRange queries, SharedPtr positions,
+                                const BlockInfo& info) {
+  if (info.begin > 0 || info.end < kKeys ||
+      !all_visible<Mask>(queries, info.position, info.position + kKeys - 1))
+    mask_scores<Mask>(scores, positions, info.position, info.begin, info.end);
+}
 
 template <class Memory>
 class BlockUser {

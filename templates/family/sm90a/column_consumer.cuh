@@ -7,7 +7,6 @@
 #include "isa/bulk_copy.cuh"
 #include "ops/exchange.cuh"
 #include "ops/item_result.cuh"
-#include "ops/mask_scores.cuh"
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
@@ -140,9 +139,7 @@ class ColumnConsumer {
   LAZYROPE_DEVICE bool weigh(Accumulator& scores, const Seen& seen, const BlockInfo& info,
                              Factors& factor) {
     if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
-    if (info.begin > 0 || info.end < kKeys ||
-        !all_visible<Mask>(seen.queries, info.position, info.position + kKeys - 1))
-      mask_scores<Mask>(scores, seen.positions, info.position, info.begin, info.end);
+    mask_block<Mask, kKeys>(scores, seen.queries, seen.positions, info);
     const float scale_log2 = kCaps ? 1.0f : params_.scale_log2;
     const bool is_raised = raise(scores, scale_log2, factor);
     softmax_.exponentiate(scores, scale_log2);

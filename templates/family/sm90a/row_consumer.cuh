@@ -5,7 +5,6 @@
 #include "family/sm90a/block_user.cuh"
 #include "ops/exchange.cuh"
 #include "ops/item_result.cuh"
-#include "ops/mask_scores.cuh"
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
@@ -123,9 +122,7 @@ class RowConsumer {
   LAZYROPE_DEVICE bool weigh(Scores& scores, PositionRange queries, const BlockInfo& info,
                              float (&factor)[1][2]) {
     if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
-    if (info.begin > 0 || info.end < kKeys ||
-        !all_visible<Mask>(queries, info.position, info.position + kKeys - 1))
-      mask_scores<Mask>(scores, positions_, info.position, info.begin, info.end);
+    mask_block<Mask, kKeys>(scores, queries, positions_, info);
     const float scale_log2 = kCaps ? 1.0f : params_.scale_log2;
     const bool is_raised = softmax_.raise(scores, scale_log2, factor);
     softmax_.exponentiate(scores, scale_log2);
