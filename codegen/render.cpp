@@ -14,8 +14,8 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kPlanSharedBytes = kPlanThreads * 8 + 16 + kPlanBoundaries * 28 + kSharedTiles * 32 +
-                                 (kSharedTiles + 2) * 12;  // family/planner.cuh
+constexpr int kPlanSharedBytes =
+    kPlanThreads / 32 * 8 + kSharedTiles * 32 + (kSharedTiles + 2) * 12;  // family/planner.cuh
 constexpr int kAppendThreads = 256;  // and of reposition, which has the same shape
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
@@ -134,7 +134,6 @@ Launch plan_launch(const KernelSpec& spec) {
           {{"mask", mask_variant(spec.mask).file},
            {"mask_arguments", mask_arguments(spec)},
            {"group_size", fmt::to_string(spec.group_size)},
-           {"max_boundaries", fmt::to_string(kPlanBoundaries)},
            {"shared_bytes", fmt::to_string(kPlanSharedBytes)}},
           kPlanThreads,
           1,

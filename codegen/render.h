@@ -18,8 +18,6 @@ inline constexpr int kKernelKinds = 6;
 
 // Of the planner's CTA.
 inline constexpr int kPlanThreads = 512;
-// That the planner has room for: one more than an attend kernel has CTAs.
-inline constexpr int kPlanBoundaries = 1024;
 
 std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "codegen/error.h"
-#include "codegen/render.h"
 #include "runtime/checks.h"
 #include "runtime/step_check.h"
 #include "runtime/step_layout.h"
@@ -14,7 +13,6 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kMaxPlannedCtas = kPlanBoundaries - 1;
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
 
 void check_count(const char* name, int value, int least) {
@@ -72,11 +70,6 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
       capacity_(complete(capacity, shape_)) {
   check_format(format_);
   const int sms = device_->sm_count();
-  if (sms * std::max(plan.decode.ctas_per_sm, plan.prefill.ctas_per_sm) > kMaxPlannedCtas)
-    throw SpecError(fmt::format(
-        "{} has {} SMs; with {} and {} CTAs on each (the plan's ctas_per_sm) "
-        "the planner cannot divide work among them: at most {} CTAs are possible",
-        device_->name(), sms, plan.decode.ctas_per_sm, plan.prefill.ctas_per_sm, kMaxPlannedCtas));
   const std::size_t bytes = lay_out_step(nullptr, shape_, plan, capacity_, sms, params_);
   memory_ = std::make_unique<DeviceBuffer>(device_, bytes);
   lay_out_step(static_cast<std::byte*>(memory_->data()), shape_, plan, capacity_, sms, params_);

@@ -113,8 +113,8 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
 
 // Enough that each has few items to write, but not so many that what all of them read takes longer.
 int num_planners(const PlanParams& params, int sm_count) {
-  constexpr int kItems = 24;
-  constexpr int kMost = 32;
+  constexpr int kItems = 32;
+  constexpr int kMost = 48;
   constexpr int kMostWithScratch = 8;
   bool has_scratch = false;
   int items = 0;

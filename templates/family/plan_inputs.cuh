@@ -28,6 +28,12 @@ struct SegmentSpan {
   }
 };
 
+// Neighbours, the first a multiple of kQuadSpans.
+inline constexpr int32 kQuadSpans = sizeof(Chunk) / sizeof(int32);
+struct SpanQuad {
+  SegmentSpan span[kQuadSpans];
+};
+
 class CallerStep {
  public:
   LAZYROPE_DEVICE explicit CallerStep(const PlanParams& params)
@@ -46,6 +52,25 @@ class CallerStep {
   LAZYROPE_DEVICE SegmentSpan span(int32 i) const {
     return {ld_global_nc(in_.base + i), ld_global_nc(in_.start + i), ld_global_nc(in_.length + i),
             in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i)};
+  }
+  // Of those behind the last nothing is said.
+  LAZYROPE_DEVICE SpanQuad quad(int32 first) const {
+    SpanQuad quad;
+    if (has_aligned_spans() && first + kQuadSpans <= in_.num_segments) [[likely]] {
+      const Chunk base = ld_chunk(in_.base + first);
+      const Chunk start = ld_chunk(in_.start + first);
+      const Chunk length = ld_chunk(in_.length + first);
+      const Chunk lead = in_.lead == nullptr ? Chunk{} : ld_chunk(in_.lead + first);
+#pragma unroll
+      for (int32 i = 0; i < kQuadSpans; ++i)
+        quad.span[i] = {static_cast<int32>(base.word[i]), static_cast<int32>(start.word[i]),
+                        static_cast<int32>(length.word[i]), static_cast<int32>(lead.word[i])};
+    } else {
+#pragma unroll
+      for (int32 i = 0; i < kQuadSpans; ++i)
+        quad.span[i] = span(smaller(first + i, in_.num_segments - 1));
+    }
+    return quad;
   }
   LAZYROPE_DEVICE SegmentRecord segment(int32 i) const {
     const int32 first_page = ld_global_nc(in_.first_page + i);
@@ -82,6 +107,15 @@ class CallerStep {
   }
 
  private:
+  LAZYROPE_DEVICE static Chunk ld_chunk(const int32* words) {
+    return ld_global_nc(reinterpret_cast<const Chunk*>(words));
+  }
+  LAZYROPE_DEVICE bool has_aligned_spans() const {
+    const auto bits = [](const int32* words) { return reinterpret_cast<uint64>(words); };
+    return ((bits(in_.base) | bits(in_.start) | bits(in_.length) | bits(in_.lead)) &
+            (sizeof(Chunk) - 1)) == 0;
+  }
+
   static constexpr int32 kLineInts = 32;  // of a line of the L2 cache
   static constexpr int32 kLines = 4;      // of a segment's page list
 

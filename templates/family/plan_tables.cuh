@@ -1,4 +1,4 @@
-// The planner's tables: tiles, and the boundaries between the CTAs of the attend kernel.
+// The planner's table of tiles.
 #pragma once
 
 #include "abi/plan.h"
@@ -68,47 +68,6 @@ struct GlobalTiles {
   LAZYROPE_DEVICE static int64 offset(const PlanScratch& scratch, int32 planner) {
     return static_cast<int64>(planner) * (scratch.max_tiles + 1);
   }
-};
-
-// Where a CTA of the attend kernel begins.
-struct alignas(8) Place {
-  int32 unit;
-  int32 block;  // of the unit
-
-  LAZYROPE_DEVICE bool operator==(const Place& other) const {
-    return unit == other.unit && block == other.block;
-  }
-};
-
-// What is summed over the boundaries before one.
-struct alignas(8) Standing {
-  int32 num_others;  // items of CTAs before it, without the first of each
-  int32 rank;        // distinct boundaries before it
-};
-
-// Items of a CTA.
-LAZYROPE_DEVICE int32 num_items_between(Place begin, Place end) {
-  return begin == end ? 0 : end.unit - begin.unit + (end.block > 0 ? 1 : 0);
-}
-
-// By the number of a CTA; what there is of the cuts inside one unit, by the number of such units
-// before.
-template <int32 kMaxBoundaries>
-struct Boundaries {
-  static constexpr int kBytes = kMaxBoundaries * 28;
-
-  SharedColumn<Place> place;
-  SharedColumn<Standing> standing;
-  SharedColumn<int32> cuts_of;  // the number of the boundary's unit, where it lies inside of one
-  SharedColumn<int32> first_rank;
-  SharedColumn<int32> last_rank;
-
-  LAZYROPE_DEVICE explicit Boundaries(SharedPtr memory)
-      : place(memory),
-        standing(memory + kMaxBoundaries * 8),
-        cuts_of(memory + kMaxBoundaries * 16),
-        first_rank(memory + kMaxBoundaries * 20),
-        last_rank(memory + kMaxBoundaries * 24) {}
 };
 
 }  // namespace lazyrope

@@ -15,6 +15,19 @@ LAZYROPE_DEVICE int32 fixed_part_blocks(int32 num_blocks, int32 least) {
   return blocks;
 }
 
+inline constexpr int32 kSegmentCost = kBlockCost / 4;
+
+// Of a share at the least: no block with its segment costs as much as one of these, so that two
+// boundaries never meet inside of a unit, however they are rounded.
+LAZYROPE_DEVICE int32 least_share(const PlanPhase& phase) {
+  return phase.min_split_blocks * (kBlockCost + kSegmentCost) + 1;
+}
+
+// Of one of a tile's parts, all of which count as much as the first.
+LAZYROPE_DEVICE int32 part_cost(const PlanPhase& phase, int32 part_blocks) {
+  return phase.item_cost + part_blocks * kBlockCost;
+}
+
 struct Unit {
   int32 tile;
   int32 group;  // of heads
@@ -22,6 +35,7 @@ struct Unit {
   int32 num_parts;
   int32 first_block;  // of the tile
   int32 end_block;
+  int32 part_blocks;  // of all of them but the last
 };
 
 template <class Tiles>
@@ -35,56 +49,45 @@ struct Units {
   int64 group_cost = 0;
 
   LAZYROPE_DEVICE int32 count() const { return num_groups * per_group; }
+  LAZYROPE_DEVICE int64 cost() const { return group_cost * num_groups; }
 
   LAZYROPE_DEVICE Unit get(int32 index) const {
     const int32 group = index / per_group;
     const int32 in_group = index - group * per_group;
-    return fixed_split_blocks > 0 ? fixed(group, in_group) : whole(group, in_group);
+    if (!has_parts()) return at(group, in_group, 0);
+    const auto begin = [&](int32 tile) { return tiles.part_begin.get(tile); };
+    const int32 tile = upper_bound(num_tiles, in_group, begin) - 1;
+    return at(group, tile, in_group - begin(tile));
+  }
+  LAZYROPE_DEVICE int32 index_of(const Unit& unit) const {
+    const int32 in_group = has_parts() ? tiles.part_begin.get(unit.tile) + unit.part : unit.tile;
+    return unit.group * per_group + in_group;
+  }
+  // Behind the last comes one of the group behind the last.
+  LAZYROPE_DEVICE Unit next(const Unit& unit) const {
+    if (unit.part + 1 < unit.num_parts) return at(unit.group, unit.tile, unit.part + 1);
+    const bool is_last = unit.tile + 1 == num_tiles;
+    return at(unit.group + (is_last ? 1 : 0), is_last ? 0 : unit.tile + 1, 0);
   }
 
- private:
-  LAZYROPE_DEVICE Unit whole(int32 group, int32 tile) const {
-    return {tile, group, 0, 1, 0, tiles.rows.get(tile).num_blocks};
-  }
-
-  LAZYROPE_DEVICE Unit fixed(int32 group, int32 index) const {
-    const auto part_begin = [&](int32 tile) { return tiles.part_begin.get(tile); };
-    const int32 tile = upper_bound(num_tiles, index, part_begin) - 1;
-    const int32 begin = part_begin(tile);
+  LAZYROPE_DEVICE bool has_parts() const { return fixed_split_blocks > 0; }
+  LAZYROPE_DEVICE Unit at(int32 group, int32 tile, int32 part) const {
     const int32 num_blocks = tiles.rows.get(tile).num_blocks;
-    const int32 part = index - begin;
+    if (!has_parts()) return {tile, group, 0, 1, 0, num_blocks, num_blocks};
+    const int32 parts = tiles.part_begin.get(tile + 1) - tiles.part_begin.get(tile);
     const int32 blocks = fixed_part_blocks(num_blocks, fixed_split_blocks);
-    return {tile,          group,
-            part,          part_begin(tile + 1) - begin,
-            part * blocks, smaller((part + 1) * blocks, num_blocks)};
+    const int32 end = smaller((part + 1) * blocks, num_blocks);
+    return {tile, group, part, parts, part * blocks, end, blocks};
   }
-};
 
-// Units dealt out to CTAs: where there are more CTAs, each unit in as many equal parts as there are
-// CTAs for; else whole, in turns, to and fro, so that the first units weigh no more than the last.
-// What CTAs do at the same time is as near in the line as can be.
-struct Deal {
-  int32 num_ctas;
-  int32 num_units;
-  int32 num_parts;  // of a unit
-
-  LAZYROPE_DEVICE Deal(int32 num_ctas, int32 num_units)
-      : num_ctas(num_ctas),
-        num_units(num_units),
-        num_parts(larger(num_ctas / larger(num_units, 1), 1)) {}
-
-  LAZYROPE_DEVICE int32 num_rounds() const { return ceil_div(num_units * num_parts, num_ctas); }
-
-  struct Part {
-    int32 unit;
-    int32 part;
-  };
-  // Of a CTA in a round; unit num_units or more where it has none.
-  LAZYROPE_DEVICE Part at(int32 cta, int32 round) const {
-    const int32 index = round * num_ctas + (round % 2 == 0 ? cta : num_ctas - 1 - cta);
-    return {index / num_parts, index % num_parts};
+  // All that an item of blocks `first` to `end` has of its unit.
+  LAZYROPE_DEVICE void describe(Item& item, const Unit& unit, int32 first, int32 end) const {
+    const TileRows rows = tiles.rows.get(unit.tile);
+    const TileKeys keys = tiles.keys.get(unit.tile);
+    item.extent = {end - first, rows.num_rows, keys.first_position, keys.last_position};
+    item.rows = {rows.query_token, rows.first_row, unit.group * num_heads, num_heads};
+    item.keys = {keys.segment, keys.segment_end, first, -1};
   }
-  LAZYROPE_DEVICE bool has(int32 cta, int32 round) const { return at(cta, round).unit < num_units; }
 };
 
 }  // namespace lazyrope

@@ -7,50 +7,54 @@
 
 namespace lazyrope {
 
-LAZYROPE_DEVICE int64 shfl_sync_bfly_64(int64 value, int32 mask) {
+LAZYROPE_DEVICE int64 shfl_sync_idx_64(int64 value, int32 lane) {
   const auto bits = static_cast<uint64>(value);
-  const uint64 low = shfl_sync_bfly(static_cast<uint32>(bits), mask);
-  const uint64 high = shfl_sync_bfly(static_cast<uint32>(bits >> 32), mask);
+  const uint64 low = shfl_sync_idx(static_cast<uint32>(bits), lane);
+  const uint64 high = shfl_sync_idx(static_cast<uint32>(bits >> 32), lane);
   return static_cast<int64>(high << 32 | low);
 }
 
-// Sums over the threads before each, by all threads of the CTA, a whole number of warps. A warp
-// whose threads have values adds up those of the warps before it by itself; the others do nothing.
+// Inclusive sum over the lanes of a warp.
+LAZYROPE_DEVICE int64 warp_prefix_sum_64(int64 value) {
+#pragma unroll
+  for (int delta = 1; delta < kWarpThreads; delta *= 2) {
+    const int64 below = shfl_sync_up(value, delta);
+    if (lane_index() >= delta) value += below;
+  }
+  return value;
+}
+
+struct CtaSums {
+  int64 before;  // over the threads before this one
+  int64 all;
+};
+
+// One copy of the code for all that are summed up: most of the time that it takes a planner whose
+// code is in no cache is the way to it.
+template <int32 kThreads>
+LAZYROPE_DEVICE_CALL CtaSums cta_sums(SharedPtr memory, int64 value) {
+  constexpr int32 kWarps = kThreads / kWarpThreads;
+  const int64 through = warp_prefix_sum_64(value);
+  if (lane_index() == kWarpThreads - 1) st_shared(memory + warp_index() * 8, through);
+  bar_sync();
+  const int64 of_warp =
+      lane_index() < kWarps ? ld_shared<int64>(memory + lane_index() * 8) : int64{0};
+  const int64 warps_through = warp_prefix_sum_64(of_warp);
+  return {shfl_sync_idx_64(warps_through - of_warp, warp_index()) + through - value,
+          shfl_sync_idx_64(warps_through, kWarpThreads - 1)};
+}
+
+// By all threads of the CTA, a whole number of warps. Between two of these all threads meet.
 template <int32 kThreads>
 class CtaScan {
  public:
-  static constexpr int32 kBytes = kThreads * 8 + 16;
+  static_assert(kThreads / kWarpThreads <= kWarpThreads);
+  static constexpr int32 kBytes = kThreads / kWarpThreads * 8;
 
   LAZYROPE_DEVICE explicit CtaScan(SharedPtr memory) : memory_(memory) {}
 
-  // The first `count` threads have values, or all. Once all threads have met after that, total() is
-  // the sum of all, and there may be another scan.
-  LAZYROPE_DEVICE int64 sum_before(int64 value, int32 count) const {
-    const int32 thread = thread_index();
-    count = smaller(count, kThreads);
-    if (thread >= count) value = 0;
-    st_shared(memory_ + thread * 8, value);
-    bar_sync();
-    const int32 first = warp_index() * kWarpThreads;
-    if (first >= count) return 0;
-    int64 warps_before = 0;
-#pragma unroll 4
-    for (int32 i = lane_index(); i < first; i += kWarpThreads)
-      warps_before += ld_shared<int64>(memory_ + i * 8);
-    int64 through = value;
-#pragma unroll
-    for (int delta = 1; delta < kWarpThreads; delta *= 2) {
-      const int64 below = shfl_sync_up(through, delta);
-      if (lane_index() >= delta) through += below;
-      warps_before += shfl_sync_bfly_64(warps_before, delta);
-    }
-    if (thread == count - 1) st_shared(memory_ + kThreads * 8, warps_before + through);
-    return warps_before + through - value;
-  }
-  LAZYROPE_DEVICE int64 total() const { return ld_shared<int64>(memory_ + kThreads * 8); }
+  LAZYROPE_DEVICE CtaSums sums(int64 value) const { return cta_sums<kThreads>(memory_, value); }
 
-  // The greatest of all threads' values. All threads have met since the scan before, and meet again
-  // before the next.
   LAZYROPE_DEVICE int32 max(int32 value) const {
     value = warp_max(value);
     if (lane_index() == 0) st_shared(memory_ + warp_index() * 4, value);

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <random>
+#include <set>
 
 #include "runtime/emulator/device.h"
 #include "runtime/kernel_set.h"
@@ -119,13 +121,16 @@ class Model {
         cost += (tile_of(unit).cost + parts_of_unit() - 1) / parts_of_unit();
       most = std::max(most, cost);
     }
-    const std::int64_t least = std::int64_t{phase_.min_split_blocks} * kBlockCost;
-    if (parts_of_unit() > 1 && line() < least * parts_of_unit() * num_units()) return false;
+    if (parts_of_unit() > 1 && line() < least_share() * parts_of_unit() * num_units()) return false;
     return most * ctas <= line() + line() / 8;
   }
 
  private:
   static constexpr int kSegmentCost = 2, kMostParts = 4;
+
+  std::int64_t least_share() const {
+    return std::int64_t{phase_.min_split_blocks} * (kBlockCost + kSegmentCost) + 1;
+  }
 
   int num_units() const { return static_cast<int>(units_.size()); }
   int parts_of_unit() const { return std::max(phase_.work.num_ctas / std::max(num_units(), 1), 1); }
@@ -198,15 +203,15 @@ class Model {
       tile.num_blocks += tile.blocks.back();
       tile.cost += tile.blocks.back() > 0 ? kSegmentCost : 0;
     }
-    if (phase_.fixed_split_blocks > 0 && tile.num_blocks > 0) {
+    tile.part_blocks = tile.num_blocks;
+    if (phase_.fixed_split_blocks > 0) {
       tile.part_blocks = phase_.fixed_split_blocks;
       while (tile.num_blocks > kMostFixedParts * tile.part_blocks) tile.part_blocks *= 2;
-      tile.num_parts = (tile.num_blocks + tile.part_blocks - 1) / tile.part_blocks;
-    } else {
-      tile.part_blocks = tile.num_blocks;
+      tile.num_parts = std::max((tile.num_blocks + tile.part_blocks - 1) / tile.part_blocks, 1);
+      tile.cost = 0;
     }
-    tile.cost += std::int64_t{phase_.item_cost} * tile.num_parts +
-                 std::int64_t{kBlockCost} * tile.num_blocks;
+    tile.cost += tile.num_parts *
+                 (std::int64_t{phase_.item_cost} + std::int64_t{kBlockCost} * tile.part_blocks);
     return tile;
   }
 
@@ -243,40 +248,53 @@ class Model {
       }
   }
 
+  // Boundary c of a line cut into shares lies at c / shares of it; what lies before a point is told
+  // with the planner's rounding.
+  int boundaries_before(std::int64_t point) const {
+    const float per_cost = static_cast<float>(num_shares()) * (1.0f / static_cast<float>(line()));
+    return std::min(static_cast<int>(std::ceil(static_cast<float>(point) * per_cost)),
+                    num_shares());
+  }
+
+  int num_shares() const {
+    const auto most =
+        static_cast<int>(static_cast<float>(line()) * (1.0f / static_cast<float>(least_share())));
+    return units_.empty() ? 0 : std::clamp(most, 1, phase_.work.num_ctas);
+  }
+
   void find_places() {
-    const std::int64_t line = this->line();
-    const std::int64_t least = std::int64_t{phase_.min_split_blocks} * kBlockCost;
-    const std::int64_t shares =
-        std::min<std::int64_t>(phase_.work.num_ctas, (line + least - 1) / least);
     for (int cta = 0; cta <= phase_.work.num_ctas; ++cta)
-      places_.push_back(cta < shares ? place_at(line * cta / shares)
-                                     : ModelPlace{static_cast<int>(units_.size()), 0});
+      places_.push_back(cta < num_shares() ? place_of(cta)
+                                           : ModelPlace{static_cast<int>(units_.size()), 0});
   }
 
-  ModelPlace place_at(std::int64_t point) const {
-    int first_unit = 0;
-    for (int group = 0; group < num_groups_; ++group)
-      for (const ModelTile& tile : tiles_) {
-        if (point < tile.cost) return place_in(tile, first_unit, point);
-        point -= tile.cost;
-        first_unit += tile.num_parts;
+  // One unit after the other: whether the boundary is moved to its beginning, or lies inside.
+  ModelPlace place_of(int cta) const {
+    std::int64_t begin = 0;
+    for (int unit = 0; unit < num_units(); ++unit) {
+      const ModelTile& tile = tile_of(unit);
+      const int part = units_[static_cast<std::size_t>(unit)].part;
+      if (phase_.fixed_split_blocks > 0) {
+        const std::int64_t cost = tile.cost / tile.num_parts;
+        if (cta < boundaries_before(begin + (part + 1) * cost)) return {unit, 0};
+      } else {
+        const std::int64_t first = std::min(phase_.item_cost + least_share(), tile.cost);
+        if (cta < boundaries_before(begin + first)) return {unit, 0};
+        if (cta < boundaries_before(begin + std::max(tile.cost - least_share(), first)))
+          return {unit, block_at(cta, begin + phase_.item_cost, tile)};
       }
-    ADD_FAILURE() << "the line is shorter";
-    return {};
+      if (part + 1 == tile.num_parts) begin += tile.cost;
+    }
+    return {num_units(), 0};
   }
 
-  ModelPlace place_in(const ModelTile& tile, int unit, std::int64_t point) const {
-    const std::int64_t first = phase_.fixed_split_blocks > 0 ? 0 : phase_.item_cost;
-    const int block =
-        point < first ? 0
-                      : static_cast<int>((point - first) * tile.num_blocks / (tile.cost - first));
-    if (phase_.fixed_split_blocks > 0) {
-      const int part = std::max(tile.part_blocks, 1);
-      return {unit + (block + part / 2) / part, 0};
-    }
-    if (block < phase_.min_split_blocks) return {unit, 0};
-    if (tile.num_blocks - block < phase_.min_split_blocks) return {unit + 1, 0};
-    return {unit, block};
+  int block_at(int cta, std::int64_t first, const ModelTile& tile) const {
+    const float share = static_cast<float>(line()) * (1.0f / static_cast<float>(num_shares()));
+    const float into = static_cast<float>(cta) * share - static_cast<float>(first);
+    const float of_cost = static_cast<float>(tile.num_blocks) *
+                          (1.0f / static_cast<float>(tile.cost - phase_.item_cost));
+    return std::clamp(static_cast<int>(into * of_cost), phase_.min_split_blocks,
+                      tile.num_blocks - phase_.min_split_blocks);
   }
 
   const ModelPlace& place(int cta) const { return places_[static_cast<std::size_t>(cta)]; }
@@ -302,17 +320,17 @@ class Model {
   }
 
   ItemSplit split(const ModelPlace& place) const {
-    std::vector<ModelPlace> distinct = places_;
-    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-    int index = 0, count = 1, lowest = -1;
-    for (int rank = 0; rank < static_cast<int>(distinct.size()); ++rank) {
-      const ModelPlace& cut = distinct[static_cast<std::size_t>(rank)];
+    int index = 0, count = 1, first_cta = -1;
+    for (int cta = 0; cta < static_cast<int>(places_.size()); ++cta) {
+      const ModelPlace& cut = this->place(cta);
       if (cut.unit != place.unit || cut.block == 0) continue;
-      if (lowest < 0) lowest = rank;
+      if (first_cta < 0) first_cta = cta - 1;
+      EXPECT_NE(cut, this->place(cta - 1)) << "no part is empty";
       ++count;
       if (cut.block <= place.block) ++index;
     }
-    return count == 1 ? ItemSplit{0, 1, 0, 0} : ItemSplit{index, count, 2 * lowest, lowest};
+    return count == 1 ? ItemSplit{0, 1, 0, 0}
+                      : ItemSplit{index, count, 2 * first_cta + 1, first_cta};
   }
 
   ItemStart start(const ModelTile& tile, int block) const {
@@ -494,7 +512,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     const WorkView& work = phase.work;
     const Model model(setting_, arrays_, phase);
     for (int i = 0; i < phase.num_counters; ++i) ASSERT_EQ(work.counters[i], 0u) << i;
-    int next = work.num_ctas;
+    std::set<int> links, results;
     for (int cta = 0; cta < work.num_ctas; ++cta) {
       const std::vector<Item> expected = model.items_of(cta);
       if (expected.empty()) {
@@ -503,11 +521,16 @@ class PlannerTest : public testing::TestWithParam<Setting> {
       int at = cta;
       for (std::size_t i = 0; i < expected.size(); ++i) {
         const bool is_last = i + 1 == expected.size();
+        const int next = work.items[at].keys.next;
         Item item = expected[i];
         item.keys.next = is_last ? -1 : next;
         if (phase.fixed_split_blocks > 0) item.split = with_counter(phase, item.split);
         ASSERT_EQ(text(work.items[at]), text(item)) << "CTA " << cta << ", its item " << i;
-        if (!is_last) at = next++;
+        expect_own_result(phase, item.split, results);
+        if (is_last) break;
+        ASSERT_TRUE(next >= work.num_ctas && next < phase.scratch.max_items) << next;
+        ASSERT_TRUE(links.insert(next).second) << "item " << next << " is of two CTAs";
+        at = next;
       }
     }
   }
@@ -519,6 +542,15 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     EXPECT_LE(split.partial + split.count, partials);
     split.counter = phase.work.num_ctas + partials + split.partial;
     return split;
+  }
+
+  static void expect_own_result(const PlanPhase& phase, const ItemSplit& split,
+                                std::set<int>& results) {
+    if (split.count == 1) return;
+    const int result = split.partial + split.index;
+    const int counters = phase.num_counters - phase.work.num_ctas;
+    EXPECT_LT(result, phase.fixed_split_blocks > 0 ? counters / 2 : counters);
+    EXPECT_TRUE(results.insert(result).second) << "two parts have result " << result;
   }
 
   static constexpr int kMostTokens = 1000;

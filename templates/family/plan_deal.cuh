@@ -1,0 +1,95 @@
+// A step's units dealt out to the CTAs of the attend kernel: where there are more CTAs, each unit
+// in as many equal parts as there are CTAs for; else whole, in turns, to and fro, so that the first
+// units weigh no more than the last. What CTAs do at the same time is as near in the line as can
+// be.
+#pragma once
+
+#include "family/plan_units.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Tiles>
+class Deal {
+ public:
+  LAZYROPE_DEVICE Deal(const PlanPhase& phase, const Units<Tiles>& units)
+      : phase_(phase),
+        units_(units),
+        num_ctas_(phase.work.num_ctas),
+        num_units_(units.count()),
+        num_parts_(larger(num_ctas_ / larger(num_units_, 1), 1)),
+        num_rounds_(ceil_div(num_units_ * num_parts_, num_ctas_)) {}
+
+  // By all threads: whether no CTA gets much more than its share, and parts are not too short.
+  LAZYROPE_DEVICE bool is_fair(const CtaScan<Spec::kThreads>& scan) const {
+    constexpr int32 kMostRounds = 64;
+    constexpr int32 kLoss = 8;  // one part in so many
+    if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || num_rounds_ > kMostRounds)
+      return false;
+    const int64 total = units_.cost();
+    if (num_parts_ > 1 && total < static_cast<int64>(least_share(phase_)) * num_parts_ * num_units_)
+      return false;
+    int64 most = 0;
+#pragma unroll 1
+    for (int32 cta = thread_index(); cta < num_ctas_; cta += Spec::kThreads)
+      most = larger(most, cost_of(cta));
+    const int64 most_of_all = scan.max(static_cast<int32>(smaller(most, int64{0x7fffffff})));
+    return most_of_all * num_ctas_ <= total + total / kLoss;
+  }
+
+  // Item i is that of CTA i % num_ctas in round i / num_ctas.
+  LAZYROPE_DEVICE int32 num_items() const { return larger(num_rounds_, 1) * num_ctas_; }
+
+  // All of an item but where it starts; that of a CTA without work is empty. Parts of a unit have
+  // results and a counter by its number, of which there are enough: parts of all units are no more
+  // than CTAs.
+  LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
+    const int32 round = index / num_ctas_;
+    const int32 cta = index - round * num_ctas_;
+    const Part dealt = at(cta, round);
+    if (dealt.unit >= num_units_) return;
+    const Unit unit = units_.get(dealt.unit);
+    // Blocks are few enough that no part is empty where another has two.
+    const int32 parts = larger(smaller(num_parts_, unit.end_block), 1);
+    if (dealt.index >= parts) return;
+    // end_block * part / parts, of numbers that may be too big to multiply.
+    const int32 whole = unit.end_block / parts;
+    const int32 rest = unit.end_block - whole * parts;
+    const auto begin_of = [&](int32 part) { return whole * part + rest * part / parts; };
+    units_.describe(item, unit, begin_of(dealt.index), begin_of(dealt.index + 1));
+    if (at(cta, round + 1).unit < num_units_) item.keys.next = index + num_ctas_;
+    item.split = {dealt.index, parts, dealt.unit * num_parts_, dealt.unit};
+  }
+
+ private:
+  struct Part {
+    int32 unit;  // num_units or more: none
+    int32 index;
+  };
+  LAZYROPE_DEVICE Part at(int32 cta, int32 round) const {
+    const int32 index = round * num_ctas_ + (round % 2 == 0 ? cta : num_ctas_ - 1 - cta);
+    const int32 unit = index / num_parts_;
+    return {unit, index - unit * num_parts_};
+  }
+
+  LAZYROPE_DEVICE int64 cost_of(int32 cta) const {
+    int64 cost = 0;
+#pragma unroll 1
+    for (int32 round = 0; round < num_rounds_; ++round) {
+      const Part dealt = at(cta, round);
+      if (dealt.unit >= num_units_) break;
+      const int32 tile = dealt.unit % units_.per_group;
+      const auto& begin = units_.tiles.cost_begin;
+      cost += ceil_div(static_cast<int32>(begin.get(tile + 1) - begin.get(tile)), num_parts_);
+    }
+    return cost;
+  }
+
+  const PlanPhase& phase_;
+  const Units<Tiles>& units_;
+  int32 num_ctas_;
+  int32 num_units_;
+  int32 num_parts_;  // of a unit
+  int32 num_rounds_;
+};
+
+}  // namespace lazyrope

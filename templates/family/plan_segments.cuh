@@ -1,0 +1,151 @@
+// How many blocks of a request's segments a tile's rows see. Eight lanes look at 32 segments
+// together, each at four neighbours.
+#pragma once
+
+#include "family/plan_inputs.cuh"
+
+namespace lazyrope {
+
+inline constexpr int32 kGroupLanes = 8;
+inline constexpr int32 kGroupSegments = kGroupLanes * kQuadSpans;
+
+LAZYROPE_DEVICE int32 group_lane() { return lane_index() % kGroupLanes; }
+
+// Inclusive sum over the lanes of a group.
+LAZYROPE_DEVICE int32 group_prefix_sum(int32 value) {
+#pragma unroll
+  for (int delta = 1; delta < kGroupLanes; delta *= 2) {
+    const int32 below = shfl_sync_up(value, delta);
+    if (group_lane() >= delta) value += below;
+  }
+  return value;
+}
+
+// The value of a lane of the same group.
+LAZYROPE_DEVICE int32 group_shfl(int32 value, int32 lane) {
+  return shfl_sync_idx(value, lane_index() - group_lane() + lane);
+}
+
+// The first lane of the group whose value exceeds `target`, or the last; the values must not
+// decrease from lane to lane.
+LAZYROPE_DEVICE int32 group_upper_bound(int32 value, int32 target) {
+  int32 lane = 0;
+#pragma unroll
+  for (int step = kGroupLanes / 2; step > 0; step /= 2)
+    if (group_shfl(value, lane + step - 1) <= target) lane += step;
+  return lane;
+}
+
+struct SeenSegments {
+  int32 blocks;
+  int32 segments;
+  int32 first;  // that is seen
+};
+
+// A block of a segment.
+struct BlockPlace {
+  int32 segment;
+  int32 block;
+};
+
+// A request's segments. All lanes of a warp look together, each group at a request of its own; one
+// that has none gives an empty range.
+template <class Mask>
+class SegmentGroup {
+ public:
+  LAZYROPE_DEVICE SegmentGroup(const CallerStep& caller, const Divisor& block_keys, int32 segment,
+                               int32 segment_end)
+      : caller_(caller), block_keys_(block_keys), begin_(segment), end_(segment_end) {}
+
+  // `find_queries` is called once the first segments are asked for.
+  template <class FindQueries>
+  LAZYROPE_DEVICE SeenSegments look(const FindQueries& find_queries) const {
+    PositionRange queries{};
+    SeenSegments seen = {0, 0, end_};
+    int32 at = 0;
+#pragma unroll 1
+    do {
+      const bool has_far = vote_sync_any(has(at + kGroupSegments));
+      const SpanQuad near = quad(at);
+      SpanQuad far{};
+      if (has_far) far = quad(at + kGroupSegments);
+      if (at == 0) queries = find_queries();
+      add(seen, queries, near, at);
+      if (has_far) add(seen, queries, far, at + kGroupSegments);
+      at += 2 * kGroupSegments;
+    } while (vote_sync_any(has(at)));
+#pragma unroll
+    for (int mask = kGroupLanes / 2; mask > 0; mask /= 2)
+      seen = {seen.blocks + shfl_sync_bfly(seen.blocks, mask),
+              seen.segments + shfl_sync_bfly(seen.segments, mask),
+              smaller(seen.first, shfl_sync_bfly(seen.first, mask))};
+    return seen;
+  }
+
+  // Where a block lies, of which there are so many before.
+  LAZYROPE_DEVICE BlockPlace find(PositionRange queries, int32 block) const {
+    BlockPlace place = {begin_, 0};
+    bool is_found = block == 0;
+#pragma unroll 1
+    for (int32 at = 0; vote_sync_any(!is_found && has(at)); at += kGroupSegments) {
+      const SpanQuad quad = this->quad(at);
+      int32 blocks[kQuadSpans];
+      int32 sum = 0;
+#pragma unroll
+      for (int32 i = 0; i < kQuadSpans; ++i) {
+        blocks[i] = this->blocks(quad.span[i], segment(at) + i, queries);
+        sum += blocks[i];
+      }
+      const int32 through = group_prefix_sum(sum);
+      const int32 owner = group_upper_bound(through, block);
+      const int32 all = group_shfl(through, kGroupLanes - 1);
+      BlockPlace mine = {segment(at), block - through + sum};
+#pragma unroll
+      for (int32 i = 0; i + 1 < kQuadSpans; ++i) {
+        if (mine.segment != segment(at) + i || mine.block < blocks[i]) continue;
+        mine = {mine.segment + 1, mine.block - blocks[i]};
+      }
+      mine = {group_shfl(mine.segment, owner), group_shfl(mine.block, owner)};
+      if (!is_found && block < all) {
+        place = mine;
+        is_found = true;
+      }
+      block -= all;
+    }
+    return place;
+  }
+
+ private:
+  // The lane's first of those that are looked at together, `at` behind the request's first; a
+  // multiple of kQuadSpans.
+  LAZYROPE_DEVICE int32 segment(int32 at) const {
+    return (begin_ & ~(kQuadSpans - 1)) + at + group_lane() * kQuadSpans;
+  }
+  LAZYROPE_DEVICE bool has(int32 at) const { return (begin_ & ~(kQuadSpans - 1)) + at < end_; }
+  LAZYROPE_DEVICE SpanQuad quad(int32 at) const {
+    return segment(at) < end_ ? caller_.quad(segment(at)) : SpanQuad{};
+  }
+
+  LAZYROPE_DEVICE int32 blocks(const SegmentSpan& span, int32 segment,
+                               PositionRange queries) const {
+    if (segment < begin_ || segment >= end_) return 0;
+    return visible_segment<Mask>(span.slots(), queries).blocks(block_keys_);
+  }
+
+  LAZYROPE_DEVICE void add(SeenSegments& seen, PositionRange queries, const SpanQuad& quad,
+                           int32 at) const {
+#pragma unroll
+    for (int32 i = 0; i < kQuadSpans; ++i) {
+      const int32 blocks = this->blocks(quad.span[i], segment(at) + i, queries);
+      if (blocks > 0)
+        seen = {seen.blocks + blocks, seen.segments + 1, smaller(seen.first, segment(at) + i)};
+    }
+  }
+
+  const CallerStep& caller_;
+  const Divisor& block_keys_;
+  int32 begin_;
+  int32 end_;
+};
+
+}  // namespace lazyrope
