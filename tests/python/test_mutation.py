@@ -36,14 +36,10 @@ def test_a_barrier_too_many_survives(tmp_path):
     shutil.copytree(ROOT / "templates", tmp_path, dirs_exist_ok=True)
     planner = tmp_path / "family/planner.cuh"
     text = planner.read_text()
-    assert text.count("      bar_sync();\n      num_others = rank") == 1
-    planner.write_text(
-        text.replace(
-            "      bar_sync();\n      num_others = rank",
-            "      bar_sync();\n      bar_sync(); num_others = rank",
-        )
-    )
-    line = 1 + text[: text.index("      num_others = rank")].count("\n")
+    after = "    units.group_cost = sum_up"
+    assert text.count(f"    bar_sync();\n{after}") == 1
+    planner.write_text(text.replace(after, f"    bar_sync();{after}"))
+    line = 1 + text[: text.index(after)].count("\n")
     done = mutate("--templates", tmp_path, "--only", "removed", "--only", f"planner.cuh:{line}", "--trial", "prefill")
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"family/planner.cuh:{line} bar_sync(): removed: SURVIVED\n" in done.stdout
