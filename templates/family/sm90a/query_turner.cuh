@@ -26,7 +26,10 @@ class QueryTurner {
     clear();
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool) {
       const SharedPtr positions = memory_.positions(place);
-      fetch(item, positions);
+      copy_row_positions<Spec, Team, kRows>(
+          positions, params_.step.positions, item,
+          [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
+      fetch(item);
       turn_for_all(item, positions);
     });
   }
@@ -41,15 +44,11 @@ class QueryTurner {
       st_shared(memory_.turned(0) + i, Chunk{});
   }
 
-  // Rows and their positions are on their way at the same time.
-  LAZYROPE_DEVICE void fetch(ItemPtr item, SharedPtr positions) const {
+  LAZYROPE_DEVICE void fetch(ItemPtr item) const {
     Team::sync();  // nobody turns the rows of the item before any more
     copy_query_rows<Spec, Team>(memory_.original(), params_.q, item.rows(), 0,
                                 item.extent().num_rows, 0, item.extent().num_rows);
     cp_async_commit_group();
-    copy_row_positions<Spec, Team, kRows>(
-        positions, params_.step.positions, item,
-        [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
     cp_async_wait_group<0>();
     Team::sync();
   }
