@@ -15,7 +15,7 @@ class ItemResult {
         num_rows_(item.extent().num_rows),
         rows_(item.rows()),
         split_(item.split()),
-        output_(params, rows_),
+        output_(params.out, params.lse, ValueScales(params.pool), rows_),
         partial_(params.work, split_) {}
 
   // Columns 4 * quad and following of a row of one of the item's KV heads.
@@ -29,17 +29,22 @@ class ItemResult {
   // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do
   // afterwards.
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
-    if (split_.count > 1) merge(params_, rows_, split_, num_rows_, may_wait, flags);
+    if (split_.count > 1)
+      merge(params_.work, params_.out, params_.lse, ValueScales(params_.pool), rows_, split_,
+            num_rows_, may_wait, flags);
   }
 
  private:
-  // Not inlined: beside the main loop, what it needs would cost that loop registers.
-  LAZYROPE_DEVICE_CALL static void merge(const AttendParams& params, ItemRows rows, ItemSplit split,
+  // Not inlined: beside the main loop, what it needs would cost that loop registers. It gets the
+  // parameters themselves: as a reference they would lie in memory, and be waited for when all else
+  // is done.
+  LAZYROPE_DEVICE_CALL static void merge(WorkView work, OutputTensor out, LseTensor lse,
+                                         ValueScales scales, ItemRows rows, ItemSplit split,
                                          int32 num_rows, bool may_wait, SharedPtr flags) {
-    const OutputRows<Spec> output(params, rows);
-    const PartialRows<Spec::kHeadDim> partial(params.work, split);
+    const OutputRows<Spec> output(out, lse, scales, rows);
+    const PartialRows<Spec::kHeadDim> partial(work, split);
     const TileMerge<Spec> tile(output, partial, num_rows, rows.num_heads, split.count);
-    SplitTile<Team>(params.work, split, flags).merge(tile, may_wait);
+    SplitTile<Team>(work, split, flags).merge(tile, may_wait);
   }
 
   const AttendParams& params_;

@@ -29,22 +29,32 @@ LAZYROPE_DEVICE float inverse_or_zero(float sum) {
   return sum == 0.0f ? 0.0f : rcp_approx_ftz_f32(sum);
 }
 
+// What stored values are to be multiplied by.
+struct ValueScales {
+  const float* data;
+  uint32 stride;
+
+  LAZYROPE_DEVICE explicit ValueScales(const KvPool& pool)
+      : data(pool.value_scales), stride(pool.value_scale_stride) {}
+};
+
 // Where a row of an item's first KV head, or of one `head` after it, lies in the output.
 template <class Spec>
 class OutputRows {
  public:
-  LAZYROPE_DEVICE OutputRows(const AttendParams& params, ItemRows rows)
-      : params_(params), rows_(rows) {}
+  LAZYROPE_DEVICE OutputRows(const OutputTensor& out, const LseTensor& lse, ValueScales scales,
+                             ItemRows rows)
+      : out_(out), lse_(lse), scales_(scales), rows_(rows) {}
 
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart& part) const {
     using Element = typename Spec::Element;
-    const OutputTensor& out = params_.out;
     const ItemRows rows = rows_of_head(rows_, head);
     const QueryRow<Spec> to(rows, row);
-    uint8* p = static_cast<uint8*>(out.data) + to.token * out.token_stride +
-               to.head * out.head_stride + quad * 8;
+    uint8* p = static_cast<uint8*>(out_.data) + to.token * out_.token_stride +
+               to.head * out_.head_stride + quad * 8;
     float scale = inverse_or_zero(part.stats.sum);
-    if constexpr (Spec::Product::kScaled) scale *= value_scale(params_.pool, rows.kv_head);
+    if constexpr (Spec::Product::kScaled)
+      scale *= pool_scale(scales_.data, scales_.stride, rows.kv_head);
     st_global(reinterpret_cast<Word2*>(p),
               Word2{{Element::pack(part.value[0] * scale, part.value[1] * scale),
                      Element::pack(part.value[2] * scale, part.value[3] * scale)}});
@@ -54,17 +64,18 @@ class OutputRows {
  private:
   // Natural logarithm of the sum of exponentials; -infinity for a row that saw no key.
   LAZYROPE_DEVICE void write_lse(const QueryRow<Spec>& to, RowStats stats) const {
-    const LseTensor& lse = params_.lse;
-    if (lse.data == nullptr) return;
+    if (lse_.data == nullptr) return;
     constexpr float kLn2 = 0.693147180559945309f;
     const float value = stats.sum == 0.0f ? -infinity_f32()
                                           : (stats.maximum + lg2_approx_ftz_f32(stats.sum)) * kLn2;
-    uint8* p = reinterpret_cast<uint8*>(lse.data) + to.token * lse.token_stride +
-               to.head * lse.head_stride;
+    uint8* p = reinterpret_cast<uint8*>(lse_.data) + to.token * lse_.token_stride +
+               to.head * lse_.head_stride;
     st_global(reinterpret_cast<float*>(p), value);
   }
 
-  const AttendParams& params_;
+  const OutputTensor& out_;
+  const LseTensor& lse_;
+  ValueScales scales_;
   ItemRows rows_;
 };
 
