@@ -48,16 +48,45 @@ class PartialRows {
     }
   };
 
-  // Nothing is made of it as it is loaded: that would wait for the load.
-  LAZYROPE_DEVICE Found find(int32 part, int32 row, int32 quad) const {
-    uint8* from = at(part, row);
-    return {ld_relaxed_gpu(values(from, quad)), ld_relaxed_gpu(stats(from, quad))};
+  // What is merged without effect.
+  LAZYROPE_DEVICE static Found nothing() {
+    constexpr uint32 kZero = 0x80000000u;
+    return {{{kZero, kZero, kZero, kZero}}, {{float_as_bits(kNoMaximum), kZero}}};
   }
 
-  LAZYROPE_DEVICE void clear(int32 part, int32 row, int32 quad) const {
-    uint8* to = at(part, row);
-    st_relaxed_gpu(values(to, quad), Chunk{});
-    if (quad % kSliceQuads == 0) st_relaxed_gpu(stats(to, quad), Word2{});
+  // A quad of a row, of all parts.
+  class Column {
+   public:
+    LAZYROPE_DEVICE Column(uint8* row, int32 quad, int32 part_bytes)
+        : values_(values(row, quad)),
+          stats_(stats(row, quad)),
+          part_bytes_(part_bytes),
+          has_stats_(quad % kSliceQuads == 0) {}
+
+    // Nothing is made of it as it is loaded: that would wait for the load.
+    LAZYROPE_DEVICE Found find(int32 part) const {
+      return {ld_relaxed_gpu(of_part(values_, part)), ld_relaxed_gpu(of_part(stats_, part))};
+    }
+    LAZYROPE_DEVICE void clear(int32 part) const {
+      st_relaxed_gpu(of_part(values_, part), Chunk{});
+      if (has_stats_) st_relaxed_gpu(of_part(stats_, part), Word2{});
+    }
+
+   private:
+    template <class T>
+    LAZYROPE_DEVICE T* of_part(T* first, int32 part) const {
+      return reinterpret_cast<T*>(reinterpret_cast<uint8*>(first) +
+                                  static_cast<int64>(part) * part_bytes_);
+    }
+
+    Chunk* values_;
+    Word2* stats_;
+    int32 part_bytes_;
+    bool has_stats_;
+  };
+
+  LAZYROPE_DEVICE Column column(int32 row, int32 quad) const {
+    return {at(0, row), quad, work_.partial_row_count * kRowBytes};
   }
 
  private:

@@ -11,7 +11,9 @@ namespace lazyrope {
 template <class Spec>
 class TileMerge {
   using Rows = PartialRows<Spec::kHeadDim>;
-  static constexpr int32 kParts = 8;  // that a lane asks for at once
+  static constexpr int32 kParts = 6;  // that a lane asks for at once
+  static constexpr int32 kWarpBits = 5;
+  static_assert(kWarpThreads == 1 << kWarpBits);
   static constexpr int32 kMostLanes = kWarpThreads / Rows::kSliceQuads;  // of a task
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   // With what is missing of the last slice: the quads of a slice are always one warp's.
@@ -27,31 +29,34 @@ class TileMerge {
         num_rows_(num_rows),
         num_tasks_(num_heads * num_rows * kRowTasks),
         num_parts_(num_parts) {
-    int32 lanes = 1;
-    while (lanes < kMostLanes && lanes * kParts < num_parts) lanes *= 2;
-    unit_tasks_ = kWarpThreads / lanes;
+    while ((1 << lane_bits_) < kMostLanes && kParts << lane_bits_ < num_parts) ++lane_bits_;
   }
 
-  LAZYROPE_DEVICE int32 num_units() const { return ceil_div(num_tasks_, unit_tasks_); }
+  LAZYROPE_DEVICE int32 num_units() const {
+    return (num_tasks_ + unit_tasks() - 1) >> (kWarpBits - lane_bits_);
+  }
 
   // All lanes of a warp. False where some part is not there yet.
   LAZYROPE_DEVICE bool look_at(int32 unit, Merged& merged) const {
     const Task task = this->task(unit);
+    const auto column = parts_.column(task.row, task.quad);
     merged = no_part();
 #pragma unroll 1
-    for (int32 first = first_part(); vote_sync_any(first < num_parts_); first += kParts * step()) {
+    for (int32 first = 0; first < num_parts_; first += kParts * step()) {
       typename Rows::Found found[kParts];
 #pragma unroll
-      for (int i = 0; i < kParts; ++i)
-        found[i] = parts_.find(smaller(first + i * step(), num_parts_ - 1), task.row, task.quad);
+      for (int i = 0; i < kParts; ++i) {
+        const int32 part = first + i * step() + first_part();
+        found[i] = Rows::nothing();
+        if (part < num_parts_) found[i] = column.find(part);
+      }
       bool is_there = true;
 #pragma unroll
       for (int i = 0; i < kParts; ++i) is_there &= found[i].is_complete();
       if (vote_sync_any(!is_there)) return false;
       RowPart parts[kParts];
 #pragma unroll
-      for (int i = 0; i < kParts; ++i)
-        parts[i] = first + i * step() < num_parts_ ? found[i].part() : no_part();
+      for (int i = 0; i < kParts; ++i) parts[i] = found[i].part();
       merge_into(merged, parts);
     }
     return true;
@@ -59,14 +64,14 @@ class TileMerge {
 
   // All lanes of a warp: writes what look_at() has found, whose parts nobody looks for any more.
   LAZYROPE_DEVICE void keep(int32 unit, Merged& merged) const {
-    merge_lanes(merged, unit_tasks_);
+    merge_lanes(merged, unit_tasks());
     const Task task = this->task(unit);
     if (!task.exists) return;
-    if (first_part() == 0)
-      output_.write(task.row / num_rows_, task.row % num_rows_, task.quad, merged);
+    const int32 head = task.row < num_rows_ ? 0 : task.row / num_rows_;
+    if (first_part() == 0) output_.write(head, task.row - head * num_rows_, task.quad, merged);
+    const auto column = parts_.column(task.row, task.quad);
 #pragma unroll 1
-    for (int32 part = first_part(); part < num_parts_; part += step())
-      parts_.clear(part, task.row, task.quad);
+    for (int32 part = first_part(); part < num_parts_; part += step()) column.clear(part);
   }
 
  private:
@@ -78,21 +83,22 @@ class TileMerge {
   };
 
   LAZYROPE_DEVICE Task task(int32 unit) const {
-    const int32 wanted = unit * unit_tasks_ + lane_index() % unit_tasks_;
+    const int32 wanted = unit * unit_tasks() + (lane_index() & (unit_tasks() - 1));
     const int32 index = smaller(wanted, num_tasks_ - 1);
     const int32 quad = index % kRowTasks;
     return {index / kRowTasks, smaller(quad, kQuads - 1), wanted < num_tasks_ && quad < kQuads};
   }
 
-  LAZYROPE_DEVICE int32 first_part() const { return lane_index() / unit_tasks_; }
-  LAZYROPE_DEVICE int32 step() const { return kWarpThreads / unit_tasks_; }
+  LAZYROPE_DEVICE int32 unit_tasks() const { return kWarpThreads >> lane_bits_; }
+  LAZYROPE_DEVICE int32 first_part() const { return lane_index() >> (kWarpBits - lane_bits_); }
+  LAZYROPE_DEVICE int32 step() const { return 1 << lane_bits_; }
 
   const OutputRows<Spec>& output_;
   const Rows& parts_;
   int32 num_rows_;  // of a head
   int32 num_tasks_;
   int32 num_parts_;
-  int32 unit_tasks_;
+  int32 lane_bits_ = 0;  // 1 << lane_bits_ lanes have a task
 };
 
 }  // namespace lazyrope

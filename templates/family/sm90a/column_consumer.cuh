@@ -185,27 +185,30 @@ class ColumnConsumer {
   LAZYROPE_DEVICE static int32 warp() { return Team::rank() / kWarpThreads; }
 
   LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) {
-    softmax_.finish();
-    tell_stats();
     const ItemResult<Spec, Team> result(params_, item);
     const int32 num_rows = item.extent().num_rows;
+    tell_stats(num_rows);
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
+    for (int m = 0; m < kRowTiles; ++m) {
+      if (m * 8 >= num_rows) break;
 #pragma unroll
       for (int tile = 0; tile < kDimTiles; ++tile) write(result, num_rows, m, tile);
+    }
     result.finish(is_last, memory_.at + Memory::kFlags);
   }
 
-  LAZYROPE_DEVICE void tell_stats() const {
+  LAZYROPE_DEVICE void tell_stats(int32 num_rows) const {
     Team::sync();  // what was told of the item before has been read
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
+    for (int m = 0; m < kRowTiles; ++m) {
+      if (m * 8 >= num_rows) break;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        tell(m, h, softmax_.sum[m][h]);
+        tell(m, h, ColumnLanes::sum(softmax_.sum[m][h]));
         if (ColumnLanes::is_first())
           st_shared(own_ + (Own::kMaxima + ColumnLanes::row(m, h) * 4), softmax_.maximum[m][h]);
       }
+    }
     Team::sync();
   }
 
