@@ -124,9 +124,11 @@ class SplitTile {
 #pragma unroll 1
     for (int32 first = 0; first < num_owners; first += kWarpThreads) {
       const int32 owner = first + lane_index();
-      uint32 left = vote_sync_ballot(owner < num_owners &&
-                                     atom_relaxed_gpu_exch(mark_of(owner), kComplete | odd) ==
-                                         (kAbandoned | odd));
+      // The CTA has not abandoned its own: nobody else marks that, and nothing waits for it.
+      const bool is_other = owner < num_owners && owner != split_.index;
+      if (owner == split_.index && owner < num_owners) st_global(mark_of(owner), kComplete | odd);
+      uint32 left = vote_sync_ballot(
+          is_other && atom_relaxed_gpu_exch(mark_of(owner), kComplete | odd) == (kAbandoned | odd));
 #pragma unroll 1
       for (int32 i = 0; left != 0; ++i, left >>= 1)
         if ((left & 1) != 0) merge_units(tile, first + i, num_owners);
