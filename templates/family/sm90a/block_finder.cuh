@@ -18,6 +18,14 @@ class BlockFinder {
         items_(memory.at + Memory::kItemBarriers),
         windows_(memory.at + Memory::kWindowBarriers) {}
 
+  // All threads, before anything else: the CTA's first item is on its way while they get ready.
+  LAZYROPE_DEVICE static void prefetch_item(const AttendParams& params) {
+    constexpr int32 kLineBytes = 128;
+    const auto* item = reinterpret_cast<const uint8*>(params.work.items + block_index());
+    if (thread_index() < static_cast<int32>(sizeof(Item)) / kLineBytes)
+      prefetch_global_l2(item + thread_index() * kLineBytes);
+  }
+
   LAZYROPE_DEVICE void run() {
     int32 index = block_index();
     Chunk ahead = load(index);
