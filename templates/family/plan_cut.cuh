@@ -9,10 +9,10 @@
 
 namespace lazyrope {
 
-template <class Spec, class Tiles>
+template <class Spec, class Units>
 class CutLine {
  public:
-  LAZYROPE_DEVICE CutLine(const PlanPhase& phase, const Units<Tiles>& units)
+  LAZYROPE_DEVICE CutLine(const PlanPhase& phase, const Units& units)
       : phase_(phase), units_(units) {
     const auto cost = static_cast<float>(units.cost());
     const float most = cost * rcp_approx_ftz_f32(static_cast<float>(least_share(phase)));
@@ -133,7 +133,7 @@ class CutLine {
   }
 
   const PlanPhase& phase_;
-  const Units<Tiles>& units_;
+  const Units& units_;
   int32 shares_;
   float per_cost_;  // boundaries
   float share_;     // cost

@@ -8,10 +8,10 @@
 
 namespace lazyrope {
 
-template <class Spec, class Tiles>
+template <class Spec, class Units>
 class Deal {
  public:
-  LAZYROPE_DEVICE Deal(const PlanPhase& phase, const Units<Tiles>& units)
+  LAZYROPE_DEVICE Deal(const PlanPhase& phase, const Units& units)
       : phase_(phase),
         units_(units),
         num_ctas_(phase.work.num_ctas),
@@ -85,7 +85,7 @@ class Deal {
   }
 
   const PlanPhase& phase_;
-  const Units<Tiles>& units_;
+  const Units& units_;
   int32 num_ctas_;
   int32 num_units_;
   int32 num_parts_;  // of a unit

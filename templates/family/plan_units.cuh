@@ -38,12 +38,13 @@ struct Unit {
   int32 part_blocks;  // of all of them but the last
 };
 
-template <class Tiles>
+// kIsPlain: each tile of one KV head is a unit.
+template <class Tiles, bool kIsPlain>
 struct Units {
   const Tiles& tiles;
   int32 fixed_split_blocks;  // or 0
   int32 num_tiles;
-  int32 num_heads;  // of an item
+  int32 num_heads;  // of an item; plain: 1
   int32 num_groups;
   int32 per_group = 0;
   int64 group_cost = 0;
@@ -70,7 +71,7 @@ struct Units {
     return at(unit.group + (is_last ? 1 : 0), is_last ? 0 : unit.tile + 1, 0);
   }
 
-  LAZYROPE_DEVICE bool has_parts() const { return fixed_split_blocks > 0; }
+  LAZYROPE_DEVICE bool has_parts() const { return !kIsPlain && fixed_split_blocks > 0; }
   LAZYROPE_DEVICE Unit at(int32 group, int32 tile, int32 part) const {
     const int32 num_blocks = tiles.rows.get(tile).num_blocks;
     if (!has_parts()) return {tile, group, 0, 1, 0, num_blocks, num_blocks};

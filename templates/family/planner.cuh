@@ -22,10 +22,16 @@
 
 namespace lazyrope {
 
-// kMayDeal: also where the attend kernel wants units dealt out. Where not there is less code, and
+LAZYROPE_DEVICE bool is_plain(const PlanPhase& phase) {
+  return phase.scratch.rows == nullptr && phase.may_deal == 0 && phase.fixed_split_blocks == 0 &&
+         phase.max_heads == 1;
+}
+
+// kIsPlain: units are whole tiles of one KV head, and are not dealt out. That takes less code, and
 // much of a planner's time goes by while its code comes from memory.
-template <class Spec, class Tiles, bool kMayDeal>
+template <class Spec, class Tiles, bool kIsPlain>
 class Planner {
+  using Units = lazyrope::Units<Tiles, kIsPlain>;
   using Mask = typename Spec::Mask;
   using Scan = CtaScan<Spec::kThreads>;
 
@@ -46,20 +52,20 @@ class Planner {
     zero_counters();
     const int32 num_tiles = lay_tiles(request);
     const int32 num_heads = heads_of_an_item(num_tiles);
-    Units<Tiles> units{tiles_, phase_.fixed_split_blocks, num_tiles, num_heads,
-                       params_.num_kv_heads / num_heads};
+    Units units{tiles_, phase_.fixed_split_blocks, num_tiles, num_heads,
+                params_.num_kv_heads / num_heads};
     measure_tiles(num_tiles);
     bar_sync();
     units.group_cost = sum_up(tiles_.cost_begin, num_tiles);
     units.per_group = num_tiles;
-    if (phase_.fixed_split_blocks > 0)
+    if (units.has_parts())
       units.per_group = static_cast<int32>(sum_up(tiles_.part_begin, num_tiles));
-    const CutLine<Spec, Tiles> line(phase_, units);
-    if constexpr (kMayDeal) {
-      const Deal<Spec, Tiles> deal(phase_, units);
-      write(DealtOrCut{deal, line, deal.is_fair(scan_)});
-    } else {
+    const CutLine<Spec, Units> line(phase_, units);
+    if constexpr (kIsPlain) {
       write(line);
+    } else {
+      const Deal<Spec, Units> deal(phase_, units);
+      write(DealtOrCut{deal, line, deal.is_fair(scan_)});
     }
   }
 
@@ -71,8 +77,8 @@ class Planner {
   }
 
   struct DealtOrCut {
-    const Deal<Spec, Tiles>& deal;
-    const CutLine<Spec, Tiles>& line;
+    const Deal<Spec, Units>& deal;
+    const CutLine<Spec, Units>& line;
     bool is_dealt;
 
     LAZYROPE_DEVICE int32 num_items() const {
@@ -138,6 +144,7 @@ class Planner {
 
   // As many as have room for their rows together in a tile, unless that leaves too few units.
   LAZYROPE_DEVICE int32 heads_of_an_item(int32 num_tiles) const {
+    if constexpr (kIsPlain) return 1;
     int32 heads = phase_.max_heads;
     if (heads == 1) return 1;
     int32 most_rows = 1;
@@ -181,7 +188,7 @@ class Planner {
       rows.num_blocks = seen.blocks;
       tiles_.rows.set(tile, rows);
       tiles_.keys.set(tile, TileKeys{queries.first, queries.last, seen.first, keys.segment_end});
-      if (phase_.fixed_split_blocks > 0)
+      if (!kIsPlain && phase_.fixed_split_blocks > 0)
         measure_parts(tile, seen.blocks);
       else
         tiles_.cost_begin.set(tile, part_cost(phase_, seen.blocks) + seen.segments * kSegmentCost);

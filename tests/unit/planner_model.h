@@ -1,0 +1,366 @@
+// The planner's rules as a plain model: what runtime_planner_test.cpp expects of the kernel.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/step_layout.h"
+#include "tests/support/metadata.h"
+#include "tests/support/specs.h"
+
+namespace lazyrope {
+
+struct Setting {
+  const char* name;
+  std::string mask = "causal";
+  int group_size = 2;
+  int num_kv_heads = 2;
+  int sm_count = 4;
+  int page_size = 16;
+  int min_split_blocks = 1;
+  int item_heads = 1;
+  int fixed_split_blocks = 0;
+  int requests = 6;
+  int most_segments = 6;  // of a request
+  int most_tokens = 40;   // query tokens of a request
+  int most_length = 200;  // of a segment
+  bool needs_scratch = false;
+};
+
+inline void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
+
+struct ModelTile {
+  int request;
+  int first_row;
+  int num_rows;
+  int first_position;
+  int last_position;
+  std::vector<int> blocks;  // of each of the request's segments
+  int num_blocks;
+  std::int64_t cost;
+  int part_blocks;
+  int num_parts;
+};
+
+struct ModelUnit {
+  int tile;
+  int group;
+  int part;
+  int first_block;
+  int end_block;
+};
+
+// A CTA's share begins there.
+struct ModelPlace {
+  int unit;
+  int block;
+  auto operator<=>(const ModelPlace&) const = default;
+};
+
+inline int at(const std::vector<int>& values, int i) { return values[static_cast<std::size_t>(i)]; }
+
+// The first and one past the last slot of a segment that tokens at these positions see.
+inline std::pair<std::int64_t, std::int64_t> visible(const Setting& setting, int first_position,
+                                                     int last_position, std::int64_t origin,
+                                                     std::int64_t begin, std::int64_t end) {
+  const std::int64_t window = example_mask("sliding_window").begin()->second;
+  std::int64_t first = std::numeric_limits<std::int64_t>::min() / 2;
+  std::int64_t last = std::numeric_limits<std::int64_t>::max() / 2;
+  if (setting.mask != "full") last = last_position;
+  if (setting.mask == "sliding_window") first = first_position - window + 1;
+  return {std::max(begin, first - origin), std::min(end, last - origin + 1)};
+}
+
+// The planner's rules as a sequential program.
+class Model {
+ public:
+  Model(const Setting& setting, const StepArrays& arrays, const PlanPhase& phase)
+      : setting_(setting), arrays_(arrays), phase_(phase) {
+    find_tiles();
+    num_heads_ = heads_of_an_item();
+    num_groups_ = setting.num_kv_heads / num_heads_;
+    find_units();
+    find_places();
+  }
+
+  // The items of a CTA, with everything but `next`.
+  std::vector<Item> items_of(int cta) const {
+    if (is_dealt()) return dealt_to(cta);
+    std::vector<Item> items;
+    ModelPlace at = place(cta);
+    const ModelPlace end = place(cta + 1);
+    while (at < end) {
+      const ModelUnit& unit = units_[static_cast<std::size_t>(at.unit)];
+      const int unit_end = at.unit == end.unit ? end.block : unit.end_block - unit.first_block;
+      items.push_back(item(at, unit, unit.first_block + at.block, unit.first_block + unit_end));
+      at = {at.unit + 1, 0};
+    }
+    return items;
+  }
+
+  bool is_dealt() const {
+    constexpr int kMostRounds = 64;
+    const int ctas = phase_.work.num_ctas;
+    if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || num_rounds() > kMostRounds)
+      return false;
+    std::int64_t most = 0;
+    for (int cta = 0; cta < ctas; ++cta) {
+      std::int64_t cost = 0;
+      for (const auto& [unit, part] : dealt_parts(cta))
+        cost += (tile_of(unit).cost + parts_of_unit() - 1) / parts_of_unit();
+      most = std::max(most, cost);
+    }
+    if (parts_of_unit() > 1 && line() < least_share() * parts_of_unit() * num_units()) return false;
+    return most * ctas <= line() + line() / 8;
+  }
+
+ private:
+  static constexpr int kSegmentCost = 2, kMostParts = 4;
+
+  std::int64_t least_share() const {
+    return std::int64_t{phase_.min_split_blocks} * (kBlockCost + kSegmentCost) + 1;
+  }
+
+  int num_units() const { return static_cast<int>(units_.size()); }
+  int parts_of_unit() const { return std::max(phase_.work.num_ctas / std::max(num_units(), 1), 1); }
+  int num_rounds() const {
+    const int ctas = phase_.work.num_ctas;
+    return (num_units() * parts_of_unit() + ctas - 1) / ctas;
+  }
+  std::int64_t line() const {
+    std::int64_t line = 0;
+    for (const ModelTile& tile : tiles_) line += tile.cost * num_groups_;
+    return line;
+  }
+  const ModelTile& tile_of(int unit) const {
+    return tiles_[static_cast<std::size_t>(units_[static_cast<std::size_t>(unit)].tile)];
+  }
+
+  // Units and their parts, to and fro.
+  std::vector<std::pair<int, int>> dealt_parts(int cta) const {
+    const int ctas = phase_.work.num_ctas;
+    std::vector<std::pair<int, int>> parts;
+    for (int round = 0; round < num_rounds(); ++round) {
+      const int index = round * ctas + (round % 2 == 0 ? cta : ctas - 1 - cta);
+      if (index / parts_of_unit() < num_units())
+        parts.emplace_back(index / parts_of_unit(), index % parts_of_unit());
+    }
+    return parts;
+  }
+
+  std::vector<Item> dealt_to(int cta) const {
+    std::vector<Item> items;
+    for (const auto& [unit, part] : dealt_parts(cta)) {
+      const int blocks = tile_of(unit).num_blocks;
+      const int count = std::max(std::min(parts_of_unit(), blocks), 1);
+      if (part >= count) continue;
+      const int first = blocks * part / count;
+      items.push_back(item({unit, first}, units_[static_cast<std::size_t>(unit)], first,
+                           blocks * (part + 1) / count));
+      items.back().split = {part, count, unit * parts_of_unit(), unit};
+    }
+    return items;
+  }
+
+  int num_requests() const { return static_cast<int>(arrays_.q_indptr.size()) - 1; }
+  int rows_of(int request) const {
+    const int rows =
+        (at(arrays_.q_indptr, request + 1) - at(arrays_.q_indptr, request)) * setting_.group_size;
+    return rows >= phase_.min_rows && rows <= phase_.max_rows ? rows : 0;
+  }
+
+  void find_tiles() {
+    for (int r = 0; r < num_requests(); ++r)
+      for (int row = 0; row < rows_of(r); row += phase_.tile_rows.value)
+        tiles_.push_back(tile(r, row, std::min(rows_of(r) - row, phase_.tile_rows.value)));
+  }
+
+  ModelTile tile(int request, int first_row, int num_rows) const {
+    ModelTile tile = {request, first_row, num_rows, kLargest, -kLargest - 1, {}, 0, 0, 0, 1};
+    for (int row = first_row; row < first_row + num_rows; ++row) {
+      const int position =
+          at(arrays_.q_position, at(arrays_.q_indptr, request) + row / setting_.group_size);
+      tile.first_position = std::min(tile.first_position, position);
+      tile.last_position = std::max(tile.last_position, position);
+    }
+    for (int s = at(arrays_.segment_indptr, request); s < at(arrays_.segment_indptr, request + 1);
+         ++s) {
+      const auto [begin, end] = slots(tile, s);
+      const std::int64_t first = begin / 16 * 16;
+      const int keys = phase_.block_keys.value;
+      tile.blocks.push_back(end > begin ? static_cast<int>((end - first + keys - 1) / keys) : 0);
+      tile.num_blocks += tile.blocks.back();
+      tile.cost += tile.blocks.back() > 0 ? kSegmentCost : 0;
+    }
+    tile.part_blocks = tile.num_blocks;
+    if (phase_.fixed_split_blocks > 0) {
+      tile.part_blocks = phase_.fixed_split_blocks;
+      while (tile.num_blocks > kMostFixedParts * tile.part_blocks) tile.part_blocks *= 2;
+      tile.num_parts = std::max((tile.num_blocks + tile.part_blocks - 1) / tile.part_blocks, 1);
+      tile.cost = 0;
+    }
+    tile.cost += tile.num_parts *
+                 (std::int64_t{phase_.item_cost} + std::int64_t{kBlockCost} * tile.part_blocks);
+    return tile;
+  }
+
+  std::int64_t origin(int s) const {
+    return std::int64_t{at(arrays_.base, s)} + at(arrays_.start, s) - at(arrays_.lead, s);
+  }
+  std::pair<std::int64_t, std::int64_t> slots(const ModelTile& tile, int s) const {
+    const int lead = at(arrays_.lead, s);
+    return visible(setting_, tile.first_position, tile.last_position, origin(s), lead,
+                   lead + at(arrays_.length, s));
+  }
+
+  int heads_of_an_item() const {
+    int most_rows = 1;
+    for (int r = 0; r < num_requests(); ++r)
+      most_rows = std::max(most_rows, std::min(rows_of(r), phase_.tile_rows.value));
+    int heads = phase_.max_heads;
+    const auto units = [&] {
+      return static_cast<int>(tiles_.size()) * (setting_.num_kv_heads / heads);
+    };
+    while (heads > 1 && (heads * most_rows > phase_.tile_rows.value ||
+                         units() * kMostParts < phase_.work.num_ctas))
+      heads /= 2;
+    return heads;
+  }
+
+  void find_units() {
+    for (int group = 0; group < num_groups_; ++group)
+      for (int t = 0; t < static_cast<int>(tiles_.size()); ++t) {
+        const ModelTile& tile = tiles_[static_cast<std::size_t>(t)];
+        for (int part = 0; part < tile.num_parts; ++part)
+          units_.push_back({t, group, part, part * tile.part_blocks,
+                            std::min((part + 1) * tile.part_blocks, tile.num_blocks)});
+      }
+  }
+
+  // Boundary c of a line cut into shares lies at c / shares of it; what lies before a point is told
+  // with the planner's rounding.
+  int boundaries_before(std::int64_t point) const {
+    const float per_cost = static_cast<float>(num_shares()) * (1.0f / static_cast<float>(line()));
+    return std::min(static_cast<int>(std::ceil(static_cast<float>(point) * per_cost)),
+                    num_shares());
+  }
+
+  int num_shares() const {
+    const auto most =
+        static_cast<int>(static_cast<float>(line()) * (1.0f / static_cast<float>(least_share())));
+    return units_.empty() ? 0 : std::clamp(most, 1, phase_.work.num_ctas);
+  }
+
+  void find_places() {
+    for (int cta = 0; cta <= phase_.work.num_ctas; ++cta)
+      places_.push_back(cta < num_shares() ? place_of(cta)
+                                           : ModelPlace{static_cast<int>(units_.size()), 0});
+  }
+
+  // One unit after the other: whether the boundary is moved to its beginning, or lies inside.
+  ModelPlace place_of(int cta) const {
+    std::int64_t begin = 0;
+    for (int unit = 0; unit < num_units(); ++unit) {
+      const ModelTile& tile = tile_of(unit);
+      const int part = units_[static_cast<std::size_t>(unit)].part;
+      if (phase_.fixed_split_blocks > 0) {
+        const std::int64_t cost = tile.cost / tile.num_parts;
+        if (cta < boundaries_before(begin + (part + 1) * cost)) return {unit, 0};
+      } else {
+        const std::int64_t first = std::min(phase_.item_cost + least_share(), tile.cost);
+        if (cta < boundaries_before(begin + first)) return {unit, 0};
+        if (cta < boundaries_before(begin + std::max(tile.cost - least_share(), first)))
+          return {unit, block_at(cta, begin + phase_.item_cost, tile)};
+      }
+      if (part + 1 == tile.num_parts) begin += tile.cost;
+    }
+    return {num_units(), 0};
+  }
+
+  int block_at(int cta, std::int64_t first, const ModelTile& tile) const {
+    const float share = static_cast<float>(line()) * (1.0f / static_cast<float>(num_shares()));
+    const float into = static_cast<float>(cta) * share - static_cast<float>(first);
+    const float of_cost = static_cast<float>(tile.num_blocks) *
+                          (1.0f / static_cast<float>(tile.cost - phase_.item_cost));
+    return std::clamp(static_cast<int>(into * of_cost), phase_.min_split_blocks,
+                      tile.num_blocks - phase_.min_split_blocks);
+  }
+
+  const ModelPlace& place(int cta) const { return places_[static_cast<std::size_t>(cta)]; }
+
+  Item item(const ModelPlace& place, const ModelUnit& unit, int first, int end) const {
+    const ModelTile& tile = tiles_[static_cast<std::size_t>(unit.tile)];
+    Item item{};
+    item.extent = {end - first, tile.num_rows, tile.first_position, tile.last_position};
+    item.rows = {at(arrays_.q_indptr, tile.request), tile.first_row, unit.group * num_heads_,
+                 num_heads_};
+    item.keys = {first_segment(tile), at(arrays_.segment_indptr, tile.request + 1), first, 0};
+    item.split = phase_.fixed_split_blocks > 0
+                     ? ItemSplit{unit.part, tile.num_parts, place.unit - unit.part, 0}
+                     : split(place);
+    if (item.extent.num_blocks > 0) item.start = start(tile, first);
+    return item;
+  }
+
+  // The first that is seen.
+  int first_segment(const ModelTile& tile) const {
+    const auto seen = std::ranges::find_if(tile.blocks, [](int blocks) { return blocks > 0; });
+    return at(arrays_.segment_indptr, tile.request) + static_cast<int>(seen - tile.blocks.begin());
+  }
+
+  ItemSplit split(const ModelPlace& place) const {
+    int index = 0, count = 1, first_cta = -1;
+    for (int cta = 0; cta < static_cast<int>(places_.size()); ++cta) {
+      const ModelPlace& cut = this->place(cta);
+      if (cut.unit != place.unit || cut.block == 0) continue;
+      if (first_cta < 0) first_cta = cta - 1;
+      EXPECT_NE(cut, this->place(cta - 1)) << "no part is empty";
+      ++count;
+      if (cut.block <= place.block) ++index;
+    }
+    return count == 1 ? ItemSplit{0, 1, 0, 0}
+                      : ItemSplit{index, count, 2 * first_cta + 1, first_cta};
+  }
+
+  ItemStart start(const ModelTile& tile, int block) const {
+    int s = at(arrays_.segment_indptr, tile.request);
+    for (const int blocks : tile.blocks) {
+      if (block < blocks) break;
+      block -= blocks;
+      ++s;
+    }
+    const auto [begin, end] = slots(tile, s);
+    const std::int64_t slot = begin / 16 * 16 + std::int64_t{block} * phase_.block_keys.value;
+    ItemStart start{};
+    start.base = at(arrays_.base, s);
+    start.position = static_cast<int>(origin(s) + slot);
+    start.begin = static_cast<int>(std::max<std::int64_t>(begin - slot, 0));
+    start.end = static_cast<int>(end - slot);
+    start.slot = static_cast<int>(slot % setting_.page_size);
+    start.page_size = setting_.page_size;
+    for (int run = 0; run < kStartRuns && slot + 16 * run < end; ++run)
+      start.page[run] =
+          at(arrays_.pages,
+             at(arrays_.first_page, s) + static_cast<int>((slot + 16 * run) / setting_.page_size));
+    return start;
+  }
+
+  static constexpr int kLargest = std::numeric_limits<int>::max();
+
+  const Setting& setting_;
+  const StepArrays& arrays_;
+  const PlanPhase& phase_;
+  std::vector<ModelTile> tiles_;
+  int num_heads_ = 1;
+  int num_groups_ = 1;
+  std::vector<ModelUnit> units_;
+  std::vector<ModelPlace> places_;
+};
+
+}  // namespace lazyrope
