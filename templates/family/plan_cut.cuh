@@ -105,12 +105,14 @@ class CutLine {
     return has_next ? phase_.work.num_ctas + units_.index_of(next.unit) : -1;
   }
 
+  // The same for the CTA that ends there and for the one that begins: no product is added to
+  // anything, which a compiler may round once or twice.
   LAZYROPE_DEVICE int32 block_at(const Stretch& stretch, int32 boundary) const {
     const int64 first = stretch.begin + phase_.item_cost;
-    const float into = static_cast<float>(boundary) * share_ - static_cast<float>(first);
+    const auto into = static_cast<int64>(static_cast<float>(boundary) * share_) - first;
     const auto blocks = static_cast<float>(stretch.unit.end_block);
     const float of_cost = blocks * rcp_approx_ftz_f32(static_cast<float>(stretch.end - first));
-    const auto block = static_cast<int32>(into * of_cost);
+    const auto block = static_cast<int32>(static_cast<float>(into) * of_cost);
     return smaller(larger(block, phase_.min_split_blocks),
                    stretch.unit.end_block - phase_.min_split_blocks);
   }

@@ -20,7 +20,7 @@ inline constexpr int32 kSegmentCost = kBlockCost / 4;
 // Of a share at the least: no block with its segment costs as much as one of these, so that two
 // boundaries never meet inside of a unit, however they are rounded.
 LAZYROPE_DEVICE int32 least_share(const PlanPhase& phase) {
-  return phase.min_split_blocks * (kBlockCost + kSegmentCost) + 1;
+  return phase.min_split_blocks * (kBlockCost + kSegmentCost) + 2;
 }
 
 // Of one of a tile's parts, all of which count as much as the first.

@@ -124,7 +124,7 @@ class Model {
   static constexpr int kSegmentCost = 2, kMostParts = 4;
 
   std::int64_t least_share() const {
-    return std::int64_t{phase_.min_split_blocks} * (kBlockCost + kSegmentCost) + 1;
+    return std::int64_t{phase_.min_split_blocks} * (kBlockCost + kSegmentCost) + 2;
   }
 
   int num_units() const { return static_cast<int>(units_.size()); }
@@ -285,10 +285,10 @@ class Model {
 
   int block_at(int cta, std::int64_t first, const ModelTile& tile) const {
     const float share = static_cast<float>(line()) * (1.0f / static_cast<float>(num_shares()));
-    const float into = static_cast<float>(cta) * share - static_cast<float>(first);
+    const auto into = static_cast<std::int64_t>(static_cast<float>(cta) * share) - first;
     const float of_cost = static_cast<float>(tile.num_blocks) *
                           (1.0f / static_cast<float>(tile.cost - phase_.item_cost));
-    return std::clamp(static_cast<int>(into * of_cost), phase_.min_split_blocks,
+    return std::clamp(static_cast<int>(static_cast<float>(into) * of_cost), phase_.min_split_blocks,
                       tile.num_blocks - phase_.min_split_blocks);
   }
 

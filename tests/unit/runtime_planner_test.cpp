@@ -246,6 +246,12 @@ INSTANTIATE_TEST_SUITE_P(
                 .requests = 20,
                 .most_tokens = 3},
         Setting{.name = "LongParts", .sm_count = 16, .min_split_blocks = 3},
+        Setting{.name = "LongLine",  // costs that floats round
+                .sm_count = 132,
+                .page_size = 4096,
+                .requests = 60,
+                .most_segments = 40,
+                .most_length = 200'000},
         Setting{.name = "FullMask", .mask = "full", .sm_count = 16},
         Setting{.name = "SlidingWindow", .mask = "sliding_window", .sm_count = 16},
         Setting{.name = "LargePages", .sm_count = 16, .page_size = 48},
