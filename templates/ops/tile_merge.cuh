@@ -75,7 +75,7 @@ class TileMerge {
   }
 
  private:
-  // Where there is no task, or part, the last is asked for once more.
+  // Where there is no task, the last is asked for once more.
   struct Task {
     int32 row;  // of all heads, one head behind the other
     int32 quad;
