@@ -9,7 +9,7 @@
 
 namespace lazyrope {
 
-template <class Spec, class Units>
+template <class Units>
 class CutLine {
  public:
   LAZYROPE_DEVICE CutLine(const PlanPhase& phase, const Units& units)

@@ -11,29 +11,9 @@ inline constexpr int32 kGroupSegments = kGroupLanes * kQuadSpans;
 
 LAZYROPE_DEVICE int32 group_lane() { return lane_index() % kGroupLanes; }
 
-// Inclusive sum over the lanes of a group.
-LAZYROPE_DEVICE int32 group_prefix_sum(int32 value) {
-#pragma unroll
-  for (int delta = 1; delta < kGroupLanes; delta *= 2) {
-    const int32 below = shfl_sync_up(value, delta);
-    if (group_lane() >= delta) value += below;
-  }
-  return value;
-}
-
 // The value of a lane of the same group.
 LAZYROPE_DEVICE int32 group_shfl(int32 value, int32 lane) {
-  return shfl_sync_idx(value, lane_index() - group_lane() + lane);
-}
-
-// The first lane of the group whose value exceeds `target`, or the last; the values must not
-// decrease from lane to lane.
-LAZYROPE_DEVICE int32 group_upper_bound(int32 value, int32 target) {
-  int32 lane = 0;
-#pragma unroll
-  for (int step = kGroupLanes / 2; step > 0; step /= 2)
-    if (group_shfl(value, lane + step - 1) <= target) lane += step;
-  return lane;
+  return shfl_sync_idx(value, first_lane<kGroupLanes>() + lane);
 }
 
 struct SeenSegments {
@@ -96,8 +76,8 @@ class SegmentGroup {
         blocks[i] = this->blocks(quad.span[i], segment(at) + i, queries);
         sum += blocks[i];
       }
-      const int32 through = group_prefix_sum(sum);
-      const int32 owner = group_upper_bound(through, block);
+      const int32 through = prefix_sum<kGroupLanes>(sum);
+      const int32 owner = upper_bound_lane<kGroupLanes>(through, block);
       const int32 all = group_shfl(through, kGroupLanes - 1);
       BlockPlace mine = {segment(at), block - through + sum};
 #pragma unroll

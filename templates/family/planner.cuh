@@ -54,13 +54,13 @@ class Planner {
     const int32 num_heads = heads_of_an_item(num_tiles);
     Units units{tiles_, phase_.fixed_split_blocks, num_tiles, num_heads,
                 params_.num_kv_heads / num_heads};
-    measure_tiles(num_tiles);
+    measure_tiles(units);
     bar_sync();
     units.group_cost = sum_up(tiles_.cost_begin, num_tiles);
     units.per_group = num_tiles;
     if (units.has_parts())
       units.per_group = static_cast<int32>(sum_up(tiles_.part_begin, num_tiles));
-    const CutLine<Spec, Units> line(phase_, units);
+    const CutLine<Units> line(phase_, units);
     if constexpr (kIsPlain) {
       write(line);
     } else {
@@ -78,7 +78,7 @@ class Planner {
 
   struct DealtOrCut {
     const Deal<Spec, Units>& deal;
-    const CutLine<Spec, Units>& line;
+    const CutLine<Units>& line;
     bool is_dealt;
 
     LAZYROPE_DEVICE int32 num_items() const {
@@ -172,13 +172,13 @@ class Planner {
   }
 
   // A few lanes a tile: its rows' positions, the blocks they see, the cost.
-  LAZYROPE_DEVICE void measure_tiles(int32 num_tiles) const {
+  LAZYROPE_DEVICE void measure_tiles(const Units& units) const {
     constexpr int32 kTiles = kWarpThreads / kGroupLanes;
 #pragma unroll 1
-    for (int32 first = warp_index() * kTiles; vote_sync_any(first < num_tiles);
+    for (int32 first = warp_index() * kTiles; vote_sync_any(first < units.num_tiles);
          first += Spec::kThreads / kGroupLanes) {
       const int32 tile = first + lane_index() / kGroupLanes;
-      const bool exists = tile < num_tiles;
+      const bool exists = tile < units.num_tiles;
       auto [rows, keys] = read(tile, exists);
       const SegmentGroup<Mask> segments(caller_, phase_.block_keys, keys.segment, keys.segment_end);
       PositionRange queries;
@@ -188,7 +188,7 @@ class Planner {
       rows.num_blocks = seen.blocks;
       tiles_.rows.set(tile, rows);
       tiles_.keys.set(tile, TileKeys{queries.first, queries.last, seen.first, keys.segment_end});
-      if (!kIsPlain && phase_.fixed_split_blocks > 0)
+      if (units.has_parts())
         measure_parts(tile, seen.blocks);
       else
         tiles_.cost_begin.set(tile, part_cost(phase_, seen.blocks) + seen.segments * kSegmentCost);

@@ -4,6 +4,7 @@
 #include "isa/math.cuh"
 #include "isa/memory.cuh"
 #include "isa/sync.cuh"
+#include "ops/lanes.cuh"
 
 namespace lazyrope {
 
@@ -12,16 +13,6 @@ LAZYROPE_DEVICE int64 shfl_sync_idx_64(int64 value, int32 lane) {
   const uint64 low = shfl_sync_idx(static_cast<uint32>(bits), lane);
   const uint64 high = shfl_sync_idx(static_cast<uint32>(bits >> 32), lane);
   return static_cast<int64>(high << 32 | low);
-}
-
-// Inclusive sum over the lanes of a warp.
-LAZYROPE_DEVICE int64 warp_prefix_sum_64(int64 value) {
-#pragma unroll
-  for (int delta = 1; delta < kWarpThreads; delta *= 2) {
-    const int64 below = shfl_sync_up(value, delta);
-    if (lane_index() >= delta) value += below;
-  }
-  return value;
 }
 
 struct CtaSums {
@@ -34,12 +25,12 @@ struct CtaSums {
 template <int32 kThreads>
 LAZYROPE_DEVICE_CALL CtaSums cta_sums(SharedPtr memory, int64 value) {
   constexpr int32 kWarps = kThreads / kWarpThreads;
-  const int64 through = warp_prefix_sum_64(value);
+  const int64 through = prefix_sum(value);
   if (lane_index() == kWarpThreads - 1) st_shared(memory + warp_index() * 8, through);
   bar_sync();
   const int64 of_warp =
       lane_index() < kWarps ? ld_shared<int64>(memory + lane_index() * 8) : int64{0};
-  const int64 warps_through = warp_prefix_sum_64(of_warp);
+  const int64 warps_through = prefix_sum(of_warp);
   return {shfl_sync_idx_64(warps_through - of_warp, warp_index()) + through - value,
           shfl_sync_idx_64(warps_through, kWarpThreads - 1)};
 }
@@ -55,6 +46,7 @@ class CtaScan {
 
   LAZYROPE_DEVICE CtaSums sums(int64 value) const { return cta_sums<kThreads>(memory_, value); }
 
+  // The greatest of all threads' values.
   LAZYROPE_DEVICE int32 max(int32 value) const {
     value = warp_max(value);
     if (lane_index() == 0) st_shared(memory_ + warp_index() * 4, value);

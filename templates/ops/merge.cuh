@@ -29,15 +29,6 @@ LAZYROPE_DEVICE float inverse_or_zero(float sum) {
   return sum == 0.0f ? 0.0f : rcp_approx_ftz_f32(sum);
 }
 
-// What stored values are to be multiplied by.
-struct ValueScales {
-  const float* data;
-  uint32 stride;
-
-  LAZYROPE_DEVICE explicit ValueScales(const KvPool& pool)
-      : data(pool.value_scales), stride(pool.value_scale_stride) {}
-};
-
 // Where a row of an item's first KV head, or of one `head` after it, lies in the output.
 template <class Spec>
 class OutputRows {
@@ -53,8 +44,7 @@ class OutputRows {
     uint8* p = static_cast<uint8*>(out_.data) + to.token * out_.token_stride +
                to.head * out_.head_stride + quad * 8;
     float scale = inverse_or_zero(part.stats.sum);
-    if constexpr (Spec::Product::kScaled)
-      scale *= pool_scale(scales_.data, scales_.stride, rows.kv_head);
+    if constexpr (Spec::Product::kScaled) scale *= scales_.of(rows.kv_head);
     st_global(reinterpret_cast<Word2*>(p),
               Word2{{Element::pack(part.value[0] * scale, part.value[1] * scale),
                      Element::pack(part.value[2] * scale, part.value[3] * scale)}});

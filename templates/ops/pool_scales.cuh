@@ -14,8 +14,15 @@ LAZYROPE_DEVICE float pool_scale(const float* scales, uint32 stride, int32 head)
 LAZYROPE_DEVICE float key_scale(const KvPool& pool, int32 head) {
   return pool_scale(pool.key_scales, pool.key_scale_stride, head);
 }
-LAZYROPE_DEVICE float value_scale(const KvPool& pool, int32 head) {
-  return pool_scale(pool.value_scales, pool.value_scale_stride, head);
-}
+
+// What stored values are to be multiplied by: all that results need of a pool.
+struct ValueScales {
+  const float* data;
+  uint32 stride;
+
+  LAZYROPE_DEVICE explicit ValueScales(const KvPool& pool)
+      : data(pool.value_scales), stride(pool.value_scale_stride) {}
+  LAZYROPE_DEVICE float of(int32 head) const { return pool_scale(data, stride, head); }
+};
 
 }  // namespace lazyrope

@@ -4,6 +4,7 @@
 #include "abi/step.h"
 #include "isa/memory.cuh"
 #include "isa/sync.cuh"
+#include "ops/lanes.cuh"
 #include "ops/mask/interval.cuh"
 
 namespace lazyrope {
@@ -28,26 +29,6 @@ template <class Mask>
 LAZYROPE_DEVICE VisibleSegment visible_segment(SegmentRecord record, PositionRange queries) {
   record.begin = visible_begin<Mask>(queries.first, record.origin, record.begin, record.end);
   return {record, visible_end<Mask>(queries.last, record.origin, record.end)};
-}
-
-// Inclusive sum over the lanes of a warp.
-LAZYROPE_DEVICE int32 warp_prefix_sum(int32 value) {
-#pragma unroll
-  for (int delta = 1; delta < kWarpThreads; delta *= 2) {
-    const int32 below = shfl_sync_up(value, delta);
-    if (lane_index() >= delta) value += below;
-  }
-  return value;
-}
-
-// The first lane whose value exceeds `target`, or 31; the values must not decrease from lane to
-// lane.
-LAZYROPE_DEVICE int32 warp_upper_bound(int32 value, int32 target) {
-  int32 lane = 0;
-#pragma unroll
-  for (int step = kWarpThreads / 2; step > 0; step /= 2)
-    if (shfl_sync_idx(value, lane + step - 1) <= target) lane += step;
-  return lane;
 }
 
 LAZYROPE_DEVICE VisibleSegment from_lane(const VisibleSegment& mine, int32 lane) {

@@ -190,10 +190,10 @@ class BlockTable {
       const VisibleSegment segment =
           visible_segment<Mask>(record, {extent.first_position, extent.last_position});
       const int32 blocks = segment.blocks(kBlockSlots);
-      const int32 blocks_through = warp_prefix_sum(blocks);
+      const int32 blocks_through = prefix_sum(blocks);
       const int32 total = shfl_sync_idx(blocks_through, kWarpThreads - 1);
       const int32 target = block - walk.block;
-      const int32 owner = warp_upper_bound(blocks_through, target);
+      const int32 owner = upper_bound_lane(blocks_through, target);
       const int32 owner_first = shfl_sync_idx(blocks_through - blocks, owner);
       const VisibleSegment found = from_lane(segment, owner);
       // Below 0: found in the 32 segments before.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import lazyrope
 import pytest
@@ -32,6 +33,16 @@ def test_any_division_is_near_fp64(divided, device, divides, phase):
     kernel = divided(setting, **divides)
     for seed in range(4):
         check_case(random_case(setting, seed, device, scale=1500), kernel)
+
+
+def test_metadata_may_begin_at_any_word(build, device):
+    """The planner takes segments four at a time where all of them are aligned to that."""
+    setting = Setting(phase="mixed", head_dim=64)
+    case = random_case(setting, 3, device, scale=1500)
+    assert case.metadata["base"].numel() > 4
+    shifted = {name: torch.cat([array[:1], array])[1:] for name, array in case.metadata.items()}
+    assert {array.data_ptr() % 16 for array in shifted.values()} == {4}
+    check_case(replace(case, metadata=shifted), build(setting.spec()))
 
 
 def test_an_item_of_several_heads_may_bring_more_pages_than_a_window_has_blocks(divided, device):

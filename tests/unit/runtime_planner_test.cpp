@@ -231,6 +231,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Setting{.name = "Few"},
         Setting{.name = "ManyCtas", .sm_count = 132, .requests = 20, .most_length = 3000},
+        Setting{
+            .name = "MoreCtasThanThreads", .sm_count = 700, .requests = 20, .most_length = 3000},
         Setting{.name = "OneRequest", .sm_count = 50, .requests = 1, .most_segments = 100},
         Setting{.name = "ManySegments", .sm_count = 16, .requests = 3, .most_segments = 150},
         Setting{.name = "ManyRequests",
