@@ -25,7 +25,7 @@ demo: build $(if $(wildcard /dev/nvidia0),$(VENV)/.test)  ## compile the kernels
 rag: build $(VENV)/.rag  ## a real model answers from documents: is it right, is it worth it; tables and build/rag.html
 	$(python) -m tools.rag --json $(BUILD)/rag.json --page $(BUILD)/rag.html
 
-# Side by side, for Python's leave a core idle half of the time.
+# Side by side, Python's by two processes, for they leave a core idle half of the time.
 test: build-tests layers $(VENV)/.rag  ## all tests: C++, Python (on a GPU or in the emulator), layering
 	@$(MAKE) --no-print-directory --jobs=2 test-cpp test-python
 
@@ -35,7 +35,7 @@ test-cpp:
 	@tail -n 3 $(BUILD)/ctest.log
 
 test-python:
-	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest
+	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile
 
 mutate: build $(VENV)/.test  ## each wait, fence and barrier of the kernels away or weakened, into tests/mutation/results.csv
 	$(python) -m tests.mutation --keep
