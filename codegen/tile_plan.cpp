@@ -407,12 +407,13 @@ int hopper_own_bytes(const AttendPlan& plan) {
 // templates/family/sm90a/tile_memory.cuh.
 int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
   constexpr int kWindows = 2;
+  constexpr int kFirstBlockBytes = 16;
   const int row = head_dim * kElementBytes;
   const int handovers = (2 * plan.stages + kQueryTurns + kItemsAtOnce + kWindows) * 16;
   return 2 * plan.stages * plan.block_keys() * row + kQueryTurns * plan.rows() * row +
          plan.rows() * row_bytes(head_dim, kElementBytes) + table_bytes(plan.block_keys()) +
          kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers +
-         kFlagBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan));
+         kFlagBytes + kFirstBlockBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan));
 }
 
 }  // namespace

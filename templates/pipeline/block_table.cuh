@@ -65,9 +65,10 @@ class BlockTable {
                                              kRuns * static_cast<int>(sizeof(RunPlace))) +
                                 static_cast<int>(sizeof(Chunk));
 
+  // The first that is chosen is number `first` of the table.
   LAZYROPE_DEVICE BlockTable(SharedPtr memory, BlockChoice choice, const StepView& step,
-                             ItemPtr item)
-      : memory_(memory), choice_(choice), step_(step), item_(item) {}
+                             ItemPtr item, int32 first = 0)
+      : memory_(memory), choice_(choice), step_(step), item_(item), first_(first) {}
 
   LAZYROPE_DEVICE BlockInfo info(int32 block) const {
     return ld_shared<BlockInfo>(info_address(block));
@@ -76,23 +77,27 @@ class BlockTable {
     return ld_shared<RunPlace>(run_address(block, run));
   }
 
-  // One warp: the first blocks, as far as the item has their pages, at most a window; returns how
-  // many.
-  LAZYROPE_DEVICE int32 seed(const ItemStart& start) const {
+  // How many of the first blocks the item has the pages of, at most a window.
+  LAZYROPE_DEVICE int32 count_known(const ItemStart& start) const {
     const int32 num_runs = smaller(ceil_div(start.end, kRunSlots), kStartRuns);
     const int32 blocks =
         start.end <= kStartRuns * kRunSlots ? ceil_div(num_runs, kRuns) : num_runs / kRuns;
-    const int32 known = smaller(choice_.count(smaller(blocks, item_.extent().num_blocks)), kWindow);
+    return smaller(choice_.count(smaller(blocks, item_.extent().num_blocks)), kWindow);
+  }
+
+  // One warp: these.
+  LAZYROPE_DEVICE void seed(const ItemStart& start, int32 known) const {
     const int32 block = lane_index() / kRuns;
     if (block < known) {
       const int32 slot = choice_.block(block) * kBlockSlots;
       const int32 run = lane_index() % kRuns;
-      if (run == 0) write_info(block, start.base, start.position, start.begin, start.end, slot);
+      if (run == 0)
+        write_info(first_ + block, start.base, start.position, start.begin, start.end, slot);
       const int32 run_slot = slot + run * kRunSlots;
       const int32 page = run_slot < start.end ? item_.start_page(run_slot / kRunSlots) : 0;
-      st_shared(run_address(block, run), RunPlace{page, (start.slot + run_slot) % start.page_size});
+      st_shared(run_address(first_ + block, run),
+                RunPlace{page, (start.slot + run_slot) % start.page_size});
     }
-    return known;
   }
 
   // Where the search for the next window begins: a segment, and the item's block that it begins
@@ -111,10 +116,14 @@ class BlockTable {
     int32 page_size;
   };
 
+  // One lane, where the search begins behind window `window`.
+  LAZYROPE_DEVICE void begin_walk(int32 window) const {
+    st_shared(walk_address(window), first_walk());
+  }
+
   LAZYROPE_DEVICE Lookup look_up(int32 window) const {
     Lookup lookup{};
-    lookup.walk = window == 0 ? Walk{item_.keys().segment, -item_.keys().first_block}
-                              : ld_shared<Walk>(walk_address(window - 1));
+    lookup.walk = window == 0 ? first_walk() : ld_shared<Walk>(walk_address(window - 1));
     lookup.segment = load_segment(lookup.walk.segment + lane_index());
     lookup.pages = reinterpret_cast<const int32*>(
         ld_global_nc(reinterpret_cast<const uint64*>(&step_.header->pages)));
@@ -141,6 +150,10 @@ class BlockTable {
   }
 
  private:
+  LAZYROPE_DEVICE Walk first_walk() const {
+    const ItemKeys keys = item_.keys();
+    return {keys.segment, -keys.first_block};
+  }
   LAZYROPE_DEVICE SharedPtr walk_address(int32 window) const {
     return memory_ + (kBytes - (window % 2 + 1) * static_cast<int32>(sizeof(Walk)));
   }
@@ -182,7 +195,7 @@ class BlockTable {
     const int32 segment_end = item_.keys().segment_end;
     Walk walk = lookup.walk;
     SegmentRecord record = lookup.segment;
-    const int32 block = choice_.block(entry(window));
+    const int32 block = choice_.block(entry(window) - first_);
     const bool wanted = entry(window) >= first && block < extent.num_blocks;
     const int32* page = nullptr;
 #pragma unroll 1
@@ -232,6 +245,7 @@ class BlockTable {
   BlockChoice choice_;
   const StepView& step_;
   ItemPtr item_;
+  int32 first_;
 };
 
 }  // namespace lazyrope

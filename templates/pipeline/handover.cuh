@@ -14,9 +14,10 @@ struct Handover {
 
   // One thread: how many arrive as a place is filled, and when it has been used.
   LAZYROPE_DEVICE static void init(SharedPtr memory, uint32 fillers, uint32 users) {
-#pragma unroll 1
+#pragma unroll
     for (int32 i = 0; i < 2 * kPlaces; ++i)
       mbarrier_init(memory + i * 8, i % 2 == 0 ? fillers : users);
+    fence_mbarrier_init_release_cluster();
   }
 };
 

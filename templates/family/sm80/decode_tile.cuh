@@ -114,8 +114,10 @@ class AttendTile {
     if constexpr (Product::kScaled) key_scale_ = key_scale(params_.pool, kv_head());
     const Table table = this->table();
     Ring ring = this->ring(0);
-    Pages pages = {table.seed(item().start()), 0};
-    known_ = pages.first;
+    const ItemStart start = item().start();
+    known_ = table.count_known(start);
+    table.seed(start, known_);
+    Pages pages = {known_, 0};
     bar_warp_sync();
     fill_known(table, ring, pages, 0, kTilesAhead);
     if (const int32 next = item().keys().next; next >= 0)

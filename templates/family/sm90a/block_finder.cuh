@@ -12,38 +12,35 @@ class BlockFinder {
   static constexpr int kItemChunks = sizeof(Item) / sizeof(Chunk);
 
  public:
-  LAZYROPE_DEVICE BlockFinder(const AttendParams& params, Memory memory)
+  // `first`: what first_item() has given the lane.
+  LAZYROPE_DEVICE BlockFinder(const AttendParams& params, Memory memory, const Chunk& first)
       : params_(params),
         memory_(memory),
         items_(memory.at + Memory::kItemBarriers),
-        windows_(memory.at + Memory::kWindowBarriers) {}
+        windows_(memory.at + Memory::kWindowBarriers),
+        ahead_(first) {}
 
-  // All threads, before anything else: the CTA's first item is on its way while they get ready.
-  LAZYROPE_DEVICE static void prefetch_item(const AttendParams& params) {
-    constexpr int32 kLineBytes = 128;
-    const auto* item = reinterpret_cast<const uint8*>(params.work.items + block_index());
-    if (thread_index() < static_cast<int32>(sizeof(Item)) / kLineBytes)
-      prefetch_global_l2(item + thread_index() * kLineBytes);
+  // The lane's part of the CTA's first item, before anything else: it is on its way while the CTA
+  // gets ready.
+  LAZYROPE_DEVICE static Chunk first_item(const AttendParams& params) {
+    return load(params, block_index());
   }
 
   LAZYROPE_DEVICE void run() {
-    int32 index = block_index();
-    Chunk ahead = load(index);
+    int32 index = 0;
     while (index >= 0) {
-      const ItemPtr item = hand_out(ahead);
+      const int32 place = item_.at;
+      const ItemPtr item = hand_out(ahead_);
       if (item.extent().num_rows == 0) return;
       index = item.keys().next;
-      if (index >= 0) ahead = load(index);
-      const bool has_blocks = item.extent().num_blocks > 0;
-      if (has_blocks) windows_.wait(0);
-      if (has_blocks) find_blocks(item);
+      if (index >= 0) ahead_ = load(params_, index);
+      if (item.extent().num_blocks > 0) find_blocks(item, place);
     }
   }
 
  private:
-  // The lane's part of an item.
-  LAZYROPE_DEVICE Chunk load(int32 index) const {
-    const auto* from = reinterpret_cast<const Chunk*>(params_.work.items + index);
+  LAZYROPE_DEVICE static Chunk load(const AttendParams& params, int32 index) {
+    const auto* from = reinterpret_cast<const Chunk*>(params.work.items + index);
     return ld_global_nc(from + lane_index() % kItemChunks);
   }
 
@@ -56,30 +53,37 @@ class BlockFinder {
     return item;
   }
 
-  // The item has brought the pages of the first blocks; window 0 is empty.
-  LAZYROPE_DEVICE void find_blocks(ItemPtr item) {
-    const Table table = memory_.table(params_.step, item);
-    const int32 num_blocks = item.extent().num_blocks;
-    const int32 known = table.seed(item.start());
-    const bool is_known = known == smaller(Table::kWindow, num_blocks);
-    if (is_known) windows_.pass(0);
-    if (known == num_blocks) return;
-    const int32 page = table.resolve_ahead(0, known, table.look_up(0));
-    if (is_known) {
-      bar_warp_sync();  // the next search begins where this one ended
-    } else {
-      table.place(0, known, page);
-      windows_.pass(0);
-    }
+  // The first window has the blocks whose pages the item has brought.
+  LAZYROPE_DEVICE void find_blocks(ItemPtr item, int32 place) {
+    const ItemStart start = item.start();
+    const int32 known = memory_.table(params_.step, item).count_known(start);
+    const int32 first = (window_.at + 1) * Table::kWindow - known;
+    const Table table = memory_.table(params_.step, item, first);
+    seed(table, start, known, place, first);
+    const int32 end = first + item.extent().num_blocks;
 #pragma unroll 1
-    for (int32 window = 1; window * Table::kWindow < num_blocks; ++window) find(table, window);
+    for (int32 block = first + known; block < end; block += Table::kWindow) find(table, block);
   }
 
-  LAZYROPE_DEVICE void find(const Table& table, int32 window) {
-    windows_.wait(window % Memory::kWindows);
-    const int32 first = window * Table::kWindow;
-    table.place(window, first, table.resolve_ahead(window, first, table.look_up(window)));
-    windows_.pass(window % Memory::kWindows);
+  LAZYROPE_DEVICE void seed(const Table& table, const ItemStart& start, int32 known, int32 place,
+                            int32 first) {
+    windows_.wait(window_.at);
+    table.seed(start, known);
+    if (lane_index() == 0) {
+      st_shared(memory_.first_block(place), first);
+      table.begin_walk(window_.at);
+    }
+    windows_.pass(window_.at);
+    window_.advance();
+  }
+
+  // A window from its first block on.
+  LAZYROPE_DEVICE void find(const Table& table, int32 block) {
+    const int32 window = block / Table::kWindow;
+    windows_.wait(window_.at);
+    table.place(window, block, table.resolve_ahead(window, block, table.look_up(window)));
+    windows_.pass(window_.at);
+    window_.advance();
   }
 
   const AttendParams& params_;
@@ -87,6 +91,8 @@ class BlockFinder {
   FillSide items_;
   FillSide windows_;
   RingPlace<Memory::kItems> item_;
+  RingPlace<Memory::kWindows> window_;
+  Chunk ahead_;  // of the next item
 };
 
 }  // namespace lazyrope

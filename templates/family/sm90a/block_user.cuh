@@ -2,7 +2,7 @@
 // window that tells where they lie, turned queries, keys, values.
 #pragma once
 
-#include "family/sm90a/tile_memory.cuh"
+#include "family/sm90a/window_user.cuh"
 #include "isa/bulk_copy.cuh"
 #include "ops/mask_scores.cuh"
 
@@ -34,33 +34,35 @@ class BlockUser {
  public:
   LAZYROPE_DEVICE explicit BlockUser(Memory memory)
       : memory_(memory),
-        windows_(memory.at + Memory::kWindowBarriers),
+        windows_(memory),
         turned_(memory.at + Memory::kTurnedBarriers),
         keys_(memory.at + Memory::kKeyBarriers),
         values_(memory.at + Memory::kValueBarriers) {}
 
-  // The products of keys before have been waited for. `base`: of the block before.
+  // The number of the first block of the item in `place`.
+  LAZYROPE_DEVICE int32 begin(int32 place) {
+    turned_.wait(turn_.at);
+    return windows_.begin(place);
+  }
+
+  // Another block. The products of keys before have been waited for; `base`: of those.
   LAZYROPE_DEVICE BlockInfo enter(const Table& table, int32 block, int32 base) {
-    const int32 window = Memory::window_of(block);
-    const bool is_first = block % Table::kWindow == 0;
-    if (is_first && block > 0) windows_.pass(1 - window);
-    if (is_first) windows_.wait(window);
+    windows_.leave(block - 1);
+    windows_.reach(block);
     const BlockInfo info = table.info(block);
-    if (block == 0 || info.base != base) {
-      if (block > 0) {
-        turned_.pass(turn_.at);
-        turn_.advance();
-      }
+    if (info.base != base) {
+      turned_.pass(turn_.at);
+      turn_.advance();
       turned_.wait(turn_.at);
     }
     return info;
   }
 
   // All of the item's products have been waited for.
-  LAZYROPE_DEVICE void leave(int32 num_blocks) {
+  LAZYROPE_DEVICE void leave(int32 last_block) {
     turned_.pass(turn_.at);
     turn_.advance();
-    windows_.pass(Memory::window_of(num_blocks - 1));
+    windows_.leave_last(last_block);
   }
 
   LAZYROPE_DEVICE SharedPtr queries() const { return memory_.turned(turn_.at); }
@@ -105,7 +107,7 @@ class BlockUser {
   }
 
   Memory memory_;
-  UseSide windows_;
+  WindowUser<Memory> windows_;
   UseSide turned_;
   UseSide keys_;
   UseSide values_;

@@ -45,7 +45,7 @@ class ColumnConsumer {
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
       start(item);
-      if (item.extent().num_blocks > 0) attend(item, memory_.positions(place));
+      if (item.extent().num_blocks > 0) attend(item, place);
       leave(item, is_last);
     });
   }
@@ -61,13 +61,15 @@ class ColumnConsumer {
       add_sinks<Spec>(softmax_, params_.sinks, item.rows(), 0, item.extent().num_rows);
   }
 
-  LAZYROPE_DEVICE void attend(ItemPtr item, SharedPtr positions) {
+  LAZYROPE_DEVICE void attend(ItemPtr item, int32 place) {
     const Table table = memory_.table(params_.step, item);
     const ItemExtent extent = item.extent();
-    const Seen seen = {{extent.first_position, extent.last_position}, positions};
+    const Seen seen = {{extent.first_position, extent.last_position}, memory_.positions(place)};
     Accumulator scores;
     Factors factor;
-    BlockInfo info = blocks_.enter(table, 0, 0);
+    int32 block = blocks_.begin(place);
+    const int32 last = block + extent.num_blocks - 1;
+    BlockInfo info = table.info(block);
     multiply_keys(scores, blocks_.full_keys());
     wait_for_products(scores);
     blocks_.pass_keys();
@@ -75,9 +77,9 @@ class ColumnConsumer {
     leave_weights(scores);
     Team::sync();
 #pragma unroll 1
-    for (int32 block = 1; block < extent.num_blocks; ++block) {
+    while (block < last) {
       const ValidSlots before(info);
-      info = blocks_.enter(table, block, info.base);
+      info = blocks_.enter(table, ++block, info.base);
       const SharedPtr keys = blocks_.full_keys();
       const SharedPtr values = blocks_.full_values(before);
       multiply_keys(scores, keys);
@@ -92,7 +94,7 @@ class ColumnConsumer {
     multiply_last_values(blocks_.full_values(ValidSlots(info)));
     wait_for_products(scores);
     blocks_.pass_values();
-    blocks_.leave(extent.num_blocks);
+    blocks_.leave(last);
   }
 
   LAZYROPE_DEVICE void multiply_keys(Accumulator& scores, SharedPtr keys) const {

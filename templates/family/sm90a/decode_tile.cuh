@@ -25,12 +25,12 @@ class AttendTile {
   // All threads of the CTA: its items, one after the other. `memory` is aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
-    BlockFinder<Memory>::prefetch_item(params.attend);
+    const Chunk first = BlockFinder<Memory>::first_item(params.attend);
     memory.init();
     if (warp_index() >= Memory::kHelperWarps)
       ColumnConsumer<Spec, Memory>(params.attend, memory).run();
     else
-      help<Spec>(params, memory);
+      help<Spec>(params, memory, first);
   }
 };
 

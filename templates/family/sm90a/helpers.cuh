@@ -8,10 +8,11 @@
 
 namespace lazyrope {
 
+// `first`: BlockFinder's first_item().
 template <class Spec, class Memory>
-LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory) {
+LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, const Chunk& first) {
   if (warp_index() == 0)
-    BlockFinder<Memory>(params.attend, memory).run();
+    BlockFinder<Memory>(params.attend, memory, first).run();
   else if (warp_index() == 1)
     KvCopier<Memory>(params, memory).run();
   else

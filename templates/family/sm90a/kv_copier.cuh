@@ -1,7 +1,7 @@
 // The warp that asks for the keys and values of an item's blocks, straight from their pages.
 #pragma once
 
-#include "family/sm90a/tile_memory.cuh"
+#include "family/sm90a/window_user.cuh"
 #include "isa/tensor_copy.cuh"
 
 namespace lazyrope {
@@ -20,7 +20,7 @@ class KvCopier {
       : maps_(params.maps),
         step_(params.attend.step),
         memory_(memory),
-        windows_(memory.at + Memory::kWindowBarriers),
+        windows_(memory),
         keys_(memory.at + Memory::kKeyBarriers),
         values_(memory.at + Memory::kValueBarriers) {}
 
@@ -29,27 +29,26 @@ class KvCopier {
       prefetch_tensormap(maps_.keys);
       prefetch_tensormap(maps_.values);
     }
-    for_each_item(memory_, [&](ItemPtr item, int32, bool) { copy(item); });
+    for_each_item(memory_, [&](ItemPtr item, int32 place, bool) { copy(item, place); });
   }
 
  private:
   // Keys go one block ahead of values.
-  LAZYROPE_DEVICE void copy(ItemPtr item) {
+  LAZYROPE_DEVICE void copy(ItemPtr item, int32 place) {
     const Table table = memory_.table(step_, item);
     const int32 num_blocks = item.extent().num_blocks;
     kv_head_ = item.rows().kv_head;
     if (num_blocks == 0) return;
+    const int32 first = windows_.begin(place);
+    const int32 last = first + num_blocks - 1;
 #pragma unroll 1
-    for (int32 block = 0; block <= num_blocks; ++block) {
-      if (block < num_blocks) {
-        if (block % Table::kWindow == 0) windows_.wait(Memory::window_of(block));
-        copy_keys(table, block);
-      }
-      if (block == 0) continue;
-      copy_values(table, block - 1);
-      if (block % Table::kWindow == 0 || block == num_blocks)
-        windows_.pass(Memory::window_of(block - 1));
+    for (int32 block = first; block <= last + 1; ++block) {
+      if (block > first && block <= last) windows_.reach(block);
+      if (block <= last) copy_keys(table, block);
+      if (block > first) copy_values(table, block - 1);
+      if (block > first && block <= last) windows_.leave(block - 1);
     }
+    windows_.leave_last(last);
   }
 
   LAZYROPE_DEVICE void copy_keys(const Table& table, int32 block) {
@@ -107,7 +106,7 @@ class KvCopier {
   const PoolMaps& maps_;
   const StepView& step_;
   Memory memory_;
-  UseSide windows_;
+  WindowUser<Memory> windows_;
   FillSide keys_;
   FillSide values_;
   RingPlace<Memory::kStages> key_;

@@ -2,7 +2,7 @@
 // one: in fp32, from the originals, rounded once.
 #pragma once
 
-#include "family/sm90a/tile_memory.cuh"
+#include "family/sm90a/window_user.cuh"
 #include "isa/bulk_copy.cuh"
 #include "ops/query_rows.cuh"
 #include "ops/rotate.cuh"
@@ -19,18 +19,14 @@ class QueryTurner {
   LAZYROPE_DEVICE QueryTurner(const AttendParams& params, Memory memory)
       : params_(params),
         memory_(memory),
-        windows_(memory.at + Memory::kWindowBarriers),
+        windows_(memory),
         turned_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
     clear();
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool) {
-      const SharedPtr positions = memory_.positions(place);
-      copy_row_positions<Spec, Team, kRows>(
-          positions, params_.step.positions, item,
-          [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
-      fetch(item);
-      turn_for_all(item, positions);
+      fetch(item, place);
+      if (item.extent().num_blocks > 0) turn_for_all(item, place);
     });
   }
 
@@ -44,29 +40,35 @@ class QueryTurner {
       st_shared(memory_.turned(0) + i, Chunk{});
   }
 
-  LAZYROPE_DEVICE void fetch(ItemPtr item) const {
+  LAZYROPE_DEVICE void fetch(ItemPtr item, int32 place) const {
     Team::sync();  // nobody turns the rows of the item before any more
     copy_query_rows<Spec, Team>(memory_.original(), params_.q, item.rows(), 0,
                                 item.extent().num_rows, 0, item.extent().num_rows);
+    copy_row_positions<Spec, Team, kRows>(
+        memory_.positions(place), params_.step.positions, item,
+        [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
     cp_async_commit_group();
     cp_async_wait_group<0>();
     Team::sync();
   }
 
-  LAZYROPE_DEVICE void turn_for_all(ItemPtr item, SharedPtr positions) {
+  LAZYROPE_DEVICE void turn_for_all(ItemPtr item, int32 place) {
     const Table table = memory_.table(params_.step, item);
-    const int32 num_blocks = item.extent().num_blocks;
-    int32 base = 0;
+    const ItemExtent extent = item.extent();
+    const SharedPtr positions = memory_.positions(place);
+    const int32 first = windows_.begin(place);
+    const int32 last = first + extent.num_blocks - 1;
+    int32 base = table.info(first).base;
+    turn(base, extent.num_rows, positions);
 #pragma unroll 1
-    for (int32 block = 0; block < num_blocks; ++block) {
-      const int32 window = Memory::window_of(block);
-      if (block % Table::kWindow == 0) windows_.wait(window);
-      const int32 block_base = table.info(block).base;
-      if (block == 0 || block_base != base) turn(block_base, item.extent().num_rows, positions);
-      base = block_base;
-      if (block % Table::kWindow == Table::kWindow - 1 || block == num_blocks - 1)
-        windows_.pass(window);
+    for (int32 block = first; block < last; ++block) {
+      windows_.leave(block);
+      windows_.reach(block + 1);
+      const int32 next = table.info(block + 1).base;
+      if (next != base) turn(next, extent.num_rows, positions);
+      base = next;
     }
+    windows_.leave_last(last);
   }
 
   LAZYROPE_DEVICE void turn(int32 base, int32 num_rows, SharedPtr positions) {
@@ -89,7 +91,7 @@ class QueryTurner {
 
   const AttendParams& params_;
   Memory memory_;
-  UseSide windows_;
+  WindowUser<Memory> windows_;
   FillSide turned_;
   RingPlace<Memory::kTurns> turn_;
   LaneTurns<Spec, true> turns_;

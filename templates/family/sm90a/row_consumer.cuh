@@ -30,7 +30,7 @@ class RowConsumer {
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
       start(item);
       positions_ = memory_.positions(place) + first_row() * 4;
-      if (item.extent().num_blocks > 0) attend(item);
+      if (item.extent().num_blocks > 0) attend(item, place);
       softmax_.finish();
       leave(item, is_last);
     });
@@ -51,24 +51,25 @@ class RowConsumer {
       add_sinks<Spec>(softmax_, params_.sinks, item.rows(), first_row(), item.extent().num_rows);
   }
 
-  LAZYROPE_DEVICE void attend(ItemPtr item) {
+  LAZYROPE_DEVICE void attend(ItemPtr item, int32 place) {
     const Table table = memory_.table(params_.step, item);
     const ItemExtent extent = item.extent();
-    const int32 num_blocks = extent.num_blocks;
     const PositionRange queries = {extent.first_position, extent.last_position};
     Scores scores;
     OperandA weights[kKeys / 16];
     float factor[1][2];
-    BlockInfo info = blocks_.enter(table, 0, 0);
+    int32 block = blocks_.begin(place);
+    const int32 last = block + extent.num_blocks - 1;
+    BlockInfo info = table.info(block);
     multiply_keys(scores, blocks_.full_keys());
     wgmma_wait_group<0>();
     pass_keys(scores);
     weigh(scores, queries, info, factor);
     Product::pack(weights, scores);
 #pragma unroll 1
-    for (int32 block = 1; block < num_blocks; ++block) {
+    while (block < last) {
       const ValidSlots before(info);
-      info = blocks_.enter(table, block, info.base);
+      info = blocks_.enter(table, ++block, info.base);
       const SharedPtr keys = blocks_.full_keys();
       const SharedPtr values = blocks_.full_values(before);
       multiply_keys(scores, keys);
@@ -82,7 +83,7 @@ class RowConsumer {
     }
     multiply_last_values(weights, blocks_.full_values(ValidSlots(info)));
     wait_for_values(weights);
-    blocks_.leave(num_blocks);
+    blocks_.leave(last);
   }
 
   LAZYROPE_DEVICE SharedPtr group_queries() const {

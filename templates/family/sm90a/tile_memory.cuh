@@ -36,7 +36,8 @@ struct TileMemory {
   static constexpr int kTurnedBytes = Tile::bytes(kRows);
 
   // From the start: rings of keys and of values, turned queries, the original queries, the block
-  // table, row positions of each item, items, barriers, flags, what is the consumers' own.
+  // table, row positions of each item, items, barriers, flags, the number of each item's first
+  // block, what is the consumers' own.
   static constexpr int kKeyRing = 0;
   static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
   static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
@@ -50,7 +51,9 @@ struct TileMemory {
   static constexpr int kItemBarriers = kTurnedBarriers + Handover<kTurns>::kBytes;
   static constexpr int kWindowBarriers = kItemBarriers + Handover<kItems>::kBytes;
   static constexpr int kFlags = kWindowBarriers + Handover<kWindows>::kBytes;
-  static constexpr int kOwn = kFlags + 16;
+  static constexpr int kFirstBlocks = kFlags + 16;
+  static constexpr int kOwn = kFirstBlocks + 16;
+  static_assert(kItems * 4 <= 16);
   static constexpr int kBytes = kOwn + kOwnBytes;
 
   SharedPtr at;
@@ -72,23 +75,26 @@ struct TileMemory {
   LAZYROPE_DEVICE ItemPtr item(int32 place) const {
     return ItemPtr(at + (kItem + place * static_cast<int32>(sizeof(Item))));
   }
-  LAZYROPE_DEVICE Table table(const StepView& step, ItemPtr item) const {
-    return Table(at + kTable, {0, 1, 1, 0}, step, item);
+  LAZYROPE_DEVICE SharedPtr first_block(int32 place) const {
+    return at + (kFirstBlocks + place * 4);
+  }
+  // `first_block`: for whoever fills it.
+  LAZYROPE_DEVICE Table table(const StepView& step, ItemPtr item, int32 first_block = 0) const {
+    return Table(at + kTable, {0, 1, 1, 0}, step, item, first_block);
   }
   // The place of the window that a block lies in.
   LAZYROPE_DEVICE static int32 window_of(int32 block) { return block / Table::kWindow % kWindows; }
 
-  // All threads of the CTA, before anything else.
+  // All threads of the CTA, before anything else. Several do it: barriers are slow to make.
   LAZYROPE_DEVICE void init() const {
     constexpr uint32 kUsers = kConsumerWarps;
-    if (thread_index() == 0) {
-      Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
-      Handover<kItems>::init(at + kItemBarriers, 1, kUsers + kTurningWarps + 1);
-      Handover<kWindows>::init(at + kWindowBarriers, 1, kUsers + kTurningWarps + 1);
-      Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
-      Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
-      fence_mbarrier_init_release_cluster();
-    }
+    constexpr uint32 kAllUsers = kUsers + kTurningWarps + 1;
+    const int32 warp = lane_index() == 0 ? warp_index() : -1;
+    if (warp == 0) Handover<kItems>::init(at + kItemBarriers, 1, kAllUsers);
+    if (warp == 1) Handover<kWindows>::init(at + kWindowBarriers, 1, kAllUsers);
+    if (warp == 2) Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
+    if (warp == 3) Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
+    if (warp == 4) Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
     bar_sync();
   }
 };

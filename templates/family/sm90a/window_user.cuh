@@ -1,0 +1,48 @@
+// A warp's way through the windows in which the blocks of its CTA's items are found: it takes part
+// in every one.
+//
+// An item's first window has the blocks whose pages the item brings, and is there at once; those
+// that follow are whole. Blocks are numbered so that each window ends with a multiple of its
+// length.
+#pragma once
+
+#include "family/sm90a/tile_memory.cuh"
+
+namespace lazyrope {
+
+template <class Memory>
+class WindowUser {
+  static constexpr int kWindow = Memory::Table::kWindow;
+
+ public:
+  LAZYROPE_DEVICE explicit WindowUser(Memory memory)
+      : memory_(memory), side_(memory.at + Memory::kWindowBarriers) {}
+
+  // The number of the first block of the item in `place`, which has one, once its window is there.
+  LAZYROPE_DEVICE int32 begin(int32 place) {
+    side_.wait(next_);
+    return ld_shared<int32>(memory_.first_block(place));
+  }
+
+  // Before another block of the item.
+  LAZYROPE_DEVICE void reach(int32 block) {
+    if (block % kWindow == 0) side_.wait(Memory::window_of(block));
+  }
+
+  // After a block that is not the item's last.
+  LAZYROPE_DEVICE void leave(int32 block) const {
+    if ((block + 1) % kWindow == 0) side_.pass(Memory::window_of(block));
+  }
+
+  LAZYROPE_DEVICE void leave_last(int32 block) {
+    side_.pass(Memory::window_of(block));
+    next_ = Memory::window_of(block + kWindow);
+  }
+
+ private:
+  Memory memory_;
+  UseSide side_;
+  int32 next_ = 0;  // where the next item begins
+};
+
+}  // namespace lazyrope
