@@ -6,6 +6,7 @@
 #pragma once
 
 #include "family/plan_units.cuh"
+#include "ops/lanes.cuh"
 
 namespace lazyrope {
 
@@ -26,12 +27,15 @@ class CutLine {
   // The first item of each CTA, then, by its number, one for each unit with which a CTA goes on.
   LAZYROPE_DEVICE int32 num_items() const { return phase_.work.num_ctas + units_.count(); }
 
-  // All of an item but where it starts. That of a CTA without work is empty.
+  // By all lanes of a warp, each group for an item, of which there may be none: all of it but where
+  // it starts. That of a CTA without work is empty.
   LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
     const int32 num_ctas = phase_.work.num_ctas;
     int32 cta = index < num_ctas ? index : -1;
-    if (cta >= shares_) return;
-    const Stretch unit = stretch(cta < 0 ? units_.get(index - num_ctas) : unit_of(cta));
+    if (shares_ == 0) return;
+    const Unit begun = unit_of(smaller(larger(cta, 0), shares_ - 1));
+    if (cta >= shares_ || index >= num_items()) return;
+    const Stretch unit = stretch(cta < 0 ? units_.get(index - num_ctas) : begun);
     if (unit.unit.group >= units_.num_groups) return;
     if (cta >= 0 && cta + 1 < unit.first_cut) return;  // where the next CTA begins, too
     const bool begins_inside = cta >= unit.first_cut;
@@ -84,13 +88,14 @@ class CutLine {
   // Inside of which a boundary lies, or to whose beginning it is moved: none lies inside of a part.
   LAZYROPE_DEVICE Unit unit_of(int32 boundary) const {
     const auto of_group = [&](int32 i) { return boundaries_before(group_begin(i)); };
-    const int32 group = upper_bound(units_.num_groups, boundary, of_group) - 1;
+    const int32 group =
+        upper_bound_by_lanes<kGroupLanes>(units_.num_groups, boundary, of_group) - 1;
     const auto of_tile = [&](int32 tile) {
       const int64 begin = group_begin(group) + units_.tiles.cost_begin.get(tile);
       const int64 end = group_begin(group) + units_.tiles.cost_begin.get(tile + 1);
       return units_.has_parts() ? boundaries_before(end) : end_cut(begin, end);
     };
-    const int32 tile = upper_bound(units_.num_tiles, boundary, of_tile);
+    const int32 tile = upper_bound_by_lanes<kGroupLanes>(units_.num_tiles, boundary, of_tile);
     if (tile == units_.num_tiles) return units_.at(group + 1, 0, 0);
     Unit unit = units_.at(group, tile, 0);
 #pragma unroll 1

@@ -35,7 +35,7 @@ class ItemWriter {
   // By all lanes of a warp, some of which may have none.
   LAZYROPE_DEVICE void write_item(int32 index, bool exists) const {
     Item item{};
-    if (exists) items_.describe(item, index);
+    items_.describe(item, index);
     const PositionRange queries = {item.extent.first_position, item.extent.last_position};
     const BlockPlace place =
         SegmentGroup<Mask>(caller_, phase_.block_keys, item.keys.segment, item.keys.segment_end)

@@ -6,7 +6,6 @@
 
 namespace lazyrope {
 
-inline constexpr int32 kGroupLanes = 8;
 inline constexpr int32 kGroupSegments = kGroupLanes * kQuadSpans;
 
 LAZYROPE_DEVICE int32 group_lane() { return lane_index() % kGroupLanes; }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "isa/launch.cuh"
+#include "isa/math.cuh"
 #include "isa/sync.cuh"
 
 namespace lazyrope {
@@ -35,6 +36,26 @@ LAZYROPE_DEVICE int32 upper_bound_lane(int32 value, int32 target) {
   for (int step = kLanes / 2; step > 0; step /= 2)
     if (shfl_sync_idx(value, first_lane<kLanes>() + lane + step - 1) <= target) lane += step;
   return lane;
+}
+
+// First index in [0, count) whose value exceeds `target`, else count: each group of lanes searches
+// for itself. value(i) must not decrease; count, at least 1, is the same for all.
+template <int kLanes, class Value>
+LAZYROPE_DEVICE int32 upper_bound_by_lanes(int32 count, int32 target, const Value& value) {
+  static_assert(kLanes < kWarpThreads);
+  int32 step = 1;
+  while (step * kLanes < count) step *= kLanes;
+  int32 low = 0;
+#pragma unroll 1
+  for (; step > 0; step /= kLanes) {
+    const int32 end = low + (lane_index() % kLanes + 1) * step;
+    const bool exceeds = value(smaller(end, count) - 1) > target;
+    // 2^n - 1, for the first n lanes.
+    const uint32 passed =
+        vote_sync_ballot(end <= count && !exceeds) >> first_lane<kLanes>() & ((1u << kLanes) - 1);
+    low += static_cast<int32>((float_as_bits(static_cast<float>(passed + 1)) >> 23) - 127) * step;
+  }
+  return low;
 }
 
 }  // namespace lazyrope

@@ -61,6 +61,13 @@ class ItemPtr {
   SharedPtr memory_;
 };
 
+// All threads, before anything else: queries are on their way while items come.
+LAZYROPE_DEVICE void prefetch_queries(const AttendParams& params) {
+  const auto line = static_cast<uint32>(block_index() * block_threads() + thread_index());
+  if (line < params.query_lines)
+    prefetch_global_l2(static_cast<const uint8*>(params.q.data) + line * kLineBytes);
+}
+
 // Token and head, of the whole q, of a packed row of the item.
 template <class Spec>
 struct QueryRow {
@@ -99,17 +106,21 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemR
   }
 }
 
-// All threads of a team: copy(to, from) of the logical position of each row; rows past the item's
-// last repeat it.
+// All threads of a team: the logical position of each row, by copy(to, from) unless the item says
+// it; rows past the item's last repeat it.
 template <class Spec, class Team, int kRows, class Copy>
 LAZYROPE_DEVICE void copy_row_positions(SharedPtr positions, const int32* step_positions,
                                         ItemPtr item, const Copy& copy) {
   const ItemRows rows = item.rows();
-  const int32 last = item.extent().num_rows - 1;
+  const ItemExtent extent = item.extent();
 #pragma unroll 1
   for (int32 row = Team::rank(); row < kRows; row += Team::size()) {
-    const QueryRow<Spec> from(rows, smaller(row, last));
-    copy(positions + row * 4, step_positions + from.token);
+    const QueryRow<Spec> from(rows, smaller(row, extent.num_rows - 1));
+    const SharedPtr to = positions + row * 4;
+    if (extent.first_position == extent.last_position)
+      st_shared(to, extent.first_position);
+    else
+      copy(to, step_positions + from.token);
   }
 }
 
