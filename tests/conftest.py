@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.support.cases import Setting
-from tests.support.covering import EMULATED, all_pairs, covered, numbered_steps, race_checked
+from tests.support.covering import EMULATED, FACTORS, all_pairs, covered, numbered_steps, race_checked
 from tests.support.ran import Ran
 
 HAS_GPU = torch.cuda.is_available()
@@ -91,10 +91,26 @@ def random_steps(session: pytest.Session) -> list[Any]:
     return [item for item in session.items if {"numbered_setting", "ran"} <= set(getattr(item, "fixturenames", ()))]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ran() -> Ran:
-    """What of the shared list has run so far."""
+    """What of the shared list the module's tests have run so far."""
     return Ran()
+
+
+def values_of(settings: Iterable[Setting]) -> dict[str, set[Any]]:
+    return {name: {getattr(setting, name) for setting in settings} for name in FACTORS}
+
+
+def assert_all_has_run(request: pytest.FixtureRequest, ran: Ran, kernels: int) -> None:
+    """Every value of every factor, the query heads and KV heads that one rank has of a model, and so many kernels."""
+    asked = shared_list(request.config)
+    selected = [item for item in random_steps(request.session) if item.module is request.module]
+    if len(selected) < len(asked) or request.config.getoption("cases") < EMULATED:
+        pytest.skip("not all of the module's random steps were selected")
+    assert len(ran.settings) == len(asked) >= 150
+    assert len(ran.kernels) >= kernels
+    assert values_of(ran.settings) == {name: set(values) for name, values in FACTORS.items()}
+    assert {(8, 1), (16, 2), (4, 1)} <= {(s.group * s.kv_heads, s.kv_heads) for s in ran.settings}
 
 
 @pytest.fixture(scope="session")

@@ -116,19 +116,13 @@ class BlockTable {
     int32 page_size;
   };
 
-  // One lane, where the search begins behind window `window`.
-  LAZYROPE_DEVICE void begin_walk(int32 window) const {
-    st_shared(walk_address(window), first_walk());
+  // For the first window that is searched for; for another, where that before has been filled.
+  LAZYROPE_DEVICE Lookup look_up() const {
+    const ItemKeys keys = item_.keys();
+    return look_up(Walk{keys.segment, -keys.first_block});
   }
-
   LAZYROPE_DEVICE Lookup look_up(int32 window) const {
-    Lookup lookup{};
-    lookup.walk = window == 0 ? first_walk() : ld_shared<Walk>(walk_address(window - 1));
-    lookup.segment = load_segment(lookup.walk.segment + lane_index());
-    lookup.pages = reinterpret_cast<const int32*>(
-        ld_global_nc(reinterpret_cast<const uint64*>(&step_.header->pages)));
-    lookup.page_size = ld_global_nc(&step_.header->page_size);
-    return lookup;
+    return look_up(ld_shared<Walk>(walk_address(window - 1)));
   }
 
   // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
@@ -150,10 +144,16 @@ class BlockTable {
   }
 
  private:
-  LAZYROPE_DEVICE Walk first_walk() const {
-    const ItemKeys keys = item_.keys();
-    return {keys.segment, -keys.first_block};
+  LAZYROPE_DEVICE Lookup look_up(const Walk& walk) const {
+    Lookup lookup{};
+    lookup.walk = walk;
+    lookup.segment = load_segment(lookup.walk.segment + lane_index());
+    lookup.pages = reinterpret_cast<const int32*>(
+        ld_global_nc(reinterpret_cast<const uint64*>(&step_.header->pages)));
+    lookup.page_size = ld_global_nc(&step_.header->page_size);
+    return lookup;
   }
+
   LAZYROPE_DEVICE SharedPtr walk_address(int32 window) const {
     return memory_ + (kBytes - (window % 2 + 1) * static_cast<int32>(sizeof(Walk)));
   }

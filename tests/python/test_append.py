@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from tests.conftest import assert_all_has_run
 from tests.support.cases import DTYPES, FP8_NAN, PoolBuilder, Setting
 from tests.support.reference import rotate
 
@@ -82,6 +83,10 @@ def test_random_appends(numbered_setting, build, device, ran):
         left = r[untouched.to(device)]
         assert bool((left == FP8_NAN if pool.fp8 else left.isnan()).all()), "a slot of no token was written"
     ran.append(setting, kernel, writes.tokens)
+
+
+def test_enough_of_the_list_has_run(request, ran):
+    assert_all_has_run(request, ran, kernels=20)
 
 
 # Bits of the fraction, and the exponent of the least normal number.

@@ -11,11 +11,11 @@ import lazyrope
 import pytest
 import torch
 
-from tests.conftest import HAS_GPU, random_steps, shared_list
+from tests.conftest import HAS_GPU, assert_all_has_run, shared_list, values_of
 from tests.support import eager
 from tests.support.cases import ROPES, Setting, documents_case, random_case
 from tests.support.checks import check_case
-from tests.support.covering import EMULATED, FACTORS, race_checked
+from tests.support.covering import FACTORS, race_checked
 from tests.support.tolerance import assert_close, assert_lse_close
 
 ROOT = Path(__file__).parents[2]
@@ -37,20 +37,8 @@ def test_every_rope_variant_is_among_the_settings():
     assert used == set(lazyrope.rope_variants())
 
 
-def values_of(settings):
-    return {name: {getattr(setting, name) for setting in settings} for name in FACTORS}
-
-
 def test_enough_of_the_list_has_run(request, ran):
-    """Every value of every factor, and the query heads and KV heads that one rank has of a model."""
-    asked = shared_list(request.config)
-    if len(random_steps(request.session)) < 2 * len(asked) or request.config.getoption("cases") < EMULATED:
-        pytest.skip("not all random steps of attend and append were selected")
-    assert len(ran.attended) == len(ran.appended) == len(asked) >= 150
-    assert len(ran.kernels) >= 60
-    for settings in (ran.attended, ran.appended):
-        assert values_of(settings) == {name: set(values) for name, values in FACTORS.items()}
-        assert {(8, 1), (16, 2), (4, 1)} <= {(s.group * s.kv_heads, s.kv_heads) for s in settings}
+    assert_all_has_run(request, ran, kernels=60)
 
 
 def test_steps_that_are_searched_for_races_have_every_value(request):

@@ -1,4 +1,4 @@
-"""What of the shared list a session has really run."""
+"""What of the shared list a module's tests have really run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from tests.support.cases import Case, Setting
 class Ran:
     """
     Attributes:
-        attended, appended: the settings of the steps that agreed with fp64.
+        settings: of the steps that agreed with fp64.
         kernels: the sources of the kernels that had something to do in them.
     """
 
-    attended: list[Setting] = field(default_factory=list)
-    appended: list[Setting] = field(default_factory=list)
+    settings: list[Setting] = field(default_factory=list)
     kernels: set[str] = field(default_factory=set)
 
     def attend(self, case: Case, kernel: lazyrope.Attention) -> None:
-        self.attended.append(case.setting)
+        self.settings.append(case.setting)
         decode = kernel.tile_plan.decode
         rows = [len(request.positions) * case.setting.group for request in case.requests]
         served = {
@@ -34,7 +33,7 @@ class Ran:
         self._add(kernel, (name for name, is_served in served.items() if is_served))
 
     def append(self, setting: Setting, kernel: lazyrope.Attention, tokens: int) -> None:
-        self.appended.append(setting)
+        self.settings.append(setting)
         self._add(kernel, ("plan_append", "append") if tokens > 0 else ("plan_append",))
 
     def _add(self, kernel: lazyrope.Attention, names: Iterable[str]) -> None:

@@ -204,7 +204,7 @@ class AttendTile {
     Pages pages = {known_, 0};
     bar_sync();
     fill_known(table, ring, pages, kTilesAhead, kTiles - 1);
-    if (known_ < num_blocks_) pages.page = table.resolve_ahead(0, known_, table.look_up(0));
+    if (known_ < num_blocks_) pages.page = table.resolve_ahead(0, known_, table.look_up());
     start();
     wait_for_queries();
     return pages;

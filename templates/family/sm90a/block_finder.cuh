@@ -59,29 +59,31 @@ class BlockFinder {
     const int32 known = memory_.table(params_.step, item).count_known(start);
     const int32 first = (window_.at + 1) * Table::kWindow - known;
     const Table table = memory_.table(params_.step, item, first);
+    typename Table::Lookup lookup{};
+    if (known < item.extent().num_blocks) lookup = table.look_up();
     seed(table, start, known, place, first);
     const int32 end = first + item.extent().num_blocks;
 #pragma unroll 1
-    for (int32 block = first + known; block < end; block += Table::kWindow) find(table, block);
+    for (int32 block = first + known; block < end; block += Table::kWindow) {
+      find(table, block, lookup);
+      if (block + Table::kWindow < end) lookup = table.look_up(block / Table::kWindow + 1);
+    }
   }
 
   LAZYROPE_DEVICE void seed(const Table& table, const ItemStart& start, int32 known, int32 place,
                             int32 first) {
     windows_.wait(window_.at);
     table.seed(start, known);
-    if (lane_index() == 0) {
-      st_shared(memory_.first_block(place), first);
-      table.begin_walk(window_.at);
-    }
+    if (lane_index() == 0) st_shared(memory_.first_block(place), first);
     windows_.pass(window_.at);
     window_.advance();
   }
 
-  // A window from its first block on.
-  LAZYROPE_DEVICE void find(const Table& table, int32 block) {
+  // A window from its first block on, asked for ahead.
+  LAZYROPE_DEVICE void find(const Table& table, int32 block, const typename Table::Lookup& lookup) {
     const int32 window = block / Table::kWindow;
     windows_.wait(window_.at);
-    table.place(window, block, table.resolve_ahead(window, block, table.look_up(window)));
+    table.place(window, block, table.resolve_ahead(window, block, lookup));
     windows_.pass(window_.at);
     window_.advance();
   }

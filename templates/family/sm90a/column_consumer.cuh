@@ -45,7 +45,10 @@ class ColumnConsumer {
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
       start(item);
-      if (item.extent().num_blocks > 0) attend(item, place);
+      if (item.extent().num_blocks > 0)
+        attend(item, place);
+      else
+        tell_no_stats();
       leave(item, is_last);
     });
   }
@@ -92,6 +95,7 @@ class ColumnConsumer {
       Team::sync();
     }
     multiply_last_values(blocks_.full_values(ValidSlots(info)));
+    tell_stats();
     wait_for_products(scores);
     blocks_.pass_values();
     blocks_.leave(last);
@@ -188,50 +192,65 @@ class ColumnConsumer {
 
   LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) {
     const ItemResult<Spec, Team> result(params_, item);
-    const int32 num_rows = item.extent().num_rows;
-    tell_stats(num_rows);
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-      if (m * 8 >= num_rows) break;
-#pragma unroll
-      for (int tile = 0; tile < kDimTiles; ++tile) write(result, num_rows, m, tile);
-    }
+    write_all(result, item.extent().num_rows);
     result.finish(is_last, memory_.at + Memory::kFlags);
   }
 
-  LAZYROPE_DEVICE void tell_stats(int32 num_rows) const {
-    Team::sync();  // what was told of the item before has been read
+  // Once stats have been told.
+  template <class Result>
+  LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows) const {
+    Team::sync();
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       if (m * 8 >= num_rows) break;
+      write(result, num_rows, m);
+    }
+  }
+
+  // While the last products are made. All have read what was told before, as they have met since.
+  LAZYROPE_DEVICE void tell_stats() const {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         tell(m, h, ColumnLanes::sum(softmax_.sum[m][h]));
         if (ColumnLanes::is_first())
           st_shared(own_ + (Own::kMaxima + ColumnLanes::row(m, h) * 4), softmax_.maximum[m][h]);
       }
-    }
+  }
+
+  // Of an item that sees nothing.
+  LAZYROPE_DEVICE void tell_no_stats() const {
     Team::sync();
+    tell_stats();
   }
 
   // A lane has one column of four rows; it exchanges them for four columns of one.
   template <class Result>
-  LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int m, int tile) const {
-    RowPart part;
+  LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int m) const {
+    RowPart part[kDimTiles];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) part.value[i] = TileAccess<Accumulator>::at(rows_[tile], m, 0, i);
-    exchange(part.value[0], part.value[1], 4);
-    exchange(part.value[2], part.value[3], 4);
-    exchange(part.value[0], part.value[2], 8);
-    exchange(part.value[1], part.value[3], 8);
+    for (int tile = 0; tile < kDimTiles; ++tile) {
+      float (&value)[4] = part[tile].value;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) value[i] = TileAccess<Accumulator>::at(rows_[tile], m, 0, i);
+      exchange(value[0], value[1], 4);
+      exchange(value[2], value[3], 4);
+      exchange(value[0], value[2], 8);
+      exchange(value[1], value[3], 8);
+    }
     const int32 mine = lane_index() / 4 % 4;
     const int32 row = ColumnLanes::row(m, mine / 2);
     if (row >= num_rows) return;
     const Told sums = told(row);
-    part.stats = {ld_shared<float>(own_ + (Own::kMaxima + row * 4)),
-                  sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
-    const int32 quad = tile * 16 + warp() * 4 + mine % 2 * 2 + lane_index() / 16;
-    result.write(0, row, quad, part);
+    const RowStats stats = {ld_shared<float>(own_ + (Own::kMaxima + row * 4)),
+                            sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
+    const int32 quad = warp() * 4 + mine % 2 * 2 + lane_index() / 16;
+#pragma unroll
+    for (int tile = 0; tile < kDimTiles; ++tile) {
+      part[tile].stats = stats;
+      result.write(0, row, tile * 16 + quad, part[tile]);
+    }
   }
 
   const AttendParams& params_;
