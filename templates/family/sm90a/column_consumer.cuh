@@ -95,8 +95,9 @@ class ColumnConsumer {
       Team::sync();
     }
     multiply_last_values(blocks_.full_values(ValidSlots(info)));
+    wgmma_commit_group();
     tell_stats();
-    wait_for_products(scores);
+    wait_for_committed(scores);
     blocks_.pass_values();
     blocks_.leave(last);
   }
@@ -119,6 +120,9 @@ class ColumnConsumer {
   // There is time for it: memory is what all wait for.
   LAZYROPE_DEVICE void wait_for_products(Accumulator& scores) {
     wgmma_commit_group();
+    wait_for_committed(scores);
+  }
+  LAZYROPE_DEVICE void wait_for_committed(Accumulator& scores) {
     wgmma_wait_group<0>();
     scores.pin();
 #pragma unroll
