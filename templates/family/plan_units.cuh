@@ -23,9 +23,20 @@ LAZYROPE_DEVICE int32 least_share(const PlanPhase& phase) {
   return phase.min_split_blocks * (kBlockCost + kSegmentCost) + 2;
 }
 
+// A tile of more, millions of tokens, counts as much: an int32 has room for those of 512 threads.
+inline constexpr int32 kMostCost = (1 << 22) - 1;
+
+LAZYROPE_DEVICE int32 limited_cost(const PlanPhase& phase, int32 blocks, int32 segments,
+                                   int32 most) {
+  const int32 of_blocks = smaller(blocks, most / kBlockCost) * kBlockCost;
+  return smaller(phase.item_cost + of_blocks + smaller(segments, most) * kSegmentCost, most);
+}
+LAZYROPE_DEVICE int32 tile_cost(const PlanPhase& phase, int32 blocks, int32 segments) {
+  return limited_cost(phase, blocks, segments, kMostCost);
+}
 // Of one of a tile's parts, all of which count as much as the first.
 LAZYROPE_DEVICE int32 part_cost(const PlanPhase& phase, int32 part_blocks) {
-  return phase.item_cost + part_blocks * kBlockCost;
+  return limited_cost(phase, part_blocks, 0, kMostCost / kMostFixedParts);
 }
 
 struct Unit {

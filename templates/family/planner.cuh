@@ -117,25 +117,28 @@ class Planner {
   // A thread a request, of which it has the first: the rows of its tiles. Returns the number of
   // tiles, never more than the step has room for.
   LAZYROPE_DEVICE int32 lay_tiles(RequestSpan request) const {
-    int64 passed = 0;
+    const int32 max_tiles = phase_.scratch.max_tiles;
+    int32 passed = 0;
 #pragma unroll 1
     for (int32 first = 0; first < caller_.num_requests(); first += Spec::kThreads) {
       if (first > 0) request = caller_.request(first + thread_index());
       const int32 rows = rows_of(request);
-      const CtaSums sums = scan_.sums(ceil_div(rows, phase_.tile_rows));
-      lay_tiles_of(request, rows, passed + sums.before);
+      // Too many for an int32 together are none that there is room for.
+      const CtaSums sums = scan_.sums(smaller(ceil_div(rows, phase_.tile_rows), kMostOfThread));
+      lay_tiles_of(request, rows, passed + smaller(sums.before, max_tiles - passed));
       bar_sync();
-      passed += sums.all;
+      passed += smaller(sums.all, max_tiles - passed);
     }
-    return static_cast<int32>(smaller(passed, static_cast<int64>(phase_.scratch.max_tiles)));
+    return passed;
   }
 
-  LAZYROPE_DEVICE void lay_tiles_of(const RequestSpan& request, int32 rows,
-                                    int64 first_tile) const {
+  // Of what threads sum up together.
+  static constexpr int32 kMostOfThread = 0x7fffffff / Spec::kThreads;
+
+  LAZYROPE_DEVICE void lay_tiles_of(const RequestSpan& request, int32 rows, int32 tile) const {
 #pragma unroll 1
-    for (int32 row = 0; row < rows && first_tile < phase_.scratch.max_tiles;
-         row += phase_.tile_rows.value, ++first_tile) {
-      const auto tile = static_cast<int32>(first_tile);
+    for (int32 row = 0; row < rows && tile < phase_.scratch.max_tiles;
+         row += phase_.tile_rows.value, ++tile) {
       tiles_.rows.set(tile,
                       TileRows{request.token, row, smaller(rows - row, phase_.tile_rows.value), 0});
       tiles_.keys.set(tile, TileKeys{0, 0, request.segment, request.segment_end});
@@ -191,7 +194,7 @@ class Planner {
       if (units.has_parts())
         measure_parts(tile, seen.blocks);
       else
-        tiles_.cost_begin.set(tile, part_cost(phase_, seen.blocks) + seen.segments * kSegmentCost);
+        tiles_.cost_begin.set(tile, tile_cost(phase_, seen.blocks, seen.segments));
     }
   }
 
@@ -199,7 +202,7 @@ class Planner {
     const int32 of_part = fixed_part_blocks(blocks, phase_.fixed_split_blocks);
     const int32 parts = larger(ceil_div(blocks, of_part), 1);
     tiles_.part_begin.set(tile, parts);
-    tiles_.cost_begin.set(tile, static_cast<int64>(parts) * part_cost(phase_, of_part));
+    tiles_.cost_begin.set(tile, parts * part_cost(phase_, of_part));
   }
 
   LAZYROPE_DEVICE PositionRange positions_of(const TileRows& rows) const {
@@ -226,7 +229,7 @@ class Planner {
 #pragma unroll 1
     for (int32 first = 0; first < count; first += Spec::kThreads) {
       const int32 i = first + thread_index();
-      const int64 value = i < count ? column.get(i) : 0;
+      const int32 value = i < count ? static_cast<int32>(column.get(i)) : 0;
       const CtaSums sums = scan_.sums(value);
       if (i < count) column.set(i, static_cast<T>(passed + sums.before));
       passed += sums.all;

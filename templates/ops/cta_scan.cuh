@@ -8,43 +8,36 @@
 
 namespace lazyrope {
 
-LAZYROPE_DEVICE int64 shfl_sync_idx_64(int64 value, int32 lane) {
-  const auto bits = static_cast<uint64>(value);
-  const uint64 low = shfl_sync_idx(static_cast<uint32>(bits), lane);
-  const uint64 high = shfl_sync_idx(static_cast<uint32>(bits >> 32), lane);
-  return static_cast<int64>(high << 32 | low);
-}
-
 struct CtaSums {
-  int64 before;  // over the threads before this one
-  int64 all;
+  int32 before;  // over the threads before this one
+  int32 all;
 };
 
 // One copy of the code for all that are summed up: most of the time that it takes a planner whose
 // code is in no cache is the way to it.
 template <int32 kThreads>
-LAZYROPE_DEVICE_CALL CtaSums cta_sums(SharedPtr memory, int64 value) {
+LAZYROPE_DEVICE_CALL CtaSums cta_sums(SharedPtr memory, int32 value) {
   constexpr int32 kWarps = kThreads / kWarpThreads;
-  const int64 through = prefix_sum(value);
-  if (lane_index() == kWarpThreads - 1) st_shared(memory + warp_index() * 8, through);
+  const int32 through = prefix_sum(value);
+  if (lane_index() == kWarpThreads - 1) st_shared(memory + warp_index() * 4, through);
   bar_sync();
-  const int64 of_warp =
-      lane_index() < kWarps ? ld_shared<int64>(memory + lane_index() * 8) : int64{0};
-  const int64 warps_through = prefix_sum(of_warp);
-  return {shfl_sync_idx_64(warps_through - of_warp, warp_index()) + through - value,
-          shfl_sync_idx_64(warps_through, kWarpThreads - 1)};
+  const auto of_warp = ld_shared<int32>(memory + lane_index() % kWarps * 4);
+  const int32 warps_through = prefix_sum<kWarps>(of_warp);
+  return {shfl_sync_idx(warps_through - of_warp, warp_index()) + through - value,
+          shfl_sync_idx(warps_through, kWarps - 1)};
 }
 
-// By all threads of the CTA, a whole number of warps. Between two of these all threads meet.
+// By all threads of the CTA, a power of two of warps. Between two of these all threads meet.
 template <int32 kThreads>
 class CtaScan {
  public:
-  static_assert(kThreads / kWarpThreads <= kWarpThreads);
-  static constexpr int32 kBytes = kThreads / kWarpThreads * 8;
+  static constexpr int32 kWarps = kThreads / kWarpThreads;
+  static_assert(kWarps <= kWarpThreads && (kWarps & (kWarps - 1)) == 0);
+  static constexpr int32 kBytes = kWarps * 4;
 
   LAZYROPE_DEVICE explicit CtaScan(SharedPtr memory) : memory_(memory) {}
 
-  LAZYROPE_DEVICE CtaSums sums(int64 value) const { return cta_sums<kThreads>(memory_, value); }
+  LAZYROPE_DEVICE CtaSums sums(int32 value) const { return cta_sums<kThreads>(memory_, value); }
 
   // The greatest of all threads' values.
   LAZYROPE_DEVICE int32 max(int32 value) const {

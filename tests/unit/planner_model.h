@@ -122,6 +122,7 @@ class Model {
 
  private:
   static constexpr int kSegmentCost = 2, kMostParts = 4;
+  static constexpr std::int64_t kMostCost = (1 << 22) - 1;
 
   std::int64_t least_share() const {
     return std::int64_t{phase_.min_split_blocks} * (kBlockCost + kSegmentCost) + 2;
@@ -205,8 +206,9 @@ class Model {
       tile.num_parts = std::max((tile.num_blocks + tile.part_blocks - 1) / tile.part_blocks, 1);
       tile.cost = 0;
     }
-    tile.cost += tile.num_parts *
-                 (std::int64_t{phase_.item_cost} + std::int64_t{kBlockCost} * tile.part_blocks);
+    tile.cost += std::int64_t{phase_.item_cost} + std::int64_t{kBlockCost} * tile.part_blocks;
+    const int sharing = phase_.fixed_split_blocks > 0 ? kMostFixedParts : 1;
+    tile.cost = tile.num_parts * std::min(tile.cost, kMostCost / sharing);
     return tile;
   }
 
