@@ -198,6 +198,8 @@ class BlockTable {
     const int32 block = choice_.block(entry(window) - first_);
     const bool wanted = entry(window) >= first && block < extent.num_blocks;
     const int32* page = nullptr;
+    // Where segments are short, their pages lie apart: all are on their way while blocks are found.
+    if (record.end > record.begin) prefetch_global_l2(lookup.pages + record.first_page);
 #pragma unroll 1
     while (true) {
       const VisibleSegment segment =

@@ -58,15 +58,16 @@ class QueryTurner {
     const SharedPtr positions = memory_.positions(place);
     const int32 first = windows_.begin(place);
     const int32 last = first + extent.num_blocks - 1;
-    int32 base = table.info(first).base;
-    turn(base, extent.num_rows, positions);
+    int32 base = 0;
 #pragma unroll 1
-    for (int32 block = first; block < last; ++block) {
-      windows_.leave(block);
-      windows_.reach(block + 1);
-      const int32 next = table.info(block + 1).base;
-      if (next != base) turn(next, extent.num_rows, positions);
-      base = next;
+    for (int32 block = first; block <= last; ++block) {
+      if (block > first) {
+        windows_.leave(block - 1);
+        windows_.reach(block);
+      }
+      const int32 block_base = table.info(block).base;
+      if (block == first || block_base != base) turn(block_base, extent.num_rows, positions);
+      base = block_base;
     }
     windows_.leave_last(last);
   }
