@@ -40,9 +40,8 @@ class Deal {
   LAZYROPE_DEVICE int32 num_items() const { return larger(num_rounds_, 1) * num_ctas_; }
 
   // All of an item, of which there may be none, but where it starts; that of a CTA without work is
-  // empty. Parts of a unit have
-  // results and a counter by its number, of which there are enough: parts of all units are no more
-  // than CTAs.
+  // empty. Parts of a unit have results and a counter by its number, of which there are enough:
+  // parts of all units are no more than CTAs.
   LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
     const int32 round = index / num_ctas_;
     const int32 cta = index - round * num_ctas_;
