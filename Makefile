@@ -35,7 +35,7 @@ test-cpp:
 	@tail -n 3 $(BUILD)/ctest.log
 
 test-python:
-	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile
+	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 mutate: build $(VENV)/.test  ## each wait, fence and barrier of the kernels away or weakened, into tests/mutation/results.csv
 	$(python) -m tests.mutation --keep
