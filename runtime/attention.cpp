@@ -19,16 +19,6 @@ namespace {
 constexpr int kFloatBytes = 4;
 constexpr int kStoreBytes = 8;  // that results are stored by
 
-// AttendParams::query_lines.
-std::uint32_t query_lines(const TensorView& q) {
-  constexpr std::int64_t kMostBytes = 1 << 20;
-  if (q.shape[0] == 0) return 0;
-  std::int64_t last = 0;
-  for (int i = 0; i < q.rank; ++i) last += (q.shape[i] - 1) * q.strides[i];
-  const std::int64_t bytes = (last + 1) * kElementBytes;
-  return bytes > kMostBytes ? 0 : static_cast<std::uint32_t>((bytes - 1) / kLineBytes + 1);
-}
-
 TokenTensor tokens_of(const TensorView& t) {
   return {t.data, t.strides[0] * kElementBytes, t.strides[1] * kElementBytes};
 }
@@ -137,7 +127,6 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
     throw SpecError("out is q; results must not replace queries that are still to be read");
   AttendParams params{};
   params.q = tokens_of(q);
-  params.query_lines = query_lines(q);
   params.pool = checked_pool(spec_, pool, step.format(), device);
   params.out = {out.data, out.strides[0] * kElementBytes, out.strides[1] * kElementBytes};
   if (lse) {

@@ -37,8 +37,6 @@ struct LseTensor {  // fp32, natural logarithm; data may be null
   int64 head_stride;
 };
 
-inline constexpr int32 kLineBytes = 128;  // of the L2 cache
-
 struct AttendParams {
   TokenTensor q;
   KvPool pool;
@@ -47,8 +45,8 @@ struct AttendParams {
   const float* sinks;  // [heads], natural logarithms; null where the kernel takes none
   StepView step;
   WorkView work;
-  float scale_log2;    // softmax scale times log2(e)
-  uint32 query_lines;  // where all queries are few: lines that they lie in, from q.data on
+  float scale_log2;  // softmax scale times log2(e)
+  uint32 unused;
 };
 static_assert(sizeof(AttendParams) == 24 + 56 + 24 + 24 + 8 + 24 + 40 + 8);
 

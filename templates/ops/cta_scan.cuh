@@ -44,8 +44,7 @@ class CtaScan {
     value = warp_max(value);
     if (lane_index() == 0) st_shared(memory_ + warp_index() * 4, value);
     bar_sync();
-    return warp_max(
-        ld_shared<int32>(memory_ + smaller(lane_index(), kThreads / kWarpThreads - 1) * 4));
+    return warp_max(ld_shared<int32>(memory_ + smaller(lane_index(), kWarps - 1) * 4));
   }
 
  private:

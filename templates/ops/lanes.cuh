@@ -17,11 +17,11 @@ LAZYROPE_DEVICE int32 first_lane() {
 }
 
 // Inclusive.
-template <int kLanes = kWarpThreads, class T>
-LAZYROPE_DEVICE T prefix_sum(T value) {
+template <int kLanes = kWarpThreads>
+LAZYROPE_DEVICE int32 prefix_sum(int32 value) {
 #pragma unroll
   for (int delta = 1; delta < kLanes; delta *= 2) {
-    const T below = shfl_sync_up(value, delta);
+    const int32 below = shfl_sync_up(value, delta);
     if (lane_index() % kLanes >= delta) value += below;
   }
   return value;

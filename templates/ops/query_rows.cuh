@@ -61,13 +61,6 @@ class ItemPtr {
   SharedPtr memory_;
 };
 
-// All threads, before anything else: queries are on their way while items come.
-LAZYROPE_DEVICE void prefetch_queries(const AttendParams& params) {
-  const auto line = static_cast<uint32>(block_index() * block_threads() + thread_index());
-  if (line < params.query_lines)
-    prefetch_global_l2(static_cast<const uint8*>(params.q.data) + line * kLineBytes);
-}
-
 // Token and head, of the whole q, of a packed row of the item.
 template <class Spec>
 struct QueryRow {

@@ -67,7 +67,6 @@ class AttendTile {
 
   // All threads of the CTA: its items, one after the other. `memory` is aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
-    prefetch_queries(params);
     int32 item = block_index();
     do {
       // Of the item before nobody reads any more: finish() has a barrier behind its last look at

@@ -73,7 +73,6 @@ class AttendTile {
 
   // All threads of the CTA: its items, one after the other. `memory` is aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
-    prefetch_queries(params);
     AttendTile tile(params, memory);
     if (tile.item().extent().num_rows == 0) return;
     tile.begin_item();
