@@ -1,4 +1,5 @@
-"""What decode's time is made of: least squares over what ``lazyrope bench sweep --json`` kept, and the rows' errors.
+"""What decode's time is made of: a few terms whose largest error is the least there is, over what ``lazyrope bench
+sweep --json`` kept.
 
 python -m tools.decode_model [SWEEP.json] [--check PERCENT]
 """
@@ -47,9 +48,14 @@ TERMS: list[tuple[str, str, Callable[[Row, Gpu], float]]] = [
         "us for 1000 on an SM",
         lambda row, gpu: items(row, gpu) * row["context"] / 1000,
     ),
-    ("requests' heads", "us for one on an SM", items),
-    ("parts to merge", "us for one more of an SM's", lambda row, gpu: max(0.0, 1 / items(row, gpu) - 1)),
+    ("first loads of wider heads", "us for 64 columns", lambda row, gpu: row["head_dim"] / 64),
+    (
+        "leaving and merging a KV head's rows",
+        "us for 1000 columns",
+        lambda row, gpu: row["heads"][0] / row["heads"][1] * row["head_dim"] / 1000,
+    ),
 ]
+ROUNDS = 300
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,19 @@ class Model:
 
 
 def fitted(rows: list[Row], gpu: Gpu) -> Model:
-    """Relative errors count, so that short rows matter as much as long ones."""
+    """Relative errors count, so that short rows matter as much as long ones, and the largest is to be small: least
+    squares, in which rows gain weight with their error (Lawson's algorithm)."""
     relative = np.array([[amount(row, gpu) / row["us"] for _, _, amount in TERMS] for row in rows])
-    coefficients, *_ = np.linalg.lstsq(relative, np.ones(len(rows)), rcond=None)
-    return Model(coefficients.tolist(), (relative @ coefficients - 1).tolist())
+    weights = np.full(len(rows), 1 / len(rows))
+    models = []
+    for _ in range(ROUNDS):
+        root = np.sqrt(weights)
+        coefficients, *_ = np.linalg.lstsq(relative * root[:, None], root, rcond=None)
+        errors = relative @ coefficients - 1
+        models.append(Model(coefficients.tolist(), errors.tolist()))
+        weights = weights * (np.abs(errors) + 1e-12)
+        weights /= weights.sum()
+    return min(models, key=lambda model: abs(model.errors[model.largest]))
 
 
 def text(model: Model, rows: list[Row]) -> str:
