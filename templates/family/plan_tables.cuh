@@ -28,49 +28,74 @@ class SharedColumn {
   SharedPtr memory_;
 };
 
+// In global memory where it is given some, else in shared memory.
 template <class T>
-class GlobalColumn {
+class AnyColumn {
  public:
-  LAZYROPE_DEVICE explicit GlobalColumn(T* memory) : memory_(memory) {}
-  LAZYROPE_DEVICE T get(int32 i) const { return ld_global(memory_ + i); }
-  LAZYROPE_DEVICE void set(int32 i, T value) const { st_global(memory_ + i, value); }
+  LAZYROPE_DEVICE AnyColumn(SharedPtr shared, T* global, int64 first)
+      : shared_(shared), global_(global == nullptr ? nullptr : global + first) {}
+  LAZYROPE_DEVICE T get(int32 i) const {
+    return global_ == nullptr ? shared_.get(i) : ld_global(global_ + i);
+  }
+  LAZYROPE_DEVICE void set(int32 i, T value) const {
+    if (global_ == nullptr)
+      shared_.set(i, value);
+    else
+      st_global(global_ + i, value);
+  }
 
  private:
-  T* memory_;
+  SharedColumn<T> shared_;
+  T* global_;
 };
 
-// In PlanScratch's words.
-struct SharedTiles {
+// Of a table in shared memory, in PlanScratch's words.
+struct SharedPlaces {
   static constexpr int kBytes = kSharedTiles * 32 + (kSharedTiles + 2) * 12;
 
-  SharedColumn<TileRows> rows;
-  SharedColumn<TileKeys> keys;
-  SharedColumn<int64> cost_begin;
-  SharedColumn<int32> part_begin;
+  SharedPtr rows;
+  SharedPtr keys;
+  SharedPtr cost_begin;
+  SharedPtr part_begin;
 
-  LAZYROPE_DEVICE SharedTiles(SharedPtr memory, const PlanScratch&, int32)
+  LAZYROPE_DEVICE explicit SharedPlaces(SharedPtr memory)
       : rows(memory),
         keys(memory + kSharedTiles * 16),
         cost_begin(memory + kSharedTiles * 32),
         part_begin(memory + kSharedTiles * 32 + (kSharedTiles + 2) * 8) {}
 };
 
-struct GlobalTiles {
-  GlobalColumn<TileRows> rows;
-  GlobalColumn<TileKeys> keys;
-  GlobalColumn<int64> cost_begin;
-  GlobalColumn<int32> part_begin;
+struct SharedTiles {
+  SharedColumn<TileRows> rows;
+  SharedColumn<TileKeys> keys;
+  SharedColumn<int64> cost_begin;
+  SharedColumn<int32> part_begin;
 
-  LAZYROPE_DEVICE GlobalTiles(SharedPtr, const PlanScratch& scratch, int32 planner)
-      : rows(scratch.rows + offset(scratch, planner)),
-        keys(scratch.keys + offset(scratch, planner)),
-        cost_begin(scratch.cost_begin + offset(scratch, planner)),
-        part_begin(scratch.part_begin + offset(scratch, planner)) {}
+  LAZYROPE_DEVICE SharedTiles(SharedPtr memory, const PlanScratch&, int32)
+      : SharedTiles(SharedPlaces(memory)) {}
 
  private:
-  LAZYROPE_DEVICE static int64 offset(const PlanScratch& scratch, int32 planner) {
-    return static_cast<int64>(planner) * (scratch.max_tiles + 1);
-  }
+  LAZYROPE_DEVICE explicit SharedTiles(const SharedPlaces& at)
+      : rows(at.rows), keys(at.keys), cost_begin(at.cost_begin), part_begin(at.part_begin) {}
+};
+
+// Wherever there is room for all tiles.
+struct AnyTiles {
+  AnyColumn<TileRows> rows;
+  AnyColumn<TileKeys> keys;
+  AnyColumn<int64> cost_begin;
+  AnyColumn<int32> part_begin;
+
+  LAZYROPE_DEVICE AnyTiles(SharedPtr memory, const PlanScratch& scratch, int32 planner)
+      : AnyTiles(SharedPlaces(memory), scratch,
+                 static_cast<int64>(planner) * (scratch.max_tiles + 1)) {}
+
+ private:
+  LAZYROPE_DEVICE AnyTiles(const SharedPlaces& shared, const PlanScratch& scratch, int64 first)
+      : rows(shared.rows, scratch.rows, first),
+        keys(shared.keys, scratch.keys, first),
+        cost_begin(shared.cost_begin, scratch.cost_begin, first),
+        part_begin(shared.part_begin, scratch.part_begin, first) {}
 };
 
 }  // namespace lazyrope

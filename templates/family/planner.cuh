@@ -36,7 +36,7 @@ class Planner {
   using Scan = CtaScan<Spec::kThreads>;
 
  public:
-  static constexpr int kSharedBytes = Scan::kBytes + SharedTiles::kBytes;
+  static constexpr int kSharedBytes = Scan::kBytes + SharedPlaces::kBytes;
 
   LAZYROPE_DEVICE Planner(const PlanParams& params, SharedPtr memory)
       : params_(params),

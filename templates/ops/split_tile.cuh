@@ -29,31 +29,42 @@ class SplitTile {
 
   // All threads of the team that has made the part, each of which has written what it has of its
   // part. Merge is TileMerge. `may_wait`: the CTA has nothing else to do.
+  //
+  // One loop for all that a warp may merge, for looking is much code: its own units, every step-th
+  // from the first on; then, in the last CTA, what others have abandoned.
   template <class Merge>
   LAZYROPE_DEVICE void merge(const Merge& tile, bool may_wait) const {
     // Where a CTA may hold several parts it must not wait for the others.
     const int32 num_owners =
         work_.has_fixed_parts != 0 ? 0 : smaller(split_.count - 1, tile.num_units());
     const bool is_owner = split_.index < num_owners;
-    if (warp() == num_warps() - 1) arrive(tile, num_owners);
-    // The warp's units: the first, and every step-th.
-    const int32 step = larger(num_owners, 1) * num_warps();
+    Abandoned abandoned;
+    if (warp() == num_warps() - 1) abandoned = arrive(num_owners);
+    int32 step = larger(num_owners, 1) * num_warps();
     int32 unit = num_owners == 0 ? warp() : split_.index + num_owners * warp();
-    typename Merge::Merged merged;
-    const bool is_there =
-        is_owner && unit < tile.num_units() && look_for_long(tile, unit, merged, may_wait);
-    if (Team::rank() == 0) st_shared(flags_ + 4, is_there ? 1u : 0u);
-    Team::sync();
-    const uint32 state = ld_shared<uint32>(flags_);
-    const bool is_last = (state & kIsLast) != 0;
-    // Where there are no owners, all is the last's.
-    if (!is_owner && (!is_last || num_owners > 0)) return;
-    if (is_owner && !is_last && ld_shared<uint32>(flags_ + 4) == 0 && abandon(state)) return;
-    if (is_there) {
-      tile.keep(unit, merged);
-      unit += step;
+    // The CTA's first unit decides for all: once its parts are there, all CTAs are writing theirs,
+    // and the rest is sure to come.
+    bool is_sure = false;
+    int32 looks = !is_owner ? 0 : may_wait ? kPatience : 1;
+    while (true) {
+      typename Merge::Merged merged;
+      bool is_there = false;
+      while (unit < tile.num_units() && !is_there && (is_sure || looks-- > 0))
+        is_there = tile.look_at(unit, merged);
+      if (!is_sure && !decide(is_there, num_owners)) {
+        is_there = false;
+        unit = tile.num_units();
+      }
+      is_sure = true;
+      if (is_there) {
+        tile.keep(unit, merged);
+        unit += step;
+      }
+      if (unit < tile.num_units()) continue;
+      if (!find_abandoned(abandoned)) return;
+      unit = abandoned.take();
+      step = num_owners;
     }
-    merge_units(tile, unit, step);
   }
 
  private:
@@ -70,10 +81,26 @@ class SplitTile {
     return work_.counters + work_.num_ctas + split_.partial + owner;
   }
 
+  // Owners whose units are left to the last CTA's last warp.
+  struct Abandoned {
+    uint32 owners = 0;  // of 32, a bit each
+    int32 first = 0;    // of these
+    int32 end = 0;      // of all that have been asked
+    uint32 odd = 0;
+    int32 num_owners = 0;  // that are to be asked
+
+    LAZYROPE_DEVICE bool has_more() const { return owners != 0; }
+    LAZYROPE_DEVICE int32 take() {
+#pragma unroll 1
+      for (; (owners & 1) == 0; ++first) owners >>= 1;
+      owners >>= 1;
+      return first++;
+    }
+  };
+
   // One warp counts the CTA's part, while the others look for theirs. No order comes with it: that
   // all parts are on their way is enough.
-  template <class Merge>
-  LAZYROPE_DEVICE void arrive(const Merge& tile, int32 num_owners) const {
+  LAZYROPE_DEVICE Abandoned arrive(int32 num_owners) const {
     const auto count = static_cast<uint32>(split_.count);
     uint32 before = 0;
     if (lane_index() == 0)
@@ -82,30 +109,22 @@ class SplitTile {
     const uint32 odd = before < count ? 0 : kIsOdd;
     const bool is_last = before + 1 == count || before + 1 == 2 * count;
     if (lane_index() == 0) st_shared(flags_, odd | (is_last ? kIsLast : 0));
-    if (is_last) merge_abandoned(tile, num_owners, odd);
+    Abandoned abandoned;
+    abandoned.odd = odd;
+    abandoned.num_owners = is_last ? num_owners : 0;
+    ask_owners(abandoned);
+    return abandoned;
   }
 
-  // A warp. The CTA's first unit decides for all: once its parts are there, all CTAs are writing
-  // theirs, and the rest is sure to come.
-  template <class Merge>
-  LAZYROPE_DEVICE static bool look_for_long(const Merge& tile, int32 unit,
-                                            typename Merge::Merged& merged, bool may_wait) {
-#pragma unroll 1
-    for (int32 look = may_wait ? kPatience : 1; look > 0; --look)
-      if (tile.look_at(unit, merged)) return true;
-    return false;
-  }
-
-  // A warp: every step-th unit from `first` on, which is sure to come.
-  template <class Merge>
-  LAZYROPE_DEVICE static void merge_units(const Merge& tile, int32 first, int32 step) {
-#pragma unroll 1
-    for (int32 unit = first; unit < tile.num_units(); unit += step) {
-      typename Merge::Merged merged;
-      while (!tile.look_at(unit, merged)) {
-      }
-      tile.keep(unit, merged);
-    }
+  // All threads of the team: whether the CTA merges units of its own.
+  LAZYROPE_DEVICE bool decide(bool is_there, int32 num_owners) const {
+    if (Team::rank() == 0) st_shared(flags_ + 4, is_there ? 1u : 0u);
+    Team::sync();
+    const uint32 state = ld_shared<uint32>(flags_);
+    const bool is_last = (state & kIsLast) != 0;
+    // Where there are no owners, all is the last's.
+    if (split_.index >= num_owners) return is_last && num_owners == 0;
+    return is_last || ld_shared<uint32>(flags_ + 4) != 0 || !abandon(state);
   }
 
   // All threads of the team: whether what the CTA owns is now another's. It is not if all parts
@@ -118,21 +137,24 @@ class SplitTile {
     return ld_shared<uint32>(flags_ + 8) != (kComplete | odd);
   }
 
+  // False where nothing is left.
+  LAZYROPE_DEVICE bool find_abandoned(Abandoned& abandoned) const {
+    while (!abandoned.has_more() && abandoned.end < abandoned.num_owners) ask_owners(abandoned);
+    return abandoned.has_more();
+  }
+
   // A warp of the CTA that came last: each lane looks after an owner.
-  template <class Merge>
-  LAZYROPE_DEVICE void merge_abandoned(const Merge& tile, int32 num_owners, uint32 odd) const {
-#pragma unroll 1
-    for (int32 first = 0; first < num_owners; first += kWarpThreads) {
-      const int32 owner = first + lane_index();
-      // The CTA has not abandoned its own: nobody else marks that, and nothing waits for it.
-      const bool is_other = owner < num_owners && owner != split_.index;
-      if (owner == split_.index && owner < num_owners) st_global(mark_of(owner), kComplete | odd);
-      uint32 left = vote_sync_ballot(
-          is_other && atom_relaxed_gpu_exch(mark_of(owner), kComplete | odd) == (kAbandoned | odd));
-#pragma unroll 1
-      for (int32 i = 0; left != 0; ++i, left >>= 1)
-        if ((left & 1) != 0) merge_units(tile, first + i, num_owners);
-    }
+  LAZYROPE_DEVICE void ask_owners(Abandoned& abandoned) const {
+    const uint32 odd = abandoned.odd;
+    abandoned.first = abandoned.end;
+    abandoned.end += kWarpThreads;
+    const int32 owner = abandoned.first + lane_index();
+    // The CTA has not abandoned its own: nobody else marks that, and nothing waits for it.
+    const bool exists = owner < abandoned.num_owners;
+    if (exists && owner == split_.index) st_global(mark_of(owner), kComplete | odd);
+    abandoned.owners = vote_sync_ballot(
+        exists && owner != split_.index &&
+        atom_relaxed_gpu_exch(mark_of(owner), kComplete | odd) == (kAbandoned | odd));
   }
 
   const WorkView& work_;
