@@ -3,6 +3,9 @@
 //
 // Shares begin at boundaries, and boundary c is that of CTA c. What is asked of them is how many
 // lie before a point of the line, a product: nobody writes them down, and no CTA waits for it.
+//
+// Where units are alike, shares are whole units, or equal parts of one, if that takes few CTAs
+// less: a unit that is cut elsewhere is one item more for some CTA, and parts to merge.
 #pragma once
 
 #include "family/plan_units.cuh"
@@ -14,12 +17,10 @@ template <class Units>
 class CutLine {
  public:
   LAZYROPE_DEVICE CutLine(const PlanPhase& phase, const Units& units)
-      : phase_(phase), units_(units) {
-    const auto cost = static_cast<float>(units.cost());
-    const float most = cost * rcp_approx_ftz_f32(static_cast<float>(least_share(phase)));
-    const auto num_ctas = static_cast<float>(phase.work.num_ctas);
-    shares_ = larger(static_cast<int32>(most < num_ctas ? most : num_ctas), 1);
-    if (units.count() == 0) shares_ = 0;
+      : phase_(phase), units_(units), item_cost_(phase.item_cost) {
+    shares_ = units.count() == 0 ? 0 : most_shares(units.group_cost);
+    if (are_alike()) match();
+    const auto cost = static_cast<float>(group_begin(units.num_groups));
     per_cost_ = static_cast<float>(shares_) * rcp_approx_ftz_f32(cost);
     share_ = cost * rcp_approx_ftz_f32(static_cast<float>(shares_));
   }
@@ -48,6 +49,44 @@ class CutLine {
   }
 
  private:
+  static constexpr int32 kTolerance = 16;  // one part in so many
+
+  // Of a line of such groups.
+  LAZYROPE_DEVICE int32 most_shares(int64 group_cost) const {
+    const auto cost = static_cast<float>(group_cost * units_.num_groups);
+    const float most = cost * rcp_approx_ftz_f32(static_cast<float>(least_share(phase_)));
+    const auto num_ctas = static_cast<float>(phase_.work.num_ctas);
+    return larger(static_cast<int32>(most < num_ctas ? most : num_ctas), 1);
+  }
+
+  // All tiles together cost about what so many first ones would.
+  LAZYROPE_DEVICE bool are_alike() const {
+    if (units_.has_parts() || units_.num_tiles == 0) return false;
+    const int64 difference = units_.tiles.cost_begin.get(1) * units_.num_tiles - units_.group_cost;
+    return larger(difference, -difference) * kTolerance <= units_.group_cost;
+  }
+
+  LAZYROPE_DEVICE void match() {
+    const int32 units = units_.count();
+    if (units > shares_) {
+      const int32 of_share = ceil_div(units, shares_);
+      const int32 shares = units / of_share;
+      if (shares * of_share == units && is_near(shares, shares_)) shares_ = shares;
+      return;
+    }
+    // Every CTA has one item: all spend as much beside its blocks, which then does not count.
+    const int64 of_blocks = units_.group_cost - units_.num_tiles * phase_.item_cost;
+    if (of_blocks == 0) return;
+    const int32 most = most_shares(of_blocks);
+    const int32 shares = most / units * units;
+    if (shares == 0 || !is_near(shares, most)) return;
+    shares_ = shares;
+    item_cost_ = 0;
+  }
+  LAZYROPE_DEVICE static bool is_near(int32 shares, int32 most) {
+    return shares * kTolerance >= most * (kTolerance - 1);
+  }
+
   // A unit on the line. Boundaries near its ends are moved there, those between lie inside of it.
   struct Stretch {
     Unit unit;
@@ -66,8 +105,8 @@ class CutLine {
   }
 
   LAZYROPE_DEVICE Stretch stretch(const Unit& unit) const {
-    const int64 begin = group_begin(unit.group) + units_.tiles.cost_begin.get(unit.tile);
-    const int64 end = group_begin(unit.group) + units_.tiles.cost_begin.get(unit.tile + 1);
+    const int64 begin = tile_begin(unit.group, unit.tile);
+    const int64 end = tile_begin(unit.group, unit.tile + 1);
     if (units_.has_parts()) {
       const int64 part = part_cost(phase_, unit.part_blocks);
       const int32 boundaries = boundaries_before(begin + (unit.part + 1) * part);
@@ -75,11 +114,18 @@ class CutLine {
     }
     return {unit, begin, end, boundaries_before(first_inside(begin, end)), end_cut(begin, end)};
   }
-  LAZYROPE_DEVICE int64 group_begin(int32 group) const { return group * units_.group_cost; }
+  LAZYROPE_DEVICE int64 group_begin(int32 group) const {
+    return group * (units_.group_cost - units_.num_tiles * left_out());
+  }
+  LAZYROPE_DEVICE int64 tile_begin(int32 group, int32 tile) const {
+    return group_begin(group) + units_.tiles.cost_begin.get(tile) - tile * left_out();
+  }
+  // Of each tile's cost.
+  LAZYROPE_DEVICE int64 left_out() const { return phase_.item_cost - item_cost_; }
 
   // What an item costs beside its blocks is spent before the first of them.
   LAZYROPE_DEVICE int64 first_inside(int64 begin, int64 end) const {
-    return smaller(begin + phase_.item_cost + least_share(phase_), end);
+    return smaller(begin + item_cost_ + least_share(phase_), end);
   }
   LAZYROPE_DEVICE int32 end_cut(int64 begin, int64 end) const {
     return boundaries_before(larger(end - least_share(phase_), first_inside(begin, end)));
@@ -91,8 +137,8 @@ class CutLine {
     const int32 group =
         upper_bound_by_lanes<kGroupLanes>(units_.num_groups, boundary, of_group) - 1;
     const auto of_tile = [&](int32 tile) {
-      const int64 begin = group_begin(group) + units_.tiles.cost_begin.get(tile);
-      const int64 end = group_begin(group) + units_.tiles.cost_begin.get(tile + 1);
+      const int64 begin = tile_begin(group, tile);
+      const int64 end = tile_begin(group, tile + 1);
       return units_.has_parts() ? boundaries_before(end) : end_cut(begin, end);
     };
     const int32 tile = upper_bound_by_lanes<kGroupLanes>(units_.num_tiles, boundary, of_tile);
@@ -113,11 +159,11 @@ class CutLine {
   // The same for the CTA that ends there and for the one that begins: no product is added to
   // anything, which a compiler may round once or twice.
   LAZYROPE_DEVICE int32 block_at(const Stretch& stretch, int32 boundary) const {
-    const int64 first = stretch.begin + phase_.item_cost;
+    const int64 first = stretch.begin + item_cost_;
     const auto into = static_cast<int64>(static_cast<float>(boundary) * share_) - first;
     const auto blocks = static_cast<float>(stretch.unit.end_block);
     const float of_cost = blocks * rcp_approx_ftz_f32(static_cast<float>(stretch.end - first));
-    const auto block = static_cast<int32>(static_cast<float>(into) * of_cost);
+    const auto block = static_cast<int32>(static_cast<float>(into + kBlockCost / 2) * of_cost);
     return smaller(larger(block, phase_.min_split_blocks),
                    stretch.unit.end_block - phase_.min_split_blocks);
   }
@@ -141,6 +187,7 @@ class CutLine {
 
   const PlanPhase& phase_;
   const Units& units_;
+  int32 item_cost_;  // that counts
   int32 shares_;
   float per_cost_;  // boundaries
   float share_;     // cost

@@ -152,9 +152,9 @@ class SplitTile {
     // The CTA has not abandoned its own: nobody else marks that, and nothing waits for it.
     const bool exists = owner < abandoned.num_owners;
     if (exists && owner == split_.index) st_global(mark_of(owner), kComplete | odd);
-    abandoned.owners = vote_sync_ballot(
-        exists && owner != split_.index &&
-        atom_relaxed_gpu_exch(mark_of(owner), kComplete | odd) == (kAbandoned | odd));
+    abandoned.owners = vote_sync_ballot(exists && owner != split_.index &&
+                                        atom_relaxed_gpu_exch(mark_of(owner), kComplete | odd) ==
+                                            (kAbandoned | odd));
   }
 
   const WorkView& work_;

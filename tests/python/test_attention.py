@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from tests.conftest import HAS_GPU, assert_all_has_run, shared_list, values_of
 from tests.support import eager
-from tests.support.cases import ROPES, Setting, documents_case, random_case
+from tests.support.cases import ROPES, PoolBuilder, Request, Setting, Slice, assemble, documents_case, random_case
 from tests.support.checks import check_case
 from tests.support.covering import FACTORS, race_checked
 from tests.support.tolerance import assert_close, assert_lse_close
@@ -161,6 +162,20 @@ def test_no_requests_and_no_tokens(build, device):
     pool = torch.zeros((1, 16, 2, 128), dtype=torch.bfloat16, device=device)
     out, lse = kernel(q, pool, pool, step)
     assert out.shape == (0, 8, 128) and lse.shape == (0, 8)
+
+
+@pytest.mark.parametrize("tokens", [[1], [64], [64, 1], [1, 64], [1, 1]], ids=str)
+@pytest.mark.parametrize("keys", ["none", "an empty segment", "the second request's"])
+def test_requests_that_see_no_key(build, device, tokens, keys):
+    """One KV head: a phase may consist of one tile that sees nothing."""
+    setting = Setting(kv_heads=1, group=2, mask="full", head_dim=64)
+    generator = torch.Generator().manual_seed(1)
+    pool = PoolBuilder(setting, 5, random.Random(1), torch.device(device))
+    empty = [Slice(pool.add(16, 0, generator), 0, 0, 0)] if keys == "an empty segment" else []
+    requests = [Request(list(range(n)), empty) for n in tokens]
+    if keys == "the second request's":
+        requests[-1] = Request(list(range(40, 40 + tokens[-1])), [Slice(pool.add(40, 0, generator), 0, 0, 40)])
+    check_case(assemble(setting, pool, requests, generator), build(setting.spec()))
 
 
 @pytest.mark.parametrize("shape", ["interleaved", "padded"])

@@ -86,12 +86,14 @@ class Model {
     num_heads_ = heads_of_an_item();
     num_groups_ = setting.num_kv_heads / num_heads_;
     find_units();
+    is_dealt_ = is_dealt();
+    match_shares();
     find_places();
   }
 
   // The items of a CTA, with everything but `next`.
   std::vector<Item> items_of(int cta) const {
-    if (is_dealt()) return dealt_to(cta);
+    if (is_dealt_) return dealt_to(cta);
     std::vector<Item> items;
     ModelPlace at = place(cta);
     const ModelPlace end = place(cta + 1);
@@ -102,6 +104,14 @@ class Model {
       at = {at.unit + 1, 0};
     }
     return items;
+  }
+
+ private:
+  static constexpr int kSegmentCost = 2, kMostParts = 4;
+  static constexpr std::int64_t kMostCost = (1 << 22) - 1;
+
+  std::int64_t least_share() const {
+    return std::int64_t{phase_.min_split_blocks} * (kBlockCost + kSegmentCost) + 2;
   }
 
   bool is_dealt() const {
@@ -118,14 +128,6 @@ class Model {
     }
     if (parts_of_unit() > 1 && line() < least_share() * parts_of_unit() * num_units()) return false;
     return most * ctas <= line() + line() / 8;
-  }
-
- private:
-  static constexpr int kSegmentCost = 2, kMostParts = 4;
-  static constexpr std::int64_t kMostCost = (1 << 22) - 1;
-
-  std::int64_t least_share() const {
-    return std::int64_t{phase_.min_split_blocks} * (kBlockCost + kSegmentCost) + 2;
   }
 
   int num_units() const { return static_cast<int>(units_.size()); }
@@ -248,21 +250,51 @@ class Model {
   // Boundary c of a line cut into shares lies at c / shares of it; what lies before a point is told
   // with the planner's rounding.
   int boundaries_before(std::int64_t point) const {
-    const float per_cost = static_cast<float>(num_shares()) * (1.0f / static_cast<float>(line()));
-    return std::min(static_cast<int>(std::ceil(static_cast<float>(point) * per_cost)),
-                    num_shares());
+    const float per_cost = static_cast<float>(num_shares_) * (1.0f / static_cast<float>(line()));
+    return std::min(static_cast<int>(std::ceil(static_cast<float>(point) * per_cost)), num_shares_);
   }
 
-  int num_shares() const {
+  int most_shares(std::int64_t line) const {
     const auto most =
-        static_cast<int>(static_cast<float>(line()) * (1.0f / static_cast<float>(least_share())));
-    return units_.empty() ? 0 : std::clamp(most, 1, phase_.work.num_ctas);
+        static_cast<int>(static_cast<float>(line) * (1.0f / static_cast<float>(least_share())));
+    return std::clamp(most, 1, phase_.work.num_ctas);
+  }
+
+  // The greatest number of shares that are as few whole units as all shares need, or equal parts of
+  // one, where what items cost beside their blocks does not count; if it is not much less.
+  void match_shares() {
+    num_shares_ = units_.empty() ? 0 : most_shares(line());
+    const bool sees_keys =
+        std::ranges::any_of(tiles_, [](const ModelTile& tile) { return tile.num_blocks > 0; });
+    if (!sees_keys || !are_alike()) return;
+    const bool is_cut = num_units() <= num_shares_;
+    const int most =
+        is_cut ? most_shares(line() - std::int64_t{num_units()} * phase_.item_cost) : num_shares_;
+    const int fewest = (num_units() + most - 1) / most;
+    int shares = most;
+    while (shares > 0 && (is_cut ? shares % num_units() != 0 : shares * fewest != num_units()))
+      --shares;
+    if (16 * shares < 15 * most || shares == 0) return;
+    num_shares_ = shares;
+    if (!is_cut) return;
+    item_cost_ = 0;
+    for (ModelTile& tile : tiles_) tile.cost -= phase_.item_cost;
+  }
+
+  bool are_alike() const {
+    if (phase_.fixed_split_blocks > 0) return false;
+    std::int64_t difference = 0, all = 0;
+    for (const ModelTile& tile : tiles_) {
+      difference += tiles_.front().cost - tile.cost;
+      all += tile.cost;
+    }
+    return 16 * std::abs(difference) <= all;
   }
 
   void find_places() {
     for (int cta = 0; cta <= phase_.work.num_ctas; ++cta)
-      places_.push_back(cta < num_shares() ? place_of(cta)
-                                           : ModelPlace{static_cast<int>(units_.size()), 0});
+      places_.push_back(cta < num_shares_ ? place_of(cta)
+                                          : ModelPlace{static_cast<int>(units_.size()), 0});
   }
 
   // One unit after the other: whether the boundary is moved to its beginning, or lies inside.
@@ -275,10 +307,10 @@ class Model {
         const std::int64_t cost = tile.cost / tile.num_parts;
         if (cta < boundaries_before(begin + (part + 1) * cost)) return {unit, 0};
       } else {
-        const std::int64_t first = std::min(phase_.item_cost + least_share(), tile.cost);
+        const std::int64_t first = std::min(item_cost_ + least_share(), tile.cost);
         if (cta < boundaries_before(begin + first)) return {unit, 0};
         if (cta < boundaries_before(begin + std::max(tile.cost - least_share(), first)))
-          return {unit, block_at(cta, begin + phase_.item_cost, tile)};
+          return {unit, block_at(cta, begin + item_cost_, tile)};
       }
       if (part + 1 == tile.num_parts) begin += tile.cost;
     }
@@ -286,12 +318,12 @@ class Model {
   }
 
   int block_at(int cta, std::int64_t first, const ModelTile& tile) const {
-    const float share = static_cast<float>(line()) * (1.0f / static_cast<float>(num_shares()));
+    const float share = static_cast<float>(line()) * (1.0f / static_cast<float>(num_shares_));
     const auto into = static_cast<std::int64_t>(static_cast<float>(cta) * share) - first;
-    const float of_cost = static_cast<float>(tile.num_blocks) *
-                          (1.0f / static_cast<float>(tile.cost - phase_.item_cost));
-    return std::clamp(static_cast<int>(static_cast<float>(into) * of_cost), phase_.min_split_blocks,
-                      tile.num_blocks - phase_.min_split_blocks);
+    const float of_cost =
+        static_cast<float>(tile.num_blocks) * (1.0f / static_cast<float>(tile.cost - item_cost_));
+    const auto block = static_cast<int>(static_cast<float>(into + kBlockCost / 2) * of_cost);
+    return std::clamp(block, phase_.min_split_blocks, tile.num_blocks - phase_.min_split_blocks);
   }
 
   const ModelPlace& place(int cta) const { return places_[static_cast<std::size_t>(cta)]; }
@@ -362,6 +394,9 @@ class Model {
   int num_heads_ = 1;
   int num_groups_ = 1;
   std::vector<ModelUnit> units_;
+  bool is_dealt_ = false;
+  int num_shares_ = 0;  // else
+  int item_cost_ = phase_.item_cost;
   std::vector<ModelPlace> places_;
 };
 

@@ -226,6 +226,52 @@ TEST_P(PlannerTest, PlansAsTheModel) {
   EXPECT_TRUE(has_several_planners || setting_.sm_count == 4);
 }
 
+// Each with one token after one segment.
+StepArrays requests_of_length(int requests, int length, int page_size) {
+  StepArrays arrays;
+  arrays.q_indptr = arrays.segment_indptr = {0};
+  for (int r = 1; r <= requests; ++r) {
+    arrays.base.push_back(0);
+    arrays.start.push_back(0);
+    arrays.length.push_back(length);
+    arrays.lead.push_back(0);
+    arrays.first_page.push_back(0);
+    arrays.q_position.push_back(length);
+    arrays.q_indptr.push_back(r);
+    arrays.segment_indptr.push_back(r);
+  }
+  arrays.pages.resize(static_cast<std::size_t>((length + page_size - 1) / page_size), 0);
+  return arrays;
+}
+
+class MatchedShares : public PlannerTest {};
+
+TEST_P(MatchedShares, AreWholeUnitsOrEqualPartsOfOne) {
+  constexpr int kBlocks = 48, kBlockKeys = 16, kShares = 32;
+  const int units = setting_.requests * setting_.num_kv_heads;
+  plan(requests_of_length(setting_.requests, kBlocks * kBlockKeys, setting_.page_size));
+  const WorkView& work = params_.phase[Step::kDecode].work;
+  ASSERT_GT(work.num_ctas, kShares);
+  for (int cta = 0; cta < work.num_ctas; ++cta) {
+    SCOPED_TRACE(testing::Message() << "CTA " << cta);
+    int items = 0;
+    for (int at = cta; at >= 0 && work.items[at].extent.num_rows > 0;
+         at = work.items[at].keys.next, ++items) {
+      EXPECT_EQ(work.items[at].split.count, std::max(kShares / units, 1));
+      EXPECT_EQ(work.items[at].extent.num_blocks, kBlocks * std::min(units, kShares) / kShares);
+    }
+    EXPECT_EQ(items, cta < kShares ? std::max(units / kShares, 1) : 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Steps, MatchedShares,
+    testing::Values(Setting{.name = "QuarterUnits", .sm_count = 17, .requests = 4},
+                    Setting{.name = "HalfUnits", .sm_count = 17, .requests = 8},
+                    Setting{.name = "WholeUnits", .sm_count = 17, .requests = 16},
+                    Setting{.name = "ThreeUnits", .sm_count = 17, .requests = 48}),
+    [](const auto& row) { return std::string(row.param.name); });
+
 INSTANTIATE_TEST_SUITE_P(
     Steps, PlannerTest,
     testing::Values(
