@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "codegen/error.h"
 
@@ -63,12 +66,54 @@ void check_rows(std::string_view name, const TensorView& tensor, int element_byt
 
 void check_written(std::string_view name, const TensorView& tensor) {
   if (tensor.elements() == 0) return;
+  std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;  // stride, extent
   for (std::size_t i = 0; std::cmp_less(i, tensor.rank); ++i)
-    if (tensor.shape[i] > 1 && tensor.strides[i] == 0)
+    if (tensor.shape[i] > 1) dimensions.emplace_back(tensor.strides[i], tensor.shape[i]);
+  std::ranges::sort(dimensions);
+  std::int64_t span = 1;  // of the dimensions before
+  for (const auto& [stride, extent] : dimensions) {
+    if (stride < span)
       throw SpecError(
-          fmt::format("{} is {}; what is written must have memory of its own for every "
-                      "element, so no stride may be 0",
+          fmt::format("{} is {}; what is written must have memory of its own for every element",
                       name, describe(tensor)));
+    span += stride * (extent - 1);
+  }
+}
+
+namespace {
+
+// From the first to behind the last element of dimensions `first` and following.
+std::int64_t span(const TensorView& tensor, std::size_t first) {
+  std::int64_t elements = 1;
+  for (std::size_t i = first; std::cmp_less(i, tensor.rank); ++i)
+    elements += tensor.strides[i] * (tensor.shape[i] - 1);
+  return elements;
+}
+
+// Views of one tensor whose rows, or whatever lies in dimension i, take turns.
+bool take_turns(const TensorView& a, const TensorView& b, std::int64_t offset) {
+  for (std::size_t i = 0; std::cmp_less(i + 1, a.rank); ++i) {
+    const std::int64_t stride = a.strides[i];
+    const bool is_alike = a.rank == b.rank && stride == b.strides[i] && stride > 0;
+    if (!is_alike || (i > 0 && a.strides[i - 1] % stride != 0)) return false;
+    const std::int64_t into = ((offset % stride) + stride) % stride;
+    if (into >= span(a, i + 1) && into + span(b, i + 1) <= stride) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void check_apart(std::string_view name, const TensorView& tensor, std::string_view other_name,
+                 const TensorView& other, int element_bytes) {
+  if (tensor.elements() == 0 || other.elements() == 0) return;
+  const auto bytes =
+      static_cast<const std::byte*>(other.data) - static_cast<const std::byte*>(tensor.data);
+  const std::int64_t offset = bytes / element_bytes;
+  if (offset >= span(tensor, 0) || -offset >= span(other, 0)) return;
+  if (bytes % element_bytes == 0 && take_turns(tensor, other, offset)) return;
+  throw SpecError(
+      fmt::format("{} and {} share memory; what is written must have its own", name, other_name));
 }
 
 std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device) {
@@ -77,6 +122,7 @@ std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, con
   check_on_device(name, tensor, device);
   if (!tensor.is_contiguous())
     throw SpecError(fmt::format("{} is {}; it must be contiguous", name, describe(tensor)));
+  if (tensor.shape[0] > 0) check_alignment(name, tensor, sizeof(int));
   return tensor.shape[0];
 }
 

@@ -22,8 +22,12 @@ void check_extent(std::string_view name, const TensorView& tensor, int dimension
 
 void check_alignment(std::string_view name, const TensorView& tensor, int bytes);
 
-// No two elements share memory by a stride of 0, as those of an expanded tensor do.
+// No two elements share memory, as those of an expanded tensor do.
 void check_written(std::string_view name, const TensorView& tensor);
+
+// Nor two tensors of the same element type; they may be views of one whose rows take turns.
+void check_apart(std::string_view name, const TensorView& tensor, std::string_view other_name,
+                 const TensorView& other, int element_bytes);
 
 // Rows that kernels read or write `bytes` at a time: the last dimension is contiguous, and the
 // address and all other strides are multiples of that.

@@ -140,7 +140,9 @@ KvPool checked_written_pool(const AttentionSpec& spec, const PoolTensors& pool,
                             const PoolFormat& format, const Device& device) {
   check_written("k_pool", pool.keys);
   check_written("v_pool", pool.values);
-  return checked_pool(spec, pool, format, device);
+  const KvPool checked = checked_pool(spec, pool, format, device);
+  check_apart("k_pool", pool.keys, "v_pool", pool.values, bytes_of(spec.pool_dtype()));
+  return checked;
 }
 
 void launch_over_tokens(const Kernel& kernel, const AttentionSpec& spec, std::int64_t tokens,

@@ -33,7 +33,7 @@ struct SoftmaxState {
   // A logit (log2 units) of each row beside those of its keys: one more term of its sum, with no
   // value.
   LAZYROPE_DEVICE void add_sink(int m, int h, float logit) {
-    maximum[m][h] = max_f32(logit, kNoMaximum);
+    maximum[m][h] = smaller(max_f32(logit, kNoMaximum), -kNoMaximum);
     sum[m][h] = Lanes::is_first() && logit > kNoMaximum ? 1.0f : 0.0f;
   }
 

@@ -121,10 +121,12 @@ class SplitTile {
     if (Team::rank() == 0) st_shared(flags_ + 4, is_there ? 1u : 0u);
     Team::sync();
     const uint32 state = ld_shared<uint32>(flags_);
+    const bool all_are_there = ld_shared<uint32>(flags_ + 4) != 0;
+    Team::sync();  // the team's next part may be told of at once
     const bool is_last = (state & kIsLast) != 0;
     // Where there are no owners, all is the last's.
     if (split_.index >= num_owners) return is_last && num_owners == 0;
-    return is_last || ld_shared<uint32>(flags_ + 4) != 0 || !abandon(state);
+    return is_last || all_are_there || !abandon(state);
   }
 
   // All threads of the team: whether what the CTA owns is now another's. It is not if all parts

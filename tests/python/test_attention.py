@@ -164,6 +164,43 @@ def test_no_requests_and_no_tokens(build, device):
     assert out.shape == (0, 8, 128) and lse.shape == (0, 8)
 
 
+@pytest.mark.parametrize("sink", [torch.inf, -torch.inf])
+def test_infinite_sinks(build, device, sink):
+    """One takes all of a head's weight, the other none; the sum of exponentials is finite, if only just."""
+    case = random_case(Setting(phase="decode", scores="sinks"), 3, device)
+    case.calls["sinks"][0] = sink
+    out, lse = build(case.spec)(case.q, case.k_pool, case.v_pool, case.plan(build(case.spec)), **case.calls)
+    expected, expected_lse = case.reference()
+    if sink > 0:
+        assert not out[:, 0].any() and (lse[:, 0] > 1e29).all()
+        out, lse, expected, expected_lse = out[:, 1:], lse[:, 1:], expected[:, 1:], expected_lse[:, 1:]
+    assert_close(out.cpu(), expected.cpu(), eager.attention(case).cpu()[:, -out.shape[1] :])
+    assert_lse_close(lse.cpu(), expected_lse.cpu(), case.q.dtype)
+
+
+def test_results_lie_beside_the_queries_or_elsewhere(build, device):
+    """Views of one tensor whose rows or heads take turns have no element in common; others are refused."""
+    case = random_case(Setting(phase="chunk", layout="NHD"), 5, device)
+    kernel = build(case.spec)
+    step, (tokens, heads, dim) = case.plan(kernel), case.q.shape
+
+    def attend(q: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        q.copy_(case.q)
+        return kernel(q, case.k_pool, case.v_pool, step, out=out, **case.calls)[0]
+
+    expected = attend(case.q.clone(), torch.empty_like(case.q))
+    rows = torch.empty((tokens, 2 * heads, dim), dtype=case.q.dtype, device=device)
+    pairs = torch.empty((tokens, heads, 2, dim), dtype=case.q.dtype, device=device)
+    for q, out in ((rows[:, :heads], rows[:, heads:]), (rows[:, heads:], rows[:, :heads]), pairs.unbind(2)):
+        assert torch.equal(attend(q, out), expected)
+    line = torch.empty((tokens + 1, heads, dim), dtype=case.q.dtype, device=device)
+    for q, out in ((line[1:], line[:-1]), (line[:-1], line[1:]), (rows[:, :heads], rows[:, 1 : heads + 1])):
+        with pytest.raises(lazyrope.SpecError, match="out and q share memory; what is written must have its own"):
+            attend(q, out)
+    with pytest.raises(lazyrope.SpecError, match="memory of its own for every element"):
+        attend(case.q.clone(), line.as_strided((tokens, heads, dim), (dim, dim, 1)))
+
+
 @pytest.mark.parametrize("tokens", [[1], [64], [64, 1], [1, 64], [1, 1]], ids=str)
 @pytest.mark.parametrize("keys", ["none", "an empty segment", "the second request's"])
 def test_requests_that_see_no_key(build, device, tokens, keys):

@@ -11,6 +11,7 @@ import torch
 
 from tests.support.cases import Case, Setting, documents_case, random_case
 from tests.support.checks import check_case
+from tests.support.shelf import Shelf, in_order
 
 ARCH = "emu:sm_90a"
 pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="this build has no emulator")
@@ -84,6 +85,32 @@ def test_decode_of_32_rows():
     )
     plan = lazyrope.TilePlan(decode=decode, prefill=usual.prefill)
     check_case(case, lazyrope.compile(case.spec, arch=ARCH, plan=plan))
+
+
+@pytest.mark.parametrize(("tokens", "others", "other_tokens"), [(1, 16, 4), (30, 5, 33)])
+def test_rows_of_requests_before_change_no_bit(tokens, others, other_tokens):
+    """Their greater scores would raise the maxima of rows that lie in the same tile."""
+    setting = Setting(head_dim=128, kv_heads=1, batch_invariant=True)
+    shelf = Shelf(setting, [900], 1, "cpu")
+    kernel = lazyrope.compile(setting.spec(), arch=ARCH)
+    request, q = in_order(shelf, [0], tokens), shelf.queries(tokens)
+
+    def answer(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        before = 8 * shelf.queries(count * other_tokens)
+        requests = [in_order(shelf, [0], other_tokens)] * count
+        case = shelf.case(torch.cat([before.to(q.dtype), q]), [*requests, request])
+        out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
+        return out[-tokens:], lse[-tokens:]
+
+    for alone, among_others in zip(answer(0), answer(others), strict=True):
+        assert torch.equal(alone, among_others)
+
+
+def test_what_was_decided_of_an_item_is_read_before_the_next():
+    """Two short parts behind one another, of which no warp waits for another's products."""
+    setting = Setting(head_dim=64, kv_heads=2, batch_invariant=True)
+    with lazyrope.emulator.options(races=True):
+        check_case(documents_case(setting, [4208], 64, "cpu"), build(setting))
 
 
 def with_pools(case: Case, change) -> Case:

@@ -121,8 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCall{"Device",
                 [](auto& c) { c.out.device_type = DeviceType::kGpu; },
                 {"out is bfloat16", "on gpu 0; it must be on emulator"}},
-        BadCall{
-            "IsTheQuery", [](auto& c) { c.out = c.q; }, {"out is q", "must not replace queries"}},
+        BadCall{"IsTheQuery", [](auto& c) { c.out = c.q; }, {"out and q share memory"}},
         BadCall{"LseDtype",
                 [](auto& c) { c.lse->type = ElementType::kBf16; },
                 {"lse is bfloat16 [15, 4]", "its dtype must be float32"}},

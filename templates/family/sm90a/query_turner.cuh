@@ -23,7 +23,6 @@ class QueryTurner {
         turned_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    clear();
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool) {
       fetch(item, place);
       if (item.extent().num_blocks > 0) turn_for_all(item, place);
@@ -31,15 +30,6 @@ class QueryTurner {
   }
 
  private:
-  // Rows that items do not have are read all the same: they are zero, or those of an item before.
-  // Ordered before what is turned by fetch(), before products by the fences of that.
-  LAZYROPE_DEVICE void clear() const {
-#pragma unroll 1
-    for (int32 i = Team::rank() * 16; i < Memory::kTurns * Memory::kTurnedBytes;
-         i += Team::size() * 16)
-      st_shared(memory_.turned(0) + i, Chunk{});
-  }
-
   LAZYROPE_DEVICE void fetch(ItemPtr item, int32 place) const {
     Team::sync();  // nobody turns the rows of the item before any more
     copy_query_rows<Spec, Team>(memory_.original(), params_.q, item.rows(), 0,
@@ -74,9 +64,21 @@ class QueryTurner {
 
   LAZYROPE_DEVICE void turn(int32 base, int32 num_rows, SharedPtr positions) {
     turned_.wait(turn_.at);
+    clear_behind(num_rows);
     rotate(base, num_rows, positions);
     turned_.pass(turn_.at);
     turn_.advance();
+  }
+
+  // Rows that an item does not have are read all the same, and are zero: what another request left
+  // there would change when this one's maxima are raised, and so how it is rounded.
+  LAZYROPE_DEVICE void clear_behind(int32 num_rows) const {
+    using Tile = typename Memory::Tile;
+#pragma unroll 1
+    for (int32 i = num_rows * Tile::kChunks + Team::rank(); i < kRows * Tile::kChunks;
+         i += Team::size())
+      st_shared(Tile::chunk(memory_.turned(turn_.at), i / Tile::kChunks, i % Tile::kChunks),
+                Chunk{});
   }
 
   // Each warp some of the rows.
