@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 constexpr int kMaxLayers = 10000;
 
 // Which layers have the config's sliding window, where no layer_types say so.
-enum class Windows { kNone, kAll, kFromMaxWindowLayers, kEven };
+enum class Windows { kNone, kAll, kFromMaxWindowLayers, kEven, kWithoutRope };
 
 // How many KV heads there are where num_key_value_heads does not say.
 enum class KvHeads { kOwnNumber, kAllHeads, kMultiQuery };
@@ -37,18 +37,23 @@ struct ModelType {
   bool sinks = false;
   // Of the keys below, those that its reading takes care of.
   std::vector<std::string_view> reads = {};
+  // What transformers takes for keys that are not there, where that is not nothing.
+  Json defaults = Json::object();
 };
 
 const std::vector<ModelType>& model_types() {
   static const std::vector<ModelType> rows = {
       {.name = "llama", .kv_heads = KvHeads::kAllHeads},
-      {.name = "mistral", .windows = Windows::kAll},
+      {.name = "mistral", .windows = Windows::kAll, .defaults = {{"sliding_window", 4096}}},
       {.name = "qwen2", .windows = Windows::kFromMaxWindowLayers},
       {.name = "qwen3", .windows = Windows::kFromMaxWindowLayers, .head_dim = 128},
       {.name = "gemma2",
        .windows = Windows::kEven,
        .head_dim = 256,
-       .reads = {"attn_logit_softcapping", "query_pre_attn_scalar"}},
+       .reads = {"attn_logit_softcapping", "query_pre_attn_scalar"},
+       .defaults = {{"sliding_window", 4096},
+                    {"attn_logit_softcapping", 50.0},
+                    {"query_pre_attn_scalar", 256}}},
       {.name = "phi3",
        .windows = Windows::kAll,
        .kv_heads = KvHeads::kAllHeads,
@@ -56,16 +61,22 @@ const std::vector<ModelType>& model_types() {
       {.name = "gptj", .rope = "gptj", .kv_heads = KvHeads::kAllHeads, .reads = {"rotary_dim"}},
       {.name = "gpt_neox",
        .kv_heads = KvHeads::kAllHeads,
-       .reads = {"partial_rotary_factor", "rotary_pct"}},
+       .reads = {"partial_rotary_factor", "rotary_pct"},
+       .defaults = {{"rotary_pct", 0.25}}},
       {.name = "falcon",
        .kv_heads = KvHeads::kMultiQuery,
        .reads = {"multi_query", "new_decoder_architecture"}},
       {.name = "starcoder2", .windows = Windows::kAll},
       {.name = "smollm3",
-       .windows = Windows::kFromMaxWindowLayers,
-       .reads = {"no_rope_layers", "no_rope_layer_interval"}},
+       .windows = Windows::kWithoutRope,
+       .reads = {"no_rope_layers", "no_rope_layer_interval"},
+       .defaults = {{"rope_theta", 2e6}}},
       {.name = "olmo2", .kv_heads = KvHeads::kAllHeads},
-      {.name = "gpt_oss", .windows = Windows::kEven, .head_dim = 64, .sinks = true},
+      {.name = "gpt_oss",
+       .windows = Windows::kEven,
+       .head_dim = 64,
+       .sinks = true,
+       .defaults = {{"sliding_window", 128}, {"rope_scaling", {{"rope_type", "yarn"}}}}},
   };
   return rows;
 }
@@ -88,6 +99,7 @@ const std::vector<NeutralKey>& neutral_keys() {
                                                {"no_rope_layer_interval"},
                                                {"multi_query", false},
                                                {"new_decoder_architecture", false},
+                                               {"use_bidirectional_attention", false},
                                                {"alibi", false}};
   return rows;
 }
@@ -140,6 +152,14 @@ void check_neutral(const Json& config, const ModelType& type) {
   }
 }
 
+// A key that is null says that there is none.
+Json with_defaults(Json config, const ModelType& type) {
+  for (const auto& [key, value] : type.defaults.items())
+    if (!config.contains(key) && !(key == "rope_scaling" && config.contains("rope_parameters")))
+      config[key] = value;
+  return config;
+}
+
 // Under the name of today, or the one of old configs of GPT-J and Falcon.
 int count_of(const Json& config, const char* key, const char* old_key) {
   return required<int>(config, is_set(config, old_key) && !is_set(config, key) ? old_key : key);
@@ -152,6 +172,21 @@ int num_layers(const Json& config, const ModelType& type) {
   return is_missing && are_same && !is_set(config, "layer_types")
              ? 1
              : count_of(config, "num_hidden_layers", "n_layer");
+}
+
+// SmolLM3: layers without RoPE, by a list of what the others have, or every so many.
+bool has_rope(const Json& config, const ModelType& type, int layer) {
+  if (std::ranges::count(type.reads, "no_rope_layers") == 0) return true;
+  if (!is_set(config, "no_rope_layers")) {
+    const int interval = value_or(config, "no_rope_layer_interval", 4);
+    if (interval < 1)
+      refuse(fmt::format("no_rope_layer_interval = {}; it must be at least 1", interval));
+    return (layer + 1) % interval != 0;
+  }
+  const Json& list = config["no_rope_layers"];
+  if (!list.is_array() || std::cmp_greater_equal(layer, list.size()))
+    refuse(fmt::format("no_rope_layers = {} has no layer {}", list.dump(), layer));
+  return list[static_cast<std::size_t>(layer)] != 0;
 }
 
 bool has_window(const Json& config, const ModelType& type, int layer) {
@@ -175,12 +210,15 @@ bool has_window(const Json& config, const ModelType& type, int layer) {
       return layer >= required<int>(config, "max_window_layers");
     case Windows::kEven:
       return layer % 2 == 0;
+    case Windows::kWithoutRope:
+      return !has_rope(config, type, layer);
   }
   return true;
 }
 
 void read_window(const Json& config, const ModelType& type, int layer, AttentionSpec& spec) {
-  const bool by_default = type.windows != Windows::kFromMaxWindowLayers;
+  const bool by_default =
+      type.windows != Windows::kFromMaxWindowLayers && type.windows != Windows::kWithoutRope;
   if (!is_set(config, "sliding_window") || !value_or(config, "use_sliding_window", by_default))
     return;
   if (!has_window(config, type, layer)) return;
@@ -196,6 +234,9 @@ void read_window(const Json& config, const ModelType& type, int layer, Attention
 // The older form has rope_theta (GPT-NeoX: rotary_emb_base) beside rope_scaling, version 5's one
 // object with both.
 Json rope_parameters(const Json& config) {
+  if (is_set(config, "rope_parameters") && is_set(config, "rope_scaling") &&
+      config["rope_parameters"] != config["rope_scaling"])
+    refuse("rope_parameters and rope_scaling differ; keep the one that holds");
   Json rope = is_set(config, "rope_parameters") ? config["rope_parameters"]
               : is_set(config, "rope_scaling")  ? config["rope_scaling"]
                                                 : Json::object();
@@ -206,6 +247,9 @@ Json rope_parameters(const Json& config) {
   if (!rope.contains("rope_theta")) rope["rope_theta"] = 10000.0;
   if (!rope.contains("rope_type"))
     rope["rope_type"] = value_or<std::string>(rope, "type", "default");
+  if (is_set(rope, "type") && rope["type"] != rope["rope_type"])
+    refuse(fmt::format("rope_type = {} and type = {} differ; keep the one that holds",
+                       rope["rope_type"].dump(), rope["type"].dump()));
   rope.erase("type");
   return rope;
 }
@@ -268,17 +312,6 @@ RopeSpec rope_spec(const Json& config, const ModelType& model, int head_dim) {
   return spec;
 }
 
-// SmolLM3: layers without RoPE, by a list of what the others have, or every so many.
-bool has_rope(const Json& config, const ModelType& type, int layer) {
-  if (std::ranges::count(type.reads, "no_rope_layers") == 0) return true;
-  if (!is_set(config, "no_rope_layers"))
-    return (layer + 1) % value_or(config, "no_rope_layer_interval", 4) != 0;
-  const Json& list = config["no_rope_layers"];
-  if (!list.is_array() || std::cmp_greater_equal(layer, list.size()))
-    refuse(fmt::format("no_rope_layers = {} has no layer {}", list.dump(), layer));
-  return list[static_cast<std::size_t>(layer)] != 0;
-}
-
 int divided_head_dim(const Json& config, int num_q_heads) {
   const int hidden_size = count_of(config, "hidden_size", "n_embd");
   if (hidden_size % num_q_heads != 0)
@@ -334,10 +367,11 @@ std::vector<std::string> model_types_of_hf() {
 
 std::vector<AttentionSpec> attention_specs_from_hf(const std::string& json,
                                                    const std::optional<std::string>& dtype) {
-  const Json config = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) refuse("not a JSON object");
-  const ModelType& type = model_type(config);
-  check_neutral(config, type);
+  const Json given = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!given.is_object()) refuse("not a JSON object");
+  const ModelType& type = model_type(given);
+  check_neutral(given, type);
+  const Json config = with_defaults(given, type);
   std::vector<AttentionSpec> specs;
   const int count = num_layers(config, type);
   if (count < 1 || count > kMaxLayers)

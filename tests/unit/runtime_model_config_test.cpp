@@ -119,6 +119,39 @@ TEST(ModelConfig, AWindowThatIsNotUsedDoesNotMatter) {
   EXPECT_TRUE(throws<SpecError>([&] { layer(36); }, {"layer 36", "layers 0 to 35"}));
 }
 
+Json tiny(const char* model_type) {
+  return {{"model_type", model_type}, {"num_attention_heads", 8}, {"num_key_value_heads", 2},
+          {"num_hidden_layers", 4},   {"hidden_size", 512},       {"head_dim", 64}};
+}
+
+TEST(ModelConfig, ModelTypesHaveDefaultsOfTheirOwn) {
+  EXPECT_EQ(spec_of(tiny("mistral")).mask_parameters, (MaskParameters{{"window", 4096}}));
+  Json no_window = tiny("mistral");
+  no_window["sliding_window"] = nullptr;
+  EXPECT_EQ(spec_of(no_window).mask, "causal") << "null is none";
+  const auto layer = [](const char* type, int i) {
+    return attention_spec_from_hf(tiny(type).dump(), {}, i);
+  };
+  EXPECT_EQ(layer("gemma2", 0).mask_parameters, (MaskParameters{{"window", 4096}}));
+  EXPECT_EQ(layer("gemma2", 1).mask, "causal");
+  EXPECT_EQ(layer("gemma2", 1).softcap, 50.0);
+  EXPECT_EQ(layer("gemma2", 1).scale, 1.0 / 16);
+  EXPECT_EQ(spec_of(tiny("gpt_neox")).rope.rotary_dim, 16);
+  EXPECT_EQ(layer("smollm3", 0).rope.parameters.at("theta"), 2e6);
+  EXPECT_TRUE(throws<SpecError>([&] { spec_of(tiny("gpt_oss")); }, {"rope_type = \"yarn\""}));
+}
+
+TEST(ModelConfig, WindowsOfSmolLM3AreWhereThereIsNoRope) {
+  Json config = tiny("smollm3");
+  config["use_sliding_window"] = true;
+  config["sliding_window"] = 64;
+  const auto mask = [&](int i) { return attention_spec_from_hf(config.dump(), {}, i).mask; };
+  EXPECT_EQ(mask(2), "causal");
+  EXPECT_EQ(mask(3), "sliding_window");
+  config["no_rope_layer_interval"] = 0;
+  EXPECT_TRUE(throws<SpecError>([&] { mask(3); }, {"no_rope_layer_interval = 0; it must be at"}));
+}
+
 struct Refusal {
   const char* pointer;  // of the value that is changed
   Json value;
@@ -155,6 +188,9 @@ TEST(ModelConfig, WhatWouldChangeTheResultIsNamed) {
       {"/rope_scaling/factor", "8", {"factor = \"8\" has the wrong type"}},
       {"/rope_scaling/factor", 0.5, {"factor = 0.5, allowed are 1 to"}},
       {"/rope_scaling/mscale", 0.7, {"rope_type \"llama3\" with mscale = 0.7"}},
+      {"/rope_scaling/type", "linear", {"rope_type = \"llama3\" and type = \"linear\" differ"}},
+      {"/rope_parameters", {{"rope_type", "default"}}, {"rope_parameters and rope_scaling differ"}},
+      {"/use_bidirectional_attention", true, {"use_bidirectional_attention = true would change"}},
       {"/rope_theta", "large", {"rope_theta = \"large\" has the wrong type"}}};
   for (const Refusal& refusal : refusals) {
     Json config = llama31_8b();
