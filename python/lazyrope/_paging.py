@@ -116,8 +116,10 @@ def bytes_of(budget: int | str) -> int:
     """Bytes from a number or text, as :class:`lazyrope.documents.DocumentStore` takes them."""
     if isinstance(budget, int):
         return budget
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:iB)?|B)?\s*", budget, re.ASCII | re.IGNORECASE)
-    if match is None:
+    match = isinstance(budget, str) and re.fullmatch(
+        r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:iB)?|B)?\s*", budget, re.ASCII | re.IGNORECASE
+    )
+    if not match:
         raise SpecError(f"budget is {budget!r}; it must be bytes, or a number with K, M, G or T, KiB, MiB, GiB or TiB")
     number, unit = match.groups()
     return int(Fraction(number) * 1024 ** " KMGT".index((unit or " ").upper()))

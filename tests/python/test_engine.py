@@ -287,8 +287,14 @@ BAD_REQUESTS: list[tuple[Callable[[Engine], object], str]] = [
     (lambda e: e.generate([1, 1024]), r"prompt = \[1, 1024\]; it must be token ids of 0 to 1023"),
     (lambda e: e.generate([1], [[2], [-3]]), r"documents = \[-3\]; it must be token ids of 0 to 1023"),
     (lambda e: e.generate([1], mode="lasy"), "mode = 'lasy'; it must be one of lazy, block, full"),
-    (lambda e: e.generate([1], max_new_tokens=0), "max_new_tokens = 0; it must be at least 1"),
-    (lambda e: e.generate([1], temperature=-1), "temperature = -1; it must be at least 0"),
+    (lambda e: e.generate([1], max_new_tokens=0), "max_new_tokens = 0; it must be an integer, at least 1"),
+    (lambda e: e.generate([1], max_new_tokens=16.0), "max_new_tokens = 16.0; it must be an integer"),
+    (lambda e: e.generate([1], temperature=-1), "temperature = -1; it must be a number, at least 0"),
+    (lambda e: e.generate([1], temperature=10**400), "temperature = 1000*; it must be a number"),
+    (lambda e: e.generate([1], temperature="hot"), "temperature = 'hot'; it must be a number"),
+    (lambda e: e.generate([1], [[2]], salt=None), "salt = None; it must be text"),
+    (lambda e: e.score([1], [[2]], salt="\ud800"), "salt = .*; it must be text"),
+    (lambda e: e.generate([1], [1, 2]), "documents = 1; it must be text or token ids"),
 ]
 
 

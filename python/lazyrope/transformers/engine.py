@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import threading
 import time
 import traceback
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 
 from .._keys import int64_array
-from ..documents import Document, DocumentStore, InsertError, PageRun, StoreError, StoreFull
+from ..documents import Document, DocumentStore, InsertError, PageRun, StoreFull
 from ..errors import SpecError
 from .layout import MODES, Layout, Parts, fill_of
 from .passes import Backend, Runner
@@ -213,8 +215,10 @@ class Engine:
         Raises:
             SpecError: a value is not allowed.
         """
-        _check("max_new_tokens", max_new_tokens, max_new_tokens >= 1, "at least 1")
-        _check("temperature", temperature, temperature >= 0, "at least 0")
+        count = operator.index(max_new_tokens) if hasattr(max_new_tokens, "__index__") else 0
+        _check("max_new_tokens", max_new_tokens, count >= 1, "an integer, at least 1")
+        _check("temperature", temperature, _is_finite(temperature) and temperature >= 0, "a number, at least 0")
+        max_new_tokens, temperature = count, float(temperature)
         ends = frozenset(self._end_ids() if stop is None else stop)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "stop": ends}
         return self._queue(prompt, documents, mode, salt=salt, **options)
@@ -283,6 +287,7 @@ class Engine:
     ) -> Generation:
         mode = self.mode if mode is None else mode
         _check("mode", mode, mode in MODES, f"one of {', '.join(MODES)}")
+        _check("salt", fields["salt"], _is_text(fields["salt"]), "text")
         own = self._encode("prompt", prompt)
         _check("prompt", prompt, bool(own), "at least one token")
         texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
@@ -325,8 +330,10 @@ class Engine:
         if isinstance(text, str):
             if self.tokenizer is None:
                 raise SpecError(f"{name} is text; give token ids, or attach(model, tokenizer=...)")
-            return list(self.tokenizer.encode(text, add_special_tokens=False))
-        ids = int64_array(text) if len(text) > 0 else array("q")
+            ids = array("q", self.tokenizer.encode(text, add_special_tokens=False))
+        else:
+            _check(name, text, hasattr(text, "__len__"), "text or token ids")
+            ids = int64_array(text) if len(text) > 0 else array("q")
         size = self.model.config.vocab_size
         _check(name, text, not ids or (min(ids) >= 0 and max(ids) < size), f"token ids of 0 to {size - 1}")
         return ids.tolist()
@@ -345,7 +352,7 @@ class Engine:
                 if self._running:
                     return
                 self._end(generation, "error", error)
-            except StoreError as error:
+            except Exception as error:  # whatever it is, it is this request's alone
                 self._end(generation, "error", error)
             else:
                 self._running.append(generation)
@@ -474,6 +481,21 @@ class Engine:
                 del self._filling[document]
                 self.store.abandon(document)
             self.store.release(document)
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return math.isfinite(float(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _is_text(value: object) -> bool:
+    """That has bytes in UTF-8."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _check(name: str, value: object, condition: bool, allowed: str) -> None:
