@@ -21,8 +21,9 @@ struct AppendValues {
 };
 
 void check_indptr(const std::vector<int>& indptr, int capacity) {
+  if (indptr[0] != 0) throw SpecError(fmt::format("indptr[0] = {}; it must be 0", indptr[0]));
   for (std::size_t r = 0; r + 1 < indptr.size(); ++r)
-    if (indptr[0] != 0 || indptr[r + 1] < indptr[r])
+    if (indptr[r + 1] < indptr[r])
       throw SpecError(fmt::format("indptr[{}] = {} after {}; it must begin with 0 and not decrease",
                                   r + 1, indptr[r + 1], indptr[r]));
   check_within_capacity("tokens to append", indptr.back(), capacity);

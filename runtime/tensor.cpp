@@ -78,6 +78,7 @@ std::int64_t TensorView::elements() const {
 }
 
 bool TensorView::is_contiguous() const {
+  if (elements() == 0) return true;
   std::int64_t expected = 1;
   for (int i = rank - 1; i >= 0; --i) {
     const auto at = static_cast<std::size_t>(i);

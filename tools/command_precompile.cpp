@@ -92,6 +92,8 @@ const char* to_string(State state) {
 Config config_of(const Options& options) {
   if (options.out.empty())
     throw UsageError("--out is missing: give the directory that the kernels go to");
+  if (options.out == "none")
+    throw UsageError("--out none: elsewhere that is no directory; write ./none if it is one");
   Config config = Config::from_environment();
   config.cache_dir = std::filesystem::absolute(options.out).lexically_normal().string();
   config.cache_max_bytes = std::numeric_limits<std::uint64_t>::max();

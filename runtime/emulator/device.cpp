@@ -46,6 +46,23 @@ class ScratchDirectory {
   fs::path path_;
 };
 
+void write(const fs::path& path, const char* data, std::size_t size) {
+  std::ofstream out(path, std::ios::binary);
+  out.write(data, static_cast<std::streamsize>(size)).flush();
+  if (!out)
+    throw DriverError(
+        {.call = "write",
+         .text = fmt::format("{} cannot be written ({} bytes); is there room? TMPDIR says where",
+                             path.string(), size)});
+}
+
+// For a shell.
+std::string quoted(const fs::path& path) {
+  std::string text = "'";
+  for (const char c : path.string()) text += c == '\'' ? "'\\''" : std::string(1, c);
+  return text + "'";
+}
+
 std::string read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -53,10 +70,10 @@ std::string read_text(const fs::path& path) {
 
 void compile_host(const std::string& command, const std::vector<std::string>& options,
                   const RenderedKernel& kernel, const ScratchDirectory& scratch) {
-  std::ofstream(scratch.file("kernel.cpp")) << kernel.source;
+  write(scratch.file("kernel.cpp"), kernel.source.data(), kernel.source.size());
   const std::string line = fmt::format(
-      "{} {} -o {} {} 2> {}", command, fmt::join(options, " "), scratch.file("kernel.out").string(),
-      scratch.file("kernel.cpp").string(), scratch.file("log").string());
+      "{} {} -o {} {} 2> {}", command, fmt::join(options, " "), quoted(scratch.file("kernel.out")),
+      quoted(scratch.file("kernel.cpp")), quoted(scratch.file("log")));
   // NOLINTNEXTLINE(bugprone-command-processor): the command is configured
   if (std::system(line.c_str()) == 0) return;
   throw CompileError(
@@ -97,9 +114,7 @@ class EmulatorKernel : public LoadedKernel {
   static DynamicLibrary open(const Binary& binary) {
     const ScratchDirectory scratch;
     const fs::path file = scratch.file("kernel.so");
-    std::ofstream(file, std::ios::binary)
-        .write(reinterpret_cast<const char*>(binary.code.data()),
-               static_cast<std::streamsize>(binary.code.size()));
+    write(file, reinterpret_cast<const char*>(binary.code.data()), binary.code.size());
     try {
       return DynamicLibrary::open(file.string());
     } catch (const std::runtime_error& error) {
