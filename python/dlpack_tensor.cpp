@@ -96,8 +96,9 @@ TensorView view_of(const char* name, const DLTensor& t) {
 }
 
 [[noreturn]] void refuse(const char* name, py::handle object, const py::error_already_set& error) {
+  const std::string text = error.what();  // PyTorch's goes on with where in C++ it comes from
   throw SpecError(fmt::format("{} ({}) cannot be used as a tensor: {}", name,
-                              Py_TYPE(object.ptr())->tp_name, error.what()));
+                              Py_TYPE(object.ptr())->tp_name, text.substr(0, text.find('\n'))));
 }
 
 // For the Python error that a tensor's framework has set.

@@ -29,7 +29,7 @@ int capacity_field(const py::dict& capacity, const char* name, int otherwise) {
 
 void check_capacity_fields(const py::dict& capacity) {
   for (const auto& [key, value] : capacity) {
-    const auto name = py::cast<std::string>(key);
+    const auto name = py::cast<std::string>(py::str(key));
     if (name != "requests" && name != "segments" && name != "query_tokens" &&
         name != "tokens_per_request")
       throw SpecError(

@@ -184,6 +184,8 @@ Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const 
   dump(rendered, arch, key);
   Lookup lookup = look_up(rendered, key);
   if (!lookup.binary && find_only) throw CacheError(lookup.miss);
+  if (!lookup.binary && config_.policy == CachePolicy::kCacheOnly)
+    refuse_compiling(rendered, key, lookup);
   if (lookup.refused)
     log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(), lookup.miss);
   Found found = lookup.binary ? Found{std::move(*lookup.binary), true}
@@ -207,7 +209,6 @@ Engine::Lookup Engine::look_up(const RenderedKernel& rendered, const Key& key) c
 
 Engine::Found Engine::compile_and_store(const RenderedKernel& rendered, const Arch& arch,
                                         const Key& key) {
-  if (config_.policy == CachePolicy::kCacheOnly) refuse_compiling(rendered, key);
   // One process compiles; the others wait for it here and find the entry.
   const FileLock lock = store_.lock(key, kLockTimeout);
   if (Lookup lookup = look_up(rendered, key); lookup.binary)
@@ -249,9 +250,13 @@ Key Engine::key_of(const RenderedKernel& rendered, const Arch& arch) const {
       .finish();
 }
 
-void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key) const {
+void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key,
+                              const Lookup& lookup) const {
   std::string why = "there is no cache: set LAZYROPE_CACHE_DIR";
-  if (!config_.cache_dir.empty()) {
+  if (lookup.refused) {
+    why = fmt::format("its entry in the cache {} is not used: {}", store_.root().string(),
+                      lookup.miss);
+  } else if (!config_.cache_dir.empty()) {
     const std::optional<Nearest> near = store_.nearest(key);
     why = fmt::format("it is not in the cache {}, where {}", store_.root().string(),
                       near ? fmt::format("the nearest readable entry differs in: {}",

@@ -104,7 +104,8 @@ class Engine {
   void keep(const Key& key, const Binary& binary) const;
   std::shared_ptr<Compiler> compiler(const Arch& arch) const;
   Key key_of(const RenderedKernel& rendered, const Arch& arch) const;
-  void refuse_compiling(const RenderedKernel& rendered, const Key& key) const;
+  [[noreturn]] void refuse_compiling(const RenderedKernel& rendered, const Key& key,
+                                     const Lookup& lookup) const;
   void dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const;
 
   Config config_;

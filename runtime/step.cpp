@@ -78,6 +78,7 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
 
 void Step::check_shapes(const StepTensors& t) const {
   const std::int64_t requests = length_of_ints("q_indptr", t.q_indptr, *device_) - 1;
+  if (requests < 0) throw SpecError("q_indptr has no element; it must have one more than requests");
   const std::int64_t segments = length_of_ints("base", t.base, *device_);
   const std::int64_t tokens = length_of_ints("q_position", t.q_position, *device_);
   check_within_capacity("requests", requests, capacity_.requests);

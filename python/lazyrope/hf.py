@@ -40,10 +40,13 @@ def spec_from_hf(
 
 
 def _text_of(config: Any) -> str:
-    if isinstance(config, dict):
-        return json.dumps(config, default=str)
     if hasattr(config, "to_dict"):
-        return json.dumps(config.to_dict(), default=str)
+        config = config.to_dict()
+    if isinstance(config, dict):
+        try:
+            return json.dumps(config, default=str, allow_nan=False)
+        except ValueError as error:
+            raise SpecError(f"the config has a number that is infinite or NaN: {error}") from error
     path = Path(config)
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():

@@ -214,3 +214,20 @@ def test_errors_survive_pickling_with_their_fields():
     driver_error = lazyrope.DriverError("failed", call="cuInit", code=100, name="CUDA_ERROR_NO_DEVICE", advice="look")
     assert_survives_pickling(driver_error)
     assert driver_error.code == 100 and driver_error.call == "cuInit"
+
+
+def test_errors_of_frameworks_and_casts_are_one_line(build, device):
+    kernel = build(lazyrope.AttentionSpec(head_dim=64, num_q_heads=4, num_kv_heads=2, rope=lazyrope.rope.none()))
+    zero, none = (torch.zeros(n, dtype=torch.int32, device=device) for n in (1, 0))
+
+    def error_of(*q_indptr: Any, **named: Any) -> str:
+        with pytest.raises(lazyrope.SpecError) as error:
+            kernel.plan(*q_indptr, none, zero, none, none, none, none, none, **named)
+        return str(error.value)
+
+    assert error_of(zero, capacity={1: 2}).startswith('capacity has "1"; allowed are: requests, ')
+    assert error_of(none) == "q_indptr has no element; it must have one more than requests"
+    meta = error_of(torch.zeros(1, dtype=torch.int32, device="meta"))
+    assert meta.startswith("q_indptr (Tensor) cannot be used as a tensor: ") and "\n" not in meta
+    with pytest.raises(lazyrope.SpecError, match="the config has a number that is infinite or NaN"):
+        lazyrope.AttentionSpec.from_hf({"model_type": "llama", "rope_theta": float("nan")})

@@ -268,6 +268,13 @@ class TestServing:
         assert "CacheError: LAZYROPE_POLICY=cache_only forbids compiling lazyrope_plan" in error
         assert "compile it beforehand with `lazyrope precompile`" in error
 
+    def test_what_is_not_trusted_is_said_to_be_so(self, out, models, filled):
+        path = entry(out, filled[1], "grouped", "sm_80", "plan")
+        path.write_bytes(path.read_bytes()[:-1])
+        error = serve(out, models[0], "sm_80", code=1).stderr
+        assert "CacheError: LAZYROPE_POLICY=cache_only forbids compiling lazyrope_plan" in error
+        assert "its entry in the cache" in error and "is not used: " in error
+
     def test_a_read_only_directory_of_root_serves_everybody(self, command, asked, filled):
         if os.geteuid() != 0:
             pytest.skip("needs root, to have files of root's and be another user")
