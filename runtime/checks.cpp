@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
-#include <vector>
 
 #include "codegen/error.h"
 
@@ -64,30 +62,27 @@ void check_rows(std::string_view name, const TensorView& tensor, int element_byt
   check_alignment(name, tensor, bytes);
 }
 
-void check_written(std::string_view name, const TensorView& tensor) {
-  if (tensor.elements() == 0) return;
-  std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;  // stride, extent
-  for (std::size_t i = 0; std::cmp_less(i, tensor.rank); ++i)
-    if (tensor.shape[i] > 1) dimensions.emplace_back(tensor.strides[i], tensor.shape[i]);
-  std::ranges::sort(dimensions);
-  std::int64_t span = 1;  // of the dimensions before
-  for (const auto& [stride, extent] : dimensions) {
-    if (stride < span)
-      throw SpecError(
-          fmt::format("{} is {}; what is written must have memory of its own for every element",
-                      name, describe(tensor)));
-    span += stride * (extent - 1);
-  }
-}
-
 namespace {
 
-// From the first to behind the last element of dimensions `first` and following.
-std::int64_t span(const TensorView& tensor, std::size_t first) {
+// From the first to behind the last element of dimensions for which is_meant(i).
+template <class IsMeant>
+std::int64_t extent_of(const TensorView& tensor, const IsMeant& is_meant) {
   std::int64_t elements = 1;
-  for (std::size_t i = first; std::cmp_less(i, tensor.rank); ++i)
-    elements += tensor.strides[i] * (tensor.shape[i] - 1);
+  for (std::size_t i = 0; std::cmp_less(i, tensor.rank); ++i)
+    if (is_meant(i)) elements += tensor.strides[i] * (tensor.shape[i] - 1);
   return elements;
+}
+
+std::int64_t extent_from(const TensorView& tensor, std::size_t first) {
+  return extent_of(tensor, [&](std::size_t i) { return i >= first; });
+}
+
+// Its steps pass over all that dimensions of shorter steps have.
+bool steps_over_others(const TensorView& tensor, std::size_t dimension) {
+  const std::int64_t stride = tensor.strides[dimension];
+  return stride >= extent_of(tensor, [&](std::size_t i) {
+           return i != dimension && tensor.shape[i] > 1 && tensor.strides[i] <= stride;
+         });
 }
 
 // Views of one tensor whose rows, or whatever lies in dimension i, take turns.
@@ -97,12 +92,21 @@ bool take_turns(const TensorView& a, const TensorView& b, std::int64_t offset) {
     const bool is_alike = a.rank == b.rank && stride == b.strides[i] && stride > 0;
     if (!is_alike || (i > 0 && a.strides[i - 1] % stride != 0)) return false;
     const std::int64_t into = ((offset % stride) + stride) % stride;
-    if (into >= span(a, i + 1) && into + span(b, i + 1) <= stride) return true;
+    if (into >= extent_from(a, i + 1) && into + extent_from(b, i + 1) <= stride) return true;
   }
   return false;
 }
 
 }  // namespace
+
+void check_written(std::string_view name, const TensorView& tensor) {
+  if (tensor.elements() == 0) return;
+  for (std::size_t i = 0; std::cmp_less(i, tensor.rank); ++i)
+    if (tensor.shape[i] > 1 && !steps_over_others(tensor, i))
+      throw SpecError(
+          fmt::format("{} is {}; what is written must have memory of its own for every element",
+                      name, describe(tensor)));
+}
 
 void check_apart(std::string_view name, const TensorView& tensor, std::string_view other_name,
                  const TensorView& other, int element_bytes) {
@@ -110,7 +114,7 @@ void check_apart(std::string_view name, const TensorView& tensor, std::string_vi
   const auto bytes =
       static_cast<const std::byte*>(other.data) - static_cast<const std::byte*>(tensor.data);
   const std::int64_t offset = bytes / element_bytes;
-  if (offset >= span(tensor, 0) || -offset >= span(other, 0)) return;
+  if (offset >= extent_from(tensor, 0) || -offset >= extent_from(other, 0)) return;
   if (bytes % element_bytes == 0 && take_turns(tensor, other, offset)) return;
   throw SpecError(
       fmt::format("{} and {} share memory; what is written must have its own", name, other_name));

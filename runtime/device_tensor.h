@@ -25,7 +25,7 @@ class DeviceTensor {
   const TensorView& view() const { return view_; }
   operator const TensorView&() const { return view_; }
   std::size_t bytes() const;
-  void fill_zero();  // on the default stream
+  void fill_zero();  // waits
 
   // Copies all elements, and waits for that and for the work before it on the default stream.
   void copy_from_host(const void* values);

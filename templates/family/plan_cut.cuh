@@ -75,7 +75,8 @@ class CutLine {
       return;
     }
     // Every CTA has one item: all spend as much beside its blocks, which then does not count.
-    const int64 of_blocks = units_.group_cost - units_.num_tiles * phase_.item_cost;
+    const int64 of_blocks =
+        units_.group_cost - static_cast<int64>(units_.num_tiles) * phase_.item_cost;
     if (of_blocks == 0) return;
     const int32 most = most_shares(of_blocks);
     const int32 shares = most / units * units;
