@@ -1,8 +1,10 @@
 // A step's units laid end to end by cost and cut into equal shares, one for each CTA of the attend
 // kernel: the tail of a unit, some whole units, the head of another.
 //
-// Shares begin at boundaries, and boundary c is that of CTA c. What is asked of them is how many
-// lie before a point of the line, a product: nobody writes them down, and no CTA waits for it.
+// Shares begin at boundaries. What is asked of these is how many lie before a point of the line, a
+// product: nobody writes them down, and no CTA waits for it. CTAs side by side have shares of
+// different heads, at the same place in each: tokens' heads, neighbours in memory, are then read
+// together. Those without a share are spread out, for neighbours may share the way to memory too.
 //
 // Where units are alike, shares are whole units, or equal parts of one, if that takes few CTAs
 // less: a unit that is cut elsewhere is one item more for some CTA, and parts to merge.
@@ -32,24 +34,38 @@ class CutLine {
   // it starts. That of a CTA without work is empty.
   LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
     const int32 num_ctas = phase_.work.num_ctas;
-    int32 cta = index < num_ctas ? index : -1;
+    int32 share = index < num_ctas ? share_of(index) : -1;
     if (shares_ == 0) return;
-    const Unit begun = unit_of(smaller(larger(cta, 0), shares_ - 1));
-    if (cta >= shares_ || index >= num_items()) return;
-    const Stretch unit = stretch(cta < 0 ? units_.get(index - num_ctas) : begun);
+    const Unit begun = unit_of(smaller(larger(share, 0), shares_ - 1));
+    if (share >= shares_ || index >= num_items()) return;
+    const Stretch unit = stretch(share < 0 ? units_.get(index - num_ctas) : begun);
     if (unit.unit.group >= units_.num_groups) return;
-    if (cta >= 0 && cta + 1 < unit.first_cut) return;  // where the next CTA begins, too
-    const bool begins_inside = cta >= unit.first_cut;
-    if (!begins_inside) cta = unit.first_cut - 1;
-    const bool ends_inside = cta + 1 < unit.end_cut;
-    units_.describe(item, unit.unit, begins_inside ? block_at(unit, cta) : unit.unit.first_block,
-                    ends_inside ? block_at(unit, cta + 1) : unit.unit.end_block);
-    item.split = split(unit, cta);
+    if (share >= 0 && share + 1 < unit.first_cut) return;  // where the next share begins, too
+    const bool begins_inside = share >= unit.first_cut;
+    if (!begins_inside) share = unit.first_cut - 1;
+    const bool ends_inside = share + 1 < unit.end_cut;
+    units_.describe(item, unit.unit, begins_inside ? block_at(unit, share) : unit.unit.first_block,
+                    ends_inside ? block_at(unit, share + 1) : unit.unit.end_block);
+    item.split = split(unit, share);
     if (!ends_inside) item.keys.next = next(unit);
   }
 
  private:
   static constexpr int32 kTolerance = 16;  // one part in so many
+
+  // A CTA's, or shares_ where it has none. Of the CTAs that have one, those side by side have the
+  // same one of as many groups of shares as there are groups of heads.
+  LAZYROPE_DEVICE int32 share_of(int32 cta) const {
+    const int32 num_ctas = phase_.work.num_ctas;
+    const int32 index = cta * shares_ / num_ctas;
+    const bool is_idle = (cta + 1) * shares_ / num_ctas == index;
+    if (is_idle) return shares_;
+    const int32 in_group = index / units_.num_groups;
+    const int32 group = index - in_group * units_.num_groups;
+    const int32 of_group = shares_ / units_.num_groups;
+    const int32 longer = shares_ - of_group * units_.num_groups;  // groups with one more
+    return group * of_group + smaller(group, longer) + in_group;
+  }
 
   // Of a line of such groups.
   LAZYROPE_DEVICE int32 most_shares(int64 group_cost) const {
@@ -169,13 +185,13 @@ class CutLine {
                    stretch.unit.end_block - phase_.min_split_blocks);
   }
 
-  // CTAs a to b hold a unit's parts: they use results 2 a + 1 to a + b + 1 and counter a. The next
-  // unit that is cut has its first part in CTA b or later.
-  LAZYROPE_DEVICE ItemSplit split(const Stretch& unit, int32 cta) const {
+  // Shares a to b hold a unit's parts: they use results 2 a + 1 to a + b + 1 and counter a. The
+  // next unit that is cut has its first part in share b or later.
+  LAZYROPE_DEVICE ItemSplit split(const Stretch& unit, int32 share) const {
     if (units_.has_parts()) return fixed_split(unit.unit);
     if (unit.first_cut == unit.end_cut) return {0, 1, 0, 0};
-    const int32 first_cta = unit.first_cut - 1;
-    return {cta - first_cta, unit.end_cut - first_cta, 2 * first_cta + 1, first_cta};
+    const int32 first = unit.first_cut - 1;
+    return {share - first, unit.end_cut - first, 2 * first + 1, first};
   }
 
   // Each unit has a result of its own; the counters of whole tiles lie behind those of their parts.

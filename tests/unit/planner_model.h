@@ -95,8 +95,10 @@ class Model {
   std::vector<Item> items_of(int cta) const {
     if (is_dealt_) return dealt_to(cta);
     std::vector<Item> items;
-    ModelPlace at = place(cta);
-    const ModelPlace end = place(cta + 1);
+    const int share = share_of(cta);
+    if (share < 0) return items;
+    ModelPlace at = place(share);
+    const ModelPlace end = place(share + 1);
     while (at < end) {
       const ModelUnit& unit = units_[static_cast<std::size_t>(at.unit)];
       const int unit_end = at.unit == end.unit ? end.block : unit.end_block - unit.first_block;
@@ -292,41 +294,56 @@ class Model {
   }
 
   void find_places() {
-    for (int cta = 0; cta <= phase_.work.num_ctas; ++cta)
-      places_.push_back(cta < num_shares_ ? place_of(cta)
-                                          : ModelPlace{static_cast<int>(units_.size()), 0});
+    for (int share = 0; share <= phase_.work.num_ctas; ++share)
+      places_.push_back(share < num_shares_ ? place_of(share)
+                                            : ModelPlace{static_cast<int>(units_.size()), 0});
+  }
+
+  // Shares in as many runs as there are groups of heads, the first of which may have one more: the
+  // first of each run, the second of each ..., over CTAs as evenly as can be.
+  int share_of(int cta) const {
+    const int ctas = phase_.work.num_ctas;
+    const int rank = cta * num_shares_ / ctas;
+    if ((cta + 1) * num_shares_ / ctas == rank) return -1;
+    int shares = 0;
+    for (int in_run = 0;; ++in_run)
+      for (int run = 0, first = 0; run < num_groups_; ++run) {
+        const int length = num_shares_ / num_groups_ + (run < num_shares_ % num_groups_ ? 1 : 0);
+        if (in_run < length && shares++ == rank) return first + in_run;
+        first += length;
+      }
   }
 
   // One unit after the other: whether the boundary is moved to its beginning, or lies inside.
-  ModelPlace place_of(int cta) const {
+  ModelPlace place_of(int share) const {
     std::int64_t begin = 0;
     for (int unit = 0; unit < num_units(); ++unit) {
       const ModelTile& tile = tile_of(unit);
       const int part = units_[static_cast<std::size_t>(unit)].part;
       if (phase_.fixed_split_blocks > 0) {
         const std::int64_t cost = tile.cost / tile.num_parts;
-        if (cta < boundaries_before(begin + (part + 1) * cost)) return {unit, 0};
+        if (share < boundaries_before(begin + (part + 1) * cost)) return {unit, 0};
       } else {
         const std::int64_t first = std::min(item_cost_ + least_share(), tile.cost);
-        if (cta < boundaries_before(begin + first)) return {unit, 0};
-        if (cta < boundaries_before(begin + std::max(tile.cost - least_share(), first)))
-          return {unit, block_at(cta, begin + item_cost_, tile)};
+        if (share < boundaries_before(begin + first)) return {unit, 0};
+        if (share < boundaries_before(begin + std::max(tile.cost - least_share(), first)))
+          return {unit, block_at(share, begin + item_cost_, tile)};
       }
       if (part + 1 == tile.num_parts) begin += tile.cost;
     }
     return {num_units(), 0};
   }
 
-  int block_at(int cta, std::int64_t first, const ModelTile& tile) const {
-    const float share = static_cast<float>(line()) * (1.0f / static_cast<float>(num_shares_));
-    const auto into = static_cast<std::int64_t>(static_cast<float>(cta) * share) - first;
+  int block_at(int share, std::int64_t first, const ModelTile& tile) const {
+    const float length = static_cast<float>(line()) * (1.0f / static_cast<float>(num_shares_));
+    const auto into = static_cast<std::int64_t>(static_cast<float>(share) * length) - first;
     const float of_cost =
         static_cast<float>(tile.num_blocks) * (1.0f / static_cast<float>(tile.cost - item_cost_));
     const auto block = static_cast<int>(static_cast<float>(into + kBlockCost / 2) * of_cost);
     return std::clamp(block, phase_.min_split_blocks, tile.num_blocks - phase_.min_split_blocks);
   }
 
-  const ModelPlace& place(int cta) const { return places_[static_cast<std::size_t>(cta)]; }
+  const ModelPlace& place(int share) const { return places_[static_cast<std::size_t>(share)]; }
 
   Item item(const ModelPlace& place, const ModelUnit& unit, int first, int end) const {
     const ModelTile& tile = tiles_[static_cast<std::size_t>(unit.tile)];
@@ -349,17 +366,17 @@ class Model {
   }
 
   ItemSplit split(const ModelPlace& place) const {
-    int index = 0, count = 1, first_cta = -1;
-    for (int cta = 0; cta < static_cast<int>(places_.size()); ++cta) {
-      const ModelPlace& cut = this->place(cta);
+    int index = 0, count = 1, first_share = -1;
+    for (int share = 0; share < static_cast<int>(places_.size()); ++share) {
+      const ModelPlace& cut = this->place(share);
       if (cut.unit != place.unit || cut.block == 0) continue;
-      if (first_cta < 0) first_cta = cta - 1;
-      EXPECT_NE(cut, this->place(cta - 1)) << "no part is empty";
+      if (first_share < 0) first_share = share - 1;
+      EXPECT_NE(cut, this->place(share - 1)) << "no part is empty";
       ++count;
       if (cut.block <= place.block) ++index;
     }
     return count == 1 ? ItemSplit{0, 1, 0, 0}
-                      : ItemSplit{index, count, 2 * first_cta + 1, first_cta};
+                      : ItemSplit{index, count, 2 * first_share + 1, first_share};
   }
 
   ItemStart start(const ModelTile& tile, int block) const {

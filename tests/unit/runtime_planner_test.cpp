@@ -254,13 +254,19 @@ TEST_P(MatchedShares, AreWholeUnitsOrEqualPartsOfOne) {
   ASSERT_GT(work.num_ctas, kShares);
   for (int cta = 0; cta < work.num_ctas; ++cta) {
     SCOPED_TRACE(testing::Message() << "CTA " << cta);
+    // Those without a share are spread out; neighbours have the same of two heads.
+    const int rank = cta * kShares / work.num_ctas;
+    const bool is_idle = (cta + 1) * kShares / work.num_ctas == rank;
     int items = 0;
     for (int at = cta; at >= 0 && work.items[at].extent.num_rows > 0;
          at = work.items[at].keys.next, ++items) {
       EXPECT_EQ(work.items[at].split.count, std::max(kShares / units, 1));
       EXPECT_EQ(work.items[at].extent.num_blocks, kBlocks * std::min(units, kShares) / kShares);
     }
-    EXPECT_EQ(items, cta < kShares ? std::max(units / kShares, 1) : 0);
+    EXPECT_EQ(items, is_idle ? 0 : std::max(units / kShares, 1));
+    if (!is_idle) {
+      EXPECT_EQ(work.items[cta].rows.kv_head, rank % setting_.num_kv_heads);
+    }
   }
 }
 
