@@ -59,8 +59,8 @@ TemplateType product_type(const KernelSpec& spec, const AttendPlan& plan) {
   if (plan.family == Family::kSm90a && plan.divides_rows())
     return {"tile/wgmma_product.cuh", fmt::format("WgmmaProduct<{}, {}>", type, spec.head_dim)};
   if (plan.family == Family::kSm90a)
-    return {"tile/wgmma_product.cuh",
-            fmt::format("TurnedWgmmaProduct<{}, {}, {}>", type, spec.head_dim, plan.rows())};
+    return {"tile/wgmma_product.cuh", fmt::format("TurnedWgmmaProduct<{}, {}, {}>", type,
+                                                  spec.head_dim * plan.heads, plan.rows())};
   if (!spec.has_fp8_pool())
     return {"tile/warp_product.cuh", fmt::format("WarpProduct<{}, {}>", type, spec.head_dim)};
   return {"tile/fp8_product.cuh",
@@ -124,6 +124,7 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan) {
                  {"warp_keys", fmt::to_string(plan.warp_keys)},
                  {"step_keys", fmt::to_string(plan.step_keys)},
                  {"stages", fmt::to_string(plan.stages)},
+                 {"heads", fmt::to_string(plan.heads)},
                  {"ctas_per_sm", fmt::to_string(plan.ctas_per_sm)},
                  {"shared_bytes", fmt::to_string(shared_bytes)}});
   return {"kernel/attend.cu.in", std::move(values), plan.threads(), plan.ctas_per_sm, shared_bytes};

@@ -82,7 +82,7 @@ const std::vector<Row>& rows() {
 
 // What family sm90a has where arch and spec have what it needs. Prefill: 64 rows a warpgroup, and
 // as many keys as leave room for two blocks under way. Decode: as many bytes under way as there is
-// room for.
+// room for, and rows of 256 bytes, of two heads where one's are shorter.
 struct HopperRow {
   int head_dim;
   bool caps;  // leaves registers for softcap
@@ -92,6 +92,8 @@ struct HopperRow {
 
 const std::vector<HopperRow>& hopper_rows() {
   static const std::vector<HopperRow> table = {
+      {64, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a, 2}},
+      {64, true, &TilePlan::decode, {1, 4, 16, 16, 16, 6, 2, Family::kSm90a}},
       {64, true, &TilePlan::prefill, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
       {128, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a}},
       {128, false, &TilePlan::prefill, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
@@ -117,6 +119,7 @@ class AttendPlanCheck {
         kv_bytes_(bytes_of(spec.pool_dtype())) {}
 
   void shape() const {
+    one_of("heads", plan_.heads, allowed_heads());
     if (plan_.family == Family::kSm90a) return hopper_shape();
     at_least("row_warps", plan_.row_warps, 1);
     at_least("key_warps", plan_.key_warps, 1);
@@ -180,6 +183,13 @@ class AttendPlanCheck {
       throw SpecError(
           fmt::format("tile plan: {}.family = sm90a; it is for head_dim = {} and a pool of 16 bits",
                       name_, fmt::join(head_dims, ", ")));
+  }
+
+  // Of 8 rows each at the least, as products have columns (templates/family/sm90a).
+  std::vector<int> allowed_heads() const {
+    const bool may_pair = plan_.family == Family::kSm90a && !plan_.divides_rows() &&
+                          head_dim_ == 64 && plan_.rows() % 16 == 0;
+    return may_pair ? std::vector{1, 2} : std::vector{1};
   }
 
   // That a product takes at once: tile/warp_product.cuh and tile/fp8_product.cuh.
@@ -333,7 +343,8 @@ std::vector<Row> rows_of(int head_dim) {
 TilePlan on_hopper(TilePlan plan, const KernelSpec& spec, const Arch& arch) {
   for (const HopperRow& row : hopper_rows()) {
     const AttendPlan& before = plan.*row.part;
-    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.caps) ||
+    const bool serves_tokens = row.plan.divides_rows() || spec.group_size <= row.plan.head_rows();
+    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.caps) || !serves_tokens ||
         before.family == Family::kSm90a || before.divides_rows() != row.plan.divides_rows())
       continue;
     TilePlan changed = plan;
@@ -408,7 +419,7 @@ int hopper_own_bytes(const AttendPlan& plan) {
 int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
   constexpr int kWindows = 2;
   constexpr int kFirstBlockBytes = 16;
-  const int row = head_dim * kElementBytes;
+  const int row = head_dim * plan.heads * kElementBytes;
   const int handovers = (2 * plan.stages + kQueryTurns + kItemsAtOnce + kWindows) * 16;
   return 2 * plan.stages * plan.block_keys() * row + kQueryTurns * plan.rows() * row +
          plan.rows() * row_bytes(head_dim, kElementBytes) + table_bytes(plan.block_keys()) +
@@ -441,9 +452,11 @@ int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
 }
 
 std::string describe(const AttendPlan& plan) {
-  return fmt::format("{}{}x{} warps, {} rows x {} keys, {} stages, {}/SM",
+  return fmt::format("{}{}x{} warps, {} rows x {} keys{}, {} stages, {}/SM",
                      plan.family == Family::kSm90a ? "wgmma, " : "", plan.row_warps, plan.key_warps,
-                     plan.rows(), plan.block_keys(), plan.stages, plan.ctas_per_sm);
+                     plan.rows(), plan.block_keys(),
+                     plan.heads > 1 ? fmt::format(" of {} heads", plan.heads) : "", plan.stages,
+                     plan.ctas_per_sm);
 }
 
 std::string describe(const TilePlan& plan) {

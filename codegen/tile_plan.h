@@ -20,10 +20,12 @@ struct AttendPlan {
   int stages;       // in a ring, at least 2: blocks, or tiles (a block's keys or values) in decode
   int ctas_per_sm;  // that registers and shared memory must leave room for
   Family family = Family::kSm80;
+  int heads = 1;  // KV heads side by side in a tile, which share its rows: decode of family sm90a
 
   bool divides_rows() const { return row_warps > 1; }
   int threads() const;
   int rows() const { return row_warps * warp_rows; }
+  int head_rows() const { return rows() / heads; }
   int block_keys() const { return key_warps * warp_keys; }
   // Of the blocks that the planner counts, each of which lies in one segment: a warp's, or all
   // warps' together.
@@ -35,7 +37,7 @@ struct AttendPlan {
 
 // What is chosen: all that may differ between two kernels that compute the same.
 struct TilePlan {
-  AttendPlan decode;         // requests of at most decode.rows() packed rows
+  AttendPlan decode;         // requests of at most decode.head_rows() packed rows
   AttendPlan prefill;        // the others
   int min_split_blocks = 2;  // no part at a tile's ends has fewer KV blocks
   int item_heads = 1;        // KV heads that an item of decode may have

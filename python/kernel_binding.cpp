@@ -14,13 +14,13 @@ namespace py = pybind11;
 void bind_plans(py::module_& module) {
   py::class_<AttendPlan>(module, "AttendPlan")
       .def(py::init([](int row_warps, int key_warps, int warp_rows, int warp_keys, int step_keys,
-                       int stages, int ctas_per_sm, const std::string& family) {
-             return AttendPlan{row_warps, key_warps, warp_rows,   warp_keys,
-                               step_keys, stages,    ctas_per_sm, family_of(family)};
+                       int stages, int ctas_per_sm, const std::string& family, int heads) {
+             return AttendPlan{row_warps, key_warps,   warp_rows,         warp_keys, step_keys,
+                               stages,    ctas_per_sm, family_of(family), heads};
            }),
            py::kw_only(), py::arg("row_warps"), py::arg("key_warps"), py::arg("warp_rows"),
            py::arg("warp_keys"), py::arg("step_keys"), py::arg("stages"), py::arg("ctas_per_sm"),
-           py::arg("family") = "sm80")
+           py::arg("family") = "sm80", py::arg("heads") = 1)
       .def_readonly("row_warps", &AttendPlan::row_warps)
       .def_readonly("key_warps", &AttendPlan::key_warps)
       .def_readonly("warp_rows", &AttendPlan::warp_rows)
@@ -29,6 +29,7 @@ void bind_plans(py::module_& module) {
       .def_readonly("stages", &AttendPlan::stages)
       .def_readonly("ctas_per_sm", &AttendPlan::ctas_per_sm)
       .def_property_readonly("family", [](const AttendPlan& p) { return to_string(p.family); })
+      .def_readonly("heads", &AttendPlan::heads)
       .def(py::self == py::self);
   py::class_<TilePlan>(module, "TilePlan")
       .def(py::init([](AttendPlan decode, AttendPlan prefill, int min_split_blocks, int item_heads,

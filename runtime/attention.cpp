@@ -149,8 +149,8 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
     TmaAttendParams with_maps;  // of which other kernels take the first part
     with_maps.attend = params;
     if (plan.family == Family::kSm90a)
-      with_maps.maps =
-          pool_maps_.get(spec_, params.pool, pool.keys.shape[0], step.format().page_size, device);
+      with_maps.maps = pool_maps_.get(spec_, params.pool, pool.keys.shape[0],
+                                      step.format().page_size, plan.heads, device);
     kernel(kind).on(device).launch(params.work.num_ctas, &with_maps, stream, [&] {
       Reach reach;
       reach.reads("q", q).pool(pool, /*is_written=*/false).reads("sinks", sinks);

@@ -82,7 +82,7 @@ class Autotuner {
       cases_.push_back(std::make_unique<TuningCase>(device_, spec_, workload, *pool_));
       // As the step decides it.
       const int rows = workload.query_tokens * spec_.group_size();
-      (rows <= usual_->plan().decode.rows() ? decode_cases_ : prefill_cases_)
+      (rows <= usual_->plan().decode.head_rows() ? decode_cases_ : prefill_cases_)
           .push_back(cases_.back().get());
       all_cases_.push_back(cases_.back().get());
     }

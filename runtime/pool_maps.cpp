@@ -43,22 +43,26 @@ std::int64_t heads_per_page(const KvPool& pool) {
 }  // namespace
 
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
-                     int page_size, const Device& device) {
+                     int page_size, int heads_together, const Device& device) {
   const int panel = panel_bytes(spec.head_dim);
   const int columns = panel / kElementBytes;
-  const int panels = spec.head_dim / columns;
+  const int panels = heads_together * spec.head_dim / columns;
+  // Where one head is left over, the other's panel is out of bounds: zeros.
+  const bool has_pairs = spec.num_kv_heads % heads_together == 0;
   const std::int64_t octets = octets_per_page(pool, pages, page_size);
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
   const std::int64_t last_page = std::max<std::int64_t>(pages, 1) - 1;
+  const std::int64_t head_stride = std::max<std::int64_t>(pool.head_stride, kChunkBytes);
   constexpr int kBoxOctets = 2;
   const auto map = [&](void* data) {
     return device.encode(
         {.data = data,
          .type = element_type(spec.dtype),
-         .dims = {columns, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
+         .dims = {columns, kOctetSlots, has_pairs ? panels : panels / heads_together,
+                  last_page * octets + page_size / kOctetSlots,
                   last_page * heads + spec.num_kv_heads},
-         .strides = {pool.slot_stride, panel, std::int64_t{kOctetSlots} * pool.slot_stride,
-                     std::max<std::int64_t>(pool.head_stride, kChunkBytes)},
+         .strides = {pool.slot_stride, heads_together == 1 ? panel : head_stride,
+                     std::int64_t{kOctetSlots} * pool.slot_stride, head_stride},
          .box = {columns, kOctetSlots, panels, kBoxOctets, 1},
          .swizzle = swizzle_of(panel)});
   };
@@ -66,9 +70,10 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
 }
 
 PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
-                           int page_size, const Device& device) {
+                           int page_size, int heads, const Device& device) {
   const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(pool.keys);
+  const Key key = {pool.keys, heads};
+  const auto found = entries_.find(key);
   if (found != entries_.end()) {
     const Entry& entry = found->second;
     if (same_memory(entry.pool, pool) && entry.pages == pages && entry.page_size == page_size &&
@@ -76,9 +81,9 @@ PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::i
       return entry.maps;
   }
   const Entry entry = {pool, pages, page_size, &device,
-                       encode_pool(spec, pool, pages, page_size, device)};
+                       encode_pool(spec, pool, pages, page_size, heads, device)};
   if (entries_.size() >= kMostEntries) entries_.clear();  // of pools that are long gone, no doubt
-  return entries_.insert_or_assign(pool.keys, entry).first->second.maps;
+  return entries_.insert_or_assign(key, entry).first->second.maps;
 }
 
 }  // namespace lazyrope

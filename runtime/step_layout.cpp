@@ -61,8 +61,14 @@ void place_scratch(Block& block, std::size_t planners, PlanScratch& scratch) {
   block.place(scratch.part_begin, rows);
 }
 
+// As many as lie side by side in a tile, unless one would be left.
+int fewest_heads(const AttendPlan& attend, const StepShape& shape) {
+  return shape.num_kv_heads % attend.heads == 0 ? attend.heads : 1;
+}
+
 // At most one a warp, and all heads in equal items.
-int heads_of_an_item(const TilePlan& plan, const AttendPlan& attend, const StepShape& shape) {
+int most_heads(const TilePlan& plan, const AttendPlan& attend, const StepShape& shape) {
+  if (attend.heads > 1) return fewest_heads(attend, shape);
   const int most = plan.fixed_split_blocks > 0 ? 1 : plan.item_heads;
   int heads = 1;
   while (2 * heads <= most && attend.block_keys() / attend.unit_keys() % (2 * heads) == 0 &&
@@ -92,7 +98,9 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.block_keys = divisor(attend.unit_keys());
   phase.min_split_blocks = plan.min_split_blocks * block_units;
   phase.fixed_split_blocks = plan.fixed_split_blocks * block_units;
-  phase.max_heads = heads_of_an_item(plan, attend, shape);
+  phase.min_heads = fewest_heads(attend, shape);
+  phase.max_heads = most_heads(plan, attend, shape);
+  phase.most_groups = shape.num_kv_heads / phase.min_heads;
   phase.item_cost = item_cost(attend, shape, phase.max_heads);
   phase.may_deal = attend.divides_rows() ? 1 : 0;
   phase.scratch.max_tiles = static_cast<int32>(extent.max_tiles);
@@ -107,7 +115,8 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.scratch.max_items = static_cast<int32>(items);
   phase.num_counters = static_cast<int32>(counters);
   const int tokens = std::max(1, capacity.query_tokens);
-  const int rows = std::min(extent.tile_rows, tokens * shape.group_size * phase.max_heads);
+  const int rows =
+      std::min(extent.tile_rows * phase.min_heads, tokens * shape.group_size * phase.max_heads);
   place_work(block, shape, {items, partials, counters, rows}, phase.work);
 }
 
@@ -136,7 +145,7 @@ std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const TilePl
   block.place(params.step.positions, size(capacity.query_tokens));
   params.num_kv_heads = shape.num_kv_heads;
   constexpr int kAll = std::numeric_limits<int>::max();
-  const int decode_rows = plan.decode.rows();
+  const int decode_rows = plan.decode.head_rows();
   const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);
   const std::size_t requests = size(capacity.requests);
   const auto place = [&](Step::Phase phase, const AttendPlan& attend, const PhaseExtent& extent) {

@@ -9,7 +9,7 @@ namespace lazyrope {
 // Found by their names.
 NLOHMANN_JSON_SERIALIZE_ENUM(Family, {{Family::kSm80, "sm80"}, {Family::kSm90a, "sm90a"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AttendPlan, row_warps, key_warps, warp_rows, warp_keys,
-                                   step_keys, stages, ctas_per_sm, family)
+                                   step_keys, stages, ctas_per_sm, family, heads)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TilePlan, decode, prefill, min_split_blocks, item_heads,
                                    fixed_split_blocks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TuningWorkload, batch, query_tokens, context, doc_tokens)

@@ -46,6 +46,7 @@ class AttendPlan:
         stages: int,
         ctas_per_sm: int,
         family: str = "sm80",
+        heads: int = 1,
     ) -> None: ...
     @property
     def row_warps(self) -> int:
@@ -78,6 +79,10 @@ class AttendPlan:
     @property
     def family(self) -> str:
         """ "sm80" (mma, on every GPU) or "sm90a" (wgmma and TMA, on Hopper)."""
+
+    @property
+    def heads(self) -> int:
+        """KV heads side by side in a tile, which share its rows: 1, or in decode of family "sm90a" at head_dim 64, 2."""
 
     def __eq__(self, other: object, /) -> bool: ...
 

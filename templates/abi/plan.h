@@ -85,7 +85,9 @@ struct PlanPhase {
   Divisor tile_rows;
   Divisor block_keys;
   int32 min_split_blocks;  // at a tile's ends no part is shorter
-  int32 max_heads;         // KV heads that an item may have, a power of two
+  int32 min_heads;         // KV heads that an item has at the least,
+  int32 max_heads;         // and at most: powers of two that divide their number
+  int32 most_groups;       // of heads: num_kv_heads / min_heads
   // Not 0: a tile of so many blocks or fewer is one part, a longer one is cut every so many blocks,
   // or twice, or four times as many ..., into at most kMostFixedParts, whatever else there is.
   int32 fixed_split_blocks;
@@ -93,7 +95,7 @@ struct PlanPhase {
   int32 item_cost;  // of an item beside its blocks, each of which costs kBlockCost
   int32 may_deal;   // not 0: units are dealt out whole where that loses little
 };
-static_assert(sizeof(PlanPhase) == 40 + 40 + 56);
+static_assert(sizeof(PlanPhase) == 40 + 40 + 64);
 
 inline constexpr int32 kBlockCost = 8;
 
@@ -109,6 +111,6 @@ struct PlanParams {
   int32 num_planners;  // CTAs of each phase, which all plan it and divide the writing
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 136 + 24);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 144 + 24);
 
 }  // namespace lazyrope

@@ -49,13 +49,13 @@ struct Unit {
   int32 part_blocks;  // of all of them but the last
 };
 
-// kIsPlain: each tile of one KV head is a unit.
+// kIsPlain: a tile has no fixed parts.
 template <class Tiles, bool kIsPlain>
 struct Units {
   const Tiles& tiles;
   int32 fixed_split_blocks;  // or 0
   int32 num_tiles;
-  int32 num_heads;  // of an item; plain: 1
+  int32 num_heads;  // of an item
   int32 num_groups;
   int32 per_group = 0;
   int64 group_cost = 0;

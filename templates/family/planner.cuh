@@ -24,11 +24,11 @@ namespace lazyrope {
 
 LAZYROPE_DEVICE bool is_plain(const PlanPhase& phase) {
   return phase.scratch.rows == nullptr && phase.may_deal == 0 && phase.fixed_split_blocks == 0 &&
-         phase.max_heads == 1;
+         phase.max_heads == phase.min_heads;
 }
 
-// kIsPlain: units are whole tiles of one KV head, and are not dealt out. That takes less code, and
-// much of a planner's time goes by while its code comes from memory.
+// kIsPlain: units are whole tiles of always as many KV heads, and are not dealt out. That takes
+// less code, and much of a planner's time goes by while its code comes from memory.
 template <class Spec, class Tiles, bool kIsPlain>
 class Planner {
   using Units = lazyrope::Units<Tiles, kIsPlain>;
@@ -52,8 +52,8 @@ class Planner {
     zero_counters();
     const int32 num_tiles = lay_tiles(request);
     const int32 num_heads = heads_of_an_item(num_tiles);
-    Units units{tiles_, phase_.fixed_split_blocks, num_tiles, num_heads,
-                params_.num_kv_heads / num_heads};
+    const int32 num_groups = kIsPlain ? phase_.most_groups : params_.num_kv_heads / num_heads;
+    Units units{tiles_, phase_.fixed_split_blocks, num_tiles, num_heads, num_groups};
     measure_tiles(units);
     bar_sync();
     units.group_cost = sum_up(tiles_.cost_begin, num_tiles);
@@ -147,15 +147,14 @@ class Planner {
 
   // As many as have room for their rows together in a tile, unless that leaves too few units.
   LAZYROPE_DEVICE int32 heads_of_an_item(int32 num_tiles) const {
-    if constexpr (kIsPlain) return 1;
     int32 heads = phase_.max_heads;
-    if (heads == 1) return 1;
+    if (kIsPlain || heads == phase_.min_heads) return heads;
     int32 most_rows = 1;
 #pragma unroll 1
     for (int32 i = thread_index(); i < caller_.num_requests(); i += Spec::kThreads)
       most_rows = larger(most_rows, smaller(rows_of(caller_.request(i)), phase_.tile_rows.value));
     most_rows = scan_.max(most_rows);
-    while (heads > 1 &&
+    while (heads > phase_.min_heads &&
            (heads * most_rows > phase_.tile_rows.value ||
             num_tiles * (params_.num_kv_heads / heads) * kMostParts < phase_.work.num_ctas))
       heads /= 2;

@@ -6,16 +6,21 @@
 
 namespace lazyrope {
 
-// Of a warp's rows, the first of which is row `first_row` of the item's `num_rows`. Once a row: by
-// the first part of a split tile.
-template <class Spec, int kRowTiles, class Lanes>
+// Of a warp's rows, the first of which is row `first_row` of the item's `num_rows`. kHeads KV heads
+// have equal parts of them. Once a row: by the first part of a split tile.
+template <class Spec, int kHeads = 1, int kRowTiles, class Lanes>
 LAZYROPE_DEVICE void add_sinks(SoftmaxState<kRowTiles, Lanes>& softmax, const float* sinks,
                                ItemRows rows, int32 first_row, int32 num_rows) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const QueryRow<Spec> from(rows, smaller(first_row + Lanes::row(m, h), num_rows - 1));
+      constexpr int kHeadTiles = kRowTiles / kHeads;
+      const int head = m / kHeadTiles;
+      const int32 row = first_row + Lanes::row(m % kHeadTiles, h);
+      const QueryRow<Spec> from(
+          head == 0 ? rows : rows_of_head(rows, smaller(head, rows.num_heads - 1)),
+          smaller(row, num_rows - 1));
       softmax.add_sink(m, h, ld_global_nc(sinks + from.head) * kLog2e);
     }
 }

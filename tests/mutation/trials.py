@@ -22,6 +22,7 @@ def shape(
     stages: int,
     step_keys: int = 0,
     family: str = "sm80",
+    heads: int = 1,
 ) -> lazyrope.AttendPlan:
     return lazyrope.AttendPlan(
         row_warps=row_warps,
@@ -32,6 +33,7 @@ def shape(
         stages=stages,
         ctas_per_sm=1,
         family=family,
+        heads=heads,
     )
 
 
@@ -123,7 +125,7 @@ PREFILL, PREFILL_FP8 = shape(2, 1, 32, 32, 2), shape(2, 1, 16, 32, 3)
 # Whose block tables are through soon: a window of them is of 4 blocks.
 LONG_DECODE, LONG_PREFILL = shape(1, 2, 16, 128, 2), shape(2, 1, 16, 128, 2, 16)
 HOPPER, LONG_HOPPER = (shape(8, 1, 16, keys, 2, family="sm90a") for keys in (64, 128))
-HOPPER_DECODE = shape(1, 4, 16, 16, 2, family="sm90a")
+HOPPER_DECODE, HOPPER_PAIRS = (shape(1, 4, 16, 16, 2, family="sm90a", heads=heads) for heads in (1, 2))
 
 TRIALS = [
     # Of the emulator's four CTAs some take several items: six tiles here, and in the mixed step.
@@ -147,6 +149,7 @@ TRIALS = [
     Trial("hopper, long", documents([1500, 131, 900], 150, kv_heads=2), DECODE, LONG_HOPPER),
     Trial("hopper, fixed parts", documents([512], 40, kv_heads=2), DECODE, HOPPER, fixed_split_blocks=1),
     Trial("hopper decode", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_DECODE, HOPPER),
+    Trial("hopper decode of two heads", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_PAIRS, HOPPER),
     Trial("hopper decode, many blocks", documents([5] * 50, 1, kv_heads=1), HOPPER_DECODE, HOPPER),
     Trial("hopper decode that sees nothing", lambda: blind(5, kv_heads=8), HOPPER_DECODE, HOPPER),
     Trial("hopper decode of rising scores", lambda: rising(150), HOPPER_DECODE, HOPPER),

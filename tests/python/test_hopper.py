@@ -39,7 +39,7 @@ def random_setting(seed: int) -> Setting:
 
 def build(setting: Setting) -> lazyrope.Attention:
     kernel = lazyrope.compile(setting.spec(), arch=ARCH)
-    families = {64: ("sm80", "sm90a"), 128: ("sm90a", "sm90a"), 192: ("sm90a", "sm80"), 256: ("sm90a", "sm80")}
+    families = {64: ("sm90a", "sm90a"), 128: ("sm90a", "sm90a"), 192: ("sm90a", "sm80"), 256: ("sm90a", "sm80")}
     plan = kernel.tile_plan
     assert (plan.decode.family, plan.prefill.family) == families[setting.head_dim]
     return kernel

@@ -81,7 +81,7 @@ TEST(PlanVariants, AreEnoughToChooseFromAndFewEnoughToCompile) {
       for (const std::size_t count : {decode_variants(usual, spec, arch).size(),
                                       prefill_variants(usual, spec, arch).size()}) {
         EXPECT_GE(count, 4u) << describe(spec);
-        EXPECT_LE(count, 40u) << describe(spec);
+        EXPECT_LE(count, 45u) << describe(spec);
       }
     }
 }
@@ -96,11 +96,13 @@ TEST(PlanVariants, OfDecodeFrom8BitsTakeProductsOf32Keys) {
 }
 
 TEST(PlanVariants, OfDecodeServeTheSameRequests) {
-  const KernelSpec spec = spec_of(128);
   const Arch& arch = find_arch("sm_90a");
-  const TilePlan usual = candidates(spec, arch).front();
-  for (const TilePlan& plan : decode_variants(usual, spec, arch))
-    EXPECT_EQ(plan.decode.rows(), usual.decode.rows());
+  for (const int head_dim : {64, 128}) {
+    const KernelSpec spec = spec_of(head_dim);
+    const TilePlan usual = candidates(spec, arch).front();
+    for (const TilePlan& plan : decode_variants(usual, spec, arch))
+      EXPECT_GE(plan.decode.head_rows(), usual.decode.head_rows()) << describe(plan);
+  }
 }
 
 TEST(PlanVariants, OfSplittingDifferInThatAlone) {

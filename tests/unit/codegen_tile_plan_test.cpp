@@ -133,8 +133,16 @@ TEST(TilePlan, HopperHasKernelsOfItsOwn) {
       return is_hopper ? Family::kSm90a : Family::kSm80;
     };
     EXPECT_EQ(plan.prefill.family, family_of(head_dim == 64 || head_dim == 128)) << head_dim;
-    EXPECT_EQ(plan.decode.family, family_of(head_dim == 128 || head_dim == 192 || head_dim == 256))
+    EXPECT_EQ(plan.decode.family,
+              family_of(head_dim == 64 || head_dim == 128 || head_dim == 192 || head_dim == 256))
         << head_dim;
+    EXPECT_EQ(plan.decode.heads, head_dim == 64 ? 2 : 1) << "rows of 256 bytes";
+  }
+  KernelSpec grouped = spec_of(64);
+  for (grouped.group_size = 1; grouped.group_size <= 16; ++grouped.group_size) {
+    const AttendPlan decode = candidates(grouped, hopper).front().decode;
+    EXPECT_EQ(decode.heads, grouped.group_size <= 8 ? 2 : 1) << "a token's rows are one tile's";
+    EXPECT_EQ(decode.family, Family::kSm90a);
   }
   KernelSpec fp8 = spec_of(128);
   fp8.kv_dtype = Dtype::kFp8E4m3;
@@ -184,6 +192,7 @@ TEST(TilePlan, IllegalMembersOfHoppersDecodeAreNamed) {
                      {&AttendPlan::stages, 4, "decode.ctas_per_sm = 2; each CTA needs "},
                      {&AttendPlan::stages, 7, "decode needs "},
                      {&AttendPlan::ctas_per_sm, 3, "decode.ctas_per_sm = 3; allowed are 1, 2"},
+                     {&AttendPlan::heads, 2, "decode.heads = 2; allowed are 1"},
                  });
   const TilePlan plan = candidates(spec_of(128), arch).front();
   EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(96), arch); },

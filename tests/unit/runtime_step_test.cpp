@@ -20,7 +20,9 @@ const StepShape kShape = {
 constexpr StepCapacity kCapacity = {.requests = 2, .segments = 3, .query_tokens = 12};
 constexpr int kLargest = std::numeric_limits<int>::max();
 
-TilePlan tile_plan() { return candidates(small_spec().kernel_spec(), find_arch("sm_90a")).front(); }
+TilePlan tile_plan(std::string_view arch = "sm_80") {
+  return candidates(small_spec().kernel_spec(), find_arch(arch)).front();
+}
 
 // Two requests, of ten query tokens over two segments and of one over one; 20 + 9 + 20 tokens, the
 // second segment beginning at slot 5.
@@ -360,6 +362,35 @@ TEST(StepLayout, AStepForNothingHasABlockToo) {
   PlanParams params{};
   EXPECT_GT(lay_out_step(nullptr, kShape, tile_plan(), {}, 132, params), 0u);
   EXPECT_EQ(params.phase[Step::kPrefill].work.num_ctas, 0);
+}
+
+// Each has half of a tile's rows.
+TEST(StepLayout, HeadsSideBySideAreAnItems) {
+  const TilePlan plan = tile_plan("sm_90a");
+  ASSERT_EQ(plan.decode.heads, 2);
+  StepShape shape = kShape;
+  const auto phase = [&](Step::Phase which, int tokens, int kv_heads) {
+    shape.num_kv_heads = kv_heads;
+    const StepCapacity capacity = {
+        .requests = 6, .segments = 9, .query_tokens = 12, .tokens_per_request = tokens};
+    PlanParams params{};
+    lay_out_step(nullptr, shape, plan, capacity, 132, params);
+    return params.phase[which];
+  };
+  const int tokens = plan.decode.rows() / 2 / shape.group_size;
+  const PlanPhase even = phase(Step::kDecode, tokens, 6);
+  EXPECT_EQ(even.min_heads, 2);
+  EXPECT_EQ(even.max_heads, 2);
+  EXPECT_EQ(even.most_groups, 3);
+  EXPECT_EQ(even.tile_rows.value, plan.decode.rows() / 2);
+  EXPECT_EQ(even.work.partial_row_count, plan.decode.rows());
+  const PlanPhase odd = phase(Step::kDecode, tokens, 5);
+  EXPECT_EQ(odd.min_heads, 1);
+  EXPECT_EQ(odd.max_heads, 1);
+  EXPECT_EQ(odd.most_groups, 5);
+  EXPECT_EQ(phase(Step::kPrefill, tokens, 6).work.num_ctas, 0);
+  EXPECT_EQ(phase(Step::kPrefill, tokens + 1, 6).min_rows, plan.decode.rows() / 2 + 1);
+  EXPECT_EQ(phase(Step::kPrefill, tokens + 1, 6).min_heads, 1);
 }
 
 TEST(StepLayout, FixedPartsHaveResultsAndCountersOfTheirOwn) {

@@ -1,6 +1,10 @@
 // A warpgroup that has all of an item's rows, as columns of its products: 64 keys, then 64 columns
 // of values each, are the 64 rows that wgmma wants. So a few queries cost no more than they are.
 // The scores of a block are made together with what the block before comes to.
+//
+// Where an item has two KV heads, a key's row is that of both, one head's columns behind the
+// other's. A query is zero where the other head's columns are, and of what values come to it takes
+// its own: all is as with rows of twice the columns.
 #pragma once
 
 #include "family/sm90a/block_user.cuh"
@@ -61,7 +65,8 @@ class ColumnConsumer {
       for (int i = 0; i < Accumulator::kCount; ++i) rows_[tile][i] = 0.0f;
     softmax_.reset();
     if (Spec::kSinks && item.split().index == 0)
-      add_sinks<Spec>(softmax_, params_.sinks, item.rows(), 0, item.extent().num_rows);
+      add_sinks<Spec, Memory::kHeads>(softmax_, params_.sinks, item.rows(), 0,
+                                      item.extent().num_rows);
   }
 
   LAZYROPE_DEVICE void attend(ItemPtr item, int32 place) {
@@ -196,17 +201,18 @@ class ColumnConsumer {
 
   LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) {
     const ItemResult<Spec, Team> result(params_, item);
-    write_all(result, item.extent().num_rows);
+    write_all(result, item.extent().num_rows, item.rows().num_heads);
     result.finish(is_last, memory_.at + Memory::kFlags);
   }
 
   // Once stats have been told.
   template <class Result>
-  LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows) const {
+  LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows, int32 num_heads) const {
     Team::sync();
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-      if (m * 8 >= num_rows) break;
+      const int head = m * 8 / Memory::kHeadRows;
+      if (head >= num_heads || m * 8 - head * Memory::kHeadRows >= num_rows) continue;
       write(result, num_rows, m);
     }
   }
@@ -232,12 +238,15 @@ class ColumnConsumer {
   // A lane has one column of four rows; it exchanges them for four columns of one.
   template <class Result>
   LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int m) const {
-    RowPart part[kDimTiles];
+    constexpr int kHeadTiles = kDimTiles / Memory::kHeads;  // of a row, those of its own head
+    const int head = m * 8 / Memory::kHeadRows;
+    RowPart part[kHeadTiles];
 #pragma unroll
-    for (int tile = 0; tile < kDimTiles; ++tile) {
+    for (int tile = 0; tile < kHeadTiles; ++tile) {
+      const Accumulator& columns = rows_[head * kHeadTiles + tile];
       float (&value)[4] = part[tile].value;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) value[i] = TileAccess<Accumulator>::at(rows_[tile], m, 0, i);
+      for (int i = 0; i < 4; ++i) value[i] = TileAccess<Accumulator>::at(columns, m, 0, i);
       exchange(value[0], value[1], 4);
       exchange(value[2], value[3], 4);
       exchange(value[0], value[2], 8);
@@ -245,15 +254,16 @@ class ColumnConsumer {
     }
     const int32 mine = lane_index() / 4 % 4;
     const int32 row = ColumnLanes::row(m, mine / 2);
-    if (row >= num_rows) return;
+    const int32 row_of_head = row - head * Memory::kHeadRows;
+    if (row_of_head >= num_rows) return;
     const Told sums = told(row);
     const RowStats stats = {ld_shared<float>(own_ + (Own::kMaxima + row * 4)),
                             sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
     const int32 quad = warp() * 4 + mine % 2 * 2 + lane_index() / 16;
 #pragma unroll
-    for (int tile = 0; tile < kDimTiles; ++tile) {
+    for (int tile = 0; tile < kHeadTiles; ++tile) {
       part[tile].stats = stats;
-      result.write(0, row, tile * 16 + quad, part[tile]);
+      result.write(head, row_of_head, tile * 16 + quad, part[tile]);
     }
   }
 

@@ -13,6 +13,8 @@ template <class Spec, class Shape, int kOwnBytes = 0>
 struct TileMemory {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
+  static constexpr int kHeads = Shape::kHeads;  // side by side, a panel or several each
+  static constexpr int kHeadRows = kRows / kHeads;
   static constexpr int kKeys = Shape::kKeyWarps * Shape::kWarpKeys;  // of a block
   static constexpr int kStages = Shape::kStages;                     // of keys, and of values
   static constexpr int kTurns = kQueryTurns;
@@ -27,7 +29,7 @@ struct TileMemory {
   using Turners = WarpTeam<2, kTurningWarps, 1>;
   using Consumers = WarpTeam<kHelperWarps, kConsumerWarps, 2>;
 
-  using Tile = WgmmaTile<kHeadDim>;
+  using Tile = WgmmaTile<kHeads * kHeadDim>;
   using Original = SharedTile<kHeadDim>;
   using Table = BlockTable<typename Spec::Mask, kKeys>;
   static constexpr int kWindows = Table::kCapacity / Table::kWindow;
@@ -66,6 +68,10 @@ struct TileMemory {
   }
   LAZYROPE_DEVICE SharedPtr turned(int32 place) const {
     return at + (kTurned + place * kTurnedBytes);
+  }
+  // Of the columns of a head, as Tile has those of the first.
+  LAZYROPE_DEVICE static int32 columns_of_head(int32 head) {
+    return head * (Tile::kPanels / kHeads * Tile::kAtomBytes);
   }
   LAZYROPE_DEVICE SharedPtr original() const { return at + kOriginal; }
   LAZYROPE_DEVICE SharedPtr positions(int32 place) const {
