@@ -26,7 +26,7 @@ FACTORS = {
     "rope": ("none", "neox", "gptj", "llama3", "partial neox"),
     "phase": ("chunk", "prefill", "mixed", "decode"),
     "mask": ("causal", "full", "sliding_window"),
-    "kv_heads": (1, 2),
+    "kv_heads": (1, 2, 3),
     "scores": ("plain", "softcap", "sinks"),
     "batch_invariant": (False, True),
 }

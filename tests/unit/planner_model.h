@@ -25,6 +25,7 @@ struct Setting {
   int page_size = 16;
   int min_split_blocks = 1;
   int item_heads = 1;
+  int tile_heads = 1;
   int fixed_split_blocks = 0;
   int requests = 6;
   int most_segments = 6;  // of a request
@@ -233,7 +234,7 @@ class Model {
     const auto units = [&] {
       return static_cast<int>(tiles_.size()) * (setting_.num_kv_heads / heads);
     };
-    while (heads > 1 && (heads * most_rows > phase_.tile_rows.value ||
+    while (heads > phase_.min_heads && (heads * most_rows > phase_.tile_rows.value ||
                          units() * kMostParts < phase_.work.num_ctas))
       heads /= 2;
     return heads;

@@ -102,7 +102,8 @@ class PlannerTest : public testing::TestWithParam<Setting> {
                              .query_tokens = static_cast<int>(arrays.q_position.size()),
                              .tokens_per_request = kMostTokens};
     if (setting_.needs_scratch) capacity.requests = 2 * kSharedTiles;
-    const TilePlan tile_plan = plan_of(setting_);
+    TilePlan tile_plan = plan_of(setting_);
+    tile_plan.decode.heads = setting_.tile_heads;  // the planner's code is the same
     const std::size_t bytes =
         lay_out_step(nullptr, shape, tile_plan, capacity, setting_.sm_count, params_);
     memory_.emplace(ElementType::kInt32, std::vector{static_cast<std::int64_t>(bytes / 4)});
@@ -222,7 +223,7 @@ TEST_P(PlannerTest, PlansAsTheModel) {
     has_several_heads |= params_.phase[Step::kDecode].work.items->rows.num_heads > 1;
     has_several_planners |= params_.num_planners > 1;
   }
-  EXPECT_EQ(has_several_heads, setting_.item_heads > 1);
+  EXPECT_EQ(has_several_heads, setting_.item_heads > 1 || setting_.tile_heads > 1);
   EXPECT_TRUE(has_several_planners || setting_.sm_count == 4);
 }
 
@@ -299,6 +300,18 @@ INSTANTIATE_TEST_SUITE_P(
                 .item_heads = 4,
                 .requests = 20,
                 .most_tokens = 3},
+        Setting{.name = "HeadsSideBySide",
+                .group_size = 1,
+                .num_kv_heads = 6,
+                .tile_heads = 2,
+                .requests = 20,
+                .most_tokens = 3},
+        Setting{.name = "FixedPartsOfHeadsSideBySide",
+                .num_kv_heads = 6,
+                .tile_heads = 2,
+                .fixed_split_blocks = 1,
+                .requests = 10,
+                .most_length = 1500},
         Setting{.name = "LongParts", .sm_count = 16, .min_split_blocks = 3},
         Setting{.name = "LongLine",  // costs that floats round
                 .sm_count = 132,
