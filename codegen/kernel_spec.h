@@ -27,7 +27,7 @@ RopeForm rope_form_from(std::string_view name);  // "raw", "rotated"; SpecError
 KeyForm key_form_from(std::string_view name);    // "local"; SpecError
 
 // What is asked for. Everything here specialises the source, or which tile plan it is rendered
-// for; the number of KV heads, page size, layout and scale do not.
+// for; page size, layout, scale and, but for whether it is odd, the number of KV heads do not.
 struct KernelSpec {
   int head_dim = 0;
   int group_size = 0;  // query heads per KV head
@@ -42,6 +42,7 @@ struct KernelSpec {
   bool sinks = false;                  // each query head has a logit that takes part in its softmax
   std::optional<Dtype> kv_dtype = {};  // of the pool where it is of 8 bits; else it is of dtype
   bool batch_invariant = false;        // what shares a request's batch changes no bit of its output
+  bool has_odd_kv_heads = false;       // of which two at a time leave one
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   bool has_fp8_pool() const { return bytes_of(pool_dtype()) == 1; }

@@ -116,7 +116,8 @@ class AttendPlanCheck {
       : name_(name),
         plan_(plan),
         head_dim_(spec.head_dim),
-        kv_bytes_(bytes_of(spec.pool_dtype())) {}
+        kv_bytes_(bytes_of(spec.pool_dtype())),
+        has_odd_kv_heads_(spec.has_odd_kv_heads) {}
 
   void shape() const {
     one_of("heads", plan_.heads, allowed_heads());
@@ -185,10 +186,9 @@ class AttendPlanCheck {
                       name_, fmt::join(head_dims, ", ")));
   }
 
-  // Of 8 rows each at the least, as products have columns (templates/family/sm90a).
   std::vector<int> allowed_heads() const {
     const bool may_pair = plan_.family == Family::kSm90a && !plan_.divides_rows() &&
-                          head_dim_ == 64 && plan_.rows() % 16 == 0;
+                          head_dim_ == 64 && !has_odd_kv_heads_;
     return may_pair ? std::vector{1, 2} : std::vector{1};
   }
 
@@ -232,6 +232,7 @@ class AttendPlanCheck {
   const AttendPlan& plan_;
   int head_dim_;
   int kv_bytes_;
+  bool has_odd_kv_heads_;
 };
 
 // As many CTAs on an SM as shared memory has room for, at most `most`.

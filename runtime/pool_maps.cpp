@@ -47,8 +47,6 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
   const int panel = panel_bytes(spec.head_dim);
   const int columns = panel / kElementBytes;
   const int panels = heads_together * spec.head_dim / columns;
-  // Where one head is left over, the other's panel is out of bounds: zeros.
-  const bool has_pairs = spec.num_kv_heads % heads_together == 0;
   const std::int64_t octets = octets_per_page(pool, pages, page_size);
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
   const std::int64_t last_page = std::max<std::int64_t>(pages, 1) - 1;
@@ -58,8 +56,7 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
     return device.encode(
         {.data = data,
          .type = element_type(spec.dtype),
-         .dims = {columns, kOctetSlots, has_pairs ? panels : panels / heads_together,
-                  last_page * octets + page_size / kOctetSlots,
+         .dims = {columns, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
                   last_page * heads + spec.num_kv_heads},
          .strides = {pool.slot_stride, heads_together == 1 ? panel : head_stride,
                      std::int64_t{kOctetSlots} * pool.slot_stride, head_stride},

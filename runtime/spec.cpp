@@ -13,8 +13,9 @@ double AttentionSpec::softmax_scale() const {
 }
 
 KernelSpec AttentionSpec::kernel_spec() const {
-  return {head_dim,    group_size(),    dtype,   rope,  mask,     query_form,     key_form,
-          append_form, mask_parameters, softcap, sinks, kv_dtype, batch_invariant};
+  return {head_dim,        group_size(),         dtype,           rope,    mask,  query_form,
+          key_form,        append_form,          mask_parameters, softcap, sinks, kv_dtype,
+          batch_invariant, num_kv_heads % 2 != 0};
 }
 
 void validate(const AttentionSpec& spec) {

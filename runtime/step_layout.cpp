@@ -61,14 +61,9 @@ void place_scratch(Block& block, std::size_t planners, PlanScratch& scratch) {
   block.place(scratch.part_begin, rows);
 }
 
-// As many as lie side by side in a tile, unless one would be left.
-int fewest_heads(const AttendPlan& attend, const StepShape& shape) {
-  return shape.num_kv_heads % attend.heads == 0 ? attend.heads : 1;
-}
-
 // At most one a warp, and all heads in equal items.
 int most_heads(const TilePlan& plan, const AttendPlan& attend, const StepShape& shape) {
-  if (attend.heads > 1) return fewest_heads(attend, shape);
+  if (attend.heads > 1) return attend.heads;
   const int most = plan.fixed_split_blocks > 0 ? 1 : plan.item_heads;
   int heads = 1;
   while (2 * heads <= most && attend.block_keys() / attend.unit_keys() % (2 * heads) == 0 &&
@@ -98,7 +93,7 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.block_keys = divisor(attend.unit_keys());
   phase.min_split_blocks = plan.min_split_blocks * block_units;
   phase.fixed_split_blocks = plan.fixed_split_blocks * block_units;
-  phase.min_heads = fewest_heads(attend, shape);
+  phase.min_heads = attend.heads;
   phase.max_heads = most_heads(plan, attend, shape);
   phase.most_groups = shape.num_kv_heads / phase.min_heads;
   phase.item_cost = item_cost(attend, shape, phase.max_heads);

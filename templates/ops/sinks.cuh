@@ -18,9 +18,7 @@ LAZYROPE_DEVICE void add_sinks(SoftmaxState<kRowTiles, Lanes>& softmax, const fl
       constexpr int kHeadTiles = kRowTiles / kHeads;
       const int head = m / kHeadTiles;
       const int32 row = first_row + Lanes::row(m % kHeadTiles, h);
-      const QueryRow<Spec> from(
-          head == 0 ? rows : rows_of_head(rows, smaller(head, rows.num_heads - 1)),
-          smaller(row, num_rows - 1));
+      const QueryRow<Spec> from(rows_of_head(rows, head), smaller(row, num_rows - 1));
       softmax.add_sink(m, h, ld_global_nc(sinks + from.head) * kLog2e);
     }
 }

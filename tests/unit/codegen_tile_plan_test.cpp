@@ -138,6 +138,13 @@ TEST(TilePlan, HopperHasKernelsOfItsOwn) {
         << head_dim;
     EXPECT_EQ(plan.decode.heads, head_dim == 64 ? 2 : 1) << "rows of 256 bytes";
   }
+  KernelSpec odd = spec_of(64);
+  odd.has_odd_kv_heads = true;
+  EXPECT_EQ(candidates(odd, hopper).front().decode.heads, 1);
+  EXPECT_EQ(candidates(odd, hopper).front().decode.family, Family::kSm90a);
+  EXPECT_TRUE(
+      throws<SpecError>([&] { validate(candidates(spec_of(64), hopper).front(), odd, hopper); },
+                        {"decode.heads = 2", "allowed are 1"}));
   KernelSpec grouped = spec_of(64);
   for (grouped.group_size = 1; grouped.group_size <= 16; ++grouped.group_size) {
     const AttendPlan decode = candidates(grouped, hopper).front().decode;

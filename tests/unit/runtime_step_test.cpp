@@ -369,8 +369,8 @@ TEST(StepLayout, HeadsSideBySideAreAnItems) {
   const TilePlan plan = tile_plan("sm_90a");
   ASSERT_EQ(plan.decode.heads, 2);
   StepShape shape = kShape;
-  const auto phase = [&](Step::Phase which, int tokens, int kv_heads) {
-    shape.num_kv_heads = kv_heads;
+  shape.num_kv_heads = 6;
+  const auto phase = [&](Step::Phase which, int tokens) {
     const StepCapacity capacity = {
         .requests = 6, .segments = 9, .query_tokens = 12, .tokens_per_request = tokens};
     PlanParams params{};
@@ -378,19 +378,15 @@ TEST(StepLayout, HeadsSideBySideAreAnItems) {
     return params.phase[which];
   };
   const int tokens = plan.decode.rows() / 2 / shape.group_size;
-  const PlanPhase even = phase(Step::kDecode, tokens, 6);
-  EXPECT_EQ(even.min_heads, 2);
-  EXPECT_EQ(even.max_heads, 2);
-  EXPECT_EQ(even.most_groups, 3);
-  EXPECT_EQ(even.tile_rows.value, plan.decode.rows() / 2);
-  EXPECT_EQ(even.work.partial_row_count, plan.decode.rows());
-  const PlanPhase odd = phase(Step::kDecode, tokens, 5);
-  EXPECT_EQ(odd.min_heads, 1);
-  EXPECT_EQ(odd.max_heads, 1);
-  EXPECT_EQ(odd.most_groups, 5);
-  EXPECT_EQ(phase(Step::kPrefill, tokens, 6).work.num_ctas, 0);
-  EXPECT_EQ(phase(Step::kPrefill, tokens + 1, 6).min_rows, plan.decode.rows() / 2 + 1);
-  EXPECT_EQ(phase(Step::kPrefill, tokens + 1, 6).min_heads, 1);
+  const PlanPhase decode = phase(Step::kDecode, tokens);
+  EXPECT_EQ(decode.min_heads, 2);
+  EXPECT_EQ(decode.max_heads, 2);
+  EXPECT_EQ(decode.most_groups, 3);
+  EXPECT_EQ(decode.tile_rows.value, plan.decode.rows() / 2);
+  EXPECT_EQ(decode.work.partial_row_count, plan.decode.rows());
+  EXPECT_EQ(phase(Step::kPrefill, tokens).work.num_ctas, 0);
+  EXPECT_EQ(phase(Step::kPrefill, tokens + 1).min_rows, plan.decode.rows() / 2 + 1);
+  EXPECT_EQ(phase(Step::kPrefill, tokens + 1).min_heads, 1);
 }
 
 TEST(StepLayout, FixedPartsHaveResultsAndCountersOfTheirOwn) {

@@ -201,19 +201,17 @@ class ColumnConsumer {
 
   LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) {
     const ItemResult<Spec, Team> result(params_, item);
-    write_all(result, item.extent().num_rows, item.rows().num_heads);
+    write_all(result, item.extent().num_rows);
     result.finish(is_last, memory_.at + Memory::kFlags);
   }
 
   // Once stats have been told.
   template <class Result>
-  LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows, int32 num_heads) const {
+  LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows) const {
     Team::sync();
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-      const int head = m * 8 / Memory::kHeadRows;
-      if (head >= num_heads || m * 8 - head * Memory::kHeadRows >= num_rows) continue;
-      write(result, num_rows, m);
+      if (m * 8 % Memory::kHeadRows < num_rows) write(result, num_rows, m);
     }
   }
 

@@ -45,16 +45,14 @@ class QueryTurner {
 #pragma unroll
     for (int head = 0; head < Memory::kHeads; ++head) {
       const int32 to = head * Memory::kHeadRows;
-      if (head < rows.num_heads)
-        copy_query_rows<Spec, Team>(memory_.original(), params_.q, rows_of_head(rows, head), 0,
-                                    num_rows, to, to + num_rows);
+      copy_query_rows<Spec, Team>(memory_.original(), params_.q, rows_of_head(rows, head), 0,
+                                  num_rows, to, to + num_rows);
     }
   }
 
   LAZYROPE_DEVICE void turn_for_all(ItemPtr item, int32 place) {
     const Table table = memory_.table(params_.step, item);
     const ItemExtent extent = item.extent();
-    const Turned rows = {extent.num_rows, Memory::kHeads == 1 ? 1 : item.rows().num_heads};
     const SharedPtr positions = memory_.positions(place);
     const int32 first = windows_.begin(place);
     const int32 last = first + extent.num_blocks - 1;
@@ -66,22 +64,17 @@ class QueryTurner {
         windows_.reach(block);
       }
       const int32 block_base = table.info(block).base;
-      if (block == first || block_base != base) turn(block_base, rows, positions);
+      if (block == first || block_base != base) turn(block_base, extent.num_rows, positions);
       base = block_base;
     }
     windows_.leave_last(last);
   }
 
-  // What an item has of a tile's rows: of each of its heads as many.
-  struct Turned {
-    int32 num_rows;
-    int32 num_heads;
-  };
-
-  LAZYROPE_DEVICE void turn(int32 base, const Turned& rows, SharedPtr positions) {
+  // `num_rows`: of each head.
+  LAZYROPE_DEVICE void turn(int32 base, int32 num_rows, SharedPtr positions) {
     turned_.wait(turn_.at);
-    clear_others(rows);
-    rotate(base, rows, positions);
+    clear_others(num_rows);
+    rotate(base, num_rows, positions);
     turned_.pass(turn_.at);
     turn_.advance();
   }
@@ -89,33 +82,33 @@ class QueryTurner {
   // Rows that an item does not have are read all the same, and are zero: what another request left
   // there would change when this one's maxima are raised, and so how it is rounded. So are a row's
   // columns that meet the keys of another head.
-  LAZYROPE_DEVICE void clear_others(const Turned& rows) const {
+  LAZYROPE_DEVICE void clear_others(int32 num_rows) const {
     using Tile = typename Memory::Tile;
     constexpr int32 kHeadChunks = Tile::kChunks / Memory::kHeads;
-    const int32 first = Memory::kHeads == 1 ? rows.num_rows * Tile::kChunks : 0;
+    const int32 first = Memory::kHeads == 1 ? num_rows * Tile::kChunks : 0;
 #pragma unroll 1
     for (int32 i = first + Team::rank(); i < kRows * Tile::kChunks; i += Team::size()) {
       const int32 row = i / Tile::kChunks;
       const int32 chunk = i % Tile::kChunks;
-      const int32 head = row / Memory::kHeadRows;
-      const bool is_turned = head < rows.num_heads && chunk / kHeadChunks == head &&
-                             row % Memory::kHeadRows < rows.num_rows;
+      const bool is_turned =
+          row / Memory::kHeadRows == chunk / kHeadChunks && row % Memory::kHeadRows < num_rows;
       if (!is_turned) st_shared(Tile::chunk(memory_.turned(turn_.at), row, chunk), Chunk{});
     }
   }
 
-  // Each warp some of the rows, or those of a head.
-  LAZYROPE_DEVICE void rotate(int32 base, const Turned& rows, SharedPtr positions) const {
-    static_assert(Memory::kHeads == 1 || Memory::kHeads == Memory::kTurningWarps);
+  // Each warp those of a head, or some of one's.
+  LAZYROPE_DEVICE void rotate(int32 base, int32 num_rows, SharedPtr positions) const {
+    constexpr int kWarps = Memory::kTurningWarps / Memory::kHeads;  // of a head
+    static_assert(kWarps * Memory::kHeads == Memory::kTurningWarps);
     const int32 warp = Team::rank() / kWarpThreads;
-    const int32 head = rows.num_heads == 1 ? 0 : warp;
-    const int32 share = ceil_div(rows.num_rows * rows.num_heads, Memory::kTurningWarps);
-    const int32 first = rows.num_heads == 1 ? warp * share : 0;
+    const int32 head = warp / kWarps;
+    const int32 share = ceil_div(num_rows, kWarps);
+    const int32 first = warp % kWarps * share;
     const int32 at = head * Memory::kHeadRows + first;
     rotate_rows<Spec, 2>(
         RowsOf<typename Memory::Tile>(memory_.turned(turn_.at) + Memory::columns_of_head(head), at),
         RowsOf<typename Memory::Original>(memory_.original(), at), positions + at * 4,
-        smaller(rows.num_rows - first, share), base, turns_.get());
+        smaller(num_rows - first, share), base, turns_.get());
     fence_proxy_async();
   }
 
