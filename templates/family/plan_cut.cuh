@@ -56,15 +56,24 @@ class CutLine {
   // A CTA's, or shares_ where it has none. Of the CTAs that have one, those side by side have the
   // same one of as many groups of shares as there are groups of heads.
   LAZYROPE_DEVICE int32 share_of(int32 cta) const {
-    const int32 num_ctas = phase_.work.num_ctas;
-    const int32 index = cta * shares_ / num_ctas;
-    const bool is_idle = (cta + 1) * shares_ / num_ctas == index;
-    if (is_idle) return shares_;
-    const int32 in_group = index / units_.num_groups;
-    const int32 group = index - in_group * units_.num_groups;
-    const int32 of_group = shares_ / units_.num_groups;
-    const int32 longer = shares_ - of_group * units_.num_groups;  // groups with one more
+    const Quotient rank = divide(cta * shares_, phase_.work.num_ctas);
+    if (rank.rest + shares_ < phase_.work.num_ctas) return shares_;  // as that of the next
+    const auto [in_group, group] = divide(rank.whole, units_.num_groups);
+    const auto [of_group, longer] = divide(shares_, units_.num_groups);  // so many with one more
     return group * of_group + smaller(group, longer) + in_group;
+  }
+
+  struct Quotient {
+    int32 whole;
+    int32 rest;
+  };
+  // Exact where the quotient is below 2^20, and sooner there than a division of integers.
+  LAZYROPE_DEVICE static Quotient divide(int32 a, int32 b) {
+    auto whole =
+        static_cast<int32>(static_cast<float>(a) * rcp_approx_ftz_f32(static_cast<float>(b)));
+    int32 rest = a - whole * b;
+    const int32 correction = rest < 0 ? -1 : rest >= b ? 1 : 0;
+    return {whole + correction, rest - correction * b};
   }
 
   // Of a line of such groups.
@@ -85,9 +94,10 @@ class CutLine {
   LAZYROPE_DEVICE void match() {
     const int32 units = units_.count();
     if (units > shares_) {
-      const int32 of_share = ceil_div(units, shares_);
-      const int32 shares = units / of_share;
-      if (shares * of_share == units && is_near(shares, shares_)) shares_ = shares;
+      const Quotient of_share = divide(units, shares_);
+      const int32 most_units = of_share.whole + (of_share.rest > 0 ? 1 : 0);
+      const int32 shares = divide(units, most_units).whole;
+      if (shares * most_units == units && is_near(shares, shares_)) shares_ = shares;
       return;
     }
     // Every CTA has one item: all spend as much beside its blocks, which then does not count.
@@ -95,7 +105,7 @@ class CutLine {
         units_.group_cost - static_cast<int64>(units_.num_tiles) * phase_.item_cost;
     if (of_blocks == 0) return;
     const int32 most = most_shares(of_blocks);
-    const int32 shares = most / units * units;
+    const int32 shares = divide(most, units).whole * units;
     if (shares == 0 || !is_near(shares, most)) return;
     shares_ = shares;
     item_cost_ = 0;
