@@ -350,6 +350,7 @@ TilePlan on_hopper(TilePlan plan, const KernelSpec& spec, const Arch& arch) {
       continue;
     TilePlan changed = plan;
     changed.*row.part = row.plan;
+    if (row.part == &TilePlan::decode) changed.min_split_blocks = 1;  // measured on an H200
     changed = with_fixed_parts(changed, spec);
     if (is_legal(changed, spec, arch)) plan = changed;
   }

@@ -6,8 +6,9 @@
 // different heads, at the same place in each: tokens' heads, neighbours in memory, are then read
 // together. Those without a share are spread out, for neighbours may share the way to memory too.
 //
-// Where units are alike, shares are whole units, or equal parts of one, if that takes few CTAs
-// less: a unit that is cut elsewhere is one item more for some CTA, and parts to merge.
+// Where units are alike and shares short, these are whole units, or equal parts of one, if that
+// takes few CTAs less: a unit that is cut elsewhere is one item more for some CTA, and parts to
+// merge. With long shares that counts for less than that all CTAs have one.
 #pragma once
 
 #include "family/plan_units.cuh"
@@ -21,7 +22,7 @@ class CutLine {
   LAZYROPE_DEVICE CutLine(const PlanPhase& phase, const Units& units)
       : phase_(phase), units_(units), item_cost_(phase.item_cost) {
     shares_ = units.count() == 0 ? 0 : most_shares(units.group_cost);
-    if (are_alike()) match();
+    if (are_alike() && are_short()) match();
     const auto cost = static_cast<float>(group_begin(units.num_groups));
     per_cost_ = static_cast<float>(shares_) * rcp_approx_ftz_f32(cost);
     share_ = cost * rcp_approx_ftz_f32(static_cast<float>(shares_));
@@ -89,6 +90,12 @@ class CutLine {
     if (units_.has_parts() || units_.num_tiles == 0) return false;
     const int64 difference = units_.tiles.cost_begin.get(1) * units_.num_tiles - units_.group_cost;
     return larger(difference, -difference) * kTolerance <= units_.group_cost;
+  }
+
+  // Measured on an H200: of some megabytes at the most.
+  LAZYROPE_DEVICE bool are_short() const {
+    constexpr int32 kMostItems = 20;  // whose beginnings cost as much
+    return units_.cost() <= static_cast<int64>(kMostItems) * phase_.item_cost * shares_;
   }
 
   LAZYROPE_DEVICE void match() {

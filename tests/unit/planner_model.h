@@ -269,7 +269,7 @@ class Model {
     num_shares_ = units_.empty() ? 0 : most_shares(line());
     const bool sees_keys =
         std::ranges::any_of(tiles_, [](const ModelTile& tile) { return tile.num_blocks > 0; });
-    if (!sees_keys || !are_alike()) return;
+    if (!sees_keys || !are_alike() || line() > 20LL * phase_.item_cost * num_shares_) return;
     const bool is_cut = num_units() <= num_shares_;
     const int most =
         is_cut ? most_shares(line() - std::int64_t{num_units()} * phase_.item_cost) : num_shares_;

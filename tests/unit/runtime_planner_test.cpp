@@ -271,6 +271,23 @@ TEST_P(MatchedShares, AreWholeUnitsOrEqualPartsOfOne) {
   }
 }
 
+// Where shares are long, all CTAs have one.
+TEST_P(MatchedShares, AreShort) {
+  constexpr int kBlockKeys = 16, kMostItems = 20;
+  const auto count_shares = [&](int blocks) {
+    plan(requests_of_length(setting_.requests, blocks * kBlockKeys, setting_.page_size));
+    const WorkView& work = params_.phase[Step::kDecode].work;
+    return std::count_if(work.items, work.items + work.num_ctas,
+                         [](const Item& item) { return item.extent.num_rows > 0; });
+  };
+  const PlanPhase& phase = params_.phase[Step::kDecode];
+  plan(requests_of_length(1, kBlockKeys, setting_.page_size));
+  const int units = setting_.requests * setting_.num_kv_heads;
+  const int line = kMostItems * phase.item_cost * phase.work.num_ctas / units;
+  EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost - 2), 32);
+  EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost + 2), phase.work.num_ctas);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Steps, MatchedShares,
     testing::Values(Setting{.name = "QuarterUnits", .sm_count = 17, .requests = 4},
