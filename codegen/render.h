@@ -16,9 +16,6 @@ enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppe
 
 inline constexpr int kKernelKinds = 6;
 
-// Of the planner's CTA.
-inline constexpr int kPlanThreads = 512;
-
 std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all
 std::vector<KernelKind> attention_kernels();  // those of an attention

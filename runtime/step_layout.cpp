@@ -51,8 +51,12 @@ void place_work(Block& block, const StepShape& shape, const WorkExtent& extent, 
   block.place(work.counters, extent.counters);
 }
 
-// For each of so many planners.
+// For each of so many planners, and for all together.
 void place_scratch(Block& block, std::size_t planners, PlanScratch& scratch) {
+  if (scratch.max_tiles > kTilesAtOnce && planners > 1) {
+    block.place(scratch.notes, size(scratch.max_tiles));
+    block.place(scratch.counter, 1);
+  }
   if (scratch.max_tiles <= kSharedTiles) return;
   const std::size_t rows = planners * (size(scratch.max_tiles) + 1);
   block.place(scratch.rows, rows);

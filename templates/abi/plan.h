@@ -63,6 +63,17 @@ struct alignas(16) TileKeys {
   int32 segment_end;
 };
 
+// What a planner tells the others of a tile.
+struct alignas(16) TileNote {
+  int32 blocks;
+  int32 segments;
+  int32 first_segment;  // that is seen
+  int32 first_position;
+  int32 last_position;
+  int32 unused[3];
+};
+static_assert(sizeof(TileNote) == 32);
+
 // The planner's table of tiles lies in shared memory where it has room for all that a step may
 // have. Otherwise each CTA of the planner has one here, of max_tiles and one.
 inline constexpr int32 kSharedTiles = 1024;
@@ -71,10 +82,18 @@ struct PlanScratch {
   TileKeys* keys;
   int64* cost_begin;  // cost of all tiles before, for one KV head
   int32* part_begin;  // fixed parts of all tiles before, for one KV head
+  // Of all planners: family/plan_notes.cuh. Null where a step never has many tiles.
+  TileNote* notes;
+  uint32* counter;
   int32 max_tiles;
   int32 max_items;
 };
-static_assert(sizeof(PlanScratch) == 40);
+static_assert(sizeof(PlanScratch) == 56);
+
+// A planner measures as many tiles at once.
+inline constexpr int32 kPlanThreads = 512;
+inline constexpr int32 kPlanGroupLanes = 8;
+inline constexpr int32 kTilesAtOnce = kPlanThreads / kPlanGroupLanes;
 
 // One attend kernel's share: requests with min_rows to max_rows packed rows per KV head.
 struct PlanPhase {
@@ -95,7 +114,7 @@ struct PlanPhase {
   int32 item_cost;  // of an item beside its blocks, each of which costs kBlockCost
   int32 may_deal;   // not 0: units are dealt out whole where that loses little
 };
-static_assert(sizeof(PlanPhase) == 40 + 40 + 64);
+static_assert(sizeof(PlanPhase) == 40 + 56 + 64);
 
 inline constexpr int32 kBlockCost = 8;
 
@@ -111,6 +130,6 @@ struct PlanParams {
   int32 num_planners;  // CTAs of each phase, which all plan it and divide the writing
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 144 + 24);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 160 + 24);
 
 }  // namespace lazyrope

@@ -13,12 +13,13 @@
 // What takes time is the way to memory, so that it is gone four times only: for what there is of
 // each request, for segments, which by then are in a cache, and for the segments of items and their
 // page numbers, likewise. All else is in registers and shared memory. Several CTAs plan the same
-// and write different items: nobody waits for another CTA.
+// and write different items; where there are many tiles, they divide the measuring.
 #pragma once
 
 #include "family/plan_cut.cuh"
 #include "family/plan_deal.cuh"
 #include "family/plan_items.cuh"
+#include "family/plan_notes.cuh"
 
 namespace lazyrope {
 
@@ -54,8 +55,7 @@ class Planner {
     const int32 num_heads = heads_of_an_item(num_tiles);
     const int32 num_groups = kIsPlain ? phase_.most_groups : params_.num_kv_heads / num_heads;
     Units units{tiles_, phase_.fixed_split_blocks, num_tiles, num_heads, num_groups};
-    measure_tiles(units);
-    bar_sync();
+    measure(units);
     units.group_cost = sum_up(tiles_.cost_begin, num_tiles);
     units.per_group = num_tiles;
     if (units.has_parts())
@@ -173,28 +173,62 @@ class Planner {
     return laid;
   }
 
-  // A few lanes a tile: its rows' positions, the blocks they see, the cost.
-  LAZYROPE_DEVICE void measure_tiles(const Units& units) const {
+  // All tiles, if there are many together with the other planners.
+  LAZYROPE_DEVICE void measure(const Units& units) const {
+    const PlanNotes notes(phase_.scratch, params_.num_planners);
+    bool is_shared = notes.exist() && units.num_tiles > kTilesAtOnce;
+    bool is_done = false;
+#pragma unroll 1
+    while (!is_done) {
+      measure_tiles(units, notes, is_shared);
+      bar_sync();
+      if (!is_shared) return;
+      is_shared = false;
+      is_done = scan_.max(thread_index() == 0 && notes.wait() ? 1 : 0) != 0;
+      bar_sync();
+    }
+#pragma unroll 1
+    for (int32 tile = thread_index(); tile < units.num_tiles; tile += Spec::kThreads)
+      keep(units, tile, {tiles_.rows.get(tile), tiles_.keys.get(tile)}, notes.read(tile));
+  }
+
+  // Its own or all tiles, a few lanes each: rows' positions, the blocks they see.
+  LAZYROPE_DEVICE void measure_tiles(const Units& units, const PlanNotes& notes,
+                                     bool is_shared) const {
+    const int32 first_tile = is_shared ? planner_ : 0;
+    const int32 step = is_shared ? params_.num_planners : 1;
     constexpr int32 kTiles = kWarpThreads / kGroupLanes;
 #pragma unroll 1
-    for (int32 first = warp_index() * kTiles; vote_sync_any(first < units.num_tiles);
+    for (int32 first = warp_index() * kTiles;
+         vote_sync_any(first_tile + first * step < units.num_tiles);
          first += Spec::kThreads / kGroupLanes) {
-      const int32 tile = first + lane_index() / kGroupLanes;
+      const int32 tile = first_tile + (first + lane_index() / kGroupLanes) * step;
       const bool exists = tile < units.num_tiles;
-      auto [rows, keys] = read(tile, exists);
-      const SegmentGroup<Mask> segments(caller_, phase_.block_keys, keys.segment, keys.segment_end);
+      const auto laid = read(tile, exists);
+      const SegmentGroup<Mask> segments(caller_, phase_.block_keys, laid.keys.segment,
+                                        laid.keys.segment_end);
       PositionRange queries;
-      const SeenSegments seen =
-          segments.look([&, &rows = rows] { return queries = positions_of(rows); });
+      const SeenSegments seen = segments.look([&] { return queries = positions_of(laid.rows); });
       if (!exists || group_lane() != 0) continue;
-      rows.num_blocks = seen.blocks;
-      tiles_.rows.set(tile, rows);
-      tiles_.keys.set(tile, TileKeys{queries.first, queries.last, seen.first, keys.segment_end});
-      if (units.has_parts())
-        measure_parts(tile, seen.blocks);
+      const TileNote note = {seen.blocks,   seen.segments, seen.first,
+                             queries.first, queries.last,  {}};
+      if (is_shared)
+        notes.write(tile, note);
       else
-        tiles_.cost_begin.set(tile, tile_cost(phase_, seen.blocks, seen.segments));
+        keep(units, tile, laid, note);
     }
+  }
+
+  // What is found of a tile, and what it costs.
+  LAZYROPE_DEVICE void keep(const Units& units, int32 tile, Laid laid, const TileNote& note) const {
+    laid.rows.num_blocks = note.blocks;
+    tiles_.rows.set(tile, laid.rows);
+    tiles_.keys.set(tile, TileKeys{note.first_position, note.last_position, note.first_segment,
+                                   laid.keys.segment_end});
+    if (units.has_parts())
+      measure_parts(tile, note.blocks);
+    else
+      tiles_.cost_begin.set(tile, tile_cost(phase_, note.blocks, note.segments));
   }
 
   LAZYROPE_DEVICE void measure_parts(int32 tile, int32 blocks) const {

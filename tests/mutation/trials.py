@@ -11,6 +11,7 @@ import torch
 
 from tests.support import eager
 from tests.support.cases import Case, Setting, documents_case, random_case
+from tests.support.shelf import Shelf, in_order
 from tests.support.tolerance import assert_close, assert_lse_close
 
 
@@ -110,6 +111,12 @@ def rising(length: int) -> Case:
     return case
 
 
+def alike(count: int) -> Case:
+    """Requests of one token after a document that they share."""
+    shelf = Shelf(Setting(head_dim=64, group=2, kv_heads=1), [40], 1, "cpu")
+    return shelf.case(shelf.queries(count), [in_order(shelf, [0], 1)] * count)
+
+
 def requests(count: int) -> Case:
     """More requests than the planner has threads, of which most ask nothing."""
     case = documents_case(Setting(head_dim=64, group=2, kv_heads=1), [40], 1, "cpu")
@@ -153,5 +160,7 @@ TRIALS = [
     Trial("hopper decode, many blocks", documents([5] * 50, 1, kv_heads=1), HOPPER_DECODE, HOPPER),
     Trial("hopper decode that sees nothing", lambda: blind(5, kv_heads=8), HOPPER_DECODE, HOPPER),
     Trial("hopper decode of rising scores", lambda: rising(150), HOPPER_DECODE, HOPPER),
+    # Whose tiles two planners measure together.
+    Trial("many tiles", lambda: alike(70), DECODE, PREFILL),
     Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),
 ]

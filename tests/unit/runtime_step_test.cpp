@@ -297,8 +297,14 @@ void add_part(Parts& parts, const T* begin, int count) {
   EXPECT_TRUE(parts.emplace(reinterpret_cast<std::uintptr_t>(begin), bytes).second);
 }
 
-// Of a planner's CTAs, where their notes do not lie in shared memory.
+// Of a planner's CTAs, where their tables do not lie in shared memory, and what they share.
 void add_scratch(Parts& parts, const PlanScratch& scratch, int num_planners) {
+  if (scratch.max_tiles > kTilesAtOnce && num_planners > 1) {
+    add_part(parts, scratch.notes, scratch.max_tiles);
+    add_part(parts, scratch.counter, 1);
+  } else {
+    EXPECT_EQ(scratch.notes, nullptr);
+  }
   if (scratch.max_tiles <= kSharedTiles) {
     EXPECT_EQ(scratch.rows, nullptr);
     return;
