@@ -111,10 +111,12 @@ struct PlanPhase {
   // or twice, or four times as many ..., into at most kMostFixedParts, whatever else there is.
   int32 fixed_split_blocks;
   int32 num_counters;
-  int32 item_cost;  // of an item beside its blocks, each of which costs kBlockCost
-  int32 may_deal;   // not 0: units are dealt out whole where that loses little
+  int32 item_cost;     // of an item beside its blocks, each of which costs kBlockCost
+  int32 may_deal;      // not 0: units are dealt out whole where that loses little
+  int32 ctas_at_once;  // that get an SM each, one after the other
+  int32 unused;
 };
-static_assert(sizeof(PlanPhase) == 40 + 56 + 64);
+static_assert(sizeof(PlanPhase) == 40 + 56 + 72);
 
 inline constexpr int32 kBlockCost = 8;
 
@@ -130,6 +132,6 @@ struct PlanParams {
   int32 num_planners;  // CTAs of each phase, which all plan it and divide the writing
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 160 + 24);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 168 + 24);
 
 }  // namespace lazyrope

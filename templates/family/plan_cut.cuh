@@ -4,7 +4,8 @@
 // Shares begin at boundaries. What is asked of these is how many lie before a point of the line, a
 // product: nobody writes them down, and no CTA waits for it. CTAs side by side have shares of
 // different heads, at the same place in each: tokens' heads, neighbours in memory, are then read
-// together. Those without a share are spread out, for neighbours may share the way to memory too.
+// together. No SM has two while another has none; beyond that, those without a share are spread
+// out, for neighbours may share the way to memory, too.
 //
 // Where units are alike and shares short, these are whole units, or equal parts of one, if that
 // takes few CTAs less: a unit that is cut elsewhere is one item more for some CTA, and parts to
@@ -57,8 +58,10 @@ class CutLine {
   // A CTA's, or shares_ where it has none. Of the CTAs that have one, those side by side have the
   // same one of as many groups of shares as there are groups of heads.
   LAZYROPE_DEVICE int32 share_of(int32 cta) const {
-    const Quotient rank = divide(cta * shares_, phase_.work.num_ctas);
-    if (rank.rest + shares_ < phase_.work.num_ctas) return shares_;  // as that of the next
+    const Quotient rounds = divide(shares_ - 1, phase_.ctas_at_once);
+    const int32 num_ctas = (rounds.whole + 1) * phase_.ctas_at_once;
+    const Quotient rank = divide(cta * shares_, num_ctas);
+    if (cta >= num_ctas || rank.rest + shares_ < num_ctas) return shares_;  // as that of the next
     const auto [in_group, group] = divide(rank.whole, units_.num_groups);
     const auto [of_group, longer] = divide(shares_, units_.num_groups);  // so many with one more
     return group * of_group + smaller(group, longer) + in_group;

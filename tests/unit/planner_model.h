@@ -235,7 +235,7 @@ class Model {
       return static_cast<int>(tiles_.size()) * (setting_.num_kv_heads / heads);
     };
     while (heads > phase_.min_heads && (heads * most_rows > phase_.tile_rows.value ||
-                         units() * kMostParts < phase_.work.num_ctas))
+                                        units() * kMostParts < phase_.work.num_ctas))
       heads /= 2;
     return heads;
   }
@@ -301,9 +301,12 @@ class Model {
   }
 
   // Shares in as many runs as there are groups of heads, the first of which may have one more: the
-  // first of each run, the second of each ..., over CTAs as evenly as can be.
+  // first of each run, the second of each ..., as evenly as can be over those CTAs that fill SMs
+  // with as few as possible each.
   int share_of(int cta) const {
-    const int ctas = phase_.work.num_ctas;
+    const int at_once = phase_.ctas_at_once;
+    const int ctas = (num_shares_ + at_once - 1) / at_once * at_once;
+    if (cta >= ctas) return -1;
     const int rank = cta * num_shares_ / ctas;
     if ((cta + 1) * num_shares_ / ctas == rank) return -1;
     int shares = 0;
