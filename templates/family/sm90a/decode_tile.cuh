@@ -26,7 +26,6 @@ class AttendTile {
   LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     const Chunk first = BlockFinder<Memory>::first_item(params.attend);
-    if (thread_index() == kWarpThreads) KvCopier<Memory>::prefetch(params.maps);
     memory.init();
     if (warp_index() >= Memory::kHelperWarps)
       ColumnConsumer<Spec, Memory>(params.attend, memory).run();

@@ -24,12 +24,6 @@ class KvCopier {
         keys_(memory.at + Memory::kKeyBarriers),
         values_(memory.at + Memory::kValueBarriers) {}
 
-  // By one thread, before anything else: they are on their way while the CTA gets ready.
-  LAZYROPE_DEVICE static void prefetch(const PoolMaps& maps) {
-    prefetch_tensormap(maps.keys);
-    prefetch_tensormap(maps.values);
-  }
-
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool) { copy(item, place); });
   }

@@ -23,6 +23,5 @@ inline void cp_async_bulk_tensor_store(const TensorMap& map, const int32 (&at)[k
   static_assert(2 <= kDims && kDims <= kTensorMapDims);
   emulator->cp_async_bulk_tensor_store(map, at, kDims, from.address, site);
 }
-inline void prefetch_tensormap(const TensorMap&) {}
 
 }  // namespace lazyrope

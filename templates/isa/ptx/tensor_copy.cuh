@@ -83,9 +83,4 @@ LAZYROPE_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const int3
         : "memory");
 }
 
-// Fetches the map before its first use.
-LAZYROPE_DEVICE void prefetch_tensormap(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 }  // namespace lazyrope

@@ -30,7 +30,6 @@ struct BoxCopies {
   LAZYROPE_DEVICE void load(const Copy& copy_box) const {
     const SharedPtr barrier = dynamic_shared_memory();
     if (thread_index() == 0) {
-      prefetch_tensormap(params.map);
       mbarrier_init(barrier, 1);
       fence_mbarrier_init_release_cluster();
     }
