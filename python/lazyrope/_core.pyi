@@ -82,7 +82,7 @@ class AttendPlan:
 
     @property
     def heads(self) -> int:
-        """KV heads side by side in a tile, which share its rows: 1, or in decode of family "sm90a" at head_dim 64, 2."""
+        """KV heads side by side in a tile, which share its rows: 1 or, in decode of "sm90a" at head_dim 64, 2."""
 
     def __eq__(self, other: object, /) -> bool: ...
 

@@ -21,9 +21,15 @@ template <class Units>
 class CutLine {
  public:
   LAZYROPE_DEVICE CutLine(const PlanPhase& phase, const Units& units)
-      : phase_(phase), units_(units), item_cost_(phase.item_cost) {
+      : phase_(phase),
+        units_(units),
+        item_cost_(phase.item_cost),
+        min_split_blocks_(phase.min_split_blocks) {
     shares_ = units.count() == 0 ? 0 : most_shares(units.group_cost);
-    if (are_alike() && are_short()) match();
+    if (!are_short())
+      lengthen_parts();
+    else if (are_alike())
+      match();
     const auto cost = static_cast<float>(group_begin(units.num_groups));
     per_cost_ = static_cast<float>(shares_) * rcp_approx_ftz_f32(cost);
     share_ = cost * rcp_approx_ftz_f32(static_cast<float>(shares_));
@@ -83,7 +89,8 @@ class CutLine {
   // Of a line of such groups.
   LAZYROPE_DEVICE int32 most_shares(int64 group_cost) const {
     const auto cost = static_cast<float>(group_cost * units_.num_groups);
-    const float most = cost * rcp_approx_ftz_f32(static_cast<float>(least_share(phase_)));
+    const float most =
+        cost * rcp_approx_ftz_f32(static_cast<float>(least_share(min_split_blocks_)));
     const auto num_ctas = static_cast<float>(phase_.work.num_ctas);
     return larger(static_cast<int32>(most < num_ctas ? most : num_ctas), 1);
   }
@@ -99,6 +106,13 @@ class CutLine {
   LAZYROPE_DEVICE bool are_short() const {
     constexpr int32 kMostItems = 20;  // whose beginnings cost as much
     return units_.cost() <= static_cast<int64>(kMostItems) * phase_.item_cost * shares_;
+  }
+
+  // A part of few blocks is worth its item and the merging where little else is done.
+  LAZYROPE_DEVICE void lengthen_parts() {
+    const int32 longer = 2 * phase_.min_split_blocks;
+    if (units_.cost() >= static_cast<int64>(least_share(longer)) * shares_)
+      min_split_blocks_ = longer;
   }
 
   LAZYROPE_DEVICE void match() {
@@ -162,10 +176,11 @@ class CutLine {
 
   // What an item costs beside its blocks is spent before the first of them.
   LAZYROPE_DEVICE int64 first_inside(int64 begin, int64 end) const {
-    return smaller(begin + item_cost_ + least_share(phase_), end);
+    return smaller(begin + item_cost_ + least_share(min_split_blocks_), end);
   }
   LAZYROPE_DEVICE int32 end_cut(int64 begin, int64 end) const {
-    return boundaries_before(larger(end - least_share(phase_), first_inside(begin, end)));
+    return boundaries_before(
+        larger(end - least_share(min_split_blocks_), first_inside(begin, end)));
   }
 
   // Inside of which a boundary lies, or to whose beginning it is moved: none lies inside of a part.
@@ -201,8 +216,7 @@ class CutLine {
     const auto blocks = static_cast<float>(stretch.unit.end_block);
     const float of_cost = blocks * rcp_approx_ftz_f32(static_cast<float>(stretch.end - first));
     const auto block = static_cast<int32>(static_cast<float>(into + kBlockCost / 2) * of_cost);
-    return smaller(larger(block, phase_.min_split_blocks),
-                   stretch.unit.end_block - phase_.min_split_blocks);
+    return smaller(larger(block, min_split_blocks_), stretch.unit.end_block - min_split_blocks_);
   }
 
   // Shares a to b hold a unit's parts: they use results 2 a + 1 to a + b + 1 and counter a. The
@@ -224,7 +238,8 @@ class CutLine {
 
   const PlanPhase& phase_;
   const Units& units_;
-  int32 item_cost_;  // that counts
+  int32 item_cost_;         // that counts
+  int32 min_split_blocks_;  // likewise
   int32 shares_;
   float per_cost_;  // boundaries
   float share_;     // cost

@@ -26,7 +26,8 @@ class Deal {
     if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || num_rounds_ > kMostRounds)
       return false;
     const int64 total = units_.cost();
-    if (num_parts_ > 1 && total < static_cast<int64>(least_share(phase_)) * num_parts_ * num_units_)
+    if (num_parts_ > 1 &&
+        total < static_cast<int64>(least_share(phase_.min_split_blocks)) * num_parts_ * num_units_)
       return false;
     int64 most = 0;
 #pragma unroll 1

@@ -19,8 +19,8 @@ inline constexpr int32 kSegmentCost = kBlockCost / 4;
 
 // Of a share at the least: no block with its segment costs as much as one of these, so that two
 // boundaries never meet inside of a unit, however they are rounded.
-LAZYROPE_DEVICE int32 least_share(const PlanPhase& phase) {
-  return phase.min_split_blocks * (kBlockCost + kSegmentCost) + 2;
+LAZYROPE_DEVICE int32 least_share(int32 min_split_blocks) {
+  return min_split_blocks * (kBlockCost + kSegmentCost) + 2;
 }
 
 // A tile of more, millions of tokens, counts as much: an int32 has room for those of 512 threads.

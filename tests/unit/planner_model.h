@@ -113,8 +113,9 @@ class Model {
   static constexpr int kSegmentCost = 2, kMostParts = 4;
   static constexpr std::int64_t kMostCost = (1 << 22) - 1;
 
-  std::int64_t least_share() const {
-    return std::int64_t{phase_.min_split_blocks} * (kBlockCost + kSegmentCost) + 2;
+  std::int64_t least_share() const { return least_share(min_split_blocks_); }
+  static std::int64_t least_share(int blocks) {
+    return std::int64_t{blocks} * (kBlockCost + kSegmentCost) + 2;
   }
 
   bool is_dealt() const {
@@ -269,7 +270,10 @@ class Model {
     num_shares_ = units_.empty() ? 0 : most_shares(line());
     const bool sees_keys =
         std::ranges::any_of(tiles_, [](const ModelTile& tile) { return tile.num_blocks > 0; });
-    if (!sees_keys || !are_alike() || line() > 20LL * phase_.item_cost * num_shares_) return;
+    const bool is_long = line() > 20LL * phase_.item_cost * num_shares_;
+    if (is_long && line() >= least_share(2 * min_split_blocks_) * num_shares_)
+      min_split_blocks_ *= 2;
+    if (!sees_keys || !are_alike() || is_long) return;
     const bool is_cut = num_units() <= num_shares_;
     const int most =
         is_cut ? most_shares(line() - std::int64_t{num_units()} * phase_.item_cost) : num_shares_;
@@ -344,7 +348,7 @@ class Model {
     const float of_cost =
         static_cast<float>(tile.num_blocks) * (1.0f / static_cast<float>(tile.cost - item_cost_));
     const auto block = static_cast<int>(static_cast<float>(into + kBlockCost / 2) * of_cost);
-    return std::clamp(block, phase_.min_split_blocks, tile.num_blocks - phase_.min_split_blocks);
+    return std::clamp(block, min_split_blocks_, tile.num_blocks - min_split_blocks_);
   }
 
   const ModelPlace& place(int share) const { return places_[static_cast<std::size_t>(share)]; }
@@ -418,6 +422,7 @@ class Model {
   bool is_dealt_ = false;
   int num_shares_ = 0;  // else
   int item_cost_ = phase_.item_cost;
+  int min_split_blocks_ = phase_.min_split_blocks;
   std::vector<ModelPlace> places_;
 };
 
