@@ -33,22 +33,17 @@ def bytes_read(row: Row) -> float:
     return row["tbps"] * row["us"] * 1e6
 
 
-def items(row: Row, gpu: Gpu) -> float:
-    """Of an SM: one for each request and KV head."""
-    return row["batch"] * row["heads"][1] / gpu.sms
+def parts(row: Row, gpu: Gpu) -> float:
+    """Of what a request and a KV head have: two CTAs on each SM share all of it, a block of 64 keys at the least."""
+    return min(max(2 * gpu.sms / (row["batch"] * row["heads"][1]), 1), row["context"] / 64)
 
 
 # What a microsecond is paid for, the unit, and how many a row has of it.
 TERMS: list[tuple[str, str, Callable[[Row, Gpu], float]]] = [
     ("launch, first loads and the end", "us", lambda row, gpu: 1),
     ("reading", "us for a GB", lambda row, gpu: bytes_read(row) / 1e9),
-    ("reading slower until L2 is full", "us", lambda row, gpu: 1 - math.exp(-bytes_read(row) / gpu.l2_bytes)),
-    (
-        "keys of whatever size, and documents",
-        "us for 1000 on an SM",
-        lambda row, gpu: items(row, gpu) * row["context"] / 1000,
-    ),
-    ("first loads of wider heads", "us for 64 columns", lambda row, gpu: row["head_dim"] / 64),
+    ("of that behind reading, if it lasts", "us", lambda row, gpu: 1 - math.exp(-bytes_read(row) / gpu.l2_bytes)),
+    ("looking for parts", "us for 100 of a head", lambda row, gpu: parts(row, gpu) / 100),
     (
         "leaving and merging a KV head's rows",
         "us for 1000 columns",

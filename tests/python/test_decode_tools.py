@@ -16,7 +16,7 @@ from lazyrope._bench_shapes import TABLES, Shape
 from tools import decode_model, decode_plots, decode_table, readme_tables
 
 GPU = decode_model.Gpu(sms=132, l2_bytes=60 << 20)
-COEFFICIENTS = [5.0, 220.0, 9.0, 0.1, 0.2, 1.5]
+COEFFICIENTS = [5.0, 220.0, 9.0, 0.9, 1.5]
 ABOUT = {"gpu": "A GPU", "driver": "1.2", "date": "2026-01-02", "commit": "abc1234", "command": "lazyrope bench x"}
 
 
