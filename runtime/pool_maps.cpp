@@ -40,10 +40,22 @@ std::int64_t heads_per_page(const KvPool& pool) {
                   pool.page_stride, pool.slot_stride, pool.head_stride));
 }
 
+// One memory for several slots or heads, such as torch.expand() makes.
+void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_size) {
+  const bool share_heads = spec.num_kv_heads > 1 && pool.head_stride == 0;
+  const bool share_slots = page_size > 1 && pool.slot_stride == 0;
+  if (share_heads || share_slots)
+    throw SpecError(fmt::format(
+        "the pool's {} are 0 bytes apart; on this GPU each must have memory of its own: "
+        "make k_pool and v_pool contiguous",
+        share_heads ? "heads" : "slots"));
+}
+
 }  // namespace
 
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
                      int page_size, int heads_together, const Device& device) {
+  check_own_memory(spec, pool, page_size);
   const int panel = panel_bytes(spec.head_dim);
   const int columns = panel / kElementBytes;
   const int panels = heads_together * spec.head_dim / columns;

@@ -126,13 +126,23 @@ def spread(pool: torch.Tensor, elements: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("heads", [1, 16, 3])
-def test_pages_lie_apart_by_octets_of_slots_or_by_heads(layout, heads):
+@pytest.mark.parametrize(("heads", "tokens"), [(1, 20), (16, 20), (3, 20), (1, 1), (16, 1), (3, 1)])
+def test_pages_lie_apart_by_octets_of_slots_or_by_heads(layout, heads, tokens):
     """As in a pool that keeps keys and values of a page side by side."""
     setting = replace(SMALL, layout=layout, kv_heads=2)
     of_a_head = setting.head_dim * (1 if layout == "NHD" else setting.page_size)
-    case = documents_case(setting, [200, 33], 20, "cpu")
+    case = documents_case(setting, [200, 33], tokens, "cpu")
     check_case(with_pools(case, lambda pool: spread(pool, heads * of_a_head)), build(setting))
+
+
+@pytest.mark.parametrize(("dimension", "name"), [(1, "slots"), (2, "heads")])
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_a_pool_of_which_parts_are_one_memory_is_refused(dimension, name, tokens):
+    setting = replace(SMALL, kv_heads=2)
+    case = documents_case(setting, [40], tokens, "cpu")
+    one = with_pools(case, lambda pool: pool.narrow(dimension, 0, 1).expand_as(pool))
+    with pytest.raises(lazyrope.SpecError, match=f"the pool's {name} are 0 bytes apart"):
+        check_case(one, build(setting))
 
 
 def test_pages_that_lie_otherwise_are_refused():
