@@ -36,8 +36,8 @@ def test_a_barrier_too_many_survives(tmp_path):
     shutil.copytree(ROOT / "templates", tmp_path, dirs_exist_ok=True)
     planner = tmp_path / "family/planner.cuh"
     text = planner.read_text()
-    after = "    units.group_cost = sum_up"
-    assert text.count(f"    bar_sync();\n{after}") == 1
+    after = "      if (!is_shared) return;"
+    assert text.count(f"      bar_sync();\n{after}") == 1
     planner.write_text(text.replace(after, f"    bar_sync();{after}"))
     line = 1 + text[: text.index(after)].count("\n")
     done = mutate("--templates", tmp_path, "--only", "removed", "--only", f"planner.cuh:{line}", "--trial", "prefill")
