@@ -81,14 +81,14 @@ std::vector<TilePlan> variants(const TilePlan& plan, AttendPlan TilePlan::* part
 
 // Of one SM.
 int keys_under_way(const AttendPlan& plan) {
-  return plan.ctas_per_sm * plan.block_keys() * plan.heads * (plan.stages - 1);
+  return plan.ctas_per_sm * plan.block_keys() * (plan.stages - 1);
 }
 int rows_at_once(const AttendPlan& plan) { return plan.ctas_per_sm * plan.rows(); }
 
 }  // namespace
 
-// Its rows are not fewer: they say which requests the kernel serves. With half as many bytes under
-// way memory would stand idle.
+// A head's rows stay: they say which requests the kernel serves. With half as many bytes under way
+// memory would stand idle.
 std::vector<TilePlan> decode_variants(const TilePlan& plan, const KernelSpec& spec,
                                       const Arch& arch) {
   const std::vector<Range> ranges = {
@@ -97,7 +97,7 @@ std::vector<TilePlan> decode_variants(const TilePlan& plan, const KernelSpec& sp
       {{&AttendPlan::stages}, {2, 3, 4, 5, 6, 8}},
       {{&AttendPlan::ctas_per_sm}, {1, 2, 3, 4}}};
   const auto is_worth = [&](const AttendPlan& attend) {
-    return attend.head_rows() >= plan.decode.head_rows() &&
+    return attend.head_rows() == plan.decode.head_rows() &&
            2 * keys_under_way(attend) >= keys_under_way(plan.decode);
   };
   return variants(plan, &TilePlan::decode, ranges, is_worth, spec, arch);

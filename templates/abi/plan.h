@@ -82,7 +82,7 @@ struct PlanScratch {
   TileKeys* keys;
   int64* cost_begin;  // cost of all tiles before, for one KV head
   int32* part_begin;  // fixed parts of all tiles before, for one KV head
-  // Of all planners: family/plan_notes.cuh. Null where a step never has many tiles.
+  // Of all planners: family/plan_notes.cuh. Null where a step never has many tiles, or one planner.
   TileNote* notes;
   uint32* counter;
   int32 max_tiles;
@@ -90,10 +90,11 @@ struct PlanScratch {
 };
 static_assert(sizeof(PlanScratch) == 56);
 
-// A planner measures as many tiles at once.
+// Lanes of a planner that look at a tile together, or at an item; and how many tiles it measures at
+// once.
 inline constexpr int32 kPlanThreads = 512;
-inline constexpr int32 kPlanGroupLanes = 8;
-inline constexpr int32 kTilesAtOnce = kPlanThreads / kPlanGroupLanes;
+inline constexpr int32 kGroupLanes = 8;
+inline constexpr int32 kTilesAtOnce = kPlanThreads / kGroupLanes;
 
 // One attend kernel's share: requests with min_rows to max_rows packed rows per KV head.
 struct PlanPhase {

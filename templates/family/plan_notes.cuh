@@ -16,7 +16,7 @@ class PlanNotes {
   LAZYROPE_DEVICE PlanNotes(const PlanScratch& scratch, int32 num_planners)
       : notes_(scratch.notes), counter_(scratch.counter), num_planners_(num_planners) {}
 
-  LAZYROPE_DEVICE bool exist() const { return notes_ != nullptr && num_planners_ > 1; }
+  LAZYROPE_DEVICE bool exist() const { return notes_ != nullptr; }
 
   LAZYROPE_DEVICE void write(int32 tile, const TileNote& note) const {
     st_global(notes_ + tile, note);

@@ -6,9 +6,6 @@
 
 namespace lazyrope {
 
-// That look at a tile together, or at an item.
-inline constexpr int32 kGroupLanes = kPlanGroupLanes;
-
 LAZYROPE_DEVICE Chunk chunk_of(int32 a, int32 b, int32 c, int32 d) {
   return {{static_cast<uint32>(a), static_cast<uint32>(b), static_cast<uint32>(c),
            static_cast<uint32>(d)}};

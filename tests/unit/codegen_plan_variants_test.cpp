@@ -81,7 +81,7 @@ TEST(PlanVariants, AreEnoughToChooseFromAndFewEnoughToCompile) {
       for (const std::size_t count : {decode_variants(usual, spec, arch).size(),
                                       prefill_variants(usual, spec, arch).size()}) {
         EXPECT_GE(count, 4u) << describe(spec);
-        EXPECT_LE(count, 45u) << describe(spec);
+        EXPECT_LE(count, 40u) << describe(spec);
       }
     }
 }
@@ -101,7 +101,7 @@ TEST(PlanVariants, OfDecodeServeTheSameRequests) {
     const KernelSpec spec = spec_of(head_dim);
     const TilePlan usual = candidates(spec, arch).front();
     for (const TilePlan& plan : decode_variants(usual, spec, arch))
-      EXPECT_GE(plan.decode.head_rows(), usual.decode.head_rows()) << describe(plan);
+      EXPECT_EQ(plan.decode.head_rows(), usual.decode.head_rows()) << describe(plan);
   }
 }
 
