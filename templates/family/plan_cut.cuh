@@ -9,7 +9,8 @@
 //
 // Where units are alike and shares short, these are whole units, or equal parts of one, if that
 // takes few CTAs less: a unit that is cut elsewhere is one item more for some CTA, and parts to
-// merge. With long shares that counts for less than that all CTAs have one.
+// merge. With long shares that counts for less than that all CTAs have one. A single request whose
+// tile is a few parts of the least length is cut into just these.
 #pragma once
 
 #include "family/plan_units.cuh"
@@ -24,11 +25,12 @@ class CutLine {
       : phase_(phase),
         units_(units),
         item_cost_(phase.item_cost),
-        min_split_blocks_(phase.min_split_blocks) {
+        min_split_blocks_(phase.min_split_blocks),
+        least_(least_share(phase.min_split_blocks)) {
     shares_ = units.count() == 0 ? 0 : most_shares(units.group_cost);
     if (!are_short())
       lengthen_parts();
-    else if (are_alike())
+    else if (!cut_finely() && are_alike())
       match();
     const auto cost = static_cast<float>(group_begin(units.num_groups));
     per_cost_ = static_cast<float>(shares_) * rcp_approx_ftz_f32(cost);
@@ -113,6 +115,22 @@ class CutLine {
     const int32 longer = 2 * phase_.min_split_blocks;
     if (units_.cost() >= static_cast<int64>(least_share(longer)) * shares_)
       min_split_blocks_ = longer;
+    least_ = least_share(min_split_blocks_);
+  }
+
+  // A single tile's heads: as boundaries lie a whole part apart, those inside are half a part or
+  // more from its ends.
+  LAZYROPE_DEVICE bool cut_finely() {
+    constexpr int32 kMostParts = 32;  // more take longer to merge
+    if (units_.has_parts() || phase_.may_deal != 0 || units_.num_tiles != 1) return false;
+    const int32 parts = divide(units_.tiles.rows.get(0).num_blocks, min_split_blocks_).whole;
+    if (parts < 2 || parts > kMostParts) return false;
+    const int32 shares = parts * units_.num_groups;
+    if (shares > phase_.work.num_ctas) return false;
+    shares_ = shares;
+    item_cost_ = 0;
+    least_ = min_split_blocks_ * kBlockCost / 2;
+    return true;
   }
 
   LAZYROPE_DEVICE void match() {
@@ -176,11 +194,10 @@ class CutLine {
 
   // What an item costs beside its blocks is spent before the first of them.
   LAZYROPE_DEVICE int64 first_inside(int64 begin, int64 end) const {
-    return smaller(begin + item_cost_ + least_share(min_split_blocks_), end);
+    return smaller(begin + item_cost_ + least_, end);
   }
   LAZYROPE_DEVICE int32 end_cut(int64 begin, int64 end) const {
-    return boundaries_before(
-        larger(end - least_share(min_split_blocks_), first_inside(begin, end)));
+    return boundaries_before(larger(end - least_, first_inside(begin, end)));
   }
 
   // Inside of which a boundary lies, or to whose beginning it is moved: none lies inside of a part.
@@ -240,6 +257,7 @@ class CutLine {
   const Units& units_;
   int32 item_cost_;         // that counts
   int32 min_split_blocks_;  // likewise
+  int32 least_;             // cost from a unit's ends to the first boundary inside of it
   int32 shares_;
   float per_cost_;  // boundaries
   float share_;     // cost

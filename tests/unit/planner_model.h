@@ -273,7 +273,8 @@ class Model {
     const bool is_long = line() > 20LL * phase_.item_cost * num_shares_;
     if (is_long && line() >= least_share(2 * min_split_blocks_) * num_shares_)
       min_split_blocks_ *= 2;
-    if (!sees_keys || !are_alike() || is_long) return;
+    least_ = least_share();
+    if (!sees_keys || is_long || is_cut_finely() || !are_alike()) return;
     const bool is_cut = num_units() <= num_shares_;
     const int most =
         is_cut ? most_shares(line() - std::int64_t{num_units()} * phase_.item_cost) : num_shares_;
@@ -283,9 +284,22 @@ class Model {
       --shares;
     if (16 * shares < 15 * most || shares == 0) return;
     num_shares_ = shares;
-    if (!is_cut) return;
+    if (is_cut) leave_out_items();
+  }
+  void leave_out_items() {
     item_cost_ = 0;
     for (ModelTile& tile : tiles_) tile.cost -= phase_.item_cost;
+  }
+
+  // The heads of a single tile as up to 32 parts of the least length each.
+  bool is_cut_finely() {
+    if (phase_.fixed_split_blocks > 0 || phase_.may_deal != 0 || tiles_.size() != 1) return false;
+    const int parts = tiles_[0].num_blocks / min_split_blocks_;
+    if (parts < 2 || parts > 32 || parts * num_units() > phase_.work.num_ctas) return false;
+    num_shares_ = parts * num_units();
+    least_ = min_split_blocks_ * kBlockCost / 2;
+    leave_out_items();
+    return true;
   }
 
   bool are_alike() const {
@@ -332,9 +346,9 @@ class Model {
         const std::int64_t cost = tile.cost / tile.num_parts;
         if (share < boundaries_before(begin + (part + 1) * cost)) return {unit, 0};
       } else {
-        const std::int64_t first = std::min(item_cost_ + least_share(), tile.cost);
+        const std::int64_t first = std::min(item_cost_ + least_, tile.cost);
         if (share < boundaries_before(begin + first)) return {unit, 0};
-        if (share < boundaries_before(begin + std::max(tile.cost - least_share(), first)))
+        if (share < boundaries_before(begin + std::max(tile.cost - least_, first)))
           return {unit, block_at(share, begin + item_cost_, tile)};
       }
       if (part + 1 == tile.num_parts) begin += tile.cost;
@@ -423,6 +437,7 @@ class Model {
   int num_shares_ = 0;  // else
   int item_cost_ = phase_.item_cost;
   int min_split_blocks_ = phase_.min_split_blocks;
+  std::int64_t least_ = 0;
   std::vector<ModelPlace> places_;
 };
 

@@ -299,6 +299,39 @@ TEST_P(MatchedShares, AreShort) {
   EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost + 2), phase.work.num_ctas);
 }
 
+class FineParts : public PlannerTest {};
+
+TEST_P(FineParts, AreOfTheLeastLengthWhereThereAreCtasForThem) {
+  constexpr int kBlockKeys = 16, kMostParts = 32;
+  plan(requests_of_length(1, kBlockKeys, setting_.page_size));
+  const int length = params_.phase[Step::kDecode].min_split_blocks;
+  for (const int parts : {2, 5, 16, kMostParts, kMostParts + 1}) {
+    SCOPED_TRACE(testing::Message() << parts << " parts of each head");
+    plan(requests_of_length(1, parts * length * kBlockKeys, setting_.page_size));
+    const WorkView& work = params_.phase[Step::kDecode].work;
+    int items = 0, longer = 0;
+    for (int cta = 0; cta < work.num_ctas; ++cta) {
+      const Item& item = work.items[cta];
+      if (item.extent.num_rows == 0) continue;
+      ++items;
+      longer += item.extent.num_blocks > length ? 1 : 0;
+    }
+    const bool is_fine = parts <= kMostParts && parts * setting_.num_kv_heads <= work.num_ctas;
+    EXPECT_EQ(is_fine, longer == 0);
+    if (is_fine) {
+      EXPECT_EQ(items, parts * setting_.num_kv_heads);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Steps, FineParts,
+    testing::Values(
+        Setting{.name = "OfOneBlock", .sm_count = 33, .requests = 1},
+        Setting{.name = "OfThreeBlocks", .sm_count = 33, .min_split_blocks = 3, .requests = 1},
+        Setting{.name = "ForFewCtas", .sm_count = 8, .requests = 1}),
+    [](const auto& row) { return std::string(row.param.name); });
+
 INSTANTIATE_TEST_SUITE_P(
     Steps, MatchedShares,
     testing::Values(Setting{.name = "QuarterUnits", .sm_count = 17, .requests = 4},
@@ -315,6 +348,11 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{
             .name = "MoreCtasThanThreads", .sm_count = 700, .requests = 20, .most_length = 3000},
         Setting{.name = "OneRequest", .sm_count = 50, .requests = 1, .most_segments = 100},
+        Setting{.name = "OneShortRequest", .sm_count = 50, .requests = 1, .most_length = 60},
+        Setting{.name = "OneShortRequestInLongParts",
+                .sm_count = 50,
+                .min_split_blocks = 3,
+                .requests = 1},
         Setting{.name = "ManySegments", .sm_count = 16, .requests = 3, .most_segments = 150},
         Setting{.name = "ManyRequests",
                 .sm_count = 8,
