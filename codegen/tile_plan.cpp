@@ -414,7 +414,7 @@ std::string padding(int head_dim, int planned) {
 
 // templates/family/sm90a/column_consumer.cuh.
 int hopper_own_bytes(const AttendPlan& plan) {
-  return plan.rows() * plan.block_keys() * kElementBytes + 5 * plan.rows() * 4 + kFlagBytes;
+  return plan.rows() * plan.block_keys() * kElementBytes + 9 * plan.rows() * 4 + kFlagBytes;
 }
 
 // templates/family/sm90a/tile_memory.cuh.

@@ -1,5 +1,5 @@
-// Threads of a CTA that share a piece of work: each has a rank among them, and they may wait for
-// each other.
+// Threads of a CTA that share a piece of work: each has a rank among them, as has its warp, and
+// they may wait for each other.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -8,6 +8,7 @@ namespace lazyrope {
 
 struct WholeCta {
   LAZYROPE_DEVICE static int32 rank() { return thread_index(); }
+  LAZYROPE_DEVICE static int32 warp() { return warp_index(); }
   LAZYROPE_DEVICE static int32 size() { return block_threads(); }
   LAZYROPE_DEVICE static void sync() { bar_sync(); }
 };
@@ -23,6 +24,7 @@ struct Team {
 template <int kFirstWarp, int kWarps, int kBarrier>
 struct WarpTeam {
   LAZYROPE_DEVICE static int32 rank() { return thread_index() - kFirstWarp * kWarpThreads; }
+  LAZYROPE_DEVICE static int32 warp() { return warp_index() - kFirstWarp; }
   LAZYROPE_DEVICE static constexpr int32 size() { return kWarps * kWarpThreads; }
   LAZYROPE_DEVICE static void sync() { bar_sync(kBarrier, kWarps * kWarpThreads); }
 };

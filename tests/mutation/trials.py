@@ -103,7 +103,7 @@ def blind(tokens: int, kv_heads: int = 2) -> Case:
 
 
 def rising(length: int) -> Case:
-    """The last keys weigh more than all before, so that maxima are raised late."""
+    """The last keys weigh more than all before, so that maxima are raised late. Short requests have an item a block."""
     case = documents_case(Setting(head_dim=64, group=2, kv_heads=1), [length], 1, "cpu")
     last = (length - 1) // case.k_pool.shape[1]
     case.k_pool[case.metadata["pages"][last]] *= 32
@@ -159,7 +159,7 @@ TRIALS = [
     Trial("hopper decode of two heads", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_PAIRS, HOPPER),
     Trial("hopper decode, many blocks", documents([5] * 50, 1, kv_heads=1), HOPPER_DECODE, HOPPER),
     Trial("hopper decode that sees nothing", lambda: blind(5, kv_heads=8), HOPPER_DECODE, HOPPER),
-    Trial("hopper decode of rising scores", lambda: rising(150), HOPPER_DECODE, HOPPER),
+    Trial("hopper decode of rising scores", lambda: rising(300), HOPPER_DECODE, HOPPER),
     # Whose tiles two planners measure together.
     Trial("many tiles", lambda: alike(70), DECODE, PREFILL),
     Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),

@@ -20,8 +20,9 @@ namespace lazyrope {
 // What consumers alone use: weights of a block, and what warps tell each other of each row.
 template <int kRows, int kWeightBytes>
 struct ColumnMemory {
-  static constexpr int kTold = kWeightBytes;
-  static constexpr int kMaxima = kTold + 4 * kRows * 4;
+  static constexpr int kTops = kWeightBytes;
+  static constexpr int kSums = kTops + 4 * kRows * 4;
+  static constexpr int kMaxima = kSums + 4 * kRows * 4;
   static constexpr int kFlags = kMaxima + kRows * 4;
   static constexpr int kBytes = kFlags + 16;
 };
@@ -81,7 +82,7 @@ class ColumnConsumer {
     multiply_keys(scores, blocks_.full_keys());
     wait_for_products(scores);
     blocks_.pass_keys();
-    weigh(scores, seen, info, factor);
+    weigh_first(scores, seen, info);
     leave_weights(scores);
     Team::sync();
 #pragma unroll 1
@@ -150,54 +151,77 @@ class ColumnConsumer {
     SharedPtr positions;
   };
 
-  // Scores become weights. True where rows are to be multiplied by `factor`.
+  // An item's first scores become weights: there are no rows yet to be multiplied.
+  LAZYROPE_DEVICE void weigh_first(Accumulator& scores, const Seen& seen, const BlockInfo& info) {
+    const float scale_log2 = prepare(scores, seen, info);
+    Factors top, factor;
+    softmax_.exceeds(scores, scale_log2, top);
+    raise_to(top, scale_log2, factor);
+    softmax_.exponentiate(scores, scale_log2);
+  }
+
+  // Those that follow. True where rows are to be multiplied by `factor`.
   LAZYROPE_DEVICE bool weigh(Accumulator& scores, const Seen& seen, const BlockInfo& info,
                              Factors& factor) {
-    if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
-    mask_block<Mask, kKeys>(scores, seen.queries, seen.positions, info);
-    const float scale_log2 = kCaps ? 1.0f : params_.scale_log2;
-    const bool is_raised = raise(scores, scale_log2, factor);
+    const float scale_log2 = prepare(scores, seen, info);
+    Factors top;
+    const bool is_raised = is_any(softmax_.exceeds(scores, scale_log2, top));
+    if (is_raised) raise_to(top, scale_log2, factor);
     softmax_.exponentiate(scores, scale_log2);
     return is_raised;
   }
 
-  // As softmax_.raise(), of all warps.
-  LAZYROPE_DEVICE bool raise(const Accumulator& scores, float scale_log2, Factors& factor) {
-    Factors top;
-    const bool exceeds = vote_sync_any(softmax_.exceeds(scores, scale_log2, top));
-    if (lane_index() == 0) st_shared(own_ + (Own::kFlags + warp() * 4), exceeds ? 1u : 0u);
+  // Caps and masks scores, and returns what they are multiplied by.
+  LAZYROPE_DEVICE float prepare(Accumulator& scores, const Seen& seen,
+                                const BlockInfo& info) const {
+    if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
+    mask_block<Mask, kKeys>(scores, seen.queries, seen.positions, info);
+    return kCaps ? 1.0f : params_.scale_log2;
+  }
+
+  // Whether it is so in any lane of any warp.
+  LAZYROPE_DEVICE bool is_any(bool is_so) const {
+    const bool is_of_warp = vote_sync_any(is_so);
+    if (lane_index() == 0) st_shared(own_ + (Own::kFlags + Team::warp() * 4), is_of_warp ? 1u : 0u);
     Team::sync();
     const Chunk flags = ld_shared<Chunk>(own_ + Own::kFlags);
-    if ((flags.word[0] | flags.word[1] | flags.word[2] | flags.word[3]) == 0) return false;
+    return (flags.word[0] | flags.word[1] | flags.word[2] | flags.word[3]) != 0;
+  }
+
+  // As softmax_.raise_to(), of all warps: `top` is each lane's greatest of each row.
+  LAZYROPE_DEVICE void raise_to(Factors& top, float scale_log2, Factors& factor) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) tell(m, h, ColumnLanes::maximum(top[m][h]));
+      for (int h = 0; h < 2; ++h) top[m][h] = ColumnLanes::maximum(top[m][h]);
+    tell(Own::kTops, top);
     Team::sync();
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Told told = this->told(ColumnLanes::row(m, h));
+        const Told told = this->told(Own::kTops, ColumnLanes::row(m, h));
         top[m][h] =
             max_f32(max_f32(told.warp[0], told.warp[1]), max_f32(told.warp[2], told.warp[3]));
       }
     softmax_.raise_to(top, scale_log2, factor);
-    return true;
   }
 
   // What each warp has of a row.
   struct alignas(16) Told {
     float warp[4];
   };
-  LAZYROPE_DEVICE void tell(int m, int h, float value) const {
-    if (lane_index() < 4)
-      st_shared(own_ + (Own::kTold + ColumnLanes::row(m, h) * 16 + warp() * 4), value);
+  LAZYROPE_DEVICE void tell(int where, const Factors& values) const {
+    if (lane_index() >= 4) return;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        st_shared(own_ + (where + ColumnLanes::row(m, h) * 16 + Team::warp() * 4), values[m][h]);
   }
-  LAZYROPE_DEVICE Told told(int32 row) const {
-    return ld_shared<Told>(own_ + (Own::kTold + row * 16));
+  LAZYROPE_DEVICE Told told(int where, int32 row) const {
+    return ld_shared<Told>(own_ + (where + row * 16));
   }
-  LAZYROPE_DEVICE static int32 warp() { return Team::rank() / kWarpThreads; }
 
   LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) {
     const ItemResult<Spec, Team> result(params_, item);
@@ -217,14 +241,18 @@ class ColumnConsumer {
 
   // While the last products are made. All have read what was told before, as they have met since.
   LAZYROPE_DEVICE void tell_stats() const {
+    Factors sums;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        tell(m, h, ColumnLanes::sum(softmax_.sum[m][h]));
-        if (ColumnLanes::is_first())
-          st_shared(own_ + (Own::kMaxima + ColumnLanes::row(m, h) * 4), softmax_.maximum[m][h]);
-      }
+      for (int h = 0; h < 2; ++h) sums[m][h] = ColumnLanes::sum(softmax_.sum[m][h]);
+    tell(Own::kSums, sums);
+    if (!ColumnLanes::is_first()) return;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        st_shared(own_ + (Own::kMaxima + ColumnLanes::row(m, h) * 4), softmax_.maximum[m][h]);
   }
 
   // Of an item that sees nothing.
@@ -254,10 +282,10 @@ class ColumnConsumer {
     const int32 row = ColumnLanes::row(m, mine / 2);
     const int32 row_of_head = row - head * Memory::kHeadRows;
     if (row_of_head >= num_rows) return;
-    const Told sums = told(row);
+    const Told sums = told(Own::kSums, row);
     const RowStats stats = {ld_shared<float>(own_ + (Own::kMaxima + row * 4)),
                             sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
-    const int32 quad = warp() * 4 + mine % 2 * 2 + lane_index() / 16;
+    const int32 quad = Team::warp() * 4 + mine % 2 * 2 + lane_index() / 16;
 #pragma unroll
     for (int tile = 0; tile < kHeadTiles; ++tile) {
       part[tile].stats = stats;

@@ -25,7 +25,9 @@ LAZYROPE_DEVICE int32 block_index() { return static_cast<int32>(blockIdx.x); }
 LAZYROPE_DEVICE int32 block_threads() { return static_cast<int32>(blockDim.x); }
 LAZYROPE_DEVICE int32 grid_blocks() { return static_cast<int32>(gridDim.x); }
 LAZYROPE_DEVICE int32 lane_index() { return thread_index() & (kWarpThreads - 1); }
-LAZYROPE_DEVICE int32 warp_index() { return thread_index() / kWarpThreads; }
+LAZYROPE_DEVICE int32 warp_index() {
+  return static_cast<int32>(static_cast<uint32>(thread_index()) / kWarpThreads);
+}
 
 // Of all warps of a warpgroup, 24 to 256 registers a thread, a multiple of 8 (sm_90a): waits until
 // there are so many; or gives back what is beyond.
