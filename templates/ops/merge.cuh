@@ -129,17 +129,30 @@ LAZYROPE_DEVICE void merge_into(RowPart& merged, const RowPart (&parts)[kCount])
 LAZYROPE_DEVICE RowPart no_part() { return {{}, {kNoMaximum, 0.0f}}; }
 
 // Merges the parts that lanes l, l + apart, l + 2 apart ... of the warp have, for l < apart, a
-// power of two. All lanes take part.
+// power of two of kLeast at the least. All lanes take part, in exchanges beyond `apart` too, of
+// which they keep nothing: a branch around them takes longer.
+template <int kLeast>
 LAZYROPE_DEVICE void merge_lanes(RowPart& part, int32 apart) {
-#pragma unroll 1
-  for (int32 mask = kWarpThreads / 2; mask >= apart; mask /= 2) {
-    RowPart other[1];
+  if (apart == kWarpThreads) return;
+  constexpr int32 kMost = kWarpThreads / 2;
+  float maximum = part.stats.maximum;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) other[0].value[j] = shfl_sync_bfly(part.value[j], mask);
-    other[0].stats.maximum = shfl_sync_bfly(part.stats.maximum, mask);
-    other[0].stats.sum = shfl_sync_bfly(part.stats.sum, mask);
-    merge_into(part, other);
+  for (int32 mask = kMost; mask >= kLeast; mask /= 2) {
+    const float other = shfl_sync_bfly(maximum, mask);
+    maximum = max_f32(maximum, mask >= apart ? other : maximum);
   }
+  const float weight = ex2_approx_ftz_f32(part.stats.maximum - maximum);
+  float sums[5] = {part.stats.sum, part.value[0], part.value[1], part.value[2], part.value[3]};
+#pragma unroll
+  for (float& sum : sums) sum *= weight;
+#pragma unroll
+  for (int32 mask = kMost; mask >= kLeast; mask /= 2)
+#pragma unroll
+    for (float& sum : sums) {
+      const float other = shfl_sync_bfly(sum, mask);
+      sum += mask >= apart ? other : 0.0f;
+    }
+  part = {{sums[1], sums[2], sums[3], sums[4]}, {maximum, sums[0]}};
 }
 
 // Merges read(0) to read(num_parts - 1), of which there are at most kMost.

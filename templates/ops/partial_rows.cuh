@@ -48,16 +48,10 @@ class PartialRows {
     }
   };
 
-  // What is merged without effect.
-  LAZYROPE_DEVICE static Found nothing() {
-    constexpr uint32 kZero = 0x80000000u;
-    return {{{kZero, kZero, kZero, kZero}}, {{float_as_bits(kNoMaximum), kZero}}};
-  }
-
   // A quad of a row, of all parts.
   class Column {
    public:
-    LAZYROPE_DEVICE Column(uint8* row, int32 quad, int32 part_bytes)
+    LAZYROPE_DEVICE Column(uint8* row, int32 quad, uint32 part_bytes)
         : values_(values(row, quad)),
           stats_(stats(row, quad)),
           part_bytes_(part_bytes),
@@ -76,17 +70,17 @@ class PartialRows {
     template <class T>
     LAZYROPE_DEVICE T* of_part(T* first, int32 part) const {
       return reinterpret_cast<T*>(reinterpret_cast<uint8*>(first) +
-                                  static_cast<int64>(part) * part_bytes_);
+                                  part_bytes_ * static_cast<uint32>(part));
     }
 
     Chunk* values_;
     Word2* stats_;
-    int32 part_bytes_;
+    uint32 part_bytes_;  // all of a tile's have less than 4 GB
     bool has_stats_;
   };
 
   LAZYROPE_DEVICE Column column(int32 row, int32 quad) const {
-    return {at(0, row), quad, work_.partial_row_count * kRowBytes};
+    return {at(0, row), quad, static_cast<uint32>(work_.partial_row_count * kRowBytes)};
   }
 
  private:
@@ -96,8 +90,8 @@ class PartialRows {
   }
 
   LAZYROPE_DEVICE uint8* at(int32 part, int32 row) const {
-    const int64 index = static_cast<int64>(split_.partial + part) * work_.partial_row_count + row;
-    return work_.partials + index * kRowBytes;
+    const int32 index = (split_.partial + part) * work_.partial_row_count + row;
+    return work_.partials + static_cast<uint64>(kRowBytes) * static_cast<uint32>(index);
   }
   LAZYROPE_DEVICE static Chunk* values(uint8* row, int32 quad) {
     return reinterpret_cast<Chunk*>(row) + quad;

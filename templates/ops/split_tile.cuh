@@ -38,30 +38,29 @@ class SplitTile {
     const int32 num_owners =
         work_.has_fixed_parts != 0 ? 0 : smaller(split_.count - 1, tile.num_units());
     const bool is_owner = split_.index < num_owners;
+    const uint32 before = counts() ? count() : 0;
     Abandoned abandoned;
-    if (warp() == num_warps() - 1) abandoned = arrive(num_owners);
     int32 step = larger(num_owners, 1) * num_warps();
     int32 unit = num_owners == 0 ? warp() : split_.index + num_owners * warp();
     // The CTA's first unit decides for all: once its parts are there, all CTAs are writing theirs,
     // and the rest is sure to come.
-    bool is_sure = false;
+    bool is_decided = false;
     int32 looks = !is_owner ? 0 : may_wait ? kPatience : 1;
     while (true) {
       typename Merge::Merged merged;
-      bool is_there = false;
-      while (unit < tile.num_units() && !is_there && (is_sure || looks-- > 0))
-        is_there = tile.look_at(unit, merged);
-      if (!is_sure && !decide(is_there, num_owners)) {
+      bool is_there = unit < tile.num_units() && tile.look_for(unit, looks, merged);
+      if (!is_decided && !decide(is_there, is_owner, num_owners, before, may_wait)) {
         is_there = false;
         unit = tile.num_units();
       }
-      is_sure = true;
+      is_decided = true;
+      looks = kForever;
       if (is_there) {
-        tile.keep(unit, merged);
+        tile.keep(merged);
         unit += step;
       }
       if (unit < tile.num_units()) continue;
-      if (!find_abandoned(abandoned)) return;
+      if (!counts() || !find_abandoned(abandoned, before, num_owners)) return;
       unit = abandoned.take();
       step = num_owners;
     }
@@ -72,22 +71,21 @@ class SplitTile {
   static constexpr uint32 kAbandoned = 2;
   static constexpr uint32 kComplete = 4;
   static constexpr uint32 kIsLast = 8;
-  static constexpr int32 kPatience = 128;  // looks, each of most of a microsecond
+  static constexpr int32 kPatience = 128;  // looks, each of half a microsecond or more
+  static constexpr int32 kForever = 0x7fffffff;
 
-  LAZYROPE_DEVICE static int32 warp() { return Team::rank() / kWarpThreads; }
+  LAZYROPE_DEVICE static int32 warp() { return Team::warp(); }
   LAZYROPE_DEVICE static int32 num_warps() { return Team::size() / kWarpThreads; }
 
   LAZYROPE_DEVICE uint32* mark_of(int32 owner) const {
     return work_.counters + work_.num_ctas + split_.partial + owner;
   }
 
-  // Owners whose units are left to the last CTA's last warp.
+  // Owners whose units are left to the last CTA's counting warp.
   struct Abandoned {
     uint32 owners = 0;  // of 32, a bit each
     int32 first = 0;    // of these
     int32 end = 0;      // of all that have been asked
-    uint32 odd = 0;
-    int32 num_owners = 0;  // that are to be asked
 
     LAZYROPE_DEVICE bool has_more() const { return owners != 0; }
     LAZYROPE_DEVICE int32 take() {
@@ -98,61 +96,70 @@ class SplitTile {
     }
   };
 
-  // One warp counts the CTA's part, while the others look for theirs. No order comes with it: that
-  // all parts are on their way is enough.
-  LAZYROPE_DEVICE Abandoned arrive(int32 num_owners) const {
-    const auto count = static_cast<uint32>(split_.count);
+  // One warp counts the CTA's part and goes on: what its first lane gets is looked at when nothing
+  // else is left to do. No order comes with it: that all parts are on their way is enough.
+  LAZYROPE_DEVICE static bool counts() { return warp() == num_warps() - 1; }
+  LAZYROPE_DEVICE uint32 count() const {
     uint32 before = 0;
     if (lane_index() == 0)
-      before = atom_relaxed_gpu_inc(work_.counters + split_.counter, 2 * count - 1);
+      before = atom_relaxed_gpu_inc(work_.counters + split_.counter,
+                                    2 * static_cast<uint32>(split_.count) - 1);
+    return before;
+  }
+  // By that warp: of the launch and the CTA.
+  LAZYROPE_DEVICE uint32 state(uint32 before) const {
+    const auto count = static_cast<uint32>(split_.count);
     before = shfl_sync_idx(before, 0);
-    const uint32 odd = before < count ? 0 : kIsOdd;
     const bool is_last = before + 1 == count || before + 1 == 2 * count;
-    if (lane_index() == 0) st_shared(flags_, odd | (is_last ? kIsLast : 0));
-    Abandoned abandoned;
-    abandoned.odd = odd;
-    abandoned.num_owners = is_last ? num_owners : 0;
-    ask_owners(abandoned);
-    return abandoned;
+    return (before < count ? 0 : kIsOdd) | (is_last ? kIsLast : 0);
   }
 
-  // All threads of the team: whether the CTA merges units of its own.
-  LAZYROPE_DEVICE bool decide(bool is_there, int32 num_owners) const {
-    if (Team::rank() == 0) st_shared(flags_ + 4, is_there ? 1u : 0u);
-    Team::sync();
-    const uint32 state = ld_shared<uint32>(flags_);
-    const bool all_are_there = ld_shared<uint32>(flags_ + 4) != 0;
-    Team::sync();  // the team's next part may be told of at once
-    const bool is_last = (state & kIsLast) != 0;
-    // Where there are no owners, all is the last's.
-    if (split_.index >= num_owners) return is_last && num_owners == 0;
-    return is_last || all_are_there || !abandon(state);
+  // All threads of the team: whether the CTA merges units, its own or, where nobody owns any, all.
+  LAZYROPE_DEVICE bool decide(bool is_there, bool is_owner, int32 num_owners, uint32 before,
+                              bool may_wait) const {
+    if (!is_owner && num_owners > 0) return false;
+    bool merges = is_owner && tell(0, Team::rank() == 0, is_there ? 1 : 0) != 0;
+    if (!merges) {
+      const uint32 told = counts() ? state(before) : 0;
+      const uint32 state = tell(4, counts() && lane_index() == 0, told);
+      merges = (state & kIsLast) != 0 || (is_owner && !abandon(state & kIsOdd));
+    }
+    if (!may_wait) Team::sync();  // the team's next part may be told of at once
+    return merges;
   }
 
   // All threads of the team: whether what the CTA owns is now another's. It is not if all parts
   // have come.
-  LAZYROPE_DEVICE bool abandon(uint32 state) const {
-    const uint32 odd = state & kIsOdd;
-    if (Team::rank() == 0)
-      st_shared(flags_ + 8, atom_relaxed_gpu_exch(mark_of(split_.index), kAbandoned | odd));
-    Team::sync();
-    return ld_shared<uint32>(flags_ + 8) != (kComplete | odd);
+  LAZYROPE_DEVICE bool abandon(uint32 odd) const {
+    const bool is_first = Team::rank() == 0;
+    uint32 before = 0;
+    if (is_first) before = atom_relaxed_gpu_exch(mark_of(split_.index), kAbandoned | odd);
+    return tell(8, is_first, before) != (kComplete | odd);
   }
 
-  // False where nothing is left.
-  LAZYROPE_DEVICE bool find_abandoned(Abandoned& abandoned) const {
-    while (!abandoned.has_more() && abandoned.end < abandoned.num_owners) ask_owners(abandoned);
+  // All threads of the team: what one of them has to say. A place is told of once a part.
+  LAZYROPE_DEVICE uint32 tell(int32 place, bool is_teller, uint32 what) const {
+    if (is_teller) st_shared(flags_ + place, what);
+    Team::sync();
+    return ld_shared<uint32>(flags_ + place);
+  }
+
+  // The counting warp: false where nothing is left, or another CTA is the last.
+  LAZYROPE_DEVICE bool find_abandoned(Abandoned& abandoned, uint32 before, int32 num_owners) const {
+    const uint32 state = this->state(before);
+    if ((state & kIsLast) == 0) return false;
+    while (!abandoned.has_more() && abandoned.end < num_owners)
+      ask_owners(abandoned, state & kIsOdd, num_owners);
     return abandoned.has_more();
   }
 
-  // A warp of the CTA that came last: each lane looks after an owner.
-  LAZYROPE_DEVICE void ask_owners(Abandoned& abandoned) const {
-    const uint32 odd = abandoned.odd;
+  // Each lane looks after an owner.
+  LAZYROPE_DEVICE void ask_owners(Abandoned& abandoned, uint32 odd, int32 num_owners) const {
     abandoned.first = abandoned.end;
     abandoned.end += kWarpThreads;
     const int32 owner = abandoned.first + lane_index();
     // The CTA has not abandoned its own: nobody else marks that, and nothing waits for it.
-    const bool exists = owner < abandoned.num_owners;
+    const bool exists = owner < num_owners;
     if (exists && owner == split_.index) st_global(mark_of(owner), kComplete | odd);
     abandoned.owners = vote_sync_ballot(exists && owner != split_.index &&
                                         atom_relaxed_gpu_exch(mark_of(owner), kComplete | odd) ==

@@ -11,7 +11,7 @@ namespace lazyrope {
 template <class Spec>
 class TileMerge {
   using Rows = PartialRows<Spec::kHeadDim>;
-  static constexpr int32 kParts = 6;  // that a lane asks for at once
+  static constexpr int32 kParts = 4;  // that a lane asks for at once
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
   static constexpr int32 kMostLanes = kWarpThreads / Rows::kSliceQuads;  // of a task
@@ -20,7 +20,17 @@ class TileMerge {
   static constexpr int32 kRowTasks = num_slices(Spec::kHeadDim) * Rows::kSliceQuads;
 
  public:
-  using Merged = RowPart;  // what a lane has merged of a unit
+  // Where there is no task, the last is asked for once more.
+  struct Task {
+    int32 row;  // of all heads, one head behind the other
+    int32 quad;
+    bool exists;
+  };
+  // What a lane has merged of a unit.
+  struct Merged {
+    Task task;
+    RowPart part;
+  };
 
   LAZYROPE_DEVICE TileMerge(const OutputRows<Spec>& output, const Rows& parts, int32 num_rows,
                             int32 num_heads, int32 num_parts)
@@ -29,59 +39,60 @@ class TileMerge {
         num_rows_(num_rows),
         num_tasks_(num_heads * num_rows * kRowTasks),
         num_parts_(num_parts) {
-    while ((1 << lane_bits_) < kMostLanes && kParts << lane_bits_ < num_parts) ++lane_bits_;
+#pragma unroll
+    for (int32 lanes = 1; lanes < kMostLanes; lanes *= 2)
+      if (kParts * lanes < num_parts) ++lane_bits_;
   }
 
   LAZYROPE_DEVICE int32 num_units() const {
     return (num_tasks_ + unit_tasks() - 1) >> (kWarpBits - lane_bits_);
   }
 
-  // All lanes of a warp. False where some part is not there yet.
-  LAZYROPE_DEVICE bool look_at(int32 unit, Merged& merged) const {
-    const Task task = this->task(unit);
-    const auto column = parts_.column(task.row, task.quad);
-    merged = no_part();
+  // All lanes of a warp, each of which looks for its parts until they have come. False where they
+  // have not, after so many looks.
+  LAZYROPE_DEVICE bool look_for(int32 unit, int32 looks, Merged& merged) const {
+    merged = {task(unit), no_part()};
+    const auto column = parts_.column(merged.task.row, merged.task.quad);
 #pragma unroll 1
     for (int32 first = 0; first < num_parts_; first += kParts * step()) {
+      int32 part[kParts];
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) part[i] = first + i * step() + first_part();
       typename Rows::Found found[kParts];
+      bool is_there = false;
+#pragma unroll 1
+      for (; !is_there; --looks) {
+        if (looks == 0) return false;
+        // Where there is no part, the last once more: loads under a condition take longer to make.
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) {
-        const int32 part = first + i * step() + first_part();
-        found[i] = Rows::nothing();
-        if (part < num_parts_) found[i] = column.find(part);
+        for (int i = 0; i < kParts; ++i) found[i] = column.find(smaller(part[i], num_parts_ - 1));
+        is_there = true;
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) is_there &= found[i].is_complete();
+        is_there = !vote_sync_any(!is_there);
       }
-      bool is_there = true;
-#pragma unroll
-      for (int i = 0; i < kParts; ++i) is_there &= found[i].is_complete();
-      if (vote_sync_any(!is_there)) return false;
       RowPart parts[kParts];
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) parts[i] = found[i].part();
-      merge_into(merged, parts);
+      for (int i = 0; i < kParts; ++i)
+        parts[i] = part[i] < num_parts_ ? found[i].part() : no_part();
+      merge_into(merged.part, parts);
     }
     return true;
   }
 
-  // All lanes of a warp: writes what look_at() has found, whose parts nobody looks for any more.
-  LAZYROPE_DEVICE void keep(int32 unit, Merged& merged) const {
-    merge_lanes(merged, unit_tasks());
-    const Task task = this->task(unit);
+  // All lanes of a warp: writes what look_for() has found, whose parts nobody looks for any more.
+  LAZYROPE_DEVICE void keep(Merged& merged) const {
+    merge_lanes<Rows::kSliceQuads>(merged.part, unit_tasks());
+    const Task& task = merged.task;
     if (!task.exists) return;
     const int32 head = task.row < num_rows_ ? 0 : task.row / num_rows_;
-    if (first_part() == 0) output_.write(head, task.row - head * num_rows_, task.quad, merged);
+    if (first_part() == 0) output_.write(head, task.row - head * num_rows_, task.quad, merged.part);
     const auto column = parts_.column(task.row, task.quad);
 #pragma unroll 1
     for (int32 part = first_part(); part < num_parts_; part += step()) column.clear(part);
   }
 
  private:
-  // Where there is no task, the last is asked for once more.
-  struct Task {
-    int32 row;  // of all heads, one head behind the other
-    int32 quad;
-    bool exists;
-  };
-
   LAZYROPE_DEVICE Task task(int32 unit) const {
     const int32 wanted = unit * unit_tasks() + (lane_index() & (unit_tasks() - 1));
     const int32 index = smaller(wanted, num_tasks_ - 1);
