@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pybind11/operators.h>
 #include <pybind11/pybind11.h>
 
 #include <optional>
@@ -27,6 +28,19 @@ void define_handle(Type& type) {
   type.def_property_readonly("handle", [](const pybind11::object& self) {
     return pybind11::module_::import("lazyrope._handles").attr("handle_of")(self);
   });
+}
+
+// Makes an immutable type one of values: compared, hashed, copied and pickled by what its
+// constructor takes, as arguments(value) gives it, by name.
+template <class Type, class Arguments>
+void define_value(Type& type, Arguments arguments) {
+  using Value = Type::type;
+  type.def(pybind11::self == pybind11::self)
+      .def("__hash__",
+           [=](const Value& value) { return pybind11::hash(pybind11::str(arguments(value))); })
+      .def(pybind11::pickle(arguments, [](const pybind11::dict& given) {
+        return pybind11::type::of<Value>()(**given).template cast<Value>();
+      }));
 }
 
 pybind11::bytes cubin_of(const Kernel& kernel);

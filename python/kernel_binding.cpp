@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <pybind11/operators.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -12,7 +11,8 @@ namespace {
 namespace py = pybind11;
 
 void bind_plans(py::module_& module) {
-  py::class_<AttendPlan>(module, "AttendPlan")
+  py::class_<AttendPlan> attend_type(module, "AttendPlan");
+  attend_type
       .def(py::init([](int row_warps, int key_warps, int warp_rows, int warp_keys, int step_keys,
                        int stages, int ctas_per_sm, const std::string& family, int heads) {
              return AttendPlan{row_warps, key_warps,   warp_rows,         warp_keys, step_keys,
@@ -30,8 +30,23 @@ void bind_plans(py::module_& module) {
       .def_readonly("ctas_per_sm", &AttendPlan::ctas_per_sm)
       .def_property_readonly("family", [](const AttendPlan& p) { return to_string(p.family); })
       .def_readonly("heads", &AttendPlan::heads)
-      .def(py::self == py::self);
-  py::class_<TilePlan>(module, "TilePlan")
+      .def("__repr__", [](const AttendPlan& plan) {
+        return fmt::format(
+            "AttendPlan(row_warps={}, key_warps={}, warp_rows={}, warp_keys={}, step_keys={}, "
+            "stages={}, ctas_per_sm={}, family='{}', heads={})",
+            plan.row_warps, plan.key_warps, plan.warp_rows, plan.warp_keys, plan.step_keys,
+            plan.stages, plan.ctas_per_sm, to_string(plan.family), plan.heads);
+      });
+  define_value(attend_type, [](const AttendPlan& plan) {
+    return py::dict(py::arg("row_warps") = plan.row_warps, py::arg("key_warps") = plan.key_warps,
+                    py::arg("warp_rows") = plan.warp_rows, py::arg("warp_keys") = plan.warp_keys,
+                    py::arg("step_keys") = plan.step_keys, py::arg("stages") = plan.stages,
+                    py::arg("ctas_per_sm") = plan.ctas_per_sm,
+                    py::arg("family") = to_string(plan.family), py::arg("heads") = plan.heads);
+  });
+
+  py::class_<TilePlan> tile_type(module, "TilePlan");
+  tile_type
       .def(py::init([](AttendPlan decode, AttendPlan prefill, int min_split_blocks, int item_heads,
                        int fixed_split_blocks) {
              return TilePlan{decode, prefill, min_split_blocks, item_heads, fixed_split_blocks};
@@ -43,9 +58,14 @@ void bind_plans(py::module_& module) {
       .def_readonly("min_split_blocks", &TilePlan::min_split_blocks)
       .def_readonly("item_heads", &TilePlan::item_heads)
       .def_readonly("fixed_split_blocks", &TilePlan::fixed_split_blocks)
-      .def(py::self == py::self)
       .def("__repr__",
            [](const TilePlan& plan) { return fmt::format("TilePlan({})", describe(plan)); });
+  define_value(tile_type, [](const TilePlan& plan) {
+    return py::dict(py::arg("decode") = plan.decode, py::arg("prefill") = plan.prefill,
+                    py::arg("min_split_blocks") = plan.min_split_blocks,
+                    py::arg("item_heads") = plan.item_heads,
+                    py::arg("fixed_split_blocks") = plan.fixed_split_blocks);
+  });
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <pybind11/operators.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -34,6 +33,11 @@ std::string text_of(const PyRope& rope) {
     parameters += fmt::format(", {}={}", name, value);
   return fmt::format("Rope('{}', rotary_dim={}{})", rope.variant,
                      rope.rotary_dim ? fmt::to_string(*rope.rotary_dim) : "None", parameters);
+}
+
+py::dict arguments_of(const PyRope& rope) {
+  return py::dict(py::arg("variant") = rope.variant, py::arg("rotary_dim") = rope.rotary_dim,
+                  py::arg("parameters") = rope.parameters);
 }
 
 PyRope rope_of(const AttentionSpec& spec) {
@@ -87,6 +91,19 @@ std::optional<double> softcap_of(const AttentionSpec& spec) {
   return spec.softcap > 0.0 ? std::optional(spec.softcap) : std::nullopt;
 }
 
+py::dict arguments_of(const AttentionSpec& spec) {
+  return py::dict(py::arg("head_dim") = spec.head_dim, py::arg("num_q_heads") = spec.num_q_heads,
+                  py::arg("num_kv_heads") = spec.num_kv_heads, py::arg("rope") = rope_of(spec),
+                  py::arg("dtype") = to_string(spec.dtype), py::arg("mask") = spec.mask,
+                  py::arg("query_form") = to_string(spec.query_form),
+                  py::arg("key_form") = to_string(spec.key_form),
+                  py::arg("append_form") = to_string(spec.append_form),
+                  py::arg("scale") = spec.scale, py::arg("window") = window_of(spec),
+                  py::arg("softcap") = softcap_of(spec), py::arg("sinks") = spec.sinks,
+                  py::arg("kv_dtype") = to_string(spec.pool_dtype()),
+                  py::arg("batch_invariant") = spec.batch_invariant);
+}
+
 std::string text_of(const AttentionSpec& spec) {
   const std::optional<int> window = window_of(spec);
   return fmt::format(
@@ -119,7 +136,8 @@ void bind_registries(py::module_& module) {
 
 void bind_specs(py::module_& module) {
   bind_registries(module);
-  py::class_<PyRope>(module, "Rope")
+  py::class_<PyRope> rope_type(module, "Rope");
+  rope_type
       .def(py::init(
                [](std::string variant, std::optional<int> rotary_dim, RopeParameters parameters) {
                  return PyRope{std::move(variant), rotary_dim, std::move(parameters)};
@@ -129,10 +147,11 @@ void bind_specs(py::module_& module) {
       .def_readonly("variant", &PyRope::variant)
       .def_readonly("rotary_dim", &PyRope::rotary_dim)
       .def_readonly("parameters", &PyRope::parameters)
-      .def(py::self == py::self)
       .def("__repr__", [](const PyRope& rope) { return text_of(rope); });
+  define_value(rope_type, [](const PyRope& rope) { return arguments_of(rope); });
 
-  py::class_<AttentionSpec>(module, "AttentionSpec")
+  py::class_<AttentionSpec> spec_type(module, "AttentionSpec");
+  spec_type
       .def(py::init(&make_spec), py::kw_only(), py::arg("head_dim"), py::arg("num_q_heads"),
            py::arg("num_kv_heads"), py::arg("rope"), py::arg("dtype") = "bfloat16",
            py::arg("mask") = "causal", py::arg("query_form") = "raw", py::arg("key_form") = "local",
@@ -187,8 +206,8 @@ void bind_specs(py::module_& module) {
       .def_property_readonly(
           "rope_pairing",
           [](const AttentionSpec& s) { return pairing_name(rope_variant(s.rope.variant)); })
-      .def(py::self == py::self)
       .def("__repr__", [](const AttentionSpec& spec) { return text_of(spec); });
+  define_value(spec_type, [](const AttentionSpec& spec) { return arguments_of(spec); });
 }
 
 }  // namespace lazyrope

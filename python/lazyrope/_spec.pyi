@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 @final
 class Rope:
     """A RoPE variant with its parameters. :mod:`lazyrope.rope` has a function for each."""
-
-    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def __init__(self, variant: str, rotary_dim: int | None = None, parameters: Mapping[str, float] = {}) -> None:
         """
@@ -25,12 +23,13 @@ class Rope:
     @property
     def parameters(self) -> dict[str, float]: ...
     def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __getstate__(self) -> dict[str, Any]: ...
+    def __setstate__(self, arg0: dict[str, Any], /) -> None: ...
 
 @final
 class AttentionSpec:
     """An attention as a model has it: all that decides which kernels it needs."""
-
-    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -163,6 +162,9 @@ class AttentionSpec:
         """ "half" (column i turns with i + rotary_dim / 2), "interleaved" (2i with 2i + 1), or "none"."""
 
     def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __getstate__(self) -> dict[str, Any]: ...
+    def __setstate__(self, arg0: dict[str, Any], /) -> None: ...
 
 def head_dims() -> list[int]:
     """Those that kernels are planned for."""

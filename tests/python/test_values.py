@@ -1,0 +1,74 @@
+"""Specs and plans as values: compared, hashed, copied, and sent to other processes."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+
+import lazyrope
+import pytest
+from lazyrope import rope
+
+TINY = {"head_dim": 64, "num_q_heads": 4, "num_kv_heads": 2}
+
+
+def specs() -> list[lazyrope.AttentionSpec]:
+    """One that leaves all to its defaults, and others of which each gives something else."""
+    given = [
+        {"rope": rope.neox()},
+        {"rope": rope.none(), "dtype": "float16"},
+        {"rope": rope.llama3(rotary_dim=32, attention_factor=1.25)},
+        {"rope": rope.neox(), "scale": 0.1, "softcap": 30.5, "sinks": True},
+        {"rope": rope.neox(), "mask": "sliding_window", "window": 100},
+        {"rope": rope.neox(), "kv_dtype": "float8_e4m3fn", "batch_invariant": True},
+        {"rope": rope.neox(), "query_form": "rotated", "append_form": "raw"},
+    ]
+    return [lazyrope.AttentionSpec(**TINY, **others) for others in given]
+
+
+def plans() -> list[lazyrope.TilePlan]:
+    spec = lazyrope.AttentionSpec(**TINY, rope=rope.neox())
+    return [*lazyrope.candidates(spec, arch="sm_90a"), *lazyrope.candidates(spec, arch="sm_80")]
+
+
+VALUES = {
+    "Rope": lambda: [spec.rope for spec in specs()],
+    "AttentionSpec": specs,
+    "AttendPlan": lambda: [plan.decode for plan in plans()],
+    "TilePlan": plans,
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_equal_and_hash_alike_after_any_copy(name):
+    values = VALUES[name]()
+    for value, same in zip(values, VALUES[name](), strict=True):
+        assert value is not same
+        for other in (same, copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+            assert type(other) is type(value)
+            assert other == value
+            assert hash(other) == hash(value)
+            assert repr(other) == repr(value)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_keys(name):
+    values = VALUES[name]()
+    distinct = [value for i, value in enumerate(values) if value not in values[:i]]
+    assert len(distinct) > 1
+    assert len(set(values)) == len(distinct)
+    assert {value: i for i, value in enumerate(distinct)}[values[-1]] == distinct.index(values[-1])
+    assert values[0] != "another type"
+
+
+def test_a_worker_process_gets_the_spec():
+    """As servers start their workers."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(repr, specs()) == [repr(spec) for spec in specs()]
+
+
+def test_a_state_that_no_constructor_takes_is_refused():
+    state = specs()[0].__getstate__() | {"num_kv_heads": 3}
+    with pytest.raises(lazyrope.SpecError, match="num_kv_heads = 3"):
+        lazyrope.AttentionSpec.__new__(lazyrope.AttentionSpec).__setstate__(state)
