@@ -56,12 +56,12 @@ PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int p
   return step;
 }
 
-// A pool of another rank is refused by the call itself.
-template <class AnyStep>
-void check_pages(const AnyStep& step, const TensorView& pool, Stream stream) {
+// What waits for the stream. A pool of another rank is refused by the call itself.
+template <class Check>
+void check_with(const TensorView& pool, const Check& check) {
   if (pool.rank != kPoolRank) return;
-  const py::gil_scoped_release unlocked;  // waits for the stream
-  step.check_pages(pool.shape[0], stream);
+  const py::gil_scoped_release unlocked;
+  check(pool.shape[0]);
 }
 
 py::tuple attend(const Attention& self, const py::object& q, const py::object& k_pool,
@@ -80,7 +80,7 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
     throw SpecError(
         fmt::format("q is {}; its shape must be [tokens, heads, head_dim]", describe(view)));
   const Stream on = stream_of(stream, queries);
-  if (check) check_pages(*step.step, keys.view(), on);
+  if (check) check_with(keys.view(), [&](auto pages) { step.step->check_pages(pages, on); });
   if (view.shape[0] > step.step->num_tokens() && (out.is_none() || (lse.is_none() && return_lse)))
     throw SpecError(
         fmt::format("q has {} tokens and the step {}; give out= and lse=, for the other rows are "
@@ -108,8 +108,10 @@ void append(const Attention& self, const py::object& k, const py::object& v,
   const OptionalTensor key_scale("k_scale", k_scale);
   const OptionalTensor value_scale("v_scale", v_scale);
   const Stream on = stream_of(stream, new_keys);
-  if (check) check_pages(*step.step, keys.view(), on);
-  self.append(new_keys.view(), new_values.view(),
+  const TensorView& rows = new_keys.view();
+  if (check && rows.rank > 0)
+    check_with(keys.view(), [&](auto pages) { step.step->check_writes(rows.shape[0], pages, on); });
+  self.append(rows, new_values.view(),
               {keys.view(), values.view(), key_scale.view(), value_scale.view()}, *step.step, on);
 }
 

@@ -116,4 +116,32 @@ void AppendStep::check_pages(std::int64_t num_pages, Stream stream, std::string_
                                   records[i].page, num_pages - 1));
 }
 
+void AppendStep::check_writes(std::int64_t num_rows, std::int64_t num_pages, Stream stream) const {
+  check_pages(num_pages, stream);
+  const std::vector<AppendRecord> records = host_records(stream);
+  for (std::size_t i = records.size(); std::cmp_greater(i, num_rows); --i)
+    if (records[i - 1].slot >= 0)
+      throw SpecError(
+          fmt::format("k has {} rows; the step has slots for {}: what it has for the others would "
+                      "stay as it is",
+                      num_rows, i));
+  writers_of(records, "step");
+}
+
+std::map<std::pair<int, int>, std::size_t> writers_of(const std::vector<AppendRecord>& records,
+                                                      std::string_view name) {
+  std::map<std::pair<int, int>, std::size_t> writers;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const auto [page, slot] = std::pair(records[i].page, records[i].slot);
+    if (slot < 0) continue;
+    const auto [at, is_new] = writers.emplace(std::pair(page, slot), i);
+    if (!is_new)
+      throw SpecError(
+          fmt::format("rows {} and {} of {} are both slot {} of page {}; no slot may be written "
+                      "twice",
+                      at->second, i, name, slot, page));
+  }
+  return writers;
+}
+
 }  // namespace lazyrope

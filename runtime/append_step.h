@@ -1,7 +1,9 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/device.h"
@@ -24,6 +26,9 @@ class AppendStep {
 
   // As Step::check_pages; the message calls the step by `name`.
   void check_pages(std::int64_t num_pages, Stream stream, std::string_view name = "step") const;
+  // Before num_rows rows are appended: that, and that they are all that the step has a slot for, no
+  // two of them the same.
+  void check_writes(std::int64_t num_rows, std::int64_t num_pages, Stream stream) const;
   // Where the rows go, `capacity` of them. Waits for the stream; refused in capture.
   std::vector<AppendRecord> host_records(Stream stream) const;
 
@@ -43,5 +48,10 @@ class AppendStep {
   bool is_filled_ = false;
   std::unique_ptr<DeviceBuffer> memory_;
 };
+
+// The row that writes each page and slot; SpecError where two write the same. The message calls the
+// step by `name`.
+std::map<std::pair<int, int>, std::size_t> writers_of(const std::vector<AppendRecord>& records,
+                                                      std::string_view name);
 
 }  // namespace lazyrope

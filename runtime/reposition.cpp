@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
-#include <utility>
 #include <vector>
 
 #include "codegen/error.h"
@@ -44,26 +41,14 @@ void check_same_rows(const AppendStep& source, const AppendStep& target) {
   check_filled("target", target);
 }
 
-using Slot = std::pair<int, int>;  // page and slot
-
-Slot slot_of(const AppendRecord& record) { return {record.page, record.slot}; }
-
-void check_writes(const std::vector<AppendRecord>& source,
-                  const std::vector<AppendRecord>& target) {
-  std::map<Slot, std::size_t> writer;
-  const auto is_moved = [&](std::size_t i) { return source[i].slot >= 0 && target[i].slot >= 0; };
-  for (std::size_t i = 0; i < target.size(); ++i) {
-    if (!is_moved(i)) continue;
-    const auto [at, is_new] = writer.emplace(slot_of(target[i]), i);
-    if (!is_new)
-      throw SpecError(
-          fmt::format("rows {} and {} of target are both slot {} of page {}; no slot may be "
-                      "written twice",
-                      at->second, i, target[i].slot, target[i].page));
-  }
+// Rows without a slot in either are not moved.
+void check_writes(const std::vector<AppendRecord>& source, std::vector<AppendRecord> target) {
+  for (std::size_t i = 0; i < target.size(); ++i)
+    if (source[i].slot < 0) target[i].slot = -1;
+  const auto writers = writers_of(target, "target");
   for (std::size_t i = 0; i < source.size(); ++i) {
-    if (!is_moved(i)) continue;
-    if (const auto at = writer.find(slot_of(source[i])); at != writer.end())
+    if (target[i].slot < 0) continue;
+    if (const auto at = writers.find({source[i].page, source[i].slot}); at != writers.end())
       throw SpecError(
           fmt::format("row {} of source and row {} of target are both slot {} of page {}; no slot "
                       "may be both read and written",

@@ -4,7 +4,7 @@ Errors are those of lazyrope.errors; each says what was given, what is allowed a
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, final, overload, type_check_only
+from typing import Any, Literal, Protocol, TypeVar, final, overload, type_check_only
 
 from ._emulator import Profile as Profile
 from ._emulator import emulator_options as emulator_options
@@ -32,8 +32,6 @@ _T = TypeVar("_T", bound=Tensor)
 @final
 class AttendPlan:
     """The shape of one attend kernel. Either row_warps or key_warps is 1."""
-
-    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -85,12 +83,13 @@ class AttendPlan:
         """KV heads side by side in a tile, which share its rows: 1 or, in decode of "sm90a" at head_dim 64, 2."""
 
     def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __getstate__(self) -> dict[str, Any]: ...
+    def __setstate__(self, arg0: dict[str, Any], /) -> None: ...
 
 @final
 class TilePlan:
     """What is chosen, not asked for: kernels of different plans compute the same. See :func:`candidates`."""
-
-    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -123,6 +122,9 @@ class TilePlan:
         twice, or four times as many ..., so that there are at most 16 parts."""
 
     def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __getstate__(self) -> dict[str, Any]: ...
+    def __setstate__(self, arg0: dict[str, Any], /) -> None: ...
 
 @final
 class CompiledKernel:
@@ -438,7 +440,8 @@ class Attention:
             step: from :meth:`plan_append`, for the same device.
             k_scale, v_scale: as in :meth:`__call__`: what is stored is the turned key, and the value, divided by them,
                 to the nearest number of 8 bits; beyond the greatest, that.
-            check: waits for the stream and checks that every page of the step is one of the pool's.
+            check: waits for the stream and checks that every page of the step is one of the pool's, that k has all
+                rows that the step has slots for, and that no slot is written twice.
             stream: a cudaStream_t or CUstream; the stream that k's framework works on by default.
 
         Raises:

@@ -141,14 +141,22 @@ TEST_F(AppendStepTest, IndicesThatDoNotFitAreRefused) {
   EXPECT_TRUE(refuses(arrays_, {"request 1", "int32"}));
 }
 
-TEST_F(AppendStepTest, RowsForPagesOutsideThePoolAreNamed) {
-  AppendStep step = make();
+// A step with a record for each row: those of no row, of slot -1, are {99, -1, 0, 0}.
+class FilledAppendStepTest : public AppendStepTest {
+ protected:
+  FilledAppendStepTest() : step(make()) {
+    device_->on_launch = [&](int, const void* params) {
+      records = static_cast<const PlanAppendParams*>(params)->records;
+    };
+    step.update(arrays_.tensors(), /*check=*/false, nullptr);
+    for (int i = 0; i < kCapacity; ++i) records[i] = {99, -1, 0, 0};
+  }
+
+  AppendStep step;
   AppendRecord* records = nullptr;
-  device_->on_launch = [&](int, const void* params) {
-    records = static_cast<const PlanAppendParams*>(params)->records;
-  };
-  step.update(arrays_.tensors(), /*check=*/false, nullptr);
-  for (int i = 0; i < kCapacity; ++i) records[i] = {99, -1, 0, 0};  // nothing to write
+};
+
+TEST_F(FilledAppendStepTest, RowsForPagesOutsideThePoolAreNamed) {
   records[3] = {4, 3, 3, 0};
   EXPECT_NO_THROW(step.check_pages(5, nullptr));
   EXPECT_TRUE(throws<SpecError>([&] { step.check_pages(4, nullptr); },
@@ -156,6 +164,24 @@ TEST_F(AppendStepTest, RowsForPagesOutsideThePoolAreNamed) {
   records[3].page = -1;
   EXPECT_TRUE(
       throws<SpecError>([&] { step.check_pages(5, nullptr); }, {"row 3 of step is on page -1"}));
+}
+
+TEST_F(FilledAppendStepTest, RowsThatAreNotGivenAreCounted) {
+  records[3] = {4, 3, 3, 0};
+  EXPECT_NO_THROW(step.check_writes(4, 5, nullptr));
+  EXPECT_TRUE(throws<SpecError>([&] { step.check_writes(3, 5, nullptr); },
+                                {"k has 3 rows; the step has slots for 4"}));
+  EXPECT_TRUE(
+      throws<SpecError>([&] { step.check_writes(4, 4, nullptr); }, {"row 3 of step is on page 4"}));
+}
+
+TEST_F(FilledAppendStepTest, RowsOfOneSlotAreNamed) {
+  records[3] = {4, 3, 3, 0};
+  records[5] = {4, 2, 3, 0};
+  EXPECT_NO_THROW(step.check_writes(kCapacity, 5, nullptr));
+  records[5].slot = 3;
+  EXPECT_TRUE(throws<SpecError>([&] { step.check_writes(kCapacity, 5, nullptr); },
+                                {"rows 3 and 5 of step are both slot 3 of page 4"}));
 }
 
 }  // namespace
