@@ -95,7 +95,8 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.max_rows = extent.max_rows;
   phase.tile_rows = divisor(extent.tile_rows);
   phase.block_keys = divisor(attend.unit_keys());
-  phase.min_split_blocks = plan.min_split_blocks * block_units;
+  phase.min_split_blocks =
+      std::min(plan.min_split_blocks, kMostSplitBlocks / block_units) * block_units;
   phase.fixed_split_blocks = plan.fixed_split_blocks * block_units;
   phase.min_heads = attend.heads;
   phase.max_heads = most_heads(plan, attend, shape);

@@ -120,6 +120,8 @@ struct PlanPhase {
 static_assert(sizeof(PlanPhase) == 40 + 56 + 72);
 
 inline constexpr int32 kBlockCost = 8;
+// No tile counts as more blocks, so no part needs to be longer.
+inline constexpr int32 kMostSplitBlocks = 1 << 19;
 
 inline constexpr int32 kMostFixedParts = 16;
 inline constexpr int kPlanPhases = 2;

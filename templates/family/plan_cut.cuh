@@ -20,6 +20,8 @@ namespace lazyrope {
 
 template <class Units>
 class CutLine {
+  using Cost = Units::Cost;
+
  public:
   LAZYROPE_DEVICE CutLine(const PlanPhase& phase, const Units& units)
       : phase_(phase),
@@ -75,21 +77,8 @@ class CutLine {
     return group * of_group + smaller(group, longer) + in_group;
   }
 
-  struct Quotient {
-    int32 whole;
-    int32 rest;
-  };
-  // Exact where the quotient is below 2^20, and sooner there than a division of integers.
-  LAZYROPE_DEVICE static Quotient divide(int32 a, int32 b) {
-    auto whole =
-        static_cast<int32>(static_cast<float>(a) * rcp_approx_ftz_f32(static_cast<float>(b)));
-    int32 rest = a - whole * b;
-    const int32 correction = rest < 0 ? -1 : rest >= b ? 1 : 0;
-    return {whole + correction, rest - correction * b};
-  }
-
   // Of a line of such groups.
-  LAZYROPE_DEVICE int32 most_shares(int64 group_cost) const {
+  LAZYROPE_DEVICE int32 most_shares(Cost group_cost) const {
     const auto cost = static_cast<float>(group_cost * units_.num_groups);
     const float most =
         cost * rcp_approx_ftz_f32(static_cast<float>(least_share(min_split_blocks_)));
@@ -100,14 +89,15 @@ class CutLine {
   // All tiles together cost about what so many first ones would.
   LAZYROPE_DEVICE bool are_alike() const {
     if (units_.has_parts() || units_.num_tiles == 0) return false;
-    const int64 difference = units_.tiles.cost_begin.get(1) * units_.num_tiles - units_.group_cost;
+    const int64 first = units_.tiles.cost_begin.get(1);
+    const int64 difference = first * units_.num_tiles - units_.group_cost;
     return larger(difference, -difference) * kTolerance <= units_.group_cost;
   }
 
   // Measured on an H200: of some megabytes at the most.
   LAZYROPE_DEVICE bool are_short() const {
     constexpr int32 kMostItems = 20;  // whose beginnings cost as much
-    return units_.cost() <= static_cast<int64>(kMostItems) * phase_.item_cost * shares_;
+    return units_.cost() <= Cost{kMostItems} * phase_.item_cost * shares_;
   }
 
   // A part of few blocks is worth its item and the merging where little else is done.
@@ -143,8 +133,7 @@ class CutLine {
       return;
     }
     // Every CTA has one item: all spend as much beside its blocks, which then does not count.
-    const int64 of_blocks =
-        units_.group_cost - static_cast<int64>(units_.num_tiles) * phase_.item_cost;
+    const Cost of_blocks = units_.group_cost - Cost{units_.num_tiles} * phase_.item_cost;
     if (of_blocks == 0) return;
     const int32 most = most_shares(of_blocks);
     const int32 shares = divide(most, units).whole * units;
@@ -159,14 +148,14 @@ class CutLine {
   // A unit on the line. Boundaries near its ends are moved there, those between lie inside of it.
   struct Stretch {
     Unit unit;
-    int64 begin;  // of its tile
-    int64 end;
+    Cost begin;  // of its tile
+    Cost end;
     int32 first_cut;  // boundaries before the first inside: also those at its beginning
     int32 end_cut;    // boundaries before the end, without those moved there
   };
 
   // Does not decrease with the point.
-  LAZYROPE_DEVICE int32 boundaries_before(int64 point) const {
+  LAZYROPE_DEVICE int32 boundaries_before(Cost point) const {
     const float boundaries = static_cast<float>(point) * per_cost_;
     auto whole = static_cast<int32>(boundaries);
     if (static_cast<float>(whole) < boundaries) ++whole;
@@ -174,29 +163,29 @@ class CutLine {
   }
 
   LAZYROPE_DEVICE Stretch stretch(const Unit& unit) const {
-    const int64 begin = tile_begin(unit.group, unit.tile);
-    const int64 end = tile_begin(unit.group, unit.tile + 1);
+    const Cost begin = tile_begin(unit.group, unit.tile);
+    const Cost end = tile_begin(unit.group, unit.tile + 1);
     if (units_.has_parts()) {
-      const int64 part = part_cost(phase_, unit.part_blocks);
+      const Cost part = part_cost(phase_, unit.part_blocks);
       const int32 boundaries = boundaries_before(begin + (unit.part + 1) * part);
       return {unit, begin, end, boundaries, boundaries};
     }
     return {unit, begin, end, boundaries_before(first_inside(begin, end)), end_cut(begin, end)};
   }
-  LAZYROPE_DEVICE int64 group_begin(int32 group) const {
+  LAZYROPE_DEVICE Cost group_begin(int32 group) const {
     return group * (units_.group_cost - units_.num_tiles * left_out());
   }
-  LAZYROPE_DEVICE int64 tile_begin(int32 group, int32 tile) const {
+  LAZYROPE_DEVICE Cost tile_begin(int32 group, int32 tile) const {
     return group_begin(group) + units_.tiles.cost_begin.get(tile) - tile * left_out();
   }
   // Of each tile's cost.
-  LAZYROPE_DEVICE int64 left_out() const { return phase_.item_cost - item_cost_; }
+  LAZYROPE_DEVICE Cost left_out() const { return phase_.item_cost - item_cost_; }
 
   // What an item costs beside its blocks is spent before the first of them.
-  LAZYROPE_DEVICE int64 first_inside(int64 begin, int64 end) const {
+  LAZYROPE_DEVICE Cost first_inside(Cost begin, Cost end) const {
     return smaller(begin + item_cost_ + least_, end);
   }
-  LAZYROPE_DEVICE int32 end_cut(int64 begin, int64 end) const {
+  LAZYROPE_DEVICE int32 end_cut(Cost begin, Cost end) const {
     return boundaries_before(larger(end - least_, first_inside(begin, end)));
   }
 
@@ -206,8 +195,8 @@ class CutLine {
     const int32 group =
         upper_bound_by_lanes<kGroupLanes>(units_.num_groups, boundary, of_group) - 1;
     const auto of_tile = [&](int32 tile) {
-      const int64 begin = tile_begin(group, tile);
-      const int64 end = tile_begin(group, tile + 1);
+      const Cost begin = tile_begin(group, tile);
+      const Cost end = tile_begin(group, tile + 1);
       return units_.has_parts() ? boundaries_before(end) : end_cut(begin, end);
     };
     const int32 tile = upper_bound_by_lanes<kGroupLanes>(units_.num_tiles, boundary, of_tile);
@@ -228,8 +217,8 @@ class CutLine {
   // The same for the CTA that ends there and for the one that begins: no product is added to
   // anything, which a compiler may round once or twice.
   LAZYROPE_DEVICE int32 block_at(const Stretch& stretch, int32 boundary) const {
-    const int64 first = stretch.begin + item_cost_;
-    const auto into = static_cast<int64>(static_cast<float>(boundary) * share_) - first;
+    const Cost first = stretch.begin + item_cost_;
+    const auto into = static_cast<Cost>(static_cast<float>(boundary) * share_) - first;
     const auto blocks = static_cast<float>(stretch.unit.end_block);
     const float of_cost = blocks * rcp_approx_ftz_f32(static_cast<float>(stretch.end - first));
     const auto block = static_cast<int32>(static_cast<float>(into + kBlockCost / 2) * of_cost);

@@ -46,6 +46,10 @@ class AnyColumn {
   T* global_;
 };
 
+// Of a step, so that it fits an int32 together with what costs are compared with: thousands of
+// requests of a million tokens.
+inline constexpr int32 kMostSharedCost = 1 << 30;
+
 // Of a table in shared memory, in PlanScratch's words.
 struct SharedPlaces {
   static constexpr int kBytes = kSharedTiles * 32 + (kSharedTiles + 2) * 12;
@@ -62,10 +66,13 @@ struct SharedPlaces {
         part_begin(memory + kSharedTiles * 32 + (kSharedTiles + 2) * 8) {}
 };
 
+// For steps that cost less than kMostSharedCost.
 struct SharedTiles {
+  using Cost = int32;
+
   SharedColumn<TileRows> rows;
   SharedColumn<TileKeys> keys;
-  SharedColumn<int64> cost_begin;
+  SharedColumn<int32> cost_begin;
   SharedColumn<int32> part_begin;
 
   LAZYROPE_DEVICE SharedTiles(SharedPtr memory, const PlanScratch&, int32)
@@ -78,6 +85,8 @@ struct SharedTiles {
 
 // Wherever there is room for all tiles.
 struct AnyTiles {
+  using Cost = int64;
+
   AnyColumn<TileRows> rows;
   AnyColumn<TileKeys> keys;
   AnyColumn<int64> cost_begin;

@@ -39,6 +39,19 @@ LAZYROPE_DEVICE int32 part_cost(const PlanPhase& phase, int32 part_blocks) {
   return limited_cost(phase, part_blocks, 0, kMostCost / kMostFixedParts);
 }
 
+struct Quotient {
+  int32 whole;
+  int32 rest;
+};
+// Exact where the quotient is below 2^20, and sooner there than a division of integers.
+LAZYROPE_DEVICE Quotient divide(int32 a, int32 b) {
+  auto whole =
+      static_cast<int32>(static_cast<float>(a) * rcp_approx_ftz_f32(static_cast<float>(b)));
+  int32 rest = a - whole * b;
+  const int32 correction = rest < 0 ? -1 : rest >= b ? 1 : 0;
+  return {whole + correction, rest - correction * b};
+}
+
 struct Unit {
   int32 tile;
   int32 group;  // of heads
@@ -52,20 +65,21 @@ struct Unit {
 // kIsPlain: a tile has no fixed parts.
 template <class Tiles, bool kIsPlain>
 struct Units {
+  using Cost = Tiles::Cost;
+
   const Tiles& tiles;
   int32 fixed_split_blocks;  // or 0
   int32 num_tiles;
   int32 num_heads;  // of an item
   int32 num_groups;
   int32 per_group = 0;
-  int64 group_cost = 0;
+  Cost group_cost = 0;
 
   LAZYROPE_DEVICE int32 count() const { return num_groups * per_group; }
-  LAZYROPE_DEVICE int64 cost() const { return group_cost * num_groups; }
+  LAZYROPE_DEVICE Cost cost() const { return group_cost * num_groups; }
 
   LAZYROPE_DEVICE Unit get(int32 index) const {
-    const int32 group = index / per_group;
-    const int32 in_group = index - group * per_group;
+    const auto [group, in_group] = divide(index, per_group);
     if (!has_parts()) return at(group, in_group, 0);
     const auto begin = [&](int32 tile) { return tiles.part_begin.get(tile); };
     const int32 tile = upper_bound(num_tiles, in_group, begin) - 1;

@@ -39,15 +39,18 @@ class Planner {
  public:
   static constexpr int kSharedBytes = Scan::kBytes + SharedPlaces::kBytes;
 
-  LAZYROPE_DEVICE Planner(const PlanParams& params, SharedPtr memory)
+  // `divides`: planners may divide the measuring among them.
+  LAZYROPE_DEVICE Planner(const PlanParams& params, SharedPtr memory, bool divides)
       : params_(params),
+        divides_(divides),
         planner_(block_index() - first_planner(params)),
         phase_(params.phase[first_planner(params) == 0 ? 0 : 1]),
         caller_(params),
         scan_(memory),
         tiles_(memory + Scan::kBytes, phase_.scratch, planner_) {}
 
-  LAZYROPE_DEVICE void plan() {
+  // False where the step is none for Tiles.
+  LAZYROPE_DEVICE bool plan() {
     const RequestSpan request = caller_.request(thread_index());
     caller_.copy();
     zero_counters();
@@ -56,7 +59,9 @@ class Planner {
     const int32 num_groups = kIsPlain ? phase_.most_groups : params_.num_kv_heads / num_heads;
     Units units{tiles_, phase_.fixed_split_blocks, num_tiles, num_heads, num_groups};
     measure(units);
-    units.group_cost = sum_up(tiles_.cost_begin, num_tiles);
+    const int64 group_cost = sum_up(tiles_.cost_begin, num_tiles);
+    if (kIsPlain && group_cost * num_groups >= kMostSharedCost) return false;
+    units.group_cost = static_cast<Tiles::Cost>(group_cost);
     units.per_group = num_tiles;
     if (units.has_parts())
       units.per_group = static_cast<int32>(sum_up(tiles_.part_begin, num_tiles));
@@ -67,6 +72,7 @@ class Planner {
       const Deal<Spec, Units> deal(phase_, units);
       write(DealtOrCut{deal, line, deal.is_fair(scan_)});
     }
+    return true;
   }
 
  private:
@@ -176,7 +182,7 @@ class Planner {
   // All tiles, if there are many together with the other planners.
   LAZYROPE_DEVICE void measure(const Units& units) const {
     const PlanNotes notes(phase_.scratch, params_.num_planners);
-    bool is_shared = notes.exist() && units.num_tiles > kTilesAtOnce;
+    bool is_shared = divides_ && notes.exist() && units.num_tiles > kTilesAtOnce;
     bool is_done = false;
 #pragma unroll 1
     while (!is_done) {
@@ -273,6 +279,7 @@ class Planner {
   }
 
   const PlanParams& params_;
+  bool divides_;
   int32 planner_;
   PlanPhase phase_;  // in registers: its place in the parameters is not known before
   CallerStep caller_;

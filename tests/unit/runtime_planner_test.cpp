@@ -391,6 +391,13 @@ INSTANTIATE_TEST_SUITE_P(
                 .requests = 10,
                 .most_segments = 40,
                 .most_length = 1'000'000},
+        Setting{.name = "CostsTooGreatTogether",  // for an int32
+                .num_kv_heads = 16,
+                .sm_count = 50,
+                .page_size = 4096,
+                .requests = 100,
+                .most_segments = 40,
+                .most_length = 1'000'000},
         Setting{.name = "FixedCostsTooGreat",
                 .sm_count = 50,
                 .page_size = 4096,
