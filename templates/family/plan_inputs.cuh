@@ -33,6 +33,18 @@ inline constexpr int32 kQuadSpans = sizeof(Chunk) / sizeof(int32);
 struct SpanQuad {
   SegmentSpan span[kQuadSpans];
 };
+// Of each the first page.
+struct PageQuad {
+  int32 first[kQuadSpans];
+};
+
+// What a thread copies of a step, as it is loaded.
+struct StepCopy {
+  int32 index;
+  SegmentSpan span;
+  int32 first_page;
+  int32 position;
+};
 
 class CallerStep {
  public:
@@ -72,37 +84,38 @@ class CallerStep {
     }
     return quad;
   }
-  LAZYROPE_DEVICE SegmentRecord segment(int32 i) const {
-    const int32 first_page = ld_global_nc(in_.first_page + i);
-    SegmentRecord record = span(i).slots();
-    record.first_page = first_page;
-    return record;
+  LAZYROPE_DEVICE PageQuad first_pages(int32 first) const {
+    if (has_aligned_spans() && first + kQuadSpans <= in_.num_segments) [[likely]]
+      return __builtin_bit_cast(PageQuad, ld_chunk(in_.first_page + first));
+    PageQuad pages;
+#pragma unroll
+    for (int32 i = 0; i < kQuadSpans; ++i)
+      pages.first[i] = ld_global_nc(in_.first_page + smaller(first + i, in_.num_segments - 1));
+    return pages;
   }
 
-  // The page that has a slot of a segment.
-  LAZYROPE_DEVICE int32 page(const SegmentRecord& segment, int32 slot) const {
-    return ld_global_nc(in_.pages + segment.first_page + quotient(slot, page_size_));
+  // Where the page lies that has a slot of a segment.
+  LAZYROPE_DEVICE const int32* page(const SegmentRecord& segment, int32 slot) const {
+    return in_.pages + segment.first_page + quotient(slot, page_size_);
   }
   LAZYROPE_DEVICE int32 page_size() const { return page_size_.value; }
   LAZYROPE_DEVICE int32 slot_in_page(int32 slot) const {
     return slot - quotient(slot, page_size_) * page_size_.value;
   }
 
-  // What attend reads beside its items, by all CTAs together.
-  LAZYROPE_DEVICE void copy() const {
+  // What attend reads beside its items, by all CTAs together: a thread's first part, and then, from
+  // that on, all of it. Between the two there is other work to be done, while the first is loaded.
+  LAZYROPE_DEVICE StepCopy begin_copy() const {
+    const int32 first = (warp_index() * grid_blocks() + block_index()) * kWarpThreads;
+    return load(first + lane_index());
+  }
+  LAZYROPE_DEVICE void copy(StepCopy part) const {
     if (block_index() == 0 && thread_index() == 0)
       st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
-    const int32 end = larger(in_.num_segments, in_.num_tokens);
-    const int32 first = (warp_index() * grid_blocks() + block_index()) * kWarpThreads;
 #pragma unroll 1
-    for (int32 i = first + lane_index(); i < end; i += grid_blocks() * block_threads()) {
-      const bool is_segment = i < in_.num_segments;
-      const bool is_token = i < in_.num_tokens;
-      const SegmentRecord record = is_segment ? segment(i) : SegmentRecord{};
-      const int32 position = is_token ? this->position(i) : 0;
-      if (is_segment) store(record, step_.segments + i);
-      if (is_token) st_global(step_.positions + i, position);
-      prefetch_pages(record);
+    while (part.index < larger(in_.num_segments, in_.num_tokens)) {
+      store(part);
+      part = load(part.index + grid_blocks() * block_threads());
     }
   }
 
@@ -112,17 +125,32 @@ class CallerStep {
   }
   LAZYROPE_DEVICE bool has_aligned_spans() const {
     const auto bits = [](const int32* words) { return reinterpret_cast<uint64>(words); };
-    return ((bits(in_.base) | bits(in_.start) | bits(in_.length) | bits(in_.lead)) &
+    return ((bits(in_.base) | bits(in_.start) | bits(in_.length) | bits(in_.lead) |
+             bits(in_.first_page)) &
             (sizeof(Chunk) - 1)) == 0;
   }
 
   static constexpr int32 kLineInts = 32;  // of a line of the L2 cache
   static constexpr int32 kLines = 4;      // of a segment's page list
 
-  LAZYROPE_DEVICE static void store(const SegmentRecord& record, SegmentRecord* to) {
-    auto* chunks = reinterpret_cast<Chunk*>(to);
-    st_global(chunks, chunk_of(record.base, record.origin, record.begin, record.end));
-    st_global(chunks + 1, chunk_of(record.first_page, 0, 0, 0));
+  LAZYROPE_DEVICE StepCopy load(int32 i) const {
+    StepCopy copy = {i, {}, 0, 0};
+    if (i < in_.num_segments) {
+      copy.span = span(i);
+      copy.first_page = ld_global_nc(in_.first_page + i);
+    }
+    if (i < in_.num_tokens) copy.position = position(i);
+    return copy;
+  }
+  LAZYROPE_DEVICE void store(const StepCopy& copy) const {
+    if (copy.index < in_.num_tokens) st_global(step_.positions + copy.index, copy.position);
+    if (copy.index >= in_.num_segments) return;
+    SegmentRecord record = copy.span.slots();
+    record.first_page = copy.first_page;
+    auto* to = reinterpret_cast<Chunk*>(step_.segments + copy.index);
+    st_global(to, chunk_of(record.base, record.origin, record.begin, record.end));
+    st_global(to + 1, chunk_of(record.first_page, 0, 0, 0));
+    prefetch_pages(record);
   }
 
   // Items are soon to be made of some of these pages.

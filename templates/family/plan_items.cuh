@@ -41,7 +41,7 @@ class ItemWriter {
         SegmentGroup<Mask>(caller_, phase_.block_keys, item.keys.segment, item.keys.segment_end)
             .find(queries, item.keys.first_block);
     VisibleSegment start{};
-    if (item.extent.num_blocks > 0) start = begin(item, place, queries);
+    if (item.extent.num_blocks > 0) start = begin(item, place);
     if (!exists) return;
     auto* to = reinterpret_cast<Chunk*>(phase_.work.items + index) + group_lane();
     Chunk chunks[kChunksOfLane];
@@ -53,8 +53,8 @@ class ItemWriter {
   }
 
   // Completes all but the pages, and returns where they are found.
-  LAZYROPE_DEVICE VisibleSegment begin(Item& item, BlockPlace place, PositionRange queries) const {
-    VisibleSegment segment = visible_segment<Mask>(caller_.segment(place.segment), queries);
+  LAZYROPE_DEVICE VisibleSegment begin(Item& item, const BlockPlace& place) const {
+    VisibleSegment segment = place.segment;
     const SegmentRecord& record = segment.record;
     const int32 slot = segment.first_slot() + place.block * phase_.block_keys.value;
     item.start.base = record.base;
@@ -80,13 +80,19 @@ class ItemWriter {
 #pragma unroll
     for (int32 i = 0; i < 6; ++i)
       if (index == i) chunk = all[i];
+    // Under no condition but that of the loads, which are thus made together.
+    const int32* page[4];
+    bool exists[4];
 #pragma unroll
     for (int32 word = 0; word < 4; ++word) {
       const int32 run = index * 4 + word - kPageWords;
       const int32 slot = start.record.begin + run * kRunSlots;
-      if (run >= 0 && slot < start.end)
-        chunk.word[word] = static_cast<uint32>(caller_.page(start.record, slot));
+      page[word] = caller_.page(start.record, slot);
+      exists[word] = run >= 0 && slot < start.end;
     }
+#pragma unroll
+    for (int32 word = 0; word < 4; ++word)
+      if (exists[word]) chunk.word[word] = static_cast<uint32>(ld_global_nc(page[word]));
     return chunk;
   }
 

@@ -23,7 +23,7 @@ struct SeenSegments {
 
 // A block of a segment.
 struct BlockPlace {
-  int32 segment;
+  VisibleSegment segment;
   int32 block;
 };
 
@@ -61,30 +61,37 @@ class SegmentGroup {
     return seen;
   }
 
-  // Where a block lies, of which there are so many before.
+  // Where a block lies, of which there are so many before. One lane has it and tells the others:
+  // another load would take longer.
   LAZYROPE_DEVICE BlockPlace find(PositionRange queries, int32 block) const {
-    BlockPlace place = {begin_, 0};
-    bool is_found = block == 0;
+    BlockPlace place{};
+    bool is_found = false;
 #pragma unroll 1
     for (int32 at = 0; vote_sync_any(!is_found && has(at)); at += kGroupSegments) {
       const SpanQuad quad = this->quad(at);
+      const PageQuad pages = segment(at) < end_ ? caller_.first_pages(segment(at)) : PageQuad{};
+      VisibleSegment visible[kQuadSpans];
       int32 blocks[kQuadSpans];
       int32 sum = 0;
 #pragma unroll
       for (int32 i = 0; i < kQuadSpans; ++i) {
-        blocks[i] = this->blocks(quad.span[i], segment(at) + i, queries);
+        visible[i] = visible_segment<Mask>(quad.span[i].slots(), queries);
+        visible[i].record.first_page = pages.first[i];
+        blocks[i] = is_own(segment(at) + i) ? visible[i].blocks(block_keys_) : 0;
         sum += blocks[i];
       }
       const int32 through = prefix_sum<kGroupLanes>(sum);
       const int32 owner = upper_bound_lane<kGroupLanes>(through, block);
       const int32 all = group_shfl(through, kGroupLanes - 1);
-      BlockPlace mine = {segment(at), block - through + sum};
+      BlockPlace mine = {visible[0], block - through + sum};
+      bool is_behind = true;
 #pragma unroll
       for (int32 i = 0; i + 1 < kQuadSpans; ++i) {
-        if (mine.segment != segment(at) + i || mine.block < blocks[i]) continue;
-        mine = {mine.segment + 1, mine.block - blocks[i]};
+        is_behind = is_behind && mine.block >= blocks[i];
+        if (is_behind) mine = {visible[i + 1], mine.block - blocks[i]};
       }
-      mine = {group_shfl(mine.segment, owner), group_shfl(mine.block, owner)};
+      mine = {from_lane(mine.segment, first_lane<kGroupLanes>() + owner),
+              group_shfl(mine.block, owner)};
       if (!is_found && block < all) {
         place = mine;
         is_found = true;
@@ -100,6 +107,7 @@ class SegmentGroup {
   LAZYROPE_DEVICE int32 segment(int32 at) const {
     return (begin_ & ~(kQuadSpans - 1)) + at + group_lane() * kQuadSpans;
   }
+  LAZYROPE_DEVICE bool is_own(int32 segment) const { return segment >= begin_ && segment < end_; }
   LAZYROPE_DEVICE bool has(int32 at) const { return (begin_ & ~(kQuadSpans - 1)) + at < end_; }
   LAZYROPE_DEVICE SpanQuad quad(int32 at) const {
     return segment(at) < end_ ? caller_.quad(segment(at)) : SpanQuad{};
@@ -107,7 +115,7 @@ class SegmentGroup {
 
   LAZYROPE_DEVICE int32 blocks(const SegmentSpan& span, int32 segment,
                                PositionRange queries) const {
-    if (segment < begin_ || segment >= end_) return 0;
+    if (!is_own(segment)) return 0;
     return visible_segment<Mask>(span.slots(), queries).blocks(block_keys_);
   }
 

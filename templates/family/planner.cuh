@@ -52,9 +52,10 @@ class Planner {
   // False where the step is none for Tiles.
   LAZYROPE_DEVICE bool plan() {
     const RequestSpan request = caller_.request(thread_index());
-    caller_.copy();
+    const StepCopy copied = caller_.begin_copy();
     zero_counters();
     const int32 num_tiles = lay_tiles(request);
+    caller_.copy(copied);
     const int32 num_heads = heads_of_an_item(num_tiles);
     const int32 num_groups = kIsPlain ? phase_.most_groups : params_.num_kv_heads / num_heads;
     Units units{tiles_, phase_.fixed_split_blocks, num_tiles, num_heads, num_groups};
