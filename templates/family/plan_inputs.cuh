@@ -106,8 +106,9 @@ class CallerStep {
   // What attend reads beside its items, by all CTAs together: a thread's first part, and then, from
   // that on, all of it. Between the two there is other work to be done, while the first is loaded.
   LAZYROPE_DEVICE StepCopy begin_copy() const {
-    const int32 first = (warp_index() * grid_blocks() + block_index()) * kWarpThreads;
-    return load(first + lane_index());
+    // By the last warps first: others write more items.
+    const int32 warp = block_threads() / kWarpThreads - 1 - warp_index();
+    return load((warp * grid_blocks() + block_index()) * kWarpThreads + lane_index());
   }
   LAZYROPE_DEVICE void copy(StepCopy part) const {
     if (block_index() == 0 && thread_index() == 0)

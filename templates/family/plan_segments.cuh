@@ -68,8 +68,8 @@ class SegmentGroup {
     bool is_found = false;
 #pragma unroll 1
     for (int32 at = 0; vote_sync_any(!is_found && has(at)); at += kGroupSegments) {
-      const SpanQuad quad = this->quad(at);
       const PageQuad pages = segment(at) < end_ ? caller_.first_pages(segment(at)) : PageQuad{};
+      const SpanQuad quad = this->quad(at);
       VisibleSegment visible[kQuadSpans];
       int32 blocks[kQuadSpans];
       int32 sum = 0;

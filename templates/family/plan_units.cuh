@@ -69,9 +69,9 @@ struct Units {
 
   const Tiles& tiles;
   int32 fixed_split_blocks;  // or 0
-  int32 num_tiles;
-  int32 num_heads;  // of an item
-  int32 num_groups;
+  int32 num_tiles = 0;
+  int32 num_heads = 1;  // of an item
+  int32 num_groups = 0;
   int32 per_group = 0;
   Cost group_cost = 0;
 

@@ -51,21 +51,18 @@ class Planner {
 
   // False where the step is none for Tiles.
   LAZYROPE_DEVICE bool plan() {
-    const RequestSpan request = caller_.request(thread_index());
     const StepCopy copied = caller_.begin_copy();
     zero_counters();
-    const int32 num_tiles = lay_tiles(request);
+    Units units{tiles_, phase_.fixed_split_blocks};
+    const int64 group_cost = find_tiles(units);
     caller_.copy(copied);
-    const int32 num_heads = heads_of_an_item(num_tiles);
-    const int32 num_groups = kIsPlain ? phase_.most_groups : params_.num_kv_heads / num_heads;
-    Units units{tiles_, phase_.fixed_split_blocks, num_tiles, num_heads, num_groups};
-    measure(units);
-    const int64 group_cost = sum_up(tiles_.cost_begin, num_tiles);
-    if (kIsPlain && group_cost * num_groups >= kMostSharedCost) return false;
+    units.num_heads = heads_of_an_item(units.num_tiles);
+    units.num_groups = kIsPlain ? phase_.most_groups : params_.num_kv_heads / units.num_heads;
+    if (kIsPlain && group_cost * units.num_groups >= kMostSharedCost) return false;
     units.group_cost = static_cast<Tiles::Cost>(group_cost);
-    units.per_group = num_tiles;
+    units.per_group = units.num_tiles;
     if (units.has_parts())
-      units.per_group = static_cast<int32>(sum_up(tiles_.part_begin, num_tiles));
+      units.per_group = static_cast<int32>(sum_up(tiles_.part_begin, units.num_tiles));
     const CutLine<Units> line(phase_, units);
     if constexpr (kIsPlain) {
       write(line);
@@ -82,6 +79,11 @@ class Planner {
     static_assert(kPlanPhases == 2);
     return block_index() < params.num_planners ? 0 : params.num_planners;
   }
+
+  struct Laid {
+    TileRows rows;
+    TileKeys keys;
+  };
 
   struct DealtOrCut {
     const Deal<Spec, Units>& deal;
@@ -121,14 +123,41 @@ class Planner {
     return rows >= phase_.min_rows && rows <= phase_.max_rows ? rows : 0;
   }
 
-  // A thread a request, of which it has the first: the rows of its tiles. Returns the number of
-  // tiles, never more than the step has room for.
-  LAZYROPE_DEVICE int32 lay_tiles(RequestSpan request) const {
+  // All tiles, and what they cost. Few requests are taken for a tile each, as decode's are: then
+  // tiles need not be laid before they are measured. Where one is not, its cost tells.
+  LAZYROPE_DEVICE int64 find_tiles(Units& units) const {
+    bool is_tile_each = kIsPlain && caller_.num_requests() <= kTilesAtOnce;
+#pragma unroll 1
+    while (true) {
+      units.num_tiles = is_tile_each ? caller_.num_requests() : lay_tiles();
+      measure(units, is_tile_each);
+      const int64 cost = sum_up(tiles_.cost_begin, units.num_tiles);
+      if (!is_tile_each || cost < kNoTile) return cost;
+      is_tile_each = false;
+    }
+  }
+
+  // More than kTilesAtOnce tiles together that cost less than kMostOfTile each; so many of it fit
+  // an int32.
+  static constexpr int32 kNoTile = 0x7fffffff / kTilesAtOnce;
+  static constexpr int32 kMostOfTile = kNoTile / kTilesAtOnce;
+
+  LAZYROPE_DEVICE Laid lay_tile(int32 request) const {
+    const RequestSpan span = caller_.request(request);
+    return {{span.token, 0, rows_of(span), 0}, {0, 0, span.segment, span.segment_end}};
+  }
+  LAZYROPE_DEVICE bool is_tile(const TileRows& rows, int32 cost) const {
+    return rows.num_rows > 0 && rows.num_rows <= phase_.tile_rows.value && cost < kMostOfTile;
+  }
+
+  // A thread a request: the rows of its tiles. Returns the number of tiles, never more than the
+  // step has room for.
+  LAZYROPE_DEVICE int32 lay_tiles() const {
     const int32 max_tiles = phase_.scratch.max_tiles;
     int32 passed = 0;
 #pragma unroll 1
     for (int32 first = 0; first < caller_.num_requests(); first += Spec::kThreads) {
-      if (first > 0) request = caller_.request(first + thread_index());
+      const RequestSpan request = caller_.request(first + thread_index());
       const int32 rows = rows_of(request);
       // Too many for an int32 together are none that there is room for.
       const CtaSums sums = scan_.sums(smaller(ceil_div(rows, phase_.tile_rows), kMostOfThread));
@@ -168,10 +197,6 @@ class Planner {
     return heads;
   }
 
-  struct Laid {
-    TileRows rows;
-    TileKeys keys;
-  };
   // By all lanes, before one of them writes what the tile's rows see.
   LAZYROPE_DEVICE Laid read(int32 tile, bool exists) const {
     Laid laid{};
@@ -181,13 +206,13 @@ class Planner {
   }
 
   // All tiles, if there are many together with the other planners.
-  LAZYROPE_DEVICE void measure(const Units& units) const {
+  LAZYROPE_DEVICE void measure(const Units& units, bool is_tile_each) const {
     const PlanNotes notes(phase_.scratch, params_.num_planners);
     bool is_shared = divides_ && notes.exist() && units.num_tiles > kTilesAtOnce;
     bool is_done = false;
 #pragma unroll 1
     while (!is_done) {
-      measure_tiles(units, notes, is_shared);
+      measure_tiles(units, notes, is_shared, is_tile_each);
       bar_sync();
       if (!is_shared) return;
       is_shared = false;
@@ -196,12 +221,12 @@ class Planner {
     }
 #pragma unroll 1
     for (int32 tile = thread_index(); tile < units.num_tiles; tile += Spec::kThreads)
-      keep(units, tile, {tiles_.rows.get(tile), tiles_.keys.get(tile)}, notes.read(tile));
+      keep(units, tile, {tiles_.rows.get(tile), tiles_.keys.get(tile)}, notes.read(tile), false);
   }
 
   // Its own or all tiles, a few lanes each: rows' positions, the blocks they see.
-  LAZYROPE_DEVICE void measure_tiles(const Units& units, const PlanNotes& notes,
-                                     bool is_shared) const {
+  LAZYROPE_DEVICE void measure_tiles(const Units& units, const PlanNotes& notes, bool is_shared,
+                                     bool is_tile_each) const {
     const int32 first_tile = is_shared ? planner_ : 0;
     const int32 step = is_shared ? params_.num_planners : 1;
     constexpr int32 kTiles = kWarpThreads / kGroupLanes;
@@ -211,7 +236,7 @@ class Planner {
          first += Spec::kThreads / kGroupLanes) {
       const int32 tile = first_tile + (first + lane_index() / kGroupLanes) * step;
       const bool exists = tile < units.num_tiles;
-      const auto laid = read(tile, exists);
+      const auto laid = is_tile_each ? lay_tile(tile) : read(tile, exists);
       const SegmentGroup<Mask> segments(caller_, phase_.block_keys, laid.keys.segment,
                                         laid.keys.segment_end);
       PositionRange queries;
@@ -222,12 +247,13 @@ class Planner {
       if (is_shared)
         notes.write(tile, note);
       else
-        keep(units, tile, laid, note);
+        keep(units, tile, laid, note, is_tile_each);
     }
   }
 
   // What is found of a tile, and what it costs.
-  LAZYROPE_DEVICE void keep(const Units& units, int32 tile, Laid laid, const TileNote& note) const {
+  LAZYROPE_DEVICE void keep(const Units& units, int32 tile, Laid laid, const TileNote& note,
+                            bool is_tile_each) const {
     laid.rows.num_blocks = note.blocks;
     tiles_.rows.set(tile, laid.rows);
     tiles_.keys.set(tile, TileKeys{note.first_position, note.last_position, note.first_segment,
@@ -235,7 +261,13 @@ class Planner {
     if (units.has_parts())
       measure_parts(tile, note.blocks);
     else
-      tiles_.cost_begin.set(tile, tile_cost(phase_, note.blocks, note.segments));
+      tiles_.cost_begin.set(tile, cost_of(laid.rows, note, is_tile_each));
+  }
+
+  LAZYROPE_DEVICE int32 cost_of(const TileRows& rows, const TileNote& note,
+                                bool is_tile_each) const {
+    const int32 cost = tile_cost(phase_, note.blocks, note.segments);
+    return is_tile_each && !is_tile(rows, cost) ? kNoTile : cost;
   }
 
   LAZYROPE_DEVICE void measure_parts(int32 tile, int32 blocks) const {

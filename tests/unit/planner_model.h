@@ -28,9 +28,10 @@ struct Setting {
   int tile_heads = 1;
   int fixed_split_blocks = 0;
   int requests = 6;
-  int most_segments = 6;  // of a request
-  int most_tokens = 40;   // query tokens of a request
-  int most_length = 200;  // of a segment
+  int most_segments = 6;   // of a request
+  int most_tokens = 40;    // query tokens of a request
+  int said_tokens = 1000;  // that a request has at the most, as the step's capacity says
+  int most_length = 200;   // of a segment
   bool needs_scratch = false;
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <random>
 #include <set>
+#include <span>
 
 #include "runtime/emulator/device.h"
 #include "runtime/kernel_set.h"
@@ -100,7 +101,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     StepCapacity capacity = {.requests = setting_.requests,
                              .segments = static_cast<int>(arrays.base.size()),
                              .query_tokens = static_cast<int>(arrays.q_position.size()),
-                             .tokens_per_request = kMostTokens};
+                             .tokens_per_request = setting_.said_tokens};
     if (setting_.needs_scratch) capacity.requests = 2 * kSharedTiles;
     TilePlan tile_plan = plan_of(setting_);
     tile_plan.decode.heads = setting_.tile_heads;  // the planner's code is the same
@@ -135,10 +136,15 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     if (has_notes) launch(tensors);  // the counter counts back
   }
 
+  // Those that the step has.
+  std::span<const PlanPhase> phases() const {
+    return std::span(params_.phase).first(params_.phase[Step::kPrefill].work.num_ctas > 0 ? 2 : 1);
+  }
+
   void launch(const StepTensors& tensors) const {
     emulator_options().races = true;
     kernel_->on(*emulator_device())
-        .launch(kPlanPhases * params_.num_planners, &params_, nullptr, [&] {
+        .launch(static_cast<int>(phases().size()) * params_.num_planners, &params_, nullptr, [&] {
           Reach reach;
           reach.reads("q_indptr", tensors.q_indptr)
               .reads("q_position", tensors.q_position)
@@ -215,7 +221,6 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     EXPECT_TRUE(results.insert(result).second) << "two parts have result " << result;
   }
 
-  static constexpr int kMostTokens = 1000;
   const Setting& setting_ = GetParam();
   std::shared_ptr<const Kernel> kernel_;
   StepArrays arrays_;
@@ -230,7 +235,7 @@ TEST_P(PlannerTest, PlansAsTheModel) {
     Random random(seed);
     plan(random_step(setting_, random));
     expect_copied();
-    for (const PlanPhase& phase : params_.phase) expect_planned(phase);
+    for (const PlanPhase& phase : phases()) expect_planned(phase);
     has_several_heads |= params_.phase[Step::kDecode].work.items->rows.num_heads > 1;
     has_several_planners |= params_.num_planners > 1;
   }
@@ -348,6 +353,9 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{
             .name = "MoreCtasThanThreads", .sm_count = 700, .requests = 20, .most_length = 3000},
         Setting{.name = "OneRequest", .sm_count = 50, .requests = 1, .most_segments = 100},
+        Setting{.name = "OneTokenEach", .sm_count = 16, .requests = 3, .most_tokens = 1},
+        Setting{.name = "FewTokensEach", .sm_count = 16, .requests = 3, .most_tokens = 9},
+        Setting{.name = "MoreTokensThanSaid", .sm_count = 16, .requests = 5, .said_tokens = 4},
         Setting{.name = "OneShortRequest", .sm_count = 50, .requests = 1, .most_length = 60},
         Setting{.name = "OneShortRequestInLongParts",
                 .sm_count = 50,
