@@ -54,6 +54,12 @@ class CallerStep {
   LAZYROPE_DEVICE int32 num_requests() const { return in_.num_requests; }
   LAZYROPE_DEVICE int32 position(int32 token) const { return ld_global_nc(in_.q_position + token); }
 
+  // Of a request; 0 behind the last.
+  LAZYROPE_DEVICE int32 num_tokens(int32 i) const {
+    if (i >= in_.num_requests) return 0;
+    return ld_global_nc(in_.q_indptr + i + 1) - ld_global_nc(in_.q_indptr + i);
+  }
+
   // Empty behind the last.
   LAZYROPE_DEVICE RequestSpan request(int32 i) const {
     if (i >= in_.num_requests) return {0, 0, 0, 0};

@@ -46,8 +46,8 @@ class AnyColumn {
   T* global_;
 };
 
-// Of a step, so that it fits an int32 together with what costs are compared with: thousands of
-// requests of a million tokens.
+// Of a step, so that it fits an int32, and what it is compared with as well: hundreds of requests
+// of a million tokens.
 inline constexpr int32 kMostSharedCost = 1 << 30;
 
 // Of a table in shared memory, in PlanScratch's words.

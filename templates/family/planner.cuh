@@ -51,10 +51,15 @@ class Planner {
 
   // False where the step is none for Tiles.
   LAZYROPE_DEVICE bool plan() {
+    const RequestSpan own = caller_.request(thread_index() / kGroupLanes);
     const StepCopy copied = caller_.begin_copy();
     zero_counters();
     Units units{tiles_, phase_.fixed_split_blocks};
-    const int64 group_cost = find_tiles(units);
+    units.num_tiles = count_tiles_each();
+    const bool is_tile_each = units.num_tiles >= 0;
+    if (!is_tile_each) units.num_tiles = lay_tiles();
+    measure(units, lay_tile(own), is_tile_each);
+    const int64 group_cost = sum_up(tiles_.cost_begin, units.num_tiles);
     caller_.copy(copied);
     units.num_heads = heads_of_an_item(units.num_tiles);
     units.num_groups = kIsPlain ? phase_.most_groups : params_.num_kv_heads / units.num_heads;
@@ -118,36 +123,30 @@ class Planner {
   }
 
   // Packed rows of a request per KV head, or 0 where another attend kernel serves it.
-  LAZYROPE_DEVICE int32 rows_of(const RequestSpan& request) const {
-    const int32 rows = (request.token_end - request.token) * Spec::kGroupSize;
+  LAZYROPE_DEVICE int32 rows_of(int32 num_tokens) const {
+    const int32 rows = num_tokens * Spec::kGroupSize;
     return rows >= phase_.min_rows && rows <= phase_.max_rows ? rows : 0;
   }
 
-  // All tiles, and what they cost. Few requests are taken for a tile each, as decode's are: then
-  // tiles need not be laid before they are measured. Where one is not, its cost tells.
-  LAZYROPE_DEVICE int64 find_tiles(Units& units) const {
-    bool is_tile_each = kIsPlain && caller_.num_requests() <= kTilesAtOnce;
-#pragma unroll 1
-    while (true) {
-      units.num_tiles = is_tile_each ? caller_.num_requests() : lay_tiles();
-      measure(units, is_tile_each);
-      const int64 cost = sum_up(tiles_.cost_begin, units.num_tiles);
-      if (!is_tile_each || cost < kNoTile) return cost;
-      is_tile_each = false;
-    }
+  // Where there are few requests and each is a tile, but for some behind them that ask nothing, as
+  // decode's are: how many, and tiles need not be laid before they are measured. Else -1. Every
+  // warp finds the same, each of its lanes by two requests.
+  LAZYROPE_DEVICE int32 count_tiles_each() const {
+    static_assert(kTilesAtOnce == 2 * kWarpThreads);
+    if (!kIsPlain || caller_.num_requests() > kTilesAtOnce) return -1;
+    const int32 first = rows_of(caller_.num_tokens(lane_index()));
+    const int32 second = rows_of(caller_.num_tokens(kWarpThreads + lane_index()));
+    const uint32 of_first = vote_sync_ballot(first > 0);
+    const uint32 of_second = vote_sync_ballot(second > 0);
+    if (vote_sync_any(larger(first, second) > phase_.tile_rows.value)) return -1;
+    const bool are_first = (of_first & (of_first + 1)) == 0 && (of_second & (of_second + 1)) == 0;
+    if (!are_first || (of_second > 0 && ~of_first > 0)) return -1;
+    return count_ones(of_first) + count_ones(of_second);
   }
 
-  // More than kTilesAtOnce tiles together that cost less than kMostOfTile each; so many of it fit
-  // an int32.
-  static constexpr int32 kNoTile = 0x7fffffff / kTilesAtOnce;
-  static constexpr int32 kMostOfTile = kNoTile / kTilesAtOnce;
-
-  LAZYROPE_DEVICE Laid lay_tile(int32 request) const {
-    const RequestSpan span = caller_.request(request);
-    return {{span.token, 0, rows_of(span), 0}, {0, 0, span.segment, span.segment_end}};
-  }
-  LAZYROPE_DEVICE bool is_tile(const TileRows& rows, int32 cost) const {
-    return rows.num_rows > 0 && rows.num_rows <= phase_.tile_rows.value && cost < kMostOfTile;
+  LAZYROPE_DEVICE Laid lay_tile(const RequestSpan& request) const {
+    return {{request.token, 0, rows_of(request.token_end - request.token), 0},
+            {0, 0, request.segment, request.segment_end}};
   }
 
   // A thread a request: the rows of its tiles. Returns the number of tiles, never more than the
@@ -158,7 +157,7 @@ class Planner {
 #pragma unroll 1
     for (int32 first = 0; first < caller_.num_requests(); first += Spec::kThreads) {
       const RequestSpan request = caller_.request(first + thread_index());
-      const int32 rows = rows_of(request);
+      const int32 rows = rows_of(request.token_end - request.token);
       // Too many for an int32 together are none that there is room for.
       const CtaSums sums = scan_.sums(smaller(ceil_div(rows, phase_.tile_rows), kMostOfThread));
       lay_tiles_of(request, rows, passed + smaller(sums.before, max_tiles - passed));
@@ -188,7 +187,8 @@ class Planner {
     int32 most_rows = 1;
 #pragma unroll 1
     for (int32 i = thread_index(); i < caller_.num_requests(); i += Spec::kThreads)
-      most_rows = larger(most_rows, smaller(rows_of(caller_.request(i)), phase_.tile_rows.value));
+      most_rows =
+          larger(most_rows, smaller(rows_of(caller_.num_tokens(i)), phase_.tile_rows.value));
     most_rows = scan_.max(most_rows);
     while (heads > phase_.min_heads &&
            (heads * most_rows > phase_.tile_rows.value ||
@@ -205,14 +205,15 @@ class Planner {
     return laid;
   }
 
-  // All tiles, if there are many together with the other planners.
-  LAZYROPE_DEVICE void measure(const Units& units, bool is_tile_each) const {
+  // All tiles, if there are many together with the other planners. Where none has been laid, each
+  // group of lanes is given its own.
+  LAZYROPE_DEVICE void measure(const Units& units, const Laid& given, bool is_given) const {
     const PlanNotes notes(phase_.scratch, params_.num_planners);
     bool is_shared = divides_ && notes.exist() && units.num_tiles > kTilesAtOnce;
     bool is_done = false;
 #pragma unroll 1
     while (!is_done) {
-      measure_tiles(units, notes, is_shared, is_tile_each);
+      measure_tiles(units, notes, is_shared, given, is_given);
       bar_sync();
       if (!is_shared) return;
       is_shared = false;
@@ -221,12 +222,12 @@ class Planner {
     }
 #pragma unroll 1
     for (int32 tile = thread_index(); tile < units.num_tiles; tile += Spec::kThreads)
-      keep(units, tile, {tiles_.rows.get(tile), tiles_.keys.get(tile)}, notes.read(tile), false);
+      keep(units, tile, {tiles_.rows.get(tile), tiles_.keys.get(tile)}, notes.read(tile));
   }
 
   // Its own or all tiles, a few lanes each: rows' positions, the blocks they see.
   LAZYROPE_DEVICE void measure_tiles(const Units& units, const PlanNotes& notes, bool is_shared,
-                                     bool is_tile_each) const {
+                                     const Laid& given, bool is_given) const {
     const int32 first_tile = is_shared ? planner_ : 0;
     const int32 step = is_shared ? params_.num_planners : 1;
     constexpr int32 kTiles = kWarpThreads / kGroupLanes;
@@ -236,7 +237,7 @@ class Planner {
          first += Spec::kThreads / kGroupLanes) {
       const int32 tile = first_tile + (first + lane_index() / kGroupLanes) * step;
       const bool exists = tile < units.num_tiles;
-      const auto laid = is_tile_each ? lay_tile(tile) : read(tile, exists);
+      const auto laid = is_given ? given : read(tile, exists);
       const SegmentGroup<Mask> segments(caller_, phase_.block_keys, laid.keys.segment,
                                         laid.keys.segment_end);
       PositionRange queries;
@@ -247,13 +248,12 @@ class Planner {
       if (is_shared)
         notes.write(tile, note);
       else
-        keep(units, tile, laid, note, is_tile_each);
+        keep(units, tile, laid, note);
     }
   }
 
   // What is found of a tile, and what it costs.
-  LAZYROPE_DEVICE void keep(const Units& units, int32 tile, Laid laid, const TileNote& note,
-                            bool is_tile_each) const {
+  LAZYROPE_DEVICE void keep(const Units& units, int32 tile, Laid laid, const TileNote& note) const {
     laid.rows.num_blocks = note.blocks;
     tiles_.rows.set(tile, laid.rows);
     tiles_.keys.set(tile, TileKeys{note.first_position, note.last_position, note.first_segment,
@@ -261,13 +261,7 @@ class Planner {
     if (units.has_parts())
       measure_parts(tile, note.blocks);
     else
-      tiles_.cost_begin.set(tile, cost_of(laid.rows, note, is_tile_each));
-  }
-
-  LAZYROPE_DEVICE int32 cost_of(const TileRows& rows, const TileNote& note,
-                                bool is_tile_each) const {
-    const int32 cost = tile_cost(phase_, note.blocks, note.segments);
-    return is_tile_each && !is_tile(rows, cost) ? kNoTile : cost;
+      tiles_.cost_begin.set(tile, tile_cost(phase_, note.blocks, note.segments));
   }
 
   LAZYROPE_DEVICE void measure_parts(int32 tile, int32 blocks) const {

@@ -16,6 +16,13 @@ LAZYROPE_DEVICE int32 first_lane() {
     return lane_index() & ~(kLanes - 1);
 }
 
+// Of bits that are the lowest and nothing else.
+LAZYROPE_DEVICE int32 count_ones(uint32 lowest) {
+  if (lowest == 0) return 0;
+  // Of 2^(n - 1), which is a float.
+  return static_cast<int32>(float_as_bits(static_cast<float>((lowest >> 1) + 1)) >> 23) - 126;
+}
+
 // Inclusive.
 template <int kLanes = kWarpThreads>
 LAZYROPE_DEVICE int32 prefix_sum(int32 value) {
@@ -50,10 +57,9 @@ LAZYROPE_DEVICE int32 upper_bound_by_lanes(int32 count, int32 target, const Valu
   for (; step > 0; step /= kLanes) {
     const int32 end = low + (lane_index() % kLanes + 1) * step;
     const bool exceeds = value(smaller(end, count) - 1) > target;
-    // 2^n - 1, for the first n lanes.
     const uint32 passed =
         vote_sync_ballot(end <= count && !exceeds) >> first_lane<kLanes>() & ((1u << kLanes) - 1);
-    low += static_cast<int32>((float_as_bits(static_cast<float>(passed + 1)) >> 23) - 127) * step;
+    low += count_ones(passed) * step;
   }
   return low;
 }

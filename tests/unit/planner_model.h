@@ -28,8 +28,11 @@ struct Setting {
   int tile_heads = 1;
   int fixed_split_blocks = 0;
   int requests = 6;
-  int most_segments = 6;   // of a request
-  int most_tokens = 40;    // query tokens of a request
+  int most_segments = 6;  // of a request
+  int least_tokens = 0;   // query tokens of a request
+  int most_tokens = 40;
+  int first_idle = 0;  // of some requests that have none
+  int idle_requests = 0;
   int said_tokens = 1000;  // that a request has at the most, as the step's capacity says
   int most_length = 200;   // of a segment
   bool needs_scratch = false;

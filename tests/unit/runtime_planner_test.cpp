@@ -49,7 +49,10 @@ StepArrays random_step(const Setting& setting, Random& random) {
       for (int p = 0; p < pages; ++p) arrays.pages.push_back(random.between(0, 999));
       position += random.between(0, 3) == 0 ? -30 : length;
     }
-    const int tokens = random.between(0, 2) == 0 ? random.between(0, setting.most_tokens) : 1;
+    const bool is_idle = r >= setting.first_idle && r < setting.first_idle + setting.idle_requests;
+    const bool is_one = random.between(0, 2) > 0;
+    const int some = random.between(setting.least_tokens, setting.most_tokens);
+    const int tokens = is_idle ? 0 : is_one ? 1 : some;
     for (int i = 0; i < tokens; ++i)
       arrays.q_position.push_back(position - random.between(0, setting.most_tokens));
     arrays.q_indptr.push_back(static_cast<int>(arrays.q_position.size()));
@@ -355,6 +358,26 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{.name = "OneRequest", .sm_count = 50, .requests = 1, .most_segments = 100},
         Setting{.name = "OneTokenEach", .sm_count = 16, .requests = 3, .most_tokens = 1},
         Setting{.name = "FewTokensEach", .sm_count = 16, .requests = 3, .most_tokens = 9},
+        Setting{.name = "AsManyAsAreMeasuredAtOnce",
+                .sm_count = 16,
+                .requests = 64,
+                .least_tokens = 1,
+                .most_tokens = 8},
+        Setting{.name = "IdleRequestsBehind",
+                .sm_count = 16,
+                .requests = 50,
+                .least_tokens = 1,
+                .most_tokens = 8,
+                .first_idle = 39,
+                .idle_requests = 11},
+        Setting{.name = "IdleRequestsBetween",
+                .sm_count = 16,
+                .requests = 40,
+                .least_tokens = 1,
+                .most_tokens = 8,
+                .first_idle = 25,
+                .idle_requests = 7},
+        Setting{.name = "AllIdle", .sm_count = 16, .requests = 5, .idle_requests = 5},
         Setting{.name = "MoreTokensThanSaid", .sm_count = 16, .requests = 5, .said_tokens = 4},
         Setting{.name = "OneShortRequest", .sm_count = 50, .requests = 1, .most_length = 60},
         Setting{.name = "OneShortRequestInLongParts",
