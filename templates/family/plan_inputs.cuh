@@ -91,12 +91,16 @@ class CallerStep {
     return quad;
   }
   LAZYROPE_DEVICE PageQuad first_pages(int32 first) const {
-    if (has_aligned_spans() && first + kQuadSpans <= in_.num_segments) [[likely]]
-      return __builtin_bit_cast(PageQuad, ld_chunk(in_.first_page + first));
     PageQuad pages;
+    if (has_aligned_spans() && first + kQuadSpans <= in_.num_segments) [[likely]] {
+      const Chunk chunk = ld_chunk(in_.first_page + first);
 #pragma unroll
-    for (int32 i = 0; i < kQuadSpans; ++i)
-      pages.first[i] = ld_global_nc(in_.first_page + smaller(first + i, in_.num_segments - 1));
+      for (int32 i = 0; i < kQuadSpans; ++i) pages.first[i] = static_cast<int32>(chunk.word[i]);
+    } else {
+#pragma unroll
+      for (int32 i = 0; i < kQuadSpans; ++i)
+        pages.first[i] = ld_global_nc(in_.first_page + smaller(first + i, in_.num_segments - 1));
+    }
     return pages;
   }
 
