@@ -55,6 +55,7 @@ class Kernel {
   };
 
   const LoadedKernel& load_on(const Device& device) const;
+  std::unique_ptr<LoadedKernel> load(const Device& device) const;
 
   RenderedKernel rendered_;
   const Arch& arch_;

@@ -23,6 +23,7 @@ class FakeDevice : public Device {
   Place place() const override { return {DeviceType::kCpu, 0}; }
 
   std::unique_ptr<LoadedKernel> load(const Binary& binary) const override {
+    on_load();
     ++loads;
     return std::make_unique<FakeKernel>(*this, binary);
   }
@@ -56,6 +57,7 @@ class FakeDevice : public Device {
   std::size_t free_memory = std::size_t{1} << 30;
   std::string driver_name = "fake driver";
   mutable double clock_us = 0;  // what the stopwatch reads; launches may advance it
+  std::function<void()> on_load = [] {};
   std::function<void(int ctas, const void* params)> on_launch = [](int, const void*) {};
   // As on_launch, for those who tell kernels apart.
   std::function<void(const Binary& binary, int ctas, const void* params)> on_kernel =

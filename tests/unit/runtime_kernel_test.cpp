@@ -3,7 +3,9 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/error.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/throws.h"
 
 namespace lazyrope {
 namespace {
@@ -29,9 +31,36 @@ TEST(Kernel, IsLoadedOnceForManyThreads) {
   EXPECT_EQ(device.loads, 1);
 }
 
+RenderedKernel rendered() { return {KernelKind::kAppend, "text", "entry", 256, 1, 0}; }
+
+TEST(Kernel, ThatTheDriverRefusesSaysWhetherTheCacheHadIt) {
+  FakeDevice device;
+  device.on_load = [] {
+    throw DriverError(
+        {.call = "cuLibraryLoadData", .code = 200, .name = "CUDA_ERROR_INVALID_IMAGE"});
+  };
+  Binary binary;
+  binary.compiler = "NVRTC 14.2";
+  const Kernel cached(rendered(), find_arch("sm_80"), binary, {.from_cache = true, .ready_ms = 0},
+                      nullptr);
+  EXPECT_TRUE(throws<DriverError>(
+      [&] { cached.on(device); },
+      {"cuLibraryLoadData failed: CUDA_ERROR_INVALID_IMAGE (200)",
+       "append was read from the cache, made by NVRTC 14.2", "`lazyrope cache clear --yes`"}));
+  const Kernel compiled(rendered(), find_arch("sm_80"), binary,
+                        {.from_cache = false, .ready_ms = 0}, nullptr);
+  try {
+    compiled.on(device);
+    FAIL();
+  } catch (const DriverError& error) {
+    EXPECT_EQ(error.failure().advice, "");
+  }
+  device.on_load = [] {};
+  EXPECT_NO_THROW(cached.on(device)) << "asked again";
+}
+
 TEST(Kernel, SaysWhereItComesFrom) {
-  const RenderedKernel rendered = {KernelKind::kAppend, "text", "entry", 256, 1, 0};
-  const Kernel kernel(rendered, find_arch("sm_80"), {}, {.from_cache = true, .ready_ms = 2.5},
+  const Kernel kernel(rendered(), find_arch("sm_80"), {}, {.from_cache = true, .ready_ms = 2.5},
                       nullptr);
   EXPECT_EQ(kernel.name(), "append");
   EXPECT_EQ(kernel.source(), "text");
