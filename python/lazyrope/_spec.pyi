@@ -29,7 +29,8 @@ class Rope:
 
 @final
 class AttentionSpec:
-    """An attention as a model has it: all that decides which kernels it needs."""
+    """An attention as a model has it: all that decides which kernels it needs. A value, as are its Rope and tile plans:
+    compared, hashed, copied and pickled by what it was made of."""
 
     def __init__(
         self,
