@@ -92,7 +92,7 @@ class CallerStep {
   }
   LAZYROPE_DEVICE PageQuad first_pages(int32 first) const {
     PageQuad pages;
-    if (has_aligned_spans() && first + kQuadSpans <= in_.num_segments) [[likely]] {
+    if (is_aligned(bits(in_.first_page)) && first + kQuadSpans <= in_.num_segments) [[likely]] {
       const Chunk chunk = ld_chunk(in_.first_page + first);
 #pragma unroll
       for (int32 i = 0; i < kQuadSpans; ++i) pages.first[i] = static_cast<int32>(chunk.word[i]);
@@ -134,11 +134,10 @@ class CallerStep {
   LAZYROPE_DEVICE static Chunk ld_chunk(const int32* words) {
     return ld_global_nc(reinterpret_cast<const Chunk*>(words));
   }
+  LAZYROPE_DEVICE static uint64 bits(const int32* words) { return reinterpret_cast<uint64>(words); }
+  LAZYROPE_DEVICE static bool is_aligned(uint64 bits) { return (bits & (sizeof(Chunk) - 1)) == 0; }
   LAZYROPE_DEVICE bool has_aligned_spans() const {
-    const auto bits = [](const int32* words) { return reinterpret_cast<uint64>(words); };
-    return ((bits(in_.base) | bits(in_.start) | bits(in_.length) | bits(in_.lead) |
-             bits(in_.first_page)) &
-            (sizeof(Chunk) - 1)) == 0;
+    return is_aligned(bits(in_.base) | bits(in_.start) | bits(in_.length) | bits(in_.lead));
   }
 
   static constexpr int32 kLineInts = 32;  // of a line of the L2 cache

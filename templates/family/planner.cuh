@@ -237,7 +237,7 @@ class Planner {
          first += Spec::kThreads / kGroupLanes) {
       const int32 tile = first_tile + (first + lane_index() / kGroupLanes) * step;
       const bool exists = tile < units.num_tiles;
-      const auto laid = is_given ? given : read(tile, exists);
+      const auto laid = is_given ? (exists ? given : Laid{}) : read(tile, exists);
       const SegmentGroup<Mask> segments(caller_, phase_.block_keys, laid.keys.segment,
                                         laid.keys.segment_end);
       PositionRange queries;
