@@ -12,6 +12,8 @@ struct RequestSpan {
   int32 token_end;
   int32 segment;
   int32 segment_end;
+
+  LAZYROPE_DEVICE int32 num_tokens() const { return token_end - token; }
 };
 
 // What the caller says of a segment, but for its pages. Nothing is made of it as it is loaded: that

@@ -68,6 +68,7 @@ class SegmentGroup {
     bool is_found = false;
 #pragma unroll 1
     for (int32 at = 0; vote_sync_any(!is_found && has(at)); at += kGroupSegments) {
+      // Before the spans, as what is made of these waits for them before it goes on.
       const PageQuad pages = segment(at) < end_ ? caller_.first_pages(segment(at)) : PageQuad{};
       const SpanQuad quad = this->quad(at);
       VisibleSegment visible[kQuadSpans];

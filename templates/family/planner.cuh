@@ -51,7 +51,8 @@ class Planner {
 
   // False where the step is none for Tiles.
   LAZYROPE_DEVICE bool plan() {
-    const RequestSpan own = caller_.request(thread_index() / kGroupLanes);
+    RequestSpan own{};
+    if constexpr (kIsPlain) own = caller_.request(thread_index() / kGroupLanes);
     const StepCopy copied = caller_.begin_copy();
     zero_counters();
     Units units{tiles_, phase_.fixed_split_blocks};
@@ -145,7 +146,7 @@ class Planner {
   }
 
   LAZYROPE_DEVICE Laid lay_tile(const RequestSpan& request) const {
-    return {{request.token, 0, rows_of(request.token_end - request.token), 0},
+    return {{request.token, 0, rows_of(request.num_tokens()), 0},
             {0, 0, request.segment, request.segment_end}};
   }
 
@@ -157,7 +158,7 @@ class Planner {
 #pragma unroll 1
     for (int32 first = 0; first < caller_.num_requests(); first += Spec::kThreads) {
       const RequestSpan request = caller_.request(first + thread_index());
-      const int32 rows = rows_of(request.token_end - request.token);
+      const int32 rows = rows_of(request.num_tokens());
       // Too many for an int32 together are none that there is room for.
       const CtaSums sums = scan_.sums(smaller(ceil_div(rows, phase_.tile_rows), kMostOfThread));
       lay_tiles_of(request, rows, passed + smaller(sums.before, max_tiles - passed));

@@ -25,6 +25,7 @@ LAZYROPE_DEVICE int32 block_index() { return static_cast<int32>(blockIdx.x); }
 LAZYROPE_DEVICE int32 block_threads() { return static_cast<int32>(blockDim.x); }
 LAZYROPE_DEVICE int32 grid_blocks() { return static_cast<int32>(gridDim.x); }
 LAZYROPE_DEVICE int32 lane_index() { return thread_index() & (kWarpThreads - 1); }
+// Without a sign, so that a shift is all it takes.
 LAZYROPE_DEVICE int32 warp_index() {
   return static_cast<int32>(static_cast<uint32>(thread_index()) / kWarpThreads);
 }
