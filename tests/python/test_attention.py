@@ -20,7 +20,6 @@ from tests.support.covering import FACTORS, race_checked
 from tests.support.tolerance import assert_close, assert_lse_close
 
 ROOT = Path(__file__).parents[2]
-NEEDS_EMULATOR = pytest.mark.skipif(HAS_GPU, reason="the emulator searches for races; on a GPU, compute-sanitizer")
 FILES_OF_RANDOM_STEPS = ("tests/python/test_append.py", "tests/python/test_attention.py")
 
 
@@ -43,7 +42,6 @@ def test_enough_of_the_list_has_run(request, ran):
     assert_all_has_run(request, ran, kernels=60)
 
 
-@NEEDS_EMULATOR
 def test_steps_that_are_searched_for_races_have_every_value(request):
     """Of groups, the usual ones."""
     steps = dict(shared_list(request.config))
@@ -52,7 +50,7 @@ def test_steps_that_are_searched_for_races_have_every_value(request):
     assert searched == {name: set(values) for name, values in FACTORS.items() if name != "group"}
 
 
-@NEEDS_EMULATOR
+@pytest.mark.skipif(HAS_GPU, reason="the emulator searches for races; on a GPU, compute-sanitizer")
 def test_the_kernels_have_no_races(request):
     """In a process of its own, for the emulator asks the environment once."""
     options = [f"--{name}={request.config.getoption(name)}" for name in ("cases", "seed")]

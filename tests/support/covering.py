@@ -39,7 +39,8 @@ EMULATED = 32
 STEPS = 5
 RACE_CHECKED = 20
 
-Pair = tuple[tuple[str, object], tuple[str, object]]
+Value = tuple[str, object]
+Pair = tuple[Value, Value]
 
 
 def pairs_of(values: dict[str, object]) -> set[Pair]:
@@ -58,6 +59,10 @@ def covered(settings: Iterable[Setting]) -> set[Pair]:
     for setting in settings:
         pairs |= pairs_of({name: getattr(setting, name) for name in FACTORS})
     return pairs
+
+
+def values_in(setting: Setting) -> set[Value]:
+    return {(name, getattr(setting, name)) for name in FACTORS}
 
 
 def covering_settings(count: int, seed: int) -> list[Setting]:
@@ -102,12 +107,14 @@ def _other_calls(setting: Setting, seed: int) -> list[Setting]:
 
 
 def race_checked(steps: Iterable[tuple[int, Setting]], count: int = RACE_CHECKED) -> list[int]:
-    """Seeds of those steps that meet the most pairs of factors, which the emulator also searches for races."""
-    left, seen = list(steps), set[Pair]()
+    """Seeds of those steps that meet every value, then the most pairs of factors: the emulator also searches them for
+    races."""
+    left, values, pairs = list(steps), set[Value](), set[Pair]()
     chosen: list[int] = []
     while left and len(chosen) < count:
-        best = max(left, key=lambda step: len(covered([step[1]]) - seen))
+        best = max(left, key=lambda step: (len(values_in(step[1]) - values), len(covered([step[1]]) - pairs)))
         left.remove(best)
-        seen |= covered([best[1]])
+        values |= values_in(best[1])
+        pairs |= covered([best[1]])
         chosen.append(best[0])
     return chosen
