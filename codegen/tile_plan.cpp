@@ -81,8 +81,9 @@ const std::vector<Row>& rows() {
 }
 
 // What family sm90a has where arch and spec have what it needs. Prefill: 64 rows a warpgroup, and
-// as many keys as leave room for two blocks under way. Decode: as many bytes under way as there is
-// room for, and rows of 256 bytes, of two heads where one's are shorter.
+// as many keys as leave room for two blocks under way, or four where they are small. Decode: as
+// many bytes under way as there is room for, and rows of 256 bytes, of two heads where one's are
+// shorter.
 struct HopperRow {
   int head_dim;
   bool caps;  // leaves registers for softcap
@@ -94,7 +95,7 @@ const std::vector<HopperRow>& hopper_rows() {
   static const std::vector<HopperRow> table = {
       {64, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a, 2}},
       {64, true, &TilePlan::decode, {1, 4, 16, 16, 16, 6, 2, Family::kSm90a}},
-      {64, true, &TilePlan::prefill, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
+      {64, true, &TilePlan::prefill, {8, 1, 16, 128, 128, 4, 1, Family::kSm90a}},
       {128, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a}},
       {128, false, &TilePlan::prefill, {8, 1, 16, 128, 128, 2, 1, Family::kSm90a}},
       {128, true, &TilePlan::prefill, {8, 1, 16, 64, 64, 4, 1, Family::kSm90a}},

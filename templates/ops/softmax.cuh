@@ -16,6 +16,8 @@ inline constexpr float kNoMaximum = -1e30f;
 template <int kRowTiles, class Lanes = RowLanes>
 struct SoftmaxState {
   static constexpr float kSlack = 8.0f;
+  // Of a lane's weights in a row, up to 32 of 2^kSlack: as a weight, fp16 still holds it.
+  static constexpr float kMostAdded = 8192.0f;
 
   float maximum[kRowTiles][2];  // log2 units; the lanes of a row agree
   float sum[kRowTiles][2];      // of this lane's columns
@@ -112,22 +114,47 @@ struct SoftmaxState {
   // Scores become weights, which are added to the sums.
   template <class Scores>
   LAZYROPE_DEVICE void exponentiate(Scores& scores, float scale_log2) {
+    float added[kRowTiles][2];
+    exponentiate(scores, scale_log2, added);
+    add(added);
+  }
+
+  // The same, but for the adding: `added` is what each row's weights in this lane come to.
+  template <class Scores>
+  LAZYROPE_DEVICE void exponentiate(Scores& scores, float scale_log2,
+                                    float (&added)[kRowTiles][2]) const {
     using Access = TileAccess<Scores>;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float added = 0.0f;
+        added[m][h] = 0.0f;
 #pragma unroll
         for (int n = 0; n < Access::kColumnTiles; ++n)
 #pragma unroll
           for (int i = 2 * h; i < 2 * h + 2; ++i) {
             float& score = Access::at(scores, m, n, i);
             score = ex2_approx_ftz_f32(score * scale_log2 - maximum[m][h]);
-            added += score;
+            added[m][h] += score;
           }
-        sum[m][h] += added;
       }
+  }
+
+  // Whether maxima with which nobody has compared these weights' scores were great enough. The sums
+  // tell, for no weight is greater than its sum.
+  LAZYROPE_DEVICE static bool holds(const float (&added)[kRowTiles][2]) {
+    bool holds = true;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+      holds &= added[m][0] <= kMostAdded && added[m][1] <= kMostAdded;
+    return holds;
+  }
+
+  LAZYROPE_DEVICE void add(const float (&added)[kRowTiles][2]) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) sum[m][h] += added[m][h];
   }
 
   // Adds the sums of a row's lanes.

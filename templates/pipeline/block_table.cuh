@@ -158,11 +158,14 @@ class BlockTable {
     return memory_ + (kBytes - (window % 2 + 1) * static_cast<int32>(sizeof(Walk)));
   }
   LAZYROPE_DEVICE SharedPtr info_address(int32 block) const {
-    return memory_ + block % kCapacity * static_cast<int32>(sizeof(BlockInfo));
+    return memory_ + place_of(block) * static_cast<int32>(sizeof(BlockInfo));
   }
   LAZYROPE_DEVICE SharedPtr run_address(int32 block, int32 run) const {
     return memory_ + kCapacity * static_cast<int32>(sizeof(BlockInfo)) +
-           (block % kCapacity * kRuns + run) * static_cast<int32>(sizeof(RunPlace));
+           (place_of(block) * kRuns + run) * static_cast<int32>(sizeof(RunPlace));
+  }
+  LAZYROPE_DEVICE static int32 place_of(int32 block) {
+    return static_cast<int32>(static_cast<uint32>(block) % kCapacity);
   }
 
   // The block that this lane fills, of whose runs it has one.

@@ -31,11 +31,15 @@ class HandoverSide {
 
   // Until the place is empty, or full.
   LAZYROPE_DEVICE void wait(int32 place) {
+    look(place);
+    phases_ ^= 1u << place;
+  }
+  // The same for whoever will wait again before the place is passed.
+  LAZYROPE_DEVICE void look(int32 place) const {
     const SharedPtr barrier = memory_ + place * 16 + (kFills ? 8 : 0);
     const uint32 parity = phases_ >> place & 1;
     while (!mbarrier_try_wait_parity(barrier, parity)) {
     }
-    phases_ ^= 1u << place;
   }
 
   // What tells the others that it is full, or empty.

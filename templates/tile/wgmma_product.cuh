@@ -35,6 +35,32 @@ struct WgmmaProduct {
                                                       b + Tile::column_step(step), step > 0);
   }
 
+  // The same for one warp's 16 queries, `row` and following, by that warp alone.
+  template <int kKeys>
+  LAZYROPE_DEVICE static void multiply_query_key_by_warp(Accumulator<kKeys>& scores,
+                                                         SharedPtr queries, int32 row,
+                                                         SharedPtr keys) {
+    const int32 lane = lane_index();
+    float tiles[kKeys / 8][4] = {};
+#pragma unroll 1
+    for (int32 step = 0; step < kHeadDim / 16; ++step) {
+      uint32 a[4];
+      ldmatrix_x4(a, Tile::chunk(queries, row + lane % 16, 2 * step + lane / 16));
+      const SharedPtr eights = Tile::chunk(keys, lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2);
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        uint32 b[4];
+        ldmatrix_x4(b, eights + Tile::row_step(n));
+        Element::mma(tiles[2 * n], a, b[0], b[1]);
+        Element::mma(tiles[2 * n + 1], a, b[2], b[3]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[4 * n + i] = tiles[n][i];
+  }
+
   // rows += weights x values.
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_weight_value(Accumulator<kHeadDim>& rows,

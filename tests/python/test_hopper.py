@@ -106,6 +106,19 @@ def test_rows_of_requests_before_change_no_bit(tokens, others, other_tokens):
         assert torch.equal(alone, among_others)
 
 
+@pytest.mark.parametrize("races", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("louder", "dtype"), [(8, "float16"), (200, "bfloat16")])
+def test_scores_far_greater_than_those_before(louder, dtype, head_dim, races):
+    """Than a row's first few, which alone are looked through for the greatest: weights that fp16 does not hold, and
+    that fp32 does not."""
+    setting = Setting(head_dim=head_dim, dtype=dtype, kv_heads=1)
+    case = documents_case(setting, [5, 300, 300, 130], 40, "cpu")
+    case.q.mul_(louder)
+    with lazyrope.emulator.options(races=races):
+        check_case(case, build(setting))
+
+
 def test_what_was_decided_of_an_item_is_read_before_the_next():
     """Two short parts behind one another, of which no warp waits for another's products."""
     setting = Setting(head_dim=64, kv_heads=2, batch_invariant=True)

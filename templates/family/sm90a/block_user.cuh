@@ -76,14 +76,22 @@ class BlockUser {
     key_.advance();
   }
 
-  // `slots`: the block's own. Rows of runs that lie partly outside of it become zero there: a
-  // weight of zero would not hide what they hold (0 x NaN).
+  // `slots`: the block's own.
   LAZYROPE_DEVICE SharedPtr full_values(ValidSlots slots) {
+    clear_cut_runs(slots);
+    return full_values();
+  }
+  // The same in two steps, of which the second has no barrier: it may come while a product is made.
+  // Rows of runs that lie partly outside of the block become zero there: a weight of zero would not
+  // hide what they hold (0 x NaN).
+  LAZYROPE_DEVICE void clear_cut_runs(ValidSlots slots) {
+    if (!slots.cut_runs()) return;
+    values_.look(value_.at);
+    clear_outside(memory_.values(value_.at), slots);
+    Team::sync();
+  }
+  LAZYROPE_DEVICE SharedPtr full_values() {
     values_.wait(value_.at);
-    if (slots.cut_runs()) {
-      clear_outside(memory_.values(value_.at), slots);
-      Team::sync();
-    }
     return memory_.values(value_.at);
   }
   LAZYROPE_DEVICE void pass_values() {

@@ -1,5 +1,9 @@
 // A warpgroup that has 64 of an item's rows: products, softmax, results. The scores of a block are
 // made while the values of the block before are weighed.
+//
+// Only a row's first scores are looked through for the greatest: that takes longer than products
+// leave time for. Where weights show later that some score was much greater, which is hardly ever
+// so, the warp makes its scores again and looks. Keys are therefore held until weights are made.
 #pragma once
 
 #include "family/sm90a/block_user.cuh"
@@ -29,7 +33,7 @@ class RowConsumer {
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
       start(item);
-      positions_ = memory_.positions(place) + first_row() * 4;
+      place_ = place;
       if (item.extent().num_blocks > 0) attend(item, place);
       softmax_.finish();
       leave(item, is_last);
@@ -38,6 +42,7 @@ class RowConsumer {
 
  private:
   using Scores = Accumulator<kKeys>;
+  using Sums = float[1][2];
 
   LAZYROPE_DEVICE static int32 group() { return Team::rank() / kWarpgroupThreads; }
   // Of the warp.
@@ -57,31 +62,43 @@ class RowConsumer {
     const PositionRange queries = {extent.first_position, extent.last_position};
     Scores scores;
     OperandA weights[kKeys / 16];
-    float factor[1][2];
     int32 block = blocks_.begin(place);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
-    multiply_keys(scores, blocks_.full_keys());
+    SharedPtr keys = blocks_.full_keys();
+    multiply_keys(scores, keys);
     wgmma_wait_group<0>();
-    pass_keys(scores);
-    weigh(scores, queries, info, factor);
-    Product::pack(weights, scores);
-#pragma unroll 1
-    while (block < last) {
-      const ValidSlots before(info);
-      info = blocks_.enter(table, ++block, info.base);
-      const SharedPtr keys = blocks_.full_keys();
-      const SharedPtr values = blocks_.full_values(before);
-      multiply_keys(scores, keys);
-      multiply_values(weights, values);
-      wgmma_wait_group<1>();
-      pass_keys(scores);
-      const bool is_raised = weigh(scores, queries, info, factor);
-      wait_for_values(weights);
-      if (is_raised) softmax_.rescale(rows_, factor);
+    scores.pin();
+    while (true) {
+      weigh_anew(scores, queries, info);
       Product::pack(weights, scores);
+      blocks_.pass_keys();
+      bool holds = true;
+#pragma unroll 1
+      while (block < last) {
+        const ValidSlots before(info);
+        blocks_.enter(table, block + 1, table.info(block).base);
+        ++block;
+        keys = blocks_.full_keys();
+        blocks_.clear_cut_runs(before);
+        multiply_keys(scores, keys);
+        info = table.info(block);
+        multiply_values(weights, blocks_.full_values());
+        wgmma_wait_group<1>();
+        scores.pin();
+        Sums added;
+        softmax_.exponentiate(scores, prepare(scores, queries, info), added);
+        wait_for_values(weights);
+        Product::pack(weights, scores);
+        holds = !vote_sync_any(!softmax_.holds(added));
+        if (!holds) break;
+        softmax_.add(added);
+        blocks_.pass_keys();
+      }
+      if (holds) break;
+      Product::multiply_query_key_by_warp(scores, blocks_.queries(), first_row(), keys);
     }
-    multiply_last_values(weights, blocks_.full_values(ValidSlots(info)));
+    multiply_values(weights, blocks_.full_values(ValidSlots(info)));
     wait_for_values(weights);
     blocks_.leave(last);
   }
@@ -96,15 +113,9 @@ class RowConsumer {
   }
 
   LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16], SharedPtr values) {
+    wgmma_fence();
     Product::template multiply_weight_value<kKeys>(rows_, weights, values);
     wgmma_commit_group();
-  }
-
-  // With no keys before them.
-  LAZYROPE_DEVICE void multiply_last_values(const OperandA (&weights)[kKeys / 16],
-                                            SharedPtr values) {
-    wgmma_fence();
-    multiply_values(weights, values);
   }
 
   LAZYROPE_DEVICE void wait_for_values(OperandA (&weights)[kKeys / 16]) {
@@ -115,19 +126,18 @@ class RowConsumer {
     blocks_.pass_values();
   }
 
-  LAZYROPE_DEVICE void pass_keys(Scores& scores) {
-    scores.pin();
-    blocks_.pass_keys();
+  // Scores become weights, and maxima and rows what they then must be.
+  LAZYROPE_DEVICE void weigh_anew(Scores& scores, PositionRange queries, const BlockInfo& info) {
+    const float scale_log2 = prepare(scores, queries, info);
+    softmax_.weigh(scores, rows_, scale_log2);
   }
-  // Scores become weights; as softmax_.raise().
-  LAZYROPE_DEVICE bool weigh(Scores& scores, PositionRange queries, const BlockInfo& info,
-                             float (&factor)[1][2]) {
+
+  // Caps and masks scores, and returns what they are multiplied by.
+  LAZYROPE_DEVICE float prepare(Scores& scores, PositionRange queries,
+                                const BlockInfo& info) const {
     if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
-    mask_block<Mask, kKeys>(scores, queries, positions_, info);
-    const float scale_log2 = kCaps ? 1.0f : params_.scale_log2;
-    const bool is_raised = softmax_.raise(scores, scale_log2, factor);
-    softmax_.exponentiate(scores, scale_log2);
-    return is_raised;
+    mask_block<Mask, kKeys>(scores, queries, memory_.positions(place_) + first_row() * 4, info);
+    return kCaps ? 1.0f : params_.scale_log2;
   }
 
   // Neighbouring lanes exchange columns, so that each has four together.
@@ -156,7 +166,7 @@ class RowConsumer {
 
   const AttendParams& params_;
   Memory memory_;
-  SharedPtr positions_ = {};  // of the warp's rows
+  int32 place_ = 0;  // of the item
   BlockUser<Memory> blocks_;
   Accumulator<kHeadDim> rows_;
   SoftmaxState<1> softmax_;

@@ -89,7 +89,9 @@ struct TileMemory {
     return Table(at + kTable, {0, 1, 1, 0}, step, item, first_block);
   }
   // The place of the window that a block lies in.
-  LAZYROPE_DEVICE static int32 window_of(int32 block) { return block / Table::kWindow % kWindows; }
+  LAZYROPE_DEVICE static int32 window_of(int32 block) {
+    return static_cast<int32>(static_cast<uint32>(block) / Table::kWindow % kWindows);
+  }
 
   // All threads of the CTA, before anything else. Several do it: barriers are slow to make.
   LAZYROPE_DEVICE void init() const {
