@@ -1,7 +1,8 @@
 // Online softmax over accumulator tiles (Milakov and Gimelshein, arXiv 1805.02867), in base 2 with
 // the scale folded in. The running maximum is raised only when a score exceeds it by kSlack:
 // weights then reach 2^kSlack at most, which the 16-bit types and the fp32 sums hold without loss,
-// and most blocks need no rescaling. The result does not depend on which maximum was used.
+// and most blocks need no rescaling. Who does not look for it asks holds() of the weights instead:
+// they reach kMostAdded then. The result does not depend on which maximum was used.
 #pragma once
 
 #include "isa/sync.cuh"

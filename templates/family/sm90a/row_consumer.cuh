@@ -42,7 +42,6 @@ class RowConsumer {
 
  private:
   using Scores = Accumulator<kKeys>;
-  using Sums = float[1][2];
 
   LAZYROPE_DEVICE static int32 group() { return Team::rank() / kWarpgroupThreads; }
   // Of the warp.
@@ -70,12 +69,13 @@ class RowConsumer {
     wgmma_wait_group<0>();
     scores.pin();
     while (true) {
-      weigh_anew(scores, queries, info);
+      softmax_.weigh(scores, rows_, prepare(scores, queries, info));
       Product::pack(weights, scores);
       blocks_.pass_keys();
       bool holds = true;
 #pragma unroll 1
       while (block < last) {
+        // What is told of a block is read again where it is needed: registers are few.
         const ValidSlots before(info);
         blocks_.enter(table, block + 1, table.info(block).base);
         ++block;
@@ -86,7 +86,7 @@ class RowConsumer {
         multiply_values(weights, blocks_.full_values());
         wgmma_wait_group<1>();
         scores.pin();
-        Sums added;
+        float added[1][2];
         softmax_.exponentiate(scores, prepare(scores, queries, info), added);
         wait_for_values(weights);
         Product::pack(weights, scores);
@@ -124,12 +124,6 @@ class RowConsumer {
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) weights[i].pin();
     blocks_.pass_values();
-  }
-
-  // Scores become weights, and maxima and rows what they then must be.
-  LAZYROPE_DEVICE void weigh_anew(Scores& scores, PositionRange queries, const BlockInfo& info) {
-    const float scale_log2 = prepare(scores, queries, info);
-    softmax_.weigh(scores, rows_, scale_log2);
   }
 
   // Caps and masks scores, and returns what they are multiplied by.
