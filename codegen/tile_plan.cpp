@@ -31,9 +31,9 @@ int row_bytes(int head_dim, int element_bytes) {
 }
 
 // pipeline/block_table.cuh: infos of 16 bytes, runs of 8, and where the search stands.
-int table_bytes(int warp_keys) {
+int table_bytes(int warp_keys, int windows = 2) {
   const int runs = warp_keys / kRunSlots;
-  const int capacity = 2 * (kWarpThreads / runs);
+  const int capacity = windows * (kWarpThreads / runs);
   return capacity * (16 + runs * 8) + 16;
 }
 
@@ -420,12 +420,13 @@ int hopper_own_bytes(const AttendPlan& plan) {
 
 // templates/family/sm90a/tile_memory.cuh.
 int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
-  constexpr int kWindows = 2;
+  const int windows = table_windows(plan.divides_rows(), plan.block_keys());
   constexpr int kFirstBlockBytes = 16;
   const int row = head_dim * plan.heads * kElementBytes;
-  const int handovers = (2 * plan.stages + kQueryTurns + kItemsAtOnce + kWindows) * 16;
+  const int handovers = (2 * plan.stages + kQueryTurns + kItemsAtOnce + windows) * 16;
   return 2 * plan.stages * plan.block_keys() * row + kQueryTurns * plan.rows() * row +
-         plan.rows() * row_bytes(head_dim, kElementBytes) + table_bytes(plan.block_keys()) +
+         plan.rows() * row_bytes(head_dim, kElementBytes) +
+         table_bytes(plan.block_keys(), windows) +
          kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers +
          kFlagBytes + kFirstBlockBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan));
 }

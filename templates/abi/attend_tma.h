@@ -12,6 +12,11 @@ inline constexpr int kOctetSlots = 8;
 // once there are turned queries, and items with the positions of their rows.
 constexpr int helper_warps(bool has_many_rows) { return has_many_rows ? 8 : 4; }
 inline constexpr int kQueryTurns = 2;
+// Windows of 512 slots in the block table. Queries are turned for a document as soon as a window
+// has its first block: with four, a document ahead. Of more blocks there is no room for as many.
+constexpr int table_windows(bool has_many_rows, int block_keys) {
+  return has_many_rows && block_keys >= 128 ? 4 : 2;
+}
 inline constexpr int kItemsAtOnce = 2;
 
 // Bytes of a row's panel, each of which is swizzled by itself; a row of 16-bit elements has whole

@@ -54,13 +54,13 @@ class BlockChoice {
 };
 
 // Block i of the table is the i-th chosen.
-template <class Mask, int kBlockSlots>
+template <class Mask, int kBlockSlots, int kWindows = 2>
 class BlockTable {
   static constexpr int kRuns = kBlockSlots / kRunSlots;
 
  public:
   static constexpr int kWindow = kWarpThreads / kRuns;  // blocks resolved at once
-  static constexpr int kCapacity = 2 * kWindow;         // blocks in the table
+  static constexpr int kCapacity = kWindows * kWindow;  // blocks in the table
   static constexpr int kBytes = kCapacity * (static_cast<int>(sizeof(BlockInfo)) +
                                              kRuns * static_cast<int>(sizeof(RunPlace))) +
                                 static_cast<int>(sizeof(Chunk));

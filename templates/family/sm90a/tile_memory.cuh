@@ -31,8 +31,8 @@ struct TileMemory {
 
   using Tile = WgmmaTile<kHeads * kHeadDim>;
   using Original = SharedTile<kHeadDim>;
-  using Table = BlockTable<typename Spec::Mask, kKeys>;
-  static constexpr int kWindows = Table::kCapacity / Table::kWindow;
+  static constexpr int kWindows = table_windows(Shape::kRowWarps > 1, kKeys);
+  using Table = BlockTable<typename Spec::Mask, kKeys, kWindows>;
 
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
   static constexpr int kTurnedBytes = Tile::bytes(kRows);
