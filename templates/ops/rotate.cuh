@@ -145,10 +145,12 @@ class LaneTurns<Spec, false> {
 };
 
 // One warp turns num_rows rows of queries, taken from `from` (which may be the same rows): each row
-// by its position (0 where the query is rotated already) less `base`. A lane loads kAtOnce rows
-// before it turns them.
+// by its position (0 where the query is rotated already) less `base`. Row 0 is
+// number `first_row` of the request's; those of a token are neighbours, and share an angle. A lane
+// loads kAtOnce rows before it turns them.
 template <class Spec, int kAtOnce = 1, class To, class From>
-LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows, int32 base,
+LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
+                                 int32 first_row, int32 base,
                                  const UnitTurns<typename Spec::Pairing>& turns) {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
@@ -162,38 +164,38 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     const int32 group = lane_index() / Pairing::kUnits;
     const int32 run_a = Pairing::run_a(unit);
     const int32 run_b = Pairing::run_b(unit);
-    // Neighbouring rows share a token, hence an angle: a lane takes neighbours.
+    // Neighbouring rows, so that a lane has few tokens.
     const int32 share = ceil_div(num_rows, kGroups);
     const int32 end = group < kGroups ? smaller(num_rows, (group + 1) * share) : 0;
-    if (group * share >= end) return;
-    const auto position_of = [&](int32 row) {
-      return Spec::kQueryRotated ? 0 : ld_shared<int32>(positions + row * 4);
-    };
-    UnitRotation<Pairing> rotation;
-    int32 turned = position_of(group * share);
-    rotation.set(static_cast<int64>(turned) - base, turns, kFactor);
+    int32 row = group * share;
+    int32 token_end = row + Spec::kGroupSize -
+                      static_cast<int32>(static_cast<uint32>(first_row + row) % Spec::kGroupSize);
 #pragma unroll 1
-    for (int32 first = group * share; first < end; first += kAtOnce) {
-      int32 position[kAtOnce];
-      Run a[kAtOnce];
-      Run b[kAtOnce];
+    for (; row < end; token_end += Spec::kGroupSize) {
+      const int32 position = Spec::kQueryRotated ? 0 : ld_shared<int32>(positions + row * 4);
+      UnitRotation<Pairing> rotation;
+      rotation.set(static_cast<int64>(position) - base, turns, kFactor);
+      const int32 stop = smaller(token_end, end);
+#pragma unroll 1
+      for (; row < stop; row += kAtOnce) {
+        // Where there are fewer, the last once more: conditions take longer.
+        int32 rows[kAtOnce];
+        Run a[kAtOnce];
+        Run b[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int32 row = smaller(first + i, end - 1);
-        position[i] = position_of(row);
-        a[i] = ld_shared<Run>(from.template run<kPairs>(row, run_a));
-        b[i] = ld_shared<Run>(from.template run<kPairs>(row, run_b));
-      }
+        for (int i = 0; i < kAtOnce; ++i) {
+          rows[i] = smaller(row + i, stop - 1);
+          a[i] = ld_shared<Run>(from.template run<kPairs>(rows[i], run_a));
+          b[i] = ld_shared<Run>(from.template run<kPairs>(rows[i], run_b));
+        }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (position[i] != turned)
-          rotation.set(static_cast<int64>(position[i]) - base, turns, kFactor);
-        turned = position[i];
-        rotation.template apply<typename Spec::Element>(a[i], b[i]);
-        if (first + i >= end) break;
-        st_shared(to.template run<kPairs>(first + i, run_a), a[i]);
-        st_shared(to.template run<kPairs>(first + i, run_b), b[i]);
+        for (int i = 0; i < kAtOnce; ++i) {
+          rotation.template apply<typename Spec::Element>(a[i], b[i]);
+          st_shared(to.template run<kPairs>(rows[i], run_a), a[i]);
+          st_shared(to.template run<kPairs>(rows[i], run_b), b[i]);
+        }
       }
+      row = stop;
     }
   }
 }

@@ -180,7 +180,8 @@ class AttendTile {
     cp_async_commit_group();
     cp_async_wait_group<0>();
     bar_warp_sync();
-    rotate_rows<Spec>(rows, rows, positions(), num_rows, base, lane_turns<Spec>());
+    rotate_rows<Spec>(rows, rows, positions(), num_rows, item().rows().first_row + first_row(),
+                      base, lane_turns<Spec>());
     bar_warp_sync();
   }
 

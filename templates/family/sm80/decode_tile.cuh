@@ -279,7 +279,7 @@ class AttendTile {
   LAZYROPE_DEVICE void turn_queries(Turned& turned, int32 base) const {
     rotate_rows<Spec>(RowsOf<QueryTile>(queries()),
                       RowsOf<QueryTile>(memory_ + kOriginal, head() * num_rows()), positions(),
-                      num_rows(), base, turns_.get());
+                      num_rows(), item().rows().first_row, base, turns_.get());
     bar_warp_sync();
     turned = {Queries(queries(), lane_index()), base};
   }

@@ -54,6 +54,7 @@ class QueryTurner {
     const Table table = memory_.table(params_.step, item);
     const ItemExtent extent = item.extent();
     const SharedPtr positions = memory_.positions(place);
+    const int32 first_row = item.rows().first_row;
     const int32 first = windows_.begin(place);
     const int32 last = first + extent.num_blocks - 1;
     int32 base = 0;
@@ -64,17 +65,18 @@ class QueryTurner {
         windows_.reach(block);
       }
       const int32 block_base = table.info(block).base;
-      if (block == first || block_base != base) turn(block_base, extent.num_rows, positions);
+      if (block == first || block_base != base)
+        turn(block_base, first_row, extent.num_rows, positions);
       base = block_base;
     }
     windows_.leave_last(last);
   }
 
   // `num_rows`: of each head.
-  LAZYROPE_DEVICE void turn(int32 base, int32 num_rows, SharedPtr positions) {
+  LAZYROPE_DEVICE void turn(int32 base, int32 first_row, int32 num_rows, SharedPtr positions) {
     turned_.wait(turn_.at);
     clear_others(num_rows);
-    rotate(base, num_rows, positions);
+    rotate(base, first_row, num_rows, positions);
     turned_.pass(turn_.at);
     turn_.advance();
   }
@@ -97,7 +99,8 @@ class QueryTurner {
   }
 
   // Each warp those of a head, or some of one's.
-  LAZYROPE_DEVICE void rotate(int32 base, int32 num_rows, SharedPtr positions) const {
+  LAZYROPE_DEVICE void rotate(int32 base, int32 first_row, int32 num_rows,
+                              SharedPtr positions) const {
     constexpr int kWarps = Memory::kTurningWarps / Memory::kHeads;  // of a head
     static_assert(kWarps * Memory::kHeads == Memory::kTurningWarps);
     const int32 warp = Team::rank() / kWarpThreads;
@@ -108,7 +111,7 @@ class QueryTurner {
     rotate_rows<Spec, 2>(
         RowsOf<typename Memory::Tile>(memory_.turned(turn_.at) + Memory::columns_of_head(head), at),
         RowsOf<typename Memory::Original>(memory_.original(), at), positions + at * 4,
-        smaller(num_rows - first, share), base, turns_.get());
+        smaller(num_rows - first, share), first_row + first, base, turns_.get());
     fence_proxy_async();
   }
 
