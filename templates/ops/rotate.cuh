@@ -147,7 +147,7 @@ class LaneTurns<Spec, false> {
 // One warp turns num_rows rows of queries, taken from `from` (which may be the same rows): each row
 // by its position (0 where the query is rotated already) less `base`. Row 0 is
 // number `first_row` of the request's; those of a token are neighbours, and share an angle. A lane
-// loads kAtOnce rows before it turns them.
+// loads kAtOnce rows of a token before it turns them.
 template <class Spec, int kAtOnce = 1, class To, class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
                                  int32 first_row, int32 base,
@@ -160,6 +160,7 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
     static_assert(Pairing::kUnits <= kWarpThreads);
     constexpr int kGroups = kWarpThreads / Pairing::kUnits;
+    constexpr int kRows = smaller(kAtOnce, Spec::kGroupSize);
     const int32 unit = lane_index() % Pairing::kUnits;
     const int32 group = lane_index() / Pairing::kUnits;
     const int32 run_a = Pairing::run_a(unit);
@@ -177,19 +178,19 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
       rotation.set(static_cast<int64>(position) - base, turns, kFactor);
       const int32 stop = smaller(token_end, end);
 #pragma unroll 1
-      for (; row < stop; row += kAtOnce) {
+      for (; row < stop; row += kRows) {
         // Where there are fewer, the last once more: conditions take longer.
-        int32 rows[kAtOnce];
-        Run a[kAtOnce];
-        Run b[kAtOnce];
+        int32 rows[kRows];
+        Run a[kRows];
+        Run b[kRows];
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
+        for (int i = 0; i < kRows; ++i) {
           rows[i] = smaller(row + i, stop - 1);
           a[i] = ld_shared<Run>(from.template run<kPairs>(rows[i], run_a));
           b[i] = ld_shared<Run>(from.template run<kPairs>(rows[i], run_b));
         }
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
+        for (int i = 0; i < kRows; ++i) {
           rotation.template apply<typename Spec::Element>(a[i], b[i]);
           st_shared(to.template run<kPairs>(rows[i], run_a), a[i]);
           st_shared(to.template run<kPairs>(rows[i], run_b), b[i]);
