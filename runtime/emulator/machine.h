@@ -59,6 +59,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   void mbarrier_arrive(uint32 barrier, Site site) override;
   void mbarrier_expect_tx(uint32 barrier, uint32 bytes, Site site) override;
   bool mbarrier_try_wait_parity(uint32 barrier, uint32 parity, Site site) override;
+  bool mbarrier_test_wait_parity(uint32 barrier, uint32 parity, Site site) override;
   void fence_mbarrier_init() override { ++running().init_fences; }
   void cp_async_bulk_load(uint32 to, const void* from, uint32 bytes, uint32 barrier,
                           Site site) override;
@@ -141,6 +142,7 @@ class Machine final : public Scheduler, public EmulatorHost {
 
   // An access to the mbarrier's object, by its instructions.
   Mbarrier& mbarrier(uint32 barrier, const Site& site);
+  Mbarrier& awaited_mbarrier(uint32 barrier, uint32 parity, const Site& site);
   void publish(Mbarrier& barrier);
   void wake_all(const Mbarrier& barrier);
   void begin_load(CopyBox box, uint32 barrier, const Site& site);

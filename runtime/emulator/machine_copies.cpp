@@ -7,7 +7,8 @@ namespace lazyrope {
 namespace {
 
 constexpr std::uint32_t kChunk = CopyBox::kChunkBytes;
-// One in so many mbarrier.try_wait gives up at once, as the hardware's may.
+// One in so many mbarrier.try_wait gives up at once, as the hardware's may, and one in so many
+// mbarrier.test_wait comes before what it would have seen.
 constexpr std::size_t kTurnedAway = 4;
 
 std::vector<std::byte> image_of(const CopyBox& box) {
@@ -58,11 +59,25 @@ void Machine::mbarrier_expect_tx(uint32 barrier, uint32 bytes, Site site) {
   if (at.expect(bytes, site)) wake_all(at);
 }
 
-bool Machine::mbarrier_try_wait_parity(uint32 barrier, uint32 parity, Site site) {
-  Thread& self = running();
-  Mbarrier& at = mbarrier(barrier, site);
+Mbarrier& Machine::awaited_mbarrier(uint32 barrier, uint32 parity, const Site& site) {
   if (parity > 1)
     throw Violation{rule::kOperand, site, fmt::format("parity {}; 0 or 1 is allowed", parity)};
+  return mbarrier(barrier, site);
+}
+
+bool Machine::mbarrier_test_wait_parity(uint32 barrier, uint32 parity, Site site) {
+  Mbarrier& at = awaited_mbarrier(barrier, parity, site);
+  if (!at.is_complete(parity) || draw(kTurnedAway) == 0) {  // or not seen to be complete yet
+    yield({});
+    return false;
+  }
+  if (races_) races_->learn(id_of(running()), at.complete);
+  return true;
+}
+
+bool Machine::mbarrier_try_wait_parity(uint32 barrier, uint32 parity, Site site) {
+  Thread& self = running();
+  Mbarrier& at = awaited_mbarrier(barrier, parity, site);
   if (!at.is_complete(parity)) {
     if (!self.was_turned_away && draw(kTurnedAway) == 0) {
       self.was_turned_away = true;

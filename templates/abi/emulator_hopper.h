@@ -35,6 +35,7 @@ class HopperInstructions {
   virtual void mbarrier_arrive(uint32 barrier, Site site) = 0;
   virtual void mbarrier_expect_tx(uint32 barrier, uint32 bytes, Site site) = 0;
   virtual bool mbarrier_try_wait_parity(uint32 barrier, uint32 parity, Site site) = 0;
+  virtual bool mbarrier_test_wait_parity(uint32 barrier, uint32 parity, Site site) = 0;
   virtual void fence_mbarrier_init() = 0;
 
   virtual void cp_async_bulk_load(uint32 to, const void* from, uint32 bytes, uint32 barrier,

@@ -145,6 +145,7 @@ static_assert(kSame<void, decltype(mbarrier_arrive(a<SharedPtr>()))>);
 static_assert(kSame<void, decltype(mbarrier_arrive_expect_tx(a<SharedPtr>(), a<uint32>()))>);
 static_assert(kSame<void, decltype(mbarrier_expect_tx(a<SharedPtr>(), a<uint32>()))>);
 static_assert(kSame<bool, decltype(mbarrier_try_wait_parity(a<SharedPtr>(), a<uint32>()))>);
+static_assert(kSame<bool, decltype(mbarrier_test_wait_parity(a<SharedPtr>(), a<uint32>()))>);
 
 // bulk_copy.cuh: "Data Movement and Conversion Instructions: Bulk copy".
 static_assert(

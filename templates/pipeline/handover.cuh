@@ -29,17 +29,19 @@ class HandoverSide {
   LAZYROPE_DEVICE explicit HandoverSide(SharedPtr memory)
       : memory_(memory), phases_(kFills ? ~0u : 0u) {}
 
-  // Until the place is empty, or full.
-  LAZYROPE_DEVICE void wait(int32 place) {
-    look(place);
+  // Until the place is empty, or full. `is_given`: as asked before.
+  LAZYROPE_DEVICE void wait(int32 place, bool is_given = false) {
+    if (!is_given) look(place);
     phases_ ^= 1u << place;
   }
   // The same for whoever will wait again before the place is passed.
   LAZYROPE_DEVICE void look(int32 place) const {
-    const SharedPtr barrier = memory_ + place * 16 + (kFills ? 8 : 0);
-    const uint32 parity = phases_ >> place & 1;
-    while (!mbarrier_try_wait_parity(barrier, parity)) {
+    while (!mbarrier_try_wait_parity(awaited(place), parity(place))) {
     }
+  }
+  // Whether wait() would be over at once.
+  LAZYROPE_DEVICE bool is_given(int32 place) const {
+    return mbarrier_test_wait_parity(awaited(place), parity(place));
   }
 
   // What tells the others that it is full, or empty.
@@ -54,6 +56,11 @@ class HandoverSide {
   }
 
  private:
+  LAZYROPE_DEVICE SharedPtr awaited(int32 place) const {
+    return memory_ + place * 16 + (kFills ? 8 : 0);
+  }
+  LAZYROPE_DEVICE uint32 parity(int32 place) const { return phases_ >> place & 1; }
+
   SharedPtr memory_;
   uint32 phases_;  // a bit a place
 };
@@ -66,7 +73,8 @@ template <int kPlaces>
 struct RingPlace {
   int32 at = 0;
 
-  LAZYROPE_DEVICE void advance() { at = at + 1 == kPlaces ? 0 : at + 1; }
+  LAZYROPE_DEVICE int32 next() const { return at + 1 == kPlaces ? 0 : at + 1; }
+  LAZYROPE_DEVICE void advance() { at = next(); }
 };
 
 }  // namespace lazyrope

@@ -148,6 +148,15 @@ const Pair kPairs[] = {
        begin(1);
        mbarrier_try_wait_parity(barrier(), 1);
      }},
+    {"mbarrier_tested_parity", rule::kOperand,
+     [](const Params&) {
+       begin(1);
+       mbarrier_test_wait_parity(barrier(), 2);
+     },
+     [](const Params&) {
+       begin(1);
+       mbarrier_test_wait_parity(barrier(), 1);
+     }},
     {"mbarrier_overtaken", rule::kMbarrierOvertaken, [](const Params&) { two_phases([] {}); },
      [](const Params&) { two_phases([] { wait(barrier(1)); }); }},
     {"mbarrier_deadlock", rule::kDeadlock,
@@ -163,6 +172,14 @@ const Pair kPairs[] = {
      }},
     {"mbarrier_race", rule::kRace, [](const Params&) { tell([] { wait(barrier(), 1); }); },
      [](const Params&) { tell([] { wait(barrier(), 0); }); }},
+    {"mbarrier_tested_race", rule::kRace,
+     [](const Params&) { tell([] { mbarrier_test_wait_parity(barrier(), 0); }); },
+     [](const Params&) {
+       tell([] {
+         while (!mbarrier_test_wait_parity(barrier(), 0)) {
+         }
+       });
+     }},
     {"load_without_init_fence", rule::kProxyFence,
      [](const Params& p) {
        begin<false>(1);

@@ -50,12 +50,20 @@ class BlockUser {
     windows_.leave(block - 1);
     windows_.reach(block);
     const BlockInfo info = table.info(block);
-    if (info.base != base) {
-      turned_.pass(turn_.at);
-      turn_.advance();
-      turned_.wait(turn_.at);
-    }
+    if (info.base != base) take_next_turn();
     return info;
+  }
+  // The same in two steps. The first may come at any time after the products of keys: answers that
+  // it asks for take long.
+  LAZYROPE_DEVICE void look_ahead(const Table& table, int32 block, int32 last) {
+    if (kAsksEarly) has_keys_ = keys_.is_given(key_.next());
+    if (block == last) return;
+    windows_.reach(block + 1);
+    next_base_ = table.info(block + 1).base;
+  }
+  LAZYROPE_DEVICE void go_on(int32 block, int32 base) {
+    windows_.leave(block);
+    if (next_base_ != base) take_next_turn();
   }
 
   // All of the item's products have been waited for.
@@ -68,7 +76,8 @@ class BlockUser {
   LAZYROPE_DEVICE SharedPtr queries() const { return memory_.turned(turn_.at); }
 
   LAZYROPE_DEVICE SharedPtr full_keys() {
-    keys_.wait(key_.at);
+    keys_.wait(key_.at, has_keys_);
+    has_keys_ = false;
     return memory_.keys(key_.at);
   }
   LAZYROPE_DEVICE void pass_keys() {
@@ -91,17 +100,30 @@ class BlockUser {
     Team::sync();
   }
   LAZYROPE_DEVICE SharedPtr full_values() {
-    values_.wait(value_.at);
+    values_.wait(value_.at, has_values_);
+    has_values_ = false;
     return memory_.values(value_.at);
   }
   LAZYROPE_DEVICE void pass_values() {
     values_.pass(value_.at);
     value_.advance();
   }
+  LAZYROPE_DEVICE void look_for_values() {
+    if (kAsksEarly) has_values_ = values_.is_given(value_.at);
+  }
 
  private:
   using Team = typename Memory::Consumers;
   using Tile = typename Memory::Tile;
+  // Whether keys and values are there. Short products do not hide how long that takes to tell; of
+  // longer ones, asking twice costs more than it saves.
+  static constexpr bool kAsksEarly = Memory::kHeadDim <= 64;
+
+  LAZYROPE_DEVICE void take_next_turn() {
+    turned_.pass(turn_.at);
+    turn_.advance();
+    turned_.wait(turn_.at);
+  }
 
   LAZYROPE_DEVICE static void clear_outside(SharedPtr values, ValidSlots slots) {
     clear_rows(values, slots.begin / kRunSlots * kRunSlots, slots.begin);
@@ -122,6 +144,10 @@ class BlockUser {
   RingPlace<Memory::kTurns> turn_;
   RingPlace<Memory::kStages> key_;
   RingPlace<Memory::kStages> value_;
+  // Of what comes next, as far as it has been asked for.
+  bool has_keys_ = false;
+  bool has_values_ = false;
+  int32 next_base_ = 0;
 };
 
 }  // namespace lazyrope

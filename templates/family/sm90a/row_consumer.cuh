@@ -68,6 +68,7 @@ class RowConsumer {
     multiply_keys(scores, keys);
     wgmma_wait_group<0>();
     scores.pin();
+    blocks_.look_ahead(table, block, last);
     while (true) {
       softmax_.weigh(scores, rows_, prepare(scores, queries, info));
       Product::pack(weights, scores);
@@ -75,9 +76,8 @@ class RowConsumer {
       bool holds = true;
 #pragma unroll 1
       while (block < last) {
-        // What is told of a block is read again where it is needed: registers are few.
         const ValidSlots before(info);
-        blocks_.enter(table, block + 1, table.info(block).base);
+        blocks_.go_on(block, info.base);
         ++block;
         keys = blocks_.full_keys();
         blocks_.clear_cut_runs(before);
@@ -86,6 +86,7 @@ class RowConsumer {
         multiply_values(weights, blocks_.full_values());
         wgmma_wait_group<1>();
         scores.pin();
+        blocks_.look_ahead(table, block, last);
         float added[1][2];
         softmax_.exponentiate(scores, prepare(scores, queries, info), added);
         wait_for_values(weights);
@@ -124,6 +125,7 @@ class RowConsumer {
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) weights[i].pin();
     blocks_.pass_values();
+    blocks_.look_for_values();
   }
 
   // Caps and masks scores, and returns what they are multiplied by.

@@ -25,5 +25,8 @@ inline void mbarrier_arrive_expect_tx(SharedPtr barrier, uint32 bytes, Site site
 inline bool mbarrier_try_wait_parity(SharedPtr barrier, uint32 parity, Site site = here()) {
   return emulator->mbarrier_try_wait_parity(barrier.address, parity, site);
 }
+inline bool mbarrier_test_wait_parity(SharedPtr barrier, uint32 parity, Site site = here()) {
+  return emulator->mbarrier_test_wait_parity(barrier.address, parity, site);
+}
 
 }  // namespace lazyrope

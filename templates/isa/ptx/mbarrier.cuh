@@ -51,5 +51,16 @@ LAZYROPE_DEVICE bool mbarrier_try_wait_parity(SharedPtr barrier, uint32 parity) 
       : "memory");
   return complete != 0;
 }
+// The same at once.
+LAZYROPE_DEVICE bool mbarrier_test_wait_parity(SharedPtr barrier, uint32 parity) {
+  uint32 complete;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+      "selp.b32 %0, 1, 0, p;\n\t}"
+      : "=r"(complete)
+      : "r"(barrier.address), "r"(parity)
+      : "memory");
+  return complete != 0;
+}
 
 }  // namespace lazyrope

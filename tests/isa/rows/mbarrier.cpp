@@ -64,7 +64,7 @@ std::vector<Witness> mbarrier_rows() {
        .text = "mbarrier",
        .which = Case::kPhases,
        .wrappers = {"mbarrier_init", "fence_mbarrier_init_release_cluster", "mbarrier_arrive",
-                    "mbarrier_try_wait_parity", "mbarrier_inval"},
+                    "mbarrier_try_wait_parity", "mbarrier_test_wait_parity", "mbarrier_inval"},
        .output_words = std::size_t{kPhases} * kWitnessThreads,
        .input = random_words(kWitnessThreads)},
       {.name = "bulk_load",

@@ -44,7 +44,9 @@ LAZYROPE_DEVICE void phases(const WitnessParams& params) {
   uint32 value = ld_global(params.input + t);
   for (int32 phase = 0; phase < kPhases; ++phase) {
     const uint32 parity = static_cast<uint32>(phase % 2);
-    wait_mbarrier(0, parity ^ 1u);  // the phase before
+    // The phase before is complete, as wait_mbarrier() has told: asking is enough.
+    while (!mbarrier_test_wait_parity(mbarrier_at(0), parity ^ 1u)) {
+    }
     st_shared(data_at(4 * t), value);
     mbarrier_arrive(mbarrier_at(0));
     wait_mbarrier(0, parity);
