@@ -25,6 +25,14 @@ class Peer:
     paged: bool = False  # reads pages of the row's size
 
 
+def masks_as_a_square(shape: Shape) -> bool:
+    """Whether PyTorch is to mask: it can where all keys have a query. Few queries hide hardly any, and may see all."""
+    hidden = shape.query_tokens / (2 * shape.context) if shape.mask == "causal" else 0.0
+    if hidden > 0.01 and shape.query_tokens != shape.context:
+        raise NotForThisRow("masks as if the queries were the context's first tokens")
+    return hidden > 0.01
+
+
 def _of_torch(backend: str) -> Callable[[Shape, Memory], Call]:
     """PyTorch's scaled_dot_product_attention, contiguous."""
 
@@ -38,10 +46,11 @@ def _of_torch(backend: str) -> Callable[[Shape, Memory], Call]:
         q = queries(shape, memory, shape.batch, shape.heads[0], shape.query_tokens, shape.head_dim)
         kv_shape = (shape.batch, shape.heads[1], shape.context, shape.head_dim)
         k, v = memory.keys_and_values(kv_shape, shape.dtype)
+        is_causal = masks_as_a_square(shape)
 
         def call() -> object:
             with sdpa_kernel(getattr(SDPBackend, backend)):
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True)
 
         return call
 
@@ -74,6 +83,7 @@ def _cudnn_paged(shape: Shape, memory: Memory) -> Call:
         attn_scale=shape.head_dim**-0.5,
         generate_stats=False,
         use_padding_mask=True,
+        use_causal_mask_bottom_right=shape.mask == "causal",
         paged_attention_max_seq_len_kv=max(shape.contexts),
     )
     out = torch.empty_like(given["q"])

@@ -134,10 +134,16 @@ class Shape:
 
     @property
     def flops(self) -> float:
-        """Of the pairs of a query and a key that it sees: query i of the chunk lies i tokens after the first."""
-        window: int = self.options.get("window", self.context + self.query_tokens)
-        pairs = sum(min(self.context, max(0, window - 1 - i)) for i in range(self.query_tokens))
+        """Of the pairs of a query and a key that it sees."""
+        pairs = sum(self._keys_seen(i) for i in range(self.query_tokens))
         return 4.0 * self.batch * self.heads[0] * pairs * self.head_dim
+
+    def _keys_seen(self, query: int) -> int:
+        """Query i of the chunk lies i tokens after the first."""
+        window: int = self.options.get("window", self.context + self.query_tokens)
+        if self.mask == "causal":
+            return min(window, self.context - self.query_tokens + 1 + query)
+        return min(self.context, max(0, window - 1 - query))
 
 
 def _plain(context: int) -> dict[str, Overrides]:

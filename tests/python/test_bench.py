@@ -12,9 +12,9 @@ import lazyrope
 import pytest
 import torch
 from lazyrope import _bench_carried, _bench_host, _bench_stream, _bench_timer, bench
-from lazyrope._bench_kv import Pages
+from lazyrope._bench_kv import NotForThisRow, Pages
 from lazyrope._bench_limits import AIM, Limit, judged, limit_text, misses
-from lazyrope._bench_peers import PAGED, PEERS, importable, peer_calls
+from lazyrope._bench_peers import PAGED, PEERS, importable, masks_as_a_square, peer_calls
 from lazyrope._bench_rows import Bench, LazyAttention, Requests
 from lazyrope._bench_shapes import ALL_PEERS, TABLES, Shape
 from lazyrope._bench_stream import Stream
@@ -106,6 +106,20 @@ class TestShapes:
     def test_causal_queries_are_the_last_tokens(self):
         assert Shape("decode", 2, 4, 100, mask="causal").first_query == [96, 96]
         assert Shape("decode", 2, 4, 100).first_query == [100, 100]
+
+    def test_flops_are_of_the_keys_that_queries_see(self):
+        of_a_pair = 4 * 2 * 32 * 128
+        assert Shape("prefill", 2, 4, 8).flops == 4 * 8 * of_a_pair
+        assert Shape("prefill", 2, 4, 8, mask="causal").flops == (5 + 6 + 7 + 8) * of_a_pair
+        assert Shape("prefill", 2, 4, 8, mask="causal", options={"window": 6}).flops == (5 + 6 + 6 + 6) * of_a_pair
+        assert Shape("prefill", 2, 4, 8, options={"window": 6}).flops == (5 + 4 + 3 + 2) * of_a_pair
+
+    def test_peers_that_cannot_mask_leave_out_rows_that_hide_much(self):
+        assert masks_as_a_square(Shape("prefill", 1, 512, 512, mask="causal"))
+        assert not masks_as_a_square(Shape("prefill", 1, 512, 512))
+        assert not masks_as_a_square(Shape("decode", 1, 16, 4096, mask="causal"))
+        with pytest.raises(NotForThisRow):
+            masks_as_a_square(Shape("prefill", 1, 512, 1024, mask="causal"))
 
     def test_a_variant_compares_nothing_itself(self):
         shape = next(shape for shape in TABLES["decode"] if len(shape.against) > 1)
