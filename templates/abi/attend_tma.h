@@ -12,10 +12,15 @@ inline constexpr int kOctetSlots = 8;
 // once there are turned queries, and items with the positions of their rows.
 constexpr int helper_warps(bool has_many_rows) { return has_many_rows ? 8 : 4; }
 inline constexpr int kQueryTurns = 2;
+// Whether a place of turned queries is where their originals are brought first. Of long rows there
+// is no room for both.
+constexpr bool turns_in_place(bool has_many_rows, int head_dim) {
+  return has_many_rows && head_dim > 128;
+}
 // Windows of 512 slots in the block table. Queries are turned for a document as soon as a window
-// has its first block: with four, a document ahead. Of more blocks there is no room for as many.
+// has its first block: with four, a document ahead. Of shorter blocks there is no room for as many.
 constexpr int table_windows(bool has_many_rows, int block_keys) {
-  return has_many_rows && block_keys >= 128 ? 4 : 2;
+  return !has_many_rows ? 2 : block_keys < 128 ? 3 : 4;
 }
 inline constexpr int kItemsAtOnce = 2;
 

@@ -50,7 +50,7 @@ LAZYROPE_DEVICE uint64 descriptor_bits(uint32 start, int32 leading_bytes, int32 
 // The N of which there are products.
 template <int kColumns>
 inline constexpr bool kIsWgmmaShape =
-    kColumns == 8 || kColumns == 16 || kColumns == 32 || kColumns == 64 || kColumns == 96 ||
-    kColumns == 128 || kColumns == 192 || kColumns == 256;
+    kColumns == 8 || kColumns == 16 || kColumns == 32 || kColumns == 48 || kColumns == 64 ||
+    kColumns == 96 || kColumns == 128 || kColumns == 192 || kColumns == 256;
 
 }  // namespace lazyrope

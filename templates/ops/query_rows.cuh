@@ -81,10 +81,9 @@ LAZYROPE_DEVICE ItemRows rows_of_head(ItemRows rows, int32 head) {
 // Copies rows first_row .. first_row + num_rows - 1 of one KV head of the item to rows to_row and
 // following of a tile, then zeros up to row end_row - 1. Part of the caller's next group of
 // asynchronous copies.
-template <class Spec, class Team>
+template <class Spec, class Team, class Tile = SharedTile<Spec::kHeadDim>>
 LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemRows rows,
                                      int32 first_row, int32 num_rows, int32 to_row, int32 end_row) {
-  using Tile = SharedTile<Spec::kHeadDim>;
 #pragma unroll 1
   for (int32 i = Team::rank(); i < (end_row - to_row) * Tile::kChunks; i += Team::size()) {
     const int32 row = i / Tile::kChunks;

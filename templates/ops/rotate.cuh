@@ -51,6 +51,15 @@ struct UnitRotation {
     }
   }
 
+  LAZYROPE_DEVICE void turn_by(const UnitRotation& step) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const Rotation by = step.pair[i];
+      const Rotation r = pair[i];
+      pair[i] = {r.cosine * by.cosine - r.sine * by.sine, r.sine * by.cosine + r.cosine * by.sine};
+    }
+  }
+
   // Both runs turned, in fp32: run a, then run b.
   template <class Element>
   LAZYROPE_DEVICE void turn(float (&y)[2 * kPairs], const Run& a, const Run& b) const {
@@ -119,64 +128,90 @@ LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows) {
   }
 }
 
-// Of the unit that the lane turns in rotate_rows().
-template <class Spec>
-LAZYROPE_DEVICE UnitTurns<typename Spec::Pairing> lane_turns() {
-  UnitTurns<typename Spec::Pairing> turns{};
-  if constexpr (Spec::Pairing::kUnits > 0)
-    turns.load(Spec::frequencies(), lane_index() % Spec::Pairing::kUnits);
-  return turns;
+template <class Pairing>
+LAZYROPE_DEVICE int32 lane_unit() {
+  return static_cast<int32>(static_cast<uint32>(lane_index()) % Pairing::kUnits);
 }
 
-// They, loaded once, or where registers are few, each time.
-template <class Spec, bool kHeld>
-class LaneTurns {
+// How a lane finds the rotation of its unit in a row at logical position `position`, from the turns
+// of the unit.
+template <class Spec>
+struct LaneTurns {
+  using Pairing = typename Spec::Pairing;
+  static constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
+
+  UnitTurns<Pairing> turns;
+
+  LAZYROPE_DEVICE LaneTurns() {
+    if constexpr (Pairing::kUnits > 0) turns.load(Spec::frequencies(), lane_unit<Pairing>());
+  }
+  // `rotation` is that of a row before, at position `before`.
+  LAZYROPE_DEVICE void turn(UnitRotation<Pairing>& rotation, int32 before, int32 position,
+                            int32 base) const {
+    if (position != before) rotation.set(static_cast<int64>(position) - base, turns, kFactor);
+  }
+};
+
+// The same for many rows, most of which lie one position behind the row before: by that much
+// further, which is a sixth of the work. Some dozen such steps lose less than 1e-5.
+template <class Spec>
+class LaneSteps {
+  using Rotation = UnitRotation<typename Spec::Pairing>;
+
  public:
-  LAZYROPE_DEVICE LaneTurns() : turns_(lane_turns<Spec>()) {}
-  LAZYROPE_DEVICE const UnitTurns<typename Spec::Pairing>& get() const { return turns_; }
+  LAZYROPE_DEVICE LaneSteps() { step_.set(1, LaneTurns<Spec>().turns, 1.0f); }
+  LAZYROPE_DEVICE void turn(Rotation& rotation, int32 before, int32 position, int32 base) const {
+    if (position == before + 1)
+      rotation.turn_by(step_);
+    else if (position != before)
+      LaneTurns<Spec>().turn(rotation, before, position, base);
+  }
 
  private:
-  UnitTurns<typename Spec::Pairing> turns_;
-};
-template <class Spec>
-class LaneTurns<Spec, false> {
- public:
-  LAZYROPE_DEVICE UnitTurns<typename Spec::Pairing> get() const { return lane_turns<Spec>(); }
+  Rotation step_;
 };
 
-// One warp turns num_rows rows of queries, taken from `from` (which may be the same rows): each row
-// by its position (0 where the query is rotated already) less `base`. Row 0 is
-// number `first_row` of the request's; those of a token are neighbours, and share an angle. A lane
-// loads kAtOnce rows of a token before it turns them.
-template <class Spec, int kAtOnce = 1, class To, class From>
-LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
-                                 int32 first_row, int32 base,
-                                 const UnitTurns<typename Spec::Pairing>& turns) {
+// Either, found once, or where registers are few, each time.
+template <class Angles, bool kHeld>
+class LaneAngles {
+ public:
+  LAZYROPE_DEVICE const Angles& get() const { return angles_; }
+
+ private:
+  Angles angles_;
+};
+template <class Angles>
+class LaneAngles<Angles, false> {
+ public:
+  LAZYROPE_DEVICE Angles get() const { return Angles(); }
+};
+
+// Rows of queries that a lane turns: its unit's columns of them.
+template <class Spec, class Angles, class To, class From>
+class RowTurner {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
-  constexpr int kPairs = Pairing::kPairs;
-  copy_unrotated<Spec>(to, from, num_rows);
-  if constexpr (Pairing::kUnits > 0) {
-    constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
-    static_assert(Pairing::kUnits <= kWarpThreads);
-    constexpr int kGroups = kWarpThreads / Pairing::kUnits;
+  static constexpr int kPairs = Pairing::kPairs;
+
+ public:
+  LAZYROPE_DEVICE RowTurner(To to, From from, SharedPtr positions, int32 base, const Angles& angles)
+      : to_(to),
+        from_(from),
+        positions_(positions),
+        base_(base),
+        angles_(angles),
+        unit_(lane_unit<Pairing>()) {}
+
+  // Rows of tokens: a token's are neighbours, and share an angle. kAtOnce of a token are loaded
+  // before they are turned. Row `row` has number `number` of the request's.
+  template <int kAtOnce>
+  LAZYROPE_DEVICE void turn_tokens(int32 row, int32 end, int32 number) {
     constexpr int kRows = smaller(kAtOnce, Spec::kGroupSize);
-    const int32 unit = lane_index() % Pairing::kUnits;
-    const int32 group = lane_index() / Pairing::kUnits;
-    const int32 run_a = Pairing::run_a(unit);
-    const int32 run_b = Pairing::run_b(unit);
-    // Neighbouring rows, so that a lane has few tokens.
-    const int32 share = ceil_div(num_rows, kGroups);
-    const int32 end = group < kGroups ? smaller(num_rows, (group + 1) * share) : 0;
-    int32 row = group * share;
-    int32 token_end = row + Spec::kGroupSize -
-                      static_cast<int32>(static_cast<uint32>(first_row + row) % Spec::kGroupSize);
+    int32 stop = row - static_cast<int32>(static_cast<uint32>(number) % Spec::kGroupSize);
 #pragma unroll 1
-    for (; row < end; token_end += Spec::kGroupSize) {
-      const int32 position = Spec::kQueryRotated ? 0 : ld_shared<int32>(positions + row * 4);
-      UnitRotation<Pairing> rotation;
-      rotation.set(static_cast<int64>(position) - base, turns, kFactor);
-      const int32 stop = smaller(token_end, end);
+    while (row < end) {
+      go_to(position(row));
+      stop = smaller(end, stop + Spec::kGroupSize);
 #pragma unroll 1
       for (; row < stop; row += kRows) {
         // Where there are fewer, the last once more: conditions take longer.
@@ -186,18 +221,88 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
           rows[i] = smaller(row + i, stop - 1);
-          a[i] = ld_shared<Run>(from.template run<kPairs>(rows[i], run_a));
-          b[i] = ld_shared<Run>(from.template run<kPairs>(rows[i], run_b));
+          load(rows[i], a[i], b[i]);
         }
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          rotation.template apply<typename Spec::Element>(a[i], b[i]);
-          st_shared(to.template run<kPairs>(rows[i], run_a), a[i]);
-          st_shared(to.template run<kPairs>(rows[i], run_b), b[i]);
-        }
+        for (int i = 0; i < kRows; ++i) turn(rows[i], a[i], b[i]);
       }
       row = stop;
     }
+  }
+
+  // Rows of a token each. The next is loaded before one is turned, and of that behind it the
+  // position; unrolled, so that registers of one take turns with those of the next.
+  LAZYROPE_DEVICE void turn_ahead(int32 row, int32 end) {
+    if (row >= end) return;
+    const auto limit = [&](int32 wanted) { return smaller(wanted, end - 1); };
+    Run a;
+    Run b;
+    load(row, a, b);
+    int32 present = position(row);
+    int32 next = position(limit(row + 1));
+#pragma unroll 2
+    for (; row < end; ++row) {
+      go_to(present);
+      const Run present_a = a;
+      const Run present_b = b;
+      present = next;
+      load(limit(row + 1), a, b);
+      next = position(limit(row + 2));
+      turn(row, present_a, present_b);
+    }
+  }
+
+ private:
+  static constexpr int32 kNowhere = -2;  // nor one position before any
+
+  LAZYROPE_DEVICE int32 position(int32 row) const {
+    return Spec::kQueryRotated ? 0 : ld_shared<int32>(positions_ + row * 4);
+  }
+  LAZYROPE_DEVICE void go_to(int32 position) {
+    angles_.turn(rotation_, at_, position, base_);
+    at_ = position;
+  }
+  LAZYROPE_DEVICE void load(int32 row, Run& a, Run& b) const {
+    a = ld_shared<Run>(from_.template run<kPairs>(row, Pairing::run_a(unit_)));
+    b = ld_shared<Run>(from_.template run<kPairs>(row, Pairing::run_b(unit_)));
+  }
+  LAZYROPE_DEVICE void turn(int32 row, Run a, Run b) const {
+    rotation_.template apply<typename Spec::Element>(a, b);
+    st_shared(to_.template run<kPairs>(row, Pairing::run_a(unit_)), a);
+    st_shared(to_.template run<kPairs>(row, Pairing::run_b(unit_)), b);
+  }
+
+  To to_;
+  From from_;
+  SharedPtr positions_;
+  int32 base_;
+  const Angles& angles_;
+  int32 unit_;
+  UnitRotation<Pairing> rotation_;
+  int32 at_ = kNowhere;
+};
+
+// One warp turns num_rows rows of queries, taken from `from` (which may be the same rows): each row
+// by its position (0 where the query is rotated already) less `base`. Row 0 is
+// number `first_row` of the request's. kAtOnce: rows that a lane has under way.
+template <class Spec, int kAtOnce = 1, class Angles, class To, class From>
+LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
+                                 int32 first_row, int32 base, const Angles& angles) {
+  using Pairing = typename Spec::Pairing;
+  copy_unrotated<Spec>(to, from, num_rows);
+  if constexpr (Pairing::kUnits > 0) {
+    static_assert(Pairing::kUnits <= kWarpThreads);
+    constexpr int kGroups = kWarpThreads / Pairing::kUnits;
+    const int32 group = lane_index() / Pairing::kUnits;
+    // Neighbouring rows, so that a lane has few tokens.
+    const int32 share = ceil_div(num_rows, kGroups);
+    const int32 first = group * share;
+    const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
+    RowTurner<Spec, Angles, To, From> turner(to, from, positions, base, angles);
+    if constexpr (kAtOnce > 1 && Spec::kGroupSize == 1)
+      turner.turn_ahead(first, end);
+    else
+      turner.template turn_tokens<kAtOnce>(first, end, first_row + first);
   }
 }
 

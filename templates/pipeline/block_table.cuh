@@ -168,8 +168,9 @@ class BlockTable {
     return static_cast<int32>(static_cast<uint32>(block) % kCapacity);
   }
 
-  // The block that this lane fills, of whose runs it has one.
+  // The block that this lane fills, of whose runs it has one; none where lanes are left.
   LAZYROPE_DEVICE static int32 entry(int32 window) {
+    if (kWarpThreads % kRuns != 0 && lane_index() >= kWindow * kRuns) return -1;
     return window * kWindow + lane_index() / kRuns;
   }
   LAZYROPE_DEVICE SharedPtr place_address(int32 window) const {

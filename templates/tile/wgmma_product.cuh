@@ -20,6 +20,7 @@ struct WgmmaElement<Bf16> {
 template <class Element, int kHeadDim>
 struct WgmmaProduct {
   using Tile = WgmmaTile<kHeadDim>;  // of queries, keys and values
+  using Rows = WideAccumulator<kHeadDim>;
   using Type = typename WgmmaElement<Element>::Type;
   static constexpr bool kScaled = false;
 
@@ -63,13 +64,17 @@ struct WgmmaProduct {
 
   // rows += weights x values.
   template <int kKeys>
-  LAZYROPE_DEVICE static void multiply_weight_value(Accumulator<kHeadDim>& rows,
+  LAZYROPE_DEVICE static void multiply_weight_value(Rows& rows,
                                                     const OperandA (&weights)[kKeys / 16],
                                                     SharedPtr values) {
     const SharedDescriptor b = Tile::rows(values);
+    constexpr int32 kPartBytes = Tile::kPanels / Rows::kParts * Tile::kAtomBytes;
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step)
-      wgmma_m64k16<Type, kHeadDim, Major::kMN>(rows, weights[step], b + Tile::row_step(step), true);
+#pragma unroll
+      for (int i = 0; i < Rows::kParts; ++i)
+        wgmma_m64k16<Type, Rows::kPartColumns, Major::kMN>(
+            rows.part[i], weights[step], b + (Tile::row_step(step) + i * kPartBytes), true);
   }
 
   template <int kKeys>

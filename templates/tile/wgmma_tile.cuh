@@ -13,6 +13,7 @@ template <int kColumns>
 struct WgmmaTile {
   static constexpr int kPanelBytes = panel_bytes(kColumns);
   static constexpr int kChunks = kColumns * kElementBytes / 16;  // of a row
+  static constexpr int kFilledChunks = kChunks;
   static constexpr int kPanels = kColumns * kElementBytes / kPanelBytes;
   static constexpr Swizzle kSwizzle = kPanelBytes == 128  ? Swizzle::k128B
                                       : kPanelBytes == 64 ? Swizzle::k64B
@@ -24,17 +25,25 @@ struct WgmmaTile {
   static constexpr int bytes(int rows) { return rows / kOctetSlots * kOctetBytes; }
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
-    constexpr int32 kPanelChunks = kPanelBytes / 16;
-    const int32 place = row % kOctetSlots * kPanelBytes + chunk % kPanelChunks * 16;
-    return tile + row / kOctetSlots * kOctetBytes + chunk / kPanelChunks * kAtomBytes +
-           static_cast<int32>(swizzled(static_cast<uint32>(place), kSwizzle));
+    constexpr uint32 kPanelChunks = kPanelBytes / 16;
+    // Unsigned, for remainders of these are cheap; and what is added apart, for a row's chunks at
+    // the same place of two panels have most of it in common.
+    const uint32 r = static_cast<uint32>(row);
+    const uint32 c = static_cast<uint32>(chunk);
+    const uint32 swizzle = r % kOctetSlots * kPanelBytes / 128;
+    return tile +
+           static_cast<int32>(r / kOctetSlots * kOctetBytes + r % kOctetSlots * kPanelBytes) +
+           static_cast<int32>((c % kPanelChunks ^ swizzle) * 16) +
+           static_cast<int32>(c / kPanelChunks * kAtomBytes);
   }
 
   // Columns run * kCount to run * kCount + kCount - 1.
   template <int kCount>
   LAZYROPE_DEVICE static SharedPtr run(SharedPtr tile, int32 row, int32 run) {
     constexpr int32 kRuns = 16 / (kCount * kElementBytes);  // in a chunk
-    return chunk(tile, row, run / kRuns) + run % kRuns * (kCount * kElementBytes);
+    const uint32 r = static_cast<uint32>(run);
+    return chunk(tile, row, static_cast<int32>(r / kRuns)) +
+           static_cast<int32>(r % kRuns * (kCount * kElementBytes));
   }
 
   // Rows along M or N, columns along K, 16 of them; the next are column_step(1) bytes on, ...
@@ -53,15 +62,39 @@ struct WgmmaTile {
   static constexpr int32 row_step(int32 sixteens) { return sixteens * 2 * kOctetBytes; }
 };
 
+// An accumulator of more columns than a product has registers for: a kernel of 512 threads is
+// compiled for 128, whatever its warps have when they come to it.
+template <int kColumns>
+struct WideAccumulator {
+  static constexpr int kParts = kColumns > 192 ? 2 : 1;
+  static constexpr int kPartColumns = kColumns / kParts;
+  static constexpr int kCount = kColumns / 2;
+  using Part = Accumulator<kPartColumns>;
+
+  LAZYROPE_DEVICE float& operator[](int i) { return part[i / Part::kCount][i % Part::kCount]; }
+  LAZYROPE_DEVICE float operator[](int i) const { return part[i / Part::kCount][i % Part::kCount]; }
+  LAZYROPE_DEVICE void pin() {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) part[i].pin();
+  }
+
+  Part part[kParts];
+};
+
 // Lanes hold of 64 rows what they hold of four tiles of 16, one a warp.
-template <int kCount>
-struct TileAccess<Accumulator<kCount>> : RowLanes {
-  using Tile = Accumulator<kCount>;
+template <class T, int kColumns>
+struct AccumulatorAccess : RowLanes {
+  using Tile = T;
   static constexpr int kRowTiles = 1;
-  static constexpr int kColumnTiles = kCount / 8;
+  static constexpr int kColumnTiles = kColumns / 8;
   LAZYROPE_DEVICE static float& at(Tile& tile, int, int n, int i) { return tile[4 * n + i]; }
   LAZYROPE_DEVICE static float at(const Tile& tile, int, int n, int i) { return tile[4 * n + i]; }
 };
+template <int kColumns>
+struct TileAccess<Accumulator<kColumns>> : AccumulatorAccess<Accumulator<kColumns>, kColumns> {};
+template <int kColumns>
+struct TileAccess<WideAccumulator<kColumns>>
+    : AccumulatorAccess<WideAccumulator<kColumns>, kColumns> {};
 
 // The other way round: queries are the columns, keys (or columns of values) the rows. What is row
 // and column in the following is so of the product that is not turned round.

@@ -21,6 +21,8 @@ SETTINGS = [
         (128, "prefill", "HND", "raw", 4, "llama3"),
         (64, "prefill", "NHD", "raw", 3, "llama3"),
         (64, "chunk", "HND", "rotated", 16, "none"),
+        (256, "prefill", "NHD", "raw", 1, "neox"),
+        (192, "chunk", "HND", "raw", 4, "gptj"),
     )
 ]
 

@@ -90,7 +90,8 @@ class Trial:
 
 
 def documents(lengths: list[int], tokens: int, **setting: object) -> Callable[[], Case]:
-    return lambda: documents_case(Setting(head_dim=64, group=2, **setting), lengths, tokens, "cpu")  # type: ignore[arg-type]
+    chosen: dict[str, object] = {"head_dim": 64, "group": 2, **setting}
+    return lambda: documents_case(Setting(**chosen), lengths, tokens, "cpu")  # type: ignore[arg-type]
 
 
 def blind(tokens: int, kv_heads: int = 2) -> Case:
@@ -154,6 +155,7 @@ TRIALS = [
     Trial("hopper, many items", documents([40, 70], 600, kv_heads=2), DECODE, HOPPER),
     Trial("hopper, many blocks", documents([5] * 50, 20, kv_heads=1), DECODE, LONG_HOPPER),
     Trial("hopper, long", documents([1500, 131, 900], 150, kv_heads=2), DECODE, LONG_HOPPER),
+    Trial("hopper, long rows", documents([40, 70, 33], 70, kv_heads=1, head_dim=192), DECODE, HOPPER),
     Trial("hopper, fixed parts", documents([512], 40, kv_heads=2), DECODE, HOPPER, fixed_split_blocks=1),
     Trial("hopper decode", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_DECODE, HOPPER),
     Trial("hopper decode of two heads", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_PAIRS, HOPPER),

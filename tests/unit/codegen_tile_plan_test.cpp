@@ -132,10 +132,9 @@ TEST(TilePlan, HopperHasKernelsOfItsOwn) {
     const auto family_of = [](bool is_hopper) {
       return is_hopper ? Family::kSm90a : Family::kSm80;
     };
-    EXPECT_EQ(plan.prefill.family, family_of(head_dim == 64 || head_dim == 128)) << head_dim;
-    EXPECT_EQ(plan.decode.family,
-              family_of(head_dim == 64 || head_dim == 128 || head_dim == 192 || head_dim == 256))
-        << head_dim;
+    const bool has_decode = head_dim == 64 || head_dim == 128 || head_dim == 192 || head_dim == 256;
+    EXPECT_EQ(plan.decode.family, family_of(has_decode)) << head_dim;
+    EXPECT_EQ(plan.prefill.family, family_of(has_decode || head_dim == 96)) << head_dim;
     EXPECT_EQ(plan.decode.heads, head_dim == 64 ? 2 : 1) << "rows of 256 bytes";
   }
   KernelSpec odd = spec_of(64);
@@ -169,23 +168,24 @@ TEST(TilePlan, HopperHasKernelsOfItsOwn) {
 
 TEST(TilePlan, IllegalMembersOfHopperAreNamed) {
   const Arch& arch = find_arch("sm_90a");
-  expect_refused(&TilePlan::prefill, arch,
-                 {
-                     {&AttendPlan::row_warps, 4, "prefill.row_warps = 4; allowed are 1, 8"},
-                     {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; allowed are 1"},
-                     {&AttendPlan::warp_rows, 32, "prefill.warp_rows = 32; allowed are 16"},
-                     {&AttendPlan::warp_keys, 256, "prefill.warp_keys = 256; allowed are 64, 128"},
-                     {&AttendPlan::step_keys, 64, "prefill.step_keys = 64; allowed are 128"},
-                     {&AttendPlan::stages, 1, "prefill.stages = 1; it must be at least 2"},
-                     {&AttendPlan::stages, 3, "prefill needs "},
-                     {&AttendPlan::ctas_per_sm, 2, "prefill.ctas_per_sm = 2; allowed are 1"},
-                 });
+  expect_refused(
+      &TilePlan::prefill, arch,
+      {
+          {&AttendPlan::row_warps, 4, "prefill.row_warps = 4; allowed are 1, 8"},
+          {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; allowed are 1"},
+          {&AttendPlan::warp_rows, 32, "prefill.warp_rows = 32; allowed are 16"},
+          {&AttendPlan::warp_keys, 256, "prefill.warp_keys = 256; allowed are 48, 64, 128"},
+          {&AttendPlan::step_keys, 64, "prefill.step_keys = 64; allowed are 128"},
+          {&AttendPlan::stages, 1, "prefill.stages = 1; it must be at least 2"},
+          {&AttendPlan::stages, 3, "prefill needs "},
+          {&AttendPlan::ctas_per_sm, 2, "prefill.ctas_per_sm = 2; allowed are 1"},
+      });
   TilePlan plan = candidates(spec_of(128), arch).front();
   plan.decode = candidates(spec_of(128), find_arch("sm_100a")).front().decode;
   EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(128), find_arch("sm_100a")); },
                                 {"prefill.family = sm90a", "sm_100a has none but sm80"}));
-  EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(96), arch); },
-                                {"family = sm90a", "head_dim = 64, 128"}));
+  EXPECT_TRUE(throws<SpecError>([&] { validate(plan, spec_of(112), arch); },
+                                {"family = sm90a", "head_dim = 64, 96, 128, 192, 256"}));
 }
 
 TEST(TilePlan, IllegalMembersOfHoppersDecodeAreNamed) {

@@ -181,7 +181,7 @@ class AttendTile {
     cp_async_wait_group<0>();
     bar_warp_sync();
     rotate_rows<Spec>(rows, rows, positions(), num_rows, item().rows().first_row + first_row(),
-                      base, lane_turns<Spec>());
+                      base, LaneTurns<Spec>());
     bar_warp_sync();
   }
 

@@ -82,7 +82,7 @@ class AttendTile {
 
  private:
   LAZYROPE_DEVICE AttendTile(const AttendParams& params, SharedPtr memory)
-      : params_(params), memory_(memory), turns_() {
+      : params_(params), memory_(memory), angles_() {
     item().copy_from(params.work.items + block_index());
     bar_sync();
   }
@@ -279,7 +279,7 @@ class AttendTile {
   LAZYROPE_DEVICE void turn_queries(Turned& turned, int32 base) const {
     rotate_rows<Spec>(RowsOf<QueryTile>(queries()),
                       RowsOf<QueryTile>(memory_ + kOriginal, head() * num_rows()), positions(),
-                      num_rows(), item().rows().first_row, base, turns_.get());
+                      num_rows(), item().rows().first_row, base, angles_.get());
     bar_warp_sync();
     turned = {Queries(queries(), lane_index()), base};
   }
@@ -362,7 +362,7 @@ class AttendTile {
   int32 present_ = 0;     // which of two the item is, in bytes
   int32 num_blocks_ = 0;  // the warp's
   int32 known_ = 0;       // of these, blocks whose pages came with the item
-  LaneTurns<Spec, kHasRegisters> turns_;
+  LaneAngles<LaneTurns<Spec>, kHasRegisters> angles_;
   float key_scale_;  // where the pool is scaled
   float rows_[kRowTiles][Product::kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;

@@ -15,9 +15,11 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class AttendTile {
   using Memory = TileMemory<Spec, Shape>;
-  // Of a thread; those of all threads together are what an SM has.
-  static constexpr int kHelperRegisters = 64;
-  static constexpr int kConsumerRegisters = 192;
+  // Of a thread; those of all threads together are what an SM has. A consumer's are its share of 64
+  // rows of results, of scores and of weights, and about 36 others; in steps of 8.
+  static constexpr int kOwnRegisters = Memory::kHeadDim / 2 + Memory::kKeys * 3 / 4;
+  static constexpr int kConsumerRegisters = larger(192, (kOwnRegisters + 36) / 8 * 8);
+  static constexpr int kHelperRegisters = 256 - kConsumerRegisters;
   static_assert(Shape::kRowWarps == 8 && Shape::kKeyWarps == 1 && Memory::kHelperWarps == 8);
 
  public:

@@ -117,7 +117,7 @@ class BlockUser {
   using Tile = typename Memory::Tile;
   // Whether keys and values are there. Short products do not hide how long that takes to tell; of
   // longer ones, asking twice costs more than it saves.
-  static constexpr bool kAsksEarly = Memory::kHeadDim <= 64;
+  static constexpr bool kAsksEarly = Memory::kHeadDim <= 96;
 
   LAZYROPE_DEVICE void take_next_turn() {
     turned_.pass(turn_.at);

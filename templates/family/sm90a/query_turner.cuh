@@ -9,11 +9,23 @@
 
 namespace lazyrope {
 
+// Of many rows most follow one another. Of few the first is soon turned: what that takes is held.
+template <class Spec, bool kHasManyRows>
+struct TurnerAngles {
+  using Type = LaneSteps<Spec>;
+};
+template <class Spec>
+struct TurnerAngles<Spec, false> {
+  using Type = LaneTurns<Spec>;
+};
+
 template <class Spec, class Memory>
 class QueryTurner {
   using Team = typename Memory::Turners;
   using Table = typename Memory::Table;
   static constexpr int kRows = Memory::kRows;
+  static constexpr int kManyRows = 64;
+  static constexpr int kRowsAtOnce = Memory::kHeadDim > 192 ? 1 : 2;  // that registers suffice for
 
  public:
   LAZYROPE_DEVICE QueryTurner(const AttendParams& params, Memory memory)
@@ -32,7 +44,7 @@ class QueryTurner {
  private:
   LAZYROPE_DEVICE void fetch(ItemPtr item, int32 place) const {
     Team::sync();  // nobody turns the rows of the item before any more
-    copy_queries(item.rows(), item.extent().num_rows);
+    if (!Memory::kTurnsInPlace) copy_queries(item.rows(), item.extent().num_rows);
     copy_row_positions<Spec, Team, kRows, Memory::kHeadRows>(
         memory_.positions(place), params_.step.positions, item,
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
@@ -53,8 +65,6 @@ class QueryTurner {
   LAZYROPE_DEVICE void turn_for_all(ItemPtr item, int32 place) {
     const Table table = memory_.table(params_.step, item);
     const ItemExtent extent = item.extent();
-    const SharedPtr positions = memory_.positions(place);
-    const int32 first_row = item.rows().first_row;
     const int32 first = windows_.begin(place);
     const int32 last = first + extent.num_blocks - 1;
     int32 base = 0;
@@ -65,20 +75,30 @@ class QueryTurner {
         windows_.reach(block);
       }
       const int32 block_base = table.info(block).base;
-      if (block == first || block_base != base)
-        turn(block_base, first_row, extent.num_rows, positions);
+      if (block == first || block_base != base) turn(block_base, item, place);
       base = block_base;
     }
     windows_.leave_last(last);
   }
 
-  // `num_rows`: of each head.
-  LAZYROPE_DEVICE void turn(int32 base, int32 first_row, int32 num_rows, SharedPtr positions) {
+  // What an item has is read again where it is needed: registers are few.
+  LAZYROPE_DEVICE void turn(int32 base, ItemPtr item, int32 place) {
     turned_.wait(turn_.at);
-    clear_others(num_rows);
-    rotate(base, first_row, num_rows, positions);
+    if constexpr (Memory::kTurnsInPlace)
+      bring(item.rows(), item.extent().num_rows);
+    else
+      clear_others(item.extent().num_rows);
+    rotate(base, item.rows().first_row, item.extent().num_rows, memory_.positions(place));
     turned_.pass(turn_.at);
     turn_.advance();
+  }
+
+  LAZYROPE_DEVICE void bring(const ItemRows& rows, int32 num_rows) const {
+    copy_query_rows<Spec, Team, typename Memory::Tile>(memory_.turned(turn_.at), params_.q, rows, 0,
+                                                       num_rows, 0, kRows);
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    Team::sync();
   }
 
   // Rows that an item does not have are read all the same, and are zero: what another request left
@@ -98,7 +118,7 @@ class QueryTurner {
     }
   }
 
-  // Each warp those of a head, or some of one's.
+  // Each warp those of a head, or some of one's. `num_rows`: of each head.
   LAZYROPE_DEVICE void rotate(int32 base, int32 first_row, int32 num_rows,
                               SharedPtr positions) const {
     constexpr int kWarps = Memory::kTurningWarps / Memory::kHeads;  // of a head
@@ -108,10 +128,17 @@ class QueryTurner {
     const int32 share = ceil_div(num_rows, kWarps);
     const int32 first = warp % kWarps * share;
     const int32 at = head * Memory::kHeadRows + first;
-    rotate_rows<Spec, 2>(
-        RowsOf<typename Memory::Tile>(memory_.turned(turn_.at) + Memory::columns_of_head(head), at),
-        RowsOf<typename Memory::Original>(memory_.original(), at), positions + at * 4,
-        smaller(num_rows - first, share), first_row + first, base, turns_.get());
+    const RowsOf<typename Memory::Tile> turned(
+        memory_.turned(turn_.at) + Memory::columns_of_head(head), at);
+    const auto originals = [&] {
+      if constexpr (Memory::kTurnsInPlace)
+        return turned;
+      else
+        return RowsOf<typename Memory::Original>(memory_.original(), at);
+    };
+    rotate_rows<Spec, kRowsAtOnce>(turned, originals(), positions + at * 4,
+                                   smaller(num_rows - first, share), first_row + first, base,
+                                   angles_);
     fence_proxy_async();
   }
 
@@ -120,7 +147,7 @@ class QueryTurner {
   WindowUser<Memory> windows_;
   FillSide turned_;
   RingPlace<Memory::kTurns> turn_;
-  LaneTurns<Spec, true> turns_;
+  typename TurnerAngles<Spec, kRows >= kManyRows>::Type angles_;
 };
 
 }  // namespace lazyrope

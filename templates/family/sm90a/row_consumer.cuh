@@ -49,7 +49,7 @@ class RowConsumer {
 
   LAZYROPE_DEVICE void start(ItemPtr item) {
 #pragma unroll
-    for (int i = 0; i < Accumulator<kHeadDim>::kCount; ++i) rows_[i] = 0.0f;
+    for (int i = 0; i < Product::Rows::kCount; ++i) rows_[i] = 0.0f;
     softmax_.reset();
     if (Spec::kSinks && item.split().index == 0)
       add_sinks<Spec>(softmax_, params_.sinks, item.rows(), first_row(), item.extent().num_rows);
@@ -164,7 +164,7 @@ class RowConsumer {
   Memory memory_;
   int32 place_ = 0;  // of the item
   BlockUser<Memory> blocks_;
-  Accumulator<kHeadDim> rows_;
+  typename Product::Rows rows_;
   SoftmaxState<1> softmax_;
 };
 

@@ -18,6 +18,7 @@ struct TileMemory {
   static constexpr int kKeys = Shape::kKeyWarps * Shape::kWarpKeys;  // of a block
   static constexpr int kStages = Shape::kStages;                     // of keys, and of values
   static constexpr int kTurns = kQueryTurns;
+  static constexpr bool kTurnsInPlace = turns_in_place(Shape::kRowWarps > 1, kHeadDim);
   static constexpr int kItems = kItemsAtOnce;
   static constexpr int kHelperWarps = helper_warps(Shape::kRowWarps > 1);
   static constexpr int kTurningWarps = kHelperWarps - 2;
@@ -37,14 +38,14 @@ struct TileMemory {
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
   static constexpr int kTurnedBytes = Tile::bytes(kRows);
 
-  // From the start: rings of keys and of values, turned queries, the original queries, the block
-  // table, row positions of each item, items, barriers, flags, the number of each item's first
-  // block, what is the consumers' own.
+  // From the start: rings of keys and of values, turned queries, the original queries unless these
+  // are turned in place, the block table, row positions of each item, items, barriers, flags, the
+  // number of each item's first block, what is the consumers' own.
   static constexpr int kKeyRing = 0;
   static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
   static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
   static constexpr int kOriginal = kTurned + kTurns * kTurnedBytes;
-  static constexpr int kTable = kOriginal + kRows * Original::kRowBytes;
+  static constexpr int kTable = kOriginal + (kTurnsInPlace ? 0 : kRows * Original::kRowBytes);
   static constexpr int kPositions = kTable + Table::kBytes;
   static constexpr int kItem = kPositions + kItems * kRows * 4;
   static constexpr int kKeyBarriers = kItem + kItems * static_cast<int>(sizeof(Item));

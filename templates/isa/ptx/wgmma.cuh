@@ -61,9 +61,9 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
 #define LAZYROPE_D_8 "%0, %1, %2, %3"
 #define LAZYROPE_D_16 LAZYROPE_D_8 ", %4, %5, %6, %7"
 #define LAZYROPE_D_32 LAZYROPE_D_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define LAZYROPE_D_64                        \
-  LAZYROPE_D_32                              \
-  ", %16, %17, %18, %19, %20, %21, %22, %23" \
+#define LAZYROPE_D_48 LAZYROPE_D_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define LAZYROPE_D_64 \
+  LAZYROPE_D_48       \
   ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define LAZYROPE_D_96                        \
   LAZYROPE_D_64                              \
@@ -92,6 +92,7 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
 #define LAZYROPE_F_8 LAZYROPE_F4(0)
 #define LAZYROPE_F_16 LAZYROPE_F_8, LAZYROPE_F4(4)
 #define LAZYROPE_F_32 LAZYROPE_F16(0)
+#define LAZYROPE_F_48 LAZYROPE_F_32, LAZYROPE_F4(16), LAZYROPE_F4(20)
 #define LAZYROPE_F_64 LAZYROPE_F_32, LAZYROPE_F16(16)
 #define LAZYROPE_F_96 LAZYROPE_F_64, LAZYROPE_F16(32)
 #define LAZYROPE_F_128 LAZYROPE_F_96, LAZYROPE_F16(48)
@@ -103,6 +104,7 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
   use(type, 8, 4, 5, 6, 7, 8, 9, 10);            \
   use(type, 16, 8, 9, 10, 11, 12, 13, 14);       \
   use(type, 32, 16, 17, 18, 19, 20, 21, 22);     \
+  use(type, 48, 24, 25, 26, 27, 28, 29, 30);     \
   use(type, 64, 32, 33, 34, 35, 36, 37, 38);     \
   use(type, 96, 48, 49, 50, 51, 52, 53, 54);     \
   use(type, 128, 64, 65, 66, 67, 68, 69, 70);    \

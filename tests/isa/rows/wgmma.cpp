@@ -56,7 +56,8 @@ constexpr Shape kShapes[] = {
     shape("n8", Case::kWgmma8, 8),       shape("n16", Case::kWgmma16, 16),
     shape("n32", Case::kWgmma32, 32),    shape("n64", Case::kWgmma64, 64),
     shape("n96", Case::kWgmma96, 96),    shape("n128", Case::kWgmma128, 128),
-    shape("n192", Case::kWgmma192, 192), shape("n256", Case::kWgmma256, 256)};
+    shape("n192", Case::kWgmma192, 192), shape("n256", Case::kWgmma256, 256),
+    shape("n48", Case::kWgmma48, 48)};
 constexpr Shape kMajors[] = {{"k_k", Case::kWgmma128, 128, false, false, true},
                              {"k_mn", Case::kWgmmaKMn, 128, false, true, true},
                              {"mn_k", Case::kWgmmaMnK, 128, true, false, true},

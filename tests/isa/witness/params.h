@@ -61,6 +61,7 @@ enum class Case : int32 {
   kWgmma8,
   kWgmma16,
   kWgmma32,
+  kWgmma48,
   kWgmma64,
   kWgmma96,
   kWgmma128,

@@ -147,6 +147,8 @@ LAZYROPE_DEVICE void of_type(const WitnessParams& params, Case which) {
       return both<FromShared<T, 16, kK, kK>>(params);
     case Case::kWgmma32:
       return both<FromShared<T, 32, kK, kK>>(params);
+    case Case::kWgmma48:
+      return both<FromShared<T, 48, kK, kK>>(params);
     case Case::kWgmma64:
       return both<FromShared<T, 64, kK, kK>>(params);
     case Case::kWgmma96:
