@@ -17,7 +17,7 @@ namespace lazyrope {
 namespace {
 
 constexpr int kFloatBytes = 4;
-constexpr int kStoreBytes = 8;  // that results are stored by
+constexpr int kStoreBytes = 8;  // of new keys and values, as they are read
 
 TokenTensor tokens_of(const TensorView& t) {
   return {t.data, t.strides[0] * kElementBytes, t.strides[1] * kElementBytes};
@@ -118,7 +118,7 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
   const Device& device = *step.device();
   check_step(step);
   check_query("q", q, spec_.num_q_heads, kChunkBytes, device);
-  check_query("out", out, spec_.num_q_heads, kStoreBytes, device);
+  check_query("out", out, spec_.num_q_heads, kChunkBytes, device);
   check_extent("out", out, 0, q.shape[0], "tokens, as q");
   check_written("out", out);
   if (q.shape[0] < step.num_tokens())

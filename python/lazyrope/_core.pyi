@@ -342,7 +342,7 @@ class Attention:
                 (HND), of the spec's kv_dtype (one of 8 bits may also come as uint8), contiguous and aligned as q.
             v_pool: values, of the same shape and strides.
             step: from :meth:`plan`, for the same device.
-            out: as q, aligned to 8 bytes; allocated by q's framework by default. Rows beyond the step's tokens are
+            out: as q, aligned to 16 bytes; allocated by q's framework by default. Rows beyond the step's tokens are
                 left alone. A query that sees no key gets 0.
             lse: [tokens, num_q_heads], float32; allocated by default. The natural logarithm of the sum of the
                 exponentials of the scaled scores; -inf for a query that sees no key.

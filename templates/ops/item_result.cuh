@@ -18,9 +18,13 @@ class ItemResult {
         output_(params.out, params.lse, ValueScales(params.pool), rows_),
         partial_(params.work, split_) {}
 
+  // Whether it is the output.
+  LAZYROPE_DEVICE bool is_whole() const { return split_.count == 1; }
+  LAZYROPE_DEVICE const OutputRows<Spec>& output() const { return output_; }
+
   // Columns 4 * quad and following of a row of one of the item's KV heads.
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart& part) const {
-    if (split_.count == 1)
+    if (is_whole())
       output_.write(head, row, quad, part);
     else
       partial_.write(head * num_rows_ + row, quad, part);
@@ -29,7 +33,7 @@ class ItemResult {
   // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do
   // afterwards.
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
-    if (split_.count > 1)
+    if (!is_whole())
       merge(params_.work, params_.out, params_.lse, ValueScales(params_.pool), rows_, split_,
             num_rows_, may_wait, flags);
   }

@@ -39,22 +39,29 @@ class OutputRows {
 
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart& part) const {
     using Element = typename Spec::Element;
-    const ItemRows rows = rows_of_head(rows_, head);
-    const QueryRow<Spec> to(rows, row);
-    uint8* p = static_cast<uint8*>(out_.data) + to.token * out_.token_stride +
-               to.head * out_.head_stride + quad * 8;
-    float scale = inverse_or_zero(part.stats.sum);
-    if constexpr (Spec::Product::kScaled) scale *= scales_.of(rows.kv_head);
-    st_global(reinterpret_cast<Word2*>(p),
+    const float scale = scale_of(head, part.stats.sum);
+    st_global(reinterpret_cast<Word2*>(place_of(head, row) + quad * 8),
               Word2{{Element::pack(part.value[0] * scale, part.value[1] * scale),
                      Element::pack(part.value[2] * scale, part.value[3] * scale)}});
-    if (quad == 0) write_lse(to, part.stats);
+    if (quad == 0) write_lse(head, row, part.stats);
   }
 
- private:
+  // The same in steps: what a row's columns are multiplied by, where they are written.
+  LAZYROPE_DEVICE float scale_of(int32 head, float sum) const {
+    const float scale = inverse_or_zero(sum);
+    if constexpr (Spec::Product::kScaled) return scale * scales_.of(rows_.kv_head + head);
+    return scale;
+  }
+  LAZYROPE_DEVICE uint8* place_of(int32 head, int32 row) const {
+    const QueryRow<Spec> to(rows_of_head(rows_, head), row);
+    return static_cast<uint8*>(out_.data) + to.token * out_.token_stride +
+           to.head * out_.head_stride;
+  }
+
   // Natural logarithm of the sum of exponentials; -infinity for a row that saw no key.
-  LAZYROPE_DEVICE void write_lse(const QueryRow<Spec>& to, RowStats stats) const {
+  LAZYROPE_DEVICE void write_lse(int32 head, int32 row, RowStats stats) const {
     if (lse_.data == nullptr) return;
+    const QueryRow<Spec> to(rows_of_head(rows_, head), row);
     constexpr float kLn2 = 0.693147180559945309f;
     const float value = stats.sum == 0.0f ? -infinity_f32()
                                           : (stats.maximum + lg2_approx_ftz_f32(stats.sum)) * kLn2;
@@ -63,6 +70,7 @@ class OutputRows {
     st_global(reinterpret_cast<float*>(p), value);
   }
 
+ private:
   const OutputTensor& out_;
   const LseTensor& lse_;
   ValueScales scales_;

@@ -48,6 +48,14 @@ struct SoftmaxState {
     exponentiate(scores, scale_log2);
   }
 
+  // The first scores that the rows see: as weigh(), but for rows that are all zero.
+  template <class Scores>
+  LAZYROPE_DEVICE void weigh_first(Scores& scores, float scale_log2) {
+    float factor[kRowTiles][2];
+    raise(scores, scale_log2, factor);
+    exponentiate(scores, scale_log2);
+  }
+
   // Raises maxima that scores exceed by more than the slack. True where some row of the warp did:
   // then the sums have been, and the rows are to be, multiplied by `factor`.
   template <class Scores>

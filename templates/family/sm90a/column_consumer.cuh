@@ -273,10 +273,7 @@ class ColumnConsumer {
       float (&value)[4] = part[tile].value;
 #pragma unroll
       for (int i = 0; i < 4; ++i) value[i] = TileAccess<Accumulator>::at(columns, m, 0, i);
-      exchange(value[0], value[1], 4);
-      exchange(value[2], value[3], 4);
-      exchange(value[0], value[2], 8);
-      exchange(value[1], value[3], 8);
+      transpose(value, 4);
     }
     const int32 mine = lane_index() / 4 % 4;
     const int32 row = ColumnLanes::row(m, mine / 2);

@@ -69,8 +69,8 @@ class RowConsumer {
     wgmma_wait_group<0>();
     scores.pin();
     blocks_.look_ahead(table, block, last);
+    softmax_.weigh_first(scores, prepare(scores, queries, info));
     while (true) {
-      softmax_.weigh(scores, rows_, prepare(scores, queries, info));
       Product::pack(weights, scores);
       blocks_.pass_keys();
       bool holds = true;
@@ -98,6 +98,7 @@ class RowConsumer {
       }
       if (holds) break;
       Product::multiply_query_key_by_warp(scores, blocks_.queries(), first_row(), keys);
+      softmax_.weigh(scores, rows_, prepare(scores, queries, info));
     }
     multiply_values(weights, blocks_.full_values(ValidSlots(info)));
     wait_for_values(weights);
@@ -136,16 +137,52 @@ class RowConsumer {
     return kCaps ? 1.0f : params_.scale_log2;
   }
 
-  // Neighbouring lanes exchange columns, so that each has four together.
   LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) const {
     const int32 num_rows = item.extent().num_rows;
     const ItemResult<Spec, Team> result(params_, item);
+    if (result.is_whole())
+      write_output(result.output(), num_rows);
+    else
+      write_part(result, num_rows);
+    result.finish(is_last, memory_.at + Memory::kFlags);
+  }
+
+  // Of the lane's rows.
+  LAZYROPE_DEVICE RowStats stats(int h) const {
+    return {softmax_.maximum[0][h], softmax_.sum[0][h]};
+  }
+
+  // Four lanes exchange columns, so that each has eight together. No branch stands between.
+  LAZYROPE_DEVICE void write_output(const OutputRows<Spec>& output, int32 num_rows) const {
+    const int32 lane = lane_index();
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int32 row = first_row() + row_of(lane, 2 * h);
+      const bool exists = row < num_rows;
+      const float scale = output.scale_of(0, softmax_.sum[0][h]);
+      uint8* to = output.place_of(0, row) + lane % 4 * 16;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; n += 4) {
+        Chunk chunk;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          chunk.word[i] = Spec::Element::pack(rows_[4 * (n + i) + 2 * h] * scale,
+                                              rows_[4 * (n + i) + 2 * h + 1] * scale);
+        transpose(chunk.word, 1);
+        if (exists) st_global(reinterpret_cast<Chunk*>(to + n * 16), chunk);
+      }
+      if (exists && lane % 4 == 0) output.write_lse(0, row, stats(h));
+    }
+  }
+
+  // Neighbouring lanes exchange columns, so that each has four together.
+  LAZYROPE_DEVICE void write_part(const ItemResult<Spec, Team>& result, int32 num_rows) const {
     const int32 lane = lane_index();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int32 row = first_row() + row_of(lane, 2 * h);
       RowPart part;
-      part.stats = {softmax_.maximum[0][h], softmax_.sum[0][h]};
+      part.stats = stats(h);
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; n += 2) {
 #pragma unroll
@@ -157,7 +194,6 @@ class RowConsumer {
         if (row < num_rows) result.write(0, row, 2 * (n + lane % 2) + lane % 4 / 2, part);
       }
     }
-    result.finish(is_last, memory_.at + Memory::kFlags);
   }
 
   const AttendParams& params_;
