@@ -85,6 +85,16 @@ int item_cost(const AttendPlan& attend, const StepShape& shape, int heads) {
   return std::max(kBlockCost * kItemBytes / block_bytes, kBlockCost);
 }
 
+// Of the tiles of all KV heads, with their fixed parts.
+std::size_t most_units(const PhaseExtent& extent, const StepShape& shape,
+                       const StepCapacity& capacity, const AttendPlan& attend, bool is_fixed) {
+  const std::size_t tiles = extent.max_tiles * size(shape.num_kv_heads);
+  if (!is_fixed) return tiles;
+  const std::size_t all = tiles * size(kMostFixedParts);
+  if (!attend.divides_rows()) return all;
+  return std::min(all, tiles + size(capacity.requests) * size(kWholeTiles));
+}
+
 void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
                  const AttendPlan& attend, const StepCapacity& capacity, const PhaseExtent& extent,
                  int sm_count, PlanPhase& phase) {
@@ -108,8 +118,7 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   // templates/ops/split_tile.cuh tells what counters there are.
   const bool is_fixed = plan.fixed_split_blocks > 0;
   phase.work.has_fixed_parts = is_fixed ? 1 : 0;
-  const std::size_t units =
-      extent.max_tiles * size(shape.num_kv_heads) * size(is_fixed ? kMostFixedParts : 1);
+  const std::size_t units = most_units(extent, shape, capacity, attend, is_fixed);
   const std::size_t partials = is_fixed ? units : 2 * size(num_ctas);
   const std::size_t counters = size(num_ctas) + partials + (is_fixed ? partials : 0);
   const std::size_t items = units + size(num_ctas);

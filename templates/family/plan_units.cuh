@@ -7,11 +7,18 @@
 
 namespace lazyrope {
 
-// Of a tile's fixed parts, from its number of blocks alone.
-LAZYROPE_DEVICE int32 fixed_part_blocks(int32 num_blocks, int32 least) {
+// How many fixed parts a tile has at most, from what its request asks alone.
+LAZYROPE_DEVICE int32 most_fixed_parts(const PlanPhase& phase, int32 request_tiles) {
+  if (phase.may_deal == 0) return kMostFixedParts;
+  const int32 units = smaller(request_tiles, kWholeTiles) * phase.most_groups;
+  return larger(smaller(kWholeTiles / units, kMostFixedParts), 1);
+}
+
+// Of a tile's fixed parts: the fewest with which there are at most `most_parts`.
+LAZYROPE_DEVICE int32 fixed_part_blocks(int32 num_blocks, int32 least, int32 most_parts) {
   int32 blocks = least;
 #pragma unroll 1
-  while ((num_blocks - 1) / kMostFixedParts >= blocks) blocks *= 2;
+  while ((num_blocks - 1) / most_parts >= blocks) blocks *= 2;
   return blocks;
 }
 
@@ -101,7 +108,7 @@ struct Units {
     const int32 num_blocks = tiles.rows.get(tile).num_blocks;
     if (!has_parts()) return {tile, group, 0, 1, 0, num_blocks, num_blocks};
     const int32 parts = tiles.part_begin.get(tile + 1) - tiles.part_begin.get(tile);
-    const int32 blocks = fixed_part_blocks(num_blocks, fixed_split_blocks);
+    const int32 blocks = fixed_part_blocks(num_blocks, fixed_split_blocks, parts);
     const int32 end = smaller((part + 1) * blocks, num_blocks);
     return {tile, group, part, parts, part * blocks, end, blocks};
   }

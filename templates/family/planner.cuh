@@ -146,7 +146,7 @@ class Planner {
   }
 
   LAZYROPE_DEVICE Laid lay_tile(const RequestSpan& request) const {
-    return {{request.token, 0, rows_of(request.num_tokens()), 0},
+    return {{request.token, 0, rows_of(request.num_tokens()), 1},
             {0, 0, request.segment, request.segment_end}};
   }
 
@@ -172,11 +172,12 @@ class Planner {
   static constexpr int32 kMostOfThread = 0x7fffffff / Spec::kThreads;
 
   LAZYROPE_DEVICE void lay_tiles_of(const RequestSpan& request, int32 rows, int32 tile) const {
+    const int32 request_tiles = ceil_div(rows, phase_.tile_rows);
 #pragma unroll 1
     for (int32 row = 0; row < rows && tile < phase_.scratch.max_tiles;
          row += phase_.tile_rows.value, ++tile) {
-      tiles_.rows.set(tile,
-                      TileRows{request.token, row, smaller(rows - row, phase_.tile_rows.value), 0});
+      tiles_.rows.set(tile, TileRows{request.token, row,
+                                     smaller(rows - row, phase_.tile_rows.value), request_tiles});
       tiles_.keys.set(tile, TileKeys{0, 0, request.segment, request.segment_end});
     }
   }
@@ -255,18 +256,20 @@ class Planner {
 
   // What is found of a tile, and what it costs.
   LAZYROPE_DEVICE void keep(const Units& units, int32 tile, Laid laid, const TileNote& note) const {
+    const int32 request_tiles = laid.rows.num_blocks;
     laid.rows.num_blocks = note.blocks;
     tiles_.rows.set(tile, laid.rows);
     tiles_.keys.set(tile, TileKeys{note.first_position, note.last_position, note.first_segment,
                                    laid.keys.segment_end});
     if (units.has_parts())
-      measure_parts(tile, note.blocks);
+      measure_parts(tile, note.blocks, request_tiles);
     else
       tiles_.cost_begin.set(tile, tile_cost(phase_, note.blocks, note.segments));
   }
 
-  LAZYROPE_DEVICE void measure_parts(int32 tile, int32 blocks) const {
-    const int32 of_part = fixed_part_blocks(blocks, phase_.fixed_split_blocks);
+  LAZYROPE_DEVICE void measure_parts(int32 tile, int32 blocks, int32 request_tiles) const {
+    const int32 of_part = fixed_part_blocks(blocks, phase_.fixed_split_blocks,
+                                            most_fixed_parts(phase_, request_tiles));
     const int32 parts = larger(ceil_div(blocks, of_part), 1);
     tiles_.part_begin.set(tile, parts);
     tiles_.cost_begin.set(tile, parts * part_cost(phase_, of_part));

@@ -212,7 +212,7 @@ class Model {
     tile.part_blocks = tile.num_blocks;
     if (phase_.fixed_split_blocks > 0) {
       tile.part_blocks = phase_.fixed_split_blocks;
-      while (tile.num_blocks > kMostFixedParts * tile.part_blocks) tile.part_blocks *= 2;
+      while (tile.num_blocks > most_fixed_parts(request) * tile.part_blocks) tile.part_blocks *= 2;
       tile.num_parts = std::max((tile.num_blocks + tile.part_blocks - 1) / tile.part_blocks, 1);
       tile.cost = 0;
     }
@@ -220,6 +220,13 @@ class Model {
     const int sharing = phase_.fixed_split_blocks > 0 ? kMostFixedParts : 1;
     tile.cost = tile.num_parts * std::min(tile.cost, kMostCost / sharing);
     return tile;
+  }
+
+  int most_fixed_parts(int request) const {
+    if (phase_.may_deal == 0) return kMostFixedParts;
+    const int tile_rows = phase_.tile_rows.value;
+    const int units = (rows_of(request) + tile_rows - 1) / tile_rows * phase_.most_groups;
+    return std::clamp(kWholeTiles / units, 1, kMostFixedParts);
   }
 
   std::int64_t origin(int s) const {

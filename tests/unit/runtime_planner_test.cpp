@@ -100,6 +100,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
 
   void plan(const StepArrays& arrays) {
     arrays_ = arrays;
+    params_ = {};
     const StepShape shape = {setting_.group_size, setting_.num_kv_heads, 64, 2, setting_.mask};
     StepCapacity capacity = {.requests = setting_.requests,
                              .segments = static_cast<int>(arrays.base.size()),
@@ -443,6 +444,14 @@ INSTANTIATE_TEST_SUITE_P(
                 .sm_count = 32,
                 .fixed_split_blocks = 1,
                 .requests = 10,
+                .most_length = 1500},
+        Setting{.name = "FixedPartsOfManyTiles",
+                .num_kv_heads = 8,
+                .sm_count = 32,
+                .fixed_split_blocks = 1,
+                .requests = 5,
+                .least_tokens = 100,
+                .most_tokens = 900,
                 .most_length = 1500},
         Setting{.name = "FixedPartsWithScratch",
                 .sm_count = 16,

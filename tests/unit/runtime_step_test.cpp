@@ -416,6 +416,18 @@ TEST(StepLayout, FixedPartsHaveResultsAndCountersOfTheirOwn) {
                        static_cast<std::size_t>(part_record_bytes(kShape.head_dim)));
 }
 
+TEST(StepLayout, FixedPartsOfManyTilesAreFew) {
+  TilePlan plan = tile_plan();
+  plan.fixed_split_blocks = 8;
+  const StepCapacity capacity = {
+      .requests = 6, .segments = 9, .query_tokens = 100'000, .tokens_per_request = 100'000};
+  PlanParams params{};
+  lay_out_step(nullptr, kShape, plan, capacity, 4, params);
+  const PlanPhase& prefill = params.phase[Step::kPrefill];
+  const int units = prefill.scratch.max_tiles * kShape.num_kv_heads + 6 * kWholeTiles;
+  EXPECT_EQ(prefill.scratch.max_items, units + prefill.work.num_ctas);
+}
+
 TEST(StepLayout, PlannersAreManyWhereTheyHaveMuchToWrite) {
   const auto planners = [](int requests, int sms) {
     TilePlan plan = tile_plan();
