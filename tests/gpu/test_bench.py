@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 from lazyrope import bench
-from lazyrope._bench_peers import PAGED, PEERS, importable, peer_calls
-from lazyrope._bench_rows import Bench
-from lazyrope._bench_shapes import TABLES, Shape
-from lazyrope._bench_timer import Memory, Timer
+from lazyrope.bench.peers import PAGED, PEERS, importable, peer_calls
+from lazyrope.bench.rows import Bench
+from lazyrope.bench.shapes import Shape
+from lazyrope.bench.tables import TABLES
+from lazyrope.bench.timer import Memory, Timer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

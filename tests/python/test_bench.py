@@ -11,14 +11,16 @@ from dataclasses import replace
 import lazyrope
 import pytest
 import torch
-from lazyrope import _bench_carried, _bench_host, _bench_stream, _bench_timer, bench
-from lazyrope._bench_kv import NotForThisRow, Pages
-from lazyrope._bench_limits import AIM, Limit, judged, limit_text, misses
-from lazyrope._bench_peers import PAGED, PEERS, importable, masks_as_a_square, peer_calls
-from lazyrope._bench_rows import Bench, LazyAttention, Requests
-from lazyrope._bench_shapes import ALL_PEERS, TABLES, Shape
-from lazyrope._bench_stream import Stream
-from lazyrope._bench_timer import Memory, Timer
+from lazyrope import bench
+from lazyrope.bench import stream as streams
+from lazyrope.bench import timer as timers
+from lazyrope.bench.limits import AIM, Limit, MeanLimit, judged, judged_mean, limit_text, mean_text, misses
+from lazyrope.bench.peers import PAGED, PEERS
+from lazyrope.bench.rows import Bench, LazyAttention, Requests
+from lazyrope.bench.shapes import ALL_PEERS, Shape
+from lazyrope.bench.stream import Stream
+from lazyrope.bench.tables import TABLE_LIMITS, TABLES
+from lazyrope.bench.timer import Memory, Timer
 
 ARCH = "emu:sm_80"
 in_emulator = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="built without the emulator")
@@ -44,11 +46,13 @@ def all_shapes() -> list[Shape]:
 
 class TestShapes:
     def test_every_row_has_what_its_limits_are_over(self):
-        measured = {"decode": {"stream_us", "best_peer", "best_paged_peer"}, "plan": {"floor_us"}}
+        attention = {"stream_us", "best_peer", "best_paged_peer"}
+        measured = {"decode": attention, "prefill": attention, "plan": {"floor_us"}}
         judged_rows = [shape for shape in all_shapes() if shape.limits]
         for shape in judged_rows:
-            known = measured[shape.kernel] | {*shape.against, None}
-            assert {limit.over for limit in shape.limits} <= known
+            known = measured[shape.kernel] | {*shape.against, *shape.peers}
+            over = [part for limit in shape.limits if limit.over for part in limit.over.split(" + ")]
+            assert set(over) <= known
             assert set(shape.peers) <= set(PEERS)
             assert "best_paged_peer" not in {limit.over for limit in shape.limits} or PAGED & set(shape.peers)
         assert len({id(shape) for shape in judged_rows}) > 10
@@ -65,6 +69,19 @@ class TestShapes:
             assert {limit.over for limit in row.limits} == {"best_peer"} | (
                 {"stream_us"} if row.kv_bytes > 1e9 else set()
             )
+
+    def test_rows_that_are_judged_together(self):
+        (limit,) = TABLE_LIMITS["prefill"]
+        rows = [row for row in TABLES["prefill"] if row.group == limit.group]
+        sizes = {(row.head_dim, row.heads, row.context, row.mask) for row in rows}
+        assert len(sizes) == len(rows) == 24
+        for row in rows:
+            assert row.batch * row.query_tokens == 16384 and row.query_tokens == row.context
+            assert row.doc_tokens <= 1024 and row.rope != "none" and row.page_size == 16
+
+    def test_a_rate_that_is_required_is_a_time(self):
+        row = next(row for row in TABLES["prefill"] if (row.query_tokens, row.context) == (2048, 8192))
+        assert row.limits[0].plus_us == pytest.approx(4 * 2048 * 8192 * 32 * 128 / 640e6)
 
     @pytest.mark.parametrize("name", TABLES)
     def test_rows_of_a_table_differ(self, name):
@@ -100,6 +117,14 @@ class TestShapes:
         assert shape.kv_bytes == 1200 * 8 * 128 * 2 * 2
         assert replace(shape, kv_dtype="float8_e4m3fn").kv_bytes == 1200 * 8 * 128 * 2
 
+    def test_a_chunk_among_requests_that_decode(self):
+        shape = Shape("prefill", 3, 1, 100, first_context=1000, first_tokens=20)
+        assert shape.tokens == [20, 1, 1] and shape.first_query == [1000, 100, 100]
+        assert shape.flops == (20 * 1000 + 2 * 100) * 4 * 32 * 128
+        causal = replace(shape, mask="causal")
+        assert causal.first_query == [980, 99, 99]
+        assert causal.flops == (sum(range(981, 1001)) + 2 * 100) * 4 * 32 * 128
+
     def test_bytes_behind_a_window_are_not_counted(self):
         assert Shape("decode", 2, 1, 100, options={"window": 30}).kv_bytes == 2 * 30 * 8 * 128 * 2 * 2
 
@@ -113,13 +138,6 @@ class TestShapes:
         assert Shape("prefill", 2, 4, 8, mask="causal").flops == (5 + 6 + 7 + 8) * of_a_pair
         assert Shape("prefill", 2, 4, 8, mask="causal", options={"window": 6}).flops == (5 + 6 + 6 + 6) * of_a_pair
         assert Shape("prefill", 2, 4, 8, options={"window": 6}).flops == (5 + 4 + 3 + 2) * of_a_pair
-
-    def test_peers_that_cannot_mask_leave_out_rows_that_hide_much(self):
-        assert masks_as_a_square(Shape("prefill", 1, 512, 512, mask="causal"))
-        assert not masks_as_a_square(Shape("prefill", 1, 512, 512))
-        assert not masks_as_a_square(Shape("decode", 1, 16, 4096, mask="causal"))
-        with pytest.raises(NotForThisRow):
-            masks_as_a_square(Shape("prefill", 1, 512, 1024, mask="causal"))
 
     def test_a_variant_compares_nothing_itself(self):
         shape = next(shape for shape in TABLES["decode"] if len(shape.against) > 1)
@@ -153,13 +171,13 @@ class TestLimits:
         row = self.row()
         row["limits"] = judged(limits, row, frozenset({"p"}))
         assert [limit["kept"] for limit in row["limits"]] == [False, False, True, True, False]
-        assert misses([row, row]) == 4  # aims are none
+        assert misses(2 * row["limits"]) == 4  # aims are none
         assert "required: at most 1.05 x stream_us = 94.5 us: MISSED by 5.8%" in limit_text(row["limits"][0], 100.0)
 
     def test_what_cannot_be_judged_is_not_kept(self):
         row = self.row(peers={"a": 95.0})
         row["limits"] = judged((Limit("best_paged_peer", factor=1),), row, frozenset({"p"}))
-        assert row["limits"][0]["kept"] is None and misses([row]) == 1
+        assert row["limits"][0]["kept"] is None and misses(row["limits"]) == 1
         assert "not judged" in limit_text(row["limits"][0], 100.0)
 
 
@@ -192,12 +210,33 @@ class Event:
     def elapsed_time(self, end: Event) -> float:
         return end.at - self.at
 
+    def test_a_limit_may_be_over_one_peer_or_a_sum(self):
+        row = self.row(own={"one": 40.0, "other": 50.0})
+        limits = (Limit("one + other", factor=1.05), Limit("p", factor=0.9), Limit("one + third", factor=1))
+        judgements = judged(limits, row, frozenset())
+        assert [limit["bound_us"] for limit in judgements] == [94.5, 94.5, None]
+
+    def test_rows_that_are_judged_by_their_mean(self):
+        limit = MeanLimit("squares", "best_peer", 0.97)
+        rows = [self.row(group="squares", us=us) for us in (95.0 / 0.9, 95.0 / 1.1)] + [self.row()]
+        judgement = judged_mean(limit, rows, frozenset())
+        assert judgement["mean"] == pytest.approx(0.99**0.5) and judgement["kept"]
+        assert mean_text(judgement).endswith("over ours, in all rows of squares: 0.97: 0.995, kept")
+        slower = judged_mean(limit, [*rows, self.row(group="squares", us=120.0)], frozenset())
+        assert not slower["kept"] and misses([slower]) == 1 and mean_text(slower).endswith("MISSED")
+
+    def test_a_mean_of_which_a_part_is_missing_is_not_kept(self):
+        rows = [self.row(group="squares", us=1.0), self.row(group="squares", us=1.0, peers={})]
+        for some in (rows, []):
+            judgement = judged_mean(MeanLimit("squares", "best_peer", 0.97), some, frozenset())
+            assert judgement["kept"] is None and "not judged" in mean_text(judgement)
+
 
 class TestTimer:
     @pytest.fixture
     def gpu(self, monkeypatch):
         gpu = Gpu()
-        monkeypatch.setattr(_bench_timer, "torch_with_gpu", lambda: gpu)
+        monkeypatch.setattr(timers, "torch_with_gpu", lambda: gpu)
         return gpu
 
     def test_calls_take_turns_behind_a_flush(self, gpu):
@@ -247,13 +286,13 @@ class TestStream:
         monkeypatch.setattr(Stream, "_calls", lambda stream, num_bytes: sums)
         stream = Stream(Reversed(), Memory("cpu"))
         assert stream.sum(64) == stream.sum(64) == ("b", sums["b"])
-        assert stream.sum(128)[0] == "b" and contests == [_bench_stream.ROUNDS] * 2
+        assert stream.sum(128)[0] == "b" and contests == [streams.ROUNDS] * 2
 
     def test_shapes_of_triton_s_sum(self, monkeypatch):
         """Some programs for each SM, or one for each block, but none without one."""
         made = []
         module = unittest.mock.MagicMock(partial_sums=lambda numbers, *shape: made.append((len(numbers), *shape)))
-        monkeypatch.setitem(sys.modules, "lazyrope._bench_triton", module)
+        monkeypatch.setitem(sys.modules, "lazyrope.bench.triton", module)
         properties = unittest.mock.MagicMock(multi_processor_count=3)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
         stream = Stream(Counter(), Memory("cpu"))
@@ -268,8 +307,8 @@ class TestStream:
         ]
 
     def test_without_triton_there_is_pytorch_s(self, monkeypatch, capsys):
-        monkeypatch.setitem(sys.modules, "lazyrope._bench_triton", None)
-        assert not _bench_stream._triton_works(Memory("cpu"))
+        monkeypatch.setitem(sys.modules, "lazyrope.bench.triton", None)
+        assert not streams._triton_works(Memory("cpu"))
         assert "PyTorch's sum only, Triton does not work here" in capsys.readouterr().err
 
     def test_reads_as_many_bytes_as_it_says(self):
@@ -343,6 +382,22 @@ class TestRows:
         bench.compile_ahead(shapes, emulated())
         assert capsys.readouterr().err.endswith("compiled 2 of 2 attentions\n")
 
+    def test_a_step_of_a_chunk_and_of_requests_that_decode(self, capsys):
+        apart = {"decoding": {"batch": 2, "first_context": None, "first_tokens": None}, "chunk": {"batch": 1}}
+        limits = (Limit("decoding + chunk", factor=1.05),)
+        shape = Shape("prefill", 3, 1, 32, first_context=64, first_tokens=40, against=apart, limits=limits, **SMALL)
+        row = bench.measured(shape, emulated())
+        assert set(row["own"]) == set(apart) and row["limits"][0]["bound_us"] == pytest.approx(1.05 * (5 + 6))
+        assert "3 x 1 over 64 and 32, 40 of the first" in capsys.readouterr().out
+
+    def test_the_family_that_every_gpu_has(self):
+        compiled = Bench(Counter(), Memory("cpu"), (), arch="emu:sm_90a")
+        shape = Shape("prefill", 1, 20, 64, **SMALL)
+        families = [
+            compiled.compile(replace(shape, family=family)).tile_plan.prefill.family for family in (None, "sm80")
+        ]
+        assert families == ["sm90a", "sm80"]
+
     def test_an_eight_bit_row(self):
         row = bench.measured(Shape("decode", 1, 1, 64, kv_dtype="float8_e4m3fn", **SMALL), emulated())
         assert row["tbps"] == 64 * 2 * 2 * 64 / 1e6
@@ -362,131 +417,6 @@ class TestRows:
         row = bench.measured(shape, emulated())
         assert (row["us"], row["floor_us"], row["segments"]) == (1, 2, 9) and row["limits"][0]["kept"]
         assert "3 requests of 9 segments in all: 1.0 us, floor 2.0 (0.500x)" in capsys.readouterr().out
-
-
-class TestPeers:
-    @pytest.fixture
-    def flashinfer(self, monkeypatch):
-        """Stands in for the package; nothing is captured."""
-        module = unittest.mock.MagicMock()
-        monkeypatch.setitem(sys.modules, "flashinfer", module)
-        monkeypatch.setattr(_bench_carried, "captured", lambda call: call)
-        monkeypatch.setattr(_bench_carried, "WORKSPACE", 1 << 10)
-        return module
-
-    def test_every_row_s_peers_are_there(self):
-        assert set(ALL_PEERS) == set(PEERS)
-
-    def test_a_package_that_is_not_there_is_named(self, monkeypatch, capsys):
-        for name, package in {"cudnn": "no_such_package", "cudnn_paged": "no_such.package"}.items():
-            monkeypatch.setitem(PEERS, name, replace(PEERS[name], package=package))
-        assert importable(("cudnn", "cudnn_paged", "flash_attention_2")) == ("flash_attention_2",)
-        errors = capsys.readouterr().err
-        assert "cudnn is left out: there is no Python package no_such_package" in errors
-        assert "cudnn_paged is left out: there is no Python package no_such.package" in errors
-
-    def test_each_request_has_pages_of_its_own(self):
-        pages = Pages([100, 40, 48], Shape("decode", 3, 1, 40, **SMALL), Memory("cpu"))
-        assert pages.k.shape == pages.v.shape == (7 + 3 + 3, 16, 2, 64)
-        assert pages.table.shape == (3, 7) and pages.indptr.tolist() == [0, 7, 10, 13]
-        assert sorted(pages.indices.tolist()) == list(range(13))
-        for row, (begin, end) in enumerate(((0, 7), (7, 10), (10, 13))):
-            assert pages.table[row, : end - begin].tolist() == pages.indices[begin:end].tolist()
-        assert pages.last.tolist() == [4, 8, 16] and pages.lengths.tolist() == [100, 40, 48]
-
-    def test_pytorch_s_cannot_do_every_row(self, capsys):
-        unlike = [Shape("decode", 2, 1, 32, first_context=64), Shape("decode", 1, 1, 32, kv_dtype="float8_e4m3fn")]
-        for shape in unlike:
-            assert peer_calls(shape, Memory("cpu"), ALL_PEERS) == {}
-        errors = capsys.readouterr().err
-        assert "has no requests of different lengths" in errors and "has no float8_e4m3fn keys" in errors
-
-    def test_pytorch_s_attends_to_the_row_s_keys(self):
-        """On the CPU PyTorch has FlashAttention as well."""
-        (call,) = peer_calls(Shape("decode", 2, 3, 64, **SMALL), Memory("cpu"), ("flash_attention_2",)).values()
-        assert call().shape == (2, 4, 3, 64)
-
-    def test_cudnn_is_given_pages_of_the_row_s_size(self, monkeypatch):
-        """As its frontend wants them: pools as [pages, heads, page_size, head_dim], page tables of four dimensions."""
-        graph = unittest.mock.MagicMock()
-        graph.tensor_like.side_effect = lambda tensor: tensor
-        graph.get_workspace_size.return_value = 0
-        result = unittest.mock.MagicMock()
-        graph.sdpa.return_value = result, None
-        module = unittest.mock.MagicMock(**{"pygraph.return_value": graph})
-        monkeypatch.setitem(sys.modules, "cudnn", module)
-        shape = Shape("decode", 3, 4, 96, page_size=32, first_context=200, **SMALL)
-        PEERS["cudnn_paged"].make(shape, Memory("cpu"))()
-        given = graph.sdpa.call_args.kwargs
-        assert given["q"].shape == (3, 4, 4, 64)
-        assert given["k"].shape == given["v"].shape == (7 + 3 + 3, 2, 32, 64)
-        assert given["k"].stride() == (32 * 2 * 64, 64, 2 * 64, 1)  # NHD, as the row's own pool
-        assert given["paged_attention_k_table"].shape == (3, 1, 7, 1)
-        assert given["seq_len_kv"].flatten().tolist() == [200, 96, 96]
-        assert given["paged_attention_max_seq_len_kv"] == 200 and given["attn_scale"] == 1 / 8
-        (tensors, _), _ = graph.execute.call_args
-        assert tensors[result].shape == (3, 4, 4, 64)
-
-    def test_xqa_is_given_lengths_and_pages(self, flashinfer):
-        shape = Shape("decode", 3, 1, 96, page_size=32, first_context=200, **SMALL)
-        PEERS["flashinfer_xqa"].make(shape, Memory("cpu"))()
-        (q, (k, _), _, table, lengths, longest), options = flashinfer.decode.xqa_batch_decode_with_kv_cache.call_args
-        assert q.shape == (3, 4, 64) and k.shape == (13, 32, 2, 64) and table.shape == (3, 7) and longest == 200
-        assert lengths.dtype == torch.uint32 and lengths.tolist() == [200, 96, 96]
-        assert options == {"bmm1_scale": 1 / 8, "kv_layout": "NHD"}
-
-    def test_fa2_of_flashinfer_plans_what_it_runs(self, flashinfer):
-        PEERS["flashinfer_fa2"].make(Shape("decode", 2, 4, 96, mask="causal", **SMALL), Memory("cpu"))()
-        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper.return_value
-        (indptr, indices, last, *sizes), options = wrapper.plan.call_args
-        assert indptr.tolist() == [0, 6, 12] and len(indices) == 12 and last.tolist() == [16, 16]
-        assert sizes == [4, 2, 64, 16] and options["q_len_per_req"] == 4
-        (q, (k, _)), _ = wrapper.run.call_args
-        assert q.shape == (8, 4, 64) and k.shape == (12, 16, 2, 64)
-
-    def test_flash_attention_4_is_given_lengths_and_pages(self, monkeypatch):
-        module = unittest.mock.MagicMock()
-        monkeypatch.setitem(sys.modules, "flash_attn", unittest.mock.MagicMock())
-        monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
-        module.flash_attn_varlen_func.return_value = ("out", "lse")
-        shape = Shape("decode", 2, 4, 96, mask="causal", **SMALL)
-        assert PEERS["flash_attention_4"].make(shape, Memory("cpu"))() == "out"
-        (q, k, _), options = module.flash_attn_varlen_func.call_args
-        assert q.shape == (2, 4, 4, 64) and k.shape == (12, 16, 2, 64) and options["causal"]
-        assert options["page_table"].shape == (2, 6) and options["seqused_k"].tolist() == [96, 96]
-
-    def test_lazy_attention_from_flashinfer_s_parts(self, flashinfer):
-        """A request for each document, its query turned by the distance from the document's first token."""
-        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper.return_value
-        wrapper.run.side_effect = lambda q, kv, return_lse: (q, q[..., 0].float())
-        flashinfer.merge_states.side_effect = lambda out, lse: (out.sum(1), lse.sum(1))
-        shape = Shape("decode", 2, 1, 96, doc_tokens=40, **SMALL)
-        call = PEERS["lazy_on_flashinfer"].make(shape, Memory("cpu"))
-        assert call().shape == (2, 4, 64)
-        (indptr, _, last, *_), options = wrapper.plan.call_args
-        assert indptr.tolist() == [0, 3, 6, 7, 10, 13, 14] and last.tolist() == [8, 8, 16] * 2
-        assert options["q_len_per_req"] == 1
-        (turned, keys, distances), options = flashinfer.apply_rope_pos_ids_inplace.call_args
-        assert distances.tolist() == [96, 56, 16] * 2 and options == {"interleave": False}
-        assert torch.equal(turned[0], turned[2]) and not torch.equal(turned[0], turned[3])
-        assert turned.shape == (6, 4, 64) and keys.shape == (6, 1, 64)
-
-    def test_what_flashinfer_is_not_measured_at(self, flashinfer, capsys):
-        several = Shape("decode", 1, 4, 96, peers=("flashinfer_xqa", "lazy_on_flashinfer"), **SMALL)
-        unequal = Shape("decode", 8, 1, 960, doc_tokens=40, ragged=True, peers=("lazy_on_flashinfer",), **SMALL)
-        for shape in (several, unequal, replace(several, query_tokens=1, rope="gptj", peers=("lazy_on_flashinfer",))):
-            assert peer_calls(shape, Memory("cpu"), ALL_PEERS) == {}
-        assert capsys.readouterr().err.count("left out") == 4
-
-    def test_a_peer_that_refuses_a_row_is_left_out(self, monkeypatch, capsys):
-        def refuses(shape, memory):
-            raise ValueError("not on Tuesdays\nand so on")
-
-        monkeypatch.setitem(PEERS, "cudnn", replace(PEERS["cudnn"], make=refuses))
-        shape = Shape("decode", 1, 1, 32, peers=("cudnn",))
-        assert peer_calls(shape, Memory("cpu"), ("cudnn",)) == {}
-        assert capsys.readouterr().err == "  cudnn is left out: not on Tuesdays\n"
-        assert peer_calls(shape, Memory("cpu"), ()) == {} and capsys.readouterr().err == ""
 
 
 class TestCommand:
@@ -558,15 +488,3 @@ class TestCommand:
     def test_says_what_is_missing(self):
         with pytest.raises(SystemExit, match="needs a GPU that PyTorch can use"):
             bench.main(["decode"])
-
-
-def test_versions_of_peers_are_told(monkeypatch):
-    versions = {"nvidia-cudnn-frontend": "1.32.0"}
-
-    def version(package):
-        if package not in versions:
-            raise _bench_host.importlib.metadata.PackageNotFoundError(package)
-        return versions[package]
-
-    monkeypatch.setattr(_bench_host.importlib.metadata, "version", version)
-    assert _bench_host._versions_of_peers(torch)["nvidia-cudnn-frontend"] == "1.32.0"

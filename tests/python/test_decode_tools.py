@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lazyrope._bench_limits import judged
-from lazyrope._bench_peers import PAGED
-from lazyrope._bench_shapes import TABLES, Shape
+from lazyrope.bench.limits import judged
+from lazyrope.bench.peers import PAGED
+from lazyrope.bench.shapes import Shape
+from lazyrope.bench.tables import TABLES
 
 from tools import decode_model, decode_plots, decode_table, readme_tables
 

@@ -6,8 +6,8 @@ import math
 from itertools import accumulate
 from typing import Any
 
-from ._bench_shapes import Shape
-from ._bench_timer import Memory
+from .shapes import Shape
+from .timer import Memory
 
 
 class NotForThisRow(Exception):

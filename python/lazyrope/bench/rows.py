@@ -9,12 +9,14 @@ from typing import Any
 
 import lazyrope
 
-from ._bench_peers import peer_calls
-from ._bench_shapes import Shape
-from ._bench_stream import Stream
-from ._bench_timer import Call, Memory, Timer
+from .peers import peer_calls
+from .shapes import Shape
+from .stream import Stream
+from .timer import Call, Memory, Timer
 
 Row = dict[str, Any]
+
+OLDEST_ARCH = "sm_80"  # whose family all GPUs have
 
 
 class Bench:
@@ -28,8 +30,9 @@ class Bench:
         self.stream = Stream(timer, memory)
 
     def compile(self, shape: Shape) -> lazyrope.Attention:
-        """The figures are of the default plans."""
-        return lazyrope.compile(shape.spec(), arch=self.arch, tune=False)
+        """The figures are of the default plans: this GPU's, or those of GPUs that have no newer family."""
+        plan = lazyrope.candidates(shape.spec(), OLDEST_ARCH)[0] if shape.family else None
+        return lazyrope.compile(shape.spec(), arch=self.arch, plan=plan, tune=False)
 
     def empty(self, *size: int, dtype: str) -> Any:
         import torch
@@ -55,10 +58,11 @@ class Requests:
         documents = [length for request in requests for length in request]
         pages = [math.ceil(length / shape.page_size) for length in documents]
         base = [before for request in requests for before in accumulate(request[:-1], initial=0)]
-        position = [first + i for first in shape.first_query for i in range(shape.query_tokens)]
+        tokens = shape.tokens
+        position = [first + i for first, own in zip(shape.first_query, tokens, strict=True) for i in range(own)]
         self.num_pages = sum(pages)
         self.metadata = {
-            "q_indptr": bench.ints([i * shape.query_tokens for i in range(shape.batch + 1)]),
+            "q_indptr": bench.ints(list(accumulate(tokens, initial=0))),
             "q_position": bench.ints(position),
             "segment_indptr": bench.ints(list(accumulate(map(len, requests), initial=0))),
             "base": bench.ints(base),
@@ -68,7 +72,7 @@ class Requests:
             "pages": bench.ints(torch.randperm(self.num_pages)),
         }
         self.kernel = bench.compile(shape)
-        capacity = {"tokens_per_request": shape.query_tokens}
+        capacity = {"tokens_per_request": max(tokens)}
         self.step = self.kernel.plan(**self.metadata, page_size=shape.page_size, capacity=capacity)
 
     def update(self) -> None:
@@ -80,7 +84,7 @@ class LazyAttention(Requests):
 
     def __init__(self, shape: Shape, bench: Bench) -> None:
         super().__init__(shape, bench)
-        tokens, heads = shape.batch * shape.query_tokens, shape.heads[0]
+        tokens, heads = sum(shape.tokens), shape.heads[0]
         pool = (self.num_pages, shape.page_size, shape.heads[1], shape.head_dim)
         self.k_pool, self.v_pool = bench.memory.keys_and_values(pool, shape.kv_dtype)
         self.q = bench.random(tokens, heads, shape.head_dim, dtype=shape.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ._bench_timer import Call
+from .timer import Call
 
 WARPS = 8
 

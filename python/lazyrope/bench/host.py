@@ -14,9 +14,9 @@ from typing import Any
 
 import lazyrope
 
-from ._bench_rows import Bench, LazyAttention
-from ._bench_shapes import Shape
-from ._bench_timer import Call, Timer, torch_with_gpu
+from .rows import Bench, LazyAttention
+from .shapes import Shape
+from .timer import Call, Timer, torch_with_gpu
 
 # Run in a process of its own on two cores: everything that a first compilation needs is done for the first time.
 COMPILE = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ._bench_timer import Call, Memory, Timer
+from .timer import Call, Memory, Timer
 
 BLOCKS = (2048, 4096, 8192)  # numbers of 4 bytes that a program reads at a time
 PROGRAMS_PER_SM = (2, 4, 8)
@@ -42,7 +42,7 @@ def _triton_works(memory: Memory) -> bool:
     import torch
 
     try:
-        from ._bench_triton import partial_sums
+        from .triton import partial_sums
 
         partial_sums(memory.numbers(2 * BLOCKS[0], "bfloat16").view(torch.float32), 1, BLOCKS[0])()
     except Exception as error:
@@ -54,7 +54,7 @@ def _triton_works(memory: Memory) -> bool:
 def _triton_sums(numbers: Any) -> dict[str, Call]:
     import torch
 
-    from ._bench_triton import partial_sums
+    from .triton import partial_sums
 
     sms = torch.cuda.get_device_properties(numbers.device).multi_processor_count
     sums = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,23 @@ class Limit:
         return " or ".join(by_factor + by_distance)
 
 
+def aim(over: str | None, **options: float) -> Limit:
+    return Limit(over, kind=AIM, **options)
+
+
+@dataclass(frozen=True)
+class MeanLimit:
+    """The geometric mean of another figure over the time, in all rows of a group, is at least ``least``."""
+
+    group: str
+    over: str
+    least: float
+    kind: str = REQUIRED
+
+    def __str__(self) -> str:
+        return f"geometric mean of {self.over} over ours, in all rows of {self.group}: {self.least:g}"
+
+
 def figures(row: dict[str, Any], paged_peers: frozenset[str]) -> dict[str, float]:
     """All that a limit of the row may name and that was measured."""
     peers = row["peers"]
@@ -42,7 +60,13 @@ def figures(row: dict[str, Any], paged_peers: frozenset[str]) -> dict[str, float
     best = {"best_peer": min(peers.values())} if peers else {}
     best_paged = {"best_paged_peer": min(paged)} if paged else {}
     references = {name: us for name, us in row.items() if name in ("stream_us", "floor_us")}
-    return {**references, **row["own"], **best, **best_paged}
+    return {**references, **row["own"], **peers, **best, **best_paged}
+
+
+def figure(name: str, found: dict[str, float]) -> float | None:
+    """Of a name; that of "a + b" is their sum."""
+    parts = [found.get(part) for part in name.split(" + ")]
+    return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def judged(limits: tuple[Limit, ...], row: dict[str, Any], paged_peers: frozenset[str]) -> list[dict[str, Any]]:
@@ -51,8 +75,8 @@ def judged(limits: tuple[Limit, ...], row: dict[str, Any], paged_peers: frozense
     found = figures(row, paged_peers)
     result = []
     for limit in limits:
-        figure = 0.0 if limit.over is None else found.get(limit.over)
-        bound = None if figure is None else limit.bound(figure)
+        over = 0.0 if limit.over is None else figure(limit.over, found)
+        bound = None if over is None else limit.bound(over)
         kept = None if bound is None else bool(row["us"] <= bound)
         result.append({"kind": limit.kind, "limit": str(limit), "bound_us": bound, "kept": kept})
     return result
@@ -67,6 +91,24 @@ def limit_text(judgement: dict[str, Any], us: float) -> str:
     return f"{about} = {judgement['bound_us']:.1f} us: {verdict} by {abs(us / judgement['bound_us'] - 1):.1%}"
 
 
-def misses(rows: list[dict[str, Any]]) -> int:
+def judged_mean(limit: MeanLimit, rows: list[dict[str, Any]], paged_peers: frozenset[str]) -> dict[str, Any]:
+    """The limit with the mean; None where a row has nothing that it compares with."""
+    of_group = [row for row in rows if row.get("group") == limit.group]
+    ratios = [figure(limit.over, figures(row, paged_peers)) for row in of_group]
+    known = [over / row["us"] for over, row in zip(ratios, of_group, strict=True) if over is not None]
+    mean = statistics.geometric_mean(known) if known and len(known) == len(of_group) else None
+    kept = None if mean is None else mean >= limit.least
+    return {"kind": limit.kind, "limit": str(limit), "mean": mean, "kept": kept}
+
+
+def mean_text(judgement: dict[str, Any]) -> str:
+    """One line about one of :func:`judged_mean`."""
+    about = f"{judgement['kind']}: {judgement['limit']}"
+    if judgement["mean"] is None:
+        return f"{about}: not judged, not all was measured"
+    return f"{about}: {judgement['mean']:.3f}, {'kept' if judgement['kept'] else 'MISSED'}"
+
+
+def misses(judgements: list[dict[str, Any]]) -> int:
     """How many required limits were not kept, or could not be judged."""
-    return sum(judgement["kind"] == REQUIRED and not judgement["kept"] for row in rows for judgement in row["limits"])
+    return sum(judgement["kind"] == REQUIRED and not judgement["kept"] for judgement in judgements)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ._bench_carried import flash_attention_4, flashinfer_fa2, flashinfer_xqa, lazy_on_flashinfer
-from ._bench_kv import NotForThisRow, Pages, ints, queries, require_16_bits
-from ._bench_shapes import Shape
-from ._bench_timer import Call, Memory
+from . import carried
+from .kv import NotForThisRow, Pages, ints, queries, require_16_bits
+from .shapes import Shape
+from .timer import Call, Memory
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,13 @@ PEERS = {
     "cudnn": Peer(_of_torch("CUDNN_ATTENTION")),
     "flash_attention_2": Peer(_of_torch("FLASH_ATTENTION")),
     "cudnn_paged": Peer(_cudnn_paged, "cudnn", paged=True),
-    "flashinfer_fa2": Peer(flashinfer_fa2, "flashinfer", paged=True),
-    "flashinfer_xqa": Peer(flashinfer_xqa, "flashinfer", paged=True),
-    "flash_attention_4": Peer(flash_attention_4, "flash_attn.cute", paged=True),
-    "lazy_on_flashinfer": Peer(lazy_on_flashinfer, "flashinfer", paged=True),
+    "flashinfer_fa2": Peer(carried.flashinfer_fa2, "flashinfer", paged=True),
+    "flashinfer_fa3": Peer(carried.flashinfer_fa3, "flashinfer", paged=True),
+    "flashinfer_contiguous": Peer(carried.flashinfer_contiguous, "flashinfer"),
+    "flashinfer_xqa": Peer(carried.flashinfer_xqa, "flashinfer", paged=True),
+    "flash_attention_4": Peer(carried.flash_attention_4, "flash_attn.cute", paged=True),
+    "flash_attention_4_contiguous": Peer(carried.flash_attention_4_contiguous, "flash_attn.cute"),
+    "lazy_on_flashinfer": Peer(carried.lazy_on_flashinfer, "flashinfer", paged=True),
 }
 PAGED = frozenset(name for name, peer in PEERS.items() if peer.paged)
 

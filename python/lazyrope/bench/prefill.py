@@ -1,0 +1,109 @@
+"""The rows of ``lazyrope bench prefill``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from .limits import Limit, MeanLimit, aim
+from .shapes import PREFILL_PEERS, TORCH_PEERS, Shape, plain
+
+
+def _at_least(tflops: float, shape: Shape) -> Limit:
+    """The time that a rate gives."""
+    return Limit(None, plus_us=shape.flops / tflops / 1e6)
+
+
+def _chunk(query_tokens: int, context: int, *limits: Limit, **options: Any) -> Shape:
+    """A chunk of one request's queries, after all documents."""
+    return Shape("prefill", 1, query_tokens, context, limits=limits, **options)
+
+
+def _large_chunk(query_tokens: int, context: int) -> Shape:
+    """Beside itself without what is lazy, and with pages of 128."""
+    against = plain(context) | {"page_128": {"page_size": 128}}
+    shape = _chunk(query_tokens, context, peers=PREFILL_PEERS, against=against)
+    limits = (
+        _at_least(640, shape),
+        Limit("plain", factor=1.02),
+        Limit("page_128", factor=1.02),
+        aim("best_peer", factor=1),
+    )
+    return replace(shape, limits=limits)
+
+
+# Keys of whole requests are contiguous as they are made.
+SQUARE_PEERS = (*TORCH_PEERS, "cudnn_paged", "flashinfer_contiguous", "flash_attention_4_contiguous")
+
+LARGE = ((512, 32768), (2048, 8192))
+
+CHUNKS = [
+    _chunk(64, 8192, Limit(None, plus_us=36), aim(None, plus_us=26), peers=PREFILL_PEERS),
+    _chunk(256, 8192, Limit(None, plus_us=85), aim(None, plus_us=62), peers=PREFILL_PEERS),
+    *(_large_chunk(*size) for size in LARGE),
+]
+
+
+def _documents() -> list[Shape]:
+    """What a document's length costs."""
+    most: dict[tuple[int, int], tuple[float, float | None]] = {
+        (128, 256): (1.06, None),
+        (64, 1024): (1.03, None),
+        (64, 256): (1.08, None),
+    }
+    most |= {(256, 1024): (1.06, 1.03), (256, 256): (1.20, 1.12)}
+    rows = []
+    for (head_dim, doc_tokens), (required, aimed) in most.items():
+        limits = [Limit("plain", factor=required), *([aim("plain", factor=aimed)] if aimed else [])]
+        for query_tokens, context in LARGE:
+            peers = ("lazy_on_flashinfer",) if head_dim == 128 else TORCH_PEERS
+            options: dict[str, Any] = {"head_dim": head_dim, "doc_tokens": doc_tokens, "against": plain(context)}
+            rows.append(_chunk(query_tokens, context, *limits, peers=peers, **options))
+    return rows
+
+
+def _squares() -> list[Shape]:
+    """16384 tokens in all, of which each sees all of its request's, or those before it."""
+    rows = []
+    for heads, head_dim in (((32, 32), 64), ((32, 32), 128), ((32, 8), 128), ((16, 16), 256)):
+        for tokens in (1024, 4096, 16384):
+            for mask in ("full", "causal"):
+                limits = [Limit("best_peer", factor=1 / 0.90), aim("best_peer", factor=1)]
+                if (heads, head_dim, tokens, mask) == ((32, 8), 128, 1024, "causal"):
+                    limits.append(Limit("cudnn", factor=1 / 0.97))
+                shape = Shape("prefill", 16384 // tokens, tokens, tokens, heads=heads, head_dim=head_dim, mask=mask)
+                rows.append(replace(shape, group="squares", peers=SQUARE_PEERS, limits=tuple(limits)))
+    return rows
+
+
+def _batch_invariant(query_tokens: int, context: int) -> Shape:
+    against: dict[str, Any] = {"batch_variant": {"options": {}}}
+    limit = Limit("batch_variant", factor=1.05)
+    return _chunk(query_tokens, context, limit, options={"batch_invariant": True}, against=against, peers=())
+
+
+# A chunk beside requests that decode, in one step.
+DECODING: dict[str, Any] = {"batch": 64, "first_context": None, "first_tokens": None}
+CHUNK: dict[str, Any] = {"batch": 1}
+MIXED = Shape(
+    "prefill",
+    65,
+    1,
+    4096,
+    first_context=8192,
+    first_tokens=2048,
+    against={"decoding": DECODING, "chunk": CHUNK},
+    peers=(),
+    limits=(Limit("decoding + chunk", factor=1.05), aim("decoding + chunk", factor=0.9)),
+)
+
+PREFILL = [
+    *CHUNKS,
+    *_documents(),
+    *_squares(),
+    *(_batch_invariant(*size) for size in LARGE),
+    MIXED,
+    _chunk(512, 32768, Limit("flash_attention_2", factor=1), rope="none", family="sm80"),
+]
+
+MEANS = (MeanLimit("squares", "best_peer", 0.97),)

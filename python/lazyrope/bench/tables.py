@@ -1,0 +1,179 @@
+"""The rows of ``lazyrope bench``: what is measured, and what is required of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import lazyrope
+
+from .limits import Limit, MeanLimit, aim
+from .prefill import CHUNKS, MEANS, PREFILL
+from .shapes import DECODE_PEERS, PART, ROPES, TORCH_PEERS, Shape, plain
+
+
+def _decode(batch: int, context: int, **options: Any) -> Shape:
+    return Shape("decode", batch, options.pop("query_tokens", 1), context, peers=DECODE_PEERS, **options)
+
+
+# The decode of a served batch, at four sizes.
+MAIN = [
+    _decode(
+        1,
+        16384,
+        limits=(
+            Limit("stream_us", plus_us=4),
+            Limit("best_peer", factor=1 / 1.15),
+            aim("stream_us", plus_us=1),
+        ),
+    ),
+    _decode(
+        8, 16384, limits=(Limit("stream_us", factor=1.05), Limit("best_peer", factor=1), aim("stream_us", factor=1))
+    ),
+    _decode(
+        64,
+        4096,
+        against=plain(4096) | {"page_128": {"page_size": 128}},
+        limits=(
+            Limit("stream_us", factor=1.03),
+            Limit("best_paged_peer", factor=1),
+            Limit("plain", factor=1.01),
+            Limit("page_128", factor=1.01),
+            aim("stream_us", factor=0.99),
+        ),
+    ),
+    _decode(
+        64,
+        16384,
+        limits=(
+            Limit("stream_us", factor=1.015),
+            Limit("best_paged_peer", factor=1),
+            aim("stream_us", factor=0.985),
+        ),
+    ),
+]
+
+# What a document's length costs.
+DOCUMENTS = [
+    _decode(64, 4096, doc_tokens=256, against=plain(4096), limits=(Limit("plain", factor=1.02),)),
+    _decode(64, 4096, doc_tokens=64, against=plain(4096), limits=(Limit("plain", factor=1.05),)),
+    _decode(1, 16384, doc_tokens=64, against=plain(16384), limits=(Limit("plain", factor=1.10),)),
+    _decode(64, 4096, doc_tokens=400, ragged=True, against=plain(4096)),
+    _decode(64, 4096, doc_tokens=64, ragged=True, against=plain(4096)),
+]
+
+
+def _tokens(query_tokens: int, *limits: Limit) -> Shape:
+    """Several tokens of a request, as those that a speculation proposed; each sees those before it."""
+    against = {"one_token": {"query_tokens": 1}}
+    return _decode(64, 4096, query_tokens=query_tokens, mask="causal", against=against, limits=limits)
+
+
+OTHERS = [
+    _tokens(4, Limit("one_token", factor=1.05)),
+    _tokens(16, Limit("one_token", factor=1.3), aim("one_token", factor=1.2)),
+    _decode(64, 16384, kv_dtype="float8_e4m3fn", limits=(Limit(None, plus_us=530), aim(None, plus_us=500))),
+    _decode(64, 4096, page_size=128),
+    _decode(64, 1024, first_context=65536, limits=(Limit("stream_us", factor=1 / 0.90),)),
+    _decode(
+        64,
+        4096,
+        options={"batch_invariant": True},
+        against={"batch_variant": {"options": {}}},
+        limits=(Limit("batch_variant", factor=1.05),),
+    ),
+]
+
+# The planner alone: requests x segments of one step.
+PLAN = [
+    Shape("plan", 64, 1, 4096, peers=(), limits=(Limit("floor_us", plus_us=4),)),
+    Shape("plan", 256, 1, 16384, doc_tokens=256, peers=(), limits=(Limit("floor_us", plus_us=10),)),
+]
+
+DECODE = [*MAIN, *DOCUMENTS, *OTHERS, *PLAN]
+APPEND = [Shape("append", 64, 1, 0), Shape("append", 1, 16384, 0)]
+REPOSITION = [Shape("reposition", 1, 1024, 0), Shape("reposition", 1, 16384, 0)]
+
+
+def _both(**options: Any) -> list[Shape]:
+    """The decode and the prefill row at which shapes are compared."""
+    return [Shape("decode", 64, 1, 16384, **options), Shape("prefill", 1, 512, 32768, **options)]
+
+
+def _over(field_name: str, value: str, **options: Any) -> list[Shape]:
+    """Beside our own kernel with another value of one field, and no peers."""
+    return _both(against={value: {field_name: value}}, peers=(), **options)
+
+
+def _breadth() -> list[Shape]:
+    """Every head_dim, group, per-rank shape, RoPE variant and treatment of scores."""
+    rows: list[Shape] = []
+    for head_dim in lazyrope.head_dims():
+        for group in (1, 4, 8):
+            rows += _both(head_dim=head_dim, heads=(8 * group, 8), rope="neox")
+    for group in [*range(1, 17), 71]:
+        if group not in (1, 4, 8):
+            rows += _both(heads=(8 * group, 8), rope="neox")
+    for heads in ((8, 1), (16, 2), (4, 1)):
+        rows += _both(heads=heads, rope="neox")
+    for rope in ROPES:
+        if rope != "neox":
+            rows += _over("rope", "neox", rope=rope)
+    for head_dim in PART:
+        for rope in ("partial neox", "partial gptj"):
+            rows += _over("rope", "neox", head_dim=head_dim, rope=rope)
+    for options in ({"softcap": 50.0}, {"sinks": True}, {"window": 4096}):
+        rows += _both(rope="neox", options=options, peers=())  # which have no such scores
+    for kv_dtype in ("float8_e4m3fn", "float8_e5m2"):
+        for head_dim in (d for d in lazyrope.head_dims() if d % 16 == 0):
+            rows += _over("kv_dtype", "bfloat16", head_dim=head_dim, rope="neox", kv_dtype=kv_dtype)
+    return rows
+
+
+MOST_KV = 16 << 30  # bytes of keys and values of one row
+LLAMA = {"heads": (32, 8), "head_dim": 128}
+
+
+def _swept(batch: int, context: int, **options: Any) -> list[Shape]:
+    """A row of the sweep, unless its keys and values are too many."""
+    shape = Shape("decode", batch, 1, context, **options)
+    large = [Limit("stream_us", factor=1 / 0.90)] if shape.kv_bytes > 1e9 else []
+    limits = (Limit("best_peer", factor=1.03, plus_us=1), *large)
+    return [replace(shape, limits=limits)] if shape.kv_bytes <= MOST_KV else []
+
+
+def _sweep() -> list[Shape]:
+    """Llama's shape at every size, then other head dims, groups and the shares of a rank at some."""
+    rows: list[Shape] = []
+    for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        for context in (1 << i for i in range(10, 18)):
+            rows += _swept(batch, context, **LLAMA)
+    groups = [(8 * group, 8) for group in (1, 4, 7, 8, 16)]
+    shapes = [{"heads": heads, "head_dim": head_dim} for head_dim in (64, 128, 256) for heads in groups]
+    shapes += [{"heads": heads, "head_dim": 128} for heads in ((8, 1), (16, 2))]
+    sizes = [(1, 1024), (1, 16384), (1, 131072), (4, 4096), (16, 16384)]
+    sizes += [(64, 4096), (64, 16384), (256, 1024), (256, 4096)]
+    for options in shapes:
+        if options != LLAMA:
+            for batch, context in sizes:
+                rows += _swept(batch, context, **options)
+    return rows
+
+
+TABLES = {
+    "decode": DECODE,
+    "sweep": _sweep(),
+    "prefill": PREFILL,
+    "append": APPEND,
+    "reposition": REPOSITION,
+    "breadth": _breadth(),
+    # What the README's first table of figures shows: beside PyTorch only.
+    "all": [
+        *(replace(row.variant({}), peers=TORCH_PEERS) for row in (*MAIN, *CHUNKS)),
+        *APPEND,
+        *REPOSITION,
+    ],
+}
+
+# What is required of rows together.
+TABLE_LIMITS: dict[str, tuple[MeanLimit, ...]] = {"prefill": MEANS}

@@ -1,0 +1,217 @@
+"""The peers of ``lazyrope bench``, without their packages: what each is given, and which rows it refuses."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import unittest.mock
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+from lazyrope.bench import carried, host
+from lazyrope.bench.kv import NotForThisRow, Pages
+from lazyrope.bench.peers import PEERS, importable, masks_as_a_square, peer_calls
+from lazyrope.bench.shapes import ALL_PEERS, Shape
+from lazyrope.bench.timer import Memory
+
+SMALL = {"heads": (4, 2), "head_dim": 64, "rope": "neox"}
+
+
+class TestPeers:
+    @pytest.fixture
+    def flashinfer(self, monkeypatch):
+        """Stands in for the package; nothing is captured."""
+        module = unittest.mock.MagicMock()
+        monkeypatch.setitem(sys.modules, "flashinfer", module)
+        monkeypatch.setattr(carried, "Captured", lambda call: call)
+        monkeypatch.setattr(carried, "WORKSPACE", 1 << 10)
+        return module
+
+    def test_every_row_s_peers_are_there(self):
+        assert set(ALL_PEERS) == set(PEERS)
+
+    def test_a_package_that_is_not_there_is_named(self, monkeypatch, capsys):
+        for name, package in {"cudnn": "no_such_package", "cudnn_paged": "no_such.package"}.items():
+            monkeypatch.setitem(PEERS, name, replace(PEERS[name], package=package))
+        assert importable(("cudnn", "cudnn_paged", "flash_attention_2")) == ("flash_attention_2",)
+        errors = capsys.readouterr().err
+        assert "cudnn is left out: there is no Python package no_such_package" in errors
+        assert "cudnn_paged is left out: there is no Python package no_such.package" in errors
+
+    def test_peers_that_cannot_mask_leave_out_rows_that_hide_much(self):
+        assert masks_as_a_square(Shape("prefill", 1, 512, 512, mask="causal"))
+        assert not masks_as_a_square(Shape("prefill", 1, 512, 512))
+        assert not masks_as_a_square(Shape("decode", 1, 16, 4096, mask="causal"))
+        with pytest.raises(NotForThisRow):
+            masks_as_a_square(Shape("prefill", 1, 512, 1024, mask="causal"))
+
+    def test_each_request_has_pages_of_its_own(self):
+        pages = Pages([100, 40, 48], Shape("decode", 3, 1, 40, **SMALL), Memory("cpu"))
+        assert pages.k.shape == pages.v.shape == (7 + 3 + 3, 16, 2, 64)
+        assert pages.table.shape == (3, 7) and pages.indptr.tolist() == [0, 7, 10, 13]
+        assert sorted(pages.indices.tolist()) == list(range(13))
+        for row, (begin, end) in enumerate(((0, 7), (7, 10), (10, 13))):
+            assert pages.table[row, : end - begin].tolist() == pages.indices[begin:end].tolist()
+        assert pages.last.tolist() == [4, 8, 16] and pages.lengths.tolist() == [100, 40, 48]
+
+    def test_pytorch_s_cannot_do_every_row(self, capsys):
+        unlike = [Shape("decode", 2, 1, 32, first_context=64), Shape("decode", 1, 1, 32, kv_dtype="float8_e4m3fn")]
+        for shape in unlike:
+            assert peer_calls(shape, Memory("cpu"), ALL_PEERS) == {}
+        errors = capsys.readouterr().err
+        assert "has no requests of different lengths" in errors and "has no float8_e4m3fn keys" in errors
+
+    def test_pytorch_s_attends_to_the_row_s_keys(self):
+        """On the CPU PyTorch has FlashAttention as well."""
+        (call,) = peer_calls(Shape("decode", 2, 3, 64, **SMALL), Memory("cpu"), ("flash_attention_2",)).values()
+        assert call().shape == (2, 4, 3, 64)
+
+    def test_cudnn_is_given_pages_of_the_row_s_size(self, monkeypatch):
+        """As its frontend wants them: pools as [pages, heads, page_size, head_dim], page tables of four dimensions."""
+        graph = unittest.mock.MagicMock()
+        graph.tensor_like.side_effect = lambda tensor: tensor
+        graph.get_workspace_size.return_value = 0
+        result = unittest.mock.MagicMock()
+        graph.sdpa.return_value = result, None
+        module = unittest.mock.MagicMock(**{"pygraph.return_value": graph})
+        monkeypatch.setitem(sys.modules, "cudnn", module)
+        shape = Shape("decode", 3, 4, 96, page_size=32, first_context=200, **SMALL)
+        PEERS["cudnn_paged"].make(shape, Memory("cpu"))()
+        given = graph.sdpa.call_args.kwargs
+        assert given["q"].shape == (3, 4, 4, 64)
+        assert given["k"].shape == given["v"].shape == (7 + 3 + 3, 2, 32, 64)
+        assert given["k"].stride() == (32 * 2 * 64, 64, 2 * 64, 1)  # NHD, as the row's own pool
+        assert given["paged_attention_k_table"].shape == (3, 1, 7, 1)
+        assert given["seq_len_kv"].flatten().tolist() == [200, 96, 96]
+        assert given["paged_attention_max_seq_len_kv"] == 200 and given["attn_scale"] == 1 / 8
+        (tensors, _), _ = graph.execute.call_args
+        assert tensors[result].shape == (3, 4, 4, 64)
+
+    def test_xqa_is_given_lengths_and_pages(self, flashinfer):
+        shape = Shape("decode", 3, 1, 96, page_size=32, first_context=200, **SMALL)
+        PEERS["flashinfer_xqa"].make(shape, Memory("cpu"))()
+        (q, (k, _), _, table, lengths, longest), options = flashinfer.decode.xqa_batch_decode_with_kv_cache.call_args
+        assert q.shape == (3, 4, 64) and k.shape == (13, 32, 2, 64) and table.shape == (3, 7) and longest == 200
+        assert lengths.dtype == torch.uint32 and lengths.tolist() == [200, 96, 96]
+        assert options == {"bmm1_scale": 1 / 8, "kv_layout": "NHD"}
+
+    def test_fa2_of_flashinfer_plans_what_it_runs(self, flashinfer):
+        PEERS["flashinfer_fa2"].make(Shape("decode", 2, 4, 96, mask="causal", **SMALL), Memory("cpu"))()
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper.return_value
+        (indptr, indices, last, *sizes), options = wrapper.plan.call_args
+        assert indptr.tolist() == [0, 6, 12] and len(indices) == 12 and last.tolist() == [16, 16]
+        assert sizes == [4, 2, 64, 16] and options["q_len_per_req"] == 4
+        (q, (k, _)), _ = wrapper.run.call_args
+        assert q.shape == (8, 4, 64) and k.shape == (12, 16, 2, 64)
+
+    def test_flash_attention_4_is_given_lengths_and_pages(self, monkeypatch):
+        module = unittest.mock.MagicMock()
+        monkeypatch.setitem(sys.modules, "flash_attn", unittest.mock.MagicMock())
+        monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
+        module.flash_attn_varlen_func.return_value = ("out", "lse")
+        shape = Shape("decode", 2, 4, 96, mask="causal", **SMALL)
+        assert PEERS["flash_attention_4"].make(shape, Memory("cpu"))() == "out"
+        (q, k, _), options = module.flash_attn_varlen_func.call_args
+        assert q.shape == (2, 4, 4, 64) and k.shape == (12, 16, 2, 64) and options["causal"]
+        assert options["page_table"].shape == (2, 6) and options["seqused_k"].tolist() == [96, 96]
+
+    def test_lazy_attention_from_flashinfer_s_parts(self, flashinfer):
+        """A request for each document, its query turned by the distance from the document's first token."""
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper.return_value
+        wrapper.run.side_effect = lambda q, kv, return_lse: (q, q[..., 0].float())
+        flashinfer.merge_states.side_effect = lambda out, lse: (out.sum(1), lse.sum(1))
+        shape = Shape("decode", 2, 1, 96, doc_tokens=40, **SMALL)
+        call = PEERS["lazy_on_flashinfer"].make(shape, Memory("cpu"))
+        assert call().shape == (2, 4, 64)
+        (indptr, _, last, *_), options = wrapper.plan.call_args
+        assert indptr.tolist() == [0, 3, 6, 7, 10, 13, 14] and last.tolist() == [8, 8, 16] * 2
+        assert options["q_len_per_req"] == 1
+        (turned, keys, distances), options = flashinfer.apply_rope_pos_ids_inplace.call_args
+        assert distances.tolist() == [96, 56, 16] * 2 and options == {"interleave": False}
+        assert torch.equal(turned[0], turned[2]) and not torch.equal(turned[0], turned[3])
+        assert turned.shape == (6, 4, 64) and keys.shape == (6, 1, 64)
+
+    def test_lazy_chunks_from_flashinfer_s_parts(self, flashinfer):
+        """Results are merged token by token."""
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper.return_value
+        wrapper.run.side_effect = lambda q, kv, return_lse: (q, q[..., 0].float())
+        flashinfer.merge_states.side_effect = lambda out, lse: (out.sum(1), lse.sum(1))
+        shape = Shape("prefill", 2, 3, 80, doc_tokens=40, **SMALL)
+        result = PEERS["lazy_on_flashinfer"].make(shape, Memory("cpu"))()
+        (tokens, indptr, *_), options = wrapper.plan.call_args
+        assert tokens.tolist() == [0, 3, 6, 9, 12] and indptr.tolist() == [0, 3, 6, 9, 12] and not options["causal"]
+        (turned, keys, distances), _ = flashinfer.apply_rope_pos_ids_inplace.call_args
+        assert distances.tolist() == [80, 81, 82, 40, 41, 42] * 2 and keys.shape == (12, 1, 64)
+        assert turned.shape == (12, 4, 64) and torch.equal(turned[:3], turned[3:6])
+        assert torch.equal(result, 2 * torch.cat([turned[:3], turned[6:9]]))
+
+    @pytest.mark.parametrize("backend", ["fa2", "fa3"])
+    def test_chunks_of_flashinfer(self, flashinfer, backend):
+        shape = Shape("prefill", 2, 20, 96, mask="causal", **SMALL)
+        PEERS[f"flashinfer_{backend}"].make(shape, Memory("cpu"))()
+        assert flashinfer.BatchPrefillWithPagedKVCacheWrapper.call_args.kwargs["backend"] == backend
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper.return_value
+        (tokens, indptr, *_), options = wrapper.plan.call_args
+        assert tokens.tolist() == [0, 20, 40] and indptr.tolist() == [0, 6, 12] and options["causal"]
+
+    def test_contiguous_chunks_of_flashinfer(self, flashinfer):
+        PEERS["flashinfer_contiguous"].make(Shape("prefill", 2, 20, 96, **SMALL), Memory("cpu"))()
+        wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper.return_value
+        (tokens, keys, *sizes), options = wrapper.plan.call_args
+        assert tokens.tolist() == [0, 20, 40] and keys.tolist() == [0, 96, 192]
+        assert sizes == [4, 2, 64] and not options["causal"]
+        (q, k, v), _ = wrapper.run.call_args
+        assert q.shape == (40, 4, 64) and k.shape == v.shape == (192, 2, 64)
+
+    def test_contiguous_chunks_of_flash_attention_4(self, monkeypatch):
+        module = unittest.mock.MagicMock()
+        monkeypatch.setitem(sys.modules, "flash_attn", unittest.mock.MagicMock())
+        monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
+        module.flash_attn_func.return_value = ("out", "lse")
+        shape = Shape("prefill", 2, 96, 96, mask="causal", **SMALL)
+        assert PEERS["flash_attention_4_contiguous"].make(shape, Memory("cpu"))() == "out"
+        (q, k, v), options = module.flash_attn_func.call_args
+        assert q.shape == (2, 96, 4, 64) and k.shape == v.shape == (2, 96, 2, 64) and options == {"causal": True}
+
+    def test_what_flashinfer_is_not_measured_at(self, flashinfer, capsys):
+        several = Shape("decode", 1, 4, 96, peers=("flashinfer_xqa", "lazy_on_flashinfer"), **SMALL)
+        causal = Shape("prefill", 1, 96, 96, mask="causal", peers=("lazy_on_flashinfer",), **SMALL)
+        unequal = Shape("decode", 8, 1, 960, doc_tokens=40, ragged=True, peers=("lazy_on_flashinfer",), **SMALL)
+        unturned = replace(several, query_tokens=1, rope="gptj", peers=("lazy_on_flashinfer",))
+        for shape in (several, causal, unequal, unturned):
+            assert peer_calls(shape, Memory("cpu"), ALL_PEERS) == {}
+        assert capsys.readouterr().err.count("left out") == 5
+
+    def test_what_a_graph_reads_lives_as_long_as_it(self, monkeypatch):
+        for name in ("synchronize", "CUDAGraph", "graph"):
+            monkeypatch.setattr(torch.cuda, name, unittest.mock.MagicMock())
+        tensor = torch.zeros(4)
+        alive = weakref.ref(tensor)
+        graph = carried.Captured(lambda tensor=tensor: tensor.sum())
+        del tensor
+        gc.collect()
+        assert alive() is not None and graph() is graph.result
+
+    def test_a_peer_that_refuses_a_row_is_left_out(self, monkeypatch, capsys):
+        def refuses(shape, memory):
+            raise ValueError("not on Tuesdays\nand so on")
+
+        monkeypatch.setitem(PEERS, "cudnn", replace(PEERS["cudnn"], make=refuses))
+        shape = Shape("decode", 1, 1, 32, peers=("cudnn",))
+        assert peer_calls(shape, Memory("cpu"), ("cudnn",)) == {}
+        assert capsys.readouterr().err == "  cudnn is left out: not on Tuesdays\n"
+        assert peer_calls(shape, Memory("cpu"), ()) == {} and capsys.readouterr().err == ""
+
+
+def test_versions_of_peers_are_told(monkeypatch):
+    versions = {"nvidia-cudnn-frontend": "1.32.0"}
+
+    def version(package):
+        if package not in versions:
+            raise host.importlib.metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(host.importlib.metadata, "version", version)
+    assert host._versions_of_peers(torch)["nvidia-cudnn-frontend"] == "1.32.0"
