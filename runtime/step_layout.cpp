@@ -92,7 +92,7 @@ std::size_t most_units(const PhaseExtent& extent, const StepShape& shape,
   if (!is_fixed) return tiles;
   const std::size_t all = tiles * size(kMostFixedParts);
   if (!attend.divides_rows()) return all;
-  return std::min(all, tiles + size(capacity.requests) * size(kWholeTiles));
+  return std::min(all, tiles + size(capacity.requests) * size(kRequestParts));
 }
 
 void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,

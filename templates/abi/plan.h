@@ -108,9 +108,8 @@ struct PlanPhase {
   int32 min_heads;         // KV heads that an item has at the least,
   int32 max_heads;         // and at most: powers of two that divide their number
   int32 most_groups;       // of heads: num_kv_heads / min_heads
-  // Not 0: a tile of so many blocks or fewer is one part, a longer one is cut every so many blocks,
-  // or twice, or four times as many ..., into at most as many parts as the request alone lets it
-  // have, whatever else there is.
+  // Not 0: a tile is cut into equal parts, the last of which may be shorter: as many as have so
+  // many blocks, but at most as many as the request alone lets it have, whatever else there is.
   int32 fixed_split_blocks;
   int32 num_counters;
   int32 item_cost;     // of an item beside its blocks, each of which costs kBlockCost
@@ -125,9 +124,9 @@ inline constexpr int32 kBlockCost = 8;
 inline constexpr int32 kMostSplitBlocks = 1 << 19;
 
 inline constexpr int32 kMostFixedParts = 16;
-// Tiles of a request, for all KV heads, of which none is cut where units may be dealt: about as
-// many as a GPU has SMs. Where there are fewer, each has no more parts than make as many units.
-inline constexpr int32 kWholeTiles = 128;
+// Parts that a request's tiles, for all KV heads, have together at the most where units may be
+// dealt, unless there are more tiles: about as many as a GPU has SMs.
+inline constexpr int32 kRequestParts = 128;
 inline constexpr int kPlanPhases = 2;
 
 struct PlanParams {

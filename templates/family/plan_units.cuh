@@ -7,21 +7,6 @@
 
 namespace lazyrope {
 
-// How many fixed parts a tile has at most, from what its request asks alone.
-LAZYROPE_DEVICE int32 most_fixed_parts(const PlanPhase& phase, int32 request_tiles) {
-  if (phase.may_deal == 0) return kMostFixedParts;
-  const int32 units = smaller(request_tiles, kWholeTiles) * phase.most_groups;
-  return larger(smaller(kWholeTiles / units, kMostFixedParts), 1);
-}
-
-// Of a tile's fixed parts: the fewest with which there are at most `most_parts`.
-LAZYROPE_DEVICE int32 fixed_part_blocks(int32 num_blocks, int32 least, int32 most_parts) {
-  int32 blocks = least;
-#pragma unroll 1
-  while ((num_blocks - 1) / most_parts >= blocks) blocks *= 2;
-  return blocks;
-}
-
 inline constexpr int32 kSegmentCost = kBlockCost / 4;
 
 // Of a share at the least: no block with its segment costs as much as one of these, so that two
@@ -57,6 +42,19 @@ LAZYROPE_DEVICE Quotient divide(int32 a, int32 b) {
   int32 rest = a - whole * b;
   const int32 correction = rest < 0 ? -1 : rest >= b ? 1 : 0;
   return {whole + correction, rest - correction * b};
+}
+
+// How many fixed parts a tile has at most, from what its request asks alone.
+LAZYROPE_DEVICE int32 most_fixed_parts(const PlanPhase& phase, int32 request_tiles) {
+  if (phase.may_deal == 0) return kMostFixedParts;
+  const int32 units = smaller(request_tiles, kRequestParts) * phase.most_groups;
+  return larger(smaller(kRequestParts / units, kMostFixedParts), 1);
+}
+
+// Of all of a tile's fixed parts but the last: of as many equal ones as have so many at the least,
+// and no more than `most_parts`.
+LAZYROPE_DEVICE int32 fixed_part_blocks(int32 num_blocks, int32 least, int32 most_parts) {
+  return ceil_div(num_blocks, larger(smaller(ceil_div(num_blocks, least), most_parts), 1));
 }
 
 struct Unit {
@@ -108,7 +106,7 @@ struct Units {
     const int32 num_blocks = tiles.rows.get(tile).num_blocks;
     if (!has_parts()) return {tile, group, 0, 1, 0, num_blocks, num_blocks};
     const int32 parts = tiles.part_begin.get(tile + 1) - tiles.part_begin.get(tile);
-    const int32 blocks = fixed_part_blocks(num_blocks, fixed_split_blocks, parts);
+    const int32 blocks = ceil_div(num_blocks, parts);
     const int32 end = smaller((part + 1) * blocks, num_blocks);
     return {tile, group, part, parts, part * blocks, end, blocks};
   }

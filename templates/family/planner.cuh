@@ -270,7 +270,7 @@ class Planner {
   LAZYROPE_DEVICE void measure_parts(int32 tile, int32 blocks, int32 request_tiles) const {
     const int32 of_part = fixed_part_blocks(blocks, phase_.fixed_split_blocks,
                                             most_fixed_parts(phase_, request_tiles));
-    const int32 parts = larger(ceil_div(blocks, of_part), 1);
+    const int32 parts = larger(ceil_div(blocks, larger(of_part, 1)), 1);
     tiles_.part_begin.set(tile, parts);
     tiles_.cost_begin.set(tile, parts * part_cost(phase_, of_part));
   }

@@ -211,9 +211,11 @@ class Model {
     }
     tile.part_blocks = tile.num_blocks;
     if (phase_.fixed_split_blocks > 0) {
-      tile.part_blocks = phase_.fixed_split_blocks;
-      while (tile.num_blocks > most_fixed_parts(request) * tile.part_blocks) tile.part_blocks *= 2;
-      tile.num_parts = std::max((tile.num_blocks + tile.part_blocks - 1) / tile.part_blocks, 1);
+      const auto parts_of = [&](int blocks) { return (tile.num_blocks + blocks - 1) / blocks; };
+      const int asked = parts_of(phase_.fixed_split_blocks);
+      const int parts = std::clamp(asked, 1, most_fixed_parts(request));
+      tile.part_blocks = (tile.num_blocks + parts - 1) / parts;
+      tile.num_parts = tile.num_blocks == 0 ? 1 : parts_of(tile.part_blocks);
       tile.cost = 0;
     }
     tile.cost += std::int64_t{phase_.item_cost} + std::int64_t{kBlockCost} * tile.part_blocks;
@@ -226,7 +228,7 @@ class Model {
     if (phase_.may_deal == 0) return kMostFixedParts;
     const int tile_rows = phase_.tile_rows.value;
     const int units = (rows_of(request) + tile_rows - 1) / tile_rows * phase_.most_groups;
-    return std::clamp(kWholeTiles / units, 1, kMostFixedParts);
+    return std::clamp(kRequestParts / units, 1, kMostFixedParts);
   }
 
   std::int64_t origin(int s) const {

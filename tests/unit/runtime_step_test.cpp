@@ -424,7 +424,7 @@ TEST(StepLayout, FixedPartsOfManyTilesAreFew) {
   PlanParams params{};
   lay_out_step(nullptr, kShape, plan, capacity, 4, params);
   const PlanPhase& prefill = params.phase[Step::kPrefill];
-  const int units = prefill.scratch.max_tiles * kShape.num_kv_heads + 6 * kWholeTiles;
+  const int units = prefill.scratch.max_tiles * kShape.num_kv_heads + 6 * kRequestParts;
   EXPECT_EQ(prefill.scratch.max_items, units + prefill.work.num_ctas);
 }
 
