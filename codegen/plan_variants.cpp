@@ -47,7 +47,7 @@ std::vector<AttendPlan> neighbours(const AttendPlan& plan, const std::vector<Ran
 bool fits_registers(const AttendPlan& plan, int head_dim) {
   if (plan.family == Family::kSm90a) return true;  // their number is the kernel's own
   const int needed = plan.warp_rows * (head_dim + plan.step_keys) / kWarpThreads + kOtherRegisters;
-  const int share = kRegistersPerSm / (plan.threads() * plan.ctas_per_sm);
+  const int share = kRegistersPerSm / (plan.threads(head_dim) * plan.ctas_per_sm);
   return needed <= std::min(kMostRegisters, share / kRegisterGranularity * kRegisterGranularity);
 }
 

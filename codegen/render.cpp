@@ -127,7 +127,8 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan) {
                  {"heads", fmt::to_string(plan.heads)},
                  {"ctas_per_sm", fmt::to_string(plan.ctas_per_sm)},
                  {"shared_bytes", fmt::to_string(shared_bytes)}});
-  return {"kernel/attend.cu.in", std::move(values), plan.threads(), plan.ctas_per_sm, shared_bytes};
+  return {"kernel/attend.cu.in", std::move(values), plan.threads(spec.head_dim), plan.ctas_per_sm,
+          shared_bytes};
 }
 
 Launch plan_launch(const KernelSpec& spec) {

@@ -101,9 +101,9 @@ const std::vector<HopperRow>& hopper_rows() {
       {128, true, &TilePlan::prefill, {8, 1, 16, 64, 64, 4, 1, Family::kSm90a}},
       {96, true, &TilePlan::prefill, {8, 1, 16, 128, 128, 3, 1, Family::kSm90a}},
       {192, true, &TilePlan::decode, {1, 4, 16, 16, 16, 4, 1, Family::kSm90a}},
-      {192, true, &TilePlan::prefill, {8, 1, 16, 64, 64, 2, 1, Family::kSm90a}},
+      {192, true, &TilePlan::prefill, {8, 1, 16, 96, 96, 2, 1, Family::kSm90a}},
       {256, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 1, Family::kSm90a}},
-      {256, true, &TilePlan::prefill, {8, 1, 16, 48, 48, 2, 1, Family::kSm90a}},
+      {256, true, &TilePlan::prefill, {8, 1, 16, 64, 64, 2, 1, Family::kSm90a}},
   };
   return table;
 }
@@ -173,7 +173,7 @@ class AttendPlanCheck {
     one_of("key_warps", plan_.key_warps, {plan_.divides_rows() ? 1 : 4});
     if (plan_.divides_rows()) {
       one_of("warp_rows", plan_.warp_rows, {16});
-      one_of("warp_keys", plan_.warp_keys, {48, 64, 128});
+      one_of("warp_keys", plan_.warp_keys, {64, 96, 128});
       one_of("ctas_per_sm", plan_.ctas_per_sm, {1});
     } else {
       one_of("warp_rows", plan_.warp_rows, {16, 32});
@@ -426,11 +426,12 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
   const int windows = table_windows(plan.divides_rows(), plan.block_keys());
   constexpr int kFirstBlockBytes = 16;
   const int row = head_dim * plan.heads * kElementBytes;
-  const int originals = turns_in_place(plan.divides_rows(), head_dim)
+  const int turns = query_turns(plan.divides_rows(), head_dim);
+  const int originals = consumers_turn(plan.divides_rows(), head_dim)
                             ? 0
                             : plan.rows() * row_bytes(head_dim, kElementBytes);
-  const int handovers = (2 * plan.stages + kQueryTurns + kItemsAtOnce + windows) * 16;
-  return 2 * plan.stages * plan.block_keys() * row + kQueryTurns * plan.rows() * row + originals +
+  const int handovers = (2 * plan.stages + turns + kItemsAtOnce + windows) * 16;
+  return 2 * plan.stages * plan.block_keys() * row + turns * plan.rows() * row + originals +
          table_bytes(plan.block_keys(), windows) +
          kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers +
          kFlagBytes + kFirstBlockBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan));
@@ -438,8 +439,8 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
 
 }  // namespace
 
-int AttendPlan::threads() const {
-  const int helpers = family == Family::kSm90a ? helper_warps(divides_rows()) : 0;
+int AttendPlan::threads(int head_dim) const {
+  const int helpers = family == Family::kSm90a ? helper_warps(divides_rows(), head_dim) : 0;
   return (row_warps * key_warps + helpers) * kWarpThreads;
 }
 

@@ -23,7 +23,7 @@ struct AttendPlan {
   int heads = 1;  // KV heads side by side in a tile, which share its rows: decode of family sm90a
 
   bool divides_rows() const { return row_warps > 1; }
-  int threads() const;
+  int threads(int head_dim) const;
   int rows() const { return row_warps * warp_rows; }
   int head_rows() const { return rows() / heads; }
   int block_keys() const { return key_warps * warp_keys; }

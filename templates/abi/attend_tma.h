@@ -8,14 +8,19 @@ namespace lazyrope {
 
 inline constexpr int kOctetSlots = 8;
 
-// A CTA of theirs: warps that bring keys and values and turn queries, and in how many places at
-// once there are turned queries, and items with the positions of their rows.
-constexpr int helper_warps(bool has_many_rows) { return has_many_rows ? 8 : 4; }
-inline constexpr int kQueryTurns = 2;
-// Whether a place of turned queries is where their originals are brought first. Of long rows there
-// is no room for both.
-constexpr bool turns_in_place(bool has_many_rows, int head_dim) {
+// Whether those who compute turn their queries themselves, where these have been brought. Of many
+// long rows there would be no room for the queries of two documents.
+constexpr bool consumers_turn(bool has_many_rows, int head_dim) {
   return has_many_rows && head_dim > 128;
+}
+// A CTA of theirs: a warp that finds where keys and values lie, one that brings them, and such that
+// turn queries, or do nothing where it is consumers that turn; in how many places at once there are
+// turned queries, and items with the positions of their rows.
+constexpr int helper_warps(bool has_many_rows, int head_dim) {
+  return has_many_rows && !consumers_turn(has_many_rows, head_dim) ? 8 : 4;
+}
+constexpr int query_turns(bool has_many_rows, int head_dim) {
+  return consumers_turn(has_many_rows, head_dim) ? 1 : 2;
 }
 // Windows of 512 slots in the block table. Queries are turned for a document as soon as a window
 // has its first block: with four, a document ahead. Of shorter blocks there is no room for as many.

@@ -98,16 +98,17 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemR
   }
 }
 
-// All threads of a team: the logical position of each row, by copy(to, from) unless the item says
-// it; rows past the item's last repeat it. kHeadRows of them are of one KV head.
+// All threads of a team: the logical position of each of kRows rows, from the item's first_row on,
+// by copy(to, from) unless the item says it; rows past the item's last repeat it. kHeadRows of them
+// are of one KV head.
 template <class Spec, class Team, int kRows, int kHeadRows = kRows, class Copy>
 LAZYROPE_DEVICE void copy_row_positions(SharedPtr positions, const int32* step_positions,
-                                        ItemPtr item, const Copy& copy) {
+                                        ItemPtr item, int32 first_row, const Copy& copy) {
   const ItemRows rows = item.rows();
   const ItemExtent extent = item.extent();
 #pragma unroll 1
   for (int32 row = Team::rank(); row < kRows; row += Team::size()) {
-    const QueryRow<Spec> from(rows, smaller(row % kHeadRows, extent.num_rows - 1));
+    const QueryRow<Spec> from(rows, smaller(first_row + row % kHeadRows, extent.num_rows - 1));
     const SharedPtr to = positions + row * 4;
     if (extent.first_position == extent.last_position)
       st_shared(to, extent.first_position);

@@ -20,6 +20,21 @@ struct Team {
   LAZYROPE_DEVICE static constexpr int32 size() { return kThreads; }
 };
 
+// The CTA's warps from one on, kWarps each, the first of which have barrier kBarrier, the next that
+// behind it, and so on.
+template <int kFirstWarp, int kWarps, int kBarrier>
+struct WarpTeams {
+  LAZYROPE_DEVICE static int32 team() {
+    return static_cast<int32>(static_cast<uint32>(warp_index() - kFirstWarp) / kWarps);
+  }
+  LAZYROPE_DEVICE static int32 rank() {
+    return static_cast<int32>(static_cast<uint32>(thread_index() - kFirstWarp * kWarpThreads) %
+                              (kWarps * kWarpThreads));
+  }
+  LAZYROPE_DEVICE static constexpr int32 size() { return kWarps * kWarpThreads; }
+  LAZYROPE_DEVICE static void sync() { bar_sync(kBarrier + team(), size()); }
+};
+
 // Some of the CTA's warps, with a barrier of their own.
 template <int kFirstWarp, int kWarps, int kBarrier>
 struct WarpTeam {

@@ -68,11 +68,15 @@ def test_more_blocks_than_a_table_has(races):
         check_case(documents_case(SMALL, [1500, 70, 131, 1024, 5, 640, 17, 16, 900], 33, "cpu"), build(SMALL))
 
 
+@pytest.mark.parametrize("races", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 256])
 @pytest.mark.parametrize("tokens", [300, 700])
-def test_several_items_of_a_cta(tokens):
-    """Which go on without a barrier for all warps: with four SMs, whole tiles in turns, or parts of them."""
-    setting = replace(SMALL, kv_heads=2)
-    check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
+def test_several_items_of_a_cta(tokens, head_dim, races):
+    """Which go on without a barrier for all warps: with four SMs, whole tiles in turns, or parts of them. Their queries
+    are turned by helpers, or by those who compute."""
+    setting = replace(SMALL, kv_heads=2, head_dim=head_dim)
+    with lazyrope.emulator.options(races=races):
+        check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
 
 
 def test_decode_of_32_rows():
@@ -87,10 +91,11 @@ def test_decode_of_32_rows():
     check_case(case, lazyrope.compile(case.spec, arch=ARCH, plan=plan))
 
 
+@pytest.mark.parametrize("head_dim", [128, 256])
 @pytest.mark.parametrize(("tokens", "others", "other_tokens"), [(1, 16, 4), (30, 5, 33)])
-def test_rows_of_requests_before_change_no_bit(tokens, others, other_tokens):
+def test_rows_of_requests_before_change_no_bit(tokens, others, other_tokens, head_dim):
     """Their greater scores would raise the maxima of rows that lie in the same tile."""
-    setting = Setting(head_dim=128, kv_heads=1, batch_invariant=True)
+    setting = Setting(head_dim=head_dim, kv_heads=1, batch_invariant=True)
     shelf = Shelf(setting, [900], 1, "cpu")
     kernel = lazyrope.compile(setting.spec(), arch=ARCH)
     request, q = in_order(shelf, [0], tokens), shelf.queries(tokens)

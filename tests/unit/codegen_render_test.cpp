@@ -56,11 +56,11 @@ TEST(Render, SaysWhatLaunchingTakes) {
   }
   EXPECT_EQ(entries.size(), static_cast<std::size_t>(kKernelKinds));
   const RenderedKernel decode = render_for(KernelKind::kAttendDecode, base_spec());
-  EXPECT_EQ(decode.threads, plan.decode.threads());
+  EXPECT_EQ(decode.threads, plan.decode.threads(64));
   EXPECT_EQ(decode.shared_bytes, plan.decode.shared_bytes(64));
   EXPECT_EQ(decode.ctas_per_sm, plan.decode.ctas_per_sm);
   const RenderedKernel prefill = render_for(KernelKind::kAttendPrefill, base_spec());
-  EXPECT_EQ(prefill.threads, plan.prefill.threads());
+  EXPECT_EQ(prefill.threads, plan.prefill.threads(64));
   EXPECT_EQ(prefill.shared_bytes, plan.prefill.shared_bytes(64));
 }
 

@@ -26,7 +26,7 @@ void expect_fits(const AttendPlan& plan, int head_dim, const Arch& arch) {
   EXPECT_LE(bytes, arch.shared_per_block);
   EXPECT_LE(plan.ctas_per_sm * (bytes + kReservedSharedPerBlock), arch.shared_per_sm);
   // Of all archs an SM has the fewest threads, 1536, on 8.6, 8.9 and 12.0.
-  EXPECT_LE(plan.ctas_per_sm * plan.threads(), 1536);
+  EXPECT_LE(plan.ctas_per_sm * plan.threads(head_dim), 1536);
   EXPECT_EQ(std::min(plan.row_warps, plan.key_warps), 1) << "warps divide rows or keys";
   EXPECT_EQ(plan.warp_rows % 16, 0);
   EXPECT_EQ(plan.warp_keys % plan.step_keys, 0);
@@ -174,7 +174,7 @@ TEST(TilePlan, IllegalMembersOfHopperAreNamed) {
           {&AttendPlan::row_warps, 4, "prefill.row_warps = 4; allowed are 1, 8"},
           {&AttendPlan::key_warps, 2, "prefill.key_warps = 2; allowed are 1"},
           {&AttendPlan::warp_rows, 32, "prefill.warp_rows = 32; allowed are 16"},
-          {&AttendPlan::warp_keys, 256, "prefill.warp_keys = 256; allowed are 48, 64, 128"},
+          {&AttendPlan::warp_keys, 256, "prefill.warp_keys = 256; allowed are 64, 96, 128"},
           {&AttendPlan::step_keys, 64, "prefill.step_keys = 64; allowed are 128"},
           {&AttendPlan::stages, 1, "prefill.stages = 1; it must be at least 2"},
           {&AttendPlan::stages, 3, "prefill needs "},

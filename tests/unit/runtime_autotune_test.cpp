@@ -63,7 +63,7 @@ class AutotuneTest : public testing::Test {
 
   // Whether the kernel launched is that of the plan.
   bool is(const AttendPlan& plan, const Binary& binary, int ctas) const {
-    return binary.threads == plan.threads() && binary.shared_bytes == plan.shared_bytes(192) &&
+    return binary.threads == plan.threads(192) && binary.shared_bytes == plan.shared_bytes(192) &&
            ctas == plan.ctas_per_sm * device_->sms;
   }
 

@@ -161,7 +161,7 @@ class AttendTile {
                   params_.scale_log2 * key_scale(params_.pool, item().rows().kv_head));
     }
     copy_row_positions<Spec, WholeCta, kRows>(
-        memory_ + kPositions, params_.step.positions, item(),
+        memory_ + kPositions, params_.step.positions, item(), 0,
         [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
     set_zero(rows_);
     softmax_.reset();

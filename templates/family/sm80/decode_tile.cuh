@@ -252,7 +252,7 @@ class AttendTile {
                                       rows_of_head(item().rows(), head), 0, num_rows,
                                       head * num_rows, (head + 1) * num_rows);
     copy_row_positions<Spec, WholeCta, kRows>(
-        positions(), params_.step.positions, item(),
+        positions(), params_.step.positions, item(), 0,
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
     cp_async_commit_group();
   }

@@ -3,8 +3,8 @@
 // A CTA's first eight warps (family/sm90a/helpers.cuh) bring and prepare what two warpgroups, each
 // with 64 query rows of one KV head, compute on (family/sm90a/row_consumer.cuh): one finds where
 // blocks lie, one copies their keys and values, straight from pages of any size, the others turn
-// the queries for the segment that comes next. All go on to the CTA's next item without waiting for
-// each other.
+// the queries for the segment that comes next, unless the warpgroups do that themselves. All go on
+// to the CTA's next item without waiting for each other.
 #pragma once
 
 #include "family/sm90a/helpers.cuh"
@@ -15,12 +15,15 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class AttendTile {
   using Memory = TileMemory<Spec, Shape>;
-  // Of a thread; those of all threads together are what an SM has. A consumer's are its share of 64
-  // rows of results, of scores and of weights, and about 36 others; in steps of 8.
+  // Of a thread, in steps of 8; those of all threads together are what an SM has. A consumer's are
+  // its share of 64 rows of results, of scores and of weights, and about 36 others; or where there
+  // are as few helpers, what those leave.
   static constexpr int kOwnRegisters = Memory::kHeadDim / 2 + Memory::kKeys * 3 / 4;
-  static constexpr int kConsumerRegisters = larger(192, (kOwnRegisters + 36) / 8 * 8);
-  static constexpr int kHelperRegisters = 256 - kConsumerRegisters;
-  static_assert(Shape::kRowWarps == 8 && Shape::kKeyWarps == 1 && Memory::kHelperWarps == 8);
+  static constexpr bool kHasTurners = !Memory::kConsumersTurn;
+  static constexpr int kConsumerRegisters =
+      kHasTurners ? larger(192, (kOwnRegisters + 36) / 8 * 8) : 224;
+  static constexpr int kHelperRegisters = kHasTurners ? 256 - kConsumerRegisters : 56;
+  static_assert(Shape::kRowWarps == 8 && Shape::kKeyWarps == 1);
 
  public:
   using Params = TmaAttendParams;

@@ -2,8 +2,8 @@
 // window that tells where they lie, turned queries, keys, values.
 #pragma once
 
+#include "family/sm90a/turned_queries.cuh"
 #include "family/sm90a/window_user.cuh"
-#include "isa/bulk_copy.cuh"
 #include "ops/mask_scores.cuh"
 
 namespace lazyrope {
@@ -27,21 +27,22 @@ LAZYROPE_DEVICE void mask_block(Scores& scores, PositionRange queries, SharedPtr
     mask_scores<Mask>(scores, positions, info.position, info.begin, info.end);
 }
 
-template <class Memory>
+// Queries: family/sm90a/turned_queries.cuh.
+template <class Memory, class Queries>
 class BlockUser {
   using Table = typename Memory::Table;
 
  public:
-  LAZYROPE_DEVICE explicit BlockUser(Memory memory)
+  LAZYROPE_DEVICE BlockUser(const AttendParams& params, Memory memory)
       : memory_(memory),
         windows_(memory),
-        turned_(memory.at + Memory::kTurnedBarriers),
+        queries_(params, memory),
         keys_(memory.at + Memory::kKeyBarriers),
         values_(memory.at + Memory::kValueBarriers) {}
 
   // The number of the first block of the item in `place`.
   LAZYROPE_DEVICE int32 begin(int32 place) {
-    turned_.wait(turn_.at);
+    queries_.begin(place);
     return windows_.begin(place);
   }
 
@@ -50,7 +51,7 @@ class BlockUser {
     windows_.leave(block - 1);
     windows_.reach(block);
     const BlockInfo info = table.info(block);
-    if (info.base != base) take_next_turn();
+    if (info.base != base) queries_.go_on(info.base);
     return info;
   }
   // The same in two steps. The first may come at any time after the products of keys: answers that
@@ -63,17 +64,16 @@ class BlockUser {
   }
   LAZYROPE_DEVICE void go_on(int32 block, int32 base) {
     windows_.leave(block);
-    if (next_base_ != base) take_next_turn();
+    if (next_base_ != base) queries_.go_on(next_base_);
   }
 
   // All of the item's products have been waited for.
   LAZYROPE_DEVICE void leave(int32 last_block) {
-    turned_.pass(turn_.at);
-    turn_.advance();
+    queries_.leave();
     windows_.leave_last(last_block);
   }
 
-  LAZYROPE_DEVICE SharedPtr queries() const { return memory_.turned(turn_.at); }
+  LAZYROPE_DEVICE SharedPtr queries() const { return queries_.tile(); }
 
   LAZYROPE_DEVICE SharedPtr full_keys() {
     keys_.wait(key_.at, has_keys_);
@@ -119,12 +119,6 @@ class BlockUser {
   // longer ones, asking twice costs more than it saves.
   static constexpr bool kAsksEarly = Memory::kHeadDim <= 96;
 
-  LAZYROPE_DEVICE void take_next_turn() {
-    turned_.pass(turn_.at);
-    turn_.advance();
-    turned_.wait(turn_.at);
-  }
-
   LAZYROPE_DEVICE static void clear_outside(SharedPtr values, ValidSlots slots) {
     clear_rows(values, slots.begin / kRunSlots * kRunSlots, slots.begin);
     clear_rows(values, slots.end, ceil_div(static_cast<int32>(slots.end), kRunSlots) * kRunSlots);
@@ -138,10 +132,9 @@ class BlockUser {
 
   Memory memory_;
   WindowUser<Memory> windows_;
-  UseSide turned_;
+  Queries queries_;
   UseSide keys_;
   UseSide values_;
-  RingPlace<Memory::kTurns> turn_;
   RingPlace<Memory::kStages> key_;
   RingPlace<Memory::kStages> value_;
   // Of what comes next, as far as it has been asked for.

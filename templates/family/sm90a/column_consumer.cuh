@@ -45,7 +45,7 @@ class ColumnConsumer {
 
  public:
   LAZYROPE_DEVICE ColumnConsumer(const AttendParams& params, Memory memory)
-      : params_(params), memory_(memory), own_(memory.own()), blocks_(memory) {}
+      : params_(params), memory_(memory), own_(memory.own()), blocks_(params, memory) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
@@ -293,7 +293,7 @@ class ColumnConsumer {
   const AttendParams& params_;
   Memory memory_;
   SharedPtr own_;
-  BlockUser<Memory> blocks_;
+  BlockUser<Memory, TurnedQueries<Memory>> blocks_;
   Accumulator rows_[kDimTiles];
   SoftmaxState<kRowTiles, ColumnLanes> softmax_;
 };

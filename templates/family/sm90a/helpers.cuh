@@ -1,5 +1,5 @@
 // The warps of a CTA that bring and prepare what others compute on. Warp 0 finds where blocks lie,
-// warp 1 copies keys and values, the next turn queries.
+// warp 1 copies keys and values, the next turn queries unless consumers do.
 #pragma once
 
 #include "family/sm90a/block_finder.cuh"
@@ -15,7 +15,7 @@ LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, const Ch
     BlockFinder<Memory>(params.attend, memory, first).run();
   else if (warp_index() == 1)
     KvCopier<Memory>(params, memory).run();
-  else
+  else if constexpr (!Memory::kConsumersTurn)
     QueryTurner<Spec, Memory>(params.attend, memory).run();
 }
 

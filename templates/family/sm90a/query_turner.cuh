@@ -9,23 +9,13 @@
 
 namespace lazyrope {
 
-// Of many rows most follow one another. Of few the first is soon turned: what that takes is held.
-template <class Spec, bool kHasManyRows>
-struct TurnerAngles {
-  using Type = LaneSteps<Spec>;
-};
-template <class Spec>
-struct TurnerAngles<Spec, false> {
-  using Type = LaneTurns<Spec>;
-};
-
 template <class Spec, class Memory>
 class QueryTurner {
   using Team = typename Memory::Turners;
   using Table = typename Memory::Table;
   static constexpr int kRows = Memory::kRows;
   static constexpr int kManyRows = 64;
-  static constexpr int kRowsAtOnce = Memory::kHeadDim > 192 ? 1 : 2;  // that registers suffice for
+  static constexpr int kRowsAtOnce = 2;  // that registers suffice for
 
  public:
   LAZYROPE_DEVICE QueryTurner(const AttendParams& params, Memory memory)
@@ -44,9 +34,9 @@ class QueryTurner {
  private:
   LAZYROPE_DEVICE void fetch(ItemPtr item, int32 place) const {
     Team::sync();  // nobody turns the rows of the item before any more
-    if (!Memory::kTurnsInPlace) copy_queries(item.rows(), item.extent().num_rows);
+    copy_queries(item.rows(), item.extent().num_rows);
     copy_row_positions<Spec, Team, kRows, Memory::kHeadRows>(
-        memory_.positions(place), params_.step.positions, item,
+        memory_.positions(place), params_.step.positions, item, 0,
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
     cp_async_commit_group();
     cp_async_wait_group<0>();
@@ -84,21 +74,10 @@ class QueryTurner {
   // What an item has is read again where it is needed: registers are few.
   LAZYROPE_DEVICE void turn(int32 base, ItemPtr item, int32 place) {
     turned_.wait(turn_.at);
-    if constexpr (Memory::kTurnsInPlace)
-      bring(item.rows(), item.extent().num_rows);
-    else
-      clear_others(item.extent().num_rows);
+    clear_others(item.extent().num_rows);
     rotate(base, item.rows().first_row, item.extent().num_rows, memory_.positions(place));
     turned_.pass(turn_.at);
     turn_.advance();
-  }
-
-  LAZYROPE_DEVICE void bring(const ItemRows& rows, int32 num_rows) const {
-    copy_query_rows<Spec, Team, typename Memory::Tile>(memory_.turned(turn_.at), params_.q, rows, 0,
-                                                       num_rows, 0, kRows);
-    cp_async_commit_group();
-    cp_async_wait_group<0>();
-    Team::sync();
   }
 
   // Rows that an item does not have are read all the same, and are zero: what another request left
@@ -130,13 +109,8 @@ class QueryTurner {
     const int32 at = head * Memory::kHeadRows + first;
     const RowsOf<typename Memory::Tile> turned(
         memory_.turned(turn_.at) + Memory::columns_of_head(head), at);
-    const auto originals = [&] {
-      if constexpr (Memory::kTurnsInPlace)
-        return turned;
-      else
-        return RowsOf<typename Memory::Original>(memory_.original(), at);
-    };
-    rotate_rows<Spec, kRowsAtOnce>(turned, originals(), positions + at * 4,
+    const RowsOf<typename Memory::Original> originals(memory_.original(), at);
+    rotate_rows<Spec, kRowsAtOnce>(turned, originals, positions + at * 4,
                                    smaller(num_rows - first, share), first_row + first, base,
                                    angles_);
     fence_proxy_async();
@@ -147,7 +121,7 @@ class QueryTurner {
   WindowUser<Memory> windows_;
   FillSide turned_;
   RingPlace<Memory::kTurns> turn_;
-  typename TurnerAngles<Spec, kRows >= kManyRows>::Type angles_;
+  typename RowAngles<Spec, (kRows >= kManyRows)>::Type angles_;
 };
 
 }  // namespace lazyrope

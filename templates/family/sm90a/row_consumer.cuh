@@ -25,10 +25,11 @@ class RowConsumer {
   static constexpr int kHeadDim = Memory::kHeadDim;
   static constexpr int kGroupRows = 64;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
+  using Queries = typename QueriesOf<Spec, Memory, Memory::kConsumersTurn>::Type;
 
  public:
   LAZYROPE_DEVICE RowConsumer(const AttendParams& params, Memory memory)
-      : params_(params), memory_(memory), blocks_(memory) {}
+      : params_(params), memory_(memory), blocks_(params, memory) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
@@ -154,6 +155,7 @@ class RowConsumer {
 
   // Four lanes exchange columns, so that each has eight together. No branch stands between.
   LAZYROPE_DEVICE void write_output(const OutputRows<Spec>& output, int32 num_rows) const {
+    static_assert(kHeadDim % 32 == 0);
     const int32 lane = lane_index();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -199,7 +201,7 @@ class RowConsumer {
   const AttendParams& params_;
   Memory memory_;
   int32 place_ = 0;  // of the item
-  BlockUser<Memory> blocks_;
+  BlockUser<Memory, Queries> blocks_;
   typename Product::Rows rows_;
   SoftmaxState<1> softmax_;
 };

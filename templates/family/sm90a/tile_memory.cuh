@@ -17,11 +17,11 @@ struct TileMemory {
   static constexpr int kHeadRows = kRows / kHeads;
   static constexpr int kKeys = Shape::kKeyWarps * Shape::kWarpKeys;  // of a block
   static constexpr int kStages = Shape::kStages;                     // of keys, and of values
-  static constexpr int kTurns = kQueryTurns;
-  static constexpr bool kTurnsInPlace = turns_in_place(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr bool kConsumersTurn = consumers_turn(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr int kTurns = query_turns(Shape::kRowWarps > 1, kHeadDim);
   static constexpr int kItems = kItemsAtOnce;
-  static constexpr int kHelperWarps = helper_warps(Shape::kRowWarps > 1);
-  static constexpr int kTurningWarps = kHelperWarps - 2;
+  static constexpr int kHelperWarps = helper_warps(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr int kTurningWarps = kConsumersTurn ? 0 : kHelperWarps - 2;
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
   static constexpr bool kReadsOnce = Shape::kRowWarps == 1;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;
@@ -29,6 +29,7 @@ struct TileMemory {
   // family/sm90a/helpers.cuh.
   using Turners = WarpTeam<2, kTurningWarps, 1>;
   using Consumers = WarpTeam<kHelperWarps, kConsumerWarps, 2>;
+  using ConsumerGroups = WarpTeams<kHelperWarps, 4, 3>;
 
   using Tile = WgmmaTile<kHeads * kHeadDim>;
   using Original = SharedTile<kHeadDim>;
@@ -38,14 +39,14 @@ struct TileMemory {
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
   static constexpr int kTurnedBytes = Tile::bytes(kRows);
 
-  // From the start: rings of keys and of values, turned queries, the original queries unless these
-  // are turned in place, the block table, row positions of each item, items, barriers, flags, the
-  // number of each item's first block, what is the consumers' own.
+  // From the start: rings of keys and of values, turned queries, the original queries unless
+  // consumers turn them in place, the block table, row positions of each item, items, barriers,
+  // flags, the number of each item's first block, what is the consumers' own.
   static constexpr int kKeyRing = 0;
   static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
   static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
   static constexpr int kOriginal = kTurned + kTurns * kTurnedBytes;
-  static constexpr int kTable = kOriginal + (kTurnsInPlace ? 0 : kRows * Original::kRowBytes);
+  static constexpr int kTable = kOriginal + (kConsumersTurn ? 0 : kRows * Original::kRowBytes);
   static constexpr int kPositions = kTable + Table::kBytes;
   static constexpr int kItem = kPositions + kItems * kRows * 4;
   static constexpr int kKeyBarriers = kItem + kItems * static_cast<int>(sizeof(Item));
@@ -101,7 +102,8 @@ struct TileMemory {
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Handover<kItems>::init(at + kItemBarriers, 1, kAllUsers);
     if (warp == 1) Handover<kWindows>::init(at + kWindowBarriers, 1, kAllUsers);
-    if (warp == 2) Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
+    if (warp == 2 && !kConsumersTurn)
+      Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
     if (warp == 3) Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
     if (warp == 4) Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
     bar_sync();
