@@ -17,7 +17,7 @@ namespace lazyrope {
 namespace {
 
 constexpr int kFloatBytes = 4;
-constexpr int kStoreBytes = 8;  // of new keys and values, as they are read
+constexpr int kNewChunkBytes = 8;  // that new keys and values are read by
 
 TokenTensor tokens_of(const TensorView& t) {
   return {t.data, t.strides[0] * kElementBytes, t.strides[1] * kElementBytes};
@@ -167,8 +167,8 @@ void Attention::append(const TensorView& k, const TensorView& v, const PoolTenso
                        const AppendStep& step, Stream stream) const {
   const Device& device = *step.device();
   check_arch(arch_, device);
-  check_query("k", k, spec_.num_kv_heads, kStoreBytes, device);
-  check_query("v", v, spec_.num_kv_heads, kStoreBytes, device);
+  check_query("k", k, spec_.num_kv_heads, kNewChunkBytes, device);
+  check_query("v", v, spec_.num_kv_heads, kNewChunkBytes, device);
   check_extent("v", v, 0, k.shape[0], "tokens, as k");
   check_within_capacity("tokens to append", k.shape[0], step.capacity());
   if (!step.is_filled()) throw SpecError("the append step has no tokens yet; call its update()");

@@ -180,6 +180,27 @@ class TestLimits:
         assert row["limits"][0]["kept"] is None and misses(row["limits"]) == 1
         assert "not judged" in limit_text(row["limits"][0], 100.0)
 
+    def test_a_limit_may_be_over_one_peer_or_a_sum(self):
+        row = self.row(own={"one": 40.0, "other": 50.0})
+        limits = (Limit("one + other", factor=1.05), Limit("p", factor=0.9), Limit("one + third", factor=1))
+        judgements = judged(limits, row, frozenset())
+        assert [limit["bound_us"] for limit in judgements] == [94.5, 94.5, None]
+
+    def test_rows_that_are_judged_by_their_mean(self):
+        limit = MeanLimit("squares", "best_peer", 0.97)
+        rows = [self.row(group="squares", us=us) for us in (95.0 / 0.9, 95.0 / 1.1)] + [self.row()]
+        judgement = judged_mean(limit, rows, frozenset())
+        assert judgement["mean"] == pytest.approx(0.99**0.5) and judgement["kept"]
+        assert mean_text(judgement).endswith("over ours, in all rows of squares: 0.97: 0.995, kept")
+        slower = judged_mean(limit, [*rows, self.row(group="squares", us=120.0)], frozenset())
+        assert not slower["kept"] and misses([slower]) == 1 and mean_text(slower).endswith("MISSED")
+
+    def test_a_mean_of_which_a_part_is_missing_is_not_kept(self):
+        rows = [self.row(group="squares", us=1.0), self.row(group="squares", us=1.0, peers={})]
+        for some in (rows, []):
+            judgement = judged_mean(MeanLimit("squares", "best_peer", 0.97), some, frozenset())
+            assert judgement["kept"] is None and "not judged" in mean_text(judgement)
+
 
 class Gpu(unittest.mock.MagicMock):
     """Stands in for torch: a clock that calls advance, in milliseconds, and events that read it."""
@@ -209,27 +230,6 @@ class Event:
 
     def elapsed_time(self, end: Event) -> float:
         return end.at - self.at
-
-    def test_a_limit_may_be_over_one_peer_or_a_sum(self):
-        row = self.row(own={"one": 40.0, "other": 50.0})
-        limits = (Limit("one + other", factor=1.05), Limit("p", factor=0.9), Limit("one + third", factor=1))
-        judgements = judged(limits, row, frozenset())
-        assert [limit["bound_us"] for limit in judgements] == [94.5, 94.5, None]
-
-    def test_rows_that_are_judged_by_their_mean(self):
-        limit = MeanLimit("squares", "best_peer", 0.97)
-        rows = [self.row(group="squares", us=us) for us in (95.0 / 0.9, 95.0 / 1.1)] + [self.row()]
-        judgement = judged_mean(limit, rows, frozenset())
-        assert judgement["mean"] == pytest.approx(0.99**0.5) and judgement["kept"]
-        assert mean_text(judgement).endswith("over ours, in all rows of squares: 0.97: 0.995, kept")
-        slower = judged_mean(limit, [*rows, self.row(group="squares", us=120.0)], frozenset())
-        assert not slower["kept"] and misses([slower]) == 1 and mean_text(slower).endswith("MISSED")
-
-    def test_a_mean_of_which_a_part_is_missing_is_not_kept(self):
-        rows = [self.row(group="squares", us=1.0), self.row(group="squares", us=1.0, peers={})]
-        for some in (rows, []):
-            judgement = judged_mean(MeanLimit("squares", "best_peer", 0.97), some, frozenset())
-            assert judgement["kept"] is None and "not judged" in mean_text(judgement)
 
 
 class TestTimer:

@@ -176,7 +176,7 @@ def lazy_on_flashinfer(shape: Shape, memory: Memory) -> Call:
     unused_keys = queries(shape, memory, len(distances), 1, shape.head_dim)  # it turns keys as well
 
     def call() -> object:
-        turned = q.expand(-1, per_request, -1, -1, -1).flatten(0, 2)  # a copy
+        turned = q.repeat(1, per_request, 1, 1, 1).flatten(0, 2)  # it turns them in place
         turns[shape.rope](turned, unused_keys, distances, interleave=False)
         out, lse = wrapper.run(turned, (pages.k, pages.v), return_lse=True)
         size = (shape.batch, per_request, shape.query_tokens, shape.heads[0])

@@ -14,7 +14,7 @@ class Limit:
     """A row's time is at most the larger of factor x another figure and that figure + plus_us, of those given.
 
     ``over`` names the figure: "stream_us", "floor_us", "best_peer", "best_paged_peer" (of those that read the row's
-    pages) or one of the row's ``against``. With None, plus_us is the bound.
+    pages), one of the row's peers or of its ``against``, or a sum of such, "a + b". With None, plus_us is the bound.
     """
 
     over: str | None
