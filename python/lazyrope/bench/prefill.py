@@ -62,6 +62,15 @@ def _documents() -> list[Shape]:
     return rows
 
 
+def _other_lengths() -> list[Shape]:
+    """Of documents, for the plot: nothing is required there."""
+    return [
+        _chunk(2048, 8192, head_dim=head_dim, doc_tokens=doc_tokens, against=plain(8192), peers=())
+        for head_dim in (64, 128, 256)
+        for doc_tokens in (64, 512, 4096)
+    ]
+
+
 def _squares() -> list[Shape]:
     """16384 tokens in all, of which each sees all of its request's, or those before it."""
     rows = []
@@ -100,6 +109,7 @@ MIXED = Shape(
 PREFILL = [
     *CHUNKS,
     *_documents(),
+    *_other_lengths(),
     *_squares(),
     *(_batch_invariant(*size) for size in LARGE),
     MIXED,
