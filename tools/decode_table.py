@@ -14,6 +14,9 @@ PEERS = {
     "flashinfer_fa2": "FlashInfer fa2",
     "flashinfer_xqa": "FlashInfer XQA",
     "flash_attention_4": "FlashAttention-4",
+    "flashinfer_fa3": "FlashInfer fa3",
+    "flashinfer_contiguous": "FlashInfer fa3, contiguous",
+    "flash_attention_4_contiguous": "FlashAttention-4, contiguous",
     "lazy_on_flashinfer": "lazy attention from FlashInfer's parts",
 }
 OWN = {
@@ -21,6 +24,8 @@ OWN = {
     "page_128": "pages of 128",
     "one_token": "one query token",
     "batch_variant": "parts that depend on the batch",
+    "decoding": "what decodes",
+    "chunk": "the chunk",
 }
 
 
@@ -48,15 +53,19 @@ def name(row: Row) -> str:
 
 def line(row: Row) -> list[str]:
     base = row.get("stream_us")
+    over = f"{row['us'] / base:.3f}" if base else ""
+    return [name(row), f"{row['us']:.1f}", over, beside(row), all_required(row)]
+
+
+def beside(row: Row) -> str:
+    """What was measured in turns with a row, the fastest first."""
     names = PEERS | OWN
-    beside = sorted((row["own"] | row["peers"]).items(), key=lambda item: item[1])
-    return [
-        name(row),
-        f"{row['us']:.1f}",
-        f"{row['us'] / base:.3f}" if base else "",
-        ", ".join(f"{names.get(key, key)} {us:.1f} ({us / row['us']:.2f}x)" for key, us in beside),
-        "; ".join(required(limit, row["us"]) for limit in row["limits"] if limit["kind"] == "required"),
-    ]
+    times = sorted((row["own"] | row["peers"]).items(), key=lambda item: item[1])
+    return ", ".join(f"{names.get(key, key)} {us:.1f} ({us / row['us']:.2f}x)" for key, us in times)
+
+
+def all_required(row: Row) -> str:
+    return "; ".join(required(limit, row["us"]) for limit in row["limits"] if limit["kind"] == "required")
 
 
 def required(limit: dict[str, Any], us: float) -> str:

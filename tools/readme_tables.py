@@ -20,10 +20,11 @@ RESULTS = ROOT / "tests" / "gpu" / "results" / "bench.json"
 BREADTH_RESULTS = RESULTS.with_name("breadth.json")
 DECODE_RESULTS = RESULTS.with_name("decode.json")
 SWEEP_RESULTS = RESULTS.with_name("sweep.json")
+PREFILL_RESULTS = RESULTS.with_name("prefill.json")
 RAG_RESULTS = RESULTS.with_name("rag.json")
 
 sys.path.insert(0, str(ROOT))
-from tools import breadth_table, decode_table  # noqa: E402
+from tools import breadth_table, decode_table, prefill_table  # noqa: E402
 from tools.rag import tables  # noqa: E402  (found from any directory)
 
 
@@ -148,9 +149,12 @@ def breadth(data: dict[str, Any]) -> str:
     )
 
 
+def versions(data: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in data["versions"].items() if name != "lazyrope")
+
+
 def decode(data: dict[str, Any]) -> str:
     """Of ``lazyrope bench decode``."""
-    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items() if name != "lazyrope")
     about = (
         "Decode beside the others, as above: always lazy, one query token and 1024-token documents in 16-token pages "
         "unless said. Peers that are not said to be contiguous read pages of the same size; only what is built from "
@@ -160,7 +164,27 @@ def decode(data: dict[str, Any]) -> str:
         [
             about,
             table(decode_table.HEAD, [decode_table.line(row) for row in data["rows"]]),
-            f"{measured_on(data)}; {versions}, an empty launch {data['floor_us']:.1f} us.",
+            f"{measured_on(data)}; {versions(data)}, an empty launch {data['floor_us']:.1f} us.",
+        ]
+    )
+
+
+def prefill(data: dict[str, Any]) -> str:
+    """Of ``lazyrope bench prefill``; the plots are tools/prefill_plots.py's."""
+    plots = PREFILL_RESULTS.parent.relative_to(ROOT)
+    about = (
+        "Prefill beside the others, as above: always lazy, 1024-token documents in 16-token pages, 32 query and 8 KV "
+        "heads, head_dim 128, queries after all documents unless said. Contiguous keys were rotated beforehand. "
+        "Required is a time of at most what is named."
+    )
+    return "\n\n".join(
+        [
+            f"![Rate over length]({plots}/prefill-over-length.svg)",
+            f"![Cost of documents]({plots}/prefill-over-documents.svg)",
+            about,
+            table(prefill_table.HEAD, [prefill_table.line(row) for row in data["rows"]]),
+            *map(prefill_table.mean_text, data["means"]),
+            f"{measured_on(data)}; {versions(data)}, 8192^3 bf16 GEMM {data['gemm_tflops']:.0f} TFLOP/s.",
         ]
     )
 
@@ -218,6 +242,7 @@ def main() -> None:
         "results": (RESULTS, results),
         "decode": (DECODE_RESULTS, decode),
         "sweep": (SWEEP_RESULTS, sweep),
+        "prefill": (PREFILL_RESULTS, prefill),
         "breadth": (BREADTH_RESULTS, breadth),
         "rag": (RAG_RESULTS, rag),
     }

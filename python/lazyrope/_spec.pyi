@@ -71,7 +71,7 @@ class AttentionSpec:
                 multiple of 16), or dtype, the default. What is stored is what calls' k_scale and v_scale divide by.
                 NaN in a pool of 8 bits reads as a number.
             batch_invariant: the output of a request has the same bits whatever else its step has: its keys are divided
-                in a way that depends on them alone. Steps with few requests are then slower.
+                in a way that depends on the request alone. Steps with few requests are then slower.
 
         Raises:
             SpecError: a value is not allowed, or two do not go together.

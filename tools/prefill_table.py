@@ -1,0 +1,45 @@
+"""What ``lazyrope bench prefill`` measured, for tools/readme_tables.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tools.decode_table import all_required, beside, thousands
+
+Row = dict[str, Any]
+
+HEAD = ["prefill", "us", "TFLOP/s", "beside it, us (over ours)", "required"]
+
+
+def name(row: Row) -> str:
+    """Query tokens and context of each request, and what is not as in the other rows."""
+    batch = f"{row['batch']} of " if row["batch"] > 1 else ""
+    size = f"{batch}{row['query_tokens']} x {thousands(row['context'])}"
+    if "first_tokens" in row:
+        size = (
+            f"{row['first_tokens']} x {thousands(row['first_context'])} and {row['batch'] - 1} of "
+            f"{row['query_tokens']} x {thousands(row['context'])}"
+        )
+    heads = f"{row['heads'][0]}/{row['heads'][1]} heads"
+    unusual = {
+        "causal": row["mask"] == "causal",
+        heads: row["heads"] != [32, 8],
+        f"head_dim {row['head_dim']}": row["head_dim"] != 128,
+        f"documents of {thousands(row['doc_tokens'])}": row["doc_tokens"] != 1024,
+        "no rotation": row["rope"] == "none",
+        f"family {row.get('family')}": "family" in row,
+        "batch invariant": "batch_invariant" in row,
+    }
+    return ", ".join([size, *(text for text, is_so in unusual.items() if is_so)])
+
+
+def line(row: Row) -> list[str]:
+    return [name(row), f"{row['us']:.1f}", f"{row['tflops']:.0f}", beside(row), all_required(row)]
+
+
+def mean_text(mean: dict[str, Any]) -> str:
+    """One of the means that ``lazyrope bench`` judges."""
+    limit = mean["limit"].replace("_", " ")
+    if mean["mean"] is None:
+        return f"{limit} required; not judged, for not all was measured."
+    return f"{limit} required, {mean['mean']:.3f} measured: {'kept' if mean['kept'] else 'missed'}."
