@@ -39,6 +39,8 @@ constexpr T larger(T a, T b) {
   return a > b ? a : b;
 }
 
+constexpr bool is_power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
+
 constexpr int floor_power_of_two(int n) {
   int power = 1;
   while (2 * power <= n) power *= 2;

@@ -84,10 +84,7 @@ LAZYROPE_DEVICE ItemRows rows_of_head(ItemRows rows, int32 head) {
 template <class Spec, class Team, class Tile = SharedTile<Spec::kHeadDim>>
 LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemRows rows,
                                      int32 first_row, int32 num_rows, int32 to_row, int32 end_row) {
-#pragma unroll 1
-  for (int32 i = Team::rank(); i < (end_row - to_row) * Tile::kChunks; i += Team::size()) {
-    const int32 row = i / Tile::kChunks;
-    const int32 chunk = i % Tile::kChunks;
+  const auto copy = [&](int32 row, int32 chunk) {
     const bool valid = row < num_rows;
     const QueryRow<Spec> from(rows, valid ? first_row + row : 0);
     const uint8* source = static_cast<const uint8*>(q.data) + from.token * q.token_stride +
@@ -95,7 +92,20 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemR
     const bool is_filled = Tile::kChunks == Tile::kFilledChunks || chunk < Tile::kFilledChunks;
     cp_async_cg_16<true>(Tile::chunk(tile, to_row + row, chunk), source,
                          valid && is_filled ? 16 : 0);
+  };
+  if constexpr (Team::kIsFixed) {
+    if constexpr (Team::size() % Tile::kChunks == 0) {  // a thread has always the same chunk
+      constexpr int32 kStep = Team::size() / Tile::kChunks;
+      const int32 chunk = Team::rank() % Tile::kChunks;
+#pragma unroll 1
+      for (int32 row = Team::rank() / Tile::kChunks; row < end_row - to_row; row += kStep)
+        copy(row, chunk);
+      return;
+    }
   }
+#pragma unroll 1
+  for (int32 i = Team::rank(); i < (end_row - to_row) * Tile::kChunks; i += Team::size())
+    copy(i / Tile::kChunks, i % Tile::kChunks);
 }
 
 // All threads of a team: the logical position of each of kRows rows, from the item's first_row on,

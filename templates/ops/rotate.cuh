@@ -92,6 +92,12 @@ struct UnitRotation {
   }
 };
 
+// A unit's two runs in a row.
+struct UnitRuns {
+  SharedPtr a;
+  SharedPtr b;
+};
+
 // Rows of a tile, from one on.
 template <class T>
 struct RowsOf {
@@ -106,6 +112,19 @@ struct RowsOf {
   template <int kCount>
   LAZYROPE_DEVICE SharedPtr run(int32 row, int32 run) const {
     return Tile::template run<kCount>(tile, first + row, run);
+  }
+  // Those of a row, or of one `below` a row that is a multiple of a greater power of two.
+  template <class Pairing>
+  LAZYROPE_DEVICE UnitRuns runs(int32 row, int32 unit) const {
+    constexpr int kApart = Pairing::kRunsApart * Pairing::kPairs * kElementBytes;
+    const SharedPtr a = run<Pairing::kPairs>(row, Pairing::run_a(unit));
+    if constexpr (Tile::template kKnowsBehind<kApart>)
+      return {a, Tile::template behind<kApart>(a)};
+    else
+      return {a, run<Pairing::kPairs>(row, Pairing::run_b(unit))};
+  }
+  LAZYROPE_DEVICE static UnitRuns below(UnitRuns runs, int32 rows) {
+    return {Tile::below(runs.a, rows), Tile::below(runs.b, rows)};
   }
 };
 
@@ -214,28 +233,36 @@ class RowTurner {
         unit_(lane_unit<Pairing>()) {}
 
   // Rows of tokens: a token's are neighbours, and share an angle. kAtOnce of a token are loaded
-  // before they are turned. Row `row` has number `number` of the request's.
-  template <int kAtOnce>
+  // before they are turned. Row `row` has number `number` of the request's. Where tokens begin, and
+  // `row` and `end`, are multiples of kAlignment.
+  template <int kAtOnce, int kAlignment>
   LAZYROPE_DEVICE void turn_tokens(int32 row, int32 end, int32 number) {
     constexpr int kRows = smaller(kAtOnce, Spec::kGroupSize);
+    // Whose places follow from that of the first.
+    constexpr int kBatch = kAlignment % kRows == 0 ? kAlignment : kRows;
     int32 stop = row - static_cast<int32>(static_cast<uint32>(number) % Spec::kGroupSize);
 #pragma unroll 1
     while (row < end) {
       go_to(position(row));
       stop = smaller(end, stop + Spec::kGroupSize);
 #pragma unroll 1
-      for (; row < stop; row += kRows) {
-        // Where there are fewer, the last once more: conditions take longer.
-        int32 rows[kRows];
-        Run a[kRows];
-        Run b[kRows];
+      for (; row < stop; row += kBatch) {
+        const RowPlaces first = places(row);
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          rows[i] = smaller(row + i, stop - 1);
-          load(rows[i], a[i], b[i]);
+        for (int32 begin = 0; begin < kBatch; begin += kRows) {
+          RowPlaces at[kRows];
+          Run a[kRows];
+          Run b[kRows];
+#pragma unroll
+          for (int32 i = 0; i < kRows; ++i) {
+            // Where there are fewer, the last once more: conditions take longer.
+            at[i] =
+                kBatch == kAlignment ? below(first, begin + i) : places(smaller(row + i, stop - 1));
+            load(at[i].from, a[i], b[i]);
+          }
+#pragma unroll
+          for (int32 i = 0; i < kRows; ++i) turn(at[i].to, a[i], b[i]);
         }
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) turn(rows[i], a[i], b[i]);
       }
       row = stop;
     }
@@ -248,7 +275,7 @@ class RowTurner {
     const auto limit = [&](int32 wanted) { return smaller(wanted, end - 1); };
     Run a;
     Run b;
-    load(row, a, b);
+    load(from_.template runs<Pairing>(row, unit_), a, b);
     int32 present = position(row);
     int32 next = position(limit(row + 1));
 #pragma unroll 2
@@ -257,9 +284,9 @@ class RowTurner {
       const Run present_a = a;
       const Run present_b = b;
       present = next;
-      load(limit(row + 1), a, b);
+      load(from_.template runs<Pairing>(limit(row + 1), unit_), a, b);
       next = position(limit(row + 2));
-      turn(row, present_a, present_b);
+      turn(to_.template runs<Pairing>(row, unit_), present_a, present_b);
     }
   }
 
@@ -273,14 +300,27 @@ class RowTurner {
     angles_.turn(rotation_, at_, position, base_);
     at_ = position;
   }
-  LAZYROPE_DEVICE void load(int32 row, Run& a, Run& b) const {
-    a = ld_shared<Run>(from_.template run<kPairs>(row, Pairing::run_a(unit_)));
-    b = ld_shared<Run>(from_.template run<kPairs>(row, Pairing::run_b(unit_)));
+
+  // Of the lane's unit.
+  struct RowPlaces {
+    UnitRuns from;
+    UnitRuns to;
+  };
+  LAZYROPE_DEVICE RowPlaces places(int32 row) const {
+    return {from_.template runs<Pairing>(row, unit_), to_.template runs<Pairing>(row, unit_)};
   }
-  LAZYROPE_DEVICE void turn(int32 row, Run a, Run b) const {
+  LAZYROPE_DEVICE static RowPlaces below(const RowPlaces& places, int32 rows) {
+    return {From::below(places.from, rows), To::below(places.to, rows)};
+  }
+
+  LAZYROPE_DEVICE static void load(UnitRuns from, Run& a, Run& b) {
+    a = ld_shared<Run>(from.a);
+    b = ld_shared<Run>(from.b);
+  }
+  LAZYROPE_DEVICE void turn(UnitRuns to, Run a, Run b) const {
     rotation_.template apply<typename Spec::Element>(a, b);
-    st_shared(to_.template run<kPairs>(row, Pairing::run_a(unit_)), a);
-    st_shared(to_.template run<kPairs>(row, Pairing::run_b(unit_)), b);
+    st_shared(to.a, a);
+    st_shared(to.b, b);
   }
 
   To to_;
@@ -293,10 +333,18 @@ class RowTurner {
   int32 at_ = kNowhere;
 };
 
+// A number that the rows of a tile and of tokens are multiples of, up to 4: so many rows of a lane
+// are of the same token.
+template <class Spec>
+inline constexpr int kRowAlignment = Spec::kGroupSize % 4 == 0   ? 4
+                                     : Spec::kGroupSize % 2 == 0 ? 2
+                                                                 : 1;
+
 // One warp turns num_rows rows of queries, taken from `from` (which may be the same rows): each row
 // by its position (0 where the query is rotated already) less `base`. Row 0 is
-// number `first_row` of the request's. kAtOnce: rows that a lane has under way.
-template <class Spec, int kAtOnce = 1, class Angles, class To, class From>
+// number `first_row` of the request's. kAtOnce: rows that a lane has under way. Both numbers are
+// multiples of kAlignment, as are then those of each lane's rows.
+template <class Spec, int kAtOnce = 1, int kAlignment = 1, class Angles, class To, class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
                                  int32 first_row, int32 base, const Angles& angles) {
   using Pairing = typename Spec::Pairing;
@@ -306,14 +354,14 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     constexpr int kGroups = kWarpThreads / Pairing::kUnits;
     const int32 group = lane_index() / Pairing::kUnits;
     // Neighbouring rows, so that a lane has few tokens.
-    const int32 share = ceil_div(num_rows, kGroups);
+    const int32 share = ceil_div(num_rows, kGroups * kAlignment) * kAlignment;
     const int32 first = group * share;
     const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
     RowTurner<Spec, Angles, To, From> turner(to, from, positions, base, angles);
     if constexpr (kAtOnce > 1 && Spec::kGroupSize == 1)
       turner.turn_ahead(first, end);
     else
-      turner.template turn_tokens<kAtOnce>(first, end, first_row + first);
+      turner.template turn_tokens<kAtOnce, kAlignment>(first, end, first_row + first);
   }
 }
 

@@ -20,6 +20,7 @@ struct SharedTile {
   static constexpr int kChunks = kBytes * kSixteens;
   static constexpr int kFilledChunks = kColumns * kBytes / 16;  // the others are zero
   static constexpr bool kPermutes = kChunks % 8 == 0;
+  static constexpr int kPermutedBytes = 128;  // among themselves
   static constexpr int kRowBytes = (kPermutes || kChunks % 2 == 1 ? kChunks : kChunks + 1) * 16;
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
@@ -38,6 +39,17 @@ struct SharedTile {
   LAZYROPE_DEVICE static SharedPtr run(SharedPtr tile, int32 row, int32 run) {
     constexpr int32 kRuns = 16 / (kCount * kBytes);  // in a chunk
     return chunk(tile, row, run / kRuns) + run % kRuns * (kCount * kBytes);
+  }
+
+  // Of what lies kApart bytes behind `place` in its row: with whole permuted parts between, or in
+  // the part, if that is twice as far a power of two that begins where a multiple of it lies.
+  template <int kApart>
+  static constexpr bool kKnowsBehind =
+      !kPermutes || kApart % kPermutedBytes == 0 || is_power_of_two(kApart);
+  template <int kApart>
+  LAZYROPE_DEVICE static SharedPtr behind(SharedPtr place) {
+    static_assert(kKnowsBehind<kApart>);
+    return kPermutes && kApart < kPermutedBytes ? place ^ kApart : place + kApart;
   }
 
   // The address this lane gives to ldmatrix for columns 0 to 15. Of two-byte elements its registers

@@ -46,6 +46,19 @@ struct WgmmaTile {
            static_cast<int32>(r % kRuns * (kCount * kElementBytes));
   }
 
+  // As SharedTile's.
+  LAZYROPE_DEVICE static SharedPtr below(SharedPtr chunk, int32 rows) {
+    return (chunk ^ (rows % kOctetSlots * kPanelBytes / 128 * 16)) +
+           (rows / kOctetSlots * kOctetBytes + rows % kOctetSlots * kPanelBytes);
+  }
+  template <int kApart>
+  static constexpr bool kKnowsBehind = kApart % kPanelBytes == 0 || is_power_of_two(kApart);
+  template <int kApart>
+  LAZYROPE_DEVICE static SharedPtr behind(SharedPtr place) {
+    static_assert(kKnowsBehind<kApart>);
+    return kApart < kPanelBytes ? place ^ kApart : place + kApart / kPanelBytes * kAtomBytes;
+  }
+
   // Rows along M or N, columns along K, 16 of them; the next are column_step(1) bytes on, ...
   LAZYROPE_DEVICE static SharedDescriptor columns(SharedPtr tile) {
     return shared_descriptor(tile, 0, kOctetBytes, kSwizzle);

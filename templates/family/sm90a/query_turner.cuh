@@ -15,6 +15,8 @@ class QueryTurner {
   using Table = typename Memory::Table;
   static constexpr int kRows = Memory::kRows;
   static constexpr int kManyRows = 64;
+  // Few rows are divided as far as can be.
+  static constexpr int kAlignment = kRows >= kManyRows ? kRowAlignment<Spec> : 1;
   static constexpr int kRowsAtOnce = 2;  // that registers suffice for
 
  public:
@@ -104,15 +106,15 @@ class QueryTurner {
     static_assert(kWarps * Memory::kHeads == Memory::kTurningWarps);
     const int32 warp = Team::rank() / kWarpThreads;
     const int32 head = warp / kWarps;
-    const int32 share = ceil_div(num_rows, kWarps);
+    const int32 share = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
     const int32 first = warp % kWarps * share;
     const int32 at = head * Memory::kHeadRows + first;
     const RowsOf<typename Memory::Tile> turned(
         memory_.turned(turn_.at) + Memory::columns_of_head(head), at);
     const RowsOf<typename Memory::Original> originals(memory_.original(), at);
-    rotate_rows<Spec, kRowsAtOnce>(turned, originals, positions + at * 4,
-                                   smaller(num_rows - first, share), first_row + first, base,
-                                   angles_);
+    rotate_rows<Spec, kRowsAtOnce, kAlignment>(turned, originals, positions + at * 4,
+                                               smaller(num_rows - first, share), first_row + first,
+                                               base, angles_);
     fence_proxy_async();
   }
 

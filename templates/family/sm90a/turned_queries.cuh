@@ -94,9 +94,9 @@ class OwnQueries {
     Team::sync();
     const int32 first = Team::rank() / kWarpThreads * kWarpRows;
     const RowsOf<Tile> turned(tile(), first_row() + first);
-    rotate_rows<Spec, 2>(turned, turned, positions() + first * 4,
-                         larger(smaller(num_rows - first, kWarpRows), 0),
-                         rows.first_row + first_row() + first, base, Angles());
+    rotate_rows<Spec, 2, kRowAlignment<Spec>>(turned, turned, positions() + first * 4,
+                                              larger(smaller(num_rows - first, kWarpRows), 0),
+                                              rows.first_row + first_row() + first, base, Angles());
     fence_proxy_async();
     Team::sync();
   }

@@ -2,7 +2,8 @@
 //
 // A pairing divides the rotated columns into units of kPairs pairs, held by two runs of kPairs
 // consecutive columns. Pair i of unit u has frequency kPairs u + i and consists of elements
-// first(i) and second(i) of both runs (0 to kPairs - 1 in run a, the others in run b).
+// first(i) and second(i) of both runs (0 to kPairs - 1 in run a, the others in run b). Run b lies
+// kRunsApart behind run a, whose number has, where that is a power of two, its bit not set.
 #pragma once
 
 #include "isa/launch.cuh"
@@ -14,8 +15,9 @@ struct RopePairing {
   static_assert(kRotaryDim % 4 == 0);
   static constexpr int kPairs = kRotaryDim % 8 == 0 ? 4 : 2;
   static constexpr int kUnits = kRotaryDim / 2 / kPairs;
+  static constexpr int kRunsApart = kUnits;  // run a and run b
   LAZYROPE_DEVICE static constexpr int32 run_a(int32 unit) { return unit; }
-  LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return unit + kUnits; }
+  LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return unit + kRunsApart; }
   LAZYROPE_DEVICE static constexpr int first(int pair) { return pair; }
   LAZYROPE_DEVICE static constexpr int second(int pair) { return pair + kPairs; }
 };
