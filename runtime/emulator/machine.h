@@ -163,8 +163,8 @@ class Machine final : public Scheduler, public EmulatorHost {
   static void for_chunks(const WarpProduct& product, const Visit& visit) {
     for (const std::uint32_t chunk : product.b.chunks(0, product.lanes[0].columns)) visit(chunk);
     if (!product.a) return;
-    for (const std::uint32_t chunk : product.a->chunks(product.first_row, WarpProduct::kRows))
-      visit(chunk);
+    // Which warp of a warpgroup reads which rows is not said: each may read all.
+    for (const std::uint32_t chunk : product.a->chunks(0, WarpProduct::kGroupRows)) visit(chunk);
   }
 
   std::vector<BulkLoad> loads_;  // that have not landed

@@ -118,7 +118,7 @@ void Machine::begin_product(std::span<EmulatedWgmma* const> lanes, int quarter, 
       .first_row = quarter * WarpProduct::kRows,
       .site = site};
   if (given.a == nullptr)
-    product.a.emplace(given.a_descriptor, given.a_is_mn_major, 4 * WarpProduct::kRows, site);
+    product.a.emplace(given.a_descriptor, given.a_is_mn_major, WarpProduct::kGroupRows, site);
   const int group = running().place.thread / kEmulatedWarpgroup;
   const std::size_t warp =
       (std::size_t{kWarps} * static_cast<std::size_t>(group)) + static_cast<std::size_t>(quarter);

@@ -15,6 +15,7 @@ namespace lazyrope {
 // A warp's quarter of a wgmma: 16 rows of A and D.
 struct WarpProduct {
   static constexpr int kRows = 16;
+  static constexpr int kGroupRows = 4 * kRows;
 
   std::array<EmulatedWgmma, 32> lanes;  // what they gave
   std::optional<MatrixOperand> a;       // where it lies in shared memory
