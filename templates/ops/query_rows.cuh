@@ -84,7 +84,10 @@ LAZYROPE_DEVICE ItemRows rows_of_head(ItemRows rows, int32 head) {
 template <class Spec, class Team, class Tile = SharedTile<Spec::kHeadDim>>
 LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemRows rows,
                                      int32 first_row, int32 num_rows, int32 to_row, int32 end_row) {
-  const auto copy = [&](int32 row, int32 chunk) {
+#pragma unroll 1
+  for (int32 i = Team::rank(); i < (end_row - to_row) * Tile::kChunks; i += Team::size()) {
+    const int32 row = i / Tile::kChunks;
+    const int32 chunk = i % Tile::kChunks;
     const bool valid = row < num_rows;
     const QueryRow<Spec> from(rows, valid ? first_row + row : 0);
     const uint8* source = static_cast<const uint8*>(q.data) + from.token * q.token_stride +
@@ -92,20 +95,36 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemR
     const bool is_filled = Tile::kChunks == Tile::kFilledChunks || chunk < Tile::kFilledChunks;
     cp_async_cg_16<true>(Tile::chunk(tile, to_row + row, chunk), source,
                          valid && is_filled ? 16 : 0);
-  };
-  if constexpr (Team::kIsFixed) {
-    if constexpr (Team::size() % Tile::kChunks == 0) {  // a thread has always the same chunk
-      constexpr int32 kStep = Team::size() / Tile::kChunks;
-      const int32 chunk = Team::rank() % Tile::kChunks;
+  }
+}
+
+// The same by one warp for kRows rows, each of at most as many chunks as it has lanes, from a row
+// of the tile on that is a multiple of 8. Each lane goes down a column: of a row's place in q there
+// is little to compute.
+template <class Spec, class Tile, int32 kRows>
+LAZYROPE_DEVICE void copy_query_rows_by_warp(SharedPtr tile, const TokenTensor& q,
+                                             const ItemRows& rows, int32 first_row, int32 num_rows,
+                                             int32 to_row) {
+  static_assert(Tile::kChunks == Tile::kFilledChunks && Tile::kChunks <= kWarpThreads);
+  constexpr int32 kOctet = 8;
+  const int32 chunk = lane_index();
+  if (chunk >= Tile::kChunks) return;
+  const QueryRow<Spec> first(rows, num_rows > 0 ? first_row : 0);
+  const uint8* from = static_cast<const uint8*>(q.data) + first.token * q.token_stride +
+                      first.head * q.head_stride + chunk * 16;
+  const int64 to_next_token = q.token_stride - (Spec::kGroupSize - 1) * q.head_stride;
+  int32 heads_left = static_cast<int32>(Spec::kGroupSize - first.head % Spec::kGroupSize);
 #pragma unroll 1
-      for (int32 row = Team::rank() / Tile::kChunks; row < end_row - to_row; row += kStep)
-        copy(row, chunk);
-      return;
+  for (int32 row = 0; row < kRows; row += kOctet) {
+    const SharedPtr to = Tile::chunk(tile, to_row + row, chunk);
+#pragma unroll
+    for (int32 i = 0; i < kOctet; ++i) {
+      cp_async_cg_16<true>(Tile::below(to, i), from, row + i < num_rows ? 16 : 0);
+      const bool is_last = --heads_left == 0;
+      if (row + i + 1 < num_rows) from += is_last ? to_next_token : q.head_stride;
+      if (is_last) heads_left = Spec::kGroupSize;
     }
   }
-#pragma unroll 1
-  for (int32 i = Team::rank(); i < (end_row - to_row) * Tile::kChunks; i += Team::size())
-    copy(i / Tile::kChunks, i % Tile::kChunks);
 }
 
 // All threads of a team: the logical position of each of kRows rows, from the item's first_row on,

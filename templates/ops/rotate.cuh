@@ -92,6 +92,16 @@ struct UnitRotation {
   }
 };
 
+// How many bytes a unit's second run lies behind the first, where the pairing says that it is
+// always as many; else 0.
+template <class Pairing>
+LAZYROPE_DEVICE constexpr int bytes_between_runs() {
+  if constexpr (requires { Pairing::kRunsApart; })
+    return Pairing::kRunsApart * Pairing::kPairs * kElementBytes;
+  else
+    return 0;
+}
+
 // A unit's two runs in a row.
 struct UnitRuns {
   SharedPtr a;
@@ -116,9 +126,9 @@ struct RowsOf {
   // Those of a row, or of one `below` a row that is a multiple of a greater power of two.
   template <class Pairing>
   LAZYROPE_DEVICE UnitRuns runs(int32 row, int32 unit) const {
-    constexpr int kApart = Pairing::kRunsApart * Pairing::kPairs * kElementBytes;
+    constexpr int kApart = bytes_between_runs<Pairing>();
     const SharedPtr a = run<Pairing::kPairs>(row, Pairing::run_a(unit));
-    if constexpr (Tile::template kKnowsBehind<kApart>)
+    if constexpr (kApart > 0 && Tile::template kKnowsBehind<kApart>)
       return {a, Tile::template behind<kApart>(a)};
     else
       return {a, run<Pairing::kPairs>(row, Pairing::run_b(unit))};

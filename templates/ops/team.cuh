@@ -7,7 +7,6 @@
 namespace lazyrope {
 
 struct WholeCta {
-  static constexpr bool kIsFixed = false;  // its size
   LAZYROPE_DEVICE static int32 rank() { return thread_index(); }
   LAZYROPE_DEVICE static int32 warp() { return warp_index(); }
   LAZYROPE_DEVICE static int32 size() { return block_threads(); }
@@ -17,7 +16,6 @@ struct WholeCta {
 // Each kThreads of the CTA, which is divided into such teams: a warp, or all that there are.
 template <int kThreads>
 struct Team {
-  static constexpr bool kIsFixed = true;
   LAZYROPE_DEVICE static int32 rank() { return thread_index() % kThreads; }
   LAZYROPE_DEVICE static constexpr int32 size() { return kThreads; }
 };
@@ -26,7 +24,6 @@ struct Team {
 // behind it, and so on.
 template <int kFirstWarp, int kWarps, int kBarrier>
 struct WarpTeams {
-  static constexpr bool kIsFixed = true;
   LAZYROPE_DEVICE static int32 team() {
     return static_cast<int32>(static_cast<uint32>(warp_index() - kFirstWarp) / kWarps);
   }
@@ -41,7 +38,6 @@ struct WarpTeams {
 // Some of the CTA's warps, with a barrier of their own.
 template <int kFirstWarp, int kWarps, int kBarrier>
 struct WarpTeam {
-  static constexpr bool kIsFixed = true;
   LAZYROPE_DEVICE static int32 rank() { return thread_index() - kFirstWarp * kWarpThreads; }
   LAZYROPE_DEVICE static int32 warp() { return warp_index() - kFirstWarp; }
   LAZYROPE_DEVICE static constexpr int32 size() { return kWarps * kWarpThreads; }

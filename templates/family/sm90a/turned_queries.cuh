@@ -54,18 +54,28 @@ class OwnQueries {
   LAZYROPE_DEVICE OwnQueries(const AttendParams& params, Memory memory)
       : params_(params), memory_(memory) {}
 
-  LAZYROPE_DEVICE void begin(int32 place) {
-    place_ = place;
-    Team::sync();  // nobody reads what the item before has left
+  LAZYROPE_DEVICE void begin(int32 item_place) {
+    Team::sync();  // nobody's products need the queries of the item before
+    item_place_ = item_place;
+    copy_originals();
     copy_row_positions<Spec, Team, kGroupRows>(
-        positions(), params_.step.positions, item(), first_row(),
+        positions() + first_row() * 4, params_.step.positions, item(), first_row(),
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    Team::sync();
     turn(item().start().base);
+    Team::sync();
   }
   LAZYROPE_DEVICE void go_on(int32 base) {
     if constexpr (Spec::Pairing::kUnits > 0) {
       Team::sync();  // nobody's products need the queries as they are
+      copy_originals();
+      cp_async_commit_group();
+      cp_async_wait_group<0>();
+      bar_warp_sync();
       turn(base);
+      Team::sync();
     }
   }
   LAZYROPE_DEVICE void leave() const {}
@@ -76,34 +86,39 @@ class OwnQueries {
   // Of tokens with many rows a lane has few.
   using Angles = typename RowAngles<Spec, (Spec::kGroupSize < 4)>::Type;
 
-  LAZYROPE_DEVICE ItemPtr item() const { return memory_.item(place_); }
-  LAZYROPE_DEVICE SharedPtr positions() const {
-    return memory_.positions(place_) + first_row() * 4;
-  }
+  LAZYROPE_DEVICE ItemPtr item() const { return memory_.item(item_place_); }
+  LAZYROPE_DEVICE SharedPtr positions() const { return memory_.positions(item_place_); }
   // Of the warpgroup.
   LAZYROPE_DEVICE static int32 first_row() { return Team::team() * kGroupRows; }
 
-  LAZYROPE_DEVICE void turn(int32 base) const {
+  // Of the warp.
+  struct Rows {
+    int32 first;
+    int32 count;
+  };
+  LAZYROPE_DEVICE Rows rows() const {
     static_assert(Team::size() == kGroupRows / kWarpRows * kWarpThreads);
-    const ItemRows rows = item().rows();
-    const int32 num_rows = item().extent().num_rows - first_row();
-    copy_query_rows<Spec, Team, Tile>(tile(), params_.q, rows, first_row(), num_rows, first_row(),
-                                      first_row() + kGroupRows);
-    cp_async_commit_group();
-    cp_async_wait_group<0>();
-    Team::sync();
-    const int32 first = Team::rank() / kWarpThreads * kWarpRows;
-    const RowsOf<Tile> turned(tile(), first_row() + first);
-    rotate_rows<Spec, 2, kRowAlignment<Spec>>(turned, turned, positions() + first * 4,
-                                              larger(smaller(num_rows - first, kWarpRows), 0),
-                                              rows.first_row + first_row() + first, base, Angles());
+    const int32 first = first_row() + Team::rank() / kWarpThreads * kWarpRows;
+    return {first, larger(smaller(item().extent().num_rows - first, kWarpRows), 0)};
+  }
+
+  // Part of the caller's next group of asynchronous copies.
+  LAZYROPE_DEVICE void copy_originals() const {
+    const auto [first, count] = rows();
+    copy_query_rows_by_warp<Spec, Tile, kWarpRows>(tile(), params_.q, item().rows(), first, count,
+                                                   first);
+  }
+  LAZYROPE_DEVICE void turn(int32 base) const {
+    const auto [first, count] = rows();
+    const RowsOf<Tile> turned(tile(), first);
+    rotate_rows<Spec, 2, kRowAlignment<Spec>>(turned, turned, positions() + first * 4, count,
+                                              item().rows().first_row + first, base, Angles());
     fence_proxy_async();
-    Team::sync();
   }
 
   const AttendParams& params_;
   Memory memory_;
-  int32 place_ = 0;  // of the item
+  int32 item_place_ = 0;
 };
 
 template <class Spec, class Memory, bool kConsumersTurn>

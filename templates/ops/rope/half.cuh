@@ -2,8 +2,9 @@
 //
 // A pairing divides the rotated columns into units of kPairs pairs, held by two runs of kPairs
 // consecutive columns. Pair i of unit u has frequency kPairs u + i and consists of elements
-// first(i) and second(i) of both runs (0 to kPairs - 1 in run a, the others in run b). Run b lies
-// kRunsApart behind run a, whose number has, where that is a power of two, its bit not set.
+// first(i) and second(i) of both runs (0 to kPairs - 1 in run a, the others in run b). Where run b
+// always lies as many runs behind run a, kRunsApart says how many: that spares looking for it.
+// Then, if that is a power of two, its bit is not set in run a's number.
 #pragma once
 
 #include "isa/launch.cuh"

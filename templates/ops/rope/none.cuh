@@ -9,7 +9,6 @@ template <int kRotaryDim>
 struct RopePairing {
   static constexpr int kPairs = 4;
   static constexpr int kUnits = 0;
-  static constexpr int kRunsApart = 1;
   LAZYROPE_DEVICE static constexpr int32 run_a(int32) { return 0; }
   LAZYROPE_DEVICE static constexpr int32 run_b(int32) { return 0; }
   LAZYROPE_DEVICE static constexpr int first(int) { return 0; }
