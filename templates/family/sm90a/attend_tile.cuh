@@ -1,6 +1,6 @@
 // Family sm90a, many rows: chunks of queries and prefill, by wgmma and TMA (Hopper alone).
 //
-// A CTA's first eight warps (family/sm90a/helpers.cuh) bring and prepare what two warpgroups, each
+// A CTA's first warps (family/sm90a/helpers.cuh) bring and prepare what two warpgroups, each
 // with 64 query rows of one KV head, compute on (family/sm90a/row_consumer.cuh): one finds where
 // blocks lie, one copies their keys and values, straight from pages of any size, the others turn
 // the queries for the segment that comes next, unless the warpgroups do that themselves. All go on
