@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tools.decode_plots import RESULTS
 from tools.decode_table import shape
+from tools.drawing import RESULTS
 
 Row = dict[str, Any]
 

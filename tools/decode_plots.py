@@ -5,15 +5,11 @@ python -m tools.decode_plots [SWEEP.json [DIRECTORY]]
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from tools.drawing import Drawing, legend, svg
+from tools.drawing import Drawing, draw_kept, legend, svg
 
-RESULTS = Path(__file__).resolve().parents[1] / "tests" / "gpu" / "results"
 HEADS, HEAD_DIM = [32, 8], 128  # the shape that the sweep has at every size
 BATCHES, CONTEXTS = (1, 8, 64), (4096, 16384)  # a panel each
 
@@ -69,13 +65,7 @@ def _panel(axes: Any, rows: list[Row], over: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.decode_plots", description=__doc__.split("\n\n")[0])
-    parser.add_argument("sweep", type=Path, nargs="?", default=RESULTS / "sweep.json", help="the kept figures")
-    parser.add_argument("directory", type=Path, nargs="?", default=RESULTS, help="where the drawings go")
-    options = parser.parse_args(arguments)
-    rows = json.loads(options.sweep.read_text())["rows"]
-    for drawing in (over_context(rows), over_batch(rows)):
-        (options.directory / f"{drawing.name}.svg").write_text(drawing.svg)
+    draw_kept(__doc__, "sweep.json", (over_context, over_batch), arguments)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import io
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
+
+RESULTS = Path(__file__).resolve().parents[1] / "tests" / "gpu" / "results"
 
 STYLE = {
     "font.size": 10,
@@ -72,3 +77,16 @@ def legend(figure: Any, axes: Any) -> None:
     """Below, where no curve is."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
+
+
+def draw_kept(about: str | None, kept: str, draw: Sequence[Callable[[Any], Drawing]], given: list[str] | None) -> None:
+    """A command, of a module whose docstring is `about`: each drawing of the rows of `kept`, or of the file that is
+    given, as a file of its own."""
+    summary, usage = (about or "").strip().split("\n\n")
+    parser = argparse.ArgumentParser(prog=usage.split(" [")[0], description=summary)
+    parser.add_argument("kept", type=Path, nargs="?", default=RESULTS / kept, help="the kept figures")
+    parser.add_argument("directory", type=Path, nargs="?", default=RESULTS, help="where the drawings go")
+    options = parser.parse_args(given)
+    rows = json.loads(options.kept.read_text())["rows"]
+    for drawing in (one(rows) for one in draw):
+        (options.directory / f"{drawing.name}.svg").write_text(drawing.svg)

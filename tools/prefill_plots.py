@@ -6,15 +6,11 @@ python -m tools.prefill_plots [PREFILL.json [DIRECTORY]]
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from tools.decode_plots import RESULTS
 from tools.decode_table import thousands
-from tools.drawing import Drawing, legend, svg
+from tools.drawing import Drawing, draw_kept, legend, svg
 
 Row = dict[str, Any]
 HEAD_DIMS = (64, 128, 256)  # a panel, or a line, each
@@ -94,13 +90,7 @@ def _length_axis(axes: Any, lengths: list[int]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.prefill_plots", description=__doc__.split("\n\n")[0])
-    parser.add_argument("prefill", type=Path, nargs="?", default=RESULTS / "prefill.json", help="the kept figures")
-    parser.add_argument("directory", type=Path, nargs="?", default=RESULTS, help="where the drawings go")
-    options = parser.parse_args(arguments)
-    rows = json.loads(options.prefill.read_text())["rows"]
-    for drawing in (over_length(rows), over_documents(rows)):
-        (options.directory / f"{drawing.name}.svg").write_text(drawing.svg)
+    draw_kept(__doc__, "prefill.json", (over_length, over_documents), arguments)
 
 
 if __name__ == "__main__":
