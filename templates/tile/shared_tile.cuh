@@ -41,8 +41,9 @@ struct SharedTile {
     return chunk(tile, row, run / kRuns) + run % kRuns * (kCount * kBytes);
   }
 
-  // Of what lies kApart bytes behind `place` in its row: with whole permuted parts between, or in
-  // the part, if that is twice as far a power of two that begins where a multiple of it lies.
+  // What lies kApart bytes behind `place` in its row, where that follows from `place` alone: whole
+  // permuted parts further on; or in the same part, if kApart is a power of two and `place` that of
+  // a column whose offset has this bit not set.
   template <int kApart>
   static constexpr bool kKnowsBehind =
       !kPermutes || kApart % kPermutedBytes == 0 || is_power_of_two(kApart);

@@ -76,7 +76,7 @@ struct WgmmaTile {
 };
 
 // An accumulator of more columns than a product has registers for: a kernel of 512 threads is
-// compiled for 128, whatever its warps have when they come to it.
+// compiled for 128, one of 384 for 168, whatever its warps have when they come to it.
 template <int kColumns>
 struct WideAccumulator {
   static constexpr int kParts = kColumns > 192 ? 2 : 1;
