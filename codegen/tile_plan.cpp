@@ -426,12 +426,12 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
   const int windows = table_windows(plan.divides_rows(), plan.block_keys());
   constexpr int kFirstBlockBytes = 16;
   const int row = head_dim * plan.heads * kElementBytes;
-  const int turns = query_turns(plan.divides_rows(), head_dim);
-  const int originals = consumers_turn(plan.divides_rows(), head_dim)
-                            ? 0
+  const int turned = turned_tiles(plan.divides_rows(), head_dim) * plan.rows() * row;
+  const int turned_by = consumers_turn(plan.divides_rows(), head_dim)
+                            ? kTurnsAtOnce * rotation_bytes(head_dim)
                             : plan.rows() * row_bytes(head_dim, kElementBytes);
-  const int handovers = (2 * plan.stages + turns + kItemsAtOnce + windows) * 16;
-  return 2 * plan.stages * plan.block_keys() * row + turns * plan.rows() * row + originals +
+  const int handovers = (2 * plan.stages + kTurnsAtOnce + kItemsAtOnce + windows) * 16;
+  return 2 * plan.stages * plan.block_keys() * row + turned + turned_by +
          table_bytes(plan.block_keys(), windows) +
          kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers +
          kFlagBytes + kFirstBlockBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan));
@@ -459,6 +459,11 @@ int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
   const int left_tiles = (16 * record + tile - 1) / tile;
   return key_warps * std::max(stages, left_tiles) * tile + (key_warps + 1) * warp_rows * row +
          key_warps * table_bytes(warp_keys) + 2 * item + fixed;
+}
+
+int AttendPlan::kept_bytes(int head_dim) const {
+  const bool keeps = family == Family::kSm90a && consumers_turn(divides_rows(), head_dim);
+  return keeps ? rows() * head_dim * kElementBytes : 0;
 }
 
 std::string describe(const AttendPlan& plan) {

@@ -31,6 +31,9 @@ struct AttendPlan {
   // warps' together.
   int unit_keys() const { return family == Family::kSm90a ? block_keys() : warp_keys; }
   int shared_bytes(int head_dim, int kv_bytes = 2) const;  // kv_bytes: of an element of the pool
+  // Of each CTA in global memory: the queries of its item, where they are turned in their only
+  // place.
+  int kept_bytes(int head_dim) const;
 
   bool operator==(const AttendPlan&) const = default;
 };

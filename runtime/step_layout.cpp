@@ -40,6 +40,7 @@ struct WorkExtent {
   std::size_t items;
   std::size_t partials;  // results of parts
   std::size_t counters;
+  std::size_t kept;  // bytes
   int partial_rows;
 };
 
@@ -49,6 +50,7 @@ void place_work(Block& block, const StepShape& shape, const WorkExtent& extent, 
   block.place(work.items, extent.items);
   block.place(work.partials, extent.partials * size(extent.partial_rows) * row_bytes);
   block.place(work.counters, extent.counters);
+  block.place(work.kept, extent.kept);
 }
 
 // For each of so many planners, and for all together.
@@ -127,7 +129,8 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   const int tokens = std::max(1, capacity.query_tokens);
   const int rows =
       std::min(extent.tile_rows * phase.min_heads, tokens * shape.group_size * phase.max_heads);
-  place_work(block, shape, {items, partials, counters, rows}, phase.work);
+  const std::size_t kept = size(num_ctas) * size(attend.kept_bytes(shape.head_dim));
+  place_work(block, shape, {items, partials, counters, kept, rows}, phase.work);
 }
 
 // Enough that each has few items to write, but not so many that what all of them read takes longer.

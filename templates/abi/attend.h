@@ -48,6 +48,6 @@ struct AttendParams {
   float scale_log2;  // softmax scale times log2(e)
   uint32 unused;
 };
-static_assert(sizeof(AttendParams) == 24 + 56 + 24 + 24 + 8 + 24 + 40 + 8);
+static_assert(sizeof(AttendParams) == 24 + 56 + 24 + 24 + 8 + 24 + 48 + 8);
 
 }  // namespace lazyrope

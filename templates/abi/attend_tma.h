@@ -14,20 +14,25 @@ constexpr bool consumers_turn(bool has_many_rows, int head_dim) {
   return has_many_rows && head_dim > 128;
 }
 // A CTA of theirs: a warp that finds where keys and values lie, one that brings them, and such that
-// turn queries, or do nothing where it is consumers that turn; in how many places at once there are
-// turned queries, and items with the positions of their rows.
+// turn queries, or help consumers who do.
 constexpr int helper_warps(bool has_many_rows, int head_dim) {
   return has_many_rows && !consumers_turn(has_many_rows, head_dim) ? 8 : 4;
 }
-constexpr int query_turns(bool has_many_rows, int head_dim) {
-  return consumers_turn(has_many_rows, head_dim) ? 1 : 2;
+// In how many places at once there are turned queries, or what consumers turn them by; tiles of
+// turned queries; items with the positions of their rows.
+inline constexpr int kTurnsAtOnce = 2;
+constexpr int turned_tiles(bool has_many_rows, int head_dim) {
+  return consumers_turn(has_many_rows, head_dim) ? 1 : kTurnsAtOnce;
 }
+inline constexpr int kItemsAtOnce = 2;
+// What a query is turned by (ops/turn_together.cuh).
+constexpr int rotation_bytes(int head_dim) { return head_dim * 8; }
+
 // Windows of 512 slots in the block table. Queries are turned for a document as soon as a window
 // has its first block: with four, a document ahead. Of shorter blocks there is no room for as many.
 constexpr int table_windows(bool has_many_rows, int block_keys) {
   return !has_many_rows ? 2 : block_keys < 128 ? 3 : 4;
 }
-inline constexpr int kItemsAtOnce = 2;
 
 // Bytes of a row's panel, each of which is swizzled by itself; a row of 16-bit elements has whole
 // panels.

@@ -117,7 +117,7 @@ struct PlanPhase {
   int32 ctas_at_once;  // that get an SM each, one after the other
   int32 unused;
 };
-static_assert(sizeof(PlanPhase) == 40 + 56 + 72);
+static_assert(sizeof(PlanPhase) == 48 + 56 + 72);
 
 inline constexpr int32 kBlockCost = 8;
 // No tile counts as more blocks, so no part needs to be longer.
@@ -138,6 +138,6 @@ struct PlanParams {
   int32 num_planners;  // CTAs of each phase, which all plan it and divide the writing
   int32 unused;
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 168 + 24);
+static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 176 + 24);
 
 }  // namespace lazyrope

@@ -106,11 +106,12 @@ struct WorkView {
   uint8* partials;   // [parts][partial_row_count] rows: templates/ops/partial_rows.cuh; 0 between
                      // launches
   uint32* counters;  // templates/ops/split_tile.cuh
+  uint8* kept;       // [num_ctas] tiles of queries, where consumers turn them; else none
   int32 num_ctas;
   int32 partial_row_count;  // rows that a partial result has room for
   int32 has_fixed_parts;    // a CTA may hold several parts of a tile, and further items behind them
   int32 unused;
 };
-static_assert(sizeof(WorkView) == 40);
+static_assert(sizeof(WorkView) == 48);
 
 }  // namespace lazyrope

@@ -98,30 +98,32 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemR
   }
 }
 
-// The same by one warp for kRows rows, each of at most as many chunks as it has lanes, from a row
-// of the tile on that is a multiple of 8. Each lane goes down a column: of a row's place in q there
-// is little to compute.
-template <class Spec, class Tile, int32 kRows>
-LAZYROPE_DEVICE void copy_query_rows_by_warp(SharedPtr tile, const TokenTensor& q,
-                                             const ItemRows& rows, int32 first_row, int32 num_rows,
-                                             int32 to_row) {
+// One warp: visit(place, address, exists) for each chunk of kRows rows of a tile, of which the
+// first num_rows are rows first_row and following of one KV head of the item in a tensor. They are
+// rows to_row (a multiple of 8) and following of the tile, and each of at most as many chunks as
+// the warp has lanes. Each lane goes down a column: of a row's address there is little to compute.
+template <class Spec, class Tile, int32 kRows, class Visit>
+LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& tensor,
+                                          const ItemRows& rows, int32 first_row, int32 num_rows,
+                                          int32 to_row, const Visit& visit) {
   static_assert(Tile::kChunks == Tile::kFilledChunks && Tile::kChunks <= kWarpThreads);
   constexpr int32 kOctet = 8;
   const int32 chunk = lane_index();
   if (chunk >= Tile::kChunks) return;
   const QueryRow<Spec> first(rows, num_rows > 0 ? first_row : 0);
-  const uint8* from = static_cast<const uint8*>(q.data) + first.token * q.token_stride +
-                      first.head * q.head_stride + chunk * 16;
-  const int64 to_next_token = q.token_stride - (Spec::kGroupSize - 1) * q.head_stride;
+  const uint8* address = static_cast<const uint8*>(tensor.data) +
+                         first.token * tensor.token_stride + first.head * tensor.head_stride +
+                         chunk * 16;
+  const int64 to_next_token = tensor.token_stride - (Spec::kGroupSize - 1) * tensor.head_stride;
   int32 heads_left = static_cast<int32>(Spec::kGroupSize - first.head % Spec::kGroupSize);
 #pragma unroll 1
   for (int32 row = 0; row < kRows; row += kOctet) {
-    const SharedPtr to = Tile::chunk(tile, to_row + row, chunk);
+    const SharedPtr octet = Tile::chunk(tile, to_row + row, chunk);
 #pragma unroll
     for (int32 i = 0; i < kOctet; ++i) {
-      cp_async_cg_16<true>(Tile::below(to, i), from, row + i < num_rows ? 16 : 0);
+      visit(Tile::below(octet, i), address, row + i < num_rows);
       const bool is_last = --heads_left == 0;
-      if (row + i + 1 < num_rows) from += is_last ? to_next_token : q.head_stride;
+      if (row + i + 1 < num_rows) address += is_last ? to_next_token : tensor.head_stride;
       if (is_last) heads_left = Spec::kGroupSize;
     }
   }

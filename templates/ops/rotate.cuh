@@ -14,11 +14,13 @@ struct Rotation {
   float sine;
 };
 
-LAZYROPE_DEVICE Rotation rotation_at(int64 position, uint64 turns_per_token) {
+LAZYROPE_DEVICE Rotation rotation_by(uint64 turns) {
   constexpr float kRadians = 1.46291807926715968e-9f;  // 2 pi / 2^32
-  const uint64 turns = static_cast<uint64>(position) * turns_per_token;
   const float angle = static_cast<float>(static_cast<int32>(turns >> 32)) * kRadians;
   return {cos_approx_f32(angle), sin_approx_f32(angle)};
+}
+LAZYROPE_DEVICE Rotation rotation_at(int64 position, uint64 turns_per_token) {
+  return rotation_by(static_cast<uint64>(position) * turns_per_token);
 }
 
 // Turns per token of one unit's pairs.
@@ -80,14 +82,14 @@ struct UnitRotation {
     }
   }
 
-  template <class Element>
+  template <class Element, class Result = Element>
   LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
     float y[2 * kPairs];
     turn<Element>(y, a, b);
 #pragma unroll
     for (int i = 0; i < kPairs / 2; ++i) {
-      a.word[i] = Element::pack(y[2 * i], y[2 * i + 1]);
-      b.word[i] = Element::pack(y[kPairs + 2 * i], y[kPairs + 2 * i + 1]);
+      a.word[i] = Result::pack(y[2 * i], y[2 * i + 1]);
+      b.word[i] = Result::pack(y[kPairs + 2 * i], y[kPairs + 2 * i + 1]);
     }
   }
 };
@@ -162,12 +164,20 @@ LAZYROPE_DEVICE int32 lane_unit() {
   return static_cast<int32>(static_cast<uint32>(lane_index()) % Pairing::kUnits);
 }
 
+// What becomes of a row that is turned: the element type it is rounded to, and what it is
+// multiplied by.
+template <class Spec>
+struct ForProducts {
+  using Element = typename Spec::Element;
+  static constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
+};
+
 // How a lane finds the rotation of its unit in a row at logical position `position`, from the turns
 // of the unit.
-template <class Spec>
+template <class Spec, class ResultType = ForProducts<Spec>>
 struct LaneTurns {
   using Pairing = typename Spec::Pairing;
-  static constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
+  using Result = ResultType;
 
   UnitTurns<Pairing> turns;
 
@@ -177,23 +187,27 @@ struct LaneTurns {
   // `rotation` is that of a row before, at position `before`.
   LAZYROPE_DEVICE void turn(UnitRotation<Pairing>& rotation, int32 before, int32 position,
                             int32 base) const {
-    if (position != before) rotation.set(static_cast<int64>(position) - base, turns, kFactor);
+    if (position != before)
+      rotation.set(static_cast<int64>(position) - base, turns, Result::kFactor);
   }
 };
 
 // The same for many rows, most of which lie one position behind the row before: by that much
 // further, which is a sixth of the work. Twenty such steps lose less than 2e-5.
-template <class Spec>
+template <class Spec, class ResultType>
 class LaneSteps {
+  using Turns = LaneTurns<Spec, ResultType>;
   using Rotation = UnitRotation<typename Spec::Pairing>;
 
  public:
-  LAZYROPE_DEVICE LaneSteps() { step_.set(1, LaneTurns<Spec>().turns, 1.0f); }
+  using Result = ResultType;
+
+  LAZYROPE_DEVICE LaneSteps() { step_.set(1, Turns().turns, 1.0f); }
   LAZYROPE_DEVICE void turn(Rotation& rotation, int32 before, int32 position, int32 base) const {
     if (position == before + 1)
       rotation.turn_by(step_);
     else if (position != before)
-      LaneTurns<Spec>().turn(rotation, before, position, base);
+      Turns().turn(rotation, before, position, base);
   }
 
  private:
@@ -202,13 +216,13 @@ class LaneSteps {
 
 // Of many rows of a lane most follow one another. Of few the first is soon turned: what that takes
 // is held.
-template <class Spec, bool kHasManyRows>
+template <class Spec, bool kHasManyRows, class Result = ForProducts<Spec>>
 struct RowAngles {
-  using Type = LaneSteps<Spec>;
+  using Type = LaneSteps<Spec, Result>;
 };
-template <class Spec>
-struct RowAngles<Spec, false> {
-  using Type = LaneTurns<Spec>;
+template <class Spec, class Result>
+struct RowAngles<Spec, false, Result> {
+  using Type = LaneTurns<Spec, Result>;
 };
 
 // Either, found once, or where registers are few, each time.
@@ -328,7 +342,7 @@ class RowTurner {
     b = ld_shared<Run>(from.b);
   }
   LAZYROPE_DEVICE void turn(UnitRuns to, Run a, Run b) const {
-    rotation_.template apply<typename Spec::Element>(a, b);
+    rotation_.template apply<typename Spec::Element, typename Angles::Result::Element>(a, b);
     st_shared(to.a, a);
     st_shared(to.b, b);
   }

@@ -1,11 +1,14 @@
 // The warps that turn an item's queries for its next segment, while others compute on the present
-// one: in fp32, from the originals, rounded once.
+// one: a few rows each by its own angle, from the originals; many by the angle that lies between
+// documents (ops/turn_together.cuh), from those of the item's first, which take the originals'
+// place.
 #pragma once
 
 #include "family/sm90a/window_user.cuh"
 #include "isa/bulk_copy.cuh"
 #include "ops/query_rows.cuh"
 #include "ops/rotate.cuh"
+#include "ops/turn_together.cuh"
 
 namespace lazyrope {
 
@@ -15,9 +18,12 @@ class QueryTurner {
   using Table = typename Memory::Table;
   static constexpr int kRows = Memory::kRows;
   static constexpr int kManyRows = 64;
+  static constexpr bool kTogether = kRows >= kManyRows && Spec::Pairing::kOctets > 0;
   // Few rows are divided as far as can be.
   static constexpr int kAlignment = kRows >= kManyRows ? kRowAlignment<Spec> : 1;
   static constexpr int kRowsAtOnce = 2;  // that registers suffice for
+  using Tile = typename Memory::Tile;
+  using Original = typename Memory::Original;
 
  public:
   LAZYROPE_DEVICE QueryTurner(const AttendParams& params, Memory memory)
@@ -29,7 +35,10 @@ class QueryTurner {
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place, bool) {
       fetch(item, place);
-      if (item.extent().num_blocks > 0) turn_for_all(item, place);
+      const int32 num_blocks = item.extent().num_blocks;
+      if (num_blocks > 0)
+        windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
+                                   [&](int32 base) { turn(base, item, place); });
     });
   }
 
@@ -43,50 +52,52 @@ class QueryTurner {
     cp_async_commit_group();
     cp_async_wait_group<0>();
     Team::sync();
+    if constexpr (kTogether && !Spec::kQueryRotated) {
+      rotate<Original>(memory_.original(), item.start().base, item, place);
+      Team::sync();
+    }
   }
 
+  // Those that an item does not have are zero.
   LAZYROPE_DEVICE void copy_queries(const ItemRows& rows, int32 num_rows) const {
 #pragma unroll
     for (int head = 0; head < Memory::kHeads; ++head) {
       const int32 to = head * Memory::kHeadRows;
       copy_query_rows<Spec, Team>(memory_.original(), params_.q, rows_of_head(rows, head), 0,
-                                  num_rows, to, to + num_rows);
+                                  num_rows, to, to + (kTogether ? kRows : num_rows));
     }
-  }
-
-  LAZYROPE_DEVICE void turn_for_all(ItemPtr item, int32 place) {
-    const Table table = memory_.table(params_.step, item);
-    const ItemExtent extent = item.extent();
-    const int32 first = windows_.begin(place);
-    const int32 last = first + extent.num_blocks - 1;
-    int32 base = 0;
-#pragma unroll 1
-    for (int32 block = first; block <= last; ++block) {
-      if (block > first) {
-        windows_.leave(block - 1);
-        windows_.reach(block);
-      }
-      const int32 block_base = table.info(block).base;
-      if (block == first || block_base != base) turn(block_base, item, place);
-      base = block_base;
-    }
-    windows_.leave_last(last);
   }
 
   // What an item has is read again where it is needed: registers are few.
   LAZYROPE_DEVICE void turn(int32 base, ItemPtr item, int32 place) {
     turned_.wait(turn_.at);
-    clear_others(item.extent().num_rows);
-    rotate(base, item.rows().first_row, item.extent().num_rows, memory_.positions(place));
+    const SharedPtr turned = memory_.turned(turn_.at);
+    if constexpr (kTogether) {
+      copy_unturned(turned);
+      const int32 kept_for = Spec::kQueryRotated ? 0 : item.start().base;
+      turn_together<Spec, Tile, Original, kRows, Memory::kTurningWarps>(
+          turned, memory_.original(), Team::warp(), static_cast<int64>(kept_for) - base);
+    } else {
+      clear_others(item.extent().num_rows);
+      rotate<Tile>(turned, base, item, place);
+    }
+    fence_proxy_async();
     turned_.pass(turn_.at);
     turn_.advance();
+  }
+
+  // Columns that no angle turns.
+  LAZYROPE_DEVICE void copy_unturned(SharedPtr turned) const {
+    constexpr int32 kShare = ceil_div(kRows, Memory::kTurningWarps);
+    const int32 first = Team::warp() * kShare;
+    copy_unrotated<Spec>(RowsOf<Tile>(turned, first), RowsOf<Original>(memory_.original(), first),
+                         smaller(kRows - first, kShare));
   }
 
   // Rows that an item does not have are read all the same, and are zero: what another request left
   // there would change when this one's maxima are raised, and so how it is rounded. So are a row's
   // columns that meet the keys of another head.
   LAZYROPE_DEVICE void clear_others(int32 num_rows) const {
-    using Tile = typename Memory::Tile;
     constexpr int32 kHeadChunks = Tile::kChunks / Memory::kHeads;
     const int32 first = Memory::kHeads == 1 ? num_rows * Tile::kChunks : 0;
 #pragma unroll 1
@@ -99,23 +110,20 @@ class QueryTurner {
     }
   }
 
-  // Each warp those of a head, or some of one's. `num_rows`: of each head.
-  LAZYROPE_DEVICE void rotate(int32 base, int32 first_row, int32 num_rows,
-                              SharedPtr positions) const {
+  // Each warp rows of a head, or some of one's.
+  template <class To>
+  LAZYROPE_DEVICE void rotate(SharedPtr to, int32 base, ItemPtr item, int32 place) const {
     constexpr int kWarps = Memory::kTurningWarps / Memory::kHeads;  // of a head
     static_assert(kWarps * Memory::kHeads == Memory::kTurningWarps);
-    const int32 warp = Team::rank() / kWarpThreads;
-    const int32 head = warp / kWarps;
+    const int32 num_rows = item.extent().num_rows;  // of each head
+    const int32 head = Team::warp() / kWarps;
     const int32 share = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
-    const int32 first = warp % kWarps * share;
+    const int32 first = Team::warp() % kWarps * share;
     const int32 at = head * Memory::kHeadRows + first;
-    const RowsOf<typename Memory::Tile> turned(
-        memory_.turned(turn_.at) + Memory::columns_of_head(head), at);
-    const RowsOf<typename Memory::Original> originals(memory_.original(), at);
-    rotate_rows<Spec, kRowsAtOnce, kAlignment>(turned, originals, positions + at * 4,
-                                               smaller(num_rows - first, share), first_row + first,
-                                               base, angles_);
-    fence_proxy_async();
+    rotate_rows<Spec, kRowsAtOnce, kAlignment>(
+        RowsOf<To>(to + Memory::columns_of_head(head), at),
+        RowsOf<Original>(memory_.original(), at), memory_.positions(place) + at * 4,
+        smaller(num_rows - first, share), item.rows().first_row + first, base, angles_);
   }
 
   const AttendParams& params_;
@@ -123,7 +131,8 @@ class QueryTurner {
   WindowUser<Memory> windows_;
   FillSide turned_;
   RingPlace<Memory::kTurns> turn_;
-  typename RowAngles<Spec, (kRows >= kManyRows)>::Type angles_;
+  typename RowAngles<Spec, (kRows >= kManyRows), typename TurnedAs<Spec, kTogether>::Type>::Type
+      angles_;
 };
 
 }  // namespace lazyrope

@@ -18,10 +18,13 @@ struct TileMemory {
   static constexpr int kKeys = Shape::kKeyWarps * Shape::kWarpKeys;  // of a block
   static constexpr int kStages = Shape::kStages;                     // of keys, and of values
   static constexpr bool kConsumersTurn = consumers_turn(Shape::kRowWarps > 1, kHeadDim);
-  static constexpr int kTurns = query_turns(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr int kTurns = kTurnsAtOnce;
+  static constexpr int kTurnedTiles = turned_tiles(Shape::kRowWarps > 1, kHeadDim);
   static constexpr int kItems = kItemsAtOnce;
   static constexpr int kHelperWarps = helper_warps(Shape::kRowWarps > 1, kHeadDim);
-  static constexpr int kTurningWarps = kConsumersTurn ? 0 : kHelperWarps - 2;
+  // Of which consumers who turn each row by its own angle have no need.
+  static constexpr int kTurningWarps =
+      kConsumersTurn && Spec::Pairing::kOctets == 0 ? 0 : kHelperWarps - 2;
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
   static constexpr bool kReadsOnce = Shape::kRowWarps == 1;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;
@@ -39,14 +42,16 @@ struct TileMemory {
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
   static constexpr int kTurnedBytes = Tile::bytes(kRows);
 
-  // From the start: rings of keys and of values, turned queries, the original queries unless
-  // consumers turn them in place, the block table, row positions of each item, items, barriers,
-  // flags, the number of each item's first block, what is the consumers' own.
+  // From the start: rings of keys and of values, turned queries, the original queries or, where
+  // consumers turn them in place, what they turn them by, the block table, row positions of each
+  // item, items, barriers, flags, the number of each item's first block, what is the consumers'
+  // own.
   static constexpr int kKeyRing = 0;
   static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
   static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
-  static constexpr int kOriginal = kTurned + kTurns * kTurnedBytes;
-  static constexpr int kTable = kOriginal + (kConsumersTurn ? 0 : kRows * Original::kRowBytes);
+  static constexpr int kOriginal = kTurned + kTurnedTiles * kTurnedBytes;
+  static constexpr int kTable = kOriginal + (kConsumersTurn ? kTurns * rotation_bytes(kHeadDim)
+                                                            : kRows * Original::kRowBytes);
   static constexpr int kPositions = kTable + Table::kBytes;
   static constexpr int kItem = kPositions + kItems * kRows * 4;
   static constexpr int kKeyBarriers = kItem + kItems * static_cast<int>(sizeof(Item));
@@ -76,6 +81,9 @@ struct TileMemory {
     return head * (Tile::kPanels / kHeads * Tile::kAtomBytes);
   }
   LAZYROPE_DEVICE SharedPtr original() const { return at + kOriginal; }
+  LAZYROPE_DEVICE SharedPtr rotation(int32 place) const {
+    return at + (kOriginal + place * rotation_bytes(kHeadDim));
+  }
   LAZYROPE_DEVICE SharedPtr positions(int32 place) const {
     return at + (kPositions + place * kRows * 4);
   }
@@ -102,7 +110,7 @@ struct TileMemory {
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Handover<kItems>::init(at + kItemBarriers, 1, kAllUsers);
     if (warp == 1) Handover<kWindows>::init(at + kWindowBarriers, 1, kAllUsers);
-    if (warp == 2 && !kConsumersTurn)
+    if (warp == 2 && kTurningWarps > 0)
       Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
     if (warp == 3) Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
     if (warp == 4) Handover<kStages>::init(at + kValueBarriers, 1, kUsers);

@@ -2,15 +2,15 @@
 // them: turned ahead by helpers (family/sm90a/query_turner.cuh), or by the warpgroup itself as it
 // comes to a document.
 //
-// Helpers take no time from those who compute, but want room for queries twice. Where rows are long
-// that room is worth more as longer blocks: a warpgroup that turns its queries leaves products to
-// the other meanwhile.
+// Helpers take no time from those who compute, but want room for queries thrice. Where rows are
+// long that room is worth more as longer blocks: a warpgroup that turns its queries leaves products
+// to the other meanwhile.
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
 #include "isa/bulk_copy.cuh"
 #include "ops/query_rows.cuh"
-#include "ops/rotate.cuh"
+#include "ops/turn_together.cuh"
 
 namespace lazyrope {
 
@@ -42,83 +42,186 @@ class TurnedQueries {
   RingPlace<Memory::kTurns> turn_;
 };
 
-// By each warpgroup for its 64 rows, of which each warp turns 16 where they have been brought.
+// By each warpgroup for its 64 rows, of which each warp has 16. What is common to both ways.
 template <class Spec, class Memory>
-class OwnQueries {
+class OwnRows {
   static constexpr int kGroupRows = 64;
   static constexpr int kWarpRows = 16;
+
+ public:
   using Team = typename Memory::ConsumerGroups;
   using Tile = typename Memory::Tile;
 
- public:
-  LAZYROPE_DEVICE OwnQueries(const AttendParams& params, Memory memory)
-      : params_(params), memory_(memory) {}
+  LAZYROPE_DEVICE OwnRows(const AttendParams& params, Memory memory)
+      : params_(params), memory_(memory) {
+    static_assert(Team::size() == kGroupRows / kWarpRows * kWarpThreads);
+  }
 
+  // Brings those of an item, and their positions.
   LAZYROPE_DEVICE void begin(int32 item_place) {
     Team::sync();  // nobody's products need the queries of the item before
     item_place_ = item_place;
-    copy_originals();
+    copy(params_.q, item().rows(), first_row());
+    const int32 first = Team::team() * kGroupRows;
     copy_row_positions<Spec, Team, kGroupRows>(
-        positions() + first_row() * 4, params_.step.positions, item(), first_row(),
+        memory_.positions(item_place_) + first * 4, params_.step.positions, item(), first,
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
-    cp_async_commit_group();
-    cp_async_wait_group<0>();
-    Team::sync();
-    turn(item().start().base);
+    wait();
     Team::sync();
   }
-  LAZYROPE_DEVICE void go_on(int32 base) {
-    if constexpr (Spec::Pairing::kUnits > 0) {
-      Team::sync();  // nobody's products need the queries as they are
-      copy_originals();
-      cp_async_commit_group();
-      cp_async_wait_group<0>();
-      bar_warp_sync();
-      turn(base);
-      Team::sync();
-    }
+  // As they have come, again.
+  LAZYROPE_DEVICE void bring_again() const {
+    Team::sync();  // nobody's products need the queries as they are
+    copy(params_.q, item().rows(), first_row());
+    wait();
   }
-  LAZYROPE_DEVICE void leave() const {}
 
-  LAZYROPE_DEVICE SharedPtr tile() const { return memory_.turned(0); }
-
- private:
-  // Of tokens with many rows a lane has few.
-  using Angles = typename RowAngles<Spec, (Spec::kGroupSize < 4)>::Type;
+  // The same with what has been kept of the warp's rows.
+  LAZYROPE_DEVICE void keep() const {
+    visit(kept(), kPacked, 0, [](SharedPtr place, const uint8* address, bool exists) {
+      auto* to = reinterpret_cast<Chunk*>(const_cast<uint8*>(address));
+      if (exists) st_global(to, ld_shared<Chunk>(place));
+    });
+    bar_warp_sync();
+  }
+  LAZYROPE_DEVICE void bring_kept() const {
+    Team::sync();
+    copy(kept(), kPacked, 0);
+    wait();
+  }
 
   LAZYROPE_DEVICE ItemPtr item() const { return memory_.item(item_place_); }
-  LAZYROPE_DEVICE SharedPtr positions() const { return memory_.positions(item_place_); }
-  // Of the warpgroup.
-  LAZYROPE_DEVICE static int32 first_row() { return Team::team() * kGroupRows; }
-
+  LAZYROPE_DEVICE SharedPtr tile() const { return memory_.turned(0); }
   // Of the warp.
-  struct Rows {
-    int32 first;
-    int32 count;
-  };
-  LAZYROPE_DEVICE Rows rows() const {
-    static_assert(Team::size() == kGroupRows / kWarpRows * kWarpThreads);
-    const int32 first = first_row() + Team::rank() / kWarpThreads * kWarpRows;
-    return {first, larger(smaller(item().extent().num_rows - first, kWarpRows), 0)};
+  LAZYROPE_DEVICE static int32 first_row() {
+    return Team::team() * kGroupRows + Team::rank() / kWarpThreads * kWarpRows;
   }
 
-  // Part of the caller's next group of asynchronous copies.
-  LAZYROPE_DEVICE void copy_originals() const {
-    const auto [first, count] = rows();
-    copy_query_rows_by_warp<Spec, Tile, kWarpRows>(tile(), params_.q, item().rows(), first, count,
-                                                   first);
+  // The warp's rows, each by its own angle.
+  template <class Angles>
+  LAZYROPE_DEVICE void rotate(int32 base) const {
+    const int32 first = first_row();
+    const RowsOf<Tile> rows(tile(), first);
+    rotate_rows<Spec, 2, kRowAlignment<Spec>>(
+        rows, rows, memory_.positions(item_place_) + first * 4, num_rows(),
+        item().rows().first_row + first, base, Angles());
   }
-  LAZYROPE_DEVICE void turn(int32 base) const {
-    const auto [first, count] = rows();
-    const RowsOf<Tile> turned(tile(), first);
-    rotate_rows<Spec, 2, kRowAlignment<Spec>>(turned, turned, positions() + first * 4, count,
-                                              item().rows().first_row + first, base, Angles());
-    fence_proxy_async();
+
+ private:
+  static constexpr ItemRows kPacked = {0, 0, 0, 1};  // rows that lie one behind the other
+
+  LAZYROPE_DEVICE int32 num_rows() const {
+    return larger(smaller(item().extent().num_rows - first_row(), kWarpRows), 0);
+  }
+
+  LAZYROPE_DEVICE TokenTensor kept() const {
+    constexpr int32 kRowBytes = Memory::kHeadDim * kElementBytes;
+    const int32 row = block_index() * Memory::kRows + first_row();
+    return {params_.work.kept + static_cast<int64>(row) * kRowBytes, Spec::kGroupSize * kRowBytes,
+            kRowBytes};
+  }
+
+  template <class Visit>
+  LAZYROPE_DEVICE void visit(const TokenTensor& tensor, const ItemRows& rows, int32 first,
+                             const Visit& visit) const {
+    for_each_query_chunk<Spec, Tile, kWarpRows>(tile(), tensor, rows, first, num_rows(),
+                                                first_row(), visit);
+  }
+  LAZYROPE_DEVICE void copy(const TokenTensor& tensor, const ItemRows& rows, int32 first) const {
+    visit(tensor, rows, first, [](SharedPtr place, const uint8* address, bool exists) {
+      cp_async_cg_16<true>(place, address, exists ? 16 : 0);
+    });
+  }
+  LAZYROPE_DEVICE static void wait() {
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    bar_warp_sync();
   }
 
   const AttendParams& params_;
   Memory memory_;
   int32 item_place_ = 0;
+};
+
+// Each row by its own angle, from q.
+template <class Spec, class Memory, bool kTogether>
+class OwnQueries {
+ public:
+  LAZYROPE_DEVICE OwnQueries(const AttendParams& params, Memory memory) : rows_(params, memory) {}
+
+  LAZYROPE_DEVICE void begin(int32 item_place) {
+    rows_.begin(item_place);
+    turn(rows_.item().start().base);
+  }
+  LAZYROPE_DEVICE void go_on(int32 base) {
+    if constexpr (Spec::Pairing::kUnits > 0) {
+      rows_.bring_again();
+      turn(base);
+    }
+  }
+  LAZYROPE_DEVICE void leave() const {}
+
+  LAZYROPE_DEVICE SharedPtr tile() const { return rows_.tile(); }
+
+ private:
+  using Rows = OwnRows<Spec, Memory>;
+  // Of tokens with many rows a lane has few.
+  using Angles = typename RowAngles<Spec, (Spec::kGroupSize < 4)>::Type;
+
+  LAZYROPE_DEVICE void turn(int32 base) const {
+    rows_.template rotate<Angles>(base);
+    fence_proxy_async();
+    Rows::Team::sync();
+  }
+
+  Rows rows_;
+};
+
+// All by the angle that lies between documents, of which helpers make the matrices.
+template <class Spec, class Memory>
+class OwnQueries<Spec, Memory, true> {
+ public:
+  LAZYROPE_DEVICE OwnQueries(const AttendParams& params, Memory memory)
+      : rows_(params, memory), memory_(memory), rotations_(memory.at + Memory::kTurnedBarriers) {}
+
+  LAZYROPE_DEVICE void begin(int32 item_place) {
+    rows_.begin(item_place);
+    if constexpr (!Spec::kQueryRotated) {
+      rows_.template rotate<Angles>(rows_.item().start().base);
+      bar_warp_sync();
+      rows_.keep();
+    }
+    turn();
+  }
+  LAZYROPE_DEVICE void go_on(int32) {
+    if constexpr (Spec::kQueryRotated)
+      rows_.bring_again();
+    else
+      rows_.bring_kept();
+    turn();
+  }
+  LAZYROPE_DEVICE void leave() const {}
+
+  LAZYROPE_DEVICE SharedPtr tile() const { return rows_.tile(); }
+
+ private:
+  using Rows = OwnRows<Spec, Memory>;
+  using Angles = typename RowAngles<Spec, (Spec::kGroupSize < 4), KeptQueries<Spec>>::Type;
+
+  LAZYROPE_DEVICE void turn() {
+    rotations_.wait(turn_.at);
+    turn_sixteen<Spec, typename Rows::Tile>(rows_.tile(), Rows::first_row(),
+                                            memory_.rotation(turn_.at));
+    rotations_.pass(turn_.at);
+    turn_.advance();
+    fence_proxy_async();
+    Rows::Team::sync();
+  }
+
+  Rows rows_;
+  Memory memory_;
+  UseSide rotations_;
+  RingPlace<Memory::kTurns> turn_;
 };
 
 template <class Spec, class Memory, bool kConsumersTurn>
@@ -127,7 +230,7 @@ struct QueriesOf {
 };
 template <class Spec, class Memory>
 struct QueriesOf<Spec, Memory, true> {
-  using Type = OwnQueries<Spec, Memory>;
+  using Type = OwnQueries<Spec, Memory, (Spec::Pairing::kOctets > 0)>;
 };
 
 }  // namespace lazyrope

@@ -1,0 +1,45 @@
+// The warps that make what consumers turn their queries by, for an item's next document while they
+// compute on the present one.
+#pragma once
+
+#include "family/sm90a/window_user.cuh"
+#include "ops/turn_together.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Memory>
+class RotationMaker {
+ public:
+  LAZYROPE_DEVICE RotationMaker(const AttendParams& params, Memory memory)
+      : params_(params),
+        memory_(memory),
+        windows_(memory),
+        rotations_(memory.at + Memory::kTurnedBarriers) {}
+
+  LAZYROPE_DEVICE void run() {
+    for_each_item(memory_, [&](ItemPtr item, int32 place, bool) {
+      const int32 num_blocks = item.extent().num_blocks;
+      const int32 kept_for = Spec::kQueryRotated ? 0 : item.start().base;
+      if (num_blocks > 0)
+        windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
+                                   [&](int32 base) { make(static_cast<int64>(kept_for) - base); });
+    });
+  }
+
+ private:
+  LAZYROPE_DEVICE void make(int64 positions) {
+    rotations_.wait(turn_.at);
+    make_rotation<Spec, Memory::kTurningWarps>(memory_.rotation(turn_.at), Memory::Turners::warp(),
+                                               positions);
+    rotations_.pass(turn_.at);
+    turn_.advance();
+  }
+
+  const AttendParams& params_;
+  Memory memory_;
+  WindowUser<Memory> windows_;
+  FillSide rotations_;
+  RingPlace<Memory::kTurns> turn_;
+};
+
+}  // namespace lazyrope
