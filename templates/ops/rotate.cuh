@@ -82,7 +82,7 @@ struct UnitRotation {
     }
   }
 
-  template <class Element, class Result = Element>
+  template <class Element, class Result>
   LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
     float y[2 * kPairs];
     turn<Element>(y, a, b);
@@ -164,20 +164,21 @@ LAZYROPE_DEVICE int32 lane_unit() {
   return static_cast<int32>(static_cast<uint32>(lane_index()) % Pairing::kUnits);
 }
 
-// What becomes of a row that is turned: the element type it is rounded to, and what it is
-// multiplied by.
+// What a row's elements are before and after it is turned, and what it is multiplied by where that
+// is by its own angle.
 template <class Spec>
 struct ForProducts {
-  using Element = typename Spec::Element;
+  using From = typename Spec::Element;
+  using To = typename Spec::Element;
   static constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
 };
 
 // How a lane finds the rotation of its unit in a row at logical position `position`, from the turns
 // of the unit.
-template <class Spec, class ResultType = ForProducts<Spec>>
+template <class Spec>
 struct LaneTurns {
   using Pairing = typename Spec::Pairing;
-  using Result = ResultType;
+  static constexpr bool kIsCommon = false;
 
   UnitTurns<Pairing> turns;
 
@@ -186,43 +187,50 @@ struct LaneTurns {
   }
   // `rotation` is that of a row before, at position `before`.
   LAZYROPE_DEVICE void turn(UnitRotation<Pairing>& rotation, int32 before, int32 position,
-                            int32 base) const {
-    if (position != before)
-      rotation.set(static_cast<int64>(position) - base, turns, Result::kFactor);
+                            int32 base, float factor) const {
+    if (position != before) rotation.set(static_cast<int64>(position) - base, turns, factor);
   }
 };
 
 // The same for many rows, most of which lie one position behind the row before: by that much
 // further, which is a sixth of the work. Twenty such steps lose less than 2e-5.
-template <class Spec, class ResultType>
+template <class Spec>
 class LaneSteps {
-  using Turns = LaneTurns<Spec, ResultType>;
   using Rotation = UnitRotation<typename Spec::Pairing>;
 
  public:
-  using Result = ResultType;
+  static constexpr bool kIsCommon = false;
 
-  LAZYROPE_DEVICE LaneSteps() { step_.set(1, Turns().turns, 1.0f); }
-  LAZYROPE_DEVICE void turn(Rotation& rotation, int32 before, int32 position, int32 base) const {
+  LAZYROPE_DEVICE LaneSteps() { step_.set(1, LaneTurns<Spec>().turns, 1.0f); }
+  LAZYROPE_DEVICE void turn(Rotation& rotation, int32 before, int32 position, int32 base,
+                            float factor) const {
     if (position == before + 1)
       rotation.turn_by(step_);
     else if (position != before)
-      Turns().turn(rotation, before, position, base);
+      LaneTurns<Spec>().turn(rotation, before, position, base, factor);
   }
 
  private:
   Rotation step_;
 };
 
+// One for all rows.
+template <class Spec>
+struct CommonAngle {
+  static constexpr bool kIsCommon = true;
+
+  UnitRotation<typename Spec::Pairing> rotation;
+};
+
 // Of many rows of a lane most follow one another. Of few the first is soon turned: what that takes
 // is held.
-template <class Spec, bool kHasManyRows, class Result = ForProducts<Spec>>
+template <class Spec, bool kHasManyRows>
 struct RowAngles {
-  using Type = LaneSteps<Spec, Result>;
+  using Type = LaneSteps<Spec>;
 };
-template <class Spec, class Result>
-struct RowAngles<Spec, false, Result> {
-  using Type = LaneTurns<Spec, Result>;
+template <class Spec>
+struct RowAngles<Spec, false> {
+  using Type = LaneTurns<Spec>;
 };
 
 // Either, found once, or where registers are few, each time.
@@ -241,7 +249,7 @@ class LaneAngles<Angles, false> {
 };
 
 // Rows of queries that a lane turns: its unit's columns of them.
-template <class Spec, class Angles, class To, class From>
+template <class Spec, class Conversion, class Angles, class To, class From>
 class RowTurner {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
@@ -254,63 +262,60 @@ class RowTurner {
         positions_(positions),
         base_(base),
         angles_(angles),
-        unit_(lane_unit<Pairing>()) {}
+        unit_(lane_unit<Pairing>()) {
+    if constexpr (Angles::kIsCommon) rotation_ = angles.rotation;
+  }
 
   // Rows of tokens: a token's are neighbours, and share an angle. kAtOnce of a token are loaded
-  // before they are turned. Row `row` has number `number` of the request's. Where tokens begin, and
-  // `row` and `end`, are multiples of kAlignment.
-  template <int kAtOnce, int kAlignment>
+  // before they are turned. Row `row` has number `number` of the request's.
+  template <int kAtOnce>
   LAZYROPE_DEVICE void turn_tokens(int32 row, int32 end, int32 number) {
     constexpr int kRows = smaller(kAtOnce, Spec::kGroupSize);
-    // Whose places follow from that of the first.
-    constexpr int kBatch = kAlignment % kRows == 0 ? kAlignment : kRows;
     int32 stop = row - static_cast<int32>(static_cast<uint32>(number) % Spec::kGroupSize);
 #pragma unroll 1
     while (row < end) {
       go_to(position(row));
       stop = smaller(end, stop + Spec::kGroupSize);
 #pragma unroll 1
-      for (; row < stop; row += kBatch) {
-        const RowPlaces first = places(row);
+      for (; row < stop; row += kRows) {
+        RowPlaces at[kRows];
+        Run a[kRows];
+        Run b[kRows];
 #pragma unroll
-        for (int32 begin = 0; begin < kBatch; begin += kRows) {
-          RowPlaces at[kRows];
-          Run a[kRows];
-          Run b[kRows];
-#pragma unroll
-          for (int32 i = 0; i < kRows; ++i) {
-            // Where there are fewer, the last once more: conditions take longer.
-            at[i] =
-                kBatch == kAlignment ? below(first, begin + i) : places(smaller(row + i, stop - 1));
-            load(at[i].from, a[i], b[i]);
-          }
-#pragma unroll
-          for (int32 i = 0; i < kRows; ++i) turn(at[i].to, a[i], b[i]);
+        for (int32 i = 0; i < kRows; ++i) {
+          // Where there are fewer, the last once more: conditions take longer.
+          at[i] = places(smaller(row + i, stop - 1));
+          load(at[i].from, a[i], b[i]);
         }
+#pragma unroll
+        for (int32 i = 0; i < kRows; ++i) turn(at[i].to, a[i], b[i]);
       }
       row = stop;
     }
   }
 
-  // Rows of a token each. The next is loaded before one is turned, and of that behind it the
-  // position; unrolled, so that registers of one take turns with those of the next.
-  LAZYROPE_DEVICE void turn_ahead(int32 row, int32 end) {
-    if (row >= end) return;
-    const auto limit = [&](int32 wanted) { return smaller(wanted, end - 1); };
-    Run a;
-    Run b;
-    load(from_.template runs<Pairing>(row, unit_), a, b);
-    int32 present = position(row);
-    int32 next = position(limit(row + 1));
-#pragma unroll 2
-    for (; row < end; ++row) {
-      go_to(present);
-      const Run present_a = a;
-      const Run present_b = b;
-      present = next;
-      load(from_.template runs<Pairing>(limit(row + 1), unit_), a, b);
-      next = position(limit(row + 2));
-      turn(to_.template runs<Pairing>(row, unit_), present_a, present_b);
+  // Rows in fours of a common angle, from a multiple of four on: the places of a four's others
+  // follow from that of the first. Such as there are not are turned too, to no harm.
+  LAZYROPE_DEVICE void turn_fours(int32 row, int32 end) {
+    constexpr int kFour = 4;
+    constexpr int kAtOnce = 2;  // that registers suffice for
+#pragma unroll 1
+    for (; row < end; row += kFour) {
+      const RowPlaces first = places(row);
+      if constexpr (!Angles::kIsCommon) go_to(position(row));
+#pragma unroll
+      for (int32 begin = 0; begin < kFour; begin += kAtOnce) {
+        RowPlaces at[kAtOnce];
+        Run a[kAtOnce];
+        Run b[kAtOnce];
+#pragma unroll
+        for (int32 i = 0; i < kAtOnce; ++i) {
+          at[i] = below(first, begin + i);
+          load(at[i].from, a[i], b[i]);
+        }
+#pragma unroll
+        for (int32 i = 0; i < kAtOnce; ++i) turn(at[i].to, a[i], b[i]);
+      }
     }
   }
 
@@ -321,7 +326,7 @@ class RowTurner {
     return Spec::kQueryRotated ? 0 : ld_shared<int32>(positions_ + row * 4);
   }
   LAZYROPE_DEVICE void go_to(int32 position) {
-    angles_.turn(rotation_, at_, position, base_);
+    angles_.turn(rotation_, at_, position, base_, Conversion::kFactor);
     at_ = position;
   }
 
@@ -342,7 +347,7 @@ class RowTurner {
     b = ld_shared<Run>(from.b);
   }
   LAZYROPE_DEVICE void turn(UnitRuns to, Run a, Run b) const {
-    rotation_.template apply<typename Spec::Element, typename Angles::Result::Element>(a, b);
+    rotation_.template apply<typename Conversion::From, typename Conversion::To>(a, b);
     st_shared(to.a, a);
     st_shared(to.b, b);
   }
@@ -357,18 +362,12 @@ class RowTurner {
   int32 at_ = kNowhere;
 };
 
-// A number that the rows of a tile and of tokens are multiples of, up to 4: so many rows of a lane
-// are of the same token.
-template <class Spec>
-inline constexpr int kRowAlignment = Spec::kGroupSize % 4 == 0   ? 4
-                                     : Spec::kGroupSize % 2 == 0 ? 2
-                                                                 : 1;
-
 // One warp turns num_rows rows of queries, taken from `from` (which may be the same rows): each row
-// by its position (0 where the query is rotated already) less `base`. Row 0 is
-// number `first_row` of the request's. kAtOnce: rows that a lane has under way. Both numbers are
-// multiples of kAlignment, as are then those of each lane's rows.
-template <class Spec, int kAtOnce = 1, int kAlignment = 1, class Angles, class To, class From>
+// by its position (0 where the query is rotated already) less `base`, or all by a common angle. Row
+// 0 is number `first_row` of the request's. kAtOnce: rows that a lane has under way; or 4, where
+// the first is a multiple of four, and there are rows in memory up to the next behind the last.
+template <class Spec, int kAtOnce = 1, class Conversion = ForProducts<Spec>, class Angles, class To,
+          class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
                                  int32 first_row, int32 base, const Angles& angles) {
   using Pairing = typename Spec::Pairing;
@@ -376,16 +375,17 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
   if constexpr (Pairing::kUnits > 0) {
     static_assert(Pairing::kUnits <= kWarpThreads);
     constexpr int kGroups = kWarpThreads / Pairing::kUnits;
+    constexpr int kAlignment = kAtOnce == 4 ? 4 : 1;
     const int32 group = lane_index() / Pairing::kUnits;
     // Neighbouring rows, so that a lane has few tokens.
     const int32 share = ceil_div(num_rows, kGroups * kAlignment) * kAlignment;
     const int32 first = group * share;
     const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
-    RowTurner<Spec, Angles, To, From> turner(to, from, positions, base, angles);
-    if constexpr (kAtOnce > 1 && Spec::kGroupSize == 1)
-      turner.turn_ahead(first, end);
+    RowTurner<Spec, Conversion, Angles, To, From> turner(to, from, positions, base, angles);
+    if constexpr (kAtOnce == 4 && (Angles::kIsCommon || Spec::kGroupSize % 4 == 0))
+      turner.turn_fours(first, end);
     else
-      turner.template turn_tokens<kAtOnce, kAlignment>(first, end, first_row + first);
+      turner.template turn_tokens<kAtOnce == 4 ? 1 : kAtOnce>(first, end, first_row + first);
   }
 }
 

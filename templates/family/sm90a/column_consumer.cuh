@@ -48,13 +48,13 @@ class ColumnConsumer {
       : params_(params), memory_(memory), own_(memory.own()), blocks_(params, memory) {}
 
   LAZYROPE_DEVICE void run() {
-    for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
+    for_each_item(memory_, [&](ItemPtr item, int32 place) {
       start(item);
       if (item.extent().num_blocks > 0)
         attend(item, place);
       else
         tell_no_stats();
-      leave(item, is_last);
+      leave(item);
     });
   }
 
@@ -223,10 +223,10 @@ class ColumnConsumer {
     return ld_shared<Told>(own_ + (where + row * 16));
   }
 
-  LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) {
+  LAZYROPE_DEVICE void leave(ItemPtr item) {
     const ItemResult<Spec, Team> result(params_, item);
     write_all(result, item.extent().num_rows);
-    result.finish(is_last, memory_.at + Memory::kFlags);
+    result.finish(item.is_last(), memory_.at + Memory::kFlags);
   }
 
   // Once stats have been told.

@@ -25,7 +25,7 @@ class KvCopier {
         values_(memory.at + Memory::kValueBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    for_each_item(memory_, [&](ItemPtr item, int32 place, bool) { copy(item, place); });
+    for_each_item(memory_, [&](ItemPtr item, int32 place) { copy(item, place); });
   }
 
  private:

@@ -15,15 +15,11 @@ namespace lazyrope {
 template <class Spec, class Memory>
 class QueryTurner {
   using Team = typename Memory::Turners;
-  using Table = typename Memory::Table;
-  static constexpr int kRows = Memory::kRows;
-  static constexpr int kManyRows = 64;
-  static constexpr bool kTogether = kRows >= kManyRows && Spec::Pairing::kOctets > 0;
-  // Few rows are divided as far as can be.
-  static constexpr int kAlignment = kRows >= kManyRows ? kRowAlignment<Spec> : 1;
-  static constexpr int kRowsAtOnce = 2;  // that registers suffice for
   using Tile = typename Memory::Tile;
   using Original = typename Memory::Original;
+  static constexpr int kRows = Memory::kRows;
+  static constexpr bool kHasManyRows = kRows >= 64;
+  static constexpr bool kTogether = kHasManyRows && Spec::Pairing::kUnits > 0;
 
  public:
   LAZYROPE_DEVICE QueryTurner(const AttendParams& params, Memory memory)
@@ -33,12 +29,13 @@ class QueryTurner {
         turned_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    for_each_item(memory_, [&](ItemPtr item, int32 place, bool) {
+    for_each_item(memory_, [&](ItemPtr item, int32 place) {
       fetch(item, place);
       const int32 num_blocks = item.extent().num_blocks;
-      if (num_blocks > 0)
-        windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
-                                   [&](int32 base) { turn(base, item, place); });
+      if (num_blocks == 0) return;
+      if (kTogether && !is_by_row(item)) keep(item, place);
+      windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
+                                 [&](int32 base) { turn(base, item, place); });
     });
   }
 
@@ -52,19 +49,28 @@ class QueryTurner {
     cp_async_commit_group();
     cp_async_wait_group<0>();
     Team::sync();
-    if constexpr (kTogether && !Spec::kQueryRotated) {
-      rotate<Original>(memory_.original(), item.start().base, item, place);
-      Team::sync();
-    }
   }
 
-  // Those that an item does not have are zero.
+  // With zeros behind an item's many rows: they are turned, and read, all the same.
   LAZYROPE_DEVICE void copy_queries(const ItemRows& rows, int32 num_rows) const {
 #pragma unroll
     for (int head = 0; head < Memory::kHeads; ++head) {
       const int32 to = head * Memory::kHeadRows;
       copy_query_rows<Spec, Team>(memory_.original(), params_.q, rows_of_head(rows, head), 0,
-                                  num_rows, to, to + (kTogether ? kRows : num_rows));
+                                  num_rows, to, to + (kHasManyRows ? kRows : num_rows));
+    }
+  }
+
+  // Whether an item's queries are turned by the angles of its rows.
+  LAZYROPE_DEVICE static bool is_by_row(ItemPtr item) {
+    return !kTogether || (!Spec::kQueryRotated && has_one_document<Memory>(item));
+  }
+
+  LAZYROPE_DEVICE void keep(ItemPtr item, int32 place) const {
+    if constexpr (!Spec::kQueryRotated) {
+      turn_rows<4, ToKeep<Spec>, Original>(memory_.original(), item, place, item.start().base,
+                                           angles_.get());
+      Team::sync();
     }
   }
 
@@ -72,32 +78,25 @@ class QueryTurner {
   LAZYROPE_DEVICE void turn(int32 base, ItemPtr item, int32 place) {
     turned_.wait(turn_.at);
     const SharedPtr turned = memory_.turned(turn_.at);
-    if constexpr (kTogether) {
-      copy_unturned(turned);
-      const int32 kept_for = Spec::kQueryRotated ? 0 : item.start().base;
-      turn_together<Spec, Tile, Original, kRows, Memory::kTurningWarps>(
-          turned, memory_.original(), Team::warp(), static_cast<int64>(kept_for) - base);
-    } else {
+    if (is_by_row(item)) {
       clear_others(item.extent().num_rows);
-      rotate<Tile>(turned, base, item, place);
+      turn_rows<kHasManyRows ? 4 : 2, ForProducts<Spec>, Tile>(turned, item, place, base,
+                                                               angles_.get());
+    } else if constexpr (kTogether) {
+      const int32 kept_for = Spec::kQueryRotated ? 0 : item.start().base;
+      turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base,
+                                         angle_of<Spec>(static_cast<int64>(kept_for) - base));
     }
     fence_proxy_async();
     turned_.pass(turn_.at);
     turn_.advance();
   }
 
-  // Columns that no angle turns.
-  LAZYROPE_DEVICE void copy_unturned(SharedPtr turned) const {
-    constexpr int32 kShare = ceil_div(kRows, Memory::kTurningWarps);
-    const int32 first = Team::warp() * kShare;
-    copy_unrotated<Spec>(RowsOf<Tile>(turned, first), RowsOf<Original>(memory_.original(), first),
-                         smaller(kRows - first, kShare));
-  }
-
   // Rows that an item does not have are read all the same, and are zero: what another request left
   // there would change when this one's maxima are raised, and so how it is rounded. So are a row's
   // columns that meet the keys of another head.
   LAZYROPE_DEVICE void clear_others(int32 num_rows) const {
+    if constexpr (kHasManyRows) return;
     constexpr int32 kHeadChunks = Tile::kChunks / Memory::kHeads;
     const int32 first = Memory::kHeads == 1 ? num_rows * Tile::kChunks : 0;
 #pragma unroll 1
@@ -110,20 +109,22 @@ class QueryTurner {
     }
   }
 
-  // Each warp rows of a head, or some of one's.
-  template <class To>
-  LAZYROPE_DEVICE void rotate(SharedPtr to, int32 base, ItemPtr item, int32 place) const {
+  // Each warp rows of a head, or some of one's: few rows are divided as far as can be.
+  template <int kAtOnce, class Conversion, class To, class Angles>
+  LAZYROPE_DEVICE void turn_rows(SharedPtr to, ItemPtr item, int32 place, int32 base,
+                                 const Angles& angles) const {
     constexpr int kWarps = Memory::kTurningWarps / Memory::kHeads;  // of a head
     static_assert(kWarps * Memory::kHeads == Memory::kTurningWarps);
-    const int32 num_rows = item.extent().num_rows;  // of each head
+    constexpr int32 kAlignment = kHasManyRows ? 4 : 1;
+    const int32 num_rows = kHasManyRows ? kRows : item.extent().num_rows;  // of each head
     const int32 head = Team::warp() / kWarps;
     const int32 share = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
     const int32 first = Team::warp() % kWarps * share;
     const int32 at = head * Memory::kHeadRows + first;
-    rotate_rows<Spec, kRowsAtOnce, kAlignment>(
+    rotate_rows<Spec, kAtOnce, Conversion>(
         RowsOf<To>(to + Memory::columns_of_head(head), at),
         RowsOf<Original>(memory_.original(), at), memory_.positions(place) + at * 4,
-        smaller(num_rows - first, share), item.rows().first_row + first, base, angles_);
+        smaller(num_rows - first, share), item.rows().first_row + first, base, angles);
   }
 
   const AttendParams& params_;
@@ -131,8 +132,8 @@ class QueryTurner {
   WindowUser<Memory> windows_;
   FillSide turned_;
   RingPlace<Memory::kTurns> turn_;
-  typename RowAngles<Spec, (kRows >= kManyRows), typename TurnedAs<Spec, kTogether>::Type>::Type
-      angles_;
+  // Of many rows they are found anew: registers are few.
+  LaneAngles<typename RowAngles<Spec, kHasManyRows>::Type, !kHasManyRows> angles_;
 };
 
 }  // namespace lazyrope

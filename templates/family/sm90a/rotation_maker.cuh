@@ -17,20 +17,24 @@ class RotationMaker {
         rotations_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    for_each_item(memory_, [&](ItemPtr item, int32 place, bool) {
+    for_each_item(memory_, [&](ItemPtr item, int32 place) {
       const int32 num_blocks = item.extent().num_blocks;
-      const int32 kept_for = Spec::kQueryRotated ? 0 : item.start().base;
+      const int32 first = item.start().base;
       if (num_blocks > 0)
         windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
-                                   [&](int32 base) { make(static_cast<int64>(kept_for) - base); });
+                                   [&](int32 base) {
+                                     if (Spec::kQueryRotated)
+                                       make(-static_cast<int64>(base));
+                                     else if (base != first)
+                                       make(static_cast<int64>(first) - base);
+                                   });
     });
   }
 
  private:
   LAZYROPE_DEVICE void make(int64 positions) {
     rotations_.wait(turn_.at);
-    make_rotation<Spec, Memory::kTurningWarps>(memory_.rotation(turn_.at), Memory::Turners::warp(),
-                                               positions);
+    share_angle<Spec, typename Memory::Turners>(memory_.rotation(turn_.at), positions);
     rotations_.pass(turn_.at);
     turn_.advance();
   }

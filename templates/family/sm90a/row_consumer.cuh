@@ -32,12 +32,12 @@ class RowConsumer {
       : params_(params), memory_(memory), blocks_(params, memory) {}
 
   LAZYROPE_DEVICE void run() {
-    for_each_item(memory_, [&](ItemPtr item, int32 place, bool is_last) {
+    for_each_item(memory_, [&](ItemPtr item, int32 place) {
       start(item);
       place_ = place;
       if (item.extent().num_blocks > 0) attend(item, place);
       softmax_.finish();
-      leave(item, is_last);
+      leave(item);
     });
   }
 
@@ -138,14 +138,14 @@ class RowConsumer {
     return kCaps ? 1.0f : params_.scale_log2;
   }
 
-  LAZYROPE_DEVICE void leave(ItemPtr item, bool is_last) const {
+  LAZYROPE_DEVICE void leave(ItemPtr item) const {
     const int32 num_rows = item.extent().num_rows;
     const ItemResult<Spec, Team> result(params_, item);
     if (result.is_whole())
       write_output(result.output(), num_rows);
     else
       write_part(result, num_rows);
-    result.finish(is_last, memory_.at + Memory::kFlags);
+    result.finish(item.is_last(), memory_.at + Memory::kFlags);
   }
 
   // Of the lane's rows.

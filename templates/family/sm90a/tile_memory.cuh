@@ -22,9 +22,8 @@ struct TileMemory {
   static constexpr int kTurnedTiles = turned_tiles(Shape::kRowWarps > 1, kHeadDim);
   static constexpr int kItems = kItemsAtOnce;
   static constexpr int kHelperWarps = helper_warps(Shape::kRowWarps > 1, kHeadDim);
-  // Of which consumers who turn each row by its own angle have no need.
   static constexpr int kTurningWarps =
-      kConsumersTurn && Spec::Pairing::kOctets == 0 ? 0 : kHelperWarps - 2;
+      kConsumersTurn && Spec::Pairing::kUnits == 0 ? 0 : kHelperWarps - 2;
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
   static constexpr bool kReadsOnce = Shape::kRowWarps == 1;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;
@@ -118,7 +117,13 @@ struct TileMemory {
   }
 };
 
-// A warp's way through what its CTA is to do: use(item, place, is_last) for each item as it comes.
+// Whether all blocks of an item lie in one document.
+template <class Memory>
+LAZYROPE_DEVICE bool has_one_document(ItemPtr item) {
+  return item.extent().num_blocks <= ceil_div(item.start().end, Memory::kKeys);
+}
+
+// A warp's way through what its CTA is to do: use(item, place) for each item as it comes.
 template <class Memory, class Use>
 LAZYROPE_DEVICE void for_each_item(Memory memory, const Use& use) {
   UseSide items(memory.at + Memory::kItemBarriers);
@@ -128,8 +133,8 @@ LAZYROPE_DEVICE void for_each_item(Memory memory, const Use& use) {
     items.wait(place.at);
     const ItemPtr item = memory.item(place.at);
     if (item.extent().num_rows == 0) return;
-    has_next = item.keys().next >= 0;
-    use(item, place.at, !has_next);
+    use(item, place.at);
+    has_next = !item.is_last();  // asked when needed: held, it would cost a register
     items.pass(place.at);
     place.advance();
   }

@@ -69,24 +69,22 @@ class OwnRows {
     wait();
     Team::sync();
   }
-  // As they have come, again.
-  LAZYROPE_DEVICE void bring_again() const {
-    Team::sync();  // nobody's products need the queries as they are
-    copy(params_.q, item().rows(), first_row());
-    wait();
-  }
-
-  // The same with what has been kept of the warp's rows.
+  // What is turned for other documents.
   LAZYROPE_DEVICE void keep() const {
+    bar_warp_sync();
     visit(kept(), kPacked, 0, [](SharedPtr place, const uint8* address, bool exists) {
       auto* to = reinterpret_cast<Chunk*>(const_cast<uint8*>(address));
       if (exists) st_global(to, ld_shared<Chunk>(place));
     });
     bar_warp_sync();
   }
+  // Queries that come turned are that themselves.
   LAZYROPE_DEVICE void bring_kept() const {
-    Team::sync();
-    copy(kept(), kPacked, 0);
+    Team::sync();  // nobody's products need the queries as they are
+    if constexpr (Spec::kQueryRotated)
+      copy(params_.q, item().rows(), first_row());
+    else
+      copy(kept(), kPacked, 0);
     wait();
   }
 
@@ -97,14 +95,13 @@ class OwnRows {
     return Team::team() * kGroupRows + Team::rank() / kWarpThreads * kWarpRows;
   }
 
-  // The warp's rows, each by its own angle.
-  template <class Angles>
-  LAZYROPE_DEVICE void rotate(int32 base) const {
+  // The warp's rows, in their place.
+  template <class Conversion, class Angles>
+  LAZYROPE_DEVICE void rotate(int32 base, const Angles& angles) const {
     const int32 first = first_row();
     const RowsOf<Tile> rows(tile(), first);
-    rotate_rows<Spec, 2, kRowAlignment<Spec>>(
-        rows, rows, memory_.positions(item_place_) + first * 4, num_rows(),
-        item().rows().first_row + first, base, Angles());
+    rotate_rows<Spec, 4, Conversion>(rows, rows, memory_.positions(item_place_) + first * 4,
+                                     kWarpRows, item().rows().first_row + first, base, angles);
   }
 
  private:
@@ -143,77 +140,57 @@ class OwnRows {
   int32 item_place_ = 0;
 };
 
-// Each row by its own angle, from q.
-template <class Spec, class Memory, bool kTogether>
-class OwnQueries {
- public:
-  LAZYROPE_DEVICE OwnQueries(const AttendParams& params, Memory memory) : rows_(params, memory) {}
-
-  LAZYROPE_DEVICE void begin(int32 item_place) {
-    rows_.begin(item_place);
-    turn(rows_.item().start().base);
-  }
-  LAZYROPE_DEVICE void go_on(int32 base) {
-    if constexpr (Spec::Pairing::kUnits > 0) {
-      rows_.bring_again();
-      turn(base);
-    }
-  }
-  LAZYROPE_DEVICE void leave() const {}
-
-  LAZYROPE_DEVICE SharedPtr tile() const { return rows_.tile(); }
-
- private:
-  using Rows = OwnRows<Spec, Memory>;
-  // Of tokens with many rows a lane has few.
-  using Angles = typename RowAngles<Spec, (Spec::kGroupSize < 4)>::Type;
-
-  LAZYROPE_DEVICE void turn(int32 base) const {
-    rows_.template rotate<Angles>(base);
-    fence_proxy_async();
-    Rows::Team::sync();
-  }
-
-  Rows rows_;
-};
-
-// All by the angle that lies between documents, of which helpers make the matrices.
+// The first document's by the angles of rows, from q; those of documents behind it by the angle
+// that lies between, which helpers find, from what is kept.
 template <class Spec, class Memory>
-class OwnQueries<Spec, Memory, true> {
+class OwnQueries {
  public:
   LAZYROPE_DEVICE OwnQueries(const AttendParams& params, Memory memory)
       : rows_(params, memory), memory_(memory), rotations_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void begin(int32 item_place) {
     rows_.begin(item_place);
-    if constexpr (!Spec::kQueryRotated) {
-      rows_.template rotate<Angles>(rows_.item().start().base);
-      bar_warp_sync();
-      rows_.keep();
-    }
-    turn();
+    if constexpr (kTurns) turn_first();
+    show();
   }
   LAZYROPE_DEVICE void go_on(int32) {
-    if constexpr (Spec::kQueryRotated)
-      rows_.bring_again();
-    else
+    if constexpr (kTurns) {
       rows_.bring_kept();
-    turn();
+      turn_by_shared_angle();
+      show();
+    }
   }
   LAZYROPE_DEVICE void leave() const {}
 
   LAZYROPE_DEVICE SharedPtr tile() const { return rows_.tile(); }
 
  private:
+  static constexpr bool kTurns = Spec::Pairing::kUnits > 0;
   using Rows = OwnRows<Spec, Memory>;
-  using Angles = typename RowAngles<Spec, (Spec::kGroupSize < 4), KeptQueries<Spec>>::Type;
 
-  LAZYROPE_DEVICE void turn() {
+  LAZYROPE_DEVICE void turn_first() {
+    if constexpr (Spec::kQueryRotated) {
+      turn_by_shared_angle();
+    } else {
+      const int32 base = rows_.item().start().base;
+      // Of tokens with many rows a lane has few.
+      const typename RowAngles<Spec, (Spec::kGroupSize < 4)>::Type angles;
+      if (has_one_document<Memory>(rows_.item())) {
+        rows_.template rotate<ForProducts<Spec>>(base, angles);
+      } else {
+        rows_.template rotate<ToKeep<Spec>>(base, angles);
+        rows_.keep();
+        rows_.template rotate<FromKept<Spec>>(0, angle_of<Spec>(0));
+      }
+    }
+  }
+  LAZYROPE_DEVICE void turn_by_shared_angle() {
     rotations_.wait(turn_.at);
-    turn_sixteen<Spec, typename Rows::Tile>(rows_.tile(), Rows::first_row(),
-                                            memory_.rotation(turn_.at));
+    rows_.template rotate<FromKept<Spec>>(0, shared_angle<Spec>(memory_.rotation(turn_.at)));
     rotations_.pass(turn_.at);
     turn_.advance();
+  }
+  LAZYROPE_DEVICE static void show() {
     fence_proxy_async();
     Rows::Team::sync();
   }
@@ -230,7 +207,7 @@ struct QueriesOf {
 };
 template <class Spec, class Memory>
 struct QueriesOf<Spec, Memory, true> {
-  using Type = OwnQueries<Spec, Memory, (Spec::Pairing::kOctets > 0)>;
+  using Type = OwnQueries<Spec, Memory>;
 };
 
 }  // namespace lazyrope

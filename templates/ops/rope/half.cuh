@@ -21,20 +21,6 @@ struct RopePairing {
   LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return unit + kRunsApart; }
   LAZYROPE_DEVICE static constexpr int first(int pair) { return pair; }
   LAZYROPE_DEVICE static constexpr int second(int pair) { return pair + kPairs; }
-
-  // The same in octets of pairs, whose runs are of eight columns, for products whose rows lanes
-  // share as they share matrices of eight rows: lane t of a row has columns 2t and 2t + 1 of both
-  // runs. Pair pair_of(t, i) of the octet is its part of product i: the pair's elements, together.
-  static constexpr int kOctets = kRotaryDim % 16 == 0 ? kRotaryDim / 16 : 0;
-  LAZYROPE_DEVICE static constexpr int32 octet_a(int32 octet) { return octet; }
-  LAZYROPE_DEVICE static constexpr int32 octet_b(int32 octet) { return octet + kOctets; }
-  LAZYROPE_DEVICE static constexpr int32 pair_of(int32 t, int i) { return 2 * t + i; }
-  LAZYROPE_DEVICE static uint32 elements(int i, uint32 a, uint32 b) {
-    return i == 0 ? (a & 0xffffu) | b << 16 : a >> 16 | (b & 0xffff0000u);
-  }
-  // What lies in run a and in run b of both products' pairs.
-  LAZYROPE_DEVICE static FloatPair in_run_a(FloatPair p, FloatPair q) { return {p.low, q.low}; }
-  LAZYROPE_DEVICE static FloatPair in_run_b(FloatPair p, FloatPair q) { return {p.high, q.high}; }
 };
 
 }  // namespace lazyrope

@@ -15,14 +15,6 @@ struct RopePairing {
   LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return 2 * unit + kRunsApart; }
   LAZYROPE_DEVICE static constexpr int first(int pair) { return 2 * pair; }
   LAZYROPE_DEVICE static constexpr int second(int pair) { return 2 * pair + 1; }
-
-  static constexpr int kOctets = kRotaryDim % 16 == 0 ? kRotaryDim / 16 : 0;
-  LAZYROPE_DEVICE static constexpr int32 octet_a(int32 octet) { return 2 * octet; }
-  LAZYROPE_DEVICE static constexpr int32 octet_b(int32 octet) { return 2 * octet + 1; }
-  LAZYROPE_DEVICE static constexpr int32 pair_of(int32 t, int i) { return t + 4 * i; }
-  LAZYROPE_DEVICE static uint32 elements(int i, uint32 a, uint32 b) { return i == 0 ? a : b; }
-  LAZYROPE_DEVICE static FloatPair in_run_a(FloatPair p, FloatPair) { return p; }
-  LAZYROPE_DEVICE static FloatPair in_run_b(FloatPair, FloatPair q) { return q; }
 };
 
 }  // namespace lazyrope

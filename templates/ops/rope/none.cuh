@@ -13,7 +13,6 @@ struct RopePairing {
   LAZYROPE_DEVICE static constexpr int32 run_b(int32) { return 0; }
   LAZYROPE_DEVICE static constexpr int first(int) { return 0; }
   LAZYROPE_DEVICE static constexpr int second(int) { return 0; }
-  static constexpr int kOctets = 0;
 };
 
 }  // namespace lazyrope
