@@ -20,13 +20,15 @@ LAZYROPE_DEVICE void mask_scores(Scores& scores, SharedPtr positions, int32 posi
       const int32 query = ld_shared<int32>(positions + Access::row(m, h) * 4);
       const int32 first = visible_begin<Mask>(query, position, begin, end) - Access::first_column();
       const int32 last = visible_end<Mask>(query, position, end) - Access::first_column();
+      // As bits of one word, which the compiler turns into predicates seven at a time.
+      const uint32 visible = Access::columns_before(last) & ~Access::columns_before(first);
+      static_assert(2 * Access::kColumnTiles <= 32);
 #pragma unroll
       for (int n = 0; n < Access::kColumnTiles; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int column = Access::column(n, i);
           float& score = Access::at(scores, m, n, 2 * h + i);
-          score = column >= first && column < last ? score : -infinity_f32();
+          if ((visible & 1u << (2 * n + i)) == 0) score = -infinity_f32();
         }
     }
 }

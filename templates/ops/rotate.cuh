@@ -202,10 +202,11 @@ class LaneSteps {
   static constexpr bool kIsCommon = false;
 
   LAZYROPE_DEVICE LaneSteps() { step_.set(1, LaneTurns<Spec>().turns, 1.0f); }
+  LAZYROPE_DEVICE void step(Rotation& rotation) const { rotation.turn_by(step_); }
   LAZYROPE_DEVICE void turn(Rotation& rotation, int32 before, int32 position, int32 base,
                             float factor) const {
     if (position == before + 1)
-      rotation.turn_by(step_);
+      step(rotation);
     else if (position != before)
       LaneTurns<Spec>().turn(rotation, before, position, base, factor);
   }
@@ -294,33 +295,64 @@ class RowTurner {
     }
   }
 
-  // Rows in fours of a common angle, from a multiple of four on: the places of a four's others
-  // follow from that of the first. Such as there are not are turned too, to no harm.
+  // Rows in fours, from a multiple of four on: the places of a four's others follow from that of
+  // the first, and their angles too, which is for a common angle, tokens of fours, and tokens of a
+  // row. Such as there are not are turned too, to no harm.
   LAZYROPE_DEVICE void turn_fours(int32 row, int32 end) {
-    constexpr int kFour = 4;
-    constexpr int kAtOnce = 2;  // that registers suffice for
 #pragma unroll 1
     for (; row < end; row += kFour) {
-      const RowPlaces first = places(row);
-      if constexpr (!Angles::kIsCommon) go_to(position(row));
-#pragma unroll
-      for (int32 begin = 0; begin < kFour; begin += kAtOnce) {
-        RowPlaces at[kAtOnce];
-        Run a[kAtOnce];
-        Run b[kAtOnce];
-#pragma unroll
-        for (int32 i = 0; i < kAtOnce; ++i) {
-          at[i] = below(first, begin + i);
-          load(at[i].from, a[i], b[i]);
+      if constexpr (kStepsByRow) {
+        if (!are_consecutive(row)) {
+          turn_tokens<1>(row, smaller(row + kFour, end), 0);
+          continue;
         }
-#pragma unroll
-        for (int32 i = 0; i < kAtOnce; ++i) turn(at[i].to, a[i], b[i]);
       }
+      if constexpr (!Angles::kIsCommon) go_to(position(row));
+      turn_four(places(row));
     }
   }
 
  private:
+  // Of the lane's unit.
+  struct RowPlaces {
+    UnitRuns from;
+    UnitRuns to;
+  };
+
   static constexpr int32 kNowhere = -2;  // nor one position before any
+  static constexpr int kFour = 4;
+  static constexpr bool kStepsByRow = !Angles::kIsCommon && Spec::kGroupSize == 1;
+
+  // Of a four of rows, which are tokens.
+  LAZYROPE_DEVICE bool are_consecutive(int32 row) const {
+    const auto four = ld_shared<Words<kFour>>(positions_ + row * 4);
+    const uint32(&p)[kFour] = four.word;
+    return p[1] == p[0] + 1 && p[2] == p[0] + 2 && p[3] == p[0] + 3;
+  }
+
+  LAZYROPE_DEVICE void turn_four(const RowPlaces& first) {
+    constexpr int kAtOnce = kStepsByRow ? 1 : 2;  // that registers suffice for
+#pragma unroll
+    for (int32 begin = 0; begin < kFour; begin += kAtOnce) {
+      RowPlaces at[kAtOnce];
+      Run a[kAtOnce];
+      Run b[kAtOnce];
+#pragma unroll
+      for (int32 i = 0; i < kAtOnce; ++i) {
+        at[i] = below(first, begin + i);
+        load(at[i].from, a[i], b[i]);
+      }
+      if (kStepsByRow && begin > 0) step();
+#pragma unroll
+      for (int32 i = 0; i < kAtOnce; ++i) turn(at[i].to, a[i], b[i]);
+    }
+  }
+  LAZYROPE_DEVICE void step() {
+    if constexpr (kStepsByRow) {
+      angles_.step(rotation_);
+      ++at_;
+    }
+  }
 
   LAZYROPE_DEVICE int32 position(int32 row) const {
     return Spec::kQueryRotated ? 0 : ld_shared<int32>(positions_ + row * 4);
@@ -330,11 +362,6 @@ class RowTurner {
     at_ = position;
   }
 
-  // Of the lane's unit.
-  struct RowPlaces {
-    UnitRuns from;
-    UnitRuns to;
-  };
   LAZYROPE_DEVICE RowPlaces places(int32 row) const {
     return {from_.template runs<Pairing>(row, unit_), to_.template runs<Pairing>(row, unit_)};
   }
@@ -382,7 +409,9 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     const int32 first = group * share;
     const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
     RowTurner<Spec, Conversion, Angles, To, From> turner(to, from, positions, base, angles);
-    if constexpr (kAtOnce == 4 && (Angles::kIsCommon || Spec::kGroupSize % 4 == 0))
+    constexpr bool kTellsAngles =
+        Angles::kIsCommon || Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
+    if constexpr (kAtOnce == 4 && kTellsAngles)
       turner.turn_fours(first, end);
     else
       turner.template turn_tokens<kAtOnce == 4 ? 1 : kAtOnce>(first, end, first_row + first);

@@ -25,9 +25,15 @@ struct RowLanes {
     return pair + shfl_sync_bfly(pair, 2);
   }
 
-  // Column 8 n + i of those that the lane has, i = 0 and 1, is first_column() + column(n, i).
+  // Of column tile n the lane has columns first_column() + 8 n + i, i = 0 and 1.
   LAZYROPE_DEVICE static int32 first_column() { return column_of(lane_index(), 0); }
-  static constexpr int32 column(int n, int i) { return n * 8 + i; }
+  // Of the lane's columns, counted from its first, those before `end`: bit 2n + i is that of i in
+  // column tile n.
+  LAZYROPE_DEVICE static uint32 columns_before(int32 end) {
+    const int32 columns = larger(end, 0);
+    const int32 count = columns / 8 * 2 + smaller(columns % 8, 2);
+    return count < 32 ? (1u << count) - 1 : ~0u;
+  }
 };
 
 // How an accumulator is reached, whatever holds it: row tile m, column tile n, register i.

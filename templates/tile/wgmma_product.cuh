@@ -135,7 +135,7 @@ struct TurnedWgmmaProduct {
     for (int m = 0; m < kQueries / 8; ++m)
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        st_shared(to + (m * kKeys + ColumnLanes::column(0, i)) * kKeyBytes,
+        st_shared(to + (m * kKeys + ColumnLanes::column(i)) * kKeyBytes,
                   Element::pack(scores[4 * m + 2 * i], scores[4 * m + 2 * i + 1]));
   }
 };

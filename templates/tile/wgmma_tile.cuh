@@ -130,7 +130,10 @@ struct ColumnLanes {
     return of_lane;
   }
   LAZYROPE_DEVICE static int32 first_column() { return warp() * 16 + row_of(lane_index(), 0); }
-  static constexpr int32 column(int, int i) { return i * 8; }
+  static constexpr int32 column(int i) { return i * 8; }  // the lane has two
+  LAZYROPE_DEVICE static uint32 columns_before(int32 end) {
+    return (end > column(0) ? 1u : 0u) | (end > column(1) ? 2u : 0u);
+  }
 
  private:
   LAZYROPE_DEVICE static int32 warp() { return warp_index() % 4; }

@@ -21,7 +21,7 @@ class AttendTile {
   static constexpr int kOwnRegisters = Memory::kHeadDim / 2 + Memory::kKeys * 3 / 4;
   static constexpr bool kHasTurners = !Memory::kConsumersTurn;
   static constexpr int kConsumerRegisters =
-      kHasTurners ? larger(192, (kOwnRegisters + 36) / 8 * 8) : 224;
+      kHasTurners ? larger(184, (kOwnRegisters + 36) / 8 * 8) : 224;
   static constexpr int kHelperRegisters = kHasTurners ? 256 - kConsumerRegisters : 56;
   static_assert(Shape::kRowWarps == 8 && Shape::kKeyWarps == 1);
 

@@ -33,7 +33,7 @@ class QueryTurner {
       fetch(item, place);
       const int32 num_blocks = item.extent().num_blocks;
       if (num_blocks == 0) return;
-      if (kTogether && !is_by_row(item)) keep(item, place);
+      if (!is_by_row(item)) keep(item, place);
       windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
                                  [&](int32 base) { turn(base, item, place); });
     });
@@ -67,7 +67,7 @@ class QueryTurner {
   }
 
   LAZYROPE_DEVICE void keep(ItemPtr item, int32 place) const {
-    if constexpr (!Spec::kQueryRotated) {
+    if constexpr (kTogether && !Spec::kQueryRotated) {
       turn_rows<4, ToKeep<Spec>, Original>(memory_.original(), item, place, item.start().base,
                                            angles_.get());
       Team::sync();
