@@ -12,6 +12,7 @@
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
+#include "pipeline/alternation.cuh"
 
 namespace lazyrope {
 
@@ -29,7 +30,7 @@ class RowConsumer {
 
  public:
   LAZYROPE_DEVICE RowConsumer(const AttendParams& params, Memory memory)
-      : params_(params), memory_(memory), blocks_(params, memory) {}
+      : params_(params), memory_(memory), blocks_(params, memory), products_(group()) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
@@ -82,9 +83,11 @@ class RowConsumer {
         ++block;
         keys = blocks_.full_keys();
         blocks_.clear_cut_runs(before);
+        products_.wait();
         multiply_keys(scores, keys);
         info = table.info(block);
         multiply_values(weights, blocks_.full_values());
+        products_.pass();
         wgmma_wait_group<1>();
         scores.pin();
         blocks_.look_ahead(table, block, last);
@@ -202,6 +205,7 @@ class RowConsumer {
   Memory memory_;
   int32 place_ = 0;  // of the item
   BlockUser<Memory, Queries> blocks_;
+  Alternation<Memory::kProductsBarrier> products_;
   typename Product::Rows rows_;
   SoftmaxState<1> softmax_;
 };

@@ -32,6 +32,7 @@ struct TileMemory {
   using Turners = WarpTeam<2, kTurningWarps, 1>;
   using Consumers = WarpTeam<kHelperWarps, kConsumerWarps, 2>;
   using ConsumerGroups = WarpTeams<kHelperWarps, 4, 3>;
+  static constexpr int kProductsBarrier = 5;  // and the next
 
   using Tile = WgmmaTile<kHeads * kHeadDim>;
   using Original = SharedTile<kHeadDim>;

@@ -1,0 +1,28 @@
+// Two warpgroups that do a thing in turns, so that each does something else while the other does
+// that: what both would do at once takes both longer.
+#pragma once
+
+#include "isa/sync.cuh"
+#include "isa/wgmma.cuh"
+
+namespace lazyrope {
+
+// By barriers kBarrier and kBarrier + 1, that a group may go on. Each group takes as many turns.
+template <int kBarrier>
+class Alternation {
+  static constexpr int32 kThreads = 2 * kWarpgroupThreads;
+
+ public:
+  // Group 0 begins. The compiler is shown that all lanes have the same group.
+  LAZYROPE_DEVICE explicit Alternation(int32 group) : group_(shfl_sync_idx(group, 0)) {
+    if (group_ == 1) pass();
+  }
+
+  LAZYROPE_DEVICE void wait() const { bar_sync(kBarrier + group_, kThreads); }
+  LAZYROPE_DEVICE void pass() const { bar_arrive(kBarrier + 1 - group_, kThreads); }
+
+ private:
+  int32 group_;
+};
+
+}  // namespace lazyrope
