@@ -79,6 +79,17 @@ def test_several_items_of_a_cta(tokens, head_dim, races):
         check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
 
 
+@pytest.mark.parametrize("query_form", ["raw", "rotated"])
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("head_dim", [128, 192])
+def test_bases_that_come_again(head_dim, group, query_form):
+    """That of an item's first document, for which its queries are kept, too; and one far away."""
+    setting = Setting(head_dim=head_dim, group=group, kv_heads=1, query_form=query_form)
+    bases = [70, 0, 70, 1_000_000, 1_000_000, 0, 70]
+    with lazyrope.emulator.options(races=True):
+        check_case(documents_case(setting, [130, 70, 10, 140, 5, 20, 300], 40, "cpu", bases), build(setting))
+
+
 def test_decode_of_32_rows():
     """Eight query tokens of four heads each, which the default plan leaves to prefill."""
     setting = Setting(head_dim=64, kv_heads=1)

@@ -279,17 +279,18 @@ def random_case(setting: Setting, seed: int, device: str | torch.device, scale: 
     return assemble(setting, pool, requests, generator)
 
 
-def documents_case(setting: Setting, lengths: list[int], tokens: int, device: str | torch.device) -> Case:
-    """One request that reads whole documents, one behind the other, and asks after them."""
+def documents_case(
+    setting: Setting, lengths: list[int], tokens: int, device: str | torch.device, bases: list[int] | None = None
+) -> Case:
+    """One request that reads whole documents, and asks after them. They lie one behind the other, unless at bases."""
     generator = torch.Generator().manual_seed(len(lengths))
     device = torch.device(device)
     needed = sum(-(-n // setting.page_size) for n in lengths)
     pool = PoolBuilder(setting, needed + 1, random.Random(tokens), device)
-    slices, base = [], 0
-    for n in lengths:
-        slices.append(Slice(pool.add(n, 0, generator), base, 0, n))
-        base += n
-    return assemble(setting, pool, [Request(list(range(base, base + tokens)), slices)], generator)
+    bases = bases or [sum(lengths[:i]) for i in range(len(lengths))]
+    slices = [Slice(pool.add(n, 0, generator), base, 0, n) for base, n in zip(bases, lengths, strict=True)]
+    end = max(s.base + s.length for s in slices)
+    return assemble(setting, pool, [Request(list(range(end, end + tokens)), slices)], generator)
 
 
 def assemble(setting: Setting, pool: PoolBuilder, requests: list[Request], generator: torch.Generator) -> Case:

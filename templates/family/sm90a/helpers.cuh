@@ -1,5 +1,6 @@
 // The warps of a CTA that bring and prepare what others compute on. Warp 0 finds where blocks lie,
-// warp 1 copies keys and values, the next turn queries, or make what consumers turn theirs by.
+// warp 1 copies keys and values, the next turn queries, or make what consumers turn theirs by;
+// where there are others, they have nothing to do.
 #pragma once
 
 #include "family/sm90a/block_finder.cuh"
@@ -9,6 +10,14 @@
 
 namespace lazyrope {
 
+template <class Spec, class Memory>
+LAZYROPE_DEVICE void prepare_queries(const AttendParams& params, Memory memory) {
+  if constexpr (!Memory::kConsumersTurn)
+    QueryTurner<Spec, Memory>(params, memory).run();
+  else if constexpr (Memory::kQueriesTurn)
+    RotationMaker<Spec, Memory>(params, memory).run();
+}
+
 // `first`: BlockFinder's first_item().
 template <class Spec, class Memory>
 LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, const Chunk& first) {
@@ -16,10 +25,8 @@ LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, const Ch
     BlockFinder<Memory>(params.attend, memory, first).run();
   else if (warp_index() == 1)
     KvCopier<Memory>(params, memory).run();
-  else if constexpr (!Memory::kConsumersTurn)
-    QueryTurner<Spec, Memory>(params.attend, memory).run();
-  else if constexpr (Memory::kTurningWarps > 0)
-    RotationMaker<Spec, Memory>(params.attend, memory).run();
+  else if (warp_index() < 2 + Memory::kTurningWarps)
+    prepare_queries<Spec>(params.attend, memory);
 }
 
 }  // namespace lazyrope

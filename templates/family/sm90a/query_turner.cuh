@@ -32,10 +32,10 @@ class QueryTurner {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
       fetch(item, place);
       const int32 num_blocks = item.extent().num_blocks;
-      if (num_blocks == 0) return;
-      if (!is_by_row(item)) keep(item, place);
-      windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
-                                 [&](int32 base) { turn(base, item, place); });
+      if (num_blocks > 0)
+        windows_.for_each_document(
+            memory_.table(params_.step, item), num_blocks, place,
+            [&](int32 base, int32 document) { turn_for(document, base, item, place); });
     });
   }
 
@@ -61,35 +61,40 @@ class QueryTurner {
     }
   }
 
-  // Whether an item's queries are turned by the angles of its rows.
-  LAZYROPE_DEVICE static bool is_by_row(ItemPtr item) {
-    return !kTogether || (!Spec::kQueryRotated && has_one_document<Memory>(item));
+  // Queries that no angle turns are the same for all documents.
+  LAZYROPE_DEVICE void turn_for(int32 document, int32 base, ItemPtr item, int32 place) {
+    if (!Memory::kQueriesTurn && document > 0) return;
+    if (document == 1) keep(item, place);
+    turned_.wait(turn_.at);
+    turn(document, base, item, place);
+    fence_proxy_async();
+    turned_.pass(turn_.at);
+    turn_.advance();
   }
 
+  // What an item has is read again where it is needed: registers are few.
+  LAZYROPE_DEVICE void turn(int32 document, int32 base, ItemPtr item, int32 place) const {
+    const SharedPtr turned = memory_.turned(turn_.at);
+    if constexpr (kTogether) {
+      if (Spec::kQueryRotated || document > 0) {
+        const int32 kept_for = Spec::kQueryRotated ? 0 : item.start().base;
+        turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base,
+                                           angle_of<Spec>(static_cast<int64>(kept_for) - base));
+        return;
+      }
+    }
+    clear_others(item.extent().num_rows);
+    turn_rows<kHasManyRows ? 4 : 2, ForProducts<Spec>, Tile>(turned, item, place, base,
+                                                             angles_.get());
+  }
+
+  // The queries as turned for the item's first document, in the originals' place.
   LAZYROPE_DEVICE void keep(ItemPtr item, int32 place) const {
     if constexpr (kTogether && !Spec::kQueryRotated) {
       turn_rows<4, ToKeep<Spec>, Original>(memory_.original(), item, place, item.start().base,
                                            angles_.get());
-      Team::sync();
+      bar_warp_sync();
     }
-  }
-
-  // What an item has is read again where it is needed: registers are few.
-  LAZYROPE_DEVICE void turn(int32 base, ItemPtr item, int32 place) {
-    turned_.wait(turn_.at);
-    const SharedPtr turned = memory_.turned(turn_.at);
-    if (is_by_row(item)) {
-      clear_others(item.extent().num_rows);
-      turn_rows<kHasManyRows ? 4 : 2, ForProducts<Spec>, Tile>(turned, item, place, base,
-                                                               angles_.get());
-    } else if constexpr (kTogether) {
-      const int32 kept_for = Spec::kQueryRotated ? 0 : item.start().base;
-      turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base,
-                                         angle_of<Spec>(static_cast<int64>(kept_for) - base));
-    }
-    fence_proxy_async();
-    turned_.pass(turn_.at);
-    turn_.advance();
   }
 
   // Rows that an item does not have are read all the same, and are zero: what another request left

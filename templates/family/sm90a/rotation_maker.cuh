@@ -22,10 +22,10 @@ class RotationMaker {
       const int32 first = item.start().base;
       if (num_blocks > 0)
         windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
-                                   [&](int32 base) {
+                                   [&](int32 base, int32 document) {
                                      if (Spec::kQueryRotated)
                                        make(-static_cast<int64>(base));
-                                     else if (base != first)
+                                     else if (document > 0)
                                        make(static_cast<int64>(first) - base);
                                    });
     });

@@ -26,6 +26,8 @@ class RowConsumer {
   static constexpr int kHeadDim = Memory::kHeadDim;
   static constexpr int kGroupRows = 64;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
+  // Short products leave room for each other, and what keeps them apart takes longer.
+  static constexpr bool kAlternates = kHeadDim > 64;
   using Queries = typename QueriesOf<Spec, Memory, Memory::kConsumersTurn>::Type;
 
  public:
@@ -83,11 +85,11 @@ class RowConsumer {
         ++block;
         keys = blocks_.full_keys();
         blocks_.clear_cut_runs(before);
-        products_.wait();
+        if (kAlternates) products_.wait();
         multiply_keys(scores, keys);
         info = table.info(block);
         multiply_values(weights, blocks_.full_values());
-        products_.pass();
+        if (kAlternates) products_.pass();
         wgmma_wait_group<1>();
         scores.pin();
         blocks_.look_ahead(table, block, last);

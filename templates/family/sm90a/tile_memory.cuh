@@ -22,8 +22,11 @@ struct TileMemory {
   static constexpr int kTurnedTiles = turned_tiles(Shape::kRowWarps > 1, kHeadDim);
   static constexpr int kItems = kItemsAtOnce;
   static constexpr int kHelperWarps = helper_warps(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr bool kQueriesTurn = Spec::Pairing::kUnits > 0;
+  // At most one for each of an SM's schedulers: a second would hold up what is computed there, for
+  // which the others wait.
   static constexpr int kTurningWarps =
-      kConsumersTurn && Spec::Pairing::kUnits == 0 ? 0 : kHelperWarps - 2;
+      kConsumersTurn && !kQueriesTurn ? 0 : smaller(kHelperWarps - 2, 4);
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
   static constexpr bool kReadsOnce = Shape::kRowWarps == 1;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;

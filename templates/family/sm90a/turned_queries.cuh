@@ -25,8 +25,10 @@ class TurnedQueries {
   LAZYROPE_DEVICE void begin(int32) { turned_.wait(turn_.at); }
   // For the next, whose base is given. Products with the queries before have been waited for.
   LAZYROPE_DEVICE void go_on(int32) {
-    leave();
-    turned_.wait(turn_.at);
+    if constexpr (Memory::kQueriesTurn) {
+      leave();
+      turned_.wait(turn_.at);
+    }
   }
   // All of the item's products have been waited for.
   LAZYROPE_DEVICE void leave() {
@@ -150,11 +152,11 @@ class OwnQueries {
 
   LAZYROPE_DEVICE void begin(int32 item_place) {
     rows_.begin(item_place);
-    if constexpr (kTurns) turn_first();
+    if constexpr (Memory::kQueriesTurn) turn_first();
     show();
   }
   LAZYROPE_DEVICE void go_on(int32) {
-    if constexpr (kTurns) {
+    if constexpr (Memory::kQueriesTurn) {
       rows_.bring_kept();
       turn_by_shared_angle();
       show();
@@ -165,7 +167,6 @@ class OwnQueries {
   LAZYROPE_DEVICE SharedPtr tile() const { return rows_.tile(); }
 
  private:
-  static constexpr bool kTurns = Spec::Pairing::kUnits > 0;
   using Rows = OwnRows<Spec, Memory>;
 
   LAZYROPE_DEVICE void turn_first() {

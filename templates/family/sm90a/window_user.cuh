@@ -39,24 +39,26 @@ class WindowUser {
     next_ = Memory::window_of(block + kWindow);
   }
 
-  // Through all blocks of the item in `place`, which has one: visit(base) for each document.
+  // Through all blocks of the item in `place`, which has one: visit(base, document) for each
+  // document, counted from 0.
   template <class Visit>
   LAZYROPE_DEVICE void for_each_document(const typename Memory::Table& table, int32 num_blocks,
                                          int32 place, const Visit& visit) {
-    const int32 first = begin(place);
-    const int32 last = first + num_blocks - 1;
+    int32 block = begin(place);
+    const int32 end = block + num_blocks;
+    int32 document = 0;
     int32 base = 0;
 #pragma unroll 1
-    for (int32 block = first; block <= last; ++block) {
-      if (block > first) {
+    for (; block < end; ++block) {
+      if (document > 0) {
         leave(block - 1);
         reach(block);
       }
       const int32 block_base = table.info(block).base;
-      if (block == first || block_base != base) visit(block_base);
+      if (document == 0 || block_base != base) visit(block_base, document++);
       base = block_base;
     }
-    leave_last(last);
+    leave_last(end - 1);
   }
 
  private:
