@@ -109,17 +109,22 @@ LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& ten
                                           const ItemRows& rows, int32 first_row, int32 num_rows,
                                           int32 to_row, const Visit& visit) {
   static_assert(Tile::kChunks == Tile::kFilledChunks && Tile::kChunks <= kWarpThreads);
+  constexpr int32 kColumns = kWarpThreads / Tile::kChunks;  // of lanes, one below the other
+  constexpr int32 kColumnRows = kRows / kColumns;
   constexpr int32 kOctet = 8;
-  const int32 chunk = lane_index();
-  if (chunk >= Tile::kChunks) return;
-  const QueryRow<Spec> first(rows, num_rows > 0 ? first_row : 0);
+  static_assert(kColumnRows % kOctet == 0);
+  const uint32 lane = static_cast<uint32>(lane_index());
+  const int32 begin = static_cast<int32>(lane / Tile::kChunks) * kColumnRows;
+  const int32 chunk = static_cast<int32>(lane % Tile::kChunks);
+  if (begin >= kRows) return;
+  const QueryRow<Spec> first(rows, begin < num_rows ? first_row + begin : 0);
   const uint8* address = static_cast<const uint8*>(tensor.data) +
                          first.token * tensor.token_stride + first.head * tensor.head_stride +
                          chunk * 16;
   const int64 to_next_token = tensor.token_stride - (Spec::kGroupSize - 1) * tensor.head_stride;
   int32 heads_left = static_cast<int32>(Spec::kGroupSize - first.head % Spec::kGroupSize);
 #pragma unroll 1
-  for (int32 row = 0; row < kRows; row += kOctet) {
+  for (int32 row = begin; row < begin + kColumnRows; row += kOctet) {
     const SharedPtr octet = Tile::chunk(tile, to_row + row, chunk);
 #pragma unroll
     for (int32 i = 0; i < kOctet; ++i) {

@@ -21,8 +21,10 @@ struct ToKeep {
 };
 template <class Spec>
 struct ToKeep<Spec, true> {
+  using From = typename Spec::Element;
   using To = typename Spec::Element;
   static constexpr float kScale = 1.0f;
+  static constexpr float kFactor = 1.0f;
 };
 
 template <class Spec>

@@ -19,7 +19,9 @@ class QueryTurner {
   using Original = typename Memory::Original;
   static constexpr int kRows = Memory::kRows;
   static constexpr bool kHasManyRows = kRows >= 64;
-  static constexpr bool kTogether = kHasManyRows && Spec::Pairing::kUnits > 0;
+  static constexpr bool kTogether = kHasManyRows && Memory::kQueriesTurn;
+  static constexpr bool kIsKept = kTogether && Spec::kQueryRotated;  // what comes
+  static constexpr int kWarpRows = kRows / Memory::kTurningWarps;
 
  public:
   LAZYROPE_DEVICE QueryTurner(const AttendParams& params, Memory memory)
@@ -30,7 +32,7 @@ class QueryTurner {
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
-      fetch(item, place);
+      copy(item, place);
       const int32 num_blocks = item.extent().num_blocks;
       if (num_blocks > 0)
         windows_.for_each_document(
@@ -40,49 +42,66 @@ class QueryTurner {
   }
 
  private:
-  LAZYROPE_DEVICE void fetch(ItemPtr item, int32 place) const {
-    Team::sync();  // nobody turns the rows of the item before any more
-    copy_queries(item.rows(), item.extent().num_rows);
-    copy_row_positions<Spec, Team, kRows, Memory::kHeadRows>(
-        memory_.positions(place), params_.step.positions, item, 0,
-        [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
+  // Of many rows each warp has its own. Zeros are behind an item's: they are turned, and read, all
+  // the same.
+  LAZYROPE_DEVICE void copy(ItemPtr item, int32 place) const {
+    const auto copy_position = [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); };
+    const SharedPtr positions = memory_.positions(place);
+    if constexpr (kHasManyRows) {
+      const int32 first = Team::warp() * kWarpRows;
+      for_each_query_chunk<Spec, Original, kWarpRows>(
+          memory_.original(), params_.q, item.rows(), first, item.extent().num_rows - first, first,
+          [](SharedPtr to, const uint8* from, bool exists) {
+            cp_async_cg_16<true>(to, from, exists ? 16 : 0);
+          });
+      copy_row_positions<Spec, lazyrope::Team<kWarpThreads>, kWarpRows>(
+          positions + first * 4, params_.step.positions, item, first, copy_position);
+    } else {
+      Team::sync();  // nobody turns the rows of the item before any more
+      copy_queries(item.rows(), item.extent().num_rows);
+      copy_row_positions<Spec, Team, kRows, Memory::kHeadRows>(positions, params_.step.positions,
+                                                               item, 0, copy_position);
+    }
     cp_async_commit_group();
     cp_async_wait_group<0>();
-    Team::sync();
+    if constexpr (kHasManyRows)
+      bar_warp_sync();
+    else
+      Team::sync();
   }
 
-  // With zeros behind an item's many rows: they are turned, and read, all the same.
   LAZYROPE_DEVICE void copy_queries(const ItemRows& rows, int32 num_rows) const {
 #pragma unroll
     for (int head = 0; head < Memory::kHeads; ++head) {
       const int32 to = head * Memory::kHeadRows;
       copy_query_rows<Spec, Team>(memory_.original(), params_.q, rows_of_head(rows, head), 0,
-                                  num_rows, to, to + (kHasManyRows ? kRows : num_rows));
+                                  num_rows, to, to + num_rows);
     }
   }
 
-  // Queries that no angle turns are the same for all documents.
+  // Queries that no angle turns are the same for all documents. Two are not worth keeping them.
   LAZYROPE_DEVICE void turn_for(int32 document, int32 base, ItemPtr item, int32 place) {
-    if (!Memory::kQueriesTurn && document > 0) return;
-    if (document == 1) keep(item, place);
+    if (document > 0 && !Memory::kQueriesTurn) return;
+    if (kTogether && !kIsKept && document == 2) keep(item, place);
+    give([&](SharedPtr turned) {
+      if (kIsKept || (kTogether && document > 1))
+        turn_kept(turned, base, item, place);
+      else
+        turn_by_row(turned, base, item, place);
+    });
+  }
+
+  // What an item has is read again where it is needed: registers are few.
+  template <class Turn>
+  LAZYROPE_DEVICE void give(const Turn& turn) {
     turned_.wait(turn_.at);
-    turn(document, base, item, place);
+    turn(memory_.turned(turn_.at));
     fence_proxy_async();
     turned_.pass(turn_.at);
     turn_.advance();
   }
 
-  // What an item has is read again where it is needed: registers are few.
-  LAZYROPE_DEVICE void turn(int32 document, int32 base, ItemPtr item, int32 place) const {
-    const SharedPtr turned = memory_.turned(turn_.at);
-    if constexpr (kTogether) {
-      if (Spec::kQueryRotated || document > 0) {
-        const int32 kept_for = Spec::kQueryRotated ? 0 : item.start().base;
-        turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base,
-                                           angle_of<Spec>(static_cast<int64>(kept_for) - base));
-        return;
-      }
-    }
+  LAZYROPE_DEVICE void turn_by_row(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
     clear_others(item.extent().num_rows);
     turn_rows<kHasManyRows ? 4 : 2, ForProducts<Spec>, Tile>(turned, item, place, base,
                                                              angles_.get());
@@ -90,10 +109,17 @@ class QueryTurner {
 
   // The queries as turned for the item's first document, in the originals' place.
   LAZYROPE_DEVICE void keep(ItemPtr item, int32 place) const {
-    if constexpr (kTogether && !Spec::kQueryRotated) {
+    if constexpr (kTogether && !kIsKept) {
       turn_rows<4, ToKeep<Spec>, Original>(memory_.original(), item, place, item.start().base,
                                            angles_.get());
       bar_warp_sync();
+    }
+  }
+  LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
+    if constexpr (kTogether) {
+      const int32 kept_for = kIsKept ? 0 : item.start().base;
+      turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base,
+                                         angle_of<Spec>(static_cast<int64>(kept_for) - base));
     }
   }
 
