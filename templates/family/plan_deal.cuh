@@ -1,7 +1,8 @@
 // A step's units dealt out to the CTAs of the attend kernel: where there are more CTAs, each unit
 // in as many equal parts as there are CTAs for; else whole, in turns, to and fro, so that the first
 // units weigh no more than the last. What CTAs do at the same time is as near in the line as can
-// be.
+// be: all tiles of a head, then those of the next; or where that is not fair, for tiles weigh as
+// different as causal ones of long requests, a tile of all heads, then the one before it.
 #pragma once
 
 #include "family/plan_units.cuh"
@@ -19,22 +20,16 @@ class Deal {
         num_parts_(larger(num_ctas_ / larger(num_units_, 1), 1)),
         num_rounds_(ceil_div(num_units_ * num_parts_, num_ctas_)) {}
 
-  // By all threads: whether no CTA gets much more than its share, and parts are not too short.
-  LAZYROPE_DEVICE bool is_fair(const CtaScan<Spec::kThreads>& scan) const {
-    constexpr int32 kMostRounds = 64;
-    constexpr int32 kLoss = 8;  // one part in so many
-    if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || num_rounds_ > kMostRounds)
-      return false;
-    const int64 total = units_.cost();
-    if (num_parts_ > 1 &&
-        total < static_cast<int64>(least_share(phase_.min_split_blocks)) * num_parts_ * num_units_)
-      return false;
-    int64 most = 0;
-#pragma unroll 1
-    for (int32 cta = thread_index(); cta < num_ctas_; cta += Spec::kThreads)
-      most = larger(most, cost_of(cta));
-    const int64 most_of_all = scan.max(static_cast<int32>(smaller(most, int64{0x7fffffff})));
-    return most_of_all * num_ctas_ <= total + total / kLoss;
+  // By all threads: whether no CTA gets much more than its share, and parts are not too short; in
+  // the order in which that is so, if in any.
+  LAZYROPE_DEVICE bool is_fair(const CtaScan<Spec::kThreads>& scan) {
+    constexpr int32 kEighth = 8;
+    constexpr int32 kThirtieth =
+        32;  // beside each other are other heads, whose keys are not shared
+    if (loses_less(kEighth, scan)) return true;
+    bar_sync();  // the scan's memory is free again
+    goes_by_tile_ = units_.num_groups > 1;
+    return goes_by_tile_ && loses_less(kThirtieth, scan);
   }
 
   // Item i is that of CTA i % num_ctas in round i / num_ctas.
@@ -48,7 +43,7 @@ class Deal {
     const int32 cta = index - round * num_ctas_;
     const Part dealt = at(cta, round);
     if (dealt.unit >= num_units_) return;
-    const Unit unit = units_.get(dealt.unit);
+    const Unit unit = units_.get(in_line(dealt.unit));
     // Blocks are few enough that no part is empty where another has two.
     const int32 parts = larger(smaller(num_parts_, unit.end_block), 1);
     if (dealt.index >= parts) return;
@@ -72,13 +67,38 @@ class Deal {
     return {unit, index - unit * num_parts_};
   }
 
+  // Than one part in so many.
+  LAZYROPE_DEVICE bool loses_less(int32 parts, const CtaScan<Spec::kThreads>& scan) const {
+    constexpr int32 kMostRounds = 64;
+    if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || num_rounds_ > kMostRounds)
+      return false;
+    const int64 total = units_.cost();
+    if (num_parts_ > 1 &&
+        total < static_cast<int64>(least_share(phase_.min_split_blocks)) * num_parts_ * num_units_)
+      return false;
+    int64 most = 0;
+#pragma unroll 1
+    for (int32 cta = thread_index(); cta < num_ctas_; cta += Spec::kThreads)
+      most = larger(most, cost_of(cta));
+    const int64 most_of_all = scan.max(static_cast<int32>(smaller(most, int64{0x7fffffff})));
+    return most_of_all * num_ctas_ <= total + total / parts;
+  }
+
+  // What is dealt as number `unit`.
+  LAZYROPE_DEVICE int32 in_line(int32 unit) const {
+    if (!goes_by_tile_) return unit;
+    const int32 tile = unit / units_.num_groups;
+    const int32 group = unit - tile * units_.num_groups;
+    return group * units_.per_group + units_.per_group - 1 - tile;
+  }
+
   LAZYROPE_DEVICE int64 cost_of(int32 cta) const {
     int64 cost = 0;
 #pragma unroll 1
     for (int32 round = 0; round < num_rounds_; ++round) {
       const Part dealt = at(cta, round);
       if (dealt.unit >= num_units_) break;
-      const int32 tile = dealt.unit % units_.per_group;
+      const int32 tile = in_line(dealt.unit) % units_.per_group;
       const auto& begin = units_.tiles.cost_begin;
       cost += ceil_div(static_cast<int32>(begin.get(tile + 1) - begin.get(tile)), num_parts_);
     }
@@ -91,6 +111,7 @@ class Deal {
   int32 num_units_;
   int32 num_parts_;  // of a unit
   int32 num_rounds_;
+  bool goes_by_tile_ = false;
 };
 
 }  // namespace lazyrope

@@ -73,8 +73,9 @@ class Planner {
     if constexpr (kIsPlain) {
       write(line);
     } else {
-      const Deal<Spec, Units> deal(phase_, units);
-      write(DealtOrCut{deal, line, deal.is_fair(scan_)});
+      Deal<Spec, Units> deal(phase_, units);
+      const bool is_fair = deal.is_fair(scan_);
+      write(DealtOrCut{deal, line, is_fair});
     }
     return true;
   }

@@ -122,7 +122,14 @@ class Model {
     return std::int64_t{blocks} * (kBlockCost + kSegmentCost) + 2;
   }
 
-  bool is_dealt() const {
+  bool is_dealt() {
+    if (loses_less(8)) return true;
+    goes_by_tile_ = num_groups_ > 1;
+    return goes_by_tile_ && loses_less(32);
+  }
+
+  // Of all that is dealt, than one part in so many.
+  bool loses_less(int loss) const {
     constexpr int kMostRounds = 64;
     const int ctas = phase_.work.num_ctas;
     if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || num_rounds() > kMostRounds)
@@ -131,11 +138,11 @@ class Model {
     for (int cta = 0; cta < ctas; ++cta) {
       std::int64_t cost = 0;
       for (const auto& [unit, part] : dealt_parts(cta))
-        cost += (tile_of(unit).cost + parts_of_unit() - 1) / parts_of_unit();
+        cost += (tile_of(in_line(unit)).cost + parts_of_unit() - 1) / parts_of_unit();
       most = std::max(most, cost);
     }
     if (parts_of_unit() > 1 && line() < least_share() * parts_of_unit() * num_units()) return false;
-    return most * ctas <= line() + line() / 8;
+    return most * ctas <= line() + line() / loss;
   }
 
   int num_units() const { return static_cast<int>(units_.size()); }
@@ -153,6 +160,14 @@ class Model {
     return tiles_[static_cast<std::size_t>(units_[static_cast<std::size_t>(unit)].tile)];
   }
 
+  // What is dealt as number `unit`: those of a head, or the last tile of all heads, the one before
+  // ...
+  int in_line(int unit) const {
+    if (!goes_by_tile_) return unit;
+    const int per_group = num_units() / num_groups_;
+    return unit % num_groups_ * per_group + per_group - 1 - unit / num_groups_;
+  }
+
   // Units and their parts, to and fro.
   std::vector<std::pair<int, int>> dealt_parts(int cta) const {
     const int ctas = phase_.work.num_ctas;
@@ -168,12 +183,12 @@ class Model {
   std::vector<Item> dealt_to(int cta) const {
     std::vector<Item> items;
     for (const auto& [unit, part] : dealt_parts(cta)) {
-      const int blocks = tile_of(unit).num_blocks;
+      const int blocks = tile_of(in_line(unit)).num_blocks;
       const int count = std::max(std::min(parts_of_unit(), blocks), 1);
       if (part >= count) continue;
       const int first = blocks * part / count;
-      items.push_back(item({unit, first}, units_[static_cast<std::size_t>(unit)], first,
-                           blocks * (part + 1) / count));
+      items.push_back(item({in_line(unit), first}, units_[static_cast<std::size_t>(in_line(unit))],
+                           first, blocks * (part + 1) / count));
       items.back().split = {part, count, unit * parts_of_unit(), unit};
     }
     return items;
@@ -447,6 +462,7 @@ class Model {
   int num_groups_ = 1;
   std::vector<ModelUnit> units_;
   bool is_dealt_ = false;
+  bool goes_by_tile_ = false;
   int num_shares_ = 0;  // else
   int item_cost_ = phase_.item_cost;
   int min_split_blocks_ = phase_.min_split_blocks;
