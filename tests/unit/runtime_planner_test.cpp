@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <set>
 #include <span>
@@ -307,6 +308,37 @@ TEST_P(MatchedShares, AreShort) {
   EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost - 2), 32);
   EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost + 2), phase.work.num_ctas);
 }
+
+// One, of which each token sees those before it.
+StepArrays causal_request(int tokens, int page_size) {
+  StepArrays arrays = requests_of_length(1, tokens, page_size);
+  arrays.q_position.resize(static_cast<std::size_t>(tokens));
+  std::iota(arrays.q_position.begin(), arrays.q_position.end(), 0);
+  arrays.q_indptr.back() = tokens;
+  return arrays;
+}
+
+class CausalRequest : public PlannerTest {};
+
+// Dealt head by head, some CTAs would get long tiles in most rounds.
+TEST_P(CausalRequest, IsDealtTileByTileOverAllHeads) {
+  constexpr int kTiles = 31, kTileRows = 32;
+  plan(causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size));
+  const PlanPhase& phase = params_.phase[Step::kPrefill];
+  expect_planned(phase);
+  for (int cta = 0; cta < phase.work.num_ctas; ++cta) {
+    SCOPED_TRACE(testing::Message() << "CTA " << cta);
+    const ItemRows& rows = phase.work.items[cta].rows;
+    EXPECT_EQ(rows.kv_head, cta % setting_.num_kv_heads);
+    EXPECT_EQ(rows.first_row, (kTiles - 1 - cta / setting_.num_kv_heads) * kTileRows);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Steps, CausalRequest,
+    testing::Values(Setting{
+        .name = "OfManyTiles", .num_kv_heads = 8, .sm_count = 15, .requests = 1}),
+    [](const auto& row) { return std::string(row.param.name); });
 
 class FineParts : public PlannerTest {};
 
