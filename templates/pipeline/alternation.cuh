@@ -15,11 +15,17 @@ class Alternation {
  public:
   // Group 0 begins. The compiler is shown that all lanes have the same group.
   LAZYROPE_DEVICE explicit Alternation(int32 group) : group_(shfl_sync_idx(group, 0)) {
-    if (group_ == 1) pass();
+    if (group_ == 1) give_turn();
   }
 
-  LAZYROPE_DEVICE void wait() const { bar_sync(kBarrier + group_, kThreads); }
-  LAZYROPE_DEVICE void pass() const { bar_arrive(kBarrier + 1 - group_, kThreads); }
+  LAZYROPE_DEVICE void await_turn() const {
+    const int32 own = kBarrier + group_;
+    bar_sync(own, kThreads);
+  }
+  LAZYROPE_DEVICE void give_turn() const {
+    const int32 other = kBarrier + 1 - group_;
+    bar_arrive(other, kThreads);
+  }
 
  private:
   int32 group_;

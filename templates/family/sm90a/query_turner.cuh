@@ -96,7 +96,6 @@ class QueryTurner {
   LAZYROPE_DEVICE void give(const Turn& turn) {
     turned_.wait(turn_.at);
     turn(memory_.turned(turn_.at));
-    fence_proxy_async();
     turned_.pass(turn_.at);
     turn_.advance();
   }
@@ -105,6 +104,7 @@ class QueryTurner {
     clear_others(item.extent().num_rows);
     turn_rows<kHasManyRows ? 4 : 2, ForProducts<Spec>, Tile>(turned, item, place, base,
                                                              angles_.get());
+    fence_proxy_async();
   }
 
   // The queries as turned for the item's first document, in the originals' place.
@@ -112,7 +112,6 @@ class QueryTurner {
     if constexpr (kTogether && !kIsKept) {
       turn_rows<4, ToKeep<Spec>, Original>(memory_.original(), item, place, item.start().base,
                                            angles_.get());
-      bar_warp_sync();
     }
   }
   LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
@@ -120,6 +119,7 @@ class QueryTurner {
       const int32 kept_for = kIsKept ? 0 : item.start().base;
       turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base,
                                          angle_of<Spec>(static_cast<int64>(kept_for) - base));
+      fence_proxy_async();
     }
   }
 

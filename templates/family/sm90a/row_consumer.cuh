@@ -85,11 +85,7 @@ class RowConsumer {
         ++block;
         keys = blocks_.full_keys();
         blocks_.clear_cut_runs(before);
-        if (kAlternates) products_.wait();
-        multiply_keys(scores, keys);
-        info = table.info(block);
-        multiply_values(weights, blocks_.full_values());
-        if (kAlternates) products_.pass();
+        info = multiply_both(scores, keys, weights, table, block);
         wgmma_wait_group<1>();
         scores.pin();
         blocks_.look_ahead(table, block, last);
@@ -118,6 +114,18 @@ class RowConsumer {
     wgmma_fence();
     Product::multiply_query_key(scores, group_queries(), keys);
     wgmma_commit_group();
+  }
+
+  // Asks for the scores of `block`, and for what the block before comes to.
+  LAZYROPE_DEVICE BlockInfo multiply_both(Scores& scores, SharedPtr keys,
+                                          const OperandA (&weights)[kKeys / 16], const Table& table,
+                                          int32 block) {
+    if (kAlternates) products_.await_turn();
+    multiply_keys(scores, keys);
+    const BlockInfo info = table.info(block);
+    multiply_values(weights, blocks_.full_values());
+    if (kAlternates) products_.give_turn();
+    return info;
   }
 
   LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16], SharedPtr values) {
