@@ -156,6 +156,7 @@ TRIALS = [
     Trial("hopper, many blocks", documents([5] * 50, 20, kv_heads=1), DECODE, LONG_HOPPER),
     Trial("hopper, long", documents([1500, 131, 900], 150, kv_heads=2), DECODE, LONG_HOPPER),
     Trial("hopper, long rows", documents([40, 70, 33] + [20] * 9, 70, kv_heads=1, head_dim=192), DECODE, HOPPER),
+    Trial("hopper, long rows as they come", documents([40], 70, kv_heads=1, head_dim=192, rope="none"), DECODE, HOPPER),
     Trial("hopper, many items of long rows", documents([48, 64], 256, kv_heads=2, head_dim=192), DECODE, HOPPER),
     Trial("hopper, fixed parts", documents([512], 40, kv_heads=2), DECODE, HOPPER, fixed_split_blocks=1),
     Trial("hopper decode", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_DECODE, HOPPER),

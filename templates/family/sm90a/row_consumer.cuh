@@ -28,6 +28,7 @@ class RowConsumer {
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   // Short products leave room for each other, and what keeps them apart takes longer.
   static constexpr bool kAlternates = kHeadDim > 64;
+  static_assert(kAlternates || !Memory::kConsumersTurn);  // who need the meeting
   using Queries = typename QueriesOf<Spec, Memory, Memory::kConsumersTurn>::Type;
 
  public:

@@ -97,13 +97,15 @@ class OwnRows {
     return Team::team() * kGroupRows + Team::rank() / kWarpThreads * kWarpRows;
   }
 
-  // The warp's rows, in their place.
+  // The warp's rows, in their place, where products find them.
   template <class Conversion, class Angles>
   LAZYROPE_DEVICE void rotate(int32 base, const Angles& angles) const {
     const int32 first = first_row();
     const RowsOf<Tile> rows(tile(), first);
-    rotate_rows<Spec, 4, Conversion>(rows, rows, memory_.positions(item_place_) + first * 4,
-                                     kWarpRows, item().rows().first_row + first, base, angles);
+    const SharedPtr positions = memory_.positions(item_place_) + first * 4;
+    rotate_rows<Spec, 4, Conversion>(rows, rows, positions, kWarpRows,
+                                     item().rows().first_row + first, base, angles);
+    fence_proxy_async();
   }
 
  private:
@@ -152,14 +154,14 @@ class OwnQueries {
 
   LAZYROPE_DEVICE void begin(int32 item_place) {
     rows_.begin(item_place);
-    if constexpr (Memory::kQueriesTurn) turn_first();
-    show();
+    turn_first();
+    Rows::Team::sync();
   }
+  // The warpgroup meets as it awaits its turn to ask for products.
   LAZYROPE_DEVICE void go_on(int32) {
     if constexpr (Memory::kQueriesTurn) {
       rows_.bring_kept();
       turn_by_shared_angle();
-      show();
     }
   }
   LAZYROPE_DEVICE void leave() const {}
@@ -170,7 +172,9 @@ class OwnQueries {
   using Rows = OwnRows<Spec, Memory>;
 
   LAZYROPE_DEVICE void turn_first() {
-    if constexpr (Spec::kQueryRotated) {
+    if constexpr (!Memory::kQueriesTurn) {
+      fence_proxy_async();
+    } else if constexpr (Spec::kQueryRotated) {
       turn_by_shared_angle();
     } else {
       const int32 base = rows_.item().start().base;
@@ -190,10 +194,6 @@ class OwnQueries {
     rows_.template rotate<FromKept<Spec>>(0, shared_angle<Spec>(memory_.rotation(turn_.at)));
     rotations_.pass(turn_.at);
     turn_.advance();
-  }
-  LAZYROPE_DEVICE static void show() {
-    fence_proxy_async();
-    Rows::Team::sync();
   }
 
   Rows rows_;
