@@ -23,13 +23,10 @@ class Deal {
   // By all threads: whether no CTA gets much more than its share, and parts are not too short; in
   // the order in which that is so, if in any.
   LAZYROPE_DEVICE bool is_fair(const CtaScan<Spec::kThreads>& scan) {
-    constexpr int32 kEighth = 8;
-    constexpr int32 kThirtieth =
-        32;  // beside each other are other heads, whose keys are not shared
-    if (loses_less(kEighth, scan)) return true;
+    if (loses_less(8, scan)) return true;
     bar_sync();  // the scan's memory is free again
     goes_by_tile_ = units_.num_groups > 1;
-    return goes_by_tile_ && loses_less(kThirtieth, scan);
+    return goes_by_tile_ && loses_less(32, scan);  // for neighbours then share no keys
   }
 
   // Item i is that of CTA i % num_ctas in round i / num_ctas.

@@ -51,7 +51,7 @@ class BlockUser {
     windows_.leave(block - 1);
     windows_.reach(block);
     const BlockInfo info = table.info(block);
-    if (info.base != base) queries_.go_on(info.base);
+    if (info.base != base) queries_.go_on();
     return info;
   }
   // The same in two steps. The first may come at any time after the products of keys: answers that
@@ -64,7 +64,7 @@ class BlockUser {
   }
   LAZYROPE_DEVICE void go_on(int32 block, int32 base) {
     windows_.leave(block);
-    if (next_base_ != base) queries_.go_on(next_base_);
+    if (next_base_ != base) queries_.go_on();
   }
 
   // All of the item's products have been waited for.

@@ -23,8 +23,8 @@ class TurnedQueries {
 
   // For the first document of the item in `place`.
   LAZYROPE_DEVICE void begin(int32) { turned_.wait(turn_.at); }
-  // For the next, whose base is given. Products with the queries before have been waited for.
-  LAZYROPE_DEVICE void go_on(int32) {
+  // For the next. Products with the queries before have been waited for.
+  LAZYROPE_DEVICE void go_on() {
     if constexpr (Memory::kQueriesTurn) {
       leave();
       turned_.wait(turn_.at);
@@ -158,7 +158,7 @@ class OwnQueries {
     Rows::Team::sync();
   }
   // The warpgroup meets as it awaits its turn to ask for products.
-  LAZYROPE_DEVICE void go_on(int32) {
+  LAZYROPE_DEVICE void go_on() {
     if constexpr (Memory::kQueriesTurn) {
       rows_.bring_kept();
       turn_by_shared_angle();
