@@ -4,7 +4,7 @@
 //
 // The queries turned for a document are kept for that, more exactly than they are given to
 // products: those of bf16 as fp16, a 256th as large (which has room for 2^24). What that loses is
-// an eighth of what the last rounding loses.
+// an eighth of what the last rounding loses. (Those of fp16 are rounded once more.)
 #pragma once
 
 #include "ops/rotate.cuh"

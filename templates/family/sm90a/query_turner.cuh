@@ -1,7 +1,7 @@
 // The warps that turn an item's queries for its next segment, while others compute on the present
-// one: a few rows each by its own angle, from the originals; many by the angle that lies between
-// documents (ops/turn_together.cuh), from those of the item's first, which take the originals'
-// place.
+// one: each row by its own angle, from the originals; or many, from an item's third document on, by
+// the angle that lies between documents (ops/turn_together.cuh), from those of the first, which
+// then take the originals' place.
 #pragma once
 
 #include "family/sm90a/window_user.cuh"
