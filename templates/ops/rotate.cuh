@@ -385,7 +385,7 @@ class RowTurner {
   int32 base_;
   const Angles& angles_;
   int32 unit_;
-  UnitRotation<Pairing> rotation_;
+  UnitRotation<Pairing> rotation_ = {};  // else its registers would be held from the start
   int32 at_ = kNowhere;
 };
 

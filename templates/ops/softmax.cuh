@@ -123,13 +123,14 @@ struct SoftmaxState {
   // Scores become weights, which are added to the sums.
   template <class Scores>
   LAZYROPE_DEVICE void exponentiate(Scores& scores, float scale_log2) {
-    float added[kRowTiles][2];
-    exponentiate(scores, scale_log2, added);
+    float added[kRowTiles][2] = {};
+    exponentiate<0, TileAccess<Scores>::kColumnTiles>(scores, scale_log2, added);
     add(added);
   }
 
-  // The same, but for the adding: `added` is what each row's weights in this lane come to.
-  template <class Scores>
+  // The same of some of the tiles of columns, but for the adding: `added` is what each row's
+  // weights in this lane come to.
+  template <int kBegin, int kEnd, class Scores>
   LAZYROPE_DEVICE void exponentiate(Scores& scores, float scale_log2,
                                     float (&added)[kRowTiles][2]) const {
     using Access = TileAccess<Scores>;
@@ -137,9 +138,8 @@ struct SoftmaxState {
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        added[m][h] = 0.0f;
 #pragma unroll
-        for (int n = 0; n < Access::kColumnTiles; ++n)
+        for (int n = kBegin; n < kEnd; ++n)
 #pragma unroll
           for (int i = 2 * h; i < 2 * h + 2; ++i) {
             float& score = Access::at(scores, m, n, i);

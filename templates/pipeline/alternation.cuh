@@ -18,6 +18,8 @@ class Alternation {
     if (group_ == 1) give_turn();
   }
 
+  LAZYROPE_DEVICE int32 group() const { return group_; }
+
   LAZYROPE_DEVICE void await_turn() const {
     const int32 own = kBarrier + group_;
     bar_sync(own, kThreads);

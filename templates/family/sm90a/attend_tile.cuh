@@ -15,14 +15,10 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class AttendTile {
   using Memory = TileMemory<Spec, Shape>;
-  // Of a thread, in steps of 8; those of all threads together are what an SM has. A consumer's are
-  // its share of 64 rows of results, of scores and of weights, and about 36 others; or where there
-  // are as few helpers, what those leave.
-  static constexpr int kOwnRegisters = Memory::kHeadDim / 2 + Memory::kKeys * 3 / 4;
+  // Of a thread; those of all threads together are what an SM has.
   static constexpr bool kHasTurners = !Memory::kConsumersTurn;
-  static constexpr int kConsumerRegisters =
-      kHasTurners ? larger(184, (kOwnRegisters + 36) / 8 * 8) : 224;
-  static constexpr int kHelperRegisters = kHasTurners ? 256 - kConsumerRegisters : 56;
+  static constexpr int kConsumerRegisters = kHasTurners ? 192 : 224;
+  static constexpr int kHelperRegisters = kHasTurners ? 64 : 56;
   static_assert(Shape::kRowWarps == 8 && Shape::kKeyWarps == 1);
 
  public:

@@ -54,17 +54,18 @@ class BlockUser {
     if (info.base != base) queries_.go_on();
     return info;
   }
-  // The same in two steps. The first may come at any time after the products of keys: answers that
-  // it asks for take long.
-  LAZYROPE_DEVICE void look_ahead(const Table& table, int32 block, int32 last) {
-    if (kAsksEarly) has_keys_ = keys_.is_given(key_.next());
+  // The same in steps, of which only the last must come between products: leaves a block that has
+  // been weighed; looks whether another document lies behind `block`, of which `info` tells; goes
+  // on to that.
+  LAZYROPE_DEVICE void leave_block(int32 block) { windows_.leave(block); }
+  LAZYROPE_DEVICE void look_ahead(const Table& table, int32 block, int32 last,
+                                  const BlockInfo& info) {
     if (block == last) return;
     windows_.reach(block + 1);
-    next_base_ = table.info(block + 1).base;
+    changes_base_ = table.info(block + 1).base != info.base;
   }
-  LAZYROPE_DEVICE void go_on(int32 block, int32 base) {
-    windows_.leave(block);
-    if (next_base_ != base) queries_.go_on();
+  LAZYROPE_DEVICE void go_on() {
+    if (changes_base_) queries_.go_on();
   }
 
   // All of the item's products have been waited for.
@@ -78,8 +79,9 @@ class BlockUser {
   LAZYROPE_DEVICE SharedPtr full_keys() {
     keys_.wait(key_.at, has_keys_);
     has_keys_ = false;
-    return memory_.keys(key_.at);
+    return keys();
   }
+  LAZYROPE_DEVICE SharedPtr keys() const { return memory_.keys(key_.at); }
   LAZYROPE_DEVICE void pass_keys() {
     keys_.pass(key_.at);
     key_.advance();
@@ -87,17 +89,16 @@ class BlockUser {
 
   // `slots`: the block's own.
   LAZYROPE_DEVICE SharedPtr full_values(ValidSlots slots) {
-    clear_cut_runs(slots);
+    clear_cut_runs(slots, value_.at);
     return full_values();
   }
-  // The same in two steps, of which the second has no barrier: it may come while a product is made.
+  // The same in two steps, of which the second has no barrier.
   // Rows of runs that lie partly outside of the block become zero there: a weight of zero would not
   // hide what they hold (0 x NaN).
-  LAZYROPE_DEVICE void clear_cut_runs(ValidSlots slots) {
-    if (!slots.cut_runs()) return;
-    values_.look(value_.at);
-    clear_outside(memory_.values(value_.at), slots);
-    Team::sync();
+  LAZYROPE_DEVICE void clear_cut_runs(ValidSlots slots) { clear_cut_runs(slots, value_.at); }
+  // Of the block behind that whose values are multiplied.
+  LAZYROPE_DEVICE void clear_next_cut_runs(ValidSlots slots) {
+    clear_cut_runs(slots, value_.next());
   }
   LAZYROPE_DEVICE SharedPtr full_values() {
     values_.wait(value_.at, has_values_);
@@ -108,8 +109,10 @@ class BlockUser {
     values_.pass(value_.at);
     value_.advance();
   }
-  LAZYROPE_DEVICE void look_for_values() {
-    if (kAsksEarly) has_values_ = values_.is_given(value_.at);
+  LAZYROPE_DEVICE void look_for_both() {
+    if (!kAsksEarly) return;
+    has_keys_ = keys_.is_given(key_.next());
+    has_values_ = values_.is_given(value_.at);
   }
 
  private:
@@ -119,6 +122,12 @@ class BlockUser {
   // longer ones, asking twice costs more than it saves.
   static constexpr bool kAsksEarly = Memory::kHeadDim <= 96;
 
+  LAZYROPE_DEVICE void clear_cut_runs(ValidSlots slots, int32 place) {
+    if (!slots.cut_runs()) return;
+    values_.look(place);
+    clear_outside(memory_.values(place), slots);
+    Team::sync();
+  }
   LAZYROPE_DEVICE static void clear_outside(SharedPtr values, ValidSlots slots) {
     clear_rows(values, slots.begin / kRunSlots * kRunSlots, slots.begin);
     clear_rows(values, slots.end, ceil_div(static_cast<int32>(slots.end), kRunSlots) * kRunSlots);
@@ -140,7 +149,7 @@ class BlockUser {
   // Of what comes next, as far as it has been asked for.
   bool has_keys_ = false;
   bool has_values_ = false;
-  int32 next_base_ = 0;
+  bool changes_base_ = false;
 };
 
 }  // namespace lazyrope

@@ -25,10 +25,13 @@ class RowConsumer {
   static constexpr int kKeys = Memory::kKeys;
   static constexpr int kHeadDim = Memory::kHeadDim;
   static constexpr int kGroupRows = 64;
+  // Eights of columns that are weighed before the values before are waited for, which the compiler
+  // would do sooner did not a branch lie between. Short rows' are there by then.
+  static constexpr int kEarly = kHeadDim > 64 ? 4 : 0;
+  // Where a product of scores is asked for at once there is time until it is made. One of longer
+  // rows is asked for until it nearly is.
+  static constexpr bool kLooksBetween = kHeadDim <= 128;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
-  // Short products leave room for each other, and what keeps them apart takes longer.
-  static constexpr bool kAlternates = kHeadDim > 64;
-  static_assert(kAlternates || !Memory::kConsumersTurn);  // who need the meeting
   using Queries = typename QueriesOf<Spec, Memory, Memory::kConsumersTurn>::Type;
 
  public:
@@ -69,47 +72,39 @@ class RowConsumer {
     int32 block = blocks_.begin(place);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
-    SharedPtr keys = blocks_.full_keys();
-    multiply_keys(scores, keys);
+    multiply_keys(scores, blocks_.full_keys());
+    blocks_.look_ahead(table, block, last, info);
     wgmma_wait_group<0>();
     scores.pin();
-    blocks_.look_ahead(table, block, last);
     softmax_.weigh_first(scores, prepare(scores, queries, info));
+    blocks_.clear_cut_runs(ValidSlots(info));
     while (true) {
       Product::pack(weights, scores);
       blocks_.pass_keys();
       bool holds = true;
 #pragma unroll 1
       while (block < last) {
-        const ValidSlots before(info);
-        blocks_.go_on(block, info.base);
-        ++block;
-        keys = blocks_.full_keys();
-        blocks_.clear_cut_runs(before);
-        info = multiply_both(scores, keys, weights, table, block);
+        blocks_.go_on();
+        if (!kLooksBetween) blocks_.leave_block(block);
+        info = multiply_both(scores, weights, table, ++block, last);
         wgmma_wait_group<1>();
         scores.pin();
-        blocks_.look_ahead(table, block, last);
-        float added[1][2];
-        softmax_.exponentiate(scores, prepare(scores, queries, info), added);
-        wait_for_values(weights);
-        Product::pack(weights, scores);
-        holds = !vote_sync_any(!softmax_.holds(added));
+        if (!kLooksBetween) blocks_.look_ahead(table, block, last, info);
+        holds = weigh(weights, scores, prepare(scores, queries, info), info);
         if (!holds) break;
-        softmax_.add(added);
         blocks_.pass_keys();
       }
       if (holds) break;
-      Product::multiply_query_key_by_warp(scores, blocks_.queries(), first_row(), keys);
+      Product::multiply_query_key_by_warp(scores, blocks_.queries(), first_row(), blocks_.keys());
       softmax_.weigh(scores, rows_, prepare(scores, queries, info));
     }
-    multiply_values(weights, blocks_.full_values(ValidSlots(info)));
+    multiply_values(weights, blocks_.full_values());
     wait_for_values(weights);
     blocks_.leave(last);
   }
 
   LAZYROPE_DEVICE SharedPtr group_queries() const {
-    return blocks_.queries() + group() * Memory::Tile::bytes(kGroupRows);
+    return blocks_.queries() + products_.group() * Memory::Tile::bytes(kGroupRows);
   }
   LAZYROPE_DEVICE void multiply_keys(Scores& scores, SharedPtr keys) const {
     wgmma_fence();
@@ -118,15 +113,32 @@ class RowConsumer {
   }
 
   // Asks for the scores of `block`, and for what the block before comes to.
-  LAZYROPE_DEVICE BlockInfo multiply_both(Scores& scores, SharedPtr keys,
-                                          const OperandA (&weights)[kKeys / 16], const Table& table,
-                                          int32 block) {
-    if (kAlternates) products_.await_turn();
+  LAZYROPE_DEVICE BlockInfo multiply_both(Scores& scores, const OperandA (&weights)[kKeys / 16],
+                                          const Table& table, int32 block, int32 last) {
+    const SharedPtr keys = blocks_.full_keys();
+    products_.await_turn();
     multiply_keys(scores, keys);
+    if (kLooksBetween) blocks_.leave_block(block - 1);
     const BlockInfo info = table.info(block);
+    if (kLooksBetween) blocks_.look_ahead(table, block, last, info);
     multiply_values(weights, blocks_.full_values());
-    if (kAlternates) products_.give_turn();
+    products_.give_turn();
     return info;
+  }
+
+  // Weighs a block while the values of the block before are multiplied. False where a maximum was
+  // too small.
+  LAZYROPE_DEVICE bool weigh(OperandA (&weights)[kKeys / 16], Scores& scores, float scale,
+                             const BlockInfo& info) {
+    float added[1][2] = {};
+    softmax_.template exponentiate<0, kEarly>(scores, scale, added);
+    blocks_.clear_next_cut_runs(ValidSlots(info));
+    softmax_.template exponentiate<kEarly, kKeys / 8>(scores, scale, added);
+    wait_for_values(weights);
+    Product::pack(weights, scores);
+    const bool holds = !vote_sync_any(!softmax_.holds(added));
+    if (holds) softmax_.add(added);
+    return holds;
   }
 
   LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16], SharedPtr values) {
@@ -141,7 +153,7 @@ class RowConsumer {
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) weights[i].pin();
     blocks_.pass_values();
-    blocks_.look_for_values();
+    blocks_.look_for_both();
   }
 
   // Caps and masks scores, and returns what they are multiplied by.
