@@ -427,11 +427,13 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
   constexpr int kFirstBlockBytes = 16;
   const int row = head_dim * plan.heads * kElementBytes;
   const int turned = turned_tiles(plan.divides_rows(), head_dim) * plan.rows() * row;
-  const int turned_by = consumers_turn(plan.divides_rows(), head_dim)
-                            ? kTurnsAtOnce * rotation_bytes(head_dim)
-                            : plan.rows() * row_bytes(head_dim, kElementBytes);
-  const int handovers = (2 * plan.stages + kTurnsAtOnce + kItemsAtOnce + windows) * 16;
-  return 2 * plan.stages * plan.block_keys() * row + turned + turned_by +
+  const bool consumers = consumers_turn(plan.divides_rows(), head_dim);
+  const bool shares = shares_rotation(plan.divides_rows(), head_dim);
+  const int original = consumers ? 0 : plan.rows() * row_bytes(head_dim, kElementBytes);
+  const int rotations = consumers || shares ? kTurnsAtOnce * rotation_bytes(head_dim) : 0;
+  const int turns = shares ? 2 * kTurnsAtOnce : kTurnsAtOnce;
+  const int handovers = (2 * plan.stages + turns + kItemsAtOnce + windows) * 16;
+  return 2 * plan.stages * plan.block_keys() * row + turned + original + rotations +
          table_bytes(plan.block_keys(), windows) +
          kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers +
          kFlagBytes + kFirstBlockBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan));

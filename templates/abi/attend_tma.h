@@ -18,8 +18,13 @@ constexpr bool consumers_turn(bool has_many_rows, int head_dim) {
 constexpr int helper_warps(bool has_many_rows, int head_dim) {
   return has_many_rows && !consumers_turn(has_many_rows, head_dim) ? 8 : 4;
 }
-// In how many places at once there are turned queries, or what consumers turn them by; tiles of
-// turned queries; items with the positions of their rows.
+// Whether those who turn queries have a helper that finds by what; of long rows there would be no
+// room.
+constexpr bool shares_rotation(bool has_many_rows, int head_dim) {
+  return has_many_rows && head_dim < 128;
+}
+// In how many places at once there are turned queries, or what they are turned by; tiles of turned
+// queries; items with the positions of their rows.
 inline constexpr int kTurnsAtOnce = 2;
 constexpr int turned_tiles(bool has_many_rows, int head_dim) {
   return consumers_turn(has_many_rows, head_dim) ? 1 : kTurnsAtOnce;

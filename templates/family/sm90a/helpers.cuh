@@ -1,6 +1,6 @@
 // The warps of a CTA that bring and prepare what others compute on. Warp 0 finds where blocks lie,
-// warp 1 copies keys and values, the next turn queries, or make what consumers turn theirs by;
-// where there are others, they have nothing to do.
+// warp 1 copies keys and values, the next turn queries, and one may make what these turn them by;
+// or they make what consumers turn theirs by. Where there are others, they have nothing to do.
 #pragma once
 
 #include "family/sm90a/block_finder.cuh"
@@ -27,6 +27,8 @@ LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, const Ch
     KvCopier<Memory>(params, memory).run();
   else if (warp_index() < 2 + Memory::kTurningWarps)
     prepare_queries<Spec>(params.attend, memory);
+  else if (Memory::kSharesRotation && warp_index() == 2 + Memory::kTurningWarps)
+    RotationMaker<Spec, Memory>(params.attend, memory).run();
 }
 
 }  // namespace lazyrope

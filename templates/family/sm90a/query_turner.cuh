@@ -28,7 +28,8 @@ class QueryTurner {
       : params_(params),
         memory_(memory),
         windows_(memory),
-        turned_(memory.at + Memory::kTurnedBarriers) {}
+        turned_(memory.at + Memory::kTurnedBarriers),
+        rotations_(memory.at + Memory::kRotationBarriers) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
@@ -82,9 +83,10 @@ class QueryTurner {
   // Queries that no angle turns are the same for all documents. Two are not worth keeping them.
   LAZYROPE_DEVICE void turn_for(int32 document, int32 base, ItemPtr item, int32 place) {
     if (document > 0 && !Memory::kQueriesTurn) return;
-    if (kTogether && !kIsKept && document == 2) keep(item, place);
+    const bool together = kTogether && document >= Memory::kFirstTogether;
+    if (together && !kIsKept && document == Memory::kFirstTogether) keep(item, place);
     give([&](SharedPtr turned) {
-      if (kIsKept || (kTogether && document > 1))
+      if (together)
         turn_kept(turned, base, item, place);
       else
         turn_by_row(turned, base, item, place);
@@ -114,12 +116,22 @@ class QueryTurner {
                                            angles_.get());
     }
   }
-  LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
+  LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item, int32 place) {
     if constexpr (kTogether) {
-      const int32 kept_for = kIsKept ? 0 : item.start().base;
-      turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base,
-                                         angle_of<Spec>(static_cast<int64>(kept_for) - base));
+      turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base, angle_from_kept(base, item));
       fence_proxy_async();
+    }
+  }
+  LAZYROPE_DEVICE CommonAngle<Spec> angle_from_kept(int32 base, ItemPtr item) {
+    if constexpr (Memory::kSharesRotation) {
+      rotations_.wait(rotation_.at);
+      const CommonAngle<Spec> angle = shared_angle<Spec>(memory_.rotation(rotation_.at));
+      rotations_.pass(rotation_.at);
+      rotation_.advance();
+      return angle;
+    } else {
+      const int32 kept_for = kIsKept ? 0 : item.start().base;
+      return angle_of<Spec>(static_cast<int64>(kept_for) - base);
     }
   }
 
@@ -163,6 +175,8 @@ class QueryTurner {
   WindowUser<Memory> windows_;
   FillSide turned_;
   RingPlace<Memory::kTurns> turn_;
+  UseSide rotations_;
+  RingPlace<Memory::kTurns> rotation_;
   // Of many rows they are found anew: registers are few.
   LaneAngles<typename RowAngles<Spec, kHasManyRows>::Type, !kHasManyRows> angles_;
 };

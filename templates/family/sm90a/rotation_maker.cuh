@@ -1,5 +1,5 @@
-// The warps that make what consumers turn their queries by, for an item's next document while they
-// compute on the present one.
+// The warps that make what others turn queries by, for an item's next document while the present
+// one is computed on.
 #pragma once
 
 #include "family/sm90a/window_user.cuh"
@@ -14,18 +14,16 @@ class RotationMaker {
       : params_(params),
         memory_(memory),
         windows_(memory),
-        rotations_(memory.at + Memory::kTurnedBarriers) {}
+        rotations_(memory.at + Memory::kRotationBarriers) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
       const int32 num_blocks = item.extent().num_blocks;
-      const int32 first = item.start().base;
+      const int32 first = Spec::kQueryRotated ? 0 : item.start().base;
       if (num_blocks > 0)
         windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
                                    [&](int32 base, int32 document) {
-                                     if (Spec::kQueryRotated)
-                                       make(-static_cast<int64>(base));
-                                     else if (document > 0)
+                                     if (document >= Memory::kFirstTogether)
                                        make(static_cast<int64>(first) - base);
                                    });
     });
@@ -34,7 +32,7 @@ class RotationMaker {
  private:
   LAZYROPE_DEVICE void make(int64 positions) {
     rotations_.wait(turn_.at);
-    share_angle<Spec, typename Memory::Turners>(memory_.rotation(turn_.at), positions);
+    share_angle<Spec, typename Memory::RotationMakers>(memory_.rotation(turn_.at), positions);
     rotations_.pass(turn_.at);
     turn_.advance();
   }

@@ -73,9 +73,9 @@ class RowConsumer {
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
     multiply_keys(scores, blocks_.full_keys());
-    blocks_.look_ahead(table, block, last, info);
     wgmma_wait_group<0>();
     scores.pin();
+    blocks_.look_ahead(table, block, last, info);
     softmax_.weigh_first(scores, prepare(scores, queries, info));
     blocks_.clear_cut_runs(ValidSlots(info));
     while (true) {

@@ -27,12 +27,20 @@ struct TileMemory {
   // which the others wait.
   static constexpr int kTurningWarps =
       kConsumersTurn && !kQueriesTurn ? 0 : smaller(kHelperWarps - 2, 4);
+  // Helpers find by what queries are turned: those of the consumers, or one for the turning warps.
+  static constexpr bool kHasRotations =
+      kConsumersTurn || shares_rotation(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr bool kSharesRotation = kHasRotations && !kConsumersTurn && kQueriesTurn;
+  // Which of an item's documents is the first whose queries are turned together.
+  static constexpr int kFirstTogether = Spec::kQueryRotated ? 0 : kConsumersTurn ? 1 : 2;
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
   static constexpr bool kReadsOnce = Shape::kRowWarps == 1;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;
 
   // family/sm90a/helpers.cuh.
   using Turners = WarpTeam<2, kTurningWarps, 1>;
+  using RotationMakers = WarpTeam<kConsumersTurn ? 2 : 2 + kTurningWarps,
+                                  kConsumersTurn ? larger(kTurningWarps, 1) : 1, 1>;
   using Consumers = WarpTeam<kHelperWarps, kConsumerWarps, 2>;
   using ConsumerGroups = WarpTeams<kHelperWarps, 4, 3>;
   static constexpr int kProductsBarrier = 5;  // and the next
@@ -45,22 +53,26 @@ struct TileMemory {
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
   static constexpr int kTurnedBytes = Tile::bytes(kRows);
 
-  // From the start: rings of keys and of values, turned queries, the original queries or, where
-  // consumers turn them in place, what they turn them by, the block table, row positions of each
-  // item, items, barriers, flags, the number of each item's first block, what is the consumers'
-  // own.
+  // From the start: rings of keys and of values, turned queries, the original queries unless
+  // consumers turn them in place, what they are turned by where a helper finds it, the block table,
+  // row positions of each item, items, barriers, flags, the number of each item's first block, what
+  // is the consumers' own.
   static constexpr int kKeyRing = 0;
   static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
   static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
   static constexpr int kOriginal = kTurned + kTurnedTiles * kTurnedBytes;
-  static constexpr int kTable = kOriginal + (kConsumersTurn ? kTurns * rotation_bytes(kHeadDim)
-                                                            : kRows * Original::kRowBytes);
+  static constexpr int kRotations = kOriginal + (kConsumersTurn ? 0 : kRows * Original::kRowBytes);
+  static constexpr int kTable =
+      kRotations + (kHasRotations ? kTurns * rotation_bytes(kHeadDim) : 0);
   static constexpr int kPositions = kTable + Table::kBytes;
   static constexpr int kItem = kPositions + kItems * kRows * 4;
   static constexpr int kKeyBarriers = kItem + kItems * static_cast<int>(sizeof(Item));
   static constexpr int kValueBarriers = kKeyBarriers + Handover<kStages>::kBytes;
   static constexpr int kTurnedBarriers = kValueBarriers + Handover<kStages>::kBytes;
-  static constexpr int kItemBarriers = kTurnedBarriers + Handover<kTurns>::kBytes;
+  static constexpr int kRotationBarriers =
+      kTurnedBarriers + (kConsumersTurn ? 0 : Handover<kTurns>::kBytes);
+  static constexpr int kItemBarriers =
+      kRotationBarriers + (kHasRotations ? Handover<kTurns>::kBytes : 0);
   static constexpr int kWindowBarriers = kItemBarriers + Handover<kItems>::kBytes;
   static constexpr int kFlags = kWindowBarriers + Handover<kWindows>::kBytes;
   static constexpr int kFirstBlocks = kFlags + 16;
@@ -85,7 +97,7 @@ struct TileMemory {
   }
   LAZYROPE_DEVICE SharedPtr original() const { return at + kOriginal; }
   LAZYROPE_DEVICE SharedPtr rotation(int32 place) const {
-    return at + (kOriginal + place * rotation_bytes(kHeadDim));
+    return at + (kRotations + place * rotation_bytes(kHeadDim));
   }
   LAZYROPE_DEVICE SharedPtr positions(int32 place) const {
     return at + (kPositions + place * kRows * 4);
@@ -109,14 +121,17 @@ struct TileMemory {
   // All threads of the CTA, before anything else. Several do it: barriers are slow to make.
   LAZYROPE_DEVICE void init() const {
     constexpr uint32 kUsers = kConsumerWarps;
-    constexpr uint32 kAllUsers = kUsers + kTurningWarps + 1;
+    constexpr uint32 kAllUsers = kUsers + kTurningWarps + 1 + (kSharesRotation ? 1 : 0);
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Handover<kItems>::init(at + kItemBarriers, 1, kAllUsers);
     if (warp == 1) Handover<kWindows>::init(at + kWindowBarriers, 1, kAllUsers);
-    if (warp == 2 && kTurningWarps > 0)
+    if (warp == 2 && !kConsumersTurn)
       Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
     if (warp == 3) Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
     if (warp == 4) Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
+    if (warp == 5 && kHasRotations && kQueriesTurn)
+      Handover<kTurns>::init(at + kRotationBarriers, RotationMakers::size() / kWarpThreads,
+                             kConsumersTurn ? kUsers : kTurningWarps);
     bar_sync();
   }
 };

@@ -150,7 +150,7 @@ template <class Spec, class Memory>
 class OwnQueries {
  public:
   LAZYROPE_DEVICE OwnQueries(const AttendParams& params, Memory memory)
-      : rows_(params, memory), memory_(memory), rotations_(memory.at + Memory::kTurnedBarriers) {}
+      : rows_(params, memory), memory_(memory), rotations_(memory.at + Memory::kRotationBarriers) {}
 
   LAZYROPE_DEVICE void begin(int32 item_place) {
     rows_.begin(item_place);
