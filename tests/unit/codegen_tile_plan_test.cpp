@@ -229,21 +229,24 @@ TEST(TilePlan, DescribesItselfInALine) {
             "prefill 4x1 warps, 128 rows x 64 keys, 2 stages, 1/SM");
 }
 
-// To PTX, which is where static_assert speaks.
-void compile(RenderedKernel kernel) {
-  compile_to_ptx(
-      shared_engine().nvrtc().library(),
-      {kernel.entry + ".cu",
-       std::move(kernel.source),
-       {"--gpu-architecture=compute_80", "--std=c++20", "--device-as-default-execution-space"}});
+// As far as static_assert speaks.
+void check(RenderedKernel kernel, const std::string& virtual_arch) {
+  compile_to_ptx(shared_engine().nvrtc().library(),
+                 {kernel.entry + ".cu",
+                  std::move(kernel.source),
+                  {"--gpu-architecture=" + virtual_arch, "--std=c++20",
+                   "--device-as-default-execution-space", "--fdevice-syntax-only"}});
 }
 
 TEST(TilePlan, SharedBytesAreWhatTheDeviceTextCounts) {
-  const Arch& arch = find_arch("sm_80");
-  for (const int head_dim : planned_head_dims())
-    for (const TilePlan& plan : candidates(spec_of(head_dim), arch))
-      for (const KernelKind kind : {KernelKind::kAttendDecode, KernelKind::kAttendPrefill})
-        EXPECT_NO_THROW(compile(render(kind, spec_of(head_dim), plan, arch))) << describe(plan);
+  for (const std::string version : {"80", "90a"}) {
+    const Arch& arch = find_arch("sm_" + version);
+    for (const int head_dim : planned_head_dims())
+      for (const TilePlan& plan : candidates(spec_of(head_dim), arch))
+        for (const KernelKind kind : {KernelKind::kAttendDecode, KernelKind::kAttendPrefill})
+          EXPECT_NO_THROW(check(render(kind, spec_of(head_dim), plan, arch), "compute_" + version))
+              << arch.name << ": " << describe(plan);
+  }
 }
 
 TEST(TilePlan, OtherSharedBytesDoNotCompile) {
@@ -254,7 +257,7 @@ TEST(TilePlan, OtherSharedBytesDoNotCompile) {
   const std::size_t at = kernel.source.find(figure);
   ASSERT_NE(at, std::string::npos);
   kernel.source.insert(at + figure.size(), "0");
-  EXPECT_TRUE(throws<CompileError>([&] { compile(kernel); },
+  EXPECT_TRUE(throws<CompileError>([&] { check(kernel, "compute_80"); },
                                    {"the plan's figure is what is launched with"}));
 }
 
