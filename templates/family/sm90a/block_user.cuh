@@ -89,12 +89,11 @@ class BlockUser {
 
   // `slots`: the block's own.
   LAZYROPE_DEVICE SharedPtr full_values(ValidSlots slots) {
-    clear_cut_runs(slots, value_.at);
+    clear_cut_runs(slots);
     return full_values();
   }
-  // The same in two steps, of which the second has no barrier.
-  // Rows of runs that lie partly outside of the block become zero there: a weight of zero would not
-  // hide what they hold (0 x NaN).
+  // The same in two steps, of which the second has no barrier. Rows of runs that lie partly outside
+  // of the block become zero there: a weight of zero would not hide what they hold (0 x NaN).
   LAZYROPE_DEVICE void clear_cut_runs(ValidSlots slots) { clear_cut_runs(slots, value_.at); }
   // Of the block behind that whose values are multiplied.
   LAZYROPE_DEVICE void clear_next_cut_runs(ValidSlots slots) {

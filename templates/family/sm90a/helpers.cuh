@@ -12,10 +12,11 @@ namespace lazyrope {
 
 template <class Spec, class Memory>
 LAZYROPE_DEVICE void prepare_queries(const AttendParams& params, Memory memory) {
-  if constexpr (!Memory::kConsumersTurn)
-    QueryTurner<Spec, Memory>(params, memory).run();
-  else if constexpr (Memory::kQueriesTurn)
-    RotationMaker<Spec, Memory>(params, memory).run();
+  if constexpr (Memory::kMakesRotations) {
+    if (warp_index() >= Memory::kFirstMaker)
+      return RotationMaker<Spec, Memory>(params, memory).run();
+  }
+  if constexpr (!Memory::kConsumersTurn) QueryTurner<Spec, Memory>(params, memory).run();
 }
 
 // `first`: BlockFinder's first_item().
@@ -25,10 +26,8 @@ LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, const Ch
     BlockFinder<Memory>(params.attend, memory, first).run();
   else if (warp_index() == 1)
     KvCopier<Memory>(params, memory).run();
-  else if (warp_index() < 2 + Memory::kTurningWarps)
+  else if (warp_index() < 2 + Memory::kPreparingWarps)
     prepare_queries<Spec>(params.attend, memory);
-  else if (Memory::kSharesRotation && warp_index() == 2 + Memory::kTurningWarps)
-    RotationMaker<Spec, Memory>(params.attend, memory).run();
 }
 
 }  // namespace lazyrope

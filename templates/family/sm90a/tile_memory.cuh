@@ -30,7 +30,10 @@ struct TileMemory {
   // Helpers find by what queries are turned: those of the consumers, or one for the turning warps.
   static constexpr bool kHasRotations =
       kConsumersTurn || shares_rotation(Shape::kRowWarps > 1, kHeadDim);
-  static constexpr bool kSharesRotation = kHasRotations && !kConsumersTurn && kQueriesTurn;
+  static constexpr bool kMakesRotations = kHasRotations && kQueriesTurn;
+  static constexpr bool kSharesRotation = kMakesRotations && !kConsumersTurn;
+  static constexpr int kFirstMaker = kConsumersTurn ? 2 : 2 + kTurningWarps;
+  static constexpr int kPreparingWarps = kTurningWarps + (kSharesRotation ? 1 : 0);
   // Which of an item's documents is the first whose queries are turned together.
   static constexpr int kFirstTogether = Spec::kQueryRotated ? 0 : kConsumersTurn ? 1 : 2;
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
@@ -39,8 +42,7 @@ struct TileMemory {
 
   // family/sm90a/helpers.cuh.
   using Turners = WarpTeam<2, kTurningWarps, 1>;
-  using RotationMakers = WarpTeam<kConsumersTurn ? 2 : 2 + kTurningWarps,
-                                  kConsumersTurn ? larger(kTurningWarps, 1) : 1, 1>;
+  using RotationMakers = WarpTeam<kFirstMaker, kConsumersTurn ? kTurningWarps : 1, 1>;
   using Consumers = WarpTeam<kHelperWarps, kConsumerWarps, 2>;
   using ConsumerGroups = WarpTeams<kHelperWarps, 4, 3>;
   static constexpr int kProductsBarrier = 5;  // and the next
@@ -121,7 +123,7 @@ struct TileMemory {
   // All threads of the CTA, before anything else. Several do it: barriers are slow to make.
   LAZYROPE_DEVICE void init() const {
     constexpr uint32 kUsers = kConsumerWarps;
-    constexpr uint32 kAllUsers = kUsers + kTurningWarps + 1 + (kSharesRotation ? 1 : 0);
+    constexpr uint32 kAllUsers = kUsers + kPreparingWarps + 1;
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Handover<kItems>::init(at + kItemBarriers, 1, kAllUsers);
     if (warp == 1) Handover<kWindows>::init(at + kWindowBarriers, 1, kAllUsers);
@@ -129,7 +131,7 @@ struct TileMemory {
       Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
     if (warp == 3) Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
     if (warp == 4) Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
-    if (warp == 5 && kHasRotations && kQueriesTurn)
+    if (warp == 5 && kMakesRotations)
       Handover<kTurns>::init(at + kRotationBarriers, RotationMakers::size() / kWarpThreads,
                              kConsumersTurn ? kUsers : kTurningWarps);
     bar_sync();
