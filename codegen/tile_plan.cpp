@@ -432,7 +432,8 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
   const int original = consumers ? 0 : plan.rows() * row_bytes(head_dim, kElementBytes);
   const int rotations = consumers || shares ? kTurnsAtOnce * rotation_bytes(head_dim) : 0;
   const int turns = shares ? 2 * kTurnsAtOnce : kTurnsAtOnce;
-  const int handovers = (2 * plan.stages + turns + kItemsAtOnce + windows) * 16;
+  const int kept = consumers ? plan.row_warps / 4 : 0;
+  const int handovers = (2 * plan.stages + turns + kept + kItemsAtOnce + windows) * 16;
   return 2 * plan.stages * plan.block_keys() * row + turned + original + rotations +
          table_bytes(plan.block_keys(), windows) +
          kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers +

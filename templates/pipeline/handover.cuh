@@ -55,10 +55,12 @@ class HandoverSide {
     if (lane_index() == 0) mbarrier_arrive(given(place));
   }
 
- private:
+  // What wait() waits for.
   LAZYROPE_DEVICE SharedPtr awaited(int32 place) const {
     return memory_ + place * 16 + (kFills ? 8 : 0);
   }
+
+ private:
   LAZYROPE_DEVICE uint32 parity(int32 place) const { return phases_ >> place & 1; }
 
   SharedPtr memory_;

@@ -112,6 +112,13 @@ def rising(length: int) -> Case:
     return case
 
 
+def loud(lengths: list[int], tokens: int, **setting: object) -> Case:
+    """Scores much greater than a row's first few, for which a warp makes them again."""
+    case = documents(lengths, tokens, kv_heads=1, **setting)()
+    case.q.mul_(200)
+    return case
+
+
 def alike(count: int) -> Case:
     """Requests of one token after a document that they share."""
     shelf = Shelf(Setting(head_dim=64, group=2, kv_heads=1), [40], 1, "cpu")
@@ -157,6 +164,7 @@ TRIALS = [
     Trial("hopper, long", documents([1500, 131, 900], 150, kv_heads=2), DECODE, LONG_HOPPER),
     Trial("hopper, long rows", documents([40, 70, 33] + [20] * 9, 70, kv_heads=1, head_dim=192), DECODE, HOPPER),
     Trial("hopper, long rows as they come", documents([40], 70, kv_heads=1, head_dim=192, rope="none"), DECODE, HOPPER),
+    Trial("hopper, loud long rows", lambda: loud([5, 70, 40, 30], 70, head_dim=192), DECODE, HOPPER),
     Trial("hopper, many items of long rows", documents([48, 64], 256, kv_heads=2, head_dim=192), DECODE, HOPPER),
     Trial("hopper, fixed parts", documents([512], 40, kv_heads=2), DECODE, HOPPER, fixed_split_blocks=1),
     Trial("hopper decode", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_DECODE, HOPPER),

@@ -54,18 +54,31 @@ class BlockUser {
     if (info.base != base) queries_.go_on();
     return info;
   }
-  // The same in steps, of which only the last must come between products: leaves a block that has
-  // been weighed; looks whether another document lies behind `block`, of which `info` tells; goes
-  // on to that.
+  // The same in steps: leaves a block that has been weighed; looks whether another document lies
+  // behind `block`, of which `info` tells; goes on to that.
   LAZYROPE_DEVICE void leave_block(int32 block) { windows_.leave(block); }
   LAZYROPE_DEVICE void look_ahead(const Table& table, int32 block, int32 last,
                                   const BlockInfo& info) {
+    changes_base_ = false;
     if (block == last) return;
     windows_.reach(block + 1);
     changes_base_ = table.info(block + 1).base != info.base;
   }
+  LAZYROPE_DEVICE bool changes_base() const { return changes_base_; }
   LAZYROPE_DEVICE void go_on() {
     if (changes_base_) queries_.go_on();
+  }
+  // The same for consumers who turn queries, in steps: what they are turned from is asked for, is
+  // there, and is turned. Until then scores may be made once more by a warp, between the other two.
+  LAZYROPE_DEVICE void ask_for_queries() {
+    if (changes_base_) queries_.ask();
+  }
+  LAZYROPE_DEVICE void turn_queries() { queries_.turn(); }
+  LAZYROPE_DEVICE void turn_queries_back() const {
+    if (changes_base_) queries_.turn_back();
+  }
+  LAZYROPE_DEVICE void restore_queries() const {
+    if (changes_base_) queries_.restore();
   }
 
   // All of the item's products have been waited for.

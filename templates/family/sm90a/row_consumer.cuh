@@ -32,7 +32,9 @@ class RowConsumer {
   // rows is asked for until it nearly is.
   static constexpr bool kLooksBetween = kHeadDim <= 128;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
-  using Queries = typename QueriesOf<Spec, Memory, Memory::kConsumersTurn>::Type;
+  static constexpr bool kTurns = Memory::kConsumersTurn && Memory::kQueriesTurn;
+  using Queries =
+      typename QueriesOf<Spec, Memory, Memory::kConsumersTurn, Memory::kQueriesTurn>::Type;
 
  public:
   LAZYROPE_DEVICE RowConsumer(const AttendParams& params, Memory memory)
@@ -76,6 +78,7 @@ class RowConsumer {
     wgmma_wait_group<0>();
     scores.pin();
     blocks_.look_ahead(table, block, last, info);
+    if constexpr (kTurns) blocks_.ask_for_queries();
     softmax_.weigh_first(scores, prepare(scores, queries, info));
     blocks_.clear_cut_runs(ValidSlots(info));
     while (true) {
@@ -84,18 +87,20 @@ class RowConsumer {
       bool holds = true;
 #pragma unroll 1
       while (block < last) {
-        blocks_.go_on();
         if (!kLooksBetween) blocks_.leave_block(block);
         info = multiply_both(scores, weights, table, ++block, last);
         wgmma_wait_group<1>();
         scores.pin();
         if (!kLooksBetween) blocks_.look_ahead(table, block, last, info);
+        if constexpr (kTurns) blocks_.ask_for_queries();
         holds = weigh(weights, scores, prepare(scores, queries, info), info);
         if (!holds) break;
         blocks_.pass_keys();
       }
       if (holds) break;
+      if constexpr (kTurns) blocks_.turn_queries_back();
       Product::multiply_query_key_by_warp(scores, blocks_.queries(), first_row(), blocks_.keys());
+      if constexpr (kTurns) blocks_.restore_queries();
       softmax_.weigh(scores, rows_, prepare(scores, queries, info));
     }
     multiply_values(weights, blocks_.full_values());
@@ -115,6 +120,11 @@ class RowConsumer {
   // Asks for the scores of `block`, and for what the block before comes to.
   LAZYROPE_DEVICE BlockInfo multiply_both(Scores& scores, const OperandA (&weights)[kKeys / 16],
                                           const Table& table, int32 block, int32 last) {
+    if constexpr (kTurns) {
+      if (blocks_.changes_base()) return turn_between(scores, weights, table, block);
+    } else {
+      blocks_.go_on();
+    }
     const SharedPtr keys = blocks_.full_keys();
     products_.await_turn();
     multiply_keys(scores, keys);
@@ -124,6 +134,25 @@ class RowConsumer {
     multiply_values(weights, blocks_.full_values());
     products_.give_turn();
     return info;
+  }
+
+  // The same where the queries must be turned for `block` first, meanwhile. The scores are there
+  // then.
+  LAZYROPE_DEVICE BlockInfo turn_between(Scores& scores, const OperandA (&weights)[kKeys / 16],
+                                         const Table& table, int32 block) {
+    multiply_values(weights, blocks_.full_values());
+    blocks_.turn_queries();
+    const SharedPtr keys = blocks_.full_keys();
+    products_.await_turn();
+    multiply_keys(scores, keys);
+    products_.give_turn();
+    wait_for_both(scores);
+    return table.info(block);
+  }
+  LAZYROPE_DEVICE void wait_for_both(Scores& scores) {
+    wgmma_wait_group<0>();
+    scores.pin();
+    rows_.pin();
   }
 
   // Weighs a block while the values of the block before are multiplied. False where a maximum was

@@ -35,7 +35,7 @@ struct TileMemory {
   static constexpr int kFirstMaker = kConsumersTurn ? 2 : 2 + kTurningWarps;
   static constexpr int kPreparingWarps = kTurningWarps + (kSharesRotation ? 1 : 0);
   // Which of an item's documents is the first whose queries are turned together.
-  static constexpr int kFirstTogether = Spec::kQueryRotated ? 0 : kConsumersTurn ? 1 : 2;
+  static constexpr int kFirstTogether = Spec::kQueryRotated || kConsumersTurn ? 0 : 2;
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
   static constexpr bool kReadsOnce = Shape::kRowWarps == 1;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;
@@ -73,8 +73,10 @@ struct TileMemory {
   static constexpr int kTurnedBarriers = kValueBarriers + Handover<kStages>::kBytes;
   static constexpr int kRotationBarriers =
       kTurnedBarriers + (kConsumersTurn ? 0 : Handover<kTurns>::kBytes);
-  static constexpr int kItemBarriers =
+  static constexpr int kKeptBarriers =
       kRotationBarriers + (kHasRotations ? Handover<kTurns>::kBytes : 0);
+  static constexpr int kItemBarriers =
+      kKeptBarriers + (kConsumersTurn ? Handover<kConsumerWarps / 4>::kBytes : 0);
   static constexpr int kWindowBarriers = kItemBarriers + Handover<kItems>::kBytes;
   static constexpr int kFlags = kWindowBarriers + Handover<kWindows>::kBytes;
   static constexpr int kFirstBlocks = kFlags + 16;
@@ -134,6 +136,8 @@ struct TileMemory {
     if (warp == 5 && kMakesRotations)
       Handover<kTurns>::init(at + kRotationBarriers, RotationMakers::size() / kWarpThreads,
                              kConsumersTurn ? kUsers : kTurningWarps);
+    if (warp == 6 && kConsumersTurn && kQueriesTurn)
+      Handover<kConsumerWarps / 4>::init(at + kKeptBarriers, 4, 4);
     bar_sync();
   }
 };

@@ -9,8 +9,8 @@
 
 #include "family/sm90a/tile_memory.cuh"
 #include "isa/bulk_copy.cuh"
+#include "ops/kept_rows.cuh"
 #include "ops/query_rows.cuh"
-#include "ops/turn_together.cuh"
 
 namespace lazyrope {
 
@@ -63,41 +63,18 @@ class OwnRows {
   LAZYROPE_DEVICE void begin(int32 item_place) {
     Team::sync();  // nobody's products need the queries of the item before
     item_place_ = item_place;
-    copy(params_.q, item().rows(), first_row());
-    const int32 first = Team::team() * kGroupRows;
-    copy_row_positions<Spec, Team, kGroupRows>(
-        memory_.positions(item_place_) + first * 4, params_.step.positions, item(), first,
-        [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
+    copy_queries();
+    copy_positions();
     wait();
     Team::sync();
   }
-  // What is turned for other documents.
-  LAZYROPE_DEVICE void keep() const {
-    bar_warp_sync();
-    visit(kept(), kPacked, 0, [](SharedPtr place, const uint8* address, bool exists) {
-      auto* to = reinterpret_cast<Chunk*>(const_cast<uint8*>(address));
-      if (exists) st_global(to, ld_shared<Chunk>(place));
-    });
-    bar_warp_sync();
-  }
-  // Queries that come turned are that themselves.
-  LAZYROPE_DEVICE void bring_kept() const {
-    Team::sync();  // nobody's products need the queries as they are
-    if constexpr (Spec::kQueryRotated)
-      copy(params_.q, item().rows(), first_row());
-    else
-      copy(kept(), kPacked, 0);
-    wait();
-  }
-
   LAZYROPE_DEVICE ItemPtr item() const { return memory_.item(item_place_); }
   LAZYROPE_DEVICE SharedPtr tile() const { return memory_.turned(0); }
+  LAZYROPE_DEVICE static int32 warp() { return Memory::Consumers::rank() / kWarpThreads; }
   // Of the warp.
-  LAZYROPE_DEVICE static int32 first_row() {
-    return Team::team() * kGroupRows + Team::rank() / kWarpThreads * kWarpRows;
-  }
+  LAZYROPE_DEVICE static int32 first_row() { return warp() * kWarpRows; }
 
-  // The warp's rows, in their place, where products find them.
+  // The warp's rows, in their place.
   template <class Conversion, class Angles>
   LAZYROPE_DEVICE void rotate(int32 base, const Angles& angles) const {
     const int32 first = first_row();
@@ -105,38 +82,42 @@ class OwnRows {
     const SharedPtr positions = memory_.positions(item_place_) + first * 4;
     rotate_rows<Spec, 4, Conversion>(rows, rows, positions, kWarpRows,
                                      item().rows().first_row + first, base, angles);
-    fence_proxy_async();
+  }
+  LAZYROPE_DEVICE KeptRows<Spec, Tile, kWarpRows> kept() const {
+    return {tile(), first_row(), image()};
+  }
+  // Asks for what is kept of the warp's rows. Each of a warpgroup's does.
+  LAZYROPE_DEVICE void bring(SharedPtr barrier) const {
+    constexpr int32 kBytes = Tile::bytes(kWarpRows);
+    const int32 first = warp() * kBytes;
+    if (elect_sync()) mbarrier_arrive_expect_tx(barrier, kBytes);
+    if (elect_sync()) cp_async_bulk_shared_global(tile() + first, image() + first, kBytes, barrier);
   }
 
  private:
-  static constexpr ItemRows kPacked = {0, 0, 0, 1};  // rows that lie one behind the other
-
-  LAZYROPE_DEVICE int32 num_rows() const {
-    return larger(smaller(item().extent().num_rows - first_row(), kWarpRows), 0);
+  LAZYROPE_DEVICE uint8* image() const {
+    return params_.work.kept + static_cast<int64>(block_index()) * Memory::kTurnedBytes;
   }
-
-  LAZYROPE_DEVICE TokenTensor kept() const {
-    constexpr int32 kRowBytes = Memory::kHeadDim * kElementBytes;
-    const int32 row = block_index() * Memory::kRows + first_row();
-    return {params_.work.kept + static_cast<int64>(row) * kRowBytes, Spec::kGroupSize * kRowBytes,
-            kRowBytes};
+  LAZYROPE_DEVICE void copy_queries() const {
+    const ItemPtr item = this->item();
+    const int32 first = first_row();
+    for_each_query_chunk<Spec, Tile, kWarpRows>(
+        tile(), params_.q, item.rows(), first, item.extent().num_rows - first, first,
+        [](SharedPtr place, const uint8* address, bool exists) {
+          cp_async_cg_16<true>(place, address, exists ? 16 : 0);
+        });
   }
-
-  template <class Visit>
-  LAZYROPE_DEVICE void visit(const TokenTensor& tensor, const ItemRows& rows, int32 first,
-                             const Visit& visit) const {
-    for_each_query_chunk<Spec, Tile, kWarpRows>(tile(), tensor, rows, first, num_rows(),
-                                                first_row(), visit);
+  LAZYROPE_DEVICE void copy_positions() const {
+    const int32 first = Team::team() * kGroupRows;
+    copy_row_positions<Spec, Team, kGroupRows>(
+        memory_.positions(item_place_) + first * 4, params_.step.positions, item(), first,
+        [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
   }
-  LAZYROPE_DEVICE void copy(const TokenTensor& tensor, const ItemRows& rows, int32 first) const {
-    visit(tensor, rows, first, [](SharedPtr place, const uint8* address, bool exists) {
-      cp_async_cg_16<true>(place, address, exists ? 16 : 0);
-    });
-  }
+  // Queries that no angle turns are as products read them.
   LAZYROPE_DEVICE static void wait() {
     cp_async_commit_group();
     cp_async_wait_group<0>();
-    bar_warp_sync();
+    if (!Memory::kQueriesTurn) fence_proxy_async();
   }
 
   const AttendParams& params_;
@@ -150,32 +131,55 @@ template <class Spec, class Memory>
 class OwnQueries {
  public:
   LAZYROPE_DEVICE OwnQueries(const AttendParams& params, Memory memory)
-      : rows_(params, memory), memory_(memory), rotations_(memory.at + Memory::kRotationBarriers) {}
+      : rows_(params, memory),
+        memory_(memory),
+        rotations_(memory.at + Memory::kRotationBarriers),
+        brought_(memory.at + Memory::kKeptBarriers),
+        group_(shfl_sync_idx(Rows::Team::team(), 0)) {}
 
   LAZYROPE_DEVICE void begin(int32 item_place) {
     rows_.begin(item_place);
     turn_first();
     Rows::Team::sync();
   }
-  // The warpgroup meets as it awaits its turn to ask for products.
-  LAZYROPE_DEVICE void go_on() {
-    if constexpr (Memory::kQueriesTurn) {
-      rows_.bring_kept();
-      turn_by_shared_angle();
-    }
+  // For the next document: asks for what is kept. Products with the queries before have been waited
+  // for.
+  LAZYROPE_DEVICE void ask() const {
+    Rows::Team::sync();  // nobody's products need them as they are
+    rows_.bring(brought_.awaited(group_));
   }
-  LAZYROPE_DEVICE void leave() const {}
+  // The warpgroup meets as it awaits its turn to ask for products.
+  LAZYROPE_DEVICE void turn() {
+    brought_.wait(group_);
+    leave();
+    rows_.kept().turn(rotation());
+    fence_proxy_async();
+  }
+  // The warp's, for the document before once more, and what is kept again in their place.
+  LAZYROPE_DEVICE void turn_back() const {
+    brought_.look(group_);
+    rows_.kept().turn(rotation());
+    bar_warp_sync();
+  }
+  LAZYROPE_DEVICE void restore() const {
+    bar_warp_sync();
+    rows_.kept().restore();
+  }
+  LAZYROPE_DEVICE void leave() {
+    rotations_.wait(turn_.at);
+    rotations_.pass(turn_.at);
+    turn_.advance();
+  }
 
   LAZYROPE_DEVICE SharedPtr tile() const { return rows_.tile(); }
 
  private:
   using Rows = OwnRows<Spec, Memory>;
+  using Rotation = UnitRotation<typename Spec::Pairing>;
 
   LAZYROPE_DEVICE void turn_first() {
-    if constexpr (!Memory::kQueriesTurn) {
-      fence_proxy_async();
-    } else if constexpr (Spec::kQueryRotated) {
-      turn_by_shared_angle();
+    if constexpr (Spec::kQueryRotated) {
+      rows_.kept().keep(rotation());
     } else {
       const int32 base = rows_.item().start().base;
       // Of tokens with many rows a lane has few.
@@ -184,31 +188,52 @@ class OwnQueries {
         rows_.template rotate<ForProducts<Spec>>(base, angles);
       } else {
         rows_.template rotate<ToKeep<Spec>>(base, angles);
-        rows_.keep();
-        rows_.template rotate<FromKept<Spec>>(0, angle_of<Spec>(0));
+        rows_.kept().keep(rotation());  // a lane has the same units
       }
     }
+    fence_proxy_async();
   }
-  LAZYROPE_DEVICE void turn_by_shared_angle() {
-    rotations_.wait(turn_.at);
-    rows_.template rotate<FromKept<Spec>>(0, shared_angle<Spec>(memory_.rotation(turn_.at)));
-    rotations_.pass(turn_.at);
-    turn_.advance();
+  // That of the present document, which items of one document do not need.
+  LAZYROPE_DEVICE Rotation rotation() const {
+    rotations_.look(turn_.at);
+    return shared_angle<Spec>(memory_.rotation(turn_.at)).rotation;
   }
 
   Rows rows_;
   Memory memory_;
   UseSide rotations_;
-  RingPlace<Memory::kTurns> turn_;
+  RingPlace<Memory::kTurns> turn_;  // of the present document's
+  UseSide brought_;                 // what is kept, a place a warpgroup
+  int32 group_;
 };
 
-template <class Spec, class Memory, bool kConsumersTurn>
+// By nobody: no angle turns them.
+template <class Spec, class Memory>
+class PlainQueries {
+ public:
+  LAZYROPE_DEVICE PlainQueries(const AttendParams& params, Memory memory) : rows_(params, memory) {}
+
+  LAZYROPE_DEVICE void begin(int32 item_place) { rows_.begin(item_place); }
+  LAZYROPE_DEVICE void go_on() const {}
+  LAZYROPE_DEVICE void leave() const {}
+
+  LAZYROPE_DEVICE SharedPtr tile() const { return rows_.tile(); }
+
+ private:
+  OwnRows<Spec, Memory> rows_;
+};
+
+template <class Spec, class Memory, bool kConsumersTurn, bool kQueriesTurn>
 struct QueriesOf {
   using Type = TurnedQueries<Memory>;
 };
 template <class Spec, class Memory>
-struct QueriesOf<Spec, Memory, true> {
+struct QueriesOf<Spec, Memory, true, true> {
   using Type = OwnQueries<Spec, Memory>;
+};
+template <class Spec, class Memory>
+struct QueriesOf<Spec, Memory, true, false> {
+  using Type = PlainQueries<Spec, Memory>;
 };
 
 }  // namespace lazyrope
