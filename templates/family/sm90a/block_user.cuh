@@ -68,8 +68,8 @@ class BlockUser {
   LAZYROPE_DEVICE void go_on() {
     if (changes_base_) queries_.go_on();
   }
-  // The same for consumers who turn queries, in steps: what they are turned from is asked for, is
-  // there, and is turned. Until then scores may be made once more by a warp, between the other two.
+  // The same for consumers who turn queries: what these are turned from is asked for, then turned.
+  // Between the two a warp may turn its rows back, for scores with the present document.
   LAZYROPE_DEVICE void ask_for_queries() {
     if (changes_base_) queries_.ask();
   }

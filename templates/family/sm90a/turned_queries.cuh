@@ -143,19 +143,19 @@ class OwnQueries {
     Rows::Team::sync();
   }
   // For the next document: asks for what is kept. Products with the queries before have been waited
-  // for.
+  // for; but scores may be made once more, by a warp alone, for which it turns its rows back.
   LAZYROPE_DEVICE void ask() const {
     Rows::Team::sync();  // nobody's products need them as they are
     rows_.bring(brought_.awaited(group_));
   }
-  // The warpgroup meets as it awaits its turn to ask for products.
+  // To the next document. The warpgroup meets as it awaits its turn to ask for products.
   LAZYROPE_DEVICE void turn() {
     brought_.wait(group_);
-    leave();
-    rows_.kept().turn(rotation());
+    rows_.kept().turn(next_rotation());
     fence_proxy_async();
   }
-  // The warp's, for the document before once more, and what is kept again in their place.
+  // The warp's rows for the present document, where what is kept has been asked for; and that
+  // again.
   LAZYROPE_DEVICE void turn_back() const {
     brought_.look(group_);
     rows_.kept().turn(rotation());
@@ -192,6 +192,10 @@ class OwnQueries {
       }
     }
     fence_proxy_async();
+  }
+  LAZYROPE_DEVICE Rotation next_rotation() {
+    leave();
+    return rotation();
   }
   // That of the present document, which items of one document do not need.
   LAZYROPE_DEVICE Rotation rotation() const {
