@@ -4,7 +4,7 @@
 //
 // What is kept is an image of the tile, which copies of bytes bring. Over a row's rotated columns
 // its units lie one behind the other, each with both of its runs: a lane loads a unit at once. It
-// has the same unit of some of the rows, all the way.
+// has the same unit of the same rows as in rotate_rows(), all the way.
 #pragma once
 
 #include "isa/bulk_copy.cuh"
@@ -19,10 +19,9 @@ class KeptRows {
   using Pairing = typename Spec::Pairing;
   using Rotation = UnitRotation<Pairing>;
   using Run = typename Rotation::Run;
-  using Unit = Words<Pairing::kPairs>;                            // run a, then run b
-  static constexpr int kFour = 4;                                 // rows that are under way at once
-  static constexpr int kGroups = kWarpThreads / Pairing::kUnits;  // of lanes, rows each
-  static constexpr int kGroupFours = ceil_div(kRows, kGroups* kFour);
+  using Unit = Words<Pairing::kPairs>;  // run a, then run b
+  static constexpr int kFour = 4;       // rows that are under way at once
+  static constexpr int kShare = lane_share<Pairing>(kRows, kFour);  // of a lane
   static constexpr int kRunColumns = Pairing::kPairs;
   static constexpr int kRotatedRuns = 2 * Pairing::kUnits;
   static constexpr int kOtherRuns = Spec::kHeadDim / kRunColumns - kRotatedRuns;
@@ -33,13 +32,13 @@ class KeptRows {
       : rows_(tile, first_row),
         kept_(kept),
         unit_(lane_unit<Pairing>()),
-        first_(lane_index() / Pairing::kUnits * (kGroupFours * kFour)) {}
+        first_(lane_index() / Pairing::kUnits * kShare) {}
 
   // The rows, which are as they are to be kept, are, and are turned.
   LAZYROPE_DEVICE void keep(const Rotation& rotation) const {
     keep_unrotated();
 #pragma unroll 1
-    for (int32 i = 0; i < kGroupFours * kFour; ++i) {
+    for (int32 i = 0; i < kShare; ++i) {
       const int32 row = first_ + i;
       if (row >= kRows) break;
       const UnitRuns runs = rows_.template runs<Pairing>(row, unit_);
@@ -55,15 +54,15 @@ class KeptRows {
     Unit units[kFour];
     load(units, first_);
 #pragma unroll 2
-    for (int32 four = 0; four < kGroupFours; ++four) {
+    for (int32 four = 0; four < kShare / kFour; ++four) {
       bar_warp_sync();
-      turn_four(units, first_ + four * kFour, four + 1 < kGroupFours, rotation);
+      turn_four(units, first_ + four * kFour, four + 1 < kShare / kFour, rotation);
     }
   }
   // What has been turned is again as it came.
   LAZYROPE_DEVICE void restore() const {
 #pragma unroll 1
-    for (int32 i = 0; i < kGroupFours * kFour; ++i) {
+    for (int32 i = 0; i < kShare; ++i) {
       const SharedPtr unit = place(first_ + i);
       if (first_ + i < kRows) st_shared(unit, ld_global(image<Unit>(unit)));
     }

@@ -164,6 +164,14 @@ LAZYROPE_DEVICE int32 lane_unit() {
   return static_cast<int32>(static_cast<uint32>(lane_index()) % Pairing::kUnits);
 }
 
+// How many neighbouring rows of num_rows a lane has, a multiple of `alignment`: so it has few
+// tokens. The first lanes, as many as there are units, have the first of them.
+template <class Pairing>
+LAZYROPE_DEVICE constexpr int32 lane_share(int32 num_rows, int32 alignment) {
+  static_assert(Pairing::kUnits <= kWarpThreads);
+  return ceil_div(num_rows, kWarpThreads / Pairing::kUnits * alignment) * alignment;
+}
+
 // What a row's elements are before and after it is turned, and what it is multiplied by where that
 // is by its own angle.
 template <class Spec>
@@ -400,12 +408,10 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
   using Pairing = typename Spec::Pairing;
   copy_unrotated<Spec>(to, from, num_rows);
   if constexpr (Pairing::kUnits > 0) {
-    static_assert(Pairing::kUnits <= kWarpThreads);
     constexpr int kGroups = kWarpThreads / Pairing::kUnits;
     constexpr int kAlignment = kAtOnce == 4 ? 4 : 1;
     const int32 group = lane_index() / Pairing::kUnits;
-    // Neighbouring rows, so that a lane has few tokens.
-    const int32 share = ceil_div(num_rows, kGroups * kAlignment) * kAlignment;
+    const int32 share = lane_share<Pairing>(num_rows, kAlignment);
     const int32 first = group * share;
     const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
     RowTurner<Spec, Conversion, Angles, To, From> turner(to, from, positions, base, angles);

@@ -44,7 +44,8 @@ struct TileMemory {
   using Turners = WarpTeam<2, kTurningWarps, 1>;
   using RotationMakers = WarpTeam<kFirstMaker, kConsumersTurn ? kTurningWarps : 1, 1>;
   using Consumers = WarpTeam<kHelperWarps, kConsumerWarps, 2>;
-  using ConsumerGroups = WarpTeams<kHelperWarps, 4, 3>;
+  static constexpr int kGroupWarps = kWarpgroupThreads / kWarpThreads;
+  using ConsumerGroups = WarpTeams<kHelperWarps, kGroupWarps, 3>;
   static constexpr int kProductsBarrier = 5;  // and the next
 
   using Tile = WgmmaTile<kHeads * kHeadDim>;
@@ -76,7 +77,7 @@ struct TileMemory {
   static constexpr int kKeptBarriers =
       kRotationBarriers + (kHasRotations ? Handover<kTurns>::kBytes : 0);
   static constexpr int kItemBarriers =
-      kKeptBarriers + (kConsumersTurn ? Handover<kConsumerWarps / 4>::kBytes : 0);
+      kKeptBarriers + (kConsumersTurn ? Handover<kConsumerWarps / kGroupWarps>::kBytes : 0);
   static constexpr int kWindowBarriers = kItemBarriers + Handover<kItems>::kBytes;
   static constexpr int kFlags = kWindowBarriers + Handover<kWindows>::kBytes;
   static constexpr int kFirstBlocks = kFlags + 16;
@@ -136,8 +137,9 @@ struct TileMemory {
     if (warp == 5 && kMakesRotations)
       Handover<kTurns>::init(at + kRotationBarriers, RotationMakers::size() / kWarpThreads,
                              kConsumersTurn ? kUsers : kTurningWarps);
+    // A place a warpgroup, which fills and uses it: nobody waits until it is empty.
     if (warp == 6 && kConsumersTurn && kQueriesTurn)
-      Handover<kConsumerWarps / 4>::init(at + kKeptBarriers, 4, 4);
+      Handover<kConsumerWarps / kGroupWarps>::init(at + kKeptBarriers, kGroupWarps, kGroupWarps);
     bar_sync();
   }
 };

@@ -68,6 +68,7 @@ class OwnRows {
     wait();
     Team::sync();
   }
+
   LAZYROPE_DEVICE ItemPtr item() const { return memory_.item(item_place_); }
   LAZYROPE_DEVICE SharedPtr tile() const { return memory_.turned(0); }
   LAZYROPE_DEVICE static int32 warp() { return Memory::Consumers::rank() / kWarpThreads; }
