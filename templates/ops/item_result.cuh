@@ -7,7 +7,7 @@
 
 namespace lazyrope {
 
-template <class Spec, class Team = WholeCta>
+template <class Spec, class Team = WholeCta, bool kHasManyRows = false>
 class ItemResult {
  public:
   LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item)
@@ -47,7 +47,7 @@ class ItemResult {
                                          int32 num_rows, bool may_wait, SharedPtr flags) {
     const OutputRows<Spec> output(out, lse, scales, rows);
     const PartialRows<Spec::kHeadDim> partial(work, split);
-    const TileMerge<Spec> tile(output, partial, num_rows, rows.num_heads, split.count);
+    const TileMerge<Spec, kHasManyRows> tile(output, partial, num_rows, rows.num_heads, split.count);
     SplitTile<Team>(work, split, flags).merge(tile, may_wait);
   }
 

@@ -33,6 +33,7 @@ class RowConsumer {
   static constexpr bool kLooksBetween = kHeadDim <= 128;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   static constexpr bool kTurns = Memory::kConsumersTurn && Memory::kQueriesTurn;
+  using Result = ItemResult<Spec, Team, true>;
   using Queries =
       typename QueriesOf<Spec, Memory, Memory::kConsumersTurn, Memory::kQueriesTurn>::Type;
 
@@ -195,7 +196,7 @@ class RowConsumer {
 
   LAZYROPE_DEVICE void leave(ItemPtr item) const {
     const int32 num_rows = item.extent().num_rows;
-    const ItemResult<Spec, Team> result(params_, item);
+    const Result result(params_, item);
     if (result.is_whole())
       write_output(result.output(), num_rows);
     else
@@ -233,7 +234,7 @@ class RowConsumer {
   }
 
   // Neighbouring lanes exchange columns, so that each has four together.
-  LAZYROPE_DEVICE void write_part(const ItemResult<Spec, Team>& result, int32 num_rows) const {
+  LAZYROPE_DEVICE void write_part(const Result& result, int32 num_rows) const {
     const int32 lane = lane_index();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
