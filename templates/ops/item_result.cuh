@@ -7,6 +7,7 @@
 
 namespace lazyrope {
 
+// kHasManyRows: each lane of those who merge has tasks of its own (ops/tile_merge.cuh).
 template <class Spec, class Team = WholeCta, bool kHasManyRows = false>
 class ItemResult {
  public:
@@ -47,7 +48,8 @@ class ItemResult {
                                          int32 num_rows, bool may_wait, SharedPtr flags) {
     const OutputRows<Spec> output(out, lse, scales, rows);
     const PartialRows<Spec::kHeadDim> partial(work, split);
-    const TileMerge<Spec, kHasManyRows> tile(output, partial, num_rows, rows.num_heads, split.count);
+    const TileMerge<Spec, kHasManyRows> tile(output, partial, num_rows, rows.num_heads,
+                                             split.count);
     SplitTile<Team>(work, split, flags).merge(tile, may_wait);
   }
 

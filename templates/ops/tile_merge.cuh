@@ -14,7 +14,8 @@ class TileMerge {
   static constexpr int32 kParts = kHasManyRows ? 5 : 4;  // that a lane asks for at once
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
-  static constexpr int32 kMostLanes = kHasManyRows ? 1 : kWarpThreads / Rows::kSliceQuads;  // of a task
+  // Of a task.
+  static constexpr int32 kMostLanes = kHasManyRows ? 1 : kWarpThreads / Rows::kSliceQuads;
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   // With what is missing of the last slice: the quads of a slice are always one warp's.
   static constexpr int32 kRowTasks = num_slices(Spec::kHeadDim) * Rows::kSliceQuads;
