@@ -7,8 +7,8 @@
 
 namespace lazyrope {
 
-// kHasManyRows: each lane of those who merge has tasks of its own (ops/tile_merge.cuh).
-template <class Spec, class Team = WholeCta, bool kHasManyRows = false>
+// kSharesTasks: of those who merge several lanes may share one (ops/tile_merge.cuh).
+template <class Spec, class Team = WholeCta, bool kSharesTasks = true>
 class ItemResult {
  public:
   LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item)
@@ -48,7 +48,7 @@ class ItemResult {
                                          int32 num_rows, bool may_wait, SharedPtr flags) {
     const OutputRows<Spec> output(out, lse, scales, rows);
     const PartialRows<Spec::kHeadDim> partial(work, split);
-    const TileMerge<Spec, kHasManyRows> tile(output, partial, num_rows, rows.num_heads,
+    const TileMerge<Spec, kSharesTasks> tile(output, partial, num_rows, rows.num_heads,
                                              split.count);
     SplitTile<Team>(work, split, flags).merge(tile, may_wait);
   }

@@ -6,16 +6,17 @@
 namespace lazyrope {
 
 // In units, each of which one warp merges at once. A task is four columns of a row: a lane has one,
-// or where rows are few and parts are many, several lanes share one, each with every so manieth
-// part. Which numbers are added in which order depends on the number of parts alone.
-template <class Spec, bool kHasManyRows>
+// or where there are many parts, several lanes share one, each with every so manieth part, unless
+// rows enough for all lanes make that needless. Which numbers are added in which order depends on
+// the number of parts alone.
+template <class Spec, bool kSharesTasks>
 class TileMerge {
   using Rows = PartialRows<Spec::kHeadDim>;
-  static constexpr int32 kParts = kHasManyRows ? 5 : 4;  // that a lane asks for at once
+  static constexpr int32 kParts = kSharesTasks ? 4 : 5;  // that a lane asks for at once
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
   // Of a task.
-  static constexpr int32 kMostLanes = kHasManyRows ? 1 : kWarpThreads / Rows::kSliceQuads;
+  static constexpr int32 kMostLanes = kSharesTasks ? kWarpThreads / Rows::kSliceQuads : 1;
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   // With what is missing of the last slice: the quads of a slice are always one warp's.
   static constexpr int32 kRowTasks = num_slices(Spec::kHeadDim) * Rows::kSliceQuads;
@@ -83,7 +84,7 @@ class TileMerge {
 
   // All lanes of a warp: writes what look_for() has found, whose parts nobody looks for any more.
   LAZYROPE_DEVICE void keep(Merged& merged) const {
-    if constexpr (kMostLanes > 1) merge_lanes<Rows::kSliceQuads>(merged.part, unit_tasks());
+    if constexpr (kSharesTasks) merge_lanes<Rows::kSliceQuads>(merged.part, unit_tasks());
     const Task& task = merged.task;
     if (!task.exists) return;
     const int32 head = task.row < num_rows_ ? 0 : task.row / num_rows_;

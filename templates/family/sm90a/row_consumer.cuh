@@ -33,7 +33,7 @@ class RowConsumer {
   static constexpr bool kLooksBetween = kHeadDim <= 128;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   static constexpr bool kTurns = Memory::kConsumersTurn && Memory::kQueriesTurn;
-  using Result = ItemResult<Spec, Team, true>;
+  using Result = ItemResult<Spec, Team, false>;
   using Queries =
       typename QueriesOf<Spec, Memory, Memory::kConsumersTurn, Memory::kQueriesTurn>::Type;
 
