@@ -93,6 +93,9 @@ static_assert(kSame<float, decltype(sin_approx_f32(a<float>()))>);       // sin
 static_assert(kSame<float, decltype(cos_approx_f32(a<float>()))>);       // cos
 static_assert(kSame<float, decltype(max_f32(a<float>(), a<float>()))>);  // max
 
+// math.cuh: "Integer Arithmetic Instructions".
+static_assert(kSame<uint32, decltype(max_u16x2(a<uint32>(), a<uint32>()))>);  // max
+
 // math.cuh: "Half Precision Floating Point Instructions".
 static_assert(
     kSame<uint32, decltype(fma_rn_bf16x2(a<uint32>(), a<uint32>(), a<uint32>()))>);           // fma

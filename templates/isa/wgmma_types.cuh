@@ -29,6 +29,11 @@ struct SharedDescriptor {
   LAZYROPE_DEVICE SharedDescriptor operator+(int32 bytes) const {
     return {bits + static_cast<uint64>(bytes >> 4)};
   }
+  // The same, but what lies at the leading offset stays where it is.
+  LAZYROPE_DEVICE SharedDescriptor start_moved(int32 bytes) const {
+    const auto units = static_cast<uint64>(bytes >> 4);
+    return {bits + units - (units << 16)};
+  }
 };
 
 // Core matrices are 8 x 16 bytes. Offsets between them, multiples of 16, by layout:
@@ -51,6 +56,6 @@ LAZYROPE_DEVICE uint64 descriptor_bits(uint32 start, int32 leading_bytes, int32 
 template <int kColumns>
 inline constexpr bool kIsWgmmaShape =
     kColumns == 8 || kColumns == 16 || kColumns == 32 || kColumns == 48 || kColumns == 64 ||
-    kColumns == 96 || kColumns == 128 || kColumns == 192 || kColumns == 256;
+    kColumns == 72 || kColumns == 96 || kColumns == 128 || kColumns == 192 || kColumns == 256;
 
 }  // namespace lazyrope

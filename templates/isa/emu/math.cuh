@@ -29,6 +29,12 @@ inline float max_f32(float a, float b) {
   return a > b ? a : b;
 }
 
+inline uint32 max_u16x2(uint32 a, uint32 b) {
+  const uint32 low = (a & 0xffffu) > (b & 0xffffu) ? a : b;
+  const uint32 high = a >> 16 > b >> 16 ? a : b;
+  return (low & 0xffffu) | (high & 0xffff0000u);
+}
+
 inline uint32 bf16_bits(float x) {
   const uint32 bits = float_as_bits(x);
   if (x != x) return 0x7fff;

@@ -38,6 +38,8 @@ LAZYROPE_DEVICE float cos_approx_f32(float x) {
 }
 
 LAZYROPE_DEVICE float max_f32(float a, float b) { return fmaxf(a, b); }
+// The greater low half, and the greater high half, as unsigned numbers: two at once by VIMNMX3.
+LAZYROPE_DEVICE uint32 max_u16x2(uint32 a, uint32 b) { return __vmaxu2(a, b); }
 LAZYROPE_DEVICE float bits_as_float(uint32 bits) { return __uint_as_float(bits); }
 LAZYROPE_DEVICE uint32 float_as_bits(float x) { return __float_as_uint(x); }
 LAZYROPE_DEVICE float infinity_f32() { return __int_as_float(0x7f800000); }

@@ -65,6 +65,7 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
 #define LAZYROPE_D_64 \
   LAZYROPE_D_48       \
   ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define LAZYROPE_D_72 LAZYROPE_D_64 ", %32, %33, %34, %35"
 #define LAZYROPE_D_96                        \
   LAZYROPE_D_64                              \
   ", %32, %33, %34, %35, %36, %37, %38, %39" \
@@ -94,6 +95,7 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
 #define LAZYROPE_F_32 LAZYROPE_F16(0)
 #define LAZYROPE_F_48 LAZYROPE_F_32, LAZYROPE_F4(16), LAZYROPE_F4(20)
 #define LAZYROPE_F_64 LAZYROPE_F_32, LAZYROPE_F16(16)
+#define LAZYROPE_F_72 LAZYROPE_F_64, LAZYROPE_F4(32)
 #define LAZYROPE_F_96 LAZYROPE_F_64, LAZYROPE_F16(32)
 #define LAZYROPE_F_128 LAZYROPE_F_96, LAZYROPE_F16(48)
 #define LAZYROPE_F_192 LAZYROPE_F_128, LAZYROPE_F16(64), LAZYROPE_F16(80)
@@ -106,6 +108,7 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
   use(type, 32, 16, 17, 18, 19, 20, 21, 22);     \
   use(type, 48, 24, 25, 26, 27, 28, 29, 30);     \
   use(type, 64, 32, 33, 34, 35, 36, 37, 38);     \
+  use(type, 72, 36, 37, 38, 39, 40, 41, 42);     \
   use(type, 96, 48, 49, 50, 51, 52, 53, 54);     \
   use(type, 128, 64, 65, 66, 67, 68, 69, 70);    \
   use(type, 192, 96, 97, 98, 99, 100, 101, 102); \

@@ -10,7 +10,7 @@ namespace {
 
 // As in wgmma.cuh.
 constexpr std::size_t kImageWords = 12288;
-constexpr int kKept = 8;
+constexpr int kept_of(int results) { return results <= 8 ? results : results % 8 == 0 ? 8 : 6; }
 constexpr int kThreads = 128;
 constexpr int kRows = 64;
 constexpr int kProducts = 2;  // one after the other along K
@@ -57,13 +57,14 @@ constexpr Shape kShapes[] = {
     shape("n32", Case::kWgmma32, 32),    shape("n64", Case::kWgmma64, 64),
     shape("n96", Case::kWgmma96, 96),    shape("n128", Case::kWgmma128, 128),
     shape("n192", Case::kWgmma192, 192), shape("n256", Case::kWgmma256, 256),
-    shape("n48", Case::kWgmma48, 48)};
+    shape("n48", Case::kWgmma48, 48),    shape("n72", Case::kWgmma72, 72)};
 constexpr Shape kMajors[] = {{"k_k", Case::kWgmma128, 128, false, false, true},
                              {"k_mn", Case::kWgmmaKMn, 128, false, true, true},
                              {"mn_k", Case::kWgmmaMnK, 128, true, false, true},
                              {"mn_mn", Case::kWgmmaMnMn, 128, true, true, true}};
 constexpr Shape kRegisters[] = {{"registers_k", Case::kWgmmaRegistersK, 64, false, false, false},
-                                {"registers_mn", Case::kWgmmaRegistersMn, 64, false, true, false}};
+                                {"registers_mn", Case::kWgmmaRegistersMn, 64, false, true, false},
+                                {"beside", Case::kWgmmaBeside, 72, false, true, false}};
 constexpr Shape kTwoGroups = {"two_groups", Case::kWgmmaTwoGroups, 64, false, false, true, 2};
 
 enum class Kind { kAny, kSpecial };
@@ -86,7 +87,7 @@ Witness row(const Shape& shape, Dtype type, Swizzle swizzle, Kind kind = Kind::k
   result.wrappers = {"wgmma_m64k16",      "wgmma_fence", "wgmma_commit_group", "wgmma_wait_group",
                      "shared_descriptor", "pin",         "operator[]"};
   result.output_words = std::size_t{2} * kThreads *
-                        static_cast<std::size_t>(std::min(kKept, shape.columns / 2)) *
+                        static_cast<std::size_t>(kept_of(shape.columns / 2)) *
                         static_cast<std::size_t>(shape.outputs);
   result.rule = accumulated(16 * kProducts + 1);
   result.input = [=](Generator& random) {

@@ -42,6 +42,8 @@ LAZYROPE_DEVICE uint32 several(Case which, uint32 a, uint32 b, uint32 c) {
   switch (which) {
     case Case::kMax:
       return float_as_bits(max_f32(x, y));
+    case Case::kMaxU16:
+      return max_u16x2(a, b);
     case Case::kToBf16:
       return cvt_rn_bf16x2_f32(x, y);
     case Case::kToF16:

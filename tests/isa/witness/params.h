@@ -16,6 +16,7 @@ enum class Case : int32 {
   kSin,
   kCos,
   kMax,
+  kMaxU16,
   kBits,
   kToBf16,
   kToF16,
@@ -63,6 +64,7 @@ enum class Case : int32 {
   kWgmma32,
   kWgmma48,
   kWgmma64,
+  kWgmma72,
   kWgmma96,
   kWgmma128,
   kWgmma192,
@@ -72,6 +74,7 @@ enum class Case : int32 {
   kWgmmaMnMn,
   kWgmmaRegistersK,
   kWgmmaRegistersMn,
+  kWgmmaBeside,
   kWgmmaTwoGroups,
   // hopper.cuh
   kStmatrix,

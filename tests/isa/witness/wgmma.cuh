@@ -1,6 +1,6 @@
 // Matrix products of a warpgroup. The input: how the operands lie, whether their elements are of
-// fp16, then kImageWords of shared memory with them. The output: of each thread at most kKept of
-// its results, each with the same product of magnitudes.
+// fp16, then kImageWords of shared memory with them. The output: of each thread at most
+// eight of its results, each with the same product of magnitudes.
 #pragma once
 
 #include "isa/bulk_copy.cuh"
@@ -12,7 +12,8 @@
 namespace lazyrope {
 
 inline constexpr int32 kImageWords = 12288;
-inline constexpr int32 kKept = 8;
+// Of so many results.
+constexpr int32 kept_of(int32 results) { return results <= 8 ? results : results % 8 == 0 ? 8 : 6; }
 inline constexpr int32 kProducts = 2;    // one after the other along K
 inline constexpr int32 kDescribed = 11;  // words
 inline constexpr uint32 kMagnitudes = 0x7fff7fffu;
@@ -53,7 +54,8 @@ LAZYROPE_DEVICE void take(OperandA& a, int32 product) {
 template <int kColumns>
 LAZYROPE_DEVICE void keep(const WitnessParams& params, const Accumulator<kColumns>& d, int32 group,
                           int32 magnitude) {
-  constexpr int32 kEach = smaller(kKept, kColumns / 2);
+  constexpr int32 kEach = kept_of(kColumns / 2);
+  static_assert(kColumns / 2 % kEach == 0);
   // Of threads other ones, so that each is seen; an index that the compiler knows stays a register.
 #pragma unroll
   for (int32 i = 0; i < kColumns / 2; ++i) {
@@ -95,6 +97,28 @@ struct FromRegisters {
     wgmma_fence();
     wgmma_m64k16<T, kColumns, kB>(d, first, b.descriptor(0), false);
     wgmma_m64k16<T, kColumns, kB>(d, second, b.descriptor(1), true);
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+    d.pin();
+    keep(params, d, 0, magnitude);
+  }
+};
+
+// The second product's further columns are those of the first.
+template <class T, int kColumns>
+struct Beside {
+  LAZYROPE_DEVICE static void multiply(const WitnessParams& params, int32 magnitude) {
+    const WgmmaOperand b = operand(params.input + 5);
+    Accumulator<kColumns> d;
+    OperandA first, second;
+    take(first, 0);
+    take(second, 1);
+    first.pin();
+    second.pin();
+    d.pin();
+    wgmma_fence();
+    wgmma_m64k16<T, kColumns, Major::kMN>(d, first, b.descriptor(0), false);
+    wgmma_m64k16<T, kColumns, Major::kMN>(d, second, b.descriptor(0).start_moved(b.step), true);
     wgmma_commit_group();
     wgmma_wait_group<0>();
     d.pin();
@@ -151,6 +175,8 @@ LAZYROPE_DEVICE void of_type(const WitnessParams& params, Case which) {
       return both<FromShared<T, 48, kK, kK>>(params);
     case Case::kWgmma64:
       return both<FromShared<T, 64, kK, kK>>(params);
+    case Case::kWgmma72:
+      return both<FromShared<T, 72, kK, kK>>(params);
     case Case::kWgmma96:
       return both<FromShared<T, 96, kK, kK>>(params);
     case Case::kWgmma128:
@@ -169,6 +195,8 @@ LAZYROPE_DEVICE void of_type(const WitnessParams& params, Case which) {
       return both<FromRegisters<T, 64, kK>>(params);
     case Case::kWgmmaRegistersMn:
       return both<FromRegisters<T, 64, kMN>>(params);
+    case Case::kWgmmaBeside:
+      return both<Beside<T, 72>>(params);
     default:
       return both<TwoGroups<T, 64>>(params);
   }
