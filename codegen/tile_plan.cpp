@@ -434,7 +434,8 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
   const int turns = shares ? 2 * kTurnsAtOnce : kTurnsAtOnce;
   const int kept = consumers ? plan.row_warps / 4 : 0;
   const int handovers = (2 * plan.stages + turns + kept + kItemsAtOnce + windows) * 16;
-  return 2 * plan.stages * plan.block_keys() * row + turned + original + rotations +
+  return 2 * plan.stages * plan.block_keys() * row + turned + original +
+         ones_bytes(plan.divides_rows(), head_dim) + rotations +
          table_bytes(plan.block_keys(), windows) +
          kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers +
          kFlagBytes + kFirstBlockBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan));

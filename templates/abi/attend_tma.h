@@ -39,6 +39,15 @@ constexpr int table_windows(bool has_many_rows, int block_keys) {
   return !has_many_rows ? 2 : block_keys < 128 ? 3 : 4;
 }
 
+// Of the shortest rows products also add weights up: a panel of ones lies behind that of values, of
+// which a product's 16 rows suffice for all. Lanes that add have to await every exponential.
+constexpr bool adds_weights(bool has_many_rows, int head_dim) {
+  return has_many_rows && head_dim == 64;
+}
+constexpr int ones_bytes(bool has_many_rows, int head_dim) {
+  return adds_weights(has_many_rows, head_dim) ? 16 * 128 : 0;
+}
+
 // Bytes of a row's panel, each of which is swizzled by itself; a row of 16-bit elements has whole
 // panels.
 constexpr int panel_bytes(int head_dim) {

@@ -140,21 +140,31 @@ struct RowsOf {
   }
 };
 
-// Copies the runs that no pair reaches (partial rotary, or no rotation at all).
+template <class Element, class Run>
+LAZYROPE_DEVICE Run multiplied(Run run, float factor) {
+#pragma unroll
+  for (uint32& word : run.word) {
+    const FloatPair pair = Element::unpack(word);
+    word = Element::pack(pair.low * factor, pair.high * factor);
+  }
+  return run;
+}
+
+// Copies the runs that no pair reaches (partial rotary, or no rotation at all), multiplied.
 template <class Spec, class To, class From>
-LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows) {
+LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows, float factor) {
   using Run = typename UnitRotation<typename Spec::Pairing>::Run;
   constexpr int kColumns = Spec::Pairing::kPairs;
   constexpr int kFirst = 2 * Spec::Pairing::kUnits;
   constexpr int kCount = Spec::kHeadDim / kColumns - kFirst;
   if constexpr (kCount > 0) {
-    if (to.tile == from.tile) return;
 #pragma unroll 1
     for (int32 i = lane_index(); i < num_rows * kCount; i += kWarpThreads) {
       const int32 row = i / kCount;
-      const int32 run = kFirst + i % kCount;
-      st_shared(to.template run<kColumns>(row, run),
-                ld_shared<Run>(from.template run<kColumns>(row, run)));
+      const int32 place = kFirst + i % kCount;
+      const auto run = ld_shared<Run>(from.template run<kColumns>(row, place));
+      st_shared(to.template run<kColumns>(row, place),
+                factor == 1.0f ? run : multiplied<typename Spec::Element>(run, factor));
     }
   }
 }
@@ -265,12 +275,14 @@ class RowTurner {
   static constexpr int kPairs = Pairing::kPairs;
 
  public:
-  LAZYROPE_DEVICE RowTurner(To to, From from, SharedPtr positions, int32 base, const Angles& angles)
+  LAZYROPE_DEVICE RowTurner(To to, From from, SharedPtr positions, int32 base, const Angles& angles,
+                            float scale)
       : to_(to),
         from_(from),
         positions_(positions),
         base_(base),
         angles_(angles),
+        factor_(Conversion::kFactor * scale),
         unit_(lane_unit<Pairing>()) {
     if constexpr (Angles::kIsCommon) rotation_ = angles.rotation;
   }
@@ -366,7 +378,7 @@ class RowTurner {
     return Spec::kQueryRotated ? 0 : ld_shared<int32>(positions_ + row * 4);
   }
   LAZYROPE_DEVICE void go_to(int32 position) {
-    angles_.turn(rotation_, at_, position, base_, Conversion::kFactor);
+    angles_.turn(rotation_, at_, position, base_, factor_);
     at_ = position;
   }
 
@@ -392,21 +404,24 @@ class RowTurner {
   SharedPtr positions_;
   int32 base_;
   const Angles& angles_;
+  float factor_;
   int32 unit_;
   UnitRotation<Pairing> rotation_ = {};  // else its registers would be held from the start
   int32 at_ = kNowhere;
 };
 
 // One warp turns num_rows rows of queries, taken from `from` (which may be the same rows): each row
-// by its position (0 where the query is rotated already) less `base`, or all by a common angle. Row
-// 0 is number `first_row` of the request's. kAtOnce: rows that a lane has under way; or 4, where
-// the first is a multiple of four, and there are rows in memory up to the next behind the last.
+// by its position (0 where the query is rotated already) less `base`, or all by a common angle, in
+// which their scale is already. Row 0 is number `first_row` of the request's. kAtOnce: rows that a
+// lane has under way; or 4, where the first is a multiple of four, and there are rows in memory up
+// to the next behind the last.
 template <class Spec, int kAtOnce = 1, class Conversion = ForProducts<Spec>, class Angles, class To,
           class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
-                                 int32 first_row, int32 base, const Angles& angles) {
+                                 int32 first_row, int32 base, const Angles& angles,
+                                 float scale = 1.0f) {
   using Pairing = typename Spec::Pairing;
-  copy_unrotated<Spec>(to, from, num_rows);
+  if (!(to.tile == from.tile)) copy_unrotated<Spec>(to, from, num_rows, scale);
   if constexpr (Pairing::kUnits > 0) {
     constexpr int kGroups = kWarpThreads / Pairing::kUnits;
     constexpr int kAlignment = kAtOnce == 4 ? 4 : 1;
@@ -414,7 +429,7 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     const int32 share = lane_share<Pairing>(num_rows, kAlignment);
     const int32 first = group * share;
     const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
-    RowTurner<Spec, Conversion, Angles, To, From> turner(to, from, positions, base, angles);
+    RowTurner<Spec, Conversion, Angles, To, From> turner(to, from, positions, base, angles, scale);
     constexpr bool kTellsAngles =
         Angles::kIsCommon || Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
     if constexpr (kAtOnce == 4 && kTellsAngles)

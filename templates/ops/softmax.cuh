@@ -14,14 +14,18 @@ namespace lazyrope {
 // below any score.
 inline constexpr float kNoMaximum = -1e30f;
 
-template <int kRowTiles, class Lanes = RowLanes>
+// kPlain: scores are logits (log2 units), and weights have the exponents of fp32. Then a maximum
+// near zero is taken to be zero, and where all of a warp's are, nothing is subtracted.
+template <int kRowTiles, class Lanes = RowLanes, bool kPlain = false>
 struct SoftmaxState {
   static constexpr float kSlack = 8.0f;
+  static constexpr float kNear = 32.0f;
   // Of a lane's weights in a row, up to 32 of 2^kSlack: as a weight, fp16 still holds it.
-  static constexpr float kMostAdded = 8192.0f;
+  static constexpr float kMostAdded = kPlain ? 8192.0f * 4294967296.0f : 8192.0f;
 
   float maximum[kRowTiles][2];  // log2 units; the lanes of a row agree
   float sum[kRowTiles][2];      // of this lane's columns
+  bool shifts;                  // whether some maximum of the warp is not zero
 
   LAZYROPE_DEVICE void reset() {
 #pragma unroll
@@ -31,13 +35,19 @@ struct SoftmaxState {
         maximum[m][h] = kNoMaximum;
         sum[m][h] = 0.0f;
       }
+    shifts = true;
   }
 
   // A logit (log2 units) of each row beside those of its keys: one more term of its sum, with no
   // value.
   LAZYROPE_DEVICE void add_sink(int m, int h, float logit) {
-    maximum[m][h] = smaller(max_f32(logit, kNoMaximum), -kNoMaximum);
-    sum[m][h] = Lanes::is_first() && logit > kNoMaximum ? 1.0f : 0.0f;
+    const float top = smaller(max_f32(logit, kNoMaximum), -kNoMaximum);
+    maximum[m][h] = rounded(top);
+    sum[m][h] =
+        Lanes::is_first() && logit > kNoMaximum ? ex2_approx_ftz_f32(top - maximum[m][h]) : 0.0f;
+  }
+  LAZYROPE_DEVICE static float rounded(float maximum) {
+    return kPlain && maximum >= -kNear && maximum <= kNear ? 0.0f : maximum;
   }
 
   // Turns scores into weights, and rescales `rows` and the sums where the maximum is raised.
@@ -45,6 +55,8 @@ struct SoftmaxState {
   LAZYROPE_DEVICE void weigh(Scores& scores, Rows& rows, float scale_log2) {
     float factor[kRowTiles][2];
     if (raise(scores, scale_log2, factor)) rescale(rows, factor);
+    look_for_shift();
+    shift(scores);
     exponentiate(scores, scale_log2);
   }
 
@@ -53,7 +65,33 @@ struct SoftmaxState {
   LAZYROPE_DEVICE void weigh_first(Scores& scores, float scale_log2) {
     float factor[kRowTiles][2];
     raise(scores, scale_log2, factor);
+    look_for_shift();
+    shift(scores);
     exponentiate(scores, scale_log2);
+  }
+
+  // Maxima have been raised.
+  LAZYROPE_DEVICE void look_for_shift() {
+    if constexpr (kPlain) {
+      bool is_zero = true;
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) is_zero &= maximum[m][0] == 0.0f && maximum[m][1] == 0.0f;
+      shifts = vote_sync_any(!is_zero);
+    }
+  }
+  // Before scores are exponentiated.
+  template <class Scores>
+  LAZYROPE_DEVICE void shift(Scores& scores) const {
+    if constexpr (kPlain) {
+      using Access = TileAccess<Scores>;
+      if (!shifts) return;
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+        for (int n = 0; n < Access::kColumnTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) Access::at(scores, m, n, i) -= maximum[m][i / 2];
+    }
   }
 
   // Raises maxima that scores exceed by more than the slack. True where some row of the warp did:
@@ -99,7 +137,7 @@ struct SoftmaxState {
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float raised = max_f32(maximum[m][h], top[m][h] * scale_log2);
+        const float raised = rounded(max_f32(maximum[m][h], top[m][h] * scale_log2));
         factor[m][h] = ex2_approx_ftz_f32(maximum[m][h] - raised);
         maximum[m][h] = raised;
         sum[m][h] *= factor[m][h];
@@ -143,7 +181,7 @@ struct SoftmaxState {
 #pragma unroll
           for (int i = 2 * h; i < 2 * h + 2; ++i) {
             float& score = Access::at(scores, m, n, i);
-            score = ex2_approx_ftz_f32(score * scale_log2 - maximum[m][h]);
+            score = ex2_approx_ftz_f32(kPlain ? score : score * scale_log2 - maximum[m][h]);
             added[m][h] += score;
           }
       }

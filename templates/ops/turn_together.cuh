@@ -34,24 +34,24 @@ struct FromKept {
   static constexpr float kFactor = 1.0f / ToKeep<Spec>::kScale;
 };
 
-// By which kept queries are turned `positions` more, with what FromKept multiplies by.
+// By which kept queries are turned `positions` more, with what FromKept multiplies by, and `scale`.
 template <class Spec>
-LAZYROPE_DEVICE CommonAngle<Spec> angle_of(int64 positions) {
+LAZYROPE_DEVICE CommonAngle<Spec> angle_of(int64 positions, float scale) {
   CommonAngle<Spec> angle;
-  angle.rotation.set(positions, LaneTurns<Spec>().turns, FromKept<Spec>::kFactor);
+  angle.rotation.set(positions, LaneTurns<Spec>().turns, FromKept<Spec>::kFactor * scale);
   return angle;
 }
 
 // The same by way of shared memory, where all pairs' rotations lie one behind the other.
 template <class Spec, class Team>
-LAZYROPE_DEVICE void share_angle(SharedPtr rotations, int64 positions) {
+LAZYROPE_DEVICE void share_angle(SharedPtr rotations, int64 positions, float scale) {
   constexpr int kPairs = Spec::Pairing::kUnits * Spec::Pairing::kPairs;
-  constexpr float kFactor = FromKept<Spec>::kFactor;
+  const float factor = FromKept<Spec>::kFactor * scale;
 #pragma unroll 1
   for (int32 pair = Team::rank(); pair < kPairs; pair += Team::size()) {
     const Rotation r = rotation_at(positions, ld_global_nc(Spec::frequencies() + pair));
     st_shared(rotations + pair * static_cast<int32>(sizeof(Rotation)),
-              Rotation{r.cosine * kFactor, r.sine * kFactor});
+              Rotation{r.cosine * factor, r.sine * factor});
   }
 }
 template <class Spec>

@@ -20,7 +20,10 @@ struct WgmmaElement<Bf16> {
 template <class Element, int kHeadDim>
 struct WgmmaProduct {
   using Tile = WgmmaTile<kHeadDim>;  // of queries, keys and values
-  using Rows = WideAccumulator<kHeadDim>;
+  // Column kHeadDim of the rows, and the seven behind it, are sums of weights, for values are 1
+  // there.
+  static constexpr bool kAddsWeights = adds_weights(true, kHeadDim);
+  using Rows = WideAccumulator<kHeadDim + (kAddsWeights ? 8 : 0)>;
   using Type = typename WgmmaElement<Element>::Type;
   static constexpr bool kScaled = false;
 
@@ -62,20 +65,20 @@ struct WgmmaProduct {
       for (int i = 0; i < 4; ++i) scores[4 * n + i] = tiles[n][i];
   }
 
-  // rows += weights x values.
+  // rows += weights x values. `ones`: 16 rows of a panel, where weights are added.
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_weight_value(Rows& rows,
                                                     const OperandA (&weights)[kKeys / 16],
-                                                    SharedPtr values) {
-    const SharedDescriptor b = Tile::rows(values);
-    constexpr int32 kPartBytes = Tile::kPanels / Rows::kParts * Tile::kAtomBytes;
+                                                    SharedPtr values, SharedPtr ones) {
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step)
 #pragma unroll
       for (int i = 0; i < Rows::kParts; ++i)
-        wgmma_m64k16<Type, Rows::kPartColumns, Major::kMN>(
-            rows.part[i], weights[step], b + (Tile::row_step(step) + i * kPartBytes), true);
+        wgmma_m64k16<Type, Rows::kPartColumns, Major::kMN>(rows.part[i], weights[step],
+                                                           part(values, ones, step, i), true);
   }
+  // Of a row, what its weights come to. Every lane of the row has it.
+  LAZYROPE_DEVICE static float& sum(Rows& rows, int h) { return rows[kHeadDim / 2 + 2 * h]; }
 
   template <int kKeys>
   LAZYROPE_DEVICE static void pack(OperandA (&packed)[kKeys / 16],
@@ -85,6 +88,28 @@ struct WgmmaProduct {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         packed[step][i] = Element::pack(weights[8 * step + 2 * i], weights[8 * step + 2 * i + 1]);
+  }
+  // Whether no weight is greater than `most`, nor NaN. As bits they are in the same order.
+  template <int kCount>
+  LAZYROPE_DEVICE static bool are_at_most(const OperandA (&weights)[kCount], float most) {
+    const uint32 limit = Element::pack(most, most);
+    uint32 top = limit;
+#pragma unroll
+    for (int step = 0; step < kCount; ++step)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) top = max_u16x2(top, weights[step][i]);
+    return top == limit;
+  }
+
+ private:
+  // Columns of 16 rows of values.
+  LAZYROPE_DEVICE static SharedDescriptor part(SharedPtr values, SharedPtr ones, int step, int i) {
+    if constexpr (kAddsWeights) {
+      return Tile::rows_beside(values, ones).start_moved(Tile::row_step(step));
+    } else {
+      constexpr int32 kPartBytes = Tile::kPanels / Rows::kParts * Tile::kAtomBytes;
+      return Tile::rows(values) + (Tile::row_step(step) + i * kPartBytes);
+    }
   }
 };
 

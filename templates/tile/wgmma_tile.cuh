@@ -72,6 +72,12 @@ struct WgmmaTile {
   LAZYROPE_DEVICE static SharedDescriptor rows(SharedPtr tile) {
     return shared_descriptor(tile, kAtomBytes, kOctetBytes, kSwizzle);
   }
+  // The same of a tile of one panel, with another panel's as further columns.
+  LAZYROPE_DEVICE static SharedDescriptor rows_beside(SharedPtr tile, SharedPtr other) {
+    static_assert(kPanels == 1);
+    return shared_descriptor(tile, static_cast<int32>(other.address - tile.address), kOctetBytes,
+                             kSwizzle);
+  }
   static constexpr int32 row_step(int32 sixteens) { return sixteens * 2 * kOctetBytes; }
 };
 

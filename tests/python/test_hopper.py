@@ -135,6 +135,22 @@ def test_scores_far_greater_than_those_before(louder, dtype, head_dim, races):
         check_case(case, build(setting))
 
 
+@pytest.mark.parametrize("scores", ["plain", "sinks", "softcap"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_rows_whose_scores_are_all_far_above_or_below_zero(head_dim, scores):
+    """Beside rows whose are not: where all of a warp's maxima are near zero, nothing is subtracted."""
+    setting = Setting(head_dim=head_dim, kv_heads=1, rope="none", scores=scores)
+    case = documents_case(setting, [200, 150], 70, "cpu")
+    case.k_pool.abs_()
+    for part in case.requests[0].slices:
+        part.document.keys.abs_()
+    case.q.abs_()
+    for token, factor in ((0, 1), (1, -1), (2, 4), (3, -4), (4, 16), (5, -16)):
+        case.q[token::16].mul_(factor)
+    case.q[64:].mul_(0.01)  # whose maxima are all near it
+    check_case(case, build(setting))
+
+
 def test_what_was_decided_of_an_item_is_read_before_the_next():
     """Two short parts behind one another, of which no warp waits for another's products."""
     setting = Setting(head_dim=64, kv_heads=2, batch_invariant=True)

@@ -43,6 +43,8 @@ class QueryTurner {
   }
 
  private:
+  LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_); }
+
   // Of many rows each warp has its own. Zeros are behind an item's: they are turned, and read, all
   // the same.
   LAZYROPE_DEVICE void copy(ItemPtr item, int32 place) const {
@@ -105,7 +107,7 @@ class QueryTurner {
   LAZYROPE_DEVICE void turn_by_row(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
     clear_others(item.extent().num_rows);
     turn_rows<kHasManyRows ? 4 : 2, ForProducts<Spec>, Tile>(turned, item, place, base,
-                                                             angles_.get());
+                                                             angles_.get(), scale());
     fence_proxy_async();
   }
 
@@ -113,12 +115,13 @@ class QueryTurner {
   LAZYROPE_DEVICE void keep(ItemPtr item, int32 place) const {
     if constexpr (kTogether && !kIsKept) {
       turn_rows<4, ToKeep<Spec>, Original>(memory_.original(), item, place, item.start().base,
-                                           angles_.get());
+                                           angles_.get(), 1.0f);
     }
   }
   LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item, int32 place) {
     if constexpr (kTogether) {
-      turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base, angle_from_kept(base, item));
+      turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base, angle_from_kept(base, item),
+                                         scale());
       fence_proxy_async();
     }
   }
@@ -131,7 +134,7 @@ class QueryTurner {
       return angle;
     } else {
       const int32 kept_for = kIsKept ? 0 : item.start().base;
-      return angle_of<Spec>(static_cast<int64>(kept_for) - base);
+      return angle_of<Spec>(static_cast<int64>(kept_for) - base, scale());
     }
   }
 
@@ -155,7 +158,7 @@ class QueryTurner {
   // Each warp rows of a head, or some of one's: few rows are divided as far as can be.
   template <int kAtOnce, class Conversion, class To, class Angles>
   LAZYROPE_DEVICE void turn_rows(SharedPtr to, ItemPtr item, int32 place, int32 base,
-                                 const Angles& angles) const {
+                                 const Angles& angles, float scale) const {
     constexpr int kWarps = Memory::kTurningWarps / Memory::kHeads;  // of a head
     static_assert(kWarps * Memory::kHeads == Memory::kTurningWarps);
     constexpr int32 kAlignment = kHasManyRows ? 4 : 1;
@@ -167,7 +170,7 @@ class QueryTurner {
     rotate_rows<Spec, kAtOnce, Conversion>(
         RowsOf<To>(to + Memory::columns_of_head(head), at),
         RowsOf<Original>(memory_.original(), at), memory_.positions(place) + at * 4,
-        smaller(num_rows - first, share), item.rows().first_row + first, base, angles);
+        smaller(num_rows - first, share), item.rows().first_row + first, base, angles, scale);
   }
 
   const AttendParams& params_;

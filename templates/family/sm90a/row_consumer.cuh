@@ -26,8 +26,8 @@ class RowConsumer {
   static constexpr int kHeadDim = Memory::kHeadDim;
   static constexpr int kGroupRows = 64;
   // Eights of columns that are weighed before the values before are waited for, which the compiler
-  // would do sooner did not a branch lie between. Short rows' are there by then.
-  static constexpr int kEarly = kHeadDim > 64 ? 4 : 0;
+  // would do sooner did not a branch lie between.
+  static constexpr int kEarly = kHeadDim > 128 ? 4 : 6;
   // Where a product of scores is asked for at once there is time until it is made. One of longer
   // rows is asked for until it nearly is.
   static constexpr bool kLooksBetween = kHeadDim <= 128;
@@ -46,7 +46,7 @@ class RowConsumer {
       start(item);
       place_ = place;
       if (item.extent().num_blocks > 0) attend(item, place);
-      softmax_.finish();
+      finish_sums();
       leave(item);
     });
   }
@@ -64,6 +64,19 @@ class RowConsumer {
     softmax_.reset();
     if (Spec::kSinks && item.split().index == 0)
       add_sinks<Spec>(softmax_, params_.sinks, item.rows(), first_row(), item.extent().num_rows);
+    if constexpr (Product::kAddsWeights && Spec::kSinks) {
+      softmax_.finish();
+#pragma unroll
+      for (int h = 0; h < 2; ++h) Product::sum(rows_, h) = softmax_.sum[0][h];
+    }
+  }
+  LAZYROPE_DEVICE void finish_sums() {
+    if constexpr (Product::kAddsWeights) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) softmax_.sum[0][h] = Product::sum(rows_, h);
+    } else {
+      softmax_.finish();
+    }
   }
 
   LAZYROPE_DEVICE void attend(ItemPtr item, int32 place) {
@@ -80,7 +93,7 @@ class RowConsumer {
     scores.pin();
     blocks_.look_ahead(table, block, last, info);
     if constexpr (kTurns) blocks_.ask_for_queries();
-    softmax_.weigh_first(scores, prepare(scores, queries, info));
+    weigh_first(scores, prepare(scores, queries, info));
     blocks_.clear_cut_runs(ValidSlots(info));
     while (true) {
       Product::pack(weights, scores);
@@ -156,24 +169,36 @@ class RowConsumer {
     rows_.pin();
   }
 
+  // Rows are zero then, but for what a sink adds.
+  LAZYROPE_DEVICE void weigh_first(Scores& scores, float scale) {
+    if constexpr (Product::kAddsWeights && Spec::kSinks)
+      softmax_.weigh(scores, rows_, scale);
+    else
+      softmax_.weigh_first(scores, scale);
+  }
+
   // Weighs a block while the values of the block before are multiplied. False where a maximum was
-  // too small.
+  // too small. What lanes add where products do is not computed, for nobody reads it.
   LAZYROPE_DEVICE bool weigh(OperandA (&weights)[kKeys / 16], Scores& scores, float scale,
                              const BlockInfo& info) {
+    softmax_.shift(scores);
     float added[1][2] = {};
     softmax_.template exponentiate<0, kEarly>(scores, scale, added);
     blocks_.clear_next_cut_runs(ValidSlots(info));
     softmax_.template exponentiate<kEarly, kKeys / 8>(scores, scale, added);
     wait_for_values(weights);
     Product::pack(weights, scores);
-    const bool holds = !vote_sync_any(!softmax_.holds(added));
+    const bool lane_holds = Product::kAddsWeights
+                                ? Product::are_at_most(weights, softmax_.kMostAdded)
+                                : softmax_.holds(added);
+    const bool holds = !vote_sync_any(!lane_holds);
     if (holds) softmax_.add(added);
     return holds;
   }
 
   LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16], SharedPtr values) {
     wgmma_fence();
-    Product::template multiply_weight_value<kKeys>(rows_, weights, values);
+    Product::template multiply_weight_value<kKeys>(rows_, weights, values, memory_.ones());
     wgmma_commit_group();
   }
 
@@ -189,9 +214,10 @@ class RowConsumer {
   // Caps and masks scores, and returns what they are multiplied by.
   LAZYROPE_DEVICE float prepare(Scores& scores, PositionRange queries,
                                 const BlockInfo& info) const {
-    if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
+    const float scale = Memory::kScalesQueries ? 1.0f : params_.scale_log2;
+    if constexpr (kCaps) cap_scores(scores, scale, Spec::kSoftcap);
     mask_block<Mask, kKeys>(scores, queries, memory_.positions(place_) + first_row() * 4, info);
-    return kCaps ? 1.0f : params_.scale_log2;
+    return kCaps ? 1.0f : scale;
   }
 
   LAZYROPE_DEVICE void leave(ItemPtr item) const {
@@ -260,7 +286,7 @@ class RowConsumer {
   BlockUser<Memory, Queries> blocks_;
   Alternation<Memory::kProductsBarrier> products_;
   typename Product::Rows rows_;
-  SoftmaxState<1> softmax_;
+  SoftmaxState<1, RowLanes, Memory::kScalesQueries> softmax_;
 };
 
 }  // namespace lazyrope

@@ -1,6 +1,7 @@
 // Shared memory of a CTA of family sm90a, and how what lies there passes between its warps.
 #pragma once
 
+#include "isa/bulk_copy.cuh"
 #include "ops/split_tile.cuh"
 #include "pipeline/block_table.cuh"
 #include "pipeline/handover.cuh"
@@ -39,6 +40,13 @@ struct TileMemory {
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
   static constexpr bool kReadsOnce = Shape::kRowWarps == 1;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;
+  // Many rows' queries are turned with the scale of scores in them, where elements hold it as well:
+  // scores are logits then, and weights may need nothing but the power of two (ops/softmax.cuh).
+  static constexpr bool kScalesQueries =
+      Shape::kRowWarps > 1 && Spec::Element::kExponentBias == 127;
+  LAZYROPE_DEVICE static float query_scale(const AttendParams& params) {
+    return kScalesQueries ? params.scale_log2 : 1.0f;
+  }
 
   // family/sm90a/helpers.cuh.
   using Turners = WarpTeam<2, kTurningWarps, 1>;
@@ -57,14 +65,16 @@ struct TileMemory {
   static constexpr int kTurnedBytes = Tile::bytes(kRows);
 
   // From the start: rings of keys and of values, turned queries, the original queries unless
-  // consumers turn them in place, what they are turned by where a helper finds it, the block table,
-  // row positions of each item, items, barriers, flags, the number of each item's first block, what
-  // is the consumers' own.
+  // consumers turn them in place, ones where products add weights, what queries are turned by where
+  // a helper finds it, the block table, row positions of each item, items, barriers, flags, the
+  // number of each item's first block, what is the consumers' own.
   static constexpr int kKeyRing = 0;
   static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
   static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
   static constexpr int kOriginal = kTurned + kTurnedTiles * kTurnedBytes;
-  static constexpr int kRotations = kOriginal + (kConsumersTurn ? 0 : kRows * Original::kRowBytes);
+  static constexpr int kOnes = kOriginal + (kConsumersTurn ? 0 : kRows * Original::kRowBytes);
+  static constexpr int kOnesBytes = ones_bytes(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr int kRotations = kOnes + kOnesBytes;
   static constexpr int kTable =
       kRotations + (kHasRotations ? kTurns * rotation_bytes(kHeadDim) : 0);
   static constexpr int kPositions = kTable + Table::kBytes;
@@ -101,6 +111,7 @@ struct TileMemory {
     return head * (Tile::kPanels / kHeads * Tile::kAtomBytes);
   }
   LAZYROPE_DEVICE SharedPtr original() const { return at + kOriginal; }
+  LAZYROPE_DEVICE SharedPtr ones() const { return at + kOnes; }
   LAZYROPE_DEVICE SharedPtr rotation(int32 place) const {
     return at + (kRotations + place * rotation_bytes(kHeadDim));
   }
@@ -140,7 +151,16 @@ struct TileMemory {
     // A place a warpgroup, which fills and uses it: nobody waits until it is empty.
     if (warp == 6 && kConsumersTurn && kQueriesTurn)
       Handover<kConsumerWarps / kGroupWarps>::init(at + kKeptBarriers, kGroupWarps, kGroupWarps);
+    if constexpr (kOnesBytes > 0) fill_ones();
     bar_sync();
+  }
+
+ private:
+  LAZYROPE_DEVICE void fill_ones() const {
+    const uint32 one = Spec::Element::pack(1.0f, 1.0f);
+    for (int32 i = thread_index(); i < kOnesBytes / 16; i += block_threads())
+      st_shared(ones() + i * 16, Chunk{one, one, one, one});
+    fence_proxy_async();
   }
 };
 

@@ -65,24 +65,26 @@ class OwnRows {
     item_place_ = item_place;
     copy_queries();
     copy_positions();
-    wait();
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    scale_unrotated();
     Team::sync();
   }
 
   LAZYROPE_DEVICE ItemPtr item() const { return memory_.item(item_place_); }
   LAZYROPE_DEVICE SharedPtr tile() const { return memory_.turned(0); }
+  LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_); }
   LAZYROPE_DEVICE static int32 warp() { return Memory::Consumers::rank() / kWarpThreads; }
   // Of the warp.
   LAZYROPE_DEVICE static int32 first_row() { return warp() * kWarpRows; }
 
   // The warp's rows, in their place.
   template <class Conversion, class Angles>
-  LAZYROPE_DEVICE void rotate(int32 base, const Angles& angles) const {
+  LAZYROPE_DEVICE void rotate(int32 base, const Angles& angles, float scale) const {
     const int32 first = first_row();
-    const RowsOf<Tile> rows(tile(), first);
     const SharedPtr positions = memory_.positions(item_place_) + first * 4;
-    rotate_rows<Spec, 4, Conversion>(rows, rows, positions, kWarpRows,
-                                     item().rows().first_row + first, base, angles);
+    rotate_rows<Spec, 4, Conversion>(rows(), rows(), positions, kWarpRows,
+                                     item().rows().first_row + first, base, angles, scale);
   }
   LAZYROPE_DEVICE KeptRows<Spec, Tile, kWarpRows> kept() const {
     return {tile(), first_row(), image()};
@@ -96,6 +98,7 @@ class OwnRows {
   }
 
  private:
+  LAZYROPE_DEVICE RowsOf<Tile> rows() const { return {tile(), first_row()}; }
   LAZYROPE_DEVICE uint8* image() const {
     return params_.work.kept + static_cast<int64>(block_index()) * Memory::kTurnedBytes;
   }
@@ -114,10 +117,12 @@ class OwnRows {
         memory_.positions(item_place_) + first * 4, params_.step.positions, item(), first,
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
   }
-  // Queries that no angle turns are as products read them.
-  LAZYROPE_DEVICE static void wait() {
-    cp_async_commit_group();
-    cp_async_wait_group<0>();
+  // Queries that no angle turns are as products read them then.
+  LAZYROPE_DEVICE void scale_unrotated() const {
+    if constexpr (Memory::kScalesQueries) {
+      bar_warp_sync();
+      copy_unrotated<Spec>(rows(), rows(), kWarpRows, scale());
+    }
     if (!Memory::kQueriesTurn) fence_proxy_async();
   }
 
@@ -186,9 +191,9 @@ class OwnQueries {
       // Of tokens with many rows a lane has few.
       const typename RowAngles<Spec, (Spec::kGroupSize < 4)>::Type angles;
       if (has_one_document<Memory>(rows_.item())) {
-        rows_.template rotate<ForProducts<Spec>>(base, angles);
+        rows_.template rotate<ForProducts<Spec>>(base, angles, rows_.scale());
       } else {
-        rows_.template rotate<ToKeep<Spec>>(base, angles);
+        rows_.template rotate<ToKeep<Spec>>(base, angles, 1.0f);
         rows_.kept().keep(rotation());  // a lane has the same units
       }
     }
