@@ -25,7 +25,6 @@ struct SoftmaxState {
 
   float maximum[kRowTiles][2];  // log2 units; the lanes of a row agree
   float sum[kRowTiles][2];      // of this lane's columns
-  bool shifts;                  // whether some maximum of the warp is not zero
 
   LAZYROPE_DEVICE void reset() {
 #pragma unroll
@@ -35,18 +34,17 @@ struct SoftmaxState {
         maximum[m][h] = kNoMaximum;
         sum[m][h] = 0.0f;
       }
-    shifts = true;
   }
 
   // A logit (log2 units) of each row beside those of its keys: one more term of its sum, with no
   // value.
   LAZYROPE_DEVICE void add_sink(int m, int h, float logit) {
     const float top = smaller(max_f32(logit, kNoMaximum), -kNoMaximum);
-    maximum[m][h] = rounded(top);
+    maximum[m][h] = snapped(top);
     sum[m][h] =
         Lanes::is_first() && logit > kNoMaximum ? ex2_approx_ftz_f32(top - maximum[m][h]) : 0.0f;
   }
-  LAZYROPE_DEVICE static float rounded(float maximum) {
+  LAZYROPE_DEVICE static float snapped(float maximum) {
     return kPlain && maximum >= -kNear && maximum <= kNear ? 0.0f : maximum;
   }
 
@@ -55,8 +53,7 @@ struct SoftmaxState {
   LAZYROPE_DEVICE void weigh(Scores& scores, Rows& rows, float scale_log2) {
     float factor[kRowTiles][2];
     if (raise(scores, scale_log2, factor)) rescale(rows, factor);
-    look_for_shift();
-    shift(scores);
+    begin_to_shift(scores);
     exponentiate(scores, scale_log2);
   }
 
@@ -65,33 +62,22 @@ struct SoftmaxState {
   LAZYROPE_DEVICE void weigh_first(Scores& scores, float scale_log2) {
     float factor[kRowTiles][2];
     raise(scores, scale_log2, factor);
-    look_for_shift();
-    shift(scores);
+    begin_to_shift(scores);
     exponentiate(scores, scale_log2);
   }
 
-  // Maxima have been raised.
-  LAZYROPE_DEVICE void look_for_shift() {
-    if constexpr (kPlain) {
-      bool is_zero = true;
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) is_zero &= maximum[m][0] == 0.0f && maximum[m][1] == 0.0f;
-      shifts = vote_sync_any(!is_zero);
-    }
-  }
-  // Before scores are exponentiated.
+  // Whether maxima are to be subtracted from scores before these are exponentiated: some of the
+  // warp is not zero.
+  LAZYROPE_DEVICE bool shifts() const { return kPlain && shifts_; }
   template <class Scores>
   LAZYROPE_DEVICE void shift(Scores& scores) const {
-    if constexpr (kPlain) {
-      using Access = TileAccess<Scores>;
-      if (!shifts) return;
+    using Access = TileAccess<Scores>;
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m)
+    for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-        for (int n = 0; n < Access::kColumnTiles; ++n)
+      for (int n = 0; n < Access::kColumnTiles; ++n)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) Access::at(scores, m, n, i) -= maximum[m][i / 2];
-    }
+        for (int i = 0; i < 4; ++i) Access::at(scores, m, n, i) -= maximum[m][i / 2];
   }
 
   // Raises maxima that scores exceed by more than the slack. True where some row of the warp did:
@@ -137,7 +123,7 @@ struct SoftmaxState {
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float raised = rounded(max_f32(maximum[m][h], top[m][h] * scale_log2));
+        const float raised = snapped(max_f32(maximum[m][h], top[m][h] * scale_log2));
         factor[m][h] = ex2_approx_ftz_f32(maximum[m][h] - raised);
         maximum[m][h] = raised;
         sum[m][h] *= factor[m][h];
@@ -211,6 +197,21 @@ struct SoftmaxState {
 #pragma unroll
       for (int h = 0; h < 2; ++h) sum[m][h] = Lanes::sum(sum[m][h]);
   }
+
+ private:
+  // Maxima have been raised.
+  template <class Scores>
+  LAZYROPE_DEVICE void begin_to_shift(Scores& scores) {
+    if constexpr (kPlain) {
+      bool is_zero = true;
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) is_zero &= maximum[m][0] == 0.0f && maximum[m][1] == 0.0f;
+      shifts_ = vote_sync_any(!is_zero);
+      if (shifts_) shift(scores);
+    }
+  }
+
+  bool shifts_ = true;
 };
 
 }  // namespace lazyrope

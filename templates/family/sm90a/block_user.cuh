@@ -18,13 +18,11 @@ struct ValidSlots {
   LAZYROPE_DEVICE bool cut_runs() const { return ((begin | end) % kRunSlots) != 0; }
 };
 
-// Scores of rows at positions of `queries`, unless they see all of the block's kKeys keys.
-template <class Mask, int kKeys, class Scores>
-LAZYROPE_DEVICE void mask_block(Scores& scores, PositionRange queries, SharedPtr positions,
-                                const BlockInfo& info) {
-  if (info.begin > 0 || info.end < kKeys ||
-      !all_visible<Mask>(queries, info.position, info.position + kKeys - 1))
-    mask_scores<Mask>(scores, positions, info.position, info.begin, info.end);
+// Whether some row at a position of `queries` does not see all of the block's kKeys keys.
+template <class Mask, int kKeys>
+LAZYROPE_DEVICE bool hides_keys(PositionRange queries, const BlockInfo& info) {
+  return info.begin > 0 || info.end < kKeys ||
+         !all_visible<Mask>(queries, info.position, info.position + kKeys - 1);
 }
 
 // Queries: family/sm90a/turned_queries.cuh.

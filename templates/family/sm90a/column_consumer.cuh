@@ -175,7 +175,8 @@ class ColumnConsumer {
   LAZYROPE_DEVICE float prepare(Accumulator& scores, const Seen& seen,
                                 const BlockInfo& info) const {
     if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
-    mask_block<Mask, kKeys>(scores, seen.queries, seen.positions, info);
+    if (hides_keys<Mask, kKeys>(seen.queries, info))
+      mask_scores<Mask>(scores, seen.positions, info.position, info.begin, info.end);
     return kCaps ? 1.0f : params_.scale_log2;
   }
 

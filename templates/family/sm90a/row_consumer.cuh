@@ -107,7 +107,7 @@ class RowConsumer {
         scores.pin();
         if (!kLooksBetween) blocks_.look_ahead(table, block, last, info);
         if constexpr (kTurns) blocks_.ask_for_queries();
-        holds = weigh(weights, scores, prepare(scores, queries, info), info);
+        holds = weigh(weights, scores, prepare<true>(scores, queries, info), info);
         if (!holds) break;
         blocks_.pass_keys();
       }
@@ -177,11 +177,11 @@ class RowConsumer {
       softmax_.weigh_first(scores, scale);
   }
 
-  // Weighs a block while the values of the block before are multiplied. False where a maximum was
-  // too small. What lanes add where products do is not computed, for nobody reads it.
+  // Weighs a block, whose scores have been shifted, while the values of the block before are
+  // multiplied. False where a maximum was too small. What lanes add where products do is not
+  // computed, for nobody reads it.
   LAZYROPE_DEVICE bool weigh(OperandA (&weights)[kKeys / 16], Scores& scores, float scale,
                              const BlockInfo& info) {
-    softmax_.shift(scores);
     float added[1][2] = {};
     softmax_.template exponentiate<0, kEarly>(scores, scale, added);
     blocks_.clear_next_cut_runs(ValidSlots(info));
@@ -211,12 +211,20 @@ class RowConsumer {
     blocks_.look_for_both();
   }
 
-  // Caps and masks scores, and returns what they are multiplied by.
+  // Caps and masks scores, and shifts them for maxima that are known already. Returns what they are
+  // multiplied by. Most need neither: one branch tells.
+  template <bool kShifts = false>
   LAZYROPE_DEVICE float prepare(Scores& scores, PositionRange queries,
                                 const BlockInfo& info) const {
     const float scale = Memory::kScalesQueries ? 1.0f : params_.scale_log2;
     if constexpr (kCaps) cap_scores(scores, scale, Spec::kSoftcap);
-    mask_block<Mask, kKeys>(scores, queries, memory_.positions(place_) + first_row() * 4, info);
+    const bool masks = hides_keys<Mask, kKeys>(queries, info);
+    const bool shifts = kShifts && softmax_.shifts();
+    if (masks || shifts) {
+      const SharedPtr positions = memory_.positions(place_) + first_row() * 4;
+      if (masks) mask_scores<Mask>(scores, positions, info.position, info.begin, info.end);
+      if (shifts) softmax_.shift(scores);
+    }
     return kCaps ? 1.0f : scale;
   }
 
