@@ -15,10 +15,16 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class AttendTile {
   using Memory = TileMemory<Spec, Shape>;
-  // Of a thread; those of all threads together are what an SM has.
+  // Of a thread. Who asks for more than the kernel was launched with waits for ever: those of all
+  // threads together are what the launch has, a multiple of eight a thread.
   static constexpr bool kHasTurners = !Memory::kConsumersTurn;
   static constexpr int kConsumerRegisters = kHasTurners ? 192 : 224;
   static constexpr int kHelperRegisters = kHasTurners ? 64 : 56;
+  static constexpr int kWarps = Memory::kHelperWarps + Memory::kConsumerWarps;
+  static constexpr int kLaunchRegisters = 65536 / (kWarps * kWarpThreads) / 8 * 8;
+  static_assert(kConsumerRegisters * Memory::kConsumerWarps +
+                    kHelperRegisters * Memory::kHelperWarps <=
+                kLaunchRegisters * kWarps);
   static_assert(Shape::kRowWarps == 8 && Shape::kKeyWarps == 1);
 
  public:
