@@ -410,11 +410,11 @@ class RowTurner {
   int32 at_ = kNowhere;
 };
 
-// One warp turns num_rows rows of queries, taken from `from` (which may be the same rows): each row
-// by its position (0 where the query is rotated already) less `base`, or all by a common angle, in
-// which their scale is already. Row 0 is number `first_row` of the request's. kAtOnce: rows that a
-// lane has under way; or 4, where the first is a multiple of four, and there are rows in memory up
-// to the next behind the last.
+// One warp turns num_rows rows of queries, taken from `from` (which may be the same rows: columns
+// that no pair reaches stay as they are then): each row by its position (0 where the query is
+// rotated already) less `base`, or all by a common angle, in which their scale is already. Row 0 is
+// number `first_row` of the request's. kAtOnce: rows that a lane has under way; or 4, where the
+// first is a multiple of four, and there are rows in memory up to the next behind the last.
 template <class Spec, int kAtOnce = 1, class Conversion = ForProducts<Spec>, class Angles, class To,
           class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,

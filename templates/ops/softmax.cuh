@@ -2,8 +2,9 @@
 // the scale folded in. The running maximum is raised only when a score exceeds it by kSlack:
 // weights then reach 2^kSlack at most, which the 16-bit types and the fp32 sums hold without loss,
 // and most blocks need no rescaling. Who does not look for it asks holds() of the weights instead:
-// they reach kMostAdded then. The result does not depend on which maximum was used: where there is
-// room for it, one near zero is taken to be zero, which spares subtracting it.
+// they reach kMostAdded then. But for how weights are rounded to 16 bits the result does not depend
+// on which maximum was used (the weight of a score that equals it is 1, and loses nothing): where
+// there is room for it, one near zero is taken to be zero, which spares subtracting it.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -22,8 +23,8 @@ template <int kRowTiles, class Lanes = RowLanes, bool kPlain = false>
 struct SoftmaxState {
   static constexpr float kSlack = 8.0f;
   static constexpr float kNear = 32.0f;
-  // Of a lane's weights in a row, up to 32 of 2^kSlack: as a weight, fp16 still holds it. Times
-  // 2^kNear, values of 2^40 and 2^20 keys would still not exceed fp32.
+  // Of a lane's weights in a row, up to 32 of 2^kSlack, or of one: as a weight, fp16 still holds
+  // it. Times 2^kNear, values of 2^40 and 2^20 keys would still not exceed fp32.
   static constexpr float kMostAdded = kPlain ? 8192.0f * 4294967296.0f : 8192.0f;
 
   float maximum[kRowTiles][2];  // log2 units; the lanes of a row agree

@@ -135,10 +135,19 @@ def test_scores_far_greater_than_those_before(louder, dtype, head_dim, races):
         check_case(case, build(setting))
 
 
-@pytest.mark.parametrize("scores", ["plain", "sinks", "softcap"])
+@pytest.mark.parametrize("rope", ["none", "partial neox"])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
+def test_columns_that_no_angle_turns(head_dim, rope):
+    """Which have the scale of scores in them as others do, in documents behind the first, too."""
+    setting = Setting(head_dim=head_dim, kv_heads=1, rope=rope)
+    check_case(documents_case(setting, [140, 70, 10], 70, "cpu"), build(setting))
+
+
+@pytest.mark.parametrize("scores", ["plain", "sinks", "softcap and sinks"])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_rows_whose_scores_are_all_far_above_or_below_zero(head_dim, scores):
-    """Beside rows whose are not: where all of a warp's maxima are near zero, nothing is subtracted."""
+    """Beside rows whose are not: where all of a warp's maxima are near zero, nothing is subtracted. So with sinks, of
+    which some weigh more than all keys."""
     setting = Setting(head_dim=head_dim, kv_heads=1, rope="none", scores=scores)
     case = documents_case(setting, [200, 150], 70, "cpu")
     case.k_pool.abs_()
@@ -148,6 +157,8 @@ def test_rows_whose_scores_are_all_far_above_or_below_zero(head_dim, scores):
     for token, factor in ((0, 1), (1, -1), (2, 4), (3, -4), (4, 16), (5, -16)):
         case.q[token::16].mul_(factor)
     case.q[64:].mul_(0.01)  # whose maxima are all near it
+    if "sinks" in case.calls:
+        case.calls["sinks"].mul_(20)
     check_case(case, build(setting))
 
 
