@@ -1,6 +1,6 @@
 // Matrix products of a warpgroup. The input: how the operands lie, whether their elements are of
-// fp16, then kImageWords of shared memory with them. The output: of each thread at most
-// eight of its results, each with the same product of magnitudes.
+// fp16, then kImageWords of shared memory with them. The output: of each thread at most eight of
+// its results, each with the same product of magnitudes.
 #pragma once
 
 #include "isa/bulk_copy.cuh"
@@ -83,7 +83,8 @@ struct FromShared {
   }
 };
 
-template <class T, int kColumns, Major kB>
+// kBeside: the second product's further columns are those of the first.
+template <class T, int kColumns, Major kB, bool kBeside = false>
 struct FromRegisters {
   LAZYROPE_DEVICE static void multiply(const WitnessParams& params, int32 magnitude) {
     const WgmmaOperand b = operand(params.input + 5);
@@ -96,29 +97,8 @@ struct FromRegisters {
     d.pin();
     wgmma_fence();
     wgmma_m64k16<T, kColumns, kB>(d, first, b.descriptor(0), false);
-    wgmma_m64k16<T, kColumns, kB>(d, second, b.descriptor(1), true);
-    wgmma_commit_group();
-    wgmma_wait_group<0>();
-    d.pin();
-    keep(params, d, 0, magnitude);
-  }
-};
-
-// The second product's further columns are those of the first.
-template <class T, int kColumns>
-struct Beside {
-  LAZYROPE_DEVICE static void multiply(const WitnessParams& params, int32 magnitude) {
-    const WgmmaOperand b = operand(params.input + 5);
-    Accumulator<kColumns> d;
-    OperandA first, second;
-    take(first, 0);
-    take(second, 1);
-    first.pin();
-    second.pin();
-    d.pin();
-    wgmma_fence();
-    wgmma_m64k16<T, kColumns, Major::kMN>(d, first, b.descriptor(0), false);
-    wgmma_m64k16<T, kColumns, Major::kMN>(d, second, b.descriptor(0).start_moved(b.step), true);
+    wgmma_m64k16<T, kColumns, kB>(
+        d, second, kBeside ? b.descriptor(0).start_moved(b.step) : b.descriptor(1), true);
     wgmma_commit_group();
     wgmma_wait_group<0>();
     d.pin();
@@ -196,7 +176,7 @@ LAZYROPE_DEVICE void of_type(const WitnessParams& params, Case which) {
     case Case::kWgmmaRegistersMn:
       return both<FromRegisters<T, 64, kMN>>(params);
     case Case::kWgmmaBeside:
-      return both<Beside<T, 72>>(params);
+      return both<FromRegisters<T, 72, kMN, true>>(params);
     default:
       return both<TwoGroups<T, 64>>(params);
   }
