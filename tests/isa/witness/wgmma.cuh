@@ -12,7 +12,7 @@
 namespace lazyrope {
 
 inline constexpr int32 kImageWords = 12288;
-// Of so many results.
+// How many of so many results, which they divide.
 constexpr int32 kept_of(int32 results) { return results <= 8 ? results : results % 8 == 0 ? 8 : 6; }
 inline constexpr int32 kProducts = 2;    // one after the other along K
 inline constexpr int32 kDescribed = 11;  // words
