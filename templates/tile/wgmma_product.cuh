@@ -93,12 +93,12 @@ struct WgmmaProduct {
   template <int kCount>
   LAZYROPE_DEVICE static bool are_at_most(const OperandA (&weights)[kCount], float most) {
     const uint32 limit = Element::pack(most, most);
-    uint32 top = limit;
+    uint32 top = 0;
 #pragma unroll
     for (int step = 0; step < kCount; ++step)
 #pragma unroll
       for (int i = 0; i < 4; ++i) top = max_u16x2(top, weights[step][i]);
-    return top == limit;
+    return max_u16x2(top, limit) == limit;
   }
 
  private:
