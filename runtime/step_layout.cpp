@@ -116,6 +116,7 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.item_cost = item_cost(attend, shape, phase.max_heads);
   phase.may_deal = attend.divides_rows() ? 1 : 0;
   phase.ctas_at_once = sm_count;
+  phase.has_queue = attend.divides_rows() && attend.family == Family::kSm90a ? 1 : 0;
   phase.scratch.max_tiles = static_cast<int32>(extent.max_tiles);
   // templates/ops/split_tile.cuh tells what counters there are.
   const bool is_fixed = plan.fixed_split_blocks > 0;

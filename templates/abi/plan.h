@@ -115,7 +115,7 @@ struct PlanPhase {
   int32 item_cost;     // of an item beside its blocks, each of which costs kBlockCost
   int32 may_deal;      // not 0: units are dealt out whole where that loses little
   int32 ctas_at_once;  // that get an SM each, one after the other
-  int32 unused;
+  int32 has_queue;     // not 0: CTAs can take units from a queue
 };
 static_assert(sizeof(PlanPhase) == 48 + 56 + 72);
 

@@ -39,8 +39,9 @@ struct ItemKeys {
   int32 segment;      // the request's first segment of which the rows see a key
   int32 segment_end;  // one past its last
   int32 first_block;  // the item's first, of all blocks that the rows see
-  int32 next;         // the CTA's next item, or -1
+  int32 next;  // the CTA's next item; kNoItem; or less: it takes one of a queue of -next items
 };
+inline constexpr int32 kNoItem = -1;
 
 struct ItemSplit {
   int32 index;  // this item is part `index` of `count` of its tile

@@ -1,8 +1,9 @@
-// A step's units dealt out to the CTAs of the attend kernel: where there are more CTAs, each unit
-// in as many equal parts as there are CTAs for; else whole, in turns, to and fro, so that the first
-// units weigh no more than the last. What CTAs do at the same time is as near in the line as can
-// be: all tiles of a head, then those of the next; or where that is not fair, for tiles weigh as
-// different as causal ones of long requests, a tile of all heads, then the one before it.
+// A step's units dealt out to the CTAs of the attend kernel: whole, in turns, to and fro, so that
+// the first units weigh no more than the last; those that are left over, fewer than CTAs, in equal
+// parts, as many as there are CTAs for, if that is worth the merging. What CTAs do at the same time
+// is as near in the line as can be: all tiles of a head, then those of the next; or where that is
+// not fair, for tiles weigh as different as causal ones of long requests, a tile of all heads, then
+// the one before it.
 #pragma once
 
 #include "family/plan_units.cuh"
@@ -17,17 +18,17 @@ class Deal {
         units_(units),
         num_ctas_(phase.work.num_ctas),
         num_units_(units.count()),
-        num_parts_(larger(num_ctas_ / larger(num_units_, 1), 1)),
-        num_rounds_(ceil_div(num_units_ * num_parts_, num_ctas_)) {}
-
-  // By all threads: whether no CTA gets much more than its share, and parts are not too short; in
-  // the order in which that is so, if in any.
-  LAZYROPE_DEVICE bool is_fair(const CtaScan<Spec::kThreads>& scan) {
-    if (loses_less(8, scan)) return true;
-    bar_sync();  // the scan's memory is free again
-    goes_by_tile_ = units_.num_groups > 1;
-    return goes_by_tile_ && loses_less(32, scan);  // for neighbours then share no keys
+        num_whole_(num_units_ / num_ctas_ * num_ctas_) {
+    set_parts(num_left() > 0 ? num_ctas_ / num_left() : 1);
   }
+
+  // By all threads: whether no CTA gets more than about its share.
+  LAZYROPE_DEVICE bool is_even(const CtaScan<Spec::kThreads>& scan) {
+    is_fair_ = find_order(scan);
+    return is_fair_ && (goes_by_tile_ || is_even_);
+  }
+  // Asked after that: whether none gets much more.
+  LAZYROPE_DEVICE bool is_fair() const { return is_fair_; }
 
   // Item i is that of CTA i % num_ctas in round i / num_ctas.
   LAZYROPE_DEVICE int32 num_items() const { return larger(num_rounds_, 1) * num_ctas_; }
@@ -42,7 +43,8 @@ class Deal {
     if (dealt.unit >= num_units_) return;
     const Unit unit = units_.get(in_line(dealt.unit));
     // Blocks are few enough that no part is empty where another has two.
-    const int32 parts = larger(smaller(num_parts_, unit.end_block), 1);
+    const int32 parts =
+        dealt.unit < num_whole_ ? 1 : larger(smaller(num_parts_, unit.end_block), 1);
     if (dealt.index >= parts) return;
     // end_block * part / parts, of numbers that may be too big to multiply.
     const int32 whole = unit.end_block / parts;
@@ -50,27 +52,64 @@ class Deal {
     const auto begin_of = [&](int32 part) { return whole * part + rest * part / parts; };
     units_.describe(item, unit, begin_of(dealt.index), begin_of(dealt.index + 1));
     if (at(cta, round + 1).unit < num_units_) item.keys.next = index + num_ctas_;
-    item.split = {dealt.index, parts, dealt.unit * num_parts_, dealt.unit};
+    const int32 left = larger(dealt.unit - num_whole_, 0);
+    item.split = {dealt.index, parts, left * num_parts_, left};
   }
 
  private:
+  static constexpr int32 kMostParts = 16;              // behind whole units
+  static constexpr int32 kMergeCost = 8 * kBlockCost;  // measured on an H100
+
   struct Part {
     int32 unit;  // num_units or more: none
     int32 index;
   };
   LAZYROPE_DEVICE Part at(int32 cta, int32 round) const {
     const int32 index = round * num_ctas_ + (round % 2 == 0 ? cta : num_ctas_ - 1 - cta);
-    const int32 unit = index / num_parts_;
-    return {unit, index - unit * num_parts_};
+    if (index < num_whole_) return {index, 0};
+    const int32 left = (index - num_whole_) / num_parts_;
+    return {num_whole_ + left, index - num_whole_ - left * num_parts_};
+  }
+
+  // By all threads: whether no CTA gets much more than its share, and parts are not too short; in
+  // the order in which that is so, if in any.
+  LAZYROPE_DEVICE bool find_order(const CtaScan<Spec::kThreads>& scan) {
+    if (loses_less(8, scan)) return true;
+    bar_sync();  // the scan's memory is free again
+    goes_by_tile_ = units_.num_groups > 1;
+    return goes_by_tile_ && loses_less(32, scan);  // for neighbours then share no keys
+  }
+
+  // Units that are dealt in parts.
+  LAZYROPE_DEVICE int32 num_left() const { return num_units_ - num_whole_; }
+  LAZYROPE_DEVICE void set_parts(int32 parts) {
+    num_parts_ = larger(parts, 1);
+    num_rounds_ = ceil_div(num_whole_ + num_left() * num_parts_, num_ctas_);
+  }
+
+  // By all threads: the parts of units that are left over behind whole ones.
+  LAZYROPE_DEVICE void divide_rest(const CtaScan<Spec::kThreads>& scan) {
+    if (num_whole_ == 0 || num_left() == 0) return;
+    int32 blocks = 0;
+#pragma unroll 1
+    for (int32 i = num_whole_ + thread_index(); i < num_units_; i += Spec::kThreads)
+      blocks = larger(blocks, units_.get(in_line(i)).end_block);
+    blocks = scan.max(blocks);
+    bar_sync();
+    const int32 most = smaller(blocks / phase_.min_split_blocks, kMostParts);
+    const int32 parts = larger(smaller(num_ctas_ / num_left(), most), 1);
+    const bool is_worth_it = (blocks - ceil_div(blocks, parts)) * kBlockCost > kMergeCost;
+    set_parts(is_worth_it ? parts : 1);
   }
 
   // Than one part in so many.
-  LAZYROPE_DEVICE bool loses_less(int32 parts, const CtaScan<Spec::kThreads>& scan) const {
+  LAZYROPE_DEVICE bool loses_less(int32 parts, const CtaScan<Spec::kThreads>& scan) {
     constexpr int32 kMostRounds = 64;
     if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || num_rounds_ > kMostRounds)
       return false;
+    divide_rest(scan);
     const int64 total = units_.cost();
-    if (num_parts_ > 1 &&
+    if (num_whole_ == 0 && num_parts_ > 1 &&
         total < static_cast<int64>(least_share(phase_.min_split_blocks)) * num_parts_ * num_units_)
       return false;
     int64 most = 0;
@@ -78,6 +117,7 @@ class Deal {
     for (int32 cta = thread_index(); cta < num_ctas_; cta += Spec::kThreads)
       most = larger(most, cost_of(cta));
     const int64 most_of_all = scan.max(static_cast<int32>(smaller(most, int64{0x7fffffff})));
+    is_even_ = most_of_all * num_ctas_ <= total + total / 64;
     return most_of_all * num_ctas_ <= total + total / parts;
   }
 
@@ -97,7 +137,8 @@ class Deal {
       if (dealt.unit >= num_units_) break;
       const int32 tile = in_line(dealt.unit) % units_.per_group;
       const auto& begin = units_.tiles.cost_begin;
-      cost += ceil_div(static_cast<int32>(begin.get(tile + 1) - begin.get(tile)), num_parts_);
+      const auto unit = static_cast<int32>(begin.get(tile + 1) - begin.get(tile));
+      cost += dealt.unit < num_whole_ ? unit : ceil_div(unit, num_parts_);
     }
     return cost;
   }
@@ -106,9 +147,12 @@ class Deal {
   const Units& units_;
   int32 num_ctas_;
   int32 num_units_;
-  int32 num_parts_;  // of a unit
+  int32 num_whole_;  // of these, dealt whole
+  int32 num_parts_;  // of each of the others
   int32 num_rounds_;
   bool goes_by_tile_ = false;
+  bool is_even_ = false;
+  bool is_fair_ = false;
 };
 
 }  // namespace lazyrope

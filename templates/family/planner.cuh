@@ -7,8 +7,9 @@
 // has k + 1 parts: ops/split_tile.cuh. The line has all units of the same heads behind one another,
 // so that CTAs read a token's heads, neighbours in memory, at the same time. Where parts are fixed,
 // each is a unit, and boundaries lie between units. Where whole units can be dealt out about
-// equally, prefill does that instead (family/plan_deal.cuh): CTAs that run at the same time then
-// have the same keys, which the L2 cache holds, and there is nothing to merge.
+// equally, prefill does that instead (family/plan_deal.cuh), or has CTAs take them from a queue
+// (family/plan_queue.cuh): CTAs that run at the same time then have the same keys, which the L2
+// cache holds, and there is next to nothing to merge.
 //
 // What takes time is the way to memory, so that it is gone four times only: for what there is of
 // each request, for segments, which by then are in a cache, and for the segments of items and their
@@ -20,6 +21,7 @@
 #include "family/plan_deal.cuh"
 #include "family/plan_items.cuh"
 #include "family/plan_notes.cuh"
+#include "family/plan_queue.cuh"
 
 namespace lazyrope {
 
@@ -74,8 +76,9 @@ class Planner {
       write(line);
     } else {
       Deal<Spec, Units> deal(phase_, units);
-      const bool is_fair = deal.is_fair(scan_);
-      write(DealtOrCut{deal, line, is_fair});
+      const Queue<Spec, Units> queue(phase_, units);
+      const Way way = choose(deal, queue);
+      write(Chosen{deal, queue, line, way});
     }
     return true;
   }
@@ -92,21 +95,36 @@ class Planner {
     TileKeys keys;
   };
 
-  struct DealtOrCut {
+  enum class Way { kDealt, kQueued, kCut };
+
+  struct Chosen {
     const Deal<Spec, Units>& deal;
+    const Queue<Spec, Units>& queue;
     const CutLine<Units>& line;
-    bool is_dealt;
+    Way way;
 
     LAZYROPE_DEVICE int32 num_items() const {
-      return is_dealt ? deal.num_items() : line.num_items();
+      return way == Way::kDealt    ? deal.num_items()
+             : way == Way::kQueued ? queue.num_items()
+                                   : line.num_items();
     }
     LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
-      if (is_dealt)
+      if (way == Way::kDealt)
         deal.describe(item, index);
+      else if (way == Way::kQueued)
+        queue.describe(item, index);
       else
         line.describe(item, index);
     }
   };
+
+  LAZYROPE_DEVICE Way choose(Deal<Spec, Units>& deal, const Queue<Spec, Units>& queue) const {
+    if (deal.is_even(scan_)) return Way::kDealt;
+    bar_sync();  // the scan's memory is free again
+    if (!queue.is_apt(scan_)) return deal.is_fair() ? Way::kDealt : Way::kCut;
+    queue.sort();
+    return Way::kQueued;
+  }
 
   template <class Items>
   LAZYROPE_DEVICE void write(const Items& items) const {

@@ -39,7 +39,7 @@ class ItemPtr {
   LAZYROPE_DEVICE ItemRows rows() const { return ld_shared<ItemRows>(memory_ + 16); }
   LAZYROPE_DEVICE ItemKeys keys() const { return ld_shared<ItemKeys>(memory_ + 32); }
   // Of its CTA.
-  LAZYROPE_DEVICE bool is_last() const { return keys().next < 0; }
+  LAZYROPE_DEVICE bool is_last() const { return keys().next == kNoItem; }
   LAZYROPE_DEVICE ItemSplit split() const { return ld_shared<ItemSplit>(memory_ + 48); }
   // Without its pages.
   LAZYROPE_DEVICE ItemStart start() const {

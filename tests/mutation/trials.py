@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -125,6 +126,14 @@ def alike(count: int) -> Case:
     return shelf.case(shelf.queries(count), [in_order(shelf, [0], 1)] * count)
 
 
+def uneven() -> Case:
+    """Requests after 8 to 18 documents, whose tiles are many for four SMs: these take them from a queue."""
+    shelf = Shelf(Setting(head_dim=64, group=2, kv_heads=2), [64] * 18, 1, "cpu")
+    rng = random.Random(3)
+    counts = [rng.randint(8, 18) for _ in range(13)]
+    return shelf.case(shelf.queries(70 * 13), [in_order(shelf, list(range(count)), 70) for count in counts])
+
+
 def requests(count: int) -> Case:
     """More requests than the planner has threads, of which most ask nothing."""
     case = documents_case(Setting(head_dim=64, group=2, kv_heads=1), [40], 1, "cpu")
@@ -173,6 +182,7 @@ TRIALS = [
     Trial("hopper decode, many items", lambda: alike(20), HOPPER_DECODE, HOPPER),
     Trial("hopper decode that sees nothing", lambda: blind(5, kv_heads=8), HOPPER_DECODE, HOPPER),
     Trial("hopper decode of rising scores", lambda: rising(300), HOPPER_DECODE, HOPPER),
+    Trial("hopper, uneven tiles", uneven, DECODE, HOPPER, attends=False),
     # Whose tiles two planners measure together.
     Trial("many tiles", lambda: alike(70), DECODE, PREFILL),
     Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),

@@ -79,6 +79,25 @@ def test_several_items_of_a_cta(tokens, head_dim, races):
         check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
 
 
+@pytest.mark.parametrize("races", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 256])
+def test_items_from_a_queue(head_dim, races):
+    """Requests that see 8 to 18 blocks: for four SMs they are many, and differ. Launched again, the queue is full."""
+    setting = replace(SMALL, kv_heads=2, head_dim=head_dim)
+    shelf = Shelf(setting, [128 if head_dim == 64 else 64] * 18, 1, "cpu")
+    rng = random.Random(3)
+    counts = [rng.randint(8, 18) for _ in range(13)]
+    requests = [in_order(shelf, list(range(count)), 40) for count in counts]
+    case = shelf.case(shelf.queries(40 * len(requests)), requests)
+    kernel = build(setting)
+    with lazyrope.emulator.options(races=races):
+        check_case(case, kernel)
+        step = case.plan(kernel)
+        first, again = (kernel(case.q, case.k_pool, case.v_pool, step) for _ in range(2))
+    for a, b in zip(first, again, strict=True):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("query_form", ["raw", "rotated"])
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("head_dim", [128, 192])

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@ struct Setting {
   int said_tokens = 1000;  // that a request has at the most, as the step's capacity says
   int most_length = 200;   // of a segment
   bool needs_scratch = false;
+  bool has_queue = false;
 };
 
 inline void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
@@ -96,6 +98,25 @@ class Model {
     find_places();
   }
 
+  // Whether all CTAs take units from a queue, and the units in it, with everything but `next`.
+  bool is_queued() const { return is_queued_; }
+  std::vector<Item> queue() const {
+    std::vector<Item> items;
+    const int tail = std::min(4, num_groups_);
+    const auto push = [&](int group, int rank) {
+      const int unit = group * static_cast<int>(tiles_.size()) + at(sorted_tiles(), rank);
+      items.push_back(
+          item({unit, 0}, units_[static_cast<std::size_t>(unit)], 0, tile_of(unit).num_blocks));
+      items.back().split = {0, 1, 0, 0};
+    };
+    const int num_tiles = static_cast<int>(tiles_.size());
+    for (int group = 0; group < num_groups_ - tail; ++group)
+      for (int rank = 0; rank < num_tiles; ++rank) push(group, rank);
+    for (int rank = 0; rank < num_tiles; ++rank)
+      for (int group = num_groups_ - tail; group < num_groups_; ++group) push(group, rank);
+    return items;
+  }
+
   // The items of a CTA, with everything but `next`.
   std::vector<Item> items_of(int cta) const {
     if (is_dealt_) return dealt_to(cta);
@@ -123,34 +144,71 @@ class Model {
   }
 
   bool is_dealt() {
-    if (loses_less(8)) return true;
-    goes_by_tile_ = num_groups_ > 1;
-    return goes_by_tile_ && loses_less(32);
+    if (loses_less(64)) return true;
+    const bool is_fair = loses_less(8);
+    goes_by_tile_ = !is_fair && num_groups_ > 1;
+    if (goes_by_tile_ && loses_less(32)) return true;
+    is_queued_ = is_apt_for_queue();
+    return is_fair && !is_queued_;
+  }
+
+  bool is_apt_for_queue() const {
+    if (phase_.has_queue == 0 || phase_.fixed_split_blocks > 0) return false;
+    std::int64_t longest = 0;
+    for (const ModelTile& tile : tiles_) longest = std::max(longest, tile.cost);
+    return 8 * longest * phase_.work.num_ctas <= line() &&
+           4 * longest * num_units() >= 5 * line() && 12 * kBlockCost * num_units() <= line();
+  }
+  std::vector<int> sorted_tiles() const {
+    std::vector<int> order(tiles_.size());
+    std::iota(order.begin(), order.end(), 0);
+    if (order.size() > 1024) return {order.rbegin(), order.rend()};
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return tiles_[static_cast<std::size_t>(a)].cost > tiles_[static_cast<std::size_t>(b)].cost;
+    });
+    return order;
   }
 
   // Of all that is dealt, than one part in so many.
-  bool loses_less(int loss) const {
+  bool loses_less(int loss) {
     constexpr int kMostRounds = 64;
     const int ctas = phase_.work.num_ctas;
+    parts_ = num_left() > 0 ? ctas / num_left() : 1;
     if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || num_rounds() > kMostRounds)
       return false;
+    if (num_whole() > 0 && num_left() > 0) divide_rest();
     std::int64_t most = 0;
     for (int cta = 0; cta < ctas; ++cta) {
       std::int64_t cost = 0;
       for (const auto& [unit, part] : dealt_parts(cta))
-        cost += (tile_of(in_line(unit)).cost + parts_of_unit() - 1) / parts_of_unit();
+        cost += (tile_of(in_line(unit)).cost + parts_of(unit) - 1) / parts_of(unit);
       most = std::max(most, cost);
     }
-    if (parts_of_unit() > 1 && line() < least_share() * parts_of_unit() * num_units()) return false;
+    if (num_whole() == 0 && parts_ > 1 && line() < least_share() * parts_ * num_units())
+      return false;
     return most * ctas <= line() + line() / loss;
   }
 
   int num_units() const { return static_cast<int>(units_.size()); }
-  int parts_of_unit() const { return std::max(phase_.work.num_ctas / std::max(num_units(), 1), 1); }
+  int num_left() const { return num_units() % phase_.work.num_ctas; }
+  int num_whole() const { return num_units() - num_left(); }
+  int parts_of(int unit) const { return unit < num_whole() ? 1 : parts_; }
   int num_rounds() const {
     const int ctas = phase_.work.num_ctas;
-    return (num_units() * parts_of_unit() + ctas - 1) / ctas;
+    return (num_whole() + num_left() * parts_ + ctas - 1) / ctas;
   }
+
+  // As many parts as there are CTAs for, but no more than sixteen, nor shorter than they may be.
+  void divide_rest() {
+    int blocks = 0;
+    for (int unit = num_whole(); unit < num_units(); ++unit)
+      blocks = std::max(blocks, tile_of(in_line(unit)).num_blocks);
+    const int parts = std::clamp(phase_.work.num_ctas / num_left(), 1,
+                                 std::clamp(blocks / phase_.min_split_blocks, 1, 16));
+    const int saved = blocks - (blocks + parts - 1) / parts;
+    parts_ = saved > 8 ? parts : 1;
+  }
+
   std::int64_t line() const {
     std::int64_t line = 0;
     for (const ModelTile& tile : tiles_) line += tile.cost * num_groups_;
@@ -174,8 +232,11 @@ class Model {
     std::vector<std::pair<int, int>> parts;
     for (int round = 0; round < num_rounds(); ++round) {
       const int index = round * ctas + (round % 2 == 0 ? cta : ctas - 1 - cta);
-      if (index / parts_of_unit() < num_units())
-        parts.emplace_back(index / parts_of_unit(), index % parts_of_unit());
+      const int left = index - num_whole();
+      if (left < 0)
+        parts.emplace_back(index, 0);
+      else if (left / parts_ < num_left())
+        parts.emplace_back(num_whole() + left / parts_, left % parts_);
     }
     return parts;
   }
@@ -184,12 +245,13 @@ class Model {
     std::vector<Item> items;
     for (const auto& [unit, part] : dealt_parts(cta)) {
       const int blocks = tile_of(in_line(unit)).num_blocks;
-      const int count = std::max(std::min(parts_of_unit(), blocks), 1);
+      const int count = std::max(std::min(parts_of(unit), blocks), 1);
       if (part >= count) continue;
       const int first = blocks * part / count;
       items.push_back(item({in_line(unit), first}, units_[static_cast<std::size_t>(in_line(unit))],
                            first, blocks * (part + 1) / count));
-      items.back().split = {part, count, unit * parts_of_unit(), unit};
+      const int left = std::max(unit - num_whole(), 0);
+      items.back().split = {part, count, left * parts_, left};
     }
     return items;
   }
@@ -462,6 +524,8 @@ class Model {
   int num_groups_ = 1;
   std::vector<ModelUnit> units_;
   bool is_dealt_ = false;
+  bool is_queued_ = false;
+  int parts_ = 1;  // of units that are left over, dealt
   bool goes_by_tile_ = false;
   int num_shares_ = 0;  // else
   int item_cost_ = phase_.item_cost;

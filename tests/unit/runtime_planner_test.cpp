@@ -131,6 +131,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
                       static_cast<int>(arrays_.q_position.size()),
                       setting_.page_size};
     params_.page_size = divisor(setting_.page_size);
+    params_.phase[Step::kPrefill].has_queue = setting_.has_queue ? 1 : 0;
     bool has_notes = false;
     for (const PlanPhase& phase : params_.phase) {
       if (phase.scratch.counter == nullptr) continue;
@@ -185,6 +186,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     const WorkView& work = phase.work;
     const Model model(setting_, arrays_, phase);
     for (int i = 0; i < phase.num_counters; ++i) ASSERT_EQ(work.counters[i], 0u) << i;
+    if (model.is_queued()) return expect_queue(work, model.queue());
     std::set<int> links, results;
     for (int cta = 0; cta < work.num_ctas; ++cta) {
       const std::vector<Item> expected = model.items_of(cta);
@@ -205,6 +207,14 @@ class PlannerTest : public testing::TestWithParam<Setting> {
         ASSERT_TRUE(links.insert(next).second) << "item " << next << " is of two CTAs";
         at = next;
       }
+    }
+  }
+
+  static void expect_queue(const WorkView& work, const std::vector<Item>& expected) {
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      Item item = expected[i];
+      item.keys.next = -static_cast<int>(expected.size());
+      ASSERT_EQ(text(work.items[i]), text(item)) << "item " << i;
     }
   }
 
@@ -234,18 +244,22 @@ class PlannerTest : public testing::TestWithParam<Setting> {
 };
 
 TEST_P(PlannerTest, PlansAsTheModel) {
-  bool has_several_heads = false, has_several_planners = false;
+  bool has_several_heads = false, has_several_planners = false, is_queued = false;
   for (unsigned seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE(testing::Message() << "step " << seed);
     Random random(seed);
     plan(random_step(setting_, random));
     expect_copied();
-    for (const PlanPhase& phase : phases()) expect_planned(phase);
+    for (const PlanPhase& phase : phases()) {
+      expect_planned(phase);
+      is_queued |= phase.work.items->keys.next < kNoItem;
+    }
     has_several_heads |= params_.phase[Step::kDecode].work.items->rows.num_heads > 1;
     has_several_planners |= params_.num_planners > 1;
   }
   EXPECT_EQ(has_several_heads, setting_.item_heads > 1 || setting_.tile_heads > 1);
   EXPECT_TRUE(has_several_planners || setting_.sm_count == 4);
+  EXPECT_EQ(is_queued, setting_.has_queue);
 }
 
 // Each with one token after one segment.
@@ -338,6 +352,94 @@ INSTANTIATE_TEST_SUITE_P(
     Steps, CausalRequest,
     testing::Values(Setting{
         .name = "OfManyTiles", .num_kv_heads = 8, .sm_count = 15, .requests = 1}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+// Tiles of all heads, which differ, are taken from a queue; of the last four heads, the longest
+// first.
+class Queue : public PlannerTest {};
+
+TEST_P(Queue, HasTheLongestTilesOfAHeadFirst) {
+  constexpr int kTiles = 62, kTileRows = 32;
+  plan(causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size));
+  const PlanPhase& phase = params_.phase[Step::kPrefill];
+  expect_planned(phase);
+  const int tail = std::min(4, setting_.num_kv_heads);
+  const int units = kTiles * setting_.num_kv_heads, first_of_tail = units - kTiles * tail;
+  for (int i = 0; i < units; ++i) {
+    SCOPED_TRACE(testing::Message() << "item " << i);
+    const Item& item = phase.work.items[i];
+    EXPECT_EQ(item.keys.next, -units);
+    const int rank = i < first_of_tail ? i % kTiles : (i - first_of_tail) / tail;
+    // Two tiles see as many blocks.
+    EXPECT_EQ(item.rows.first_row, (kTiles - 2 - rank / 2 * 2 + rank % 2) * kTileRows);
+    const int head =
+        i < first_of_tail ? i / kTiles : setting_.num_kv_heads - tail + (i - first_of_tail) % tail;
+    EXPECT_EQ(item.rows.kv_head, head);
+  }
+}
+
+class LongQueue : public PlannerTest {};
+
+TEST_P(LongQueue, HasVeryManyTilesAsTheyComeTheLastFirst) {
+  constexpr int kTiles = 1100, kTileRows = 32;
+  plan(causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size));
+  const PlanPhase& phase = params_.phase[Step::kPrefill];
+  expect_planned(phase);
+  for (int i = 0; i < kTiles; ++i) {
+    EXPECT_EQ(phase.work.items[i].keys.next, -kTiles);
+    EXPECT_EQ(phase.work.items[i].rows.first_row, (kTiles - 1 - i) * kTileRows);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Steps, LongQueue,
+    testing::Values(Setting{
+        .name = "OfOneHead", .num_kv_heads = 1, .sm_count = 3, .requests = 1, .has_queue = true}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(Steps, Queue,
+                         testing::Values(Setting{.name = "OfManyHeads",
+                                                 .num_kv_heads = 8,
+                                                 .sm_count = 13,
+                                                 .requests = 1,
+                                                 .has_queue = true},
+                                         Setting{.name = "OfOneHead",
+                                                 .num_kv_heads = 1,
+                                                 .sm_count = 3,
+                                                 .requests = 1,
+                                                 .has_queue = true}),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+// Units that are alike are dealt out whole, and those that are left over in parts.
+class Rest : public PlannerTest {};
+
+TEST_P(Rest, IsDealtInParts) {
+  constexpr int kTiles = 32, kTileRows = 32, kParts = 3;
+  StepArrays arrays = causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size);
+  plan(arrays);
+  const PlanPhase& phase = params_.phase[Step::kPrefill];
+  expect_planned(phase);
+  const int units = kTiles * setting_.num_kv_heads, ctas = phase.work.num_ctas;
+  const int rest = units % ctas;
+  ASSERT_EQ(ctas / rest, kParts);
+  int parts = 0;
+  for (int cta = 0; cta < ctas; ++cta) {
+    int items = 0, last = cta;
+    for (int at = cta; at >= 0; at = phase.work.items[at].keys.next, ++items) last = at;
+    const ItemSplit& split = phase.work.items[last].split;
+    EXPECT_EQ(items, units / ctas + (split.count > 1 ? 1 : 0));
+    if (split.count > 1) {
+      EXPECT_EQ(split.count, kParts);
+      ++parts;
+    }
+  }
+  EXPECT_EQ(parts, rest * kParts);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Steps, Rest,
+    testing::Values(Setting{
+        .name = "OfWholeRounds", .mask = "full", .num_kv_heads = 8, .sm_count = 31, .requests = 1}),
     [](const auto& row) { return std::string(row.param.name); });
 
 class FineParts : public PlannerTest {};
@@ -469,6 +571,13 @@ INSTANTIATE_TEST_SUITE_P(
                 .requests = 10,
                 .most_segments = 40,
                 .most_length = 1'000'000},
+        Setting{.name = "WithAQueue",
+                .num_kv_heads = 16,
+                .requests = 40,
+                .least_tokens = 20,
+                .most_tokens = 300,
+                .most_length = 400,
+                .has_queue = true},
         Setting{.name = "FullMask", .mask = "full", .sm_count = 16},
         Setting{.name = "SlidingWindow", .mask = "sliding_window", .sm_count = 16},
         Setting{.name = "LargePages", .sm_count = 16, .page_size = 48},

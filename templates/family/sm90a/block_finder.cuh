@@ -27,18 +27,35 @@ class BlockFinder {
   }
 
   LAZYROPE_DEVICE void run() {
-    int32 index = 0;
-    while (index >= 0) {
+    int32 next = 0;
+    while (next != kNoItem) {
       const int32 place = item_.at;
+      if constexpr (kHasQueue) {
+        if (next < kNoItem) ahead_ = take(-next);
+      }
       const ItemPtr item = hand_out(ahead_);
       if (item.extent().num_rows == 0) return;
-      index = item.keys().next;
-      if (index >= 0) ahead_ = load(params_, index);
+      next = item.keys().next;
+      if (next >= 0) ahead_ = load(params_, next);
       if (item.extent().num_blocks > 0) find_blocks(item, place);
     }
   }
 
  private:
+  static constexpr bool kHasQueue = !Memory::kReadsOnce;
+
+  // An item of a queue, once there is room for it; an empty one behind the last. Each CTA finds the
+  // queue empty once, and its first item it has not taken: so the counter is back at 0 for the next
+  // launch.
+  LAZYROPE_DEVICE Chunk take(int32 num_items) const {
+    items_.look(item_.at);
+    uint32 taken = 0;
+    if (lane_index() == 0)
+      taken = atom_relaxed_gpu_inc(params_.work.counters, static_cast<uint32>(num_items) - 1);
+    const int32 index = params_.work.num_ctas + static_cast<int32>(shfl_sync_idx(taken, 0));
+    return index < num_items ? load(params_, index) : Chunk{};
+  }
+
   LAZYROPE_DEVICE static Chunk load(const AttendParams& params, int32 index) {
     const auto* from = reinterpret_cast<const Chunk*>(params.work.items + index);
     return ld_global_nc(from + lane_index() % kItemChunks);
