@@ -79,23 +79,19 @@ def test_several_items_of_a_cta(tokens, head_dim, races):
         check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
 
 
-@pytest.mark.parametrize("races", [False, True])
-@pytest.mark.parametrize("head_dim", [64, 256])
+@pytest.mark.parametrize(("head_dim", "races"), [(64, True), (256, False)])
 def test_items_from_a_queue(head_dim, races):
-    """Requests that see 8 to 18 blocks: for four SMs they are many, and differ. Launched again, the queue is full."""
+    """Requests that see 9 to 17 blocks: for four SMs they are many, and differ. Launched again, the queue is full."""
     setting = replace(SMALL, kv_heads=2, head_dim=head_dim)
-    shelf = Shelf(setting, [128 if head_dim == 64 else 64] * 18, 1, "cpu")
-    rng = random.Random(3)
-    counts = [rng.randint(8, 18) for _ in range(13)]
+    shelf = Shelf(setting, [128 if head_dim == 64 else 64] * 17, 1, "cpu")
+    counts = [17, 9, 13, 13, 13, 13, 13, 9, 17, 13, 13]
     requests = [in_order(shelf, list(range(count)), 40) for count in counts]
     case = shelf.case(shelf.queries(40 * len(requests)), requests)
     kernel = build(setting)
+    step = case.plan(kernel)
     with lazyrope.emulator.options(races=races):
-        check_case(case, kernel)
-        step = case.plan(kernel)
-        first, again = (kernel(case.q, case.k_pool, case.v_pool, step) for _ in range(2))
-    for a, b in zip(first, again, strict=True):
-        assert torch.equal(a, b)
+        for _ in range(2):
+            check_case(case, kernel, step)
 
 
 @pytest.mark.parametrize("query_form", ["raw", "rotated"])
