@@ -354,60 +354,43 @@ INSTANTIATE_TEST_SUITE_P(
         .name = "OfManyTiles", .num_kv_heads = 8, .sm_count = 15, .requests = 1}),
     [](const auto& row) { return std::string(row.param.name); });
 
-// Tiles of all heads, which differ, are taken from a queue; of the last four heads, the longest
-// first.
+// Tiles that differ are taken from a queue; of the last four heads, the longest first. Two see as
+// many blocks. Very many come the last first.
 class Queue : public PlannerTest {};
 
 TEST_P(Queue, HasTheLongestTilesOfAHeadFirst) {
-  constexpr int kTiles = 62, kTileRows = 32;
-  plan(causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size));
+  const int tiles = setting_.needs_scratch ? 1100 : 62, tile_rows = 32;
+  plan(causal_request(tiles * tile_rows / setting_.group_size, setting_.page_size));
   const PlanPhase& phase = params_.phase[Step::kPrefill];
   expect_planned(phase);
   const int tail = std::min(4, setting_.num_kv_heads);
-  const int units = kTiles * setting_.num_kv_heads, first_of_tail = units - kTiles * tail;
+  const int units = tiles * setting_.num_kv_heads, first_of_tail = units - tiles * tail;
   for (int i = 0; i < units; ++i) {
     SCOPED_TRACE(testing::Message() << "item " << i);
     const Item& item = phase.work.items[i];
     EXPECT_EQ(item.keys.next, -units);
-    const int rank = i < first_of_tail ? i % kTiles : (i - first_of_tail) / tail;
-    // Two tiles see as many blocks.
-    EXPECT_EQ(item.rows.first_row, (kTiles - 2 - rank / 2 * 2 + rank % 2) * kTileRows);
-    const int head =
-        i < first_of_tail ? i / kTiles : setting_.num_kv_heads - tail + (i - first_of_tail) % tail;
-    EXPECT_EQ(item.rows.kv_head, head);
+    const int in_tail = i - first_of_tail;
+    const int rank = in_tail < 0 ? i % tiles : in_tail / tail;
+    const int pair = tiles - 2 - rank / 2 * 2;
+    const int tile = setting_.needs_scratch ? tiles - 1 - rank : pair + rank % 2;
+    EXPECT_EQ(item.rows.first_row, tile * tile_rows);
+    EXPECT_EQ(item.rows.kv_head,
+              in_tail < 0 ? i / tiles : setting_.num_kv_heads - tail + in_tail % tail);
   }
 }
 
-class LongQueue : public PlannerTest {};
+const Setting kQueue = {
+    .name = "OfManyHeads", .num_kv_heads = 8, .sm_count = 13, .requests = 1, .has_queue = true};
+const Setting kQueueOfOneHead = {
+    .name = "OfOneHead", .num_kv_heads = 1, .sm_count = 3, .requests = 1, .has_queue = true};
+const Setting kLongQueue = {.name = "OfVeryManyTiles",
+                            .num_kv_heads = 1,
+                            .sm_count = 3,
+                            .requests = 1,
+                            .needs_scratch = true,
+                            .has_queue = true};
 
-TEST_P(LongQueue, HasVeryManyTilesAsTheyComeTheLastFirst) {
-  constexpr int kTiles = 1100, kTileRows = 32;
-  plan(causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size));
-  const PlanPhase& phase = params_.phase[Step::kPrefill];
-  expect_planned(phase);
-  for (int i = 0; i < kTiles; ++i) {
-    EXPECT_EQ(phase.work.items[i].keys.next, -kTiles);
-    EXPECT_EQ(phase.work.items[i].rows.first_row, (kTiles - 1 - i) * kTileRows);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Steps, LongQueue,
-    testing::Values(Setting{
-        .name = "OfOneHead", .num_kv_heads = 1, .sm_count = 3, .requests = 1, .has_queue = true}),
-    [](const auto& row) { return std::string(row.param.name); });
-
-INSTANTIATE_TEST_SUITE_P(Steps, Queue,
-                         testing::Values(Setting{.name = "OfManyHeads",
-                                                 .num_kv_heads = 8,
-                                                 .sm_count = 13,
-                                                 .requests = 1,
-                                                 .has_queue = true},
-                                         Setting{.name = "OfOneHead",
-                                                 .num_kv_heads = 1,
-                                                 .sm_count = 3,
-                                                 .requests = 1,
-                                                 .has_queue = true}),
+INSTANTIATE_TEST_SUITE_P(Steps, Queue, testing::Values(kQueue, kQueueOfOneHead, kLongQueue),
                          [](const auto& row) { return std::string(row.param.name); });
 
 // Units that are alike are dealt out whole, and those that are left over in parts.
