@@ -81,7 +81,7 @@ struct PlanScratch {
   TileRows* rows;  // null: in shared memory
   TileKeys* keys;
   int64* cost_begin;  // cost of all tiles before, for one KV head
-  int32* part_begin;  // fixed parts of all tiles before, for one KV head
+  int32* part_begin;  // fixed parts of all tiles before, for one KV head; of a queue, its order
   // Of all planners: family/plan_notes.cuh. Null where a step never has many tiles, or one planner.
   TileNote* notes;
   uint32* counter;

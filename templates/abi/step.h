@@ -106,7 +106,7 @@ struct WorkView {
   Item* items;       // [max_items]: the first of each CTA, then the others
   uint8* partials;   // [parts][partial_row_count] rows: templates/ops/partial_rows.cuh; 0 between
                      // launches
-  uint32* counters;  // templates/ops/split_tile.cuh
+  uint32* counters;  // templates/ops/split_tile.cuh; of a queue, the first counts what is taken
   uint8* kept;       // [num_ctas] tiles of queries, where consumers turn them; else none
   int32 num_ctas;
   int32 partial_row_count;  // rows that a partial result has room for

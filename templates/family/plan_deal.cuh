@@ -135,9 +135,7 @@ class Deal {
     for (int32 round = 0; round < num_rounds_; ++round) {
       const Part dealt = at(cta, round);
       if (dealt.unit >= num_units_) break;
-      const int32 tile = in_line(dealt.unit) % units_.per_group;
-      const auto& begin = units_.tiles.cost_begin;
-      const auto unit = static_cast<int32>(begin.get(tile + 1) - begin.get(tile));
+      const int32 unit = units_.cost_of(in_line(dealt.unit) % units_.per_group);
       cost += dealt.unit < num_whole_ ? unit : ceil_div(unit, num_parts_);
     }
     return cost;

@@ -23,14 +23,15 @@ class Queue {
     int32 longest = 0;
 #pragma unroll 1
     for (int32 tile = thread_index(); tile < units_.num_tiles; tile += Spec::kThreads)
-      longest = larger(longest, cost_of(tile));
+      longest = larger(longest, units_.cost_of(tile));
     const int64 most = scan.max(longest);
     return most * kLeastUnits * phase_.work.num_ctas <= units_.cost() &&
            4 * most * units_.count() >= 5 * units_.cost() &&
            int64{kLeastBlocks} * kBlockCost * units_.count() <= units_.cost();
   }
 
-  // By all threads, before it is asked what lies where. Very many tiles are taken as they come, the
+  // By all threads, before it is asked what lies where: the column of fixed parts, of which tiles
+  // have none, has the order. Very many tiles are taken as they come, the
   // last first.
   LAZYROPE_DEVICE void sort() const {
     if (!is_sorted()) return;
@@ -59,18 +60,13 @@ class Queue {
 
   LAZYROPE_DEVICE bool is_sorted() const { return units_.num_tiles <= kMostSorted; }
 
-  LAZYROPE_DEVICE int32 cost_of(int32 tile) const {
-    const auto& begin = units_.tiles.cost_begin;
-    return static_cast<int32>(begin.get(tile + 1) - begin.get(tile));
-  }
-
   // How many go before it.
   LAZYROPE_DEVICE int32 rank_of(int32 tile) const {
-    const int32 own = cost_of(tile);
+    const int32 own = units_.cost_of(tile);
     int32 rank = 0;
 #pragma unroll 4
     for (int32 i = 0; i < units_.num_tiles; ++i) {
-      const int32 cost = cost_of(i);
+      const int32 cost = units_.cost_of(i);
       rank += cost > own || (cost == own && i < tile) ? 1 : 0;
     }
     return rank;

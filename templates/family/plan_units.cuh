@@ -82,6 +82,10 @@ struct Units {
 
   LAZYROPE_DEVICE int32 count() const { return num_groups * per_group; }
   LAZYROPE_DEVICE Cost cost() const { return group_cost * num_groups; }
+  // A tile's, of a group.
+  LAZYROPE_DEVICE int32 cost_of(int32 tile) const {
+    return static_cast<int32>(tiles.cost_begin.get(tile + 1) - tiles.cost_begin.get(tile));
+  }
 
   LAZYROPE_DEVICE Unit get(int32 index) const {
     const auto [group, in_group] = divide(index, per_group);
