@@ -275,8 +275,9 @@ class RowTurner {
   static constexpr int kPairs = Pairing::kPairs;
 
  public:
-  LAZYROPE_DEVICE RowTurner(To to, From from, SharedPtr positions, int32 base, const Angles& angles,
-                            float scale)
+  // For rows from `first` on, if that lies before `end`.
+  LAZYROPE_DEVICE RowTurner(To to, From from, SharedPtr positions, int32 first, int32 end,
+                            int32 base, const Angles& angles, float scale)
       : to_(to),
         from_(from),
         positions_(positions),
@@ -284,7 +285,10 @@ class RowTurner {
         angles_(angles),
         factor_(Conversion::kFactor * scale),
         unit_(lane_unit<Pairing>()) {
-    if constexpr (Angles::kIsCommon) rotation_ = angles.rotation;
+    if constexpr (Angles::kIsCommon)
+      rotation_ = angles.rotation;
+    else if (first < end)
+      at_ = elsewhere(position(first));
   }
 
   // Rows of tokens: a token's are neighbours, and share an angle. kAtOnce of a token are loaded
@@ -339,9 +343,11 @@ class RowTurner {
     UnitRuns to;
   };
 
-  static constexpr int32 kNowhere = -2;  // nor one position before any
   static constexpr int kFour = 4;
   static constexpr bool kStepsByRow = !Angles::kIsCommon && Spec::kGroupSize == 1;
+
+  // Neither at a position nor one before it.
+  LAZYROPE_DEVICE static int32 elsewhere(int32 position) { return position ^ 1 << 30; }
 
   // Of a four of rows, which are tokens.
   LAZYROPE_DEVICE bool are_consecutive(int32 row) const {
@@ -407,7 +413,7 @@ class RowTurner {
   float factor_;
   int32 unit_;
   UnitRotation<Pairing> rotation_ = {};  // else its registers would be held from the start
-  int32 at_ = kNowhere;
+  int32 at_ = 0;
 };
 
 // One warp turns num_rows rows of queries, taken from `from` (which may be the same rows: columns
@@ -429,7 +435,8 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     const int32 share = lane_share<Pairing>(num_rows, kAlignment);
     const int32 first = group * share;
     const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
-    RowTurner<Spec, Conversion, Angles, To, From> turner(to, from, positions, base, angles, scale);
+    RowTurner<Spec, Conversion, Angles, To, From> turner(to, from, positions, first, end, base,
+                                                         angles, scale);
     constexpr bool kTellsAngles =
         Angles::kIsCommon || Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
     if constexpr (kAtOnce == 4 && kTellsAngles)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import lazyrope
 import pytest
 import torch
 
-from tests.support.cases import Setting
+from tests.support.cases import Case, PoolBuilder, Request, Setting, Slice, assemble
 from tests.support.checks import check_case
 from tests.support.shelf import Shelf, in_order
 
@@ -38,6 +40,29 @@ def test_many_small_requests():
     requests = [in_order(shelf, [i % 4, (i + 1) % 4], 1) for i in range(300)]
     case = shelf.case(shelf.queries(300), requests)
     check_case(case, lazyrope.compile(shelf.spec))
+
+
+def square(setting: Setting, requests: int, tokens: int, first: int) -> Case:
+    """Requests of as many queries as keys; query i lies at position first + i of its own document."""
+    generator = torch.Generator().manual_seed(tokens)
+    pages = requests * -(-tokens // setting.page_size)
+    pool = PoolBuilder(setting, pages + 1, random.Random(requests), torch.device("cuda"))
+    positions = list(range(first, first + tokens))
+    documents = [pool.add(tokens, 0, generator) for _ in range(requests)]
+    return assemble(setting, pool, [Request(positions, [Slice(d, 0, 0, tokens)]) for d in documents], generator)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("requests", "tokens"), [(5, 4000), (1, 6000)])
+def test_whole_prompts(head_dim, causal, requests, tokens):
+    """More tiles than CTAs: on Hopper those left over are dealt in parts, and causal ones are taken from a queue."""
+    setting = Setting(head_dim=head_dim, kv_heads=16, group=1, phase="prefill", rope="llama3")
+    case = square(setting, requests, tokens, first=0 if causal else tokens)
+    kernel = lazyrope.compile(case.spec)
+    step = case.plan(kernel, check=True)
+    check_case(case, kernel, step)
+    check_case(case, kernel, step)  # the counters are back at zero
 
 
 def test_pool_larger_than_32_bits_reach():

@@ -14,7 +14,18 @@ import torch
 
 from tests.conftest import HAS_GPU, assert_all_has_run, shared_list, values_of
 from tests.support import eager
-from tests.support.cases import ROPES, PoolBuilder, Request, Setting, Slice, assemble, documents_case, random_case
+from tests.support.cases import (
+    EVERY_SORT_OF_POSITION,
+    ROPES,
+    PoolBuilder,
+    Request,
+    Setting,
+    Slice,
+    assemble,
+    case_at,
+    documents_case,
+    random_case,
+)
 from tests.support.checks import check_case
 from tests.support.covering import FACTORS, race_checked
 from tests.support.tolerance import assert_close, assert_lse_close
@@ -137,6 +148,14 @@ def test_many_documents(build, device, lengths, tokens):
     """More than the 32 segments that a warp looks at together, in kernels that divide keys and rows."""
     case = documents_case(Setting(page_size=48), lengths, tokens, device)
     check_case(case, build(case.spec))
+
+
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("tokens", [1, 150])
+def test_queries_at_any_position(build, device, group, tokens):
+    setting = Setting(group=group, kv_heads=1, mask="full")
+    for position in EVERY_SORT_OF_POSITION:
+        check_case(case_at(setting, [position] * tokens, device), build(setting.spec()))
 
 
 def test_a_step_planned_for_another_mask_is_refused(build, device):

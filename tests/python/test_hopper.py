@@ -9,7 +9,7 @@ import lazyrope
 import pytest
 import torch
 
-from tests.support.cases import Case, Setting, documents_case, random_case
+from tests.support.cases import EVERY_SORT_OF_POSITION, Case, Setting, case_at, documents_case, random_case
 from tests.support.checks import check_case
 from tests.support.shelf import Shelf, in_order
 
@@ -66,6 +66,16 @@ def test_more_blocks_than_a_table_has(races):
     """Of 128 keys, in several windows; documents that end inside of runs, some shorter than a block."""
     with lazyrope.emulator.options(races=races):
         check_case(documents_case(SMALL, [1500, 70, 131, 1024, 5, 640, 17, 16, 900], 33, "cpu"), build(SMALL))
+
+
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("head_dim", [64, 256])
+@pytest.mark.parametrize("tokens", [1, 150])
+def test_queries_at_any_position(head_dim, group, tokens):
+    """Turned by helpers, or by those who compute; few rows or many."""
+    setting = replace(SMALL, head_dim=head_dim, group=group, mask="full")
+    for position in EVERY_SORT_OF_POSITION:
+        check_case(case_at(setting, [position] * tokens, "cpu"), build(setting))
 
 
 @pytest.mark.parametrize("races", [False, True])

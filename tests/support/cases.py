@@ -293,6 +293,16 @@ def documents_case(
     return assemble(setting, pool, [Request(list(range(end, end + tokens)), slices)], generator)
 
 
+EVERY_SORT_OF_POSITION = (0, -1, -2, -(2**31), 2**31 - 1)
+
+
+def case_at(setting: Setting, positions: list[int], device: str | torch.device) -> Case:
+    """One request with queries at these positions, and a document at position 0."""
+    generator = torch.Generator().manual_seed(len(positions))
+    pool = PoolBuilder(setting, 8, random.Random(len(positions)), torch.device(device))
+    return assemble(setting, pool, [Request(positions, [Slice(pool.add(100, 0, generator), 0, 0, 100)])], generator)
+
+
 def assemble(setting: Setting, pool: PoolBuilder, requests: list[Request], generator: torch.Generator) -> Case:
     heads = setting.group * setting.kv_heads
     tokens = sum(len(request.positions) for request in requests)
