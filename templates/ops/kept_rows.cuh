@@ -17,7 +17,7 @@ namespace lazyrope {
 template <class Spec, class Tile, int kRows>
 class KeptRows {
   using Pairing = typename Spec::Pairing;
-  using Rotation = UnitRotation<Pairing>;
+  using Rotation = KeptRotation<Spec>;
   using Run = typename Rotation::Run;
   using Unit = Words<Pairing::kPairs>;  // run a, then run b
   static constexpr int kFour = 4;       // rows that are under way at once
@@ -39,11 +39,10 @@ class KeptRows {
     keep_unrotated();
 #pragma unroll 1
     for (int32 i = 0; i < kShare; ++i) {
-      const int32 row = first_ + i;
-      if (row >= kRows) break;
-      const UnitRuns runs = rows_.template runs<Pairing>(row, unit_);
+      if (!has_row(i)) break;
+      const UnitRuns runs = rows_.template runs<Pairing>(row(i), unit_);
       const Unit unit = joined(ld_shared<Run>(runs.a), ld_shared<Run>(runs.b));
-      st_global(image<Unit>(place(row)), unit);
+      st_global(image<Unit>(place(row(i))), unit);
       turn(runs, unit, rotation);
     }
     fence_proxy_async_global();
@@ -52,23 +51,30 @@ class KeptRows {
   // Turns what has come. A row's lanes read it all before one of them writes.
   LAZYROPE_DEVICE void turn(const Rotation& rotation) const {
     Unit units[kFour];
-    load(units, first_);
+    load(units, 0);
 #pragma unroll 2
-    for (int32 four = 0; four < kShare / kFour; ++four) {
+    for (int32 i = 0; i < kShare; i += kFour) {
       bar_warp_sync();
-      turn_four(units, first_ + four * kFour, four + 1 < kShare / kFour, rotation);
+      turn_four(units, i, rotation);
     }
   }
   // What has been turned is again as it came.
   LAZYROPE_DEVICE void restore() const {
 #pragma unroll 1
     for (int32 i = 0; i < kShare; ++i) {
-      const SharedPtr unit = place(first_ + i);
-      if (first_ + i < kRows) st_shared(unit, ld_global(image<Unit>(unit)));
+      const SharedPtr unit = place(row(i));
+      if (has_row(i)) st_shared(unit, ld_global(image<Unit>(unit)));
     }
   }
 
  private:
+  // The lane's i-th row. Where lanes with a unit all have the same rows, the other lanes have none.
+  static constexpr bool kHasOneGroup = 2 * Pairing::kUnits > kWarpThreads;
+  LAZYROPE_DEVICE int32 row(int32 i) const { return kHasOneGroup ? i : first_ + i; }
+  LAZYROPE_DEVICE bool has_row(int32 i) const {
+    return kHasOneGroup ? lane_index() < Pairing::kUnits : first_ + i < kRows;
+  }
+
   LAZYROPE_DEVICE void keep_unrotated() const {
     if constexpr (kOtherRuns > 0) {
 #pragma unroll 1
@@ -88,24 +94,24 @@ class KeptRows {
   LAZYROPE_DEVICE SharedPtr place(int32 row) const {
     return rows_.template run<2 * kRunColumns>(row, unit_);
   }
-  LAZYROPE_DEVICE void load(Unit (&units)[kFour], int32 row) const {
-    if (row >= kRows) return;
-    const SharedPtr first = place(row);
+  // From the lane's row i on.
+  LAZYROPE_DEVICE void load(Unit (&units)[kFour], int32 i) const {
+    if (!has_row(i)) return;
+    const SharedPtr first = place(row(i));
 #pragma unroll
-    for (int32 i = 0; i < kFour; ++i) units[i] = ld_shared<Unit>(Tile::below(first, i));
+    for (int32 k = 0; k < kFour; ++k) units[k] = ld_shared<Unit>(Tile::below(first, k));
   }
 
   // Of the units of four rows, and loads those of the next, if there are.
-  LAZYROPE_DEVICE void turn_four(Unit (&units)[kFour], int32 row, bool has_next,
-                                 const Rotation& rotation) const {
+  LAZYROPE_DEVICE void turn_four(Unit (&units)[kFour], int32 i, const Rotation& rotation) const {
     Unit present[kFour];
 #pragma unroll
-    for (int32 i = 0; i < kFour; ++i) present[i] = units[i];
-    if (has_next) load(units, row + kFour);
-    if (row >= kRows) return;
-    const UnitRuns first = rows_.template runs<Pairing>(row, unit_);
+    for (int32 k = 0; k < kFour; ++k) present[k] = units[k];
+    if (i + kFour < kShare) load(units, i + kFour);
+    if (!has_row(i)) return;
+    const UnitRuns first = rows_.template runs<Pairing>(row(i), unit_);
 #pragma unroll
-    for (int32 i = 0; i < kFour; ++i) turn(RowsOf<Tile>::below(first, i), present[i], rotation);
+    for (int32 k = 0; k < kFour; ++k) turn(RowsOf<Tile>::below(first, k), present[k], rotation);
   }
 
   LAZYROPE_DEVICE static Unit joined(const Run& a, const Run& b) {
@@ -127,7 +133,7 @@ class KeptRows {
       a.word[i] = unit.word[i];
       b.word[i] = unit.word[kWords + i];
     }
-    rotation.template apply<typename FromKept<Spec>::From, typename FromKept<Spec>::To>(a, b);
+    rotation.apply(a, b);
     st_shared(to.a, a);
     st_shared(to.b, b);
   }

@@ -86,6 +86,10 @@ struct UnitRotation {
   LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
     float y[2 * kPairs];
     turn<Element>(y, a, b);
+    pack<Result>(a, b, y);
+  }
+  template <class Result>
+  LAZYROPE_DEVICE static void pack(Run& a, Run& b, const float (&y)[2 * kPairs]) {
 #pragma unroll
     for (int i = 0; i < kPairs / 2; ++i) {
       a.word[i] = Result::pack(y[2 * i], y[2 * i + 1]);
@@ -196,7 +200,6 @@ struct ForProducts {
 template <class Spec>
 struct LaneTurns {
   using Pairing = typename Spec::Pairing;
-  static constexpr bool kIsCommon = false;
 
   UnitTurns<Pairing> turns;
 
@@ -217,8 +220,6 @@ class LaneSteps {
   using Rotation = UnitRotation<typename Spec::Pairing>;
 
  public:
-  static constexpr bool kIsCommon = false;
-
   LAZYROPE_DEVICE LaneSteps() { step_.set(1, LaneTurns<Spec>().turns, 1.0f); }
   LAZYROPE_DEVICE void step(Rotation& rotation) const { rotation.turn_by(step_); }
   LAZYROPE_DEVICE void turn(Rotation& rotation, int32 before, int32 position, int32 base,
@@ -231,14 +232,6 @@ class LaneSteps {
 
  private:
   Rotation step_;
-};
-
-// One for all rows.
-template <class Spec>
-struct CommonAngle {
-  static constexpr bool kIsCommon = true;
-
-  UnitRotation<typename Spec::Pairing> rotation;
 };
 
 // Of many rows of a lane most follow one another. Of few the first is soon turned: what that takes
@@ -267,12 +260,14 @@ class LaneAngles<Angles, false> {
   LAZYROPE_DEVICE Angles get() const { return Angles(); }
 };
 
-// Rows of queries that a lane turns: its unit's columns of them.
+// Rows of queries that a lane turns: its unit's columns of them. A Conversion with a `Kept` leaves
+// them turned in the place where they were, too, as that has them.
 template <class Spec, class Conversion, class Angles, class To, class From>
 class RowTurner {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
   static constexpr int kPairs = Pairing::kPairs;
+  static constexpr bool kKeeps = requires { typename Conversion::Kept; };
 
  public:
   // For rows from `first` on, if that lies before `end`.
@@ -285,10 +280,11 @@ class RowTurner {
         angles_(angles),
         factor_(Conversion::kFactor * scale),
         unit_(lane_unit<Pairing>()) {
-    if constexpr (Angles::kIsCommon)
-      rotation_ = angles.rotation;
-    else if (first < end)
-      at_ = elsewhere(position(first));
+    if constexpr (kKeeps) {
+      factor_ = Conversion::Kept::kFactor;
+      behind_kept_ = Conversion::kFactor / Conversion::Kept::kFactor * scale;
+    }
+    if (first < end) at_ = elsewhere(position(first));
   }
 
   // Rows of tokens: a token's are neighbours, and share an angle. kAtOnce of a token are loaded
@@ -313,15 +309,15 @@ class RowTurner {
           load(at[i].from, a[i], b[i]);
         }
 #pragma unroll
-        for (int32 i = 0; i < kRows; ++i) turn(at[i].to, a[i], b[i]);
+        for (int32 i = 0; i < kRows; ++i) turn(at[i], a[i], b[i]);
       }
       row = stop;
     }
   }
 
   // Rows in fours, from a multiple of four on: the places of a four's others follow from that of
-  // the first, and their angles too, which is for a common angle, tokens of fours, and tokens of a
-  // row. Such as there are not are turned too, to no harm.
+  // the first, and their angles too, which is for tokens of fours, and tokens of a row. Such as
+  // there are not are turned too, to no harm.
   LAZYROPE_DEVICE void turn_fours(int32 row, int32 end) {
 #pragma unroll 1
     for (; row < end; row += kFour) {
@@ -331,7 +327,7 @@ class RowTurner {
           continue;
         }
       }
-      if constexpr (!Angles::kIsCommon) go_to(position(row));
+      go_to(position(row));
       turn_four(places(row));
     }
   }
@@ -344,7 +340,7 @@ class RowTurner {
   };
 
   static constexpr int kFour = 4;
-  static constexpr bool kStepsByRow = !Angles::kIsCommon && Spec::kGroupSize == 1;
+  static constexpr bool kStepsByRow = Spec::kGroupSize == 1;
 
   // Neither at a position nor one before it.
   LAZYROPE_DEVICE static int32 elsewhere(int32 position) { return position ^ 1 << 30; }
@@ -370,9 +366,10 @@ class RowTurner {
       }
       if (kStepsByRow && begin > 0) step();
 #pragma unroll
-      for (int32 i = 0; i < kAtOnce; ++i) turn(at[i].to, a[i], b[i]);
+      for (int32 i = 0; i < kAtOnce; ++i) turn(at[i], a[i], b[i]);
     }
   }
+
   LAZYROPE_DEVICE void step() {
     if constexpr (kStepsByRow) {
       angles_.step(rotation_);
@@ -399,8 +396,21 @@ class RowTurner {
     a = ld_shared<Run>(from.a);
     b = ld_shared<Run>(from.b);
   }
-  LAZYROPE_DEVICE void turn(UnitRuns to, Run a, Run b) const {
-    rotation_.template apply<typename Conversion::From, typename Conversion::To>(a, b);
+  LAZYROPE_DEVICE void turn(const RowPlaces& at, const Run& a, const Run& b) const {
+    float y[2 * kPairs];
+    rotation_.template turn<typename Conversion::From>(y, a, b);
+    if constexpr (kKeeps) {
+      store<typename Conversion::Kept::To>(at.from, y);
+#pragma unroll
+      for (float& value : y) value *= behind_kept_;
+    }
+    store<typename Conversion::To>(at.to, y);
+  }
+  template <class Element>
+  LAZYROPE_DEVICE static void store(UnitRuns to, const float (&y)[2 * kPairs]) {
+    Run a;
+    Run b;
+    UnitRotation<Pairing>::template pack<Element>(a, b, y);
     st_shared(to.a, a);
     st_shared(to.b, b);
   }
@@ -411,16 +421,17 @@ class RowTurner {
   int32 base_;
   const Angles& angles_;
   float factor_;
+  float behind_kept_ = 1.0f;  // what is given is that times what is kept
   int32 unit_;
   UnitRotation<Pairing> rotation_ = {};  // else its registers would be held from the start
   int32 at_ = 0;
 };
 
 // One warp turns num_rows rows of queries, taken from `from` (which may be the same rows: columns
-// that no pair reaches stay as they are then): each row by its position (0 where the query is
-// rotated already) less `base`, or all by a common angle, in which their scale is already. Row 0 is
-// number `first_row` of the request's. kAtOnce: rows that a lane has under way; or 4, where the
-// first is a multiple of four, and there are rows in memory up to the next behind the last.
+// that no pair reaches stay as they are then), each by its position (0 where the query is rotated
+// already) less `base`. Row 0 is number `first_row` of the request's. kAtOnce: rows that a lane has
+// under way; or 4, where the first is a multiple of four, and there are rows in memory up to the
+// next behind the last.
 template <class Spec, int kAtOnce = 1, class Conversion = ForProducts<Spec>, class Angles, class To,
           class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
@@ -437,8 +448,7 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
     RowTurner<Spec, Conversion, Angles, To, From> turner(to, from, positions, first, end, base,
                                                          angles, scale);
-    constexpr bool kTellsAngles =
-        Angles::kIsCommon || Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
+    constexpr bool kTellsAngles = Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
     if constexpr (kAtOnce == 4 && kTellsAngles)
       turner.turn_fours(first, end);
     else

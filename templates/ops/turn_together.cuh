@@ -4,7 +4,8 @@
 //
 // The queries turned for a document are kept for that, more exactly than they are given to
 // products: those of bf16 as fp16, a 256th as large (which has room for 2^24). What that loses is
-// an eighth of what the last rounding loses. (Those of fp16 are rounded once more.)
+// an eighth of what the last rounding loses; turning them in fp16 loses as much again, and has room
+// for queries that are 2^16 after they are scaled. (Those of fp16 are rounded once more.)
 #pragma once
 
 #include "ops/rotate.cuh"
@@ -27,6 +28,13 @@ struct ToKeep<Spec, true> {
   static constexpr float kFactor = 1.0f;
 };
 
+
+// What is given to products, and kept.
+template <class Spec>
+struct GivenAndKept : ForProducts<Spec> {
+  using Kept = ToKeep<Spec>;
+};
+
 template <class Spec>
 struct FromKept {
   using From = typename ToKeep<Spec>::To;
@@ -36,15 +44,15 @@ struct FromKept {
 
 // By which kept queries are turned `positions` more, with what FromKept multiplies by, and `scale`.
 template <class Spec>
-LAZYROPE_DEVICE CommonAngle<Spec> angle_of(int64 positions, float scale) {
-  CommonAngle<Spec> angle;
-  angle.rotation.set(positions, LaneTurns<Spec>().turns, FromKept<Spec>::kFactor * scale);
-  return angle;
+LAZYROPE_DEVICE UnitRotation<typename Spec::Pairing> rotation_of(int64 positions, float scale) {
+  UnitRotation<typename Spec::Pairing> rotation;
+  rotation.set(positions, LaneTurns<Spec>().turns, FromKept<Spec>::kFactor * scale);
+  return rotation;
 }
 
 // The same by way of shared memory, where all pairs' rotations lie one behind the other.
 template <class Spec, class Team>
-LAZYROPE_DEVICE void share_angle(SharedPtr rotations, int64 positions, float scale) {
+LAZYROPE_DEVICE void share_rotation(SharedPtr rotations, int64 positions, float scale) {
   constexpr int kPairs = Spec::Pairing::kUnits * Spec::Pairing::kPairs;
   const float factor = FromKept<Spec>::kFactor * scale;
 #pragma unroll 1
@@ -55,15 +63,126 @@ LAZYROPE_DEVICE void share_angle(SharedPtr rotations, int64 positions, float sca
   }
 }
 template <class Spec>
-LAZYROPE_DEVICE CommonAngle<Spec> shared_angle(SharedPtr rotations) {
+LAZYROPE_DEVICE UnitRotation<typename Spec::Pairing> shared_rotation(SharedPtr rotations) {
   using Pairing = typename Spec::Pairing;
   constexpr int32 kBytes = sizeof(Rotation);
   const SharedPtr first = rotations + lane_unit<Pairing>() * (Pairing::kPairs * kBytes);
-  CommonAngle<Spec> angle;
+  UnitRotation<Pairing> rotation;
 #pragma unroll
   for (int32 i = 0; i < Pairing::kPairs; ++i)
-    angle.rotation.pair[i] = ld_shared<Rotation>(first + i * kBytes);
-  return angle;
+    rotation.pair[i] = ld_shared<Rotation>(first + i * kBytes);
+  return rotation;
+}
+
+// A unit's rotation, in halves: two elements at a time, each times a cosine, and its partner times
+// a sine. What fp16 loses on the way is an eighth of what rounding to bf16 loses.
+template <class Pairing, class Result>
+class HalfRotation {
+  static constexpr int kWords = Pairing::kPairs;  // of both runs, a's first
+  static constexpr int kRunWords = kWords / 2;
+
+ public:
+  using Run = Words<kRunWords>;
+
+  LAZYROPE_DEVICE explicit HalfRotation(const UnitRotation<Pairing>& rotation) {
+    float cosine[2 * kWords];
+    float sine[2 * kWords];
+#pragma unroll
+    for (int i = 0; i < Pairing::kPairs; ++i) {
+      cosine[Pairing::first(i)] = cosine[Pairing::second(i)] = rotation.pair[i].cosine;
+      sine[Pairing::first(i)] = -rotation.pair[i].sine;
+      sine[Pairing::second(i)] = rotation.pair[i].sine;
+    }
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      cosine_[i] = Fp16::pack(cosine[2 * i], cosine[2 * i + 1]);
+      sine_[i] = Fp16::pack(sine[2 * i], sine[2 * i + 1]);
+    }
+  }
+
+  LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
+    uint32 x[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) x[i] = i < kRunWords ? a.word[i] : b.word[i - kRunWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const uint32 by_sine = Fp16::multiply_add(Pairing::partners(x, i), sine_[i], 0);
+      const FloatPair y = Fp16::unpack(Fp16::multiply_add(x[i], cosine_[i], by_sine));
+      (i < kRunWords ? a.word[i] : b.word[i - kRunWords]) = Result::pack(y.low, y.high);
+    }
+  }
+
+ private:
+  uint32 cosine_[kWords];
+  uint32 sine_[kWords];
+};
+
+// The same exactly: of what was not kept as fp16, and where nothing is rounded to less.
+template <class Pairing, class Element, class Result>
+class ExactRotation {
+ public:
+  using Run = typename UnitRotation<Pairing>::Run;
+
+  LAZYROPE_DEVICE explicit ExactRotation(const UnitRotation<Pairing>& rotation)
+      : rotation_(rotation) {}
+  LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
+    rotation_.template apply<Element, Result>(a, b);
+  }
+
+ private:
+  UnitRotation<Pairing> rotation_;
+};
+
+// By which kept queries are turned.
+template <class Spec, class From = typename FromKept<Spec>::From,
+          class To = typename FromKept<Spec>::To>
+struct KeptRotationOf {
+  using Type = ExactRotation<typename Spec::Pairing, From, To>;
+};
+template <class Spec>
+struct KeptRotationOf<Spec, Fp16, Bf16> {
+  using Type = HalfRotation<typename Spec::Pairing, Bf16>;
+};
+template <class Spec>
+using KeptRotation = typename KeptRotationOf<Spec>::Type;
+
+// One warp turns kRows kept rows, a multiple of eight, of which a lane has its unit's columns. Every
+// instruction is one less for those who compute: rows eight apart have their places in common but
+// for an offset, others of an octet but for some bits. Lanes of neighbouring groups have rows four
+// apart, whose chunks lie in other banks.
+template <class Spec, int kRows, class To, class From>
+LAZYROPE_DEVICE void turn_together(To to, From from, const KeptRotation<Spec>& rotation,
+                                   float scale) {
+  using Pairing = typename Spec::Pairing;
+  using Run = typename KeptRotation<Spec>::Run;
+  constexpr int kOctet = 8;
+  constexpr int kOctets = kRows / kOctet;
+  constexpr int kGroups = floor_power_of_two(smaller(kOctet, kWarpThreads / Pairing::kUnits));
+  copy_unrotated<Spec>(to, from, kRows, scale);
+  const int32 unit = lane_unit<Pairing>();
+  const int32 group = lane_index() / Pairing::kUnits;
+  if (group >= kGroups) return;
+  const int32 first = group % 2 * 4 + group / 2 % 2 * 2 + group / 4;
+  const UnitRuns source = from.template runs<Pairing>(first, unit);
+  const UnitRuns target = to.template runs<Pairing>(first, unit);
+#pragma unroll
+  for (int32 i = 0; i < kOctet / kGroups; ++i) {
+    Run a[kOctets];
+    Run b[kOctets];
+#pragma unroll
+    for (int32 octet = 0; octet < kOctets; ++octet) {
+      const UnitRuns at = From::below(source, octet * kOctet + i);
+      a[octet] = ld_shared<Run>(at.a);
+      b[octet] = ld_shared<Run>(at.b);
+    }
+#pragma unroll
+    for (int32 octet = 0; octet < kOctets; ++octet) {
+      const UnitRuns at = To::below(target, octet * kOctet + i);
+      rotation.apply(a[octet], b[octet]);
+      st_shared(at.a, a[octet]);
+      st_shared(at.b, b[octet]);
+    }
+  }
 }
 
 }  // namespace lazyrope

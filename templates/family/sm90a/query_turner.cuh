@@ -1,7 +1,7 @@
 // The warps that turn an item's queries for its next segment, while others compute on the present
-// one: each row by its own angle, from the originals; or many, from an item's third document on, by
-// the angle that lies between documents (ops/turn_together.cuh), from those of the first, which
-// then take the originals' place.
+// one: each row by its own angle, from the originals; or many, from an item's second document on,
+// by the angle that lies between documents (ops/turn_together.cuh), from those of the first, which
+// have taken the originals' place.
 #pragma once
 
 #include "family/sm90a/window_user.cuh"
@@ -82,14 +82,12 @@ class QueryTurner {
     }
   }
 
-  // Queries that no angle turns are the same for all documents. Two are not worth keeping them.
+  // Queries that no angle turns are the same for all documents.
   LAZYROPE_DEVICE void turn_for(int32 document, int32 base, ItemPtr item, int32 place) {
     if (document > 0 && !Memory::kQueriesTurn) return;
-    const bool together = kTogether && document >= Memory::kFirstTogether;
-    if (together && !kIsKept && document == Memory::kFirstTogether) keep(item, place);
     give([&](SharedPtr turned) {
-      if (together)
-        turn_kept(turned, base, item, place);
+      if (kTogether && document >= Memory::kFirstTogether)
+        turn_kept(turned, base, item);
       else
         turn_by_row(turned, base, item, place);
     });
@@ -106,35 +104,41 @@ class QueryTurner {
 
   LAZYROPE_DEVICE void turn_by_row(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
     clear_others(item.extent().num_rows);
-    turn_rows<kHasManyRows ? 4 : 2, ForProducts<Spec>, Tile>(turned, item, place, base,
-                                                             angles_.get(), scale());
+    if (keeps(item))
+      turn_by_angles<GivenAndKept<Spec>>(turned, base, item, place);
+    else
+      turn_by_angles<ForProducts<Spec>>(turned, base, item, place);
     fence_proxy_async();
   }
-
-  // The queries as turned for the item's first document, in the originals' place.
-  LAZYROPE_DEVICE void keep(ItemPtr item, int32 place) const {
-    if constexpr (kTogether && !kIsKept) {
-      turn_rows<4, ToKeep<Spec>, Original>(memory_.original(), item, place, item.start().base,
-                                           angles_.get(), 1.0f);
-    }
+  LAZYROPE_DEVICE static bool keeps(ItemPtr item) {
+    return kTogether && !kIsKept && !has_one_document<Memory>(item);
   }
-  LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item, int32 place) {
+  template <class Conversion>
+  LAZYROPE_DEVICE void turn_by_angles(SharedPtr turned, int32 base, ItemPtr item,
+                                      int32 place) const {
+    turn_rows<kHasManyRows ? 4 : 2, Conversion, Tile>(turned, item, place, base, angles_.get(),
+                                                      scale());
+  }
+
+  LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item) {
     if constexpr (kTogether) {
-      turn_rows<4, FromKept<Spec>, Tile>(turned, item, place, base, angle_from_kept(base, item),
-                                         scale());
+      const int32 first = Team::warp() * kWarpRows;
+      turn_together<Spec, kWarpRows>(RowsOf<Tile>(turned, first),
+                                     RowsOf<Original>(memory_.original(), first),
+                                     kept_rotation(base, item), scale());
       fence_proxy_async();
     }
   }
-  LAZYROPE_DEVICE CommonAngle<Spec> angle_from_kept(int32 base, ItemPtr item) {
+  LAZYROPE_DEVICE KeptRotation<Spec> kept_rotation(int32 base, ItemPtr item) {
     if constexpr (Memory::kSharesRotation) {
       rotations_.wait(rotation_.at);
-      const CommonAngle<Spec> angle = shared_angle<Spec>(memory_.rotation(rotation_.at));
+      const auto rotation = shared_rotation<Spec>(memory_.rotation(rotation_.at));
       rotations_.pass(rotation_.at);
       rotation_.advance();
-      return angle;
+      return KeptRotation<Spec>(rotation);
     } else {
       const int32 kept_for = kIsKept ? 0 : item.start().base;
-      return angle_of<Spec>(static_cast<int64>(kept_for) - base, scale());
+      return KeptRotation<Spec>(rotation_of<Spec>(static_cast<int64>(kept_for) - base, scale()));
     }
   }
 

@@ -32,7 +32,7 @@ class RotationMaker {
  private:
   LAZYROPE_DEVICE void make(int64 positions) {
     rotations_.wait(turn_.at);
-    share_angle<Spec, typename Memory::RotationMakers>(memory_.rotation(turn_.at), positions,
+    share_rotation<Spec, typename Memory::RotationMakers>(memory_.rotation(turn_.at), positions,
                                                        Memory::query_scale(params_));
     rotations_.pass(turn_.at);
     turn_.advance();

@@ -181,7 +181,7 @@ class OwnQueries {
 
  private:
   using Rows = OwnRows<Spec, Memory>;
-  using Rotation = UnitRotation<typename Spec::Pairing>;
+  using Rotation = KeptRotation<Spec>;
 
   LAZYROPE_DEVICE void turn_first() {
     if constexpr (Spec::kQueryRotated) {
@@ -206,7 +206,7 @@ class OwnQueries {
   // That of the present document, which items of one document do not need.
   LAZYROPE_DEVICE Rotation rotation() const {
     rotations_.look(turn_.at);
-    return shared_angle<Spec>(memory_.rotation(turn_.at)).rotation;
+    return Rotation(shared_rotation<Spec>(memory_.rotation(turn_.at)));
   }
 
   Rows rows_;
