@@ -3,9 +3,9 @@
 // need be found.
 //
 // The queries turned for a document are kept for that, more exactly than they are given to
-// products: those of bf16 as fp16, a 256th as large (which has room for 2^24). What that loses is
-// an eighth of what the last rounding loses; turning them in fp16 loses as much again, and has room
-// for queries that are 2^16 after they are scaled. (Those of fp16 are rounded once more.)
+// products: those of bf16 as fp16, a 256th as large (which has room for 2^24), and what is made of
+// them on the way is fp16, too (which has room for 2^14 / scale). Queries are off by 4% more then
+// than by being rounded to bf16 once. (Those of fp16 are turned in fp32, and rounded once more.)
 #pragma once
 
 #include "ops/rotate.cuh"
@@ -27,7 +27,6 @@ struct ToKeep<Spec, true> {
   static constexpr float kScale = 1.0f;
   static constexpr float kFactor = 1.0f;
 };
-
 
 // What is given to products, and kept.
 template <class Spec>
@@ -75,7 +74,7 @@ LAZYROPE_DEVICE UnitRotation<typename Spec::Pairing> shared_rotation(SharedPtr r
 }
 
 // A unit's rotation, in halves: two elements at a time, each times a cosine, and its partner times
-// a sine. What fp16 loses on the way is an eighth of what rounding to bf16 loses.
+// a sine.
 template <class Pairing, class Result>
 class HalfRotation {
   static constexpr int kWords = Pairing::kPairs;  // of both runs, a's first
@@ -146,10 +145,10 @@ struct KeptRotationOf<Spec, Fp16, Bf16> {
 template <class Spec>
 using KeptRotation = typename KeptRotationOf<Spec>::Type;
 
-// One warp turns kRows kept rows, a multiple of eight, of which a lane has its unit's columns. Every
-// instruction is one less for those who compute: rows eight apart have their places in common but
-// for an offset, others of an octet but for some bits. Lanes of neighbouring groups have rows four
-// apart, whose chunks lie in other banks.
+// One warp turns kRows kept rows, a multiple of eight, of which a lane has its unit's columns.
+// Every instruction is one less for those who compute: rows eight apart have their places in common
+// but for an offset, others of an octet but for some bits. Lanes of neighbouring groups have rows
+// four apart, whose chunks lie in other banks.
 template <class Spec, int kRows, class To, class From>
 LAZYROPE_DEVICE void turn_together(To to, From from, const KeptRotation<Spec>& rotation,
                                    float scale) {

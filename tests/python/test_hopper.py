@@ -68,6 +68,19 @@ def test_more_blocks_than_a_table_has(races):
         check_case(documents_case(SMALL, [1500, 70, 131, 1024, 5, 640, 17, 16, 900], 33, "cpu"), build(SMALL))
 
 
+@pytest.mark.parametrize("head_dim", [64, 256])
+def test_large_queries_are_turned_without_overflow(head_dim):
+    """Times 2^16, which leaves to one key all the weight: every result is some key's value."""
+    setting = replace(SMALL, head_dim=head_dim, group=4)
+    case = documents_case(setting, [40, 50, 60], 70, "cpu")
+    case.q *= 2.0**16
+    kernel = build(setting)
+    out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
+    values = torch.cat([s.document.values for s in case.requests[0].slices]).float()
+    off = (out.float()[:, :, None] - values[None, :, 0]).abs().amax(-1).amin(-1)
+    assert bool(lse.isfinite().all()) and bool((off < 0.05).float().mean() > 0.9)
+
+
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("head_dim", [64, 256])
 @pytest.mark.parametrize("tokens", [1, 150])

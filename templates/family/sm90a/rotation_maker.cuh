@@ -33,7 +33,7 @@ class RotationMaker {
   LAZYROPE_DEVICE void make(int64 positions) {
     rotations_.wait(turn_.at);
     share_rotation<Spec, typename Memory::RotationMakers>(memory_.rotation(turn_.at), positions,
-                                                       Memory::query_scale(params_));
+                                                          Memory::query_scale(params_));
     rotations_.pass(turn_.at);
     turn_.advance();
   }
