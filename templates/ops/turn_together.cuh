@@ -105,13 +105,29 @@ class HalfRotation {
     for (int i = 0; i < kWords; ++i) x[i] = i < kRunWords ? a.word[i] : b.word[i - kRunWords];
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      const uint32 by_sine = Fp16::multiply_add(Pairing::partners(x, i), sine_[i], 0);
+      const uint32 by_sine = Fp16::multiply_add(partners(x, i), sine_[i], 0);
       const FloatPair y = Fp16::unpack(Fp16::multiply_add(x[i], cosine_[i], by_sine));
       (i < kRunWords ? a.word[i] : b.word[i - kRunWords]) = Result::pack(y.low, y.high);
     }
   }
 
  private:
+  // Of element `element` of both runs, that with which it turns.
+  LAZYROPE_DEVICE static constexpr int partner(int element) {
+    int found = 0;
+    for (int i = 0; i < Pairing::kPairs; ++i) {
+      if (Pairing::first(i) == element) found = Pairing::second(i);
+      if (Pairing::second(i) == element) found = Pairing::first(i);
+    }
+    return found;
+  }
+  // Those of word i's two: a word, or one with its halves exchanged, as far as pairings go.
+  LAZYROPE_DEVICE static uint32 partners(const uint32 (&word)[kWords], int i) {
+    const int low = partner(2 * i);
+    const int high = partner(2 * i + 1);
+    return (word[low / 2] >> low % 2 * 16 & 0xffff) | word[high / 2] >> high % 2 * 16 << 16;
+  }
+
   uint32 cosine_[kWords];
   uint32 sine_[kWords];
 };

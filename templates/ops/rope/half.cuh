@@ -21,10 +21,6 @@ struct RopePairing {
   LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return unit + kRunsApart; }
   LAZYROPE_DEVICE static constexpr int first(int pair) { return pair; }
   LAZYROPE_DEVICE static constexpr int second(int pair) { return pair + kPairs; }
-  // Of words of two elements, those with which word i's are paired.
-  LAZYROPE_DEVICE static uint32 partners(const uint32 (&word)[kPairs], int i) {
-    return word[(i + kPairs / 2) % kPairs];
-  }
 };
 
 }  // namespace lazyrope

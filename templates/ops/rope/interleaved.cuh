@@ -15,9 +15,6 @@ struct RopePairing {
   LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return 2 * unit + kRunsApart; }
   LAZYROPE_DEVICE static constexpr int first(int pair) { return 2 * pair; }
   LAZYROPE_DEVICE static constexpr int second(int pair) { return 2 * pair + 1; }
-  LAZYROPE_DEVICE static uint32 partners(const uint32 (&word)[kPairs], int i) {
-    return word[i] >> 16 | word[i] << 16;
-  }
 };
 
 }  // namespace lazyrope
