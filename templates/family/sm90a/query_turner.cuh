@@ -105,19 +105,13 @@ class QueryTurner {
   LAZYROPE_DEVICE void turn_by_row(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
     clear_others(item.extent().num_rows);
     if (keeps(item))
-      turn_by_angles<GivenAndKept<Spec>>(turned, base, item, place);
+      turn_rows<GivenAndKept<Spec>>(turned, base, item, place);
     else
-      turn_by_angles<ForProducts<Spec>>(turned, base, item, place);
+      turn_rows<ForProducts<Spec>>(turned, base, item, place);
     fence_proxy_async();
   }
   LAZYROPE_DEVICE static bool keeps(ItemPtr item) {
     return kTogether && !kIsKept && !has_one_document<Memory>(item);
-  }
-  template <class Conversion>
-  LAZYROPE_DEVICE void turn_by_angles(SharedPtr turned, int32 base, ItemPtr item,
-                                      int32 place) const {
-    turn_rows<kHasManyRows ? 4 : 2, Conversion, Tile>(turned, item, place, base, angles_.get(),
-                                                      scale());
   }
 
   LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item) {
@@ -160,9 +154,9 @@ class QueryTurner {
   }
 
   // Each warp rows of a head, or some of one's: few rows are divided as far as can be.
-  template <int kAtOnce, class Conversion, class To, class Angles>
-  LAZYROPE_DEVICE void turn_rows(SharedPtr to, ItemPtr item, int32 place, int32 base,
-                                 const Angles& angles, float scale) const {
+  template <class Conversion>
+  LAZYROPE_DEVICE void turn_rows(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
+    const auto& angles = angles_.get();
     constexpr int kWarps = Memory::kTurningWarps / Memory::kHeads;  // of a head
     static_assert(kWarps * Memory::kHeads == Memory::kTurningWarps);
     constexpr int32 kAlignment = kHasManyRows ? 4 : 1;
@@ -171,10 +165,10 @@ class QueryTurner {
     const int32 share = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
     const int32 first = Team::warp() % kWarps * share;
     const int32 at = head * Memory::kHeadRows + first;
-    rotate_rows<Spec, kAtOnce, Conversion>(
-        RowsOf<To>(to + Memory::columns_of_head(head), at),
+    rotate_rows<Spec, kHasManyRows ? 4 : 2, Conversion>(
+        RowsOf<Tile>(turned + Memory::columns_of_head(head), at),
         RowsOf<Original>(memory_.original(), at), memory_.positions(place) + at * 4,
-        smaller(num_rows - first, share), item.rows().first_row + first, base, angles, scale);
+        smaller(num_rows - first, share), item.rows().first_row + first, base, angles, scale());
   }
 
   const AttendParams& params_;
