@@ -24,8 +24,7 @@ void validate(const AttentionSpec& spec) {
   if (spec.num_q_heads < 1 || spec.num_q_heads % spec.num_kv_heads != 0)
     throw SpecError(fmt::format("num_q_heads = {} with num_kv_heads = {}; it must be a multiple",
                                 spec.num_q_heads, spec.num_kv_heads));
-  // Queries are turned in fp16 with their scale (templates/ops/turn_together.cuh).
-  constexpr double kMaxScale = 128;
+  constexpr double kMaxScale = 1e6;
   if (spec.scale && !(*spec.scale > 0.0 && *spec.scale <= kMaxScale))
     throw SpecError(fmt::format("scale = {}; it must be a positive number of at most {}",
                                 *spec.scale, kMaxScale));

@@ -29,6 +29,10 @@ struct SharedDescriptor {
   LAZYROPE_DEVICE SharedDescriptor operator+(int32 bytes) const {
     return {bits + static_cast<uint64>(bytes >> 4)};
   }
+  // The same where the operand is aligned to more than `bytes`: no carry, which takes less.
+  LAZYROPE_DEVICE SharedDescriptor operator|(int32 bytes) const {
+    return {bits | static_cast<uint64>(bytes >> 4)};
+  }
   // The same, but what lies at the leading offset stays where it is.
   LAZYROPE_DEVICE SharedDescriptor start_moved(int32 bytes) const {
     const auto units = static_cast<uint64>(bytes >> 4);

@@ -82,18 +82,14 @@ struct UnitRotation {
     }
   }
 
-  template <class Element, class Result>
+  template <class Element>
   LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
     float y[2 * kPairs];
     turn<Element>(y, a, b);
-    pack<Result>(a, b, y);
-  }
-  template <class Result>
-  LAZYROPE_DEVICE static void pack(Run& a, Run& b, const float (&y)[2 * kPairs]) {
 #pragma unroll
     for (int i = 0; i < kPairs / 2; ++i) {
-      a.word[i] = Result::pack(y[2 * i], y[2 * i + 1]);
-      b.word[i] = Result::pack(y[kPairs + 2 * i], y[kPairs + 2 * i + 1]);
+      a.word[i] = Element::pack(y[2 * i], y[2 * i + 1]);
+      b.word[i] = Element::pack(y[kPairs + 2 * i], y[kPairs + 2 * i + 1]);
     }
   }
 };
@@ -186,15 +182,6 @@ LAZYROPE_DEVICE constexpr int32 lane_share(int32 num_rows, int32 alignment) {
   return ceil_div(num_rows, kWarpThreads / Pairing::kUnits * alignment) * alignment;
 }
 
-// What a row's elements are before and after it is turned, and what it is multiplied by where that
-// is by its own angle.
-template <class Spec>
-struct ForProducts {
-  using From = typename Spec::Element;
-  using To = typename Spec::Element;
-  static constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
-};
-
 // How a lane finds the rotation of its unit in a row at logical position `position`, from the turns
 // of the unit.
 template <class Spec>
@@ -260,14 +247,13 @@ class LaneAngles<Angles, false> {
   LAZYROPE_DEVICE Angles get() const { return Angles(); }
 };
 
-// Rows of queries that a lane turns: its unit's columns of them. A Conversion with a `Kept` leaves
-// them turned in the place where they were, too, as that has them.
-template <class Spec, class Conversion, class Angles, class To, class From>
+// Rows of queries that a lane turns: its unit's columns of them. kKeeps: they are left turned in
+// the place where they were, too.
+template <class Spec, bool kKeeps, class Angles, class To, class From>
 class RowTurner {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
-  static constexpr int kPairs = Pairing::kPairs;
-  static constexpr bool kKeeps = requires { typename Conversion::Kept; };
+  static constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
 
  public:
   // For rows from `first` on, if that lies before `end`.
@@ -278,12 +264,8 @@ class RowTurner {
         positions_(positions),
         base_(base),
         angles_(angles),
-        factor_(Conversion::kFactor * scale),
+        factor_(kFactor * scale),
         unit_(lane_unit<Pairing>()) {
-    if constexpr (kKeeps) {
-      factor_ = Conversion::Kept::kFactor;
-      behind_kept_ = Conversion::kFactor / Conversion::Kept::kFactor * scale;
-    }
     if (first < end) at_ = elsewhere(position(first));
   }
 
@@ -340,7 +322,7 @@ class RowTurner {
   };
 
   static constexpr int kFour = 4;
-  static constexpr bool kStepsByRow = Spec::kGroupSize == 1;
+  static constexpr bool kStepsByRow = Spec::kGroupSize == 1 && !Spec::kQueryRotated;
 
   // Neither at a position nor one before it.
   LAZYROPE_DEVICE static int32 elsewhere(int32 position) { return position ^ 1 << 30; }
@@ -396,21 +378,12 @@ class RowTurner {
     a = ld_shared<Run>(from.a);
     b = ld_shared<Run>(from.b);
   }
-  LAZYROPE_DEVICE void turn(const RowPlaces& at, const Run& a, const Run& b) const {
-    float y[2 * kPairs];
-    rotation_.template turn<typename Conversion::From>(y, a, b);
-    if constexpr (kKeeps) {
-      store<typename Conversion::Kept::To>(at.from, y);
-#pragma unroll
-      for (float& value : y) value *= behind_kept_;
-    }
-    store<typename Conversion::To>(at.to, y);
+  LAZYROPE_DEVICE void turn(const RowPlaces& at, Run a, Run b) const {
+    rotation_.template apply<typename Spec::Element>(a, b);
+    if constexpr (kKeeps) store(at.from, a, b);
+    store(at.to, a, b);
   }
-  template <class Element>
-  LAZYROPE_DEVICE static void store(UnitRuns to, const float (&y)[2 * kPairs]) {
-    Run a;
-    Run b;
-    UnitRotation<Pairing>::template pack<Element>(a, b, y);
+  LAZYROPE_DEVICE static void store(UnitRuns to, const Run& a, const Run& b) {
     st_shared(to.a, a);
     st_shared(to.b, b);
   }
@@ -421,7 +394,6 @@ class RowTurner {
   int32 base_;
   const Angles& angles_;
   float factor_;
-  float behind_kept_ = 1.0f;  // what is given is that times what is kept
   int32 unit_;
   UnitRotation<Pairing> rotation_ = {};  // else its registers would be held from the start
   int32 at_ = 0;
@@ -432,8 +404,7 @@ class RowTurner {
 // already) less `base`. Row 0 is number `first_row` of the request's. kAtOnce: rows that a lane has
 // under way; or 4, where the first is a multiple of four, and there are rows in memory up to the
 // next behind the last.
-template <class Spec, int kAtOnce = 1, class Conversion = ForProducts<Spec>, class Angles, class To,
-          class From>
+template <class Spec, int kAtOnce = 1, bool kKeeps = false, class Angles, class To, class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
                                  int32 first_row, int32 base, const Angles& angles,
                                  float scale = 1.0f) {
@@ -446,7 +417,7 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     const int32 share = lane_share<Pairing>(num_rows, kAlignment);
     const int32 first = group * share;
     const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
-    RowTurner<Spec, Conversion, Angles, To, From> turner(to, from, positions, first, end, base,
+    RowTurner<Spec, kKeeps, Angles, To, From> turner(to, from, positions, first, end, base,
                                                          angles, scale);
     constexpr bool kTellsAngles = Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
     if constexpr (kAtOnce == 4 && kTellsAngles)

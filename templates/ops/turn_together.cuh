@@ -2,100 +2,42 @@
 // that is turned for base a, turned by a - b more, is the one turned for base b. So no row's angle
 // need be found.
 //
-// The queries turned for a document are kept for that, more exactly than they are given to
-// products: those of bf16 as fp16, a 256th as large (which has room for 2^24), and what is made of
-// them on the way is fp16, too (which has room for 2^14 / scale). Queries are off by 4% more then
-// than by being rounded to bf16 once. (Those of fp16 are turned in fp32, and rounded once more.)
+// What is kept for that is what products are given for an item's first document. It is turned in
+// the arithmetic of its elements, two at a time, by cosines and sines rounded to them: every
+// instruction is one less for those who compute. Queries are off by 1.74 times as much then as by
+// being rounded once (root of the mean square). Computed eagerly they are off by 1.63 times as
+// much, and keys, which are exact here, as well.
 #pragma once
 
+#include "isa/sync.cuh"
 #include "ops/rotate.cuh"
 
 namespace lazyrope {
 
-// From queries as they come to what is kept. Such as come turned, for base 0, are kept as they are.
-template <class Spec, bool kQueryRotated = Spec::kQueryRotated>
-struct ToKeep {
-  using From = typename Spec::Element;
-  using To = Fp16;
-  static constexpr float kScale = From::kMantissaBits < To::kMantissaBits ? 1.0f / 256.0f : 1.0f;
-  static constexpr float kFactor = Spec::kAttentionFactor * kScale;
-};
-template <class Spec>
-struct ToKeep<Spec, true> {
-  using From = typename Spec::Element;
-  using To = typename Spec::Element;
-  static constexpr float kScale = 1.0f;
-  static constexpr float kFactor = 1.0f;
-};
+// A unit's rotation, two elements at a time: each times a cosine, and its partner times a sine.
+template <class P, class Element>
+class PackedRotation {
+ public:
+  using Pairing = P;
 
-// What is given to products, and kept.
-template <class Spec>
-struct GivenAndKept : ForProducts<Spec> {
-  using Kept = ToKeep<Spec>;
-};
-
-template <class Spec>
-struct FromKept {
-  using From = typename ToKeep<Spec>::To;
-  using To = typename Spec::Element;
-  static constexpr float kFactor = 1.0f / ToKeep<Spec>::kScale;
-};
-
-// By which kept queries are turned `positions` more, with what FromKept multiplies by, and `scale`.
-template <class Spec>
-LAZYROPE_DEVICE UnitRotation<typename Spec::Pairing> rotation_of(int64 positions, float scale) {
-  UnitRotation<typename Spec::Pairing> rotation;
-  rotation.set(positions, LaneTurns<Spec>().turns, FromKept<Spec>::kFactor * scale);
-  return rotation;
-}
-
-// The same by way of shared memory, where all pairs' rotations lie one behind the other.
-template <class Spec, class Team>
-LAZYROPE_DEVICE void share_rotation(SharedPtr rotations, int64 positions, float scale) {
-  constexpr int kPairs = Spec::Pairing::kUnits * Spec::Pairing::kPairs;
-  const float factor = FromKept<Spec>::kFactor * scale;
-#pragma unroll 1
-  for (int32 pair = Team::rank(); pair < kPairs; pair += Team::size()) {
-    const Rotation r = rotation_at(positions, ld_global_nc(Spec::frequencies() + pair));
-    st_shared(rotations + pair * static_cast<int32>(sizeof(Rotation)),
-              Rotation{r.cosine * factor, r.sine * factor});
-  }
-}
-template <class Spec>
-LAZYROPE_DEVICE UnitRotation<typename Spec::Pairing> shared_rotation(SharedPtr rotations) {
-  using Pairing = typename Spec::Pairing;
-  constexpr int32 kBytes = sizeof(Rotation);
-  const SharedPtr first = rotations + lane_unit<Pairing>() * (Pairing::kPairs * kBytes);
-  UnitRotation<Pairing> rotation;
-#pragma unroll
-  for (int32 i = 0; i < Pairing::kPairs; ++i)
-    rotation.pair[i] = ld_shared<Rotation>(first + i * kBytes);
-  return rotation;
-}
-
-// A unit's rotation, in halves: two elements at a time, each times a cosine, and its partner times
-// a sine.
-template <class Pairing, class Result>
-class HalfRotation {
+ private:
   static constexpr int kWords = Pairing::kPairs;  // of both runs, a's first
   static constexpr int kRunWords = kWords / 2;
 
  public:
   using Run = Words<kRunWords>;
+  // Of each pair, in a word.
+  using Pairs = Words<Pairing::kPairs>;
+  LAZYROPE_DEVICE static uint32 pair(const Rotation& r) { return Element::pack(r.cosine, r.sine); }
 
-  LAZYROPE_DEVICE explicit HalfRotation(const UnitRotation<Pairing>& rotation) {
-    float cosine[2 * kWords];
-    float sine[2 * kWords];
-#pragma unroll
-    for (int i = 0; i < Pairing::kPairs; ++i) {
-      cosine[Pairing::first(i)] = cosine[Pairing::second(i)] = rotation.pair[i].cosine;
-      sine[Pairing::first(i)] = -rotation.pair[i].sine;
-      sine[Pairing::second(i)] = rotation.pair[i].sine;
-    }
+  LAZYROPE_DEVICE explicit PackedRotation(const Pairs& pairs) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      cosine_[i] = Fp16::pack(cosine[2 * i], cosine[2 * i + 1]);
-      sine_[i] = Fp16::pack(sine[2 * i], sine[2 * i + 1]);
+      const uint32 low = pairs.word[pair_of(2 * i)];
+      const uint32 high = pairs.word[pair_of(2 * i + 1)];
+      cosine_[i] = (low & 0xffff) | high << 16;
+      sine_[i] = (low >> 16 | (high & 0xffff0000)) ^
+                 ((is_first(2 * i) ? 0x8000 : 0) | (is_first(2 * i + 1) ? 0x80000000 : 0));
     }
   }
 
@@ -105,21 +47,25 @@ class HalfRotation {
     for (int i = 0; i < kWords; ++i) x[i] = i < kRunWords ? a.word[i] : b.word[i - kRunWords];
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      const uint32 by_sine = Fp16::multiply_add(partners(x, i), sine_[i], 0);
-      const FloatPair y = Fp16::unpack(Fp16::multiply_add(x[i], cosine_[i], by_sine));
-      (i < kRunWords ? a.word[i] : b.word[i - kRunWords]) = Result::pack(y.low, y.high);
+      const uint32 by_sine = Element::multiply_add(partners(x, i), sine_[i], 0);
+      (i < kRunWords ? a.word[i] : b.word[i - kRunWords]) =
+          Element::multiply_add(x[i], cosine_[i], by_sine);
     }
   }
 
  private:
-  // Of element `element` of both runs, that with which it turns.
+  // Of elements of both runs.
+  LAZYROPE_DEVICE static constexpr int pair_of(int element) {
+    for (int i = 0; i < Pairing::kPairs; ++i)
+      if (Pairing::first(i) == element || Pairing::second(i) == element) return i;
+    return 0;
+  }
+  LAZYROPE_DEVICE static constexpr bool is_first(int element) {
+    return Pairing::first(pair_of(element)) == element;
+  }
   LAZYROPE_DEVICE static constexpr int partner(int element) {
-    int found = 0;
-    for (int i = 0; i < Pairing::kPairs; ++i) {
-      if (Pairing::first(i) == element) found = Pairing::second(i);
-      if (Pairing::second(i) == element) found = Pairing::first(i);
-    }
-    return found;
+    const int pair = pair_of(element);
+    return is_first(element) ? Pairing::second(pair) : Pairing::first(pair);
   }
   // Those of word i's two: a word, or one with its halves exchanged, as far as pairings go.
   LAZYROPE_DEVICE static uint32 partners(const uint32 (&word)[kWords], int i) {
@@ -132,70 +78,90 @@ class HalfRotation {
   uint32 sine_[kWords];
 };
 
-// The same exactly: of what was not kept as fp16, and where nothing is rounded to less.
-template <class Pairing, class Element, class Result>
-class ExactRotation {
- public:
-  using Run = typename UnitRotation<Pairing>::Run;
+// The rotation of the lane's unit, `positions` more. Lanes that have a unit in common find some of
+// its pairs each.
+template <class Rotation>
+LAZYROPE_DEVICE Rotation rotation_of(const uint64* frequencies, int64 positions) {
+  using Pairing = typename Rotation::Pairing;
+  constexpr int kGroups =
+      smaller(Pairing::kPairs, floor_power_of_two(kWarpThreads / Pairing::kUnits));
+  constexpr int kOwn = Pairing::kPairs / kGroups;
+  const int32 unit = lane_unit<Pairing>();
+  const int32 group = lane_index() / Pairing::kUnits % kGroups;
+  const uint64* turns = frequencies + unit * Pairing::kPairs + group * kOwn;
+  uint32 own[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i)
+    own[i] = Rotation::pair(rotation_at(positions, ld_global_nc(turns + i)));
+  typename Rotation::Pairs pairs;
+#pragma unroll
+  for (int i = 0; i < Pairing::kPairs; ++i)
+    pairs.word[i] = shfl_sync_idx(own[i % kOwn], i / kOwn * Pairing::kUnits + unit);
+  return Rotation(pairs);
+}
 
-  LAZYROPE_DEVICE explicit ExactRotation(const UnitRotation<Pairing>& rotation)
-      : rotation_(rotation) {}
-  LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
-    rotation_.template apply<Element, Result>(a, b);
-  }
+// The same by way of shared memory, where all pairs' rotations lie one behind the other.
+template <class Rotation, class Team>
+LAZYROPE_DEVICE void share_rotation(SharedPtr shared, const uint64* frequencies, int64 positions) {
+  using Pairing = typename Rotation::Pairing;
+#pragma unroll 1
+  for (int32 i = Team::rank(); i < Pairing::kUnits * Pairing::kPairs; i += Team::size())
+    st_shared(shared + i * 4, Rotation::pair(rotation_at(positions, ld_global_nc(frequencies + i))));
+}
+template <class Rotation>
+LAZYROPE_DEVICE Rotation shared_rotation(SharedPtr shared) {
+  using Pairing = typename Rotation::Pairing;
+  using Part = Words<smaller(Pairing::kPairs, 4)>;
+  constexpr int kParts = Pairing::kPairs * 4 / sizeof(Part);
+  const SharedPtr first = shared + lane_unit<Pairing>() * (Pairing::kPairs * 4);
+  Part parts[kParts];
+#pragma unroll
+  for (int i = 0; i < kParts; ++i)
+    parts[i] = ld_shared<Part>(first + i * static_cast<int32>(sizeof(Part)));
+  typename Rotation::Pairs pairs;
+#pragma unroll
+  for (int i = 0; i < Pairing::kPairs; ++i) pairs.word[i] = parts[i / 4].word[i % 4];
+  return Rotation(pairs);
+}
 
- private:
-  UnitRotation<Pairing> rotation_;
-};
-
-// By which kept queries are turned.
-template <class Spec, class From = typename FromKept<Spec>::From,
-          class To = typename FromKept<Spec>::To>
-struct KeptRotationOf {
-  using Type = ExactRotation<typename Spec::Pairing, From, To>;
-};
-template <class Spec>
-struct KeptRotationOf<Spec, Fp16, Bf16> {
-  using Type = HalfRotation<typename Spec::Pairing, Bf16>;
-};
-template <class Spec>
-using KeptRotation = typename KeptRotationOf<Spec>::Type;
-
-// One warp turns kRows kept rows, a multiple of eight, of which a lane has its unit's columns.
-// Every instruction is one less for those who compute: rows eight apart have their places in common
-// but for an offset, others of an octet but for some bits. Lanes of neighbouring groups have rows
-// four apart, whose chunks lie in other banks.
-template <class Spec, int kRows, class To, class From>
-LAZYROPE_DEVICE void turn_together(To to, From from, const KeptRotation<Spec>& rotation,
-                                   float scale) {
-  using Pairing = typename Spec::Pairing;
-  using Run = typename KeptRotation<Spec>::Run;
+// One warp turns the rotated columns of kRows kept rows, a multiple of eight, of which a lane has
+// its unit's. They may be the same rows. Rows eight apart have their places in common but for an
+// offset, others of an octet but for some bits. Lanes of neighbouring groups have rows four apart,
+// whose chunks lie in other banks.
+template <int kRows, int kAtOnce, class Rotation, class To, class From>
+LAZYROPE_DEVICE void turn_together(To to, From from, const Rotation& rotation) {
+  using Pairing = typename Rotation::Pairing;
+  using Run = typename Rotation::Run;
   constexpr int kOctet = 8;
   constexpr int kOctets = kRows / kOctet;
   constexpr int kGroups = floor_power_of_two(smaller(kOctet, kWarpThreads / Pairing::kUnits));
-  copy_unrotated<Spec>(to, from, kRows, scale);
   const int32 unit = lane_unit<Pairing>();
   const int32 group = lane_index() / Pairing::kUnits;
   if (group >= kGroups) return;
   const int32 first = group % 2 * 4 + group / 2 % 2 * 2 + group / 4;
   const UnitRuns source = from.template runs<Pairing>(first, unit);
   const UnitRuns target = to.template runs<Pairing>(first, unit);
-#pragma unroll 1  // else it would be a seventh shorter, and take longer (head_dim 64, H100)
+#pragma unroll(kOctet / kGroups <= 2 ? 2 : 1)
   for (int32 i = 0; i < kOctet / kGroups; ++i) {
-    Run a[kOctets];
-    Run b[kOctets];
+    const UnitRuns source_i = From::below(source, i);
+    const UnitRuns target_i = To::below(target, i);
 #pragma unroll
-    for (int32 octet = 0; octet < kOctets; ++octet) {
-      const UnitRuns at = From::below(source, octet * kOctet + i);
-      a[octet] = ld_shared<Run>(at.a);
-      b[octet] = ld_shared<Run>(at.b);
-    }
+    for (int32 octet = 0; octet < kOctets; octet += kAtOnce) {
+      Run a[kAtOnce];
+      Run b[kAtOnce];
 #pragma unroll
-    for (int32 octet = 0; octet < kOctets; ++octet) {
-      const UnitRuns at = To::below(target, octet * kOctet + i);
-      rotation.apply(a[octet], b[octet]);
-      st_shared(at.a, a[octet]);
-      st_shared(at.b, b[octet]);
+      for (int32 k = 0; k < kAtOnce; ++k) {
+        const UnitRuns at = From::below(source_i, (octet + k) * kOctet);
+        a[k] = ld_shared<Run>(at.a);
+        b[k] = ld_shared<Run>(at.b);
+      }
+#pragma unroll
+      for (int32 k = 0; k < kAtOnce; ++k) {
+        const UnitRuns at = To::below(target_i, (octet + k) * kOctet);
+        rotation.apply(a[k], b[k]);
+        st_shared(at.a, a[k]);
+        st_shared(at.b, b[k]);
+      }
     }
   }
 }

@@ -35,8 +35,8 @@ struct WgmmaProduct {
     const SharedDescriptor b = Tile::columns(keys);
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step)
-      wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, a + Tile::column_step(step),
-                                                      b + Tile::column_step(step), step > 0);
+      wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, Tile::behind(a, step),
+                                                      Tile::behind(b, step), step > 0);
   }
 
   // The same for one warp's 16 queries, `row` and following, by that warp alone.
@@ -134,8 +134,8 @@ struct TurnedWgmmaProduct {
     const SharedDescriptor b = Tile::columns(queries);
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step)
-      wgmma_m64k16<Type, kQueries, Major::kK, Major::kK>(scores, a + Tile::column_step(step),
-                                                         b + Tile::column_step(step), step > 0);
+      wgmma_m64k16<Type, kQueries, Major::kK, Major::kK>(scores, Tile::behind(a, step),
+                                                         Tile::behind(b, step), step > 0);
   }
 
   // rows += values^T x weights.

@@ -59,13 +59,14 @@ struct WgmmaTile {
     return kApart < kPanelBytes ? place ^ kApart : place + kApart / kPanelBytes * kAtomBytes;
   }
 
-  // Rows along M or N, columns along K, 16 of them; the next are column_step(1) bytes on, ...
+  // Rows along M or N, columns along K, 16 of them.
   LAZYROPE_DEVICE static SharedDescriptor columns(SharedPtr tile) {
     return shared_descriptor(tile, 0, kOctetBytes, kSwizzle);
   }
-  static constexpr int32 column_step(int32 sixteens) {
+  // The columns 16 x `sixteens` behind.
+  LAZYROPE_DEVICE static SharedDescriptor behind(SharedDescriptor columns, int32 sixteens) {
     constexpr int32 kSteps = kPanelBytes / 32;
-    return sixteens / kSteps * kAtomBytes + sixteens % kSteps * 32;
+    return (columns + sixteens / kSteps * kAtomBytes) | sixteens % kSteps * 32;
   }
 
   // Rows along K, 16 of them, columns along N; the next are row_step(1) bytes on, ...

@@ -6,6 +6,7 @@
 
 #include "family/sm90a/window_user.cuh"
 #include "isa/bulk_copy.cuh"
+#include "ops/chunk_pairing.cuh"
 #include "ops/query_rows.cuh"
 #include "ops/rotate.cuh"
 #include "ops/turn_together.cuh"
@@ -17,10 +18,11 @@ class QueryTurner {
   using Team = typename Memory::Turners;
   using Tile = typename Memory::Tile;
   using Original = typename Memory::Original;
+  using Pairing = typename WidestPairing<typename Spec::Pairing>::Type;
+  using Rotation = PackedRotation<Pairing, typename Spec::Element>;
   static constexpr int kRows = Memory::kRows;
   static constexpr bool kHasManyRows = kRows >= 64;
   static constexpr bool kTogether = kHasManyRows && Memory::kQueriesTurn;
-  static constexpr bool kIsKept = kTogether && Spec::kQueryRotated;  // what comes
   static constexpr int kWarpRows = kRows / Memory::kTurningWarps;
 
  public:
@@ -86,7 +88,7 @@ class QueryTurner {
   LAZYROPE_DEVICE void turn_for(int32 document, int32 base, ItemPtr item, int32 place) {
     if (document > 0 && !Memory::kQueriesTurn) return;
     give([&](SharedPtr turned) {
-      if (kTogether && document >= Memory::kFirstTogether)
+      if (kTogether && document > 0)
         turn_kept(turned, base, item);
       else
         turn_by_row(turned, base, item, place);
@@ -104,35 +106,33 @@ class QueryTurner {
 
   LAZYROPE_DEVICE void turn_by_row(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
     clear_others(item.extent().num_rows);
-    if (keeps(item))
-      turn_rows<GivenAndKept<Spec>>(turned, base, item, place);
+    if (kTogether && !has_one_document<Memory>(item))
+      turn_rows<true>(turned, base, item, place);
     else
-      turn_rows<ForProducts<Spec>>(turned, base, item, place);
+      turn_rows<false>(turned, base, item, place);
     fence_proxy_async();
-  }
-  LAZYROPE_DEVICE static bool keeps(ItemPtr item) {
-    return kTogether && !kIsKept && !has_one_document<Memory>(item);
   }
 
   LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item) {
     if constexpr (kTogether) {
       const int32 first = Team::warp() * kWarpRows;
-      turn_together<Spec, kWarpRows>(RowsOf<Tile>(turned, first),
-                                     RowsOf<Original>(memory_.original(), first),
-                                     kept_rotation(base, item), scale());
+      const RowsOf<Tile> to(turned, first);
+      const RowsOf<Original> kept(memory_.original(), first);
+      copy_unrotated<Spec>(to, kept, kWarpRows, scale());
+      turn_together<kWarpRows, 1>(to, kept, kept_rotation(base, item));
       fence_proxy_async();
     }
   }
-  LAZYROPE_DEVICE KeptRotation<Spec> kept_rotation(int32 base, ItemPtr item) {
+  LAZYROPE_DEVICE Rotation kept_rotation(int32 base, ItemPtr item) {
     if constexpr (Memory::kSharesRotation) {
       rotations_.wait(rotation_.at);
-      const auto rotation = shared_rotation<Spec>(memory_.rotation(rotation_.at));
+      const auto rotation = shared_rotation<Rotation>(memory_.rotation(rotation_.at));
       rotations_.pass(rotation_.at);
       rotation_.advance();
-      return KeptRotation<Spec>(rotation);
+      return rotation;
     } else {
-      const int32 kept_for = kIsKept ? 0 : item.start().base;
-      return KeptRotation<Spec>(rotation_of<Spec>(static_cast<int64>(kept_for) - base, scale()));
+      return rotation_of<Rotation>(Spec::frequencies(),
+                                   static_cast<int64>(item.start().base) - base);
     }
   }
 
@@ -154,7 +154,7 @@ class QueryTurner {
   }
 
   // Each warp rows of a head, or some of one's: few rows are divided as far as can be.
-  template <class Conversion>
+  template <bool kKeeps>
   LAZYROPE_DEVICE void turn_rows(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
     const auto& angles = angles_.get();
     constexpr int kWarps = Memory::kTurningWarps / Memory::kHeads;  // of a head
@@ -165,7 +165,7 @@ class QueryTurner {
     const int32 share = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
     const int32 first = Team::warp() % kWarps * share;
     const int32 at = head * Memory::kHeadRows + first;
-    rotate_rows<Spec, kHasManyRows ? 4 : 2, Conversion>(
+    rotate_rows<Spec, kHasManyRows ? 4 : 2, kKeeps>(
         RowsOf<Tile>(turned + Memory::columns_of_head(head), at),
         RowsOf<Original>(memory_.original(), at), memory_.positions(place) + at * 4,
         smaller(num_rows - first, share), item.rows().first_row + first, base, angles, scale());

@@ -19,7 +19,7 @@ class RotationMaker {
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
       const int32 num_blocks = item.extent().num_blocks;
-      const int32 first = Spec::kQueryRotated ? 0 : item.start().base;
+      const int32 first = item.start().base;
       if (num_blocks > 0)
         windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
                                    [&](int32 base, int32 document) {
@@ -32,8 +32,9 @@ class RotationMaker {
  private:
   LAZYROPE_DEVICE void make(int64 positions) {
     rotations_.wait(turn_.at);
-    share_rotation<Spec, typename Memory::RotationMakers>(memory_.rotation(turn_.at), positions,
-                                                          Memory::query_scale(params_));
+    using Rotation = PackedRotation<typename Spec::Pairing, typename Spec::Element>;
+    share_rotation<Rotation, typename Memory::RotationMakers>(memory_.rotation(turn_.at),
+                                                              Spec::frequencies(), positions);
     rotations_.pass(turn_.at);
     turn_.advance();
   }

@@ -9,8 +9,9 @@
 
 #include "family/sm90a/tile_memory.cuh"
 #include "isa/bulk_copy.cuh"
-#include "ops/kept_rows.cuh"
+#include "ops/chunk_pairing.cuh"
 #include "ops/query_rows.cuh"
+#include "ops/turn_together.cuh"
 
 namespace lazyrope {
 
@@ -53,6 +54,8 @@ class OwnRows {
  public:
   using Team = typename Memory::ConsumerGroups;
   using Tile = typename Memory::Tile;
+  using Pairing = typename WidestPairing<typename Spec::Pairing>::Type;
+  using Rotation = PackedRotation<Pairing, typename Spec::Element>;
 
   LAZYROPE_DEVICE OwnRows(const AttendParams& params, Memory memory)
       : params_(params), memory_(memory) {
@@ -73,34 +76,57 @@ class OwnRows {
 
   LAZYROPE_DEVICE ItemPtr item() const { return memory_.item(item_place_); }
   LAZYROPE_DEVICE SharedPtr tile() const { return memory_.turned(0); }
+
+  // The warp's rows, in their place: each by its own angle.
+  template <class Angles>
+  LAZYROPE_DEVICE void rotate(int32 base, const Angles& angles) const {
+    const int32 first = first_row();
+    const SharedPtr positions = memory_.positions(item_place_) + first * 4;
+    rotate_rows<Spec, 4>(rows(), rows(), positions, kWarpRows, item().rows().first_row + first,
+                         base, angles, scale());
+    fence_proxy_async();
+  }
+  // The same by the angle that lies between documents.
+  LAZYROPE_DEVICE void turn(const Rotation& rotation) const {
+    turn_together<kWarpRows, 2>(rows(), rows(), rotation);
+    fence_proxy_async();
+  }
+
+  // Their bytes, kept in global memory.
+  LAZYROPE_DEVICE void keep() const {
+    bar_warp_sync();
+    for_each_chunk([](SharedPtr place, Chunk* kept) { st_global(kept, ld_shared<Chunk>(place)); });
+    fence_proxy_async_global();
+  }
+  LAZYROPE_DEVICE void restore() const {
+    bar_warp_sync();
+    for_each_chunk([](SharedPtr place, Chunk* kept) { st_shared(place, ld_global(kept)); });
+  }
+  // Asks for them. Each of a warpgroup's warps does.
+  LAZYROPE_DEVICE void bring(SharedPtr barrier) const {
+    const int32 first = warp() * kWarpBytes;
+    if (elect_sync()) mbarrier_arrive_expect_tx(barrier, kWarpBytes);
+    if (elect_sync())
+      cp_async_bulk_shared_global(tile() + first, image() + first, kWarpBytes, barrier);
+  }
+
+ private:
+  static constexpr int32 kWarpBytes = Tile::bytes(kWarpRows);
+
   LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_); }
   LAZYROPE_DEVICE static int32 warp() { return Memory::Consumers::rank() / kWarpThreads; }
   // Of the warp.
   LAZYROPE_DEVICE static int32 first_row() { return warp() * kWarpRows; }
-
-  // The warp's rows, in their place.
-  template <class Conversion, class Angles>
-  LAZYROPE_DEVICE void rotate(int32 base, const Angles& angles, float scale) const {
-    const int32 first = first_row();
-    const SharedPtr positions = memory_.positions(item_place_) + first * 4;
-    rotate_rows<Spec, 4, Conversion>(rows(), rows(), positions, kWarpRows,
-                                     item().rows().first_row + first, base, angles, scale);
-  }
-  LAZYROPE_DEVICE KeptRows<Spec, Tile, kWarpRows> kept() const {
-    return {tile(), first_row(), image()};
-  }
-  // Asks for what is kept of the warp's rows. Each of a warpgroup's does.
-  LAZYROPE_DEVICE void bring(SharedPtr barrier) const {
-    constexpr int32 kBytes = Tile::bytes(kWarpRows);
-    const int32 first = warp() * kBytes;
-    if (elect_sync()) mbarrier_arrive_expect_tx(barrier, kBytes);
-    if (elect_sync()) cp_async_bulk_shared_global(tile() + first, image() + first, kBytes, barrier);
-  }
-
- private:
   LAZYROPE_DEVICE RowsOf<Tile> rows() const { return {tile(), first_row()}; }
   LAZYROPE_DEVICE uint8* image() const {
     return params_.work.kept + static_cast<int64>(block_index()) * Memory::kTurnedBytes;
+  }
+  template <class Use>
+  LAZYROPE_DEVICE void for_each_chunk(const Use& use) const {
+    const int32 first = warp() * kWarpBytes;
+#pragma unroll 4
+    for (int32 i = first + lane_index() * 16; i < first + kWarpBytes; i += kWarpThreads * 16)
+      use(tile() + i, reinterpret_cast<Chunk*>(image() + i));
   }
   LAZYROPE_DEVICE void copy_queries() const {
     const ItemPtr item = this->item();
@@ -132,7 +158,7 @@ class OwnRows {
 };
 
 // The first document's by the angles of rows, from q; those of documents behind it by the angle
-// that lies between, which helpers find, from what is kept.
+// that lies between, which helpers find, from what was the first one's, which is kept.
 template <class Spec, class Memory>
 class OwnQueries {
  public:
@@ -156,21 +182,17 @@ class OwnQueries {
   }
   // To the next document. The warpgroup meets as it awaits its turn to ask for products.
   LAZYROPE_DEVICE void turn() {
-    brought_.wait(group_);
-    rows_.kept().turn(next_rotation());
-    fence_proxy_async();
+    leave();
+    turn_brought(rotation());
   }
   // The warp's rows for the present document, where what is kept has been asked for; and that
-  // again.
+  // again, before the warp passes the keys.
   LAZYROPE_DEVICE void turn_back() const {
     brought_.look(group_);
-    rows_.kept().turn(rotation());
+    rows_.turn(rotation());
     bar_warp_sync();
   }
-  LAZYROPE_DEVICE void restore() const {
-    bar_warp_sync();
-    rows_.kept().restore();
-  }
+  LAZYROPE_DEVICE void restore() const { rows_.restore(); }
   LAZYROPE_DEVICE void leave() {
     rotations_.wait(turn_.at);
     rotations_.pass(turn_.at);
@@ -181,32 +203,22 @@ class OwnQueries {
 
  private:
   using Rows = OwnRows<Spec, Memory>;
-  using Rotation = KeptRotation<Spec>;
 
-  LAZYROPE_DEVICE void turn_first() {
-    if constexpr (Spec::kQueryRotated) {
-      rows_.kept().keep(rotation());
-    } else {
-      const int32 base = rows_.item().start().base;
-      // Of tokens with many rows a lane has few.
-      const typename RowAngles<Spec, (Spec::kGroupSize < 4)>::Type angles;
-      if (has_one_document<Memory>(rows_.item())) {
-        rows_.template rotate<ForProducts<Spec>>(base, angles, rows_.scale());
-      } else {
-        rows_.template rotate<ToKeep<Spec>>(base, angles, 1.0f);
-        rows_.kept().keep(rotation());  // a lane has the same units
-      }
-    }
-    fence_proxy_async();
+  LAZYROPE_DEVICE void turn_first() const {
+    // Of tokens with many rows a lane has few.
+    const typename RowAngles<Spec, (Spec::kGroupSize < 4)>::Type angles;
+    rows_.rotate(rows_.item().start().base, angles);
+    if (!has_one_document<Memory>(rows_.item())) rows_.keep();
   }
-  LAZYROPE_DEVICE Rotation next_rotation() {
-    leave();
-    return rotation();
+  // What turns them is known by the time that they are there.
+  LAZYROPE_DEVICE void turn_brought(const typename Rows::Rotation& by) {
+    brought_.wait(group_);
+    rows_.turn(by);
   }
-  // That of the present document, which items of one document do not need.
-  LAZYROPE_DEVICE Rotation rotation() const {
+  // That of the present document; of an item's first, by nothing.
+  LAZYROPE_DEVICE typename Rows::Rotation rotation() const {
     rotations_.look(turn_.at);
-    return Rotation(shared_rotation<Spec>(memory_.rotation(turn_.at)));
+    return shared_rotation<typename Rows::Rotation>(memory_.rotation(turn_.at));
   }
 
   Rows rows_;

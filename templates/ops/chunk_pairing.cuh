@@ -1,0 +1,71 @@
+// A pairing (ops/rope) by two of its units at a time, where the runs of both are two whole chunks of
+// a row: what lanes load and store at once. Pairs have frequencies, and runs places, as there.
+#pragma once
+
+#include "tile/element.cuh"
+
+namespace lazyrope {
+
+template <class Pairing>
+struct ChunkPairing {
+  static constexpr int kPairs = kChunkElements;
+  static constexpr int kUnits = Pairing::kUnits / 2;
+  LAZYROPE_DEVICE static constexpr int32 run_a(int32 unit) { return Pairing::run_a(2 * unit) / 2; }
+  LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) {
+    return Pairing::run_b(2 * unit + 1) / 2;
+  }
+  LAZYROPE_DEVICE static constexpr int first(int pair) {
+    return element(pair / kRun, Pairing::first(pair % kRun));
+  }
+  LAZYROPE_DEVICE static constexpr int second(int pair) {
+    return element(pair / kRun, Pairing::second(pair % kRun));
+  }
+
+  // Whether the pairing can be seen so.
+  LAZYROPE_DEVICE static constexpr bool exists() {
+    if (Pairing::kPairs != kRun || Pairing::kUnits % 2 != 0) return false;
+    for (int32 i = 0; i < 4 * kUnits; ++i) {
+      const int32 run = run_of(i / 2, i % 2);
+      const int32 model = run_of(i / 2 % 2, i % 2);  // in unit 0
+      const int32 chunk = model / 2 == run_a(0) ? run_a(i / 4) : run_b(i / 4);
+      if (run != 2 * chunk + model % 2) return false;
+    }
+    return kUnits > 0;
+  }
+
+ private:
+  static constexpr int kRun = kPairs / 2;  // elements of one of the pairing's own
+
+  LAZYROPE_DEVICE static constexpr int32 run_of(int32 unit, int32 is_b) {
+    return is_b ? Pairing::run_b(unit) : Pairing::run_a(unit);
+  }
+  // 0 where that is not as the pairing's kRunsApart has to be.
+  LAZYROPE_DEVICE static constexpr int runs_apart() {
+    const int apart = run_b(0) - run_a(0);
+    for (int32 i = 0; i < kUnits; ++i) {
+      if (run_b(i) - run_a(i) != apart) return 0;
+      if (is_power_of_two(apart) && (run_a(i) & apart) != 0) return 0;
+    }
+    return larger(apart, 0);
+  }
+  // Of unit 0's elements, what is one of the pairing's unit 0 or 1.
+  LAZYROPE_DEVICE static constexpr int element(int unit, int of_unit) {
+    const int run = run_of(unit, of_unit / kRun);
+    return (run / 2 == run_a(0) ? 0 : kPairs) + run % 2 * kRun + of_unit % kRun;
+  }
+
+ public:
+  static constexpr int kRunsApart = runs_apart();
+};
+
+// Of a pairing what lanes turn the most by at once.
+template <class Pairing, bool kByChunks = ChunkPairing<Pairing>::exists()>
+struct WidestPairing {
+  using Type = ChunkPairing<Pairing>;
+};
+template <class Pairing>
+struct WidestPairing<Pairing, false> {
+  using Type = Pairing;
+};
+
+}  // namespace lazyrope
