@@ -5,11 +5,11 @@
 
 namespace lazyrope {
 
-// A tile in shared memory: no registers.
-template <class Product, int kRowTiles>
+// A tile in shared memory: no registers. kSteps are loaded without a branch between.
+template <class Product, int kRowTiles, int kSteps = 2>
 class SharedQueries {
  public:
-  static constexpr int kUnroll = 2;
+  static constexpr int kUnroll = kSteps;
 
   LAZYROPE_DEVICE SharedQueries() : fragment_{} {}
   LAZYROPE_DEVICE SharedQueries(SharedPtr tile, int32 lane)
