@@ -31,7 +31,7 @@ constexpr int turned_tiles(bool has_many_rows, int head_dim) {
 }
 inline constexpr int kItemsAtOnce = 2;
 // What a query is turned by (ops/turn_together.cuh).
-constexpr int rotation_bytes(int head_dim) { return head_dim * 4; }
+constexpr int rotation_bytes(int head_dim) { return head_dim * 2; }
 
 // Windows of 512 slots in the block table. Queries are turned for a document as soon as a window
 // has its first block: with four, a document ahead. Of shorter blocks there is no room for as many.

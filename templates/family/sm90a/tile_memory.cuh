@@ -36,7 +36,7 @@ struct TileMemory {
   static constexpr int kFirstMaker = kConsumersTurn ? 2 : 2 + kTurningWarps;
   static constexpr int kPreparingWarps = kTurningWarps + (kSharesRotation ? 1 : 0);
   // Which of an item's documents is the first that a rotation is made for.
-  static constexpr int kFirstTogether = kConsumersTurn ? 0 : 1;
+  static constexpr int kFirstRotation = kConsumersTurn ? 0 : 1;
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
   static constexpr bool kReadsOnce = Shape::kRowWarps == 1;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;

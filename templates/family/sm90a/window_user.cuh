@@ -49,14 +49,17 @@ class WindowUser {
     int32 document = 0;
     int32 base = 0;
 #pragma unroll 1
-    for (; block < end; ++block) {
-      if (document > 0) {
-        leave(block - 1);
-        reach(block);
+    while (true) {
+      const int32 window_end = smaller(end, (block / kWindow + 1) * kWindow);
+#pragma unroll 1
+      for (; block < window_end; ++block) {
+        const int32 block_base = table.info(block).base;
+        if (document == 0 || block_base != base) visit(block_base, document++);
+        base = block_base;
       }
-      const int32 block_base = table.info(block).base;
-      if (document == 0 || block_base != base) visit(block_base, document++);
-      base = block_base;
+      if (block == end) break;
+      leave(block - 1);
+      reach(block);
     }
     leave_last(end - 1);
   }
