@@ -1,5 +1,5 @@
-// A pairing (ops/rope) by two of its units at a time, where the runs of both are two whole chunks of
-// a row: what lanes load and store at once. Pairs have frequencies, and runs places, as there.
+// A pairing (ops/rope) by two of its units at a time, where the runs of both are two whole chunks
+// of a row: what lanes load and store at once. Pairs have frequencies, and runs places, as there.
 #pragma once
 
 #include "tile/element.cuh"

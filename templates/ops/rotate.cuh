@@ -417,8 +417,8 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     const int32 share = lane_share<Pairing>(num_rows, kAlignment);
     const int32 first = group * share;
     const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
-    RowTurner<Spec, kKeeps, Angles, To, From> turner(to, from, positions, first, end, base,
-                                                         angles, scale);
+    RowTurner<Spec, kKeeps, Angles, To, From> turner(to, from, positions, first, end, base, angles,
+                                                     scale);
     constexpr bool kTellsAngles = Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
     if constexpr (kAtOnce == 4 && kTellsAngles)
       turner.turn_fours(first, end);

@@ -106,7 +106,8 @@ LAZYROPE_DEVICE void share_rotation(SharedPtr shared, const uint64* frequencies,
   using Pairing = typename Rotation::Pairing;
 #pragma unroll 1
   for (int32 i = Team::rank(); i < Pairing::kUnits * Pairing::kPairs; i += Team::size())
-    st_shared(shared + i * 4, Rotation::pair(rotation_at(positions, ld_global_nc(frequencies + i))));
+    st_shared(shared + i * 4,
+              Rotation::pair(rotation_at(positions, ld_global_nc(frequencies + i))));
 }
 template <class Rotation>
 LAZYROPE_DEVICE Rotation shared_rotation(SharedPtr shared) {
