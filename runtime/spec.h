@@ -23,7 +23,7 @@ struct AttentionSpec {
   KeyForm key_form = KeyForm::kLocal;
   RopeForm append_form = RopeForm::kRaw;
   bool batch_invariant = false;      // what shares a request's batch changes no bit of its output
-  std::optional<double> scale = {};  // of the scores; 1 / sqrt(head_dim) where not given
+  std::optional<double> scale = {};  // of the scores, at most 1e6; 1 / sqrt(head_dim) if not given
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   int group_size() const { return num_q_heads / num_kv_heads; }

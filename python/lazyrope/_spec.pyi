@@ -63,7 +63,7 @@ class AttentionSpec:
             query_form: "raw" (the kernel applies all of RoPE) or "rotated" (queries arrive turned by their position).
             key_form: "local": the pool holds each key turned by its index inside its own document.
             append_form: "raw" (append turns keys by their index) or "rotated" (it copies them); query_form by default.
-            scale: of the scores, before softmax; 1 / sqrt(head_dim) by default.
+            scale: of the scores, before softmax, at most 1e6; 1 / sqrt(head_dim) by default.
             window: of the mask "sliding_window", in tokens.
             softcap: scaled scores s become softcap x tanh(s / softcap) (Gemma 2, arXiv 2408.00118).
             sinks: calls take a logit of each query head that takes part in its softmax and has no value (gpt-oss).

@@ -29,7 +29,7 @@ struct SharedDescriptor {
   LAZYROPE_DEVICE SharedDescriptor operator+(int32 bytes) const {
     return {bits + static_cast<uint64>(bytes >> 4)};
   }
-  // The same where the operand is aligned to more than `bytes`: no carry, which takes less.
+  // The same where the operand's address has none of the bits of `bytes`: without a carry.
   LAZYROPE_DEVICE SharedDescriptor operator|(int32 bytes) const {
     return {bits | static_cast<uint64>(bytes >> 4)};
   }

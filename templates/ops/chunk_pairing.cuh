@@ -1,5 +1,6 @@
 // A pairing (ops/rope) by two of its units at a time, where the runs of both are two whole chunks
-// of a row: what lanes load and store at once. Pairs have frequencies, and runs places, as there.
+// of a row: what lanes load and store at once. Of its units pair i of unit u has frequency 8 u + i,
+// and runs are chunks. What the pairing says is asked for at compile time.
 #pragma once
 
 #include "tile/element.cuh"
@@ -26,9 +27,9 @@ struct ChunkPairing {
     if (Pairing::kPairs != kRun || Pairing::kUnits % 2 != 0) return false;
     for (int32 i = 0; i < 4 * kUnits; ++i) {
       const int32 run = run_of(i / 2, i % 2);
-      const int32 model = run_of(i / 2 % 2, i % 2);  // in unit 0
-      const int32 chunk = model / 2 == run_a(0) ? run_a(i / 4) : run_b(i / 4);
-      if (run != 2 * chunk + model % 2) return false;
+      const int32 in_first = run_of(i / 2 % 2, i % 2);  // the same of the first unit
+      const int32 chunk = in_first / 2 == run_a(0) ? run_a(i / 4) : run_b(i / 4);
+      if (run != 2 * chunk + in_first % 2) return false;
     }
     return kUnits > 0;
   }
@@ -36,8 +37,8 @@ struct ChunkPairing {
  private:
   static constexpr int kRun = kPairs / 2;  // elements of one of the pairing's own
 
-  LAZYROPE_DEVICE static constexpr int32 run_of(int32 unit, int32 is_b) {
-    return is_b ? Pairing::run_b(unit) : Pairing::run_a(unit);
+  LAZYROPE_DEVICE static constexpr int32 run_of(int32 unit, int32 run) {
+    return run == 1 ? Pairing::run_b(unit) : Pairing::run_a(unit);
   }
   // 0 where that is not as the pairing's kRunsApart has to be.
   LAZYROPE_DEVICE static constexpr int runs_apart() {
@@ -48,10 +49,10 @@ struct ChunkPairing {
     }
     return larger(apart, 0);
   }
-  // Of unit 0's elements, what is one of the pairing's unit 0 or 1.
-  LAZYROPE_DEVICE static constexpr int element(int unit, int of_unit) {
-    const int run = run_of(unit, of_unit / kRun);
-    return (run / 2 == run_a(0) ? 0 : kPairs) + run % 2 * kRun + of_unit % kRun;
+  // Which element of both chunks is element `own` of the pairing's unit 0 or 1.
+  LAZYROPE_DEVICE static constexpr int element(int unit, int own) {
+    const int run = run_of(unit, own / kRun);
+    return (run / 2 == run_a(0) ? 0 : kPairs) + run % 2 * kRun + own % kRun;
   }
 
  public:

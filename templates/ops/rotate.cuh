@@ -401,9 +401,10 @@ class RowTurner {
 
 // One warp turns num_rows rows of queries, taken from `from` (which may be the same rows: columns
 // that no pair reaches stay as they are then), each by its position (0 where the query is rotated
-// already) less `base`. Row 0 is number `first_row` of the request's. kAtOnce: rows that a lane has
-// under way; or 4, where the first is a multiple of four, and there are rows in memory up to the
-// next behind the last.
+// already) less `base`. kKeeps: `from` has the turned columns, too, then; columns that no pair
+// reaches are multiplied by `scale` in `to` alone. Row 0 is number `first_row` of the request's.
+// kAtOnce: rows that a lane has under way; or 4, where the first is a multiple of four, and there
+// are rows in memory up to the next behind the last.
 template <class Spec, int kAtOnce = 1, bool kKeeps = false, class Angles, class To, class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
                                  int32 first_row, int32 base, const Angles& angles,

@@ -6,10 +6,12 @@
 // the arithmetic of its elements, two at a time, by cosines and sines rounded to them: every
 // instruction is one less for those who compute. Queries are off by 1.74 times as much then as by
 // being rounded once (root of the mean square). Computed eagerly they are off by 1.63 times as
-// much, and keys, which are exact here, as well.
+// much, and keys, which are only rounded here, as well. (tests/gpu/NOTES.md, "Queries turned in
+// their own arithmetic", has that, and what it comes to where one pair has nearly all of a score.)
 #pragma once
 
 #include "isa/sync.cuh"
+#include "ops/chunk_pairing.cuh"
 #include "ops/rotate.cuh"
 
 namespace lazyrope {
@@ -26,7 +28,7 @@ class PackedRotation {
 
  public:
   using Run = Words<kRunWords>;
-  // Of each pair, in a word.
+  // Of each pair a word: its cosine is the lower half.
   using Pairs = Words<Pairing::kPairs>;
   LAZYROPE_DEVICE static uint32 pair(const Rotation& r) { return Element::pack(r.cosine, r.sine); }
 
@@ -78,40 +80,45 @@ class PackedRotation {
   uint32 sine_[kWords];
 };
 
+// By which a lane turns kept queries, as much of a row at once as the pairing allows.
+template <class Spec>
+using KeptRotation =
+    PackedRotation<typename WidestPairing<typename Spec::Pairing>::Type, typename Spec::Element>;
+
 // The rotation of the lane's unit, `positions` more. Lanes that have a unit in common find some of
 // its pairs each.
-template <class Rotation>
-LAZYROPE_DEVICE Rotation rotation_of(const uint64* frequencies, int64 positions) {
-  using Pairing = typename Rotation::Pairing;
+template <class Packed>
+LAZYROPE_DEVICE Packed rotation_of(const uint64* frequencies, int64 positions) {
+  using Pairing = typename Packed::Pairing;
   constexpr int kGroups =
       smaller(Pairing::kPairs, floor_power_of_two(kWarpThreads / Pairing::kUnits));
   constexpr int kOwn = Pairing::kPairs / kGroups;
+  static_assert(kOwn * kGroups == Pairing::kPairs);
   const int32 unit = lane_unit<Pairing>();
   const int32 group = lane_index() / Pairing::kUnits % kGroups;
   const uint64* turns = frequencies + unit * Pairing::kPairs + group * kOwn;
   uint32 own[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i)
-    own[i] = Rotation::pair(rotation_at(positions, ld_global_nc(turns + i)));
-  typename Rotation::Pairs pairs;
+    own[i] = Packed::pair(rotation_at(positions, ld_global_nc(turns + i)));
+  typename Packed::Pairs pairs;
 #pragma unroll
   for (int i = 0; i < Pairing::kPairs; ++i)
     pairs.word[i] = shfl_sync_idx(own[i % kOwn], i / kOwn * Pairing::kUnits + unit);
-  return Rotation(pairs);
+  return Packed(pairs);
 }
 
 // The same by way of shared memory, where all pairs' rotations lie one behind the other.
-template <class Rotation, class Team>
+template <class Packed, class Team>
 LAZYROPE_DEVICE void share_rotation(SharedPtr shared, const uint64* frequencies, int64 positions) {
-  using Pairing = typename Rotation::Pairing;
+  using Pairing = typename Packed::Pairing;
 #pragma unroll 1
   for (int32 i = Team::rank(); i < Pairing::kUnits * Pairing::kPairs; i += Team::size())
-    st_shared(shared + i * 4,
-              Rotation::pair(rotation_at(positions, ld_global_nc(frequencies + i))));
+    st_shared(shared + i * 4, Packed::pair(rotation_at(positions, ld_global_nc(frequencies + i))));
 }
-template <class Rotation>
-LAZYROPE_DEVICE Rotation shared_rotation(SharedPtr shared) {
-  using Pairing = typename Rotation::Pairing;
+template <class Packed>
+LAZYROPE_DEVICE Packed shared_rotation(SharedPtr shared) {
+  using Pairing = typename Packed::Pairing;
   using Part = Words<smaller(Pairing::kPairs, 4)>;
   constexpr int kParts = Pairing::kPairs * 4 / sizeof(Part);
   const SharedPtr first = shared + lane_unit<Pairing>() * (Pairing::kPairs * 4);
@@ -119,20 +126,20 @@ LAZYROPE_DEVICE Rotation shared_rotation(SharedPtr shared) {
 #pragma unroll
   for (int i = 0; i < kParts; ++i)
     parts[i] = ld_shared<Part>(first + i * static_cast<int32>(sizeof(Part)));
-  typename Rotation::Pairs pairs;
+  typename Packed::Pairs pairs;
 #pragma unroll
   for (int i = 0; i < Pairing::kPairs; ++i) pairs.word[i] = parts[i / 4].word[i % 4];
-  return Rotation(pairs);
+  return Packed(pairs);
 }
 
 // One warp turns the rotated columns of kRows kept rows, a multiple of eight, of which a lane has
-// its unit's. They may be the same rows. Rows eight apart have their places in common but for an
-// offset, others of an octet but for some bits. Lanes of neighbouring groups have rows four apart,
-// whose chunks lie in other banks.
-template <int kRows, int kAtOnce, class Rotation, class To, class From>
-LAZYROPE_DEVICE void turn_together(To to, From from, const Rotation& rotation) {
-  using Pairing = typename Rotation::Pairing;
-  using Run = typename Rotation::Run;
+// its unit's, kAtOnce rows at a time, as registers suffice. `to` may be `from`. Rows eight apart
+// have their places in common but for an offset, others of an octet but for some bits. Lanes of
+// neighbouring groups have rows four apart, whose chunks lie in other banks.
+template <int kRows, int kAtOnce, class Packed, class To, class From>
+LAZYROPE_DEVICE void turn_together(To to, From from, const Packed& rotation) {
+  using Pairing = typename Packed::Pairing;
+  using Run = typename Packed::Run;
   constexpr int kOctet = 8;
   constexpr int kOctets = kRows / kOctet;
   constexpr int kGroups = floor_power_of_two(smaller(kOctet, kWarpThreads / Pairing::kUnits));
@@ -142,7 +149,8 @@ LAZYROPE_DEVICE void turn_together(To to, From from, const Rotation& rotation) {
   const int32 first = group % 2 * 4 + group / 2 % 2 * 2 + group / 4;
   const UnitRuns source = from.template runs<Pairing>(first, unit);
   const UnitRuns target = to.template runs<Pairing>(first, unit);
-#pragma unroll(kOctet / kGroups <= 2 ? 2 : 1)
+  static_assert(kOctets * kOctet == kRows && kOctets % kAtOnce == 0);
+#pragma unroll(kOctet / kGroups <= 2 ? 2 : 1)  // longer loops gain nothing
   for (int32 i = 0; i < kOctet / kGroups; ++i) {
     const UnitRuns source_i = From::below(source, i);
     const UnitRuns target_i = To::below(target, i);

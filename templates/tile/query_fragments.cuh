@@ -5,11 +5,11 @@
 
 namespace lazyrope {
 
-// A tile in shared memory: no registers. kSteps are loaded without a branch between.
-template <class Product, int kRowTiles, int kSteps = 2>
+// A tile in shared memory: no registers. A product's loop over columns is unrolled kUnrolled times.
+template <class Product, int kRowTiles, int kUnrolled = 2>
 class SharedQueries {
  public:
-  static constexpr int kUnroll = kSteps;
+  static constexpr int kUnroll = kUnrolled;
 
   LAZYROPE_DEVICE SharedQueries() : fragment_{} {}
   LAZYROPE_DEVICE SharedQueries(SharedPtr tile, int32 lane)

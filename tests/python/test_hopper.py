@@ -9,7 +9,7 @@ import lazyrope
 import pytest
 import torch
 
-from tests.support.cases import EVERY_SORT_OF_POSITION, Case, Setting, case_at, documents_case, random_case
+from tests.support.cases import EVERY_SORT_OF_POSITION, ROPES, Case, Setting, case_at, documents_case, random_case
 from tests.support.checks import check_case
 from tests.support.shelf import Shelf, in_order
 
@@ -178,6 +178,18 @@ def test_scores_far_greater_than_those_before(louder, dtype, head_dim, races):
 def test_columns_that_no_angle_turns(head_dim, rope):
     """Which have the scale of scores in them as others do, in documents behind the first, too."""
     setting = Setting(head_dim=head_dim, kv_heads=1, rope=rope)
+    check_case(documents_case(setting, [140, 70, 10], 70, "cpu"), build(setting))
+
+
+@pytest.mark.parametrize("query_form", ["raw", "rotated"])
+@pytest.mark.parametrize(
+    ("head_dim", "rope", "rotary_dim"),
+    [(64, "neox", 36), (64, "gptj", 8), (128, "neox", 48), (128, "gptj", 24), (192, "neox", 20), (256, "gptj", 248)],
+)
+def test_units_that_are_no_whole_chunks(monkeypatch, head_dim, rope, rotary_dim, query_form):
+    """Of runs of two columns, or odd in number; and two chunks an odd number of chunks apart."""
+    monkeypatch.setitem(ROPES, "odd", lambda _: getattr(lazyrope.rope, rope)(10000.0, rotary_dim=rotary_dim))
+    setting = Setting(head_dim=head_dim, kv_heads=1, rope="odd", query_form=query_form)
     check_case(documents_case(setting, [140, 70, 10], 70, "cpu"), build(setting))
 
 

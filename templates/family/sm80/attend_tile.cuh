@@ -34,7 +34,7 @@ class AttendTile {
   using Mask = typename Spec::Mask;
   using Product = typename Spec::Product;
   using QueryTile = typename Product::QueryTile;
-  using Queries = SharedQueries<Product, kRowTiles, 8>;
+  using Queries = SharedQueries<Product, kRowTiles, 8>;  // -5.5% of head_dim 128's time (H100)
   using KvTile = typename Product::KvTile;
   static constexpr int kColumnTiles = Product::kColumnTiles;
   using RingTeam = Team<Shape::kRowWarps * kWarpThreads>;

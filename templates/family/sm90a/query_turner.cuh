@@ -6,7 +6,6 @@
 
 #include "family/sm90a/window_user.cuh"
 #include "isa/bulk_copy.cuh"
-#include "ops/chunk_pairing.cuh"
 #include "ops/query_rows.cuh"
 #include "ops/rotate.cuh"
 #include "ops/turn_together.cuh"
@@ -18,8 +17,7 @@ class QueryTurner {
   using Team = typename Memory::Turners;
   using Tile = typename Memory::Tile;
   using Original = typename Memory::Original;
-  using Pairing = typename WidestPairing<typename Spec::Pairing>::Type;
-  using Rotation = PackedRotation<Pairing, typename Spec::Element>;
+  using Rotation = KeptRotation<Spec>;
   static constexpr int kRows = Memory::kRows;
   static constexpr bool kHasManyRows = kRows >= 64;
   static constexpr bool kTogether = kHasManyRows && Memory::kQueriesTurn;
@@ -106,11 +104,15 @@ class QueryTurner {
 
   LAZYROPE_DEVICE void turn_by_row(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
     clear_others(item.extent().num_rows);
-    if (kTogether && !has_one_document<Memory>(item))
-      turn_rows<true>(turned, base, item, place);
+    if (keeps(item))
+      turn_rows<kTogether>(turned, base, item, place);
     else
       turn_rows<false>(turned, base, item, place);
     fence_proxy_async();
+  }
+
+  LAZYROPE_DEVICE static bool keeps(ItemPtr item) {
+    return kTogether && !has_one_document<Memory>(item);
   }
 
   LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item) {

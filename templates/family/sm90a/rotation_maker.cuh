@@ -32,9 +32,8 @@ class RotationMaker {
  private:
   LAZYROPE_DEVICE void make(int64 positions) {
     rotations_.wait(turn_.at);
-    using Rotation = PackedRotation<typename Spec::Pairing, typename Spec::Element>;
-    share_rotation<Rotation, typename Memory::RotationMakers>(memory_.rotation(turn_.at),
-                                                              Spec::frequencies(), positions);
+    share_rotation<KeptRotation<Spec>, typename Memory::RotationMakers>(
+        memory_.rotation(turn_.at), Spec::frequencies(), positions);
     rotations_.pass(turn_.at);
     turn_.advance();
   }

@@ -35,7 +35,8 @@ struct TileMemory {
   static constexpr bool kSharesRotation = kMakesRotations && !kConsumersTurn;
   static constexpr int kFirstMaker = kConsumersTurn ? 2 : 2 + kTurningWarps;
   static constexpr int kPreparingWarps = kTurningWarps + (kSharesRotation ? 1 : 0);
-  // Which of an item's documents is the first that a rotation is made for.
+  // Which of an item's documents is the first that a rotation is made for. Consumers may have to
+  // turn what is kept back to the first document: by nothing.
   static constexpr int kFirstRotation = kConsumersTurn ? 0 : 1;
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
   static constexpr bool kReadsOnce = Shape::kRowWarps == 1;

@@ -9,7 +9,6 @@
 
 #include "family/sm90a/tile_memory.cuh"
 #include "isa/bulk_copy.cuh"
-#include "ops/chunk_pairing.cuh"
 #include "ops/query_rows.cuh"
 #include "ops/turn_together.cuh"
 
@@ -54,8 +53,7 @@ class OwnRows {
  public:
   using Team = typename Memory::ConsumerGroups;
   using Tile = typename Memory::Tile;
-  using Pairing = typename WidestPairing<typename Spec::Pairing>::Type;
-  using Rotation = PackedRotation<Pairing, typename Spec::Element>;
+  using Rotation = KeptRotation<Spec>;
 
   LAZYROPE_DEVICE OwnRows(const AttendParams& params, Memory memory)
       : params_(params), memory_(memory) {
@@ -98,6 +96,7 @@ class OwnRows {
     for_each_chunk([](SharedPtr place, Chunk* kept) { st_global(kept, ld_shared<Chunk>(place)); });
     fence_proxy_async_global();
   }
+  // There again. The warp meets before another lane reads them: as it passes keys.
   LAZYROPE_DEVICE void restore() const {
     bar_warp_sync();
     for_each_chunk([](SharedPtr place, Chunk* kept) { st_shared(place, ld_global(kept)); });
@@ -185,8 +184,8 @@ class OwnQueries {
     leave();
     turn_brought(rotation());
   }
-  // The warp's rows for the present document, where what is kept has been asked for; and that
-  // again, before the warp passes the keys.
+  // The warp's rows for the present document, where what is kept has been asked for; then that
+  // again.
   LAZYROPE_DEVICE void turn_back() const {
     brought_.look(group_);
     rows_.turn(rotation());

@@ -4,7 +4,7 @@
 // consecutive columns. Pair i of unit u has frequency kPairs u + i and consists of elements
 // first(i) and second(i) of both runs (0 to kPairs - 1 in run a, the others in run b). Where run b
 // always lies as many runs behind run a, kRunsApart says how many: that spares looking for it.
-// Then, if that is a power of two, its bit is not set in run a's number.
+// Then, if that is a power of two, its bit is not set in run a's number. All are constexpr.
 #pragma once
 
 #include "isa/launch.cuh"
