@@ -4,10 +4,11 @@
 //
 // What is kept for that is what products are given for an item's first document. It is turned in
 // the arithmetic of its elements, two at a time, by cosines and sines rounded to them: every
-// instruction is one less for those who compute. Queries are off by 1.74 times as much then as by
-// being rounded once (root of the mean square). Computed eagerly they are off by 1.63 times as
-// much, and keys, which are only rounded here, as well. (tests/gpu/NOTES.md, "Queries turned in
-// their own arithmetic", has that, and what it comes to where one pair has nearly all of a score.)
+// instruction is one less for those who compute. Queries are off by 1.8 times as much then as by
+// being rounded once (root of the mean square; a test measures it). Computed eagerly they are off
+// by 1.6 times as much, and keys, which are only rounded here, as well. (tests/gpu/NOTES.md,
+// "Queries turned in their own arithmetic", has that, and what it comes to where one pair has
+// nearly all of a score.)
 #pragma once
 
 #include "isa/sync.cuh"

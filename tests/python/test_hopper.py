@@ -181,6 +181,34 @@ def test_columns_that_no_angle_turns(head_dim, rope):
     check_case(documents_case(setting, [140, 70, 10], 70, "cpu"), build(setting))
 
 
+@pytest.mark.parametrize(("document", "least", "most"), [(0, 0.9, 1.1), (1, 1.6, 1.9)])
+@pytest.mark.parametrize("head_dim", [128, 256])
+def test_what_turned_queries_lose(head_dim, document, least, most):
+    """Over what rounding them once does, root of the mean square: for an item's first document, and one behind it.
+
+    Documents of one key: zero, whose weight is 1, and one with a single column, which the lse tells of a query."""
+    setting = Setting(head_dim=head_dim, group=4, kv_heads=4)
+    bases = [70, 5000]
+    case = documents_case(setting, [1, 1], 64, "cpu", bases)
+    kernel = build(setting)
+    step = case.plan(kernel)
+    frequencies = torch.tensor(case.spec.frequencies, dtype=torch.float64)
+    angles = (torch.tensor(case.requests[0].positions) - bases[document])[:, None, None] * frequencies
+    a, b = case.q.double().chunk(2, dim=-1)
+    turned = torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], dim=-1)
+    heads = torch.arange(setting.kv_heads)
+    off = once = 0.0
+    for columns in torch.arange(head_dim).view(-1, setting.kv_heads)[::2]:
+        case.k_pool.zero_()
+        case.k_pool[case.metadata["pages"][document], 0, heads, columns] = 16.0
+        _, lse = kernel(case.q, case.k_pool, case.v_pool, step)
+        found = torch.expm1(lse.double()).log() * head_dim**0.5 / 16
+        exact = turned.gather(-1, columns.repeat_interleave(setting.group)[:, None].expand(64, -1, 1))[..., 0]
+        off += (found - exact).square().sum().item()
+        once += (exact.bfloat16().double() - exact).square().sum().item()
+    assert least < (off / once) ** 0.5 < most
+
+
 @pytest.mark.parametrize("query_form", ["raw", "rotated"])
 @pytest.mark.parametrize(
     ("head_dim", "rope", "rotary_dim"),
