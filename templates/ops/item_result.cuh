@@ -10,6 +10,8 @@ namespace lazyrope {
 // kSharesTasks: of those who merge several lanes may share one (ops/tile_merge.cuh).
 template <class Spec, class Team = WholeCta, bool kSharesTasks = true>
 class ItemResult {
+  using Parts = SplitRows<Spec, kSharesTasks>;
+
  public:
   LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item)
       : params_(params),
@@ -22,6 +24,7 @@ class ItemResult {
   // Whether it is the output.
   LAZYROPE_DEVICE bool is_whole() const { return split_.count == 1; }
   LAZYROPE_DEVICE const OutputRows<Spec>& output() const { return output_; }
+  LAZYROPE_DEVICE const Parts& part() const { return partial_; }
 
   // Columns 4 * quad and following of a row of one of the item's KV heads.
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart& part) const {
@@ -47,7 +50,7 @@ class ItemResult {
                                          ValueScales scales, ItemRows rows, ItemSplit split,
                                          int32 num_rows, bool may_wait, SharedPtr flags) {
     const OutputRows<Spec> output(out, lse, scales, rows);
-    const PartialRows<Spec::kHeadDim> partial(work, split);
+    const Parts partial(work, split);
     const TileMerge<Spec, kSharesTasks> tile(output, partial, num_rows, rows.num_heads,
                                              split.count);
     SplitTile<Team>(work, split, flags).merge(tile, may_wait);
@@ -58,7 +61,7 @@ class ItemResult {
   ItemRows rows_;
   ItemSplit split_;
   OutputRows<Spec> output_;
-  PartialRows<Spec::kHeadDim> partial_;
+  Parts partial_;
 };
 
 }  // namespace lazyrope

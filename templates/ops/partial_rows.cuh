@@ -11,13 +11,16 @@
 
 namespace lazyrope {
 
-template <int kHeadDim>
+// kColumns: of a slice, which brings a row's stats once more.
+template <int kHeadDim, int kColumns>
 class PartialRows {
   static constexpr int32 kStats = kHeadDim * 4;
   static constexpr int32 kRowBytes = partial_row_bytes(kHeadDim);
 
  public:
-  static constexpr int32 kSliceQuads = kSliceColumns / 4;
+  static constexpr int32 kSliceQuads = kColumns / 4;
+  static constexpr int32 kSlices = (kHeadDim + kColumns - 1) / kColumns;
+  static_assert(kSlices <= num_slices(kHeadDim));
 
   LAZYROPE_DEVICE PartialRows(const WorkView& work, ItemSplit split) : work_(work), split_(split) {}
 
@@ -27,10 +30,20 @@ class PartialRows {
     uint8* to = at(split_.index, row);
     const float* v = part.value;
     st_relaxed_gpu(values(to, quad),
-                   Chunk{{not_zero(v[0]), not_zero(v[1]), not_zero(v[2]), not_zero(v[3])}});
-    if (quad % kSliceQuads == 0)
-      st_relaxed_gpu(stats(to, quad),
-                     Word2{{not_zero(part.stats.maximum), not_zero(part.stats.sum)}});
+                   Chunk{{written(v[0]), written(v[1]), written(v[2]), written(v[3])}});
+    if (quad % kSliceQuads == 0) write_stats(to, quad / kSliceQuads, part.stats);
+  }
+
+  // The same of a row by four lanes, of which each has two columns of every eight.
+  LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane, const float (&pairs)[kHeadDim / 8][2],
+                                   RowStats row_stats) const {
+    uint8* to = at(split_.index, row);
+#pragma unroll
+    for (int32 n = 0; n < kHeadDim / 8; ++n)
+      st_relaxed_gpu(reinterpret_cast<Word2*>(to + lane * 8) + 4 * n,
+                     Word2{{written(pairs[n][0]), written(pairs[n][1])}});
+#pragma unroll
+    for (int32 slice = lane; slice < kSlices; slice += 4) write_stats(to, slice, row_stats);
   }
 
   // Words as they are found.
@@ -84,9 +97,16 @@ class PartialRows {
   }
 
  private:
+  // A zero among values is written as the least number above it: an instruction.
+  LAZYROPE_DEVICE static uint32 written(float value) { return larger(float_as_bits(value), 1u); }
+  // Among stats, where a sum of zero says something, as -0.
   LAZYROPE_DEVICE static uint32 not_zero(float value) {
     const uint32 bits = float_as_bits(value);
     return bits == 0 ? 0x80000000u : bits;
+  }
+  LAZYROPE_DEVICE static void write_stats(uint8* row, int32 slice, RowStats stats) {
+    st_relaxed_gpu(reinterpret_cast<Word2*>(row + kStats) + slice,
+                   Word2{{not_zero(stats.maximum), not_zero(stats.sum)}});
   }
 
   LAZYROPE_DEVICE uint8* at(int32 part, int32 row) const {

@@ -10,8 +10,11 @@ namespace lazyrope {
 // rows enough for all lanes make that needless. Which numbers are added in which order depends on
 // the number of parts alone.
 template <class Spec, bool kSharesTasks>
+using SplitRows = PartialRows<Spec::kHeadDim, kSharesTasks ? kSliceColumns : 32>;
+
+template <class Spec, bool kSharesTasks>
 class TileMerge {
-  using Rows = PartialRows<Spec::kHeadDim>;
+  using Rows = SplitRows<Spec, kSharesTasks>;
   static constexpr int32 kParts = kSharesTasks ? 4 : 5;  // that a lane asks for at once
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
@@ -19,7 +22,7 @@ class TileMerge {
   static constexpr int32 kMostLanes = kSharesTasks ? kWarpThreads / Rows::kSliceQuads : 1;
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   // With what is missing of the last slice: the quads of a slice are always one warp's.
-  static constexpr int32 kRowTasks = num_slices(Spec::kHeadDim) * Rows::kSliceQuads;
+  static constexpr int32 kRowTasks = Rows::kSlices * Rows::kSliceQuads;
 
  public:
   // Where there is no task, the last is asked for once more.

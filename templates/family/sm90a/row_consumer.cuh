@@ -267,24 +267,18 @@ class RowConsumer {
     }
   }
 
-  // Neighbouring lanes exchange columns, so that each has four together.
   LAZYROPE_DEVICE void write_part(const Result& result, int32 num_rows) const {
     const int32 lane = lane_index();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int32 row = first_row() + row_of(lane, 2 * h);
-      RowPart part;
-      part.stats = stats(h);
+      float pairs[kHeadDim / 8][2];
 #pragma unroll
-      for (int n = 0; n < kHeadDim / 8; n += 2) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          part.value[i] = rows_[4 * n + 2 * h + i];
-          part.value[2 + i] = rows_[4 * n + 4 + 2 * h + i];
-          exchange(part.value[i], part.value[2 + i], 1);
-        }
-        if (row < num_rows) result.write(0, row, 2 * (n + lane % 2) + lane % 4 / 2, part);
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        pairs[n][0] = rows_[4 * n + 2 * h];
+        pairs[n][1] = rows_[4 * n + 2 * h + 1];
       }
+      if (row < num_rows) result.part().write_pairs(row, lane % 4, pairs, stats(h));
     }
   }
 
