@@ -120,7 +120,6 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.scratch.max_tiles = static_cast<int32>(extent.max_tiles);
   // templates/ops/split_tile.cuh tells what counters there are.
   const bool is_fixed = plan.fixed_split_blocks > 0;
-  phase.work.has_fixed_parts = is_fixed ? 1 : 0;
   const std::size_t units = most_units(extent, shape, capacity, attend, is_fixed);
   const std::size_t partials = is_fixed ? units : 2 * size(num_ctas);
   const std::size_t counters = size(num_ctas) + partials + (is_fixed ? partials : 0);

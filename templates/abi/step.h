@@ -52,7 +52,7 @@ struct ItemSplit {
 
 // Where the item's first blocks lie, so that they can be asked for at once: the runs of the segment
 // in which the first block lies, from the first slot of that block on.
-inline constexpr int32 kStartRuns = 42;
+inline constexpr int32 kStartRuns = 41;
 struct ItemStart {
   int32 base;      // of the segment
   int32 position;  // logical position of slot 0 (of the first block)
@@ -69,6 +69,7 @@ struct Item {
   ItemKeys keys;
   ItemSplit split;
   ItemStart start;
+  int32 num_owners;  // of the tile's parts, the first so many: their CTAs merge its rows
 };
 static_assert(sizeof(Item) == 256);
 
@@ -110,8 +111,7 @@ struct WorkView {
   uint8* kept;       // [num_ctas] tiles of queries, where consumers turn them; else none
   int32 num_ctas;
   int32 partial_row_count;  // rows that a partial result has room for
-  int32 has_fixed_parts;    // a CTA may hold several parts of a tile, and further items behind them
-  int32 unused;
+  int32 unused[2];
 };
 static_assert(sizeof(WorkView) == 48);
 

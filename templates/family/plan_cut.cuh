@@ -59,6 +59,8 @@ class CutLine {
     units_.describe(item, unit.unit, begins_inside ? block_at(unit, share) : unit.unit.first_block,
                     ends_inside ? block_at(unit, share + 1) : unit.unit.end_block);
     item.split = split(unit, share);
+    // Behind a tile's last part its CTA may have more to do; of fixed ones it may have several.
+    item.num_owners = units_.has_parts() ? 0 : item.split.count - 1;
     if (!ends_inside) item.keys.next = next(unit);
   }
 

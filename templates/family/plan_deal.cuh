@@ -54,6 +54,7 @@ class Deal {
     if (at(cta, round + 1).unit < num_units_) item.keys.next = index + num_ctas_;
     const int32 left = larger(dealt.unit - num_whole_, 0);
     item.split = {dealt.index, parts, left * num_parts_, left};
+    item.num_owners = parts;  // nothing comes behind a part
   }
 
  private:

@@ -29,8 +29,10 @@ class ItemWriter {
   }
 
  private:
-  static constexpr int32 kChunksOfLane = sizeof(Item) / sizeof(Chunk) / kGroupLanes;
-  static constexpr int32 kPageWords = (sizeof(Item) - sizeof(ItemStart::page)) / 4;
+  static constexpr int32 kChunks = sizeof(Item) / sizeof(Chunk);
+  static constexpr int32 kChunksOfLane = kChunks / kGroupLanes;
+  static constexpr int32 kPageWords =
+      (sizeof(Item) - sizeof(Item::num_owners) - sizeof(ItemStart::page)) / 4;
 
   // By all lanes of a warp, some of which may have none.
   LAZYROPE_DEVICE void write_item(int32 index, bool exists) const {
@@ -68,7 +70,7 @@ class ItemWriter {
   }
 
   LAZYROPE_DEVICE Chunk chunk(const Item& item, int32 index, const VisibleSegment& start) const {
-    const auto& [extent, rows, keys, split, begin] = item;
+    const auto& [extent, rows, keys, split, begin, num_owners] = item;
     const Chunk all[] = {
         chunk_of(extent.num_blocks, extent.num_rows, extent.first_position, extent.last_position),
         chunk_of(rows.query_token, rows.first_row, rows.kv_head, rows.num_heads),
@@ -88,11 +90,12 @@ class ItemWriter {
       const int32 run = index * 4 + word - kPageWords;
       const int32 slot = start.record.begin + run * kRunSlots;
       page[word] = caller_.page(start.record, slot);
-      exists[word] = run >= 0 && slot < start.end;
+      exists[word] = run >= 0 && run < kStartRuns && slot < start.end;
     }
 #pragma unroll
     for (int32 word = 0; word < 4; ++word)
       if (exists[word]) chunk.word[word] = static_cast<uint32>(ld_global_nc(page[word]));
+    if (index == kChunks - 1) chunk.word[3] = static_cast<uint32>(num_owners);
     return chunk;
   }
 

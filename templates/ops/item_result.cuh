@@ -18,6 +18,7 @@ class ItemResult {
         num_rows_(item.extent().num_rows),
         rows_(item.rows()),
         split_(item.split()),
+        num_owners_(item.num_owners()),
         output_(params.out, params.lse, ValueScales(params.pool), rows_),
         partial_(params.work, split_) {}
 
@@ -39,7 +40,7 @@ class ItemResult {
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (!is_whole())
       merge(params_.work, params_.out, params_.lse, ValueScales(params_.pool), rows_, split_,
-            num_rows_, may_wait, flags);
+            num_owners_, num_rows_, may_wait, flags);
   }
 
  private:
@@ -48,18 +49,20 @@ class ItemResult {
   // is done.
   LAZYROPE_DEVICE_CALL static void merge(WorkView work, OutputTensor out, LseTensor lse,
                                          ValueScales scales, ItemRows rows, ItemSplit split,
-                                         int32 num_rows, bool may_wait, SharedPtr flags) {
+                                         int32 num_owners, int32 num_rows, bool may_wait,
+                                         SharedPtr flags) {
     const OutputRows<Spec> output(out, lse, scales, rows);
     const Parts partial(work, split);
     const TileMerge<Spec, kSharesTasks> tile(output, partial, num_rows, rows.num_heads,
                                              split.count);
-    SplitTile<Team>(work, split, flags).merge(tile, may_wait);
+    SplitTile<Team>(work, split, num_owners, flags).merge(tile, may_wait);
   }
 
   const AttendParams& params_;
   int32 num_rows_;
   ItemRows rows_;
   ItemSplit split_;
+  int32 num_owners_;
   OutputRows<Spec> output_;
   Parts partial_;
 };

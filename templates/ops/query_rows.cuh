@@ -41,6 +41,9 @@ class ItemPtr {
   // Of its CTA.
   LAZYROPE_DEVICE bool is_last() const { return keys().next == kNoItem; }
   LAZYROPE_DEVICE ItemSplit split() const { return ld_shared<ItemSplit>(memory_ + 48); }
+  LAZYROPE_DEVICE int32 num_owners() const {
+    return ld_shared<int32>(memory_ + (static_cast<int32>(sizeof(Item)) - 4));
+  }
   // Without its pages.
   LAZYROPE_DEVICE ItemStart start() const {
     const Chunk segment = ld_shared<Chunk>(memory_ + kStart);

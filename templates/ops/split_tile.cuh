@@ -1,9 +1,9 @@
 // How the CTAs that hold the parts of one tile divide the merging of its rows among them, without
 // relying on one another.
 //
-// Those whose part ends their work, all but the last part's, own some of the rows and look for the
-// parts themselves: what they see last is the word that they wait for, and no counter comes
-// between. A CTA that has looked in vain for long abandons what it owns, for the others may not
+// Those whose part ends their work, as far as the planner can tell for all of them, own some of the
+// rows and look for the parts themselves: what they see last is the word that they wait for, and no
+// counter comes between. A CTA that has looked in vain for long abandons what it owns, for the others may not
 // even have begun. The parts are counted beside all this, and whoever brings the last one merges
 // what was abandoned: it knows that everything is on its way.
 #pragma once
@@ -24,8 +24,9 @@ inline constexpr int32 kFlagBytes = 12;
 template <class Team>
 class SplitTile {
  public:
-  LAZYROPE_DEVICE SplitTile(const WorkView& work, ItemSplit split, SharedPtr flags)
-      : work_(work), split_(split), flags_(flags) {}
+  LAZYROPE_DEVICE SplitTile(const WorkView& work, ItemSplit split, int32 num_owners,
+                            SharedPtr flags)
+      : work_(work), split_(split), num_owners_(num_owners), flags_(flags) {}
 
   // All threads of the team that has made the part, each of which has written what it has of its
   // part. Merge is TileMerge. `may_wait`: the CTA has nothing else to do.
@@ -34,9 +35,7 @@ class SplitTile {
   // from the first on; then, in the last CTA, what others have abandoned.
   template <class Merge>
   LAZYROPE_DEVICE void merge(const Merge& tile, bool may_wait) const {
-    // Where a CTA may hold several parts it must not wait for the others.
-    const int32 num_owners =
-        work_.has_fixed_parts != 0 ? 0 : smaller(split_.count - 1, tile.num_units());
+    const int32 num_owners = smaller(num_owners_, tile.num_units());
     const bool is_owner = split_.index < num_owners;
     const uint32 before = counts() ? count() : 0;
     Abandoned abandoned;
@@ -168,6 +167,7 @@ class SplitTile {
 
   const WorkView& work_;
   ItemSplit split_;
+  int32 num_owners_;
   SharedPtr flags_;
 };
 

@@ -108,6 +108,7 @@ class Model {
       items.push_back(
           item({unit, 0}, units_[static_cast<std::size_t>(unit)], 0, tile_of(unit).num_blocks));
       items.back().split = {0, 1, 0, 0};
+      items.back().num_owners = 0;
     };
     const int num_tiles = static_cast<int>(tiles_.size());
     for (int group = 0; group < num_groups_ - tail; ++group)
@@ -252,6 +253,7 @@ class Model {
                            first, blocks * (part + 1) / count));
       const int left = std::max(unit - num_whole(), 0);
       items.back().split = {part, count, left * parts_, left};
+      items.back().num_owners = count;
     }
     return items;
   }
@@ -467,6 +469,7 @@ class Model {
     item.split = phase_.fixed_split_blocks > 0
                      ? ItemSplit{unit.part, tile.num_parts, place.unit - unit.part, 0}
                      : split(place);
+    if (phase_.fixed_split_blocks == 0) item.num_owners = item.split.count - 1;
     if (item.extent.num_blocks > 0) item.start = start(tile, first);
     return item;
   }
