@@ -247,9 +247,9 @@ class LaneAngles<Angles, false> {
   LAZYROPE_DEVICE Angles get() const { return Angles(); }
 };
 
-// Rows of queries that a lane turns: its unit's columns of them. kKeeps: they are left turned in
-// the place where they were, too.
-template <class Spec, bool kKeeps, class Angles, class To, class From>
+// Rows of queries that a lane turns: its unit's columns of them. kMayKeep: they may be left turned
+// in the place where they were, too.
+template <class Spec, bool kMayKeep, class Angles, class To, class From>
 class RowTurner {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
@@ -258,14 +258,15 @@ class RowTurner {
  public:
   // For rows from `first` on, if that lies before `end`.
   LAZYROPE_DEVICE RowTurner(To to, From from, SharedPtr positions, int32 first, int32 end,
-                            int32 base, const Angles& angles, float scale)
+                            int32 base, const Angles& angles, float scale, bool keeps)
       : to_(to),
         from_(from),
         positions_(positions),
         base_(base),
         angles_(angles),
         factor_(kFactor * scale),
-        unit_(lane_unit<Pairing>()) {
+        unit_(lane_unit<Pairing>()),
+        keeps_(keeps) {
     if (first < end) at_ = elsewhere(position(first));
   }
 
@@ -380,7 +381,7 @@ class RowTurner {
   }
   LAZYROPE_DEVICE void turn(const RowPlaces& at, Run a, Run b) const {
     rotation_.template apply<typename Spec::Element>(a, b);
-    if constexpr (kKeeps) store(at.from, a, b);
+    if (kMayKeep && keeps_) store(at.from, a, b);
     store(at.to, a, b);
   }
   LAZYROPE_DEVICE static void store(UnitRuns to, const Run& a, const Run& b) {
@@ -395,20 +396,21 @@ class RowTurner {
   const Angles& angles_;
   float factor_;
   int32 unit_;
+  bool keeps_;
   UnitRotation<Pairing> rotation_ = {};  // else its registers would be held from the start
   int32 at_ = 0;
 };
 
 // One warp turns num_rows rows of queries, taken from `from` (which may be the same rows: columns
 // that no pair reaches stay as they are then), each by its position (0 where the query is rotated
-// already) less `base`. kKeeps: `from` has the turned columns, too, then; columns that no pair
+// already) less `base`. `keeps`: `from` has the turned columns, too, then; columns that no pair
 // reaches are multiplied by `scale` in `to` alone. Row 0 is number `first_row` of the request's.
 // kAtOnce: rows that a lane has under way; or 4, where the first is a multiple of four, and there
 // are rows in memory up to the next behind the last.
-template <class Spec, int kAtOnce = 1, bool kKeeps = false, class Angles, class To, class From>
+template <class Spec, int kAtOnce = 1, bool kMayKeep = false, class Angles, class To, class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
                                  int32 first_row, int32 base, const Angles& angles,
-                                 float scale = 1.0f) {
+                                 float scale = 1.0f, bool keeps = false) {
   using Pairing = typename Spec::Pairing;
   if (!(to.tile == from.tile)) copy_unrotated<Spec>(to, from, num_rows, scale);
   if constexpr (Pairing::kUnits > 0) {
@@ -418,8 +420,8 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     const int32 share = lane_share<Pairing>(num_rows, kAlignment);
     const int32 first = group * share;
     const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
-    RowTurner<Spec, kKeeps, Angles, To, From> turner(to, from, positions, first, end, base, angles,
-                                                     scale);
+    RowTurner<Spec, kMayKeep, Angles, To, From> turner(to, from, positions, first, end, base,
+                                                       angles, scale, keeps);
     constexpr bool kTellsAngles = Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
     if constexpr (kAtOnce == 4 && kTellsAngles)
       turner.turn_fours(first, end);

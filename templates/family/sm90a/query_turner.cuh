@@ -29,7 +29,9 @@ class QueryTurner {
         memory_(memory),
         windows_(memory),
         turned_(memory.at + Memory::kTurnedBarriers),
-        rotations_(memory.at + Memory::kRotationBarriers) {}
+        rotations_(memory.at + Memory::kRotationBarriers) {
+    prefetch_global_l2(reinterpret_cast<const uint8*>(Spec::frequencies()) + lane_index() * 16);
+  }
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
@@ -104,15 +106,8 @@ class QueryTurner {
 
   LAZYROPE_DEVICE void turn_by_row(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
     clear_others(item.extent().num_rows);
-    if (keeps(item))
-      turn_rows<kTogether>(turned, base, item, place);
-    else
-      turn_rows<false>(turned, base, item, place);
+    turn_rows(turned, base, item, place);
     fence_proxy_async();
-  }
-
-  LAZYROPE_DEVICE static bool keeps(ItemPtr item) {
-    return kTogether && !has_one_document<Memory>(item);
   }
 
   LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item) {
@@ -156,7 +151,6 @@ class QueryTurner {
   }
 
   // Each warp rows of a head, or some of one's: few rows are divided as far as can be.
-  template <bool kKeeps>
   LAZYROPE_DEVICE void turn_rows(SharedPtr turned, int32 base, ItemPtr item, int32 place) const {
     const auto& angles = angles_.get();
     constexpr int kWarps = Memory::kTurningWarps / Memory::kHeads;  // of a head
@@ -167,10 +161,11 @@ class QueryTurner {
     const int32 share = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
     const int32 first = Team::warp() % kWarps * share;
     const int32 at = head * Memory::kHeadRows + first;
-    rotate_rows<Spec, kHasManyRows ? 4 : 2, kKeeps>(
+    rotate_rows<Spec, kHasManyRows ? 4 : 2, kTogether>(
         RowsOf<Tile>(turned + Memory::columns_of_head(head), at),
         RowsOf<Original>(memory_.original(), at), memory_.positions(place) + at * 4,
-        smaller(num_rows - first, share), item.rows().first_row + first, base, angles, scale());
+        smaller(num_rows - first, share), item.rows().first_row + first, base, angles, scale(),
+        kTogether && !has_one_document<Memory>(item));
   }
 
   const AttendParams& params_;
@@ -181,7 +176,8 @@ class QueryTurner {
   UseSide rotations_;
   RingPlace<Memory::kTurns> rotation_;
   // Of many rows they are found anew: registers are few.
-  LaneAngles<typename RowAngles<Spec, kHasManyRows>::Type, !kHasManyRows> angles_;
+  LaneAngles<typename RowAngles<Spec, kHasManyRows && (Spec::kGroupSize < 4)>::Type, !kHasManyRows>
+      angles_;
 };
 
 }  // namespace lazyrope
