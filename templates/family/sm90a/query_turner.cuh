@@ -30,7 +30,8 @@ class QueryTurner {
         windows_(memory),
         turned_(memory.at + Memory::kTurnedBarriers),
         rotations_(memory.at + Memory::kRotationBarriers) {
-    prefetch_global_l2(reinterpret_cast<const uint8*>(Spec::frequencies()) + lane_index() * 16);
+    if constexpr (kHasManyRows)
+      prefetch_global_l2(reinterpret_cast<const uint8*>(Spec::frequencies()) + lane_index() * 16);
   }
 
   LAZYROPE_DEVICE void run() {
