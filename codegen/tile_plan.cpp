@@ -423,15 +423,15 @@ int hopper_own_bytes(const AttendPlan& plan) {
 
 // templates/family/sm90a/tile_memory.cuh.
 int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
-  const int windows = table_windows(plan.divides_rows(), plan.block_keys());
+  const int windows = table_windows(plan.divides_rows(), head_dim);
   constexpr int kFirstBlockBytes = 16;
   const int row = head_dim * plan.heads * kElementBytes;
   const int turned = turned_tiles(plan.divides_rows(), head_dim) * plan.rows() * row;
   const bool consumers = consumers_turn(plan.divides_rows(), head_dim);
-  const bool shares = shares_rotation(plan.divides_rows(), head_dim);
   const int original = consumers ? 0 : plan.rows() * row_bytes(head_dim, kElementBytes);
-  const int rotations = consumers || shares ? kTurnsAtOnce * rotation_bytes(head_dim) : 0;
-  const int turns = shares ? 2 * kTurnsAtOnce : kTurnsAtOnce;
+  const int places = rotations_at_once(plan.divides_rows(), head_dim);
+  const int rotations = places * rotation_bytes(head_dim);
+  const int turns = places + (consumers ? 0 : kTurnsAtOnce);
   const int kept = consumers ? plan.row_warps / 4 : 0;
   const int handovers = (2 * plan.stages + turns + kept + kItemsAtOnce + windows) * 16;
   return 2 * plan.stages * plan.block_keys() * row + turned + original +

@@ -18,11 +18,6 @@ constexpr bool consumers_turn(bool has_many_rows, int head_dim) {
 constexpr int helper_warps(bool has_many_rows, int head_dim) {
   return has_many_rows && !consumers_turn(has_many_rows, head_dim) ? 8 : 4;
 }
-// Whether those who turn queries have a helper that finds by what; of long rows there would be no
-// room.
-constexpr bool shares_rotation(bool has_many_rows, int head_dim) {
-  return has_many_rows && head_dim < 128;
-}
 // In how many places at once there are turned queries, or what they are turned by; tiles of turned
 // queries; items with the positions of their rows.
 inline constexpr int kTurnsAtOnce = 2;
@@ -30,13 +25,18 @@ constexpr int turned_tiles(bool has_many_rows, int head_dim) {
   return consumers_turn(has_many_rows, head_dim) ? 1 : kTurnsAtOnce;
 }
 inline constexpr int kItemsAtOnce = 2;
-// What a query is turned by (ops/turn_together.cuh).
+// What many rows' queries are turned by together (ops/turn_together.cuh), as a helper has found it;
+// others who turn have soon read it.
 constexpr int rotation_bytes(int head_dim) { return head_dim * 2; }
+constexpr int rotations_at_once(bool has_many_rows, int head_dim) {
+  return !has_many_rows ? 0 : consumers_turn(has_many_rows, head_dim) ? kTurnsAtOnce : 1;
+}
 
-// Windows of 512 slots in the block table. Queries are turned for a document as soon as a window
-// has its first block: with four, a document ahead. Of shorter blocks there is no room for as many.
-constexpr int table_windows(bool has_many_rows, int block_keys) {
-  return !has_many_rows ? 2 : block_keys < 128 ? 3 : 4;
+// Windows of 512 slots in the block table: one is found while another is used. Queries are turned
+// for a document as soon as a window has its first block: products of short rows come to it so soon
+// that it has to be known a document ahead. A power of two: places are found in the main loop.
+constexpr int table_windows(bool has_many_rows, int head_dim) {
+  return has_many_rows && head_dim < 128 ? 4 : 2;
 }
 
 // Of the shortest rows products also add weights up: a panel of ones lies behind that of values, of

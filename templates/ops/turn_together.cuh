@@ -86,30 +86,8 @@ template <class Spec>
 using KeptRotation =
     PackedRotation<typename WidestPairing<typename Spec::Pairing>::Type, typename Spec::Element>;
 
-// The rotation of the lane's unit, `positions` more. Lanes that have a unit in common find some of
-// its pairs each.
-template <class Packed>
-LAZYROPE_DEVICE Packed rotation_of(const uint64* frequencies, int64 positions) {
-  using Pairing = typename Packed::Pairing;
-  constexpr int kGroups =
-      smaller(Pairing::kPairs, floor_power_of_two(kWarpThreads / Pairing::kUnits));
-  constexpr int kOwn = Pairing::kPairs / kGroups;
-  static_assert(kOwn * kGroups == Pairing::kPairs);
-  const int32 unit = lane_unit<Pairing>();
-  const int32 group = lane_index() / Pairing::kUnits % kGroups;
-  const uint64* turns = frequencies + unit * Pairing::kPairs + group * kOwn;
-  uint32 own[kOwn];
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i)
-    own[i] = Packed::pair(rotation_at(positions, ld_global_nc(turns + i)));
-  typename Packed::Pairs pairs;
-#pragma unroll
-  for (int i = 0; i < Pairing::kPairs; ++i)
-    pairs.word[i] = shfl_sync_idx(own[i % kOwn], i / kOwn * Pairing::kUnits + unit);
-  return Packed(pairs);
-}
-
-// The same by way of shared memory, where all pairs' rotations lie one behind the other.
+// The rotation `positions` further, by way of shared memory, where all pairs' rotations lie one
+// behind the other: a team finds it; each lane of others takes that of its unit.
 template <class Packed, class Team>
 LAZYROPE_DEVICE void share_rotation(SharedPtr shared, const uint64* frequencies, int64 positions) {
   using Pairing = typename Packed::Pairing;

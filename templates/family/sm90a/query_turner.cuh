@@ -90,7 +90,7 @@ class QueryTurner {
     if (document > 0 && !Memory::kQueriesTurn) return;
     give([&](SharedPtr turned) {
       if (kTogether && document > 0)
-        turn_kept(turned, base, item);
+        turn_kept(turned);
       else
         turn_by_row(turned, base, item, place);
     });
@@ -111,27 +111,23 @@ class QueryTurner {
     fence_proxy_async();
   }
 
-  LAZYROPE_DEVICE void turn_kept(SharedPtr turned, int32 base, ItemPtr item) {
+  LAZYROPE_DEVICE void turn_kept(SharedPtr turned) {
     if constexpr (kTogether) {
       const int32 first = Team::warp() * kWarpRows;
       const RowsOf<Tile> to(turned, first);
       const RowsOf<Original> kept(memory_.original(), first);
       copy_unrotated<Spec>(to, kept, kWarpRows, scale());
-      turn_together<kWarpRows, 1>(to, kept, kept_rotation(base, item));
+      turn_together<kWarpRows, 1>(to, kept, next_rotation());
       fence_proxy_async();
     }
   }
-  LAZYROPE_DEVICE Rotation kept_rotation(int32 base, ItemPtr item) {
-    if constexpr (Memory::kSharesRotation) {
-      rotations_.wait(rotation_.at);
-      const auto rotation = shared_rotation<Rotation>(memory_.rotation(rotation_.at));
-      rotations_.pass(rotation_.at);
-      rotation_.advance();
-      return rotation;
-    } else {
-      return rotation_of<Rotation>(Spec::frequencies(),
-                                   static_cast<int64>(item.start().base) - base);
-    }
+  // As the rotation's maker has found it.
+  LAZYROPE_DEVICE Rotation next_rotation() {
+    rotations_.wait(rotation_.at);
+    const auto rotation = shared_rotation<Rotation>(memory_.rotation(rotation_.at));
+    rotations_.pass(rotation_.at);
+    rotation_.advance();
+    return rotation;
   }
 
   // Rows that an item does not have are read all the same, and are zero: what another request left
@@ -175,7 +171,7 @@ class QueryTurner {
   FillSide turned_;
   RingPlace<Memory::kTurns> turn_;
   UseSide rotations_;
-  RingPlace<Memory::kTurns> rotation_;
+  RingPlace<Memory::kRotationPlaces> rotation_;
   // Of many rows they are found anew: registers are few.
   LaneAngles<typename RowAngles<Spec, kHasManyRows && (Spec::kGroupSize < 4)>::Type, !kHasManyRows>
       angles_;

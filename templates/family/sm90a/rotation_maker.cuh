@@ -42,7 +42,7 @@ class RotationMaker {
   Memory memory_;
   WindowUser<Memory> windows_;
   FillSide rotations_;
-  RingPlace<Memory::kTurns> turn_;
+  RingPlace<Memory::kRotationPlaces> turn_;
 };
 
 }  // namespace lazyrope

@@ -28,13 +28,12 @@ struct TileMemory {
   // which the others wait.
   static constexpr int kTurningWarps =
       kConsumersTurn && !kQueriesTurn ? 0 : smaller(kHelperWarps - 2, 4);
-  // Helpers find by what queries are turned: those of the consumers, or one for the turning warps.
-  static constexpr bool kHasRotations =
-      kConsumersTurn || shares_rotation(Shape::kRowWarps > 1, kHeadDim);
-  static constexpr bool kMakesRotations = kHasRotations && kQueriesTurn;
-  static constexpr bool kSharesRotation = kMakesRotations && !kConsumersTurn;
+  // Helpers find by what many rows are turned: those of the consumers, or one for turning warps.
+  static constexpr int kRotationPlaces = rotations_at_once(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr bool kMakesRotations = kRotationPlaces > 0 && kQueriesTurn;
   static constexpr int kFirstMaker = kConsumersTurn ? 2 : 2 + kTurningWarps;
-  static constexpr int kPreparingWarps = kTurningWarps + (kSharesRotation ? 1 : 0);
+  static constexpr int kPreparingWarps =
+      kTurningWarps + (kMakesRotations && !kConsumersTurn ? 1 : 0);
   // Which of an item's documents is the first that a rotation is made for. Consumers may have to
   // turn what is kept back to the first document: by nothing.
   static constexpr int kFirstRotation = kConsumersTurn ? 0 : 1;
@@ -59,7 +58,7 @@ struct TileMemory {
 
   using Tile = WgmmaTile<kHeads * kHeadDim>;
   using Original = SharedTile<kHeadDim>;
-  static constexpr int kWindows = table_windows(Shape::kRowWarps > 1, kKeys);
+  static constexpr int kWindows = table_windows(Shape::kRowWarps > 1, kHeadDim);
   using Table = BlockTable<typename Spec::Mask, kKeys, kWindows>;
 
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
@@ -76,8 +75,7 @@ struct TileMemory {
   static constexpr int kOnes = kOriginal + (kConsumersTurn ? 0 : kRows * Original::kRowBytes);
   static constexpr int kOnesBytes = ones_bytes(Shape::kRowWarps > 1, kHeadDim);
   static constexpr int kRotations = kOnes + kOnesBytes;
-  static constexpr int kTable =
-      kRotations + (kHasRotations ? kTurns * rotation_bytes(kHeadDim) : 0);
+  static constexpr int kTable = kRotations + kRotationPlaces * rotation_bytes(kHeadDim);
   static constexpr int kPositions = kTable + Table::kBytes;
   static constexpr int kItem = kPositions + kItems * kRows * 4;
   static constexpr int kKeyBarriers = kItem + kItems * static_cast<int>(sizeof(Item));
@@ -85,8 +83,7 @@ struct TileMemory {
   static constexpr int kTurnedBarriers = kValueBarriers + Handover<kStages>::kBytes;
   static constexpr int kRotationBarriers =
       kTurnedBarriers + (kConsumersTurn ? 0 : Handover<kTurns>::kBytes);
-  static constexpr int kKeptBarriers =
-      kRotationBarriers + (kHasRotations ? Handover<kTurns>::kBytes : 0);
+  static constexpr int kKeptBarriers = kRotationBarriers + Handover<kRotationPlaces>::kBytes;
   static constexpr int kItemBarriers =
       kKeptBarriers + (kConsumersTurn ? Handover<kConsumerWarps / kGroupWarps>::kBytes : 0);
   static constexpr int kWindowBarriers = kItemBarriers + Handover<kItems>::kBytes;
@@ -147,8 +144,8 @@ struct TileMemory {
     if (warp == 3) Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
     if (warp == 4) Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
     if (warp == 5 && kMakesRotations)
-      Handover<kTurns>::init(at + kRotationBarriers, RotationMakers::size() / kWarpThreads,
-                             kConsumersTurn ? kUsers : kTurningWarps);
+      Handover<kRotationPlaces>::init(at + kRotationBarriers, RotationMakers::size() / kWarpThreads,
+                                      kConsumersTurn ? kUsers : kTurningWarps);
     // A place a warpgroup, which fills and uses it: nobody waits until it is empty.
     if (warp == 6 && kConsumersTurn && kQueriesTurn)
       Handover<kConsumerWarps / kGroupWarps>::init(at + kKeptBarriers, kGroupWarps, kGroupWarps);

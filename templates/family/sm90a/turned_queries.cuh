@@ -223,8 +223,8 @@ class OwnQueries {
   Rows rows_;
   Memory memory_;
   UseSide rotations_;
-  RingPlace<Memory::kTurns> turn_;  // of the present document's
-  UseSide brought_;                 // what is kept, a place a warpgroup
+  RingPlace<Memory::kRotationPlaces> turn_;  // of the present document's
+  UseSide brought_;                          // what is kept, a place a warpgroup
   int32 group_;
 };
 
