@@ -221,16 +221,18 @@ class LaneSteps {
   Rotation step_;
 };
 
-// Of many rows of a lane most follow one another. Of few the first is soon turned: what that takes
-// is held.
-template <class Spec, bool kHasManyRows>
-struct RowAngles {
+// Of many tokens of a lane most follow one another. Of few the first is soon turned.
+template <class Spec, bool kHasManyTokens>
+struct TokenAngles {
   using Type = LaneSteps<Spec>;
 };
 template <class Spec>
-struct RowAngles<Spec, false> {
+struct TokenAngles<Spec, false> {
   using Type = LaneTurns<Spec>;
 };
+// kHasManyRows: of a lane.
+template <class Spec, bool kHasManyRows>
+using RowAngles = typename TokenAngles<Spec, kHasManyRows && (Spec::kGroupSize < 4)>::Type;
 
 // Either, found once, or where registers are few, each time.
 template <class Angles, bool kHeld>

@@ -30,7 +30,8 @@ class QueryTurner {
         windows_(memory),
         turned_(memory.at + Memory::kTurnedBarriers),
         rotations_(memory.at + Memory::kRotationBarriers) {
-    if constexpr (kHasManyRows)
+    // Of few rows they are loaded here.
+    if constexpr (kTogether)
       prefetch_global_l2(reinterpret_cast<const uint8*>(Spec::frequencies()) + lane_index() * 16);
   }
 
@@ -173,8 +174,7 @@ class QueryTurner {
   UseSide rotations_;
   RingPlace<Memory::kRotationPlaces> rotation_;
   // Of many rows they are found anew: registers are few.
-  LaneAngles<typename RowAngles<Spec, kHasManyRows && (Spec::kGroupSize < 4)>::Type, !kHasManyRows>
-      angles_;
+  LaneAngles<RowAngles<Spec, kHasManyRows>, !kHasManyRows> angles_;
 };
 
 }  // namespace lazyrope

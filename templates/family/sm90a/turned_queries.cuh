@@ -204,8 +204,7 @@ class OwnQueries {
   using Rows = OwnRows<Spec, Memory>;
 
   LAZYROPE_DEVICE void turn_first() const {
-    // Of tokens with many rows a lane has few.
-    const typename RowAngles<Spec, (Spec::kGroupSize < 4)>::Type angles;
+    const RowAngles<Spec, true> angles;
     rows_.rotate(rows_.item().start().base, angles);
     if (!has_one_document<Memory>(rows_.item())) rows_.keep();
   }
