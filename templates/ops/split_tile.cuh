@@ -3,9 +3,9 @@
 //
 // Those whose part ends their work, as far as the planner can tell for all of them, own some of the
 // rows and look for the parts themselves: what they see last is the word that they wait for, and no
-// counter comes between. A CTA that has looked in vain for long abandons what it owns, for the others may not
-// even have begun. The parts are counted beside all this, and whoever brings the last one merges
-// what was abandoned: it knows that everything is on its way.
+// counter comes between. A CTA that has looked in vain for long abandons what it owns, for the
+// others may not even have begun. The parts are counted beside all this, and whoever brings the
+// last one merges what was abandoned: it knows that everything is on its way.
 #pragma once
 
 #include "abi/step.h"
