@@ -93,7 +93,8 @@ static_assert(sizeof(StepView) == 24);
 // of a fragment fall into different banks.
 constexpr int32 part_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
 
-// The same in global memory, where each slice of so many columns has its own maximum and sum.
+// The same in global memory, where each slice of so many columns, or more, has its own maximum and
+// sum.
 inline constexpr int32 kSliceColumns = 8;
 constexpr int32 num_slices(int32 head_dim) {
   return (head_dim + kSliceColumns - 1) / kSliceColumns;

@@ -1,8 +1,9 @@
 // Parts of rows on their way from one CTA to another, by way of global memory.
 //
 // A word says itself whether it has been written: it is 0 before, and never 0 afterwards, for a
-// zero is written as another number that says the same. So who reads needs no other sign, and asks
-// again for what is not there yet. Whoever has merged a word makes it 0 again, for the next launch.
+// zero is written as -0, or among values, where it makes no difference, as the least number above
+// it. So who reads needs no other sign, and asks again for what is not there yet. Whoever has
+// merged a word makes it 0 again, for the next launch.
 #pragma once
 
 #include "abi/step.h"

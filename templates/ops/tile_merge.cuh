@@ -5,13 +5,14 @@
 
 namespace lazyrope {
 
+// As parts leave them, and as they are merged: lanes that share tasks ask for narrow slices.
+template <class Spec, bool kSharesTasks>
+using SplitRows = PartialRows<Spec::kHeadDim, kSharesTasks ? kSliceColumns : 32>;
+
 // In units, each of which one warp merges at once. A task is four columns of a row: a lane has one,
 // or where there are many parts, several lanes share one, each with every so manieth part, unless
 // rows enough for all lanes make that needless. Which numbers are added in which order depends on
 // the number of parts alone.
-template <class Spec, bool kSharesTasks>
-using SplitRows = PartialRows<Spec::kHeadDim, kSharesTasks ? kSliceColumns : 32>;
-
 template <class Spec, bool kSharesTasks>
 class TileMerge {
   using Rows = SplitRows<Spec, kSharesTasks>;
