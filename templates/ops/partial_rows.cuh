@@ -67,7 +67,7 @@ class PartialRows {
    public:
     LAZYROPE_DEVICE Column(uint8* row, int32 quad, uint32 part_bytes)
         : values_(values(row, quad)),
-          stats_(stats(row, quad)),
+          stats_(stats(row, quad / kSliceQuads)),
           part_bytes_(part_bytes),
           has_stats_(quad % kSliceQuads == 0) {}
 
@@ -105,9 +105,8 @@ class PartialRows {
     const uint32 bits = float_as_bits(value);
     return bits == 0 ? 0x80000000u : bits;
   }
-  LAZYROPE_DEVICE static void write_stats(uint8* row, int32 slice, RowStats stats) {
-    st_relaxed_gpu(reinterpret_cast<Word2*>(row + kStats) + slice,
-                   Word2{{not_zero(stats.maximum), not_zero(stats.sum)}});
+  LAZYROPE_DEVICE static void write_stats(uint8* row, int32 slice, RowStats of_row) {
+    st_relaxed_gpu(stats(row, slice), Word2{{not_zero(of_row.maximum), not_zero(of_row.sum)}});
   }
 
   LAZYROPE_DEVICE uint8* at(int32 part, int32 row) const {
@@ -117,8 +116,8 @@ class PartialRows {
   LAZYROPE_DEVICE static Chunk* values(uint8* row, int32 quad) {
     return reinterpret_cast<Chunk*>(row) + quad;
   }
-  LAZYROPE_DEVICE static Word2* stats(uint8* row, int32 quad) {
-    return reinterpret_cast<Word2*>(row + kStats) + quad / kSliceQuads;
+  LAZYROPE_DEVICE static Word2* stats(uint8* row, int32 slice) {
+    return reinterpret_cast<Word2*>(row + kStats) + slice;
   }
 
   const WorkView& work_;

@@ -30,7 +30,7 @@ class QueryTurner {
         windows_(memory),
         turned_(memory.at + Memory::kTurnedBarriers),
         rotations_(memory.at + Memory::kRotationBarriers) {
-    // Of few rows they are loaded here.
+    // Near by when rows are turned. Of few rows angles_ has them.
     if constexpr (kTogether)
       prefetch_global_l2(reinterpret_cast<const uint8*>(Spec::frequencies()) + lane_index() * 16);
   }
