@@ -51,22 +51,28 @@ static_assert(kSame<SharedPtr, decltype(dynamic_shared_memory())>);
 static_assert(kSame<SharedPtr, decltype(a<SharedPtr>() + a<int32>())>);
 static_assert(kSame<SharedPtr, decltype(a<SharedPtr>() ^ a<int32>())>);
 static_assert(kSame<bool, decltype(a<SharedPtr>() == a<SharedPtr>())>);
+static_assert(sizeof(GenericPtr) == 8);
+static_assert(kSame<GenericPtr, decltype(a<GenericPtr>() + a<int64>())>);
+static_assert(kSame<GenericPtr, decltype(generic(a<SharedPtr>()))>);  // cvta.shared
+static_assert(kSame<GenericPtr, decltype(generic(a<void*>()))>);      // none
 
 // memory.cuh: "Data Movement and Conversion Instructions".
-static_assert(kSame<uint32, decltype(ld_shared<uint32>(a<SharedPtr>()))>);    // ld
-static_assert(kSame<Word2, decltype(ld_shared<Word2>(a<SharedPtr>()))>);      // ld
-static_assert(kSame<Chunk, decltype(ld_shared<Chunk>(a<SharedPtr>()))>);      // ld
-static_assert(kSame<void, decltype(st_shared(a<SharedPtr>(), a<float>()))>);  // st
-static_assert(kSame<void, decltype(st_shared(a<SharedPtr>(), a<Word2>()))>);  // st
-static_assert(kSame<void, decltype(st_shared(a<SharedPtr>(), a<Chunk>()))>);  // st
-static_assert(kSame<int32, decltype(ld_global_nc(a<const int32*>()))>);       // ld.global.nc
-static_assert(kSame<Word2, decltype(ld_global_nc(a<const Word2*>()))>);       // ld.global.nc
-static_assert(kSame<Chunk, decltype(ld_global_nc(a<const Chunk*>()))>);       // ld.global.nc
-static_assert(kSame<void, decltype(prefetch_global_l2(a<const void*>()))>);   // prefetch
-static_assert(kSame<uint8, decltype(ld_global(a<const uint8*>()))>);          // ld
-static_assert(kSame<Chunk, decltype(ld_global(a<const Chunk*>()))>);          // ld
-static_assert(kSame<void, decltype(st_global(a<uint16*>(), a<uint16>()))>);   // st
-static_assert(kSame<void, decltype(st_global(a<Chunk*>(), a<Chunk>()))>);     // st
+static_assert(kSame<uint32, decltype(ld_shared<uint32>(a<SharedPtr>()))>);      // ld
+static_assert(kSame<Word2, decltype(ld_shared<Word2>(a<SharedPtr>()))>);        // ld
+static_assert(kSame<Chunk, decltype(ld_shared<Chunk>(a<SharedPtr>()))>);        // ld
+static_assert(kSame<void, decltype(st_shared(a<SharedPtr>(), a<float>()))>);    // st
+static_assert(kSame<void, decltype(st_shared(a<SharedPtr>(), a<Word2>()))>);    // st
+static_assert(kSame<void, decltype(st_shared(a<SharedPtr>(), a<Chunk>()))>);    // st
+static_assert(kSame<int32, decltype(ld_global_nc(a<const int32*>()))>);         // ld.global.nc
+static_assert(kSame<Word2, decltype(ld_global_nc(a<const Word2*>()))>);         // ld.global.nc
+static_assert(kSame<Chunk, decltype(ld_global_nc(a<const Chunk*>()))>);         // ld.global.nc
+static_assert(kSame<void, decltype(prefetch_global_l2(a<const void*>()))>);     // prefetch
+static_assert(kSame<uint8, decltype(ld_global(a<const uint8*>()))>);            // ld
+static_assert(kSame<Chunk, decltype(ld_global(a<const Chunk*>()))>);            // ld
+static_assert(kSame<void, decltype(st_global(a<uint16*>(), a<uint16>()))>);     // st
+static_assert(kSame<void, decltype(st_global(a<Chunk*>(), a<Chunk>()))>);       // st
+static_assert(kSame<Chunk, decltype(ld_generic<Chunk>(a<GenericPtr>()))>);      // ld
+static_assert(kSame<void, decltype(st_generic(a<GenericPtr>(), a<Chunk>()))>);  // st
 
 // memory.cuh: "Warp-level matrix load instruction: ldmatrix".
 static_assert(kSame<void, decltype(ldmatrix_x4(a<Registers>(), a<SharedPtr>()))>);

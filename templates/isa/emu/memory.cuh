@@ -49,6 +49,29 @@ inline void st_global(T* p, T value, Site site = here()) {
   emulator->st_global(p, &value, sizeof(T), site);
 }
 
+// Shared memory has the addresses below all of global memory's.
+struct GenericPtr {
+  uint64 address;
+};
+
+inline GenericPtr operator+(GenericPtr p, int64 bytes) {
+  return {p.address + static_cast<uint64>(bytes)};
+}
+inline GenericPtr generic(SharedPtr p) { return {p.address}; }
+inline GenericPtr generic(void* global) { return {reinterpret_cast<uint64>(global)}; }
+inline bool is_shared(GenericPtr p) { return p.address >> 32 == 0; }
+
+template <class T>
+inline T ld_generic(GenericPtr p, Site site = here()) {
+  if (is_shared(p)) return ld_shared<T>({static_cast<uint32>(p.address)}, site);
+  return ld_global(reinterpret_cast<const T*>(p.address), site);
+}
+template <class T>
+inline void st_generic(GenericPtr p, T value, Site site = here()) {
+  if (is_shared(p)) return st_shared(SharedPtr{static_cast<uint32>(p.address)}, value, site);
+  st_global(reinterpret_cast<T*>(p.address), value, site);
+}
+
 inline void ldmatrix_x4(uint32 (&r)[4], SharedPtr p, Site site = here()) {
   emulator->ldmatrix_x4(r, p.address, /*transposed=*/false, site);
 }

@@ -66,6 +66,28 @@ LAZYROPE_DEVICE void st_shared(SharedPtr p, T value) {
   }
 }
 
+// An address of shared or of global memory.
+struct GenericPtr {
+  uint64 address;
+};
+
+LAZYROPE_DEVICE GenericPtr operator+(GenericPtr p, int64 bytes) {
+  return {p.address + static_cast<uint64>(bytes)};
+}
+LAZYROPE_DEVICE GenericPtr generic(SharedPtr p) {
+  return {reinterpret_cast<uint64>(__cvta_shared_to_generic(p.address))};
+}
+LAZYROPE_DEVICE GenericPtr generic(void* global) { return {reinterpret_cast<uint64>(global)}; }
+
+template <class T>
+LAZYROPE_DEVICE T ld_generic(GenericPtr p) {
+  return *reinterpret_cast<const T*>(p.address);
+}
+template <class T>
+LAZYROPE_DEVICE void st_generic(GenericPtr p, T value) {
+  *reinterpret_cast<T*>(p.address) = value;
+}
+
 // ld.global.nc: for memory that nothing writes while the kernel runs.
 template <class T>
 LAZYROPE_DEVICE T ld_global_nc(const T* p) {

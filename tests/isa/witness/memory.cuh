@@ -43,6 +43,27 @@ LAZYROPE_DEVICE void shared_memory(const WitnessParams& params) {
   st_global(params.output + 10 * threads + thread_index(), (same ? 1u : 0u) + (differs ? 2u : 0u));
 }
 
+// Each thread's element, through shared memory to the thread behind it, by addresses that do not
+// say in which memory they are.
+template <class T>
+LAZYROPE_DEVICE void hand_on(const WitnessParams& params, int32 first_word) {
+  constexpr int64 kSize = sizeof(T);
+  const int32 behind = (thread_index() + 1) % block_threads();
+  const GenericPtr shared = generic(dynamic_shared_memory());
+  st_generic(shared + kSize * behind,
+             ld_generic<T>(generic(params.input + first_word) + kSize * thread_index()));
+  bar_sync();
+  const T got = ld_generic<T>(shared + kSize * thread_index());
+  bar_sync();
+  st_generic(generic(params.output + first_word) + kSize * thread_index(), got);
+}
+
+LAZYROPE_DEVICE void generic_memory(const WitnessParams& params) {
+  const int32 threads = block_threads();
+  hand_on<int32>(params, 0);
+  hand_on<Chunk>(params, threads);
+}
+
 // Copies element i to where `reversed` says, so that odd addresses meet.
 template <class T, bool kNonCoherent>
 LAZYROPE_DEVICE void copy_reversed(const WitnessParams& params, int32 first_word) {
@@ -108,6 +129,8 @@ LAZYROPE_DEVICE void async_copies(const WitnessParams& params) {
 LAZYROPE_DEVICE void witness(const WitnessParams& params) {
   if (params.which == Case::kShared)
     shared_memory(params);
+  else if (params.which == Case::kGeneric)
+    generic_memory(params);
   else if (params.which == Case::kGlobal)
     global_memory(params);
   else

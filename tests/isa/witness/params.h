@@ -31,6 +31,7 @@ enum class Case : int32 {
   kMmaF16,
   // memory.cuh
   kShared,
+  kGeneric,
   kGlobal,
   kCopy16,
   kCopy16WholeLines,
