@@ -36,19 +36,19 @@ StepCapacity complete(StepCapacity capacity, const StepShape& shape) {
 }
 
 StepInputs inputs_of(const StepTensors& t, int page_size) {
-  return {ints(t.q_indptr),
-          ints(t.q_position),
-          ints(t.segment_indptr),
-          ints(t.base),
-          ints(t.start),
-          ints(t.length),
-          ints(t.first_page),
-          t.lead ? ints(*t.lead) : nullptr,
-          ints(t.pages),
-          static_cast<int32>(t.q_indptr.shape[0] - 1),
-          static_cast<int32>(t.base.shape[0]),
-          static_cast<int32>(t.q_position.shape[0]),
-          page_size};
+  return {.q_indptr = ints(t.q_indptr),
+          .segment_indptr = ints(t.segment_indptr),
+          .num_requests = static_cast<int32>(t.q_indptr.shape[0] - 1),
+          .num_segments = static_cast<int32>(t.base.shape[0]),
+          .num_tokens = static_cast<int32>(t.q_position.shape[0]),
+          .page_size = page_size,
+          .q_position = ints(t.q_position),
+          .base = ints(t.base),
+          .start = ints(t.start),
+          .length = ints(t.length),
+          .lead = t.lead ? ints(*t.lead) : nullptr,
+          .first_page = ints(t.first_page),
+          .pages = ints(t.pages)};
 }
 
 }  // namespace

@@ -59,12 +59,9 @@ void place_scratch(Block& block, std::size_t planners, PlanScratch& scratch) {
     block.place(scratch.notes, size(scratch.max_tiles));
     block.place(scratch.counter, 1);
   }
-  if (scratch.max_tiles <= kSharedTiles) return;
-  const std::size_t rows = planners * (size(scratch.max_tiles) + 1);
-  block.place(scratch.rows, rows);
-  block.place(scratch.keys, rows);
-  block.place(scratch.cost_begin, rows);
-  block.place(scratch.part_begin, rows);
+  if (scratch.max_tiles > kSharedTiles)
+    block.place(scratch.tables,
+                planners * static_cast<std::size_t>(plan_table_bytes(scratch.max_tiles)));
 }
 
 // At most one a warp, and all heads in equal items.
@@ -113,6 +110,7 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.min_heads = attend.heads;
   phase.max_heads = most_heads(plan, attend, shape);
   phase.most_groups = shape.num_kv_heads / phase.min_heads;
+  phase.most_cost = kMostStepCost / phase.most_groups;
   phase.item_cost = item_cost(attend, shape, phase.max_heads);
   phase.may_deal = attend.divides_rows() ? 1 : 0;
   phase.ctas_at_once = sm_count;
@@ -156,7 +154,6 @@ std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const TilePl
   block.place(params.step.header, 1);
   block.place(params.step.segments, size(capacity.segments));
   block.place(params.step.positions, size(capacity.query_tokens));
-  params.num_kv_heads = shape.num_kv_heads;
   constexpr int kAll = std::numeric_limits<int>::max();
   const int decode_rows = plan.decode.head_rows();
   const std::size_t rows = size(capacity.query_tokens) * size(shape.group_size);

@@ -8,18 +8,18 @@ namespace lazyrope {
 // The caller's arrays, int32 on the device; README.md gives their meaning.
 struct StepInputs {
   const int32* q_indptr;        // [requests + 1]
-  const int32* q_position;      // [query tokens]
   const int32* segment_indptr;  // [requests + 1]
-  const int32* base;            // [segments]
-  const int32* start;
-  const int32* length;
-  const int32* first_page;
-  const int32* lead;  // may be null: all zero
-  const int32* pages;
   int32 num_requests;
   int32 num_segments;
   int32 num_tokens;
   int32 page_size;
+  const int32* q_position;  // [query tokens]
+  const int32* base;        // [segments]
+  const int32* start;
+  const int32* length;
+  const int32* lead;  // may be null: all zero
+  const int32* first_page;
+  const int32* pages;
 };
 static_assert(sizeof(StepInputs) == 88);
 
@@ -75,20 +75,20 @@ struct alignas(16) TileNote {
 static_assert(sizeof(TileNote) == 32);
 
 // The planner's table of tiles lies in shared memory where it has room for all that a step may
-// have. Otherwise each CTA of the planner has one here, of max_tiles and one.
+// have. Otherwise each CTA of the planner has one here. Of a tile it has its rows and keys, and two
+// sums over those before, the last of which are sums over all.
 inline constexpr int32 kSharedTiles = 1024;
+inline constexpr int32 kPlanTileBytes = sizeof(TileRows) + sizeof(TileKeys) + 16;
+constexpr int64 plan_table_bytes(int32 tiles) { return (int64{tiles} + 1) * kPlanTileBytes; }
 struct PlanScratch {
-  TileRows* rows;  // null: in shared memory
-  TileKeys* keys;
-  int64* cost_begin;  // cost of all tiles before, for one KV head
-  int32* part_begin;  // fixed parts of all tiles before, for one KV head; of a queue, its order
+  uint8* tables;  // null: in shared memory
   // Of all planners: family/plan_notes.cuh. Null where a step never has many tiles, or one planner.
   TileNote* notes;
   uint32* counter;
   int32 max_tiles;
   int32 max_items;
 };
-static_assert(sizeof(PlanScratch) == 56);
+static_assert(sizeof(PlanScratch) == 32);
 
 // Lanes of a planner that look at a tile together, or at an item; and how many tiles it measures at
 // once.
@@ -107,7 +107,7 @@ struct PlanPhase {
   int32 min_split_blocks;  // at a tile's ends no part is shorter
   int32 min_heads;         // KV heads that an item has at the least,
   int32 max_heads;         // and at most: powers of two that divide their number
-  int32 most_groups;       // of heads: num_kv_heads / min_heads
+  int32 most_groups;       // of heads: KV heads / min_heads
   // Not 0: a tile is cut into equal parts, the last of which may be shorter: as many as have so
   // many blocks, but at most as many as the request alone lets it have, whatever else there is.
   int32 fixed_split_blocks;
@@ -116,10 +116,14 @@ struct PlanPhase {
   int32 may_deal;      // not 0: units are dealt out whole where that loses little
   int32 ctas_at_once;  // that get an SM each, one after the other
   int32 has_queue;     // not 0: CTAs can take units from a queue
+  int32 most_cost;     // of a group of heads: kMostStepCost / most_groups
+  int32 unused;
 };
-static_assert(sizeof(PlanPhase) == 48 + 56 + 72);
+static_assert(sizeof(PlanPhase) == 48 + 32 + 80);
 
 inline constexpr int32 kBlockCost = 8;
+// Of a step, so that an int32 has room for it and for what it is compared with.
+inline constexpr int32 kMostStepCost = 1 << 30;
 // No tile counts as more blocks, so no part needs to be longer.
 inline constexpr int32 kMostSplitBlocks = 1 << 19;
 
@@ -129,15 +133,16 @@ inline constexpr int32 kMostFixedParts = 16;
 inline constexpr int32 kRequestParts = 128;
 inline constexpr int kPlanPhases = 2;
 
+// What is needed first lies in a line of the constant cache that is there as the kernel begins.
 struct PlanParams {
-  StepInputs inputs;
-  StepView step;
-  PlanPhase phase[kPlanPhases];
-  Divisor page_size;
-  int32 num_kv_heads;
   int32 num_planners;  // CTAs of each phase, which all plan it and divide the writing
   int32 unused;
+  StepInputs inputs;
+  Divisor page_size;
+  int32 also_unused;
+  StepView step;
+  PlanPhase phase[kPlanPhases];
 };
-static_assert(sizeof(PlanParams) == 88 + 24 + 2 * 176 + 24);
+static_assert(sizeof(PlanParams) == 8 + 88 + 16 + 24 + 2 * 160);
 
 }  // namespace lazyrope

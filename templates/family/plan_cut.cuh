@@ -18,23 +18,22 @@
 
 namespace lazyrope {
 
-template <class Units>
 class CutLine {
-  using Cost = Units::Cost;
-
  public:
   LAZYROPE_DEVICE CutLine(const PlanPhase& phase, const Units& units)
-      : phase_(phase),
-        units_(units),
-        item_cost_(phase.item_cost),
-        min_split_blocks_(phase.min_split_blocks),
-        least_(least_share(phase.min_split_blocks)) {
-    shares_ = units.count() == 0 ? 0 : most_shares(units.group_cost);
+      : phase_(phase), units_(units) {}
+
+  // Before anything is asked.
+  LAZYROPE_DEVICE void cut() {
+    item_cost_ = units_.kept(phase_.item_cost);
+    min_split_blocks_ = phase_.min_split_blocks;
+    least_ = least(min_split_blocks_);
+    shares_ = units_.count() == 0 ? 0 : most_shares(units_.group_cost);
     if (!are_short())
       lengthen_parts();
     else if (!cut_finely() && are_alike())
       match();
-    const auto cost = static_cast<float>(group_begin(units.num_groups));
+    const auto cost = static_cast<float>(group_begin(units_.num_groups));
     per_cost_ = static_cast<float>(shares_) * rcp_approx_ftz_f32(cost);
     share_ = cost * rcp_approx_ftz_f32(static_cast<float>(shares_));
   }
@@ -48,11 +47,13 @@ class CutLine {
     const int32 num_ctas = phase_.work.num_ctas;
     int32 share = index < num_ctas ? share_of(index) : -1;
     if (shares_ == 0) return;
-    const Unit begun = unit_of(smaller(larger(share, 0), shares_ - 1));
-    if (share >= shares_ || index >= num_items()) return;
-    const Stretch unit = stretch(share < 0 ? units_.get(index - num_ctas) : begun);
-    if (unit.unit.group >= units_.num_groups) return;
-    if (share >= 0 && share + 1 < unit.first_cut) return;  // where the next share begins, too
+    UnitPlace place = place_of(smaller(larger(share, 0), shares_ - 1));
+    bool exists = share < shares_ && index < num_items();
+    if (share < 0) place = units_.place_of(index - num_ctas);
+    const auto [unit, next] = stretch_and_next(place);
+    exists = exists && place.group < units_.num_groups &&
+             (share < 0 || share + 1 >= unit.first_cut);  // else the next share begins there, too
+    if (!exists) return;
     const bool begins_inside = share >= unit.first_cut;
     if (!begins_inside) share = unit.first_cut - 1;
     const bool ends_inside = share + 1 < unit.end_cut;
@@ -61,7 +62,7 @@ class CutLine {
     item.split = split(unit, share);
     // Behind a tile's last part its CTA may have more to do; of fixed ones it may have several.
     item.num_owners = units_.has_parts() ? 0 : item.split.count - 1;
-    if (!ends_inside) item.keys.next = next(unit);
+    if (!ends_inside) item.keys.next = next;
   }
 
  private:
@@ -80,12 +81,17 @@ class CutLine {
   }
 
   // Of a line of such groups.
-  LAZYROPE_DEVICE int32 most_shares(Cost group_cost) const {
+  LAZYROPE_DEVICE int32 most_shares(int32 group_cost) const {
     const auto cost = static_cast<float>(group_cost * units_.num_groups);
-    const float most =
-        cost * rcp_approx_ftz_f32(static_cast<float>(least_share(min_split_blocks_)));
+    const float most = cost * rcp_approx_ftz_f32(static_cast<float>(least(min_split_blocks_)));
     const auto num_ctas = static_cast<float>(phase_.work.num_ctas);
     return larger(static_cast<int32>(most < num_ctas ? most : num_ctas), 1);
+  }
+
+  // More than a share at the least, so that two boundaries never meet inside of a unit, however
+  // they are rounded.
+  LAZYROPE_DEVICE int32 least(int32 min_split_blocks) const {
+    return units_.kept(least_share(min_split_blocks)) + 1;
   }
 
   // All tiles together cost about what so many first ones would.
@@ -99,15 +105,14 @@ class CutLine {
   // Measured on an H200: of some megabytes at the most.
   LAZYROPE_DEVICE bool are_short() const {
     constexpr int32 kMostItems = 20;  // whose beginnings cost as much
-    return units_.cost() <= Cost{kMostItems} * phase_.item_cost * shares_;
+    return units_.cost() <= kMostItems * phase_.item_cost * shares_;
   }
 
   // A part of few blocks is worth its item and the merging where little else is done.
   LAZYROPE_DEVICE void lengthen_parts() {
     const int32 longer = 2 * phase_.min_split_blocks;
-    if (units_.cost() >= static_cast<int64>(least_share(longer)) * shares_)
-      min_split_blocks_ = longer;
-    least_ = least_share(min_split_blocks_);
+    if (units_.cost() >= static_cast<int64>(least(longer)) * shares_) min_split_blocks_ = longer;
+    least_ = least(min_split_blocks_);
   }
 
   // A single tile's heads: as boundaries lie a whole part apart, those inside are half a part or
@@ -135,7 +140,7 @@ class CutLine {
       return;
     }
     // Every CTA has one item: all spend as much beside its blocks, which then does not count.
-    const Cost of_blocks = units_.group_cost - Cost{units_.num_tiles} * phase_.item_cost;
+    const int32 of_blocks = units_.group_cost - units_.num_tiles * phase_.item_cost;
     if (of_blocks == 0) return;
     const int32 most = most_shares(of_blocks);
     const int32 shares = divide(most, units).whole * units;
@@ -150,14 +155,14 @@ class CutLine {
   // A unit on the line. Boundaries near its ends are moved there, those between lie inside of it.
   struct Stretch {
     Unit unit;
-    Cost begin;  // of its tile
-    Cost end;
+    int32 begin;  // of its tile
+    int32 end;
     int32 first_cut;  // boundaries before the first inside: also those at its beginning
     int32 end_cut;    // boundaries before the end, without those moved there
   };
 
   // Does not decrease with the point.
-  LAZYROPE_DEVICE int32 boundaries_before(Cost point) const {
+  LAZYROPE_DEVICE int32 boundaries_before(int32 point) const {
     const float boundaries = static_cast<float>(point) * per_cost_;
     auto whole = static_cast<int32>(boundaries);
     if (static_cast<float>(whole) < boundaries) ++whole;
@@ -165,62 +170,85 @@ class CutLine {
   }
 
   LAZYROPE_DEVICE Stretch stretch(const Unit& unit) const {
-    const Cost begin = tile_begin(unit.group, unit.tile);
-    const Cost end = tile_begin(unit.group, unit.tile + 1);
+    const auto [group, tile, part] = unit.place;
+    const int32 begin = tile_begin(group, tile);
+    const int32 end = tile_begin(group, tile + 1);
     if (units_.has_parts()) {
-      const Cost part = part_cost(phase_, unit.part_blocks);
-      const int32 boundaries = boundaries_before(begin + (unit.part + 1) * part);
+      const int32 boundaries = boundaries_before(part_end(unit, begin, end));
       return {unit, begin, end, boundaries, boundaries};
     }
     return {unit, begin, end, boundaries_before(first_inside(begin, end)), end_cut(begin, end)};
   }
-  LAZYROPE_DEVICE Cost group_begin(int32 group) const {
+  LAZYROPE_DEVICE int32 part_end(const Unit& unit, int32 begin, int32 end) const {
+    const int32 parts = unit.place.part + 1;
+    if (parts == unit.num_parts) return end;
+    return smaller(begin + units_.kept(parts * part_cost(phase_, unit.part_blocks)), end);
+  }
+
+  struct StretchAndNext {
+    Stretch unit;
+    int32 next;  // item of the CTA that has the unit's end
+  };
+  // In a loop, for code that runs for the second time is there.
+  LAZYROPE_DEVICE StretchAndNext stretch_and_next(UnitPlace place) const {
+    StretchAndNext found = {{}, -1};
+#pragma unroll 1
+    for (bool is_next = false;; is_next = true) {
+      const Stretch stretch = this->stretch(units_.at(place));
+      if (is_next) {
+        if (stretch.first_cut == found.unit.end_cut)
+          found.next = phase_.work.num_ctas + units_.index_of(place);
+        return found;
+      }
+      found.unit = stretch;
+      place = units_.next(stretch.unit);
+      if (place.group == units_.num_groups) return found;
+    }
+  }
+
+  LAZYROPE_DEVICE int32 group_begin(int32 group) const {
     return group * (units_.group_cost - units_.num_tiles * left_out());
   }
-  LAZYROPE_DEVICE Cost tile_begin(int32 group, int32 tile) const {
+  LAZYROPE_DEVICE int32 tile_begin(int32 group, int32 tile) const {
     return group_begin(group) + units_.tiles.cost_begin.get(tile) - tile * left_out();
   }
   // Of each tile's cost.
-  LAZYROPE_DEVICE Cost left_out() const { return phase_.item_cost - item_cost_; }
+  LAZYROPE_DEVICE int32 left_out() const { return units_.kept(phase_.item_cost) - item_cost_; }
 
   // What an item costs beside its blocks is spent before the first of them.
-  LAZYROPE_DEVICE Cost first_inside(Cost begin, Cost end) const {
+  LAZYROPE_DEVICE int32 first_inside(int32 begin, int32 end) const {
     return smaller(begin + item_cost_ + least_, end);
   }
-  LAZYROPE_DEVICE int32 end_cut(Cost begin, Cost end) const {
+  LAZYROPE_DEVICE int32 end_cut(int32 begin, int32 end) const {
     return boundaries_before(larger(end - least_, first_inside(begin, end)));
   }
 
-  // Inside of which a boundary lies, or to whose beginning it is moved: none lies inside of a part.
-  LAZYROPE_DEVICE Unit unit_of(int32 boundary) const {
+  // The unit inside of which a boundary lies, or to whose beginning it is moved: none lies inside
+  // of a part.
+  LAZYROPE_DEVICE UnitPlace place_of(int32 boundary) const {
     const auto of_group = [&](int32 i) { return boundaries_before(group_begin(i)); };
     const int32 group =
         upper_bound_by_lanes<kGroupLanes>(units_.num_groups, boundary, of_group) - 1;
     const auto of_tile = [&](int32 tile) {
-      const Cost begin = tile_begin(group, tile);
-      const Cost end = tile_begin(group, tile + 1);
+      const int32 begin = tile_begin(group, tile);
+      const int32 end = tile_begin(group, tile + 1);
       return units_.has_parts() ? boundaries_before(end) : end_cut(begin, end);
     };
-    const int32 tile = upper_bound_by_lanes<kGroupLanes>(units_.num_tiles, boundary, of_tile);
-    if (tile == units_.num_tiles) return units_.at(group + 1, 0, 0);
-    Unit unit = units_.at(group, tile, 0);
+    UnitPlace place = {group,
+                       upper_bound_by_lanes<kGroupLanes>(units_.num_tiles, boundary, of_tile), 0};
+    if (place.tile == units_.num_tiles) return {group + 1, 0, 0};
+    if (!units_.has_parts()) return place;
 #pragma unroll 1
-    while (unit.part + 1 < unit.num_parts && boundary >= stretch(unit).end_cut)
-      unit = units_.at(group, tile, unit.part + 1);
-    return unit;
-  }
-
-  LAZYROPE_DEVICE int32 next(const Stretch& unit) const {
-    const Stretch next = stretch(units_.next(unit.unit));
-    const bool has_next = next.unit.group < units_.num_groups && next.first_cut == unit.end_cut;
-    return has_next ? phase_.work.num_ctas + units_.index_of(next.unit) : -1;
+    for (; place.part + 1 < units_.num_parts(place.tile); ++place.part)
+      if (boundary < stretch(units_.at(place)).end_cut) break;
+    return place;
   }
 
   // The same for the CTA that ends there and for the one that begins: no product is added to
   // anything, which a compiler may round once or twice.
   LAZYROPE_DEVICE int32 block_at(const Stretch& stretch, int32 boundary) const {
-    const Cost first = stretch.begin + item_cost_;
-    const auto into = static_cast<Cost>(static_cast<float>(boundary) * share_) - first;
+    const int32 first = stretch.begin + item_cost_;
+    const auto into = static_cast<int32>(static_cast<float>(boundary) * share_) - first;
     const auto blocks = static_cast<float>(stretch.unit.end_block);
     const float of_cost = blocks * rcp_approx_ftz_f32(static_cast<float>(stretch.end - first));
     const auto block = static_cast<int32>(static_cast<float>(into + kBlockCost / 2) * of_cost);
@@ -240,18 +268,18 @@ class CutLine {
   LAZYROPE_DEVICE ItemSplit fixed_split(const Unit& unit) const {
     if (unit.num_parts == 1) return {0, 1, 0, 0};
     const int32 first_counter = (phase_.num_counters + phase_.work.num_ctas) / 2;
-    const int32 partial = units_.index_of(unit) - unit.part;
-    return {unit.part, unit.num_parts, partial, first_counter + partial};
+    const int32 partial = units_.index_of(unit.place) - unit.place.part;
+    return {unit.place.part, unit.num_parts, partial, first_counter + partial};
   }
 
   const PlanPhase& phase_;
   const Units& units_;
-  int32 item_cost_;         // that counts
-  int32 min_split_blocks_;  // likewise
-  int32 least_;             // cost from a unit's ends to the first boundary inside of it
-  int32 shares_;
-  float per_cost_;  // boundaries
-  float share_;     // cost
+  int32 item_cost_ = 0;         // that counts
+  int32 min_split_blocks_ = 0;  // likewise
+  int32 least_ = 0;             // cost from a unit's ends to the first boundary inside of it
+  int32 shares_ = 0;
+  float per_cost_ = 0.0f;  // boundaries
+  float share_ = 0.0f;     // cost
 };
 
 }  // namespace lazyrope

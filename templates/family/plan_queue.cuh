@@ -10,7 +10,7 @@
 
 namespace lazyrope {
 
-template <class Spec, class Units>
+template <class Spec>
 class Queue {
  public:
   LAZYROPE_DEVICE Queue(const PlanPhase& phase, const Units& units)
@@ -27,7 +27,7 @@ class Queue {
     const int64 most = scan.max(longest);
     return most * kLeastUnits * phase_.work.num_ctas <= units_.cost() &&
            4 * most * units_.count() >= 5 * units_.cost() &&
-           int64{kLeastBlocks} * kBlockCost * units_.count() <= units_.cost();
+           int64{kLeastBlocks} * kBlockCost * units_.count() <= units_.whole_cost();
   }
 
   // By all threads, before it is asked what lies where: the column of fixed parts, of which tiles
@@ -77,10 +77,10 @@ class Queue {
     const int32 head_units = first_group * units_.num_tiles;
     if (index < head_units) {
       const auto [group, rank] = divide(index, units_.num_tiles);
-      return units_.at(group, tile_at(rank), 0);
+      return units_.at({group, tile_at(rank), 0});
     }
     const auto [rank, group] = divide(index - head_units, tail_groups_);
-    return units_.at(first_group + group, tile_at(rank), 0);
+    return units_.at({first_group + group, tile_at(rank), 0});
   }
   LAZYROPE_DEVICE int32 tile_at(int32 rank) const {
     return is_sorted() ? units_.tiles.part_begin.get(rank) : units_.num_tiles - 1 - rank;

@@ -11,97 +11,38 @@ LAZYROPE_DEVICE Chunk chunk_of(int32 a, int32 b, int32 c, int32 d) {
            static_cast<uint32>(d)}};
 }
 
-template <class T>
-class SharedColumn {
+// What each tile's record has behind so many bytes.
+template <class T, int32 kBehind>
+class Column {
  public:
-  LAZYROPE_DEVICE explicit SharedColumn(SharedPtr memory) : memory_(memory) {}
-  LAZYROPE_DEVICE T get(int32 i) const { return ld_shared<T>(at(i)); }
-  LAZYROPE_DEVICE void set(int32 i, T value) const { st_shared(at(i), value); }
+  LAZYROPE_DEVICE explicit Column(GenericPtr records) : records_(records) {}
+  LAZYROPE_DEVICE T get(int32 i) const { return ld_generic<T>(at(i)); }
+  LAZYROPE_DEVICE void set(int32 i, T value) const { st_generic(at(i), value); }
 
  private:
-  LAZYROPE_DEVICE SharedPtr at(int32 i) const {
-    return memory_ + i * static_cast<int32>(sizeof(T));
+  LAZYROPE_DEVICE GenericPtr at(int32 i) const {
+    return records_ + (static_cast<int64>(i) * kPlanTileBytes + kBehind);
   }
-  SharedPtr memory_;
+  GenericPtr records_;
 };
 
-// In global memory where it is given some, else in shared memory.
-template <class T>
-class AnyColumn {
+// In shared memory, or where that has no room for all tiles of a step, in global memory.
+class PlanTable {
  public:
-  LAZYROPE_DEVICE AnyColumn(SharedPtr shared, T* global, int64 first)
-      : shared_(shared), global_(global == nullptr ? nullptr : global + first) {}
-  LAZYROPE_DEVICE T get(int32 i) const {
-    return global_ == nullptr ? shared_.get(i) : ld_global(global_ + i);
-  }
-  LAZYROPE_DEVICE void set(int32 i, T value) const {
-    if (global_ == nullptr)
-      shared_.set(i, value);
-    else
-      st_global(global_ + i, value);
-  }
+  LAZYROPE_DEVICE PlanTable(SharedPtr memory, const PlanScratch& scratch, int32 planner)
+      : PlanTable(scratch.tables == nullptr
+                      ? generic(memory)
+                      : generic(scratch.tables + planner * plan_table_bytes(scratch.max_tiles))) {}
 
  private:
-  SharedColumn<T> shared_;
-  T* global_;
-};
+  LAZYROPE_DEVICE explicit PlanTable(GenericPtr records)
+      : rows(records), keys(records), cost_begin(records), part_begin(records) {}
 
-// Of a step, so that it fits an int32, and what it is compared with as well: hundreds of requests
-// of a million tokens.
-inline constexpr int32 kMostSharedCost = 1 << 30;
-
-// Of a table in shared memory, in PlanScratch's words.
-struct SharedPlaces {
-  static constexpr int kBytes = kSharedTiles * 32 + (kSharedTiles + 2) * 12;
-
-  SharedPtr rows;
-  SharedPtr keys;
-  SharedPtr cost_begin;
-  SharedPtr part_begin;
-
-  LAZYROPE_DEVICE explicit SharedPlaces(SharedPtr memory)
-      : rows(memory),
-        keys(memory + kSharedTiles * 16),
-        cost_begin(memory + kSharedTiles * 32),
-        part_begin(memory + kSharedTiles * 32 + (kSharedTiles + 2) * 8) {}
-};
-
-// For steps that cost less than kMostSharedCost.
-struct SharedTiles {
-  using Cost = int32;
-
-  SharedColumn<TileRows> rows;
-  SharedColumn<TileKeys> keys;
-  SharedColumn<int32> cost_begin;
-  SharedColumn<int32> part_begin;
-
-  LAZYROPE_DEVICE SharedTiles(SharedPtr memory, const PlanScratch&, int32)
-      : SharedTiles(SharedPlaces(memory)) {}
-
- private:
-  LAZYROPE_DEVICE explicit SharedTiles(const SharedPlaces& at)
-      : rows(at.rows), keys(at.keys), cost_begin(at.cost_begin), part_begin(at.part_begin) {}
-};
-
-// Wherever there is room for all tiles.
-struct AnyTiles {
-  using Cost = int64;
-
-  AnyColumn<TileRows> rows;
-  AnyColumn<TileKeys> keys;
-  AnyColumn<int64> cost_begin;
-  AnyColumn<int32> part_begin;
-
-  LAZYROPE_DEVICE AnyTiles(SharedPtr memory, const PlanScratch& scratch, int32 planner)
-      : AnyTiles(SharedPlaces(memory), scratch,
-                 static_cast<int64>(planner) * (scratch.max_tiles + 1)) {}
-
- private:
-  LAZYROPE_DEVICE AnyTiles(const SharedPlaces& shared, const PlanScratch& scratch, int64 first)
-      : rows(shared.rows, scratch.rows, first),
-        keys(shared.keys, scratch.keys, first),
-        cost_begin(shared.cost_begin, scratch.cost_begin, first),
-        part_begin(shared.part_begin, scratch.part_begin, first) {}
+ public:
+  Column<TileRows, 0> rows;
+  Column<TileKeys, 16> keys;
+  Column<int32, 32> cost_begin;  // cost of all tiles before, for one KV head
+  Column<int32, 36> part_begin;  // fixed parts of all tiles before, likewise; of a queue, its order
 };
 
 }  // namespace lazyrope

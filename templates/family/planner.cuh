@@ -25,36 +25,24 @@
 
 namespace lazyrope {
 
-LAZYROPE_DEVICE bool is_plain(const PlanPhase& phase) {
-  return phase.scratch.rows == nullptr && phase.may_deal == 0 && phase.fixed_split_blocks == 0 &&
-         phase.max_heads == phase.min_heads;
-}
-
-// kIsPlain: units are whole tiles of always as many KV heads, and are not dealt out. That takes
-// less code, and much of a planner's time goes by while its code comes from memory.
-template <class Spec, class Tiles, bool kIsPlain>
+template <class Spec>
 class Planner {
-  using Units = lazyrope::Units<Tiles, kIsPlain>;
   using Mask = typename Spec::Mask;
   using Scan = CtaScan<Spec::kThreads>;
 
  public:
-  static constexpr int kSharedBytes = Scan::kBytes + SharedPlaces::kBytes;
+  static constexpr int kSharedBytes = Scan::kBytes + plan_table_bytes(kSharedTiles);
 
-  // `divides`: planners may divide the measuring among them.
-  LAZYROPE_DEVICE Planner(const PlanParams& params, SharedPtr memory, bool divides)
+  LAZYROPE_DEVICE Planner(const PlanParams& params, SharedPtr memory)
       : params_(params),
-        divides_(divides),
         planner_(block_index() - first_planner(params)),
         phase_(params.phase[first_planner(params) == 0 ? 0 : 1]),
         caller_(params),
         scan_(memory),
         tiles_(memory + Scan::kBytes, phase_.scratch, planner_) {}
 
-  // False where the step is none for Tiles.
-  LAZYROPE_DEVICE bool plan() {
-    RequestSpan own{};
-    if constexpr (kIsPlain) own = caller_.request(thread_index() / kGroupLanes);
+  LAZYROPE_DEVICE void plan() {
+    const RequestSpan own = caller_.request(thread_index() / kGroupLanes);
     const StepCopy copied = caller_.begin_copy();
     zero_counters();
     Units units{tiles_, phase_.fixed_split_blocks};
@@ -62,25 +50,15 @@ class Planner {
     const bool is_tile_each = units.num_tiles >= 0;
     if (!is_tile_each) units.num_tiles = lay_tiles();
     measure(units, lay_tile(own), is_tile_each);
-    const int64 group_cost = sum_up(tiles_.cost_begin, units.num_tiles);
+    find_heads(units);
+    const Sum costs = sum_up(tiles_.cost_begin, units.num_tiles, phase_.most_cost);
     caller_.copy(copied);
-    units.num_heads = heads_of_an_item(units.num_tiles);
-    units.num_groups = kIsPlain ? phase_.most_groups : params_.num_kv_heads / units.num_heads;
-    if (kIsPlain && group_cost * units.num_groups >= kMostSharedCost) return false;
-    units.group_cost = static_cast<Tiles::Cost>(group_cost);
-    units.per_group = units.num_tiles;
-    if (units.has_parts())
-      units.per_group = static_cast<int32>(sum_up(tiles_.part_begin, units.num_tiles));
-    const CutLine<Units> line(phase_, units);
-    if constexpr (kIsPlain) {
-      write(line);
-    } else {
-      Deal<Spec, Units> deal(phase_, units);
-      const Queue<Spec, Units> queue(phase_, units);
-      const Way way = choose(deal, queue);
-      write(Chosen{deal, queue, line, way});
-    }
-    return true;
+    units.group_cost = costs.all;
+    units.lost_bits = costs.lost_bits;
+    units.per_group = units.has_parts()
+                          ? sum_up(tiles_.part_begin, units.num_tiles, kMostStepCost).all
+                          : units.num_tiles;
+    write(units);
   }
 
  private:
@@ -98,27 +76,28 @@ class Planner {
   enum class Way { kDealt, kQueued, kCut };
 
   struct Chosen {
-    const Deal<Spec, Units>& deal;
-    const Queue<Spec, Units>& queue;
-    const CutLine<Units>& line;
+    const Deal<Spec>& deal;
+    const Queue<Spec>& queue;
+    const CutLine& line;
     Way way;
 
     LAZYROPE_DEVICE int32 num_items() const {
-      return way == Way::kDealt    ? deal.num_items()
-             : way == Way::kQueued ? queue.num_items()
-                                   : line.num_items();
+      return way == Way::kCut     ? line.num_items()
+             : way == Way::kDealt ? deal.num_items()
+                                  : queue.num_items();
     }
     LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
-      if (way == Way::kDealt)
-        deal.describe(item, index);
-      else if (way == Way::kQueued)
-        queue.describe(item, index);
-      else
+      if (way == Way::kCut)
         line.describe(item, index);
+      else if (way == Way::kDealt)
+        deal.describe(item, index);
+      else
+        queue.describe(item, index);
     }
   };
 
-  LAZYROPE_DEVICE Way choose(Deal<Spec, Units>& deal, const Queue<Spec, Units>& queue) const {
+  LAZYROPE_DEVICE Way choose(Deal<Spec>& deal, const Queue<Spec>& queue) const {
+    if (phase_.may_deal == 0) return Way::kCut;
     if (deal.is_even(scan_)) return Way::kDealt;
     bar_sync();  // the scan's memory is free again
     if (!queue.is_apt(scan_)) return deal.is_fair() ? Way::kDealt : Way::kCut;
@@ -126,9 +105,14 @@ class Planner {
     return Way::kQueued;
   }
 
-  template <class Items>
-  LAZYROPE_DEVICE void write(const Items& items) const {
-    ItemWriter<Spec, Items>(caller_, phase_, items).write(planner_, params_.num_planners);
+  LAZYROPE_DEVICE void write(const Units& units) const {
+    Deal<Spec> deal(phase_, units);
+    const Queue<Spec> queue(phase_, units);
+    CutLine line(phase_, units);
+    const Way way = choose(deal, queue);
+    if (way == Way::kCut) line.cut();
+    ItemWriter<Spec, Chosen>(caller_, phase_, {deal, queue, line, way})
+        .write(planner_, params_.num_planners);
   }
 
   // Of a unit on average, so that merging them is cheap; where there would be more, items have
@@ -153,7 +137,7 @@ class Planner {
   // warp finds the same, each of its lanes by two requests.
   LAZYROPE_DEVICE int32 count_tiles_each() const {
     static_assert(kTilesAtOnce == 2 * kWarpThreads);
-    if (!kIsPlain || caller_.num_requests() > kTilesAtOnce) return -1;
+    if (caller_.num_requests() > kTilesAtOnce) return -1;
     const int32 first = rows_of(caller_.num_tokens(lane_index()));
     const int32 second = rows_of(caller_.num_tokens(kWarpThreads + lane_index()));
     const uint32 of_first = vote_sync_ballot(first > 0);
@@ -201,21 +185,26 @@ class Planner {
     }
   }
 
-  // As many as have room for their rows together in a tile, unless that leaves too few units.
-  LAZYROPE_DEVICE int32 heads_of_an_item(int32 num_tiles) const {
-    int32 heads = phase_.max_heads;
-    if (kIsPlain || heads == phase_.min_heads) return heads;
+  // An item's, as many as have room for their rows together in a tile, unless that leaves too few
+  // units.
+  LAZYROPE_DEVICE void find_heads(Units& units) const {
+    units.num_heads = phase_.min_heads;
+    units.num_groups = phase_.most_groups;
+    if (phase_.max_heads == phase_.min_heads) return;
     int32 most_rows = 1;
 #pragma unroll 1
     for (int32 i = thread_index(); i < caller_.num_requests(); i += Spec::kThreads)
       most_rows =
           larger(most_rows, smaller(rows_of(caller_.num_tokens(i)), phase_.tile_rows.value));
     most_rows = scan_.max(most_rows);
-    while (heads > phase_.min_heads &&
-           (heads * most_rows > phase_.tile_rows.value ||
-            num_tiles * (params_.num_kv_heads / heads) * kMostParts < phase_.work.num_ctas))
-      heads /= 2;
-    return heads;
+    bar_sync();  // the scan's memory is free again
+#pragma unroll 1
+    while (units.num_heads < phase_.max_heads &&
+           2 * units.num_heads * most_rows <= phase_.tile_rows.value &&
+           units.num_tiles * (units.num_groups / 2) * kMostParts >= phase_.work.num_ctas) {
+      units.num_heads *= 2;
+      units.num_groups /= 2;
+    }
   }
 
   // By all lanes, before one of them writes what the tile's rows see.
@@ -230,7 +219,7 @@ class Planner {
   // group of lanes is given its own.
   LAZYROPE_DEVICE void measure(const Units& units, const Laid& given, bool is_given) const {
     const PlanNotes notes(phase_.scratch, params_.num_planners);
-    bool is_shared = divides_ && notes.exist() && units.num_tiles > kTilesAtOnce;
+    bool is_shared = notes.exist() && units.num_tiles > kTilesAtOnce;
     bool is_done = false;
 #pragma unroll 1
     while (!is_done) {
@@ -289,7 +278,7 @@ class Planner {
   LAZYROPE_DEVICE void measure_parts(int32 tile, int32 blocks, int32 request_tiles) const {
     const int32 of_part = fixed_part_blocks(blocks, phase_.fixed_split_blocks,
                                             most_fixed_parts(phase_, request_tiles));
-    const int32 parts = larger(ceil_div(blocks, larger(of_part, 1)), 1);
+    const int32 parts = larger(divide_up(blocks, larger(of_part, 1)), 1);
     tiles_.part_begin.set(tile, parts);
     tiles_.cost_begin.set(tile, parts * part_cost(phase_, of_part));
   }
@@ -311,30 +300,49 @@ class Planner {
     return range;
   }
 
-  // A column's values become sums of those before; behind the last there is that of all.
-  template <template <class> class Column, class T>
-  LAZYROPE_DEVICE int64 sum_up(const Column<T>& column, int32 count) const {
-    int64 passed = 0;
+  // Of sums that have left out what an int32 has no room for.
+  LAZYROPE_DEVICE static int32 difference(int32 a, int32 b) {
+    return static_cast<int32>(static_cast<uint32>(a) - static_cast<uint32>(b));
+  }
+
+  struct Sum {
+    int32 all;
+    int32 lost_bits;
+  };
+
+  // A column's values become sums of those before; behind the last there is that of all. Where that
+  // is more than `most`, sums lose their lower bits.
+  template <class Column>
+  LAZYROPE_DEVICE Sum sum_up(const Column& column, int32 count, int32 most) const {
+    int32 lost_bits = 0;
+    bool is_summed = false;
 #pragma unroll 1
-    for (int32 first = 0; first < count; first += Spec::kThreads) {
-      const int32 i = first + thread_index();
-      const int32 value = i < count ? static_cast<int32>(column.get(i)) : 0;
-      const CtaSums sums = scan_.sums(value);
-      if (i < count) column.set(i, static_cast<T>(passed + sums.before));
-      passed += sums.all;
-      if (i == count - 1) column.set(count, static_cast<T>(passed));
-      bar_sync();
+    while (true) {
+      int64 passed = 0;
+#pragma unroll 1
+      for (int32 first = 0; first < count; first += Spec::kThreads) {
+        const int32 i = first + thread_index();
+        int32 value = i < count ? column.get(i) : 0;
+        if (is_summed && i < count) value = difference(column.get(i + 1), value);
+        const CtaSums sums = scan_.sums(value);
+        if (i < count) column.set(i, static_cast<int32>((passed + sums.before) >> lost_bits));
+        passed += sums.all;
+        if (i == count - 1) column.set(count, static_cast<int32>(passed >> lost_bits));
+        bar_sync();
+      }
+      if (passed >> lost_bits <= most) return {static_cast<int32>(passed >> lost_bits), lost_bits};
+#pragma unroll 1
+      while (passed >> lost_bits > most) ++lost_bits;
+      is_summed = true;
     }
-    return passed;
   }
 
   const PlanParams& params_;
-  bool divides_;
   int32 planner_;
   PlanPhase phase_;  // in registers: its place in the parameters is not known before
   CallerStep caller_;
   Scan scan_;
-  Tiles tiles_;
+  PlanTable tiles_;
 };
 
 }  // namespace lazyrope

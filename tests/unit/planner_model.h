@@ -51,6 +51,7 @@ struct ModelTile {
   std::vector<int> blocks;  // of each of the request's segments
   int num_blocks;
   std::int64_t cost;
+  std::int64_t part_cost;
   int part_blocks;
   int num_parts;
 };
@@ -92,6 +93,7 @@ class Model {
     find_tiles();
     num_heads_ = heads_of_an_item();
     num_groups_ = setting.num_kv_heads / num_heads_;
+    lose_bits();
     find_units();
     is_dealt_ = is_dealt();
     match_shares();
@@ -141,8 +143,10 @@ class Model {
 
   std::int64_t least_share() const { return least_share(min_split_blocks_); }
   static std::int64_t least_share(int blocks) {
-    return std::int64_t{blocks} * (kBlockCost + kSegmentCost) + 2;
+    return std::int64_t{blocks} * (kBlockCost + kSegmentCost) + 1;
   }
+  // Of the line's costs.
+  std::int64_t least(int blocks) const { return (least_share(blocks) >> lost_bits_) + 1; }
 
   bool is_dealt() {
     if (loses_less(64)) return true;
@@ -158,7 +162,7 @@ class Model {
     std::int64_t longest = 0;
     for (const ModelTile& tile : tiles_) longest = std::max(longest, tile.cost);
     return 8 * longest * phase_.work.num_ctas <= line() &&
-           4 * longest * num_units() >= 5 * line() && 12 * kBlockCost * num_units() <= line();
+           4 * longest * num_units() >= 5 * line() && 12 * kBlockCost * num_units() <= whole_line();
   }
   std::vector<int> sorted_tiles() const {
     std::vector<int> order(tiles_.size());
@@ -185,7 +189,7 @@ class Model {
         cost += (tile_of(in_line(unit)).cost + parts_of(unit) - 1) / parts_of(unit);
       most = std::max(most, cost);
     }
-    if (num_whole() == 0 && parts_ > 1 && line() < least_share() * parts_ * num_units())
+    if (num_whole() == 0 && parts_ > 1 && whole_line() < least_share() * parts_ * num_units())
       return false;
     return most * ctas <= line() + line() / loss;
   }
@@ -214,6 +218,20 @@ class Model {
     std::int64_t line = 0;
     for (const ModelTile& tile : tiles_) line += tile.cost * num_groups_;
     return line;
+  }
+  std::int64_t whole_line() const { return line() << lost_bits_; }
+  // Where costs of all heads together may be more than 2^30.
+  void lose_bits() {
+    std::int64_t all = 0;
+    for (const ModelTile& tile : tiles_) all += tile.cost;
+    while (all >> lost_bits_ > (1 << 30) / phase_.most_groups) ++lost_bits_;
+    std::int64_t before = 0;
+    for (ModelTile& tile : tiles_) {
+      const std::int64_t through = before + tile.cost;
+      tile.cost = (through >> lost_bits_) - (before >> lost_bits_);
+      before = through;
+    }
+    item_cost_ >>= lost_bits_;
   }
   const ModelTile& tile_of(int unit) const {
     return tiles_[static_cast<std::size_t>(units_[static_cast<std::size_t>(unit)].tile)];
@@ -272,7 +290,7 @@ class Model {
   }
 
   ModelTile tile(int request, int first_row, int num_rows) const {
-    ModelTile tile = {request, first_row, num_rows, kLargest, -kLargest - 1, {}, 0, 0, 0, 1};
+    ModelTile tile = {request, first_row, num_rows, kLargest, -kLargest - 1, {}, 0, 0, 0, 0, 1};
     for (int row = first_row; row < first_row + num_rows; ++row) {
       const int position =
           at(arrays_.q_position, at(arrays_.q_indptr, request) + row / setting_.group_size);
@@ -299,7 +317,8 @@ class Model {
     }
     tile.cost += std::int64_t{phase_.item_cost} + std::int64_t{kBlockCost} * tile.part_blocks;
     const int sharing = phase_.fixed_split_blocks > 0 ? kMostFixedParts : 1;
-    tile.cost = tile.num_parts * std::min(tile.cost, kMostCost / sharing);
+    tile.part_cost = std::min(tile.cost, kMostCost / sharing);
+    tile.cost = tile.num_parts * tile.part_cost;
     return tile;
   }
 
@@ -351,8 +370,8 @@ class Model {
   }
 
   int most_shares(std::int64_t line) const {
-    const auto most =
-        static_cast<int>(static_cast<float>(line) * (1.0f / static_cast<float>(least_share())));
+    const auto most = static_cast<int>(static_cast<float>(line) *
+                                       (1.0f / static_cast<float>(least(min_split_blocks_))));
     return std::clamp(most, 1, phase_.work.num_ctas);
   }
 
@@ -363,9 +382,8 @@ class Model {
     const bool sees_keys =
         std::ranges::any_of(tiles_, [](const ModelTile& tile) { return tile.num_blocks > 0; });
     const bool is_long = line() > 20LL * phase_.item_cost * num_shares_;
-    if (is_long && line() >= least_share(2 * min_split_blocks_) * num_shares_)
-      min_split_blocks_ *= 2;
-    least_ = least_share();
+    if (is_long && line() >= least(2 * min_split_blocks_) * num_shares_) min_split_blocks_ *= 2;
+    least_ = least(min_split_blocks_);
     if (!sees_keys || is_long || is_cut_finely() || !are_alike()) return;
     const bool is_cut = num_units() <= num_shares_;
     const int most =
@@ -435,8 +453,10 @@ class Model {
       const ModelTile& tile = tile_of(unit);
       const int part = units_[static_cast<std::size_t>(unit)].part;
       if (phase_.fixed_split_blocks > 0) {
-        const std::int64_t cost = tile.cost / tile.num_parts;
-        if (share < boundaries_before(begin + (part + 1) * cost)) return {unit, 0};
+        const std::int64_t through = (part + 1) * tile.part_cost >> lost_bits_;
+        const std::int64_t end =
+            part + 1 == tile.num_parts ? tile.cost : std::min(through, tile.cost);
+        if (share < boundaries_before(begin + end)) return {unit, 0};
       } else {
         const std::int64_t first = std::min(item_cost_ + least_, tile.cost);
         if (share < boundaries_before(begin + first)) return {unit, 0};
@@ -531,6 +551,7 @@ class Model {
   int parts_ = 1;  // of units that are left over, dealt
   bool goes_by_tile_ = false;
   int num_shares_ = 0;  // else
+  int lost_bits_ = 0;
   int item_cost_ = phase_.item_cost;
   int min_split_blocks_ = phase_.min_split_blocks;
   std::int64_t least_ = 0;

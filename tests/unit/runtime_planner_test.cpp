@@ -117,19 +117,19 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     lay_out_step(memory_->data<std::byte>(), shape, tile_plan, capacity, setting_.sm_count,
                  params_);
     StepTensors tensors = arrays_.tensors();
-    params_.inputs = {arrays_.q_indptr.data(),
-                      arrays_.q_position.data(),
-                      arrays_.segment_indptr.data(),
-                      arrays_.base.data(),
-                      arrays_.start.data(),
-                      arrays_.length.data(),
-                      arrays_.first_page.data(),
-                      arrays_.lead.data(),
-                      arrays_.pages.data(),
-                      static_cast<int>(arrays_.q_indptr.size()) - 1,
-                      static_cast<int>(arrays_.base.size()),
-                      static_cast<int>(arrays_.q_position.size()),
-                      setting_.page_size};
+    params_.inputs = {.q_indptr = arrays_.q_indptr.data(),
+                      .segment_indptr = arrays_.segment_indptr.data(),
+                      .num_requests = static_cast<int>(arrays_.q_indptr.size()) - 1,
+                      .num_segments = static_cast<int>(arrays_.base.size()),
+                      .num_tokens = static_cast<int>(arrays_.q_position.size()),
+                      .page_size = setting_.page_size,
+                      .q_position = arrays_.q_position.data(),
+                      .base = arrays_.base.data(),
+                      .start = arrays_.start.data(),
+                      .length = arrays_.length.data(),
+                      .lead = arrays_.lead.data(),
+                      .first_page = arrays_.first_page.data(),
+                      .pages = arrays_.pages.data()};
     params_.page_size = divisor(setting_.page_size);
     params_.phase[Step::kPrefill].has_queue = setting_.has_queue ? 1 : 0;
     bool has_notes = false;
@@ -552,6 +552,14 @@ INSTANTIATE_TEST_SUITE_P(
                 .page_size = 4096,
                 .fixed_split_blocks = 8,
                 .requests = 10,
+                .most_segments = 40,
+                .most_length = 1'000'000},
+        Setting{.name = "FixedCostsTooGreatTogether",
+                .num_kv_heads = 16,
+                .sm_count = 50,
+                .page_size = 4096,
+                .fixed_split_blocks = 8,
+                .requests = 100,
                 .most_segments = 40,
                 .most_length = 1'000'000},
         Setting{.name = "WithAQueue",

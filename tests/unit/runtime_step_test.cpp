@@ -66,7 +66,6 @@ TEST_F(StepTest, HandsTheCallersTensorsToThePlanner) {
   EXPECT_EQ(seen.inputs.q_position, arrays_.q_position.data());
   EXPECT_EQ(seen.inputs.lead, arrays_.lead.data());
   EXPECT_EQ(seen.inputs.pages, arrays_.pages.data());
-  EXPECT_EQ(seen.num_kv_heads, 2);
   EXPECT_EQ(step.num_tokens(), 11);
 }
 
@@ -306,14 +305,11 @@ void add_scratch(Parts& parts, const PlanScratch& scratch, int num_planners) {
     EXPECT_EQ(scratch.notes, nullptr);
   }
   if (scratch.max_tiles <= kSharedTiles) {
-    EXPECT_EQ(scratch.rows, nullptr);
+    EXPECT_EQ(scratch.tables, nullptr);
     return;
   }
-  const int count = num_planners * (scratch.max_tiles + 1);
-  add_part(parts, scratch.rows, count);
-  add_part(parts, scratch.keys, count);
-  add_part(parts, scratch.cost_begin, count);
-  add_part(parts, scratch.part_begin, count);
+  add_part(parts, scratch.tables,
+           num_planners * static_cast<int>(plan_table_bytes(scratch.max_tiles)));
 }
 
 Parts parts_of(const PlanParams& params, const StepShape& shape, const StepCapacity& capacity) {
