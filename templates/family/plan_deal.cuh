@@ -74,15 +74,15 @@ class Deal {
   LAZYROPE_DEVICE bool find_order(const CtaScan<Spec::kThreads>& scan) {
     constexpr int32 kMostRounds = 64;
     if (units_.has_parts() || num_rounds_ > kMostRounds) return false;
-    int32 bits = 3;
+    const int32 orders = units_.num_groups > 1 ? 2 : 1;
 #pragma unroll 1
-    while (true) {
-      if (loses_less(bits, scan)) return true;
-      bar_sync();  // the scan's memory is free again
-      if (goes_by_tile_ || units_.num_groups == 1) return false;
-      goes_by_tile_ = true;
-      bits = 5;  // for neighbours then share no keys
+    for (int32 order = 0; order < orders; ++order) {
+      goes_by_tile_ = order > 0;
+      if (goes_by_tile_) bar_sync();  // the scan's memory is free again
+      // Neighbours share no keys where they go by tile.
+      if (loses_less(goes_by_tile_ ? 5 : 3, scan)) return true;
     }
+    return false;
   }
 
   // Units that are dealt in parts.
