@@ -15,7 +15,7 @@ SYNCHRONIZES = re.compile(
 # One of these reaches no memory that is written. What ld.global.nc reads nobody may write (PTX ISA, "ld.global.nc").
 REACHES_NO_MEMORY = re.compile(r"^(?:ld_global_nc$|shfl_|vote_|mma_|elect_|setmaxnreg|prefetch|shared_descriptor$)")
 # All others move data.
-MOVES_DATA = re.compile(r"^(?:(?:ld|st|atom|red)_(?:shared|global|relaxed)|(?:ld|st)matrix|cp_|wgmma_m)")
+MOVES_DATA = re.compile(r"^(?:(?:ld|st|atom|red)_(?:shared|global|generic|relaxed)|(?:ld|st)matrix|cp_|wgmma_m)")
 
 LEVELS = ("kernel/", "family/", "pipeline/", "ops/", "tile/")
 
