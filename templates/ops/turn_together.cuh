@@ -34,6 +34,7 @@ class PackedRotation {
   LAZYROPE_DEVICE static uint32 pair(const Rotation& r) { return Element::pack(r.cosine, r.sine); }
 
   LAZYROPE_DEVICE explicit PackedRotation(const Pairs& pairs) {
+    static_assert(pairs_differ_by_a_bit());
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const uint32 low = pairs.word[pair_of(2 * i)];
@@ -57,24 +58,28 @@ class PackedRotation {
   }
 
  private:
-  // Of elements of both runs.
+  // Numbers of a pair's two elements, of both runs, differ by this bit. What follows is computed
+  // from it, for a search would be unrolled wherever rows are turned, and take long to compile.
+  static constexpr int kApart = Pairing::second(0) - Pairing::first(0);
   LAZYROPE_DEVICE static constexpr int pair_of(int element) {
-    for (int i = 0; i < Pairing::kPairs; ++i)
-      if (Pairing::first(i) == element || Pairing::second(i) == element) return i;
-    return 0;
+    return element / (2 * kApart) * kApart + element % kApart;
   }
-  LAZYROPE_DEVICE static constexpr bool is_first(int element) {
-    return Pairing::first(pair_of(element)) == element;
-  }
-  LAZYROPE_DEVICE static constexpr int partner(int element) {
-    const int pair = pair_of(element);
-    return is_first(element) ? Pairing::second(pair) : Pairing::first(pair);
-  }
-  // Those of word i's two: a word, or one with its halves exchanged, as far as pairings go.
+  LAZYROPE_DEVICE static constexpr bool is_first(int element) { return (element & kApart) == 0; }
+  // Those of word i's two: a word, or one with its halves exchanged.
   LAZYROPE_DEVICE static uint32 partners(const uint32 (&word)[kWords], int i) {
-    const int low = partner(2 * i);
-    const int high = partner(2 * i + 1);
-    return (word[low / 2] >> low % 2 * 16 & 0xffff) | word[high / 2] >> high % 2 * 16 << 16;
+    if constexpr (kApart == 1)
+      return word[i] >> 16 | word[i] << 16;
+    else
+      return word[i ^ kApart / 2];
+  }
+
+  LAZYROPE_DEVICE static constexpr bool pairs_differ_by_a_bit() {
+    for (int i = 0; i < Pairing::kPairs; ++i) {
+      const int first = Pairing::first(i);
+      if (pair_of(first) != i || !is_first(first) || Pairing::second(i) != first + kApart)
+        return false;
+    }
+    return is_power_of_two(kApart);
   }
 
   uint32 cosine_[kWords];
