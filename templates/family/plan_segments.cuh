@@ -41,18 +41,17 @@ class SegmentGroup {
   LAZYROPE_DEVICE SeenSegments look(const FindQueries& find_queries) const {
     PositionRange queries{};
     SeenSegments seen = {0, 0, end_};
-    int32 at = 0;
+    SpanQuad asked{};
+    // The next are asked for before it is looked at what was asked for.
 #pragma unroll 1
-    do {
-      const bool has_far = vote_sync_any(has(at + kGroupSegments));
-      const SpanQuad near = quad(at);
-      SpanQuad far{};
-      if (has_far) far = quad(at + kGroupSegments);
-      if (at == 0) queries = find_queries();
-      add(seen, queries, near, at);
-      if (has_far) add(seen, queries, far, at + kGroupSegments);
-      at += 2 * kGroupSegments;
-    } while (vote_sync_any(has(at)));
+    for (int32 at = 0; at == 0 || vote_sync_any(has(at - kGroupSegments)); at += kGroupSegments) {
+      const SpanQuad next = quad(at);
+      if (at == 0)
+        queries = find_queries();
+      else
+        add(seen, queries, asked, at - kGroupSegments);
+      asked = next;
+    }
 #pragma unroll
     for (int mask = kGroupLanes / 2; mask > 0; mask /= 2)
       seen = {seen.blocks + shfl_sync_bfly(seen.blocks, mask),

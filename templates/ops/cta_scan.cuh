@@ -27,6 +27,21 @@ LAZYROPE_DEVICE_CALL CtaSums cta_sums(SharedPtr memory, int32 value) {
           shfl_sync_idx(warps_through, kWarps - 1)};
 }
 
+template <int32 kThreads>
+LAZYROPE_DEVICE_CALL int32 cta_max(SharedPtr memory, int32 value) {
+  constexpr int32 kWarps = kThreads / kWarpThreads;
+  const auto warp_max = [](int32 of_lane) {
+#pragma unroll
+    for (int mask = kWarpThreads / 2; mask > 0; mask /= 2)
+      of_lane = larger(of_lane, shfl_sync_bfly(of_lane, mask));
+    return of_lane;
+  };
+  value = warp_max(value);
+  if (lane_index() == 0) st_shared(memory + warp_index() * 4, value);
+  bar_sync();
+  return warp_max(ld_shared<int32>(memory + smaller(lane_index(), kWarps - 1) * 4));
+}
+
 // By all threads of the CTA, a power of two of warps. Between two of these all threads meet.
 template <int32 kThreads>
 class CtaScan {
@@ -40,21 +55,9 @@ class CtaScan {
   LAZYROPE_DEVICE CtaSums sums(int32 value) const { return cta_sums<kThreads>(memory_, value); }
 
   // The greatest of all threads' values.
-  LAZYROPE_DEVICE int32 max(int32 value) const {
-    value = warp_max(value);
-    if (lane_index() == 0) st_shared(memory_ + warp_index() * 4, value);
-    bar_sync();
-    return warp_max(ld_shared<int32>(memory_ + smaller(lane_index(), kWarps - 1) * 4));
-  }
+  LAZYROPE_DEVICE int32 max(int32 value) const { return cta_max<kThreads>(memory_, value); }
 
  private:
-  LAZYROPE_DEVICE static int32 warp_max(int32 value) {
-#pragma unroll
-    for (int mask = kWarpThreads / 2; mask > 0; mask /= 2)
-      value = larger(value, shfl_sync_bfly(value, mask));
-    return value;
-  }
-
   SharedPtr memory_;
 };
 
