@@ -38,15 +38,18 @@ class OutputRows {
       : out_(out), lse_(lse), scales_(scales), rows_(rows) {}
 
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart& part) const {
+    write_values(head, row, quad, part);
+    if (quad == 0) write_lse(head, row, part.stats);
+  }
+
+  // The same in steps: columns, what they are multiplied by, where they are written.
+  LAZYROPE_DEVICE void write_values(int32 head, int32 row, int32 quad, const RowPart& part) const {
     using Element = typename Spec::Element;
     const float scale = scale_of(head, part.stats.sum);
     st_global(reinterpret_cast<Word2*>(place_of(head, row) + quad * 8),
               Word2{{Element::pack(part.value[0] * scale, part.value[1] * scale),
                      Element::pack(part.value[2] * scale, part.value[3] * scale)}});
-    if (quad == 0) write_lse(head, row, part.stats);
   }
-
-  // The same in steps: what a row's columns are multiplied by, where they are written.
   LAZYROPE_DEVICE float scale_of(int32 head, float sum) const {
     const float scale = inverse_or_zero(sum);
     if constexpr (Spec::Product::kScaled) return scale * scales_.of(rows_.kv_head + head);

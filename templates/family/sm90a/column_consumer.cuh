@@ -75,18 +75,19 @@ class ColumnConsumer {
     const ItemExtent extent = item.extent();
     const Seen seen = {{extent.first_position, extent.last_position}, memory_.positions(place)};
     Accumulator scores;
-    Factors factor;
     int32 block = blocks_.begin(place);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
     multiply_keys(scores, blocks_.full_keys());
     wait_for_products(scores);
     blocks_.pass_keys();
-    weigh_first(scores, seen, info);
-    leave_weights(scores);
-    Team::sync();
 #pragma unroll 1
-    while (block < last) {
+    while (true) {
+      Factors factor;
+      if (weigh(scores, seen, info, factor)) rescale(factor);
+      leave_weights(scores);
+      Team::sync();
+      if (block == last) break;
       const ValidSlots before(info);
       info = blocks_.enter(table, ++block, info.base);
       const SharedPtr keys = blocks_.full_keys();
@@ -96,9 +97,6 @@ class ColumnConsumer {
       wait_for_products(scores);
       blocks_.pass_keys();
       blocks_.pass_values();
-      if (weigh(scores, seen, info, factor)) rescale(factor);
-      leave_weights(scores);
-      Team::sync();
     }
     multiply_last_values(blocks_.full_values(ValidSlots(info)));
     wgmma_commit_group();
@@ -151,16 +149,8 @@ class ColumnConsumer {
     SharedPtr positions;
   };
 
-  // An item's first scores become weights: there are no rows yet to be multiplied.
-  LAZYROPE_DEVICE void weigh_first(Accumulator& scores, const Seen& seen, const BlockInfo& info) {
-    const float scale_log2 = prepare(scores, seen, info);
-    Factors top, factor;
-    softmax_.exceeds(scores, scale_log2, top);
-    raise_to(top, scale_log2, factor);
-    softmax_.exponentiate(scores, scale_log2);
-  }
-
-  // Those that follow. True where rows are to be multiplied by `factor`.
+  // Scores become weights. True where rows are to be multiplied by `factor`: with an item's first,
+  // for which they need not be, as with all others, by code that is there then.
   LAZYROPE_DEVICE bool weigh(Accumulator& scores, const Seen& seen, const BlockInfo& info,
                              Factors& factor) {
     const float scale_log2 = prepare(scores, seen, info);
@@ -285,10 +275,17 @@ class ColumnConsumer {
                             sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
     const int32 quad = Team::warp() * 4 + mine % 2 * 2 + lane_index() / 16;
 #pragma unroll
-    for (int tile = 0; tile < kHeadTiles; ++tile) {
-      part[tile].stats = stats;
-      result.write(head, row_of_head, tile * 16 + quad, part[tile]);
+    for (int tile = 0; tile < kHeadTiles; ++tile) part[tile].stats = stats;
+    if (!result.is_whole()) {
+#pragma unroll
+      for (int tile = 0; tile < kHeadTiles; ++tile)
+        result.part().write(head * num_rows + row_of_head, tile * 16 + quad, part[tile]);
+      return;
     }
+#pragma unroll
+    for (int tile = 0; tile < kHeadTiles; ++tile)
+      result.output().write_values(head, row_of_head, tile * 16 + quad, part[tile]);
+    if (quad == 0) result.output().write_lse(head, row_of_head, stats);
   }
 
   const AttendParams& params_;
