@@ -95,8 +95,8 @@ class BlockTable {
         write_info(first_ + block, start.base, start.position, start.begin, start.end, slot);
       const int32 run_slot = slot + run * kRunSlots;
       const int32 page = run_slot < start.end ? item_.start_page(run_slot / kRunSlots) : 0;
-      st_shared(run_address(first_ + block, run),
-                RunPlace{page, (start.slot + run_slot) % start.page_size});
+      const PagePlace at = place_in_pages(start.slot + run_slot, start.page_size);
+      st_shared(run_address(first_ + block, run), RunPlace{page, at.slot});
     }
   }
 
@@ -116,13 +116,12 @@ class BlockTable {
     int32 page_size;
   };
 
-  // For the first window that is searched for; for another, where that before has been filled.
-  LAZYROPE_DEVICE Lookup look_up() const {
+  // For a window: the item's first that is searched for, or where that before has been filled.
+  LAZYROPE_DEVICE Lookup look_up(int32 window, bool is_first) const {
     const ItemKeys keys = item_.keys();
-    return look_up(Walk{keys.segment, -keys.first_block});
-  }
-  LAZYROPE_DEVICE Lookup look_up(int32 window) const {
-    return look_up(ld_shared<Walk>(walk_address(window - 1)));
+    Walk walk = {keys.segment, -keys.first_block};
+    if (!is_first) walk = ld_shared<Walk>(walk_address(window - 1));
+    return look_up(walk);
   }
 
   // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
@@ -242,9 +241,21 @@ class BlockTable {
     const int32 slot = segment.first_slot() + block_in_segment * kBlockSlots;
     if (run == 0) write_info(entry, record.base, record.origin, record.begin, segment.end, slot);
     const int32 run_slot = slot + run * kRunSlots;
-    st_shared(run_address(entry, run), RunPlace{0, run_slot % lookup.page_size});
-    return run_slot < segment.end ? lookup.pages + record.first_page + run_slot / lookup.page_size
-                                  : nullptr;
+    const PagePlace at = place_in_pages(run_slot, lookup.page_size);
+    st_shared(run_address(entry, run), RunPlace{0, at.slot});
+    return run_slot < segment.end ? lookup.pages + record.first_page + at.page : nullptr;
+  }
+
+  // Where a slot of a segment lies: in which of its pages, from the first on.
+  struct PagePlace {
+    int32 page;
+    int32 slot;
+  };
+  LAZYROPE_DEVICE static PagePlace place_in_pages(int32 slot, int32 page_size) {
+    // Without a sign, which would take longer, and of one division.
+    const auto page =
+        static_cast<int32>(static_cast<uint32>(slot) / static_cast<uint32>(page_size));
+    return {page, slot - page * page_size};
   }
 
   SharedPtr memory_;

@@ -203,7 +203,7 @@ class AttendTile {
     Pages pages = {known_, 0};
     bar_sync();
     fill_known(table, ring, pages, kTilesAhead, kTiles - 1);
-    if (known_ < num_blocks_) pages.page = table.resolve_ahead(0, known_, table.look_up());
+    if (known_ < num_blocks_) pages.page = table.resolve_ahead(0, known_, table.look_up(0, true));
     start();
     wait_for_queries();
     return pages;
@@ -239,7 +239,7 @@ class AttendTile {
     if (block % Table::kWindow != kEarly || window * Table::kWindow >= num_blocks_) return;
     if (pages.first < window * Table::kWindow) place(table, pages);
     pages.first = window * Table::kWindow;
-    pages.page = table.resolve_ahead(window, pages.first, table.look_up(window));
+    pages.page = table.resolve_ahead(window, pages.first, table.look_up(window, false));
   }
 
   // The rows of all heads, one head behind the other: a group of copies.

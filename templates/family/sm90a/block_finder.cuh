@@ -76,15 +76,11 @@ class BlockFinder {
     const int32 known = memory_.table(params_.step, item).count_known(start);
     const int32 first = (window_.at + 1) * Table::kWindow - known;
     const Table table = memory_.table(params_.step, item, first);
-    typename Table::Lookup lookup{};
-    if (known < item.extent().num_blocks) lookup = table.look_up();
     seed(table, start, known, place, first);
     const int32 end = first + item.extent().num_blocks;
 #pragma unroll 1
-    for (int32 block = first + known; block < end; block += Table::kWindow) {
-      find(table, block, lookup);
-      if (block + Table::kWindow < end) lookup = table.look_up(block / Table::kWindow + 1);
-    }
+    for (int32 block = first + known; block < end; block += Table::kWindow)
+      find(table, block, table.look_up(block / Table::kWindow, block == first + known));
   }
 
   LAZYROPE_DEVICE void seed(const Table& table, const ItemStart& start, int32 known, int32 place,
