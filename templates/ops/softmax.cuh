@@ -52,20 +52,12 @@ struct SoftmaxState {
     return kPlain && maximum >= -kNear && maximum <= kNear ? 0.0f : maximum;
   }
 
-  // Turns scores into weights, and rescales `rows` and the sums where the maximum is raised.
+  // Turns scores into weights, and rescales `rows` and the sums where the maximum is raised; rows
+  // that `are_zero` need not be.
   template <class Scores, class Rows>
-  LAZYROPE_DEVICE void weigh(Scores& scores, Rows& rows, float scale_log2) {
+  LAZYROPE_DEVICE void weigh(Scores& scores, Rows& rows, float scale_log2, bool are_zero = false) {
     float factor[kRowTiles][2];
-    if (raise(scores, scale_log2, factor)) rescale(rows, factor);
-    begin_to_shift(scores);
-    exponentiate(scores, scale_log2);
-  }
-
-  // The first scores that the rows see: as weigh(), but for rows that are all zero.
-  template <class Scores>
-  LAZYROPE_DEVICE void weigh_first(Scores& scores, float scale_log2) {
-    float factor[kRowTiles][2];
-    raise(scores, scale_log2, factor);
+    if (raise(scores, scale_log2, factor) && !are_zero) rescale(rows, factor);
     begin_to_shift(scores);
     exponentiate(scores, scale_log2);
   }

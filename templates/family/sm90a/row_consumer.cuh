@@ -32,6 +32,10 @@ class RowConsumer {
   // rows is asked for until it nearly is.
   static constexpr bool kLooksBetween = kHeadDim <= 128;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
+  // Scores that are weighed anew, an item's first among them, are weighed by one copy of the code,
+  // a fifteenth of the kernel, but where that is slower: of 64 columns by 1%, and of longer rows
+  // ptxas then has what describes products' operands in registers of lanes, and copies it for each.
+  static constexpr bool kWeighsBefore = kHeadDim != 128;
   static constexpr bool kTurns = Memory::kConsumersTurn && Memory::kQueriesTurn;
   using Result = ItemResult<Spec, Team, false>;
   using Queries =
@@ -93,9 +97,15 @@ class RowConsumer {
     scores.pin();
     blocks_.look_ahead(table, block, last, info);
     if constexpr (kTurns) blocks_.ask_for_queries();
-    weigh_first(scores, prepare(scores, queries, info));
     blocks_.clear_cut_runs(ValidSlots(info));
+    bool are_zero = !(Product::kAddsWeights && Spec::kSinks);  // rows, but for what a sink adds
+    const auto weigh_anew = [&] {
+      softmax_.weigh(scores, rows_, prepare(scores, queries, info), are_zero);
+      are_zero = false;
+    };
+    if (kWeighsBefore) weigh_anew();
     while (true) {
+      if (!kWeighsBefore) weigh_anew();
       Product::pack(weights, scores);
       blocks_.pass_keys();
       bool holds = true;
@@ -115,7 +125,7 @@ class RowConsumer {
       if constexpr (kTurns) blocks_.turn_queries_back();
       Product::multiply_query_key_by_warp(scores, blocks_.queries(), first_row(), blocks_.keys());
       if constexpr (kTurns) blocks_.restore_queries();
-      softmax_.weigh(scores, rows_, prepare(scores, queries, info));
+      if (kWeighsBefore) weigh_anew();
     }
     multiply_values(weights, blocks_.full_values());
     wait_for_values(weights);
@@ -167,14 +177,6 @@ class RowConsumer {
     wgmma_wait_group<0>();
     scores.pin();
     rows_.pin();
-  }
-
-  // Rows are zero then, but for what a sink adds.
-  LAZYROPE_DEVICE void weigh_first(Scores& scores, float scale) {
-    if constexpr (Product::kAddsWeights && Spec::kSinks)
-      softmax_.weigh(scores, rows_, scale);
-    else
-      softmax_.weigh_first(scores, scale);
   }
 
   // Weighs a block, whose scores have been shifted, while the values of the block before are
