@@ -134,7 +134,7 @@ LAZYROPE_DEVICE void turn_together(To to, From from, const Packed& rotation) {
   const UnitRuns source = from.template runs<Pairing>(first, unit);
   const UnitRuns target = to.template runs<Pairing>(first, unit);
   static_assert(kOctets * kOctet == kRows && kOctets % kAtOnce == 0);
-#pragma unroll(kOctet / kGroups <= 2 ? 2 : 1)  // longer loops gain nothing
+#pragma unroll 1
   for (int32 i = 0; i < kOctet / kGroups; ++i) {
     const UnitRuns source_i = From::below(source, i);
     const UnitRuns target_i = To::below(target, i);
