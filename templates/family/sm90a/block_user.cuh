@@ -139,14 +139,15 @@ class BlockUser {
     Team::sync();
   }
   LAZYROPE_DEVICE static void clear_outside(SharedPtr values, ValidSlots slots) {
-    clear_rows(values, slots.begin / kRunSlots * kRunSlots, slots.begin);
-    clear_rows(values, slots.end, ceil_div(static_cast<int32>(slots.end), kRunSlots) * kRunSlots);
-    fence_proxy_async();
-  }
-  LAZYROPE_DEVICE static void clear_rows(SharedPtr tile, int32 begin, int32 end) {
+    const int32 before = slots.begin % kRunSlots;
+    const int32 behind = ceil_div(static_cast<int32>(slots.end), kRunSlots) * kRunSlots - slots.end;
 #pragma unroll 1
-    for (int32 i = begin * Tile::kChunks + Team::rank(); i < end * Tile::kChunks; i += Team::size())
-      st_shared(Tile::chunk(tile, i / Tile::kChunks, i % Tile::kChunks), Chunk{});
+    for (int32 i = Team::rank(); i < (before + behind) * Tile::kChunks; i += Team::size()) {
+      const int32 row = i / Tile::kChunks;
+      const int32 first = row < before ? slots.begin - before : slots.end - before;
+      st_shared(Tile::chunk(values, first + row, i % Tile::kChunks), Chunk{});
+    }
+    fence_proxy_async();
   }
 
   Memory memory_;
