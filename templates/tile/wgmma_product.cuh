@@ -27,16 +27,14 @@ struct WgmmaProduct {
   using Type = typename WgmmaElement<Element>::Type;
   static constexpr bool kScaled = false;
 
-  // scores = queries x keys^T, of kKeys keys.
+  // scores = queries x keys^T, of kKeys keys; of both their columns (Tile).
   template <int kKeys>
-  LAZYROPE_DEVICE static void multiply_query_key(Accumulator<kKeys>& scores, SharedPtr queries,
-                                                 SharedPtr keys) {
-    const SharedDescriptor a = Tile::columns(queries);
-    const SharedDescriptor b = Tile::columns(keys);
+  LAZYROPE_DEVICE static void multiply_query_key(Accumulator<kKeys>& scores,
+                                                 SharedDescriptor queries, SharedDescriptor keys) {
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step)
-      wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, Tile::behind(a, step),
-                                                      Tile::behind(b, step), step > 0);
+      wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, Tile::behind(queries, step),
+                                                      Tile::behind(keys, step), step > 0);
   }
 
   // The same for one warp's 16 queries, `row` and following, by that warp alone.

@@ -86,13 +86,20 @@ class BlockUser {
   }
 
   LAZYROPE_DEVICE SharedPtr queries() const { return queries_.tile(); }
+  LAZYROPE_DEVICE SharedDescriptor query_columns(int32 bytes) const {
+    return queries_.columns(bytes);
+  }
 
-  LAZYROPE_DEVICE SharedPtr full_keys() {
+  LAZYROPE_DEVICE void await_keys() {
     keys_.wait(key_.at, has_keys_);
     has_keys_ = false;
+  }
+  LAZYROPE_DEVICE SharedPtr full_keys() {
+    await_keys();
     return keys();
   }
   LAZYROPE_DEVICE SharedPtr keys() const { return memory_.keys(key_.at); }
+  LAZYROPE_DEVICE SharedDescriptor key_columns() const { return memory_.key_columns(key_.at); }
   LAZYROPE_DEVICE void pass_keys() {
     keys_.pass(key_.at);
     key_.advance();

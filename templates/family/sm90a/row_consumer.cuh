@@ -92,7 +92,8 @@ class RowConsumer {
     int32 block = blocks_.begin(place);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
-    multiply_keys(scores, blocks_.full_keys());
+    blocks_.await_keys();
+    multiply_keys(scores);
     wgmma_wait_group<0>();
     scores.pin();
     blocks_.look_ahead(table, block, last, info);
@@ -132,12 +133,11 @@ class RowConsumer {
     blocks_.leave(last);
   }
 
-  LAZYROPE_DEVICE SharedPtr group_queries() const {
-    return blocks_.queries() + products_.group() * Memory::Tile::bytes(kGroupRows);
-  }
-  LAZYROPE_DEVICE void multiply_keys(Scores& scores, SharedPtr keys) const {
+  LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
+    constexpr int32 kGroupBytes = Memory::Tile::bytes(kGroupRows);
     wgmma_fence();
-    Product::multiply_query_key(scores, group_queries(), keys);
+    Product::multiply_query_key(scores, blocks_.query_columns(products_.group() * kGroupBytes),
+                                blocks_.key_columns());
     wgmma_commit_group();
   }
 
@@ -149,9 +149,9 @@ class RowConsumer {
     } else {
       blocks_.go_on();
     }
-    const SharedPtr keys = blocks_.full_keys();
+    blocks_.await_keys();
     products_.await_turn();
-    multiply_keys(scores, keys);
+    multiply_keys(scores);
     if (kLooksBetween) blocks_.leave_block(block - 1);
     const BlockInfo info = table.info(block);
     if (kLooksBetween) blocks_.look_ahead(table, block, last, info);
@@ -166,9 +166,9 @@ class RowConsumer {
                                          const Table& table, int32 block) {
     multiply_values(weights, blocks_.full_values());
     blocks_.turn_queries();
-    const SharedPtr keys = blocks_.full_keys();
+    blocks_.await_keys();
     products_.await_turn();
-    multiply_keys(scores, keys);
+    multiply_keys(scores);
     products_.give_turn();
     wait_for_both(scores);
     return table.info(block);

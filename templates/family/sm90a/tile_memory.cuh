@@ -123,6 +123,15 @@ struct TileMemory {
   LAZYROPE_DEVICE SharedPtr first_block(int32 place) const {
     return at + (kFirstBlocks + place * 4);
   }
+  // What products take of keys, and of turned queries from those `bytes` behind the first on: of
+  // the first place, moved to the other, which takes fewer instructions than to describe that.
+  LAZYROPE_DEVICE SharedDescriptor key_columns(int32 place) const {
+    return Tile::columns(keys(0)) + place * kBlockBytes;
+  }
+  LAZYROPE_DEVICE SharedDescriptor turned_columns(int32 place, int32 bytes) const {
+    return Tile::columns(turned(0) + bytes) + place * kTurnedBytes;
+  }
+
   // `first_block`: for whoever fills it.
   LAZYROPE_DEVICE Table table(const StepView& step, ItemPtr item, int32 first_block = 0) const {
     return Table(at + kTable, {0, 1, 1, 0}, step, item, first_block);

@@ -37,6 +37,10 @@ class TurnedQueries {
   }
 
   LAZYROPE_DEVICE SharedPtr tile() const { return memory_.turned(turn_.at); }
+  // For products, from the row on that lies so many bytes behind the first.
+  LAZYROPE_DEVICE SharedDescriptor columns(int32 bytes) const {
+    return memory_.turned_columns(turn_.at, bytes);
+  }
 
  private:
   Memory memory_;
@@ -74,6 +78,9 @@ class OwnRows {
 
   LAZYROPE_DEVICE ItemPtr item() const { return memory_.item(item_place_); }
   LAZYROPE_DEVICE SharedPtr tile() const { return memory_.turned(0); }
+  LAZYROPE_DEVICE SharedDescriptor columns(int32 bytes) const {
+    return memory_.turned_columns(0, bytes);
+  }
 
   // The warp's rows, in their place: each by its own angle.
   template <class Angles>
@@ -199,6 +206,7 @@ class OwnQueries {
   }
 
   LAZYROPE_DEVICE SharedPtr tile() const { return rows_.tile(); }
+  LAZYROPE_DEVICE SharedDescriptor columns(int32 bytes) const { return rows_.columns(bytes); }
 
  private:
   using Rows = OwnRows<Spec, Memory>;
@@ -238,6 +246,7 @@ class PlainQueries {
   LAZYROPE_DEVICE void leave() const {}
 
   LAZYROPE_DEVICE SharedPtr tile() const { return rows_.tile(); }
+  LAZYROPE_DEVICE SharedDescriptor columns(int32 bytes) const { return rows_.columns(bytes); }
 
  private:
   OwnRows<Spec, Memory> rows_;
