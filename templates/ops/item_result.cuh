@@ -29,10 +29,22 @@ class ItemResult {
 
   // Columns 4 * quad and following of a row of one of the item's KV heads.
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart& part) const {
-    if (is_whole())
-      output_.write(head, row, quad, part);
-    else
-      partial_.write(head * num_rows_ + row, quad, part);
+    const RowPart parts[] = {part};
+    write<1>(head, row, quad, parts);
+  }
+  // The same of several quads, each kApart behind the one before.
+  template <int kApart, int kCount>
+  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
+                             const RowPart (&parts)[kCount]) const {
+    if (!is_whole()) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        partial_.write(head * num_rows_ + row, quad + i * kApart, parts[i]);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) output_.write_values(head, row, quad + i * kApart, parts[i]);
+    if (quad == 0) output_.write_lse(head, row, parts[0].stats);
   }
 
   // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do

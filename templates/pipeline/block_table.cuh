@@ -121,7 +121,13 @@ class BlockTable {
     const ItemKeys keys = item_.keys();
     Walk walk = {keys.segment, -keys.first_block};
     if (!is_first) walk = ld_shared<Walk>(walk_address(window - 1));
-    return look_up(walk);
+    Lookup lookup{};
+    lookup.walk = walk;
+    lookup.segment = load_segment(walk.segment + lane_index());
+    lookup.pages = reinterpret_cast<const int32*>(
+        ld_global_nc(reinterpret_cast<const uint64*>(&step_.header->pages)));
+    lookup.page_size = ld_global_nc(&step_.header->page_size);
+    return lookup;
   }
 
   // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
@@ -143,16 +149,6 @@ class BlockTable {
   }
 
  private:
-  LAZYROPE_DEVICE Lookup look_up(const Walk& walk) const {
-    Lookup lookup{};
-    lookup.walk = walk;
-    lookup.segment = load_segment(lookup.walk.segment + lane_index());
-    lookup.pages = reinterpret_cast<const int32*>(
-        ld_global_nc(reinterpret_cast<const uint64*>(&step_.header->pages)));
-    lookup.page_size = ld_global_nc(&step_.header->page_size);
-    return lookup;
-  }
-
   LAZYROPE_DEVICE SharedPtr walk_address(int32 window) const {
     return memory_ + (kBytes - (window % 2 + 1) * static_cast<int32>(sizeof(Walk)));
   }

@@ -276,16 +276,7 @@ class ColumnConsumer {
     const int32 quad = Team::warp() * 4 + mine % 2 * 2 + lane_index() / 16;
 #pragma unroll
     for (int tile = 0; tile < kHeadTiles; ++tile) part[tile].stats = stats;
-    if (!result.is_whole()) {
-#pragma unroll
-      for (int tile = 0; tile < kHeadTiles; ++tile)
-        result.part().write(head * num_rows + row_of_head, tile * 16 + quad, part[tile]);
-      return;
-    }
-#pragma unroll
-    for (int tile = 0; tile < kHeadTiles; ++tile)
-      result.output().write_values(head, row_of_head, tile * 16 + quad, part[tile]);
-    if (quad == 0) result.output().write_lse(head, row_of_head, stats);
+    result.template write<16>(head, row_of_head, quad, part);
   }
 
   const AttendParams& params_;
