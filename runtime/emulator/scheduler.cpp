@@ -18,6 +18,8 @@ constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
 constexpr int kResidentThreads = 1024;
 constexpr std::uint64_t kMostSpins = 1'000'000;
 constexpr std::uint64_t kSpinsToLand = 1000;
+// What threads look for may hang on a copy, and between two looks they may wait for each other.
+constexpr std::uint64_t kStepsToLand = 100'000;
 
 // One launch runs at a time, so the pool needs no lock.
 context::pooled_fixedsize_stack& stacks() {
@@ -83,6 +85,7 @@ void Scheduler::run_body() {
 
 void Scheduler::step(Thread& thread) {
   running_ = blamed_ = &thread;
+  ++steps_;
   resumed(thread);
   thread.fiber = std::move(thread.fiber).resume();
   if (failure_) std::rethrow_exception(failure_);
@@ -138,8 +141,9 @@ void Scheduler::run() {
 void Scheduler::run_all() {
   for (begin_ctas(); !ctas_.empty(); begin_ctas()) {
     const bool is_stuck = runnable_.empty();
-    if ((is_stuck || spins_ % kSpinsToLand == kSpinsToLand - 1) && !land_latest() && is_stuck)
-      report_deadlock();
+    const bool is_long = spins_ % kSpinsToLand == kSpinsToLand - 1 ||
+                         steps_ % kStepsToLand == kStepsToLand - 1;
+    if ((is_stuck || is_long) && !land_latest() && is_stuck) report_deadlock();
     if (runnable_.empty()) continue;
     std::swap(runnable_[random_.below(runnable_.size())], runnable_.back());
     Thread& thread = *runnable_.back();

@@ -79,6 +79,7 @@ class Scheduler {
   Thread* running_ = nullptr;
   Thread* blamed_ = nullptr;
   std::uint64_t spins_ = 0;  // since a thread did something
+  std::uint64_t steps_ = 0;
   std::exception_ptr failure_;
   bool is_unwinding_ = false;
 };
