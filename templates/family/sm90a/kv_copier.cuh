@@ -21,15 +21,21 @@ class KvCopier {
         step_(params.attend.step),
         memory_(memory),
         windows_(memory),
-        keys_(memory.at + Memory::kKeyBarriers),
-        values_(memory.at + Memory::kValueBarriers) {}
+        tiles_(memory.at + Memory::kKeyBarriers) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) { copy(item, place); });
   }
 
  private:
-  // Keys go one block ahead of values.
+  // Of one of a block's runs, lane i that of run i: from which octet of the pool, and head, on.
+  struct Place {
+    int32 octet;
+    int32 head;
+  };
+
+  // Keys go one block ahead of values: keys, keys, values, keys, values ... values, by one copy of
+  // the code.
   LAZYROPE_DEVICE void copy(ItemPtr item, int32 place) {
     const Table table = memory_.table(step_, item);
     const int32 num_blocks = item.extent().num_blocks;
@@ -37,48 +43,60 @@ class KvCopier {
     if (num_blocks == 0) return;
     const int32 first = windows_.begin(place);
     const int32 last = first + num_blocks - 1;
+    Place next{};
+    Place before{};
 #pragma unroll 1
-    for (int32 block = first; block <= last + 1; ++block) {
-      if (block > first && block <= last) windows_.reach(block);
-      if (block <= last) copy_keys(table, block);
-      if (block > first) copy_values(table, block - 1);
-      if (block > first && block <= last) windows_.leave(block - 1);
+    for (int32 i = 0; i <= 2 * num_blocks; ++i) {
+      const bool are_values = i > 0 && i % 2 == 0;
+      const int32 block = first + (i + 1) / 2 - (are_values ? 1 : 0);
+      if (!are_values) before = next;
+      if (block > last) continue;
+      if (!are_values) {
+        if (i > 0) windows_.reach(block);
+        next = find(table, block);
+      }
+      copy_tile(are_values ? before : next, are_values);
+      if (are_values && block < last) windows_.leave(block);
     }
     windows_.leave_last(last);
   }
 
-  LAZYROPE_DEVICE void copy_keys(const Table& table, int32 block) {
-    expect(keys_, key_.at);
-    copy_runs(maps_.keys, memory_.keys(key_.at), table, block, keys_.given(key_.at));
-    key_.advance();
-  }
-  LAZYROPE_DEVICE void copy_values(const Table& table, int32 block) {
-    expect(values_, value_.at);
-    copy_runs(maps_.values, memory_.values(value_.at), table, block, values_.given(value_.at));
-    value_.advance();
-  }
-
-  LAZYROPE_DEVICE static void expect(FillSide& side, int32 place) {
-    side.wait(place);
-    if (lane_index() == 0) mbarrier_arrive_expect_tx(side.given(place), Memory::kBlockBytes);
-  }
-
   // Runs without a slot of the segment are zero.
-  //
+  LAZYROPE_DEVICE Place find(const Table& table, int32 block) const {
+    const int32 run = smaller(lane_index(), kRuns - 1);
+    const BlockInfo info = table.info(block);
+    const RunPlace place = table.run(block, run);
+    const bool exists = (run + 1) * kRunSlots > info.begin && run * kRunSlots < info.end;
+    return {exists ? octet_of(place) : kNowhere, head_of(place)};
+  }
+
+  // Who gives a tile back waits for what comes into its place: what can be done before is done
+  // before, and what lanes exchange no compiler puts behind the wait. Values' places, and their
+  // barriers, lie behind those of keys.
+  LAZYROPE_DEVICE void copy_tile(Place of_lane, bool are_values) {
+    Place places[kRuns];
+#pragma unroll
+    for (int32 run = 0; run < kRuns; ++run)
+      places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run)};
+    const int32 place = are_values ? Memory::kStages + value_.at : key_.at;
+    tiles_.wait(place);
+    if (lane_index() == 0) mbarrier_arrive_expect_tx(tiles_.given(place), Memory::kBlockBytes);
+    copy_runs(are_values ? maps_.values : maps_.keys, memory_.keys(place), places,
+              tiles_.given(place));
+    if (are_values)
+      value_.advance();
+    else
+      key_.advance();
+  }
+
   // One lane for the warp: what it gives each copy is then the same for all lanes, as the hardware
   // takes it; copies by several lanes are made one after the other, each twice as slow.
-  LAZYROPE_DEVICE void copy_runs(const TensorMap& map, SharedPtr tile, const Table& table,
-                                 int32 block, SharedPtr barrier) const {
-    const BlockInfo info = table.info(block);
-    RunPlace places[kRuns];
-#pragma unroll
-    for (int32 run = 0; run < kRuns; ++run) places[run] = table.run(block, run);
+  LAZYROPE_DEVICE void copy_runs(const TensorMap& map, SharedPtr tile, const Place (&places)[kRuns],
+                                 SharedPtr barrier) const {
     if (elect_sync()) {
 #pragma unroll
       for (int32 run = 0; run < kRuns; ++run) {
-        const bool exists = (run + 1) * kRunSlots > info.begin && run * kRunSlots < info.end;
-        const int32 at[5] = {0, 0, 0, exists ? octet_of(places[run]) : kNowhere,
-                             head_of(places[run])};
+        const int32 at[5] = {0, 0, 0, places[run].octet, places[run].head};
         load(tile + run * kRunBytes, map, at, barrier);
       }
     }
@@ -93,7 +111,8 @@ class KvCopier {
   }
 
   LAZYROPE_DEVICE int32 octet_of(const RunPlace& place) const {
-    return place.page * maps_.octets_per_page + place.slot / kOctetSlots;
+    return place.page * maps_.octets_per_page +
+           static_cast<int32>(static_cast<uint32>(place.slot) / kOctetSlots);
   }
   LAZYROPE_DEVICE int32 head_of(const RunPlace& place) const {
     return place.page * maps_.heads_per_page + kv_head_;
@@ -103,8 +122,7 @@ class KvCopier {
   const StepView& step_;
   Memory memory_;
   WindowUser<Memory> windows_;
-  FillSide keys_;
-  FillSide values_;
+  FillSide tiles_;
   RingPlace<Memory::kStages> key_;
   RingPlace<Memory::kStages> value_;
   int32 kv_head_ = 0;
