@@ -97,7 +97,7 @@ class CutLine {
   // All tiles together cost about what so many first ones would.
   LAZYROPE_DEVICE bool are_alike() const {
     if (units_.has_parts() || units_.num_tiles == 0) return false;
-    const int64 first = units_.tiles.cost_begin.get(1);
+    const int64 first = warp_uniform(units_.tiles.cost_begin.get(1));
     const int64 difference = first * units_.num_tiles - units_.group_cost;
     return larger(difference, -difference) * kTolerance <= units_.group_cost;
   }
@@ -120,7 +120,8 @@ class CutLine {
   LAZYROPE_DEVICE bool cut_finely() {
     constexpr int32 kMostParts = 32;  // more take longer to merge
     if (units_.has_parts() || phase_.may_deal != 0 || units_.num_tiles != 1) return false;
-    const int32 parts = divide(units_.tiles.rows.get(0).num_blocks, min_split_blocks_).whole;
+    const int32 blocks = warp_uniform(units_.tiles.rows.get(0).num_blocks);
+    const int32 parts = divide(blocks, min_split_blocks_).whole;
     if (parts < 2 || parts > kMostParts) return false;
     const int32 shares = parts * units_.num_groups;
     if (shares > phase_.work.num_ctas) return false;

@@ -227,7 +227,8 @@ class Planner {
       bar_sync();
       if (!is_shared) return;
       is_shared = false;
-      is_done = scan_.max(thread_index() == 0 && notes.wait() ? 1 : 0) != 0;
+      const bool are_there = warp_uniform(thread_index() == 0 && notes.wait());
+      is_done = scan_.max(are_there ? 1 : 0) != 0;
       bar_sync();
     }
 #pragma unroll 1

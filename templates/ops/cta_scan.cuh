@@ -55,7 +55,9 @@ class CtaScan {
   LAZYROPE_DEVICE CtaSums sums(int32 value) const { return cta_sums<kThreads>(memory_, value); }
 
   // The greatest of all threads' values.
-  LAZYROPE_DEVICE int32 max(int32 value) const { return cta_max<kThreads>(memory_, value); }
+  LAZYROPE_DEVICE int32 max(int32 value) const {
+    return warp_uniform(cta_max<kThreads>(memory_, value));
+  }
 
  private:
   SharedPtr memory_;

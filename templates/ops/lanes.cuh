@@ -8,6 +8,15 @@
 
 namespace lazyrope {
 
+// What all lanes of the warp have alike, so that the compiler knows it, too: lanes that go where it
+// says stay together. Where they might not, for all that the compiler can tell, every exchange
+// between them takes eight instructions instead of one.
+template <class T>
+LAZYROPE_DEVICE T warp_uniform(T value) {
+  return shfl_sync_idx(value, 0);
+}
+LAZYROPE_DEVICE bool warp_uniform(bool value) { return vote_sync_any(value); }
+
 template <int kLanes>
 LAZYROPE_DEVICE int32 first_lane() {
   if constexpr (kLanes == kWarpThreads)

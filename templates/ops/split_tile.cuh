@@ -12,6 +12,7 @@
 #include "isa/math.cuh"
 #include "isa/memory.cuh"
 #include "isa/sync.cuh"
+#include "ops/lanes.cuh"
 #include "ops/team.cuh"
 
 namespace lazyrope {
@@ -26,7 +27,11 @@ class SplitTile {
  public:
   LAZYROPE_DEVICE SplitTile(const WorkView& work, ItemSplit split, int32 num_owners,
                             SharedPtr flags)
-      : work_(work), split_(split), num_owners_(num_owners), flags_(flags) {}
+      : work_(work),
+        split_(split),
+        num_owners_(num_owners),
+        flags_(flags),
+        warp_(warp_uniform(Team::warp())) {}
 
   // All threads of the team that has made the part, each of which has written what it has of its
   // part. Merge is TileMerge. `may_wait`: the CTA has nothing else to do.
@@ -40,13 +45,13 @@ class SplitTile {
     const uint32 before = counts() ? count() : 0;
     Abandoned abandoned;
     int32 step = larger(num_owners, 1) * num_warps();
-    int32 unit = num_owners == 0 ? warp() : split_.index + num_owners * warp();
+    int32 unit = num_owners == 0 ? warp_ : split_.index + num_owners * warp_;
     // The CTA's first unit decides for all: once its parts are there, all CTAs are writing theirs,
     // and the rest is sure to come.
     bool is_decided = false;
     int32 looks = !is_owner ? 0 : may_wait ? kPatience : 1;
     while (true) {
-      typename Merge::Merged merged;
+      typename Merge::Merged merged{};  // else its registers would be held by who calls
       bool is_there = unit < tile.num_units() && tile.look_for(unit, looks, merged);
       if (!is_decided && !decide(is_there, is_owner, num_owners, before, may_wait)) {
         is_there = false;
@@ -73,7 +78,6 @@ class SplitTile {
   static constexpr int32 kPatience = 128;  // looks, each of half a microsecond or more
   static constexpr int32 kForever = 0x7fffffff;
 
-  LAZYROPE_DEVICE static int32 warp() { return Team::warp(); }
   LAZYROPE_DEVICE static int32 num_warps() { return Team::size() / kWarpThreads; }
 
   LAZYROPE_DEVICE uint32* mark_of(int32 owner) const {
@@ -97,7 +101,7 @@ class SplitTile {
 
   // One warp counts the CTA's part and goes on: what its first lane gets is looked at when nothing
   // else is left to do. No order comes with it: that all parts are on their way is enough.
-  LAZYROPE_DEVICE static bool counts() { return warp() == num_warps() - 1; }
+  LAZYROPE_DEVICE bool counts() const { return warp_ == num_warps() - 1; }
   LAZYROPE_DEVICE uint32 count() const {
     uint32 before = 0;
     if (lane_index() == 0)
@@ -169,6 +173,7 @@ class SplitTile {
   ItemSplit split_;
   int32 num_owners_;
   SharedPtr flags_;
+  int32 warp_;
 };
 
 }  // namespace lazyrope

@@ -172,16 +172,17 @@ class BlockTable {
     return run_address(entry(window), lane_index() % kRuns);
   }
 
-  // Nothing behind the item's last.
+  // Behind the item's last one without a slot: that once more, for after a branch here, where a
+  // loop ends, the compiler would not know that lanes go on together.
   LAZYROPE_DEVICE SegmentRecord load_segment(int32 index) const {
     SegmentRecord record{};
-    if (index >= item_.keys().segment_end) return record;
-    const SegmentRecord* p = step_.segments + index;
+    const int32 end = item_.keys().segment_end;
+    const SegmentRecord* p = step_.segments + smaller(index, end - 1);
     const Chunk c = ld_global_nc(reinterpret_cast<const Chunk*>(p));
     record.base = static_cast<int32>(c.word[0]);
     record.origin = static_cast<int32>(c.word[1]);
     record.begin = static_cast<int32>(c.word[2]);
-    record.end = static_cast<int32>(c.word[3]);
+    record.end = static_cast<int32>(index < end ? c.word[3] : c.word[2]);
     record.first_page = ld_global_nc(&p->first_page);
     return record;
   }
@@ -216,7 +217,7 @@ class BlockTable {
       if (!vote_sync_any(wanted && target >= total)) break;
       walk.segment += kWarpThreads;
       walk.block += total;
-      if (walk.segment >= segment_end) break;
+      if (warp_uniform(walk.segment >= segment_end)) break;
       record = load_segment(walk.segment + lane_index());
     }
     if (lane_index() == 0) st_shared(walk_address(window), walk);

@@ -27,10 +27,11 @@ class AttendTile {
     const Memory memory = {memory_start};
     const Chunk first = BlockFinder<Memory>::first_item(params.attend);
     memory.init();
-    if (warp_index() >= Memory::kHelperWarps)
+    const int32 warp = warp_uniform(warp_index());
+    if (warp >= Memory::kHelperWarps)
       ColumnConsumer<Spec, Memory>(params.attend, memory).run();
     else
-      help<Spec>(params, memory, first);
+      help<Spec>(params, memory, warp, first);
   }
 };
 

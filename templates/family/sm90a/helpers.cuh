@@ -11,23 +11,23 @@
 namespace lazyrope {
 
 template <class Spec, class Memory>
-LAZYROPE_DEVICE void prepare_queries(const AttendParams& params, Memory memory) {
+LAZYROPE_DEVICE void prepare_queries(const AttendParams& params, Memory memory, int32 warp) {
   if constexpr (Memory::kMakesRotations) {
-    if (warp_index() >= Memory::kFirstMaker)
-      return RotationMaker<Spec, Memory>(params, memory).run();
+    if (warp >= Memory::kFirstMaker) return RotationMaker<Spec, Memory>(params, memory).run();
   }
   if constexpr (!Memory::kConsumersTurn) QueryTurner<Spec, Memory>(params, memory).run();
 }
 
-// `first`: BlockFinder's first_item().
+// `warp`: the thread's, as warp_uniform() gives it. `first`: BlockFinder's first_item().
 template <class Spec, class Memory>
-LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, const Chunk& first) {
-  if (warp_index() == 0)
+LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, int32 warp,
+                          const Chunk& first) {
+  if (warp == 0)
     BlockFinder<Memory>(params.attend, memory, first).run();
-  else if (warp_index() == 1)
+  else if (warp == 1)
     KvCopier<Memory>(params, memory).run();
-  else if (warp_index() < 2 + Memory::kPreparingWarps)
-    prepare_queries<Spec>(params.attend, memory);
+  else if (warp < 2 + Memory::kPreparingWarps)
+    prepare_queries<Spec>(params.attend, memory, warp);
 }
 
 }  // namespace lazyrope

@@ -74,11 +74,11 @@ class KvCopier {
   // before, and what lanes exchange no compiler puts behind the wait. Values' places, and their
   // barriers, lie behind those of keys.
   LAZYROPE_DEVICE void copy_tile(Place of_lane, bool are_values) {
+    const int32 place = are_values ? Memory::kStages + value_.at : key_.at;
     Place places[kRuns];
 #pragma unroll
     for (int32 run = 0; run < kRuns; ++run)
       places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run)};
-    const int32 place = are_values ? Memory::kStages + value_.at : key_.at;
     tiles_.wait(place);
     if (lane_index() == 0) mbarrier_arrive_expect_tx(tiles_.given(place), Memory::kBlockBytes);
     copy_runs(are_values ? maps_.values : maps_.keys, memory_.keys(place), places,

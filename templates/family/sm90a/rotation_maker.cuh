@@ -23,7 +23,7 @@ class RotationMaker {
       if (num_blocks > 0)
         windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place,
                                    [&](int32 base, int32 document) {
-                                     if (document >= Memory::kFirstRotation)
+                                     if (warp_uniform(document >= Memory::kFirstRotation))
                                        make(static_cast<int64>(first) - base);
                                    });
     });

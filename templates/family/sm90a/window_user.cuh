@@ -54,7 +54,7 @@ class WindowUser {
 #pragma unroll 1
       for (; block < window_end; ++block) {
         const int32 block_base = table.info(block).base;
-        if (document == 0 || block_base != base) visit(block_base, document++);
+        if (warp_uniform(document == 0 || block_base != base)) visit(block_base, document++);
         base = block_base;
       }
       if (block == end) break;
