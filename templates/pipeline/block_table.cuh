@@ -14,7 +14,13 @@ struct BlockInfo {
   int32 base;      // of its segment
   int32 position;  // logical position of the block's slot 0
   int32 begin;     // its valid slots
-  int32 end;
+  int32 end;       // a run behind the block's where its segment goes on
+
+  // Whether the next block is another segment's.
+  template <int kBlockSlots>
+  LAZYROPE_DEVICE bool ends_segment() const {
+    return end <= kBlockSlots;
+  }
 };
 
 struct alignas(8) RunPlace {
@@ -227,8 +233,10 @@ class BlockTable {
   // A block that begins at `slot`, counted as position, begin and end of its segment are.
   LAZYROPE_DEVICE void write_info(int32 entry, int32 base, int32 position, int32 begin, int32 end,
                                   int32 slot) const {
-    st_shared(info_address(entry), BlockInfo{base, position + slot, larger(begin - slot, 0),
-                                             smaller(end - slot, kBlockSlots)});
+    const int32 rest = end - slot;
+    st_shared(info_address(entry),
+              BlockInfo{base, position + slot, larger(begin - slot, 0),
+                        rest <= kBlockSlots ? rest : kBlockSlots + kRunSlots});
   }
 
   LAZYROPE_DEVICE const int32* write(int32 entry, const VisibleSegment& segment,

@@ -44,39 +44,32 @@ class BlockUser {
     return windows_.begin(place);
   }
 
-  // Another block. The products of keys before have been waited for; `base`: of those.
-  LAZYROPE_DEVICE BlockInfo enter(const Table& table, int32 block, int32 base) {
+  // To another block, whose scores are asked for, or will be.
+  LAZYROPE_DEVICE BlockInfo enter(const Table& table, int32 block) {
     windows_.leave(block - 1);
     windows_.reach(block);
-    const BlockInfo info = table.info(block);
-    if (info.base != base) queries_.go_on();
-    return info;
+    return table.info(block);
   }
-  // The same in steps: leaves a block that has been weighed; looks whether another document lies
-  // behind `block`, of which `info` tells; goes on to that.
-  LAZYROPE_DEVICE void leave_block(int32 block) { windows_.leave(block); }
-  LAZYROPE_DEVICE void look_ahead(const Table& table, int32 block, int32 last,
-                                  const BlockInfo& info) {
-    changes_base_ = false;
-    if (block == last) return;
-    windows_.reach(block + 1);
-    changes_base_ = table.info(block + 1).base != info.base;
+  // Looks whether another document lies behind a block, of which `info` tells; goes on to that. The
+  // products with keys before have been waited for.
+  LAZYROPE_DEVICE void look_ahead(int32 block, int32 last, const BlockInfo& info) {
+    changes_document_ = block != last && info.ends_segment<Memory::kKeys>();
   }
-  LAZYROPE_DEVICE bool changes_base() const { return changes_base_; }
+  LAZYROPE_DEVICE bool changes_document() const { return changes_document_; }
   LAZYROPE_DEVICE void go_on() {
-    if (changes_base_) queries_.go_on();
+    if (changes_document_) queries_.go_on();
   }
   // The same for consumers who turn queries: what these are turned from is asked for, then turned.
   // Between the two a warp may turn its rows back, for scores with the present document.
   LAZYROPE_DEVICE void ask_for_queries() {
-    if (changes_base_) queries_.ask();
+    if (changes_document_) queries_.ask();
   }
   LAZYROPE_DEVICE void turn_queries() { queries_.turn(); }
   LAZYROPE_DEVICE void turn_queries_back() const {
-    if (changes_base_) queries_.turn_back();
+    if (changes_document_) queries_.turn_back();
   }
   LAZYROPE_DEVICE void restore_queries() const {
-    if (changes_base_) queries_.restore();
+    if (changes_document_) queries_.restore();
   }
 
   // All of the item's products have been waited for.
@@ -167,7 +160,7 @@ class BlockUser {
   // Of what comes next, as far as it has been asked for.
   bool has_keys_ = false;
   bool has_values_ = false;
-  bool changes_base_ = false;
+  bool changes_document_ = false;
 };
 
 }  // namespace lazyrope

@@ -89,7 +89,9 @@ class ColumnConsumer {
       Team::sync();
       if (block == last) break;
       const ValidSlots before(info);
-      info = blocks_.enter(table, ++block, info.base);
+      blocks_.look_ahead(block, last, info);
+      info = blocks_.enter(table, ++block);
+      blocks_.go_on();
       const SharedPtr keys = blocks_.full_keys();
       const SharedPtr values = blocks_.full_values(before);
       multiply_keys(scores, keys);

@@ -55,7 +55,12 @@ class KvCopier {
         if (i > 0) windows_.reach(block);
         next = find(table, block);
       }
-      copy_tile(are_values ? before : next, are_values);
+      copy_tile(are_values ? maps_.values : maps_.keys, are_values ? before : next,
+                are_values ? Memory::kStages + value_.at : key_.at);
+      if (are_values)
+        value_.advance();
+      else
+        key_.advance();
       if (are_values && block < last) windows_.leave(block);
     }
     windows_.leave_last(last);
@@ -73,20 +78,14 @@ class KvCopier {
   // Who gives a tile back waits for what comes into its place: what can be done before is done
   // before, and what lanes exchange no compiler puts behind the wait. Values' places, and their
   // barriers, lie behind those of keys.
-  LAZYROPE_DEVICE void copy_tile(Place of_lane, bool are_values) {
-    const int32 place = are_values ? Memory::kStages + value_.at : key_.at;
+  LAZYROPE_DEVICE void copy_tile(const TensorMap& map, Place of_lane, int32 place) {
     Place places[kRuns];
 #pragma unroll
     for (int32 run = 0; run < kRuns; ++run)
       places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run)};
     tiles_.wait(place);
     if (lane_index() == 0) mbarrier_arrive_expect_tx(tiles_.given(place), Memory::kBlockBytes);
-    copy_runs(are_values ? maps_.values : maps_.keys, memory_.keys(place), places,
-              tiles_.given(place));
-    if (are_values)
-      value_.advance();
-    else
-      key_.advance();
+    copy_runs(map, memory_.keys(place), places, tiles_.given(place));
   }
 
   // One lane for the warp: what it gives each copy is then the same for all lanes, as the hardware

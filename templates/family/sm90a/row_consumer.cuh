@@ -96,7 +96,7 @@ class RowConsumer {
     multiply_keys(scores);
     wgmma_wait_group<0>();
     scores.pin();
-    blocks_.look_ahead(table, block, last, info);
+    blocks_.look_ahead(block, last, info);
     if constexpr (kTurns) blocks_.ask_for_queries();
     blocks_.clear_cut_runs(ValidSlots(info));
     bool are_zero = !(Product::kAddsWeights && Spec::kSinks);  // rows, but for what a sink adds
@@ -112,11 +112,10 @@ class RowConsumer {
       bool holds = true;
 #pragma unroll 1
       while (block < last) {
-        if (!kLooksBetween) blocks_.leave_block(block);
         info = multiply_both(scores, weights, table, ++block, last);
         wgmma_wait_group<1>();
         scores.pin();
-        if (!kLooksBetween) blocks_.look_ahead(table, block, last, info);
+        if (!kLooksBetween) blocks_.look_ahead(block, last, info);
         if constexpr (kTurns) blocks_.ask_for_queries();
         holds = weigh(weights, scores, prepare<true>(scores, queries, info), info);
         if (!holds) break;
@@ -145,16 +144,15 @@ class RowConsumer {
   LAZYROPE_DEVICE BlockInfo multiply_both(Scores& scores, const OperandA (&weights)[kKeys / 16],
                                           const Table& table, int32 block, int32 last) {
     if constexpr (kTurns) {
-      if (blocks_.changes_base()) return turn_between(scores, weights, table, block);
+      if (blocks_.changes_document()) return turn_between(scores, weights, table, block);
     } else {
       blocks_.go_on();
     }
     blocks_.await_keys();
     products_.await_turn();
     multiply_keys(scores);
-    if (kLooksBetween) blocks_.leave_block(block - 1);
-    const BlockInfo info = table.info(block);
-    if (kLooksBetween) blocks_.look_ahead(table, block, last, info);
+    const BlockInfo info = blocks_.enter(table, block);
+    if (kLooksBetween) blocks_.look_ahead(block, last, info);
     multiply_values(weights, blocks_.full_values());
     products_.give_turn();
     return info;
@@ -171,7 +169,7 @@ class RowConsumer {
     multiply_keys(scores);
     products_.give_turn();
     wait_for_both(scores);
-    return table.info(block);
+    return blocks_.enter(table, block);
   }
   LAZYROPE_DEVICE void wait_for_both(Scores& scores) {
     wgmma_wait_group<0>();

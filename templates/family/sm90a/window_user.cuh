@@ -40,22 +40,22 @@ class WindowUser {
   }
 
   // Through all blocks of the item in `place`, which has one: visit(base, document) for each
-  // document, counted from 0.
+  // document, or part of one that is a segment of its own, counted from 0.
   template <class Visit>
   LAZYROPE_DEVICE void for_each_document(const typename Memory::Table& table, int32 num_blocks,
                                          int32 place, const Visit& visit) {
     int32 block = begin(place);
     const int32 end = block + num_blocks;
     int32 document = 0;
-    int32 base = 0;
+    bool begins = true;
 #pragma unroll 1
     while (true) {
       const int32 window_end = smaller(end, (block / kWindow + 1) * kWindow);
 #pragma unroll 1
       for (; block < window_end; ++block) {
-        const int32 block_base = table.info(block).base;
-        if (warp_uniform(document == 0 || block_base != base)) visit(block_base, document++);
-        base = block_base;
+        const BlockInfo info = table.info(block);
+        if (warp_uniform(begins)) visit(info.base, document++);
+        begins = info.ends_segment<Memory::kKeys>();
       }
       if (block == end) break;
       leave(block - 1);
