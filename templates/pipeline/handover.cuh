@@ -52,7 +52,7 @@ class HandoverSide {
   // A warp, which has done with the place.
   LAZYROPE_DEVICE void pass(int32 place) const {
     bar_warp_sync();
-    if (lane_index() == 0) mbarrier_arrive(given(place));
+    if (elect_sync()) mbarrier_arrive(given(place));
   }
 
   // What wait() waits for.

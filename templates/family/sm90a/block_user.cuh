@@ -44,11 +44,10 @@ class BlockUser {
     return windows_.begin(place);
   }
 
-  // To another block, whose scores are asked for, or will be.
-  LAZYROPE_DEVICE BlockInfo enter(const Table& table, int32 block) {
+  // From the block before.
+  LAZYROPE_DEVICE void go_to(int32 block) {
     windows_.leave(block - 1);
     windows_.reach(block);
-    return table.info(block);
   }
   // Looks whether another document lies behind a block, of which `info` tells; goes on to that. The
   // products with keys before have been waited for.

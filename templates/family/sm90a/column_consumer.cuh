@@ -90,8 +90,9 @@ class ColumnConsumer {
       if (block == last) break;
       const ValidSlots before(info);
       blocks_.look_ahead(block, last, info);
-      info = blocks_.enter(table, ++block);
+      blocks_.go_to(++block);
       blocks_.go_on();
+      info = table.info(block);
       const SharedPtr keys = blocks_.full_keys();
       const SharedPtr values = blocks_.full_values(before);
       multiply_keys(scores, keys);

@@ -30,7 +30,7 @@ class RowConsumer {
   static constexpr int kEarly = kHeadDim > 128 ? 4 : 6;
   // Where a product of scores is asked for at once there is time until it is made. One of longer
   // rows is asked for until it nearly is.
-  static constexpr bool kLooksBetween = kHeadDim <= 128;
+  static constexpr bool kGoesBetween = kHeadDim <= 128;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   // Scores that are weighed anew, an item's first among them, are weighed by one copy of the code,
   // a fifteenth of the kernel, but where that is slower: of 64 columns by 1%, and of longer rows
@@ -112,10 +112,12 @@ class RowConsumer {
       bool holds = true;
 #pragma unroll 1
       while (block < last) {
-        info = multiply_both(scores, weights, table, ++block, last);
+        ++block;
+        if (!kGoesBetween) blocks_.go_to(block);
+        info = multiply_both(scores, weights, table, block);
         wgmma_wait_group<1>();
         scores.pin();
-        if (!kLooksBetween) blocks_.look_ahead(block, last, info);
+        blocks_.look_ahead(block, last, info);
         if constexpr (kTurns) blocks_.ask_for_queries();
         holds = weigh(weights, scores, prepare<true>(scores, queries, info), info);
         if (!holds) break;
@@ -142,7 +144,7 @@ class RowConsumer {
 
   // Asks for the scores of `block`, and for what the block before comes to.
   LAZYROPE_DEVICE BlockInfo multiply_both(Scores& scores, const OperandA (&weights)[kKeys / 16],
-                                          const Table& table, int32 block, int32 last) {
+                                          const Table& table, int32 block) {
     if constexpr (kTurns) {
       if (blocks_.changes_document()) return turn_between(scores, weights, table, block);
     } else {
@@ -151,8 +153,8 @@ class RowConsumer {
     blocks_.await_keys();
     products_.await_turn();
     multiply_keys(scores);
-    const BlockInfo info = blocks_.enter(table, block);
-    if (kLooksBetween) blocks_.look_ahead(block, last, info);
+    if (kGoesBetween) blocks_.go_to(block);
+    const BlockInfo info = table.info(block);
     multiply_values(weights, blocks_.full_values());
     products_.give_turn();
     return info;
@@ -169,7 +171,7 @@ class RowConsumer {
     multiply_keys(scores);
     products_.give_turn();
     wait_for_both(scores);
-    return blocks_.enter(table, block);
+    return table.info(block);
   }
   LAZYROPE_DEVICE void wait_for_both(Scores& scores) {
     wgmma_wait_group<0>();
