@@ -47,16 +47,17 @@ class WindowUser {
     int32 block = begin(place);
     const int32 end = block + num_blocks;
     int32 document = 0;
-    bool begins = true;
+    uint32 begins = 1;  // of the window's blocks a bit each
 #pragma unroll 1
     while (true) {
-      const int32 window_end = smaller(end, (block / kWindow + 1) * kWindow);
+      const int32 count = smaller(end - block, kWindow - block % kWindow);
+      const BlockInfo info = table.info(block + smaller(lane_index(), count - 1));
+      begins |= vote_sync_ballot(info.ends_segment<Memory::kKeys>()) << 1;
 #pragma unroll 1
-      for (; block < window_end; ++block) {
-        const BlockInfo info = table.info(block);
-        if (warp_uniform(begins)) visit(info.base, document++);
-        begins = info.ends_segment<Memory::kKeys>();
-      }
+      for (int32 i = 0; i < count; ++i, begins >>= 1)
+        if ((begins & 1) != 0) visit(shfl_sync_idx(info.base, i), document++);
+      begins &= 1;
+      block += count;
       if (block == end) break;
       leave(block - 1);
       reach(block);
