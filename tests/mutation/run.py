@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tests.mutation.trials import Trial  # imports lazyrope
 
 ORIGINAL = 0  # as a mutant's number: the kernels as they are
-SEEDS = (0, 1, 2)
+SEEDS = 3  # of the order of threads, with which the kernels as they are must be right
+SEEDS_OF_MUTANT = 12  # with one of which it must be caught
 CPU_SECONDS = 60  # many times what a run takes that is not stuck
 
 
@@ -67,12 +68,13 @@ def judge(
         while waiting and len(running) < (os.cpu_count() or 1):
             number, attempt = waiting.pop()
             order = sorted(trials, key=lambda trial: trial.name != first.get(number))
-            pid, pipe = _start(number, order, SEEDS[attempt], chosen)
+            pid, pipe = _start(number, order, attempt, chosen)
             running[pid] = (number, attempt, pipe)
         pid, status = os.wait()
         number, attempt, pipe = running.pop(pid)
         verdict = _verdict(status, pipe)
-        if not verdict.caught_by and attempt + 1 < len(SEEDS):
+        seeds = SEEDS if number == ORIGINAL else SEEDS_OF_MUTANT
+        if not verdict.caught_by and attempt + 1 < seeds:
             waiting.append((number, attempt + 1))
         else:
             report(number, verdict)
