@@ -234,9 +234,8 @@ class BlockTable {
   LAZYROPE_DEVICE void write_info(int32 entry, int32 base, int32 position, int32 begin, int32 end,
                                   int32 slot) const {
     const int32 rest = end - slot;
-    st_shared(info_address(entry),
-              BlockInfo{base, position + slot, larger(begin - slot, 0),
-                        rest <= kBlockSlots ? rest : kBlockSlots + kRunSlots});
+    st_shared(info_address(entry), BlockInfo{base, position + slot, larger(begin - slot, 0),
+                                             rest <= kBlockSlots ? rest : kBlockSlots + kRunSlots});
   }
 
   LAZYROPE_DEVICE const int32* write(int32 entry, const VisibleSegment& segment,

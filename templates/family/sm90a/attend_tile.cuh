@@ -42,7 +42,7 @@ class AttendTile {
       RowConsumer<Spec, Memory>(params.attend, memory).run();
     } else {
       setmaxnreg_dec<kHelperRegisters>();
-      help<Spec>(params, memory, warp, first);
+      help<Spec>(params, memory, [warp](int32 i) { return warp < i; }, first);
     }
   }
 };

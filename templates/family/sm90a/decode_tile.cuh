@@ -27,11 +27,13 @@ class AttendTile {
     const Memory memory = {memory_start};
     const Chunk first = BlockFinder<Memory>::first_item(params.attend);
     memory.init();
-    const int32 warp = warp_uniform(warp_index());
-    if (warp >= Memory::kHelperWarps)
+    // By votes: of a number the compiler makes a table of branches, and the way to that is long
+    // where little else is done. (With many rows votes have been slower: tests/gpu/NOTES.md.)
+    const auto is_below = [](int32 i) { return warp_uniform(warp_index() < i); };
+    if (!is_below(Memory::kHelperWarps))
       ColumnConsumer<Spec, Memory>(params.attend, memory).run();
     else
-      help<Spec>(params, memory, warp, first);
+      help<Spec>(params, memory, is_below, first);
   }
 };
 

@@ -10,24 +10,26 @@
 
 namespace lazyrope {
 
-template <class Spec, class Memory>
-LAZYROPE_DEVICE void prepare_queries(const AttendParams& params, Memory memory, int32 warp) {
+template <class Spec, class Memory, class IsBelow>
+LAZYROPE_DEVICE void prepare_queries(const AttendParams& params, Memory memory,
+                                     const IsBelow& is_below) {
   if constexpr (Memory::kMakesRotations) {
-    if (warp >= Memory::kFirstMaker) return RotationMaker<Spec, Memory>(params, memory).run();
+    if (!is_below(Memory::kFirstMaker)) return RotationMaker<Spec, Memory>(params, memory).run();
   }
   if constexpr (!Memory::kConsumersTurn) QueryTurner<Spec, Memory>(params, memory).run();
 }
 
-// `warp`: the thread's, as warp_uniform() gives it. `first`: BlockFinder's first_item().
-template <class Spec, class Memory>
-LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, int32 warp,
+// is_below(i): whether the warp's number is less, as the compiler knows that all lanes have it.
+// `first`: BlockFinder's first_item().
+template <class Spec, class Memory, class IsBelow>
+LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, const IsBelow& is_below,
                           const Chunk& first) {
-  if (warp == 0)
+  if (is_below(1))
     BlockFinder<Memory>(params.attend, memory, first).run();
-  else if (warp == 1)
+  else if (is_below(2))
     KvCopier<Memory>(params, memory).run();
-  else if (warp < 2 + Memory::kPreparingWarps)
-    prepare_queries<Spec>(params.attend, memory, warp);
+  else if (is_below(2 + Memory::kPreparingWarps))
+    prepare_queries<Spec>(params.attend, memory, is_below);
 }
 
 }  // namespace lazyrope
