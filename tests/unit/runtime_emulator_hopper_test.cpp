@@ -404,6 +404,25 @@ TEST(Hopper, ADeadlockNamesTheMbarrierAndWhoWaits) {
                                    "(phase 0: 1 arrivals and 0 bytes missing)"}));
 }
 
+// Who looks, and votes between looks, neither waits for the copy nor spins.
+TEST(Hopper, ACopyLandsWhileOthersLookForWhatHangsOnIt) {
+  Memory m;
+  run(
+      "look",
+      [](const Params& p) {
+        begin(1);
+        load(p);
+        auto* flag = reinterpret_cast<uint32*>(p.out);
+        if (warp_index() == 0) wait(barrier());
+        if (first()) st_release_gpu(flag, 1);
+        if (warp_index() != 1) return;
+        while (vote_sync_any(ld_acquire_gpu(flag) == 0)) {
+        }
+      },
+      m, 0);
+  EXPECT_EQ(m.out[0], 1);
+}
+
 TEST(Hopper, ABoxIsLoadedAndStoredWhereTheTensorIs) {
   for (const auto& [x, y] : {std::pair{4, 5}, std::pair{28, 30}, std::pair{32, 27}}) {
     Memory m;
