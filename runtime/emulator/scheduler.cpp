@@ -141,8 +141,8 @@ void Scheduler::run() {
 void Scheduler::run_all() {
   for (begin_ctas(); !ctas_.empty(); begin_ctas()) {
     const bool is_stuck = runnable_.empty();
-    const bool is_long = spins_ % kSpinsToLand == kSpinsToLand - 1 ||
-                         steps_ % kStepsToLand == kStepsToLand - 1;
+    const bool is_long =
+        spins_ % kSpinsToLand == kSpinsToLand - 1 || steps_ % kStepsToLand == kStepsToLand - 1;
     if ((is_stuck || is_long) && !land_latest() && is_stuck) report_deadlock();
     if (runnable_.empty()) continue;
     std::swap(runnable_[random_.below(runnable_.size())], runnable_.back());
