@@ -20,7 +20,10 @@ struct Accumulator {
   // compiler knows fences and waits, but not what they order.
   LAZYROPE_DEVICE void pin() {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(value[i])::"memory");
+    for (int i = 0; i < kCount; i += 4)
+      asm volatile(""
+                   : "+f"(value[i]), "+f"(value[i + 1]), "+f"(value[i + 2]),
+                     "+f"(value[i + 3])::"memory");
   }
 
   float value[kCount];
@@ -32,8 +35,7 @@ struct OperandA {
   LAZYROPE_DEVICE uint32& operator[](int i) { return word[i]; }
   LAZYROPE_DEVICE uint32 operator[](int i) const { return word[i]; }
   LAZYROPE_DEVICE void pin() {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(word[i])::"memory");
+    asm volatile("" : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3])::"memory");
   }
 
   uint32 word[4];
