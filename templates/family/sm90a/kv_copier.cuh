@@ -14,6 +14,9 @@ class KvCopier {
   static constexpr int kRunBytes = Tile::bytes(kRunSlots);
   static constexpr int32 kNowhere = -2;  // an octet that, with the next, is not there: zeros
   static_assert(kRunSlots == 2 * kOctetSlots);
+  // Values' places, and their barriers, lie behind those of keys: one ring for the copier.
+  static_assert(Memory::kValueRing == Memory::kKeyRing + Memory::kStages * Memory::kBlockBytes);
+  static_assert(Memory::kValueBarriers == Memory::kKeyBarriers + Handover<Memory::kStages>::kBytes);
 
  public:
   LAZYROPE_DEVICE KvCopier(const TmaAttendParams& params, Memory memory)
@@ -76,8 +79,7 @@ class KvCopier {
   }
 
   // Who gives a tile back waits for what comes into its place: what can be done before is done
-  // before, and what lanes exchange no compiler puts behind the wait. Values' places, and their
-  // barriers, lie behind those of keys.
+  // before, and what lanes exchange no compiler puts behind the wait.
   LAZYROPE_DEVICE void copy_tile(const TensorMap& map, Place of_lane, int32 place) {
     Place places[kRuns];
 #pragma unroll
