@@ -6,9 +6,11 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <set>
 
 #include "codegen/error.h"
 #include "codegen/template_text.h"
+#include "templates/abi/attend_tma.h"
 #include "templates/abi/plan.h"
 
 namespace lazyrope {
@@ -68,6 +70,16 @@ TemplateType product_type(const KernelSpec& spec, const AttendPlan& plan) {
                       fp8_format(spec), spec.head_dim)};
 }
 
+// The shapes of which templates/isa/ptx/wgmma.cuh is to have products.
+std::string wgmma_shapes(const KernelSpec& spec, const AttendPlan& plan) {
+  if (plan.family != Family::kSm90a) return "";
+  if (!plan.divides_rows()) return fmt::format("use({})", plan.rows());
+  const std::set<int> columns = {plan.block_keys(), columns_at_once(row_columns(spec.head_dim))};
+  std::string text;
+  for (const int shape : columns) text += fmt::format("use({})", shape);
+  return text;
+}
+
 // How append makes them.
 TemplateType store_type(const KernelSpec& spec) {
   const std::string_view type = element(spec.dtype);
@@ -112,6 +124,7 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan) {
                  {"product", std::move(product.name)},
                  {"family", fmt::format("family/{}/{}_tile.cuh", to_string(plan.family),
                                         plan.divides_rows() ? "attend" : "decode")},
+                 {"wgmma_shapes", wgmma_shapes(spec, plan)},
                  {"mask", mask_variant(spec.mask).file},
                  {"mask_arguments", mask_arguments(spec)},
                  {"softcap", literal(spec.softcap)},

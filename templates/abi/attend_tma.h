@@ -44,6 +44,13 @@ constexpr int table_windows(bool has_many_rows, int head_dim) {
 constexpr bool adds_weights(bool has_many_rows, int head_dim) {
   return has_many_rows && head_dim == 64;
 }
+// Columns of many rows' results, with those that are sums; and of these how many products make
+// together: for more columns there are no registers. A kernel of 512 threads is compiled for 128,
+// one of 384 for 168, whatever its warps have when they come to it.
+constexpr int row_columns(int head_dim) {
+  return head_dim + (adds_weights(true, head_dim) ? 8 : 0);
+}
+constexpr int columns_at_once(int columns) { return columns > 192 ? columns / 2 : columns; }
 constexpr int ones_bytes(bool has_many_rows, int head_dim) {
   return adds_weights(has_many_rows, head_dim) ? 16 * 128 : 0;
 }

@@ -200,10 +200,10 @@ static_assert(kSame<void, decltype(wgmma_fence())>);
 static_assert(kSame<void, decltype(wgmma_commit_group())>);
 static_assert(kSame<void, decltype(wgmma_wait_group<0>())>);
 static_assert(kSame<void, decltype(wgmma_m64k16<WgmmaBf16, 256, Major::kK, Major::kMN>(
-                              a<Accumulator<256>&>(), a<SharedDescriptor>(), a<SharedDescriptor>(),
-                              a<bool>()))>);  // wgmma.mma_async
+                              a<Accumulator<256>&>(), a<const SharedDescriptor (&)[2]>(),
+                              a<const SharedDescriptor (&)[2]>(), a<bool>()))>);  // wgmma.mma_async
 static_assert(kSame<void, decltype(wgmma_m64k16<WgmmaF16, 8, Major::kMN>(
-                              a<Accumulator<8>&>(), a<const OperandA&>(), a<SharedDescriptor>(),
-                              a<bool>()))>);  // wgmma.mma_async
+                              a<Accumulator<8>&>(), a<const OperandA (&)[2]>(),
+                              a<const SharedDescriptor (&)[2]>(), a<bool>()))>);  // wgmma.mma_async
 
 }  // namespace lazyrope::contract

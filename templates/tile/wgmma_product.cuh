@@ -23,7 +23,7 @@ struct WgmmaProduct {
   // Column kHeadDim of the rows, and the seven behind it, are sums of weights, for values are 1
   // there.
   static constexpr bool kAddsWeights = adds_weights(true, kHeadDim);
-  using Rows = WideAccumulator<kHeadDim + (kAddsWeights ? 8 : 0)>;
+  using Rows = WideAccumulator<row_columns(kHeadDim)>;
   using Type = typename WgmmaElement<Element>::Type;
   static constexpr bool kScaled = false;
 
@@ -31,10 +31,14 @@ struct WgmmaProduct {
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_query_key(Accumulator<kKeys>& scores,
                                                  SharedDescriptor queries, SharedDescriptor keys) {
+    constexpr int kSteps = kHeadDim / 16;
+    SharedDescriptor a[kSteps], b[kSteps];
 #pragma unroll
-    for (int step = 0; step < kHeadDim / 16; ++step)
-      wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, Tile::behind(queries, step),
-                                                      Tile::behind(keys, step), step > 0);
+    for (int step = 0; step < kSteps; ++step) {
+      a[step] = Tile::behind(queries, step);
+      b[step] = Tile::behind(keys, step);
+    }
+    wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, a, b, false);
   }
 
   // The same for one warp's 16 queries, `row` and following, by that warp alone.
@@ -69,11 +73,12 @@ struct WgmmaProduct {
                                                     const OperandA (&weights)[kKeys / 16],
                                                     SharedPtr values, SharedPtr ones) {
 #pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step)
+    for (int i = 0; i < Rows::kParts; ++i) {
+      SharedDescriptor b[kKeys / 16];
 #pragma unroll
-      for (int i = 0; i < Rows::kParts; ++i)
-        wgmma_m64k16<Type, Rows::kPartColumns, Major::kMN>(rows.part[i], weights[step],
-                                                           part(values, ones, step, i), true);
+      for (int step = 0; step < kKeys / 16; ++step) b[step] = part(values, ones, step, i);
+      wgmma_m64k16<Type, Rows::kPartColumns, Major::kMN>(rows.part[i], weights, b, true);
+    }
   }
   // Of a row, what its weights come to. Every lane of the row has it.
   LAZYROPE_DEVICE static float& sum(Rows& rows, int h) { return rows[kHeadDim / 2 + 2 * h]; }
@@ -128,27 +133,32 @@ struct TurnedWgmmaProduct {
   // scores = keys x queries^T.
   LAZYROPE_DEVICE static void multiply_query_key(TurnedAccumulator<kQueries>& scores,
                                                  SharedPtr queries, SharedPtr keys) {
-    const SharedDescriptor a = Tile::columns(keys);
-    const SharedDescriptor b = Tile::columns(queries);
+    constexpr int kSteps = kHeadDim / 16;
+    SharedDescriptor a[kSteps], b[kSteps];
 #pragma unroll
-    for (int step = 0; step < kHeadDim / 16; ++step)
-      wgmma_m64k16<Type, kQueries, Major::kK, Major::kK>(scores, Tile::behind(a, step),
-                                                         Tile::behind(b, step), step > 0);
+    for (int step = 0; step < kSteps; ++step) {
+      a[step] = Tile::behind(Tile::columns(keys), step);
+      b[step] = Tile::behind(Tile::columns(queries), step);
+    }
+    wgmma_m64k16<Type, kQueries, Major::kK, Major::kK>(scores, a, b, false);
   }
 
   // rows += values^T x weights.
   LAZYROPE_DEVICE static void multiply_weight_value(TurnedAccumulator<kQueries> (&rows)[kDimTiles],
                                                     SharedPtr weights, SharedPtr values) {
-    const SharedDescriptor a = Tile::rows(values);
-    const SharedDescriptor b =
+    constexpr int kSteps = kKeys / 16;
+    const SharedDescriptor described =
         shared_descriptor(weights, 8 * kKeyBytes, kKeys * kKeyBytes, Swizzle::kNone);
 #pragma unroll
-    for (int tile = 0; tile < kDimTiles; ++tile)
+    for (int tile = 0; tile < kDimTiles; ++tile) {
+      SharedDescriptor a[kSteps], b[kSteps];
 #pragma unroll
-      for (int step = 0; step < kKeys / 16; ++step)
-        wgmma_m64k16<Type, kQueries, Major::kMN, Major::kMN>(
-            rows[tile], a + (tile * Tile::kAtomBytes + Tile::row_step(step)),
-            b + step * 16 * kKeyBytes, true);
+      for (int step = 0; step < kSteps; ++step) {
+        a[step] = Tile::rows(values) + (tile * Tile::kAtomBytes + Tile::row_step(step));
+        b[step] = described + step * 16 * kKeyBytes;
+      }
+      wgmma_m64k16<Type, kQueries, Major::kMN, Major::kMN>(rows[tile], a, b, true);
+    }
   }
 
   LAZYROPE_DEVICE static void store(SharedPtr weights, const TurnedAccumulator<kQueries>& scores) {

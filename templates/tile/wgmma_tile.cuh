@@ -82,12 +82,11 @@ struct WgmmaTile {
   static constexpr int32 row_step(int32 sixteens) { return sixteens * 2 * kOctetBytes; }
 };
 
-// An accumulator of more columns than a product has registers for: a kernel of 512 threads is
-// compiled for 128, one of 384 for 168, whatever its warps have when they come to it.
+// An accumulator of all columns, which one product may not make at once.
 template <int kColumns>
 struct WideAccumulator {
-  static constexpr int kParts = kColumns > 192 ? 2 : 1;
-  static constexpr int kPartColumns = kColumns / kParts;
+  static constexpr int kPartColumns = columns_at_once(kColumns);
+  static constexpr int kParts = kColumns / kPartColumns;
   static constexpr int kCount = kColumns / 2;
   using Part = Accumulator<kPartColumns>;
 

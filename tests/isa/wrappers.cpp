@@ -21,7 +21,7 @@ std::set<std::string> wrappers_in(std::string_view text) {
   static const std::regex definition(
       R"(LAZYROPE_DEVICE(?:_CALL)?\s[^(;]*?(operator\S{1,2}|\w+)\s*\()");
   const std::string code =
-      std::regex_replace(without_comments(text), std::regex("#define[^\n]*(?:\\\\\n[^\n]*)*"), "");
+      std::regex_replace(without_comments(text), std::regex(R"(#define(?:[^\n]*\\\n)*[^\n]*)"), "");
   std::set<std::string> names;
   for (std::sregex_iterator match(code.begin(), code.end(), definition), end; match != end; ++match)
     names.insert((*match)[1]);

@@ -21,7 +21,7 @@ void fill_operands() {
   bar_sync();
 }
 void product(Accumulator<8>& d, bool accumulate = false) {
-  wgmma_m64k16<WgmmaBf16, 8, Major::kK, Major::kK>(d, operand(0), operand(kBytesA), accumulate);
+  wgmma_m64k16<WgmmaBf16, 8, Major::kK, Major::kK>(d, {operand(0)}, {operand(kBytesA)}, accumulate);
 }
 // A product of operands that are there, with `before` and `after` around it.
 template <class Before, class After>
@@ -155,7 +155,7 @@ const Pair kPairs[] = {
        Accumulator<8> d;
        wgmma_fence();
        wgmma_m64k16<WgmmaF16, 8, Major::kK, Major::kK>(
-           d, operand(0), shared_descriptor(data(112), 16, 256, Swizzle::k128B), false);
+           d, {operand(0)}, {shared_descriptor(data(112), 16, 256, Swizzle::k128B)}, false);
        wait_for(d);
      },
      [](const Params&) {
@@ -163,7 +163,7 @@ const Pair kPairs[] = {
        Accumulator<8> d;
        wgmma_fence();
        wgmma_m64k16<WgmmaF16, 8, Major::kK, Major::kK>(
-           d, operand(0), shared_descriptor(data(96), 16, 256, Swizzle::k128B), false);
+           d, {operand(0)}, {shared_descriptor(data(96), 16, 256, Swizzle::k128B)}, false);
        wait_for(d);
      }},
     {"setmaxnreg_of_a_warp", rule::kDivergence,
@@ -217,17 +217,21 @@ void multiply_tiles(const Params& p) {
       const int32 column = 16 * k + lane_index() % 4 * 2 + i / 2 * 8;
       a[k][i] = cvt_rn_f16x2_f32(a_at(row, column), a_at(row, column + 1));
     }
-  wgmma_fence();
+  const auto at = [](int32 tile, Major major, int32 k) {
+    return shared_descriptor(data(tile + k * (major == Major::kK ? 32 : 2 * kAtom)), kAtom, kAtom,
+                             Swizzle::k128B);
+  };
+  SharedDescriptor of_a[4];
+  SharedDescriptor of_b[4];
   for (int32 k = 0; k < 4; ++k) {
-    const auto at = [&](int32 tile, Major major) {
-      return shared_descriptor(data(tile + k * (major == Major::kK ? 32 : 2 * kAtom)), kAtom, kAtom,
-                               Swizzle::k128B);
-    };
-    if constexpr (kRegisters)
-      wgmma_m64k16<WgmmaF16, 64, kB>(d, a[k], at(kTileB, kB), k > 0);
-    else
-      wgmma_m64k16<WgmmaF16, 64, kA, kB>(d, at(0, kA), at(kTileB, kB), k > 0);
+    of_a[k] = at(0, kA, k);
+    of_b[k] = at(kTileB, kB, k);
   }
+  wgmma_fence();
+  if constexpr (kRegisters)
+    wgmma_m64k16<WgmmaF16, 64, kB>(d, a, of_b, false);
+  else
+    wgmma_m64k16<WgmmaF16, 64, kA, kB>(d, of_a, of_b, false);
   wgmma_commit_group();
   wgmma_wait_group<0>();
   for (int32 i = 0; i < 8; ++i) {

@@ -75,22 +75,25 @@ template <class T>
 inline constexpr EmulatedElement kWgmmaElement =
     T::kIsBf16 ? EmulatedElement::kBf16 : EmulatedElement::kFp16;
 
-template <class T, int kColumns, Major kMajorA, Major kMajorB>
-inline void wgmma_m64k16(Accumulator<kColumns>& d, SharedDescriptor a, SharedDescriptor b,
-                         bool accumulate, Site site = here()) {
+template <class T, int kColumns, Major kMajorA, Major kMajorB, int kSteps>
+inline void wgmma_m64k16(Accumulator<kColumns>& d, const SharedDescriptor (&a)[kSteps],
+                         const SharedDescriptor (&b)[kSteps], bool accumulate, Site site = here()) {
   static_assert(kIsWgmmaShape<kColumns>);
-  emulator->wgmma_m64k16(
-      {kWgmmaElement<T>, kColumns, accumulate, kMajorA == Major::kMN, kMajorB == Major::kMN, a.bits,
-       b.bits, d.data(), nullptr, d.registers(), nullptr},
-      site);
+  for (int i = 0; i < kSteps; ++i)
+    emulator->wgmma_m64k16(
+        {kWgmmaElement<T>, kColumns, accumulate || i > 0, kMajorA == Major::kMN,
+         kMajorB == Major::kMN, a[i].bits, b[i].bits, d.data(), nullptr, d.registers(), nullptr},
+        site);
 }
-template <class T, int kColumns, Major kMajorB>
-inline void wgmma_m64k16(Accumulator<kColumns>& d, const OperandA& a, SharedDescriptor b,
-                         bool accumulate, Site site = here()) {
+template <class T, int kColumns, Major kMajorB, int kSteps>
+inline void wgmma_m64k16(Accumulator<kColumns>& d, const OperandA (&a)[kSteps],
+                         const SharedDescriptor (&b)[kSteps], bool accumulate, Site site = here()) {
   static_assert(kIsWgmmaShape<kColumns>);
-  emulator->wgmma_m64k16({kWgmmaElement<T>, kColumns, accumulate, false, kMajorB == Major::kMN, 0,
-                          b.bits, d.data(), a.data(), d.registers(), a.registers()},
-                         site);
+  for (int i = 0; i < kSteps; ++i)
+    emulator->wgmma_m64k16(
+        {kWgmmaElement<T>, kColumns, accumulate || i > 0, false, kMajorB == Major::kMN, 0,
+         b[i].bits, d.data(), a[i].data(), d.registers(), a[i].registers()},
+        site);
 }
 
 }  // namespace lazyrope

@@ -103,70 +103,134 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
 #define LAZYROPE_F_192 LAZYROPE_F_128, LAZYROPE_F16(64), LAZYROPE_F16(80)
 #define LAZYROPE_F_256 LAZYROPE_F_192, LAZYROPE_F16(96), LAZYROPE_F16(112)
 
-// A shape, and seven numbers from that of the first operand behind D.
-#define LAZYROPE_WGMMA_SHAPES(use, type)         \
-  use(type, 8, 4, 5, 6, 7, 8, 9, 10);            \
-  use(type, 16, 8, 9, 10, 11, 12, 13, 14);       \
-  use(type, 32, 16, 17, 18, 19, 20, 21, 22);     \
-  use(type, 48, 24, 25, 26, 27, 28, 29, 30);     \
-  use(type, 64, 32, 33, 34, 35, 36, 37, 38);     \
-  use(type, 72, 36, 37, 38, 39, 40, 41, 42);     \
-  use(type, 96, 48, 49, 50, 51, 52, 53, 54);     \
-  use(type, 128, 64, 65, 66, 67, 68, 69, 70);    \
-  use(type, 192, 96, 97, 98, 99, 100, 101, 102); \
-  use(type, 256, 128, 129, 130, 131, 132, 133, 134)
+#define LAZYROPE_WGMMA(type, columns, operands)                                                   \
+  "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" LAZYROPE_D_##columns \
+      "}, " operands ";\n\t"
+#define LAZYROPE_WGMMA_SHARED(type, columns, adds, tb, ta, a, b) \
+  LAZYROPE_WGMMA(type, columns, "%" #a ", %" #b ", " adds ", 1, 1, %" #ta ", %" #tb)
+#define LAZYROPE_WGMMA_REGISTERS(type, columns, adds, tb, a0, a1, a2, a3, b) \
+  LAZYROPE_WGMMA(type, columns,                                              \
+                 "{%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b ", " adds ", 1, 1, %" #tb)
+#define LAZYROPE_WGMMA_WORDS(i) \
+  "r"(a[i].word[0]), "r"(a[i].word[1]), "r"(a[i].word[2]), "r"(a[i].word[3])
 
-#define LAZYROPE_WGMMA(type, columns, accumulate, operands)                     \
-  "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #accumulate                          \
-  ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type \
-  " {" LAZYROPE_D_##columns "}, " operands ";\n\t}"
-
-#define LAZYROPE_WGMMA_SHARED(type, columns, o0, o1, o2, o3, o4, o5, o6)                         \
-  if constexpr (kColumns == columns)                                                             \
-  asm volatile(LAZYROPE_WGMMA(type, columns, o2, "%" #o0 ", %" #o1 ", p, 1, 1, %" #o3 ", %" #o4) \
-               : LAZYROPE_F_##columns                                                            \
-               : "l"(a.bits), "l"(b.bits), "r"(static_cast<int32>(accumulate)), "n"(kTransA),    \
-                 "n"(kTransB)                                                                    \
+// Predicate p: whether the first product is added to what D holds. q is true.
+#define LAZYROPE_WGMMA_ASM(columns, accumulates, products, ...)                                \
+  asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.b32 p, %" #accumulates                        \
+               ", 0;\n\tsetp.eq.b32 q, %" #accumulates ", %" #accumulates ";\n\t" products "}" \
+               : LAZYROPE_F_##columns                                                          \
+               : "r"(static_cast<int32>(accumulate)), "n"(kTransB), __VA_ARGS__                \
                : "memory")
+#define LAZYROPE_WGMMA_SHARED_ASM(type, columns, o0, o1, o2, o3, o4, o5, o6)                   \
+  if constexpr (kSteps == 1)                                                                   \
+    LAZYROPE_WGMMA_ASM(columns, o0, LAZYROPE_WGMMA_SHARED(type, columns, "p", o1, o2, o3, o4), \
+                       "n"(kTransA), "l"(a[0].bits), "l"(b[0].bits));                          \
+  else                                                                                         \
+    LAZYROPE_WGMMA_ASM(columns, o0,                                                            \
+                       LAZYROPE_WGMMA_SHARED(type, columns, "p", o1, o2, o3, o4)               \
+                           LAZYROPE_WGMMA_SHARED(type, columns, "q", o1, o2, o5, o6),          \
+                       "n"(kTransA), "l"(a[0].bits), "l"(b[0].bits), "l"(a[1].bits),           \
+                       "l"(b[1].bits))
+#define LAZYROPE_WGMMA_REGISTERS_ASM(type, columns, o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10,   \
+                                     o11)                                                          \
+  if constexpr (kSteps == 1)                                                                       \
+    LAZYROPE_WGMMA_ASM(columns, o0,                                                                \
+                       LAZYROPE_WGMMA_REGISTERS(type, columns, "p", o1, o2, o3, o4, o5, o6),       \
+                       LAZYROPE_WGMMA_WORDS(0), "l"(b[0].bits));                                   \
+  else                                                                                             \
+    LAZYROPE_WGMMA_ASM(columns, o0,                                                                \
+                       LAZYROPE_WGMMA_REGISTERS(type, columns, "p", o1, o2, o3, o4, o5, o6)        \
+                           LAZYROPE_WGMMA_REGISTERS(type, columns, "q", o1, o7, o8, o9, o10, o11), \
+                       LAZYROPE_WGMMA_WORDS(0), "l"(b[0].bits), LAZYROPE_WGMMA_WORDS(1),           \
+                       "l"(b[1].bits))
 
-#define LAZYROPE_WGMMA_REGISTERS(type, columns, o0, o1, o2, o3, o4, o5, o6)                \
-  if constexpr (kColumns == columns)                                                       \
-  asm volatile(                                                                            \
-      LAZYROPE_WGMMA(type, columns, o5,                                                    \
-                     "{%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4 ", p, 1, 1, %" #o6) \
-      : LAZYROPE_F_##columns                                                               \
-      : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b.bits),       \
-        "r"(static_cast<int32>(accumulate)), "n"(kTransB)                                  \
-      : "memory")
+// One or two products of a shape in one statement: compilers take their time for statements, each
+// of which returns all of D.
+template <int kColumns>
+struct WgmmaStatement;
 
-// D = A B, + D where `accumulate`; A is 64 x 16, B 16 x kColumns.
-template <class T, int kColumns, Major kMajorA, Major kMajorB>
-LAZYROPE_DEVICE void wgmma_m64k16(Accumulator<kColumns>& d, SharedDescriptor a, SharedDescriptor b,
-                                  bool accumulate) {
-  static_assert(kIsWgmmaShape<kColumns>);
-  constexpr int kTransA = kMajorA == Major::kMN, kTransB = kMajorB == Major::kMN;
-  if constexpr (T::kIsBf16) {
-    LAZYROPE_WGMMA_SHAPES(LAZYROPE_WGMMA_SHARED, "bf16");
-  } else {
-    LAZYROPE_WGMMA_SHAPES(LAZYROPE_WGMMA_SHARED, "f16");
-  }
-}
+// A type for each shape, for what compilers read again for each use is then one shape's text.
+#define LAZYROPE_WGMMA_STATEMENT(columns, o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10, o11)        \
+  template <>                                                                                      \
+  struct WgmmaStatement<columns> {                                                                 \
+    template <class T, int kSteps, int kTransA, int kTransB>                                       \
+    LAZYROPE_DEVICE static void multiply(Accumulator<columns>& d, const SharedDescriptor* a,       \
+                                         const SharedDescriptor* b, bool accumulate) {             \
+      if constexpr (T::kIsBf16) {                                                                  \
+        LAZYROPE_WGMMA_SHARED_ASM("bf16", columns, o0, o1, o2, o3, o4, o5, o6);                    \
+      } else {                                                                                     \
+        LAZYROPE_WGMMA_SHARED_ASM("f16", columns, o0, o1, o2, o3, o4, o5, o6);                     \
+      }                                                                                            \
+    }                                                                                              \
+    template <class T, int kSteps, int kTransB>                                                    \
+    LAZYROPE_DEVICE static void multiply(Accumulator<columns>& d, const OperandA* a,               \
+                                         const SharedDescriptor* b, bool accumulate) {             \
+      if constexpr (T::kIsBf16) {                                                                  \
+        LAZYROPE_WGMMA_REGISTERS_ASM("bf16", columns, o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10, \
+                                     o11);                                                         \
+      } else {                                                                                     \
+        LAZYROPE_WGMMA_REGISTERS_ASM("f16", columns, o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10,  \
+                                     o11);                                                         \
+      }                                                                                            \
+    }                                                                                              \
+  };
 
-template <class T, int kColumns, Major kMajorB>
-LAZYROPE_DEVICE void wgmma_m64k16(Accumulator<kColumns>& d, const OperandA& a, SharedDescriptor b,
-                                  bool accumulate) {
-  static_assert(kIsWgmmaShape<kColumns>);
-  constexpr int kTransB = kMajorB == Major::kMN;
-  if constexpr (T::kIsBf16) {
-    LAZYROPE_WGMMA_SHAPES(LAZYROPE_WGMMA_REGISTERS, "bf16");
-  } else {
-    LAZYROPE_WGMMA_SHAPES(LAZYROPE_WGMMA_REGISTERS, "f16");
-  }
-}
+// Twelve numbers from that of the first operand behind D.
+#define LAZYROPE_BEHIND_8 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#define LAZYROPE_BEHIND_16 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19
+#define LAZYROPE_BEHIND_32 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27
+#define LAZYROPE_BEHIND_48 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35
+#define LAZYROPE_BEHIND_64 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43
+#define LAZYROPE_BEHIND_72 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47
+#define LAZYROPE_BEHIND_96 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59
+#define LAZYROPE_BEHIND_128 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75
+#define LAZYROPE_BEHIND_192 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107
+#define LAZYROPE_BEHIND_256 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139
 
+// A kernel lists the shapes that it needs: compilers read the text of no other.
+#ifndef LAZYROPE_WGMMA_SHAPES
+#define LAZYROPE_WGMMA_SHAPES(use) \
+  use(8) use(16) use(32) use(48) use(64) use(72) use(96) use(128) use(192) use(256)
+#endif
+#define LAZYROPE_APPLY(macro, ...) macro(__VA_ARGS__)
+#define LAZYROPE_WGMMA_SHAPE(columns) \
+  LAZYROPE_APPLY(LAZYROPE_WGMMA_STATEMENT, columns, LAZYROPE_BEHIND_##columns)
+LAZYROPE_WGMMA_SHAPES(LAZYROPE_WGMMA_SHAPE)
+
+#undef LAZYROPE_WGMMA_SHAPE
+#undef LAZYROPE_APPLY
+#undef LAZYROPE_WGMMA_STATEMENT
+#undef LAZYROPE_WGMMA_REGISTERS_ASM
+#undef LAZYROPE_WGMMA_SHARED_ASM
+#undef LAZYROPE_WGMMA_ASM
+#undef LAZYROPE_WGMMA_WORDS
 #undef LAZYROPE_WGMMA_REGISTERS
 #undef LAZYROPE_WGMMA_SHARED
 #undef LAZYROPE_WGMMA
-#undef LAZYROPE_WGMMA_SHAPES
+
+template <int kSteps>
+inline constexpr int kWgmmaTogether = kSteps % 2 == 0 ? 2 : 1;
+
+// D = sum of A B, + D where `accumulate`, of kSteps steps along K, each one instruction: A is
+// 64 x 16, B 16 x kColumns.
+template <class T, int kColumns, Major kMajorA, Major kMajorB, int kSteps>
+LAZYROPE_DEVICE void wgmma_m64k16(Accumulator<kColumns>& d, const SharedDescriptor (&a)[kSteps],
+                                  const SharedDescriptor (&b)[kSteps], bool accumulate) {
+  constexpr int kTogether = kWgmmaTogether<kSteps>;
+#pragma unroll
+  for (int i = 0; i < kSteps; i += kTogether)
+    WgmmaStatement<kColumns>::template multiply<T, kTogether, kMajorA == Major::kMN,
+                                                kMajorB == Major::kMN>(d, a + i, b + i,
+                                                                       accumulate || i > 0);
+}
+template <class T, int kColumns, Major kMajorB, int kSteps>
+LAZYROPE_DEVICE void wgmma_m64k16(Accumulator<kColumns>& d, const OperandA (&a)[kSteps],
+                                  const SharedDescriptor (&b)[kSteps], bool accumulate) {
+  constexpr int kTogether = kWgmmaTogether<kSteps>;
+#pragma unroll
+  for (int i = 0; i < kSteps; i += kTogether)
+    WgmmaStatement<kColumns>::template multiply<T, kTogether, kMajorB == Major::kMN>(
+        d, a + i, b + i, accumulate || i > 0);
+}
 
 }  // namespace lazyrope

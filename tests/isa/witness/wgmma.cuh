@@ -74,8 +74,8 @@ struct FromShared {
     Accumulator<kColumns> d;
     d.pin();
     wgmma_fence();
-    for (int32 i = 0; i < kProducts; ++i)
-      wgmma_m64k16<T, kColumns, kA, kB>(d, a.descriptor(i), b.descriptor(i), i > 0);
+    wgmma_m64k16<T, kColumns, kA, kB>(d, {a.descriptor(0), a.descriptor(1)},
+                                      {b.descriptor(0), b.descriptor(1)}, false);
     wgmma_commit_group();
     wgmma_wait_group<0>();
     d.pin();
@@ -89,16 +89,16 @@ struct FromRegisters {
   LAZYROPE_DEVICE static void multiply(const WitnessParams& params, int32 magnitude) {
     const WgmmaOperand b = operand(params.input + 5);
     Accumulator<kColumns> d;
-    OperandA first, second;
-    take(first, 0);
-    take(second, 1);
-    first.pin();
-    second.pin();
+    OperandA a[kProducts];
+    for (int32 i = 0; i < kProducts; ++i) {
+      take(a[i], i);
+      a[i].pin();
+    }
+    const SharedDescriptor beside = b.descriptor(0).start_moved(b.step);
     d.pin();
     wgmma_fence();
-    wgmma_m64k16<T, kColumns, kB>(d, first, b.descriptor(0), false);
-    wgmma_m64k16<T, kColumns, kB>(
-        d, second, kBeside ? b.descriptor(0).start_moved(b.step) : b.descriptor(1), true);
+    wgmma_m64k16<T, kColumns, kB>(d, a, {b.descriptor(0), kBeside ? beside : b.descriptor(1)},
+                                  false);
     wgmma_commit_group();
     wgmma_wait_group<0>();
     d.pin();
@@ -119,9 +119,9 @@ struct TwoGroups {
     d.pin();
     e.pin();
     wgmma_fence();
-    wgmma_m64k16<T, kColumns, Major::kK, Major::kK>(d, a.descriptor(0), b.descriptor(0), true);
+    wgmma_m64k16<T, kColumns, Major::kK, Major::kK>(d, {a.descriptor(0)}, {b.descriptor(0)}, true);
     wgmma_commit_group();
-    wgmma_m64k16<T, kColumns, Major::kK, Major::kK>(e, a.descriptor(1), b.descriptor(1), true);
+    wgmma_m64k16<T, kColumns, Major::kK, Major::kK>(e, {a.descriptor(1)}, {b.descriptor(1)}, true);
     wgmma_commit_group();
     wgmma_wait_group<1>();
     d.pin();
