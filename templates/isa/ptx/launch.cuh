@@ -14,17 +14,17 @@
 
 namespace lazyrope {
 
-// Volatile, so that what is computed from it is computed where it is used: hoisted out of a main
-// loop it would take registers there.
-LAZYROPE_DEVICE int32 thread_index() {
-  int32 x;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-  return x;
-}
+LAZYROPE_DEVICE int32 thread_index() { return static_cast<int32>(threadIdx.x); }
 LAZYROPE_DEVICE int32 block_index() { return static_cast<int32>(blockIdx.x); }
 LAZYROPE_DEVICE int32 block_threads() { return static_cast<int32>(blockDim.x); }
 LAZYROPE_DEVICE int32 grid_blocks() { return static_cast<int32>(gridDim.x); }
-LAZYROPE_DEVICE int32 lane_index() { return thread_index() & (kWarpThreads - 1); }
+// Volatile, so that what is computed from it is computed where it is used: hoisted out of a main
+// loop it would take registers there.
+LAZYROPE_DEVICE int32 lane_index() {
+  int32 x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x & (kWarpThreads - 1);
+}
 // Without a sign, so that a shift is all it takes.
 LAZYROPE_DEVICE int32 warp_index() {
   return static_cast<int32>(static_cast<uint32>(thread_index()) / kWarpThreads);
