@@ -46,7 +46,7 @@ class Queue {
   // All of an item, of which there may be none, but where it starts.
   LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
     if (index >= num_items()) return;
-    const Unit unit = at(index);
+    const Unit unit = units_.whole(place_of(index));
     units_.describe(item, unit, 0, unit.end_block);
     item.keys.next = -num_items();
     item.split = {0, 1, 0, 0};
@@ -72,15 +72,13 @@ class Queue {
     return rank;
   }
 
-  LAZYROPE_DEVICE Unit at(int32 index) const {
+  LAZYROPE_DEVICE UnitPlace place_of(int32 index) const {
     const int32 first_group = units_.num_groups - tail_groups_;
     const int32 head_units = first_group * units_.num_tiles;
-    if (index < head_units) {
-      const auto [group, rank] = divide(index, units_.num_tiles);
-      return units_.at({group, tile_at(rank), 0});
-    }
-    const auto [rank, group] = divide(index - head_units, tail_groups_);
-    return units_.at({first_group + group, tile_at(rank), 0});
+    const bool is_tail = index >= head_units;
+    const auto [whole, rest] =
+        is_tail ? divide(index - head_units, tail_groups_) : divide(index, units_.num_tiles);
+    return {is_tail ? first_group + rest : whole, tile_at(is_tail ? whole : rest), 0};
   }
   LAZYROPE_DEVICE int32 tile_at(int32 rank) const {
     return is_sorted() ? units_.tiles.part_begin.get(rank) : units_.num_tiles - 1 - rank;

@@ -118,12 +118,16 @@ struct Units {
   LAZYROPE_DEVICE int32 num_parts(int32 tile) const {
     return has_parts() ? tiles.part_begin.get(tile + 1) - tiles.part_begin.get(tile) : 1;
   }
-  LAZYROPE_DEVICE Unit at(const UnitPlace& place) const {
+  // Where tiles have no parts.
+  LAZYROPE_DEVICE Unit whole(const UnitPlace& place) const {
     const int32 num_blocks = tiles.rows.get(place.tile).num_blocks;
-    Unit unit = {place, 1, 0, num_blocks, num_blocks};
+    return {place, 1, 0, num_blocks, num_blocks};
+  }
+  LAZYROPE_DEVICE Unit at(const UnitPlace& place) const {
+    Unit unit = whole(place);
     if (!has_parts()) return unit;
     unit.num_parts = num_parts(place.tile);
-    unit.part_blocks = divide_up(num_blocks, unit.num_parts);
+    unit.part_blocks = divide_up(unit.end_block, unit.num_parts);
     unit.first_block = place.part * unit.part_blocks;
     if (place.part + 1 < unit.num_parts) unit.end_block = unit.first_block + unit.part_blocks;
     return unit;
