@@ -78,8 +78,10 @@ class ColumnConsumer {
     int32 block = blocks_.begin(place);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
-    multiply_keys(scores, blocks_.full_keys());
-    wait_for_products(scores);
+    blocks_.await_keys();
+    multiply_keys(scores);
+    wgmma_commit_group();
+    wait_for_committed(scores);
     blocks_.pass_keys();
 #pragma unroll 1
     while (true) {
@@ -87,48 +89,36 @@ class ColumnConsumer {
       if (weigh(scores, seen, info, factor)) rescale(factor);
       leave_weights(scores);
       Team::sync();
-      if (block == last) break;
-      const ValidSlots before(info);
-      blocks_.look_ahead(block, last, info);
-      blocks_.go_to(++block);
-      blocks_.go_on();
-      info = table.info(block);
-      const SharedPtr keys = blocks_.full_keys();
-      const SharedPtr values = blocks_.full_values(before);
-      multiply_keys(scores, keys);
-      multiply_values(values);
-      wait_for_products(scores);
-      blocks_.pass_keys();
+      // The last block's values by the same code, which is there then.
+      const bool is_last = block == last;
+      const ValidSlots slots(info);
+      if (!is_last) {
+        blocks_.look_ahead(block, last, info);
+        blocks_.go_to(++block);
+        blocks_.go_on();
+        info = table.info(block);
+        blocks_.await_keys();
+      }
+      const SharedPtr values = blocks_.full_values(slots);
+      if (!is_last) multiply_keys(scores);
+      wgmma_fence();
+      Product::multiply_weight_value(rows_, own_, values);
+      wgmma_commit_group();
+      if (is_last) tell_stats();
+      wait_for_committed(scores);
+      if (!is_last) blocks_.pass_keys();
       blocks_.pass_values();
+      if (is_last) break;
     }
-    multiply_last_values(blocks_.full_values(ValidSlots(info)));
-    wgmma_commit_group();
-    tell_stats();
-    wait_for_committed(scores);
-    blocks_.pass_values();
     blocks_.leave(last);
   }
 
-  LAZYROPE_DEVICE void multiply_keys(Accumulator& scores, SharedPtr keys) const {
+  LAZYROPE_DEVICE void multiply_keys(Accumulator& scores) const {
     wgmma_fence();
-    Product::multiply_query_key(scores, blocks_.queries(), keys);
-  }
-
-  LAZYROPE_DEVICE void multiply_values(SharedPtr values) {
-    Product::multiply_weight_value(rows_, own_, values);
-  }
-
-  // With no keys before them.
-  LAZYROPE_DEVICE void multiply_last_values(SharedPtr values) {
-    wgmma_fence();
-    multiply_values(values);
+    Product::multiply_query_key(scores, blocks_.queries(), blocks_.keys());
   }
 
   // There is time for it: memory is what all wait for.
-  LAZYROPE_DEVICE void wait_for_products(Accumulator& scores) {
-    wgmma_commit_group();
-    wait_for_committed(scores);
-  }
   LAZYROPE_DEVICE void wait_for_committed(Accumulator& scores) {
     wgmma_wait_group<0>();
     scores.pin();
@@ -223,14 +213,13 @@ class ColumnConsumer {
     result.finish(item.is_last(), memory_.at + Memory::kFlags);
   }
 
-  // Once stats have been told.
+  // Once stats have been told. In a loop, for code that runs for the second time is there.
   template <class Result>
   LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows) const {
     Team::sync();
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll 1
+    for (int32 m = 0; m < kRowTiles; ++m)
       if (m * 8 % Memory::kHeadRows < num_rows) write(result, num_rows, m);
-    }
   }
 
   // While the last products are made. All have read what was told before, as they have met since.
@@ -257,17 +246,13 @@ class ColumnConsumer {
 
   // A lane has one column of four rows; it exchanges them for four columns of one.
   template <class Result>
-  LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int m) const {
-    constexpr int kHeadTiles = kDimTiles / Memory::kHeads;  // of a row, those of its own head
-    const int head = m * 8 / Memory::kHeadRows;
+  LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int32 m) const {
+    const int32 head = head_of(m);
     RowPart part[kHeadTiles];
 #pragma unroll
     for (int tile = 0; tile < kHeadTiles; ++tile) {
-      const Accumulator& columns = rows_[head * kHeadTiles + tile];
-      float (&value)[4] = part[tile].value;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) value[i] = TileAccess<Accumulator>::at(columns, m, 0, i);
-      transpose(value, 4);
+      choose(m, tile, part[tile].value);
+      transpose(part[tile].value, 4);
     }
     const int32 mine = lane_index() / 4 % 4;
     const int32 row = ColumnLanes::row(m, mine / 2);
@@ -280,6 +265,20 @@ class ColumnConsumer {
 #pragma unroll
     for (int tile = 0; tile < kHeadTiles; ++tile) part[tile].stats = stats;
     result.template write<16>(head, row_of_head, quad, part);
+  }
+
+  static constexpr int kHeadTiles = kDimTiles / Memory::kHeads;  // of a row, those of its own head
+  LAZYROPE_DEVICE static constexpr int32 head_of(int32 m) { return m * 8 / Memory::kHeadRows; }
+  // What the lane has of a row tile, which the compiler does not know: no registers lie at an
+  // index.
+  LAZYROPE_DEVICE void choose(int32 m, int tile, float (&value)[4]) const {
+#pragma unroll
+    for (int each = 0; each < kRowTiles; ++each) {
+      const Accumulator& columns = rows_[head_of(each) * kHeadTiles + tile];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (each == 0 || m == each) value[i] = TileAccess<Accumulator>::at(columns, each, 0, i);
+    }
   }
 
   const AttendParams& params_;
