@@ -58,6 +58,10 @@ class BlockUser {
   LAZYROPE_DEVICE void go_on() {
     if (changes_document_) queries_.go_on();
   }
+  // The same for who has not looked ahead.
+  LAZYROPE_DEVICE void go_on_behind(const BlockInfo& before) {
+    if (before.ends_segment<Memory::kKeys>()) queries_.go_on();
+  }
   // The same for consumers who turn queries: what these are turned from is asked for, then turned.
   // Between the two a warp may turn its rows back, for scores with the present document.
   LAZYROPE_DEVICE void ask_for_queries() {

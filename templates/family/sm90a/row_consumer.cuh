@@ -96,13 +96,22 @@ class RowConsumer {
     multiply_keys(scores);
     wgmma_wait_group<0>();
     scores.pin();
-    blocks_.look_ahead(block, last, info);
-    if constexpr (kTurns) blocks_.ask_for_queries();
+    if constexpr (kTurns) look_ahead(block, last, info);
     blocks_.clear_cut_runs(ValidSlots(info));
     bool are_zero = !(Product::kAddsWeights && Spec::kSinks);  // rows, but for what a sink adds
     const auto weigh_anew = [&] {
       softmax_.weigh(scores, rows_, prepare(scores, queries, info), are_zero);
       are_zero = false;
+    };
+    // False where weights show that a maximum was too small.
+    const auto go_to_next = [&] {
+      ++block;
+      if (!kGoesBetween) blocks_.go_to(block);
+      info = multiply_both(scores, weights, table, block);
+      wgmma_wait_group<1>();
+      scores.pin();
+      if constexpr (kTurns) look_ahead(block, last, info);
+      return weigh(weights, scores, prepare<true>(scores, queries, info), info);
     };
     if (kWeighsBefore) weigh_anew();
     while (true) {
@@ -110,18 +119,25 @@ class RowConsumer {
       Product::pack(weights, scores);
       blocks_.pass_keys();
       bool holds = true;
+      if constexpr (Memory::kConsumersTurn) {
 #pragma unroll 1
-      while (block < last) {
-        ++block;
-        if (!kGoesBetween) blocks_.go_to(block);
-        info = multiply_both(scores, weights, table, block);
-        wgmma_wait_group<1>();
-        scores.pin();
-        blocks_.look_ahead(block, last, info);
-        if constexpr (kTurns) blocks_.ask_for_queries();
-        holds = weigh(weights, scores, prepare<true>(scores, queries, info), info);
-        if (!holds) break;
-        blocks_.pass_keys();
+        while (block < last) {
+          holds = go_to_next();
+          if (!holds) break;
+          blocks_.pass_keys();
+        }
+      } else {
+        // A loop of a document's blocks, in which there is nothing of documents.
+#pragma unroll 1
+        while (holds && block < last) {
+          blocks_.go_on_behind(info);
+#pragma unroll 1
+          do {
+            holds = go_to_next();
+            if (!holds) break;
+            blocks_.pass_keys();
+          } while (block < last && !info.template ends_segment<kKeys>());
+        }
       }
       if (holds) break;
       if constexpr (kTurns) blocks_.turn_queries_back();
@@ -132,6 +148,11 @@ class RowConsumer {
     multiply_values(weights, blocks_.full_values());
     wait_for_values(weights);
     blocks_.leave(last);
+  }
+
+  LAZYROPE_DEVICE void look_ahead(int32 block, int32 last, const BlockInfo& info) {
+    blocks_.look_ahead(block, last, info);
+    blocks_.ask_for_queries();
   }
 
   LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
@@ -145,11 +166,8 @@ class RowConsumer {
   // Asks for the scores of `block`, and for what the block before comes to.
   LAZYROPE_DEVICE BlockInfo multiply_both(Scores& scores, const OperandA (&weights)[kKeys / 16],
                                           const Table& table, int32 block) {
-    if constexpr (kTurns) {
+    if constexpr (kTurns)
       if (blocks_.changes_document()) return turn_between(scores, weights, table, block);
-    } else {
-      blocks_.go_on();
-    }
     blocks_.await_keys();
     products_.await_turn();
     multiply_keys(scores);
