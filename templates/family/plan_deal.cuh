@@ -37,7 +37,7 @@ class Deal {
     const auto [round, cta] = divide(index, num_ctas_);
     const Part dealt = at(cta, round);
     if (dealt.unit >= num_units_) return;
-    const Unit unit = units_.whole(place_of(dealt.unit));
+    const Unit unit = units_.uncut(place_of(dealt.unit));
     // Blocks are few enough that no part is empty where another has two.
     const int32 parts =
         dealt.unit < num_whole_ ? 1 : larger(smaller(num_parts_, unit.end_block), 1);
@@ -98,7 +98,7 @@ class Deal {
     int32 blocks = 0;
 #pragma unroll 1
     for (int32 i = num_whole_ + thread_index(); i < num_units_; i += Spec::kThreads)
-      blocks = larger(blocks, units_.whole(place_of(i)).end_block);
+      blocks = larger(blocks, units_.uncut(place_of(i)).end_block);
     blocks = scan.max(blocks);
     bar_sync();
     const int32 most = smaller(divide(blocks, phase_.min_split_blocks).whole, kMostParts);

@@ -46,7 +46,7 @@ class Queue {
   // All of an item, of which there may be none, but where it starts.
   LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
     if (index >= num_items()) return;
-    const Unit unit = units_.whole(place_of(index));
+    const Unit unit = units_.uncut(place_of(index));
     units_.describe(item, unit, 0, unit.end_block);
     item.keys.next = -num_items();
     item.split = {0, 1, 0, 0};

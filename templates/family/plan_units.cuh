@@ -119,12 +119,12 @@ struct Units {
     return has_parts() ? tiles.part_begin.get(tile + 1) - tiles.part_begin.get(tile) : 1;
   }
   // Where tiles have no parts.
-  LAZYROPE_DEVICE Unit whole(const UnitPlace& place) const {
+  LAZYROPE_DEVICE Unit uncut(const UnitPlace& place) const {
     const int32 num_blocks = tiles.rows.get(place.tile).num_blocks;
     return {place, 1, 0, num_blocks, num_blocks};
   }
   LAZYROPE_DEVICE Unit at(const UnitPlace& place) const {
-    Unit unit = whole(place);
+    Unit unit = uncut(place);
     if (!has_parts()) return unit;
     unit.num_parts = num_parts(place.tile);
     unit.part_blocks = divide_up(unit.end_block, unit.num_parts);

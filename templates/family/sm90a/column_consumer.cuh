@@ -85,10 +85,7 @@ class ColumnConsumer {
     blocks_.pass_keys();
 #pragma unroll 1
     while (true) {
-      Factors factor;
-      if (weigh(scores, seen, info, factor)) rescale(factor);
-      leave_weights(scores);
-      Team::sync();
+      make_weights(scores, seen, info);
       // The last block's values by the same code, which is there then.
       const bool is_last = block == last;
       const ValidSlots slots(info);
@@ -101,8 +98,7 @@ class ColumnConsumer {
       }
       const SharedPtr values = blocks_.full_values(slots);
       if (!is_last) multiply_keys(scores);
-      wgmma_fence();
-      Product::multiply_weight_value(rows_, own_, values);
+      multiply_values(values);
       wgmma_commit_group();
       if (is_last) tell_stats();
       wait_for_committed(scores);
@@ -118,6 +114,11 @@ class ColumnConsumer {
     Product::multiply_query_key(scores, blocks_.queries(), blocks_.keys());
   }
 
+  LAZYROPE_DEVICE void multiply_values(SharedPtr values) {
+    wgmma_fence();
+    Product::multiply_weight_value(rows_, own_, values);
+  }
+
   // There is time for it: memory is what all wait for.
   LAZYROPE_DEVICE void wait_for_committed(Accumulator& scores) {
     wgmma_wait_group<0>();
@@ -131,7 +132,7 @@ class ColumnConsumer {
     for (int tile = 0; tile < kDimTiles; ++tile) softmax_.rescale(rows_[tile], factor);
   }
 
-  // For products of all four warps, each of which has waited for those before: they have met since.
+  // Each warp has waited for products before, and they have met since.
   LAZYROPE_DEVICE void leave_weights(const Accumulator& scores) const {
     Product::store(own_, scores);
     fence_proxy_async();
@@ -141,6 +142,14 @@ class ColumnConsumer {
     PositionRange queries;
     SharedPtr positions;
   };
+
+  // Of all four warps, for products that they make together.
+  LAZYROPE_DEVICE void make_weights(Accumulator& scores, const Seen& seen, const BlockInfo& info) {
+    Factors factor;
+    if (weigh(scores, seen, info, factor)) rescale(factor);
+    leave_weights(scores);
+    Team::sync();
+  }
 
   // Scores become weights. True where rows are to be multiplied by `factor`: with an item's first,
   // for which they need not be, as with all others, by code that is there then.

@@ -29,7 +29,8 @@ class QueryTurner {
         memory_(memory),
         windows_(memory),
         turned_(memory.at + Memory::kTurnedBarriers),
-        rotations_(memory.at + Memory::kRotationBarriers) {
+        rotations_(memory.at + Memory::kRotationBarriers),
+        warp_(warp_uniform(Team::warp())) {
     // Near by when rows are turned. Of few rows angles_ has them.
     if constexpr (kTogether)
       prefetch_global_l2(reinterpret_cast<const uint8*>(Spec::frequencies()) + lane_index() * 16);
@@ -55,7 +56,7 @@ class QueryTurner {
     const auto copy_position = [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); };
     const SharedPtr positions = memory_.positions(place);
     if constexpr (kHasManyRows) {
-      const int32 first = Team::warp() * kWarpRows;
+      const int32 first = warp_ * kWarpRows;
       for_each_query_chunk<Spec, Original, kWarpRows>(
           memory_.original(), params_.q, item.rows(), first, item.extent().num_rows - first, first,
           [](SharedPtr to, const uint8* from, bool exists) {
@@ -114,7 +115,7 @@ class QueryTurner {
 
   LAZYROPE_DEVICE void turn_kept(SharedPtr turned) {
     if constexpr (kTogether) {
-      const int32 first = Team::warp() * kWarpRows;
+      const int32 first = warp_ * kWarpRows;
       const RowsOf<Tile> to(turned, first);
       const RowsOf<Original> kept(memory_.original(), first);
       copy_unrotated<Spec>(to, kept, kWarpRows, scale());
@@ -155,9 +156,9 @@ class QueryTurner {
     static_assert(kWarps * Memory::kHeads == Memory::kTurningWarps);
     constexpr int32 kAlignment = kHasManyRows ? 4 : 1;
     const int32 num_rows = kHasManyRows ? kRows : item.extent().num_rows;  // of each head
-    const int32 head = Team::warp() / kWarps;
+    const int32 head = warp_ / kWarps;
     const int32 share = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
-    const int32 first = Team::warp() % kWarps * share;
+    const int32 first = warp_ % kWarps * share;
     const int32 at = head * Memory::kHeadRows + first;
     rotate_rows<Spec, kHasManyRows ? 4 : 2, kTogether>(
         RowsOf<Tile>(turned + Memory::columns_of_head(head), at),
@@ -173,6 +174,7 @@ class QueryTurner {
   RingPlace<Memory::kTurns> turn_;
   UseSide rotations_;
   RingPlace<Memory::kRotationPlaces> rotation_;
+  int32 warp_;
   // Of many rows they are found anew: registers are few.
   LaneAngles<RowAngles<Spec, kHasManyRows>, !kHasManyRows> angles_;
 };
