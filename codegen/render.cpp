@@ -80,6 +80,13 @@ std::string wgmma_shapes(const KernelSpec& spec, const AttendPlan& plan) {
   return text;
 }
 
+// Whose numbers templates/isa/ptx/launch.cuh is to read anew, as measured: where there are few
+// registers left, those of all threads or of lanes.
+int reads_anew(const AttendPlan& plan) {
+  if (plan.family != Family::kSm90a) return 2;
+  return plan.divides_rows() ? 1 : 0;
+}
+
 // How append makes them.
 TemplateType store_type(const KernelSpec& spec) {
   const std::string_view type = element(spec.dtype);
@@ -125,6 +132,7 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan) {
                  {"family", fmt::format("family/{}/{}_tile.cuh", to_string(plan.family),
                                         plan.divides_rows() ? "attend" : "decode")},
                  {"wgmma_shapes", wgmma_shapes(spec, plan)},
+                 {"reads_anew", fmt::to_string(reads_anew(plan))},
                  {"mask", mask_variant(spec.mask).file},
                  {"mask_arguments", mask_arguments(spec)},
                  {"softcap", literal(spec.softcap)},

@@ -258,45 +258,51 @@ class RowConsumer {
     result.finish(item.is_last(), memory_.at + Memory::kFlags);
   }
 
-  // Of the lane's rows.
-  LAZYROPE_DEVICE RowStats stats(int h) const {
-    return {softmax_.maximum[0][h], softmax_.sum[0][h]};
+  // What the lane has of one of its two rows. Both rows are written by one copy of the code, and no
+  // registers lie at an index.
+  LAZYROPE_DEVICE float column(int32 h, int n, int i) const {
+    return h == 0 ? rows_[4 * n + i] : rows_[4 * n + 2 + i];
+  }
+  LAZYROPE_DEVICE RowStats stats(int32 h) const {
+    return h == 0 ? RowStats{softmax_.maximum[0][0], softmax_.sum[0][0]}
+                  : RowStats{softmax_.maximum[0][1], softmax_.sum[0][1]};
   }
 
   // Four lanes exchange columns, so that each has eight together. No branch stands between.
   LAZYROPE_DEVICE void write_output(const OutputRows<Spec>& output, int32 num_rows) const {
     static_assert(kHeadDim % 32 == 0);
     const int32 lane = lane_index();
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+#pragma unroll 1
+    for (int32 h = 0; h < 2; ++h) {
       const int32 row = first_row() + row_of(lane, 2 * h);
       const bool exists = row < num_rows;
-      const float scale = output.scale_of(0, softmax_.sum[0][h]);
+      const RowStats stats = this->stats(h);
+      const float scale = output.scale_of(0, stats.sum);
       uint8* to = output.place_of(0, row) + lane % 4 * 16;
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; n += 4) {
         Chunk chunk;
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          chunk.word[i] = Spec::Element::pack(rows_[4 * (n + i) + 2 * h] * scale,
-                                              rows_[4 * (n + i) + 2 * h + 1] * scale);
+          chunk.word[i] =
+              Spec::Element::pack(column(h, n + i, 0) * scale, column(h, n + i, 1) * scale);
         transpose(chunk.word, 1);
         if (exists) st_global(reinterpret_cast<Chunk*>(to + n * 16), chunk);
       }
-      if (exists && lane % 4 == 0) output.write_lse(0, row, stats(h));
+      if (exists && lane % 4 == 0) output.write_lse(0, row, stats);
     }
   }
 
   LAZYROPE_DEVICE void write_part(const Result& result, int32 num_rows) const {
     const int32 lane = lane_index();
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+#pragma unroll 1
+    for (int32 h = 0; h < 2; ++h) {
       const int32 row = first_row() + row_of(lane, 2 * h);
       float pairs[kHeadDim / 8][2];
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
-        pairs[n][0] = rows_[4 * n + 2 * h];
-        pairs[n][1] = rows_[4 * n + 2 * h + 1];
+        pairs[n][0] = column(h, n, 0);
+        pairs[n][1] = column(h, n, 1);
       }
       if (row < num_rows) result.part().write_pairs(row, lane % 4, pairs, stats(h));
     }

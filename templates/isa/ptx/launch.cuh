@@ -14,21 +14,33 @@
 
 namespace lazyrope {
 
-LAZYROPE_DEVICE int32 thread_index() { return static_cast<int32>(threadIdx.x); }
+// Which numbers a kernel reads anew wherever it uses them: none, its lanes' (1), all of its
+// threads' (2). What is computed from them is then computed there, too: hoisted out of a main loop
+// it would take registers.
+#ifndef LAZYROPE_READS_ANEW
+#define LAZYROPE_READS_ANEW 0
+#endif
+#define LAZYROPE_READ_ANEW(x) asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x))
+
+LAZYROPE_DEVICE int32 thread_index() {
+  int32 x = static_cast<int32>(threadIdx.x);
+  if constexpr (LAZYROPE_READS_ANEW == 2) LAZYROPE_READ_ANEW(x);
+  return x;
+}
 LAZYROPE_DEVICE int32 block_index() { return static_cast<int32>(blockIdx.x); }
 LAZYROPE_DEVICE int32 block_threads() { return static_cast<int32>(blockDim.x); }
 LAZYROPE_DEVICE int32 grid_blocks() { return static_cast<int32>(gridDim.x); }
-// Volatile, so that what is computed from it is computed where it is used: hoisted out of a main
-// loop it would take registers there.
 LAZYROPE_DEVICE int32 lane_index() {
-  int32 x;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  int32 x = thread_index();
+  if constexpr (LAZYROPE_READS_ANEW == 1) LAZYROPE_READ_ANEW(x);
   return x & (kWarpThreads - 1);
 }
 // Without a sign, so that a shift is all it takes.
 LAZYROPE_DEVICE int32 warp_index() {
   return static_cast<int32>(static_cast<uint32>(thread_index()) / kWarpThreads);
 }
+
+#undef LAZYROPE_READ_ANEW
 
 // Of all warps of a warpgroup, 24 to 256 registers a thread, a multiple of 8 (sm_90a): waits until
 // there are so many; or gives back what is beyond.
