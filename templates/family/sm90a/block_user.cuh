@@ -90,10 +90,6 @@ class BlockUser {
     keys_.wait(key_.at, has_keys_);
     has_keys_ = false;
   }
-  LAZYROPE_DEVICE SharedPtr full_keys() {
-    await_keys();
-    return keys();
-  }
   LAZYROPE_DEVICE SharedPtr keys() const { return memory_.keys(key_.at); }
   LAZYROPE_DEVICE SharedDescriptor key_columns() const { return memory_.key_columns(key_.at); }
   LAZYROPE_DEVICE void pass_keys() {
