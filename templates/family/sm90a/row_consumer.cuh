@@ -103,7 +103,7 @@ class RowConsumer {
       softmax_.weigh(scores, rows_, prepare(scores, queries, info), are_zero);
       are_zero = false;
     };
-    // False where weights show that a maximum was too small.
+    // Makes and weighs the next block's scores. False where a maximum was too small.
     const auto go_to_next = [&] {
       ++block;
       if (!kGoesBetween) blocks_.go_to(block);
