@@ -175,12 +175,15 @@ def prefill(data: dict[str, Any]) -> str:
     about = (
         "Prefill beside the others, as above: always lazy, 1024-token documents in 16-token pages, 32 query and 8 KV "
         "heads, head_dim 128, queries after all documents unless said. Contiguous keys were rotated beforehand. "
-        "Required is a time of at most what is named."
+        "Required is a time of at most what is named; the squares are the rows with as many queries as keys."
     )
     return "\n\n".join(
         [
             f"![Rate over length]({plots}/prefill-over-length.svg)",
+            "Whole requests, 16384 tokens in all, 32 query and KV heads (16 at head_dim 256); peers on contiguous keys "
+            "where they are so in the table.",
             f"![Cost of documents]({plots}/prefill-over-documents.svg)",
+            "A row's time over that of the same queries over one document that nothing rotates.",
             about,
             table(prefill_table.HEAD, [prefill_table.line(row) for row in data["rows"]]),
             *map(prefill_table.mean_text, data["means"]),
