@@ -88,6 +88,13 @@ def test_the_engines_example_answers_from_one_copy(monkeypatch: pytest.MonkeyPat
     assert stats.documents == 2 and stats.bytes_copied == 0
 
 
+def test_the_profile_is_of_lines_that_are_there():
+    quoted = re.findall(r"^lazyrope_attend_prefill +(\S+\.cuh):\d+ .*? {2,}(\S[^\n]*;)$", README, re.MULTILINE)
+    assert len(quoted) == 3
+    for file, line in quoted:
+        assert line.split("  ")[-1] in (ROOT / "templates" / file).read_text()
+
+
 def test_tables_are_current():
     """Figures and variables come from files and code, never from a keyboard."""
     result = subprocess.run(
