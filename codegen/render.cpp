@@ -58,6 +58,9 @@ std::string_view fp8_format(const KernelSpec& spec) {
 // How products take the pool's elements.
 TemplateType product_type(const KernelSpec& spec, const AttendPlan& plan) {
   const std::string_view type = element(spec.dtype);
+  if (plan.family == Family::kSm90a && plan.divides_rows() && spec.has_fp8_pool())
+    return {"tile/widened_wgmma_product.cuh",
+            fmt::format("WidenedWgmmaProduct<{}, {}, {}>", type, fp8_format(spec), spec.head_dim)};
   if (plan.family == Family::kSm90a && plan.divides_rows())
     return {"tile/wgmma_product.cuh", fmt::format("WgmmaProduct<{}, {}>", type, spec.head_dim)};
   if (plan.family == Family::kSm90a)

@@ -108,8 +108,10 @@ const std::vector<HopperRow>& hopper_rows() {
   return table;
 }
 
-// That family sm90a has kernels for.
-std::vector<int> hopper_head_dims(bool has_many_rows) {
+// That family sm90a has kernels for. Keys and values of 8 bits are widened by the warps that turn
+// many rows' queries.
+std::vector<int> hopper_head_dims(bool has_many_rows, int kv_bytes) {
+  if (kv_bytes == 1) return has_many_rows ? std::vector{64, 96, 128} : std::vector<int>{};
   return has_many_rows ? std::vector{64, 96, 128, 192, 256} : std::vector{64, 128, 192, 256};
 }
 
@@ -173,7 +175,9 @@ class AttendPlanCheck {
     one_of("key_warps", plan_.key_warps, {plan_.divides_rows() ? 1 : 4});
     if (plan_.divides_rows()) {
       one_of("warp_rows", plan_.warp_rows, {16});
-      one_of("warp_keys", plan_.warp_keys, {64, 96, 128});
+      // Of 8 bits each of four warps widens whole runs.
+      one_of("warp_keys", plan_.warp_keys,
+             kv_bytes_ == 1 ? std::vector{64, 128} : std::vector{64, 96, 128});
       one_of("ctas_per_sm", plan_.ctas_per_sm, {1});
     } else {
       one_of("warp_rows", plan_.warp_rows, {16, 32});
@@ -183,11 +187,12 @@ class AttendPlanCheck {
     one_of("step_keys", plan_.step_keys, {plan_.warp_keys});
     at_least("stages", plan_.stages, 2);
     at_most("stages", plan_.stages, 8);
-    const std::vector<int> head_dims = hopper_head_dims(plan_.divides_rows());
-    if (kv_bytes_ != 2 || std::ranges::find(head_dims, head_dim_) == head_dims.end())
-      throw SpecError(
-          fmt::format("tile plan: {}.family = sm90a; it is for head_dim = {} and a pool of 16 bits",
-                      name_, fmt::join(head_dims, ", ")));
+    const std::vector<int> head_dims = hopper_head_dims(plan_.divides_rows(), kv_bytes_);
+    if (std::ranges::find(head_dims, head_dim_) == head_dims.end())
+      throw SpecError(fmt::format(
+          "tile plan: {}.family = sm90a; for a pool of {} bits it is for {}", name_, 8 * kv_bytes_,
+          head_dims.empty() ? "prefill alone"
+                            : fmt::format("head_dim = {}", fmt::join(head_dims, ", "))));
   }
 
   std::vector<int> allowed_heads() const {
@@ -422,7 +427,7 @@ int hopper_own_bytes(const AttendPlan& plan) {
 }
 
 // templates/family/sm90a/tile_memory.cuh.
-int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
+int hopper_shared_bytes(const AttendPlan& plan, int head_dim, int kv_bytes) {
   const int windows = table_windows(plan.divides_rows(), head_dim);
   constexpr int kFirstBlockBytes = 16;
   const int row = head_dim * plan.heads * kElementBytes;
@@ -433,7 +438,8 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim) {
   const int rotations = places * rotation_bytes(head_dim);
   const int turns = places + (consumers ? 0 : kTurnsAtOnce);
   const int kept = consumers ? plan.row_warps / 4 : 0;
-  const int handovers = (2 * plan.stages + turns + kept + kItemsAtOnce + windows) * 16;
+  const int stored = kv_bytes == 1 ? 2 * plan.stages : 0;
+  const int handovers = (2 * plan.stages + stored + turns + kept + kItemsAtOnce + windows) * 16;
   return 2 * plan.stages * plan.block_keys() * row + turned + original +
          ones_bytes(plan.divides_rows(), head_dim) + rotations +
          table_bytes(plan.block_keys(), windows) +
@@ -449,7 +455,7 @@ int AttendPlan::threads(int head_dim) const {
 }
 
 int AttendPlan::shared_bytes(int head_dim, int kv_bytes) const {
-  if (family == Family::kSm90a) return hopper_shared_bytes(*this, head_dim);
+  if (family == Family::kSm90a) return hopper_shared_bytes(*this, head_dim, kv_bytes);
   const int row = row_bytes(head_dim, kElementBytes);
   const int tile = warp_keys * row_bytes(head_dim, kv_bytes);
   const int record = part_record_bytes(head_dim);

@@ -15,6 +15,21 @@ Swizzle swizzle_of(int panel) {
   return panel == 128 ? Swizzle::k128B : panel == 64 ? Swizzle::k64B : Swizzle::k32B;
 }
 
+// A head's row, as copies bring it: in panels, each swizzled, or of 8-bit elements, which nobody
+// multiplies before they are widened, as it is.
+struct RowBoxes {
+  ElementType type;
+  int columns;  // of a panel
+  int bytes;    // likewise
+  Swizzle swizzle;
+};
+RowBoxes row_boxes(const AttentionSpec& spec) {
+  const ElementType type = element_type(spec.pool_dtype());
+  if (bytes_of(type) == 1) return {type, spec.head_dim, spec.head_dim, Swizzle::kNone};
+  const int panel = panel_bytes(spec.head_dim);
+  return {type, panel / kElementBytes, panel, swizzle_of(panel)};
+}
+
 // What the map depends on; scales are no part of it.
 bool same_memory(const KvPool& a, const KvPool& b) {
   return a.keys == b.keys && a.values == b.values && a.page_stride == b.page_stride &&
@@ -56,9 +71,8 @@ void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_si
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
                      int page_size, int heads_together, const Device& device) {
   check_own_memory(spec, pool, page_size);
-  const int panel = panel_bytes(spec.head_dim);
-  const int columns = panel / kElementBytes;
-  const int panels = heads_together * spec.head_dim / columns;
+  const RowBoxes row = row_boxes(spec);
+  const int panels = heads_together * spec.head_dim / row.columns;
   const std::int64_t octets = octets_per_page(pool, pages, page_size);
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
   const std::int64_t last_page = std::max<std::int64_t>(pages, 1) - 1;
@@ -67,13 +81,13 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
   const auto map = [&](void* data) {
     return device.encode(
         {.data = data,
-         .type = element_type(spec.dtype),
-         .dims = {columns, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
+         .type = row.type,
+         .dims = {row.columns, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
                   last_page * heads + spec.num_kv_heads},
-         .strides = {pool.slot_stride, heads_together == 1 ? panel : head_stride,
+         .strides = {pool.slot_stride, heads_together == 1 ? row.bytes : head_stride,
                      std::int64_t{kOctetSlots} * pool.slot_stride, head_stride},
-         .box = {columns, kOctetSlots, panels, kBoxOctets, 1},
-         .swizzle = swizzle_of(panel)});
+         .box = {row.columns, kOctetSlots, panels, kBoxOctets, 1},
+         .swizzle = row.swizzle});
   };
   return {map(pool.keys), map(pool.values), static_cast<int32>(octets), static_cast<int32>(heads)};
 }

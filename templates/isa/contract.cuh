@@ -108,6 +108,7 @@ static_assert(
 static_assert(kSame<uint32, decltype(fma_rn_f16x2(a<uint32>(), a<uint32>(), a<uint32>()))>);  // fma
 
 // math.cuh: "Data Movement and Conversion Instructions".
+static_assert(kSame<uint32, decltype(prmt_b32(a<uint32>(), a<uint32>(), a<uint32>()))>);  // prmt
 static_assert(kSame<float, decltype(bits_as_float(a<uint32>()))>);                  // mov
 static_assert(kSame<uint32, decltype(float_as_bits(a<float>()))>);                  // mov
 static_assert(kSame<float, decltype(infinity_f32())>);                              // mov

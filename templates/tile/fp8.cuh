@@ -12,6 +12,12 @@ struct BytePairs {
   uint32 odd;   // bytes 1 and 3
 };
 
+// The same in the bytes' order.
+struct OrderedPairs {
+  uint32 low;   // bytes 0 and 1
+  uint32 high;  // bytes 2 and 3
+};
+
 template <int kMantissaBits, int kExponentBias, uint32 kLargest>
 struct Fp8 {
   // As 16-bit elements: exact. The bits of an 8-bit number, moved to their places in a wider one,
@@ -26,6 +32,11 @@ struct Fp8 {
     const uint32 odd = kShift == 8 ? bytes : bytes >> (8 - kShift);
     return {rebias<Element>((bytes << kShift & kMagnitude) | (bytes << 8 & kSign)),
             rebias<Element>((odd & kMagnitude) | (bytes & kSign))};
+  }
+  template <class Element>
+  LAZYROPE_DEVICE static OrderedPairs widen_in_order(uint32 bytes) {
+    return {widen_halves<Element>(prmt_b32(bytes, 0, 0x9180)),
+            widen_halves<Element>(prmt_b32(bytes, 0, 0xb3a2))};
   }
 
   // To nearest even; to the largest number where that is exceeded; NaN stays NaN.
@@ -48,6 +59,14 @@ struct Fp8 {
   }
 
  private:
+  // Of two bytes in whose upper ones their signs stand eight times. What the lower half shifts into
+  // the upper one is masked.
+  template <class Element>
+  LAZYROPE_DEVICE static uint32 widen_halves(uint32 pair) {
+    constexpr int kShift = Element::kMantissaBits - kMantissaBits;
+    return rebias<Element>(pair * (1u << kShift) & (0x8000u | 0x7fu << kShift) * 0x00010001u);
+  }
+
   template <class Element>
   LAZYROPE_DEVICE static uint32 rebias(uint32 pair) {
     constexpr int kPower = Element::kExponentBias - kExponentBias;

@@ -129,15 +129,9 @@ struct WidenedProduct : WarpProduct<Element, kHeadDim> {
 
  private:
   LAZYROPE_DEVICE static Chunk widened(uint32 low, uint32 high) {
-    const BytePairs a = Format::template widen<Element>(low);
-    const BytePairs b = Format::template widen<Element>(high);
-    return {{in_order_low(a), in_order_high(a), in_order_low(b), in_order_high(b)}};
-  }
-  LAZYROPE_DEVICE static uint32 in_order_low(BytePairs p) {
-    return (p.even & 0xffffu) | p.odd << 16;
-  }
-  LAZYROPE_DEVICE static uint32 in_order_high(BytePairs p) {
-    return p.even >> 16 | (p.odd & 0xffff0000u);
+    const OrderedPairs a = Format::template widen_in_order<Element>(low);
+    const OrderedPairs b = Format::template widen_in_order<Element>(high);
+    return {{a.low, a.high, b.low, b.high}};
   }
 };
 

@@ -26,6 +26,7 @@ struct WgmmaProduct {
   using Rows = WideAccumulator<row_columns(kHeadDim)>;
   using Type = typename WgmmaElement<Element>::Type;
   static constexpr bool kScaled = false;
+  static constexpr bool kWidens = false;
 
   // scores = queries x keys^T, of kKeys keys; of both their columns (Tile).
   template <int kKeys>
@@ -122,6 +123,7 @@ struct TurnedWgmmaProduct {
   using Tile = WgmmaTile<kHeadDim>;  // of queries, keys and values
   using Type = typename WgmmaElement<Element>::Type;
   static constexpr bool kScaled = false;
+  static constexpr bool kWidens = false;
   static constexpr int kKeys = 64;
   static constexpr int kDimTiles = kHeadDim / 64;
   static_assert(Tile::kPanelBytes == 64 * kElementBytes);

@@ -40,7 +40,8 @@ def random_setting(seed: int) -> Setting:
 def build(setting: Setting) -> lazyrope.Attention:
     kernel = lazyrope.compile(setting.spec(), arch=ARCH)
     plan = kernel.tile_plan
-    assert plan.decode.family == ("sm80" if setting.head_dim == 96 else "sm90a")
+    has_decode = setting.head_dim != 96 and setting.kv_dtype == "as dtype"
+    assert plan.decode.family == ("sm90a" if has_decode else "sm80")
     assert plan.prefill.family == "sm90a"
     return kernel
 
@@ -58,14 +59,29 @@ def test_the_settings_have_every_value():
     assert {name: {getattr(s, name) for s in settings} for name in FACTORS} == {k: set(v) for k, v in FACTORS.items()}
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_random_step_over_8_bit_pools(seed):
+    """Whose keys and values the turning warps widen, of every head_dim that has them."""
+    setting = replace(
+        random_setting(100 + seed),
+        head_dim=(64, 96, 128)[seed % 3],
+        kv_dtype=("float8_e4m3fn", "float8_e5m2")[seed % 2],
+        phase=("prefill", "mixed")[seed // 3],
+    )
+    with lazyrope.emulator.options(seed=seed, races=seed % 2 == 0):
+        check_case(random_case(setting, seed, "cpu"), build(setting))
+
+
 SMALL = Setting(head_dim=64, kv_heads=1)
 
 
 @pytest.mark.parametrize("races", [False, True])
-def test_more_blocks_than_a_table_has(races):
+@pytest.mark.parametrize("kv_dtype", ["as dtype", "float8_e5m2"])
+def test_more_blocks_than_a_table_has(kv_dtype, races):
     """Of 128 keys, in several windows; documents that end inside of runs, some shorter than a block."""
+    setting = replace(SMALL, kv_dtype=kv_dtype)
     with lazyrope.emulator.options(races=races):
-        check_case(documents_case(SMALL, [1500, 70, 131, 1024, 5, 640, 17, 16, 900], 33, "cpu"), build(SMALL))
+        check_case(documents_case(setting, [1500, 70, 131, 1024, 5, 640, 17, 16, 900], 33, "cpu"), build(setting))
 
 
 @pytest.mark.parametrize("head_dim", [64, 256])
@@ -92,12 +108,12 @@ def test_queries_at_any_position(head_dim, group, tokens):
 
 
 @pytest.mark.parametrize("races", [False, True])
-@pytest.mark.parametrize("head_dim", [64, 256])
+@pytest.mark.parametrize(("head_dim", "kv_dtype"), [(64, "as dtype"), (256, "as dtype"), (128, "float8_e4m3fn")])
 @pytest.mark.parametrize("tokens", [300, 700])
-def test_several_items_of_a_cta(tokens, head_dim, races):
+def test_several_items_of_a_cta(tokens, head_dim, kv_dtype, races):
     """Which go on without a barrier for all warps: with four SMs, whole tiles in turns, or parts of them. Their queries
     are turned by helpers, or by those who compute."""
-    setting = replace(SMALL, kv_heads=2, head_dim=head_dim)
+    setting = replace(SMALL, kv_heads=2, head_dim=head_dim, kv_dtype=kv_dtype)
     with lazyrope.emulator.options(races=races):
         check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
 

@@ -150,10 +150,28 @@ TEST(TilePlan, HopperHasKernelsOfItsOwn) {
     EXPECT_EQ(decode.heads, grouped.group_size <= 8 ? 2 : 1) << "a token's rows are one tile's";
     EXPECT_EQ(decode.family, Family::kSm90a);
   }
-  KernelSpec fp8 = spec_of(128);
-  fp8.kv_dtype = Dtype::kFp8E4m3;
-  EXPECT_EQ(candidates(fp8, hopper).front().prefill.family, Family::kSm80);
-  EXPECT_EQ(candidates(fp8, hopper).front().decode.family, Family::kSm80);
+  for (const int head_dim : {64, 96, 128, 192, 256}) {
+    KernelSpec fp8 = spec_of(head_dim);
+    fp8.kv_dtype = Dtype::kFp8E4m3;
+    const TilePlan plan = candidates(fp8, hopper).front();
+    EXPECT_EQ(plan.prefill.family, head_dim <= 128 ? Family::kSm90a : Family::kSm80);
+    EXPECT_EQ(plan.decode.family, Family::kSm80);
+    TilePlan wider = candidates(spec_of(head_dim), hopper).front();
+    wider.decode = plan.decode;
+    if (head_dim == 256) {
+      EXPECT_TRUE(
+          throws<SpecError>([&] { validate(wider, fp8, hopper); },
+                            {"prefill.family = sm90a", "of 8 bits", "head_dim = 64, 96, 128"}));
+    }
+    wider.prefill.warp_keys = wider.prefill.step_keys = 96;
+    EXPECT_TRUE(throws<SpecError>([&] { validate(wider, fp8, hopper); },
+                                  {"prefill.warp_keys = 96", "64, 128"}));
+  }
+  KernelSpec fp8_decode = spec_of(128);
+  fp8_decode.kv_dtype = Dtype::kFp8E4m3;
+  EXPECT_TRUE(throws<SpecError>(
+      [&] { validate(candidates(spec_of(128), hopper).front(), fp8_decode, hopper); },
+      {"decode.family = sm90a", "pool of 8 bits", "prefill alone"}));
   KernelSpec wide = spec_of(128);
   wide.group_size = 17;
   EXPECT_EQ(candidates(wide, hopper).front().decode.family, Family::kSm80) << "17 rows a token";

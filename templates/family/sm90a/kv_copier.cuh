@@ -8,10 +8,10 @@ namespace lazyrope {
 
 template <class Memory>
 class KvCopier {
-  using Tile = typename Memory::Tile;
   using Table = typename Memory::Table;
   static constexpr int kRuns = Memory::kKeys / kRunSlots;
-  static constexpr int kRunBytes = Tile::bytes(kRunSlots);
+  static constexpr int kRunBytes = Memory::kBlockBytes / kRuns;
+  static constexpr int kStoredAt = kRunBytes - Memory::kStoredBytes / kRuns;  // of it
   static constexpr int32 kNowhere = -2;  // an octet that, with the next, is not there: zeros
   static_assert(kRunSlots == 2 * kOctetSlots);
   // Values' places, and their barriers, lie behind those of keys: one ring for the copier.
@@ -24,7 +24,8 @@ class KvCopier {
         step_(params.attend.step),
         memory_(memory),
         windows_(memory),
-        tiles_(memory.at + Memory::kKeyBarriers) {}
+        tiles_(memory.at + Memory::kKeyBarriers),
+        stored_(memory.at + Memory::kStoredBarriers) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) { copy(item, place); });
@@ -86,8 +87,9 @@ class KvCopier {
     for (int32 run = 0; run < kRuns; ++run)
       places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run)};
     tiles_.wait(place);
-    if (lane_index() == 0) mbarrier_arrive_expect_tx(tiles_.given(place), Memory::kBlockBytes);
-    copy_runs(map, memory_.keys(place), places, tiles_.given(place));
+    const SharedPtr barrier = Memory::kWidens ? stored_.given(place) : tiles_.given(place);
+    if (lane_index() == 0) mbarrier_arrive_expect_tx(barrier, Memory::kStoredBytes);
+    copy_runs(map, memory_.keys(place) + kStoredAt, places, barrier);
   }
 
   // One lane for the warp: what it gives each copy is then the same for all lanes, as the hardware
@@ -124,6 +126,7 @@ class KvCopier {
   Memory memory_;
   WindowUser<Memory> windows_;
   FillSide tiles_;
+  FillSide stored_;
   RingPlace<Memory::kStages> key_;
   RingPlace<Memory::kStages> value_;
   int32 kv_head_ = 0;

@@ -1,9 +1,11 @@
 // The warps that turn an item's queries for its next segment, while others compute on the present
 // one: each row by its own angle, from the originals; or many, from an item's second document on,
 // by the angle that lies between documents (ops/turn_together.cuh), from those of the first, which
-// have taken the originals' place.
+// have taken the originals' place. Where keys and values are stored in 8 bits they
+// widen these, too.
 #pragma once
 
+#include "family/sm90a/kv_widener.cuh"
 #include "family/sm90a/window_user.cuh"
 #include "isa/bulk_copy.cuh"
 #include "ops/query_rows.cuh"
@@ -30,6 +32,7 @@ class QueryTurner {
         windows_(memory),
         turned_(memory.at + Memory::kTurnedBarriers),
         rotations_(memory.at + Memory::kRotationBarriers),
+        widener_(memory),
         warp_(warp_uniform(Team::warp())) {
     // Near by when rows are turned. Of few rows angles_ has them.
     if constexpr (kTogether)
@@ -39,16 +42,46 @@ class QueryTurner {
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
       copy(item, place);
+      key_scale_ = Memory::key_scale_of(params_, item);
       const int32 num_blocks = item.extent().num_blocks;
-      if (num_blocks > 0)
-        windows_.for_each_document(
-            memory_.table(params_.step, item), num_blocks, place,
-            [&](int32 base, int32 document) { turn_for(document, base, item, place); });
+      const auto turn = [&](int32 base, int32 document) { turn_for(document, base, item, place); };
+      if (num_blocks == 0) return;
+      if constexpr (Memory::kWidens)
+        turn_and_widen(memory_.table(params_.step, item), num_blocks, place, turn);
+      else
+        windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place, turn);
     });
   }
 
  private:
-  LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_); }
+  LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_, key_scale_); }
+
+  // Queries are turned for a document before its first keys are widened.
+  template <class Turn>
+  LAZYROPE_DEVICE void turn_and_widen(const typename Memory::Table& table, int32 num_blocks,
+                                      int32 place, const Turn& turn) {
+    int32 block = windows_.begin(place);
+    const int32 end = block + num_blocks;
+    int32 document = 0;
+    bool begins_document = true;
+    bool has_values = false;
+#pragma unroll 1
+    while (true) {
+      const bool has_keys = block < end;
+      if (has_keys) {
+        const BlockInfo info = table.info(block);
+        if (begins_document) turn(info.base, document++);
+        begins_document = info.ends_segment<Memory::kKeys>();
+      }
+      widener_.widen(has_keys, has_values);
+      if (!has_keys) break;
+      has_values = true;
+      if (++block == end) continue;
+      windows_.leave(block - 1);
+      windows_.reach(block);
+    }
+    windows_.leave_last(end - 1);
+  }
 
   // Of many rows each warp has its own. Zeros are behind an item's: they are turned, and read, all
   // the same.
@@ -174,6 +207,8 @@ class QueryTurner {
   RingPlace<Memory::kTurns> turn_;
   UseSide rotations_;
   RingPlace<Memory::kRotationPlaces> rotation_;
+  KvWidener<Spec, Memory> widener_;
+  float key_scale_ = 1.0f;  // of the item
   int32 warp_;
   // Of many rows they are found anew: registers are few.
   LaneAngles<RowAngles<Spec, kHasManyRows>, !kHasManyRows> angles_;

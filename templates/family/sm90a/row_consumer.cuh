@@ -66,6 +66,7 @@ class RowConsumer {
 #pragma unroll
     for (int i = 0; i < Product::Rows::kCount; ++i) rows_[i] = 0.0f;
     softmax_.reset();
+    key_scale_ = Memory::key_scale_of(params_, item);
     if (Spec::kSinks && item.split().index == 0)
       add_sinks<Spec>(softmax_, params_.sinks, item.rows(), first_row(), item.extent().num_rows);
     if constexpr (Product::kAddsWeights && Spec::kSinks) {
@@ -236,7 +237,7 @@ class RowConsumer {
   template <bool kShifts = false>
   LAZYROPE_DEVICE float prepare(Scores& scores, PositionRange queries,
                                 const BlockInfo& info) const {
-    const float scale = Memory::kScalesQueries ? 1.0f : params_.scale_log2;
+    const float scale = Memory::kScalesQueries ? 1.0f : params_.scale_log2 * key_scale_;
     if constexpr (kCaps) cap_scores(scores, scale, Spec::kSoftcap);
     const bool masks = hides_keys<Mask, kKeys>(queries, info);
     const bool shifts = kShifts && softmax_.shifts();
@@ -310,7 +311,8 @@ class RowConsumer {
 
   const AttendParams& params_;
   Memory memory_;
-  int32 place_ = 0;  // of the item
+  int32 place_ = 0;         // of the item
+  float key_scale_ = 1.0f;  // likewise
   BlockUser<Memory, Queries> blocks_;
   Alternation<Memory::kProductsBarrier> products_;
   typename Product::Rows rows_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "isa/bulk_copy.cuh"
+#include "ops/pool_scales.cuh"
 #include "ops/split_tile.cuh"
 #include "pipeline/block_table.cuh"
 #include "pipeline/handover.cuh"
@@ -44,8 +45,15 @@ struct TileMemory {
   // scores are logits then, and weights may need nothing but the power of two (ops/softmax.cuh).
   static constexpr bool kScalesQueries =
       Shape::kRowWarps > 1 && Spec::Element::kExponentBias == 127;
-  LAZYROPE_DEVICE static float query_scale(const AttendParams& params) {
-    return kScalesQueries ? params.scale_log2 : 1.0f;
+  LAZYROPE_DEVICE static float query_scale(const AttendParams& params, float key_scale) {
+    return kScalesQueries ? params.scale_log2 * key_scale : 1.0f;
+  }
+  // What an item's stored keys are to be multiplied by.
+  LAZYROPE_DEVICE static float key_scale_of(const AttendParams& params, ItemPtr item) {
+    if constexpr (Spec::Product::kScaled)
+      return key_scale(params.pool, item.rows().kv_head);
+    else
+      return 1.0f;
   }
 
   // family/sm90a/helpers.cuh.
@@ -62,6 +70,10 @@ struct TileMemory {
   using Table = BlockTable<typename Spec::Mask, kKeys, kWindows>;
 
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
+  // Keys and values that are stored in 8 bits are widened where they come to lie, by the warps that
+  // turn queries (tile/widened_wgmma_product.cuh).
+  static constexpr bool kWidens = Spec::Product::kWidens;
+  static constexpr int kStoredBytes = kWidens ? kBlockBytes / 2 : kBlockBytes;
   static constexpr int kTurnedBytes = Tile::bytes(kRows);
 
   // From the start: rings of keys and of values, turned queries, the original queries unless
@@ -80,7 +92,9 @@ struct TileMemory {
   static constexpr int kItem = kPositions + kItems * kRows * 4;
   static constexpr int kKeyBarriers = kItem + kItems * static_cast<int>(sizeof(Item));
   static constexpr int kValueBarriers = kKeyBarriers + Handover<kStages>::kBytes;
-  static constexpr int kTurnedBarriers = kValueBarriers + Handover<kStages>::kBytes;
+  static constexpr int kStoredBarriers = kValueBarriers + Handover<kStages>::kBytes;
+  static constexpr int kTurnedBarriers =
+      kStoredBarriers + (kWidens ? Handover<2 * kStages>::kBytes : 0);
   static constexpr int kRotationBarriers =
       kTurnedBarriers + (kConsumersTurn ? 0 : Handover<kTurns>::kBytes);
   static constexpr int kKeptBarriers = kRotationBarriers + Handover<kRotationPlaces>::kBytes;
@@ -145,19 +159,22 @@ struct TileMemory {
   LAZYROPE_DEVICE void init() const {
     constexpr uint32 kUsers = kConsumerWarps;
     constexpr uint32 kAllUsers = kUsers + kPreparingWarps + 1;
+    constexpr uint32 kTileFillers = kWidens ? kTurningWarps : 1;
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Handover<kItems>::init(at + kItemBarriers, 1, kAllUsers);
     if (warp == 1) Handover<kWindows>::init(at + kWindowBarriers, 1, kAllUsers);
     if (warp == 2 && !kConsumersTurn)
       Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
-    if (warp == 3) Handover<kStages>::init(at + kKeyBarriers, 1, kUsers);
-    if (warp == 4) Handover<kStages>::init(at + kValueBarriers, 1, kUsers);
+    if (warp == 3) Handover<kStages>::init(at + kKeyBarriers, kTileFillers, kUsers);
+    if (warp == 4) Handover<kStages>::init(at + kValueBarriers, kTileFillers, kUsers);
     if (warp == 5 && kMakesRotations)
       Handover<kRotationPlaces>::init(at + kRotationBarriers, RotationMakers::size() / kWarpThreads,
                                       kConsumersTurn ? kUsers : kTurningWarps);
     // A place a warpgroup, which fills and uses it: nobody waits until it is empty.
     if (warp == 6 && kConsumersTurn && kQueriesTurn)
       Handover<kConsumerWarps / kGroupWarps>::init(at + kKeptBarriers, kGroupWarps, kGroupWarps);
+    // A place is empty again when what it was widened to has been used.
+    if (warp == 7 && kWidens) Handover<2 * kStages>::init(at + kStoredBarriers, 1, 1);
     if constexpr (kOnesBytes > 0) fill_ones();
     bar_sync();
   }

@@ -119,7 +119,9 @@ class OwnRows {
  private:
   static constexpr int32 kWarpBytes = Tile::bytes(kWarpRows);
 
-  LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_); }
+  LAZYROPE_DEVICE float scale() const {
+    return Memory::query_scale(params_, Memory::key_scale_of(params_, item()));
+  }
   LAZYROPE_DEVICE static int32 warp() { return Memory::Consumers::rank() / kWarpThreads; }
   // Of the warp.
   LAZYROPE_DEVICE static int32 first_row() { return warp() * kWarpRows; }

@@ -35,6 +35,17 @@ inline uint32 max_u16x2(uint32 a, uint32 b) {
   return (low & 0xffffu) | (high & 0xffff0000u);
 }
 
+inline uint32 prmt_b32(uint32 a, uint32 b, uint32 selector) {
+  const uint64 bytes = a | static_cast<uint64>(b) << 32;
+  uint32 y = 0;
+  for (int32 i = 0; i < 4; ++i) {
+    const uint32 named = selector >> (4 * i) & 0xf;
+    const auto byte = static_cast<uint32>(bytes >> (8 * (named % 8)) & 0xff);
+    y |= (named < 8 ? byte : (byte >> 7) * 0xff) << (8 * i);
+  }
+  return y;
+}
+
 inline uint32 bf16_bits(float x) {
   const uint32 bits = float_as_bits(x);
   if (x != x) return 0x7fff;

@@ -40,6 +40,13 @@ LAZYROPE_DEVICE float cos_approx_f32(float x) {
 LAZYROPE_DEVICE float max_f32(float a, float b) { return fmaxf(a, b); }
 // The greater low half, and the greater high half, as unsigned numbers: two at once by VIMNMX3.
 LAZYROPE_DEVICE uint32 max_u16x2(uint32 a, uint32 b) { return __vmaxu2(a, b); }
+// Four of the eight bytes of a and, behind them, b: the lowest is that which the selector's lowest
+// four bits name. Those from 8 on say the sign of byte n - 8, eight times.
+LAZYROPE_DEVICE uint32 prmt_b32(uint32 a, uint32 b, uint32 selector) {
+  uint32 y;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(selector));
+  return y;
+}
 LAZYROPE_DEVICE float bits_as_float(uint32 bits) { return __uint_as_float(bits); }
 LAZYROPE_DEVICE uint32 float_as_bits(float x) { return __float_as_uint(x); }
 LAZYROPE_DEVICE float infinity_f32() { return __int_as_float(0x7f800000); }

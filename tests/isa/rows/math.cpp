@@ -149,6 +149,7 @@ std::vector<Witness> math_rows() {
       elementwise("cos_approx_f32", Case::kCos, turns, special_turn),
       elementwise("max_f32", Case::kMax, same_bits(), special_pairs(false), special_pairs(true)),
       elementwise("max_u16x2", Case::kMaxU16, same_bits(), any_bits, any_bits),
+      elementwise("prmt_b32", Case::kPermute, same_bits(), any_bits, any_bits, any_bits),
       elementwise("infinity_f32", Case::kBits, same_bits(), specials_then(any_float), nothing,
                   nothing, 2),
       elementwise("cvt_rn_bf16x2_f32", Case::kToBf16, same_bits(),

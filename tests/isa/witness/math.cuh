@@ -44,6 +44,8 @@ LAZYROPE_DEVICE uint32 several(Case which, uint32 a, uint32 b, uint32 c) {
       return float_as_bits(max_f32(x, y));
     case Case::kMaxU16:
       return max_u16x2(a, b);
+    case Case::kPermute:
+      return prmt_b32(a, b, c);
     case Case::kToBf16:
       return cvt_rn_bf16x2_f32(x, y);
     case Case::kToF16:

@@ -17,6 +17,7 @@ enum class Case : int32 {
   kCos,
   kMax,
   kMaxU16,
+  kPermute,
   kBits,
   kToBf16,
   kToF16,

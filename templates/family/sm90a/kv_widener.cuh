@@ -1,0 +1,53 @@
+// How warps widen the keys and values of an item's blocks, which copies have brought as they are
+// stored, in 8 bits, to those that products take.
+#pragma once
+
+#include "family/sm90a/tile_memory.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Memory>
+class KvWidener {
+  using Product = typename Spec::Product;
+  using Team = typename Memory::Turners;
+
+ public:
+  LAZYROPE_DEVICE explicit KvWidener(Memory memory)
+      : memory_(memory),
+        stored_(memory.at + Memory::kStoredBarriers),
+        tiles_(memory.at + Memory::kKeyBarriers) {}
+
+  // The next keys, and then the next values, which are those of the block before: in the order in
+  // which they are brought. By one copy of the code.
+  LAZYROPE_DEVICE void widen(bool has_keys, bool has_values) {
+#pragma unroll 1
+    for (int32 ring = has_keys ? 0 : 1; ring < (has_values ? 2 : 1); ++ring) {
+      const int32 place = ring == 0 ? key_.at : Memory::kStages + value_.at;
+      stored_.wait(place);
+      widen_share(memory_.keys(place));
+      fence_proxy_async();
+      tiles_.pass(place);
+      if (ring == 0)
+        key_.advance();
+      else
+        value_.advance();
+    }
+  }
+
+ private:
+  // Each warp some of a tile's runs.
+  LAZYROPE_DEVICE static void widen_share(SharedPtr tile) {
+    constexpr int32 kRuns = Memory::kKeys / Product::kRunRows / Memory::kTurningWarps;
+    static_assert(kRuns * Memory::kTurningWarps * Product::kRunRows == Memory::kKeys);
+    static_assert(Product::kRunRows == kRunSlots);  // as they are copied
+    Product::template widen<kRuns>(tile + Team::warp() * kRuns * Product::kRunBytes);
+  }
+
+  Memory memory_;
+  UseSide stored_;
+  FillSide tiles_;
+  RingPlace<Memory::kStages> key_;
+  RingPlace<Memory::kStages> value_;
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,70 @@
+// Products of a warpgroup by wgmma with keys and values of 8 bits, which others widen in shared
+// memory: tensor cores have no products of 16-bit with 8-bit elements.
+#pragma once
+
+#include "tile/fp8.cuh"
+#include "tile/wgmma_product.cuh"
+
+namespace lazyrope {
+
+template <class Element, class Format, int kHeadDim>
+struct WidenedWgmmaProduct : WgmmaProduct<Element, kHeadDim> {
+  using Tile = typename WgmmaProduct<Element, kHeadDim>::Tile;
+  static constexpr bool kScaled = true;
+  static constexpr bool kWidens = true;
+
+  // The bytes of 16 rows, one row behind the other, lie in the last half of the room that they fill
+  // as 16-bit elements, which is one run of bytes, too.
+  static constexpr int32 kRunRows = 16;
+  static constexpr int32 kRunBytes = Tile::bytes(kRunRows);
+  static constexpr int32 kStoredAt = kRunBytes / 2;
+
+  // By a warp, kRuns of them: all are read before any is written.
+  template <int kRuns>
+  LAZYROPE_DEVICE static void widen(SharedPtr runs) {
+    const int32 row = lane_index() / kRowLanes;
+    Chunk chunks[kRuns * kSteps][kRounds];
+#pragma unroll
+    for (int32 round = 0; round < kRounds; ++round) {
+      const SharedPtr from = runs + (kStoredAt + row * kHeadDim + chunk(round) * 16);
+#pragma unroll
+      for (int32 step = 0; step < kRuns * kSteps; ++step)
+        chunks[step][round] = ld_shared<Chunk>(from + step / kSteps * kRunBytes +
+                                               step % kSteps * kStepRows * kHeadDim);
+    }
+    bar_warp_sync();
+#pragma unroll
+    for (int32 round = 0; round < kRounds; ++round) {
+      const SharedPtr to = Tile::chunk(runs, row, 2 * chunk(round));
+#pragma unroll
+      for (int32 step = 0; step < kRuns * kSteps; ++step) {
+        const auto& [word] = chunks[step][round];
+        const SharedPtr low = to + step * Tile::bytes(kStepRows);
+        st_shared(low, widened(word[0], word[1]));
+        st_shared(Tile::template behind<16>(low), widened(word[2], word[3]));
+      }
+    }
+  }
+
+ private:
+  static constexpr int32 kRowChunks = kHeadDim / 16;
+  // Lanes have so many chunks of a row side by side, those of the next row others: then what eight
+  // lanes read, and what they write, lies in different banks.
+  static constexpr int32 kRowLanes = kRowChunks % 4 == 0 ? 4 : 2;
+  static constexpr int32 kRounds = kRowChunks / kRowLanes;
+  static constexpr int32 kStepRows = kWarpThreads / kRowLanes;
+  static constexpr int32 kSteps = kRunRows / kStepRows;
+
+  LAZYROPE_DEVICE static int32 chunk(int32 round) {
+    const uint32 of_row = static_cast<uint32>(lane_index() / kRowLanes + round) % kRounds;
+    return static_cast<int32>(of_row) * kRowLanes + lane_index() % kRowLanes;
+  }
+
+  LAZYROPE_DEVICE static Chunk widened(uint32 low, uint32 high) {
+    const OrderedPairs a = Format::template widen_in_order<Element>(low);
+    const OrderedPairs b = Format::template widen_in_order<Element>(high);
+    return {{a.low, a.high, b.low, b.high}};
+  }
+};
+
+}  // namespace lazyrope
