@@ -118,6 +118,7 @@ class BlockUser {
     values_.pass(value_.at);
     value_.advance();
   }
+  // While keys are held: those asked for are the next.
   LAZYROPE_DEVICE void look_for_both() {
     if (!kAsksEarly) return;
     has_keys_ = keys_.is_given(key_.next());

@@ -37,6 +37,7 @@ class RowConsumer {
   // ptxas then has what describes products' operands in registers of lanes, and copies it for each.
   static constexpr bool kWeighsBefore = kHeadDim != 128;
   static constexpr bool kTurns = Memory::kConsumersTurn && Memory::kQueriesTurn;
+  static_assert(!kTurns || !kGoesBetween, "turn_between() goes to no block");
   using Result = ItemResult<Spec, Team, false>;
   using Queries =
       typename QueriesOf<Spec, Memory, Memory::kConsumersTurn, Memory::kQueriesTurn>::Type;
@@ -208,6 +209,7 @@ class RowConsumer {
     blocks_.clear_next_cut_runs(ValidSlots(info));
     softmax_.template exponentiate<kEarly, kKeys / 8>(scores, scale, added);
     wait_for_values(weights);
+    blocks_.look_for_both();
     Product::pack(weights, scores);
     const bool lane_holds = Product::kAddsWeights
                                 ? Product::are_at_most(weights, softmax_.kMostAdded)
@@ -229,7 +231,6 @@ class RowConsumer {
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) weights[i].pin();
     blocks_.pass_values();
-    blocks_.look_for_both();
   }
 
   // Caps and masks scores, and shifts them for maxima that are known already. Returns what they are
