@@ -20,7 +20,8 @@ struct BulkLoad {
   CopyBox box;
   std::uint32_t barrier;
   Site site;
-  Knowledge known;  // what its thread knew
+  int number;      // of its mbarrier
+  bool is_prompt;  // it lands soon, whatever has been begun before
 };
 
 // A bulk copy from shared memory.

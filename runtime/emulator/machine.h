@@ -98,6 +98,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   }
   void check_end() override;
   bool land_latest() override;
+  void land_prompt() override;
   std::string describe_wait(const EmulatedCta& cta, const Wait& wait) const override;
 
   SharedMemory& shared() { return running().cta->shared; }
@@ -107,7 +108,11 @@ class Machine final : public Scheduler, public EmulatorHost {
     if (races_) races_->shared(kind, id_of(by), address, bytes, site);
   }
   void note_global(AccessKind kind, const void* p, std::size_t bytes, const Site& site) {
-    if (races_ && global_.is_written(p)) races_->global(kind, id_of(running()), p, bytes, site);
+    note_global(kind, id_of(running()), p, bytes, site);
+  }
+  void note_global(AccessKind kind, ThreadId by, const void* p, std::size_t bytes,
+                   const Site& site) {
+    if (races_ && global_.is_written(p)) races_->global(kind, by, p, bytes, site);
   }
   void profile(const Thread& by, const LaneAccess& access) {
     if (profile_ != nullptr) profile_->access(id_of(by), access);
@@ -147,6 +152,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   void wake_all(const Mbarrier& barrier);
   void begin_load(CopyBox box, uint32 barrier, const Site& site);
   void land(const BulkLoad& load);
+  void land_load(std::size_t i);
   void begin_store(CopyBox box, const Site& site);
   void read_source(BulkStore& store);
   void write_destination(BulkStore& store);
@@ -167,7 +173,8 @@ class Machine final : public Scheduler, public EmulatorHost {
     for (const std::uint32_t chunk : product.a->chunks(0, WarpProduct::kGroupRows)) visit(chunk);
   }
 
-  std::vector<BulkLoad> loads_;  // that have not landed
+  std::vector<BulkLoad> loads_;   // that have not landed
+  std::size_t prompt_loads_ = 0;  // of these
   GlobalMemory global_;
   std::optional<RaceDetector> races_;
   Profile* profile_;  // null: none

@@ -1,4 +1,5 @@
 // mbarriers, bulk copies and named barriers.
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/emulator/machine.h"
@@ -10,6 +11,9 @@ constexpr std::uint32_t kChunk = CopyBox::kChunkBytes;
 // One in so many mbarrier.try_wait gives up at once, as the hardware's may, and one in so many
 // mbarrier.test_wait comes before what it would have seen.
 constexpr std::size_t kTurnedAway = 4;
+// One load in so many is prompt, and lands after about so many steps.
+constexpr std::size_t kPrompt = 4;
+constexpr std::size_t kPromptSteps = 8;
 
 std::vector<std::byte> image_of(const CopyBox& box) {
   std::vector<std::byte> image(box.bytes, std::byte{0});
@@ -105,16 +109,23 @@ void Machine::begin_load(CopyBox box, uint32 barrier, const Site& site) {
     throw Violation{rule::kProxyFence, site,
                     fmt::format("thread {} has made no fence.mbarrier_init since it initialized {}",
                                 at.owner, at.describe())};
+  ThreadId copies = id_of(running());
+  if (races_) {
+    copies = races_->copies(cta.index, at.number);
+    races_->learn(copies, races_->publish(id_of(running())));
+  }
   for (const CopyBox::Run& run : box.runs) {
     global_.check_bulk(run.global, run.bytes, site);
-    note_global(AccessKind::kRead, run.global, run.bytes, site);
+    note_global(AccessKind::kRead, copies, run.global, run.bytes, site);
   }
   box.for_chunks([&](std::uint32_t offset) {
     cta.shared.begin_bulk_write(box.chunk(offset), kChunk, site);
-    note_shared(AccessKind::kWrite, running(), box.chunk(offset), kChunk, site);
+    if (races_) races_->shared(AccessKind::kWrite, copies, box.chunk(offset), kChunk, site);
   });
-  loads_.push_back({&cta, running().place.thread, std::move(box), barrier, site,
-                    races_ ? races_->publish(id_of(running())) : Knowledge{}});
+  const bool is_prompt = draw(kPrompt) == 0;
+  loads_.push_back(
+      {&cta, running().place.thread, std::move(box), barrier, site, at.number, is_prompt});
+  prompt_loads_ += is_prompt ? 1 : 0;
 }
 
 void Machine::cp_async_bulk_load(uint32 to, const void* from, uint32 bytes, uint32 barrier,
@@ -135,17 +146,28 @@ void Machine::land(const BulkLoad& load) {
     load.cta->shared.land_bulk_write(load.box.chunk(offset), image.data() + offset, kChunk);
   });
   Mbarrier& barrier = load.cta->mbarriers.at(load.barrier, load.site);
-  barrier.arriving.learn(load.known);
+  if (races_) barrier.arriving.learn(races_->publish(races_->copies(load.cta->index, load.number)));
   if (barrier.receive(load.box.bytes, load.site)) wake_all(barrier);
+}
+
+void Machine::land_load(std::size_t i) {
+  std::swap(loads_[i], loads_.back());
+  const BulkLoad load = std::move(loads_.back());
+  loads_.pop_back();
+  prompt_loads_ -= load.is_prompt ? 1 : 0;
+  land(load);
 }
 
 bool Machine::land_latest() {
   if (loads_.empty()) return false;
-  std::swap(loads_[draw(loads_.size())], loads_.back());
-  const BulkLoad load = std::move(loads_.back());
-  loads_.pop_back();
-  land(load);
+  land_load(draw(loads_.size()));
   return true;
+}
+
+void Machine::land_prompt() {
+  if (prompt_loads_ == 0 || draw(kPromptSteps) != 0) return;
+  const auto load = std::ranges::find(loads_, true, &BulkLoad::is_prompt);
+  land_load(static_cast<std::size_t>(load - loads_.begin()));
 }
 
 void Machine::begin_store(CopyBox box, const Site& site) {

@@ -69,7 +69,12 @@ bool Mbarrier::receive(std::uint32_t bytes, const Site& site) {
 }
 
 Mbarrier& Mbarriers::begin(std::uint32_t address, std::uint32_t count, const Site& site) {
-  return barriers_.insert_or_assign(address, Mbarrier(address, count, site)).first->second;
+  const auto old = barriers_.find(address);
+  const int number = old == barriers_.end() ? numbered_++ : old->second.number;
+  Mbarrier& begun =
+      barriers_.insert_or_assign(address, Mbarrier(address, count, site)).first->second;
+  begun.number = number;
+  return begun;
 }
 
 void Mbarriers::end(std::uint32_t address, const Site& site) {

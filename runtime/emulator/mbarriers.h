@@ -31,6 +31,7 @@ class Mbarrier {
   // The thread that has initialized it, and how often it had shown its mbarriers before.
   int owner = 0;
   std::uint32_t fences = 0;
+  int number = 0;  // in its CTA
   // Of the open phase.
   std::vector<EmulatedThreadState*> waiting;
   // That the phase before has woken, and that have not seen it yet.
@@ -62,6 +63,7 @@ class Mbarriers {
 
  private:
   std::map<std::uint32_t, Mbarrier> barriers_;
+  int numbered_ = 0;
 };
 
 }  // namespace lazyrope

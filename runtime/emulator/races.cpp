@@ -41,8 +41,9 @@ std::optional<Access> WordHistory::note(const Access& access, const ThreadClock&
 
 void RaceDetector::begin(int cta) {
   Cta& begun = ctas_[cta];
-  for (int thread = 0; thread < threads_; ++thread)
-    begun.clocks.emplace_back(ThreadId{cta, thread}, threads_);
+  const int all = threads_ + kMostMbarriers;
+  for (int thread = 0; thread < all; ++thread)
+    begun.clocks.emplace_back(ThreadId{cta, thread}, all);
   begun.shared.resize(shared_words_);
 }
 
@@ -64,6 +65,11 @@ void RaceDetector::release(ThreadId id, const void* p) {
   published_[p].learn(clock_of(id).publish());
 }
 
+std::string RaceDetector::describe(ThreadId id) const {
+  if (id.thread < threads_) return fmt::format("block {}, thread {}", id.cta, id.thread);
+  return fmt::format("a bulk copy of block {}", id.cta);
+}
+
 // Throws where the access races with one before.
 void RaceDetector::note(WordHistory& word, const Access& access, std::string_view space,
                         std::uintptr_t address) {
@@ -71,10 +77,10 @@ void RaceDetector::note(WordHistory& word, const Access& access, std::string_vie
   if (!other) return;
   throw Violation{
       rule::kRace, access.site,
-      fmt::format("this {} at {:#x} of {} memory and the {} at {} by block {}, thread {} are not "
-                  "ordered by a barrier or other synchronization",
-                  name(access.kind), address, space, name(other->kind), describe(other->site),
-                  other->by.cta, other->by.thread)};
+      fmt::format("this {} at {:#x} of {} memory and the {} at {} by {} are not ordered by a "
+                  "barrier or other synchronization",
+                  name(access.kind), address, space, name(other->kind),
+                  lazyrope::describe(other->site), describe(other->by))};
 }
 
 void RaceDetector::shared(AccessKind kind, ThreadId id, std::uint32_t address, std::uint32_t bytes,

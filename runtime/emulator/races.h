@@ -44,6 +44,12 @@ class RaceDetector {
 
   // All threads, as numbered in the CTA, have come to a barrier.
   void meet(int cta, std::span<const int> threads);
+  // Bulk copies that an mbarrier of the CTA tells of: as a thread of their own, from whom only
+  // those learn who wait for that mbarrier.
+  ThreadId copies(int cta, int mbarrier) const {
+    return {cta, threads_ + mbarrier % kMostMbarriers};
+  }
+
   // What the thread knows, and what it learns, by other ways than barriers of all and atomics.
   Knowledge publish(ThreadId id) { return clock_of(id).publish(); }
   void learn(ThreadId id, const Knowledge& knowledge) { clock_of(id).learn(knowledge); }
@@ -55,12 +61,15 @@ class RaceDetector {
   void global(AccessKind kind, ThreadId id, const void* p, std::size_t bytes, const Site& site);
 
  private:
+  static constexpr int kMostMbarriers = 64;  // that are told apart
+
   struct Cta {
     std::vector<ThreadClock> clocks;
     std::vector<WordHistory> shared;
   };
 
   ThreadClock& clock_of(ThreadId id);
+  std::string describe(ThreadId id) const;
   void note(WordHistory& word, const Access& access, std::string_view space,
             std::uintptr_t address);
 

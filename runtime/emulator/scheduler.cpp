@@ -144,6 +144,7 @@ void Scheduler::run_all() {
     const bool is_long =
         spins_ % kSpinsToLand == kSpinsToLand - 1 || steps_ % kStepsToLand == kStepsToLand - 1;
     if ((is_stuck || is_long) && !land_latest() && is_stuck) report_deadlock();
+    land_prompt();
     if (runnable_.empty()) continue;
     std::swap(runnable_[random_.below(runnable_.size())], runnable_.back());
     Thread& thread = *runnable_.back();

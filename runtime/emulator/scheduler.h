@@ -58,6 +58,8 @@ class Scheduler {
   // No thread can go on, or all look at the same again and again: does what need not happen sooner.
   // Returns whether there was something.
   virtual bool land_latest() = 0;
+  // Between any two steps: what may happen sooner.
+  virtual void land_prompt() = 0;
   // What a thread of the CTA waits for.
   virtual std::string describe_wait(const EmulatedCta& cta, const Wait& wait) const = 0;
 

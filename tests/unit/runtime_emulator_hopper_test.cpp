@@ -27,6 +27,22 @@ void commit_and_wait() {
   cp_async_bulk_wait_group<0>();
 }
 
+// Thread 0 copies 512 bytes, then the 512 behind them, each with a barrier of its own. Some thread
+// waits for both.
+void two_loads(const Params& p) {
+  if (first()) mbarrier_init(barrier(1), 1);
+  begin(1);
+  if (first())
+    for (int32 i = 0; i < 2; ++i) {
+      mbarrier_arrive_expect_tx(barrier(i), 512);
+      cp_async_bulk_shared_global(data(512 * i), p.in, 512, barrier(i));
+    }
+  if (thread_index() == kThreads - 1) {
+    wait(barrier(0));
+    wait(barrier(1));
+  }
+}
+
 // Thread 0 copies that many bytes from word `first_word`; all wait for them.
 void load_some(const Params& p, int32 first_word, uint32 bytes) {
   begin(1);
@@ -337,6 +353,18 @@ const Pair kPairs[] = {
        if (first()) cp_async_bulk_commit_group();
        cp_async_bulk_wait_group<0>();
        if (first()) ld_global(p.out);
+     }},
+    // Copies land in any order.
+    {"another_copys_barrier", rule::kRace,
+     [](const Params& p) {
+       two_loads(p);
+       wait(barrier(1));
+       ld_shared<int32>(data(4 * thread_index()));
+     },
+     [](const Params& p) {
+       two_loads(p);
+       wait(barrier(0));
+       ld_shared<int32>(data(4 * thread_index()));
      }},
     {"tensor_dimensions", rule::kTensorMap, [](const Params& p) { load_box<3>(p.map, data()); },
      [](const Params& p) { load_box<2>(p.map, data()); }},
