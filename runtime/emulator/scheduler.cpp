@@ -20,6 +20,8 @@ constexpr std::uint64_t kMostSpins = 1'000'000;
 constexpr std::uint64_t kSpinsToLand = 1000;
 // What threads look for may hang on a copy, and between two looks they may wait for each other.
 constexpr std::uint64_t kStepsToLand = 100'000;
+// Threads of a slow warp go on where they are drawn so many times more.
+constexpr int kSlowness = 6;
 
 // One launch runs at a time, so the pool needs no lock.
 context::pooled_fixedsize_stack& stacks() {
@@ -138,7 +140,17 @@ void Scheduler::run() {
   std::rethrow_exception(failure_);
 }
 
+std::size_t Scheduler::draw_next() {
+  std::size_t next = draw(runnable_.size());
+  for (int i = 0; i < kSlowness && runnable_[next]->warp() == slow_warp_; ++i)
+    next = draw(runnable_.size());
+  return next;
+}
+
 void Scheduler::run_all() {
+  // In every second launch.
+  slow_warp_ =
+      static_cast<int>(draw(static_cast<std::size_t>(2 * launch_.threads / kEmulatedWarp)));
   for (begin_ctas(); !ctas_.empty(); begin_ctas()) {
     const bool is_stuck = runnable_.empty();
     const bool is_long =
@@ -146,7 +158,7 @@ void Scheduler::run_all() {
     if ((is_stuck || is_long) && !land_latest() && is_stuck) report_deadlock();
     land_prompt();
     if (runnable_.empty()) continue;
-    std::swap(runnable_[random_.below(runnable_.size())], runnable_.back());
+    std::swap(runnable_[draw_next()], runnable_.back());
     Thread& thread = *runnable_.back();
     runnable_.pop_back();
     step(thread);

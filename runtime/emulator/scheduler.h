@@ -64,6 +64,7 @@ class Scheduler {
   virtual std::string describe_wait(const EmulatedCta& cta, const Wait& wait) const = 0;
 
   void run_all();
+  std::size_t draw_next();
   void begin_ctas();
   void begin(Thread& thread);
   void run_body();
@@ -75,6 +76,7 @@ class Scheduler {
   const EmulatedLaunch& launch_;
   const void* params_;
   RandomOrder random_;
+  int slow_warp_ = -1;  // of each CTA: what others do before it comes is seldom drawn else
   int next_cta_ = 0;
   std::vector<std::unique_ptr<EmulatedCta>> ctas_;  // that are there
   std::vector<Thread*> runnable_;

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ORIGINAL = 0  # as a mutant's number: the kernels as they are
 SEEDS = 3  # of the order of threads, with which the kernels as they are must be right
-SEEDS_OF_MUTANT = 12  # with one of which it must be caught
+SEEDS_OF_MUTANT = 40  # with one of which it must be caught
 CPU_SECONDS = 60  # many times what a run takes that is not stuck
 
 

@@ -17,6 +17,11 @@ REACHES_NO_MEMORY = re.compile(r"^(?:ld_global_nc$|shfl_|vote_|mma_|elect_|setma
 # All others move data.
 MOVES_DATA = re.compile(r"^(?:(?:ld|st|atom|red)_(?:shared|global|generic|relaxed)|(?:ld|st)matrix|cp_|wgmma_m)")
 
+# They do so among other things, each call for a reason of its own.
+HANDS_OVER = {"pass", "look", "await_turn", "give_turn"}
+# Results are the same without: a CTA would take items from others before it has room for them.
+FOR_SPEED = {"items_.look(item_.at)"}
+
 LEVELS = ("kernel/", "family/", "pipeline/", "ops/", "tile/")
 
 
@@ -50,7 +55,7 @@ class Instructions:
         self.own = _functions(texts, LEVELS)
         self.wrappers = _wrappers(texts)
         self.synchronizing = {name for name in self.wrappers if SYNCHRONIZES.search(name)}
-        self.helpers = self._helpers()
+        self.helpers = self._helpers() | HANDS_OVER
         self.reaching = self.coming_to({name for name in self.wrappers if not REACHES_NO_MEMORY.match(name)})
 
     def of_no_kind(self) -> set[str]:
@@ -107,12 +112,13 @@ def _only_calls(text: Text, function: Function, names: set[str]) -> bool:
 
 def sites(texts: dict[str, Text], instructions: Instructions) -> list[Site]:
     names = instructions.synchronizing | instructions.helpers
-    return [
+    found = [
         _site(text, call)
         for path, text in texts.items()
         if path.startswith(LEVELS)
         for call in sorted(text.calls(names), key=lambda call: call.span.begin)
     ]
+    return [site for site in found if site.name not in FOR_SPEED]
 
 
 def _site(text: Text, call: Call) -> Site:
