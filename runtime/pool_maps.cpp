@@ -45,10 +45,14 @@ std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_si
   return is_whole && pool.page_stride / octet >= in_page ? pool.page_stride / octet : 0;
 }
 
+// From a head to the next; of an only one any will do.
+std::int64_t head_stride(const KvPool& pool) {
+  return pool.head_stride > 0 ? pool.head_stride : kChunkBytes;
+}
+
 // The same in heads, where they are no whole number of octets.
 std::int64_t heads_per_page(const KvPool& pool) {
-  if (pool.head_stride > 0 && pool.page_stride % pool.head_stride == 0)
-    return pool.page_stride / pool.head_stride;
+  if (pool.page_stride % head_stride(pool) == 0) return pool.page_stride / head_stride(pool);
   throw SpecError(
       fmt::format("the pool's pages are {} bytes apart; on this GPU they must be a multiple of 8 "
                   "slots ({} bytes each) or of a head ({} bytes)",
@@ -70,13 +74,13 @@ void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_si
 
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
                      int page_size, int heads_together, const Device& device) {
+  if (pages == 0) return {};  // nothing is copied of it
   check_own_memory(spec, pool, page_size);
   const RowBoxes row = row_boxes(spec);
   const int panels = heads_together * spec.head_dim / row.columns;
   const std::int64_t octets = octets_per_page(pool, pages, page_size);
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
   const std::int64_t last_page = std::max<std::int64_t>(pages, 1) - 1;
-  const std::int64_t head_stride = std::max<std::int64_t>(pool.head_stride, kChunkBytes);
   constexpr int kBoxOctets = 2;
   const auto map = [&](void* data) {
     return device.encode(
@@ -84,8 +88,8 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
          .type = row.type,
          .dims = {row.columns, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
                   last_page * heads + spec.num_kv_heads},
-         .strides = {pool.slot_stride, heads_together == 1 ? row.bytes : head_stride,
-                     std::int64_t{kOctetSlots} * pool.slot_stride, head_stride},
+         .strides = {pool.slot_stride, heads_together == 1 ? row.bytes : head_stride(pool),
+                     std::int64_t{kOctetSlots} * pool.slot_stride, head_stride(pool)},
          .box = {row.columns, kOctetSlots, panels, kBoxOctets, 1},
          .swizzle = row.swizzle});
   };
