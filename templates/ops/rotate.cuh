@@ -211,7 +211,7 @@ class LaneSteps {
   LAZYROPE_DEVICE void step(Rotation& rotation) const { rotation.turn_by(step_); }
   LAZYROPE_DEVICE void turn(Rotation& rotation, int32 before, int32 position, int32 base,
                             float factor) const {
-    if (position == before + 1)
+    if (position > before && position - 1 == before)
       step(rotation);
     else if (position != before)
       LaneTurns<Spec>().turn(rotation, before, position, base, factor);
@@ -334,7 +334,8 @@ class RowTurner {
   LAZYROPE_DEVICE bool are_consecutive(int32 row) const {
     const auto four = ld_shared<Words<kFour>>(positions_ + row * 4);
     const uint32(&p)[kFour] = four.word;
-    return p[1] == p[0] + 1 && p[2] == p[0] + 2 && p[3] == p[0] + 3;
+    const bool wraps = static_cast<int32>(p[3]) < static_cast<int32>(p[0]);
+    return p[1] == p[0] + 1 && p[2] == p[0] + 2 && p[3] == p[0] + 3 && !wraps;
   }
 
   LAZYROPE_DEVICE void turn_four(const RowPlaces& first) {

@@ -26,12 +26,8 @@ struct Fp8 {
   // format.
   template <class Element>
   LAZYROPE_DEVICE static BytePairs widen(uint32 bytes) {
-    constexpr int kShift = Element::kMantissaBits - kMantissaBits;
-    constexpr uint32 kMagnitude = (0x7fu << kShift) * 0x00010001u;
-    constexpr uint32 kSign = 0x80008000u;
-    const uint32 odd = kShift == 8 ? bytes : bytes >> (8 - kShift);
-    return {rebias<Element>((bytes << kShift & kMagnitude) | (bytes << 8 & kSign)),
-            rebias<Element>((odd & kMagnitude) | (bytes & kSign))};
+    return {widen_halves<Element>(prmt_b32(bytes, 0, 0xa280)),
+            widen_halves<Element>(prmt_b32(bytes, 0, 0xb391))};
   }
   template <class Element>
   LAZYROPE_DEVICE static OrderedPairs widen_in_order(uint32 bytes) {

@@ -107,6 +107,15 @@ def test_queries_at_any_position(head_dim, group, tokens):
         check_case(case_at(setting, [position] * tokens, "cpu"), build(setting))
 
 
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_queries_at_both_ends_of_all_positions(group):
+    """The least lies not one behind the greatest."""
+    most = 2**31 - 1
+    setting = replace(SMALL, group=group, mask="full")
+    for some in ([most, -most - 1], [most - 1, most, -most - 1, -most]):
+        check_case(case_at(setting, some * 30, "cpu"), build(setting))
+
+
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize(("head_dim", "kv_dtype"), [(64, "as dtype"), (256, "as dtype"), (128, "float8_e4m3fn")])
 @pytest.mark.parametrize("tokens", [300, 700])
@@ -296,10 +305,31 @@ def test_a_pool_of_which_parts_are_one_memory_is_refused(dimension, name, tokens
 
 
 def test_pages_that_lie_otherwise_are_refused():
-    case = documents_case(SMALL, [40], 20, "cpu")
-    kernel = build(SMALL)
-    with pytest.raises(lazyrope.SpecError, match=r"pages are 2064 bytes apart; .* a multiple of 8 slots \(128 bytes"):
+    setting = replace(SMALL, kv_heads=2)
+    case = documents_case(setting, [40], 20, "cpu")
+    kernel = build(setting)
+    with pytest.raises(lazyrope.SpecError, match=r"pages are 4112 bytes apart; .* a multiple of 8 slots \(256 bytes"):
         check_case(with_pools(case, lambda pool: spread(pool, 8)), kernel)
+
+
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_pages_of_a_single_head_lie_as_they_like(tokens):
+    case = documents_case(SMALL, [40, 70], tokens, "cpu")
+    check_case(with_pools(case, lambda pool: spread(pool, 8)), build(SMALL))
+
+
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_an_empty_pool(tokens):
+    """Of which nobody sees anything."""
+    case = documents_case(SMALL, [40], tokens, "cpu")
+    kernel = build(SMALL)
+    empty = replace(case, k_pool=case.k_pool[:0].clone(), v_pool=case.v_pool[:0].clone())
+    none = torch.zeros(0, dtype=torch.int32)
+    for name in ("base", "start", "length", "first_page", "lead", "pages"):
+        empty.metadata[name] = none
+    empty.metadata["segment_indptr"] = torch.zeros_like(case.metadata["segment_indptr"])
+    out, lse = kernel(empty.q, empty.k_pool, empty.v_pool, empty.plan(kernel))
+    assert bool((out == 0).all()) and bool((lse == -torch.inf).all())
 
 
 def test_a_pool_of_one_page():

@@ -22,11 +22,7 @@ class KvWidener {
   LAZYROPE_DEVICE void widen(bool has_keys, bool has_values) {
 #pragma unroll 1
     for (int32 ring = has_keys ? 0 : 1; ring < (has_values ? 2 : 1); ++ring) {
-      const int32 place = ring == 0 ? key_.at : Memory::kStages + value_.at;
-      stored_.wait(place);
-      widen_share(memory_.keys(place));
-      fence_proxy_async();
-      tiles_.pass(place);
+      widen_tile(ring == 0 ? key_.at : Memory::kStages + value_.at);
       if (ring == 0)
         key_.advance();
       else
@@ -35,12 +31,18 @@ class KvWidener {
   }
 
  private:
+  LAZYROPE_DEVICE void widen_tile(int32 place) {
+    stored_.wait(place);
+    widen_share(memory_.keys(place));
+    tiles_.pass(place);
+  }
   // Each warp some of a tile's runs.
   LAZYROPE_DEVICE static void widen_share(SharedPtr tile) {
     constexpr int32 kRuns = Memory::kKeys / Product::kRunRows / Memory::kTurningWarps;
     static_assert(kRuns * Memory::kTurningWarps * Product::kRunRows == Memory::kKeys);
     static_assert(Product::kRunRows == kRunSlots);  // as they are copied
     Product::template widen<kRuns>(tile + Team::warp() * kRuns * Product::kRunBytes);
+    fence_proxy_async();
   }
 
   Memory memory_;
