@@ -32,9 +32,10 @@ constexpr int rotations_at_once(bool has_many_rows, int head_dim) {
   return !has_many_rows ? 0 : consumers_turn(has_many_rows, head_dim) ? kTurnsAtOnce : 1;
 }
 
-// Windows of 512 slots in the block table: one is found while another is used. Queries are turned
-// for a document as soon as a window has its first block: products of short rows come to it so soon
-// that it has to be known a document ahead. A power of two: places are found in the main loop.
+// Windows of 480 or 512 slots in the block table: one is found while another is used. Queries are
+// turned for a document as soon as a window has its first block: products of short rows come to it
+// so soon that it has to be known a document ahead. A power of two: places are found in the main
+// loop.
 constexpr int table_windows(bool has_many_rows, int head_dim) {
   return has_many_rows && head_dim < 128 ? 4 : 2;
 }

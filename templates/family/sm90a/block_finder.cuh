@@ -42,7 +42,7 @@ class BlockFinder {
   }
 
  private:
-  static constexpr bool kHasQueue = !Memory::kReadsOnce;
+  static constexpr bool kHasQueue = Memory::kHasManyRows;
 
   // An item of a queue, once there is room for it; an empty one behind the last. Each CTA finds the
   // queue empty once, and its first item it has not taken: so the counter is back at 0 for the next

@@ -21,7 +21,7 @@ class QueryTurner {
   using Original = typename Memory::Original;
   using Rotation = KeptRotation<Spec>;
   static constexpr int kRows = Memory::kRows;
-  static constexpr bool kHasManyRows = kRows >= 64;
+  static constexpr bool kHasManyRows = Memory::kHasManyRows;
   static constexpr bool kTogether = kHasManyRows && Memory::kQueriesTurn;
   static constexpr int kWarpRows = kRows / Memory::kTurningWarps;
 

@@ -15,22 +15,24 @@ template <class Spec, class Shape, int kOwnBytes = 0>
 struct TileMemory {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
+  // Whether warps divide them: chunks and prefill, whose items may come from a queue.
+  static constexpr bool kHasManyRows = Shape::kRowWarps > 1;
   static constexpr int kHeads = Shape::kHeads;  // side by side, a panel or several each
   static constexpr int kHeadRows = kRows / kHeads;
   static constexpr int kKeys = Shape::kKeyWarps * Shape::kWarpKeys;  // of a block
   static constexpr int kStages = Shape::kStages;                     // of keys, and of values
-  static constexpr bool kConsumersTurn = consumers_turn(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr bool kConsumersTurn = consumers_turn(kHasManyRows, kHeadDim);
   static constexpr int kTurns = kTurnsAtOnce;
-  static constexpr int kTurnedTiles = turned_tiles(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr int kTurnedTiles = turned_tiles(kHasManyRows, kHeadDim);
   static constexpr int kItems = kItemsAtOnce;
-  static constexpr int kHelperWarps = helper_warps(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr int kHelperWarps = helper_warps(kHasManyRows, kHeadDim);
   static constexpr bool kQueriesTurn = Spec::Pairing::kUnits > 0;
   // At most one for each of an SM's schedulers: a second would hold up what is computed there, for
   // which the others wait.
   static constexpr int kTurningWarps =
       kConsumersTurn && !kQueriesTurn ? 0 : smaller(kHelperWarps - 2, 4);
   // Helpers find by what many rows are turned: those of the consumers, or one for turning warps.
-  static constexpr int kRotationPlaces = rotations_at_once(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr int kRotationPlaces = rotations_at_once(kHasManyRows, kHeadDim);
   static constexpr bool kMakesRotations = kRotationPlaces > 0 && kQueriesTurn;
   static constexpr int kFirstMaker = kConsumersTurn ? 2 : 2 + kTurningWarps;
   static constexpr int kPreparingWarps =
@@ -39,12 +41,11 @@ struct TileMemory {
   // turn what is kept back to the first document: by nothing.
   static constexpr int kFirstRotation = kConsumersTurn ? 0 : 1;
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
-  static constexpr bool kReadsOnce = Shape::kRowWarps == 1;
+  static constexpr bool kReadsOnce = !kHasManyRows;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;
   // Many rows' queries are turned with the scale of scores in them, where elements hold it as well:
   // scores are logits then, and weights may need nothing but the power of two (ops/softmax.cuh).
-  static constexpr bool kScalesQueries =
-      Shape::kRowWarps > 1 && Spec::Element::kExponentBias == 127;
+  static constexpr bool kScalesQueries = kHasManyRows && Spec::Element::kExponentBias == 127;
   LAZYROPE_DEVICE static float query_scale(const AttendParams& params, float key_scale) {
     return kScalesQueries ? params.scale_log2 * key_scale : 1.0f;
   }
@@ -66,7 +67,7 @@ struct TileMemory {
 
   using Tile = WgmmaTile<kHeads * kHeadDim>;
   using Original = SharedTile<kHeadDim>;
-  static constexpr int kWindows = table_windows(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr int kWindows = table_windows(kHasManyRows, kHeadDim);
   using Table = BlockTable<typename Spec::Mask, kKeys, kWindows>;
 
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
@@ -85,7 +86,7 @@ struct TileMemory {
   static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
   static constexpr int kOriginal = kTurned + kTurnedTiles * kTurnedBytes;
   static constexpr int kOnes = kOriginal + (kConsumersTurn ? 0 : kRows * Original::kRowBytes);
-  static constexpr int kOnesBytes = ones_bytes(Shape::kRowWarps > 1, kHeadDim);
+  static constexpr int kOnesBytes = ones_bytes(kHasManyRows, kHeadDim);
   static constexpr int kRotations = kOnes + kOnesBytes;
   static constexpr int kTable = kRotations + kRotationPlaces * rotation_bytes(kHeadDim);
   static constexpr int kPositions = kTable + Table::kBytes;
