@@ -169,6 +169,7 @@ TRIALS = [
     Trial("mixed", lambda: random_case(Setting(head_dim=64, group=2), 3, "cpu", scale=60), DECODE, PREFILL),
     Trial("hopper", documents([40, 300, 70, 33], 150, kv_heads=2), DECODE, HOPPER),
     Trial("hopper fp8", documents([40, 300, 70], 150, kv_heads=2, kv_dtype="float8_e4m3fn"), DECODE_FP8, HOPPER),
+    Trial("hopper that sees nothing", lambda: blind(80), DECODE, HOPPER),
     Trial("hopper, many items", documents([40, 70], 600, kv_heads=2), DECODE, HOPPER),
     Trial("hopper, many blocks", documents([5] * 50, 20, kv_heads=1), DECODE, LONG_HOPPER),
     Trial("hopper, long", documents([1500, 131, 900], 150, kv_heads=2), DECODE, LONG_HOPPER),

@@ -23,11 +23,11 @@ FACTORS = {
     "page_size": (16, 32, 64),
     "layout": ("NHD", "HND"),
     "query_form": ("raw", "rotated"),
-    "rope": ("none", "neox", "gptj", "llama3", "partial neox"),
-    "phase": ("chunk", "prefill", "mixed", "decode"),
+    "rope": ("none", "neox", "gptj", "llama3", "partial neox", "attention factor"),
+    "phase": ("chunk", "prefill", "mixed"),
     "mask": ("causal", "full", "sliding_window"),
     "kv_heads": (1, 2, 3),
-    "scores": ("plain", "softcap", "sinks"),
+    "scores": ("plain", "scale", "softcap", "sinks"),
     "batch_invariant": (False, True),
 }
 
@@ -46,16 +46,42 @@ def build(setting: Setting) -> lazyrope.Attention:
     return kernel
 
 
-@pytest.mark.parametrize("seed", range(12))
+def prefill_setting(seed: int) -> Setting:
+    """Of which some request has more rows than a tile of decode."""
+    setting = random_setting(seed)
+    return replace(setting, phase="prefill") if setting.group < 4 else setting
+
+
+SEEDS = range(12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_step(seed):
     """Every fourth is searched for races, too."""
-    setting = random_setting(seed)
+    setting = prefill_setting(seed)
+    case = random_case(setting, seed, "cpu")
+    assert max(len(request.positions) for request in case.requests) * setting.group > 16
     with lazyrope.emulator.options(seed=seed, races=seed % 4 == 0):
+        check_case(case, build(setting))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_step_of_decode(seed):
+    setting = replace(random_setting(200 + seed), phase="decode", head_dim=(64, 128, 192, 256)[seed])
+    with lazyrope.emulator.options(seed=seed, races=seed % 2 == 0):
         check_case(random_case(setting, seed, "cpu"), build(setting))
 
 
+@pytest.mark.parametrize("head_dim", [192, 256])
+@pytest.mark.parametrize(("scores", "mask"), [("sinks", "causal"), ("softcap", "full"), ("plain", "sliding_window")])
+def test_scores_of_long_rows(head_dim, scores, mask):
+    """Whose queries are turned by those who compute, in bfloat16."""
+    setting = Setting(head_dim=head_dim, kv_heads=1, group=2, scores=scores, mask=mask, rope="llama3")
+    check_case(documents_case(setting, [90, 40, 130], 50, "cpu"), build(setting))
+
+
 def test_the_settings_have_every_value():
-    settings = [random_setting(seed) for seed in range(12)]
+    settings = [prefill_setting(seed) for seed in SEEDS]
     assert {name: {getattr(s, name) for s in settings} for name in FACTORS} == {k: set(v) for k, v in FACTORS.items()}
 
 
@@ -66,7 +92,7 @@ def test_random_step_over_8_bit_pools(seed):
         random_setting(100 + seed),
         head_dim=(64, 96, 128)[seed % 3],
         kv_dtype=("float8_e4m3fn", "float8_e5m2")[seed % 2],
-        phase=("prefill", "mixed")[seed // 3],
+        phase="prefill",
     )
     with lazyrope.emulator.options(seed=seed, races=seed % 2 == 0):
         check_case(random_case(setting, seed, "cpu"), build(setting))
