@@ -84,7 +84,6 @@ class Machine final : public Scheduler, public EmulatorHost {
   void bar_sync(int32 id, int32 threads, Site site) override;
   void bar_arrive(int32 id, int32 threads, Site site) override;
   bool elect_sync(Site site) override;
-  void stmatrix_x4(uint32 row, const uint32 (&r)[4], bool transposed, Site site) override;
   void setmaxnreg(int32 registers, Site site) override;
 
  private:

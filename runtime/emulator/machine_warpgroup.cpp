@@ -4,14 +4,8 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::uint32_t kRowBytes = 16;       // of a matrix of stmatrix
 constexpr std::int64_t kAddresses = 1 << 18;  // that a descriptor can tell
 constexpr int kWarps = kEmulatedWarpgroup / kEmulatedWarp;
-
-struct StmatrixLane {
-  std::uint32_t row;
-  const std::uint32_t* registers;
-};
 
 // All that the lanes of a warpgroup must give alike.
 bool agree(const EmulatedWgmma& a, const EmulatedWgmma& b) {
@@ -182,33 +176,6 @@ bool Machine::elect_sync(Site site) {
   // Any lane, but the same each time.
   const EmulatorThread& place = running().place;
   return running().lane() == (7 * running().warp() + 13 * place.block + 5) % kEmulatedWarp;
-}
-
-// Lane l has elements 2 (l % 4) and the next of row l / 4 of each matrix, or of column l / 4 where
-// transposed; matrix m has its rows at the addresses of lanes 8 m to 8 m + 7.
-void Machine::stmatrix_x4(uint32 row, const uint32 (&r)[4], bool transposed, Site site) {
-  StmatrixLane lane = {row, r};
-  shared().check_place(row, kRowBytes, site);
-  const Wait at = {transposed ? "stmatrix.x4.trans" : "stmatrix.x4", site};
-  meet_warp(at, lane, [&](std::span<StmatrixLane* const, kEmulatedWarp> lanes) {
-    EmulatedCta& cta = *running().cta;
-    for (std::size_t i = 0; i < lanes.size(); ++i) {
-      const std::size_t matrix = i / 8;
-      std::array<std::uint16_t, 8> elements;
-      for (std::size_t j = 0; j < elements.size(); ++j) {
-        const std::size_t of_row = transposed ? j : i % 8;
-        const std::size_t of_column = transposed ? i % 8 : j;
-        const std::uint32_t pair = lanes[of_row * 4 + of_column / 2]->registers[matrix];
-        elements[j] = static_cast<std::uint16_t>(pair >> (of_column % 2 * 16));
-      }
-      Thread& owner = cta.threads[(static_cast<std::size_t>(running().warp()) * kEmulatedWarp) + i];
-      blame(owner);
-      cta.shared.store(lanes[i]->row, elements.data(), kRowBytes, site, owner.place.thread);
-      note_shared(AccessKind::kWrite, owner, lanes[i]->row, kRowBytes, site);
-      profile(owner, {MemoryInstruction::kStmatrix, site, range(lanes[i]->row, kRowBytes)});
-    }
-    blame(running());
-  });
 }
 
 void Machine::setmaxnreg(int32 registers, Site site) {

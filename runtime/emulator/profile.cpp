@@ -25,8 +25,6 @@ std::string_view name_of(MemoryInstruction instruction) {
       return "st.shared";
     case MemoryInstruction::kLdmatrix:
       return "ldmatrix.x4";
-    case MemoryInstruction::kStmatrix:
-      return "stmatrix.x4";
     case MemoryInstruction::kLdGlobal:
       return "ld.global";
     case MemoryInstruction::kLdGlobalNc:
@@ -48,7 +46,6 @@ std::string name_of(MemoryInstruction instruction, std::uint32_t bytes) {
   const std::string_view name = name_of(instruction);
   switch (instruction) {
     case MemoryInstruction::kLdmatrix:
-    case MemoryInstruction::kStmatrix:
       return std::string(name);
     case MemoryInstruction::kCpAsync:
       return fmt::format("{} {}", name, bytes);

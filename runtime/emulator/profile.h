@@ -19,7 +19,6 @@ enum class MemoryInstruction {
   kLdShared,
   kStShared,
   kLdmatrix,
-  kStmatrix,
   kLdGlobal,
   kLdGlobalNc,
   kLdAcquire,

@@ -65,7 +65,6 @@ class HopperInstructions {
   virtual void bar_sync(int32 id, int32 threads, Site site) = 0;
   virtual void bar_arrive(int32 id, int32 threads, Site site) = 0;
   virtual bool elect_sync(Site site) = 0;
-  virtual void stmatrix_x4(uint32 row, const uint32 (&r)[4], bool transposed, Site site) = 0;
   virtual void setmaxnreg(int32 registers, Site site) = 0;
 
  protected:

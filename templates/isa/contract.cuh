@@ -78,10 +78,6 @@ static_assert(kSame<void, decltype(st_generic(a<GenericPtr>(), a<Chunk>()))>);  
 static_assert(kSame<void, decltype(ldmatrix_x4(a<Registers>(), a<SharedPtr>()))>);
 static_assert(kSame<void, decltype(ldmatrix_x4_trans(a<Registers>(), a<SharedPtr>()))>);
 
-// memory.cuh: "Warp-level matrix store instruction: stmatrix".
-static_assert(kSame<void, decltype(stmatrix_x4(a<SharedPtr>(), a<ConstRegisters>()))>);
-static_assert(kSame<void, decltype(stmatrix_x4_trans(a<SharedPtr>(), a<ConstRegisters>()))>);
-
 // async_copy.cuh: "Data Movement and Conversion Instructions: Non-bulk copy".
 static_assert(kSame<void, decltype(cp_async_cg_16<false>(a<SharedPtr>(), a<const void*>(),
                                                          a<int32>()))>);  // cp.async

@@ -400,15 +400,6 @@ const Pair kPairs[] = {
        if (warp_index() == 1) bar_sync(3, 64);
        if (warp_index() == 1) ld_shared<int32>(data(4 * lane_index()));
      }},
-    {"matrix_store_alignment", rule::kAlignment,
-     [](const Params&) {
-       const uint32 r[4] = {};
-       stmatrix_x4(data(16 * thread_index() + 4), r);
-     },
-     [](const Params&) {
-       const uint32 r[4] = {};
-       stmatrix_x4(data(16 * thread_index()), r);
-     }},
 };
 
 class HopperRules : public testing::TestWithParam<Pair> {};
@@ -483,30 +474,6 @@ TEST(Hopper, ABoxIsLoadedAndStoredWhereTheTensorIs) {
       EXPECT_EQ(m.out[i], 1000 + i + (is_in_box ? 1 : 0)) << i;
     }
   }
-}
-
-// Each thread has the matrix that stmatrix then puts where ldmatrix takes it from.
-TEST(Hopper, StoredMatricesAreLoadedAgain) {
-  Memory m;
-  run(
-      "matrices",
-      [](const Params& p) {
-        const SharedPtr row = data(16 * thread_index());
-        uint32 r[4], back[4], transposed[4];
-        for (uint32 i = 0; i < 4; ++i) r[i] = static_cast<uint32>(thread_index()) * 4 + i;
-        stmatrix_x4(row, r);
-        bar_warp_sync();
-        ldmatrix_x4(back, row);
-        bar_warp_sync();
-        stmatrix_x4_trans(row, r);
-        bar_warp_sync();
-        ldmatrix_x4_trans(transposed, row);
-        for (int32 i = 0; i < 4; ++i)
-          st_global(p.out + 4 * thread_index() + i,
-                    static_cast<int32>(back[i] == transposed[i] ? back[i] : ~back[i]));
-      },
-      m, 0);
-  for (int32 i = 0; i < 4 * kThreads; ++i) EXPECT_EQ(m.out[i], i);
 }
 
 }  // namespace

@@ -223,16 +223,6 @@ TEST(Profile, LdmatrixIsServedMatrixByMatrix) {
   EXPECT_EQ(ldmatrix_of(128, 8).wavefronts, 4U);
 }
 
-TEST(Profile, StmatrixIsAsLdmatrix) {
-  const std::vector<ProfileLine> lines = lines_of([] {
-    if (warp_index() == 0) stmatrix_x4(at(128 * lane_index()), {1, 2, 3, 4});
-  });
-  ASSERT_EQ(lines.size(), 1U);
-  EXPECT_EQ(lines[0].instruction, "stmatrix.x4");
-  EXPECT_EQ(lines[0].wavefronts, 32U);
-  EXPECT_EQ(lines[0].ideal_wavefronts, 4U);
-}
-
 TEST(Profile, ACopyIsOfBothMemories) {
   alignas(128) static const int memory[256] = {};
   const auto kernel = [] {

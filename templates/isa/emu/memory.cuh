@@ -79,11 +79,4 @@ inline void ldmatrix_x4_trans(uint32 (&r)[4], SharedPtr p, Site site = here()) {
   emulator->ldmatrix_x4(r, p.address, /*transposed=*/true, site);
 }
 
-inline void stmatrix_x4(SharedPtr p, const uint32 (&r)[4], Site site = here()) {
-  emulator->stmatrix_x4(p.address, r, /*transposed=*/false, site);
-}
-inline void stmatrix_x4_trans(SharedPtr p, const uint32 (&r)[4], Site site = here()) {
-  emulator->stmatrix_x4(p.address, r, /*transposed=*/true, site);
-}
-
 }  // namespace lazyrope

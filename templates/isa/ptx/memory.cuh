@@ -1,5 +1,5 @@
 // Loads and stores. PTX ISA 9.0, "Data Movement and Conversion Instructions": ld, st, prefetch,
-// ldmatrix, stmatrix.
+// ldmatrix.
 #pragma once
 
 #include "isa/launch.cuh"
@@ -135,20 +135,6 @@ LAZYROPE_DEVICE void ldmatrix_x4_trans(uint32 (&r)[4], SharedPtr p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(p.address));
-}
-
-// stmatrix.m8n8.x4 (sm_90 and later): the counterpart of ldmatrix_x4.
-LAZYROPE_DEVICE void stmatrix_x4(SharedPtr p, const uint32 (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(p.address),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
-
-LAZYROPE_DEVICE void stmatrix_x4_trans(SharedPtr p, const uint32 (&r)[4]) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(p.address),
-      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-      : "memory");
 }
 
 }  // namespace lazyrope

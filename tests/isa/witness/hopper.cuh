@@ -7,28 +7,6 @@
 
 namespace lazyrope {
 
-// The input: of each store the 32 lanes' rows, in units of 16 bytes and each another one, then
-// their registers. The output: the shared memory that is filled so.
-inline constexpr int32 kStoredWords = 128;
-
-LAZYROPE_DEVICE void store_matrices(const WitnessParams& params) {
-  const SharedPtr image = dynamic_shared_memory() + 4 * kStoredWords * warp_index();
-  for (int32 i = warp_index(); i < params.count; i += block_threads() / kWarpThreads) {
-    const uint32* from = params.input + (i * kWarpThreads + lane_index()) * 5;
-    const SharedPtr row = image + 16 * static_cast<int32>(ld_global(from));
-    uint32 r[4];
-    for (int32 j = 0; j < 4; ++j) r[j] = ld_global(from + 1 + j);
-    if (params.which == Case::kStmatrix)
-      stmatrix_x4(row, r);
-    else
-      stmatrix_x4_trans(row, r);
-    bar_warp_sync();
-    for (int32 j = lane_index(); j < kStoredWords; j += kWarpThreads)
-      st_global(params.output + i * kStoredWords + j, ld_shared<uint32>(image + 4 * j));
-    bar_warp_sync();
-  }
-}
-
 // How many lanes are elected, and whether twice the same ones; then a warpgroup trades registers.
 LAZYROPE_DEVICE void elect(const WitnessParams& params) {
   const uint32 first = vote_sync_ballot(elect_sync());
@@ -80,10 +58,8 @@ LAZYROPE_DEVICE void witness(const WitnessParams& params) {
       return elect(params);
     case Case::kPassOn:
       return pass_on(params);
-    case Case::kInTurn:
-      return in_turn(params);
     default:
-      return store_matrices(params);
+      return in_turn(params);
   }
 }
 

@@ -79,8 +79,6 @@ enum class Case : int32 {
   kWgmmaBeside,
   kWgmmaTwoGroups,
   // hopper.cuh
-  kStmatrix,
-  kStmatrixTrans,
   kElect,
   kPassOn,
   kInTurn,
