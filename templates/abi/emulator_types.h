@@ -20,6 +20,7 @@ struct EmulatorThread {
 };
 
 enum class EmulatedLoad { kPlain, kNonCoherent, kRelaxed };
+// kAdd is for mutants of the kernels (tests/mutation), and so is one of acquire and release alone.
 enum class EmulatedAtomic { kInc, kAdd, kExch };
 // Of an atomic operation: acquire and release, both, or neither.
 enum class EmulatedOrder { kRelaxed, kAcquire, kRelease, kAcquireRelease };

@@ -128,9 +128,6 @@ static_assert(kSame<void, decltype(bar_warp_sync())>);                     // ba
 static_assert(kSame<uint32, decltype(atom_acq_rel_gpu_inc(a<uint32*>(), a<uint32>()))>);   // atom
 static_assert(kSame<uint32, decltype(atom_relaxed_gpu_inc(a<uint32*>(), a<uint32>()))>);   // atom
 static_assert(kSame<uint32, decltype(atom_relaxed_gpu_exch(a<uint32*>(), a<uint32>()))>);  // atom
-static_assert(kSame<uint32, decltype(atom_add_acq_rel_gpu(a<uint32*>(), a<uint32>()))>);   // atom
-static_assert(kSame<void, decltype(red_add_release_gpu(a<uint32*>(), a<uint32>()))>);      // red
-static_assert(kSame<void, decltype(st_release_gpu(a<uint32*>(), a<uint32>()))>);           // st
 static_assert(kSame<uint32, decltype(ld_acquire_gpu(a<const uint32*>()))>);                // ld
 static_assert(kSame<Chunk, decltype(ld_relaxed_gpu(a<const Chunk*>()))>);                  // ld
 static_assert(kSame<void, decltype(st_relaxed_gpu(a<Word2*>(), a<Word2>()))>);             // st

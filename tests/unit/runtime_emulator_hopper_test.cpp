@@ -433,7 +433,7 @@ TEST(Hopper, ACopyLandsWhileOthersLookForWhatHangsOnIt) {
         load(p);
         auto* flag = reinterpret_cast<uint32*>(p.out);
         if (warp_index() == 0) wait(barrier());
-        if (first()) st_release_gpu(flag, 1);
+        if (first()) atom_acq_rel_gpu_inc(flag, 1);
         if (warp_index() != 1) return;
         while (vote_sync_any(ld_acquire_gpu(flag) == 0)) {
         }

@@ -23,15 +23,6 @@ inline uint32 atom_relaxed_gpu_inc(uint32* p, uint32 last, Site site = here()) {
 inline uint32 atom_relaxed_gpu_exch(uint32* p, uint32 value, Site site = here()) {
   return emulator->atom(EmulatedAtomic::kExch, EmulatedOrder::kRelaxed, p, value, site);
 }
-inline uint32 atom_add_acq_rel_gpu(uint32* p, uint32 value, Site site = here()) {
-  return emulator->atom(EmulatedAtomic::kAdd, EmulatedOrder::kAcquireRelease, p, value, site);
-}
-inline void red_add_release_gpu(uint32* p, uint32 value, Site site = here()) {
-  emulator->atom(EmulatedAtomic::kAdd, EmulatedOrder::kRelease, p, value, site);
-}
-inline void st_release_gpu(uint32* p, uint32 value, Site site = here()) {
-  emulator->atom(EmulatedAtomic::kExch, EmulatedOrder::kRelease, p, value, site);
-}
 inline uint32 ld_acquire_gpu(const uint32* p, Site site = here()) {
   return emulator->ld_acquire(p, site);
 }

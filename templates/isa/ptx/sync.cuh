@@ -44,23 +44,6 @@ LAZYROPE_DEVICE uint32 atom_relaxed_gpu_exch(uint32* p, uint32 value) {
   return before;
 }
 
-LAZYROPE_DEVICE uint32 atom_add_acq_rel_gpu(uint32* p, uint32 value) {
-  uint32 before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(p), "r"(value)
-               : "memory");
-  return before;
-}
-
-LAZYROPE_DEVICE void red_add_release_gpu(uint32* p, uint32 value) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
-}
-
-LAZYROPE_DEVICE void st_release_gpu(uint32* p, uint32 value) {
-  asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
-}
-
 LAZYROPE_DEVICE uint32 ld_acquire_gpu(const uint32* p) {
   uint32 value;
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");

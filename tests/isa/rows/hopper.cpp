@@ -6,12 +6,6 @@ namespace {
 constexpr int kCtas = 4;
 constexpr int kThreads = 128;
 
-Words turns(Generator& random) {
-  Words words = random_words(3 + kCtas)(random);
-  words[0] = words[1] = words[2] = 0;
-  return words;
-}
-
 }  // namespace
 
 WitnessText hopper_text() {
@@ -37,12 +31,6 @@ std::vector<Witness> hopper_rows() {
        .wrappers = {"bar_sync", "bar_arrive"},
        .output_words = kThreads,
        .input = random_words(kWitnessWarp)},
-      {.name = "in_turn",
-       .text = "hopper",
-       .which = Case::kInTurn,
-       .wrappers = {"st_release_gpu", "atom_add_acq_rel_gpu", "red_add_release_gpu"},
-       .output_words = std::size_t{2} * kCtas,
-       .input = turns},
   };
 }
 

@@ -1,4 +1,4 @@
-// What else Hopper's warps do together, and ordered accesses to global memory.
+// What else Hopper's warps do together.
 #pragma once
 
 #include "isa/memory.cuh"
@@ -33,34 +33,11 @@ LAZYROPE_DEVICE void pass_on(const WitnessParams& params) {
   st_global(params.output + thread_index(), value);
 }
 
-// CTA after CTA adds to a sum, when the one before has said so. The input: a counter, a flag, the
-// sum, each 0; then a word of each CTA. The output: what each has found.
-LAZYROPE_DEVICE void in_turn(const WitnessParams& params) {
-  if (thread_index() != 0) return;
-  const uint32 turn = static_cast<uint32>(block_index());
-  uint32* sum = params.input + 2;
-  while (ld_acquire_gpu(params.input + 1) != turn) {
-  }
-  const uint32 value = ld_global(sum) + ld_global(params.input + 3 + block_index());
-  st_global(sum, value);
-  st_global(params.output + block_index(), value);
-  const uint32 before = atom_add_acq_rel_gpu(params.input, turn + 3u);
-  st_global(params.output + grid_blocks() + block_index(), before);
-  if (block_index() % 2 == 0)
-    st_release_gpu(params.input + 1, turn + 1u);
-  else
-    red_add_release_gpu(params.input + 1, 1u);
-}
-
 LAZYROPE_DEVICE void witness(const WitnessParams& params) {
-  switch (params.which) {
-    case Case::kElect:
-      return elect(params);
-    case Case::kPassOn:
-      return pass_on(params);
-    default:
-      return in_turn(params);
-  }
+  if (params.which == Case::kElect)
+    elect(params);
+  else
+    pass_on(params);
 }
 
 }  // namespace lazyrope

@@ -81,7 +81,6 @@ enum class Case : int32 {
   // hopper.cuh
   kElect,
   kPassOn,
-  kInTurn,
 };
 
 struct WitnessParams {
