@@ -37,21 +37,14 @@ EmulatedTensorMap opened(const TensorMap& map, std::size_t dims, const Site& sit
   return opened;
 }
 
-// Both as seen on an H200, which ends the launch with an illegal instruction; the manual is silent.
-void check_start(const EmulatedTensorMap& map, std::span<const std::int32_t> at,
-                 CopyDirection direction, const Site& site) {
+// As seen on an H200, which ends the launch with an illegal instruction; the manual is silent.
+void check_start(const EmulatedTensorMap& map, std::span<const std::int32_t> at, const Site& site) {
   const std::int64_t first = std::int64_t{at[0]} * map.element_bytes;
   if (first % CopyBox::kChunkBytes != 0)
     throw Violation{rule::kTensorMap, site,
                     fmt::format("a box begins at element {} of a row, byte {}; begin at a multiple "
                                 "of {} bytes",
                                 at[0], first, CopyBox::kChunkBytes)};
-  for (const std::int32_t coordinate : at)
-    if (direction == CopyDirection::kStore && coordinate < 0)
-      throw Violation{rule::kTensorMap, site,
-                      fmt::format("a box is stored at coordinate {}; only loads may begin before "
-                                  "the tensor",
-                                  coordinate)};
 }
 
 // Of the elements at, at + 1, ... of a box along a dimension, those that the tensor has.
@@ -91,9 +84,9 @@ CopyBox linear_box(const void* global, std::uint32_t shared, std::uint32_t bytes
 }
 
 CopyBox tensor_box(const TensorMap& encoded, std::span<const std::int32_t> at, std::uint32_t shared,
-                   CopyDirection direction, const Site& site) {
+                   const Site& site) {
   const EmulatedTensorMap map = opened(encoded, at.size(), site);
-  check_start(map, at, direction, site);
+  check_start(map, at, site);
   check_multiple(shared, kBoxAlignment, "shared address", site);
   std::uint32_t rows = 1;
   for (std::size_t i = 1; i < at.size(); ++i) rows *= map.box[i];
@@ -102,11 +95,7 @@ CopyBox tensor_box(const TensorMap& encoded, std::span<const std::int32_t> at, s
   const Extent extent = within(map, 0, at[0]);
   if (extent.begin >= extent.end) return box;
   const auto skipped = static_cast<std::size_t>(extent.begin - at[0]) * map.element_bytes;
-  auto count = static_cast<std::size_t>(extent.end - extent.begin) * map.element_bytes;
-  // A row whose length is no multiple of 16 bytes is stored to the end of its last 16, into what
-  // pads it: so does an H200.
-  if (direction == CopyDirection::kStore)
-    count = (count + CopyBox::kChunkBytes - 1) / CopyBox::kChunkBytes * CopyBox::kChunkBytes;
+  const auto count = static_cast<std::size_t>(extent.end - extent.begin) * map.element_bytes;
   for (std::uint32_t row = 0; row < rows; ++row)
     if (const auto address = row_address(map, at, row))
       box.runs.push_back(

@@ -10,8 +10,6 @@
 
 namespace lazyrope {
 
-enum class CopyDirection { kLoad, kStore };
-
 // What a bulk copy moves between shared and global memory, in either direction.
 struct CopyBox {
   static constexpr std::uint32_t kChunkBytes = 16;  // kept together by every swizzle
@@ -40,6 +38,6 @@ struct CopyBox {
 // Of cp.async.bulk and cp.async.bulk.tensor. What they do not take throws a Violation.
 CopyBox linear_box(const void* global, std::uint32_t shared, std::uint32_t bytes, const Site& site);
 CopyBox tensor_box(const TensorMap& map, std::span<const std::int32_t> at, std::uint32_t shared,
-                   CopyDirection direction, const Site& site);
+                   const Site& site);
 
 }  // namespace lazyrope

@@ -66,8 +66,6 @@ class Machine final : public Scheduler, public EmulatorHost {
   void cp_async_bulk_store(void* to, uint32 from, uint32 bytes, Site site) override;
   void cp_async_bulk_tensor_load(uint32 to, const TensorMap& map, const int32* at, int32 dims,
                                  uint32 barrier, Site site) override;
-  void cp_async_bulk_tensor_store(const TensorMap& map, const int32* at, int32 dims, uint32 from,
-                                  Site site) override;
   void cp_async_bulk_commit_group() override { running().stores.commit(); }
   void cp_async_bulk_wait_group(int32 pending, bool reads) override;
   void fence_proxy_async() override;
@@ -152,7 +150,6 @@ class Machine final : public Scheduler, public EmulatorHost {
   void begin_load(CopyBox box, uint32 barrier, const Site& site);
   void land(const BulkLoad& load);
   void land_load(std::size_t i);
-  void begin_store(CopyBox box, const Site& site);
   void read_source(BulkStore& store);
   void write_destination(BulkStore& store);
   NamedBarrier& arrive_named(int32 id, int32 threads, const Wait& at);

@@ -135,8 +135,7 @@ void Machine::cp_async_bulk_load(uint32 to, const void* from, uint32 bytes, uint
 
 void Machine::cp_async_bulk_tensor_load(uint32 to, const TensorMap& map, const int32* at,
                                         int32 dims, uint32 barrier, Site site) {
-  begin_load(tensor_box(map, {at, static_cast<std::size_t>(dims)}, to, CopyDirection::kLoad, site),
-             barrier, site);
+  begin_load(tensor_box(map, {at, static_cast<std::size_t>(dims)}, to, site), barrier, site);
 }
 
 void Machine::land(const BulkLoad& load) {
@@ -170,7 +169,8 @@ void Machine::land_prompt() {
   land_load(static_cast<std::size_t>(load - loads_.begin()));
 }
 
-void Machine::begin_store(CopyBox box, const Site& site) {
+void Machine::cp_async_bulk_store(void* to, uint32 from, uint32 bytes, Site site) {
+  CopyBox box = linear_box(to, from, bytes, site);
   box.for_chunks([&](std::uint32_t offset) {
     shared().begin_bulk_read(box.chunk(offset), kChunk, site);
     note_shared(AccessKind::kRead, running(), box.chunk(offset), kChunk, site);
@@ -180,17 +180,6 @@ void Machine::begin_store(CopyBox box, const Site& site) {
     note_global(AccessKind::kWrite, run.global, run.bytes, site);
   }
   running().stores.add({std::move(box), site});
-}
-
-void Machine::cp_async_bulk_store(void* to, uint32 from, uint32 bytes, Site site) {
-  begin_store(linear_box(to, from, bytes, site), site);
-}
-
-void Machine::cp_async_bulk_tensor_store(const TensorMap& map, const int32* at, int32 dims,
-                                         uint32 from, Site site) {
-  begin_store(
-      tensor_box(map, {at, static_cast<std::size_t>(dims)}, from, CopyDirection::kStore, site),
-      site);
 }
 
 void Machine::read_source(BulkStore& store) {

@@ -175,10 +175,6 @@ static_assert(
 static_assert(
     kSame<void, decltype(cp_async_bulk_tensor_load_evict_first(
                     a<SharedPtr>(), a<const TensorMap&>(), a<Coordinates<5>>(), a<SharedPtr>()))>);
-static_assert(kSame<void, decltype(cp_async_bulk_tensor_store(
-                              a<const TensorMap&>(), a<Coordinates<2>>(), a<SharedPtr>()))>);
-static_assert(kSame<void, decltype(cp_async_bulk_tensor_store(
-                              a<const TensorMap&>(), a<Coordinates<5>>(), a<SharedPtr>()))>);
 
 // wgmma.cuh: "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 static_assert(Accumulator<64>::kCount == 32);

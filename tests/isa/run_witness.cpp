@@ -52,12 +52,10 @@ void upload(const DeviceBuffer& buffer, const Words& words) {
   buffer.device().copy_from_host(buffer.data(), words.data(), buffer.bytes(), nullptr);
 }
 
-TensorMap map_of(const Witness& witness, const Device& device, const DeviceBuffer& input,
-                 const DeviceBuffer& output) {
+TensorMap map_of(const Witness& witness, const Device& device, const DeviceBuffer& input) {
   if (!witness.tensor) return {};
   TensorMapSpec spec = witness.tensor->spec;
-  spec.data = static_cast<std::uint32_t*>((witness.tensor->is_output ? output : input).data()) +
-              witness.tensor->first_word;
+  spec.data = static_cast<std::uint32_t*>(input.data()) + witness.tensor->first_word;
   return device.encode(spec);
 }
 
@@ -91,11 +89,8 @@ Words WitnessRunner::run(const Witness& witness, unsigned char fill) const {
   const DeviceBuffer result(device_, output.size() * sizeof(output[0]));
   upload(result, output);
   const WitnessParams params = {static_cast<uint32*>(input.data()),
-                                static_cast<uint32*>(result.data()),
-                                witness.which,
-                                witness.count,
-                                static_cast<int32>(witness.output_words),
-                                map_of(witness, *device_, input, result)};
+                                static_cast<uint32*>(result.data()), witness.which, witness.count,
+                                map_of(witness, *device_, input)};
   kernel_->launch(text_.ctas, &params, nullptr, [&]() -> std::vector<MemoryRange> {
     return {{"input", input.data(), input.bytes(), true},
             {"output", result.data(), result.bytes(), true}};

@@ -22,10 +22,9 @@ struct WitnessText {
   std::string least_arch = "sm_80";
 };
 
-// A tensor that a row copies boxes of: in its input from that word on, or in its output.
+// A tensor that a row copies boxes of: in its input, from that word on.
 struct WitnessTensor {
   TensorMapSpec spec;  // without data
-  bool is_output = false;
   std::size_t first_word = 0;
 };
 

@@ -25,7 +25,7 @@ inline constexpr int kSharedBytes = 16 * 1024;
 inline constexpr int kWords = 1024;
 
 struct Params {
-  TensorMap map;  // of out: 32 rows of 32 words, in boxes of 4 x 8
+  TensorMap map;  // of in: 32 rows of 32 words, in boxes of 4 x 8
   const int32* in;
   int32* out;
 };
@@ -83,7 +83,7 @@ inline void run(const char* name, Text kernel, Memory& m, std::uint64_t seed) {
                                  1,
                                  kThreads,
                                  kSharedBytes};
-  const Params params = {emulated_tensor_map({.data = m.out,
+  const Params params = {emulated_tensor_map({.data = m.in,
                                               .type = ElementType::kInt32,
                                               .dims = {32, 32},
                                               .strides = {128},

@@ -17,11 +17,5 @@ inline void cp_async_bulk_tensor_load_evict_first(SharedPtr to, const TensorMap&
                                                   Site site = here()) {
   cp_async_bulk_tensor_load(to, map, at, barrier, site);
 }
-template <int kDims>
-inline void cp_async_bulk_tensor_store(const TensorMap& map, const int32 (&at)[kDims],
-                                       SharedPtr from, Site site = here()) {
-  static_assert(2 <= kDims && kDims <= kTensorMapDims);
-  emulator->cp_async_bulk_tensor_store(map, at, kDims, from.address, site);
-}
 
 }  // namespace lazyrope

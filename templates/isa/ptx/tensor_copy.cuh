@@ -1,7 +1,7 @@
 // Asynchronous copies of boxes of a tensor. PTX ISA 9.0, "Data Movement and Conversion
 // Instructions: Tensor copy" (cp.async.bulk.tensor, tiled; sm_90 and later). A box lies in shared
 // memory densely, its innermost dimension first, swizzled as the map says; what is outside the
-// tensor is loaded as zero and not stored. Coordinates are elements, the innermost first.
+// tensor is loaded as zero. Coordinates are elements, the innermost first.
 #pragma once
 
 #include "abi/tensor_map.h"
@@ -50,37 +50,6 @@ LAZYROPE_DEVICE void cp_async_bulk_tensor_load_evict_first(SharedPtr to, const T
       ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], policy;\n\t}" ::"r"(to.address),
       "l"(&map), "r"(barrier.address), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
       : "memory");
-}
-
-// Belongs to this thread's open group, as copies of bytes do.
-template <int kDims>
-LAZYROPE_DEVICE void cp_async_bulk_tensor_store(const TensorMap& map, const int32 (&at)[kDims],
-                                                SharedPtr from) {
-  static_assert(2 <= kDims && kDims <= 5);
-  if constexpr (kDims == 2)
-    asm volatile(
-        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%1, {%2, %3}], [%0];" ::"r"(
-            from.address),
-        "l"(&map), "r"(at[0]), "r"(at[1])
-        : "memory");
-  else if constexpr (kDims == 3)
-    asm volatile(
-        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%1, {%2, %3, %4}], [%0];" ::
-            "r"(from.address),
-        "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2])
-        : "memory");
-  else if constexpr (kDims == 4)
-    asm volatile(
-        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group "
-        "[%1, {%2, %3, %4, %5}], [%0];" ::"r"(from.address),
-        "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-        : "memory");
-  else
-    asm volatile(
-        "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
-        "[%1, {%2, %3, %4, %5, %6}], [%0];" ::"r"(from.address),
-        "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
-        : "memory");
 }
 
 }  // namespace lazyrope

@@ -60,46 +60,42 @@ std::uint32_t any_coordinate(Generator& random, const TensorMapSpec& spec, std::
   return any;
 }
 
-// Boxes begin at multiples of 16 bytes, and those that are stored not before the tensor.
-std::uint32_t coordinate(Generator& random, const TensorMapSpec& spec, std::size_t dim, int box,
-                         bool is_store) {
-  std::uint32_t any = any_coordinate(random, spec, dim, box);
-  if (is_store && any >> 31 != 0) any = 0u - any;
+// Boxes begin at multiples of 16 bytes.
+std::uint32_t coordinate(Generator& random, const TensorMapSpec& spec, std::size_t dim, int box) {
+  const std::uint32_t any = any_coordinate(random, spec, dim, box);
   const auto chunk = static_cast<std::uint32_t>(16 / tensor_map_element_bytes(spec.type));
   return dim == 0 ? any & ~(chunk - 1) : any;
 }
 
-Words input_of_boxes(Generator& random, const TensorMapSpec& spec, bool is_store) {
+Words input_of_boxes(Generator& random, const TensorMapSpec& spec) {
   Words words = {box_words(spec)};
   for (int box = 0; box < kBoxes; ++box)
     for (std::size_t dim = 0; dim < spec.dims.size(); ++dim)
-      words.push_back(coordinate(random, spec, dim, box, is_store));
-  if (!is_store) words.resize(kTensorAt);
-  const std::size_t data = is_store ? kBoxes * box_words(spec) : bytes_of(spec) / 4;
-  for (std::size_t i = 0; i < data; ++i) words.push_back(random.bits32());
+      words.push_back(coordinate(random, spec, dim, box));
+  words.resize(kTensorAt);
+  for (std::size_t i = 0; i < bytes_of(spec) / 4; ++i) words.push_back(random.bits32());
   return words;
 }
 
-std::string name_of(const TensorMapSpec& spec, bool is_store) {
-  return fmt::format("tensor_{}_{}d_{}_{}", is_store ? "store" : "load", spec.dims.size(),
-                     to_string(spec.type), kSwizzleNames[static_cast<std::size_t>(spec.swizzle)]);
+std::string name_of(const TensorMapSpec& spec) {
+  return fmt::format("tensor_load_{}d_{}_{}", spec.dims.size(), to_string(spec.type),
+                     kSwizzleNames[static_cast<std::size_t>(spec.swizzle)]);
 }
 
-Case case_of(std::size_t dims, bool is_store) {
-  const Case least = is_store ? Case::kTensorStore2 : Case::kTensorLoad2;
-  return static_cast<Case>(static_cast<int>(least) + static_cast<int>(dims) - 2);
+Case case_of(std::size_t dims) {
+  return static_cast<Case>(static_cast<int>(Case::kTensorLoad2) + static_cast<int>(dims) - 2);
 }
 
 Witness load(const TensorMapSpec& spec) {
   Witness row;
-  row.name = name_of(spec, false);
+  row.name = name_of(spec);
   row.text = "tensor";
-  row.which = case_of(spec.dims.size(), false);
+  row.which = case_of(spec.dims.size());
   row.wrappers = {"cp_async_bulk_tensor_load"};
   row.count = kBoxes;
   row.output_words = std::size_t{kBoxes} * box_words(spec);
-  row.input = [=](Generator& random) { return input_of_boxes(random, spec, false); };
-  row.tensor = {spec, false, kTensorAt};
+  row.input = [=](Generator& random) { return input_of_boxes(random, spec); };
+  row.tensor = {spec, kTensorAt};
   return row;
 }
 
@@ -108,19 +104,6 @@ Witness load_evict_first(const TensorMapSpec& spec) {
   row.name += "_evict_first";
   row.which = Case::kTensorLoadEvictFirst;
   row.wrappers = {"cp_async_bulk_tensor_load_evict_first"};
-  return row;
-}
-
-Witness store(const TensorMapSpec& spec) {
-  Witness row;
-  row.name = name_of(spec, true);
-  row.text = "tensor";
-  row.which = case_of(spec.dims.size(), true);
-  row.wrappers = {"cp_async_bulk_tensor_store"};
-  row.count = kBoxes;
-  row.output_words = bytes_of(spec) / 4;
-  row.input = [=](Generator& random) { return input_of_boxes(random, spec, true); };
-  row.tensor = {spec, true, 0};
   return row;
 }
 
@@ -134,21 +117,15 @@ std::vector<Witness> tensor_rows() {
   using enum ElementType;
   using enum Swizzle;
   std::vector<Witness> rows;
-  for (const Swizzle swizzle : {kNone, k32B, k64B, k128B}) {
+  for (const Swizzle swizzle : {kNone, k32B, k64B, k128B})
     for (const ElementType type : {kBf16, kFp32, kUint8})
       rows.push_back(load(tensor(type, swizzle, {11}, {7})));
-    rows.push_back(store(tensor(kFp16, swizzle, {11}, {7})));
-  }
   rows.push_back(load(tensor(kFp16, k128B, {11}, {7})));
   rows.push_back(load(tensor(kBf16, k128B, {5, 3}, {3, 2})));
   rows.push_back(load(tensor(kFp32, k64B, {5, 3, 2}, {3, 1, 2})));
   rows.push_back(load(tensor(kUint8, k32B, {4, 3, 2, 3}, {3, 2, 1, 2})));
   rows.push_back(load(tensor(kBf16, kNone, {4, 3, 2, 3}, {2, 2, 2, 1})));
   rows.push_back(load_evict_first(tensor(kBf16, k128B, {4, 3, 2, 3}, {2, 2, 2, 1})));
-  rows.push_back(store(tensor(kUint8, k32B, {11}, {7})));
-  rows.push_back(store(tensor(kFp32, k128B, {5, 3}, {3, 2})));
-  rows.push_back(store(tensor(kBf16, k64B, {5, 3, 2}, {3, 1, 2})));
-  rows.push_back(store(tensor(kUint8, kNone, {4, 3, 2, 3}, {2, 2, 2, 1})));
   return rows;
 }
 

@@ -55,10 +55,6 @@ enum class Case : int32 {
   kTensorLoad3,
   kTensorLoad4,
   kTensorLoad5,
-  kTensorStore2,
-  kTensorStore3,
-  kTensorStore4,
-  kTensorStore5,
   kTensorLoadEvictFirst,
   // wgmma.cuh: N, A and B of K-major operands
   kWgmma8,
@@ -88,7 +84,6 @@ struct WitnessParams {
   uint32* output;  // of the row's words: each is written
   Case which;
   int32 count;
-  int32 output_words;
   TensorMap map;  // where the row has one
 };
 

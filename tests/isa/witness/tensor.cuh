@@ -49,67 +49,33 @@ struct BoxCopies {
     }
   }
 
-  // The output: the tensor, zero where nothing is stored. The input has the boxes' words behind the
-  // coordinates.
-  LAZYROPE_DEVICE void store() const {
-    for (int32 i = thread_index(); i < params.output_words; i += block_threads())
-      st_global(params.output + i, 0u);
-    fence_proxy_async_global();
-    for (int32 copy = 0; copy < params.count; ++copy) {
-      const uint32* from = params.input + kFirst + params.count * kDims + copy * words;
-      for (int32 i = thread_index(); i < words; i += block_threads())
-        st_shared(box() + 4 * i, ld_global(from + i));
-      fence_proxy_async();
-      bar_sync();
-      if (thread_index() == 0) {
-        int32 at[kDims];
-        read(at, copy);
-        cp_async_bulk_tensor_store(params.map, at, box());
-        cp_async_bulk_commit_group();
-        cp_async_bulk_wait_group<0>();  // boxes may overlap
-      }
-      bar_sync();
-    }
-  }
-
   const WitnessParams& params;
   int32 words;
 };
 
 template <int kDims>
-LAZYROPE_DEVICE void copy_boxes(const WitnessParams& params, bool load) {
-  const BoxCopies<kDims> copies(params);
-  if (load)
-    copies.load([](SharedPtr to, const TensorMap& map, const int32(&at)[kDims], SharedPtr barrier) {
-      cp_async_bulk_tensor_load(to, map, at, barrier);
-    });
-  else
-    copies.store();
+LAZYROPE_DEVICE void copy_boxes(const WitnessParams& params) {
+  BoxCopies<kDims>(params).load(
+      [](SharedPtr to, const TensorMap& map, const int32(&at)[kDims], SharedPtr barrier) {
+        cp_async_bulk_tensor_load(to, map, at, barrier);
+      });
 }
 
 LAZYROPE_DEVICE void witness(const WitnessParams& params) {
   switch (params.which) {
     case Case::kTensorLoad2:
-      return copy_boxes<2>(params, true);
+      return copy_boxes<2>(params);
     case Case::kTensorLoad3:
-      return copy_boxes<3>(params, true);
+      return copy_boxes<3>(params);
     case Case::kTensorLoad4:
-      return copy_boxes<4>(params, true);
+      return copy_boxes<4>(params);
     case Case::kTensorLoad5:
-      return copy_boxes<5>(params, true);
-    case Case::kTensorLoadEvictFirst:
+      return copy_boxes<5>(params);
+    default:
       return BoxCopies<5>(params).load(
           [](SharedPtr to, const TensorMap& map, const int32(&at)[5], SharedPtr barrier) {
             cp_async_bulk_tensor_load_evict_first(to, map, at, barrier);
           });
-    case Case::kTensorStore2:
-      return copy_boxes<2>(params, false);
-    case Case::kTensorStore3:
-      return copy_boxes<3>(params, false);
-    case Case::kTensorStore4:
-      return copy_boxes<4>(params, false);
-    default:
-      return copy_boxes<5>(params, false);
   }
 }
 
