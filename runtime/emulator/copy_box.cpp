@@ -18,16 +18,17 @@ void check_multiple(std::uint64_t value, std::uint32_t of, const char* what, con
       fmt::format("a bulk copy's {} is {:#x}, which is no multiple of {}", what, value, of)};
 }
 
-EmulatedTensorMap opened(const TensorMap& map, std::size_t dims, const Site& site) {
+EmulatedTensorMap opened(const TensorMap& map, const Site& site) {
   EmulatedTensorMap opened;
   std::memcpy(&opened, &map, sizeof opened);
   if (opened.mark != EmulatedTensorMap::kMark)
     throw Violation{rule::kTensorMap, site,
                     "this is no tensor map: pass one that Device::encode has made, by value, in "
                     "the kernel's parameters"};
-  if (opened.rank != dims)
-    throw Violation{rule::kTensorMap, site,
-                    fmt::format("{} coordinates for a tensor of {} dimensions", dims, opened.rank)};
+  if (opened.rank != kTensorMapDims)
+    throw Violation{
+        rule::kTensorMap, site,
+        fmt::format("{} coordinates for a tensor of {} dimensions", kTensorMapDims, opened.rank)};
   // How narrower rows lie, the manual does not say.
   const int row = opened.box[0] * opened.element_bytes;
   if (opened.swizzle != Swizzle::kNone && row != swizzle_span(opened.swizzle))
@@ -38,7 +39,7 @@ EmulatedTensorMap opened(const TensorMap& map, std::size_t dims, const Site& sit
 }
 
 // As seen on an H200, which ends the launch with an illegal instruction; the manual is silent.
-void check_start(const EmulatedTensorMap& map, std::span<const std::int32_t> at, const Site& site) {
+void check_start(const EmulatedTensorMap& map, Coordinates at, const Site& site) {
   const std::int64_t first = std::int64_t{at[0]} * map.element_bytes;
   if (first % CopyBox::kChunkBytes != 0)
     throw Violation{rule::kTensorMap, site,
@@ -58,8 +59,8 @@ Extent within(const EmulatedTensorMap& map, std::size_t dim, std::int32_t at) {
 }
 
 // The address of a row's element 0; none where the tensor has no such row.
-std::optional<std::uint64_t> row_address(const EmulatedTensorMap& map,
-                                         std::span<const std::int32_t> at, std::uint32_t row) {
+std::optional<std::uint64_t> row_address(const EmulatedTensorMap& map, Coordinates at,
+                                         std::uint32_t row) {
   std::uint64_t address = map.address;
   for (std::size_t dim = 1; dim < at.size(); ++dim) {
     const Extent extent = within(map, dim, at[dim]);
@@ -83,9 +84,9 @@ CopyBox linear_box(const void* global, std::uint32_t shared, std::uint32_t bytes
   return {.shared = shared, .bytes = bytes, .runs = {{address, 0, bytes}}};
 }
 
-CopyBox tensor_box(const TensorMap& encoded, std::span<const std::int32_t> at, std::uint32_t shared,
+CopyBox tensor_box(const TensorMap& encoded, Coordinates at, std::uint32_t shared,
                    const Site& site) {
-  const EmulatedTensorMap map = opened(encoded, at.size(), site);
+  const EmulatedTensorMap map = opened(encoded, site);
   check_start(map, at, site);
   check_multiple(shared, kBoxAlignment, "shared address", site);
   std::uint32_t rows = 1;

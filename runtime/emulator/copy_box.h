@@ -35,9 +35,11 @@ struct CopyBox {
   std::vector<Run> runs = {};
 };
 
+// An element's place in a tensor, the innermost dimension first.
+using Coordinates = std::span<const std::int32_t, kTensorMapDims>;
+
 // Of cp.async.bulk and cp.async.bulk.tensor. What they do not take throws a Violation.
 CopyBox linear_box(const void* global, std::uint32_t shared, std::uint32_t bytes, const Site& site);
-CopyBox tensor_box(const TensorMap& map, std::span<const std::int32_t> at, std::uint32_t shared,
-                   const Site& site);
+CopyBox tensor_box(const TensorMap& map, Coordinates at, std::uint32_t shared, const Site& site);
 
 }  // namespace lazyrope

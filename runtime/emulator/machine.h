@@ -64,7 +64,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   void cp_async_bulk_load(uint32 to, const void* from, uint32 bytes, uint32 barrier,
                           Site site) override;
   void cp_async_bulk_store(void* to, uint32 from, uint32 bytes, Site site) override;
-  void cp_async_bulk_tensor_load(uint32 to, const TensorMap& map, const int32* at, int32 dims,
+  void cp_async_bulk_tensor_load(uint32 to, const TensorMap& map, const int32 (&at)[kTensorMapDims],
                                  uint32 barrier, Site site) override;
   void cp_async_bulk_commit_group() override { running().stores.commit(); }
   void cp_async_bulk_wait_group(int32 pending, bool reads) override;

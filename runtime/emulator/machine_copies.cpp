@@ -133,9 +133,10 @@ void Machine::cp_async_bulk_load(uint32 to, const void* from, uint32 bytes, uint
   begin_load(linear_box(from, to, bytes, site), barrier, site);
 }
 
-void Machine::cp_async_bulk_tensor_load(uint32 to, const TensorMap& map, const int32* at,
-                                        int32 dims, uint32 barrier, Site site) {
-  begin_load(tensor_box(map, {at, static_cast<std::size_t>(dims)}, to, site), barrier, site);
+void Machine::cp_async_bulk_tensor_load(uint32 to, const TensorMap& map,
+                                        const int32 (&at)[kTensorMapDims], uint32 barrier,
+                                        Site site) {
+  begin_load(tensor_box(map, at, to, site), barrier, site);
 }
 
 void Machine::land(const BulkLoad& load) {

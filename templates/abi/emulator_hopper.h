@@ -41,8 +41,9 @@ class HopperInstructions {
   virtual void cp_async_bulk_load(uint32 to, const void* from, uint32 bytes, uint32 barrier,
                                   Site site) = 0;
   virtual void cp_async_bulk_store(void* to, uint32 from, uint32 bytes, Site site) = 0;
-  virtual void cp_async_bulk_tensor_load(uint32 to, const TensorMap& map, const int32* at,
-                                         int32 dims, uint32 barrier, Site site) = 0;
+  virtual void cp_async_bulk_tensor_load(uint32 to, const TensorMap& map,
+                                         const int32 (&at)[kTensorMapDims], uint32 barrier,
+                                         Site site) = 0;
   virtual void cp_async_bulk_commit_group() = 0;
   // `reads`: it is enough that they have read their sources.
   virtual void cp_async_bulk_wait_group(int32 pending, bool reads) = 0;

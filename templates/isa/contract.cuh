@@ -163,18 +163,13 @@ static_assert(kSame<void, decltype(fence_proxy_async())>);         // membar / f
 static_assert(kSame<void, decltype(fence_proxy_async_global())>);  // membar / fence
 
 // tensor_copy.cuh: "Data Movement and Conversion Instructions: Tensor copy".
-template <int kDims>
-using Coordinates = const int32 (&)[kDims];
+using Coordinates = const int32 (&)[5];
 static_assert(sizeof(TensorMap) == 128 && alignof(TensorMap) == 64);
-static_assert(
-    kSame<void, decltype(cp_async_bulk_tensor_load(a<SharedPtr>(), a<const TensorMap&>(),
-                                                   a<Coordinates<2>>(), a<SharedPtr>()))>);
-static_assert(
-    kSame<void, decltype(cp_async_bulk_tensor_load(a<SharedPtr>(), a<const TensorMap&>(),
-                                                   a<Coordinates<5>>(), a<SharedPtr>()))>);
+static_assert(kSame<void, decltype(cp_async_bulk_tensor_load(a<SharedPtr>(), a<const TensorMap&>(),
+                                                             a<Coordinates>(), a<SharedPtr>()))>);
 static_assert(
     kSame<void, decltype(cp_async_bulk_tensor_load_evict_first(
-                    a<SharedPtr>(), a<const TensorMap&>(), a<Coordinates<5>>(), a<SharedPtr>()))>);
+                    a<SharedPtr>(), a<const TensorMap&>(), a<Coordinates>(), a<SharedPtr>()))>);
 
 // wgmma.cuh: "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 static_assert(Accumulator<64>::kCount == 32);

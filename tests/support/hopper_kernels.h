@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -24,8 +25,11 @@ inline constexpr int kThreads = 128;
 inline constexpr int kSharedBytes = 16 * 1024;
 inline constexpr int kWords = 1024;
 
+inline constexpr int32 kExtents[] = {6, 4, 4, 4, 2};
+
 struct Params {
-  TensorMap map;  // of in: 32 rows of 32 words, in boxes of 4 x 8
+  TensorMap map;   // of in: kExtents, in boxes of 4 x 2 x 2 x 2 x 1, 8 words from row to row
+  TensorMap flat;  // of in, in two dimensions
   const int32* in;
   int32* out;
 };
@@ -83,12 +87,14 @@ inline void run(const char* name, Text kernel, Memory& m, std::uint64_t seed) {
                                  1,
                                  kThreads,
                                  kSharedBytes};
-  const Params params = {emulated_tensor_map({.data = m.in,
-                                              .type = ElementType::kInt32,
-                                              .dims = {32, 32},
-                                              .strides = {128},
-                                              .box = {4, 8}}),
-                         m.in, m.out};
+  const TensorMapSpec boxes = {.data = m.in,
+                               .type = ElementType::kInt32,
+                               .dims = {std::begin(kExtents), std::end(kExtents)},
+                               .strides = {32, 128, 512, 2048},
+                               .box = {4, 2, 2, 2, 1}};
+  const TensorMapSpec flat = {
+      .data = m.in, .type = ElementType::kInt32, .dims = {32, 32}, .strides = {128}, .box = {4, 8}};
+  const Params params = {emulated_tensor_map(boxes), emulated_tensor_map(flat), m.in, m.out};
   run_emulated(launch, &params,
                {{"in", m.in, sizeof m.in, false}, {"out", m.out, sizeof m.out, true}},
                {.seed = seed, .races = true});

@@ -2,8 +2,9 @@
 // that differs in that alone; and what copies give.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
-#include <utility>
 
 #include "tests/support/hopper_kernels.h"
 #include "tests/support/throws.h"
@@ -52,9 +53,8 @@ void load_some(const Params& p, int32 first_word, uint32 bytes) {
   }
   wait(barrier());
 }
-template <int kDims>
 void load_box(const TensorMap& map, SharedPtr to, int32 x = 0) {
-  const int32 at[kDims] = {x};
+  const int32 at[5] = {x};
   begin(1);
   if (first()) {
     mbarrier_arrive_expect_tx(barrier(), 128);
@@ -355,14 +355,14 @@ const Pair kPairs[] = {
        wait(barrier(0));
        ld_shared<int32>(data(4 * thread_index()));
      }},
-    {"tensor_dimensions", rule::kTensorMap, [](const Params& p) { load_box<3>(p.map, data()); },
-     [](const Params& p) { load_box<2>(p.map, data()); }},
-    {"tensor_map", rule::kTensorMap, [](const Params&) { load_box<2>(TensorMap{}, data()); },
-     [](const Params& p) { load_box<2>(TensorMap{p.map}, data()); }},
-    {"tensor_alignment", rule::kAlignment, [](const Params& p) { load_box<2>(p.map, data(64)); },
-     [](const Params& p) { load_box<2>(p.map, data(128)); }},
-    {"tensor_start", rule::kTensorMap, [](const Params& p) { load_box<2>(p.map, data(), 2); },
-     [](const Params& p) { load_box<2>(p.map, data(), -4); }},
+    {"tensor_dimensions", rule::kTensorMap, [](const Params& p) { load_box(p.flat, data()); },
+     [](const Params& p) { load_box(p.map, data()); }},
+    {"tensor_map", rule::kTensorMap, [](const Params&) { load_box(TensorMap{}, data()); },
+     [](const Params& p) { load_box(TensorMap{p.map}, data()); }},
+    {"tensor_alignment", rule::kAlignment, [](const Params& p) { load_box(p.map, data(64)); },
+     [](const Params& p) { load_box(p.map, data(128)); }},
+    {"tensor_start", rule::kTensorMap, [](const Params& p) { load_box(p.map, data(), 2); },
+     [](const Params& p) { load_box(p.map, data(), -4); }},
     {"named_barrier_counts", rule::kDivergence,
      [](const Params&) { bar_sync(1, warp_index() == 0 ? 64 : 128); },
      [](const Params&) { bar_sync(1, 128); }},
@@ -430,12 +430,14 @@ TEST(Hopper, ACopyLandsWhileOthersLookForWhatHangsOnIt) {
 }
 
 TEST(Hopper, ABoxIsZeroWhereTheTensorIsNot) {
-  for (const auto& [x, y] : {std::pair{4, 5}, std::pair{28, 30}, std::pair{32, 27}}) {
+  constexpr int32 kSteps[] = {1, 8, 32, 128, 512};  // words
+  for (const std::array<int32, 5>& first_of_box :
+       {std::array{0, 1, 2, 0, 1}, std::array{4, 3, -1, 3, 0}, std::array{-4, 0, 0, 0, 0},
+        std::array{0, 1, 1, 1, 2}}) {
     Memory m;
     for (int32 i = 0; i < kWords; ++i) m.in[i] = 1000 + i;
-    static int32 at[2];
-    at[0] = x;
-    at[1] = y;
+    static int32 at[5];
+    std::ranges::copy(first_of_box, at);
     run(
         "box",
         [](const Params& p) {
@@ -449,9 +451,15 @@ TEST(Hopper, ABoxIsZeroWhereTheTensorIsNot) {
         },
         m, 0);
     for (int32 i = 0; i < kWarpThreads; ++i) {
-      const int32 column = x + i % 4;
-      const int32 row = y + i / 4;
-      EXPECT_EQ(m.out[i], column < 32 && row < 32 ? 1000 + 32 * row + column : 0) << i;
+      const int32 of_box[] = {i % 4, i / 4 % 2, i / 8 % 2, i / 16, 0};
+      bool is_inside = true;
+      int32 word = 0;
+      for (std::size_t dim = 0; dim < 5; ++dim) {
+        const int32 place = at[dim] + of_box[dim];
+        is_inside = is_inside && place >= 0 && place < kExtents[dim];
+        word += kSteps[dim] * place;
+      }
+      EXPECT_EQ(m.out[i], is_inside ? 1000 + word : 0) << i;
     }
   }
 }

@@ -6,11 +6,9 @@
 
 namespace lazyrope {
 
-template <int kDims>
-inline void cp_async_bulk_tensor_load(SharedPtr to, const TensorMap& map, const int32 (&at)[kDims],
+inline void cp_async_bulk_tensor_load(SharedPtr to, const TensorMap& map, const int32 (&at)[5],
                                       SharedPtr barrier, Site site = here()) {
-  static_assert(2 <= kDims && kDims <= kTensorMapDims);
-  emulator->cp_async_bulk_tensor_load(to.address, map, at, kDims, barrier.address, site);
+  emulator->cp_async_bulk_tensor_load(to.address, map, at, barrier.address, site);
 }
 inline void cp_async_bulk_tensor_load_evict_first(SharedPtr to, const TensorMap& map,
                                                   const int32 (&at)[5], SharedPtr barrier,

@@ -9,35 +9,14 @@
 
 namespace lazyrope {
 
-// The barrier is told of all bytes of the box.
-template <int kDims>
+// Of a tensor of five dimensions. The barrier is told of all bytes of the box.
 LAZYROPE_DEVICE void cp_async_bulk_tensor_load(SharedPtr to, const TensorMap& map,
-                                               const int32 (&at)[kDims], SharedPtr barrier) {
-  static_assert(2 <= kDims && kDims <= 5);
-  if constexpr (kDims == 2)
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%3, %4}], [%2];" ::"r"(to.address),
-        "l"(&map), "r"(barrier.address), "r"(at[0]), "r"(at[1])
-        : "memory");
-  else if constexpr (kDims == 3)
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to.address),
-        "l"(&map), "r"(barrier.address), "r"(at[0]), "r"(at[1]), "r"(at[2])
-        : "memory");
-  else if constexpr (kDims == 4)
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to.address),
-        "l"(&map), "r"(barrier.address), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-        : "memory");
-  else
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to.address),
-        "l"(&map), "r"(barrier.address), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
-        : "memory");
+                                               const int32 (&at)[5], SharedPtr barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to.address),
+      "l"(&map), "r"(barrier.address), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+      : "memory");
 }
 
 // The same of what is not read again soon: the L2 cache evicts it before all else.

@@ -82,15 +82,11 @@ std::string name_of(const TensorMapSpec& spec) {
                      kSwizzleNames[static_cast<std::size_t>(spec.swizzle)]);
 }
 
-Case case_of(std::size_t dims) {
-  return static_cast<Case>(static_cast<int>(Case::kTensorLoad2) + static_cast<int>(dims) - 2);
-}
-
 Witness load(const TensorMapSpec& spec) {
   Witness row;
   row.name = name_of(spec);
   row.text = "tensor";
-  row.which = case_of(spec.dims.size());
+  row.which = Case::kTensorLoad;
   row.wrappers = {"cp_async_bulk_tensor_load"};
   row.count = kBoxes;
   row.output_words = std::size_t{kBoxes} * box_words(spec);
@@ -116,17 +112,11 @@ WitnessText tensor_text() {
 std::vector<Witness> tensor_rows() {
   using enum ElementType;
   using enum Swizzle;
-  std::vector<Witness> rows;
-  for (const Swizzle swizzle : {kNone, k32B, k64B, k128B})
-    for (const ElementType type : {kBf16, kFp32, kUint8})
-      rows.push_back(load(tensor(type, swizzle, {11}, {7})));
-  rows.push_back(load(tensor(kFp16, k128B, {11}, {7})));
-  rows.push_back(load(tensor(kBf16, k128B, {5, 3}, {3, 2})));
-  rows.push_back(load(tensor(kFp32, k64B, {5, 3, 2}, {3, 1, 2})));
-  rows.push_back(load(tensor(kUint8, k32B, {4, 3, 2, 3}, {3, 2, 1, 2})));
-  rows.push_back(load(tensor(kBf16, kNone, {4, 3, 2, 3}, {2, 2, 2, 1})));
-  rows.push_back(load_evict_first(tensor(kBf16, k128B, {4, 3, 2, 3}, {2, 2, 2, 1})));
-  return rows;
+  return {
+      load(tensor(kUint8, k32B, {4, 3, 2, 3}, {3, 2, 1, 2})),
+      load(tensor(kBf16, kNone, {4, 3, 2, 3}, {2, 2, 2, 1})),
+      load_evict_first(tensor(kBf16, k128B, {4, 3, 2, 3}, {2, 2, 2, 1})),
+  };
 }
 
 }  // namespace lazyrope

@@ -51,10 +51,7 @@ enum class Case : int32 {
   kBulkLoad,
   kBulkStore,
   // tensor.cuh
-  kTensorLoad2,
-  kTensorLoad3,
-  kTensorLoad4,
-  kTensorLoad5,
+  kTensorLoad,
   kTensorLoadEvictFirst,
   // wgmma.cuh: N, A and B of K-major operands
   kWgmma8,
