@@ -114,7 +114,9 @@ std::vector<Witness> tensor_rows() {
   using enum Swizzle;
   return {
       load(tensor(kUint8, k32B, {4, 3, 2, 3}, {3, 2, 1, 2})),
+      load(tensor(kUint8, kNone, {4, 3, 2, 3}, {3, 2, 1, 2})),
       load(tensor(kBf16, kNone, {4, 3, 2, 3}, {2, 2, 2, 1})),
+      load(tensor(kFp16, k64B, {4, 3, 2, 3}, {2, 2, 2, 1})),
       load_evict_first(tensor(kBf16, k128B, {4, 3, 2, 3}, {2, 2, 2, 1})),
   };
 }
