@@ -70,6 +70,25 @@ void GlobalMemory::check_bulk(const void* from, std::size_t bytes, const Site& s
   check_landed(from, bytes, site);
 }
 
+std::uint32_t GlobalMemory::fences_of(ThreadId id) const {
+  const auto it = fences_.find(number_of(id));
+  return it == fences_.end() ? 0 : it->second;
+}
+
+void GlobalMemory::check_shown(const void* from, std::size_t bytes, const Site& site) const {
+  for (std::uintptr_t at = address_of(from); at < address_of(from) + bytes; at += kWordBytes) {
+    const auto it = words_written_.find(at);
+    if (it == words_written_.end()) continue;
+    const auto& [by, fences, stored_at] = it->second;
+    if (by != kNobody && fences == fences_of(by))
+      throw Violation{rule::kProxyFence, site,
+                      fmt::format("the store at {} to what this copies of global memory was not "
+                                  "followed by a fence.proxy.async.global of its thread, {} of "
+                                  "block {}",
+                                  describe(stored_at), by.thread, by.cta)};
+  }
+}
+
 void GlobalMemory::begin_bulk_write(void* to, std::size_t bytes, const Site& site) {
   check_bulk(to, bytes, site);
   check_range_writable(to, bytes, site);
@@ -80,8 +99,9 @@ void GlobalMemory::land_bulk_write(void* to, const void* from, std::size_t bytes
   const auto landed = std::ranges::find_if(in_flight_, [&](const InFlight& copy) {
     return copy.begin == address_of(to) && copy.bytes == bytes;
   });
+  const Site landed_at = landed->site;
   in_flight_.erase(landed);
-  note_written(to, bytes);
+  note_written(to, bytes, kNobody, landed_at);
   std::memcpy(to, from, bytes);
 }
 
@@ -128,22 +148,24 @@ void GlobalMemory::load(EmulatedLoad kind, void* to, const void* from, std::size
   std::memcpy(to, from, bytes);
 }
 
-void GlobalMemory::note_written(const void* p, std::size_t bytes) {
+void GlobalMemory::note_written(const void* p, std::size_t bytes, ThreadId by, const Site& site) {
+  const Written written = {by, by == kNobody ? 0 : fences_of(by), site};
   for (std::uintptr_t at = address_of(p) / kWordBytes * kWordBytes; at < address_of(p) + bytes;
        at += kWordBytes)
-    words_written_.insert(at);
+    words_written_[at] = written;
 }
 
-void GlobalMemory::store(void* to, const void* from, std::size_t bytes, const Site& site) {
+void GlobalMemory::store(void* to, const void* from, std::size_t bytes, ThreadId by,
+                         const Site& site) {
   check_writable(to, bytes, site);
   check_landed(to, bytes, site);
-  note_written(to, bytes);
+  note_written(to, bytes, by, site);
   std::memcpy(to, from, bytes);
 }
 
 std::uint32_t& GlobalMemory::word(std::uint32_t* p, const Site& site) {
   check_writable(p, sizeof *p, site);
-  words_written_.insert(address_of(p));
+  words_written_[address_of(p)] = {kNobody, 0, site};
   return *p;
 }
 

@@ -107,14 +107,14 @@ void Machine::ld_global(EmulatedLoad kind, void* to, const void* from, int32 byt
 }
 
 void Machine::st_global(void* to, const void* from, int32 bytes, Site site) {
-  global_.store(to, from, static_cast<std::size_t>(bytes), site);
+  global_.store(to, from, static_cast<std::size_t>(bytes), id_of(running()), site);
   note_global(AccessKind::kWrite, to, static_cast<std::size_t>(bytes), site);
   profile(running(), {MemoryInstruction::kStGlobal, site, {}, range(to, bytes)});
 }
 
 void Machine::st_relaxed(void* to, const void* from, int32 bytes, Site site) {
   yield({});
-  global_.store(to, from, static_cast<std::size_t>(bytes), site);
+  global_.store(to, from, static_cast<std::size_t>(bytes), id_of(running()), site);
   note_global(AccessKind::kAtomic, to, static_cast<std::size_t>(bytes), site);
   profile(running(), {MemoryInstruction::kStGlobal, site, {}, range(to, bytes)});
 }

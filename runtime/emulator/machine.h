@@ -69,6 +69,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   void cp_async_bulk_commit_group() override { running().stores.commit(); }
   void cp_async_bulk_wait_group(int32 pending, bool reads) override;
   void fence_proxy_async() override;
+  void fence_proxy_async_global() override { global_.show(id_of(running())); }
 
   void wgmma_fence(Site site) override;
   void wgmma_m64k16(const EmulatedWgmma& product, Site site) override;

@@ -116,6 +116,7 @@ void Machine::begin_load(CopyBox box, uint32 barrier, const Site& site) {
   }
   for (const CopyBox::Run& run : box.runs) {
     global_.check_bulk(run.global, run.bytes, site);
+    global_.check_shown(run.global, run.bytes, site);
     note_global(AccessKind::kRead, copies, run.global, run.bytes, site);
   }
   box.for_chunks([&](std::uint32_t offset) {

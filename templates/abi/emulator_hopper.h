@@ -48,6 +48,7 @@ class HopperInstructions {
   // `reads`: it is enough that they have read their sources.
   virtual void cp_async_bulk_wait_group(int32 pending, bool reads) = 0;
   virtual void fence_proxy_async() = 0;
+  virtual void fence_proxy_async_global() = 0;
 
   virtual void wgmma_fence(Site site) = 0;
   virtual void wgmma_m64k16(const EmulatedWgmma& product, Site site) = 0;

@@ -28,6 +28,19 @@ void commit_and_wait() {
   cp_async_bulk_wait_group<0>();
 }
 
+// Thread 0 copies what it has stored to global memory.
+template <bool kFenced>
+void copy_back(const Params& p) {
+  begin(1);
+  if (first()) {
+    st_global(reinterpret_cast<Chunk*>(p.out), Chunk{1, 2, 3, 4});
+    if (kFenced) fence_proxy_async_global();
+    mbarrier_arrive_expect_tx(barrier(), 16);
+    cp_async_bulk_shared_global(data(), p.out, 16, barrier());
+  }
+  wait(barrier());
+}
+
 // Thread 0 copies 512 bytes, then the 512 behind them, each with a barrier of its own. A thread
 // reads the first that has waited for one of these, and been told that both have landed, without
 // order.
@@ -351,6 +364,8 @@ const Pair kPairs[] = {
        cp_async_bulk_wait_group<0>();
        if (first()) ld_global(p.out);
      }},
+    {"unshown_global_memory", rule::kProxyFence, [](const Params& p) { copy_back<false>(p); },
+     [](const Params& p) { copy_back<true>(p); }},
     {"another_copys_barrier", rule::kRace, [](const Params& p) { two_loads(p, 1); },
      [](const Params& p) { two_loads(p, 0); }},
     {"tensor_dimensions", rule::kTensorMap, [](const Params& p) { load_box(p.flat, data()); },

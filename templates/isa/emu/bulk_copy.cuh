@@ -25,7 +25,6 @@ inline void cp_async_bulk_wait_group_read() {
 }
 
 inline void fence_proxy_async() { emulator->fence_proxy_async(); }
-// Global memory has one proxy here.
-inline void fence_proxy_async_global() {}
+inline void fence_proxy_async_global() { emulator->fence_proxy_async_global(); }
 
 }  // namespace lazyrope
