@@ -110,11 +110,11 @@ static_assert(kSame<uint32, decltype(fma_rn_f16x2(a<uint32>(), a<uint32>(), a<ui
 
 // math.cuh: "Data Movement and Conversion Instructions".
 static_assert(kSame<uint32, decltype(prmt_b32(a<uint32>(), a<uint32>(), a<uint32>()))>);  // prmt
-static_assert(kSame<float, decltype(bits_as_float(a<uint32>()))>);                  // mov
-static_assert(kSame<uint32, decltype(float_as_bits(a<float>()))>);                  // mov
-static_assert(kSame<float, decltype(infinity_f32())>);                              // mov
-static_assert(kSame<uint32, decltype(cvt_rn_bf16x2_f32(a<float>(), a<float>()))>);  // cvt
-static_assert(kSame<uint32, decltype(cvt_rn_f16x2_f32(a<float>(), a<float>()))>);   // cvt
+static_assert(kSame<float, decltype(bits_as_float(a<uint32>()))>);                        // mov
+static_assert(kSame<uint32, decltype(float_as_bits(a<float>()))>);                        // mov
+static_assert(kSame<float, decltype(infinity_f32())>);                                    // mov
+static_assert(kSame<uint32, decltype(cvt_rn_bf16x2_f32(a<float>(), a<float>()))>);        // cvt
+static_assert(kSame<uint32, decltype(cvt_rn_f16x2_f32(a<float>(), a<float>()))>);         // cvt
 static_assert(kSame<FloatPair, decltype(cvt_f32_bf16x2(a<uint32>()))>);  // none: shl, and
 static_assert(kSame<FloatPair, decltype(cvt_f32_f16x2(a<uint32>()))>);   // cvt
 
