@@ -12,12 +12,6 @@ struct BytePairs {
   uint32 odd;   // bytes 1 and 3
 };
 
-// The same in the bytes' order.
-struct OrderedPairs {
-  uint32 low;   // bytes 0 and 1
-  uint32 high;  // bytes 2 and 3
-};
-
 template <int kMantissaBits, int kExponentBias, uint32 kLargest>
 struct Fp8 {
   // As 16-bit elements: exact. The bits of an 8-bit number, moved to their places in a wider one,
@@ -29,10 +23,13 @@ struct Fp8 {
     return {widen_halves<Element>(prmt_b32(bytes, 0, 0xa280)),
             widen_halves<Element>(prmt_b32(bytes, 0, 0xb391))};
   }
+  // The same of eight bytes, in their order.
   template <class Element>
-  LAZYROPE_DEVICE static OrderedPairs widen_in_order(uint32 bytes) {
-    return {widen_halves<Element>(prmt_b32(bytes, 0, 0x9180)),
-            widen_halves<Element>(prmt_b32(bytes, 0, 0xb3a2))};
+  LAZYROPE_DEVICE static Chunk widen_in_order(uint32 low, uint32 high) {
+    return {{widen_halves<Element>(prmt_b32(low, 0, 0x9180)),
+             widen_halves<Element>(prmt_b32(low, 0, 0xb3a2)),
+             widen_halves<Element>(prmt_b32(high, 0, 0x9180)),
+             widen_halves<Element>(prmt_b32(high, 0, 0xb3a2))}};
   }
 
   // To nearest even; to the largest number where that is exceeded; NaN stays NaN.

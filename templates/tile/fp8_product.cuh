@@ -123,15 +123,9 @@ struct WidenedProduct : WarpProduct<Element, kHeadDim> {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         st_shared(WideTile::chunk(to, row, 2 * chunk + half),
-                  widened(bytes.word[2 * half], bytes.word[2 * half + 1]));
+                  Format::template widen_in_order<Element>(bytes.word[2 * half],
+                                                           bytes.word[2 * half + 1]));
     }
-  }
-
- private:
-  LAZYROPE_DEVICE static Chunk widened(uint32 low, uint32 high) {
-    const OrderedPairs a = Format::template widen_in_order<Element>(low);
-    const OrderedPairs b = Format::template widen_in_order<Element>(high);
-    return {{a.low, a.high, b.low, b.high}};
   }
 };
 

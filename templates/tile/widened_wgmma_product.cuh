@@ -40,8 +40,9 @@ struct WidenedWgmmaProduct : WgmmaProduct<Element, kHeadDim> {
       for (int32 step = 0; step < kRuns * kSteps; ++step) {
         const auto& [word] = chunks[step][round];
         const SharedPtr low = to + step * Tile::bytes(kStepRows);
-        st_shared(low, widened(word[0], word[1]));
-        st_shared(Tile::template behind<16>(low), widened(word[2], word[3]));
+        st_shared(low, Format::template widen_in_order<Element>(word[0], word[1]));
+        st_shared(Tile::template behind<16>(low),
+                  Format::template widen_in_order<Element>(word[2], word[3]));
       }
     }
   }
@@ -58,12 +59,6 @@ struct WidenedWgmmaProduct : WgmmaProduct<Element, kHeadDim> {
   LAZYROPE_DEVICE static int32 chunk(int32 round) {
     const uint32 of_row = static_cast<uint32>(lane_index() / kRowLanes + round) % kRounds;
     return static_cast<int32>(of_row) * kRowLanes + lane_index() % kRowLanes;
-  }
-
-  LAZYROPE_DEVICE static Chunk widened(uint32 low, uint32 high) {
-    const OrderedPairs a = Format::template widen_in_order<Element>(low);
-    const OrderedPairs b = Format::template widen_in_order<Element>(high);
-    return {{a.low, a.high, b.low, b.high}};
   }
 };
 
