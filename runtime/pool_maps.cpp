@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "codegen/error.h"
 
 namespace lazyrope {
@@ -80,7 +78,7 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
   const int panels = heads_together * spec.head_dim / row.columns;
   const std::int64_t octets = octets_per_page(pool, pages, page_size);
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
-  const std::int64_t last_page = std::max<std::int64_t>(pages, 1) - 1;
+  const std::int64_t last_page = pages - 1;
   constexpr int kBoxOctets = 2;
   const auto map = [&](void* data) {
     return device.encode(

@@ -20,7 +20,6 @@ struct BulkLoad {
   CopyBox box;
   std::uint32_t barrier;
   Site site;
-  int number;      // of its mbarrier
   bool is_prompt;  // it lands soon, whatever has been begun before
 };
 

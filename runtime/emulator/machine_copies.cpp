@@ -124,8 +124,7 @@ void Machine::begin_load(CopyBox box, uint32 barrier, const Site& site) {
     if (races_) races_->shared(AccessKind::kWrite, copies, box.chunk(offset), kChunk, site);
   });
   const bool is_prompt = draw(kPrompt) == 0;
-  loads_.push_back(
-      {&cta, running().place.thread, std::move(box), barrier, site, at.number, is_prompt});
+  loads_.push_back({&cta, running().place.thread, std::move(box), barrier, site, is_prompt});
   prompt_loads_ += is_prompt ? 1 : 0;
 }
 
@@ -147,7 +146,8 @@ void Machine::land(const BulkLoad& load) {
     load.cta->shared.land_bulk_write(load.box.chunk(offset), image.data() + offset, kChunk);
   });
   Mbarrier& barrier = load.cta->mbarriers.at(load.barrier, load.site);
-  if (races_) barrier.arriving.learn(races_->publish(races_->copies(load.cta->index, load.number)));
+  if (races_)
+    barrier.arriving.learn(races_->publish(races_->copies(load.cta->index, barrier.number)));
   if (barrier.receive(load.box.bytes, load.site)) wake_all(barrier);
 }
 

@@ -9,9 +9,8 @@ namespace lazyrope {
 template <class Memory>
 class KvCopier {
   using Table = typename Memory::Table;
-  static constexpr int kRuns = Memory::kKeys / kRunSlots;
+  static constexpr int kRuns = Memory::kRuns;
   static constexpr int kRunBytes = Memory::kBlockBytes / kRuns;
-  static constexpr int kStoredAt = kRunBytes - Memory::kStoredBytes / kRuns;  // of it
   static constexpr int32 kNowhere = -2;  // an octet that, with the next, is not there: zeros
   static_assert(kRunSlots == 2 * kOctetSlots);
   // Values' places, and their barriers, lie behind those of keys: one ring for the copier.
@@ -89,7 +88,7 @@ class KvCopier {
     tiles_.wait(place);
     const SharedPtr barrier = Memory::kWidens ? stored_.given(place) : tiles_.given(place);
     if (lane_index() == 0) mbarrier_arrive_expect_tx(barrier, Memory::kStoredBytes);
-    copy_runs(map, memory_.keys(place) + kStoredAt, places, barrier);
+    copy_runs(map, memory_.keys(place) + Memory::kStoredAt, places, barrier);
   }
 
   // One lane for the warp: what it gives each copy is then the same for all lanes, as the hardware

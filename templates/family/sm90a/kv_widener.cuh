@@ -38,9 +38,10 @@ class KvWidener {
   }
   // Each warp some of a tile's runs.
   LAZYROPE_DEVICE static void widen_share(SharedPtr tile) {
-    constexpr int32 kRuns = Memory::kKeys / Product::kRunRows / Memory::kTurningWarps;
-    static_assert(kRuns * Memory::kTurningWarps * Product::kRunRows == Memory::kKeys);
-    static_assert(Product::kRunRows == kRunSlots);  // as they are copied
+    constexpr int32 kRuns = Memory::kRuns / Memory::kTurningWarps;
+    static_assert(kRuns * Memory::kTurningWarps == Memory::kRuns);
+    // As they are copied.
+    static_assert(Product::kRunRows == kRunSlots && Product::kStoredAt == Memory::kStoredAt);
     Product::template widen<kRuns>(tile + Team::warp() * kRuns * Product::kRunBytes);
     fence_proxy_async();
   }

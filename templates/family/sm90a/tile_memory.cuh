@@ -75,6 +75,9 @@ struct TileMemory {
   // turn queries (tile/widened_wgmma_product.cuh).
   static constexpr bool kWidens = Spec::Product::kWidens;
   static constexpr int kStoredBytes = kWidens ? kBlockBytes / 2 : kBlockBytes;
+  static constexpr int kRuns = kKeys / kRunSlots;
+  // Where in a run's room its stored bytes come to lie.
+  static constexpr int kStoredAt = (kBlockBytes - kStoredBytes) / kRuns;
   static constexpr int kTurnedBytes = Tile::bytes(kRows);
 
   // From the start: rings of keys and of values, turned queries, the original queries unless

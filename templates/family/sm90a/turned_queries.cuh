@@ -244,7 +244,6 @@ class PlainQueries {
   LAZYROPE_DEVICE PlainQueries(const AttendParams& params, Memory memory) : rows_(params, memory) {}
 
   LAZYROPE_DEVICE void begin(int32 item_place) { rows_.begin(item_place); }
-  LAZYROPE_DEVICE void go_on() const {}
   LAZYROPE_DEVICE void leave() const {}
 
   LAZYROPE_DEVICE SharedPtr tile() const { return rows_.tile(); }
