@@ -1,7 +1,7 @@
 // The warps of a CTA that bring and prepare what others compute on. Warp 0 finds where blocks lie,
 // warp 1 copies keys and values, the next turn queries, and one may make what these turn them by;
 // or they make what consumers turn theirs by. Those that turn widen 8-bit keys and values, too.
-// Where there are others, they have nothing to do.
+// The last of eight copies values, and warp 1 keys alone: on another scheduler.
 #pragma once
 
 #include "family/sm90a/block_finder.cuh"
@@ -25,10 +25,15 @@ LAZYROPE_DEVICE void prepare_queries(const AttendParams& params, Memory memory,
 template <class Spec, class Memory, class IsBelow>
 LAZYROPE_DEVICE void help(const TmaAttendParams& params, Memory memory, const IsBelow& is_below,
                           const Chunk& first) {
+  constexpr bool kTwoCopy = Memory::kCopiers == 2;
+  if constexpr (kTwoCopy) {
+    if (!is_below(Memory::kHelperWarps - 1))
+      return KvCopier<Memory, Copied::kValues>(params, memory).run();
+  }
   if (is_below(1))
     BlockFinder<Memory>(params.attend, memory, first).run();
   else if (is_below(2))
-    KvCopier<Memory>(params, memory).run();
+    KvCopier<Memory, kTwoCopy ? Copied::kKeys : Copied::kBoth>(params, memory).run();
   else if (is_below(2 + Memory::kPreparingWarps))
     prepare_queries<Spec>(params.attend, memory, is_below);
 }

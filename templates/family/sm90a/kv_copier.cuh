@@ -1,4 +1,6 @@
-// The warp that asks for the keys and values of an item's blocks, straight from their pages.
+// The warp that asks for the keys and values of an item's blocks, straight from their pages; or one
+// for keys and one for values, where a second warp is free: a scheduler that has both in its charge
+// holds up those who compute there, for whom the others wait.
 #pragma once
 
 #include "family/sm90a/window_user.cuh"
@@ -6,7 +8,9 @@
 
 namespace lazyrope {
 
-template <class Memory>
+enum class Copied { kBoth, kKeys, kValues };
+
+template <class Memory, Copied kCopied>
 class KvCopier {
   using Table = typename Memory::Table;
   static constexpr int kRuns = Memory::kRuns;
@@ -27,7 +31,15 @@ class KvCopier {
         stored_(memory.at + Memory::kStoredBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    for_each_item(memory_, [&](ItemPtr item, int32 place) { copy(item, place); });
+    for_each_item(memory_, [&](ItemPtr item, int32 place) {
+      kv_head_ = item.rows().kv_head;
+      const int32 num_blocks = item.extent().num_blocks;
+      if (num_blocks == 0) return;
+      if constexpr (kCopied == Copied::kBoth)
+        copy_both(memory_.table(step_, item), num_blocks, place);
+      else
+        copy(memory_.table(step_, item), num_blocks, place);
+    });
   }
 
  private:
@@ -37,13 +49,28 @@ class KvCopier {
     int32 head;
   };
 
+  LAZYROPE_DEVICE void copy(const Table& table, int32 num_blocks, int32 place) {
+    constexpr bool kAreKeys = kCopied == Copied::kKeys;
+    int32 block = windows_.begin(place);
+    const int32 end = block + num_blocks;
+#pragma unroll 1
+    while (true) {
+      copy_tile(kAreKeys ? maps_.keys : maps_.values, find(table, block),
+                kAreKeys ? key_.at : Memory::kStages + value_.at);
+      if (kAreKeys)
+        key_.advance();
+      else
+        value_.advance();
+      if (++block == end) break;
+      windows_.leave(block - 1);
+      windows_.reach(block);
+    }
+    windows_.leave_last(end - 1);
+  }
+
   // Keys go one block ahead of values: keys, keys, values, keys, values ... values, by one copy of
   // the code.
-  LAZYROPE_DEVICE void copy(ItemPtr item, int32 place) {
-    const Table table = memory_.table(step_, item);
-    const int32 num_blocks = item.extent().num_blocks;
-    kv_head_ = item.rows().kv_head;
-    if (num_blocks == 0) return;
+  LAZYROPE_DEVICE void copy_both(const Table& table, int32 num_blocks, int32 place) {
     const int32 first = windows_.begin(place);
     const int32 last = first + num_blocks - 1;
     Place next{};

@@ -31,6 +31,8 @@ struct TileMemory {
   // which the others wait.
   static constexpr int kTurningWarps =
       kConsumersTurn && !kQueriesTurn ? 0 : smaller(kHelperWarps - 2, 4);
+  // Of keys and of values, where a warp is left for each.
+  static constexpr int kCopiers = kHelperWarps == 8 ? 2 : 1;
   // Helpers find by what many rows are turned: those of the consumers, or one for turning warps.
   static constexpr int kRotationPlaces = rotations_at_once(kHasManyRows, kHeadDim);
   static constexpr bool kMakesRotations = kRotationPlaces > 0 && kQueriesTurn;
@@ -162,7 +164,7 @@ struct TileMemory {
   // All threads of the CTA, before anything else. Several do it: barriers are slow to make.
   LAZYROPE_DEVICE void init() const {
     constexpr uint32 kUsers = kConsumerWarps;
-    constexpr uint32 kAllUsers = kUsers + kPreparingWarps + 1;
+    constexpr uint32 kAllUsers = kUsers + kPreparingWarps + kCopiers;
     constexpr uint32 kTileFillers = kWidens ? kTurningWarps : 1;
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Handover<kItems>::init(at + kItemBarriers, 1, kAllUsers);
