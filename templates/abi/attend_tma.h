@@ -25,9 +25,10 @@ constexpr int turned_tiles(bool has_many_rows, int head_dim) {
   return consumers_turn(has_many_rows, head_dim) ? 1 : kTurnsAtOnce;
 }
 inline constexpr int kItemsAtOnce = 2;
-// What many rows' queries are turned by together (ops/turn_together.cuh), as a helper has found it;
-// others who turn have soon read it.
-constexpr int rotation_bytes(int head_dim) { return head_dim * 2; }
+// What many rows' queries are turned by together (ops/turn_together.cuh), as a helper has found it,
+// and behind it whether there is one; others who turn have soon read it.
+constexpr int rotation_exists_at(int head_dim) { return head_dim * 2; }
+constexpr int rotation_bytes(int head_dim) { return rotation_exists_at(head_dim) + 16; }
 constexpr int rotations_at_once(bool has_many_rows, int head_dim) {
   return !has_many_rows ? 0 : consumers_turn(has_many_rows, head_dim) ? kTurnsAtOnce : 1;
 }

@@ -25,6 +25,12 @@ LAZYROPE_DEVICE int32 first_lane() {
     return lane_index() & ~(kLanes - 1);
 }
 
+// Which of bits is the lowest that is 1, of which there is one.
+LAZYROPE_DEVICE int32 lowest_one(uint32 bits) {
+  const uint32 one = bits & (~bits + 1);
+  return static_cast<int32>(float_as_bits(static_cast<float>(one)) >> 23) - 127;
+}
+
 // Of bits that are the lowest and nothing else.
 LAZYROPE_DEVICE int32 count_ones(uint32 lowest) {
   if (lowest == 0) return 0;

@@ -29,18 +29,15 @@ class PackedRotation {
 
  public:
   using Run = Words<kRunWords>;
-  // Of each pair a word: its cosine is the lower half.
+  // The cosines of all pairs, two a word, then their sines.
   using Pairs = Words<Pairing::kPairs>;
-  LAZYROPE_DEVICE static uint32 pair(const Rotation& r) { return Element::pack(r.cosine, r.sine); }
 
   LAZYROPE_DEVICE explicit PackedRotation(const Pairs& pairs) {
     static_assert(pairs_differ_by_a_bit());
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      const uint32 low = pairs.word[pair_of(2 * i)];
-      const uint32 high = pairs.word[pair_of(2 * i + 1)];
-      cosine_[i] = (low & 0xffff) | high << 16;
-      sine_[i] = (low >> 16 | (high & 0xffff0000)) ^
+      cosine_[i] = of_word(pairs, 0, i);
+      sine_[i] = of_word(pairs, Pairing::kPairs, i) ^
                  ((is_first(2 * i) ? 0x8000 : 0) | (is_first(2 * i + 1) ? 0x80000000 : 0));
     }
   }
@@ -65,6 +62,16 @@ class PackedRotation {
     return element / (2 * kApart) * kApart + element % kApart;
   }
   LAZYROPE_DEVICE static constexpr bool is_first(int element) { return (element & kApart) == 0; }
+  // What the two elements of word i have of their pairs' halves from `first` on.
+  LAZYROPE_DEVICE static uint32 of_word(const Pairs& pairs, int first, int i) {
+    const int low = first + pair_of(2 * i);
+    const int high = first + pair_of(2 * i + 1);
+    if (low % 2 == 0 && high == low + 1) return pairs.word[low / 2];
+    return half(pairs, low) | half(pairs, high) << 16;
+  }
+  LAZYROPE_DEVICE static uint32 half(const Pairs& pairs, int i) {
+    return pairs.word[i / 2] >> i % 2 * 16 & 0xffff;
+  }
   // Those of word i's two: a word, or one with its halves exchanged.
   LAZYROPE_DEVICE static uint32 partners(const uint32 (&word)[kWords], int i) {
     if constexpr (kApart == 1)
@@ -91,14 +98,27 @@ template <class Spec>
 using KeptRotation =
     PackedRotation<typename WidestPairing<typename Spec::Pairing>::Type, typename Spec::Element>;
 
-// The rotation `positions` further, by way of shared memory, where all pairs' rotations lie one
-// behind the other: a team finds it; each lane of others takes that of its unit.
-template <class Packed, class Team>
+// The rotation `positions` further, by way of shared memory, where all units' rotations lie one
+// behind the other: a team finds it; each lane of others takes that of its unit. A lane finds a
+// pair's, and writes a word of its own and its neighbour's: cosines, or sines.
+template <class Spec, class Team>
 LAZYROPE_DEVICE void share_rotation(SharedPtr shared, const uint64* frequencies, int64 positions) {
-  using Pairing = typename Packed::Pairing;
+  using Pairing = typename KeptRotation<Spec>::Pairing;
+  constexpr int32 kPairs = Pairing::kPairs;
+  constexpr int32 kCount = Pairing::kUnits * kPairs;
+  static_assert(kPairs % 2 == 0);
 #pragma unroll 1
-  for (int32 i = Team::rank(); i < Pairing::kUnits * Pairing::kPairs; i += Team::size())
-    st_shared(shared + i * 4, Packed::pair(rotation_at(positions, ld_global_nc(frequencies + i))));
+  for (int32 first = 0; first < kCount; first += Team::size()) {
+    const int32 i = first + Team::rank();
+    const int32 pair = kCount % Team::size() == 0 ? i : smaller(i, kCount - 1);
+    const Rotation r = rotation_at(positions, ld_global_nc(frequencies + pair));
+    const uint32 own = Spec::Element::pack(r.cosine, r.sine);
+    const uint32 other = shfl_sync_bfly(own, 1);
+    const bool has_sines = i % 2 != 0;
+    const uint32 word = has_sines ? other >> 16 | (own & 0xffff0000) : (own & 0xffff) | other << 16;
+    const int32 place = i / kPairs * kPairs + i % kPairs / 2 + (has_sines ? kPairs / 2 : 0);
+    if (i == pair) st_shared(shared + place * 4, word);
+  }
 }
 template <class Packed>
 LAZYROPE_DEVICE Packed shared_rotation(SharedPtr shared) {
@@ -116,47 +136,72 @@ LAZYROPE_DEVICE Packed shared_rotation(SharedPtr shared) {
   return Packed(pairs);
 }
 
-// One warp turns the rotated columns of kRows kept rows, a multiple of eight, of which a lane has
-// its unit's, kAtOnce rows at a time, as registers suffice. `to` may be `from`. Rows eight apart
-// have their places in common but for an offset, others of an octet but for some bits. Lanes of
-// neighbouring groups have rows four apart, whose chunks lie in other banks.
-template <int kRows, int kAtOnce, class Packed, class To, class From>
-LAZYROPE_DEVICE void turn_together(To to, From from, const Packed& rotation) {
+// How one warp turns the rotated columns of kept rows, a multiple of eight, of which a lane has its
+// unit's. Rows eight apart have their places in common but for an offset, others of an octet but
+// for some bits. Lanes of neighbouring groups have rows four apart, whose chunks lie in other
+// banks.
+template <class Packed, class To, class From, bool kExists = true>
+class TogetherTurner {
   using Pairing = typename Packed::Pairing;
   using Run = typename Packed::Run;
-  constexpr int kOctet = 8;
-  constexpr int kOctets = kRows / kOctet;
-  constexpr int kGroups = floor_power_of_two(smaller(kOctet, kWarpThreads / Pairing::kUnits));
-  const int32 unit = lane_unit<Pairing>();
-  const int32 group = lane_index() / Pairing::kUnits;
-  if (group >= kGroups) return;
-  const int32 first = group % 2 * 4 + group / 2 % 2 * 2 + group / 4;
-  const UnitRuns source = from.template runs<Pairing>(first, unit);
-  const UnitRuns target = to.template runs<Pairing>(first, unit);
-  static_assert(kOctets * kOctet == kRows && kOctets % kAtOnce == 0);
+  static constexpr int kOctet = 8;
+  static constexpr int kGroups =
+      floor_power_of_two(smaller(kOctet, kWarpThreads / Pairing::kUnits));
+
+ public:
+  // `to` may be `from`.
+  LAZYROPE_DEVICE TogetherTurner(To to, From from)
+      : source_(from.template runs<Pairing>(first_row(), lane_unit<Pairing>())),
+        target_(to.template runs<Pairing>(first_row(), lane_unit<Pairing>())) {}
+
+  // kRows of them, kAtOnce at a time, as registers suffice; into another tile, `offset` bytes
+  // behind `to`.
+  template <int kRows, int kAtOnce>
+  LAZYROPE_DEVICE void turn(const Packed& rotation, int32 offset = 0) const {
+    constexpr int kOctets = kRows / kOctet;
+    static_assert(kOctets * kOctet == kRows && kOctets % kAtOnce == 0);
+    if (group() >= kGroups) return;
+    const UnitRuns target = {target_.a + offset, target_.b + offset};
 #pragma unroll 1
-  for (int32 i = 0; i < kOctet / kGroups; ++i) {
-    const UnitRuns source_i = From::below(source, i);
-    const UnitRuns target_i = To::below(target, i);
+    for (int32 i = 0; i < kOctet / kGroups; ++i) {
+      const UnitRuns source_i = From::below(source_, i);
+      const UnitRuns target_i = To::below(target, i);
 #pragma unroll
-    for (int32 octet = 0; octet < kOctets; octet += kAtOnce) {
-      Run a[kAtOnce];
-      Run b[kAtOnce];
+      for (int32 octet = 0; octet < kOctets; octet += kAtOnce) {
+        Run a[kAtOnce];
+        Run b[kAtOnce];
 #pragma unroll
-      for (int32 k = 0; k < kAtOnce; ++k) {
-        const UnitRuns at = From::below(source_i, (octet + k) * kOctet);
-        a[k] = ld_shared<Run>(at.a);
-        b[k] = ld_shared<Run>(at.b);
-      }
+        for (int32 k = 0; k < kAtOnce; ++k) {
+          const UnitRuns at = From::below(source_i, (octet + k) * kOctet);
+          a[k] = ld_shared<Run>(at.a);
+          b[k] = ld_shared<Run>(at.b);
+        }
 #pragma unroll
-      for (int32 k = 0; k < kAtOnce; ++k) {
-        const UnitRuns at = To::below(target_i, (octet + k) * kOctet);
-        rotation.apply(a[k], b[k]);
-        st_shared(at.a, a[k]);
-        st_shared(at.b, b[k]);
+        for (int32 k = 0; k < kAtOnce; ++k) {
+          const UnitRuns at = To::below(target_i, (octet + k) * kOctet);
+          rotation.apply(a[k], b[k]);
+          st_shared(at.a, a[k]);
+          st_shared(at.b, b[k]);
+        }
       }
     }
   }
-}
+
+ private:
+  LAZYROPE_DEVICE static int32 group() { return lane_index() / Pairing::kUnits; }
+  LAZYROPE_DEVICE static int32 first_row() {
+    return group() % 2 * 4 + group() / 2 % 2 * 2 + group() / 4;
+  }
+
+  UnitRuns source_;
+  UnitRuns target_;
+};
+
+// Where none are turned together.
+template <class Packed, class To, class From>
+class TogetherTurner<Packed, To, From, false> {
+ public:
+  LAZYROPE_DEVICE TogetherTurner(To, From) {}
+};
 
 }  // namespace lazyrope

@@ -34,7 +34,9 @@ class HandoverSide {
     if (!is_given) look(place);
     phases_ ^= 1u << place;
   }
-  // The same for whoever will wait again before the place is passed.
+  // Instead of wait(): something else has told that it would be over.
+  LAZYROPE_DEVICE void know(int32 place) { phases_ ^= 1u << place; }
+  // As wait(), for whoever will wait again before the place is passed.
   LAZYROPE_DEVICE void look(int32 place) const {
     while (!mbarrier_try_wait_parity(awaited(place), parity(place))) {
     }

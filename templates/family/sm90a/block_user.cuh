@@ -49,6 +49,11 @@ class BlockUser {
     windows_.leave(block - 1);
     windows_.reach(block);
   }
+  // The same for who has the block's keys: whoever brought these had found them in the window.
+  LAZYROPE_DEVICE void go_to_known(int32 block) {
+    windows_.leave(block - 1);
+    windows_.know(block);
+  }
   // Looks whether another document lies behind a block, of which `info` tells; goes on to that. The
   // products with keys before have been waited for.
   LAZYROPE_DEVICE void look_ahead(int32 block, int32 last, const BlockInfo& info) {

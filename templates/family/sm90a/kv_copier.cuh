@@ -15,6 +15,8 @@ class KvCopier {
   using Table = typename Memory::Table;
   static constexpr int kRuns = Memory::kRuns;
   static constexpr int kRunBytes = Memory::kBlockBytes / kRuns;
+  static constexpr bool kTellsOfQueries =
+      Memory::kKeysTellOfQueries && kCopied == Copied::kKeys && !Memory::kWidens;
   static constexpr int32 kNowhere = -2;  // an octet that, with the next, is not there: zeros
   static_assert(kRunSlots == 2 * kOctetSlots);
   // Values' places, and their barriers, lie behind those of keys: one ring for the copier.
@@ -28,7 +30,8 @@ class KvCopier {
         memory_(memory),
         windows_(memory),
         tiles_(memory.at + Memory::kKeyBarriers),
-        stored_(memory.at + Memory::kStoredBarriers) {}
+        stored_(memory.at + Memory::kStoredBarriers),
+        turned_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
@@ -51,16 +54,18 @@ class KvCopier {
 
   LAZYROPE_DEVICE void copy(const Table& table, int32 num_blocks, int32 place) {
     constexpr bool kAreKeys = kCopied == Copied::kKeys;
+    const TensorMap& map = kAreKeys ? maps_.keys : maps_.values;
+    RingPlace<Memory::kStages>& ring = kAreKeys ? key_ : value_;
     int32 block = windows_.begin(place);
     const int32 end = block + num_blocks;
+    bool begins_document = true;
 #pragma unroll 1
     while (true) {
-      copy_tile(kAreKeys ? maps_.keys : maps_.values, find(table, block),
-                kAreKeys ? key_.at : Memory::kStages + value_.at);
-      if (kAreKeys)
-        key_.advance();
-      else
-        value_.advance();
+      copy_tile(map, find(table, block), ring.at + (kAreKeys ? 0 : Memory::kStages),
+                begins_document);
+      ring.advance();
+      begins_document =
+          Memory::kQueriesTurn && table.info(block).template ends_segment<Memory::kKeys>();
       if (++block == end) break;
       windows_.leave(block - 1);
       windows_.reach(block);
@@ -107,15 +112,33 @@ class KvCopier {
 
   // Who gives a tile back waits for what comes into its place: what can be done before is done
   // before, and what lanes exchange no compiler puts behind the wait.
-  LAZYROPE_DEVICE void copy_tile(const TensorMap& map, Place of_lane, int32 place) {
+  // `with_queries`: the tile is there once these are, which warps turn meanwhile. Warps that widen
+  // tiles, too, do so when they have turned queries, which tells enough.
+  LAZYROPE_DEVICE void copy_tile(const TensorMap& map, Place of_lane, int32 place,
+                                 bool with_queries = false) {
     Place places[kRuns];
 #pragma unroll
     for (int32 run = 0; run < kRuns; ++run)
       places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run)};
     tiles_.wait(place);
     const SharedPtr barrier = Memory::kWidens ? stored_.given(place) : tiles_.given(place);
-    if (lane_index() == 0) mbarrier_arrive_expect_tx(barrier, Memory::kStoredBytes);
-    copy_runs(map, memory_.keys(place) + Memory::kStoredAt, places, barrier);
+    const SharedPtr tile = memory_.keys(place) + Memory::kStoredAt;
+    if (lane_index() == 0) expect(barrier);
+    copy_runs(map, tile, places, barrier);
+    if constexpr (kTellsOfQueries) {
+      if (with_queries) await_queries();
+      if (lane_index() == 0) mbarrier_arrive(barrier);
+    }
+  }
+  LAZYROPE_DEVICE static void expect(SharedPtr barrier) {
+    if constexpr (kTellsOfQueries)
+      mbarrier_expect_tx(barrier, Memory::kStoredBytes);
+    else
+      mbarrier_arrive_expect_tx(barrier, Memory::kStoredBytes);
+  }
+  LAZYROPE_DEVICE void await_queries() {
+    turned_.wait(turn_.at);
+    turn_.advance();
   }
 
   // One lane for the warp: what it gives each copy is then the same for all lanes, as the hardware
@@ -153,8 +176,10 @@ class KvCopier {
   WindowUser<Memory> windows_;
   FillSide tiles_;
   FillSide stored_;
+  UseSide turned_;
   RingPlace<Memory::kStages> key_;
   RingPlace<Memory::kStages> value_;
+  RingPlace<Memory::kTurns> turn_;
   int32 kv_head_ = 0;
 };
 

@@ -24,6 +24,9 @@ class QueryTurner {
   static constexpr bool kHasManyRows = Memory::kHasManyRows;
   static constexpr bool kTogether = kHasManyRows && Memory::kQueriesTurn;
   static constexpr int kWarpRows = kRows / Memory::kTurningWarps;
+  // Kept rows at a time. With more of 128 columns those who compute are held up for longer.
+  static constexpr int kTurnedAtOnce = Memory::kHeadDim < 128 ? 4 : 1;
+  using Kept = TogetherTurner<Rotation, RowsOf<Tile>, RowsOf<Original>, kTogether>;
 
  public:
   LAZYROPE_DEVICE QueryTurner(const AttendParams& params, Memory memory)
@@ -33,7 +36,8 @@ class QueryTurner {
         turned_(memory.at + Memory::kTurnedBarriers),
         rotations_(memory.at + Memory::kRotationBarriers),
         widener_(memory),
-        warp_(warp_uniform(Team::warp())) {
+        warp_(warp_uniform(Team::warp())),
+        kept_({memory.turned(0), warp_ * kWarpRows}, {memory.original(), warp_ * kWarpRows}) {
     // Near by when rows are turned. Of few rows angles_ has them.
     if constexpr (kTogether)
       prefetch_global_l2(reinterpret_cast<const uint8*>(Spec::frequencies()) + lane_index() * 16);
@@ -46,7 +50,9 @@ class QueryTurner {
       const int32 num_blocks = item.extent().num_blocks;
       const auto turn = [&](int32 base, int32 document) { turn_for(document, base, item, place); };
       if (num_blocks == 0) return;
-      if constexpr (Memory::kWidens)
+      if constexpr (Memory::kMakerTells)
+        turn_as_told(item, place);
+      else if constexpr (Memory::kWidens)
         turn_and_widen(memory_.table(params_.step, item), num_blocks, place, turn);
       else
         windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place, turn);
@@ -54,6 +60,14 @@ class QueryTurner {
   }
 
  private:
+  // For the first document, and for those that the rotation's maker tells of.
+  LAZYROPE_DEVICE void turn_as_told(ItemPtr item, int32 place) {
+    turn_for(0, item.start().base, item, place);
+    if (!kTogether || has_one_document<Memory>(item)) return;
+#pragma unroll 1
+    while (await_rotation()) turn_kept();
+    pass_rotation();
+  }
   LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_, key_scale_); }
 
   // Queries are turned for a document before its first keys are widened.
@@ -123,12 +137,12 @@ class QueryTurner {
   // Queries that no angle turns are the same for all documents.
   LAZYROPE_DEVICE void turn_for(int32 document, int32 base, ItemPtr item, int32 place) {
     if (document > 0 && !Memory::kQueriesTurn) return;
-    give([&](SharedPtr turned) {
-      if (kTogether && document > 0)
-        turn_kept(turned);
-      else
-        turn_by_row(turned, base, item, place);
-    });
+    if (kTogether && document > 0) {
+      await_rotation();
+      turn_kept();
+    } else {
+      give([&](SharedPtr turned) { turn_by_row(turned, base, item, place); });
+    }
   }
 
   // What an item has is read again where it is needed: registers are few.
@@ -146,23 +160,28 @@ class QueryTurner {
     fence_proxy_async();
   }
 
-  LAZYROPE_DEVICE void turn_kept(SharedPtr turned) {
+  // By the rotation that has been waited for, which is read before there is room for its queries.
+  LAZYROPE_DEVICE void turn_kept() {
     if constexpr (kTogether) {
-      const int32 first = warp_ * kWarpRows;
-      const RowsOf<Tile> to(turned, first);
-      const RowsOf<Original> kept(memory_.original(), first);
-      copy_unrotated<Spec>(to, kept, kWarpRows, scale());
-      turn_together<kWarpRows, 1>(to, kept, next_rotation());
-      fence_proxy_async();
+      const auto rotation = shared_rotation<Rotation>(memory_.rotation(rotation_.at));
+      pass_rotation();
+      give([&](SharedPtr turned) {
+        const int32 first = warp_ * kWarpRows;
+        copy_unrotated<Spec>(RowsOf<Tile>(turned, first),
+                             RowsOf<Original>(memory_.original(), first), kWarpRows, scale());
+        kept_.template turn<kWarpRows, kTurnedAtOnce>(rotation, turn_.at * Memory::kTurnedBytes);
+        fence_proxy_async();
+      });
     }
   }
-  // As the rotation's maker has found it.
-  LAZYROPE_DEVICE Rotation next_rotation() {
+  // Whether there is one, where its maker tells that.
+  LAZYROPE_DEVICE bool await_rotation() {
     rotations_.wait(rotation_.at);
-    const auto rotation = shared_rotation<Rotation>(memory_.rotation(rotation_.at));
+    return !Memory::kMakerTells || ld_shared<int32>(memory_.rotation_exists(rotation_.at)) != 0;
+  }
+  LAZYROPE_DEVICE void pass_rotation() {
     rotations_.pass(rotation_.at);
     rotation_.advance();
-    return rotation;
   }
 
   // Rows that an item does not have are read all the same, and are zero: what another request left
@@ -210,6 +229,7 @@ class QueryTurner {
   KvWidener<Spec, Memory> widener_;
   float key_scale_ = 1.0f;  // of the item
   int32 warp_;
+  Kept kept_;
   // Of many rows they are found anew: registers are few.
   LaneAngles<RowAngles<Spec, kHasManyRows>, !kHasManyRows> angles_;
 };

@@ -173,7 +173,7 @@ class RowConsumer {
     blocks_.await_keys();
     products_.await_turn();
     multiply_keys(scores);
-    if (kGoesBetween) blocks_.go_to(block);
+    if (kGoesBetween) blocks_.go_to_known(block);
     const BlockInfo info = table.info(block);
     multiply_values(weights, blocks_.full_values());
     products_.give_turn();

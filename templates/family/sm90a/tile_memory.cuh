@@ -33,6 +33,9 @@ struct TileMemory {
       kConsumersTurn && !kQueriesTurn ? 0 : smaller(kHelperWarps - 2, 4);
   // Of keys and of values, where a warp is left for each.
   static constexpr int kCopiers = kHelperWarps == 8 ? 2 : 1;
+  // Whether keys tell that the queries of their document are there, too: those who compute wait
+  // once then, not twice.
+  static constexpr bool kKeysTellOfQueries = kCopiers == 2;
   // Helpers find by what many rows are turned: those of the consumers, or one for turning warps.
   static constexpr int kRotationPlaces = rotations_at_once(kHasManyRows, kHeadDim);
   static constexpr bool kMakesRotations = kRotationPlaces > 0 && kQueriesTurn;
@@ -76,6 +79,9 @@ struct TileMemory {
   // Keys and values that are stored in 8 bits are widened where they come to lie, by the warps that
   // turn queries (tile/widened_wgmma_product.cuh).
   static constexpr bool kWidens = Spec::Product::kWidens;
+  // Whether those who turn many rows go by the rotations that are made for them, instead of through
+  // blocks: behind an item's last, if it has several documents, they are told that there is none.
+  static constexpr bool kMakerTells = kHasManyRows && !kConsumersTurn && !kWidens;
   static constexpr int kStoredBytes = kWidens ? kBlockBytes / 2 : kBlockBytes;
   static constexpr int kRuns = kKeys / kRunSlots;
   // Where in a run's room its stored bytes come to lie.
@@ -133,6 +139,9 @@ struct TileMemory {
   LAZYROPE_DEVICE SharedPtr rotation(int32 place) const {
     return at + (kRotations + place * rotation_bytes(kHeadDim));
   }
+  LAZYROPE_DEVICE SharedPtr rotation_exists(int32 place) const {
+    return rotation(place) + rotation_exists_at(kHeadDim);
+  }
   LAZYROPE_DEVICE SharedPtr positions(int32 place) const {
     return at + (kPositions + place * kRows * 4);
   }
@@ -165,10 +174,11 @@ struct TileMemory {
   LAZYROPE_DEVICE void init() const {
     constexpr uint32 kUsers = kConsumerWarps;
     constexpr uint32 kAllUsers = kUsers + kPreparingWarps + kCopiers;
+    constexpr uint32 kWindowUsers = kAllUsers - (kMakerTells ? kTurningWarps : 0);
     constexpr uint32 kTileFillers = kWidens ? kTurningWarps : 1;
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Handover<kItems>::init(at + kItemBarriers, 1, kAllUsers);
-    if (warp == 1) Handover<kWindows>::init(at + kWindowBarriers, 1, kAllUsers);
+    if (warp == 1) Handover<kWindows>::init(at + kWindowBarriers, 1, kWindowUsers);
     if (warp == 2 && !kConsumersTurn)
       Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
     if (warp == 3) Handover<kStages>::init(at + kKeyBarriers, kTileFillers, kUsers);

@@ -22,12 +22,12 @@ class TurnedQueries {
       : memory_(memory), turned_(memory.at + Memory::kTurnedBarriers) {}
 
   // For the first document of the item in `place`.
-  LAZYROPE_DEVICE void begin(int32) { turned_.wait(turn_.at); }
+  LAZYROPE_DEVICE void begin(int32) { await(); }
   // For the next. Products with the queries before have been waited for.
   LAZYROPE_DEVICE void go_on() {
     if constexpr (Memory::kQueriesTurn) {
       leave();
-      turned_.wait(turn_.at);
+      await();
     }
   }
   // All of the item's products have been waited for.
@@ -43,6 +43,11 @@ class TurnedQueries {
   }
 
  private:
+  // Who has been told by the document's first keys passes places without having waited for them.
+  LAZYROPE_DEVICE void await() {
+    if (!Memory::kKeysTellOfQueries) turned_.wait(turn_.at);
+  }
+
   Memory memory_;
   UseSide turned_;
   RingPlace<Memory::kTurns> turn_;
@@ -93,7 +98,8 @@ class OwnRows {
   }
   // The same by the angle that lies between documents.
   LAZYROPE_DEVICE void turn(const Rotation& rotation) const {
-    turn_together<kWarpRows, 2>(rows(), rows(), rotation);
+    const TogetherTurner<Rotation, RowsOf<Tile>, RowsOf<Tile>> turner(rows(), rows());
+    turner.template turn<kWarpRows, 2>(rotation);
     fence_proxy_async();
   }
 

@@ -29,6 +29,11 @@ class WindowUser {
     if (block % kWindow == 0) side_.wait(Memory::window_of(block));
   }
 
+  // The same for who has been told that the block's window is there.
+  LAZYROPE_DEVICE void know(int32 block) {
+    if (block % kWindow == 0) side_.know(Memory::window_of(block));
+  }
+
   // After a block that is not the item's last.
   LAZYROPE_DEVICE void leave(int32 block) const {
     if ((block + 1) % kWindow == 0) side_.pass(Memory::window_of(block));
@@ -47,16 +52,16 @@ class WindowUser {
     int32 block = begin(place);
     const int32 end = block + num_blocks;
     int32 document = 0;
-    uint32 begins = 1;  // of the window's blocks a bit each
+    uint32 begins = 1;  // of a window's blocks a bit each
 #pragma unroll 1
     while (true) {
       const int32 count = smaller(end - block, kWindow - block % kWindow);
       const BlockInfo info = table.info(block + smaller(lane_index(), count - 1));
       begins |= vote_sync_ballot(info.ends_segment<Memory::kKeys>()) << 1;
 #pragma unroll 1
-      for (int32 i = 0; i < count; ++i, begins >>= 1)
-        if ((begins & 1) != 0) visit(shfl_sync_idx(info.base, i), document++);
-      begins &= 1;
+      for (uint32 left = begins & ~(~0u << count); left != 0; left &= left - 1)
+        visit(shfl_sync_idx(info.base, lowest_one(left)), document++);
+      begins = begins >> count & 1;
       block += count;
       if (block == end) break;
       leave(block - 1);
