@@ -122,9 +122,8 @@ class KvCopier {
       places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run)};
     tiles_.wait(place);
     const SharedPtr barrier = Memory::kWidens ? stored_.given(place) : tiles_.given(place);
-    const SharedPtr tile = memory_.keys(place) + Memory::kStoredAt;
     if (lane_index() == 0) expect(barrier);
-    copy_runs(map, tile, places, barrier);
+    copy_runs(map, memory_.keys(place) + Memory::kStoredAt, places, barrier);
     if constexpr (kTellsOfQueries) {
       if (with_queries) await_queries();
       if (lane_index() == 0) mbarrier_arrive(barrier);
