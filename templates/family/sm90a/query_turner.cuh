@@ -63,10 +63,12 @@ class QueryTurner {
   // For the first document, and for those that the rotation's maker tells of.
   LAZYROPE_DEVICE void turn_as_told(ItemPtr item, int32 place) {
     turn_for(0, item.start().base, item, place);
-    if (!kTogether || has_one_document<Memory>(item)) return;
+    if constexpr (kTogether) {
+      if (has_one_document<Memory>(item)) return;
 #pragma unroll 1
-    while (await_rotation()) turn_kept();
-    pass_rotation();
+      while (await_rotation()) turn_kept();
+      pass_rotation();
+    }
   }
   LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_, key_scale_); }
 
