@@ -16,6 +16,7 @@ from tests.support.cases import Setting
 from tests.support.covering import EMULATED, FACTORS, all_pairs, covered, numbered_steps, race_checked
 from tests.support.ran import Ran
 
+RANDOM_STEP = "::test_random_step["
 HAS_GPU = torch.cuda.is_available()
 ARCH = None if HAS_GPU else "emu:sm_80"
 if not HAS_GPU:
@@ -48,15 +49,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Where kernels ran, on what seeds, and what of the covering array they covered; also with -q."""
-    steps = shared_list(config)
-    pairs = all_pairs()
+    """Where kernels ran, and which of the random steps have passed and what they cover; also with -q."""
     place = torch.cuda.get_device_name() if HAS_GPU else "the emulator (no GPU)"
+    steps = dict(shared_list(config))
+    passed = [steps[seed] for seed in steps.keys() & passed_steps(terminalreporter)]
+    pairs = all_pairs()
     terminalreporter.write_line(
-        f"kernels ran on: {place}; {len(steps)} random steps of {config.getoption('cases')} settings, seed "
-        f"{config.getoption('seed')}, {len(covered(setting for _, setting in steps) & pairs)} of {len(pairs)} pairs of "
-        "factors covered"
+        f"kernels ran on: {place}; passed {len(passed)} of the {len(steps)} random steps of "
+        f"{config.getoption('cases')} settings, seed {config.getoption('seed')}, which cover "
+        f"{len(covered(passed) & pairs)} of {len(pairs)} pairs of factors"
     )
+
+
+def passed_steps(terminalreporter: pytest.TerminalReporter) -> set[int]:
+    """The seeds of those that attend."""
+    names = (report.nodeid for report in terminalreporter.stats.get("passed", []))
+    return {int(name.removesuffix("]").partition(RANDOM_STEP)[2]) for name in names if RANDOM_STEP in name}
 
 
 @pytest.fixture(scope="session")
