@@ -13,8 +13,8 @@ inline constexpr int kOctetSlots = 8;
 constexpr bool consumers_turn(bool has_many_rows, int head_dim) {
   return has_many_rows && head_dim > 128;
 }
-// A CTA of theirs: a warp that finds where keys and values lie, one that brings them, and such that
-// turn queries, or help consumers who do.
+// A CTA of theirs: a warp that finds where keys and values lie, one or two that bring them, and
+// such that turn queries, or help consumers who do.
 constexpr int helper_warps(bool has_many_rows, int head_dim) {
   return has_many_rows && !consumers_turn(has_many_rows, head_dim) ? 8 : 4;
 }
@@ -26,7 +26,7 @@ constexpr int turned_tiles(bool has_many_rows, int head_dim) {
 }
 inline constexpr int kItemsAtOnce = 2;
 // What many rows' queries are turned by together (ops/turn_together.cuh), as a helper has found it,
-// and behind it whether there is one; others who turn have soon read it.
+// and behind it whether there is one, where its maker tells; others who turn have soon read it.
 constexpr int rotation_exists_at(int head_dim) { return head_dim * 2; }
 constexpr int rotation_bytes(int head_dim) { return rotation_exists_at(head_dim) + 16; }
 constexpr int rotations_at_once(bool has_many_rows, int head_dim) {

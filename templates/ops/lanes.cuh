@@ -25,7 +25,7 @@ LAZYROPE_DEVICE int32 first_lane() {
     return lane_index() & ~(kLanes - 1);
 }
 
-// Which of bits is the lowest that is 1, of which there is one.
+// Which of bits is the lowest that is 1. Not all are 0.
 LAZYROPE_DEVICE int32 lowest_one(uint32 bits) {
   const uint32 one = bits & (~bits + 1);
   return static_cast<int32>(float_as_bits(static_cast<float>(one)) >> 23) - 127;

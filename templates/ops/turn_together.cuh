@@ -62,7 +62,8 @@ class PackedRotation {
     return element / (2 * kApart) * kApart + element % kApart;
   }
   LAZYROPE_DEVICE static constexpr bool is_first(int element) { return (element & kApart) == 0; }
-  // What the two elements of word i have of their pairs' halves from `first` on.
+  // Of the two elements of word i what their pairs have: cosines from half 0 on, or sines from half
+  // kPairs on.
   LAZYROPE_DEVICE static uint32 of_word(const Pairs& pairs, int first, int i) {
     const int low = first + pair_of(2 * i);
     const int high = first + pair_of(2 * i + 1);

@@ -22,7 +22,7 @@ struct Handover {
 };
 
 // What one thread knows of a handover, on the side of those who fill or of those who use. It takes
-// part in every pass of a place.
+// part in every pass of a place, or, told of them by something else, only waits, or only passes.
 template <bool kFills>
 class HandoverSide {
  public:

@@ -2,7 +2,7 @@
 //
 // A CTA's first warps (family/sm90a/helpers.cuh) bring and prepare what two warpgroups, each
 // with 64 query rows of one KV head, compute on (family/sm90a/row_consumer.cuh): one finds where
-// blocks lie, one copies their keys and values, straight from pages of any size, the others turn
+// blocks lie, one or two copy their keys and values, straight from pages of any size, others turn
 // the queries for the segment that comes next, unless the warpgroups do that themselves. All go on
 // to the CTA's next item without waiting for each other.
 #pragma once

@@ -1,7 +1,8 @@
 // The warps of a CTA that bring and prepare what others compute on. Warp 0 finds where blocks lie,
 // warp 1 copies keys and values, the next turn queries, and one may make what these turn them by;
 // or they make what consumers turn theirs by. Those that turn widen 8-bit keys and values, too.
-// The last of eight copies values, and warp 1 keys alone: on another scheduler.
+// The last of eight copies values, and warp 1 keys alone: on another scheduler. Where nothing turns
+// some have nothing to do.
 #pragma once
 
 #include "family/sm90a/block_finder.cuh"

@@ -19,7 +19,7 @@ class KvCopier {
       Memory::kKeysTellOfQueries && kCopied == Copied::kKeys && !Memory::kWidens;
   static constexpr int32 kNowhere = -2;  // an octet that, with the next, is not there: zeros
   static_assert(kRunSlots == 2 * kOctetSlots);
-  // Values' places, and their barriers, lie behind those of keys: one ring for the copier.
+  // Values' places, and their barriers, lie behind those of keys: one numbering for both.
   static_assert(Memory::kValueRing == Memory::kKeyRing + Memory::kStages * Memory::kBlockBytes);
   static_assert(Memory::kValueBarriers == Memory::kKeyBarriers + Handover<Memory::kStages>::kBytes);
 
@@ -64,8 +64,8 @@ class KvCopier {
       copy_tile(map, find(table, block), ring.at + (kAreKeys ? 0 : Memory::kStages),
                 begins_document);
       ring.advance();
-      begins_document =
-          Memory::kQueriesTurn && table.info(block).template ends_segment<Memory::kKeys>();
+      begins_document = kTellsOfQueries && Memory::kQueriesTurn &&
+                        table.info(block).template ends_segment<Memory::kKeys>();
       if (++block == end) break;
       windows_.leave(block - 1);
       windows_.reach(block);
@@ -122,11 +122,12 @@ class KvCopier {
       places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run)};
     tiles_.wait(place);
     const SharedPtr barrier = Memory::kWidens ? stored_.given(place) : tiles_.given(place);
-    if (lane_index() == 0) expect(barrier);
+    if (elect_sync()) expect(barrier);
     copy_runs(map, memory_.keys(place) + Memory::kStoredAt, places, barrier);
     if constexpr (kTellsOfQueries) {
       if (with_queries) await_queries();
-      if (lane_index() == 0) mbarrier_arrive(barrier);
+      // All have looked then: a lane that looks late might find the place filled again.
+      if (elect_sync()) mbarrier_arrive(barrier);
     }
   }
   LAZYROPE_DEVICE static void expect(SharedPtr barrier) {

@@ -1,5 +1,5 @@
 // The warps that make what others turn queries by, for an item's next document while the present
-// one is computed on.
+// one is computed on; and tell them, where they do not look themselves, which is its last.
 #pragma once
 
 #include "family/sm90a/window_user.cuh"

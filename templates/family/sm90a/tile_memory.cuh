@@ -79,8 +79,9 @@ struct TileMemory {
   // Keys and values that are stored in 8 bits are widened where they come to lie, by the warps that
   // turn queries (tile/widened_wgmma_product.cuh).
   static constexpr bool kWidens = Spec::Product::kWidens;
-  // Whether those who turn many rows go by the rotations that are made for them, instead of through
-  // blocks: behind an item's last, if it has several documents, they are told that there is none.
+  // Whether those who turn many rows need not go through blocks: they turn for an item's first
+  // document, and for as many more as there are rotations made. Behind an item's last rotation, if
+  // it has several documents, its maker tells that there is none.
   static constexpr bool kMakerTells = kHasManyRows && !kConsumersTurn && !kWidens;
   static constexpr int kStoredBytes = kWidens ? kBlockBytes / 2 : kBlockBytes;
   static constexpr int kRuns = kKeys / kRunSlots;

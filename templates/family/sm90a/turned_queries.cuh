@@ -14,7 +14,7 @@
 
 namespace lazyrope {
 
-// By helpers, who go through the same documents.
+// By helpers, for the same documents.
 template <class Memory>
 class TurnedQueries {
  public:
@@ -45,7 +45,7 @@ class TurnedQueries {
  private:
   // Who has been told by the document's first keys passes places without having waited for them.
   LAZYROPE_DEVICE void await() {
-    if (!Memory::kKeysTellOfQueries) turned_.wait(turn_.at);
+    if constexpr (!Memory::kKeysTellOfQueries) turned_.wait(turn_.at);
   }
 
   Memory memory_;
