@@ -19,11 +19,13 @@ struct alignas(8) RowStats {
   float sum;
 };
 
-// Four consecutive columns of a row, and the row's stats.
-struct RowPart {
-  float value[4];
+// Columns of a row, by fours, and the row's stats.
+template <int kQuads>
+struct RowQuads {
+  float value[4 * kQuads];
   RowStats stats;
 };
+using RowPart = RowQuads<1>;
 
 LAZYROPE_DEVICE float inverse_or_zero(float sum) {
   return sum == 0.0f ? 0.0f : rcp_approx_ftz_f32(sum);
@@ -37,18 +39,28 @@ class OutputRows {
                              ItemRows rows)
       : out_(out), lse_(lse), scales_(scales), rows_(rows) {}
 
-  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart& part) const {
-    write_values(head, row, quad, part);
+  // Quads that lie kApart quads behind one another.
+  template <int kApart, int kQuads>
+  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
+                             const RowQuads<kQuads>& part) const {
+    write_values<kApart>(head, row, quad, part);
     if (quad == 0) write_lse(head, row, part.stats);
   }
 
   // The same in steps: columns, what they are multiplied by, where they are written.
-  LAZYROPE_DEVICE void write_values(int32 head, int32 row, int32 quad, const RowPart& part) const {
+  template <int kApart, int kQuads>
+  LAZYROPE_DEVICE void write_values(int32 head, int32 row, int32 quad,
+                                    const RowQuads<kQuads>& part) const {
     using Element = typename Spec::Element;
     const float scale = scale_of(head, part.stats.sum);
-    st_global(reinterpret_cast<Word2*>(place_of(head, row) + quad * 8),
-              Word2{{Element::pack(part.value[0] * scale, part.value[1] * scale),
-                     Element::pack(part.value[2] * scale, part.value[3] * scale)}});
+    uint8* to = place_of(head, row) + quad * 8;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float* v = part.value + 4 * i;
+      st_global(reinterpret_cast<Word2*>(to + i * kApart * 8),
+                Word2{{Element::pack(v[0] * scale, v[1] * scale),
+                       Element::pack(v[2] * scale, v[3] * scale)}});
+    }
   }
   LAZYROPE_DEVICE float scale_of(int32 head, float sum) const {
     const float scale = inverse_or_zero(sum);
@@ -119,25 +131,28 @@ LAZYROPE_DEVICE RowPart left_part(SharedPtr record, int32 quad) {
 }
 
 // Parts of a row become one with what is merged already.
-template <int kCount>
-LAZYROPE_DEVICE void merge_into(RowPart& merged, const RowPart (&parts)[kCount]) {
+template <int kCount, int kQuads>
+LAZYROPE_DEVICE void merge_into(RowQuads<kQuads>& merged, const RowQuads<kQuads> (&parts)[kCount]) {
   float maximum = merged.stats.maximum;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) maximum = max_f32(maximum, parts[i].stats.maximum);
   const float kept = ex2_approx_ftz_f32(merged.stats.maximum - maximum);
   merged.stats = {maximum, merged.stats.sum * kept};
 #pragma unroll
-  for (int j = 0; j < 4; ++j) merged.value[j] *= kept;
+  for (float& value : merged.value) value *= kept;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const float weight = ex2_approx_ftz_f32(parts[i].stats.maximum - maximum);
     merged.stats.sum += parts[i].stats.sum * weight;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) merged.value[j] += parts[i].value[j] * weight;
+    for (int j = 0; j < 4 * kQuads; ++j) merged.value[j] += parts[i].value[j] * weight;
   }
 }
 
-LAZYROPE_DEVICE RowPart no_part() { return {{}, {kNoMaximum, 0.0f}}; }
+template <int kQuads = 1>
+LAZYROPE_DEVICE RowQuads<kQuads> no_part() {
+  return {{}, {kNoMaximum, 0.0f}};
+}
 
 // Merges the parts that lanes l, l + apart, l + 2 apart ... of the warp have, for l < apart, a
 // power of two of kLeast at the least. All lanes take part, in exchanges beyond `apart` too, of

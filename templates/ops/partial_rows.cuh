@@ -12,8 +12,9 @@
 
 namespace lazyrope {
 
-// kColumns: of a slice, which brings a row's stats once more.
-template <int kHeadDim, int kColumns>
+// kColumns: of a slice, which brings a row's stats once more. kLaneQuads: of a slice, that a lane
+// asks for at once.
+template <int kHeadDim, int kColumns, int kLaneQuads = 1>
 class PartialRows {
   static constexpr int32 kStats = kHeadDim * 4;
   static constexpr int32 kRowBytes = partial_row_bytes(kHeadDim);
@@ -21,6 +22,7 @@ class PartialRows {
  public:
   static constexpr int32 kSliceQuads = kColumns / 4;
   static constexpr int32 kSlices = (kHeadDim + kColumns - 1) / kColumns;
+  static constexpr int32 kSliceLanes = kSliceQuads / kLaneQuads;  // a lane's quads lie so far apart
   static_assert(kSlices <= num_slices(kHeadDim));
 
   LAZYROPE_DEVICE PartialRows(const WorkView& work, ItemSplit split) : work_(work), split_(split) {}
@@ -49,23 +51,31 @@ class PartialRows {
 
   // Words as they are found.
   struct Found {
-    Chunk values;
+    Chunk values[kLaneQuads];
     Word2 stats;
 
     LAZYROPE_DEVICE bool is_complete() const {
-      const uint32(&v)[4] = values.word;
-      return v[0] != 0 && v[1] != 0 && v[2] != 0 && v[3] != 0 && stats.word[0] != 0 &&
-             stats.word[1] != 0;
+      bool is = stats.word[0] != 0 && stats.word[1] != 0;
+#pragma unroll
+      for (const Chunk& quad : values)
+#pragma unroll
+        for (uint32 word : quad.word) is = is && word != 0;
+      return is;
     }
-    LAZYROPE_DEVICE RowPart part() const {
-      return row_part(values, {bits_as_float(stats.word[0]), bits_as_float(stats.word[1])});
+    LAZYROPE_DEVICE RowQuads<kLaneQuads> part() const {
+      RowQuads<kLaneQuads> part;
+      part.stats = {bits_as_float(stats.word[0]), bits_as_float(stats.word[1])};
+#pragma unroll
+      for (int i = 0; i < 4 * kLaneQuads; ++i)
+        part.value[i] = bits_as_float(values[i / 4].word[i % 4]);
+      return part;
     }
   };
 
-  // A quad of a row, of all parts.
-  class Column {
+  // A lane's quads of a row, of all parts.
+  class Columns {
    public:
-    LAZYROPE_DEVICE Column(uint8* row, int32 quad, uint32 part_bytes)
+    LAZYROPE_DEVICE Columns(uint8* row, int32 quad, uint32 part_bytes)
         : values_(values(row, quad)),
           stats_(stats(row, quad / kSliceQuads)),
           part_bytes_(part_bytes),
@@ -73,10 +83,22 @@ class PartialRows {
 
     // Nothing is made of it as it is loaded: that would wait for the load.
     LAZYROPE_DEVICE Found find(int32 part) const {
-      return {ld_relaxed_gpu(of_part(values_, part)), ld_relaxed_gpu(of_part(stats_, part))};
+      Found found;
+#pragma unroll
+      for (int i = 0; i < kLaneQuads; ++i)
+        found.values[i] = ld_relaxed_gpu(of_part(values_, part) + i * kSliceLanes);
+      found.stats = ld_relaxed_gpu(of_part(stats_, part));
+      return found;
+    }
+    // Whether a part has come as far as the stats.
+    LAZYROPE_DEVICE bool has_stats(int32 part) const {
+      const Word2 stats = ld_relaxed_gpu(of_part(stats_, part));
+      return stats.word[0] != 0 && stats.word[1] != 0;
     }
     LAZYROPE_DEVICE void clear(int32 part) const {
-      st_relaxed_gpu(of_part(values_, part), Chunk{});
+#pragma unroll
+      for (int i = 0; i < kLaneQuads; ++i)
+        st_relaxed_gpu(of_part(values_, part) + i * kSliceLanes, Chunk{});
       if (has_stats_) st_relaxed_gpu(of_part(stats_, part), Word2{});
     }
 
@@ -93,7 +115,8 @@ class PartialRows {
     bool has_stats_;
   };
 
-  LAZYROPE_DEVICE Column column(int32 row, int32 quad) const {
+  // From `quad` on, the first of the lane's.
+  LAZYROPE_DEVICE Columns columns(int32 row, int32 quad) const {
     return {at(0, row), quad, static_cast<uint32>(work_.partial_row_count * kRowBytes)};
   }
 

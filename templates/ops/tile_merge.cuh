@@ -5,37 +5,41 @@
 
 namespace lazyrope {
 
-// As parts leave them, and as they are merged: lanes that share tasks ask for narrow slices.
+// As parts leave them, and as they are merged: lanes that share tasks ask for narrow slices, others
+// for two quads of a wide one, so that a warp has half as many units to wait for.
 template <class Spec, bool kSharesTasks>
-using SplitRows = PartialRows<Spec::kHeadDim, kSharesTasks ? kSliceColumns : 32>;
+using SplitRows =
+    PartialRows<Spec::kHeadDim, kSharesTasks ? kSliceColumns : 32, kSharesTasks ? 1 : 2>;
 
-// In units, each of which one warp merges at once. A task is four columns of a row: a lane has one,
+// In units, each of which one warp merges at once. A task is some columns of a row: a lane has one,
 // or where there are many parts, several lanes share one, each with every so manieth part, unless
 // rows enough for all lanes make that needless. Which numbers are added in which order depends on
 // the number of parts alone.
 template <class Spec, bool kSharesTasks>
 class TileMerge {
   using Rows = SplitRows<Spec, kSharesTasks>;
-  static constexpr int32 kParts = kSharesTasks ? 4 : 5;  // that a lane asks for at once
+  static constexpr int32 kParts = 4;  // that a lane asks for at once
+  static constexpr int32 kLaneQuads = kSharesTasks ? 1 : 2;
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
   // Of a task.
   static constexpr int32 kMostLanes = kSharesTasks ? kWarpThreads / Rows::kSliceQuads : 1;
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
+  static_assert(kLaneQuads == 1 || kQuads % Rows::kSliceQuads == 0, "a lane's quads all exist");
   // With what is missing of the last slice: the quads of a slice are always one warp's.
-  static constexpr int32 kRowTasks = Rows::kSlices * Rows::kSliceQuads;
+  static constexpr int32 kRowTasks = Rows::kSlices * Rows::kSliceLanes;
 
  public:
   // Where there is no task, the last is asked for once more.
   struct Task {
-    int32 row;  // of all heads, one head behind the other
-    int32 quad;
+    int32 row;   // of all heads, one head behind the other
+    int32 quad;  // the first
     bool exists;
   };
   // What a lane has merged of a unit.
   struct Merged {
     Task task;
-    RowPart part;
+    RowQuads<kLaneQuads> part;
   };
 
   LAZYROPE_DEVICE TileMerge(const OutputRows<Spec>& output, const Rows& parts, int32 num_rows,
@@ -57,8 +61,12 @@ class TileMerge {
   // All lanes of a warp, each of which looks for its parts until they have come. False where they
   // have not, after so many looks.
   LAZYROPE_DEVICE bool look_for(int32 unit, int32 looks, Merged& merged) const {
-    merged = {task(unit), no_part()};
-    const auto column = parts_.column(merged.task.row, merged.task.quad);
+    merged = {task(unit), no_part<kLaneQuads>()};
+    const auto columns = parts_.columns(merged.task.row, merged.task.quad);
+    if constexpr (kAwaits) {
+      if (!await_stats(columns, looks)) return false;
+      looks = 0x7fffffff;
+    }
 #pragma unroll 1
     for (int32 first = 0; first < num_parts_; first += kParts * step()) {
       int32 part[kParts];
@@ -71,16 +79,19 @@ class TileMerge {
         if (looks == 0) return false;
         // Where there is no part, the last once more: loads under a condition take longer to make.
 #pragma unroll
-        for (int i = 0; i < kParts; ++i) found[i] = column.find(smaller(part[i], num_parts_ - 1));
+        for (int i = 0; i < kParts; ++i) found[i] = columns.find(smaller(part[i], num_parts_ - 1));
         is_there = true;
 #pragma unroll
         for (int i = 0; i < kParts; ++i) is_there &= found[i].is_complete();
         is_there = !vote_sync_any(!is_there);
       }
-      RowPart parts[kParts];
+      RowQuads<kLaneQuads> parts[kParts];
 #pragma unroll
-      for (int i = 0; i < kParts; ++i)
-        parts[i] = part[i] < num_parts_ ? found[i].part() : no_part();
+      for (int i = 0; i < kParts; ++i) {
+        parts[i] = found[i].part();
+        // What is not there weighs nothing: to select its values, too, takes longer.
+        if (part[i] >= num_parts_) parts[i].stats.maximum = kNoMaximum;
+      }
       merge_into(merged.part, parts);
     }
     return true;
@@ -92,17 +103,31 @@ class TileMerge {
     const Task& task = merged.task;
     if (!task.exists) return;
     const int32 head = task.row < num_rows_ ? 0 : task.row / num_rows_;
-    if (first_part() == 0) output_.write(head, task.row - head * num_rows_, task.quad, merged.part);
-    const auto column = parts_.column(task.row, task.quad);
+    if (first_part() == 0)
+      output_.template write<Rows::kSliceLanes>(head, task.row - head * num_rows_, task.quad,
+                                                merged.part);
+    const auto columns = parts_.columns(task.row, task.quad);
 #pragma unroll 1
-    for (int32 part = first_part(); part < num_parts_; part += step()) column.clear(part);
+    for (int32 part = first_part(); part < num_parts_; part += step()) columns.clear(part);
   }
 
  private:
+  static constexpr bool kAwaits = !kSharesTasks;
+  // Until some of every part is there: all are being written then. Those who wait ask for little, a
+  // lane for a part's stats, and so do not hold up those who load keys and values meanwhile.
+  LAZYROPE_DEVICE bool await_stats(const typename Rows::Columns& columns, int32 looks) const {
+    const int32 part = smaller(lane_index(), num_parts_ - 1);
+#pragma unroll 1
+    for (; looks != 0; --looks)
+      if (!vote_sync_any(!columns.has_stats(part))) return true;
+    return false;
+  }
+
   LAZYROPE_DEVICE Task task(int32 unit) const {
     const int32 wanted = unit * unit_tasks() + (lane_index() & (unit_tasks() - 1));
     const int32 index = smaller(wanted, num_tasks_ - 1);
-    const int32 quad = index % kRowTasks;
+    const int32 of_row = index % kRowTasks;
+    const int32 quad = of_row / Rows::kSliceLanes * Rows::kSliceQuads + of_row % Rows::kSliceLanes;
     return {index / kRowTasks, smaller(quad, kQuads - 1), wanted < num_tasks_ && quad < kQuads};
   }
 
