@@ -116,11 +116,13 @@ class TileMerge {
   // Until some of every part is there: all are being written then. Those who wait ask for little, a
   // lane for a part's stats, and so do not hold up those who load keys and values meanwhile.
   LAZYROPE_DEVICE bool await_stats(const typename Rows::Columns& columns, int32 looks) const {
-    const int32 part = smaller(lane_index(), num_parts_ - 1);
+    int32 first = 0;
 #pragma unroll 1
-    for (; looks != 0; --looks)
-      if (!vote_sync_any(!columns.has_stats(part))) return true;
-    return false;
+    for (; first < num_parts_ && looks != 0; --looks) {
+      const int32 part = smaller(first + lane_index(), num_parts_ - 1);
+      if (!vote_sync_any(!columns.has_stats(part))) first += kWarpThreads;
+    }
+    return first >= num_parts_;
   }
 
   LAZYROPE_DEVICE Task task(int32 unit) const {

@@ -179,6 +179,17 @@ def test_bases_that_come_again(head_dim, group, query_form):
         check_case(documents_case(setting, [130, 70, 10, 140, 5, 20, 300], 40, "cpu", bases), build(setting))
 
 
+@pytest.mark.parametrize("races", [False, True])
+def test_a_tile_of_many_rows_may_have_more_parts_than_a_warp_has_lanes(races):
+    setting = Setting(head_dim=64)
+    usual = build(setting).tile_plan
+    plan = lazyrope.TilePlan(decode=usual.decode, prefill=usual.prefill, fixed_split_blocks=1)
+    shelf = Shelf(setting, [4700], 8, "cpu")  # 37 blocks, of which each is a part
+    case = shelf.case(shelf.queries(8), [in_order(shelf, [0], 8)])
+    with lazyrope.emulator.options(seed=1, races=races):
+        check_case(case, lazyrope.compile(setting.spec(), arch=ARCH, plan=plan))
+
+
 def test_decode_of_32_rows():
     """Eight query tokens of four heads each, which the default plan leaves to prefill."""
     setting = Setting(head_dim=64, kv_heads=1)

@@ -58,6 +58,14 @@ def test_an_item_of_several_heads_may_bring_more_pages_than_a_window_has_blocks(
         check_case(shelf.case(shelf.queries(requests), [in_order(shelf, [0], 1)] * requests), kernel)
 
 
+@pytest.mark.parametrize("tokens", [1, 30])
+def test_a_tile_may_have_more_parts_than_a_warp_has_lanes(divided, device, tokens):
+    setting = Setting(head_dim=64)
+    kernel = divided(setting, fixed_split_blocks=1)
+    shelf = Shelf(setting, [4700], tokens, device)  # of 128 keys a block, 37 parts
+    check_case(shelf.case(shelf.queries(tokens), [in_order(shelf, [0], tokens)]), kernel)
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("asked", ["spec", "plan"])
 def test_a_batch_invariant_answer_does_not_depend_on_its_batch(build, divided, device, tokens, asked):
