@@ -43,8 +43,7 @@ class ItemResult {
       return;
     }
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      output_.template write_values<1>(head, row, quad + i * kApart, parts[i]);
+    for (int i = 0; i < kCount; ++i) output_.write_values(head, row, quad + i * kApart, parts[i]);
     if (quad == 0) output_.write_lse(head, row, parts[0].stats);
   }
 

@@ -48,7 +48,7 @@ class OutputRows {
   }
 
   // The same in steps: columns, what they are multiplied by, where they are written.
-  template <int kApart, int kQuads>
+  template <int kApart = 1, int kQuads>
   LAZYROPE_DEVICE void write_values(int32 head, int32 row, int32 quad,
                                     const RowQuads<kQuads>& part) const {
     using Element = typename Spec::Element;

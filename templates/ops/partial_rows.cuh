@@ -12,14 +12,15 @@
 
 namespace lazyrope {
 
-// kColumns: of a slice, which brings a row's stats once more. kLaneQuads: of a slice, that a lane
+// kColumns: of a slice, which brings a row's stats once more. kQuads: of a slice, that a lane
 // asks for at once.
-template <int kHeadDim, int kColumns, int kLaneQuads = 1>
+template <int kHeadDim, int kColumns, int kQuads = 1>
 class PartialRows {
   static constexpr int32 kStats = kHeadDim * 4;
   static constexpr int32 kRowBytes = partial_row_bytes(kHeadDim);
 
  public:
+  static constexpr int32 kLaneQuads = kQuads;
   static constexpr int32 kSliceQuads = kColumns / 4;
   static constexpr int32 kSlices = (kHeadDim + kColumns - 1) / kColumns;
   static constexpr int32 kSliceLanes = kSliceQuads / kLaneQuads;  // a lane's quads lie so far apart

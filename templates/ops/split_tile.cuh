@@ -75,7 +75,7 @@ class SplitTile {
   static constexpr uint32 kAbandoned = 2;
   static constexpr uint32 kComplete = 4;
   static constexpr uint32 kIsLast = 8;
-  static constexpr int32 kPatience = 128;  // looks, each of half a microsecond or more
+  static constexpr int32 kPatience = 128;  // looks, each of some half a microsecond
   static constexpr int32 kForever = 0x7fffffff;
 
   LAZYROPE_DEVICE static int32 num_warps() { return Team::size() / kWarpThreads; }

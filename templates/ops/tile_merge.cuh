@@ -19,7 +19,7 @@ template <class Spec, bool kSharesTasks>
 class TileMerge {
   using Rows = SplitRows<Spec, kSharesTasks>;
   static constexpr int32 kParts = 4;  // that a lane asks for at once
-  static constexpr int32 kLaneQuads = kSharesTasks ? 1 : 2;
+  static constexpr int32 kLaneQuads = Rows::kLaneQuads;
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
   // Of a task.
@@ -63,9 +63,9 @@ class TileMerge {
   LAZYROPE_DEVICE bool look_for(int32 unit, int32 looks, Merged& merged) const {
     merged = {task(unit), no_part<kLaneQuads>()};
     const auto columns = parts_.columns(merged.task.row, merged.task.quad);
-    if constexpr (kAwaits) {
+    if constexpr (!kSharesTasks) {
       if (!await_stats(columns, looks)) return false;
-      looks = 0x7fffffff;
+      looks = -1;  // without end
     }
 #pragma unroll 1
     for (int32 first = 0; first < num_parts_; first += kParts * step()) {
@@ -89,7 +89,9 @@ class TileMerge {
 #pragma unroll
       for (int i = 0; i < kParts; ++i) {
         parts[i] = found[i].part();
-        // What is not there weighs nothing: to select its values, too, takes longer.
+        // What is not there is the last part once more, for nothing: against the lane's maximum,
+        // or, where its own parts have no key, that of all lanes that share the task. To select
+        // values as well takes longer. (Infinite ones become NaN.)
         if (part[i] >= num_parts_) parts[i].stats.maximum = kNoMaximum;
       }
       merge_into(merged.part, parts);
@@ -112,9 +114,9 @@ class TileMerge {
   }
 
  private:
-  static constexpr bool kAwaits = !kSharesTasks;
-  // Until some of every part is there: all are being written then. Those who wait ask for little, a
-  // lane for a part's stats, and so do not hold up those who load keys and values meanwhile.
+  // Until the unit's stats of every part are there: of each part one warp writes all that a unit
+  // wants, the stats last, so the rest is sure to come. Those who wait ask for little, a lane for a
+  // part, and so do not hold up those who load keys and values meanwhile.
   LAZYROPE_DEVICE bool await_stats(const typename Rows::Columns& columns, int32 looks) const {
     int32 first = 0;
 #pragma unroll 1

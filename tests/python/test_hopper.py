@@ -180,11 +180,11 @@ def test_bases_that_come_again(head_dim, group, query_form):
 
 
 @pytest.mark.parametrize("races", [False, True])
-def test_a_tile_of_many_rows_may_have_more_parts_than_a_warp_has_lanes(races):
+def test_a_tile_of_as_many_parts_as_may_be_fixed(races):
     setting = Setting(head_dim=64)
     usual = build(setting).tile_plan
     plan = lazyrope.TilePlan(decode=usual.decode, prefill=usual.prefill, fixed_split_blocks=1)
-    shelf = Shelf(setting, [4700], 8, "cpu")  # 37 blocks, of which each is a part
+    shelf = Shelf(setting, [2000], 8, "cpu")  # 16 blocks
     case = shelf.case(shelf.queries(8), [in_order(shelf, [0], 8)])
     with lazyrope.emulator.options(seed=1, races=races):
         check_case(case, lazyrope.compile(setting.spec(), arch=ARCH, plan=plan))

@@ -59,11 +59,13 @@ def test_an_item_of_several_heads_may_bring_more_pages_than_a_window_has_blocks(
 
 
 @pytest.mark.parametrize("tokens", [1, 30])
-def test_a_tile_may_have_more_parts_than_a_warp_has_lanes(divided, device, tokens):
-    setting = Setting(head_dim=64)
-    kernel = divided(setting, fixed_split_blocks=1)
-    shelf = Shelf(setting, [4700], tokens, device)  # of 128 keys a block, 37 parts
-    check_case(shelf.case(shelf.queries(tokens), [in_order(shelf, [0], tokens)]), kernel)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_a_tile_that_all_ctas_have_parts_of(divided, device, head_dim, tokens):
+    """On a GPU they are more than a warp has lanes."""
+    setting = Setting(head_dim=head_dim, kv_heads=1)
+    kernel = divided(setting, min_split_blocks=1)
+    shelf = Shelf(setting, [1300, 3400], tokens, device)
+    check_case(shelf.case(shelf.queries(tokens), [in_order(shelf, [0, 1], tokens)]), kernel)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
