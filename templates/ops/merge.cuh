@@ -130,9 +130,11 @@ LAZYROPE_DEVICE RowPart left_part(SharedPtr record, int32 quad) {
                   ld_shared<RowStats>(record + PartRecord<kHeadDim>::kStats));
 }
 
-// Parts of a row become one with what is merged already.
+// Those parts of a row that exist become one with what is merged already. The maximum of others is
+// kNoMaximum.
 template <int kCount, int kQuads>
-LAZYROPE_DEVICE void merge_into(RowQuads<kQuads>& merged, const RowQuads<kQuads> (&parts)[kCount]) {
+LAZYROPE_DEVICE void merge_into(RowQuads<kQuads>& merged, const RowQuads<kQuads> (&parts)[kCount],
+                                const bool (&exists)[kCount]) {
   float maximum = merged.stats.maximum;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) maximum = max_f32(maximum, parts[i].stats.maximum);
@@ -142,6 +144,7 @@ LAZYROPE_DEVICE void merge_into(RowQuads<kQuads>& merged, const RowQuads<kQuads>
   for (float& value : merged.value) value *= kept;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
+    if (!exists[i]) continue;
     const float weight = ex2_approx_ftz_f32(parts[i].stats.maximum - maximum);
     merged.stats.sum += parts[i].stats.sum * weight;
 #pragma unroll
@@ -185,10 +188,14 @@ LAZYROPE_DEVICE void merge_lanes(RowPart& part, int32 apart) {
 template <int kMost, class Read>
 LAZYROPE_DEVICE RowPart merge_parts(int32 num_parts, const Read& read) {
   RowPart parts[kMost];
+  bool exists[kMost];
 #pragma unroll
-  for (int i = 0; i < kMost; ++i) parts[i] = i < num_parts ? read(i) : no_part();
+  for (int i = 0; i < kMost; ++i) {
+    exists[i] = i < num_parts;
+    parts[i] = exists[i] ? read(i) : no_part();
+  }
   RowPart merged = no_part();
-  merge_into(merged, parts);
+  merge_into(merged, parts, exists);
   return merged;
 }
 

@@ -86,15 +86,14 @@ class TileMerge {
         is_there = !vote_sync_any(!is_there);
       }
       RowQuads<kLaneQuads> parts[kParts];
+      bool exists[kParts];
 #pragma unroll
       for (int i = 0; i < kParts; ++i) {
+        exists[i] = part[i] < num_parts_;
         parts[i] = found[i].part();
-        // What is not there is the last part once more, for nothing: against the lane's maximum,
-        // or, where its own parts have no key, that of all lanes that share the task. To select
-        // values as well takes longer. (Infinite ones become NaN.)
-        if (part[i] >= num_parts_) parts[i].stats.maximum = kNoMaximum;
+        if (!exists[i]) parts[i].stats.maximum = kNoMaximum;  // it is the last once more
       }
-      merge_into(merged.part, parts);
+      merge_into(merged.part, parts, exists);
     }
     return true;
   }
