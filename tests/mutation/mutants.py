@@ -20,12 +20,13 @@ ORDER_OF = {
 }
 COMMIT = "_commit_group"
 # Who gives something away later, or waits for it earlier, only takes longer; and that products are
-# asked for in turns is for speed.
+# asked for in turns, and queries before keys, is for speed.
 SLOWER = {
     "pass": ("later",),
     "look": ("earlier",),
     "await_turn": ("earlier", "later"),
     "give_turn": ("earlier", "later"),
+    "tell_asked": ("earlier", "later"),
 }
 JUMP = re.compile(r"\b(?:return|break|continue)\b")
 

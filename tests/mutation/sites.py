@@ -19,8 +19,9 @@ MOVES_DATA = re.compile(r"^(?:(?:ld|st|atom|red)_(?:shared|global|generic|relaxe
 
 # They do so among other things, each call for a reason of its own.
 HANDS_OVER = {"pass", "look", "await_turn", "give_turn"}
-# Results are the same without: a CTA would take items from others before it has room for them.
-FOR_SPEED = {"items_.look(item_.at)"}
+# Results are the same without: a CTA would take items from others before it has room for them, or ask for its first
+# queries behind its first keys and values.
+FOR_SPEED = {"items_.look(item_.at)", "Memory::FirstQueries::await_asked()", "bar_sync(kBarrier, kThreads)"}
 
 LEVELS = ("kernel/", "family/", "pipeline/", "ops/", "tile/")
 

@@ -34,6 +34,7 @@ class KvCopier {
         turned_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
+    if constexpr (Memory::kQueriesComeFirst) Memory::FirstQueries::await_asked();
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
       kv_head_ = item.rows().kv_head;
       const int32 num_blocks = item.extent().num_blocks;

@@ -38,9 +38,7 @@ class QueryTurner {
         widener_(memory),
         warp_(warp_uniform(Team::warp())),
         kept_({memory.turned(0), warp_ * kWarpRows}, {memory.original(), warp_ * kWarpRows}) {
-    // Near by when rows are turned. Of few rows angles_ has them.
-    if constexpr (kTogether)
-      prefetch_global_l2(reinterpret_cast<const uint8*>(Spec::frequencies()) + lane_index() * 16);
+    if constexpr (kTogether) bring_frequencies();
   }
 
   LAZYROPE_DEVICE void run() {
@@ -57,9 +55,23 @@ class QueryTurner {
       else
         windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place, turn);
     });
+    tell_asked();
   }
 
  private:
+  // Into the L1 cache, before the first keys and values are on their way. They are copied to where
+  // turned rows will lie: loads for nothing would be left out, and prefetches end at L2. Of few
+  // rows angles_ has them.
+  LAZYROPE_DEVICE void bring_frequencies() const {
+    constexpr int32 kBytes = Spec::Pairing::kUnits * Spec::Pairing::kPairs * 8;
+    constexpr int32 kLaneBytes = 16;
+    static_assert(kBytes <= kWarpThreads * kLaneBytes);
+    const SharedPtr rows = memory_.turned(0) + warp_ * Tile::bytes(kWarpRows);
+    cp_async_ca_4(rows + lane_index() * 4, reinterpret_cast<const uint8*>(Spec::frequencies()) +
+                                               lane_index() * kLaneBytes % kBytes);
+    cp_async_commit_group();
+  }
+
   // For the first document, and for those that the rotation's maker tells of.
   LAZYROPE_DEVICE void turn_as_told(ItemPtr item, int32 place) {
     turn_for(0, item.start().base, item, place);
@@ -101,7 +113,7 @@ class QueryTurner {
 
   // Of many rows each warp has its own. Zeros are behind an item's: they are turned, and read, all
   // the same.
-  LAZYROPE_DEVICE void copy(ItemPtr item, int32 place) const {
+  LAZYROPE_DEVICE void copy(ItemPtr item, int32 place) {
     const auto copy_position = [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); };
     const SharedPtr positions = memory_.positions(place);
     if constexpr (kHasManyRows) {
@@ -120,11 +132,20 @@ class QueryTurner {
                                                                item, 0, copy_position);
     }
     cp_async_commit_group();
+    tell_asked();
     cp_async_wait_group<0>();
     if constexpr (kHasManyRows)
       bar_warp_sync();
     else
       Team::sync();
+  }
+
+  // For the first item, or where there is none.
+  LAZYROPE_DEVICE void tell_asked() {
+    if constexpr (Memory::kQueriesComeFirst) {
+      if (!has_asked_) Memory::FirstQueries::tell_asked();
+      has_asked_ = true;
+    }
   }
 
   LAZYROPE_DEVICE void copy_queries(const ItemRows& rows, int32 num_rows) const {
@@ -230,6 +251,7 @@ class QueryTurner {
   RingPlace<Memory::kRotationPlaces> rotation_;
   KvWidener<Spec, Memory> widener_;
   float key_scale_ = 1.0f;  // of the item
+  bool has_asked_ = false;
   int32 warp_;
   Kept kept_;
   // Of many rows they are found anew: registers are few.

@@ -6,6 +6,7 @@
 #include "ops/split_tile.cuh"
 #include "pipeline/block_table.cuh"
 #include "pipeline/handover.cuh"
+#include "pipeline/precedence.cuh"
 #include "tile/wgmma_tile.cuh"
 
 namespace lazyrope {
@@ -69,6 +70,9 @@ struct TileMemory {
   static constexpr int kGroupWarps = kWarpgroupThreads / kWarpThreads;
   using ConsumerGroups = WarpTeams<kHelperWarps, kGroupWarps, 3>;
   static constexpr int kProductsBarrier = 5;  // and the next
+  // The queries of a CTA's first item, before the keys and values that fill the rings.
+  static constexpr bool kQueriesComeFirst = kCopiers == 2;
+  using FirstQueries = Precedence<7, kTurningWarps, kCopiers>;
 
   using Tile = WgmmaTile<kHeads * kHeadDim>;
   using Original = SharedTile<kHeadDim>;
