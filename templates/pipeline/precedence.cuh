@@ -11,8 +11,9 @@ class Precedence {
   static constexpr int32 kThreads = (kFirstWarps + kOtherWarps) * kWarpThreads;
 
  public:
-  // By all of the first, once, when they have asked, or have nothing to ask for.
+  // By all of the first: when they have asked, or, to be there until all are, that they will not.
   LAZYROPE_DEVICE static void tell_asked() { bar_arrive(kBarrier, kThreads); }
+  LAZYROPE_DEVICE static void ask_nothing() { bar_sync(kBarrier, kThreads); }
   LAZYROPE_DEVICE static void await_asked() { bar_sync(kBarrier, kThreads); }
 };
 

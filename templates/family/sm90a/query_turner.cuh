@@ -55,7 +55,7 @@ class QueryTurner {
       else
         windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place, turn);
     });
-    tell_asked();
+    if (Memory::kQueriesComeFirst && !has_asked_) Memory::FirstQueries::ask_nothing();
   }
 
  private:
@@ -140,7 +140,7 @@ class QueryTurner {
       Team::sync();
   }
 
-  // For the first item, or where there is none.
+  // For the first item.
   LAZYROPE_DEVICE void tell_asked() {
     if constexpr (Memory::kQueriesComeFirst) {
       if (!has_asked_) Memory::FirstQueries::tell_asked();

@@ -181,6 +181,7 @@ struct TileMemory {
     constexpr uint32 kAllUsers = kUsers + kPreparingWarps + kCopiers;
     constexpr uint32 kWindowUsers = kAllUsers - (kMakerTells ? kTurningWarps : 0);
     constexpr uint32 kTileFillers = kWidens ? kTurningWarps : 1;
+    if constexpr (kOnesBytes > 0) fill_ones();
     const int32 warp = lane_index() == 0 ? warp_index() : -1;
     if (warp == 0) Handover<kItems>::init(at + kItemBarriers, 1, kAllUsers);
     if (warp == 1) Handover<kWindows>::init(at + kWindowBarriers, 1, kWindowUsers);
@@ -196,7 +197,6 @@ struct TileMemory {
       Handover<kConsumerWarps / kGroupWarps>::init(at + kKeptBarriers, kGroupWarps, kGroupWarps);
     // A place is empty again when what it was widened to has been used.
     if (warp == 7 && kWidens) Handover<2 * kStages>::init(at + kStoredBarriers, 1, 1);
-    if constexpr (kOnesBytes > 0) fill_ones();
     bar_sync();
   }
 
