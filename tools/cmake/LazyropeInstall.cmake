@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lazyrope)
-install(TARGETS lazyrope_codegen lazyrope_cache lazyrope_runtime EXPORT lazyrope-targets
+install(TARGETS lazyrope_fmt lazyrope_codegen lazyrope_cache lazyrope_runtime EXPORT lazyrope-targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY ${PROJECT_BINARY_DIR}/include/lazyrope DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT lazyrope-targets NAMESPACE lazyrope:: DESTINATION ${package_dir})
