@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tests.mutation.text import Call, Function, Span, Text, functions
@@ -111,7 +112,9 @@ def _only_calls(text: Text, function: Function, names: set[str]) -> bool:
     return bool(called) and re.sub(r"if\s+constexpr\s*\([^()]*\)|else|[;\s{}]", "", rest) == ""
 
 
-def sites(texts: dict[str, Text], instructions: Instructions) -> list[Site]:
+def sites(
+    texts: dict[str, Text], instructions: Instructions, but: Collection[str] = frozenset(FOR_SPEED)
+) -> list[Site]:
     names = instructions.synchronizing | instructions.helpers
     found = [
         _site(text, call)
@@ -119,7 +122,7 @@ def sites(texts: dict[str, Text], instructions: Instructions) -> list[Site]:
         if path.startswith(LEVELS)
         for call in sorted(text.calls(names), key=lambda call: call.span.begin)
     ]
-    return [site for site in found if site.name not in FOR_SPEED]
+    return [site for site in found if site.name not in but]
 
 
 def _site(text: Text, call: Call) -> Site:

@@ -52,7 +52,7 @@ def test_the_tree_has_the_library_its_header_and_the_command(prefix):
     assert {header.split("/")[0] for header in headers} == {"lazyrope"}
     assert len(headers) < 20, "the public header includes what engines need not know"
     assert {Path(file).name for file in files if file.endswith(".a")} == {
-        f"liblazyrope_{room}.a" for room in ("cache", "codegen", "runtime")
+        f"liblazyrope_{part}.a" for part in ("cache", "codegen", "fmt", "runtime")
     }
     assert {file.split("/")[0] for file in files} == {"bin", "include", "lib"}
     assert run(prefix / "bin" / "lazyrope", "--version") == f"lazyrope {lazyrope.__version__}\n"
