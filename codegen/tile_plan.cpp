@@ -439,12 +439,14 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim, int kv_bytes) {
   const int turns = places + (consumers ? 0 : kTurnsAtOnce);
   const int kept = consumers ? plan.row_warps / 4 : 0;
   const int stored = kv_bytes == 1 ? 2 * plan.stages : 0;
+  const int precedence = copying_warps(plan.divides_rows(), head_dim) == 2 ? kPrecedenceBytes : 0;
   const int handovers = (2 * plan.stages + stored + turns + kept + kItemsAtOnce + windows) * 16;
   return 2 * plan.stages * plan.block_keys() * row + turned + original +
          ones_bytes(plan.divides_rows(), head_dim) + rotations +
          table_bytes(plan.block_keys(), windows) +
          kItemsAtOnce * (plan.rows() * 4 + static_cast<int>(sizeof(Item))) + handovers +
-         kFlagBytes + kFirstBlockBytes + (plan.divides_rows() ? 0 : hopper_own_bytes(plan));
+         precedence + kFlagBytes + kFirstBlockBytes +
+         (plan.divides_rows() ? 0 : hopper_own_bytes(plan));
 }
 
 }  // namespace

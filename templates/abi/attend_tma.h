@@ -18,6 +18,11 @@ constexpr bool consumers_turn(bool has_many_rows, int head_dim) {
 constexpr int helper_warps(bool has_many_rows, int head_dim) {
   return has_many_rows && !consumers_turn(has_many_rows, head_dim) ? 8 : 4;
 }
+// Where there are two, the queries of a CTA's first item come before keys and values.
+constexpr int copying_warps(bool has_many_rows, int head_dim) {
+  return helper_warps(has_many_rows, head_dim) == 8 ? 2 : 1;
+}
+inline constexpr int kPrecedenceBytes = 16;
 // In how many places at once there are turned queries, or what they are turned by; tiles of turned
 // queries; items with the positions of their rows.
 inline constexpr int kTurnsAtOnce = 2;

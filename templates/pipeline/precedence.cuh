@@ -2,19 +2,32 @@
 // last. For speed alone, for nothing is ordered by it.
 #pragma once
 
+#include "isa/mbarrier.cuh"
 #include "isa/sync.cuh"
 
 namespace lazyrope {
 
-template <int kBarrier, int kFirstWarps, int kOtherWarps>
+// By an mbarrier of which one phase is used: once that is over nobody waits any more. A named
+// barrier that warps reach by different instructions would do, but not for compute-sanitizer.
 class Precedence {
-  static constexpr int32 kThreads = (kFirstWarps + kOtherWarps) * kWarpThreads;
-
  public:
-  // By all of the first: when they have asked, or, to be there until all are, that they will not.
-  LAZYROPE_DEVICE static void tell_asked() { bar_arrive(kBarrier, kThreads); }
-  LAZYROPE_DEVICE static void ask_nothing() { bar_sync(kBarrier, kThreads); }
-  LAZYROPE_DEVICE static void await_asked() { bar_sync(kBarrier, kThreads); }
+  LAZYROPE_DEVICE explicit Precedence(SharedPtr memory) : memory_(memory) {}
+
+  // One thread: how many warps come first.
+  LAZYROPE_DEVICE static void init(SharedPtr memory, uint32 first_warps) {
+    mbarrier_init(memory, first_warps);
+  }
+  // Each of these warps, once, when it has asked.
+  LAZYROPE_DEVICE void tell_asked() const {
+    if (elect_sync()) mbarrier_arrive(memory_);
+  }
+  LAZYROPE_DEVICE void await_asked() const {
+    while (!mbarrier_try_wait_parity(memory_, 0)) {
+    }
+  }
+
+ private:
+  SharedPtr memory_;
 };
 
 }  // namespace lazyrope

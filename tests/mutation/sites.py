@@ -23,8 +23,8 @@ HANDS_OVER = {"pass", "look", "await_turn", "give_turn"}
 # queries behind its first keys and values.
 FOR_SPEED = {
     ("family/sm90a/block_finder.cuh", "items_.look(item_.at)"),
-    ("family/sm90a/kv_copier.cuh", "Memory::FirstQueries::await_asked()"),
-    ("pipeline/precedence.cuh", "bar_sync(kBarrier, kThreads)"),
+    ("family/sm90a/kv_copier.cuh", "memory_.first_queries().await_asked()"),
+    ("pipeline/precedence.cuh", "mbarrier_try_wait_parity(memory_, 0)"),
 }
 
 LEVELS = ("kernel/", "family/", "pipeline/", "ops/", "tile/")

@@ -34,11 +34,11 @@ class KvCopier {
         turned_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    if constexpr (Memory::kQueriesComeFirst) Memory::FirstQueries::await_asked();
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
       kv_head_ = item.rows().kv_head;
       const int32 num_blocks = item.extent().num_blocks;
       if (num_blocks == 0) return;
+      if constexpr (Memory::kQueriesComeFirst) memory_.first_queries().await_asked();
       if constexpr (kCopied == Copied::kBoth)
         copy_both(memory_.table(step_, item), num_blocks, place);
       else

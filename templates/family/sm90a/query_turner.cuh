@@ -55,7 +55,6 @@ class QueryTurner {
       else
         windows_.for_each_document(memory_.table(params_.step, item), num_blocks, place, turn);
     });
-    if (Memory::kQueriesComeFirst && !has_asked_) Memory::FirstQueries::ask_nothing();
   }
 
  private:
@@ -143,7 +142,7 @@ class QueryTurner {
   // For the first item.
   LAZYROPE_DEVICE void tell_asked() {
     if constexpr (Memory::kQueriesComeFirst) {
-      if (!has_asked_) Memory::FirstQueries::tell_asked();
+      if (!has_asked_) memory_.first_queries().tell_asked();
       has_asked_ = true;
     }
   }

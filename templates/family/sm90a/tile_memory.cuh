@@ -33,7 +33,7 @@ struct TileMemory {
   static constexpr int kTurningWarps =
       kConsumersTurn && !kQueriesTurn ? 0 : smaller(kHelperWarps - 2, 4);
   // Of keys and of values, where a warp is left for each.
-  static constexpr int kCopiers = kHelperWarps == 8 ? 2 : 1;
+  static constexpr int kCopiers = copying_warps(kHasManyRows, kHeadDim);
   // Whether keys tell that the queries of their document are there, too: those who compute wait
   // once then, not twice.
   static constexpr bool kKeysTellOfQueries = kCopiers == 2;
@@ -72,7 +72,6 @@ struct TileMemory {
   static constexpr int kProductsBarrier = 5;  // and the next
   // The queries of a CTA's first item, before the keys and values that fill the rings.
   static constexpr bool kQueriesComeFirst = kCopiers == 2;
-  using FirstQueries = Precedence<7, kTurningWarps, kCopiers>;
 
   using Tile = WgmmaTile<kHeads * kHeadDim>;
   using Original = SharedTile<kHeadDim>;
@@ -118,7 +117,8 @@ struct TileMemory {
   static constexpr int kItemBarriers =
       kKeptBarriers + (kConsumersTurn ? Handover<kConsumerWarps / kGroupWarps>::kBytes : 0);
   static constexpr int kWindowBarriers = kItemBarriers + Handover<kItems>::kBytes;
-  static constexpr int kFlags = kWindowBarriers + Handover<kWindows>::kBytes;
+  static constexpr int kFirstQueries = kWindowBarriers + Handover<kWindows>::kBytes;
+  static constexpr int kFlags = kFirstQueries + (kQueriesComeFirst ? kPrecedenceBytes : 0);
   static constexpr int kFirstBlocks = kFlags + 16;
   static constexpr int kOwn = kFirstBlocks + 16;
   static_assert(kItems * 4 <= 16);
@@ -150,6 +150,7 @@ struct TileMemory {
   LAZYROPE_DEVICE SharedPtr positions(int32 place) const {
     return at + (kPositions + place * kRows * 4);
   }
+  LAZYROPE_DEVICE Precedence first_queries() const { return Precedence(at + kFirstQueries); }
   LAZYROPE_DEVICE SharedPtr own() const { return at + kOwn; }
   LAZYROPE_DEVICE ItemPtr item(int32 place) const {
     return ItemPtr(at + (kItem + place * static_cast<int32>(sizeof(Item))));
@@ -195,6 +196,7 @@ struct TileMemory {
     // A place a warpgroup, which fills and uses it: nobody waits until it is empty.
     if (warp == 6 && kConsumersTurn && kQueriesTurn)
       Handover<kConsumerWarps / kGroupWarps>::init(at + kKeptBarriers, kGroupWarps, kGroupWarps);
+    if (warp == 6 && kQueriesComeFirst) Precedence::init(at + kFirstQueries, kTurningWarps);
     // A place is empty again when what it was widened to has been used.
     if (warp == 7 && kWidens) Handover<2 * kStages>::init(at + kStoredBarriers, 1, 1);
     bar_sync();
