@@ -14,7 +14,7 @@ class Precedence {
   LAZYROPE_DEVICE explicit Precedence(SharedPtr memory) : memory_(memory) {}
 
   // One thread: how many warps come first.
-  LAZYROPE_DEVICE static void init(SharedPtr memory, uint32 first_warps) {
+  LAZYROPE_DEVICE static void set_up(SharedPtr memory, uint32 first_warps) {
     mbarrier_init(memory, first_warps);
   }
   // Each of these warps, once, when it has asked.

@@ -18,12 +18,11 @@ REACHES_NO_MEMORY = re.compile(r"^(?:ld_global_nc$|shfl_|vote_|mma_|elect_|setma
 MOVES_DATA = re.compile(r"^(?:(?:ld|st|atom|red)_(?:shared|global|generic|relaxed)|(?:ld|st)matrix|cp_|wgmma_m)")
 
 # They do so among other things, each call for a reason of its own.
-HANDS_OVER = {"pass", "look", "await_turn", "give_turn"}
+HANDS_OVER = {"pass", "look", "await_turn", "give_turn", "tell_asked"}
 # Results are the same without: a CTA would take items from others before it has room for them, or ask for its first
 # queries behind its first keys and values.
 FOR_SPEED = {
     ("family/sm90a/block_finder.cuh", "items_.look(item_.at)"),
-    ("family/sm90a/kv_copier.cuh", "memory_.first_queries().await_asked()"),
     ("pipeline/precedence.cuh", "mbarrier_try_wait_parity(memory_, 0)"),
 }
 

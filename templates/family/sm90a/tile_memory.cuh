@@ -196,7 +196,7 @@ struct TileMemory {
     // A place a warpgroup, which fills and uses it: nobody waits until it is empty.
     if (warp == 6 && kConsumersTurn && kQueriesTurn)
       Handover<kConsumerWarps / kGroupWarps>::init(at + kKeptBarriers, kGroupWarps, kGroupWarps);
-    if (warp == 6 && kQueriesComeFirst) Precedence::init(at + kFirstQueries, kTurningWarps);
+    if (warp == 6 && kQueriesComeFirst) Precedence::set_up(at + kFirstQueries, kTurningWarps);
     // A place is empty again when what it was widened to has been used.
     if (warp == 7 && kWidens) Handover<2 * kStages>::init(at + kStoredBarriers, 1, 1);
     bar_sync();
