@@ -18,6 +18,7 @@ USED = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^<>;{}]*(?:<[^<>;{}]*>[^<>;{}]*)*>)?\s
 CONDITIONAL = re.compile(r"(?:if\s+constexpr|if|for|while|switch)\s*(?=\()")
 TYPE = re.compile(r"(?:template\b.*)?\b(?:class|struct|union|enum)\b", re.DOTALL)
 TEMPLATE_ARGUMENTS = re.compile(r"\s*<[^<>;{}]*>")
+LONGEST_QUALIFIERS = 200  # characters: what lies farther in front of a call is not looked at
 QUALIFIERS = re.compile(r"(?:\w+\s*(?:::|\.|->)\s*)*(?:template\s+)?$")
 
 
@@ -42,6 +43,7 @@ class Text:
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
         self.code = PREPROCESSOR.sub(blank, QUOTED_OR_COMMENT.sub(blank, text))
+        self._used: dict[Span, set[str]] = {}
 
     def line(self, at: int) -> int:
         return line_of(self.text, at)
@@ -51,8 +53,10 @@ class Text:
 
     def uses(self, span: Span) -> set[str]:
         """Names that may be those of functions and constructors called there."""
-        words = WORD.finditer(self.code, span.begin, span.end)
-        return {word[0] for word in words if USED.match(self.code, word.start(), span.end)}
+        if span not in self._used:
+            words = WORD.finditer(self.code, span.begin, span.end)
+            self._used[span] = {word[0] for word in words if USED.match(self.code, word.start(), span.end)}
+        return self._used[span]
 
     @cached_property
     def _braces(self) -> list[Span]:
@@ -117,19 +121,25 @@ class Text:
 
     def calls(self, names: set[str]) -> Iterator[Call]:
         """Of functions of these names; not their definitions."""
-        for match in WORD.finditer(self.code):
-            if match[0] not in names:
-                continue
-            end = match.end()
-            if arguments := TEMPLATE_ARGUMENTS.match(self.code, end):
-                end = arguments.end()
-            if self.code[end : end + 1] != "(":
-                continue
-            begin = match.start() - len(QUALIFIERS.search(self.code[: match.start()])[0])  # type: ignore[index]
-            before = self.code[:begin].rstrip()
-            is_definition = bool(WORD.search(before[-1:])) and not before.endswith(("return", "else"))
-            if not is_definition and not before.endswith((">", "&", "*")):
-                yield Call(match[0], Span(begin, self.closing(end)), match.start())
+        return (call for call in self._calls if call.name in names)
+
+    @cached_property
+    def _calls(self) -> list[Call]:
+        return [call for match in WORD.finditer(self.code) if (call := self._call(match)) is not None]
+
+    def _call(self, word: re.Match[str]) -> Call | None:
+        end = word.end()
+        if arguments := TEMPLATE_ARGUMENTS.match(self.code, end):
+            end = arguments.end()
+        if self.code[end : end + 1] != "(":
+            return None
+        qualifiers = QUALIFIERS.search(self.code, max(0, word.start() - LONGEST_QUALIFIERS), word.start())
+        begin = word.start() - len(qualifiers[0])  # type: ignore[index]
+        before = self.code[max(0, begin - LONGEST_QUALIFIERS) : begin].rstrip()
+        is_definition = bool(WORD.search(before[-1:])) and not before.endswith(("return", "else"))
+        if is_definition or before.endswith((">", "&", "*")):
+            return None
+        return Call(word[0], Span(begin, self.closing(end)), word.start())
 
 
 @dataclass(frozen=True)
