@@ -38,6 +38,7 @@ struct Setting {
   int most_length = 200;   // of a segment
   bool needs_scratch = false;
   bool has_queue = false;
+  bool loses_bits = false;  // costs are too great for an int32
 };
 
 inline void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
@@ -102,6 +103,7 @@ class Model {
 
   // Whether all CTAs take units from a queue, and the units in it, with everything but `next`.
   bool is_queued() const { return is_queued_; }
+  bool loses_bits() const { return lost_bits_ > 0; }
   std::vector<Item> queue() const {
     std::vector<Item> items;
     const int tail = std::min(4, num_groups_);

@@ -245,6 +245,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
 
 TEST_P(PlannerTest, PlansAsTheModel) {
   bool has_several_heads = false, has_several_planners = false, is_queued = false;
+  bool loses_bits = false;
   for (unsigned seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE(testing::Message() << "step " << seed);
     Random random(seed);
@@ -253,6 +254,7 @@ TEST_P(PlannerTest, PlansAsTheModel) {
     for (const PlanPhase& phase : phases()) {
       expect_planned(phase);
       is_queued |= phase.work.items->keys.next < kNoItem;
+      loses_bits |= Model(setting_, arrays_, phase).loses_bits();
     }
     has_several_heads |= params_.phase[Step::kDecode].work.items->rows.num_heads > 1;
     has_several_planners |= params_.num_planners > 1;
@@ -260,6 +262,7 @@ TEST_P(PlannerTest, PlansAsTheModel) {
   EXPECT_EQ(has_several_heads, setting_.item_heads > 1 || setting_.tile_heads > 1);
   EXPECT_TRUE(has_several_planners || setting_.sm_count == 4);
   EXPECT_EQ(is_queued, setting_.has_queue);
+  EXPECT_EQ(loses_bits, setting_.loses_bits);
 }
 
 // Each with one token after one segment.
@@ -540,13 +543,14 @@ INSTANTIATE_TEST_SUITE_P(
                 .requests = 10,
                 .most_segments = 40,
                 .most_length = 1'000'000},
-        Setting{.name = "CostsTooGreatTogether",  // for an int32
+        Setting{.name = "CostsTooGreatTogether",
                 .num_kv_heads = 16,
                 .sm_count = 50,
                 .page_size = 4096,
                 .requests = 100,
                 .most_segments = 40,
-                .most_length = 1'000'000},
+                .most_length = 1'000'000,
+                .loses_bits = true},
         Setting{.name = "FixedCostsTooGreat",
                 .sm_count = 50,
                 .page_size = 4096,
@@ -559,9 +563,10 @@ INSTANTIATE_TEST_SUITE_P(
                 .sm_count = 50,
                 .page_size = 4096,
                 .fixed_split_blocks = 8,
-                .requests = 100,
+                .requests = 30,
                 .most_segments = 40,
-                .most_length = 1'000'000},
+                .most_length = 1'000'000,
+                .loses_bits = true},
         Setting{.name = "WithAQueue",
                 .num_kv_heads = 16,
                 .requests = 40,
