@@ -244,8 +244,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
 };
 
 TEST_P(PlannerTest, PlansAsTheModel) {
-  bool has_several_heads = false, has_several_planners = false, is_queued = false;
-  bool loses_bits = false;
+  bool several_heads = false, several_planners = false, is_queued = false, loses_bits = false;
   for (unsigned seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE(testing::Message() << "step " << seed);
     Random random(seed);
@@ -256,11 +255,11 @@ TEST_P(PlannerTest, PlansAsTheModel) {
       is_queued |= phase.work.items->keys.next < kNoItem;
       loses_bits |= Model(setting_, arrays_, phase).loses_bits();
     }
-    has_several_heads |= params_.phase[Step::kDecode].work.items->rows.num_heads > 1;
-    has_several_planners |= params_.num_planners > 1;
+    several_heads |= params_.phase[Step::kDecode].work.items->rows.num_heads > 1;
+    several_planners |= params_.num_planners > 1;
   }
-  EXPECT_EQ(has_several_heads, setting_.item_heads > 1 || setting_.tile_heads > 1);
-  EXPECT_TRUE(has_several_planners || setting_.sm_count == 4);
+  EXPECT_EQ(several_heads, setting_.item_heads > 1 || setting_.tile_heads > 1);
+  EXPECT_TRUE(several_planners || setting_.sm_count == 4);
   EXPECT_EQ(is_queued, setting_.has_queue);
   EXPECT_EQ(loses_bits, setting_.loses_bits);
 }
