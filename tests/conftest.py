@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cases", type=int, default=800 if HAS_GPU else EMULATED, help="settings whose random steps are compared"
     )
     parser.addoption(
-        "--requests", type=int, default=1000 if HAS_GPU else 4000, help="random requests through a tiny model"
+        "--requests", type=int, default=1000 if HAS_GPU else 10000, help="random requests through a tiny model"
     )
     parser.addoption("--seed", type=int, default=2606, help="of the random steps")
 
