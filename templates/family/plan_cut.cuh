@@ -50,19 +50,14 @@ class CutLine {
     UnitPlace place = place_of(smaller(larger(share, 0), shares_ - 1));
     bool exists = share < shares_ && index < num_items();
     if (share < 0) place = units_.place_of(index - num_ctas);
-    const auto [unit, next] = stretch_and_next(place);
-    exists = exists && place.group < units_.num_groups &&
-             (share < 0 || share + 1 >= unit.first_cut);  // else the next share begins there, too
-    if (!exists) return;
-    const bool begins_inside = share >= unit.first_cut;
-    if (!begins_inside) share = unit.first_cut - 1;
-    const bool ends_inside = share + 1 < unit.end_cut;
-    units_.describe(item, unit.unit, begins_inside ? block_at(unit, share) : unit.unit.first_block,
-                    ends_inside ? block_at(unit, share + 1) : unit.unit.end_block);
-    item.split = split(unit, share);
+    exists = exists && place.group < units_.num_groups;
+    const Piece piece = cut_off(place, share);
+    if (!exists || !piece.exists) return;
+    units_.describe(item, place, piece.first, piece.end);
+    item.keys.next = piece.next;
+    item.split = piece.split;
     // Behind a tile's last part its CTA may have more to do; of fixed ones it may have several.
-    item.num_owners = units_.has_parts() ? 0 : item.split.count - 1;
-    if (!ends_inside) item.keys.next = next;
+    item.num_owners = units_.has_parts() ? 0 : piece.split.count - 1;
   }
 
  private:
@@ -186,25 +181,44 @@ class CutLine {
     return smaller(begin + units_.kept(parts * part_cost(phase_, unit.part_blocks)), end);
   }
 
-  struct StretchAndNext {
-    Stretch unit;
+  // What the item of a share has of a unit in which, or before which, the share begins; that of no
+  // share, -1, has the unit's beginning.
+  struct Piece {
+    bool exists;
+    int32 first;  // block of the unit
+    int32 end;
     int32 next;  // item of the CTA that has the unit's end
+    ItemSplit split;
   };
-  // In a loop, for code that runs for the second time is there.
-  LAZYROPE_DEVICE StretchAndNext stretch_and_next(UnitPlace place) const {
-    StretchAndNext found = {{}, -1};
-#pragma unroll 1
-    for (bool is_next = false;; is_next = true) {
-      const Stretch stretch = this->stretch(units_.at(place));
-      if (is_next) {
-        if (stretch.first_cut == found.unit.end_cut)
-          found.next = phase_.work.num_ctas + units_.index_of(place);
-        return found;
-      }
-      found.unit = stretch;
-      place = units_.next(stretch.unit);
-      if (place.group == units_.num_groups) return found;
-    }
+  // Half of the group looks at the unit, the other half at the next, which takes no longer; what
+  // the first half then finds all are told.
+  LAZYROPE_DEVICE Piece cut_off(const UnitPlace& place, int32 share) const {
+    const UnitPlace next = units_.next(place);
+    const bool is_own = of_half() == 0;
+    const Stretch unit =
+        stretch(units_.at({is_own ? place.group : next.group, is_own ? place.tile : next.tile,
+                           is_own ? place.part : next.part}));
+    const int32 next_cut = from_half(unit.first_cut, 1);
+    const bool exists =
+        share < 0 || share + 1 >= unit.first_cut;  // else the next begins there, too
+    const bool begins_inside = share >= unit.first_cut;
+    if (!begins_inside) share = unit.first_cut - 1;
+    const bool ends_inside = share + 1 < unit.end_cut;
+    const bool goes_on = !ends_inside && next.group < units_.num_groups && next_cut == unit.end_cut;
+    const int32 first = begins_inside ? block_at(unit, share) : unit.unit.first_block;
+    const int32 end = ends_inside ? block_at(unit, share + 1) : unit.unit.end_block;
+    const ItemSplit split = this->split(unit, share);
+    const auto told = [](int32 value) { return from_half(value, 0); };
+    return {told(exists ? 1 : 0) != 0,
+            told(first),
+            told(end),
+            told(goes_on ? phase_.work.num_ctas + units_.index_of(next) : -1),
+            {told(split.index), told(split.count), told(split.partial), told(split.counter)}};
+  }
+  // Of a group of lanes.
+  LAZYROPE_DEVICE static int32 of_half() { return lane_index() / (kGroupLanes / 2) % 2; }
+  LAZYROPE_DEVICE static int32 from_half(int32 value, int32 half) {
+    return shfl_sync_idx(value, first_lane<kGroupLanes>() + half * (kGroupLanes / 2));
   }
 
   LAZYROPE_DEVICE int32 group_begin(int32 group) const {

@@ -47,7 +47,7 @@ class Deal {
     const auto begin_of = [&](int32 part) {
       return whole * part + divide(rest * part, parts).whole;
     };
-    units_.describe(item, unit, begin_of(dealt.index), begin_of(dealt.index + 1));
+    units_.describe(item, unit.place, begin_of(dealt.index), begin_of(dealt.index + 1));
     if (at(cta, round + 1).unit < num_units_) item.keys.next = index + num_ctas_;
     const int32 left = larger(dealt.unit - num_whole_, 0);
     item.split = {dealt.index, parts, left * num_parts_, left};

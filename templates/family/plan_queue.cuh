@@ -47,7 +47,7 @@ class Queue {
   LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
     if (index >= num_items()) return;
     const Unit unit = units_.uncut(place_of(index));
-    units_.describe(item, unit, 0, unit.end_block);
+    units_.describe(item, unit.place, 0, unit.end_block);
     item.keys.next = -num_items();
     item.split = {0, 1, 0, 0};
   }

@@ -81,7 +81,7 @@ class SegmentGroup {
         sum += blocks[i];
       }
       const int32 through = prefix_sum<kGroupLanes>(sum);
-      const int32 owner = upper_bound_lane<kGroupLanes>(through, block);
+      const int32 owner = upper_bound_of_group<kGroupLanes>(through, block);
       const int32 all = group_shfl(through, kGroupLanes - 1);
       BlockPlace mine = {visible[0], block - through + sum};
       bool is_behind = true;

@@ -108,9 +108,9 @@ struct Units {
     return at.group * per_group + in_group;
   }
   // Behind the last comes one of the group behind the last.
-  LAZYROPE_DEVICE UnitPlace next(const Unit& unit) const {
-    const auto [group, tile, part] = unit.place;
-    if (part + 1 < unit.num_parts) return {group, tile, part + 1};
+  LAZYROPE_DEVICE UnitPlace next(const UnitPlace& place) const {
+    const auto [group, tile, part] = place;
+    if (part + 1 < num_parts(tile)) return {group, tile, part + 1};
     const bool is_last = tile + 1 == num_tiles;
     return {group + (is_last ? 1 : 0), is_last ? 0 : tile + 1, 0};
   }
@@ -134,11 +134,11 @@ struct Units {
   }
 
   // All that an item of blocks `first` to `end` has of its unit.
-  LAZYROPE_DEVICE void describe(Item& item, const Unit& unit, int32 first, int32 end) const {
-    const TileRows rows = tiles.rows.get(unit.place.tile);
-    const TileKeys keys = tiles.keys.get(unit.place.tile);
+  LAZYROPE_DEVICE void describe(Item& item, const UnitPlace& unit, int32 first, int32 end) const {
+    const TileRows rows = tiles.rows.get(unit.tile);
+    const TileKeys keys = tiles.keys.get(unit.tile);
     item.extent = {end - first, rows.num_rows, keys.first_position, keys.last_position};
-    item.rows = {rows.query_token, rows.first_row, unit.place.group * num_heads, num_heads};
+    item.rows = {rows.query_token, rows.first_row, unit.group * num_heads, num_heads};
     item.keys = {keys.segment, keys.segment_end, first, -1};
   }
 };

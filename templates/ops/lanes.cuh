@@ -38,6 +38,13 @@ LAZYROPE_DEVICE int32 count_ones(uint32 lowest) {
   return static_cast<int32>(float_as_bits(static_cast<float>((lowest >> 1) + 1)) >> 23) - 126;
 }
 
+// Of a ballot: what the lanes of the group have said.
+template <int kLanes>
+LAZYROPE_DEVICE uint32 of_group(uint32 ballot) {
+  static_assert(kLanes < kWarpThreads);
+  return ballot >> first_lane<kLanes>() & ((1u << kLanes) - 1);
+}
+
 // Inclusive.
 template <int kLanes = kWarpThreads>
 LAZYROPE_DEVICE int32 prefix_sum(int32 value) {
@@ -49,22 +56,26 @@ LAZYROPE_DEVICE int32 prefix_sum(int32 value) {
   return value;
 }
 
-// The first lane of the group whose value exceeds `target`, counted in the group, or the last; the
-// values must not decrease from lane to lane.
-template <int kLanes = kWarpThreads>
+// The first lane whose value exceeds the `target` of the lane that asks, or the last; the values
+// must not decrease from lane to lane.
 LAZYROPE_DEVICE int32 upper_bound_lane(int32 value, int32 target) {
   int32 lane = 0;
 #pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2)
-    if (shfl_sync_idx(value, first_lane<kLanes>() + lane + step - 1) <= target) lane += step;
+  for (int step = kWarpThreads / 2; step > 0; step /= 2)
+    if (shfl_sync_idx(value, lane + step - 1) <= target) lane += step;
   return lane;
+}
+
+// The same of each group of lanes, which have the same target; counted in the group.
+template <int kLanes>
+LAZYROPE_DEVICE int32 upper_bound_of_group(int32 value, int32 target) {
+  return smaller(count_ones(of_group<kLanes>(vote_sync_ballot(value <= target))), kLanes - 1);
 }
 
 // First index in [0, count) whose value exceeds `target`, else count: each group of lanes searches
 // for itself. value(i) must not decrease; count, at least 1, is the same for all.
 template <int kLanes, class Value>
 LAZYROPE_DEVICE int32 upper_bound_by_lanes(int32 count, int32 target, const Value& value) {
-  static_assert(kLanes < kWarpThreads);
   int32 step = 1;
   while (step * kLanes < count) step *= kLanes;
   int32 low = 0;
@@ -72,9 +83,8 @@ LAZYROPE_DEVICE int32 upper_bound_by_lanes(int32 count, int32 target, const Valu
   for (; step > 0; step /= kLanes) {
     const int32 end = low + (lane_index() % kLanes + 1) * step;
     const bool exceeds = value(smaller(end, count) - 1) > target;
-    const uint32 passed =
-        vote_sync_ballot(end <= count && !exceeds) >> first_lane<kLanes>() & ((1u << kLanes) - 1);
-    low += count_ones(passed) * step;
+    const uint32 passed = vote_sync_ballot(end <= count && !exceeds);
+    low += count_ones(of_group<kLanes>(passed)) * step;
   }
   return low;
 }
