@@ -43,7 +43,7 @@ void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuLibraryGetKernel", table.library_get_kernel);
   visit("cuKernelGetFunction", table.kernel_get_function);
   visit("cuKernelSetAttribute", table.kernel_set_attribute);
-  visit("cuLaunchKernel", table.launch_kernel);
+  visit("cuLaunchKernelEx", table.launch_kernel);
   visit("cuMemAlloc_v2", table.mem_alloc);
   visit("cuMemFree_v2", table.mem_free);
   visit("cuMemGetInfo_v2", table.mem_get_info);

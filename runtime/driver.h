@@ -34,7 +34,7 @@ struct DriverTable {
   decltype(&::cuLibraryGetKernel) library_get_kernel = nullptr;
   decltype(&::cuKernelGetFunction) kernel_get_function = nullptr;
   decltype(&::cuKernelSetAttribute) kernel_set_attribute = nullptr;
-  decltype(&::cuLaunchKernel) launch_kernel = nullptr;
+  decltype(&::cuLaunchKernelEx) launch_kernel = nullptr;
 
   decltype(&::cuMemAlloc) mem_alloc = nullptr;
   decltype(&::cuMemFree) mem_free = nullptr;
@@ -115,12 +115,8 @@ class Driver {
                             CUdevice device) const;
 
   // `function` may be a CUkernel, cast.
-  void launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                     unsigned block_x, unsigned block_y, unsigned block_z,
-                     unsigned dynamic_shared_bytes, CUstream stream, void** params) const {
-    check(table_.launch_kernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-                               dynamic_shared_bytes, stream, params, nullptr),
-          "cuLaunchKernel");
+  void launch_kernel(const CUlaunchConfig& config, CUfunction function, void** params) const {
+    check(table_.launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx");
   }
 
   CUdeviceptr allocate(std::size_t bytes) const;

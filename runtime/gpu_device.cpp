@@ -17,6 +17,7 @@ CUstream cuda_stream(Stream stream) { return static_cast<CUstream>(stream); }
 CUdeviceptr cuda_address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
 
 constexpr int kTensorMapComputeMajor = 9;
+constexpr int kDependentLaunchComputeMajor = 9;
 
 CUtensorMapDataType cuda_type(ElementType type) {
   switch (type) {
@@ -54,7 +55,8 @@ class GpuKernel : public LoadedKernel {
         device_(device),
         library_(load_library(driver, binary)),
         threads_(static_cast<unsigned>(binary.threads)),
-        shared_bytes_(static_cast<unsigned>(binary.shared_bytes)) {
+        shared_bytes_(static_cast<unsigned>(binary.shared_bytes)),
+        follows_closely_(device.compute_major >= kDependentLaunchComputeMajor) {
     const AllowedInCapture allowed(driver);
     try {
       const CUkernel kernel = driver.library_kernel(library_, binary.entry.c_str());
@@ -78,8 +80,18 @@ class GpuKernel : public LoadedKernel {
   void launch(int ctas, const void* params, Stream stream, ReachOf) const override {
     const ScopedContext context(driver_, device_);
     void* arguments[] = {const_cast<void*>(params)};
-    driver_.launch_kernel(kernel_, static_cast<unsigned>(ctas), 1, 1, threads_, 1, 1, shared_bytes_,
-                          cuda_stream(stream), arguments);
+    CUlaunchAttribute closely{};
+    closely.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    closely.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config{};
+    config.gridDimX = static_cast<unsigned>(ctas);
+    config.blockDimX = threads_;
+    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = shared_bytes_;
+    config.hStream = cuda_stream(stream);
+    config.attrs = &closely;
+    config.numAttrs = follows_closely_ ? 1 : 0;
+    driver_.launch_kernel(config, kernel_, arguments);
   }
 
  private:
@@ -94,6 +106,9 @@ class GpuKernel : public LoadedKernel {
   CUfunction kernel_ = nullptr;
   unsigned threads_;
   unsigned shared_bytes_;
+  // May start before the kernel ahead of it in its stream has ended: every kernel begins with
+  // griddepcontrol_wait().
+  bool follows_closely_;
 };
 
 class GpuEvent {

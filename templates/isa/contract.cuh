@@ -3,9 +3,9 @@
 // the instruction, special register or directive that it is named after, as titled in the PTX ISA
 // manual 9.0; "none" where it is plain arithmetic.
 //
-// No kernel makes griddepcontrol, mbarrier.inval, or cp.async.bulk to global memory. They are here
-// because what a GPU gave for other calls was recorded together with them (tests/isa/rows: elect,
-// mbarrier_phases, bulk_load, bulk_store): they can go when these rows are recorded without them.
+// No kernel makes mbarrier.inval, or cp.async.bulk to global memory. They are here because what a
+// GPU gave for other calls was recorded together with them (tests/isa/rows: mbarrier_phases,
+// bulk_load, bulk_store): they can go when these rows are recorded without them.
 #pragma once
 
 #include "isa/async_copy.cuh"

@@ -90,11 +90,10 @@ DriverTable fake_table() {
     return fake.result;
   };
   table.mem_free = [](CUdeviceptr) { return record("free"); };
-  table.launch_kernel = [](CUfunction, unsigned grid_x, unsigned, unsigned, unsigned block_x,
-                           unsigned, unsigned, unsigned shared, CUstream, void**, void** extra) {
+  table.launch_kernel = [](const CUlaunchConfig* config, CUfunction, void**, void** extra) {
     EXPECT_EQ(extra, nullptr);
-    return record(("launch " + std::to_string(grid_x) + " " + std::to_string(block_x) + " " +
-                   std::to_string(shared))
+    return record(("launch " + std::to_string(config->gridDimX) + " " +
+                   std::to_string(config->blockDimX) + " " + std::to_string(config->sharedMemBytes))
                       .c_str());
   };
   table.stream_is_capturing = [](CUstream, CUstreamCaptureStatus* status) {
@@ -290,12 +289,16 @@ TEST_F(DriverTest, WithoutAKernelModuleTheReleaseIsCudas) {
 }
 
 TEST_F(DriverTest, LaunchesWhatItIsGiven) {
-  driver_.launch_kernel(nullptr, 7, 1, 1, 128, 1, 1, 2048, nullptr, nullptr);
+  CUlaunchConfig config{};
+  config.gridDimX = 7;
+  config.blockDimX = 128;
+  config.sharedMemBytes = 2048;
+  driver_.launch_kernel(config, nullptr, nullptr);
   EXPECT_EQ(fake.calls, std::vector<std::string>{"launch 7 128 2048"});
   fake.result = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  const std::string text = driver_error_of(
-      [&] { driver_.launch_kernel(nullptr, 7, 1, 1, 128, 1, 1, 2048, nullptr, nullptr); });
-  EXPECT_TRUE(contains(text, "cuLaunchKernel failed")) << text;
+  const std::string text =
+      driver_error_of([&] { driver_.launch_kernel(config, nullptr, nullptr); });
+  EXPECT_TRUE(contains(text, "cuLaunchKernelEx failed")) << text;
 }
 
 TEST_F(DriverTest, AnInvalidatedCaptureIsStillACapture) {

@@ -31,6 +31,7 @@ struct Fake {
   void* argument = nullptr;
   int events = 0;
   CUstream stream = nullptr;
+  bool follows_closely = false;
   CUresult encode_result = CUDA_SUCCESS;
 };
 
@@ -104,15 +105,20 @@ void add_kernel_functions(DriverTable& table) {
     *function = nullptr;
     return record("function");
   };
-  table.launch_kernel = [](CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                           CUstream stream, void** params, void**) {
+  table.launch_kernel = [](const CUlaunchConfig* config, CUfunction function, void** params,
+                           void**) {
     EXPECT_EQ(function, reinterpret_cast<CUfunction>(kKernel));
-    EXPECT_EQ(grid_y * grid_z * block_y * block_z, 1u);
-    fake.stream = stream;
+    EXPECT_EQ(config->gridDimY * config->gridDimZ * config->blockDimY * config->blockDimZ, 1u);
+    fake.stream = config->hStream;
     fake.argument = params[0];
-    return record("launch " + std::to_string(grid_x) + " x " + std::to_string(block_x) + ", " +
-                      std::to_string(shared) + " bytes",
+    fake.follows_closely = false;
+    for (unsigned i = 0; i < config->numAttrs; ++i)
+      fake.follows_closely |=
+          config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+          config->attrs[i].value.programmaticStreamSerializationAllowed == 1;
+    return record("launch " + std::to_string(config->gridDimX) + " x " +
+                      std::to_string(config->blockDimX) + ", " +
+                      std::to_string(config->sharedMemBytes) + " bytes",
                   fake.launch_result);
   };
 }
@@ -263,6 +269,15 @@ TEST_F(GpuDeviceTest, LaunchesWithGridThreadsAndSharedMemory) {
   EXPECT_EQ(fake.stream, kStream);
 }
 
+TEST_F(GpuDeviceTest, FromHopperOnKernelsMayStartBeforeThoseAheadOfThemHaveEnded) {
+  device_.load(binary_)->launch(1, nullptr, kStream, kNoMemory);
+  EXPECT_TRUE(fake.follows_closely);
+  DeviceInfo ampere = info_;
+  ampere.compute_major = 8;
+  GpuDevice(driver_, ampere).load(binary_)->launch(1, nullptr, kStream, kNoMemory);
+  EXPECT_FALSE(fake.follows_closely);
+}
+
 TEST_F(GpuDeviceTest, ABinaryThatTheDriverRefusesIsADriverErrorWithAdvice) {
   fake.load_result = CUDA_ERROR_INVALID_IMAGE;
   EXPECT_TRUE(throws<DriverError>([&] { device_.load(binary_); },
@@ -281,8 +296,9 @@ TEST_F(GpuDeviceTest, AFailedLaunchIsADriverErrorAndLeavesTheContext) {
   const auto kernel = device_.load(binary_);
   calls();
   fake.launch_result = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  EXPECT_TRUE(throws<DriverError>([&] { kernel->launch(1, nullptr, nullptr, kNoMemory); },
-                                  {"cuLaunchKernel failed", "more registers, threads or shared"}));
+  EXPECT_TRUE(
+      throws<DriverError>([&] { kernel->launch(1, nullptr, nullptr, kNoMemory); },
+                          {"cuLaunchKernelEx failed", "more registers, threads or shared"}));
   EXPECT_EQ(calls().back(), "pop");
 }
 

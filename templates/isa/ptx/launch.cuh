@@ -8,9 +8,16 @@
 // For what is called from several places off the main loops: one copy of the code.
 #define LAZYROPE_DEVICE_CALL __device__ __noinline__
 #define LAZYROPE_CONSTANT __device__ const
-#define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params) \
-  extern "C" __global__ __launch_bounds__(                    \
-      threads, blocks_per_sm) void name(const __grid_constant__ Params params)
+// A kernel may be launched before those ahead of it in its stream have ended: its text begins when
+// they have, and what they wrote is there.
+#define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params)                    \
+  LAZYROPE_DEVICE void name##_text(const Params& params);                        \
+  extern "C" __global__ __launch_bounds__(                                       \
+      threads, blocks_per_sm) void name(const __grid_constant__ Params params) { \
+    lazyrope::griddepcontrol_wait();                                             \
+    name##_text(params);                                                         \
+  }                                                                              \
+  LAZYROPE_DEVICE void name##_text(const Params& params)
 
 namespace lazyrope {
 
@@ -53,11 +60,18 @@ LAZYROPE_DEVICE void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Waits for the grids that this one was launched to follow, and their writes (sm_90 and later).
-LAZYROPE_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Waits for the grids that this one was launched to follow, and their writes. Before sm_90 none
+// starts before they have ended.
+LAZYROPE_DEVICE void griddepcontrol_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 // The grids that follow may start, once all CTAs have said so or ended.
 LAZYROPE_DEVICE void griddepcontrol_launch_dependents() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 }  // namespace lazyrope
