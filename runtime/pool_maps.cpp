@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "codegen/error.h"
 
 namespace lazyrope {
@@ -43,9 +46,11 @@ std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_si
   return is_whole && pool.page_stride / octet >= in_page ? pool.page_stride / octet : 0;
 }
 
-// From a head to the next; of an only one any will do.
+// From a head to the next. Behind an only one comes that of the next page: coordinates of a map are
+// int32, so that they must not count chunks of memory.
 std::int64_t head_stride(const KvPool& pool) {
-  return pool.head_stride > 0 ? pool.head_stride : kChunkBytes;
+  if (pool.head_stride > 0) return pool.head_stride;
+  return pool.page_stride > 0 ? pool.page_stride : kChunkBytes;
 }
 
 // The same in heads, where they are no whole number of octets.
@@ -68,6 +73,14 @@ void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_si
         share_heads ? "heads" : "slots"));
 }
 
+// Of the greatest coordinate in a map.
+void check_reach(std::int64_t coordinate) {
+  if (coordinate > std::numeric_limits<int32>::max())
+    throw SpecError(
+        "the pool's pages lie too far apart for this GPU's copies: make k_pool and v_pool "
+        "contiguous");
+}
+
 }  // namespace
 
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
@@ -79,6 +92,7 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
   const std::int64_t octets = octets_per_page(pool, pages, page_size);
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
   const std::int64_t last_page = pages - 1;
+  check_reach(last_page * std::max(octets, heads) + page_size / kOctetSlots + spec.num_kv_heads);
   constexpr int kBoxOctets = 2;
   const auto map = [&](void* data) {
     return device.encode(

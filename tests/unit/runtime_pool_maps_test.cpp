@@ -1,0 +1,63 @@
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "codegen/error.h"
+#include "runtime/emulator/device.h"
+#include "runtime/pool_maps.h"
+#include "tests/support/throws.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr std::int64_t kGigabyte = std::int64_t{1} << 30;
+
+AttentionSpec one_head() {
+  AttentionSpec spec;
+  spec.head_dim = 64;
+  spec.num_q_heads = 4;
+  spec.num_kv_heads = 1;
+  return spec;
+}
+
+class PoolMapsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_emulator()) GTEST_SKIP() << "this build has no emulator";
+  }
+
+  // Of pages that far apart; nothing is read.
+  PoolMaps encode(const AttentionSpec& spec, std::int64_t page_stride, std::int64_t head_stride) {
+    KvPool pool{};
+    pool.keys = pool.values = memory_.data();
+    pool.page_stride = static_cast<decltype(pool.page_stride)>(page_stride);
+    pool.slot_stride = 128;
+    pool.head_stride = static_cast<decltype(pool.head_stride)>(head_stride);
+    return encode_pool(spec, pool, /*pages=*/10, /*page_size=*/16, /*heads=*/1, *emulator_device());
+  }
+
+  alignas(128) std::array<std::byte, 128> memory_{};
+};
+
+TEST_F(PoolMapsTest, PagesThatAreWholeOctetsApartAreCountedInOctets) {
+  const PoolMaps maps = encode(one_head(), 4096, 0);
+  EXPECT_EQ(maps.octets_per_page, 4);
+  EXPECT_EQ(maps.heads_per_page, 0);
+}
+
+// Counted in chunks of 16 bytes they would pass the int32 that a coordinate is.
+TEST_F(PoolMapsTest, PagesOfASingleHeadAreCountedAsHeadsHoweverFarApart) {
+  const PoolMaps maps = encode(one_head(), 4 * kGigabyte - 1008, 0);
+  EXPECT_EQ(maps.octets_per_page, 0);
+  EXPECT_EQ(maps.heads_per_page, 1);
+}
+
+TEST_F(PoolMapsTest, PagesBeyondTheReachOfCoordinatesAreRefused) {
+  AttentionSpec spec = one_head();
+  spec.num_kv_heads = 2;
+  EXPECT_TRUE(throws<SpecError>([&] { encode(spec, 4 * kGigabyte - 1008, 16); },
+                                {"pages lie too far apart", "make k_pool and v_pool contiguous"}));
+}
+
+}  // namespace
+}  // namespace lazyrope
