@@ -77,6 +77,7 @@ class Device {
   virtual std::size_t free_bytes() const = 0;
   virtual void* allocate(std::size_t bytes) const = 0;
   virtual void free(void* memory) const noexcept = 0;
+  // In a stream under capture at once, not by the graph.
   virtual void fill_zero(void* memory, std::size_t bytes, Stream stream) const = 0;
   // Both wait for the stream.
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;

@@ -55,6 +55,8 @@ void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuEventRecord", table.event_record);
   visit("cuEventElapsedTime", table.event_elapsed_time);
   visit("cuEventDestroy_v2", table.event_destroy);
+  visit("cuStreamCreate", table.stream_create);
+  visit("cuStreamDestroy_v2", table.stream_destroy);
   visit("cuStreamSynchronize", table.stream_synchronize);
   visit("cuStreamIsCapturing", table.stream_is_capturing);
   visit("cuThreadExchangeStreamCaptureMode", table.thread_exchange_capture_mode);
@@ -334,6 +336,16 @@ float Driver::elapsed_ms(CUevent begin, CUevent end) const {
 
 void Driver::destroy_event(CUevent event) const noexcept {
   check_release(table_.event_destroy(event), "cuEventDestroy");
+}
+
+CUstream Driver::create_stream() const {
+  CUstream stream = nullptr;
+  check(table_.stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  return stream;
+}
+
+void Driver::destroy_stream(CUstream stream) const noexcept {
+  check_release(table_.stream_destroy(stream), "cuStreamDestroy");
 }
 
 void Driver::synchronize_stream(CUstream stream) const {

@@ -50,6 +50,8 @@ struct DriverTable {
   decltype(&::cuEventElapsedTime) event_elapsed_time = nullptr;
   decltype(&::cuEventDestroy) event_destroy = nullptr;
 
+  decltype(&::cuStreamCreate) stream_create = nullptr;
+  decltype(&::cuStreamDestroy) stream_destroy = nullptr;
   decltype(&::cuStreamSynchronize) stream_synchronize = nullptr;
   decltype(&::cuStreamIsCapturing) stream_is_capturing = nullptr;
   decltype(&::cuThreadExchangeStreamCaptureMode) thread_exchange_capture_mode = nullptr;
@@ -140,6 +142,9 @@ class Driver {
   float elapsed_ms(CUevent begin, CUevent end) const;
   void destroy_event(CUevent event) const noexcept;
 
+  // One that waits for no other.
+  CUstream create_stream() const;
+  void destroy_stream(CUstream stream) const noexcept;
   void synchronize_stream(CUstream stream) const;
   // True also for a capture that has been invalidated.
   bool is_capturing(CUstream stream) const {

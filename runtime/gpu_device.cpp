@@ -128,6 +128,20 @@ class GpuEvent {
   CUevent event_;
 };
 
+class OwnStream {
+ public:
+  explicit OwnStream(const Driver& driver) : driver_(driver), stream_(driver.create_stream()) {}
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  ~OwnStream() { driver_.destroy_stream(stream_); }
+
+  CUstream get() const { return stream_; }
+
+ private:
+  const Driver& driver_;
+  CUstream stream_;
+};
+
 class GpuStopwatch : public Stopwatch {
  public:
   GpuStopwatch(const Driver& driver, const DeviceInfo& device) : driver_(driver), device_(device) {}
@@ -189,7 +203,16 @@ void GpuDevice::free(void* memory) const noexcept {
 
 void GpuDevice::fill_zero(void* memory, std::size_t bytes, Stream stream) const {
   const ScopedContext context(driver_, info_);
+  if (driver_.is_capturing(cuda_stream(stream))) return fill_zero_now(memory, bytes);
   driver_.fill8_async(cuda_address(memory), 0, bytes, cuda_stream(stream));
+}
+
+// What a stream under capture is given it does when the graph is replayed, each time.
+void GpuDevice::fill_zero_now(void* memory, std::size_t bytes) const {
+  const AllowedInCapture allowed(driver_);
+  const OwnStream own(driver_);
+  driver_.fill8_async(cuda_address(memory), 0, bytes, own.get());
+  driver_.synchronize_stream(own.get());
 }
 
 void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const {

@@ -34,6 +34,8 @@ class GpuDevice : public Device {
   bool is_capturing(Stream stream) const override;
 
  private:
+  void fill_zero_now(void* memory, std::size_t bytes) const;
+
   const Driver& driver_;
   const DeviceInfo& info_;
   const Arch& arch_;

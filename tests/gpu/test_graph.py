@@ -143,3 +143,18 @@ def test_what_is_freed_or_made_during_a_capture_does_not_break_it(build, device)
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(out, expected) and made.num_tokens == step.num_tokens
+
+
+def test_a_step_made_in_a_capture_serves_before_its_replay(build, device):
+    """What planners and merged parts count on is zero by then."""
+    case = random_case(Setting(phase="decode"), 7, device)
+    kernel = build(case.spec)
+    expected, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step = case.plan(kernel)
+    for _ in range(2):
+        step.update(**case.metadata)
+        out, _ = kernel(case.q, case.k_pool, case.v_pool, step)
+        assert torch.equal(out, expected)
+        graph.replay()

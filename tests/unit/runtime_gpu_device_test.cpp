@@ -41,6 +41,7 @@ const auto kLibrary = reinterpret_cast<CUlibrary>(0x100);
 const auto kKernel = reinterpret_cast<CUkernel>(0x200);
 const auto kPrimary = reinterpret_cast<CUcontext>(0x300);
 const auto kStream = reinterpret_cast<CUstream>(0x400);
+const auto kOwnStream = reinterpret_cast<CUstream>(0x500);
 constexpr CUdevice kDevice = 7;
 
 CUresult record(const std::string& call, CUresult result = CUDA_SUCCESS) {
@@ -132,8 +133,9 @@ void add_memory_functions(DriverTable& table) {
     EXPECT_EQ(pointer, 0x1000u);
     return record("free");
   };
-  table.memset_d8_async = [](CUdeviceptr, unsigned char value, std::size_t count, CUstream) {
-    return record("fill " + std::to_string(value) + " x " + std::to_string(count));
+  table.memset_d8_async = [](CUdeviceptr, unsigned char value, std::size_t count, CUstream stream) {
+    return record((stream == kOwnStream ? "fill own " : "fill ") + std::to_string(value) + " x " +
+                  std::to_string(count));
   };
   table.mem_get_info = [](std::size_t* free, std::size_t* total) {
     *free = 3000;
@@ -148,9 +150,18 @@ void add_memory_functions(DriverTable& table) {
     EXPECT_EQ(stream, kStream);
     return record("fetch " + std::to_string(bytes));
   };
+  table.stream_create = [](CUstream* stream, unsigned flags) {
+    EXPECT_EQ(flags, static_cast<unsigned>(CU_STREAM_NON_BLOCKING));
+    *stream = kOwnStream;
+    return record("create");
+  };
+  table.stream_destroy = [](CUstream stream) {
+    EXPECT_EQ(stream, kOwnStream);
+    return record("end");
+  };
   table.stream_synchronize = [](CUstream stream) {
-    EXPECT_EQ(stream, kStream);
-    return record("wait");
+    EXPECT_TRUE(stream == kStream || stream == kOwnStream);
+    return record(stream == kOwnStream ? "wait own" : "wait");
   };
   table.thread_exchange_capture_mode = [](CUstreamCaptureMode* mode) {
     std::swap(fake.mode, *mode);
@@ -312,6 +323,15 @@ TEST_F(GpuDeviceTest, MemoryIsThatOfTheGpu) {
   EXPECT_EQ(calls(),
             (Calls{"push", "allocate 512", "pop", "push", "fill 0 x 512", "pop", "push", "fetch 4",
                    "wait", "pop", "push", "copy 4", "wait", "pop", "push", "free", "pop"}));
+}
+
+TEST_F(GpuDeviceTest, WhatIsFilledInACaptureIsFilledAtOnce) {
+  fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  int memory = 0;
+  device_.fill_zero(&memory, 4, kStream);
+  EXPECT_EQ(calls(), (Calls{"push", "create", "fill own 0 x 4", "wait own", "end", "pop"}));
+  for (const char* call : {"create", "fill", "wait", "end"})
+    EXPECT_EQ(fake.mode_at.at(call), CU_STREAM_CAPTURE_MODE_RELAXED) << call;
 }
 
 TEST_F(GpuDeviceTest, MemoryKeepsThePrimaryContext) {
