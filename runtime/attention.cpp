@@ -127,6 +127,8 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
   AttendParams params{};
   params.q = tokens_of(q);
   params.pool = checked_pool(spec_, pool, step.format(), device);
+  check_disjoint("out", out, "k_pool", pool.keys);
+  check_disjoint("out", out, "v_pool", pool.values);
   params.out = {out.data, out.strides[0] * kElementBytes, out.strides[1] * kElementBytes};
   if (lse) {
     check_type("lse", *lse, ElementType::kFp32);
@@ -136,6 +138,10 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
     check_extent("lse", *lse, 1, spec_.num_q_heads, "heads");
     check_alignment("lse", *lse, kFloatBytes);
     check_written("lse", *lse);
+    check_disjoint("lse", *lse, "q", q);
+    check_disjoint("lse", *lse, "out", out);
+    check_disjoint("lse", *lse, "k_pool", pool.keys);
+    check_disjoint("lse", *lse, "v_pool", pool.values);
     params.lse = {static_cast<float*>(lse->data), lse->strides[0] * kFloatBytes,
                   lse->strides[1] * kFloatBytes};
   }

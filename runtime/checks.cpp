@@ -108,6 +108,15 @@ void check_written(std::string_view name, const TensorView& tensor) {
                       name, describe(tensor)));
 }
 
+namespace {
+
+[[noreturn]] void refuse_shared(std::string_view name, std::string_view other_name) {
+  throw SpecError(
+      fmt::format("{} and {} share memory; what is written must have its own", name, other_name));
+}
+
+}  // namespace
+
 void check_apart(std::string_view name, const TensorView& tensor, std::string_view other_name,
                  const TensorView& other, int element_bytes) {
   if (tensor.elements() == 0 || other.elements() == 0) return;
@@ -116,8 +125,17 @@ void check_apart(std::string_view name, const TensorView& tensor, std::string_vi
   const std::int64_t offset = bytes / element_bytes;
   if (offset >= extent_from(tensor, 0) || -offset >= extent_from(other, 0)) return;
   if (bytes % element_bytes == 0 && take_turns(tensor, other, offset)) return;
-  throw SpecError(
-      fmt::format("{} and {} share memory; what is written must have its own", name, other_name));
+  refuse_shared(name, other_name);
+}
+
+void check_disjoint(std::string_view name, const TensorView& tensor, std::string_view other_name,
+                    const TensorView& other) {
+  if (tensor.elements() == 0 || other.elements() == 0) return;
+  const auto offset =
+      static_cast<const std::byte*>(other.data) - static_cast<const std::byte*>(tensor.data);
+  if (offset >= extent_from(tensor, 0) * bytes_of(tensor.type)) return;
+  if (-offset >= extent_from(other, 0) * bytes_of(other.type)) return;
+  refuse_shared(name, other_name);
 }
 
 std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device) {

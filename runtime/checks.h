@@ -29,6 +29,10 @@ void check_written(std::string_view name, const TensorView& tensor);
 void check_apart(std::string_view name, const TensorView& tensor, std::string_view other_name,
                  const TensorView& other, int element_bytes);
 
+// Nor any byte from the first to the last of two tensors, whatever their element types.
+void check_disjoint(std::string_view name, const TensorView& tensor, std::string_view other_name,
+                    const TensorView& other);
+
 // Rows that kernels read or write `bytes` at a time: the last dimension is contiguous, and the
 // address and all other strides are multiples of that.
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes);

@@ -122,6 +122,20 @@ INSTANTIATE_TEST_SUITE_P(
                 [](auto& c) { c.out.device_type = DeviceType::kGpu; },
                 {"out is bfloat16", "on gpu 0; it must be on emulator"}},
         BadCall{"IsTheQuery", [](auto& c) { c.out = c.q; }, {"out and q share memory"}},
+        BadCall{"IsInThePool",
+                [](auto& c) { c.out.data = c.pool.values.data; },
+                {"out and v_pool share memory"}},
+        BadCall{
+            "LseIsTheQuery", [](auto& c) { c.lse->data = c.q.data; }, {"lse and q share memory"}},
+        BadCall{"LseIsInTheOutput",
+                [](auto& c) {
+                  c.lse->data = c.out.data;
+                  move(*c.lse, 16);
+                },
+                {"lse and out share memory"}},
+        BadCall{"LseIsInThePool",
+                [](auto& c) { c.lse->data = c.pool.keys.data; },
+                {"lse and k_pool share memory"}},
         BadCall{"LseDtype",
                 [](auto& c) { c.lse->type = ElementType::kBf16; },
                 {"lse is bfloat16 [15, 4]", "its dtype must be float32"}},
