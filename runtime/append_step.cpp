@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "codegen/error.h"
@@ -18,6 +19,7 @@ struct AppendValues {
   std::vector<int> first;
   std::vector<int> first_page;
   std::vector<int> lead;
+  std::vector<int> pages;
 };
 
 void check_indptr(const std::vector<int>& indptr, int capacity) {
@@ -29,7 +31,7 @@ void check_indptr(const std::vector<int>& indptr, int capacity) {
   check_within_capacity("tokens to append", indptr.back(), capacity);
 }
 
-void check_request(const AppendValues& v, std::size_t r, int page_size, std::int64_t num_pages) {
+void check_request(const AppendValues& v, std::size_t r, int page_size) {
   const int count = v.indptr[r + 1] - v.indptr[r];
   if (v.lead[r] < 0 || v.first[r] < 0)
     throw SpecError(fmt::format("request {}: first = {}, lead = {}; both must be at least 0", r,
@@ -40,18 +42,23 @@ void check_request(const AppendValues& v, std::size_t r, int page_size, std::int
         fmt::format("request {}: first + rows = {}; indices in a document must fit int32", r, end));
   const std::int64_t end =
       v.first_page[r] + (std::int64_t{v.lead[r]} + count + page_size - 1) / page_size;
-  if (count > 0 && (v.first_page[r] < 0 || end > num_pages))
+  if (count == 0) return;
+  if (v.first_page[r] < 0 || std::cmp_greater(end, v.pages.size()))
     throw SpecError(fmt::format("request {}: pages {} to {} of its list; pages has {} elements", r,
-                                v.first_page[r], end - 1, num_pages));
+                                v.first_page[r], end - 1, v.pages.size()));
+  for (std::int64_t i = v.first_page[r] + v.lead[r] / page_size; i < end; ++i)
+    if (const int page = v.pages[static_cast<std::size_t>(i)]; page < 0)
+      throw SpecError(fmt::format("request {}: page {} of its list is {}; it must be at least 0", r,
+                                  i - v.first_page[r], page));
 }
 
 void check_values(const AppendTensors& t, const PlanAppendParams& params, const Device& device,
                   Stream stream) {
   const auto copy = [&](const TensorView& tensor) { return host_copy(tensor, device, stream); };
-  const AppendValues v = {copy(t.indptr), copy(t.first), copy(t.first_page), copy(t.lead)};
+  const AppendValues v = {copy(t.indptr), copy(t.first), copy(t.first_page), copy(t.lead),
+                          copy(t.pages)};
   check_indptr(v.indptr, params.capacity);
-  for (std::size_t r = 0; r < v.first.size(); ++r)
-    check_request(v, r, params.page_size, t.pages.shape[0]);
+  for (std::size_t r = 0; r < v.first.size(); ++r) check_request(v, r, params.page_size);
 }
 
 }  // namespace
