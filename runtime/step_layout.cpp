@@ -124,9 +124,9 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   const std::size_t items = units + size(num_ctas);
   phase.scratch.max_items = static_cast<int32>(items);
   phase.num_counters = static_cast<int32>(counters);
-  const int tokens = std::max(1, capacity.query_tokens);
-  const int rows =
-      std::min(extent.tile_rows * phase.min_heads, tokens * shape.group_size * phase.max_heads);
+  const std::int64_t tokens = std::max(1, capacity.query_tokens);
+  const auto rows = static_cast<int>(std::min(std::int64_t{extent.tile_rows} * phase.min_heads,
+                                              tokens * shape.group_size * phase.max_heads));
   const std::size_t kept = size(num_ctas) * size(attend.kept_bytes(shape.head_dim));
   place_work(block, shape, {items, partials, counters, kept, rows}, phase.work);
 }

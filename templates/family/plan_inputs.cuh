@@ -167,7 +167,7 @@ class CallerStep {
 
   // Items are soon to be made of some of these pages.
   LAZYROPE_DEVICE void prefetch_pages(const SegmentRecord& segment) const {
-    const int32 count = ceil_div(segment.end, page_size_);
+    const int32 count = segment.end > segment.begin ? ceil_div(segment.end, page_size_) : 0;
     const int32* pages = in_.pages + segment.first_page;
 #pragma unroll
     for (int32 line = 0; line < kLines; ++line)

@@ -26,7 +26,7 @@ class Queue {
       longest = larger(longest, units_.cost_of(tile));
     const int64 most = scan.max(longest);
     return most * kLeastUnits * phase_.work.num_ctas <= units_.cost() &&
-           4 * most * units_.count() >= 5 * units_.cost() &&
+           4 * most * units_.count() >= int64{5} * units_.cost() &&
            int64{kLeastBlocks} * kBlockCost * units_.count() <= units_.whole_cost();
   }
 

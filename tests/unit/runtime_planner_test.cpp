@@ -395,6 +395,24 @@ const Setting kLongQueue = {.name = "OfVeryManyTiles",
 INSTANTIATE_TEST_SUITE_P(Steps, Queue, testing::Values(kQueue, kQueueOfOneHead, kLongQueue),
                          [](const auto& row) { return std::string(row.param.name); });
 
+// Units that are alike are taken from no queue, whatever they cost together.
+class GreatCosts : public PlannerTest {};
+
+TEST_P(GreatCosts, AreCompared) {
+  constexpr int kTiles = 200, kTileRows = 32, kTokens = 20'000'000;
+  StepArrays arrays = causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size);
+  std::ranges::fill(arrays.q_position, kTokens);
+  arrays.length[0] = kTokens;
+  arrays.pages.resize(kTokens / static_cast<std::size_t>(setting_.page_size));
+  plan(arrays);
+  const PlanPhase& phase = params_.phase[Step::kPrefill];
+  expect_planned(phase);
+  EXPECT_FALSE(Model(setting_, arrays_, phase).is_queued());
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, GreatCosts, testing::Values(kQueueOfOneHead),
+                         [](const auto& row) { return std::string(row.param.name); });
+
 // Units that are alike are dealt out whole, and those that are left over in parts.
 class Rest : public PlannerTest {};
 
