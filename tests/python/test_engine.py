@@ -295,6 +295,11 @@ BAD_REQUESTS: list[tuple[Callable[[Engine], object], str]] = [
     (lambda e: e.generate([1], [[2]], salt=None), "salt = None; it must be text"),
     (lambda e: e.score([1], [[2]], salt="\ud800"), "salt = .*; it must be text"),
     (lambda e: e.generate([1], [1, 2]), "documents = 1; it must be text or token ids"),
+    (lambda e: e.generate([1], "one"), r"documents = 'one'; it must be a list of texts .* a single one is \[text\]"),
+    (lambda e: e.generate([1], None), "documents = None; it must be a list of texts"),
+    (lambda e: e.generate([1], stop="</s>"), "stop = '</s>'; it must be a list of token ids"),
+    (lambda e: e.generate([1], stop=["</s>"]), r"stop = \['</s>'\]; it must be a list of token ids"),
+    (lambda e: e.generate([1], stop=5), "stop = 5; it must be a list of token ids"),
 ]
 
 

@@ -9,7 +9,7 @@ import time
 import traceback
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -219,7 +219,7 @@ class Engine:
         _check("max_new_tokens", max_new_tokens, count >= 1, "an integer, at least 1")
         _check("temperature", temperature, _is_finite(temperature) and temperature >= 0, "a number, at least 0")
         max_new_tokens, temperature = count, float(temperature)
-        ends = frozenset(self._end_ids() if stop is None else stop)
+        ends = _stop_ids(self._end_ids() if stop is None else stop)
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "stop": ends}
         return self._queue(prompt, documents, mode, salt=salt, **options)
 
@@ -290,6 +290,8 @@ class Engine:
         _check("salt", fields["salt"], _is_text(fields["salt"]), "text")
         own = self._encode("prompt", prompt)
         _check("prompt", prompt, bool(own), "at least one token")
+        is_list = isinstance(documents, Iterable) and not isinstance(documents, str | bytes)
+        _check("documents", documents, is_list, "a list of texts or of token ids; a single one is [text]")
         texts = [tokens for text in documents if (tokens := self._encode("documents", text))]
         generation = Generation(self, own, texts, mode=mode, **fields)
         with self._arrivals:
@@ -339,7 +341,8 @@ class Engine:
         return ids.tolist()
 
     def _end_ids(self) -> list[int]:
-        ends = self.model.generation_config.eos_token_id
+        config = self.model.generation_config or self.model.config
+        ends = config.eos_token_id
         return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
     def _admit(self) -> None:
@@ -496,6 +499,14 @@ def _is_text(value: object) -> bool:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
         return False
+
+
+def _stop_ids(stop: object) -> frozenset[int]:
+    is_list = isinstance(stop, Iterable) and not isinstance(stop, str | bytes)
+    ids = list(stop) if is_list and isinstance(stop, Iterable) else []
+    is_of_ids = is_list and all(hasattr(i, "__index__") for i in ids)
+    _check("stop", stop, is_of_ids, "a list of token ids, such as [tokenizer.eos_token_id]")
+    return frozenset(map(operator.index, ids))
 
 
 def _check(name: str, value: object, condition: bool, allowed: str) -> None:
