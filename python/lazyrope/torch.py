@@ -10,8 +10,8 @@ requests, with nothing compiled anew. Other steps may be given as well. With ``m
 buffers of a module or marked by ``torch._dynamo.mark_static_address``, or else PyTorch copies them at each call.
 
 The operators themselves are ``torch.ops.lazyrope.attend``, ``attend_out`` and ``append``. They take ``kernel.handle``
-and ``step.handle`` in place of the objects, which must live as long as compiled code or a graph refers to them. There
-is no backward. Outside compiled code ``kernel(...)`` and ``kernel.append(...)`` do the same with less overhead.
+and ``step.handle`` in place of the objects, which must live as long as compiled code or a graph refers to them. A
+program that torch.export has made runs in the process that exported it, and in no other. There is no backward. Outside compiled code ``kernel(...)`` and ``kernel.append(...)`` do the same with less overhead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ._core import AppendStep, Attention, Step
-from ._handles import find
+from ._handles import exported, find
 from .errors import SpecError
 
 __all__ = ["append", "attend"]
@@ -89,12 +89,14 @@ def attend(
     """
     _refuse_gradients(q, k_pool, v_pool)
     if out is not None:
-        torch.ops.lazyrope.attend_out(q, k_pool, v_pool, kernel.handle, step.handle, out, lse, sinks, k_scale, v_scale)
+        torch.ops.lazyrope.attend_out(
+            q, k_pool, v_pool, _handle(kernel), _handle(step), out, lse, sinks, k_scale, v_scale
+        )
         return out, lse
     if lse is not None:
         raise SpecError("lse is given and out is not; give both, or neither to get new tensors")
     result: tuple[Tensor, Tensor] = torch.ops.lazyrope.attend(
-        q, k_pool, v_pool, kernel.handle, step.handle, sinks, k_scale, v_scale
+        q, k_pool, v_pool, _handle(kernel), _handle(step), sinks, k_scale, v_scale
     )
     return result
 
@@ -124,7 +126,11 @@ def append(
         DriverError: a call of the driver failed.
     """
     _refuse_gradients(k, v, k_pool, v_pool)
-    torch.ops.lazyrope.append(k, v, k_pool, v_pool, kernel.handle, step.handle, k_scale, v_scale)
+    torch.ops.lazyrope.append(k, v, k_pool, v_pool, _handle(kernel), _handle(step), k_scale, v_scale)
+
+
+def _handle(thing: Attention | Step | AppendStep) -> int:
+    return exported(thing.handle) if torch.compiler.is_exporting() else thing.handle
 
 
 def _refuse_gradients(*tensors: Tensor) -> None:

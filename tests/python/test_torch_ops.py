@@ -184,6 +184,22 @@ def test_exported_with_any_number_of_tokens(build, device):
         assert_same(given, p.kernel(one.case.q, k_pool, v_pool, step))
 
 
+def test_what_another_process_exported_is_refused(one, monkeypatch, tmp_path):
+    """Its numbers stand for other things here."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, q, k_pool, v_pool):
+            return lazyrope.torch.attend(one.kernel, q, k_pool, v_pool, one.step)
+
+    given = (one.case.q, *one.pools())
+    torch.export.save(torch.export.export(Layer(), given), tmp_path / "layer.pt2")
+    loaded = torch.export.load(tmp_path / "layer.pt2").module()
+    assert_same(loaded(*given), one.kernel(*given, one.step))
+    monkeypatch.setattr("lazyrope._handles._process", 12345 << 32)
+    with pytest.raises(lazyrope.SpecError, match="exported by another process"):
+        loaded(*given)
+
+
 def test_fake_tensors_have_the_results_shapes(one):
     pools = one.pools()
     with FakeTensorMode() as mode:
