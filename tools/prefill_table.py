@@ -43,3 +43,31 @@ def mean_text(mean: dict[str, Any]) -> str:
     if mean["mean"] is None:
         return f"{limit} required; not judged, for not all was measured."
     return f"{limit} required, {mean['mean']:.3f} measured: {'kept' if mean['kept'] else 'missed'}."
+
+
+def _span(ratios: list[float]) -> str:
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def peers_text(rows: list[Row]) -> str:
+    """How the fastest peer does where queries are as many as keys."""
+    by_dim: dict[int, list[float]] = {}
+    for row in rows:
+        if row.get("group") == "squares":
+            by_dim.setdefault(row["head_dim"], []).append(min(row["peers"].values()) / row["us"])
+    spans = [f"{_span(ratios)} at head_dim {dim}" for dim, ratios in sorted(by_dim.items())]
+    return f"The fastest peer takes so many times as long as the squares: {', '.join(spans)}."
+
+
+def documents_text(rows: list[Row]) -> str:
+    """What documents cost over one that nothing rotates."""
+    by_length: dict[tuple[int, bool], list[float]] = {}
+    for row in rows:
+        if "plain" in row["own"] and row["doc_tokens"] <= 1024:
+            by_length.setdefault((row["doc_tokens"], row["head_dim"] == 256), []).append(row["us"] / row["own"]["plain"])
+    lengths = sorted({length for length, _ in by_length}, reverse=True)
+    spans = [
+        f"of {length} tokens {_span(by_length[length, False])} ({_span(by_length[length, True])} at head_dim 256)"
+        for length in lengths
+    ]
+    return f"Documents take so many times as long as one that nothing rotates: {', '.join(spans)}."

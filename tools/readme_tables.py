@@ -186,6 +186,8 @@ def prefill(data: dict[str, Any]) -> str:
             "A row's time over that of the same queries over one document that nothing rotates.",
             about,
             table(prefill_table.HEAD, [prefill_table.line(row) for row in data["rows"]]),
+            prefill_table.peers_text(data["rows"]),
+            prefill_table.documents_text(data["rows"]),
             *map(prefill_table.mean_text, data["means"]),
             f"{measured_on(data)}; {versions(data)}, 8192^3 bf16 GEMM {data['gemm_tflops']:.0f} TFLOP/s.",
         ]

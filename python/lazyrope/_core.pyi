@@ -294,7 +294,8 @@ class Attention:
             q_position: [query tokens]; logical positions, in any order.
             segment_indptr: [requests + 1]; the segments of request r are segment_indptr[r] to
                 segment_indptr[r + 1] - 1. A request may have none.
-            base: [segments]; logical position at which token 0 of the document would lie. May be negative.
+            base: [segments]; logical position at which token 0 of the document would lie. May be negative; ``base +
+                start - lead`` and ``base + start + length`` must be int32.
             start: [segments]; index in the document of the segment's first token, at least 0.
             length: [segments]; tokens, at least 0.
             first_page: [segments]; index into pages of the page that holds the first token.
