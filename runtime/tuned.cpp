@@ -143,6 +143,10 @@ AttentionPtr compile_for(Engine& engine, const AttentionSpec& spec, std::string_
   if (AttentionPtr attention = stored_attention(engine, spec, *device, options.engine))
     return attention;
   if (tune == Tune::kStored) return Attention::compile(engine, spec, device->arch(), options);
+  // One process measures; the others, say the ranks of one model, take what it has found.
+  const FileLock turn = engine.tunings().take_turn(tuning_key(spec, *device));
+  if (AttentionPtr attention = stored_attention(engine, spec, *device, options.engine))
+    return attention;
   AttentionPtr attention = tuned_attention(engine, spec, device, {.engine = options.engine});
   // Who asked for it hears of it, unless nothing is to be logged.
   if (log_enabled(LogLevel::kWarning))

@@ -1,5 +1,6 @@
 #include "runtime/tuning_store.h"
 
+#include <chrono>
 #include <utility>
 
 #include "cache/error.h"
@@ -24,6 +25,15 @@ std::shared_ptr<const Tuning> TuningStore::load(const Key& key) const {
                 error.what());
   }
   return nullptr;
+}
+
+FileLock TuningStore::take_turn(const Key& key) {
+  constexpr std::chrono::minutes kTimeout{10};
+  FileLock turn = disk_.lock(key, kTimeout);
+  const std::lock_guard lock(mutex_);
+  const auto entry = memory_.find(key.hex());
+  if (entry != memory_.end() && entry->second == nullptr) memory_.erase(entry);
+  return turn;
 }
 
 void TuningStore::keep(const Key& key, std::shared_ptr<const Tuning> tuning) {

@@ -19,6 +19,10 @@ class TuningStore {
   // Null where there is none. The disk is asked once; a record that cannot be used is logged.
   std::shared_ptr<const Tuning> find(const Key& key);
 
+  // For who is about to measure: waits while another process or thread does, up to ten minutes.
+  // find() then asks the disk anew where it had found nothing.
+  FileLock take_turn(const Key& key);
+
   // Replaces what there is. A record that cannot be written is kept in memory, and that is logged.
   void keep(const Key& key, std::shared_ptr<const Tuning> tuning);
 

@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
+#include <optional>
+#include <thread>
 
 #include "cache/error.h"
 #include "runtime/tuning.h"
@@ -92,6 +96,24 @@ TEST_F(TuningStoreTest, TheDiskIsAskedOnceUntilItIsForgotten) {
   store_.dismiss(key_);
   EXPECT_EQ(store_.find(key_), nullptr);
   EXPECT_NE(found_anew(), nullptr) << "only this process dismisses it";
+}
+
+TEST_F(TuningStoreTest, WhoWaitsForATurnFindsWhatTheOneBeforeHasKept) {
+  EXPECT_EQ(store_.find(key_), nullptr);
+  TuningStore other(disk_);
+  std::optional<FileLock> first = other.take_turn(key_);
+  ASSERT_TRUE(first->is_held());
+  std::atomic<bool> is_kept = false;
+  std::thread waiting([&] {
+    const FileLock second = store_.take_turn(key_);
+    EXPECT_TRUE(is_kept);
+    EXPECT_NE(store_.find(key_), nullptr);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  other.keep(key_, example());
+  is_kept = true;
+  first.reset();
+  waiting.join();
 }
 
 TEST_F(TuningStoreTest, ACorruptRecordIsALoggedMiss) {
