@@ -27,12 +27,14 @@ void check_trust(const struct stat& status) {
   if (!S_ISREG(status.st_mode)) throw CacheError("not a regular file");
   const uid_t user = ::geteuid();
   if (status.st_uid != user && status.st_uid != 0) {
-    throw CacheError(fmt::format("owned by user {}; only files of user {} or root are trusted",
-                                 status.st_uid, user));
+    throw CacheError(
+        fmt::format("owned by user {}; only files of user {} or root are trusted: chown them",
+                    status.st_uid, user));
   }
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     throw CacheError(
-        fmt::format("other users may write it (mode {:04o}; needs go-w)", status.st_mode & 07777));
+        fmt::format("other users may write it (mode {:04o}; needs go-w: chmod -R go-w)",
+                    status.st_mode & 07777));
   }
 }
 

@@ -1,10 +1,13 @@
 #include "runtime/config.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <string_view>
+#include <system_error>
 
 #include "codegen/error.h"
 
@@ -19,7 +22,14 @@ std::optional<std::string> non_empty(const EnvironmentLookup& lookup, const char
 }
 
 std::string absolute_path(const std::string& path) {
-  return std::filesystem::absolute(path).lexically_normal().string();
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error)
+    throw SpecError(
+        fmt::format("{} is relative, and the current directory cannot be found ({}): give an "
+                    "absolute path",
+                    path, error.message()));
+  return absolute.lexically_normal().string();
 }
 
 // The XDG base directory specification has relative values ignored.

@@ -46,7 +46,8 @@ def mean_text(mean: dict[str, Any]) -> str:
 
 
 def _span(ratios: list[float]) -> str:
-    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+    low, high = (f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
+    return low if low == high else f"{low} to {high}"
 
 
 def peers_text(rows: list[Row]) -> str:

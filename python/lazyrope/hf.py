@@ -47,8 +47,16 @@ def _text_of(config: Any) -> str:
             return json.dumps(config, default=str, allow_nan=False)
         except ValueError as error:
             raise SpecError(f"the config has a number that is infinite or NaN: {error}") from error
-    path = Path(config)
+    try:
+        path = Path(config)
+    except TypeError:
+        raise SpecError(
+            f"from_hf takes a config.json, its directory, a dict or a config object, not {type(config).__name__}"
+        ) from None
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         raise SpecError(f"{file} is no file; from_hf takes a config.json, its directory, a dict or a config object")
-    return file.read_text()
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file} cannot be read as text: {error}") from error

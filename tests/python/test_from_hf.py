@@ -239,6 +239,13 @@ REFUSED = {
 }
 
 
+def test_what_is_no_config_is_refused(tmp_path):
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe{")
+    for config, text in ((tmp_path, "cannot be read as text"), (None, "not NoneType"), (7, "not int")):
+        with pytest.raises(lazyrope.SpecError, match=text):
+            lazyrope.AttentionSpec.from_hf(config)
+
+
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_what_is_not_known_is_named(name):
     model, changes, text = REFUSED[name]

@@ -168,9 +168,9 @@ TEST_F(DiskStoreTest, RefusesWhatIsNoFile) {
 TEST_F(DiskStoreTest, RefusesFilesThatOthersMayWrite) {
   put(key_);
   ::chmod(path_of(key_).c_str(), 0660);
-  expect_refused(key_, "other users may write it (mode 0660; needs go-w)");
+  expect_refused(key_, "other users may write it (mode 0660; needs go-w: chmod -R go-w)");
   ::chmod(path_of(key_).c_str(), 0602);
-  expect_refused(key_, "other users may write it (mode 0602; needs go-w)");
+  expect_refused(key_, "other users may write it (mode 0602; needs go-w: chmod -R go-w)");
   ::chmod(path_of(key_).c_str(), 0644);
   EXPECT_TRUE(store().load(key_).entry.has_value());
 }
@@ -179,7 +179,7 @@ TEST_F(DiskStoreTest, RefusesFilesOfAnotherUser) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   put(key_);
   ASSERT_EQ(::chown(path_of(key_).c_str(), 12345, 12345), 0);
-  expect_refused(key_, "owned by user 12345; only files of user 0 or root are trusted");
+  expect_refused(key_, "owned by user 12345; only files of user 0 or root are trusted: chown them");
 }
 
 TEST_F(DiskStoreTest, TrustsFilesOfRoot) {

@@ -7,8 +7,11 @@
 #include <stdexcept>
 #include <thread>
 
+#include "codegen/error.h"
 #include "runtime/config.h"
 #include "runtime/log.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/throws.h"
 
 namespace lazyrope {
 namespace {
@@ -59,6 +62,18 @@ TEST(Config, MakesPathsAbsolute) {
   const auto here = std::filesystem::current_path();
   EXPECT_EQ(read({{"LAZYROPE_CACHE_DIR", "./cache"}}).cache_dir, (here / "cache").string());
   EXPECT_EQ(read({{"LAZYROPE_DUMP_DIR", "dump"}}).dump_dir, (here / "dump").string());
+}
+
+TEST(Config, ARelativePathNeedsACurrentDirectory) {
+  const auto before = std::filesystem::current_path();
+  {
+    const TemporaryDirectory gone;
+    std::filesystem::current_path(gone.path());
+  }
+  const bool is_refused = throws<SpecError>([] { read({{"LAZYROPE_CACHE_DIR", "cache"}}); },
+                                            {"cache is relative", "an absolute path"});
+  std::filesystem::current_path(before);
+  EXPECT_TRUE(is_refused);
 }
 
 TEST(Config, CacheDirNoneMeansMemoryOnly) {
