@@ -20,9 +20,8 @@ MOVES_DATA = re.compile(r"^(?:(?:ld|st|atom|red)_(?:shared|global|generic|relaxe
 # They do so among other things, each call for a reason of its own.
 HANDS_OVER = {"pass", "look", "await_turn", "give_turn", "tell_asked"}
 # Results are the same without: a CTA would take items from others before it has room for them, or ask for its first
-# queries behind its first keys and values; or the next kernel would be set up when this one has ended.
+# queries behind its first keys and values.
 FOR_SPEED = {
-    *((f"kernel/{kernel}.cu.in", "griddepcontrol_launch_dependents()") for kernel in ("append", "plan", "plan_append")),
     ("family/sm90a/block_finder.cuh", "items_.look(item_.at)"),
     ("pipeline/precedence.cuh", "mbarrier_try_wait_parity(memory_, 0)"),
 }
