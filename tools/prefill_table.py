@@ -65,7 +65,8 @@ def documents_text(rows: list[Row]) -> str:
     by_length: dict[tuple[int, bool], list[float]] = {}
     for row in rows:
         if "plain" in row["own"] and row["doc_tokens"] <= 1024:
-            by_length.setdefault((row["doc_tokens"], row["head_dim"] == 256), []).append(row["us"] / row["own"]["plain"])
+            key = (row["doc_tokens"], row["head_dim"] == 256)
+            by_length.setdefault(key, []).append(row["us"] / row["own"]["plain"])
     lengths = sorted({length for length, _ in by_length}, reverse=True)
     spans = [
         f"of {length} tokens {_span(by_length[length, False])} ({_span(by_length[length, True])} at head_dim 256)"

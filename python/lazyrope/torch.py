@@ -11,7 +11,8 @@ buffers of a module or marked by ``torch._dynamo.mark_static_address``, or else 
 
 The operators themselves are ``torch.ops.lazyrope.attend``, ``attend_out`` and ``append``. They take ``kernel.handle``
 and ``step.handle`` in place of the objects, which must live as long as compiled code or a graph refers to them. A
-program that torch.export has made runs in the process that exported it, and in no other. There is no backward. Outside compiled code ``kernel(...)`` and ``kernel.append(...)`` do the same with less overhead.
+program that torch.export has made runs in the process that exported it, and in no other. There is no backward. Outside
+compiled code ``kernel(...)`` and ``kernel.append(...)`` do the same with less overhead.
 """
 
 from __future__ import annotations
