@@ -19,10 +19,8 @@ LAZYROPE_DEVICE bool warp_uniform(bool value) { return vote_sync_any(value); }
 
 template <int kLanes>
 LAZYROPE_DEVICE int32 first_lane() {
-  if constexpr (kLanes == kWarpThreads)
-    return 0;
-  else
-    return lane_index() & ~(kLanes - 1);
+  static_assert(kLanes < kWarpThreads);
+  return lane_index() & ~(kLanes - 1);
 }
 
 // Which of bits is the lowest that is 1. Not all are 0.
@@ -41,7 +39,6 @@ LAZYROPE_DEVICE int32 count_ones(uint32 lowest) {
 // Of a ballot: what the lanes of the group have said.
 template <int kLanes>
 LAZYROPE_DEVICE uint32 of_group(uint32 ballot) {
-  static_assert(kLanes < kWarpThreads);
   return ballot >> first_lane<kLanes>() & ((1u << kLanes) - 1);
 }
 
