@@ -19,6 +19,9 @@ void bind_attention(pybind11::module_& module);
 void bind_reposition(pybind11::module_& module);
 void bind_emulator(pybind11::module_& module);
 
+// Gives all of them what the stubs say, as `__doc__` and, for inspect, `__text_signature__`.
+void add_stub_texts(pybind11::module_& module);
+
 // That of the present GPU where no name is given.
 const Arch& arch_of(const std::optional<std::string>& name);
 

@@ -38,4 +38,5 @@ PYBIND11_MODULE(_core, module) {
   });
   module.def("forget", [] { lazyrope::Engine::get().forget(); });
   module.def("doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); });
+  lazyrope::add_stub_texts(module);
 }

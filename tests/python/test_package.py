@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import shutil
@@ -165,17 +166,29 @@ def stubs() -> dict[str, ast.FunctionDef]:
 
 
 def bound() -> dict[str, ast.FunctionDef]:
-    """Functions and methods as pybind11 describes them in the first line of their documentation."""
+    """Functions and methods as pybind11 describes them to who calls them with an argument that they do not have."""
     found = {}
     classes = {name: cls for name, cls in vars(_core).items() if isinstance(cls, type)}
     spaces = [("", vars(_core)), *((f"{name}.", vars(cls)) for name, cls in classes.items())]
     for prefix, space in spaces:
         for name, member in space.items():
-            function = getattr(member, "__func__", member)
-            line = (getattr(function, "__doc__", None) or "").split("\n")[0]
-            if line.startswith(f"{name}(") and name not in ("__eq__", "__repr__"):
-                (found[prefix + name],) = ast.parse(f"def {line}: ...").body
+            if isinstance(member, staticmethod):
+                member = member.__func__
+            if type(member).__name__ not in ("instancemethod", "builtin_function_or_method") or name in UNNAMED:
+                continue
+            with pytest.raises(TypeError) as error:
+                cls = classes.get(prefix[:-1])
+                call = cls if name == "__init__" else member
+                call(*([cls.__new__(cls)] if name == "__setstate__" else []), no_such_argument=0)
+            if "No constructor defined" in str(error.value):
+                continue
+            signature = re.search(r"^    1\. [\w.]*(\(.*)$", str(error.value), flags=re.MULTILINE)
+            assert signature, error.value
+            (found[prefix + name],) = ast.parse(f"def {name}{signature[1]}: ...").body
     return found
+
+
+UNNAMED = ("__eq__", "__repr__", "__str__", "_pybind11_conduit_v1_")  # arguments, and pybind11's own functions
 
 
 def test_stubs_declare_what_is_bound():
@@ -185,6 +198,32 @@ def test_stubs_declare_what_is_bound():
     assert {name: parameters(ours[name]) for name in theirs} == {name: parameters(f) for name, f in theirs.items()}
     python_only = {"AttentionSpec.from_hf", "Tensor.__dlpack__"}
     assert {name for name in set(ours) - set(theirs) if not name.endswith("__eq__")} == python_only
+
+
+def is_of_the_extension(item: object) -> bool:
+    return inspect.isbuiltin(item) or inspect.isclass(item)
+
+
+@pytest.mark.parametrize("name", [name for name in lazyrope.__all__ if is_of_the_extension(getattr(_core, name, None))])
+def test_help_says_what_the_stub_says(name):
+    """Of each name of the package, and of what a class has."""
+    stub = next(node for file in STUBS for node in file.body if getattr(node, "name", None) == name)
+    item = getattr(lazyrope, name)
+    assert inspect.getdoc(item).startswith(ast.get_docstring(stub))
+    if isinstance(stub, ast.FunctionDef):
+        assert [*inspect.signature(item).parameters] == [argument for argument, _, _ in parameters(stub)]
+        return
+    for member in (part for part in stub.body if isinstance(part, ast.FunctionDef) and part.name != "from_hf"):
+        text = ast.get_docstring(member)
+        if member.name == "__init__":
+            assert [*inspect.signature(item).parameters] == [argument for argument, _, _ in parameters(member)]
+            assert (text or "") in inspect.getdoc(item)
+        elif text is not None:
+            assert inspect.getdoc(getattr(item, member.name)) == text
+
+
+def test_the_attention_explains_its_call():
+    assert [*inspect.signature(lazyrope.Attention.__call__).parameters][:3] == ["self", "q", "k_pool"]
 
 
 def test_stubs_describe_every_public_function():
