@@ -1,21 +1,33 @@
 #include "runtime/kernel.h"
 
+#include <cuda.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "runtime/error.h"
+#include "runtime/log.h"
 
 namespace lazyrope {
 namespace {
 
 // Another NVRTC may have made what is in the cache, for another driver.
-DriverError with_advice(DriverFailure failure, const Kernel& kernel) {
-  failure.advice += fmt::format(
-      "{}{} was read from the cache, made by {}: `lazyrope cache clear --yes` lets it be compiled "
+std::string made_elsewhere(const Kernel& kernel) {
+  return fmt::format(
+      "{} was read from the cache, made by {}: `lazyrope cache clear --yes` lets it be compiled "
       "here",
-      failure.advice.empty() ? "" : "\n", kernel.name(), kernel.binary().compiler);
+      kernel.name(), kernel.binary().compiler);
+}
+
+DriverError with_advice(DriverFailure failure, const Kernel& kernel) {
+  failure.advice += (failure.advice.empty() ? "" : "\n") + made_elsewhere(kernel);
   return DriverError(std::move(failure));
+}
+
+// Of what was compiled, not of the machine's state.
+bool refuses_code(const DriverFailure& failure) {
+  return failure.code == CUDA_ERROR_INVALID_IMAGE || failure.code == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+         failure.code == CUDA_ERROR_INVALID_PTX ||
+         failure.code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
 }
 
 }  // namespace
@@ -37,8 +49,18 @@ std::unique_ptr<LoadedKernel> Kernel::load(const Device& device) const {
     return device.load(binary_);
   } catch (const DriverError& error) {
     if (!from_cache()) throw;
-    throw with_advice(error.failure(), *this);
+    if (!origin_.may_compile || !refuses_code(error.failure()))
+      throw with_advice(error.failure(), *this);
+    return load_anew(device, error);
   }
+}
+
+// What other processes may still be glad of stays in the cache.
+std::unique_ptr<LoadedKernel> Kernel::load_anew(const Device& device,
+                                                const DriverError& refusal) const {
+  log_message(LogLevel::kWarning, "{}; it is compiled here for this process alone. {}",
+              refusal.what(), made_elsewhere(*this));
+  return device.load(compiler_->compile(rendered_, arch_));
 }
 
 }  // namespace lazyrope

@@ -9,16 +9,18 @@
 #include "codegen/render.h"
 #include "runtime/compiler.h"
 #include "runtime/device.h"
+#include "runtime/error.h"
 
 namespace lazyrope {
 
 // One compiled kernel: its source, its binary, and, once asked for, its code on each device.
 class Kernel {
  public:
-  // Where the binary came from, and how long it took to have it.
+  // Where the binary came from, how long it took to have it, and whether it may be compiled again.
   struct Origin {
     bool from_cache;
     double ready_ms;
+    bool may_compile;
   };
 
   Kernel(RenderedKernel rendered, const Arch& arch, Binary binary, Origin origin,
@@ -56,6 +58,7 @@ class Kernel {
 
   const LoadedKernel& load_on(const Device& device) const;
   std::unique_ptr<LoadedKernel> load(const Device& device) const;
+  std::unique_ptr<LoadedKernel> load_anew(const Device& device, const DriverError& refusal) const;
 
   RenderedKernel rendered_;
   const Arch& arch_;

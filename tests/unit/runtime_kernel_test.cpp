@@ -5,6 +5,7 @@
 
 #include "runtime/error.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/log_capture.h"
 #include "tests/support/throws.h"
 
 namespace lazyrope {
@@ -41,14 +42,14 @@ TEST(Kernel, ThatTheDriverRefusesSaysWhetherTheCacheHadIt) {
   };
   Binary binary;
   binary.compiler = "NVRTC 14.2";
-  const Kernel cached(rendered(), find_arch("sm_80"), binary, {.from_cache = true, .ready_ms = 0},
-                      nullptr);
+  const Kernel cached(rendered(), find_arch("sm_80"), binary,
+                      {.from_cache = true, .ready_ms = 0, .may_compile = false}, nullptr);
   EXPECT_TRUE(throws<DriverError>(
       [&] { cached.on(device); },
       {"cuLibraryLoadData failed: CUDA_ERROR_INVALID_IMAGE (200)",
        "append was read from the cache, made by NVRTC 14.2", "`lazyrope cache clear --yes`"}));
   const Kernel compiled(rendered(), find_arch("sm_80"), binary,
-                        {.from_cache = false, .ready_ms = 0}, nullptr);
+                        {.from_cache = false, .ready_ms = 0, .may_compile = true}, nullptr);
   try {
     compiled.on(device);
     FAIL();
@@ -59,9 +60,68 @@ TEST(Kernel, ThatTheDriverRefusesSaysWhetherTheCacheHadIt) {
   EXPECT_NO_THROW(cached.on(device)) << "asked again";
 }
 
+// Counts what is compiled, and gives it a name of its own.
+class OtherCompiler : public Compiler {
+ public:
+  std::vector<std::string> options(const Arch&) const override { return {}; }
+  Binary compile(const RenderedKernel&, const Arch&) override {
+    ++compilations;
+    Binary binary;
+    binary.compiler = "NVRTC 13.0";
+    return binary;
+  }
+  std::string intermediate(const RenderedKernel&, const Arch&) override { return ""; }
+  int compilations = 0;
+};
+
+class RefusedKernel : public testing::Test {
+ protected:
+  void SetUp() override {
+    cached_.compiler = "NVRTC 14.2";
+    device_.on_load = [this] {
+      if (device_.loads == 0 && ++refusals_ == 1)
+        throw DriverError({.call = "cuLibraryLoadData", .code = code_, .name = "CUDA_ERROR"});
+    };
+  }
+  Kernel kernel(bool may_compile) {
+    return {rendered(),
+            find_arch("sm_80"),
+            cached_,
+            {.from_cache = true, .ready_ms = 0, .may_compile = may_compile},
+            compiler_};
+  }
+
+  FakeDevice device_;
+  Binary cached_;
+  std::shared_ptr<OtherCompiler> compiler_ = std::make_shared<OtherCompiler>();
+  int code_ = 209;
+  int refusals_ = 0;
+};
+
+TEST_F(RefusedKernel, IsCompiledHereAndSaysSo) {
+  const LogCapture log;
+  const Kernel refused = kernel(true);
+  EXPECT_NO_THROW(refused.on(device_));
+  EXPECT_NO_THROW(refused.on(device_));
+  EXPECT_EQ(compiler_->compilations, 1);
+  EXPECT_TRUE(says(log.text(), {"cuLibraryLoadData failed", "compiled here for this process alone",
+                                "append was read from the cache, made by NVRTC 14.2"}));
+}
+
+TEST_F(RefusedKernel, IsNotWhereNothingMayBeCompiled) {
+  EXPECT_TRUE(throws<DriverError>([&] { kernel(false).on(device_); }, {"`lazyrope cache clear"}));
+  EXPECT_EQ(compiler_->compilations, 0);
+}
+
+TEST_F(RefusedKernel, IsNotWhereTheMachineHasNoMemory) {
+  code_ = 2;
+  EXPECT_TRUE(throws<DriverError>([&] { kernel(true).on(device_); }, {"made by NVRTC 14.2"}));
+  EXPECT_EQ(compiler_->compilations, 0);
+}
+
 TEST(Kernel, SaysWhereItComesFrom) {
-  const Kernel kernel(rendered(), find_arch("sm_80"), {}, {.from_cache = true, .ready_ms = 2.5},
-                      nullptr);
+  const Kernel kernel(rendered(), find_arch("sm_80"), {},
+                      {.from_cache = true, .ready_ms = 2.5, .may_compile = true}, nullptr);
   EXPECT_EQ(kernel.name(), "append");
   EXPECT_EQ(kernel.source(), "text");
   EXPECT_EQ(kernel.arch().name, "sm_80");
