@@ -58,6 +58,8 @@ void raise(const KernelFault& error) {
 void translate_errors() {
   py::register_exception_translator([](std::exception_ptr pointer) {
     if (!pointer) return;
+    // What Ctrl-C ends fails in some way of its own.
+    if (PyErr_CheckSignals() != 0) return;
     try {
       std::rethrow_exception(std::move(pointer));
     } catch (const SpecError& error) {

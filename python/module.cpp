@@ -7,6 +7,7 @@
 #include "runtime/devices.h"
 #include "runtime/doctor.h"
 #include "runtime/engine.h"
+#include "runtime/interruption.h"
 #include "runtime/version.h"
 
 namespace py = pybind11;
@@ -15,6 +16,10 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "The compiled part of lazyrope; use the lazyrope package.";
   module.attr("__version__") = lazyrope::version();
   lazyrope::translate_errors();
+  lazyrope::set_interruption_check([] {
+    const py::gil_scoped_acquire locked;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  });
   lazyrope::bind_specs(module);
   lazyrope::bind_kernels(module);
   lazyrope::bind_steps(module);

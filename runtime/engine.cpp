@@ -7,12 +7,14 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "cache/error.h"
 #include "codegen/error.h"
 #include "runtime/emulator/device.h"
 #include "runtime/error.h"
 #include "runtime/executable.h"
+#include "runtime/interruption.h"
 #include "runtime/log.h"
 #include "runtime/parallel.h"
 
@@ -129,7 +131,9 @@ std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& 
   const std::vector<Job> jobs = jobs_of(requests);
   std::vector<KernelResult> results(requests.size());
   if (options.listener != nullptr) options.listener->on_begin(jobs.size());
+  const auto caller = std::this_thread::get_id();
   for_each_parallel(jobs.size(), thread_count(options.threads), [&](std::size_t i) {
+    if (std::this_thread::get_id() == caller) check_interruption();
     const KernelResult result = try_kernel(jobs[i], options);
     if (options.listener != nullptr) options.listener->on_result(*jobs[i].request, result);
     for (const std::size_t place : jobs[i].places) results[place] = result;
@@ -191,8 +195,10 @@ Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const 
   Found found = lookup.binary ? Found{std::move(*lookup.binary), true}
                               : compile_and_store(rendered, arch, key);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  return std::make_shared<Kernel>(rendered, arch, std::move(found.binary),
-                                  Kernel::Origin{found.from_cache, took.count()}, compiler(arch));
+  return std::make_shared<Kernel>(
+      rendered, arch, std::move(found.binary),
+      Kernel::Origin{found.from_cache, took.count(), config_.policy == CachePolicy::kJit},
+      compiler(arch));
 }
 
 Engine::Lookup Engine::look_up(const RenderedKernel& rendered, const Key& key) const {

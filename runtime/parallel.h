@@ -16,7 +16,8 @@ inline std::size_t thread_count(int asked) {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-// Calls run(i) for 0 <= i < count on several threads; rethrows the first exception.
+// Calls run(i) for 0 <= i < count on several threads. After an exception, the first of which it
+// rethrows, none is begun.
 template <class Run>
 void for_each_parallel(std::size_t count, std::size_t threads, const Run& run) {
   std::atomic<std::size_t> next = 0;
@@ -29,6 +30,7 @@ void for_each_parallel(std::size_t count, std::size_t threads, const Run& run) {
       } catch (...) {
         const std::lock_guard lock(mutex);
         if (!failure) failure = std::current_exception();
+        next = count;
       }
     }
   };

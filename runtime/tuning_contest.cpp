@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "runtime/interruption.h"
 #include "runtime/log.h"
 
 namespace lazyrope {
@@ -116,6 +117,7 @@ void TuningContest::run_rounds(const TuningCase& c, std::vector<Contender>& cont
   const auto end = Clock::now() + std::chrono::duration<double>(seconds_);
   for (int round = -kWarmUpRounds; round < rounds; ++round) {
     if (round >= kLeastRounds && Clock::now() > end) break;
+    check_interruption();
     std::ranges::shuffle(order, random_);
     // The first is not timed: while it runs, the host gets ahead.
     Indices turns = {order.front()};

@@ -4,20 +4,22 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <new>
+#include <optional>
 #include <span>
 #include <stdexcept>
 
 #include "runtime/config.h"
 #include "runtime/dynamic_library.h"
 #include "runtime/emulator/launch.h"
+#include "runtime/emulator/shell.h"
 #include "runtime/error.h"
 
 namespace lazyrope {
@@ -29,9 +31,13 @@ namespace fs = std::filesystem;
 class ScratchDirectory {
  public:
   ScratchDirectory() {
-    std::string name = (fs::temp_directory_path() / "lazyrope-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr)
-      throw CompileError({.what_failed = fmt::format("cannot make a directory like {}", name)});
+    std::error_code none;
+    std::string name = (fs::temp_directory_path(none) / "lazyrope-XXXXXX").string();
+    if (none || mkdtemp(name.data()) == nullptr)
+      throw CompileError(
+          {.what_failed = fmt::format("cannot make a directory like {}: {}", name,
+                                      none ? none.message() : std::strerror(errno)),
+           .advice = "TMPDIR says where: it must be a directory that can be written"});
     path_ = name;
   }
   ScratchDirectory(const ScratchDirectory&) = delete;
@@ -74,8 +80,8 @@ void compile_host(const std::string& command, const std::vector<std::string>& op
   const std::string line = fmt::format(
       "{} {} -o {} {} 2> {}", command, fmt::join(options, " "), quoted(scratch.file("kernel.out")),
       quoted(scratch.file("kernel.cpp")), quoted(scratch.file("log")));
-  // NOLINTNEXTLINE(bugprone-command-processor): the command is configured
-  if (std::system(line.c_str()) == 0) return;
+  const std::optional<int> status = run_in_shell(line);
+  if (status ? *status == 0 : fs::exists(scratch.file("kernel.out"))) return;
   throw CompileError(
       {.what_failed = fmt::format("{} could not be compiled for the host", kernel.entry),
        .source = kernel.entry,

@@ -1,0 +1,47 @@
+#include "runtime/emulator/shell.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+namespace lazyrope {
+namespace {
+
+void check(int error, const char* call) {
+  if (error != 0) throw std::system_error(error, std::generic_category(), call);
+}
+
+pid_t spawn_shell(const std::string& line) {
+  posix_spawnattr_t attributes;
+  check(posix_spawnattr_init(&attributes), "posix_spawnattr_init");
+  sigset_t as_usual;
+  sigemptyset(&as_usual);
+  sigaddset(&as_usual, SIGCHLD);
+  posix_spawnattr_setsigdefault(&attributes, &as_usual);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+  const char* const arguments[] = {"sh", "-c", line.c_str(), nullptr};
+  pid_t shell = 0;
+  const int error = posix_spawn(&shell, "/bin/sh", nullptr, &attributes,
+                                const_cast<char* const*>(arguments), environ);
+  posix_spawnattr_destroy(&attributes);
+  check(error, "posix_spawn");
+  return shell;
+}
+
+}  // namespace
+
+std::optional<int> run_in_shell(const std::string& line) {
+  const pid_t shell = spawn_shell(line);
+  int status = 0;
+  while (waitpid(shell, &status, 0) < 0) {
+    if (errno == ECHILD) return std::nullopt;
+    if (errno != EINTR) check(errno, "waitpid");
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,55 @@
+"""Calls that take seconds, in processes whose signals are not left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMPILE = """
+import sys, lazyrope
+arch = sys.argv[1]
+spec = lazyrope.AttentionSpec(head_dim=64, num_q_heads=2, num_kv_heads=1, rope=lazyrope.rope.neox(theta=1e4))
+print("begins", flush=True)
+kernel = lazyrope.compile(spec, arch=arch, threads=1)
+print(len(kernel.kernels), flush=True)
+"""
+KERNELS = 5
+
+
+def begin(code: str, arch: str, cache: Path) -> subprocess.Popen[str]:
+    """With a process group of its own, as a terminal gives to what Ctrl-C is to end."""
+    environment = os.environ | {"LAZYROPE_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", code, arch]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "emu:sm_80"])
+def test_ctrl_c_ends_a_compilation(arch, tmp_path):
+    """As Python's KeyboardInterrupt, with what has been compiled kept and the rest not begun."""
+    process = begin(COMPILE, arch, tmp_path)
+    assert process.stdout.readline() == "begins\n"
+    os.killpg(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=120)
+    assert out == ""
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+    assert len([*tmp_path.rglob("*.lzr")]) < KERNELS
+
+
+def test_the_emulator_compiles_where_children_are_not_waited_for(tmp_path):
+    code = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + COMPILE
+    out, errors = begin(code, "emu:sm_80", tmp_path).communicate(timeout=300)
+    assert out == f"begins\n{KERNELS}\n", errors
+
+
+def test_a_directory_for_temporary_files_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    out, errors = begin(COMPILE, "emu:sm_80", tmp_path).communicate(timeout=60)
+    assert out == "begins\n"
+    assert "CompileError" in errors and "TMPDIR" in errors
