@@ -268,16 +268,20 @@ def test_text_needs_a_tokenizer_and_uses_it(model):
 
 
 def test_text_comes_in_whole_characters(model):
+    lengths: list[int] = []
+
     class Bytes:
         """A character of three bytes for any three tokens."""
 
         def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
+            lengths.append(len(tokens))
             return "\u20ac" * (len(tokens) // 3) + "\ufffd" * (len(tokens) % 3 > 0)
 
     engine = make(model, tokenizer=Bytes())
-    generation = engine.generate([1, 2, 3], max_new_tokens=7, stop=[])
-    assert list(generation.pieces()) == ["\u20ac", "\u20ac", "\ufffd"]
-    assert generation.text() == "\u20ac\u20ac\ufffd"
+    generation = engine.generate([1, 2, 3], max_new_tokens=31, stop=[])
+    assert list(generation.pieces()) == ["\u20ac"] * 10 + ["\ufffd"]
+    assert max(lengths) == 6  # a long answer is not decoded once more for each of its tokens
+    assert generation.text() == "\u20ac" * 10 + "\ufffd"
     with pytest.raises(lazyrope.SpecError, match="there is no tokenizer"):
         make(model).generate([1], max_new_tokens=1).text()
 

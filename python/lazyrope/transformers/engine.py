@@ -96,24 +96,31 @@ class Generation:
 
     def text(self) -> str:
         """The same, decoded. The engine must have a tokenizer."""
-        return "".join(self.pieces())
+        for _ in self:
+            pass
+        return self._decoded(0, len(self.tokens))
 
     def pieces(self) -> Iterator[str]:
         """The text as it comes, in whole characters, which may take several tokens. The engine must have a
         tokenizer."""
-        given = ""
+        # Those of the piece before are decoded once more, for a token's text depends on what it follows: on no more.
+        first, given = 0, 0
         for _ in self:
-            text = self._decoded()
-            if not text.endswith(UNFINISHED) and len(text) > len(given):
-                yield text[len(given) :]
-                given = text
-        if rest := self._decoded()[len(given) :]:
+            piece = self._decoded_behind(first, given)
+            if piece and not piece.endswith(UNFINISHED):
+                yield piece
+                first, given = given, len(self.tokens)
+        if rest := self._decoded_behind(first, given):
             yield rest
 
-    def _decoded(self) -> str:
+    def _decoded_behind(self, first: int, given: int) -> str:
+        """What tokens `given` and on add to the text from `first` on."""
+        return self._decoded(first, len(self.tokens))[len(self._decoded(first, given)) :]
+
+    def _decoded(self, first: int, end: int) -> str:
         if self.engine.tokenizer is None:
             raise SpecError("there is no tokenizer; attach(model, tokenizer=...)")
-        return str(self.engine.tokenizer.decode(self.tokens, skip_special_tokens=True))
+        return str(self.engine.tokenizer.decode(self.tokens[first:end], skip_special_tokens=True))
 
     def cancel(self) -> None:
         """Ends it now and gives its pages back."""
