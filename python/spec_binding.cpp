@@ -163,16 +163,16 @@ void bind_specs(py::module_& module) {
           "_from_hf_json",
           [](const std::string& json, const std::optional<std::string>& dtype,
              const std::string& query_form, std::optional<int> layer,
-             const std::optional<std::string>& kv_dtype, bool batch_invariant) {
+             const std::optional<std::string>& kv_dtype, bool batch_invariant, int ranks) {
             AttentionSpec spec = attention_spec_from_hf(json, dtype, layer);
             spec.query_form = spec.append_form = rope_form_from(query_form);
             spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
             spec.batch_invariant = batch_invariant;
             validate(spec);
-            return spec;
+            return tensor_parallel(std::move(spec), ranks);
           },
           py::arg("json"), py::arg("dtype"), py::arg("query_form"), py::arg("layer"),
-          py::arg("kv_dtype"), py::arg("batch_invariant"))
+          py::arg("kv_dtype"), py::arg("batch_invariant"), py::arg("tensor_parallel"))
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)

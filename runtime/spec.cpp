@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "codegen/error.h"
@@ -29,6 +30,19 @@ void validate(const AttentionSpec& spec) {
     throw SpecError(fmt::format("scale = {}; it must be a positive number of at most {}",
                                 *spec.scale, kMaxScale));
   validate(spec.kernel_spec());
+}
+
+AttentionSpec tensor_parallel(AttentionSpec spec, int ranks) {
+  if (ranks < 1) throw SpecError(fmt::format("tensor_parallel = {}; it must be at least 1", ranks));
+  const bool divides_kv = spec.num_kv_heads % ranks == 0 || ranks % spec.num_kv_heads == 0;
+  if (spec.num_q_heads % ranks != 0 || !divides_kv)
+    throw SpecError(fmt::format(
+        "tensor_parallel = {} with {} query and {} KV heads; it must divide the query heads, and "
+        "divide the KV heads or be a multiple of them",
+        ranks, spec.num_q_heads, spec.num_kv_heads));
+  spec.num_q_heads /= ranks;
+  spec.num_kv_heads = std::max(spec.num_kv_heads / ranks, 1);
+  return spec;
 }
 
 }  // namespace lazyrope

@@ -36,4 +36,9 @@ struct AttentionSpec {
 // SpecError that names the field, its value and what is allowed.
 void validate(const AttentionSpec& spec);
 
+// What each of so many ranks has of an attention that tensor parallelism divides among them: an
+// equal share of the heads; where there are fewer KV heads than ranks, each is on several.
+// SpecError if heads cannot be divided so.
+AttentionSpec tensor_parallel(AttentionSpec spec, int ranks);
+
 }  // namespace lazyrope

@@ -72,6 +72,8 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
     app.add_option(name, value, meaning)->option_text(text)->group(kBothGroup);
   };
   add("--dtype", options.dtype, "NAME", "bfloat16 or float16 (the model's, or bfloat16)");
+  add("--tensor-parallel", options.tensor_parallel, "N",
+      "GPUs that divide the heads among them; what one has (1)");
   add("--kv-dtype", options.kv_dtype, "NAME",
       "Of the pool: float8_e4m3fn or float8_e5m2 (as --dtype)");
   add("--mask", options.mask, "NAME", fmt::format("One of {} (causal)", mask_names()));
@@ -181,7 +183,7 @@ AttentionSpec with_shared_options(AttentionSpec spec, const SpecOptions& options
   if (options.sinks) spec.sinks = true;
   if (options.batch_invariant) spec.batch_invariant = true;
   validate(spec);
-  return spec;
+  return tensor_parallel(std::move(spec), options.tensor_parallel);
 }
 
 std::string unused_name(const std::string& wanted, const std::vector<NamedSpec>& specs) {

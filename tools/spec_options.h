@@ -12,6 +12,7 @@ namespace lazyrope {
 // An attention as the command line gives it: --model, or its parts.
 struct SpecOptions {
   std::vector<std::string> models;
+  int tensor_parallel = 1;
   std::optional<int> head_dim;
   std::optional<int> q_heads;
   std::optional<int> kv_heads;

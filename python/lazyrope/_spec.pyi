@@ -86,6 +86,7 @@ class AttentionSpec:
         layer: int | None = None,
         kv_dtype: str | None = None,
         batch_invariant: bool = False,
+        tensor_parallel: int = 1,
     ) -> AttentionSpec:
         """The attention of a Hugging Face model: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, GPT-J, GPT-NeoX, Falcon,
         StarCoder 2, SmolLM 2 and 3, OLMo 2 or gpt-oss.
@@ -99,10 +100,13 @@ class AttentionSpec:
             layer: of models whose layers differ, say in their sliding window: which one, from 0.
             kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2"; as dtype by default.
             batch_invariant: what shares a request's step changes no bit of its output.
+            tensor_parallel: ranks that divide the heads among them: the spec is that of one, with an equal share of
+                the heads. Where there are fewer KV heads than ranks, each is on several.
 
         Raises:
             SpecError: the config has a model type, RoPE type or key that would change the result and is not
-                known, and the message names it; or its layers differ and none is given.
+                known, and the message names it; its layers differ and none is given; there is no such file; or the
+                heads cannot be divided so.
         """
 
     @staticmethod
@@ -113,6 +117,7 @@ class AttentionSpec:
         layer: int | None,
         kv_dtype: str | None,
         batch_invariant: bool,
+        tensor_parallel: int,
     ) -> AttentionSpec: ...
     @property
     def head_dim(self) -> int: ...

@@ -19,6 +19,7 @@ def spec_from_hf(
     layer: int | None = None,
     kv_dtype: str | None = None,
     batch_invariant: bool = False,
+    tensor_parallel: int = 1,
 ) -> AttentionSpec:
     """The attention of a Hugging Face model.
 
@@ -31,12 +32,17 @@ def spec_from_hf(
         layer: of models whose layers differ, say in their sliding window: which one, from 0.
         kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2"; as dtype by default.
         batch_invariant: what shares a request's step changes no bit of its output.
+        tensor_parallel: ranks that divide the heads among them: the spec is that of one, with an equal share of the
+            heads. Where there are fewer KV heads than ranks, each is on several.
 
     Raises:
         SpecError: the config has a model type, RoPE type or key that would change the result and is not
-            known, and the message names it; its layers differ and none is given; or there is no such file.
+            known, and the message names it; its layers differ and none is given; there is no such file; or the
+            heads cannot be divided so.
     """
-    return AttentionSpec._from_hf_json(_text_of(config), dtype, query_form, layer, kv_dtype, batch_invariant)
+    return AttentionSpec._from_hf_json(
+        _text_of(config), dtype, query_form, layer, kv_dtype, batch_invariant, tensor_parallel
+    )
 
 
 def _text_of(config: Any) -> str:

@@ -239,6 +239,18 @@ REFUSED = {
 }
 
 
+def test_a_rank_of_tensor_parallelism_has_its_share_of_the_heads():
+    config = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
+    heads = {ranks: lazyrope.AttentionSpec.from_hf(config, tensor_parallel=ranks) for ranks in (1, 4, 16)}
+    assert {ranks: (spec.num_q_heads, spec.num_kv_heads) for ranks, spec in heads.items()} == {
+        1: (32, 8),
+        4: (8, 2),
+        16: (2, 1),
+    }
+    with pytest.raises(lazyrope.SpecError, match="tensor_parallel = 3 with 32 query and 8 KV heads"):
+        lazyrope.AttentionSpec.from_hf(config, tensor_parallel=3)
+
+
 def test_what_is_no_config_is_refused(tmp_path):
     (tmp_path / "config.json").write_bytes(b"\xff\xfe{")
     for config, text in ((tmp_path, "cannot be read as text"), (None, "not NoneType"), (7, "not int")):

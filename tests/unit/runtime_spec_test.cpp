@@ -57,5 +57,35 @@ TEST(AttentionSpec, KernelsAreAskedForWithoutHeadsAndScale) {
   EXPECT_EQ(wide.kernel_spec().group_size, 2);
 }
 
+struct Ranks {
+  int ranks;
+  int q_heads;
+  int kv_heads;
+};
+
+TEST(TensorParallel, GivesEachRankItsShareOfTheHeads) {
+  AttentionSpec all = small_spec();
+  all.num_q_heads = 32;
+  all.num_kv_heads = 8;
+  for (const auto& [ranks, q_heads, kv_heads] :
+       {Ranks{1, 32, 8}, Ranks{4, 8, 2}, Ranks{8, 4, 1}, Ranks{16, 2, 1}, Ranks{32, 1, 1}}) {
+    AttentionSpec one = all;
+    one.num_q_heads = q_heads;
+    one.num_kv_heads = kv_heads;
+    EXPECT_EQ(tensor_parallel(all, ranks), one) << ranks;
+  }
+}
+
+TEST(TensorParallel, RefusesHeadsThatCannotBeDivided) {
+  AttentionSpec all = small_spec();
+  all.num_q_heads = 24;
+  all.num_kv_heads = 6;
+  for (const int ranks : {4, 5, 48})
+    EXPECT_TRUE(throws<SpecError>(
+        [&] { tensor_parallel(all, ranks); },
+        {"tensor_parallel = " + std::to_string(ranks), "24 query and 6 KV heads"}));
+  EXPECT_TRUE(throws<SpecError>([&] { tensor_parallel(all, 0); }, {"at least 1"}));
+}
+
 }  // namespace
 }  // namespace lazyrope
