@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <string_view>
 #include <utility>
 
 #include "codegen/error.h"
@@ -58,6 +59,58 @@ std::vector<double> linear_frequencies(int rotary_dim, const RopeParameters& p) 
   return w;
 }
 
+double given_or(const RopeParameters& given, std::string_view name, double otherwise) {
+  const auto it = given.find(name);
+  return it == given.end() ? otherwise : it->second;
+}
+
+constexpr double kBetaFast = 32.0;
+constexpr double kBetaSlow = 1.0;
+
+// YaRN, arXiv 2309.00071, section 3.2, by the number of the pair as the published code has it:
+// pairs that turn more than beta_fast times within the original context are kept, those that turn
+// less than beta_slow times are slowed by `factor`, those between interpolated.
+std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
+  const double theta = p.at("theta");
+  const double context = p.at("original_max_position_embeddings");
+  const auto pair_of = [&](double turns) {
+    return rotary_dim * std::log(context / (turns * 2.0 * std::numbers::pi)) /
+           (2.0 * std::log(theta));
+  };
+  double first = pair_of(given_or(p, "beta_fast", kBetaFast));
+  double last = pair_of(given_or(p, "beta_slow", kBetaSlow));
+  if (given_or(p, "truncate", 1.0) != 0.0) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, rotary_dim - 1.0);
+  if (first == last) last += 0.001;
+  std::vector<double> w = plain_frequencies(rotary_dim, theta);
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    const double slowed = std::clamp((static_cast<double>(i) - first) / (last - first), 0.0, 1.0);
+    w[i] *= slowed / p.at("factor") + (1.0 - slowed);
+  }
+  return w;
+}
+
+// The same, section 3.4.
+double yarn_attention_factor(const RopeParameters& p) {
+  return given_or(p, "attention_factor", 0.1 * std::log(p.at("factor")) + 1.0);
+}
+
+// The ramp divides by logarithms of both.
+void check_yarn(const RopeParameters& p) {
+  if (p.at("theta") <= 1.0)
+    throw SpecError(
+        fmt::format("rope \"yarn\": theta = {}; it must be greater than 1", p.at("theta")));
+  const double fast = given_or(p, "beta_fast", kBetaFast);
+  const double slow = given_or(p, "beta_slow", kBetaSlow);
+  if (fast <= slow)
+    throw SpecError(fmt::format(
+        "rope \"yarn\": beta_fast = {} with beta_slow = {}; it must be greater", fast, slow));
+}
+
 std::vector<RopeVariant> built_in() {
   const RopeParameter theta = {"theta", "base of the frequencies", 1.0, kLargest};
   const RopeParameter attention_factor = {
@@ -99,6 +152,25 @@ std::vector<RopeVariant> built_in() {
                       attention_factor},
        .frequencies = llama3_frequencies,
        .check = check_llama3},
+      {.name = "yarn",
+       .meaning = "neox with YaRN's scaling, by how often a pair turns within the first context "
+                  "(gpt-oss, Qwen beyond 32k)",
+       .pairing = "ops/rope/half.cuh",
+       .parameters = {theta,
+                      {"factor", "by which slow pairs are slowed", 1.0, kLargest},
+                      {"original_max_position_embeddings", "context of the first training", 1.0,
+                       kLargest},
+                      {"beta_fast", "pairs that turn more often than this are kept", 1e-3,
+                       kLargest, kBetaFast},
+                      {"beta_slow", "pairs that turn less often than this are slowed in full", 1e-3,
+                       kLargest, kBetaSlow},
+                      {"truncate", "1: from a whole pair to a whole pair; 0: not", 0.0, 1.0, 1.0},
+                      {"attention_factor",
+                       "of rotated pairs, of queries and of keys; 0.1 ln(factor) + 1 if not given",
+                       1e-3, 1e3, 1.0}},
+       .frequencies = yarn_frequencies,
+       .attention_factor = yarn_attention_factor,
+       .check = check_yarn},
   };
 }
 

@@ -29,7 +29,7 @@ struct RopeVariant {
   std::vector<RopeParameter> parameters;
   // Radians per token of each pair, rotary_dim / 2 of them.
   std::function<std::vector<double>(int rotary_dim, const RopeParameters&)> frequencies;
-  // Multiplies the rotated pairs of queries and of keys once each (YaRN's mscale).
+  // Multiplies the rotated pairs of queries and of keys once each.
   std::function<double(const RopeParameters&)> attention_factor = [](const RopeParameters& given) {
     const auto it = given.find("attention_factor");
     return it == given.end() ? 1.0 : it->second;

@@ -76,7 +76,15 @@ const std::vector<ModelType>& model_types() {
        .windows = Windows::kEven,
        .head_dim = 64,
        .sinks = true,
-       .defaults = {{"sliding_window", 128}, {"rope_scaling", {{"rope_type", "yarn"}}}}},
+       .defaults = {{"sliding_window", 128},
+                    {"rope_theta", 150000.0},
+                    {"rope_scaling",
+                     {{"rope_type", "yarn"},
+                      {"factor", 32.0},
+                      {"beta_fast", 32.0},
+                      {"beta_slow", 1.0},
+                      {"truncate", false},
+                      {"original_max_position_embeddings", 4096}}}}},
   };
   return rows;
 }
@@ -265,11 +273,39 @@ int rotary_dim(const Json& config, const ModelType& type, Json& rope, int head_d
   return static_cast<int>(head_dim * part);
 }
 
+// YaRN's parameters as the registry has them: what is not there is what transformers takes.
+void complete_yarn(const Json& config, Json& rope) {
+  for (const char* key : {"factor", "beta_fast", "beta_slow", "attention_factor", "mscale",
+                          "mscale_all_dim", "original_max_position_embeddings"})
+    if (!is_set(rope, key)) rope.erase(key);
+  const char* const context = "original_max_position_embeddings";
+  if (is_set(config, context))
+    rope[context] = config[context];
+  else if (!rope.contains(context))
+    rope[context] = required<double>(config, "max_position_embeddings");
+  if (!rope.contains("factor"))
+    rope["factor"] =
+        required<double>(config, "max_position_embeddings") / required<double>(rope, context);
+  if (is_set(rope, "truncate")) rope["truncate"] = required<bool>(rope, "truncate") ? 1.0 : 0.0;
+  if (!rope.contains("attention_factor") && value_or(rope, "mscale", 0.0) != 0.0 &&
+      value_or(rope, "mscale_all_dim", 0.0) != 0.0) {
+    const double log_factor = std::log(std::max(required<double>(rope, "factor"), 1.0));
+    const auto scale = [&](const char* key) {
+      return 0.1 * required<double>(rope, key) * log_factor + 1.0;
+    };
+    rope["attention_factor"] = scale("mscale") / scale("mscale_all_dim");
+  }
+  rope.erase("mscale");
+  rope.erase("mscale_all_dim");
+}
+
 // Of RoPE's scalings, which change its variant and its parameters.
 struct RopeType {
   std::string_view name;
   std::string_view variant;  // that of the model type where empty
   std::vector<const char*> parameters;
+  std::vector<const char*> optional = {};
+  void (*complete)(const Json& config, Json& rope) = [](const Json&, Json&) {};
 };
 
 const std::vector<RopeType>& rope_types() {
@@ -278,7 +314,12 @@ const std::vector<RopeType>& rope_types() {
       {"linear", "linear", {"factor"}},
       {"llama3",
        "llama3",
-       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}}};
+       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+      {.name = "yarn",
+       .variant = "yarn",
+       .parameters = {"factor", "original_max_position_embeddings"},
+       .optional = {"beta_fast", "beta_slow", "truncate", "attention_factor"},
+       .complete = complete_yarn}};
   return rows;
 }
 
@@ -300,10 +341,14 @@ RopeSpec rope_spec(const Json& config, const ModelType& model, int head_dim) {
   spec.variant = type.variant.empty() ? model.rope : type.variant;
   spec.rotary_dim = rotary_dim(config, model, rope, head_dim);
   spec.parameters["theta"] = required<double>(rope, "rope_theta");
-  for (const char* key : type.parameters) {
+  type.complete(config, rope);
+  const auto take = [&](const char* key) {
     spec.parameters[key] = required<double>(rope, key);
     rope.erase(key);
-  }
+  };
+  for (const char* key : type.parameters) take(key);
+  for (const char* key : type.optional)
+    if (rope.contains(key)) take(key);
   rope.erase("rope_type");
   rope.erase("rope_theta");
   if (!rope.empty())

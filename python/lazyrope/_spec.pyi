@@ -11,7 +11,7 @@ class Rope:
     def __init__(self, variant: str, rotary_dim: int | None = None, parameters: Mapping[str, float] = {}) -> None:
         """
         Args:
-            variant: "none", "neox", "gptj", "linear" or "llama3".
+            variant: "none", "neox", "gptj", "linear", "llama3" or "yarn".
             rotary_dim: columns that turn, from column 0 on: a multiple of 4, from 128 on of 8; None: head_dim.
             parameters: the variant's, by name. AttentionSpec refuses missing and unknown ones.
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ._core import Rope
 
-__all__ = ["Rope", "gptj", "linear", "llama3", "neox", "none"]
+__all__ = ["Rope", "gptj", "linear", "llama3", "neox", "none", "yarn"]
 
 
 def none() -> Rope:
@@ -58,6 +58,36 @@ def llama3(
         low_freq_factor=low_freq_factor,
         high_freq_factor=high_freq_factor,
         original_max_position_embeddings=original_max_position_embeddings,
+    )
+
+
+def yarn(
+    theta: float = 10000.0,
+    *,
+    factor: float,
+    original_max_position_embeddings: int,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    truncate: bool = True,
+    rotary_dim: int | None = None,
+    attention_factor: float | None = None,
+) -> Rope:
+    """:func:`neox` with YaRN's scaling (arXiv 2309.00071; gpt-oss, Qwen beyond 32k): pairs that turn more than beta_fast
+    times within original_max_position_embeddings tokens are kept, those that turn less than beta_slow times are slowed
+    by factor, and those between are interpolated, from a whole pair to a whole pair if truncate says so.
+    ``attention_factor`` is 0.1 ln(factor) + 1 by default."""
+    given = {} if attention_factor is None else {"attention_factor": attention_factor}
+    return _rope(
+        "yarn",
+        rotary_dim,
+        1.0,
+        theta=theta,
+        factor=factor,
+        original_max_position_embeddings=original_max_position_embeddings,
+        beta_fast=beta_fast,
+        beta_slow=beta_slow,
+        truncate=float(truncate),
+        **given,
     )
 
 

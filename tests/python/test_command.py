@@ -111,7 +111,7 @@ class TestHelp:
             *KERNELS,
             "reposition",
             *lazyrope.archs(),
-            "none, neox, gptj, linear, llama3",
+            "none, neox, gptj, linear, llama3, yarn",
             "original_max_position_embeddings",
             "causal, full",
         ):

@@ -29,6 +29,8 @@ def record(module: Any, query: Any, key: Any, value: Any, mask: Any, **named: An
 
 AttentionInterface.register("record", record)
 
+GPT_OSS = HEADS | {"head_dim": 64, "sliding_window": 16, "num_local_experts": 2, "num_experts_per_tok": 1}
+
 MODELS = {
     "llama": ("Llama", HEADS | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
     "llama, linear": (
@@ -47,6 +49,49 @@ MODELS = {
                 "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 64,
             }
+        },
+    ),
+    "qwen3, yarn": (
+        "Qwen3",
+        HEADS
+        | {
+            "head_dim": 64,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 256,
+            },
+        },
+    ),
+    "llama, yarn by its context": (
+        "Llama",
+        HEADS
+        | {
+            "max_position_embeddings": 512,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "beta_fast": 16.0,
+                "truncate": False,
+                "mscale": 1.5,
+                "mscale_all_dim": 0.75,
+            },
+        },
+    ),
+    "llama, yarn with a factor of attention": (
+        "Llama",
+        HEADS
+        | {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "beta_slow": 2.0,
+                "attention_factor": 1.25,
+                "original_max_position_embeddings": 1024,
+            },
         },
     ),
     "mistral": ("Mistral", HEADS | {"sliding_window": 16}),
@@ -71,17 +116,8 @@ MODELS = {
     "starcoder2": ("Starcoder2", HEADS | {"sliding_window": 16}),
     "smollm3": ("SmolLM3", HEADS),
     "olmo2": ("Olmo2", HEADS),
-    "gpt_oss": (
-        "GptOss",
-        HEADS
-        | {
-            "head_dim": 64,
-            "sliding_window": 16,
-            "num_local_experts": 2,
-            "num_experts_per_tok": 1,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1.5e5},
-        },
-    ),
+    "gpt_oss": ("GptOss", GPT_OSS),
+    "gpt_oss, default": ("GptOss", GPT_OSS | {"rope_parameters": {"rope_type": "default", "rope_theta": 1.5e5}}),
 }
 
 
@@ -101,11 +137,10 @@ def attention_calls(config: Any, positions: torch.Tensor) -> list[dict[str, Any]
 
 
 def assert_turned(spec: lazyrope.AttentionSpec, raw: torch.Tensor, turned: torch.Tensor, at: torch.Tensor) -> None:
+    """`raw`: at position 0, so with the factor of attention."""
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
     raw, turned = (x.transpose(0, 1) for x in (raw, turned))
-    expected = reference.rotate(
-        raw, at, frequencies, spec.rope.rotary_dim or 0, spec.rope_pairing, spec.attention_factor
-    )
+    expected = reference.rotate(raw, at, frequencies, spec.rope.rotary_dim or 0, spec.rope_pairing, 1.0)
     assert (turned.double() - expected).abs().max() < 1e-4 * raw.abs().max()
 
 
@@ -128,6 +163,14 @@ def test_layers_are_as_transformers_runs_them(name):
         assert spec.sinks == (after["s_aux"] is not None)
         assert spec.mask == ("causal" if spec.window is None else "sliding_window")
     assert len(raw) == config.num_hidden_layers
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "yarn" in name or name in ("gpt_oss", "llama, llama3")])
+def test_the_factor_of_attention_is_that_of_transformers(name):
+    config = config_of(name)
+    factor = transformers.AutoModel.from_config(config).rotary_emb.attention_scaling
+    assert lazyrope.AttentionSpec.from_hf(config, layer=0).attention_factor == pytest.approx(factor, rel=1e-12)
+    assert (factor == 1.0) == (name == "llama, llama3")
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "phi3", "starcoder2"])
@@ -225,7 +268,11 @@ def test_older_forms(name):
 
 
 REFUSED = {
-    "yarn": ("gpt_oss", {"rope_parameters": {"rope_type": "yarn", "factor": 32.0}}, 'rope_type = "yarn"'),
+    "yarn with what is not known": (
+        "llama",
+        {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "finetuned": True}},
+        'rope_type "yarn" with finetuned = true',
+    ),
     "longrope": ("phi3", {"rope_parameters": {"rope_type": "longrope"}}, 'rope_type = "longrope"'),
     "alibi": ("falcon", {"alibi": True}, "alibi = true"),
     "chunks": ("llama", {"attention_chunk_size": 8192}, "attention_chunk_size = 8192"),

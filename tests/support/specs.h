@@ -19,6 +19,17 @@ inline RopeSpec llama3(int rotary_dim) {
            {"original_max_position_embeddings", 8192.0}}};
 }
 
+// gpt-oss's, but for the factor of attention, as of other rows' examples.
+inline RopeSpec yarn(int rotary_dim) {
+  return {"yarn",
+          rotary_dim,
+          {{"theta", 150000.0},
+           {"factor", 32.0},
+           {"original_max_position_embeddings", 4096.0},
+           {"truncate", 0.0},
+           {"attention_factor", 1.0}}};
+}
+
 // A legal use of a row of the registry. A new row needs an example here.
 inline RopeSpec example_rope(const std::string& variant, int rotary_dim) {
   if (variant == "none") return {};
@@ -26,6 +37,7 @@ inline RopeSpec example_rope(const std::string& variant, int rotary_dim) {
   if (variant == "gptj") return {"gptj", rotary_dim, {{"theta", 10000.0}}};
   if (variant == "linear") return {"linear", rotary_dim, {{"theta", 10000.0}, {"factor", 4.0}}};
   if (variant == "llama3") return llama3(rotary_dim);
+  if (variant == "yarn") return yarn(rotary_dim);
   throw std::logic_error("tests/support/specs.h has no example of rope \"" + variant + "\"");
 }
 

@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(
         IllegalSpec{"NoMask", [](auto& s) { s.mask = ""; }, {"mask \"\" is unknown"}},
         IllegalSpec{"Variant",
                     [](auto& s) { s.rope.variant = "alibi"; },
-                    {"rope variant \"alibi\" is unknown", "none, neox, gptj, linear, llama3"}},
+                    {"rope variant \"alibi\" is unknown", "none, neox, gptj, linear, llama3, yarn"}},
         IllegalSpec{"RotaryDimOfNone",
                     [](auto& s) { s.rope = {"none", 64, {}}; },
                     {"rope \"none\" with rotary_dim = 64", "must be 0"}},

@@ -63,6 +63,52 @@ TEST(Rope, Llama3FrequenciesFollowTheFormula) {
   EXPECT_LT(kept + slowed, 64) << "some lie between";
 }
 
+// As the published code has it: a ramp over the numbers of pairs.
+TEST(Rope, YarnFrequenciesFollowTheFormula) {
+  for (const bool truncates : {false, true}) {
+    RopeSpec rope = yarn(64);
+    rope.parameters["truncate"] = truncates ? 1.0 : 0.0;
+    const std::vector<double> w = frequencies_of(rope);
+    ASSERT_EQ(w.size(), 32u);
+    const auto pair_of = [](long double turns) {
+      return 64.0L * std::log(4096.0L / (turns * 2.0L * kPi)) / (2.0L * std::log(150000.0L));
+    };
+    const long double first = truncates ? std::floor(pair_of(32.0L)) : pair_of(32.0L);
+    const long double last = truncates ? std::ceil(pair_of(1.0L)) : pair_of(1.0L);
+    int kept = 0, slowed = 0;
+    for (int i = 0; i < 32; ++i) {
+      const long double unscaled = plain(i, 64, 150000.0L);
+      const long double ramp =
+          std::min(std::max((static_cast<long double>(i) - first) / (last - first), 0.0L), 1.0L);
+      const long double exact = unscaled / 32.0L * ramp + unscaled * (1.0L - ramp);
+      EXPECT_LE(std::abs(w[static_cast<std::size_t>(i)] / exact - 1.0L), 4e-14L) << "pair " << i;
+      kept += ramp == 0.0L;
+      slowed += ramp == 1.0L;
+    }
+    EXPECT_GT(kept, 0);
+    EXPECT_GT(slowed, 0);
+    EXPECT_LT(kept + slowed, 32) << "some lie between";
+  }
+}
+
+TEST(Rope, YarnScalesAttentionByItsFactorUnlessToldHow) {
+  RopeSpec rope = yarn(64);
+  rope.parameters.erase("attention_factor");
+  EXPECT_DOUBLE_EQ(rope_variant("yarn").attention_factor(rope.parameters),
+                   0.1 * std::log(32.0) + 1.0);
+}
+
+TEST(Rope, YarnRefusesWhatItsRampCannotBeMadeOf) {
+  for (const auto& [name, value, says] :
+       {std::tuple{"theta", 1.0, "theta = 1; it must be greater than 1"},
+        std::tuple{"beta_slow", 32.0, "beta_fast = 32 with beta_slow = 32"},
+        std::tuple{"truncate", 2.0, "truncate = 2, allowed are 0 to 1"}}) {
+    RopeSpec rope = yarn(64);
+    rope.parameters[name] = value;
+    EXPECT_TRUE(throws<SpecError>([&] { validate(rope, 64); }, {says}));
+  }
+}
+
 TEST(Rope, NoneHasNoFrequencies) { EXPECT_TRUE(frequencies_of({}).empty()); }
 
 TEST(Rope, PairsAreScaledByAnAttentionFactorOnly) {

@@ -138,7 +138,14 @@ TEST(ModelConfig, ModelTypesHaveDefaultsOfTheirOwn) {
   EXPECT_EQ(layer("gemma2", 1).scale, 1.0 / 16);
   EXPECT_EQ(spec_of(tiny("gpt_neox")).rope.rotary_dim, 16);
   EXPECT_EQ(layer("smollm3", 0).rope.parameters.at("theta"), 2e6);
-  EXPECT_TRUE(throws<SpecError>([&] { spec_of(tiny("gpt_oss")); }, {"rope_type = \"yarn\""}));
+  EXPECT_EQ(layer("gpt_oss", 1).rope.variant, "yarn");
+  EXPECT_EQ(layer("gpt_oss", 1).rope.parameters,
+            (RopeParameters{{"theta", 150000.0},
+                            {"factor", 32.0},
+                            {"beta_fast", 32.0},
+                            {"beta_slow", 1.0},
+                            {"truncate", 0.0},
+                            {"original_max_position_embeddings", 4096.0}}));
 }
 
 TEST(ModelConfig, WindowsOfSmolLM3AreWhereThereIsNoRope) {
@@ -181,8 +188,8 @@ TEST(ModelConfig, WhatWouldChangeTheResultIsNamed) {
       {"/no_rope_layers", {1, 0}, {"no_rope_layers = [1,0] would change"}},
       {"/rope_scaling", 8, {"rope parameters are 8; an object is expected"}},
       {"/rope_scaling/rope_type",
-       "yarn",
-       {"rope_type = \"yarn\" has no kernel yet", "default, linear, llama3"}},
+       "longrope",
+       {"rope_type = \"longrope\" has no kernel yet", "default, linear, llama3, yarn"}},
       {"/rope_scaling/rope_type", 3, {"rope_type = 3 has the wrong type"}},
       {"/rope_scaling/factor", nullptr, {"factor is missing"}},
       {"/rope_scaling/factor", "8", {"factor = \"8\" has the wrong type"}},

@@ -24,6 +24,7 @@ ROPES = {
     "gptj": lambda head_dim: lazyrope.rope.gptj(10000.0),
     "linear": lambda head_dim: lazyrope.rope.linear(10000.0, factor=4.0),
     "llama3": lambda head_dim: lazyrope.rope.llama3(),
+    "yarn": lambda head_dim: lazyrope.rope.yarn(150000.0, factor=32.0, original_max_position_embeddings=4096),
     "partial neox": lambda head_dim: lazyrope.rope.neox(10000.0, rotary_dim=_part(head_dim)),
     "partial gptj": lambda head_dim: lazyrope.rope.gptj(10000.0, rotary_dim=_part(head_dim)),
 }
