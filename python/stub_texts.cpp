@@ -19,7 +19,7 @@ struct StubText {
 };
 
 constexpr StubText kStubTexts[] = {
-#include "stub_texts.inc"
+#include "python/stub_texts.inc"
 };
 
 // As CPython keeps both for what is written in C: `__doc__` and `__text_signature__`, from which

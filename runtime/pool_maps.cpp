@@ -93,8 +93,7 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
   const std::int64_t last_page = pages - 1;
   check_reach(last_page * std::max(octets, heads) + page_size / kOctetSlots + spec.num_kv_heads);
-  constexpr int kBoxOctets = 2;
-  const auto map = [&](void* data) {
+  const auto map = [&](void* data, int box_octets) {
     return device.encode(
         {.data = data,
          .type = row.type,
@@ -102,10 +101,12 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
                   last_page * heads + spec.num_kv_heads},
          .strides = {pool.slot_stride, heads_together == 1 ? row.bytes : head_stride(pool),
                      std::int64_t{kOctetSlots} * pool.slot_stride, head_stride(pool)},
-         .box = {row.columns, kOctetSlots, panels, kBoxOctets, 1},
+         .box = {row.columns, kOctetSlots, panels, box_octets, 1},
          .swizzle = row.swizzle});
   };
-  return {map(pool.keys), map(pool.values), static_cast<int32>(octets), static_cast<int32>(heads)};
+  const auto maps = [&](void* data) { return BoxMaps{map(data, 2), map(data, 1)}; };
+  return {maps(pool.keys), maps(pool.values), static_cast<int32>(octets),
+          static_cast<int32>(heads)};
 }
 
 PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,

@@ -72,9 +72,9 @@ def yarn(
     rotary_dim: int | None = None,
     attention_factor: float | None = None,
 ) -> Rope:
-    """:func:`neox` with YaRN's scaling (arXiv 2309.00071; gpt-oss, Qwen beyond 32k): pairs that turn more than beta_fast
-    times within original_max_position_embeddings tokens are kept, those that turn less than beta_slow times are slowed
-    by factor, and those between are interpolated, from a whole pair to a whole pair if truncate says so.
+    """:func:`neox` with YaRN's scaling (arXiv 2309.00071; gpt-oss, Qwen beyond 32k): pairs that turn more than
+    beta_fast times within original_max_position_embeddings tokens are kept, those that turn less than beta_slow times
+    are slowed by factor, and those between are interpolated, from a whole pair to a whole pair if truncate says so.
     ``attention_factor`` is 0.1 ln(factor) + 1 by default."""
     given = {} if attention_factor is None else {"attention_factor": attention_factor}
     return _rope(

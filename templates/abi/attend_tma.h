@@ -68,13 +68,20 @@ constexpr int panel_bytes(int head_dim) {
   return head_dim % 64 == 0 ? 128 : head_dim % 32 == 0 ? 64 : 32;
 }
 
-// The pool as copies of boxes see it: a box is two octets of slots, all panels of a head, or of two
-// heads the only one. Dimensions, the innermost first: columns of a panel, slots of an octet,
-// panels, octets, and what is left of pages and heads. Slot s of page p of head h lies in octet
-// octets_per_page * p + s / 8, at heads_per_page * p + h of the last dimension: one of both is 0.
+// Boxes of a pool: a run, two octets of slots, or one of them; all panels of a head, or of two
+// heads the only one.
+struct BoxMaps {
+  TensorMap runs;
+  TensorMap octets;
+};
+
+// The pool as copies of boxes see it. Dimensions, the innermost first: columns of a panel, slots of
+// an octet, panels, octets, and what is left of pages and heads. Slot s of page p of head h lies in
+// octet octets_per_page * p + s / 8, at heads_per_page * p + h of the last dimension: one of both
+// is 0.
 struct PoolMaps {
-  TensorMap keys;
-  TensorMap values;
+  BoxMaps keys;
+  BoxMaps values;
   int32 octets_per_page;
   int32 heads_per_page;
 };
@@ -84,6 +91,6 @@ struct TmaAttendParams {
   AttendParams attend;
   PoolMaps maps;
 };
-static_assert(sizeof(TmaAttendParams) == 256 + 2 * 128 + 64);
+static_assert(sizeof(TmaAttendParams) == 256 + 4 * 128 + 64);
 
 }  // namespace lazyrope

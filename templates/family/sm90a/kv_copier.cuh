@@ -15,8 +15,12 @@ class KvCopier {
   using Table = typename Memory::Table;
   static constexpr int kRuns = Memory::kRuns;
   static constexpr int kRunBytes = Memory::kBlockBytes / kRuns;
+  static constexpr int kOctetBytes = Memory::kStoredBytes / kRuns / 2;
   static constexpr bool kTellsOfQueries =
       Memory::kKeysTellOfQueries && kCopied == Copied::kKeys && !Memory::kWidens;
+  // Whether of a run with an octet that has no slot of its segment the other is read alone: of few
+  // rows memory is what all wait for.
+  static constexpr bool kReadsHalves = Memory::kReadsOnce;
   static constexpr int32 kNowhere = -2;  // an octet that, with the next, is not there: zeros
   static_assert(kRunSlots == 2 * kOctetSlots);
   // Values' places, and their barriers, lie behind those of keys: one numbering for both.
@@ -51,11 +55,13 @@ class KvCopier {
   struct Place {
     int32 octet;
     int32 head;
+    int32 only;  // which of its octets has slots of the segment, where the other has none; or kBoth
   };
+  static constexpr int32 kBoth = -1;
 
   LAZYROPE_DEVICE void copy(const Table& table, int32 num_blocks, int32 place) {
     constexpr bool kAreKeys = kCopied == Copied::kKeys;
-    const TensorMap& map = kAreKeys ? maps_.keys : maps_.values;
+    const BoxMaps& map = kAreKeys ? maps_.keys : maps_.values;
     RingPlace<Memory::kStages>& ring = kAreKeys ? key_ : value_;
     int32 block = windows_.begin(place);
     const int32 end = block + num_blocks;
@@ -108,23 +114,34 @@ class KvCopier {
     const BlockInfo info = table.info(block);
     const RunPlace place = table.run(block, run);
     const bool exists = (run + 1) * kRunSlots > info.begin && run * kRunSlots < info.end;
-    return {exists ? octet_of(place) : kNowhere, head_of(place)};
+    int32 only = kBoth;
+    if constexpr (kReadsHalves) {
+      const int32 middle = run * kRunSlots + kOctetSlots;
+      if (exists && info.begin >= middle) only = 1;
+      if (exists && info.end <= middle) only = 0;
+    }
+    return {exists ? octet_of(place) : kNowhere, head_of(place), only};
   }
 
   // Who gives a tile back waits for what comes into its place: what can be done before is done
   // before, and what lanes exchange no compiler puts behind the wait.
   // `with_queries`: the tile is there once these are, which warps turn meanwhile. Warps that widen
   // tiles, too, do so when they have turned queries, which tells enough.
-  LAZYROPE_DEVICE void copy_tile(const TensorMap& map, Place of_lane, int32 place,
+  LAZYROPE_DEVICE void copy_tile(const BoxMaps& map, Place of_lane, int32 place,
                                  bool with_queries = false) {
     Place places[kRuns];
 #pragma unroll
     for (int32 run = 0; run < kRuns; ++run)
-      places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run)};
+      places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run), kBoth};
+    const bool has_halves = kReadsHalves && vote_sync_any(of_lane.only != kBoth);
     tiles_.wait(place);
     const SharedPtr barrier = Memory::kWidens ? stored_.given(place) : tiles_.given(place);
     if (elect_sync()) expect(barrier);
-    copy_runs(map, memory_.keys(place) + Memory::kStoredAt, places, barrier);
+    const SharedPtr tile = memory_.keys(place) + Memory::kStoredAt;
+    if (has_halves)
+      copy_halves(map, tile, of_lane, barrier);
+    else
+      copy_runs(map.runs, tile, places, barrier);
     if constexpr (kTellsOfQueries) {
       if (with_queries) await_queries();
       // All have looked then: a lane that looks late might find the place filled again.
@@ -151,6 +168,27 @@ class KvCopier {
       for (int32 run = 0; run < kRuns; ++run) {
         const int32 at[5] = {0, 0, 0, places[run].octet, places[run].head};
         load(tile + run * kRunBytes, map, at, barrier);
+      }
+    }
+  }
+  // The same where a segment begins or ends: of a run that has slots of it in one octet alone,
+  // that.
+  LAZYROPE_DEVICE void copy_halves(const BoxMaps& map, SharedPtr tile, const Place& of_lane,
+                                   SharedPtr barrier) const {
+#pragma unroll 1
+    for (int32 run = 0; run < kRuns; ++run) {
+      const int32 head = shfl_sync_idx(of_lane.head, run);
+      const int32 octet = shfl_sync_idx(of_lane.octet, run);
+      const int32 only = shfl_sync_idx(of_lane.only, run);
+      const SharedPtr to = tile + run * kRunBytes;
+      if (!elect_sync()) continue;
+      const int32 at[5] = {0, 0, 0, octet + (only == 1 ? 1 : 0), head};
+      if (only == kBoth) {
+        load(to, map.runs, at, barrier);
+      } else {
+        const int32 nowhere[5] = {0, 0, 0, kNowhere, head};
+        load(to + only * kOctetBytes, map.octets, at, barrier);
+        load(to + (1 - only) * kOctetBytes, map.octets, nowhere, barrier);
       }
     }
   }
