@@ -56,7 +56,7 @@ def test_equals_eager_attention_under_the_block_mask(model, exact, mode, lengths
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("rope", ["default", "llama3"])
+@pytest.mark.parametrize("rope", ["default", "llama3", "yarn"])
 def test_the_kernels_equal_eager_attention(mode, rope):
     """As above with the kernels themselves: on a GPU, or in the emulator."""
     device = "cuda" if HAS_GPU else "cpu"
@@ -169,11 +169,11 @@ def changed(**entries: Any) -> Any:
     return model
 
 
-YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 BAD_MODELS: dict[str, Callable[[], Any]] = {
     "gemma2": gemma2,
     "sliding_window": lambda: changed(sliding_window=512),
-    "yarn": lambda: changed(rope_parameters=YARN),
+    "dynamic": lambda: changed(rope_parameters=DYNAMIC),
 }
 
 

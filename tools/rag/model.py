@@ -100,7 +100,7 @@ def tiny_llama(
     std: float = 0.1,
     **changes: Any,
 ) -> PreTrainedModel:
-    """A model for tests: 2 layers, 4 query and 2 KV heads of 64, ``rope`` "llama3" or "default".
+    """A model for tests: 2 layers, 4 query and 2 KV heads of 64, ``rope`` "llama3", "yarn" or "default".
 
     ``std`` is wide enough that attention is far from uniform: a wrong position shows.
     """
@@ -132,6 +132,12 @@ _TINY_ROPES: dict[str, dict[str, Any]] = {
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
+    },
+    "yarn": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "original_max_position_embeddings": 256,
     },
 }
 
