@@ -46,9 +46,10 @@ INSTANTIATE_TEST_SUITE_P(
                     [](auto& s) { s.mask = "diagonal"; },
                     {"mask \"diagonal\" is unknown", "causal, full"}},
         IllegalSpec{"NoMask", [](auto& s) { s.mask = ""; }, {"mask \"\" is unknown"}},
-        IllegalSpec{"Variant",
-                    [](auto& s) { s.rope.variant = "alibi"; },
-                    {"rope variant \"alibi\" is unknown", "none, neox, gptj, linear, llama3, yarn"}},
+        IllegalSpec{
+            "Variant",
+            [](auto& s) { s.rope.variant = "alibi"; },
+            {"rope variant \"alibi\" is unknown", "none, neox, gptj, linear, llama3, yarn"}},
         IllegalSpec{"RotaryDimOfNone",
                     [](auto& s) { s.rope = {"none", 64, {}}; },
                     {"rope \"none\" with rotary_dim = 64", "must be 0"}},
