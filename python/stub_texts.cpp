@@ -51,7 +51,7 @@ void add_stub_texts(py::module_& module) {
     py::object object = module;
     for (std::string_view rest = text.name; !rest.empty();) {
       const std::size_t end = std::min(rest.find('.'), rest.size());
-      const py::str name(rest.data(), end);
+      const py::str name(std::string(rest.substr(0, end)));
       // A class's own, as it is kept: a method bound to nothing, a property.
       object = py::isinstance<py::type>(object) ? py::object(object.attr("__dict__")[name])
                                                 : py::object(object.attr(name));

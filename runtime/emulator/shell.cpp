@@ -1,11 +1,11 @@
 #include "runtime/emulator/shell.h"
 
-#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <system_error>
 
 namespace lazyrope {
