@@ -286,7 +286,7 @@ void complete_yarn(const Json& config, Json& rope) {
   if (!rope.contains("factor"))
     rope["factor"] =
         required<double>(config, "max_position_embeddings") / required<double>(rope, context);
-  if (is_set(rope, "truncate")) rope["truncate"] = required<bool>(rope, "truncate") ? 1.0 : 0.0;
+  if (rope.contains("truncate")) rope["truncate"] = value_or(rope, "truncate", false) ? 1.0 : 0.0;
   if (!rope.contains("attention_factor") && value_or(rope, "mscale", 0.0) != 0.0 &&
       value_or(rope, "mscale_all_dim", 0.0) != 0.0) {
     const double log_factor = std::log(std::max(required<double>(rope, "factor"), 1.0));
