@@ -17,7 +17,7 @@ namespace lazyrope {
 namespace {
 
 constexpr int kPlanSharedBytes =
-    kPlanThreads / 32 * 4 + static_cast<int>(plan_table_bytes(kSharedTiles));  // family/planner.cuh
+    kPlanThreads / 32 * 4 * (kTilesAtOnce + 2) + static_cast<int>(plan_table_bytes(kSharedTiles));
 constexpr int kAppendThreads = 256;  // and of reposition, which has the same shape
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {

@@ -36,6 +36,11 @@ class CutLine {
     const auto cost = static_cast<float>(group_begin(units_.num_groups));
     per_cost_ = static_cast<float>(shares_) * rcp_approx_ftz_f32(cost);
     share_ = cost * rcp_approx_ftz_f32(static_cast<float>(shares_));
+    num_ctas_ = (divide(shares_ - 1, phase_.ctas_at_once).whole + 1) * phase_.ctas_at_once;
+    of_group_ = divide(shares_, units_.num_groups);
+    groups_of_share_ =
+        static_cast<float>(units_.num_groups) * rcp_approx_ftz_f32(static_cast<float>(shares_));
+    tile_step_ = search_step<kGroupLanes>(units_.num_tiles);
   }
 
   // The first item of each CTA, then, by its number, one for each unit with which a CTA goes on.
@@ -47,7 +52,8 @@ class CutLine {
     const int32 num_ctas = phase_.work.num_ctas;
     int32 share = index < num_ctas ? share_of(index) : -1;
     if (shares_ == 0) return;
-    UnitPlace place = place_of(smaller(larger(share, 0), shares_ - 1));
+    UnitPlace place{};
+    if (vote_sync_any(share >= 0)) place = place_of(smaller(larger(share, 0), shares_ - 1));
     bool exists = share < shares_ && index < num_items();
     if (share < 0) place = units_.place_of(index - num_ctas);
     exists = exists && place.group < units_.num_groups;
@@ -66,13 +72,10 @@ class CutLine {
   // A CTA's, or shares_ where it has none. Of the CTAs that have one, those side by side have the
   // same one of as many groups of shares as there are groups of heads.
   LAZYROPE_DEVICE int32 share_of(int32 cta) const {
-    const Quotient rounds = divide(shares_ - 1, phase_.ctas_at_once);
-    const int32 num_ctas = (rounds.whole + 1) * phase_.ctas_at_once;
-    const Quotient rank = divide(cta * shares_, num_ctas);
-    if (cta >= num_ctas || rank.rest + shares_ < num_ctas) return shares_;  // as that of the next
+    const Quotient rank = divide(cta * shares_, num_ctas_);
+    if (cta >= num_ctas_ || rank.rest + shares_ < num_ctas_) return shares_;  // as that of the next
     const auto [in_group, group] = divide(rank.whole, units_.num_groups);
-    const auto [of_group, longer] = divide(shares_, units_.num_groups);  // so many with one more
-    return group * of_group + smaller(group, longer) + in_group;
+    return group * of_group_.whole + smaller(group, of_group_.rest) + in_group;
   }
 
   // Of a line of such groups.
@@ -165,6 +168,11 @@ class CutLine {
     return smaller(whole, shares_);
   }
 
+  // Whether that is more than a boundary's number, of which it needs no rounding.
+  LAZYROPE_DEVICE bool is_behind(int32 point, int32 boundary) const {
+    return static_cast<float>(point) * per_cost_ > static_cast<float>(boundary);
+  }
+
   LAZYROPE_DEVICE Stretch stretch(const Unit& unit) const {
     const auto [group, tile, part] = unit.place;
     const int32 begin = tile_begin(group, tile);
@@ -173,7 +181,8 @@ class CutLine {
       const int32 boundaries = boundaries_before(part_end(unit, begin, end));
       return {unit, begin, end, boundaries, boundaries};
     }
-    return {unit, begin, end, boundaries_before(first_inside(begin, end)), end_cut(begin, end)};
+    return {unit, begin, end, boundaries_before(first_inside(begin, end)),
+            boundaries_before(end_inside(begin, end))};
   }
   LAZYROPE_DEVICE int32 part_end(const Unit& unit, int32 begin, int32 end) const {
     const int32 parts = unit.place.part + 1;
@@ -205,8 +214,11 @@ class CutLine {
     if (!begins_inside) share = unit.first_cut - 1;
     const bool ends_inside = share + 1 < unit.end_cut;
     const bool goes_on = !ends_inside && next.group < units_.num_groups && next_cut == unit.end_cut;
-    const int32 first = begins_inside ? block_at(unit, share) : unit.unit.first_block;
-    const int32 end = ends_inside ? block_at(unit, share + 1) : unit.unit.end_block;
+    // Both in any case: a branch takes longer.
+    const float of_cost = blocks_of_cost(unit);
+    const int32 inside[] = {block_at(unit, of_cost, share), block_at(unit, of_cost, share + 1)};
+    const int32 first = begins_inside ? inside[0] : unit.unit.first_block;
+    const int32 end = ends_inside ? inside[1] : unit.unit.end_block;
     const ItemSplit split = this->split(unit, share);
     const auto told = [](int32 value) { return from_half(value, 0); };
     return {told(exists ? 1 : 0) != 0,
@@ -234,23 +246,31 @@ class CutLine {
   LAZYROPE_DEVICE int32 first_inside(int32 begin, int32 end) const {
     return smaller(begin + item_cost_ + least_, end);
   }
-  LAZYROPE_DEVICE int32 end_cut(int32 begin, int32 end) const {
-    return boundaries_before(larger(end - least_, first_inside(begin, end)));
+  LAZYROPE_DEVICE int32 end_inside(int32 begin, int32 end) const {
+    return larger(end - least_, first_inside(begin, end));
+  }
+
+  // All cost the same, so that rounding moves a boundary to the next at the most.
+  LAZYROPE_DEVICE int32 group_of(int32 boundary) const {
+    const auto near = static_cast<int32>(static_cast<float>(boundary) * groups_of_share_);
+    const int32 group = smaller(near, units_.num_groups - 1);
+    const bool is_before = is_behind(group_begin(group), boundary);
+    const bool is_next =
+        group + 1 < units_.num_groups && !is_behind(group_begin(group + 1), boundary);
+    return group - (is_before ? 1 : 0) + (is_next ? 1 : 0);
   }
 
   // The unit inside of which a boundary lies, or to whose beginning it is moved: none lies inside
   // of a part.
   LAZYROPE_DEVICE UnitPlace place_of(int32 boundary) const {
-    const auto of_group = [&](int32 i) { return boundaries_before(group_begin(i)); };
-    const int32 group =
-        upper_bound_by_lanes<kGroupLanes>(units_.num_groups, boundary, of_group) - 1;
-    const auto of_tile = [&](int32 tile) {
+    const int32 group = group_of(boundary);
+    const auto ends_behind = [&](int32 tile) {
       const int32 begin = tile_begin(group, tile);
       const int32 end = tile_begin(group, tile + 1);
-      return units_.has_parts() ? boundaries_before(end) : end_cut(begin, end);
+      return is_behind(units_.has_parts() ? end : end_inside(begin, end), boundary);
     };
-    UnitPlace place = {group,
-                       upper_bound_by_lanes<kGroupLanes>(units_.num_tiles, boundary, of_tile), 0};
+    UnitPlace place = {
+        group, lower_bound_by_lanes<kGroupLanes>(units_.num_tiles, tile_step_, ends_behind), 0};
     if (place.tile == units_.num_tiles) return {group + 1, 0, 0};
     if (!units_.has_parts()) return place;
 #pragma unroll 1
@@ -259,13 +279,17 @@ class CutLine {
     return place;
   }
 
+  LAZYROPE_DEVICE float blocks_of_cost(const Stretch& stretch) const {
+    const int32 cost = larger(stretch.end - stretch.begin - item_cost_, 1);
+    return static_cast<float>(stretch.unit.end_block) *
+           rcp_approx_ftz_f32(static_cast<float>(cost));
+  }
+
   // The same for the CTA that ends there and for the one that begins: no product is added to
   // anything, which a compiler may round once or twice.
-  LAZYROPE_DEVICE int32 block_at(const Stretch& stretch, int32 boundary) const {
-    const int32 first = stretch.begin + item_cost_;
-    const auto into = static_cast<int32>(static_cast<float>(boundary) * share_) - first;
-    const auto blocks = static_cast<float>(stretch.unit.end_block);
-    const float of_cost = blocks * rcp_approx_ftz_f32(static_cast<float>(stretch.end - first));
+  LAZYROPE_DEVICE int32 block_at(const Stretch& stretch, float of_cost, int32 boundary) const {
+    const int32 into =
+        static_cast<int32>(static_cast<float>(boundary) * share_) - stretch.begin - item_cost_;
     const auto block = static_cast<int32>(static_cast<float>(into + kBlockCost / 2) * of_cost);
     return smaller(larger(block, min_split_blocks_), stretch.unit.end_block - min_split_blocks_);
   }
@@ -293,6 +317,10 @@ class CutLine {
   int32 min_split_blocks_ = 0;  // likewise
   int32 least_ = 0;             // cost from a unit's ends to the first boundary inside of it
   int32 shares_ = 0;
+  int32 num_ctas_ = 0;   // of which as many as there are shares have one
+  Quotient of_group_{};  // shares of a group of heads, and how many groups have one more
+  int32 tile_step_ = 0;  // of a search
+  float groups_of_share_ = 0.0f;
   float per_cost_ = 0.0f;  // boundaries
   float share_ = 0.0f;     // cost
 };

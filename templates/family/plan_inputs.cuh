@@ -30,16 +30,6 @@ struct SegmentSpan {
   }
 };
 
-// Neighbours, the first a multiple of kQuadSpans.
-inline constexpr int32 kQuadSpans = sizeof(Chunk) / sizeof(int32);
-struct SpanQuad {
-  SegmentSpan span[kQuadSpans];
-};
-// Of each the first page.
-struct PageQuad {
-  int32 first[kQuadSpans];
-};
-
 // What a thread copies of a step, as it is loaded.
 struct StepCopy {
   int32 index;
@@ -73,39 +63,7 @@ class CallerStep {
     return {ld_global_nc(in_.base + i), ld_global_nc(in_.start + i), ld_global_nc(in_.length + i),
             in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i)};
   }
-  // Of those behind the last nothing is said.
-  LAZYROPE_DEVICE SpanQuad quad(int32 first) const {
-    SpanQuad quad;
-    if (has_aligned_spans() && first + kQuadSpans <= in_.num_segments) [[likely]] {
-      const Chunk base = ld_chunk(in_.base + first);
-      const Chunk start = ld_chunk(in_.start + first);
-      const Chunk length = ld_chunk(in_.length + first);
-      const Chunk lead = in_.lead == nullptr ? Chunk{} : ld_chunk(in_.lead + first);
-#pragma unroll
-      for (int32 i = 0; i < kQuadSpans; ++i)
-        quad.span[i] = {static_cast<int32>(base.word[i]), static_cast<int32>(start.word[i]),
-                        static_cast<int32>(length.word[i]), static_cast<int32>(lead.word[i])};
-    } else {
-#pragma unroll
-      for (int32 i = 0; i < kQuadSpans; ++i)
-        quad.span[i] = span(smaller(first + i, in_.num_segments - 1));
-    }
-    return quad;
-  }
-  LAZYROPE_DEVICE PageQuad first_pages(int32 first) const {
-    PageQuad pages;
-    if (is_aligned(bits(in_.first_page)) && first + kQuadSpans <= in_.num_segments) [[likely]] {
-      const Chunk chunk = ld_chunk(in_.first_page + first);
-#pragma unroll
-      for (int32 i = 0; i < kQuadSpans; ++i) pages.first[i] = static_cast<int32>(chunk.word[i]);
-    } else {
-#pragma unroll
-      for (int32 i = 0; i < kQuadSpans; ++i)
-        pages.first[i] = ld_global_nc(in_.first_page + smaller(first + i, in_.num_segments - 1));
-    }
-    return pages;
-  }
-
+  LAZYROPE_DEVICE int32 first_page(int32 i) const { return ld_global_nc(in_.first_page + i); }
   // Where the page lies that has a slot of a segment.
   LAZYROPE_DEVICE const int32* page(const SegmentRecord& segment, int32 slot) const {
     return in_.pages + segment.first_page + quotient(slot, page_size_);
@@ -118,13 +76,13 @@ class CallerStep {
   // What attend reads beside its items, by all CTAs together: a thread's first part, and then, from
   // that on, all of it. Between the two there is other work to be done, while the first is loaded.
   LAZYROPE_DEVICE StepCopy begin_copy() const {
+    if (block_index() == 0 && thread_index() == 0)
+      st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
     // By the last warps first: others write more items.
     const int32 warp = block_threads() / kWarpThreads - 1 - warp_index();
     return load((warp * grid_blocks() + block_index()) * kWarpThreads + lane_index());
   }
   LAZYROPE_DEVICE void copy(StepCopy part) const {
-    if (block_index() == 0 && thread_index() == 0)
-      st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
 #pragma unroll 1
     while (part.index < larger(in_.num_segments, in_.num_tokens)) {
       store(part);
@@ -133,15 +91,6 @@ class CallerStep {
   }
 
  private:
-  LAZYROPE_DEVICE static Chunk ld_chunk(const int32* words) {
-    return ld_global_nc(reinterpret_cast<const Chunk*>(words));
-  }
-  LAZYROPE_DEVICE static uint64 bits(const int32* words) { return reinterpret_cast<uint64>(words); }
-  LAZYROPE_DEVICE static bool is_aligned(uint64 bits) { return (bits & (sizeof(Chunk) - 1)) == 0; }
-  LAZYROPE_DEVICE bool has_aligned_spans() const {
-    return is_aligned(bits(in_.base) | bits(in_.start) | bits(in_.length) | bits(in_.lead));
-  }
-
   static constexpr int32 kLineInts = 32;  // of a line of the L2 cache
   static constexpr int32 kLines = 4;      // of a segment's page list
 
@@ -149,7 +98,7 @@ class CallerStep {
     StepCopy copy = {i, {}, 0, 0};
     if (i < in_.num_segments) {
       copy.span = span(i);
-      copy.first_page = ld_global_nc(in_.first_page + i);
+      copy.first_page = first_page(i);
     }
     if (i < in_.num_tokens) copy.position = position(i);
     return copy;

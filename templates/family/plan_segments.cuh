@@ -1,12 +1,10 @@
-// How many blocks of a request's segments a tile's rows see. Eight lanes look at 32 segments
-// together, each at four neighbours.
+// How many blocks of a request's segments a tile's rows see. Eight lanes look at eight segments
+// together, one each; where a request has more, at 32, each lane at four that lie eight apart.
 #pragma once
 
 #include "family/plan_inputs.cuh"
 
 namespace lazyrope {
-
-inline constexpr int32 kGroupSegments = kGroupLanes * kQuadSpans;
 
 LAZYROPE_DEVICE int32 group_lane() { return lane_index() % kGroupLanes; }
 
@@ -36,21 +34,19 @@ class SegmentGroup {
                                int32 segment_end)
       : caller_(caller), block_keys_(block_keys), begin_(segment), end_(segment_end) {}
 
-  // `find_queries` is called once the first segments are asked for.
+  // `find_queries` is called once the first segments are asked for: what comes of other loads is
+  // waited for with them.
   template <class FindQueries>
   LAZYROPE_DEVICE SeenSegments look(const FindQueries& find_queries) const {
-    PositionRange queries{};
+    const Spans<1> asked = spans<1>(begin_);
+    const PositionRange queries = find_queries();
     SeenSegments seen = {0, 0, end_};
-    SpanQuad asked{};
-    // The next are asked for before it is looked at what was asked for.
+    if (are_few()) {
+      add(seen, queries, asked, begin_);
+    } else {
 #pragma unroll 1
-    for (int32 at = 0; at == 0 || vote_sync_any(has(at - kGroupSegments)); at += kGroupSegments) {
-      const SpanQuad next = quad(at);
-      if (at == 0)
-        queries = find_queries();
-      else
-        add(seen, queries, asked, at - kGroupSegments);
-      asked = next;
+      for (int32 first = begin_; vote_sync_any(first < end_); first += kMany * kGroupLanes)
+        add(seen, queries, spans<kMany>(first), first);
     }
 #pragma unroll
     for (int mask = kGroupLanes / 2; mask > 0; mask /= 2)
@@ -60,73 +56,106 @@ class SegmentGroup {
     return seen;
   }
 
-  // Where a block lies, of which there are so many before. One lane has it and tells the others:
-  // another load would take longer.
+  // Where a block lies, of which there are so many before.
   LAZYROPE_DEVICE BlockPlace find(PositionRange queries, int32 block) const {
-    BlockPlace place{};
-    bool is_found = false;
+    Search search = {queries, block, false, {}};
+    if (are_few()) {
+      look_for<1>(search, begin_);
+    } else {
 #pragma unroll 1
-    for (int32 at = 0; vote_sync_any(!is_found && has(at)); at += kGroupSegments) {
-      // Before the spans, as what is made of these waits for them before it goes on.
-      const PageQuad pages = segment(at) < end_ ? caller_.first_pages(segment(at)) : PageQuad{};
-      const SpanQuad quad = this->quad(at);
-      VisibleSegment visible[kQuadSpans];
-      int32 blocks[kQuadSpans];
-      int32 sum = 0;
-#pragma unroll
-      for (int32 i = 0; i < kQuadSpans; ++i) {
-        visible[i] = visible_segment<Mask>(quad.span[i].slots(), queries);
-        visible[i].record.first_page = pages.first[i];
-        blocks[i] = is_own(segment(at) + i) ? visible[i].blocks(block_keys_) : 0;
-        sum += blocks[i];
-      }
-      const int32 through = prefix_sum<kGroupLanes>(sum);
-      const int32 owner = upper_bound_of_group<kGroupLanes>(through, block);
-      const int32 all = group_shfl(through, kGroupLanes - 1);
-      BlockPlace mine = {visible[0], block - through + sum};
-      bool is_behind = true;
-#pragma unroll
-      for (int32 i = 0; i + 1 < kQuadSpans; ++i) {
-        is_behind = is_behind && mine.block >= blocks[i];
-        if (is_behind) mine = {visible[i + 1], mine.block - blocks[i]};
-      }
-      mine = {from_lane(mine.segment, first_lane<kGroupLanes>() + owner),
-              group_shfl(mine.block, owner)};
-      if (!is_found && block < all) {
-        place = mine;
-        is_found = true;
-      }
-      block -= all;
+      for (int32 first = begin_; vote_sync_any(!search.is_found && first < end_);
+           first += kMany * kGroupLanes)
+        look_for<kMany>(search, first);
     }
-    return place;
+    return search.found;
   }
 
  private:
-  // The lane's first of those that are looked at together, `at` behind the request's first; a
-  // multiple of kQuadSpans.
-  LAZYROPE_DEVICE int32 segment(int32 at) const {
-    return (begin_ & ~(kQuadSpans - 1)) + at + group_lane() * kQuadSpans;
-  }
-  LAZYROPE_DEVICE bool is_own(int32 segment) const { return segment >= begin_ && segment < end_; }
-  LAZYROPE_DEVICE bool has(int32 at) const { return (begin_ & ~(kQuadSpans - 1)) + at < end_; }
-  LAZYROPE_DEVICE SpanQuad quad(int32 at) const {
-    return segment(at) < end_ ? caller_.quad(segment(at)) : SpanQuad{};
-  }
+  static constexpr int32 kMany = 4;
 
-  LAZYROPE_DEVICE int32 blocks(const SegmentSpan& span, int32 segment,
-                               PositionRange queries) const {
-    if (!is_own(segment)) return 0;
-    return visible_segment<Mask>(span.slots(), queries).blocks(block_keys_);
-  }
+  LAZYROPE_DEVICE bool are_few() const { return !vote_sync_any(begin_ + kGroupLanes < end_); }
 
-  LAZYROPE_DEVICE void add(SeenSegments& seen, PositionRange queries, const SpanQuad& quad,
-                           int32 at) const {
+  // A lane's; behind the last they are empty.
+  template <int32 kCount>
+  struct Spans {
+    SegmentSpan span[kCount];
+  };
+  template <int32 kCount>
+  LAZYROPE_DEVICE Spans<kCount> spans(int32 first) const {
+    Spans<kCount> spans{};
 #pragma unroll
-    for (int32 i = 0; i < kQuadSpans; ++i) {
-      const int32 blocks = this->blocks(quad.span[i], segment(at) + i, queries);
-      if (blocks > 0)
-        seen = {seen.blocks + blocks, seen.segments + 1, smaller(seen.first, segment(at) + i)};
+    for (int32 i = 0; i < kCount; ++i)
+      if (segment(first, i) < end_) spans.span[i] = caller_.span(segment(first, i));
+    return spans;
+  }
+  LAZYROPE_DEVICE static int32 segment(int32 first, int32 i) {
+    return first + i * kGroupLanes + group_lane();
+  }
+
+  template <int32 kCount>
+  LAZYROPE_DEVICE void add(SeenSegments& seen, PositionRange queries, const Spans<kCount>& spans,
+                           int32 first) const {
+#pragma unroll
+    for (int32 i = 0; i < kCount; ++i) {
+      const int32 blocks =
+          visible_segment<Mask>(spans.span[i].slots(), queries).blocks(block_keys_);
+      seen.blocks += blocks;
+      seen.segments += blocks > 0 ? 1 : 0;
+      seen.first = smaller(seen.first, blocks > 0 ? segment(first, i) : end_);
     }
+  }
+
+  struct Search {
+    PositionRange queries;
+    int32 block;  // counted from those that have not been looked at
+    bool is_found;
+    BlockPlace found;
+  };
+
+  // One of each lane.
+  struct Looked {
+    VisibleSegment visible;
+    int32 before;  // blocks of the lanes before
+    int32 through;
+    int32 all;
+  };
+  LAZYROPE_DEVICE Looked looked(const SegmentSpan& span, int32 first_page,
+                                PositionRange queries) const {
+    VisibleSegment visible = visible_segment<Mask>(span.slots(), queries);
+    visible.record.first_page = first_page;
+    const int32 blocks = visible.blocks(block_keys_);
+    const int32 through = prefix_sum<kGroupLanes>(blocks);
+    return {visible, through - blocks, through, group_shfl(through, kGroupLanes - 1)};
+  }
+
+  // The lane that has the block tells the others where it is: another load would take longer.
+  template <int32 kCount>
+  LAZYROPE_DEVICE void look_for(Search& search, int32 first) const {
+    // Pages before spans, as what is made of these waits for them before it goes on.
+    int32 first_page[kCount];
+#pragma unroll
+    for (int32 i = 0; i < kCount; ++i)
+      first_page[i] = segment(first, i) < end_ ? caller_.first_page(segment(first, i)) : 0;
+    const Spans<kCount> asked = spans<kCount>(first);
+    Looked own = looked(asked.span[0], first_page[0], search.queries);
+    // What is all before the block makes way for what comes behind it.
+    bool goes_on = true;
+#pragma unroll
+    for (int32 i = 1; i < kCount; ++i) {
+      const Looked next = looked(asked.span[i], first_page[i], search.queries);
+      goes_on = goes_on && search.block >= own.all;
+      if (!goes_on) continue;
+      search.block -= own.all;
+      own = next;
+    }
+    const int32 owner = upper_bound_of_group<kGroupLanes>(own.through, search.block);
+    const BlockPlace place = {from_lane(own.visible, first_lane<kGroupLanes>() + owner),
+                              search.block - group_shfl(own.before, owner)};
+    if (!search.is_found && search.block < own.all) {
+      search.found = place;
+      search.is_found = true;
+    }
+    search.block -= own.all;
   }
 
   const CallerStep& caller_;

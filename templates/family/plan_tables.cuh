@@ -11,38 +11,49 @@ LAZYROPE_DEVICE Chunk chunk_of(int32 a, int32 b, int32 c, int32 d) {
            static_cast<uint32>(d)}};
 }
 
-// What each tile's record has behind so many bytes.
-template <class T, int32 kBehind>
+// What there is of each tile.
+template <class T>
 class Column {
  public:
-  LAZYROPE_DEVICE explicit Column(GenericPtr records) : records_(records) {}
+  LAZYROPE_DEVICE explicit Column(GenericPtr values) : values_(values) {}
   LAZYROPE_DEVICE T get(int32 i) const { return ld_generic<T>(at(i)); }
   LAZYROPE_DEVICE void set(int32 i, T value) const { st_generic(at(i), value); }
 
  private:
   LAZYROPE_DEVICE GenericPtr at(int32 i) const {
-    return records_ + (static_cast<int64>(i) * kPlanTileBytes + kBehind);
+    return values_ + static_cast<int64>(i) * static_cast<int64>(sizeof(T));
   }
-  GenericPtr records_;
+  GenericPtr values_;
 };
 
-// In shared memory, or where that has no room for all tiles of a step, in global memory.
+// In shared memory, or where that has no room for all tiles of a step, in global memory. A column
+// behind the other: lanes that read neighbours read different banks.
 class PlanTable {
  public:
-  LAZYROPE_DEVICE PlanTable(SharedPtr memory, const PlanScratch& scratch, int32 planner)
+  LAZYROPE_DEVICE PlanTable(GenericPtr shared, const PlanScratch& scratch, int32 planner)
       : PlanTable(scratch.tables == nullptr
-                      ? generic(memory)
-                      : generic(scratch.tables + planner * plan_table_bytes(scratch.max_tiles))) {}
+                      ? shared
+                      : generic(scratch.tables + planner * plan_table_bytes(scratch.max_tiles)),
+                  static_cast<uint32>(scratch.max_tiles) + 1) {}
 
  private:
-  LAZYROPE_DEVICE explicit PlanTable(GenericPtr records)
-      : rows(records), keys(records), cost_begin(records), part_begin(records) {}
+  LAZYROPE_DEVICE PlanTable(GenericPtr table, uint32 tiles)
+      : rows(table),
+        keys(table + int64{tiles * 16}),
+        cost(table + int64{tiles * 32}),
+        cost_begin(table + int64{tiles * 36}),
+        parts(table + int64{tiles * 40}),
+        part_begin(table + int64{tiles * 44}) {
+    static_assert(sizeof(TileRows) == 16 && sizeof(TileKeys) == 16 && kPlanTileBytes == 48);
+  }
 
  public:
-  Column<TileRows, 0> rows;
-  Column<TileKeys, 16> keys;
-  Column<int32, 32> cost_begin;  // cost of all tiles before, for one KV head
-  Column<int32, 36> part_begin;  // fixed parts of all tiles before, likewise; of a queue, its order
+  Column<TileRows> rows;
+  Column<TileKeys> keys;
+  Column<int32> cost;        // for one KV head
+  Column<int32> cost_begin;  // of all tiles before; behind the last of all
+  Column<int32> parts;       // fixed ones
+  Column<int32> part_begin;  // of all tiles before, likewise; of a queue, its order
 };
 
 }  // namespace lazyrope

@@ -22,6 +22,7 @@
 #include "family/plan_items.cuh"
 #include "family/plan_notes.cuh"
 #include "family/plan_queue.cuh"
+#include "family/plan_sums.cuh"
 
 namespace lazyrope {
 
@@ -31,7 +32,11 @@ class Planner {
   using Scan = CtaScan<Spec::kThreads>;
 
  public:
-  static constexpr int kSharedBytes = Scan::kBytes + plan_table_bytes(kSharedTiles);
+  // A warp's own sums over few tiles lie between the scan's memory and the table.
+  static constexpr int32 kFewBytes = (kTilesAtOnce + 1) * 4;
+  static constexpr int32 kTableAt = Scan::kBytes + Scan::kWarps * kFewBytes;
+  static constexpr int kSharedBytes = kTableAt + plan_table_bytes(kSharedTiles);
+  static_assert(kTableAt % 16 == 0);
 
   LAZYROPE_DEVICE Planner(const PlanParams& params, SharedPtr memory)
       : params_(params),
@@ -39,25 +44,30 @@ class Planner {
         phase_(params.phase[first_planner(params) == 0 ? 0 : 1]),
         caller_(params),
         scan_(memory),
-        tiles_(memory + Scan::kBytes, phase_.scratch, planner_) {}
+        shared_(generic(memory)),
+        tiles_(shared_ + kTableAt, phase_.scratch, planner_),
+        few_costs_(shared_ + (Scan::kBytes + warp_index() * kFewBytes)) {}
 
   LAZYROPE_DEVICE void plan() {
     const RequestSpan own = caller_.request(thread_index() / kGroupLanes);
+    const TokenCounts counts = {caller_.num_tokens(lane_index()),
+                                caller_.num_tokens(kWarpThreads + lane_index())};
     const StepCopy copied = caller_.begin_copy();
     zero_counters();
     Units units{tiles_, phase_.fixed_split_blocks};
-    units.num_tiles = count_tiles_each();
+    units.num_tiles = count_tiles_each(counts);
     const bool is_tile_each = units.num_tiles >= 0;
     if (!is_tile_each) units.num_tiles = lay_tiles();
     measure(units, lay_tile(own), is_tile_each);
     find_heads(units);
-    const Sum costs = sum_up(tiles_.cost_begin, units.num_tiles, phase_.most_cost);
+    const TableSum costs = sum_up_costs(units.num_tiles);
     caller_.copy(copied);
     units.group_cost = costs.all;
     units.lost_bits = costs.lost_bits;
-    units.per_group = units.has_parts()
-                          ? sum_up(tiles_.part_begin, units.num_tiles, kMostStepCost).all
-                          : units.num_tiles;
+    units.per_group =
+        units.has_parts()
+            ? sum_up(tiles_.parts, tiles_.part_begin, units.num_tiles, kMostStepCost).all
+            : units.num_tiles;
     write(units);
   }
 
@@ -109,10 +119,32 @@ class Planner {
     Deal<Spec> deal(phase_, units);
     const Queue<Spec> queue(phase_, units);
     CutLine line(phase_, units);
+    if (phase_.may_deal == 0 && first_item_of_warp() >= line.num_items()) return;
     const Way way = choose(deal, queue);
     if (way == Way::kCut) line.cut();
     ItemWriter<Spec, Chosen>(caller_, phase_, {deal, queue, line, way})
         .write(planner_, params_.num_planners);
+  }
+
+  // What a warp that writes nothing finds takes time from those that do.
+  LAZYROPE_DEVICE int32 first_item_of_warp() const {
+    return warp_index() * (kWarpThreads / kGroupLanes) * params_.num_planners + planner_;
+  }
+
+  // Of few tiles by each warp for itself, so that none waits for another.
+  LAZYROPE_DEVICE TableSum sum_up_costs(int32 num_tiles) {
+    if (num_tiles <= kTilesAtOnce) {
+      const int32 all = sum_of_few(tiles_.cost, few_costs_, num_tiles);
+      if (all <= phase_.most_cost) {
+        tiles_.cost_begin = few_costs_;
+        return {all, 0};
+      }
+    }
+    return sum_up(tiles_.cost, tiles_.cost_begin, num_tiles, phase_.most_cost);
+  }
+  LAZYROPE_DEVICE TableSum sum_up(const Column<int32>& values, const Column<int32>& sums,
+                                  int32 count, int32 most) const {
+    return table_sum<Spec::kThreads>(scan_, values, sums, count, most);
   }
 
   // Of a unit on average, so that merging them is cheap; where there would be more, items have
@@ -132,14 +164,20 @@ class Planner {
     return rows >= phase_.min_rows && rows <= phase_.max_rows ? rows : 0;
   }
 
+  // Of the requests of a lane, if there are few.
+  struct TokenCounts {
+    int32 first;
+    int32 second;
+  };
+
   // Where there are few requests and each is a tile, but for some behind them that ask nothing, as
   // decode's are: how many, and tiles need not be laid before they are measured. Else -1. Every
-  // warp finds the same, each of its lanes by two requests.
-  LAZYROPE_DEVICE int32 count_tiles_each() const {
+  // warp finds the same.
+  LAZYROPE_DEVICE int32 count_tiles_each(const TokenCounts& counts) const {
     static_assert(kTilesAtOnce == 2 * kWarpThreads);
     if (caller_.num_requests() > kTilesAtOnce) return -1;
-    const int32 first = rows_of(caller_.num_tokens(lane_index()));
-    const int32 second = rows_of(caller_.num_tokens(kWarpThreads + lane_index()));
+    const int32 first = rows_of(counts.first);
+    const int32 second = rows_of(counts.second);
     const uint32 of_first = vote_sync_ballot(first > 0);
     const uint32 of_second = vote_sync_ballot(second > 0);
     if (vote_sync_any(larger(first, second) > phase_.tile_rows.value)) return -1;
@@ -273,69 +311,41 @@ class Planner {
     if (units.has_parts())
       measure_parts(tile, note.blocks, request_tiles);
     else
-      tiles_.cost_begin.set(tile, tile_cost(phase_, note.blocks, note.segments));
+      tiles_.cost.set(tile, tile_cost(phase_, note.blocks, note.segments));
   }
 
   LAZYROPE_DEVICE void measure_parts(int32 tile, int32 blocks, int32 request_tiles) const {
     const int32 of_part = fixed_part_blocks(blocks, phase_.fixed_split_blocks,
                                             most_fixed_parts(phase_, request_tiles));
     const int32 parts = larger(divide_up(blocks, larger(of_part, 1)), 1);
-    tiles_.part_begin.set(tile, parts);
-    tiles_.cost_begin.set(tile, parts * part_cost(phase_, of_part));
+    tiles_.parts.set(tile, parts);
+    tiles_.cost.set(tile, parts * part_cost(phase_, of_part));
   }
 
+  // Nothing is made of a single token's, as it is loaded, before something else asks for it: that
+  // would wait for the load.
   LAZYROPE_DEVICE PositionRange positions_of(const TileRows& rows) const {
-    PositionRange range = {kLastPosition, kFirstPosition};
-    const int32 first = rows.query_token + rows.first_row / Spec::kGroupSize;
+    const int32 begin = rows.query_token + rows.first_row / Spec::kGroupSize;
     const int32 end = rows.query_token + ceil_div(rows.first_row + rows.num_rows, Spec::kGroupSize);
+    int32 first = begin < end ? caller_.position(begin) : 0;
+    uint32 to_last = 0;
+    if (vote_sync_any(begin + 1 < end)) {
+      int32 last = first;
 #pragma unroll 1
-    for (int32 token = first + group_lane(); vote_sync_any(token < end); token += kGroupLanes) {
-      if (token >= end) continue;
-      const int32 position = caller_.position(token);
-      range = {smaller(range.first, position), larger(range.last, position)};
-    }
-#pragma unroll
-    for (int mask = kGroupLanes / 2; mask > 0; mask /= 2)
-      range = {smaller(range.first, shfl_sync_bfly(range.first, mask)),
-               larger(range.last, shfl_sync_bfly(range.last, mask))};
-    return range;
-  }
-
-  // Of sums that have left out what an int32 has no room for.
-  LAZYROPE_DEVICE static int32 difference(int32 a, int32 b) {
-    return static_cast<int32>(static_cast<uint32>(a) - static_cast<uint32>(b));
-  }
-
-  struct Sum {
-    int32 all;
-    int32 lost_bits;
-  };
-
-  // A column's values become sums of those before; behind the last there is that of all. Where that
-  // is more than `most`, sums lose their lower bits.
-  template <class Column>
-  LAZYROPE_DEVICE Sum sum_up(const Column& column, int32 count, int32 most) const {
-    int32 lost_bits = 0;
-    bool is_summed = false;
-#pragma unroll 1
-    while (true) {
-      int64 passed = 0;
-#pragma unroll 1
-      for (int32 first = 0; first < count; first += Spec::kThreads) {
-        const int32 i = first + thread_index();
-        int32 value = i < count ? column.get(i) : 0;
-        if (is_summed && i < count) value = difference(column.get(i + 1), value);
-        const CtaSums sums = scan_.sums(value);
-        if (i < count) column.set(i, static_cast<int32>((passed + sums.before) >> lost_bits));
-        passed += sums.all;
-        if (i == count - 1) column.set(count, static_cast<int32>(passed >> lost_bits));
-        bar_sync();
+      for (int32 token = begin + group_lane(); vote_sync_any(token < end); token += kGroupLanes) {
+        if (token >= end) continue;
+        const int32 position = caller_.position(token);
+        first = smaller(first, position);
+        last = larger(last, position);
       }
-      if (passed >> lost_bits <= most) return {static_cast<int32>(passed >> lost_bits), lost_bits};
-#pragma unroll 1
-      while (passed >> lost_bits > most) ++lost_bits;
-      is_summed = true;
+#pragma unroll
+      for (int mask = kGroupLanes / 2; mask > 0; mask /= 2) {
+        first = smaller(first, shfl_sync_bfly(first, mask));
+        last = larger(last, shfl_sync_bfly(last, mask));
+      }
+      to_last = static_cast<uint32>(last) - static_cast<uint32>(first);
     }
+    return {first, static_cast<int32>(static_cast<uint32>(first) + to_last)};
   }
 
   const PlanParams& params_;
@@ -343,7 +353,9 @@ class Planner {
   PlanPhase phase_;  // in registers: its place in the parameters is not known before
   CallerStep caller_;
   Scan scan_;
+  GenericPtr shared_;  // its address in the generic space, which takes a while to tell
   PlanTable tiles_;
+  Column<int32> few_costs_;
 };
 
 }  // namespace lazyrope

@@ -23,6 +23,11 @@ LAZYROPE_DEVICE int32 first_lane() {
   return lane_index() & ~(kLanes - 1);
 }
 
+// Of a number from 1 on; of large ones just below a power of two maybe that of this.
+LAZYROPE_DEVICE int32 floor_log2(int32 number) {
+  return static_cast<int32>(float_as_bits(static_cast<float>(number)) >> 23) - 127;
+}
+
 // Which of bits is the lowest that is 1. Not all are 0.
 LAZYROPE_DEVICE int32 lowest_one(uint32 bits) {
   const uint32 one = bits & (~bits + 1);
@@ -69,18 +74,25 @@ LAZYROPE_DEVICE int32 upper_bound_of_group(int32 value, int32 target) {
   return smaller(count_ones(of_group<kLanes>(vote_sync_ballot(value <= target))), kLanes - 1);
 }
 
-// First index in [0, count) whose value exceeds `target`, else count: each group of lanes searches
-// for itself. value(i) must not decrease; count, at least 1, is the same for all.
-template <int kLanes, class Value>
-LAZYROPE_DEVICE int32 upper_bound_by_lanes(int32 count, int32 target, const Value& value) {
-  int32 step = 1;
-  while (step * kLanes < count) step *= kLanes;
+// How far apart are the first values that a search among `count`, at least 1, looks at: a power of
+// kLanes that is not less than count / kLanes.
+template <int kLanes>
+LAZYROPE_DEVICE int32 search_step(int32 count) {
+  static_assert((kLanes & (kLanes - 1)) == 0);
+  const int32 log_lanes = floor_log2(kLanes);
+  return 1 << floor_log2(larger(count - 1, 1)) / log_lanes * log_lanes;
+}
+
+// First index in [0, count) of which is_behind(i) is true, as it is of all that follow, else count:
+// each group of lanes searches for itself. count and its search_step are the same for all.
+template <int kLanes, class IsBehind>
+LAZYROPE_DEVICE int32 lower_bound_by_lanes(int32 count, int32 step, const IsBehind& is_behind) {
   int32 low = 0;
 #pragma unroll 1
   for (; step > 0; step /= kLanes) {
     const int32 end = low + (lane_index() % kLanes + 1) * step;
-    const bool exceeds = value(smaller(end, count) - 1) > target;
-    const uint32 passed = vote_sync_ballot(end <= count && !exceeds);
+    const bool stops = is_behind(smaller(end, count) - 1);
+    const uint32 passed = vote_sync_ballot(end <= count && !stops);
     low += count_ones(of_group<kLanes>(passed)) * step;
   }
   return low;

@@ -75,7 +75,9 @@ LAZYROPE_DEVICE GenericPtr operator+(GenericPtr p, int64 bytes) {
   return {p.address + static_cast<uint64>(bytes)};
 }
 LAZYROPE_DEVICE GenericPtr generic(SharedPtr p) {
-  return {reinterpret_cast<uint64>(__cvta_shared_to_generic(p.address))};
+  uint64 address;
+  asm volatile("cvta.shared.u64 %0, %1;" : "=l"(address) : "l"(static_cast<uint64>(p.address)));
+  return {address};
 }
 LAZYROPE_DEVICE GenericPtr generic(void* global) { return {reinterpret_cast<uint64>(global)}; }
 
