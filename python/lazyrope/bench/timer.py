@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import math
+import random
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 Call = Callable[[], object]
 
 HEAD_START = 200_000  # cycles, 0.1 ms: longer than the host takes to queue a call
+MOST_FILLERS = 8
 FEWEST_ROUNDS = 9
 MOST_SECONDS = 0.5  # of a row's rounds, unless the fewest take longer
 
@@ -32,6 +35,7 @@ class Timer:
     def __init__(self, rounds: int) -> None:
         self.torch = torch_with_gpu()
         self.rounds = rounds
+        self.random = random.Random(0)
         size = 2 * self.torch.cuda.get_device_properties(0).L2_cache_size // 4
         self.dirty = self.torch.empty(size, dtype=self.torch.int32, device="cuda")
         self.clean = self.torch.zeros(size, dtype=self.torch.int32, device="cuda")
@@ -40,15 +44,21 @@ class Timer:
         self.dirty.zero_()
         self.clean.max()
 
-    def once(self, call: Call) -> tuple[Any, Any]:
-        """The GPU first waits for the host, which has then queued the call before the first event is reached."""
+    def once(self, call: Call) -> float:
+        """Microseconds of the call, with nothing of the host's in it: the GPU first waits for the host, which has then
+        queued the call before the first event is reached, and does nothing more before it is over. Where the driver's
+        buffer of commands wraps, a call takes a microsecond longer; as that buffer is filled by another number of
+        commands each time, it is not the same call each time."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(self.random.randrange(MOST_FILLERS)):
+            self.torch.cuda._sleep(1)
         self.torch.cuda._sleep(HEAD_START)
         self.flush()
         begin.record()
         call()
         end.record()
-        return begin, end
+        self.torch.cuda.synchronize()
+        return float(begin.elapsed_time(end) * 1e3)
 
     def medians(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, float]:
         """Microseconds of each call; the calls take turns, as many as are given or else fit."""
@@ -56,25 +66,18 @@ class Timer:
             for _ in range(2):
                 call()
         rounds = rounds or self._rounds(list(calls.values()))
-        events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in calls}
+        times: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(rounds):
             for name, call in calls.items():
-                events[name].append(self.once(call))
-        self.torch.cuda.synchronize()
-        return {
-            name: statistics.median(begin.elapsed_time(end) for begin, end in pairs) * 1e3
-            for name, pairs in events.items()
-        }
+                times[name].append(self.once(call))
+        return {name: statistics.median(of_call) for name, of_call in times.items()}
 
     def _rounds(self, calls: list[Call]) -> int:
         """How many fit, from the time of one."""
-        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
+        begin = time.perf_counter()
         for call in calls:
             self.once(call)
-        end.record()
-        self.torch.cuda.synchronize()
-        seconds = begin.elapsed_time(end) / 1e3
+        seconds = time.perf_counter() - begin
         return max(min(FEWEST_ROUNDS, self.rounds), min(self.rounds, int(MOST_SECONDS / seconds)))
 
 
