@@ -109,6 +109,9 @@ void check_yarn(const RopeParameters& p) {
   if (fast <= slow)
     throw SpecError(fmt::format(
         "rope \"yarn\": beta_fast = {} with beta_slow = {}; it must be greater", fast, slow));
+  const double truncate = given_or(p, "truncate", 1.0);
+  if (truncate != 0.0 && truncate != 1.0)
+    throw SpecError(fmt::format("rope \"yarn\": truncate = {}; allowed are 0 and 1", truncate));
 }
 
 std::vector<RopeVariant> built_in() {

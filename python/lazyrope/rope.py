@@ -91,7 +91,7 @@ def yarn(
     )
 
 
-def _rope(variant: str, rotary_dim: int | None, attention_factor: float, **parameters: float) -> Rope:
+def _rope(variant: str, rotary_dim: int | None, attention_factor: float, /, **parameters: float) -> Rope:
     if attention_factor != 1.0:
         parameters["attention_factor"] = attention_factor
     return Rope(variant, rotary_dim, parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import multiprocessing
 import pickle
 
@@ -60,6 +61,18 @@ def test_values_are_keys(name):
     assert len(set(values)) == len(distinct)
     assert {value: i for i, value in enumerate(distinct)}[values[-1]] == distinct.index(values[-1])
     assert values[0] != "another type"
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+def test_yarn_takes_a_factor_of_attention(factor):
+    """Also 1, which is not what it has by itself."""
+
+    def of_spec(**given: float) -> float:
+        yarn = rope.yarn(factor=32.0, original_max_position_embeddings=4096, **given)
+        return lazyrope.AttentionSpec(**TINY, rope=yarn).attention_factor
+
+    assert of_spec() == pytest.approx(0.1 * math.log(32.0) + 1)
+    assert of_spec(attention_factor=factor) == factor
 
 
 def test_a_worker_process_gets_the_spec():

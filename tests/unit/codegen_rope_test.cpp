@@ -102,6 +102,7 @@ TEST(Rope, YarnRefusesWhatItsRampCannotBeMadeOf) {
   for (const auto& [name, value, says] :
        {std::tuple{"theta", 1.0, "theta = 1; it must be greater than 1"},
         std::tuple{"beta_slow", 32.0, "beta_fast = 32 with beta_slow = 32"},
+        std::tuple{"truncate", 0.5, "truncate = 0.5; allowed are 0 and 1"},
         std::tuple{"truncate", 2.0, "truncate = 2, allowed are 0 to 1"}}) {
     RopeSpec rope = yarn(64);
     rope.parameters[name] = value;
