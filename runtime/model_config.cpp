@@ -160,11 +160,15 @@ void check_neutral(const Json& config, const ModelType& type) {
   }
 }
 
-// A key that is null says that there is none.
+// A key that is null says that there is none; but for a scaling of RoPE, which transformers then
+// takes from the model's type.
 Json with_defaults(Json config, const ModelType& type) {
-  for (const auto& [key, value] : type.defaults.items())
-    if (!config.contains(key) && !(key == "rope_scaling" && config.contains("rope_parameters")))
-      config[key] = value;
+  for (const auto& [key, value] : type.defaults.items()) {
+    const bool is_given = key == "rope_scaling"
+                              ? is_set(config, "rope_scaling") || is_set(config, "rope_parameters")
+                              : config.contains(key);
+    if (!is_given) config[key] = value;
+  }
   return config;
 }
 

@@ -173,6 +173,16 @@ def test_the_factor_of_attention_is_that_of_transformers(name):
     assert (factor == 1.0) == (name == "llama, llama3")
 
 
+@pytest.mark.parametrize("keys", [(), ("rope_parameters",), ("rope_parameters", "rope_scaling")])
+def test_a_scaling_that_is_null_is_that_of_the_type(keys):
+    """As it is for transformers, which takes YaRN for gpt-oss."""
+    config = config_of("gpt_oss").to_dict()
+    del config["rope_parameters"]
+    spec = lazyrope.AttentionSpec.from_hf(config | dict.fromkeys(keys), layer=0)
+    assert spec.rope == lazyrope.AttentionSpec.from_hf(config_of("gpt_oss"), layer=0).rope
+    assert spec.rope.variant == "yarn"
+
+
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "phi3", "starcoder2"])
 def test_a_window_is_as_wide_as_transformers_has_it(name):
     """Which keys a query sees, from the mask that eager attention gets."""
