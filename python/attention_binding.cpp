@@ -36,12 +36,23 @@ py::object tuning_of(const Attention& attention) {
   return py::module_::import("json").attr("loads")(json_of(*attention.tuning()).dump());
 }
 
+// Kernels are loaded, which takes a while, and may be compiled.
+template <class Make>
+auto unlocked(const Make& make) {
+  const py::gil_scoped_release released;
+  return make();
+}
+
 PyStep plan(const Attention& self, StepArguments arguments, int page_size,
             const std::string& layout, const py::object& capacity, bool check,
             const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor q_indptr("q_indptr", arguments.q_indptr);
-  PyStep step(self.make_step(device_of("q_indptr", q_indptr.view()), format_of(page_size, layout),
-                             capacity_of(capacity, arguments), stream_of(stream, q_indptr)));
+  const StepCapacity most = capacity_of(capacity, arguments);
+  const Stream on = stream_of(stream, q_indptr);
+  PyStep step(unlocked([&] {
+    return self.make_step(device_of("q_indptr", q_indptr.view()), format_of(page_size, layout),
+                          most, on);
+  }));
   step.update(std::move(arguments), check, stream);
   return step;
 }
@@ -50,8 +61,10 @@ PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int p
                          const std::string& layout, int tokens, bool check,
                          const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor indptr("indptr", arguments.indptr);
-  PyAppendStep step(self.make_append_step(device_of("indptr", indptr.view()),
-                                          format_of(page_size, layout), tokens));
+  PyAppendStep step(unlocked([&] {
+    return self.make_append_step(device_of("indptr", indptr.view()), format_of(page_size, layout),
+                                 tokens);
+  }));
   step.update(std::move(arguments), check, stream);
   return step;
 }

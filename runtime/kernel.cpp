@@ -46,7 +46,7 @@ const LoadedKernel& Kernel::load_on(const Device& device) const {
 
 std::unique_ptr<LoadedKernel> Kernel::load(const Device& device) const {
   try {
-    return device.load(binary_);
+    return device.load(binary());
   } catch (const DriverError& error) {
     if (!from_cache()) throw;
     if (!origin_.may_compile || !refuses_code(error.failure()))
@@ -58,9 +58,23 @@ std::unique_ptr<LoadedKernel> Kernel::load(const Device& device) const {
 // What other processes may still be glad of stays in the cache.
 std::unique_ptr<LoadedKernel> Kernel::load_anew(const Device& device,
                                                 const DriverError& refusal) const {
-  log_message(LogLevel::kWarning, "{}; it is compiled here for this process alone. {}",
-              refusal.what(), made_elsewhere(*this));
-  return device.load(compiler_->compile(rendered_, arch_));
+  std::unique_ptr<Binary> anew;
+  try {
+    anew = std::make_unique<Binary>(compiler_->compile(rendered_, arch_));
+  } catch (const CompileError& error) {
+    DriverFailure failure = refusal.failure();
+    failure.advice += fmt::format("{}it cannot be compiled here: {}",
+                                  failure.advice.empty() ? "" : "\n", error.what());
+    throw with_advice(std::move(failure), *this);
+  }
+  std::unique_ptr<LoadedKernel> loaded = device.load(*anew);
+  log_message(LogLevel::kWarning, "{}; it was compiled here for this process alone{}. {}",
+              refusal.what(),
+              anew->spill_bytes > 0 ? fmt::format(", and spills {} bytes", anew->spill_bytes) : "",
+              made_elsewhere(*this));
+  anew_owner_ = std::move(anew);
+  anew_.store(anew_owner_.get(), std::memory_order_release);
+  return loaded;
 }
 
 }  // namespace lazyrope

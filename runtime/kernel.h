@@ -35,9 +35,15 @@ class Kernel {
   const std::string& source() const { return rendered_.source; }
   const RenderedKernel& rendered() const { return rendered_; }
   const Arch& arch() const { return arch_; }
-  const Binary& binary() const { return binary_; }
+  // What runs: where a driver has refused what came from the cache, what was compiled instead.
+  const Binary& binary() const {
+    const Binary* anew = anew_.load(std::memory_order_acquire);
+    return anew != nullptr ? *anew : binary_;
+  }
   // Whether the binary came from the disk cache.
-  bool from_cache() const { return origin_.from_cache; }
+  bool from_cache() const {
+    return origin_.from_cache && anew_.load(std::memory_order_acquire) == nullptr;
+  }
   // Milliseconds from the request to the binary: a look into the cache, or that and a compilation.
   double ready_ms() const { return origin_.ready_ms; }
 
@@ -68,6 +74,8 @@ class Kernel {
   mutable std::mutex mutex_;
   mutable std::list<Loaded> loaded_;  // one a device, never removed
   mutable std::atomic<const Loaded*> latest_ = nullptr;
+  mutable std::unique_ptr<Binary> anew_owner_;
+  mutable std::atomic<const Binary*> anew_ = nullptr;
 };
 
 }  // namespace lazyrope

@@ -66,12 +66,14 @@ class OtherCompiler : public Compiler {
   std::vector<std::string> options(const Arch&) const override { return {}; }
   Binary compile(const RenderedKernel&, const Arch&) override {
     ++compilations;
+    if (!reason.empty()) throw CompileError({.what_failed = reason});
     Binary binary;
     binary.compiler = "NVRTC 13.0";
     return binary;
   }
   std::string intermediate(const RenderedKernel&, const Arch&) override { return ""; }
   int compilations = 0;
+  std::string reason;  // why nothing can be compiled
 };
 
 class RefusedKernel : public testing::Test {
@@ -106,6 +108,22 @@ TEST_F(RefusedKernel, IsCompiledHereAndSaysSo) {
   EXPECT_EQ(compiler_->compilations, 1);
   EXPECT_TRUE(says(log.text(), {"cuLibraryLoadData failed", "compiled here for this process alone",
                                 "append was read from the cache, made by NVRTC 14.2"}));
+  EXPECT_EQ(refused.binary().compiler, "NVRTC 13.0");
+  EXPECT_FALSE(refused.from_cache());
+  const FakeDevice other;
+  EXPECT_NO_THROW(refused.on(other));
+  EXPECT_EQ(compiler_->compilations, 1) << "another device loads what was compiled";
+}
+
+TEST_F(RefusedKernel, SaysBothWhereItCannotBeCompiled) {
+  const LogCapture log;
+  compiler_->reason = "NVRTC is not there";
+  const Kernel refused = kernel(true);
+  EXPECT_TRUE(throws<DriverError>([&] { refused.on(device_); },
+                                  {"cuLibraryLoadData failed", "NVRTC is not there",
+                                   "made by NVRTC 14.2", "`lazyrope cache clear --yes`"}));
+  EXPECT_EQ(log.text(), "");
+  EXPECT_TRUE(refused.from_cache());
 }
 
 TEST_F(RefusedKernel, IsNotWhereNothingMayBeCompiled) {
