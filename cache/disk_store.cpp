@@ -212,14 +212,15 @@ void DiskStore::check_writable() const {
   lazyrope::check_writable(root_);
 }
 
-FileLock DiskStore::lock(const Key& key, std::chrono::milliseconds timeout) const {
+FileLock DiskStore::lock(const Key& key, std::chrono::milliseconds timeout,
+                         const std::function<void()>& on_pause) const {
   if (root_.empty()) return FileLock::not_held(kNoRoot);
   try {
     create_own_directories(root_);
   } catch (const CacheError& error) {
     return FileLock::not_held(error.what());
   }
-  return FileLock::acquire(path_of(key.hex(), kLockExtension), timeout);
+  return FileLock::acquire(path_of(key.hex(), kLockExtension), timeout, on_pause);
 }
 
 std::optional<Nearest> DiskStore::nearest(const Key& key) const {

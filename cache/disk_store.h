@@ -77,7 +77,8 @@ class DiskStore {
   void check_writable() const;
 
   // For compiling once: on a miss take the lock, load again, and only then compile and store.
-  FileLock lock(const Key& key, std::chrono::milliseconds timeout) const;
+  FileLock lock(const Key& key, std::chrono::milliseconds timeout,
+                const std::function<void()>& on_pause = {}) const;
 
   // The stored entry whose key differs from `key` in the fewest fields, of those the most recently
   // used one; nullopt when there is none. An entry of `key` itself is left out.

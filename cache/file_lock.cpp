@@ -41,7 +41,8 @@ Attempt try_lock(const FileDescriptor& file, const fs::path& path) {
 
 }  // namespace
 
-FileLock FileLock::acquire(const fs::path& path, milliseconds timeout) {
+FileLock FileLock::acquire(const fs::path& path, milliseconds timeout,
+                           const std::function<void()>& on_pause) {
   const auto deadline = Clock::now() + timeout;
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     auto file = FileDescriptor::open(path, O_RDWR | O_CREAT);
@@ -52,6 +53,7 @@ FileLock FileLock::acquire(const fs::path& path, milliseconds timeout) {
     if (Clock::now() >= deadline) {
       return not_held(fmt::format("{} is still held after {} ms", path.native(), timeout.count()));
     }
+    if (on_pause) on_pause();
     std::this_thread::sleep_for(pause);
   }
 }

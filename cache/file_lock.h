@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -20,8 +21,9 @@ namespace lazyrope {
 class FileLock {
  public:
   // Waits at most `timeout`; zero tries once. The directory of `path` must exist. Never throws for
-  // want of the lock.
-  static FileLock acquire(const std::filesystem::path& path, std::chrono::milliseconds timeout);
+  // want of the lock; what `on_pause` throws, which is called before each pause, ends the waiting.
+  static FileLock acquire(const std::filesystem::path& path, std::chrono::milliseconds timeout,
+                          const std::function<void()>& on_pause = {});
 
   // A guard of nothing.
   static FileLock not_held(std::string reason);

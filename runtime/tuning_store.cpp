@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cache/error.h"
+#include "runtime/interruption.h"
 #include "runtime/log.h"
 
 namespace lazyrope {
@@ -29,7 +30,7 @@ std::shared_ptr<const Tuning> TuningStore::load(const Key& key) const {
 
 FileLock TuningStore::take_turn(const Key& key) {
   constexpr std::chrono::minutes kTimeout{10};
-  FileLock turn = disk_.lock(key, kTimeout);
+  FileLock turn = disk_.lock(key, kTimeout, check_interruption);
   const std::lock_guard lock(mutex_);
   const auto entry = memory_.find(key.hex());
   if (entry != memory_.end() && entry->second == nullptr) memory_.erase(entry);
