@@ -32,12 +32,16 @@ class ScratchDirectory {
  public:
   ScratchDirectory() {
     std::error_code none;
-    std::string name = (fs::temp_directory_path(none) / "lazyrope-XXXXXX").string();
-    if (none || mkdtemp(name.data()) == nullptr)
+    const fs::path parent = fs::temp_directory_path(none);
+    std::string name = (parent / "lazyrope-XXXXXX").string();
+    if (none || mkdtemp(name.data()) == nullptr) {
+      const char* given = std::getenv("TMPDIR");
       throw CompileError(
-          {.what_failed = fmt::format("cannot make a directory like {}: {}", name,
+          {.what_failed = fmt::format("cannot make a directory in {}: {}",
+                                      given != nullptr ? given : parent.string(),
                                       none ? none.message() : std::strerror(errno)),
            .advice = "TMPDIR says where: it must be a directory that can be written"});
+    }
     path_ = name;
   }
   ScratchDirectory(const ScratchDirectory&) = delete;
