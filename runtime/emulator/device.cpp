@@ -35,10 +35,9 @@ class ScratchDirectory {
     const fs::path parent = fs::temp_directory_path(none);
     std::string name = (parent / "lazyrope-XXXXXX").string();
     if (none || mkdtemp(name.data()) == nullptr) {
-      const char* given = std::getenv("TMPDIR");
       throw CompileError(
           {.what_failed = fmt::format("cannot make a directory in {}: {}",
-                                      given != nullptr ? given : parent.string(),
+                                      process_environment("TMPDIR").value_or(parent.string()),
                                       none ? none.message() : std::strerror(errno)),
            .advice = "TMPDIR says where: it must be a directory that can be written"});
     }
