@@ -3,6 +3,7 @@ a timer that counts stands in for the GPU's events."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import unittest.mock
@@ -210,6 +211,7 @@ class Gpu(unittest.mock.MagicMock):
         self.cuda.get_device_properties.return_value.L2_cache_size = 1 << 10
         self.cuda.Event = lambda enable_timing: Event(self)
         self.cuda._sleep = lambda cycles: self.log.append("wait")
+        self.cuda.synchronize = lambda: self.log.append("done")
         self.zeros.return_value.max = lambda: self.log.append("flushed")
         return Timer(rounds=30)
 
@@ -242,8 +244,15 @@ class TestTimer:
     def test_calls_take_turns_behind_a_flush(self, gpu):
         times = gpu.prepare().medians({"a": gpu.call("a", 0.5), "b": gpu.call("b", 2.0)})
         assert times == {"a": pytest.approx(500), "b": pytest.approx(2000)}
-        turn = ["wait", "flushed", "a", "wait", "flushed", "b"]
-        assert gpu.log == ["a", "a", "b", "b", *turn, *30 * turn]
+        turn = ["wait", "flushed", "a", "done", "wait", "flushed", "b", "done"]
+        told = [event for event, _ in itertools.groupby(gpu.log[4:])]
+        assert gpu.log[:4] == ["a", "a", "b", "b"]
+        assert told == [*turn, *30 * turn]
+
+    def test_no_call_comes_behind_as_many_commands_each_time(self, gpu):
+        gpu.prepare().medians({"a": gpu.call("a", 0.5)})
+        waits = {len([*run]) for event, run in itertools.groupby(gpu.log) if event == "wait"}
+        assert len(waits) > 3
 
     @pytest.mark.parametrize(("ms", "rounds"), [(1, 30), (25, 20), (1000, 9)])
     def test_long_calls_have_fewer_rounds(self, gpu, ms, rounds):
