@@ -120,9 +120,9 @@ def loud(lengths: list[int], tokens: int, **setting: object) -> Case:
     return case
 
 
-def alike(count: int) -> Case:
+def alike(count: int, kv_heads: int = 1) -> Case:
     """Requests of one token after a document that they share."""
-    shelf = Shelf(Setting(head_dim=64, group=2, kv_heads=1), [40], 1, "cpu")
+    shelf = Shelf(Setting(head_dim=64, group=2, kv_heads=kv_heads), [40], 1, "cpu")
     return shelf.case(shelf.queries(count), [in_order(shelf, [0], 1)] * count)
 
 
@@ -185,7 +185,7 @@ TRIALS = [
     Trial("hopper decode that sees nothing", lambda: blind(5, kv_heads=8), HOPPER_DECODE, HOPPER),
     Trial("hopper decode of rising scores", lambda: rising(300), HOPPER_DECODE, HOPPER),
     Trial("hopper, uneven tiles", uneven, DECODE, HOPPER, attends=False),
-    # Whose tiles two planners measure together.
-    Trial("many tiles", lambda: alike(70), DECODE, PREFILL),
+    # Whose tiles two planners measure together. They also look for how many heads an item may have.
+    Trial("many tiles", lambda: alike(70, kv_heads=2), DECODE, PREFILL),
     Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),
 ]
