@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
+#include <iterator>
 
 #include "codegen/error.h"
 #include "runtime/emulator/device.h"
@@ -18,6 +21,16 @@ AttentionSpec one_head() {
   spec.num_q_heads = 4;
   spec.num_kv_heads = 1;
   return spec;
+}
+
+using Box = std::array<int, kTensorMapDims>;
+
+Box box_of(const TensorMap& map) {
+  EmulatedTensorMap emulated;
+  std::memcpy(&emulated, &map, sizeof emulated);
+  Box box{};
+  std::copy(std::begin(emulated.box), std::end(emulated.box), box.begin());
+  return box;
 }
 
 class PoolMapsTest : public testing::Test {
@@ -43,6 +56,15 @@ TEST_F(PoolMapsTest, PagesThatAreWholeOctetsApartAreCountedInOctets) {
   const PoolMaps maps = encode(one_head(), 4096, 0);
   EXPECT_EQ(maps.octets_per_page, 4);
   EXPECT_EQ(maps.heads_per_page, 0);
+}
+
+// Where a document has no more of a run.
+TEST_F(PoolMapsTest, ABoxIsARunOrHalfOfIt) {
+  const PoolMaps maps = encode(one_head(), 4096, 0);
+  for (const BoxMaps& boxes : {maps.keys, maps.values}) {
+    EXPECT_EQ(box_of(boxes.runs), (Box{64, kOctetSlots, 1, 2, 1}));
+    EXPECT_EQ(box_of(boxes.octets), (Box{64, kOctetSlots, 1, 1, 1}));
+  }
 }
 
 // Counted in chunks of 16 bytes they would pass the int32 that a coordinate is.
