@@ -16,6 +16,7 @@
 namespace lazyrope {
 namespace {
 
+// family/planner.cuh: of each warp, a sum and those over few tiles; and the table of tiles.
 constexpr int kPlanSharedBytes =
     kPlanThreads / 32 * 4 * (kTilesAtOnce + 2) + static_cast<int>(plan_table_bytes(kSharedTiles));
 constexpr int kAppendThreads = 256;  // and of reposition, which has the same shape

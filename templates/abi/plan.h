@@ -75,8 +75,8 @@ struct alignas(16) TileNote {
 static_assert(sizeof(TileNote) == 32);
 
 // The planner's table of tiles lies in shared memory where it has room for all that a step may
-// have. Otherwise each CTA of the planner has one here. Of a tile it has its rows and keys, and two
-// sums over those before, the last of which are sums over all.
+// have. Otherwise each CTA of the planner has one here. Of a tile it has its rows and keys, its
+// cost and fixed parts, and sums of both over those before, the last of which are sums over all.
 inline constexpr int32 kSharedTiles = 1024;
 inline constexpr int32 kPlanTileBytes = sizeof(TileRows) + sizeof(TileKeys) + 16;
 constexpr int64 plan_table_bytes(int32 tiles) { return (int64{tiles} + 1) * kPlanTileBytes; }

@@ -64,6 +64,7 @@ class CallerStep {
             in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i)};
   }
   LAZYROPE_DEVICE int32 first_page(int32 i) const { return ld_global_nc(in_.first_page + i); }
+
   // Where the page lies that has a slot of a segment.
   LAZYROPE_DEVICE const int32* page(const SegmentRecord& segment, int32 slot) const {
     return in_.pages + segment.first_page + quotient(slot, page_size_);

@@ -11,6 +11,7 @@
 #include <future>
 #include <iterator>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -65,6 +66,21 @@ class CacheLockTest : public ::testing::Test {
   const fs::path root_ = directory_.path();
   const Key key_ = KeyBuilder().field("arch", "sm_90a").finish();
 };
+
+// As Ctrl-C does.
+TEST_F(CacheLockTest, IsNoLongerWaitedForAfterAnException) {
+  const FileLock held = store().lock(key_, 0ms);
+  int pauses = 0;
+  const auto begin = Clock::now();
+  EXPECT_THROW((void)store().lock(key_, 60s,
+                                  [&] {
+                                    if (++pauses == 2) throw std::runtime_error("interrupted");
+                                  }),
+               std::runtime_error);
+  EXPECT_EQ(pauses, 2);
+  EXPECT_LT(Clock::now() - begin, 30s);
+  EXPECT_TRUE(held.is_held());
+}
 
 TEST_F(CacheLockTest, IsHeldByOneAtATime) {
   {

@@ -13,7 +13,7 @@ from typing import Any
 Call = Callable[[], object]
 
 HEAD_START = 200_000  # cycles, 0.1 ms: longer than the host takes to queue a call
-MOST_FILLERS = 8
+FILLERS = 8  # empty launches before a call are fewer
 FEWEST_ROUNDS = 9
 MOST_SECONDS = 0.5  # of a row's rounds, unless the fewest take longer
 
@@ -49,7 +49,7 @@ class Timer:
         buffer of commands wraps, a call takes a microsecond longer; as that buffer is filled by another number of
         commands each time, it is not the same call each time."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(self.random.randrange(MOST_FILLERS)):
+        for _ in range(self.random.randrange(FILLERS)):
             self.torch.cuda._sleep(1)
         self.torch.cuda._sleep(HEAD_START)
         self.flush()
