@@ -90,11 +90,14 @@ struct PlanScratch {
 };
 static_assert(sizeof(PlanScratch) == 32);
 
-// Lanes of a planner that look at a tile together, or at an item; and how many tiles it measures at
-// once.
+// Lanes of a planner that look at an item together, or at a tile: fewer, so that half of the warps
+// have none of a decode step's, and leave the others the time. How many tiles a planner measures
+// without others.
 inline constexpr int32 kPlanThreads = 512;
 inline constexpr int32 kGroupLanes = 8;
-inline constexpr int32 kTilesAtOnce = kPlanThreads / kGroupLanes;
+inline constexpr int32 kTileLanes = 4;
+inline constexpr int32 kTilesAtOnce = 64;
+static_assert(kTilesAtOnce * kTileLanes <= kPlanThreads);
 
 // One attend kernel's share: requests with min_rows to max_rows packed rows per KV head.
 struct PlanPhase {

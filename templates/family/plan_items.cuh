@@ -40,7 +40,8 @@ class ItemWriter {
     items_.describe(item, index);
     const PositionRange queries = {item.extent.first_position, item.extent.last_position};
     const BlockPlace place =
-        SegmentGroup<Mask>(caller_, phase_.block_keys, item.keys.segment, item.keys.segment_end)
+        SegmentGroup<Mask, kGroupLanes>(caller_, phase_.block_keys, item.keys.segment,
+                                        item.keys.segment_end)
             .find(queries, item.keys.first_block);
     VisibleSegment start{};
     if (item.extent.num_blocks > 0) start = begin(item, place);

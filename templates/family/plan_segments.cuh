@@ -1,5 +1,5 @@
-// How many blocks of a request's segments a tile's rows see. Eight lanes look at eight segments
-// together, one each; where a request has more, at 32, each lane at four that lie eight apart.
+// How many blocks of a request's segments a tile's rows see. So many lanes look at as many segments
+// together, one each; where a request has more, at 32: each at some that lie a group apart.
 #pragma once
 
 #include "family/plan_inputs.cuh"
@@ -7,11 +7,6 @@
 namespace lazyrope {
 
 LAZYROPE_DEVICE int32 group_lane() { return lane_index() % kGroupLanes; }
-
-// The value of a lane of the same group.
-LAZYROPE_DEVICE int32 group_shfl(int32 value, int32 lane) {
-  return shfl_sync_idx(value, first_lane<kGroupLanes>() + lane);
-}
 
 struct SeenSegments {
   int32 blocks;
@@ -27,7 +22,7 @@ struct BlockPlace {
 
 // A request's segments. All lanes of a warp look together, each group at a request of its own; one
 // that has none gives an empty range.
-template <class Mask>
+template <class Mask, int32 kLanes>
 class SegmentGroup {
  public:
   LAZYROPE_DEVICE SegmentGroup(const CallerStep& caller, const Divisor& block_keys, int32 segment,
@@ -45,11 +40,11 @@ class SegmentGroup {
       add(seen, queries, asked, begin_);
     } else {
 #pragma unroll 1
-      for (int32 first = begin_; vote_sync_any(first < end_); first += kMany * kGroupLanes)
+      for (int32 first = begin_; vote_sync_any(first < end_); first += kMany * kLanes)
         add(seen, queries, spans<kMany>(first), first);
     }
 #pragma unroll
-    for (int mask = kGroupLanes / 2; mask > 0; mask /= 2)
+    for (int mask = kLanes / 2; mask > 0; mask /= 2)
       seen = {seen.blocks + shfl_sync_bfly(seen.blocks, mask),
               seen.segments + shfl_sync_bfly(seen.segments, mask),
               smaller(seen.first, shfl_sync_bfly(seen.first, mask))};
@@ -64,16 +59,23 @@ class SegmentGroup {
     } else {
 #pragma unroll 1
       for (int32 first = begin_; vote_sync_any(!search.is_found && first < end_);
-           first += kMany * kGroupLanes)
+           first += kMany * kLanes)
         look_for<kMany>(search, first);
     }
     return search.found;
   }
 
  private:
-  static constexpr int32 kMany = 4;
+  static constexpr int32 kMany = 32 / kLanes;  // segments of a lane
 
-  LAZYROPE_DEVICE bool are_few() const { return !vote_sync_any(begin_ + kGroupLanes < end_); }
+  LAZYROPE_DEVICE static int32 own_lane() { return lane_index() % kLanes; }
+
+  // The value of a lane of the same group.
+  LAZYROPE_DEVICE static int32 of_group(int32 value, int32 lane) {
+    return shfl_sync_idx(value, first_lane<kLanes>() + lane);
+  }
+
+  LAZYROPE_DEVICE bool are_few() const { return !vote_sync_any(begin_ + kLanes < end_); }
 
   // A lane's; behind the last they are empty.
   template <int32 kCount>
@@ -89,7 +91,7 @@ class SegmentGroup {
     return spans;
   }
   LAZYROPE_DEVICE static int32 segment(int32 first, int32 i) {
-    return first + i * kGroupLanes + group_lane();
+    return first + i * kLanes + own_lane();
   }
 
   template <int32 kCount>
@@ -124,8 +126,8 @@ class SegmentGroup {
     VisibleSegment visible = visible_segment<Mask>(span.slots(), queries);
     visible.record.first_page = first_page;
     const int32 blocks = visible.blocks(block_keys_);
-    const int32 through = prefix_sum<kGroupLanes>(blocks);
-    return {visible, through - blocks, through, group_shfl(through, kGroupLanes - 1)};
+    const int32 through = prefix_sum<kLanes>(blocks);
+    return {visible, through - blocks, through, of_group(through, kLanes - 1)};
   }
 
   // The lane that has the block tells the others where it is: another load would take longer.
@@ -148,9 +150,9 @@ class SegmentGroup {
       search.block -= own.all;
       own = next;
     }
-    const int32 owner = upper_bound_of_group<kGroupLanes>(own.through, search.block);
-    const BlockPlace place = {from_lane(own.visible, first_lane<kGroupLanes>() + owner),
-                              search.block - group_shfl(own.before, owner)};
+    const int32 owner = upper_bound_of_group<kLanes>(own.through, search.block);
+    const BlockPlace place = {from_lane(own.visible, first_lane<kLanes>() + owner),
+                              search.block - of_group(own.before, owner)};
     if (!search.is_found && search.block < own.all) {
       search.found = place;
       search.is_found = true;

@@ -49,7 +49,7 @@ class Planner {
         few_costs_(shared_ + (Scan::kBytes + warp_index() * kFewBytes)) {}
 
   LAZYROPE_DEVICE void plan() {
-    const RequestSpan own = caller_.request(thread_index() / kGroupLanes);
+    const RequestSpan own = caller_.request(thread_index() / kTileLanes);
     const TokenCounts counts = {caller_.num_tokens(lane_index()),
                                 caller_.num_tokens(kWarpThreads + lane_index())};
     const StepCopy copied = caller_.begin_copy();
@@ -279,19 +279,19 @@ class Planner {
                                      const Laid& given, bool is_given) const {
     const int32 first_tile = is_shared ? planner_ : 0;
     const int32 step = is_shared ? params_.num_planners : 1;
-    constexpr int32 kTiles = kWarpThreads / kGroupLanes;
+    constexpr int32 kTiles = kWarpThreads / kTileLanes;
 #pragma unroll 1
     for (int32 first = warp_index() * kTiles;
          vote_sync_any(first_tile + first * step < units.num_tiles);
-         first += Spec::kThreads / kGroupLanes) {
-      const int32 tile = first_tile + (first + lane_index() / kGroupLanes) * step;
+         first += Spec::kThreads / kTileLanes) {
+      const int32 tile = first_tile + (first + lane_index() / kTileLanes) * step;
       const bool exists = tile < units.num_tiles;
       const auto laid = is_given ? (exists ? given : Laid{}) : read(tile, exists);
-      const SegmentGroup<Mask> segments(caller_, phase_.block_keys, laid.keys.segment,
-                                        laid.keys.segment_end);
+      const SegmentGroup<Mask, kTileLanes> segments(caller_, phase_.block_keys, laid.keys.segment,
+                                                    laid.keys.segment_end);
       PositionRange queries;
       const SeenSegments seen = segments.look([&] { return queries = positions_of(laid.rows); });
-      if (!exists || group_lane() != 0) continue;
+      if (!exists || lane_index() % kTileLanes != 0) continue;
       const TileNote note = {seen.blocks,   seen.segments, seen.first,
                              queries.first, queries.last,  {}};
       if (is_shared)
@@ -332,14 +332,15 @@ class Planner {
     if (vote_sync_any(begin + 1 < end)) {
       int32 last = first;
 #pragma unroll 1
-      for (int32 token = begin + group_lane(); vote_sync_any(token < end); token += kGroupLanes) {
+      for (int32 token = begin + lane_index() % kTileLanes; vote_sync_any(token < end);
+           token += kTileLanes) {
         if (token >= end) continue;
         const int32 position = caller_.position(token);
         first = smaller(first, position);
         last = larger(last, position);
       }
 #pragma unroll
-      for (int mask = kGroupLanes / 2; mask > 0; mask /= 2) {
+      for (int mask = kTileLanes / 2; mask > 0; mask /= 2) {
         first = smaller(first, shfl_sync_bfly(first, mask));
         last = larger(last, shfl_sync_bfly(last, mask));
       }
