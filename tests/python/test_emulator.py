@@ -53,13 +53,13 @@ def test_a_profile_counts_by_line():
         assert line.executions * (line.wavefronts > 0) <= line.ideal_wavefronts <= line.wavefronts
         assert line.ideal_sectors <= line.sectors and line.cache_lines <= line.sectors <= 4 * line.cache_lines
         assert line.wavefronts > 0 or line.sectors > 0
-    # The positions of five queries: read to be copied, and to find what they see, where all eight
-    # lanes read the first besides.
+    # The positions of five queries: read to be copied, and to find what they see, by four lanes, all of which read the
+    # first before.
     (store,) = (line for line in lines if "st_global(step_.positions + copy.index," in line.text)
     (load,) = (line for line in lines if "ld_global_nc(in_.q_position + token)" in line.text)
     assert (load.file, load.instruction, store.instruction) == (store.file, "ld.global.nc.b32", "st.global.b32")
     assert (store.executions, store.lanes, store.bytes, store.sectors, store.wavefronts) == (1, 5, 20, 1, 0)
-    assert (load.executions, load.lanes, load.bytes, load.sectors, load.wavefronts) == (3, 18, 72, 3, 0)
+    assert (load.executions, load.lanes, load.bytes, load.sectors, load.wavefronts) == (4, 14, 56, 4, 0)
     with pytest.raises(dataclasses.FrozenInstanceError):
         load.line = 1
 
