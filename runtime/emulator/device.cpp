@@ -137,11 +137,14 @@ class EmulatorKernel : public LoadedKernel {
 };
 
 class HostCompiler : public Compiler {
+  // Most kernels run for less time than they take to be compiled: a third less than with -O2.
+  static constexpr const char* kOptimization = "-O1";
+
  public:
   explicit HostCompiler(std::string command) : command_(std::move(command)) {}
 
   std::vector<std::string> options(const Arch&) const override {
-    return {"-std=c++20", "-O2", "-fno-strict-aliasing", "-shared", "-fPIC", "-w"};
+    return {"-std=c++20", kOptimization, "-fno-strict-aliasing", "-shared", "-fPIC", "-w"};
   }
 
   Binary compile(const RenderedKernel& kernel, const Arch& arch) override;
@@ -149,7 +152,7 @@ class HostCompiler : public Compiler {
   // Assembly.
   std::string intermediate(const RenderedKernel& kernel, const Arch&) override {
     const ScratchDirectory scratch;
-    compile_host(command_, {"-std=c++20", "-O2", "-S", "-w"}, kernel, scratch);
+    compile_host(command_, {"-std=c++20", kOptimization, "-S", "-w"}, kernel, scratch);
     return read_text(scratch.file("kernel.out"));
   }
 
