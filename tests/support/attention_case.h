@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/half.h"
 #include "runtime/lazyrope.h"
 #include "tests/support/host_tensor.h"
 #include "tests/support/metadata.h"
@@ -26,10 +27,6 @@ struct AttentionModel {
 inline std::uint16_t to_bf16(double x) {
   const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x));
   return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-inline double from_bf16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
 class AttentionCase {
