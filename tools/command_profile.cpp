@@ -76,7 +76,7 @@ std::vector<KernelKind> kernels_of(const Options& options) {
 }
 
 const Arch& emulated_arch(const std::string& name) {
-  const Arch& arch = find_arch(name);
+  const Arch& arch = named_arch(name);
   if (arch.isa == "emu") return arch;
   throw UsageError(fmt::format(
       "--arch: {} is a GPU's; accesses are counted in the emulator: give emu:sm_80", name));

@@ -7,8 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/error.h"
 #include "runtime/devices.h"
 #include "runtime/error.h"
+#include "tools/command.h"
 
 namespace lazyrope {
 namespace {
@@ -45,8 +47,16 @@ std::string arch_names() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+const Arch& named_arch(const std::string& name) {
+  try {
+    return find_arch(name);
+  } catch (const SpecError& error) {
+    throw UsageError(fmt::format("--arch: {}", error.what()));
+  }
+}
+
 const Arch& arch_of(const std::string& name) {
-  return name.empty() ? present_arch_or_advice() : find_arch(name);
+  return name.empty() ? present_arch_or_advice() : named_arch(name);
 }
 
 }  // namespace lazyrope

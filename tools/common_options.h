@@ -17,8 +17,10 @@ Config config_with_cache(const std::string& directory);
 // "sm_80, sm_86, ...": what --arch takes.
 std::string arch_names();
 
-// The architecture of that name, or for an empty one that of the present GPU. SpecError for an
-// unknown name, std::runtime_error without a GPU.
+// The architecture that --arch names. UsageError for an unknown name.
+const Arch& named_arch(const std::string& name);
+
+// The same, or for an empty name that of the present GPU. std::runtime_error without a GPU.
 const Arch& arch_of(const std::string& name);
 
 }  // namespace lazyrope

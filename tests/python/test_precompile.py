@@ -375,7 +375,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("arguments", "code", "said"),
         [
-            (["--arch", "sm_80,sm_75"], 1, ['arch "sm_75" is unknown', "sm_90a"]),
+            (["--arch", "sm_80,sm_75"], 2, ['--arch: arch "sm_75" is unknown', "sm_90a"]),
             (["--model", "/nonexistent/config.json"], 1, ["cannot read /nonexistent/config.json: No such file"]),
             (["--arch", "sm_80", "--threads", 0], 2, ["--threads"]),
             (["--query-form", "turned", "--arch", "sm_80"], 1, ['"turned"', "raw, rotated"]),

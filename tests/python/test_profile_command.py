@@ -97,7 +97,7 @@ def test_a_model(run, tmp_path):
 
 MISTAKES = [
     ([*SPEC, "--arch", "sm_90a"], 2, ["--arch: sm_90a is a GPU's", "give emu:sm_80"]),
-    ([*SPEC, "--arch", "emu:sm_1"], 1, ['arch "emu:sm_1" is unknown']),
+    ([*SPEC, "--arch", "emu:sm_1"], 2, ['arch "emu:sm_1" is unknown']),
     ([*SPEC, "--kernel", "attend"], 2, ["--kernel", "attend", "attend_decode"]),
     ([*SPEC, "--sort", "size"], 2, ["--sort", "size", "excess"]),
     ([*SPEC, "--batch", 0], 2, ["--batch", "0"]),
