@@ -231,8 +231,19 @@ void Engine::keep(const Key& key, const Binary& binary) const {
   if (!stored.stored)
     log_message(LogLevel::kWarning, "{} is not cached on disk: {}; set LAZYROPE_CACHE_DIR",
                 binary.entry, stored.reason);
+  if (binary.code.size() > config_.cache_max_bytes)
+    log_message(
+        LogLevel::kWarning,
+        "{} is compiled anew by each process: it has {} bytes, and LAZYROPE_CACHE_MAX_BYTES "
+        "leaves room for {}",
+        binary.entry, binary.code.size(), config_.cache_max_bytes);
   try {
-    store_.prune(config_.cache_max_bytes);
+    const Removed removed = store_.prune(config_.cache_max_bytes);
+    if (removed.entries > 0)
+      log_message(
+          LogLevel::kInfo,
+          "removed {} of the cache's entries ({} bytes), for it is to have at most {} bytes",
+          removed.entries, removed.bytes, config_.cache_max_bytes);
   } catch (const CacheError& error) {
     log_message(LogLevel::kWarning, "the cache was not pruned: {}", error.what());
   }

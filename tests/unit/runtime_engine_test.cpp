@@ -354,12 +354,23 @@ TEST_F(EngineTest, AFailureIsThatOfOneKernelAndOfOneCall) {
   EXPECT_THROW(get(engine, {tiny("wrong")}), CompileError);
 }
 
-TEST_F(EngineTest, EntriesBeyondTheLimitAreRemoved) {
+TEST_F(EngineTest, EntriesBeyondTheLimitAreRemovedAndThatIsSaid) {
   Config small = config();
   small.cache_max_bytes = 1;
   Engine engine(small);
+  set_log_level(LogLevel::kInfo);
   get(engine);
   EXPECT_TRUE(entries().empty());
+  EXPECT_EQ(logged("warning: tiny is compiled anew by each process"), 1) << log_.text();
+  EXPECT_EQ(logged("info: removed 1 of the cache's entries"), 1) << log_.text();
+}
+
+TEST_F(EngineTest, WithinTheLimitNothingIsRemoved) {
+  Engine engine(config());
+  set_log_level(LogLevel::kInfo);
+  get(engine);
+  EXPECT_EQ(entries().size(), 1u);
+  EXPECT_EQ(logged("compiled anew") + logged("removed"), 0) << log_.text();
 }
 
 TEST_F(EngineTest, SourcesAreWrittenWhereAsked) {
