@@ -230,7 +230,7 @@ class CutLine {
   // Of a group of lanes.
   LAZYROPE_DEVICE static int32 of_half() { return lane_index() / (kGroupLanes / 2) % 2; }
   LAZYROPE_DEVICE static int32 from_half(int32 value, int32 half) {
-    return shfl_sync_idx(value, first_lane<kGroupLanes>() + half * (kGroupLanes / 2));
+    return group_shfl<kGroupLanes>(value, half * (kGroupLanes / 2));
   }
 
   LAZYROPE_DEVICE int32 group_begin(int32 group) const {

@@ -46,11 +46,11 @@ class ItemWriter {
     VisibleSegment start{};
     if (item.extent.num_blocks > 0) start = begin(item, place);
     if (!exists) return;
-    auto* to = reinterpret_cast<Chunk*>(phase_.work.items + index) + group_lane();
+    auto* to = reinterpret_cast<Chunk*>(phase_.work.items + index) + group_lane<kGroupLanes>();
     Chunk chunks[kChunksOfLane];
 #pragma unroll
     for (int32 i = 0; i < kChunksOfLane; ++i)
-      chunks[i] = chunk(item, group_lane() + i * kGroupLanes, start);
+      chunks[i] = chunk(item, group_lane<kGroupLanes>() + i * kGroupLanes, start);
 #pragma unroll
     for (int32 i = 0; i < kChunksOfLane; ++i) st_global(to + i * kGroupLanes, chunks[i]);
   }

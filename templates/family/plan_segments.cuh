@@ -6,8 +6,6 @@
 
 namespace lazyrope {
 
-LAZYROPE_DEVICE int32 group_lane() { return lane_index() % kGroupLanes; }
-
 struct SeenSegments {
   int32 blocks;
   int32 segments;
@@ -68,13 +66,6 @@ class SegmentGroup {
  private:
   static constexpr int32 kMany = 32 / kLanes;  // segments of a lane
 
-  LAZYROPE_DEVICE static int32 own_lane() { return lane_index() % kLanes; }
-
-  // The value of a lane of the same group.
-  LAZYROPE_DEVICE static int32 of_group(int32 value, int32 lane) {
-    return shfl_sync_idx(value, first_lane<kLanes>() + lane);
-  }
-
   LAZYROPE_DEVICE bool are_few() const { return !vote_sync_any(begin_ + kLanes < end_); }
 
   // A lane's; behind the last they are empty.
@@ -91,7 +82,7 @@ class SegmentGroup {
     return spans;
   }
   LAZYROPE_DEVICE static int32 segment(int32 first, int32 i) {
-    return first + i * kLanes + own_lane();
+    return first + i * kLanes + group_lane<kLanes>();
   }
 
   template <int32 kCount>
@@ -127,7 +118,7 @@ class SegmentGroup {
     visible.record.first_page = first_page;
     const int32 blocks = visible.blocks(block_keys_);
     const int32 through = prefix_sum<kLanes>(blocks);
-    return {visible, through - blocks, through, of_group(through, kLanes - 1)};
+    return {visible, through - blocks, through, group_shfl<kLanes>(through, kLanes - 1)};
   }
 
   // The lane that has the block tells the others where it is: another load would take longer.
@@ -152,7 +143,7 @@ class SegmentGroup {
     }
     const int32 owner = upper_bound_of_group<kLanes>(own.through, search.block);
     const BlockPlace place = {from_lane(own.visible, first_lane<kLanes>() + owner),
-                              search.block - of_group(own.before, owner)};
+                              search.block - group_shfl<kLanes>(own.before, owner)};
     if (!search.is_found && search.block < own.all) {
       search.found = place;
       search.is_found = true;

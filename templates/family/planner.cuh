@@ -291,7 +291,7 @@ class Planner {
                                                     laid.keys.segment_end);
       PositionRange queries;
       const SeenSegments seen = segments.look([&] { return queries = positions_of(laid.rows); });
-      if (!exists || lane_index() % kTileLanes != 0) continue;
+      if (!exists || group_lane<kTileLanes>() != 0) continue;
       const TileNote note = {seen.blocks,   seen.segments, seen.first,
                              queries.first, queries.last,  {}};
       if (is_shared)
@@ -332,7 +332,7 @@ class Planner {
     if (vote_sync_any(begin + 1 < end)) {
       int32 last = first;
 #pragma unroll 1
-      for (int32 token = begin + lane_index() % kTileLanes; vote_sync_any(token < end);
+      for (int32 token = begin + group_lane<kTileLanes>(); vote_sync_any(token < end);
            token += kTileLanes) {
         if (token >= end) continue;
         const int32 position = caller_.position(token);

@@ -23,6 +23,18 @@ LAZYROPE_DEVICE int32 first_lane() {
   return lane_index() & ~(kLanes - 1);
 }
 
+// The lane's number in its group.
+template <int kLanes>
+LAZYROPE_DEVICE int32 group_lane() {
+  return lane_index() % kLanes;
+}
+
+// The value of a lane of the same group.
+template <int kLanes>
+LAZYROPE_DEVICE int32 group_shfl(int32 value, int32 lane) {
+  return shfl_sync_idx(value, first_lane<kLanes>() + lane);
+}
+
 // Of a number from 1 on; of large ones just below a power of two maybe that of this.
 LAZYROPE_DEVICE int32 floor_log2(int32 number) {
   return static_cast<int32>(float_as_bits(static_cast<float>(number)) >> 23) - 127;
