@@ -6,6 +6,14 @@
 
 namespace lazyrope {
 
+// As it is loaded, likewise what follows: what is made of it waits for the load.
+struct TokenSpan {
+  int32 begin;
+  int32 end;
+
+  LAZYROPE_DEVICE int32 count() const { return end - begin; }
+};
+
 // What of a request its tiles are made of.
 struct RequestSpan {
   int32 token;
@@ -46,10 +54,10 @@ class CallerStep {
   LAZYROPE_DEVICE int32 num_requests() const { return in_.num_requests; }
   LAZYROPE_DEVICE int32 position(int32 token) const { return ld_global_nc(in_.q_position + token); }
 
-  // Of a request; 0 behind the last.
-  LAZYROPE_DEVICE int32 num_tokens(int32 i) const {
-    if (i >= in_.num_requests) return 0;
-    return ld_global_nc(in_.q_indptr + i + 1) - ld_global_nc(in_.q_indptr + i);
+  // Of a request; none behind the last.
+  LAZYROPE_DEVICE TokenSpan tokens(int32 i) const {
+    if (i >= in_.num_requests) return {0, 0};
+    return {ld_global_nc(in_.q_indptr + i), ld_global_nc(in_.q_indptr + i + 1)};
   }
 
   // Empty behind the last.
@@ -77,18 +85,31 @@ class CallerStep {
   // What attend reads beside its items, by all CTAs together: a thread's first part, and then, from
   // that on, all of it. Between the two there is other work to be done, while the first is loaded.
   LAZYROPE_DEVICE StepCopy begin_copy() const {
-    if (block_index() == 0 && thread_index() == 0)
-      st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
     // By the last warps first: others write more items.
-    const int32 warp = block_threads() / kWarpThreads - 1 - warp_index();
+    const int32 warp = kPlanThreads / kWarpThreads - 1 - warp_index();
     return load((warp * grid_blocks() + block_index()) * kWarpThreads + lane_index());
   }
   LAZYROPE_DEVICE void copy(StepCopy part) const {
+    if (block_index() == 0 && thread_index() == kPlanThreads - 1)
+      st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
 #pragma unroll 1
     while (part.index < larger(in_.num_segments, in_.num_tokens)) {
       store(part);
-      part = load(part.index + grid_blocks() * block_threads());
+      part = load(part.index + grid_blocks() * kPlanThreads);
     }
+  }
+
+  // What few requests are measured by, while it is not yet known which of it is whose. By the last
+  // warps, which measure none.
+  LAZYROPE_DEVICE void prefetch_segments() const {
+    if (in_.num_requests > kTilesAtOnce) return;
+    const int32 i = (kPlanThreads - 1 - thread_index()) * kLineInts;
+    if (i >= larger(in_.num_segments, in_.num_tokens)) return;
+    if (i < in_.num_tokens) prefetch_global_l2(in_.q_position + i);
+    if (i >= in_.num_segments) return;
+    prefetch_global_l2(in_.base + i);
+    prefetch_global_l2(in_.start + i);
+    prefetch_global_l2(in_.length + i);
   }
 
  private:

@@ -31,12 +31,17 @@ class Column {
 class PlanTable {
  public:
   LAZYROPE_DEVICE PlanTable(GenericPtr shared, const PlanScratch& scratch, int32 planner)
-      : PlanTable(scratch.tables == nullptr
-                      ? shared
-                      : generic(scratch.tables + planner * plan_table_bytes(scratch.max_tiles)),
-                  static_cast<uint32>(scratch.max_tiles) + 1) {}
+      : PlanTable(place(shared, scratch, planner), static_cast<uint32>(scratch.max_tiles) + 1) {}
 
  private:
+  // Without a branch, which would wait for the parameters before anything else is asked for.
+  LAZYROPE_DEVICE static GenericPtr place(GenericPtr shared, const PlanScratch& scratch,
+                                          int32 planner) {
+    const GenericPtr global =
+        generic(scratch.tables + planner * plan_table_bytes(scratch.max_tiles));
+    return scratch.tables == nullptr ? shared : global;
+  }
+
   LAZYROPE_DEVICE PlanTable(GenericPtr table, uint32 tiles)
       : rows(table),
         keys(table + int64{tiles * 16}),

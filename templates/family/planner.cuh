@@ -50,12 +50,13 @@ class Planner {
 
   LAZYROPE_DEVICE void plan() {
     const RequestSpan own = caller_.request(thread_index() / kTileLanes);
-    const TokenCounts counts = {caller_.num_tokens(lane_index()),
-                                caller_.num_tokens(kWarpThreads + lane_index())};
+    const LaneTokens tokens = {caller_.tokens(lane_index()),
+                               caller_.tokens(kWarpThreads + lane_index())};
+    caller_.prefetch_segments();
     const StepCopy copied = caller_.begin_copy();
     zero_counters();
     Units units{tiles_, phase_.fixed_split_blocks};
-    units.num_tiles = count_tiles_each(counts);
+    units.num_tiles = count_tiles_each(tokens);
     const bool is_tile_each = units.num_tiles >= 0;
     if (!is_tile_each) units.num_tiles = lay_tiles();
     measure(units, lay_tile(own), is_tile_each);
@@ -165,19 +166,19 @@ class Planner {
   }
 
   // Of the requests of a lane, if there are few.
-  struct TokenCounts {
-    int32 first;
-    int32 second;
+  struct LaneTokens {
+    TokenSpan first;
+    TokenSpan second;
   };
 
   // Where there are few requests and each is a tile, but for some behind them that ask nothing, as
   // decode's are: how many, and tiles need not be laid before they are measured. Else -1. Every
   // warp finds the same.
-  LAZYROPE_DEVICE int32 count_tiles_each(const TokenCounts& counts) const {
+  LAZYROPE_DEVICE int32 count_tiles_each(const LaneTokens& tokens) const {
     static_assert(kTilesAtOnce == 2 * kWarpThreads);
     if (caller_.num_requests() > kTilesAtOnce) return -1;
-    const int32 first = rows_of(counts.first);
-    const int32 second = rows_of(counts.second);
+    const int32 first = rows_of(tokens.first.count());
+    const int32 second = rows_of(tokens.second.count());
     const uint32 of_first = vote_sync_ballot(first > 0);
     const uint32 of_second = vote_sync_ballot(second > 0);
     if (vote_sync_any(larger(first, second) > phase_.tile_rows.value)) return -1;
@@ -233,7 +234,7 @@ class Planner {
 #pragma unroll 1
     for (int32 i = thread_index(); i < caller_.num_requests(); i += Spec::kThreads)
       most_rows =
-          larger(most_rows, smaller(rows_of(caller_.num_tokens(i)), phase_.tile_rows.value));
+          larger(most_rows, smaller(rows_of(caller_.tokens(i).count()), phase_.tile_rows.value));
     most_rows = scan_.max(most_rows);
     bar_sync();  // the scan's memory is free again
 #pragma unroll 1
