@@ -7,10 +7,10 @@
 // together. No SM has two while another has none; beyond that, those without a share are spread
 // out, for neighbours may share the way to memory, too.
 //
-// Where units are alike and shares short, these are whole units, or equal parts of one, if that
-// takes few CTAs less: a unit that is cut elsewhere is one item more for some CTA, and parts to
-// merge. With long shares that counts for less than that all CTAs have one. A single request whose
-// tile is a few parts of the least length is cut into just these.
+// Where units are alike and shares short, these are whole units, or where they are shorter still
+// equal parts of one, if that takes few CTAs less: a unit that is cut elsewhere is one item more
+// for some CTA, and parts to merge. With long shares that counts for less than that all CTAs have
+// one. A single request whose tile is a few parts of the least length is cut into just these.
 #pragma once
 
 #include "family/plan_units.cuh"
@@ -29,7 +29,7 @@ class CutLine {
     min_split_blocks_ = phase_.min_split_blocks;
     least_ = least(min_split_blocks_);
     shares_ = units_.count() == 0 ? 0 : most_shares(units_.group_cost);
-    if (!are_short())
+    if (!are_short(kWholeItems))
       lengthen_parts();
     else if (!cut_finely() && are_alike())
       match();
@@ -100,10 +100,12 @@ class CutLine {
     return larger(difference, -difference) * kTolerance <= units_.group_cost;
   }
 
-  // Measured on an H200: of some megabytes at the most.
-  LAZYROPE_DEVICE bool are_short() const {
-    constexpr int32 kMostItems = 20;  // whose beginnings cost as much
-    return units_.cost() <= kMostItems * phase_.item_cost * shares_;
+  // Measured on H200s, in items whose beginnings cost as much as a share: some megabytes are the
+  // most that is worth whole units, one megabyte the most that is worth equal parts of one.
+  static constexpr int32 kWholeItems = 20;
+  static constexpr int32 kPartItems = 8;
+  LAZYROPE_DEVICE bool are_short(int32 items) const {
+    return units_.cost() <= items * phase_.item_cost * shares_;
   }
 
   // A part of few blocks is worth its item and the merging where little else is done.
@@ -142,8 +144,10 @@ class CutLine {
     const int32 of_blocks = units_.group_cost - units_.num_tiles * phase_.item_cost;
     if (of_blocks == 0) return;
     const int32 most = most_shares(of_blocks);
-    const int32 shares = divide(most, units).whole * units;
+    const int32 parts = divide(most, units).whole;
+    const int32 shares = parts * units;
     if (shares == 0 || !is_near(shares, most)) return;
+    if (parts > 1 && !are_short(kPartItems)) return;
     shares_ = shares;
     item_cost_ = 0;
   }

@@ -246,9 +246,9 @@ TEST_P(MatchedShares, AreWholeUnitsOrEqualPartsOfOne) {
   }
 }
 
-// Where shares are long, all CTAs have one.
+// Where shares are long, all CTAs have one; parts of units sooner than whole ones.
 TEST_P(MatchedShares, AreShort) {
-  constexpr int kBlockKeys = 16, kMostItems = 20;
+  constexpr int kBlockKeys = 16;
   const auto count_shares = [&](int blocks) {
     plan(requests_of_length(setting_.requests, blocks * kBlockKeys, setting_.page_size));
     const WorkView& work = params_.phase[Step::kDecode].work;
@@ -258,7 +258,8 @@ TEST_P(MatchedShares, AreShort) {
   const PlanPhase& phase = params_.phase[Step::kDecode];
   plan(requests_of_length(1, kBlockKeys, setting_.page_size));
   const int units = setting_.requests * setting_.num_kv_heads;
-  const int line = kMostItems * phase.item_cost * phase.work.num_ctas / units;
+  const int most_items = units < 32 ? 8 : 20;
+  const int line = most_items * phase.item_cost * phase.work.num_ctas / units;
   EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost - 2), 32);
   EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost + 2), phase.work.num_ctas);
 }
