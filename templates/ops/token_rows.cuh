@@ -81,7 +81,7 @@ struct TokenMove {
 
   LAZYROPE_DEVICE static void run(const TokenRow& row, int32 task, InverseScales inverse = {}) {
     if constexpr (kUnits > 0) {
-      if (task < kUnits) return move_unit(row, task, inverse);
+      if (kUnits == kTasks || task < kUnits) return move_unit(row, task, inverse);
     }
     move_run(row, task + kUnits, inverse);
   }
@@ -89,11 +89,14 @@ struct TokenMove {
   // Calls move(token, head, task) for this thread's share.
   template <class Move>
   LAZYROPE_DEVICE static void for_each(int32 num_tokens, int32 num_heads, const Move& move) {
-    const int64 num_tasks = static_cast<int64>(num_tokens) * num_heads * kTasks;
-    const int64 stride = static_cast<int64>(grid_blocks()) * block_threads();
-    for (int64 i = static_cast<int64>(block_index()) * block_threads() + thread_index();
-         i < num_tasks; i += stride)
-      move(i / kTasks / num_heads, static_cast<int32>(i / kTasks % num_heads),
+    const auto heads = static_cast<uint32>(num_heads);
+    const auto threads = static_cast<uint32>(block_threads());
+    const uint64 num_tasks = uint64{heads} * static_cast<uint32>(num_tokens) * kTasks;
+    const uint64 stride = uint64{threads} * static_cast<uint32>(grid_blocks());
+    const auto block = static_cast<uint32>(block_index());
+    for (uint64 i = uint64{threads} * block + static_cast<uint32>(thread_index()); i < num_tasks;
+         i += stride)
+      move(static_cast<int64>(i / kTasks / heads), static_cast<int32>(i / kTasks % heads),
            static_cast<int32>(i % kTasks));
   }
 };
