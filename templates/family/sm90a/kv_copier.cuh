@@ -43,10 +43,13 @@ class KvCopier {
       const int32 num_blocks = item.extent().num_blocks;
       if (num_blocks == 0) return;
       if constexpr (Memory::kQueriesComeFirst) memory_.first_queries().await_asked();
-      if constexpr (kCopied == Copied::kBoth)
-        copy_both(memory_.table(step_, item), num_blocks, place);
+      const Table table = memory_.table(step_, item);
+      if constexpr (kCopied != Copied::kBoth)
+        copy(table, num_blocks, place);
+      else if constexpr (Memory::kHasManyRows)
+        copy_keys_ahead(table, num_blocks, place);
       else
-        copy(memory_.table(step_, item), num_blocks, place);
+        copy_in_turns(table, num_blocks, place);
     });
   }
 
@@ -80,9 +83,28 @@ class KvCopier {
     windows_.leave_last(end - 1);
   }
 
-  // Keys go one block ahead of values: keys, keys, values, keys, values ... values, by one copy of
-  // the code.
-  LAZYROPE_DEVICE void copy_both(const Table& table, int32 num_blocks, int32 place) {
+  // A block's keys, then its values, by one copy of the code: what is known of a block is on its way
+  // before the next one's window is waited for.
+  LAZYROPE_DEVICE void copy_in_turns(const Table& table, int32 num_blocks, int32 place) {
+    int32 block = windows_.begin(place);
+    const int32 end = block + num_blocks;
+#pragma unroll 1
+    while (true) {
+      const Place at = find(table, block);
+#pragma unroll 1
+      for (int32 of = 0; of < 2; ++of)
+        copy_tile(of == 0 ? maps_.keys : maps_.values, at, key_.at + of * Memory::kStages);
+      key_.advance();  // values have the same places in their ring
+      if (++block == end) break;
+      windows_.leave(block - 1);
+      windows_.reach(block);
+    }
+    windows_.leave_last(end - 1);
+  }
+
+  // Keys go one block ahead of values, as many rows' scores go one ahead of what they weigh: keys,
+  // keys, values, keys, values ... values, by one copy of the code.
+  LAZYROPE_DEVICE void copy_keys_ahead(const Table& table, int32 num_blocks, int32 place) {
     const int32 first = windows_.begin(place);
     const int32 last = first + num_blocks - 1;
     Place next{};
