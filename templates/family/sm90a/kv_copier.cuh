@@ -38,6 +38,7 @@ class KvCopier {
         turned_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
+    fetch_params();
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
       kv_head_ = item.rows().kv_head;
       const int32 num_blocks = item.extent().num_blocks;
@@ -54,6 +55,19 @@ class KvCopier {
   }
 
  private:
+  // While the first item is on its way. Else the first copy would wait for two lines of the constant
+  // cache that nobody has read, one after the other, and then for its map.
+  LAZYROPE_DEVICE void fetch_params() {
+    if (elect_sync()) {
+      if constexpr (kCopied != Copied::kValues) prefetch_tensormap(maps_.keys.runs);
+      if constexpr (kCopied != Copied::kKeys) prefetch_tensormap(maps_.values.runs);
+    }
+    // Told by lanes that differ: what all have would be read from the parameters where it is used.
+    const int32 own = lane_index() % 2 == 0 ? maps_.octets_per_page : maps_.heads_per_page;
+    octets_per_page_ = shfl_sync_idx(own, 0);
+    heads_per_page_ = shfl_sync_idx(own, 1);
+  }
+
   // Of one of a block's runs, lane i that of run i: from which octet of the pool, and head, on.
   struct Place {
     int32 octet;
@@ -224,11 +238,11 @@ class KvCopier {
   }
 
   LAZYROPE_DEVICE int32 octet_of(const RunPlace& place) const {
-    return place.page * maps_.octets_per_page +
+    return place.page * octets_per_page_ +
            static_cast<int32>(static_cast<uint32>(place.slot) / kOctetSlots);
   }
   LAZYROPE_DEVICE int32 head_of(const RunPlace& place) const {
-    return place.page * maps_.heads_per_page + kv_head_;
+    return place.page * heads_per_page_ + kv_head_;
   }
 
   const PoolMaps& maps_;
@@ -241,6 +255,8 @@ class KvCopier {
   RingPlace<Memory::kStages> key_;
   RingPlace<Memory::kStages> value_;
   RingPlace<Memory::kTurns> turn_;
+  int32 octets_per_page_ = 0;
+  int32 heads_per_page_ = 0;
   int32 kv_head_ = 0;
 };
 
