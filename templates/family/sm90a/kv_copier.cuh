@@ -55,8 +55,8 @@ class KvCopier {
   }
 
  private:
-  // While the first item is on its way. Else the first copy would wait for two lines of the constant
-  // cache that nobody has read, one after the other, and then for its map.
+  // While the first item is on its way. Else the first copy would wait for two lines of the
+  // constant cache that nobody has read, one after the other, and then for its map.
   LAZYROPE_DEVICE void fetch_params() {
     if (elect_sync()) {
       if constexpr (kCopied != Copied::kValues) prefetch_tensormap(maps_.keys.runs);
@@ -97,8 +97,8 @@ class KvCopier {
     windows_.leave_last(end - 1);
   }
 
-  // A block's keys, then its values, by one copy of the code: what is known of a block is on its way
-  // before the next one's window is waited for.
+  // A block's keys, then its values, by one copy of the code: what is known of a block is on its
+  // way before the next one's window is waited for.
   LAZYROPE_DEVICE void copy_in_turns(const Table& table, int32 num_blocks, int32 place) {
     int32 block = windows_.begin(place);
     const int32 end = block + num_blocks;
