@@ -1,7 +1,8 @@
 """The interface of :func:`lazyrope.compile` in plain PyTorch: no kernels, any device, any floating dtype.
 
 For machines without a GPU, and as a second opinion. Scores, softmax and sums are computed in float32 and results
-rounded once. Every call reads the step's metadata back to the host, so it cannot be captured in a CUDA graph.
+rounded once; pools of 8 bits may have scales, as for the kernels. Every call reads the step's metadata back to the
+host, so it cannot be captured in a CUDA graph.
 
     kernel = lazyrope.eager.compile(spec)   # plan, call, plan_append and append as lazyrope.compile(spec) has them
 """
@@ -66,16 +67,32 @@ def _tokens(lengths: Ints, first_page: Tensor, lead: Tensor, pages: Tensor, page
     return _Tokens(offset, run, pages[first_page.long()[run] + slot // page_size].long(), slot % page_size)
 
 
+def _is_narrow(dtype: Any) -> bool:
+    """Whether an element has 8 bits."""
+    return bool(dtype.itemsize == 1)
+
+
+def _bits(x: Tensor) -> Tensor:
+    """What PyTorch can index: of numbers of 8 bits, these."""
+    return x.view(torch.uint8) if _is_narrow(x.dtype) else x
+
+
 def _gather(pool: Tensor, layout: str, page: Tensor, slot: Tensor) -> Tensor:
     """[tokens, kv_heads, head_dim]."""
-    return pool[page, slot] if layout == "NHD" else pool[page, :, slot]
+    bits = _bits(pool)
+    return (bits[page, slot] if layout == "NHD" else bits[page, :, slot]).view(pool.dtype)
 
 
 def _scatter(pool: Tensor, layout: str, page: Tensor, slot: Tensor, rows: Tensor) -> None:
+    """To the nearest numbers of the pool's dtype; of 8 bits, beyond the greatest, that."""
+    if _is_narrow(pool.dtype):
+        most = torch.finfo(pool.dtype).max
+        rows = rows.float().clamp(-most, most).nan_to_num(torch.nan)  # any NaN as the same one
+    rows = _bits(rows.to(pool.dtype))
     if layout == "NHD":
-        pool[page, slot] = rows.to(pool.dtype)
+        _bits(pool)[page, slot] = rows
     else:
-        pool[page, :, slot] = rows.to(pool.dtype)
+        _bits(pool)[page, :, slot] = rows
 
 
 def _check_ints(name: str, tensor: Tensor) -> None:
@@ -196,8 +213,6 @@ class _Rotates:
             raise SpecError(f'mask "{spec.mask}" has no plain PyTorch; known are: causal, full, sliding_window')
         if spec.rope_pairing not in ("none", "half", "interleaved"):
             raise SpecError(f'RoPE pairing "{spec.rope_pairing}" has no plain PyTorch; known are: half, interleaved')
-        if spec.kv_dtype != spec.dtype:
-            raise SpecError(f'kv_dtype = "{spec.kv_dtype}"; plain PyTorch has pools of dtype = "{spec.dtype}" only')
         self.spec = spec
         self._frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
 
@@ -209,9 +224,30 @@ class _Rotates:
     def turn(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
         return turn(x, *turns, self.spec.rope_pairing)
 
+    def pool(self, name: str, pool: Tensor) -> Tensor:
+        """As numbers of the spec's kv_dtype, where that has 8 bits."""
+        if self.spec.kv_dtype == self.spec.dtype:
+            return pool
+        dtype = getattr(torch, self.spec.kv_dtype)
+        if pool.dtype not in (dtype, torch.uint8):
+            raise SpecError(f"{name} is {pool.dtype}; it must be {dtype}, or uint8")
+        return pool.view(dtype)
+
+    def scale(self, name: str, scale: Tensor | None) -> Tensor | float:
+        """To be multiplied by [tokens, kv_heads, head_dim]."""
+        if scale is None:
+            return 1.0
+        if self.spec.kv_dtype == self.spec.dtype:
+            raise SpecError(f"{name} is given; a pool of {self.spec.dtype} has no scales")
+        if scale.dtype != torch.float32 or scale.numel() not in (1, self.spec.num_kv_heads):
+            wanted = f"float32, one element or [kv_heads] = [{self.spec.num_kv_heads}]"
+            raise SpecError(f"{name} is {scale.dtype} {list(scale.shape)}; it must be {wanted}")
+        return scale.reshape(-1, 1)
+
 
 class EagerAttention(_Rotates):
-    """See :class:`lazyrope.Attention`. Tensors may have any floating dtype, the pools' being that of q."""
+    """See :class:`lazyrope.Attention`. Tensors may have any floating dtype, the pools' being that of q, or the spec's
+    kv_dtype where that has 8 bits."""
 
     arch = "eager"
 
@@ -241,10 +277,14 @@ class EagerAttention(_Rotates):
         lse: Tensor | None = None,
         return_lse: bool = True,
         sinks: Tensor | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """As :meth:`lazyrope.Attention.__call__`."""
+        k_pool, v_pool = self.pool("k_pool", k_pool), self.pool("v_pool", v_pool)
+        k_scale, v_scale = self.scale("k_scale", k_scale), self.scale("v_scale", v_scale)
         heads = (self.spec.num_q_heads, self.spec.head_dim)
         if q.dim() != 3 or tuple(q.shape[1:]) != heads or q.shape[0] < step.num_tokens:
             raise SpecError(f"q is {list(q.shape)}; it must be [{step.num_tokens} or more, {heads[0]}, {heads[1]}]")
@@ -255,8 +295,8 @@ class EagerAttention(_Rotates):
         if (sinks is not None) != self.spec.sinks or (sinks is not None and tuple(sinks.shape) != heads[:1]):
             raise SpecError(f"sinks must be [{heads[0]}] where the spec has sinks, and only there")
         tokens = step.tokens
-        keys = _gather(k_pool, step.layout, tokens.page, tokens.slot).float().permute(1, 2, 0)
-        values = _gather(v_pool, step.layout, tokens.page, tokens.slot).float().transpose(0, 1)
+        keys = (_gather(k_pool, step.layout, tokens.page, tokens.slot).float() * k_scale).permute(1, 2, 0)
+        values = (_gather(v_pool, step.layout, tokens.page, tokens.slot).float() * v_scale).transpose(0, 1)
         for request in step.requests:
             k, v, seen = keys[..., request.keys], values[:, request.keys], step.key_positions[request.keys]
             rows = max(1, MAX_SCORES // max(1, heads[0] * k.shape[-1]))
@@ -349,16 +389,22 @@ class EagerAttention(_Rotates):
         v_pool: Tensor,
         step: EagerAppendStep,
         *,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> None:
         """As :meth:`lazyrope.Attention.append`."""
+        k_pool, v_pool = self.pool("k_pool", k_pool), self.pool("v_pool", v_pool)
+        scales = self.scale("k_scale", k_scale), self.scale("v_scale", v_scale)
         count = len(step.index)
         if len(k) < count or len(v) < count:
             raise SpecError(f"k and v have {len(k)} and {len(v)} tokens; the step has {count}")
         k, v = k[:count], v[:count]
         if self.spec.append_form == "raw":
             k = self.turn(k, self.turns(step.index[:, None], self.spec.attention_factor))
+        if self.spec.kv_dtype != self.spec.dtype:
+            k, v = (x.float() / scale for x, scale in zip((k, v), scales, strict=True))
         _scatter(k_pool, step.layout, step.page, step.slot, k)
         _scatter(v_pool, step.layout, step.page, step.slot, v)
 
@@ -367,6 +413,11 @@ class EagerReposition(_Rotates):
     """See :class:`lazyrope.Reposition`."""
 
     arch = "eager"
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        if spec.kv_dtype != spec.dtype:
+            raise SpecError(f'kv_dtype = "{spec.kv_dtype}": reposition would round keys of 8 bits once more')
 
     def __call__(
         self,

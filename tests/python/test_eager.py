@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import lazyrope
 import pytest
 import torch
 from lazyrope import eager
 
+from tests.python import test_fp8
 from tests.python.test_append import Writes
-from tests.support.cases import Setting, documents_case, random_case
+from tests.support.cases import FP8, Setting, documents_case, random_case
 from tests.support.checks import check_case
 from tests.support.reference import rotate
 from tests.support.tolerance import error
@@ -18,13 +17,34 @@ from tests.support.tolerance import error
 
 def test_random_step(numbered_setting, device):
     seed, setting = numbered_setting
-    case = random_case(replace(setting, kv_dtype="as dtype"), seed, device)
+    case = random_case(setting, seed, device)
     check_case(case, eager.compile(case.spec))
 
 
-def test_pools_of_8_bits_are_refused():
-    with pytest.raises(lazyrope.SpecError, match=r'kv_dtype = "float8_e5m2".*dtype = "bfloat16" only'):
-        eager.compile(Setting(kv_dtype="float8_e5m2").spec())
+@pytest.mark.parametrize("kv_dtype", list(FP8))
+def test_pools_of_8_bits(device, kv_dtype):
+    """What the kernels are asked for, by the tests of theirs."""
+    test_fp8.test_every_number_is_stored_as_pytorch_rounds_it(eager.compile, device, "bfloat16", kv_dtype)
+    for per_head in (False, True):
+        rope = lazyrope.rope.neox()
+        test_fp8.test_keys_are_turned_scaled_and_rounded_once(eager.compile, device, kv_dtype, rope, per_head)
+    test_fp8.test_what_is_appended_is_what_attend_reads(eager.compile, device)
+
+
+def test_what_does_not_fit_pools_of_8_bits_is_refused(device):
+    kernel = eager.compile(Setting(kv_heads=2, kv_dtype="float8_e5m2").spec())
+    case = random_case(Setting(phase="decode", kv_heads=2), 3, device)
+    pool, step = case.k_pool.nan_to_num(), kernel.plan(**case.metadata)
+    with pytest.raises(lazyrope.SpecError, match=r"k_pool is torch.bfloat16; it must be torch.float8_e5m2"):
+        kernel(case.q, pool, pool, step)
+    narrow = pool.to(torch.float8_e5m2)
+    with pytest.raises(lazyrope.SpecError, match=r"v_scale is torch.float32 \[3\].*\[kv_heads\] = \[2\]"):
+        kernel(case.q, narrow, narrow, step, v_scale=torch.ones(3, device=device))
+    wide = eager.compile(case.spec)
+    with pytest.raises(lazyrope.SpecError, match="k_scale is given; a pool of bfloat16 has no scales"):
+        wide(case.q, pool, pool, step, k_scale=torch.ones(1, device=device))
+    with pytest.raises(lazyrope.SpecError, match="reposition would round keys of 8 bits once more"):
+        eager.compile_reposition(kernel.spec)
 
 
 def test_rows_in_blocks_equal_rows_at_once(monkeypatch, device):

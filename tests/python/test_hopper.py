@@ -23,7 +23,7 @@ FACTORS = {
     "page_size": (16, 32, 64),
     "layout": ("NHD", "HND"),
     "query_form": ("raw", "rotated"),
-    "rope": ("none", "neox", "gptj", "llama3", "partial neox", "attention factor"),
+    "rope": ("none", "neox", "gptj", "llama3", "yarn", "partial neox", "attention factor"),
     "phase": ("chunk", "prefill", "mixed"),
     "mask": ("causal", "full", "sliding_window"),
     "kv_heads": (1, 2, 3),
@@ -52,7 +52,7 @@ def prefill_setting(seed: int) -> Setting:
     return replace(setting, phase="prefill") if setting.group < 4 else setting
 
 
-SEEDS = range(12)
+SEEDS = range(15)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
