@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <random>
 #include <set>
@@ -86,21 +87,23 @@ std::set<Pair> pairs_of(const Setting& setting) {
 }
 
 // Takes, again and again, the setting that has the most pairs not met so far.
-std::vector<Setting> covering(std::vector<Setting> settings) {
-  std::set<Pair> missing;
-  for (const Setting& setting : settings) missing.merge(pairs_of(setting));
+std::vector<Setting> covering(const std::vector<Setting>& settings) {
+  std::map<Pair, std::size_t> numbers;
+  std::vector<std::vector<std::size_t>> pairs;  // of each setting, by number
+  for (const Setting& setting : settings) {
+    auto& of_setting = pairs.emplace_back();
+    for (const Pair& pair : pairs_of(setting))
+      of_setting.push_back(numbers.try_emplace(pair, numbers.size()).first->second);
+  }
+  std::vector<bool> is_missing(numbers.size(), true);
+  const auto gain = [&](const std::vector<std::size_t>& of_setting) {
+    return std::ranges::count_if(of_setting, [&](std::size_t pair) { return is_missing[pair]; });
+  };
   std::vector<Setting> sample;
-  while (!missing.empty()) {
-    const auto gain = [&](const Setting& setting) {
-      const std::set<Pair> pairs = pairs_of(setting);
-      return std::count_if(pairs.begin(), pairs.end(),
-                           [&](const Pair& p) { return missing.contains(p); });
-    };
-    const Setting& best =
-        *std::max_element(settings.begin(), settings.end(),
-                          [&](const Setting& a, const Setting& b) { return gain(a) < gain(b); });
-    for (const Pair& pair : pairs_of(best)) missing.erase(pair);
-    sample.push_back(best);
+  while (std::ranges::count(is_missing, true) > 0) {
+    const auto best = std::ranges::max_element(pairs, {}, gain);
+    for (const std::size_t pair : *best) is_missing[pair] = false;
+    sample.push_back(settings[static_cast<std::size_t>(best - pairs.begin())]);
   }
   return sample;
 }
@@ -115,7 +118,7 @@ std::vector<Setting> chosen_settings() {
   std::mt19937 random(
       static_cast<unsigned>(std::stoul(environment("LAZYROPE_COMPILE_SAMPLE", "1"))));
   std::shuffle(settings.begin(), settings.end(), random);
-  return covering(std::move(settings));
+  return covering(settings);
 }
 
 struct Job {
