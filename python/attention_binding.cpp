@@ -203,6 +203,12 @@ void bind_attention(py::module_& module) {
   define_with_step_arguments(type, "plan", &plan, py::kw_only(), py::arg("page_size") = 16,
                              py::arg("layout") = "NHD", py::arg("capacity") = py::none(),
                              py::arg("check") = false, py::arg("stream") = py::none());
+  type.def(
+      "step_nbytes",
+      [](const Attention& self, const py::object& capacity, int sm_count) {
+        return self.step_bytes(whole_capacity(capacity), sm_count);
+      },
+      py::arg("capacity"), py::kw_only(), py::arg("sm_count"));
   type.def("__call__", &attend, py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("step"),
            py::kw_only(), py::arg("out") = py::none(), py::arg("lse") = py::none(),
            py::arg("return_lse") = true, py::arg("sinks") = py::none(),

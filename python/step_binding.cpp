@@ -39,6 +39,15 @@ void check_capacity_fields(const py::dict& capacity) {
   }
 }
 
+py::dict checked_capacity(const py::object& capacity) {
+  if (!py::isinstance(capacity, py::module_::import("collections.abc").attr("Mapping")))
+    throw SpecError(
+        fmt::format("capacity = {}; it must be a dict", py::cast<std::string>(py::repr(capacity))));
+  py::dict given(capacity);
+  check_capacity_fields(given);
+  return given;
+}
+
 py::dict capacity_dict(const StepCapacity& c) {
   py::dict result;
   result["requests"] = c.requests;
@@ -75,13 +84,20 @@ PoolFormat format_of(int page_size, const std::string& layout) {
   return {page_size, layout == "NHD" ? KvLayout::kNhd : KvLayout::kHnd};
 }
 
+StepCapacity whole_capacity(const py::object& capacity) {
+  const py::dict given = checked_capacity(capacity);
+  for (const char* name : {"requests", "segments", "query_tokens"})
+    if (!given.contains(name))
+      throw SpecError(
+          fmt::format("capacity has no \"{}\": here it must have requests, segments and "
+                      "query_tokens",
+                      name));
+  return {capacity_field(given, "requests", 0), capacity_field(given, "segments", 0),
+          capacity_field(given, "query_tokens", 0), capacity_field(given, "tokens_per_request", 0)};
+}
+
 StepCapacity capacity_of(const py::object& capacity, const StepArguments& a) {
-  if (!capacity.is_none() &&
-      !py::isinstance(capacity, py::module_::import("collections.abc").attr("Mapping")))
-    throw SpecError(
-        fmt::format("capacity = {}; it must be a dict", py::cast<std::string>(py::repr(capacity))));
-  const py::dict given = capacity.is_none() ? py::dict() : py::dict(capacity);
-  check_capacity_fields(given);
+  const py::dict given = capacity.is_none() ? py::dict() : checked_capacity(capacity);
   return {capacity_field(given, "requests", std::max(0, rows_of("q_indptr", a.q_indptr) - 1)),
           capacity_field(given, "segments", rows_of("base", a.base)),
           capacity_field(given, "query_tokens", rows_of("q_position", a.q_position)),

@@ -91,6 +91,8 @@ struct PyAppendStep : HeldStep<AppendStep> {
 // Capacity given as a mapping of requests, segments, query_tokens and tokens_per_request; what is
 // missing, or None as a whole, is as much as the arguments take.
 StepCapacity capacity_of(const pybind11::object& capacity, const StepArguments& arguments);
+// Of one that says it all but tokens_per_request.
+StepCapacity whole_capacity(const pybind11::object& capacity);
 
 inline constexpr int kPoolRank = 4;
 

@@ -67,6 +67,10 @@ void Attention::check_step(const Step& step) const {
       described(step.shape(), step.plan()), described(step_shape(), plan_)));
 }
 
+std::size_t Attention::step_bytes(StepCapacity capacity, int sm_count) const {
+  return lazyrope::step_bytes(step_shape(), plan_, capacity, sm_count);
+}
+
 std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                            StepCapacity capacity, Stream stream) const {
   check_arch(arch_, *device);

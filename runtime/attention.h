@@ -52,6 +52,8 @@ class Attention {
   // An empty step; update() fills it.
   std::unique_ptr<Step> make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                   StepCapacity capacity, Stream stream) const;
+  // Device memory that such a step takes on a GPU of so many SMs. SpecError.
+  std::size_t step_bytes(StepCapacity capacity, int sm_count) const;
   std::unique_ptr<AppendStep> make_append_step(std::shared_ptr<const Device> device,
                                                PoolFormat format, int capacity_tokens) const;
 

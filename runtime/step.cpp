@@ -59,6 +59,13 @@ void check_format(const PoolFormat& format) {
         fmt::format("page_size = {}; it must be a positive multiple of 16", format.page_size));
 }
 
+std::size_t step_bytes(const StepShape& shape, const TilePlan& plan, StepCapacity capacity,
+                       int sm_count) {
+  if (sm_count < 1) throw SpecError(fmt::format("sm_count = {}; it must be at least 1", sm_count));
+  PlanParams params{};
+  return lay_out_step(nullptr, shape, plan, complete(capacity, shape), sm_count, params);
+}
+
 Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
            StepShape shape, const TilePlan& plan, PoolFormat format, StepCapacity capacity,
            Stream stream)

@@ -27,6 +27,10 @@ struct StepShape {
 // SpecError where the page size is illegal.
 void check_format(const PoolFormat& format);
 
+// Device memory that a step takes on a GPU of so many SMs. SpecError as Step's.
+std::size_t step_bytes(const StepShape& shape, const TilePlan& plan, StepCapacity capacity,
+                       int sm_count);
+
 // The requests that one pass of a model serves: what attention needs to know of them, in device
 // memory of a fixed capacity. Filled anew by update() on a stream, with no synchronisation, so that
 // a captured graph of calls replays with other requests. A step serves one stream at a time.

@@ -316,6 +316,18 @@ class Attention:
             DriverError: a call of the driver failed.
         """
 
+    def step_nbytes(self, capacity: Mapping[str, int], *, sm_count: int) -> int:
+        """Device memory, in bytes, that a step of such a capacity takes, before any is allocated; needs no GPU.
+
+        Args:
+            capacity: as of :meth:`plan`, with "requests", "segments" and "query_tokens"; "tokens_per_request" is
+                query_tokens by default.
+            sm_count: streaming multiprocessors of the GPU that it will be on.
+
+        Raises:
+            SpecError: the capacity is incomplete or illegal, or sm_count is less than 1.
+        """
+
     @overload
     def __call__(
         self,

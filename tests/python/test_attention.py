@@ -142,6 +142,22 @@ def test_a_step_is_refilled_with_other_requests(build, device):
         check_case(case, kernel, step)
 
 
+def test_the_memory_of_a_step_is_known_before(build, device):
+    case = random_case(Setting(phase="mixed"), 11, device)
+    kernel = build(case.spec)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count if device == "cuda" else 4  # the emulator's
+    capacity = {"requests": 50, "segments": 700, "query_tokens": 4096}
+    for more in ({}, {"tokens_per_request": 1}):
+        step = case.plan(kernel, capacity=capacity | more)
+        assert kernel.step_nbytes(capacity | more, sm_count=sms) == step.nbytes
+    with pytest.raises(lazyrope.SpecError, match='capacity has no "segments"'):
+        kernel.step_nbytes({"requests": 1, "query_tokens": 1}, sm_count=sms)
+    with pytest.raises(lazyrope.SpecError, match=r"capacity = 3; it must be a dict"):
+        kernel.step_nbytes(3, sm_count=sms)
+    with pytest.raises(lazyrope.SpecError, match="sm_count = 0; it must be at least 1"):
+        kernel.step_nbytes(capacity, sm_count=0)
+
+
 @pytest.mark.parametrize("lengths", [[20] * 31, [20] * 33, [20] * 20 + [0] * 12 + [20] * 40, [0] * 5 + [100, 20] * 35])
 @pytest.mark.parametrize("tokens", [1, 100])
 def test_many_documents(build, device, lengths, tokens):

@@ -101,6 +101,12 @@ TEST_F(StepTest, TokensPerRequestAreAllWhereNotGiven) {
   EXPECT_EQ(make(capacity).capacity().tokens_per_request, 12);
 }
 
+TEST_F(StepTest, TakesAsMuchMemoryAsIsSaidBefore) {
+  EXPECT_EQ(step_bytes(kShape, tile_plan(), kCapacity, device_->sm_count()), make().bytes());
+  EXPECT_TRUE(throws<SpecError>([] { step_bytes(kShape, tile_plan(), kCapacity, 0); },
+                                {"sm_count = 0", "must be at least 1"}));
+}
+
 TEST_F(StepTest, IllegalCapacitiesAreNamed) {
   struct Row {
     int StepCapacity::* field;
