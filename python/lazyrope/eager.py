@@ -239,8 +239,10 @@ class _Rotates:
             return 1.0
         if self.spec.kv_dtype == self.spec.dtype:
             raise SpecError(f"{name} is given; a pool of {self.spec.dtype} has no scales")
-        if scale.dtype != torch.float32 or scale.numel() not in (1, self.spec.num_kv_heads):
-            wanted = f"float32, one element or [kv_heads] = [{self.spec.num_kv_heads}]"
+        is_one = scale.numel() == 1
+        is_per_head = tuple(scale.shape) == (self.spec.num_kv_heads,) and scale.is_contiguous()
+        if scale.dtype != torch.float32 or not (is_one or is_per_head):
+            wanted = f"float32, one element or [kv_heads] = [{self.spec.num_kv_heads}], contiguous"
             raise SpecError(f"{name} is {scale.dtype} {list(scale.shape)}; it must be {wanted}")
         return scale.reshape(-1, 1)
 

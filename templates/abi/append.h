@@ -14,8 +14,8 @@ struct AppendRecord {
 };
 static_assert(sizeof(AppendRecord) == 16);
 
-// As with all parameters, what is needed first lies in a line of the constant cache that is there
-// as a kernel begins: other lines are waited for.
+// What is needed first lies in a line of the constant cache that is there as the kernel begins;
+// likewise what follows. Other lines are waited for.
 struct PlanAppendParams {
   int32 num_requests;
   int32 page_size;

@@ -174,7 +174,6 @@ static_assert(kSame<void, decltype(cp_async_bulk_tensor_load(a<SharedPtr>(), a<c
 static_assert(
     kSame<void, decltype(cp_async_bulk_tensor_load_evict_first(
                     a<SharedPtr>(), a<const TensorMap&>(), a<Coordinates>(), a<SharedPtr>()))>);
-static_assert(kSame<void, decltype(prefetch_tensormap(a<const TensorMap&>()))>);  // prefetch
 
 // wgmma.cuh: "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 static_assert(Accumulator<64>::kCount == 32);

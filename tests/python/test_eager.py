@@ -40,6 +40,8 @@ def test_what_does_not_fit_pools_of_8_bits_is_refused(device):
     narrow = pool.to(torch.float8_e5m2)
     with pytest.raises(lazyrope.SpecError, match=r"v_scale is torch.float32 \[3\].*\[kv_heads\] = \[2\]"):
         kernel(case.q, narrow, narrow, step, v_scale=torch.ones(3, device=device))
+    with pytest.raises(lazyrope.SpecError, match="contiguous"):
+        kernel(case.q, narrow, narrow, step, v_scale=torch.ones(4, device=device)[::2])
     wide = eager.compile(case.spec)
     with pytest.raises(lazyrope.SpecError, match="k_scale is given; a pool of bfloat16 has no scales"):
         wide(case.q, pool, pool, step, k_scale=torch.ones(1, device=device))

@@ -55,14 +55,10 @@ class KvCopier {
   }
 
  private:
-  // While the first item is on its way. Else the first copy would wait for two lines of the
-  // constant cache that nobody has read, one after the other, and then for its map.
+  // While the first item is on its way: else the first copy would wait for a line of the constant
+  // cache that nobody has read. Told by lanes that differ, for what all have the compiler reads
+  // from the parameters where it is used.
   LAZYROPE_DEVICE void fetch_params() {
-    if (elect_sync()) {
-      if constexpr (kCopied != Copied::kValues) prefetch_tensormap(maps_.keys.runs);
-      if constexpr (kCopied != Copied::kKeys) prefetch_tensormap(maps_.values.runs);
-    }
-    // Told by lanes that differ: what all have would be read from the parameters where it is used.
     const int32 own = lane_index() % 2 == 0 ? maps_.octets_per_page : maps_.heads_per_page;
     octets_per_page_ = shfl_sync_idx(own, 0);
     heads_per_page_ = shfl_sync_idx(own, 1);

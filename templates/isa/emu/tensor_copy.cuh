@@ -15,6 +15,5 @@ inline void cp_async_bulk_tensor_load_evict_first(SharedPtr to, const TensorMap&
                                                   Site site = here()) {
   cp_async_bulk_tensor_load(to, map, at, barrier, site);
 }
-inline void prefetch_tensormap(const TensorMap&) {}
 
 }  // namespace lazyrope

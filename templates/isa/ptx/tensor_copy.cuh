@@ -31,9 +31,4 @@ LAZYROPE_DEVICE void cp_async_bulk_tensor_load_evict_first(SharedPtr to, const T
       : "memory");
 }
 
-// Fetches the map before its first use.
-LAZYROPE_DEVICE void prefetch_tensormap(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 }  // namespace lazyrope

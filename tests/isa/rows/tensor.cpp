@@ -87,7 +87,7 @@ Witness load(const TensorMapSpec& spec) {
   row.name = name_of(spec);
   row.text = "tensor";
   row.which = Case::kTensorLoad;
-  row.wrappers = {"cp_async_bulk_tensor_load", "prefetch_tensormap"};
+  row.wrappers = {"cp_async_bulk_tensor_load"};
   row.count = kBoxes;
   row.output_words = std::size_t{kBoxes} * box_words(spec);
   row.input = [=](Generator& random) { return input_of_boxes(random, spec); };

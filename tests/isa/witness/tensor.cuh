@@ -19,7 +19,6 @@ LAZYROPE_DEVICE void load_boxes(const WitnessParams& params, const Copy& copy_bo
   const SharedPtr barrier = dynamic_shared_memory();
   const SharedPtr box = dynamic_shared_memory() + kBoxAt;
   if (thread_index() == 0) {
-    prefetch_tensormap(params.map);
     mbarrier_init(barrier, 1);
     fence_mbarrier_init_release_cluster();
   }
