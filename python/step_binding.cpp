@@ -48,6 +48,13 @@ py::dict checked_capacity(const py::object& capacity) {
   return given;
 }
 
+StepCapacity capacity_of_fields(const py::dict& given, const StepCapacity& otherwise) {
+  return {capacity_field(given, "requests", otherwise.requests),
+          capacity_field(given, "segments", otherwise.segments),
+          capacity_field(given, "query_tokens", otherwise.query_tokens),
+          capacity_field(given, "tokens_per_request", otherwise.tokens_per_request)};
+}
+
 py::dict capacity_dict(const StepCapacity& c) {
   py::dict result;
   result["requests"] = c.requests;
@@ -92,16 +99,14 @@ StepCapacity whole_capacity(const py::object& capacity) {
           fmt::format("capacity has no \"{}\": here it must have requests, segments and "
                       "query_tokens",
                       name));
-  return {capacity_field(given, "requests", 0), capacity_field(given, "segments", 0),
-          capacity_field(given, "query_tokens", 0), capacity_field(given, "tokens_per_request", 0)};
+  return capacity_of_fields(given, {});
 }
 
 StepCapacity capacity_of(const py::object& capacity, const StepArguments& a) {
   const py::dict given = capacity.is_none() ? py::dict() : checked_capacity(capacity);
-  return {capacity_field(given, "requests", std::max(0, rows_of("q_indptr", a.q_indptr) - 1)),
-          capacity_field(given, "segments", rows_of("base", a.base)),
-          capacity_field(given, "query_tokens", rows_of("q_position", a.q_position)),
-          capacity_field(given, "tokens_per_request", 0)};
+  return capacity_of_fields(given, {.requests = std::max(0, rows_of("q_indptr", a.q_indptr) - 1),
+                                    .segments = rows_of("base", a.base),
+                                    .query_tokens = rows_of("q_position", a.q_position)});
 }
 
 void PyStep::update(StepArguments given, bool check, const std::optional<std::uintptr_t>& stream) {

@@ -77,7 +77,7 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
       capacity_(complete(capacity, shape_)) {
   check_format(format_);
   const int sms = device_->sm_count();
-  const std::size_t bytes = lay_out_step(nullptr, shape_, plan, capacity_, sms, params_);
+  const std::size_t bytes = step_bytes(shape_, plan, capacity_, sms);
   memory_ = std::make_unique<DeviceBuffer>(device_, bytes);
   lay_out_step(static_cast<std::byte*>(memory_->data()), shape_, plan, capacity_, sms, params_);
   device_->fill_zero(memory_->data(), bytes, stream);

@@ -224,7 +224,7 @@ class _Rotates:
     def turn(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
         return turn(x, *turns, self.spec.rope_pairing)
 
-    def pool(self, name: str, pool: Tensor) -> Tensor:
+    def _pool(self, name: str, pool: Tensor) -> Tensor:
         """As numbers of the spec's kv_dtype, where that has 8 bits."""
         if self.spec.kv_dtype == self.spec.dtype:
             return pool
@@ -233,7 +233,7 @@ class _Rotates:
             raise SpecError(f"{name} is {pool.dtype}; it must be {dtype}, or uint8")
         return pool.view(dtype)
 
-    def scale(self, name: str, scale: Tensor | None) -> Tensor | float:
+    def _scale(self, name: str, scale: Tensor | None) -> Tensor | float:
         """To be multiplied by [tokens, kv_heads, head_dim]."""
         if scale is None:
             return 1.0
@@ -285,8 +285,8 @@ class EagerAttention(_Rotates):
         stream: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """As :meth:`lazyrope.Attention.__call__`."""
-        k_pool, v_pool = self.pool("k_pool", k_pool), self.pool("v_pool", v_pool)
-        k_scale, v_scale = self.scale("k_scale", k_scale), self.scale("v_scale", v_scale)
+        k_pool, v_pool = self._pool("k_pool", k_pool), self._pool("v_pool", v_pool)
+        k_scale, v_scale = self._scale("k_scale", k_scale), self._scale("v_scale", v_scale)
         heads = (self.spec.num_q_heads, self.spec.head_dim)
         if q.dim() != 3 or tuple(q.shape[1:]) != heads or q.shape[0] < step.num_tokens:
             raise SpecError(f"q is {list(q.shape)}; it must be [{step.num_tokens} or more, {heads[0]}, {heads[1]}]")
@@ -397,8 +397,8 @@ class EagerAttention(_Rotates):
         stream: int | None = None,
     ) -> None:
         """As :meth:`lazyrope.Attention.append`."""
-        k_pool, v_pool = self.pool("k_pool", k_pool), self.pool("v_pool", v_pool)
-        scales = self.scale("k_scale", k_scale), self.scale("v_scale", v_scale)
+        k_pool, v_pool = self._pool("k_pool", k_pool), self._pool("v_pool", v_pool)
+        scales = self._scale("k_scale", k_scale), self._scale("v_scale", v_scale)
         count = len(step.index)
         if len(k) < count or len(v) < count:
             raise SpecError(f"k and v have {len(k)} and {len(v)} tokens; the step has {count}")
