@@ -36,9 +36,9 @@ struct ItemRows {
 };
 
 struct ItemKeys {
-  int32 segment;      // the request's first segment of which the rows see a key
-  int32 segment_end;  // one past its last
-  int32 first_block;  // the item's first, of all blocks that the rows see
+  int32 segment;      // in which the item's first block lies
+  int32 segment_end;  // one past the request's last
+  int32 first_block;  // which of the segment's blocks that the rows see that is
   int32 next;  // the CTA's next item; kNoItem; or less: it takes one of a queue of -next items
 };
 inline constexpr int32 kNoItem = -1;

@@ -58,6 +58,8 @@ class ItemWriter {
   // Completes all but the pages, and returns where they are found.
   LAZYROPE_DEVICE VisibleSegment begin(Item& item, const BlockPlace& place) const {
     VisibleSegment segment = place.segment;
+    item.keys.segment = place.index;
+    item.keys.first_block = place.block;
     const SegmentRecord& record = segment.record;
     const int32 slot = segment.first_slot() + place.block * phase_.block_keys.value;
     item.start.base = record.base;

@@ -12,9 +12,10 @@ struct SeenSegments {
   int32 first;  // that is seen
 };
 
-// A block of a segment.
+// A block of a segment, which is number `index` of the step's.
 struct BlockPlace {
   VisibleSegment segment;
+  int32 index;
   int32 block;
 };
 
@@ -131,6 +132,7 @@ class SegmentGroup {
       first_page[i] = segment(first, i) < end_ ? caller_.first_page(segment(first, i)) : 0;
     const Spans<kCount> asked = spans<kCount>(first);
     Looked own = looked(asked.span[0], first_page[0], search.queries);
+    int32 own_first = first;  // segment of the group's first lane
     // What is all before the block makes way for what comes behind it.
     bool goes_on = true;
 #pragma unroll
@@ -140,9 +142,11 @@ class SegmentGroup {
       if (!goes_on) continue;
       search.block -= own.all;
       own = next;
+      own_first = first + i * kLanes;
     }
     const int32 owner = upper_bound_of_group<kLanes>(own.through, search.block);
     const BlockPlace place = {from_lane(own.visible, first_lane<kLanes>() + owner),
+                              own_first + owner,
                               search.block - group_shfl<kLanes>(own.before, owner)};
     if (!search.is_found && search.block < own.all) {
       search.found = place;

@@ -492,7 +492,12 @@ class Model {
                      ? ItemSplit{unit.part, tile.num_parts, place.unit - unit.part, 0}
                      : split(place);
     if (phase_.fixed_split_blocks == 0) item.num_owners = item.split.count - 1;
-    if (item.extent.num_blocks > 0) item.start = start(tile, first);
+    if (item.extent.num_blocks > 0) {
+      const auto [segment, block] = segment_block(tile, first);
+      item.keys.segment = segment;
+      item.keys.first_block = block;
+      item.start = start(tile, segment, block);
+    }
     return item;
   }
 
@@ -516,13 +521,18 @@ class Model {
                       : ItemSplit{index, count, 2 * first_share + 1, first_share};
   }
 
-  ItemStart start(const ModelTile& tile, int block) const {
-    int s = at(arrays_.segment_indptr, tile.request);
+  // In which segment a block of a tile lies, and which of that segment's it is.
+  std::pair<int, int> segment_block(const ModelTile& tile, int block) const {
+    int segment = at(arrays_.segment_indptr, tile.request);
     for (const int blocks : tile.blocks) {
       if (block < blocks) break;
       block -= blocks;
-      ++s;
+      ++segment;
     }
+    return {segment, block};
+  }
+
+  ItemStart start(const ModelTile& tile, int s, int block) const {
     const auto [begin, end] = slots(tile, s);
     const std::int64_t slot = begin / 16 * 16 + std::int64_t{block} * phase_.block_keys.value;
     ItemStart start{};
