@@ -38,7 +38,6 @@ class KvCopier {
         turned_(memory.at + Memory::kTurnedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    fetch_params();
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
       kv_head_ = item.rows().kv_head;
       const int32 num_blocks = item.extent().num_blocks;
@@ -55,15 +54,6 @@ class KvCopier {
   }
 
  private:
-  // While the first item is on its way: else the first copy would wait for a line of the constant
-  // cache that nobody has read. Told by lanes that differ, for what all have the compiler reads
-  // from the parameters where it is used.
-  LAZYROPE_DEVICE void fetch_params() {
-    const int32 own = lane_index() % 2 == 0 ? maps_.octets_per_page : maps_.heads_per_page;
-    octets_per_page_ = shfl_sync_idx(own, 0);
-    heads_per_page_ = shfl_sync_idx(own, 1);
-  }
-
   // Of one of a block's runs, lane i that of run i: from which octet of the pool, and head, on.
   struct Place {
     int32 octet;
@@ -234,11 +224,11 @@ class KvCopier {
   }
 
   LAZYROPE_DEVICE int32 octet_of(const RunPlace& place) const {
-    return place.page * octets_per_page_ +
+    return place.page * maps_.octets_per_page +
            static_cast<int32>(static_cast<uint32>(place.slot) / kOctetSlots);
   }
   LAZYROPE_DEVICE int32 head_of(const RunPlace& place) const {
-    return place.page * heads_per_page_ + kv_head_;
+    return place.page * maps_.heads_per_page + kv_head_;
   }
 
   const PoolMaps& maps_;
@@ -251,8 +241,6 @@ class KvCopier {
   RingPlace<Memory::kStages> key_;
   RingPlace<Memory::kStages> value_;
   RingPlace<Memory::kTurns> turn_;
-  int32 octets_per_page_ = 0;
-  int32 heads_per_page_ = 0;
   int32 kv_head_ = 0;
 };
 
