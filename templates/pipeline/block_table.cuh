@@ -122,11 +122,41 @@ class BlockTable {
     int32 page_size;
   };
 
-  // For a window: the item's first that is searched for, or where that before has been filled.
-  LAZYROPE_DEVICE Lookup look_up(int32 window, bool is_first) const {
+  // For the item's first window that is searched for; whoever fills one window after the other goes
+  // on with what it gives.
+  LAZYROPE_DEVICE Lookup look_up_first() const {
     const ItemKeys keys = item_.keys();
-    Walk walk = {keys.segment, -keys.first_block};
-    if (!is_first) walk = ld_shared<Walk>(walk_address(window - 1));
+    return look_up_from({keys.segment, -keys.first_block});
+  }
+  // For the window behind one that has been left.
+  LAZYROPE_DEVICE Lookup look_up(int32 window) const {
+    return look_up_from(ld_shared<Walk>(walk_address(window - 1)));
+  }
+  LAZYROPE_DEVICE void leave(int32 window, const Lookup& lookup) const {
+    if (lane_index() == 0) st_shared(walk_address(window), lookup.walk);
+  }
+
+  // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
+  // of the caller's next group of asynchronous copies. All who use the table synchronize before
+  // what was filled is read, and before the next window.
+  LAZYROPE_DEVICE void resolve(int32 window, Lookup lookup) const {
+    const int32* page = find(window, 0, lookup);
+    leave(window, lookup);
+    if (page != nullptr) cp_async_ca_4(place_address(window), page);
+  }
+
+  // The same for blocks from `first` on, whose page numbers, a lane's each, the caller place()s
+  // before they are read.
+  LAZYROPE_DEVICE int32 resolve_ahead(int32 window, int32 first, Lookup& lookup) const {
+    const int32* page = find(window, first, lookup);
+    return page == nullptr ? 0 : ld_global_nc(page);
+  }
+  LAZYROPE_DEVICE void place(int32 window, int32 first, int32 page) const {
+    if (entry(window) >= first) st_shared(place_address(window), page);
+  }
+
+ private:
+  LAZYROPE_DEVICE Lookup look_up_from(const Walk& walk) const {
     Lookup lookup{};
     lookup.walk = walk;
     lookup.segment = load_segment(walk.segment + lane_index());
@@ -136,25 +166,6 @@ class BlockTable {
     return lookup;
   }
 
-  // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
-  // of the caller's next group of asynchronous copies. All who use the table synchronize before
-  // what was filled is read, and before the next window.
-  LAZYROPE_DEVICE void resolve(int32 window, const Lookup& lookup) const {
-    const int32* page = find(window, 0, lookup);
-    if (page != nullptr) cp_async_ca_4(place_address(window), page);
-  }
-
-  // The same for blocks from `first` on, whose page numbers, a lane's each, the caller place()s
-  // before they are read.
-  LAZYROPE_DEVICE int32 resolve_ahead(int32 window, int32 first, const Lookup& lookup) const {
-    const int32* page = find(window, first, lookup);
-    return page == nullptr ? 0 : ld_global_nc(page);
-  }
-  LAZYROPE_DEVICE void place(int32 window, int32 first, int32 page) const {
-    if (entry(window) >= first) st_shared(place_address(window), page);
-  }
-
- private:
   LAZYROPE_DEVICE SharedPtr walk_address(int32 window) const {
     return memory_ + (kBytes - (window % 2 + 1) * static_cast<int32>(sizeof(Walk)));
   }
@@ -196,7 +207,7 @@ class BlockTable {
   // Fills the infos of a window's blocks from `first` on, and the slots of their runs; returns
   // where the page number of this lane's run lies, null where the run has no slot that is read: its
   // address is formed, from 0.
-  LAZYROPE_DEVICE const int32* find(int32 window, int32 first, const Lookup& lookup) const {
+  LAZYROPE_DEVICE const int32* find(int32 window, int32 first, Lookup& lookup) const {
     const ItemExtent extent = item_.extent();
     const int32 segment_end = item_.keys().segment_end;
     Walk walk = lookup.walk;
@@ -204,8 +215,6 @@ class BlockTable {
     const int32 block = choice_.block(entry(window) - first_);
     const bool wanted = entry(window) >= first && block < extent.num_blocks;
     const int32* page = nullptr;
-    // Where segments are short, their pages lie apart: all are on their way while blocks are found.
-    if (record.end > record.begin) prefetch_global_l2(lookup.pages + record.first_page);
 #pragma unroll 1
     while (true) {
       const VisibleSegment segment =
@@ -226,7 +235,8 @@ class BlockTable {
       if (warp_uniform(walk.segment >= segment_end)) break;
       record = load_segment(walk.segment + lane_index());
     }
-    if (lane_index() == 0) st_shared(walk_address(window), walk);
+    lookup.walk = walk;
+    lookup.segment = record;
     return page;
   }
 

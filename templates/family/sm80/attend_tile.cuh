@@ -144,7 +144,8 @@ class AttendTile {
     const int32 window = first ? 0 : block / Table::kWindow + 1;
     const bool due = first || (block >= 0 && block % Table::kWindow == 0);
     if (!due || window * Table::kWindow >= item().extent().num_blocks) return;
-    if (warp_index() == 0) table.resolve(window, table.look_up(window, window == 0));
+    if (warp_index() == 0)
+      table.resolve(window, window == 0 ? table.look_up_first() : table.look_up(window));
     if (first) {
       cp_async_commit_group();
       cp_async_wait_group<0>();

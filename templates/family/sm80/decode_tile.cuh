@@ -203,7 +203,7 @@ class AttendTile {
     Pages pages = {known_, 0};
     bar_sync();
     fill_known(table, ring, pages, kTilesAhead, kTiles - 1);
-    if (known_ < num_blocks_) pages.page = table.resolve_ahead(0, known_, table.look_up(0, true));
+    if (known_ < num_blocks_) pages.page = resolve(table, 0, known_, table.look_up_first());
     start();
     wait_for_queries();
     return pages;
@@ -233,13 +233,19 @@ class AttendTile {
   }
 
   // The next window is looked up early in each; its pages have until its first block is asked for.
+  LAZYROPE_DEVICE static int32 resolve(const Table& table, int32 window, int32 first,
+                                       typename Table::Lookup lookup) {
+    const int32 page = table.resolve_ahead(window, first, lookup);
+    table.leave(window, lookup);
+    return page;
+  }
   LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block, Pages& pages) const {
     constexpr int32 kEarly = Table::kWindow / 4;
     const int32 window = block / Table::kWindow + 1;
     if (block % Table::kWindow != kEarly || window * Table::kWindow >= num_blocks_) return;
     if (pages.first < window * Table::kWindow) place(table, pages);
     pages.first = window * Table::kWindow;
-    pages.page = table.resolve_ahead(window, pages.first, table.look_up(window, false));
+    pages.page = resolve(table, window, pages.first, table.look_up(window));
   }
 
   // The rows of all heads, one head behind the other: a group of copies.

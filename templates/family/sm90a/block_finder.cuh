@@ -77,10 +77,12 @@ class BlockFinder {
     const int32 first = (window_.at + 1) * Table::kWindow - known;
     const Table table = memory_.table(params_.step, item, first);
     seed(table, start, known, place, first);
+    if (known == item.extent().num_blocks) return;
+    typename Table::Lookup lookup = table.look_up_first();
     const int32 end = first + item.extent().num_blocks;
 #pragma unroll 1
     for (int32 block = first + known; block < end; block += Table::kWindow)
-      find(table, block, table.look_up(block / Table::kWindow, block == first + known));
+      find(table, block, lookup);
   }
 
   LAZYROPE_DEVICE void seed(const Table& table, const ItemStart& start, int32 known, int32 place,
@@ -93,7 +95,7 @@ class BlockFinder {
   }
 
   // A window from its first block on, asked for ahead.
-  LAZYROPE_DEVICE void find(const Table& table, int32 block, const typename Table::Lookup& lookup) {
+  LAZYROPE_DEVICE void find(const Table& table, int32 block, typename Table::Lookup& lookup) {
     const int32 window = block / Table::kWindow;
     windows_.wait(window_.at);
     table.place(window, block, table.resolve_ahead(window, block, lookup));
