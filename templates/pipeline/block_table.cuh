@@ -206,7 +206,7 @@ class BlockTable {
 
   // Fills the infos of a window's blocks from `first` on, and the slots of their runs; returns
   // where the page number of this lane's run lies, null where the run has no slot that is read: its
-  // address is formed, from 0.
+  // address is formed, from 0. `lookup` is then that of the next window.
   LAZYROPE_DEVICE const int32* find(int32 window, int32 first, Lookup& lookup) const {
     const ItemExtent extent = item_.extent();
     const int32 segment_end = item_.keys().segment_end;

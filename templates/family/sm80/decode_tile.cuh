@@ -232,13 +232,15 @@ class AttendTile {
     for (int32 tile = 2 * pages.first; tile < kTiles - 1; ++tile) issue(table, ring, pages, tile);
   }
 
-  // The next window is looked up early in each; its pages have until its first block is asked for.
+  // A window's page numbers, which are on their way then; the next is looked up from where it ends.
   LAZYROPE_DEVICE static int32 resolve(const Table& table, int32 window, int32 first,
                                        typename Table::Lookup lookup) {
     const int32 page = table.resolve_ahead(window, first, lookup);
     table.leave(window, lookup);
     return page;
   }
+
+  // The next window is looked up early in each; its pages have until its first block is asked for.
   LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block, Pages& pages) const {
     constexpr int32 kEarly = Table::kWindow / 4;
     const int32 window = block / Table::kWindow + 1;
