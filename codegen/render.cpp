@@ -156,11 +156,13 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan) {
           shared_bytes};
 }
 
-Launch plan_launch(const KernelSpec& spec) {
+Launch plan_launch(const KernelSpec& spec, const TilePlan& plan) {
   return {"kernel/plan.cu.in",
           {{"mask", mask_variant(spec.mask).file},
            {"mask_arguments", mask_arguments(spec)},
            {"group_size", fmt::to_string(spec.group_size)},
+           {"fixed_parts", plan.fixed_split_blocks > 0 ? "true" : "false"},
+           {"joins_heads", plan.item_heads > 1 ? "true" : "false"},
            {"shared_bytes", fmt::to_string(kPlanSharedBytes)}},
           kPlanThreads,
           1,
@@ -184,7 +186,7 @@ Launch reposition_launch(const KernelSpec& spec) {
 Launch launch_of(KernelKind kind, const KernelSpec& spec, const TilePlan& plan) {
   switch (kind) {
     case KernelKind::kPlan:
-      return plan_launch(spec);
+      return plan_launch(spec, plan);
     case KernelKind::kAttendDecode:
       return attend_launch(spec, plan.decode);
     case KernelKind::kAttendPrefill:

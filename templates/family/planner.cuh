@@ -49,6 +49,10 @@ class Planner {
         few_costs_(shared_ + (Scan::kBytes + warp_index() * kFewBytes)) {}
 
   LAZYROPE_DEVICE void plan() {
+    // What no phase has, and the compiler thus leaves out: code that is in no cache takes time even
+    // to be passed over.
+    if constexpr (!Spec::kFixedParts) phase_.fixed_split_blocks = 0;
+    if constexpr (!Spec::kJoinsHeads) phase_.max_heads = phase_.min_heads;
     const RequestSpan own = caller_.request(thread_index() / kTileLanes);
     const LaneTokens tokens = {caller_.tokens(lane_index()),
                                caller_.tokens(kWarpThreads + lane_index())};

@@ -89,7 +89,9 @@ TEST(Render, AFieldChangesTheKernelsThatItMattersToAndNoOthers) {
   const std::set<KernelKind> attend = {kAttendDecode, kAttendPrefill};
   const std::set<KernelKind> rope = {kAttendDecode, kAttendPrefill, kAppend, kReposition};
   const std::set<KernelKind> rows = {kPlan, kAttendDecode, kAttendPrefill};
-  EXPECT_EQ(changed_by([](auto& s) { s.head_dim = 128; }), rope);
+  std::set<KernelKind> joined = rope;  // short rows of several heads are read together
+  joined.insert(kPlan);
+  EXPECT_EQ(changed_by([](auto& s) { s.head_dim = 128; }), joined);
   EXPECT_EQ(changed_by([](auto& s) { s.group_size = 3; }), rows);
   EXPECT_EQ(changed_by([](auto& s) { s.dtype = Dtype::kFp16; }), rope);
   EXPECT_EQ(changed_by([](auto& s) { s.rope = {}; }), rope);
@@ -119,6 +121,20 @@ TEST(Render, AnAttentionHasAllKernelsButReposition) {
   EXPECT_EQ(std::ranges::count(kinds, KernelKind::kReposition), 0);
   kinds.push_back(KernelKind::kReposition);
   EXPECT_EQ(kinds, kernel_kinds());
+}
+
+TEST(Render, ThePlannerHasCodeForWhatItsPlanAsksFor) {
+  const KernelSpec spec = base_spec();
+  const Arch& arch = find_arch("sm_80");
+  TilePlan plan = candidates(spec, arch).front();
+  std::set<std::string> sources;
+  for (const int heads : {1, 2, 4})
+    for (const int blocks : {0, 1, 8}) {
+      plan.item_heads = heads;
+      plan.fixed_split_blocks = blocks;
+      sources.insert(render(KernelKind::kPlan, spec, plan, arch).source);
+    }
+  EXPECT_EQ(sources.size(), 4u);
 }
 
 TEST(Render, EveryFieldOfThePlanIsInTheSource) {
