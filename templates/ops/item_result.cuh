@@ -30,13 +30,13 @@ class ItemResult {
   // Columns 4 * quad and following of a row of one of the item's KV heads.
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart& part) const {
     const RowPart parts[] = {part};
-    write<1>(head, row, quad, parts);
+    write<1>(head, row, quad, parts, is_whole());
   }
   // The same of several quads, each kApart behind the one before.
   template <int kApart, int kCount>
-  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
-                             const RowPart (&parts)[kCount]) const {
-    if (!is_whole()) {
+  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart (&parts)[kCount],
+                             bool are_whole) const {
+    if (!are_whole) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
         partial_.write(head * num_rows_ + row, quad + i * kApart, parts[i]);
@@ -46,6 +46,29 @@ class ItemResult {
     for (int i = 0; i < kCount; ++i) output_.write_values(head, row, quad + i * kApart, parts[i]);
     if (quad == 0) output_.write_lse(head, row, parts[0].stats);
   }
+
+  // By one thread, before the rows are complete: whether they are to be joined with their tile's
+  // other part, which has been left, and this one need not be.
+  LAZYROPE_DEVICE static bool joins(const AttendParams& params, ItemPtr item) {
+    const ItemSplit split = item.split();
+    return may_join(split, item.num_owners()) && is_other_left(params.work, split);
+  }
+
+  // Quads of a row, each kApart behind the one before.
+  template <int kCount>
+  struct Quads {
+    RowPart part[kCount];
+  };
+  // By all lanes of a warp, some of which may have no row: what a lane's quads come to with those
+  // of the other part. The same to the bit as if both had been left.
+  template <int kApart, int kCount>
+  LAZYROPE_DEVICE Quads<kCount> join(int32 head, int32 row, int32 quad, const Quads<kCount>& own,
+                                     bool exists) const {
+    return joined<kApart>(params_.work, split_, exists ? head * num_rows_ + row : 0, quad, own,
+                          exists);
+  }
+  // Instead of finish(), by one thread.
+  LAZYROPE_DEVICE void count_joined() const { count_part(params_.work, split_); }
 
   // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do
   // afterwards.
@@ -68,6 +91,35 @@ class ItemResult {
     const TileMerge<Spec, kSharesTasks> tile(output, partial, num_rows, rows.num_heads,
                                              split.count);
     SplitTile<Team>(work, split, num_owners, flags).merge(tile, may_wait);
+  }
+
+  // Not inlined either.
+  template <int kApart, int kCount>
+  LAZYROPE_DEVICE_CALL static Quads<kCount> joined(WorkView work, ItemSplit split, int32 row,
+                                                   int32 quad, Quads<kCount> own, bool exists) {
+    constexpr int32 kOther = 1;
+    const Parts parts(work, split);
+    typename Parts::Found found[kCount];
+    bool is_there = false;
+#pragma unroll 1
+    while (!is_there) {
+      is_there = true;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        found[i] = parts.columns(row, quad + i * kApart).find(kOther);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) is_there &= found[i].is_complete();
+      is_there = !vote_sync_any(exists && !is_there);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const RowPart both[] = {own.part[i], found[i].part()};
+      const bool exist[] = {true, true};
+      own.part[i] = no_part();
+      merge_into(own.part[i], both, exist);
+      if (exists) parts.columns(row, quad + i * kApart).clear(kOther);
+    }
+    return own;
   }
 
   const AttendParams& params_;

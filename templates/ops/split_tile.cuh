@@ -21,6 +21,23 @@ namespace lazyrope {
 // count in one launch and from count back to 0 in the next: launches are even or odd by it. From
 // num_ctas + partial on there is one for each part, an owner's mark. The planner sets all to 0.
 inline constexpr int32 kFlagBytes = 12;
+inline constexpr int32 kJoins =
+    kFlagBytes;  // behind them: whether the present part joins the other
+
+LAZYROPE_DEVICE uint32 count_part(const WorkView& work, const ItemSplit& split) {
+  return atom_relaxed_gpu_inc(work.counters + split.counter,
+                              2 * static_cast<uint32>(split.count) - 1);
+}
+
+// The first of two parts, whose CTA alone merges them. The other is what the next CTA begins with,
+// and has mostly been left long before: then the CTA joins it with what it has in registers.
+LAZYROPE_DEVICE bool may_join(const ItemSplit& split, int32 num_owners) {
+  return split.count == 2 && split.index == 0 && num_owners == 1;
+}
+// Whether the other part is on its way: who has counted it has written it, or is about to.
+LAZYROPE_DEVICE bool is_other_left(const WorkView& work, const ItemSplit& split) {
+  return (ld_relaxed_gpu(work.counters + split.counter) & 1) != 0;
+}
 
 template <class Team>
 class SplitTile {
@@ -104,9 +121,7 @@ class SplitTile {
   LAZYROPE_DEVICE bool counts() const { return warp_ == num_warps() - 1; }
   LAZYROPE_DEVICE uint32 count() const {
     uint32 before = 0;
-    if (lane_index() == 0)
-      before = atom_relaxed_gpu_inc(work_.counters + split_.counter,
-                                    2 * static_cast<uint32>(split_.count) - 1);
+    if (lane_index() == 0) before = count_part(work_, split_);
     return before;
   }
   // By that warp: of the launch and the CTA.
