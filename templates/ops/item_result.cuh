@@ -50,8 +50,7 @@ class ItemResult {
   // By one thread, before the rows are complete: whether they are to be joined with their tile's
   // other part, which has been left, and this one need not be.
   LAZYROPE_DEVICE static bool joins(const AttendParams& params, ItemPtr item) {
-    const ItemSplit split = item.split();
-    return may_join(split, item.num_owners()) && is_other_left(params.work, split);
+    return SplitTile<Team>::joins(params.work, item.split(), item.num_owners());
   }
 
   // Quads of a row, each kApart behind the one before.
@@ -67,8 +66,6 @@ class ItemResult {
     return joined<kApart>(params_.work, split_, exists ? head * num_rows_ + row : 0, quad, own,
                           exists);
   }
-  // Instead of finish(), by one thread.
-  LAZYROPE_DEVICE void count_joined() const { count_part(params_.work, split_); }
 
   // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do
   // afterwards.

@@ -21,23 +21,8 @@ namespace lazyrope {
 // count in one launch and from count back to 0 in the next: launches are even or odd by it. From
 // num_ctas + partial on there is one for each part, an owner's mark. The planner sets all to 0.
 inline constexpr int32 kFlagBytes = 12;
-inline constexpr int32 kJoins =
-    kFlagBytes;  // behind them: whether the present part joins the other
-
-LAZYROPE_DEVICE uint32 count_part(const WorkView& work, const ItemSplit& split) {
-  return atom_relaxed_gpu_inc(work.counters + split.counter,
-                              2 * static_cast<uint32>(split.count) - 1);
-}
-
-// The first of two parts, whose CTA alone merges them. The other is what the next CTA begins with,
-// and has mostly been left long before: then the CTA joins it with what it has in registers.
-LAZYROPE_DEVICE bool may_join(const ItemSplit& split, int32 num_owners) {
-  return split.count == 2 && split.index == 0 && num_owners == 1;
-}
-// Whether the other part is on its way: who has counted it has written it, or is about to.
-LAZYROPE_DEVICE bool is_other_left(const WorkView& work, const ItemSplit& split) {
-  return (ld_relaxed_gpu(work.counters + split.counter) & 1) != 0;
-}
+// Behind them: whether the present part joins the other.
+inline constexpr int32 kJoins = kFlagBytes;
 
 template <class Team>
 class SplitTile {
@@ -49,6 +34,21 @@ class SplitTile {
         num_owners_(num_owners),
         flags_(flags),
         warp_(warp_uniform(Team::warp())) {}
+
+  // One thread, before the part is complete: whether its rows are joined with the tile's other part
+  // as they lie in registers. The first of two parts is what its CTA ends with, the other what the
+  // next CTA began with, so that it has mostly been left long before. Then this one is not left: it
+  // counts as if it were, and its owner abandons nothing.
+  LAZYROPE_DEVICE static bool joins(const WorkView& work, const ItemSplit& split,
+                                    int32 num_owners) {
+    if (split.count != 2 || split.index != 0 || num_owners != 1) return false;
+    // Whoever has counted its part has written it, or is about to.
+    const uint32 counted = ld_relaxed_gpu(work.counters + split.counter);
+    if (counted % 2 == 0) return false;
+    count_part(work, split);
+    st_global(mark_of(work, split, 0), kComplete | (counted < 2 ? 0 : kIsOdd));
+    return true;
+  }
 
   // All threads of the team that has made the part, each of which has written what it has of its
   // part. Merge is TileMerge. `may_wait`: the CTA has nothing else to do.
@@ -97,8 +97,15 @@ class SplitTile {
 
   LAZYROPE_DEVICE static int32 num_warps() { return Team::size() / kWarpThreads; }
 
-  LAZYROPE_DEVICE uint32* mark_of(int32 owner) const {
-    return work_.counters + work_.num_ctas + split_.partial + owner;
+  LAZYROPE_DEVICE static uint32* mark_of(const WorkView& work, const ItemSplit& split,
+                                         int32 owner) {
+    return work.counters + work.num_ctas + split.partial + owner;
+  }
+  LAZYROPE_DEVICE uint32* mark_of(int32 owner) const { return mark_of(work_, split_, owner); }
+
+  LAZYROPE_DEVICE static uint32 count_part(const WorkView& work, const ItemSplit& split) {
+    return atom_relaxed_gpu_inc(work.counters + split.counter,
+                                2 * static_cast<uint32>(split.count) - 1);
   }
 
   // Owners whose units are left to the last CTA's counting warp.

@@ -222,10 +222,7 @@ class ColumnConsumer {
     Team::sync();  // stats have been told
     const bool joins = ld_shared<uint32>(joins_address()) != 0;
     write_all(result, item.extent().num_rows, joins);
-    if (!joins)
-      result.finish(item.is_last(), memory_.at + Memory::kFlags);
-    else if (Team::rank() == 0)
-      result.count_joined();
+    if (!joins) result.finish(item.is_last(), memory_.at + Memory::kFlags);
   }
 
   // In a loop, for code that runs for the second time is there.
