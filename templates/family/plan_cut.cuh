@@ -223,7 +223,7 @@ class CutLine {
     const int32 inside[] = {block_at(unit, of_cost, share), block_at(unit, of_cost, share + 1)};
     const int32 first = begins_inside ? inside[0] : unit.unit.first_block;
     const int32 end = ends_inside ? inside[1] : unit.unit.end_block;
-    const ItemSplit split = this->split(unit, share);
+    const ItemSplit split = split_of(unit, share);
     const auto told = [](int32 value) { return from_half(value, 0); };
     return {told(exists ? 1 : 0) != 0,
             told(first),
@@ -300,7 +300,7 @@ class CutLine {
 
   // Shares a to b hold a unit's parts: they use results 2 a + 1 to a + b + 1 and counter a. The
   // next unit that is cut has its first part in share b or later.
-  LAZYROPE_DEVICE ItemSplit split(const Stretch& unit, int32 share) const {
+  LAZYROPE_DEVICE ItemSplit split_of(const Stretch& unit, int32 share) const {
     if (units_.has_parts()) return fixed_split(unit.unit);
     if (unit.first_cut == unit.end_cut) return {0, 1, 0, 0};
     const int32 first = unit.first_cut - 1;

@@ -29,28 +29,11 @@ class ItemResult {
 
   // Columns 4 * quad and following of a row of one of the item's KV heads.
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart& part) const {
-    const RowPart parts[] = {part};
-    write<1>(head, row, quad, parts, is_whole());
-  }
-  // The same of several quads, each kApart behind the one before.
-  template <int kApart, int kCount>
-  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart (&parts)[kCount],
-                             bool are_whole) const {
-    if (!are_whole) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i)
-        partial_.write(head * num_rows_ + row, quad + i * kApart, parts[i]);
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) output_.write_values(head, row, quad + i * kApart, parts[i]);
-    if (quad == 0) output_.write_lse(head, row, parts[0].stats);
-  }
-
-  // By one thread, before the rows are complete: whether they are to be joined with their tile's
-  // other part, which has been left, and this one need not be.
-  LAZYROPE_DEVICE static bool joins(const AttendParams& params, ItemPtr item) {
-    return SplitTile<Team>::joins(params.work, item.split(), item.num_owners());
+    const Quads<1> quads = {{part}};
+    if (is_whole())
+      write_output<1>(head, row, quad, quads);
+    else
+      leave<1>(head, row, quad, quads);
   }
 
   // Quads of a row, each kApart behind the one before.
@@ -58,8 +41,29 @@ class ItemResult {
   struct Quads {
     RowPart part[kCount];
   };
+  template <int kApart, int kCount>
+  LAZYROPE_DEVICE void leave(int32 head, int32 row, int32 quad, const Quads<kCount>& quads) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      partial_.write(head * num_rows_ + row, quad + i * kApart, quads.part[i]);
+  }
+  template <int kApart, int kCount>
+  LAZYROPE_DEVICE void write_output(int32 head, int32 row, int32 quad,
+                                    const Quads<kCount>& quads) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      output_.write_values(head, row, quad + i * kApart, quads.part[i]);
+    if (quad == 0) output_.write_lse(head, row, quads.part[0].stats);
+  }
+
+  // One thread, once, before the rows are complete: whether they are joined with their tile's other
+  // part, which has been left. If so, join() and write_output() take the place of leave() and
+  // finish().
+  LAZYROPE_DEVICE static bool try_join(const AttendParams& params, ItemPtr item) {
+    return SplitTile<Team>::try_join(params.work, item.split(), item.num_owners());
+  }
   // By all lanes of a warp, some of which may have no row: what a lane's quads come to with those
-  // of the other part. The same to the bit as if both had been left.
+  // of the other part. The same as if both had been left, to the bit but for what vanishes.
   template <int kApart, int kCount>
   LAZYROPE_DEVICE Quads<kCount> join(int32 head, int32 row, int32 quad, const Quads<kCount>& own,
                                      bool exists) const {
@@ -110,10 +114,8 @@ class ItemResult {
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const RowPart both[] = {own.part[i], found[i].part()};
-      const bool exist[] = {true, true};
-      own.part[i] = no_part();
-      merge_into(own.part[i], both, exist);
+      own.part[i] = merge_parts<2>(
+          2, [&](int32 part) { return part == kOther ? found[i].part() : own.part[i]; });
       if (exists) parts.columns(row, quad + i * kApart).clear(kOther);
     }
     return own;

@@ -5,7 +5,8 @@
 // rows and look for the parts themselves: what they see last is the word that they wait for, and no
 // counter comes between. A CTA that has looked in vain for long abandons what it owns, for the
 // others may not even have begun. The parts are counted beside all this, and whoever brings the
-// last one merges what was abandoned: it knows that everything is on its way.
+// last one merges what was abandoned: it knows that everything is on its way. Of two parts the one
+// that comes last may be merged as it lies in registers, and is never left.
 #pragma once
 
 #include "abi/step.h"
@@ -17,12 +18,11 @@
 
 namespace lazyrope {
 
-// Of the work's counters number `counter` counts a tile's parts as they are written, from 0 to
-// count in one launch and from count back to 0 in the next: launches are even or odd by it. From
-// num_ctas + partial on there is one for each part, an owner's mark. The planner sets all to 0.
+// Of the work's counters number `counter` counts a tile's parts as they are written, or joined with
+// the other, from 0 to count in one launch and from count back to 0 in the next: launches are even
+// or odd by it. From num_ctas + partial on there is one for each part, an owner's mark. The planner
+// sets all to 0.
 inline constexpr int32 kFlagBytes = 12;
-// Behind them: whether the present part joins the other.
-inline constexpr int32 kJoins = kFlagBytes;
 
 template <class Team>
 class SplitTile {
@@ -35,18 +35,18 @@ class SplitTile {
         flags_(flags),
         warp_(warp_uniform(Team::warp())) {}
 
-  // One thread, before the part is complete: whether its rows are joined with the tile's other part
-  // as they lie in registers. The first of two parts is what its CTA ends with, the other what the
-  // next CTA began with, so that it has mostly been left long before. Then this one is not left: it
-  // counts as if it were, and its owner abandons nothing.
-  LAZYROPE_DEVICE static bool joins(const WorkView& work, const ItemSplit& split,
-                                    int32 num_owners) {
+  // One thread, once for a part, before it is complete. The first of two parts is what its CTA ends
+  // with, the other what the next CTA began with, so that it has mostly been left long before. If
+  // it has, true: the part then counts as written and as merged, and instead of leaving it and
+  // calling merge() its CTA merges what it has in registers with the other, and clears that.
+  LAZYROPE_DEVICE static bool try_join(const WorkView& work, const ItemSplit& split,
+                                       int32 num_owners) {
     if (split.count != 2 || split.index != 0 || num_owners != 1) return false;
     // Whoever has counted its part has written it, or is about to.
     const uint32 counted = ld_relaxed_gpu(work.counters + split.counter);
     if (counted % 2 == 0) return false;
     count_part(work, split);
-    st_global(mark_of(work, split, 0), kComplete | (counted < 2 ? 0 : kIsOdd));
+    st_global(mark_of(work, split, 0), kComplete | parity(counted, split.count));
     return true;
   }
 
@@ -136,7 +136,10 @@ class SplitTile {
     const auto count = static_cast<uint32>(split_.count);
     before = shfl_sync_idx(before, 0);
     const bool is_last = before + 1 == count || before + 1 == 2 * count;
-    return (before < count ? 0 : kIsOdd) | (is_last ? kIsLast : 0);
+    return parity(before, split_.count) | (is_last ? kIsLast : 0);
+  }
+  LAZYROPE_DEVICE static uint32 parity(uint32 counted, int32 count) {
+    return counted < static_cast<uint32>(count) ? 0 : kIsOdd;
   }
 
   // All threads of the team: whether the CTA merges units, its own or, where nobody owns any, all.

@@ -235,14 +235,14 @@ class ColumnConsumer {
   // While the last products are made: what those who write the rows are to know. All have read what
   // was told before, as they have met since.
   LAZYROPE_DEVICE void tell_how_it_ends(ItemPtr item) const {
-    const bool joins = Team::rank() == 0 && Result::joins(params_, item);
+    const bool joins = Team::rank() == 0 && Result::try_join(params_, item);
     tell_stats();
     tell_whether_it_joins(joins);
   }
   LAZYROPE_DEVICE void tell_whether_it_joins(bool joins) const {
     if (Team::rank() == 0) st_shared(joins_address(), joins ? 1u : 0u);
   }
-  LAZYROPE_DEVICE SharedPtr joins_address() const { return memory_.at + (Memory::kFlags + kJoins); }
+  LAZYROPE_DEVICE SharedPtr joins_address() const { return memory_.at + Memory::kJoins; }
 
   LAZYROPE_DEVICE void tell_stats() const {
     Factors sums;
@@ -287,8 +287,11 @@ class ColumnConsumer {
 #pragma unroll
     for (int tile = 0; tile < kHeadTiles; ++tile) quads.part[tile].stats = stats;
     if (joins) quads = result.template join<16>(head, row_of_head, quad, quads, exists);
-    if (exists)
-      result.template write<16>(head, row_of_head, quad, quads.part, joins || result.is_whole());
+    if (!exists) return;
+    if (joins || result.is_whole())
+      result.template write_output<16>(head, row_of_head, quad, quads);
+    else
+      result.template leave<16>(head, row_of_head, quad, quads);
   }
 
   static constexpr int kHeadTiles = kDimTiles / Memory::kHeads;  // of a row, those of its own head
