@@ -56,8 +56,8 @@ class ItemResult {
     if (quad == 0) output_.write_lse(head, row, quads.part[0].stats);
   }
 
-  // One thread, once, before the rows are complete: whether they are joined with their tile's other
-  // part, which has been left. If so, join() and write_output() take the place of leave() and
+  // By one warp, once, before the rows are complete: whether they are joined with their tile's
+  // other part, which has been left. If so, join() and write_output() take the place of leave() and
   // finish().
   LAZYROPE_DEVICE static bool try_join(const AttendParams& params, ItemPtr item) {
     return SplitTile<Team>::try_join(params.work, item.split(), item.num_owners());

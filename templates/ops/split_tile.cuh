@@ -35,18 +35,21 @@ class SplitTile {
         flags_(flags),
         warp_(warp_uniform(Team::warp())) {}
 
-  // One thread, once for a part, before it is complete. The first of two parts is what its CTA ends
-  // with, the other what the next CTA began with, so that it has mostly been left long before. If
-  // it has, true: the part then counts as written and as merged, and instead of leaving it and
-  // calling merge() its CTA merges what it has in registers with the other, and clears that.
+  // By all lanes of one warp, once for a part, before it is complete. The first of two parts is
+  // what its CTA ends with, the other what the next CTA began with, so that it has mostly been left
+  // long before. If it has, true: the part then counts as written and as merged, and instead of
+  // leaving it and calling merge() its CTA merges what it has in registers with the other, and
+  // clears that.
   LAZYROPE_DEVICE static bool try_join(const WorkView& work, const ItemSplit& split,
                                        int32 num_owners) {
-    if (split.count != 2 || split.index != 0 || num_owners != 1) return false;
+    if (!warp_uniform(split.count == 2 && split.index == 0 && num_owners == 1)) return false;
     // Whoever has counted its part has written it, or is about to.
-    const uint32 counted = ld_relaxed_gpu(work.counters + split.counter);
-    if (counted % 2 == 0) return false;
-    count_part(work, split);
-    st_global(mark_of(work, split, 0), kComplete | parity(counted, split.count));
+    const uint32 counted = warp_uniform(ld_relaxed_gpu(work.counters + split.counter));
+    if (warp_uniform(counted % 2 == 0)) return false;
+    if (lane_index() == 0) {
+      count_part(work, split);
+      st_global(mark_of(work, split, 0), kComplete | parity(counted, split.count));
+    }
     return true;
   }
 

@@ -220,7 +220,7 @@ class ColumnConsumer {
   LAZYROPE_DEVICE void leave(ItemPtr item) {
     const Result result(params_, item);
     Team::sync();  // stats have been told
-    const bool joins = ld_shared<uint32>(joins_address()) != 0;
+    const bool joins = warp_uniform(ld_shared<uint32>(joins_address()) != 0);
     write_all(result, item.extent().num_rows, joins);
     if (!joins) result.finish(item.is_last(), memory_.at + Memory::kFlags);
   }
@@ -235,7 +235,8 @@ class ColumnConsumer {
   // While the last products are made: what those who write the rows are to know. All have read what
   // was told before, as they have met since.
   LAZYROPE_DEVICE void tell_how_it_ends(ItemPtr item) const {
-    const bool joins = Team::rank() == 0 && Result::try_join(params_, item);
+    bool joins = false;
+    if (warp_uniform(Team::warp() == 0)) joins = Result::try_join(params_, item);
     tell_stats();
     tell_whether_it_joins(joins);
   }
@@ -279,7 +280,6 @@ class ColumnConsumer {
     const int32 row = ColumnLanes::row(m, mine / 2);
     const int32 row_of_head = row - head * Memory::kHeadRows;
     const bool exists = row_of_head < num_rows;
-    if (!exists && !joins) return;
     const Told sums = told(Own::kSums, row);
     const RowStats stats = {ld_shared<float>(own_ + (Own::kMaxima + row * 4)),
                             sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
