@@ -29,46 +29,22 @@ class ItemResult {
 
   // Columns 4 * quad and following of a row of one of the item's KV heads.
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowPart& part) const {
-    const Quads<1> quads = {{part}};
-    if (is_whole())
-      write_output<1>(head, row, quad, quads);
-    else
-      leave<1>(head, row, quad, quads);
+    const RowPart parts[] = {part};
+    write<1>(head, row, quad, parts);
   }
-
-  // Quads of a row, each kApart behind the one before.
-  template <int kCount>
-  struct Quads {
-    RowPart part[kCount];
-  };
+  // The same of several quads, each kApart behind the one before.
   template <int kApart, int kCount>
-  LAZYROPE_DEVICE void leave(int32 head, int32 row, int32 quad, const Quads<kCount>& quads) const {
+  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
+                             const RowPart (&parts)[kCount]) const {
+    if (!is_whole()) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      partial_.write(head * num_rows_ + row, quad + i * kApart, quads.part[i]);
-  }
-  template <int kApart, int kCount>
-  LAZYROPE_DEVICE void write_output(int32 head, int32 row, int32 quad,
-                                    const Quads<kCount>& quads) const {
+      for (int i = 0; i < kCount; ++i)
+        partial_.write(head * num_rows_ + row, quad + i * kApart, parts[i]);
+      return;
+    }
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      output_.write_values(head, row, quad + i * kApart, quads.part[i]);
-    if (quad == 0) output_.write_lse(head, row, quads.part[0].stats);
-  }
-
-  // By one warp, once, before the rows are complete: whether they are joined with their tile's
-  // other part, which has been left. If so, join() and write_output() take the place of leave() and
-  // finish().
-  LAZYROPE_DEVICE static bool try_join(const AttendParams& params, ItemPtr item) {
-    return SplitTile<Team>::try_join(params.work, item.split(), item.num_owners());
-  }
-  // By all lanes of a warp, some of which may have no row: what a lane's quads come to with those
-  // of the other part. The same as if both had been left, to the bit but for what vanishes.
-  template <int kApart, int kCount>
-  LAZYROPE_DEVICE Quads<kCount> join(int32 head, int32 row, int32 quad, const Quads<kCount>& own,
-                                     bool exists) const {
-    return joined<kApart>(params_.work, split_, exists ? head * num_rows_ + row : 0, quad, own,
-                          exists);
+    for (int i = 0; i < kCount; ++i) output_.write_values(head, row, quad + i * kApart, parts[i]);
+    if (quad == 0) output_.write_lse(head, row, parts[0].stats);
   }
 
   // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do
@@ -92,33 +68,6 @@ class ItemResult {
     const TileMerge<Spec, kSharesTasks> tile(output, partial, num_rows, rows.num_heads,
                                              split.count);
     SplitTile<Team>(work, split, num_owners, flags).merge(tile, may_wait);
-  }
-
-  // Not inlined either.
-  template <int kApart, int kCount>
-  LAZYROPE_DEVICE_CALL static Quads<kCount> joined(WorkView work, ItemSplit split, int32 row,
-                                                   int32 quad, Quads<kCount> own, bool exists) {
-    constexpr int32 kOther = 1;
-    const Parts parts(work, split);
-    typename Parts::Found found[kCount];
-    bool is_there = false;
-#pragma unroll 1
-    while (!is_there) {
-      is_there = true;
-#pragma unroll
-      for (int i = 0; i < kCount; ++i)
-        found[i] = parts.columns(row, quad + i * kApart).find(kOther);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) is_there &= found[i].is_complete();
-      is_there = !vote_sync_any(exists && !is_there);
-    }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      own.part[i] = merge_parts<2>(
-          2, [&](int32 part) { return part == kOther ? found[i].part() : own.part[i]; });
-      if (exists) parts.columns(row, quad + i * kApart).clear(kOther);
-    }
-    return own;
   }
 
   const AttendParams& params_;

@@ -5,8 +5,7 @@
 // rows and look for the parts themselves: what they see last is the word that they wait for, and no
 // counter comes between. A CTA that has looked in vain for long abandons what it owns, for the
 // others may not even have begun. The parts are counted beside all this, and whoever brings the
-// last one merges what was abandoned: it knows that everything is on its way. Of two parts the one
-// that comes last may be merged as it lies in registers, and is never left.
+// last one merges what was abandoned: it knows that everything is on its way.
 #pragma once
 
 #include "abi/step.h"
@@ -18,10 +17,9 @@
 
 namespace lazyrope {
 
-// Of the work's counters number `counter` counts a tile's parts as they are written, or joined with
-// the other, from 0 to count in one launch and from count back to 0 in the next: launches are even
-// or odd by it. From num_ctas + partial on there is one for each part, an owner's mark. The planner
-// sets all to 0.
+// Of the work's counters number `counter` counts a tile's parts as they are written, from 0 to
+// count in one launch and from count back to 0 in the next: launches are even or odd by it. From
+// num_ctas + partial on there is one for each part, an owner's mark. The planner sets all to 0.
 inline constexpr int32 kFlagBytes = 12;
 
 template <class Team>
@@ -34,24 +32,6 @@ class SplitTile {
         num_owners_(num_owners),
         flags_(flags),
         warp_(warp_uniform(Team::warp())) {}
-
-  // By all lanes of one warp, once for a part, before it is complete. The first of two parts is
-  // what its CTA ends with, the other what the next CTA began with, so that it has mostly been left
-  // long before. If it has, true: the part then counts as written and as merged, and instead of
-  // leaving it and calling merge() its CTA merges what it has in registers with the other, and
-  // clears that.
-  LAZYROPE_DEVICE static bool try_join(const WorkView& work, const ItemSplit& split,
-                                       int32 num_owners) {
-    if (!warp_uniform(split.count == 2 && split.index == 0 && num_owners == 1)) return false;
-    // Whoever has counted its part has written it, or is about to.
-    const uint32 counted = warp_uniform(ld_relaxed_gpu(work.counters + split.counter));
-    if (warp_uniform(counted % 2 == 0)) return false;
-    if (lane_index() == 0) {
-      count_part(work, split);
-      st_global(mark_of(work, split, 0), kComplete | parity(counted, split.count));
-    }
-    return true;
-  }
 
   // All threads of the team that has made the part, each of which has written what it has of its
   // part. Merge is TileMerge. `may_wait`: the CTA has nothing else to do.
@@ -100,15 +80,8 @@ class SplitTile {
 
   LAZYROPE_DEVICE static int32 num_warps() { return Team::size() / kWarpThreads; }
 
-  LAZYROPE_DEVICE static uint32* mark_of(const WorkView& work, const ItemSplit& split,
-                                         int32 owner) {
-    return work.counters + work.num_ctas + split.partial + owner;
-  }
-  LAZYROPE_DEVICE uint32* mark_of(int32 owner) const { return mark_of(work_, split_, owner); }
-
-  LAZYROPE_DEVICE static uint32 count_part(const WorkView& work, const ItemSplit& split) {
-    return atom_relaxed_gpu_inc(work.counters + split.counter,
-                                2 * static_cast<uint32>(split.count) - 1);
+  LAZYROPE_DEVICE uint32* mark_of(int32 owner) const {
+    return work_.counters + work_.num_ctas + split_.partial + owner;
   }
 
   // Owners whose units are left to the last CTA's counting warp.
@@ -131,7 +104,9 @@ class SplitTile {
   LAZYROPE_DEVICE bool counts() const { return warp_ == num_warps() - 1; }
   LAZYROPE_DEVICE uint32 count() const {
     uint32 before = 0;
-    if (lane_index() == 0) before = count_part(work_, split_);
+    if (lane_index() == 0)
+      before = atom_relaxed_gpu_inc(work_.counters + split_.counter,
+                                    2 * static_cast<uint32>(split_.count) - 1);
     return before;
   }
   // By that warp: of the launch and the CTA.
@@ -139,10 +114,7 @@ class SplitTile {
     const auto count = static_cast<uint32>(split_.count);
     before = shfl_sync_idx(before, 0);
     const bool is_last = before + 1 == count || before + 1 == 2 * count;
-    return parity(before, split_.count) | (is_last ? kIsLast : 0);
-  }
-  LAZYROPE_DEVICE static uint32 parity(uint32 counted, int32 count) {
-    return counted < static_cast<uint32>(count) ? 0 : kIsOdd;
+    return (before < count ? 0 : kIsOdd) | (is_last ? kIsLast : 0);
   }
 
   // All threads of the team: whether the CTA merges units, its own or, where nobody owns any, all.

@@ -309,30 +309,6 @@ def test_what_was_decided_of_an_item_is_read_before_the_next():
         check_case(documents_case(setting, [4208], 64, "cpu"), build(setting))
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "kv_heads", "group", "scores"),
-    [(128, 1, 2, "plain"), (64, 2, 4, "sinks"), (256, 1, 3, "softcap")],
-)
-def test_the_second_of_two_parts_to_come_is_not_left_but_joined(head_dim, kv_heads, group, scores):
-    """Where the first of a tile's two parts ends its CTA's work, if the other has been left before: that depends on the
-    order of CTAs, what comes of it does not, bit by bit, nor does a launch on which of both the one before did."""
-    setting = Setting(head_dim=head_dim, kv_heads=kv_heads, group=group, scores=scores)
-    shelf = Shelf(setting, [450, 150, 700], 3, "cpu")
-    kernel, case = build(setting), shelf.case(shelf.queries(3), [in_order(shelf, [i], 1) for i in range(3)])
-    if scores == "sinks":
-        case.calls["sinks"] = torch.linspace(-3, 5, group * kv_heads)
-    check_case(case, kernel)
-    step, results, left = case.plan(kernel), [], set()
-    for seed in range(12):
-        with lazyrope.emulator.options(seed=seed, races=seed == 0), lazyrope.emulator.profile() as profile:
-            results.append(kernel(case.q, case.k_pool, case.v_pool, step, **case.calls))
-        of_parts = [line for line in profile.lines if line.file == "ops/partial_rows.cuh"]
-        left.add(sum(line.lanes for line in of_parts if line.instruction.startswith("st.")))
-    assert len(left) > 1
-    for out, lse in results:
-        assert torch.equal(out, results[0][0]) and torch.equal(lse, results[0][1])
-
-
 def with_pools(case: Case, change) -> Case:
     return replace(case, k_pool=change(case.k_pool), v_pool=change(case.v_pool))
 

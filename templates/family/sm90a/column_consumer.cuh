@@ -41,7 +41,6 @@ class ColumnConsumer {
   using Own = ColumnMemory<kRows, Product::kWeightBytes>;
   using Accumulator = TurnedAccumulator<kRows>;
   using Factors = float[kRowTiles][2];
-  using Result = ItemResult<Spec, Team>;
   static_assert(Team::size() == kWarpgroupThreads && kKeys == Product::kKeys);
 
  public:
@@ -101,7 +100,7 @@ class ColumnConsumer {
       if (!is_last) multiply_keys(scores);
       multiply_values(values);
       wgmma_commit_group();
-      if (is_last) tell_how_it_ends(item);
+      if (is_last) tell_stats();
       wait_for_committed(scores);
       if (!is_last) blocks_.pass_keys();
       blocks_.pass_values();
@@ -218,33 +217,21 @@ class ColumnConsumer {
   }
 
   LAZYROPE_DEVICE void leave(ItemPtr item) {
-    const Result result(params_, item);
-    Team::sync();  // stats have been told
-    const bool joins = warp_uniform(ld_shared<uint32>(joins_address()) != 0);
-    write_all(result, item.extent().num_rows, joins);
-    if (!joins) result.finish(item.is_last(), memory_.at + Memory::kFlags);
+    const ItemResult<Spec, Team> result(params_, item);
+    write_all(result, item.extent().num_rows);
+    result.finish(item.is_last(), memory_.at + Memory::kFlags);
   }
 
-  // In a loop, for code that runs for the second time is there.
-  LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows, bool joins) const {
+  // Once stats have been told. In a loop, for code that runs for the second time is there.
+  template <class Result>
+  LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows) const {
+    Team::sync();
 #pragma unroll 1
     for (int32 m = 0; m < kRowTiles; ++m)
-      if (m * 8 % Memory::kHeadRows < num_rows) write(result, num_rows, m, joins);
+      if (m * 8 % Memory::kHeadRows < num_rows) write(result, num_rows, m);
   }
 
-  // While the last products are made: what those who write the rows are to know. All have read what
-  // was told before, as they have met since.
-  LAZYROPE_DEVICE void tell_how_it_ends(ItemPtr item) const {
-    bool joins = false;
-    if (warp_uniform(Team::warp() == 0)) joins = Result::try_join(params_, item);
-    tell_stats();
-    tell_whether_it_joins(joins);
-  }
-  LAZYROPE_DEVICE void tell_whether_it_joins(bool joins) const {
-    if (Team::rank() == 0) st_shared(joins_address(), joins ? 1u : 0u);
-  }
-  LAZYROPE_DEVICE SharedPtr joins_address() const { return memory_.at + Memory::kJoins; }
-
+  // While the last products are made. All have read what was told before, as they have met since.
   LAZYROPE_DEVICE void tell_stats() const {
     Factors sums;
 #pragma unroll
@@ -264,34 +251,29 @@ class ColumnConsumer {
   LAZYROPE_DEVICE void tell_no_stats() const {
     Team::sync();
     tell_stats();
-    tell_whether_it_joins(false);
   }
 
   // A lane has one column of four rows; it exchanges them for four columns of one.
-  LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int32 m, bool joins) const {
+  template <class Result>
+  LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int32 m) const {
     const int32 head = head_of(m);
-    typename Result::template Quads<kHeadTiles> quads;
+    RowPart part[kHeadTiles];
 #pragma unroll
     for (int tile = 0; tile < kHeadTiles; ++tile) {
-      choose(m, tile, quads.part[tile].value);
-      transpose(quads.part[tile].value, 4);
+      choose(m, tile, part[tile].value);
+      transpose(part[tile].value, 4);
     }
     const int32 mine = lane_index() / 4 % 4;
     const int32 row = ColumnLanes::row(m, mine / 2);
     const int32 row_of_head = row - head * Memory::kHeadRows;
-    const bool exists = row_of_head < num_rows;
+    if (row_of_head >= num_rows) return;
     const Told sums = told(Own::kSums, row);
     const RowStats stats = {ld_shared<float>(own_ + (Own::kMaxima + row * 4)),
                             sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
     const int32 quad = Team::warp() * 4 + mine % 2 * 2 + lane_index() / 16;
 #pragma unroll
-    for (int tile = 0; tile < kHeadTiles; ++tile) quads.part[tile].stats = stats;
-    if (joins) quads = result.template join<16>(head, row_of_head, quad, quads, exists);
-    if (!exists) return;
-    if (joins || result.is_whole())
-      result.template write_output<16>(head, row_of_head, quad, quads);
-    else
-      result.template leave<16>(head, row_of_head, quad, quads);
+    for (int tile = 0; tile < kHeadTiles; ++tile) part[tile].stats = stats;
+    result.template write<16>(head, row_of_head, quad, part);
   }
 
   static constexpr int kHeadTiles = kDimTiles / Memory::kHeads;  // of a row, those of its own head

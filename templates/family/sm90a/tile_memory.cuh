@@ -119,8 +119,7 @@ struct TileMemory {
   static constexpr int kWindowBarriers = kItemBarriers + Handover<kItems>::kBytes;
   static constexpr int kFirstQueries = kWindowBarriers + Handover<kWindows>::kBytes;
   static constexpr int kFlags = kFirstQueries + (kQueriesComeFirst ? kPrecedenceBytes : 0);
-  static constexpr int kJoins = kFlags + kFlagBytes;  // whether the present part joins the other
-  static constexpr int kFirstBlocks = kJoins + 4;
+  static constexpr int kFirstBlocks = kFlags + 16;
   static constexpr int kOwn = kFirstBlocks + 16;
   static_assert(kItems * 4 <= 16);
   static constexpr int kBytes = kOwn + kOwnBytes;

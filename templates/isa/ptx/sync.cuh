@@ -50,14 +50,10 @@ LAZYROPE_DEVICE uint32 ld_acquire_gpu(const uint32* p) {
   return value;
 }
 
-// Of 4, 8 or 16 bytes, each word of which is an access of its own.
+// Of 8 or 16 bytes, each word of which is an access of its own.
 template <class T>
 LAZYROPE_DEVICE T ld_relaxed_gpu(const T* p) {
-  if constexpr (sizeof(T) == 4) {
-    uint32 v;
-    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return __builtin_bit_cast(T, v);
-  } else if constexpr (sizeof(T) == 16) {
+  if constexpr (sizeof(T) == 16) {
     Chunk v;
     asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])

@@ -43,7 +43,7 @@ LAZYROPE_DEVICE void relaxed(const WitnessParams& params) {
   st_global(to + 8, atom_relaxed_gpu_inc(own, operand));
   st_global(to + 9, atom_relaxed_gpu_inc(own, operand));
   st_global(to + 10, ld_acquire_gpu(own));
-  st_global(to + 11, ld_relaxed_gpu(own + 1));
+  st_global(to + 11, operand);
 }
 
 // Each CTA leaves a row and counts itself; the last adds the rows. The input: the counter, a flag,
