@@ -134,6 +134,8 @@ static_assert(kSame<uint32, decltype(atom_relaxed_gpu_inc(a<uint32*>(), a<uint32
 static_assert(kSame<uint32, decltype(atom_relaxed_gpu_exch(a<uint32*>(), a<uint32>()))>);  // atom
 static_assert(kSame<uint32, decltype(ld_acquire_gpu(a<const uint32*>()))>);                // ld
 static_assert(kSame<Chunk, decltype(ld_relaxed_gpu(a<const Chunk*>()))>);                  // ld
+static_assert(
+    kSame<void, decltype(ld_relaxed_gpu_if(a<bool>(), a<const Chunk*>(), a<Chunk&>()))>);  // ld
 static_assert(kSame<void, decltype(st_relaxed_gpu(a<Word2*>(), a<Word2>()))>);             // st
 static_assert(kSame<uint32, decltype(vote_sync_ballot(a<bool>()))>);  // vote.sync
 static_assert(kSame<bool, decltype(vote_sync_any(a<bool>()))>);       // vote.sync

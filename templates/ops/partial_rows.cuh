@@ -12,6 +12,14 @@
 
 namespace lazyrope {
 
+// Where a row of a part lies, of all parts of a step.
+template <int kHeadDim>
+LAZYROPE_DEVICE uint8* partial_row(const WorkView& work, int32 part, int32 row) {
+  const int32 index = part * work.partial_row_count + row;
+  return work.partials +
+         static_cast<uint64>(partial_row_bytes(kHeadDim)) * static_cast<uint32>(index);
+}
+
 // kColumns: of a slice, which brings a row's stats once more. kQuads: of a slice, that a lane
 // asks for at once.
 template <int kHeadDim, int kColumns, int kQuads = 1>
@@ -55,13 +63,14 @@ class PartialRows {
     Chunk values[kLaneQuads];
     Word2 stats;
 
+    // By the least of all words: one comparison, not one behind the other.
     LAZYROPE_DEVICE bool is_complete() const {
-      bool is = stats.word[0] != 0 && stats.word[1] != 0;
+      uint32 least = smaller(stats.word[0], stats.word[1]);
 #pragma unroll
       for (const Chunk& quad : values)
-#pragma unroll
-        for (uint32 word : quad.word) is = is && word != 0;
-      return is;
+        least = smaller(least, smaller(smaller(quad.word[0], quad.word[1]),
+                                       smaller(quad.word[2], quad.word[3])));
+      return least != 0;
     }
     LAZYROPE_DEVICE RowQuads<kLaneQuads> part() const {
       RowQuads<kLaneQuads> part;
@@ -82,14 +91,12 @@ class PartialRows {
           part_bytes_(part_bytes),
           has_stats_(quad % kSliceQuads == 0) {}
 
-    // Nothing is made of it as it is loaded: that would wait for the load.
-    LAZYROPE_DEVICE Found find(int32 part) const {
-      Found found;
+    // Where it is wanted. Nothing is made of it as it is loaded: that would wait for the load.
+    LAZYROPE_DEVICE void find(bool wanted, int32 part, Found& found) const {
 #pragma unroll
       for (int i = 0; i < kLaneQuads; ++i)
-        found.values[i] = ld_relaxed_gpu(of_part(values_, part) + i * kSliceLanes);
-      found.stats = ld_relaxed_gpu(of_part(stats_, part));
-      return found;
+        ld_relaxed_gpu_if(wanted, of_part(values_, part) + i * kSliceLanes, found.values[i]);
+      ld_relaxed_gpu_if(wanted, of_part(stats_, part), found.stats);
     }
     // Whether a part has come as far as the stats.
     LAZYROPE_DEVICE bool has_stats(int32 part) const {
@@ -134,8 +141,7 @@ class PartialRows {
   }
 
   LAZYROPE_DEVICE uint8* at(int32 part, int32 row) const {
-    const int32 index = (split_.partial + part) * work_.partial_row_count + row;
-    return work_.partials + static_cast<uint64>(kRowBytes) * static_cast<uint32>(index);
+    return partial_row<kHeadDim>(work_, split_.partial + part, row);
   }
   LAZYROPE_DEVICE static Chunk* values(uint8* row, int32 quad) {
     return reinterpret_cast<Chunk*>(row) + quad;

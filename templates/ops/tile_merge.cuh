@@ -72,17 +72,23 @@ class TileMerge {
       int32 part[kParts];
 #pragma unroll
       for (int i = 0; i < kParts; ++i) part[i] = first + i * step() + first_part();
-      typename Rows::Found found[kParts];
+      typename Rows::Found found[kParts] = {};
+      bool is_missing[kParts];
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) is_missing[i] = part[i] < num_parts_;
       bool is_there = false;
+      // What has come is not asked for again: the last to come are waited for by all.
 #pragma unroll 1
       for (; !is_there; --looks) {
         if (looks == 0) return false;
-        // Where there is no part, the last once more: loads under a condition take longer to make.
 #pragma unroll
-        for (int i = 0; i < kParts; ++i) found[i] = columns.find(smaller(part[i], num_parts_ - 1));
+        for (int i = 0; i < kParts; ++i) columns.find(is_missing[i], part[i], found[i]);
         is_there = true;
 #pragma unroll
-        for (int i = 0; i < kParts; ++i) is_there &= found[i].is_complete();
+        for (int i = 0; i < kParts; ++i) {
+          is_missing[i] = is_missing[i] && !found[i].is_complete();
+          is_there &= !is_missing[i];
+        }
         is_there = !vote_sync_any(!is_there);
       }
       RowQuads<kLaneQuads> parts[kParts];
@@ -91,7 +97,7 @@ class TileMerge {
       for (int i = 0; i < kParts; ++i) {
         exists[i] = part[i] < num_parts_;
         parts[i] = found[i].part();
-        if (!exists[i]) parts[i].stats.maximum = kNoMaximum;  // it is the last once more
+        if (!exists[i]) parts[i].stats.maximum = kNoMaximum;
       }
       merge_into(merged.part, parts, exists);
     }

@@ -5,6 +5,7 @@
 
 #include "family/sm90a/window_user.cuh"
 #include "isa/tensor_copy.cuh"
+#include "ops/partial_rows.cuh"
 
 namespace lazyrope {
 
@@ -30,7 +31,7 @@ class KvCopier {
  public:
   LAZYROPE_DEVICE KvCopier(const TmaAttendParams& params, Memory memory)
       : maps_(params.maps),
-        step_(params.attend.step),
+        attend_(params.attend),
         memory_(memory),
         windows_(memory),
         tiles_(memory.at + Memory::kKeyBarriers),
@@ -43,13 +44,14 @@ class KvCopier {
       const int32 num_blocks = item.extent().num_blocks;
       if (num_blocks == 0) return;
       if constexpr (Memory::kQueriesComeFirst) memory_.first_queries().await_asked();
-      const Table table = memory_.table(step_, item);
+      const Table table = memory_.table(attend_.step, item);
       if constexpr (kCopied != Copied::kBoth)
         copy(table, num_blocks, place);
       else if constexpr (Memory::kHasManyRows)
         copy_keys_ahead(table, num_blocks, place);
       else
         copy_in_turns(table, num_blocks, place);
+      if (!Memory::kHasManyRows && item.is_last()) prefetch_places(item);
     });
   }
 
@@ -81,6 +83,19 @@ class KvCopier {
       windows_.reach(block);
     }
     windows_.leave_last(end - 1);
+  }
+
+  // Where the CTA's last result goes to. Else those who write it would wait then for the parameters
+  // that say so, and for translations of the addresses, as nobody has needed them before.
+  LAZYROPE_DEVICE void prefetch_places(ItemPtr item) const {
+    const ItemSplit split = item.split();
+    prefetch_global_l2(partial_row<Memory::kHeadDim>(attend_.work, split.partial + split.index, 0));
+    const int64 token = item.rows().query_token;
+    prefetch_global_l2(static_cast<const uint8*>(attend_.out.data) +
+                       token * attend_.out.token_stride);
+    if (attend_.lse.data != nullptr)
+      prefetch_global_l2(reinterpret_cast<const uint8*>(attend_.lse.data) +
+                         token * attend_.lse.token_stride);
   }
 
   // A block's keys, then its values, by one copy of the code: what is known of a block is on its
@@ -232,7 +247,7 @@ class KvCopier {
   }
 
   const PoolMaps& maps_;
-  const StepView& step_;
+  const AttendParams& attend_;
   Memory memory_;
   WindowUser<Memory> windows_;
   FillSide tiles_;

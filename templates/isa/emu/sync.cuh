@@ -34,6 +34,10 @@ inline T ld_relaxed_gpu(const T* p, Site site = here()) {
   return value;
 }
 template <class T>
+inline void ld_relaxed_gpu_if(bool wanted, const T* p, T& value, Site site = here()) {
+  if (wanted) value = ld_relaxed_gpu(p, site);
+}
+template <class T>
 inline void st_relaxed_gpu(T* p, T value, Site site = here()) {
   emulator->st_relaxed(p, &value, sizeof(T), site);
 }

@@ -50,25 +50,37 @@ LAZYROPE_DEVICE uint32 ld_acquire_gpu(const uint32* p) {
   return value;
 }
 
-// Of 8 or 16 bytes, each word of which is an access of its own.
+// Of 8 or 16 bytes, each word of which is an access of its own; `value` stays where it is not
+// wanted.
 template <class T>
-LAZYROPE_DEVICE T ld_relaxed_gpu(const T* p) {
+LAZYROPE_DEVICE void ld_relaxed_gpu_if(bool wanted, const T* p, T& value) {
+  const uint32 is_wanted = wanted ? 1 : 0;
   if constexpr (sizeof(T) == 16) {
-    Chunk v;
-    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-                 : "l"(p)
-                 : "memory");
-    return __builtin_bit_cast(T, v);
+    auto v = __builtin_bit_cast(Chunk, value);
+    asm volatile(
+        "{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %5, 0;\n\t"
+        "@wanted ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n\t}"
+        : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
+        : "l"(p), "r"(is_wanted)
+        : "memory");
+    value = __builtin_bit_cast(T, v);
   } else {
     static_assert(sizeof(T) == 8);
-    Word2 v;
-    asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
-                 : "=r"(v.word[0]), "=r"(v.word[1])
-                 : "l"(p)
-                 : "memory");
-    return __builtin_bit_cast(T, v);
+    auto v = __builtin_bit_cast(Word2, value);
+    asm volatile(
+        "{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %3, 0;\n\t"
+        "@wanted ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];\n\t}"
+        : "+r"(v.word[0]), "+r"(v.word[1])
+        : "l"(p), "r"(is_wanted)
+        : "memory");
+    value = __builtin_bit_cast(T, v);
   }
+}
+template <class T>
+LAZYROPE_DEVICE T ld_relaxed_gpu(const T* p) {
+  T value{};
+  ld_relaxed_gpu_if(true, p, value);
+  return value;
 }
 template <class T>
 LAZYROPE_DEVICE void st_relaxed_gpu(T* p, T value) {

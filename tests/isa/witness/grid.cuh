@@ -36,7 +36,9 @@ LAZYROPE_DEVICE void relaxed(const WitnessParams& params) {
   st_relaxed_gpu(reinterpret_cast<Chunk*>(to),
                  ld_relaxed_gpu(reinterpret_cast<const Chunk*>(own + 4)));
   const Word2 low = ld_relaxed_gpu(reinterpret_cast<const Word2*>(own + 4));
-  const Word2 high = ld_relaxed_gpu(reinterpret_cast<const Word2*>(own + 6));
+  Word2 high = low;
+  ld_relaxed_gpu_if(true, reinterpret_cast<const Word2*>(own + 6), high);
+  ld_relaxed_gpu_if(false, reinterpret_cast<const Word2*>(own + 4), high);
   st_relaxed_gpu(reinterpret_cast<Word2*>(to + 4), high);
   st_relaxed_gpu(reinterpret_cast<Word2*>(to + 6), low);
   const uint32 operand = ld_global(own + 1);
