@@ -144,7 +144,12 @@ class CutLine {
     const int32 of_blocks = units_.group_cost - units_.num_tiles * phase_.item_cost;
     if (of_blocks == 0) return;
     const int32 most = most_shares(of_blocks);
-    const int32 parts = divide(most, units).whole;
+    int32 parts = divide(most, units).whole;
+    if (parts > 1) {
+      const int32 blocks = warp_uniform(units_.tiles.rows.get(0).num_blocks);
+      const int32 fewer = divide_up(blocks, divide_up(blocks, parts));
+      if (is_near(fewer * units, most)) parts = fewer;
+    }
     const int32 shares = parts * units;
     if (shares == 0 || !is_near(shares, most)) return;
     if (parts > 1 && !are_short(kPartItems)) return;
