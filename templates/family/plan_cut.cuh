@@ -144,17 +144,20 @@ class CutLine {
     const int32 of_blocks = units_.group_cost - units_.num_tiles * phase_.item_cost;
     if (of_blocks == 0) return;
     const int32 most = most_shares(of_blocks);
-    int32 parts = divide(most, units).whole;
-    if (parts > 1) {
-      const int32 blocks = warp_uniform(units_.tiles.rows.get(0).num_blocks);
-      const int32 fewer = divide_up(blocks, divide_up(blocks, parts));
-      if (is_near(fewer * units, most)) parts = fewer;
-    }
+    const int32 parts = without_needless(divide(most, units).whole, most);
     const int32 shares = parts * units;
     if (shares == 0 || !is_near(shares, most)) return;
     if (parts > 1 && !are_short(kPartItems)) return;
     shares_ = shares;
     item_cost_ = 0;
+  }
+  // No more parts than have as few blocks as the longest of so many, unless too few CTAs are left:
+  // a tile of 256 blocks is cut into 32 parts, not into 33, most of which would have as many.
+  LAZYROPE_DEVICE int32 without_needless(int32 parts, int32 most) const {
+    if (parts <= 1) return parts;
+    const int32 blocks = warp_uniform(units_.tiles.rows.get(0).num_blocks);
+    const int32 fewest = divide_up(blocks, larger(divide_up(blocks, parts), 1));
+    return is_near(fewest * units_.count(), most) ? fewest : parts;
   }
   LAZYROPE_DEVICE static bool is_near(int32 shares, int32 most) {
     return shares * kTolerance >= most * (kTolerance - 1);

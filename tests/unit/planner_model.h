@@ -395,8 +395,17 @@ class Model {
     while (shares > 0 && (is_cut ? shares % num_units() != 0 : shares * fewest != num_units()))
       --shares;
     if (16 * shares < 15 * most || shares == 0) return;
+    if (is_cut) shares = without_needless_parts(shares, most);
     num_shares_ = shares;
     if (is_cut) leave_out_items();
+  }
+  // No more parts than have as few blocks as the longest of so many, unless too few CTAs are left.
+  int without_needless_parts(int shares, int most) const {
+    const auto divide_up = [](int a, int b) { return (a + b - 1) / b; };
+    const int blocks = tiles_[0].num_blocks;
+    const int longest = std::max(divide_up(blocks, shares / num_units()), 1);
+    const int fewest = divide_up(blocks, longest) * num_units();
+    return 16 * fewest < 15 * most ? shares : fewest;
   }
   void leave_out_items() {
     item_cost_ = 0;

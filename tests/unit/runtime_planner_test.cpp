@@ -264,6 +264,34 @@ TEST_P(MatchedShares, AreShort) {
   EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost + 2), phase.work.num_ctas);
 }
 
+class NeedlessParts : public PlannerTest {};
+
+// 17 parts of 128 blocks would have eight at the most, as 16 have; those of 132 are needed.
+TEST_P(NeedlessParts, AreLeftOut) {
+  constexpr int kBlockKeys = 16;
+  for (const auto& [blocks, parts] : {std::pair(128, 16), std::pair(132, 17)}) {
+    SCOPED_TRACE(testing::Message() << blocks << " blocks");
+    plan(requests_of_length(1, blocks * kBlockKeys, setting_.page_size));
+    const WorkView& work = params_.phase[Step::kDecode].work;
+    int items = 0, most_blocks = 0;
+    for (int cta = 0; cta < work.num_ctas; ++cta) {
+      const Item& item = work.items[cta];
+      if (item.extent.num_rows == 0) continue;
+      ++items;
+      EXPECT_EQ(item.split.count, parts);
+      most_blocks = std::max(most_blocks, item.extent.num_blocks);
+    }
+    EXPECT_EQ(items, parts * setting_.num_kv_heads);
+    EXPECT_EQ(most_blocks, 8);
+    expect_planned(params_.phase[Step::kDecode]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, NeedlessParts,
+                         testing::Values(Setting{
+                             .name = "OfOneRequest", .sm_count = 17, .requests = 1}),
+                         [](const auto& row) { return std::string(row.param.name); });
+
 class CausalRequest : public PlannerTest {};
 
 // Dealt head by head, some CTAs would get long tiles in most rounds.
