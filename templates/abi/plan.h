@@ -120,7 +120,7 @@ struct PlanPhase {
   int32 ctas_at_once;  // that get an SM each, one after the other
   int32 has_queue;     // not 0: CTAs can take units from a queue
   int32 most_cost;     // of a group of heads: kMostStepCost / most_groups
-  int32 unused;
+  int32 short_cost;    // of a share, up to which CTAs sooner get whole units than equal shares
 };
 static_assert(sizeof(PlanPhase) == 48 + 32 + 80);
 

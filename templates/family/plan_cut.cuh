@@ -29,7 +29,7 @@ class CutLine {
     min_split_blocks_ = phase_.min_split_blocks;
     least_ = least(min_split_blocks_);
     shares_ = units_.count() == 0 ? 0 : most_shares(units_.group_cost);
-    if (!are_short(kWholeItems))
+    if (!are_short(phase_.short_cost))
       lengthen_parts();
     else if (!cut_finely() && are_alike())
       match();
@@ -100,12 +100,11 @@ class CutLine {
     return larger(difference, -difference) * kTolerance <= units_.group_cost;
   }
 
-  // Measured on H200s, in items whose beginnings cost as much as a share: some megabytes are the
-  // most that is worth whole units, one megabyte the most that is worth equal parts of one.
-  static constexpr int32 kWholeItems = 20;
-  static constexpr int32 kPartItems = 8;
-  LAZYROPE_DEVICE bool are_short(int32 items) const {
-    return units_.cost() <= items * phase_.item_cost * shares_;
+  // Measured on H200s: some megabytes are the most that is worth whole units, some less the most
+  // that is worth equal parts of one.
+  LAZYROPE_DEVICE int32 short_part() const { return phase_.short_cost * 2 / 5; }
+  LAZYROPE_DEVICE bool are_short(int32 share_cost) const {
+    return units_.cost() <= share_cost * shares_;
   }
 
   // A part of few blocks is worth its item and the merging where little else is done.
@@ -147,7 +146,7 @@ class CutLine {
     const int32 parts = without_needless(divide(most, units).whole, most);
     const int32 shares = parts * units;
     if (shares == 0 || !is_near(shares, most)) return;
-    if (parts > 1 && !are_short(kPartItems)) return;
+    if (parts > 1 && !are_short(short_part())) return;
     shares_ = shares;
     item_cost_ = 0;
   }

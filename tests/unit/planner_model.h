@@ -383,7 +383,7 @@ class Model {
     num_shares_ = units_.empty() ? 0 : most_shares(line());
     const bool sees_keys =
         std::ranges::any_of(tiles_, [](const ModelTile& tile) { return tile.num_blocks > 0; });
-    const bool is_long = line() > 20LL * phase_.item_cost * num_shares_;
+    const bool is_long = line() > std::int64_t{phase_.short_cost} * num_shares_;
     if (is_long && line() >= least(2 * min_split_blocks_) * num_shares_) min_split_blocks_ *= 2;
     least_ = least(min_split_blocks_);
     if (!sees_keys || is_long || is_cut_finely() || !are_alike()) return;
@@ -396,6 +396,8 @@ class Model {
       --shares;
     if (16 * shares < 15 * most || shares == 0) return;
     if (is_cut) shares = without_needless_parts(shares, most);
+    const int short_part = phase_.short_cost * 2 / 5;
+    if (shares > num_units() && line() > std::int64_t{short_part} * num_shares_) return;
     num_shares_ = shares;
     if (is_cut) leave_out_items();
   }

@@ -258,8 +258,8 @@ TEST_P(MatchedShares, AreShort) {
   const PlanPhase& phase = params_.phase[Step::kDecode];
   plan(requests_of_length(1, kBlockKeys, setting_.page_size));
   const int units = setting_.requests * setting_.num_kv_heads;
-  const int most_items = units < 32 ? 8 : 20;
-  const int line = most_items * phase.item_cost * phase.work.num_ctas / units;
+  const int share = units < 32 ? phase.short_cost * 2 / 5 : phase.short_cost;
+  const int line = share * phase.work.num_ctas / units;
   EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost - 2), 32);
   EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost + 2), phase.work.num_ctas);
 }
