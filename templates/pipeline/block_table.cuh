@@ -99,11 +99,14 @@ class BlockTable {
       const int32 run = lane_index() % kRuns;
       if (run == 0)
         write_info(first_ + block, start.base, start.position, start.begin, start.end, slot);
-      const int32 run_slot = slot + run * kRunSlots;
-      const int32 page = run_slot < start.end ? item_.start_page(run_slot / kRunSlots) : 0;
-      const PagePlace at = place_in_pages(start.slot + run_slot, start.page_size);
-      st_shared(run_address(first_ + block, run), RunPlace{page, at.slot});
+      st_shared(run_address(first_ + block, run), start_run(item_, start, slot / kRunSlots + run));
     }
+  }
+  // One of the runs whose pages the item has.
+  LAZYROPE_DEVICE static RunPlace start_run(ItemPtr item, const ItemStart& start, int32 run) {
+    const int32 slot = run * kRunSlots;
+    const PagePlace at = place_in_pages(start.slot + slot, start.page_size);
+    return {slot < start.end ? item.start_page(run) : 0, at.slot};
   }
 
   // Where the search for the next window begins: a segment, and the item's block that it begins
