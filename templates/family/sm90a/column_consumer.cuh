@@ -50,11 +50,16 @@ class ColumnConsumer {
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
       start(item);
-      if (item.extent().num_blocks > 0)
-        attend(item, place);
+      const int32 num_blocks = item.extent().num_blocks;
+      int32 last = 0;
+      if (num_blocks > 0)
+        last = attend(item, place);
       else
         tell_no_stats();
-      leave(item);
+      const ItemResult<Spec, Team> result(params_, item);
+      write_all(result, item.extent().num_rows);
+      if (num_blocks > 0) blocks_.leave(last);  // others can wait for that longer than for results
+      result.finish(item.is_last(), memory_.at + Memory::kFlags);
     });
   }
 
@@ -70,7 +75,8 @@ class ColumnConsumer {
                                       item.extent().num_rows);
   }
 
-  LAZYROPE_DEVICE void attend(ItemPtr item, int32 place) {
+  // The number of its last block.
+  LAZYROPE_DEVICE int32 attend(ItemPtr item, int32 place) {
     const Table table = memory_.table(params_.step, item);
     const ItemExtent extent = item.extent();
     const Seen seen = {{extent.first_position, extent.last_position}, memory_.positions(place)};
@@ -106,7 +112,7 @@ class ColumnConsumer {
       blocks_.pass_values();
       if (is_last) break;
     }
-    blocks_.leave(last);
+    return last;
   }
 
   LAZYROPE_DEVICE void multiply_keys(Accumulator& scores) const {
@@ -214,12 +220,6 @@ class ColumnConsumer {
   }
   LAZYROPE_DEVICE Told told(int where, int32 row) const {
     return ld_shared<Told>(own_ + (where + row * 16));
-  }
-
-  LAZYROPE_DEVICE void leave(ItemPtr item) {
-    const ItemResult<Spec, Team> result(params_, item);
-    write_all(result, item.extent().num_rows);
-    result.finish(item.is_last(), memory_.at + Memory::kFlags);
   }
 
   // Once stats have been told. In a loop, for code that runs for the second time is there.
