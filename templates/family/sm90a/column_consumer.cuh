@@ -58,7 +58,7 @@ class ColumnConsumer {
         tell_no_stats();
       const ItemResult<Spec, Team> result(params_, item);
       write_all(result, item.extent().num_rows);
-      if (num_blocks > 0) blocks_.leave(last);  // others can wait for that longer than for results
+      if (num_blocks > 0) blocks_.leave(last);  // behind the results, which others wait for
       result.finish(item.is_last(), memory_.at + Memory::kFlags);
     });
   }
