@@ -26,28 +26,45 @@ Row = dict[str, Any]
 @dataclass(frozen=True)
 class Gpu:
     sms: int
-    l2_bytes: int
+
+    def ctas(self, row: Row) -> int:
+        return self.sms * (2 if row["head_dim"] <= 128 else 1)
 
 
 def bytes_read(row: Row) -> float:
     return row["tbps"] * row["us"] * 1e6
 
 
-def parts(row: Row, gpu: Gpu) -> float:
-    """Of what a request and a KV head have: two CTAs on each SM share all of it, a block of 64 keys at the least."""
-    return min(max(2 * gpu.sms / (row["batch"] * row["heads"][1]), 1), row["context"] / 64)
+def group_size(row: Row) -> int:
+    return row["heads"][0] // row["heads"][1]
+
+
+def units(row: Row) -> int:
+    """What a CTA has whole or a part of: a KV head of a request, or two, side by side."""
+    is_paired = row["head_dim"] == 64 and group_size(row) <= 8
+    return row["batch"] * math.ceil(row["heads"][1] / (2 if is_paired else 1))
+
+
+def parts(row: Row, gpu: Gpu) -> int:
+    """Of a unit: all CTAs share all units, a block of 64 keys at the least."""
+    blocks = math.ceil(row["context"] / 64)
+    return math.ceil(blocks / math.ceil(blocks / max(1, gpu.ctas(row) // units(row))))
+
+
+def busy(row: Row, gpu: Gpu) -> int:
+    return min(units(row) * parts(row, gpu), gpu.ctas(row))
 
 
 # What a microsecond is paid for, the unit, and how many a row has of it.
 TERMS: list[tuple[str, str, Callable[[Row, Gpu], float]]] = [
     ("launch, first loads and the end", "us", lambda row, gpu: 1),
+    ("CTAs that have work", "us for 100", lambda row, gpu: busy(row, gpu) / 100),
     ("reading", "us for a GB", lambda row, gpu: bytes_read(row) / 1e9),
-    ("of that behind reading, if it lasts", "us", lambda row, gpu: 1 - math.exp(-bytes_read(row) / gpu.l2_bytes)),
     ("looking for parts", "us for 100 of a head", lambda row, gpu: parts(row, gpu) / 100),
     (
         "leaving and merging a KV head's rows",
         "us for 1000 columns",
-        lambda row, gpu: row["heads"][0] / row["heads"][1] * row["head_dim"] / 1000,
+        lambda row, gpu: group_size(row) * row["head_dim"] / 1000,
     ),
 ]
 ROUNDS = 300
@@ -95,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--check", type=float, metavar="PERCENT", help="exit with 1 if an error is larger")
     options = parser.parse_args(arguments)
     kept = json.loads(options.sweep.read_text())
-    model = fitted(kept["rows"], Gpu(kept["sms"], kept["l2_bytes"]))
+    model = fitted(kept["rows"], Gpu(kept["sms"]))
     print(text(model, kept["rows"]))
     if options.check is not None and 100 * abs(model.errors[model.largest]) > options.check:
         sys.exit(1)

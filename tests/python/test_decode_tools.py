@@ -16,8 +16,8 @@ from lazyrope.bench.tables import TABLES
 
 from tools import decode_model, decode_plots, decode_table, readme_tables
 
-GPU = decode_model.Gpu(sms=132, l2_bytes=60 << 20)
-COEFFICIENTS = [5.0, 220.0, 9.0, 0.9, 1.5]
+GPU = decode_model.Gpu(sms=132)
+COEFFICIENTS = [5.0, 0.6, 220.0, 0.9, 1.5]
 ABOUT = {"gpu": "A GPU", "driver": "1.2", "date": "2026-01-02", "commit": "abc1234", "command": "lazyrope bench x"}
 
 
@@ -42,7 +42,7 @@ def sweep(noise: float = 0) -> list[dict[str, Any]]:
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     file = tmp_path / "sweep.json"
-    file.write_text(json.dumps(ABOUT | {"sms": GPU.sms, "l2_bytes": GPU.l2_bytes, "rows": sweep(noise=0.02)}))
+    file.write_text(json.dumps(ABOUT | {"sms": GPU.sms, "rows": sweep(noise=0.02)}))
     return file
 
 
