@@ -65,8 +65,8 @@ TemplateType product_type(const KernelSpec& spec, const AttendPlan& plan) {
   if (plan.family == Family::kSm90a && plan.divides_rows())
     return {"tile/wgmma_product.cuh", fmt::format("WgmmaProduct<{}, {}>", type, spec.head_dim)};
   if (plan.family == Family::kSm90a)
-    return {"tile/wgmma_product.cuh", fmt::format("TurnedWgmmaProduct<{}, {}, {}>", type,
-                                                  spec.head_dim * plan.heads, plan.rows())};
+    return {"tile/wgmma_product.cuh", fmt::format("TurnedWgmmaProduct<{}, {}, {}, {}>", type,
+                                                  spec.head_dim, plan.rows(), plan.heads)};
   if (!spec.has_fp8_pool())
     return {"tile/warp_product.cuh", fmt::format("WarpProduct<{}, {}>", type, spec.head_dim)};
   return {"tile/fp8_product.cuh",
@@ -77,7 +77,7 @@ TemplateType product_type(const KernelSpec& spec, const AttendPlan& plan) {
 // The shapes of which templates/isa/ptx/wgmma.cuh is to have products.
 std::string wgmma_shapes(const KernelSpec& spec, const AttendPlan& plan) {
   if (plan.family != Family::kSm90a) return "";
-  if (!plan.divides_rows()) return fmt::format("use({})", plan.rows());
+  if (!plan.divides_rows()) return fmt::format("use({})", plan.head_rows());
   const std::set<int> columns = {plan.block_keys(), columns_at_once(row_columns(spec.head_dim))};
   std::string text;
   for (const int shape : columns) text += fmt::format("use({})", shape);

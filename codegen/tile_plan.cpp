@@ -94,6 +94,7 @@ struct HopperRow {
 const std::vector<HopperRow>& hopper_rows() {
   static const std::vector<HopperRow> table = {
       {64, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a, 2}},
+      {64, true, &TilePlan::decode, {1, 4, 32, 16, 16, 3, 2, Family::kSm90a, 2}},
       {64, true, &TilePlan::decode, {1, 4, 16, 16, 16, 6, 2, Family::kSm90a}},
       {64, true, &TilePlan::prefill, {8, 1, 16, 128, 128, 4, 1, Family::kSm90a}},
       {128, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a}},
@@ -431,12 +432,13 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim, int kv_bytes) {
   const int windows = table_windows(plan.divides_rows(), head_dim);
   constexpr int kFirstBlockBytes = 16;
   const int row = head_dim * plan.heads * kElementBytes;
-  const int turned = turned_tiles(plan.divides_rows(), head_dim) * plan.rows() * row;
+  const int turned_places = turned_tiles(plan.divides_rows(), head_dim, plan.rows());
+  const int turned = turned_places * plan.rows() * head_dim * kElementBytes;
   const bool consumers = consumers_turn(plan.divides_rows(), head_dim);
   const int original = consumers ? 0 : plan.rows() * row_bytes(head_dim, kElementBytes);
   const int places = rotations_at_once(plan.divides_rows(), head_dim);
   const int rotations = places * rotation_bytes(head_dim);
-  const int turns = places + (consumers ? 0 : kTurnsAtOnce);
+  const int turns = places + (consumers ? 0 : turned_places);
   const int kept = consumers ? plan.row_warps / 4 : 0;
   const int stored = kv_bytes == 1 ? 2 * plan.stages : 0;
   const int precedence = copying_warps(plan.divides_rows(), head_dim) == 2 ? kPrecedenceBytes : 0;

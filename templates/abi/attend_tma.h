@@ -24,10 +24,11 @@ constexpr int copying_warps(bool has_many_rows, int head_dim) {
 }
 inline constexpr int kPrecedenceBytes = 16;
 // In how many places at once there are turned queries, or what they are turned by; tiles of turned
-// queries; items with the positions of their rows.
+// queries, ahead of use where there is room; items with the positions of their rows.
 inline constexpr int kTurnsAtOnce = 2;
-constexpr int turned_tiles(bool has_many_rows, int head_dim) {
-  return consumers_turn(has_many_rows, head_dim) ? 1 : kTurnsAtOnce;
+constexpr int turned_tiles(bool has_many_rows, int head_dim, int rows) {
+  const bool has_room = has_many_rows ? !consumers_turn(true, head_dim) : rows <= 16;
+  return has_room ? kTurnsAtOnce : 1;
 }
 inline constexpr int kItemsAtOnce = 2;
 // What many rows' queries are turned by together (ops/turn_together.cuh), as a helper has found it,

@@ -117,53 +117,65 @@ struct WgmmaProduct {
   }
 };
 
-// Of kQueries queries, which are columns: 64 keys, or 64 columns of values, are the rows.
-template <class Element, int kHeadDim, int kQueries>
+// Of kQueries queries, which are columns: 64 keys, or 64 columns of values, are the rows. Those of
+// kHeads heads, whose keys lie side by side, are multiplied head by head.
+template <class Element, int kHeadDim, int kQueries, int kHeads>
 struct TurnedWgmmaProduct {
-  using Tile = WgmmaTile<kHeadDim>;  // of queries, keys and values
+  using Tile = WgmmaTile<kHeads * kHeadDim>;  // of keys and values
+  using QueryTile = WgmmaTile<kHeadDim>;
+  using Accumulator = TurnedAccumulator<kQueries, kHeads>;
   using Type = typename WgmmaElement<Element>::Type;
   static constexpr bool kScaled = false;
   static constexpr bool kWidens = false;
   static constexpr int kKeys = 64;
   static constexpr int kDimTiles = kHeadDim / 64;
+  static constexpr int kHeadQueries = kQueries / kHeads;
   static_assert(Tile::kPanelBytes == 64 * kElementBytes);
 
   // Weights in shared memory: of eight queries one behind the other those of all keys.
   static constexpr int kKeyBytes = 16;
-  static constexpr int kWeightBytes = kQueries / 8 * kKeys * kKeyBytes;
+  static constexpr int kEightBytes = kKeys * kKeyBytes;
+  static constexpr int kWeightBytes = kQueries / 8 * kEightBytes;
 
   // scores = keys x queries^T.
-  LAZYROPE_DEVICE static void multiply_query_key(TurnedAccumulator<kQueries>& scores,
-                                                 SharedPtr queries, SharedPtr keys) {
+  LAZYROPE_DEVICE static void multiply_query_key(Accumulator& scores, SharedPtr queries,
+                                                 SharedPtr keys) {
     constexpr int kSteps = kHeadDim / 16;
-    SharedDescriptor a[kSteps], b[kSteps];
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      a[step] = Tile::behind(Tile::columns(keys), step);
-      b[step] = Tile::behind(Tile::columns(queries), step);
-    }
-    wgmma_m64k16<Type, kQueries, Major::kK, Major::kK>(scores, a, b, false);
-  }
-
-  // rows += values^T x weights.
-  LAZYROPE_DEVICE static void multiply_weight_value(TurnedAccumulator<kQueries> (&rows)[kDimTiles],
-                                                    SharedPtr weights, SharedPtr values) {
-    constexpr int kSteps = kKeys / 16;
-    const SharedDescriptor described =
-        shared_descriptor(weights, 8 * kKeyBytes, kKeys * kKeyBytes, Swizzle::kNone);
-#pragma unroll
-    for (int tile = 0; tile < kDimTiles; ++tile) {
+    for (int head = 0; head < kHeads; ++head) {
+      const SharedPtr own = queries + head * QueryTile::bytes(kHeadQueries);
       SharedDescriptor a[kSteps], b[kSteps];
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        a[step] = Tile::rows(values) + (tile * Tile::kAtomBytes + Tile::row_step(step));
-        b[step] = described + step * 16 * kKeyBytes;
+        a[step] = Tile::behind(Tile::columns(keys), head * kSteps + step);
+        b[step] = QueryTile::behind(QueryTile::columns(own), step);
       }
-      wgmma_m64k16<Type, kQueries, Major::kMN, Major::kMN>(rows[tile], a, b, true);
+      wgmma_m64k16<Type, kHeadQueries, Major::kK, Major::kK>(scores.part[head], a, b, false);
     }
   }
 
-  LAZYROPE_DEVICE static void store(SharedPtr weights, const TurnedAccumulator<kQueries>& scores) {
+  // rows += values^T x weights.
+  LAZYROPE_DEVICE static void multiply_weight_value(Accumulator (&rows)[kDimTiles],
+                                                    SharedPtr weights, SharedPtr values) {
+    constexpr int kSteps = kKeys / 16;
+    const SharedDescriptor described =
+        shared_descriptor(weights, 8 * kKeyBytes, kEightBytes, Swizzle::kNone);
+#pragma unroll
+    for (int head = 0; head < kHeads; ++head)
+#pragma unroll
+      for (int tile = 0; tile < kDimTiles; ++tile) {
+        const int panel = head * kDimTiles + tile;
+        SharedDescriptor a[kSteps], b[kSteps];
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          a[step] = Tile::rows(values) + (panel * Tile::kAtomBytes + Tile::row_step(step));
+          b[step] = described + (head * (kHeadQueries / 8) * kEightBytes + step * 16 * kKeyBytes);
+        }
+        wgmma_m64k16<Type, kHeadQueries, Major::kMN, Major::kMN>(rows[tile].part[head], a, b, true);
+      }
+  }
+
+  LAZYROPE_DEVICE static void store(SharedPtr weights, const Accumulator& scores) {
     const int32 key = ColumnLanes::first_column();
     const SharedPtr to = weights + (key * kKeyBytes + column_of(lane_index(), 0) * kElementBytes);
 #pragma unroll

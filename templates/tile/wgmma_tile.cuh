@@ -82,10 +82,10 @@ struct WgmmaTile {
   static constexpr int32 row_step(int32 sixteens) { return sixteens * 2 * kOctetBytes; }
 };
 
-// An accumulator of all columns, which one product may not make at once.
-template <int kColumns>
+// An accumulator of all columns, which one product may not make at once, or does not.
+template <int kColumns, int kAtOnce = columns_at_once(kColumns)>
 struct WideAccumulator {
-  static constexpr int kPartColumns = columns_at_once(kColumns);
+  static constexpr int kPartColumns = kAtOnce;
   static constexpr int kParts = kColumns / kPartColumns;
   static constexpr int kCount = kColumns / 2;
   using Part = Accumulator<kPartColumns>;
@@ -116,9 +116,9 @@ struct TileAccess<WideAccumulator<kColumns>>
     : AccumulatorAccess<WideAccumulator<kColumns>, kColumns> {};
 
 // The other way round: queries are the columns, keys (or columns of values) the rows. What is row
-// and column in the following is so of the product that is not turned round.
-template <int kQueries>
-struct TurnedAccumulator : Accumulator<kQueries> {};
+// and column in the following is so of the product that is not turned round. Of each head a part.
+template <int kQueries, int kHeads>
+struct TurnedAccumulator : WideAccumulator<kQueries, kQueries / kHeads> {};
 
 // A row of queries has keys in lanes 4 apart, of all four warps.
 struct ColumnLanes {
@@ -145,9 +145,9 @@ struct ColumnLanes {
   LAZYROPE_DEVICE static int32 warp() { return warp_index() % 4; }
 };
 
-template <int kQueries>
-struct TileAccess<TurnedAccumulator<kQueries>> : ColumnLanes {
-  using Tile = TurnedAccumulator<kQueries>;
+template <int kQueries, int kHeads>
+struct TileAccess<TurnedAccumulator<kQueries, kHeads>> : ColumnLanes {
+  using Tile = TurnedAccumulator<kQueries, kHeads>;
   static constexpr int kRowTiles = kQueries / 8;
   static constexpr int kColumnTiles = 1;
   LAZYROPE_DEVICE static float& at(Tile& tile, int m, int, int i) { return tile[place(m, i)]; }

@@ -202,6 +202,16 @@ def test_decode_of_32_rows():
     check_case(case, lazyrope.compile(case.spec, arch=ARCH, plan=plan))
 
 
+@pytest.mark.parametrize(("group", "tokens"), [(4, 1), (4, 2), (7, 1), (9, 1), (16, 1)])
+def test_two_heads_side_by_side(group, tokens):
+    """Of which each has its own rows, keys and values; most have room for the queries of one document at a time."""
+    setting = Setting(head_dim=64, kv_heads=4, group=group)
+    kernel = build(setting)
+    assert kernel.tile_plan.decode.heads == 2
+    with lazyrope.emulator.options(seed=group, races=True):
+        check_case(documents_case(setting, [300, 70, 16, 5, 640], tokens, "cpu"), kernel)
+
+
 @pytest.mark.parametrize("head_dim", [128, 256])
 @pytest.mark.parametrize(("tokens", "others", "other_tokens"), [(1, 16, 4), (30, 5, 33)])
 def test_rows_of_requests_before_change_no_bit(tokens, others, other_tokens, head_dim):

@@ -3,8 +3,7 @@
 // The scores of a block are made together with what the block before comes to.
 //
 // Where an item has two KV heads, a key's row is that of both, one head's columns behind the
-// other's. A query is zero where the other head's columns are, and of what values come to it takes
-// its own: all is as with rows of twice the columns.
+// other's: what is brought is as with rows of twice the columns, and multiplied head by head.
 #pragma once
 
 #include "family/sm90a/block_user.cuh"
@@ -39,7 +38,7 @@ class ColumnConsumer {
   static constexpr int kDimTiles = Product::kDimTiles;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   using Own = ColumnMemory<kRows, Product::kWeightBytes>;
-  using Accumulator = TurnedAccumulator<kRows>;
+  using Accumulator = typename Product::Accumulator;
   using Factors = float[kRowTiles][2];
   static_assert(Team::size() == kWarpgroupThreads && kKeys == Product::kKeys);
 
@@ -257,9 +256,9 @@ class ColumnConsumer {
   template <class Result>
   LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int32 m) const {
     const int32 head = head_of(m);
-    RowPart part[kHeadTiles];
+    RowPart part[kDimTiles];
 #pragma unroll
-    for (int tile = 0; tile < kHeadTiles; ++tile) {
+    for (int tile = 0; tile < kDimTiles; ++tile) {
       choose(m, tile, part[tile].value);
       transpose(part[tile].value, 4);
     }
@@ -272,22 +271,19 @@ class ColumnConsumer {
                             sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
     const int32 quad = Team::warp() * 4 + mine % 2 * 2 + lane_index() / 16;
 #pragma unroll
-    for (int tile = 0; tile < kHeadTiles; ++tile) part[tile].stats = stats;
+    for (int tile = 0; tile < kDimTiles; ++tile) part[tile].stats = stats;
     result.template write<16>(head, row_of_head, quad, part);
   }
 
-  static constexpr int kHeadTiles = kDimTiles / Memory::kHeads;  // of a row, those of its own head
   LAZYROPE_DEVICE static constexpr int32 head_of(int32 m) { return m * 8 / Memory::kHeadRows; }
   // What the lane has of a row tile, which the compiler does not know: no registers lie at an
   // index.
   LAZYROPE_DEVICE void choose(int32 m, int tile, float (&value)[4]) const {
 #pragma unroll
-    for (int each = 0; each < kRowTiles; ++each) {
-      const Accumulator& columns = rows_[head_of(each) * kHeadTiles + tile];
+    for (int each = 0; each < kRowTiles; ++each)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (each == 0 || m == each) value[i] = TileAccess<Accumulator>::at(columns, each, 0, i);
-    }
+        if (each == 0 || m == each) value[i] = TileAccess<Accumulator>::at(rows_[tile], each, 0, i);
   }
 
   const AttendParams& params_;

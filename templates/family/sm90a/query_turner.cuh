@@ -17,7 +17,7 @@ namespace lazyrope {
 template <class Spec, class Memory>
 class QueryTurner {
   using Team = typename Memory::Turners;
-  using Tile = typename Memory::Tile;
+  using Tile = typename Memory::QueryTile;
   using Original = typename Memory::Original;
   using Rotation = KeptRotation<Spec>;
   static constexpr int kRows = Memory::kRows;
@@ -207,19 +207,15 @@ class QueryTurner {
   }
 
   // Rows that an item does not have are read all the same, and are zero: what another request left
-  // there would change when this one's maxima are raised, and so how it is rounded. So are a row's
-  // columns that meet the keys of another head.
+  // there would change when this one's maxima are raised, and so how it is rounded.
   LAZYROPE_DEVICE void clear_others(int32 num_rows) const {
     if constexpr (kHasManyRows) return;
-    constexpr int32 kHeadChunks = Tile::kChunks / Memory::kHeads;
     const int32 first = Memory::kHeads == 1 ? num_rows * Tile::kChunks : 0;
 #pragma unroll 1
     for (int32 i = first + Team::rank(); i < kRows * Tile::kChunks; i += Team::size()) {
       const int32 row = i / Tile::kChunks;
-      const int32 chunk = i % Tile::kChunks;
-      const bool is_turned =
-          row / Memory::kHeadRows == chunk / kHeadChunks && row % Memory::kHeadRows < num_rows;
-      if (!is_turned) st_shared(Tile::chunk(memory_.turned(turn_.at), row, chunk), Chunk{});
+      if (row % Memory::kHeadRows >= num_rows)
+        st_shared(Tile::chunk(memory_.turned(turn_.at), row, i % Tile::kChunks), Chunk{});
     }
   }
 
@@ -235,9 +231,9 @@ class QueryTurner {
     const int32 first = warp_ % kWarps * share;
     const int32 at = head * Memory::kHeadRows + first;
     rotate_rows<Spec, kHasManyRows ? 4 : 2, kTogether>(
-        RowsOf<Tile>(turned + Memory::columns_of_head(head), at),
-        RowsOf<Original>(memory_.original(), at), memory_.positions(place) + at * 4,
-        smaller(num_rows - first, share), item.rows().first_row + first, base, angles, scale(),
+        RowsOf<Tile>(turned, at), RowsOf<Original>(memory_.original(), at),
+        memory_.positions(place) + at * 4, smaller(num_rows - first, share),
+        item.rows().first_row + first, base, angles, scale(),
         kTogether && !has_one_document<Memory>(item));
   }
 

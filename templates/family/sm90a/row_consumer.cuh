@@ -158,7 +158,7 @@ class RowConsumer {
   }
 
   LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
-    constexpr int32 kGroupBytes = Memory::Tile::bytes(kGroupRows);
+    constexpr int32 kGroupBytes = Memory::QueryTile::bytes(kGroupRows);
     wgmma_fence();
     Product::multiply_query_key(scores, blocks_.query_columns(products_.group() * kGroupBytes),
                                 blocks_.key_columns());

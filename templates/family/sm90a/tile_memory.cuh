@@ -23,8 +23,7 @@ struct TileMemory {
   static constexpr int kKeys = Shape::kKeyWarps * Shape::kWarpKeys;  // of a block
   static constexpr int kStages = Shape::kStages;                     // of keys, and of values
   static constexpr bool kConsumersTurn = consumers_turn(kHasManyRows, kHeadDim);
-  static constexpr int kTurns = kTurnsAtOnce;
-  static constexpr int kTurnedTiles = turned_tiles(kHasManyRows, kHeadDim);
+  static constexpr int kTurns = turned_tiles(kHasManyRows, kHeadDim, kRows);
   static constexpr int kItems = kItemsAtOnce;
   static constexpr int kHelperWarps = helper_warps(kHasManyRows, kHeadDim);
   static constexpr bool kQueriesTurn = Spec::Pairing::kUnits > 0;
@@ -73,7 +72,8 @@ struct TileMemory {
   // The queries of a CTA's first item, before the keys and values that fill the rings.
   static constexpr bool kQueriesComeFirst = kCopiers == 2;
 
-  using Tile = WgmmaTile<kHeads * kHeadDim>;
+  using Tile = WgmmaTile<kHeads * kHeadDim>;  // of keys and values
+  using QueryTile = WgmmaTile<kHeadDim>;
   using Original = SharedTile<kHeadDim>;
   static constexpr int kWindows = table_windows(kHasManyRows, kHeadDim);
   using Table = BlockTable<typename Spec::Mask, kKeys, kWindows>;
@@ -90,7 +90,7 @@ struct TileMemory {
   static constexpr int kRuns = kKeys / kRunSlots;
   // Where in a run's room its stored bytes come to lie.
   static constexpr int kStoredAt = (kBlockBytes - kStoredBytes) / kRuns;
-  static constexpr int kTurnedBytes = Tile::bytes(kRows);
+  static constexpr int kTurnedBytes = QueryTile::bytes(kRows);
 
   // From the start: rings of keys and of values, turned queries, the original queries unless
   // consumers turn them in place, ones where products add weights, what queries are turned by where
@@ -99,7 +99,7 @@ struct TileMemory {
   static constexpr int kKeyRing = 0;
   static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
   static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
-  static constexpr int kOriginal = kTurned + kTurnedTiles * kTurnedBytes;
+  static constexpr int kOriginal = kTurned + kTurns * kTurnedBytes;
   static constexpr int kOnes = kOriginal + (kConsumersTurn ? 0 : kRows * Original::kRowBytes);
   static constexpr int kOnesBytes = ones_bytes(kHasManyRows, kHeadDim);
   static constexpr int kRotations = kOnes + kOnesBytes;
@@ -135,10 +135,6 @@ struct TileMemory {
   LAZYROPE_DEVICE SharedPtr turned(int32 place) const {
     return at + (kTurned + place * kTurnedBytes);
   }
-  // Of the columns of a head, as Tile has those of the first.
-  LAZYROPE_DEVICE static int32 columns_of_head(int32 head) {
-    return head * (Tile::kPanels / kHeads * Tile::kAtomBytes);
-  }
   LAZYROPE_DEVICE SharedPtr original() const { return at + kOriginal; }
   LAZYROPE_DEVICE SharedPtr ones() const { return at + kOnes; }
   LAZYROPE_DEVICE SharedPtr rotation(int32 place) const {
@@ -164,7 +160,7 @@ struct TileMemory {
     return Tile::columns(keys(0)) + place * kBlockBytes;
   }
   LAZYROPE_DEVICE SharedDescriptor turned_columns(int32 place, int32 bytes) const {
-    return Tile::columns(turned(0) + bytes) + place * kTurnedBytes;
+    return QueryTile::columns(turned(0) + bytes) + place * kTurnedBytes;
   }
 
   // `first_block`: for whoever fills it.

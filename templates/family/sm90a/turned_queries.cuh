@@ -61,7 +61,7 @@ class OwnRows {
 
  public:
   using Team = typename Memory::ConsumerGroups;
-  using Tile = typename Memory::Tile;
+  using Tile = typename Memory::QueryTile;
   using Rotation = KeptRotation<Spec>;
 
   LAZYROPE_DEVICE OwnRows(const AttendParams& params, Memory memory)
