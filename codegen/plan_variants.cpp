@@ -51,10 +51,19 @@ bool fits_registers(const AttendPlan& plan, int head_dim) {
   return needed <= std::min(kMostRegisters, share / kRegisterGranularity * kRegisterGranularity);
 }
 
-// The plan's own part, and the best that the arch's other families have for it.
+// As many rows of each of two heads side by side, whose keys are read together.
+AttendPlan paired(AttendPlan plan) {
+  plan.heads *= 2;
+  plan.warp_rows *= 2;
+  plan.stages /= 2;
+  return plan;
+}
+
+// The plan's own part, also with heads side by side, and the best that the arch's other families
+// have for it.
 std::vector<AttendPlan> bases(const TilePlan& plan, AttendPlan TilePlan::* part,
                               const KernelSpec& spec, const Arch& arch) {
-  std::vector<AttendPlan> result = {plan.*part};
+  std::vector<AttendPlan> result = {plan.*part, paired(plan.*part)};
   for (const TilePlan& other : candidates(spec, arch))
     if (std::ranges::find(result, (other.*part).family, &AttendPlan::family) == result.end() &&
         (other.*part).divides_rows() == (plan.*part).divides_rows())
@@ -81,7 +90,7 @@ std::vector<TilePlan> variants(const TilePlan& plan, AttendPlan TilePlan::* part
 
 // Of one SM.
 int keys_under_way(const AttendPlan& plan) {
-  return plan.ctas_per_sm * plan.block_keys() * (plan.stages - 1);
+  return plan.ctas_per_sm * plan.heads * plan.block_keys() * (plan.stages - 1);
 }
 int rows_at_once(const AttendPlan& plan) { return plan.ctas_per_sm * plan.rows(); }
 

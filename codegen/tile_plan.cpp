@@ -94,7 +94,6 @@ struct HopperRow {
 const std::vector<HopperRow>& hopper_rows() {
   static const std::vector<HopperRow> table = {
       {64, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a, 2}},
-      {64, true, &TilePlan::decode, {1, 4, 32, 16, 16, 3, 2, Family::kSm90a, 2}},
       {64, true, &TilePlan::decode, {1, 4, 16, 16, 16, 6, 2, Family::kSm90a}},
       {64, true, &TilePlan::prefill, {8, 1, 16, 128, 128, 4, 1, Family::kSm90a}},
       {128, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a}},

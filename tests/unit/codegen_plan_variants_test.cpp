@@ -105,6 +105,21 @@ TEST(PlanVariants, OfDecodeServeTheSameRequests) {
   }
 }
 
+TEST(PlanVariants, OfDecodeHaveHeadsSideBySideWhereTheyMay) {
+  const Arch& arch = find_arch("sm_90a");
+  KernelSpec spec = spec_of(64);
+  spec.group_size = 16;
+  const auto has_pairs = [&] {
+    const TilePlan usual = candidates(spec, arch).front();
+    return std::ranges::any_of(decode_variants(usual, spec, arch), [&](const TilePlan& plan) {
+      return plan.decode.heads == 2 && plan.decode.ctas_per_sm == usual.decode.ctas_per_sm;
+    });
+  };
+  EXPECT_TRUE(has_pairs());
+  spec.has_odd_kv_heads = true;
+  EXPECT_FALSE(has_pairs());
+}
+
 TEST(PlanVariants, OfSplittingDifferInThatAlone) {
   TilePlan usual = candidates(spec_of(64), find_arch("sm_80")).front();
   usual.min_split_blocks = 4;

@@ -147,9 +147,7 @@ TEST(TilePlan, HopperHasKernelsOfItsOwn) {
   KernelSpec grouped = spec_of(64);
   for (grouped.group_size = 1; grouped.group_size <= 16; ++grouped.group_size) {
     const AttendPlan decode = candidates(grouped, hopper).front().decode;
-    EXPECT_EQ(decode.heads, 2);
-    EXPECT_EQ(decode.head_rows(), grouped.group_size <= 8 ? 8 : 16) << "a token's are one tile's";
-    EXPECT_EQ(decode.ctas_per_sm, 2);
+    EXPECT_EQ(decode.heads, grouped.group_size <= 8 ? 2 : 1) << "a token's rows are one tile's";
     EXPECT_EQ(decode.family, Family::kSm90a);
   }
   for (const int head_dim : {64, 96, 128, 192, 256}) {
