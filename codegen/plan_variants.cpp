@@ -59,11 +59,15 @@ AttendPlan paired(AttendPlan plan) {
   return plan;
 }
 
-// The plan's own part, also with heads side by side, and the best that the arch's other families
+// The plan's own part, that with heads side by side, and the best that the arch's other families
 // have for it.
 std::vector<AttendPlan> bases(const TilePlan& plan, AttendPlan TilePlan::* part,
                               const KernelSpec& spec, const Arch& arch) {
-  std::vector<AttendPlan> result = {plan.*part, paired(plan.*part)};
+  std::vector<AttendPlan> result = {plan.*part};
+  if (TilePlan pairs = plan; part == &TilePlan::decode) {
+    pairs.decode = paired(plan.decode);
+    if (is_legal(pairs, spec, arch)) result.push_back(pairs.decode);
+  }
   for (const TilePlan& other : candidates(spec, arch))
     if (std::ranges::find(result, (other.*part).family, &AttendPlan::family) == result.end() &&
         (other.*part).divides_rows() == (plan.*part).divides_rows())

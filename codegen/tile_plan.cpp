@@ -83,7 +83,7 @@ const std::vector<Row>& rows() {
 // What family sm90a has where arch and spec have what it needs. Prefill: 64 rows a warpgroup, and
 // as many keys as leave room for two blocks under way, or four where they are small. Decode: as
 // many bytes under way as there is room for, and rows of 256 bytes, of two heads where one's are
-// shorter.
+// shorter; but with more than eight rows of each head small steps are slower by that.
 struct HopperRow {
   int head_dim;
   bool caps;  // leaves registers for softcap
@@ -431,13 +431,13 @@ int hopper_shared_bytes(const AttendPlan& plan, int head_dim, int kv_bytes) {
   const int windows = table_windows(plan.divides_rows(), head_dim);
   constexpr int kFirstBlockBytes = 16;
   const int row = head_dim * plan.heads * kElementBytes;
-  const int turned_places = turned_tiles(plan.divides_rows(), head_dim, plan.rows());
-  const int turned = turned_places * plan.rows() * head_dim * kElementBytes;
+  const int turned_at_once = turned_places(plan.divides_rows(), head_dim, plan.rows());
+  const int turned = turned_at_once * plan.rows() * head_dim * kElementBytes;
   const bool consumers = consumers_turn(plan.divides_rows(), head_dim);
   const int original = consumers ? 0 : plan.rows() * row_bytes(head_dim, kElementBytes);
   const int places = rotations_at_once(plan.divides_rows(), head_dim);
   const int rotations = places * rotation_bytes(head_dim);
-  const int turns = places + (consumers ? 0 : turned_places);
+  const int turns = places + (consumers ? 0 : turned_at_once);
   const int kept = consumers ? plan.row_warps / 4 : 0;
   const int stored = kv_bytes == 1 ? 2 * plan.stages : 0;
   const int precedence = copying_warps(plan.divides_rows(), head_dim) == 2 ? kPrecedenceBytes : 0;

@@ -22,6 +22,12 @@ from tools.drawing import RESULTS
 
 Row = dict[str, Any]
 
+# What the planner counts (templates/family/plan_units.cuh, runtime/step_layout.cpp).
+BLOCK_COST = 8
+SEGMENT_COST = 2
+LEAST_SHARE = BLOCK_COST + SEGMENT_COST + 2
+ITEM_BYTES = 160 << 10
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -39,26 +45,51 @@ def group_size(row: Row) -> int:
     return row["heads"][0] // row["heads"][1]
 
 
+def blocks(row: Row) -> int:
+    return math.ceil(row["context"] / 64)
+
+
+def heads_at_once(row: Row) -> int:
+    """Of head_dim 64 two KV heads lie side by side, where each has few rows."""
+    return 2 if row["head_dim"] == 64 and group_size(row) <= 8 and row["heads"][1] % 2 == 0 else 1
+
+
 def units(row: Row) -> int:
-    """What a CTA has whole or a part of: a KV head of a request, or two, side by side."""
-    is_paired = row["head_dim"] == 64 and group_size(row) <= 8
-    return row["batch"] * math.ceil(row["heads"][1] / (2 if is_paired else 1))
+    """What a CTA has whole or a part of."""
+    return row["batch"] * row["heads"][1] // heads_at_once(row)
 
 
-def parts(row: Row, gpu: Gpu) -> int:
-    """Of a unit: all CTAs share all units, a block of 64 keys at the least."""
-    blocks = math.ceil(row["context"] / 64)
-    return math.ceil(blocks / math.ceil(blocks / max(1, gpu.ctas(row) // units(row))))
+def shares(row: Row, gpu: Gpu) -> int:
+    """CTAs that have work, as the planner cuts units that are alike (templates/family/plan_cut.cuh): parts of a unit of
+    about as many blocks each if that takes about as many CTAs as there can be, else shares of the line of all units."""
+
+    def is_near(count: int, most: int) -> bool:
+        return 16 * count >= 15 * most
+
+    def most(cost: int) -> int:
+        return min(gpu.ctas(row), units(row) * cost // LEAST_SHARE)
+
+    if row["batch"] == 1 and blocks(row) <= 32 and blocks(row) * units(row) <= gpu.ctas(row):
+        return blocks(row) * units(row)
+    cost = BLOCK_COST * blocks(row) + SEGMENT_COST * math.ceil(row["context"] / row["doc_tokens"])
+    count = most(cost) // units(row)
+    if count > 0:
+        fewest = math.ceil(blocks(row) / math.ceil(blocks(row) / count))
+        count = fewest if is_near(fewest * units(row), most(cost)) else count
+        if is_near(count * units(row), most(cost)):
+            return count * units(row)
+    return most(cost + BLOCK_COST * ITEM_BYTES // (256 * row["head_dim"] * heads_at_once(row)))
 
 
-def busy(row: Row, gpu: Gpu) -> int:
-    return min(units(row) * parts(row, gpu), gpu.ctas(row))
+def parts(row: Row, gpu: Gpu) -> float:
+    """Of a unit."""
+    return max(1, shares(row, gpu) / units(row))
 
 
 # What a microsecond is paid for, the unit, and how many a row has of it.
 TERMS: list[tuple[str, str, Callable[[Row, Gpu], float]]] = [
     ("launch, first loads and the end", "us", lambda row, gpu: 1),
-    ("CTAs that have work", "us for 100", lambda row, gpu: busy(row, gpu) / 100),
+    ("CTAs that have work", "us for 100", lambda row, gpu: shares(row, gpu) / 100),
     ("reading", "us for a GB", lambda row, gpu: bytes_read(row) / 1e9),
     ("looking for parts", "us for 100 of a head", lambda row, gpu: parts(row, gpu) / 100),
     (

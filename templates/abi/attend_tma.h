@@ -23,10 +23,11 @@ constexpr int copying_warps(bool has_many_rows, int head_dim) {
   return helper_warps(has_many_rows, head_dim) == 8 ? 2 : 1;
 }
 inline constexpr int kPrecedenceBytes = 16;
-// In how many places at once there are turned queries, or what they are turned by; tiles of turned
-// queries, ahead of use where there is room; items with the positions of their rows.
+// In how many places at once there are turned queries, or what they are turned by, at the most;
+// items with the positions of their rows.
 inline constexpr int kTurnsAtOnce = 2;
-constexpr int turned_tiles(bool has_many_rows, int head_dim, int rows) {
+// Of turned queries: one where there is no room for those of the next document.
+constexpr int turned_places(bool has_many_rows, int head_dim, int rows) {
   const bool has_room = has_many_rows ? !consumers_turn(true, head_dim) : rows <= 16;
   return has_room ? kTurnsAtOnce : 1;
 }

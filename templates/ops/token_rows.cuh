@@ -5,6 +5,7 @@
 #pragma once
 
 #include "abi/append.h"
+#include "ops/pool_offset.cuh"
 #include "ops/rotate.cuh"
 
 namespace lazyrope {
@@ -23,11 +24,8 @@ struct InverseScales {
   float value = 1.0f;
 };
 
-// Offset, in either tensor of the pool, of a slot's head.
 LAZYROPE_DEVICE uint64 pool_offset(const KvPool& pool, const AppendRecord& record, int32 head) {
-  return static_cast<uint64>(static_cast<uint32>(record.page)) * pool.page_stride +
-         static_cast<uint32>(record.slot) * pool.slot_stride +
-         static_cast<uint32>(head) * pool.head_stride;
+  return pool_offset(pool, record.page, record.slot, head);
 }
 
 // Spec says how keys are turned: Element, Pairing, kHeadDim, kRotates, kFactor, frequencies(); and

@@ -3,6 +3,7 @@
 
 #include "isa/async_copy.cuh"
 #include "isa/sync.cuh"
+#include "ops/pool_offset.cuh"
 #include "ops/team.cuh"
 #include "pipeline/block_table.cuh"
 #include "tile/shared_tile.cuh"
@@ -62,10 +63,8 @@ class BlockCopy {
   static constexpr int32 kUnfilled = 1 << 20;
   static constexpr int32 kIdle = kUnfilled + 1;
 
-  // Offsets inside a page fit 32 bits (the host checks); a page may lie anywhere.
   LAZYROPE_DEVICE uint64 run_offset(RunPlace place) const {
-    return static_cast<uint64>(static_cast<uint32>(place.page)) * pool_.page_stride +
-           static_cast<uint32>(place.slot) * pool_.slot_stride;
+    return pool_offset(pool_, place.page, place.slot);
   }
 
   const KvPool& pool_;

@@ -130,7 +130,7 @@ struct TurnedWgmmaProduct {
   static constexpr int kKeys = 64;
   static constexpr int kDimTiles = kHeadDim / 64;
   static constexpr int kHeadQueries = kQueries / kHeads;
-  static_assert(Tile::kPanelBytes == 64 * kElementBytes);
+  static_assert(kHeadDim % 64 == 0 && kQueries % (8 * kHeads) == 0);
 
   // Weights in shared memory: of eight queries one behind the other those of all keys.
   static constexpr int kKeyBytes = 16;

@@ -202,17 +202,15 @@ def test_decode_of_32_rows():
     check_case(case, lazyrope.compile(case.spec, arch=ARCH, plan=plan))
 
 
-@pytest.mark.parametrize(("group", "tokens"), [(4, 1), (4, 2), (7, 1), (9, 1), (16, 1)])
-def test_two_heads_side_by_side(group, tokens):
-    """Of which each has its own rows, keys and values; of 16 rows each, turned for one document at a time, tuning may
-    find them faster."""
-    setting = Setting(head_dim=64, kv_heads=4, group=group)
+def build_pairs(setting: Setting) -> lazyrope.Attention:
+    """Two heads side by side, which tuning may find faster where each has 16 rows."""
     usual = build(setting).tile_plan
-    assert usual.decode.heads == (2 if group <= 8 else 1)
+    assert usual.decode.heads == (2 if setting.group <= 8 else 1)
+    rows = 16 if setting.group <= 8 else 32
     decode = lazyrope.AttendPlan(
         row_warps=1,
         key_warps=4,
-        warp_rows=16 if group <= 8 else 32,
+        warp_rows=rows,
         warp_keys=16,
         step_keys=16,
         stages=3,
@@ -220,9 +218,32 @@ def test_two_heads_side_by_side(group, tokens):
         family="sm90a",
         heads=2,
     )
-    kernel = lazyrope.compile(setting.spec(), arch=ARCH, plan=lazyrope.TilePlan(decode=decode, prefill=usual.prefill))
+    plan = lazyrope.TilePlan(decode=decode, prefill=usual.prefill)
+    return lazyrope.compile(setting.spec(), arch=ARCH, plan=plan)
+
+
+@pytest.mark.parametrize(("group", "tokens"), [(4, 1), (4, 2), (7, 1), (9, 1), (16, 1)])
+def test_two_heads_side_by_side(group, tokens):
+    """Of which each has its own rows, keys and values."""
+    setting = Setting(head_dim=64, kv_heads=4, group=group)
     with lazyrope.emulator.options(seed=group, races=True):
-        check_case(documents_case(setting, [300, 70, 16, 5, 640], tokens, "cpu"), kernel)
+        check_case(documents_case(setting, [300, 70, 16, 5, 640], tokens, "cpu"), build_pairs(setting))
+
+
+@pytest.mark.parametrize("rope", ["none", "llama3"])
+@pytest.mark.parametrize("group", [8, 16])
+def test_items_of_two_heads_behind_one_another(group, rope):
+    """For eight CTAs; some see nothing. Of 16 rows each there is one place for the queries of all, where the next item's
+    come as the present one's have been used."""
+    setting = Setting(head_dim=64, kv_heads=2, group=group, rope=rope)
+    shelf = Shelf(setting, [130, 40, 70], 3, "cpu")
+    requests = [in_order(shelf, list(range(count % 4)), 1) for count in range(30)]
+    case = shelf.case(shelf.queries(len(requests)), requests)
+    kernel = build_pairs(setting)
+    step = case.plan(kernel)
+    with lazyrope.emulator.options(seed=group, races=True):
+        for _ in range(2):
+            check_case(case, kernel, step)
 
 
 @pytest.mark.parametrize("head_dim", [128, 256])

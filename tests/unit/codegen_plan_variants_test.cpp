@@ -22,7 +22,8 @@ constexpr std::array<std::optional<Dtype>, 2> kPools = {std::nullopt, Dtype::kFp
 int differences(const AttendPlan& a, const AttendPlan& b) {
   return (a.row_warps != b.row_warps) + (a.key_warps != b.key_warps) +
          (a.warp_rows != b.warp_rows) + (a.warp_keys != b.warp_keys) +
-         (a.step_keys != b.step_keys) + (a.stages != b.stages) + (a.ctas_per_sm != b.ctas_per_sm);
+         (a.step_keys != b.step_keys) + (a.stages != b.stages) +
+         (a.ctas_per_sm != b.ctas_per_sm) + (a.heads != b.heads);
 }
 
 // Decode's blocks are products, as are Hopper's: their keys differ together.
@@ -33,11 +34,19 @@ int choices(AttendPlan TilePlan::* part, const TilePlan& a, const TilePlan& b) {
   return differences(a.*part, b.*part) - (together ? 1 : 0);
 }
 
-// What a plan's neighbours are those of: the arch's default of its family.
-TilePlan default_of(Family family, AttendPlan TilePlan::* part, const KernelSpec& spec,
+// What a plan is a neighbour of: the arch's default of its family, of as many heads.
+TilePlan default_of(const AttendPlan& attend, AttendPlan TilePlan::* part, const KernelSpec& spec,
                     const Arch& arch) {
-  for (const TilePlan& plan : candidates(spec, arch))
-    if ((plan.*part).family == family) return plan;
+  for (TilePlan plan : candidates(spec, arch)) {
+    AttendPlan& usual = plan.*part;
+    if (usual.family != attend.family) continue;
+    if (attend.heads == 2 * usual.heads) {
+      usual.heads = 2;
+      usual.warp_rows *= 2;
+      usual.stages /= 2;
+    }
+    return plan;
+  }
   throw std::logic_error("a variant of a family that has no candidate");
 }
 
@@ -50,7 +59,7 @@ void expect_variants(const std::vector<TilePlan>& plans, AttendPlan TilePlan::* 
     SCOPED_TRACE(describe(plan));
     EXPECT_TRUE(is_legal(plan, spec, arch));
     EXPECT_EQ(std::ranges::count(plans, plan), 1);
-    EXPECT_LE(choices(part, plan, default_of((plan.*part).family, part, spec, arch)), 2);
+    EXPECT_LE(choices(part, plan, default_of(plan.*part, part, spec, arch)), 2);
     TilePlan same = plan;
     same.*part = usual.*part;
     EXPECT_EQ(same, usual);
@@ -61,7 +70,7 @@ TEST(PlanVariants, AreLegalNeighboursOfTheDefaultForEveryHeadDimAndArch) {
   for (const Arch& arch : archs())
     for (const int head_dim : planned_head_dims())
       for (const auto kv_dtype : kPools)
-        for (const int group_size : {2, 24}) {
+        for (const int group_size : {2, 16, 24}) {
           KernelSpec spec = spec_of(head_dim, kv_dtype);
           spec.group_size = group_size;
           SCOPED_TRACE(arch.name + ", " + describe(spec));
@@ -76,12 +85,15 @@ TEST(PlanVariants, AreEnoughToChooseFromAndFewEnoughToCompile) {
   const Arch& arch = find_arch("sm_90a");
   for (const int head_dim : planned_head_dims())
     for (const auto kv_dtype : kPools) {
-      const KernelSpec spec = spec_of(head_dim, kv_dtype);
-      const TilePlan usual = candidates(spec, arch).front();
-      for (const std::size_t count : {decode_variants(usual, spec, arch).size(),
-                                      prefill_variants(usual, spec, arch).size()}) {
-        EXPECT_GE(count, 4u) << describe(spec);
-        EXPECT_LE(count, 40u) << describe(spec);
+      for (const int group_size : {4, 16}) {
+        KernelSpec spec = spec_of(head_dim, kv_dtype);
+        spec.group_size = group_size;
+        const TilePlan usual = candidates(spec, arch).front();
+        for (const std::size_t count : {decode_variants(usual, spec, arch).size(),
+                                        prefill_variants(usual, spec, arch).size()}) {
+          EXPECT_GE(count, 4u) << describe(spec);
+          EXPECT_LE(count, 40u) << describe(spec);
+        }
       }
     }
 }

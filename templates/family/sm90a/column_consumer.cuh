@@ -74,7 +74,7 @@ class ColumnConsumer {
                                       item.extent().num_rows);
   }
 
-  // The number of its last block.
+  // All of its blocks, of which there are some; the number of the last.
   LAZYROPE_DEVICE int32 attend(ItemPtr item, int32 place) {
     const Table table = memory_.table(params_.step, item);
     const ItemExtent extent = item.extent();

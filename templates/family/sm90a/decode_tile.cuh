@@ -1,12 +1,13 @@
 // Family sm90a, few rows: decode and speculative decoding, by wgmma and TMA (Hopper alone).
 //
 // A CTA's helpers (family/sm90a/helpers.cuh) bring keys, values and turned queries as they do for
-// many rows, and as far ahead as the rings reach: beyond the present item too. One warpgroup
-// computes, with rows as columns (family/sm90a/column_consumer.cuh).
+// many rows, and as far ahead as there is room: beyond the present item too. One warpgroup computes,
+// with rows as columns (family/sm90a/column_consumer.cuh).
 #pragma once
 
 #include "family/sm90a/column_consumer.cuh"
 #include "family/sm90a/helpers.cuh"
+#include "ops/pool_offset.cuh"
 
 namespace lazyrope {
 
@@ -36,19 +37,19 @@ class AttendTile {
   }
 
  private:
-  // A warp that computes, which has nothing else to do yet: the first line of each of the runs that
-  // the CTA's first item knows, so that translations of their addresses are there as they are
-  // copied.
+  // A warp that computes, which has nothing else to do yet: the first line of each run of the CTA's
+  // first item whose page the item has brought, at most as many as there are lanes, so that
+  // translations of their addresses are there as they are copied.
   LAZYROPE_DEVICE static void prefetch_first(const KvPool& pool, Memory memory) {
     UseSide(memory.at + Memory::kItemBarriers).look(0);
     const ItemPtr item = memory.item(0);
+    const int32 num_blocks = item.extent().num_blocks;
+    if (num_blocks == 0) return;
     const ItemStart start = item.start();
     const int32 run = lane_index();
-    const bool exists = item.extent().num_blocks > 0 && run * kRunSlots < start.end;
+    const bool exists = run < num_blocks * Memory::kRuns && run * kRunSlots < start.end;
     const RunPlace place = Memory::Table::start_run(item, start, run);
-    const uint64 at = static_cast<uint64>(static_cast<uint32>(place.page)) * pool.page_stride +
-                      static_cast<uint32>(place.slot) * pool.slot_stride +
-                      static_cast<uint32>(item.rows().kv_head) * pool.head_stride;
+    const uint64 at = pool_offset(pool, place.page, place.slot, item.rows().kv_head);
     if (exists) prefetch_global_l2(static_cast<const uint8*>(pool.keys) + at);
     if (exists) prefetch_global_l2(static_cast<const uint8*>(pool.values) + at);
   }

@@ -255,7 +255,7 @@ class KvCopier {
   UseSide turned_;
   RingPlace<Memory::kStages> key_;
   RingPlace<Memory::kStages> value_;
-  RingPlace<Memory::kTurns> turn_;
+  RingPlace<Memory::kTurnedPlaces> turn_;
   int32 kv_head_ = 0;
 };
 

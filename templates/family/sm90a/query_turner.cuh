@@ -1,5 +1,5 @@
 // The warps that turn an item's queries for its next segment, while others compute on the present
-// one: each row by its own angle, from the originals; or many, from an item's second document on,
+// one if there is room for both: each row by its own angle, from the originals; or many, from an item's second document on,
 // by the angle that lies between documents (ops/turn_together.cuh), from those of the first, which
 // have taken the originals' place. Where keys and values are stored in 8 bits they
 // widen these, too.
@@ -241,7 +241,7 @@ class QueryTurner {
   Memory memory_;
   WindowUser<Memory> windows_;
   FillSide turned_;
-  RingPlace<Memory::kTurns> turn_;
+  RingPlace<Memory::kTurnedPlaces> turn_;
   UseSide rotations_;
   RingPlace<Memory::kRotationPlaces> rotation_;
   KvWidener<Spec, Memory> widener_;

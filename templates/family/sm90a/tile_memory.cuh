@@ -23,7 +23,7 @@ struct TileMemory {
   static constexpr int kKeys = Shape::kKeyWarps * Shape::kWarpKeys;  // of a block
   static constexpr int kStages = Shape::kStages;                     // of keys, and of values
   static constexpr bool kConsumersTurn = consumers_turn(kHasManyRows, kHeadDim);
-  static constexpr int kTurns = turned_tiles(kHasManyRows, kHeadDim, kRows);
+  static constexpr int kTurnedPlaces = turned_places(kHasManyRows, kHeadDim, kRows);
   static constexpr int kItems = kItemsAtOnce;
   static constexpr int kHelperWarps = helper_warps(kHasManyRows, kHeadDim);
   static constexpr bool kQueriesTurn = Spec::Pairing::kUnits > 0;
@@ -99,7 +99,7 @@ struct TileMemory {
   static constexpr int kKeyRing = 0;
   static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
   static constexpr int kTurned = kValueRing + kStages * kBlockBytes;
-  static constexpr int kOriginal = kTurned + kTurns * kTurnedBytes;
+  static constexpr int kOriginal = kTurned + kTurnedPlaces * kTurnedBytes;
   static constexpr int kOnes = kOriginal + (kConsumersTurn ? 0 : kRows * Original::kRowBytes);
   static constexpr int kOnesBytes = ones_bytes(kHasManyRows, kHeadDim);
   static constexpr int kRotations = kOnes + kOnesBytes;
@@ -112,7 +112,7 @@ struct TileMemory {
   static constexpr int kTurnedBarriers =
       kStoredBarriers + (kWidens ? Handover<2 * kStages>::kBytes : 0);
   static constexpr int kRotationBarriers =
-      kTurnedBarriers + (kConsumersTurn ? 0 : Handover<kTurns>::kBytes);
+      kTurnedBarriers + (kConsumersTurn ? 0 : Handover<kTurnedPlaces>::kBytes);
   static constexpr int kKeptBarriers = kRotationBarriers + Handover<kRotationPlaces>::kBytes;
   static constexpr int kItemBarriers =
       kKeptBarriers + (kConsumersTurn ? Handover<kConsumerWarps / kGroupWarps>::kBytes : 0);
@@ -183,7 +183,7 @@ struct TileMemory {
     if (warp == 0) Handover<kItems>::init(at + kItemBarriers, 1, kAllUsers);
     if (warp == 1) Handover<kWindows>::init(at + kWindowBarriers, 1, kWindowUsers);
     if (warp == 2 && !kConsumersTurn)
-      Handover<kTurns>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
+      Handover<kTurnedPlaces>::init(at + kTurnedBarriers, kTurningWarps, kUsers);
     if (warp == 3) Handover<kStages>::init(at + kKeyBarriers, kTileFillers, kUsers);
     if (warp == 4) Handover<kStages>::init(at + kValueBarriers, kTileFillers, kUsers);
     if (warp == 5 && kMakesRotations)

@@ -2,9 +2,9 @@
 // them: turned ahead by helpers (family/sm90a/query_turner.cuh), or by the warpgroup itself as it
 // comes to a document.
 //
-// Helpers take no time from those who compute, but want room for queries thrice. Where rows are
-// long that room is worth more as longer blocks: a warpgroup that turns its queries leaves products
-// to the other meanwhile.
+// Helpers take no time from those who compute, but want room for queries twice or thrice. Where
+// rows are long that room is worth more as longer blocks: a warpgroup that turns its queries leaves
+// products to the other meanwhile.
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
@@ -50,7 +50,7 @@ class TurnedQueries {
 
   Memory memory_;
   UseSide turned_;
-  RingPlace<Memory::kTurns> turn_;
+  RingPlace<Memory::kTurnedPlaces> turn_;
 };
 
 // By each warpgroup for its 64 rows, of which each warp has 16. What is common to both ways.
