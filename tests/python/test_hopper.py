@@ -233,8 +233,8 @@ def test_two_heads_side_by_side(group, tokens):
 @pytest.mark.parametrize("rope", ["none", "llama3"])
 @pytest.mark.parametrize("group", [8, 16])
 def test_items_of_two_heads_behind_one_another(group, rope):
-    """For eight CTAs; some see nothing. Of 16 rows each there is one place for the queries of all, where the next item's
-    come as the present one's have been used."""
+    """For eight CTAs; some see nothing. Of 16 rows each there is one place for the queries of all: those of the next
+    item come as the present one's have been used."""
     setting = Setting(head_dim=64, kv_heads=2, group=group, rope=rope)
     shelf = Shelf(setting, [130, 40, 70], 3, "cpu")
     requests = [in_order(shelf, list(range(count % 4)), 1) for count in range(30)]

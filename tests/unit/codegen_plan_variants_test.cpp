@@ -22,8 +22,8 @@ constexpr std::array<std::optional<Dtype>, 2> kPools = {std::nullopt, Dtype::kFp
 int differences(const AttendPlan& a, const AttendPlan& b) {
   return (a.row_warps != b.row_warps) + (a.key_warps != b.key_warps) +
          (a.warp_rows != b.warp_rows) + (a.warp_keys != b.warp_keys) +
-         (a.step_keys != b.step_keys) + (a.stages != b.stages) +
-         (a.ctas_per_sm != b.ctas_per_sm) + (a.heads != b.heads);
+         (a.step_keys != b.step_keys) + (a.stages != b.stages) + (a.ctas_per_sm != b.ctas_per_sm) +
+         (a.heads != b.heads);
 }
 
 // Decode's blocks are products, as are Hopper's: their keys differ together.

@@ -1,8 +1,8 @@
 // Family sm90a, few rows: decode and speculative decoding, by wgmma and TMA (Hopper alone).
 //
 // A CTA's helpers (family/sm90a/helpers.cuh) bring keys, values and turned queries as they do for
-// many rows, and as far ahead as there is room: beyond the present item too. One warpgroup computes,
-// with rows as columns (family/sm90a/column_consumer.cuh).
+// many rows, and as far ahead as there is room: beyond the present item too. One warpgroup
+// computes, with rows as columns (family/sm90a/column_consumer.cuh).
 #pragma once
 
 #include "family/sm90a/column_consumer.cuh"

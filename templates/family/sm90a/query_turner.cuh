@@ -1,8 +1,8 @@
 // The warps that turn an item's queries for its next segment, while others compute on the present
-// one if there is room for both: each row by its own angle, from the originals; or many, from an item's second document on,
-// by the angle that lies between documents (ops/turn_together.cuh), from those of the first, which
-// have taken the originals' place. Where keys and values are stored in 8 bits they
-// widen these, too.
+// one if there is room for both: each row by its own angle, from the originals; or many, from an
+// item's second document on, by the angle that lies between documents (ops/turn_together.cuh), from
+// those of the first, which have taken the originals' place. Where keys and values are stored in 8
+// bits they widen these, too.
 #pragma once
 
 #include "family/sm90a/kv_widener.cuh"
