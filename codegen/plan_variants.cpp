@@ -64,10 +64,9 @@ AttendPlan paired(AttendPlan plan) {
 std::vector<AttendPlan> bases(const TilePlan& plan, AttendPlan TilePlan::* part,
                               const KernelSpec& spec, const Arch& arch) {
   std::vector<AttendPlan> result = {plan.*part};
-  if (TilePlan pairs = plan; part == &TilePlan::decode) {
-    pairs.decode = paired(plan.decode);
-    if (is_legal(pairs, spec, arch)) result.push_back(pairs.decode);
-  }
+  TilePlan pairs = plan;
+  pairs.*part = paired(plan.*part);
+  if (is_legal(pairs, spec, arch)) result.push_back(pairs.*part);
   for (const TilePlan& other : candidates(spec, arch))
     if (std::ranges::find(result, (other.*part).family, &AttendPlan::family) == result.end() &&
         (other.*part).divides_rows() == (plan.*part).divides_rows())

@@ -75,20 +75,13 @@ int most_heads(const TilePlan& plan, const AttendPlan& attend, const StepShape& 
   return heads;
 }
 
-// What so many bytes of decode's blocks cost.
-int cost_of(int kilobytes, const AttendPlan& attend, const StepShape& shape, int heads) {
-  const int block_bytes = 2 * attend.unit_keys() * shape.head_dim * shape.kv_bytes * heads;
-  return std::max(kBlockCost * 1024 * kilobytes / block_bytes, kBlockCost);
-}
-
 // While one item ends and the next begins, a CTA reads nothing. Of decode, what it could have read:
-// measured on an H200, and much the same for all head dims, as is which shares are short.
-void set_costs(const AttendPlan& attend, const StepShape& shape, PlanPhase& phase) {
-  const auto cost = [&](int kilobytes) {
-    return attend.divides_rows() ? kBlockCost : cost_of(kilobytes, attend, shape, phase.max_heads);
-  };
-  phase.item_cost = cost(160);
-  phase.short_cost = 20 * cost(160);
+// measured on an H200, and much the same for all head dims.
+int item_cost(const AttendPlan& attend, const StepShape& shape, int heads) {
+  constexpr int kItemBytes = 160 * 1024;
+  if (attend.divides_rows()) return kBlockCost;
+  const int block_bytes = 2 * attend.unit_keys() * shape.head_dim * shape.kv_bytes * heads;
+  return std::max(kBlockCost * kItemBytes / block_bytes, kBlockCost);
 }
 
 // Of the tiles of all KV heads, with their fixed parts.
@@ -118,7 +111,8 @@ void place_phase(Block& block, const StepShape& shape, const TilePlan& plan,
   phase.max_heads = most_heads(plan, attend, shape);
   phase.most_groups = shape.num_kv_heads / phase.min_heads;
   phase.most_cost = kMostStepCost / phase.most_groups;
-  set_costs(attend, shape, phase);
+  phase.item_cost = item_cost(attend, shape, phase.max_heads);
+  phase.short_cost = 20 * phase.item_cost;  // measured on an H200
   phase.may_deal = attend.divides_rows() ? 1 : 0;
   phase.ctas_at_once = sm_count;
   phase.has_queue = attend.divides_rows() && attend.family == Family::kSm90a ? 1 : 0;

@@ -77,7 +77,6 @@ def environment(timer: Timer, commit: str | None) -> dict[str, Any]:
     return {
         "gpu": properties.name,
         "sms": properties.multi_processor_count,
-        "l2_bytes": properties.L2_cache_size,
         "driver": _command(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
         "date": datetime.date.today().isoformat(),
         "commit": commit or _command(["git", "rev-parse", "--short", "HEAD"]),
