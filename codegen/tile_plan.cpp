@@ -94,6 +94,7 @@ struct HopperRow {
 const std::vector<HopperRow>& hopper_rows() {
   static const std::vector<HopperRow> table = {
       {64, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a, 2}},
+      {64, true, &TilePlan::decode, {2, 4, 16, 16, 16, 3, 2, Family::kSm90a, 2}},
       {64, true, &TilePlan::decode, {1, 4, 16, 16, 16, 6, 2, Family::kSm90a}},
       {64, true, &TilePlan::prefill, {8, 1, 16, 128, 128, 4, 1, Family::kSm90a}},
       {128, true, &TilePlan::decode, {1, 4, 16, 16, 16, 3, 2, Family::kSm90a}},
@@ -171,8 +172,8 @@ class AttendPlanCheck {
  private:
   // templates/family/sm90a/attend_tile.cuh.
   void hopper_shape() const {
-    one_of("row_warps", plan_.row_warps, {1, 8});
-    one_of("key_warps", plan_.key_warps, {plan_.divides_rows() ? 1 : 4});
+    one_of("key_warps", plan_.key_warps, {1, 4});
+    one_of("row_warps", plan_.row_warps, row_warps_of_hopper());
     if (plan_.divides_rows()) {
       one_of("warp_rows", plan_.warp_rows, {16});
       // Of 8 bits each of four warps widens whole runs.
@@ -193,6 +194,12 @@ class AttendPlanCheck {
           "tile plan: {}.family = sm90a; for a pool of {} bits it is for {}", name_, 8 * kv_bytes_,
           head_dims.empty() ? "prefill alone"
                             : fmt::format("head_dim = {}", fmt::join(head_dims, ", "))));
+  }
+
+  // Of few rows one, or one for each head.
+  std::vector<int> row_warps_of_hopper() const {
+    if (plan_.key_warps == 1) return {8};
+    return plan_.heads == 2 ? std::vector{1, 2} : std::vector{1};
   }
 
   std::vector<int> allowed_heads() const {
@@ -423,7 +430,8 @@ std::string padding(int head_dim, int planned) {
 
 // templates/family/sm90a/column_consumer.cuh.
 int hopper_own_bytes(const AttendPlan& plan) {
-  return plan.rows() * plan.block_keys() * kElementBytes + 9 * plan.rows() * 4 + kFlagBytes;
+  return plan.rows() * plan.block_keys() * kElementBytes + 9 * plan.rows() * 4 +
+         plan.row_warps * kFlagBytes;
 }
 
 // templates/family/sm90a/tile_memory.cuh.

@@ -13,7 +13,7 @@ namespace lazyrope {
 // sm90a has more warps beside these.
 struct AttendPlan {
   int row_warps;    // warps that divide the query rows, or
-  int key_warps;    // warps that divide heads and keys; one of both is 1
+  int key_warps;    // warps that divide heads and keys; one of both is 1, or rows of heads are divided
   int warp_rows;    // query rows of a warp, a multiple of 16
   int warp_keys;    // keys of a warp's block, a multiple of 16
   int step_keys;    // keys of one product, a multiple of 16 that divides warp_keys
@@ -22,7 +22,7 @@ struct AttendPlan {
   Family family = Family::kSm80;
   int heads = 1;  // KV heads side by side in a tile, which share its rows: decode of family sm90a
 
-  bool divides_rows() const { return row_warps > 1; }
+  bool divides_rows() const { return row_warps > 1 && key_warps == 1; }
   int threads(int head_dim) const;
   int rows() const { return row_warps * warp_rows; }
   int head_rows() const { return rows() / heads; }

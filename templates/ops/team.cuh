@@ -31,6 +31,9 @@ struct WarpTeams {
     return static_cast<int32>(static_cast<uint32>(thread_index() - kFirstWarp * kWarpThreads) %
                               (kWarps * kWarpThreads));
   }
+  LAZYROPE_DEVICE static int32 warp() {
+    return static_cast<int32>(static_cast<uint32>(warp_index() - kFirstWarp) % kWarps);
+  }
   LAZYROPE_DEVICE static constexpr int32 size() { return kWarps * kWarpThreads; }
   LAZYROPE_DEVICE static void sync() { bar_sync(kBarrier + team(), size()); }
 };

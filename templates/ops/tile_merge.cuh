@@ -19,6 +19,9 @@ template <class Spec, bool kSharesTasks>
 class TileMerge {
   using Rows = SplitRows<Spec, kSharesTasks>;
   static constexpr int32 kParts = 4;  // that a lane asks for at once
+  // Of so few all parts are looked for as a whole, which shows them sooner; of more that would hold
+  // up those who still write.
+  static constexpr int32 kFewTasks = 128;
   static constexpr int32 kLaneQuads = Rows::kLaneQuads;
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
@@ -63,7 +66,7 @@ class TileMerge {
   LAZYROPE_DEVICE bool look_for(int32 unit, int32 looks, Merged& merged) const {
     merged = {task(unit), no_part<kLaneQuads>()};
     const auto columns = parts_.columns(merged.task.row, merged.task.quad);
-    if constexpr (!kSharesTasks) {
+    if (!kSharesTasks || num_tasks_ > kFewTasks) {
       if (!await_stats(columns, looks)) return false;
       looks = -1;  // without end
     }
@@ -119,9 +122,10 @@ class TileMerge {
   }
 
  private:
-  // Until the unit's stats of every part are there: of each part one warp writes all that a unit
-  // wants, the stats last, so the rest is sure to come. Those who wait ask for little, a lane for a
-  // part, and so do not hold up those who load keys and values meanwhile.
+  // Until stats of the unit are there of every part: who writes these has written, or is writing,
+  // all that the unit wants of its part, so the rest is sure to come. Those who wait ask for little,
+  // a lane for a part, and so hold up neither those who load keys and values meanwhile nor those who
+  // write: an L1 cache answers for a line at a time.
   LAZYROPE_DEVICE bool await_stats(const typename Rows::Columns& columns, int32 looks) const {
     int32 first = 0;
 #pragma unroll 1

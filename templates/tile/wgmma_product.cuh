@@ -118,10 +118,12 @@ struct WgmmaProduct {
 };
 
 // Of kQueries queries, which are columns: 64 keys, or 64 columns of values, are the rows. Those of
-// kHeads heads, whose keys lie side by side, are multiplied head by head.
-template <class Element, int kHeadDim, int kQueries, int kHeads>
+// kHeads heads are multiplied head by head; in a tile lie the keys, or values, of kTileHeads side by
+// side, and the columns of the next so many heads lie kColumnBytes behind, their queries
+// kQueryBytes.
+template <class Element, int kHeadDim, int kQueries, int kHeads, int kTileHeads>
 struct TurnedWgmmaProduct {
-  using Tile = WgmmaTile<kHeads * kHeadDim>;  // of keys and values
+  using Tile = WgmmaTile<kTileHeads * kHeadDim>;  // of keys and values
   using QueryTile = WgmmaTile<kHeadDim>;
   using Accumulator = TurnedAccumulator<kQueries, kHeads>;
   using Type = typename WgmmaElement<Element>::Type;
@@ -130,6 +132,8 @@ struct TurnedWgmmaProduct {
   static constexpr int kKeys = 64;
   static constexpr int kDimTiles = kHeadDim / 64;
   static constexpr int kHeadQueries = kQueries / kHeads;
+  static constexpr int kColumnBytes = kHeads * kDimTiles * Tile::kAtomBytes;
+  static constexpr int kQueryBytes = QueryTile::bytes(kQueries);
   static_assert(kHeadDim % 64 == 0 && kQueries % (8 * kHeads) == 0);
 
   // Weights in shared memory: of eight queries one behind the other those of all keys.

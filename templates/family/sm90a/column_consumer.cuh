@@ -3,7 +3,8 @@
 // The scores of a block are made together with what the block before comes to.
 //
 // Where an item has two KV heads, a key's row is that of both, one head's columns behind the
-// other's: what is brought is as with rows of twice the columns, and multiplied head by head.
+// other's: what is brought is as with rows of twice the columns, and multiplied head by head. Or
+// each head has a warpgroup of its own.
 #pragma once
 
 #include "family/sm90a/block_user.cuh"
@@ -16,7 +17,7 @@
 
 namespace lazyrope {
 
-// What consumers alone use: weights of a block, and what warps tell each other of each row.
+// What a warpgroup alone uses: weights of a block, and what its warps tell each other of each row.
 template <int kRows, int kWeightBytes>
 struct ColumnMemory {
   static constexpr int kTops = kWeightBytes;
@@ -26,14 +27,28 @@ struct ColumnMemory {
   static constexpr int kBytes = kFlags + 16;
 };
 
+// All warps that compute, or those of a warpgroup, whose numbers take longer to tell.
+template <class Memory, int kGroups = Memory::kGroups>
+struct ColumnTeam {
+  using Type = typename Memory::ConsumerGroups;
+  LAZYROPE_DEVICE static int32 group() { return Type::team(); }
+};
+template <class Memory>
+struct ColumnTeam<Memory, 1> {
+  using Type = typename Memory::Consumers;
+  LAZYROPE_DEVICE static int32 group() { return 0; }
+};
+
 template <class Spec, class Memory>
 class ColumnConsumer {
-  using Team = typename Memory::Consumers;
+  using Team = typename ColumnTeam<Memory>::Type;
   using Table = typename Memory::Table;
   using Mask = typename Spec::Mask;
   using Product = typename Spec::Product;
   static constexpr int kKeys = Memory::kKeys;
-  static constexpr int kRows = Memory::kRows;
+  // Of the warpgroup.
+  static constexpr int kHeads = Memory::kHeads / Memory::kGroups;
+  static constexpr int kRows = Memory::kRows / Memory::kGroups;
   static constexpr int kRowTiles = kRows / 8;
   static constexpr int kDimTiles = Product::kDimTiles;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
@@ -44,7 +59,10 @@ class ColumnConsumer {
 
  public:
   LAZYROPE_DEVICE ColumnConsumer(const AttendParams& params, Memory memory)
-      : params_(params), memory_(memory), own_(memory.own()), blocks_(params, memory) {}
+      : params_(params),
+        memory_(memory),
+        own_(memory.own() + group() * Own::kBytes),
+        blocks_(params, memory) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_item(memory_, [&](ItemPtr item, int32 place) {
@@ -55,7 +73,7 @@ class ColumnConsumer {
         last = attend(item, place);
       else
         tell_no_stats();
-      const ItemResult<Spec, Team> result(params_, item);
+      const ItemResult<Spec, typename Memory::Consumers> result(params_, item);
       write_all(result, item.extent().num_rows);
       if (num_blocks > 0) blocks_.leave(last);  // behind the results, which others wait for
       result.finish(item.is_last(), memory_.at + Memory::kFlags);
@@ -63,6 +81,9 @@ class ColumnConsumer {
   }
 
  private:
+  LAZYROPE_DEVICE static int32 group() { return ColumnTeam<Memory>::group(); }
+  LAZYROPE_DEVICE static int32 first_head() { return group() * kHeads; }
+
   LAZYROPE_DEVICE void start(ItemPtr item) {
 #pragma unroll
     for (int tile = 0; tile < kDimTiles; ++tile)
@@ -70,15 +91,16 @@ class ColumnConsumer {
       for (int i = 0; i < Accumulator::kCount; ++i) rows_[tile][i] = 0.0f;
     softmax_.reset();
     if (Spec::kSinks && item.split().index == 0)
-      add_sinks<Spec, Memory::kHeads>(softmax_, params_.sinks, item.rows(), 0,
-                                      item.extent().num_rows);
+      add_sinks<Spec, kHeads>(softmax_, params_.sinks, rows_of_head(item.rows(), first_head()), 0,
+                              item.extent().num_rows);
   }
 
   // All of its blocks, of which there are some; the number of the last.
   LAZYROPE_DEVICE int32 attend(ItemPtr item, int32 place) {
     const Table table = memory_.table(params_.step, item);
     const ItemExtent extent = item.extent();
-    const Seen seen = {{extent.first_position, extent.last_position}, memory_.positions(place)};
+    const Seen seen = {{extent.first_position, extent.last_position},
+                       memory_.positions(place) + group() * kRows * 4};
     Accumulator scores;
     int32 block = blocks_.begin(place);
     const int32 last = block + extent.num_blocks - 1;
@@ -116,12 +138,13 @@ class ColumnConsumer {
 
   LAZYROPE_DEVICE void multiply_keys(Accumulator& scores) const {
     wgmma_fence();
-    Product::multiply_query_key(scores, blocks_.queries(), blocks_.keys());
+    Product::multiply_query_key(scores, blocks_.queries() + group() * Product::kQueryBytes,
+                                blocks_.keys() + group() * Product::kColumnBytes);
   }
 
   LAZYROPE_DEVICE void multiply_values(SharedPtr values) {
     wgmma_fence();
-    Product::multiply_weight_value(rows_, own_, values);
+    Product::multiply_weight_value(rows_, own_, values + group() * Product::kColumnBytes);
   }
 
   // There is time for it: memory is what all wait for.
@@ -255,7 +278,7 @@ class ColumnConsumer {
   // A lane has one column of four rows; it exchanges them for four columns of one.
   template <class Result>
   LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int32 m) const {
-    const int32 head = head_of(m);
+    const int32 head = m * 8 / Memory::kHeadRows;
     RowPart part[kDimTiles];
 #pragma unroll
     for (int tile = 0; tile < kDimTiles; ++tile) {
@@ -272,10 +295,9 @@ class ColumnConsumer {
     const int32 quad = Team::warp() * 4 + mine % 2 * 2 + lane_index() / 16;
 #pragma unroll
     for (int tile = 0; tile < kDimTiles; ++tile) part[tile].stats = stats;
-    result.template write<16>(head, row_of_head, quad, part);
+    result.template write<16>(first_head() + head, row_of_head, quad, part);
   }
 
-  LAZYROPE_DEVICE static constexpr int32 head_of(int32 m) { return m * 8 / Memory::kHeadRows; }
   // What the lane has of a row tile, which the compiler does not know: no registers lie at an
   // index.
   LAZYROPE_DEVICE void choose(int32 m, int tile, float (&value)[4]) const {

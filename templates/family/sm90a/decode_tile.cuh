@@ -2,7 +2,7 @@
 //
 // A CTA's helpers (family/sm90a/helpers.cuh) bring keys, values and turned queries as they do for
 // many rows, and as far ahead as there is room: beyond the present item too. One warpgroup
-// computes, with rows as columns (family/sm90a/column_consumer.cuh).
+// computes, or one for each KV head, with rows as columns (family/sm90a/column_consumer.cuh).
 #pragma once
 
 #include "family/sm90a/column_consumer.cuh"
@@ -14,10 +14,9 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class AttendTile {
   using Product = typename Spec::Product;
-  static constexpr int kRows = Shape::kWarpRows;
-  using Own = ColumnMemory<kRows, Product::kWeightBytes>;
-  using Memory = TileMemory<Spec, Shape, Own::kBytes>;
-  static_assert(Shape::kRowWarps == 1 && Shape::kKeyWarps == 4);
+  using Own = ColumnMemory<Shape::kWarpRows, Product::kWeightBytes>;
+  using Memory = TileMemory<Spec, Shape, Shape::kRowWarps * Own::kBytes>;
+  static_assert(Shape::kHeads % Shape::kRowWarps == 0 && Shape::kKeyWarps == 4);
 
  public:
   using Params = TmaAttendParams;

@@ -17,8 +17,9 @@ struct TileMemory {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
   // Whether warps divide them: chunks and prefill, whose items may come from a queue.
-  static constexpr bool kHasManyRows = Shape::kRowWarps > 1;
+  static constexpr bool kHasManyRows = Shape::kKeyWarps == 1;
   static constexpr int kHeads = Shape::kHeads;  // side by side, a panel or several each
+  static constexpr int kGroups = kHasManyRows ? 1 : Shape::kRowWarps;  // that divide them
   static constexpr int kHeadRows = kRows / kHeads;
   static constexpr int kKeys = Shape::kKeyWarps * Shape::kWarpKeys;  // of a block
   static constexpr int kStages = Shape::kStages;                     // of keys, and of values
