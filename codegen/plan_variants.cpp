@@ -51,22 +51,31 @@ bool fits_registers(const AttendPlan& plan, int head_dim) {
   return needed <= std::min(kMostRegisters, share / kRegisterGranularity * kRegisterGranularity);
 }
 
-// As many rows of each of two heads side by side, whose keys are read together.
-AttendPlan paired(AttendPlan plan) {
-  plan.heads *= 2;
-  plan.warp_rows *= 2;
-  plan.stages /= 2;
-  return plan;
+// With as many rows of a head: one head, or two side by side, whose keys are read together, of all
+// warps or each of its own.
+std::vector<AttendPlan> by_heads(const AttendPlan& plan) {
+  const auto with_heads = [&](int heads, int row_warps) {
+    AttendPlan changed = plan;
+    changed.heads = heads;
+    changed.row_warps = row_warps;
+    changed.warp_rows = plan.head_rows() * heads / row_warps;
+    changed.stages = plan.stages * plan.heads / heads;
+    return changed;
+  };
+  if (plan.divides_rows()) return {};
+  return {with_heads(1, 1), with_heads(2, 1), with_heads(2, 2)};
 }
 
-// The plan's own part, that with heads side by side, and the best that the arch's other families
-// have for it.
+// The plan's own part, that with other heads side by side, and the best that the arch's other
+// families have for it.
 std::vector<AttendPlan> bases(const TilePlan& plan, AttendPlan TilePlan::* part,
                               const KernelSpec& spec, const Arch& arch) {
   std::vector<AttendPlan> result = {plan.*part};
-  TilePlan pairs = plan;
-  pairs.*part = paired(plan.*part);
-  if (is_legal(pairs, spec, arch)) result.push_back(pairs.*part);
+  for (const AttendPlan& heads : by_heads(plan.*part)) {
+    TilePlan changed = plan;
+    changed.*part = heads;
+    if (changed != plan && is_legal(changed, spec, arch)) result.push_back(heads);
+  }
   for (const TilePlan& other : candidates(spec, arch))
     if (std::ranges::find(result, (other.*part).family, &AttendPlan::family) == result.end() &&
         (other.*part).divides_rows() == (plan.*part).divides_rows())

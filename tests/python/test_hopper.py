@@ -202,15 +202,15 @@ def test_decode_of_32_rows():
     check_case(case, lazyrope.compile(case.spec, arch=ARCH, plan=plan))
 
 
-def build_pairs(setting: Setting) -> lazyrope.Attention:
-    """Two heads side by side, which tuning may find faster where each has 16 rows."""
+def build_pairs(setting: Setting, each_has_warps: bool) -> lazyrope.Attention:
+    """Two heads side by side, of all warps, or each of its own: the default of 16 rows."""
     usual = build(setting).tile_plan
-    assert usual.decode.heads == (2 if setting.group <= 8 else 1)
-    rows = 16 if setting.group <= 8 else 32
+    assert usual.decode.heads == 2
+    assert usual.decode.row_warps == (1 if setting.group <= 8 else 2)
     decode = lazyrope.AttendPlan(
-        row_warps=1,
+        row_warps=2 if each_has_warps else 1,
         key_warps=4,
-        warp_rows=rows,
+        warp_rows=16 if each_has_warps or setting.group <= 8 else 32,
         warp_keys=16,
         step_keys=16,
         stages=3,
@@ -222,24 +222,29 @@ def build_pairs(setting: Setting) -> lazyrope.Attention:
     return lazyrope.compile(setting.spec(), arch=ARCH, plan=plan)
 
 
-@pytest.mark.parametrize(("group", "tokens"), [(4, 1), (4, 2), (7, 1), (9, 1), (16, 1)])
-def test_two_heads_side_by_side(group, tokens):
+@pytest.mark.parametrize("scores", ["plain", "sinks"])
+@pytest.mark.parametrize(
+    ("group", "each_has_warps", "tokens"),
+    [(4, False, 1), (4, False, 2), (7, False, 1), (9, False, 1), (16, False, 1), (9, True, 1), (16, True, 1)],
+)
+def test_two_heads_side_by_side(group, each_has_warps, tokens, scores):
     """Of which each has its own rows, keys and values."""
-    setting = Setting(head_dim=64, kv_heads=4, group=group)
+    setting = Setting(head_dim=64, kv_heads=4, group=group, scores=scores)
+    kernel = build_pairs(setting, each_has_warps)
     with lazyrope.emulator.options(seed=group, races=True):
-        check_case(documents_case(setting, [300, 70, 16, 5, 640], tokens, "cpu"), build_pairs(setting))
+        check_case(documents_case(setting, [300, 70, 16, 5, 640], tokens, "cpu"), kernel)
 
 
 @pytest.mark.parametrize("rope", ["none", "llama3"])
-@pytest.mark.parametrize("group", [8, 16])
-def test_items_of_two_heads_behind_one_another(group, rope):
+@pytest.mark.parametrize(("group", "each_has_warps"), [(8, False), (16, False), (16, True)])
+def test_items_of_two_heads_behind_one_another(group, each_has_warps, rope):
     """For eight CTAs; some see nothing. Of 16 rows each there is one place for the queries of all: those of the next
     item come as the present one's have been used."""
     setting = Setting(head_dim=64, kv_heads=2, group=group, rope=rope)
     shelf = Shelf(setting, [130, 40, 70], 3, "cpu")
     requests = [in_order(shelf, list(range(count % 4)), 1) for count in range(30)]
     case = shelf.case(shelf.queries(len(requests)), requests)
-    kernel = build_pairs(setting)
+    kernel = build_pairs(setting, each_has_warps)
     step = case.plan(kernel)
     with lazyrope.emulator.options(seed=group, races=True):
         for _ in range(2):

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "codegen/plan_variants.h"
 #include "tests/support/specs.h"
@@ -119,17 +121,20 @@ TEST(PlanVariants, OfDecodeServeTheSameRequests) {
 
 TEST(PlanVariants, OfDecodeHaveHeadsSideBySideWhereTheyMay) {
   const Arch& arch = find_arch("sm_90a");
-  KernelSpec spec = spec_of(64);
-  spec.group_size = 16;
-  const auto has_pairs = [&] {
-    const TilePlan usual = candidates(spec, arch).front();
-    return std::ranges::any_of(decode_variants(usual, spec, arch), [&](const TilePlan& plan) {
-      return plan.decode.heads == 2 && plan.decode.ctas_per_sm == usual.decode.ctas_per_sm;
-    });
+  const auto heads_and_groups = [&](int group_size, bool has_odd_kv_heads) {
+    KernelSpec spec = spec_of(64);
+    spec.group_size = group_size;
+    spec.has_odd_kv_heads = has_odd_kv_heads;
+    std::set<std::pair<int, int>> found;
+    for (const TilePlan& plan : decode_variants(candidates(spec, arch).front(), spec, arch))
+      if (plan.decode.family == Family::kSm90a)
+        found.insert({plan.decode.heads, plan.decode.row_warps});
+    return found;
   };
-  EXPECT_TRUE(has_pairs());
-  spec.has_odd_kv_heads = true;
-  EXPECT_FALSE(has_pairs());
+  using Found = std::set<std::pair<int, int>>;
+  EXPECT_EQ(heads_and_groups(16, false), (Found{{1, 1}, {2, 1}, {2, 2}}));
+  EXPECT_EQ(heads_and_groups(4, false), (Found{{2, 1}})) << "8 rows are too few for a warpgroup";
+  EXPECT_EQ(heads_and_groups(16, true), (Found{{1, 1}}));
 }
 
 TEST(PlanVariants, OfSplittingDifferInThatAlone) {

@@ -147,7 +147,12 @@ TEST(TilePlan, HopperHasKernelsOfItsOwn) {
   KernelSpec grouped = spec_of(64);
   for (grouped.group_size = 1; grouped.group_size <= 16; ++grouped.group_size) {
     const AttendPlan decode = candidates(grouped, hopper).front().decode;
-    EXPECT_EQ(decode.heads, grouped.group_size <= 8 ? 2 : 1) << "a token's rows are one tile's";
+    const bool is_few = grouped.group_size <= 8;
+    EXPECT_EQ(decode.heads, 2);
+    EXPECT_EQ(decode.head_rows(), is_few ? 8 : 16) << "a token's rows are one tile's";
+    EXPECT_EQ(decode.row_warps, is_few ? 1 : 2) << "16 rows of a head have warps of their own";
+    EXPECT_EQ(decode.block_keys(), 64);
+    EXPECT_FALSE(decode.divides_rows());
     EXPECT_EQ(decode.family, Family::kSm90a);
   }
   for (const int head_dim : {64, 96, 128, 192, 256}) {

@@ -107,8 +107,8 @@ class BlockUser {
     clear_cut_runs(slots);
     return full_values();
   }
-  // The same in two steps, of which the second has no barrier. Rows of runs that lie partly outside
-  // of the block become zero there: a weight of zero would not hide what they hold (0 x NaN).
+  // The same in two steps, of which the second has no barrier. Rows outside of the block become zero
+  // where they are not brought as such: a weight of zero would not hide what they hold (0 x NaN).
   LAZYROPE_DEVICE void clear_cut_runs(ValidSlots slots) { clear_cut_runs(slots, value_.at); }
   // Of the block behind that whose values are multiplied.
   LAZYROPE_DEVICE void clear_next_cut_runs(ValidSlots slots) {
@@ -138,18 +138,22 @@ class BlockUser {
   static constexpr bool kAsksEarly = Memory::kHeadDim <= 96;
 
   LAZYROPE_DEVICE void clear_cut_runs(ValidSlots slots, int32 place) {
-    if (!slots.cut_runs()) return;
+    if (Memory::kLeavesOut ? slots.begin == 0 && slots.end >= Memory::kKeys : !slots.cut_runs())
+      return;
     values_.look(place);
     clear_outside(memory_.values(place), slots);
     Team::sync();
   }
+  // Of the runs that lie partly outside, or, where octets are not brought, of all.
   LAZYROPE_DEVICE static void clear_outside(SharedPtr values, ValidSlots slots) {
-    const int32 before = slots.begin % kRunSlots;
-    const int32 behind = ceil_div(static_cast<int32>(slots.end), kRunSlots) * kRunSlots - slots.end;
+    constexpr int32 kUnit = Memory::kLeavesOut ? Memory::kKeys : kRunSlots;
+    const int32 before = slots.begin % kUnit;
+    const int32 end = Memory::kLeavesOut ? smaller(int32{slots.end}, Memory::kKeys) : slots.end;
+    const int32 behind = ceil_div(end, kUnit) * kUnit - end;
 #pragma unroll 1
     for (int32 i = Team::rank(); i < (before + behind) * Tile::kChunks; i += Team::size()) {
       const int32 row = i / Tile::kChunks;
-      const int32 first = row < before ? slots.begin - before : slots.end - before;
+      const int32 first = row < before ? slots.begin - before : end - before;
       st_shared(Tile::chunk(values, first + row, i % Tile::kChunks), Chunk{});
     }
     fence_proxy_async();

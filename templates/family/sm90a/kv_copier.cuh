@@ -19,9 +19,6 @@ class KvCopier {
   static constexpr int kOctetBytes = Memory::kStoredBytes / kRuns / 2;
   static constexpr bool kTellsOfQueries =
       Memory::kKeysTellOfQueries && kCopied == Copied::kKeys && !Memory::kWidens;
-  // Whether of a run with an octet that has no slot of its segment the other is read alone: of few
-  // rows memory is what all wait for.
-  static constexpr bool kReadsHalves = Memory::kReadsOnce;
   static constexpr int32 kNowhere = -2;  // an octet that, with the next, is not there: zeros
   static_assert(kRunSlots == 2 * kOctetSlots);
   // Values' places, and their barriers, lie behind those of keys: one numbering for both.
@@ -60,9 +57,10 @@ class KvCopier {
   struct Place {
     int32 octet;
     int32 head;
-    int32 only;  // which of its octets has slots of the segment, where the other has none; or kBoth
+    int32 octets;      // which of its two have slots of the segment, a bit each
+    int32 num_octets;  // of the block that have some
   };
-  static constexpr int32 kBoth = -1;
+  static constexpr int32 kBoth = 3;
 
   LAZYROPE_DEVICE void copy(const Table& table, int32 num_blocks, int32 place) {
     constexpr bool kAreKeys = kCopied == Copied::kKeys;
@@ -110,6 +108,7 @@ class KvCopier {
       for (int32 of = 0; of < 2; ++of)
         copy_tile(of == 0 ? maps_.keys : maps_.values, at, key_.at + of * Memory::kStages);
       key_.advance();  // values have the same places in their ring
+      is_filled_ |= key_.at == 0;
       if (++block == end) break;
       windows_.leave(block - 1);
       windows_.reach(block);
@@ -145,19 +144,21 @@ class KvCopier {
     windows_.leave_last(last);
   }
 
-  // Runs without a slot of the segment are zero.
+  // Runs without a slot of the segment are zero, or not brought.
   LAZYROPE_DEVICE Place find(const Table& table, int32 block) const {
     const int32 run = smaller(lane_index(), kRuns - 1);
     const BlockInfo info = table.info(block);
     const RunPlace place = table.run(block, run);
     const bool exists = (run + 1) * kRunSlots > info.begin && run * kRunSlots < info.end;
-    int32 only = kBoth;
-    if constexpr (kReadsHalves) {
+    Place found = {exists ? octet_of(place) : kNowhere, head_of(place), 0, 0};
+    if constexpr (Memory::kLeavesOut) {
       const int32 middle = run * kRunSlots + kOctetSlots;
-      if (exists && info.begin >= middle) only = 1;
-      if (exists && info.end <= middle) only = 0;
+      if (exists && info.begin < middle) found.octets |= 1;
+      if (exists && info.end > middle) found.octets |= 2;
+      found.num_octets =
+          ceil_div(smaller(info.end, Memory::kKeys), kOctetSlots) - info.begin / kOctetSlots;
     }
-    return {exists ? octet_of(place) : kNowhere, head_of(place), only};
+    return found;
   }
 
   // Who gives a tile back waits for what comes into its place: what can be done before is done
@@ -169,14 +170,16 @@ class KvCopier {
     Place places[kRuns];
 #pragma unroll
     for (int32 run = 0; run < kRuns; ++run)
-      places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run), kBoth};
-    const bool has_halves = kReadsHalves && vote_sync_any(of_lane.only != kBoth);
+      places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run), 0, 0};
+    const bool leaves_out = Memory::kLeavesOut && is_filled_ &&
+                            of_lane.num_octets < Memory::kKeys / kOctetSlots;
     tiles_.wait(place);
     const SharedPtr barrier = Memory::kWidens ? stored_.given(place) : tiles_.given(place);
-    if (elect_sync()) expect(barrier);
+    if (elect_sync())
+      expect(barrier, leaves_out ? of_lane.num_octets * kOctetBytes : Memory::kStoredBytes);
     const SharedPtr tile = memory_.keys(place) + Memory::kStoredAt;
-    if (has_halves)
-      copy_halves(map, tile, of_lane, barrier);
+    if (leaves_out)
+      copy_octets(map, tile, of_lane, barrier);
     else
       copy_runs(map.runs, tile, places, barrier);
     if constexpr (kTellsOfQueries) {
@@ -185,11 +188,11 @@ class KvCopier {
       if (elect_sync()) mbarrier_arrive(barrier);
     }
   }
-  LAZYROPE_DEVICE static void expect(SharedPtr barrier) {
+  LAZYROPE_DEVICE static void expect(SharedPtr barrier, int32 bytes) {
     if constexpr (kTellsOfQueries)
-      mbarrier_expect_tx(barrier, Memory::kStoredBytes);
+      mbarrier_expect_tx(barrier, bytes);
     else
-      mbarrier_arrive_expect_tx(barrier, Memory::kStoredBytes);
+      mbarrier_arrive_expect_tx(barrier, bytes);
   }
   LAZYROPE_DEVICE void await_queries() {
     turned_.wait(turn_.at);
@@ -208,25 +211,20 @@ class KvCopier {
       }
     }
   }
-  // The same where a segment begins or ends: of a run that has slots of it in one octet alone,
-  // that.
-  LAZYROPE_DEVICE void copy_halves(const BoxMaps& map, SharedPtr tile, const Place& of_lane,
+  // The same where a segment begins or ends: the octets that have slots of it. The others' values
+  // are cleared by those who compute (family/sm90a/block_user.cuh); their keys' scores are masked.
+  LAZYROPE_DEVICE void copy_octets(const BoxMaps& map, SharedPtr tile, const Place& of_lane,
                                    SharedPtr barrier) const {
 #pragma unroll 1
     for (int32 run = 0; run < kRuns; ++run) {
       const int32 head = shfl_sync_idx(of_lane.head, run);
       const int32 octet = shfl_sync_idx(of_lane.octet, run);
-      const int32 only = shfl_sync_idx(of_lane.only, run);
-      const SharedPtr to = tile + run * kRunBytes;
-      if (!elect_sync()) continue;
-      const int32 at[5] = {0, 0, 0, octet + (only == 1 ? 1 : 0), head};
-      if (only == kBoth) {
-        load(to, map.runs, at, barrier);
-      } else {
-        const int32 nowhere[5] = {0, 0, 0, kNowhere, head};
-        load(to + only * kOctetBytes, map.octets, at, barrier);
-        load(to + (1 - only) * kOctetBytes, map.octets, nowhere, barrier);
-      }
+      const int32 octets = shfl_sync_idx(of_lane.octets, run);
+      if (octets == 0 || !elect_sync()) continue;
+      const int32 first = octets == 2 ? 1 : 0;
+      const int32 at[5] = {0, 0, 0, octet + first, head};
+      load(tile + (run * kRunBytes + first * kOctetBytes), octets == kBoth ? map.runs : map.octets,
+           at, barrier);
     }
   }
 
@@ -257,6 +255,7 @@ class KvCopier {
   RingPlace<Memory::kStages> value_;
   RingPlace<Memory::kTurnedPlaces> turn_;
   int32 kv_head_ = 0;
+  bool is_filled_ = false;  // each place of the rings: what is not brought is from before, not unset
 };
 
 }  // namespace lazyrope

@@ -48,6 +48,9 @@ struct TileMemory {
   static constexpr int kFirstRotation = kConsumersTurn ? 0 : 1;
   // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
   static constexpr bool kReadsOnce = !kHasManyRows;
+  // Whether of a block no octet is brought that has no slot of its segment: of few rows memory is
+  // what all wait for.
+  static constexpr bool kLeavesOut = kReadsOnce;
   static constexpr int kConsumerWarps = Shape::kRowWarps * Shape::kKeyWarps;
   // Many rows' queries are turned with the scale of scores in them, where elements hold it as well:
   // scores are logits then, and weights may need nothing but the power of two (ops/softmax.cuh).
