@@ -51,19 +51,18 @@ bool fits_registers(const AttendPlan& plan, int head_dim) {
   return needed <= std::min(kMostRegisters, share / kRegisterGranularity * kRegisterGranularity);
 }
 
-// With as many rows of a head: one head, or two side by side, whose keys are read together, of all
-// warps or each of its own.
+// With as many rows of a head: one head, or two side by side, whose keys are read together, each
+// with warps of its own.
 std::vector<AttendPlan> by_heads(const AttendPlan& plan) {
-  const auto with_heads = [&](int heads, int row_warps) {
+  if (plan.divides_rows()) return {};
+  const auto with_heads = [&](int heads) {
     AttendPlan changed = plan;
-    changed.heads = heads;
-    changed.row_warps = row_warps;
-    changed.warp_rows = plan.head_rows() * heads / row_warps;
+    changed.heads = changed.row_warps = heads;
+    changed.warp_rows = plan.head_rows();
     changed.stages = plan.stages * plan.heads / heads;
     return changed;
   };
-  if (plan.divides_rows()) return {};
-  return {with_heads(1, 1), with_heads(2, 1), with_heads(2, 2)};
+  return {with_heads(1), with_heads(2)};
 }
 
 // The plan's own part, that with other heads side by side, and the best that the arch's other

@@ -65,9 +65,9 @@ TemplateType product_type(const KernelSpec& spec, const AttendPlan& plan) {
   if (plan.family == Family::kSm90a && plan.divides_rows())
     return {"tile/wgmma_product.cuh", fmt::format("WgmmaProduct<{}, {}>", type, spec.head_dim)};
   if (plan.family == Family::kSm90a)
-    return {"tile/wgmma_product.cuh", fmt::format("TurnedWgmmaProduct<{}, {}, {}, {}, {}>", type,
-                                                  spec.head_dim, plan.warp_rows,
-                                                  plan.heads / plan.row_warps, plan.heads)};
+    return {"tile/wgmma_product.cuh",
+            fmt::format("TurnedWgmmaProduct<{}, {}, {}, {}, {}>", type, spec.head_dim,
+                        plan.warp_rows, plan.heads / plan.row_warps, plan.heads)};
   if (!spec.has_fp8_pool())
     return {"tile/warp_product.cuh", fmt::format("WarpProduct<{}, {}>", type, spec.head_dim)};
   return {"tile/fp8_product.cuh",

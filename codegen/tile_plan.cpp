@@ -21,6 +21,7 @@ constexpr int kMaxThreads = 1024;
 constexpr int kRegistersPerLane = kRegistersPerSm / 128;  // of the warps of one of four schedulers
 constexpr int kElementBytes = 2;
 constexpr int kFlagBytes = 16;
+constexpr int kHopperRowWarps = 8;  // where warps divide many rows
 
 // templates/tile/shared_tile.cuh: chunks of a row, the zero one behind it included.
 int row_chunks(int head_dim, int element_bytes) { return (head_dim + 15) / 16 * element_bytes; }
@@ -172,8 +173,10 @@ class AttendPlanCheck {
  private:
   // templates/family/sm90a/attend_tile.cuh.
   void hopper_shape() const {
-    one_of("key_warps", plan_.key_warps, {1, 4});
-    one_of("row_warps", plan_.row_warps, row_warps_of_hopper());
+    // Of few rows one, or one for each head.
+    one_of("row_warps", plan_.row_warps,
+           plan_.heads == 2 ? std::vector{1, 2} : std::vector{1, kHopperRowWarps});
+    one_of("key_warps", plan_.key_warps, {plan_.row_warps == kHopperRowWarps ? 1 : 4});
     if (plan_.divides_rows()) {
       one_of("warp_rows", plan_.warp_rows, {16});
       // Of 8 bits each of four warps widens whole runs.
@@ -194,12 +197,6 @@ class AttendPlanCheck {
           "tile plan: {}.family = sm90a; for a pool of {} bits it is for {}", name_, 8 * kv_bytes_,
           head_dims.empty() ? "prefill alone"
                             : fmt::format("head_dim = {}", fmt::join(head_dims, ", "))));
-  }
-
-  // Of few rows one, or one for each head.
-  std::vector<int> row_warps_of_hopper() const {
-    if (plan_.key_warps == 1) return {8};
-    return plan_.heads == 2 ? std::vector{1, 2} : std::vector{1};
   }
 
   std::vector<int> allowed_heads() const {

@@ -123,9 +123,9 @@ class TileMerge {
 
  private:
   // Until stats of the unit are there of every part: who writes these has written, or is writing,
-  // all that the unit wants of its part, so the rest is sure to come. Those who wait ask for little,
-  // a lane for a part, and so hold up neither those who load keys and values meanwhile nor those who
-  // write: an L1 cache answers for a line at a time.
+  // all that the unit wants of its part, so the rest is sure to come. Those who wait ask for
+  // little, a lane for a part, and so hold up neither those who load keys and values meanwhile nor
+  // those who write: an L1 cache answers for a line at a time.
   LAZYROPE_DEVICE bool await_stats(const typename Rows::Columns& columns, int32 looks) const {
     int32 first = 0;
 #pragma unroll 1

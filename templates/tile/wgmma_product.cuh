@@ -118,8 +118,8 @@ struct WgmmaProduct {
 };
 
 // Of kQueries queries, which are columns: 64 keys, or 64 columns of values, are the rows. Those of
-// kHeads heads are multiplied head by head; in a tile lie the keys, or values, of kTileHeads side by
-// side, and the columns of the next so many heads lie kColumnBytes behind, their queries
+// kHeads heads are multiplied head by head; in a tile lie the keys, or values, of kTileHeads side
+// by side, and the columns of the next so many heads lie kColumnBytes behind, their queries
 // kQueryBytes.
 template <class Element, int kHeadDim, int kQueries, int kHeads, int kTileHeads>
 struct TurnedWgmmaProduct {

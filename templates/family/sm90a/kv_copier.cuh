@@ -171,8 +171,8 @@ class KvCopier {
 #pragma unroll
     for (int32 run = 0; run < kRuns; ++run)
       places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run), 0, 0};
-    const bool leaves_out = Memory::kLeavesOut && is_filled_ &&
-                            of_lane.num_octets < Memory::kKeys / kOctetSlots;
+    const bool leaves_out =
+        Memory::kLeavesOut && is_filled_ && of_lane.num_octets < Memory::kKeys / kOctetSlots;
     tiles_.wait(place);
     const SharedPtr barrier = Memory::kWidens ? stored_.given(place) : tiles_.given(place);
     if (elect_sync())
@@ -255,7 +255,8 @@ class KvCopier {
   RingPlace<Memory::kStages> value_;
   RingPlace<Memory::kTurnedPlaces> turn_;
   int32 kv_head_ = 0;
-  bool is_filled_ = false;  // each place of the rings: what is not brought is from before, not unset
+  bool is_filled_ =
+      false;  // each place of the rings: what is not brought is from before, not unset
 };
 
 }  // namespace lazyrope
