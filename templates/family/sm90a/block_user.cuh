@@ -108,8 +108,7 @@ class BlockUser {
     return full_values();
   }
   // The same in two steps, of which the second has no barrier. Rows outside of the block become
-  // zero where they are not brought as such: a weight of zero would not hide what they hold (0 x
-  // NaN).
+  // zero unless they were brought as that: a weight of 0 would not hide what they hold (0 x NaN).
   LAZYROPE_DEVICE void clear_cut_runs(ValidSlots slots) { clear_cut_runs(slots, value_.at); }
   // Of the block behind that whose values are multiplied.
   LAZYROPE_DEVICE void clear_next_cut_runs(ValidSlots slots) {

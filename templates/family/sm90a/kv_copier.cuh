@@ -255,8 +255,8 @@ class KvCopier {
   RingPlace<Memory::kStages> value_;
   RingPlace<Memory::kTurnedPlaces> turn_;
   int32 kv_head_ = 0;
-  bool is_filled_ =
-      false;  // each place of the rings: what is not brought is from before, not unset
+  // Each place of the rings, once: what is not brought is from before then, not unset.
+  bool is_filled_ = false;
 };
 
 }  // namespace lazyrope
