@@ -255,7 +255,7 @@ class KvCopier {
   RingPlace<Memory::kStages> value_;
   RingPlace<Memory::kTurnedPlaces> turn_;
   int32 kv_head_ = 0;
-  // Each place of the rings, once: what is not brought is from before then, not unset.
+  // Whether each place of the rings has been filled: what is not brought is from before then.
   bool is_filled_ = false;
 };
 
