@@ -23,7 +23,8 @@ struct Range {
 };
 
 // All that differ from `plan` in few enough ranges, itself first.
-std::vector<AttendPlan> neighbours(const AttendPlan& plan, const std::vector<Range>& ranges) {
+std::vector<AttendPlan> neighbours(const AttendPlan& plan, const std::vector<Range>& ranges,
+                                   int most_differences) {
   const auto differences = [&](const AttendPlan& other) {
     return std::ranges::count_if(
         ranges, [&](const Range& range) { return range.tells_apart(plan, other); });
@@ -34,7 +35,7 @@ std::vector<AttendPlan> neighbours(const AttendPlan& plan, const std::vector<Ran
     for (AttendPlan changed : before) {
       for (const int value : range.values) {
         for (const auto member : range.members) changed.*member = value;
-        if (range.tells_apart(plan, changed) && differences(changed) <= kMostDifferences)
+        if (range.tells_apart(plan, changed) && differences(changed) <= most_differences)
           found.push_back(changed);
       }
     }
@@ -82,6 +83,12 @@ std::vector<AttendPlan> bases(const TilePlan& plan, AttendPlan TilePlan::* part,
   return result;
 }
 
+// Of a base's neighbours from it: other heads are one.
+int most_differences(const AttendPlan& base, const AttendPlan& plan) {
+  const bool has_other_heads = base.family == plan.family && base.heads != plan.heads;
+  return kMostDifferences - (has_other_heads ? 1 : 0);
+}
+
 using Worth = std::function<bool(const AttendPlan&)>;
 
 std::vector<TilePlan> variants(const TilePlan& plan, AttendPlan TilePlan::* part,
@@ -89,7 +96,7 @@ std::vector<TilePlan> variants(const TilePlan& plan, AttendPlan TilePlan::* part
                                const KernelSpec& spec, const Arch& arch) {
   std::vector<TilePlan> found = {plan};
   for (const AttendPlan& base : bases(plan, part, spec, arch))
-    for (const AttendPlan& attend : neighbours(base, ranges)) {
+    for (const AttendPlan& attend : neighbours(base, ranges, most_differences(base, plan.*part))) {
       TilePlan changed = plan;
       changed.*part = attend;
       if (changed != plan && fits_registers(attend, spec.head_dim) && is_worth(attend) &&

@@ -8,7 +8,7 @@ namespace lazyrope {
 
 // Where tuning looks for a faster plan: legal plans near `plan`, which is the first of each. Its
 // attend kernels do not depend on each other, so each is varied alone, in at most two of its
-// members at once; so is decode's with two KV heads side by side where one has as many rows. Few of
+// members at once. That its tiles have one KV head or two side by side is one of decode's. Few of
 // these spill registers, but only compiling tells.
 std::vector<TilePlan> decode_variants(const TilePlan& plan, const KernelSpec& spec,
                                       const Arch& arch);

@@ -84,7 +84,7 @@ const std::vector<Row>& rows() {
 // What family sm90a has where arch and spec have what it needs. Prefill: 64 rows a warpgroup, and
 // as many keys as leave room for two blocks under way, or four where they are small. Decode: as
 // many bytes under way as there is room for, and rows of 256 bytes, of two heads where one's are
-// shorter; but with more than eight rows of each head small steps are slower by that.
+// shorter: of one warpgroup, or where each has more than eight rows, one each.
 struct HopperRow {
   int head_dim;
   bool caps;  // leaves registers for softcap

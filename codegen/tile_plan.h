@@ -13,7 +13,7 @@ namespace lazyrope {
 // sm90a has more warps beside these.
 struct AttendPlan {
   int row_warps;    // warps that divide the query rows, or
-  int key_warps;    // warps that divide heads and keys; one of both is 1, or each head has its own
+  int key_warps;    // warps that divide heads and keys. One of both is 1, or each head has its own
   int warp_rows;    // query rows of a warp, a multiple of 16
   int warp_keys;    // keys of a warp's block, a multiple of 16
   int step_keys;    // keys of one product, a multiple of 16 that divides warp_keys

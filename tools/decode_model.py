@@ -50,8 +50,8 @@ def blocks(row: Row) -> int:
 
 
 def heads_at_once(row: Row) -> int:
-    """Of head_dim 64 two KV heads lie side by side, where each has few rows."""
-    return 2 if row["head_dim"] == 64 and group_size(row) <= 8 and row["heads"][1] % 2 == 0 else 1
+    """Of head_dim 64 two KV heads lie side by side."""
+    return 2 if row["head_dim"] == 64 and row["heads"][1] % 2 == 0 else 1
 
 
 def units(row: Row) -> int:

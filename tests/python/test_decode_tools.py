@@ -65,7 +65,7 @@ class TestModel:
             (64, 4096, (32, 8), 256, 132),
             (1, 1024, (32, 8), 64, 64),  # two heads side by side
             (1, 1024, (24, 3), 64, 48),
-            (1, 1024, (128, 8), 64, 128),
+            (1, 1024, (128, 8), 64, 64),
         ],
     )
     def test_counts_ctas_as_the_planner_gives_them_work(self, batch, context, heads, head_dim, shares):

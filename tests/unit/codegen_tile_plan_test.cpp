@@ -151,6 +151,7 @@ TEST(TilePlan, HopperHasKernelsOfItsOwn) {
     EXPECT_EQ(decode.heads, 2);
     EXPECT_EQ(decode.head_rows(), is_few ? 8 : 16) << "a token's rows are one tile's";
     EXPECT_EQ(decode.row_warps, is_few ? 1 : 2) << "16 rows of a head have warps of their own";
+    EXPECT_EQ(decode.ctas_per_sm, 2);
     EXPECT_EQ(decode.block_keys(), 64);
     EXPECT_FALSE(decode.divides_rows());
     EXPECT_EQ(decode.family, Family::kSm90a);
