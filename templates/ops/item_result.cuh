@@ -7,10 +7,10 @@
 
 namespace lazyrope {
 
-// kSharesTasks: of those who merge several lanes may share one (ops/tile_merge.cuh).
-template <class Spec, class Team = WholeCta, bool kSharesTasks = true>
+// kSlices: of the rows as they are merged (ops/tile_merge.cuh).
+template <class Spec, class Team = WholeCta, Slices kSlices = kNarrowSlices>
 class ItemResult {
-  using Parts = SplitRows<Spec, kSharesTasks>;
+  using Parts = SplitRows<Spec, kSlices>;
 
  public:
   LAZYROPE_DEVICE ItemResult(const AttendParams& params, ItemPtr item)
@@ -65,8 +65,7 @@ class ItemResult {
                                          SharedPtr flags) {
     const OutputRows<Spec> output(out, lse, scales, rows);
     const Parts partial(work, split);
-    const TileMerge<Spec, kSharesTasks> tile(output, partial, num_rows, rows.num_heads,
-                                             split.count);
+    const TileMerge<Spec, kSlices> tile(output, partial, num_rows, rows.num_heads, split.count);
     SplitTile<Team>(work, split, num_owners, flags).merge(tile, may_wait);
   }
 

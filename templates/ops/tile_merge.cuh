@@ -5,19 +5,28 @@
 
 namespace lazyrope {
 
-// As parts leave them, and as they are merged: lanes that share tasks ask for narrow slices, others
-// for two quads of a wide one, so that a warp has half as many units to wait for.
-template <class Spec, bool kSharesTasks>
-using SplitRows =
-    PartialRows<Spec::kHeadDim, kSharesTasks ? kSliceColumns : 32, kSharesTasks ? 1 : 2>;
+// Columns of a slice. A look costs an L1 cache a line for each part and slice, and rows that lie in
+// few slices keep few warps busy.
+enum Slices : int32 {
+  kNarrowSlices = kSliceColumns,     // of few rows
+  kWiderSlices = 2 * kSliceColumns,  // of more
+  // Of so many that no lanes share a task: a lane asks for two quads, so that a warp has half as
+  // many units to wait for.
+  kWidestSlices = 32,
+};
+
+// As parts leave them, and as they are merged.
+template <class Spec, Slices kSlices>
+using SplitRows = PartialRows<Spec::kHeadDim, kSlices, kSlices == kWidestSlices ? 2 : 1>;
 
 // In units, each of which one warp merges at once. A task is some columns of a row: a lane has one,
 // or where there are many parts, several lanes share one, each with every so manieth part, unless
 // rows enough for all lanes make that needless. Which numbers are added in which order depends on
 // the number of parts alone.
-template <class Spec, bool kSharesTasks>
+template <class Spec, Slices kSlices>
 class TileMerge {
-  using Rows = SplitRows<Spec, kSharesTasks>;
+  using Rows = SplitRows<Spec, kSlices>;
+  static constexpr bool kSharesTasks = kSlices != kWidestSlices;
   static constexpr int32 kParts = 4;  // that a lane asks for at once
   // Of so few all parts are looked for as a whole, which shows them sooner; of more that would hold
   // up those who still write.

@@ -55,6 +55,8 @@ class ColumnConsumer {
   using Own = ColumnMemory<kRows, Product::kWeightBytes>;
   using Accumulator = typename Product::Accumulator;
   using Factors = float[kRowTiles][2];
+  static constexpr Slices kSlices = Memory::kRows < 32 ? kNarrowSlices : kWiderSlices;
+  using Result = ItemResult<Spec, typename Memory::Consumers, kSlices>;
   static_assert(Team::size() == kWarpgroupThreads && kKeys == Product::kKeys);
 
  public:
@@ -73,7 +75,7 @@ class ColumnConsumer {
         last = attend(item, place);
       else
         tell_no_stats();
-      const ItemResult<Spec, typename Memory::Consumers> result(params_, item);
+      const Result result(params_, item);
       write_all(result, item.extent().num_rows);
       if (num_blocks > 0) blocks_.leave(last);  // behind the results, which others wait for
       result.finish(item.is_last(), memory_.at + Memory::kFlags);
@@ -245,7 +247,6 @@ class ColumnConsumer {
   }
 
   // Once stats have been told. In a loop, for code that runs for the second time is there.
-  template <class Result>
   LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows) const {
     Team::sync();
 #pragma unroll 1
@@ -276,7 +277,6 @@ class ColumnConsumer {
   }
 
   // A lane has one column of four rows; it exchanges them for four columns of one.
-  template <class Result>
   LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int32 m) const {
     const int32 head = m * 8 / Memory::kHeadRows;
     RowPart part[kDimTiles];

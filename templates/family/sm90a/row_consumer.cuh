@@ -38,7 +38,7 @@ class RowConsumer {
   static constexpr bool kWeighsBefore = kHeadDim != 128;
   static constexpr bool kTurns = Memory::kConsumersTurn && Memory::kQueriesTurn;
   static_assert(!kTurns || !kGoesBetween, "turn_between() goes to no block");
-  using Result = ItemResult<Spec, Team, false>;
+  using Result = ItemResult<Spec, Team, kWidestSlices>;
   using Queries =
       typename QueriesOf<Spec, Memory, Memory::kConsumersTurn, Memory::kQueriesTurn>::Type;
 
