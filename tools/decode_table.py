@@ -22,6 +22,7 @@ PEERS = {
 OWN = {
     "plain": "no rotation, one document",
     "page_128": "pages of 128",
+    "pools_apart": "all keys before all values",
     "one_token": "one query token",
     "batch_variant": "parts that depend on the batch",
     "decoding": "what decodes",
@@ -43,6 +44,7 @@ def name(row: Row) -> str:
         f"documents of {mean}{row['doc_tokens']}": row["doc_tokens"] != 1024,
         f"{row['query_tokens']} query tokens": row["query_tokens"] != 1,
         f"pages of {row['page_size']}": row["page_size"] != 16,
+        "all keys before all values": "pools_apart" in row,
         f"KV in {row['kv_dtype']}": row["kv_dtype"] != row["dtype"],
         "batch invariant": "batch_invariant" in row,
     }

@@ -41,24 +41,28 @@ def test_other_rows(measures, kernel):
 
 
 class OnePage(Memory):
-    """Keys and values of zeros, but for the values of one page (or of 16 tokens) of ones."""
+    """Keys and values of zeros, but for the values of one page of ones."""
 
     def __init__(self, page: int) -> None:
         super().__init__()
         self.page = page
 
-    def keys_and_values(self, shape, dtype):
-        k, v = (torch.zeros(shape, dtype=getattr(torch, dtype), device="cuda") for _ in range(2))
-        v.view(-1, 16, *shape[2:])[self.page] = 1
+    def numbers(self, count, dtype):
+        return torch.zeros(count, dtype=getattr(torch, dtype), device="cuda")
+
+    def pools(self, shape, dtype, apart=False):
+        k, v = super().pools(shape, dtype, apart)
+        v[self.page] = 1
         return k, v
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("name", sorted(PAGED))
-def test_paged_peers_read_every_page_once(name):
+def test_paged_peers_read_every_page_once(name, apart):
     """With keys of zeros, attention is the mean of the values: each page counts for the one request that has it."""
     if not importable([name]):
         pytest.skip(f"{name} is not installed")
-    shape = Shape("decode", 3, 1, 320, peers=(name,))
+    shape = Shape("decode", 3, 1, 320, pools_apart=apart, peers=(name,))
     for page in (0, 31, 59):
         (call,) = peer_calls(shape, OnePage(page), [name]).values()
         means = call().float().flatten(1).mean(1)

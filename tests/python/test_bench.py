@@ -298,6 +298,16 @@ class TestMemory:
         assert again.data_ptr() == k.data_ptr()
         assert len(memory.numbers(1000, "bfloat16")) == 1000
 
+    def test_a_page_s_keys_lie_beside_its_values(self):
+        memory = Memory("cpu")
+        size = (3, 16, 2, 8)
+        page = 16 * 2 * 8
+        k, v = memory.pools(size, "bfloat16")
+        assert k.shape == v.shape == size and k.stride() == v.stride() == (2 * page, 16, 8, 1)
+        assert v.storage_offset() - k.storage_offset() == page
+        k, v = memory.pools(size, "bfloat16", apart=True)
+        assert k.is_contiguous() and v.storage_offset() - k.storage_offset() == 3 * page
+
     @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "float8_e5m2"])
     def test_numbers_are_of_a_normal_distribution(self, dtype):
         numbers = Memory("cpu").numbers(10000, dtype)
@@ -497,6 +507,15 @@ class TestCommand:
 
         assert chosen("decode") == TABLES["decode"]
         assert {shape.page_size for shape in chosen("decode", "--page-size", "64")} == {64}
+        assert not any(shape.pools_apart for shape in chosen("decode"))
+        assert all(shape.pools_apart for shape in chosen("decode", "--pools-apart"))
+
+    def test_the_command_measures_the_same(self):
+        parser = bench.argument_parser()
+        arguments = ["decode", "--pools-apart", "--rounds", "11", "--check"]
+        assert bench.command_text(parser, parser.parse_args(arguments)) == (
+            "lazyrope bench decode --pools-apart --rounds 11"
+        )
 
     @pytest.mark.parametrize(
         ("arguments", "says"),

@@ -82,7 +82,7 @@ class TestPeers:
         given = graph.sdpa.call_args.kwargs
         assert given["q"].shape == (3, 4, 4, 64)
         assert given["k"].shape == given["v"].shape == (7 + 3 + 3, 2, 32, 64)
-        assert given["k"].stride() == (32 * 2 * 64, 64, 2 * 64, 1)  # NHD, as the row's own pool
+        assert given["k"].stride() == (2 * 32 * 2 * 64, 64, 2 * 64, 1)  # NHD, as the row's own pool
         assert given["paged_attention_k_table"].shape == (3, 1, 7, 1)
         assert given["seq_len_kv"].flatten().tolist() == [200, 96, 96]
         assert given["paged_attention_max_seq_len_kv"] == 200 and given["attn_scale"] == 1 / 8

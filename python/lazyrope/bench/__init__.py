@@ -6,7 +6,7 @@ waits until the host has queued the call, whose own time is not measured. A row'
 turns, one call each a round.
 
 Rows are always lazy: documents of ``doc_tokens`` tokens at positions of their own, in shuffled pages, with raw
-queries. Peers read keys that are rotated already, contiguous or in pages of the row's size; but
+queries. A page's keys lie beside its values, as in FlashInfer's ``[pages, 2, page_size, heads, head_dim]``. Peers read keys that are rotated already, contiguous or in pages of the row's size; but
 ``lazy_on_flashinfer`` does the same as the row, built from FlashInfer's parts, and reposition's ``torch_eager`` does
 what reposition does, one PyTorch operation after the other. ``own`` is this project's kernel at other settings.
 
@@ -33,7 +33,7 @@ from .shapes import ALL_PEERS, ROPES, Shape
 from .tables import TABLE_LIMITS, TABLES
 from .timer import Memory, Timer
 
-CHANGES = ("doc_tokens", "rope", "page_size")  # options that change rows
+CHANGES = ("doc_tokens", "rope", "page_size", "pools_apart")  # options that change rows
 
 
 def compile_ahead(shapes: list[Shape], bench: Bench) -> None:
@@ -75,7 +75,7 @@ def shape_text(row: Row) -> str:
     return (
         f"{row['kernel']:10s} {row['batch']:3d} x {row['query_tokens']} over {context}{first} "
         f"({heads}{kv_dtype}, {row['mask']}, {row['rope']}{scores}{family}, documents of {about}{row['doc_tokens']}, "
-        f"pages of {row['page_size']})"
+        f"pages of {row['page_size']}{', pools apart' if 'pools_apart' in row else ''})"
     )
 
 
@@ -100,7 +100,7 @@ def others_text(row: Row) -> str:
 def command_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
     """The command that measures the same, without what is particular to one machine."""
     given = [
-        f"--{name.replace('_', '-')} {value}"
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
         for name, value in vars(options).items()
         if name not in ("name", "json", "commit", "check") and value != parser.get_default(name)
     ]
@@ -122,6 +122,12 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument("--doc-tokens", type=int, help="tokens of a document, instead of the rows' own (mostly 1024)")
     parser.add_argument("--rope", choices=list(ROPES), help="instead of the rows' own (mostly llama3)")
     parser.add_argument("--page-size", type=int, help="slots of a page, instead of the rows' own (mostly 16)")
+    parser.add_argument(
+        "--pools-apart",
+        action="store_true",
+        default=None,
+        help="all keys before all values, for all that reads pages; else a page's keys lie beside its values",
+    )
     parser.add_argument("--rounds", type=int, default=30, help="calls of which a time is the median, at most (30)")
     parser.add_argument(
         "--peers",

@@ -43,7 +43,8 @@ class Pages:
         for row, own in zip(table, pages.split(counts), strict=True):
             row[: len(own)] = own
         pool = (sum(counts), shape.page_size, shape.heads[1], shape.head_dim)
-        self.k, self.v = memory.keys_and_values(pool, shape.kv_dtype)  # [pages, page_size, kv_heads, head_dim]
+        # [pages, page_size, kv_heads, head_dim]
+        self.k, self.v = memory.pools(pool, shape.kv_dtype, shape.pools_apart)
         self.table = table.to(memory.device)  # [runs, pages of the longest]
         self.indices = pages.to(memory.device)
         self.indptr = ints(list(accumulate(counts, initial=0)), memory)

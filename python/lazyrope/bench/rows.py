@@ -86,7 +86,7 @@ class LazyAttention(Requests):
         super().__init__(shape, bench)
         tokens, heads = sum(shape.tokens), shape.heads[0]
         pool = (self.num_pages, shape.page_size, shape.heads[1], shape.head_dim)
-        self.k_pool, self.v_pool = bench.memory.keys_and_values(pool, shape.kv_dtype)
+        self.k_pool, self.v_pool = bench.memory.pools(pool, shape.kv_dtype, shape.pools_apart)
         self.q = bench.random(tokens, heads, shape.head_dim, dtype=shape.dtype)
         self.out = bench.empty(tokens, heads, shape.head_dim, dtype=shape.dtype)
         self.lse = bench.empty(tokens, heads, dtype="float32")

@@ -59,6 +59,7 @@ class Shape:
     dtype: str = "bfloat16"
     kv_dtype: str = "bfloat16"
     page_size: int = 16
+    pools_apart: bool = False  # all keys before all values; else each page's keys beside its values
     mask: str = "full"  # queries come after all keys; causal: they are the last tokens of the context
     rope: str = "llama3"
     ragged: bool = False  # documents of random lengths, doc_tokens on average
@@ -90,7 +91,7 @@ class Shape:
 
     def about(self) -> dict[str, Any]:
         """What the row says of itself in JSON."""
-        names = ("ragged", "first_context", "first_tokens", "family", "group")
+        names = ("pools_apart", "ragged", "first_context", "first_tokens", "family", "group")
         unusual = {name: getattr(self, name) for name in names}
         return {
             "kernel": self.kernel,

@@ -45,6 +45,7 @@ MAIN = [
     _decode(
         64,
         16384,
+        against={"pools_apart": {"pools_apart": True}},
         limits=(
             Limit("stream_us", factor=1.015),
             Limit("best_paged_peer", factor=1),

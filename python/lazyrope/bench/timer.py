@@ -121,6 +121,14 @@ class Memory:
         k, v = self.numbers(2 * math.prod(shape), dtype).view(2, *shape)
         return k, v
 
+    def pools(self, shape: tuple[int, ...], dtype: str, apart: bool = False) -> tuple[Any, Any]:
+        """Two tensors of the shape, [pages, ...]: a page's keys beside its values, as in FlashInfer's
+        [pages, 2, ...], or all keys before all values."""
+        if apart:
+            return self.keys_and_values(shape, dtype)
+        k, v = self.numbers(2 * math.prod(shape), dtype).view(shape[0], 2, *shape[1:]).unbind(1)
+        return k, v
+
     @staticmethod
     def release() -> None:
         """Gives back to the GPU what PyTorch holds of the rows before."""
