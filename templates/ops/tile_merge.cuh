@@ -8,8 +8,8 @@ namespace lazyrope {
 // Columns of a slice. A look costs an L1 cache a line for each part and slice, and rows that lie in
 // few slices keep few warps busy.
 enum Slices : int32 {
-  kNarrowSlices = kSliceColumns,     // of few rows
-  kWiderSlices = 2 * kSliceColumns,  // of more
+  kNarrowSlices = kSliceColumns,     // where they are few
+  kWiderSlices = 2 * kSliceColumns,  // where narrow ones would be many
   // Of so many that no lanes share a task: a lane asks for two quads, so that a warp has half as
   // many units to wait for.
   kWidestSlices = 32,

@@ -55,7 +55,8 @@ class ColumnConsumer {
   using Own = ColumnMemory<kRows, Product::kWeightBytes>;
   using Accumulator = typename Product::Accumulator;
   using Factors = float[kRowTiles][2];
-  static constexpr Slices kSlices = Memory::kRows < 32 ? kNarrowSlices : kWiderSlices;
+  static constexpr bool kHasFewSlices = Memory::kRows * num_slices(Spec::kHeadDim) <= 128;
+  static constexpr Slices kSlices = kHasFewSlices ? kNarrowSlices : kWiderSlices;
   using Result = ItemResult<Spec, typename Memory::Consumers, kSlices>;
   static_assert(Team::size() == kWarpgroupThreads && kKeys == Product::kKeys);
 
