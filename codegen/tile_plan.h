@@ -44,8 +44,8 @@ struct TilePlan {
   AttendPlan prefill;        // the others
   int min_split_blocks = 2;  // no part at a tile's ends has fewer KV blocks
   int item_heads = 1;        // KV heads that an item of decode may have
-  // Not 0: how a request's keys are divided does not depend on what else the step
-  // has. A part has so many blocks of a warp, or twice as many, or four times ...
+  // Not 0: how a request's keys are divided does not depend on what else the step has. Equal parts
+  // of so many blocks of a warp at the most, unless that were more parts than a tile may have.
   int fixed_split_blocks = 0;
 
   bool operator==(const TilePlan&) const = default;

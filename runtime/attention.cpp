@@ -169,8 +169,10 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
       return reach.ranges();
     });
   };
-  launch(Step::kPrefill, KernelKind::kAttendPrefill);
-  launch(Step::kDecode, KernelKind::kAttendDecode);
+  step.run([&] {
+    launch(Step::kPrefill, KernelKind::kAttendPrefill);
+    launch(Step::kDecode, KernelKind::kAttendDecode);
+  });
 }
 
 void Attention::append(const TensorView& k, const TensorView& v, const PoolTensors& pool,

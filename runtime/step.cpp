@@ -83,6 +83,11 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
   device_->fill_zero(memory_->data(), bytes, stream);
 }
 
+void Step::check_whole() const {
+  if (is_broken_)
+    throw SpecError("the step is broken by a launch that failed; update() fills it anew");
+}
+
 void Step::check_shapes(const StepTensors& t) const {
   const std::int64_t requests = length_of_ints("q_indptr", t.q_indptr, *device_) - 1;
   if (requests < 0) throw SpecError("q_indptr has no element; it must have one more than requests");
@@ -109,19 +114,23 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
   params_.page_size = divisor(format_.page_size);
   num_tokens_ = params_.inputs.num_tokens;
   tensors_ = tensors;
+  if (is_broken_) device_->fill_zero(memory_->data(), memory_->bytes(), stream);
+  is_broken_ = false;
   const int ctas = params_.num_planners * (serves(kPrefill) ? kPlanPhases : 1);
-  planner_->on(*device_).launch(ctas, &params_, stream, [&] {
-    Reach reach;
-    reach.reads("q_indptr", tensors.q_indptr)
-        .reads("q_position", tensors.q_position)
-        .reads("segment_indptr", tensors.segment_indptr)
-        .reads("base", tensors.base)
-        .reads("start", tensors.start)
-        .reads("length", tensors.length)
-        .reads("first_page", tensors.first_page)
-        .reads("lead", tensors.lead);
-    add_to(reach);
-    return reach.ranges();
+  run([&] {
+    planner_->on(*device_).launch(ctas, &params_, stream, [&] {
+      Reach reach;
+      reach.reads("q_indptr", tensors.q_indptr)
+          .reads("q_position", tensors.q_position)
+          .reads("segment_indptr", tensors.segment_indptr)
+          .reads("base", tensors.base)
+          .reads("start", tensors.start)
+          .reads("length", tensors.length)
+          .reads("first_page", tensors.first_page)
+          .reads("lead", tensors.lead);
+      add_to(reach);
+      return reach.ranges();
+    });
   });
 }
 

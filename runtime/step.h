@@ -66,8 +66,21 @@ class Step {
   // What kernels that use the step may reach of it.
   void add_to(Reach& reach) const;
   const WorkView& work(Phase phase) const { return params_.phase[phase].work; }
+  // Launches kernels that write to the step. Where that throws, as in the emulator a kernel may that
+  // is at fault, what the step holds is of no use until the next update. SpecError where it is not.
+  template <class Launches>
+  void run(const Launches& launches) const {
+    check_whole();
+    try {
+      launches();
+    } catch (...) {
+      is_broken_ = true;
+      throw;
+    }
+  }
 
  private:
+  void check_whole() const;
   void check_shapes(const StepTensors& tensors) const;
 
   std::shared_ptr<const Device> device_;
@@ -80,6 +93,7 @@ class Step {
   std::optional<StepTensors> tensors_;  // of the latest update, for check_pages
   PlanParams params_{};
   std::unique_ptr<DeviceBuffer> memory_;
+  mutable bool is_broken_ = false;
 };
 
 }  // namespace lazyrope

@@ -118,8 +118,8 @@ class TilePlan:
 
     @property
     def fixed_split_blocks(self) -> int:
-        """Unless 0, how a request's KV is divided does not depend on the other requests: every so many blocks, or
-        twice, or four times as many ..., so that there are at most 16 parts."""
+        """Unless 0, how a request's KV is divided does not depend on the other requests: in equal parts of so many
+        blocks at the most, unless that were more than 16 parts."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...

@@ -53,10 +53,10 @@ LAZYROPE_DEVICE int32 most_fixed_parts(const PlanPhase& phase, int32 request_til
   return larger(smaller(divide(kRequestParts, units).whole, kMostFixedParts), 1);
 }
 
-// Of all of a tile's fixed parts but the last: of as many equal ones as have so many at the least,
-// and no more than `most_parts`.
-LAZYROPE_DEVICE int32 fixed_part_blocks(int32 num_blocks, int32 least, int32 most_parts) {
-  return divide_up(num_blocks, larger(smaller(divide_up(num_blocks, least), most_parts), 1));
+// Of all of a tile's fixed parts but the last: of as many equal ones as have no more than `most`,
+// but not more than `most_parts`.
+LAZYROPE_DEVICE int32 fixed_part_blocks(int32 num_blocks, int32 most, int32 most_parts) {
+  return divide_up(num_blocks, larger(smaller(divide_up(num_blocks, most), most_parts), 1));
 }
 
 struct UnitPlace {

@@ -154,3 +154,24 @@ def test_a_kernel_that_breaks_a_rule_raises_a_fault():
     )
     again = pickle.loads(pickle.dumps(fault))
     assert type(again) is lazyrope.KernelFault and str(again) == str(fault) and vars(again) == vars(fault)
+
+
+def test_a_step_is_of_no_use_after_a_fault_until_it_is_filled_anew():
+    """Some CTAs may have left parts of tiles, which the next call would take for its own."""
+    case, kernel = case_of(head_dim=64)
+    usual = attend(case, kernel)
+    step = case.plan(kernel)
+    pages = case.metadata["pages"].clone()
+    wrong = pages.clone()
+    wrong[-1] += 1000
+    step.update(**{**case.metadata, "pages": wrong})
+
+    def again() -> torch.Tensor:
+        return kernel(case.q, case.k_pool, case.v_pool, step, **case.calls)[0]
+
+    with pytest.raises(lazyrope.KernelFault):
+        again()
+    with pytest.raises(lazyrope.SpecError, match="broken by a launch that failed"):
+        again()
+    step.update(**{**case.metadata, "pages": pages})
+    assert torch.equal(again(), usual)
