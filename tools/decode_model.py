@@ -59,26 +59,65 @@ def units(row: Row) -> int:
     return row["batch"] * row["heads"][1] // heads_at_once(row)
 
 
+@dataclass(frozen=True)
+class Line:
+    """The line of a row's units, all alike, as the planner cuts it into shares (templates/family/plan_cut.cuh)."""
+
+    blocks: int  # of a unit
+    cost: int  # of a unit's blocks and segments
+    item_cost: int
+    units: int
+    ctas: int
+
+    def most_shares(self, cost: int) -> int:
+        return max(1, min(self.ctas, self.units * cost // LEAST_SHARE))
+
+    def shares(self) -> int:
+        usual = self.most_shares(self.cost + self.item_cost)
+
+        def are_short(most: int) -> bool:
+            return self.units * (self.cost + self.item_cost) <= most * usual
+
+        short = 20 * self.item_cost
+        if not are_short(short):
+            return usual
+        if self.units > usual:
+            return self.whole_units(usual)
+        parts, most = self.equal_parts()
+        if not is_near(parts * self.units, most) or (parts > 1 and not are_short(short * 2 // 5)):
+            return usual
+        return parts * self.units
+
+    def whole_units(self, usual: int) -> int:
+        each = math.ceil(self.units / usual)
+        matched = self.units // each
+        return matched if matched * each == self.units and is_near(matched, usual) else usual
+
+    def equal_parts(self) -> tuple[int, int]:
+        """Of a unit, no more than have as few blocks as the longest; and the most shares that there can be."""
+        most = self.most_shares(self.cost)
+        count = most // self.units
+        if count <= 1:
+            return count, most
+        fewest = math.ceil(self.blocks / math.ceil(self.blocks / count))
+        return fewest if is_near(fewest * self.units, most) else count, most
+
+
+def is_near(count: int, most: int) -> bool:
+    return count > 0 and 16 * count >= 15 * most
+
+
 def shares(row: Row, gpu: Gpu) -> int:
-    """CTAs that have work, as the planner cuts units that are alike (templates/family/plan_cut.cuh): parts of a unit of
-    about as many blocks each if that takes about as many CTAs as there can be, else shares of the line of all units."""
-
-    def is_near(count: int, most: int) -> bool:
-        return 16 * count >= 15 * most
-
-    def most(cost: int) -> int:
-        return min(gpu.ctas(row), units(row) * cost // LEAST_SHARE)
-
-    if row["batch"] == 1 and blocks(row) <= 32 and blocks(row) * units(row) <= gpu.ctas(row):
-        return blocks(row) * units(row)
-    cost = BLOCK_COST * blocks(row) + SEGMENT_COST * math.ceil(row["context"] / row["doc_tokens"])
-    count = most(cost) // units(row)
-    if count > 0:
-        fewest = math.ceil(blocks(row) / math.ceil(blocks(row) / count))
-        count = fewest if is_near(fewest * units(row), most(cost)) else count
-        if is_near(count * units(row), most(cost)):
-            return count * units(row)
-    return most(cost + BLOCK_COST * ITEM_BYTES // (256 * row["head_dim"] * heads_at_once(row)))
+    """CTAs that have work."""
+    if row["batch"] == 1 and 2 <= blocks(row) <= 32 and blocks(row) * units(row) <= gpu.ctas(row):
+        return blocks(row) * units(row)  # a request of few blocks: each is a part
+    return Line(
+        blocks=blocks(row),
+        cost=BLOCK_COST * blocks(row) + SEGMENT_COST * math.ceil(row["context"] / row["doc_tokens"]),
+        item_cost=BLOCK_COST * ITEM_BYTES // (256 * row["head_dim"] * heads_at_once(row)),
+        units=units(row),
+        ctas=gpu.ctas(row),
+    ).shares()
 
 
 def parts(row: Row, gpu: Gpu) -> float:

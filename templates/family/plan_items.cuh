@@ -7,7 +7,7 @@
 
 namespace lazyrope {
 
-// Items: CutLine or Deal, which say what there is of each.
+// Items: Planner::Chosen, which say what there is of each.
 template <class Spec, class Items>
 class ItemWriter {
   using Mask = typename Spec::Mask;

@@ -250,10 +250,13 @@ def test_requests_that_see_no_key(build, device, tokens, keys):
     check_case(assemble(setting, pool, requests, generator), build(setting.spec()))
 
 
+@pytest.mark.parametrize(
+    ("phase", "head_dim"), [("chunk", 128), ("decode", 64), ("decode", 128), ("decode", 192), ("decode", 256)]
+)
 @pytest.mark.parametrize("shape", ["interleaved", "padded"])
-def test_pools_are_used_as_they_lie(build, device, shape):
+def test_pools_are_used_as_they_lie(build, device, shape, phase, head_dim):
     """Pools that are views: keys and values interleaved page by page, or rows with padding between."""
-    case = random_case(Setting(phase="chunk", layout="NHD"), 21, device)
+    case = random_case(Setting(phase=phase, head_dim=head_dim, layout="NHD"), 21, device)
     pages, size, heads, dim = case.k_pool.shape
     if shape == "interleaved":
         both = torch.stack([case.k_pool, case.v_pool], dim=1)

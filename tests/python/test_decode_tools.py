@@ -57,7 +57,9 @@ class TestModel:
         [
             (1, 1024, (32, 8), 128, 128),  # a request of few blocks: each a part
             (1, 16384, (32, 8), 128, 256),  # 32 parts of eight blocks, not 33
-            (8, 16384, (32, 8), 128, 256),
+            (8, 16384, (32, 8), 128, 264),  # of 2 MB, too long to be worth equal parts
+            (16, 2048, (32, 8), 128, 256),  # two parts of each unit
+            (64, 2048, (32, 8), 128, 256),  # two units each
             (1, 16384, (8, 1), 128, 173),  # one and a half blocks at the least
             (4, 4096, (8, 1), 128, 172),
             (2, 1024, (32, 8), 128, 226),  # not near what alike parts would be
