@@ -66,8 +66,9 @@ class Step {
   // What kernels that use the step may reach of it.
   void add_to(Reach& reach) const;
   const WorkView& work(Phase phase) const { return params_.phase[phase].work; }
-  // Launches kernels that write to the step. Where that throws, as in the emulator a kernel may that
-  // is at fault, what the step holds is of no use until the next update. SpecError where it is not.
+  // Launches kernels that write to the step. Where that throws, as in the emulator a kernel may
+  // that is at fault, what the step holds is of no use until the next update. SpecError where it is
+  // not.
   template <class Launches>
   void run(const Launches& launches) const {
     check_whole();

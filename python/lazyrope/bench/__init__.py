@@ -6,9 +6,10 @@ waits until the host has queued the call, whose own time is not measured. A row'
 turns, one call each a round.
 
 Rows are always lazy: documents of ``doc_tokens`` tokens at positions of their own, in shuffled pages, with raw
-queries. A page's keys lie beside its values, as in FlashInfer's ``[pages, 2, page_size, heads, head_dim]``. Peers read keys that are rotated already, contiguous or in pages of the row's size; but
-``lazy_on_flashinfer`` does the same as the row, built from FlashInfer's parts, and reposition's ``torch_eager`` does
-what reposition does, one PyTorch operation after the other. ``own`` is this project's kernel at other settings.
+queries. A page's keys lie beside its values, as in FlashInfer's ``[pages, 2, page_size, heads, head_dim]``. Peers read
+keys that are rotated already, contiguous or in pages of the row's size; but ``lazy_on_flashinfer`` does the same as the
+row, built from FlashInfer's parts, and reposition's ``torch_eager`` does what reposition does, one PyTorch operation
+after the other. ``own`` is this project's kernel at other settings.
 
 ``stream_us`` is the time of a plain sum over as many bytes as the row reads, ``plan_us`` that of the planner, which
 runs once for all layers, and ``step_us`` that of the planner and the attention behind it.
