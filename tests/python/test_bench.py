@@ -28,13 +28,16 @@ in_emulator = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="built wit
 SMALL = {"heads": (4, 2), "head_dim": 64, "rope": "neox"}
 
 
-class Counter:
-    """Calls everything once. The n-th of a row's calls takes n microseconds."""
+class Counter(Timer):
+    """Calls everything once. The n-th of a row's calls takes n microseconds, or one less or more."""
 
-    def medians(self, calls, rounds=None):
+    def __init__(self) -> None:
+        pass
+
+    def times(self, calls, rounds=None):
         for call in calls.values():
             call()
-        return {name: float(n) for n, name in enumerate(calls, 1)}
+        return {name: [n - 1.0, float(n), n + 1.0] for n, name in enumerate(calls, 1)}
 
 
 def emulated(*peers: str) -> Bench:
@@ -328,9 +331,9 @@ class TestStream:
         contests = []
 
         class Reversed(Counter):
-            def medians(self, calls, rounds=None):
+            def times(self, calls, rounds=None):
                 contests.append(rounds)
-                return {name: -us for name, us in super().medians(calls).items()}
+                return {name: [-us for us in times] for name, times in super().times(calls).items()}
 
         sums = {name: lambda: None for name in ("torch", "a", "b")}
         monkeypatch.setattr(Stream, "_calls", lambda stream, num_bytes: sums)
@@ -423,6 +426,7 @@ class TestRows:
         row = bench.measured(shape, emulated())
         assert (row["us"], row["plan_us"], row["stream_us"], row["step_us"], row["own"]) == (1, 2, 3, 4, {"plain": 5})
         assert row["tbps"] == shape.kv_bytes / 1e6 and row["peers"] == {} and row["stream_by"] == "torch"
+        assert row["rounds"] == 3 and row["quartiles_us"] == [0.5, 1.5]
         assert [limit["kept"] for limit in row["limits"]] == [True, True]
         json.dumps(row)
 

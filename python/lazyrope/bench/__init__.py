@@ -11,6 +11,8 @@ keys that are rotated already, contiguous or in pages of the row's size; but ``l
 row, built from FlashInfer's parts, and reposition's ``torch_eager`` does what reposition does, one PyTorch operation
 after the other. ``own`` is this project's kernel at other settings.
 
+``quartiles_us`` are those of the ``rounds`` calls of which ``us`` is the median.
+
 ``stream_us`` is the time of a plain sum over as many bytes as the row reads, ``plan_us`` that of the planner, which
 runs once for all layers, and ``step_us`` that of the planner and the attention behind it.
 """
@@ -58,7 +60,8 @@ def measured(shape: Shape, bench: Bench) -> Row:
 
 
 def row_text(row: Row) -> str:
-    return f"{shape_text(row)}: {row['us']:.1f} us{rate_text(row)}{others_text(row)}"
+    spread = " ({:.1f} to {:.1f})".format(*row["quartiles_us"]) if "quartiles_us" in row else ""
+    return f"{shape_text(row)}: {row['us']:.1f} us{spread}{rate_text(row)}{others_text(row)}"
 
 
 def shape_text(row: Row) -> str:

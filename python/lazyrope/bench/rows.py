@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
@@ -111,8 +112,11 @@ def attention_row(shape: Shape, bench: Bench) -> Row:
         "stream_us": stream,
         "step_us": lazy.plan_and_attend,
     }
-    times = bench.timer.medians({**calls, **own, **peers})
+    of_rounds = bench.timer.times({**calls, **own, **peers})
+    times = {name: statistics.median(us) for name, us in of_rounds.items()}
     row: Row = {name: times[name] for name in calls}
+    row["rounds"] = len(of_rounds["us"])
+    row["quartiles_us"] = [*statistics.quantiles(of_rounds["us"], method="inclusive")[::2]]
     row["stream_by"] = stream_by
     row |= {"own": {name: times[name] for name in own}, "peers": {name: times[name] for name in peers}}
     if shape.kernel == "decode":

@@ -75,7 +75,11 @@ class Timer:
         return float(begin.elapsed_time(end) * 1e3), is_late
 
     def medians(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, float]:
-        """Microseconds of each call; the calls take turns, as many as are given or else fit. Each round has an order
+        """Microseconds of each call."""
+        return {name: statistics.median(times) for name, times in self.times(calls, rounds).items()}
+
+    def times(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, list[float]]:
+        """Microseconds of each call in each round; the calls take turns, as many as are given or else fit. Each round has an order
         of its own, so that no call always comes behind the same one, which can cost a short call a microsecond."""
         for call in calls.values():
             for _ in range(2):
@@ -85,7 +89,7 @@ class Timer:
         for _ in range(rounds):
             for name in self.random.sample(list(calls), len(calls)):
                 times[name].append(self.once(calls[name]))
-        return {name: statistics.median(of_call) for name, of_call in times.items()}
+        return times
 
     def _rounds(self, calls: list[Call]) -> int:
         """How many fit, from the time of one."""
