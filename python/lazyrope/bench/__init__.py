@@ -60,8 +60,14 @@ def measured(shape: Shape, bench: Bench) -> Row:
 
 
 def row_text(row: Row) -> str:
-    spread = " ({:.1f} to {:.1f})".format(*row["quartiles_us"]) if "quartiles_us" in row else ""
-    return f"{shape_text(row)}: {row['us']:.1f} us{spread}{rate_text(row)}{others_text(row)}"
+    return f"{shape_text(row)}: {row['us']:.1f} us{spread_text(row)}{rate_text(row)}{others_text(row)}"
+
+
+def spread_text(row: Row) -> str:
+    if "quartiles_us" not in row:
+        return ""
+    first, third = row["quartiles_us"]
+    return f" ({first:.1f} to {third:.1f})"
 
 
 def shape_text(row: Row) -> str:

@@ -79,8 +79,9 @@ class Timer:
         return {name: statistics.median(times) for name, times in self.times(calls, rounds).items()}
 
     def times(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, list[float]]:
-        """Microseconds of each call in each round; the calls take turns, as many as are given or else fit. Each round has an order
-        of its own, so that no call always comes behind the same one, which can cost a short call a microsecond."""
+        """Microseconds of each call in each round; the calls take turns, as many as are given or else fit. Each round
+        has an order of its own, so that no call always comes behind the same one, which can cost a short call a
+        microsecond."""
         for call in calls.values():
             for _ in range(2):
                 call()
