@@ -69,6 +69,31 @@ TEST_F(StepTest, HandsTheCallersTensorsToThePlanner) {
   EXPECT_EQ(step.num_tokens(), 11);
 }
 
+TEST_F(StepTest, BeginsAnewBehindALaunchThatFailed) {
+  Step step = make();
+  const auto fails = [] { throw std::runtime_error("a fault"); };
+  const auto update = [&] { step.update(arrays_.tensors(), /*check=*/false, nullptr); };
+  update();
+  uint8& left = *step.work(Step::kDecode).partials;
+  left = 7;
+  EXPECT_THROW(step.run(fails), std::runtime_error);
+  EXPECT_TRUE(throws<SpecError>([&] { step.run([] {}); }, {"a launch that failed"}));
+  device_->on_launch = [&](int, const void*) { EXPECT_EQ(left, 0) << "before it is planned"; };
+  update();
+  step.run([] {});
+
+  device_->on_launch = [&](int, const void*) { fails(); };
+  EXPECT_THROW(update(), std::runtime_error);
+  EXPECT_TRUE(throws<SpecError>([&] { step.run([] {}); }, {"update() fills it anew"}));
+  left = 7;
+  device_->on_launch = [](int, const void*) {};
+  update();
+  EXPECT_EQ(left, 0);
+  left = 7;
+  update();
+  EXPECT_EQ(left, 7) << "whole steps are not cleared";
+}
+
 TEST_F(StepTest, LeadMayBeLeftOut) {
   PlanParams seen{};
   device_->on_launch = [&](int, const void* p) { seen = *static_cast<const PlanParams*>(p); };
