@@ -85,7 +85,7 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
 
 void Step::check_whole() const {
   if (is_broken_)
-    throw SpecError("the step is broken by a launch that failed; update() fills it anew");
+    throw SpecError("the step is broken by a kernel that was at fault; update() fills it anew");
 }
 
 void Step::check_shapes(const StepTensors& t) const {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/device.h"
+#include "runtime/emulator/fault.h"
 #include "runtime/kernel.h"
 #include "runtime/reach.h"
 #include "runtime/step_types.h"
@@ -66,15 +67,15 @@ class Step {
   // What kernels that use the step may reach of it.
   void add_to(Reach& reach) const;
   const WorkView& work(Phase phase) const { return params_.phase[phase].work; }
-  // Launches kernels that write to the step. Where that throws, as in the emulator a kernel may
-  // that is at fault, what the step holds is of no use until the next update. SpecError where it is
-  // not.
+  // Launches kernels that write to the step. What one leaves that is at fault, as the emulator may
+  // say, is of no use until the next update: SpecError until then. Whatever else is thrown comes
+  // before a kernel has begun.
   template <class Launches>
   void run(const Launches& launches) const {
     check_whole();
     try {
       launches();
-    } catch (...) {
+    } catch (const KernelFault&) {
       is_broken_ = true;
       throw;
     }

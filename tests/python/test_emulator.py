@@ -171,7 +171,7 @@ def test_a_step_is_of_no_use_after_a_fault_until_it_is_filled_anew():
 
     with pytest.raises(lazyrope.KernelFault):
         again()
-    with pytest.raises(lazyrope.SpecError, match="broken by a launch that failed"):
+    with pytest.raises(lazyrope.SpecError, match="broken by a kernel that was at fault"):
         again()
     step.update(**{**case.metadata, "pages": pages})
     assert torch.equal(again(), usual)

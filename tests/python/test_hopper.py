@@ -398,6 +398,16 @@ def test_pages_that_lie_otherwise_are_refused():
         check_case(with_pools(case, lambda pool: spread(pool, 8)), kernel)
 
 
+def test_a_pool_that_is_refused_leaves_the_step_as_it_was():
+    case = documents_case(replace(SMALL, kv_heads=2), [40], 20, "cpu")
+    kernel = build(replace(SMALL, kv_heads=2))
+    step = case.plan(kernel)
+    usual, _ = kernel(case.q, case.k_pool, case.v_pool, step)
+    with pytest.raises(lazyrope.SpecError, match="pages are 4112 bytes apart"):
+        kernel(case.q, spread(case.k_pool, 8), spread(case.v_pool, 8), step)
+    assert torch.equal(kernel(case.q, case.k_pool, case.v_pool, step)[0], usual)
+
+
 @pytest.mark.parametrize("tokens", [1, 20])
 def test_pages_of_a_single_head_lie_as_they_like(tokens):
     case = documents_case(SMALL, [40, 70], tokens, "cpu")

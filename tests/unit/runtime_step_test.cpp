@@ -69,21 +69,21 @@ TEST_F(StepTest, HandsTheCallersTensorsToThePlanner) {
   EXPECT_EQ(step.num_tokens(), 11);
 }
 
-TEST_F(StepTest, BeginsAnewBehindALaunchThatFailed) {
+TEST_F(StepTest, BeginsAnewBehindAKernelAtFault) {
   Step step = make();
-  const auto fails = [] { throw std::runtime_error("a fault"); };
+  const auto fails = [] { throw KernelFault("a rule", "is broken"); };
   const auto update = [&] { step.update(arrays_.tensors(), /*check=*/false, nullptr); };
   update();
   uint8& left = *step.work(Step::kDecode).partials;
   left = 7;
-  EXPECT_THROW(step.run(fails), std::runtime_error);
-  EXPECT_TRUE(throws<SpecError>([&] { step.run([] {}); }, {"a launch that failed"}));
+  EXPECT_THROW(step.run(fails), KernelFault);
+  EXPECT_TRUE(throws<SpecError>([&] { step.run([] {}); }, {"a kernel that was at fault"}));
   device_->on_launch = [&](int, const void*) { EXPECT_EQ(left, 0) << "before it is planned"; };
   update();
   step.run([] {});
 
   device_->on_launch = [&](int, const void*) { fails(); };
-  EXPECT_THROW(update(), std::runtime_error);
+  EXPECT_THROW(update(), KernelFault);
   EXPECT_TRUE(throws<SpecError>([&] { step.run([] {}); }, {"update() fills it anew"}));
   left = 7;
   device_->on_launch = [](int, const void*) {};
@@ -92,6 +92,8 @@ TEST_F(StepTest, BeginsAnewBehindALaunchThatFailed) {
   left = 7;
   update();
   EXPECT_EQ(left, 7) << "whole steps are not cleared";
+  EXPECT_THROW(step.run([] { throw SpecError("a pool"); }), SpecError);
+  step.run([] {});  // nothing has been launched
 }
 
 TEST_F(StepTest, LeadMayBeLeftOut) {
