@@ -73,6 +73,7 @@ class Line:
         return max(1, min(self.ctas, self.units * cost // LEAST_SHARE))
 
     def shares(self) -> int:
+        """That are not empty."""
         usual = self.most_shares(self.cost + self.item_cost)
 
         def are_short(most: int) -> bool:
@@ -80,13 +81,25 @@ class Line:
 
         short = 20 * self.item_cost
         if not are_short(short):
-            return usual
+            return self.begun(usual)
         if self.units > usual:
-            return self.whole_units(usual)
+            return self.begun(self.whole_units(usual))
         parts, most = self.equal_parts()
         if not is_near(parts * self.units, most) or (parts > 1 and not are_short(short * 2 // 5)):
-            return usual
+            return self.begun(usual)
         return parts * self.units
+
+    def begun(self, shares: int) -> int:
+        """Of so many that are cut wherever they end: some begin where others do, at a unit's beginning."""
+        unit = self.cost + self.item_cost
+
+        def beginning(share: int) -> tuple[int, float]:
+            index, into = divmod(share * unit * self.units / shares, unit)
+            if into < self.item_cost + LEAST_SHARE:
+                return int(index), 0
+            return (int(index), into) if into < unit - LEAST_SHARE else (int(index) + 1, 0)
+
+        return len({beginning(share) for share in range(shares)} - {(self.units, 0)})
 
     def whole_units(self, usual: int) -> int:
         each = math.ceil(self.units / usual)

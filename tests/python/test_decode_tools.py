@@ -17,6 +17,9 @@ from lazyrope.bench.tables import TABLES
 from tools import decode_model, decode_plots, decode_table, readme_tables
 
 GPU = decode_model.Gpu(sms=132)
+# CTAs that have work in a step of one token a request, in documents of 1024: tests/unit/runtime_decode_shares_test.cpp
+# asks the planner.
+SHARES = json.loads((Path(__file__).parents[1] / "support" / "decode_shares.json").read_text())
 COEFFICIENTS = [5.0, 0.6, 220.0, 0.9, 1.5]
 ABOUT = {"gpu": "A GPU", "driver": "1.2", "date": "2026-01-02", "commit": "abc1234", "command": "lazyrope bench x"}
 
@@ -52,27 +55,9 @@ class TestModel:
         assert model.coefficients == pytest.approx(COEFFICIENTS, rel=1e-3)
         assert max(map(abs, model.errors)) < 1e-6
 
-    @pytest.mark.parametrize(
-        ("batch", "context", "heads", "head_dim", "shares"),
-        [
-            (1, 1024, (32, 8), 128, 128),  # a request of few blocks: each a part
-            (1, 16384, (32, 8), 128, 256),  # 32 parts of eight blocks, not 33
-            (8, 16384, (32, 8), 128, 264),  # of 2 MB, too long to be worth equal parts
-            (16, 2048, (32, 8), 128, 256),  # two parts of each unit
-            (64, 2048, (32, 8), 128, 256),  # two units each
-            (1, 16384, (8, 1), 128, 173),  # one and a half blocks at the least
-            (4, 4096, (8, 1), 128, 172),
-            (2, 1024, (32, 8), 128, 226),  # not near what alike parts would be
-            (64, 4096, (32, 8), 128, 264),
-            (64, 4096, (32, 8), 256, 132),
-            (1, 1024, (32, 8), 64, 64),  # two heads side by side
-            (1, 1024, (24, 3), 64, 48),
-            (1, 1024, (128, 8), 64, 64),
-        ],
-    )
-    def test_counts_ctas_as_the_planner_gives_them_work(self, batch, context, heads, head_dim, shares):
-        row = {"batch": batch, "context": context, "heads": heads, "head_dim": head_dim, "doc_tokens": 1024}
-        assert decode_model.shares(row, GPU) == shares
+    @pytest.mark.parametrize("row", SHARES, ids=lambda row: row["what"])
+    def test_counts_ctas_as_the_planner_gives_them_work(self, row):
+        assert decode_model.shares(row | {"doc_tokens": 1024}, GPU) == row["ctas"]
 
     def test_makes_the_largest_error_small(self):
         """Of one time that is 20% too long there is left what the others, which are right, can share with it."""

@@ -53,22 +53,29 @@ inline StepArrays random_step(const Setting& setting, Random& random) {
   return arrays;
 }
 
-// Each with one token after one segment.
-inline StepArrays requests_of_length(int requests, int length, int page_size) {
+// Each with one token after so many, in documents of a length that divides theirs.
+inline StepArrays requests_of_documents(int requests, int length, int document, int page_size) {
   StepArrays arrays;
   arrays.q_indptr = arrays.segment_indptr = {0};
   for (int r = 1; r <= requests; ++r) {
-    arrays.base.push_back(0);
-    arrays.start.push_back(0);
-    arrays.length.push_back(length);
-    arrays.lead.push_back(0);
-    arrays.first_page.push_back(0);
+    for (int base = 0; base < length; base += document) {
+      arrays.base.push_back(base);
+      arrays.start.push_back(0);
+      arrays.length.push_back(document);
+      arrays.lead.push_back(0);
+      arrays.first_page.push_back(0);
+    }
     arrays.q_position.push_back(length);
     arrays.q_indptr.push_back(r);
-    arrays.segment_indptr.push_back(r);
+    arrays.segment_indptr.push_back(static_cast<int>(arrays.base.size()));
   }
-  arrays.pages.resize(static_cast<std::size_t>((length + page_size - 1) / page_size), 0);
+  arrays.pages.resize(static_cast<std::size_t>((document + page_size - 1) / page_size), 0);
   return arrays;
+}
+
+// Each with one token after one segment.
+inline StepArrays requests_of_length(int requests, int length, int page_size) {
+  return requests_of_documents(requests, length, length, page_size);
 }
 
 // One, of which each token sees those before it.

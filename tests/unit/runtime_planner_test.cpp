@@ -2,17 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <set>
 #include <span>
 
-#include "runtime/emulator/device.h"
-#include "runtime/kernel_set.h"
-#include "runtime/reach.h"
-#include "runtime/step_layout.h"
-#include "tests/support/engines.h"
-#include "tests/support/host_tensor.h"
-#include "tests/support/metadata.h"
 #include "tests/support/specs.h"
+#include "tests/unit/emulated_planner.h"
 #include "tests/unit/planner_model.h"
 #include "tests/unit/planner_steps.h"
 
@@ -48,17 +43,11 @@ class PlannerTest : public testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
     if (!has_emulator()) GTEST_SKIP() << "this build has no emulator";
-    const Arch& arch = find_arch("emu:sm_80");
-    const AttentionSpec spec = spec_of(setting_);
-    const KernelSetRequest request = {
-        spec.kernel_spec(), &arch, {KernelKind::kPlan}, {plan_of(setting_)}, ""};
-    kernel_ = compile_sets(shared_engine(), {request}, {}).front().kernels().front();
+    planner_.emplace(spec_of(setting_).kernel_spec(), find_arch("emu:sm_80"), plan_of(setting_));
   }
 
   void plan(const StepArrays& arrays) {
     arrays_ = arrays;
-    params_ = {};
-    const StepShape shape = {setting_.group_size, setting_.num_kv_heads, 64, 2, setting_.mask};
     StepCapacity capacity = {.requests = setting_.requests,
                              .segments = static_cast<int>(arrays.base.size()),
                              .query_tokens = static_cast<int>(arrays.q_position.size()),
@@ -66,70 +55,27 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     if (setting_.needs_scratch) capacity.requests = 2 * kSharedTiles;
     TilePlan tile_plan = plan_of(setting_);
     tile_plan.decode.heads = setting_.tile_heads;  // the planner's code is the same
-    const std::size_t bytes =
-        lay_out_step(nullptr, shape, tile_plan, capacity, setting_.sm_count, params_);
-    memory_.emplace(ElementType::kInt32, std::vector{static_cast<std::int64_t>(bytes / 4)});
-    std::memset(memory_->data<std::byte>(), 0x5a, bytes);
-    lay_out_step(memory_->data<std::byte>(), shape, tile_plan, capacity, setting_.sm_count,
-                 params_);
-    StepTensors tensors = arrays_.tensors();
-    params_.inputs = {.q_indptr = arrays_.q_indptr.data(),
-                      .segment_indptr = arrays_.segment_indptr.data(),
-                      .num_requests = static_cast<int>(arrays_.q_indptr.size()) - 1,
-                      .num_segments = static_cast<int>(arrays_.base.size()),
-                      .num_tokens = static_cast<int>(arrays_.q_position.size()),
-                      .page_size = setting_.page_size,
-                      .q_position = arrays_.q_position.data(),
-                      .base = arrays_.base.data(),
-                      .start = arrays_.start.data(),
-                      .length = arrays_.length.data(),
-                      .lead = arrays_.lead.data(),
-                      .first_page = arrays_.first_page.data(),
-                      .pages = arrays_.pages.data()};
-    params_.page_size = divisor(setting_.page_size);
-    params_.phase[Step::kPrefill].has_queue = setting_.has_queue ? 1 : 0;
-    bool has_notes = false;
-    for (const PlanPhase& phase : params_.phase) {
-      if (phase.scratch.counter == nullptr) continue;
-      *phase.scratch.counter = 0;
-      has_notes = true;
-    }
-    launch(tensors);
-    if (has_notes) launch(tensors);  // the counter counts back
+    planner_->plan(arrays_,
+                   {.shape = {setting_.group_size, setting_.num_kv_heads, 64, 2, setting_.mask},
+                    .plan = tile_plan,
+                    .capacity = capacity,
+                    .sm_count = setting_.sm_count,
+                    .page_size = setting_.page_size,
+                    .has_queue = setting_.has_queue});
   }
+
+  const PlanParams& params() const { return planner_->params(); }
 
   // Those that the step has.
-  std::span<const PlanPhase> phases() const {
-    return std::span(params_.phase).first(params_.phase[Step::kPrefill].work.num_ctas > 0 ? 2 : 1);
-  }
-
-  void launch(const StepTensors& tensors) const {
-    emulator_options().races = true;
-    kernel_->on(*emulator_device())
-        .launch(static_cast<int>(phases().size()) * params_.num_planners, &params_, nullptr, [&] {
-          Reach reach;
-          reach.reads("q_indptr", tensors.q_indptr)
-              .reads("q_position", tensors.q_position)
-              .reads("segment_indptr", tensors.segment_indptr)
-              .reads("base", tensors.base)
-              .reads("start", tensors.start)
-              .reads("length", tensors.length)
-              .reads("first_page", tensors.first_page)
-              .reads("lead", tensors.lead)
-              .reads("pages", tensors.pages)
-              .writes("the step", memory_->view());
-          return reach.ranges();
-        });
-    emulator_options().races = false;
-  }
+  std::span<const PlanPhase> phases() const { return planner_->phases(); }
 
   void expect_copied() const {
-    EXPECT_EQ(params_.step.header->pages, arrays_.pages.data());
-    EXPECT_EQ(params_.step.header->page_size, setting_.page_size);
+    EXPECT_EQ(params().step.header->pages, arrays_.pages.data());
+    EXPECT_EQ(params().step.header->page_size, setting_.page_size);
     for (std::size_t i = 0; i < arrays_.q_position.size(); ++i)
-      ASSERT_EQ(params_.step.positions[i], arrays_.q_position[i]) << i;
+      ASSERT_EQ(params().step.positions[i], arrays_.q_position[i]) << i;
     for (std::size_t i = 0; i < arrays_.base.size(); ++i) {
-      const SegmentRecord& segment = params_.step.segments[i];
+      const SegmentRecord& segment = params().step.segments[i];
       ASSERT_EQ(segment.base, arrays_.base[i]) << i;
       ASSERT_EQ(segment.origin, arrays_.base[i] + arrays_.start[i] - arrays_.lead[i]) << i;
       ASSERT_EQ(segment.begin, arrays_.lead[i]) << i;
@@ -193,10 +139,8 @@ class PlannerTest : public testing::TestWithParam<Setting> {
   }
 
   const Setting& setting_ = GetParam();
-  std::shared_ptr<const Kernel> kernel_;
+  std::optional<EmulatedPlanner> planner_;
   StepArrays arrays_;
-  std::optional<HostTensor> memory_;
-  PlanParams params_{};
 };
 
 TEST_P(PlannerTest, PlansAsTheModel) {
@@ -211,8 +155,8 @@ TEST_P(PlannerTest, PlansAsTheModel) {
       is_queued |= phase.work.items->keys.next < kNoItem;
       loses_bits |= Model(setting_, arrays_, phase).loses_bits();
     }
-    several_heads |= params_.phase[Step::kDecode].work.items->rows.num_heads > 1;
-    several_planners |= params_.num_planners > 1;
+    several_heads |= params().phase[Step::kDecode].work.items->rows.num_heads > 1;
+    several_planners |= params().num_planners > 1;
   }
   EXPECT_EQ(several_heads, setting_.item_heads > 1 || setting_.tile_heads > 1);
   EXPECT_TRUE(several_planners || setting_.sm_count == 4);
@@ -226,7 +170,7 @@ TEST_P(MatchedShares, AreWholeUnitsOrEqualPartsOfOne) {
   constexpr int kBlocks = 48, kBlockKeys = 16, kShares = 32;
   const int units = setting_.requests * setting_.num_kv_heads;
   plan(requests_of_length(setting_.requests, kBlocks * kBlockKeys, setting_.page_size));
-  const WorkView& work = params_.phase[Step::kDecode].work;
+  const WorkView& work = params().phase[Step::kDecode].work;
   ASSERT_GT(work.num_ctas, kShares);
   for (int cta = 0; cta < work.num_ctas; ++cta) {
     SCOPED_TRACE(testing::Message() << "CTA " << cta);
@@ -251,11 +195,11 @@ TEST_P(MatchedShares, AreShort) {
   constexpr int kBlockKeys = 16;
   const auto count_shares = [&](int blocks) {
     plan(requests_of_length(setting_.requests, blocks * kBlockKeys, setting_.page_size));
-    const WorkView& work = params_.phase[Step::kDecode].work;
+    const WorkView& work = params().phase[Step::kDecode].work;
     return std::count_if(work.items, work.items + work.num_ctas,
                          [](const Item& item) { return item.extent.num_rows > 0; });
   };
-  const PlanPhase& phase = params_.phase[Step::kDecode];
+  const PlanPhase& phase = params().phase[Step::kDecode];
   plan(requests_of_length(1, kBlockKeys, setting_.page_size));
   const int units = setting_.requests * setting_.num_kv_heads;
   const int share = units < 32 ? phase.short_cost * 2 / 5 : phase.short_cost;
@@ -272,7 +216,7 @@ TEST_P(NeedlessParts, AreLeftOut) {
   for (const auto& [blocks, parts] : {std::pair(128, 16), std::pair(132, 17)}) {
     SCOPED_TRACE(testing::Message() << blocks << " blocks");
     plan(requests_of_length(1, blocks * kBlockKeys, setting_.page_size));
-    const WorkView& work = params_.phase[Step::kDecode].work;
+    const WorkView& work = params().phase[Step::kDecode].work;
     int items = 0, most_blocks = 0;
     for (int cta = 0; cta < work.num_ctas; ++cta) {
       const Item& item = work.items[cta];
@@ -283,7 +227,7 @@ TEST_P(NeedlessParts, AreLeftOut) {
     }
     EXPECT_EQ(items, parts * setting_.num_kv_heads);
     EXPECT_EQ(most_blocks, 8);
-    expect_planned(params_.phase[Step::kDecode]);
+    expect_planned(params().phase[Step::kDecode]);
   }
 }
 
@@ -298,7 +242,7 @@ class CausalRequest : public PlannerTest {};
 TEST_P(CausalRequest, IsDealtTileByTileOverAllHeads) {
   constexpr int kTiles = 31, kTileRows = 32;
   plan(causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size));
-  const PlanPhase& phase = params_.phase[Step::kPrefill];
+  const PlanPhase& phase = params().phase[Step::kPrefill];
   expect_planned(phase);
   for (int cta = 0; cta < phase.work.num_ctas; ++cta) {
     SCOPED_TRACE(testing::Message() << "CTA " << cta);
@@ -321,7 +265,7 @@ class Queue : public PlannerTest {};
 TEST_P(Queue, HasTheLongestTilesOfAHeadFirst) {
   const int tiles = setting_.needs_scratch ? 1100 : 62, tile_rows = 32;
   plan(causal_request(tiles * tile_rows / setting_.group_size, setting_.page_size));
-  const PlanPhase& phase = params_.phase[Step::kPrefill];
+  const PlanPhase& phase = params().phase[Step::kPrefill];
   expect_planned(phase);
   const int tail = std::min(4, setting_.num_kv_heads);
   const int units = tiles * setting_.num_kv_heads, first_of_tail = units - tiles * tail;
@@ -363,7 +307,7 @@ TEST_P(GreatCosts, AreCompared) {
   arrays.length[0] = kTokens;
   arrays.pages.resize(kTokens / static_cast<std::size_t>(setting_.page_size));
   plan(arrays);
-  const PlanPhase& phase = params_.phase[Step::kPrefill];
+  const PlanPhase& phase = params().phase[Step::kPrefill];
   expect_planned(phase);
   EXPECT_FALSE(Model(setting_, arrays_, phase).is_queued());
 }
@@ -378,7 +322,7 @@ TEST_P(Rest, IsDealtInParts) {
   constexpr int kTiles = 32, kTileRows = 32, kParts = 3;
   StepArrays arrays = causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size);
   plan(arrays);
-  const PlanPhase& phase = params_.phase[Step::kPrefill];
+  const PlanPhase& phase = params().phase[Step::kPrefill];
   expect_planned(phase);
   const int units = kTiles * setting_.num_kv_heads, ctas = phase.work.num_ctas;
   const int rest = units % ctas;
@@ -408,11 +352,11 @@ class FineParts : public PlannerTest {};
 TEST_P(FineParts, AreOfTheLeastLengthWhereThereAreCtasForThem) {
   constexpr int kBlockKeys = 16, kMostParts = 32;
   plan(requests_of_length(1, kBlockKeys, setting_.page_size));
-  const int length = params_.phase[Step::kDecode].min_split_blocks;
+  const int length = params().phase[Step::kDecode].min_split_blocks;
   for (const int parts : {2, 5, 16, kMostParts, kMostParts + 1}) {
     SCOPED_TRACE(testing::Message() << parts << " parts of each head");
     plan(requests_of_length(1, parts * length * kBlockKeys, setting_.page_size));
-    const WorkView& work = params_.phase[Step::kDecode].work;
+    const WorkView& work = params().phase[Step::kDecode].work;
     int items = 0, longer = 0;
     for (int cta = 0; cta < work.num_ctas; ++cta) {
       const Item& item = work.items[cta];

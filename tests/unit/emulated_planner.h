@@ -1,0 +1,116 @@
+// The planner's kernel in the emulator, which stands for a GPU of any number of SMs.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/emulator/device.h"
+#include "runtime/kernel_set.h"
+#include "runtime/reach.h"
+#include "runtime/step_layout.h"
+#include "tests/support/engines.h"
+#include "tests/support/host_tensor.h"
+#include "tests/support/metadata.h"
+
+namespace lazyrope {
+
+class EmulatedPlanner {
+ public:
+  struct Layout {
+    StepShape shape;
+    TilePlan plan;
+    StepCapacity capacity;
+    int sm_count;
+    int page_size = 16;
+    bool has_queue = false;
+  };
+
+  EmulatedPlanner(const KernelSpec& spec, const Arch& arch, const TilePlan& plan) {
+    const KernelSetRequest request = {spec, &arch, {KernelKind::kPlan}, {plan}, ""};
+    kernel_ = compile_sets(shared_engine(), {request}, {}).front().kernels().front();
+  }
+
+  // Into memory that has had other contents. What was planned before is gone.
+  void plan(StepArrays& arrays, const Layout& layout) {
+    lay_out(layout);
+    params_.inputs = inputs(arrays, layout.page_size);
+    params_.page_size = divisor(layout.page_size);
+    params_.phase[Step::kPrefill].has_queue = layout.has_queue ? 1 : 0;
+    bool has_notes = false;
+    for (const PlanPhase& phase : params_.phase) {
+      if (phase.scratch.counter == nullptr) continue;
+      *phase.scratch.counter = 0;
+      has_notes = true;
+    }
+    const StepTensors tensors = arrays.tensors();
+    launch(tensors);
+    if (has_notes) launch(tensors);  // the counter counts back
+  }
+
+  const PlanParams& params() const { return params_; }
+
+  // Those that the step has.
+  std::span<const PlanPhase> phases() const {
+    const bool has_prefill = params_.phase[Step::kPrefill].work.num_ctas > 0;
+    return std::span(params_.phase).first(has_prefill ? 2 : 1);
+  }
+
+ private:
+  void lay_out(const Layout& layout) {
+    params_ = {};
+    const auto place = [&](std::byte* memory) {
+      return lay_out_step(memory, layout.shape, layout.plan, layout.capacity, layout.sm_count, params_);
+    };
+    const std::size_t bytes = place(nullptr);
+    memory_.emplace(ElementType::kInt32, std::vector{static_cast<std::int64_t>(bytes / 4)});
+    std::memset(memory_->data<std::byte>(), 0x5a, bytes);
+    place(memory_->data<std::byte>());
+  }
+
+  static StepInputs inputs(const StepArrays& arrays, int page_size) {
+    return {.q_indptr = arrays.q_indptr.data(),
+            .segment_indptr = arrays.segment_indptr.data(),
+            .num_requests = static_cast<int>(arrays.q_indptr.size()) - 1,
+            .num_segments = static_cast<int>(arrays.base.size()),
+            .num_tokens = static_cast<int>(arrays.q_position.size()),
+            .page_size = page_size,
+            .q_position = arrays.q_position.data(),
+            .base = arrays.base.data(),
+            .start = arrays.start.data(),
+            .length = arrays.length.data(),
+            .lead = arrays.lead.data(),
+            .first_page = arrays.first_page.data(),
+            .pages = arrays.pages.data()};
+  }
+
+  void launch(const StepTensors& tensors) const {
+    emulator_options().races = true;
+    kernel_->on(*emulator_device())
+        .launch(static_cast<int>(phases().size()) * params_.num_planners, &params_, nullptr, [&] {
+          Reach reach;
+          reach.reads("q_indptr", tensors.q_indptr)
+              .reads("q_position", tensors.q_position)
+              .reads("segment_indptr", tensors.segment_indptr)
+              .reads("base", tensors.base)
+              .reads("start", tensors.start)
+              .reads("length", tensors.length)
+              .reads("first_page", tensors.first_page)
+              .reads("lead", tensors.lead)
+              .reads("pages", tensors.pages)
+              .writes("the step", memory_->view());
+          return reach.ranges();
+        });
+    emulator_options().races = false;
+  }
+
+  std::shared_ptr<const Kernel> kernel_;
+  std::optional<HostTensor> memory_;
+  PlanParams params_{};
+};
+
+}  // namespace lazyrope
