@@ -43,14 +43,16 @@ py::dict options() {
   py::dict fields;
   fields["seed"] = now.seed;
   fields["races"] = now.races;
+  fields["resident_threads"] = now.resident_threads;
   // The object that was given: whoever gave it keeps it alive.
   fields["profile"] = py::cast(now.profile, py::return_value_policy::reference);
   return fields;
 }
 
-void set_options(std::uint64_t seed, bool races, Profile* profile) {
+void set_options(std::uint64_t seed, bool races, int resident_threads, Profile* profile) {
   emulator_device();  // says so where there is none
-  emulator_options() = {.seed = seed, .races = races, .profile = profile};
+  emulator_options() = {
+      .seed = seed, .races = races, .resident_threads = resident_threads, .profile = profile};
 }
 
 }  // namespace
@@ -64,7 +66,7 @@ void bind_emulator(py::module_& module) {
       });
   module.def("emulator_options", &options);
   module.def("set_emulator_options", &set_options, py::kw_only(), py::arg("seed"), py::arg("races"),
-             py::arg("profile"));
+             py::arg("resident_threads"), py::arg("profile"));
 }
 
 }  // namespace lazyrope

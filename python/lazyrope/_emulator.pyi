@@ -14,9 +14,10 @@ class Profile:
         """The lines as text, those first that take the most beyond their ideal."""
 
 def emulator_options() -> dict[str, Any]:
-    """How launches of this process are run: "seed", "races" and "profile" (None: nothing is counted)."""
+    """How launches of this process are run: "seed", "races", "resident_threads" and "profile" (None: nothing is
+    counted)."""
 
-def set_emulator_options(*, seed: int, races: bool, profile: Profile | None) -> None:
+def set_emulator_options(*, seed: int, races: bool, resident_threads: int, profile: Profile | None) -> None:
     """How they are run from now on. The profile must live as long as it is set.
 
     Raises:

@@ -73,7 +73,9 @@ class Profile:
 
 
 @contextmanager
-def options(*, seed: int | None = None, races: bool | None = None) -> Iterator[None]:
+def options(
+    *, seed: int | None = None, races: bool | None = None, resident_threads: int | None = None
+) -> Iterator[None]:
     """How this process's kernels run in the emulator while the ``with`` lasts.
 
     Args:
@@ -81,13 +83,17 @@ def options(*, seed: int | None = None, races: bool | None = None) -> Iterator[N
             default it stays what it is: LAZYROPE_EMULATOR_SEED, or 0.
         races: whether to look for accesses to the same memory that no barrier orders, which takes longer. By default
             it stays what it is: LAZYROPE_EMULATOR_RACES, or False.
+        resident_threads: of a launch, that are there at a time, at least 1: as many whole CTAs as have no more, but
+            one at the least. The next begins when one has ended. By default it stays what it is: 1024.
 
     Raises:
-        SpecError: the seed is out of range, or this build has no emulator.
+        SpecError: the seed or the number of threads is out of range, or this build has no emulator.
     """
     if seed is not None and not 0 <= seed < 2**64:
         raise SpecError(f"seed = {seed}; it must be at least 0 and less than 2^64")
-    changes = {"seed": seed, "races": races}
+    if resident_threads is not None and not 1 <= resident_threads < 2**31:
+        raise SpecError(f"resident_threads = {resident_threads}; it must be at least 1 and less than 2^31")
+    changes = {"seed": seed, "races": races, "resident_threads": resident_threads}
     with _changed({name: value for name, value in changes.items() if value is not None}):
         yield
 

@@ -15,9 +15,10 @@ bool has_emulator();
 class Profile;
 
 struct EmulatorOptions {
-  std::uint64_t seed = 0;      // of the order in which threads run
-  bool races = false;          // whether to look for accesses that nothing orders; slower
-  Profile* profile = nullptr;  // that counts accesses (runtime/emulator/profile.h); null: none
+  std::uint64_t seed = 0;       // of the order in which threads run
+  bool races = false;           // whether to look for accesses that nothing orders; slower
+  int resident_threads = 1024;  // that are there at a time, in whole CTAs; one CTA at the least
+  Profile* profile = nullptr;   // that counts accesses (runtime/emulator/profile.h); null: none
 };
 
 // How the launches of this process are run: as LAZYROPE_EMULATOR_SEED and LAZYROPE_EMULATOR_RACES

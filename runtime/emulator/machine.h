@@ -26,7 +26,7 @@ class Machine final : public Scheduler, public EmulatorHost {
  public:
   Machine(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
           const EmulatorOptions& options)
-      : Scheduler(launch, params, options.seed),
+      : Scheduler(launch, params, options),
         global_(std::move(memory)),
         profile_(options.profile) {
     if (options.races)

@@ -15,7 +15,6 @@ namespace {
 namespace context = boost::context;
 
 constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
-constexpr int kResidentThreads = 1024;
 constexpr std::uint64_t kMostSpins = 1'000'000;
 constexpr std::uint64_t kSpinsToLand = 1000;
 // What threads look for may hang on a copy, and between two looks they may wait for each other.
@@ -54,7 +53,7 @@ std::size_t RandomOrder::below(std::size_t count) {
 }
 
 void Scheduler::begin_ctas() {
-  const auto most = static_cast<std::size_t>(std::max(1, kResidentThreads / launch_.threads));
+  const auto most = static_cast<std::size_t>(std::max(1, resident_threads_ / launch_.threads));
   while (next_cta_ < launch_.ctas && ctas_.size() < most) {
     ctas_.push_back(std::make_unique<EmulatedCta>(next_cta_++, launch_.threads, launch_.ctas,
                                                   static_cast<std::size_t>(launch_.shared_bytes)));

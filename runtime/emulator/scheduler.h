@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/emulator/device.h"
 #include "runtime/emulator/launch.h"
 #include "runtime/emulator/threads.h"
 
@@ -26,8 +27,11 @@ class RandomOrder {
 // at a time; when one of them waits, the next is drawn at random.
 class Scheduler {
  public:
-  Scheduler(const EmulatedLaunch& launch, const void* params, std::uint64_t seed)
-      : launch_(launch), params_(params), random_(seed) {}
+  Scheduler(const EmulatedLaunch& launch, const void* params, const EmulatorOptions& options)
+      : launch_(launch),
+        params_(params),
+        resident_threads_(options.resident_threads),
+        random_(options.seed) {}
   virtual ~Scheduler() = default;
 
   void run();
@@ -75,6 +79,7 @@ class Scheduler {
 
   const EmulatedLaunch& launch_;
   const void* params_;
+  int resident_threads_;
   RandomOrder random_;
   int slow_warp_ = -1;  // of each CTA: what others do before it comes is seldom drawn else
   int next_cta_ = 0;

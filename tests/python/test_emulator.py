@@ -120,9 +120,10 @@ def test_tiles_are_read_without_bank_conflicts(setting):
 
 def test_options_last_as_long_as_the_with():
     with lazyrope.emulator.options(seed=2**64 - 1, races=True):
-        assert _core.emulator_options() == {"seed": 2**64 - 1, "races": True, "profile": None}
-        with lazyrope.emulator.options(races=False):
-            assert _core.emulator_options() == {"seed": 2**64 - 1, "races": False, "profile": None}
+        usual = {"seed": 2**64 - 1, "races": True, "resident_threads": 1024, "profile": None}
+        assert _core.emulator_options() == usual
+        with lazyrope.emulator.options(races=False, resident_threads=1):
+            assert _core.emulator_options() == usual | {"races": False, "resident_threads": 1}
     with pytest.raises(KeyError), lazyrope.emulator.options(seed=5):
         raise KeyError("and are restored by the fixture's account")
 
@@ -138,6 +139,13 @@ def test_results_do_not_depend_on_the_order_of_threads():
 def test_a_seed_is_of_64_bits(seed):
     with pytest.raises(lazyrope.SpecError, match=f"seed = {seed}; it must be at least 0 and less than"):
         with lazyrope.emulator.options(seed=seed):
+            pass
+
+
+@pytest.mark.parametrize("threads", [-1, 0, 2**31])
+def test_some_threads_are_there(threads):
+    with pytest.raises(lazyrope.SpecError, match=f"resident_threads = {threads}; it must be at least 1 and less than"):
+        with lazyrope.emulator.options(resident_threads=threads):
             pass
 
 

@@ -9,7 +9,7 @@ import lazyrope
 import pytest
 import torch
 
-from tests.support.cases import Setting, random_case
+from tests.support.cases import Setting, documents_case, random_case
 from tests.support.checks import check_case
 from tests.support.shelf import Shelf, in_order
 
@@ -104,3 +104,28 @@ def test_a_batch_invariant_attention_wants_a_plan_with_fixed_parts(build):
     usual = lazyrope.TilePlan(decode=plan.decode, prefill=plan.prefill)
     with pytest.raises(lazyrope.SpecError, match="fixed_split_blocks = 0; with batch_invariant"):
         build(setting.spec(), plan=usual)
+
+
+@pytest.mark.parametrize(
+    ("arch", "length", "tokens"), [("emu:sm_80", 900, 1), ("emu:sm_80", 900, 40), ("emu:sm_90a", 2000, 1)]
+)
+def test_launches_that_wait_in_vain_by_turns_with_others(arch, length, tokens):
+    """A CTA that has waited long for a tile's other parts leaves what it would merge to the last of them, by marks that
+    the next launches find."""
+    if arch not in lazyrope.archs():
+        pytest.skip("this build has no emulator")
+    setting = Setting(kv_heads=1, head_dim=64)
+    kernel = lazyrope.compile(setting.spec(), arch=arch)
+    case = documents_case(setting, [length], tokens, "cpu")
+    check_case(case, kernel)
+    step = case.plan(kernel)
+    first = kernel(case.q, case.k_pool, case.v_pool, step)
+    owners_that_left = set()
+    for seed in range(16):
+        resident = random.Random(seed).choice([1, 1024, 4096])
+        with lazyrope.emulator.options(seed=seed, resident_threads=resident), lazyrope.emulator.profile() as profile:
+            again = kernel(case.q, case.k_pool, case.v_pool, step)
+        assert all(map(torch.equal, again, first)), seed
+        lines = [line for line in profile.lines if "mark_of(split_.index), kAbandoned" in line.text]
+        owners_that_left.add(sum(line.lanes for line in lines))
+    assert len(owners_that_left) > 1

@@ -64,7 +64,8 @@ class EmulatedPlanner {
   void lay_out(const Layout& layout) {
     params_ = {};
     const auto place = [&](std::byte* memory) {
-      return lay_out_step(memory, layout.shape, layout.plan, layout.capacity, layout.sm_count, params_);
+      return lay_out_step(memory, layout.shape, layout.plan, layout.capacity, layout.sm_count,
+                          params_);
     };
     const std::size_t bytes = place(nullptr);
     memory_.emplace(ElementType::kInt32, std::vector{static_cast<std::int64_t>(bytes / 4)});
