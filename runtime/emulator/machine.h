@@ -26,9 +26,7 @@ class Machine final : public Scheduler, public EmulatorHost {
  public:
   Machine(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
           const EmulatorOptions& options)
-      : Scheduler(launch, params, options),
-        global_(std::move(memory)),
-        profile_(options.profile) {
+      : Scheduler(launch, params, options), global_(std::move(memory)), profile_(options.profile) {
     if (options.races)
       races_.emplace(launch.threads, static_cast<std::size_t>(launch.shared_bytes));
     if (profile_ != nullptr) profile_->begin(launch.name);
