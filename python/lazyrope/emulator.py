@@ -31,14 +31,14 @@ class ProfileLine:
         line: in that file, from 1.
         text: of the line.
         instruction: "ld.shared.b128", "ldmatrix.x4", "cp.async 16", ...
-        executions: by warps.
+        executions: by warps; of a bulk copy, by lanes.
         lanes: that took part, in all executions; at most 32 x executions.
         wavefronts: passes over shared memory that a GPU needs.
         ideal_wavefronts: that it would need without bank conflicts.
         sectors: of 32 bytes of global memory that were touched; what is read twice counts twice.
         ideal_sectors: that the same bytes would fill.
         cache_lines: of 128 bytes of global memory that were touched, in the host's tensors, which may begin inside one.
-        bytes: that lanes read or wrote.
+        bytes: that lanes read or wrote; of a bulk copy, those of global memory.
     """
 
     kernel: str

@@ -113,6 +113,13 @@ class Machine final : public Scheduler, public EmulatorHost {
   void profile(const Thread& by, const LaneAccess& access) {
     if (profile_ != nullptr) profile_->access(id_of(by), access);
   }
+  void profile(MemoryInstruction by, const CopyBox& box, const Site& site) {
+    if (profile_ == nullptr) return;
+    std::vector<LaneRange> ranges;
+    for (const CopyBox::Run& run : box.runs)
+      ranges.push_back(range(run.global, static_cast<int32>(run.bytes)));
+    profile_->copy(by, site, std::move(ranges));
+  }
   static LaneRange range(std::uint32_t address, int32 bytes) {
     return {address, static_cast<std::uint32_t>(bytes)};
   }
@@ -146,7 +153,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   Mbarrier& awaited_mbarrier(uint32 barrier, uint32 parity, const Site& site);
   void publish(Mbarrier& barrier);
   void wake_all(const Mbarrier& barrier);
-  void begin_load(CopyBox box, uint32 barrier, const Site& site);
+  void begin_load(MemoryInstruction by, CopyBox box, uint32 barrier, const Site& site);
   void land(const BulkLoad& load);
   void land_load(std::size_t i);
   void read_source(BulkStore& store);

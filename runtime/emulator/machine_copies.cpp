@@ -102,7 +102,7 @@ void Machine::fence_proxy_async() {
   shared().fence_proxy(running().place.thread);
 }
 
-void Machine::begin_load(CopyBox box, uint32 barrier, const Site& site) {
+void Machine::begin_load(MemoryInstruction by, CopyBox box, uint32 barrier, const Site& site) {
   EmulatedCta& cta = *running().cta;
   const Mbarrier& at = mbarrier(barrier, site);
   if (cta.threads[static_cast<std::size_t>(at.owner)].init_fences == at.fences)
@@ -119,6 +119,7 @@ void Machine::begin_load(CopyBox box, uint32 barrier, const Site& site) {
     global_.check_shown(run.global, run.bytes, site);
     note_global(AccessKind::kRead, copies, run.global, run.bytes, site);
   }
+  profile(by, box, site);
   box.for_chunks([&](std::uint32_t offset) {
     cta.shared.begin_bulk_write(box.chunk(offset), kChunk, site);
     if (races_) races_->shared(AccessKind::kWrite, copies, box.chunk(offset), kChunk, site);
@@ -130,13 +131,13 @@ void Machine::begin_load(CopyBox box, uint32 barrier, const Site& site) {
 
 void Machine::cp_async_bulk_load(uint32 to, const void* from, uint32 bytes, uint32 barrier,
                                  Site site) {
-  begin_load(linear_box(from, to, bytes, site), barrier, site);
+  begin_load(MemoryInstruction::kCpAsyncBulk, linear_box(from, to, bytes, site), barrier, site);
 }
 
 void Machine::cp_async_bulk_tensor_load(uint32 to, const TensorMap& map,
                                         const int32 (&at)[kTensorMapDims], uint32 barrier,
                                         Site site) {
-  begin_load(tensor_box(map, at, to, site), barrier, site);
+  begin_load(MemoryInstruction::kCpAsyncBulkTensor, tensor_box(map, at, to, site), barrier, site);
 }
 
 void Machine::land(const BulkLoad& load) {
@@ -181,6 +182,7 @@ void Machine::cp_async_bulk_store(void* to, uint32 from, uint32 bytes, Site site
     global_.begin_bulk_write(run.global, run.bytes, site);
     note_global(AccessKind::kWrite, run.global, run.bytes, site);
   }
+  profile(MemoryInstruction::kCpAsyncBulk, box, site);
   running().stores.add({std::move(box), site});
 }
 

@@ -37,6 +37,10 @@ std::string_view name_of(MemoryInstruction instruction) {
       return "atom";
     case MemoryInstruction::kCpAsync:
       return "cp.async";
+    case MemoryInstruction::kCpAsyncBulk:
+      return "cp.async.bulk";
+    case MemoryInstruction::kCpAsyncBulkTensor:
+      return "cp.async.bulk.tensor";
   }
   return "";
 }
@@ -83,9 +87,23 @@ std::uint64_t blocks_touched(std::span<const LaneRange> by_address, std::uintptr
   return count;
 }
 
+void add(const GlobalCost& cost, ProfileLine& sum) {
+  sum.sectors += cost.sectors;
+  sum.ideal_sectors += cost.ideal;
+  sum.cache_lines += cost.lines;
+}
+
 LaneRange piece_of(const LaneRange& range, std::uint32_t at) {
   if (at >= range.bytes) return {};
   return {range.address + at, std::min(range.bytes - at, kWidest)};
+}
+
+GlobalCost cost_of(std::vector<LaneRange> ranges) {
+  std::ranges::sort(ranges, {}, &LaneRange::address);
+  const std::uint64_t bytes = blocks_touched(ranges, 1);
+  return {.sectors = blocks_touched(ranges, kSectorBytes),
+          .ideal = (bytes + kSectorBytes - 1) / kSectorBytes,
+          .lines = blocks_touched(ranges, kLineBytes)};
 }
 
 }  // namespace
@@ -106,11 +124,7 @@ SharedCost shared_cost(const WarpRanges& lanes) {
 GlobalCost global_cost(const WarpRanges& lanes) {
   std::vector<LaneRange> ranges;
   std::ranges::copy_if(lanes, std::back_inserter(ranges), is_active);
-  std::ranges::sort(ranges, {}, &LaneRange::address);
-  const std::uint64_t bytes = blocks_touched(ranges, 1);
-  return {.sectors = blocks_touched(ranges, kSectorBytes),
-          .ideal = (bytes + kSectorBytes - 1) / kSectorBytes,
-          .lines = blocks_touched(ranges, kLineBytes)};
+  return cost_of(std::move(ranges));
 }
 
 void Profile::begin(std::string_view kernel) {
@@ -152,24 +166,33 @@ void Profile::count(Warp warp) {
 
 void Profile::count(const Instruction& instruction, const Executions& executions) {
   const auto& [kind, bytes, file, line] = instruction;
-  const std::string name = name_of(kind, bytes);
-  const auto [row, is_new] = rows_.try_emplace({kernel_, file, line, name});
-  ProfileLine& sum = row->second;
-  if (is_new) sum = {.kernel = kernel_, .file = file, .line = line, .instruction = name};
+  ProfileLine& sum = row_of(name_of(kind, bytes), file, line);
   for (const Executions::Once& once : executions.each) {
     const SharedCost shared = shared_cost(once.shared);
-    const GlobalCost global = global_cost(once.global);
     sum.wavefronts += shared.wavefronts;
     sum.ideal_wavefronts += shared.ideal;
-    sum.sectors += global.sectors;
-    sum.ideal_sectors += global.ideal;
-    sum.cache_lines += global.lines;
+    add(global_cost(once.global), sum);
   }
   const std::uint64_t lanes =
       std::accumulate(executions.times.begin(), executions.times.end(), std::uint64_t{0});
   sum.executions += executions.each.size();
   sum.lanes += lanes;
   sum.bytes += lanes * bytes;
+}
+
+void Profile::copy(MemoryInstruction instruction, const Site& site, std::vector<LaneRange> global) {
+  ProfileLine& sum = row_of(std::string(name_of(instruction)), site.file, site.line);
+  ++sum.executions;
+  ++sum.lanes;
+  for (const LaneRange& range : global) sum.bytes += range.bytes;
+  add(cost_of(std::move(global)), sum);
+}
+
+ProfileLine& Profile::row_of(const std::string& instruction, const char* file, int line) {
+  const auto [row, is_new] = rows_.try_emplace({kernel_, file, line, instruction});
+  if (is_new)
+    row->second = {.kernel = kernel_, .file = file, .line = line, .instruction = instruction};
+  return row->second;
 }
 
 std::vector<ProfileLine> Profile::lines() const {

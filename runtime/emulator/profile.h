@@ -25,6 +25,8 @@ enum class MemoryInstruction {
   kStGlobal,
   kAtom,
   kCpAsync,
+  kCpAsyncBulk,
+  kCpAsyncBulkTensor,
 };
 
 // Bytes that a lane accesses; of no bytes: none.
@@ -80,20 +82,23 @@ struct ProfileLine {
   std::uint64_t sectors = 0;           // of 32 bytes of global memory
   std::uint64_t ideal_sectors = 0;     // that the same bytes would fill
   std::uint64_t cache_lines = 0;       // of 128 bytes of global memory
-  std::uint64_t bytes = 0;             // that lanes accessed; of a copy, those that it wrote
+  std::uint64_t bytes = 0;             // that lanes accessed; of a copy, those that it wrote, and
+                                       // of a bulk copy, those of global memory
 
   // What bank conflicts and scattered addresses cost.
   std::uint64_t excess() const { return wavefronts - ideal_wavefronts + sectors - ideal_sectors; }
 };
 
 // Counts what the memory accesses of launches would cost a GPU: those that lanes give addresses
-// for, not those of bulk copies and wgmma. The emulator runs the lanes of a warp one by one: those
-// that come to an instruction equally often since the last operation that all lanes made together
-// have executed it together.
+// for, and what bulk copies read and write of global memory; not what these and wgmma do in shared
+// memory. The emulator runs the lanes of a warp one by one: those that come to an instruction
+// equally often since the last operation that all lanes made together have executed it together.
 class Profile {
  public:
   void begin(std::string_view kernel);  // a launch
   void access(ThreadId by, const LaneAccess& access);
+  // A bulk copy, which one lane asks for: its ranges of global memory.
+  void copy(MemoryInstruction instruction, const Site& site, std::vector<LaneRange> global);
   // The lanes of the thread's warp have all come to one operation.
   void meet(ThreadId any) { count(warp_of(any)); }
   void end(int cta);  // all its threads have ended
@@ -122,6 +127,7 @@ class Profile {
   void note(ThreadId by, const LaneAccess& piece);
   void count(Warp warp);
   void count(const Instruction& instruction, const Executions& executions);
+  ProfileLine& row_of(const std::string& instruction, const char* file, int line);
 
   std::string kernel_;
   std::map<Warp, Open> open_;

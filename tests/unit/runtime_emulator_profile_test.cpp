@@ -7,6 +7,7 @@
 #include "runtime/emulator/profile.h"
 #include "runtime/emulator/profile_table.h"
 #include "templates/isa/emu/async_copy.cuh"
+#include "templates/isa/emu/bulk_copy.cuh"
 #include "templates/isa/emu/sync.cuh"
 #include "templates/tile/shared_tile.cuh"
 
@@ -241,6 +242,30 @@ TEST(Profile, ACopyIsOfBothMemories) {
   EXPECT_EQ(lines[0].ideal_wavefronts, 4U);
   EXPECT_EQ(lines[0].sectors, 8U) << "what becomes zero is not read";
   EXPECT_EQ(lines[0].bytes, 32U * 16);
+}
+
+// 256 bytes from the middle of a sector on.
+TEST(Profile, ABulkCopyIsOfGlobalMemory) {
+  alignas(128) static int memory[128];
+  const auto kernel = [] {
+    st_shared(at(16 * thread_index()), Chunk{});
+    fence_proxy_async();
+    bar_sync();
+    if (thread_index() > 0) return;
+    cp_async_bulk_global_shared(memory + 4, at(0), 256);
+    cp_async_bulk_commit_group();
+    cp_async_bulk_wait_group<0>();
+  };
+  const std::vector<ProfileLine> lines =
+      lines_of(kernel, 1, {{"memory", memory, sizeof memory, true}});
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[1].instruction, "cp.async.bulk");
+  EXPECT_EQ(lines[1].executions, 1U);
+  EXPECT_EQ(lines[1].wavefronts, 0U);
+  EXPECT_EQ(lines[1].bytes, 256U);
+  EXPECT_EQ(lines[1].sectors, 9U);
+  EXPECT_EQ(lines[1].ideal_sectors, 8U);
+  EXPECT_EQ(lines[1].cache_lines, 3U);
 }
 
 // An access of 32 bytes is two instructions, each of every other chunk.

@@ -1,0 +1,62 @@
+"""What decode copies of the pool, by the emulator's account: what some query sees, once."""
+
+from __future__ import annotations
+
+import lazyrope
+import pytest
+
+from tests.support.cases import Case, Setting, documents_case
+
+SECTOR = 32  # bytes
+COPIERS = ("pipeline/kv_ring.cuh", "family/sm90a/kv_copier.cuh")
+TOGETHER = {"sm80": 1, "sm90a": 16}  # slots, by family: TMA brings runs as long as the least page
+
+ARCHS = [arch for arch in ("emu:sm_80", "emu:sm_90a") if arch in lazyrope.archs()]
+pytestmark = pytest.mark.skipif(not ARCHS, reason="this build has no emulator")
+
+
+def build(case: Case, arch: str) -> lazyrope.Attention:
+    return lazyrope.compile(case.spec, arch=arch)
+
+
+def bytes_read(case: Case, kernel: lazyrope.Attention) -> int:
+    step = case.plan(kernel)
+    with lazyrope.emulator.profile() as profile:
+        kernel(case.q, case.k_pool, case.v_pool, step, **case.calls)
+    lines = [line for line in profile.lines if line.file in COPIERS]
+    assert {line.kernel for line in lines} == {"lazyrope_attend_decode"}
+    return sum(line.sectors for line in lines) * SECTOR
+
+
+def bytes_needed(case: Case, together: int) -> int:
+    """Of the only request's documents, which begin at the first slot of a page."""
+    (request,) = case.requests
+    window = case.spec.window
+    first = 0 if window is None else min(request.positions) - window + 1
+    runs = 0
+    for document in request.slices:
+        seen = range(max(first - document.base, 0), document.length)
+        runs += len({slot // together for slot in seen})
+    return 2 * runs * together * case.k_pool[0, 0].numel() * case.k_pool.element_size()
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+@pytest.mark.parametrize("mask", ["causal", "sliding_window"])
+@pytest.mark.parametrize("kv_dtype", ["as dtype", "float8_e4m3fn"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_decode_reads_what_is_seen_once(arch, head_dim, kv_dtype, mask, tokens):
+    setting = Setting(head_dim=head_dim, kv_heads=2, group=2, kv_dtype=kv_dtype, mask=mask)
+    case = documents_case(setting, [40, 300, 7, 130], tokens, "cpu")
+    kernel = build(case, arch)
+    together = TOGETHER[kernel.tile_plan.decode.family]
+    assert bytes_read(case, kernel) == bytes_needed(case, together)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_short_documents_cost_no_more_than_long_ones(arch):
+    """21 of 16 tokens are read as one of 336."""
+    setting = Setting(head_dim=128, kv_heads=2, group=4)
+    cases = [documents_case(setting, lengths, 1, "cpu") for lengths in ([336], [16] * 21)]
+    one, many = (bytes_read(case, build(case, arch)) for case in cases)
+    assert one == many
