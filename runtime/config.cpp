@@ -161,6 +161,7 @@ std::optional<std::string> process_environment(const char* name) {
 Config Config::from_environment(const EnvironmentLookup& lookup) {
   Config config;
   config.cache_dir = default_cache_dir(lookup);
+  config.environment = config_variables(lookup);
   for (const Variable& variable : kVariables) {
     const auto text = non_empty(lookup, variable.name);
     if (text && !variable.read(config, *text)) {

@@ -26,6 +26,15 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 // Reads the process's environment. The only place in lazyrope that does.
 std::optional<std::string> process_environment(const char* name);
 
+// One row of the table of environment variables.
+struct ConfigVariable {
+  std::string name;
+  std::string meaning;
+  std::string allowed;
+  std::string default_value;
+  std::optional<std::string> value;  // as set in the environment
+};
+
 // Everything about lazyrope that does not depend on a kernel.
 struct Config {
   std::string cache_dir;  // absolute; empty: kernels are cached in memory only
@@ -38,19 +47,11 @@ struct Config {
   std::uint64_t emulator_seed = 0;    // of the order in which the emulator runs threads
   bool emulator_races = false;        // whether it looks for races
   std::string dump_dir;               // absolute; where kernel sources are written; empty: nowhere
+  std::vector<ConfigVariable> environment;  // as it was read; empty: it was not
 
   // Reads the variables that config_variables() lists; an empty value counts as not set. Throws
   // SpecError for a bad value.
   static Config from_environment(const EnvironmentLookup& lookup = process_environment);
-};
-
-// One row of the table of environment variables.
-struct ConfigVariable {
-  std::string name;
-  std::string meaning;
-  std::string allowed;
-  std::string default_value;
-  std::optional<std::string> value;  // as set in the environment
 };
 
 // All environment variables that lazyrope reads, for `lazyrope doctor` and the README.

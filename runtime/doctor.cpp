@@ -81,14 +81,24 @@ Json cache_facts(const Engine& engine) {
   return facts;
 }
 
-Json environment_facts() {
+Json value_of(const ConfigVariable& variable) {
+  return variable.value ? Json(*variable.value) : Json(nullptr);
+}
+
+// As it was read; what has been set since has no effect.
+Json environment_facts(const Config& config) {
+  const std::vector<ConfigVariable> now = config_variables();
+  const std::vector<ConfigVariable>& read = config.environment.empty() ? now : config.environment;
   Json facts = Json::array();
-  for (const ConfigVariable& variable : config_variables())
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    const ConfigVariable& variable = read[i];
     facts.push_back({{"name", variable.name},
-                     {"value", variable.value ? Json(*variable.value) : Json(nullptr)},
+                     {"value", value_of(variable)},
+                     {"now", value_of(now[i])},
                      {"default", variable.default_value},
                      {"meaning", variable.meaning},
                      {"allowed", variable.allowed}});
+  }
   return facts;
 }
 
@@ -140,9 +150,12 @@ void append_environment(const Json& environment, std::string& text) {
   text += "environment\n";
   for (const Json& variable : environment) {
     const bool set = !variable["value"].is_null();
-    text += fmt::format("  {:<26} {}\n", value_text(variable["name"]),
-                        set ? value_text(variable["value"])
-                            : fmt::format("not set ({})", value_text(variable["default"])));
+    const std::string value = set ? value_text(variable["value"])
+                                  : fmt::format("not set ({})", value_text(variable["default"]));
+    const std::string now = variable["now"].is_null() ? "not set" : value_text(variable["now"]);
+    const bool changed = variable["now"] != variable["value"];
+    text += fmt::format("  {:<26} {}{}\n", value_text(variable["name"]), value,
+                        changed ? fmt::format("; now {}, too late for this process", now) : "");
   }
 }
 
@@ -166,7 +179,7 @@ Diagnosis doctor(Engine& engine) {
   diagnosis.facts["nvrtc"] = nvrtc_facts(engine);
   diagnosis.facts["driver"] = driver_facts();
   diagnosis.facts["cache"] = cache_facts(engine);
-  diagnosis.facts["environment"] = environment_facts();
+  diagnosis.facts["environment"] = environment_facts(engine.config());
   diagnosis.facts["archs"] = compilable_archs();
   return diagnosis;
 }

@@ -86,7 +86,21 @@ TEST(Doctor, ShowsTheVariablesOfTheEnvironment) {
   ASSERT_EQ(environment.size(), config_variables().size());
   for (const Json& variable : environment)
     EXPECT_EQ(keys_of(variable),
-              (std::vector<std::string>{"name", "value", "default", "meaning", "allowed"}));
+              (std::vector<std::string>{"name", "value", "now", "default", "meaning", "allowed"}));
+}
+
+TEST(Doctor, TellsWhatWasSetTooLate) {
+  const auto lookup = [](const char* name) {
+    return std::string_view(name) == "LAZYROPE_CXX" ? std::optional<std::string>("clang++-99")
+                                                    : std::nullopt;
+  };
+  Config config = Config::from_environment(lookup);
+  config.nvrtc_directories = test_config().nvrtc_directories;
+  Engine engine(config);
+  const Diagnosis diagnosis = doctor(engine);
+  EXPECT_TRUE(says(diagnosis.text(), {"clang++-99; now ", ", too late for this process"}));
+  for (const Json& variable : diagnosis.facts["environment"])
+    EXPECT_EQ(variable["value"].is_null(), variable["name"] != "LAZYROPE_CXX");
 }
 
 }  // namespace
