@@ -83,6 +83,17 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
   device_->fill_zero(memory_->data(), bytes, stream);
 }
 
+void add_inputs(const StepTensors& tensors, Reach& reach) {
+  reach.reads("q_indptr", tensors.q_indptr)
+      .reads("q_position", tensors.q_position)
+      .reads("segment_indptr", tensors.segment_indptr)
+      .reads("base", tensors.base)
+      .reads("start", tensors.start)
+      .reads("length", tensors.length)
+      .reads("first_page", tensors.first_page)
+      .reads("lead", tensors.lead);
+}
+
 void Step::check_whole() const {
   if (is_broken_)
     throw SpecError("the step is broken by a kernel that was at fault; update() fills it anew");
@@ -120,14 +131,7 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
   run([&] {
     planner_->on(*device_).launch(ctas, &params_, stream, [&] {
       Reach reach;
-      reach.reads("q_indptr", tensors.q_indptr)
-          .reads("q_position", tensors.q_position)
-          .reads("segment_indptr", tensors.segment_indptr)
-          .reads("base", tensors.base)
-          .reads("start", tensors.start)
-          .reads("length", tensors.length)
-          .reads("first_page", tensors.first_page)
-          .reads("lead", tensors.lead);
+      add_inputs(tensors, reach);
       add_to(reach);
       return reach.ranges();
     });

@@ -25,6 +25,9 @@ struct StepShape {
   bool operator==(const StepShape&) const = default;
 };
 
+// Adds what the planner reads of the caller's arrays, but for the page lists.
+void add_inputs(const StepTensors& tensors, Reach& reach);
+
 // SpecError where the page size is illegal.
 void check_format(const PoolFormat& format);
 

@@ -1,7 +1,6 @@
 // The planner's kernel in the emulator, which stands for a GPU of any number of SMs.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -94,16 +93,8 @@ class EmulatedPlanner {
     kernel_->on(*emulator_device())
         .launch(static_cast<int>(phases().size()) * params_.num_planners, &params_, nullptr, [&] {
           Reach reach;
-          reach.reads("q_indptr", tensors.q_indptr)
-              .reads("q_position", tensors.q_position)
-              .reads("segment_indptr", tensors.segment_indptr)
-              .reads("base", tensors.base)
-              .reads("start", tensors.start)
-              .reads("length", tensors.length)
-              .reads("first_page", tensors.first_page)
-              .reads("lead", tensors.lead)
-              .reads("pages", tensors.pages)
-              .writes("the step", memory_->view());
+          add_inputs(tensors, reach);
+          reach.reads("pages", tensors.pages).writes("the step", memory_->view());
           return reach.ranges();
         });
     emulator_options().races = false;
