@@ -16,7 +16,7 @@
 namespace lazyrope {
 namespace {
 
-// family/planner.cuh: of each warp, a sum and those over few tiles; and the table of tiles.
+// planner/planner.cuh: of each warp, a sum and those over few tiles; and the table of tiles.
 constexpr int kPlanSharedBytes =
     kPlanThreads / 32 * 4 * (kTilesAtOnce + 2) + static_cast<int>(plan_table_bytes(kSharedTiles));
 constexpr int kAppendThreads = 256;  // and of reposition, which has the same shape
@@ -99,6 +99,12 @@ TemplateType store_type(const KernelSpec& spec) {
   return {"ops/store/fp8.cuh", fmt::format("Fp8Store<{}, {}>", type, fp8_format(spec))};
 }
 
+// The class in templates/family that is the kernel.
+std::string kernel_class(const AttendPlan& plan) {
+  return fmt::format("{}{}", plan.family == Family::kSm90a ? "Sm90a" : "Sm80",
+                     plan.divides_rows() ? "Prefill" : "Decode");
+}
+
 // A float literal that reads back as the same value.
 std::string literal(double value) { return fmt::format("{:.9e}f", value); }
 
@@ -134,8 +140,9 @@ Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan) {
   const int shared_bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   values.insert({{"product_file", std::move(product.file)},
                  {"product", std::move(product.name)},
-                 {"family", fmt::format("family/{}/{}_tile.cuh", to_string(plan.family),
-                                        plan.divides_rows() ? "attend" : "decode")},
+                 {"kernel_file", fmt::format("family/{}/{}_kernel.cuh", to_string(plan.family),
+                                             plan.divides_rows() ? "prefill" : "decode")},
+                 {"kernel_class", kernel_class(plan)},
                  {"wgmma_shapes", wgmma_shapes(spec, plan)},
                  {"reads_anew", fmt::to_string(reads_anew(plan))},
                  {"mask", mask_variant(spec.mask).file},

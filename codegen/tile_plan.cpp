@@ -171,7 +171,7 @@ class AttendPlanCheck {
   }
 
  private:
-  // templates/family/sm90a/attend_tile.cuh.
+  // templates/family/sm90a/prefill_kernel.cuh.
   void hopper_shape() const {
     // Of few rows one, or one for each head.
     one_of("row_warps", plan_.row_warps,

@@ -6,9 +6,9 @@
 #include "python/bindings.h"
 #include "python/dlpack_tensor.h"
 #include "python/steps.h"
-#include "runtime/attention.h"
-#include "runtime/devices.h"
-#include "runtime/tuned.h"
+#include "runtime/attention/attention.h"
+#include "runtime/engine/devices.h"
+#include "runtime/tuning/tuned.h"
 
 namespace lazyrope {
 namespace {

@@ -7,8 +7,8 @@
 #include <initializer_list>
 #include <optional>
 
-#include "runtime/device.h"
-#include "runtime/tensor.h"
+#include "runtime/driver/device.h"
+#include "runtime/base/tensor.h"
 
 namespace lazyrope {
 

@@ -9,7 +9,7 @@
 #include "cache/error.h"
 #include "codegen/error.h"
 #include "runtime/emulator/fault.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace lazyrope {
 namespace {

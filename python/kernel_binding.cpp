@@ -3,7 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "python/bindings.h"
-#include "runtime/kernel.h"
+#include "runtime/engine/kernel.h"
 
 namespace lazyrope {
 namespace {

@@ -3,12 +3,12 @@
 
 #include "python/bindings.h"
 #include "python/errors.h"
-#include "runtime/config.h"
-#include "runtime/devices.h"
+#include "runtime/base/config.h"
+#include "runtime/engine/devices.h"
 #include "runtime/doctor.h"
-#include "runtime/engine.h"
-#include "runtime/interruption.h"
-#include "runtime/version.h"
+#include "runtime/engine/engine.h"
+#include "runtime/base/interruption.h"
+#include "runtime/base/version.h"
 
 namespace py = pybind11;
 

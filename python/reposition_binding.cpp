@@ -5,7 +5,7 @@
 #include "python/bindings.h"
 #include "python/dlpack_tensor.h"
 #include "python/steps.h"
-#include "runtime/reposition.h"
+#include "runtime/attention/reposition.h"
 
 namespace lazyrope {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "codegen/tile_plan.h"
 #include "python/bindings.h"
-#include "runtime/model_config.h"
-#include "runtime/spec.h"
+#include "runtime/spec/model_config.h"
+#include "runtime/spec/spec.h"
 
 namespace lazyrope {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/attention.h"
+#include "runtime/attention/attention.h"
 
 namespace lazyrope {
 

@@ -1,11 +1,11 @@
 #include "runtime/lazyrope.h"
 
-#include "runtime/attention.h"
-#include "runtime/context.h"
-#include "runtime/devices.h"
-#include "runtime/engine.h"
-#include "runtime/reposition.h"
-#include "runtime/tuned.h"
+#include "runtime/attention/attention.h"
+#include "runtime/driver/context.h"
+#include "runtime/engine/devices.h"
+#include "runtime/engine/engine.h"
+#include "runtime/attention/reposition.h"
+#include "runtime/tuning/tuned.h"
 
 namespace lazyrope {
 namespace {

@@ -23,8 +23,13 @@ MAY_INCLUDE = {
     "tools": {"runtime", "codegen", "cache", "templates/abi"},
     "tests": {"runtime", "codegen", "cache", "templates", "python"},
 }
-# Inside templates: a level may include itself and those after it.
-LEVELS = ["kernel", "family", "pipeline", "ops", "tile", "isa", "abi"]
+# Inside templates: a folder may include itself and those of later levels.
+LEVELS = [("kernel",), ("family", "planner"), ("pipeline",), ("ops",), ("tile",), ("isa",), ("abi",)]
+LEVEL_OF = {folder: i for i, level in enumerate(LEVELS) for folder in level}
+LEVEL_NAMES = " > ".join(", ".join(level) for level in LEVELS)
+# Inside runtime: a folder may include itself and those after it. The files of runtime itself come first.
+RUNTIME_FOLDERS = ["", "tuning", "attention", "step", "engine", "spec", "emulator", "driver", "base"]
+RUNTIME_NAMES = " > ".join(folder or "runtime" for folder in RUNTIME_FOLDERS)
 ISAS = ["ptx", "emu"]
 # Device texts beside the templates, written against the instruction wrappers alone, which they are to show.
 WITNESSES = "tests/isa/witness/"
@@ -45,7 +50,7 @@ DEVICE_WORD = re.compile(
 )
 EMULATOR_WORD = re.compile(r"__builtin_\w+")  # g++'s, which isa/emu is written in
 READS_ENVIRONMENT = re.compile(r"\b(?:(?:secure_)?getenv|environ\.get)\b")
-ENVIRONMENT_READER = "runtime/config.cpp"
+ENVIRONMENT_READER = "runtime/base/config.cpp"
 
 MAX_LINES = 600
 CPP_SUFFIXES = (".h", ".cpp", ".cuh", ".cu.in")
@@ -128,13 +133,29 @@ def sources(root: Path) -> list[Source]:
     return found
 
 
+def runtime_folder(path: str) -> str:
+    """The folder of runtime/ that has the file; "" for the files of runtime itself."""
+    return path.split("/")[1] if path.count("/") > 1 else ""
+
+
+def check_runtime_include(source: Source, include: Include) -> str | None:
+    """Includes between the folders of runtime go one way, so that there is no cycle among them."""
+    folder, target = runtime_folder(source.path), runtime_folder(include.path)
+    for one in (folder, target):
+        if one not in RUNTIME_FOLDERS:
+            return f"runtime/{one} is on no level of runtime/; these are: {RUNTIME_NAMES}"
+    if RUNTIME_FOLDERS.index(target) < RUNTIME_FOLDERS.index(folder):
+        return f'runtime/{folder} must not include "{include.path}"; downwards is: {RUNTIME_NAMES}'
+    return None
+
+
 def check_room_include(source: Source, include: Include) -> str | None:
     """Includes of the host's rooms: given from the root, of rooms that the room may know."""
     target = include.path.split("/")[0]
     if target not in MAY_INCLUDE:
         return f'"{include.path}" is in no room; give paths from the root, <...> for libraries'
     if target == source.room:
-        return None
+        return check_runtime_include(source, include) if target == "runtime" else None
     allowed = MAY_INCLUDE[source.room]
     if target in allowed or any(include.path.startswith(f"{one}/") for one in allowed):
         return None
@@ -165,15 +186,15 @@ def check_witness_include(include: Include, paths: set[str]) -> str | None:
 
 def check_template_include(source: Source, include: Include, paths: set[str]) -> str | None:
     """Includes of the templates: given from templates/, downwards, and there."""
-    if source.level not in LEVELS:
-        return f"{source.path} is on no level of templates/; these are: {' > '.join(LEVELS)}"
+    if source.level not in LEVEL_OF:
+        return f"{source.path} is on no level of templates/; these are: {LEVEL_NAMES}"
     target = include.path.split("/")[0]
     if include.path.startswith("${"):
         return None if source.level == "kernel" else f'"{include.path}": only files of kernel/ have placeholders'
-    if target not in LEVELS:
-        return f'"{include.path}" is on no level of templates/; these are: {" > ".join(LEVELS)}'
-    if LEVELS.index(target) < LEVELS.index(source.level):
-        return f'{source.level} must not include "{include.path}"; downwards is: {" > ".join(LEVELS)}'
+    if target not in LEVEL_OF:
+        return f'"{include.path}" is on no level of templates/; these are: {LEVEL_NAMES}'
+    if target != source.level and LEVEL_OF[target] <= LEVEL_OF[source.level]:
+        return f'{source.level} must not include "{include.path}"; downwards is: {LEVEL_NAMES}'
     return check_template_path(include, paths)
 
 

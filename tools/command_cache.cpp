@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "codegen/error.h"
-#include "runtime/engine.h"
-#include "runtime/table.h"
-#include "runtime/tuning.h"
+#include "runtime/engine/engine.h"
+#include "runtime/base/table.h"
+#include "runtime/engine/tuning.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/output.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/doctor.h"
-#include "runtime/engine.h"
+#include "runtime/engine/engine.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/output.h"

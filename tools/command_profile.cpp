@@ -13,7 +13,7 @@
 #include "runtime/emulator/device.h"
 #include "runtime/emulator/profile.h"
 #include "runtime/emulator/profile_table.h"
-#include "runtime/engine.h"
+#include "runtime/engine/engine.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/output.h"

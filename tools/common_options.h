@@ -4,7 +4,7 @@
 #include <string>
 
 #include "codegen/arch.h"
-#include "runtime/config.h"
+#include "runtime/base/config.h"
 
 namespace lazyrope {
 

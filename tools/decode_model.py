@@ -22,7 +22,7 @@ from tools.drawing import RESULTS
 
 Row = dict[str, Any]
 
-# What the planner counts (templates/family/plan_units.cuh, runtime/step_layout.cpp).
+# What the planner counts (templates/planner/units.cuh, runtime/step/step_layout.cpp).
 BLOCK_COST = 8
 SEGMENT_COST = 2
 LEAST_SHARE = BLOCK_COST + SEGMENT_COST + 2
@@ -61,7 +61,7 @@ def units(row: Row) -> int:
 
 @dataclass(frozen=True)
 class Line:
-    """The line of a row's units, all alike, as the planner cuts it into shares (templates/family/plan_cut.cuh)."""
+    """The line of a row's units, all alike, as the planner cuts it into shares (templates/planner/cut.cuh)."""
 
     blocks: int  # of a unit
     cost: int  # of a unit's blocks and segments

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine.h"
-#include "runtime/kernel_set.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/kernel_set.h"
 #include "tools/spec_options.h"
 
 namespace lazyrope {

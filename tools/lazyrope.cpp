@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/version.h"
+#include "runtime/base/version.h"
 #include "tools/command.h"
 
 namespace lazyrope {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/emulator/device.h"
-#include "runtime/pool.h"
-#include "runtime/tuning_inputs.h"
+#include "runtime/attention/pool.h"
+#include "runtime/tuning/tuning_inputs.h"
 
 namespace lazyrope {
 namespace {

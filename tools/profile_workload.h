@@ -1,7 +1,7 @@
 #pragma once
 
-#include "runtime/attention.h"
-#include "runtime/tuning.h"
+#include "runtime/attention/attention.h"
+#include "runtime/engine/tuning.h"
 
 namespace lazyrope {
 

@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "runtime/log.h"
+#include "runtime/base/log.h"
 
 namespace lazyrope {
 namespace {

@@ -15,7 +15,7 @@
 #include "codegen/error.h"
 #include "codegen/mask.h"
 #include "codegen/tile_plan.h"
-#include "runtime/model_config.h"
+#include "runtime/spec/model_config.h"
 #include "tools/command.h"
 
 namespace lazyrope {

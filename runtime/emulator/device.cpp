@@ -16,11 +16,11 @@
 #include <span>
 #include <stdexcept>
 
-#include "runtime/config.h"
-#include "runtime/dynamic_library.h"
+#include "runtime/base/config.h"
+#include "runtime/base/dynamic_library.h"
 #include "runtime/emulator/launch.h"
 #include "runtime/emulator/shell.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace lazyrope {
 namespace {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "runtime/compiler.h"
-#include "runtime/device.h"
+#include "runtime/driver/compiler.h"
+#include "runtime/driver/device.h"
 
 namespace lazyrope {
 

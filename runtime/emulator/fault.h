@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "templates/abi/emulator.h"
 
 namespace lazyrope {

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/device.h"
+#include "runtime/driver/device.h"
 #include "runtime/emulator/clocks.h"
 #include "runtime/emulator/fault.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device.h"
+#include "runtime/driver/device.h"
 #include "runtime/emulator/device.h"
 #include "templates/abi/emulator.h"
 

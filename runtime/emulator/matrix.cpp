@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/half.h"
+#include "runtime/base/half.h"
 
 namespace lazyrope {
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "codegen/template_text.h"
-#include "runtime/table.h"
+#include "runtime/base/table.h"
 
 namespace lazyrope {
 namespace {

@@ -82,7 +82,7 @@ inline constexpr int32 kPlanTileBytes = sizeof(TileRows) + sizeof(TileKeys) + 16
 constexpr int64 plan_table_bytes(int32 tiles) { return (int64{tiles} + 1) * kPlanTileBytes; }
 struct PlanScratch {
   uint8* tables;  // null: in shared memory
-  // Of all planners: family/plan_notes.cuh. Null where a step never has many tiles, or one planner.
+  // Of all planners: planner/notes.cuh. Null where a step never has many tiles, or one planner.
   TileNote* notes;
   uint32* counter;
   int32 max_tiles;

@@ -20,7 +20,7 @@
 
 #include "codegen/error.h"
 #include "codegen/render.h"
-#include "runtime/parallel.h"
+#include "runtime/base/parallel.h"
 #include "tests/compile/kernel_report.h"
 #include "tests/compile/table.h"
 

@@ -16,8 +16,8 @@
 
 #include "codegen/mask.h"
 #include "codegen/render.h"
-#include "runtime/attention.h"
-#include "runtime/parallel.h"
+#include "runtime/attention/attention.h"
+#include "runtime/base/parallel.h"
 #include "tests/compile/kernel_report.h"
 #include "tests/support/engines.h"
 #include "tests/support/specs.h"

@@ -8,9 +8,9 @@
 
 #include "codegen/arch.h"
 #include "codegen/render.h"
-#include "runtime/compiler.h"
-#include "runtime/nvrtc.h"
-#include "runtime/ptxas_log.h"
+#include "runtime/driver/compiler.h"
+#include "runtime/driver/nvrtc.h"
+#include "runtime/driver/ptxas_log.h"
 #include "tests/support/engines.h"
 
 namespace lazyrope {

@@ -12,7 +12,7 @@
 
 #include "codegen/render.h"
 #include "codegen/template_text.h"
-#include "runtime/compiler.h"
+#include "runtime/driver/compiler.h"
 #include "tests/support/specs.h"
 
 namespace lazyrope {

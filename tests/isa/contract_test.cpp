@@ -5,7 +5,7 @@
 
 #include "codegen/template_text.h"
 #include "runtime/emulator/device.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "tests/isa/run_witness.h"
 #include "tests/isa/wrappers.h"
 #include "tests/support/throws.h"

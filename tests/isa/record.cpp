@@ -10,7 +10,7 @@
 #include <ctime>
 #include <stdexcept>
 
-#include "runtime/devices.h"
+#include "runtime/engine/devices.h"
 #include "tests/isa/recording.h"
 #include "tests/isa/run_witness.h"
 

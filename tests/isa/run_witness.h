@@ -3,8 +3,8 @@
 #include <memory>
 #include <string_view>
 
-#include "runtime/compiler.h"
-#include "runtime/device.h"
+#include "runtime/driver/compiler.h"
+#include "runtime/driver/device.h"
 #include "tests/isa/witnesses.h"
 
 namespace lazyrope {

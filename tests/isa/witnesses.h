@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/tensor_map.h"
+#include "runtime/driver/tensor_map.h"
 #include "tests/isa/inputs.h"
 #include "tests/isa/rules.h"
 #include "tests/isa/witness/params.h"

@@ -16,12 +16,12 @@ GOOD = {
     "codegen/arch.h": '#include <string>\n#include "codegen/error.h"\n#include "templates/abi/step.h"\n',
     "codegen/error.h": "",
     "cache/key.h": "#include <filesystem>\n",
-    "runtime/config.cpp": '#include "codegen/arch.h"\nconst char* home = std::getenv("HOME");\n',
-    "runtime/step.h": '#include <cuda.h>\n#include "cache/key.h"\n#include "templates/abi/step.h"\n',
-    "python/module.cpp": '#include "runtime/step.h"\n#include "templates/abi/step.h"\n',
+    "runtime/base/config.cpp": '#include "codegen/arch.h"\nconst char* home = std::getenv("HOME");\n',
+    "runtime/step/step.h": '#include <cuda.h>\n#include "cache/key.h"\n#include "templates/abi/step.h"\n',
+    "python/module.cpp": '#include "runtime/step/step.h"\n#include "templates/abi/step.h"\n',
     "python/lazyrope/rope.py": "from ._core import Rope\n",
-    "tools/lazyrope.cpp": '#include "codegen/arch.h"\n#include "runtime/step.h"\n',
-    "tests/unit/step_test.cpp": '#include "runtime/step.h"\n#include "tests/support/cases.h"\n',
+    "tools/lazyrope.cpp": '#include "codegen/arch.h"\n#include "runtime/step/step.h"\n',
+    "tests/unit/step_test.cpp": '#include "runtime/step/step.h"\n#include "tests/support/cases.h"\n',
     "tests/support/cases.h": "",
     "tests/isa/replay_test.cpp": '#include "tests/isa/witness/params.h"\n',
     "tests/isa/witness/params.h": '#include "abi/step.h"\n',
@@ -51,13 +51,14 @@ def test_a_good_tree_has_none(tmp_path):
     assert complaints(tmp_path, {}) == []
 
 
-DOWN = "kernel > family > pipeline > ops > tile > isa > abi"
+DOWN = "kernel > family, planner > pipeline > ops > tile > isa > abi"
+RUNTIME_DOWN = "runtime > tuning > attention > step > engine > spec > emulator > driver > base"
 
 BAD = [
     (
         "codegen/arch.h",
-        '\n#include "runtime/step.h"\n',
-        'codegen/arch.h:2: codegen must not include "runtime/step.h"; it may include: codegen, templates/abi',
+        '\n#include "runtime/step/step.h"\n',
+        'codegen/arch.h:2: codegen must not include "runtime/step/step.h"; it may include: codegen, templates/abi',
     ),
     (
         "codegen/arch.h",
@@ -73,20 +74,20 @@ BAD = [
         'cache/key.h:1: cache must not include "codegen/arch.h"; it may include: cache',
     ),
     (
-        "runtime/step.h",
+        "runtime/step/step.h",
         '#include "templates/isa/types.cuh"\n',
-        'runtime/step.h:1: runtime must not include "templates/isa/types.cuh"; '
+        'runtime/step/step.h:1: runtime must not include "templates/isa/types.cuh"; '
         "it may include: runtime, cache, codegen, templates/abi",
     ),
     (
-        "runtime/step.h",
+        "runtime/step/step.h",
         '#include "abi/step.h"\n',
-        'runtime/step.h:1: "abi/step.h" is in no room; give paths from the root, <...> for libraries',
+        'runtime/step/step.h:1: "abi/step.h" is in no room; give paths from the root, <...> for libraries',
     ),
     (
-        "runtime/step.h",
+        "runtime/step/step.h",
         '#include "python/bindings.h"\n',
-        'runtime/step.h:1: runtime must not include "python/bindings.h"; '
+        'runtime/step/step.h:1: runtime must not include "python/bindings.h"; '
         "it may include: runtime, cache, codegen, templates/abi",
     ),
     (
@@ -122,6 +123,22 @@ BAD = [
         "templates/ops/merge.cuh",
         '#pragma once\n\n#include "pipeline/ring.cuh"\n',
         f'templates/ops/merge.cuh:3: ops must not include "pipeline/ring.cuh"; downwards is: {DOWN}',
+    ),
+    (
+        "templates/planner/units.cuh",
+        '#include "family/sm80/tile.cuh"\n',
+        f'templates/planner/units.cuh:1: planner must not include "family/sm80/tile.cuh"; downwards is: {DOWN}',
+    ),
+    (
+        "runtime/engine/engine.h",
+        '#include "runtime/step/step.h"\n',
+        'runtime/engine/engine.h:1: runtime/engine must not include "runtime/step/step.h"; '
+        f"downwards is: {RUNTIME_DOWN}",
+    ),
+    (
+        "runtime/other/file.h",
+        '#include "runtime/step/step.h"\n',
+        f"runtime/other/file.h:1: runtime/other is on no level of runtime/; these are: {RUNTIME_DOWN}",
     ),
     (
         "templates/abi/step.h",
@@ -160,14 +177,14 @@ BAD = [
         f"templates/loose.cuh:1: templates/loose.cuh is on no level of templates/; these are: {DOWN}",
     ),
     (
-        "runtime/step.h",
+        "runtime/step/step.h",
         'int f();\nauto x = std::getenv("X");\n',
-        "runtime/step.h:2: getenv: only runtime/config.cpp reads the environment",
+        "runtime/step/step.h:2: getenv: only runtime/base/config.cpp reads the environment",
     ),
     (
         "python/lazyrope/rope.py",
         'import os\nx = os.environ.get("X")\n',
-        "python/lazyrope/rope.py:2: environ.get: only runtime/config.cpp reads the environment",
+        "python/lazyrope/rope.py:2: environ.get: only runtime/base/config.cpp reads the environment",
     ),
     (
         "tests/isa/witness/sync.cuh",
@@ -240,11 +257,11 @@ def test_complains_of_a_header_that_one_isa_lacks(tmp_path, isa, other):
 
 def test_literals_and_comments_are_not_code(tmp_path):
     text = 'auto a = R"(\n#include "tools/table.h"\n)";\n// getenv\nint n = 10\'000;  /* getenv */ auto b = "getenv";\n'
-    assert complaints(tmp_path, {"runtime/step.h": text}) == []
+    assert complaints(tmp_path, {"runtime/step/step.h": text}) == []
 
 
 def test_the_command_says_where_and_fails(tmp_path):
-    complaints(tmp_path, {"cache/key.h": '#include "runtime/step.h"\n'})
+    complaints(tmp_path, {"cache/key.h": '#include "runtime/step/step.h"\n'})
     command = [sys.executable, ROOT / "tools" / "check_layers.py", tmp_path]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1

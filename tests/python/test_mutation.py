@@ -34,7 +34,7 @@ def test_every_mutant_is_caught():
 def test_a_barrier_too_many_survives(tmp_path):
     """The test can fail: what is not needed is found, and what stands beside it is not."""
     shutil.copytree(ROOT / "templates", tmp_path, dirs_exist_ok=True)
-    planner = tmp_path / "family/planner.cuh"
+    planner = tmp_path / "planner/planner.cuh"
     text = planner.read_text()
     after = "      if (!is_shared) return;"
     assert text.count(f"      bar_sync();\n{after}") == 1
@@ -42,7 +42,7 @@ def test_a_barrier_too_many_survives(tmp_path):
     line = 1 + text[: text.index(after)].count("\n")
     done = mutate("--templates", tmp_path, "--only", "removed", "--only", f"planner.cuh:{line}", "--trial", "prefill")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"family/planner.cuh:{line} bar_sync(): removed: SURVIVED\n" in done.stdout
+    assert f"planner/planner.cuh:{line} bar_sync(): removed: SURVIVED\n" in done.stdout
 
 
 def test_the_table_has_a_verdict_on_every_mutant():

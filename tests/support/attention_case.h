@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/half.h"
+#include "runtime/base/half.h"
 #include "runtime/lazyrope.h"
 #include "tests/support/host_tensor.h"
 #include "tests/support/metadata.h"

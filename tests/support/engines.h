@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/engine.h"
+#include "runtime/engine/engine.h"
 
 namespace lazyrope {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <new>
 
-#include "runtime/device.h"
-#include "runtime/kernel.h"
+#include "runtime/driver/device.h"
+#include "runtime/engine/kernel.h"
 
 namespace lazyrope {
 

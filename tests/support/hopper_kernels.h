@@ -9,7 +9,7 @@
 
 #include "runtime/emulator/fault.h"
 #include "runtime/emulator/launch.h"
-#include "runtime/tensor_map.h"
+#include "runtime/driver/tensor_map.h"
 #include "templates/isa/emu/math.cuh"
 #include "templates/isa/emu/mbarrier.cuh"
 #include "templates/isa/emu/sync.cuh"

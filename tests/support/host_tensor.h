@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/tensor.h"
+#include "runtime/base/tensor.h"
 
 namespace lazyrope {
 

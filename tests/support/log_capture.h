@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/log.h"
+#include "runtime/base/log.h"
 
 namespace lazyrope {
 

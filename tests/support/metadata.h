@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "runtime/step_types.h"
+#include "runtime/step/step_types.h"
 #include "tests/support/host_tensor.h"
 
 namespace lazyrope {

@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "runtime/spec.h"
+#include "runtime/spec/spec.h"
 
 namespace lazyrope {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/tuning.h"
+#include "runtime/engine/tuning.h"
 
 namespace lazyrope {
 

@@ -6,7 +6,7 @@
 
 #include "codegen/mask.h"
 #include "codegen/template_text.h"
-#include "runtime/attention.h"
+#include "runtime/attention/attention.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/engines.h"
 #include "tests/support/specs.h"

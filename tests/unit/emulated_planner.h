@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "runtime/emulator/device.h"
-#include "runtime/kernel_set.h"
-#include "runtime/reach.h"
-#include "runtime/step_layout.h"
+#include "runtime/engine/kernel_set.h"
+#include "runtime/step/reach.h"
+#include "runtime/step/step_layout.h"
 #include "tests/support/engines.h"
 #include "tests/support/host_tensor.h"
 #include "tests/support/metadata.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/step_layout.h"
+#include "runtime/step/step_layout.h"
 #include "tests/support/metadata.h"
 #include "tests/support/specs.h"
 

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "codegen/error.h"
-#include "runtime/append_step.h"
+#include "runtime/step/append_step.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/metadata.h"
 #include "tests/support/throws.h"

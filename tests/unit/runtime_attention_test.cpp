@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "codegen/error.h"
-#include "runtime/attention.h"
+#include "runtime/attention/attention.h"
 #include "runtime/emulator/device.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/engines.h"

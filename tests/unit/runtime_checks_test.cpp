@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "codegen/error.h"
-#include "runtime/checks.h"
+#include "runtime/step/checks.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/throws.h"
 

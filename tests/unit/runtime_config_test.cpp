@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "codegen/error.h"
-#include "runtime/config.h"
-#include "runtime/log.h"
+#include "runtime/base/config.h"
+#include "runtime/base/log.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/throws.h"
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "codegen/error.h"
-#include "runtime/device_tensor.h"
+#include "runtime/engine/device_tensor.h"
 #include "tests/support/throws.h"
 
 namespace lazyrope {

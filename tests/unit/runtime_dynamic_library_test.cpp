@@ -4,7 +4,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "runtime/dynamic_library.h"
+#include "runtime/base/dynamic_library.h"
 
 namespace lazyrope {
 namespace {

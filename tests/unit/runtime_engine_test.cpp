@@ -10,9 +10,9 @@
 
 #include "cache/error.h"
 #include "cache/file_lock.h"
-#include "runtime/engine.h"
-#include "runtime/error.h"
-#include "runtime/kernel_set.h"
+#include "runtime/engine/engine.h"
+#include "runtime/base/error.h"
+#include "runtime/engine/kernel_set.h"
 #include "tests/support/engines.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/temporary_directory.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "codegen/error.h"
-#include "runtime/gpu_device.h"
+#include "runtime/driver/gpu_device.h"
 #include "tests/support/throws.h"
 
 namespace lazyrope {

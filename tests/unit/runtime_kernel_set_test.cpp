@@ -5,9 +5,9 @@
 
 #include "cache/error.h"
 #include "codegen/error.h"
-#include "runtime/attention.h"
-#include "runtime/error.h"
-#include "runtime/kernel_set.h"
+#include "runtime/attention/attention.h"
+#include "runtime/base/error.h"
+#include "runtime/engine/kernel_set.h"
 #include "tests/support/engines.h"
 #include "tests/support/specs.h"
 #include "tests/support/temporary_directory.h"

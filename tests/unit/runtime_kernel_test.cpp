@@ -3,7 +3,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/throws.h"

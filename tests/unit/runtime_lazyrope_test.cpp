@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "runtime/attention.h"
-#include "runtime/engine.h"
+#include "runtime/attention/attention.h"
+#include "runtime/engine/engine.h"
 #include "runtime/lazyrope.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/specs.h"

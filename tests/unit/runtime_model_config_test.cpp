@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "codegen/error.h"
-#include "runtime/model_config.h"
+#include "runtime/spec/model_config.h"
 #include "tests/support/specs.h"
 #include "tests/support/throws.h"
 

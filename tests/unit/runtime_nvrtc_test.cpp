@@ -5,8 +5,8 @@
 #include <regex>
 #include <thread>
 
-#include "runtime/error.h"
-#include "runtime/nvrtc.h"
+#include "runtime/base/error.h"
+#include "runtime/driver/nvrtc.h"
 
 namespace lazyrope {
 namespace {

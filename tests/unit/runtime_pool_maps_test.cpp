@@ -7,7 +7,7 @@
 
 #include "codegen/error.h"
 #include "runtime/emulator/device.h"
-#include "runtime/pool_maps.h"
+#include "runtime/attention/pool_maps.h"
 #include "tests/support/throws.h"
 
 namespace lazyrope {

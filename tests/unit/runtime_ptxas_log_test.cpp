@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/nvrtc.h"
-#include "runtime/ptxas_log.h"
+#include "runtime/driver/nvrtc.h"
+#include "runtime/driver/ptxas_log.h"
 
 namespace lazyrope {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "runtime/reach.h"
+#include "runtime/step/reach.h"
 
 namespace lazyrope {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "codegen/error.h"
-#include "runtime/reposition.h"
+#include "runtime/attention/reposition.h"
 #include "templates/abi/reposition.h"
 #include "tests/support/engines.h"
 #include "tests/support/fake_device.h"

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "codegen/error.h"
-#include "runtime/step.h"
-#include "runtime/step_layout.h"
+#include "runtime/step/step.h"
+#include "runtime/step/step_layout.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/metadata.h"
 #include "tests/support/specs.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "codegen/error.h"
-#include "runtime/tensor_map.h"
+#include "runtime/driver/tensor_map.h"
 #include "tests/support/throws.h"
 
 namespace lazyrope {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "runtime/tensor.h"
+#include "runtime/base/tensor.h"
 
 namespace lazyrope {
 namespace {

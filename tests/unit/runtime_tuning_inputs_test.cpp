@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "runtime/tuning_inputs.h"
+#include "runtime/tuning/tuning_inputs.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/specs.h"

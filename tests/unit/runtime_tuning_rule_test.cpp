@@ -3,7 +3,7 @@
 #include <cmath>
 #include <random>
 
-#include "runtime/tuning_rule.h"
+#include "runtime/tuning/tuning_rule.h"
 
 namespace lazyrope {
 namespace {

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "cache/error.h"
-#include "runtime/tuning.h"
-#include "runtime/tuning_store.h"
+#include "runtime/engine/tuning.h"
+#include "runtime/engine/tuning_store.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/throws.h"

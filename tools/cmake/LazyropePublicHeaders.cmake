@@ -1,6 +1,6 @@
 # lazyrope_public_header(HEADER): copies HEADER to <build>/include/lazyrope, and what it includes to folders
-# there that are named as the rooms. Inside the library includes begin with a room, "runtime/spec.h"; in the copies
-# with the library's name, "lazyrope/runtime/spec.h", so that they meet no folder of a program's own.
+# there that are named as the rooms. Inside the library includes begin with a room, "runtime/spec/spec.h"; in the copies
+# with the library's name, "lazyrope/runtime/spec/spec.h", so that they meet no folder of a program's own.
 function(lazyrope_public_header header)
   get_filename_component(name ${header} NAME)
   _lazyrope_copy_header(${header} ${name} copied)

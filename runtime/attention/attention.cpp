@@ -1,0 +1,205 @@
+#include "runtime/attention/attention.h"
+
+#include <fmt/format.h>
+
+#include <numbers>
+#include <utility>
+
+#include "codegen/error.h"
+#include "runtime/step/checks.h"
+#include "runtime/engine/kernel_set.h"
+#include "runtime/attention/pool.h"
+#include "runtime/attention/pool_maps.h"
+#include "runtime/step/reach.h"
+#include "templates/abi/attend.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kFloatBytes = 4;
+constexpr int kNewChunkBytes = 8;  // that new keys and values are read by
+
+TokenTensor tokens_of(const TensorView& t) {
+  return {t.data, t.strides[0] * kElementBytes, t.strides[1] * kElementBytes};
+}
+
+}  // namespace
+
+std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
+                                                    const Arch& arch,
+                                                    const CompileOptions& options) {
+  return of(spec, arch,
+            compile_sets(engine, {attention_set(spec, arch, options.plan)}, options.engine).front(),
+            options.tuning);
+}
+
+std::shared_ptr<const Attention> Attention::of(const AttentionSpec& spec, const Arch& arch,
+                                               const KernelSet& set,
+                                               std::shared_ptr<const Tuning> tuning) {
+  return std::shared_ptr<const Attention>(
+      new Attention(spec, arch, set.plan, set.kernels(), std::move(tuning)));
+}
+
+std::string Attention::compiler() const {
+  const std::string& decode = kernel(KernelKind::kAttendDecode).binary().compiler;
+  const std::string& prefill = kernel(KernelKind::kAttendPrefill).binary().compiler;
+  return decode == prefill ? decode : fmt::format("{}, {}", decode, prefill);
+}
+
+StepShape Attention::step_shape() const {
+  return {spec_.group_size(),           spec_.num_kv_heads, spec_.head_dim,
+          bytes_of(spec_.pool_dtype()), spec_.mask,         spec_.mask_parameters};
+}
+
+void Attention::check_step(const Step& step) const {
+  check_arch(arch_, *step.device());
+  if (step.shape() == step_shape() && step.plan() == plan_) return;
+  const auto described = [](const StepShape& shape, const TilePlan& plan) {
+    std::string text = fmt::format(
+        "num_kv_heads = {}, group_size = {}, head_dim = {}, {}-bit pool, mask = \"{}\"",
+        shape.num_kv_heads, shape.group_size, shape.head_dim, 8 * shape.kv_bytes, shape.mask);
+    for (const auto& [name, value] : shape.mask_parameters)
+      text += fmt::format(", {} = {}", name, value);
+    return fmt::format("{} ({})", text, describe(plan));
+  };
+  throw SpecError(fmt::format(
+      "the step was planned for {}; the kernels are for {}: make the step with their own plan()",
+      described(step.shape(), step.plan()), described(step_shape(), plan_)));
+}
+
+std::size_t Attention::step_bytes(StepCapacity capacity, int sm_count) const {
+  return lazyrope::step_bytes(step_shape(), plan_, capacity, sm_count);
+}
+
+std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
+                                           StepCapacity capacity, Stream stream) const {
+  check_arch(arch_, *device);
+  // Now, for nothing can be loaded while a stream is captured.
+  for (const auto& kernel : kernels_) kernel->on(*device);
+  return std::make_unique<Step>(std::move(device),
+                                kernels_.at(static_cast<std::size_t>(KernelKind::kPlan)),
+                                step_shape(), plan_, format, capacity, stream);
+}
+
+std::unique_ptr<AppendStep> Attention::make_append_step(std::shared_ptr<const Device> device,
+                                                        PoolFormat format,
+                                                        int capacity_tokens) const {
+  check_arch(arch_, *device);
+  for (const auto& kernel : kernels_) kernel->on(*device);
+  return std::make_unique<AppendStep>(
+      std::move(device), kernels_.at(static_cast<std::size_t>(KernelKind::kPlanAppend)), format,
+      capacity_tokens);
+}
+
+void Attention::check_query(const char* name, const TensorView& t, int heads, int bytes,
+                            const Device& device) const {
+  check_type(name, t, element_type(spec_.dtype));
+  check_rank(name, t, 3, "[tokens, heads, head_dim]");
+  check_on_device(name, t, device);
+  check_extent(name, t, 1, heads, "heads");
+  check_extent(name, t, 2, spec_.head_dim, "head_dim");
+  check_rows(name, t, kElementBytes, bytes);
+}
+
+const float* Attention::checked_sinks(const std::optional<TensorView>& sinks,
+                                      const Device& device) const {
+  if (spec_.sinks && !sinks)
+    throw SpecError("the spec has sinks; give sinks=, a logit of each query head");
+  if (!spec_.sinks && sinks)
+    throw SpecError("sinks are given; the spec has none (sinks=True makes it take them)");
+  if (!sinks) return nullptr;
+  check_type("sinks", *sinks, ElementType::kFp32);
+  check_rank("sinks", *sinks, 1, "[heads]");
+  check_on_device("sinks", *sinks, device);
+  check_extent("sinks", *sinks, 0, spec_.num_q_heads, "heads");
+  check_rows("sinks", *sinks, kFloatBytes, kFloatBytes);
+  return static_cast<const float*>(sinks->data);
+}
+
+void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step& step,
+                       const TensorView& out, const std::optional<TensorView>& lse, Stream stream,
+                       const std::optional<TensorView>& sinks) const {
+  const Device& device = *step.device();
+  check_step(step);
+  check_query("q", q, spec_.num_q_heads, kChunkBytes, device);
+  check_query("out", out, spec_.num_q_heads, kChunkBytes, device);
+  check_extent("out", out, 0, q.shape[0], "tokens, as q");
+  check_written("out", out);
+  if (q.shape[0] < step.num_tokens())
+    throw SpecError(fmt::format("q has {} tokens; the step has {}", q.shape[0], step.num_tokens()));
+  check_apart("out", out, "q", q, kElementBytes);
+  AttendParams params{};
+  params.q = tokens_of(q);
+  params.pool = checked_pool(spec_, pool, step.format(), device);
+  check_disjoint("out", out, "k_pool", pool.keys);
+  check_disjoint("out", out, "v_pool", pool.values);
+  params.out = {out.data, out.strides[0] * kElementBytes, out.strides[1] * kElementBytes};
+  if (lse) {
+    check_type("lse", *lse, ElementType::kFp32);
+    check_rank("lse", *lse, 2, "[tokens, heads]");
+    check_on_device("lse", *lse, device);
+    check_extent("lse", *lse, 0, q.shape[0], "tokens, as q");
+    check_extent("lse", *lse, 1, spec_.num_q_heads, "heads");
+    check_alignment("lse", *lse, kFloatBytes);
+    check_written("lse", *lse);
+    check_disjoint("lse", *lse, "q", q);
+    check_disjoint("lse", *lse, "out", out);
+    check_disjoint("lse", *lse, "k_pool", pool.keys);
+    check_disjoint("lse", *lse, "v_pool", pool.values);
+    params.lse = {static_cast<float*>(lse->data), lse->strides[0] * kFloatBytes,
+                  lse->strides[1] * kFloatBytes};
+  }
+  params.sinks = checked_sinks(sinks, device);
+  params.step = step.view();
+  params.scale_log2 = static_cast<float>(spec_.softmax_scale() * std::numbers::log2e);
+  const auto launch = [&](Step::Phase phase, KernelKind kind) {
+    if (!step.serves(phase)) return;
+    params.work = step.work(phase);
+    const AttendPlan& plan = phase == Step::kPrefill ? plan_.prefill : plan_.decode;
+    TmaAttendParams with_maps;  // of which other kernels take the first part
+    with_maps.attend = params;
+    if (plan.family == Family::kSm90a)
+      with_maps.maps = pool_maps_.get(spec_, params.pool, pool.keys.shape[0],
+                                      step.format().page_size, plan.heads, device);
+    kernel(kind).on(device).launch(params.work.num_ctas, &with_maps, stream, [&] {
+      Reach reach;
+      reach.reads("q", q).pool(pool, /*is_written=*/false).reads("sinks", sinks);
+      reach.writes("out", out).writes("lse", lse);
+      step.add_to(reach);
+      return reach.ranges();
+    });
+  };
+  step.run([&] {
+    launch(Step::kPrefill, KernelKind::kAttendPrefill);
+    launch(Step::kDecode, KernelKind::kAttendDecode);
+  });
+}
+
+void Attention::append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
+                       const AppendStep& step, Stream stream) const {
+  const Device& device = *step.device();
+  check_arch(arch_, device);
+  check_query("k", k, spec_.num_kv_heads, kNewChunkBytes, device);
+  check_query("v", v, spec_.num_kv_heads, kNewChunkBytes, device);
+  check_extent("v", v, 0, k.shape[0], "tokens, as k");
+  check_within_capacity("tokens to append", k.shape[0], step.capacity());
+  if (!step.is_filled()) throw SpecError("the append step has no tokens yet; call its update()");
+  AppendParams params{};
+  params.pool = checked_written_pool(spec_, pool, step.format(), device);
+  if (k.shape[0] == 0) return;
+  params.k = tokens_of(k);
+  params.v = tokens_of(v);
+  params.records = step.records();
+  params.num_tokens = static_cast<int32>(k.shape[0]);
+  params.num_kv_heads = spec_.num_kv_heads;
+  launch_over_tokens(kernel(KernelKind::kAppend), spec_, k.shape[0], &params, device, stream, [&] {
+    return Reach()
+        .reads("k", k)
+        .reads("v", v)
+        .pool(pool, /*is_written=*/true)
+        .writes("the append step", step.memory())
+        .ranges();
+  });
+}
+
+}  // namespace lazyrope

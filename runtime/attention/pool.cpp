@@ -1,0 +1,157 @@
+#include "runtime/attention/pool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "codegen/error.h"
+#include "runtime/step/checks.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kQuad = 4;  // elements that a thread moves at once
+constexpr int kMaxCtas = 4096;
+constexpr int kFloatBytes = 4;
+
+// Strides of a dimension of one element may be anything; they are never used, but must fit.
+std::int64_t used_stride(const TensorView& t, int dimension) {
+  const auto at = static_cast<std::size_t>(dimension);
+  return t.shape[at] > 1 ? t.strides[at] : 0;
+}
+
+void check_same_layout(const PoolTensors& pool) {
+  const TensorView& k = pool.keys;
+  const TensorView& v = pool.values;
+  for (int i = 0; i < k.rank; ++i)
+    if (k.shape[static_cast<std::size_t>(i)] != v.shape[static_cast<std::size_t>(i)] ||
+        used_stride(k, i) != used_stride(v, i))
+      throw SpecError(
+          fmt::format("k_pool is {}, v_pool is {}; both must have the same shape and strides",
+                      describe(k), describe(v)));
+}
+
+std::uint32_t stride_bytes(const char* name, std::int64_t bytes) {
+  if (std::cmp_greater(bytes, std::numeric_limits<std::uint32_t>::max()))
+    throw SpecError(fmt::format("the pool's {} stride is {} bytes; at most {} are possible", name,
+                                bytes, std::numeric_limits<std::uint32_t>::max()));
+  return static_cast<std::uint32_t>(bytes);
+}
+
+// Kernels form addresses inside a page in 32 bits.
+void check_page_span(const KvPool& pool, const TensorView& keys, int slots, int heads) {
+  const std::uint64_t span =
+      static_cast<std::uint64_t>(pool.slot_stride) * static_cast<std::uint64_t>(slots) +
+      static_cast<std::uint64_t>(pool.head_stride) * static_cast<std::uint64_t>(heads);
+  if (span > std::numeric_limits<std::uint32_t>::max())
+    throw SpecError(fmt::format("k_pool is {}; a page spans {} bytes, at most {} are possible",
+                                describe(keys), span, std::numeric_limits<std::uint32_t>::max()));
+}
+
+void check_pool_type(const char* name, const TensorView& t, Dtype dtype) {
+  const bool is_raw = t.type == ElementType::kUint8 && bytes_of(dtype) == 1;
+  if (!is_raw) check_type(name, t, element_type(dtype));
+}
+
+// Kernels copy 16 bytes at once.
+void check_pool_rows(const char* name, const TensorView& t, Dtype dtype) {
+  check_rows(name, t, bytes_of(dtype), kChunkBytes);
+}
+
+struct Scales {
+  const float* data;
+  std::uint32_t stride;  // bytes
+};
+
+Scales checked_scales(const char* name, const std::optional<TensorView>& scales,
+                      const AttentionSpec& spec, const Device& device) {
+  if (!scales) return {nullptr, 0};
+  if (bytes_of(spec.pool_dtype()) == 2)
+    throw SpecError(
+        fmt::format("{} is given; a pool of {} has no scales", name, to_string(spec.pool_dtype())));
+  check_type(name, *scales, ElementType::kFp32);
+  check_on_device(name, *scales, device);
+  const std::int64_t count = scales->elements();
+  const bool per_head = scales->rank == 1 && count == spec.num_kv_heads;
+  if (!scales->is_contiguous() || (count != 1 && !per_head))
+    throw SpecError(fmt::format("{} is {}; it must be one element, or contiguous [kv_heads] = [{}]",
+                                name, describe(*scales), spec.num_kv_heads));
+  check_alignment(name, *scales, kFloatBytes);
+  return {static_cast<const float*>(scales->data),
+          count == 1 ? 0u : static_cast<std::uint32_t>(kFloatBytes)};
+}
+
+}  // namespace
+
+ElementType element_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kBf16:
+      return ElementType::kBf16;
+    case Dtype::kFp16:
+      return ElementType::kFp16;
+    case Dtype::kFp8E4m3:
+      return ElementType::kFp8E4m3;
+    case Dtype::kFp8E5m2:
+      return ElementType::kFp8E5m2;
+  }
+  return ElementType::kOther;
+}
+
+KvPool checked_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
+                    const Device& device) {
+  const bool nhd = format.layout == KvLayout::kNhd;
+  const int slots = nhd ? 1 : 2;
+  const int heads = nhd ? 2 : 1;
+  const auto check = [&](const char* name, const TensorView& t) {
+    check_pool_type(name, t, spec.pool_dtype());
+    check_rank(name, t, 4,
+               nhd ? "[pages, page_size, kv_heads, head_dim] (layout NHD)"
+                   : "[pages, kv_heads, page_size, head_dim] (layout HND)");
+    check_on_device(name, t, device);
+    check_extent(name, t, slots, format.page_size, "page_size");
+    check_extent(name, t, heads, spec.num_kv_heads, "kv_heads");
+    check_extent(name, t, 3, spec.head_dim, "head_dim");
+    check_pool_rows(name, t, spec.pool_dtype());
+  };
+  check("k_pool", pool.keys);
+  check("v_pool", pool.values);
+  check_same_layout(pool);
+  const TensorView& k = pool.keys;
+  const Scales key_scales = checked_scales("k_scale", pool.key_scale, spec, device);
+  const Scales value_scales = checked_scales("v_scale", pool.value_scale, spec, device);
+  const int bytes = bytes_of(spec.pool_dtype());
+  const KvPool result = {k.data,
+                         pool.values.data,
+                         key_scales.data,
+                         value_scales.data,
+                         stride_bytes("page", used_stride(k, 0) * bytes),
+                         stride_bytes("slot", used_stride(k, slots) * bytes),
+                         stride_bytes("head", used_stride(k, heads) * bytes),
+                         key_scales.stride,
+                         value_scales.stride,
+                         0};
+  check_page_span(result, k, format.page_size, spec.num_kv_heads);
+  return result;
+}
+
+KvPool checked_written_pool(const AttentionSpec& spec, const PoolTensors& pool,
+                            const PoolFormat& format, const Device& device) {
+  check_written("k_pool", pool.keys);
+  check_written("v_pool", pool.values);
+  const KvPool checked = checked_pool(spec, pool, format, device);
+  check_apart("k_pool", pool.keys, "v_pool", pool.values, bytes_of(spec.pool_dtype()));
+  return checked;
+}
+
+void launch_over_tokens(const Kernel& kernel, const AttentionSpec& spec, std::int64_t tokens,
+                        const void* params, const Device& device, Stream stream, ReachOf reach) {
+  const int threads = kernel.binary().threads;
+  const std::int64_t tasks = tokens * spec.num_kv_heads * spec.head_dim / kQuad;
+  const std::int64_t ctas = (tasks + threads - 1) / threads;
+  kernel.on(device).launch(static_cast<int>(std::min<std::int64_t>(ctas, kMaxCtas)), params, stream,
+                           reach);
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,129 @@
+#include "runtime/attention/pool_maps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "codegen/error.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr std::size_t kMostEntries = 1024;
+
+Swizzle swizzle_of(int panel) {
+  return panel == 128 ? Swizzle::k128B : panel == 64 ? Swizzle::k64B : Swizzle::k32B;
+}
+
+// A head's row, as copies bring it: in panels, each swizzled, or of 8-bit elements, which nobody
+// multiplies before they are widened, as it is.
+struct RowBoxes {
+  ElementType type;
+  int columns;  // of a panel
+  int bytes;    // likewise
+  Swizzle swizzle;
+};
+RowBoxes row_boxes(const AttentionSpec& spec) {
+  const ElementType type = element_type(spec.pool_dtype());
+  if (bytes_of(type) == 1) return {type, spec.head_dim, spec.head_dim, Swizzle::kNone};
+  const int panel = panel_bytes(spec.head_dim);
+  return {type, panel / kElementBytes, panel, swizzle_of(panel)};
+}
+
+// What the map depends on; scales are no part of it.
+bool same_memory(const KvPool& a, const KvPool& b) {
+  return a.keys == b.keys && a.values == b.values && a.page_stride == b.page_stride &&
+         a.slot_stride == b.slot_stride && a.head_stride == b.head_stride;
+}
+
+// From a page to the next of the same head; 0 where they are no whole number.
+std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_size) {
+  const std::int64_t in_page = page_size / kOctetSlots;
+  if (pages <= 1) return in_page;
+  const std::int64_t octet = std::int64_t{kOctetSlots} * pool.slot_stride;
+  const bool is_whole = octet > 0 && pool.page_stride % octet == 0;
+  return is_whole && pool.page_stride / octet >= in_page ? pool.page_stride / octet : 0;
+}
+
+// From a head to the next. Behind an only one comes that of the next page: coordinates of a map are
+// int32, so that they must not count chunks of memory.
+std::int64_t head_stride(const KvPool& pool) {
+  if (pool.head_stride > 0) return pool.head_stride;
+  return pool.page_stride > 0 ? pool.page_stride : kChunkBytes;
+}
+
+// The same in heads, where they are no whole number of octets.
+std::int64_t heads_per_page(const KvPool& pool) {
+  if (pool.page_stride % head_stride(pool) == 0) return pool.page_stride / head_stride(pool);
+  throw SpecError(
+      fmt::format("the pool's pages are {} bytes apart; on this GPU they must be a multiple of 8 "
+                  "slots ({} bytes each) or of a head ({} bytes)",
+                  pool.page_stride, pool.slot_stride, pool.head_stride));
+}
+
+// One memory for several slots or heads, such as torch.expand() makes.
+void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_size) {
+  const bool share_heads = spec.num_kv_heads > 1 && pool.head_stride == 0;
+  const bool share_slots = page_size > 1 && pool.slot_stride == 0;
+  if (share_heads || share_slots)
+    throw SpecError(fmt::format(
+        "the pool's {} are 0 bytes apart; on this GPU each must have memory of its own: "
+        "make k_pool and v_pool contiguous",
+        share_heads ? "heads" : "slots"));
+}
+
+// Of the greatest coordinate in a map.
+void check_reach(std::int64_t coordinate) {
+  if (coordinate > std::numeric_limits<int32>::max())
+    throw SpecError(
+        "the pool's pages lie too far apart for this GPU's copies: make k_pool and v_pool "
+        "contiguous");
+}
+
+}  // namespace
+
+PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
+                     int page_size, int heads_together, const Device& device) {
+  if (pages == 0) return {};  // nothing is copied of it
+  check_own_memory(spec, pool, page_size);
+  const RowBoxes row = row_boxes(spec);
+  const int panels = heads_together * spec.head_dim / row.columns;
+  const std::int64_t octets = octets_per_page(pool, pages, page_size);
+  const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
+  const std::int64_t last_page = pages - 1;
+  check_reach(last_page * std::max(octets, heads) + page_size / kOctetSlots + spec.num_kv_heads);
+  const auto map = [&](void* data, int box_octets) {
+    return device.encode(
+        {.data = data,
+         .type = row.type,
+         .dims = {row.columns, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
+                  last_page * heads + spec.num_kv_heads},
+         .strides = {pool.slot_stride, heads_together == 1 ? row.bytes : head_stride(pool),
+                     std::int64_t{kOctetSlots} * pool.slot_stride, head_stride(pool)},
+         .box = {row.columns, kOctetSlots, panels, box_octets, 1},
+         .swizzle = row.swizzle});
+  };
+  const auto maps = [&](void* data) { return BoxMaps{map(data, 2), map(data, 1)}; };
+  return {maps(pool.keys), maps(pool.values), static_cast<int32>(octets),
+          static_cast<int32>(heads)};
+}
+
+PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
+                           int page_size, int heads, const Device& device) {
+  const std::lock_guard lock(mutex_);
+  const Key key = {pool.keys, heads};
+  const auto found = entries_.find(key);
+  if (found != entries_.end()) {
+    const Entry& entry = found->second;
+    if (same_memory(entry.pool, pool) && entry.pages == pages && entry.page_size == page_size &&
+        entry.device == &device)
+      return entry.maps;
+  }
+  const Entry entry = {pool, pages, page_size, &device,
+                       encode_pool(spec, pool, pages, page_size, heads, device)};
+  if (entries_.size() >= kMostEntries) entries_.clear();  // of pools that are long gone, no doubt
+  return entries_.insert_or_assign(key, entry).first->second.maps;
+}
+
+}  // namespace lazyrope

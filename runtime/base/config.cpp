@@ -1,0 +1,185 @@
+#include "runtime/base/config.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <string_view>
+#include <system_error>
+
+#include "codegen/error.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr std::string_view kMemoryOnly = "none";
+
+std::optional<std::string> non_empty(const EnvironmentLookup& lookup, const char* name) {
+  std::optional<std::string> value = lookup(name);
+  return value && !value->empty() ? value : std::nullopt;
+}
+
+std::string absolute_path(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error)
+    throw SpecError(
+        fmt::format("{} is relative, and the current directory cannot be found ({}): give an "
+                    "absolute path",
+                    path, error.message()));
+  return absolute.lexically_normal().string();
+}
+
+// The XDG base directory specification has relative values ignored.
+std::string default_cache_dir(const EnvironmentLookup& lookup) {
+  const auto below = [&](const char* variable, const char* folder) -> std::string {
+    const auto root = non_empty(lookup, variable);
+    if (!root || !std::filesystem::path(*root).is_absolute()) return "";
+    return absolute_path(*root + folder);
+  };
+  std::string dir = below("XDG_CACHE_HOME", "/lazyrope");
+  return dir.empty() ? below("HOME", "/.cache/lazyrope") : dir;
+}
+
+// Bits to shift by for a unit K, M, G or T of either case; nothing for another character.
+std::optional<int> unit_shift(char unit) {
+  constexpr std::string_view kUnits = "KkMmGgTt";
+  const auto at = kUnits.find(unit);
+  if (at == std::string_view::npos) return std::nullopt;
+  return 10 * (static_cast<int>(at) / 2 + 1);
+}
+
+std::optional<std::uint64_t> parse_count(std::string_view text) {
+  std::uint64_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return count;
+}
+
+std::optional<std::uint64_t> parse_bytes(std::string_view text) {
+  int shift = 0;
+  if (const auto unit = text.empty() ? std::nullopt : unit_shift(text.back())) {
+    shift = *unit;
+    text.remove_suffix(1);
+  }
+  const auto count = parse_count(text);
+  if (!count || *count > std::numeric_limits<std::uint64_t>::max() >> shift) return std::nullopt;
+  return *count << shift;
+}
+
+template <class Enum>
+std::optional<Enum> parse_enum(std::string_view text, std::initializer_list<Enum> values) {
+  for (const Enum value : values) {
+    if (to_string(value) == text) return value;
+  }
+  return std::nullopt;
+}
+
+template <class T>
+bool assign(T& field, const std::optional<T>& parsed) {
+  if (parsed) field = *parsed;
+  return parsed.has_value();
+}
+
+struct Variable {
+  const char* name;
+  const char* meaning;
+  const char* allowed;
+  const char* default_value;
+  bool (*read)(Config& config, const std::string& text);  // false: not an allowed value
+};
+
+// The one table: from_environment reads it and config_variables shows it.
+constexpr Variable kVariables[] = {
+    {"LAZYROPE_CACHE_DIR", "directory of compiled kernels", "a path, or none (memory only)",
+     "$XDG_CACHE_HOME/lazyrope, else $HOME/.cache/lazyrope, else none",
+     [](Config& config, const std::string& text) {
+       config.cache_dir = text == kMemoryOnly ? "" : absolute_path(text);
+       return true;
+     }},
+    {"LAZYROPE_CACHE_MAX_BYTES", "size above which the least recently used kernels are deleted",
+     "a number of bytes, or one followed by K, M, G or T (powers of 1024)", "1G",
+     [](Config& config, const std::string& text) {
+       return assign(config.cache_max_bytes, parse_bytes(text));
+     }},
+    {"LAZYROPE_POLICY", "what to do about a kernel that is not in the cache: compile it or refuse",
+     "jit or cache_only", "jit",
+     [](Config& config, const std::string& text) {
+       return assign(config.policy, parse_enum(text, {CachePolicy::kJit, CachePolicy::kCacheOnly}));
+     }},
+    {"LAZYROPE_NVRTC", "the NVRTC library to compile with", "path of a libnvrtc.so",
+     "searched for: see lazyrope doctor",
+     [](Config& config, const std::string& text) {
+       config.nvrtc_path = text;
+       return true;
+     }},
+    {"LAZYROPE_CXX", "the C++ compiler with which the emulator (arch emu:...) builds kernels",
+     "a command", "c++",
+     [](Config& config, const std::string& text) {
+       config.host_compiler = text;
+       return true;
+     }},
+    {"LAZYROPE_EMULATOR_SEED", "seed of the order in which the emulator runs a kernel's threads",
+     "a number", "0",
+     [](Config& config, const std::string& text) {
+       return assign(config.emulator_seed, parse_count(text));
+     }},
+    {"LAZYROPE_EMULATOR_RACES",
+     "whether the emulator looks for accesses to memory that no barrier orders; slower", "0 or 1",
+     "0",
+     [](Config& config, const std::string& text) {
+       config.emulator_races = text == "1";
+       return text == "0" || text == "1";
+     }},
+    {"LAZYROPE_LOG", "what is logged", "off, warning, info or debug", "warning",
+     [](Config& config, const std::string& text) {
+       return assign(config.log_level, parse_enum(text, {LogLevel::kOff, LogLevel::kWarning,
+                                                         LogLevel::kInfo, LogLevel::kDebug}));
+     }},
+    {"LAZYROPE_DUMP_DIR",
+     "directory to which the source of every kernel is written, compiled or found in the cache",
+     "a path", "not written",
+     [](Config& config, const std::string& text) {
+       config.dump_dir = absolute_path(text);
+       return true;
+     }},
+};
+
+}  // namespace
+
+std::string_view to_string(CachePolicy policy) {
+  return policy == CachePolicy::kJit ? "jit" : "cache_only";
+}
+
+std::optional<std::string> process_environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+Config Config::from_environment(const EnvironmentLookup& lookup) {
+  Config config;
+  config.cache_dir = default_cache_dir(lookup);
+  config.environment = config_variables(lookup);
+  for (const Variable& variable : kVariables) {
+    const auto text = non_empty(lookup, variable.name);
+    if (text && !variable.read(config, *text)) {
+      throw SpecError(
+          fmt::format("{}='{}' is not allowed: give {}, or unset it for the default ({})",
+                      variable.name, *text, variable.allowed, variable.default_value));
+    }
+  }
+  return config;
+}
+
+std::vector<ConfigVariable> config_variables(const EnvironmentLookup& lookup) {
+  std::vector<ConfigVariable> rows;
+  for (const Variable& row : kVariables) {
+    rows.push_back(
+        {row.name, row.meaning, row.allowed, row.default_value, non_empty(lookup, row.name)});
+  }
+  return rows;
+}
+
+}  // namespace lazyrope

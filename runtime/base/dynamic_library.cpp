@@ -1,0 +1,120 @@
+#include "runtime/base/dynamic_library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <link.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <string_view>
+
+namespace lazyrope {
+namespace {
+
+constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+
+const link_map& map_of(void* handle) {
+  link_map* map = nullptr;
+  // Fails only for a handle that is not one.
+  dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map));
+  return *map;
+}
+
+std::size_t align_up(std::size_t size, std::size_t alignment) {
+  return (size + alignment - 1) / alignment * alignment;
+}
+
+using Bytes = std::span<const unsigned char>;
+
+// The build-id among the ELF notes in `notes`, or nothing.
+Bytes find_build_id(Bytes notes, std::size_t alignment) {
+  constexpr std::string_view kOwner("GNU\0", 4);
+  ElfW(Nhdr) header;
+  while (notes.size() >= sizeof header) {
+    std::memcpy(&header, notes.data(), sizeof header);
+    const std::size_t id_begin = align_up(sizeof header + header.n_namesz, alignment);
+    const std::size_t id_end = id_begin + header.n_descsz;
+    if (id_end > notes.size()) break;
+    const auto* owner = reinterpret_cast<const char*>(notes.data()) + sizeof header;
+    if (header.n_type == NT_GNU_BUILD_ID && std::string_view(owner, header.n_namesz) == kOwner) {
+      return notes.subspan(id_begin, header.n_descsz);
+    }
+    notes = notes.subspan(std::min(align_up(id_end, alignment), notes.size()));
+  }
+  return {};
+}
+
+struct BuildIdSearch {
+  ElfW(Addr) base;
+  std::string hex;
+};
+
+int visit_object(dl_phdr_info* object, std::size_t, void* data) {
+  auto& search = *static_cast<BuildIdSearch*>(data);
+  if (object->dlpi_addr != search.base) return 0;
+  for (const auto& segment : std::span(object->dlpi_phdr, object->dlpi_phnum)) {
+    if (segment.p_type != PT_NOTE) continue;
+    const auto* notes = reinterpret_cast<const unsigned char*>(search.base + segment.p_vaddr);
+    const auto id = find_build_id({notes, segment.p_memsz}, segment.p_align == 8 ? 8 : 4);
+    if (!id.empty()) search.hex = fmt::format("{:02x}", fmt::join(id, ""));
+  }
+  return 1;
+}
+
+struct ImageSearch {
+  ElfW(Addr) base;
+  std::span<const std::byte> image;
+};
+
+int visit_image(dl_phdr_info* object, std::size_t, void* data) {
+  auto& search = *static_cast<ImageSearch*>(data);
+  if (object->dlpi_addr != search.base) return 0;
+  std::size_t bytes = 0;
+  for (const auto& segment : std::span(object->dlpi_phdr, object->dlpi_phnum))
+    if (segment.p_type == PT_LOAD) bytes = std::max(bytes, segment.p_vaddr + segment.p_memsz);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives the address as a number
+  search.image = {reinterpret_cast<const std::byte*>(search.base), bytes};
+  return 1;
+}
+
+}  // namespace
+
+DynamicLibrary::DynamicLibrary(void* handle) : handle_(handle), path_(map_of(handle).l_name) {}
+
+void DynamicLibrary::Closer::operator()(void* handle) const noexcept { dlclose(handle); }
+
+DynamicLibrary DynamicLibrary::open(const std::string& name) {
+  void* handle = dlopen(name.c_str(), kOpenFlags);
+  if (handle == nullptr) {
+    const char* reason = dlerror();
+    throw std::runtime_error(reason == nullptr ? name + ": could not be opened" : reason);
+  }
+  return DynamicLibrary(handle);
+}
+
+std::optional<DynamicLibrary> DynamicLibrary::already_loaded(const std::string& soname) {
+  void* handle = dlopen(soname.c_str(), kOpenFlags | RTLD_NOLOAD);
+  if (handle == nullptr) return std::nullopt;
+  return DynamicLibrary(handle);
+}
+
+void* DynamicLibrary::find(const char* symbol) const noexcept {
+  return dlsym(handle_.get(), symbol);
+}
+
+std::span<const std::byte> DynamicLibrary::image() const {
+  ImageSearch search{map_of(handle_.get()).l_addr, {}};
+  dl_iterate_phdr(visit_image, &search);
+  return search.image;
+}
+
+std::string DynamicLibrary::build_id() const {
+  BuildIdSearch search{map_of(handle_.get()).l_addr, ""};
+  dl_iterate_phdr(visit_object, &search);
+  return search.hex;
+}
+
+}  // namespace lazyrope

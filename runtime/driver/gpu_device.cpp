@@ -1,0 +1,265 @@
+#include "runtime/driver/gpu_device.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "codegen/error.h"
+
+namespace lazyrope {
+namespace {
+
+CUstream cuda_stream(Stream stream) { return static_cast<CUstream>(stream); }
+CUdeviceptr cuda_address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+
+constexpr int kTensorMapComputeMajor = 9;
+constexpr int kDependentLaunchComputeMajor = 9;
+
+CUtensorMapDataType cuda_type(ElementType type) {
+  switch (type) {
+    case ElementType::kBf16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case ElementType::kFp16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case ElementType::kFp32:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case ElementType::kInt32:
+      return CU_TENSOR_MAP_DATA_TYPE_INT32;
+    default:  // the others that are valid have 8 bits
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  }
+}
+
+CUtensorMapSwizzle cuda_swizzle(Swizzle swizzle) {
+  static_assert(static_cast<int>(Swizzle::k32B) == CU_TENSOR_MAP_SWIZZLE_32B &&
+                static_cast<int>(Swizzle::k64B) == CU_TENSOR_MAP_SWIZZLE_64B &&
+                static_cast<int>(Swizzle::k128B) == CU_TENSOR_MAP_SWIZZLE_128B);
+  return static_cast<CUtensorMapSwizzle>(swizzle);
+}
+
+CUtensorMapL2promotion cuda_promotion(L2Promotion promotion) {
+  static_assert(static_cast<int>(L2Promotion::k64B) == CU_TENSOR_MAP_L2_PROMOTION_L2_64B &&
+                static_cast<int>(L2Promotion::k128B) == CU_TENSOR_MAP_L2_PROMOTION_L2_128B &&
+                static_cast<int>(L2Promotion::k256B) == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  return static_cast<CUtensorMapL2promotion>(promotion);
+}
+
+class GpuKernel : public LoadedKernel {
+ public:
+  GpuKernel(const Driver& driver, const DeviceInfo& device, const Binary& binary)
+      : driver_(driver),
+        device_(device),
+        library_(load_library(driver, binary)),
+        threads_(static_cast<unsigned>(binary.threads)),
+        shared_bytes_(static_cast<unsigned>(binary.shared_bytes)),
+        follows_closely_(device.compute_major >= kDependentLaunchComputeMajor) {
+    const AllowedInCapture allowed(driver);
+    try {
+      const CUkernel kernel = driver.library_kernel(library_, binary.entry.c_str());
+      driver.set_kernel_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                  binary.shared_bytes, kernel, device.handle);
+      const ScopedContext context(driver, device);
+      driver.kernel_function(kernel);
+      kernel_ = reinterpret_cast<CUfunction>(kernel);
+    } catch (...) {
+      driver.unload_library(library_);
+      throw;
+    }
+  }
+  GpuKernel(const GpuKernel&) = delete;
+  GpuKernel& operator=(const GpuKernel&) = delete;
+  ~GpuKernel() override {
+    const AllowedInCapture allowed(driver_);
+    driver_.unload_library(library_);
+  }
+
+  void launch(int ctas, const void* params, Stream stream, ReachOf) const override {
+    const ScopedContext context(driver_, device_);
+    void* arguments[] = {const_cast<void*>(params)};
+    CUlaunchAttribute closely{};
+    closely.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    closely.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config{};
+    config.gridDimX = static_cast<unsigned>(ctas);
+    config.blockDimX = threads_;
+    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = shared_bytes_;
+    config.hStream = cuda_stream(stream);
+    config.attrs = &closely;
+    config.numAttrs = follows_closely_ ? 1 : 0;
+    driver_.launch_kernel(config, kernel_, arguments);
+  }
+
+ private:
+  static CUlibrary load_library(const Driver& driver, const Binary& binary) {
+    const AllowedInCapture allowed(driver);
+    return driver.load_library(binary.code.data());
+  }
+
+  const Driver& driver_;
+  const DeviceInfo& device_;
+  CUlibrary library_;
+  CUfunction kernel_ = nullptr;
+  unsigned threads_;
+  unsigned shared_bytes_;
+  // May start before the kernel ahead of it in its stream has ended: every kernel begins with
+  // griddepcontrol_wait().
+  bool follows_closely_;
+};
+
+class GpuEvent {
+ public:
+  explicit GpuEvent(const Driver& driver) : driver_(driver), event_(driver.create_event()) {}
+  GpuEvent(const GpuEvent&) = delete;
+  GpuEvent& operator=(const GpuEvent&) = delete;
+  ~GpuEvent() { driver_.destroy_event(event_); }
+
+  void record(Stream stream) const { driver_.record_event(event_, cuda_stream(stream)); }
+  double microseconds_since(const GpuEvent& begin) const {
+    return 1e3 * static_cast<double>(driver_.elapsed_ms(begin.event_, event_));
+  }
+
+ private:
+  const Driver& driver_;
+  CUevent event_;
+};
+
+class OwnStream {
+ public:
+  explicit OwnStream(const Driver& driver) : driver_(driver), stream_(driver.create_stream()) {}
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  ~OwnStream() { driver_.destroy_stream(stream_); }
+
+  CUstream get() const { return stream_; }
+
+ private:
+  const Driver& driver_;
+  CUstream stream_;
+};
+
+class GpuStopwatch : public Stopwatch {
+ public:
+  GpuStopwatch(const Driver& driver, const DeviceInfo& device) : driver_(driver), device_(device) {}
+
+  std::vector<double> time(std::span<const std::function<void()>> calls, Stream stream) override {
+    const ScopedContext context(driver_, device_);
+    std::deque<GpuEvent> events;  // two a call; they cannot be moved
+    while (events.size() < 2 * calls.size()) events.emplace_back(driver_);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      events[2 * i].record(stream);
+      calls[i]();
+      events[2 * i + 1].record(stream);
+    }
+    driver_.synchronize_stream(cuda_stream(stream));
+    std::vector<double> result;
+    for (std::size_t i = 0; i < events.size(); i += 2)
+      result.push_back(events[i + 1].microseconds_since(events[i]));
+    return result;
+  }
+
+ private:
+  const Driver& driver_;
+  const DeviceInfo& device_;
+};
+
+}  // namespace
+
+GpuDevice::GpuDevice(const Driver& driver, const DeviceInfo& info)
+    : driver_(driver),
+      info_(info),
+      arch_(arch_for_device(info.compute_major, info.compute_minor)) {}
+
+std::unique_ptr<LoadedKernel> GpuDevice::load(const Binary& binary) const {
+  return std::make_unique<GpuKernel>(driver_, info_, binary);
+}
+
+std::size_t GpuDevice::free_bytes() const {
+  const ScopedContext context(driver_, info_);
+  return driver_.free_bytes();
+}
+
+void* GpuDevice::allocate(std::size_t bytes) const {
+  const ScopedContext context(driver_, info_);
+  const AllowedInCapture allowed(driver_);
+  // Where nobody else has retained it, the context would end with the scope, the memory with it.
+  if (context.is_borrowed())
+    std::call_once(keeps_primary_context_, [&] { driver_.retain_primary_context(info_.handle); });
+  return reinterpret_cast<void*>(driver_.allocate(bytes));
+}
+
+void GpuDevice::free(void* memory) const noexcept {
+  try {
+    const ScopedContext context(driver_, info_);
+    const AllowedInCapture allowed(driver_);
+    driver_.free(cuda_address(memory));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, the driver with it
+  }
+}
+
+void GpuDevice::fill_zero(void* memory, std::size_t bytes, Stream stream) const {
+  const ScopedContext context(driver_, info_);
+  if (driver_.is_capturing(cuda_stream(stream))) return fill_zero_now(memory, bytes);
+  driver_.fill8_async(cuda_address(memory), 0, bytes, cuda_stream(stream));
+}
+
+// What a stream under capture is given it does when the graph is replayed, each time.
+void GpuDevice::fill_zero_now(void* memory, std::size_t bytes) const {
+  const AllowedInCapture allowed(driver_);
+  const OwnStream own(driver_);
+  driver_.fill8_async(cuda_address(memory), 0, bytes, own.get());
+  driver_.synchronize_stream(own.get());
+}
+
+void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const {
+  const ScopedContext context(driver_, info_);
+  driver_.copy_to_host_async(to, cuda_address(from), bytes, cuda_stream(stream));
+  driver_.synchronize_stream(cuda_stream(stream));
+}
+
+void GpuDevice::copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) const {
+  const ScopedContext context(driver_, info_);
+  driver_.copy_from_host_async(cuda_address(to), from, bytes, cuda_stream(stream));
+  driver_.synchronize_stream(cuda_stream(stream));
+}
+
+TensorMap GpuDevice::encode(const TensorMapSpec& spec) const {
+  validate(spec);
+  if (info_.compute_major < kTensorMapComputeMajor)
+    throw SpecError(
+        fmt::format("tensor map: {} is a GPU of compute capability {}.{}; it takes one "
+                    "of {}.0 or higher",
+                    info_.name, info_.compute_major, info_.compute_minor, kTensorMapComputeMajor));
+  const std::vector<cuuint64_t> dims(spec.dims.begin(), spec.dims.end());
+  const std::vector<cuuint64_t> strides(spec.strides.begin(), spec.strides.end());
+  const std::vector<cuuint32_t> box(spec.box.begin(), spec.box.end());
+  const ScopedContext context(driver_, info_);
+  return std::bit_cast<TensorMap>(driver_.encode_tensor_map(
+      cuda_type(spec.type), static_cast<cuuint32_t>(dims.size()), spec.data, dims.data(),
+      strides.data(), box.data(), cuda_swizzle(spec.swizzle), cuda_promotion(spec.l2_promotion)));
+}
+
+std::unique_ptr<Stopwatch> GpuDevice::stopwatch() const {
+  return std::make_unique<GpuStopwatch>(driver_, info_);
+}
+
+bool GpuDevice::is_capturing(Stream stream) const {
+  const ScopedContext context(driver_, info_);
+  return driver_.is_capturing(cuda_stream(stream));
+}
+
+std::shared_ptr<const Device> gpu_device(int ordinal) {
+  static std::mutex mutex;
+  static std::map<int, std::shared_ptr<const Device>> devices;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<const Device>& device = devices[ordinal];
+  if (device == nullptr)
+    device = std::make_shared<GpuDevice>(Driver::get(), Devices::get().info(ordinal));
+  return device;
+}
+
+}  // namespace lazyrope

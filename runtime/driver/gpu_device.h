@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "runtime/driver/context.h"
+#include "runtime/driver/device.h"
+
+namespace lazyrope {
+
+// A GPU, by way of the CUDA driver. Works in the caller's context where that is one of this GPU,
+// and otherwise in the GPU's primary context.
+class GpuDevice : public Device {
+ public:
+  GpuDevice(const Driver& driver, const DeviceInfo& info);
+
+  std::string name() const override { return info_.name; }
+  const Arch& arch() const override { return arch_; }
+  int sm_count() const override { return info_.sm_count; }
+  int l2_bytes() const override { return info_.l2_bytes; }
+  std::string driver() const override { return driver_.release(); }
+  Place place() const override { return {DeviceType::kGpu, info_.ordinal}; }
+
+  std::unique_ptr<LoadedKernel> load(const Binary& binary) const override;
+
+  std::size_t free_bytes() const override;
+  void* allocate(std::size_t bytes) const override;
+  void free(void* memory) const noexcept override;
+  void fill_zero(void* memory, std::size_t bytes, Stream stream) const override;
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const override;
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) const override;
+  TensorMap encode(const TensorMapSpec& spec) const override;
+  std::unique_ptr<Stopwatch> stopwatch() const override;
+  bool is_capturing(Stream stream) const override;
+
+ private:
+  void fill_zero_now(void* memory, std::size_t bytes) const;
+
+  const Driver& driver_;
+  const DeviceInfo& info_;
+  const Arch& arch_;
+  mutable std::once_flag keeps_primary_context_;
+};
+
+// The GPU of that ordinal; made once. DriverError without a driver or such a GPU, SpecError for one
+// that no kernels can be compiled for.
+std::shared_ptr<const Device> gpu_device(int ordinal);
+
+}  // namespace lazyrope

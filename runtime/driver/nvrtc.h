@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "runtime/driver/nvrtc_library.h"
+
+namespace lazyrope {
+
+// A program for NVRTC. `name` is what its messages call the source.
+struct ProgramSource {
+  std::string name;
+  std::string source;
+  std::vector<std::string> options;  // one NVRTC option each, e.g. "--gpu-architecture=sm_90a"
+};
+
+struct CompiledProgram {
+  std::vector<std::byte> cubin;
+  std::string log;  // NVRTC's warnings and, if asked for, ptxas's report (see ptxas_log.h)
+  double milliseconds = 0;
+};
+
+struct PtxProgram {
+  std::string ptx;
+  std::string log;
+  double milliseconds = 0;
+};
+
+// Compiles to a cubin; the options must name a real architecture (sm_XX). Throws CompileError with
+// the log and the lines it complains about. Safe to call from several threads at once.
+CompiledProgram compile_program(const NvrtcLibrary& nvrtc, const ProgramSource& program);
+
+// Compiles to PTX text; options with a virtual architecture (compute_XX) leave ptxas out.
+PtxProgram compile_to_ptx(const NvrtcLibrary& nvrtc, const ProgramSource& program);
+
+}  // namespace lazyrope

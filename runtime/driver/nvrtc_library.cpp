@@ -1,0 +1,186 @@
+#include "runtime/driver/nvrtc_library.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace lazyrope {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class Function>
+void resolve(const DynamicLibrary& library, const char* symbol, Function& function) {
+  function = reinterpret_cast<Function>(library.find(symbol));
+  if (function == nullptr) {
+    throw std::runtime_error(fmt::format("it has no {}: no NVRTC, or one before 12.0", symbol));
+  }
+}
+
+NvrtcTable resolve_table(const DynamicLibrary& library) {
+  NvrtcTable table;
+  resolve(library, "nvrtcVersion", table.version);
+  resolve(library, "nvrtcGetErrorString", table.get_error_string);
+  resolve(library, "nvrtcGetNumSupportedArchs", table.get_num_supported_archs);
+  resolve(library, "nvrtcGetSupportedArchs", table.get_supported_archs);
+  resolve(library, "nvrtcCreateProgram", table.create_program);
+  resolve(library, "nvrtcDestroyProgram", table.destroy_program);
+  resolve(library, "nvrtcCompileProgram", table.compile_program);
+  resolve(library, "nvrtcGetPTXSize", table.get_ptx_size);
+  resolve(library, "nvrtcGetPTX", table.get_ptx);
+  resolve(library, "nvrtcGetCUBINSize", table.get_cubin_size);
+  resolve(library, "nvrtcGetCUBIN", table.get_cubin);
+  resolve(library, "nvrtcGetProgramLogSize", table.get_program_log_size);
+  resolve(library, "nvrtcGetProgramLog", table.get_program_log);
+  return table;
+}
+
+NvrtcVersion query_version(const NvrtcTable& api) {
+  NvrtcVersion version;
+  if (api.version(&version.major, &version.minor) != NVRTC_SUCCESS) {
+    throw std::runtime_error("nvrtcVersion failed");
+  }
+  return version;
+}
+
+std::vector<int> query_archs(const NvrtcTable& api) {
+  int count = 0;
+  if (api.get_num_supported_archs(&count) != NVRTC_SUCCESS || count <= 0) return {};
+  std::vector<int> archs(static_cast<std::size_t>(count));
+  if (api.get_supported_archs(archs.data()) != NVRTC_SUCCESS) return {};
+  return archs;
+}
+
+// NVRTC opens its builtins by soname, so what counts is that a library of that soname is loaded;
+// one that another NVRTC of the process has loaded would be used, and is therefore asked for first.
+DynamicLibrary load_builtins(const DynamicLibrary& nvrtc, NvrtcVersion version) {
+  const std::string soname =
+      fmt::format("libnvrtc-builtins.so.{}.{}", version.major, version.minor);
+  if (auto loaded = DynamicLibrary::already_loaded(soname)) return std::move(*loaded);
+  std::error_code ignored;
+  for (const fs::path& file : {fs::path(nvrtc.path()), fs::canonical(nvrtc.path(), ignored)}) {
+    const fs::path beside = file.parent_path() / soname;
+    if (fs::exists(beside, ignored)) return DynamicLibrary::open(beside.string());
+  }
+  return DynamicLibrary::open(soname);
+}
+
+// Some packages of NVRTC 12 were patched after linking, and their build-id is out of reach.
+std::string content_id(const DynamicLibrary& library) {
+  const std::string id = library.build_id();
+  return id.empty() ? fmt::format("size{}", fs::file_size(library.path())) : id;
+}
+
+std::string make_identity(NvrtcVersion version, const DynamicLibrary& library,
+                          const DynamicLibrary& builtins) {
+  return fmt::format("{}.{}-{}-{}", version.major, version.minor, content_id(library),
+                     content_id(builtins));
+}
+
+std::string describe(const NvrtcLibrary& nvrtc) {
+  return fmt::format("opened: {}, identity {}, builtins {}", nvrtc.path(), nvrtc.identity(),
+                     nvrtc.builtins_path());
+}
+
+CompileFailure not_found(const std::vector<NvrtcCandidate>& candidates) {
+  CompileFailure failure;
+  failure.what_failed = "no usable NVRTC (libnvrtc.so), which compiles lazyrope's kernels";
+  failure.advice =
+      "pip install \"nvidia-cuda-nvrtc==13.0.*\", or set LAZYROPE_NVRTC to the path of a "
+      "libnvrtc.so with its libnvrtc-builtins.so beside it; kernels in the cache need neither";
+  for (const NvrtcCandidate& tried : candidates) {
+    failure.log += fmt::format("{}{}{}{}: {}", failure.log.empty() ? "" : "\n", tried.place,
+                               tried.file.empty() ? "" : " ", tried.file, tried.outcome);
+  }
+  return failure;
+}
+
+}  // namespace
+
+NvrtcLibrary::NvrtcLibrary(DynamicLibrary library)
+    : library_(std::move(library)),
+      api_(resolve_table(library_)),
+      version_(query_version(api_)),
+      builtins_(load_builtins(library_, version_)),
+      archs_(query_archs(api_)),
+      identity_(make_identity(version_, library_, builtins_)) {}
+
+NvrtcLocator::NvrtcLocator(NvrtcSearch search) : search_(std::move(search)) {}
+
+const NvrtcLibrary& NvrtcLocator::library() {
+  search_once();
+  if (!library_) throw CompileError(not_found(candidates_));
+  return *library_;
+}
+
+const std::vector<NvrtcCandidate>& NvrtcLocator::candidates() {
+  search_once();
+  return candidates_;
+}
+
+void NvrtcLocator::search_once() {
+  std::call_once(searched_, [this] { search(); });
+}
+
+void NvrtcLocator::search() {
+  constexpr const char* kConfigured = "configured (LAZYROPE_NVRTC)";
+  if (!search_.configured.empty()) {
+    try_open(kConfigured, search_.configured);
+    return;  // another compiler than the one asked for would be a surprise
+  }
+  candidates_.push_back({kConfigured, "", "not set"});
+  search_loaded();
+  search_directories("Python package", search_.directories);
+  search_directories("system", search_.system_directories);
+}
+
+void NvrtcLocator::search_loaded() {
+  constexpr const char* kPlace = "already loaded";
+  for (const std::string& soname : search_.sonames) {
+    if (library_) return;
+    if (auto loaded = DynamicLibrary::already_loaded(soname)) {
+      accept(kPlace, soname, std::move(*loaded));
+    } else {
+      candidates_.push_back({kPlace, soname, "not loaded"});
+    }
+  }
+}
+
+// The newest NVRTC of all directories, whatever their order.
+void NvrtcLocator::search_directories(const char* place,
+                                      const std::vector<std::string>& directories) {
+  for (const std::string& soname : search_.sonames) {
+    for (const std::string& directory : directories) {
+      if (library_) return;
+      try_open(place, (fs::path(directory) / soname).string());
+    }
+  }
+}
+
+void NvrtcLocator::try_open(const char* place, const std::string& file) {
+  std::error_code ignored;
+  if (fs::path(file).has_parent_path() && !fs::exists(file, ignored)) {
+    candidates_.push_back({place, file, "no such file"});
+    return;
+  }
+  try {
+    accept(place, file, DynamicLibrary::open(file));
+  } catch (const std::runtime_error& error) {
+    candidates_.push_back({place, file, error.what()});
+  }
+}
+
+void NvrtcLocator::accept(const char* place, const std::string& file, DynamicLibrary library) {
+  try {
+    library_.emplace(std::move(library));
+    candidates_.push_back({place, file, describe(*library_)});
+  } catch (const std::runtime_error& error) {
+    candidates_.push_back({place, file, fmt::format("not usable: {}", error.what())});
+  }
+}
+
+}  // namespace lazyrope

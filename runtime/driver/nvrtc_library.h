@@ -1,0 +1,112 @@
+#pragma once
+
+#include <nvrtc.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/dynamic_library.h"
+
+namespace lazyrope {
+
+// NVRTC's functions, named as in its manual.
+struct NvrtcTable {
+  decltype(&::nvrtcVersion) version = nullptr;
+  decltype(&::nvrtcGetErrorString) get_error_string = nullptr;
+  decltype(&::nvrtcGetNumSupportedArchs) get_num_supported_archs = nullptr;
+  decltype(&::nvrtcGetSupportedArchs) get_supported_archs = nullptr;
+  decltype(&::nvrtcCreateProgram) create_program = nullptr;
+  decltype(&::nvrtcDestroyProgram) destroy_program = nullptr;
+  decltype(&::nvrtcCompileProgram) compile_program = nullptr;
+  decltype(&::nvrtcGetPTXSize) get_ptx_size = nullptr;
+  decltype(&::nvrtcGetPTX) get_ptx = nullptr;
+  decltype(&::nvrtcGetCUBINSize) get_cubin_size = nullptr;
+  decltype(&::nvrtcGetCUBIN) get_cubin = nullptr;
+  decltype(&::nvrtcGetProgramLogSize) get_program_log_size = nullptr;
+  decltype(&::nvrtcGetProgramLog) get_program_log = nullptr;
+};
+
+struct NvrtcVersion {
+  int major = 0;
+  int minor = 0;
+  auto operator<=>(const NvrtcVersion&) const = default;
+};
+
+// An NVRTC that can compile: opened, complete, and with its builtins library loaded. Safe to use
+// from several threads at once.
+class NvrtcLibrary {
+ public:
+  // Loads the builtins library too, by full path beside NVRTC, since NVRTC itself would look for
+  // it only where the loader searches. Throws std::runtime_error saying what is missing.
+  explicit NvrtcLibrary(DynamicLibrary library);
+
+  const NvrtcTable& api() const noexcept { return api_; }
+  NvrtcVersion version() const noexcept { return version_; }
+
+  // Architectures that it compiles for, ascending: 80 for sm_80.
+  const std::vector<int>& supported_archs() const noexcept { return archs_; }
+
+  const std::string& path() const noexcept { return library_.path(); }
+  const std::string& builtins_path() const noexcept { return builtins_.path(); }
+
+  // Names the exact compiler, for cache keys: "13.0-<build-id>-<build-id of the builtins>", with
+  // the file's size for a library that has no build-id. The same wherever the libraries lie.
+  const std::string& identity() const noexcept { return identity_; }
+
+ private:
+  DynamicLibrary library_;
+  NvrtcTable api_;
+  NvrtcVersion version_;
+  DynamicLibrary builtins_;
+  std::vector<int> archs_;
+  std::string identity_;
+};
+
+// Where to look for NVRTC, in this order.
+struct NvrtcSearch {
+  // A path or soname to use and no other (Config::nvrtc_path); empty: the rest is tried.
+  std::string configured = {};
+  // Names under which it is looked for, newest first: first among the libraries that this process
+  // has loaded, then in every place below.
+  std::vector<std::string> sonames = {"libnvrtc.so.13", "libnvrtc.so.12"};
+  // Where Python's packages keep it (Config::nvrtc_directories).
+  std::vector<std::string> directories = {};
+  // The empty string is the loader's own search path.
+  std::vector<std::string> system_directories = {"", "/usr/local/cuda/lib64"};
+};
+
+// One place where NVRTC was looked for.
+struct NvrtcCandidate {
+  std::string place;    // which step of the search, e.g. "already loaded"
+  std::string file;     // soname or path; empty for a step that was skipped
+  std::string outcome;  // "no such file", "opened: PATH, identity ...", or the reason against it
+};
+
+// Finds NVRTC when it is first needed and remembers the result. Safe to use from several threads.
+class NvrtcLocator {
+ public:
+  explicit NvrtcLocator(NvrtcSearch search);
+
+  // Throws CompileError, naming every place tried, when there is no usable NVRTC.
+  const NvrtcLibrary& library();
+
+  // Every place looked at, in order; when library() succeeds, the last one is the one chosen.
+  const std::vector<NvrtcCandidate>& candidates();
+
+ private:
+  void search_once();
+  void search();
+  void search_loaded();
+  void search_directories(const char* place, const std::vector<std::string>& directories);
+  void try_open(const char* place, const std::string& file);
+  void accept(const char* place, const std::string& file, DynamicLibrary library);
+
+  NvrtcSearch search_;
+  std::once_flag searched_;
+  std::vector<NvrtcCandidate> candidates_;
+  std::optional<NvrtcLibrary> library_;
+};
+
+}  // namespace lazyrope

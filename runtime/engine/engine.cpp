@@ -1,0 +1,312 @@
+#include "runtime/engine/engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "cache/error.h"
+#include "codegen/error.h"
+#include "runtime/emulator/device.h"
+#include "runtime/base/error.h"
+#include "runtime/base/executable.h"
+#include "runtime/base/interruption.h"
+#include "runtime/base/log.h"
+#include "runtime/base/parallel.h"
+
+namespace lazyrope {
+namespace {
+
+// Changes whenever what an entry holds, or how sources and binaries belong together, does.
+constexpr std::string_view kCacheFormat = "1";
+constexpr std::chrono::seconds kLockTimeout{60};
+
+Config with_package_directories(Config config) {
+  for (std::string& directory : nvrtc_directories_beside_executable())
+    config.nvrtc_directories.push_back(std::move(directory));
+  return config;
+}
+
+std::vector<std::string>& package_directories() {
+  static std::vector<std::string> directories;
+  return directories;
+}
+
+Config process_config() {
+  Config config = Config::from_environment();
+  config.nvrtc_directories = package_directories();
+  return config;
+}
+
+// How long a kernel takes to compile, so that the longest begin first.
+int compile_rank(KernelKind kind) {
+  switch (kind) {
+    case KernelKind::kAttendPrefill:
+      return 0;
+    case KernelKind::kAttendDecode:
+      return 1;
+    case KernelKind::kPlan:
+      return 2;
+    case KernelKind::kAppend:
+      return 3;
+    case KernelKind::kReposition:
+      return 4;
+    case KernelKind::kPlanAppend:
+      return 5;
+  }
+  return 6;
+}
+
+// What a launch needs is the rendering's; the key has the source only.
+void check_launch(const RenderedKernel& rendered, const Binary& binary) {
+  if (binary.entry != rendered.entry || binary.threads != rendered.threads ||
+      binary.shared_bytes != rendered.shared_bytes)
+    throw CacheError(
+        fmt::format("it is for a launch of {} by {} threads with {} bytes of shared "
+                    "memory, not of {} by {} with {}",
+                    binary.entry, binary.threads, binary.shared_bytes, rendered.entry,
+                    rendered.threads, rendered.shared_bytes));
+}
+
+void refuse_spills(const Kernel& kernel) {
+  const int spilled = kernel.binary().spill_bytes;
+  if (spilled == 0) return;
+  throw SpillError({.what_failed = fmt::format("{} for {} spills {} bytes of registers",
+                                               kernel.name(), kernel.arch().name, spilled),
+                    .source = kernel.binary().entry,
+                    .advice = "choose another plan, or allow spills if a slow kernel will do"});
+}
+
+}  // namespace
+
+Entry entry_of(const Binary& binary) {
+  return {{{"entry", binary.entry},
+           {"arch", binary.arch},
+           {"threads", binary.threads},
+           {"shared_bytes", binary.shared_bytes},
+           {"registers", binary.registers},
+           {"spill_bytes", binary.spill_bytes},
+           {"compiler", binary.compiler},
+           {"compile_ms", binary.compile_ms}},
+          binary.code};
+}
+
+Binary binary_of(Entry entry) {
+  try {
+    const nlohmann::json& facts = entry.facts;
+    return {facts.at("entry"),        facts.at("arch"),       facts.at("threads"),
+            facts.at("shared_bytes"), facts.at("registers"),  facts.at("spill_bytes"),
+            facts.at("compiler"),     facts.at("compile_ms"), std::move(entry.payload)};
+  } catch (const nlohmann::json::exception& error) {
+    throw CacheError(fmt::format("the entry's facts are incomplete: {}", error.what()));
+  }
+}
+
+Engine::Engine(Config config)
+    : config_(with_package_directories(std::move(config))),
+      store_(config_.cache_dir),
+      tunings_(store_),
+      nvrtc_(std::make_shared<NvrtcLocator>(NvrtcSearch{
+          .configured = config_.nvrtc_path, .directories = config_.nvrtc_directories})) {
+  set_log_level(config_.log_level);
+  compilers_["ptx"] = std::make_shared<NvrtcCompiler>(nvrtc_);
+  compilers_["emu"] = host_compiler(config_.host_compiler);
+}
+
+Engine& Engine::get() {
+  static Engine engine(process_config());
+  return engine;
+}
+
+void set_nvrtc_directories(std::vector<std::string> directories) {
+  package_directories() = std::move(directories);
+}
+
+std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& requests,
+                                              const EngineOptions& options) {
+  const std::vector<Job> jobs = jobs_of(requests);
+  std::vector<KernelResult> results(requests.size());
+  if (options.listener != nullptr) options.listener->on_begin(jobs.size());
+  const auto caller = std::this_thread::get_id();
+  for_each_parallel(jobs.size(), thread_count(options.threads), [&](std::size_t i) {
+    if (std::this_thread::get_id() == caller) check_interruption();
+    const KernelResult result = try_kernel(jobs[i], options);
+    if (options.listener != nullptr) options.listener->on_result(*jobs[i].request, result);
+    for (const std::size_t place : jobs[i].places) results[place] = result;
+  });
+  return results;
+}
+
+// Each kernel once, however often it is asked for, or threads would wait for each other.
+std::vector<Engine::Job> Engine::jobs_of(const std::vector<KernelRequest>& requests) const {
+  std::vector<Job> jobs;
+  std::map<std::string, std::size_t> job_of;  // by key
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Key key = key_of(requests[i].rendered, *requests[i].arch);
+    const auto [at, is_new] = job_of.emplace(key.hex(), jobs.size());
+    if (is_new) jobs.push_back({&requests[i], std::move(key), {}});
+    jobs[at->second].places.push_back(i);
+  }
+  std::ranges::stable_sort(jobs, {},
+                           [](const Job& job) { return compile_rank(job.request->rendered.kind); });
+  return jobs;
+}
+
+KernelResult Engine::try_kernel(const Job& job, const EngineOptions& options) {
+  KernelResult result = {job.key.hex(), nullptr, nullptr};
+  try {
+    result.kernel = kernel(job, options);
+    if (!options.allow_spills) refuse_spills(*result.kernel);
+  } catch (...) {
+    result.failure = std::current_exception();
+  }
+  return result;
+}
+
+Engine::KernelPtr Engine::kernel(const Job& job, const EngineOptions& options) {
+  std::shared_ptr<Slot> slot;
+  {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Slot>& entry = memory_[job.key.hex()];
+    if (entry == nullptr) entry = std::make_shared<Slot>();
+    slot = entry;
+  }
+  const std::lock_guard lock(slot->mutex);
+  if (slot->kernel == nullptr)
+    slot->kernel =
+        load_or_compile(job.request->rendered, *job.request->arch, job.key, options.find_only);
+  return slot->kernel;
+}
+
+Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const Arch& arch,
+                                          const Key& key, bool find_only) {
+  const auto begin = std::chrono::steady_clock::now();
+  dump(rendered, arch, key);
+  Lookup lookup = look_up(rendered, key);
+  if (!lookup.binary && find_only) throw CacheError(lookup.miss);
+  if (!lookup.binary && config_.policy == CachePolicy::kCacheOnly)
+    refuse_compiling(rendered, key, lookup);
+  if (lookup.refused)
+    log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(), lookup.miss);
+  Found found = lookup.binary ? Found{std::move(*lookup.binary), true}
+                              : compile_and_store(rendered, arch, key);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  return std::make_shared<Kernel>(
+      rendered, arch, std::move(found.binary),
+      Kernel::Origin{found.from_cache, took.count(), config_.policy == CachePolicy::kJit},
+      compiler(arch));
+}
+
+Engine::Lookup Engine::look_up(const RenderedKernel& rendered, const Key& key) const {
+  LoadResult result = store_.load(key);
+  if (!result.entry) return {std::nullopt, std::move(result.miss), result.refused};
+  try {
+    Binary binary = binary_of(std::move(*result.entry));
+    check_launch(rendered, binary);
+    return {std::move(binary), {}, false};
+  } catch (const CacheError& error) {
+    return {std::nullopt, error.what(), true};
+  }
+}
+
+Engine::Found Engine::compile_and_store(const RenderedKernel& rendered, const Arch& arch,
+                                        const Key& key) {
+  // One process compiles; the others wait for it here and find the entry.
+  const FileLock lock = store_.lock(key, kLockTimeout);
+  if (Lookup lookup = look_up(rendered, key); lookup.binary)
+    return {std::move(*lookup.binary), true};
+  Binary binary = compiler(arch)->compile(rendered, arch);
+  log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,
+              binary.compile_ms);
+  if (!config_.cache_dir.empty()) keep(key, binary);
+  return {std::move(binary), false};
+}
+
+void Engine::keep(const Key& key, const Binary& binary) const {
+  const StoreResult stored = store_.store(key, entry_of(binary));
+  if (!stored.stored)
+    log_message(LogLevel::kWarning, "{} is not cached on disk: {}; set LAZYROPE_CACHE_DIR",
+                binary.entry, stored.reason);
+  if (binary.code.size() > config_.cache_max_bytes)
+    log_message(
+        LogLevel::kWarning,
+        "{} is compiled anew by each process: it has {} bytes, and LAZYROPE_CACHE_MAX_BYTES "
+        "leaves room for {}",
+        binary.entry, binary.code.size(), config_.cache_max_bytes);
+  try {
+    const Removed removed = store_.prune(config_.cache_max_bytes);
+    if (removed.entries > 0)
+      log_message(
+          LogLevel::kInfo,
+          "removed {} of the cache's entries ({} bytes), for it is to have at most {} bytes",
+          removed.entries, removed.bytes, config_.cache_max_bytes);
+  } catch (const CacheError& error) {
+    log_message(LogLevel::kWarning, "the cache was not pruned: {}", error.what());
+  }
+}
+
+std::shared_ptr<Compiler> Engine::compiler(const Arch& arch) const {
+  std::shared_ptr<Compiler> compiler = compilers_.at(arch.isa);
+  if (compiler == nullptr)
+    throw SpecError(
+        fmt::format("arch \"{}\": this lazyrope was built without the emulator", arch.name));
+  return compiler;
+}
+
+Key Engine::key_of(const RenderedKernel& rendered, const Arch& arch) const {
+  return KeyBuilder()
+      .field("format", kCacheFormat)
+      .field("arch", arch.name)
+      .field("options", fmt::format("{}", fmt::join(compiler(arch)->options(arch), " ")))
+      .field("entry", rendered.entry)
+      .field("source", rendered.source)
+      .finish();
+}
+
+void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key,
+                              const Lookup& lookup) const {
+  std::string why = "there is no cache: set LAZYROPE_CACHE_DIR";
+  if (lookup.refused) {
+    why = fmt::format("its entry in the cache {} is not used: {}", store_.root().string(),
+                      lookup.miss);
+  } else if (!config_.cache_dir.empty()) {
+    const std::optional<Nearest> near = store_.nearest(key);
+    why = fmt::format("it is not in the cache {}, where {}", store_.root().string(),
+                      near ? fmt::format("the nearest readable entry differs in: {}",
+                                         fmt::join(near->differing, ", "))
+                           : "there is no readable entry");
+  }
+  throw CacheError(fmt::format(
+      "LAZYROPE_POLICY=cache_only forbids compiling {}, and {}\ncompile it beforehand "
+      "with `lazyrope precompile{}`, or set LAZYROPE_POLICY=jit",
+      rendered.entry, why, rendered.kind == KernelKind::kReposition ? " --reposition" : ""));
+}
+
+void Engine::check_can_compile(const Arch& arch) const {
+  compiler(arch)->check(arch);
+  if (!config_.cache_dir.empty()) store_.check_writable();
+}
+
+void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& key) const {
+  if (config_.dump_dir.empty()) return;
+  std::error_code failed;
+  std::filesystem::create_directories(config_.dump_dir, failed);
+  const std::filesystem::path path =
+      std::filesystem::path(config_.dump_dir) /
+      fmt::format("{}.{}.{}.cu", rendered.entry, arch.name, key.hex().substr(0, 12));
+  std::ofstream out(path);
+  if (!(out << rendered.source))
+    log_message(LogLevel::kWarning, "cannot write {}; see LAZYROPE_DUMP_DIR", path.string());
+}
+
+void Engine::forget() {
+  const std::lock_guard lock(mutex_);
+  memory_.clear();
+  tunings_.forget();
+}
+
+}  // namespace lazyrope

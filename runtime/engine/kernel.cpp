@@ -1,0 +1,80 @@
+#include "runtime/engine/kernel.h"
+
+#include <cuda.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/log.h"
+
+namespace lazyrope {
+namespace {
+
+// Another NVRTC may have made what is in the cache, for another driver.
+std::string made_elsewhere(const Kernel& kernel) {
+  return fmt::format(
+      "{} was read from the cache, made by {}: `lazyrope cache clear --yes` lets it be compiled "
+      "here",
+      kernel.name(), kernel.binary().compiler);
+}
+
+DriverError with_advice(DriverFailure failure, const Kernel& kernel) {
+  failure.advice += (failure.advice.empty() ? "" : "\n") + made_elsewhere(kernel);
+  return DriverError(std::move(failure));
+}
+
+// Of what was compiled, not of the machine's state.
+bool refuses_code(const DriverFailure& failure) {
+  return failure.code == CUDA_ERROR_INVALID_IMAGE || failure.code == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+         failure.code == CUDA_ERROR_INVALID_PTX ||
+         failure.code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+}
+
+}  // namespace
+
+const LoadedKernel& Kernel::load_on(const Device& device) const {
+  const std::lock_guard lock(mutex_);
+  auto loaded = std::find_if(loaded_.begin(), loaded_.end(),
+                             [&](const Loaded& l) { return l.device == &device; });
+  if (loaded == loaded_.end()) {
+    loaded_.push_back({&device, load(device)});
+    loaded = std::prev(loaded_.end());
+  }
+  latest_.store(&*loaded, std::memory_order_release);
+  return *loaded->kernel;
+}
+
+std::unique_ptr<LoadedKernel> Kernel::load(const Device& device) const {
+  try {
+    return device.load(binary());
+  } catch (const DriverError& error) {
+    if (!from_cache()) throw;
+    if (!origin_.may_compile || !refuses_code(error.failure()))
+      throw with_advice(error.failure(), *this);
+    return load_anew(device, error);
+  }
+}
+
+// What other processes may still be glad of stays in the cache.
+std::unique_ptr<LoadedKernel> Kernel::load_anew(const Device& device,
+                                                const DriverError& refusal) const {
+  std::unique_ptr<Binary> anew;
+  try {
+    anew = std::make_unique<Binary>(compiler_->compile(rendered_, arch_));
+  } catch (const CompileError& error) {
+    DriverFailure failure = refusal.failure();
+    failure.advice += fmt::format("{}it cannot be compiled here: {}",
+                                  failure.advice.empty() ? "" : "\n", error.what());
+    throw with_advice(std::move(failure), *this);
+  }
+  std::unique_ptr<LoadedKernel> loaded = device.load(*anew);
+  log_message(LogLevel::kWarning, "{}; it was compiled here for this process alone{}. {}",
+              refusal.what(),
+              anew->spill_bytes > 0 ? fmt::format(", and spills {} bytes", anew->spill_bytes) : "",
+              made_elsewhere(*this));
+  anew_owner_ = std::move(anew);
+  anew_.store(anew_owner_.get(), std::memory_order_release);
+  return loaded;
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "codegen/render.h"
+#include "runtime/driver/compiler.h"
+#include "runtime/driver/device.h"
+#include "runtime/base/error.h"
+
+namespace lazyrope {
+
+// One compiled kernel: its source, its binary, and, once asked for, its code on each device.
+class Kernel {
+ public:
+  // Where the binary came from, how long it took to have it, and whether it may be compiled again.
+  struct Origin {
+    bool from_cache;
+    double ready_ms;
+    bool may_compile;
+  };
+
+  Kernel(RenderedKernel rendered, const Arch& arch, Binary binary, Origin origin,
+         std::shared_ptr<Compiler> compiler)
+      : rendered_(std::move(rendered)),
+        arch_(arch),
+        binary_(std::move(binary)),
+        origin_(origin),
+        compiler_(std::move(compiler)) {}
+
+  std::string_view name() const { return to_string(rendered_.kind); }
+  const std::string& source() const { return rendered_.source; }
+  const RenderedKernel& rendered() const { return rendered_; }
+  const Arch& arch() const { return arch_; }
+  // What runs: where a driver has refused what came from the cache, what was compiled instead.
+  const Binary& binary() const {
+    const Binary* anew = anew_.load(std::memory_order_acquire);
+    return anew != nullptr ? *anew : binary_;
+  }
+  // Whether the binary came from the disk cache.
+  bool from_cache() const {
+    return origin_.from_cache && anew_.load(std::memory_order_acquire) == nullptr;
+  }
+  // Milliseconds from the request to the binary: a look into the cache, or that and a compilation.
+  double ready_ms() const { return origin_.ready_ms; }
+
+  // Compiles the source once more, to PTX (for the emulator: assembly). CompileError.
+  std::string intermediate() const { return compiler_->intermediate(rendered_, arch_); }
+
+  // The kernel on a device, loaded by the first call; later ones take no lock. DriverError.
+  const LoadedKernel& on(const Device& device) const {
+    const Loaded* latest = latest_.load(std::memory_order_acquire);
+    return latest != nullptr && latest->device == &device ? *latest->kernel : load_on(device);
+  }
+
+ private:
+  struct Loaded {
+    const Device* device;
+    std::unique_ptr<LoadedKernel> kernel;
+  };
+
+  const LoadedKernel& load_on(const Device& device) const;
+  std::unique_ptr<LoadedKernel> load(const Device& device) const;
+  std::unique_ptr<LoadedKernel> load_anew(const Device& device, const DriverError& refusal) const;
+
+  RenderedKernel rendered_;
+  const Arch& arch_;
+  Binary binary_;
+  Origin origin_;
+  std::shared_ptr<Compiler> compiler_;
+  mutable std::mutex mutex_;
+  mutable std::list<Loaded> loaded_;  // one a device, never removed
+  mutable std::atomic<const Loaded*> latest_ = nullptr;
+  mutable std::unique_ptr<Binary> anew_owner_;
+  mutable std::atomic<const Binary*> anew_ = nullptr;
+};
+
+}  // namespace lazyrope

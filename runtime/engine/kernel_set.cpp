@@ -1,0 +1,110 @@
+#include "runtime/engine/kernel_set.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "codegen/error.h"
+#include "runtime/base/log.h"
+
+namespace lazyrope {
+namespace {
+
+bool spills(const KernelSet& set) {
+  return std::ranges::any_of(set.results, &KernelResult::spills);
+}
+
+// The sets on their way through their plans.
+class Search {
+ public:
+  explicit Search(const std::vector<KernelSetRequest>& requests)
+      : requests_(requests), sets_(requests.size()), open_(requests.size()) {
+    std::iota(open_.begin(), open_.end(), std::size_t{0});
+  }
+
+  std::vector<KernelSet> run(Engine& engine, const EngineOptions& options) {
+    for (std::size_t plan = 0; !open_.empty(); ++plan) {
+      take(plan, engine.try_kernels(kernels_with(plan), options));
+      std::erase_if(open_, [&](std::size_t set) { return is_settled(set, plan); });
+    }
+    return std::move(sets_);
+  }
+
+ private:
+  std::vector<KernelRequest> kernels_with(std::size_t plan) const {
+    std::vector<KernelRequest> kernels;
+    for (const std::size_t set : open_) {
+      const KernelSetRequest& r = requests_[set];
+      for (const KernelKind kind : r.kinds)
+        kernels.push_back({render(kind, r.spec, r.plans.at(plan), *r.arch), r.arch, r.name});
+    }
+    return kernels;
+  }
+
+  void take(std::size_t plan, std::vector<KernelResult> results) {
+    auto next = std::make_move_iterator(results.begin());
+    for (const std::size_t set : open_) {
+      const auto end = next + static_cast<std::ptrdiff_t>(requests_[set].kinds.size());
+      sets_[set] = {requests_[set].plans[plan], {next, end}};
+      next = end;
+    }
+  }
+
+  // Whatever else is wrong with a plan's kernels: if one spills, the next plan is tried.
+  bool is_settled(std::size_t set, std::size_t plan) const {
+    if (!spills(sets_[set]) || plan + 1 == requests_[set].plans.size()) return true;
+    log_message(LogLevel::kInfo, "{} for {} spills; the next plan is tried",
+                describe(sets_[set].plan), requests_[set].arch->name);
+    return false;
+  }
+
+  const std::vector<KernelSetRequest>& requests_;
+  std::vector<KernelSet> sets_;
+  std::vector<std::size_t> open_;
+};
+
+}  // namespace
+
+KernelSetRequest attention_set(const AttentionSpec& spec, const Arch& arch,
+                               const std::optional<TilePlan>& plan) {
+  validate(spec);
+  // More than one, for another NVRTC may need more registers than the one they were chosen with.
+  const KernelSpec kernel_spec = spec.kernel_spec();
+  return {kernel_spec, &arch, attention_kernels(),
+          plan ? std::vector{*plan} : candidates(kernel_spec, arch), describe(kernel_spec)};
+}
+
+KernelSetRequest reposition_set(const AttentionSpec& spec, const Arch& arch) {
+  validate(spec);
+  const KernelSpec kernel_spec = spec.kernel_spec();
+  if (kernel_spec.has_fp8_pool())
+    throw SpecError(fmt::format(
+        "kv_dtype = \"{}\"; reposition would round keys of 8 bits once more each time that they "
+        "move: attend reads them where they lie, at any position",
+        to_string(kernel_spec.pool_dtype())));
+  // The plan is of no consequence to this kernel.
+  return {kernel_spec,
+          &arch,
+          {KernelKind::kReposition},
+          {candidates(kernel_spec, arch).front()},
+          describe(kernel_spec)};
+}
+
+std::vector<std::shared_ptr<const Kernel>> KernelSet::kernels() const {
+  std::vector<std::shared_ptr<const Kernel>> kernels;
+  for (const KernelResult& result : results) {
+    if (result.failure) std::rethrow_exception(result.failure);
+    kernels.push_back(result.kernel);
+  }
+  return kernels;
+}
+
+std::vector<KernelSet> compile_sets(Engine& engine, const std::vector<KernelSetRequest>& requests,
+                                    const EngineOptions& options) {
+  return Search(requests).run(engine, options);
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,62 @@
+#include "runtime/engine/tuning_store.h"
+
+#include <chrono>
+#include <utility>
+
+#include "cache/error.h"
+#include "runtime/base/interruption.h"
+#include "runtime/base/log.h"
+
+namespace lazyrope {
+
+std::shared_ptr<const Tuning> TuningStore::find(const Key& key) {
+  const std::lock_guard lock(mutex_);
+  const auto [entry, is_new] = memory_.try_emplace(key.hex());
+  if (is_new) entry->second = load(key);
+  return entry->second;
+}
+
+std::shared_ptr<const Tuning> TuningStore::load(const Key& key) const {
+  const LoadResult loaded = disk_.load(key);
+  try {
+    if (loaded.entry) return std::make_shared<Tuning>(tuning_of(loaded.entry->facts));
+    if (loaded.refused) throw CacheError(loaded.miss);
+  } catch (const CacheError& error) {
+    log_message(LogLevel::kWarning, "the tuning record {} is not used: {}; tune again", key.hex(),
+                error.what());
+  }
+  return nullptr;
+}
+
+FileLock TuningStore::take_turn(const Key& key) {
+  constexpr std::chrono::minutes kTimeout{10};
+  FileLock turn = disk_.lock(key, kTimeout, check_interruption);
+  const std::lock_guard lock(mutex_);
+  const auto entry = memory_.find(key.hex());
+  if (entry != memory_.end() && entry->second == nullptr) memory_.erase(entry);
+  return turn;
+}
+
+void TuningStore::keep(const Key& key, std::shared_ptr<const Tuning> tuning) {
+  nlohmann::json facts = json_of(*tuning);
+  facts["entry"] = kTuningEntry;
+  const StoreResult stored = disk_.store(key, {std::move(facts), {}});
+  if (!stored.stored)
+    log_message(LogLevel::kWarning,
+                "the tuning record is not kept for other processes: {}; set LAZYROPE_CACHE_DIR",
+                stored.reason);
+  const std::lock_guard lock(mutex_);
+  memory_[key.hex()] = std::move(tuning);
+}
+
+void TuningStore::dismiss(const Key& key) {
+  const std::lock_guard lock(mutex_);
+  memory_[key.hex()] = nullptr;
+}
+
+void TuningStore::forget() {
+  const std::lock_guard lock(mutex_);
+  memory_.clear();
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,154 @@
+#include "runtime/step/append_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "codegen/error.h"
+#include "runtime/step/checks.h"
+#include "runtime/step/reach.h"
+
+namespace lazyrope {
+namespace {
+
+struct AppendValues {
+  std::vector<int> indptr;
+  std::vector<int> first;
+  std::vector<int> first_page;
+  std::vector<int> lead;
+  std::vector<int> pages;
+};
+
+void check_indptr(const std::vector<int>& indptr, int capacity) {
+  if (indptr[0] != 0) throw SpecError(fmt::format("indptr[0] = {}; it must be 0", indptr[0]));
+  for (std::size_t r = 0; r + 1 < indptr.size(); ++r)
+    if (indptr[r + 1] < indptr[r])
+      throw SpecError(fmt::format("indptr[{}] = {} after {}; it must begin with 0 and not decrease",
+                                  r + 1, indptr[r + 1], indptr[r]));
+  check_within_capacity("tokens to append", indptr.back(), capacity);
+}
+
+void check_request(const AppendValues& v, std::size_t r, int page_size) {
+  const int count = v.indptr[r + 1] - v.indptr[r];
+  if (v.lead[r] < 0 || v.first[r] < 0)
+    throw SpecError(fmt::format("request {}: first = {}, lead = {}; both must be at least 0", r,
+                                v.first[r], v.lead[r]));
+  if (const std::int64_t end = std::int64_t{v.first[r]} + count;
+      end > std::numeric_limits<int>::max())
+    throw SpecError(
+        fmt::format("request {}: first + rows = {}; indices in a document must fit int32", r, end));
+  const std::int64_t end =
+      v.first_page[r] + (std::int64_t{v.lead[r]} + count + page_size - 1) / page_size;
+  if (count == 0) return;
+  if (v.first_page[r] < 0 || std::cmp_greater(end, v.pages.size()))
+    throw SpecError(fmt::format("request {}: pages {} to {} of its list; pages has {} elements", r,
+                                v.first_page[r], end - 1, v.pages.size()));
+  for (std::int64_t i = v.first_page[r] + v.lead[r] / page_size; i < end; ++i)
+    if (const int page = v.pages[static_cast<std::size_t>(i)]; page < 0)
+      throw SpecError(fmt::format("request {}: page {} of its list is {}; it must be at least 0", r,
+                                  i - v.first_page[r], page));
+}
+
+void check_values(const AppendTensors& t, const PlanAppendParams& params, const Device& device,
+                  Stream stream) {
+  const auto copy = [&](const TensorView& tensor) { return host_copy(tensor, device, stream); };
+  const AppendValues v = {copy(t.indptr), copy(t.first), copy(t.first_page), copy(t.lead),
+                          copy(t.pages)};
+  check_indptr(v.indptr, params.capacity);
+  for (std::size_t r = 0; r < v.first.size(); ++r) check_request(v, r, params.page_size);
+}
+
+}  // namespace
+
+AppendStep::AppendStep(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
+                       PoolFormat format, int capacity_tokens)
+    : device_(std::move(device)), planner_(std::move(planner)), format_(format) {
+  check_format(format_);
+  if (capacity_tokens < 0)
+    throw SpecError(fmt::format("tokens = {}; it must be at least 0", capacity_tokens));
+  memory_ = std::make_unique<DeviceBuffer>(
+      device_, static_cast<std::size_t>(std::max(1, capacity_tokens)) * sizeof(AppendRecord));
+  params_.records = static_cast<AppendRecord*>(memory_->data());
+  params_.capacity = capacity_tokens;
+  params_.page_size = format_.page_size;
+}
+
+void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
+  const std::int64_t requests = length_of_ints("first", t.first, *device_);
+  check_length("indptr", t.indptr, requests + 1, *device_);
+  check_length("first_page", t.first_page, requests, *device_);
+  check_length("lead", t.lead, requests, *device_);
+  length_of_ints("pages", t.pages, *device_);
+  if (check) {
+    refuse_in_capture("check=True", *device_, stream);
+    check_values(t, params_, *device_, stream);
+  }
+  params_.indptr = ints(t.indptr);
+  params_.first = ints(t.first);
+  params_.first_page = ints(t.first_page);
+  params_.lead = ints(t.lead);
+  params_.pages = ints(t.pages);
+  params_.num_requests = static_cast<int32>(requests);
+  is_filled_ = true;
+  if (capacity() == 0) return;
+  const int threads = planner_->binary().threads;
+  planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream, [&] {
+    return Reach()
+        .reads("indptr", t.indptr)
+        .reads("first", t.first)
+        .reads("first_page", t.first_page)
+        .reads("lead", t.lead)
+        .reads("pages", t.pages)
+        .writes("the append step", *memory_)
+        .ranges();
+  });
+}
+
+std::vector<AppendRecord> AppendStep::host_records(Stream stream) const {
+  refuse_in_capture("check=True", *device_, stream);
+  std::vector<AppendRecord> records(static_cast<std::size_t>(capacity()));
+  device_->copy_to_host(records.data(), params_.records, records.size() * sizeof(AppendRecord),
+                        stream);
+  return records;
+}
+
+void AppendStep::check_pages(std::int64_t num_pages, Stream stream, std::string_view name) const {
+  const std::vector<AppendRecord> records = host_records(stream);
+  for (std::size_t i = 0; i < records.size(); ++i)
+    if (records[i].slot >= 0 && (records[i].page < 0 || records[i].page >= num_pages))
+      throw SpecError(fmt::format("row {} of {} is on page {}; the pool has pages 0 to {}", i, name,
+                                  records[i].page, num_pages - 1));
+}
+
+void AppendStep::check_writes(std::int64_t num_rows, std::int64_t num_pages, Stream stream) const {
+  check_pages(num_pages, stream);
+  const std::vector<AppendRecord> records = host_records(stream);
+  for (std::size_t i = records.size(); std::cmp_greater(i, num_rows); --i)
+    if (records[i - 1].slot >= 0)
+      throw SpecError(
+          fmt::format("k has {} rows; the step has slots for {}: what it has for the others would "
+                      "stay as it is",
+                      num_rows, i));
+  writers_of(records, "step");
+}
+
+std::map<std::pair<int, int>, std::size_t> writers_of(const std::vector<AppendRecord>& records,
+                                                      std::string_view name) {
+  std::map<std::pair<int, int>, std::size_t> writers;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const auto [page, slot] = std::pair(records[i].page, records[i].slot);
+    if (slot < 0) continue;
+    const auto [at, is_new] = writers.emplace(std::pair(page, slot), i);
+    if (!is_new)
+      throw SpecError(
+          fmt::format("rows {} and {} of {} are both slot {} of page {}; no slot may be written "
+                      "twice",
+                      at->second, i, name, slot, page));
+  }
+  return writers;
+}
+
+}  // namespace lazyrope

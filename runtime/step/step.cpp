@@ -1,0 +1,153 @@
+#include "runtime/step/step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "codegen/error.h"
+#include "runtime/step/checks.h"
+#include "runtime/step/step_check.h"
+#include "runtime/step/step_layout.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
+
+void check_count(const char* name, int value, int least) {
+  if (value < least)
+    throw SpecError(fmt::format("capacity: {} = {}; it must be at least {}", name, value, least));
+}
+
+StepCapacity complete(StepCapacity capacity, const StepShape& shape) {
+  check_count("requests", capacity.requests, 0);
+  check_count("segments", capacity.segments, 0);
+  check_count("query_tokens", capacity.query_tokens, 0);
+  check_count("tokens_per_request", capacity.tokens_per_request, 0);
+  if (static_cast<std::int64_t>(capacity.query_tokens) * shape.group_size > kMaxRows)
+    throw SpecError(
+        fmt::format("capacity: query_tokens = {} with {} query heads per KV head; their "
+                    "product must be at most {}",
+                    capacity.query_tokens, shape.group_size, kMaxRows));
+  if (capacity.tokens_per_request == 0 || capacity.tokens_per_request > capacity.query_tokens)
+    capacity.tokens_per_request = capacity.query_tokens;
+  return capacity;
+}
+
+StepInputs inputs_of(const StepTensors& t, int page_size) {
+  return {.q_indptr = ints(t.q_indptr),
+          .segment_indptr = ints(t.segment_indptr),
+          .num_requests = static_cast<int32>(t.q_indptr.shape[0] - 1),
+          .num_segments = static_cast<int32>(t.base.shape[0]),
+          .num_tokens = static_cast<int32>(t.q_position.shape[0]),
+          .page_size = page_size,
+          .q_position = ints(t.q_position),
+          .base = ints(t.base),
+          .start = ints(t.start),
+          .length = ints(t.length),
+          .lead = t.lead ? ints(*t.lead) : nullptr,
+          .first_page = ints(t.first_page),
+          .pages = ints(t.pages)};
+}
+
+}  // namespace
+
+void check_format(const PoolFormat& format) {
+  if (format.page_size < 16 || format.page_size % 16 != 0)
+    throw SpecError(
+        fmt::format("page_size = {}; it must be a positive multiple of 16", format.page_size));
+}
+
+std::size_t step_bytes(const StepShape& shape, const TilePlan& plan, StepCapacity capacity,
+                       int sm_count) {
+  if (sm_count < 1) throw SpecError(fmt::format("sm_count = {}; it must be at least 1", sm_count));
+  PlanParams params{};
+  return lay_out_step(nullptr, shape, plan, complete(capacity, shape), sm_count, params);
+}
+
+Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
+           StepShape shape, const TilePlan& plan, PoolFormat format, StepCapacity capacity,
+           Stream stream)
+    : device_(std::move(device)),
+      planner_(std::move(planner)),
+      shape_(std::move(shape)),
+      plan_(plan),
+      format_(format),
+      capacity_(complete(capacity, shape_)) {
+  check_format(format_);
+  const int sms = device_->sm_count();
+  const std::size_t bytes = step_bytes(shape_, plan, capacity_, sms);
+  memory_ = std::make_unique<DeviceBuffer>(device_, bytes);
+  lay_out_step(static_cast<std::byte*>(memory_->data()), shape_, plan, capacity_, sms, params_);
+  device_->fill_zero(memory_->data(), bytes, stream);
+}
+
+void add_inputs(const StepTensors& tensors, Reach& reach) {
+  reach.reads("q_indptr", tensors.q_indptr)
+      .reads("q_position", tensors.q_position)
+      .reads("segment_indptr", tensors.segment_indptr)
+      .reads("base", tensors.base)
+      .reads("start", tensors.start)
+      .reads("length", tensors.length)
+      .reads("first_page", tensors.first_page)
+      .reads("lead", tensors.lead);
+}
+
+void Step::check_whole() const {
+  if (is_broken_)
+    throw SpecError("the step is broken by a kernel that was at fault; update() fills it anew");
+}
+
+void Step::check_shapes(const StepTensors& t) const {
+  const std::int64_t requests = length_of_ints("q_indptr", t.q_indptr, *device_) - 1;
+  if (requests < 0) throw SpecError("q_indptr has no element; it must have one more than requests");
+  const std::int64_t segments = length_of_ints("base", t.base, *device_);
+  const std::int64_t tokens = length_of_ints("q_position", t.q_position, *device_);
+  check_within_capacity("requests", requests, capacity_.requests);
+  check_within_capacity("segments", segments, capacity_.segments);
+  check_within_capacity("query tokens", tokens, capacity_.query_tokens);
+  check_length("segment_indptr", t.segment_indptr, requests + 1, *device_);
+  check_length("start", t.start, segments, *device_);
+  check_length("length", t.length, segments, *device_);
+  check_length("first_page", t.first_page, segments, *device_);
+  if (t.lead) check_length("lead", *t.lead, segments, *device_);
+  length_of_ints("pages", t.pages, *device_);
+}
+
+void Step::update(const StepTensors& tensors, bool check, Stream stream) {
+  check_shapes(tensors);
+  if (check) {
+    refuse_in_capture("check=True", *device_, stream);
+    check_step_values(StepValues::copy_of(tensors, *device_, stream), format_.page_size, capacity_);
+  }
+  params_.inputs = inputs_of(tensors, format_.page_size);
+  params_.page_size = divisor(format_.page_size);
+  num_tokens_ = params_.inputs.num_tokens;
+  tensors_ = tensors;
+  if (is_broken_) device_->fill_zero(memory_->data(), memory_->bytes(), stream);
+  is_broken_ = false;
+  const int ctas = params_.num_planners * (serves(kPrefill) ? kPlanPhases : 1);
+  run([&] {
+    planner_->on(*device_).launch(ctas, &params_, stream, [&] {
+      Reach reach;
+      add_inputs(tensors, reach);
+      add_to(reach);
+      return reach.ranges();
+    });
+  });
+}
+
+void Step::add_to(Reach& reach) const {
+  reach.writes("the step", *memory_);
+  if (tensors_) reach.reads("pages", tensors_->pages);
+}
+
+void Step::check_pages(std::int64_t num_pages, Stream stream) const {
+  refuse_in_capture("check=True", *device_, stream);
+  if (!tensors_) return;
+  check_step_values(StepValues::copy_of(*tensors_, *device_, stream), format_.page_size, capacity_,
+                    num_pages);
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,103 @@
+#include "runtime/step/step_check.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+
+#include "codegen/error.h"
+#include "runtime/step/checks.h"
+
+namespace lazyrope {
+namespace {
+
+void check_indptr(const char* name, const std::vector<int>& indptr, std::size_t total,
+                  const char* of_what) {
+  if (indptr.front() != 0)
+    throw SpecError(fmt::format("{}[0] = {}; it must be 0", name, indptr.front()));
+  for (std::size_t r = 0; r + 1 < indptr.size(); ++r)
+    if (indptr[r + 1] < indptr[r])
+      throw SpecError(fmt::format("{}[{}] = {} after {}; it must not decrease", name, r + 1,
+                                  indptr[r + 1], indptr[r]));
+  if (std::cmp_not_equal(indptr.back(), total))
+    throw SpecError(fmt::format("{}[{}] = {}, but there are {} {}", name, indptr.size() - 1,
+                                indptr.back(), total, of_what));
+}
+
+// Pages that segment s refers to begin at first_page[s]; how many there are.
+std::int64_t page_count(const StepValues& v, std::size_t s, int page_size) {
+  if (v.length[s] == 0) return 0;
+  return (std::int64_t{v.lead[s]} + v.length[s] + page_size - 1) / page_size;
+}
+
+// Calls visit(request, segment) for every segment.
+template <class Visit>
+void for_each_segment(const StepValues& v, const Visit& visit) {
+  for (std::size_t r = 0; r + 1 < v.segment_indptr.size(); ++r)
+    for (int s = v.segment_indptr[r]; s < v.segment_indptr[r + 1]; ++s)
+      visit(r, static_cast<std::size_t>(s));
+}
+
+[[noreturn]] void refuse(std::size_t request, std::size_t segment, const std::string& why) {
+  throw SpecError(fmt::format("request {}, segment {}: {}", request, segment, why));
+}
+
+void check_segment(const StepValues& v, std::size_t r, std::size_t s, int page_size) {
+  if (v.length[s] < 0) refuse(r, s, fmt::format("length = {}; it must be at least 0", v.length[s]));
+  if (v.start[s] < 0) refuse(r, s, fmt::format("start = {}; it must be at least 0", v.start[s]));
+  if (v.lead[s] < 0 || v.lead[s] >= page_size)
+    refuse(r, s, fmt::format("lead = {}; allowed are 0 to {}", v.lead[s], page_size - 1));
+  constexpr std::int64_t kLargest = std::numeric_limits<int>::max();
+  const std::int64_t last = std::int64_t{v.base[s]} + v.start[s] + v.length[s];
+  const std::int64_t origin = std::int64_t{v.base[s]} + v.start[s] - v.lead[s];
+  if (last > kLargest || origin < -kLargest - 1)
+    refuse(r, s,
+           fmt::format("logical positions {} (with the lead) to {}; they must fit int32", origin,
+                       last));
+  if (v.length[s] == 0) return;
+  const std::int64_t end = v.first_page[s] + page_count(v, s, page_size);
+  if (v.first_page[s] < 0 || std::cmp_greater(end, v.pages.size()))
+    refuse(r, s,
+           fmt::format("pages {} to {} of its list; pages has {} elements", v.first_page[s],
+                       end - 1, v.pages.size()));
+}
+
+void check_page(std::size_t r, std::size_t s, std::int64_t i, int page,
+                std::optional<std::int64_t> num_pages) {
+  if (page < 0)
+    refuse(r, s, fmt::format("page {} of its list is {}; it must be at least 0", i, page));
+  if (num_pages && page >= *num_pages)
+    refuse(r, s,
+           fmt::format("page {} of its list is {}; the pool has pages 0 to {}", i, page,
+                       *num_pages - 1));
+}
+
+}  // namespace
+
+StepValues StepValues::copy_of(const StepTensors& t, const Device& device, Stream stream) {
+  const auto copy = [&](const TensorView& tensor) { return host_copy(tensor, device, stream); };
+  StepValues v = {copy(t.q_indptr), copy(t.q_position), copy(t.segment_indptr), copy(t.base),
+                  copy(t.start),    copy(t.length),     copy(t.first_page),     {},
+                  copy(t.pages)};
+  v.lead = t.lead ? copy(*t.lead) : std::vector<int>(v.base.size(), 0);
+  return v;
+}
+
+void check_step_values(const StepValues& v, int page_size, const StepCapacity& capacity,
+                       std::optional<std::int64_t> num_pages) {
+  check_indptr("q_indptr", v.q_indptr, v.q_position.size(), "query positions");
+  check_indptr("segment_indptr", v.segment_indptr, v.base.size(), "segments");
+  for (std::size_t r = 0; r + 1 < v.q_indptr.size(); ++r)
+    if (v.q_indptr[r + 1] - v.q_indptr[r] > capacity.tokens_per_request)
+      throw SpecError(
+          fmt::format("request {} has {} query tokens; the step was made for at most {} a "
+                      "request",
+                      r, v.q_indptr[r + 1] - v.q_indptr[r], capacity.tokens_per_request));
+  for_each_segment(v, [&](std::size_t r, std::size_t s) { check_segment(v, r, s, page_size); });
+  for_each_segment(v, [&](std::size_t r, std::size_t s) {
+    for (std::int64_t i = 0; i < page_count(v, s, page_size); ++i)
+      check_page(r, s, i, v.pages[static_cast<std::size_t>(v.first_page[s] + i)], num_pages);
+  });
+}
+
+}  // namespace lazyrope

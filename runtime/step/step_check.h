@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "runtime/step/step.h"
+
+namespace lazyrope {
+
+// A step's metadata on the host.
+struct StepValues {
+  std::vector<int> q_indptr;
+  std::vector<int> q_position;
+  std::vector<int> segment_indptr;
+  std::vector<int> base;
+  std::vector<int> start;
+  std::vector<int> length;
+  std::vector<int> first_page;
+  std::vector<int> lead;
+  std::vector<int> pages;
+
+  // Waits for the stream.
+  static StepValues copy_of(const StepTensors& tensors, const Device& device, Stream stream);
+};
+
+// SpecError for the first value that is not legal, naming request and segment.
+// Pages beyond the pool are found where its `num_pages` is given.
+void check_step_values(const StepValues& values, int page_size, const StepCapacity& capacity,
+                       std::optional<std::int64_t> num_pages = {});
+
+}  // namespace lazyrope

@@ -1,0 +1,158 @@
+#include "runtime/tuning/tuned.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "cache/error.h"
+#include "codegen/error.h"
+#include "codegen/render.h"
+#include "runtime/engine/devices.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+
+namespace lazyrope {
+namespace {
+
+using AttentionPtr = std::shared_ptr<const Attention>;
+
+// Changes whenever what a record holds, or how its times are taken, does.
+constexpr std::string_view kTuningFormat = "tuning 1";
+
+// Throws what keeps the record from being used.
+AttentionPtr compile_tuning(Engine& engine, const AttentionSpec& spec, const Device& device,
+                            const std::shared_ptr<const Tuning>& tuning,
+                            const EngineOptions& options) {
+  if (tuning->driver != device.driver())
+    throw CacheError(fmt::format("it was measured with driver {}, and this is {}", tuning->driver,
+                                 device.driver()));
+  AttentionPtr attention = Attention::compile(
+      engine, spec, device.arch(), {.plan = tuning->plan, .engine = options, .tuning = tuning});
+  if (attention->compiler() != tuning->compiler)
+    throw CacheError(fmt::format("it was measured with kernels of {}, and these are of {}",
+                                 tuning->compiler, attention->compiler()));
+  return attention;
+}
+
+void refuse_under_policy(const Engine& engine) {
+  if (engine.config().policy != CachePolicy::kCacheOnly) return;
+  throw CacheError(
+      "LAZYROPE_POLICY=cache_only forbids compiling the plans that tuning measures\ntune under "
+      "LAZYROPE_POLICY=jit, with the same cache: `lazyrope autotune`; the record is then used "
+      "here");
+}
+
+void refuse_plan(Tune tune, const CompileOptions& options) {
+  if (options.plan && tune == Tune::kMeasure)
+    throw SpecError("plan is given, and tune=True asks for one to be chosen; give one of the two");
+}
+
+void refuse_emulator(const Arch& arch) {
+  if (arch.isa == "ptx") return;
+  throw SpecError(fmt::format(
+      "arch \"{}\": tuning measures kernels on a GPU, and the emulator's times say nothing of one; "
+      "leave tune=True out",
+      arch.name));
+}
+
+}  // namespace
+
+Key tuning_key(const AttentionSpec& spec, const Device& device) {
+  const KernelSpec kernel_spec = spec.kernel_spec();
+  const TilePlan usual = candidates(kernel_spec, device.arch()).front();
+  std::string sources;
+  for (const KernelKind kind :
+       {KernelKind::kPlan, KernelKind::kAttendDecode, KernelKind::kAttendPrefill})
+    sources += render(kind, kernel_spec, usual, device.arch()).source;
+  return KeyBuilder()
+      .field("format", kTuningFormat)
+      .field("arch", device.arch().name)
+      .field("gpu", device.name())
+      .field("sm_count", fmt::to_string(device.sm_count()))
+      .field("kv_heads", fmt::to_string(spec.num_kv_heads))
+      .field("source", sources)
+      .finish();
+}
+
+std::shared_ptr<const Device> gpu_to_tune_on(std::string_view arch) {
+  if (!arch.empty()) refuse_emulator(find_arch(arch));
+  std::shared_ptr<const Device> device;
+  try {
+    device = present_gpu();
+  } catch (const DriverError& error) {
+    DriverFailure failure = error.failure();
+    failure.text = fmt::format(
+        "tuning measures on the GPU that will run the kernels, and there is none here: {}",
+        failure.text);
+    failure.advice =
+        "tune on the machine of the deployment (`lazyrope autotune`, or compile with tune=True); "
+        "its cache directory holds the record. Without tuning, arch=\"sm_90a\" compiles anywhere";
+    throw DriverError(std::move(failure));
+  }
+  if (arch.empty() || arch == device->arch().name) return device;
+  throw SpecError(
+      fmt::format("arch \"{}\": tuning measures on the present GPU, {}, which needs {}; leave arch "
+                  "out, or tune on a GPU of that arch",
+                  arch, device->name(), device->arch().name));
+}
+
+AttentionPtr stored_attention(Engine& engine, const AttentionSpec& spec, const Device& device,
+                              const EngineOptions& options) {
+  const Key key = tuning_key(spec, device);
+  const std::shared_ptr<const Tuning> tuning = engine.tunings().find(key);
+  if (tuning == nullptr) return nullptr;
+  std::string why;
+  try {
+    return compile_tuning(engine, spec, device, tuning, options);
+  } catch (const SpecError& error) {
+    why = error.what();
+  } catch (const CompileError& error) {
+    why = error.what();
+  } catch (const CacheError& error) {
+    why = error.what();
+  }
+  log_message(
+      LogLevel::kWarning,
+      "the tuning of {} is not used: {}; the default plan is. `lazyrope autotune` tunes again",
+      tuning->spec, why);
+  engine.tunings().dismiss(key);
+  return nullptr;
+}
+
+AttentionPtr tuned_attention(Engine& engine, const AttentionSpec& spec,
+                             const std::shared_ptr<const Device>& device,
+                             const AutotuneOptions& options) {
+  refuse_under_policy(engine);
+  const auto tuning = std::make_shared<Tuning>(autotune(engine, spec, device, options));
+  engine.tunings().keep(tuning_key(spec, *device), tuning);
+  return Attention::compile(engine, spec, device->arch(),
+                            {.plan = tuning->plan, .engine = options.engine, .tuning = tuning});
+}
+
+AttentionPtr compile_for(Engine& engine, const AttentionSpec& spec, std::string_view arch,
+                         Tune tune, const CompileOptions& options) {
+  refuse_plan(tune, options);
+  // For an arch that is named, the same is compiled on every machine.
+  const bool is_plain =
+      options.plan || tune == Tune::kNever || (tune == Tune::kStored && !arch.empty());
+  if (is_plain)
+    return Attention::compile(engine, spec, arch.empty() ? present_arch() : find_arch(arch),
+                              options);
+  validate(spec);
+  const auto device = tune == Tune::kMeasure ? gpu_to_tune_on(arch) : present_gpu();
+  if (AttentionPtr attention = stored_attention(engine, spec, *device, options.engine))
+    return attention;
+  if (tune == Tune::kStored) return Attention::compile(engine, spec, device->arch(), options);
+  // One process measures; the others, say the ranks of one model, take what it has found.
+  const FileLock turn = engine.tunings().take_turn(tuning_key(spec, *device));
+  if (AttentionPtr attention = stored_attention(engine, spec, *device, options.engine))
+    return attention;
+  AttentionPtr attention = tuned_attention(engine, spec, device, {.engine = options.engine});
+  // Who asked for it hears of it, unless nothing is to be logged.
+  if (log_enabled(LogLevel::kWarning))
+    write_log(LogLevel::kInfo, fmt::format("tuned {} on {}\n{}", attention->tuning()->spec,
+                                           device->name(), summary(*attention->tuning())));
+  return attention;
+}
+
+}  // namespace lazyrope

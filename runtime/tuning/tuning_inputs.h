@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/attention/attention.h"
+#include "runtime/driver/device.h"
+#include "runtime/engine/device_tensor.h"
+#include "runtime/engine/tuning.h"
+
+namespace lazyrope {
+
+// What serving is made of: one long answer, a batch of them, and the first pass over documents of a
+// question, of a chunk and of a prompt.
+std::vector<TuningWorkload> tuning_workloads();
+
+// The same with as little context, and then as few requests, as `max_tokens` of KV ask for. What a
+// window hides is left out.
+TuningWorkload fitted(TuningWorkload workload, const AttentionSpec& spec, std::int64_t max_tokens);
+
+// A workload as a step takes it. Each request has documents of its own and, as one more, its
+// queries' own tokens, in shuffled pages of kTuningPage slots.
+struct TuningMetadata {
+  std::vector<std::int32_t> q_indptr;
+  std::vector<std::int32_t> q_position;
+  std::vector<std::int32_t> segment_indptr;
+  std::vector<std::int32_t> base;
+  std::vector<std::int32_t> start;
+  std::vector<std::int32_t> length;
+  std::vector<std::int32_t> first_page;
+  std::vector<std::int32_t> pages;
+};
+
+inline constexpr int kTuningPage = 16;
+
+TuningMetadata metadata_of(const TuningWorkload& workload);
+
+// The bytes of values as of N(0, 1), each rounded to the type; none is NaN or infinite.
+std::vector<std::byte> normal_values(Dtype dtype, std::size_t count, unsigned seed);
+
+// Of a token's keys and values.
+std::int64_t token_bytes(const AttentionSpec& spec);
+
+// Keys and values, more of them than L2 holds: every call gets other ones than the calls before it
+// had, so it finds them cold, and no writes of theirs wait to leave L2.
+class TuningPool {
+ public:
+  // Has room for each of the workloads, which fit it. DriverError where there is too little memory.
+  TuningPool(std::shared_ptr<const Device> device, const AttentionSpec& spec,
+             const std::vector<TuningWorkload>& workloads);
+
+  // Its first pages: the same ones each time.
+  PoolTensors first(std::int64_t pages) const { return at(0, pages); }
+  // Those that were not used for the longest time.
+  PoolTensors next(std::int64_t pages);
+
+  std::int64_t pages() const { return pages_; }
+
+ private:
+  PoolTensors at(std::int64_t page, std::int64_t pages) const;
+
+  std::shared_ptr<const Device> device_;
+  AttentionSpec spec_;
+  std::int64_t pages_ = 0;
+  std::int64_t cursor_ = 0;
+  std::unique_ptr<DeviceBuffer> keys_;
+  std::unique_ptr<DeviceBuffer> values_;
+};
+
+// What a workload's call computed.
+struct TuningResult {
+  std::vector<float> out;  // [tokens x heads][head_dim]
+  std::vector<float> lse;  // [tokens x heads]
+};
+
+// How two plans' results of the same call differ by more than rounding, in words; empty: they do
+// not.
+std::string difference(const TuningResult& usual, const TuningResult& other, Dtype dtype);
+
+// One workload's tensors. Calls are queued on the default stream.
+class TuningCase {
+ public:
+  TuningCase(std::shared_ptr<const Device> device, const AttentionSpec& spec,
+             const TuningWorkload& workload, TuningPool& pool);
+
+  const TuningWorkload& workload() const { return workload_; }
+  std::unique_ptr<Step> plan(const Attention& attention) const;
+  void attend(const Attention& attention, const Step& step) const;
+  TuningResult result(const Attention& attention, const Step& step) const;
+
+ private:
+  TensorView upload(const std::vector<std::int32_t>& values);
+  void attend_in(const PoolTensors& pool, const Attention& attention, const Step& step) const;
+
+  std::shared_ptr<const Device> device_;
+  AttentionSpec spec_;
+  TuningWorkload workload_;
+  TuningPool& pool_;
+  std::int64_t num_pages_;
+  std::vector<DeviceTensor> metadata_;  // what step_ refers to
+  StepTensors step_;
+  DeviceTensor q_;
+  DeviceTensor out_;
+  DeviceTensor lse_;
+  std::optional<DeviceTensor> sinks_;
+};
+
+}  // namespace lazyrope

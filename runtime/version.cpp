@@ -1,7 +1,0 @@
-#include "runtime/version.h"
-
-namespace lazyrope {
-
-std::string_view version() { return LAZYROPE_VERSION; }
-
-}  // namespace lazyrope

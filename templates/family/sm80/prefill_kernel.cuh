@@ -1,0 +1,257 @@
+// Family sm80, many rows: chunks of queries and prefill, by mma.sync, ldmatrix and cp.async (sm_80
+// and every later GPU).
+//
+// A CTA of kRowWarps warps takes kRowWarps * kWarpRows query rows of one KV head against blocks of
+// kWarpKeys keys: the warps divide the rows and share each block, in one ring.
+//
+// A warp's queries lie in shared memory, turned for the base of the present segment; on a block of
+// another base the warp alone turns them anew from the original, in fp32, rounded once.
+#pragma once
+
+#include "ops/item_result.cuh"
+#include "ops/mask_scores.cuh"
+#include "ops/rotate.cuh"
+#include "ops/sinks.cuh"
+#include "ops/softcap.cuh"
+#include "ops/softmax.cuh"
+#include "pipeline/kv_ring.cuh"
+#include "tile/query_fragments.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Shape>
+class Sm80Prefill {
+  static constexpr int kHeadDim = Spec::kHeadDim;
+  static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
+  static constexpr int kBlockKeys = Shape::kWarpKeys;
+  static constexpr int kStages = Shape::kStages;
+  static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
+  static_assert(Shape::kKeyWarps == 1);
+
+  static constexpr int kRowTiles = Shape::kWarpRows / 16;
+  static constexpr int kKeyTiles = Shape::kStepKeys / 8;
+
+  using Mask = typename Spec::Mask;
+  using Product = typename Spec::Product;
+  using QueryTile = typename Product::QueryTile;
+  using Queries = SharedQueries<Product, kRowTiles, 8>;  // -5.5% of head_dim 128's time (H100)
+  using KvTile = typename Product::KvTile;
+  static constexpr int kColumnTiles = Product::kColumnTiles;
+  using RingTeam = Team<Shape::kRowWarps * kWarpThreads>;
+  using Ring = KvRing<RingTeam, typename Product::StoredTile, kBlockKeys, kStages>;
+  using Table = BlockTable<Mask, kBlockKeys>;
+  using Record = PartRecord<kHeadDim>;
+  // A window of the table is asked for kWindow blocks before its first block is current, hence
+  // kWindow - (kStages - 1) before it is issued; its page numbers take kStages - 1 blocks to be
+  // waited for.
+  static_assert(Table::kWindow >= 2 * (kStages - 1));
+
+  // Shared memory, from its start: the ring, each warp's turned queries, a widened block (where the
+  // pool's is too narrow for products), the block table, row positions, the item, flags.
+  static constexpr int kQueryBytes = Shape::kWarpRows * QueryTile::kRowBytes;
+  static constexpr int kQueries = Ring::kBytes;
+  static constexpr int kWide = kQueries + Shape::kRowWarps * kQueryBytes;
+  static constexpr int kWideTileBytes = Product::kWidens ? kBlockKeys * KvTile::kRowBytes : 0;
+  // Results leave where rings and queries were.
+  static constexpr int kLeavingRows = Shape::kRowWarps * 16;
+  static constexpr int kTable = larger(kWide + 2 * kWideTileBytes, kLeavingRows* Record::kBytes);
+  static constexpr int kPositions = kTable + Table::kBytes;
+  static constexpr int kItem = kPositions + kRows * 4;
+  static constexpr int kFlags = kItem + static_cast<int>(sizeof(Item));
+  // Of scores, where the pool is scaled.
+  static constexpr int kScale = kFlags + kFlagBytes;
+
+ public:
+  using Params = AttendParams;
+  static constexpr int kSharedBytes = kFlags + 16;
+
+  // All threads of the CTA: its items, one after the other. `memory` is aligned to 1024 bytes.
+  LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
+    int32 item = block_index();
+    do {
+      // Of the item before nobody reads any more: finish() has a barrier behind its last look at
+      // it.
+      Sm80Prefill tile(params, memory);
+      tile.item().copy_from(params.work.items + item);
+      bar_sync();
+      if (tile.item().extent().num_rows == 0) return;
+      tile.attend();
+      item = tile.finish();
+    } while (item >= 0);
+  }
+
+ private:
+  LAZYROPE_DEVICE Sm80Prefill(const AttendParams& params, SharedPtr memory)
+      : params_(params), memory_(memory) {}
+
+  LAZYROPE_DEVICE ItemPtr item() const { return ItemPtr(memory_ + kItem); }
+  LAZYROPE_DEVICE static int32 first_row() { return warp_index() * Shape::kWarpRows; }
+
+  LAZYROPE_DEVICE SharedPtr queries() const {
+    return memory_ + kQueries + warp_index() * kQueryBytes;
+  }
+
+  LAZYROPE_DEVICE void attend() {
+    const Table table(memory_ + kTable, {0, 1, 1, 0}, params_.step, item());
+    const Ring ring(memory_, params_.pool);
+    start();
+    int32 base = 0;
+    // The rounds before block 0 only fill the ring.
+#pragma unroll 1
+    for (int32 block = 1 - kStages; block < item().extent().num_blocks; ++block) {
+      ring.wait();
+      resolve_ahead(table, block);
+      issue(table, ring, block + kStages - 1);
+      if constexpr (Product::kWidens) {
+        if (block >= 0) widen(ring, block);
+      }
+      if (block < 0 || first_row() >= item().extent().num_rows) continue;
+      const int32 block_base = table.info(block).base;
+      if (block == 0 || block_base != base) turn_queries(block_base);
+      base = block_base;
+#pragma unroll 1
+      for (int32 key = 0; key < kBlockKeys; key += Shape::kStepKeys)
+        attend_keys(table.info(block), keys_of(ring, block), values_of(ring, block), key);
+    }
+    softmax_.finish();
+  }
+
+  // One group of copies, which is empty behind the last block.
+  LAZYROPE_DEVICE void issue(const Table& table, const Ring& ring, int32 block) const {
+    if (block < item().extent().num_blocks) ring.issue(table, block, item().rows().kv_head);
+    cp_async_commit_group();
+  }
+
+  // All threads of the CTA; what was widened before has been read when the ring's wait is over.
+  LAZYROPE_DEVICE void widen(const Ring& ring, int32 block) const {
+    Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kWide, ring.keys(block),
+                                                          thread_index());
+    Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kWide + kWideTileBytes,
+                                                          ring.values(block), thread_index());
+    bar_sync();
+  }
+  LAZYROPE_DEVICE SharedPtr keys_of(const Ring& ring, int32 block) const {
+    return Product::kWidens ? memory_ + kWide : ring.keys(block);
+  }
+  LAZYROPE_DEVICE SharedPtr values_of(const Ring& ring, int32 block) const {
+    return Product::kWidens ? memory_ + kWide + kWideTileBytes : ring.values(block);
+  }
+
+  // Window 0 before the first tile is asked for, window w + 1 as the first block of window w is
+  // read.
+  LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block) const {
+    const bool first = block == 1 - kStages;
+    const int32 window = first ? 0 : block / Table::kWindow + 1;
+    const bool due = first || (block >= 0 && block % Table::kWindow == 0);
+    if (!due || window * Table::kWindow >= item().extent().num_blocks) return;
+    if (warp_index() == 0)
+      table.resolve(window, window == 0 ? table.look_up_first() : table.look_up(window));
+    if (first) {
+      cp_async_commit_group();
+      cp_async_wait_group<0>();
+      bar_sync();
+    }
+  }
+
+  // What it stores is there when the ring has been waited for.
+  LAZYROPE_DEVICE void start() {
+    if constexpr (Product::kScaled) {
+      if (thread_index() == 0)
+        st_shared(memory_ + kScale,
+                  params_.scale_log2 * key_scale(params_.pool, item().rows().kv_head));
+    }
+    copy_row_positions<Spec, WholeCta, kRows>(
+        memory_ + kPositions, params_.step.positions, item(), 0,
+        [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
+    set_zero(rows_);
+    softmax_.reset();
+    if (Spec::kSinks && item().split().index == 0)
+      add_sinks<Spec>(softmax_, params_.sinks, item().rows(), first_row(),
+                      item().extent().num_rows);
+  }
+
+  // Turns the warp's queries for a segment whose token 0 lies at logical position `base`. The
+  // products before have read them: the ring has been waited for since.
+  LAZYROPE_DEVICE void turn_queries(int32 base) const {
+    const RowsOf<QueryTile> rows(queries());
+    const int32 num_rows = smaller(item().extent().num_rows - first_row(), Shape::kWarpRows);
+    copy_query_rows<Spec, Team<kWarpThreads>>(queries(), params_.q, item().rows(), first_row(),
+                                              num_rows, 0, Shape::kWarpRows);
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    bar_warp_sync();
+    rotate_rows<Spec>(rows, rows, positions(), num_rows, item().rows().first_row + first_row(),
+                      base, LaneTurns<Spec>());
+    bar_warp_sync();
+  }
+
+  LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kPositions + first_row() * 4; }
+
+  LAZYROPE_DEVICE PositionRange position_range() const {
+    const ItemExtent extent = item().extent();
+    return {extent.first_position, extent.last_position};
+  }
+
+  // Of scores, times log2(e).
+  LAZYROPE_DEVICE float scale_log2() const {
+    if constexpr (Product::kScaled)
+      return ld_shared<float>(memory_ + kScale);  // in a register it would be one too many
+    else
+      return params_.scale_log2;
+  }
+
+  // The warp's rows against keys `key` to key + kStepKeys - 1 of a block.
+  LAZYROPE_DEVICE void attend_keys(const BlockInfo& info, SharedPtr keys, SharedPtr values,
+                                   int32 key) {
+    const int32 begin = info.begin - key;
+    const int32 end = info.end - key;
+    if (end <= 0 || begin >= Shape::kStepKeys) return;
+    const int32 position = info.position + key;
+    float scores[kRowTiles][kKeyTiles][4];
+    Product::multiply_query_key(scores, Queries(queries(), lane_index()),
+                                KvTile::key_fragment(keys, lane_index()) + key * KvTile::kRowBytes);
+    if constexpr (kCaps) cap_scores(scores, scale_log2(), Spec::kSoftcap);
+    if (begin > 0 || end < Shape::kStepKeys ||
+        !all_visible<Mask>(position_range(), position, position + Shape::kStepKeys - 1))
+      mask_scores<Mask>(scores, positions(), position, begin, end);
+    softmax_.weigh(scores, rows_, kCaps ? 1.0f : scale_log2());
+    Product::multiply_weight_value(
+        rows_, scores, KvTile::fragment(values, lane_index()) + key * KvTile::kRowBytes);
+  }
+
+  // Rows leave by way of shared memory, 16 of each warp at a time. No copy is under way any more:
+  // the last blocks' rounds asked for none.
+  // Returns the CTA's next item, or -1.
+  LAZYROPE_DEVICE int32 finish() const {
+    const int32 num_rows = item().extent().num_rows;
+    const int32 next = item().keys().next;
+    const ItemResult<Spec> result(params_, item());
+#pragma unroll 1
+    for (int32 round = 0; round < kRowTiles; ++round) {
+      bar_sync();
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+        if (m == round)
+          leave_rows<Product, kHeadDim>(memory_ + warp_index() * 16 * Record::kBytes, rows_[m],
+                                        softmax_, m);
+      bar_sync();
+#pragma unroll 1
+      for (int32 i = thread_index(); i < kLeavingRows * Record::kQuads; i += block_threads()) {
+        const int32 left = i / Record::kQuads;
+        const int32 quad = i % Record::kQuads;
+        const int32 row = left / 16 * Shape::kWarpRows + round * 16 + left % 16;
+        if (row < num_rows)
+          result.write(0, row, quad, left_part<kHeadDim>(memory_ + left * Record::kBytes, quad));
+      }
+    }
+    result.finish(next < 0, memory_ + kFlags);
+    return next;
+  }
+
+  const AttendParams& params_;
+  SharedPtr memory_;
+  float rows_[kRowTiles][kColumnTiles][4];
+  SoftmaxState<kRowTiles> softmax_;
+};
+
+}  // namespace lazyrope

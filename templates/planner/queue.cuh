@@ -1,0 +1,92 @@
+// A step's units in a queue, of which the CTAs of the attend kernel take one after the other as
+// they have room for it. So CTAs end at about the same time, however much units differ.
+//
+// What CTAs do at the same time is near in the queue: it has all tiles of a head, then those of the
+// next, whose keys the L2 cache holds then. Of each head the longest tiles come first; of the last
+// heads the longest of all of these, for what is taken last had better be short.
+#pragma once
+
+#include "planner/units.cuh"
+
+namespace lazyrope {
+
+template <class Spec>
+class Queue {
+ public:
+  LAZYROPE_DEVICE Queue(const PlanPhase& phase, const Units& units)
+      : phase_(phase), units_(units), tail_groups_(smaller(kTailGroups, units.num_groups)) {}
+
+  // By all threads: whether units differ, but none is so long that others would wait for it, and
+  // few are so short that the way to the queue would take longer.
+  LAZYROPE_DEVICE bool is_apt(const CtaScan<Spec::kThreads>& scan) const {
+    if (phase_.has_queue == 0 || units_.has_parts()) return false;
+    int32 longest = 0;
+#pragma unroll 1
+    for (int32 tile = thread_index(); tile < units_.num_tiles; tile += Spec::kThreads)
+      longest = larger(longest, units_.cost_of(tile));
+    const int64 most = scan.max(longest);
+    return most * kLeastUnits * phase_.work.num_ctas <= units_.cost() &&
+           4 * most * units_.count() >= int64{5} * units_.cost() &&
+           int64{kLeastBlocks} * kBlockCost * units_.count() <= units_.whole_cost();
+  }
+
+  // By all threads, before it is asked what lies where: the column of fixed parts, of which tiles
+  // have none, has the order. Very many tiles are taken as they come, the
+  // last first.
+  LAZYROPE_DEVICE void sort() const {
+    if (!is_sorted()) return;
+#pragma unroll 1
+    for (int32 tile = thread_index(); tile < units_.num_tiles; tile += Spec::kThreads)
+      units_.tiles.part_begin.set(rank_of(tile), tile);
+    bar_sync();
+  }
+
+  LAZYROPE_DEVICE int32 num_items() const { return units_.count(); }
+
+  // All of an item, of which there may be none, but where it starts.
+  LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
+    if (index >= num_items()) return;
+    const Unit unit = units_.uncut(place_of(index));
+    units_.describe(item, unit.place, 0, unit.end_block);
+    item.keys.next = -num_items();
+    item.split = {0, 1, 0, 0};
+  }
+
+ private:
+  static constexpr int32 kLeastUnits = 8;    // of the longest that a CTA would have
+  static constexpr int32 kLeastBlocks = 12;  // of a unit on average: measured on an H100
+  static constexpr int32 kTailGroups = 4;
+  static constexpr int32 kMostSorted = 1024;
+
+  LAZYROPE_DEVICE bool is_sorted() const { return units_.num_tiles <= kMostSorted; }
+
+  // How many go before it.
+  LAZYROPE_DEVICE int32 rank_of(int32 tile) const {
+    const int32 own = units_.cost_of(tile);
+    int32 rank = 0;
+#pragma unroll 4
+    for (int32 i = 0; i < units_.num_tiles; ++i) {
+      const int32 cost = units_.cost_of(i);
+      rank += cost > own || (cost == own && i < tile) ? 1 : 0;
+    }
+    return rank;
+  }
+
+  LAZYROPE_DEVICE UnitPlace place_of(int32 index) const {
+    const int32 first_group = units_.num_groups - tail_groups_;
+    const int32 head_units = first_group * units_.num_tiles;
+    const bool is_tail = index >= head_units;
+    const auto [whole, rest] =
+        is_tail ? divide(index - head_units, tail_groups_) : divide(index, units_.num_tiles);
+    return {is_tail ? first_group + rest : whole, tile_at(is_tail ? whole : rest), 0};
+  }
+  LAZYROPE_DEVICE int32 tile_at(int32 rank) const {
+    return is_sorted() ? units_.tiles.part_begin.get(rank) : units_.num_tiles - 1 - rank;
+  }
+
+  const PlanPhase& phase_;
+  const Units& units_;
+  int32 tail_groups_;  // groups of heads, that lie side by side in the queue
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,164 @@
+// How many blocks of a request's segments a tile's rows see. So many lanes look at as many segments
+// together, one each; where a request has more, at 32: each at some that lie a group apart.
+#pragma once
+
+#include "planner/inputs.cuh"
+
+namespace lazyrope {
+
+struct SeenSegments {
+  int32 blocks;
+  int32 segments;
+  int32 first;  // that is seen
+};
+
+// A block of a segment, which is number `index` of the step's.
+struct BlockPlace {
+  VisibleSegment segment;
+  int32 index;
+  int32 block;
+};
+
+// A request's segments. All lanes of a warp look together, each group at a request of its own; one
+// that has none gives an empty range.
+template <class Mask, int32 kLanes>
+class SegmentGroup {
+ public:
+  LAZYROPE_DEVICE SegmentGroup(const CallerStep& caller, const Divisor& block_keys, int32 segment,
+                               int32 segment_end)
+      : caller_(caller), block_keys_(block_keys), begin_(segment), end_(segment_end) {}
+
+  // `find_queries` is called once the first segments are asked for: what comes of other loads is
+  // waited for with them.
+  template <class FindQueries>
+  LAZYROPE_DEVICE SeenSegments look(const FindQueries& find_queries) const {
+    const Spans<1> asked = spans<1>(begin_);
+    const PositionRange queries = find_queries();
+    SeenSegments seen = {0, 0, end_};
+    if (are_few()) {
+      add(seen, queries, asked, begin_);
+    } else {
+#pragma unroll 1
+      for (int32 first = begin_; vote_sync_any(first < end_); first += kMany * kLanes)
+        add(seen, queries, spans<kMany>(first), first);
+    }
+#pragma unroll
+    for (int mask = kLanes / 2; mask > 0; mask /= 2)
+      seen = {seen.blocks + shfl_sync_bfly(seen.blocks, mask),
+              seen.segments + shfl_sync_bfly(seen.segments, mask),
+              smaller(seen.first, shfl_sync_bfly(seen.first, mask))};
+    return seen;
+  }
+
+  // Where a block lies, of which there are so many before.
+  LAZYROPE_DEVICE BlockPlace find(PositionRange queries, int32 block) const {
+    Search search = {queries, block, false, {}};
+    if (are_few()) {
+      look_for<1>(search, begin_);
+    } else {
+#pragma unroll 1
+      for (int32 first = begin_; vote_sync_any(!search.is_found && first < end_);
+           first += kMany * kLanes)
+        look_for<kMany>(search, first);
+    }
+    return search.found;
+  }
+
+ private:
+  static constexpr int32 kMany = 32 / kLanes;  // segments of a lane
+
+  LAZYROPE_DEVICE bool are_few() const { return !vote_sync_any(begin_ + kLanes < end_); }
+
+  // A lane's; behind the last they are empty.
+  template <int32 kCount>
+  struct Spans {
+    SegmentSpan span[kCount];
+  };
+  template <int32 kCount>
+  LAZYROPE_DEVICE Spans<kCount> spans(int32 first) const {
+    Spans<kCount> spans{};
+#pragma unroll
+    for (int32 i = 0; i < kCount; ++i)
+      if (segment(first, i) < end_) spans.span[i] = caller_.span(segment(first, i));
+    return spans;
+  }
+  LAZYROPE_DEVICE static int32 segment(int32 first, int32 i) {
+    return first + i * kLanes + group_lane<kLanes>();
+  }
+
+  template <int32 kCount>
+  LAZYROPE_DEVICE void add(SeenSegments& seen, PositionRange queries, const Spans<kCount>& spans,
+                           int32 first) const {
+#pragma unroll
+    for (int32 i = 0; i < kCount; ++i) {
+      const int32 blocks =
+          visible_segment<Mask>(spans.span[i].slots(), queries).blocks(block_keys_);
+      seen.blocks += blocks;
+      seen.segments += blocks > 0 ? 1 : 0;
+      seen.first = smaller(seen.first, blocks > 0 ? segment(first, i) : end_);
+    }
+  }
+
+  struct Search {
+    PositionRange queries;
+    int32 block;  // counted from those that have not been looked at
+    bool is_found;
+    BlockPlace found;
+  };
+
+  // One of each lane.
+  struct Looked {
+    VisibleSegment visible;
+    int32 before;  // blocks of the lanes before
+    int32 through;
+    int32 all;
+  };
+  LAZYROPE_DEVICE Looked looked(const SegmentSpan& span, int32 first_page,
+                                PositionRange queries) const {
+    VisibleSegment visible = visible_segment<Mask>(span.slots(), queries);
+    visible.record.first_page = first_page;
+    const int32 blocks = visible.blocks(block_keys_);
+    const int32 through = prefix_sum<kLanes>(blocks);
+    return {visible, through - blocks, through, group_shfl<kLanes>(through, kLanes - 1)};
+  }
+
+  // The lane that has the block tells the others where it is: another load would take longer.
+  template <int32 kCount>
+  LAZYROPE_DEVICE void look_for(Search& search, int32 first) const {
+    // Pages before spans, as what is made of these waits for them before it goes on.
+    int32 first_page[kCount];
+#pragma unroll
+    for (int32 i = 0; i < kCount; ++i)
+      first_page[i] = segment(first, i) < end_ ? caller_.first_page(segment(first, i)) : 0;
+    const Spans<kCount> asked = spans<kCount>(first);
+    Looked own = looked(asked.span[0], first_page[0], search.queries);
+    int32 own_first = first;  // segment of the group's first lane
+    // What is all before the block makes way for what comes behind it.
+    bool goes_on = true;
+#pragma unroll
+    for (int32 i = 1; i < kCount; ++i) {
+      const Looked next = looked(asked.span[i], first_page[i], search.queries);
+      goes_on = goes_on && search.block >= own.all;
+      if (!goes_on) continue;
+      search.block -= own.all;
+      own = next;
+      own_first = first + i * kLanes;
+    }
+    const int32 owner = upper_bound_of_group<kLanes>(own.through, search.block);
+    const BlockPlace place = {from_lane(own.visible, first_lane<kLanes>() + owner),
+                              own_first + owner,
+                              search.block - group_shfl<kLanes>(own.before, owner)};
+    if (!search.is_found && search.block < own.all) {
+      search.found = place;
+      search.is_found = true;
+    }
+    search.block -= own.all;
+  }
+
+  const CallerStep& caller_;
+  const Divisor& block_keys_;
+  int32 begin_;
+  int32 end_;
+};
+
+}  // namespace lazyrope

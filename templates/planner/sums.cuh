@@ -1,0 +1,54 @@
+// Sums over the planner's tables.
+#pragma once
+
+#include "planner/tables.cuh"
+#include "ops/cta_scan.cuh"
+
+namespace lazyrope {
+
+struct TableSum {
+  int32 all;
+  int32 lost_bits;
+};
+
+// Over at most two values a lane, by a warp: of each the sum of those before, behind the last that
+// of all.
+LAZYROPE_DEVICE int32 sum_of_few(const Column<int32>& values, const Column<int32>& sums,
+                                 int32 count) {
+  const int32 i = 2 * lane_index();
+  const int32 first = i < count ? values.get(i) : 0;
+  const int32 second = i + 1 < count ? values.get(i + 1) : 0;
+  const int32 through = prefix_sum(first + second);
+  if (i < count) sums.set(i, through - second - first);
+  if (i + 1 < count) sums.set(i + 1, through - second);
+  const int32 all = shfl_sync_idx(through, kWarpThreads - 1);
+  if (lane_index() == 0) sums.set(count, all);
+  bar_warp_sync();
+  return all;
+}
+
+// The same over any number, by all threads of the CTA. Where the sum of all is more than `most`,
+// sums lose their lower bits.
+template <int32 kThreads>
+LAZYROPE_DEVICE_CALL TableSum table_sum(CtaScan<kThreads> scan, Column<int32> values,
+                                        Column<int32> sums, int32 count, int32 most) {
+  int32 lost_bits = 0;
+#pragma unroll 1
+  while (true) {
+    int64 passed = 0;
+#pragma unroll 1
+    for (int32 first = 0; first < count; first += kThreads) {
+      const int32 i = first + thread_index();
+      const CtaSums of = scan.sums(i < count ? values.get(i) : 0);
+      if (i < count) sums.set(i, static_cast<int32>((passed + of.before) >> lost_bits));
+      passed += of.all;
+      if (i == count - 1) sums.set(count, static_cast<int32>(passed >> lost_bits));
+      bar_sync();
+    }
+    if (passed >> lost_bits <= most) return {static_cast<int32>(passed >> lost_bits), lost_bits};
+#pragma unroll 1
+    while (passed >> lost_bits > most) ++lost_bits;
+  }
+}
+
+}  // namespace lazyrope
