@@ -35,11 +35,12 @@ struct Line {
   std::size_t plan;
   int shared_bytes;
   KernelReport report;
+  std::string sass;  // of each dtype
 
   auto place() const { return std::tie(row, head_dim, kind); }
   bool differs_in_dtype_only(const Line& other) const {
     return place() == other.place() && plan == other.plan && shared_bytes == other.shared_bytes &&
-           report == other.report;
+           report.differs_in_sass_only(other.report);
   }
 };
 
@@ -83,7 +84,8 @@ class ArchTable {
         if (listed.insert(kernel.source).second || is_attend(kernel.kind))
           lines.push_back({setting.row, setting.spec.head_dim,
                            std::string(to_string(setting.spec.dtype)), kernel.kind, setting.plan,
-                           kernel.shared_bytes, reports_.at(kernel.source)});
+                           kernel.shared_bytes, reports_.at(kernel.source),
+                           reports_.at(kernel.source).sass});
     return merged(std::move(lines));
   }
 
@@ -128,10 +130,12 @@ class ArchTable {
     std::ranges::stable_sort(lines, {}, &Line::place);
     std::vector<Line> result;
     for (Line& line : lines)
-      if (!result.empty() && result.back().differs_in_dtype_only(line))
+      if (!result.empty() && result.back().differs_in_dtype_only(line)) {
         result.back().dtypes += " " + line.dtypes;
-      else
+        result.back().sass += " " + line.report.sass;
+      } else {
         result.push_back(std::move(line));
+      }
     return result;
   }
 
@@ -141,9 +145,10 @@ class ArchTable {
 };
 
 std::string text_of(const Line& line) {
-  return fmt::format("{},{},{},{},{},{},{},{},{}", table_rows().at(line.row).name, line.head_dim,
+  return fmt::format("{},{},{},{},{},{},{},{},{},{}", table_rows().at(line.row).name, line.head_dim,
                      line.dtypes, to_string(line.kind), line.plan, line.report.registers,
-                     line.report.spill_bytes, line.shared_bytes, line.report.cubin_bytes);
+                     line.report.spill_bytes, line.shared_bytes, line.report.cubin_bytes,
+                     line.sass);
 }
 
 void write_table(const Arch& arch, const std::vector<Line>& lines) {

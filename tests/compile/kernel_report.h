@@ -11,6 +11,7 @@
 #include "runtime/driver/compiler.h"
 #include "runtime/driver/nvrtc.h"
 #include "runtime/driver/ptxas_log.h"
+#include "tests/compile/sass_digest.h"
 #include "tests/support/engines.h"
 
 namespace lazyrope {
@@ -29,8 +30,15 @@ struct KernelReport {
   int registers = 0;
   int spill_bytes = 0;  // of a thread: stored, loaded and on the stack
   std::size_t cubin_bytes = 0;
+  std::string sass = {};     // sass_digest() of the cubin
   std::string problem = {};  // empty: none
 
+  // Reports of two dtypes whose kernels differ in their instructions alone.
+  bool differs_in_sass_only(const KernelReport& other) const {
+    KernelReport same = other;
+    same.sass = sass;
+    return *this == same;
+  }
   bool operator==(const KernelReport&) const = default;
 };
 
@@ -66,6 +74,7 @@ inline KernelReport compile_for_report(const RenderedKernel& kernel, const Arch&
                                                     {kernel.entry + ".cu", kernel.source, options});
     KernelReport report = read_report(kernel.entry, program.log);
     report.cubin_bytes = program.cubin.size();
+    report.sass = sass_digest(program.cubin);
     return report;
   } catch (const std::exception& error) {
     return {.problem = error.what()};

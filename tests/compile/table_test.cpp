@@ -55,10 +55,21 @@ bool is_number(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() && value >= 0;
 }
 
+// One digest of 16 hex digits for each of the line's dtypes.
+bool are_digests(const std::string& text, const std::string& dtypes) {
+  const std::vector<std::string> digests = split(text, ' ');
+  return digests.size() == split(dtypes, ' ').size() &&
+         std::ranges::all_of(digests, [](const std::string& digest) {
+           return digest.size() == 16 &&
+                  digest.find_first_not_of("0123456789abcdef") == std::string::npos;
+         });
+}
+
 void read_line(const std::string& line, Table& table) {
   const std::vector<std::string> fields = split(line, ',');
   const std::size_t columns = split(kTableHead, ',').size();
-  if (fields.size() != columns || !std::all_of(fields.begin() + 4, fields.end(), is_number)) {
+  if (fields.size() != columns || !std::all_of(fields.begin() + 4, fields.end() - 1, is_number) ||
+      !are_digests(fields.back(), fields[2])) {
     table.complaints.insert("cannot be read: " + line);
     return;
   }
@@ -119,7 +130,8 @@ Table read_text(const std::string& lines) {
 }
 
 TEST(CompileTableCheck, NamesWhatIsMissing) {
-  const Table table = read_text("softcap,64,bfloat16,attend_decode,0,103,0,65744,41304\n");
+  const Table table =
+      read_text("softcap,64,bfloat16,attend_decode,0,103,0,65744,41304,0123456789abcdef\n");
   EXPECT_TRUE(table.complaints.empty());
   const std::vector<std::string> lacks = missing(table);
   EXPECT_EQ(lacks.size(), table_rows().size());
@@ -128,17 +140,27 @@ TEST(CompileTableCheck, NamesWhatIsMissing) {
 }
 
 TEST(CompileTableCheck, SeesSpillsAndWhatCannotBeRead) {
-  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,255,8,65744,41304\n").complaints.size(), 1);
-  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,0,0,65744,0\n").complaints.size(), 1);
-  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,255\n").complaints.size(), 1);
-  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,many,0,65744,41304\n").complaints.size(),
+  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,255,8,65744,41304,0123456789abcdef\n")
+                .complaints.size(),
             1);
-  std::istringstream headless("sinks,64,float16,attend_decode,0,255,0,65744,41304\n");
+  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,0,0,65744,0,0123456789abcdef\n")
+                .complaints.size(),
+            1);
+  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,255\n").complaints.size(), 1);
+  EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,many,0,65744,41304,0123456789abcdef\n")
+                .complaints.size(),
+            1);
+  const char* two_dtypes_one_digest =
+      "sinks,64,bfloat16 float16,attend_decode,0,255,0,65744,41304,0123456789abcdef\n";
+  EXPECT_EQ(read_text(two_dtypes_one_digest).complaints.size(), 1);
+  std::istringstream headless(
+      "sinks,64,float16,attend_decode,0,255,0,65744,41304,0123456789abcdef\n");
   EXPECT_EQ(read_table(headless).complaints.size(), 1);
 }
 
 TEST(CompileTableCheck, SeesRowsThatAreGone) {
-  const Table table = read_text("rope=alibi,64,float16,attend_decode,0,103,0,65744,41304\n");
+  const Table table =
+      read_text("rope=alibi,64,float16,attend_decode,0,103,0,65744,41304,0123456789abcdef\n");
   EXPECT_EQ(rows_that_are_gone(table), std::vector<std::string>{"rope=alibi"});
 }
 
