@@ -7,8 +7,8 @@
 #include <initializer_list>
 #include <optional>
 
-#include "runtime/driver/device.h"
 #include "runtime/base/tensor.h"
+#include "runtime/driver/device.h"
 
 namespace lazyrope {
 

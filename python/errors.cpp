@@ -8,8 +8,8 @@
 
 #include "cache/error.h"
 #include "codegen/error.h"
-#include "runtime/emulator/fault.h"
 #include "runtime/base/error.h"
+#include "runtime/emulator/fault.h"
 
 namespace lazyrope {
 namespace {

@@ -4,11 +4,11 @@
 #include "python/bindings.h"
 #include "python/errors.h"
 #include "runtime/base/config.h"
-#include "runtime/engine/devices.h"
-#include "runtime/doctor.h"
-#include "runtime/engine/engine.h"
 #include "runtime/base/interruption.h"
 #include "runtime/base/version.h"
+#include "runtime/doctor.h"
+#include "runtime/engine/devices.h"
+#include "runtime/engine/engine.h"
 
 namespace py = pybind11;
 

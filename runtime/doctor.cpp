@@ -5,10 +5,10 @@
 
 #include "cache/error.h"
 #include "codegen/error.h"
-#include "runtime/driver/context.h"
-#include "runtime/engine/devices.h"
 #include "runtime/base/error.h"
 #include "runtime/base/version.h"
+#include "runtime/driver/context.h"
+#include "runtime/engine/devices.h"
 
 namespace lazyrope {
 namespace {

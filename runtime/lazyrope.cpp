@@ -1,10 +1,10 @@
 #include "runtime/lazyrope.h"
 
 #include "runtime/attention/attention.h"
+#include "runtime/attention/reposition.h"
 #include "runtime/driver/context.h"
 #include "runtime/engine/devices.h"
 #include "runtime/engine/engine.h"
-#include "runtime/attention/reposition.h"
 #include "runtime/tuning/tuned.h"
 
 namespace lazyrope {

@@ -15,13 +15,13 @@
 
 #include "cache/error.h"
 #include "codegen/error.h"
-#include "runtime/engine/device_tensor.h"
 #include "runtime/base/error.h"
+#include "runtime/base/version.h"
+#include "runtime/engine/device_tensor.h"
 #include "runtime/spec/model_config.h"
 #include "runtime/spec/spec.h"
 #include "runtime/step/step_types.h"
 #include "runtime/tuning/tune.h"
-#include "runtime/base/version.h"
 
 namespace lazyrope {
 

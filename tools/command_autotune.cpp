@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/engine.h"
 #include "runtime/base/table.h"
-#include "runtime/tuning/tuned.h"
+#include "runtime/engine/engine.h"
 #include "runtime/engine/tuning.h"
+#include "runtime/tuning/tuned.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/output.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "codegen/error.h"
-#include "runtime/engine/engine.h"
 #include "runtime/base/table.h"
+#include "runtime/engine/engine.h"
 #include "runtime/engine/tuning.h"
 #include "tools/command.h"
 #include "tools/common_options.h"

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/table.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/kernel_set.h"
-#include "runtime/base/table.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/kernel_options.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "codegen/error.h"
-#include "runtime/engine/devices.h"
 #include "runtime/base/error.h"
+#include "runtime/engine/devices.h"
 #include "tools/command.h"
 
 namespace lazyrope {

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <vector>
 
-#include "runtime/emulator/device.h"
 #include "runtime/attention/pool.h"
+#include "runtime/emulator/device.h"
 #include "runtime/tuning/tuning_inputs.h"
 
 namespace lazyrope {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "codegen/error.h"
-#include "runtime/step/checks.h"
-#include "runtime/engine/kernel_set.h"
 #include "runtime/attention/pool.h"
 #include "runtime/attention/pool_maps.h"
+#include "runtime/engine/kernel_set.h"
+#include "runtime/step/checks.h"
 #include "runtime/step/reach.h"
 #include "templates/abi/attend.h"
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "codegen/tile_plan.h"
-#include "runtime/step/append_step.h"
-#include "runtime/engine/engine.h"
 #include "runtime/attention/pool_maps.h"
+#include "runtime/engine/engine.h"
 #include "runtime/spec/spec.h"
+#include "runtime/step/append_step.h"
 #include "runtime/step/step.h"
 
 namespace lazyrope {

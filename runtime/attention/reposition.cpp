@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "codegen/error.h"
-#include "runtime/step/checks.h"
-#include "runtime/engine/kernel_set.h"
 #include "runtime/attention/pool.h"
+#include "runtime/engine/kernel_set.h"
+#include "runtime/step/checks.h"
 #include "runtime/step/reach.h"
 #include "templates/abi/reposition.h"
 

@@ -2,9 +2,9 @@
 
 #include <memory>
 
-#include "runtime/step/append_step.h"
 #include "runtime/engine/engine.h"
 #include "runtime/spec/spec.h"
+#include "runtime/step/append_step.h"
 
 namespace lazyrope {
 

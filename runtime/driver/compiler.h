@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "codegen/render.h"
-#include "runtime/driver/binary.h"
 #include "runtime/base/config.h"
+#include "runtime/driver/binary.h"
 #include "runtime/driver/nvrtc_library.h"
 
 namespace lazyrope {

@@ -9,8 +9,8 @@
 
 #include "codegen/arch.h"
 #include "codegen/render.h"
-#include "runtime/driver/binary.h"
 #include "runtime/base/function_ref.h"
+#include "runtime/driver/binary.h"
 #include "runtime/driver/tensor_map.h"
 
 namespace lazyrope {

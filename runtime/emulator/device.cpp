@@ -18,9 +18,9 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/dynamic_library.h"
+#include "runtime/base/error.h"
 #include "runtime/emulator/launch.h"
 #include "runtime/emulator/shell.h"
-#include "runtime/base/error.h"
 
 namespace lazyrope {
 namespace {

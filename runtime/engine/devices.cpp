@@ -4,8 +4,8 @@
 
 #include "codegen/error.h"
 #include "runtime/driver/context.h"
-#include "runtime/emulator/device.h"
 #include "runtime/driver/gpu_device.h"
+#include "runtime/emulator/device.h"
 
 namespace lazyrope {
 namespace {

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/driver/device.h"
 #include "runtime/base/tensor.h"
+#include "runtime/driver/device.h"
 
 namespace lazyrope {
 

@@ -11,12 +11,12 @@
 
 #include "cache/error.h"
 #include "codegen/error.h"
-#include "runtime/emulator/device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/executable.h"
 #include "runtime/base/interruption.h"
 #include "runtime/base/log.h"
 #include "runtime/base/parallel.h"
+#include "runtime/emulator/device.h"
 
 namespace lazyrope {
 namespace {

@@ -11,9 +11,9 @@
 #include "cache/disk_store.h"
 #include "codegen/render.h"
 #include "runtime/base/config.h"
-#include "runtime/engine/kernel.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/nvrtc_library.h"
+#include "runtime/engine/kernel.h"
 #include "runtime/engine/tuning_store.h"
 
 namespace lazyrope {

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "codegen/render.h"
+#include "runtime/base/error.h"
 #include "runtime/driver/compiler.h"
 #include "runtime/driver/device.h"
-#include "runtime/base/error.h"
 
 namespace lazyrope {
 

@@ -10,10 +10,10 @@
 
 #include "codegen/plan_variants.h"
 #include "runtime/base/error.h"
-#include "runtime/engine/kernel_set.h"
 #include "runtime/base/log.h"
-#include "runtime/tuning/tuning_contest.h"
 #include "runtime/base/version.h"
+#include "runtime/engine/kernel_set.h"
+#include "runtime/tuning/tuning_contest.h"
 
 namespace lazyrope {
 namespace {

@@ -7,9 +7,9 @@
 #include "cache/error.h"
 #include "codegen/error.h"
 #include "codegen/render.h"
-#include "runtime/engine/devices.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/engine/devices.h"
 
 namespace lazyrope {
 namespace {

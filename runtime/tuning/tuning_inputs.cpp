@@ -10,8 +10,8 @@
 #include <random>
 #include <span>
 
-#include "runtime/base/half.h"
 #include "runtime/attention/pool.h"
+#include "runtime/base/half.h"
 
 namespace lazyrope {
 namespace {

@@ -18,8 +18,8 @@ constexpr int32 swizzle_span(Swizzle swizzle) { return 16 << static_cast<int32>(
 
 inline constexpr int kTensorMapDims = 5;
 
-// Made by Device::encode (runtime/driver/device.h) and passed in a kernel's parameters: what it holds is
-// the driver's affair, or the emulator's.
+// Made by Device::encode (runtime/driver/device.h) and passed in a kernel's parameters: what it
+// holds is the driver's affair, or the emulator's.
 struct alignas(64) TensorMap {
   uint64 opaque[16];
 };

@@ -13,8 +13,8 @@
 // one. A single request whose tile is a few parts of the least length is cut into just these.
 #pragma once
 
-#include "planner/units.cuh"
 #include "ops/lanes.cuh"
+#include "planner/units.cuh"
 
 namespace lazyrope {
 

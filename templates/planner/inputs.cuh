@@ -1,8 +1,8 @@
 // What the planner reads: the caller's arrays, and their copy for attend.
 #pragma once
 
-#include "planner/tables.cuh"
 #include "ops/segment_blocks.cuh"
+#include "planner/tables.cuh"
 
 namespace lazyrope {
 

@@ -6,8 +6,8 @@
 // tiles itself: the others may not even have begun.
 #pragma once
 
-#include "planner/tables.cuh"
 #include "isa/sync.cuh"
+#include "planner/tables.cuh"
 
 namespace lazyrope {
 

@@ -1,8 +1,8 @@
 // Sums over the planner's tables.
 #pragma once
 
-#include "planner/tables.cuh"
 #include "ops/cta_scan.cuh"
+#include "planner/tables.cuh"
 
 namespace lazyrope {
 

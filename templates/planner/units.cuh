@@ -2,8 +2,8 @@
 // then those of the next ... Each is a unit, or as many units as it has fixed parts.
 #pragma once
 
-#include "planner/tables.cuh"
 #include "ops/cta_scan.cuh"
+#include "planner/tables.cuh"
 
 namespace lazyrope {
 

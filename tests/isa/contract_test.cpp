@@ -4,8 +4,8 @@
 #include <string>
 
 #include "codegen/template_text.h"
-#include "runtime/emulator/device.h"
 #include "runtime/base/error.h"
+#include "runtime/emulator/device.h"
 #include "tests/isa/run_witness.h"
 #include "tests/isa/wrappers.h"
 #include "tests/support/throws.h"

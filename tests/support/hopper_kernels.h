@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/driver/tensor_map.h"
 #include "runtime/emulator/fault.h"
 #include "runtime/emulator/launch.h"
-#include "runtime/driver/tensor_map.h"
 #include "templates/isa/emu/math.cuh"
 #include "templates/isa/emu/mbarrier.cuh"
 #include "templates/isa/emu/sync.cuh"

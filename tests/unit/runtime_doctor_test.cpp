@@ -2,9 +2,9 @@
 
 #include <fstream>
 
-#include "runtime/engine/devices.h"
-#include "runtime/doctor.h"
 #include "runtime/base/version.h"
+#include "runtime/doctor.h"
+#include "runtime/engine/devices.h"
 #include "tests/support/engines.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/throws.h"

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/log.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/driver.h"
-#include "runtime/base/log.h"
 
 namespace lazyrope {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "cache/error.h"
 #include "cache/file_lock.h"
-#include "runtime/engine/engine.h"
 #include "runtime/base/error.h"
+#include "runtime/engine/engine.h"
 #include "runtime/engine/kernel_set.h"
 #include "tests/support/engines.h"
 #include "tests/support/log_capture.h"

@@ -6,8 +6,8 @@
 #include <iterator>
 
 #include "codegen/error.h"
-#include "runtime/emulator/device.h"
 #include "runtime/attention/pool_maps.h"
+#include "runtime/emulator/device.h"
 #include "tests/support/throws.h"
 
 namespace lazyrope {
