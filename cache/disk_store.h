@@ -19,7 +19,7 @@ namespace lazyrope {
 struct LoadResult {
   std::optional<Entry> entry;
   // Why there is no entry: "absent", or what is wrong with the file. Empty on a hit.
-  std::string miss;
+  std::string miss_reason;
   // A miss that is worth a warning: the file cannot be read, or must not be used.
   bool refused = false;
 };

@@ -4,7 +4,7 @@
 
 namespace lazyrope {
 
-// An illegal specification, plan or name: says what was given, what is allowed and what to do.
+// An illegal specification, config or name: says what was given, what is allowed and what to do.
 class SpecError : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "codegen/error.h"
-#include "codegen/tile_plan.h"
+#include "codegen/kernel_config.h"
 
 namespace lazyrope {
 namespace {

@@ -26,7 +26,7 @@ int bytes_of(Dtype dtype);
 RopeForm rope_form_from(std::string_view name);  // "raw", "rotated"; SpecError
 KeyForm key_form_from(std::string_view name);    // "local"; SpecError
 
-// What is asked for. Everything here specialises the source, or which tile plan it is rendered
+// What is asked for. Everything here specialises the source, or which kernel config it is rendered
 // for; page size, layout, scale and, but for whether it is odd, the number of KV heads do not.
 struct KernelSpec {
   int head_dim = 0;

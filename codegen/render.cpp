@@ -24,8 +24,8 @@ constexpr int kAppendThreads = 256;  // and of reposition, which has the same sh
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
     "plan", "attend_decode", "attend_prefill", "plan_append", "append", "reposition"};
 
-// Angles are counted in turns, as 64-bit binary fractions: templates/ops/rotate.cuh.
-std::string turns_per_token(const KernelSpec& spec, const RopeVariant& rope) {
+// Angles are counted in revolutions, as 64-bit binary fractions: templates/ops/rotate.cuh.
+std::string revolutions_per_token(const KernelSpec& spec, const RopeVariant& rope) {
   const std::vector<double> frequencies =
       rope.frequencies(spec.rope.rotary_dim, spec.rope.parameters);
   if (frequencies.size() != static_cast<std::size_t>(spec.rope.rotary_dim / 2))
@@ -36,8 +36,8 @@ std::string turns_per_token(const KernelSpec& spec, const RopeVariant& rope) {
   for (const double radians : frequencies) {
     if (!std::isfinite(radians))
       throw SpecError(fmt::format("rope \"{}\" gives the frequency {}", rope.name, radians));
-    const double turns = radians / (2.0 * std::numbers::pi);
-    const double fraction = turns - std::floor(turns);
+    const double revolutions = radians / (2.0 * std::numbers::pi);
+    const double fraction = revolutions - std::floor(revolutions);
     text += fmt::format("{}{}ull", text.empty() ? "" : ", ",
                         static_cast<unsigned long long>(std::ldexp(fraction, 64)));
   }
@@ -57,29 +57,29 @@ std::string_view fp8_format(const KernelSpec& spec) {
 }
 
 // How products take the pool's elements.
-TemplateType product_type(const KernelSpec& spec, const AttendPlan& plan) {
+TemplateType product_type(const KernelSpec& spec, const TileConfig& config) {
   const std::string_view type = element(spec.dtype);
-  if (plan.family == Family::kSm90a && plan.divides_rows() && spec.has_fp8_pool())
+  if (config.family == Family::kSm90a && config.divides_rows() && spec.has_fp8_pool())
     return {"tile/widened_wgmma_product.cuh",
             fmt::format("WidenedWgmmaProduct<{}, {}, {}>", type, fp8_format(spec), spec.head_dim)};
-  if (plan.family == Family::kSm90a && plan.divides_rows())
+  if (config.family == Family::kSm90a && config.divides_rows())
     return {"tile/wgmma_product.cuh", fmt::format("WgmmaProduct<{}, {}>", type, spec.head_dim)};
-  if (plan.family == Family::kSm90a)
+  if (config.family == Family::kSm90a)
     return {"tile/wgmma_product.cuh",
-            fmt::format("TurnedWgmmaProduct<{}, {}, {}, {}, {}>", type, spec.head_dim,
-                        plan.warp_rows, plan.heads / plan.row_warps, plan.heads)};
+            fmt::format("TransposedWgmmaProduct<{}, {}, {}, {}, {}>", type, spec.head_dim,
+                        config.warp_m, config.heads / config.warps_m, config.heads)};
   if (!spec.has_fp8_pool())
     return {"tile/warp_product.cuh", fmt::format("WarpProduct<{}, {}>", type, spec.head_dim)};
   return {"tile/fp8_product.cuh",
-          fmt::format("{}<{}, {}, {}>", plan.divides_rows() ? "WidenedProduct" : "Fp8Product", type,
-                      fp8_format(spec), spec.head_dim)};
+          fmt::format("{}<{}, {}, {}>", config.divides_rows() ? "WidenedProduct" : "Fp8Product",
+                      type, fp8_format(spec), spec.head_dim)};
 }
 
 // The shapes of which templates/isa/ptx/wgmma.cuh is to have products.
-std::string wgmma_shapes(const KernelSpec& spec, const AttendPlan& plan) {
-  if (plan.family != Family::kSm90a) return "";
-  if (!plan.divides_rows()) return fmt::format("use({})", plan.head_rows());
-  const std::set<int> columns = {plan.block_keys(), columns_at_once(row_columns(spec.head_dim))};
+std::string wgmma_shapes(const KernelSpec& spec, const TileConfig& config) {
+  if (config.family != Family::kSm90a) return "";
+  if (!config.divides_rows()) return fmt::format("use({})", config.rows_per_head());
+  const std::set<int> columns = {config.block_n(), columns_at_once(row_columns(spec.head_dim))};
   std::string text;
   for (const int shape : columns) text += fmt::format("use({})", shape);
   return text;
@@ -87,9 +87,9 @@ std::string wgmma_shapes(const KernelSpec& spec, const AttendPlan& plan) {
 
 // Whose numbers templates/isa/ptx/launch.cuh is to read anew, as measured: where there are few
 // registers left, those of all threads or of lanes.
-int reads_anew(const AttendPlan& plan) {
-  if (plan.family != Family::kSm90a) return 2;
-  return plan.divides_rows() ? 1 : 0;
+int rereads_tid(const TileConfig& config) {
+  if (config.family != Family::kSm90a) return 2;
+  return config.divides_rows() ? 1 : 0;
 }
 
 // How append makes them.
@@ -100,9 +100,9 @@ TemplateType store_type(const KernelSpec& spec) {
 }
 
 // The class in templates/family that is the kernel.
-std::string kernel_class(const AttendPlan& plan) {
-  return fmt::format("{}{}", plan.family == Family::kSm90a ? "Sm90a" : "Sm80",
-                     plan.divides_rows() ? "Prefill" : "Decode");
+std::string kernel_class(const TileConfig& config) {
+  return fmt::format("{}{}", config.family == Family::kSm90a ? "Sm90a" : "Sm80",
+                     config.divides_rows() ? "Prefill" : "Decode");
 }
 
 // A float literal that reads back as the same value.
@@ -111,7 +111,7 @@ std::string literal(double value) { return fmt::format("{:.9e}f", value); }
 TemplateValues rope_values(const KernelSpec& spec) {
   const RopeVariant rope = rope_variant(spec.rope.variant);
   return {{"rope", rope.pairing},
-          {"rope_turns", turns_per_token(spec, rope)},
+          {"rope_revolutions", revolutions_per_token(spec, rope)},
           {"rotary_dim", fmt::to_string(spec.rope.rotary_dim)},
           {"attention_factor", literal(rope.attention_factor(spec.rope.parameters))},
           {"head_dim", fmt::to_string(spec.head_dim)},
@@ -134,43 +134,43 @@ struct Launch {
   int shared_bytes;
 };
 
-Launch attend_launch(const KernelSpec& spec, const AttendPlan& plan) {
+Launch attend_launch(const KernelSpec& spec, const TileConfig& config) {
   TemplateValues values = rope_values(spec);
-  TemplateType product = product_type(spec, plan);
-  const int shared_bytes = plan.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  TemplateType product = product_type(spec, config);
+  const int shared_bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   values.insert({{"product_file", std::move(product.file)},
                  {"product", std::move(product.name)},
-                 {"kernel_file", fmt::format("family/{}/{}_kernel.cuh", to_string(plan.family),
-                                             plan.divides_rows() ? "prefill" : "decode")},
-                 {"kernel_class", kernel_class(plan)},
-                 {"wgmma_shapes", wgmma_shapes(spec, plan)},
-                 {"reads_anew", fmt::to_string(reads_anew(plan))},
+                 {"kernel_file", fmt::format("family/{}/{}_kernel.cuh", to_string(config.family),
+                                             config.divides_rows() ? "prefill" : "decode")},
+                 {"kernel_class", kernel_class(config)},
+                 {"wgmma_shapes", wgmma_shapes(spec, config)},
+                 {"rereads_tid", fmt::to_string(rereads_tid(config))},
                  {"mask", mask_variant(spec.mask).file},
                  {"mask_arguments", mask_arguments(spec)},
                  {"softcap", literal(spec.softcap)},
                  {"sinks", spec.sinks ? "true" : "false"},
                  {"group_size", fmt::to_string(spec.group_size)},
                  {"query_rotated", spec.query_form == RopeForm::kRotated ? "true" : "false"},
-                 {"row_warps", fmt::to_string(plan.row_warps)},
-                 {"key_warps", fmt::to_string(plan.key_warps)},
-                 {"warp_rows", fmt::to_string(plan.warp_rows)},
-                 {"warp_keys", fmt::to_string(plan.warp_keys)},
-                 {"step_keys", fmt::to_string(plan.step_keys)},
-                 {"stages", fmt::to_string(plan.stages)},
-                 {"heads", fmt::to_string(plan.heads)},
-                 {"ctas_per_sm", fmt::to_string(plan.ctas_per_sm)},
+                 {"warps_m", fmt::to_string(config.warps_m)},
+                 {"warps_n", fmt::to_string(config.warps_n)},
+                 {"warp_m", fmt::to_string(config.warp_m)},
+                 {"warp_n", fmt::to_string(config.warp_n)},
+                 {"mma_n", fmt::to_string(config.mma_n)},
+                 {"stages", fmt::to_string(config.stages)},
+                 {"heads", fmt::to_string(config.heads)},
+                 {"ctas_per_sm", fmt::to_string(config.ctas_per_sm)},
                  {"shared_bytes", fmt::to_string(shared_bytes)}});
-  return {"kernel/attend.cu.in", std::move(values), plan.threads(spec.head_dim), plan.ctas_per_sm,
-          shared_bytes};
+  return {"kernel/attend.cu.in", std::move(values), config.threads(spec.head_dim),
+          config.ctas_per_sm, shared_bytes};
 }
 
-Launch plan_launch(const KernelSpec& spec, const TilePlan& plan) {
+Launch plan_launch(const KernelSpec& spec, const KernelConfig& config) {
   return {"kernel/plan.cu.in",
           {{"mask", mask_variant(spec.mask).file},
            {"mask_arguments", mask_arguments(spec)},
            {"group_size", fmt::to_string(spec.group_size)},
-           {"fixed_parts", plan.fixed_split_blocks > 0 ? "true" : "false"},
-           {"joins_heads", plan.item_heads > 1 ? "true" : "false"},
+           {"fixed_splits", config.fixed_split_blocks > 0 ? "true" : "false"},
+           {"joins_heads", config.heads_per_work_tile > 1 ? "true" : "false"},
            {"shared_bytes", fmt::to_string(kPlanSharedBytes)}},
           kPlanThreads,
           1,
@@ -191,14 +191,14 @@ Launch reposition_launch(const KernelSpec& spec) {
   return {"kernel/reposition.cu.in", std::move(values), kAppendThreads, 1, 0};
 }
 
-Launch launch_of(KernelKind kind, const KernelSpec& spec, const TilePlan& plan) {
+Launch launch_of(KernelKind kind, const KernelSpec& spec, const KernelConfig& config) {
   switch (kind) {
     case KernelKind::kPlan:
-      return plan_launch(spec, plan);
+      return plan_launch(spec, config);
     case KernelKind::kAttendDecode:
-      return attend_launch(spec, plan.decode);
+      return attend_launch(spec, config.decode);
     case KernelKind::kAttendPrefill:
-      return attend_launch(spec, plan.prefill);
+      return attend_launch(spec, config.prefill);
     case KernelKind::kPlanAppend:
       return {"kernel/plan_append.cu.in", {}, kAppendThreads, 1, 0};
     case KernelKind::kAppend:
@@ -226,11 +226,11 @@ std::vector<KernelKind> attention_kernels() {
   return kinds;
 }
 
-RenderedKernel render(KernelKind kind, const KernelSpec& spec, const TilePlan& plan,
+RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfig& config,
                       const Arch& arch) {
   validate(spec);
-  validate(plan, spec, arch);
-  Launch launch = launch_of(kind, spec, plan);
+  validate(config, spec, arch);
+  Launch launch = launch_of(kind, spec, config);
   std::string entry = fmt::format("lazyrope_{}", to_string(kind));
   launch.values.insert({{"entry", entry}, {"threads", fmt::to_string(launch.threads)}});
   return {kind,

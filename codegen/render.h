@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "codegen/arch.h"
+#include "codegen/kernel_config.h"
 #include "codegen/kernel_spec.h"
-#include "codegen/tile_plan.h"
 
 namespace lazyrope {
 
@@ -16,7 +16,7 @@ enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppe
 
 inline constexpr int kKernelKinds = 6;
 
-std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
+std::string_view to_string(KernelKind);       // "config", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all
 std::vector<KernelKind> attention_kernels();  // those of an attention
 
@@ -30,8 +30,8 @@ struct RenderedKernel {
   int shared_bytes;  // dynamic, of a CTA
 };
 
-// Throws SpecError on an illegal spec or plan.
-RenderedKernel render(KernelKind kind, const KernelSpec& spec, const TilePlan& plan,
+// Throws SpecError on an illegal spec or config.
+RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfig& config,
                       const Arch& arch);
 
 }  // namespace lazyrope

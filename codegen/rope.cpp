@@ -73,8 +73,8 @@ constexpr double kBetaSlow = 1.0;
 std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
   const double theta = p.at("theta");
   const double context = p.at("original_max_position_embeddings");
-  const auto pair_of = [&](double turns) {
-    return rotary_dim * std::log(context / (turns * 2.0 * std::numbers::pi)) /
+  const auto pair_of = [&](double revolutions) {
+    return rotary_dim * std::log(context / (revolutions * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(theta));
   };
   double first = pair_of(given_or(p, "beta_fast", kBetaFast));
@@ -125,12 +125,13 @@ std::vector<RopeVariant> built_in() {
        .parameters = {},
        .frequencies = [](int, const RopeParameters&) { return std::vector<double>{}; }},
       {.name = "neox",
-       .meaning = "column i turns with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
+       .meaning =
+           "column i revolutions with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
        .pairing = "ops/rope/half.cuh",
        .parameters = {theta, attention_factor},
        .frequencies = default_frequencies},
       {.name = "gptj",
-       .meaning = "column 2i turns with column 2i + 1 (RoFormer, GPT-J, GLM, Cohere)",
+       .meaning = "column 2i revolutions with column 2i + 1 (RoFormer, GPT-J, GLM, Cohere)",
        .pairing = "ops/rope/interleaved.cuh",
        .parameters = {theta, attention_factor},
        .frequencies = default_frequencies},
@@ -156,8 +157,9 @@ std::vector<RopeVariant> built_in() {
        .frequencies = llama3_frequencies,
        .check = check_llama3},
       {.name = "yarn",
-       .meaning = "neox with YaRN's scaling, by how often a pair turns within the first context "
-                  "(gpt-oss, Qwen beyond 32k)",
+       .meaning =
+           "neox with YaRN's scaling, by how often a pair revolutions within the first context "
+           "(gpt-oss, Qwen beyond 32k)",
        .pairing = "ops/rope/half.cuh",
        .parameters = {theta,
                       {"factor", "by which slow pairs are slowed", 1.0, kLargest},

@@ -23,11 +23,11 @@ Tune tune_of(std::optional<bool> tune) {
 }
 
 AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,
-                     const std::optional<TilePlan>& plan, std::optional<bool> tune,
+                     const std::optional<KernelConfig>& config, std::optional<bool> tune,
                      bool allow_spills, int threads) {
   if (arch) find_arch(*arch);  // an empty name is none
   const py::gil_scoped_release unlocked;
-  const CompileOptions options = {plan, {allow_spills, threads}};
+  const CompileOptions options = {config, {allow_spills, threads}};
   return compile_for(Engine::get(), spec, arch.value_or(""), tune_of(tune), options);
 }
 
@@ -146,7 +146,7 @@ int largest(const std::vector<int>& values) {
 void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
   type.def_property_readonly("spec", &Attention::spec)
       .def_property_readonly("arch", [](const Attention& a) { return a.arch().name; })
-      .def_property_readonly("tile_plan", &Attention::plan)
+      .def_property_readonly("config", &Attention::config)
       .def_property_readonly("tuning", &tuning_of)
       .def_property_readonly("kernels",
                              [](const Attention& a) {
@@ -239,17 +239,17 @@ void bind_attention(py::module_& module) {
   module.def(
       "compile",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch,
-         const std::optional<TilePlan>& tile_plan, std::optional<bool> tune, bool allow_spills,
+         const std::optional<KernelConfig>& config, std::optional<bool> tune, bool allow_spills,
          int threads) {
         return std::const_pointer_cast<Attention>(
-            compile(spec, arch, tile_plan, tune, allow_spills, threads));
+            compile(spec, arch, config, tune, allow_spills, threads));
       },
-      py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("plan") = py::none(),
+      py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("config") = py::none(),
       py::arg("tune") = py::none(), py::arg("allow_spills") = false, py::arg("threads") = 0);
   module.def(
-      "candidates",
+      "configs",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch) {
-        return candidates(spec.kernel_spec(), arch_of(arch));
+        return configs(spec.kernel_spec(), arch_of(arch));
       },
       py::arg("spec"), py::arg("arch") = py::none());
 }

@@ -10,61 +10,63 @@ namespace {
 
 namespace py = pybind11;
 
-void bind_plans(py::module_& module) {
-  py::class_<AttendPlan> attend_type(module, "AttendPlan");
-  attend_type
-      .def(py::init([](int row_warps, int key_warps, int warp_rows, int warp_keys, int step_keys,
-                       int stages, int ctas_per_sm, const std::string& family, int heads) {
-             return AttendPlan{row_warps, key_warps,   warp_rows,         warp_keys, step_keys,
-                               stages,    ctas_per_sm, family_of(family), heads};
+void bind_configs(py::module_& module) {
+  py::class_<TileConfig> tile_config_type(module, "TileConfig");
+  tile_config_type
+      .def(py::init([](int warps_m, int warps_n, int warp_m, int warp_n, int mma_n, int stages,
+                       int ctas_per_sm, const std::string& family, int heads) {
+             return TileConfig{warps_m,     warps_n,           warp_m, warp_n, mma_n, stages,
+                               ctas_per_sm, family_of(family), heads};
            }),
-           py::kw_only(), py::arg("row_warps"), py::arg("key_warps"), py::arg("warp_rows"),
-           py::arg("warp_keys"), py::arg("step_keys"), py::arg("stages"), py::arg("ctas_per_sm"),
+           py::kw_only(), py::arg("warps_m"), py::arg("warps_n"), py::arg("warp_m"),
+           py::arg("warp_n"), py::arg("mma_n"), py::arg("stages"), py::arg("ctas_per_sm"),
            py::arg("family") = "sm80", py::arg("heads") = 1)
-      .def_readonly("row_warps", &AttendPlan::row_warps)
-      .def_readonly("key_warps", &AttendPlan::key_warps)
-      .def_readonly("warp_rows", &AttendPlan::warp_rows)
-      .def_readonly("warp_keys", &AttendPlan::warp_keys)
-      .def_readonly("step_keys", &AttendPlan::step_keys)
-      .def_readonly("stages", &AttendPlan::stages)
-      .def_readonly("ctas_per_sm", &AttendPlan::ctas_per_sm)
-      .def_property_readonly("family", [](const AttendPlan& p) { return to_string(p.family); })
-      .def_readonly("heads", &AttendPlan::heads)
-      .def("__repr__", [](const AttendPlan& plan) {
+      .def_readonly("warps_m", &TileConfig::warps_m)
+      .def_readonly("warps_n", &TileConfig::warps_n)
+      .def_readonly("warp_m", &TileConfig::warp_m)
+      .def_readonly("warp_n", &TileConfig::warp_n)
+      .def_readonly("mma_n", &TileConfig::mma_n)
+      .def_readonly("stages", &TileConfig::stages)
+      .def_readonly("ctas_per_sm", &TileConfig::ctas_per_sm)
+      .def_property_readonly("family", [](const TileConfig& p) { return to_string(p.family); })
+      .def_readonly("heads", &TileConfig::heads)
+      .def("__repr__", [](const TileConfig& config) {
         return fmt::format(
-            "AttendPlan(row_warps={}, key_warps={}, warp_rows={}, warp_keys={}, step_keys={}, "
+            "TileConfig(warps_m={}, warps_n={}, warp_m={}, warp_n={}, mma_n={}, "
             "stages={}, ctas_per_sm={}, family='{}', heads={})",
-            plan.row_warps, plan.key_warps, plan.warp_rows, plan.warp_keys, plan.step_keys,
-            plan.stages, plan.ctas_per_sm, to_string(plan.family), plan.heads);
+            config.warps_m, config.warps_n, config.warp_m, config.warp_n, config.mma_n,
+            config.stages, config.ctas_per_sm, to_string(config.family), config.heads);
       });
-  define_value(attend_type, [](const AttendPlan& plan) {
-    return py::dict(py::arg("row_warps") = plan.row_warps, py::arg("key_warps") = plan.key_warps,
-                    py::arg("warp_rows") = plan.warp_rows, py::arg("warp_keys") = plan.warp_keys,
-                    py::arg("step_keys") = plan.step_keys, py::arg("stages") = plan.stages,
-                    py::arg("ctas_per_sm") = plan.ctas_per_sm,
-                    py::arg("family") = to_string(plan.family), py::arg("heads") = plan.heads);
+  define_value(tile_config_type, [](const TileConfig& config) {
+    return py::dict(py::arg("warps_m") = config.warps_m, py::arg("warps_n") = config.warps_n,
+                    py::arg("warp_m") = config.warp_m, py::arg("warp_n") = config.warp_n,
+                    py::arg("mma_n") = config.mma_n, py::arg("stages") = config.stages,
+                    py::arg("ctas_per_sm") = config.ctas_per_sm,
+                    py::arg("family") = to_string(config.family), py::arg("heads") = config.heads);
   });
 
-  py::class_<TilePlan> tile_type(module, "TilePlan");
-  tile_type
-      .def(py::init([](AttendPlan decode, AttendPlan prefill, int min_split_blocks, int item_heads,
-                       int fixed_split_blocks) {
-             return TilePlan{decode, prefill, min_split_blocks, item_heads, fixed_split_blocks};
+  py::class_<KernelConfig> kernel_config_type(module, "KernelConfig");
+  kernel_config_type
+      .def(py::init([](TileConfig decode, TileConfig prefill, int min_split_blocks,
+                       int heads_per_work_tile, int fixed_split_blocks) {
+             return KernelConfig{decode, prefill, min_split_blocks, heads_per_work_tile,
+                                 fixed_split_blocks};
            }),
            py::kw_only(), py::arg("decode"), py::arg("prefill"), py::arg("min_split_blocks") = 2,
-           py::arg("item_heads") = 1, py::arg("fixed_split_blocks") = 0)
-      .def_readonly("decode", &TilePlan::decode)
-      .def_readonly("prefill", &TilePlan::prefill)
-      .def_readonly("min_split_blocks", &TilePlan::min_split_blocks)
-      .def_readonly("item_heads", &TilePlan::item_heads)
-      .def_readonly("fixed_split_blocks", &TilePlan::fixed_split_blocks)
-      .def("__repr__",
-           [](const TilePlan& plan) { return fmt::format("TilePlan({})", describe(plan)); });
-  define_value(tile_type, [](const TilePlan& plan) {
-    return py::dict(py::arg("decode") = plan.decode, py::arg("prefill") = plan.prefill,
-                    py::arg("min_split_blocks") = plan.min_split_blocks,
-                    py::arg("item_heads") = plan.item_heads,
-                    py::arg("fixed_split_blocks") = plan.fixed_split_blocks);
+           py::arg("heads_per_work_tile") = 1, py::arg("fixed_split_blocks") = 0)
+      .def_readonly("decode", &KernelConfig::decode)
+      .def_readonly("prefill", &KernelConfig::prefill)
+      .def_readonly("min_split_blocks", &KernelConfig::min_split_blocks)
+      .def_readonly("heads_per_work_tile", &KernelConfig::heads_per_work_tile)
+      .def_readonly("fixed_split_blocks", &KernelConfig::fixed_split_blocks)
+      .def("__repr__", [](const KernelConfig& config) {
+        return fmt::format("KernelConfig({})", describe(config));
+      });
+  define_value(kernel_config_type, [](const KernelConfig& config) {
+    return py::dict(py::arg("decode") = config.decode, py::arg("prefill") = config.prefill,
+                    py::arg("min_split_blocks") = config.min_split_blocks,
+                    py::arg("heads_per_work_tile") = config.heads_per_work_tile,
+                    py::arg("fixed_split_blocks") = config.fixed_split_blocks);
   });
 }
 
@@ -76,7 +78,7 @@ py::bytes cubin_of(const Kernel& kernel) {
 }
 
 void bind_kernels(py::module_& module) {
-  bind_plans(module);
+  bind_configs(module);
   py::class_<Kernel, std::shared_ptr<Kernel>>(module, "CompiledKernel")
       .def_property_readonly("name", &Kernel::name)
       .def_property_readonly("arch", [](const Kernel& k) { return k.arch().name; })

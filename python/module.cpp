@@ -41,7 +41,7 @@ PYBIND11_MODULE(_core, module) {
     }
     return rows;
   });
-  module.def("forget", [] { lazyrope::Engine::get().forget(); });
+  module.def("clear_cache", [] { lazyrope::Engine::get().clear_cache(); });
   module.def("doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); });
   lazyrope::add_stub_texts(module);
 }

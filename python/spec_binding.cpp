@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <map>
 
-#include "codegen/tile_plan.h"
+#include "codegen/kernel_config.h"
 #include "python/bindings.h"
 #include "runtime/spec/model_config.h"
 #include "runtime/spec/spec.h"
@@ -126,7 +126,7 @@ std::map<std::string, std::string> meanings(const std::vector<Row>& rows) {
 }
 
 void bind_registries(py::module_& module) {
-  module.def("head_dims", &planned_head_dims);
+  module.def("head_dims", &supported_head_dims);
   module.def("rope_variants", [] { return meanings(rope_variants()); });
   module.def("masks", [] { return meanings(mask_variants()); });
   module.def("model_types", &model_types_of_hf);

@@ -18,9 +18,9 @@ using Json = nlohmann::ordered_json;
 Json nvrtc_facts(Engine& engine) {
   Json facts;
   facts["tried"] = Json::array();
-  for (const NvrtcCandidate& candidate : engine.nvrtc().candidates())
+  for (const NvrtcAttempt& attempt : engine.nvrtc().attempts())
     facts["tried"].push_back(
-        {{"place", candidate.place}, {"file", candidate.file}, {"outcome", candidate.outcome}});
+        {{"location", attempt.location}, {"file", attempt.file}, {"outcome", attempt.outcome}});
   try {
     const NvrtcLibrary& library = engine.nvrtc().library();
     facts["path"] = library.path();
@@ -110,7 +110,7 @@ void append_nvrtc(const Json& nvrtc, std::string& text) {
   text += "NVRTC\n";
   for (const Json& tried : nvrtc["tried"])
     text +=
-        fmt::format("  {:<24} {}{}{}\n", value_text(tried["place"]), value_text(tried["file"]),
+        fmt::format("  {:<24} {}{}{}\n", value_text(tried["location"]), value_text(tried["file"]),
                     value_text(tried["file"]).empty() ? "" : ": ", value_text(tried["outcome"]));
   if (nvrtc.contains("missing"))
     text += fmt::format("  {}\n", value_text(nvrtc["missing"]));

@@ -14,7 +14,7 @@ import torch
 
 from tests.support.cases import Setting
 from tests.support.covering import EMULATED, FACTORS, all_pairs, covered, numbered_steps, race_checked
-from tests.support.ran import Ran
+from tests.support.executed import Executed
 
 RANDOM_STEP = "::test_random_step["
 HAS_GPU = torch.cuda.is_available()
@@ -40,7 +40,7 @@ def shared_list(config: pytest.Config) -> list[tuple[int, Setting]]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "numbered_setting" in metafunc.fixturenames:
         steps = shared_list(metafunc.config)
-        with_races = set(race_checked(steps)) if "ran" in metafunc.fixturenames else set[int]()
+        with_races = set(race_checked(steps)) if "executed" in metafunc.fixturenames else set[int]()
         metafunc.parametrize(
             "numbered_setting",
             [pytest.param(step, marks=[pytest.mark.races] if step[0] in with_races else []) for step in steps],
@@ -50,12 +50,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Where kernels ran, and which of the random steps have passed and what they cover; also with -q."""
-    place = torch.cuda.get_device_name() if HAS_GPU else "the emulator (no GPU)"
+    device_name = torch.cuda.get_device_name() if HAS_GPU else "the emulator (no GPU)"
     steps = dict(shared_list(config))
     passed = [steps[seed] for seed in steps.keys() & passed_steps(terminalreporter)]
     pairs = all_pairs()
     terminalreporter.write_line(
-        f"kernels ran on: {place}; passed {len(passed)} of the {len(steps)} random steps of "
+        f"kernels ran on: {device_name}; passed {len(passed)} of the {len(steps)} random steps of "
         f"{config.getoption('cases')} settings, seed {config.getoption('seed')}, which cover "
         f"{len(covered(passed) & pairs)} of {len(pairs)} pairs of factors"
     )
@@ -96,29 +96,31 @@ def compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def random_steps(session: pytest.Session) -> list[Any]:
     """Items that run kernels on a step of the shared list."""
-    return [item for item in session.items if {"numbered_setting", "ran"} <= set(getattr(item, "fixturenames", ()))]
+    return [
+        item for item in session.items if {"numbered_setting", "executed"} <= set(getattr(item, "fixturenames", ()))
+    ]
 
 
 @pytest.fixture(scope="module")
-def ran() -> Ran:
+def executed() -> Executed:
     """What of the shared list the module's tests have run so far."""
-    return Ran()
+    return Executed()
 
 
 def values_of(settings: Iterable[Setting]) -> dict[str, set[Any]]:
     return {name: {getattr(setting, name) for setting in settings} for name in FACTORS}
 
 
-def assert_all_has_run(request: pytest.FixtureRequest, ran: Ran, kernels: int) -> None:
+def assert_all_has_run(request: pytest.FixtureRequest, executed: Executed, kernels: int) -> None:
     """Every value of every factor, the query heads and KV heads that one rank has of a model, and so many kernels."""
     asked = shared_list(request.config)
     selected = [item for item in random_steps(request.session) if item.module is request.module]
     if len(selected) < len(asked) or request.config.getoption("cases") < EMULATED:
         pytest.skip("not all of the module's random steps were selected")
-    assert len(ran.settings) == len(asked) >= 150
-    assert len(ran.kernels) >= kernels
-    assert values_of(ran.settings) == {name: set(values) for name, values in FACTORS.items()}
-    assert {(8, 1), (16, 2), (4, 1)} <= {(s.group * s.kv_heads, s.kv_heads) for s in ran.settings}
+    assert len(executed.settings) == len(asked) >= 150
+    assert len(executed.kernels) >= kernels
+    assert values_of(executed.settings) == {name: set(values) for name, values in FACTORS.items()}
+    assert {(8, 1), (16, 2), (4, 1)} <= {(s.group * s.kv_heads, s.kv_heads) for s in executed.settings}
 
 
 @pytest.fixture(scope="session")

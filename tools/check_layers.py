@@ -32,8 +32,8 @@ RUNTIME_FOLDERS = ["", "tuning", "attention", "step", "engine", "spec", "emulato
 RUNTIME_NAMES = " > ".join(folder or "runtime" for folder in RUNTIME_FOLDERS)
 ISAS = ["ptx", "emu"]
 # Device texts beside the templates, written against the instruction wrappers alone, which they are to show.
-WITNESSES = "tests/isa/witness/"
-WITNESSES_MAY_INCLUDE = ["isa", "abi"]
+CONFORMANCE_KERNELS = "tests/isa/kernels/"
+CONFORMANCE_MAY_INCLUDE = ["isa", "abi"]
 
 # codegen is a pure function of what is asked for; the cache holds bytes under a key, whatever they are.
 CUDA_HEADERS = r"cuda\w*\.h|nvrtc\.h|driver_types\.h|dlpack/.*"
@@ -41,7 +41,7 @@ REFUSED_HEADERS = {
     "codegen": rf"{CUDA_HEADERS}|filesystem|fstream|chrono|ctime|cstdio|cstdlib|unistd\.h|sys/.*|fcntl\.h",
     "cache": CUDA_HEADERS,
     "templates": r".*",
-    "witnesses": r".*",
+    "conformance": r".*",
 }
 
 # CUDA's words. Those that begin with __ cover __device__, __shared__, __syncthreads, __shfl_sync and all intrinsics.
@@ -90,12 +90,12 @@ class Source:
         return self.path.split("/")[0]
 
     @property
-    def is_witness(self) -> bool:
-        return self.path.startswith(WITNESSES)
+    def is_conformance_kernel(self) -> bool:
+        return self.path.startswith(CONFORMANCE_KERNELS)
 
     @property
     def owner(self) -> str:
-        return "witnesses" if self.is_witness else self.room
+        return "conformance" if self.is_conformance_kernel else self.room
 
     @property
     def is_cpp(self) -> bool:
@@ -174,13 +174,13 @@ def check_template_path(include: Include, paths: set[str]) -> str | None:
     return None
 
 
-def check_witness_include(include: Include, paths: set[str]) -> str | None:
+def check_conformance_include(include: Include, paths: set[str]) -> str | None:
     """Includes of the witness kernels: of one another, and of the templates below tile."""
-    if include.path.startswith(WITNESSES):
+    if include.path.startswith(CONFORMANCE_KERNELS):
         return None if include.path in paths else f'"{include.path}" does not exist'
-    if include.path.split("/")[0] not in WITNESSES_MAY_INCLUDE:
-        names = ", ".join([*WITNESSES_MAY_INCLUDE, WITNESSES.removesuffix("/")])
-        return f'witnesses must not include "{include.path}"; they may include: {names}'
+    if include.path.split("/")[0] not in CONFORMANCE_MAY_INCLUDE:
+        names = ", ".join([*CONFORMANCE_MAY_INCLUDE, CONFORMANCE_KERNELS.removesuffix("/")])
+        return f'conformance kernels must not include "{include.path}"; they may include: {names}'
     return check_template_path(include, paths)
 
 
@@ -205,8 +205,8 @@ def check_includes(source: Source, paths: set[str]) -> Iterator[tuple[int, str]]
             complaint = None
             if refused and re.fullmatch(refused, include.path):
                 complaint = f"{source.owner} must not include <{include.path}>"
-        elif source.is_witness:
-            complaint = check_witness_include(include, paths)
+        elif source.is_conformance_kernel:
+            complaint = check_conformance_include(include, paths)
         elif source.room == "templates":
             complaint = check_template_include(source, include, paths)
         else:

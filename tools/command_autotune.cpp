@@ -25,20 +25,20 @@ up to 3 GiB of the GPU's memory for each attention. What it chooses is kept in t
 model, driver and compiler; from then on lazyrope.compile(spec) uses it in every process. What
 has been tuned is not tuned again without --force.
 
-Plans near the default are compiled, their results compared with the default's, and measured in turns:
-CUDA events, keys and values never in L2, medians. Another plan than the default is chosen only if it
+Plans near the default are compiled, their results compared with the default's, and timed interleaved:
+CUDA events, keys and values never in L2, medians. Another config than the default is chosen only if it
 takes at least 1% less time in rounds of its own, and less by more than three standard errors, and is
 slower on no workload.
 
-The table shows, for each part of the plan, microseconds of the default and of what was chosen (one
+The table shows, for each task, microseconds of the default and of what was chosen (one
 a workload: batch x queries over context), how much less time that is and how much of it may be noise.
---json prints an object: cache, seconds, attentions [{model, is_new, tuning}]; a tuning has all plans.
+--json prints an object: cache, seconds, attentions [{model, is_new, tuning}]; a tuning has all configs.
 
 Example:
   lazyrope autotune --model Llama-3.1-8B/config.json)";
 
-constexpr double kMostSeconds = 3600;
-constexpr int kMostThreads = 1024;
+constexpr double kMaxSeconds = 3600;
+constexpr int kMaxThreads = 1024;
 
 struct Options {
   SpecOptions spec;
@@ -63,7 +63,7 @@ Row tune_one(Engine& engine, const NamedSpec& named, const std::shared_ptr<const
       return {named.name, false, known->tuning()};
   const AutotuneOptions how = {
       .engine = engine_options, .seconds = options.seconds, .progress = [&](std::string_view what) {
-        progress.say(fmt::format("{}: {}", named.name, what));
+        progress.set_status(fmt::format("{}: {}", named.name, what));
       }};
   return {named.name, true, tuned_attention(engine, named.spec, device, how)->tuning()};
 }
@@ -86,15 +86,15 @@ std::string times_text(const TuningTrial& trial) {
   return fmt::format("{}", fmt::join(times, ", "));
 }
 
-void add_part(const Row& row, const TuningPart& part, Table& table) {
-  const TuningTrial& usual = part.trials.front();
-  const TuningTrial& chosen = part.trials.at(part.chosen);
-  const bool stays = part.chosen == 0;
+void add_task(const Row& row, const TuningTask& task, Table& table) {
+  const TuningTrial& baseline = task.trials.front();
+  const TuningTrial& chosen = task.trials.at(task.chosen);
+  const bool stays = task.chosen == 0;
   std::vector<std::string> workloads;
-  workloads.reserve(part.workloads.size());
-  for (const TuningWorkload& workload : part.workloads) workloads.push_back(describe(workload));
-  table.add({row.model, part.name, fmt::to_string(part.trials.size()),
-             fmt::format("{}", fmt::join(workloads, ", ")), times_text(usual),
+  workloads.reserve(task.workloads.size());
+  for (const TuningWorkload& workload : task.workloads) workloads.push_back(describe(workload));
+  table.add({row.model, task.name, fmt::to_string(task.trials.size()),
+             fmt::format("{}", fmt::join(workloads, ", ")), times_text(baseline),
              stays ? "" : times_text(chosen),
              stays ? "" : fmt::format("{:.1f}%", 100 * chosen.gain),
              stays ? "" : fmt::format("{:.1f}%", 100 * chosen.noise),
@@ -103,8 +103,8 @@ void add_part(const Row& row, const TuningPart& part, Table& table) {
 
 std::string text_of(const std::vector<Row>& rows, const std::string& cache_dir, double seconds) {
   Table table({{"model"},
-               {"part"},
-               {"plans", Align::kRight},
+               {"task"},
+               {"configs", Align::kRight},
                {"workloads"},
                {"default us"},
                {"chosen us"},
@@ -120,7 +120,7 @@ std::string text_of(const std::vector<Row>& rows, const std::string& cache_dir, 
         row.model, tuning.spec, row.is_new ? "tuned" : "was tuned on " + tuning.date,
         tuning.seconds, tuning.compile_seconds, tuning.measure_seconds, tuning.gpu, tuning.sm_count,
         tuning.driver, tuning.compiler);
-    for (const TuningPart& part : tuning.parts) add_part(row, part, table);
+    for (const TuningTask& task : tuning.tasks) add_task(row, task, table);
   }
   return fmt::format("{}\n{}\n{} attentions in {:.1f} s; cache: {}\n", text, table.text(),
                      rows.size(), seconds, cache_dir.empty() ? "none" : cache_dir);
@@ -155,11 +155,11 @@ Command autotune_command(CLI::App& root) {
   add_cache_option(*app, options->cache);
   app->add_option("--threads", options->threads, "Kernels compiled at once (one a core)")
       ->option_text("N")
-      ->check(CLI::Range(1, kMostThreads));
+      ->check(CLI::Range(1, kMaxThreads));
   app->add_option("--seconds", options->seconds,
                   fmt::format("That measuring an attention may take ({})", options->seconds))
       ->option_text("S")
-      ->check(CLI::Range(0.0, kMostSeconds));
+      ->check(CLI::Range(0.0, kMaxSeconds));
   app->add_flag("--force", options->force, "Also tune what has been tuned");
   add_json_option(*app, options->json);
   add_spec_options(*app, options->spec);

@@ -33,7 +33,7 @@ read it from the cache. A kernel that an earlier row has as well is "shared".
 With --reposition there is one kernel more, which an attention does without: it copies tokens of a pool
 to other slots and positions.
 A kernel that spills is refused. If one fails the command does; the cache keeps the others.
---json prints an object: cache, seconds, kernels [{model, spec, plan, kernel, arch, entry, compiler,
+--json prints an object: cache, seconds, kernels [{model, spec, config, kernel, arch, entry, compiler,
 threads, registers, spill_bytes, shared_bytes, cubin_bytes, compile_ms, ms, from_cache, shared}].
 
 Example:
@@ -50,7 +50,7 @@ struct Options {
 struct Row {
   std::string model;
   std::string spec;
-  std::string plan;
+  std::string config;
   std::shared_ptr<const Kernel> kernel;
   bool shared;  // with a row above
 };
@@ -66,8 +66,8 @@ Rows compile_all(Engine& engine, const Options& options) {
   std::set<std::shared_ptr<const Kernel>> seen;
   for (std::size_t i = 0; i < sets.size(); ++i)
     for (const std::shared_ptr<const Kernel>& kernel : sets[i].kernels())
-      rows.push_back({requests[i].name, describe(requests[i].spec), describe(sets[i].plan), kernel,
-                      !seen.insert(kernel).second});
+      rows.push_back({requests[i].name, describe(requests[i].spec), describe(sets[i].config),
+                      kernel, !seen.insert(kernel).second});
   return rows;
 }
 
@@ -92,7 +92,7 @@ Json json_of(const Row& row) {
   const Binary& binary = row.kernel->binary();
   return {{"model", row.model},
           {"spec", row.spec},
-          {"plan", row.plan},
+          {"config", row.config},
           {"kernel", row.kernel->name()},
           {"arch", binary.arch},
           {"entry", binary.entry},

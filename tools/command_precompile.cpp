@@ -39,7 +39,7 @@ The options must be what the program asks for: lazyrope.transformers.attach need
 --query-form rotated --reposition. Of a model whose layers differ, the kernels of all are made.
 With --check nothing is compiled, and DIR stays as it is.
 Exit code 1 if a kernel is missing in the end; one that fails does not keep the others from DIR.
---json prints an object: directory, seconds, entries and bytes (of DIR), kernels [{model, spec, plan,
+--json prints an object: directory, seconds, entries and bytes (of DIR), kernels [{model, spec, config,
 arch, kernel, key, state, problem}]; state is found, compiled or missing.
 
 Example:
@@ -68,7 +68,7 @@ enum class State { kFound, kCompiled, kMissing };
 // A kernel that a model needs on an arch.
 struct Row {
   const KernelSetRequest* set;
-  TilePlan plan;
+  KernelConfig config;
   KernelKind kind;
   const KernelResult* now;
   State state;
@@ -115,7 +115,7 @@ bool is_complete(const KernelSet& set) {
 
 Sets find(Engine& engine, const Requests& requests, const Options& options) {
   EngineOptions engine_options = engine_options_of(options.kernels);
-  engine_options.find_only = true;
+  engine_options.cache_only = true;
   return compile_sets(engine, requests, engine_options);
 }
 
@@ -143,7 +143,7 @@ Outcome precompile(Engine& engine, const Requests& requests, const Options& opti
   if (options.check || std::ranges::all_of(found, is_complete)) return {found, found, {}};
   check_can_compile(engine, requests, found);
   Failures failures = compile(engine, requests, options);
-  engine.forget();
+  engine.clear_cache();
   return {std::move(found), find(engine, requests, options), std::move(failures)};
 }
 
@@ -163,7 +163,7 @@ Rows rows_of(const Requests& requests, const Outcome& outcome) {
     const KernelSet& set = outcome.now[i];
     for (std::size_t k = 0; k < set.results.size(); ++k) {
       const KernelResult& now = set.results[k];
-      rows.push_back({&requests[i], set.plan, requests[i].kinds[k], &now,
+      rows.push_back({&requests[i], set.config, requests[i].kinds[k], &now,
                       state_of(outcome.before[i].results[k], now),
                       now.is_usable() ? "" : problem_of(now, outcome.failures)});
     }
@@ -236,7 +236,7 @@ std::string text_of(const DiskStore& store, const Rows& rows, double seconds) {
 Json json_of(const Row& row) {
   return {{"model", row.set->name},
           {"spec", describe(row.set->spec)},
-          {"plan", describe(row.plan)},
+          {"config", describe(row.config)},
           {"arch", row.set->arch->name},
           {"kernel", to_string(row.kind)},
           {"key", row.now->key},

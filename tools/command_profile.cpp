@@ -33,14 +33,14 @@ The table shows, for each line of the kernels' text that accesses memory, how of
 the passes over shared memory that this takes, and would take without bank conflicts; the sectors of
 32 bytes of global memory that it touches, and that the same bytes would fill. (Lines of a GPU's caches are
 left out: what it reads twice counts twice.)
---json prints an object: name, spec, arch, plan, workloads, lines [{kernel, file, line, text, instruction,
+--json prints an object: name, spec, arch, config, workloads, lines [{kernel, file, line, text, instruction,
 executions, lanes (active, in all executions), wavefronts, ideal_wavefronts, sectors, ideal_sectors,
 cache_lines (of 128 bytes), bytes}].
 
 Example:
   lazyrope profile --model Llama-3.1-8B/config.json --kernel attend_decode --query-tokens 1)";
 
-constexpr int kMost = 1 << 20;
+constexpr int kMaxSize = 1 << 20;
 
 struct Options {
   SpecOptions spec;
@@ -124,7 +124,7 @@ Profile run_all(const Attention& attention, const Options& options, Progress& pr
       asks_for(options, {KernelKind::kPlan, KernelKind::kAttendDecode, KernelKind::kAttendPrefill});
   const bool appends = asks_for(options, {KernelKind::kPlanAppend, KernelKind::kAppend});
   for (const TuningWorkload& workload : workloads_of(options)) {
-    progress.say(fmt::format("running {}", describe(workload)));
+    progress.set_status(fmt::format("running {}", describe(workload)));
     if (attends) attend_once(attention, workload);
     if (appends) append_once(attention, workload);
   }
@@ -184,7 +184,7 @@ int run_profile(const Options& options) {
   print(json_text({{"name", named.name},
                    {"spec", describe(named.spec.kernel_spec())},
                    {"arch", arch.name},
-                   {"plan", describe(attention->plan())},
+                   {"config", describe(attention->config())},
                    {"workloads", workloads},
                    {"lines", rows}}));
   return 0;
@@ -195,7 +195,7 @@ void add_workload_options(CLI::App& app, Options& options) {
                        const std::string& meaning) {
     app.add_option(name, value, meaning)
         ->option_text(text)
-        ->check(CLI::Range(1, kMost))
+        ->check(CLI::Range(1, kMaxSize))
         ->delimiter(',');
   };
   TuningWorkload& workload = options.workload;

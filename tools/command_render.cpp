@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kFooter =
     R"(Needs no GPU and no compiler. The source is self-contained: it is what NVRTC is given.
---json prints an object: name, spec, plan, kernel, arch, entry, threads and shared_bytes (of a
+--json prints an object: name, spec, config, kernel, arch, entry, threads and shared_bytes (of a
 CTA), ctas_per_sm, source.
 
 Example:
@@ -45,11 +45,11 @@ KernelKind kernel_named(const std::string& name) {
                                fmt::join(kernel_names(), ", ")));
 }
 
-Json facts_of(const NamedSpec& named, const TilePlan& plan, const RenderedKernel& kernel,
+Json facts_of(const NamedSpec& named, const KernelConfig& config, const RenderedKernel& kernel,
               const Arch& arch) {
   return {{"name", named.name},
           {"spec", describe(named.spec.kernel_spec())},
-          {"plan", describe(plan)},
+          {"config", describe(config)},
           {"kernel", to_string(kernel.kind)},
           {"arch", arch.name},
           {"entry", kernel.entry},
@@ -64,10 +64,10 @@ int run_render(const Options& options) {
   const NamedSpec named = only_spec_of(options.spec);
   const Arch& arch = arch_of(options.arch);
   const KernelSpec spec = named.spec.kernel_spec();
-  const TilePlan plan = candidates(spec, arch).front();
-  const RenderedKernel kernel = render(kind, spec, plan, arch);
+  const KernelConfig config = configs(spec, arch).front();
+  const RenderedKernel kernel = render(kind, spec, config, arch);
   const std::string text =
-      options.json ? json_text(facts_of(named, plan, kernel, arch)) : kernel.source;
+      options.json ? json_text(facts_of(named, config, kernel, arch)) : kernel.source;
   if (options.output.empty())
     print(text);
   else
@@ -80,7 +80,7 @@ int run_render(const Options& options) {
 Command render_command(CLI::App& root) {
   const auto options = std::make_shared<Options>();
   CLI::App* const app =
-      root.add_subcommand("render", "Print the source of a kernel by its first plan");
+      root.add_subcommand("render", "Print the source of a kernel by its first config");
   app->footer(kFooter);
   app->add_option("--kernel", options->kernel,
                   fmt::format("One of {}\n(attend_decode)", fmt::join(kernel_names(), ", ")))

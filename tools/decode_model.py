@@ -1,5 +1,5 @@
 """What decode's time is made of: a few terms whose largest error is the least there is, over what ``lazyrope bench
-sweep --json`` kept.
+sweep --json`` recorded.
 
 python -m tools.decode_model [SWEEP.json] [--check PERCENT]
 """
@@ -25,8 +25,8 @@ Row = dict[str, Any]
 # What the planner counts (templates/planner/units.cuh, runtime/step/step_layout.cpp).
 BLOCK_COST = 8
 SEGMENT_COST = 2
-LEAST_SHARE = BLOCK_COST + SEGMENT_COST + 2
-ITEM_BYTES = 160 << 10
+MIN_SHARE_COST = BLOCK_COST + SEGMENT_COST + 2
+WORK_TILE_BYTES = 160 << 10
 
 
 @dataclass(frozen=True)
@@ -61,54 +61,54 @@ def units(row: Row) -> int:
 
 @dataclass(frozen=True)
 class Line:
-    """The line of a row's units, all alike, as the planner cuts it into shares (templates/planner/cut.cuh)."""
+    """The line of a row's units, all alike, as the planner cuts it into shares (templates/planner/stream_k.cuh)."""
 
     blocks: int  # of a unit
     cost: int  # of a unit's blocks and segments
-    item_cost: int
+    work_tile_cost: int
     units: int
     ctas: int
 
-    def most_shares(self, cost: int) -> int:
-        return max(1, min(self.ctas, self.units * cost // LEAST_SHARE))
+    def max_shares(self, cost: int) -> int:
+        return max(1, min(self.ctas, self.units * cost // MIN_SHARE_COST))
 
     def shares(self) -> int:
         """That are not empty."""
-        usual = self.most_shares(self.cost + self.item_cost)
+        baseline = self.max_shares(self.cost + self.work_tile_cost)
 
         def are_short(most: int) -> bool:
-            return self.units * (self.cost + self.item_cost) <= most * usual
+            return self.units * (self.cost + self.work_tile_cost) <= most * baseline
 
-        short = 20 * self.item_cost
+        short = 20 * self.work_tile_cost
         if not are_short(short):
-            return self.begun(usual)
-        if self.units > usual:
-            return self.begun(self.whole_units(usual))
+            return self.nonempty_shares(baseline)
+        if self.units > baseline:
+            return self.nonempty_shares(self.whole_units(baseline))
         parts, most = self.equal_parts()
         if not is_near(parts * self.units, most) or (parts > 1 and not are_short(short * 2 // 5)):
-            return self.begun(usual)
+            return self.nonempty_shares(baseline)
         return parts * self.units
 
-    def begun(self, shares: int) -> int:
+    def nonempty_shares(self, shares: int) -> int:
         """Of so many that are cut wherever they end: some begin where others do, at a unit's beginning."""
-        unit = self.cost + self.item_cost
+        unit = self.cost + self.work_tile_cost
 
         def beginning(share: int) -> tuple[int, float]:
             index, into = divmod(share * unit * self.units / shares, unit)
-            if into < self.item_cost + LEAST_SHARE:
+            if into < self.work_tile_cost + MIN_SHARE_COST:
                 return int(index), 0
-            return (int(index), into) if into < unit - LEAST_SHARE else (int(index) + 1, 0)
+            return (int(index), into) if into < unit - MIN_SHARE_COST else (int(index) + 1, 0)
 
         return len({beginning(share) for share in range(shares)} - {(self.units, 0)})
 
-    def whole_units(self, usual: int) -> int:
-        each = math.ceil(self.units / usual)
+    def whole_units(self, baseline: int) -> int:
+        each = math.ceil(self.units / baseline)
         matched = self.units // each
-        return matched if matched * each == self.units and is_near(matched, usual) else usual
+        return matched if matched * each == self.units and is_near(matched, baseline) else baseline
 
     def equal_parts(self) -> tuple[int, int]:
         """Of a unit, no more than have as few blocks as the longest; and the most shares that there can be."""
-        most = self.most_shares(self.cost)
+        most = self.max_shares(self.cost)
         count = most // self.units
         if count <= 1:
             return count, most
@@ -127,7 +127,7 @@ def shares(row: Row, gpu: Gpu) -> int:
     return Line(
         blocks=blocks(row),
         cost=BLOCK_COST * blocks(row) + SEGMENT_COST * math.ceil(row["context"] / row["doc_tokens"]),
-        item_cost=BLOCK_COST * ITEM_BYTES // (256 * row["head_dim"] * heads_at_once(row)),
+        work_tile_cost=BLOCK_COST * WORK_TILE_BYTES // (256 * row["head_dim"] * heads_at_once(row)),
         units=units(row),
         ctas=gpu.ctas(row),
     ).shares()
@@ -191,12 +191,12 @@ def text(model: Model, rows: list[Row]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.decode_model", description=__doc__.split("\n\n")[0])
-    parser.add_argument("sweep", type=Path, nargs="?", default=RESULTS / "sweep.json", help="the kept figures")
+    parser.add_argument("sweep", type=Path, nargs="?", default=RESULTS / "sweep.json", help="the recorded figures")
     parser.add_argument("--check", type=float, metavar="PERCENT", help="exit with 1 if an error is larger")
     options = parser.parse_args(arguments)
-    kept = json.loads(options.sweep.read_text())
-    model = fitted(kept["rows"], Gpu(kept["sms"]))
-    print(text(model, kept["rows"]))
+    sweep = json.loads(options.sweep.read_text())
+    model = fitted(sweep["rows"], Gpu(sweep["sms"]))
+    print(text(model, sweep["rows"]))
     if options.check is not None and 100 * abs(model.errors[model.largest]) > options.check:
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""Draws the bandwidth of decode over context and over batch, from what ``lazyrope bench sweep --json`` kept.
+"""Draws the bandwidth of decode over context and over batch, from what ``lazyrope bench sweep --json`` recorded.
 
 python -m tools.decode_plots [SWEEP.json [DIRECTORY]]
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tools.drawing import Drawing, draw_kept, legend, svg
+from tools.drawing import Drawing, draw_results, legend, svg
 
 HEADS, HEAD_DIM = [32, 8], 128  # the shape that the sweep has at every size
 BATCHES, CONTEXTS = (1, 8, 64), (4096, 16384)  # a panel each
@@ -65,7 +65,7 @@ def _panel(axes: Any, rows: list[Row], over: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    draw_kept(__doc__, "sweep.json", (over_context, over_batch), arguments)
+    draw_results(__doc__, "sweep.json", (over_context, over_batch), arguments)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def name(row: Row) -> str:
     if row["kernel"] == "plan":
         return f"planner: {row['batch']} requests, {row['segments']} segments"
     mean = "about " if row.get("ragged") else ""
-    unusual = {
+    non_default = {
         f"one of {thousands(row.get('first_context', 0))} among them": "first_context" in row,
         f"documents of {mean}{row['doc_tokens']}": row["doc_tokens"] != 1024,
         f"{row['query_tokens']} query tokens": row["query_tokens"] != 1,
@@ -49,18 +49,18 @@ def name(row: Row) -> str:
         "batch invariant": "batch_invariant" in row,
     }
     return ", ".join(
-        [f"{row['batch']} x {thousands(row['context'])}", *(text for text, is_so in unusual.items() if is_so)]
+        [f"{row['batch']} x {thousands(row['context'])}", *(text for text, is_so in non_default.items() if is_so)]
     )
 
 
 def line(row: Row) -> list[str]:
     base = row.get("stream_us")
     over = f"{row['us'] / base:.3f}" if base else ""
-    return [name(row), f"{row['us']:.1f}", over, beside(row), all_required(row)]
+    return [name(row), f"{row['us']:.1f}", over, comparison_text(row), all_required(row)]
 
 
-def beside(row: Row) -> str:
-    """What was measured in turns with a row, the fastest first."""
+def comparison_text(row: Row) -> str:
+    """What was measured interleaved with a row, the fastest first."""
     names = PEERS | OWN
     times = sorted((row["own"] | row["peers"]).items(), key=lambda item: item[1])
     return ", ".join(f"{names.get(key, key)} {us:.1f} ({us / row['us']:.2f}x)" for key, us in times)
@@ -72,23 +72,23 @@ def all_required(row: Row) -> str:
 
 def required(limit: dict[str, Any], us: float) -> str:
     bound = limit["bound_us"]
-    missed = "not judged" if bound is None else f"missed by {us / bound - 1:.1%}"
-    return f"{limit['limit'].replace('_', ' ')}: {'kept' if limit['kept'] else missed}"
+    unmet = "not evaluated" if bound is None else f"not met by {us / bound - 1:.1%}"
+    return f"{limit['limit'].replace('_', ' ')}: {'met' if limit['met'] else unmet}"
 
 
 def sweep_text(rows: list[Row]) -> str:
-    """In how many rows of the sweep the limits are kept, and the worst."""
-    beside = [(row["us"] / min(row["peers"].values()), row) for row in rows if row["peers"]]
+    """In how many rows of the sweep the limits are met, and the worst."""
+    paired = [(row["us"] / min(row["peers"].values()), row) for row in rows if row["peers"]]
     large = [(row["stream_us"] / row["us"], row) for row in rows if any("stream" in x["limit"] for x in row["limits"])]
-    kept = sum(all(limit["kept"] for limit in row["limits"] if "best_peer" in limit["limit"]) for _, row in beside)
-    worst, at = max(beside, key=lambda pair: pair[0])
+    met = sum(all(limit["met"] for limit in row["limits"] if "best_peer" in limit["limit"]) for _, row in paired)
+    worst, at = max(paired, key=lambda pair: pair[0])
     least, least_at = min(large, key=lambda pair: pair[0])
     return (
         f"{len(rows)} rows: head_dim {_span(rows, lambda row: row['head_dim'])}, "
         f"{_span(rows, lambda row: row['heads'][0] // row['heads'][1])} query heads for each KV head, batch "
         f"{_span(rows, lambda row: row['batch'])}, context {_span(rows, lambda row: row['context'], thousands)}, up to "
         f"16 GiB of keys and values. Within 3% or 1 us of the faster of cuDNN and FlashAttention-2, which read "
-        f"contiguous keys, in {kept} of {len(beside)}; at most {worst:.2f} times its time ({shape(at)}). Above 1 GB at "
+        f"contiguous keys, in {met} of {len(paired)}; at most {worst:.2f} times its time ({shape(at)}). Above 1 GB at "
         f"least {least:.2f} of the bandwidth of a plain sum ({shape(least_at)})."
     )
 

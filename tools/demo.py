@@ -54,7 +54,7 @@ def show_kernels() -> None:
     begin = time.perf_counter()
     cold = compile_all(wanted)
     seconds = time.perf_counter() - begin
-    lazyrope.forget()  # what was compiled is now on disk only
+    lazyrope.clear_cache()  # what was compiled is now on disk only
     cached = {key: lazyrope.compile(wanted[key[0]], arch=key[1]) for key in cold}
     head = ("model", "kernel", "arch", "registers", "spill B", "shared B", "cubin B", "ms cold", "ms cached")
     rows = [head]
@@ -71,7 +71,7 @@ def show_kernels() -> None:
     print(f"\n{len(cold)} attentions compiled in {seconds:.1f} s on {os.cpu_count()} cores, without a CUDA toolkit.")
 
 
-class Shelf:
+class DocumentPool:
     """Four documents of a Llama-3.1-8B layer in one paged pool, each stored once, keys rotated by their own index."""
 
     LENGTHS = (1024, 700, 2048, 333)
@@ -149,18 +149,18 @@ def milliseconds(torch, call) -> float:
 
 def show_answers(torch) -> None:
     torch.manual_seed(0)
-    shelf = Shelf(torch, specs()["Llama-3.1-8B"])
-    print(f"\nFour documents of {shelf.LENGTHS} tokens stored once on {torch.cuda.get_device_name()}, then read in two")
+    pool = DocumentPool(torch, specs()["Llama-3.1-8B"])
+    print(f"\nFour documents of {pool.LENGTHS} tokens stored once on {torch.cuda.get_device_name()}, then read in two")
     print("orders from the same pages; SDPA reads keys that were rotated and copied for the order beforehand.\n")
     rows = [("order", "queries", "", "error vs fp64", "lazyrope us", "SDPA us")]
     for order in ((0, 1, 2, 3), (2, 0, 3, 1)):
         for tokens in (1, 64):
-            q = torch.randn((tokens, shelf.spec.num_q_heads, shelf.spec.head_dim), dtype=torch.bfloat16, device="cuda")
-            step = shelf.plan(order, tokens)
-            out, _ = shelf.kernel(q, shelf.k_pool, shelf.v_pool, step)
-            exact, (sq, sk, sv) = shelf.exact(q, order)
+            q = torch.randn((tokens, pool.spec.num_q_heads, pool.spec.head_dim), dtype=torch.bfloat16, device="cuda")
+            step = pool.plan(order, tokens)
+            out, _ = pool.kernel(q, pool.k_pool, pool.v_pool, step)
+            exact, (sq, sk, sv) = pool.exact(q, order)
             error = ((out.double() - exact).norm() / exact.norm()).item()
-            ours = milliseconds(torch, lambda: shelf.kernel(q, shelf.k_pool, shelf.v_pool, step, out=out))  # noqa: B023
+            ours = milliseconds(torch, lambda: pool.kernel(q, pool.k_pool, pool.v_pool, step, out=out))  # noqa: B023
             sdpa = torch.nn.functional.scaled_dot_product_attention
             theirs = milliseconds(torch, lambda: sdpa(sq, sk, sv, enable_gqa=True))  # noqa: B023
             rows.append((str(order), str(tokens), "", f"{error:.1e}", f"{ours * 1e3:.1f}", f"{theirs * 1e3:.1f}"))

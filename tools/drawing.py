@@ -79,14 +79,16 @@ def legend(figure: Any, axes: Any) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
 
 
-def draw_kept(about: str | None, kept: str, draw: Sequence[Callable[[Any], Drawing]], given: list[str] | None) -> None:
-    """A command, of a module whose docstring is `about`: each drawing of the rows of `kept`, or of the file that is
+def draw_results(
+    about: str | None, results: str, draw: Sequence[Callable[[Any], Drawing]], given: list[str] | None
+) -> None:
+    """A command, of a module whose docstring is `about`: each drawing of the rows of `results`, or of the file that is
     given, as a file of its own."""
     summary, usage = (about or "").strip().split("\n\n")
     parser = argparse.ArgumentParser(prog=usage.split(" [")[0], description=summary)
-    parser.add_argument("kept", type=Path, nargs="?", default=RESULTS / kept, help="the kept figures")
+    parser.add_argument("results", type=Path, nargs="?", default=RESULTS / results, help="the recorded figures")
     parser.add_argument("directory", type=Path, nargs="?", default=RESULTS, help="where the drawings go")
     options = parser.parse_args(given)
-    rows = json.loads(options.kept.read_text())["rows"]
+    rows = json.loads(options.results.read_text())["rows"]
     for drawing in (one(rows) for one in draw):
         (options.directory / f"{drawing.name}.svg").write_text(drawing.svg)

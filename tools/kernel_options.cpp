@@ -7,7 +7,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 constexpr const char* kAllArchs = "all";
 
 // Those of GPUs.
@@ -41,7 +41,7 @@ void add_kernel_options(CLI::App& app, KernelOptions& options) {
                "Keep kernels that spill registers: they are slow");
   app.add_option("--threads", options.threads, "Kernels compiled at once (one a core)")
       ->option_text("N")
-      ->check(CLI::Range(1, kMostThreads));
+      ->check(CLI::Range(1, kMaxThreads));
   add_spec_options(app, options.spec);
 }
 

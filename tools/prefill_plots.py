@@ -1,5 +1,5 @@
 """Draws the rate of prefill over length, and what documents' lengths cost, from what ``lazyrope bench prefill --json``
-kept.
+recorded.
 
 python -m tools.prefill_plots [PREFILL.json [DIRECTORY]]
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tools.decode_table import thousands
-from tools.drawing import Drawing, draw_kept, legend, svg
+from tools.drawing import Drawing, draw_results, legend, svg
 
 Row = dict[str, Any]
 HEAD_DIMS = (64, 128, 256)  # a panel, or a line, each
@@ -90,7 +90,7 @@ def _length_axis(axes: Any, lengths: list[int]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    draw_kept(__doc__, "prefill.json", (over_length, over_documents), arguments)
+    draw_results(__doc__, "prefill.json", (over_length, over_documents), arguments)
 
 
 if __name__ == "__main__":

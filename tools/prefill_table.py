@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.decode_table import all_required, beside, thousands
+from tools.decode_table import all_required, comparison_text, thousands
 
 Row = dict[str, Any]
 
@@ -21,7 +21,7 @@ def name(row: Row) -> str:
             f"{row['query_tokens']} x {thousands(row['context'])}"
         )
     heads = f"{row['heads'][0]}/{row['heads'][1]} heads"
-    unusual = {
+    non_default = {
         "causal": row["mask"] == "causal",
         heads: row["heads"] != [32, 8],
         f"head_dim {row['head_dim']}": row["head_dim"] != 128,
@@ -30,19 +30,19 @@ def name(row: Row) -> str:
         f"family {row.get('family')}": "family" in row,
         "batch invariant": "batch_invariant" in row,
     }
-    return ", ".join([size, *(text for text, is_so in unusual.items() if is_so)])
+    return ", ".join([size, *(text for text, is_so in non_default.items() if is_so)])
 
 
 def line(row: Row) -> list[str]:
-    return [name(row), f"{row['us']:.1f}", f"{row['tflops']:.0f}", beside(row), all_required(row)]
+    return [name(row), f"{row['us']:.1f}", f"{row['tflops']:.0f}", comparison_text(row), all_required(row)]
 
 
 def mean_text(mean: dict[str, Any]) -> str:
     """One of the means that ``lazyrope bench`` judges."""
     limit = mean["limit"].replace("_", " ")
     if mean["mean"] is None:
-        return f"{limit} required; not judged, for not all was measured."
-    return f"{limit} required, {mean['mean']:.3f} measured: {'kept' if mean['kept'] else 'missed'}."
+        return f"{limit} required; not evaluated, for not all was measured."
+    return f"{limit} required, {mean['mean']:.3f} measured: {'met' if mean['met'] else 'not met'}."
 
 
 def _span(ratios: list[float]) -> str:

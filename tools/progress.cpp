@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::string_view kEraseLine = "\r\033[K";
 constexpr std::size_t kBarWidth = 30;
-constexpr std::size_t kUsualWidth = 80;  // of a terminal that does not say
+constexpr std::size_t kDefaultWidth = 80;  // of a terminal that does not set_status
 
 void write(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
 std::size_t terminal_width() {
   winsize size = {};
   const bool is_known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return is_known ? size.ws_col : kUsualWidth;
+  return is_known ? size.ws_col : kDefaultWidth;
 }
 
 std::string outcome(const KernelResult& result) {
@@ -61,7 +61,7 @@ void Progress::on_result(const KernelRequest& request, const KernelResult& resul
     write(fmt::format("[{}/{}] {}, {}\n", done_, total_, latest_, outcome(result)));
 }
 
-void Progress::say(std::string_view what) {
+void Progress::set_status(std::string_view what) {
   if (!is_terminal_) return;
   const std::lock_guard lock(mutex_);
   latest_ = what;

@@ -21,7 +21,7 @@ class Progress : public KernelListener {
   void on_begin(std::size_t kernels) override;
   void on_result(const KernelRequest& request, const KernelResult& result) override;
   // On a terminal: what else is being done.
-  void say(std::string_view what);
+  void set_status(std::string_view what);
 
  private:
   void write_above(std::string_view line);

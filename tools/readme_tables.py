@@ -56,7 +56,7 @@ def supported() -> str:
     models = test("python/test_from_hf.py", "test_layers_are_as_transformers_runs_them")
     stored = test("python/test_fp8.py", "test_every_number_is_stored_as_pytorch_rounds_it")
     read = test("python/test_fp8.py", "test_every_number_is_read")
-    plans = test("unit/codegen_tile_plan_test.cpp", "TilePlan.EveryHeadDimHasOneOnEveryArch")
+    configs = test("unit/codegen_tile_plan_test.cpp", "KernelConfig.EveryHeadDimHasOneOnEveryArch")
 
     def lines(*parts: str) -> str:
         return "<br>".join(parts)
@@ -71,8 +71,8 @@ def supported() -> str:
 
     archs = ", ".join(arch for arch in lazyrope.archs() if not arch.startswith("emu"))
     rows = [
-        ["head_dim", ", ".join(map(str, lazyrope.head_dims())), lines(steps, appends, moves), lines(compiled, plans)],
-        ["arch", archs, "", lines(compiled, plans)],
+        ["head_dim", ", ".join(map(str, lazyrope.head_dims())), lines(steps, appends, moves), lines(compiled, configs)],
+        ["arch", archs, "", lines(compiled, configs)],
         ["RoPE", meanings(lazyrope.rope_variants()), lines(steps, appends, moves), compiled],
         ["mask", meanings(lazyrope.masks()), steps, compiled],
         ["scores", "scale, softcap, sinks", steps, compiled],
@@ -243,7 +243,7 @@ def main() -> None:
     before = README.read_text()
     after = replaced(before, "environment", environment())
     after = replaced(after, "supported", supported())
-    kept = {
+    tables_of_results = {
         "results": (RESULTS, results),
         "decode": (DECODE_RESULTS, decode),
         "sweep": (SWEEP_RESULTS, sweep),
@@ -251,7 +251,7 @@ def main() -> None:
         "breadth": (BREADTH_RESULTS, breadth),
         "rag": (RAG_RESULTS, rag),
     }
-    for name, (file, content) in kept.items():
+    for name, (file, content) in tables_of_results.items():
         if file.exists():
             after = replaced(after, name, content(json.loads(file.read_text())))
     if check and after != before:

@@ -13,8 +13,8 @@
 #include <system_error>
 
 #include "codegen/error.h"
+#include "codegen/kernel_config.h"
 #include "codegen/mask.h"
-#include "codegen/tile_plan.h"
 #include "runtime/spec/model_config.h"
 #include "tools/command.h"
 
@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kModelGroup = "The attention, as a model has it";
-constexpr const char* kPartsGroup = "or by its parts";
+constexpr const char* kFieldsGroup = "or by its fields";
 constexpr const char* kBothGroup = "and, with either";
 
 // "none, neox (theta), ...": the variants, and the parameters of each.
@@ -51,13 +51,13 @@ std::string mask_names() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-void add_part_options(CLI::App& app, SpecOptions& options, CLI::Option* models) {
+void add_field_options(CLI::App& app, SpecOptions& options, CLI::Option* models) {
   const auto add = [&](const char* name, auto& value, const char* text,
                        const std::string& meaning) {
-    app.add_option(name, value, meaning)->option_text(text)->group(kPartsGroup)->excludes(models);
+    app.add_option(name, value, meaning)->option_text(text)->group(kFieldsGroup)->excludes(models);
   };
   add("--head-dim", options.head_dim, "N",
-      fmt::format("Columns of a head: {}", fmt::join(planned_head_dims(), ", ")));
+      fmt::format("Columns of a head: {}", fmt::join(supported_head_dims(), ", ")));
   add("--q-heads", options.q_heads, "N", "Query heads, a multiple of the KV heads");
   add("--kv-heads", options.kv_heads, "N", "KV heads");
   add("--rope", options.rope, "NAME", "RoPE variant: " + rope_names());
@@ -147,7 +147,7 @@ RopeParameters rope_parameters(const std::vector<std::string>& texts) {
   return parameters;
 }
 
-void check_all_parts(const SpecOptions& options) {
+void check_all_fields(const SpecOptions& options) {
   std::vector<std::string> missing;
   if (!options.head_dim) missing.emplace_back("--head-dim");
   if (!options.q_heads) missing.emplace_back("--q-heads");
@@ -159,8 +159,8 @@ void check_all_parts(const SpecOptions& options) {
                     fmt::join(missing, ", ")));
 }
 
-AttentionSpec spec_of_parts(const SpecOptions& options) {
-  check_all_parts(options);
+AttentionSpec spec_of_fields(const SpecOptions& options) {
+  check_all_fields(options);
   AttentionSpec spec;
   spec.head_dim = options.head_dim.value();
   spec.num_q_heads = options.q_heads.value();
@@ -204,7 +204,7 @@ void add_spec_options(CLI::App& app, SpecOptions& options) {
              "Its Hugging Face config.json, or the directory that holds it;\nmay be repeated")
           ->option_text("FILE ...")
           ->group(kModelGroup);
-  add_part_options(app, options, models);
+  add_field_options(app, options, models);
   add_shared_options(app, options);
 }
 
@@ -216,7 +216,7 @@ std::vector<NamedSpec> specs_of(const SpecOptions& options) {
       specs.push_back({unused_name(model_name(file), specs), with_shared_options(spec, options)});
   }
   if (!specs.empty()) return specs;
-  const AttentionSpec spec = with_shared_options(spec_of_parts(options), options);
+  const AttentionSpec spec = with_shared_options(spec_of_fields(options), options);
   return {{fmt::format("d{}-g{}-{}-{}", spec.head_dim, spec.group_size(), spec.rope.variant,
                        to_string(spec.pool_dtype())),
            spec}};
@@ -227,7 +227,7 @@ NamedSpec only_spec_of(const SpecOptions& options) {
   if (specs.size() > 1)
     throw UsageError(
         fmt::format("--model: these have {} attentions, {}, {}, ...; give one model "
-                    "that has one, or its parts",
+                    "that has one, or its fields",
                     specs.size(), specs[0].name, specs[1].name));
   return std::move(specs.front());
 }

@@ -9,7 +9,7 @@
 
 namespace lazyrope {
 
-// An attention as the command line gives it: --model, or its parts.
+// An attention as the command line gives it: --model, or its fields.
 struct SpecOptions {
   std::vector<std::string> models;
   int tensor_parallel = 1;

@@ -30,41 +30,41 @@ class Tensor(Protocol):
 _T = TypeVar("_T", bound=Tensor)
 
 @final
-class AttendPlan:
-    """The shape of one attend kernel. Either row_warps or key_warps is 1."""
+class TileConfig:
+    """The shape of one attend kernel. Either warps_m or warps_n is 1."""
 
     def __init__(
         self,
         *,
-        row_warps: int,
-        key_warps: int,
-        warp_rows: int,
-        warp_keys: int,
-        step_keys: int,
+        warps_m: int,
+        warps_n: int,
+        warp_m: int,
+        warp_n: int,
+        mma_n: int,
         stages: int,
         ctas_per_sm: int,
         family: str = "sm80",
         heads: int = 1,
     ) -> None: ...
     @property
-    def row_warps(self) -> int:
+    def warps_m(self) -> int:
         """Warps that divide the query rows among them."""
 
     @property
-    def key_warps(self) -> int:
+    def warps_n(self) -> int:
         """Warps that divide the keys among them."""
 
     @property
-    def warp_rows(self) -> int:
+    def warp_m(self) -> int:
         """Query rows of a warp, a multiple of 16."""
 
     @property
-    def warp_keys(self) -> int:
+    def warp_n(self) -> int:
         """Keys of a warp's block, a multiple of 16."""
 
     @property
-    def step_keys(self) -> int:
-        """Keys of one product, a multiple of 16 that divides warp_keys."""
+    def mma_n(self) -> int:
+        """Keys of one product, a multiple of 16 that divides warp_n."""
 
     @property
     def stages(self) -> int:
@@ -88,24 +88,24 @@ class AttendPlan:
     def __setstate__(self, arg0: dict[str, Any], /) -> None: ...
 
 @final
-class TilePlan:
-    """What is chosen, not asked for: kernels of different plans compute the same. See :func:`candidates`."""
+class KernelConfig:
+    """What is chosen, not asked for: kernels of different configs compute the same. See :func:`configs`."""
 
     def __init__(
         self,
         *,
-        decode: AttendPlan,
-        prefill: AttendPlan,
+        decode: TileConfig,
+        prefill: TileConfig,
         min_split_blocks: int = 2,
-        item_heads: int = 1,
+        heads_per_work_tile: int = 1,
         fixed_split_blocks: int = 0,
     ) -> None: ...
     @property
-    def decode(self) -> AttendPlan:
+    def decode(self) -> TileConfig:
         """For requests whose query tokens x group_size fit one tile of it."""
 
     @property
-    def prefill(self) -> AttendPlan:
+    def prefill(self) -> TileConfig:
         """For all other requests."""
 
     @property
@@ -113,7 +113,7 @@ class TilePlan:
         """KV is not divided into parts of fewer blocks than this."""
 
     @property
-    def item_heads(self) -> int:
+    def heads_per_work_tile(self) -> int:
         """KV heads that one CTA of decode may attend to at a time."""
 
     @property
@@ -470,12 +470,12 @@ class Attention:
     @property
     def arch(self) -> str: ...
     @property
-    def tile_plan(self) -> TilePlan: ...
+    def config(self) -> KernelConfig: ...
     @property
     def tuning(self) -> dict[str, Any] | None:
-        """The record of the measurements that chose the plan; None where it is the default or was given. Of its
-        entries, "gpu", "driver", "compiler" and "date" say what was measured, "plan" what was chosen, "seconds" how
-        long it took, and "parts" has for each part of the plan the "workloads", the index "chosen", and of all
+        """The record of the measurements that chose the config; None where it is the default or was given. Of its
+        entries, "gpu", "driver", "compiler" and "date" say what was measured, "config" what was chosen, "seconds" how
+        long it took, and "tasks" has for each tuned field the "workloads", the index "chosen", and of all
         "trials" the microseconds "us" (one a workload, medians), the share "gain" of the default's time that they save
         and how much of it may be "noise"."""
 
@@ -510,7 +510,7 @@ def compile(
     spec: AttentionSpec,
     arch: str | None = None,
     *,
-    plan: TilePlan | None = None,
+    config: KernelConfig | None = None,
     tune: bool | None = None,
     allow_spills: bool = False,
     threads: int = 0,
@@ -521,13 +521,13 @@ def compile(
     Args:
         spec: what is asked for.
         arch: one of :func:`archs`; that of the present GPU by default.
-        plan: one of :func:`candidates`, or another; by default what tune says.
-        tune: True: the plan that was measured to be the fastest on the present GPU. Where the cache has no record of
-            that, plans are measured now, with random inputs: some ten seconds on a GPU that must have nothing else to
+        config: one of :func:`configs`, or another; by default what tune says.
+        tune: True: the config that was measured to be the fastest on the present GPU. Where the cache has no record of
+            that, configs are measured now, with random inputs: some ten seconds on a GPU that must have nothing else to
             do, with up to 3 GiB of its memory; what was chosen, by how much and in how long is logged, and kept as
-            :attr:`Attention.tuning`. None: the plan of such a record, if there is one and arch is not given; else the
-            default. False: the default, the first of the candidates that does not spill registers. Results by
-            different plans differ by rounding, so give plan or False where they must be the same on every machine.
+            :attr:`Attention.tuning`. None: the config of such a record, if there is one and arch is not given; else the
+            default. False: the default, the first of :func:`configs` that does not spill registers. Results by
+            different configs differ by rounding, so give config or False where they must be the same on every machine.
         allow_spills: whether kernels that spill registers are taken.
         threads: that compile at once; 0: one a core.
 
@@ -538,14 +538,14 @@ def compile(
         DriverError: arch is not given, or tune is True, and there is no usable driver or GPU.
     """
 
-def candidates(spec: AttentionSpec, arch: str | None = None) -> list[TilePlan]:
-    """The plans that are legal for a spec on an arch (that of the present GPU by default), the default one first."""
+def configs(spec: AttentionSpec, arch: str | None = None) -> list[KernelConfig]:
+    """The configs that are legal for a spec on an arch (that of the present GPU by default), the default one first."""
 
 def archs() -> list[str]:
     """The architectures that can be compiled for: "sm_80", ...; "emu:sm_80" and "emu:sm_90a", where this build has
     them, are the emulator on this machine's CPU, with a C++ compiler in NVRTC's place."""
 
-def forget() -> None:
+def clear_cache() -> None:
     """Forgets the kernels in memory: the next compile() looks into the disk cache. Kernels in use live on."""
 
 def doctor() -> str:

@@ -54,7 +54,7 @@ class Paging:
         del self._free[-num_pages:]  # not before: should writing the list fail, they are still free
         return first_page, page_ids
 
-    def give_back(self, pages: Pages) -> None:
+    def free_pages(self, pages: Pages) -> None:
         self.lists.remove(pages)
         self._free.extend(reversed(pages.page_ids))
 

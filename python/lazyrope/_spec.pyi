@@ -29,7 +29,7 @@ class Rope:
 
 @final
 class AttentionSpec:
-    """An attention as a model has it: all that decides which kernels it needs. A value, as are its Rope and tile plans:
+    """An attention as a model has it: all that decides which kernels it needs. A value, as are its Rope and configs:
     compared, hashed, copied and pickled by what it was made of."""
 
     def __init__(

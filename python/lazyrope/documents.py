@@ -180,7 +180,7 @@ class DocumentStore:
         and SpecErrors are those of :meth:`key`."""
         key = self.key(tokens, salt=salt)
         with self._changed:
-            document = self._found(key)
+            document = self._reference(key)
             self._misses += document is None
             return document
 
@@ -188,7 +188,7 @@ class DocumentStore:
         """Says that a new document's pages are filled (on CUDA: that the work which fills them is on the stream).
         A StoreError if it is not being filled."""
         with self._changed:
-            self._expect(document, "commit", State.FILLING)
+            self._require_state(document, "commit", State.FILLING)
             document._state = State.READY
             self._changed.notify_all()
 
@@ -197,7 +197,7 @@ class DocumentStore:
         InsertError, and its pages return when the last reference (the filler's is one) is released. A StoreError if it
         is not being filled."""
         with self._changed:
-            self._expect(document, "abandon", State.FILLING)
+            self._require_state(document, "abandon", State.FILLING)
             del self._documents[document.key]
             self._abandoned.add(document)
             document._state = State.ABANDONED
@@ -207,7 +207,7 @@ class DocumentStore:
         """Gives one reference back. A StoreError if there is none, or if it is the last and the document is still being
         filled."""
         with self._changed:
-            self._expect(document, "release", State.FILLING, State.READY, State.ABANDONED)
+            self._require_state(document, "release", State.FILLING, State.READY, State.ABANDONED)
             if document._references == 0:
                 raise StoreError(f"{document._name} is released more often than it was acquired")
             if document._references == 1 and document._state is State.FILLING:
@@ -217,19 +217,19 @@ class DocumentStore:
                 self._documents.move_to_end(document.key)
             elif document._references == 0:
                 self._abandoned.remove(document)
-                self._paging.give_back(document)
+                self._paging.free_pages(document)
 
     def pin(self, document: Document) -> None:
         """Keeps a document from being evicted, referenced or not, until :meth:`unpin` was called as often. A StoreError
         if the document is evicted or abandoned."""
         with self._changed:
-            self._expect(document, "pin", State.FILLING, State.READY)
+            self._require_state(document, "pin", State.FILLING, State.READY)
             document._pins += 1
 
     def unpin(self, document: Document) -> None:
         """Takes one pin away, also of an abandoned document, where it holds nothing. A StoreError if there is none."""
         with self._changed:
-            self._expect(document, "unpin", *State)
+            self._require_state(document, "unpin", *State)
             if document._pins == 0:
                 raise StoreError(f"{document._name} is unpinned more often than it was pinned")
             document._pins -= 1
@@ -280,7 +280,7 @@ class DocumentStore:
             if run not in self._runs:
                 raise StoreError(f"{run} is not allocated here: it was freed before, or is another store's")
             self._runs.remove(run)
-            self._paging.give_back(run)
+            self._paging.free_pages(run)
 
     def room(self) -> int:
         """Pages that are free or evictable now: what the next acquire or allocate can have."""
@@ -328,14 +328,14 @@ class DocumentStore:
             for document in self._abandoned:
                 assert document._state is State.ABANDONED and document._references > 0, document
 
-    def _found(self, key: str) -> Document | None:
+    def _reference(self, key: str) -> Document | None:
         if document := self._documents.get(key):
             document._references += 1
             self._hits += 1
         return document
 
     def _acquire(self, key: str, num_tokens: int) -> tuple[Document, bool]:
-        if document := self._found(key):
+        if document := self._reference(key):
             return document, False
         document = Document(*self._take(num_tokens), key, self._changed)
         self._documents[key] = document
@@ -362,15 +362,15 @@ class DocumentStore:
             raise
         self.commit(document)
 
-    def _expect(self, document: Document, act: str, *states: State) -> None:
+    def _require_state(self, document: Document, action: str, *states: State) -> None:
         if document._changed is not self._changed:
-            raise StoreError(f"cannot {act} {document._name}: it is another store's")
+            raise StoreError(f"cannot {action} {document._name}: it is another store's")
         if document._state not in states:
-            raise StoreError(f"cannot {act} {document._name}: it is {document._state.value}")
+            raise StoreError(f"cannot {action} {document._name}: it is {document._state.value}")
 
     def _take(self, num_tokens: int) -> tuple[int, int, int, tuple[int, ...]]:
         """The fields of Pages, of pages that are now taken."""
-        needed, _ = self._total([num_tokens])
+        needed, _ = self._pages_and_tokens([num_tokens])
         self._make_room(needed, num_tokens)
         return num_tokens, needed * self.page_bytes, *self._paging.take(needed)
 
@@ -385,10 +385,10 @@ class DocumentStore:
         for document in documents:
             del self._documents[document.key]
             document._state = State.EVICTED
-            self._paging.give_back(document)
+            self._paging.free_pages(document)
         self._evictions += len(documents)
 
-    def _expect_to_fit(self, needed: int, num_tokens: int) -> None:
+    def _require_fit(self, needed: int, num_tokens: int) -> None:
         if needed > self.num_pages:
             raise DocumentTooLarge(
                 f"{num_tokens} tokens need {needed} pages of {self.page_size} tokens; the whole budget, {self.budget} "
@@ -396,7 +396,7 @@ class DocumentStore:
             )
 
     def _make_room(self, needed: int, num_tokens: int) -> None:
-        self._expect_to_fit(needed, num_tokens)
+        self._require_fit(needed, num_tokens)
         victims: list[Document] = []
         room = self._paging.num_free
         for document in self._evictable():
@@ -410,18 +410,18 @@ class DocumentStore:
 
     def _make_room_for_all(self, wanted: Sequence[tuple[str, int]], num_tokens: int) -> None:
         """Of the documents with these keys and lengths, those that are there stay."""
-        there = [document for key, _ in wanted if (document := self._documents.get(key))]
+        resident = [document for key, _ in wanted if (document := self._documents.get(key))]
         missing = {key: length for key, length in wanted if key not in self._documents}
-        self._expect_to_fit(*self._total([*dict(wanted).values(), num_tokens]))
-        for document in there:
+        self._require_fit(*self._pages_and_tokens([*dict(wanted).values(), num_tokens]))
+        for document in resident:
             document._references += 1
         try:
-            self._make_room(*self._total([*missing.values(), num_tokens]))
+            self._make_room(*self._pages_and_tokens([*missing.values(), num_tokens]))
         finally:
-            for document in there:
+            for document in resident:
                 document._references -= 1
 
-    def _total(self, lengths: Sequence[int]) -> tuple[int, int]:
+    def _pages_and_tokens(self, lengths: Sequence[int]) -> tuple[int, int]:
         """Pages and tokens."""
         return sum(-(-length // self.page_size) for length in lengths), sum(lengths)
 

@@ -28,14 +28,14 @@ Ints = list[int]
 MAX_SCORES = 1 << 25
 
 
-def turn(x: Tensor, cosine: Tensor, sine: Tensor, pairing: str) -> Tensor:
-    """Turns the pairs of the last dimension by angles whose cosine and sine are given; columns in no pair are kept.
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor, pairing: str) -> Tensor:
+    """Rotates the pairs of the last dimension by angles whose cosine and sine are given; columns in no pair are kept.
     Computes in float32.
 
     Args:
         x: [..., head_dim].
         cosine, sine: [..., n], float32, n the number of pairs; broadcast against x.
-        pairing: :attr:`lazyrope.AttentionSpec.rope_pairing`: "half" (column i turns with i + n) or "interleaved" (2i
+        pairing: :attr:`lazyrope.AttentionSpec.rope_pairing`: "half" (column i pairs with i + n) or "interleaved" (2i
             with 2i + 1).
     """
     n = cosine.shape[-1]
@@ -43,8 +43,8 @@ def turn(x: Tensor, cosine: Tensor, sine: Tensor, pairing: str) -> Tensor:
     if n == 0:
         return x
     a, b = (x[..., :n], x[..., n : 2 * n]) if pairing == "half" else (x[..., 0 : 2 * n : 2], x[..., 1 : 2 * n : 2])
-    turned = a * cosine - b * sine, b * cosine + a * sine
-    columns = torch.cat(turned, dim=-1) if pairing == "half" else torch.stack(turned, dim=-1).flatten(-2)
+    rotated = a * cosine - b * sine, b * cosine + a * sine
+    columns = torch.cat(rotated, dim=-1) if pairing == "half" else torch.stack(rotated, dim=-1).flatten(-2)
     return torch.cat([columns, x[..., 2 * n :]], dim=-1)
 
 
@@ -116,7 +116,7 @@ def _check_format(page_size: int, layout: str) -> None:
 class _Segment:
     base: int
     keys: slice  # of its request's
-    turn: tuple[Tensor, Tensor] | None = None  # cosine and sine of its queries' angles, once they are known
+    cos_sin: tuple[Tensor, Tensor] | None = None  # cosine and sine of its queries' angles, once they are known
 
 
 @dataclass
@@ -205,7 +205,7 @@ class EagerAppendStep:
         self.page, self.slot = tokens.page, tokens.slot
 
 
-class _Rotates:
+class _RopeAttention:
     """An attention's RoPE variant."""
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -216,13 +216,13 @@ class _Rotates:
         self.spec = spec
         self._frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
 
-    def turns(self, positions: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+    def cos_sin(self, positions: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
         """Cosine and sine, each [..., rotary_dim / 2] in float32, at integer positions [...], times factor."""
         angle = positions.double()[..., None] * self._frequencies.to(positions.device)
         return (angle.cos() * factor).float(), (angle.sin() * factor).float()
 
-    def turn(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-        return turn(x, *turns, self.spec.rope_pairing)
+    def rotate(self, x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
+        return rotate(x, *cos_sin, self.spec.rope_pairing)
 
     def _pool(self, name: str, pool: Tensor) -> Tensor:
         """As numbers of the spec's kv_dtype, where that has 8 bits."""
@@ -247,7 +247,7 @@ class _Rotates:
         return scale.reshape(-1, 1)
 
 
-class EagerAttention(_Rotates):
+class EagerAttention(_RopeAttention):
     """See :class:`lazyrope.Attention`. Tensors may have any floating dtype, the pools' being that of q, or the spec's
     kv_dtype where that has 8 bits."""
 
@@ -334,13 +334,13 @@ class EagerAttention(_Rotates):
         count, kv_heads, group, keys = rows.stop - rows.start, k.shape[0], self.spec.group_size, k.shape[-1]
         score = torch.empty((kv_heads, group, count, keys), device=q.device)
         for segment in request.segments:
-            turned = self._turned(q[rows], mine, request, segment)
-            packed = turned.unflatten(1, (kv_heads, group)).permute(1, 2, 0, 3).flatten(1, 2)
+            rotated = self._rotated_queries(q[rows], mine, request, segment)
+            packed = rotated.unflatten(1, (kv_heads, group)).permute(1, 2, 0, 3).flatten(1, 2)
             score[..., segment.keys] = (packed @ k[..., segment.keys]).unflatten(1, (group, count))
         score *= self.spec.scale
         if self.spec.softcap is not None:
             score = torch.tanh(score / self.spec.softcap) * self.spec.softcap
-        score.masked_fill_(self._hidden(request.positions[mine, None], key_positions), -torch.inf)
+        score.masked_fill_(self._masked(request.positions[mine, None], key_positions), -torch.inf)
         if sinks is not None:
             score = torch.cat([score, sinks.view(kv_heads, group, 1, 1).expand(-1, -1, count, 1)], dim=-1)
         lse = (
@@ -351,22 +351,22 @@ class EagerAttention(_Rotates):
         out = (weights.flatten(1, 2) @ v).unflatten(1, (group, count))
         return out.permute(2, 0, 1, 3).flatten(1, 2), lse.permute(2, 0, 1, 3).flatten(1)
 
-    def _hidden(self, query: Tensor, key: Tensor) -> Tensor:
+    def _masked(self, query: Tensor, key: Tensor) -> Tensor:
         """Which keys a query does not see, by their logical positions, which are broadcast."""
         hidden = (key > query) if self.spec.mask != "full" else torch.zeros_like(key > query)
         return hidden if self.spec.window is None else hidden | (key <= query - self.spec.window)
 
-    def _turned(self, q: Tensor, rows: slice, request: _Request, segment: _Segment) -> Tensor:
+    def _rotated_queries(self, q: Tensor, rows: slice, request: _Request, segment: _Segment) -> Tensor:
         """Queries as this segment's keys want them, rounded to their dtype once, in float32."""
-        rotated = self.spec.query_form == "rotated"
-        if rotated and segment.base == 0:
+        is_rotated = self.spec.query_form == "rotated"
+        if is_rotated and segment.base == 0:
             return q.float()
-        if segment.turn is None:  # every layer turns by the same angles
-            positions = torch.zeros_like(request.positions[:1]) if rotated else request.positions
-            factor = 1.0 if rotated else self.spec.attention_factor
-            segment.turn = self.turns((positions - segment.base)[:, None], factor)
-        cosine, sine = segment.turn if rotated else (t[rows] for t in segment.turn)
-        return self.turn(q, (cosine, sine)).to(q.dtype).float()
+        if segment.cos_sin is None:  # every layer rotates by the same angles
+            positions = torch.zeros_like(request.positions[:1]) if is_rotated else request.positions
+            factor = 1.0 if is_rotated else self.spec.attention_factor
+            segment.cos_sin = self.cos_sin((positions - segment.base)[:, None], factor)
+        cosine, sine = segment.cos_sin if is_rotated else (t[rows] for t in segment.cos_sin)
+        return self.rotate(q, (cosine, sine)).to(q.dtype).float()
 
     def plan_append(
         self,
@@ -404,14 +404,14 @@ class EagerAttention(_Rotates):
             raise SpecError(f"k and v have {len(k)} and {len(v)} tokens; the step has {count}")
         k, v = k[:count], v[:count]
         if self.spec.append_form == "raw":
-            k = self.turn(k, self.turns(step.index[:, None], self.spec.attention_factor))
+            k = self.rotate(k, self.cos_sin(step.index[:, None], self.spec.attention_factor))
         if self.spec.kv_dtype != self.spec.dtype:
             k, v = (x.float() / scale for x, scale in zip((k, v), scales, strict=True))
         _scatter(k_pool, step.layout, step.page, step.slot, k)
         _scatter(v_pool, step.layout, step.page, step.slot, v)
 
 
-class EagerReposition(_Rotates):
+class EagerReposition(_RopeAttention):
     """See :class:`lazyrope.Reposition`."""
 
     arch = "eager"
@@ -436,7 +436,7 @@ class EagerReposition(_Rotates):
             raise SpecError(f"source has {len(source.index)} tokens, target {len(target.index)}; they must be as many")
         k = _gather(k_pool, source.layout, source.page, source.slot)
         v = _gather(v_pool, source.layout, source.page, source.slot)
-        k = self.turn(k, self.turns((target.index - source.index)[:, None]))
+        k = self.rotate(k, self.cos_sin((target.index - source.index)[:, None]))
         _scatter(k_pool, target.layout, target.page, target.slot, k)
         _scatter(v_pool, target.layout, target.page, target.slot, v)
 

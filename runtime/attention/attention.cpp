@@ -28,16 +28,17 @@ TokenTensor tokens_of(const TensorView& t) {
 std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
                                                     const Arch& arch,
                                                     const CompileOptions& options) {
-  return of(spec, arch,
-            compile_sets(engine, {attention_set(spec, arch, options.plan)}, options.engine).front(),
-            options.tuning);
+  return of(
+      spec, arch,
+      compile_sets(engine, {attention_set(spec, arch, options.config)}, options.engine).front(),
+      options.tuning);
 }
 
 std::shared_ptr<const Attention> Attention::of(const AttentionSpec& spec, const Arch& arch,
                                                const KernelSet& set,
                                                std::shared_ptr<const Tuning> tuning) {
   return std::shared_ptr<const Attention>(
-      new Attention(spec, arch, set.plan, set.kernels(), std::move(tuning)));
+      new Attention(spec, arch, set.config, set.kernels(), std::move(tuning)));
 }
 
 std::string Attention::compiler() const {
@@ -53,22 +54,22 @@ StepShape Attention::step_shape() const {
 
 void Attention::check_step(const Step& step) const {
   check_arch(arch_, *step.device());
-  if (step.shape() == step_shape() && step.plan() == plan_) return;
-  const auto described = [](const StepShape& shape, const TilePlan& plan) {
+  if (step.shape() == step_shape() && step.config() == config_) return;
+  const auto described = [](const StepShape& shape, const KernelConfig& config) {
     std::string text = fmt::format(
         "num_kv_heads = {}, group_size = {}, head_dim = {}, {}-bit pool, mask = \"{}\"",
         shape.num_kv_heads, shape.group_size, shape.head_dim, 8 * shape.kv_bytes, shape.mask);
     for (const auto& [name, value] : shape.mask_parameters)
       text += fmt::format(", {} = {}", name, value);
-    return fmt::format("{} ({})", text, describe(plan));
+    return fmt::format("{} ({})", text, describe(config));
   };
   throw SpecError(fmt::format(
       "the step was planned for {}; the kernels are for {}: make the step with their own plan()",
-      described(step.shape(), step.plan()), described(step_shape(), plan_)));
+      described(step.shape(), step.config()), described(step_shape(), config_)));
 }
 
 std::size_t Attention::step_bytes(StepCapacity capacity, int sm_count) const {
-  return lazyrope::step_bytes(step_shape(), plan_, capacity, sm_count);
+  return lazyrope::step_bytes(step_shape(), config_, capacity, sm_count);
 }
 
 std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
@@ -78,7 +79,7 @@ std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device,
   for (const auto& kernel : kernels_) kernel->on(*device);
   return std::make_unique<Step>(std::move(device),
                                 kernels_.at(static_cast<std::size_t>(KernelKind::kPlan)),
-                                step_shape(), plan_, format, capacity, stream);
+                                step_shape(), config_, format, capacity, stream);
 }
 
 std::unique_ptr<AppendStep> Attention::make_append_step(std::shared_ptr<const Device> device,
@@ -155,12 +156,12 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
   const auto launch = [&](Step::Phase phase, KernelKind kind) {
     if (!step.serves(phase)) return;
     params.work = step.work(phase);
-    const AttendPlan& plan = phase == Step::kPrefill ? plan_.prefill : plan_.decode;
+    const TileConfig& config = phase == Step::kPrefill ? config_.prefill : config_.decode;
     TmaAttendParams with_maps;  // of which other kernels take the first part
     with_maps.attend = params;
-    if (plan.family == Family::kSm90a)
+    if (config.family == Family::kSm90a)
       with_maps.maps = pool_maps_.get(spec_, params.pool, pool.keys.shape[0],
-                                      step.format().page_size, plan.heads, device);
+                                      step.format().page_size, config.heads, device);
     kernel(kind).on(device).launch(params.work.num_ctas, &with_maps, stream, [&] {
       Reach reach;
       reach.reads("q", q).pool(pool, /*is_written=*/false).reads("sinks", sinks);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "codegen/tile_plan.h"
+#include "codegen/kernel_config.h"
 #include "runtime/attention/pool_maps.h"
 #include "runtime/engine/engine.h"
 #include "runtime/spec/spec.h"
@@ -18,17 +18,17 @@ struct KernelSet;
 struct Tuning;
 
 struct CompileOptions {
-  std::optional<TilePlan> plan = {};  // the default of the spec and arch where not given
+  std::optional<KernelConfig> config = {};  // the default of the spec and arch where not given
   EngineOptions engine = {};
-  std::shared_ptr<const Tuning> tuning = {};  // that chose the plan, if one did
+  std::shared_ptr<const Tuning> tuning = {};  // that chose the config, if one did
 };
 
 // The compiled kernels of one attention, and the calls that launch them. Immutable; calls may come
 // from several threads.
 class Attention {
  public:
-  // With the plan asked for, or else the first candidate that does not spill registers. SpecError,
-  // CompileError.
+  // With the config asked for, or else the first candidate that does not spill registers.
+  // SpecError, CompileError.
   static std::shared_ptr<const Attention> compile(Engine& engine, const AttentionSpec& spec,
                                                   const Arch& arch,
                                                   const CompileOptions& options = {});
@@ -39,8 +39,9 @@ class Attention {
 
   const AttentionSpec& spec() const { return spec_; }
   const Arch& arch() const { return arch_; }
-  const TilePlan& plan() const { return plan_; }
-  // The record of the measurements that chose the plan; null where it is the default or was given.
+  const KernelConfig& config() const { return config_; }
+  // The record of the measurements that chose the config; null where it is the default or was
+  // given.
   const std::shared_ptr<const Tuning>& tuning() const { return tuning_; }
   // Of the attend kernels.
   std::string compiler() const;
@@ -70,12 +71,12 @@ class Attention {
               const AppendStep& step, Stream stream) const;
 
  private:
-  Attention(AttentionSpec spec, const Arch& arch, TilePlan plan,
+  Attention(AttentionSpec spec, const Arch& arch, KernelConfig config,
             std::vector<std::shared_ptr<const Kernel>> kernels,
             std::shared_ptr<const Tuning> tuning)
       : spec_(std::move(spec)),
         arch_(arch),
-        plan_(plan),
+        config_(config),
         kernels_(std::move(kernels)),
         tuning_(std::move(tuning)) {}
 
@@ -87,7 +88,7 @@ class Attention {
 
   AttentionSpec spec_;
   const Arch& arch_;
-  TilePlan plan_;
+  KernelConfig config_;
   std::vector<std::shared_ptr<const Kernel>> kernels_;  // by KernelKind
   std::shared_ptr<const Tuning> tuning_;
   mutable PoolMapCache pool_maps_;

@@ -10,7 +10,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::size_t kMostEntries = 1024;
+constexpr std::size_t kMaxEntries = 1024;
 
 Swizzle swizzle_of(int panel) {
   return panel == 128 ? Swizzle::k128B : panel == 64 ? Swizzle::k64B : Swizzle::k32B;
@@ -122,7 +122,7 @@ PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::i
   }
   const Entry entry = {pool, pages, page_size, &device,
                        encode_pool(spec, pool, pages, page_size, heads, device)};
-  if (entries_.size() >= kMostEntries) entries_.clear();  // of pools that are long gone, no doubt
+  if (entries_.size() >= kMaxEntries) entries_.clear();  // of pools that are long gone, no doubt
   return entries_.insert_or_assign(key, entry).first->second.maps;
 }
 

@@ -26,7 +26,7 @@ class CompileError : public std::runtime_error {
   CompileFailure failure_;
 };
 
-// A kernel compiles, but spills registers, which its plan is not meant to.
+// A kernel compiles, but spills registers, which its config is not meant to.
 class SpillError : public CompileError {
  public:
   using CompileError::CompileError;

@@ -49,7 +49,7 @@ class Stopwatch {
 };
 
 // Where a device's tensors lie.
-struct Place {
+struct DeviceId {
   DeviceType type;
   int ordinal;
 };
@@ -66,10 +66,10 @@ class Device {
   virtual int l2_bytes() const = 0;
   // What runs its kernels, and in which version.
   virtual std::string driver() const = 0;
-  virtual Place place() const = 0;
+  virtual DeviceId id() const = 0;
   // Whether its kernels can use tensors that lie there. The host's memory has no ordinals.
   bool holds(DeviceType type, int ordinal) const {
-    return type == place().type && (type == DeviceType::kCpu || ordinal == place().ordinal);
+    return type == id().type && (type == DeviceType::kCpu || ordinal == id().ordinal);
   }
 
   virtual std::unique_ptr<LoadedKernel> load(const Binary& binary) const = 0;

@@ -19,7 +19,7 @@ class GpuDevice : public Device {
   int sm_count() const override { return info_.sm_count; }
   int l2_bytes() const override { return info_.l2_bytes; }
   std::string driver() const override { return driver_.release(); }
-  Place place() const override { return {DeviceType::kGpu, info_.ordinal}; }
+  DeviceId id() const override { return {DeviceType::kGpu, info_.ordinal}; }
 
   std::unique_ptr<LoadedKernel> load(const Binary& binary) const override;
 

@@ -39,7 +39,7 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-// Where the line behind `#line 12 "ops/merge.cuh"` comes from.
+// Where the line behind `#line 12 "ops/combine.cuh"` comes from.
 struct LineMark {
   int number;
   std::string file;

@@ -86,14 +86,14 @@ std::string describe(const NvrtcLibrary& nvrtc) {
                      nvrtc.builtins_path());
 }
 
-CompileFailure not_found(const std::vector<NvrtcCandidate>& candidates) {
+CompileFailure not_found(const std::vector<NvrtcAttempt>& attempts) {
   CompileFailure failure;
   failure.what_failed = "no usable NVRTC (libnvrtc.so), which compiles lazyrope's kernels";
   failure.advice =
       "pip install \"nvidia-cuda-nvrtc==13.0.*\", or set LAZYROPE_NVRTC to the path of a "
       "libnvrtc.so with its libnvrtc-builtins.so beside it; kernels in the cache need neither";
-  for (const NvrtcCandidate& tried : candidates) {
-    failure.log += fmt::format("{}{}{}{}: {}", failure.log.empty() ? "" : "\n", tried.place,
+  for (const NvrtcAttempt& tried : attempts) {
+    failure.log += fmt::format("{}{}{}{}: {}", failure.log.empty() ? "" : "\n", tried.location,
                                tried.file.empty() ? "" : " ", tried.file, tried.outcome);
   }
   return failure;
@@ -113,13 +113,13 @@ NvrtcLocator::NvrtcLocator(NvrtcSearch search) : search_(std::move(search)) {}
 
 const NvrtcLibrary& NvrtcLocator::library() {
   search_once();
-  if (!library_) throw CompileError(not_found(candidates_));
+  if (!library_) throw CompileError(not_found(attempts_));
   return *library_;
 }
 
-const std::vector<NvrtcCandidate>& NvrtcLocator::candidates() {
+const std::vector<NvrtcAttempt>& NvrtcLocator::attempts() {
   search_once();
-  return candidates_;
+  return attempts_;
 }
 
 void NvrtcLocator::search_once() {
@@ -132,54 +132,54 @@ void NvrtcLocator::search() {
     try_open(kConfigured, search_.configured);
     return;  // another compiler than the one asked for would be a surprise
   }
-  candidates_.push_back({kConfigured, "", "not set"});
+  attempts_.push_back({kConfigured, "", "not set"});
   search_loaded();
   search_directories("Python package", search_.directories);
   search_directories("system", search_.system_directories);
 }
 
 void NvrtcLocator::search_loaded() {
-  constexpr const char* kPlace = "already loaded";
+  constexpr const char* kLocation = "already loaded";
   for (const std::string& soname : search_.sonames) {
     if (library_) return;
     if (auto loaded = DynamicLibrary::already_loaded(soname)) {
-      accept(kPlace, soname, std::move(*loaded));
+      accept(kLocation, soname, std::move(*loaded));
     } else {
-      candidates_.push_back({kPlace, soname, "not loaded"});
+      attempts_.push_back({kLocation, soname, "not loaded"});
     }
   }
 }
 
 // The newest NVRTC of all directories, whatever their order.
-void NvrtcLocator::search_directories(const char* place,
+void NvrtcLocator::search_directories(const char* location,
                                       const std::vector<std::string>& directories) {
   for (const std::string& soname : search_.sonames) {
     for (const std::string& directory : directories) {
       if (library_) return;
-      try_open(place, (fs::path(directory) / soname).string());
+      try_open(location, (fs::path(directory) / soname).string());
     }
   }
 }
 
-void NvrtcLocator::try_open(const char* place, const std::string& file) {
+void NvrtcLocator::try_open(const char* location, const std::string& file) {
   std::error_code ignored;
   if (fs::path(file).has_parent_path() && !fs::exists(file, ignored)) {
-    candidates_.push_back({place, file, "no such file"});
+    attempts_.push_back({location, file, "no such file"});
     return;
   }
   try {
-    accept(place, file, DynamicLibrary::open(file));
+    accept(location, file, DynamicLibrary::open(file));
   } catch (const std::runtime_error& error) {
-    candidates_.push_back({place, file, error.what()});
+    attempts_.push_back({location, file, error.what()});
   }
 }
 
-void NvrtcLocator::accept(const char* place, const std::string& file, DynamicLibrary library) {
+void NvrtcLocator::accept(const char* location, const std::string& file, DynamicLibrary library) {
   try {
     library_.emplace(std::move(library));
-    candidates_.push_back({place, file, describe(*library_)});
+    attempts_.push_back({location, file, describe(*library_)});
   } catch (const std::runtime_error& error) {
-    candidates_.push_back({place, file, fmt::format("not usable: {}", error.what())});
+    attempts_.push_back({location, file, fmt::format("not usable: {}", error.what())});
   }
 }
 

@@ -69,7 +69,7 @@ struct NvrtcSearch {
   // A path or soname to use and no other (Config::nvrtc_path); empty: the rest is tried.
   std::string configured = {};
   // Names under which it is looked for, newest first: first among the libraries that this process
-  // has loaded, then in every place below.
+  // has loaded, then in every location below.
   std::vector<std::string> sonames = {"libnvrtc.so.13", "libnvrtc.so.12"};
   // Where Python's packages keep it (Config::nvrtc_directories).
   std::vector<std::string> directories = {};
@@ -77,11 +77,11 @@ struct NvrtcSearch {
   std::vector<std::string> system_directories = {"", "/usr/local/cuda/lib64"};
 };
 
-// One place where NVRTC was looked for.
-struct NvrtcCandidate {
-  std::string place;    // which step of the search, e.g. "already loaded"
-  std::string file;     // soname or path; empty for a step that was skipped
-  std::string outcome;  // "no such file", "opened: PATH, identity ...", or the reason against it
+// One location where NVRTC was looked for.
+struct NvrtcAttempt {
+  std::string location;  // which step of the search, e.g. "already loaded"
+  std::string file;      // soname or path; empty for a step that was skipped
+  std::string outcome;   // "no such file", "opened: PATH, identity ...", or the reason against it
 };
 
 // Finds NVRTC when it is first needed and remembers the result. Safe to use from several threads.
@@ -93,19 +93,19 @@ class NvrtcLocator {
   const NvrtcLibrary& library();
 
   // Every place looked at, in order; when library() succeeds, the last one is the one chosen.
-  const std::vector<NvrtcCandidate>& candidates();
+  const std::vector<NvrtcAttempt>& attempts();
 
  private:
   void search_once();
   void search();
   void search_loaded();
-  void search_directories(const char* place, const std::vector<std::string>& directories);
-  void try_open(const char* place, const std::string& file);
-  void accept(const char* place, const std::string& file, DynamicLibrary library);
+  void search_directories(const char* location, const std::vector<std::string>& directories);
+  void try_open(const char* location, const std::string& file);
+  void accept(const char* location, const std::string& file, DynamicLibrary library);
 
   NvrtcSearch search_;
   std::once_flag searched_;
-  std::vector<NvrtcCandidate> candidates_;
+  std::vector<NvrtcAttempt> attempts_;
   std::optional<NvrtcLibrary> library_;
 };
 

@@ -16,7 +16,7 @@ constexpr std::int64_t kMaxDim = std::int64_t{1} << 32;
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 40;
 constexpr int kMaxBox = 256;
 constexpr int kAlignment = 16;
-constexpr int kMostElementBytes = 4;
+constexpr int kMaxElementBytes = 4;
 
 [[noreturn]] void refuse(const std::string& what) { throw SpecError("tensor map: " + what); }
 
@@ -73,7 +73,7 @@ void check_rows_of_box(const TensorMapSpec& spec, int element_bytes) {
 
 int tensor_map_element_bytes(ElementType type) {
   const int bytes = bytes_of(type);
-  if (type != ElementType::kOther && bytes <= kMostElementBytes) return bytes;
+  if (type != ElementType::kOther && bytes <= kMaxElementBytes) return bytes;
   refuse(fmt::format(
       "elements of {} were given; those of bfloat16, float16, float32, int32, uint8 and "
       "the two of float8 are allowed",

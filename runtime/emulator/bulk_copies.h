@@ -20,7 +20,7 @@ struct BulkLoad {
   CopyBox box;
   std::uint32_t barrier;
   Site site;
-  bool is_prompt;  // it lands soon, whatever has been begun before
+  bool is_early;  // it lands soon, whatever has been begun before
 };
 
 // A bulk copy from shared memory.

@@ -6,19 +6,19 @@ namespace lazyrope {
 namespace {
 
 // The later of each pair.
-void raise(Knowledge::Clocks& clocks, const Knowledge::Clocks& other) {
+void raise(VectorClock::Clocks& clocks, const VectorClock::Clocks& other) {
   std::ranges::transform(clocks, other, clocks.begin(),
                          [](Clock a, Clock b) { return std::max(a, b); });
 }
 
 }  // namespace
 
-Clock Knowledge::of(ThreadId id) const {
+Clock VectorClock::of(ThreadId id) const {
   const auto it = clocks_.find(id.cta);
   return it == clocks_.end() ? 0 : (*it->second)[static_cast<std::size_t>(id.thread)];
 }
 
-void Knowledge::learn(int cta, std::shared_ptr<const Clocks> clocks) {
+void VectorClock::merge(int cta, std::shared_ptr<const Clocks> clocks) {
   std::shared_ptr<const Clocks>& known = clocks_[cta];
   if (known == clocks) return;
   if (known != nullptr) {
@@ -29,8 +29,8 @@ void Knowledge::learn(int cta, std::shared_ptr<const Clocks> clocks) {
   known = std::move(clocks);
 }
 
-void Knowledge::learn(const Knowledge& other) {
-  for (const auto& [cta, clocks] : other.clocks_) learn(cta, clocks);
+void VectorClock::merge(const VectorClock& other) {
+  for (const auto& [cta, clocks] : other.clocks_) merge(cta, clocks);
 }
 
 ThreadClock::ThreadClock(ThreadId self, int threads)
@@ -38,34 +38,34 @@ ThreadClock::ThreadClock(ThreadId self, int threads)
   tick();
 }
 
-bool ThreadClock::knows(ThreadId id, Clock at) const {
+bool ThreadClock::has_seen(ThreadId id, Clock at) const {
   const Clock known =
       id.cta == self_.cta ? own_[static_cast<std::size_t>(id.thread)] : others_.of(id);
   return known >= at;
 }
 
-Knowledge ThreadClock::publish() {
-  Knowledge published = others_;
-  published.learn(self_.cta, std::make_shared<const Knowledge::Clocks>(own_));
+VectorClock ThreadClock::publish() {
+  VectorClock published = others_;
+  published.merge(self_.cta, std::make_shared<const VectorClock::Clocks>(own_));
   tick();
   return published;
 }
 
-void ThreadClock::learn(const Knowledge& knowledge) {
-  for (const auto& [cta, clocks] : knowledge.ctas()) {
+void ThreadClock::merge(const VectorClock& clock) {
+  for (const auto& [cta, clocks] : clock.ctas()) {
     if (cta == self_.cta)
       raise(own_, *clocks);
     else
-      others_.learn(cta, clocks);
+      others_.merge(cta, clocks);
   }
 }
 
 void ThreadClock::meet(std::span<ThreadClock* const> threads) {
-  Knowledge::Clocks own = threads.front()->own_;
-  Knowledge others;
+  VectorClock::Clocks own = threads.front()->own_;
+  VectorClock others;
   for (const ThreadClock* thread : threads) {
     raise(own, thread->own_);
-    others.learn(thread->others_);
+    others.merge(thread->others_);
   }
   for (ThreadClock* thread : threads) {
     thread->own_ = own;

@@ -20,13 +20,13 @@ struct ThreadId {
 
 // What is published by a release, and known after the acquire that reads it: clocks of the threads
 // of some CTAs.
-class Knowledge {
+class VectorClock {
  public:
   using Clocks = std::vector<Clock>;
 
   Clock of(ThreadId id) const;
-  void learn(int cta, std::shared_ptr<const Clocks> clocks);
-  void learn(const Knowledge& other);
+  void merge(int cta, std::shared_ptr<const Clocks> clocks);
+  void merge(const VectorClock& other);
   const std::map<int, std::shared_ptr<const Clocks>>& ctas() const { return clocks_; }
 
  private:
@@ -42,20 +42,20 @@ class ThreadClock {
   ThreadId self() const { return self_; }
   Clock now() const { return own_[static_cast<std::size_t>(self_.thread)]; }
   // Whether what `id` did at time `at` comes before what this thread does now.
-  bool knows(ThreadId id, Clock at) const;
+  bool has_seen(ThreadId id, Clock at) const;
 
-  Knowledge publish();  // and begins the next period of this thread
-  void learn(const Knowledge& knowledge);
+  VectorClock publish();  // and begins the next period of this thread
+  void merge(const VectorClock& clock);
 
-  // All learn from each other, as at a barrier.
+  // Merges the clocks of all threads, as at a barrier.
   static void meet(std::span<ThreadClock* const> threads);
 
  private:
   void tick() { ++own_[static_cast<std::size_t>(self_.thread)]; }
 
   ThreadId self_;
-  Knowledge::Clocks own_;  // of the threads of its CTA
-  Knowledge others_;
+  VectorClock::Clocks own_;  // of the threads of its CTA
+  VectorClock others_;
 };
 
 }  // namespace lazyrope

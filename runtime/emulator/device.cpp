@@ -204,7 +204,7 @@ class EmulatorDevice : public Device {
   int sm_count() const override { return 4; }
   int l2_bytes() const override { return 0; }
   std::string driver() const override { return "host"; }
-  Place place() const override { return {DeviceType::kCpu, 0}; }
+  DeviceId id() const override { return {DeviceType::kCpu, 0}; }
 
   std::unique_ptr<LoadedKernel> load(const Binary& binary) const override {
     return std::make_unique<EmulatorKernel>(binary);

@@ -44,7 +44,7 @@ inline bool operator==(const Site& a, const Site& b) {
   return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
 }
 
-// "ops/merge.cuh:41".
+// "ops/combine.cuh:41".
 std::string describe(const Site& site);
 
 // A rule that an instruction broke, before it is said who made it.

@@ -75,7 +75,7 @@ std::uint32_t GlobalMemory::fences_of(ThreadId id) const {
   return it == fences_.end() ? 0 : it->second;
 }
 
-void GlobalMemory::check_shown(const void* from, std::size_t bytes, const Site& site) const {
+void GlobalMemory::check_visible(const void* from, std::size_t bytes, const Site& site) const {
   for (std::uintptr_t at = address_of(from); at < address_of(from) + bytes; at += kWordBytes) {
     const auto it = words_written_.find(at);
     if (it == words_written_.end()) continue;

@@ -22,12 +22,12 @@ class GlobalMemory {
   // Bulk copies, of any number of bytes. Nobody may touch what one writes before it has landed, and
   // what one reads must have been shown by who has stored it.
   void check_bulk(const void* from, std::size_t bytes, const Site& site);
-  void check_shown(const void* from, std::size_t bytes, const Site& site) const;
+  void check_visible(const void* from, std::size_t bytes, const Site& site) const;
   void begin_bulk_write(void* to, std::size_t bytes, const Site& site);
   void land_bulk_write(void* to, const void* from, std::size_t bytes);
   void store(void* to, const void* from, std::size_t bytes, ThreadId by, const Site& site);
   // What the thread has stored, to bulk copies.
-  void show(ThreadId by) { ++fences_[number_of(by)]; }
+  void make_visible(ThreadId by) { ++fences_[number_of(by)]; }
   // The word of an atomic operation, which may be changed.
   std::uint32_t& word(std::uint32_t* p, const Site& site);
   const std::uint32_t& word(const std::uint32_t* p, const Site& site);
@@ -41,7 +41,7 @@ class GlobalMemory {
     std::uint32_t fences;  // that its thread had made
     Site site;
   };
-  static constexpr ThreadId kNobody = {-1, -1};  // who needs to show nothing
+  static constexpr ThreadId kNobody = {-1, -1};  // needs no proxy fence
 
   struct InFlight {
     std::uintptr_t begin;

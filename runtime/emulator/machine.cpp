@@ -92,7 +92,7 @@ void Machine::ld_shared(void* to, uint32 from, int32 bytes, Site site) {
 }
 
 void Machine::st_shared(uint32 to, const void* from, int32 bytes, Site site) {
-  shared().store(to, from, static_cast<std::uint32_t>(bytes), site, running().place.thread);
+  shared().store(to, from, static_cast<std::uint32_t>(bytes), site, running().kernel_view.thread);
   note_shared(AccessKind::kWrite, running(), to, static_cast<std::uint32_t>(bytes), site);
   profile(running(), {MemoryInstruction::kStShared, site, range(to, bytes)});
 }
@@ -157,7 +157,7 @@ void Machine::order(const Rendezvous& meeting) {
   if (!races_) return;
   std::vector<int> numbers(meeting.threads.size());
   std::ranges::transform(meeting.threads, numbers.begin(),
-                         [](const Thread* t) { return t->place.thread; });
+                         [](const Thread* t) { return t->kernel_view.thread; });
   races_->meet(running().cta->index, numbers);
 }
 
@@ -166,7 +166,7 @@ void Machine::order(const Rendezvous& meeting) {
 void Machine::ldmatrix_x4(uint32 (&r)[4], uint32 row, bool transposed, Site site) {
   LdmatrixLane lane = {row, r};
   const Wait at = {transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4", site};
-  shared().check_place(row, kRowBytes, site);
+  shared().check_access(row, kRowBytes, site);
   meet_warp(at, lane, [&](std::span<LdmatrixLane* const, kEmulatedWarp> lanes) {
     EmulatedCta& cta = *running().cta;
     const int first = running().warp() * kEmulatedWarp;
@@ -253,7 +253,7 @@ void Machine::cp_async_wait_group(int32 pending) {
     std::array<std::byte, 16> data{};
     std::memcpy(data.data(), copy.from, static_cast<std::size_t>(copy.bytes));
     const auto size = static_cast<std::uint32_t>(copy.size);
-    self.cta->shared.land_copy(copy.to, data.data(), size, self.place.thread);
+    self.cta->shared.land_copy(copy.to, data.data(), size, self.kernel_view.thread);
     note_shared(AccessKind::kWrite, self, copy.to, size, copy.site);
   });
 }

@@ -67,7 +67,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   void cp_async_bulk_commit_group() override { running().stores.commit(); }
   void cp_async_bulk_wait_group(int32 pending, bool reads) override;
   void fence_proxy_async() override;
-  void fence_proxy_async_global() override { global_.show(id_of(running())); }
+  void fence_proxy_async_global() override { global_.make_visible(id_of(running())); }
 
   void wgmma_fence(Site site) override;
   void wgmma_m64k16(const EmulatedWgmma& product, Site site) override;
@@ -84,7 +84,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   void setmaxnreg(int32 registers, Site site) override;
 
  private:
-  void resumed(const Thread& resumed_thread) override { thread = &resumed_thread.place; }
+  void resumed(const Thread& resumed_thread) override { thread = &resumed_thread.kernel_view; }
   void begun(EmulatedCta& cta) override {
     if (races_) races_->begin(cta.index);
   }
@@ -94,11 +94,11 @@ class Machine final : public Scheduler, public EmulatorHost {
   }
   void check_end() override;
   bool land_latest() override;
-  void land_prompt() override;
+  void land_early() override;
   std::string describe_wait(const EmulatedCta& cta, const Wait& wait) const override;
 
   SharedMemory& shared() { return running().cta->shared; }
-  static ThreadId id_of(const Thread& t) { return {t.place.block, t.place.thread}; }
+  static ThreadId id_of(const Thread& t) { return {t.kernel_view.block, t.kernel_view.thread}; }
   void note_shared(AccessKind kind, const Thread& by, uint32 address, std::uint32_t bytes,
                    const Site& site) {
     if (races_) races_->shared(kind, id_of(by), address, bytes, site);
@@ -175,8 +175,8 @@ class Machine final : public Scheduler, public EmulatorHost {
     for (const std::uint32_t chunk : product.a->chunks(0, WarpProduct::kGroupRows)) visit(chunk);
   }
 
-  std::vector<BulkLoad> loads_;   // that have not landed
-  std::size_t prompt_loads_ = 0;  // of these
+  std::vector<BulkLoad> loads_;  // that have not landed
+  std::size_t early_loads_ = 0;  // of these
   GlobalMemory global_;
   std::optional<RaceDetector> races_;
   Profile* profile_;  // null: none
@@ -202,14 +202,14 @@ void Machine::meet(Rendezvous& group, std::size_t index, const Wait& at, Lane& l
 template <class Lane, class Run>
 void Machine::meet_warpgroup(const Wait& at, Lane& lane, const Run& run) {
   const Thread& self = running();
-  const auto group = static_cast<std::size_t>(self.place.thread / kEmulatedWarpgroup);
+  const auto group = static_cast<std::size_t>(self.kernel_view.thread / kEmulatedWarpgroup);
   if (group >= self.cta->warpgroups.size())
     throw Violation{rule::kOperand, at.site,
                     fmt::format("{} takes a whole warpgroup; the CTA has {} threads", at.what,
                                 self.cta->threads.size())};
   meet<kEmulatedWarpgroup>(self.cta->warpgroups[group],
-                           static_cast<std::size_t>(self.place.thread % kEmulatedWarpgroup), at,
-                           lane, run);
+                           static_cast<std::size_t>(self.kernel_view.thread % kEmulatedWarpgroup),
+                           at, lane, run);
 }
 
 }  // namespace lazyrope

@@ -10,10 +10,10 @@ namespace {
 constexpr std::uint32_t kChunk = CopyBox::kChunkBytes;
 // One in so many mbarrier.try_wait gives up at once, as the hardware's may, and one in so many
 // mbarrier.test_wait comes before what it would have seen.
-constexpr std::size_t kTurnedAway = 4;
-// One load in so many is prompt, and lands after about so many steps.
-constexpr std::size_t kPrompt = 4;
-constexpr std::size_t kPromptSteps = 8;
+constexpr std::size_t kRejectOneIn = 4;
+// One load in so many is early, and lands after about so many steps.
+constexpr std::size_t kEarlyOneIn = 4;
+constexpr std::size_t kEarlySteps = 8;
 
 std::vector<std::byte> image_of(const CopyBox& box) {
   std::vector<std::byte> image(box.bytes, std::byte{0});
@@ -34,7 +34,7 @@ void Machine::mbarrier_init(uint32 barrier, uint32 count, Site site) {
   shared().begin_barrier(barrier, Mbarriers::kBytes, site);
   note_shared(AccessKind::kWrite, running(), barrier, Mbarriers::kBytes, site);
   Mbarrier& begun = running().cta->mbarriers.begin(barrier, count, site);
-  begun.owner = running().place.thread;
+  begun.owner = running().kernel_view.thread;
   begun.fences = running().init_fences;
 }
 
@@ -45,7 +45,7 @@ void Machine::mbarrier_inval(uint32 barrier, Site site) {
 }
 
 void Machine::publish(Mbarrier& barrier) {
-  if (races_) barrier.arriving.learn(races_->publish(id_of(running())));
+  if (races_) barrier.arriving.merge(races_->publish(id_of(running())));
 }
 
 void Machine::wake_all(const Mbarrier& barrier) {
@@ -71,11 +71,11 @@ Mbarrier& Machine::awaited_mbarrier(uint32 barrier, uint32 parity, const Site& s
 
 bool Machine::mbarrier_test_wait_parity(uint32 barrier, uint32 parity, Site site) {
   Mbarrier& at = awaited_mbarrier(barrier, parity, site);
-  if (!at.is_complete(parity) || draw(kTurnedAway) == 0) {  // or not seen to be complete yet
+  if (!at.is_complete(parity) || draw(kRejectOneIn) == 0) {  // or not seen to be complete yet
     yield({});
     return false;
   }
-  if (races_) races_->learn(id_of(running()), at.complete);
+  if (races_) races_->merge(id_of(running()), at.complete);
   return true;
 }
 
@@ -83,8 +83,8 @@ bool Machine::mbarrier_try_wait_parity(uint32 barrier, uint32 parity, Site site)
   Thread& self = running();
   Mbarrier& at = awaited_mbarrier(barrier, parity, site);
   if (!at.is_complete(parity)) {
-    if (!self.was_turned_away && draw(kTurnedAway) == 0) {
-      self.was_turned_away = true;
+    if (!self.was_rejected && draw(kRejectOneIn) == 0) {
+      self.was_rejected = true;
       yield({});
       return false;
     }
@@ -92,14 +92,14 @@ bool Machine::mbarrier_try_wait_parity(uint32 barrier, uint32 parity, Site site)
     block({"mbarrier.try_wait", site, &at});
     std::erase(at.woken, &self);
   }
-  self.was_turned_away = false;
-  if (races_) races_->learn(id_of(self), at.complete);
+  self.was_rejected = false;
+  if (races_) races_->merge(id_of(self), at.complete);
   return true;
 }
 
 void Machine::fence_proxy_async() {
   ++running().init_fences;
-  shared().fence_proxy(running().place.thread);
+  shared().fence_proxy(running().kernel_view.thread);
 }
 
 void Machine::begin_load(MemoryInstruction by, CopyBox box, uint32 barrier, const Site& site) {
@@ -112,11 +112,11 @@ void Machine::begin_load(MemoryInstruction by, CopyBox box, uint32 barrier, cons
   ThreadId copies = id_of(running());
   if (races_) {
     copies = races_->copies(cta.index, at.number);
-    races_->learn(copies, races_->publish(id_of(running())));
+    races_->merge(copies, races_->publish(id_of(running())));
   }
   for (const CopyBox::Run& run : box.runs) {
     global_.check_bulk(run.global, run.bytes, site);
-    global_.check_shown(run.global, run.bytes, site);
+    global_.check_visible(run.global, run.bytes, site);
     note_global(AccessKind::kRead, copies, run.global, run.bytes, site);
   }
   profile(by, box, site);
@@ -124,9 +124,9 @@ void Machine::begin_load(MemoryInstruction by, CopyBox box, uint32 barrier, cons
     cta.shared.begin_bulk_write(box.chunk(offset), kChunk, site);
     if (races_) races_->shared(AccessKind::kWrite, copies, box.chunk(offset), kChunk, site);
   });
-  const bool is_prompt = draw(kPrompt) == 0;
-  loads_.push_back({&cta, running().place.thread, std::move(box), barrier, site, is_prompt});
-  prompt_loads_ += is_prompt ? 1 : 0;
+  const bool is_early = draw(kEarlyOneIn) == 0;
+  loads_.push_back({&cta, running().kernel_view.thread, std::move(box), barrier, site, is_early});
+  early_loads_ += is_early ? 1 : 0;
 }
 
 void Machine::cp_async_bulk_load(uint32 to, const void* from, uint32 bytes, uint32 barrier,
@@ -148,7 +148,7 @@ void Machine::land(const BulkLoad& load) {
   });
   Mbarrier& barrier = load.cta->mbarriers.at(load.barrier, load.site);
   if (races_)
-    barrier.arriving.learn(races_->publish(races_->copies(load.cta->index, barrier.number)));
+    barrier.arriving.merge(races_->publish(races_->copies(load.cta->index, barrier.number)));
   if (barrier.receive(load.box.bytes, load.site)) wake_all(barrier);
 }
 
@@ -156,7 +156,7 @@ void Machine::land_load(std::size_t i) {
   std::swap(loads_[i], loads_.back());
   const BulkLoad load = std::move(loads_.back());
   loads_.pop_back();
-  prompt_loads_ -= load.is_prompt ? 1 : 0;
+  early_loads_ -= load.is_early ? 1 : 0;
   land(load);
 }
 
@@ -166,9 +166,9 @@ bool Machine::land_latest() {
   return true;
 }
 
-void Machine::land_prompt() {
-  if (prompt_loads_ == 0 || draw(kPromptSteps) != 0) return;
-  const auto load = std::ranges::find(loads_, true, &BulkLoad::is_prompt);
+void Machine::land_early() {
+  if (early_loads_ == 0 || draw(kEarlySteps) != 0) return;
+  const auto load = std::ranges::find(loads_, true, &BulkLoad::is_early);
   land_load(static_cast<std::size_t>(load - loads_.begin()));
 }
 
@@ -235,14 +235,14 @@ NamedBarrier& Machine::arrive_named(int32 id, int32 threads, const Wait& at) {
         rule::kDivergence, at.site,
         fmt::format("this thread has come to barrier {} before, and others have not", id)};
   barrier.arrived.push_back(&self);
-  if (races_) barrier.known.learn(races_->publish(id_of(self)));
+  if (races_) barrier.clock.merge(races_->publish(id_of(self)));
   return barrier;
 }
 
 // The running thread is not among those that wait.
 void Machine::complete(NamedBarrier& barrier) {
   for (Thread* woken : barrier.waiting) {
-    if (races_) races_->learn(id_of(*woken), barrier.known);
+    if (races_) races_->merge(id_of(*woken), barrier.clock);
     wake(*woken);
   }
   barrier = {};
@@ -260,7 +260,7 @@ void Machine::bar_sync(int32 id, int32 threads, Site site) {
     barrier.waiting.push_back(&running());
     return block({"bar.sync", site, nullptr, id});
   }
-  if (races_) races_->learn(id_of(running()), barrier.known);
+  if (races_) races_->merge(id_of(running()), barrier.clock);
   complete(barrier);
 }
 

@@ -74,7 +74,7 @@ void Machine::abandon_registers(EmulatedRegisters& registers) {
 
 void Machine::wgmma_fence(Site site) {
   throw_late();
-  ++running().place.wgmma_fences;
+  ++running().kernel_view.wgmma_fences;
   meet_warp({"wgmma.fence", site});
 }
 
@@ -88,12 +88,12 @@ void Machine::check_agreement(std::span<EmulatedWgmma* const> lanes, const Site&
 }
 
 void Machine::check_fences(std::span<EmulatedWgmma* const> lanes, const Site& site) {
-  const int first = running().place.thread / kEmulatedWarpgroup * kEmulatedWarpgroup;
+  const int first = running().kernel_view.thread / kEmulatedWarpgroup * kEmulatedWarpgroup;
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     Thread& owner = running().cta->threads[static_cast<std::size_t>(first) + i];
     blame(owner);
     for_registers(*lanes[i], [&](const EmulatedRegisters* registers) {
-      if (registers->in_flight == 0 && registers->touched == owner.place.wgmma_fences)
+      if (registers->in_flight == 0 && registers->touched == owner.kernel_view.wgmma_fences)
         throw Violation{rule::kWgmmaFence, site,
                         "registers of this product were made or touched after the latest "
                         "wgmma.fence"};
@@ -113,7 +113,7 @@ void Machine::begin_product(std::span<EmulatedWgmma* const> lanes, int quarter, 
       .site = site};
   if (given.a == nullptr)
     product.a.emplace(given.a_descriptor, given.a_is_mn_major, WarpProduct::kGroupRows, site);
-  const int group = running().place.thread / kEmulatedWarpgroup;
+  const int group = running().kernel_view.thread / kEmulatedWarpgroup;
   const std::size_t warp =
       (std::size_t{kWarps} * static_cast<std::size_t>(group)) + static_cast<std::size_t>(quarter);
   const Thread& reader = cta.threads[warp * kEmulatedWarp];
@@ -174,8 +174,8 @@ void Machine::wgmma_wait_group(int32 pending, Site site) {
 bool Machine::elect_sync(Site site) {
   meet_warp({"elect.sync", site});
   // Any lane, but the same each time.
-  const EmulatorThread& place = running().place;
-  return running().lane() == (7 * running().warp() + 13 * place.block + 5) % kEmulatedWarp;
+  const EmulatorThread& kernel_view = running().kernel_view;
+  return running().lane() == (7 * running().warp() + 13 * kernel_view.block + 5) % kEmulatedWarp;
 }
 
 void Machine::setmaxnreg(int32 registers, Site site) {

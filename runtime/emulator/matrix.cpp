@@ -58,17 +58,17 @@ void multiply_m16n8k16(EmulatedElement element, std::span<MmaLane* const> lanes)
     }
   }
   double d[kRows][kColumns];
-  const auto place = [&](std::size_t lane, std::size_t i) -> double& {
+  const auto element_of = [&](std::size_t lane, std::size_t i) -> double& {
     return d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
   };
   for (std::size_t lane = 0; lane < lanes.size(); ++lane)
-    for (std::size_t i = 0; i < 4; ++i) place(lane, i) = lanes[lane]->d[i];
+    for (std::size_t i = 0; i < 4; ++i) element_of(lane, i) = lanes[lane]->d[i];
   for (std::size_t row = 0; row < kRows; ++row)
     for (std::size_t k = 0; k < kDepth; ++k)
       for (std::size_t column = 0; column < kColumns; ++column)
         d[row][column] += a[row][k] * b[k][column];
   for (std::size_t lane = 0; lane < lanes.size(); ++lane)
-    for (std::size_t i = 0; i < 4; ++i) lanes[lane]->d[i] = static_cast<float>(place(lane, i));
+    for (std::size_t i = 0; i < 4; ++i) lanes[lane]->d[i] = static_cast<float>(element_of(lane, i));
 }
 
 }  // namespace lazyrope

@@ -10,15 +10,16 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::uint32_t kMost = (1U << 20) - 1;  // arrivals, or bytes
+constexpr std::uint32_t kMaxPending = (1U << 20) - 1;  // arrivals, or bytes
 
 }  // namespace
 
 Mbarrier::Mbarrier(std::uint32_t address, std::uint32_t count, const Site& site)
     : address_(address), count_(count), site_(site), missing_(count) {
-  if (count < 1 || count > kMost)
-    throw Violation{rule::kMbarrierCount, site,
-                    fmt::format("an mbarrier of {} arrivals; 1 to {} are allowed", count, kMost)};
+  if (count < 1 || count > kMaxPending)
+    throw Violation{
+        rule::kMbarrierCount, site,
+        fmt::format("an mbarrier of {} arrivals; 1 to {} are allowed", count, kMaxPending)};
 }
 
 std::string Mbarrier::describe() const {
@@ -34,10 +35,10 @@ bool Mbarrier::settle(const Site& site) {
     throw Violation{rule::kMbarrierOvertaken, site,
                     fmt::format("this completes a phase of {} before thread {} has seen that the "
                                 "one before is complete: it would wait for the next",
-                                describe(), woken.front()->place.thread)};
+                                describe(), woken.front()->kernel_view.thread)};
   ++phase_;
   missing_ = count_;
-  complete.learn(std::exchange(arriving, {}));
+  complete.merge(std::exchange(arriving, {}));
   woken = std::exchange(waiting, {});
   return true;
 }
@@ -51,9 +52,9 @@ bool Mbarrier::arrive(const Site& site) {
 }
 
 void Mbarrier::check_bytes(const Site& site) const {
-  if (std::abs(bytes_) > kMost)
+  if (std::abs(bytes_) > kMaxPending)
     throw Violation{rule::kMbarrierBytes, site,
-                    fmt::format("more than {} bytes are under way at {}", kMost, describe())};
+                    fmt::format("more than {} bytes are under way at {}", kMaxPending, describe())};
 }
 
 bool Mbarrier::expect(std::uint32_t bytes, const Site& site) {

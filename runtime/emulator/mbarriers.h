@@ -37,8 +37,8 @@ class Mbarrier {
   // That the phase before has woken, and that have not seen it yet.
   std::vector<EmulatedThreadState*> woken;
   // What arrivals of the open phase have published, and all those before it.
-  Knowledge arriving;
-  Knowledge complete;
+  VectorClock arriving;
+  VectorClock complete;
 
  private:
   bool settle(const Site& site);

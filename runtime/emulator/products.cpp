@@ -56,12 +56,13 @@ void multiply(const WarpProduct& product, const std::byte* shared) {
           given.element, shared + product.b.address(static_cast<int>(column), static_cast<int>(k)));
 
   std::vector<double> d(kRows * columns, 0.0);
-  const auto place = [&](std::size_t lane, std::size_t i) -> double& {
+  const auto element_of = [&](std::size_t lane, std::size_t i) -> double& {
     return d[(lane / 4 + i / 2 % 2 * 8) * columns + i / 4 * 8 + lane % 4 * 2 + i % 2];
   };
   const auto for_d = [&](const auto& visit) {
     for (std::size_t lane = 0; lane < product.lanes.size(); ++lane)
-      for (std::size_t i = 0; i < columns / 2; ++i) visit(product.lanes[lane].d[i], place(lane, i));
+      for (std::size_t i = 0; i < columns / 2; ++i)
+        visit(product.lanes[lane].d[i], element_of(lane, i));
   };
   if (given.accumulate)
     for_d([](float in_register, double& in_matrix) { in_matrix = in_register; });

@@ -21,7 +21,7 @@ std::uint64_t rank(const ProfileLine& line, ProfileOrder order) {
       return line.wavefronts;
     case ProfileOrder::kSectors:
       return line.sectors;
-    case ProfileOrder::kPlace:
+    case ProfileOrder::kLocation:
       return 0;  // they stand in that order already
   }
   return 0;
@@ -44,15 +44,15 @@ std::string_view to_string(ProfileOrder order) {
       return "wavefronts";
     case ProfileOrder::kSectors:
       return "sectors";
-    case ProfileOrder::kPlace:
-      return "place";
+    case ProfileOrder::kLocation:
+      return "location";
   }
   return "";
 }
 
 std::vector<ProfileOrder> profile_orders() {
   return {ProfileOrder::kExcess, ProfileOrder::kExecutions, ProfileOrder::kWavefronts,
-          ProfileOrder::kSectors, ProfileOrder::kPlace};
+          ProfileOrder::kSectors, ProfileOrder::kLocation};
 }
 
 std::vector<ProfileLine> ordered(std::vector<ProfileLine> lines, ProfileOrder order) {

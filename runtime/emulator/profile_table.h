@@ -9,7 +9,7 @@
 namespace lazyrope {
 
 // By which the lines of a profile are ordered: the greatest first, or as they stand in the text.
-enum class ProfileOrder { kExcess, kExecutions, kWavefronts, kSectors, kPlace };
+enum class ProfileOrder { kExcess, kExecutions, kWavefronts, kSectors, kLocation };
 
 std::string_view to_string(ProfileOrder order);  // "excess", ...
 std::vector<ProfileOrder> profile_orders();      // all

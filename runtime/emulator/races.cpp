@@ -31,9 +31,9 @@ std::optional<Access> WordHistory::note(const Access& access, const ThreadClock&
   std::optional<Access> unordered;
   // What comes before this access and conflicts with no more than it does is no longer needed.
   std::erase_if(accesses_, [&](const Access& before) {
-    const bool is_known = clock.knows(before.by, before.at);
-    if (!is_known && conflict(before.kind, access.kind)) unordered = before;
-    return is_known && (access.kind == AccessKind::kWrite || access.kind == before.kind);
+    const bool is_ordered = clock.has_seen(before.by, before.at);
+    if (!is_ordered && conflict(before.kind, access.kind)) unordered = before;
+    return is_ordered && (access.kind == AccessKind::kWrite || access.kind == before.kind);
   });
   accesses_.push_back(access);
   return unordered;
@@ -41,7 +41,7 @@ std::optional<Access> WordHistory::note(const Access& access, const ThreadClock&
 
 void RaceDetector::begin(int cta) {
   Cta& begun = ctas_[cta];
-  const int all = threads_ + kMostMbarriers;
+  const int all = threads_ + kMaxMbarriers;
   for (int thread = 0; thread < all; ++thread)
     begun.clocks.emplace_back(ThreadId{cta, thread}, all);
   begun.shared.resize(shared_words_);
@@ -58,11 +58,11 @@ void RaceDetector::meet(int cta, std::span<const int> threads) {
 }
 
 void RaceDetector::acquire(ThreadId id, const void* p) {
-  if (const auto it = published_.find(p); it != published_.end()) clock_of(id).learn(it->second);
+  if (const auto it = published_.find(p); it != published_.end()) clock_of(id).merge(it->second);
 }
 
 void RaceDetector::release(ThreadId id, const void* p) {
-  published_[p].learn(clock_of(id).publish());
+  published_[p].merge(clock_of(id).publish());
 }
 
 std::string RaceDetector::describe(ThreadId id) const {

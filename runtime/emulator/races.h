@@ -47,12 +47,12 @@ class RaceDetector {
   // Bulk copies that an mbarrier of the CTA tells of: as a thread of their own, from whom only
   // those learn who wait for that mbarrier.
   ThreadId copies(int cta, int mbarrier) const {
-    return {cta, threads_ + mbarrier % kMostMbarriers};
+    return {cta, threads_ + mbarrier % kMaxMbarriers};
   }
 
   // What the thread knows, and what it learns, by other ways than barriers of all and atomics.
-  Knowledge publish(ThreadId id) { return clock_of(id).publish(); }
-  void learn(ThreadId id, const Knowledge& knowledge) { clock_of(id).learn(knowledge); }
+  VectorClock publish(ThreadId id) { return clock_of(id).publish(); }
+  void merge(ThreadId id, const VectorClock& clock) { clock_of(id).merge(clock); }
   void acquire(ThreadId id, const void* p);
   void release(ThreadId id, const void* p);
 
@@ -61,7 +61,7 @@ class RaceDetector {
   void global(AccessKind kind, ThreadId id, const void* p, std::size_t bytes, const Site& site);
 
  private:
-  static constexpr int kMostMbarriers = 64;  // that are told apart
+  static constexpr int kMaxMbarriers = 64;  // that are told apart
 
   struct Cta {
     std::vector<ThreadClock> clocks;
@@ -77,7 +77,7 @@ class RaceDetector {
   std::size_t shared_words_;
   std::map<int, Cta> ctas_;
   std::unordered_map<std::uintptr_t, WordHistory> global_;
-  std::unordered_map<const void*, Knowledge> published_;  // by atomics
+  std::unordered_map<const void*, VectorClock> published_;  // by atomics
 };
 
 }  // namespace lazyrope

@@ -15,7 +15,7 @@ namespace {
 namespace context = boost::context;
 
 constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
-constexpr std::uint64_t kMostSpins = 1'000'000;
+constexpr std::uint64_t kMaxSpins = 1'000'000;
 constexpr std::uint64_t kSpinsToLand = 1000;
 // What threads look for may hang on a copy, and between two looks they may wait for each other.
 constexpr std::uint64_t kStepsToLand = 100'000;
@@ -90,9 +90,9 @@ void Scheduler::step(Thread& thread) {
   resumed(thread);
   thread.fiber = std::move(thread.fiber).resume();
   if (failure_) std::rethrow_exception(failure_);
-  if (spins_ > kMostSpins && thread.wait)
+  if (spins_ > kMaxSpins && thread.wait)
     throw fault({rule::kLivelock, thread.wait->site,
-                 fmt::format("{} looks at a value that nobody changes any more", kMostSpins)});
+                 fmt::format("{} looks at a value that nobody changes any more", kMaxSpins)});
   if (thread.finished) finish(thread);
 }
 
@@ -155,7 +155,7 @@ void Scheduler::run_all() {
     const bool is_long =
         spins_ % kSpinsToLand == kSpinsToLand - 1 || steps_ % kStepsToLand == kStepsToLand - 1;
     if ((is_stuck || is_long) && !land_latest() && is_stuck) report_deadlock();
-    land_prompt();
+    land_early();
     if (runnable_.empty()) continue;
     std::swap(runnable_[draw_next()], runnable_.back());
     Thread& thread = *runnable_.back();
@@ -165,11 +165,11 @@ void Scheduler::run_all() {
 }
 
 KernelFault Scheduler::fault(const Violation& violation) const {
-  const EmulatorThread& place = blamed_->place;
+  const EmulatorThread& kernel_view = blamed_->kernel_view;
   return {violation.rule,
           fmt::format("{}: {}\nat {}, {}, block {}, warp {}, lane {} (thread {})", violation.rule,
-                      violation.text, describe(violation.site), launch_.name, place.block,
-                      blamed_->warp(), blamed_->lane(), place.thread)};
+                      violation.text, describe(violation.site), launch_.name, kernel_view.block,
+                      blamed_->warp(), blamed_->lane(), kernel_view.thread)};
 }
 
 void Scheduler::report_deadlock() const {
@@ -179,10 +179,10 @@ void Scheduler::report_deadlock() const {
     for (const Thread& thread : cta->threads)
       if (thread.wait)
         waiting[{cta->index, describe_wait(*cta, *thread.wait), describe(thread.wait->site)}]
-            .push_back(thread.place.thread);
+            .push_back(thread.kernel_view.thread);
   std::string text = fmt::format("{}: no thread of {} can go on", rule::kDeadlock, launch_.name);
-  for (const auto& [place, threads] : waiting) {
-    const auto& [block, what, site] = place;
+  for (const auto& [where, threads] : waiting) {
+    const auto& [block, what, site] = where;
     text += fmt::format("\nblock {}: threads {} wait in {} at {}", block, ranges_of(threads), what,
                         site);
   }

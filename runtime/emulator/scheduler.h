@@ -63,7 +63,7 @@ class Scheduler {
   // Returns whether there was something.
   virtual bool land_latest() = 0;
   // Between any two steps: what may happen sooner.
-  virtual void land_prompt() = 0;
+  virtual void land_early() = 0;
   // What a thread of the CTA waits for.
   virtual std::string describe_wait(const EmulatedCta& cta, const Wait& wait) const = 0;
 

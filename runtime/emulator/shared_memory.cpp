@@ -49,7 +49,8 @@ void SharedMemory::check_bounds(std::uint32_t address, std::uint32_t bytes,
                                 address, bytes_.size())};
 }
 
-void SharedMemory::check_place(std::uint32_t address, std::uint32_t bytes, const Site& site) const {
+void SharedMemory::check_access(std::uint32_t address, std::uint32_t bytes,
+                                const Site& site) const {
   check_bounds(address, bytes, site);
   if (address % bytes != 0)
     throw Violation{rule::kAlignment, site,
@@ -103,7 +104,7 @@ void SharedMemory::check_fenced(std::uint32_t address, std::uint32_t bytes,
 }
 
 void SharedMemory::load(void* to, std::uint32_t from, std::uint32_t bytes, const Site& site) const {
-  check_place(from, bytes, site);
+  check_access(from, bytes, site);
   check_landed(from, bytes, "a read", site);
   check_initialized(from, bytes, site);
   std::memcpy(to, bytes_.data() + from, bytes);
@@ -111,7 +112,7 @@ void SharedMemory::load(void* to, std::uint32_t from, std::uint32_t bytes, const
 
 void SharedMemory::store(std::uint32_t to, const void* from, std::uint32_t bytes, const Site& site,
                          int thread) {
-  check_place(to, bytes, site);
+  check_access(to, bytes, site);
   check_landed(to, bytes, "a write", site);
   check_unread(to, bytes, "a write", site);
   std::memcpy(bytes_.data() + to, from, bytes);
@@ -119,7 +120,7 @@ void SharedMemory::store(std::uint32_t to, const void* from, std::uint32_t bytes
 }
 
 void SharedMemory::begin_copy(std::uint32_t to, std::uint32_t bytes, const Site& site) {
-  check_place(to, bytes, site);
+  check_access(to, bytes, site);
   check_landed(to, bytes, "a copy", site);
   check_unread(to, bytes, "a copy", site);
   poison(to, bytes, site);
@@ -164,7 +165,7 @@ void SharedMemory::end_bulk_read(std::uint32_t from, std::uint32_t bytes) {
 }
 
 void SharedMemory::begin_barrier(std::uint32_t address, std::uint32_t bytes, const Site& site) {
-  check_place(address, bytes, site);
+  check_access(address, bytes, site);
   check_landed(address, bytes, "an mbarrier.init", site);
   check_unread(address, bytes, "an mbarrier.init", site);
   std::ranges::fill(words(address, bytes), stored(State::kBarrier, site, kNobody));

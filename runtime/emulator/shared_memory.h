@@ -18,7 +18,7 @@ class SharedMemory {
   SharedMemory(std::size_t bytes, int threads);
 
   // Bounds and alignment of an access of that many bytes.
-  void check_place(std::uint32_t address, std::uint32_t bytes, const Site& site) const;
+  void check_access(std::uint32_t address, std::uint32_t bytes, const Site& site) const;
 
   void load(void* to, std::uint32_t from, std::uint32_t bytes, const Site& site) const;
   void store(std::uint32_t to, const void* from, std::uint32_t bytes, const Site& site, int thread);

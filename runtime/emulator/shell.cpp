@@ -18,10 +18,10 @@ void check(int error, const char* call) {
 pid_t spawn_shell(const std::string& line) {
   posix_spawnattr_t attributes;
   check(posix_spawnattr_init(&attributes), "posix_spawnattr_init");
-  sigset_t as_usual;
-  sigemptyset(&as_usual);
-  sigaddset(&as_usual, SIGCHLD);
-  posix_spawnattr_setsigdefault(&attributes, &as_usual);
+  sigset_t default_signals;
+  sigemptyset(&default_signals);
+  sigaddset(&default_signals, SIGCHLD);
+  posix_spawnattr_setsigdefault(&attributes, &default_signals);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
   const char* const arguments[] = {"sh", "-c", line.c_str(), nullptr};
   pid_t shell = 0;

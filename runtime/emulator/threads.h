@@ -29,20 +29,20 @@ struct Wait {
 struct EmulatedCta;
 
 struct EmulatedThreadState {
-  EmulatorThread place{};
+  EmulatorThread kernel_view{};
   EmulatedCta* cta = nullptr;
   boost::context::fiber fiber;   // where to go on
   boost::context::fiber resume;  // back to the scheduler
   AsyncCopies copies;
   BulkStores stores;
   std::uint32_t init_fences = 0;  // that show its mbarriers to asynchronous copies
-  bool was_turned_away = false;   // by the latest mbarrier.try_wait
+  bool was_rejected = false;      // by the latest mbarrier.try_wait
   std::optional<Violation> late;  // that could not be thrown where it was found
   std::optional<Wait> wait;       // none: it can go on
   bool finished = false;
 
-  int lane() const { return place.thread % kEmulatedWarp; }
-  int warp() const { return place.thread / kEmulatedWarp; }
+  int lane() const { return kernel_view.thread % kEmulatedWarp; }
+  int warp() const { return kernel_view.thread / kEmulatedWarp; }
 };
 
 // Threads that have come to an operation which all of a group make together.
@@ -58,7 +58,7 @@ struct NamedBarrier {
   int expected = 0;
   std::vector<EmulatedThreadState*> arrived;
   std::vector<EmulatedThreadState*> waiting;  // of those
-  Knowledge known;
+  VectorClock clock;
 };
 
 struct EmulatedCta {
@@ -71,7 +71,7 @@ struct EmulatedCta {
         warpgroups(static_cast<std::size_t>(num_threads / kEmulatedWarpgroup)),
         products(warps.size()) {
     for (int i = 0; i < num_threads; ++i) {
-      threads[static_cast<std::size_t>(i)].place = {i, block, num_threads, ctas};
+      threads[static_cast<std::size_t>(i)].kernel_view = {i, block, num_threads, ctas};
       threads[static_cast<std::size_t>(i)].cta = this;
     }
   }

@@ -41,7 +41,7 @@ DeviceTensor::DeviceTensor(ElementType type, std::initializer_list<std::int64_t>
 
 DeviceTensor::DeviceTensor(ElementType type, std::initializer_list<std::int64_t> shape,
                            std::shared_ptr<const Device> device)
-    : view_(make_tensor(nullptr, type, shape, device->place().type, device->place().ordinal)) {
+    : view_(make_tensor(nullptr, type, shape, device->id().type, device->id().ordinal)) {
   const std::size_t size = std::max(bytes(), std::size_t{1});  // drivers refuse 0 bytes
   memory_ = std::make_shared<DeviceBuffer>(std::move(device), size);
   view_.data = memory_->data();

@@ -78,7 +78,7 @@ void refuse_spills(const Kernel& kernel) {
   throw SpillError({.what_failed = fmt::format("{} for {} spills {} bytes of registers",
                                                kernel.name(), kernel.arch().name, spilled),
                     .source = kernel.binary().entry,
-                    .advice = "choose another plan, or allow spills if a slow kernel will do"});
+                    .advice = "choose another config, or allow spills if a slow kernel will do"});
 }
 
 }  // namespace
@@ -136,7 +136,7 @@ std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& 
     if (std::this_thread::get_id() == caller) check_interruption();
     const KernelResult result = try_kernel(jobs[i], options);
     if (options.listener != nullptr) options.listener->on_result(*jobs[i].request, result);
-    for (const std::size_t place : jobs[i].places) results[place] = result;
+    for (const std::size_t index : jobs[i].request_indices) results[index] = result;
   });
   return results;
 }
@@ -149,7 +149,7 @@ std::vector<Engine::Job> Engine::jobs_of(const std::vector<KernelRequest>& reque
     Key key = key_of(requests[i].rendered, *requests[i].arch);
     const auto [at, is_new] = job_of.emplace(key.hex(), jobs.size());
     if (is_new) jobs.push_back({&requests[i], std::move(key), {}});
-    jobs[at->second].places.push_back(i);
+    jobs[at->second].request_indices.push_back(i);
   }
   std::ranges::stable_sort(jobs, {},
                            [](const Job& job) { return compile_rank(job.request->rendered.kind); });
@@ -178,20 +178,21 @@ Engine::KernelPtr Engine::kernel(const Job& job, const EngineOptions& options) {
   const std::lock_guard lock(slot->mutex);
   if (slot->kernel == nullptr)
     slot->kernel =
-        load_or_compile(job.request->rendered, *job.request->arch, job.key, options.find_only);
+        load_or_compile(job.request->rendered, *job.request->arch, job.key, options.cache_only);
   return slot->kernel;
 }
 
 Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const Arch& arch,
-                                          const Key& key, bool find_only) {
+                                          const Key& key, bool cache_only) {
   const auto begin = std::chrono::steady_clock::now();
   dump(rendered, arch, key);
   Lookup lookup = look_up(rendered, key);
-  if (!lookup.binary && find_only) throw CacheError(lookup.miss);
+  if (!lookup.binary && cache_only) throw CacheError(lookup.miss_reason);
   if (!lookup.binary && config_.policy == CachePolicy::kCacheOnly)
     refuse_compiling(rendered, key, lookup);
   if (lookup.refused)
-    log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(), lookup.miss);
+    log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(),
+                lookup.miss_reason);
   Found found = lookup.binary ? Found{std::move(*lookup.binary), true}
                               : compile_and_store(rendered, arch, key);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -203,7 +204,7 @@ Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const 
 
 Engine::Lookup Engine::look_up(const RenderedKernel& rendered, const Key& key) const {
   LoadResult result = store_.load(key);
-  if (!result.entry) return {std::nullopt, std::move(result.miss), result.refused};
+  if (!result.entry) return {std::nullopt, std::move(result.miss_reason), result.refused};
   try {
     Binary binary = binary_of(std::move(*result.entry));
     check_launch(rendered, binary);
@@ -222,11 +223,11 @@ Engine::Found Engine::compile_and_store(const RenderedKernel& rendered, const Ar
   Binary binary = compiler(arch)->compile(rendered, arch);
   log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,
               binary.compile_ms);
-  if (!config_.cache_dir.empty()) keep(key, binary);
+  if (!config_.cache_dir.empty()) store_in_cache(key, binary);
   return {std::move(binary), false};
 }
 
-void Engine::keep(const Key& key, const Binary& binary) const {
+void Engine::store_in_cache(const Key& key, const Binary& binary) const {
   const StoreResult stored = store_.store(key, entry_of(binary));
   if (!stored.stored)
     log_message(LogLevel::kWarning, "{} is not cached on disk: {}; set LAZYROPE_CACHE_DIR",
@@ -234,7 +235,7 @@ void Engine::keep(const Key& key, const Binary& binary) const {
   if (binary.code.size() > config_.cache_max_bytes)
     log_message(
         LogLevel::kWarning,
-        "{} is compiled anew by each process: it has {} bytes, and LAZYROPE_CACHE_MAX_BYTES "
+        "{} is compiled again by each process: it has {} bytes, and LAZYROPE_CACHE_MAX_BYTES "
         "leaves room for {}",
         binary.entry, binary.code.size(), config_.cache_max_bytes);
   try {
@@ -272,7 +273,7 @@ void Engine::refuse_compiling(const RenderedKernel& rendered, const Key& key,
   std::string why = "there is no cache: set LAZYROPE_CACHE_DIR";
   if (lookup.refused) {
     why = fmt::format("its entry in the cache {} is not used: {}", store_.root().string(),
-                      lookup.miss);
+                      lookup.miss_reason);
   } else if (!config_.cache_dir.empty()) {
     const std::optional<Nearest> near = store_.nearest(key);
     why = fmt::format("it is not in the cache {}, where {}", store_.root().string(),
@@ -303,10 +304,10 @@ void Engine::dump(const RenderedKernel& rendered, const Arch& arch, const Key& k
     log_message(LogLevel::kWarning, "cannot write {}; see LAZYROPE_DUMP_DIR", path.string());
 }
 
-void Engine::forget() {
+void Engine::clear_cache() {
   const std::lock_guard lock(mutex_);
   memory_.clear();
-  tunings_.forget();
+  tunings_.clear();
 }
 
 }  // namespace lazyrope

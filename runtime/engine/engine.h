@@ -47,7 +47,7 @@ class KernelListener {
 struct EngineOptions {
   bool allow_spills = false;  // else a kernel that spills registers is refused
   int threads = 0;            // for compiling; 0: one a core
-  bool find_only = false;     // a kernel that is not there is a CacheError, not compiled
+  bool cache_only = false;    // a kernel that is not there is a CacheError, not compiled
   KernelListener* listener = nullptr;
 };
 
@@ -75,7 +75,7 @@ class Engine {
   TuningStore& tunings() { return tunings_; }
 
   // Forgets the kernels and tunings in memory; those in use live on.
-  void forget();
+  void clear_cache();
 
  private:
   using KernelPtr = std::shared_ptr<const Kernel>;
@@ -85,23 +85,23 @@ class Engine {
   };
   struct Lookup {
     std::optional<Binary> binary;
-    std::string miss;      // why there is none
-    bool refused = false;  // an entry is there, and must not be used
+    std::string miss_reason;  // why there is none
+    bool refused = false;     // an entry is there, and must not be used
   };
   struct Job {
     const KernelRequest* request;
     Key key;
-    std::vector<std::size_t> places;  // in the requests
+    std::vector<std::size_t> request_indices;  // in the requests
   };
 
   std::vector<Job> jobs_of(const std::vector<KernelRequest>& requests) const;
   KernelResult try_kernel(const Job& job, const EngineOptions& options);
   KernelPtr kernel(const Job& job, const EngineOptions& options);
   KernelPtr load_or_compile(const RenderedKernel& rendered, const Arch& arch, const Key& key,
-                            bool find_only);
+                            bool cache_only);
   Lookup look_up(const RenderedKernel& rendered, const Key& key) const;
   Found compile_and_store(const RenderedKernel& rendered, const Arch& arch, const Key& key);
-  void keep(const Key& key, const Binary& binary) const;
+  void store_in_cache(const Key& key, const Binary& binary) const;
   std::shared_ptr<Compiler> compiler(const Arch& arch) const;
   Key key_of(const RenderedKernel& rendered, const Arch& arch) const;
   [[noreturn]] void refuse_compiling(const RenderedKernel& rendered, const Key& key,

@@ -51,29 +51,30 @@ std::unique_ptr<LoadedKernel> Kernel::load(const Device& device) const {
     if (!from_cache()) throw;
     if (!origin_.may_compile || !refuses_code(error.failure()))
       throw with_advice(error.failure(), *this);
-    return load_anew(device, error);
+    return recompile_and_load(device, error);
   }
 }
 
 // What other processes may still be glad of stays in the cache.
-std::unique_ptr<LoadedKernel> Kernel::load_anew(const Device& device,
-                                                const DriverError& refusal) const {
-  std::unique_ptr<Binary> anew;
+std::unique_ptr<LoadedKernel> Kernel::recompile_and_load(const Device& device,
+                                                         const DriverError& refusal) const {
+  std::unique_ptr<Binary> recompiled;
   try {
-    anew = std::make_unique<Binary>(compiler_->compile(rendered_, arch_));
+    recompiled = std::make_unique<Binary>(compiler_->compile(rendered_, arch_));
   } catch (const CompileError& error) {
     DriverFailure failure = refusal.failure();
     failure.advice += fmt::format("{}it cannot be compiled here: {}",
                                   failure.advice.empty() ? "" : "\n", error.what());
     throw with_advice(std::move(failure), *this);
   }
-  std::unique_ptr<LoadedKernel> loaded = device.load(*anew);
-  log_message(LogLevel::kWarning, "{}; it was compiled here for this process alone{}. {}",
-              refusal.what(),
-              anew->spill_bytes > 0 ? fmt::format(", and spills {} bytes", anew->spill_bytes) : "",
-              made_elsewhere(*this));
-  anew_owner_ = std::move(anew);
-  anew_.store(anew_owner_.get(), std::memory_order_release);
+  std::unique_ptr<LoadedKernel> loaded = device.load(*recompiled);
+  log_message(
+      LogLevel::kWarning, "{}; it was compiled here for this process alone{}. {}", refusal.what(),
+      recompiled->spill_bytes > 0 ? fmt::format(", and spills {} bytes", recompiled->spill_bytes)
+                                  : "",
+      made_elsewhere(*this));
+  recompiled_owner_ = std::move(recompiled);
+  recompiled_.store(recompiled_owner_.get(), std::memory_order_release);
   return loaded;
 }
 

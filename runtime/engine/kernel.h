@@ -37,12 +37,12 @@ class Kernel {
   const Arch& arch() const { return arch_; }
   // What runs: where a driver has refused what came from the cache, what was compiled instead.
   const Binary& binary() const {
-    const Binary* anew = anew_.load(std::memory_order_acquire);
-    return anew != nullptr ? *anew : binary_;
+    const Binary* recompiled = recompiled_.load(std::memory_order_acquire);
+    return recompiled != nullptr ? *recompiled : binary_;
   }
   // Whether the binary came from the disk cache.
   bool from_cache() const {
-    return origin_.from_cache && anew_.load(std::memory_order_acquire) == nullptr;
+    return origin_.from_cache && recompiled_.load(std::memory_order_acquire) == nullptr;
   }
   // Milliseconds from the request to the binary: a look into the cache, or that and a compilation.
   double ready_ms() const { return origin_.ready_ms; }
@@ -64,7 +64,8 @@ class Kernel {
 
   const LoadedKernel& load_on(const Device& device) const;
   std::unique_ptr<LoadedKernel> load(const Device& device) const;
-  std::unique_ptr<LoadedKernel> load_anew(const Device& device, const DriverError& refusal) const;
+  std::unique_ptr<LoadedKernel> recompile_and_load(const Device& device,
+                                                   const DriverError& refusal) const;
 
   RenderedKernel rendered_;
   const Arch& arch_;
@@ -74,8 +75,8 @@ class Kernel {
   mutable std::mutex mutex_;
   mutable std::list<Loaded> loaded_;  // one a device, never removed
   mutable std::atomic<const Loaded*> latest_ = nullptr;
-  mutable std::unique_ptr<Binary> anew_owner_;
-  mutable std::atomic<const Binary*> anew_ = nullptr;
+  mutable std::unique_ptr<Binary> recompiled_owner_;
+  mutable std::atomic<const Binary*> recompiled_ = nullptr;
 };
 
 }  // namespace lazyrope

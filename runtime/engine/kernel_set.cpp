@@ -17,7 +17,7 @@ bool spills(const KernelSet& set) {
   return std::ranges::any_of(set.results, &KernelResult::spills);
 }
 
-// The sets on their way through their plans.
+// The sets on their way through their configs.
 class Search {
  public:
   explicit Search(const std::vector<KernelSetRequest>& requests)
@@ -26,38 +26,38 @@ class Search {
   }
 
   std::vector<KernelSet> run(Engine& engine, const EngineOptions& options) {
-    for (std::size_t plan = 0; !open_.empty(); ++plan) {
-      take(plan, engine.try_kernels(kernels_with(plan), options));
-      std::erase_if(open_, [&](std::size_t set) { return is_settled(set, plan); });
+    for (std::size_t config = 0; !open_.empty(); ++config) {
+      store_results(config, engine.try_kernels(kernels_with(config), options));
+      std::erase_if(open_, [&](std::size_t set) { return is_settled(set, config); });
     }
     return std::move(sets_);
   }
 
  private:
-  std::vector<KernelRequest> kernels_with(std::size_t plan) const {
+  std::vector<KernelRequest> kernels_with(std::size_t config) const {
     std::vector<KernelRequest> kernels;
     for (const std::size_t set : open_) {
       const KernelSetRequest& r = requests_[set];
       for (const KernelKind kind : r.kinds)
-        kernels.push_back({render(kind, r.spec, r.plans.at(plan), *r.arch), r.arch, r.name});
+        kernels.push_back({render(kind, r.spec, r.configs.at(config), *r.arch), r.arch, r.name});
     }
     return kernels;
   }
 
-  void take(std::size_t plan, std::vector<KernelResult> results) {
+  void store_results(std::size_t config, std::vector<KernelResult> results) {
     auto next = std::make_move_iterator(results.begin());
     for (const std::size_t set : open_) {
       const auto end = next + static_cast<std::ptrdiff_t>(requests_[set].kinds.size());
-      sets_[set] = {requests_[set].plans[plan], {next, end}};
+      sets_[set] = {requests_[set].configs[config], {next, end}};
       next = end;
     }
   }
 
-  // Whatever else is wrong with a plan's kernels: if one spills, the next plan is tried.
-  bool is_settled(std::size_t set, std::size_t plan) const {
-    if (!spills(sets_[set]) || plan + 1 == requests_[set].plans.size()) return true;
-    log_message(LogLevel::kInfo, "{} for {} spills; the next plan is tried",
-                describe(sets_[set].plan), requests_[set].arch->name);
+  // Whatever else is wrong with a config's kernels: if one spills, the next config is tried.
+  bool is_settled(std::size_t set, std::size_t config) const {
+    if (!spills(sets_[set]) || config + 1 == requests_[set].configs.size()) return true;
+    log_message(LogLevel::kInfo, "{} for {} spills; the next config is tried",
+                describe(sets_[set].config), requests_[set].arch->name);
     return false;
   }
 
@@ -69,12 +69,12 @@ class Search {
 }  // namespace
 
 KernelSetRequest attention_set(const AttentionSpec& spec, const Arch& arch,
-                               const std::optional<TilePlan>& plan) {
+                               const std::optional<KernelConfig>& config) {
   validate(spec);
   // More than one, for another NVRTC may need more registers than the one they were chosen with.
   const KernelSpec kernel_spec = spec.kernel_spec();
   return {kernel_spec, &arch, attention_kernels(),
-          plan ? std::vector{*plan} : candidates(kernel_spec, arch), describe(kernel_spec)};
+          config ? std::vector{*config} : configs(kernel_spec, arch), describe(kernel_spec)};
 }
 
 KernelSetRequest reposition_set(const AttentionSpec& spec, const Arch& arch) {
@@ -85,11 +85,11 @@ KernelSetRequest reposition_set(const AttentionSpec& spec, const Arch& arch) {
         "kv_dtype = \"{}\"; reposition would round keys of 8 bits once more each time that they "
         "move: attend reads them where they lie, at any position",
         to_string(kernel_spec.pool_dtype())));
-  // The plan is of no consequence to this kernel.
+  // The config is of no consequence to this kernel.
   return {kernel_spec,
           &arch,
           {KernelKind::kReposition},
-          {candidates(kernel_spec, arch).front()},
+          {configs(kernel_spec, arch).front()},
           describe(kernel_spec)};
 }
 

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "codegen/tile_plan.h"
+#include "codegen/kernel_config.h"
 
 namespace lazyrope {
 
-// Requests that a plan's time is measured with.
+// Requests that a config's time is measured with.
 struct TuningWorkload {
   int batch = 1;
   int query_tokens = 1;  // of a request
@@ -21,29 +21,29 @@ struct TuningWorkload {
 // "64 x 1 over 4096".
 std::string describe(const TuningWorkload& workload);
 
-// What came of one plan.
+// What came of one config.
 struct TuningTrial {
-  std::string name;             // what of the plan is on trial, in words
-  TilePlan plan;                // the whole
+  std::string name;             // what of the config is on trial, in words
+  KernelConfig config;          // the whole
   std::vector<double> us = {};  // of each workload, the median
   double gain = 0;              // share of the default's time that it saves
   double noise = 0;             // what of that may be chance
-  std::string left_out = {};    // why it was not measured to the end; empty if it was
+  std::string rejection = {};   // why it was not measured to the end; empty if it was
 
   bool operator==(const TuningTrial&) const = default;
 };
 
-// One of the plan's parts, which are tuned one by one.
-struct TuningPart {
+// One field of the config that is tuned on its own.
+struct TuningTask {
   std::string name;  // "decode", "prefill", "min_split_blocks"
   std::vector<TuningWorkload> workloads;
   std::vector<TuningTrial> trials;  // the default first
   std::size_t chosen = 0;
 
-  bool operator==(const TuningPart&) const = default;
+  bool operator==(const TuningTask&) const = default;
 };
 
-// A record: what was measured, where, and the plan that was chosen for it.
+// A record: what was measured, where, and the config that was chosen for it.
 struct Tuning {
   std::string spec;  // in words
   std::string arch;
@@ -53,8 +53,8 @@ struct Tuning {
   std::string compiler;  // of the chosen attend kernels
   std::string library;   // version of lazyrope
   std::string date;      // UTC
-  TilePlan plan;
-  std::vector<TuningPart> parts;
+  KernelConfig config;
+  std::vector<TuningTask> tasks;
   double compile_seconds = 0;
   double measure_seconds = 0;
   double seconds = 0;  // in all
@@ -69,7 +69,7 @@ nlohmann::json json_of(const Tuning& tuning);
 // CacheError where something is missing or has the wrong type.
 Tuning tuning_of(const nlohmann::json& json);
 
-// What was chosen, by how much and in how long: a line a part, and one of the time.
+// What was chosen, by how much and in how long: a line for each task, and one of the time.
 std::string summary(const Tuning& tuning);
 
 }  // namespace lazyrope

@@ -20,7 +20,7 @@ std::shared_ptr<const Tuning> TuningStore::load(const Key& key) const {
   const LoadResult loaded = disk_.load(key);
   try {
     if (loaded.entry) return std::make_shared<Tuning>(tuning_of(loaded.entry->facts));
-    if (loaded.refused) throw CacheError(loaded.miss);
+    if (loaded.refused) throw CacheError(loaded.miss_reason);
   } catch (const CacheError& error) {
     log_message(LogLevel::kWarning, "the tuning record {} is not used: {}; tune again", key.hex(),
                 error.what());
@@ -28,16 +28,16 @@ std::shared_ptr<const Tuning> TuningStore::load(const Key& key) const {
   return nullptr;
 }
 
-FileLock TuningStore::take_turn(const Key& key) {
+FileLock TuningStore::lock(const Key& key) {
   constexpr std::chrono::minutes kTimeout{10};
-  FileLock turn = disk_.lock(key, kTimeout, check_interruption);
-  const std::lock_guard lock(mutex_);
+  FileLock lock = disk_.lock(key, kTimeout, check_interruption);
+  const std::lock_guard guard(mutex_);
   const auto entry = memory_.find(key.hex());
   if (entry != memory_.end() && entry->second == nullptr) memory_.erase(entry);
-  return turn;
+  return lock;
 }
 
-void TuningStore::keep(const Key& key, std::shared_ptr<const Tuning> tuning) {
+void TuningStore::store(const Key& key, std::shared_ptr<const Tuning> tuning) {
   nlohmann::json facts = json_of(*tuning);
   facts["entry"] = kTuningEntry;
   const StoreResult stored = disk_.store(key, {std::move(facts), {}});
@@ -54,7 +54,7 @@ void TuningStore::dismiss(const Key& key) {
   memory_[key.hex()] = nullptr;
 }
 
-void TuningStore::forget() {
+void TuningStore::clear() {
   const std::lock_guard lock(mutex_);
   memory_.clear();
 }

@@ -21,16 +21,16 @@ class TuningStore {
 
   // For who is about to measure: waits while another process or thread does, up to ten minutes.
   // find() then asks the disk anew where it had found nothing.
-  FileLock take_turn(const Key& key);
+  FileLock lock(const Key& key);
 
   // Replaces what there is. A record that cannot be written is kept in memory, and that is logged.
-  void keep(const Key& key, std::shared_ptr<const Tuning> tuning);
+  void store(const Key& key, std::shared_ptr<const Tuning> tuning);
 
   // For this process there is no such record, until one is kept.
   void dismiss(const Key& key);
 
   // The disk is asked anew.
-  void forget();
+  void clear();
 
  private:
   std::shared_ptr<const Tuning> load(const Key& key) const;

@@ -266,15 +266,15 @@ Json rope_parameters(const Json& config) {
   return rope;
 }
 
-// Columns that turn; takes the key out of `rope`.
+// Columns that are rotated; takes the key out of `rope`.
 int rotary_dim(const Json& config, const ModelType& type, Json& rope, int head_dim) {
   if (std::ranges::count(type.reads, "rotary_dim") > 0) return required<int>(config, "rotary_dim");
-  double part = value_or(config, "rotary_pct", value_or(config, "partial_rotary_factor", 1.0));
+  double fraction = value_or(config, "rotary_pct", value_or(config, "partial_rotary_factor", 1.0));
   if (std::ranges::count(type.reads, "partial_rotary_factor") > 0) {
-    part = value_or(rope, "partial_rotary_factor", part);
+    fraction = value_or(rope, "partial_rotary_factor", fraction);
     rope.erase("partial_rotary_factor");
   }
-  return static_cast<int>(head_dim * part);
+  return static_cast<int>(head_dim * fraction);
 }
 
 // YaRN's parameters as the registry has them: what is not there is what transformers takes.

@@ -85,8 +85,8 @@ bool steps_over_others(const TensorView& tensor, std::size_t dimension) {
          });
 }
 
-// Views of one tensor whose rows, or whatever lies in dimension i, take turns.
-bool take_turns(const TensorView& a, const TensorView& b, std::int64_t offset) {
+// Views of one tensor whose rows, or whatever lies in dimension i, are interleaved.
+bool are_interleaved(const TensorView& a, const TensorView& b, std::int64_t offset) {
   for (std::size_t i = 0; std::cmp_less(i + 1, a.rank); ++i) {
     const std::int64_t stride = a.strides[i];
     const bool is_alike = a.rank == b.rank && stride == b.strides[i] && stride > 0;
@@ -124,7 +124,7 @@ void check_apart(std::string_view name, const TensorView& tensor, std::string_vi
       static_cast<const std::byte*>(other.data) - static_cast<const std::byte*>(tensor.data);
   const std::int64_t offset = bytes / element_bytes;
   if (offset >= extent_from(tensor, 0) || -offset >= extent_from(other, 0)) return;
-  if (bytes % element_bytes == 0 && take_turns(tensor, other, offset)) return;
+  if (bytes % element_bytes == 0 && are_interleaved(tensor, other, offset)) return;
   refuse_shared(name, other_name);
 }
 

@@ -59,27 +59,27 @@ void check_format(const PoolFormat& format) {
         fmt::format("page_size = {}; it must be a positive multiple of 16", format.page_size));
 }
 
-std::size_t step_bytes(const StepShape& shape, const TilePlan& plan, StepCapacity capacity,
+std::size_t step_bytes(const StepShape& shape, const KernelConfig& config, StepCapacity capacity,
                        int sm_count) {
   if (sm_count < 1) throw SpecError(fmt::format("sm_count = {}; it must be at least 1", sm_count));
   PlanParams params{};
-  return lay_out_step(nullptr, shape, plan, complete(capacity, shape), sm_count, params);
+  return lay_out_step(nullptr, shape, config, complete(capacity, shape), sm_count, params);
 }
 
 Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
-           StepShape shape, const TilePlan& plan, PoolFormat format, StepCapacity capacity,
+           StepShape shape, const KernelConfig& config, PoolFormat format, StepCapacity capacity,
            Stream stream)
     : device_(std::move(device)),
       planner_(std::move(planner)),
       shape_(std::move(shape)),
-      plan_(plan),
+      config_(config),
       format_(format),
       capacity_(complete(capacity, shape_)) {
   check_format(format_);
   const int sms = device_->sm_count();
-  const std::size_t bytes = step_bytes(shape_, plan, capacity_, sms);
+  const std::size_t bytes = step_bytes(shape_, config, capacity_, sms);
   memory_ = std::make_unique<DeviceBuffer>(device_, bytes);
-  lay_out_step(static_cast<std::byte*>(memory_->data()), shape_, plan, capacity_, sms, params_);
+  lay_out_step(static_cast<std::byte*>(memory_->data()), shape_, config, capacity_, sms, params_);
   device_->fill_zero(memory_->data(), bytes, stream);
 }
 
@@ -96,7 +96,7 @@ void add_inputs(const StepTensors& tensors, Reach& reach) {
 
 void Step::check_whole() const {
   if (is_broken_)
-    throw SpecError("the step is broken by a kernel that was at fault; update() fills it anew");
+    throw SpecError("the step is broken by a kernel that was at fault; update() refills it");
 }
 
 void Step::check_shapes(const StepTensors& t) const {

@@ -32,7 +32,7 @@ void add_inputs(const StepTensors& tensors, Reach& reach);
 void check_format(const PoolFormat& format);
 
 // Device memory that a step takes on a GPU of so many SMs. SpecError as Step's.
-std::size_t step_bytes(const StepShape& shape, const TilePlan& plan, StepCapacity capacity,
+std::size_t step_bytes(const StepShape& shape, const KernelConfig& config, StepCapacity capacity,
                        int sm_count);
 
 // The requests that one pass of a model serves: what attention needs to know of them, in device
@@ -42,7 +42,7 @@ class Step {
  public:
   // SpecError where the capacity is illegal.
   Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner, StepShape shape,
-       const TilePlan& plan, PoolFormat format, StepCapacity capacity, Stream stream);
+       const KernelConfig& config, PoolFormat format, StepCapacity capacity, Stream stream);
 
   // SpecError where the tensors do not fit. `check` waits for the stream and also checks the
   // values; it is refused while the stream is captured.
@@ -55,9 +55,9 @@ class Step {
   const std::shared_ptr<const Device>& device() const { return device_; }
   const StepCapacity& capacity() const { return capacity_; }
   const PoolFormat& format() const { return format_; }
-  // What the step is planned for; only kernels of this shape and plan can use it.
+  // What the step is planned for; only kernels of this shape and config can use it.
   const StepShape& shape() const { return shape_; }
-  const TilePlan& plan() const { return plan_; }
+  const KernelConfig& config() const { return config_; }
   // Query tokens of the latest update.
   int num_tokens() const { return num_tokens_; }
   // Device memory that the step takes.
@@ -91,7 +91,7 @@ class Step {
   std::shared_ptr<const Device> device_;
   std::shared_ptr<const Kernel> planner_;
   StepShape shape_;
-  TilePlan plan_;
+  KernelConfig config_;
   PoolFormat format_;
   StepCapacity capacity_;
   int num_tokens_ = 0;

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "codegen/tile_plan.h"
+#include "codegen/kernel_config.h"
 #include "runtime/step/step.h"
 #include "templates/abi/plan.h"
 
@@ -11,7 +11,7 @@ namespace lazyrope {
 // Places the parts of a step in one block of device memory that begins at `memory`, and fills in
 // the planner's parameters. Returns the size of the block, so that a first call with null measures
 // it.
-std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const TilePlan& plan,
+std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const KernelConfig& config,
                          const StepCapacity& capacity, int sm_count, PlanParams& params);
 
 }  // namespace lazyrope

@@ -8,20 +8,20 @@
 #include <ctime>
 #include <utility>
 
-#include "codegen/plan_variants.h"
+#include "codegen/config_variants.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/version.h"
 #include "runtime/engine/kernel_set.h"
-#include "runtime/tuning/tuning_contest.h"
+#include "runtime/tuning/tuning_benchmark.h"
 
 namespace lazyrope {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Contenders = std::vector<Contender>;
+using TuningCandidates = std::vector<TuningCandidate>;
 
-constexpr std::int64_t kMostPoolBytes = std::int64_t{3} << 30;
+constexpr std::int64_t kMaxPoolBytes = std::int64_t{3} << 30;
 // How often a workload is measured: for its kernel and for the division of work, twice each.
 constexpr int kMeasurements = 4;
 
@@ -34,8 +34,8 @@ std::string now_utc() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
 }
 
-std::string text_of(const AttendPlan& plan) {
-  return fmt::format("{}, products of {} keys", describe(plan), plan.step_keys);
+std::string text_of(const TileConfig& config) {
+  return fmt::format("{}, products of {} keys", describe(config), config.mma_n);
 }
 
 class Autotuner {
@@ -50,9 +50,9 @@ class Autotuner {
 
   Tuning run() {
     begin_ = Clock::now();
-    say(fmt::format("{}: the default plan", describe(kernel_spec())));
-    usual_ = compile_default();
-    tuning_.plan = usual_->plan();
+    report(fmt::format("{}: the default config", describe(kernel_spec())));
+    baseline_ = compile_default();
+    tuning_.config = baseline_->config();
     make_cases();
     tune_kernels();
     tune_splitting();
@@ -65,15 +65,15 @@ class Autotuner {
   const Arch& arch() const { return device_->arch(); }
   KernelSpec kernel_spec() const { return spec_.kernel_spec(); }
 
-  void say(const std::string& what) const {
+  void report(const std::string& what) const {
     log_message(LogLevel::kInfo, "tuning: {}", what);
     options_.progress(what);
   }
 
   void make_cases() {
-    say("random keys and values");
+    report("random keys and values");
     const auto budget =
-        std::min(kMostPoolBytes, static_cast<std::int64_t>(device_->free_bytes() / 2));
+        std::min(kMaxPoolBytes, static_cast<std::int64_t>(device_->free_bytes() / 2));
     std::vector<TuningWorkload> workloads = options_.workloads;
     for (TuningWorkload& workload : workloads)
       workload = fitted(workload, spec_, budget / 2 / token_bytes(spec_));
@@ -82,88 +82,89 @@ class Autotuner {
       cases_.push_back(std::make_unique<TuningCase>(device_, spec_, workload, *pool_));
       // As the step decides it.
       const int rows = workload.query_tokens * spec_.group_size();
-      (rows <= usual_->plan().decode.head_rows() ? decode_cases_ : prefill_cases_)
+      (rows <= baseline_->config().decode.rows_per_head() ? decode_cases_ : prefill_cases_)
           .push_back(cases_.back().get());
       all_cases_.push_back(cases_.back().get());
     }
   }
 
-  // A kernel without a workload keeps its plan.
+  // A kernel without a workload keeps its config.
   void tune_kernels() {
-    const TilePlan usual = usual_->plan();
-    Contenders decode;
-    Contenders prefill;
+    const KernelConfig baseline = baseline_->config();
+    TuningCandidates decode;
+    TuningCandidates prefill;
     if (!decode_cases_.empty())
-      for (const TilePlan& plan : decode_variants(usual, kernel_spec(), arch()))
-        decode.push_back({{.name = text_of(plan.decode), .plan = plan}});
+      for (const KernelConfig& config : decode_variants(baseline, kernel_spec(), arch()))
+        decode.push_back({{.name = text_of(config.decode), .config = config}});
     if (!prefill_cases_.empty())
-      for (const TilePlan& plan : prefill_variants(usual, kernel_spec(), arch()))
-        prefill.push_back({{.name = text_of(plan.prefill), .plan = plan}});
+      for (const KernelConfig& config : prefill_variants(baseline, kernel_spec(), arch()))
+        prefill.push_back({{.name = text_of(config.prefill), .config = config}});
     compile({&decode, &prefill});
-    if (!decode.empty()) tuning_.plan.decode = chosen("decode", decode_cases_, decode).decode;
-    if (!prefill.empty()) tuning_.plan.prefill = chosen("prefill", prefill_cases_, prefill).prefill;
+    if (!decode.empty()) tuning_.config.decode = chosen("decode", decode_cases_, decode).decode;
+    if (!prefill.empty())
+      tuning_.config.prefill = chosen("prefill", prefill_cases_, prefill).prefill;
   }
 
   void tune_splitting() {
-    Contenders contenders;
-    for (const TilePlan& plan : split_variants(tuning_.plan))
-      contenders.push_back(
-          {{.name = fmt::format("parts of {} blocks or more", plan.min_split_blocks),
-            .plan = plan}});
-    compile({&contenders});
-    tuning_.plan = chosen("min_split_blocks", all_cases_, contenders);
-    tuning_.compiler = contenders.front().attention->compiler();
+    TuningCandidates candidates;
+    for (const KernelConfig& config : split_variants(tuning_.config))
+      candidates.push_back(
+          {{.name = fmt::format("splits of {} blocks or more", config.min_split_blocks),
+            .config = config}});
+    compile({&candidates});
+    tuning_.config = chosen("min_split_blocks", all_cases_, candidates);
+    tuning_.compiler = candidates.front().attention->compiler();
   }
 
-  KernelSetRequest request(std::string name, const std::optional<TilePlan>& plan = {}) const {
-    KernelSetRequest request = attention_set(spec_, arch(), plan);
+  KernelSetRequest request(std::string name, const std::optional<KernelConfig>& config = {}) const {
+    KernelSetRequest request = attention_set(spec_, arch(), config);
     request.name = std::move(name);
     return request;
   }
 
   std::shared_ptr<const Attention> compile_default() {
-    const auto sets = compile_sets(engine_, {request("default plan")}, options_.engine);
+    const auto sets = compile_sets(engine_, {request("default config")}, options_.engine);
     return Attention::of(spec_, arch(), sets.front());
   }
 
-  void compile(const std::vector<Contenders*>& groups) {
+  void compile(const std::vector<TuningCandidates*>& groups) {
     const auto begin = Clock::now();
-    std::vector<Contender*> all;
+    std::vector<TuningCandidate*> all;
     std::vector<KernelSetRequest> requests;
-    for (Contenders* group : groups) {
-      for (Contender& contender : *group) {
-        all.push_back(&contender);
-        requests.push_back(request(contender.trial.name, contender.trial.plan));
+    for (TuningCandidates* group : groups) {
+      for (TuningCandidate& candidate : *group) {
+        all.push_back(&candidate);
+        requests.push_back(request(candidate.trial.name, candidate.trial.config));
       }
     }
-    say(fmt::format("compiling {} plans", all.size()));
+    report(fmt::format("compiling {} configs", all.size()));
     const std::vector<KernelSet> sets = compile_sets(engine_, requests, options_.engine);
-    for (std::size_t i = 0; i < all.size(); ++i) take(*all[i], sets[i]);
+    for (std::size_t i = 0; i < all.size(); ++i) set_attention(*all[i], sets[i]);
     tuning_.compile_seconds += seconds_since(begin);
   }
 
-  void take(Contender& contender, const KernelSet& set) const {
+  void set_attention(TuningCandidate& candidate, const KernelSet& set) const {
     try {
-      contender.attention = Attention::of(spec_, arch(), set);
+      candidate.attention = Attention::of(spec_, arch(), set);
     } catch (const SpillError&) {
-      contender.trial.left_out = "spills registers";
+      candidate.trial.rejection = "spills registers";
     } catch (const CompileError& error) {
-      contender.reject(error.what());
+      candidate.reject(error.what());
     }
   }
 
-  TilePlan chosen(const char* name, const Cases& cases, Contenders& contenders) {
+  KernelConfig chosen(const char* name, const Cases& cases, TuningCandidates& candidates) {
     const auto begin = Clock::now();
-    TuningContest contest(device_,
-                          options_.seconds / kMeasurements / static_cast<double>(all_cases_.size()),
-                          options_.seed, [this](const std::string& what) { say(what); });
-    TuningPart part = {.name = name, .workloads = {}, .trials = {}};
-    part.chosen = contest.run(name, cases, contenders);
-    for (const TuningCase* c : cases) part.workloads.push_back(c->workload());
-    for (const Contender& contender : contenders) part.trials.push_back(contender.trial);
-    tuning_.parts.push_back(part);
+    TuningBenchmark benchmark(
+        device_, options_.seconds / kMeasurements / static_cast<double>(all_cases_.size()),
+        options_.seed, [this](const std::string& what) { report(what); });
+    TuningTask task = {.name = name, .workloads = {}, .trials = {}};
+    task.chosen = benchmark.run(name, cases, candidates);
+    for (const TuningCase* c : cases) task.workloads.push_back(c->workload());
+    for (const TuningCandidate& candidate : candidates) task.trials.push_back(candidate.trial);
+    tuning_.tasks.push_back(task);
     tuning_.measure_seconds += seconds_since(begin);
-    return part.trials[part.chosen].plan;
+    return task.trials[task.chosen].config;
   }
 
   Tuning finished() {
@@ -184,7 +185,7 @@ class Autotuner {
   Engine engine_;
   Clock::time_point begin_;
   Tuning tuning_;
-  std::shared_ptr<const Attention> usual_;
+  std::shared_ptr<const Attention> baseline_;
   std::unique_ptr<TuningPool> pool_;
   std::vector<std::unique_ptr<TuningCase>> cases_;
   Cases decode_cases_;

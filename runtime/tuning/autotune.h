@@ -12,17 +12,17 @@
 namespace lazyrope {
 
 struct AutotuneOptions {
-  EngineOptions engine = {};  // its listener hears of each plan's kernels
+  EngineOptions engine = {};  // its listener hears of each config's kernels
   double seconds = 30;        // that measuring may take
-  unsigned seed = 2606;       // of the order in which plans take their turns
+  unsigned seed = 2606;       // of the order in which configs are interleaved
   std::vector<TuningWorkload> workloads = tuning_workloads();
   // Hears of each stage that is begun.
   std::function<void(std::string_view)> progress = [](std::string_view) {};
 };
 
-// Measures plans near the spec's default on the device, part by part, and chooses. The device must
-// have nothing else to do meanwhile. A plan whose results differ from the default's is left out,
-// with a warning. SpecError, CompileError, DriverError.
+// Measures configs near the spec's default on the device, one task at a time, and chooses. The
+// device must have nothing else to do meanwhile. A config whose results differ from the default's
+// is left out, with a warning. SpecError, CompileError, DriverError.
 Tuning autotune(const Engine& engine, const AttentionSpec& spec,
                 const std::shared_ptr<const Device>& device, const AutotuneOptions& options = {});
 

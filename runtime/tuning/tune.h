@@ -2,7 +2,7 @@
 
 namespace lazyrope {
 
-// By which plan an attention is compiled for the present GPU.
+// By which config an attention is compiled for the present GPU.
 enum class Tune {
   kNever,    // the default one
   kStored,   // the one that tuning chose on this GPU, if there is a record of that in the cache

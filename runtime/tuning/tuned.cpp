@@ -17,7 +17,7 @@ namespace {
 using AttentionPtr = std::shared_ptr<const Attention>;
 
 // Changes whenever what a record holds, or how its times are taken, does.
-constexpr std::string_view kTuningFormat = "tuning 1";
+constexpr std::string_view kTuningFormat = "tuning 2";
 
 // Throws what keeps the record from being used.
 AttentionPtr compile_tuning(Engine& engine, const AttentionSpec& spec, const Device& device,
@@ -27,7 +27,7 @@ AttentionPtr compile_tuning(Engine& engine, const AttentionSpec& spec, const Dev
     throw CacheError(fmt::format("it was measured with driver {}, and this is {}", tuning->driver,
                                  device.driver()));
   AttentionPtr attention = Attention::compile(
-      engine, spec, device.arch(), {.plan = tuning->plan, .engine = options, .tuning = tuning});
+      engine, spec, device.arch(), {.config = tuning->config, .engine = options, .tuning = tuning});
   if (attention->compiler() != tuning->compiler)
     throw CacheError(fmt::format("it was measured with kernels of {}, and these are of {}",
                                  tuning->compiler, attention->compiler()));
@@ -37,14 +37,15 @@ AttentionPtr compile_tuning(Engine& engine, const AttentionSpec& spec, const Dev
 void refuse_under_policy(const Engine& engine) {
   if (engine.config().policy != CachePolicy::kCacheOnly) return;
   throw CacheError(
-      "LAZYROPE_POLICY=cache_only forbids compiling the plans that tuning measures\ntune under "
+      "LAZYROPE_POLICY=cache_only forbids compiling the configs that tuning measures\ntune under "
       "LAZYROPE_POLICY=jit, with the same cache: `lazyrope autotune`; the record is then used "
       "here");
 }
 
-void refuse_plan(Tune tune, const CompileOptions& options) {
-  if (options.plan && tune == Tune::kMeasure)
-    throw SpecError("plan is given, and tune=True asks for one to be chosen; give one of the two");
+void refuse_config(Tune tune, const CompileOptions& options) {
+  if (options.config && tune == Tune::kMeasure)
+    throw SpecError(
+        "config is given, and tune=True asks for one to be chosen; give one of the two");
 }
 
 void refuse_emulator(const Arch& arch) {
@@ -59,11 +60,11 @@ void refuse_emulator(const Arch& arch) {
 
 Key tuning_key(const AttentionSpec& spec, const Device& device) {
   const KernelSpec kernel_spec = spec.kernel_spec();
-  const TilePlan usual = candidates(kernel_spec, device.arch()).front();
+  const KernelConfig default_config = configs(kernel_spec, device.arch()).front();
   std::string sources;
   for (const KernelKind kind :
        {KernelKind::kPlan, KernelKind::kAttendDecode, KernelKind::kAttendPrefill})
-    sources += render(kind, kernel_spec, usual, device.arch()).source;
+    sources += render(kind, kernel_spec, default_config, device.arch()).source;
   return KeyBuilder()
       .field("format", kTuningFormat)
       .field("arch", device.arch().name)
@@ -113,7 +114,7 @@ AttentionPtr stored_attention(Engine& engine, const AttentionSpec& spec, const D
   }
   log_message(
       LogLevel::kWarning,
-      "the tuning of {} is not used: {}; the default plan is. `lazyrope autotune` tunes again",
+      "the tuning of {} is not used: {}; the default config is. `lazyrope autotune` tunes again",
       tuning->spec, why);
   engine.tunings().dismiss(key);
   return nullptr;
@@ -124,17 +125,17 @@ AttentionPtr tuned_attention(Engine& engine, const AttentionSpec& spec,
                              const AutotuneOptions& options) {
   refuse_under_policy(engine);
   const auto tuning = std::make_shared<Tuning>(autotune(engine, spec, device, options));
-  engine.tunings().keep(tuning_key(spec, *device), tuning);
+  engine.tunings().store(tuning_key(spec, *device), tuning);
   return Attention::compile(engine, spec, device->arch(),
-                            {.plan = tuning->plan, .engine = options.engine, .tuning = tuning});
+                            {.config = tuning->config, .engine = options.engine, .tuning = tuning});
 }
 
 AttentionPtr compile_for(Engine& engine, const AttentionSpec& spec, std::string_view arch,
                          Tune tune, const CompileOptions& options) {
-  refuse_plan(tune, options);
+  refuse_config(tune, options);
   // For an arch that is named, the same is compiled on every machine.
   const bool is_plain =
-      options.plan || tune == Tune::kNever || (tune == Tune::kStored && !arch.empty());
+      options.config || tune == Tune::kNever || (tune == Tune::kStored && !arch.empty());
   if (is_plain)
     return Attention::compile(engine, spec, arch.empty() ? present_arch() : find_arch(arch),
                               options);
@@ -144,7 +145,7 @@ AttentionPtr compile_for(Engine& engine, const AttentionSpec& spec, std::string_
     return attention;
   if (tune == Tune::kStored) return Attention::compile(engine, spec, device->arch(), options);
   // One process measures; the others, say the ranks of one model, take what it has found.
-  const FileLock turn = engine.tunings().take_turn(tuning_key(spec, *device));
+  const FileLock lock = engine.tunings().lock(tuning_key(spec, *device));
   if (AttentionPtr attention = stored_attention(engine, spec, *device, options.engine))
     return attention;
   AttentionPtr attention = tuned_attention(engine, spec, device, {.engine = options.engine});

@@ -29,7 +29,7 @@ std::shared_ptr<const Attention> tuned_attention(Engine& engine, const Attention
                                                  const std::shared_ptr<const Device>& device,
                                                  const AutotuneOptions& options);
 
-// Attention::compile() for `arch`, or for the present GPU where that is empty, by the plan that
+// Attention::compile() for `arch`, or for the present GPU where that is empty, by the config that
 // `options` or `tune` say.
 std::shared_ptr<const Attention> compile_for(Engine& engine, const AttentionSpec& spec,
                                              std::string_view arch, Tune tune,

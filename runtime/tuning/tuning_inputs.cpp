@@ -186,35 +186,35 @@ PoolTensors TuningPool::next(std::int64_t pages) {
 }
 
 PoolTensors TuningPool::at(std::int64_t page, std::int64_t pages) const {
-  const Place place = device_->place();
+  const DeviceId id = device_->id();
   const auto view = [&](const DeviceBuffer& buffer) {
     return make_tensor(static_cast<std::byte*>(buffer.data()) + page * page_bytes(spec_),
                        element_type(spec_.pool_dtype()),
-                       {pages, kTuningPage, spec_.num_kv_heads, spec_.head_dim}, place.type,
-                       place.ordinal);
+                       {pages, kTuningPage, spec_.num_kv_heads, spec_.head_dim}, id.type,
+                       id.ordinal);
   };
   return {view(*keys_), view(*values_)};
 }
 
-std::string difference(const TuningResult& usual, const TuningResult& other, Dtype dtype) {
+std::string difference(const TuningResult& baseline, const TuningResult& other, Dtype dtype) {
   // Weights and results are rounded once each, by up to a half of this share.
   const double rounding = dtype == Dtype::kBf16 ? 0x1p-7 : 0x1p-10;
   const double limit = 2 * rounding;
   constexpr double kLseLimit = 1e-3;
-  const std::size_t columns = usual.out.size() / usual.lse.size();
+  const std::size_t columns = baseline.out.size() / baseline.lse.size();
   std::vector<float> distance(columns);
-  for (std::size_t row = 0; row < usual.lse.size(); ++row) {
-    const std::span<const float> a = std::span(usual.out).subspan(row * columns, columns);
+  for (std::size_t row = 0; row < baseline.lse.size(); ++row) {
+    const std::span<const float> a = std::span(baseline.out).subspan(row * columns, columns);
     const std::span<const float> b = std::span(other.out).subspan(row * columns, columns);
     std::ranges::transform(a, b, distance.begin(), std::minus{});
     const double error = std::sqrt(square_sum(distance) / std::max(square_sum(a), 1e-30));
-    const double lse_error = std::abs(static_cast<double>(usual.lse[row]) - other.lse[row]);
+    const double lse_error = std::abs(static_cast<double>(baseline.lse[row]) - other.lse[row]);
     // NaN is not within any limit.
     if (error <= limit && lse_error <= kLseLimit) continue;
     return fmt::format(
         "row {} of {} differs from the default's by {:.2g} of its norm, its lse by {:.2g} "
         "(rounding explains {:.2g} and {:.2g})",
-        row, usual.lse.size(), error, lse_error, limit, kLseLimit);
+        row, baseline.lse.size(), error, lse_error, limit, kLseLimit);
   }
   return "";
 }

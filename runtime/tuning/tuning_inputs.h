@@ -77,9 +77,9 @@ struct TuningResult {
   std::vector<float> lse;  // [tokens x heads]
 };
 
-// How two plans' results of the same call differ by more than rounding, in words; empty: they do
+// How two configs' results of the same call differ by more than rounding, in words; empty: they do
 // not.
-std::string difference(const TuningResult& usual, const TuningResult& other, Dtype dtype);
+std::string difference(const TuningResult& baseline, const TuningResult& other, Dtype dtype);
 
 // One workload's tensors. Calls are queued on the default stream.
 class TuningCase {

@@ -7,7 +7,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr double kLeastGain = 0.01;  // below it other rounding is not worth having
+constexpr double kMinGain = 0.01;  // below it other rounding is not worth having
 constexpr double kStandardErrors = 3.0;
 // Of normally distributed values: standard error of the median, and the interquartile range, both
 // in standard deviations.
@@ -27,19 +27,20 @@ std::size_t rounds_of(const TrialTimes& times) {
 }
 
 // Of each round, the mean over the workloads: of logarithms, so that a half and twice cancel out.
-std::vector<double> log_ratios(const TrialTimes& usual, const TrialTimes& other) {
-  std::vector<double> result(rounds_of(usual), 0.0);
-  for (std::size_t w = 0; w < usual.size(); ++w)
+std::vector<double> log_ratios(const TrialTimes& baseline, const TrialTimes& other) {
+  std::vector<double> result(rounds_of(baseline), 0.0);
+  for (std::size_t w = 0; w < baseline.size(); ++w)
     for (std::size_t r = 0; r < result.size(); ++r)
-      result[r] += std::log(usual[w][r] / other[w][r]) / static_cast<double>(usual.size());
+      result[r] += std::log(baseline[w][r] / other[w][r]) / static_cast<double>(baseline.size());
   return result;
 }
 
-double least_that_counts(const Gain& gain) { return std::max(gain.noise, kLeastGain); }
+double significance_threshold(const Gain& gain) { return std::max(gain.noise, kMinGain); }
 
-bool loses_somewhere(const TrialTimes& usual, const TrialTimes& other) {
-  for (std::size_t w = 0; w < usual.size(); ++w)
-    if (const Gain gain = gain_over({usual[w]}, {other[w]}); gain.share < -least_that_counts(gain))
+bool is_slower_on_any_workload(const TrialTimes& baseline, const TrialTimes& other) {
+  for (std::size_t w = 0; w < baseline.size(); ++w)
+    if (const Gain gain = gain_over({baseline[w]}, {other[w]});
+        gain.fraction < -significance_threshold(gain))
       return true;
   return false;
 }
@@ -48,23 +49,24 @@ bool loses_somewhere(const TrialTimes& usual, const TrialTimes& other) {
 
 double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
-Gain gain_over(const TrialTimes& usual, const TrialTimes& other) {
-  const std::vector<double> ratios = log_ratios(usual, other);
+Gain gain_over(const TrialTimes& baseline, const TrialTimes& other) {
+  const std::vector<double> ratios = log_ratios(baseline, other);
   const double deviation = (quantile(ratios, 0.75) - quantile(ratios, 0.25)) / kInterquartileRange;
   const double error = kErrorOfMedian * deviation / std::sqrt(static_cast<double>(ratios.size()));
   return {1.0 - std::exp(-median(ratios)), kStandardErrors * error};
 }
 
-bool beats(const TrialTimes& usual, const TrialTimes& other) {
-  const Gain gain = gain_over(usual, other);
-  return gain.share > least_that_counts(gain) && !loses_somewhere(usual, other);
+bool beats(const TrialTimes& baseline, const TrialTimes& other) {
+  const Gain gain = gain_over(baseline, other);
+  return gain.fraction > significance_threshold(gain) &&
+         !is_slower_on_any_workload(baseline, other);
 }
 
 std::vector<std::size_t> finalists(std::span<const TrialTimes> trials, std::size_t count) {
   std::vector<std::size_t> others(trials.size() - 1);
   std::iota(others.begin(), others.end(), std::size_t{1});
   std::ranges::stable_sort(others, std::greater{}, [&](std::size_t i) {
-    return gain_over(trials.front(), trials[i]).share;
+    return gain_over(trials.front(), trials[i]).fraction;
   });
   others.resize(std::min(others.size(), count));
   others.push_back(0);
@@ -76,10 +78,10 @@ std::size_t choose(std::span<const TrialTimes> trials) {
   std::size_t best = 0;
   double most = 0;
   for (std::size_t i = 1; i < trials.size(); ++i) {
-    const double share = gain_over(trials.front(), trials[i]).share;
-    if (share <= most || !beats(trials.front(), trials[i])) continue;
+    const double fraction = gain_over(trials.front(), trials[i]).fraction;
+    if (fraction <= most || !beats(trials.front(), trials[i])) continue;
     best = i;
-    most = share;
+    most = fraction;
   }
   return best;
 }

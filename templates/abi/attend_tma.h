@@ -10,34 +10,34 @@ inline constexpr int kOctetSlots = 8;
 
 // Whether those who compute turn their queries themselves, where these have been brought. Of many
 // long rows there would be no room for the queries of two documents.
-constexpr bool consumers_turn(bool has_many_rows, int head_dim) {
+constexpr bool consumers_rotate(bool has_many_rows, int head_dim) {
   return has_many_rows && head_dim > 128;
 }
 // A CTA of theirs: a warp that finds where keys and values lie, one or two that bring them, and
 // such that turn queries, or help consumers who do.
-constexpr int helper_warps(bool has_many_rows, int head_dim) {
-  return has_many_rows && !consumers_turn(has_many_rows, head_dim) ? 8 : 4;
+constexpr int producer_warps(bool has_many_rows, int head_dim) {
+  return has_many_rows && !consumers_rotate(has_many_rows, head_dim) ? 8 : 4;
 }
-// Where there are two, the queries of a CTA's first item come before keys and values.
-constexpr int copying_warps(bool has_many_rows, int head_dim) {
-  return helper_warps(has_many_rows, head_dim) == 8 ? 2 : 1;
+// Where there are two, the queries of a CTA's first work tile come before keys and values.
+constexpr int copy_warps(bool has_many_rows, int head_dim) {
+  return producer_warps(has_many_rows, head_dim) == 8 ? 2 : 1;
 }
-inline constexpr int kPrecedenceBytes = 16;
+inline constexpr int kIssueOrderBytes = 16;
 // In how many places at once there are turned queries, or what they are turned by, at the most;
-// items with the positions of their rows.
-inline constexpr int kTurnsAtOnce = 2;
+// work tiles with the positions of their rows.
+inline constexpr int kMaxRotatedStages = 2;
 // Of turned queries: one where there is no room for those of the next document.
-constexpr int turned_places(bool has_many_rows, int head_dim, int rows) {
-  const bool has_room = has_many_rows ? !consumers_turn(true, head_dim) : rows <= 16;
-  return has_room ? kTurnsAtOnce : 1;
+constexpr int rotated_stages(bool has_many_rows, int head_dim, int rows) {
+  const bool has_room = has_many_rows ? !consumers_rotate(true, head_dim) : rows <= 16;
+  return has_room ? kMaxRotatedStages : 1;
 }
-inline constexpr int kItemsAtOnce = 2;
-// What many rows' queries are turned by together (ops/turn_together.cuh), as a helper has found it,
+inline constexpr int kWorkTileStages = 2;
+// What many rows' queries are turned by together (ops/rotate_tile.cuh), as a helper has found it,
 // and behind it whether there is one, where its maker tells; others who turn have soon read it.
-constexpr int rotation_exists_at(int head_dim) { return head_dim * 2; }
-constexpr int rotation_bytes(int head_dim) { return rotation_exists_at(head_dim) + 16; }
-constexpr int rotations_at_once(bool has_many_rows, int head_dim) {
-  return !has_many_rows ? 0 : consumers_turn(has_many_rows, head_dim) ? kTurnsAtOnce : 1;
+constexpr int rotation_exists_offset(int head_dim) { return head_dim * 2; }
+constexpr int rotation_bytes(int head_dim) { return rotation_exists_offset(head_dim) + 16; }
+constexpr int rotation_stages(bool has_many_rows, int head_dim) {
+  return !has_many_rows ? 0 : consumers_rotate(has_many_rows, head_dim) ? kMaxRotatedStages : 1;
 }
 
 // Windows of 480 or 512 slots in the block table: one is found while another is used. Queries are

@@ -49,7 +49,8 @@ constexpr int32 ceil_div(int32 number, const Divisor& by) {
   return quotient(number + by.value - 1, by);
 }
 
-// A tile of a request's packed rows, and the keys that they see: what all its items have of it.
+// A tile of a request's packed rows, and the keys that they see: what all its work tiles have of
+// it.
 struct alignas(16) TileRows {
   int32 query_token;  // row of q with the request's first token
   int32 first_row;    // packed, of the request
@@ -64,7 +65,7 @@ struct alignas(16) TileKeys {
 };
 
 // What a planner tells the others of a tile.
-struct alignas(16) TileNote {
+struct alignas(16) TileMeasurement {
   int32 blocks;
   int32 segments;
   int32 first_segment;  // that is seen
@@ -72,7 +73,7 @@ struct alignas(16) TileNote {
   int32 last_position;
   int32 unused[3];
 };
-static_assert(sizeof(TileNote) == 32);
+static_assert(sizeof(TileMeasurement) == 32);
 
 // The planner's table of tiles lies in shared memory where it has room for all that a step may
 // have. Otherwise each CTA of the planner has one here. Of a tile it has its rows and keys, its
@@ -82,17 +83,18 @@ inline constexpr int32 kPlanTileBytes = sizeof(TileRows) + sizeof(TileKeys) + 16
 constexpr int64 plan_table_bytes(int32 tiles) { return (int64{tiles} + 1) * kPlanTileBytes; }
 struct PlanScratch {
   uint8* tables;  // null: in shared memory
-  // Of all planners: planner/notes.cuh. Null where a step never has many tiles, or one planner.
-  TileNote* notes;
+  // Of all planners: planner/tile_exchange.cuh. Null where a step never has many tiles, or one
+  // planner.
+  TileMeasurement* measurements;
   uint32* counter;
   int32 max_tiles;
-  int32 max_items;
+  int32 max_work_tiles;
 };
 static_assert(sizeof(PlanScratch) == 32);
 
-// Lanes of a planner that look at an item together, or at a tile: fewer, so that half of the warps
-// have none of a decode step's, and leave the others the time. How many tiles a planner measures
-// without others.
+// Lanes of a planner that look at a work tile together, or at a tile: fewer, so that half of the
+// warps have none of a decode step's, and leave the others the time. How many tiles a planner
+// measures without others.
 inline constexpr int32 kPlanThreads = 512;
 inline constexpr int32 kGroupLanes = 8;
 inline constexpr int32 kTileLanes = 4;
@@ -108,32 +110,32 @@ struct PlanPhase {
   Divisor tile_rows;
   Divisor block_keys;
   int32 min_split_blocks;  // at a tile's ends no part is shorter
-  int32 min_heads;         // KV heads that an item has at the least,
+  int32 min_heads;         // KV heads that a work tile has at the least,
   int32 max_heads;         // and at most: powers of two that divide their number
-  int32 most_groups;       // of heads: KV heads / min_heads
+  int32 max_head_groups;   // of heads: KV heads / min_heads
   // Not 0: a tile is cut into equal parts, the last of which may be shorter: as many as have so
   // many blocks, but at most as many as the request alone lets it have, whatever else there is.
   int32 fixed_split_blocks;
   int32 num_counters;
-  int32 item_cost;     // of an item beside its blocks, each of which costs kBlockCost
-  int32 may_deal;      // not 0: units are dealt out whole where that loses little
-  int32 ctas_at_once;  // that get an SM each, one after the other
-  int32 has_queue;     // not 0: CTAs can take units from a queue
-  int32 most_cost;     // of a group of heads: kMostStepCost / most_groups
-  int32 short_cost;    // of a share, up to which CTAs sooner get whole units than equal shares
+  int32 work_tile_cost;      // of a work tile beside its blocks, each of which costs kBlockCost
+  int32 allows_round_robin;  // not 0: units are dealt out whole where that loses little
+  int32 ctas_at_once;        // that get an SM each, one after the other
+  int32 has_queue;           // not 0: CTAs can take units from a queue
+  int32 max_cost;            // of a group of heads: kMaxStepCost / max_head_groups
+  int32 short_cost;  // of a share, up to which CTAs sooner get whole units than equal shares
 };
 static_assert(sizeof(PlanPhase) == 48 + 32 + 80);
 
 inline constexpr int32 kBlockCost = 8;
 // Of a step, so that an int32 has room for it and for what it is compared with.
-inline constexpr int32 kMostStepCost = 1 << 30;
+inline constexpr int32 kMaxStepCost = 1 << 30;
 // No tile counts as more blocks, so no part needs to be longer.
-inline constexpr int32 kMostSplitBlocks = 1 << 19;
+inline constexpr int32 kMaxSplitBlocks = 1 << 19;
 
-inline constexpr int32 kMostFixedParts = 16;
+inline constexpr int32 kMaxFixedSplits = 16;
 // Parts that a request's tiles, for all KV heads, have together at the most where units may be
 // dealt, unless there are more tiles: about as many as a GPU has SMs.
-inline constexpr int32 kRequestParts = 128;
+inline constexpr int32 kMaxRequestSplits = 128;
 inline constexpr int kPlanPhases = 2;
 
 // What is needed first lies in a line of the constant cache that is there as the kernel begins.

@@ -21,39 +21,40 @@ static_assert(sizeof(SegmentRecord) == 32);
 // A tile of query rows of some KV heads and a range of the KV blocks that they look at. Packed row
 // r of a request is query token r / group_size, head r % group_size of a KV head's group. In parts
 // of 16 bytes, so that a kernel loads the part it needs at once.
-struct ItemExtent {
+struct WorkTileExtent {
   int32 num_blocks;      // 0: the rows see no key
-  int32 num_rows;        // rows of the tile, of one KV head; 0: there is no item
+  int32 num_rows;        // rows of the tile, of one KV head; 0: there is no work tile
   int32 first_position;  // least and greatest logical position of the tile's rows
   int32 last_position;
 };
 
-struct ItemRows {
+struct WorkTileRows {
   int32 query_token;  // row of q with the request's first token
   int32 first_row;    // first packed row of the tile
   int32 kv_head;      // the first
   int32 num_heads;    // KV heads
 };
 
-struct ItemKeys {
-  int32 segment;      // in which the item's first block lies
+struct WorkTileKeys {
+  int32 segment;      // in which the work tile's first block lies
   int32 segment_end;  // one past the request's last
   int32 first_block;  // which of the segment's blocks that the rows see that is
-  int32 next;  // the CTA's next item; kNoItem; or less: it takes one of a queue of -next items
+  int32 next;  // the CTA's next work tile; kNoWorkTile; or less: it takes one of a queue of -next
+               // work tiles
 };
-inline constexpr int32 kNoItem = -1;
+inline constexpr int32 kNoWorkTile = -1;
 
-struct ItemSplit {
-  int32 index;  // this item is part `index` of `count` of its tile
+struct KvSplit {
+  int32 index;  // this work tile is part `index` of `count` of its tile
   int32 count;
   int32 partial;  // where part 0 leaves its result; the others follow
   int32 counter;  // which of the work's counters counts the parts
 };
 
-// Where the item's first blocks lie, so that they can be asked for at once: the runs of the segment
-// in which the first block lies, from the first slot of that block on.
+// Where the work tile's first blocks lie, so that they can be asked for at once: the runs of the
+// segment in which the first block lies, from the first slot of that block on.
 inline constexpr int32 kStartRuns = 41;
-struct ItemStart {
+struct WorkTileStart {
   int32 base;      // of the segment
   int32 position;  // logical position of slot 0 (of the first block)
   int32 begin;     // valid slots: of the segment, not only of the first block
@@ -63,15 +64,15 @@ struct ItemStart {
   int32 page[kStartRuns];  // of each run
 };
 
-struct Item {
-  ItemExtent extent;
-  ItemRows rows;
-  ItemKeys keys;
-  ItemSplit split;
-  ItemStart start;
-  int32 num_owners;  // of the tile's parts, the first so many: their CTAs merge its rows
+struct WorkTile {
+  WorkTileExtent extent;
+  WorkTileRows rows;
+  WorkTileKeys keys;
+  KvSplit split;
+  WorkTileStart start;
+  int32 num_combiners;  // of the tile's parts, the first so many: their CTAs merge its rows
 };
-static_assert(sizeof(Item) == 256);
+static_assert(sizeof(WorkTile) == 256);
 
 // What `update` changes while a captured graph keeps its launch parameters.
 struct StepHeader {
@@ -91,7 +92,7 @@ static_assert(sizeof(StepView) == 24);
 
 // A part of a row in shared memory: head_dim floats, then maximum and sum, padded so that the rows
 // of a fragment fall into different banks.
-constexpr int32 part_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
+constexpr int32 partial_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
 
 // The same in global memory, where each slice of so many columns, or more, has its own maximum and
 // sum.
@@ -105,11 +106,12 @@ constexpr int32 partial_row_bytes(int32 head_dim) {
 
 // Device addresses of the work of one attend kernel.
 struct WorkView {
-  Item* items;       // [max_items]: the first of each CTA, then the others
-  uint8* partials;   // [parts][partial_row_count] rows: templates/ops/partial_rows.cuh; 0 between
-                     // launches
-  uint32* counters;  // templates/ops/split_tile.cuh; of a queue, the first counts what is taken
-  uint8* kept;       // [num_ctas] tiles of queries, where consumers turn them; else none
+  WorkTile* work_tiles;  // [max_work_tiles]: the first of each CTA, then the others
+  uint8* partials;  // [parts][partial_row_count] rows: templates/ops/partial_rows.cuh; 0 between
+                    // launches
+  uint32*
+      counters;  // templates/ops/combine_scheduler.cuh; of a queue, the first counts what is taken
+  uint8* saved_queries;  // [num_ctas] tiles of queries, where consumers turn them; else none
   int32 num_ctas;
   int32 partial_row_count;  // rows that a partial result has room for
   int32 unused[2];

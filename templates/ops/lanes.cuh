@@ -97,13 +97,13 @@ LAZYROPE_DEVICE int32 search_step(int32 count) {
 
 // First index in [0, count) of which is_behind(i) is true, as it is of all that follow, else count:
 // each group of lanes searches for itself. count and its search_step are the same for all.
-template <int kLanes, class IsBehind>
-LAZYROPE_DEVICE int32 lower_bound_by_lanes(int32 count, int32 step, const IsBehind& is_behind) {
+template <int kLanes, class IsPast>
+LAZYROPE_DEVICE int32 lower_bound_by_lanes(int32 count, int32 step, const IsPast& is_past) {
   int32 low = 0;
 #pragma unroll 1
   for (; step > 0; step /= kLanes) {
     const int32 end = low + (lane_index() % kLanes + 1) * step;
-    const bool stops = is_behind(smaller(end, count) - 1);
+    const bool stops = is_past(smaller(end, count) - 1);
     const uint32 passed = vote_sync_ballot(end <= count && !stops);
     low += count_ones(of_group<kLanes>(passed)) * step;
   }

@@ -8,14 +8,14 @@
 
 #include "abi/step.h"
 #include "isa/sync.cuh"
-#include "ops/merge.cuh"
+#include "ops/combine.cuh"
 
 namespace lazyrope {
 
 // Where a row of a part lies, of all parts of a step.
 template <int kHeadDim>
-LAZYROPE_DEVICE uint8* partial_row(const WorkView& work, int32 part, int32 row) {
-  const int32 index = part * work.partial_row_count + row;
+LAZYROPE_DEVICE uint8* partial_row(const WorkView& work, int32 partial, int32 row) {
+  const int32 index = partial * work.partial_row_count + row;
   return work.partials +
          static_cast<uint64>(partial_row_bytes(kHeadDim)) * static_cast<uint32>(index);
 }
@@ -34,16 +34,16 @@ class PartialRows {
   static constexpr int32 kSliceLanes = kSliceQuads / kLaneQuads;  // a lane's quads lie so far apart
   static_assert(kSlices <= num_slices(kHeadDim));
 
-  LAZYROPE_DEVICE PartialRows(const WorkView& work, ItemSplit split) : work_(work), split_(split) {}
+  LAZYROPE_DEVICE PartialRows(const WorkView& work, KvSplit split) : work_(work), split_(split) {}
 
   // Columns 4 * quad and following of a row of the CTA's own part. Of each slice's quads the first
   // brings the stats.
-  LAZYROPE_DEVICE void write(int32 row, int32 quad, const RowPart& part) const {
+  LAZYROPE_DEVICE void write(int32 row, int32 quad, const RowQuad& partial) const {
     uint8* to = at(split_.index, row);
-    const float* v = part.value;
+    const float* v = partial.value;
     st_relaxed_gpu(values(to, quad),
-                   Chunk{{written(v[0]), written(v[1]), written(v[2]), written(v[3])}});
-    if (quad % kSliceQuads == 0) write_stats(to, quad / kSliceQuads, part.stats);
+                   Chunk{{nonzero(v[0]), nonzero(v[1]), nonzero(v[2]), nonzero(v[3])}});
+    if (quad % kSliceQuads == 0) write_stats(to, quad / kSliceQuads, partial.stats);
   }
 
   // The same of a row by four lanes, of which each has two columns of every eight.
@@ -53,7 +53,7 @@ class PartialRows {
 #pragma unroll
     for (int32 n = 0; n < kHeadDim / 8; ++n)
       st_relaxed_gpu(reinterpret_cast<Word2*>(to + lane * 8) + 4 * n,
-                     Word2{{written(pairs[n][0]), written(pairs[n][1])}});
+                     Word2{{nonzero(pairs[n][0]), nonzero(pairs[n][1])}});
 #pragma unroll
     for (int32 slice = lane; slice < kSlices; slice += 4) write_stats(to, slice, row_stats);
   }
@@ -72,54 +72,54 @@ class PartialRows {
                                        smaller(quad.word[2], quad.word[3])));
       return least != 0;
     }
-    LAZYROPE_DEVICE RowQuads<kLaneQuads> part() const {
-      RowQuads<kLaneQuads> part;
-      part.stats = {bits_as_float(stats.word[0]), bits_as_float(stats.word[1])};
+    LAZYROPE_DEVICE RowQuads<kLaneQuads> partial() const {
+      RowQuads<kLaneQuads> partial;
+      partial.stats = {bits_as_float(stats.word[0]), bits_as_float(stats.word[1])};
 #pragma unroll
       for (int i = 0; i < 4 * kLaneQuads; ++i)
-        part.value[i] = bits_as_float(values[i / 4].word[i % 4]);
-      return part;
+        partial.value[i] = bits_as_float(values[i / 4].word[i % 4]);
+      return partial;
     }
   };
 
   // A lane's quads of a row, of all parts.
   class Columns {
    public:
-    LAZYROPE_DEVICE Columns(uint8* row, int32 quad, uint32 part_bytes)
+    LAZYROPE_DEVICE Columns(uint8* row, int32 quad, uint32 split_bytes)
         : values_(values(row, quad)),
           stats_(stats(row, quad / kSliceQuads)),
-          part_bytes_(part_bytes),
+          split_bytes_(split_bytes),
           has_stats_(quad % kSliceQuads == 0) {}
 
     // Where it is wanted. Nothing is made of it as it is loaded: that would wait for the load.
-    LAZYROPE_DEVICE void find(bool wanted, int32 part, Found& found) const {
+    LAZYROPE_DEVICE void find(bool wanted, int32 split, Found& found) const {
 #pragma unroll
       for (int i = 0; i < kLaneQuads; ++i)
-        ld_relaxed_gpu_if(wanted, of_part(values_, part) + i * kSliceLanes, found.values[i]);
-      ld_relaxed_gpu_if(wanted, of_part(stats_, part), found.stats);
+        ld_relaxed_gpu_if(wanted, of_split(values_, split) + i * kSliceLanes, found.values[i]);
+      ld_relaxed_gpu_if(wanted, of_split(stats_, split), found.stats);
     }
     // Whether a part has come as far as the stats.
-    LAZYROPE_DEVICE bool has_stats(int32 part) const {
-      const Word2 stats = ld_relaxed_gpu(of_part(stats_, part));
+    LAZYROPE_DEVICE bool has_stats(int32 split) const {
+      const Word2 stats = ld_relaxed_gpu(of_split(stats_, split));
       return stats.word[0] != 0 && stats.word[1] != 0;
     }
-    LAZYROPE_DEVICE void clear(int32 part) const {
+    LAZYROPE_DEVICE void clear(int32 split) const {
 #pragma unroll
       for (int i = 0; i < kLaneQuads; ++i)
-        st_relaxed_gpu(of_part(values_, part) + i * kSliceLanes, Chunk{});
-      if (has_stats_) st_relaxed_gpu(of_part(stats_, part), Word2{});
+        st_relaxed_gpu(of_split(values_, split) + i * kSliceLanes, Chunk{});
+      if (has_stats_) st_relaxed_gpu(of_split(stats_, split), Word2{});
     }
 
    private:
     template <class T>
-    LAZYROPE_DEVICE T* of_part(T* first, int32 part) const {
+    LAZYROPE_DEVICE T* of_split(T* first, int32 split) const {
       return reinterpret_cast<T*>(reinterpret_cast<uint8*>(first) +
-                                  part_bytes_ * static_cast<uint32>(part));
+                                  split_bytes_ * static_cast<uint32>(split));
     }
 
     Chunk* values_;
     Word2* stats_;
-    uint32 part_bytes_;  // all of a tile's have less than 4 GB
+    uint32 split_bytes_;  // all of a tile's have less than 4 GB
     bool has_stats_;
   };
 
@@ -130,7 +130,7 @@ class PartialRows {
 
  private:
   // A zero among values is written as the least number above it: an instruction.
-  LAZYROPE_DEVICE static uint32 written(float value) { return larger(float_as_bits(value), 1u); }
+  LAZYROPE_DEVICE static uint32 nonzero(float value) { return larger(float_as_bits(value), 1u); }
   // Among stats, where a sum of zero says something, as -0.
   LAZYROPE_DEVICE static uint32 not_zero(float value) {
     const uint32 bits = float_as_bits(value);
@@ -140,8 +140,8 @@ class PartialRows {
     st_relaxed_gpu(stats(row, slice), Word2{{not_zero(of_row.maximum), not_zero(of_row.sum)}});
   }
 
-  LAZYROPE_DEVICE uint8* at(int32 part, int32 row) const {
-    return partial_row<kHeadDim>(work_, split_.partial + part, row);
+  LAZYROPE_DEVICE uint8* at(int32 split, int32 row) const {
+    return partial_row<kHeadDim>(work_, split_.partial + split, row);
   }
   LAZYROPE_DEVICE static Chunk* values(uint8* row, int32 quad) {
     return reinterpret_cast<Chunk*>(row) + quad;
@@ -151,7 +151,7 @@ class PartialRows {
   }
 
   const WorkView& work_;
-  ItemSplit split_;
+  KvSplit split_;
 };
 
 }  // namespace lazyrope

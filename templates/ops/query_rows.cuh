@@ -1,4 +1,4 @@
-// The query rows of an item in shared memory.
+// The query rows of a work tile in shared memory.
 #pragma once
 
 #include "abi/attend.h"
@@ -9,45 +9,45 @@
 
 namespace lazyrope {
 
-// The CTA's present item lies in shared memory, and its fields are loaded where they are used: held
-// across the main loop, they would cost registers that it has not got.
-class ItemPtr {
+// The CTA's present work tile lies in shared memory, and its fields are loaded where they are used:
+// held across the main loop, they would cost registers that it has not got.
+class WorkTilePtr {
  public:
-  LAZYROPE_DEVICE explicit ItemPtr(SharedPtr memory) : memory_(memory) {}
+  LAZYROPE_DEVICE explicit WorkTilePtr(SharedPtr memory) : memory_(memory) {}
 
-  LAZYROPE_DEVICE void copy_from(const Item* item) const {
-    constexpr int32 kChunks = sizeof(Item) / sizeof(Chunk);
+  LAZYROPE_DEVICE void copy_from(const WorkTile* work_tile) const {
+    constexpr int32 kChunks = sizeof(WorkTile) / sizeof(Chunk);
     if (thread_index() < kChunks)
       st_shared(memory_ + thread_index() * 16,
-                ld_global_nc(reinterpret_cast<const Chunk*>(item) + thread_index()));
+                ld_global_nc(reinterpret_cast<const Chunk*>(work_tile) + thread_index()));
   }
 
   // The first threads of the CTA: part of their next groups of asynchronous copies.
-  LAZYROPE_DEVICE void copy_async(const Item* item) const {
-    constexpr int32 kChunks = sizeof(Item) / sizeof(Chunk);
+  LAZYROPE_DEVICE void copy_async(const WorkTile* work_tile) const {
+    constexpr int32 kChunks = sizeof(WorkTile) / sizeof(Chunk);
     if (thread_index() < kChunks)
       cp_async_cg_16<true>(memory_ + thread_index() * 16,
-                           reinterpret_cast<const Chunk*>(item) + thread_index(), 16);
+                           reinterpret_cast<const Chunk*>(work_tile) + thread_index(), 16);
   }
 
-  // One of the item's parts of 16 bytes.
+  // One of the work tile's parts of 16 bytes.
   LAZYROPE_DEVICE void store(int32 part, const Chunk& value) const {
     st_shared(memory_ + part * 16, value);
   }
 
-  LAZYROPE_DEVICE ItemExtent extent() const { return ld_shared<ItemExtent>(memory_); }
-  LAZYROPE_DEVICE ItemRows rows() const { return ld_shared<ItemRows>(memory_ + 16); }
-  LAZYROPE_DEVICE ItemKeys keys() const { return ld_shared<ItemKeys>(memory_ + 32); }
+  LAZYROPE_DEVICE WorkTileExtent extent() const { return ld_shared<WorkTileExtent>(memory_); }
+  LAZYROPE_DEVICE WorkTileRows rows() const { return ld_shared<WorkTileRows>(memory_ + 16); }
+  LAZYROPE_DEVICE WorkTileKeys keys() const { return ld_shared<WorkTileKeys>(memory_ + 32); }
   // Of its CTA.
-  LAZYROPE_DEVICE bool is_last() const { return keys().next == kNoItem; }
-  LAZYROPE_DEVICE ItemSplit split() const { return ld_shared<ItemSplit>(memory_ + 48); }
-  LAZYROPE_DEVICE int32 num_owners() const {
-    return ld_shared<int32>(memory_ + (static_cast<int32>(sizeof(Item)) - 4));
+  LAZYROPE_DEVICE bool is_last() const { return keys().next == kNoWorkTile; }
+  LAZYROPE_DEVICE KvSplit split() const { return ld_shared<KvSplit>(memory_ + 48); }
+  LAZYROPE_DEVICE int32 num_combiners() const {
+    return ld_shared<int32>(memory_ + (static_cast<int32>(sizeof(WorkTile)) - 4));
   }
   // Without its pages.
-  LAZYROPE_DEVICE ItemStart start() const {
+  LAZYROPE_DEVICE WorkTileStart start() const {
     const Chunk segment = ld_shared<Chunk>(memory_ + kStart);
-    ItemStart start{};
+    WorkTileStart start{};
     start.base = static_cast<int32>(segment.word[0]);
     start.position = static_cast<int32>(segment.word[1]);
     start.begin = static_cast<int32>(segment.word[2]);
@@ -66,28 +66,28 @@ class ItemPtr {
   SharedPtr memory_;
 };
 
-// Token and head, of the whole q, of a packed row of the item.
+// Token and head, of the whole q, of a packed row of the work tile.
 template <class Spec>
 struct QueryRow {
   int64 token;
   int64 head;
 
-  LAZYROPE_DEVICE QueryRow(const ItemRows& rows, int32 row)
+  LAZYROPE_DEVICE QueryRow(const WorkTileRows& rows, int32 row)
       : token(rows.query_token + (rows.first_row + row) / Spec::kGroupSize),
         head(rows.kv_head * Spec::kGroupSize + (rows.first_row + row) % Spec::kGroupSize) {}
 };
 
-// The rows of another of the item's KV heads.
-LAZYROPE_DEVICE ItemRows rows_of_head(ItemRows rows, int32 head) {
+// The rows of another of the work tile's KV heads.
+LAZYROPE_DEVICE WorkTileRows rows_of_head(WorkTileRows rows, int32 head) {
   rows.kv_head += head;
   return rows;
 }
 
-// Copies rows first_row .. first_row + num_rows - 1 of one KV head of the item to rows to_row and
-// following of a tile, then zeros up to row end_row - 1. Part of the caller's next group of
+// Copies rows first_row .. first_row + num_rows - 1 of one KV head of the work tile to rows to_row
+// and following of a tile, then zeros up to row end_row - 1. Part of the caller's next group of
 // asynchronous copies.
 template <class Spec, class Team, class Tile = SharedTile<Spec::kHeadDim>>
-LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemRows rows,
+LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, WorkTileRows rows,
                                      int32 first_row, int32 num_rows, int32 to_row, int32 end_row) {
 #pragma unroll 1
   for (int32 i = Team::rank(); i < (end_row - to_row) * Tile::kChunks; i += Team::size()) {
@@ -104,12 +104,13 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, ItemR
 }
 
 // One warp: visit(place, address, exists) for each chunk of kRows rows of a tile, of which the
-// first num_rows are rows first_row and following of one KV head of the item in a tensor. They are
-// rows to_row (a multiple of 8) and following of the tile, and each of at most as many chunks as
-// the warp has lanes. Each lane goes down a column: of a row's address there is little to compute.
+// first num_rows are rows first_row and following of one KV head of the work tile in a tensor. They
+// are rows to_row (a multiple of 8) and following of the tile, and each of at most as many chunks
+// as the warp has lanes. Each lane goes down a column: of a row's address there is little to
+// compute.
 template <class Spec, class Tile, int32 kRows, class Visit>
 LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& tensor,
-                                          const ItemRows& rows, int32 first_row, int32 num_rows,
+                                          const WorkTileRows& rows, int32 first_row, int32 num_rows,
                                           int32 to_row, const Visit& visit) {
   static_assert(Tile::kChunks == Tile::kFilledChunks && Tile::kChunks <= kWarpThreads);
   constexpr int32 kColumns = kWarpThreads / Tile::kChunks;  // of lanes, one below the other
@@ -139,14 +140,14 @@ LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& ten
   }
 }
 
-// All threads of a team: the logical position of each of kRows rows, from the item's first_row on,
-// by copy(to, from) unless the item says it; rows past the item's last repeat it. kHeadRows of them
-// are of one KV head.
+// All threads of a team: the logical position of each of kRows rows, from the work tile's first_row
+// on, by copy(to, from) unless the work tile says it; rows past the work tile's last repeat it.
+// kHeadRows of them are of one KV head.
 template <class Spec, class Team, int kRows, int kHeadRows = kRows, class Copy>
 LAZYROPE_DEVICE void copy_row_positions(SharedPtr positions, const int32* step_positions,
-                                        ItemPtr item, int32 first_row, const Copy& copy) {
-  const ItemRows rows = item.rows();
-  const ItemExtent extent = item.extent();
+                                        WorkTilePtr work_tile, int32 first_row, const Copy& copy) {
+  const WorkTileRows rows = work_tile.rows();
+  const WorkTileExtent extent = work_tile.extent();
 #pragma unroll 1
   for (int32 row = Team::rank(); row < kRows; row += Team::size()) {
     const QueryRow<Spec> from(rows, smaller(first_row + row % kHeadRows, extent.num_rows - 1));

@@ -14,26 +14,26 @@ struct Rotation {
   float sine;
 };
 
-LAZYROPE_DEVICE Rotation rotation_by(uint64 turns) {
+LAZYROPE_DEVICE Rotation rotation_by(uint64 revolutions) {
   constexpr float kRadians = 1.46291807926715968e-9f;  // 2 pi / 2^32
-  const float angle = static_cast<float>(static_cast<int32>(turns >> 32)) * kRadians;
+  const float angle = static_cast<float>(static_cast<int32>(revolutions >> 32)) * kRadians;
   return {cos_approx_f32(angle), sin_approx_f32(angle)};
 }
-LAZYROPE_DEVICE Rotation rotation_at(int64 position, uint64 turns_per_token) {
-  return rotation_by(static_cast<uint64>(position) * turns_per_token);
+LAZYROPE_DEVICE Rotation rotation_at(int64 position, uint64 revolutions_per_token) {
+  return rotation_by(static_cast<uint64>(position) * revolutions_per_token);
 }
 
 // Turns per token of one unit's pairs.
 template <class Pairing>
-struct UnitTurns {
+struct UnitRevolutions {
   static constexpr int kPairs = Pairing::kPairs;
 
   uint64 per_token[kPairs];
 
-  LAZYROPE_DEVICE void load(const uint64* turns_per_token, int32 unit) {
+  LAZYROPE_DEVICE void load(const uint64* revolutions_per_token, int32 unit) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
-      per_token[i] = ld_global_nc(turns_per_token + unit * kPairs + i);
+      per_token[i] = ld_global_nc(revolutions_per_token + unit * kPairs + i);
   }
 };
 
@@ -45,15 +45,16 @@ struct UnitRotation {
 
   Rotation pair[kPairs];
 
-  LAZYROPE_DEVICE void set(int64 position, const UnitTurns<Pairing>& turns, float factor) {
+  LAZYROPE_DEVICE void set(int64 position, const UnitRevolutions<Pairing>& revolutions,
+                           float factor) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const Rotation r = rotation_at(position, turns.per_token[i]);
+      const Rotation r = rotation_at(position, revolutions.per_token[i]);
       pair[i] = {r.cosine * factor, r.sine * factor};
     }
   }
 
-  LAZYROPE_DEVICE void turn_by(const UnitRotation& step) {
+  LAZYROPE_DEVICE void compose(const UnitRotation& step) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const Rotation by = step.pair[i];
@@ -64,7 +65,7 @@ struct UnitRotation {
 
   // Both runs turned, in fp32: run a, then run b.
   template <class Element>
-  LAZYROPE_DEVICE void turn(float (&y)[2 * kPairs], const Run& a, const Run& b) const {
+  LAZYROPE_DEVICE void rotate(float (&y)[2 * kPairs], const Run& a, const Run& b) const {
     constexpr int kWords = kPairs / 2;
     float x[2 * kPairs];
 #pragma unroll
@@ -85,7 +86,7 @@ struct UnitRotation {
   template <class Element>
   LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
     float y[2 * kPairs];
-    turn<Element>(y, a, b);
+    rotate<Element>(y, a, b);
 #pragma unroll
     for (int i = 0; i < kPairs / 2; ++i) {
       a.word[i] = Element::pack(y[2 * i], y[2 * i + 1]);
@@ -130,8 +131,8 @@ struct RowsOf {
   LAZYROPE_DEVICE UnitRuns runs(int32 row, int32 unit) const {
     constexpr int kApart = bytes_between_runs<Pairing>();
     const SharedPtr a = run<Pairing::kPairs>(row, Pairing::run_a(unit));
-    if constexpr (kApart > 0 && Tile::template kKnowsBehind<kApart>)
-      return {a, Tile::template behind<kApart>(a)};
+    if constexpr (kApart > 0 && Tile::template kHasFixedOffset<kApart>)
+      return {a, Tile::template offset_by<kApart>(a)};
     else
       return {a, run<Pairing::kPairs>(row, Pairing::run_b(unit))};
   }
@@ -161,9 +162,9 @@ LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows, float fact
 #pragma unroll 1
     for (int32 i = lane_index(); i < num_rows * kCount; i += kWarpThreads) {
       const int32 row = i / kCount;
-      const int32 place = kFirst + i % kCount;
-      const auto run = ld_shared<Run>(from.template run<kColumns>(row, place));
-      st_shared(to.template run<kColumns>(row, place),
+      const int32 run_index = kFirst + i % kCount;
+      const auto run = ld_shared<Run>(from.template run<kColumns>(row, run_index));
+      st_shared(to.template run<kColumns>(row, run_index),
                 factor == 1.0f ? run : multiplied<typename Spec::Element>(run, factor));
     }
   }
@@ -177,7 +178,7 @@ LAZYROPE_DEVICE int32 lane_unit() {
 // How many neighbouring rows of num_rows a lane has, a multiple of `alignment`: so it has few
 // tokens. The first lanes, as many as there are units, have the first of them.
 template <class Pairing>
-LAZYROPE_DEVICE constexpr int32 lane_share(int32 num_rows, int32 alignment) {
+LAZYROPE_DEVICE constexpr int32 rows_per_lane_group(int32 num_rows, int32 alignment) {
   static_assert(Pairing::kUnits <= kWarpThreads);
   return ceil_div(num_rows, kWarpThreads / Pairing::kUnits * alignment) * alignment;
 }
@@ -185,18 +186,18 @@ LAZYROPE_DEVICE constexpr int32 lane_share(int32 num_rows, int32 alignment) {
 // How a lane finds the rotation of its unit in a row at logical position `position`, from the turns
 // of the unit.
 template <class Spec>
-struct LaneTurns {
+struct LaneRevolutions {
   using Pairing = typename Spec::Pairing;
 
-  UnitTurns<Pairing> turns;
+  UnitRevolutions<Pairing> revolutions;
 
-  LAZYROPE_DEVICE LaneTurns() {
-    if constexpr (Pairing::kUnits > 0) turns.load(Spec::frequencies(), lane_unit<Pairing>());
+  LAZYROPE_DEVICE LaneRevolutions() {
+    if constexpr (Pairing::kUnits > 0) revolutions.load(Spec::frequencies(), lane_unit<Pairing>());
   }
   // `rotation` is that of a row before, at position `before`.
-  LAZYROPE_DEVICE void turn(UnitRotation<Pairing>& rotation, int32 before, int32 position,
-                            int32 base, float factor) const {
-    if (position != before) rotation.set(static_cast<int64>(position) - base, turns, factor);
+  LAZYROPE_DEVICE void update(UnitRotation<Pairing>& rotation, int32 before, int32 position,
+                              int32 base, float factor) const {
+    if (position != before) rotation.set(static_cast<int64>(position) - base, revolutions, factor);
   }
 };
 
@@ -207,14 +208,14 @@ class LaneSteps {
   using Rotation = UnitRotation<typename Spec::Pairing>;
 
  public:
-  LAZYROPE_DEVICE LaneSteps() { step_.set(1, LaneTurns<Spec>().turns, 1.0f); }
-  LAZYROPE_DEVICE void step(Rotation& rotation) const { rotation.turn_by(step_); }
-  LAZYROPE_DEVICE void turn(Rotation& rotation, int32 before, int32 position, int32 base,
-                            float factor) const {
+  LAZYROPE_DEVICE LaneSteps() { step_.set(1, LaneRevolutions<Spec>().revolutions, 1.0f); }
+  LAZYROPE_DEVICE void step(Rotation& rotation) const { rotation.compose(step_); }
+  LAZYROPE_DEVICE void update(Rotation& rotation, int32 before, int32 position, int32 base,
+                              float factor) const {
     if (position > before && position - 1 == before)
       step(rotation);
     else if (position != before)
-      LaneTurns<Spec>().turn(rotation, before, position, base, factor);
+      LaneRevolutions<Spec>().update(rotation, before, position, base, factor);
   }
 
  private:
@@ -228,7 +229,7 @@ struct TokenAngles {
 };
 template <class Spec>
 struct TokenAngles<Spec, false> {
-  using Type = LaneTurns<Spec>;
+  using Type = LaneRevolutions<Spec>;
 };
 // kHasManyRows: of a lane.
 template <class Spec, bool kHasManyRows>
@@ -251,16 +252,16 @@ class LaneAngles<Angles, false> {
 
 // Rows of queries that a lane turns: its unit's columns of them. kMayKeep: they may be left turned
 // in the place where they were, too.
-template <class Spec, bool kMayKeep, class Angles, class To, class From>
-class RowTurner {
+template <class Spec, bool kMayStoreBack, class Angles, class To, class From>
+class RowRotator {
   using Pairing = typename Spec::Pairing;
   using Run = typename UnitRotation<Pairing>::Run;
   static constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
 
  public:
   // For rows from `first` on, if that lies before `end`.
-  LAZYROPE_DEVICE RowTurner(To to, From from, SharedPtr positions, int32 first, int32 end,
-                            int32 base, const Angles& angles, float scale, bool keeps)
+  LAZYROPE_DEVICE RowRotator(To to, From from, SharedPtr positions, int32 first, int32 end,
+                             int32 base, const Angles& angles, float scale, bool stores_back)
       : to_(to),
         from_(from),
         positions_(positions),
@@ -268,33 +269,33 @@ class RowTurner {
         angles_(angles),
         factor_(kFactor * scale),
         unit_(lane_unit<Pairing>()),
-        keeps_(keeps) {
+        stores_back_(stores_back) {
     if (first < end) at_ = elsewhere(position(first));
   }
 
   // Rows of tokens: a token's are neighbours, and share an angle. kAtOnce of a token are loaded
   // before they are turned. Row `row` has number `number` of the request's.
   template <int kAtOnce>
-  LAZYROPE_DEVICE void turn_tokens(int32 row, int32 end, int32 number) {
+  LAZYROPE_DEVICE void rotate_tokens(int32 row, int32 end, int32 number) {
     constexpr int kRows = smaller(kAtOnce, Spec::kGroupSize);
     int32 stop = row - static_cast<int32>(static_cast<uint32>(number) % Spec::kGroupSize);
 #pragma unroll 1
     while (row < end) {
-      go_to(position(row));
+      set_position(position(row));
       stop = smaller(end, stop + Spec::kGroupSize);
 #pragma unroll 1
       for (; row < stop; row += kRows) {
-        RowPlaces at[kRows];
+        RowRuns at[kRows];
         Run a[kRows];
         Run b[kRows];
 #pragma unroll
         for (int32 i = 0; i < kRows; ++i) {
           // Where there are fewer, the last once more: conditions take longer.
-          at[i] = places(smaller(row + i, stop - 1));
+          at[i] = row_runs(smaller(row + i, stop - 1));
           load(at[i].from, a[i], b[i]);
         }
 #pragma unroll
-        for (int32 i = 0; i < kRows; ++i) turn(at[i], a[i], b[i]);
+        for (int32 i = 0; i < kRows; ++i) rotate(at[i], a[i], b[i]);
       }
       row = stop;
     }
@@ -303,23 +304,23 @@ class RowTurner {
   // Rows in fours, from a multiple of four on: the places of a four's others follow from that of
   // the first, and their angles too, which is for tokens of fours, and tokens of a row. Such as
   // there are not are turned too, to no harm.
-  LAZYROPE_DEVICE void turn_fours(int32 row, int32 end) {
+  LAZYROPE_DEVICE void rotate_fours(int32 row, int32 end) {
 #pragma unroll 1
     for (; row < end; row += kFour) {
       if constexpr (kStepsByRow) {
         if (!are_consecutive(row)) {
-          turn_tokens<1>(row, smaller(row + kFour, end), 0);
+          rotate_tokens<1>(row, smaller(row + kFour, end), 0);
           continue;
         }
       }
-      go_to(position(row));
-      turn_four(places(row));
+      set_position(position(row));
+      rotate_four(row_runs(row));
     }
   }
 
  private:
   // Of the lane's unit.
-  struct RowPlaces {
+  struct RowRuns {
     UnitRuns from;
     UnitRuns to;
   };
@@ -338,11 +339,11 @@ class RowTurner {
     return p[1] == p[0] + 1 && p[2] == p[0] + 2 && p[3] == p[0] + 3 && !wraps;
   }
 
-  LAZYROPE_DEVICE void turn_four(const RowPlaces& first) {
+  LAZYROPE_DEVICE void rotate_four(const RowRuns& first) {
     constexpr int kAtOnce = kStepsByRow ? 1 : 2;  // that registers suffice for
 #pragma unroll
     for (int32 begin = 0; begin < kFour; begin += kAtOnce) {
-      RowPlaces at[kAtOnce];
+      RowRuns at[kAtOnce];
       Run a[kAtOnce];
       Run b[kAtOnce];
 #pragma unroll
@@ -352,7 +353,7 @@ class RowTurner {
       }
       if (kStepsByRow && begin > 0) step();
 #pragma unroll
-      for (int32 i = 0; i < kAtOnce; ++i) turn(at[i], a[i], b[i]);
+      for (int32 i = 0; i < kAtOnce; ++i) rotate(at[i], a[i], b[i]);
     }
   }
 
@@ -366,25 +367,25 @@ class RowTurner {
   LAZYROPE_DEVICE int32 position(int32 row) const {
     return Spec::kQueryRotated ? 0 : ld_shared<int32>(positions_ + row * 4);
   }
-  LAZYROPE_DEVICE void go_to(int32 position) {
-    angles_.turn(rotation_, at_, position, base_, factor_);
+  LAZYROPE_DEVICE void set_position(int32 position) {
+    angles_.update(rotation_, at_, position, base_, factor_);
     at_ = position;
   }
 
-  LAZYROPE_DEVICE RowPlaces places(int32 row) const {
+  LAZYROPE_DEVICE RowRuns row_runs(int32 row) const {
     return {from_.template runs<Pairing>(row, unit_), to_.template runs<Pairing>(row, unit_)};
   }
-  LAZYROPE_DEVICE static RowPlaces below(const RowPlaces& places, int32 rows) {
-    return {From::below(places.from, rows), To::below(places.to, rows)};
+  LAZYROPE_DEVICE static RowRuns below(const RowRuns& row_runs, int32 rows) {
+    return {From::below(row_runs.from, rows), To::below(row_runs.to, rows)};
   }
 
   LAZYROPE_DEVICE static void load(UnitRuns from, Run& a, Run& b) {
     a = ld_shared<Run>(from.a);
     b = ld_shared<Run>(from.b);
   }
-  LAZYROPE_DEVICE void turn(const RowPlaces& at, Run a, Run b) const {
+  LAZYROPE_DEVICE void rotate(const RowRuns& at, Run a, Run b) const {
     rotation_.template apply<typename Spec::Element>(a, b);
-    if (kMayKeep && keeps_) store(at.from, a, b);
+    if (kMayStoreBack && stores_back_) store(at.from, a, b);
     store(at.to, a, b);
   }
   LAZYROPE_DEVICE static void store(UnitRuns to, const Run& a, const Run& b) {
@@ -399,7 +400,7 @@ class RowTurner {
   const Angles& angles_;
   float factor_;
   int32 unit_;
-  bool keeps_;
+  bool stores_back_;
   UnitRotation<Pairing> rotation_ = {};  // else its registers would be held from the start
   int32 at_ = 0;
 };
@@ -410,26 +411,27 @@ class RowTurner {
 // reaches are multiplied by `scale` in `to` alone. Row 0 is number `first_row` of the request's.
 // kAtOnce: rows that a lane has under way; or 4, where the first is a multiple of four, and there
 // are rows in memory up to the next behind the last.
-template <class Spec, int kAtOnce = 1, bool kMayKeep = false, class Angles, class To, class From>
+template <class Spec, int kAtOnce = 1, bool kMayStoreBack = false, class Angles, class To,
+          class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
                                  int32 first_row, int32 base, const Angles& angles,
-                                 float scale = 1.0f, bool keeps = false) {
+                                 float scale = 1.0f, bool stores_back = false) {
   using Pairing = typename Spec::Pairing;
   if (!(to.tile == from.tile)) copy_unrotated<Spec>(to, from, num_rows, scale);
   if constexpr (Pairing::kUnits > 0) {
     constexpr int kGroups = kWarpThreads / Pairing::kUnits;
     constexpr int kAlignment = kAtOnce == 4 ? 4 : 1;
     const int32 group = lane_index() / Pairing::kUnits;
-    const int32 share = lane_share<Pairing>(num_rows, kAlignment);
-    const int32 first = group * share;
-    const int32 end = group < kGroups ? smaller(num_rows, first + share) : 0;
-    RowTurner<Spec, kMayKeep, Angles, To, From> turner(to, from, positions, first, end, base,
-                                                       angles, scale, keeps);
-    constexpr bool kTellsAngles = Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
-    if constexpr (kAtOnce == 4 && kTellsAngles)
-      turner.turn_fours(first, end);
+    const int32 rows_per_group = rows_per_lane_group<Pairing>(num_rows, kAlignment);
+    const int32 first = group * rows_per_group;
+    const int32 end = group < kGroups ? smaller(num_rows, first + rows_per_group) : 0;
+    RowRotator<Spec, kMayStoreBack, Angles, To, From> rotator(to, from, positions, first, end, base,
+                                                              angles, scale, stores_back);
+    constexpr bool kSharesAngles = Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
+    if constexpr (kAtOnce == 4 && kSharesAngles)
+      rotator.rotate_fours(first, end);
     else
-      turner.template turn_tokens<kAtOnce == 4 ? 1 : kAtOnce>(first, end, first_row + first);
+      rotator.template rotate_tokens<kAtOnce == 4 ? 1 : kAtOnce>(first, end, first_row + first);
   }
 }
 

@@ -6,11 +6,11 @@
 
 namespace lazyrope {
 
-// Of a warp's rows, the first of which is row `first_row` of the item's `num_rows`. kHeads KV heads
-// have equal parts of them. Once a row: by the first part of a split tile.
+// Of a warp's rows, the first of which is row `first_row` of the work tile's `num_rows`. kHeads KV
+// heads have equal parts of them. Once a row: by the first part of a split tile.
 template <class Spec, int kHeads = 1, int kRowTiles, class Lanes, bool kPlain>
 LAZYROPE_DEVICE void add_sinks(SoftmaxState<kRowTiles, Lanes, kPlain>& softmax, const float* sinks,
-                               ItemRows rows, int32 first_row, int32 num_rows) {
+                               WorkTileRows rows, int32 first_row, int32 num_rows) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll

@@ -2,7 +2,7 @@
 // the scale folded in. The running maximum is raised only when a score exceeds it by kSlack:
 // weights then reach 2^kSlack at most, which the 16-bit types and the fp32 sums hold without loss,
 // and most blocks need no rescaling. Who does not look for it asks holds() of the weights instead:
-// they reach kMostAdded then. But for how weights are rounded to 16 bits the result does not depend
+// they reach kMaxAdded then. But for how weights are rounded to 16 bits the result does not depend
 // on which maximum was used (the weight of a score that equals it is 1, and loses nothing): where
 // there is room for it, one near zero is taken to be zero, which spares subtracting it.
 #pragma once
@@ -25,7 +25,7 @@ struct SoftmaxState {
   static constexpr float kNear = 32.0f;
   // Of a lane's weights in a row, up to 32 of 2^kSlack, or of one: as a weight, fp16 still holds
   // it. Times 2^kNear, values of 2^40 and 2^20 keys would still not exceed fp32.
-  static constexpr float kMostAdded = kPlain ? 8192.0f * 4294967296.0f : 8192.0f;
+  static constexpr float kMaxAdded = kPlain ? 8192.0f * 4294967296.0f : 8192.0f;
 
   float maximum[kRowTiles][2];  // log2 units; the lanes of a row agree
   float sum[kRowTiles][2];      // of this lane's columns
@@ -55,7 +55,8 @@ struct SoftmaxState {
   // Turns scores into weights, and rescales `rows` and the sums where the maximum is raised; rows
   // that `are_zero` need not be.
   template <class Scores, class Rows>
-  LAZYROPE_DEVICE void weigh(Scores& scores, Rows& rows, float scale_log2, bool are_zero = false) {
+  LAZYROPE_DEVICE void softmax_step(Scores& scores, Rows& rows, float scale_log2,
+                                    bool are_zero = false) {
     float factor[kRowTiles][2];
     if (raise(scores, scale_log2, factor) && !are_zero) rescale(rows, factor);
     begin_to_shift(scores);
@@ -175,7 +176,7 @@ struct SoftmaxState {
     bool holds = true;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
-      holds &= added[m][0] <= kMostAdded && added[m][1] <= kMostAdded;
+      holds &= added[m][0] <= kMaxAdded && added[m][1] <= kMaxAdded;
     return holds;
   }
 

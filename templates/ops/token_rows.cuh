@@ -15,7 +15,7 @@ struct TokenRow {
   const void* value;
   void* key_to;
   void* value_to;
-  int64 turn;  // tokens by which the key is turned
+  int64 rotation_tokens;  // tokens by which the key is turned
 };
 
 // What a store multiplies keys and values by.
@@ -46,8 +46,8 @@ struct TokenMove {
   LAZYROPE_DEVICE static void store(void* row, int32 run, StoredRun value) {
     st_global(static_cast<StoredRun*>(row) + run, value);
   }
-  LAZYROPE_DEVICE static void store_same(void* row, int32 run, Run value, float inverse) {
-    store(row, run, Store::template same<kColumns>(value, inverse));
+  LAZYROPE_DEVICE static void store_unrotated(void* row, int32 run, Run value, float inverse) {
+    store(row, run, Store::template unrotated<kColumns>(value, inverse));
   }
 
   // Loads come first: their latencies overlap.
@@ -58,23 +58,23 @@ struct TokenMove {
     const Run key_b = load(row.key, run_b);
     const Run value_a = load(row.value, run_a);
     const Run value_b = load(row.value, run_b);
-    UnitTurns<Pairing> turns;
-    turns.load(Spec::frequencies(), unit);
+    UnitRevolutions<Pairing> revolutions;
+    revolutions.load(Spec::frequencies(), unit);
     UnitRotation<Pairing> rotation;
-    rotation.set(row.turn, turns, Spec::kFactor);
-    float turned[2 * kColumns];
-    rotation.template turn<typename Spec::Element>(turned, key_a, key_b);
-    store(row.key_to, run_a, Store::template turned<kColumns>(turned, inverse.key));
-    store(row.key_to, run_b, Store::template turned<kColumns>(turned + kColumns, inverse.key));
-    store_same(row.value_to, run_a, value_a, inverse.value);
-    store_same(row.value_to, run_b, value_b, inverse.value);
+    rotation.set(row.rotation_tokens, revolutions, Spec::kFactor);
+    float rotated[2 * kColumns];
+    rotation.template rotate<typename Spec::Element>(rotated, key_a, key_b);
+    store(row.key_to, run_a, Store::template rotated<kColumns>(rotated, inverse.key));
+    store(row.key_to, run_b, Store::template rotated<kColumns>(rotated + kColumns, inverse.key));
+    store_unrotated(row.value_to, run_a, value_a, inverse.value);
+    store_unrotated(row.value_to, run_b, value_b, inverse.value);
   }
 
   LAZYROPE_DEVICE static void move_run(const TokenRow& row, int32 run, InverseScales inverse) {
     const Run key = load(row.key, run);
     const Run value = load(row.value, run);
-    store_same(row.key_to, run, key, inverse.key);
-    store_same(row.value_to, run, value, inverse.value);
+    store_unrotated(row.key_to, run, key, inverse.key);
+    store_unrotated(row.value_to, run, value, inverse.value);
   }
 
   LAZYROPE_DEVICE static void run(const TokenRow& row, int32 task, InverseScales inverse = {}) {

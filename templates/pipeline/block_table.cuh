@@ -1,7 +1,8 @@
-// Where the KV blocks of an item lie: a circular table in shared memory, filled a window of blocks
-// at a time and well ahead of use. The lanes of one warp find the segments of a window's blocks by
-// a prefix sum, so short segments cost no more than long ones, and page numbers arrive by
-// asynchronous copy. An item brings the pages of its first blocks, which are thus known at once.
+// Where the KV blocks of a work tile lie: a circular table in shared memory, filled a window of
+// blocks at a time and well ahead of use. The lanes of one warp find the segments of a window's
+// blocks by a prefix sum, so short segments cost no more than long ones, and page numbers arrive by
+// asynchronous copy. A work tile brings the pages of its first blocks, which are thus known at
+// once.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -23,13 +24,13 @@ struct BlockInfo {
   }
 };
 
-struct alignas(8) RunPlace {
+struct alignas(8) RunLocation {
   int32 page;
   int32 slot;  // in the page
 };
 
-// Which of an item's blocks a table has: of stripes of `length` blocks number `first`, first +
-// step, ... `missing` blocks of stripe 0, fewer than its length, lie before the item.
+// Which of a work tile's blocks a table has: of stripes of `length` blocks number `first`, first +
+// step, ... `missing` blocks of stripe 0, fewer than its length, lie before the work tile.
 class BlockChoice {
  public:
   LAZYROPE_DEVICE BlockChoice(int32 first, int32 step, int32 length, int32 missing)
@@ -68,23 +69,23 @@ class BlockTable {
   static constexpr int kWindow = kWarpThreads / kRuns;  // blocks resolved at once
   static constexpr int kCapacity = kWindows * kWindow;  // blocks in the table
   static constexpr int kBytes = kCapacity * (static_cast<int>(sizeof(BlockInfo)) +
-                                             kRuns * static_cast<int>(sizeof(RunPlace))) +
+                                             kRuns * static_cast<int>(sizeof(RunLocation))) +
                                 static_cast<int>(sizeof(Chunk));
 
   // The first that is chosen is number `first` of the table.
   LAZYROPE_DEVICE BlockTable(SharedPtr memory, BlockChoice choice, const StepView& step,
-                             ItemPtr item, int32 first = 0)
-      : memory_(memory), choice_(choice), step_(step), item_(item), first_(first) {}
+                             WorkTilePtr work_tile, int32 first = 0)
+      : memory_(memory), choice_(choice), step_(step), item_(work_tile), first_(first) {}
 
   LAZYROPE_DEVICE BlockInfo info(int32 block) const {
     return ld_shared<BlockInfo>(info_address(block));
   }
-  LAZYROPE_DEVICE RunPlace run(int32 block, int32 run) const {
-    return ld_shared<RunPlace>(run_address(block, run));
+  LAZYROPE_DEVICE RunLocation run(int32 block, int32 run) const {
+    return ld_shared<RunLocation>(run_address(block, run));
   }
 
-  // How many of the first blocks the item has the pages of, at most a window.
-  LAZYROPE_DEVICE int32 count_known(const ItemStart& start) const {
+  // How many of the first blocks the work tile has the pages of, at most a window.
+  LAZYROPE_DEVICE int32 count_prefetched(const WorkTileStart& start) const {
     const int32 num_runs = smaller(ceil_div(start.end, kRunSlots), kStartRuns);
     const int32 blocks =
         start.end <= kStartRuns * kRunSlots ? ceil_div(num_runs, kRuns) : num_runs / kRuns;
@@ -92,9 +93,9 @@ class BlockTable {
   }
 
   // One warp: these.
-  LAZYROPE_DEVICE void seed(const ItemStart& start, int32 known) const {
+  LAZYROPE_DEVICE void seed(const WorkTileStart& start, int32 num_prefetched) const {
     const int32 block = lane_index() / kRuns;
-    if (block < known) {
+    if (block < num_prefetched) {
       const int32 slot = choice_.block(block) * kBlockSlots;
       const int32 run = lane_index() % kRuns;
       if (run == 0)
@@ -102,15 +103,17 @@ class BlockTable {
       st_shared(run_address(first_ + block, run), start_run(item_, start, slot / kRunSlots + run));
     }
   }
-  // One of the runs whose pages the item has.
-  LAZYROPE_DEVICE static RunPlace start_run(ItemPtr item, const ItemStart& start, int32 run) {
+  // One of the runs whose pages the work tile has.
+  LAZYROPE_DEVICE static RunLocation start_run(WorkTilePtr work_tile, const WorkTileStart& start,
+                                               int32 run) {
     const int32 slot = run * kRunSlots;
-    const PagePlace at = place_in_pages(start.slot + slot, start.page_size);
-    return {slot < start.end ? item.start_page(run) : 0, at.slot};
+    const PageLocation at = locate_in_pages(start.slot + slot, start.page_size);
+    return {slot < start.end ? work_tile.start_page(run) : 0, at.slot};
   }
 
-  // Where the search for the next window begins: a segment, and the item's block that it begins
-  // with. Kept twice, by turns: other lanes may still be reading where this window's search began.
+  // Where the search for the next window begins: a segment, and the work tile's block that it
+  // begins with. Kept twice, by turns: other lanes may still be reading where this window's search
+  // began.
   struct alignas(8) Walk {
     int32 segment;
     int32 block;
@@ -125,17 +128,17 @@ class BlockTable {
     int32 page_size;
   };
 
-  // For the item's first window that is searched for; whoever fills one window after the other goes
-  // on with what it gives.
+  // For the work tile's first window that is searched for; whoever fills one window after the other
+  // goes on with what it gives.
   LAZYROPE_DEVICE Lookup look_up_first() const {
-    const ItemKeys keys = item_.keys();
+    const WorkTileKeys keys = item_.keys();
     return look_up_from({keys.segment, -keys.first_block});
   }
   // For the window behind one that has been left.
   LAZYROPE_DEVICE Lookup look_up(int32 window) const {
     return look_up_from(ld_shared<Walk>(walk_address(window - 1)));
   }
-  LAZYROPE_DEVICE void leave(int32 window, const Lookup& lookup) const {
+  LAZYROPE_DEVICE void save_walk(int32 window, const Lookup& lookup) const {
     if (lane_index() == 0) st_shared(walk_address(window), lookup.walk);
   }
 
@@ -144,8 +147,8 @@ class BlockTable {
   // what was filled is read, and before the next window.
   LAZYROPE_DEVICE void resolve(int32 window, Lookup lookup) const {
     const int32* page = find(window, 0, lookup);
-    leave(window, lookup);
-    if (page != nullptr) cp_async_ca_4(place_address(window), page);
+    save_walk(window, lookup);
+    if (page != nullptr) cp_async_ca_4(lane_run_address(window), page);
   }
 
   // The same for blocks from `first` on, whose page numbers, a lane's each, the caller place()s
@@ -154,8 +157,8 @@ class BlockTable {
     const int32* page = find(window, first, lookup);
     return page == nullptr ? 0 : ld_global_nc(page);
   }
-  LAZYROPE_DEVICE void place(int32 window, int32 first, int32 page) const {
-    if (entry(window) >= first) st_shared(place_address(window), page);
+  LAZYROPE_DEVICE void store_page(int32 window, int32 first, int32 page) const {
+    if (entry(window) >= first) st_shared(lane_run_address(window), page);
   }
 
  private:
@@ -173,13 +176,13 @@ class BlockTable {
     return memory_ + (kBytes - (window % 2 + 1) * static_cast<int32>(sizeof(Walk)));
   }
   LAZYROPE_DEVICE SharedPtr info_address(int32 block) const {
-    return memory_ + place_of(block) * static_cast<int32>(sizeof(BlockInfo));
+    return memory_ + table_index(block) * static_cast<int32>(sizeof(BlockInfo));
   }
   LAZYROPE_DEVICE SharedPtr run_address(int32 block, int32 run) const {
     return memory_ + kCapacity * static_cast<int32>(sizeof(BlockInfo)) +
-           (place_of(block) * kRuns + run) * static_cast<int32>(sizeof(RunPlace));
+           (table_index(block) * kRuns + run) * static_cast<int32>(sizeof(RunLocation));
   }
-  LAZYROPE_DEVICE static int32 place_of(int32 block) {
+  LAZYROPE_DEVICE static int32 table_index(int32 block) {
     return static_cast<int32>(static_cast<uint32>(block) % kCapacity);
   }
 
@@ -188,12 +191,12 @@ class BlockTable {
     if (kWarpThreads % kRuns != 0 && lane_index() >= kWindow * kRuns) return -1;
     return window * kWindow + lane_index() / kRuns;
   }
-  LAZYROPE_DEVICE SharedPtr place_address(int32 window) const {
+  LAZYROPE_DEVICE SharedPtr lane_run_address(int32 window) const {
     return run_address(entry(window), lane_index() % kRuns);
   }
 
-  // Behind the item's last one without a slot: that once more, for after a branch here, where a
-  // loop ends, the compiler would not know that lanes go on together.
+  // Behind the work tile's last one without a slot: that once more, for after a branch here, where
+  // a loop ends, the compiler would not know that lanes go on together.
   LAZYROPE_DEVICE SegmentRecord load_segment(int32 index) const {
     SegmentRecord record{};
     const int32 end = item_.keys().segment_end;
@@ -211,7 +214,7 @@ class BlockTable {
   // where the page number of this lane's run lies, null where the run has no slot that is read: its
   // address is formed, from 0. `lookup` is then that of the next window.
   LAZYROPE_DEVICE const int32* find(int32 window, int32 first, Lookup& lookup) const {
-    const ItemExtent extent = item_.extent();
+    const WorkTileExtent extent = item_.extent();
     const int32 segment_end = item_.keys().segment_end;
     Walk walk = lookup.walk;
     SegmentRecord record = lookup.segment;
@@ -258,17 +261,17 @@ class BlockTable {
     const int32 slot = segment.first_slot() + block_in_segment * kBlockSlots;
     if (run == 0) write_info(entry, record.base, record.origin, record.begin, segment.end, slot);
     const int32 run_slot = slot + run * kRunSlots;
-    const PagePlace at = place_in_pages(run_slot, lookup.page_size);
-    st_shared(run_address(entry, run), RunPlace{0, at.slot});
+    const PageLocation at = locate_in_pages(run_slot, lookup.page_size);
+    st_shared(run_address(entry, run), RunLocation{0, at.slot});
     return run_slot < segment.end ? lookup.pages + record.first_page + at.page : nullptr;
   }
 
   // Where a slot of a segment lies: in which of its pages, from the first on.
-  struct PagePlace {
+  struct PageLocation {
     int32 page;
     int32 slot;
   };
-  LAZYROPE_DEVICE static PagePlace place_in_pages(int32 slot, int32 page_size) {
+  LAZYROPE_DEVICE static PageLocation locate_in_pages(int32 slot, int32 page_size) {
     // Without a sign, which would take longer, and of one division.
     const auto page =
         static_cast<int32>(static_cast<uint32>(slot) / static_cast<uint32>(page_size));
@@ -278,7 +281,7 @@ class BlockTable {
   SharedPtr memory_;
   BlockChoice choice_;
   const StepView& step_;
-  ItemPtr item_;
+  WorkTilePtr item_;
   int32 first_;
 };
 

@@ -1,4 +1,4 @@
-// Rings in shared memory, filled by cp.async with the keys and values of an item's blocks.
+// Rings in shared memory, filled by cp.async with the keys and values of a work tile's blocks.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -15,7 +15,8 @@ template <class Team, class Tile, int kKeys>
 class BlockCopy {
   static constexpr int kChunks = Tile::kChunks;
   // Slots that the team copies at once; threads beyond their chunks have nothing to copy.
-  static constexpr int kPassRows = smaller(kRunSlots, floor_power_of_two(Team::size() / kChunks));
+  static constexpr int kRowsPerPass =
+      smaller(kRunSlots, floor_power_of_two(Team::size() / kChunks));
   static_assert(Team::size() >= kChunks);
 
  public:
@@ -27,10 +28,10 @@ class BlockCopy {
   LAZYROPE_DEVICE BlockCopy(const KvPool& pool, int32 kv_head) : pool_(pool) {
     const int32 chunk = Team::rank() % kChunks;
     row_ = Team::rank() / kChunks;
-    place_ = Tile::chunk({0}, row_, chunk);
+    chunk_offset_ = Tile::chunk({0}, row_, chunk);
     source_ = static_cast<uint32>(kv_head) * pool.head_stride +
               static_cast<uint32>(row_) * pool.slot_stride + static_cast<uint32>(chunk) * 16;
-    if (kPassRows * kChunks < Team::size() && row_ >= kPassRows)
+    if (kRowsPerPass * kChunks < Team::size() && row_ >= kRowsPerPass)
       row_ = kIdle;
     else if (kChunks != Tile::kFilledChunks && chunk >= Tile::kFilledChunks)
       row_ = kUnfilled;
@@ -42,19 +43,19 @@ class BlockCopy {
   template <class Table, class Copy>
   LAZYROPE_DEVICE void for_each(const Table& table, int32 block, SharedPtr tile,
                                 const Copy& copy) const {
-    if (kPassRows * kChunks < Team::size() && row_ == kIdle) return;
+    if (kRowsPerPass * kChunks < Team::size() && row_ == kIdle) return;
     const BlockInfo info = table.info(block);
     const int32 begin = info.begin - row_;
     const int32 end = info.end - row_;
-    const SharedPtr place = tile + static_cast<int32>(place_.address);
+    const SharedPtr chunk_address = tile + static_cast<int32>(chunk_offset_.address);
     uint64 source = 0;
 #pragma unroll
-    for (int slot = 0; slot < kKeys; slot += kPassRows) {
+    for (int slot = 0; slot < kKeys; slot += kRowsPerPass) {
       if (slot % kRunSlots == 0)
         source = run_offset(table.run(block, slot / kRunSlots)) + source_;
       else
-        source += static_cast<uint64>(pool_.slot_stride) * kPassRows;
-      copy(Tile::below(place, slot), source, slot >= begin && slot < end ? 16 : 0);
+        source += static_cast<uint64>(pool_.slot_stride) * kRowsPerPass;
+      copy(Tile::below(chunk_address, slot), source, slot >= begin && slot < end ? 16 : 0);
     }
   }
 
@@ -63,14 +64,14 @@ class BlockCopy {
   static constexpr int32 kUnfilled = 1 << 20;
   static constexpr int32 kIdle = kUnfilled + 1;
 
-  LAZYROPE_DEVICE uint64 run_offset(RunPlace place) const {
-    return pool_offset(pool_, place.page, place.slot);
+  LAZYROPE_DEVICE uint64 run_offset(RunLocation location) const {
+    return pool_offset(pool_, location.page, location.slot);
   }
 
   const KvPool& pool_;
   int32 row_;
-  SharedPtr place_;  // in a tile
-  uint32 source_;    // in a run
+  SharedPtr chunk_offset_;  // in a tile
+  uint32 source_;           // in a run
 };
 
 // Stages of a block's keys and values, of a whole CTA: one group of copies a block, kStages - 1

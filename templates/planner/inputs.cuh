@@ -46,9 +46,9 @@ struct StepCopy {
   int32 position;
 };
 
-class CallerStep {
+class CallerInputs {
  public:
-  LAZYROPE_DEVICE explicit CallerStep(const PlanParams& params)
+  LAZYROPE_DEVICE explicit CallerInputs(const PlanParams& params)
       : in_(params.inputs), step_(params.step), page_size_(params.page_size) {}
 
   LAZYROPE_DEVICE int32 num_requests() const { return in_.num_requests; }
@@ -82,20 +82,21 @@ class CallerStep {
     return slot - quotient(slot, page_size_) * page_size_.value;
   }
 
-  // What attend reads beside its items, by all CTAs together: a thread's first part, and then, from
-  // that on, all of it. Between the two there is other work to be done, while the first is loaded.
+  // What attend reads beside its work tiles, by all CTAs together: a thread's first part, and then,
+  // from that on, all of it. Between the two there is other work to be done, while the first is
+  // loaded.
   LAZYROPE_DEVICE StepCopy begin_copy() const {
-    // By the last warps first: others write more items.
+    // By the last warps first: others write more work tiles.
     const int32 warp = kPlanThreads / kWarpThreads - 1 - warp_index();
     return load((warp * grid_blocks() + block_index()) * kWarpThreads + lane_index());
   }
-  LAZYROPE_DEVICE void copy(StepCopy part) const {
+  LAZYROPE_DEVICE void copy(StepCopy chunk) const {
     if (block_index() == 0 && thread_index() == kPlanThreads - 1)
       st_global(step_.header, StepHeader{in_.pages, in_.page_size, 0});
 #pragma unroll 1
-    while (part.index < larger(in_.num_segments, in_.num_tokens)) {
-      store(part);
-      part = load(part.index + grid_blocks() * kPlanThreads);
+    while (chunk.index < larger(in_.num_segments, in_.num_tokens)) {
+      store(chunk);
+      chunk = load(chunk.index + grid_blocks() * kPlanThreads);
     }
   }
 
@@ -136,7 +137,7 @@ class CallerStep {
     prefetch_pages(record);
   }
 
-  // Items are soon to be made of some of these pages.
+  // Work tiles are soon to be made of some of these pages.
   LAZYROPE_DEVICE void prefetch_pages(const SegmentRecord& segment) const {
     const int32 count = segment.end > segment.begin ? ceil_div(segment.end, page_size_) : 0;
     const int32* pages = in_.pages + segment.first_page;

@@ -1,28 +1,28 @@
-// The planner: turns the caller's metadata into a step's segments, and into items for one attend
-// kernel.
+// The planner: turns the caller's metadata into a step's segments, and into work tiles for one
+// attend kernel.
 //
 // Every tile of query rows and so many KV heads make a unit, which sees so many blocks of keys.
-// Units laid end to end by cost (so much an item, a block, a segment) form a line, of which each
-// CTA of the attend kernel gets an equal length (planner/cut.cuh). A unit cut by k boundaries
-// has k + 1 parts: ops/split_tile.cuh. The line has all units of the same heads behind one another,
-// so that CTAs read a token's heads, neighbours in memory, at the same time. Where parts are fixed,
-// each is a unit, and boundaries lie between units. Where whole units can be dealt out about
-// equally, prefill does that instead (planner/deal.cuh), or has CTAs take them from a queue
-// (planner/queue.cuh): CTAs that run at the same time then have the same keys, which the L2
-// cache holds, and there is next to nothing to merge.
+// Units laid end to end by cost (so much a work tile, a block, a segment) form a line, of which
+// each CTA of the attend kernel gets an equal length (planner/stream_k.cuh). A unit cut by k
+// boundaries has k + 1 parts: ops/combine_scheduler.cuh. The line has all units of the same heads
+// behind one another, so that CTAs read a token's heads, neighbours in memory, at the same time.
+// Where parts are fixed, each is a unit, and boundaries lie between units. Where whole units can be
+// dealt out about equally, prefill does that instead (planner/round_robin.cuh), or has CTAs take
+// them from a queue (planner/queue.cuh): CTAs that run at the same time then have the same keys,
+// which the L2 cache holds, and there is next to nothing to merge.
 //
 // What takes time is the way to memory, so that it is gone four times only: for what there is of
-// each request, for segments, which by then are in a cache, and for the segments of items and their
-// page numbers, likewise. All else is in registers and shared memory. Several CTAs plan the same
-// and write different items; where there are many tiles, they divide the measuring.
+// each request, for segments, which by then are in a cache, and for the segments of work tiles and
+// their page numbers, likewise. All else is in registers and shared memory. Several CTAs plan the
+// same and write different work tiles; where there are many tiles, they divide the measuring.
 #pragma once
 
-#include "planner/cut.cuh"
-#include "planner/deal.cuh"
-#include "planner/items.cuh"
-#include "planner/notes.cuh"
 #include "planner/queue.cuh"
+#include "planner/round_robin.cuh"
+#include "planner/stream_k.cuh"
 #include "planner/sums.cuh"
+#include "planner/tile_exchange.cuh"
+#include "planner/work_tiles.cuh"
 
 namespace lazyrope {
 
@@ -51,7 +51,7 @@ class Planner {
   LAZYROPE_DEVICE void plan() {
     // What no phase has, and the compiler thus leaves out: code that is in no cache takes time even
     // to be passed over.
-    if constexpr (!Spec::kFixedParts) phase_.fixed_split_blocks = 0;
+    if constexpr (!Spec::kFixedSplits) phase_.fixed_split_blocks = 0;
     if constexpr (!Spec::kJoinsHeads) phase_.max_heads = phase_.min_heads;
     const RequestSpan own = caller_.request(thread_index() / kTileLanes);
     const LaneTokens tokens = {caller_.tokens(lane_index()),
@@ -60,18 +60,18 @@ class Planner {
     const StepCopy copied = caller_.begin_copy();
     zero_counters();
     Units units{tiles_, phase_.fixed_split_blocks};
-    units.num_tiles = count_tiles_each(tokens);
-    const bool is_tile_each = units.num_tiles >= 0;
-    if (!is_tile_each) units.num_tiles = lay_tiles();
-    measure(units, lay_tile(own), is_tile_each);
+    units.num_tiles = count_single_tile_requests(tokens);
+    const bool has_one_tile_each = units.num_tiles >= 0;
+    if (!has_one_tile_each) units.num_tiles = make_tiles();
+    measure(units, make_tile(own), has_one_tile_each);
     find_heads(units);
     const TableSum costs = sum_up_costs(units.num_tiles);
     caller_.copy(copied);
     units.group_cost = costs.all;
     units.lost_bits = costs.lost_bits;
     units.per_group =
-        units.has_parts()
-            ? sum_up(tiles_.parts, tiles_.part_begin, units.num_tiles, kMostStepCost).all
+        units.has_fixed_splits()
+            ? sum_up(tiles_.splits, tiles_.split_begin, units.num_tiles, kMaxStepCost).all
             : units.num_tiles;
     write(units);
   }
@@ -83,56 +83,59 @@ class Planner {
     return block_index() < params.num_planners ? 0 : params.num_planners;
   }
 
-  struct Laid {
+  struct TileRecord {
     TileRows rows;
     TileKeys keys;
   };
 
-  enum class Way { kDealt, kQueued, kCut };
+  enum class Schedule { kRoundRobin, kQueue, kStreamK };
 
-  struct Chosen {
-    const Deal<Spec>& deal;
-    const Queue<Spec>& queue;
-    const CutLine& line;
-    Way way;
+  struct ChosenSchedule {
+    const RoundRobinSchedule<Spec>& round_robin;
+    const QueueSchedule<Spec>& queue;
+    const StreamKSchedule& stream_k;
+    Schedule schedule;
 
-    LAZYROPE_DEVICE int32 num_items() const {
-      return way == Way::kCut     ? line.num_items()
-             : way == Way::kDealt ? deal.num_items()
-                                  : queue.num_items();
+    LAZYROPE_DEVICE int32 num_work_tiles() const {
+      return schedule == Schedule::kStreamK      ? stream_k.num_work_tiles()
+             : schedule == Schedule::kRoundRobin ? round_robin.num_work_tiles()
+                                                 : queue.num_work_tiles();
     }
-    LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
-      if (way == Way::kCut)
-        line.describe(item, index);
-      else if (way == Way::kDealt)
-        deal.describe(item, index);
+    LAZYROPE_DEVICE void describe(WorkTile& work_tile, int32 index) const {
+      if (schedule == Schedule::kStreamK)
+        stream_k.describe(work_tile, index);
+      else if (schedule == Schedule::kRoundRobin)
+        round_robin.describe(work_tile, index);
       else
-        queue.describe(item, index);
+        queue.describe(work_tile, index);
     }
   };
 
-  LAZYROPE_DEVICE Way choose(Deal<Spec>& deal, const Queue<Spec>& queue) const {
-    if (phase_.may_deal == 0) return Way::kCut;
-    if (deal.is_even(scan_)) return Way::kDealt;
+  LAZYROPE_DEVICE Schedule choose(RoundRobinSchedule<Spec>& round_robin,
+                                  const QueueSchedule<Spec>& queue) const {
+    if (phase_.allows_round_robin == 0) return Schedule::kStreamK;
+    if (round_robin.is_balanced(scan_)) return Schedule::kRoundRobin;
     bar_sync();  // the scan's memory is free again
-    if (!queue.is_apt(scan_)) return deal.is_fair() ? Way::kDealt : Way::kCut;
+    if (!queue.pays_off(scan_))
+      return round_robin.is_nearly_balanced() ? Schedule::kRoundRobin : Schedule::kStreamK;
     queue.sort();
-    return Way::kQueued;
+    return Schedule::kQueue;
   }
 
   LAZYROPE_DEVICE void write(const Units& units) const {
-    Deal<Spec> deal(phase_, units);
-    const Queue<Spec> queue(phase_, units);
-    CutLine line(phase_, units);
-    if (phase_.may_deal == 0 && first_item_of_warp() >= line.num_items()) return;
-    const Way way = choose(deal, queue);
-    if (way == Way::kCut) line.cut();
-    ItemWriter<Spec, Chosen>(caller_, phase_, {deal, queue, line, way})
+    RoundRobinSchedule<Spec> round_robin(phase_, units);
+    const QueueSchedule<Spec> queue(phase_, units);
+    StreamKSchedule stream_k(phase_, units);
+    if (phase_.allows_round_robin == 0 && first_work_tile_of_warp() >= stream_k.num_work_tiles())
+      return;
+    const Schedule schedule = choose(round_robin, queue);
+    if (schedule == Schedule::kStreamK) stream_k.partition();
+    WorkTileWriter<Spec, ChosenSchedule>(caller_, phase_, {round_robin, queue, stream_k, schedule})
         .write(planner_, params_.num_planners);
   }
 
   // What a warp that writes nothing finds takes time from those that do.
-  LAZYROPE_DEVICE int32 first_item_of_warp() const {
+  LAZYROPE_DEVICE int32 first_work_tile_of_warp() const {
     return warp_index() * (kWarpThreads / kGroupLanes) * params_.num_planners + planner_;
   }
 
@@ -140,21 +143,21 @@ class Planner {
   LAZYROPE_DEVICE TableSum sum_up_costs(int32 num_tiles) {
     if (num_tiles <= kTilesAtOnce) {
       const int32 all = sum_of_few(tiles_.cost, few_costs_, num_tiles);
-      if (all <= phase_.most_cost) {
+      if (all <= phase_.max_cost) {
         tiles_.cost_begin = few_costs_;
         return {all, 0};
       }
     }
-    return sum_up(tiles_.cost, tiles_.cost_begin, num_tiles, phase_.most_cost);
+    return sum_up(tiles_.cost, tiles_.cost_begin, num_tiles, phase_.max_cost);
   }
   LAZYROPE_DEVICE TableSum sum_up(const Column<int32>& values, const Column<int32>& sums,
-                                  int32 count, int32 most) const {
-    return table_sum<Spec::kThreads>(scan_, values, sums, count, most);
+                                  int32 count, int32 max) const {
+    return table_sum<Spec::kThreads>(scan_, values, sums, count, max);
   }
 
-  // Of a unit on average, so that merging them is cheap; where there would be more, items have
+  // Of a unit on average, so that merging them is cheap; where there would be more, work tiles have
   // fewer heads.
-  static constexpr int32 kMostParts = 4;
+  static constexpr int32 kMaxSplitsPerUnit = 4;
 
   LAZYROPE_DEVICE void zero_counters() const {
 #pragma unroll 1
@@ -178,7 +181,7 @@ class Planner {
   // Where there are few requests and each is a tile, but for some behind them that ask nothing, as
   // decode's are: how many, and tiles need not be laid before they are measured. Else -1. Every
   // warp finds the same.
-  LAZYROPE_DEVICE int32 count_tiles_each(const LaneTokens& tokens) const {
+  LAZYROPE_DEVICE int32 count_single_tile_requests(const LaneTokens& tokens) const {
     static_assert(kTilesAtOnce == 2 * kWarpThreads);
     if (caller_.num_requests() > kTilesAtOnce) return -1;
     const int32 first = rows_of(tokens.first.count());
@@ -191,14 +194,14 @@ class Planner {
     return count_ones(of_first) + count_ones(of_second);
   }
 
-  LAZYROPE_DEVICE Laid lay_tile(const RequestSpan& request) const {
+  LAZYROPE_DEVICE TileRecord make_tile(const RequestSpan& request) const {
     return {{request.token, 0, rows_of(request.num_tokens()), 1},
             {0, 0, request.segment, request.segment_end}};
   }
 
   // A thread a request: the rows of its tiles. Returns the number of tiles, never more than the
   // step has room for.
-  LAZYROPE_DEVICE int32 lay_tiles() const {
+  LAZYROPE_DEVICE int32 make_tiles() const {
     const int32 max_tiles = phase_.scratch.max_tiles;
     int32 passed = 0;
 #pragma unroll 1
@@ -206,8 +209,8 @@ class Planner {
       const RequestSpan request = caller_.request(first + thread_index());
       const int32 rows = rows_of(request.num_tokens());
       // Too many for an int32 together are none that there is room for.
-      const CtaSums sums = scan_.sums(smaller(ceil_div(rows, phase_.tile_rows), kMostOfThread));
-      lay_tiles_of(request, rows, passed + smaller(sums.before, max_tiles - passed));
+      const CtaSums sums = scan_.sums(smaller(ceil_div(rows, phase_.tile_rows), kMaxPerThread));
+      make_request_tiles(request, rows, passed + smaller(sums.before, max_tiles - passed));
       bar_sync();
       passed += smaller(sums.all, max_tiles - passed);
     }
@@ -215,9 +218,10 @@ class Planner {
   }
 
   // Of what threads sum up together.
-  static constexpr int32 kMostOfThread = 0x7fffffff / Spec::kThreads;
+  static constexpr int32 kMaxPerThread = 0x7fffffff / Spec::kThreads;
 
-  LAZYROPE_DEVICE void lay_tiles_of(const RequestSpan& request, int32 rows, int32 tile) const {
+  LAZYROPE_DEVICE void make_request_tiles(const RequestSpan& request, int32 rows,
+                                          int32 tile) const {
     const int32 request_tiles = ceil_div(rows, phase_.tile_rows);
 #pragma unroll 1
     for (int32 row = 0; row < rows && tile < phase_.scratch.max_tiles;
@@ -228,60 +232,62 @@ class Planner {
     }
   }
 
-  // An item's, as many as have room for their rows together in a tile, unless that leaves too few
-  // units.
+  // A work tile's, as many as have room for their rows together in a tile, unless that leaves too
+  // few units.
   LAZYROPE_DEVICE void find_heads(Units& units) const {
     units.num_heads = phase_.min_heads;
-    units.num_groups = phase_.most_groups;
+    units.num_groups = phase_.max_head_groups;
     if (phase_.max_heads == phase_.min_heads) return;
-    int32 most_rows = 1;
+    int32 max_tile_rows = 1;
 #pragma unroll 1
     for (int32 i = thread_index(); i < caller_.num_requests(); i += Spec::kThreads)
-      most_rows =
-          larger(most_rows, smaller(rows_of(caller_.tokens(i).count()), phase_.tile_rows.value));
-    most_rows = scan_.max(most_rows);
+      max_tile_rows = larger(max_tile_rows,
+                             smaller(rows_of(caller_.tokens(i).count()), phase_.tile_rows.value));
+    max_tile_rows = scan_.max(max_tile_rows);
     bar_sync();  // the scan's memory is free again
 #pragma unroll 1
     while (units.num_heads < phase_.max_heads &&
-           2 * units.num_heads * most_rows <= phase_.tile_rows.value &&
-           units.num_tiles * (units.num_groups / 2) * kMostParts >= phase_.work.num_ctas) {
+           2 * units.num_heads * max_tile_rows <= phase_.tile_rows.value &&
+           units.num_tiles * (units.num_groups / 2) * kMaxSplitsPerUnit >= phase_.work.num_ctas) {
       units.num_heads *= 2;
       units.num_groups /= 2;
     }
   }
 
   // By all lanes, before one of them writes what the tile's rows see.
-  LAZYROPE_DEVICE Laid read(int32 tile, bool exists) const {
-    Laid laid{};
-    if (exists) laid = {tiles_.rows.get(tile), tiles_.keys.get(tile)};
+  LAZYROPE_DEVICE TileRecord read(int32 tile, bool exists) const {
+    TileRecord record{};
+    if (exists) record = {tiles_.rows.get(tile), tiles_.keys.get(tile)};
     bar_warp_sync();
-    return laid;
+    return record;
   }
 
   // All tiles, if there are many together with the other planners. Where none has been laid, each
-  // group of lanes is given its own.
-  LAZYROPE_DEVICE void measure(const Units& units, const Laid& given, bool is_given) const {
-    const PlanNotes notes(phase_.scratch, params_.num_planners);
-    bool is_shared = notes.exist() && units.num_tiles > kTilesAtOnce;
+  // group of lanes is first_record its own.
+  LAZYROPE_DEVICE void measure(const Units& units, const TileRecord& first_record,
+                               bool has_first_record) const {
+    const TileExchange exchange(phase_.scratch, params_.num_planners);
+    bool is_shared = exchange.exist() && units.num_tiles > kTilesAtOnce;
     bool is_done = false;
 #pragma unroll 1
     while (!is_done) {
-      measure_tiles(units, notes, is_shared, given, is_given);
+      measure_tiles(units, exchange, is_shared, first_record, has_first_record);
       bar_sync();
       if (!is_shared) return;
       is_shared = false;
-      const bool are_there = warp_uniform(thread_index() == 0 && notes.wait());
+      const bool are_there = warp_uniform(thread_index() == 0 && exchange.wait());
       is_done = scan_.max(are_there ? 1 : 0) != 0;
       bar_sync();
     }
 #pragma unroll 1
     for (int32 tile = thread_index(); tile < units.num_tiles; tile += Spec::kThreads)
-      keep(units, tile, {tiles_.rows.get(tile), tiles_.keys.get(tile)}, notes.read(tile));
+      record_tile(units, tile, {tiles_.rows.get(tile), tiles_.keys.get(tile)}, exchange.read(tile));
   }
 
   // Its own or all tiles, a few lanes each: rows' positions, the blocks they see.
-  LAZYROPE_DEVICE void measure_tiles(const Units& units, const PlanNotes& notes, bool is_shared,
-                                     const Laid& given, bool is_given) const {
+  LAZYROPE_DEVICE void measure_tiles(const Units& units, const TileExchange& exchange,
+                                     bool is_shared, const TileRecord& first_record,
+                                     bool has_first_record) const {
     const int32 first_tile = is_shared ? planner_ : 0;
     const int32 step = is_shared ? params_.num_planners : 1;
     constexpr int32 kTiles = kWarpThreads / kTileLanes;
@@ -291,40 +297,43 @@ class Planner {
          first += Spec::kThreads / kTileLanes) {
       const int32 tile = first_tile + (first + lane_index() / kTileLanes) * step;
       const bool exists = tile < units.num_tiles;
-      const auto laid = is_given ? (exists ? given : Laid{}) : read(tile, exists);
-      const SegmentGroup<Mask, kTileLanes> segments(caller_, phase_.block_keys, laid.keys.segment,
-                                                    laid.keys.segment_end);
+      const auto record =
+          has_first_record ? (exists ? first_record : TileRecord{}) : read(tile, exists);
+      const SegmentGroup<Mask, kTileLanes> segments(caller_, phase_.block_keys, record.keys.segment,
+                                                    record.keys.segment_end);
       PositionRange queries;
-      const SeenSegments seen = segments.look([&] { return queries = positions_of(laid.rows); });
+      const VisibleCounts counts =
+          segments.count_visible([&] { return queries = positions_of(record.rows); });
       if (!exists || group_lane<kTileLanes>() != 0) continue;
-      const TileNote note = {seen.blocks,   seen.segments, seen.first,
-                             queries.first, queries.last,  {}};
+      const TileMeasurement measurement = {counts.blocks, counts.segments, counts.first,
+                                           queries.first, queries.last,    {}};
       if (is_shared)
-        notes.write(tile, note);
+        exchange.write(tile, measurement);
       else
-        keep(units, tile, laid, note);
+        record_tile(units, tile, record, measurement);
     }
   }
 
   // What is found of a tile, and what it costs.
-  LAZYROPE_DEVICE void keep(const Units& units, int32 tile, Laid laid, const TileNote& note) const {
-    const int32 request_tiles = laid.rows.num_blocks;
-    laid.rows.num_blocks = note.blocks;
-    tiles_.rows.set(tile, laid.rows);
-    tiles_.keys.set(tile, TileKeys{note.first_position, note.last_position, note.first_segment,
-                                   laid.keys.segment_end});
-    if (units.has_parts())
-      measure_parts(tile, note.blocks, request_tiles);
+  LAZYROPE_DEVICE void record_tile(const Units& units, int32 tile, TileRecord record,
+                                   const TileMeasurement& measurement) const {
+    const int32 request_tiles = record.rows.num_blocks;
+    record.rows.num_blocks = measurement.blocks;
+    tiles_.rows.set(tile, record.rows);
+    tiles_.keys.set(tile, TileKeys{measurement.first_position, measurement.last_position,
+                                   measurement.first_segment, record.keys.segment_end});
+    if (units.has_fixed_splits())
+      measure_splits(tile, measurement.blocks, request_tiles);
     else
-      tiles_.cost.set(tile, tile_cost(phase_, note.blocks, note.segments));
+      tiles_.cost.set(tile, tile_cost(phase_, measurement.blocks, measurement.segments));
   }
 
-  LAZYROPE_DEVICE void measure_parts(int32 tile, int32 blocks, int32 request_tiles) const {
-    const int32 of_part = fixed_part_blocks(blocks, phase_.fixed_split_blocks,
-                                            most_fixed_parts(phase_, request_tiles));
-    const int32 parts = larger(divide_up(blocks, larger(of_part, 1)), 1);
-    tiles_.parts.set(tile, parts);
-    tiles_.cost.set(tile, parts * part_cost(phase_, of_part));
+  LAZYROPE_DEVICE void measure_splits(int32 tile, int32 blocks, int32 request_tiles) const {
+    const int32 blocks_per_split = blocks_per_fixed_split(blocks, phase_.fixed_split_blocks,
+                                                          max_fixed_splits(phase_, request_tiles));
+    const int32 splits = larger(divide_up(blocks, larger(blocks_per_split, 1)), 1);
+    tiles_.splits.set(tile, splits);
+    tiles_.cost.set(tile, splits * split_cost(phase_, blocks_per_split));
   }
 
   // Nothing is made of a single token's, as it is loaded, before something else asks for it: that
@@ -357,7 +366,7 @@ class Planner {
   const PlanParams& params_;
   int32 planner_;
   PlanPhase phase_;  // in registers: its place in the parameters is not known before
-  CallerStep caller_;
+  CallerInputs caller_;
   Scan scan_;
   GenericPtr shared_;  // its address in the generic space, which takes a while to tell
   PlanTable tiles_;

@@ -11,23 +11,23 @@
 namespace lazyrope {
 
 template <class Spec>
-class Queue {
+class QueueSchedule {
  public:
-  LAZYROPE_DEVICE Queue(const PlanPhase& phase, const Units& units)
+  LAZYROPE_DEVICE QueueSchedule(const PlanPhase& phase, const Units& units)
       : phase_(phase), units_(units), tail_groups_(smaller(kTailGroups, units.num_groups)) {}
 
   // By all threads: whether units differ, but none is so long that others would wait for it, and
   // few are so short that the way to the queue would take longer.
-  LAZYROPE_DEVICE bool is_apt(const CtaScan<Spec::kThreads>& scan) const {
-    if (phase_.has_queue == 0 || units_.has_parts()) return false;
+  LAZYROPE_DEVICE bool pays_off(const CtaScan<Spec::kThreads>& scan) const {
+    if (phase_.has_queue == 0 || units_.has_fixed_splits()) return false;
     int32 longest = 0;
 #pragma unroll 1
     for (int32 tile = thread_index(); tile < units_.num_tiles; tile += Spec::kThreads)
       longest = larger(longest, units_.cost_of(tile));
-    const int64 most = scan.max(longest);
-    return most * kLeastUnits * phase_.work.num_ctas <= units_.cost() &&
-           4 * most * units_.count() >= int64{5} * units_.cost() &&
-           int64{kLeastBlocks} * kBlockCost * units_.count() <= units_.whole_cost();
+    const int64 max = scan.max(longest);
+    return max * kMinUnits * phase_.work.num_ctas <= units_.cost() &&
+           4 * max * units_.count() >= int64{5} * units_.cost() &&
+           int64{kMinBlocks} * kBlockCost * units_.count() <= units_.whole_cost();
   }
 
   // By all threads, before it is asked what lies where: the column of fixed parts, of which tiles
@@ -37,28 +37,28 @@ class Queue {
     if (!is_sorted()) return;
 #pragma unroll 1
     for (int32 tile = thread_index(); tile < units_.num_tiles; tile += Spec::kThreads)
-      units_.tiles.part_begin.set(rank_of(tile), tile);
+      units_.tiles.split_begin.set(rank_of(tile), tile);
     bar_sync();
   }
 
-  LAZYROPE_DEVICE int32 num_items() const { return units_.count(); }
+  LAZYROPE_DEVICE int32 num_work_tiles() const { return units_.count(); }
 
-  // All of an item, of which there may be none, but where it starts.
-  LAZYROPE_DEVICE void describe(Item& item, int32 index) const {
-    if (index >= num_items()) return;
-    const Unit unit = units_.uncut(place_of(index));
-    units_.describe(item, unit.place, 0, unit.end_block);
-    item.keys.next = -num_items();
-    item.split = {0, 1, 0, 0};
+  // All of a work tile, of which there may be none, but where it starts.
+  LAZYROPE_DEVICE void describe(WorkTile& work_tile, int32 index) const {
+    if (index >= num_work_tiles()) return;
+    const Unit unit = units_.whole_unit(coord_of(index));
+    units_.describe(work_tile, unit.coord, 0, unit.end_block);
+    work_tile.keys.next = -num_work_tiles();
+    work_tile.split = {0, 1, 0, 0};
   }
 
  private:
-  static constexpr int32 kLeastUnits = 8;    // of the longest that a CTA would have
-  static constexpr int32 kLeastBlocks = 12;  // of a unit on average: measured on an H100
+  static constexpr int32 kMinUnits = 8;    // of the longest that a CTA would have
+  static constexpr int32 kMinBlocks = 12;  // of a unit on average: measured on an H100
   static constexpr int32 kTailGroups = 4;
-  static constexpr int32 kMostSorted = 1024;
+  static constexpr int32 kMaxSorted = 1024;
 
-  LAZYROPE_DEVICE bool is_sorted() const { return units_.num_tiles <= kMostSorted; }
+  LAZYROPE_DEVICE bool is_sorted() const { return units_.num_tiles <= kMaxSorted; }
 
   // How many go before it.
   LAZYROPE_DEVICE int32 rank_of(int32 tile) const {
@@ -72,7 +72,7 @@ class Queue {
     return rank;
   }
 
-  LAZYROPE_DEVICE UnitPlace place_of(int32 index) const {
+  LAZYROPE_DEVICE UnitCoord coord_of(int32 index) const {
     const int32 first_group = units_.num_groups - tail_groups_;
     const int32 head_units = first_group * units_.num_tiles;
     const bool is_tail = index >= head_units;
@@ -81,7 +81,7 @@ class Queue {
     return {is_tail ? first_group + rest : whole, tile_at(is_tail ? whole : rest), 0};
   }
   LAZYROPE_DEVICE int32 tile_at(int32 rank) const {
-    return is_sorted() ? units_.tiles.part_begin.get(rank) : units_.num_tiles - 1 - rank;
+    return is_sorted() ? units_.tiles.split_begin.get(rank) : units_.num_tiles - 1 - rank;
   }
 
   const PlanPhase& phase_;

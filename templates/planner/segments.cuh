@@ -6,14 +6,14 @@
 
 namespace lazyrope {
 
-struct SeenSegments {
+struct VisibleCounts {
   int32 blocks;
   int32 segments;
   int32 first;  // that is seen
 };
 
 // A block of a segment, which is number `index` of the step's.
-struct BlockPlace {
+struct BlockLocation {
   VisibleSegment segment;
   int32 index;
   int32 block;
@@ -24,19 +24,19 @@ struct BlockPlace {
 template <class Mask, int32 kLanes>
 class SegmentGroup {
  public:
-  LAZYROPE_DEVICE SegmentGroup(const CallerStep& caller, const Divisor& block_keys, int32 segment,
+  LAZYROPE_DEVICE SegmentGroup(const CallerInputs& caller, const Divisor& block_keys, int32 segment,
                                int32 segment_end)
       : caller_(caller), block_keys_(block_keys), begin_(segment), end_(segment_end) {}
 
   // `find_queries` is called once the first segments are asked for: what comes of other loads is
   // waited for with them.
   template <class FindQueries>
-  LAZYROPE_DEVICE SeenSegments look(const FindQueries& find_queries) const {
-    const Spans<1> asked = spans<1>(begin_);
+  LAZYROPE_DEVICE VisibleCounts count_visible(const FindQueries& find_queries) const {
+    const Spans<1> loaded = spans<1>(begin_);
     const PositionRange queries = find_queries();
-    SeenSegments seen = {0, 0, end_};
+    VisibleCounts seen = {0, 0, end_};
     if (are_few()) {
-      add(seen, queries, asked, begin_);
+      add(seen, queries, loaded, begin_);
     } else {
 #pragma unroll 1
       for (int32 first = begin_; vote_sync_any(first < end_); first += kMany * kLanes)
@@ -51,15 +51,15 @@ class SegmentGroup {
   }
 
   // Where a block lies, of which there are so many before.
-  LAZYROPE_DEVICE BlockPlace find(PositionRange queries, int32 block) const {
+  LAZYROPE_DEVICE BlockLocation find(PositionRange queries, int32 block) const {
     Search search = {queries, block, false, {}};
     if (are_few()) {
-      look_for<1>(search, begin_);
+      search_among<1>(search, begin_);
     } else {
 #pragma unroll 1
       for (int32 first = begin_; vote_sync_any(!search.is_found && first < end_);
            first += kMany * kLanes)
-        look_for<kMany>(search, first);
+        search_among<kMany>(search, first);
     }
     return search.found;
   }
@@ -87,7 +87,7 @@ class SegmentGroup {
   }
 
   template <int32 kCount>
-  LAZYROPE_DEVICE void add(SeenSegments& seen, PositionRange queries, const Spans<kCount>& spans,
+  LAZYROPE_DEVICE void add(VisibleCounts& seen, PositionRange queries, const Spans<kCount>& spans,
                            int32 first) const {
 #pragma unroll
     for (int32 i = 0; i < kCount; ++i) {
@@ -103,18 +103,18 @@ class SegmentGroup {
     PositionRange queries;
     int32 block;  // counted from those that have not been looked at
     bool is_found;
-    BlockPlace found;
+    BlockLocation found;
   };
 
   // One of each lane.
-  struct Looked {
+  struct LaneCount {
     VisibleSegment visible;
     int32 before;  // blocks of the lanes before
     int32 through;
     int32 all;
   };
-  LAZYROPE_DEVICE Looked looked(const SegmentSpan& span, int32 first_page,
-                                PositionRange queries) const {
+  LAZYROPE_DEVICE LaneCount count_lane(const SegmentSpan& span, int32 first_page,
+                                       PositionRange queries) const {
     VisibleSegment visible = visible_segment<Mask>(span.slots(), queries);
     visible.record.first_page = first_page;
     const int32 blocks = visible.blocks(block_keys_);
@@ -124,20 +124,20 @@ class SegmentGroup {
 
   // The lane that has the block tells the others where it is: another load would take longer.
   template <int32 kCount>
-  LAZYROPE_DEVICE void look_for(Search& search, int32 first) const {
+  LAZYROPE_DEVICE void search_among(Search& search, int32 first) const {
     // Pages before spans, as what is made of these waits for them before it goes on.
     int32 first_page[kCount];
 #pragma unroll
     for (int32 i = 0; i < kCount; ++i)
       first_page[i] = segment(first, i) < end_ ? caller_.first_page(segment(first, i)) : 0;
-    const Spans<kCount> asked = spans<kCount>(first);
-    Looked own = looked(asked.span[0], first_page[0], search.queries);
+    const Spans<kCount> loaded = spans<kCount>(first);
+    LaneCount own = count_lane(loaded.span[0], first_page[0], search.queries);
     int32 own_first = first;  // segment of the group's first lane
     // What is all before the block makes way for what comes behind it.
     bool goes_on = true;
 #pragma unroll
     for (int32 i = 1; i < kCount; ++i) {
-      const Looked next = looked(asked.span[i], first_page[i], search.queries);
+      const LaneCount next = count_lane(loaded.span[i], first_page[i], search.queries);
       goes_on = goes_on && search.block >= own.all;
       if (!goes_on) continue;
       search.block -= own.all;
@@ -145,17 +145,17 @@ class SegmentGroup {
       own_first = first + i * kLanes;
     }
     const int32 owner = upper_bound_of_group<kLanes>(own.through, search.block);
-    const BlockPlace place = {from_lane(own.visible, first_lane<kLanes>() + owner),
-                              own_first + owner,
-                              search.block - group_shfl<kLanes>(own.before, owner)};
+    const BlockLocation location = {from_lane(own.visible, first_lane<kLanes>() + owner),
+                                    own_first + owner,
+                                    search.block - group_shfl<kLanes>(own.before, owner)};
     if (!search.is_found && search.block < own.all) {
-      search.found = place;
+      search.found = location;
       search.is_found = true;
     }
     search.block -= own.all;
   }
 
-  const CallerStep& caller_;
+  const CallerInputs& caller_;
   const Divisor& block_keys_;
   int32 begin_;
   int32 end_;

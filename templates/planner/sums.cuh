@@ -31,7 +31,7 @@ LAZYROPE_DEVICE int32 sum_of_few(const Column<int32>& values, const Column<int32
 // sums lose their lower bits.
 template <int32 kThreads>
 LAZYROPE_DEVICE_CALL TableSum table_sum(CtaScan<kThreads> scan, Column<int32> values,
-                                        Column<int32> sums, int32 count, int32 most) {
+                                        Column<int32> sums, int32 count, int32 max) {
   int32 lost_bits = 0;
 #pragma unroll 1
   while (true) {
@@ -45,9 +45,9 @@ LAZYROPE_DEVICE_CALL TableSum table_sum(CtaScan<kThreads> scan, Column<int32> va
       if (i == count - 1) sums.set(count, static_cast<int32>(passed >> lost_bits));
       bar_sync();
     }
-    if (passed >> lost_bits <= most) return {static_cast<int32>(passed >> lost_bits), lost_bits};
+    if (passed >> lost_bits <= max) return {static_cast<int32>(passed >> lost_bits), lost_bits};
 #pragma unroll 1
-    while (passed >> lost_bits > most) ++lost_bits;
+    while (passed >> lost_bits > max) ++lost_bits;
   }
 }
 

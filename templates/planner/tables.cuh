@@ -31,12 +31,13 @@ class Column {
 class PlanTable {
  public:
   LAZYROPE_DEVICE PlanTable(GenericPtr shared, const PlanScratch& scratch, int32 planner)
-      : PlanTable(place(shared, scratch, planner), static_cast<uint32>(scratch.max_tiles) + 1) {}
+      : PlanTable(select_memory(shared, scratch, planner),
+                  static_cast<uint32>(scratch.max_tiles) + 1) {}
 
  private:
   // Without a branch, which would wait for the parameters before anything else is asked for.
-  LAZYROPE_DEVICE static GenericPtr place(GenericPtr shared, const PlanScratch& scratch,
-                                          int32 planner) {
+  LAZYROPE_DEVICE static GenericPtr select_memory(GenericPtr shared, const PlanScratch& scratch,
+                                                  int32 planner) {
     const GenericPtr global =
         generic(scratch.tables + planner * plan_table_bytes(scratch.max_tiles));
     return scratch.tables == nullptr ? shared : global;
@@ -47,18 +48,18 @@ class PlanTable {
         keys(table + int64{tiles * 16}),
         cost(table + int64{tiles * 32}),
         cost_begin(table + int64{tiles * 36}),
-        parts(table + int64{tiles * 40}),
-        part_begin(table + int64{tiles * 44}) {
+        splits(table + int64{tiles * 40}),
+        split_begin(table + int64{tiles * 44}) {
     static_assert(sizeof(TileRows) == 16 && sizeof(TileKeys) == 16 && kPlanTileBytes == 48);
   }
 
  public:
   Column<TileRows> rows;
   Column<TileKeys> keys;
-  Column<int32> cost;        // for one KV head
-  Column<int32> cost_begin;  // of all tiles before; behind the last of all
-  Column<int32> parts;       // fixed ones
-  Column<int32> part_begin;  // of all tiles before, likewise; of a queue, its order
+  Column<int32> cost;         // for one KV head
+  Column<int32> cost_begin;   // of all tiles before; behind the last of all
+  Column<int32> splits;       // fixed ones
+  Column<int32> split_begin;  // of all tiles before, likewise; of a queue, its order
 };
 
 }  // namespace lazyrope

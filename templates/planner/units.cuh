@@ -1,4 +1,4 @@
-// What a step's work consists of: the tiles of the first KV head, or of as many as an item has,
+// What a step's work consists of: the tiles of the first KV head, or of as many as a work tile has,
 // then those of the next ... Each is a unit, or as many units as it has fixed parts.
 #pragma once
 
@@ -10,24 +10,24 @@ namespace lazyrope {
 inline constexpr int32 kSegmentCost = kBlockCost / 4;
 
 // Of a share at the least: no block with its segment costs as much as one of these.
-LAZYROPE_DEVICE int32 least_share(int32 min_split_blocks) {
+LAZYROPE_DEVICE int32 min_share_cost(int32 min_split_blocks) {
   return min_split_blocks * (kBlockCost + kSegmentCost) + 1;
 }
 
 // A tile of more, millions of tokens, counts as much: an int32 has room for those of 512 threads.
-inline constexpr int32 kMostCost = (1 << 22) - 1;
+inline constexpr int32 kMaxTileCost = (1 << 22) - 1;
 
 LAZYROPE_DEVICE int32 limited_cost(const PlanPhase& phase, int32 blocks, int32 segments,
-                                   int32 most) {
-  const int32 of_blocks = smaller(blocks, most / kBlockCost) * kBlockCost;
-  return smaller(phase.item_cost + of_blocks + smaller(segments, most) * kSegmentCost, most);
+                                   int32 max) {
+  const int32 of_blocks = smaller(blocks, max / kBlockCost) * kBlockCost;
+  return smaller(phase.work_tile_cost + of_blocks + smaller(segments, max) * kSegmentCost, max);
 }
 LAZYROPE_DEVICE int32 tile_cost(const PlanPhase& phase, int32 blocks, int32 segments) {
-  return limited_cost(phase, blocks, segments, kMostCost);
+  return limited_cost(phase, blocks, segments, kMaxTileCost);
 }
 // Of one of a tile's parts, all of which count as much as the first.
-LAZYROPE_DEVICE int32 part_cost(const PlanPhase& phase, int32 part_blocks) {
-  return limited_cost(phase, part_blocks, 0, kMostCost / kMostFixedParts);
+LAZYROPE_DEVICE int32 split_cost(const PlanPhase& phase, int32 split_blocks) {
+  return limited_cost(phase, split_blocks, 0, kMaxTileCost / kMaxFixedSplits);
 }
 
 struct Quotient {
@@ -47,99 +47,100 @@ LAZYROPE_DEVICE Quotient divide(int32 a, int32 b) {
 LAZYROPE_DEVICE int32 divide_up(int32 a, int32 b) { return divide(a + b - 1, b).whole; }
 
 // How many fixed parts a tile has at most, from what its request asks alone.
-LAZYROPE_DEVICE int32 most_fixed_parts(const PlanPhase& phase, int32 request_tiles) {
-  if (phase.may_deal == 0) return kMostFixedParts;
-  const int32 units = smaller(request_tiles, kRequestParts) * phase.most_groups;
-  return larger(smaller(divide(kRequestParts, units).whole, kMostFixedParts), 1);
+LAZYROPE_DEVICE int32 max_fixed_splits(const PlanPhase& phase, int32 request_tiles) {
+  if (phase.allows_round_robin == 0) return kMaxFixedSplits;
+  const int32 units = smaller(request_tiles, kMaxRequestSplits) * phase.max_head_groups;
+  return larger(smaller(divide(kMaxRequestSplits, units).whole, kMaxFixedSplits), 1);
 }
 
 // Of all of a tile's fixed parts but the last: of as many equal ones as have no more than `most`,
 // but not more than `most_parts`.
-LAZYROPE_DEVICE int32 fixed_part_blocks(int32 num_blocks, int32 most, int32 most_parts) {
-  return divide_up(num_blocks, larger(smaller(divide_up(num_blocks, most), most_parts), 1));
+LAZYROPE_DEVICE int32 blocks_per_fixed_split(int32 num_blocks, int32 max, int32 max_splits) {
+  return divide_up(num_blocks, larger(smaller(divide_up(num_blocks, max), max_splits), 1));
 }
 
-struct UnitPlace {
+struct UnitCoord {
   int32 group;  // of heads
   int32 tile;
-  int32 part;  // of the tile's fixed ones
+  int32 split;  // of the tile's fixed ones
 };
 
 struct Unit {
-  UnitPlace place;
-  int32 num_parts;
+  UnitCoord coord;
+  int32 num_splits;
   int32 first_block;  // of the tile
   int32 end_block;
-  int32 part_blocks;  // of all of them but the last
+  int32 split_blocks;  // of all of them but the last
 };
 
 struct Units {
   const PlanTable& tiles;
   int32 fixed_split_blocks;  // or 0
   int32 num_tiles = 0;
-  int32 num_heads = 1;  // of an item
+  int32 num_heads = 1;  // of a work tile
   int32 num_groups = 0;
   int32 per_group = 0;
   int32 group_cost = 0;
-  // Costs of a step that would exceed kMostStepCost, of hundreds of requests of a million tokens,
+  // Costs of a step that would exceed kMaxStepCost, of hundreds of requests of a million tokens,
   // have lost so many bits.
   int32 lost_bits = 0;
 
   LAZYROPE_DEVICE int32 count() const { return num_groups * per_group; }
   LAZYROPE_DEVICE int32 cost() const { return group_cost * num_groups; }
   LAZYROPE_DEVICE int64 whole_cost() const { return static_cast<int64>(cost()) << lost_bits; }
-  LAZYROPE_DEVICE int32 kept(int32 cost) const { return cost >> lost_bits; }
+  LAZYROPE_DEVICE int32 scaled(int32 cost) const { return cost >> lost_bits; }
   // A tile's, of a group.
   LAZYROPE_DEVICE int32 cost_of(int32 tile) const {
     return tiles.cost_begin.get(tile + 1) - tiles.cost_begin.get(tile);
   }
 
-  LAZYROPE_DEVICE bool has_parts() const { return fixed_split_blocks > 0; }
+  LAZYROPE_DEVICE bool has_fixed_splits() const { return fixed_split_blocks > 0; }
 
-  LAZYROPE_DEVICE UnitPlace place_of(int32 index) const {
+  LAZYROPE_DEVICE UnitCoord coord_of(int32 index) const {
     const auto [group, in_group] = divide(index, per_group);
-    if (!has_parts()) return {group, in_group, 0};
-    const auto begin = [&](int32 tile) { return tiles.part_begin.get(tile); };
+    if (!has_fixed_splits()) return {group, in_group, 0};
+    const auto begin = [&](int32 tile) { return tiles.split_begin.get(tile); };
     const int32 tile = upper_bound(num_tiles, in_group, begin) - 1;
     return {group, tile, in_group - begin(tile)};
   }
-  LAZYROPE_DEVICE int32 index_of(const UnitPlace& at) const {
-    const int32 in_group = has_parts() ? tiles.part_begin.get(at.tile) + at.part : at.tile;
+  LAZYROPE_DEVICE int32 index_of(const UnitCoord& at) const {
+    const int32 in_group = has_fixed_splits() ? tiles.split_begin.get(at.tile) + at.split : at.tile;
     return at.group * per_group + in_group;
   }
   // Behind the last comes one of the group behind the last.
-  LAZYROPE_DEVICE UnitPlace next(const UnitPlace& place) const {
-    const auto [group, tile, part] = place;
-    if (part + 1 < num_parts(tile)) return {group, tile, part + 1};
+  LAZYROPE_DEVICE UnitCoord next(const UnitCoord& coord) const {
+    const auto [group, tile, split] = coord;
+    if (split + 1 < num_splits(tile)) return {group, tile, split + 1};
     const bool is_last = tile + 1 == num_tiles;
     return {group + (is_last ? 1 : 0), is_last ? 0 : tile + 1, 0};
   }
 
-  LAZYROPE_DEVICE int32 num_parts(int32 tile) const {
-    return has_parts() ? tiles.part_begin.get(tile + 1) - tiles.part_begin.get(tile) : 1;
+  LAZYROPE_DEVICE int32 num_splits(int32 tile) const {
+    return has_fixed_splits() ? tiles.split_begin.get(tile + 1) - tiles.split_begin.get(tile) : 1;
   }
   // Where tiles have no parts.
-  LAZYROPE_DEVICE Unit uncut(const UnitPlace& place) const {
-    const int32 num_blocks = tiles.rows.get(place.tile).num_blocks;
-    return {place, 1, 0, num_blocks, num_blocks};
+  LAZYROPE_DEVICE Unit whole_unit(const UnitCoord& coord) const {
+    const int32 num_blocks = tiles.rows.get(coord.tile).num_blocks;
+    return {coord, 1, 0, num_blocks, num_blocks};
   }
-  LAZYROPE_DEVICE Unit at(const UnitPlace& place) const {
-    Unit unit = uncut(place);
-    if (!has_parts()) return unit;
-    unit.num_parts = num_parts(place.tile);
-    unit.part_blocks = divide_up(unit.end_block, unit.num_parts);
-    unit.first_block = place.part * unit.part_blocks;
-    if (place.part + 1 < unit.num_parts) unit.end_block = unit.first_block + unit.part_blocks;
+  LAZYROPE_DEVICE Unit at(const UnitCoord& coord) const {
+    Unit unit = whole_unit(coord);
+    if (!has_fixed_splits()) return unit;
+    unit.num_splits = num_splits(coord.tile);
+    unit.split_blocks = divide_up(unit.end_block, unit.num_splits);
+    unit.first_block = coord.split * unit.split_blocks;
+    if (coord.split + 1 < unit.num_splits) unit.end_block = unit.first_block + unit.split_blocks;
     return unit;
   }
 
-  // All that an item of blocks `first` to `end` has of its unit.
-  LAZYROPE_DEVICE void describe(Item& item, const UnitPlace& unit, int32 first, int32 end) const {
+  // All that a work tile of blocks `first` to `end` has of its unit.
+  LAZYROPE_DEVICE void describe(WorkTile& work_tile, const UnitCoord& unit, int32 first,
+                                int32 end) const {
     const TileRows rows = tiles.rows.get(unit.tile);
     const TileKeys keys = tiles.keys.get(unit.tile);
-    item.extent = {end - first, rows.num_rows, keys.first_position, keys.last_position};
-    item.rows = {rows.query_token, rows.first_row, unit.group * num_heads, num_heads};
-    item.keys = {keys.segment, keys.segment_end, first, -1};
+    work_tile.extent = {end - first, rows.num_rows, keys.first_position, keys.last_position};
+    work_tile.rows = {rows.query_token, rows.first_row, unit.group * num_heads, num_heads};
+    work_tile.keys = {keys.segment, keys.segment_end, first, -1};
   }
 };
 

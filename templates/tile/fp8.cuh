@@ -40,10 +40,10 @@ struct Fp8 {
     // Added to a number below the least normal one, leaves its multiple of the least subnormal one
     // in the low bits.
     constexpr uint32 kSteps = (kBias + static_cast<uint32>(kDropped) + 1) << 23;
-    constexpr uint32 kMost = (kLargest + (kBias << kMantissaBits)) << kDropped;
+    constexpr uint32 kMax = (kLargest + (kBias << kMantissaBits)) << kDropped;
     const uint32 bits = float_as_bits(x);
     const uint32 sign = bits >> 24 & 0x80u;
-    const uint32 magnitude = smaller(bits & 0x7fffffffu, kMost);
+    const uint32 magnitude = smaller(bits & 0x7fffffffu, kMax);
     if (x != x) return 0x7fu;
     if (magnitude < kLeastNormal)
       return sign | (float_as_bits(bits_as_float(magnitude) + bits_as_float(kSteps)) - kSteps);

@@ -91,8 +91,9 @@ struct Fp8Product {
   }
 
   // Stores row row_of(lane, 2 * half) of a row tile, in the order of its columns.
-  LAZYROPE_DEVICE static void leave_row(SharedPtr record, const float (&rows)[kColumnTiles][4],
-                                        int32 lane, int half) {
+  LAZYROPE_DEVICE static void store_partial_row(SharedPtr record,
+                                                const float (&rows)[kColumnTiles][4], int32 lane,
+                                                int half) {
     const SharedPtr to = record + (lane & 3) * 16;
 #pragma unroll
     for (int n = 0; n < KvTile::kSixteens; ++n) {

@@ -54,13 +54,13 @@ class HeldQueries {
 };
 
 // Held ones if they take at most kMost registers.
-template <class Product, int kRowTiles, int kMost,
-          bool kFit = (HeldQueries<Product, kRowTiles>::kRegisters <= kMost)>
+template <class Product, int kRowTiles, int kMax,
+          bool kFit = (HeldQueries<Product, kRowTiles>::kRegisters <= kMax)>
 struct FittingQueries {
   using Type = HeldQueries<Product, kRowTiles>;
 };
-template <class Product, int kRowTiles, int kMost>
-struct FittingQueries<Product, kRowTiles, kMost, false> {
+template <class Product, int kRowTiles, int kMax>
+struct FittingQueries<Product, kRowTiles, kMax, false> {
   using Type = SharedQueries<Product, kRowTiles>;
 };
 

@@ -24,8 +24,8 @@ struct SharedTile {
   static constexpr int kRowBytes = (kPermutes || kChunks % 2 == 1 ? kChunks : kChunks + 1) * 16;
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
-    const int32 place = kPermutes ? chunk ^ (row & 7) : chunk;
-    return tile + row * kRowBytes + place * 16;
+    const int32 column = kPermutes ? chunk ^ (row & 7) : chunk;
+    return tile + row * kRowBytes + column * 16;
   }
 
   // The chunk of the same column `rows` rows below, a multiple of a power of two that is greater
@@ -45,12 +45,12 @@ struct SharedTile {
   // permuted parts further on; or in the same part, if kApart is a power of two and `place` that of
   // a column whose offset has this bit not set.
   template <int kApart>
-  static constexpr bool kKnowsBehind =
+  static constexpr bool kHasFixedOffset =
       !kPermutes || kApart % kPermutedBytes == 0 || is_power_of_two(kApart);
   template <int kApart>
-  LAZYROPE_DEVICE static SharedPtr behind(SharedPtr place) {
-    static_assert(kKnowsBehind<kApart>);
-    return kPermutes && kApart < kPermutedBytes ? place ^ kApart : place + kApart;
+  LAZYROPE_DEVICE static SharedPtr offset_by(SharedPtr chunk) {
+    static_assert(kHasFixedOffset<kApart>);
+    return kPermutes && kApart < kPermutedBytes ? chunk ^ kApart : chunk + kApart;
   }
 
   // The address this lane gives to ldmatrix for columns 0 to 15. Of two-byte elements its registers

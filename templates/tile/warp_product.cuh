@@ -134,8 +134,9 @@ struct WarpProduct {
   }
 
   // Stores row row_of(lane, 2 * half) of a row tile.
-  LAZYROPE_DEVICE static void leave_row(SharedPtr record, const float (&rows)[kColumnTiles][4],
-                                        int32 lane, int half) {
+  LAZYROPE_DEVICE static void store_partial_row(SharedPtr record,
+                                                const float (&rows)[kColumnTiles][4], int32 lane,
+                                                int half) {
     const SharedPtr to = record + column_of(lane, 0) * 4;
 #pragma unroll
     for (int n = 0; n < QueryTile::kFilledChunks; ++n)

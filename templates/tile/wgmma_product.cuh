@@ -36,8 +36,8 @@ struct WgmmaProduct {
     SharedDescriptor a[kSteps], b[kSteps];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      a[step] = Tile::behind(queries, step);
-      b[step] = Tile::behind(keys, step);
+      a[step] = Tile::offset_by(queries, step);
+      b[step] = Tile::offset_by(keys, step);
     }
     wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, a, b, false);
   }
@@ -74,11 +74,11 @@ struct WgmmaProduct {
                                                     const OperandA (&weights)[kKeys / 16],
                                                     SharedPtr values, SharedPtr ones) {
 #pragma unroll
-    for (int i = 0; i < Rows::kParts; ++i) {
+    for (int i = 0; i < Rows::kTiles; ++i) {
       SharedDescriptor b[kKeys / 16];
 #pragma unroll
-      for (int step = 0; step < kKeys / 16; ++step) b[step] = part(values, ones, step, i);
-      wgmma_m64k16<Type, Rows::kPartColumns, Major::kMN>(rows.part[i], weights, b, true);
+      for (int step = 0; step < kKeys / 16; ++step) b[step] = value_columns(values, ones, step, i);
+      wgmma_m64k16<Type, Rows::kTileColumns, Major::kMN>(rows.tile[i], weights, b, true);
     }
   }
   // Of a row, what its weights come to. Every lane of the row has it.
@@ -107,12 +107,13 @@ struct WgmmaProduct {
 
  private:
   // Columns of 16 rows of values.
-  LAZYROPE_DEVICE static SharedDescriptor part(SharedPtr values, SharedPtr ones, int step, int i) {
+  LAZYROPE_DEVICE static SharedDescriptor value_columns(SharedPtr values, SharedPtr ones, int step,
+                                                        int i) {
     if constexpr (kAddsWeights) {
       return Tile::rows_beside(values, ones).start_moved(Tile::row_step(step));
     } else {
-      constexpr int32 kPartBytes = Tile::kPanels / Rows::kParts * Tile::kAtomBytes;
-      return Tile::rows(values) + (Tile::row_step(step) + i * kPartBytes);
+      constexpr int32 kTileBytes = Tile::kPanels / Rows::kTiles * Tile::kAtomBytes;
+      return Tile::rows(values) + (Tile::row_step(step) + i * kTileBytes);
     }
   }
 };
@@ -122,10 +123,10 @@ struct WgmmaProduct {
 // by side, and the columns of the next so many heads lie kColumnBytes behind, their queries
 // kQueryBytes.
 template <class Element, int kHeadDim, int kQueries, int kHeads, int kTileHeads>
-struct TurnedWgmmaProduct {
+struct TransposedWgmmaProduct {
   using Tile = WgmmaTile<kTileHeads * kHeadDim>;  // of keys and values
   using QueryTile = WgmmaTile<kHeadDim>;
-  using Accumulator = TurnedAccumulator<kQueries, kHeads>;
+  using Accumulator = TransposedAccumulator<kQueries, kHeads>;
   using Type = typename WgmmaElement<Element>::Type;
   static constexpr bool kScaled = false;
   static constexpr bool kWidens = false;
@@ -151,10 +152,10 @@ struct TurnedWgmmaProduct {
       SharedDescriptor a[kSteps], b[kSteps];
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        a[step] = Tile::behind(Tile::columns(keys), head * kSteps + step);
-        b[step] = QueryTile::behind(QueryTile::columns(own), step);
+        a[step] = Tile::offset_by(Tile::columns(keys), head * kSteps + step);
+        b[step] = QueryTile::offset_by(QueryTile::columns(own), step);
       }
-      wgmma_m64k16<Type, kHeadQueries, Major::kK, Major::kK>(scores.part[head], a, b, false);
+      wgmma_m64k16<Type, kHeadQueries, Major::kK, Major::kK>(scores.tile[head], a, b, false);
     }
   }
 
@@ -175,7 +176,7 @@ struct TurnedWgmmaProduct {
           a[step] = Tile::rows(values) + (panel * Tile::kAtomBytes + Tile::row_step(step));
           b[step] = described + (head * (kHeadQueries / 8) * kEightBytes + step * 16 * kKeyBytes);
         }
-        wgmma_m64k16<Type, kHeadQueries, Major::kMN, Major::kMN>(rows[tile].part[head], a, b, true);
+        wgmma_m64k16<Type, kHeadQueries, Major::kMN, Major::kMN>(rows[tile].tile[head], a, b, true);
       }
   }
 

@@ -52,11 +52,11 @@ struct WgmmaTile {
            (rows / kOctetSlots * kOctetBytes + rows % kOctetSlots * kPanelBytes);
   }
   template <int kApart>
-  static constexpr bool kKnowsBehind = kApart % kPanelBytes == 0 || is_power_of_two(kApart);
+  static constexpr bool kHasFixedOffset = kApart % kPanelBytes == 0 || is_power_of_two(kApart);
   template <int kApart>
-  LAZYROPE_DEVICE static SharedPtr behind(SharedPtr place) {
-    static_assert(kKnowsBehind<kApart>);
-    return kApart < kPanelBytes ? place ^ kApart : place + kApart / kPanelBytes * kAtomBytes;
+  LAZYROPE_DEVICE static SharedPtr offset_by(SharedPtr chunk) {
+    static_assert(kHasFixedOffset<kApart>);
+    return kApart < kPanelBytes ? chunk ^ kApart : chunk + kApart / kPanelBytes * kAtomBytes;
   }
 
   // Rows along M or N, columns along K, 16 of them.
@@ -64,7 +64,7 @@ struct WgmmaTile {
     return shared_descriptor(tile, 0, kOctetBytes, kSwizzle);
   }
   // The columns 16 x `sixteens` behind.
-  LAZYROPE_DEVICE static SharedDescriptor behind(SharedDescriptor columns, int32 sixteens) {
+  LAZYROPE_DEVICE static SharedDescriptor offset_by(SharedDescriptor columns, int32 sixteens) {
     constexpr int32 kSteps = kPanelBytes / 32;
     return (columns + sixteens / kSteps * kAtomBytes) | sixteens % kSteps * 32;
   }
@@ -85,19 +85,23 @@ struct WgmmaTile {
 // An accumulator of all columns, which one product may not make at once, or does not.
 template <int kColumns, int kAtOnce = columns_at_once(kColumns)>
 struct WideAccumulator {
-  static constexpr int kPartColumns = kAtOnce;
-  static constexpr int kParts = kColumns / kPartColumns;
+  static constexpr int kTileColumns = kAtOnce;
+  static constexpr int kTiles = kColumns / kTileColumns;
   static constexpr int kCount = kColumns / 2;
-  using Part = Accumulator<kPartColumns>;
+  using TileAccumulator = Accumulator<kTileColumns>;
 
-  LAZYROPE_DEVICE float& operator[](int i) { return part[i / Part::kCount][i % Part::kCount]; }
-  LAZYROPE_DEVICE float operator[](int i) const { return part[i / Part::kCount][i % Part::kCount]; }
+  LAZYROPE_DEVICE float& operator[](int i) {
+    return tile[i / TileAccumulator::kCount][i % TileAccumulator::kCount];
+  }
+  LAZYROPE_DEVICE float operator[](int i) const {
+    return tile[i / TileAccumulator::kCount][i % TileAccumulator::kCount];
+  }
   LAZYROPE_DEVICE void pin() {
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) part[i].pin();
+    for (int i = 0; i < kTiles; ++i) tile[i].pin();
   }
 
-  Part part[kParts];
+  TileAccumulator tile[kTiles];
 };
 
 // Lanes hold of 64 rows what they hold of four tiles of 16, one a warp.
@@ -118,7 +122,7 @@ struct TileAccess<WideAccumulator<kColumns>>
 // The other way round: queries are the columns, keys (or columns of values) the rows. What is row
 // and column in the following is so of the product that is not turned round. Of each head a part.
 template <int kQueries, int kHeads>
-struct TurnedAccumulator : WideAccumulator<kQueries, kQueries / kHeads> {};
+struct TransposedAccumulator : WideAccumulator<kQueries, kQueries / kHeads> {};
 
 // A row of queries has keys in lanes 4 apart, of all four warps.
 struct ColumnLanes {
@@ -146,15 +150,19 @@ struct ColumnLanes {
 };
 
 template <int kQueries, int kHeads>
-struct TileAccess<TurnedAccumulator<kQueries, kHeads>> : ColumnLanes {
-  using Tile = TurnedAccumulator<kQueries, kHeads>;
+struct TileAccess<TransposedAccumulator<kQueries, kHeads>> : ColumnLanes {
+  using Tile = TransposedAccumulator<kQueries, kHeads>;
   static constexpr int kRowTiles = kQueries / 8;
   static constexpr int kColumnTiles = 1;
-  LAZYROPE_DEVICE static float& at(Tile& tile, int m, int, int i) { return tile[place(m, i)]; }
-  LAZYROPE_DEVICE static float at(const Tile& tile, int m, int, int i) { return tile[place(m, i)]; }
+  LAZYROPE_DEVICE static float& at(Tile& tile, int m, int, int i) {
+    return tile[register_index(m, i)];
+  }
+  LAZYROPE_DEVICE static float at(const Tile& tile, int m, int, int i) {
+    return tile[register_index(m, i)];
+  }
 
  private:
-  static constexpr int place(int m, int i) { return 4 * m + i % 2 * 2 + i / 2; }
+  static constexpr int register_index(int m, int i) { return 4 * m + i % 2 * 2 + i / 2; }
 };
 
 }  // namespace lazyrope

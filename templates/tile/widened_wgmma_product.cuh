@@ -41,7 +41,7 @@ struct WidenedWgmmaProduct : WgmmaProduct<Element, kHeadDim> {
         const auto& [word] = chunks[step][round];
         const SharedPtr low = to + step * Tile::bytes(kStepRows);
         st_shared(low, Format::template widen_in_order<Element>(word[0], word[1]));
-        st_shared(Tile::template behind<16>(low),
+        st_shared(Tile::template offset_by<16>(low),
                   Format::template widen_in_order<Element>(word[2], word[3]));
       }
     }

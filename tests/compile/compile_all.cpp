@@ -1,6 +1,6 @@
 // Compiles every row of tests/compile/table.h for GPU archs, with every head_dim and dtype, and
-// writes tests/compile/results/ARCH.csv. Ends with 1 where a kernel spills with every plan, or the
-// compiler complains.
+// writes tests/compile/results/ARCH.csv. Ends with 1 where a kernel spills with every config, or
+// the compiler complains.
 //
 //   compile_all [ARCH...]  # all archs where none is given
 #include <fmt/chrono.h>
@@ -32,15 +32,15 @@ struct Line {
   int head_dim;
   std::string dtypes;  // for which all else is the same
   KernelKind kind;
-  std::size_t plan;
+  std::size_t config;
   int shared_bytes;
   KernelReport report;
   std::string sass;  // of each dtype
 
-  auto place() const { return std::tie(row, head_dim, kind); }
+  auto sort_key() const { return std::tie(row, head_dim, kind); }
   bool differs_in_dtype_only(const Line& other) const {
-    return place() == other.place() && plan == other.plan && shared_bytes == other.shared_bytes &&
-           report.differs_in_sass_only(other.report);
+    return sort_key() == other.sort_key() && config == other.config &&
+           shared_bytes == other.shared_bytes && report.differs_in_sass_only(other.report);
   }
 };
 
@@ -67,7 +67,7 @@ class ArchTable {
  public:
   explicit ArchTable(const Arch& arch) : arch_(arch), settings_(table_settings()) {}
 
-  // As Attention::compile: where a plan spills, the next one counts.
+  // As Attention::compile: where a config spills, the next one counts.
   void compile() {
     do compile_what_is_new();
     while (go_on_to_next_plans());
@@ -83,7 +83,7 @@ class ArchTable {
       for (const RenderedKernel& kernel : kernels_of(setting))
         if (listed.insert(kernel.source).second || is_attend(kernel.kind))
           lines.push_back({setting.row, setting.spec.head_dim,
-                           std::string(to_string(setting.spec.dtype)), kernel.kind, setting.plan,
+                           std::string(to_string(setting.spec.dtype)), kernel.kind, setting.config,
                            kernel.shared_bytes, reports_.at(kernel.source),
                            reports_.at(kernel.source).sass});
     return merged(std::move(lines));
@@ -91,10 +91,10 @@ class ArchTable {
 
  private:
   std::vector<RenderedKernel> kernels_of(const TableSetting& setting) const {
-    const TilePlan plan = candidates(setting.spec, arch_).at(setting.plan);
+    const KernelConfig config = configs(setting.spec, arch_).at(setting.config);
     std::vector<RenderedKernel> kernels;
     for (const KernelKind kind : kernel_kinds())
-      kernels.push_back(render(kind, setting.spec, plan, arch_));
+      kernels.push_back(render(kind, setting.spec, config, arch_));
     return kernels;
   }
 
@@ -119,15 +119,15 @@ class ArchTable {
   bool go_on_to_next_plans() {
     bool any = false;
     for (TableSetting& setting : settings_)
-      if (setting.plan + 1 < candidates(setting.spec, arch_).size() && spills(setting)) {
-        ++setting.plan;
+      if (setting.config + 1 < configs(setting.spec, arch_).size() && spills(setting)) {
+        ++setting.config;
         any = true;
       }
     return any;
   }
 
   static std::vector<Line> merged(std::vector<Line> lines) {
-    std::ranges::stable_sort(lines, {}, &Line::place);
+    std::ranges::stable_sort(lines, {}, &Line::sort_key);
     std::vector<Line> result;
     for (Line& line : lines)
       if (!result.empty() && result.back().differs_in_dtype_only(line)) {
@@ -146,7 +146,7 @@ class ArchTable {
 
 std::string text_of(const Line& line) {
   return fmt::format("{},{},{},{},{},{},{},{},{},{}", table_rows().at(line.row).name, line.head_dim,
-                     line.dtypes, to_string(line.kind), line.plan, line.report.registers,
+                     line.dtypes, to_string(line.kind), line.config, line.report.registers,
                      line.report.spill_bytes, line.shared_bytes, line.report.cubin_bytes,
                      line.sass);
 }

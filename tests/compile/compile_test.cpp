@@ -49,7 +49,7 @@ constexpr std::array kTypes = {Types{Dtype::kBf16, {}}, Types{Dtype::kFp16, {}},
 
 KernelSpec spec_of(const Setting& setting) {
   KernelSpec spec;
-  spec.head_dim = planned_head_dims()[setting[4]];
+  spec.head_dim = supported_head_dims()[setting[4]];
   spec.group_size = 4;
   spec.dtype = kTypes.at(setting[3]).dtype;
   spec.kv_dtype = kTypes.at(setting[3]).kv_dtype;
@@ -64,8 +64,8 @@ KernelSpec spec_of(const Setting& setting) {
 
 // All that are possible; each run takes settings one by one from the last.
 std::vector<Setting> all_settings() {
-  const Setting counts = {gpu_archs().size(), rope_variants().size(),     mask_variants().size(),
-                          kTypes.size(),      planned_head_dims().size(), 2,
+  const Setting counts = {gpu_archs().size(), rope_variants().size(),       mask_variants().size(),
+                          kTypes.size(),      supported_head_dims().size(), 2,
                           kScores.size()};
   std::vector<Setting> settings = {{}};
   for (std::size_t factor = 0; factor < kFactors; ++factor) {
@@ -127,16 +127,16 @@ struct Job {
   KernelReport report = {};
 };
 
-// The kernels of all settings by one of their plans, each source once.
+// The kernels of all settings by one of their configs, each source once.
 std::vector<Job> jobs_for(const Arch& arch, const std::vector<Setting>& settings,
-                          std::size_t candidate) {
+                          std::size_t config_index) {
   std::vector<Job> jobs;
   std::set<std::string> known;
   for (const Setting& setting : settings) {
     const KernelSpec spec = spec_of(setting);
-    for (const TilePlan plan = candidates(spec, arch).at(candidate);
+    for (const KernelConfig config = configs(spec, arch).at(config_index);
          const KernelKind kind : kernel_kinds()) {
-      RenderedKernel kernel = render(kind, spec, plan, arch);
+      RenderedKernel kernel = render(kind, spec, config, arch);
       if (known.insert(kernel.source).second) jobs.push_back({setting, std::move(kernel)});
     }
   }
@@ -151,7 +151,7 @@ std::string line_of(const Job& job, const Arch& arch) {
 
 class Compiles : public testing::TestWithParam<std::size_t> {};
 
-// As Attention::compile: where a plan spills, the next one counts.
+// As Attention::compile: where a config spills, the next one counts.
 TEST_P(Compiles, WithoutSpillsAndWarnings) {
   const Arch& arch = gpu_archs().at(GetParam());
   std::vector<Setting> settings = chosen_settings();
@@ -159,8 +159,8 @@ TEST_P(Compiles, WithoutSpillsAndWarnings) {
   ASSERT_FALSE(settings.empty());
   std::string table =
       fmt::format("{:8} {:15} registers spills shared  cubin  spec\n", "arch", "kernel");
-  for (std::size_t candidate = 0; !settings.empty(); ++candidate) {
-    std::vector<Job> jobs = jobs_for(arch, settings, candidate);
+  for (std::size_t config_index = 0; !settings.empty(); ++config_index) {
+    std::vector<Job> jobs = jobs_for(arch, settings, config_index);
     for_each_parallel(jobs.size(), thread_count(0), [&](std::size_t i) {
       jobs[i].report = compile_for_report(jobs[i].kernel, arch);
     });
@@ -168,7 +168,7 @@ TEST_P(Compiles, WithoutSpillsAndWarnings) {
     for (const Job& job : jobs) {
       table += line_of(job, arch);
       if (job.report.spill_bytes > 0 &&
-          candidate + 1 < candidates(spec_of(job.setting), arch).size())
+          config_index + 1 < configs(spec_of(job.setting), arch).size())
         settings.push_back(job.setting);
       else
         EXPECT_EQ(job.report.problem, "") << to_string(job.kernel.kind) << " for " << arch.name
@@ -181,7 +181,7 @@ TEST_P(Compiles, WithoutSpillsAndWarnings) {
 INSTANTIATE_TEST_SUITE_P(Archs, Compiles, testing::Range(std::size_t{0}, gpu_archs().size()),
                          [](const auto& row) { return gpu_archs().at(row.param).name; });
 
-// With the NVRTC of 2025 the first plan spills here.
+// With the NVRTC of 2025 the first config spills here.
 TEST(DefaultPlan, IsOneThatDoesNotSpill) {
   AttentionSpec spec;
   spec.head_dim = 128;

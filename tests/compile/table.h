@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "codegen/arch.h"
+#include "codegen/kernel_config.h"
 #include "codegen/mask.h"
 #include "codegen/render.h"
-#include "codegen/tile_plan.h"
 #include "tests/support/specs.h"
 
 // The table of tests/compile/results, a file an arch: what compile_all.cpp writes and
@@ -18,7 +18,7 @@ namespace lazyrope {
 // Lines that begin with # say how it came about. The column `sass` has a digest of the machine code
 // for each dtype, so that a change that only renames shows no difference there.
 inline constexpr const char* kTableHead =
-    "row,head_dim,dtype,kernel,plan,registers,spill_bytes,shared_bytes,cubin_bytes,sass";
+    "row,head_dim,dtype,kernel,config,registers,spill_bytes,shared_bytes,cubin_bytes,sass";
 
 inline constexpr std::array kTableDtypes = {Dtype::kBf16, Dtype::kFp16};
 
@@ -87,7 +87,7 @@ inline std::vector<TableRow> table_rows() {
 struct TableSetting {
   std::size_t row;  // of table_rows()
   KernelSpec spec;
-  std::size_t plan = 0;  // which of its plans counts: the first that does not spill
+  std::size_t config = 0;  // which of its configs counts: the first that does not spill
 };
 
 // Every row with every head_dim and dtype that it goes with.
@@ -95,7 +95,7 @@ inline std::vector<TableSetting> table_settings() {
   std::vector<TableSetting> settings;
   const std::vector<TableRow> rows = table_rows();
   for (std::size_t row = 0; row < rows.size(); ++row)
-    for (const int head_dim : planned_head_dims())
+    for (const int head_dim : supported_head_dims())
       for (const Dtype dtype : kTableDtypes) {
         KernelSpec spec = default_spec(head_dim, dtype);
         rows[row].change(spec);

@@ -73,13 +73,13 @@ std::string values_in(const RenderedKernel& kernel) {
 
 std::string rendered(const Golden& golden) {
   const Arch& arch = find_arch(golden.arch);
-  const TilePlan plan = candidates(golden.spec, arch).front();
+  const KernelConfig config = configs(golden.spec, arch).front();
   std::string text = fmt::format("{}\n{}\n", golden.arch, describe(golden.spec));
   if (arch.isa == "ptx")
     text += fmt::format("{}\n", fmt::join(NvrtcCompiler(nullptr).options(arch), " "));
   text += "\n";
   for (const KernelKind kind : kernel_kinds())
-    text += values_in(render(kind, golden.spec, plan, arch));
+    text += values_in(render(kind, golden.spec, config, arch));
   return text;
 }
 

@@ -40,13 +40,13 @@ for case in cases:
     exact, exact_lse = case.reference()
     assert_close(out, exact, eager.attention(case))
     assert_lse_close(lse, exact_lse, case.q.dtype)
-default = lazyrope.candidates(cases[0].spec)[0]
+default = lazyrope.configs(cases[0].spec)[0]
 print(json.dumps({
     "seconds": seconds,
     "tuning": kernel.tuning,
-    "is_default": kernel.tile_plan == default,
-    "split": kernel.tile_plan.min_split_blocks,
-    "decode_stages": kernel.tile_plan.decode.stages,
+    "is_default": kernel.config == default,
+    "split": kernel.config.min_split_blocks,
+    "decode_stages": kernel.config.decode.stages,
     "from_cache": kernel.from_cache,
 }))
 """
@@ -84,17 +84,17 @@ def test_the_record_says_what_was_measured_and_chosen(tuned):
     assert tuning["sm_count"] == torch.cuda.get_device_properties(0).multi_processor_count
     assert tuning["driver"] and tuning["compiler"].startswith("nvrtc 1")
     assert 0 < tuning["compile_seconds"] + tuning["measure_seconds"] <= tuning["seconds"] <= printed["seconds"]
-    assert [part["name"] for part in tuning["parts"]] == ["decode", "prefill", "min_split_blocks"]
-    for part in tuning["parts"]:
-        assert len(part["trials"]) >= 4 and part["workloads"]
-        for trial in part["trials"]:
-            assert trial["left_out"] in ("", "spills registers"), "no plan computes anything else"
-            assert len(trial["us"]) == (0 if trial["left_out"] else len(part["workloads"]))
+    assert [task["name"] for task in tuning["tasks"]] == ["decode", "prefill", "min_split_blocks"]
+    for task in tuning["tasks"]:
+        assert len(task["trials"]) >= 4 and task["workloads"]
+        for trial in task["trials"]:
+            assert trial["rejection"] in ("", "spills registers"), "no config computes anything else"
+            assert len(trial["us"]) == (0 if trial["rejection"] else len(task["workloads"]))
             assert all(2 < us < 1e5 for us in trial["us"])
-        chosen = part["trials"][part["chosen"]]
-        assert part["chosen"] == 0 or chosen["gain"] > max(0.01, chosen["noise"])
-    assert tuning["plan"]["decode"]["stages"] == printed["decode_stages"]
-    assert printed["is_default"] == all(part["chosen"] == 0 for part in tuning["parts"])
+        chosen = task["trials"][task["chosen"]]
+        assert task["chosen"] == 0 or chosen["gain"] > max(0.01, chosen["noise"])
+    assert tuning["config"]["decode"]["stages"] == printed["decode_stages"]
+    assert printed["is_default"] == all(task["chosen"] == 0 for task in tuning["tasks"])
     assert "lazyrope: info: tuned head_dim 64" in log and "decode: of " in log and " s: compiling " in log
 
 

@@ -31,7 +31,7 @@ def test_decode_rows(measures, shape):
     row = bench.measured(replace(shape, batch=2, context=2048, first_context=shape.first_context and 4096), measures)
     times = [row["us"], row["plan_us"], row["stream_us"], *row["own"].values(), *row["peers"].values()]
     assert all(1 < us < 1000 for us in times)
-    assert set(row["own"]) == set(shape.against) and row["tbps"] > 0
+    assert set(row["own"]) == set(shape.variants) and row["tbps"] > 0
 
 
 @pytest.mark.parametrize("kernel", ["prefill", "plan", "append", "reposition"])

@@ -35,11 +35,11 @@ def captures(monkeypatch) -> list[tuple[int, int]]:
 
 def run(engine: Engine, seed: int, count: int) -> list[Any]:
     rng = random.Random(seed)
-    shelf = [text(rng, rng.randint(1, 200)) for _ in range(9)]
+    corpus = [text(rng, rng.randint(1, 200)) for _ in range(9)]
     generations = [
         engine.generate(
             text(rng, rng.randint(1, 30)),
-            rng.sample(shelf, rng.randint(0, 4)),
+            rng.sample(corpus, rng.randint(0, 4)),
             max_new_tokens=rng.randint(1, 25),
             mode=rng.choice(["lazy", "block", "full"]),
             stop=[],

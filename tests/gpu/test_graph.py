@@ -96,11 +96,11 @@ def test_update_and_append_are_captured_too():
     from tests.support.reference import Segment, attention, rotate
 
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
-    turned = rotate(torch.cat(keys), torch.arange(40, device="cuda"), frequencies, 128).to(torch.bfloat16)
+    rotated = rotate(torch.cat(keys), torch.arange(40, device="cuda"), frequencies, 128).to(torch.bfloat16)
     exact, _ = attention(
         q,
         torch.tensor([39], device="cuda"),
-        [Segment(turned, torch.cat(values), 0, 0)],
+        [Segment(rotated, torch.cat(values), 0, 0)],
         frequencies=frequencies,
         rotary_dim=128,
         query_rotated=False,

@@ -10,7 +10,7 @@ import torch
 
 from tests.support.cases import Case, PoolBuilder, Request, Setting, Slice, assemble
 from tests.support.checks import check_case
-from tests.support.shelf import Shelf, in_order
+from tests.support.document_fixture import DocumentFixture, in_order
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 def test_one_row_tile_cut_into_more_parts_than_fit_shared_memory(head_dim):
     """A single KV head and request: every CTA holds a part of the same tile."""
     setting = Setting(head_dim=head_dim, kv_heads=1, group=4)
-    shelf = Shelf(setting, [20_000, 31, 19_000, 300], 1, "cuda", pages=3000)
-    case = shelf.case(shelf.queries(1), [in_order(shelf, [0, 1, 2, 3], 1)])
-    kernel = lazyrope.compile(shelf.spec)
+    fixture = DocumentFixture(setting, [20_000, 31, 19_000, 300], 1, "cuda", pages=3000)
+    case = fixture.case(fixture.queries(1), [in_order(fixture, [0, 1, 2, 3], 1)])
+    kernel = lazyrope.compile(fixture.spec)
     check_case(case, kernel)
     check_case(case, kernel)  # the counters are back at zero
 
@@ -29,17 +29,17 @@ def test_one_row_tile_cut_into_more_parts_than_fit_shared_memory(head_dim):
 @pytest.mark.parametrize("tokens", [64, 200])
 def test_chunks_over_a_long_context(tokens):
     setting = Setting(kv_heads=2, group=4)
-    shelf = Shelf(setting, [4000, 77, 6000], 2, "cuda", pages=1500)
-    case = shelf.case(shelf.queries(tokens), [in_order(shelf, [2, 0, 1], tokens)])
-    check_case(case, lazyrope.compile(shelf.spec))
+    fixture = DocumentFixture(setting, [4000, 77, 6000], 2, "cuda", pages=1500)
+    case = fixture.case(fixture.queries(tokens), [in_order(fixture, [2, 0, 1], tokens)])
+    check_case(case, lazyrope.compile(fixture.spec))
 
 
 def test_many_small_requests():
     setting = Setting(kv_heads=2, group=8, phase="decode")
-    shelf = Shelf(setting, [5, 16, 40, 129], 3, "cuda")
-    requests = [in_order(shelf, [i % 4, (i + 1) % 4], 1) for i in range(300)]
-    case = shelf.case(shelf.queries(300), requests)
-    check_case(case, lazyrope.compile(shelf.spec))
+    fixture = DocumentFixture(setting, [5, 16, 40, 129], 3, "cuda")
+    requests = [in_order(fixture, [i % 4, (i + 1) % 4], 1) for i in range(300)]
+    case = fixture.case(fixture.queries(300), requests)
+    check_case(case, lazyrope.compile(fixture.spec))
 
 
 def square(setting: Setting, requests: int, tokens: int, first: int) -> Case:
@@ -72,7 +72,7 @@ def test_pool_larger_than_32_bits_reach():
     kernel = lazyrope.compile(spec)
     pages = 6 * 2**30 // (16 * 8 * 128 * 2)
     k_pool, v_pool = (torch.empty((pages, 16, 8, 128), dtype=torch.bfloat16, device="cuda") for _ in "kv")
-    small = Shelf(setting, [64], 4, "cuda")
+    small = DocumentFixture(setting, [64], 4, "cuda")
     case = small.case(small.queries(1), [in_order(small, [0], 1)])
     used = case.metadata["pages"].long()
     k_pool[pages - 400 :] = case.k_pool

@@ -6,7 +6,7 @@
 #include "codegen/template_text.h"
 #include "runtime/base/error.h"
 #include "runtime/emulator/device.h"
-#include "tests/isa/run_witness.h"
+#include "tests/isa/conformance_runner.h"
 #include "tests/isa/wrappers.h"
 #include "tests/support/throws.h"
 
@@ -28,7 +28,7 @@ class Contract : public testing::TestWithParam<const char*> {
   }
 
   void compile(const std::string& line) const {
-    witness_compiler(arch_)->compile(kernel_with(line, arch_), arch_);
+    conformance_compiler(arch_)->compile(kernel_with(line, arch_), arch_);
   }
 
   const Arch& arch_ = find_arch(GetParam());

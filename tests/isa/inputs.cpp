@@ -99,8 +99,9 @@ std::uint32_t near_halfway(Generator& random, const HalfFormat& format) {
   std::uint32_t bits = random_float(random, least, most);
   // Where the 16-bit number is subnormal, its last place is a higher one.
   const int exponent = static_cast<int>(bits >> kMantissaBits & 0xff) - kBias;
-  const int places = format.infinity == kF16Format.infinity && exponent < -14 ? -14 - exponent : 0;
-  const int half_at = dropped - 1 + places;
+  const int subnormal_bits =
+      format.infinity == kF16Format.infinity && exponent < -14 ? -14 - exponent : 0;
+  const int half_at = dropped - 1 + subnormal_bits;
   if (half_at >= kMantissaBits) return bits;
   bits = (bits >> half_at | 1u) << half_at;
   return bits + random.one_of({0u, 1u, 0xffffffffu});

@@ -1,5 +1,5 @@
-// Runs witness kernels on this machine's GPU and writes tests/isa/recordings/NAME.rec, which the
-// tests labelled "isa" compare the emulator with. Rows that need another arch are left out.
+// Runs conformance kernels on this machine's GPU and writes tests/isa/recordings/NAME.rec, which
+// the tests labelled "isa" compare the emulator with. Rows that need another arch are left out.
 //
 //   record_isa [NAME...]  # all rows where none is given
 #include <fmt/chrono.h>
@@ -11,46 +11,47 @@
 #include <stdexcept>
 
 #include "runtime/engine/devices.h"
+#include "tests/isa/conformance_runner.h"
 #include "tests/isa/recording.h"
-#include "tests/isa/run_witness.h"
 
 namespace lazyrope {
 namespace {
 
 // Code for sm_XYa is of that arch alone.
-bool runs_on(const WitnessText& text, const Arch& arch) {
+bool runs_on(const ConformanceKernel& text, const Arch& arch) {
   const Arch& least = find_arch(text.least_arch);
   if (least.name.back() == 'a') return least.name == arch.name;
   return 10 * least.major + least.minor <= 10 * arch.major + arch.minor;
 }
 
-void record(const WitnessRunner& runner, const Device& device, const Witness& witness) {
-  fmt::print("{}: ", witness.name);  // what fails is named
+void record(const ConformanceRunner& runner, const Device& device,
+            const ConformanceCase& test_case) {
+  fmt::print("{}: ", test_case.name);  // what fails is named
   std::fflush(stdout);
-  const Words output = runner.run(witness, 0x00);
-  if (output != runner.run(witness, 0xff))
-    throw std::runtime_error(witness.name + " does not give the same twice, or writes not all");
-  write_recording(witness, {.witness = witness.name,
-                            .gpu = device.name(),
-                            .driver = device.driver(),
-                            .compiler = runner.binary().compiler,
-                            .arch = device.arch().name,
-                            .date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))),
-                            .seed = fmt::format("{:016x}", seed_of(witness)),
-                            .input_sha256 = sha256_of(input_of(witness)),
-                            .output = output});
+  const Words output = runner.run(test_case, 0x00);
+  if (output != runner.run(test_case, 0xff))
+    throw std::runtime_error(test_case.name + " does not give the same twice, or writes not all");
+  write_recording(test_case, {.name = test_case.name,
+                              .gpu = device.name(),
+                              .driver = device.driver(),
+                              .compiler = runner.binary().compiler,
+                              .arch = device.arch().name,
+                              .date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))),
+                              .seed = fmt::format("{:016x}", seed_of(test_case)),
+                              .input_sha256 = sha256_of(input_of(test_case)),
+                              .output = output});
   fmt::print("{} words\n", output.size());
 }
 
 void record_all(const std::vector<std::string>& names) {
   const std::shared_ptr<const Device> gpu = present_gpu();
-  for (const WitnessText& text : witness_texts()) {
+  for (const ConformanceKernel& text : conformance_kernels()) {
     if (!runs_on(text, gpu->arch())) continue;
-    const WitnessRunner runner(text, gpu);
-    for (const Witness& witness : witnesses())
-      if (witness.text == text.name &&
-          (names.empty() || std::ranges::count(names, witness.name) > 0))
-        record(runner, *gpu, witness);
+    const ConformanceRunner runner(text, gpu);
+    for (const ConformanceCase& test_case : conformance_cases())
+      if (test_case.text == text.name &&
+          (names.empty() || std::ranges::count(names, test_case.name) > 0))
+        record(runner, *gpu, test_case);
   }
 }
 

@@ -1,4 +1,4 @@
-// Every wrapper of templates/isa has a witness, and every recording a row.
+// Every wrapper of templates/isa has a conformance case, and every recording a row.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <iterator>
 #include <set>
 
+#include "tests/isa/conformance_cases.h"
 #include "tests/isa/recording.h"
-#include "tests/isa/witnesses.h"
 #include "tests/isa/wrappers.h"
 
 namespace lazyrope {
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::uintmax_t kMaxBytes = std::uintmax_t{2} << 20;  // of all recordings
 
 std::string text_of(const std::string& name) {
-  std::ifstream in(fmt::format("{}/isa/witness/{}.cuh", LAZYROPE_TEST_SOURCE_DIR, name));
+  std::ifstream in(fmt::format("{}/isa/kernels/{}.cuh", LAZYROPE_TEST_SOURCE_DIR, name));
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
@@ -41,37 +41,38 @@ TEST(Wrappers, AreFoundInTheirTexts) {
 TEST(Wrappers, AllHaveAWitness) {
   std::set<std::string> missing = all_wrappers();
   EXPECT_GE(missing.size(), 40u);
-  for (const Witness& witness : witnesses())
-    for (const std::string& wrapper : witness.wrappers) missing.erase(wrapper);
-  EXPECT_TRUE(missing.empty()) << "without a row in tests/isa/witnesses.cpp: "
+  for (const ConformanceCase& test_case : conformance_cases())
+    for (const std::string& wrapper : test_case.wrappers) missing.erase(wrapper);
+  EXPECT_TRUE(missing.empty()) << "without a row in tests/isa/conformance_cases.cpp: "
                                << fmt::format("{}", fmt::join(missing, ", "));
 }
 
 TEST(Witnesses, NameWrappersThatTheirTextCalls) {
   const std::set<std::string> wrappers = all_wrappers();
-  for (const Witness& witness : witnesses()) {
-    EXPECT_FALSE(witness.wrappers.empty()) << witness.name;
-    for (const std::string& wrapper : witness.wrappers) {
-      EXPECT_TRUE(wrappers.contains(wrapper)) << witness.name << ": " << wrapper << " is unknown";
-      EXPECT_TRUE(names_wrapper(text_of(witness.text), wrapper))
-          << witness.text << ".cuh does not call " << wrapper;
+  for (const ConformanceCase& test_case : conformance_cases()) {
+    EXPECT_FALSE(test_case.wrappers.empty()) << test_case.name;
+    for (const std::string& wrapper : test_case.wrappers) {
+      EXPECT_TRUE(wrappers.contains(wrapper)) << test_case.name << ": " << wrapper << " is unknown";
+      EXPECT_TRUE(names_wrapper(text_of(test_case.text), wrapper))
+          << test_case.text << ".cuh does not call " << wrapper;
     }
   }
 }
 
 TEST(Witnesses, HaveOneNameAndOneText) {
   std::set<std::string> texts;
-  for (const WitnessText& text : witness_texts()) EXPECT_TRUE(texts.insert(text.name).second);
+  for (const ConformanceKernel& text : conformance_kernels())
+    EXPECT_TRUE(texts.insert(text.name).second);
   std::set<std::string> names;
-  for (const Witness& witness : witnesses()) {
-    EXPECT_TRUE(names.insert(witness.name).second) << witness.name;
-    EXPECT_TRUE(texts.contains(witness.text)) << witness.name << " names " << witness.text;
+  for (const ConformanceCase& test_case : conformance_cases()) {
+    EXPECT_TRUE(names.insert(test_case.name).second) << test_case.name;
+    EXPECT_TRUE(texts.contains(test_case.text)) << test_case.name << " names " << test_case.text;
   }
 }
 
 TEST(Witnesses, TheirInputsAreTheSameEachTime) {
-  for (const Witness& witness : witnesses())
-    EXPECT_EQ(input_of(witness), input_of(witness)) << witness.name;
+  for (const ConformanceCase& test_case : conformance_cases())
+    EXPECT_EQ(input_of(test_case), input_of(test_case)) << test_case.name;
 }
 
 TEST(Recordings, AreOfRowsThatThereAre) {
@@ -81,8 +82,8 @@ TEST(Recordings, AreOfRowsThatThereAre) {
   for (const fs::directory_entry& file : fs::directory_iterator(folder)) {
     bytes += file.file_size();
     EXPECT_TRUE(std::ranges::any_of(
-        witnesses(),
-        [&](const Witness& witness) { return recording_path(witness) == file.path(); }))
+        conformance_cases(),
+        [&](const ConformanceCase& test_case) { return recording_path(test_case) == file.path(); }))
         << file.path() << " is no row's: remove it";
   }
   EXPECT_LE(bytes, kMaxBytes);

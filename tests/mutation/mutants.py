@@ -22,11 +22,12 @@ COMMIT = "_commit_group"
 # Who gives something away later, or waits for it earlier, only takes longer; and that products are
 # asked for in turns, and queries before keys, is for speed.
 SLOWER = {
-    "pass": ("later",),
-    "look": ("earlier",),
-    "await_turn": ("earlier", "later"),
-    "give_turn": ("earlier", "later"),
-    "tell_asked": ("earlier", "later"),
+    "commit": ("later",),
+    "release": ("later",),
+    "await_phase": ("earlier",),
+    "order_wait": ("earlier", "later"),
+    "order_arrive": ("earlier", "later"),
+    "signal_issued": ("earlier", "later"),
 }
 JUMP = re.compile(r"\b(?:return|break|continue)\b")
 
@@ -60,7 +61,7 @@ def _of_site(site: Site, instructions: Instructions) -> Iterator[Mutant]:
     # Behind another site: that is the other's mutant, moved later.
     if crossed is not None and not _is_site(site.text, crossed, instructions):
         yield Mutant(site, "earlier", crosses=crossed)
-    crossed = _first_that_matters(site, site.behind, instructions)
+    crossed = _first_that_matters(site, site.after, instructions)
     # What is moved behind a jump is removed.
     if crossed is not None and not JUMP.match(site.text.of(crossed)):
         yield Mutant(site, "later", crosses=crossed)

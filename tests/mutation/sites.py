@@ -18,15 +18,15 @@ REACHES_NO_MEMORY = re.compile(r"^(?:ld_global_nc$|shfl_|vote_|mma_|elect_|setma
 MOVES_DATA = re.compile(r"^(?:(?:ld|st|atom|red)_(?:shared|global|generic|relaxed)|(?:ld|st)matrix|cp_|wgmma_m)")
 
 # They do so among other things, each call for a reason of its own.
-HANDS_OVER = {"pass", "look", "await_turn", "give_turn", "tell_asked"}
+HANDS_OVER = {"acquire", "commit", "release", "await_phase", "order_wait", "order_arrive", "signal_issued"}
 # Results are the same without: a CTA would take items from others before it has room for them, or ask for its first
 # queries behind its first keys and values.
 FOR_SPEED = {
-    ("family/sm90a/block_finder.cuh", "items_.look(item_.at)"),
-    ("pipeline/precedence.cuh", "mbarrier_try_wait_parity(memory_, 0)"),
+    ("family/sm90a/scheduler_warp.cuh", "work_tiles_.await_phase(work_tile_stage_.index)"),
+    ("pipeline/issue_order.cuh", "mbarrier_try_wait_parity(memory_, 0)"),
 }
 
-LEVELS = ("kernel/", "family/", "pipeline/", "ops/", "tile/")
+LEVELS = ("kernel/", "planner/", "family/", "pipeline/", "ops/", "tile/")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Site:
     text: Text
     call: Call
     before: tuple[Span, ...]  # statements of its block, the nearest first, where the call is one itself
-    behind: tuple[Span, ...]
+    after: tuple[Span, ...]
     is_statement: bool
 
     @property

@@ -116,7 +116,7 @@ class Text:
         return i + 1
 
     def before(self, at: int) -> int:
-        """Behind the last code before a place: what is put there stands in no comment."""
+        """Behind the last code before a position: what is put there stands in no comment."""
         return len(self.code[:at].rstrip())
 
     def calls(self, names: set[str]) -> Iterator[Call]:

@@ -12,26 +12,26 @@ import torch
 
 from tests.support import eager
 from tests.support.cases import Case, Setting, documents_case, random_case
-from tests.support.shelf import Shelf, in_order
+from tests.support.document_fixture import DocumentFixture, in_order
 from tests.support.tolerance import assert_close, assert_lse_close
 
 
 def shape(
-    row_warps: int,
-    key_warps: int,
-    warp_rows: int,
-    warp_keys: int,
+    warps_m: int,
+    warps_n: int,
+    warp_m: int,
+    warp_n: int,
     stages: int,
-    step_keys: int = 0,
+    mma_n: int = 0,
     family: str = "sm80",
     heads: int = 1,
-) -> lazyrope.AttendPlan:
-    return lazyrope.AttendPlan(
-        row_warps=row_warps,
-        key_warps=key_warps,
-        warp_rows=warp_rows,
-        warp_keys=warp_keys,
-        step_keys=step_keys or warp_keys,
+) -> lazyrope.TileConfig:
+    return lazyrope.TileConfig(
+        warps_m=warps_m,
+        warps_n=warps_n,
+        warp_m=warp_m,
+        warp_n=warp_n,
+        mma_n=mma_n or warp_n,
         stages=stages,
         ctas_per_sm=1,
         family=family,
@@ -45,8 +45,8 @@ class Trial:
 
     name: str
     make: Callable[[], Case]
-    decode: lazyrope.AttendPlan
-    prefill: lazyrope.AttendPlan
+    decode: lazyrope.TileConfig
+    prefill: lazyrope.TileConfig
     attends: bool = True  # else the step is only planned
     fixed_split_blocks: int = 0
 
@@ -60,14 +60,14 @@ class Trial:
 
     @cached_property
     def kernel(self) -> lazyrope.Attention:
-        plan = lazyrope.TilePlan(
+        config = lazyrope.KernelConfig(
             decode=self.decode,
             prefill=self.prefill,
             min_split_blocks=1,
-            item_heads=2,
+            heads_per_work_tile=2,
             fixed_split_blocks=self.fixed_split_blocks,
         )
-        return lazyrope.compile(self.case.spec, arch=f"emu:{self.arch}", plan=plan)
+        return lazyrope.compile(self.case.spec, arch=f"emu:{self.arch}", config=config)
 
     @cached_property
     def expected(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -122,16 +122,16 @@ def loud(lengths: list[int], tokens: int, **setting: object) -> Case:
 
 def alike(count: int, kv_heads: int = 1) -> Case:
     """Requests of one token after a document that they share."""
-    shelf = Shelf(Setting(head_dim=64, group=2, kv_heads=kv_heads), [40], 1, "cpu")
-    return shelf.case(shelf.queries(count), [in_order(shelf, [0], 1)] * count)
+    fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=kv_heads), [40], 1, "cpu")
+    return fixture.case(fixture.queries(count), [in_order(fixture, [0], 1)] * count)
 
 
 def uneven() -> Case:
     """Requests after 8 to 18 documents, whose tiles are many for four SMs: these take them from a queue."""
-    shelf = Shelf(Setting(head_dim=64, group=2, kv_heads=2), [64] * 18, 1, "cpu")
+    fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=2), [64] * 18, 1, "cpu")
     rng = random.Random(3)
     counts = [rng.randint(8, 18) for _ in range(13)]
-    return shelf.case(shelf.queries(70 * 13), [in_order(shelf, list(range(count)), 70) for count in counts])
+    return fixture.case(fixture.queries(70 * 13), [in_order(fixture, list(range(count)), 70) for count in counts])
 
 
 def requests(count: int) -> Case:

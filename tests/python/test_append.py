@@ -55,7 +55,7 @@ class Writes:
 
 
 @pytest.mark.usefixtures("compiled_ahead")
-def test_random_appends(numbered_setting, build, device, ran):
+def test_random_appends(numbered_setting, build, device, executed):
     seed, setting = numbered_setting
     spec = setting.spec()
     kernel = build(spec)
@@ -68,25 +68,25 @@ def test_random_appends(numbered_setting, build, device, ran):
         **writes.metadata, tokens=writes.tokens + 9, page_size=setting.page_size, layout=setting.layout, check=True
     )
     kernel.append(k, v, *pool.pools(), step, check=True, **pool.scales)
-    places = list(writes.slots(setting.page_size))
-    page, slot, index = (torch.tensor([p[i] for p in places], dtype=torch.int64) for i in (1, 2, 3))
+    written_slots = list(writes.slots(setting.page_size))
+    page, slot, index = (torch.tensor([p[i] for p in written_slots], dtype=torch.int64) for i in (1, 2, 3))
     result = [pool.slots(p) for p in (pool.k_pool, pool.v_pool)]
     written_k, written_v = (r[page.to(device), slot.to(device)] for r in result)
     assert torch.equal(written_v, pool.stored(v, "v_scale")[0])
     if setting.query_form == "rotated" or setting.rope == "none":
         assert torch.equal(written_k, pool.stored(k, "k_scale")[0])
     else:
-        assert_turned_and_rounded_once(spec, k, index.to(device), pool, written_k)
+        assert_rotated_and_rounded_once(spec, k, index.to(device), pool, written_k)
     untouched = torch.ones(result[0].shape[:2], dtype=torch.bool)
     untouched[page, slot] = False
     for r in result:
         left = r[untouched.to(device)]
         assert bool((left == FP8_NAN if pool.fp8 else left.isnan()).all()), "a slot of no token was written"
-    ran.append(setting, kernel, writes.tokens)
+    executed.append(setting, kernel, writes.tokens)
 
 
-def test_enough_of_the_list_has_run(request, ran):
-    assert_all_has_run(request, ran, kernels=20)
+def test_enough_of_the_list_has_run(request, executed):
+    assert_all_has_run(request, executed, kernels=20)
 
 
 # Bits of the fraction, and the exponent of the least normal number.
@@ -98,13 +98,13 @@ FORMATS = {
 }
 
 
-def assert_turned_and_rounded_once(spec, k, index, pool, written):
+def assert_rotated_and_rounded_once(spec, k, index, pool, written):
     if len(k) == 0:
         return
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
-    turned = rotate(k, index, frequencies, spec.rope.rotary_dim, spec.rope_pairing, spec.attention_factor)
+    rotated = rotate(k, index, frequencies, spec.rope.rotary_dim, spec.rope_pairing, spec.attention_factor)
     scale = pool.scales.get("k_scale", torch.ones(1, device=k.device)).double()[:, None]
-    wanted = turned / scale
+    wanted = rotated / scale
     stored = written.view(pool.fp8).double() if pool.fp8 else written.double()
     bits, least = FORMATS[pool.fp8 or k.dtype]
     unit = 2.0 ** (wanted.abs().log2().floor().clamp_min(least) - bits)
@@ -138,8 +138,8 @@ def test_what_is_appended_is_what_attend_reads(build, device):
     )
     out, _ = kernel(q, k_pool, v_pool, plan)
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
-    turned_q = rotate(q, torch.tensor([500, 501, 502], device=device), frequencies, 128)
-    turned_k = rotate(k, torch.arange(n, device=device) + 300, frequencies, 128)
-    score = torch.einsum("thd,khd->thk", turned_q, turned_k.repeat_interleave(4, dim=1)) * spec.scale
+    rotated_q = rotate(q, torch.tensor([500, 501, 502], device=device), frequencies, 128)
+    rotated_k = rotate(k, torch.arange(n, device=device) + 300, frequencies, 128)
+    score = torch.einsum("thd,khd->thk", rotated_q, rotated_k.repeat_interleave(4, dim=1)) * spec.scale
     exact = torch.einsum("thk,khd->thd", score.softmax(-1), v.double().repeat_interleave(4, dim=1))
     assert (out.double() - exact).norm() / exact.norm() < 1e-2

@@ -35,12 +35,12 @@ FILES_OF_RANDOM_STEPS = ("tests/python/test_append.py", "tests/python/test_atten
 
 
 @pytest.mark.usefixtures("compiled_ahead")
-def test_random_step(numbered_setting, build, device, ran):
+def test_random_step(numbered_setting, build, device, executed):
     seed, setting = numbered_setting
     case = random_case(setting, seed, device)
     kernel = build(case.spec)
     check_case(case, kernel)
-    ran.attend(case, kernel)
+    executed.attend(case, kernel)
 
 
 def test_every_rope_variant_is_among_the_settings():
@@ -49,8 +49,8 @@ def test_every_rope_variant_is_among_the_settings():
     assert used == set(lazyrope.rope_variants())
 
 
-def test_enough_of_the_list_has_run(request, ran):
-    assert_all_has_run(request, ran, kernels=60)
+def test_enough_of_the_list_has_run(request, executed):
+    assert_all_has_run(request, executed, kernels=60)
 
 
 def test_steps_that_are_searched_for_races_have_every_value(request):
@@ -85,11 +85,11 @@ def test_the_kernels_have_no_races(request):
 @pytest.mark.parametrize("group", [71, 128])
 @pytest.mark.parametrize("head_dim", [160, 192, 256])
 def test_a_group_of_more_heads_than_a_tile_has_rows(build, device, head_dim, group):
-    """By the plan for the least shared memory."""
+    """By the config for the least shared memory."""
     case = random_case(Setting(head_dim=head_dim, group=group, phase="decode", kv_heads=1), 31, device)
-    plan = lazyrope.candidates(case.spec, None if device == "cuda" else "emu:sm_80")[-1]
-    assert plan.prefill.row_warps * plan.prefill.warp_rows < group
-    check_case(case, build(case.spec, plan=plan))
+    config = lazyrope.configs(case.spec, None if device == "cuda" else "emu:sm_80")[-1]
+    assert config.prefill.warps_m * config.prefill.warp_m < group
+    check_case(case, build(case.spec, config=config))
 
 
 def test_the_error_bound_can_fail(build, device):

@@ -36,16 +36,16 @@ def test_the_emulator_is_not_tuned(spec):
 
 
 def test_plan_and_tune_exclude_each_other(spec):
-    plan = lazyrope.candidates(spec, "sm_90a")[0]
+    config = lazyrope.configs(spec, "sm_90a")[0]
     with pytest.raises(lazyrope.SpecError, match="give one of the two"):
-        lazyrope.compile(spec, "sm_90a", plan=plan, tune=True)
+        lazyrope.compile(spec, "sm_90a", config=config, tune=True)
 
 
 @pytest.mark.parametrize("tune", [None, False])
 def test_for_a_named_arch_the_default_plan_is_compiled(spec, tune):
     kernel = lazyrope.compile(spec, "sm_80", tune=tune)
-    assert kernel.tuning is None and kernel.tile_plan == lazyrope.candidates(spec, "sm_80")[0]
-    assert lazyrope.compile(spec, "sm_80", plan=kernel.tile_plan, tune=tune).tuning is None
+    assert kernel.tuning is None and kernel.config == lazyrope.configs(spec, "sm_80")[0]
+    assert lazyrope.compile(spec, "sm_80", config=kernel.config, tune=tune).tuning is None
 
 
 @WITHOUT_GPU

@@ -28,13 +28,13 @@ import base64, json, pickle, sys, lazyrope
 arguments = json.loads(sys.argv[1])
 try:
     spec = lazyrope.AttentionSpec(rope=lazyrope.Rope(**arguments["rope"]), **arguments["spec"])
-    plan = None
-    if arguments["tile_plan"]:
-        default = lazyrope.candidates(spec, arguments["arch"])[0]
+    config = None
+    if arguments["config"]:
+        default = lazyrope.configs(spec, arguments["arch"])[0]
         names = [name for name in dir(default.decode) if not name.startswith("_")]
-        fields = {name: getattr(default.decode, name) for name in names} | arguments["tile_plan"]
-        plan = lazyrope.TilePlan(decode=lazyrope.AttendPlan(**fields), prefill=default.prefill)
-    result = lazyrope.compile(spec, arguments["arch"], plan=plan).from_cache
+        fields = {name: getattr(default.decode, name) for name in names} | arguments["config"]
+        config = lazyrope.KernelConfig(decode=lazyrope.TileConfig(**fields), prefill=default.prefill)
+    result = lazyrope.compile(spec, arguments["arch"], config=config).from_cache
 except Exception as error:
     result = error
 print(base64.b64encode(pickle.dumps(result)).decode())
@@ -44,7 +44,7 @@ print(base64.b64encode(pickle.dumps(result)).decode())
 def compile_elsewhere(row: Row, directory: Path) -> bool:
     """Whether the kernels came from the cache. Raises what the process met; its warnings go to stderr."""
     spec = dict(BASE["spec"])
-    arguments = {"rope": spec.pop("rope"), "spec": spec, "arch": row["arch"], "tile_plan": row.get("tile_plan")}
+    arguments = {"rope": spec.pop("rope"), "spec": spec, "arch": row["arch"], "config": row.get("config")}
     variables = {"LAZYROPE_CACHE_DIR": "none"} | row.get("environment", {})
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAZYROPE_")}
     environment |= {name: value.replace("{dir}", str(directory)) for name, value in variables.items()}

@@ -15,7 +15,7 @@ import torch
 from lazyrope import bench
 from lazyrope.bench import stream as streams
 from lazyrope.bench import timer as timers
-from lazyrope.bench.limits import AIM, Limit, MeanLimit, judged, judged_mean, limit_text, mean_text, misses
+from lazyrope.bench.limits import AIM, Limit, MeanLimit, count_unmet, evaluate, evaluate_mean, limit_text, mean_text
 from lazyrope.bench.peers import PAGED, PEERS
 from lazyrope.bench.rows import Bench, LazyAttention, Requests
 from lazyrope.bench.shapes import ALL_PEERS, Shape
@@ -52,14 +52,14 @@ class TestShapes:
     def test_every_row_has_what_its_limits_are_over(self):
         attention = {"stream_us", "best_peer", "best_paged_peer"}
         measured = {"decode": attention, "prefill": attention, "plan": {"floor_us"}}
-        judged_rows = [shape for shape in all_shapes() if shape.limits]
-        for shape in judged_rows:
-            known = measured[shape.kernel] | {*shape.against, *shape.peers}
+        limited_rows = [shape for shape in all_shapes() if shape.limits]
+        for shape in limited_rows:
+            known = measured[shape.kernel] | {*shape.variants, *shape.peers}
             over = [part for limit in shape.limits if limit.over for part in limit.over.split(" + ")]
             assert set(over) <= known
             assert set(shape.peers) <= set(PEERS)
             assert "best_paged_peer" not in {limit.over for limit in shape.limits} or PAGED & set(shape.peers)
-        assert len({id(shape) for shape in judged_rows}) > 10
+        assert len({id(shape) for shape in limited_rows}) > 10
 
     def test_the_sweep_is_as_wide_as_it_is_said_to_be(self):
         rows = TABLES["sweep"]
@@ -98,7 +98,7 @@ class TestShapes:
 
     def test_every_row_is_one_that_can_be_compiled(self):
         for shape in all_shapes():
-            for variant in [shape, *map(shape.variant, shape.against.values())]:
+            for variant in [shape, *map(shape.variant, shape.variants.values())]:
                 assert variant.spec().head_dim == shape.head_dim
 
     def test_documents_fill_each_context(self):
@@ -144,9 +144,9 @@ class TestShapes:
         assert Shape("prefill", 2, 4, 8, options={"window": 6}).flops == (5 + 4 + 3 + 2) * of_a_pair
 
     def test_a_variant_compares_nothing_itself(self):
-        shape = next(shape for shape in TABLES["decode"] if len(shape.against) > 1)
-        variant = shape.variant(shape.against["plain"])
-        assert (variant.rope, variant.doc_tokens, variant.limits, variant.against) == ("none", shape.context, (), {})
+        shape = next(shape for shape in TABLES["decode"] if len(shape.variants) > 1)
+        variant = shape.variant(shape.variants["plain"])
+        assert (variant.rope, variant.doc_tokens, variant.limits, variant.variants) == ("none", shape.context, (), {})
 
 
 class TestLimits:
@@ -173,37 +173,37 @@ class TestLimits:
             Limit("stream_us", factor=1, kind=AIM),
         )
         row = self.row()
-        row["limits"] = judged(limits, row, frozenset({"p"}))
-        assert [limit["kept"] for limit in row["limits"]] == [False, False, True, True, False]
-        assert misses(2 * row["limits"]) == 4  # aims are none
-        assert "required: at most 1.05 x stream_us = 94.5 us: MISSED by 5.8%" in limit_text(row["limits"][0], 100.0)
+        row["limits"] = evaluate(limits, row, frozenset({"p"}))
+        assert [limit["met"] for limit in row["limits"]] == [False, False, True, True, False]
+        assert count_unmet(2 * row["limits"]) == 4  # aims are none
+        assert "required: at most 1.05 x stream_us = 94.5 us: NOT MET by 5.8%" in limit_text(row["limits"][0], 100.0)
 
     def test_what_cannot_be_judged_is_not_kept(self):
         row = self.row(peers={"a": 95.0})
-        row["limits"] = judged((Limit("best_paged_peer", factor=1),), row, frozenset({"p"}))
-        assert row["limits"][0]["kept"] is None and misses(row["limits"]) == 1
-        assert "not judged" in limit_text(row["limits"][0], 100.0)
+        row["limits"] = evaluate((Limit("best_paged_peer", factor=1),), row, frozenset({"p"}))
+        assert row["limits"][0]["met"] is None and count_unmet(row["limits"]) == 1
+        assert "not evaluated" in limit_text(row["limits"][0], 100.0)
 
     def test_a_limit_may_be_over_one_peer_or_a_sum(self):
         row = self.row(own={"one": 40.0, "other": 50.0})
         limits = (Limit("one + other", factor=1.05), Limit("p", factor=0.9), Limit("one + third", factor=1))
-        judgements = judged(limits, row, frozenset())
-        assert [limit["bound_us"] for limit in judgements] == [94.5, 94.5, None]
+        outcomes = evaluate(limits, row, frozenset())
+        assert [limit["bound_us"] for limit in outcomes] == [94.5, 94.5, None]
 
     def test_rows_that_are_judged_by_their_mean(self):
         limit = MeanLimit("squares", "best_peer", 0.97)
         rows = [self.row(group="squares", us=us) for us in (95.0 / 0.9, 95.0 / 1.1)] + [self.row()]
-        judgement = judged_mean(limit, rows, frozenset())
-        assert judgement["mean"] == pytest.approx(0.99**0.5) and judgement["kept"]
-        assert mean_text(judgement).endswith("over ours, in all rows of squares: 0.97: 0.995, kept")
-        slower = judged_mean(limit, [*rows, self.row(group="squares", us=120.0)], frozenset())
-        assert not slower["kept"] and misses([slower]) == 1 and mean_text(slower).endswith("MISSED")
+        outcome = evaluate_mean(limit, rows, frozenset())
+        assert outcome["mean"] == pytest.approx(0.99**0.5) and outcome["met"]
+        assert mean_text(outcome).endswith("over ours, in all rows of squares: 0.97: 0.995, met")
+        slower = evaluate_mean(limit, [*rows, self.row(group="squares", us=120.0)], frozenset())
+        assert not slower["met"] and count_unmet([slower]) == 1 and mean_text(slower).endswith("NOT MET")
 
     def test_a_mean_of_which_a_part_is_missing_is_not_kept(self):
         rows = [self.row(group="squares", us=1.0), self.row(group="squares", us=1.0, peers={})]
         for some in (rows, []):
-            judgement = judged_mean(MeanLimit("squares", "best_peer", 0.97), some, frozenset())
-            assert judgement["kept"] is None and "not judged" in mean_text(judgement)
+            outcome = evaluate_mean(MeanLimit("squares", "best_peer", 0.97), some, frozenset())
+            assert outcome["met"] is None and "not evaluated" in mean_text(outcome)
 
 
 class Gpu(unittest.mock.MagicMock):
@@ -258,12 +258,12 @@ class TestTimer:
     def test_calls_take_turns_behind_a_flush(self, gpu):
         times = gpu.prepare().medians({"a": gpu.call("a", 0.5), "b": gpu.call("b", 2.0)})
         assert times == {"a": pytest.approx(500), "b": pytest.approx(2000)}
-        turn = {name: ["wait", "flushed", name, "done"] for name in "ab"}
+        timed = {name: ["wait", "flushed", name, "done"] for name in "ab"}
         told = [event for event, _ in itertools.groupby(gpu.log[4:])]
         assert gpu.log[:4] == ["a", "a", "b", "b"]
         rounds = [told[i : i + 8] for i in range(0, len(told), 8)]
-        orders = [turn["a"] + turn["b"], turn["b"] + turn["a"]]
-        assert len(rounds) == 1 + 30 and all(turns in orders for turns in rounds)
+        orders = [timed["a"] + timed["b"], timed["b"] + timed["a"]]
+        assert len(rounds) == 1 + 30 and all(calls in orders for calls in rounds)
 
     def test_no_call_always_comes_behind_the_same_one(self, gpu):
         gpu.prepare().medians({name: gpu.call(name, 0.5) for name in "abc"})
@@ -328,18 +328,18 @@ class TestMemory:
 class TestStream:
     def test_each_size_has_the_winner_of_one_contest(self, monkeypatch):
         """The last one of three is the fastest."""
-        contests = []
+        benchmarks = []
 
         class Reversed(Counter):
             def times(self, calls, rounds=None):
-                contests.append(rounds)
+                benchmarks.append(rounds)
                 return {name: [-us for us in times] for name, times in super().times(calls).items()}
 
         sums = {name: lambda: None for name in ("torch", "a", "b")}
         monkeypatch.setattr(Stream, "_calls", lambda stream, num_bytes: sums)
         stream = Stream(Reversed(), Memory("cpu"))
         assert stream.sum(64) == stream.sum(64) == ("b", sums["b"])
-        assert stream.sum(128)[0] == "b" and contests == [streams.ROUNDS] * 2
+        assert stream.sum(128)[0] == "b" and benchmarks == [streams.ROUNDS] * 2
 
     def test_shapes_of_triton_s_sum(self, monkeypatch):
         """Some programs for each SM, or one for each block, but none without one."""
@@ -419,7 +419,7 @@ class TestRows:
             1,
             96,
             doc_tokens=32,
-            against={"plain": {"rope": "none", "doc_tokens": 96}},
+            variants={"plain": {"rope": "none", "doc_tokens": 96}},
             limits=(Limit("plain", factor=1), Limit("stream_us", plus_us=1)),
             **SMALL,
         )
@@ -427,19 +427,19 @@ class TestRows:
         assert (row["us"], row["plan_us"], row["stream_us"], row["step_us"], row["own"]) == (1, 2, 3, 4, {"plain": 5})
         assert row["tbps"] == shape.kv_bytes / 1e6 and row["peers"] == {} and row["stream_by"] == "torch"
         assert row["rounds"] == 3 and row["quartiles_us"] == [0.5, 1.5]
-        assert [limit["kept"] for limit in row["limits"]] == [True, True]
+        assert [limit["met"] for limit in row["limits"]] == [True, True]
         json.dumps(row)
 
     def test_kernels_are_compiled_ahead_once_each(self, capsys):
         shapes = [Shape("decode", 1, 1, context, **SMALL) for context in (64, 128)]
-        shapes.append(replace(shapes[0], against={"plain": {"rope": "none"}}))
+        shapes.append(replace(shapes[0], variants={"plain": {"rope": "none"}}))
         bench.compile_ahead(shapes, emulated())
         assert capsys.readouterr().err.endswith("compiled 2 of 2 attentions\n")
 
     def test_a_step_of_a_chunk_and_of_requests_that_decode(self, capsys):
         apart = {"decoding": {"batch": 2, "first_context": None, "first_tokens": None}, "chunk": {"batch": 1}}
         limits = (Limit("decoding + chunk", factor=1.05),)
-        shape = Shape("prefill", 3, 1, 32, first_context=64, first_tokens=40, against=apart, limits=limits, **SMALL)
+        shape = Shape("prefill", 3, 1, 32, first_context=64, first_tokens=40, variants=apart, limits=limits, **SMALL)
         row = bench.measured(shape, emulated())
         assert set(row["own"]) == set(apart) and row["limits"][0]["bound_us"] == pytest.approx(1.05 * (5 + 6))
         assert "3 x 1 over 64 and 32, 40 of the first" in capsys.readouterr().out
@@ -447,9 +447,7 @@ class TestRows:
     def test_the_family_that_every_gpu_has(self):
         compiled = Bench(Counter(), Memory("cpu"), (), arch="emu:sm_90a")
         shape = Shape("prefill", 1, 20, 64, **SMALL)
-        families = [
-            compiled.compile(replace(shape, family=family)).tile_plan.prefill.family for family in (None, "sm80")
-        ]
+        families = [compiled.compile(replace(shape, family=family)).config.prefill.family for family in (None, "sm80")]
         assert families == ["sm90a", "sm80"]
 
     def test_an_eight_bit_row(self):
@@ -469,7 +467,7 @@ class TestRows:
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
         shape = Shape("plan", 3, 1, 96, doc_tokens=32, peers=(), limits=(Limit("floor_us", plus_us=4),), **SMALL)
         row = bench.measured(shape, emulated())
-        assert (row["us"], row["floor_us"], row["segments"]) == (1, 2, 9) and row["limits"][0]["kept"]
+        assert (row["us"], row["floor_us"], row["segments"]) == (1, 2, 9) and row["limits"][0]["met"]
         assert "3 requests of 9 segments in all: 1.0 us, floor 2.0 (0.500x)" in capsys.readouterr().out
 
 
@@ -500,13 +498,13 @@ class TestCommand:
         assert code == 0 and figures["commit"] == "abc" and "host" not in figures
         assert figures["command"] == "lazyrope bench decode --rounds 7 --peers cudnn"
         (row,) = figures["rows"]
-        assert (row["kernel"], row["context"], row["us"], row["limits"][0]["kept"]) == ("decode", 64, 10.5, True)
+        assert (row["kernel"], row["context"], row["us"], row["limits"][0]["met"]) == ("decode", 64, 10.5, True)
         assert "10.5 us, 1.00 TB/s, stream 10.0 (1.050x)" in capsys.readouterr().out
 
     def test_check_fails_where_a_row_misses(self, run, capsys):
         assert run(11.5)[0] == 0 and run(10.5, "--check")[0] == 0
         assert run(11.5, "--check")[0] == 1
-        assert "1 required limits missed or not judged" in capsys.readouterr().err
+        assert "1 required limits not met or not evaluated" in capsys.readouterr().err
 
     def test_nothing_is_required_of_rows_that_were_changed(self, run):
         code, figures = run(11.5, "--check", "--doc-tokens", "32")

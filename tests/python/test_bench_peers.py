@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lazyrope.bench import carried, host
-from lazyrope.bench.kv import NotForThisRow, Pages
+from lazyrope.bench import host, package_peers
+from lazyrope.bench.kv import Pages, UnsupportedShape
 from lazyrope.bench.peers import PEERS, importable, masks_as_a_square, peer_calls
 from lazyrope.bench.shapes import ALL_PEERS, Shape
 from lazyrope.bench.timer import Memory
@@ -25,8 +25,8 @@ class TestPeers:
         """Stands in for the package; nothing is captured."""
         module = unittest.mock.MagicMock()
         monkeypatch.setitem(sys.modules, "flashinfer", module)
-        monkeypatch.setattr(carried, "Captured", lambda call: call)
-        monkeypatch.setattr(carried, "WORKSPACE", 1 << 10)
+        monkeypatch.setattr(package_peers, "Captured", lambda call: call)
+        monkeypatch.setattr(package_peers, "WORKSPACE", 1 << 10)
         return module
 
     def test_every_row_s_peers_are_there(self):
@@ -44,7 +44,7 @@ class TestPeers:
         assert masks_as_a_square(Shape("prefill", 1, 512, 512, mask="causal"))
         assert not masks_as_a_square(Shape("prefill", 1, 512, 512))
         assert not masks_as_a_square(Shape("decode", 1, 16, 4096, mask="causal"))
-        with pytest.raises(NotForThisRow):
+        with pytest.raises(UnsupportedShape):
             masks_as_a_square(Shape("prefill", 1, 512, 1024, mask="causal"))
 
     def test_each_request_has_pages_of_its_own(self):
@@ -118,7 +118,7 @@ class TestPeers:
         assert options["page_table"].shape == (2, 6) and options["seqused_k"].tolist() == [96, 96]
 
     def test_lazy_attention_from_flashinfer_s_parts(self, flashinfer):
-        """A request for each document, its query turned by the distance from the document's first token."""
+        """A request for each document, its query rotated by the distance from the document's first token."""
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper.return_value
         wrapper.run.side_effect = lambda q, kv, return_lse: (q, q[..., 0].float())
         flashinfer.merge_states.side_effect = lambda out, lse: (out.sum(1), lse.sum(1))
@@ -128,10 +128,10 @@ class TestPeers:
         (indptr, _, last, *_), options = wrapper.plan.call_args
         assert indptr.tolist() == [0, 3, 6, 7, 10, 13, 14] and last.tolist() == [8, 8, 16] * 2
         assert options["q_len_per_req"] == 1
-        (turned, keys, distances), options = flashinfer.apply_rope_pos_ids_inplace.call_args
+        (rotated, keys, distances), options = flashinfer.apply_rope_pos_ids_inplace.call_args
         assert distances.tolist() == [96, 56, 16] * 2 and options == {"interleave": False}
-        assert torch.equal(turned[0], turned[2]) and not torch.equal(turned[0], turned[3])
-        assert turned.shape == (6, 4, 64) and keys.shape == (6, 1, 64)
+        assert torch.equal(rotated[0], rotated[2]) and not torch.equal(rotated[0], rotated[3])
+        assert rotated.shape == (6, 4, 64) and keys.shape == (6, 1, 64)
 
     def test_lazy_chunks_from_flashinfer_s_parts(self, flashinfer):
         """Results are merged token by token."""
@@ -142,10 +142,10 @@ class TestPeers:
         result = PEERS["lazy_on_flashinfer"].make(shape, Memory("cpu"))()
         (tokens, indptr, *_), options = wrapper.plan.call_args
         assert tokens.tolist() == [0, 3, 6, 9, 12] and indptr.tolist() == [0, 3, 6, 9, 12] and not options["causal"]
-        (turned, keys, distances), _ = flashinfer.apply_rope_pos_ids_inplace.call_args
+        (rotated, keys, distances), _ = flashinfer.apply_rope_pos_ids_inplace.call_args
         assert distances.tolist() == [80, 81, 82, 40, 41, 42] * 2 and keys.shape == (12, 1, 64)
-        assert turned.shape == (12, 4, 64) and torch.equal(turned[:3], turned[3:6])
-        assert torch.equal(result, 2 * torch.cat([turned[:3], turned[6:9]]))
+        assert rotated.shape == (12, 4, 64) and torch.equal(rotated[:3], rotated[3:6])
+        assert torch.equal(result, 2 * torch.cat([rotated[:3], rotated[6:9]]))
 
     @pytest.mark.parametrize("backend", ["fa2", "fa3"])
     def test_chunks_of_flashinfer(self, flashinfer, backend):
@@ -189,7 +189,7 @@ class TestPeers:
             monkeypatch.setattr(torch.cuda, name, unittest.mock.MagicMock())
         tensor = torch.zeros(4)
         alive = weakref.ref(tensor)
-        graph = carried.Captured(lambda tensor=tensor: tensor.sum())
+        graph = package_peers.Captured(lambda tensor=tensor: tensor.sum())
         del tensor
         gc.collect()
         assert alive() is not None and graph() is graph.result

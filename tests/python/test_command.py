@@ -131,7 +131,7 @@ class TestRender:
     @pytest.mark.parametrize("kernel", [*KERNELS, "reposition"])
     def test_json_of_every_kernel(self, run, kernel):
         facts = json.loads(run("render", *SPEC, "--arch", "sm_80", "--kernel", kernel, "--json").stdout)
-        keys = "name spec plan kernel arch entry threads ctas_per_sm shared_bytes source"
+        keys = "name spec config kernel arch entry threads ctas_per_sm shared_bytes source"
         assert sorted(facts) == sorted(keys.split())
         assert (facts["name"], facts["kernel"], facts["arch"]) == ("d64-g3-neox-bfloat16", kernel, "sm_80")
         assert facts["entry"] == f"lazyrope_{kernel}"
@@ -176,7 +176,7 @@ class TestCompile:
         assert sorted(printed) == ["cache", "kernels", "seconds"]
         assert printed["cache"] == str(cache)
         keys = (
-            "model spec plan kernel arch entry compiler threads registers spill_bytes shared_bytes cubin_bytes "
+            "model spec config kernel arch entry compiler threads registers spill_bytes shared_bytes cubin_bytes "
             "compile_ms ms from_cache shared"
         )
         assert [kernel["kernel"] for kernel in printed["kernels"]] == KERNELS
@@ -396,7 +396,7 @@ class TestInstalled:
         changes = {"LAZYROPE_NVRTC": None, "LAZYROPE_CACHE_DIR": "none"}
         facts = json.loads(run_command(installed, "doctor", "--json", **changes).stdout)["nvrtc"]
         assert Path(facts["path"]).is_relative_to(installed.parents[1] / "lib")
-        assert facts["tried"][-1]["place"] == "Python package"
+        assert facts["tried"][-1]["location"] == "Python package"
         run_command(installed, "compile", *SPEC, "--arch", "sm_80", **changes)
 
     def test_bench_runs_the_python_beside_it(self, installed, tmp_path):

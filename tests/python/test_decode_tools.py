@@ -1,4 +1,4 @@
-"""What tools make of kept figures of ``lazyrope bench decode`` and ``sweep``: the README's tables and plots, and the
+"""What tools make of results of ``lazyrope bench decode`` and ``sweep``: the README's tables and plots, and the
 model of decode's time. Figures are made up here."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lazyrope.bench.limits import judged
+from lazyrope.bench.limits import evaluate
 from lazyrope.bench.peers import PAGED
 from lazyrope.bench.shapes import Shape
 from lazyrope.bench.tables import TABLES
@@ -26,7 +26,7 @@ ABOUT = {"gpu": "A GPU", "driver": "1.2", "date": "2026-01-02", "commit": "abc12
 
 def made_up(shape: Shape, us: float, **measured: Any) -> dict[str, Any]:
     row = shape.about() | {"us": us, "own": {}, "peers": {}} | measured
-    return row | {"limits": judged(shape.limits, row, PAGED)}
+    return row | {"limits": evaluate(shape.limits, row, PAGED)}
 
 
 def sweep(noise: float = 0) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def sweep(noise: float = 0) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
+def results(tmp_path: Path) -> Path:
     file = tmp_path / "sweep.json"
     file.write_text(json.dumps(ABOUT | {"sms": GPU.sms, "rows": sweep(noise=0.02)}))
     return file
@@ -72,19 +72,19 @@ class TestModel:
         assert f"{len(rows)} rows; largest error {largest:.1%}" in shown
         assert decode_table.shape(rows[model.largest]) in shown
 
-    def test_checks_kept_figures(self, kept, capsys):
-        decode_model.main([str(kept), "--check", "10"])
+    def test_checks_kept_figures(self, results, capsys):
+        decode_model.main([str(results), "--check", "10"])
         assert "us for a GB" in capsys.readouterr().out
         with pytest.raises(SystemExit, match="1"):
-            decode_model.main([str(kept), "--check", "0.1"])
+            decode_model.main([str(results), "--check", "0.1"])
 
     def test_explains_the_figures_in_the_readme(self):
         decode_model.main(["--check", "10"])
 
 
-def test_plots_have_every_line_and_panel(kept, tmp_path):
+def test_plots_have_every_line_and_panel(results, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is missing: tools/requirements/rag.txt")
-    decode_plots.main([str(kept), str(tmp_path)])
+    decode_plots.main([str(results), str(tmp_path)])
     context, batch = ((tmp_path / f"decode-over-{name}.svg").read_text() for name in ("context", "batch"))
     for text, panels in ((context, 3), (batch, 2)):
         assert text.startswith("<svg") and 'xmlns="http://www.w3.org/2000/svg"' in text
@@ -125,18 +125,18 @@ class TestTables:
             "cuDNN, contiguous 110.0 (1.10x)"
         )
         assert required == (
-            "1.03 x stream us: kept; 1 x best paged peer: kept; 1.01 x plain: kept; 1.01 x page 128: missed by 1.0%"
+            "1.03 x stream us: met; 1 x best paged peer: met; 1.01 x plain: met; 1.01 x page 128: not met by 1.0%"
         )
 
     def test_what_was_not_judged_is_said(self):
         row = made_up(TABLES["decode"][3], 100.0, stream_us=99.0)
-        assert "best paged peer: not judged" in decode_table.line(row)[-1]
+        assert "best paged peer: not evaluated" in decode_table.line(row)[-1]
 
     def test_the_sweep_in_words(self):
         rows = sweep()
         rows[3] |= {"peers": {"cudnn": rows[3]["us"] / 1.25}}
         for limit in rows[3]["limits"]:
-            limit["kept"] = False
+            limit["met"] = False
         text = decode_table.sweep_text(rows)
         assert f"in {len(rows) - 1} of {len(rows)}; at most 1.25 times its time" in text
         assert "head_dim 64 to 256, 1 to 16 query heads" in text and "context 1k to 128k" in text

@@ -120,19 +120,19 @@ def test_tiles_are_read_without_bank_conflicts(setting):
 
 def test_options_last_as_long_as_the_with():
     with lazyrope.emulator.options(seed=2**64 - 1, races=True):
-        usual = {"seed": 2**64 - 1, "races": True, "resident_threads": 1024, "profile": None}
-        assert _core.emulator_options() == usual
+        baseline = {"seed": 2**64 - 1, "races": True, "resident_threads": 1024, "profile": None}
+        assert _core.emulator_options() == baseline
         with lazyrope.emulator.options(races=False, resident_threads=1):
-            assert _core.emulator_options() == usual | {"races": False, "resident_threads": 1}
+            assert _core.emulator_options() == baseline | {"races": False, "resident_threads": 1}
     with pytest.raises(KeyError), lazyrope.emulator.options(seed=5):
         raise KeyError("and are restored by the fixture's account")
 
 
 def test_results_do_not_depend_on_the_order_of_threads():
     case, kernel = case_of(head_dim=64)
-    usual = attend(case, kernel)
+    baseline = attend(case, kernel)
     with lazyrope.emulator.options(seed=7, races=True):
-        assert torch.equal(attend(case, kernel), usual)
+        assert torch.equal(attend(case, kernel), baseline)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
@@ -167,7 +167,7 @@ def test_a_kernel_that_breaks_a_rule_raises_a_fault():
 def test_a_step_is_of_no_use_after_a_fault_until_it_is_filled_anew():
     """Some CTAs may have left parts of tiles, which the next call would take for its own."""
     case, kernel = case_of(head_dim=64)
-    usual = attend(case, kernel)
+    baseline = attend(case, kernel)
     step = case.plan(kernel)
     pages = case.metadata["pages"].clone()
     wrong = pages.clone()
@@ -182,4 +182,4 @@ def test_a_step_is_of_no_use_after_a_fault_until_it_is_filled_anew():
     with pytest.raises(lazyrope.SpecError, match="broken by a kernel that was at fault"):
         again()
     step.update(**{**case.metadata, "pages": pages})
-    assert torch.equal(again(), usual)
+    assert torch.equal(again(), baseline)

@@ -51,7 +51,7 @@ def test_lazy_loses_what_bf16_loses(comparison):
         comparison.add(case)
     result = comparison.result
     summary = result.summary()
-    print(fidelity.ALL, {name: summary[name][fidelity.ALL] for name in ("lazy", "full", fidelity.YARDSTICK)})
+    print(fidelity.ALL, {name: summary[name][fidelity.ALL] for name in ("lazy", "full", fidelity.BASELINE)})
     assert result.complaints("lazy") == result.complaints("full") == []
     assert {fidelity.DOCUMENTS, fidelity.PROMPTS, fidelity.MOVED} <= set(summary["lazy"])
     ours, right = (summary[name][fidelity.ALL]["perplexity"] for name in ("lazy", "fp32 eager"))
@@ -68,7 +68,7 @@ def test_documents_elsewhere_would_be_noticed(comparison):
     result = fidelity.Fidelity()
     with torch.no_grad():
         right = comparison.exact.lm_head(exact)
-        for name, rows in (("lazy", wrong), (fidelity.YARDSTICK, eager)):
+        for name, rows in (("lazy", wrong), (fidelity.BASELINE, eager)):
             tally = fidelity.compare(right, comparison.eager.lm_head(rows), following)
             result.add(name, fidelity.PROMPTS, tally)
     assert any("mean KL of lazy" in complaint for complaint in result.complaints())
@@ -103,10 +103,10 @@ def test_the_kernels_lose_what_bf16_loses():
     exact = as_dtype(copy.deepcopy(model), torch.float32)
     engine = attach(model, tokenizer=Numbers(), budget="64MiB", arch=ARCH)
     rng = random.Random(1)
-    shelf = [texts.Document(str(i), "", text(rng, rng.randint(5, 50)), "random") for i in range(12)]
-    requests = [(str(i), text(rng, 6), [d.tokens for d in rng.sample(shelf, 3)]) for i in range(2)]
-    plan = list(fidelity.cases(shelf, (1, 3, 8), 1, prompt_tokens=32))
-    result = compared(fidelity.Comparison(engine, exact, model), plan, requests, max_new_tokens=3)
+    corpus = [texts.Document(str(i), "", text(rng, rng.randint(5, 50)), "random") for i in range(12)]
+    requests = [(str(i), text(rng, 6), [d.tokens for d in rng.sample(corpus, 3)]) for i in range(2)]
+    cases = list(fidelity.cases(corpus, (1, 3, 8), 1, prompt_tokens=32))
+    result = compared(fidelity.Comparison(engine, exact, model), cases, requests, max_new_tokens=3)
     assert result["complaints"] == [] and result["backend"] == engine.backend != "eager"
     assert set(result["systems"]["lazy"]) == {fidelity.ALL, fidelity.DOCUMENTS, fidelity.PROMPTS, fidelity.MOVED}
     assert result["systems"]["lazy"][fidelity.ALL]["tokens"] > 300 and len(result["answers"]) == len(requests)
@@ -119,7 +119,7 @@ def rows_of(*kl: float) -> fidelity.Tally:
 def result_of(ours: fidelity.Tally, base: fidelity.Tally) -> fidelity.Fidelity:
     result = fidelity.Fidelity()
     result.add("lazy", fidelity.PROMPTS, ours)
-    result.add(fidelity.YARDSTICK, fidelity.PROMPTS, base)
+    result.add(fidelity.BASELINE, fidelity.PROMPTS, base)
     return result
 
 
@@ -150,10 +150,10 @@ def _ids(count: int) -> Any:
 
 
 def test_cases_are_the_same_documents_both_ways_round():
-    shelf = [texts.Document(str(n), "", _ids(n), "s") for n in (10, 20, 30, 40, 50)]
-    found = list(fidelity.cases(shelf, [1, 3, 4], 1, prompt_tokens=12))
+    corpus = [texts.Document(str(n), "", _ids(n), "s") for n in (10, 20, 30, 40, 50)]
+    found = list(fidelity.cases(corpus, [1, 3, 4], 1, prompt_tokens=12))
     assert [len(case.documents) for case in found] == [1, 3, 3, 4, 4]
     assert found[1].documents == found[2].documents[::-1] and found[1].prompt == found[2].prompt
     assert all(case.prompt not in case.documents and len(case.prompt) <= 12 for case in found)
-    limited = list(fidelity.cases(shelf, [4], 1, prompt_tokens=12, limit=60))
+    limited = list(fidelity.cases(corpus, [4], 1, prompt_tokens=12, limit=60))
     assert limited and all(case.context <= 60 for case in limited)

@@ -100,10 +100,10 @@ def test_keys_are_turned_scaled_and_rounded_once(build, device, kv_dtype, rope, 
     k_pool, v_pool = pools(kv_dtype, 4, device, heads=3, head_dim=80)
     append(kernel, k, v, k_pool, v_pool, device, first=1000, k_scale=k_scale, v_scale=v_scale)
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
-    turned = rotate(k, torch.arange(50, device=device) + 1000, frequencies, spec.rope.rotary_dim, spec.rope_pairing)
+    rotated = rotate(k, torch.arange(50, device=device) + 1000, frequencies, spec.rope.rotary_dim, spec.rope_pairing)
     # What sin.approx and cos.approx are off by (2^-20.9: PTX ISA, "sin"), in two products.
     angles = 2 * 2.0**-20.9 * k.abs().max().item()
-    for pool, exact, scale in ((k_pool, turned, k_scale), (v_pool, v.double(), v_scale)):
+    for pool, exact, scale in ((k_pool, rotated, k_scale), (v_pool, v.double(), v_scale)):
         most = LARGEST[kv_dtype]  # what is larger is stored as that: a normal number of 4.5, scaled by 0.01
         wanted = (exact / scale.double()[:, None]).clamp(-most, most)
         stored = pool.float().double().reshape(-1, 3, 80)[:50]
@@ -124,10 +124,10 @@ def test_what_is_appended_is_what_attend_reads(build, device):
     out, _ = kernel(q, k_pool, v_pool, step, **scales)
     stored_k, stored_v = (p.float().double().reshape(-1, 2, 128)[:100] for p in (k_pool, v_pool))
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
-    turned = rotate(q, torch.tensor([200, 201, 202], device=device), frequencies, 128)
+    rotated = rotate(q, torch.tensor([200, 201, 202], device=device), frequencies, 128)
     keys = (stored_k * scales["k_scale"].double()[:, None]).repeat_interleave(4, dim=1)
     values = (stored_v * scales["v_scale"].double()).repeat_interleave(4, dim=1)
-    score = torch.einsum("thd,khd->thk", turned, keys) * spec.scale
+    score = torch.einsum("thd,khd->thk", rotated, keys) * spec.scale
     exact = torch.einsum("thk,khd->thd", score.softmax(-1), values)
     assert (out.double() - exact).norm() / exact.norm() < 4e-3
     whole_k = rotate(k, torch.arange(100, device=device), frequencies, 128)

@@ -136,27 +136,27 @@ def attention_calls(config: Any, positions: torch.Tensor) -> list[dict[str, Any]
     return list(CALLS)
 
 
-def assert_turned(spec: lazyrope.AttentionSpec, raw: torch.Tensor, turned: torch.Tensor, at: torch.Tensor) -> None:
+def assert_rotated(spec: lazyrope.AttentionSpec, raw: torch.Tensor, rotated: torch.Tensor, at: torch.Tensor) -> None:
     """`raw`: at position 0, so with the factor of attention."""
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
-    raw, turned = (x.transpose(0, 1) for x in (raw, turned))
+    raw, rotated = (x.transpose(0, 1) for x in (raw, rotated))
     expected = reference.rotate(raw, at, frequencies, spec.rope.rotary_dim or 0, spec.rope_pairing, 1.0)
-    assert (turned.double() - expected).abs().max() < 1e-4 * raw.abs().max()
+    assert (rotated.double() - expected).abs().max() < 1e-4 * raw.abs().max()
 
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_layers_are_as_transformers_runs_them(name):
     config = config_of(name)
     positions = torch.arange(TOKENS) * 3 + 7
-    raw, turned = attention_calls(config, torch.zeros(TOKENS, dtype=torch.int64)), attention_calls(config, positions)
-    for layer, (before, after) in enumerate(zip(raw, turned, strict=True)):
+    raw, rotated = attention_calls(config, torch.zeros(TOKENS, dtype=torch.int64)), attention_calls(config, positions)
+    for layer, (before, after) in enumerate(zip(raw, rotated, strict=True)):
         spec = lazyrope.AttentionSpec.from_hf(config, layer=layer)
         assert (spec.num_q_heads, spec.num_kv_heads) == (len(before["q"]), len(before["v"]))
         assert spec.head_dim == before["v"].shape[-1]
         if layer == 0:  # inputs of later ones are the same too, for the attention gives nothing here
             assert bool((before["q"] != after["q"]).any())
         for x in ("q", "k"):
-            assert_turned(spec, before[x], after[x], positions)
+            assert_rotated(spec, before[x], after[x], positions)
         assert spec.scale == pytest.approx(after["scaling"])
         assert spec.softcap == after.get("softcap")
         assert spec.window == after.get("sliding_window")
@@ -211,10 +211,10 @@ def test_gptj_turns_as_transformers_does():
     assert (spec.head_dim, spec.num_q_heads, spec.num_kv_heads, spec.rope.rotary_dim) == (256, 4, 4, 64)
     x = torch.randn(1, TOKENS, 4, 256)
     sine, cosine = create_sinusoidal_positions(100, 64)[None, :TOKENS].chunk(2, dim=-1)
-    turned = torch.cat([apply_rotary_pos_emb(x[..., :64], sine, cosine), x[..., 64:]], dim=-1)
+    rotated = torch.cat([apply_rotary_pos_emb(x[..., :64], sine, cosine), x[..., 64:]], dim=-1)
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
     expected = reference.rotate(x[0], torch.arange(TOKENS), frequencies, 64, spec.rope_pairing)
-    assert (turned[0].double() - expected).abs().max() < 1e-4
+    assert (rotated[0].double() - expected).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(

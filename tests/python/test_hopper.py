@@ -11,7 +11,7 @@ import torch
 
 from tests.support.cases import EVERY_SORT_OF_POSITION, ROPES, Case, Setting, case_at, documents_case, random_case
 from tests.support.checks import check_case
-from tests.support.shelf import Shelf, in_order
+from tests.support.document_fixture import DocumentFixture, in_order
 
 ARCH = "emu:sm_90a"
 pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="this build has no emulator")
@@ -39,10 +39,10 @@ def random_setting(seed: int) -> Setting:
 
 def build(setting: Setting) -> lazyrope.Attention:
     kernel = lazyrope.compile(setting.spec(), arch=ARCH)
-    plan = kernel.tile_plan
+    config = kernel.config
     has_decode = setting.head_dim != 96 and setting.kv_dtype == "as dtype"
-    assert plan.decode.family == ("sm90a" if has_decode else "sm80")
-    assert plan.prefill.family == "sm90a"
+    assert config.decode.family == ("sm90a" if has_decode else "sm80")
+    assert config.prefill.family == "sm90a"
     return kernel
 
 
@@ -75,7 +75,7 @@ def test_random_step_of_decode(seed):
 @pytest.mark.parametrize("head_dim", [192, 256])
 @pytest.mark.parametrize(("scores", "mask"), [("sinks", "causal"), ("softcap", "full"), ("plain", "sliding_window")])
 def test_scores_of_long_rows(head_dim, scores, mask):
-    """Whose queries are turned by those who compute, in bfloat16."""
+    """Whose queries are rotated by those who compute, in bfloat16."""
     setting = Setting(head_dim=head_dim, kv_heads=1, group=2, scores=scores, mask=mask, rope="llama3")
     check_case(documents_case(setting, [90, 40, 130], 50, "cpu"), build(setting))
 
@@ -147,7 +147,7 @@ def test_queries_at_both_ends_of_all_positions(group):
 @pytest.mark.parametrize("tokens", [300, 700])
 def test_several_items_of_a_cta(tokens, head_dim, kv_dtype, races):
     """Which go on without a barrier for all warps: with four SMs, whole tiles in turns, or parts of them. Their queries
-    are turned by helpers, or by those who compute."""
+    are rotated by helpers, or by those who compute."""
     setting = replace(SMALL, kv_heads=2, head_dim=head_dim, kv_dtype=kv_dtype)
     with lazyrope.emulator.options(races=races):
         check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
@@ -157,10 +157,10 @@ def test_several_items_of_a_cta(tokens, head_dim, kv_dtype, races):
 def test_items_from_a_queue(head_dim, races):
     """Requests that see 9 to 17 blocks: for four SMs they are many, and differ. Launched again, the queue is full."""
     setting = replace(SMALL, kv_heads=2, head_dim=head_dim)
-    shelf = Shelf(setting, [128 if head_dim == 64 else 64] * 17, 1, "cpu")
+    fixture = DocumentFixture(setting, [128 if head_dim == 64 else 64] * 17, 1, "cpu")
     counts = [17, 9, 13, 13, 13, 13, 13, 9, 17, 13, 13]
-    requests = [in_order(shelf, list(range(count)), 40) for count in counts]
-    case = shelf.case(shelf.queries(40 * len(requests)), requests)
+    requests = [in_order(fixture, list(range(count)), 40) for count in counts]
+    case = fixture.case(fixture.queries(40 * len(requests)), requests)
     kernel = build(setting)
     step = case.plan(kernel)
     with lazyrope.emulator.options(races=races):
@@ -182,44 +182,44 @@ def test_bases_that_come_again(head_dim, group, query_form):
 @pytest.mark.parametrize("races", [False, True])
 def test_a_tile_of_as_many_parts_as_may_be_fixed(races):
     setting = Setting(head_dim=64)
-    usual = build(setting).tile_plan
-    plan = lazyrope.TilePlan(decode=usual.decode, prefill=usual.prefill, fixed_split_blocks=1)
-    shelf = Shelf(setting, [2000], 8, "cpu")  # 16 blocks
-    case = shelf.case(shelf.queries(8), [in_order(shelf, [0], 8)])
+    default = build(setting).config
+    config = lazyrope.KernelConfig(decode=default.decode, prefill=default.prefill, fixed_split_blocks=1)
+    fixture = DocumentFixture(setting, [2000], 8, "cpu")  # 16 blocks
+    case = fixture.case(fixture.queries(8), [in_order(fixture, [0], 8)])
     with lazyrope.emulator.options(seed=1, races=races):
-        check_case(case, lazyrope.compile(setting.spec(), arch=ARCH, plan=plan))
+        check_case(case, lazyrope.compile(setting.spec(), arch=ARCH, config=config))
 
 
 def test_decode_of_32_rows():
-    """Eight query tokens of four heads each, which the default plan leaves to prefill."""
+    """Eight query tokens of four heads each, which the default config leaves to prefill."""
     setting = Setting(head_dim=64, kv_heads=1)
     case = documents_case(setting, [150, 70], 8, "cpu")
-    usual = lazyrope.candidates(case.spec, ARCH)[0]
-    decode = lazyrope.AttendPlan(
-        row_warps=1, key_warps=4, warp_rows=32, warp_keys=16, step_keys=16, stages=3, ctas_per_sm=1, family="sm90a"
+    default = lazyrope.configs(case.spec, ARCH)[0]
+    decode = lazyrope.TileConfig(
+        warps_m=1, warps_n=4, warp_m=32, warp_n=16, mma_n=16, stages=3, ctas_per_sm=1, family="sm90a"
     )
-    plan = lazyrope.TilePlan(decode=decode, prefill=usual.prefill)
-    check_case(case, lazyrope.compile(case.spec, arch=ARCH, plan=plan))
+    config = lazyrope.KernelConfig(decode=decode, prefill=default.prefill)
+    check_case(case, lazyrope.compile(case.spec, arch=ARCH, config=config))
 
 
 def build_pairs(setting: Setting, each_has_warps: bool) -> lazyrope.Attention:
     """Two heads side by side, of all warps, or each of its own: the default of 16 rows."""
-    usual = build(setting).tile_plan
-    assert usual.decode.heads == 2
-    assert usual.decode.row_warps == (1 if setting.group <= 8 else 2)
-    decode = lazyrope.AttendPlan(
-        row_warps=2 if each_has_warps else 1,
-        key_warps=4,
-        warp_rows=16 if each_has_warps or setting.group <= 8 else 32,
-        warp_keys=16,
-        step_keys=16,
+    default = build(setting).config
+    assert default.decode.heads == 2
+    assert default.decode.warps_m == (1 if setting.group <= 8 else 2)
+    decode = lazyrope.TileConfig(
+        warps_m=2 if each_has_warps else 1,
+        warps_n=4,
+        warp_m=16 if each_has_warps or setting.group <= 8 else 32,
+        warp_n=16,
+        mma_n=16,
         stages=3,
         ctas_per_sm=2,
         family="sm90a",
         heads=2,
     )
-    plan = lazyrope.TilePlan(decode=decode, prefill=usual.prefill)
-    return lazyrope.compile(setting.spec(), arch=ARCH, plan=plan)
+    config = lazyrope.KernelConfig(decode=decode, prefill=default.prefill)
+    return lazyrope.compile(setting.spec(), arch=ARCH, config=config)
 
 
 @pytest.mark.parametrize("scores", ["plain", "sinks"])
@@ -241,9 +241,9 @@ def test_items_of_two_heads_behind_one_another(group, each_has_warps, rope):
     """For eight CTAs; some see nothing. Of 16 rows each there is one place for the queries of all: those of the next
     item come as the present one's have been used."""
     setting = Setting(head_dim=64, kv_heads=2, group=group, rope=rope)
-    shelf = Shelf(setting, [130, 40, 70], 3, "cpu")
-    requests = [in_order(shelf, list(range(count % 4)), 1) for count in range(30)]
-    case = shelf.case(shelf.queries(len(requests)), requests)
+    fixture = DocumentFixture(setting, [130, 40, 70], 3, "cpu")
+    requests = [in_order(fixture, list(range(count % 4)), 1) for count in range(30)]
+    case = fixture.case(fixture.queries(len(requests)), requests)
     kernel = build_pairs(setting, each_has_warps)
     step = case.plan(kernel)
     with lazyrope.emulator.options(seed=group, races=True):
@@ -256,14 +256,14 @@ def test_items_of_two_heads_behind_one_another(group, each_has_warps, rope):
 def test_rows_of_requests_before_change_no_bit(tokens, others, other_tokens, head_dim):
     """Their greater scores would raise the maxima of rows that lie in the same tile."""
     setting = Setting(head_dim=head_dim, kv_heads=1, batch_invariant=True)
-    shelf = Shelf(setting, [900], 1, "cpu")
+    fixture = DocumentFixture(setting, [900], 1, "cpu")
     kernel = lazyrope.compile(setting.spec(), arch=ARCH)
-    request, q = in_order(shelf, [0], tokens), shelf.queries(tokens)
+    request, q = in_order(fixture, [0], tokens), fixture.queries(tokens)
 
     def answer(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        before = 8 * shelf.queries(count * other_tokens)
-        requests = [in_order(shelf, [0], other_tokens)] * count
-        case = shelf.case(torch.cat([before.to(q.dtype), q]), [*requests, request])
+        before = 8 * fixture.queries(count * other_tokens)
+        requests = [in_order(fixture, [0], other_tokens)] * count
+        case = fixture.case(torch.cat([before.to(q.dtype), q]), [*requests, request])
         out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
         return out[-tokens:], lse[-tokens:]
 
@@ -306,7 +306,7 @@ def test_what_turned_queries_lose(head_dim, document, least, most):
     frequencies = torch.tensor(case.spec.frequencies, dtype=torch.float64)
     angles = (torch.tensor(case.requests[0].positions) - bases[document])[:, None, None] * frequencies
     a, b = case.q.double().chunk(2, dim=-1)
-    turned = torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], dim=-1)
+    rotated = torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], dim=-1)
     heads = torch.arange(setting.kv_heads)
     off = once = 0.0
     for columns in torch.arange(head_dim).view(-1, setting.kv_heads)[::2]:
@@ -314,7 +314,7 @@ def test_what_turned_queries_lose(head_dim, document, least, most):
         case.k_pool[case.metadata["pages"][document], 0, heads, columns] = 16.0
         _, lse = kernel(case.q, case.k_pool, case.v_pool, step)
         found = torch.expm1(lse.double()).log() * head_dim**0.5 / 16
-        exact = turned.gather(-1, columns.repeat_interleave(setting.group)[:, None].expand(64, -1, 1))[..., 0]
+        exact = rotated.gather(-1, columns.repeat_interleave(setting.group)[:, None].expand(64, -1, 1))[..., 0]
         off += (found - exact).square().sum().item()
         once += (exact.bfloat16().double() - exact).square().sum().item()
     assert least < (off / once) ** 0.5 < most
@@ -402,10 +402,10 @@ def test_a_pool_that_is_refused_leaves_the_step_as_it_was():
     case = documents_case(replace(SMALL, kv_heads=2), [40], 20, "cpu")
     kernel = build(replace(SMALL, kv_heads=2))
     step = case.plan(kernel)
-    usual, _ = kernel(case.q, case.k_pool, case.v_pool, step)
+    default, _ = kernel(case.q, case.k_pool, case.v_pool, step)
     with pytest.raises(lazyrope.SpecError, match="pages are 4112 bytes apart"):
         kernel(case.q, spread(case.k_pool, 8), spread(case.v_pool, 8), step)
-    assert torch.equal(kernel(case.q, case.k_pool, case.v_pool, step)[0], usual)
+    assert torch.equal(kernel(case.q, case.k_pool, case.v_pool, step)[0], default)
 
 
 @pytest.mark.parametrize("tokens", [1, 20])

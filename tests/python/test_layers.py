@@ -23,17 +23,17 @@ GOOD = {
     "tools/lazyrope.cpp": '#include "codegen/arch.h"\n#include "runtime/step/step.h"\n',
     "tests/unit/step_test.cpp": '#include "runtime/step/step.h"\n#include "tests/support/cases.h"\n',
     "tests/support/cases.h": "",
-    "tests/isa/replay_test.cpp": '#include "tests/isa/witness/params.h"\n',
-    "tests/isa/witness/params.h": '#include "abi/step.h"\n',
-    "tests/isa/witness/sync.cuh": '#include "isa/sync.cuh"\n#include "tests/isa/witness/params.h"\n',
+    "tests/isa/replay_test.cpp": '#include "tests/isa/kernels/params.h"\n',
+    "tests/isa/kernels/params.h": '#include "abi/step.h"\n',
+    "tests/isa/kernels/sync.cuh": '#include "isa/sync.cuh"\n#include "tests/isa/kernels/params.h"\n',
     "templates/abi/step.h": "",
     "templates/isa/types.cuh": '#include "abi/step.h"\n',
     "templates/isa/ptx/sync.cuh": '#include "isa/types.cuh"\n__device__ void f() { asm volatile("x;"); }\n',
     "templates/isa/emu/sync.cuh": '#include "isa/types.cuh"\nint f() { return __builtin_clz(1); }\n',
     "templates/tile/element.cuh": '#include "isa/sync.cuh"\n',
-    "templates/ops/merge.cuh": '#include "abi/step.h"\n#include "ops/softmax.cuh"\n',
+    "templates/ops/combine.cuh": '#include "abi/step.h"\n#include "ops/softmax.cuh"\n',
     "templates/ops/softmax.cuh": '#include "tile/element.cuh"  // no __shfl_sync\n/* nor\nthreadIdx */\n',
-    "templates/family/sm80/tile.cuh": '#include "ops/merge.cuh"\n',
+    "templates/family/sm80/tile.cuh": '#include "ops/combine.cuh"\n',
     "templates/kernel/attend.cu.in": '#include "${family}"\n#include "${rope}"\n',
 }
 
@@ -62,8 +62,9 @@ BAD = [
     ),
     (
         "codegen/arch.h",
-        '#include "templates/ops/merge.cuh"\n',
-        'codegen/arch.h:1: codegen must not include "templates/ops/merge.cuh"; it may include: codegen, templates/abi',
+        '#include "templates/ops/combine.cuh"\n',
+        'codegen/arch.h:1: codegen must not include "templates/ops/combine.cuh"; '
+        "it may include: codegen, templates/abi",
     ),
     ("codegen/arch.h", "#include <cuda.h>\n", "codegen/arch.h:1: codegen must not include <cuda.h>"),
     ("codegen/arch.h", "#  include <fstream>\n", "codegen/arch.h:1: codegen must not include <fstream>"),
@@ -120,9 +121,9 @@ BAD = [
         "python/lazyrope/rope.py:2: python must not import tests.support; nobody does",
     ),
     (
-        "templates/ops/merge.cuh",
+        "templates/ops/combine.cuh",
         '#pragma once\n\n#include "pipeline/ring.cuh"\n',
-        f'templates/ops/merge.cuh:3: ops must not include "pipeline/ring.cuh"; downwards is: {DOWN}',
+        f'templates/ops/combine.cuh:3: ops must not include "pipeline/ring.cuh"; downwards is: {DOWN}',
     ),
     (
         "templates/planner/units.cuh",
@@ -187,30 +188,30 @@ BAD = [
         "python/lazyrope/rope.py:2: environ.get: only runtime/base/config.cpp reads the environment",
     ),
     (
-        "tests/isa/witness/sync.cuh",
+        "tests/isa/kernels/sync.cuh",
         '#include "tile/element.cuh"\n',
-        'tests/isa/witness/sync.cuh:1: witnesses must not include "tile/element.cuh"; '
-        "they may include: isa, abi, tests/isa/witness",
+        'tests/isa/kernels/sync.cuh:1: conformance kernels must not include "tile/element.cuh"; '
+        "they may include: isa, abi, tests/isa/kernels",
     ),
     (
-        "tests/isa/witness/sync.cuh",
+        "tests/isa/kernels/sync.cuh",
         '#include "isa/emu/sync.cuh"\n',
-        'tests/isa/witness/sync.cuh:1: "isa/emu/sync.cuh" chooses an instruction set; include "isa/sync.cuh"',
+        'tests/isa/kernels/sync.cuh:1: "isa/emu/sync.cuh" chooses an instruction set; include "isa/sync.cuh"',
     ),
     (
-        "tests/isa/witness/sync.cuh",
+        "tests/isa/kernels/sync.cuh",
         '#include "isa/math.cuh"\n',
-        'tests/isa/witness/sync.cuh:1: "isa/math.cuh" does not exist in templates/',
+        'tests/isa/kernels/sync.cuh:1: "isa/math.cuh" does not exist in templates/',
     ),
     (
-        "tests/isa/witness/sync.cuh",
-        '#include "tests/isa/witness/math.cuh"\n',
-        'tests/isa/witness/sync.cuh:1: "tests/isa/witness/math.cuh" does not exist',
+        "tests/isa/kernels/sync.cuh",
+        '#include "tests/isa/kernels/math.cuh"\n',
+        'tests/isa/kernels/sync.cuh:1: "tests/isa/kernels/math.cuh" does not exist',
     ),
     (
-        "tests/isa/witness/params.h",
+        "tests/isa/kernels/params.h",
         "#include <cstdint>\n",
-        "tests/isa/witness/params.h:1: witnesses must not include <cstdint>",
+        "tests/isa/kernels/params.h:1: conformance kernels must not include <cstdint>",
     ),
     ("cache/key.h", "\n" * 601, "cache/key.h:601: 601 lines; at most 600 are allowed: divide it"),
 ]
@@ -234,7 +235,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(
-    "path", ["templates/tile/element.cuh", "templates/isa/types.cuh", "tests/isa/witness/sync.cuh"]
+    "path", ["templates/tile/element.cuh", "templates/isa/types.cuh", "tests/isa/kernels/sync.cuh"]
 )
 @pytest.mark.parametrize("word", WORDS)
 def test_complains_of_cuda_outside_isa_ptx(tmp_path, word, path):

@@ -101,8 +101,8 @@ class TestFilling:
         assert list(kernels(result)) == [(m, a, k) for m in MODELS for a in ARCHS for k in KERNELS]
         assert set(kernels(result).values()) == {"compiled"}
         for kernel in printed["kernels"]:
-            assert list(kernel) == "model spec plan arch kernel key state problem".split()
-            assert kernel["problem"] is None and kernel["plan"].startswith("decode ")
+            assert list(kernel) == "model spec config arch kernel key state problem".split()
+            assert kernel["problem"] is None and kernel["config"].startswith("decode ")
             assert kernel["spec"].startswith("head_dim 64, group ")
         # Nothing else is left there, and no limit of the environment's has removed any.
         assert names(out) == {f"{kernel['key']}.lzr" for kernel in printed["kernels"]}

@@ -1,4 +1,4 @@
-"""What tools make of kept figures of ``lazyrope bench prefill``: the README's table and plots. Figures are made up
+"""What tools make of results of ``lazyrope bench prefill``: the README's table and plots. Figures are made up
 here."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lazyrope.bench.limits import judged, judged_mean
+from lazyrope.bench.limits import evaluate, evaluate_mean
 from lazyrope.bench.peers import PAGED
 from lazyrope.bench.shapes import Shape
 from lazyrope.bench.tables import TABLE_LIMITS, TABLES
@@ -31,19 +31,21 @@ def made_up(shape: Shape, tflops: float = 600.0, **measured: Any) -> dict[str, A
     us = shape.flops / tflops / 1e6
     peers = {name: us for name in shape.peers if name != "flash_attention_4_contiguous"}
     row = (
-        shape.about() | {"us": us, "tflops": tflops, "own": dict.fromkeys(shape.against, us), "peers": peers} | measured
+        shape.about()
+        | {"us": us, "tflops": tflops, "own": dict.fromkeys(shape.variants, us), "peers": peers}
+        | measured
     )
-    return row | {"limits": judged(shape.limits, row, PAGED)}
+    return row | {"limits": evaluate(shape.limits, row, PAGED)}
 
 
 @pytest.fixture
-def kept() -> dict[str, Any]:
+def results() -> dict[str, Any]:
     rows = [made_up(shape) for shape in TABLES["prefill"]]
-    return ABOUT | {"rows": rows, "means": [judged_mean(limit, rows, PAGED) for limit in TABLE_LIMITS["prefill"]]}
+    return ABOUT | {"rows": rows, "means": [evaluate_mean(limit, rows, PAGED) for limit in TABLE_LIMITS["prefill"]]}
 
 
-def test_rows_are_told_apart(kept):
-    names = [prefill_table.name(row) for row in kept["rows"]]
+def test_rows_are_told_apart(results):
+    names = [prefill_table.name(row) for row in results["rows"]]
     assert len(set(names)) == len(names)
     for name in (
         "512 x 32k",
@@ -65,26 +67,26 @@ def test_a_row_says_what_is_beside_it_and_required():
     assert beside == (
         "no rotation, one document 400.0 (0.95x), pages of 128 425.0 (1.00x), cuDNN, contiguous 500.0 (1.18x)"
     )
-    assert required == "429.497 us: kept; 1.02 x plain: missed by 3.6%; 1.02 x page 128: kept"
+    assert required == "429.497 us: met; 1.02 x plain: not met by 3.6%; 1.02 x page 128: met"
 
 
-def test_the_mean_is_said(kept):
-    assert prefill_table.mean_text(kept["means"][0]).endswith("0.97 required, 1.000 measured: kept.")
-    missing = judged_mean(TABLE_LIMITS["prefill"][0], [], PAGED)
-    assert "not judged" in prefill_table.mean_text(missing)
+def test_the_mean_is_said(results):
+    assert prefill_table.mean_text(results["means"][0]).endswith("0.97 required, 1.000 measured: met.")
+    missing = evaluate_mean(TABLE_LIMITS["prefill"][0], [], PAGED)
+    assert "not evaluated" in prefill_table.mean_text(missing)
 
 
-def test_the_readme_has_a_place_for_it(kept):
-    text = readme_tables.prefill(kept)
+def test_the_readme_has_a_place_for_it(results):
+    text = readme_tables.prefill(results)
     assert text in readme_tables.replaced(readme_tables.README.read_text(), "prefill", text)
     assert "A GPU, driver 1.2, 2026-01-02, commit abc1234" in text and "751 TFLOP/s" in text
     assert "prefill-over-length.svg" in text and "prefill-over-documents.svg" in text
 
 
-def test_plots_have_every_line_and_panel(kept, tmp_path: Path):
+def test_plots_have_every_line_and_panel(results, tmp_path: Path):
     pytest.importorskip("matplotlib", reason="matplotlib is missing: tools/requirements/rag.txt")
     file = tmp_path / "prefill.json"
-    file.write_text(json.dumps(kept))
+    file.write_text(json.dumps(results))
     prefill_plots.main([str(file), str(tmp_path)])
     length, documents = ((tmp_path / f"prefill-over-{name}.svg").read_text() for name in ("length", "documents"))
     assert length.count("-axes_") == 6 and documents.count("-axes_") == 2

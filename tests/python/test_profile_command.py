@@ -35,7 +35,7 @@ def profile(run, *arguments: object) -> dict:
 
 def test_json(run):
     found = profile(run)
-    assert list(found) == "name spec arch plan workloads lines".split()
+    assert list(found) == "name spec arch config workloads lines".split()
     assert found["workloads"] == ["1 x 1 over 40", "1 x 64 over 40"]
     assert found["arch"] == "emu:sm_80"
     lines = found["lines"]
@@ -51,7 +51,7 @@ def test_json(run):
 
 
 def test_table(run):
-    heading, empty, columns, *rows = run(*SPEC, *SMALL, "--sort", "place").stdout.splitlines()
+    heading, empty, columns, *rows = run(*SPEC, *SMALL, "--sort", "location").stdout.splitlines()
     assert heading.startswith("d64-g3-neox-bfloat16: head_dim 64, group 3, bfloat16, rope neox")
     assert heading.endswith("emu:sm_80; 1 x 1 over 40, 1 x 64 over 40") and not empty
     assert columns.split() == "kernel line instruction executions wavefronts/ideal sectors/ideal text".split()

@@ -58,8 +58,8 @@ def test_documents_are_distinct_and_of_the_lengths_asked_for():
 
 def test_documents_of_a_source_are_consecutive():
     pieces = cut(sources=["argparse"], max_tokens=500)
-    places = [text_of("argparse").index(one.text.strip()) for one in pieces]
-    assert len(places) > 2 and places == sorted(places)
+    offsets = [text_of("argparse").index(one.text.strip()) for one in pieces]
+    assert len(offsets) > 2 and offsets == sorted(offsets)
 
 
 def test_the_standard_library_is_enough():

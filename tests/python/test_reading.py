@@ -49,7 +49,7 @@ def test_decode_reads_what_is_seen_once(arch, head_dim, kv_dtype, mask, tokens):
     setting = Setting(head_dim=head_dim, kv_heads=2, group=2, kv_dtype=kv_dtype, mask=mask)
     case = documents_case(setting, [40, 300, 7, 130], tokens, "cpu")
     kernel = build(case, arch)
-    together = TOGETHER[kernel.tile_plan.decode.family]
+    together = TOGETHER[kernel.config.decode.family]
     assert bytes_read(case, kernel) == bytes_needed(case, together)
 
 

@@ -1,4 +1,4 @@
-"""reposition: tokens are copied to other slots, keys turned to other indices, and nothing else changes."""
+"""reposition: tokens are copied to other slots, keys rotated to other indices, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Run:
 
 
 @dataclass
-class Places:
+class SlotRuns:
     """Where rows lie: what plan_append is given, and the page, slot and index of each."""
 
     runs: list[Run]
@@ -75,7 +75,7 @@ def random_runs(rng: random.Random, counts: list[int], page_size: int, free: lis
 class Case:
     """A pool, NaN but for the source's rows, and a kernel that moves them."""
 
-    def __init__(self, build, device, spec, source: Places, target: Places, layout: str = "NHD") -> None:
+    def __init__(self, build, device, spec, source: SlotRuns, target: SlotRuns, layout: str = "NHD") -> None:
         self.spec, self.source, self.target, self.layout = spec, source, target, layout
         self.dtype = DTYPES[spec.dtype]
         shape = (PAGES, source.page_size, spec.num_kv_heads, spec.head_dim)
@@ -85,11 +85,11 @@ class Case:
             pool[page, slot] = torch.randn((len(page), *shape[2:])).to(self.dtype).to(device)
         kernel = build(Setting().spec())  # where rows lie is the same for every attention
         options = {"tokens": len(page) + 5, "page_size": source.page_size, "layout": layout, "check": True}
-        self.steps = [kernel.plan_append(**places.metadata, **options) for places in (source, target)]
+        self.steps = [kernel.plan_append(**slot_runs.metadata, **options) for slot_runs in (source, target)]
         self.mover = lazyrope.compile_reposition(spec, arch=kernel.arch)
 
-    def columns(self, places: Places) -> list[torch.Tensor]:
-        rows = torch.tensor(places.rows, dtype=torch.int64).reshape(-1, 3).to(self.k.device)
+    def columns(self, slot_runs: SlotRuns) -> list[torch.Tensor]:
+        rows = torch.tensor(slot_runs.rows, dtype=torch.int64).reshape(-1, 3).to(self.k.device)
         return list(rows.unbind(1))
 
     def run(self, k: torch.Tensor, v: torch.Tensor, *steps: lazyrope.AppendStep) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,7 +100,7 @@ class Case:
         k, v = (pool.transpose(1, 2) if hnd else pool for pool in given)
         return k, v
 
-    def turned(self, keys: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    def rotated(self, keys: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
         frequencies = torch.tensor(self.spec.frequencies, dtype=torch.float64)
         return rotate(keys, by, frequencies, self.spec.rope.rotary_dim or 0, self.spec.rope_pairing)
 
@@ -115,7 +115,7 @@ class Case:
         if self.spec.rope.variant == "none":
             assert torch.equal(moved, keys)
         elif len(keys) > 0:
-            expected = self.turned(keys, to_index - index)
+            expected = self.rotated(keys, to_index - index)
             off = (moved.double() - expected).abs()
             assert (off <= ULP[self.dtype] * expected.abs() + self.angle_error(keys)).all()
             rotary_dim = self.spec.rope.rotary_dim or self.spec.head_dim
@@ -148,7 +148,7 @@ def test_random_moves(build, device, seed, rope, dtype, layout):
     page_size = rng.choice([16, 48, 128])
     counts = [rng.choice([0, 1, 5, 16, 40]) for _ in range(rng.randint(1, 6))]
     free = rng.sample(range(PAGES), PAGES)
-    source, target = (Places(random_runs(rng, counts, page_size, free), page_size, device) for _ in range(2))
+    source, target = (SlotRuns(random_runs(rng, counts, page_size, free), page_size, device) for _ in range(2))
     case = Case(build, device, spec_of(rng, rope, dtype), source, target, layout)
     case.assert_moved(*case.run(case.k, case.v, *case.steps))
 
@@ -157,8 +157,8 @@ def test_random_moves(build, device, seed, rope, dtype, layout):
 def test_a_document_goes_to_its_base_and_comes_back(build, device, dtype):
     """Within one rounding of where it began, and one more: of the turn there and of the turn back."""
     count, rng = 70, random.Random(dtype)
-    here = Places([Run(count, 0, 3, list(range(5)))], 16, device)
-    there = Places([Run(count, FARTHEST, 20, list(range(40, 46)))], 16, device)
+    here = SlotRuns([Run(count, 0, 3, list(range(5)))], 16, device)
+    there = SlotRuns([Run(count, FARTHEST, 20, list(range(40, 46)))], 16, device)
     case = Case(build, device, spec_of(rng, "llama3", dtype), here, there)
     k, v = case.run(case.k, case.v, *case.steps)
     case.assert_moved(k, v)
@@ -167,7 +167,7 @@ def test_a_document_goes_to_its_base_and_comes_back(build, device, dtype):
     k, v = case.run(k, v, *reversed(case.steps))
     keys = case.k[page, slot]
     assert torch.equal(v[page, slot], case.v[page, slot])
-    # A turned pair is rounded element by element, so what each is off by is at most that of the pair's length.
+    # A rotated pair is rounded element by element, so what each is off by is at most that of the pair's length.
     half = case.spec.head_dim // 2
     pair = (keys[..., :half].double() ** 2 + keys[..., half:].double() ** 2).sqrt().repeat(1, 1, 2)
     off = (k[page, slot].double() - keys.double()).abs()
@@ -176,8 +176,8 @@ def test_a_document_goes_to_its_base_and_comes_back(build, device, dtype):
 
 def test_the_same_index_is_a_plain_copy(build, device):
     rng = random.Random(1)
-    here = Places([Run(33, 777, 0, [4, 5, 6])], 16, device)
-    there = Places([Run(33, 777, 9, [1, 2, 3])], 16, device)
+    here = SlotRuns([Run(33, 777, 0, [4, 5, 6])], 16, device)
+    there = SlotRuns([Run(33, 777, 9, [1, 2, 3])], 16, device)
     case = Case(build, device, spec_of(rng, "llama3", "bfloat16"), here, there)
     k, _ = case.run(case.k, case.v, *case.steps)
     (page, slot, _), (to_page, to_slot, _) = case.columns(here), case.columns(there)
@@ -185,8 +185,8 @@ def test_the_same_index_is_a_plain_copy(build, device):
 
 
 def test_append_form_does_not_matter(build, device):
-    """Keys that are appended rotated are turned as well."""
-    here, there = Places([Run(20, 5, 0, [4, 5])], 16, device), Places([Run(20, 905, 0, [1, 2])], 16, device)
+    """Keys that are appended rotated are rotated as well."""
+    here, there = SlotRuns([Run(20, 5, 0, [4, 5])], 16, device), SlotRuns([Run(20, 905, 0, [1, 2])], 16, device)
     spec = spec_of(random.Random(2), "neox", "bfloat16", query_form="rotated")
     case = Case(build, device, spec, here, there)
     case.assert_moved(*case.run(case.k, case.v, *case.steps))
@@ -197,15 +197,15 @@ def test_append_form_does_not_matter(build, device):
 
 
 def test_rows_that_one_side_lacks_are_left_alone(build, device):
-    here, there = Places([Run(20, 0, 0, [4, 5])], 16, device), Places([Run(20, 50, 0, [1, 2])], 16, device)
+    here, there = SlotRuns([Run(20, 0, 0, [4, 5])], 16, device), SlotRuns([Run(20, 50, 0, [1, 2])], 16, device)
     case = Case(build, device, spec_of(random.Random(3), "neox", "bfloat16"), here, there)
-    shorter = Places([Run(7, 50, 0, [1, 2])], 16, device)
+    shorter = SlotRuns([Run(7, 50, 0, [1, 2])], 16, device)
     case.steps[1].update(**shorter.metadata, check=True)
     k, v = case.run(case.k, case.v, *case.steps)
     page, slot, _ = case.columns(shorter)
     assert not k[page, slot].isnan().any()
     case.assert_untouched(k, v, page, slot)
-    case.steps[0].update(**Places([Run(0, 0, 0, [4])], 16, device).metadata, check=True)
+    case.steps[0].update(**SlotRuns([Run(0, 0, 0, [4])], 16, device).metadata, check=True)
     k, v = case.run(case.k, case.v, *case.steps)
     case.assert_untouched(k, v, page[:0], slot[:0])
 
@@ -213,7 +213,7 @@ def test_rows_that_one_side_lacks_are_left_alone(build, device):
 def test_what_is_moved_is_attended_to_where_it_went(build, device):
     """A copy at base b, read at base 0, is the document read at base b."""
     spec = lazyrope.AttentionSpec(head_dim=64, num_q_heads=4, num_kv_heads=2, rope=lazyrope.rope.neox(10000.0))
-    here, there = Places([Run(40, 0, 0, [4, 5, 6])], 16, device), Places([Run(40, 300, 0, [1, 2, 3])], 16, device)
+    here, there = SlotRuns([Run(40, 0, 0, [4, 5, 6])], 16, device), SlotRuns([Run(40, 300, 0, [1, 2, 3])], 16, device)
     case = Case(build, device, spec, here, there)
     k, v = case.run(case.k, case.v, *case.steps)
     kernel, ints = build(spec), here.ints

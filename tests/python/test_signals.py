@@ -30,7 +30,7 @@ def begin(code: str, arch: str, cache: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes)
 
 
-def kept(cache: Path) -> int:
+def num_cached(cache: Path) -> int:
     return len([*cache.rglob("*.lzr")])
 
 
@@ -40,14 +40,14 @@ def test_ctrl_c_ends_a_compilation(arch, tmp_path):
     process = begin(COMPILE, arch, tmp_path)
     assert process.stdout.readline() == "begins\n"
     deadline = time.monotonic() + 120
-    while kept(tmp_path) == 0 and time.monotonic() < deadline:
+    while num_cached(tmp_path) == 0 and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     out, errors = process.communicate(timeout=120)
     assert out == ""
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
-    assert 0 < kept(tmp_path) < KERNELS
+    assert 0 < num_cached(tmp_path) < KERNELS
 
 
 def test_the_emulator_compiles_where_children_are_not_waited_for(tmp_path):

@@ -11,7 +11,7 @@ import torch
 
 from tests.support.cases import Setting, documents_case, random_case
 from tests.support.checks import check_case
-from tests.support.shelf import Shelf, in_order
+from tests.support.document_fixture import DocumentFixture, in_order
 
 # Query tokens. With many a tile has fewer parts, or is not divided at all: too many for the emulator.
 TOKENS = [1, 4, 30, *([200, 600, 1500] if torch.cuda.is_available() else [])]
@@ -19,18 +19,20 @@ TOKENS = [1, 4, 30, *([200, 600, 1500] if torch.cuda.is_available() else [])]
 
 @pytest.fixture(scope="module")
 def divided(build):
-    """A kernel whose default plan divides work in another way."""
+    """A kernel whose default config divides work in another way."""
 
     def compile_divided(setting: Setting, **divides: int) -> lazyrope.Attention:
-        usual = build(setting.spec()).tile_plan
-        plan = lazyrope.TilePlan(decode=usual.decode, prefill=usual.prefill, **divides)
-        return build(setting.spec(), plan=plan)
+        default = build(setting.spec()).config
+        config = lazyrope.KernelConfig(decode=default.decode, prefill=default.prefill, **divides)
+        return build(setting.spec(), config=config)
 
     return compile_divided
 
 
 @pytest.mark.parametrize("phase", ["decode", "mixed"])
-@pytest.mark.parametrize("divides", [{"item_heads": 4}, {"min_split_blocks": 1}, {"fixed_split_blocks": 1}], ids=str)
+@pytest.mark.parametrize(
+    "divides", [{"heads_per_work_tile": 4}, {"min_split_blocks": 1}, {"fixed_split_blocks": 1}], ids=str
+)
 def test_any_division_is_near_fp64(divided, device, divides, phase):
     setting = Setting(phase=phase, kv_heads=4, head_dim=64)
     kernel = divided(setting, **divides)
@@ -51,11 +53,11 @@ def test_metadata_may_begin_at_any_word(build, device):
 def test_an_item_of_several_heads_may_bring_more_pages_than_a_window_has_blocks(divided, device):
     """Each of its warps has a head, and goes through all blocks."""
     setting = Setting(kv_heads=4, head_dim=64)
-    kernel = divided(setting, item_heads=4)
+    kernel = divided(setting, heads_per_work_tile=4)
     requests = 8
     for length in (520, 600, 660, 700):
-        shelf = Shelf(setting, [length], length, device)
-        check_case(shelf.case(shelf.queries(requests), [in_order(shelf, [0], 1)] * requests), kernel)
+        fixture = DocumentFixture(setting, [length], length, device)
+        check_case(fixture.case(fixture.queries(requests), [in_order(fixture, [0], 1)] * requests), kernel)
 
 
 @pytest.mark.parametrize("tokens", [1, 30])
@@ -64,26 +66,26 @@ def test_a_tile_that_all_ctas_have_parts_of(divided, device, head_dim, tokens):
     """On a GPU they are more than a warp has lanes."""
     setting = Setting(head_dim=head_dim, kv_heads=1)
     kernel = divided(setting, min_split_blocks=1)
-    shelf = Shelf(setting, [1300, 3400], tokens, device)
-    check_case(shelf.case(shelf.queries(tokens), [in_order(shelf, [0, 1], tokens)]), kernel)
+    fixture = DocumentFixture(setting, [1300, 3400], tokens, device)
+    check_case(fixture.case(fixture.queries(tokens), [in_order(fixture, [0, 1], tokens)]), kernel)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
-@pytest.mark.parametrize("asked", ["spec", "plan"])
+@pytest.mark.parametrize("asked", ["spec", "config"])
 def test_a_batch_invariant_answer_does_not_depend_on_its_batch(build, divided, device, tokens, asked):
     """Bit by bit, whatever comes before or behind the request, and however much: of 50 batches on a GPU."""
     setting = Setting(head_dim=64, batch_invariant=asked == "spec")
-    shelf = Shelf(setting, [900, 130, 1400, 17, 600], tokens, device)
+    fixture = DocumentFixture(setting, [900, 130, 1400, 17, 600], tokens, device)
     kernel = build(setting.spec()) if asked == "spec" else divided(setting, fixed_split_blocks=1)
-    request, q = in_order(shelf, [2, 0, 3], tokens), shelf.queries(tokens)
+    request, q = in_order(fixture, [2, 0, 3], tokens), fixture.queries(tokens)
     rng = random.Random(tokens)
 
     def answer(before: int, behind: int) -> tuple[torch.Tensor, torch.Tensor]:
         counts = [rng.choice([1, 1, 3, 40]) for _ in range(before + behind)]
-        others = [in_order(shelf, rng.choices(range(5), k=rng.randint(0, 4)), n) for n in counts]
+        others = [in_order(fixture, rng.choices(range(5), k=rng.randint(0, 4)), n) for n in counts]
         first = sum(counts[:before])
-        queries = torch.cat([shelf.queries(first), q, shelf.queries(sum(counts[before:]))])
-        case = shelf.case(queries, [*others[:before], request, *others[before:]])
+        queries = torch.cat([fixture.queries(first), q, fixture.queries(sum(counts[before:]))])
+        case = fixture.case(queries, [*others[:before], request, *others[before:]])
         out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel, check=True))
         return out[first : first + tokens], lse[first : first + tokens]
 
@@ -99,11 +101,11 @@ def test_a_batch_invariant_answer_does_not_depend_on_its_batch(build, divided, d
 
 def test_a_batch_invariant_attention_wants_a_plan_with_fixed_parts(build):
     setting = Setting(head_dim=64, batch_invariant=True)
-    plan = build(setting.spec()).tile_plan
-    assert plan.fixed_split_blocks > 0
-    usual = lazyrope.TilePlan(decode=plan.decode, prefill=plan.prefill)
+    config = build(setting.spec()).config
+    assert config.fixed_split_blocks > 0
+    default = lazyrope.KernelConfig(decode=config.decode, prefill=config.prefill)
     with pytest.raises(lazyrope.SpecError, match="fixed_split_blocks = 0; with batch_invariant"):
-        build(setting.spec(), plan=usual)
+        build(setting.spec(), config=default)
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,9 @@ def test_text_equals_recomputing(model, mode):
 def test_requests_together_equal_requests_alone(model):
     """Of mixed lengths, document lists and modes, and in the middle of one another."""
     rng = random.Random(6)
-    shelf = texts(7, 40, 3, 128, 77)
+    corpus = texts(7, 40, 3, 128, 77)
     requests = [
-        (text(rng, rng.choice([1, 5, 40])), rng.sample(shelf, rng.randint(0, 3)), rng.randint(1, 9), rng.choice(MODES))
+        (text(rng, rng.choice([1, 5, 40])), rng.sample(corpus, rng.randint(0, 3)), rng.randint(1, 9), rng.choice(MODES))
         for _ in range(12)
     ]
     alone = make(model)
@@ -232,12 +232,12 @@ def test_random_requests_leak_nothing(model, exact, pytestconfig):
     rng = random.Random(pytestconfig.getoption("seed"))
     count = pytestconfig.getoption("requests")
     engine = make(model, budget=budget_of(model, 2000), max_requests=16, max_pass_tokens=512)
-    shelf = [text(rng, rng.randint(1, 90)) for _ in range(60)]
+    corpus = [text(rng, rng.randint(1, 90)) for _ in range(60)]
     alone = make(model)
     live: list[Any] = []
     compared = ended = 0
     for i in range(count):
-        documents = [shelf[min(int(rng.expovariate(0.07)), 59)] for _ in range(rng.randint(0, 5))]
+        documents = [corpus[min(int(rng.expovariate(0.07)), 59)] for _ in range(rng.randint(0, 5))]
         mode = rng.choices(MODES, [6, 2, 1])[0]
         live.append(
             engine.generate(

@@ -1,4 +1,4 @@
-"""Specs and plans as values: compared, hashed, copied, and sent to other processes."""
+"""Specs and configs as values: compared, hashed, copied, and sent to other processes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def specs() -> list[lazyrope.AttentionSpec]:
     return [lazyrope.AttentionSpec(**TINY, **others) for others in given]
 
 
-def plans() -> list[lazyrope.TilePlan]:
+def configs() -> list[lazyrope.KernelConfig]:
     spec = lazyrope.AttentionSpec(**TINY, rope=rope.neox())
-    return [*lazyrope.candidates(spec, arch="sm_90a"), *lazyrope.candidates(spec, arch="sm_80")]
+    return [*lazyrope.configs(spec, arch="sm_90a"), *lazyrope.configs(spec, arch="sm_80")]
 
 
 VALUES = {
     "Rope": lambda: [spec.rope for spec in specs()],
     "AttentionSpec": specs,
-    "AttendPlan": lambda: [plan.decode for plan in plans()],
-    "TilePlan": plans,
+    "TileConfig": lambda: [config.decode for config in configs()],
+    "KernelConfig": configs,
 }
 
 

@@ -1,6 +1,6 @@
 // Documents that are appended to a paged pool and attended to in the emulator, and the answer in
-// fp64, from the formulas alone: token j of a document at base b has its key turned by b + j, a
-// query at position p is turned by p.
+// fp64, from the formulas alone: token j of a document at base b has its key rotated by b + j, a
+// query at position p is rotated by p.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace lazyrope {
 
 // What the kernels are compared with.
 struct AttentionModel {
-  std::vector<std::pair<int, int>> pairs;  // columns that turn together
+  std::vector<std::pair<int, int>> pairs;  // columns that rotate together
   std::vector<double> frequencies;         // radians a token of each pair
   std::function<bool(std::int64_t query, std::int64_t key)> visible;
 };
@@ -104,7 +104,7 @@ class AttentionCase {
     return result;
   }
 
-  static Row turned(const AttentionModel& model, const Row& x, std::int64_t position) {
+  static Row rotated(const AttentionModel& model, const Row& x, std::int64_t position) {
     Row y = x;
     for (std::size_t i = 0; i < model.pairs.size(); ++i) {
       const auto [a, b] = std::pair(index(model.pairs[i].first), index(model.pairs[i].second));
@@ -124,7 +124,7 @@ class AttentionCase {
   double error_of_row(const AttentionModel& model, int request, int token, int head) {
     const std::int64_t position = step.q_position[index(token)];
     const int kv_head = head / spec_.group_size();
-    const Row query = turned(model, row(q_, token, head), position);
+    const Row query = rotated(model, row(q_, token, head), position);
     Row sum(index(spec_.head_dim), 0.0);
     double weights = 0;
     for (int s = step.segment_indptr[index(request)]; s < step.segment_indptr[index(request + 1)];
@@ -134,7 +134,7 @@ class AttentionCase {
         const std::int64_t key_position = std::int64_t{step.base[index(s)]} + in_document;
         if (!model.visible(position, key_position)) continue;
         const int k_row = documents.indptr[index(document_of_segment_[index(s)])] + in_document;
-        const Row key = turned(model, row(k_, k_row, kv_head), key_position);
+        const Row key = rotated(model, row(k_, k_row, kv_head), key_position);
         const double weight = std::exp(dot(query, key) * spec_.softmax_scale());
         const Row value = row(v_, k_row, kv_head);
         for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += weight * value[c];

@@ -36,12 +36,14 @@ def _request(case: Case, request: Request, q: torch.Tensor) -> torch.Tensor:
 
 def _scores(case: Case, s: Slice, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     rotated_already = case.setting.query_form == "rotated"
-    turn = torch.full_like(positions, -s.base) if rotated_already else positions - s.base
+    angle_position = torch.full_like(positions, -s.base) if rotated_already else positions - s.base
     frequencies = torch.tensor(case.spec.frequencies, dtype=torch.float64)
     factor = 1.0 if rotated_already else case.spec.attention_factor
-    turned = rotate(q, turn, frequencies, case.spec.rope.rotary_dim, case.spec.rope_pairing, factor).to(q.dtype)
+    rotated = rotate(q, angle_position, frequencies, case.spec.rope.rotary_dim, case.spec.rope_pairing, factor).to(
+        q.dtype
+    )
     keys = s.document.keys[s.start : s.start + s.length].repeat_interleave(case.setting.group, dim=1)
-    score = torch.matmul(turned.transpose(0, 1), keys.permute(1, 2, 0)).transpose(0, 1) * case.spec.scale
+    score = torch.matmul(rotated.transpose(0, 1), keys.permute(1, 2, 0)).transpose(0, 1) * case.spec.scale
     if (softcap := case.spec.softcap) is not None:
         score = softcap * torch.tanh(score / softcap)
     key_positions = s.base + s.start + torch.arange(s.length, device=q.device)

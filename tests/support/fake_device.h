@@ -20,7 +20,7 @@ class FakeDevice : public Device {
   int sm_count() const override { return sms; }
   int l2_bytes() const override { return l2; }
   std::string driver() const override { return driver_name; }
-  Place place() const override { return {DeviceType::kCpu, 0}; }
+  DeviceId id() const override { return {DeviceType::kCpu, 0}; }
 
   std::unique_ptr<LoadedKernel> load(const Binary& binary) const override {
     on_load();

@@ -40,7 +40,7 @@ struct Pair {
   const char* name;
   std::string_view rule;
   Text broken;
-  Text mended;
+  Text fixed;
 };
 
 inline void PrintTo(const Pair& pair, std::ostream* os) { *os << pair.name; }
@@ -125,7 +125,7 @@ inline void expect_refused(const Pair& pair) {
 
 inline void expect_runs(const Pair& pair) {
   std::string_view rule;
-  EXPECT_EQ(fault_of(pair, pair.mended, rule), "");
+  EXPECT_EQ(fault_of(pair, pair.fixed, rule), "");
 }
 
 }  // namespace lazyrope::hopper

@@ -2,7 +2,7 @@
 
 Token j of a document that begins at logical position b (its base) has key k_j, of which the pool holds
 R(j) k_j. The score of a query at position p with it is <R(p - b) q, R(j) k_j> x scale; with queries that
-arrive as R(p) q the same is <R(-b) R(p) q, R(j) k_j> x scale. R(p) turns pair i by p x w_i.
+arrive as R(p) q the same is <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by p x w_i.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def rotate(
     cos, sin = factor * angle.cos()[:, None, :], factor * angle.sin()[:, None, :]
     columns = torch.arange(rotary_dim, device=x.device)
     first, second = (columns[:half], columns[half:]) if pairing == "half" else (columns[::2], columns[1::2])
-    turned = x.clone()
-    turned[..., first] = x[..., first] * cos - x[..., second] * sin
-    turned[..., second] = x[..., second] * cos + x[..., first] * sin
-    return turned
+    rotated = x.clone()
+    rotated[..., first] = x[..., first] * cos - x[..., second] * sin
+    rotated[..., second] = x[..., second] * cos + x[..., first] * sin
+    return rotated
 
 
 def visible(mask: str, window: int | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -80,12 +80,12 @@ def attention(
     scores, values = [sink[None, :, None].expand(tokens, heads, 1)], [torch.zeros((1, heads, head_dim), **empty)]
     for s in segments:
         group = heads // s.keys.shape[1]
-        turn = -s.base if query_rotated else positions.double() - s.base
+        angle_position = -s.base if query_rotated else positions.double() - s.base
         factor = 1.0 if query_rotated else attention_factor
-        by = torch.as_tensor(turn, device=q.device).expand(tokens)
-        turned = rotate(q, by, frequencies, rotary_dim, pairing, factor)
+        by = torch.as_tensor(angle_position, device=q.device).expand(tokens)
+        rotated = rotate(q, by, frequencies, rotary_dim, pairing, factor)
         keys = s.keys.double().repeat_interleave(group, dim=1)
-        score = torch.einsum("thd,khd->thk", turned, keys) * scale
+        score = torch.einsum("thd,khd->thk", rotated, keys) * scale
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
         key_positions = s.base + s.start + torch.arange(len(s.keys), device=q.device)

@@ -4,11 +4,11 @@
 
 namespace lazyrope {
 
-inline TilePlan example_plan(int stages) {
+inline KernelConfig example_config(int stages) {
   return {{1, 4, 16, 16, 16, stages, 2}, {4, 1, 32, 64, 32, 2, 1}};
 }
 
-// A record in which the second of two plans won, and one was left out.
+// A record in which the second of two configs won, and one was left out.
 inline Tuning example_tuning() {
   Tuning tuning;
   tuning.spec = "head_dim 64, 2 KV heads";
@@ -19,17 +19,19 @@ inline Tuning example_tuning() {
   tuning.compiler = "nvrtc 13.0-abc";
   tuning.library = "0.1.0";
   tuning.date = "2026-11-22T10:00:00Z";
-  tuning.plan = example_plan(3);
-  tuning.parts = {
+  tuning.config = example_config(3);
+  tuning.tasks = {
       {.name = "decode",
        .workloads = {{1, 1, 16384, 1024}, {64, 1, 4096, 1024}},
-       .trials = {{.name = "2 stages", .plan = example_plan(2), .us = {28.5, 240.25}},
+       .trials = {{.name = "2 stages", .config = example_config(2), .us = {28.5, 240.25}},
                   {.name = "3 stages",
-                   .plan = example_plan(3),
+                   .config = example_config(3),
                    .us = {27.5, 230.125},
                    .gain = 0.039,
                    .noise = 0.004},
-                  {.name = "4 stages", .plan = example_plan(4), .left_out = "spills registers"}},
+                  {.name = "4 stages",
+                   .config = example_config(4),
+                   .rejection = "spills registers"}},
        .chosen = 1}};
   tuning.compile_seconds = 5.5;
   tuning.measure_seconds = 1.25;

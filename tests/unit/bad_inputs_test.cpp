@@ -121,13 +121,13 @@ class Interpreter {
     return config;
   }
 
-  std::optional<TilePlan> tile_plan() const {
-    if (!row_.contains("tile_plan")) return std::nullopt;
-    TilePlan plan = candidates(spec().kernel_spec(), arch()).front();
-    plan.decode.stages = row_["tile_plan"].value("stages", plan.decode.stages);
-    plan.decode.warp_keys = row_["tile_plan"].value("warp_keys", plan.decode.warp_keys);
-    plan.decode.step_keys = row_["tile_plan"].value("step_keys", plan.decode.step_keys);
-    return plan;
+  std::optional<KernelConfig> config() const {
+    if (!row_.contains("config")) return std::nullopt;
+    KernelConfig config = configs(spec().kernel_spec(), arch()).front();
+    config.decode.stages = row_["config"].value("stages", config.decode.stages);
+    config.decode.warp_n = row_["config"].value("warp_n", config.decode.warp_n);
+    config.decode.mma_n = row_["config"].value("mma_n", config.decode.mma_n);
+    return config;
   }
 
   static void damage(const fs::path& directory, const std::string& how) {
@@ -145,7 +145,7 @@ class Interpreter {
     const TemporaryDirectory directory;
     const auto compile_once = [&] {
       Engine engine(config(directory.path()));
-      return Attention::compile(engine, spec(), arch(), {.plan = tile_plan(), .engine = {}});
+      return Attention::compile(engine, spec(), arch(), {.config = config(), .engine = {}});
     };
     if (row_.contains("damage")) {
       compile_once();

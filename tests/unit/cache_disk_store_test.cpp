@@ -68,7 +68,7 @@ class DiskStoreTest : public ::testing::Test {
     const LoadResult result = store().load(key);
     EXPECT_FALSE(result.entry.has_value());
     EXPECT_TRUE(result.refused);
-    EXPECT_EQ(result.miss, path_of(key).native() + ": " + reason);
+    EXPECT_EQ(result.miss_reason, path_of(key).native() + ": " + reason);
   }
 
   TemporaryDirectory directory_;
@@ -84,7 +84,7 @@ unsigned mode_of(const fs::path& path) {
 TEST_F(DiskStoreTest, TouchesNothingUntilTheFirstStore) {
   const LoadResult result = store().load(key_);
   EXPECT_FALSE(result.entry.has_value());
-  EXPECT_EQ(result.miss, "absent");
+  EXPECT_EQ(result.miss_reason, "absent");
   EXPECT_FALSE(result.refused);
   EXPECT_FALSE(store().nearest(key_).has_value());
   EXPECT_TRUE(store().list().empty());
@@ -104,9 +104,9 @@ TEST_F(DiskStoreTest, LoadsWhatWasStored) {
   ASSERT_TRUE(loaded.entry.has_value());
   EXPECT_EQ(loaded.entry->facts, entry.facts);
   EXPECT_EQ(loaded.entry->payload, entry.payload);
-  EXPECT_EQ(loaded.miss, "");
+  EXPECT_EQ(loaded.miss_reason, "");
   EXPECT_FALSE(loaded.refused);
-  EXPECT_EQ(store().load(key_of("other")).miss, "absent");
+  EXPECT_EQ(store().load(key_of("other")).miss_reason, "absent");
 }
 
 TEST_F(DiskStoreTest, KeepsFilesForTheOwnerAlone) {
@@ -224,7 +224,7 @@ TEST_F(DiskStoreTest, AHomeThatCannotBeWrittenIsReported) {
     const DiskStore nested(root() / "lazyrope");
     EXPECT_EQ(nested.store(key_, entry_of(10)).reason, reason);
     EXPECT_EQ(nested.lock(key_, 1s).reason(), reason);
-    EXPECT_EQ(nested.load(key_).miss, "absent");
+    EXPECT_EQ(nested.load(key_).miss_reason, "absent");
   });
 }
 
@@ -247,7 +247,7 @@ TEST_F(DiskStoreTest, ARootThatCanBeWrittenIsMadeAndLeftEmpty) {
 TEST_F(DiskStoreTest, WithoutARootNothingIsKept) {
   const DiskStore nowhere("");
   EXPECT_EQ(nowhere.store(key_, entry_of(10)).reason, "no cache directory is set");
-  EXPECT_EQ(nowhere.load(key_).miss, "no cache directory is set");
+  EXPECT_EQ(nowhere.load(key_).miss_reason, "no cache directory is set");
   EXPECT_FALSE(nowhere.load(key_).refused);
   EXPECT_EQ(nowhere.lock(key_, 1s).reason(), "no cache directory is set");
   EXPECT_TRUE(nowhere.list().empty());

@@ -266,7 +266,7 @@ TEST_F(CacheLockTest, AKilledWriterLeavesNoWrongEntry) {
     ::kill(writer, SIGKILL);
     wait_for(writer);
     const LoadResult result = store().load(key_);
-    ASSERT_TRUE(result.entry.has_value()) << result.miss;
+    ASSERT_TRUE(result.entry.has_value()) << result.miss_reason;
     EXPECT_TRUE(is_one_whole_entry(*result.entry));
   }
   EXPECT_EQ(store().list().size(), 1u);

@@ -114,7 +114,7 @@ TEST_F(CacheManageTest, PrunesTheLeastRecentlyUsed) {
   const Removed removed = store().prune(all - 1);
   EXPECT_EQ(removed.entries, 1u);
   EXPECT_EQ(removed.bytes, oldest);
-  EXPECT_EQ(store().load(a_).miss, "absent");
+  EXPECT_EQ(store().load(a_).miss_reason, "absent");
   EXPECT_EQ(store().size_bytes(), all - oldest);
 }
 
@@ -124,7 +124,7 @@ TEST_F(CacheManageTest, ALoadSavesAnEntryFromPruning) {
   ASSERT_TRUE(store().load(a_).entry.has_value());
   EXPECT_EQ(store().prune(bytes + 10).entries, 1u);
   EXPECT_TRUE(store().load(a_).entry.has_value());
-  EXPECT_EQ(store().load(b_).miss, "absent");
+  EXPECT_EQ(store().load(b_).miss_reason, "absent");
 }
 
 TEST_F(CacheManageTest, PrunesLeftoversOfKilledProcesses) {

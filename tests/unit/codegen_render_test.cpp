@@ -20,7 +20,7 @@ using Sources = std::map<KernelKind, std::string>;
 KernelSpec base_spec() { return small_spec().kernel_spec(); }
 
 RenderedKernel render_for(KernelKind kind, const KernelSpec& spec, const char* arch = "sm_90a") {
-  return render(kind, spec, candidates(spec, find_arch(arch)).front(), find_arch(arch));
+  return render(kind, spec, configs(spec, find_arch(arch)).front(), find_arch(arch));
 }
 
 Sources sources_of(const KernelSpec& spec) {
@@ -43,7 +43,7 @@ TEST(Render, TheSameSpecGivesTheSameSource) {
 }
 
 TEST(Render, SaysWhatLaunchingTakes) {
-  const TilePlan plan = candidates(base_spec(), find_arch("sm_90a")).front();
+  const KernelConfig config = configs(base_spec(), find_arch("sm_90a")).front();
   std::set<std::string> entries;
   for (const KernelKind kind : kernel_kinds()) {
     const RenderedKernel kernel = render_for(kind, base_spec());
@@ -56,20 +56,20 @@ TEST(Render, SaysWhatLaunchingTakes) {
   }
   EXPECT_EQ(entries.size(), static_cast<std::size_t>(kKernelKinds));
   const RenderedKernel decode = render_for(KernelKind::kAttendDecode, base_spec());
-  EXPECT_EQ(decode.threads, plan.decode.threads(64));
-  EXPECT_EQ(decode.shared_bytes, plan.decode.shared_bytes(64));
-  EXPECT_EQ(decode.ctas_per_sm, plan.decode.ctas_per_sm);
+  EXPECT_EQ(decode.threads, config.decode.threads(64));
+  EXPECT_EQ(decode.shared_bytes, config.decode.shared_bytes(64));
+  EXPECT_EQ(decode.ctas_per_sm, config.decode.ctas_per_sm);
   const RenderedKernel prefill = render_for(KernelKind::kAttendPrefill, base_spec());
-  EXPECT_EQ(prefill.threads, plan.prefill.threads(64));
-  EXPECT_EQ(prefill.shared_bytes, plan.prefill.shared_bytes(64));
+  EXPECT_EQ(prefill.threads, config.prefill.threads(64));
+  EXPECT_EQ(prefill.shared_bytes, config.prefill.shared_bytes(64));
 }
 
 TEST(Render, AnIllegalSpecIsRefused) {
   KernelSpec spec = base_spec();
-  const TilePlan plan = candidates(spec, find_arch("sm_80")).front();
+  const KernelConfig config = configs(spec, find_arch("sm_80")).front();
   spec.group_size = 0;
   for (const KernelKind kind : kernel_kinds())
-    EXPECT_TRUE(throws<SpecError>([&] { render(kind, spec, plan, find_arch("sm_80")); },
+    EXPECT_TRUE(throws<SpecError>([&] { render(kind, spec, config, find_arch("sm_80")); },
                                   {"group_size = 0"}));
 }
 
@@ -126,13 +126,13 @@ TEST(Render, AnAttentionHasAllKernelsButReposition) {
 TEST(Render, ThePlannerHasCodeForWhatItsPlanAsksFor) {
   const KernelSpec spec = base_spec();
   const Arch& arch = find_arch("sm_80");
-  TilePlan plan = candidates(spec, arch).front();
+  KernelConfig config = configs(spec, arch).front();
   std::set<std::string> sources;
   for (const int heads : {1, 2, 4})
     for (const int blocks : {0, 1, 8}) {
-      plan.item_heads = heads;
-      plan.fixed_split_blocks = blocks;
-      sources.insert(render(KernelKind::kPlan, spec, plan, arch).source);
+      config.heads_per_work_tile = heads;
+      config.fixed_split_blocks = blocks;
+      sources.insert(render(KernelKind::kPlan, spec, config, arch).source);
     }
   EXPECT_EQ(sources.size(), 4u);
 }
@@ -140,20 +140,20 @@ TEST(Render, ThePlannerHasCodeForWhatItsPlanAsksFor) {
 TEST(Render, EveryFieldOfThePlanIsInTheSource) {
   const KernelSpec spec = base_spec();
   const Arch& arch = find_arch("sm_80");
-  TilePlan plan = candidates(spec, arch).front();
-  plan.prefill = {2, 1, 16, 32, 16, 2, 1};  // small enough that each field can be doubled
-  std::set<std::string> sources = {render(KernelKind::kAttendPrefill, spec, plan, arch).source};
-  for (int AttendPlan::* field :
-       {&AttendPlan::row_warps, &AttendPlan::warp_rows, &AttendPlan::warp_keys,
-        &AttendPlan::step_keys, &AttendPlan::stages, &AttendPlan::ctas_per_sm}) {
-    TilePlan other = plan;
+  KernelConfig config = configs(spec, arch).front();
+  config.prefill = {2, 1, 16, 32, 16, 2, 1};  // small enough that each field can be doubled
+  std::set<std::string> sources = {render(KernelKind::kAttendPrefill, spec, config, arch).source};
+  for (int TileConfig::* field :
+       {&TileConfig::warps_m, &TileConfig::warp_m, &TileConfig::warp_n, &TileConfig::mma_n,
+        &TileConfig::stages, &TileConfig::ctas_per_sm}) {
+    KernelConfig other = config;
     other.prefill.*field *= 2;
     sources.insert(render(KernelKind::kAttendPrefill, spec, other, arch).source);
   }
-  TilePlan other = plan;
-  other.prefill.row_warps = 1;
-  other.prefill.key_warps = 2;
-  other.prefill.step_keys = other.prefill.warp_keys;
+  KernelConfig other = config;
+  other.prefill.warps_m = 1;
+  other.prefill.warps_n = 2;
+  other.prefill.mma_n = other.prefill.warp_n;
   sources.insert(render(KernelKind::kAttendPrefill, spec, other, arch).source);
   EXPECT_EQ(sources.size(), 8u);
 }
@@ -161,8 +161,8 @@ TEST(Render, EveryFieldOfThePlanIsInTheSource) {
 // Angles are 64-bit fractions of a turn: the first pair's frequency is 1 radian, 1 / (2 pi) of one.
 TEST(Render, FrequenciesAreFractionsOfATurn) {
   const std::string source = render_for(KernelKind::kAppend, base_spec()).source;
-  EXPECT_NE(source.find("kTurnsPerToken[] = {2935890503282001"), std::string::npos)
-      << source.substr(source.find("kTurnsPerToken[]"), 80);
+  EXPECT_NE(source.find("kRevolutionsPerToken[] = {2935890503282001"), std::string::npos)
+      << source.substr(source.find("kRevolutionsPerToken[]"), 80);
 }
 
 TEST(Mask, AnUnknownNameListsTheKnown) {

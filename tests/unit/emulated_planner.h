@@ -22,15 +22,15 @@ class EmulatedPlanner {
  public:
   struct Layout {
     StepShape shape;
-    TilePlan plan;
+    KernelConfig config;
     StepCapacity capacity;
     int sm_count;
     int page_size = 16;
     bool has_queue = false;
   };
 
-  EmulatedPlanner(const KernelSpec& spec, const Arch& arch, const TilePlan& plan) {
-    const KernelSetRequest request = {spec, &arch, {KernelKind::kPlan}, {plan}, ""};
+  EmulatedPlanner(const KernelSpec& spec, const Arch& arch, const KernelConfig& config) {
+    const KernelSetRequest request = {spec, &arch, {KernelKind::kPlan}, {config}, ""};
     kernel_ = compile_sets(shared_engine(), {request}, {}).front().kernels().front();
   }
 
@@ -62,14 +62,14 @@ class EmulatedPlanner {
  private:
   void lay_out(const Layout& layout) {
     params_ = {};
-    const auto place = [&](std::byte* memory) {
-      return lay_out_step(memory, layout.shape, layout.plan, layout.capacity, layout.sm_count,
+    const auto lay_out_at = [&](std::byte* memory) {
+      return lay_out_step(memory, layout.shape, layout.config, layout.capacity, layout.sm_count,
                           params_);
     };
-    const std::size_t bytes = place(nullptr);
+    const std::size_t bytes = lay_out_at(nullptr);
     memory_.emplace(ElementType::kInt32, std::vector{static_cast<std::int64_t>(bytes / 4)});
     std::memset(memory_->data<std::byte>(), 0x5a, bytes);
-    place(memory_->data<std::byte>());
+    lay_out_at(memory_->data<std::byte>());
   }
 
   static StepInputs inputs(const StepArrays& arrays, int page_size) {

@@ -25,7 +25,7 @@ struct Setting {
   int sm_count = 4;
   int page_size = 16;
   int min_split_blocks = 1;
-  int item_heads = 1;
+  int heads_per_work_tile = 1;
   int tile_heads = 1;
   int fixed_split_blocks = 0;
   int requests = 6;
@@ -34,7 +34,7 @@ struct Setting {
   int most_tokens = 40;
   int first_idle = 0;  // of some requests that have none
   int idle_requests = 0;
-  int said_tokens = 1000;  // that a request has at the most, as the step's capacity says
+  int said_tokens = 1000;  // that a request has at the max, as the step's capacity says
   int most_length = 200;   // of a segment
   bool needs_scratch = false;
   bool has_queue = false;
@@ -52,24 +52,24 @@ struct ModelTile {
   std::vector<int> blocks;  // of each of the request's segments
   int num_blocks;
   std::int64_t cost;
-  std::int64_t part_cost;
-  int part_blocks;
-  int num_parts;
+  std::int64_t split_cost;
+  int split_blocks;
+  int num_splits;
 };
 
 struct ModelUnit {
   int tile;
   int group;
-  int part;
+  int split;
   int first_block;
   int end_block;
 };
 
 // A CTA's share begins there.
-struct ModelPlace {
+struct ModelBoundary {
   int unit;
   int block;
-  auto operator<=>(const ModelPlace&) const = default;
+  auto operator<=>(const ModelBoundary&) const = default;
 };
 
 inline int at(const std::vector<int>& values, int i) { return values[static_cast<std::size_t>(i)]; }
@@ -92,79 +92,81 @@ class Model {
   Model(const Setting& setting, const StepArrays& arrays, const PlanPhase& phase)
       : setting_(setting), arrays_(arrays), phase_(phase) {
     find_tiles();
-    num_heads_ = heads_of_an_item();
+    num_heads_ = heads_per_work_tile();
     num_groups_ = setting.num_kv_heads / num_heads_;
     lose_bits();
     find_units();
-    is_dealt_ = is_dealt();
-    match_shares();
-    find_places();
+    is_round_robin_ = is_round_robin();
+    match_whole_units();
+    find_boundaries();
   }
 
   // Whether all CTAs take units from a queue, and the units in it, with everything but `next`.
   bool is_queued() const { return is_queued_; }
   bool loses_bits() const { return lost_bits_ > 0; }
-  std::vector<Item> queue() const {
-    std::vector<Item> items;
+  std::vector<WorkTile> queue() const {
+    std::vector<WorkTile> work_tiles;
     const int tail = std::min(4, num_groups_);
     const auto push = [&](int group, int rank) {
       const int unit = group * static_cast<int>(tiles_.size()) + at(sorted_tiles(), rank);
-      items.push_back(
-          item({unit, 0}, units_[static_cast<std::size_t>(unit)], 0, tile_of(unit).num_blocks));
-      items.back().split = {0, 1, 0, 0};
-      items.back().num_owners = 0;
+      work_tiles.push_back(work_tile({unit, 0}, units_[static_cast<std::size_t>(unit)], 0,
+                                     tile_of(unit).num_blocks));
+      work_tiles.back().split = {0, 1, 0, 0};
+      work_tiles.back().num_combiners = 0;
     };
     const int num_tiles = static_cast<int>(tiles_.size());
     for (int group = 0; group < num_groups_ - tail; ++group)
       for (int rank = 0; rank < num_tiles; ++rank) push(group, rank);
     for (int rank = 0; rank < num_tiles; ++rank)
       for (int group = num_groups_ - tail; group < num_groups_; ++group) push(group, rank);
-    return items;
+    return work_tiles;
   }
 
-  // The items of a CTA, with everything but `next`.
-  std::vector<Item> items_of(int cta) const {
-    if (is_dealt_) return dealt_to(cta);
-    std::vector<Item> items;
+  // The work tiles of a CTA, with everything but `next`.
+  std::vector<WorkTile> work_tiles_of(int cta) const {
+    if (is_round_robin_) return round_robin_work_tiles(cta);
+    std::vector<WorkTile> work_tiles;
     const int share = share_of(cta);
-    if (share < 0) return items;
-    ModelPlace at = place(share);
-    const ModelPlace end = place(share + 1);
+    if (share < 0) return work_tiles;
+    ModelBoundary at = boundary(share);
+    const ModelBoundary end = boundary(share + 1);
     while (at < end) {
       const ModelUnit& unit = units_[static_cast<std::size_t>(at.unit)];
       const int unit_end = at.unit == end.unit ? end.block : unit.end_block - unit.first_block;
-      items.push_back(item(at, unit, unit.first_block + at.block, unit.first_block + unit_end));
+      work_tiles.push_back(
+          work_tile(at, unit, unit.first_block + at.block, unit.first_block + unit_end));
       at = {at.unit + 1, 0};
     }
-    return items;
+    return work_tiles;
   }
 
  private:
-  static constexpr int kSegmentCost = 2, kMostParts = 4;
-  static constexpr std::int64_t kMostCost = (1 << 22) - 1;
+  static constexpr int kSegmentCost = 2, kMaxSplits = 4;
+  static constexpr std::int64_t kMaxTileCost = (1 << 22) - 1;
 
-  std::int64_t least_share() const { return least_share(min_split_blocks_); }
-  static std::int64_t least_share(int blocks) {
+  std::int64_t min_share_cost() const { return min_share_cost(min_split_blocks_); }
+  static std::int64_t min_share_cost(int blocks) {
     return std::int64_t{blocks} * (kBlockCost + kSegmentCost) + 1;
   }
-  // Of the line's costs.
-  std::int64_t least(int blocks) const { return (least_share(blocks) >> lost_bits_) + 1; }
+  // Of the total_cost's costs.
+  std::int64_t min_cost(int blocks) const { return (min_share_cost(blocks) >> lost_bits_) + 1; }
 
-  bool is_dealt() {
-    if (loses_less(64)) return true;
-    const bool is_fair = loses_less(8);
-    goes_by_tile_ = !is_fair && num_groups_ > 1;
-    if (goes_by_tile_ && loses_less(32)) return true;
-    is_queued_ = is_apt_for_queue();
+  bool is_round_robin() {
+    if (has_imbalance_below(64)) return true;
+    const bool is_fair = has_imbalance_below(8);
+    is_tile_major_ = !is_fair && num_groups_ > 1;
+    if (is_tile_major_ && has_imbalance_below(32)) return true;
+    is_queued_ = queue_pays_off();
     return is_fair && !is_queued_;
   }
 
-  bool is_apt_for_queue() const {
+  bool queue_pays_off() const {
     if (phase_.has_queue == 0 || phase_.fixed_split_blocks > 0) return false;
     std::int64_t longest = 0;
     for (const ModelTile& tile : tiles_) longest = std::max(longest, tile.cost);
-    return 8 * longest * phase_.work.num_ctas <= line() &&
-           4 * longest * num_units() >= 5 * line() && 12 * kBlockCost * num_units() <= whole_line();
+    return 8 * longest * phase_.work.num_ctas <= total_cost() &&
+           4 * longest * num_units() >= 5 * total_cost() &&
+           12 * kBlockCost * num_units() <= whole_total_cost();
   }
   std::vector<int> sorted_tiles() const {
     std::vector<int> order(tiles_.size());
@@ -176,64 +178,66 @@ class Model {
     return order;
   }
 
-  // Of all that is dealt, than one part in so many.
-  bool loses_less(int loss) {
-    constexpr int kMostRounds = 64;
+  // Of all that is dealt, than one split in so many.
+  bool has_imbalance_below(int loss) {
+    constexpr int kMaxRounds = 64;
     const int ctas = phase_.work.num_ctas;
-    parts_ = num_left() > 0 ? ctas / num_left() : 1;
-    if (phase_.may_deal == 0 || phase_.fixed_split_blocks > 0 || num_rounds() > kMostRounds)
+    splits_ = num_remaining() > 0 ? ctas / num_remaining() : 1;
+    if (phase_.allows_round_robin == 0 || phase_.fixed_split_blocks > 0 ||
+        num_rounds() > kMaxRounds)
       return false;
-    if (num_whole() > 0 && num_left() > 0) divide_rest();
-    std::int64_t most = 0;
+    if (num_whole() > 0 && num_remaining() > 0) split_remainder();
+    std::int64_t max = 0;
     for (int cta = 0; cta < ctas; ++cta) {
       std::int64_t cost = 0;
-      for (const auto& [unit, part] : dealt_parts(cta))
-        cost += (tile_of(in_line(unit)).cost + parts_of(unit) - 1) / parts_of(unit);
-      most = std::max(most, cost);
+      for (const auto& [unit, split] : assigned_splits(cta))
+        cost += (tile_of(unit_in_order(unit)).cost + splits_of(unit) - 1) / splits_of(unit);
+      max = std::max(max, cost);
     }
-    if (num_whole() == 0 && parts_ > 1 && whole_line() < least_share() * parts_ * num_units())
+    if (num_whole() == 0 && splits_ > 1 &&
+        whole_total_cost() < min_share_cost() * splits_ * num_units())
       return false;
-    return most * ctas <= line() + line() / loss;
+    return max * ctas <= total_cost() + total_cost() / loss;
   }
 
   int num_units() const { return static_cast<int>(units_.size()); }
-  int num_left() const { return num_units() % phase_.work.num_ctas; }
-  int num_whole() const { return num_units() - num_left(); }
-  int parts_of(int unit) const { return unit < num_whole() ? 1 : parts_; }
+  int num_remaining() const { return num_units() % phase_.work.num_ctas; }
+  int num_whole() const { return num_units() - num_remaining(); }
+  int splits_of(int unit) const { return unit < num_whole() ? 1 : splits_; }
   int num_rounds() const {
     const int ctas = phase_.work.num_ctas;
-    return (num_whole() + num_left() * parts_ + ctas - 1) / ctas;
+    return (num_whole() + num_remaining() * splits_ + ctas - 1) / ctas;
   }
 
-  // As many parts as there are CTAs for, but no more than sixteen, nor shorter than they may be.
-  void divide_rest() {
+  // As many splits as there are CTAs for, but no more than sixteen, nor shorter than they may be.
+  void split_remainder() {
     int blocks = 0;
     for (int unit = num_whole(); unit < num_units(); ++unit)
-      blocks = std::max(blocks, tile_of(in_line(unit)).num_blocks);
-    const int parts = std::clamp(phase_.work.num_ctas / num_left(), 1,
-                                 std::clamp(blocks / phase_.min_split_blocks, 1, 16));
-    const int saved = blocks - (blocks + parts - 1) / parts;
-    parts_ = saved > 8 ? parts : 1;
+      blocks = std::max(blocks, tile_of(unit_in_order(unit)).num_blocks);
+    const int splits = std::clamp(phase_.work.num_ctas / num_remaining(), 1,
+                                  std::clamp(blocks / phase_.min_split_blocks, 1, 16));
+    const int saved = blocks - (blocks + splits - 1) / splits;
+    splits_ = saved > 8 ? splits : 1;
   }
 
-  std::int64_t line() const {
-    std::int64_t line = 0;
-    for (const ModelTile& tile : tiles_) line += tile.cost * num_groups_;
-    return line;
+  std::int64_t total_cost() const {
+    std::int64_t total_cost = 0;
+    for (const ModelTile& tile : tiles_) total_cost += tile.cost * num_groups_;
+    return total_cost;
   }
-  std::int64_t whole_line() const { return line() << lost_bits_; }
+  std::int64_t whole_total_cost() const { return total_cost() << lost_bits_; }
   // Where costs of all heads together may be more than 2^30.
   void lose_bits() {
     std::int64_t all = 0;
     for (const ModelTile& tile : tiles_) all += tile.cost;
-    while (all >> lost_bits_ > (1 << 30) / phase_.most_groups) ++lost_bits_;
+    while (all >> lost_bits_ > (1 << 30) / phase_.max_head_groups) ++lost_bits_;
     std::int64_t before = 0;
     for (ModelTile& tile : tiles_) {
       const std::int64_t through = before + tile.cost;
       tile.cost = (through >> lost_bits_) - (before >> lost_bits_);
       before = through;
     }
-    item_cost_ >>= lost_bits_;
+    work_tile_cost_ >>= lost_bits_;
   }
   const ModelTile& tile_of(int unit) const {
     return tiles_[static_cast<std::size_t>(units_[static_cast<std::size_t>(unit)].tile)];
@@ -241,41 +245,42 @@ class Model {
 
   // What is dealt as number `unit`: those of a head, or the last tile of all heads, the one before
   // ...
-  int in_line(int unit) const {
-    if (!goes_by_tile_) return unit;
+  int unit_in_order(int unit) const {
+    if (!is_tile_major_) return unit;
     const int per_group = num_units() / num_groups_;
     return unit % num_groups_ * per_group + per_group - 1 - unit / num_groups_;
   }
 
-  // Units and their parts, to and fro.
-  std::vector<std::pair<int, int>> dealt_parts(int cta) const {
+  // Units and their splits, to and fro.
+  std::vector<std::pair<int, int>> assigned_splits(int cta) const {
     const int ctas = phase_.work.num_ctas;
-    std::vector<std::pair<int, int>> parts;
+    std::vector<std::pair<int, int>> splits;
     for (int round = 0; round < num_rounds(); ++round) {
       const int index = round * ctas + (round % 2 == 0 ? cta : ctas - 1 - cta);
-      const int left = index - num_whole();
-      if (left < 0)
-        parts.emplace_back(index, 0);
-      else if (left / parts_ < num_left())
-        parts.emplace_back(num_whole() + left / parts_, left % parts_);
+      const int remaining = index - num_whole();
+      if (remaining < 0)
+        splits.emplace_back(index, 0);
+      else if (remaining / splits_ < num_remaining())
+        splits.emplace_back(num_whole() + remaining / splits_, remaining % splits_);
     }
-    return parts;
+    return splits;
   }
 
-  std::vector<Item> dealt_to(int cta) const {
-    std::vector<Item> items;
-    for (const auto& [unit, part] : dealt_parts(cta)) {
-      const int blocks = tile_of(in_line(unit)).num_blocks;
-      const int count = std::max(std::min(parts_of(unit), blocks), 1);
-      if (part >= count) continue;
-      const int first = blocks * part / count;
-      items.push_back(item({in_line(unit), first}, units_[static_cast<std::size_t>(in_line(unit))],
-                           first, blocks * (part + 1) / count));
-      const int left = std::max(unit - num_whole(), 0);
-      items.back().split = {part, count, left * parts_, left};
-      items.back().num_owners = count;
+  std::vector<WorkTile> round_robin_work_tiles(int cta) const {
+    std::vector<WorkTile> work_tiles;
+    for (const auto& [unit, split] : assigned_splits(cta)) {
+      const int blocks = tile_of(unit_in_order(unit)).num_blocks;
+      const int count = std::max(std::min(splits_of(unit), blocks), 1);
+      if (split >= count) continue;
+      const int first = blocks * split / count;
+      work_tiles.push_back(work_tile({unit_in_order(unit), first},
+                                     units_[static_cast<std::size_t>(unit_in_order(unit))], first,
+                                     blocks * (split + 1) / count));
+      const int remaining = std::max(unit - num_whole(), 0);
+      work_tiles.back().split = {split, count, remaining * splits_, remaining};
+      work_tiles.back().num_combiners = count;
     }
-    return items;
+    return work_tiles;
   }
 
   int num_requests() const { return static_cast<int>(arrays_.q_indptr.size()) - 1; }
@@ -308,27 +313,27 @@ class Model {
       tile.num_blocks += tile.blocks.back();
       tile.cost += tile.blocks.back() > 0 ? kSegmentCost : 0;
     }
-    tile.part_blocks = tile.num_blocks;
+    tile.split_blocks = tile.num_blocks;
     if (phase_.fixed_split_blocks > 0) {
-      const auto parts_of = [&](int blocks) { return (tile.num_blocks + blocks - 1) / blocks; };
-      const int asked = parts_of(phase_.fixed_split_blocks);
-      const int parts = std::clamp(asked, 1, most_fixed_parts(request));
-      tile.part_blocks = (tile.num_blocks + parts - 1) / parts;
-      tile.num_parts = tile.num_blocks == 0 ? 1 : parts_of(tile.part_blocks);
+      const auto splits_of = [&](int blocks) { return (tile.num_blocks + blocks - 1) / blocks; };
+      const int asked = splits_of(phase_.fixed_split_blocks);
+      const int splits = std::clamp(asked, 1, max_fixed_splits(request));
+      tile.split_blocks = (tile.num_blocks + splits - 1) / splits;
+      tile.num_splits = tile.num_blocks == 0 ? 1 : splits_of(tile.split_blocks);
       tile.cost = 0;
     }
-    tile.cost += std::int64_t{phase_.item_cost} + std::int64_t{kBlockCost} * tile.part_blocks;
-    const int sharing = phase_.fixed_split_blocks > 0 ? kMostFixedParts : 1;
-    tile.part_cost = std::min(tile.cost, kMostCost / sharing);
-    tile.cost = tile.num_parts * tile.part_cost;
+    tile.cost += std::int64_t{phase_.work_tile_cost} + std::int64_t{kBlockCost} * tile.split_blocks;
+    const int fixed_splits = phase_.fixed_split_blocks > 0 ? kMaxFixedSplits : 1;
+    tile.split_cost = std::min(tile.cost, kMaxTileCost / fixed_splits);
+    tile.cost = tile.num_splits * tile.split_cost;
     return tile;
   }
 
-  int most_fixed_parts(int request) const {
-    if (phase_.may_deal == 0) return kMostFixedParts;
+  int max_fixed_splits(int request) const {
+    if (phase_.allows_round_robin == 0) return kMaxFixedSplits;
     const int tile_rows = phase_.tile_rows.value;
-    const int units = (rows_of(request) + tile_rows - 1) / tile_rows * phase_.most_groups;
-    return std::clamp(kRequestParts / units, 1, kMostFixedParts);
+    const int units = (rows_of(request) + tile_rows - 1) / tile_rows * phase_.max_head_groups;
+    return std::clamp(kMaxRequestSplits / units, 1, kMaxFixedSplits);
   }
 
   std::int64_t origin(int s) const {
@@ -340,7 +345,7 @@ class Model {
                    lead + at(arrays_.length, s));
   }
 
-  int heads_of_an_item() const {
+  int heads_per_work_tile() const {
     int most_rows = 1;
     for (int r = 0; r < num_requests(); ++r)
       most_rows = std::max(most_rows, std::min(rows_of(r), phase_.tile_rows.value));
@@ -349,7 +354,7 @@ class Model {
       return static_cast<int>(tiles_.size()) * (setting_.num_kv_heads / heads);
     };
     while (heads > phase_.min_heads && (heads * most_rows > phase_.tile_rows.value ||
-                                        units() * kMostParts < phase_.work.num_ctas))
+                                        units() * kMaxSplits < phase_.work.num_ctas))
       heads /= 2;
     return heads;
   }
@@ -358,74 +363,79 @@ class Model {
     for (int group = 0; group < num_groups_; ++group)
       for (int t = 0; t < static_cast<int>(tiles_.size()); ++t) {
         const ModelTile& tile = tiles_[static_cast<std::size_t>(t)];
-        for (int part = 0; part < tile.num_parts; ++part)
-          units_.push_back({t, group, part, part * tile.part_blocks,
-                            std::min((part + 1) * tile.part_blocks, tile.num_blocks)});
+        for (int split = 0; split < tile.num_splits; ++split)
+          units_.push_back({t, group, split, split * tile.split_blocks,
+                            std::min((split + 1) * tile.split_blocks, tile.num_blocks)});
       }
   }
 
-  // Boundary c of a line cut into shares lies at c / shares of it; what lies before a point is told
-  // with the planner's rounding.
+  // Boundary c of a total_cost cut into shares lies at c / shares of it; what lies before a point
+  // is told with the planner's rounding.
   int boundaries_before(std::int64_t point) const {
-    const float per_cost = static_cast<float>(num_shares_) * (1.0f / static_cast<float>(line()));
+    const float per_cost =
+        static_cast<float>(num_shares_) * (1.0f / static_cast<float>(total_cost()));
     return std::min(static_cast<int>(std::ceil(static_cast<float>(point) * per_cost)), num_shares_);
   }
 
-  int most_shares(std::int64_t line) const {
-    const auto most = static_cast<int>(static_cast<float>(line) *
-                                       (1.0f / static_cast<float>(least(min_split_blocks_))));
-    return std::clamp(most, 1, phase_.work.num_ctas);
+  int max_shares(std::int64_t total_cost) const {
+    const auto max = static_cast<int>(static_cast<float>(total_cost) *
+                                      (1.0f / static_cast<float>(min_cost(min_split_blocks_))));
+    return std::clamp(max, 1, phase_.work.num_ctas);
   }
 
-  // The greatest number of shares that are as few whole units as all shares need, or equal parts of
-  // one, where what items cost beside their blocks does not count; if it is not much less.
-  void match_shares() {
-    num_shares_ = units_.empty() ? 0 : most_shares(line());
+  // The greatest number of shares that are as few whole units as all shares need, or equal splits
+  // of one, where what work tiles cost beside their blocks does not count; if it is not much less.
+  void match_whole_units() {
+    num_shares_ = units_.empty() ? 0 : max_shares(total_cost());
     const bool sees_keys =
         std::ranges::any_of(tiles_, [](const ModelTile& tile) { return tile.num_blocks > 0; });
-    const bool is_long = line() > std::int64_t{phase_.short_cost} * num_shares_;
-    if (is_long && line() >= least(2 * min_split_blocks_) * num_shares_) min_split_blocks_ *= 2;
-    least_ = least(min_split_blocks_);
-    if (!sees_keys || is_long || is_cut_finely() || !are_alike()) return;
+    const bool is_long = total_cost() > std::int64_t{phase_.short_cost} * num_shares_;
+    if (is_long && total_cost() >= min_cost(2 * min_split_blocks_) * num_shares_)
+      min_split_blocks_ *= 2;
+    min_cost_ = min_cost(min_split_blocks_);
+    if (!sees_keys || is_long || partitions_single_tile() || !are_uniform()) return;
     const bool is_cut = num_units() <= num_shares_;
-    const int most =
-        is_cut ? most_shares(line() - std::int64_t{num_units()} * phase_.item_cost) : num_shares_;
-    const int fewest = (num_units() + most - 1) / most;
-    int shares = most;
-    while (shares > 0 && (is_cut ? shares % num_units() != 0 : shares * fewest != num_units()))
+    const int max =
+        is_cut ? max_shares(total_cost() - std::int64_t{num_units()} * phase_.work_tile_cost)
+               : num_shares_;
+    const int min_units = (num_units() + max - 1) / max;
+    int shares = max;
+    while (shares > 0 && (is_cut ? shares % num_units() != 0 : shares * min_units != num_units()))
       --shares;
-    if (16 * shares < 15 * most || shares == 0) return;
-    if (is_cut) shares = without_needless_parts(shares, most);
-    const int short_part = phase_.short_cost * 2 / 5;
-    if (shares > num_units() && line() > std::int64_t{short_part} * num_shares_) return;
+    if (16 * shares < 15 * max || shares == 0) return;
+    if (is_cut) shares = drop_needless_splits(shares, max);
+    const int short_split = phase_.short_cost * 2 / 5;
+    if (shares > num_units() && total_cost() > std::int64_t{short_split} * num_shares_) return;
     num_shares_ = shares;
-    if (is_cut) leave_out_items();
+    if (is_cut) leave_out_work_tile_cost();
   }
-  // No more parts than have as few blocks as the longest of so many, unless too few CTAs are left.
-  int without_needless_parts(int shares, int most) const {
+  // No more splits than have as few blocks as the longest of so many, unless too few CTAs are
+  // remaining.
+  int drop_needless_splits(int shares, int max) const {
     const auto divide_up = [](int a, int b) { return (a + b - 1) / b; };
     const int blocks = tiles_[0].num_blocks;
     const int longest = std::max(divide_up(blocks, shares / num_units()), 1);
-    const int fewest = divide_up(blocks, longest) * num_units();
-    return 16 * fewest < 15 * most ? shares : fewest;
+    const int min_units = divide_up(blocks, longest) * num_units();
+    return 16 * min_units < 15 * max ? shares : min_units;
   }
-  void leave_out_items() {
-    item_cost_ = 0;
-    for (ModelTile& tile : tiles_) tile.cost -= phase_.item_cost;
+  void leave_out_work_tile_cost() {
+    work_tile_cost_ = 0;
+    for (ModelTile& tile : tiles_) tile.cost -= phase_.work_tile_cost;
   }
 
-  // The heads of a single tile as up to 32 parts of the least length each.
-  bool is_cut_finely() {
-    if (phase_.fixed_split_blocks > 0 || phase_.may_deal != 0 || tiles_.size() != 1) return false;
-    const int parts = tiles_[0].num_blocks / min_split_blocks_;
-    if (parts < 2 || parts > 32 || parts * num_units() > phase_.work.num_ctas) return false;
-    num_shares_ = parts * num_units();
-    least_ = min_split_blocks_ * kBlockCost / 2;
-    leave_out_items();
+  // The heads of a single tile as up to 32 splits of the min_cost length each.
+  bool partitions_single_tile() {
+    if (phase_.fixed_split_blocks > 0 || phase_.allows_round_robin != 0 || tiles_.size() != 1)
+      return false;
+    const int splits = tiles_[0].num_blocks / min_split_blocks_;
+    if (splits < 2 || splits > 32 || splits * num_units() > phase_.work.num_ctas) return false;
+    num_shares_ = splits * num_units();
+    min_cost_ = min_split_blocks_ * kBlockCost / 2;
+    leave_out_work_tile_cost();
     return true;
   }
 
-  bool are_alike() const {
+  bool are_uniform() const {
     if (phase_.fixed_split_blocks > 0) return false;
     std::int64_t difference = 0, all = 0;
     for (const ModelTile& tile : tiles_) {
@@ -435,10 +445,11 @@ class Model {
     return 16 * std::abs(difference) <= all;
   }
 
-  void find_places() {
+  void find_boundaries() {
     for (int share = 0; share <= phase_.work.num_ctas; ++share)
-      places_.push_back(share < num_shares_ ? place_of(share)
-                                            : ModelPlace{static_cast<int>(units_.size()), 0});
+      boundaries_.push_back(share < num_shares_
+                                ? boundary_of(share)
+                                : ModelBoundary{static_cast<int>(units_.size()), 0});
   }
 
   // Shares in as many runs as there are groups of heads, the first of which may have one more: the
@@ -460,56 +471,60 @@ class Model {
   }
 
   // One unit after the other: whether the boundary is moved to its beginning, or lies inside.
-  ModelPlace place_of(int share) const {
+  ModelBoundary boundary_of(int share) const {
     std::int64_t begin = 0;
     for (int unit = 0; unit < num_units(); ++unit) {
       const ModelTile& tile = tile_of(unit);
-      const int part = units_[static_cast<std::size_t>(unit)].part;
+      const int split = units_[static_cast<std::size_t>(unit)].split;
       if (phase_.fixed_split_blocks > 0) {
-        const std::int64_t through = (part + 1) * tile.part_cost >> lost_bits_;
+        const std::int64_t through = (split + 1) * tile.split_cost >> lost_bits_;
         const std::int64_t end =
-            part + 1 == tile.num_parts ? tile.cost : std::min(through, tile.cost);
+            split + 1 == tile.num_splits ? tile.cost : std::min(through, tile.cost);
         if (share < boundaries_before(begin + end)) return {unit, 0};
       } else {
-        const std::int64_t first = std::min(item_cost_ + least_, tile.cost);
+        const std::int64_t first = std::min(work_tile_cost_ + min_cost_, tile.cost);
         if (share < boundaries_before(begin + first)) return {unit, 0};
-        if (share < boundaries_before(begin + std::max(tile.cost - least_, first)))
-          return {unit, block_at(share, begin + item_cost_, tile)};
+        if (share < boundaries_before(begin + std::max(tile.cost - min_cost_, first)))
+          return {unit, block_at(share, begin + work_tile_cost_, tile)};
       }
-      if (part + 1 == tile.num_parts) begin += tile.cost;
+      if (split + 1 == tile.num_splits) begin += tile.cost;
     }
     return {num_units(), 0};
   }
 
   int block_at(int share, std::int64_t first, const ModelTile& tile) const {
-    const float length = static_cast<float>(line()) * (1.0f / static_cast<float>(num_shares_));
+    const float length =
+        static_cast<float>(total_cost()) * (1.0f / static_cast<float>(num_shares_));
     const auto into = static_cast<std::int64_t>(static_cast<float>(share) * length) - first;
-    const float of_cost =
-        static_cast<float>(tile.num_blocks) * (1.0f / static_cast<float>(tile.cost - item_cost_));
+    const float of_cost = static_cast<float>(tile.num_blocks) *
+                          (1.0f / static_cast<float>(tile.cost - work_tile_cost_));
     const auto block = static_cast<int>(static_cast<float>(into + kBlockCost / 2) * of_cost);
     return std::clamp(block, min_split_blocks_, tile.num_blocks - min_split_blocks_);
   }
 
-  const ModelPlace& place(int share) const { return places_[static_cast<std::size_t>(share)]; }
+  const ModelBoundary& boundary(int share) const {
+    return boundaries_[static_cast<std::size_t>(share)];
+  }
 
-  Item item(const ModelPlace& place, const ModelUnit& unit, int first, int end) const {
+  WorkTile work_tile(const ModelBoundary& boundary, const ModelUnit& unit, int first,
+                     int end) const {
     const ModelTile& tile = tiles_[static_cast<std::size_t>(unit.tile)];
-    Item item{};
-    item.extent = {end - first, tile.num_rows, tile.first_position, tile.last_position};
-    item.rows = {at(arrays_.q_indptr, tile.request), tile.first_row, unit.group * num_heads_,
-                 num_heads_};
-    item.keys = {first_segment(tile), at(arrays_.segment_indptr, tile.request + 1), first, 0};
-    item.split = phase_.fixed_split_blocks > 0
-                     ? ItemSplit{unit.part, tile.num_parts, place.unit - unit.part, 0}
-                     : split(place);
-    if (phase_.fixed_split_blocks == 0) item.num_owners = item.split.count - 1;
-    if (item.extent.num_blocks > 0) {
+    WorkTile work_tile{};
+    work_tile.extent = {end - first, tile.num_rows, tile.first_position, tile.last_position};
+    work_tile.rows = {at(arrays_.q_indptr, tile.request), tile.first_row, unit.group * num_heads_,
+                      num_heads_};
+    work_tile.keys = {first_segment(tile), at(arrays_.segment_indptr, tile.request + 1), first, 0};
+    work_tile.split = phase_.fixed_split_blocks > 0
+                          ? KvSplit{unit.split, tile.num_splits, boundary.unit - unit.split, 0}
+                          : kv_split(boundary);
+    if (phase_.fixed_split_blocks == 0) work_tile.num_combiners = work_tile.split.count - 1;
+    if (work_tile.extent.num_blocks > 0) {
       const auto [segment, block] = segment_block(tile, first);
-      item.keys.segment = segment;
-      item.keys.first_block = block;
-      item.start = start(tile, segment, block);
+      work_tile.keys.segment = segment;
+      work_tile.keys.first_block = block;
+      work_tile.start = start(tile, segment, block);
     }
-    return item;
+    return work_tile;
   }
 
   // The first that is seen.
@@ -518,18 +533,18 @@ class Model {
     return at(arrays_.segment_indptr, tile.request) + static_cast<int>(seen - tile.blocks.begin());
   }
 
-  ItemSplit split(const ModelPlace& place) const {
+  KvSplit kv_split(const ModelBoundary& boundary) const {
     int index = 0, count = 1, first_share = -1;
-    for (int share = 0; share < static_cast<int>(places_.size()); ++share) {
-      const ModelPlace& cut = this->place(share);
-      if (cut.unit != place.unit || cut.block == 0) continue;
+    for (int share = 0; share < static_cast<int>(boundaries_.size()); ++share) {
+      const ModelBoundary& cut = this->boundary(share);
+      if (cut.unit != boundary.unit || cut.block == 0) continue;
       if (first_share < 0) first_share = share - 1;
-      EXPECT_NE(cut, this->place(share - 1)) << "no part is empty";
+      EXPECT_NE(cut, this->boundary(share - 1)) << "no split is empty";
       ++count;
-      if (cut.block <= place.block) ++index;
+      if (cut.block <= boundary.block) ++index;
     }
-    return count == 1 ? ItemSplit{0, 1, 0, 0}
-                      : ItemSplit{index, count, 2 * first_share + 1, first_share};
+    return count == 1 ? KvSplit{0, 1, 0, 0}
+                      : KvSplit{index, count, 2 * first_share + 1, first_share};
   }
 
   // In which segment a block of a tile lies, and which of that segment's it is.
@@ -543,10 +558,10 @@ class Model {
     return {segment, block};
   }
 
-  ItemStart start(const ModelTile& tile, int s, int block) const {
+  WorkTileStart start(const ModelTile& tile, int s, int block) const {
     const auto [begin, end] = slots(tile, s);
     const std::int64_t slot = begin / 16 * 16 + std::int64_t{block} * phase_.block_keys.value;
-    ItemStart start{};
+    WorkTileStart start{};
     start.base = at(arrays_.base, s);
     start.position = static_cast<int>(origin(s) + slot);
     start.begin = static_cast<int>(std::max<std::int64_t>(begin - slot, 0));
@@ -569,16 +584,16 @@ class Model {
   int num_heads_ = 1;
   int num_groups_ = 1;
   std::vector<ModelUnit> units_;
-  bool is_dealt_ = false;
+  bool is_round_robin_ = false;
   bool is_queued_ = false;
-  int parts_ = 1;  // of units that are left over, dealt
-  bool goes_by_tile_ = false;
+  int splits_ = 1;  // of units that are remaining over, dealt
+  bool is_tile_major_ = false;
   int num_shares_ = 0;  // else
   int lost_bits_ = 0;
-  int item_cost_ = phase_.item_cost;
+  int work_tile_cost_ = phase_.work_tile_cost;
   int min_split_blocks_ = phase_.min_split_blocks;
-  std::int64_t least_ = 0;
-  std::vector<ModelPlace> places_;
+  std::int64_t min_cost_ = 0;
+  std::vector<ModelBoundary> boundaries_;
 };
 
 }  // namespace lazyrope

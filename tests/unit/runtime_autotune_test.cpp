@@ -11,8 +11,8 @@
 #include <stdexcept>
 
 #include "cache/error.h"
+#include "codegen/config_variants.h"
 #include "codegen/error.h"
-#include "codegen/plan_variants.h"
 #include "runtime/base/error.h"
 #include "runtime/emulator/device.h"
 #include "runtime/engine/devices.h"
@@ -61,22 +61,23 @@ class AutotuneTest : public testing::Test {
                                       16);
   }
 
-  // Whether the kernel launched is that of the plan.
-  bool is(const AttendPlan& plan, const Binary& binary, int ctas) const {
-    return binary.threads == plan.threads(192) && binary.shared_bytes == plan.shared_bytes(192) &&
-           ctas == plan.ctas_per_sm * device_->sms;
+  // Whether the kernel launched is that of the config.
+  bool is(const TileConfig& config, const Binary& binary, int ctas) const {
+    return binary.threads == config.threads(192) &&
+           binary.shared_bytes == config.shared_bytes(192) &&
+           ctas == config.ctas_per_sm * device_->sms;
   }
 
-  std::vector<TilePlan> decode_plans() const {
+  std::vector<KernelConfig> decode_configs() const {
     const KernelSpec spec = tuned_spec().kernel_spec();
     const Arch& arch = device_->arch();
-    return decode_variants(candidates(spec, arch).front(), spec, arch);
+    return decode_variants(configs(spec, arch).front(), spec, arch);
   }
 
   Tuning tune() { return autotune(shared_engine(), tuned_spec(), device_, options_); }
 
-  static const TuningPart& part(const Tuning& tuning, const std::string& name) {
-    return *std::ranges::find(tuning.parts, name, &TuningPart::name);
+  static const TuningTask& task(const Tuning& tuning, const std::string& name) {
+    return *std::ranges::find(tuning.tasks, name, &TuningTask::name);
   }
 
   static constexpr int tokens_ = 2;
@@ -92,23 +93,23 @@ class AutotuneTest : public testing::Test {
 };
 
 TEST_F(AutotuneTest, TheFastestPlanIsChosen) {
-  const TilePlan fast = decode_plans().at(2);
-  const TilePlan slow = decode_plans().at(3);
+  const KernelConfig fast = decode_configs().at(2);
+  const KernelConfig slow = decode_configs().at(3);
   us_of = [&](const Binary& binary, int ctas) {
     if (is(fast.decode, binary, ctas)) return 90.0;
     return is(slow.decode, binary, ctas) ? 130.0 : 100.0;
   };
   const Tuning tuning = tune();
-  EXPECT_EQ(tuning.plan, fast);
-  const TuningPart& decode = part(tuning, "decode");
+  EXPECT_EQ(tuning.config, fast);
+  const TuningTask& decode = task(tuning, "decode");
   EXPECT_EQ(decode.workloads, options_.workloads);
-  ASSERT_EQ(decode.trials.size(), decode_plans().size());
+  ASSERT_EQ(decode.trials.size(), decode_configs().size());
   EXPECT_EQ(decode.chosen, 2u);
   EXPECT_NEAR(decode.trials[2].gain, 0.1, 1e-9);
   EXPECT_NEAR(decode.trials[3].gain, -0.3, 1e-9);
   EXPECT_EQ(decode.trials[0].us, std::vector{100.0});
   EXPECT_EQ(decode.trials[2].us, std::vector{90.0});
-  EXPECT_EQ(part(tuning, "min_split_blocks").chosen, 0u);
+  EXPECT_EQ(task(tuning, "min_split_blocks").chosen, 0u);
   EXPECT_EQ(tuning.gpu, "fake GPU");
   EXPECT_EQ(tuning.driver, "fake driver");
   EXPECT_EQ(tuning.sm_count, 4);
@@ -117,38 +118,39 @@ TEST_F(AutotuneTest, TheFastestPlanIsChosen) {
 }
 
 TEST_F(AutotuneTest, WithinTheNoiseTheDefaultStays) {
-  const std::vector<TilePlan> plans = decode_plans();
+  const std::vector<KernelConfig> configs = decode_configs();
   us_of = [&](const Binary& binary, int ctas) {
-    return is(plans.at(1).decode, binary, ctas) ? 99.5 : 100.0;
+    return is(configs.at(1).decode, binary, ctas) ? 99.5 : 100.0;
   };
   const Tuning tuning = tune();
-  EXPECT_EQ(tuning.plan, plans.front());
-  EXPECT_EQ(part(tuning, "decode").chosen, 0u);
+  EXPECT_EQ(tuning.config, configs.front());
+  EXPECT_EQ(task(tuning, "decode").chosen, 0u);
 }
 
 TEST_F(AutotuneTest, APlanThatComputesSomethingElseIsRejectedLoudly) {
-  const std::vector<TilePlan> plans = decode_plans();
+  const std::vector<KernelConfig> configs = decode_configs();
   us_of = [&](const Binary& binary, int ctas) {
-    return is(plans.at(1).decode, binary, ctas) ? 10.0 : 100.0;
+    return is(configs.at(1).decode, binary, ctas) ? 10.0 : 100.0;
   };
   value_of = [&](const Binary& binary, int ctas) {
-    return to_bf16_of(is(plans.at(1).decode, binary, ctas) ? 2 : 1);
+    return to_bf16_of(is(configs.at(1).decode, binary, ctas) ? 2 : 1);
   };
   const LogCapture log;
   const Tuning tuning = tune();
-  EXPECT_EQ(tuning.plan, plans.front());
-  EXPECT_TRUE(says(part(tuning, "decode").trials[1].left_out, {"row 0 of 8 differs"}));
-  EXPECT_TRUE(says(log.text(), {"warning: tuning rejects a plan (" + describe(plans.at(1)) + ")",
-                                "row 0 of 8 differs", "please report this"}));
+  EXPECT_EQ(tuning.config, configs.front());
+  EXPECT_TRUE(says(task(tuning, "decode").trials[1].rejection, {"row 0 of 8 differs"}));
+  EXPECT_TRUE(
+      says(log.text(), {"warning: tuning rejects a config (" + describe(configs.at(1)) + ")",
+                        "row 0 of 8 differs", "please report this"}));
 }
 
 TEST_F(AutotuneTest, APlanThatCannotBeLaunchedIsLeftOut) {
-  const std::vector<TilePlan> plans = decode_plans();
+  const std::vector<KernelConfig> configs = decode_configs();
   us_of = [&](const Binary& binary, int ctas) {
-    return is(plans.at(1).decode, binary, ctas) ? -1.0 : 100.0;
+    return is(configs.at(1).decode, binary, ctas) ? -1.0 : 100.0;
   };
   const LogCapture log;
-  EXPECT_EQ(part(tune(), "decode").trials[1].left_out, "this launch fails");
+  EXPECT_EQ(task(tune(), "decode").trials[1].rejection, "this launch fails");
   us_of = [](const Binary&, int) { return -1.0; };
   EXPECT_TRUE(throws<DriverError>([&] { tune(); }, {"this launch fails"})) << "the default";
 }
@@ -160,7 +162,7 @@ TEST_F(AutotuneTest, ADefaultThatComputesNoNumbersIsAnError) {
 
 TEST_F(AutotuneTest, PartsWithoutAWorkloadAreNotMeasured) {
   EXPECT_TRUE(
-      std::ranges::none_of(tune().parts, [](const TuningPart& p) { return p.name == "prefill"; }));
+      std::ranges::none_of(tune().tasks, [](const TuningTask& p) { return p.name == "prefill"; }));
 }
 
 TEST_F(AutotuneTest, WithoutTimeAFewRoundsAreMeasured) {
@@ -170,7 +172,7 @@ TEST_F(AutotuneTest, WithoutTimeAFewRoundsAreMeasured) {
     ++launches;
     return 100.0;
   };
-  const TuningPart decode = part(tune(), "decode");
+  const TuningTask decode = task(tune(), "decode");
   EXPECT_EQ(decode.trials.front().us, std::vector{100.0});
   EXPECT_LT(launches, 600);
 }
@@ -179,10 +181,10 @@ TEST_F(AutotuneTest, ProgressIsTold) {
   std::string told;
   options_.progress = [&](std::string_view what) { told += std::string(what) + "\n"; };
   tune();
-  const std::size_t plans = decode_plans().size();
-  EXPECT_TRUE(says(told, {"the default plan", "compiling " + std::to_string(plans) + " plans",
-                          "decode: " + std::to_string(plans) + " plans on 2 x 1 over 64",
-                          "min_split_blocks: 4 plans on 2 x 1 over 64"}));
+  const std::size_t configs = decode_configs().size();
+  EXPECT_TRUE(says(told, {"the default config", "compiling " + std::to_string(configs) + " configs",
+                          "decode: " + std::to_string(configs) + " configs on 2 x 1 over 64",
+                          "min_split_blocks: 4 configs on 2 x 1 over 64"}));
 }
 
 TEST_F(AutotuneTest, AListenerHearsOfEachPlansKernels) {
@@ -197,11 +199,11 @@ TEST_F(AutotuneTest, AListenerHearsOfEachPlansKernels) {
   } listener;
   options_.engine.listener = &listener;
   tune();
-  EXPECT_TRUE(listener.names.contains("default plan"));
-  for (const TilePlan& plan : decode_plans())
+  EXPECT_TRUE(listener.names.contains("default config"));
+  for (const KernelConfig& config : decode_configs())
     EXPECT_TRUE(std::ranges::any_of(listener.names, [&](const std::string& name) {
-      return name.starts_with(describe(plan.decode));
-    })) << describe(plan.decode);
+      return name.starts_with(describe(config.decode));
+    })) << describe(config.decode);
 }
 
 class AutotuneInTheEmulator : public testing::TestWithParam<std::optional<Dtype>> {};
@@ -220,11 +222,11 @@ TEST_P(AutotuneInTheEmulator, NoPlanIsRejected) {
       .workloads = {{.batch = 2, .query_tokens = 1, .context = 100, .doc_tokens = 70},
                     {.batch = 1, .query_tokens = 20, .context = 60, .doc_tokens = 35}}};
   const Tuning tuning = autotune(shared_engine(), spec, emulator_device(), options);
-  ASSERT_EQ(tuning.parts.size(), 3u);
-  for (const TuningPart& part : tuning.parts)
-    for (const TuningTrial& trial : part.trials) EXPECT_EQ(trial.left_out, "") << trial.name;
+  ASSERT_EQ(tuning.tasks.size(), 3u);
+  for (const TuningTask& task : tuning.tasks)
+    for (const TuningTrial& trial : task.trials) EXPECT_EQ(trial.rejection, "") << trial.name;
   EXPECT_EQ(log.text(), "");
-  EXPECT_TRUE(is_legal(tuning.plan, spec.kernel_spec(), find_arch("emu:sm_80")));
+  EXPECT_TRUE(is_legal(tuning.config, spec.kernel_spec(), find_arch("emu:sm_80")));
 }
 
 class StoredTuning : public AutotuneTest {
@@ -239,7 +241,7 @@ class StoredTuning : public AutotuneTest {
   }
 
   std::shared_ptr<const Attention> tuned(Engine& engine) {
-    const TilePlan fast = decode_plans().at(2);
+    const KernelConfig fast = decode_configs().at(2);
     us_of = [this, fast](const Binary& binary, int ctas) {
       return is(fast.decode, binary, ctas) ? 90.0 : 100.0;
     };
@@ -261,7 +263,7 @@ TEST_F(StoredTuning, TheNextProcessUsesItWithoutMeasuring) {
   Engine first(config());
   EXPECT_EQ(stored(first), nullptr);
   const auto attention = tuned(first);
-  EXPECT_EQ(attention->plan(), decode_plans().at(2));
+  EXPECT_EQ(attention->config(), decode_configs().at(2));
   ASSERT_NE(attention->tuning(), nullptr);
 
   us_of = [](const Binary&, int) -> double { throw std::logic_error("a kernel was launched"); };
@@ -269,7 +271,7 @@ TEST_F(StoredTuning, TheNextProcessUsesItWithoutMeasuring) {
     Engine next(config(policy));
     const auto again = stored(next);
     ASSERT_NE(again, nullptr);
-    EXPECT_EQ(again->plan(), attention->plan());
+    EXPECT_EQ(again->config(), attention->config());
     EXPECT_EQ(*again->tuning(), *attention->tuning());
     EXPECT_TRUE(std::ranges::all_of(again->kernels(), &Kernel::from_cache));
     EXPECT_EQ(stored(next)->tuning(), again->tuning()) << "from memory";
@@ -294,7 +296,7 @@ TEST_F(StoredTuning, AnotherCompilerMakesItStale) {
   const auto attention = tuned(first);
   auto tuning = std::make_shared<Tuning>(*attention->tuning());
   tuning->compiler = "nvrtc 11.8-old";
-  first.tunings().keep(tuning_key(tuned_spec(), *device_), tuning);
+  first.tunings().store(tuning_key(tuned_spec(), *device_), tuning);
   const LogCapture log;
   Engine next(config());
   EXPECT_EQ(stored(next), nullptr);
@@ -316,8 +318,8 @@ TEST_F(StoredTuning, WithoutItsKernelsItIsNotUsedWhereNothingMayBeCompiled) {
 TEST_F(StoredTuning, APlanThatIsNotLegalIsNotUsed) {
   Engine first(config());
   auto tuning = std::make_shared<Tuning>(*tuned(first)->tuning());
-  tuning->plan.decode.stages = 99;
-  first.tunings().keep(tuning_key(tuned_spec(), *device_), tuning);
+  tuning->config.decode.stages = 99;
+  first.tunings().store(tuning_key(tuned_spec(), *device_), tuning);
   const LogCapture log;
   EXPECT_EQ(stored(first), nullptr);
   EXPECT_TRUE(says(log.text(), {"decode.stages = 99"}));
@@ -332,24 +334,24 @@ TEST_F(StoredTuning, TuningIsRefusedWhereNothingMayBeCompiled) {
 TEST(TuningKey, DependsOnSpecAndGpu) {
   FakeDevice device;
   const auto key = [&](const AttentionSpec& spec) { return tuning_key(spec, device).hex(); };
-  const std::string usual = key(small_spec());
-  EXPECT_EQ(key(small_spec()), usual);
+  const std::string baseline = key(small_spec());
+  EXPECT_EQ(key(small_spec()), baseline);
   AttentionSpec spec = small_spec();
   spec.scale = 0.5;
-  EXPECT_EQ(key(spec), usual) << "no kernel depends on it";
+  EXPECT_EQ(key(spec), baseline) << "no kernel depends on it";
   spec.softcap = 30;
-  EXPECT_NE(key(spec), usual);
+  EXPECT_NE(key(spec), baseline);
   spec = small_spec();
   spec.num_q_heads *= 2;
   spec.num_kv_heads *= 2;
-  EXPECT_NE(key(spec), usual);
+  EXPECT_NE(key(spec), baseline);
   device.sms = 8;
-  EXPECT_NE(key(small_spec()), usual);
+  EXPECT_NE(key(small_spec()), baseline);
   device.driver_name = "newer driver";
   device.sms = 4;
-  EXPECT_EQ(key(small_spec()), usual) << "the record has it";
+  EXPECT_EQ(key(small_spec()), baseline) << "the record has it";
   const FakeDevice other("sm_80");
-  EXPECT_NE(tuning_key(small_spec(), other).hex(), usual);
+  EXPECT_NE(tuning_key(small_spec(), other).hex(), baseline);
 }
 
 TEST(CompileFor, RefusesWhatCannotBeTuned) {
@@ -358,16 +360,16 @@ TEST(CompileFor, RefusesWhatCannotBeTuned) {
   };
   EXPECT_TRUE(throws<SpecError>([&] { compile("emu:sm_80"); }, {"emu:sm_80", "on a GPU"}));
   EXPECT_TRUE(throws<SpecError>([&] { compile("sm_1"); }, {"sm_1", "there are"}));
-  const TilePlan plan = candidates(small_spec().kernel_spec(), find_arch("sm_90a")).front();
-  EXPECT_TRUE(
-      throws<SpecError>([&] { compile("sm_90a", {.plan = plan}); }, {"plan", "one of the two"}));
+  const KernelConfig config = configs(small_spec().kernel_spec(), find_arch("sm_90a")).front();
+  EXPECT_TRUE(throws<SpecError>([&] { compile("sm_90a", {.config = config}); },
+                                {"config", "one of the two"}));
 }
 
 TEST(CompileFor, WithoutTuningIsAttentionCompile) {
-  const TilePlan usual = candidates(small_spec().kernel_spec(), find_arch("emu:sm_80")).front();
+  const KernelConfig baseline = configs(small_spec().kernel_spec(), find_arch("emu:sm_80")).front();
   for (const Tune tune : {Tune::kNever, Tune::kStored}) {
     const auto attention = compile_for(shared_engine(), small_spec(), "emu:sm_80", tune, {});
-    EXPECT_EQ(attention->plan(), usual);
+    EXPECT_EQ(attention->config(), baseline);
     EXPECT_EQ(attention->tuning(), nullptr);
   }
 }

@@ -31,26 +31,26 @@ AttentionSpec spec_of(const Json& row) {
   return spec;
 }
 
-// Of a step of one token a request with the plan that is Hopper's by default.
+// Of a step of one token a request with the config that is Hopper's by default.
 auto count_ctas_with_work(const Json& row) {
   const AttentionSpec spec = spec_of(row);
   const KernelSpec kernel_spec = spec.kernel_spec();
   const Arch& arch = find_arch("emu:sm_90a");
-  const TilePlan plan = candidates(kernel_spec, arch).front();
-  EmulatedPlanner planner(kernel_spec, arch, plan);
+  const KernelConfig config = configs(kernel_spec, arch).front();
+  EmulatedPlanner planner(kernel_spec, arch, config);
   const int requests = row.at("batch");
   StepArrays arrays = requests_of_documents(requests, row.at("context"), kDocument, 16);
   const int group_size = spec.num_q_heads / spec.num_kv_heads;
   planner.plan(arrays, {.shape = {group_size, spec.num_kv_heads, spec.head_dim, 2, spec.mask},
-                        .plan = plan,
+                        .config = config,
                         .capacity = {.requests = requests,
                                      .segments = static_cast<int>(arrays.base.size()),
                                      .query_tokens = requests,
                                      .tokens_per_request = 1},
                         .sm_count = kSms});
   const WorkView& work = planner.phases().front().work;
-  return std::count_if(work.items, work.items + work.num_ctas,
-                       [](const Item& item) { return item.extent.num_rows > 0; });
+  return std::count_if(work.work_tiles, work.work_tiles + work.num_ctas,
+                       [](const WorkTile& work_tile) { return work_tile.extent.num_rows > 0; });
 }
 
 TEST(DecodeShares, AreThoseOfTheTable) {

@@ -39,7 +39,7 @@ TEST(Doctor, NamesTheNvrtcThatWasChosenAndWhereItWasLookedFor) {
             (std::vector<std::string>{"tried", "path", "builtins", "version", "identity"}));
   EXPECT_TRUE(says(nvrtc["path"].get<std::string>(), {"libnvrtc.so"}));
   const Json& chosen = nvrtc["tried"].back();
-  EXPECT_EQ(keys_of(chosen), (std::vector<std::string>{"place", "file", "outcome"}));
+  EXPECT_EQ(keys_of(chosen), (std::vector<std::string>{"location", "file", "outcome"}));
   EXPECT_TRUE(says(chosen["outcome"].get<std::string>(), {"opened: "}));
   EXPECT_TRUE(says(diagnosis.text(),
                    {"lazyrope " + std::string(version()), "NVRTC\n", "chosen: ", "driver\n",

@@ -468,9 +468,9 @@ TEST(Hopper, ABoxIsZeroWhereTheTensorIsNot) {
       bool is_inside = true;
       int32 word = 0;
       for (std::size_t dim = 0; dim < 5; ++dim) {
-        const int32 place = at[dim] + of_box[dim];
-        is_inside = is_inside && place >= 0 && place < kExtents[dim];
-        word += kSteps[dim] * place;
+        const int32 coordinate = at[dim] + of_box[dim];
+        is_inside = is_inside && coordinate >= 0 && coordinate < kExtents[dim];
+        word += kSteps[dim] * coordinate;
       }
       EXPECT_EQ(m.out[i], is_inside ? 1000 + word : 0) << i;
     }

@@ -337,7 +337,7 @@ TEST(ProfileTable, IsOrderedByWhatIsAskedFor) {
   EXPECT_EQ(order(ProfileOrder::kExecutions), (Order{3, 2, 1}));
   EXPECT_EQ(order(ProfileOrder::kWavefronts), (Order{1, 3, 2}));
   EXPECT_EQ(order(ProfileOrder::kSectors), (Order{3, 2, 1}));
-  EXPECT_EQ(order(ProfileOrder::kPlace), (Order{1, 2, 3}));
+  EXPECT_EQ(order(ProfileOrder::kLocation), (Order{1, 2, 3}));
 }
 
 }  // namespace

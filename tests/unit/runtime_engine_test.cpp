@@ -98,7 +98,7 @@ TEST_F(EngineTest, LooksInMemoryThenOnDiskThenCompiles) {
   EXPECT_FALSE(compiled->from_cache());
   EXPECT_EQ(get(engine), compiled) << "the one in memory";
 
-  engine.forget();
+  engine.clear_cache();
   const auto read = get(engine);
   EXPECT_NE(read, compiled);
   EXPECT_TRUE(read->from_cache());
@@ -120,7 +120,7 @@ TEST_F(EngineTest, WithoutADirectoryKernelsAreKeptInMemoryOnly) {
   Engine engine(test_config());
   const auto compiled = get(engine);
   EXPECT_EQ(get(engine), compiled);
-  engine.forget();
+  engine.clear_cache();
   EXPECT_FALSE(get(engine)->from_cache());
 }
 
@@ -175,12 +175,12 @@ TEST_F(EngineTest, WhatIsAskedForTwiceIsOneKernel) {
 
 TEST_F(EngineTest, WhatIsOnlyLookedForIsNotCompiled) {
   Engine engine(config());
-  const auto look = [&] { return get(engine, {tiny()}, {.find_only = true}).front(); };
+  const auto look = [&] { return get(engine, {tiny()}, {.cache_only = true}).front(); };
   EXPECT_TRUE(throws<CacheError>([&] { look(); }, {"absent"}));
   EXPECT_TRUE(fs::is_empty(directory_.path()));
   const auto compiled = get(engine);
   EXPECT_EQ(look(), compiled);
-  engine.forget();
+  engine.clear_cache();
   fs::resize_file(entries().at(0), 100);
   EXPECT_TRUE(throws<CacheError>([&] { look(); }, {"truncated: 100 bytes"}));
   EXPECT_EQ(logged("warning: "), 0) << log_.text();
@@ -259,11 +259,11 @@ TEST_F(EngineTest, ADamagedEntryIsReportedAndReplaced) {
   const auto compiled = get(engine);
   ASSERT_EQ(entries().size(), 1u);
   fs::resize_file(entries()[0], fs::file_size(entries()[0]) - 1);
-  engine.forget();
+  engine.clear_cache();
   EXPECT_FALSE(get(engine)->from_cache());
   EXPECT_GE(logged("is not used: "), 1);
   EXPECT_GE(logged("truncated: "), 1);
-  engine.forget();
+  engine.clear_cache();
   EXPECT_TRUE(get(engine)->from_cache()) << "replaced by a good one";
 }
 
@@ -271,7 +271,7 @@ TEST_F(EngineTest, ADamagedEntryIsReportedOnce) {
   Engine engine(config());
   get(engine);
   fs::resize_file(entries().at(0), 100);
-  engine.forget();
+  engine.clear_cache();
   get(engine);
   EXPECT_EQ(logged("is not used: "), 1) << log_.text();
 }
@@ -281,10 +281,10 @@ TEST_F(EngineTest, AnEntryWithoutAllFactsIsReportedAndReplaced) {
   get(engine);
   const Key key = Key::from_fields(engine.store().list().at(0).fields);
   ASSERT_TRUE(engine.store().store(key, {{{"entry", "tiny"}}, std::vector<std::byte>(8)}).stored);
-  engine.forget();
+  engine.clear_cache();
   EXPECT_FALSE(get(engine)->from_cache());
   EXPECT_GE(logged("is not used: the entry's facts are incomplete"), 1);
-  engine.forget();
+  engine.clear_cache();
   EXPECT_TRUE(get(engine)->from_cache());
 }
 
@@ -329,7 +329,7 @@ TEST_F(EngineTest, AnEntryForAnotherLaunchIsAMiss) {
   Engine engine(config());
   RenderedKernel kernel = tiny();
   get(engine, {kernel});
-  engine.forget();
+  engine.clear_cache();
   kernel.shared_bytes += 16;
   EXPECT_FALSE(get(engine, {kernel})[0]->from_cache());
   EXPECT_EQ(logged("it is for a launch of tiny by "), 1) << log_.text();
@@ -339,10 +339,10 @@ TEST_F(EngineTest, AKernelThatSpillsIsRefusedUnlessAllowed) {
   Engine engine(config());
   const auto refused = [&] { get(engine, {spilling()}); };
   EXPECT_TRUE(throws<CompileError>(refused, {"append for sm_80 spills 64 bytes of registers",
-                                             "choose another plan, or allow spills"}));
+                                             "choose another config, or allow spills"}));
   EXPECT_EQ(get(engine, {spilling()}, {.allow_spills = true})[0]->binary().spill_bytes, 64);
   EXPECT_TRUE(throws<CompileError>(refused, {"spills 64 bytes"})) << "also from memory";
-  engine.forget();
+  engine.clear_cache();
   EXPECT_TRUE(throws<CompileError>(refused, {"spills 64 bytes"})) << "also from disk";
 }
 
@@ -361,7 +361,7 @@ TEST_F(EngineTest, EntriesBeyondTheLimitAreRemovedAndThatIsSaid) {
   set_log_level(LogLevel::kInfo);
   get(engine);
   EXPECT_TRUE(entries().empty());
-  EXPECT_EQ(logged("warning: tiny is compiled anew by each process"), 1) << log_.text();
+  EXPECT_EQ(logged("warning: tiny is compiled again by each process"), 1) << log_.text();
   EXPECT_EQ(logged("info: removed 1 of the cache's entries"), 1) << log_.text();
 }
 
@@ -370,7 +370,7 @@ TEST_F(EngineTest, WithinTheLimitNothingIsRemoved) {
   set_log_level(LogLevel::kInfo);
   get(engine);
   EXPECT_EQ(entries().size(), 1u);
-  EXPECT_EQ(logged("compiled anew") + logged("removed"), 0) << log_.text();
+  EXPECT_EQ(logged("compiled again") + logged("removed"), 0) << log_.text();
 }
 
 TEST_F(EngineTest, SourcesAreWrittenWhereAsked) {

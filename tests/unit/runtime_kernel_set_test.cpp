@@ -25,15 +25,15 @@ const Arch& arch() { return find_arch("sm_100a"); }
 
 KernelSetRequest request() { return attention_set(small_spec(), arch()); }
 
-// A directory with the kernels of all plans of an attention, of which the first two have the same
+// A directory with the kernels of all configs of an attention, of which the first two have the same
 // prefill, as a deployment finds it:
 // there is no compiler, and none is wanted.
 class KernelSetTest : public testing::Test {
  protected:
   KernelSetTest() {
-    for (const TilePlan& plan : plans_) {
+    for (const KernelConfig& config : configs_) {
       const auto compiled =
-          compile_sets(shared_engine(), {attention_set(small_spec(), arch(), plan)}, {}).front();
+          compile_sets(shared_engine(), {attention_set(small_spec(), arch(), config)}, {}).front();
       for (const KernelResult& result : compiled.results)
         fs::copy_file(file(LAZYROPE_TEST_CACHE_DIR, result.key),
                       file(directory_.path(), result.key), fs::copy_options::skip_existing);
@@ -59,44 +59,44 @@ class KernelSetTest : public testing::Test {
   }
 
   // As another NVRTC might have compiled it.
-  void make_spill(std::size_t plan, std::size_t kernel) const {
+  void make_spill(std::size_t config, std::size_t kernel) const {
     const DiskStore store(directory_.path());
     const std::vector<ListedEntry> listing = store.list();
-    const auto listed = std::ranges::find(listing, keys_.at(plan).at(kernel), &ListedEntry::key);
+    const auto listed = std::ranges::find(listing, keys_.at(config).at(kernel), &ListedEntry::key);
     const Key key = Key::from_fields(listed->fields);
     Entry entry = store.load(key).entry.value();
     entry.facts["spill_bytes"] = 8;
     ASSERT_TRUE(store.store(key, entry).stored);
   }
 
-  void remove(std::size_t plan, std::size_t kernel) const {
-    ASSERT_TRUE(fs::remove(file(directory_.path(), keys_.at(plan).at(kernel))));
+  void remove(std::size_t config, std::size_t kernel) const {
+    ASSERT_TRUE(fs::remove(file(directory_.path(), keys_.at(config).at(kernel))));
   }
 
   const TemporaryDirectory directory_;
-  const std::vector<TilePlan> plans_ = request().plans;
-  std::vector<std::vector<std::string>> keys_;  // by plan, then as attention_kernels()
+  const std::vector<KernelConfig> configs_ = request().configs;
+  std::vector<std::vector<std::string>> keys_;  // by config, then as attention_kernels()
 };
 
 TEST_F(KernelSetTest, TakesTheFirstPlan) {
-  ASSERT_EQ(plans_.size(), 3u);
-  ASSERT_EQ(plans_[0].prefill, plans_[1].prefill);
+  ASSERT_EQ(configs_.size(), 3u);
+  ASSERT_EQ(configs_[0].prefill, configs_[1].prefill);
   const KernelSet set = find();
-  EXPECT_EQ(set.plan, plans_[0]);
+  EXPECT_EQ(set.config, configs_[0]);
   EXPECT_EQ(set.kernels().size(), attention_kernels().size());
 }
 
 TEST_F(KernelSetTest, TakesTheNextPlanWhereAKernelSpills) {
   make_spill(0, kDecode);
-  EXPECT_EQ(find().plan, plans_[1]);
+  EXPECT_EQ(find().config, configs_[1]);
   EXPECT_EQ(find().kernels().at(kDecode)->binary().spill_bytes, 0);
   Engine engine(config());
-  EXPECT_EQ(Attention::compile(engine, small_spec(), arch())->plan(), plans_[1]);
+  EXPECT_EQ(Attention::compile(engine, small_spec(), arch())->config(), configs_[1]);
 }
 
 TEST_F(KernelSetTest, TakesTheNextPlanThatHasAnother) {
   make_spill(0, kPrefill);
-  EXPECT_EQ(find().plan, plans_[2]);
+  EXPECT_EQ(find().config, configs_[2]);
   EXPECT_EQ(find().kernels().at(kPrefill)->binary().spill_bytes, 0);
 }
 
@@ -104,7 +104,7 @@ TEST_F(KernelSetTest, TakesTheNextPlanThatHasAnother) {
 TEST_F(KernelSetTest, ASpillDecidesWhateverElseIsMissing) {
   make_spill(0, kPrefill);
   remove(0, kDecode);
-  EXPECT_EQ(find().plan, plans_[2]);
+  EXPECT_EQ(find().config, configs_[2]);
   EXPECT_NO_THROW(find().kernels());
 }
 
@@ -112,7 +112,7 @@ TEST_F(KernelSetTest, WhereTheLastPlanSpillsTooItIsRefused) {
   make_spill(0, kPrefill);
   make_spill(2, kDecode);
   const KernelSet set = find();
-  EXPECT_EQ(set.plan, plans_[2]);
+  EXPECT_EQ(set.config, configs_[2]);
   EXPECT_TRUE(set.results[kDecode].spills());
   EXPECT_TRUE(set.results[kPrefill].is_usable());
   EXPECT_TRUE(throws<SpillError>([&] { set.kernels(); },
@@ -122,14 +122,14 @@ TEST_F(KernelSetTest, WhereTheLastPlanSpillsTooItIsRefused) {
 TEST_F(KernelSetTest, TheFirstPlanIsTakenWhereSpillsAreAllowed) {
   make_spill(0, kPrefill);
   const KernelSet set = find({.allow_spills = true});
-  EXPECT_EQ(set.plan, plans_[0]);
+  EXPECT_EQ(set.config, configs_[0]);
   EXPECT_EQ(set.kernels().at(kPrefill)->binary().spill_bytes, 8);
 }
 
 TEST_F(KernelSetTest, WhatIsMissingIsSaidOfItsKernelAlone) {
   remove(0, kDecode);
-  const KernelSet set = find({.find_only = true});
-  EXPECT_EQ(set.plan, plans_[0]) << "whose missing kernel may not spill";
+  const KernelSet set = find({.cache_only = true});
+  EXPECT_EQ(set.config, configs_[0]) << "whose missing kernel may not spill";
   for (std::size_t i = 0; i < set.results.size(); ++i)
     EXPECT_EQ(set.results[i].is_usable(), i != kDecode) << i;
   EXPECT_EQ(set.results[kDecode].key, keys_[0][kDecode]);

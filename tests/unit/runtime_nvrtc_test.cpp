@@ -73,30 +73,30 @@ TEST(NvrtcLocator, ListsEveryPlaceAndTheRemedyWhenNothingIsFound) {
 TEST(NvrtcLocator, TakesTheConfiguredOneAndLooksNoFurther) {
   NvrtcLocator locator({.configured = kFile, .directories = {"/no/such/directory"}});
   EXPECT_TRUE(fs::equivalent(locator.library().path(), kFile));
-  ASSERT_EQ(locator.candidates().size(), 1u);
-  EXPECT_EQ(locator.candidates()[0].place, "configured (LAZYROPE_NVRTC)");
+  ASSERT_EQ(locator.attempts().size(), 1u);
+  EXPECT_EQ(locator.attempts()[0].location, "configured (LAZYROPE_NVRTC)");
 }
 
 TEST(NvrtcLocator, DoesNotReplaceAConfiguredOneThatFails) {
   NvrtcLocator locator({.configured = "/no/such/libnvrtc.so.13", .directories = {kDirectory}});
   EXPECT_THROW(locator.library(), CompileError);
-  ASSERT_EQ(locator.candidates().size(), 1u);
-  EXPECT_EQ(locator.candidates()[0].outcome, "no such file");
+  ASSERT_EQ(locator.attempts().size(), 1u);
+  EXPECT_EQ(locator.attempts()[0].outcome, "no such file");
 }
 
 TEST(NvrtcLocator, PrefersTheOneThatTheProcessHasLoaded) {
   const std::string loaded = nvrtc().path();
   NvrtcLocator locator({.directories = {"/no/such/directory"}});
   EXPECT_EQ(locator.library().path(), loaded);
-  ASSERT_EQ(locator.candidates().size(), 2u);
-  EXPECT_EQ(locator.candidates()[1].place, "already loaded");
+  ASSERT_EQ(locator.attempts().size(), 2u);
+  EXPECT_EQ(locator.attempts()[1].location, "already loaded");
 }
 
 TEST(NvrtcLocator, RefusesALibraryThatIsNotNvrtc) {
   NvrtcLocator locator({.configured = "libm.so.6"});
   EXPECT_THROW(locator.library(), CompileError);
-  EXPECT_TRUE(contains(locator.candidates()[0].outcome, "not usable: it has no nvrtcVersion"))
-      << locator.candidates()[0].outcome;
+  EXPECT_TRUE(contains(locator.attempts()[0].outcome, "not usable: it has no nvrtcVersion"))
+      << locator.attempts()[0].outcome;
 }
 
 TEST(NvrtcLocator, ThreadsShareOneSearch) {
@@ -107,7 +107,7 @@ TEST(NvrtcLocator, ThreadsShareOneSearch) {
   first.join();
   second.join();
   EXPECT_EQ(seen[0], seen[1]);
-  EXPECT_EQ(locator.candidates().size(), 1u);
+  EXPECT_EQ(locator.attempts().size(), 1u);
 }
 
 TEST(NvrtcLibrary, KnowsVersionArchsAndIdentity) {
@@ -132,8 +132,8 @@ class FreshProcess : public testing::Test {
   search.sonames = {"libnvrtc.so.13"};
   search.directories.emplace_back(kDirectory);
   NvrtcLocator locator(search);
-  for (const NvrtcCandidate& tried : locator.candidates()) {
-    std::fprintf(stderr, "%s|%s|%s\n", tried.place.c_str(), tried.file.c_str(),
+  for (const NvrtcAttempt& tried : locator.attempts()) {
+    std::fprintf(stderr, "%s|%s|%s\n", tried.location.c_str(), tried.file.c_str(),
                  tried.outcome.c_str());
   }
   const auto program =
@@ -159,7 +159,7 @@ TEST_F(FreshProcess, SaysWhenTheBuiltinsAreMissing) {
   EXPECT_EXIT(
       {
         NvrtcLocator locator({.configured = lonely.string()});
-        std::fputs(locator.candidates()[0].outcome.c_str(), stderr);
+        std::fputs(locator.attempts()[0].outcome.c_str(), stderr);
         std::exit(0);
       },
       testing::ExitedWithCode(0), "not usable: libnvrtc-builtins.so.13.*cannot open");

@@ -23,18 +23,18 @@ AttentionSpec spec_of(const Setting& setting) {
   return spec;
 }
 
-TilePlan plan_of(const Setting& setting) {
-  TilePlan plan = {{1, 4, 16, 16, 16, 3, 2}, {2, 1, 16, 32, 32, 2, 1}};
-  plan.min_split_blocks = setting.min_split_blocks;
-  plan.item_heads = setting.item_heads;
-  plan.fixed_split_blocks = setting.fixed_split_blocks;
-  return plan;
+KernelConfig config_of(const Setting& setting) {
+  KernelConfig config = {{1, 4, 16, 16, 16, 3, 2}, {2, 1, 16, 32, 32, 2, 1}};
+  config.min_split_blocks = setting.min_split_blocks;
+  config.heads_per_work_tile = setting.heads_per_work_tile;
+  config.fixed_split_blocks = setting.fixed_split_blocks;
+  return config;
 }
 
-std::string text(const Item& item) {
+std::string text(const WorkTile& work_tile) {
   std::string result;
-  std::array<int, sizeof item / 4> words;
-  std::memcpy(words.data(), &item, sizeof item);
+  std::array<int, sizeof work_tile / 4> words;
+  std::memcpy(words.data(), &work_tile, sizeof work_tile);
   for (const int word : words) result += std::to_string(word) + " ";
   return result;
 }
@@ -43,7 +43,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
     if (!has_emulator()) GTEST_SKIP() << "this build has no emulator";
-    planner_.emplace(spec_of(setting_).kernel_spec(), find_arch("emu:sm_80"), plan_of(setting_));
+    planner_.emplace(spec_of(setting_).kernel_spec(), find_arch("emu:sm_80"), config_of(setting_));
   }
 
   void plan(const StepArrays& arrays) {
@@ -53,11 +53,11 @@ class PlannerTest : public testing::TestWithParam<Setting> {
                              .query_tokens = static_cast<int>(arrays.q_position.size()),
                              .tokens_per_request = setting_.said_tokens};
     if (setting_.needs_scratch) capacity.requests = 2 * kSharedTiles;
-    TilePlan tile_plan = plan_of(setting_);
-    tile_plan.decode.heads = setting_.tile_heads;  // the planner's code is the same
+    KernelConfig config = config_of(setting_);
+    config.decode.heads = setting_.tile_heads;  // the planner's code is the same
     planner_->plan(arrays_,
                    {.shape = {setting_.group_size, setting_.num_kv_heads, 64, 2, setting_.mask},
-                    .plan = tile_plan,
+                    .config = config,
                     .capacity = capacity,
                     .sm_count = setting_.sm_count,
                     .page_size = setting_.page_size,
@@ -91,37 +91,38 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     if (model.is_queued()) return expect_queue(work, model.queue());
     std::set<int> links, results;
     for (int cta = 0; cta < work.num_ctas; ++cta) {
-      const std::vector<Item> expected = model.items_of(cta);
+      const std::vector<WorkTile> expected = model.work_tiles_of(cta);
       if (expected.empty()) {
-        EXPECT_EQ(text(work.items[cta]), text(Item{})) << "CTA " << cta;
+        EXPECT_EQ(text(work.work_tiles[cta]), text(WorkTile{})) << "CTA " << cta;
       }
       int at = cta;
       for (std::size_t i = 0; i < expected.size(); ++i) {
         const bool is_last = i + 1 == expected.size();
-        const int next = work.items[at].keys.next;
-        Item item = expected[i];
-        item.keys.next = is_last ? -1 : next;
-        if (phase.fixed_split_blocks > 0) item.split = with_counter(phase, item.split);
-        ASSERT_EQ(text(work.items[at]), text(item)) << "CTA " << cta << ", its item " << i;
-        expect_own_result(phase, item.split, results);
+        const int next = work.work_tiles[at].keys.next;
+        WorkTile work_tile = expected[i];
+        work_tile.keys.next = is_last ? -1 : next;
+        if (phase.fixed_split_blocks > 0) work_tile.split = with_counter(phase, work_tile.split);
+        ASSERT_EQ(text(work.work_tiles[at]), text(work_tile))
+            << "CTA " << cta << ", its work tile " << i;
+        expect_own_result(phase, work_tile.split, results);
         if (is_last) break;
-        ASSERT_TRUE(next >= work.num_ctas && next < phase.scratch.max_items) << next;
-        ASSERT_TRUE(links.insert(next).second) << "item " << next << " is of two CTAs";
+        ASSERT_TRUE(next >= work.num_ctas && next < phase.scratch.max_work_tiles) << next;
+        ASSERT_TRUE(links.insert(next).second) << "work tile " << next << " is of two CTAs";
         at = next;
       }
     }
   }
 
-  static void expect_queue(const WorkView& work, const std::vector<Item>& expected) {
+  static void expect_queue(const WorkView& work, const std::vector<WorkTile>& expected) {
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      Item item = expected[i];
-      item.keys.next = -static_cast<int>(expected.size());
-      ASSERT_EQ(text(work.items[i]), text(item)) << "item " << i;
+      WorkTile work_tile = expected[i];
+      work_tile.keys.next = -static_cast<int>(expected.size());
+      ASSERT_EQ(text(work.work_tiles[i]), text(work_tile)) << "work tile " << i;
     }
   }
 
-  // Parts that no other item has leave nothing.
-  static ItemSplit with_counter(const PlanPhase& phase, ItemSplit split) {
+  // Parts that no other work tile has leave nothing.
+  static KvSplit with_counter(const PlanPhase& phase, KvSplit split) {
     if (split.count == 1) return {0, 1, 0, 0};
     const int partials = (phase.num_counters - phase.work.num_ctas) / 2;
     EXPECT_LE(split.partial + split.count, partials);
@@ -129,13 +130,13 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     return split;
   }
 
-  static void expect_own_result(const PlanPhase& phase, const ItemSplit& split,
+  static void expect_own_result(const PlanPhase& phase, const KvSplit& split,
                                 std::set<int>& results) {
     if (split.count == 1) return;
     const int result = split.partial + split.index;
     const int counters = phase.num_counters - phase.work.num_ctas;
     EXPECT_LT(result, phase.fixed_split_blocks > 0 ? counters / 2 : counters);
-    EXPECT_TRUE(results.insert(result).second) << "two parts have result " << result;
+    EXPECT_TRUE(results.insert(result).second) << "two splits have result " << result;
   }
 
   const Setting& setting_ = GetParam();
@@ -152,13 +153,13 @@ TEST_P(PlannerTest, PlansAsTheModel) {
     expect_copied();
     for (const PlanPhase& phase : phases()) {
       expect_planned(phase);
-      is_queued |= phase.work.items->keys.next < kNoItem;
+      is_queued |= phase.work.work_tiles->keys.next < kNoWorkTile;
       loses_bits |= Model(setting_, arrays_, phase).loses_bits();
     }
-    several_heads |= params().phase[Step::kDecode].work.items->rows.num_heads > 1;
+    several_heads |= params().phase[Step::kDecode].work.work_tiles->rows.num_heads > 1;
     several_planners |= params().num_planners > 1;
   }
-  EXPECT_EQ(several_heads, setting_.item_heads > 1 || setting_.tile_heads > 1);
+  EXPECT_EQ(several_heads, setting_.heads_per_work_tile > 1 || setting_.tile_heads > 1);
   EXPECT_TRUE(several_planners || setting_.sm_count == 4);
   EXPECT_EQ(is_queued, setting_.has_queue);
   EXPECT_EQ(loses_bits, setting_.loses_bits);
@@ -177,15 +178,16 @@ TEST_P(MatchedShares, AreWholeUnitsOrEqualPartsOfOne) {
     // Those without a share are spread out; neighbours have the same of two heads.
     const int rank = cta * kShares / work.num_ctas;
     const bool is_idle = (cta + 1) * kShares / work.num_ctas == rank;
-    int items = 0;
-    for (int at = cta; at >= 0 && work.items[at].extent.num_rows > 0;
-         at = work.items[at].keys.next, ++items) {
-      EXPECT_EQ(work.items[at].split.count, std::max(kShares / units, 1));
-      EXPECT_EQ(work.items[at].extent.num_blocks, kBlocks * std::min(units, kShares) / kShares);
+    int work_tiles = 0;
+    for (int at = cta; at >= 0 && work.work_tiles[at].extent.num_rows > 0;
+         at = work.work_tiles[at].keys.next, ++work_tiles) {
+      EXPECT_EQ(work.work_tiles[at].split.count, std::max(kShares / units, 1));
+      EXPECT_EQ(work.work_tiles[at].extent.num_blocks,
+                kBlocks * std::min(units, kShares) / kShares);
     }
-    EXPECT_EQ(items, is_idle ? 0 : std::max(units / kShares, 1));
+    EXPECT_EQ(work_tiles, is_idle ? 0 : std::max(units / kShares, 1));
     if (!is_idle) {
-      EXPECT_EQ(work.items[cta].rows.kv_head, rank % setting_.num_kv_heads);
+      EXPECT_EQ(work.work_tiles[cta].rows.kv_head, rank % setting_.num_kv_heads);
     }
   }
 }
@@ -196,16 +198,16 @@ TEST_P(MatchedShares, AreShort) {
   const auto count_shares = [&](int blocks) {
     plan(requests_of_length(setting_.requests, blocks * kBlockKeys, setting_.page_size));
     const WorkView& work = params().phase[Step::kDecode].work;
-    return std::count_if(work.items, work.items + work.num_ctas,
-                         [](const Item& item) { return item.extent.num_rows > 0; });
+    return std::count_if(work.work_tiles, work.work_tiles + work.num_ctas,
+                         [](const WorkTile& work_tile) { return work_tile.extent.num_rows > 0; });
   };
   const PlanPhase& phase = params().phase[Step::kDecode];
   plan(requests_of_length(1, kBlockKeys, setting_.page_size));
   const int units = setting_.requests * setting_.num_kv_heads;
   const int share = units < 32 ? phase.short_cost * 2 / 5 : phase.short_cost;
   const int line = share * phase.work.num_ctas / units;
-  EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost - 2), 32);
-  EXPECT_EQ(count_shares((line - phase.item_cost) / kBlockCost + 2), phase.work.num_ctas);
+  EXPECT_EQ(count_shares((line - phase.work_tile_cost) / kBlockCost - 2), 32);
+  EXPECT_EQ(count_shares((line - phase.work_tile_cost) / kBlockCost + 2), phase.work.num_ctas);
 }
 
 class NeedlessParts : public PlannerTest {};
@@ -213,19 +215,19 @@ class NeedlessParts : public PlannerTest {};
 // 17 parts of 128 blocks would have eight at the most, as 16 have; those of 132 are needed.
 TEST_P(NeedlessParts, AreLeftOut) {
   constexpr int kBlockKeys = 16;
-  for (const auto& [blocks, parts] : {std::pair(128, 16), std::pair(132, 17)}) {
+  for (const auto& [blocks, splits] : {std::pair(128, 16), std::pair(132, 17)}) {
     SCOPED_TRACE(testing::Message() << blocks << " blocks");
     plan(requests_of_length(1, blocks * kBlockKeys, setting_.page_size));
     const WorkView& work = params().phase[Step::kDecode].work;
-    int items = 0, most_blocks = 0;
+    int work_tiles = 0, most_blocks = 0;
     for (int cta = 0; cta < work.num_ctas; ++cta) {
-      const Item& item = work.items[cta];
-      if (item.extent.num_rows == 0) continue;
-      ++items;
-      EXPECT_EQ(item.split.count, parts);
-      most_blocks = std::max(most_blocks, item.extent.num_blocks);
+      const WorkTile& work_tile = work.work_tiles[cta];
+      if (work_tile.extent.num_rows == 0) continue;
+      ++work_tiles;
+      EXPECT_EQ(work_tile.split.count, splits);
+      most_blocks = std::max(most_blocks, work_tile.extent.num_blocks);
     }
-    EXPECT_EQ(items, parts * setting_.num_kv_heads);
+    EXPECT_EQ(work_tiles, splits * setting_.num_kv_heads);
     EXPECT_EQ(most_blocks, 8);
     expect_planned(params().phase[Step::kDecode]);
   }
@@ -246,7 +248,7 @@ TEST_P(CausalRequest, IsDealtTileByTileOverAllHeads) {
   expect_planned(phase);
   for (int cta = 0; cta < phase.work.num_ctas; ++cta) {
     SCOPED_TRACE(testing::Message() << "CTA " << cta);
-    const ItemRows& rows = phase.work.items[cta].rows;
+    const WorkTileRows& rows = phase.work.work_tiles[cta].rows;
     EXPECT_EQ(rows.kv_head, cta % setting_.num_kv_heads);
     EXPECT_EQ(rows.first_row, (kTiles - 1 - cta / setting_.num_kv_heads) * kTileRows);
   }
@@ -270,15 +272,15 @@ TEST_P(Queue, HasTheLongestTilesOfAHeadFirst) {
   const int tail = std::min(4, setting_.num_kv_heads);
   const int units = tiles * setting_.num_kv_heads, first_of_tail = units - tiles * tail;
   for (int i = 0; i < units; ++i) {
-    SCOPED_TRACE(testing::Message() << "item " << i);
-    const Item& item = phase.work.items[i];
-    EXPECT_EQ(item.keys.next, -units);
+    SCOPED_TRACE(testing::Message() << "work tile " << i);
+    const WorkTile& work_tile = phase.work.work_tiles[i];
+    EXPECT_EQ(work_tile.keys.next, -units);
     const int in_tail = i - first_of_tail;
     const int rank = in_tail < 0 ? i % tiles : in_tail / tail;
     const int pair = tiles - 2 - rank / 2 * 2;
     const int tile = setting_.needs_scratch ? tiles - 1 - rank : pair + rank % 2;
-    EXPECT_EQ(item.rows.first_row, tile * tile_rows);
-    EXPECT_EQ(item.rows.kv_head,
+    EXPECT_EQ(work_tile.rows.first_row, tile * tile_rows);
+    EXPECT_EQ(work_tile.rows.kv_head,
               in_tail < 0 ? i / tiles : setting_.num_kv_heads - tail + in_tail % tail);
   }
 }
@@ -319,26 +321,26 @@ INSTANTIATE_TEST_SUITE_P(Steps, GreatCosts, testing::Values(kQueueOfOneHead),
 class Rest : public PlannerTest {};
 
 TEST_P(Rest, IsDealtInParts) {
-  constexpr int kTiles = 32, kTileRows = 32, kParts = 3;
+  constexpr int kTiles = 32, kTileRows = 32, kSplits = 3;
   StepArrays arrays = causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size);
   plan(arrays);
   const PlanPhase& phase = params().phase[Step::kPrefill];
   expect_planned(phase);
   const int units = kTiles * setting_.num_kv_heads, ctas = phase.work.num_ctas;
   const int rest = units % ctas;
-  ASSERT_EQ(ctas / rest, kParts);
-  int parts = 0;
+  ASSERT_EQ(ctas / rest, kSplits);
+  int splits = 0;
   for (int cta = 0; cta < ctas; ++cta) {
-    int items = 0, last = cta;
-    for (int at = cta; at >= 0; at = phase.work.items[at].keys.next, ++items) last = at;
-    const ItemSplit& split = phase.work.items[last].split;
-    EXPECT_EQ(items, units / ctas + (split.count > 1 ? 1 : 0));
+    int work_tiles = 0, last = cta;
+    for (int at = cta; at >= 0; at = phase.work.work_tiles[at].keys.next, ++work_tiles) last = at;
+    const KvSplit& split = phase.work.work_tiles[last].split;
+    EXPECT_EQ(work_tiles, units / ctas + (split.count > 1 ? 1 : 0));
     if (split.count > 1) {
-      EXPECT_EQ(split.count, kParts);
-      ++parts;
+      EXPECT_EQ(split.count, kSplits);
+      ++splits;
     }
   }
-  EXPECT_EQ(parts, rest * kParts);
+  EXPECT_EQ(splits, rest * kSplits);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -350,24 +352,24 @@ INSTANTIATE_TEST_SUITE_P(
 class FineParts : public PlannerTest {};
 
 TEST_P(FineParts, AreOfTheLeastLengthWhereThereAreCtasForThem) {
-  constexpr int kBlockKeys = 16, kMostParts = 32;
+  constexpr int kBlockKeys = 16, kMaxSplits = 32;
   plan(requests_of_length(1, kBlockKeys, setting_.page_size));
   const int length = params().phase[Step::kDecode].min_split_blocks;
-  for (const int parts : {2, 5, 16, kMostParts, kMostParts + 1}) {
-    SCOPED_TRACE(testing::Message() << parts << " parts of each head");
-    plan(requests_of_length(1, parts * length * kBlockKeys, setting_.page_size));
+  for (const int splits : {2, 5, 16, kMaxSplits, kMaxSplits + 1}) {
+    SCOPED_TRACE(testing::Message() << splits << " splits of each head");
+    plan(requests_of_length(1, splits * length * kBlockKeys, setting_.page_size));
     const WorkView& work = params().phase[Step::kDecode].work;
-    int items = 0, longer = 0;
+    int work_tiles = 0, longer = 0;
     for (int cta = 0; cta < work.num_ctas; ++cta) {
-      const Item& item = work.items[cta];
-      if (item.extent.num_rows == 0) continue;
-      ++items;
-      longer += item.extent.num_blocks > length ? 1 : 0;
+      const WorkTile& work_tile = work.work_tiles[cta];
+      if (work_tile.extent.num_rows == 0) continue;
+      ++work_tiles;
+      longer += work_tile.extent.num_blocks > length ? 1 : 0;
     }
-    const bool is_fine = parts <= kMostParts && parts * setting_.num_kv_heads <= work.num_ctas;
+    const bool is_fine = splits <= kMaxSplits && splits * setting_.num_kv_heads <= work.num_ctas;
     EXPECT_EQ(is_fine, longer == 0);
     if (is_fine) {
-      EXPECT_EQ(items, parts * setting_.num_kv_heads);
+      EXPECT_EQ(work_tiles, splits * setting_.num_kv_heads);
     }
   }
 }
@@ -434,7 +436,7 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{.name = "SeveralHeads",
                 .group_size = 1,
                 .num_kv_heads = 8,
-                .item_heads = 4,
+                .heads_per_work_tile = 4,
                 .requests = 20,
                 .most_tokens = 3},
         Setting{.name = "HeadsSideBySide",

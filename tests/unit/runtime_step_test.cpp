@@ -20,8 +20,8 @@ const StepShape kShape = {
 constexpr StepCapacity kCapacity = {.requests = 2, .segments = 3, .query_tokens = 12};
 constexpr int kLargest = std::numeric_limits<int>::max();
 
-TilePlan tile_plan(std::string_view arch = "sm_80") {
-  return candidates(small_spec().kernel_spec(), find_arch(arch)).front();
+KernelConfig default_config(std::string_view arch = "sm_80") {
+  return configs(small_spec().kernel_spec(), find_arch(arch)).front();
 }
 
 // Two requests, of ten query tokens over two segments and of one over one; 20 + 9 + 20 tokens, the
@@ -41,7 +41,7 @@ StepArrays legal_arrays() {
 class StepTest : public testing::Test {
  protected:
   Step make(StepCapacity capacity = kCapacity, PoolFormat format = {}) const {
-    return Step(device_, fake_kernel(KernelKind::kPlan), kShape, tile_plan(), format, capacity,
+    return Step(device_, fake_kernel(KernelKind::kPlan), kShape, default_config(), format, capacity,
                 nullptr);
   }
 
@@ -84,7 +84,7 @@ TEST_F(StepTest, BeginsAnewBehindAKernelAtFault) {
 
   device_->on_launch = [&](int, const void*) { fails(); };
   EXPECT_THROW(update(), KernelFault);
-  EXPECT_TRUE(throws<SpecError>([&] { step.run([] {}); }, {"update() fills it anew"}));
+  EXPECT_TRUE(throws<SpecError>([&] { step.run([] {}); }, {"update() refills it"}));
   left = 7;
   device_->on_launch = [](int, const void*) {};
   update();
@@ -129,8 +129,8 @@ TEST_F(StepTest, TokensPerRequestAreAllWhereNotGiven) {
 }
 
 TEST_F(StepTest, TakesAsMuchMemoryAsIsSaidBefore) {
-  EXPECT_EQ(step_bytes(kShape, tile_plan(), kCapacity, device_->sm_count()), make().bytes());
-  EXPECT_TRUE(throws<SpecError>([] { step_bytes(kShape, tile_plan(), kCapacity, 0); },
+  EXPECT_EQ(step_bytes(kShape, default_config(), kCapacity, device_->sm_count()), make().bytes());
+  EXPECT_TRUE(throws<SpecError>([] { step_bytes(kShape, default_config(), kCapacity, 0); },
                                 {"sm_count = 0", "must be at least 1"}));
 }
 
@@ -241,8 +241,8 @@ TEST_P(BadStepValues, AreNamedWithTheirRequestAndSegment) {
   GetParam().change(arrays);
   StepCapacity capacity = kCapacity;
   capacity.tokens_per_request = 10;
-  Step step(std::make_shared<FakeDevice>(), fake_kernel(KernelKind::kPlan), kShape, tile_plan(), {},
-            capacity, nullptr);
+  Step step(std::make_shared<FakeDevice>(), fake_kernel(KernelKind::kPlan), kShape,
+            default_config(), {}, capacity, nullptr);
   EXPECT_TRUE(throws<SpecError>([&] { step.update(arrays.tensors(), /*check=*/true, nullptr); },
                                 {GetParam().text}));
   EXPECT_NO_THROW(step.update(arrays.tensors(), /*check=*/false, nullptr));
@@ -332,10 +332,10 @@ void add_part(Parts& parts, const T* begin, int count) {
 // Of a planner's CTAs, where their tables do not lie in shared memory, and what they share.
 void add_scratch(Parts& parts, const PlanScratch& scratch, int num_planners) {
   if (scratch.max_tiles > kTilesAtOnce && num_planners > 1) {
-    add_part(parts, scratch.notes, scratch.max_tiles);
+    add_part(parts, scratch.measurements, scratch.max_tiles);
     add_part(parts, scratch.counter, 1);
   } else {
-    EXPECT_EQ(scratch.notes, nullptr);
+    EXPECT_EQ(scratch.measurements, nullptr);
   }
   if (scratch.max_tiles <= kSharedTiles) {
     EXPECT_EQ(scratch.tables, nullptr);
@@ -353,8 +353,8 @@ Parts parts_of(const PlanParams& params, const StepShape& shape, const StepCapac
   for (const PlanPhase& phase : params.phase) {
     const WorkView& work = phase.work;
     if (work.num_ctas == 0) continue;
-    const int row_bytes = part_record_bytes(shape.head_dim);
-    add_part(parts, work.items, phase.scratch.max_items);
+    const int row_bytes = partial_record_bytes(shape.head_dim);
+    add_part(parts, work.work_tiles, phase.scratch.max_work_tiles);
     add_part(parts, work.partials, 2 * work.num_ctas * work.partial_row_count * row_bytes);
     add_part(parts, work.counters, phase.num_counters);
     add_scratch(parts, phase.scratch, params.num_planners);
@@ -364,11 +364,11 @@ Parts parts_of(const PlanParams& params, const StepShape& shape, const StepCapac
 
 void expect_laid_out(const StepShape& shape, const StepCapacity& capacity) {
   PlanParams params{};
-  const std::size_t bytes = lay_out_step(nullptr, shape, tile_plan(), capacity, 132, params);
+  const std::size_t bytes = lay_out_step(nullptr, shape, default_config(), capacity, 132, params);
   EXPECT_EQ(params.step.segments, nullptr) << "nothing to point into";
   const std::vector<std::byte> zeros(bytes);
   std::vector<std::byte> block = zeros;
-  EXPECT_EQ(lay_out_step(block.data(), shape, tile_plan(), capacity, 132, params), bytes);
+  EXPECT_EQ(lay_out_step(block.data(), shape, default_config(), capacity, 132, params), bytes);
   EXPECT_EQ(block, zeros) << "laying out writes nothing";
 
   const auto first = reinterpret_cast<std::uintptr_t>(block.data());
@@ -395,81 +395,81 @@ TEST(StepLayout, PartsLieApartAndInsideTheBlock) {
 
 TEST(StepLayout, AStepForNothingHasABlockToo) {
   PlanParams params{};
-  EXPECT_GT(lay_out_step(nullptr, kShape, tile_plan(), {}, 132, params), 0u);
+  EXPECT_GT(lay_out_step(nullptr, kShape, default_config(), {}, 132, params), 0u);
   EXPECT_EQ(params.phase[Step::kPrefill].work.num_ctas, 0);
 }
 
 // Each has half of a tile's rows.
 TEST(StepLayout, HeadsSideBySideAreAnItems) {
-  const TilePlan plan = tile_plan("sm_90a");
-  ASSERT_EQ(plan.decode.heads, 2);
+  const KernelConfig config = default_config("sm_90a");
+  ASSERT_EQ(config.decode.heads, 2);
   StepShape shape = kShape;
   shape.num_kv_heads = 6;
   const auto phase = [&](Step::Phase which, int tokens) {
     const StepCapacity capacity = {
         .requests = 6, .segments = 9, .query_tokens = 12, .tokens_per_request = tokens};
     PlanParams params{};
-    lay_out_step(nullptr, shape, plan, capacity, 132, params);
+    lay_out_step(nullptr, shape, config, capacity, 132, params);
     return params.phase[which];
   };
-  const int tokens = plan.decode.rows() / 2 / shape.group_size;
+  const int tokens = config.decode.block_m() / 2 / shape.group_size;
   const PlanPhase decode = phase(Step::kDecode, tokens);
   EXPECT_EQ(decode.min_heads, 2);
   EXPECT_EQ(decode.max_heads, 2);
-  EXPECT_EQ(decode.most_groups, 3);
-  EXPECT_EQ(decode.tile_rows.value, plan.decode.rows() / 2);
-  EXPECT_EQ(decode.work.partial_row_count, plan.decode.rows());
+  EXPECT_EQ(decode.max_head_groups, 3);
+  EXPECT_EQ(decode.tile_rows.value, config.decode.block_m() / 2);
+  EXPECT_EQ(decode.work.partial_row_count, config.decode.block_m());
   EXPECT_EQ(phase(Step::kPrefill, tokens).work.num_ctas, 0);
-  EXPECT_EQ(phase(Step::kPrefill, tokens + 1).min_rows, plan.decode.rows() / 2 + 1);
+  EXPECT_EQ(phase(Step::kPrefill, tokens + 1).min_rows, config.decode.block_m() / 2 + 1);
   EXPECT_EQ(phase(Step::kPrefill, tokens + 1).min_heads, 1);
 }
 
 TEST(StepLayout, FixedPartsHaveResultsAndCountersOfTheirOwn) {
-  TilePlan plan = tile_plan();
-  plan.fixed_split_blocks = 8;
-  plan.item_heads = 4;
+  KernelConfig config = default_config();
+  config.fixed_split_blocks = 8;
+  config.heads_per_work_tile = 4;
   const StepCapacity capacity = {
       .requests = 6, .segments = 9, .query_tokens = 12, .tokens_per_request = 2};
   PlanParams params{};
-  const std::size_t bytes = lay_out_step(nullptr, kShape, plan, capacity, 4, params);
+  const std::size_t bytes = lay_out_step(nullptr, kShape, config, capacity, 4, params);
   const PlanPhase& decode = params.phase[Step::kDecode];
-  EXPECT_EQ(decode.fixed_split_blocks, 8 * plan.decode.key_warps) << "in blocks of a warp";
+  EXPECT_EQ(decode.fixed_split_blocks, 8 * config.decode.warps_n) << "in blocks of a warp";
   EXPECT_EQ(decode.max_heads, 1) << "or they would depend on the batch";
   EXPECT_EQ(decode.tile_rows.value, 2 * kShape.group_size);
   EXPECT_EQ(decode.work.partial_row_count, 2 * kShape.group_size);
   EXPECT_EQ(decode.scratch.max_tiles, 6 + 6) << "were all tokens one request's";
-  const int partials = decode.scratch.max_tiles * kShape.num_kv_heads * kMostFixedParts;
-  EXPECT_EQ(decode.scratch.max_items, partials + decode.work.num_ctas);
+  const int partials = decode.scratch.max_tiles * kShape.num_kv_heads * kMaxFixedSplits;
+  EXPECT_EQ(decode.scratch.max_work_tiles, partials + decode.work.num_ctas);
   EXPECT_EQ(decode.num_counters, decode.work.num_ctas + 2 * partials);
   EXPECT_GT(bytes, static_cast<std::size_t>(partials * decode.work.partial_row_count) *
-                       static_cast<std::size_t>(part_record_bytes(kShape.head_dim)));
+                       static_cast<std::size_t>(partial_record_bytes(kShape.head_dim)));
 }
 
 TEST(StepLayout, FixedPartsOfManyTilesAreFew) {
-  TilePlan plan = tile_plan();
-  plan.fixed_split_blocks = 8;
+  KernelConfig config = default_config();
+  config.fixed_split_blocks = 8;
   const StepCapacity capacity = {
       .requests = 6, .segments = 9, .query_tokens = 100'000, .tokens_per_request = 100'000};
   PlanParams params{};
-  lay_out_step(nullptr, kShape, plan, capacity, 4, params);
+  lay_out_step(nullptr, kShape, config, capacity, 4, params);
   const PlanPhase& prefill = params.phase[Step::kPrefill];
-  const int units = prefill.scratch.max_tiles * kShape.num_kv_heads + 6 * kRequestParts;
-  EXPECT_EQ(prefill.scratch.max_items, units + prefill.work.num_ctas);
+  const int units = prefill.scratch.max_tiles * kShape.num_kv_heads + 6 * kMaxRequestSplits;
+  EXPECT_EQ(prefill.scratch.max_work_tiles, units + prefill.work.num_ctas);
 }
 
 TEST(StepLayout, PlannersAreManyWhereTheyHaveMuchToWrite) {
   const auto planners = [](int requests, int sms) {
-    TilePlan plan = tile_plan();
-    plan.decode.ctas_per_sm = 1;
+    KernelConfig config = default_config();
+    config.decode.ctas_per_sm = 1;
     PlanParams params{};
-    lay_out_step(nullptr, kShape, plan, {requests, requests, requests, 1}, sms, params);
+    lay_out_step(nullptr, kShape, config, {requests, requests, requests, 1}, sms, params);
     return params.num_planners;
   };
   EXPECT_EQ(planners(1, 2), 1);
   EXPECT_LT(planners(1, 132), planners(64, 132));
   EXPECT_EQ(planners(3 * kSharedTiles / 4, 132), 48);
   EXPECT_EQ(planners(kSharedTiles / 2, 20), 10) << "both phases' are on SMs of their own";
-  EXPECT_EQ(planners(10 * kSharedTiles, 132), 8) << "each has notes in memory";
+  EXPECT_EQ(planners(10 * kSharedTiles, 132), 8) << "each has measurements in memory";
 }
 
 TEST(Divisors, DivideAllThatTheyAreFor) {
@@ -487,15 +487,15 @@ TEST(StepLayout, TilesAndItemsSufficeForTheWorstStep) {
   PlanParams params{};
   const StepCapacity capacity = {
       .requests = 5, .segments = 9, .query_tokens = 1000, .tokens_per_request = 1000};
-  lay_out_step(nullptr, kShape, tile_plan(), capacity, 4, params);
+  lay_out_step(nullptr, kShape, default_config(), capacity, 4, params);
   const PlanPhase& decode = params.phase[Step::kDecode];
   EXPECT_EQ(decode.scratch.max_tiles, 5) << "a request is one tile";
-  EXPECT_GE(decode.scratch.max_items, 5 * 2 + decode.work.num_ctas) << "each CTA may cut one";
+  EXPECT_GE(decode.scratch.max_work_tiles, 5 * 2 + decode.work.num_ctas) << "each CTA may cut one";
   const PlanPhase& prefill = params.phase[Step::kPrefill];
   EXPECT_GE(prefill.scratch.max_tiles, 2000 / prefill.tile_rows.value + 4)
       << "requests do not share tiles";
   EXPECT_EQ(decode.max_rows + 1, prefill.min_rows);
-  EXPECT_EQ(decode.work.num_ctas, 4 * tile_plan().decode.ctas_per_sm);
+  EXPECT_EQ(decode.work.num_ctas, 4 * default_config().decode.ctas_per_sm);
 }
 
 }  // namespace

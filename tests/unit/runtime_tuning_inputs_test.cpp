@@ -149,26 +149,27 @@ TuningResult result_of(std::vector<float> out, std::vector<float> lse) {
 }
 
 TEST(TuningDifference, RoundingIsNone) {
-  const TuningResult usual = result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F});
-  EXPECT_EQ(difference(usual, usual, Dtype::kBf16), "");
-  EXPECT_EQ(difference(usual, result_of({1.0078F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F}), Dtype::kBf16),
-            "");
+  const TuningResult baseline = result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F});
+  EXPECT_EQ(difference(baseline, baseline, Dtype::kBf16), "");
+  EXPECT_EQ(
+      difference(baseline, result_of({1.0078F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F}), Dtype::kBf16),
+      "");
 }
 
 TEST(TuningDifference, NamesTheRowThatIsElsewhere) {
-  const TuningResult usual = result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F});
+  const TuningResult baseline = result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F});
   EXPECT_TRUE(
-      says(difference(usual, result_of({1.0F, -2.0F, 0.5F, 0.3F}, {3.0F, 4.0F}), Dtype::kBf16),
+      says(difference(baseline, result_of({1.0F, -2.0F, 0.5F, 0.3F}, {3.0F, 4.0F}), Dtype::kBf16),
            {"row 1 of 2"}));
+  EXPECT_TRUE(says(
+      difference(baseline, result_of({1.0078F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F}), Dtype::kFp16),
+      {"row 0 of 2"}));
   EXPECT_TRUE(
-      says(difference(usual, result_of({1.0078F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F}), Dtype::kFp16),
-           {"row 0 of 2"}));
-  EXPECT_TRUE(
-      says(difference(usual, result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.01F}), Dtype::kBf16),
+      says(difference(baseline, result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.01F}), Dtype::kBf16),
            {"row 1 of 2", "its lse by 0.01"}));
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(
-      says(difference(usual, result_of({1.0F, -2.0F, 0.5F, nan}, {3.0F, 4.0F}), Dtype::kBf16),
+      says(difference(baseline, result_of({1.0F, -2.0F, 0.5F, nan}, {3.0F, 4.0F}), Dtype::kBf16),
            {"row 1 of 2"}));
 }
 

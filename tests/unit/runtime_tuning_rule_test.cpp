@@ -8,7 +8,7 @@
 namespace lazyrope {
 namespace {
 
-// A workload's rounds: `us` with relative noise of that deviation, and a drift that all plans
+// A workload's rounds: `us` with relative noise of that deviation, and a drift that all configs
 // share.
 std::vector<double> rounds(double us, double deviation, unsigned seed, int count = 60) {
   std::mt19937 random(seed);
@@ -27,18 +27,18 @@ TEST(TuningRule, MedianIsTheMiddleOrTheMeanOfTheTwo) {
 
 TEST(TuningRule, GainIsTheShareOfTimeThatIsSaved) {
   const Gain gain = gain_over({{100, 200, 300}}, {{80, 160, 240}});
-  EXPECT_NEAR(gain.share, 0.2, 1e-12);
+  EXPECT_NEAR(gain.fraction, 0.2, 1e-12);
   EXPECT_NEAR(gain.noise, 0.0, 1e-12) << "rounds are paired: what all share is no noise";
-  EXPECT_NEAR(gain_over({{80}}, {{100}}).share, -0.25, 1e-12);
+  EXPECT_NEAR(gain_over({{80}}, {{100}}).fraction, -0.25, 1e-12);
 }
 
 TEST(TuningRule, WorkloadsCountAlikeHoweverLongTheyTake) {
-  EXPECT_NEAR(gain_over({{10}, {10000}}, {{5}, {20000}}).share, 0.0, 1e-12);
-  EXPECT_NEAR(gain_over({{10}, {1000}}, {{8.1}, {1000}}).share, 0.1, 1e-12);
+  EXPECT_NEAR(gain_over({{10}, {10000}}, {{5}, {20000}}).fraction, 0.0, 1e-12);
+  EXPECT_NEAR(gain_over({{10}, {1000}}, {{8.1}, {1000}}).fraction, 0.1, 1e-12);
 }
 
 TEST(TuningRule, RoundsThatAWorkloadLacksAreLeftOut) {
-  EXPECT_NEAR(gain_over({{10, 10, 10}, {10}}, {{5, 20, 20}, {5}}).share, 0.5, 1e-12);
+  EXPECT_NEAR(gain_over({{10, 10, 10}, {10}}, {{5, 20, 20}, {5}}).fraction, 0.5, 1e-12);
 }
 
 TEST(TuningRule, NoiseIsThreeStandardErrorsOfTheMedian) {
@@ -47,12 +47,12 @@ TEST(TuningRule, NoiseIsThreeStandardErrorsOfTheMedian) {
 }
 
 TEST(TuningRule, AFasterPlanIsChosen) {
-  const TrialTimes usual = {rounds(100, 0.01, 1)};
+  const TrialTimes baseline = {rounds(100, 0.01, 1)};
   const TrialTimes faster = {rounds(95, 0.01, 2)};
   const TrialTimes fastest = {rounds(90, 0.01, 3)};
-  EXPECT_TRUE(beats(usual, faster));
-  EXPECT_EQ(choose(std::vector{usual, faster, fastest}), 2u);
-  EXPECT_EQ(choose(std::vector{usual, fastest, faster}), 1u);
+  EXPECT_TRUE(beats(baseline, faster));
+  EXPECT_EQ(choose(std::vector{baseline, faster, fastest}), 2u);
+  EXPECT_EQ(choose(std::vector{baseline, fastest, faster}), 1u);
 }
 
 TEST(TuningRule, WithinTheNoiseTheDefaultStays) {
@@ -76,9 +76,9 @@ TEST(TuningRule, EqualPlansLeaveTheDefaultAlmostAlways) {
 }
 
 TEST(TuningRule, WhatIsSlowerOnAWorkloadIsNotChosen) {
-  const TrialTimes usual = {rounds(100, 0.01, 1), rounds(100, 0.01, 2)};
-  EXPECT_FALSE(beats(usual, {rounds(50, 0.01, 3), rounds(105, 0.01, 4)}));
-  EXPECT_TRUE(beats(usual, {rounds(50, 0.01, 3), rounds(100.5, 0.01, 4)}));
+  const TrialTimes baseline = {rounds(100, 0.01, 1), rounds(100, 0.01, 2)};
+  EXPECT_FALSE(beats(baseline, {rounds(50, 0.01, 3), rounds(105, 0.01, 4)}));
+  EXPECT_TRUE(beats(baseline, {rounds(50, 0.01, 3), rounds(100.5, 0.01, 4)}));
 }
 
 TEST(TuningRule, TheDefaultIsAFinalistWhateverItsTime) {

@@ -25,12 +25,12 @@ TEST(Tuning, ReadsBackAsItWasWritten) {
 TEST(Tuning, JsonHasEveryPlanWithItsTimes) {
   const nlohmann::json json = json_of(example_tuning());
   EXPECT_EQ(json["gpu"], "fake GPU");
-  EXPECT_EQ(json["plan"]["decode"]["stages"], 3);
-  const nlohmann::json& trials = json["parts"][0]["trials"];
+  EXPECT_EQ(json["config"]["decode"]["stages"], 3);
+  const nlohmann::json& trials = json["tasks"][0]["trials"];
   ASSERT_EQ(trials.size(), 3u);
   EXPECT_EQ(trials[0]["us"], (std::vector{28.5, 240.25}));
   EXPECT_EQ(trials[1]["gain"], 0.039);
-  EXPECT_EQ(trials[2]["left_out"], "spills registers");
+  EXPECT_EQ(trials[2]["rejection"], "spills registers");
 }
 
 TEST(Tuning, ARecordThatLacksSomethingIsNotUsed) {
@@ -38,21 +38,21 @@ TEST(Tuning, ARecordThatLacksSomethingIsNotUsed) {
   json.erase("driver");
   EXPECT_TRUE(throws<CacheError>([&] { tuning_of(json); }, {"incomplete", "driver"}));
   json = json_of(example_tuning());
-  json["plan"]["prefill"]["stages"] = "two";
+  json["config"]["prefill"]["stages"] = "two";
   EXPECT_TRUE(throws<CacheError>([&] { tuning_of(json); }, {"incomplete"}));
   json = json_of(example_tuning());
-  json["parts"][0]["chosen"] = 3;
-  EXPECT_TRUE(throws<CacheError>([&] { tuning_of(json); }, {"no plan where"}));
+  json["tasks"][0]["chosen"] = 3;
+  EXPECT_TRUE(throws<CacheError>([&] { tuning_of(json); }, {"no config where"}));
 }
 
 TEST(Tuning, TheSummarySaysWhatByHowMuchAndInHowLong) {
   Tuning tuning = example_tuning();
   EXPECT_TRUE(says(summary(tuning),
-                   {"decode: of 3 plans one takes 3.9% less time than the default (noise 0.4%): "
+                   {"decode: of 3 configs one takes 3.9% less time than the default (noise 0.4%): "
                     "3 stages\n",
                     "in 7.0 s: compiling 5.5 s, measuring 1.2 s"}));
-  tuning.parts[0].chosen = 0;
-  EXPECT_TRUE(says(summary(tuning), {"decode: of 3 plans the default stays: 2 stages\n"}));
+  tuning.tasks[0].chosen = 0;
+  EXPECT_TRUE(says(summary(tuning), {"decode: of 3 configs the default stays: 2 stages\n"}));
 }
 
 class TuningStoreTest : public testing::Test {
@@ -61,7 +61,7 @@ class TuningStoreTest : public testing::Test {
     return std::make_shared<Tuning>(example_tuning());
   }
   // What another process would find.
-  std::shared_ptr<const Tuning> found_anew() const { return TuningStore(disk_).find(key_); }
+  std::shared_ptr<const Tuning> found_by_new_store() const { return TuningStore(disk_).find(key_); }
 
   TemporaryDirectory root_;
   DiskStore disk_{root_.path()};
@@ -71,15 +71,15 @@ class TuningStoreTest : public testing::Test {
 
 TEST_F(TuningStoreTest, TheNextProcessFindsTheRecord) {
   EXPECT_EQ(store_.find(key_), nullptr);
-  store_.keep(key_, example());
+  store_.store(key_, example());
   EXPECT_EQ(*store_.find(key_), example_tuning());
-  ASSERT_NE(found_anew(), nullptr);
-  EXPECT_EQ(*found_anew(), example_tuning());
+  ASSERT_NE(found_by_new_store(), nullptr);
+  EXPECT_EQ(*found_by_new_store(), example_tuning());
   EXPECT_EQ(TuningStore(disk_).find(KeyBuilder().field("gpu", "other").finish()), nullptr);
 }
 
 TEST_F(TuningStoreTest, TheListShowsItAsATuning) {
-  store_.keep(key_, example());
+  store_.store(key_, example());
   const std::vector<ListedEntry> listed = disk_.list();
   ASSERT_EQ(listed.size(), 1u);
   EXPECT_EQ(listed[0].facts["entry"], kTuningEntry);
@@ -89,57 +89,57 @@ TEST_F(TuningStoreTest, TheListShowsItAsATuning) {
 
 TEST_F(TuningStoreTest, TheDiskIsAskedOnceUntilItIsForgotten) {
   EXPECT_EQ(store_.find(key_), nullptr);
-  TuningStore(disk_).keep(key_, example());
+  TuningStore(disk_).store(key_, example());
   EXPECT_EQ(store_.find(key_), nullptr);
-  store_.forget();
+  store_.clear();
   EXPECT_NE(store_.find(key_), nullptr);
   store_.dismiss(key_);
   EXPECT_EQ(store_.find(key_), nullptr);
-  EXPECT_NE(found_anew(), nullptr) << "only this process dismisses it";
+  EXPECT_NE(found_by_new_store(), nullptr) << "only this process dismisses it";
 }
 
 TEST_F(TuningStoreTest, WhoWaitsForATurnFindsWhatTheOneBeforeHasKept) {
   EXPECT_EQ(store_.find(key_), nullptr);
   TuningStore other(disk_);
-  std::optional<FileLock> first = other.take_turn(key_);
+  std::optional<FileLock> first = other.lock(key_);
   ASSERT_TRUE(first->is_held());
   std::atomic<bool> is_kept = false;
   std::thread waiting([&] {
-    const FileLock second = store_.take_turn(key_);
+    const FileLock second = store_.lock(key_);
     EXPECT_TRUE(is_kept);
     EXPECT_NE(store_.find(key_), nullptr);
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  other.keep(key_, example());
+  other.store(key_, example());
   is_kept = true;
   first.reset();
   waiting.join();
 }
 
 TEST_F(TuningStoreTest, ACorruptRecordIsALoggedMiss) {
-  store_.keep(key_, example());
+  store_.store(key_, example());
   std::fstream file(root_ / (key_.hex() + ".lzr"), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(-1, std::ios::end);
   file.put('x');
   file.close();
   const LogCapture log;
-  EXPECT_EQ(found_anew(), nullptr);
+  EXPECT_EQ(found_by_new_store(), nullptr);
   EXPECT_TRUE(says(log.text(), {"warning: the tuning record", "checksum mismatch", "tune again"}));
-  store_.keep(key_, example());
-  EXPECT_NE(found_anew(), nullptr) << "tuning again replaces it";
+  store_.store(key_, example());
+  EXPECT_NE(found_by_new_store(), nullptr) << "tuning again replaces it";
 }
 
 TEST_F(TuningStoreTest, ARecordOfAnotherShapeIsALoggedMiss) {
   ASSERT_TRUE(disk_.store(key_, {{{"entry", "tuning"}}, {}}).stored);
   const LogCapture log;
-  EXPECT_EQ(found_anew(), nullptr);
+  EXPECT_EQ(found_by_new_store(), nullptr);
   EXPECT_TRUE(says(log.text(), {"warning: the tuning record", "incomplete"}));
 }
 
 TEST_F(TuningStoreTest, WithoutADirectoryTheRecordIsThisProcesss) {
   const LogCapture log;
   TuningStore store{DiskStore("")};
-  store.keep(key_, example());
+  store.store(key_, example());
   EXPECT_NE(store.find(key_), nullptr);
   EXPECT_TRUE(says(log.text(), {"is not kept for other processes", "LAZYROPE_CACHE_DIR"}));
 }

@@ -33,7 +33,7 @@ from tools.rag.model import load_smollm2, random_llama, tiny_llama
 GIB = 1 << 30
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     print(text, flush=True)
 
 
@@ -63,7 +63,7 @@ def _output(command: list[str]) -> str | None:
         return None
 
 
-def is_right(options: argparse.Namespace) -> dict[str, Any]:
+def measure_fidelity(options: argparse.Namespace) -> dict[str, Any]:
     """The real model against its fp32 self, token by token and in the texts it writes."""
     gpu = torch.cuda.is_available()
     device = "cuda" if gpu else "cpu"
@@ -77,21 +77,21 @@ def is_right(options: argparse.Namespace) -> dict[str, Any]:
 
 def compared(
     comparison: fidelity.Comparison,
-    plan: list[fidelity.Case],
+    cases: list[fidelity.Case],
     requests: list[tuple[str, list[int], list[list[int]]]],
     max_new_tokens: int = 64,
 ) -> dict[str, Any]:
-    """All of `plan`, then the texts that answer (question, prompt, documents)."""
-    say(f"attention of the engine: {comparison.engine.backend}")
-    for i, case in enumerate(plan):
+    """All of `cases`, then the texts that answer (question, prompt, documents)."""
+    report(f"attention of the engine: {comparison.engine.backend}")
+    for i, case in enumerate(cases):
         begin = time.perf_counter()
         comparison.add(case)
-        say(
-            f"  {i + 1}/{len(plan)}: {len(case.documents)} documents, {case.context} tokens, "
+        report(
+            f"  {i + 1}/{len(cases)}: {len(case.documents)} documents, {case.context} tokens, "
             f"{time.perf_counter() - begin:.1f} s"
         )
     result = comparison.result
-    say(page.fidelity_text(result.summary()))
+    report(page.fidelity_text(result.summary()))
     answers: list[dict[str, str]] = []
     apart = fidelity.compare_texts(
         comparison,
@@ -100,14 +100,16 @@ def compared(
         progress=lambda question, answer: answers.append({"question": question, "answer": answer}),
     )
     noise = result.noise()
-    say(f"texts: {len(requests) - len(apart)} of {len(requests)} equal in lazy and full mode; bf16 noise {noise:.2f}")
+    report(
+        f"texts: {len(requests) - len(apart)} of {len(requests)} equal in lazy and full mode; bf16 noise {noise:.2f}"
+    )
     for part in apart:
-        say(f"  {part}")
+        report(f"  {part}")
     wrong = [f"text: {part}: the margin is beyond the noise, {noise:.2f}" for part in apart if part.margin > noise]
     return {
         "backend": comparison.engine.backend,
         "kl_limit": fidelity.KL_LIMIT,
-        "cases": [{"documents": len(case.documents), "context": case.context} for case in plan],
+        "cases": [{"documents": len(case.documents), "context": case.context} for case in cases],
         "systems": result.summary(),
         "noise": noise,
         "requests": len(requests),
@@ -153,13 +155,13 @@ def question_requests(tokenizer: Any, count: int) -> list[tuple[str, list[int], 
     return requests
 
 
-def is_worth_it(options: argparse.Namespace) -> dict[str, Any]:
+def measure_serving(options: argparse.Namespace) -> dict[str, Any]:
     """Times, bytes and memory of the three modes."""
     if torch.cuda.is_available():
         model = random_llama("llama-3.1-8b")
         loads = [serving.Load(requests=options.requests or 200, exponent=e) for e in (0.0, 1.1)]
         budgets = [gib * GIB for gib in options.budgets]
-        result = serving.measure(model, shape=serving.Shape(), loads=loads, budgets=budgets, progress=say)
+        result = serving.measure(model, shape=serving.Shape(), loads=loads, budgets=budgets, progress=report)
         return result | {"model": "Llama-3.1-8B's shape, random weights, bf16"}
     model = tiny_llama()
     small = {"document_tokens": 64, "question_tokens": 8, "answer_tokens": 4}
@@ -169,7 +171,7 @@ def is_worth_it(options: argparse.Namespace) -> dict[str, Any]:
     ]
     document = small["document_tokens"] * serving.token_bytes(model)
     budgets = [n * document for n in (12, 24, 48)]
-    result = serving.measure(model, shape=shape, loads=loads, budgets=budgets, progress=say)
+    result = serving.measure(model, shape=shape, loads=loads, budgets=budgets, progress=report)
     return result | {"model": "a tiny model with random weights, fp32, on the CPU"}
 
 
@@ -211,12 +213,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.page:
         require_matplotlib()  # now, and not after all that is measured
     result = environment(options.commit) | {"command": command(sys.argv[1:] if arguments is None else arguments)}
-    say(f"lazyrope {lazyrope.__version__} on {result['device']}")
+    report(f"lazyrope {lazyrope.__version__} on {result['device']}")
     if options.part in ("right", "all"):
-        result["right"] = is_right(options)
+        result["right"] = measure_fidelity(options)
     if options.part in ("worth", "all"):
-        result["worth"] = is_worth_it(options)
-        say(page.serving_text(result["worth"]))
+        result["worth"] = measure_serving(options)
+        report(page.serving_text(result["worth"]))
     if options.join:
         result = joined(json.loads(options.join.read_text()), result)
     complaints = [c for part in ("right", "worth") if part in result for c in result[part]["complaints"]]
@@ -224,12 +226,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n")
-        say(f"figures: {options.json}")
+        report(f"figures: {options.json}")
     if options.page:
         page.write(result, options.page)
-        say(f"page: {options.page}")
+        report(f"page: {options.page}")
     for complaint in complaints:
-        say(f"NOT AS IT SHOULD BE: {complaint}")
+        report(f"NOT AS IT SHOULD BE: {complaint}")
     return 1 if complaints else 0
 
 

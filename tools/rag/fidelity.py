@@ -20,7 +20,7 @@ KL_LIMIT = 1.25  # times the bf16 eager model's
 AGREEMENT_LIMIT = 0.005  # below the bf16 eager model's
 TRAINED_CONTEXT = 8192
 SIGMAS = 3.0  # that the mean of few rows may lie beyond a limit
-YARDSTICK = "bf16 eager"
+BASELINE = "bf16 eager"
 
 # Kinds of rows.
 ALL = "all"
@@ -48,7 +48,7 @@ class Tally:
 
     kl: list[torch.Tensor] = field(default_factory=list)  # from the reference, nats
     agrees: list[torch.Tensor] = field(default_factory=list)  # on the most probable token
-    surprise: list[torch.Tensor] = field(default_factory=list)  # at the next token, nats; NaN where that is unknown
+    nll: list[torch.Tensor] = field(default_factory=list)  # at the next token, nats; NaN where that is unknown
 
     def all_of(self, name: str) -> torch.Tensor:
         return torch.cat([torch.empty(0, dtype=torch.float64), *getattr(self, name)])
@@ -56,10 +56,10 @@ class Tally:
     def add(self, other: Tally) -> None:
         self.kl += other.kl
         self.agrees += other.agrees
-        self.surprise += other.surprise
+        self.nll += other.nll
 
     def summary(self) -> dict[str, float]:
-        kl, known = self.all_of("kl"), self.all_of("surprise")
+        kl, known = self.all_of("kl"), self.all_of("nll")
         known = known[~known.isnan()]
         result = {"tokens": len(kl), "mean_kl": float(kl.mean()), "agreement": float(self.all_of("agrees").mean())}
         if len(known) > 0:
@@ -88,17 +88,17 @@ class Fidelity:
         """What of `system` is worse than it may be; empty if nothing is. All rows together are held to the limits; a
         kind of them alone is worse if that is no accident of its few rows."""
         found = []
-        for kind, base in self.tallies[YARDSTICK].items():
+        for kind, base in self.tallies[BASELINE].items():
             ours = self.tallies[system][kind]
             excess = ours.all_of("kl") - KL_LIMIT * base.all_of("kl")
             if _is_above(excess, 0.0, kind):
                 found.append(
-                    f"{kind}: mean KL of {system} {ours.all_of('kl').mean():.3e}, of {YARDSTICK} "
+                    f"{kind}: mean KL of {system} {ours.all_of('kl').mean():.3e}, of {BASELINE} "
                     f"{base.all_of('kl').mean():.3e}: more than {KL_LIMIT}x"
                 )
             if _is_above(base.all_of("agrees") - ours.all_of("agrees"), AGREEMENT_LIMIT, kind):
                 found.append(
-                    f"{kind}: {system} agrees in {ours.all_of('agrees').mean():.2%}, {YARDSTICK} in "
+                    f"{kind}: {system} agrees in {ours.all_of('agrees').mean():.2%}, {BASELINE} in "
                     f"{base.all_of('agrees').mean():.2%}"
                 )
         return found
@@ -119,11 +119,11 @@ def compare(exact: torch.Tensor, given: torch.Tensor, following: torch.Tensor) -
         following: [rows], the token that the text goes on with; -1 where that is unknown.
     """
     log_p, log_q = exact.float().log_softmax(-1), given.float().log_softmax(-1)
-    surprise = -log_q.gather(-1, following.clamp_min(0)[:, None])[:, 0]
+    nll = -log_q.gather(-1, following.clamp_min(0)[:, None])[:, 0]
     values = (
         (log_p.exp() * (log_p - log_q)).sum(-1),
         exact.argmax(-1) == given.argmax(-1),
-        surprise.masked_fill(following < 0, torch.nan),
+        nll.masked_fill(following < 0, torch.nan),
     )
     return Tally(*([value.double().cpu()] for value in values))
 
@@ -152,7 +152,7 @@ class Comparison:
     def add(self, case: Case) -> None:
         exact = _split(reference.hidden_states(self.exact, case.prompt, case.documents), case)
         eager = _split(reference.hidden_states(self.eager, case.prompt, case.documents), case)
-        rows: dict[str, tuple[Any, list[torch.Tensor | None]]] = {YARDSTICK: (self.eager, [*eager])}
+        rows: dict[str, tuple[Any, list[torch.Tensor | None]]] = {BASELINE: (self.eager, [*eager])}
         moved = False
         for mode in self.modes:
             scores = self.engine.score(case.prompt, case.documents, mode=mode)
@@ -175,7 +175,7 @@ class Comparison:
                 right = self.exact.lm_head(exact[rows])
                 given = {name: model.lm_head(part[rows]) for name, (model, part) in parts.items()}
             if is_known:
-                self.result.margin_errors += margins(right, given[YARDSTICK]).tolist()
+                self.result.margin_errors += margins(right, given[BASELINE]).tolist()
             for name, logits in (given | {"fp32 eager": right}).items():
                 self.result.add(name, kind, compare(right, logits, following[rows]))
 

@@ -207,7 +207,9 @@ def _list(entries: list[str]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.rag.page", description="Makes the page from kept figures.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.rag.page", description="Makes the page from recorded figures."
+    )
     parser.add_argument("results", type=Path, metavar="FILE.json", help="written by python -m tools.rag --json")
     parser.add_argument("page", type=Path, metavar="FILE.html", help="to be written")
     options = parser.parse_args(arguments)

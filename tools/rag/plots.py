@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tools.drawing import Drawing, legend, log_scale, svg
-from tools.rag.tables import MODES, YARDSTICK, digits, unit_of
+from tools.rag.tables import BASELINE, MODES, digits, unit_of
 
 # Okabe and Ito's colours, which colour-blind people tell apart: of a mode the same one in every drawing.
-COLOURS = {"lazy": "#0072B2", "block": "#E69F00", "full": "#009E73", YARDSTICK: "#808080"}
+COLOURS = {"lazy": "#0072B2", "block": "#E69F00", "full": "#009E73", BASELINE: "#808080"}
 MARKERS = {"lazy": "o", "block": "s", "full": "^"}
 Values = Sequence["float | None"]
 
@@ -18,19 +18,19 @@ Values = Sequence["float | None"]
 def fidelity(right: dict[str, Any]) -> Drawing:
     """Divergence of each system, and how much is allowed."""
     systems = right["systems"]
-    kinds = list(systems[YARDSTICK])
-    names = [name for name in ("lazy", "full", YARDSTICK) if name in systems]
+    kinds = list(systems[BASELINE])
+    names = [name for name in ("lazy", "full", BASELINE) if name in systems]
     series = {name: [1e3 * systems[name][kind]["mean_kl"] for kind in kinds] for name in names}
-    limits = [right["kl_limit"] * value for value in series[YARDSTICK]]
+    limits = [right["kl_limit"] * value for value in series[BASELINE]]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         _bars(axes, kinds, series, digits)
-        label = f"limit: {right['kl_limit']:g}x {YARDSTICK}"
+        label = f"limit: {right['kl_limit']:g}x {BASELINE}"
         at = range(len(kinds))
         axes.hlines(limits, [x - 0.45 for x in at], [x + 0.45 for x in at], "black", "dashed", label=label)
         axes.set(
-            ylabel="mean KL from fp32, 0.001 nats per token", ylim=(0, 1.15 * max(_known(limits, *series.values())))
+            ylabel="mean KL from fp32, 0.001 nats per token", ylim=(0, 1.15 * max(_measured(limits, *series.values())))
         )
         axes.set_title("How far the model's predictions are from its fp32 self")
         legend(figure, axes)
@@ -56,9 +56,9 @@ def times(worth: dict[str, Any]) -> Drawing:
             axes.set(ylabel=label, xlabel="documents stored before: none (cold), all (warm)")
             axes.set_title(title)
             if field == "first_token_ms":
-                log_scale(axes, _known(*series.values()))
+                log_scale(axes, _measured(*series.values()))
             else:
-                axes.set_ylim(0, 1.15 * max(_known(*series.values())))
+                axes.set_ylim(0, 1.15 * max(_measured(*series.values())))
         legend(figure, axes)
 
     caption = (
@@ -86,7 +86,7 @@ def memory(worth: dict[str, Any]) -> Drawing:
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         _bars(axes, list(fields.values()), series, "{:.3g}".format)
-        axes.set(ylabel=f"KV of one request, {unit}", ylim=(0, 1.15 * max(_known(*series.values()))))
+        axes.set(ylabel=f"KV of one request, {unit}", ylim=(0, 1.15 * max(_measured(*series.values()))))
         axes.set_title("Memory that one request takes")
         legend(figure, axes)
 
@@ -203,5 +203,5 @@ def _bars(axes: Any, groups: list[str], series: dict[str, Values], text: Any) ->
     axes.tick_params(axis="x", length=0)
 
 
-def _known(*series: Values) -> list[float]:
+def _measured(*series: Values) -> list[float]:
     return [value for values in series for value in values if value is not None]

@@ -9,9 +9,9 @@ from html import escape
 from typing import Any
 
 MODES = ("lazy", "block", "full")
-YARDSTICK = "bf16 eager"
+BASELINE = "bf16 eager"
 REFERENCE = "fp32 eager"  # from which the others' divergence is
-SYSTEMS = ("lazy", "full", YARDSTICK, REFERENCE)  # in the order in which they are shown
+SYSTEMS = ("lazy", "full", BASELINE, REFERENCE)  # in the order in which they are shown
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
 
 
@@ -48,13 +48,13 @@ class Table:
 
 
 def fidelity(systems: dict[str, Any]) -> Table:
-    """A row for each kind of rows; divergence also as multiples of the yardstick's."""
+    """A row for each kind of rows; divergence also as multiples of the baseline's."""
     compared = [name for name in SYSTEMS if name in systems and name != REFERENCE]
     head = ["rows", "tokens"]
     head += _named("mean KL, nats", compared) + _named("same best token", compared)
     head += _named("perplexity", [*compared, REFERENCE])
     rows = []
-    for kind, base in systems[YARDSTICK].items():
+    for kind, base in systems[BASELINE].items():
         tallies = [systems[name].get(kind, {}) for name in compared]
         exact = systems.get(REFERENCE, {}).get(kind, {})
         row = [kind, str(base["tokens"])]

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from .host import call_costs, compile_costs, environment
-from .limits import judged, judged_mean, limit_text, mean_text, misses
+from .limits import count_unmet, evaluate, evaluate_mean, limit_text, mean_text
 from .peers import PAGED, importable
 from .rows import KINDS, Bench, Row
 from .shapes import ALL_PEERS, ROPES, Shape
@@ -41,7 +41,7 @@ CHANGES = ("doc_tokens", "rope", "page_size", "pools_apart")  # options that cha
 
 def compile_ahead(shapes: list[Shape], bench: Bench) -> None:
     """All kernels on all cores, so that no row waits for its own."""
-    variants = [shape.variant(values) for shape in shapes for values in shape.against.values()]
+    variants = [shape.variant(values) for shape in shapes for values in shape.variants.values()]
     unique: list[Shape] = []
     for shape in [*shapes, *variants]:
         if all((shape.spec(), shape.family) != (other.spec(), other.family) for other in unique):
@@ -54,7 +54,7 @@ def compile_ahead(shapes: list[Shape], bench: Bench) -> None:
 
 def measured(shape: Shape, bench: Bench) -> Row:
     row = shape.about() | KINDS[shape.kernel](shape, bench)
-    row["limits"] = judged(shape.limits, row, PAGED)
+    row["limits"] = evaluate(shape.limits, row, PAGED)
     print("\n".join([row_text(row), *(limit_text(limit, row["us"]) for limit in row["limits"])]), flush=True)
     return row
 
@@ -127,7 +127,7 @@ def argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lazyrope bench", description=__doc__.split("\n\n")[0])
     parser.add_argument("name", choices=[*TABLES], help="which rows to measure; all: those of the README's first table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as one JSON object")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a row misses what is required of it")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a row does not meet a required limit")
     parser.add_argument("--commit", help="the commit measured (the present directory's)")
     parser.add_argument("--doc-tokens", type=int, help="tokens of a document, instead of the rows' own (mostly 1024)")
     parser.add_argument("--rope", choices=list(ROPES), help="instead of the rows' own (mostly llama3)")
@@ -184,9 +184,9 @@ def main(arguments: list[str] | None = None) -> None:
         write(result, options.json)  # after each row, for a run that is broken off
         bench.memory.release()
     means = () if is_changed(options) else TABLE_LIMITS.get(options.name, ())
-    result["means"] = [judged_mean(limit, result["rows"], PAGED) for limit in means]
+    result["means"] = [evaluate_mean(limit, result["rows"], PAGED) for limit in means]
     write(result, options.json)
     print(*map(mean_text, result["means"]), sep="\n")
-    if missed := misses([*(limit for row in result["rows"] for limit in row["limits"]), *result["means"]]):
-        print(f"{missed} required limits missed or not judged", file=sys.stderr)
+    if unmet := count_unmet([*(limit for row in result["rows"] for limit in row["limits"]), *result["means"]]):
+        print(f"{unmet} required limits not met or not evaluated", file=sys.stderr)
         sys.exit(1 if options.check else 0)

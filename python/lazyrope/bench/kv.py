@@ -10,13 +10,13 @@ from .shapes import Shape
 from .timer import Memory
 
 
-class NotForThisRow(Exception):
+class UnsupportedShape(Exception):
     """The peer has no such attention."""
 
 
 def require_16_bits(shape: Shape) -> None:
     if shape.kv_dtype != shape.dtype:
-        raise NotForThisRow(f"has no {shape.kv_dtype} keys for {shape.dtype} queries")
+        raise UnsupportedShape(f"has no {shape.kv_dtype} keys for {shape.dtype} queries")
 
 
 def ints(values: Any, memory: Memory) -> Any:

@@ -1,4 +1,4 @@
-"""What ``lazyrope bench`` requires of a row, and whether the row keeps it."""
+"""What ``lazyrope bench`` requires of a row, and whether the row meets it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Limit:
     """A row's time is at most the larger of factor x another figure and that figure + plus_us, of those given.
 
     ``over`` names the figure: "stream_us", "floor_us", "best_peer", "best_paged_peer" (of those that read the row's
-    pages), one of the row's peers or of its ``against``, or a sum of such, "a + b". With None, plus_us is the bound.
+    pages), one of the row's peers or of its ``variants``, or a sum of such, "a + b". With None, plus_us is the bound.
     """
 
     over: str | None
@@ -69,46 +69,46 @@ def figure(name: str, found: dict[str, float]) -> float | None:
     return None if None in parts else sum(part for part in parts if part is not None)
 
 
-def judged(limits: tuple[Limit, ...], row: dict[str, Any], paged_peers: frozenset[str]) -> list[dict[str, Any]]:
-    """Each limit with its bound in microseconds, and whether the row keeps it; None where nothing was measured that it
+def evaluate(limits: tuple[Limit, ...], row: dict[str, Any], paged_peers: frozenset[str]) -> list[dict[str, Any]]:
+    """Each limit with its bound in microseconds, and whether the row meets it; None where nothing was measured that it
     compares with."""
     found = figures(row, paged_peers)
     result = []
     for limit in limits:
         over = 0.0 if limit.over is None else figure(limit.over, found)
         bound = None if over is None else limit.bound(over)
-        kept = None if bound is None else bool(row["us"] <= bound)
-        result.append({"kind": limit.kind, "limit": str(limit), "bound_us": bound, "kept": kept})
+        met = None if bound is None else bool(row["us"] <= bound)
+        result.append({"kind": limit.kind, "limit": str(limit), "bound_us": bound, "met": met})
     return result
 
 
-def limit_text(judgement: dict[str, Any], us: float) -> str:
-    """One line about one of :func:`judged`."""
-    about = f"  {judgement['kind']}: at most {judgement['limit']}"
-    if judgement["bound_us"] is None:
-        return f"{about}: not judged, nothing to compare with was measured"
-    verdict = "kept" if judgement["kept"] else "MISSED"
-    return f"{about} = {judgement['bound_us']:.1f} us: {verdict} by {abs(us / judgement['bound_us'] - 1):.1%}"
+def limit_text(outcome: dict[str, Any], us: float) -> str:
+    """One line about one of :func:`evaluate`."""
+    about = f"  {outcome['kind']}: at most {outcome['limit']}"
+    if outcome["bound_us"] is None:
+        return f"{about}: not evaluated, nothing to compare with was measured"
+    verdict = "met" if outcome["met"] else "NOT MET"
+    return f"{about} = {outcome['bound_us']:.1f} us: {verdict} by {abs(us / outcome['bound_us'] - 1):.1%}"
 
 
-def judged_mean(limit: MeanLimit, rows: list[dict[str, Any]], paged_peers: frozenset[str]) -> dict[str, Any]:
+def evaluate_mean(limit: MeanLimit, rows: list[dict[str, Any]], paged_peers: frozenset[str]) -> dict[str, Any]:
     """The limit with the mean; None where a row has nothing that it compares with."""
     of_group = [row for row in rows if row.get("group") == limit.group]
     ratios = [figure(limit.over, figures(row, paged_peers)) for row in of_group]
     known = [over / row["us"] for over, row in zip(ratios, of_group, strict=True) if over is not None]
     mean = statistics.geometric_mean(known) if known and len(known) == len(of_group) else None
-    kept = None if mean is None else mean >= limit.least
-    return {"kind": limit.kind, "limit": str(limit), "mean": mean, "kept": kept}
+    met = None if mean is None else mean >= limit.least
+    return {"kind": limit.kind, "limit": str(limit), "mean": mean, "met": met}
 
 
-def mean_text(judgement: dict[str, Any]) -> str:
-    """One line about one of :func:`judged_mean`."""
-    about = f"{judgement['kind']}: {judgement['limit']}"
-    if judgement["mean"] is None:
-        return f"{about}: not judged, not all was measured"
-    return f"{about}: {judgement['mean']:.3f}, {'kept' if judgement['kept'] else 'MISSED'}"
+def mean_text(outcome: dict[str, Any]) -> str:
+    """One line about one of :func:`evaluate_mean`."""
+    about = f"{outcome['kind']}: {outcome['limit']}"
+    if outcome["mean"] is None:
+        return f"{about}: not evaluated, not all was measured"
+    return f"{about}: {outcome['mean']:.3f}, {'met' if outcome['met'] else 'NOT MET'}"
 
 
-def misses(judgements: list[dict[str, Any]]) -> int:
-    """How many required limits were not kept, or could not be judged."""
-    return sum(judgement["kind"] == REQUIRED and not judgement["kept"] for judgement in judgements)
+def count_unmet(outcomes: list[dict[str, Any]]) -> int:
+    """How many required limits were not met, or could not be evaluated."""
+    return sum(outcome["kind"] == REQUIRED and not outcome["met"] for outcome in outcomes)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from . import carried
-from .kv import NotForThisRow, Pages, ints, queries, require_16_bits
+from . import package_peers
+from .kv import Pages, UnsupportedShape, ints, queries, require_16_bits
 from .shapes import Shape
 from .timer import Call, Memory
 
@@ -29,7 +29,7 @@ def masks_as_a_square(shape: Shape) -> bool:
     """Whether PyTorch is to mask: it can where all keys have a query. Few queries hide hardly any, and may see all."""
     hidden = shape.query_tokens / (2 * shape.context) if shape.mask == "causal" else 0.0
     if hidden > 0.01 and shape.query_tokens != shape.context:
-        raise NotForThisRow("masks as if the queries were the context's first tokens")
+        raise UnsupportedShape("masks as if the queries were the context's first tokens")
     return hidden > 0.01
 
 
@@ -42,7 +42,7 @@ def _of_torch(backend: str) -> Callable[[Shape, Memory], Call]:
 
         require_16_bits(shape)
         if shape.first_context:
-            raise NotForThisRow("has no requests of different lengths")
+            raise UnsupportedShape("has no requests of different lengths")
         q = queries(shape, memory, shape.batch, shape.heads[0], shape.query_tokens, shape.head_dim)
         kv_shape = (shape.batch, shape.heads[1], shape.context, shape.head_dim)
         k, v = memory.keys_and_values(kv_shape, shape.dtype)
@@ -107,13 +107,13 @@ PEERS = {
     "cudnn": Peer(_of_torch("CUDNN_ATTENTION")),
     "flash_attention_2": Peer(_of_torch("FLASH_ATTENTION")),
     "cudnn_paged": Peer(_cudnn_paged, "cudnn", paged=True),
-    "flashinfer_fa2": Peer(carried.flashinfer_fa2, "flashinfer", paged=True),
-    "flashinfer_fa3": Peer(carried.flashinfer_fa3, "flashinfer", paged=True),
-    "flashinfer_contiguous": Peer(carried.flashinfer_contiguous, "flashinfer"),
-    "flashinfer_xqa": Peer(carried.flashinfer_xqa, "flashinfer", paged=True),
-    "flash_attention_4": Peer(carried.flash_attention_4, "flash_attn.cute", paged=True),
-    "flash_attention_4_contiguous": Peer(carried.flash_attention_4_contiguous, "flash_attn.cute"),
-    "lazy_on_flashinfer": Peer(carried.lazy_on_flashinfer, "flashinfer", paged=True),
+    "flashinfer_fa2": Peer(package_peers.flashinfer_fa2, "flashinfer", paged=True),
+    "flashinfer_fa3": Peer(package_peers.flashinfer_fa3, "flashinfer", paged=True),
+    "flashinfer_contiguous": Peer(package_peers.flashinfer_contiguous, "flashinfer"),
+    "flashinfer_xqa": Peer(package_peers.flashinfer_xqa, "flashinfer", paged=True),
+    "flash_attention_4": Peer(package_peers.flash_attention_4, "flash_attn.cute", paged=True),
+    "flash_attention_4_contiguous": Peer(package_peers.flash_attention_4_contiguous, "flash_attn.cute"),
+    "lazy_on_flashinfer": Peer(package_peers.lazy_on_flashinfer, "flashinfer", paged=True),
 }
 PAGED = frozenset(name for name, peer in PEERS.items() if peer.paged)
 

@@ -21,8 +21,8 @@ def _chunk(query_tokens: int, context: int, *limits: Limit, **options: Any) -> S
 
 def _large_chunk(query_tokens: int, context: int) -> Shape:
     """Beside itself without what is lazy, and with pages of 128."""
-    against = plain(context) | {"page_128": {"page_size": 128}}
-    shape = _chunk(query_tokens, context, peers=PREFILL_PEERS, against=against)
+    variants = plain(context) | {"page_128": {"page_size": 128}}
+    shape = _chunk(query_tokens, context, peers=PREFILL_PEERS, variants=variants)
     limits = (
         _at_least(640, shape),
         Limit("plain", factor=1.02),
@@ -57,7 +57,7 @@ def _documents() -> list[Shape]:
         limits = [Limit("plain", factor=required), *([aim("plain", factor=aimed)] if aimed else [])]
         for query_tokens, context in LARGE:
             peers = ("lazy_on_flashinfer",) if head_dim == 128 else TORCH_PEERS
-            options: dict[str, Any] = {"head_dim": head_dim, "doc_tokens": doc_tokens, "against": plain(context)}
+            options: dict[str, Any] = {"head_dim": head_dim, "doc_tokens": doc_tokens, "variants": plain(context)}
             rows.append(_chunk(query_tokens, context, *limits, peers=peers, **options))
     return rows
 
@@ -65,7 +65,7 @@ def _documents() -> list[Shape]:
 def _other_lengths() -> list[Shape]:
     """Of documents, for the plot: nothing is required there."""
     return [
-        _chunk(2048, 8192, head_dim=head_dim, doc_tokens=doc_tokens, against=plain(8192), peers=())
+        _chunk(2048, 8192, head_dim=head_dim, doc_tokens=doc_tokens, variants=plain(8192), peers=())
         for head_dim in (64, 128, 256)
         for doc_tokens in (64, 512, 4096)
     ]
@@ -86,9 +86,9 @@ def _squares() -> list[Shape]:
 
 
 def _batch_invariant(query_tokens: int, context: int) -> Shape:
-    against: dict[str, Any] = {"batch_variant": {"options": {}}}
+    variants: dict[str, Any] = {"batch_variant": {"options": {}}}
     limit = Limit("batch_variant", factor=1.05)
-    return _chunk(query_tokens, context, limit, options={"batch_invariant": True}, against=against, peers=())
+    return _chunk(query_tokens, context, limit, options={"batch_invariant": True}, variants=variants, peers=())
 
 
 # A chunk beside requests that decode, in one step.
@@ -101,7 +101,7 @@ MIXED = Shape(
     4096,
     first_context=8192,
     first_tokens=2048,
-    against={"decoding": DECODING, "chunk": CHUNK},
+    variants={"decoding": DECODING, "chunk": CHUNK},
     peers=(),
     limits=(Limit("decoding + chunk", factor=1.05), aim("decoding + chunk", factor=0.9)),
 )

@@ -31,9 +31,9 @@ class Bench:
         self.stream = Stream(timer, memory)
 
     def compile(self, shape: Shape) -> lazyrope.Attention:
-        """The figures are of the default plans: this GPU's, or those of GPUs that have no newer family."""
-        plan = lazyrope.candidates(shape.spec(), OLDEST_ARCH)[0] if shape.family else None
-        return lazyrope.compile(shape.spec(), arch=self.arch, plan=plan, tune=False)
+        """The figures are of the default configs: this GPU's, or those of GPUs that have no newer family."""
+        config = lazyrope.configs(shape.spec(), OLDEST_ARCH)[0] if shape.family else None
+        return lazyrope.compile(shape.spec(), arch=self.arch, config=config, tune=False)
 
     def empty(self, *size: int, dtype: str) -> Any:
         import torch
@@ -104,7 +104,7 @@ class LazyAttention(Requests):
 def attention_row(shape: Shape, bench: Bench) -> Row:
     lazy = LazyAttention(shape, bench)
     stream_by, stream = bench.stream.sum(shape.kv_bytes)
-    own = {name: LazyAttention(shape.variant(values), bench).attend for name, values in shape.against.items()}
+    own = {name: LazyAttention(shape.variant(values), bench).attend for name, values in shape.variants.items()}
     peers = peer_calls(shape, bench.memory, bench.peers)
     calls: dict[str, Call] = {
         "us": lazy.attend,
@@ -112,11 +112,11 @@ def attention_row(shape: Shape, bench: Bench) -> Row:
         "stream_us": stream,
         "step_us": lazy.plan_and_attend,
     }
-    of_rounds = bench.timer.times({**calls, **own, **peers})
-    times = {name: statistics.median(us) for name, us in of_rounds.items()}
+    samples = bench.timer.times({**calls, **own, **peers})
+    times = {name: statistics.median(us) for name, us in samples.items()}
     row: Row = {name: times[name] for name in calls}
-    row["rounds"] = len(of_rounds["us"])
-    row["quartiles_us"] = [*statistics.quantiles(of_rounds["us"], method="inclusive")[::2]]
+    row["rounds"] = len(samples["us"])
+    row["quartiles_us"] = [*statistics.quantiles(samples["us"], method="inclusive")[::2]]
     row["stream_by"] = stream_by
     row |= {"own": {name: times[name] for name in own}, "peers": {name: times[name] for name in peers}}
     if shape.kernel == "decode":
@@ -172,7 +172,7 @@ def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any,
     """What reposition does, in PyTorch: gather, rotate in fp32, scatter. Pools are [slots, heads, head_dim]."""
     import torch
 
-    from lazyrope.eager import turn
+    from lazyrope.eager import rotate
 
     k_pool, v_pool = pools
     source, target = slots
@@ -181,7 +181,7 @@ def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any,
     pairing = spec.rope_pairing
 
     def call() -> None:
-        k_pool[target] = turn(k_pool[source], cos, sin, pairing).to(k_pool.dtype)
+        k_pool[target] = rotate(k_pool[source], cos, sin, pairing).to(k_pool.dtype)
         v_pool[target] = v_pool[source]
 
     return call
@@ -204,13 +204,13 @@ def reposition_row(shape: Shape, bench: Bench) -> Row:
     in_page = torch.arange(shape.page_size)
     slots = [(half[:, None] * shape.page_size + in_page).flatten()[:tokens].to(device) for half in halves]
     rows = [pool.view(-1, *pool.shape[2:]) for pool in (k_pool, v_pool)]
-    kept = [x[:tokens].clone() for x in rows]
-    num_bytes = kept[0].nbytes
+    saved = [x[:tokens].clone() for x in rows]
+    num_bytes = saved[0].nbytes
     stream_by, stream = bench.stream.sum(2 * num_bytes)
     times = bench.timer.medians(
         {
             "us": lambda: mover(k_pool, v_pool, source, target),
-            "copy": lambda: [to.copy_(x[:tokens]) for to, x in zip(kept, rows, strict=True)],
+            "copy": lambda: [to.copy_(x[:tokens]) for to, x in zip(saved, rows, strict=True)],
             "eager": eager_reposition(shape.spec(), rows, (slots[0], slots[1]), base),
             "stream_us": stream,
         }

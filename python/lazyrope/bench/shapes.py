@@ -31,11 +31,11 @@ ROPES = {
 
 # What comes with PyTorch, and what is measured where its package can be imported.
 TORCH_PEERS = ("cudnn", "flash_attention_2")
-CARRIED_PEERS = ("cudnn_paged", "flashinfer_fa2", "flash_attention_4", "lazy_on_flashinfer")
-DECODE_PEERS = (*TORCH_PEERS, *CARRIED_PEERS, "flashinfer_xqa")
+PACKAGE_PEERS = ("cudnn_paged", "flashinfer_fa2", "flash_attention_4", "lazy_on_flashinfer")
+DECODE_PEERS = (*TORCH_PEERS, *PACKAGE_PEERS, "flashinfer_xqa")
 PREFILL_PEERS = (
     *TORCH_PEERS,
-    *CARRIED_PEERS,
+    *PACKAGE_PEERS,
     "flashinfer_fa3",
     "flashinfer_contiguous",
     "flash_attention_4_contiguous",
@@ -66,9 +66,9 @@ class Shape:
     first_context: int | None = None  # context of the first request, where it differs from the others'
     first_tokens: int | None = None  # its query tokens, likewise
     family: str | None = None  # of the kernels, where it is not the newest that the GPU has
-    group: str | None = None  # rows that are judged together
+    group: str | None = None  # rows that are evaluated together
     options: Overrides = field(default_factory=dict, hash=False)  # of the spec: window, softcap, sinks, ...
-    against: dict[str, Overrides] = field(default_factory=dict, hash=False)  # our own kernel, timed in turns with this
+    variants: dict[str, Overrides] = field(default_factory=dict, hash=False)  # our own kernel, interleaved with this
     peers: tuple[str, ...] = TORCH_PEERS
     limits: tuple[Limit, ...] = ()
 
@@ -86,13 +86,13 @@ class Shape:
         )
 
     def variant(self, overrides: Overrides) -> Shape:
-        """One of ``against``: the same row but for the overrides, and with nothing to compare."""
-        return replace(self, **{"against": {}, "peers": (), "limits": (), **overrides})
+        """One of ``variants``: the same row but for the overrides, and with nothing to compare."""
+        return replace(self, **{"variants": {}, "peers": (), "limits": (), **overrides})
 
     def about(self) -> dict[str, Any]:
         """What the row says of itself in JSON."""
         names = ("pools_apart", "ragged", "first_context", "first_tokens", "family", "group")
-        unusual = {name: getattr(self, name) for name in names}
+        non_default = {name: getattr(self, name) for name in names}
         return {
             "kernel": self.kernel,
             "mask": self.mask,
@@ -106,7 +106,7 @@ class Shape:
             "kv_dtype": self.kv_dtype,
             "page_size": self.page_size,
             "rope": self.rope,
-            **{name: value for name, value in unusual.items() if value},
+            **{name: value for name, value in non_default.items() if value},
             **self.options,
         }
 

@@ -9,11 +9,11 @@ from .timer import Call, Memory, Timer
 
 BLOCKS = (2048, 4096, 8192)  # numbers of 4 bytes that a program reads at a time
 PROGRAMS_PER_SM = (2, 4, 8)
-ROUNDS = 9  # of the contest
+ROUNDS = 9  # of the comparison
 
 
 class Stream:
-    """PyTorch's sum, or Triton's in one of several shapes: for each size the one that won a contest, once."""
+    """PyTorch's sum, or Triton's in one of several shapes: for each size the fastest one, compared once."""
 
     def __init__(self, timer: Timer, memory: Memory) -> None:
         self.timer = timer

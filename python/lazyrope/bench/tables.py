@@ -33,7 +33,7 @@ MAIN = [
     _decode(
         64,
         4096,
-        against=plain(4096) | {"page_128": {"page_size": 128}},
+        variants=plain(4096) | {"page_128": {"page_size": 128}},
         limits=(
             Limit("stream_us", factor=1.03),
             Limit("best_paged_peer", factor=1),
@@ -45,7 +45,7 @@ MAIN = [
     _decode(
         64,
         16384,
-        against={"pools_apart": {"pools_apart": True}},
+        variants={"pools_apart": {"pools_apart": True}},
         limits=(
             Limit("stream_us", factor=1.015),
             Limit("best_paged_peer", factor=1),
@@ -56,18 +56,18 @@ MAIN = [
 
 # What a document's length costs.
 DOCUMENTS = [
-    _decode(64, 4096, doc_tokens=256, against=plain(4096), limits=(Limit("plain", factor=1.02),)),
-    _decode(64, 4096, doc_tokens=64, against=plain(4096), limits=(Limit("plain", factor=1.05),)),
-    _decode(1, 16384, doc_tokens=64, against=plain(16384), limits=(Limit("plain", factor=1.10),)),
-    _decode(64, 4096, doc_tokens=400, ragged=True, against=plain(4096)),
-    _decode(64, 4096, doc_tokens=64, ragged=True, against=plain(4096)),
+    _decode(64, 4096, doc_tokens=256, variants=plain(4096), limits=(Limit("plain", factor=1.02),)),
+    _decode(64, 4096, doc_tokens=64, variants=plain(4096), limits=(Limit("plain", factor=1.05),)),
+    _decode(1, 16384, doc_tokens=64, variants=plain(16384), limits=(Limit("plain", factor=1.10),)),
+    _decode(64, 4096, doc_tokens=400, ragged=True, variants=plain(4096)),
+    _decode(64, 4096, doc_tokens=64, ragged=True, variants=plain(4096)),
 ]
 
 
 def _tokens(query_tokens: int, *limits: Limit) -> Shape:
     """Several tokens of a request, as those that a speculation proposed; each sees those before it."""
-    against = {"one_token": {"query_tokens": 1}}
-    return _decode(64, 4096, query_tokens=query_tokens, mask="causal", against=against, limits=limits)
+    variants = {"one_token": {"query_tokens": 1}}
+    return _decode(64, 4096, query_tokens=query_tokens, mask="causal", variants=variants, limits=limits)
 
 
 OTHERS = [
@@ -80,7 +80,7 @@ OTHERS = [
         64,
         4096,
         options={"batch_invariant": True},
-        against={"batch_variant": {"options": {}}},
+        variants={"batch_variant": {"options": {}}},
         limits=(Limit("batch_variant", factor=1.05),),
     ),
 ]
@@ -103,7 +103,7 @@ def _both(**options: Any) -> list[Shape]:
 
 def _over(field_name: str, value: str, **options: Any) -> list[Shape]:
     """Beside our own kernel with another value of one field, and no peers."""
-    return _both(against={value: {field_name: value}}, peers=(), **options)
+    return _both(variants={value: {field_name: value}}, peers=(), **options)
 
 
 def _breadth() -> list[Shape]:

@@ -13,10 +13,10 @@ from typing import Any
 Call = Callable[[], object]
 
 HEAD_START = 200_000  # cycles, 0.1 ms: mostly longer than the host takes to queue a call
-MOST_HEAD_START = HEAD_START << 10
+MAX_HEAD_START = HEAD_START << 10
 FILLERS = 8  # empty launches before a call are fewer
-FEWEST_ROUNDS = 9
-MOST_SECONDS = 0.5  # of a row's rounds, unless the fewest take longer
+MIN_ROUNDS = 9
+MAX_SECONDS = 0.5  # of a row's rounds, unless the fewest take longer
 
 
 def torch_with_gpu() -> Any:
@@ -53,8 +53,8 @@ class Timer:
             us, is_late = self._timed(call)
             if not is_late:
                 return us
-            if self.head_start == MOST_HEAD_START:
-                seconds = MOST_HEAD_START / 2e9
+            if self.head_start == MAX_HEAD_START:
+                seconds = MAX_HEAD_START / 2e9
                 raise RuntimeError(f"the host takes {seconds:.1f} s and more to queue a call, or waits for it")
             self.head_start *= 2
 
@@ -101,7 +101,7 @@ class Timer:
         end.record()
         self.torch.cuda.synchronize()
         seconds = begin.elapsed_time(end) / 1e3
-        return max(min(FEWEST_ROUNDS, self.rounds), min(self.rounds, int(MOST_SECONDS / seconds)))
+        return max(min(MIN_ROUNDS, self.rounds), min(self.rounds, int(MAX_SECONDS / seconds)))
 
 
 class Memory:

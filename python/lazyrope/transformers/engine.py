@@ -18,9 +18,9 @@ import torch
 from .._keys import int64_array
 from ..documents import Document, DocumentStore, InsertError, PageRun, StoreFull
 from ..errors import SpecError
-from .layout import MODES, Layout, Parts, fill_of
+from .fifo_lock import FifoLock, device_lock
+from .layout import MODES, Layout, RequestParts, fill_of
 from .passes import Backend, Runner
-from .turns import Turns, of_device
 from .work import Job, Work
 
 Tensor = Any
@@ -106,14 +106,14 @@ class Generation:
         # Those of the piece before are decoded once more, for a token's text depends on what it follows: on no more.
         first, given = 0, 0
         for _ in self:
-            piece = self._decoded_behind(first, given)
+            piece = self._decoded_after(first, given)
             if piece and not piece.endswith(UNFINISHED):
                 yield piece
                 first, given = given, len(self.tokens)
-        if rest := self._decoded_behind(first, given):
+        if rest := self._decoded_after(first, given):
             yield rest
 
-    def _decoded_behind(self, first: int, given: int) -> str:
+    def _decoded_after(self, first: int, given: int) -> str:
         """What tokens `given` and on add to the text from `first` on."""
         return self._decoded(first, len(self.tokens))[len(self._decoded(first, given)) :]
 
@@ -186,10 +186,10 @@ class Engine:
         self.max_pass_tokens = max_pass_tokens
         self.backend: str = backend.attention.arch
         self._runner = Runner(model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens)
-        self._turns = Turns()  # everything but arrivals
+        self._pass_lock = FifoLock()  # everything but arrivals
         # Engines on one device, and so those of one model, run their passes one at a time: what a thread does on a GPU
         # may break another one's capture.
-        self._device_turns = of_device(store.device)
+        self._device_lock = device_lock(store.device)
         self._arrivals = threading.Lock()  # of what is appended to the queue while others search it
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
@@ -264,7 +264,7 @@ class Engine:
         Raises:
             Exception: what the model raised. The requests that were running have ended with it; their pages are free.
         """
-        with self._turns:
+        with self._pass_lock:
             is_idle = not self._pass()
         if is_idle and self._running:
             time.sleep(0.001)  # somebody else is filling the documents that these need
@@ -272,7 +272,7 @@ class Engine:
 
     def cancel(self, generation: Generation) -> None:
         """Ends a request now, or after the pass that another thread is running, and gives its pages back."""
-        with self._turns:
+        with self._pass_lock:
             if generation.is_done:
                 return
             with self._arrivals:
@@ -306,8 +306,8 @@ class Engine:
         return generation
 
     def _advance(self, generation: Generation, known: int) -> None:
-        """A pass, unless its next token has come while others had their turns."""
-        with self._turns:
+        """A pass, unless its next token has come while others ran passes."""
+        with self._pass_lock:
             if generation.is_done or len(generation.tokens) > known:
                 return
             if self._pass():
@@ -316,7 +316,7 @@ class Engine:
 
     def _pass(self) -> bool:
         """Whether there was something to do."""
-        with self._device_turns:
+        with self._device_lock:
             return self._run_pass()
 
     def _run_pass(self) -> bool:
@@ -332,7 +332,7 @@ class Engine:
                 self._end(generation, "error", error)
             traceback.clear_frames(error.__traceback__)  # they hold the pass's tensors
             raise
-        self._account(work, sampled, tokens)
+        self._finish_pass(work, sampled, tokens)
         return True
 
     def _encode(self, name: str, text: str | Sequence[int]) -> list[int]:
@@ -381,7 +381,7 @@ class Engine:
             if is_new:
                 self._filling[document] = fill_of(document, tokens)
         fills = [self._filling.get(document) for document in generation._held]
-        layout = mode.layout(Parts(generation.prompt, texts, generation._held, fills, generation._run))
+        layout = mode.layout(RequestParts(generation.prompt, texts, generation._held, fills, generation._run))
         generation._layout = layout
         if generation.scored:
             for job in (layout.own, *generation._fills):
@@ -405,7 +405,7 @@ class Engine:
             return n
 
         for generation in list(self._running):
-            if not self._can_see(generation):
+            if not self._documents_are_ready(generation):
                 continue
             for job in generation._fills:
                 left -= add(job, left)
@@ -421,7 +421,7 @@ class Engine:
                 sampled[-1] = generation
         return work, sampled
 
-    def _can_see(self, generation: Generation) -> bool:
+    def _documents_are_ready(self, generation: Generation) -> bool:
         """Whether its documents are stored, or in this engine's hands: others may fill documents of the same store."""
         for document in generation._held:
             if not document.is_ready and document not in self._filling:
@@ -431,12 +431,12 @@ class Engine:
                     return False
                 except InsertError:  # it can be acquired anew, to be filled here
                     self._running.remove(generation)
-                    self._give_back(generation)
+                    self._free_request(generation)
                     self._waiting.appendleft(generation)
                     return False
         return True
 
-    def _account(self, work: Work, sampled: list[Generation | None], tokens: list[int]) -> None:
+    def _finish_pass(self, work: Work, sampled: list[Generation | None], tokens: list[int]) -> None:
         for job, n in work.rows:
             job.done += n
         for document, job in list(self._filling.items()):
@@ -452,7 +452,7 @@ class Engine:
         for generation in list(self._running):
             own = generation._own
             if own.done > 0 and MODES[generation.mode].copies:
-                self._let_go(generation)
+                self._release_documents(generation)
             if own.left == 0 and generation.max_new_tokens == 0:
                 self._end(generation, "length")
 
@@ -469,18 +469,18 @@ class Engine:
     def _end(self, generation: Generation, reason: str, error: BaseException | None = None) -> None:
         if generation in self._running:
             self._running.remove(generation)
-        self._give_back(generation)
+        self._free_request(generation)
         generation.error = error
         generation.finished = time.perf_counter()
         generation.finish_reason = reason  # last: other threads take it for the end
 
-    def _give_back(self, generation: Generation) -> None:
-        self._let_go(generation)
+    def _free_request(self, generation: Generation) -> None:
+        self._release_documents(generation)
         if generation._run is not None:
             self.store.free(generation._run)
             generation._run = None
 
-    def _let_go(self, generation: Generation) -> None:
+    def _release_documents(self, generation: Generation) -> None:
         """Gives its documents back; one that only it was waiting for is given up."""
         held, generation._held = generation._held, []
         if not held:

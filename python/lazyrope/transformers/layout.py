@@ -25,7 +25,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Parts:
+class RequestParts:
     """
     Attributes:
         prompt: its token ids.
@@ -63,7 +63,7 @@ class Mode:
 
     shares: bool
     copies: bool
-    layout: Callable[[Parts], Layout]
+    layout: Callable[[RequestParts], Layout]
 
 
 def fill_of(document: Document, tokens: list[int]) -> Job:
@@ -71,7 +71,7 @@ def fill_of(document: Document, tokens: list[int]) -> Job:
     return Job(tokens, 0, document.first_page)
 
 
-def _lazy(parts: Parts) -> Layout:
+def _lazy(parts: RequestParts) -> Layout:
     segments = [
         Segment(base, 0, document.num_tokens, document.first_page)
         for base, document in zip(parts.bases, parts.documents, strict=True)
@@ -80,25 +80,25 @@ def _lazy(parts: Parts) -> Layout:
     return Layout(own, parts.fills)
 
 
-def _behind_copies(parts: Parts) -> Job:
+def _after_copies(parts: RequestParts) -> Job:
     """The prompt behind its documents in one page list."""
     at = parts.position
     return Job(list(parts.prompt), at, parts.run.first_page, slot=at, before=at)
 
 
-def _block(parts: Parts) -> Layout:
+def _block(parts: RequestParts) -> Layout:
     moves = [
-        Move(document.num_tokens, source=(document.first_page, 0), target=(parts.run.first_page, base), turn=base)
+        Move(document.num_tokens, source=(document.first_page, 0), target=(parts.run.first_page, base), distance=base)
         for base, document in zip(parts.bases, parts.documents, strict=True)
     ]
-    return Layout(_behind_copies(parts), parts.fills, moves)
+    return Layout(_after_copies(parts), parts.fills, moves)
 
 
-def _full(parts: Parts) -> Layout:
+def _full(parts: RequestParts) -> Layout:
     jobs: list[Job | None] = [
         Job(text, base, parts.run.first_page, slot=base) for base, text in zip(parts.bases, parts.texts, strict=True)
     ]
-    return Layout(_behind_copies(parts), jobs)
+    return Layout(_after_copies(parts), jobs)
 
 
 MODES = {

@@ -135,13 +135,13 @@ class Runner:
     def _run(self, work: Work, temperatures: list[float]) -> list[int]:
         packed = pack(work, self.backend.store.page_size)
         views = packed.views(self._to_device(packed))
-        heat = torch.tensor(temperatures, dtype=torch.float32).to(self.device)
+        temperature = torch.tensor(temperatures, dtype=torch.float32).to(self.device)
         if self._graphs is not None and (graph := self._graphs.of(work, packed.max_rows)) is not None:
-            return graph.run(self, work, packed, views, heat)
+            return graph.run(self, work, packed, views, temperature)
         self._pass.update(packed, views, work)
         hidden = self.hidden(views["ids"], views["positions"], self._pass)
-        self._keep(work, hidden)
-        chosen = self.sample(hidden[views["last"]], heat)
+        self._store_hidden(work, hidden)
+        chosen = self.sample(hidden[views["last"]], temperature)
         return [int(token) for token in chosen.tolist()]
 
     def _to_device(self, packed: Packed) -> Tensor:
@@ -161,11 +161,11 @@ class Runner:
         greatest logit / temperature + Gumbel noise, which a CUDA graph can capture."""
         logits = self.model.get_output_embeddings()(hidden).float()
         noise = -torch.log(torch.empty_like(logits).exponential_())
-        heat = temperatures[:, None]
-        return torch.where(heat > 0, logits / heat.clamp_min(1e-6) + noise, logits).argmax(dim=-1)
+        temperature = temperatures[:, None]
+        return torch.where(temperature > 0, logits / temperature.clamp_min(1e-6) + noise, logits).argmax(dim=-1)
 
     @staticmethod
-    def _keep(work: Work, hidden: Tensor) -> None:
+    def _store_hidden(work: Work, hidden: Tensor) -> None:
         at = 0
         for job, n in work.rows:
             if job.hidden is not None:
@@ -254,14 +254,17 @@ class _Graph:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # "thread_local": other threads may allocate meanwhile.
-        with _no_garbage(), torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"):
+        with (
+            _paused_garbage_collection(),
+            torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"),
+        ):
             self._chosen = self._forward(runner)
         self._graph = graph  # not before: the memory goes with the last graph that uses it
         self._captured = self._pass.steps
 
 
 @contextmanager
-def _no_garbage() -> Iterator[None]:
+def _paused_garbage_collection() -> Iterator[None]:
     """Without garbage collection, which might find another graph: to destroy one breaks a capture."""
     with _CAPTURING:  # one at a time, since there is one collector
         was_enabled = gc.isenabled()

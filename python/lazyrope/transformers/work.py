@@ -53,12 +53,12 @@ class Job:
 
 @dataclass
 class Move:
-    """Stored tokens that are copied to other slots, their keys turned by the difference of the indices."""
+    """Stored tokens that are copied to other slots, their keys rotated by the difference of the indices."""
 
     length: int
     source: tuple[int, int]  # first_page, lead
     target: tuple[int, int]
-    turn: int  # tokens
+    distance: int  # tokens
 
 
 @dataclass
@@ -102,7 +102,7 @@ def pack(work: Work, page_size: int) -> Packed:
     if work.moves:
         lengths = [m.length for m in work.moves]
         arrays |= _append("source", lengths, [(0, *m.source) for m in work.moves])
-        arrays |= _append("target", lengths, [(m.turn, *m.target) for m in work.moves])
+        arrays |= _append("target", lengths, [(m.distance, *m.target) for m in work.moves])
     at, end = {}, 0
     for name, values in arrays.items():
         at[name] = slice(end, end + len(values))
@@ -137,7 +137,7 @@ def _rows(rows: list[tuple[Job, int]], page_size: int) -> dict[str, Sequence[int
 
 
 def _own(job: Job, n: int, page_size: int) -> Segment:
-    """The job's own tokens after this pass. They were stored as their positions turned them: base 0."""
+    """The job's own tokens after this pass. They were stored as their positions rotated them: base 0."""
     slot = job.slot - job.before
     length = job.before + job.done + n
     return Segment(0, job.position - job.before, length, job.first_page + slot // page_size, slot % page_size)

@@ -1,19 +1,19 @@
 // Family sm80, many rows: chunks of queries and prefill, by mma.sync, ldmatrix and cp.async (sm_80
 // and every later GPU).
 //
-// A CTA of kRowWarps warps takes kRowWarps * kWarpRows query rows of one KV head against blocks of
-// kWarpKeys keys: the warps divide the rows and share each block, in one ring.
+// A CTA of kWarpsM warps takes kWarpsM * kWarpM query rows of one KV head against blocks of
+// kWarpN keys: the warps divide the rows and share each block, in one ring.
 //
 // A warp's queries lie in shared memory, turned for the base of the present segment; on a block of
 // another base the warp alone turns them anew from the original, in fp32, rounded once.
 #pragma once
 
-#include "ops/item_result.cuh"
 #include "ops/mask_scores.cuh"
 #include "ops/rotate.cuh"
 #include "ops/sinks.cuh"
 #include "ops/softcap.cuh"
 #include "ops/softmax.cuh"
+#include "ops/work_tile_result.cuh"
 #include "pipeline/kv_ring.cuh"
 #include "tile/query_fragments.cuh"
 
@@ -22,14 +22,14 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class Sm80Prefill {
   static constexpr int kHeadDim = Spec::kHeadDim;
-  static constexpr int kRows = Shape::kRowWarps * Shape::kWarpRows;
-  static constexpr int kBlockKeys = Shape::kWarpKeys;
+  static constexpr int kRows = Shape::kWarpsM * Shape::kWarpM;
+  static constexpr int kBlockKeys = Shape::kWarpN;
   static constexpr int kStages = Shape::kStages;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
-  static_assert(Shape::kKeyWarps == 1);
+  static_assert(Shape::kWarpsN == 1);
 
-  static constexpr int kRowTiles = Shape::kWarpRows / 16;
-  static constexpr int kKeyTiles = Shape::kStepKeys / 8;
+  static constexpr int kRowTiles = Shape::kWarpM / 16;
+  static constexpr int kKeyTiles = Shape::kMmaN / 8;
 
   using Mask = typename Spec::Mask;
   using Product = typename Spec::Product;
@@ -37,27 +37,27 @@ class Sm80Prefill {
   using Queries = SharedQueries<Product, kRowTiles, 8>;  // -5.5% of head_dim 128's time (H100)
   using KvTile = typename Product::KvTile;
   static constexpr int kColumnTiles = Product::kColumnTiles;
-  using RingTeam = Team<Shape::kRowWarps * kWarpThreads>;
+  using RingTeam = Team<Shape::kWarpsM * kWarpThreads>;
   using Ring = KvRing<RingTeam, typename Product::StoredTile, kBlockKeys, kStages>;
   using Table = BlockTable<Mask, kBlockKeys>;
-  using Record = PartRecord<kHeadDim>;
+  using Record = PartialRecord<kHeadDim>;
   // A window of the table is asked for kWindow blocks before its first block is current, hence
   // kWindow - (kStages - 1) before it is issued; its page numbers take kStages - 1 blocks to be
   // waited for.
   static_assert(Table::kWindow >= 2 * (kStages - 1));
 
   // Shared memory, from its start: the ring, each warp's turned queries, a widened block (where the
-  // pool's is too narrow for products), the block table, row positions, the item, flags.
-  static constexpr int kQueryBytes = Shape::kWarpRows * QueryTile::kRowBytes;
+  // pool's is too narrow for products), the block table, row positions, the work tile, flags.
+  static constexpr int kQueryBytes = Shape::kWarpM * QueryTile::kRowBytes;
   static constexpr int kQueries = Ring::kBytes;
-  static constexpr int kWide = kQueries + Shape::kRowWarps * kQueryBytes;
+  static constexpr int kWide = kQueries + Shape::kWarpsM * kQueryBytes;
   static constexpr int kWideTileBytes = Product::kWidens ? kBlockKeys * KvTile::kRowBytes : 0;
   // Results leave where rings and queries were.
-  static constexpr int kLeavingRows = Shape::kRowWarps * 16;
-  static constexpr int kTable = larger(kWide + 2 * kWideTileBytes, kLeavingRows* Record::kBytes);
+  static constexpr int kStagedRows = Shape::kWarpsM * 16;
+  static constexpr int kTable = larger(kWide + 2 * kWideTileBytes, kStagedRows* Record::kBytes);
   static constexpr int kPositions = kTable + Table::kBytes;
-  static constexpr int kItem = kPositions + kRows * 4;
-  static constexpr int kFlags = kItem + static_cast<int>(sizeof(Item));
+  static constexpr int kWorkTiles = kPositions + kRows * 4;
+  static constexpr int kFlags = kWorkTiles + static_cast<int>(sizeof(WorkTile));
   // Of scores, where the pool is scaled.
   static constexpr int kScale = kFlags + kFlagBytes;
 
@@ -65,52 +65,52 @@ class Sm80Prefill {
   using Params = AttendParams;
   static constexpr int kSharedBytes = kFlags + 16;
 
-  // All threads of the CTA: its items, one after the other. `memory` is aligned to 1024 bytes.
+  // All threads of the CTA: its work tiles, one after the other. `memory` is aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
-    int32 item = block_index();
+    int32 work_tile = block_index();
     do {
-      // Of the item before nobody reads any more: finish() has a barrier behind its last look at
-      // it.
+      // Of the work tile before nobody reads any more: finish() has a barrier behind its last look
+      // at it.
       Sm80Prefill tile(params, memory);
-      tile.item().copy_from(params.work.items + item);
+      tile.work_tile().copy_from(params.work.work_tiles + work_tile);
       bar_sync();
-      if (tile.item().extent().num_rows == 0) return;
+      if (tile.work_tile().extent().num_rows == 0) return;
       tile.attend();
-      item = tile.finish();
-    } while (item >= 0);
+      work_tile = tile.finish();
+    } while (work_tile >= 0);
   }
 
  private:
   LAZYROPE_DEVICE Sm80Prefill(const AttendParams& params, SharedPtr memory)
       : params_(params), memory_(memory) {}
 
-  LAZYROPE_DEVICE ItemPtr item() const { return ItemPtr(memory_ + kItem); }
-  LAZYROPE_DEVICE static int32 first_row() { return warp_index() * Shape::kWarpRows; }
+  LAZYROPE_DEVICE WorkTilePtr work_tile() const { return WorkTilePtr(memory_ + kWorkTiles); }
+  LAZYROPE_DEVICE static int32 first_row() { return warp_index() * Shape::kWarpM; }
 
   LAZYROPE_DEVICE SharedPtr queries() const {
     return memory_ + kQueries + warp_index() * kQueryBytes;
   }
 
   LAZYROPE_DEVICE void attend() {
-    const Table table(memory_ + kTable, {0, 1, 1, 0}, params_.step, item());
+    const Table table(memory_ + kTable, {0, 1, 1, 0}, params_.step, work_tile());
     const Ring ring(memory_, params_.pool);
     start();
     int32 base = 0;
     // The rounds before block 0 only fill the ring.
 #pragma unroll 1
-    for (int32 block = 1 - kStages; block < item().extent().num_blocks; ++block) {
+    for (int32 block = 1 - kStages; block < work_tile().extent().num_blocks; ++block) {
       ring.wait();
       resolve_ahead(table, block);
       issue(table, ring, block + kStages - 1);
       if constexpr (Product::kWidens) {
         if (block >= 0) widen(ring, block);
       }
-      if (block < 0 || first_row() >= item().extent().num_rows) continue;
+      if (block < 0 || first_row() >= work_tile().extent().num_rows) continue;
       const int32 block_base = table.info(block).base;
-      if (block == 0 || block_base != base) turn_queries(block_base);
+      if (block == 0 || block_base != base) rotate_queries(block_base);
       base = block_base;
 #pragma unroll 1
-      for (int32 key = 0; key < kBlockKeys; key += Shape::kStepKeys)
+      for (int32 key = 0; key < kBlockKeys; key += Shape::kMmaN)
         attend_keys(table.info(block), keys_of(ring, block), values_of(ring, block), key);
     }
     softmax_.finish();
@@ -118,7 +118,8 @@ class Sm80Prefill {
 
   // One group of copies, which is empty behind the last block.
   LAZYROPE_DEVICE void issue(const Table& table, const Ring& ring, int32 block) const {
-    if (block < item().extent().num_blocks) ring.issue(table, block, item().rows().kv_head);
+    if (block < work_tile().extent().num_blocks)
+      ring.issue(table, block, work_tile().rows().kv_head);
     cp_async_commit_group();
   }
 
@@ -143,7 +144,7 @@ class Sm80Prefill {
     const bool first = block == 1 - kStages;
     const int32 window = first ? 0 : block / Table::kWindow + 1;
     const bool due = first || (block >= 0 && block % Table::kWindow == 0);
-    if (!due || window * Table::kWindow >= item().extent().num_blocks) return;
+    if (!due || window * Table::kWindow >= work_tile().extent().num_blocks) return;
     if (warp_index() == 0)
       table.resolve(window, window == 0 ? table.look_up_first() : table.look_up(window));
     if (first) {
@@ -158,37 +159,37 @@ class Sm80Prefill {
     if constexpr (Product::kScaled) {
       if (thread_index() == 0)
         st_shared(memory_ + kScale,
-                  params_.scale_log2 * key_scale(params_.pool, item().rows().kv_head));
+                  params_.scale_log2 * key_scale(params_.pool, work_tile().rows().kv_head));
     }
     copy_row_positions<Spec, WholeCta, kRows>(
-        memory_ + kPositions, params_.step.positions, item(), 0,
+        memory_ + kPositions, params_.step.positions, work_tile(), 0,
         [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
-    set_zero(rows_);
+    set_zero(acc_o_);
     softmax_.reset();
-    if (Spec::kSinks && item().split().index == 0)
-      add_sinks<Spec>(softmax_, params_.sinks, item().rows(), first_row(),
-                      item().extent().num_rows);
+    if (Spec::kSinks && work_tile().split().index == 0)
+      add_sinks<Spec>(softmax_, params_.sinks, work_tile().rows(), first_row(),
+                      work_tile().extent().num_rows);
   }
 
   // Turns the warp's queries for a segment whose token 0 lies at logical position `base`. The
   // products before have read them: the ring has been waited for since.
-  LAZYROPE_DEVICE void turn_queries(int32 base) const {
+  LAZYROPE_DEVICE void rotate_queries(int32 base) const {
     const RowsOf<QueryTile> rows(queries());
-    const int32 num_rows = smaller(item().extent().num_rows - first_row(), Shape::kWarpRows);
-    copy_query_rows<Spec, Team<kWarpThreads>>(queries(), params_.q, item().rows(), first_row(),
-                                              num_rows, 0, Shape::kWarpRows);
+    const int32 num_rows = smaller(work_tile().extent().num_rows - first_row(), Shape::kWarpM);
+    copy_query_rows<Spec, Team<kWarpThreads>>(queries(), params_.q, work_tile().rows(), first_row(),
+                                              num_rows, 0, Shape::kWarpM);
     cp_async_commit_group();
     cp_async_wait_group<0>();
     bar_warp_sync();
-    rotate_rows<Spec>(rows, rows, positions(), num_rows, item().rows().first_row + first_row(),
-                      base, LaneTurns<Spec>());
+    rotate_rows<Spec>(rows, rows, positions(), num_rows, work_tile().rows().first_row + first_row(),
+                      base, LaneRevolutions<Spec>());
     bar_warp_sync();
   }
 
   LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kPositions + first_row() * 4; }
 
   LAZYROPE_DEVICE PositionRange position_range() const {
-    const ItemExtent extent = item().extent();
+    const WorkTileExtent extent = work_tile().extent();
     return {extent.first_position, extent.last_position};
   }
 
@@ -200,48 +201,49 @@ class Sm80Prefill {
       return params_.scale_log2;
   }
 
-  // The warp's rows against keys `key` to key + kStepKeys - 1 of a block.
+  // The warp's rows against keys `key` to key + kMmaN - 1 of a block.
   LAZYROPE_DEVICE void attend_keys(const BlockInfo& info, SharedPtr keys, SharedPtr values,
                                    int32 key) {
     const int32 begin = info.begin - key;
     const int32 end = info.end - key;
-    if (end <= 0 || begin >= Shape::kStepKeys) return;
+    if (end <= 0 || begin >= Shape::kMmaN) return;
     const int32 position = info.position + key;
     float scores[kRowTiles][kKeyTiles][4];
     Product::multiply_query_key(scores, Queries(queries(), lane_index()),
                                 KvTile::key_fragment(keys, lane_index()) + key * KvTile::kRowBytes);
     if constexpr (kCaps) cap_scores(scores, scale_log2(), Spec::kSoftcap);
-    if (begin > 0 || end < Shape::kStepKeys ||
-        !all_visible<Mask>(position_range(), position, position + Shape::kStepKeys - 1))
+    if (begin > 0 || end < Shape::kMmaN ||
+        !all_visible<Mask>(position_range(), position, position + Shape::kMmaN - 1))
       mask_scores<Mask>(scores, positions(), position, begin, end);
-    softmax_.weigh(scores, rows_, kCaps ? 1.0f : scale_log2());
+    softmax_.softmax_step(scores, acc_o_, kCaps ? 1.0f : scale_log2());
     Product::multiply_weight_value(
-        rows_, scores, KvTile::fragment(values, lane_index()) + key * KvTile::kRowBytes);
+        acc_o_, scores, KvTile::fragment(values, lane_index()) + key * KvTile::kRowBytes);
   }
 
   // Rows leave by way of shared memory, 16 of each warp at a time. No copy is under way any more:
   // the last blocks' rounds asked for none.
-  // Returns the CTA's next item, or -1.
+  // Returns the CTA's next work tile, or -1.
   LAZYROPE_DEVICE int32 finish() const {
-    const int32 num_rows = item().extent().num_rows;
-    const int32 next = item().keys().next;
-    const ItemResult<Spec> result(params_, item());
+    const int32 num_rows = work_tile().extent().num_rows;
+    const int32 next = work_tile().keys().next;
+    const WorkTileResult<Spec> result(params_, work_tile());
 #pragma unroll 1
     for (int32 round = 0; round < kRowTiles; ++round) {
       bar_sync();
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m)
         if (m == round)
-          leave_rows<Product, kHeadDim>(memory_ + warp_index() * 16 * Record::kBytes, rows_[m],
-                                        softmax_, m);
+          store_partial<Product, kHeadDim>(memory_ + warp_index() * 16 * Record::kBytes, acc_o_[m],
+                                           softmax_, m);
       bar_sync();
 #pragma unroll 1
-      for (int32 i = thread_index(); i < kLeavingRows * Record::kQuads; i += block_threads()) {
-        const int32 left = i / Record::kQuads;
+      for (int32 i = thread_index(); i < kStagedRows * Record::kQuads; i += block_threads()) {
+        const int32 staged_row = i / Record::kQuads;
         const int32 quad = i % Record::kQuads;
-        const int32 row = left / 16 * Shape::kWarpRows + round * 16 + left % 16;
+        const int32 row = staged_row / 16 * Shape::kWarpM + round * 16 + staged_row % 16;
         if (row < num_rows)
-          result.write(0, row, quad, left_part<kHeadDim>(memory_ + left * Record::kBytes, quad));
+          result.write(0, row, quad,
+                       load_partial<kHeadDim>(memory_ + staged_row * Record::kBytes, quad));
       }
     }
     result.finish(next < 0, memory_ + kFlags);
@@ -250,7 +252,7 @@ class Sm80Prefill {
 
   const AttendParams& params_;
   SharedPtr memory_;
-  float rows_[kRowTiles][kColumnTiles][4];
+  float acc_o_[kRowTiles][kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;
 };
 

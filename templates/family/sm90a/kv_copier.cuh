@@ -1,9 +1,9 @@
-// The warp that asks for the keys and values of an item's blocks, straight from their pages; or one
-// for keys and one for values, where a second warp is free: a scheduler that has both in its charge
-// holds up those who compute there, for whom the others wait.
+// The warp that asks for the keys and values of a work tile's blocks, straight from their pages; or
+// one for keys and one for values, where a second warp is free: a scheduler that has both in its
+// charge holds up those who compute there, for whom the others wait.
 #pragma once
 
-#include "family/sm90a/window_user.cuh"
+#include "family/sm90a/window_consumer.cuh"
 #include "isa/tensor_copy.cuh"
 #include "ops/partial_rows.cuh"
 
@@ -17,13 +17,13 @@ class KvCopier {
   static constexpr int kRuns = Memory::kRuns;
   static constexpr int kRunBytes = Memory::kBlockBytes / kRuns;
   static constexpr int kOctetBytes = Memory::kStoredBytes / kRuns / 2;
-  static constexpr bool kTellsOfQueries =
-      Memory::kKeysTellOfQueries && kCopied == Copied::kKeys && !Memory::kWidens;
-  static constexpr int32 kNowhere = -2;  // an octet that, with the next, is not there: zeros
+  static constexpr bool kSignalsQueries =
+      Memory::kKeysSignalQueries && kCopied == Copied::kKeys && !Memory::kWidens;
+  static constexpr int32 kNoOctet = -2;  // an octet that, with the next, is not there: zeros
   static_assert(kRunSlots == 2 * kOctetSlots);
   // Values' places, and their barriers, lie behind those of keys: one numbering for both.
   static_assert(Memory::kValueRing == Memory::kKeyRing + Memory::kStages * Memory::kBlockBytes);
-  static_assert(Memory::kValueBarriers == Memory::kKeyBarriers + Handover<Memory::kStages>::kBytes);
+  static_assert(Memory::kValueBarriers == Memory::kKeyBarriers + Pipeline<Memory::kStages>::kBytes);
 
  public:
   LAZYROPE_DEVICE KvCopier(const TmaAttendParams& params, Memory memory)
@@ -33,28 +33,28 @@ class KvCopier {
         windows_(memory),
         tiles_(memory.at + Memory::kKeyBarriers),
         stored_(memory.at + Memory::kStoredBarriers),
-        turned_(memory.at + Memory::kTurnedBarriers) {}
+        rotated_(memory.at + Memory::kRotatedBarriers) {}
 
   LAZYROPE_DEVICE void run() {
-    for_each_item(memory_, [&](ItemPtr item, int32 place) {
-      kv_head_ = item.rows().kv_head;
-      const int32 num_blocks = item.extent().num_blocks;
+    for_each_work_tile(memory_, [&](WorkTilePtr work_tile, int32 stage) {
+      kv_head_ = work_tile.rows().kv_head;
+      const int32 num_blocks = work_tile.extent().num_blocks;
       if (num_blocks == 0) return;
-      if constexpr (Memory::kQueriesComeFirst) memory_.first_queries().await_asked();
-      const Table table = memory_.table(attend_.step, item);
+      if constexpr (Memory::kQueriesIssueFirst) memory_.query_order().await_issued();
+      const Table table = memory_.table(attend_.step, work_tile);
       if constexpr (kCopied != Copied::kBoth)
-        copy(table, num_blocks, place);
+        copy(table, num_blocks, stage);
       else if constexpr (Memory::kHasManyRows)
-        copy_keys_ahead(table, num_blocks, place);
+        copy_keys_ahead(table, num_blocks, stage);
       else
-        copy_in_turns(table, num_blocks, place);
-      if (!Memory::kHasManyRows && item.is_last()) prefetch_places(item);
+        copy_interleaved(table, num_blocks, stage);
+      if (!Memory::kHasManyRows && work_tile.is_last()) prefetch_outputs(work_tile);
     });
   }
 
  private:
   // Of one of a block's runs, lane i that of run i: from which octet of the pool, and head, on.
-  struct Place {
+  struct BoxCoord {
     int32 octet;
     int32 head;
     int32 octets;      // which of its two have slots of the segment, a bit each
@@ -62,33 +62,33 @@ class KvCopier {
   };
   static constexpr int32 kBoth = 3;
 
-  LAZYROPE_DEVICE void copy(const Table& table, int32 num_blocks, int32 place) {
+  LAZYROPE_DEVICE void copy(const Table& table, int32 num_blocks, int32 stage) {
     constexpr bool kAreKeys = kCopied == Copied::kKeys;
     const BoxMaps& map = kAreKeys ? maps_.keys : maps_.values;
-    RingPlace<Memory::kStages>& ring = kAreKeys ? key_ : value_;
-    int32 block = windows_.begin(place);
+    PipelineStage<Memory::kStages>& ring = kAreKeys ? key_stage_ : value_stage_;
+    int32 block = windows_.begin(stage);
     const int32 end = block + num_blocks;
     bool begins_document = true;
 #pragma unroll 1
     while (true) {
-      copy_tile(map, find(table, block), ring.at + (kAreKeys ? 0 : Memory::kStages),
+      copy_tile(map, locate(table, block), ring.index + (kAreKeys ? 0 : Memory::kStages),
                 begins_document);
       ring.advance();
-      begins_document = kTellsOfQueries && Memory::kQueriesTurn &&
+      begins_document = kSignalsQueries && Memory::kHasRotation &&
                         table.info(block).template ends_segment<Memory::kKeys>();
       if (++block == end) break;
-      windows_.leave(block - 1);
-      windows_.reach(block);
+      windows_.finish_block(block - 1);
+      windows_.enter_block(block);
     }
-    windows_.leave_last(end - 1);
+    windows_.finish_last_block(end - 1);
   }
 
   // Where the CTA's last result goes to. Else those who write it would wait then for the parameters
   // that say so, and for translations of the addresses, as nobody has needed them before.
-  LAZYROPE_DEVICE void prefetch_places(ItemPtr item) const {
-    const ItemSplit split = item.split();
+  LAZYROPE_DEVICE void prefetch_outputs(WorkTilePtr work_tile) const {
+    const KvSplit split = work_tile.split();
     prefetch_global_l2(partial_row<Memory::kHeadDim>(attend_.work, split.partial + split.index, 0));
-    const int64 token = item.rows().query_token;
+    const int64 token = work_tile.rows().query_token;
     prefetch_global_l2(static_cast<const uint8*>(attend_.out.data) +
                        token * attend_.out.token_stride);
     if (attend_.lse.data != nullptr)
@@ -98,31 +98,31 @@ class KvCopier {
 
   // A block's keys, then its values, by one copy of the code: what is known of a block is on its
   // way before the next one's window is waited for.
-  LAZYROPE_DEVICE void copy_in_turns(const Table& table, int32 num_blocks, int32 place) {
-    int32 block = windows_.begin(place);
+  LAZYROPE_DEVICE void copy_interleaved(const Table& table, int32 num_blocks, int32 stage) {
+    int32 block = windows_.begin(stage);
     const int32 end = block + num_blocks;
 #pragma unroll 1
     while (true) {
-      const Place at = find(table, block);
+      const BoxCoord at = locate(table, block);
 #pragma unroll 1
       for (int32 of = 0; of < 2; ++of)
-        copy_tile(of == 0 ? maps_.keys : maps_.values, at, key_.at + of * Memory::kStages);
-      key_.advance();  // values have the same places in their ring
-      is_filled_ |= key_.at == 0;
+        copy_tile(of == 0 ? maps_.keys : maps_.values, at, key_stage_.index + of * Memory::kStages);
+      key_stage_.advance();  // values have the same places in their ring
+      is_filled_ |= key_stage_.index == 0;
       if (++block == end) break;
-      windows_.leave(block - 1);
-      windows_.reach(block);
+      windows_.finish_block(block - 1);
+      windows_.enter_block(block);
     }
-    windows_.leave_last(end - 1);
+    windows_.finish_last_block(end - 1);
   }
 
   // Keys go one block ahead of values, as many rows' scores go one ahead of what they weigh: keys,
   // keys, values, keys, values ... values, by one copy of the code.
-  LAZYROPE_DEVICE void copy_keys_ahead(const Table& table, int32 num_blocks, int32 place) {
-    const int32 first = windows_.begin(place);
+  LAZYROPE_DEVICE void copy_keys_ahead(const Table& table, int32 num_blocks, int32 stage) {
+    const int32 first = windows_.begin(stage);
     const int32 last = first + num_blocks - 1;
-    Place next{};
-    Place before{};
+    BoxCoord next{};
+    BoxCoord before{};
 #pragma unroll 1
     for (int32 i = 0; i <= 2 * num_blocks; ++i) {
       const bool are_values = i > 0 && i % 2 == 0;
@@ -130,28 +130,28 @@ class KvCopier {
       if (!are_values) before = next;
       if (block > last) continue;
       if (!are_values) {
-        if (i > 0) windows_.reach(block);
-        next = find(table, block);
+        if (i > 0) windows_.enter_block(block);
+        next = locate(table, block);
       }
       copy_tile(are_values ? maps_.values : maps_.keys, are_values ? before : next,
-                are_values ? Memory::kStages + value_.at : key_.at);
+                are_values ? Memory::kStages + value_stage_.index : key_stage_.index);
       if (are_values)
-        value_.advance();
+        value_stage_.advance();
       else
-        key_.advance();
-      if (are_values && block < last) windows_.leave(block);
+        key_stage_.advance();
+      if (are_values && block < last) windows_.finish_block(block);
     }
-    windows_.leave_last(last);
+    windows_.finish_last_block(last);
   }
 
   // Runs without a slot of the segment are zero, or not brought.
-  LAZYROPE_DEVICE Place find(const Table& table, int32 block) const {
+  LAZYROPE_DEVICE BoxCoord locate(const Table& table, int32 block) const {
     const int32 run = smaller(lane_index(), kRuns - 1);
     const BlockInfo info = table.info(block);
-    const RunPlace place = table.run(block, run);
+    const RunLocation location = table.run(block, run);
     const bool exists = (run + 1) * kRunSlots > info.begin && run * kRunSlots < info.end;
-    Place found = {exists ? octet_of(place) : kNowhere, head_of(place), 0, 0};
-    if constexpr (Memory::kLeavesOut) {
+    BoxCoord found = {exists ? octet_of(location) : kNoOctet, head_of(location), 0, 0};
+    if constexpr (Memory::kSkipsOctets) {
       const int32 middle = run * kRunSlots + kOctetSlots;
       if (exists && info.begin < middle) found.octets |= 1;
       if (exists && info.end > middle) found.octets |= 2;
@@ -165,55 +165,57 @@ class KvCopier {
   // before, and what lanes exchange no compiler puts behind the wait.
   // `with_queries`: the tile is there once these are, which warps turn meanwhile. Warps that widen
   // tiles, too, do so when they have turned queries, which tells enough.
-  LAZYROPE_DEVICE void copy_tile(const BoxMaps& map, Place of_lane, int32 place,
+  LAZYROPE_DEVICE void copy_tile(const BoxMaps& map, BoxCoord of_lane, int32 stage,
                                  bool with_queries = false) {
-    Place places[kRuns];
+    BoxCoord coords[kRuns];
 #pragma unroll
     for (int32 run = 0; run < kRuns; ++run)
-      places[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run), 0, 0};
-    const bool leaves_out =
-        Memory::kLeavesOut && is_filled_ && of_lane.num_octets < Memory::kKeys / kOctetSlots;
-    tiles_.wait(place);
-    const SharedPtr barrier = Memory::kWidens ? stored_.given(place) : tiles_.given(place);
+      coords[run] = {shfl_sync_idx(of_lane.octet, run), shfl_sync_idx(of_lane.head, run), 0, 0};
+    const bool skips_octets =
+        Memory::kSkipsOctets && is_filled_ && of_lane.num_octets < Memory::kKeys / kOctetSlots;
+    tiles_.acquire(stage);
+    const SharedPtr barrier =
+        Memory::kWidens ? stored_.signal_barrier(stage) : tiles_.signal_barrier(stage);
     if (elect_sync())
-      expect(barrier, leaves_out ? of_lane.num_octets * kOctetBytes : Memory::kStoredBytes);
-    const SharedPtr tile = memory_.keys(place) + Memory::kStoredAt;
-    if (leaves_out)
+      expect_bytes(barrier, skips_octets ? of_lane.num_octets * kOctetBytes : Memory::kStoredBytes);
+    const SharedPtr tile = memory_.keys(stage) + Memory::kStoredAt;
+    if (skips_octets)
       copy_octets(map, tile, of_lane, barrier);
     else
-      copy_runs(map.runs, tile, places, barrier);
-    if constexpr (kTellsOfQueries) {
-      if (with_queries) await_queries();
+      copy_runs(map.runs, tile, coords, barrier);
+    if constexpr (kSignalsQueries) {
+      if (with_queries) await_rotated_queries();
       // All have looked then: a lane that looks late might find the place filled again.
       if (elect_sync()) mbarrier_arrive(barrier);
     }
   }
-  LAZYROPE_DEVICE static void expect(SharedPtr barrier, int32 bytes) {
-    if constexpr (kTellsOfQueries)
+  LAZYROPE_DEVICE static void expect_bytes(SharedPtr barrier, int32 bytes) {
+    if constexpr (kSignalsQueries)
       mbarrier_expect_tx(barrier, bytes);
     else
       mbarrier_arrive_expect_tx(barrier, bytes);
   }
-  LAZYROPE_DEVICE void await_queries() {
-    turned_.wait(turn_.at);
-    turn_.advance();
+  LAZYROPE_DEVICE void await_rotated_queries() {
+    rotated_.wait(rotated_stage_.index);
+    rotated_stage_.advance();
   }
 
   // One lane for the warp: what it gives each copy is then the same for all lanes, as the hardware
   // takes it; copies by several lanes are made one after the other, each twice as slow.
-  LAZYROPE_DEVICE void copy_runs(const TensorMap& map, SharedPtr tile, const Place (&places)[kRuns],
-                                 SharedPtr barrier) const {
+  LAZYROPE_DEVICE void copy_runs(const TensorMap& map, SharedPtr tile,
+                                 const BoxCoord (&coords)[kRuns], SharedPtr barrier) const {
     if (elect_sync()) {
 #pragma unroll
       for (int32 run = 0; run < kRuns; ++run) {
-        const int32 at[5] = {0, 0, 0, places[run].octet, places[run].head};
+        const int32 at[5] = {0, 0, 0, coords[run].octet, coords[run].head};
         load(tile + run * kRunBytes, map, at, barrier);
       }
     }
   }
   // The same where a segment begins or ends: the octets that have slots of it. The others' values
-  // are cleared by those who compute (family/sm90a/block_user.cuh); their keys' scores are masked.
-  LAZYROPE_DEVICE void copy_octets(const BoxMaps& map, SharedPtr tile, const Place& of_lane,
+  // are cleared by those who compute (family/sm90a/consumer_pipelines.cuh); their keys' scores are
+  // masked.
+  LAZYROPE_DEVICE void copy_octets(const BoxMaps& map, SharedPtr tile, const BoxCoord& of_lane,
                                    SharedPtr barrier) const {
 #pragma unroll 1
     for (int32 run = 0; run < kRuns; ++run) {
@@ -236,24 +238,24 @@ class KvCopier {
       cp_async_bulk_tensor_load(to, map, at, barrier);
   }
 
-  LAZYROPE_DEVICE int32 octet_of(const RunPlace& place) const {
-    return place.page * maps_.octets_per_page +
-           static_cast<int32>(static_cast<uint32>(place.slot) / kOctetSlots);
+  LAZYROPE_DEVICE int32 octet_of(const RunLocation& location) const {
+    return location.page * maps_.octets_per_page +
+           static_cast<int32>(static_cast<uint32>(location.slot) / kOctetSlots);
   }
-  LAZYROPE_DEVICE int32 head_of(const RunPlace& place) const {
-    return place.page * maps_.heads_per_page + kv_head_;
+  LAZYROPE_DEVICE int32 head_of(const RunLocation& location) const {
+    return location.page * maps_.heads_per_page + kv_head_;
   }
 
   const PoolMaps& maps_;
   const AttendParams& attend_;
   Memory memory_;
-  WindowUser<Memory> windows_;
-  FillSide tiles_;
-  FillSide stored_;
-  UseSide turned_;
-  RingPlace<Memory::kStages> key_;
-  RingPlace<Memory::kStages> value_;
-  RingPlace<Memory::kTurnedPlaces> turn_;
+  WindowConsumer<Memory> windows_;
+  PipelineProducer tiles_;
+  PipelineProducer stored_;
+  PipelineConsumer rotated_;
+  PipelineStage<Memory::kStages> key_stage_;
+  PipelineStage<Memory::kStages> value_stage_;
+  PipelineStage<Memory::kRotatedStages> rotated_stage_;
   int32 kv_head_ = 0;
   // Whether each place of the rings has been filled: what is not brought is from before then.
   bool is_filled_ = false;

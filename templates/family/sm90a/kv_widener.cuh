@@ -1,5 +1,5 @@
-// How warps widen the keys and values of an item's blocks, which copies have brought as they are
-// stored, in 8 bits, to those that products take.
+// How warps widen the keys and values of a work tile's blocks, which copies have brought as they
+// are stored, in 8 bits, to those that products take.
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
@@ -9,7 +9,7 @@ namespace lazyrope {
 template <class Spec, class Memory>
 class KvWidener {
   using Product = typename Spec::Product;
-  using Team = typename Memory::Turners;
+  using Team = typename Memory::Rotators;
 
  public:
   LAZYROPE_DEVICE explicit KvWidener(Memory memory)
@@ -22,24 +22,24 @@ class KvWidener {
   LAZYROPE_DEVICE void widen(bool has_keys, bool has_values) {
 #pragma unroll 1
     for (int32 ring = has_keys ? 0 : 1; ring < (has_values ? 2 : 1); ++ring) {
-      widen_tile(ring == 0 ? key_.at : Memory::kStages + value_.at);
+      widen_tile(ring == 0 ? key_stage_.index : Memory::kStages + value_stage_.index);
       if (ring == 0)
-        key_.advance();
+        key_stage_.advance();
       else
-        value_.advance();
+        value_stage_.advance();
     }
   }
 
  private:
-  LAZYROPE_DEVICE void widen_tile(int32 place) {
-    stored_.wait(place);
-    widen_share(memory_.keys(place));
-    tiles_.pass(place);
+  LAZYROPE_DEVICE void widen_tile(int32 stage) {
+    stored_.wait(stage);
+    widen_runs(memory_.keys(stage));
+    tiles_.commit(stage);
   }
   // Each warp some of a tile's runs.
-  LAZYROPE_DEVICE static void widen_share(SharedPtr tile) {
-    constexpr int32 kRuns = Memory::kRuns / Memory::kTurningWarps;
-    static_assert(kRuns * Memory::kTurningWarps == Memory::kRuns);
+  LAZYROPE_DEVICE static void widen_runs(SharedPtr tile) {
+    constexpr int32 kRuns = Memory::kRuns / Memory::kRotatorWarps;
+    static_assert(kRuns * Memory::kRotatorWarps == Memory::kRuns);
     // As they are copied.
     static_assert(Product::kRunRows == kRunSlots && Product::kStoredAt == Memory::kStoredAt);
     Product::template widen<kRuns>(tile + Team::warp() * kRuns * Product::kRunBytes);
@@ -47,10 +47,10 @@ class KvWidener {
   }
 
   Memory memory_;
-  UseSide stored_;
-  FillSide tiles_;
-  RingPlace<Memory::kStages> key_;
-  RingPlace<Memory::kStages> value_;
+  PipelineConsumer stored_;
+  PipelineProducer tiles_;
+  PipelineStage<Memory::kStages> key_stage_;
+  PipelineStage<Memory::kStages> value_stage_;
 };
 
 }  // namespace lazyrope

@@ -24,14 +24,14 @@ namespace lazyrope {
 // Which numbers a kernel reads anew wherever it uses them: none, its lanes' (1), all of its
 // threads' (2). What is computed from them is then computed there, too: hoisted out of a main loop
 // it would take registers.
-#ifndef LAZYROPE_READS_ANEW
-#define LAZYROPE_READS_ANEW 0
+#ifndef LAZYROPE_REREADS_TID
+#define LAZYROPE_REREADS_TID 0
 #endif
-#define LAZYROPE_READ_ANEW(x) asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x))
+#define LAZYROPE_REREAD_TID(x) asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x))
 
 LAZYROPE_DEVICE int32 thread_index() {
   int32 x = static_cast<int32>(threadIdx.x);
-  if constexpr (LAZYROPE_READS_ANEW == 2) LAZYROPE_READ_ANEW(x);
+  if constexpr (LAZYROPE_REREADS_TID == 2) LAZYROPE_REREAD_TID(x);
   return x;
 }
 LAZYROPE_DEVICE int32 block_index() { return static_cast<int32>(blockIdx.x); }
@@ -39,7 +39,7 @@ LAZYROPE_DEVICE int32 block_threads() { return static_cast<int32>(blockDim.x); }
 LAZYROPE_DEVICE int32 grid_blocks() { return static_cast<int32>(gridDim.x); }
 LAZYROPE_DEVICE int32 lane_index() {
   int32 x = thread_index();
-  if constexpr (LAZYROPE_READS_ANEW == 1) LAZYROPE_READ_ANEW(x);
+  if constexpr (LAZYROPE_REREADS_TID == 1) LAZYROPE_REREAD_TID(x);
   return x & (kWarpThreads - 1);
 }
 // Without a sign, so that a shift is all it takes.
@@ -47,7 +47,7 @@ LAZYROPE_DEVICE int32 warp_index() {
   return static_cast<int32>(static_cast<uint32>(thread_index()) / kWarpThreads);
 }
 
-#undef LAZYROPE_READ_ANEW
+#undef LAZYROPE_REREAD_TID
 
 // Of all warps of a warpgroup, 24 to 256 registers a thread, a multiple of 8 (sm_90a): waits until
 // there are so many; or gives back what is beyond.

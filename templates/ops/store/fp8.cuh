@@ -12,7 +12,7 @@ struct Fp8Store {
   using Run = Bytes<kColumns>;
 
   template <int kColumns>
-  LAZYROPE_DEVICE static Run<kColumns> turned(const float* x, float inverse) {
+  LAZYROPE_DEVICE static Run<kColumns> rotated(const float* x, float inverse) {
     Run<kColumns> run;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i)
@@ -21,7 +21,7 @@ struct Fp8Store {
   }
 
   template <int kColumns>
-  LAZYROPE_DEVICE static Run<kColumns> same(Words<kColumns / 2> given, float inverse) {
+  LAZYROPE_DEVICE static Run<kColumns> unrotated(Words<kColumns / 2> given, float inverse) {
     float x[kColumns];
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) {
@@ -29,7 +29,7 @@ struct Fp8Store {
       x[2 * i] = pair.low;
       x[2 * i + 1] = pair.high;
     }
-    return turned<kColumns>(x, inverse);
+    return rotated<kColumns>(x, inverse);
   }
 };
 

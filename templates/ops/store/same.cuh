@@ -16,7 +16,7 @@ struct SameStore {
   using Run = Words<kColumns / 2>;
 
   template <int kColumns>
-  LAZYROPE_DEVICE static Run<kColumns> turned(const float* x, float) {
+  LAZYROPE_DEVICE static Run<kColumns> rotated(const float* x, float) {
     Run<kColumns> run;
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) run.word[i] = Element::pack(x[2 * i], x[2 * i + 1]);
@@ -24,7 +24,7 @@ struct SameStore {
   }
 
   template <int kColumns>
-  LAZYROPE_DEVICE static Run<kColumns> same(Words<kColumns / 2> run, float) {
+  LAZYROPE_DEVICE static Run<kColumns> unrotated(Words<kColumns / 2> run, float) {
     return run;
   }
 };

@@ -8,7 +8,7 @@ constexpr int kCtas = 5;
 // What an atomic finds, and its operand: the bound of atom.inc.
 Words counters(Generator& random) {
   Words words;
-  for (int i = 0; i < kCtas * kWitnessThreads; ++i) {
+  for (int i = 0; i < kCtas * kConformanceThreads; ++i) {
     const std::uint32_t last =
         random.one_of({0u, 1u, 7u, 0x7fffffffu, 0xffffffffu, random.bits32()});
     words.push_back(random.one_of({0u, last - 1, last, last + 1, 0xffffffffu}));
@@ -29,21 +29,21 @@ Words counters_and_words(Generator& random) {
 }
 
 Words rows_of_ctas(Generator& random) {
-  Words words = random_words(4 + std::size_t{2} * kCtas * kWitnessThreads)(random);
+  Words words = random_words(4 + std::size_t{2} * kCtas * kConformanceThreads)(random);
   words[0] = words[1] = 0;  // counter and flag
   return words;
 }
 
 }  // namespace
 
-WitnessText grid_text() { return {.name = "grid", .ctas = kCtas, .shared_bytes = 16}; }
+ConformanceKernel grid_kernel() { return {.name = "grid", .ctas = kCtas, .shared_bytes = 16}; }
 
-std::vector<Witness> grid_rows() {
-  constexpr std::size_t kAllThreads = std::size_t{kCtas} * kWitnessThreads;
+std::vector<ConformanceCase> grid_rows() {
+  constexpr std::size_t kAllThreads = std::size_t{kCtas} * kConformanceThreads;
   return {
       {.name = "place",
        .text = "grid",
-       .which = Case::kPlace,
+       .which = Case::kIndices,
        .wrappers = {"thread_index", "block_index", "block_threads", "grid_blocks", "lane_index",
                     "warp_index"},
        .output_words = 6 * kAllThreads,
@@ -65,7 +65,7 @@ std::vector<Witness> grid_rows() {
        .text = "grid",
        .which = Case::kLastCta,
        .wrappers = {"bar_sync", "atom_acq_rel_gpu_inc"},
-       .output_words = std::size_t{kWitnessThreads} + 2 + kCtas,
+       .output_words = std::size_t{kConformanceThreads} + 2 + kCtas,
        .input = rows_of_ctas},
   };
 }

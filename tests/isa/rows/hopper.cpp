@@ -8,7 +8,7 @@ constexpr int kThreads = 128;
 
 }  // namespace
 
-WitnessText hopper_text() {
+ConformanceKernel hopper_kernel() {
   return {.name = "hopper",
           .ctas = kCtas,
           .threads = kThreads,
@@ -16,7 +16,7 @@ WitnessText hopper_text() {
           .least_arch = "sm_90a"};
 }
 
-std::vector<Witness> hopper_rows() {
+std::vector<ConformanceCase> hopper_rows() {
   return {
       {.name = "elect",
        .text = "hopper",
@@ -30,7 +30,7 @@ std::vector<Witness> hopper_rows() {
        .which = Case::kPassOn,
        .wrappers = {"bar_sync", "bar_arrive"},
        .output_words = kThreads,
-       .input = random_words(kWitnessWarp)},
+       .input = random_words(kConformanceWarp)},
   };
 }
 

@@ -44,16 +44,16 @@ std::uint32_t argument_of_rcp(Generator& random) {
   return any_float(random);
 }
 
-std::uint32_t argument_of_turn(Generator& random) {
+std::uint32_t trig_argument(Generator& random) {
   return random.below(4) == 0 ? random_float(random, -40, 2)
                               : uniform_float(random, 2.0 * std::numbers::pi);
 }
 
 // Without those that the manual promises nothing for.
-std::uint32_t special_turn(Generator& random, std::size_t i) {
-  const std::uint32_t bits = specials_then(argument_of_turn)(random, i);
+std::uint32_t special_trig_argument(Generator& random, std::size_t i) {
+  const std::uint32_t bits = specials_then(trig_argument)(random, i);
   const auto x = std::bit_cast<float>(bits);
-  return std::isfinite(x) && std::abs(x) > 6.25f ? argument_of_turn(random) : bits;
+  return std::isfinite(x) && std::abs(x) > 6.25f ? trig_argument(random) : bits;
 }
 
 // All pairs of special numbers, then any.
@@ -115,9 +115,10 @@ Operand fma_operand(const HalfFormat& format, int operand) {
 
 std::uint32_t nothing(Generator&, std::size_t) { return 0; }
 
-Witness elementwise(std::string wrapper, Case which, Rule rule, const Operand& a,
-                    const Operand& b = nothing, const Operand& c = nothing, int results = 1) {
-  Witness row;
+ConformanceCase elementwise(std::string wrapper, Case which, Rule rule, const Operand& a,
+                            const Operand& b = nothing, const Operand& c = nothing,
+                            int results = 1) {
+  ConformanceCase row;
   row.name = wrapper;
   row.text = "math";
   row.which = which;
@@ -136,17 +137,17 @@ Witness elementwise(std::string wrapper, Case which, Rule rule, const Operand& a
 
 }  // namespace
 
-WitnessText math_text() { return {.name = "math", .ctas = 2}; }
+ConformanceKernel math_kernel() { return {.name = "math", .ctas = 2}; }
 
-std::vector<Witness> math_rows() {
-  const Rule turns = within_error(0x1p-20 * std::numbers::sqrt2 / 2.0, false);
+std::vector<ConformanceCase> math_rows() {
+  const Rule close = within_error(0x1p-20 * std::numbers::sqrt2 / 2.0, false);
   return {
       elementwise("ex2_approx_ftz_f32", Case::kEx2, within_ulps(2), specials_then(argument_of_ex2)),
       elementwise("lg2_approx_ftz_f32", Case::kLg2, within_error(0x1p-22, true),
                   specials_then(argument_of_lg2)),
       elementwise("rcp_approx_ftz_f32", Case::kRcp, within_ulps(1), specials_then(argument_of_rcp)),
-      elementwise("sin_approx_f32", Case::kSin, turns, special_turn),
-      elementwise("cos_approx_f32", Case::kCos, turns, special_turn),
+      elementwise("sin_approx_f32", Case::kSin, close, special_trig_argument),
+      elementwise("cos_approx_f32", Case::kCos, close, special_trig_argument),
       elementwise("max_f32", Case::kMax, same_bits(), special_pairs(false), special_pairs(true)),
       elementwise("max_u16x2", Case::kMaxU16, same_bits(), any_bits, any_bits),
       elementwise("prmt_b32", Case::kPermute, same_bits(), any_bits, any_bits, any_bits),

@@ -30,21 +30,21 @@ std::uint32_t row_offset(Generator& random, std::uint32_t load, std::uint32_t la
 Words rows_to_load(Generator& random) {
   Words words;
   for (int i = 0; i < kImageWords; ++i) words.push_back(random.bits32());
-  const Words order = random.permutation(kWitnessWarp);
+  const Words order = random.permutation(kConformanceWarp);
   for (std::uint32_t load = 0; load < kLoads; ++load)
-    for (std::uint32_t lane = 0; lane < kWitnessWarp; ++lane)
+    for (std::uint32_t lane = 0; lane < kConformanceWarp; ++lane)
       words.push_back(row_offset(random, load, lane, order));
   return words;
 }
 
-Witness matrix_load(std::string wrapper, Case which) {
-  Witness row;
+ConformanceCase matrix_load(std::string wrapper, Case which) {
+  ConformanceCase row;
   row.name = wrapper;
   row.text = "matrix";
   row.which = which;
   row.wrappers = {std::move(wrapper)};
   row.count = kLoads;
-  row.output_words = std::size_t{4} * kWitnessWarp * kLoads;
+  row.output_words = std::size_t{4} * kConformanceWarp * kLoads;
   row.input = rows_to_load;
   return row;
 }
@@ -108,7 +108,7 @@ void push_operands(Words& words, Generator& random, const HalfFormat& format, Ki
 Words any_operands(Generator& random, const HalfFormat& format) {
   Words words;
   for (std::size_t i = 0; i < kProducts; ++i)
-    for (int lane = 0; lane < kWitnessWarp; ++lane)
+    for (int lane = 0; lane < kConformanceWarp; ++lane)
       push_operands(words, random, format, static_cast<Kind>(i % kKinds));
   return words;
 }
@@ -116,7 +116,7 @@ Words any_operands(Generator& random, const HalfFormat& format) {
 // Whole numbers, of which every sum of products is exact in any order.
 Words whole_operands(Generator& random, const HalfFormat& format) {
   Words words;
-  for (int i = 0; i < kProducts * kWitnessWarp; ++i) {
+  for (int i = 0; i < kProducts * kConformanceWarp; ++i) {
     for (int j = 0; j < 6; ++j) {
       const std::uint32_t low = exact_half(format, whole(random, 100));
       words.push_back(pair_of(low, exact_half(format, whole(random, 100))));
@@ -126,15 +126,15 @@ Words whole_operands(Generator& random, const HalfFormat& format) {
   return words;
 }
 
-Witness product(std::string name, std::string wrapper, Case which, const HalfFormat& format,
-                Words (*operands)(Generator&, const HalfFormat&), Rule rule) {
-  Witness row;
+ConformanceCase product(std::string name, std::string wrapper, Case which, const HalfFormat& format,
+                        Words (*operands)(Generator&, const HalfFormat&), Rule rule) {
+  ConformanceCase row;
   row.name = std::move(name);
   row.text = "matrix";
   row.which = which;
   row.wrappers = {std::move(wrapper)};
   row.count = kProducts;
-  row.output_words = std::size_t{8} * kWitnessWarp * kProducts;
+  row.output_words = std::size_t{8} * kConformanceWarp * kProducts;
   row.input = [=](Generator& random) { return operands(random, format); };
   row.rule = std::move(rule);
   return row;
@@ -142,9 +142,9 @@ Witness product(std::string name, std::string wrapper, Case which, const HalfFor
 
 }  // namespace
 
-WitnessText matrix_text() { return {.name = "matrix", .shared_bytes = 4 * kImageWords}; }
+ConformanceKernel matrix_kernel() { return {.name = "matrix", .shared_bytes = 4 * kImageWords}; }
 
-std::vector<Witness> matrix_rows() {
+std::vector<ConformanceCase> matrix_rows() {
   constexpr int kTerms = 16;
   const char* bf16 = "mma_m16n8k16_f32_bf16";
   const char* f16 = "mma_m16n8k16_f32_f16";

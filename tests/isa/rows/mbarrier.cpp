@@ -52,21 +52,21 @@ Words copies_out(Generator& random) {
 
 }  // namespace
 
-WitnessText mbarrier_text() {
+ConformanceKernel mbarrier_kernel() {
   return {.name = "mbarrier",
           .shared_bytes = 1024 + 4 * static_cast<int>(kCopiedWords),
           .least_arch = "sm_90a"};
 }
 
-std::vector<Witness> mbarrier_rows() {
+std::vector<ConformanceCase> mbarrier_rows() {
   return {
       {.name = "mbarrier_phases",
        .text = "mbarrier",
        .which = Case::kPhases,
        .wrappers = {"mbarrier_init", "fence_mbarrier_init_release_cluster", "mbarrier_arrive",
                     "mbarrier_try_wait_parity", "mbarrier_test_wait_parity", "mbarrier_inval"},
-       .output_words = std::size_t{kPhases} * kWitnessThreads,
-       .input = random_words(kWitnessThreads)},
+       .output_words = std::size_t{kPhases} * kConformanceThreads,
+       .input = random_words(kConformanceThreads)},
       {.name = "bulk_load",
        .text = "mbarrier",
        .which = Case::kBulkLoad,

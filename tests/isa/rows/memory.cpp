@@ -6,7 +6,7 @@ namespace {
 // As memory.cuh reads them. Some copies have no bytes and come from where nothing is; one has the
 // last bytes that there are.
 Words copies(Generator& random, std::uint32_t size) {
-  constexpr std::uint32_t kCopies = 2 * kWitnessThreads;
+  constexpr std::uint32_t kCopies = 2 * kConformanceThreads;
   constexpr std::uint32_t kData = 1001;  // words: no multiple of 16 bytes
   const Words to = random.permutation(kCopies);
   Words words;
@@ -24,38 +24,40 @@ Words copies(Generator& random, std::uint32_t size) {
   return words;
 }
 
-Witness copy_row(std::string name, std::string wrapper, Case which, std::uint32_t size) {
-  Witness row;
+ConformanceCase copy_row(std::string name, std::string wrapper, Case which, std::uint32_t size) {
+  ConformanceCase row;
   row.name = std::move(name);
   row.text = "memory";
   row.which = which;
   row.wrappers = {std::move(wrapper), "cp_async_commit_group", "cp_async_wait_group"};
-  row.output_words = std::size_t{3} * kWitnessThreads * size / 4;
+  row.output_words = std::size_t{3} * kConformanceThreads * size / 4;
   row.input = [=](Generator& random) { return copies(random, size); };
   return row;
 }
 
 }  // namespace
 
-WitnessText memory_text() { return {.name = "memory", .shared_bytes = 2 * 16 * kWitnessThreads}; }
+ConformanceKernel memory_kernel() {
+  return {.name = "memory", .shared_bytes = 2 * 16 * kConformanceThreads};
+}
 
-std::vector<Witness> memory_rows() {
+std::vector<ConformanceCase> memory_rows() {
   constexpr std::size_t kGlobalWords =
-      14 * kWitnessThreads + kWitnessThreads / 2 + kWitnessThreads / 4;
+      14 * kConformanceThreads + kConformanceThreads / 2 + kConformanceThreads / 4;
   return {
       {.name = "shared_memory",
        .text = "memory",
        .which = Case::kShared,
        .wrappers = {"ld_shared", "st_shared", "dynamic_shared_memory", "operator+", "operator^",
                     "operator==", "bar_sync"},
-       .output_words = std::size_t{11} * kWitnessThreads,
-       .input = random_words(std::size_t{10} * kWitnessThreads)},
+       .output_words = std::size_t{11} * kConformanceThreads,
+       .input = random_words(std::size_t{10} * kConformanceThreads)},
       {.name = "generic_memory",
        .text = "memory",
        .which = Case::kGeneric,
        .wrappers = {"generic", "ld_generic", "st_generic", "operator+", "bar_sync"},
-       .output_words = std::size_t{5} * kWitnessThreads,
-       .input = random_words(std::size_t{5} * kWitnessThreads)},
+       .output_words = std::size_t{5} * kConformanceThreads,
+       .input = random_words(std::size_t{5} * kConformanceThreads)},
       {.name = "global_memory",
        .text = "memory",
        .which = Case::kGlobal,

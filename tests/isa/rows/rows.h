@@ -1,32 +1,32 @@
 #pragma once
 
-#include "tests/isa/witnesses.h"
+#include "tests/isa/conformance_cases.h"
 
-// The rows of witnesses(), a file for each text.
+// The rows of conformance_cases(), a file for each text.
 namespace lazyrope {
 
-inline constexpr int kWitnessThreads = 64;  // of each text's CTAs
-inline constexpr int kWitnessWarp = 32;
+inline constexpr int kConformanceThreads = 64;  // of each text's CTAs
+inline constexpr int kConformanceWarp = 32;
 
-std::vector<Witness> grid_rows();
-std::vector<Witness> hopper_rows();
-std::vector<Witness> math_rows();
-std::vector<Witness> matrix_rows();
-std::vector<Witness> mbarrier_rows();
-std::vector<Witness> memory_rows();
-std::vector<Witness> tensor_rows();
-std::vector<Witness> warp_rows();
-std::vector<Witness> wgmma_rows();
+std::vector<ConformanceCase> grid_rows();
+std::vector<ConformanceCase> hopper_rows();
+std::vector<ConformanceCase> math_rows();
+std::vector<ConformanceCase> matrix_rows();
+std::vector<ConformanceCase> mbarrier_rows();
+std::vector<ConformanceCase> memory_rows();
+std::vector<ConformanceCase> tensor_rows();
+std::vector<ConformanceCase> warp_rows();
+std::vector<ConformanceCase> wgmma_rows();
 
 // The texts' own launches.
-WitnessText grid_text();
-WitnessText hopper_text();
-WitnessText math_text();
-WitnessText matrix_text();
-WitnessText mbarrier_text();
-WitnessText memory_text();
-WitnessText tensor_text();
-WitnessText warp_text();
-WitnessText wgmma_text();
+ConformanceKernel grid_kernel();
+ConformanceKernel hopper_kernel();
+ConformanceKernel math_kernel();
+ConformanceKernel matrix_kernel();
+ConformanceKernel mbarrier_kernel();
+ConformanceKernel memory_kernel();
+ConformanceKernel tensor_kernel();
+ConformanceKernel warp_kernel();
+ConformanceKernel wgmma_kernel();
 
 }  // namespace lazyrope

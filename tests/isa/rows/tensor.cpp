@@ -82,8 +82,8 @@ std::string name_of(const TensorMapSpec& spec) {
                      kSwizzleNames[static_cast<std::size_t>(spec.swizzle)]);
 }
 
-Witness load(const TensorMapSpec& spec) {
-  Witness row;
+ConformanceCase load(const TensorMapSpec& spec) {
+  ConformanceCase row;
   row.name = name_of(spec);
   row.text = "tensor";
   row.which = Case::kTensorLoad;
@@ -95,8 +95,8 @@ Witness load(const TensorMapSpec& spec) {
   return row;
 }
 
-Witness load_evict_first(const TensorMapSpec& spec) {
-  Witness row = load(spec);
+ConformanceCase load_evict_first(const TensorMapSpec& spec) {
+  ConformanceCase row = load(spec);
   row.name += "_evict_first";
   row.which = Case::kTensorLoadEvictFirst;
   row.wrappers = {"cp_async_bulk_tensor_load_evict_first"};
@@ -105,11 +105,11 @@ Witness load_evict_first(const TensorMapSpec& spec) {
 
 }  // namespace
 
-WitnessText tensor_text() {
+ConformanceKernel tensor_kernel() {
   return {.name = "tensor", .shared_bytes = 1024 + 8192, .least_arch = "sm_90a"};
 }
 
-std::vector<Witness> tensor_rows() {
+std::vector<ConformanceCase> tensor_rows() {
   using enum ElementType;
   using enum Swizzle;
   return {

@@ -5,7 +5,8 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::size_t kLanes = std::size_t{kWitnessWarp} * kWitnessWarp;  // of all exchanges
+constexpr std::size_t kLanes =
+    std::size_t{kConformanceWarp} * kConformanceWarp;  // of all exchanges
 
 // Of each lane a value of two words, a lane, and nothing.
 Words exchanges(Generator& random) {
@@ -13,9 +14,9 @@ Words exchanges(Generator& random) {
   for (std::size_t i = 0; i < kLanes; ++i) {
     words.push_back(i < special_floats().size() ? special_floats()[i] : random.bits32());
     words.push_back(random.bits32());
-    words.push_back(i / kWitnessWarp < kWitnessWarp / 2
-                        ? static_cast<std::uint32_t>(i / kWitnessWarp) * 2 + 1
-                        : random.below(kWitnessWarp));
+    words.push_back(i / kConformanceWarp < kConformanceWarp / 2
+                        ? static_cast<std::uint32_t>(i / kConformanceWarp) * 2 + 1
+                        : random.below(kConformanceWarp));
     words.push_back(0);
   }
   return words;
@@ -24,37 +25,39 @@ Words exchanges(Generator& random) {
 // None, all, one, and some lanes.
 Words predicates(Generator& random) {
   Words words;
-  for (std::uint32_t i = 0; i < kWitnessWarp; ++i)
-    for (std::uint32_t lane = 0; lane < kWitnessWarp; ++lane)
+  for (std::uint32_t i = 0; i < kConformanceWarp; ++i)
+    for (std::uint32_t lane = 0; lane < kConformanceWarp; ++lane)
       words.push_back(std::array{0u, 0x80000000u, lane == i ? 1u : 0u, random.below(2)}[i % 4]);
   return words;
 }
 
 }  // namespace
 
-WitnessText warp_text() { return {.name = "warp", .shared_bytes = 4 * kWitnessThreads}; }
+ConformanceKernel warp_kernel() {
+  return {.name = "warp", .shared_bytes = 4 * kConformanceThreads};
+}
 
-std::vector<Witness> warp_rows() {
+std::vector<ConformanceCase> warp_rows() {
   return {
       {.name = "shfl_sync",
        .text = "warp",
        .which = Case::kShfl,
        .wrappers = {"shfl_sync_idx", "shfl_sync_bfly", "shfl_sync_up"},
-       .count = kWitnessWarp,
+       .count = kConformanceWarp,
        .output_words = 6 * kLanes,
        .input = exchanges},
       {.name = "vote_sync",
        .text = "warp",
        .which = Case::kVote,
        .wrappers = {"vote_sync_ballot", "vote_sync_any"},
-       .count = kWitnessWarp,
+       .count = kConformanceWarp,
        .output_words = 2 * kLanes,
        .input = predicates},
       {.name = "bar_warp_sync",
        .text = "warp",
        .which = Case::kWarpBarrier,
        .wrappers = {"bar_warp_sync"},
-       .count = kWitnessWarp,
+       .count = kConformanceWarp,
        .output_words = kLanes,
        .input = random_words(kLanes)},
   };

@@ -76,8 +76,8 @@ std::uint32_t half(Generator& random, const HalfFormat& format, Kind kind) {
                         format.infinity, format.infinity | 0x8000u, format.infinity + 1});
 }
 
-Witness row(const Shape& shape, Dtype type, Swizzle swizzle, Kind kind = Kind::kAny) {
-  Witness result;
+ConformanceCase row(const Shape& shape, Dtype type, Swizzle swizzle, Kind kind = Kind::kAny) {
+  ConformanceCase result;
   const bool is_fp16 = type == Dtype::kFp16;
   result.name = fmt::format("wgmma_{}_{}_{}{}", is_fp16 ? "f16" : "bf16", shape.name,
                             kSwizzleNames[static_cast<std::size_t>(swizzle)],
@@ -108,16 +108,16 @@ Witness row(const Shape& shape, Dtype type, Swizzle swizzle, Kind kind = Kind::k
 
 }  // namespace
 
-WitnessText wgmma_text() {
+ConformanceKernel wgmma_kernel() {
   return {.name = "wgmma",
           .threads = kThreads,
           .shared_bytes = 4 * static_cast<int>(kImageWords),
           .least_arch = "sm_90a"};
 }
 
-std::vector<Witness> wgmma_rows() {
+std::vector<ConformanceCase> wgmma_rows() {
   using enum Swizzle;
-  std::vector<Witness> rows;
+  std::vector<ConformanceCase> rows;
   for (const Dtype type : {Dtype::kBf16, Dtype::kFp16}) {
     for (const Shape& registers : kRegisters) rows.push_back(row(registers, type, k128B));
     rows.push_back(row(kTwoGroups, type, k64B));

@@ -1,0 +1,50 @@
+"""A lock that is handed over in the order in which it was asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+
+class FifoLock:
+    """As :class:`threading.Lock`, but nobody is overtaken: a thread that runs pass after pass keeps no other out."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+        self._is_taken = False
+
+    def __enter__(self) -> None:
+        with self._mutex:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            waiter = threading.Lock()
+            waiter.acquire()
+            self._waiting.append(waiter)
+        try:
+            waiter.acquire()
+        except BaseException:  # interrupted: leave the queue, or release the lock that came in that very moment
+            with self._mutex:
+                is_waiting = waiter in self._waiting
+                if is_waiting:
+                    self._waiting.remove(waiter)
+            if not is_waiting:
+                self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._is_taken = False
+
+
+_devices: dict[str, FifoLock] = {}
+
+
+def device_lock(device: Any) -> FifoLock:
+    """The one lock of a device (a torch.device)."""
+    return _devices.setdefault(str(device), FifoLock())

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/attention/attention.h"
+#include "runtime/engine/tuning.h"
+#include "runtime/tuning/tuning_inputs.h"
+#include "runtime/tuning/tuning_rule.h"
+
+namespace lazyrope {
+
+// A config in a benchmark.
+struct TuningCandidate {
+  TuningTrial trial;
+  std::shared_ptr<const Attention> attention = {};  // null where it does not compile
+  TrialTimes times = {};
+
+  bool is_active() const { return trial.rejection.empty(); }
+  // Leaves it out, loudly.
+  void reject(const std::string& why);
+};
+
+// Interleaves configs on a device. All are measured for a few rounds, and then the default and
+// the fastest in rounds of their own, which alone decide: the fastest of many is so partly by luck.
+class TuningBenchmark {
+ public:
+  using Report = std::function<void(const std::string&)>;
+
+  // `seconds`: the most that rounds on one workload should take.
+  TuningBenchmark(std::shared_ptr<const Device> device, double seconds, unsigned seed, Report say)
+      : device_(std::move(device)), seconds_(seconds), random_(seed), report_(std::move(say)) {}
+
+  // The first candidate is the default; what goes wrong with another leaves that out. Fills in the
+  // trials and returns the index of the one that is chosen.
+  std::size_t run(std::string_view name, const std::vector<const TuningCase*>& cases,
+                  std::vector<TuningCandidate>& candidates);
+
+ private:
+  using Indices = std::vector<std::size_t>;
+  using Steps = std::vector<std::unique_ptr<Step>>;
+
+  void measure(std::string_view name, const std::vector<const TuningCase*>& cases,
+               std::vector<TuningCandidate>& candidates, const Indices& running, int rounds);
+  Steps checked_steps(const TuningCase& c, std::vector<TuningCandidate>& candidates,
+                      const Indices& running) const;
+  void run_rounds(const TuningCase& c, std::vector<TuningCandidate>& candidates, const Steps& steps,
+                  int rounds);
+
+  std::shared_ptr<const Device> device_;
+  double seconds_;
+  std::mt19937 random_;
+  Report report_;
+};
+
+}  // namespace lazyrope

@@ -1,0 +1,267 @@
+// The warps that turn a work tile's queries for its next segment, while others compute on the
+// present one if there is room for both: each row by its own angle, from the originals; or many,
+// from an work tile's second document on, by the angle that lies between documents
+// (ops/rotate_tile.cuh), from those of the first, which have taken the originals' place. Where keys
+// and values are stored in 8 bits they widen these, too.
+#pragma once
+
+#include "family/sm90a/kv_widener.cuh"
+#include "family/sm90a/window_consumer.cuh"
+#include "isa/bulk_copy.cuh"
+#include "ops/query_rows.cuh"
+#include "ops/rotate.cuh"
+#include "ops/rotate_tile.cuh"
+
+namespace lazyrope {
+
+template <class Spec, class Memory>
+class QueryRotator {
+  using Team = typename Memory::Rotators;
+  using Tile = typename Memory::QueryTile;
+  using Original = typename Memory::Original;
+  using Rotation = TileRotation<Spec>;
+  static constexpr int kRows = Memory::kRows;
+  static constexpr bool kHasManyRows = Memory::kHasManyRows;
+  static constexpr bool kRotatesTiles = kHasManyRows && Memory::kHasRotation;
+  static constexpr int kWarpRows = kRows / Memory::kRotatorWarps;
+  // Kept rows at a time. With more of 128 columns those who compute are held up for longer.
+  static constexpr int kRowsAtOnce = Memory::kHeadDim < 128 ? 4 : 1;
+  using Rotator = TileRotator<Rotation, RowsOf<Tile>, RowsOf<Original>, kRotatesTiles>;
+
+ public:
+  LAZYROPE_DEVICE QueryRotator(const AttendParams& params, Memory memory)
+      : params_(params),
+        memory_(memory),
+        windows_(memory),
+        rotated_(memory.at + Memory::kRotatedBarriers),
+        rotations_(memory.at + Memory::kRotationBarriers),
+        widener_(memory),
+        warp_(warp_uniform(Team::warp())),
+        tile_rotator_({memory.rotated(0), warp_ * kWarpRows},
+                      {memory.original(), warp_ * kWarpRows}) {
+    if constexpr (kRotatesTiles) prefetch_frequencies();
+  }
+
+  LAZYROPE_DEVICE void run() {
+    for_each_work_tile(memory_, [&](WorkTilePtr work_tile, int32 stage) {
+      load(work_tile, stage);
+      key_scale_ = Memory::key_scale_of(params_, work_tile);
+      const int32 num_blocks = work_tile.extent().num_blocks;
+      const auto rotate = [&](int32 base, int32 document) {
+        rotate_for_document(document, base, work_tile, stage);
+      };
+      if (num_blocks == 0) return;
+      if constexpr (Memory::kSignalsRotationEnd)
+        rotate_until_signal(work_tile, stage);
+      else if constexpr (Memory::kWidens)
+        rotate_and_widen(memory_.table(params_.step, work_tile), num_blocks, stage, rotate);
+      else
+        windows_.for_each_document(memory_.table(params_.step, work_tile), num_blocks, stage,
+                                   rotate);
+    });
+  }
+
+ private:
+  // Into the L1 cache, before the first keys and values are on their way. They are copied to where
+  // turned rows will lie: loads for nothing would be left out, and prefetches end at L2. Of few
+  // rows angles_ has them.
+  LAZYROPE_DEVICE void prefetch_frequencies() const {
+    constexpr int32 kBytes = Spec::Pairing::kUnits * Spec::Pairing::kPairs * 8;
+    constexpr int32 kLaneBytes = 16;
+    static_assert(kBytes <= kWarpThreads * kLaneBytes);
+    const SharedPtr rows = memory_.rotated(0) + warp_ * Tile::bytes(kWarpRows);
+    cp_async_ca_4(rows + lane_index() * 4, reinterpret_cast<const uint8*>(Spec::frequencies()) +
+                                               lane_index() * kLaneBytes % kBytes);
+    cp_async_commit_group();
+  }
+
+  // For the first document, and for those that the rotation's maker tells of.
+  LAZYROPE_DEVICE void rotate_until_signal(WorkTilePtr work_tile, int32 stage) {
+    rotate_for_document(0, work_tile.start().base, work_tile, stage);
+    if constexpr (kRotatesTiles) {
+      if (has_one_document<Memory>(work_tile)) return;
+#pragma unroll 1
+      while (wait_for_rotation()) rotate_tile();
+      release_rotation();
+    }
+  }
+  LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_, key_scale_); }
+
+  // Queries are turned for a document before its first keys are widened.
+  template <class Fill>
+  LAZYROPE_DEVICE void rotate_and_widen(const typename Memory::Table& table, int32 num_blocks,
+                                        int32 stage, const Fill& rotate) {
+    int32 block = windows_.begin(stage);
+    const int32 end = block + num_blocks;
+    int32 document = 0;
+    bool begins_document = true;
+    bool has_values = false;
+#pragma unroll 1
+    while (true) {
+      const bool has_keys = block < end;
+      if (has_keys) {
+        const BlockInfo info = table.info(block);
+        if (begins_document) rotate(info.base, document++);
+        begins_document = info.ends_segment<Memory::kKeys>();
+      }
+      widener_.widen(has_keys, has_values);
+      if (!has_keys) break;
+      has_values = true;
+      if (++block == end) continue;
+      windows_.finish_block(block - 1);
+      windows_.enter_block(block);
+    }
+    windows_.finish_last_block(end - 1);
+  }
+
+  // Of many rows each warp has its own. Zeros are behind a work tile's: they are turned, and read,
+  // all the same.
+  LAZYROPE_DEVICE void load(WorkTilePtr work_tile, int32 stage) {
+    const auto copy_position = [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); };
+    const SharedPtr positions = memory_.positions(stage);
+    if constexpr (kHasManyRows) {
+      const int32 first = warp_ * kWarpRows;
+      for_each_query_chunk<Spec, Original, kWarpRows>(
+          memory_.original(), params_.q, work_tile.rows(), first,
+          work_tile.extent().num_rows - first, first,
+          [](SharedPtr to, const uint8* from, bool exists) {
+            cp_async_cg_16<true>(to, from, exists ? 16 : 0);
+          });
+      copy_row_positions<Spec, lazyrope::Team<kWarpThreads>, kWarpRows>(
+          positions + first * 4, params_.step.positions, work_tile, first, copy_position);
+    } else {
+      Team::sync();  // nobody turns the rows of the work tile before any more
+      copy_queries(work_tile.rows(), work_tile.extent().num_rows);
+      copy_row_positions<Spec, Team, kRows, Memory::kHeadRows>(positions, params_.step.positions,
+                                                               work_tile, 0, copy_position);
+    }
+    cp_async_commit_group();
+    signal_issued();
+    cp_async_wait_group<0>();
+    if constexpr (kHasManyRows)
+      bar_warp_sync();
+    else
+      Team::sync();
+  }
+
+  // For the first work tile.
+  LAZYROPE_DEVICE void signal_issued() {
+    if constexpr (Memory::kQueriesIssueFirst) {
+      if (!has_issued_) memory_.query_order().signal_issued();
+      has_issued_ = true;
+    }
+  }
+
+  LAZYROPE_DEVICE void copy_queries(const WorkTileRows& rows, int32 num_rows) const {
+#pragma unroll
+    for (int head = 0; head < Memory::kHeads; ++head) {
+      const int32 to = head * Memory::kHeadRows;
+      copy_query_rows<Spec, Team>(memory_.original(), params_.q, rows_of_head(rows, head), 0,
+                                  num_rows, to, to + num_rows);
+    }
+  }
+
+  // Queries that no angle turns are the same for all documents.
+  LAZYROPE_DEVICE void rotate_for_document(int32 document, int32 base, WorkTilePtr work_tile,
+                                           int32 stage) {
+    if (document > 0 && !Memory::kHasRotation) return;
+    if (kRotatesTiles && document > 0) {
+      wait_for_rotation();
+      rotate_tile();
+    } else {
+      produce([&](SharedPtr rotated) { rotate_by_row(rotated, base, work_tile, stage); });
+    }
+  }
+
+  // What a work tile has is read again where it is needed: registers are few.
+  template <class Fill>
+  LAZYROPE_DEVICE void produce(const Fill& fill) {
+    rotated_.acquire(rotated_stage_.index);
+    fill(memory_.rotated(rotated_stage_.index));
+    rotated_.commit(rotated_stage_.index);
+    rotated_stage_.advance();
+  }
+
+  LAZYROPE_DEVICE void rotate_by_row(SharedPtr rotated, int32 base, WorkTilePtr work_tile,
+                                     int32 stage) const {
+    clear_others(work_tile.extent().num_rows);
+    rotate_warp_rows(rotated, base, work_tile, stage);
+    fence_proxy_async();
+  }
+
+  // By the rotation that has been waited for, which is read before there is room for its queries.
+  LAZYROPE_DEVICE void rotate_tile() {
+    if constexpr (kRotatesTiles) {
+      const auto rotation = read_shared_rotation<Rotation>(memory_.rotation(rotation_stage_.index));
+      release_rotation();
+      produce([&](SharedPtr rotated) {
+        const int32 first = warp_ * kWarpRows;
+        copy_unrotated<Spec>(RowsOf<Tile>(rotated, first),
+                             RowsOf<Original>(memory_.original(), first), kWarpRows, scale());
+        tile_rotator_.template rotate<kWarpRows, kRowsAtOnce>(
+            rotation, rotated_stage_.index * Memory::kRotatedBytes);
+        fence_proxy_async();
+      });
+    }
+  }
+  // Whether there is one, where its maker tells that.
+  LAZYROPE_DEVICE bool wait_for_rotation() {
+    rotations_.wait(rotation_stage_.index);
+    return !Memory::kSignalsRotationEnd ||
+           ld_shared<int32>(memory_.rotation_exists(rotation_stage_.index)) != 0;
+  }
+  LAZYROPE_DEVICE void release_rotation() {
+    rotations_.release(rotation_stage_.index);
+    rotation_stage_.advance();
+  }
+
+  // Rows that a work tile does not have are read all the same, and are zero: what another request
+  // left there would change when this one's maxima are raised, and so how it is rounded.
+  LAZYROPE_DEVICE void clear_others(int32 num_rows) const {
+    if constexpr (kHasManyRows) return;
+    const int32 first = Memory::kHeads == 1 ? num_rows * Tile::kChunks : 0;
+#pragma unroll 1
+    for (int32 i = first + Team::rank(); i < kRows * Tile::kChunks; i += Team::size()) {
+      const int32 row = i / Tile::kChunks;
+      if (row % Memory::kHeadRows >= num_rows)
+        st_shared(Tile::chunk(memory_.rotated(rotated_stage_.index), row, i % Tile::kChunks),
+                  Chunk{});
+    }
+  }
+
+  // Each warp rows of a head, or some of one's: few rows are divided as far as can be.
+  LAZYROPE_DEVICE void rotate_warp_rows(SharedPtr rotated, int32 base, WorkTilePtr work_tile,
+                                        int32 stage) const {
+    const auto& angles = angles_.get();
+    constexpr int kWarps = Memory::kRotatorWarps / Memory::kHeads;  // of a head
+    static_assert(kWarps * Memory::kHeads == Memory::kRotatorWarps);
+    constexpr int32 kAlignment = kHasManyRows ? 4 : 1;
+    const int32 num_rows = kHasManyRows ? kRows : work_tile.extent().num_rows;  // of each head
+    const int32 head = warp_ / kWarps;
+    const int32 rows_per_warp = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
+    const int32 first = warp_ % kWarps * rows_per_warp;
+    const int32 at = head * Memory::kHeadRows + first;
+    rotate_rows<Spec, kHasManyRows ? 4 : 2, kRotatesTiles>(
+        RowsOf<Tile>(rotated, at), RowsOf<Original>(memory_.original(), at),
+        memory_.positions(stage) + at * 4, smaller(num_rows - first, rows_per_warp),
+        work_tile.rows().first_row + first, base, angles, scale(),
+        kRotatesTiles && !has_one_document<Memory>(work_tile));
+  }
+
+  const AttendParams& params_;
+  Memory memory_;
+  WindowConsumer<Memory> windows_;
+  PipelineProducer rotated_;
+  PipelineStage<Memory::kRotatedStages> rotated_stage_;
+  PipelineConsumer rotations_;
+  PipelineStage<Memory::kRotationStages> rotation_stage_;
+  KvWidener<Spec, Memory> widener_;
+  float key_scale_ = 1.0f;  // of the work tile
+  bool has_issued_ = false;
+  int32 warp_;
+  Rotator tile_rotator_;
+  // Of many rows they are found anew: registers are few.
+  LaneAngles<RowAngles<Spec, kHasManyRows>, !kHasManyRows> angles_;
+};
+
+}  // namespace lazyrope

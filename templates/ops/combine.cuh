@@ -1,0 +1,204 @@
+// Results of rows: written to the output, kept as a part of a row's result, or merged from parts.
+//
+// A part is a row not yet divided by its sum, with the maximum (log2 units) and the sum. Parts i of
+// a row combine to  sum_i 2^(max_i - max) row_i / sum_i 2^(max_i - max) sum_i  with max = max_i
+// max_i: exact, whatever keys each part saw (attention over disjoint keys).
+#pragma once
+
+#include "abi/attend.h"
+#include "isa/math.cuh"
+#include "isa/memory.cuh"
+#include "ops/pool_scales.cuh"
+#include "ops/query_rows.cuh"
+#include "ops/softmax.cuh"
+
+namespace lazyrope {
+
+struct alignas(8) RowStats {
+  float maximum;
+  float sum;
+};
+
+// Columns of a row, by fours, and the row's stats.
+template <int kQuads>
+struct RowQuads {
+  float value[4 * kQuads];
+  RowStats stats;
+};
+using RowQuad = RowQuads<1>;
+
+LAZYROPE_DEVICE float inverse_or_zero(float sum) {
+  return sum == 0.0f ? 0.0f : rcp_approx_ftz_f32(sum);
+}
+
+// Where a row of a work tile's first KV head, or of one `head` after it, lies in the output.
+template <class Spec>
+class OutputRows {
+ public:
+  LAZYROPE_DEVICE OutputRows(const OutputTensor& out, const LseTensor& lse, ValueScales scales,
+                             WorkTileRows rows)
+      : out_(out), lse_(lse), scales_(scales), rows_(rows) {}
+
+  // Quads that lie kApart quads behind one another.
+  template <int kApart, int kQuads>
+  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
+                             const RowQuads<kQuads>& partial) const {
+    write_values<kApart>(head, row, quad, partial);
+    if (quad == 0) write_lse(head, row, partial.stats);
+  }
+
+  // The same in steps: columns, what they are multiplied by, where they are written.
+  template <int kApart = 1, int kQuads>
+  LAZYROPE_DEVICE void write_values(int32 head, int32 row, int32 quad,
+                                    const RowQuads<kQuads>& partial) const {
+    using Element = typename Spec::Element;
+    const float scale = scale_of(head, partial.stats.sum);
+    uint8* to = row_address(head, row) + quad * 8;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float* v = partial.value + 4 * i;
+      st_global(reinterpret_cast<Word2*>(to + i * kApart * 8),
+                Word2{{Element::pack(v[0] * scale, v[1] * scale),
+                       Element::pack(v[2] * scale, v[3] * scale)}});
+    }
+  }
+  LAZYROPE_DEVICE float scale_of(int32 head, float sum) const {
+    const float scale = inverse_or_zero(sum);
+    if constexpr (Spec::Product::kScaled) return scale * scales_.of(rows_.kv_head + head);
+    return scale;
+  }
+  LAZYROPE_DEVICE uint8* row_address(int32 head, int32 row) const {
+    const QueryRow<Spec> to(rows_of_head(rows_, head), row);
+    return static_cast<uint8*>(out_.data) + to.token * out_.token_stride +
+           to.head * out_.head_stride;
+  }
+
+  // Natural logarithm of the sum of exponentials; -infinity for a row that saw no key.
+  LAZYROPE_DEVICE void write_lse(int32 head, int32 row, RowStats stats) const {
+    if (lse_.data == nullptr) return;
+    const QueryRow<Spec> to(rows_of_head(rows_, head), row);
+    constexpr float kLn2 = 0.693147180559945309f;
+    const float value = stats.sum == 0.0f ? -infinity_f32()
+                                          : (stats.maximum + lg2_approx_ftz_f32(stats.sum)) * kLn2;
+    uint8* p = reinterpret_cast<uint8*>(lse_.data) + to.token * lse_.token_stride +
+               to.head * lse_.head_stride;
+    st_global(reinterpret_cast<float*>(p), value);
+  }
+
+ private:
+  const OutputTensor& out_;
+  const LseTensor& lse_;
+  ValueScales scales_;
+  WorkTileRows rows_;
+};
+
+// A part of a row as it lies in global and in shared memory.
+template <int kHeadDim>
+struct PartialRecord {
+  static constexpr int kStats = kHeadDim * 4;
+  static constexpr int kBytes = partial_record_bytes(kHeadDim);
+  static constexpr int kQuads = kHeadDim / 4;
+};
+
+LAZYROPE_DEVICE RowQuad make_row_quad(const Chunk& values, RowStats stats) {
+  RowQuad partial;
+  partial.stats = stats;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) partial.value[j] = bits_as_float(values.word[j]);
+  return partial;
+}
+
+// One warp leaves the 16 rows of an accumulator tile as records, from `records` on.
+template <class Product, int kHeadDim, int kColumnTiles, class Softmax>
+LAZYROPE_DEVICE void store_partial(SharedPtr records, const float (&rows)[kColumnTiles][4],
+                                   const Softmax& softmax, int row_tile) {
+  using Record = PartialRecord<kHeadDim>;
+  const int32 lane = lane_index();
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const SharedPtr record = records + row_of(lane, 2 * h) * Record::kBytes;
+    if (lane % 4 == 0)
+      st_shared(record + Record::kStats,
+                RowStats{softmax.maximum[row_tile][h], softmax.sum[row_tile][h]});
+    Product::store_partial_row(record, rows, lane, h);
+  }
+}
+
+template <int kHeadDim>
+LAZYROPE_DEVICE RowQuad load_partial(SharedPtr record, int32 quad) {
+  return make_row_quad(ld_shared<Chunk>(record + quad * 16),
+                       ld_shared<RowStats>(record + PartialRecord<kHeadDim>::kStats));
+}
+
+// Those parts of a row that exist become one with what is merged already. The maximum of others is
+// kNoMaximum.
+template <int kCount, int kQuads>
+LAZYROPE_DEVICE void combine_into(RowQuads<kQuads>& combined,
+                                  const RowQuads<kQuads> (&partials)[kCount],
+                                  const bool (&exists)[kCount]) {
+  float maximum = combined.stats.maximum;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) maximum = max_f32(maximum, partials[i].stats.maximum);
+  const float scale = ex2_approx_ftz_f32(combined.stats.maximum - maximum);
+  combined.stats = {maximum, combined.stats.sum * scale};
+#pragma unroll
+  for (float& value : combined.value) value *= scale;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (!exists[i]) continue;
+    const float weight = ex2_approx_ftz_f32(partials[i].stats.maximum - maximum);
+    combined.stats.sum += partials[i].stats.sum * weight;
+#pragma unroll
+    for (int j = 0; j < 4 * kQuads; ++j) combined.value[j] += partials[i].value[j] * weight;
+  }
+}
+
+template <int kQuads = 1>
+LAZYROPE_DEVICE RowQuads<kQuads> empty_partial() {
+  return {{}, {kNoMaximum, 0.0f}};
+}
+
+// Merges the parts that lanes l, l + apart, l + 2 apart ... of the warp have, for l < apart, a
+// power of two of kLeast at the least. All lanes take part, in exchanges beyond `apart` too, of
+// which they keep nothing: a branch around them takes longer.
+template <int kMin>
+LAZYROPE_DEVICE void combine_lanes(RowQuad& partial, int32 apart) {
+  if (apart == kWarpThreads) return;
+  constexpr int32 kMax = kWarpThreads / 2;
+  float maximum = partial.stats.maximum;
+#pragma unroll
+  for (int32 mask = kMax; mask >= kMin; mask /= 2) {
+    const float other = shfl_sync_bfly(maximum, mask);
+    maximum = max_f32(maximum, mask >= apart ? other : maximum);
+  }
+  const float weight = ex2_approx_ftz_f32(partial.stats.maximum - maximum);
+  float sums[5] = {partial.stats.sum, partial.value[0], partial.value[1], partial.value[2],
+                   partial.value[3]};
+#pragma unroll
+  for (float& sum : sums) sum *= weight;
+#pragma unroll
+  for (int32 mask = kMax; mask >= kMin; mask /= 2)
+#pragma unroll
+    for (float& sum : sums) {
+      const float other = shfl_sync_bfly(sum, mask);
+      sum += mask >= apart ? other : 0.0f;
+    }
+  partial = {{sums[1], sums[2], sums[3], sums[4]}, {maximum, sums[0]}};
+}
+
+// Merges read(0) to read(num_parts - 1), of which there are at most kMost.
+template <int kMax, class Read>
+LAZYROPE_DEVICE RowQuad combine_partials(int32 num_partials, const Read& read) {
+  RowQuad partials[kMax];
+  bool exists[kMax];
+#pragma unroll
+  for (int i = 0; i < kMax; ++i) {
+    exists[i] = i < num_partials;
+    partials[i] = exists[i] ? read(i) : empty_partial();
+  }
+  RowQuad combined = empty_partial();
+  combine_into(combined, partials, exists);
+  return combined;
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,82 @@
+// What becomes of a work tile's rows: they are the output, or a part of their tile's result, which
+// those who hold its parts merge.
+#pragma once
+
+#include "ops/combine_scheduler.cuh"
+#include "ops/tile_combiner.cuh"
+
+namespace lazyrope {
+
+// kSlices: of the rows as they are merged (ops/tile_combiner.cuh).
+template <class Spec, class Team = WholeCta, Slices kSlices = kNarrowSlices>
+class WorkTileResult {
+  using Partials = SplitRows<Spec, kSlices>;
+
+ public:
+  LAZYROPE_DEVICE WorkTileResult(const AttendParams& params, WorkTilePtr work_tile)
+      : params_(params),
+        num_rows_(work_tile.extent().num_rows),
+        rows_(work_tile.rows()),
+        split_(work_tile.split()),
+        num_combiners_(work_tile.num_combiners()),
+        output_(params.out, params.lse, ValueScales(params.pool), rows_),
+        partial_(params.work, split_) {}
+
+  // Whether it is the output.
+  LAZYROPE_DEVICE bool is_unsplit() const { return split_.count == 1; }
+  LAZYROPE_DEVICE const OutputRows<Spec>& output() const { return output_; }
+  LAZYROPE_DEVICE const Partials& partial() const { return partial_; }
+
+  // Columns 4 * quad and following of a row of one of the work tile's KV heads.
+  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowQuad& partial) const {
+    const RowQuad partials[] = {partial};
+    write<1>(head, row, quad, partials);
+  }
+  // The same of several quads, each kApart behind the one before.
+  template <int kApart, int kCount>
+  LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
+                             const RowQuad (&partials)[kCount]) const {
+    if (!is_unsplit()) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        partial_.write(head * num_rows_ + row, quad + i * kApart, partials[i]);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      output_.write_values(head, row, quad + i * kApart, partials[i]);
+    if (quad == 0) output_.write_lse(head, row, partials[0].stats);
+  }
+
+  // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do
+  // afterwards.
+  LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
+    if (!is_unsplit())
+      combine(params_.work, params_.out, params_.lse, ValueScales(params_.pool), rows_, split_,
+              num_combiners_, num_rows_, may_wait, flags);
+  }
+
+ private:
+  // Not inlined: beside the main loop, what it needs would cost that loop registers. It gets the
+  // parameters themselves: as a reference they would lie in memory, and be waited for when all else
+  // is done.
+  LAZYROPE_DEVICE_CALL static void combine(WorkView work, OutputTensor out, LseTensor lse,
+                                           ValueScales scales, WorkTileRows rows, KvSplit split,
+                                           int32 num_combiners, int32 num_rows, bool may_wait,
+                                           SharedPtr flags) {
+    const OutputRows<Spec> output(out, lse, scales, rows);
+    const Partials partial(work, split);
+    const TileCombiner<Spec, kSlices> tile(output, partial, num_rows, rows.num_heads, split.count);
+    CombineScheduler<Team>(work, split, num_combiners, flags).combine(tile, may_wait);
+  }
+
+  const AttendParams& params_;
+  int32 num_rows_;
+  WorkTileRows rows_;
+  KvSplit split_;
+  int32 num_combiners_;
+  OutputRows<Spec> output_;
+  Partials partial_;
+};
+
+}  // namespace lazyrope
