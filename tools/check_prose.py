@@ -1,0 +1,498 @@
+"""Refuses comments that are no sentences, and the words and names that the glossary replaces.
+
+python tools/check_prose.py [--root DIR] [--stats] [--list FILE...]
+
+Prints one line a complaint, FILE:LINE: what is wrong and what to say instead, then the numbers of each room, and exits
+with 1 if there is any complaint. A file may have a few comments or docstrings that open with a fragment: at most 2%, or
+one where it has fewer than 50.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tools.check_layers import CPP_SUFFIXES, MAY_INCLUDE, QUOTED_OR_COMMENT, blank, line_of  # noqa: E402
+
+# A file with at least MANY_BLOCKS comments and docstrings may have MAX_SHARE fragments, a shorter one MAX_FEW.
+MANY_BLOCKS = 50
+MAX_SHARE = 0.02
+MAX_FEW = 1
+
+ROOMS = tuple(MAY_INCLUDE)
+PYTHON_SUFFIXES = (".py", ".pyi")
+SUFFIXES = (*CPP_SUFFIXES, *PYTHON_SUFFIXES, ".sh", ".cmake", ".toml", ".md", "Makefile", "CMakeLists.txt")
+NO_SUFFIX = (".ci/run", "tests/gpu/run")
+NOT_CHECKED = re.compile(r"(?:.*/)?(?:golden|results|recordings|__pycache__)/[^/]*(?<!\.cpp)")
+# These files spell out the words that they forbid.
+OWN_FILES = ("tools/check_prose.py", "tests/python/test_check_prose.py")
+
+
+@dataclass(frozen=True)
+class Forbidden:
+    """A word or a name that the glossary replaces.
+
+    `word` is matched against whole words of comments, docstrings and Markdown, and `name` against identifiers, which are
+    compared in lower snake case: kTurnedBytes as k_turned_bytes. A hit inside a match of `allowed` is fine. With `paths`
+    the row holds for the files whose path begins with a match of it.
+    """
+
+    say: str
+    word: str = ""
+    name: str = ""
+    allowed: str = ""
+    paths: str = ""
+
+
+def in_name(words: str) -> str:
+    """Returns the pattern of a name that has one of `words` between its underscores."""
+    return rf"(?:^|(?<=_))(?:{words})(?=_|$|\()"
+
+
+DEVICE_CODE = r"templates/|codegen/|tests/(?:isa|unit|support)/|runtime/step"
+BENCH_LIMITS = r"python/lazyrope/bench/(?:limits|__init__)\.py|tools/\w+_table\.py"
+
+GLOSSARY = (
+    Forbidden(
+        "rotate; revolution; transposed; interleaved; in turn",
+        word=r"turn(?:s|ed|er|ers|ing)?",
+        name=in_name(r"(?:un)?turn(?:s|ed|er|ers|ing)?"),
+        allowed=r"\b(?:in turn|out of turn|(?:takes?|taking|taken|took) (?:\w+ )?turns?"
+        r"|turn(?:s|ed|ing)? (?:\w+ )?(?:on|off|out|into|away|down)"
+        r"|(?:chat|user|system|assistant|model)(?:'?s)? turns?|turns? of (?:a|the) (?:chat|conversation))\b"
+        r"|(?:takes?|taking)_turns?|in_turn|(?:chat|user|system|assistant)_turns?|turned_(?:away|off|on)",
+    ),
+    Forbidden("KernelConfig", word="tile plans?", name="tile_plan"),
+    Forbidden("TileConfig", word="attend plans?", name="attend_plan"),
+    Forbidden("configs()", word=r"candidates\(\)"),
+    Forbidden("warps_m", name=in_name("row_warps")),
+    Forbidden("warps_n", name=in_name("key_warps")),
+    Forbidden("warp_m", name=in_name("warp_rows")),
+    Forbidden("warp_n", name=in_name("warp_keys")),
+    Forbidden("mma_n", name=in_name("step_keys")),
+    Forbidden("heads_per_work_tile", name=in_name("item_heads")),
+    Forbidden("Pipeline, its producer side or its consumer side", word="hand-?overs?", name="handover|fill_side|use_side"),
+    Forbidden("work tile", word="items? of work|work items?"),
+    Forbidden("work tile", word="items?", paths="templates/"),
+    Forbidden("work_tile", name=in_name("items?"), paths="templates/"),
+    Forbidden(
+        "WorkTile, work_tile",
+        name="^item$|" + in_name("item_(?:ptr|rows|split|cost|start|extent|result|tile)|(?:no|num|max)_items?"),
+        paths=DEVICE_CODE,
+    ),
+    Forbidden("again", word="anew", name=in_name("anew")),
+    Forbidden("is at, is in, starts at", word="lies?|lain", name=in_name("lies?")),
+    Forbidden(
+        "after",
+        word=r"one behind the \w+|behind (?:it|them|one another|another|each other|the (?:other|last|first))",
+        allowed=r"(?:reasons?|ideas?|hid(?:e|es|den|ing)) behind \w+",
+    ),
+    Forbidden("loaded, copied, given", word="brought", name=in_name("brought")),
+    Forbidden("load, copy, give", word="bring(?:s|ing)?", name=in_name("brings?"), paths=DEVICE_CODE),
+    Forbidden("softmax_step; apply the softmax weights", word="weigh(?:s|ed|ing)?", name=in_name("weigh(?:s|ed|ing)?")),
+    Forbidden("store_partial", name=in_name("leave_rows")),
+    Forbidden("baseline; default", word="usual", name=in_name("usual"), allowed="(?:as|than)[ _]usual"),
+    Forbidden("benchmark", word="contests?", name=in_name("contests?")),
+    Forbidden("candidate", word="contenders?", name=in_name("contenders?")),
+    Forbidden("conformance kernel", word="witness(?:es)?", name=in_name("witness(?:es)?")),
+    Forbidden("document fixture", word="shelf|shelves", name=in_name("shelf|shelves")),
+    Forbidden("clear_cache()", word=r"forget\(\)", name="^forget$"),
+    Forbidden("stage, slot_index", name=r"^(?!in_)(?:\w+_)?places?$", paths="templates/"),
+    Forbidden("stage", word="places? (?:of|in) (?:a|the|its|each) rings?|ring's places?", name="ring_place"),
+    Forbidden("KV split", word="parts? of (?:a|the|its|each|one|that) tiles?|parts of tiles|tile's parts?|fixed parts?"),
+    Forbidden(
+        "split, num_splits, combine",
+        name=in_name("(?:merge|num|has|most|fixed|needless|dealt|lengthen|row|short)_parts?|k_parts|part_(?:record|blocks|begin|cost)"),
+    ),
+    Forbidden("met, not met; pass, fail", word="kept|missed", name=in_name("kept|missed"), paths=BENCH_LIMITS),
+    Forbidden("the thread, the warp, the caller", word="those who|whoever|nobody", paths="templates/"),
+    Forbidden("the file in tests/gpu/results or the page of the documents", word=r"NOTES\.md"),
+)
+
+# A block that opens with one of these is a fragment, unless it is a question.
+NEVER_OPEN = (
+    "and, behind, beside, but for, else, how, in place of, not, of, or, so that, that, the same of, those, what,"
+    " whatever, whether, which, who, whoever, whom, whose, why"
+)
+# A block that opens with one of these is a sentence only with a main clause.
+PREPOSITIONS = (
+    "after, at, before, behind, between, beyond, by, during, for, from, in, inside, instead of, into, like, on, outside, to,"
+    " under, upon, via, with, within, without"
+)
+CONJUNCTIONS = "as, because, if, once, since, unless, until, when, where, while"
+# A block that opens with one of these is a fragment if a preposition, a conjunction or a colon follows.
+COUNTS = "all, also, any, both, each, empty, every, everything, none, nothing, one, only, some, these, two"
+# Trailing comments may be noun phrases, but may not begin so.
+NEVER_TRAIL = "of, what, who, whose"
+
+
+def any_of(words: str) -> str:
+    return "|".join(re.escape(word.strip()) for word in words.split(","))
+
+
+FINITE = (
+    "is|are|was|were|has|have|had|must|may|might|can|cannot|could|will|would|shall|should|do|does|did|isn't|aren't|can't"
+)
+FRAGMENT = re.compile(rf"(?:{any_of(NEVER_OPEN)})\b", re.IGNORECASE)
+TRAILING_FRAGMENT = re.compile(rf"(?:{any_of(NEVER_TRAIL)})\b", re.IGNORECASE)
+PREPOSITION = re.compile(rf"(?:{any_of(PREPOSITIONS)})\b", re.IGNORECASE)
+CONJUNCTION = re.compile(rf"(?:{any_of(CONJUNCTIONS)})\b", re.IGNORECASE)
+COUNT = re.compile(rf"({any_of(COUNTS)})\b\s*(:|,|\w+|$)", re.IGNORECASE)
+# In "At least 16 rows are copied" the opener belongs to the subject.
+AT_LEAST = re.compile(rf"at (?:least|most) .*\b(?:{FINITE})\b", re.IGNORECASE)
+# In "On a GPU the kernels are compiled" the verb follows, and no relative clause has it.
+EARLY_VERB = re.compile(
+    rf"\w+ (?!(?:what|which|whom|whose|where|that)\b)(?:(?!(?:that|which|who|whose|what|where)\b)[\w'-]+ ){{2,8}}(?:{FINITE})\b",
+    re.IGNORECASE,
+)
+# These words after a comma begin no main clause.
+NO_CLAUSE = re.compile(
+    rf"(?:{any_of(PREPOSITIONS)}|{any_of(CONJUNCTIONS)}|and|or|but|not|nor|of|so|than|that|which|who|whom|whose|what|whether|also"
+    r"|even|likewise|then|too|respectively|e\.g|i\.e)\b",
+    re.IGNORECASE,
+)
+DETERMINER = re.compile(r"(?:a|an|the|each|every|one|no|another|this|that|its|their|some|\d+)\b", re.IGNORECASE)
+VERB = re.compile(rf"\b(?:{FINITE}|\w\w+s)\b")
+SENTENCE = re.compile(r"(.*?)(?:([.:;!?])(?=\s|$)|$)", re.DOTALL)
+ABBREVIATION = re.compile(r"\b(e\.g|i\.e|vs|cf)\.")
+QUOTED = re.compile(r"``[^`]*``|`[^`]*`|\([^()]*\)")
+
+
+def has_main_clause(sentence: str) -> bool:
+    """Tells whether a main clause follows a comma."""
+    for clause in sentence.split(",")[1:]:
+        words = clause.split()
+        if len(words) >= 2 and not NO_CLAUSE.match(clause.strip()):
+            if not DETERMINER.match(words[0]) or VERB.search(" ".join(words[1:])):
+                return True
+    return False
+
+
+def fragment_opener(text: str) -> str | None:
+    """Returns the opener that makes a fragment of the block `text`, or None if the block opens with a sentence."""
+    plain = QUOTED.sub("X", ABBREVIATION.sub(r"\1", text)).strip()
+    found = SENTENCE.match(plain)
+    sentence, end = " ".join(found[1].split()), found[2]
+    if end == "?":
+        return None
+    if opener := FRAGMENT.match(sentence):
+        return opener[0]
+    if opener := CONJUNCTION.match(sentence):
+        return None if has_main_clause(sentence) else opener[0]
+    if opener := PREPOSITION.match(sentence):
+        is_sentence = has_main_clause(sentence) or AT_LEAST.match(sentence) or EARLY_VERB.match(sentence)
+        return None if is_sentence else opener[0]
+    if opener := COUNT.match(sentence + (end or "")):
+        follows = opener[2]
+        if follows in (":", ",") or PREPOSITION.fullmatch(follows) or CONJUNCTION.fullmatch(follows):
+            return f"{opener[1]} {follows}"
+        if FRAGMENT.fullmatch(follows) and follows.lower() != "of":
+            return f"{opener[1]} {follows}"
+    return None
+
+
+@dataclass(frozen=True)
+class Block:
+    """A comment, a docstring or a paragraph: its first line, and its text without the comment's marks."""
+
+    line: int
+    text: str
+    is_trailing: bool = False
+
+
+# Instructions to tools are no prose.
+DIRECTIVE = re.compile(r"!|NOLINT|clang-format (?:on|off)|noqa\b|type: ignore|pragma\b|mypy:|ruff:|pyright:|shellcheck ")
+
+
+def joined(comments: Iterable[tuple[int, int, bool, str]]) -> Iterator[Block]:
+    """Joins the comments of consecutive lines, given as (line, column, follows code, text), to blocks.
+
+    A comment below a trailing one continues it if both start at the same column.
+    """
+    first, last, at, trails, texts = 0, 0, 0, False, []
+    for line, column, follows_code, text in comments:
+        if texts and line == last + 1 and not follows_code and (not trails or column == at):
+            texts.append(text)
+        else:
+            if texts:
+                yield Block(first, "\n".join(texts), trails)
+            first, at, trails, texts = line, column, follows_code, [text]
+        last = line + text.count("\n")
+    if texts:
+        yield Block(first, "\n".join(texts), trails)
+
+
+def cpp_comments(text: str) -> Iterator[tuple[int, int, bool, str]]:
+    for match in QUOTED_OR_COMMENT.finditer(text):
+        if match[0].startswith(("//", "/*")):
+            before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+            plain = re.sub(r"^[ \t]*(?:/{2,}|/\*+|\*(?!/))[!<]?|\*/$", "", match[0], flags=re.MULTILINE)
+            yield line_of(text, match.start()), len(before), bool(before.strip()), plain.strip(" ")
+
+
+HASH_COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'[^'\n]*'|\\.|\$\{[^}\n]*\}|\$\#)|(?<![^\s;])(\#[^\n]*)""")
+
+
+def hash_comments(text: str) -> Iterator[tuple[int, int, bool, str]]:
+    """Finds the comments of shell, CMake, Make and TOML."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in HASH_COMMENT.finditer(line):
+            if match[2]:
+                yield number, match.start(), bool(line[: match.start()].strip()), match[2].lstrip("#").strip()
+                break
+
+
+def python_comments(text: str) -> Iterator[tuple[int, int, bool, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            line, column = token.start
+            yield line, column, bool(token.line[:column].strip()), token.string.lstrip("#").strip()
+
+
+def docstrings(text: str) -> Iterator[Block]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            docstring = ast.get_docstring(node, clean=False)
+            if docstring:
+                yield Block(node.body[0].lineno, docstring)
+
+
+FENCE = re.compile(r"^[ \t]*(```+|~~~+).*?(?:^[ \t]*\1|\Z)", re.MULTILINE | re.DOTALL)
+PARAGRAPH = re.compile(r"(?:^[ \t]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
+# Headings, tables, list items, quotations, images and HTML are no paragraphs.
+NO_PARAGRAPH = re.compile(r"[ \t]*(?:[|#>+*<!$-]|\d+\.|```|~~~|\[\S+\]:)")
+
+
+def paragraphs(text: str) -> Iterator[Block]:
+    """Finds the paragraphs of Markdown outside its fences."""
+    for match in PARAGRAPH.finditer(FENCE.sub(blank, text)):
+        if not NO_PARAGRAPH.match(match[0]):
+            yield Block(line_of(text, match.start()), match[0])
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file: its path from the root, its text, and its comments and docstrings."""
+
+    path: str
+    text: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def room(self) -> str:
+        return self.path.split("/")[0] if "/" in self.path and not self.path.startswith(".") else "root"
+
+    @property
+    def openers(self) -> list[Block]:
+        return [block for block in self.blocks if not block.is_trailing]
+
+
+def blocks_of(path: str, text: str) -> Iterator[Block]:
+    if path.endswith(CPP_SUFFIXES):
+        found = joined(cpp_comments(text))
+    elif path.endswith(PYTHON_SUFFIXES):
+        found = (*joined(python_comments(text)), *docstrings(text))
+    elif path.endswith(".md"):
+        found = paragraphs(text)
+    else:
+        found = joined(hash_comments(text))
+    for block in found:
+        if re.search(r"[A-Za-z]{2}", block.text) and not DIRECTIVE.match(block.text.strip()):
+            yield block
+
+
+NAME = re.compile(r"[A-Za-z_]\w*")
+# In prose a word is a name if it has an underscore or a capital inside, or is called.
+NAME_IN_PROSE = re.compile(r"(?<![\w.])(?:[A-Za-z]*_\w+|[a-z]\w*[A-Z]\w*|[A-Z]+[a-z]\w*[A-Z]\w*|[a-z]\w*(?=\(\)))")
+
+
+def names_of(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """Finds the names of the code, outside comments and literals; a called one has () behind it."""
+    if path.endswith(PYTHON_SUFFIXES):
+        before = None
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if before:
+                yield before.start[0], before.string + ("()" if token.string == "(" else "")
+            before = token if token.type == tokenize.NAME else None
+    elif not path.endswith(".md"):
+        code = QUOTED_OR_COMMENT.sub(blank, text) if path.endswith(CPP_SUFFIXES) else text
+        for number, line in enumerate(code.splitlines(), 1):
+            for match in NAME.finditer(line):
+                yield number, match[0] + ("()" if line[match.end() : match.end() + 1] == "(" else "")
+
+
+@lru_cache(maxsize=None)
+def snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+@lru_cache(maxsize=None)
+def pattern_of_words(words: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w)(?:{words})(?!\w)".replace(" ", r"\s+"), re.IGNORECASE)
+
+
+def hits(pattern: re.Pattern[str], text: str, allowed: str) -> Iterator[re.Match[str]]:
+    """Finds the matches of `pattern` that are outside all matches of `allowed`."""
+    spans = None
+    for match in pattern.finditer(text):
+        if spans is None:
+            spans = [found.span() for found in re.finditer(allowed, text, re.IGNORECASE)] if allowed else []
+        if not any(begin <= match.start() and match.end() <= end for begin, end in spans):
+            yield match
+
+
+@lru_cache(maxsize=None)
+def rows_against(name: str) -> tuple[Forbidden, ...]:
+    """Returns the rows that forbid the name in some path."""
+    plain = snake_case(name)
+    return tuple(row for row in GLOSSARY if row.name and any(hits(re.compile(row.name), plain, row.allowed)))
+
+
+def check_names(path: str, names: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    for line, name in names:
+        for row in rows_against(name):
+            if re.match(row.paths, path):
+                yield line, f'"{name}" (say: {row.say})'
+                break
+
+
+def prose_of(source: Source) -> Iterator[Block]:
+    """Returns the texts in which words count: of Markdown all but code inside lines."""
+    if source.path.endswith(".md"):
+        yield Block(1, re.sub(r"(?<!`)`[^`\n]+`(?!`)|\]\([^)\s]+\)", blank, source.text))
+    else:
+        yield from source.blocks
+
+
+def check_words(source: Source) -> Iterator[tuple[int, str]]:
+    for block in prose_of(source):
+        for row in GLOSSARY:
+            if row.word and re.match(row.paths, source.path):
+                for match in hits(pattern_of_words(row.word), block.text, row.allowed.replace(" ", r"\s+")):
+                    line = block.line + block.text.count("\n", 0, match.start())
+                    yield line, f'"{" ".join(match[0].split())}" (say: {row.say})'
+
+
+def check_glossary(source: Source) -> Iterator[tuple[int, str]]:
+    if source.path in OWN_FILES:
+        return
+    yield from check_words(source)
+    yield from check_names(source.path, names_of(source.path, source.text))
+    texts = [Block(1, source.text)] if source.path.endswith(".md") else source.blocks
+    for block in texts:
+        for match in NAME_IN_PROSE.finditer(block.text):
+            name = match[0] + ("()" if block.text.startswith("()", match.end()) else "")
+            yield from check_names(source.path, [(block.line + block.text.count("\n", 0, match.start()), name)])
+    stem = source.path.split("/")[-1].split(".")[0]
+    folders = source.path.split("/")[:-1]
+    yield from ((1, f"path: {text}") for _, text in check_names(source.path, [(1, name) for name in (*folders, stem)]))
+
+
+@dataclass(frozen=True)
+class Openers:
+    """How many blocks a file or a room has, and which of them open with a fragment."""
+
+    blocks: int
+    fragments: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def share(self) -> float:
+        return len(self.fragments) / self.blocks if self.blocks else 0.0
+
+    @property
+    def is_too_many(self) -> bool:
+        return self.share > MAX_SHARE if self.blocks >= MANY_BLOCKS else len(self.fragments) > MAX_FEW
+
+
+def openers_of(source: Source) -> Openers:
+    found = [(block.line, fragment_opener(block.text)) for block in source.openers]
+    return Openers(len(found), tuple((line, opener) for line, opener in found if opener))
+
+
+def check_openers(source: Source) -> Iterator[tuple[int, str]]:
+    openers = openers_of(source)
+    if openers.is_too_many:
+        for line, opener in openers.fragments:
+            yield line, f'opens with the fragment "{opener} ..." (say: a sentence, its subject first)'
+    for block in source.blocks:
+        opener = TRAILING_FRAGMENT.match(block.text) if block.is_trailing else None
+        if opener:
+            yield block.line, f'opens with "{opener[0]} ..." (say: a noun phrase that reads by itself)'
+
+
+def complaints_of(source: Source) -> list[str]:
+    each = sorted({*check_openers(source), *check_glossary(source)})
+    return [f"{source.path}:{line}: {text}" for line, text in each]
+
+
+def is_checked(path: str) -> bool:
+    return (path.endswith(SUFFIXES) or path in NO_SUFFIX) and not NOT_CHECKED.fullmatch(path)
+
+
+def files_of(root: Path, given: list[Path]) -> Iterator[Path]:
+    """Returns the files below those `given`, or else those of the rooms and of the root itself."""
+    for path in given or [*(root / room for room in ROOMS), root / ".ci", *sorted(root.glob("*.*")), root / "Makefile"]:
+        if path.is_file():
+            yield path
+        elif given or path.suffix == "" or path.name == ".ci":
+            yield from sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def read(root: Path, given: list[Path]) -> list[Source]:
+    found = {}
+    for file in files_of(root, given):
+        path = file.resolve().relative_to(root).as_posix()
+        if is_checked(path) and path not in found:
+            text = file.read_text(encoding="utf-8")
+            found[path] = Source(path, text, tuple(blocks_of(path, text)))
+    return list(found.values())
+
+
+def percentages(sources: Iterable[Source]) -> Openers:
+    all_of = [openers_of(source) for source in sources]
+    return Openers(sum(one.blocks for one in all_of), tuple(fragment for one in all_of for fragment in one.fragments))
+
+
+def share_text(openers: Openers) -> str:
+    return f"{len(openers.fragments)} of {openers.blocks} comments and docstrings open with a fragment ({openers.share:.1%})"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="tree to check")
+    parser.add_argument("--list", type=Path, nargs="+", default=[], metavar="FILE", help="check these files and folders alone")
+    parser.add_argument("--stats", action="store_true", help="print the numbers of each file; complain of nothing")
+    options = parser.parse_args(arguments)
+    root = options.root.resolve()
+    given = [path if path.is_absolute() else root / path for path in options.list]
+    if missing := [path for path in given if not path.exists()]:
+        parser.error(f"{missing[0]} does not exist")
+    sources = read(root, given)
+    if not sources:
+        parser.error(f"nothing to check in {root}")
+    complaints = {source.path: complaints_of(source) for source in sources}
+    for source in sources:
+        if options.stats:
+            print(f"{source.path}: {share_text(openers_of(source))}, {len(complaints[source.path])} complaints")
+        else:
+            print("\n".join(complaints[source.path]), end="\n" if complaints[source.path] else "", file=sys.stderr)
+    for room in dict.fromkeys(source.room for source in sources):
+        of_room = [source for source in sources if source.room == room]
+        number = sum(len(complaints[source.path]) for source in of_room)
+        print(f"prose: {room}: {len(of_room)} files, {share_text(percentages(of_room))}, {number} complaints")
+    number = sum(map(len, complaints.values()))
+    print(f"prose: {len(sources)} files, {share_text(percentages(sources))}, {number or 'no'} complaints")
+    return 1 if number and not options.stats else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
