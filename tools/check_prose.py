@@ -17,11 +17,11 @@ import sys
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tools.check_layers import CPP_SUFFIXES, MAY_INCLUDE, QUOTED_OR_COMMENT, blank, line_of  # noqa: E402
+from tools.check_layers import CPP_SUFFIXES, MAY_INCLUDE, QUOTED_OR_COMMENT, blank, line_of
 
 # A file with at least MANY_BLOCKS comments and docstrings may have MAX_SHARE fragments, a shorter one MAX_FEW.
 MANY_BLOCKS = 50
@@ -41,9 +41,9 @@ OWN_FILES = ("tools/check_prose.py", "tests/python/test_check_prose.py")
 class Forbidden:
     """A word or a name that the glossary replaces.
 
-    `word` is matched against whole words of comments, docstrings and Markdown, and `name` against identifiers, which are
-    compared in lower snake case: kTurnedBytes as k_turned_bytes. A hit inside a match of `allowed` is fine. With `paths`
-    the row holds for the files whose path begins with a match of it.
+    `word` is matched against whole words of comments, docstrings, literals and Markdown, and `name` against names in
+    lower snake case: kTurnedBytes as k_turned_bytes. A hit inside a match of `allowed` is fine. With `paths` the row
+    holds for files whose path begins with a match of it.
     """
 
     say: str
@@ -68,19 +68,23 @@ GLOSSARY = (
         name=in_name(r"(?:un)?turn(?:s|ed|er|ers|ing)?"),
         allowed=r"\b(?:in turn|out of turn|(?:takes?|taking|taken|took) (?:\w+ )?turns?"
         r"|turn(?:s|ed|ing)? (?:\w+ )?(?:on|off|out|into|away|down)"
-        r"|(?:chat|user|system|assistant|model)(?:'?s)? turns?|turns? of (?:a|the) (?:chat|conversation))\b"
+        r"|(?:chat|user|system|assistant)(?:'?s)? turns?|turns? of (?:a|the) (?:chat|conversation))\b"
+        r"|turn\((?:question|[\"'])"
         r"|(?:takes?|taking)_turns?|in_turn|(?:chat|user|system|assistant)_turns?|turned_(?:away|off|on)",
     ),
     Forbidden("KernelConfig", word="tile plans?", name="tile_plan"),
     Forbidden("TileConfig", word="attend plans?", name="attend_plan"),
-    Forbidden("configs()", word=r"candidates\(\)"),
+    Forbidden("configs()", word=r"candidates\(\)", name=r"^candidates\(\)$"),
     Forbidden("warps_m", name=in_name("row_warps")),
     Forbidden("warps_n", name=in_name("key_warps")),
     Forbidden("warp_m", name=in_name("warp_rows")),
     Forbidden("warp_n", name=in_name("warp_keys")),
     Forbidden("mma_n", name=in_name("step_keys")),
     Forbidden("heads_per_work_tile", name=in_name("item_heads")),
-    Forbidden("Pipeline, its producer side or its consumer side", word="hand-?overs?", name="handover|fill_side|use_side"),
+    Forbidden(
+        "Pipeline, its producer side or its consumer side", word="hand-?overs?", name="handover|fill_side|use_side"
+    ),
+    Forbidden("acquire, commit, wait, release", name=r"^(?:know|awaited)\(\)$", paths="templates/"),
     Forbidden("work tile", word="items? of work|work items?"),
     Forbidden("work tile", word="items?", paths="templates/"),
     Forbidden("work_tile", name=in_name("items?"), paths="templates/"),
@@ -104,14 +108,18 @@ GLOSSARY = (
     Forbidden("benchmark", word="contests?", name=in_name("contests?")),
     Forbidden("candidate", word="contenders?", name=in_name("contenders?")),
     Forbidden("conformance kernel", word="witness(?:es)?", name=in_name("witness(?:es)?")),
-    Forbidden("document fixture", word="shelf|shelves", name=in_name("shelf|shelves")),
-    Forbidden("clear_cache()", word=r"forget\(\)", name="^forget$"),
-    Forbidden("stage, slot_index", name=r"^(?!in_)(?:\w+_)?places?$", paths="templates/"),
+    Forbidden("document fixture", allowed="(?:a|the) shelf", word="shelf|shelves", name=in_name("shelf|shelves")),
+    Forbidden("clear_cache()", word=r"forget\(\)", name=r"^forget(?:\(\))?$"),
+    Forbidden("stage, slot_index", name=in_name("places?"), allowed="in_place", paths="templates/"),
     Forbidden("stage", word="places? (?:of|in) (?:a|the|its|each) rings?|ring's places?", name="ring_place"),
-    Forbidden("KV split", word="parts? of (?:a|the|its|each|one|that) tiles?|parts of tiles|tile's parts?|fixed parts?"),
+    Forbidden(
+        "KV split", word="parts? of (?:a|the|its|each|one|that) tiles?|parts of tiles|tile's parts?|fixed parts?"
+    ),
     Forbidden(
         "split, num_splits, combine",
-        name=in_name("(?:merge|num|has|most|fixed|needless|dealt|lengthen|row|short)_parts?|k_parts|part_(?:record|blocks|begin|cost)"),
+        name=in_name(
+            "(?:merge|num|has|most|fixed|needless|dealt|lengthen|row|short)_parts?|k_parts(?=_*$)|part_(?:record|blocks|begin|cost)"
+        ),
     ),
     Forbidden("met, not met; pass, fail", word="kept|missed", name=in_name("kept|missed"), paths=BENCH_LIMITS),
     Forbidden("the thread, the warp, the caller", word="those who|whoever|nobody", paths="templates/"),
@@ -120,83 +128,108 @@ GLOSSARY = (
 
 # A block that opens with one of these is a fragment, unless it is a question.
 NEVER_OPEN = (
-    "and, behind, beside, but for, else, how, in place of, not, of, or, so that, that, the same of, those, what,"
-    " whatever, whether, which, who, whoever, whom, whose, why"
+    "and, as few, as many, as much, behind, beside, but for, else, how, in place of, not, of, or, so that, that,"
+    " the same of, those, what, whatever, whether, which, who, whoever, whom, whose, why"
 )
 # A block that opens with one of these is a sentence only with a main clause.
 PREPOSITIONS = (
-    "after, at, before, behind, between, beyond, by, during, for, from, in, inside, instead of, into, like, on, outside, to,"
-    " under, upon, via, with, within, without"
+    "across, after, against, among, at, before, between, beyond, by, during, except, for, from, in, inside, instead of,"
+    " into, like, on, outside, over, per, through, to, under, unlike, upon, via, with, within, without"
 )
 CONJUNCTIONS = "as, because, if, once, since, unless, until, when, where, while"
-# A block that opens with one of these is a fragment if a preposition, a conjunction or a colon follows.
-COUNTS = "all, also, any, both, each, empty, every, everything, none, nothing, one, only, some, these, two"
+# After these a comma is enough, for good comments often go on with an imperative: "If it is absent, compile it."
+COMMA_IS_ENOUGH = "after, because, before, if, once, since, to, unless, until, when, while"
+# A block that opens with one of these is a fragment if it goes on like one, and the last three also without a verb.
+COUNTS = "all, also, any, both, empty, everything, none, nothing, only, some, these, two, each, every, one"
+VERB_WANTED = "each, every, one"
 # Trailing comments may be noun phrases, but may not begin so.
 NEVER_TRAIL = "of, what, who, whose"
+
+FINITE = (
+    "is|are|was|were|has|have|had|must|may|might|can|cannot|could|will|would|shall|should|does|do|did|isn't|aren't|can't"
+    "|took|ran|gave|came|went|made|became|held"
+)
+RELATIVE = r"(?:that|which|who|whom|whose|what|where|how|whether)\b"
+IMPERATIVE = (
+    "add|allow|avoid|build|call|check|choose|compile|copy|do|ensure|expect|give|ignore|install|keep|let|load|look|make|note"
+    "|pass|prefer|print|raise|read|return|round|run|say|see|set|show|skip|start|stop|store|take|test|treat|try|use|write"
+)
+PRONOUN = r"(?:i|it|they|we|you|there|both|all|others|everyone|these|those)(?:'\w+)?"
 
 
 def any_of(words: str) -> str:
     return "|".join(re.escape(word.strip()) for word in words.split(","))
 
 
-FINITE = (
-    "is|are|was|were|has|have|had|must|may|might|can|cannot|could|will|would|shall|should|do|does|did|isn't|aren't|can't"
-)
-FRAGMENT = re.compile(rf"(?:{any_of(NEVER_OPEN)})\b", re.IGNORECASE)
-TRAILING_FRAGMENT = re.compile(rf"(?:{any_of(NEVER_TRAIL)})\b", re.IGNORECASE)
-PREPOSITION = re.compile(rf"(?:{any_of(PREPOSITIONS)})\b", re.IGNORECASE)
-CONJUNCTION = re.compile(rf"(?:{any_of(CONJUNCTIONS)})\b", re.IGNORECASE)
-COUNT = re.compile(rf"({any_of(COUNTS)})\b\s*(:|,|\w+|$)", re.IGNORECASE)
-# In "At least 16 rows are copied" the opener belongs to the subject.
+def opener(words: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:{any_of(words)})\b(?!-)", re.IGNORECASE)
+
+
+FRAGMENT = opener(NEVER_OPEN)
+TRAILING_FRAGMENT = opener(NEVER_TRAIL)
+PREPOSITION = opener(PREPOSITIONS)
+CONJUNCTION = opener(CONJUNCTIONS)
+COMMA = opener(COMMA_IS_ENOUGH)
+NEEDS_CLAUSE = opener(f"{PREPOSITIONS}, {CONJUNCTIONS}")
+COUNT = re.compile(rf"({any_of(COUNTS)})\b(?!-)\s*([:,;]|\w+|$)", re.IGNORECASE)
+# The opener belongs to the subject: "At least 16 rows are copied."
 AT_LEAST = re.compile(rf"at (?:least|most) .*\b(?:{FINITE})\b", re.IGNORECASE)
-# In "On a GPU the kernels are compiled" the verb follows, and no relative clause has it.
-EARLY_VERB = re.compile(
-    rf"\w+ (?!(?:what|which|whom|whose|where|that)\b)(?:(?!(?:that|which|who|whose|what|where)\b)[\w'-]+ ){{2,8}}(?:{FINITE})\b",
-    re.IGNORECASE,
-)
+# The verb follows soon, not in a relative clause: "On a GPU the kernels are compiled", "For some layers we need".
+EARLY_VERB = re.compile(rf"\w+ (?:(?!{RELATIVE})[\w'-]+ ){{2,8}}(?:{FINITE})\b", re.IGNORECASE)
+EARLY_SUBJECT = re.compile(rf"\w+ (?:(?!{RELATIVE})[\w'-]+ ){{1,8}}(?:we|you|they)\b", re.IGNORECASE)
+# "All of the threads have arrived" begins with a subject, these do not.
+NO_PART = re.compile(r"also (?:of|\d+)\b|\w+ of (?:which|whom|what)\b", re.IGNORECASE)
+# "All threads of the CTA: its work tiles" has no verb before the colon.
+NO_VERB_BEFORE_COLON = re.compile(r"all \w+(?: of (?:a|each|its|the) [\w-]+)?$", re.IGNORECASE)
 # These words after a comma begin no main clause.
 NO_CLAUSE = re.compile(
-    rf"(?:{any_of(PREPOSITIONS)}|{any_of(CONJUNCTIONS)}|and|or|but|not|nor|of|so|than|that|which|who|whom|whose|what|whether|also"
-    r"|even|likewise|then|too|respectively|e\.g|i\.e)\b",
+    rf"(?!at (?:least|most))(?:{any_of(PREPOSITIONS)}|{any_of(CONJUNCTIONS)}|{RELATIVE}|\w+ of (?:which|whom|them)"
+    r"|and|or|but|not|nor|of|so|than|even|likewise|too)\b",
     re.IGNORECASE,
 )
-DETERMINER = re.compile(r"(?:a|an|the|each|every|one|no|another|this|that|its|their|some|\d+)\b", re.IGNORECASE)
-VERB = re.compile(rf"\b(?:{FINITE}|\w\w+s)\b")
-SENTENCE = re.compile(r"(.*?)(?:([.:;!?])(?=\s|$)|$)", re.DOTALL)
+ADVERB = re.compile(r"^(?:also|just|only|please|simply|then)\s+", re.IGNORECASE)
+MAIN_CLAUSE = re.compile(rf"(?:(?:{PRONOUN}|{IMPERATIVE})\b .|\S+ .*?\b(?:{FINITE}|(?!\w*'s)\w\w+s)\b)", re.IGNORECASE)
+VERB = re.compile(rf"\S+ .*\b(?:{FINITE}|\w\w+s)\b")
+END = re.compile(r"[.:;!?](?=\s|$)")
 ABBREVIATION = re.compile(r"\b(e\.g|i\.e|vs|cf)\.")
 QUOTED = re.compile(r"``[^`]*``|`[^`]*`|\([^()]*\)")
 
 
 def has_main_clause(sentence: str) -> bool:
-    """Tells whether a main clause follows a comma."""
-    for clause in sentence.split(",")[1:]:
-        words = clause.split()
-        if len(words) >= 2 and not NO_CLAUSE.match(clause.strip()):
-            if not DETERMINER.match(words[0]) or VERB.search(" ".join(words[1:])):
-                return True
-    return False
+    """Tells whether a clause after a comma looks like a main one: a subject and a word that may be a verb."""
+    clauses = [ADVERB.sub("", clause.strip()) for clause in sentence.split(",")[1:]]
+    clauses = [clause for clause in clauses if not NO_CLAUSE.match(clause)]
+    return bool(clauses and COMMA.match(sentence)) or any(MAIN_CLAUSE.match(clause) for clause in clauses)
+
+
+def is_noun_phrase(count: str, follows: str, sentence: str, end: str) -> bool:
+    """Tells whether a block that opens with a word of COUNTS is a fragment."""
+    if follows in ("", ":", ",", ";") or PREPOSITION.fullmatch(follows) or CONJUNCTION.fullmatch(follows):
+        return True
+    if (FRAGMENT.fullmatch(follows) and follows.lower() != "of") or NO_PART.match(sentence):
+        return True
+    if opener(VERB_WANTED).match(count) and not VERB.match(sentence):
+        return True
+    return end in (":", ";") and bool(NO_VERB_BEFORE_COLON.match(sentence))
 
 
 def fragment_opener(text: str) -> str | None:
     """Returns the opener that makes a fragment of the block `text`, or None if the block opens with a sentence."""
     plain = QUOTED.sub("X", ABBREVIATION.sub(r"\1", text)).strip()
-    found = SENTENCE.match(plain)
-    sentence, end = " ".join(found[1].split()), found[2]
+    stop = END.search(plain)
+    sentence, end = (plain[: stop.start()], stop[0]) if stop else (plain, "")
+    sentence = " ".join(sentence.split())
     if end == "?":
         return None
-    if opener := FRAGMENT.match(sentence):
-        return opener[0]
-    if opener := CONJUNCTION.match(sentence):
-        return None if has_main_clause(sentence) else opener[0]
-    if opener := PREPOSITION.match(sentence):
-        is_sentence = has_main_clause(sentence) or AT_LEAST.match(sentence) or EARLY_VERB.match(sentence)
-        return None if is_sentence else opener[0]
-    if opener := COUNT.match(sentence + (end or "")):
-        follows = opener[2]
-        if follows in (":", ",") or PREPOSITION.fullmatch(follows) or CONJUNCTION.fullmatch(follows):
-            return f"{opener[1]} {follows}"
-        if FRAGMENT.fullmatch(follows) and follows.lower() != "of":
-            return f"{opener[1]} {follows}"
+    if found := FRAGMENT.match(sentence):
+        return found[0]
+    if found := CONJUNCTION.match(sentence):
+        return None if has_main_clause(sentence) or EARLY_SUBJECT.match(sentence) else found[0]
+    if found := PREPOSITION.match(sentence):
+        verbs = (AT_LEAST, EARLY_VERB, EARLY_SUBJECT)
+        return None if has_main_clause(sentence) or any(verb.match(sentence) for verb in verbs) else found[0]
+    if (found := COUNT.match(sentence + end)) and is_noun_phrase(found[1], found[2], sentence, end):
+        return found[1]
     return None
 
 
@@ -210,7 +243,9 @@ class Block:
 
 
 # Instructions to tools are no prose.
-DIRECTIVE = re.compile(r"!|NOLINT|clang-format (?:on|off)|noqa\b|type: ignore|pragma\b|mypy:|ruff:|pyright:|shellcheck ")
+DIRECTIVE = re.compile(
+    r"!|NOLINT|clang-format (?:on|off)|noqa\b|type: ignore|pragma\b|mypy:|ruff:|pyright:|shellcheck "
+)
 
 
 def joined(comments: Iterable[tuple[int, int, bool, str]]) -> Iterator[Block]:
@@ -218,8 +253,11 @@ def joined(comments: Iterable[tuple[int, int, bool, str]]) -> Iterator[Block]:
 
     A comment below a trailing one continues it if both start at the same column.
     """
-    first, last, at, trails, texts = 0, 0, 0, False, []
+    first, last, at, trails = 0, 0, 0, False
+    texts: list[str] = []
     for line, column, follows_code, text in comments:
+        if DIRECTIVE.match(text):
+            continue
         if texts and line == last + 1 and not follows_code and (not trails or column == at):
             texts.append(text)
         else:
@@ -239,6 +277,7 @@ def cpp_comments(text: str) -> Iterator[tuple[int, int, bool, str]]:
             yield line_of(text, match.start()), len(before), bool(before.strip()), plain.strip(" ")
 
 
+FILE_NAME = re.compile(r"^\"[\w./-]+\.(?:h|cpp|cuh|py|json|svg|csv)\"$")
 HASH_COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'[^'\n]*'|\\.|\$\{[^}\n]*\}|\$\#)|(?<![^\s;])(\#[^\n]*)""")
 
 
@@ -251,8 +290,13 @@ def hash_comments(text: str) -> Iterator[tuple[int, int, bool, str]]:
                 break
 
 
+@lru_cache(maxsize=2)
+def tokens_of(text: str) -> list[tokenize.TokenInfo]:
+    return list(tokenize.generate_tokens(io.StringIO(text).readline))
+
+
 def python_comments(text: str) -> Iterator[tuple[int, int, bool, str]]:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokens_of(text):
         if token.type == tokenize.COMMENT:
             line, column = token.start
             yield line, column, bool(token.line[:column].strip()), token.string.lstrip("#").strip()
@@ -266,6 +310,21 @@ def docstrings(text: str) -> Iterator[Block]:
                 yield Block(node.body[0].lineno, docstring)
 
 
+def literals(path: str, text: str) -> Iterator[Block]:
+    """Finds the string literals of C++ and Python, but for names of files."""
+    found: list[tuple[int, str]] = []
+    if path.endswith(CPP_SUFFIXES):
+        matches = [match for match in QUOTED_OR_COMMENT.finditer(text) if not match[0].startswith(("//", "/*"))]
+        found = [(line_of(text, match.start()), match[0]) for match in matches]
+    elif path.endswith(PYTHON_SUFFIXES):
+        kinds = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", None))
+        found = [(token.start[0], token.string) for token in tokens_of(text) if token.type in kinds]
+    for line, literal in found:
+        if not FILE_NAME.search(literal):
+            yield Block(line, literal)
+
+
+CODE_IN_LINE = re.compile(r"(?<!`)`[^`\n]+`(?!`)|\]\([^)\s]+\)")
 FENCE = re.compile(r"^[ \t]*(```+|~~~+).*?(?:^[ \t]*\1|\Z)", re.MULTILINE | re.DOTALL)
 PARAGRAPH = re.compile(r"(?:^[ \t]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)
 # Headings, tables, list items, quotations, images and HTML are no paragraphs.
@@ -298,28 +357,26 @@ class Source:
 
 def blocks_of(path: str, text: str) -> Iterator[Block]:
     if path.endswith(CPP_SUFFIXES):
-        found = joined(cpp_comments(text))
+        found = [*joined(cpp_comments(text))]
     elif path.endswith(PYTHON_SUFFIXES):
-        found = (*joined(python_comments(text)), *docstrings(text))
+        found = [*joined(python_comments(text)), *docstrings(text)]
     elif path.endswith(".md"):
-        found = paragraphs(text)
+        found = [*paragraphs(text)]
     else:
-        found = joined(hash_comments(text))
-    for block in found:
-        if re.search(r"[A-Za-z]{2}", block.text) and not DIRECTIVE.match(block.text.strip()):
-            yield block
+        found = [*joined(hash_comments(text))]
+    yield from (block for block in found if re.search(r"[A-Za-z]{2}", block.text))
 
 
 NAME = re.compile(r"[A-Za-z_]\w*")
 # In prose a word is a name if it has an underscore or a capital inside, or is called.
-NAME_IN_PROSE = re.compile(r"(?<![\w.])(?:[A-Za-z]*_\w+|[a-z]\w*[A-Z]\w*|[A-Z]+[a-z]\w*[A-Z]\w*|[a-z]\w*(?=\(\)))")
+NAME_IN_PROSE = re.compile(r"(?<!\w)(?:[A-Za-z]*_\w+|[a-z]\w*[A-Z]\w*|[A-Z]+[a-z]\w*[A-Z]\w*|[a-z]\w*(?=\(\)))")
 
 
 def names_of(path: str, text: str) -> Iterator[tuple[int, str]]:
     """Finds the names of the code, outside comments and literals; a called one has () behind it."""
     if path.endswith(PYTHON_SUFFIXES):
         before = None
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        for token in tokens_of(text):
             if before:
                 yield before.start[0], before.string + ("()" if token.string == "(" else "")
             before = token if token.type == tokenize.NAME else None
@@ -330,31 +387,42 @@ def names_of(path: str, text: str) -> Iterator[tuple[int, str]]:
                 yield number, match[0] + ("()" if line[match.end() : match.end() + 1] == "(" else "")
 
 
-@lru_cache(maxsize=None)
+@cache
 def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-@lru_cache(maxsize=None)
-def pattern_of_words(words: str) -> re.Pattern[str]:
+def words_pattern(words: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{words})(?!\w)".replace(" ", r"\s+"), re.IGNORECASE)
 
 
-def hits(pattern: re.Pattern[str], text: str, allowed: str) -> Iterator[re.Match[str]]:
+CONTEXT = 40  # characters before and after a hit in which what allows it begins and ends
+
+
+def hits(pattern: re.Pattern[str], text: str, allowed: re.Pattern[str] | None) -> Iterator[re.Match[str]]:
     """Finds the matches of `pattern` that are outside all matches of `allowed`."""
-    spans = None
     for match in pattern.finditer(text):
-        if spans is None:
-            spans = [found.span() for found in re.finditer(allowed, text, re.IGNORECASE)] if allowed else []
-        if not any(begin <= match.start() and match.end() <= end for begin, end in spans):
+        begin, end = max(match.start() - CONTEXT, 0), match.end() + CONTEXT
+        spans = (found.span() for found in allowed.finditer(text, begin, end)) if allowed else ()
+        if not any(first <= match.start() and match.end() <= last for first, last in spans):
             yield match
 
 
-@lru_cache(maxsize=None)
+WORD_ROWS = [(row, words_pattern(row.word)) for row in GLOSSARY if row.word]
+NAME_ROWS = [(row, re.compile(row.name)) for row in GLOSSARY if row.name]
+ALLOWED = {row: re.compile(row.allowed.replace(" ", r"\s+"), re.IGNORECASE) for row in GLOSSARY if row.allowed}
+# These find quickly that there is nothing to find.
+ANY_WORD = words_pattern("|".join(row.word for row, _ in WORD_ROWS))
+ANY_NAME = re.compile("|".join(row.name for row, _ in NAME_ROWS))
+
+
+@cache
 def rows_against(name: str) -> tuple[Forbidden, ...]:
     """Returns the rows that forbid the name in some path."""
     plain = snake_case(name)
-    return tuple(row for row in GLOSSARY if row.name and any(hits(re.compile(row.name), plain, row.allowed)))
+    if not ANY_NAME.search(plain):
+        return ()
+    return tuple(row for row, pattern in NAME_ROWS if any(hits(pattern, plain, ALLOWED.get(row))))
 
 
 def check_names(path: str, names: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -365,41 +433,43 @@ def check_names(path: str, names: Iterable[tuple[int, str]]) -> Iterator[tuple[i
                 break
 
 
-def prose_of(source: Source) -> Iterator[Block]:
-    """Returns the texts in which words count: of Markdown all but code inside lines."""
-    if source.path.endswith(".md"):
-        yield Block(1, re.sub(r"(?<!`)`[^`\n]+`(?!`)|\]\([^)\s]+\)", blank, source.text))
-    else:
-        yield from source.blocks
+def names_in_prose(block: Block) -> Iterator[tuple[int, str]]:
+    for match in NAME_IN_PROSE.finditer(block.text):
+        call = "()" if block.text.startswith("(", match.end()) else ""
+        yield block.line + block.text.count("\n", 0, match.start()), match[0] + call
 
 
-def check_words(source: Source) -> Iterator[tuple[int, str]]:
-    for block in prose_of(source):
-        for row in GLOSSARY:
-            if row.word and re.match(row.paths, source.path):
-                for match in hits(pattern_of_words(row.word), block.text, row.allowed.replace(" ", r"\s+")):
-                    line = block.line + block.text.count("\n", 0, match.start())
-                    yield line, f'"{" ".join(match[0].split())}" (say: {row.say})'
+def check_words(path: str, block: Block) -> Iterator[tuple[int, str]]:
+    if not ANY_WORD.search(block.text):
+        return
+    for row, pattern in WORD_ROWS:
+        if re.match(row.paths, path):
+            for match in hits(pattern, block.text, ALLOWED.get(row)):
+                line = block.line + block.text.count("\n", 0, match.start())
+                yield line, f'"{" ".join(match[0].split())}" (say: {row.say})'
 
 
 def check_glossary(source: Source) -> Iterator[tuple[int, str]]:
-    if source.path in OWN_FILES:
+    path, text = source.path, source.text
+    if path in OWN_FILES:
         return
-    yield from check_words(source)
-    yield from check_names(source.path, names_of(source.path, source.text))
-    texts = [Block(1, source.text)] if source.path.endswith(".md") else source.blocks
-    for block in texts:
-        for match in NAME_IN_PROSE.finditer(block.text):
-            name = match[0] + ("()" if block.text.startswith("()", match.end()) else "")
-            yield from check_names(source.path, [(block.line + block.text.count("\n", 0, match.start()), name)])
-    stem = source.path.split("/")[-1].split(".")[0]
-    folders = source.path.split("/")[:-1]
-    yield from ((1, f"path: {text}") for _, text in check_names(source.path, [(1, name) for name in (*folders, stem)]))
+    *folders, name = path.split("/")
+    for line, complaint in check_names(path, [(1, part) for part in (*folders, name.split(".")[0])]):
+        yield line, f"path: {complaint}"
+    yield from check_names(path, names_of(path, text))
+    if path.endswith(".md"):
+        # Words count in fences, too, for these have comments, but not in code between backquotes.
+        yield from check_names(path, names_in_prose(Block(1, text)))
+        yield from check_words(path, Block(1, CODE_IN_LINE.sub(blank, text)))
+    else:
+        for block in (*source.blocks, *literals(path, text)):
+            yield from check_names(path, names_in_prose(block))
+            yield from check_words(path, block)
 
 
 @dataclass(frozen=True)
 class Openers:
-    """How many blocks a file or a room has, and which of them open with a fragment."""
+    """The number of blocks of a file or a room, and the lines and openers of its fragments."""
 
     blocks: int
     fragments: tuple[tuple[int, str], ...] = ()
@@ -422,11 +492,11 @@ def check_openers(source: Source) -> Iterator[tuple[int, str]]:
     openers = openers_of(source)
     if openers.is_too_many:
         for line, opener in openers.fragments:
-            yield line, f'opens with the fragment "{opener} ..." (say: a sentence, its subject first)'
+            hint = ", or a comma before its main clause" if NEEDS_CLAUSE.match(opener) else ""
+            yield line, f'opens with the fragment "{opener} ..." (say: a sentence, its subject first{hint})'
     for block in source.blocks:
-        opener = TRAILING_FRAGMENT.match(block.text) if block.is_trailing else None
-        if opener:
-            yield block.line, f'opens with "{opener[0]} ..." (say: a noun phrase that reads by itself)'
+        if block.is_trailing and (found := TRAILING_FRAGMENT.match(block.text)):
+            yield block.line, f'opens with "{found[0]} ..." (say: a noun phrase that reads by itself)'
 
 
 def complaints_of(source: Source) -> list[str]:
@@ -463,13 +533,15 @@ def percentages(sources: Iterable[Source]) -> Openers:
 
 
 def share_text(openers: Openers) -> str:
-    return f"{len(openers.fragments)} of {openers.blocks} comments and docstrings open with a fragment ({openers.share:.1%})"
+    return f"{len(openers.fragments)} of {openers.blocks} blocks open with a fragment ({openers.share:.1%})"
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="tree to check")
-    parser.add_argument("--list", type=Path, nargs="+", default=[], metavar="FILE", help="check these files and folders alone")
+    parser.add_argument(
+        "--list", type=Path, nargs="+", default=[], metavar="FILE", help="check these files and folders alone"
+    )
     parser.add_argument("--stats", action="store_true", help="print the numbers of each file; complain of nothing")
     options = parser.parse_args(arguments)
     root = options.root.resolve()
