@@ -152,7 +152,7 @@ def complaints(path: str, text: str) -> list[str]:
 
 # For each row of the glossary a file, a text that the row refuses, and one like it that is allowed.
 EXAMPLES = [
-    ("runtime/a.h", "// The kernel turned q.", "// Threads take turns; it turned out to be free."),
+    ("runtime/a.h", "// The kernel turned q.", "// Threads take turns; it turns a page into a row."),
     ("runtime/a.h", "TilePlan plan;", "KernelConfig config; int tile, plan;"),
     ("runtime/a.h", "AttendPlan plan;", "TileConfig attend;"),
     ("runtime/a.cpp", "auto all = candidates(spec);", "auto candidates = configs(spec);"),
@@ -257,6 +257,20 @@ def test_a_file_may_have_few_fragments(blocks, fragments, fails):
     assert len(found) == (fragments if fails else 0)
     if fails:
         assert found[0] == 'runtime/a.h:1: opens with the fragment "Of ..." (say: a sentence, its subject first)'
+
+
+def test_paragraphs_of_markdown_are_refused_for_the_worst_openers_alone():
+    assert complaints("a.md", "In 2026 it began: slowly.\n\nBeside it.\n") == []
+    assert len(complaints("a.md", "What rotates.\n\nThose of a CTA.\n")) == 2
+
+
+def test_a_record_of_an_experiment_has_the_names_of_its_day():
+    assert complaints("tests/gpu/experiments/a.md", "The test `turn_back` of leave_rows.\n") == []
+    assert len(complaints("tests/gpu/experiments/a.md", "The queries turn.\n")) == 1
+
+
+def test_the_changelog_spells_out_old_names():
+    assert complaints("python/docs/changelog.md", "| TilePlan | anew |\n") == []
 
 
 def test_a_preposition_may_get_a_comma():
