@@ -44,7 +44,7 @@ compile-all: $(BUILD)/build.ninja  ## every registry row for every arch, into te
 	cmake --build $(BUILD) --target compile_all
 	$(BUILD)/tests/compile_all
 
-lint: build-tests layers $(VENV)/.lint  ## clang-format, clang-tidy, ruff, mypy
+lint: build-tests layers $(VENV)/.lint  ## clang-format, clang-tidy, ruff, mypy, the language of comments
 	VENV=$(VENV) BUILD=$(BUILD) tools/lint.sh
 
 format: $(VENV)/.lint  ## format C++ and Python in place

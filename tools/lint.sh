@@ -37,6 +37,7 @@ check clang-format "$bin/clang-format" --dry-run -Werror "${cpp_files[@]}"
 check "ruff check" "$bin/ruff" check --quiet "${python_folders[@]}"
 check "ruff format" "$bin/ruff" format --check --quiet "${python_folders[@]}"
 check mypy "$bin/mypy"
+check prose "$bin/python" tools/check_prose.py
 check stubtest env PYTHONPATH="$build/package" "$bin/python" -m mypy.stubtest \
   --allowlist tools/stubtest_allowlist.txt lazyrope._core
 check clang-tidy clang_tidy
