@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FIRST = "runtime/lazyrope.h"
-# Headers that the public one needs, and whose declarations a caller writes: others are details of the library.
+# Headers that the public one needs indirectly, with declarations that a caller uses. Others are details.
 ALSO = ("tensor.h", "kernel_spec.h", "rope.h", "mask.h")
 
 

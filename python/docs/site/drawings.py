@@ -100,7 +100,7 @@ def two_orders() -> Drawing:
 
 def forms() -> Drawing:
     d = Drawing(760, 300, "Where rotation happens in each query form")
-    for i, (title, given, turned, kept) in enumerate(
+    for i, (title, given, angle, note) in enumerate(
         (
             ('*query_form = "raw" (the default)', "q", "by p - base", "appended k arrives as projected"),
             ('*query_form = "rotated"', "R(p) q", "by -base", "appended k arrives as R(j) k"),
@@ -109,7 +109,7 @@ def forms() -> Drawing:
         x = 20 + i * 372
         d.text(x, 30, title)
         d.box(x, 48, 150, 44, "query", f"`{given}", fill=AMBER)
-        d.box(x + 196, 48, 150, 44, "kernel rotates", turned, fill=BLUE)
+        d.box(x + 196, 48, 150, 44, "kernel rotates", angle, fill=BLUE)
         d.arrow(x + 152, 70, x + 192, 70)
         d.box(x + 196, 130, 150, 44, "score", "`<R(p - base) q, R(j) k>", fill=GREEN, size=12)
         d.arrow(x + 271, 94, x + 271, 126)
@@ -117,7 +117,7 @@ def forms() -> Drawing:
         d.arrow(x + 152, 152, x + 192, 152)
         d.box(x, 214, 150, 44, "append", "`rotates by j" if i == 0 else "`copies", fill=BLUE)
         d.arrow(x + 75, 212, x + 75, 178)
-        d.text(x + 166, 240, "-" + kept)
+        d.text(x + 166, 240, "-" + note)
     d.text(
         20, 286, "-p: logical position of the query.  j: index of the key in its own document.  base: of the segment."
     )
