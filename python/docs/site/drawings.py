@@ -18,7 +18,7 @@ def document() -> Drawing:
     d.cells(20, 42, 17, 26, [""] * 40, [BLUE] * 40)
     d.text(20, 84, "-token 0")
     d.text(700, 84, "-token 39", anchor="end")
-    d.text(20, 122, "*The page list, in the device array `pages`")
+    d.text(20, 122, "*The page list, in the device array pages")
     d.text(152, 158, "-first_page = 4", anchor="end")
     d.arrow(158, 154, 182, 154)
     labels = ["9", "2", "11", "7", "5", "1", "8", "3", "10"]
@@ -49,7 +49,7 @@ def lead() -> Drawing:
     d.text(
         72,
         160,
-        "-first_page names the page that has token start. The segment's first token is in its slot `lead`.",
+        "-first_page names the page that has token start. The segment's first token is in slot lead of it.",
     )
     return d
 
