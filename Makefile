@@ -12,7 +12,7 @@ launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag test test-cpp test-python mutate compile-all lint format wheel clean distclean build build-tests layers
+.PHONY: help demo rag test test-cpp test-python mutate compile-all docs lint format wheel clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -43,6 +43,11 @@ mutate: build $(VENV)/.test  ## each wait, fence and barrier of the kernels away
 compile-all: $(BUILD)/build.ninja  ## every registry row for every arch, into tests/compile/results: minutes on 16 cores
 	cmake --build $(BUILD) --target compile_all
 	$(BUILD)/tests/compile_all
+
+# The command line's page has the help texts if the command is built. The variable stops an advertisement.
+docs: $(VENV)/.docs  ## build the documentation into build/site, with warnings as errors
+	NO_MKDOCS_2_WARNING=1 $(in_venv)/mkdocs build --strict --quiet --config-file python/docs/site/mkdocs.yml
+	@echo "documentation: $(BUILD)/site/index.html"
 
 lint: build-tests layers $(VENV)/.lint  ## clang-format, clang-tidy, ruff, mypy, the language of comments
 	VENV=$(VENV) BUILD=$(BUILD) tools/lint.sh

@@ -2,7 +2,7 @@
 # Installs what lazyrope needs: Debian packages where something is missing (with sudo, if not root), and Python
 # packages in a virtual environment inside the tree. Nothing else of the machine is touched.
 #
-#   tools/set_up.sh VENV build|test|lint|rag
+#   tools/set_up.sh VENV build|test|lint|rag|docs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1 purpose=$2
