@@ -1,9 +1,9 @@
 """The examples of python/docs run as they are written, and its quotations agree with the sources.
 
-A Python block is an example with a test if the comment <!-- test: NAME --> is directly above it. Blocks of one NAME on
-one page are joined in their order and run as one program, on a GPU or on the CPU, with the root of the repository as
-the working directory. A NAME in CHECKS also has its results checked, or is given a small model; other programs must
-only run without an error.
+A Python block is an example with a test if the comment <!-- test: NAME --> is directly above it. Blocks of one NAME,
+which must be on one page, are joined in their order and run as one program, after the example that CONTINUES names.
+Programs run on a GPU or on the CPU, with the root of the repository as the working directory. CHECKS has a function
+for some names, which checks results or provides a small model; other programs must only run without an error.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.first_call import FIRST_THEN_SECOND, SECOND_THEN_FIRST, assert_computes_attention
 from tests.support.markdown import code_blocks, links, marked_examples
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,18 @@ class Words:
 
     def decode(self, tokens: int | list[int], skip_special_tokens: bool = False) -> str:
         return f"{tokens} "
+
+
+# Examples that go on where another one, perhaps on another page, ends.
+CONTINUES = {"first-move": "first-call", "torch-compile": "first-call"}
+
+
+def check_first_call(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_computes_attention(run(), SECOND_THEN_FIRST)
+
+
+def check_first_move(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_computes_attention(run(), FIRST_THEN_SECOND)
 
 
 def check_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,21 +73,24 @@ def check_torch_compile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(names["out"], out) and torch.equal(names["lse"], lse)
 
 
-CHECKS = {"transformers": check_transformers, "torch-compile": check_torch_compile}
-EXAMPLES = [
-    pytest.param(name, program, id=f"{page}:{name}")
-    for page, file in PAGES.items()
-    for name, program in marked_examples(file.read_text()).items()
-]
+CHECKS = {
+    "first-call": check_first_call,
+    "first-move": check_first_move,
+    "transformers": check_transformers,
+    "torch-compile": check_torch_compile,
+}
+EXAMPLES = {page: marked_examples(file.read_text()) for page, file in PAGES.items()}
+PROGRAMS = {name: program for of_page in EXAMPLES.values() for name, program in of_page.items()}
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # of the compiler's own
 @pytest.mark.filterwarnings("ignore:the model is on the CPU")
-@pytest.mark.parametrize("name, program", EXAMPLES)
-def test_examples_run(name: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From a file, because torch.compile reads the source."""
     file = tmp_path / "example.py"
-    file.write_text(program)
+    parts = [PROGRAMS[CONTINUES[name]]] if name in CONTINUES else []
+    file.write_text("\n".join([*parts, PROGRAMS[name]]))
     monkeypatch.chdir(ROOT)
 
     def run() -> dict[str, Any]:
@@ -86,9 +102,9 @@ def test_examples_run(name: str, program: str, tmp_path: Path, monkeypatch: pyte
         run()
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_examples_with_a_check_exist_once(name: str):
-    pages = [page for page, file in PAGES.items() if name in marked_examples(file.read_text())]
+@pytest.mark.parametrize("name", sorted({*CHECKS, *PROGRAMS}))
+def test_examples_are_on_one_page(name: str):
+    pages = [page for page, examples in EXAMPLES.items() if name in examples]
     assert len(pages) == 1, f"<!-- test: {name} --> is above a Python block on {pages or 'no page'} of python/docs"
 
 

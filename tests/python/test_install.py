@@ -1,4 +1,4 @@
-"""What `cmake --install` leaves, and a program that finds it with find_package: the example in C++ of the documentation."""
+"""What `cmake --install` leaves, and a program that finds it with find_package: the documentation's C++ example."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_chunk_shows_its_peers_its_settings_and_its_targets():
 def test_every_row_is_in_a_table(recorded):
     tables = prefill_table.tables(recorded["rows"])
     squares = tables["squares"]
-    assert list(squares)[0] == "32 query and 32 KV heads, head_dim 64" and len(squares) == 4
+    assert next(iter(squares)) == "32 query and 32 KV heads, head_dim 64" and len(squares) == 4
     shown = [tables["chunks"], tables["more_chunks"], *squares.values()]
     with_peers = [row for row in recorded["rows"] if row["peers"]]
     assert sum(len(table.rows) for table in shown) == len(with_peers)

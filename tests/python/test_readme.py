@@ -6,10 +6,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
+from tests.support.first_call import SECOND_THEN_FIRST, assert_computes_attention
 from tests.support.markdown import code_blocks, links
 
 ROOT = Path(__file__).parents[2]
@@ -17,13 +18,6 @@ README = ROOT / "README.md"
 TEXT = README.read_text()
 MAX_BYTES = 9 * 1024
 MAX_EXAMPLE_LINES = 15
-
-
-def rotate(x: torch.Tensor, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
-    angle = positions.double()[:, None] * frequencies
-    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-    a, b = x.double().chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
 def test_it_is_short():
@@ -37,23 +31,10 @@ def test_the_example_is_short():
 
 
 def test_the_example_computes_attention():
-    """The kernels, on a GPU or in the emulator, agree with fp64 attention over keys rotated from scratch for the
-    positions to which the request put the documents."""
     (example,) = code_blocks(TEXT, "python")
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(compile(example, "README.md", "exec"), names)
-    k, v, q, spec = (names[n] for n in ("k", "v", "q", "spec"))
-    assert torch.cuda.is_available() or names["kernel"].arch == "emu:sm_80"
-    k, v, q = (x.cpu() for x in (k, v, q))
-    order = torch.cat([torch.arange(40, 140), torch.arange(0, 40)])
-    frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
-    keys = rotate(k[order], torch.arange(140), frequencies).repeat_interleave(4, dim=1)
-    queries = rotate(q, torch.tensor([140, 141]), frequencies)
-    score = torch.einsum("thd,khd->thk", queries, keys) * spec.scale
-    exact = torch.einsum("thk,khd->thd", score.softmax(-1), v[order].double().repeat_interleave(4, dim=1))
-    out, lse = names["out"].cpu(), names["lse"].cpu()
-    assert (out.double() - exact).norm() / exact.norm() < 1e-2
-    assert (lse.double() - score.logsumexp(-1)).abs().max() < 2e-2
+    assert_computes_attention(names, SECOND_THEN_FIRST)
 
 
 def test_its_commands_exist():
