@@ -234,7 +234,7 @@ def rendered(given: dict[str, Any]) -> dict[str, str]:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # what is written is Markdown
+        autoescape=False,  # the output is Markdown
     )
     loader.filters["markdown"] = markdown
     names = (name for name in loader.list_templates() if name.endswith(".md.j2"))

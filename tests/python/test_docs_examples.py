@@ -83,7 +83,7 @@ EXAMPLES = {page: marked_examples(file.read_text()) for page, file in PAGES.item
 PROGRAMS = {name: program for of_page in EXAMPLES.values() for name, program in of_page.items()}
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # of the compiler's own
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # by torch.compile
 @pytest.mark.filterwarnings("ignore:the model is on the CPU")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
