@@ -1,24 +1,20 @@
-"""What ``lazyrope bench breadth`` measured, in few lines: for tools/readme_tables.py."""
+"""Tables of what ``lazyrope bench breadth`` measured, for tools/docs_pages.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-Row = dict[str, Any]
+from tools.comparison import Row, span
+from tools.rag.tables import Table
 
 
 def share(row: Row) -> float:
-    """Of the bandwidth of a plain sum over the same bytes."""
+    """Returns the bandwidth as a share of that of a plain sum over the same bytes."""
     return row["stream_us"] / row["us"]
 
 
-def span(values: list[float], digits: int = 0) -> str:
-    low, high = (f"{x:.{digits}f}" for x in (min(values), max(values)))
-    return low if low == high else f"{low} to {high}"
-
-
 def over_own(row: Row) -> float:
-    """Time over that of our own kernel that was measured in turns with it."""
+    """Returns the time over that of lazyrope's kernel with which the row was timed interleaved."""
     (own,) = row["own"].values()
     return row["us"] / own
 
@@ -35,71 +31,75 @@ def of_kernel(rows: list[Row], kernel: str) -> list[Row]:
     return [row for row in rows if row["kernel"] == kernel]
 
 
-def head_dim_line(rows: list[Row], head_dim: int) -> list[str]:
-    mine = [row for row in rows if row["head_dim"] == head_dim and is_plain(row)]
-    fp8 = [row for row in mine if is_fp8(row)]
-    own = [row for row in mine if not is_fp8(row) and row["heads"] in ([8, 8], [32, 8], [64, 8])]
-    decode, prefill = of_kernel(own, "decode"), of_kernel(own, "prefill")
-    line = [
-        str(head_dim),
-        f"{span([row['tbps'] for row in decode], 2)} TB/s",
-        span([share(row) for row in decode], 2),
-        f"{span([row['tflops'] for row in prefill])} TFLOP/s",
+def rates(rows: list[Row], figure: str) -> str:
+    return span((row[figure] for row in rows), 2 if figure == "tbps" else 0)
+
+
+def tables(rows: list[Row]) -> dict[str, Table]:
+    """Returns the tables of the page by the names that its template uses."""
+    plain = [row for row in rows if is_plain(row)]
+    own = [row for row in plain if not is_fp8(row) and row["heads"] in ([8, 8], [32, 8], [64, 8])]
+    fp8 = [row for row in plain if is_fp8(row)]
+    return {
+        "own": Table(
+            ["head_dim", "decode 64 x 16k, TB/s", "share of a plain sum", "prefill 512 x 32k, TFLOP/s"],
+            [own_line(head_dim, of_dim) for head_dim, of_dim in by_head_dim(own)],
+        ),
+        "fp8": Table(
+            ["head_dim", "decode, speed-up over 16 bits", "share of a plain sum", "prefill 512 x 32k, TFLOP/s"],
+            [fp8_line(head_dim, of_dim) for head_dim, of_dim in by_head_dim(fp8)],
+        ),
+        "groups": groups_table(rows),
+        "ropes": ropes_table(rows),
+    }
+
+
+def by_head_dim(rows: list[Row]) -> list[tuple[int, list[Row]]]:
+    return [(dim, [r for r in rows if r["head_dim"] == dim]) for dim in sorted({row["head_dim"] for row in rows})]
+
+
+def own_line(head_dim: int, rows: list[Row]) -> list[str]:
+    decode, prefill = of_kernel(rows, "decode"), of_kernel(rows, "prefill")
+    return [str(head_dim), rates(decode, "tbps"), span(map(share, decode)), rates(prefill, "tflops")]
+
+
+def fp8_line(head_dim: int, rows: list[Row]) -> list[str]:
+    decode, prefill = of_kernel(rows, "decode"), of_kernel(rows, "prefill")
+    speed_up = span(1 / over_own(row) for row in decode)
+    return [str(head_dim), f"{speed_up}x", span(map(share, decode)), rates(prefill, "tflops")]
+
+
+def groups_table(rows: list[Row]) -> Table:
+    """Returns the rates by the number of query heads for each KV head, at head_dim 128 and 8 KV heads."""
+    plain = [r for r in rows if is_plain(r) and not is_fp8(r) and r["head_dim"] == 128 and r["heads"][1] == 8]
+    lines = []
+    for heads in sorted({row["heads"][0] for row in plain}):
+        of_group = [row for row in plain if row["heads"][0] == heads]
+        decode, prefill = of_kernel(of_group, "decode"), of_kernel(of_group, "prefill")
+        lines.append([str(heads // 8), rates(decode, "tbps"), rates(prefill, "tflops")])
+    return Table(["query heads for each KV head", "decode, TB/s", "prefill, TFLOP/s"], lines)
+
+
+def ropes_table(rows: list[Row]) -> Table:
+    """Returns how much longer than NeoX the other RoPE variants take."""
+    changes: dict[tuple[str, int], dict[str, str]] = {}
+    for row in rows:
+        if row["rope"] not in ("neox", "none"):
+            of_variant = changes.setdefault((row["rope"], row["head_dim"]), {})
+            of_variant[row["kernel"]] = f"{over_own(row) - 1:+.1%}"
+    lines = [
+        [rope, str(head_dim), of_variant.get("decode", ""), of_variant.get("prefill", "")]
+        for (rope, head_dim), of_variant in changes.items()
     ]
-    if not fp8:
-        return [*line, "none", "", ""]
-    decode, prefill = of_kernel(fp8, "decode"), of_kernel(fp8, "prefill")
-    return [
-        *line,
-        f"{span([1 / over_own(row) for row in decode], 2)}x",
-        span([share(row) for row in decode], 2),
-        f"{span([row['tflops'] for row in prefill])} TFLOP/s",
-    ]
+    return Table(["RoPE", "head_dim", "decode", "prefill"], lines)
 
 
-def variants_text(rows: list[Row], kernel: str, rate: str, unit: str, digits: int) -> str:
-    """Of groups and RoPE variants, at head_dim 128."""
-    mine = of_kernel(rows, kernel)
-    groups = [r for r in mine if is_plain(r) and not is_fp8(r) and r["head_dim"] == 128 and r["heads"][1] == 8]
-    few = [row[rate] for row in groups if row["heads"][0] <= 16 * 8]
-    many = [row[rate] for row in groups if row["heads"][0] > 16 * 8]
-    ropes = [100 * (over_own(r) - 1) for r in mine if r["rope"] not in ("neox", "none")]
-    return (
-        f"{kernel.capitalize()}: groups of 1 to 16 query heads {span(few, digits)} {unit}, of 71 {span(many, digits)}; "
-        f"GPT-J, linear, Llama 3 and partial RoPE take {span(ropes, 1)}% longer than NeoX, measured in turns."
-    )
-
-
-def scores_text(rows: list[Row]) -> str:
+def facts(rows: list[Row]) -> dict[str, Any]:
     prefill = of_kernel(rows, "prefill")
     (softcap,) = (row for row in prefill if "softcap" in row)
     (window,) = (row for row in prefill if "window" in row)
-    return (
-        f"Prefill with softcap: {softcap['tflops']:.0f} TFLOP/s; with a window of {window['window']} tokens: "
-        f"{window['us']:.0f} us."
-    )
-
-
-HEAD = [
-    "head_dim",
-    "decode 64 x 16k",
-    "of a plain sum",
-    "prefill 512 x 32k",
-    "decode, 8-bit KV over 16-bit",
-    "of a plain sum",
-    "prefill, 8-bit KV",
-]
-
-
-def lines(rows: list[Row]) -> list[list[str]]:
-    return [head_dim_line(rows, head_dim) for head_dim in sorted({row["head_dim"] for row in rows})]
-
-
-def text(rows: list[Row]) -> str:
-    return " ".join(
-        [
-            variants_text(rows, "decode", "tbps", "TB/s", 2),
-            variants_text(rows, "prefill", "tflops", "TFLOP/s", 0),
-            scores_text(rows),
-        ]
-    )
+    return {
+        "softcap_tflops": f"{softcap['tflops']:.0f}",
+        "window": window["window"],
+        "window_us": f"{window['us']:.0f}",
+    }

@@ -1,4 +1,4 @@
-"""Draws the bandwidth of decode over context and over batch, from what ``lazyrope bench sweep --json`` recorded.
+"""Draws the bandwidth of decode over context and over batch, from a result file of ``lazyrope bench sweep``.
 
 python -m tools.decode_plots [SWEEP.json [DIRECTORY]]
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tools.drawing import Drawing, draw_results, legend, svg
+from tools.drawing import Drawing, draw_recorded, legend, svg
 
-HEADS, HEAD_DIM = [32, 8], 128  # the shape that the sweep has at every size
-BATCHES, CONTEXTS = (1, 8, 64), (4096, 16384)  # a panel each
+HEADS, HEAD_DIM = [32, 8], 128  # the sweep has this shape at every size
+BATCHES, CONTEXTS = (1, 8, 64), (4096, 16384)  # one panel each
 
 Row = dict[str, Any]
-# What a line shows: label, colour (Okabe and Ito's), marker, and where a row has its time.
+# One line of a plot: label, colour (Okabe and Ito's), marker, and the function that finds its time in a row.
 LINES: list[tuple[str, str, str, Callable[[Row], float | None]]] = [
     ("plain sum", "#808080", "", lambda row: row["stream_us"]),
     ("lazyrope, shuffled pages", "#0072B2", "o", lambda row: row["us"]),
@@ -65,7 +65,7 @@ def _panel(axes: Any, rows: list[Row], over: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    draw_results(__doc__, "sweep.json", (over_context, over_batch), arguments)
+    draw_recorded(__doc__, "sweep.json", (over_context, over_batch), arguments)
 
 
 if __name__ == "__main__":

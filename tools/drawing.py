@@ -1,4 +1,4 @@
-"""Drawings as SVG. matplotlib is imported only when something is drawn."""
+"""Draws figures as SVG. matplotlib is imported only when something is drawn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parents[1] / "tests" / "gpu" / "results"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "tests" / "gpu" / "results"
+PLOTS = ROOT / "python" / "docs" / "results"
 
 STYLE = {
     "font.size": 10,
@@ -46,9 +48,9 @@ def require_matplotlib() -> Any:
 
 
 def svg(name: str, draw: Callable[[Any], None], size: tuple[float, float]) -> str:
-    """A file of its own, or for the inside of an HTML page: ids differ from drawing to drawing."""
+    """Returns the text of a file, which may also be embedded in an HTML page: no two drawings share an id."""
     matplotlib = require_matplotlib()
-    from matplotlib.figure import Figure  # needs no display, and leaves nothing behind as pyplot would
+    from matplotlib.figure import Figure  # needs no display and, unlike pyplot, keeps no state
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
@@ -63,7 +65,7 @@ def svg(name: str, draw: Callable[[Any], None], size: tuple[float, float]) -> st
 
 
 def log_scale(axes: Any, values: Sequence[float]) -> None:
-    """Without powers of ten in the labels, and with room for the values above bars."""
+    """Sets a log scale with plain numbers as labels and room for the values above bars."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set_yscale("log")
@@ -74,21 +76,21 @@ def log_scale(axes: Any, values: Sequence[float]) -> None:
 
 
 def legend(figure: Any, axes: Any) -> None:
-    """Below, where no curve is."""
+    """Puts the legend below the curves."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
 
 
-def draw_results(
-    about: str | None, results: str, draw: Sequence[Callable[[Any], Drawing]], given: list[str] | None
+def draw_recorded(
+    about: str | None, recorded: str, draw: Sequence[Callable[[Any], Drawing]], given: list[str] | None
 ) -> None:
-    """A command, of a module whose docstring is `about`: each drawing of the rows of `results`, or of the file that is
-    given, as a file of its own."""
+    """Runs the command of a module whose docstring is `about`: writes one file for each drawing of the rows of the
+    result file `recorded`, or of another one that is given."""
     summary, usage = (about or "").strip().split("\n\n")
     parser = argparse.ArgumentParser(prog=usage.split(" [")[0], description=summary)
-    parser.add_argument("results", type=Path, nargs="?", default=RESULTS / results, help="the recorded figures")
-    parser.add_argument("directory", type=Path, nargs="?", default=RESULTS, help="where the drawings go")
+    parser.add_argument("recorded", type=Path, nargs="?", default=RESULTS / recorded, help="the result file")
+    parser.add_argument("directory", type=Path, nargs="?", default=PLOTS, help="where the drawings go")
     options = parser.parse_args(given)
-    rows = json.loads(options.results.read_text())["rows"]
+    rows = json.loads(options.recorded.read_text())["rows"]
     for drawing in (one(rows) for one in draw):
         (options.directory / f"{drawing.name}.svg").write_text(drawing.svg)

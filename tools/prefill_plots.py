@@ -1,5 +1,4 @@
-"""Draws the rate of prefill over length, and what documents' lengths cost, from what ``lazyrope bench prefill --json``
-recorded.
+"""Draws the rate of prefill over length and the cost of short documents, from a file of ``lazyrope bench prefill``.
 
 python -m tools.prefill_plots [PREFILL.json [DIRECTORY]]
 """
@@ -9,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tools.decode_table import thousands
-from tools.drawing import Drawing, draw_results, legend, svg
+from tools.comparison import thousands
+from tools.drawing import Drawing, draw_recorded, legend, svg
 
 Row = dict[str, Any]
-HEAD_DIMS = (64, 128, 256)  # a panel, or a line, each
+HEAD_DIMS = (64, 128, 256)  # one panel, or one line, each
 MASKS = ("full", "causal")
-# What a line shows: label, colour (Okabe and Ito's), marker, and where a row has its time.
+# One line of a plot: label, colour (Okabe and Ito's), marker, and the function that finds its time in a row.
 LINES: list[tuple[str, str, str, Callable[[Row], float | None]]] = [
     ("lazyrope, documents in shuffled pages", "#0072B2", "o", lambda row: row["us"]),
     ("cuDNN, contiguous", "#E69F00", "s", lambda row: row["peers"].get("cudnn")),
@@ -28,7 +27,7 @@ COLOURS = {64: ("#E69F00", "s"), 128: ("#0072B2", "o"), 256: ("#009E73", "^")}
 
 
 def over_length(rows: list[Row]) -> Drawing:
-    """A row of panels each mask, with as many KV as query heads."""
+    """Draws one row of panels for each mask, with as many KV heads as query heads."""
     rows = [row for row in rows if row.get("group") == "squares" and row["heads"][0] == row["heads"][1]]
 
     def draw(figure: Any) -> None:
@@ -57,7 +56,7 @@ def _panel(axes: Any, rows: list[Row]) -> None:
 
 
 def over_documents(rows: list[Row]) -> Drawing:
-    """A panel each size of chunk: a row's time over that of one document without rotation."""
+    """Draws one panel for each size of chunk: the time over that of one document without rotation."""
     rows = [row for row in rows if "plain" in row["own"] and row["mask"] == "full"]
     sizes = sorted({(row["query_tokens"], row["context"]) for row in rows})
 
@@ -80,7 +79,7 @@ def over_documents(rows: list[Row]) -> Drawing:
         panels[0].set_ylim(bottom=0.95)
         legend(figure, panels[0])
 
-    caption = "What documents at positions of their own cost in prefill: 32 query and 8 KV heads, bfloat16."
+    caption = "The cost of documents at their own positions in prefill: 32 query and 8 KV heads, bfloat16."
     return Drawing("prefill-over-documents", caption, svg("prefill-over-documents", draw, (9, 3.6)))
 
 
@@ -90,7 +89,7 @@ def _length_axis(axes: Any, lengths: list[int]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    draw_results(__doc__, "prefill.json", (over_length, over_documents), arguments)
+    draw_recorded(__doc__, "prefill.json", (over_length, over_documents), arguments)
 
 
 if __name__ == "__main__":

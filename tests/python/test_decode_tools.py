@@ -1,10 +1,11 @@
-"""What tools make of results of ``lazyrope bench decode`` and ``sweep``: the README's tables and plots, and the
-model of decode's time. Figures are made up here."""
+"""Tools make, from result files of ``lazyrope bench decode`` and ``sweep``, tables, plots and a model of decode's time.
+Figures are made up here."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lazyrope.bench.peers import PAGED
 from lazyrope.bench.shapes import Shape
 from lazyrope.bench.tables import TABLES
 
-from tools import decode_model, decode_plots, decode_table, readme_tables
+from tools import comparison, decode_model, decode_plots, decode_table, docs_pages
 
 GPU = decode_model.Gpu(sms=132)
 # CTAs that have work in a step of one token a request, in documents of 1024: tests/unit/runtime_decode_shares_test.cpp
@@ -43,7 +44,7 @@ def sweep(noise: float = 0) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def recorded(tmp_path: Path) -> Path:
     file = tmp_path / "sweep.json"
     file.write_text(json.dumps(ABOUT | {"sms": GPU.sms, "rows": sweep(noise=0.02)}))
     return file
@@ -72,19 +73,19 @@ class TestModel:
         assert f"{len(rows)} rows; largest error {largest:.1%}" in shown
         assert decode_table.shape(rows[model.largest]) in shown
 
-    def test_checks_kept_figures(self, results, capsys):
-        decode_model.main([str(results), "--check", "10"])
+    def test_checks_recorded_figures(self, recorded, capsys):
+        decode_model.main([str(recorded), "--check", "10"])
         assert "us for a GB" in capsys.readouterr().out
         with pytest.raises(SystemExit, match="1"):
-            decode_model.main([str(results), "--check", "0.1"])
+            decode_model.main([str(recorded), "--check", "0.1"])
 
-    def test_explains_the_figures_in_the_readme(self):
+    def test_explains_the_figures_of_the_pages(self):
         decode_model.main(["--check", "10"])
 
 
-def test_plots_have_every_line_and_panel(results, tmp_path):
+def test_plots_have_every_line_and_panel(recorded, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is missing: tools/requirements/rag.txt")
-    decode_plots.main([str(results), str(tmp_path)])
+    decode_plots.main([str(recorded), str(tmp_path)])
     context, batch = ((tmp_path / f"decode-over-{name}.svg").read_text() for name in ("context", "batch"))
     for text, panels in ((context, 3), (batch, 2)):
         assert text.startswith("<svg") and 'xmlns="http://www.w3.org/2000/svg"' in text
@@ -106,11 +107,11 @@ class TestTables:
             "64 x 4k, pages of 128",
             "64 x 16k, KV in float8_e4m3fn",
             "64 x 1k, one of 64k among them",
-            "planner: 64 requests, 256 segments",
+            "64 requests, 256 segments",
         ):
             assert name in names
 
-    def test_a_row_says_what_is_beside_it_and_required(self):
+    def test_a_row_shows_its_peers_its_settings_and_its_targets(self):
         row = made_up(
             TABLES["decode"][2],
             100.0,
@@ -118,36 +119,45 @@ class TestTables:
             own={"plain": 99.5, "page_128": 98.0},
             peers={"cudnn": 110.0, "cudnn_paged": 105.0},
         )
-        name, us, over, beside, required = decode_table.line(row)
-        assert (name, us, over) == ("64 x 4k", "100.0", "1.020")
-        assert beside == (
-            "pages of 128 98.0 (0.98x), no rotation, one document 99.5 (0.99x), cuDNN 105.0 (1.05x), "
-            "cuDNN, contiguous 110.0 (1.10x)"
-        )
-        assert required == (
-            "1.03 x stream us: met; 1 x best paged peer: met; 1.01 x plain: met; 1.01 x page 128: not met by 1.0%"
-        )
+        tables = decode_table.tables([row])
+        head = ["shape", "us", "over a plain sum", "cuDNN, contiguous", "cuDNN, paged", "target"]
+        assert tables["peers"].head == head
+        assert tables["peers"].rows == [["64 x 4k", "100.0", "1.020", "1.10x", "1.05x", "not met by 1.0%"]]
+        assert tables["own"].rows == [
+            ["64 x 4k", "100.0", "one document without rotation", "99.5", "+0.5%"],
+            ["64 x 4k", "100.0", "pages of 128 tokens", "98.0", "+2.0%"],
+        ]
+        assert tables["targets"].rows == [
+            ["1.03 x a plain sum", "1 of 1", "64 x 4k", ""],
+            ["1 x the fastest paged peer", "1 of 1", "64 x 4k", ""],
+            ["1.01 x one document without rotation", "1 of 1", "64 x 4k", ""],
+            ["1.01 x pages of 128 tokens", "0 of 1", "", "64 x 4k (by 1.0%)"],
+        ]
 
-    def test_what_was_not_judged_is_said(self):
+    def test_the_planner_has_a_table_of_its_own(self):
+        rows = [made_up(shape, 5.0, segments=1, floor_us=3.0) for shape in TABLES["decode"] if shape.kernel == "plan"]
+        tables = decode_table.tables(rows)
+        assert tables["peers"].rows == []
+        assert tables["planner"].rows[0] == ["64 requests, 1 segments", "5.0", "7.0", "met"]
+
+    def test_a_target_that_was_not_judged_is_shown(self):
         row = made_up(TABLES["decode"][3], 100.0, stream_us=99.0)
-        assert "best paged peer: not evaluated" in decode_table.line(row)[-1]
+        assert comparison.verdict(row) == "not evaluated"
+        targets = comparison.targets_table([row], decode_table.name)
+        assert ["1 x the fastest paged peer", "0 of 1", "", "64 x 16k (not judged)"] in targets.rows
 
-    def test_the_sweep_in_words(self):
+    def test_the_facts_of_the_sweep(self):
         rows = sweep()
         rows[3] |= {"peers": {"cudnn": rows[3]["us"] / 1.25}}
         for limit in rows[3]["limits"]:
-            limit["met"] = False
-        text = decode_table.sweep_text(rows)
-        assert f"in {len(rows) - 1} of {len(rows)}; at most 1.25 times its time" in text
-        assert "head_dim 64 to 256, 1 to 16 query heads" in text and "context 1k to 128k" in text
-        assert "at least 0.99 of the bandwidth" in text
+            limit["met" if "met" in limit else "results"] = False
+        facts = decode_table.sweep_facts(rows)
+        assert (facts["met"], facts["compared"], facts["worst"]) == (len(rows) - 1, len(rows), "1.25")
+        assert (facts["head_dims"], facts["groups"], facts["contexts"]) == ("64 to 256", "1 to 16", "1k to 128k")
+        assert facts["least"] == "0.99"
 
-    def test_the_readme_has_a_place_for_each(self):
-        readme = readme_tables.README.read_text()
-        data = ABOUT | {"versions": {"lazyrope": "0", "torch": "2.11"}, "floor_us": 3.9}
-        decode = readme_tables.decode(data | {"rows": [made_up(s, 1.0, segments=1) for s in TABLES["decode"]]})
-        swept = readme_tables.sweep(data | {"rows": sweep()})
-        assert decode in readme_tables.replaced(readme, "decode", decode)
-        assert swept in readme_tables.replaced(readme, "sweep", swept)
-        assert "A GPU, driver 1.2, 2026-01-02, commit abc1234" in decode and "torch 2.11" in decode
-        assert "decode-over-context.svg" in swept
+    def test_a_table_in_markdown_has_numbers_on_the_right(self):
+        row = made_up(TABLES["decode"][2], 100.0, stream_us=98.0, peers={"cudnn": 110.0})
+        text = docs_pages.markdown(decode_table.tables([row])["peers"])
+        assert text.splitlines()[1].replace("-", "") == "|:|:|:|:|:|"
+        assert re.search(r"^\| 64 x 4k +\| +100\.0 \| +1\.020 \| +1\.10x \|", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What `cmake --install` leaves, and a program that finds it with find_package: README.md's example in C++."""
+"""What `cmake --install` leaves, and a program that finds it with find_package: the documentation's C++ example."""
 
 from __future__ import annotations
 
@@ -146,8 +146,3 @@ def test_a_program_can_have_the_source_tree_as_a_subdirectory(tmp_path):
     run("cmake", "--build", build, "--target", "CMakeFiles/consumer.dir/main.cpp.o")
     run("cmake", "--install", build, "--prefix", tmp_path / "prefix")
     assert not (tmp_path / "prefix").exists()
-
-
-def test_the_example_is_the_readmes():
-    (example,) = re.findall(r"```cpp\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert example == (CONSUMER / "main.cpp").read_text()

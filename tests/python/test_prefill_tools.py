@@ -1,5 +1,4 @@
-"""What tools make of results of ``lazyrope bench prefill``: the README's table and plots. Figures are made up
-here."""
+"""Tools make tables and plots from result files of ``lazyrope bench prefill``. Figures are made up here."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from lazyrope.bench.peers import PAGED
 from lazyrope.bench.shapes import Shape
 from lazyrope.bench.tables import TABLE_LIMITS, TABLES
 
-from tools import prefill_plots, prefill_table, readme_tables
+from tools import prefill_plots, prefill_table
 
 ABOUT = {
     "gpu": "A GPU",
@@ -39,13 +38,13 @@ def made_up(shape: Shape, tflops: float = 600.0, **measured: Any) -> dict[str, A
 
 
 @pytest.fixture
-def results() -> dict[str, Any]:
+def recorded() -> dict[str, Any]:
     rows = [made_up(shape) for shape in TABLES["prefill"]]
     return ABOUT | {"rows": rows, "means": [evaluate_mean(limit, rows, PAGED) for limit in TABLE_LIMITS["prefill"]]}
 
 
-def test_rows_are_told_apart(results):
-    names = [prefill_table.name(row) for row in results["rows"]]
+def test_rows_are_told_apart(recorded):
+    names = [prefill_table.name(row) for row in recorded["rows"]]
     assert len(set(names)) == len(names)
     for name in (
         "512 x 32k",
@@ -59,34 +58,49 @@ def test_rows_are_told_apart(results):
         assert name in names
 
 
-def test_a_row_says_what_is_beside_it_and_required():
+def chunk() -> dict[str, Any]:
     shape = next(shape for shape in TABLES["prefill"] if (shape.query_tokens, shape.context) == (512, 32768))
-    row = made_up(shape, 650.0, own={"plain": 400.0, "page_128": 425.0}, peers={"cudnn": 500.0})
-    name, us, tflops, beside, required = prefill_table.line(row)
-    assert (name, us, tflops) == ("512 x 32k", "422.9", "650")
-    assert beside == (
-        "no rotation, one document 400.0 (0.95x), pages of 128 425.0 (1.00x), cuDNN, contiguous 500.0 (1.18x)"
-    )
-    assert required == "429.497 us: met; 1.02 x plain: not met by 3.6%; 1.02 x page 128: met"
+    return made_up(shape, 650.0, own={"plain": 400.0, "page_128": 425.0}, peers={"cudnn": 500.0, "cudnn_paged": 510.0})
 
 
-def test_the_mean_is_said(results):
-    assert prefill_table.mean_text(results["means"][0]).endswith("0.97 required, 1.000 measured: met.")
+def test_a_chunk_shows_its_peers_its_settings_and_its_targets():
+    tables = prefill_table.tables([chunk()])
+    assert tables["chunks"].head == ["shape", "us", "TFLOP/s", "cuDNN, contiguous", "cuDNN, paged", "target"]
+    assert tables["chunks"].rows == [["512 x 32k", "422.9", "650", "1.18x", "1.21x", "not met by 3.6%"]]
+    assert tables["own"].rows == [["512 x 32k", "422.9", "pages of 128 tokens", "425.0", "-0.5%"]]
+    assert tables["documents"].rows == [["128", "512 x 32k", "1.06x"]]
+    assert tables["targets"].rows == [
+        ["429.497 us", "1 of 1", "512 x 32k", ""],
+        ["1.02 x one document without rotation", "0 of 1", "", "512 x 32k (by 3.6%)"],
+        ["1.02 x pages of 128 tokens", "1 of 1", "512 x 32k", ""],
+    ]
+
+
+def test_every_row_is_in_a_table(recorded):
+    tables = prefill_table.tables(recorded["rows"])
+    squares = tables["squares"]
+    assert next(iter(squares)) == "32 query and 32 KV heads, head_dim 64" and len(squares) == 4
+    shown = [tables["chunks"], tables["more_chunks"], *squares.values()]
+    with_peers = [row for row in recorded["rows"] if row["peers"]]
+    assert sum(len(table.rows) for table in shown) == len(with_peers)
+    assert "documents of 64" in tables["documents"].head
+    assert any("1.05 x (decode alone + the chunk alone)" == row[0] for row in tables["targets"].rows)
+
+
+def test_the_mean_is_said(recorded):
+    assert prefill_table.mean_text(recorded["means"][0]).endswith("1.000; the target of at least 0.97 is met.")
     missing = evaluate_mean(TABLE_LIMITS["prefill"][0], [], PAGED)
     assert "not evaluated" in prefill_table.mean_text(missing)
 
 
-def test_the_readme_has_a_place_for_it(results):
-    text = readme_tables.prefill(results)
-    assert text in readme_tables.replaced(readme_tables.README.read_text(), "prefill", text)
-    assert "A GPU, driver 1.2, 2026-01-02, commit abc1234" in text and "751 TFLOP/s" in text
-    assert "prefill-over-length.svg" in text and "prefill-over-documents.svg" in text
+def test_the_fastest_peer_is_said(recorded):
+    assert "1.00 at head_dim 64, 1.00 at head_dim 128" in prefill_table.peers_text(recorded["rows"])
 
 
-def test_plots_have_every_line_and_panel(results, tmp_path: Path):
+def test_plots_have_every_line_and_panel(recorded, tmp_path: Path):
     pytest.importorskip("matplotlib", reason="matplotlib is missing: tools/requirements/rag.txt")
     file = tmp_path / "prefill.json"
-    file.write_text(json.dumps(results))
+    file.write_text(json.dumps(recorded))
     prefill_plots.main([str(file), str(tmp_path)])
     length, documents = ((tmp_path / f"prefill-over-{name}.svg").read_text() for name in ("length", "documents"))
     assert length.count("-axes_") == 6 and documents.count("-axes_") == 2

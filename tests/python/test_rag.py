@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from tools import readme_tables
+from tools import docs_pages
 from tools.rag import page, tables
 from tools.rag.sources import LICENCES, MODULES, all_sources, text_of
 from tools.rag.texts import QUESTIONS, Document, documents, prompt_of, questions_for
@@ -456,16 +456,30 @@ def test_a_missing_matplotlib_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_
         page.write(RESULT, tmp_path / "page.html")
 
 
-def test_the_readme_has_the_same_figures():
-    text = readme_tables.rag(RESULT)
-    assert "| documents | 1234 | 2.20e-03 (1.10x) | 1.90e-03 (0.95x) | 2.00e-03 | 97.12% |" in text
-    assert "| warm | lazy | 11.5 | 7.50 | 0.00 | 0.02 | 2.00 |" in text
-    assert "| 0 | 8 | block | 16 | 7.5 | 9.25 | 1640 | 2280 | 50% | 125.0 |" in text
-    assert text.endswith("2026-01-02, commit abc1234, `python -m tools.rag`; torch 2.13.0, transformers 5.17.0.")
-    assert "A shape" not in readme_tables.rag(without("worth"))
-    assert "Not as it should be: slow." in readme_tables.rag(without("right", complaints=["slow"]))
+def test_the_page_of_the_documentation_has_the_same_figures():
+    found = docs_pages.rag(RESULT)
+    divergence = [row for row in found["divergence"].rows if row[0] == "documents"]
+    assert divergence == [["documents", "1234", "2.20e-03 (1.10x)", "1.90e-03 (0.95x)", "2.00e-03"]]
+    assert found["agreement"].rows[0][2] == "97.12%"
+    assert ["warm", "lazy", "11.5", "7.50", "0.00", "0.02", "2.00"] in found["single"].rows
+    assert ["0", "8", "block", "16", "7.5", "9.25", "1640", "2280", "50%", "125.0"] in found["served"].rows
+    assert "single" not in docs_pages.rag(without("worth"))
 
 
-def test_the_readmes_tables_need_neither_torch_nor_matplotlib():
-    program = "import sys; sys.modules |= {'torch': None, 'matplotlib': None}; import tools.readme_tables"
+def test_the_page_of_the_documentation_says_what_is_missing_or_wrong():
+    given = docs_pages.values()
+
+    def text(result: dict[str, Any]) -> str:
+        data = given["data"] | {"rag": result}
+        return docs_pages.rendered(given | {"data": data, "rag": docs_pages.rag(result)})["results/rag"]
+
+    whole = text(RESULT)
+    assert "2026-01-02, commit abc1234" in whole and "torch 2.13.0, transformers 5.17.0" in whole
+    assert "## Are the answers right?" in whole and "A shape" in whole
+    assert "A shape" not in text(without("worth"))
+    assert "A check failed: slow." in text(without("right", complaints=["slow"]))
+
+
+def test_the_pages_of_the_documentation_need_neither_torch_nor_matplotlib():
+    program = "import sys; sys.modules |= {'torch': None, 'matplotlib': None}; import tools.docs_pages"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

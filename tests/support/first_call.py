@@ -1,0 +1,39 @@
+"""Checks the results of the first call, the example of the README and of the documentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def rotate(x: torch.Tensor, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
+    angle = positions.double()[:, None] * frequencies
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    a, b = x.double().chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def assert_computes_attention(names: dict[str, Any], order: torch.Tensor) -> None:
+    """Compares with fp64 attention over keys that are rotated from scratch.
+
+    Args:
+        names: the variables of the example, which ran on a GPU or in the emulator.
+        order: the index of the stored token at each position that the request sees.
+    """
+    assert torch.cuda.is_available() or names["kernel"].arch == "emu:sm_80"
+    k, v, q = (names[name].cpu() for name in ("k", "v", "q"))
+    tokens, spec = len(order), names["spec"]
+    frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
+    keys = rotate(k[order], torch.arange(tokens), frequencies).repeat_interleave(spec.group_size, dim=1)
+    queries = rotate(q, torch.arange(tokens, tokens + len(q)), frequencies)
+    score = torch.einsum("thd,khd->thk", queries, keys) * spec.scale
+    values = v[order].double().repeat_interleave(spec.group_size, dim=1)
+    exact = torch.einsum("thk,khd->thd", score.softmax(-1), values)
+    out, lse = names["out"].cpu(), names["lse"].cpu()
+    assert (out.double() - exact).norm() / exact.norm() < 1e-2
+    assert (lse.double() - score.logsumexp(-1)).abs().max() < 2e-2
+
+
+SECOND_THEN_FIRST = torch.cat([torch.arange(40, 140), torch.arange(40)])
+FIRST_THEN_SECOND = torch.arange(140)

@@ -1,0 +1,279 @@
+"""Writes the pages of results and of the reference, and the README's tables, from the code and from tests/gpu/results.
+
+python -m tools.docs_pages [--check]
+
+A file tools/pages/FOLDER/NAME.md.j2 is the template of python/docs/FOLDER/NAME.md; a file tools/pages/readme/NAME.md.j2
+is that of the README's text between <!-- NAME --> and <!-- /NAME -->. The pages are committed: the README links to
+them, and the site is built without a compiled lazyrope.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import lazyrope
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from tabulate import tabulate
+
+from tools import breadth_table, decode_table, prefill_table
+from tools.comparison import PEERS, span, thousands
+from tools.rag import tables
+from tools.rag.tables import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+DOCS = ROOT / "python" / "docs"
+TEMPLATES = ROOT / "tools" / "pages"
+RESULTS = ROOT / "tests" / "gpu" / "results"
+NAMES = ("bench", "decode", "sweep", "prefill", "breadth", "rag")
+
+
+# A number, a range of two, or a number with another one in brackets.
+NUMBER = re.compile(r"[+-]?\d[\d.e+-]*(?: to [\d.]+)?[x%]?(?: \([\d.]+x\))?")
+
+
+def markdown(table: Table) -> str:
+    """Returns a Markdown table; columns of numbers are flushed right."""
+    sides = ["right" if all(map(is_number, column[1:])) else "left" for column in table.columns()]
+    sides[0] = "left"
+    return tabulate(table.rows, table.head, tablefmt="pipe", colalign=sides, disable_numparse=True)
+
+
+def is_number(cell: str) -> bool:
+    return not cell or NUMBER.fullmatch(cell) is not None
+
+
+def columns(table: Table, *wanted: int, head: list[str] | None = None) -> Table:
+    """Returns some of a table's columns, under other titles if any are given."""
+    rows = [[row[i] for i in wanted] for row in table.rows]
+    return Table(head or [table.head[i] for i in wanted], rows)
+
+
+def environment() -> dict[str, Any]:
+    rows = [[f"`{v['name']}`", v["meaning"], v["allowed"], v["default"]] for v in lazyrope.environment_variables()]
+    return {"table": Table(["variable", "meaning", "allowed", "default"], rows)}
+
+
+def found_test(name: str, files: str = "*") -> str:
+    """Returns file and name of a test function of Python's or of GoogleTest's, which must exist once in these files."""
+    definition = re.compile(rf"^def {name}\(|^TEST(?:_[FP])?\((\w+), {name}\)", flags=re.MULTILINE)
+    found = []
+    for file in sorted((ROOT / "tests").rglob(files)):
+        if file.suffix in (".py", ".cpp") and (match := definition.search(file.read_text())):
+            suite = f"{match[1]}." if match[1] else ""
+            found.append(f"`{file.relative_to(ROOT).as_posix()}`: `{suite}{name}`")
+    if len(found) != 1:
+        sys.exit(f"the table of what is supported names the test {name}, which exists {len(found)} times in tests/")
+    return found[0]
+
+
+def supported() -> dict[str, Any]:
+    """Returns what the registries hold, and the tests that cover all of it."""
+    steps = found_test("test_random_step", "test_attention.py")
+    appends, moves = map(found_test, ("test_random_appends", "test_random_moves"))
+    stored, read = map(found_test, ("test_every_number_is_stored_as_pytorch_rounds_it", "test_every_number_is_read"))
+    compiled = [found_test("WithoutSpillsAndWarnings"), found_test("HasEveryRowWithoutSpills")]
+    configs = found_test("EveryHeadDimHasOneOnEveryArch")
+    groups = found_test("test_a_group_of_more_heads_than_a_tile_has_rows")
+    models = found_test("test_layers_are_as_transformers_runs_them")
+    return {
+        "archs": [arch for arch in lazyrope.archs() if not arch.startswith("emu")],
+        "head_dims": lazyrope.head_dims(),
+        "ropes": lazyrope.rope_variants(),
+        "masks": lazyrope.masks(),
+        "models": lazyrope.model_types(),
+        "tests": {
+            "head_dim": [steps, appends, moves, *compiled, configs],
+            "GPU architecture": [*compiled, configs],
+            "RoPE variant": [steps, appends, moves, *compiled],
+            "mask": [steps, *compiled],
+            "scale, softcap, sinks": [steps, *compiled],
+            "dtype": [steps, appends, moves, *compiled],
+            "8-bit pools": [steps, stored, read, *compiled],
+            "query and append form": [steps, appends, *compiled],
+            "query heads for each KV head": [steps, groups],
+            "page size and layout": [steps, appends, moves],
+            "`AttentionSpec.from_hf`": [models],
+        },
+    }
+
+
+def bench(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the tables of ``lazyrope bench all``."""
+    rows = []
+    for row in data["rows"]:
+        peers = (f"{PEERS.get(name, name)} {us:.1f} ({us / row['us']:.2f}x)" for name, us in row["peers"].items())
+        rate = f"{row['tbps']:.2f} TB/s" if "tbps" in row else f"{row['tflops']:.0f} TFLOP/s"
+        stream = f"{row['stream_us']:.1f}" if "stream_us" in row else ""
+        rows.append([row["kernel"], shape_text(row), f"{row['us']:.1f}", rate, stream, ", ".join(peers)])
+    head = ["kernel", "shape", "us", "rate", "plain sum, us", "peers, us (over lazyrope's)"]
+    host = data["host"]
+    costs = [
+        ["`compile()`, empty cache, two cores", f"{host['cold_compile_ms']:.0f} ms"],
+        ["`compile()` from the disk cache", f"{host['disk_hit_ms']:.1f} ms"],
+        ["a call from Python with `out=` and `lse=`", f"{host['call_us']:.1f} us"],
+        ["a call from Python that allocates its results", f"{host['call_allocating_us']:.1f} us"],
+        ["PyTorch's `zero_()`, for comparison", f"{host['torch_op_us']:.1f} us"],
+    ]
+    return {"rows": Table(head, rows), "host": Table(["on the host", "time"], costs)}
+
+
+def shape_text(row: dict[str, Any]) -> str:
+    if row["kernel"] == "decode":
+        return f"{row['batch']} x {thousands(row['context'])}"
+    if row["kernel"] in ("append", "reposition"):
+        return f"{row['batch']} x {row['query_tokens']} tokens"
+    return f"{row['query_tokens']} x {thousands(row['context'])}"
+
+
+def rag(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the tables of ``python -m tools.rag --json``, without those of a part that was not run."""
+    result: dict[str, Any] = {}
+    if "right" in data:
+        whole = tables.fidelity(data["right"]["systems"])
+        compared = sum(name in data["right"]["systems"] for name in tables.SYSTEMS if name != tables.REFERENCE)
+        systems = [name for name in tables.SYSTEMS if name in data["right"]["systems"]]
+        first = 2
+        for name, titles in (("divergence", systems[:compared]), ("agreement", systems[:compared])):
+            result[name] = columns(whole, 0, 1, *range(first, first + compared), head=["tokens of", "tokens", *titles])
+            first += compared
+        result["perplexity"] = columns(
+            whole, 0, 1, *range(first, len(whole.head)), head=["tokens of", "tokens", *systems]
+        )
+        cases = data["right"]["cases"]
+        result["documents"] = span((case["documents"] for case in cases), 0)
+        result["contexts"] = span((case["context"] for case in cases), 0)
+        result["margin"] = max((one["margin"] for one in data["right"]["divergences"]), default=0.0)
+    if "worth" in data:
+        single = tables.single(data["worth"])
+        result["single"] = Table(["store", *single.head[1:]], single.rows)
+        served = tables.served(data["worth"])
+        titles = {"exponent": "Zipf exponent", "at most": "admitted at most", "alive": "admitted on average"}
+        result["served"] = Table([titles.get(title, title) for title in served.head], served.rows)
+    return result
+
+
+def point(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the README's five rows: what documents that are stored once save, and what attention over them costs."""
+    worth = data["rag"]["worth"]
+    alone = {(row["mode"], row["state"]): row for row in worth["single"]}
+    lazy, block, full = alone["lazy", "warm"], alone["block", "warm"], alone["full", "cold"]
+    shape, load = worth["shape"], worth["loads"][0]
+    budget = sorted({row["budget_bytes"] for row in worth["served"]})[1]
+    served = {
+        row["mode"]: f"{tables.digits(row['requests_per_s'])}"
+        for row in worth["served"]
+        if row["exponent"] == 0 and row["budget_bytes"] == budget
+    }
+    gib = 1 << 30
+    rows = [
+        [
+            f"Time to first token over {shape['documents']} stored documents of {shape['document_tokens']} tokens",
+            f"{lazy['first_token_ms']:.1f} ms",
+            f"{full['first_token_ms']:.0f} ms recomputed, {block['first_token_ms']:.1f} ms copied",
+        ],
+        [
+            "KV memory that this request adds to the store",
+            f"{lazy['private_bytes'] / gib:.2f} GiB",
+            f"{full['private_bytes'] / gib:.2f} GiB recomputed, {block['private_bytes'] / gib:.2f} GiB copied",
+        ],
+        [
+            f"Requests per second, {load['clients']} clients, {budget >> 30} GiB of KV",
+            served["lazy"],
+            f"{served['full']} recomputed, {served['block']} copied",
+        ],
+        kernel_point(data["decode"]["rows"], "decode", 1, 4096, "64 requests over {} tokens each"),
+        kernel_point(data["prefill"]["rows"], "prefill", 512, 32768, "512 queries over {} tokens"),
+    ]
+    gpus = {data["decode"]["gpu"], data["prefill"]["gpu"], data["rag"]["device"]}
+    return {"table": Table(["measured", "lazyrope", "without lazy RoPE"], rows), "gpu": " and ".join(sorted(gpus))}
+
+
+def kernel_point(rows: list[dict[str, Any]], kernel: str, queries: int, context: int, text: str) -> list[str]:
+    """Returns the line of the first row of this shape, beside the fastest of its peers."""
+    row = next(r for r in rows if (r["kernel"], r["query_tokens"], r["context"]) == (kernel, queries, context))
+    name, us = min(row["peers"].items(), key=lambda peer: peer[1])
+    return [
+        f"{kernel.capitalize()} attention, {text.format(context)}",
+        f"{row['us']:.0f} us",
+        f"{us:.0f} us: fastest other kernel ({PEERS[name]} keys)",
+    ]
+
+
+def values() -> dict[str, Any]:
+    """Returns everything that templates may name."""
+    data = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in NAMES}
+    return {
+        "environment": environment(),
+        "supported": supported(),
+        "point": point(data),
+        "data": data,
+        "gpus": sorted({data[name]["gpu"].removeprefix("NVIDIA ").split()[0] for name in NAMES if name != "rag"}),
+        "bench": bench(data["bench"]),
+        "decode": decode_table.tables(data["decode"]["rows"]),
+        "sweep": decode_table.sweep_facts(data["sweep"]["rows"]),
+        "prefill": prefill_table.tables(data["prefill"]["rows"]),
+        "squares_text": prefill_table.peers_text(data["prefill"]["rows"]),
+        "mean_texts": [prefill_table.mean_text(mean) for mean in data["prefill"]["means"]],
+        "breadth": breadth_table.tables(data["breadth"]["rows"]),
+        "breadth_facts": breadth_table.facts(data["breadth"]["rows"]),
+        "rag": rag(data["rag"]),
+    }
+
+
+def rendered(given: dict[str, Any]) -> dict[str, str]:
+    """Returns the text of each template by its path in tools/pages without its suffix, such as "results/decode"."""
+    loader = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # the output is Markdown
+    )
+    loader.filters["markdown"] = markdown
+    names = (name for name in loader.list_templates() if name.endswith(".md.j2"))
+    return {name.removesuffix(".md.j2"): loader.get_template(name).render(given) for name in names}
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    """Returns the README with the text between <!-- name --> and <!-- /name --> replaced."""
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", flags=re.DOTALL)
+    if not pattern.search(text):
+        sys.exit(f"README.md has no place for {name}: <!-- {name} --> and <!-- /{name} -->")
+    return pattern.sub(lambda m: f"{m[1]}{content.rstrip()}\n{m[2]}", text)
+
+
+def files() -> dict[Path, str]:
+    """Returns the text of each file that this program writes."""
+    texts = rendered(values())
+    result, readme = {}, README.read_text()
+    for name, text in texts.items():
+        folder, _, page = name.partition("/")
+        if folder == "readme":
+            readme = replaced(readme, page, text)
+        else:
+            result[DOCS / f"{name}.md"] = text
+    return {README: readme, **result}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.docs_pages", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail if a file is not current; change nothing")
+    check = parser.parse_args(arguments).check
+    stale = {file: text for file, text in files().items() if not file.exists() or file.read_text() != text}
+    if check and stale:
+        names = ", ".join(file.relative_to(ROOT).as_posix() for file in stale)
+        sys.exit(f"not current: {names}; run python -m tools.docs_pages")
+    for file, text in stale.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
