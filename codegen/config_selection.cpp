@@ -1,0 +1,229 @@
+// This file finds the configs of a spec on an arch: the rows of the table, adapted to the
+// spec, that are legal on the arch.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "codegen/config_table.h"
+#include "codegen/error.h"
+#include "codegen/kernel_config.h"
+
+namespace lazyrope {
+namespace {
+
+// Registers of one lane of all warps of a scheduler: an SM has four.
+constexpr int kRegistersPerLane = kRegistersPerSm / 128;
+
+// The number of CTAs that shared memory of an SM has room for, at most `max`.
+int ctas_that_fit(const TileConfig& config, const KernelSpec& spec, const Arch& arch, int max) {
+  const int bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  return std::clamp(arch.shared_per_sm / (bytes + kReservedSharedPerBlock), 1, max);
+}
+
+// Tells whether shared memory of an SM has room for the CTAs that the tile asks for.
+bool has_room(const TileConfig& config, const KernelSpec& spec, const Arch& arch) {
+  const int bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
+  return bytes <= arch.shared_per_block &&
+         config.ctas_per_sm * (bytes + kReservedSharedPerBlock) <= arch.shared_per_sm;
+}
+
+// A block of 8-bit keys is widened before it is used. Longer blocks, and more rows that share them,
+// make that cheaper where they fit.
+TileConfig fp8_prefill(TileConfig config, const KernelSpec& spec, const Arch& arch) {
+  TileConfig longer = config;
+  longer.warp_n = 128;
+  longer.ctas_per_sm = 1;
+  if (spec.head_dim <= 80) longer.warps_m = 8;
+  const bool gains = spec.head_dim <= 80 || spec.head_dim == 160;
+  if (gains && longer.shared_bytes(spec.head_dim, 1) <= arch.shared_per_block) return longer;
+  // The scale of the pool takes one register more, and 32 rows of 128 columns with 64 scores each
+  // leave none.
+  if (config.warp_m == 32 && spec.head_dim >= 128) config.mma_n = 32;
+  return config;
+}
+
+// Keys of 8 bits take half the bytes: a block has twice as many, and the ring has as many stages as
+// there is room for.
+TileConfig fp8_decode(TileConfig config, const KernelSpec& spec, const Arch& arch) {
+  config.warp_n = config.mma_n = 32;
+  constexpr int kMaxStages = 8;
+  config.stages = kMaxStages;
+  while (config.stages > 2 && !has_room(config, spec, arch)) --config.stages;
+  return config;
+}
+
+// The number of KV heads whose keys are read together. Rows of less than 256 bytes use memory
+// badly.
+int heads_read_together(const KernelSpec& spec) {
+  return spec.head_dim * bytes_of(spec.pool_dtype()) < 256 ? 2 : 1;
+}
+
+// The decode tile for tokens with more query heads than a decode tile has rows. Warps divide the
+// rows, as in prefill, but no more warps than the rows need; several CTAs on an SM hide each
+// other's latency.
+TileConfig wide_decode(const TileConfig& prefill, const KernelSpec& spec, const Arch& arch) {
+  TileConfig config = prefill;
+  config.warps_m = (spec.group_size + 15) / 16;
+  config.warp_m = 16;
+  if (config.block_m() >= prefill.block_m()) return prefill;
+  const int registers = spec.head_dim / 2 + 80;  // accumulators of 16 rows, and all else
+  const auto has_registers = [&](int ctas) {
+    const int warps_per_scheduler = (ctas * config.warps_m + 3) / 4;
+    return registers * warps_per_scheduler <= kRegistersPerLane;
+  };
+  config.ctas_per_sm = ctas_that_fit(config, spec, arch,
+                                     has_registers(3)   ? 3
+                                     : has_registers(2) ? 2
+                                                        : 1);
+  return config;
+}
+
+// Fixes the KV splits at about 1024 tokens where the spec asks for batch invariance.
+KernelConfig with_fixed_splits(KernelConfig config, const KernelSpec& spec) {
+  constexpr int kSplitTokens = 1024;
+  if (spec.batch_invariant)
+    config.fixed_split_blocks = std::max(kSplitTokens / config.decode.block_n(), 1);
+  return config;
+}
+
+// The config of a row, adapted to the spec.
+KernelConfig config_of(const Sm80Row& row, const KernelSpec& spec, const Arch& arch) {
+  KernelConfig config = row.config;
+  config.heads_per_work_tile = heads_read_together(spec);
+  if (spec.has_fp8_pool()) {
+    config.decode = fp8_decode(config.decode, spec, arch);
+    config.prefill = fp8_prefill(config.prefill, spec, arch);
+  }
+  if (spec.group_size > config.decode.block_m())
+    config.decode = wide_decode(config.prefill, spec, arch);
+  return with_fixed_splits(config, spec);
+}
+
+// The error that validate() throws for a config; empty if the config is legal.
+std::string validation_error(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
+  try {
+    validate(config, spec, arch);
+    return "";
+  } catch (const SpecError& error) {
+    return error.what();
+  }
+}
+
+// The reason why the config of a row is no config of an arch; empty if it is one.
+std::string rejection_reason(const Sm80Row& row, const KernelSpec& spec, const Arch& arch) {
+  if (const int needed = row.shared_kib_per_sm * 1024; needed > arch.shared_per_sm)
+    return fmt::format("its smallest is for SMs with {} bytes of shared memory; {} has {}", needed,
+                       arch.name, arch.shared_per_sm);
+  return validation_error(config_of(row, spec, arch), spec, arch);
+}
+
+std::vector<Sm80Row> rows_of(int head_dim) {
+  std::vector<Sm80Row> result = sm80_rows();
+  std::erase_if(result, [&](const Sm80Row& row) { return row.head_dim != head_dim; });
+  return result;
+}
+
+// The config with the tiles that family sm90a has for it. A decode tile whose warps divide rows has
+// more rows than the family's decode kernel can take, and stays.
+KernelConfig with_sm90a_tiles(KernelConfig config, const KernelSpec& spec, const Arch& arch) {
+  for (const Sm90aRow& row : sm90a_rows()) {
+    const TileConfig& before = config.*row.tile;
+    const bool serves_tokens =
+        row.config.divides_rows() || spec.group_size <= row.config.rows_per_head();
+    if (row.head_dim != spec.head_dim || (spec.softcap > 0.0 && !row.allows_softcap) ||
+        !serves_tokens || before.family == Family::kSm90a ||
+        before.divides_rows() != row.config.divides_rows())
+      continue;
+    KernelConfig changed = config;
+    changed.*row.tile = row.config;
+    if (row.tile == &KernelConfig::decode) changed.min_split_blocks = 1;  // fastest on an H200
+    changed = with_fixed_splits(changed, spec);
+    if (is_legal(changed, spec, arch)) config = changed;
+  }
+  return config;
+}
+
+std::vector<KernelConfig> fitting_configs(const KernelSpec& spec, const Arch& arch) {
+  std::vector<KernelConfig> result;
+  for (const Sm80Row& row : rows_of(spec.head_dim)) {
+    if (!rejection_reason(row, spec, arch).empty()) continue;
+    const KernelConfig config = config_of(row, spec, arch);
+    if (const KernelConfig better = with_sm90a_tiles(config, spec, arch); better != config)
+      result.push_back(better);
+    result.push_back(config);
+  }
+  return result;
+}
+
+// The neighbours of a head_dim that is not among the given ones, which ascend.
+std::vector<int> nearest(int head_dim, const std::vector<int>& head_dims) {
+  const auto above = std::upper_bound(head_dims.begin(), head_dims.end(), head_dim);
+  std::vector<int> result;
+  if (above != head_dims.begin()) result.push_back(*(above - 1));
+  if (above != head_dims.end()) result.push_back(*above);
+  return result;
+}
+
+std::vector<int> head_dims_on(const Arch& arch, KernelSpec spec) {
+  std::vector<int> result;
+  for (const int head_dim : supported_head_dims()) {
+    spec.head_dim = head_dim;
+    if (!fitting_configs(spec, arch).empty()) result.push_back(head_dim);
+  }
+  return result;
+}
+
+std::vector<std::string> archs_of(const KernelSpec& spec) {
+  std::vector<std::string> names;
+  for (const Arch& arch : archs())
+    if (!fitting_configs(spec, arch).empty()) names.push_back(arch.name);
+  return names;
+}
+
+// The message names what the last row of a head_dim lacks, because that row needs the least.
+std::string no_config_message(const KernelSpec& spec, const Arch& arch) {
+  const std::vector<int> others = nearest(spec.head_dim, head_dims_on(arch, spec));
+  return fmt::format(
+      "head_dim = {} has no kernel config on {} ({}); nearest there: {}; archs for {}: {}",
+      spec.head_dim, arch.name, rejection_reason(rows_of(spec.head_dim).back(), spec, arch),
+      others.empty() ? "none" : fmt::format("{}", fmt::join(others, " and ")), spec.head_dim,
+      fmt::join(archs_of(spec), ", "));
+}
+
+// Advice for a model with fewer columns than a supported head_dim.
+std::string padding(int head_dim, int supported) {
+  if (head_dim < 1 || supported < head_dim) return "";
+  return fmt::format(
+      " (with {}, pad q, k and v with zeros, and give the model's rotary_dim and scale = 1 / "
+      "sqrt({}))",
+      supported, head_dim);
+}
+
+}  // namespace
+
+std::vector<int> supported_head_dims() {
+  std::vector<int> result;
+  for (const Sm80Row& row : sm80_rows()) result.push_back(row.head_dim);
+  std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+void validate_head_dim(int head_dim) {
+  const std::vector<int> supported = supported_head_dims();
+  if (std::binary_search(supported.begin(), supported.end(), head_dim)) return;
+  const std::vector<int> next = nearest(head_dim, supported);
+  throw SpecError(fmt::format("head_dim = {} has no kernel config; nearest: {}{}; allowed are: {}",
+                              head_dim, fmt::join(next, " and "), padding(head_dim, next.back()),
+                              fmt::join(supported, ", ")));
+}
+
+std::vector<KernelConfig> configs(const KernelSpec& spec, const Arch& arch) {
+  validate_head_dim(spec.head_dim);
+  std::vector<KernelConfig> result = fitting_configs(spec, arch);
+  if (result.empty()) throw SpecError(no_config_message(spec, arch));
+  return result;
+}
+
+}  // namespace lazyrope

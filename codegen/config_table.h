@@ -1,0 +1,30 @@
+#pragma once
+
+#include <vector>
+
+#include "codegen/kernel_config.h"
+
+namespace lazyrope {
+
+// A config of family sm80, which every GPU from sm_80 on can run.
+struct Sm80Row {
+  int head_dim;
+  int shared_kib_per_sm;  // the row is for SMs with at least so much shared memory
+  KernelConfig config;
+};
+
+// A tile of family sm90a that replaces the decode or the prefill tile of a config.
+struct Sm90aRow {
+  int head_dim;
+  bool allows_softcap;  // false: softcap would make the kernel spill registers
+  TileConfig KernelConfig::* tile;
+  TileConfig config;
+};
+
+// The rows of a head_dim begin with the one that needs the most shared memory, which is the best.
+std::vector<Sm80Row> sm80_rows();
+
+// Of two rows for the same tile, the earlier one is tried first.
+std::vector<Sm90aRow> sm90a_rows();
+
+}  // namespace lazyrope

@@ -1,0 +1,190 @@
+// Which configs are legal: those whose kernels the templates have, and that fit an SM of the arch.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "codegen/error.h"
+#include "codegen/kernel_config.h"
+#include "templates/abi/shared_layout.h"
+
+namespace lazyrope {
+namespace {
+
+constexpr int kWarpThreads = 32;
+constexpr int kMaxThreads = 1024;
+constexpr int kSm90aPrefillWarps = 8;  // two warpgroups, which divide 128 query rows
+
+// The head_dims that family sm90a has kernels for. With a pool of 8 bits, only prefill has warps
+// that can widen keys and values: those that rotate queries.
+std::vector<int> sm90a_head_dims(bool has_many_rows, int kv_bytes) {
+  if (kv_bytes == 1) return has_many_rows ? std::vector{64, 96, 128} : std::vector<int>{};
+  return has_many_rows ? std::vector{64, 96, 128, 192, 256} : std::vector{64, 128, 192, 256};
+}
+
+// Checks one tile of a config. Errors name the tile and the member.
+class TileConfigCheck {
+ public:
+  TileConfigCheck(std::string_view name, const TileConfig& config, const KernelSpec& spec)
+      : name_(name),
+        tile_(config),
+        head_dim_(spec.head_dim),
+        kv_bytes_(bytes_of(spec.pool_dtype())),
+        has_odd_kv_heads_(spec.has_odd_kv_heads) {}
+
+  void shape() const {
+    one_of("heads", tile_.heads, allowed_heads());
+    if (tile_.family == Family::kSm90a) return sm90a_shape();
+    at_least("warps_m", tile_.warps_m, 1);
+    at_least("warps_n", tile_.warps_n, 1);
+    at_least("ctas_per_sm", tile_.ctas_per_sm, 1);
+    one_of("warp_m", tile_.warp_m, {16, 32, 48, 64});
+    at_most("ctas_per_sm", tile_.ctas_per_sm, 32);
+    multiple_of("mma_n", tile_.mma_n, product_keys());
+    one_of("warp_n", tile_.warp_n, {16, 32, 64, 128, 256});
+    if (tile_.warp_n % tile_.mma_n != 0)
+      refuse("mma_n", tile_.mma_n, fmt::format("it must divide warp_n = {}", tile_.warp_n));
+    if (tile_.warps_m > 1 && tile_.warps_n > 1)
+      refuse("warps_n", tile_.warps_n,
+             fmt::format("with warps_m = {} it must be 1", tile_.warps_m));
+    if (!tile_.divides_rows() && tile_.mma_n != tile_.warp_n)
+      refuse("mma_n", tile_.mma_n,
+             fmt::format("with warps_m = 1 it must be warp_n = {}", tile_.warp_n));
+    if (tile_.warps_n * kWarpThreads > kMaxThreads)
+      refuse("warps_n", tile_.warps_n, "a CTA has at most 32 warps");
+    one_of("warps_m", tile_.warps_m, ring_warps());
+    at_least("stages", tile_.stages, 2);
+    if (const int max = max_stages(); tile_.stages > max)
+      refuse("stages", tile_.stages,
+             fmt::format("with warp_n = {} it must be at most {}", tile_.warp_n, max));
+  }
+
+  void fits(const Arch& arch) const {
+    if (!has_family(arch, tile_.family))
+      throw SpecError(fmt::format("kernel config: {}.family = {}; {} has none but {}", name_,
+                                  to_string(tile_.family), arch.name, to_string(arch.family)));
+    const int bytes = tile_.shared_bytes(head_dim_, kv_bytes_);
+    if (bytes > arch.shared_per_block)
+      throw SpecError(
+          fmt::format("kernel config: {} needs {} bytes of shared memory; a CTA has {} on {}",
+                      name_, bytes, arch.shared_per_block, arch.name));
+    if (tile_.ctas_per_sm * (bytes + kReservedSharedPerBlock) > arch.shared_per_sm)
+      refuse("ctas_per_sm", tile_.ctas_per_sm,
+             fmt::format("each CTA needs {} bytes of the {} that an SM of {} has", bytes,
+                         arch.shared_per_sm, arch.name));
+  }
+
+ private:
+  void sm90a_shape() const {
+    // Decode has one warpgroup, or one for each of two heads.
+    one_of("warps_m", tile_.warps_m,
+           tile_.heads == 2 ? std::vector{1, 2} : std::vector{1, kSm90aPrefillWarps});
+    one_of("warps_n", tile_.warps_n, {tile_.warps_m == kSm90aPrefillWarps ? 1 : 4});
+    if (tile_.divides_rows()) {
+      one_of("warp_m", tile_.warp_m, {16});
+      // With a pool of 8 bits, each of four warps widens whole runs of 16 keys.
+      one_of("warp_n", tile_.warp_n,
+             kv_bytes_ == 1 ? std::vector{64, 128} : std::vector{64, 96, 128});
+      one_of("ctas_per_sm", tile_.ctas_per_sm, {1});
+    } else {
+      one_of("warp_m", tile_.warp_m, {16, 32});
+      one_of("warp_n", tile_.warp_n, {16});
+      one_of("ctas_per_sm", tile_.ctas_per_sm, {1, 2});
+    }
+    one_of("mma_n", tile_.mma_n, {tile_.warp_n});
+    at_least("stages", tile_.stages, 2);
+    at_most("stages", tile_.stages, 8);
+    const std::vector<int> head_dims = sm90a_head_dims(tile_.divides_rows(), kv_bytes_);
+    if (std::ranges::find(head_dims, head_dim_) == head_dims.end())
+      throw SpecError(fmt::format(
+          "kernel config: {}.family = sm90a; for a pool of {} bits it is for {}", name_,
+          8 * kv_bytes_,
+          head_dims.empty() ? "prefill alone"
+                            : fmt::format("head_dim = {}", fmt::join(head_dims, ", "))));
+  }
+
+  std::vector<int> allowed_heads() const {
+    const bool may_pair = tile_.family == Family::kSm90a && !tile_.divides_rows() &&
+                          head_dim_ == 64 && !has_odd_kv_heads_;
+    return may_pair ? std::vector{1, 2} : std::vector{1};
+  }
+
+  // Keys that one product takes: tile/warp_product.cuh and tile/fp8_product.cuh.
+  int product_keys() const { return kv_bytes_ == 2 || tile_.divides_rows() ? 16 : 32; }
+
+  // The block table is filled one window of blocks at a time. Decode has two stages a block, one
+  // for its keys and one for its values; prefill looks half a window ahead.
+  int max_stages() const {
+    const int window = kWarpThreads * kRunSlots / tile_.warp_n;
+    return tile_.divides_rows() ? window / 2 + 1 : window;
+  }
+
+  // The warps that load one ring together must copy at least one row at a time.
+  std::vector<int> ring_warps() const {
+    std::vector<int> result;
+    for (int warps = 1; warps * kWarpThreads <= kMaxThreads; ++warps)
+      if (warps * kWarpThreads >= shared_row_chunks(head_dim_, kv_bytes_)) result.push_back(warps);
+    return result;
+  }
+
+  [[noreturn]] void refuse(std::string_view member, int value, const std::string& why) const {
+    throw SpecError(fmt::format("kernel config: {}.{} = {}; {}", name_, member, value, why));
+  }
+  void at_least(std::string_view member, int value, int least) const {
+    if (value < least) refuse(member, value, fmt::format("it must be at least {}", least));
+  }
+  void at_most(std::string_view member, int value, int max) const {
+    if (value > max) refuse(member, value, fmt::format("it must be at most {}", max));
+  }
+  void multiple_of(std::string_view member, int value, int unit) const {
+    if (value < unit || value % unit != 0)
+      refuse(member, value, fmt::format("it must be a multiple of {}", unit));
+  }
+  void one_of(std::string_view member, int value, const std::vector<int>& allowed) const {
+    if (std::find(allowed.begin(), allowed.end(), value) == allowed.end())
+      refuse(member, value, fmt::format("allowed are {}", fmt::join(allowed, ", ")));
+  }
+
+  std::string_view name_;
+  const TileConfig& tile_;
+  int head_dim_;
+  int kv_bytes_;
+  bool has_odd_kv_heads_;
+};
+
+}  // namespace
+
+void validate(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
+  for (const auto& [name, attend] :
+       {std::pair{"decode", config.decode}, {"prefill", config.prefill}}) {
+    const TileConfigCheck check(name, attend, spec);
+    check.shape();
+    check.fits(arch);
+  }
+  if (config.min_split_blocks < 1)
+    throw SpecError(fmt::format("kernel config: min_split_blocks = {}; it must be at least 1",
+                                config.min_split_blocks));
+  if (config.heads_per_work_tile < 1)
+    throw SpecError(fmt::format("kernel config: heads_per_work_tile = {}; it must be at least 1",
+                                config.heads_per_work_tile));
+  if (config.fixed_split_blocks < 0)
+    throw SpecError(fmt::format(
+        "kernel config: fixed_split_blocks = {}; it must be at least 1, or 0: splits are not fixed",
+        config.fixed_split_blocks));
+  if (spec.batch_invariant && config.fixed_split_blocks == 0)
+    throw SpecError(
+        "kernel config: fixed_split_blocks = 0; with batch_invariant it must be at least 1");
+}
+
+bool is_legal(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
+  try {
+    validate(config, spec, arch);
+    return true;
+  } catch (const SpecError&) {
+    return false;
+  }
+}
+
+}  // namespace lazyrope

@@ -1,0 +1,218 @@
+// The shared memory of each attend kernel: byte offsets from its start, for host and device. The
+// host needs the sum for a launch, and the device needs the offsets.
+#pragma once
+
+#include "abi/attend_tma.h"
+#include "abi/step.h"
+
+namespace lazyrope {
+
+inline constexpr int kChunkBytes = 16;
+inline constexpr int kQueryElementBytes = 2;
+inline constexpr int kSharedFlagBytes = 16;    // flags of the CTA that all its threads read
+inline constexpr int kStageBarrierBytes = 16;  // a full and an empty mbarrier for each stage
+inline constexpr int kRunSlots = 16;           // slots that one page number fetches
+inline constexpr int kBlockInfoBytes = 16;
+inline constexpr int kRunLocationBytes = 8;
+inline constexpr int kWindowRuns = 32;  // runs of one window of the block table: one a lane
+
+constexpr int max_of(int a, int b) { return a > b ? a : b; }
+
+// A row of tile/shared_tile.cuh in chunks of 16 bytes: its columns, padded to 16 of them.
+constexpr int shared_row_chunks(int columns, int element_bytes) {
+  return (columns + 15) / 16 * element_bytes;
+}
+// The distance of two rows: rows that are not swizzled are an odd number of chunks apart, so that
+// eight of them fall into different banks.
+constexpr int shared_row_bytes(int columns, int element_bytes) {
+  const int chunks = shared_row_chunks(columns, element_bytes);
+  return (chunks % 8 == 0 || chunks % 2 == 1 ? chunks : chunks + 1) * kChunkBytes;
+}
+
+// pipeline/block_table.cuh: an entry for each block of its windows, and the state of the search.
+constexpr int block_table_bytes(int block_n, int windows) {
+  const int runs = block_n / kRunSlots;
+  const int blocks = windows * (kWindowRuns / runs);
+  return blocks * (kBlockInfoBytes + runs * kRunLocationBytes) + kChunkBytes;
+}
+
+// family/sm80/prefill_kernel.cuh. All warps share one ring.
+struct Sm80PrefillLayout {
+  int queries;  // the rotated queries of each warp; the ring of keys and values is before them
+  int wide;     // a block of keys and one of values, where 8-bit elements are widened
+  int table;
+  int positions;
+  int work_tile;
+  int flags;
+  int bytes;
+};
+
+struct Sm80PrefillShape {
+  int head_dim;
+  int warps_m;
+  int warp_m;
+  int block_n;
+  int stages;
+  int kv_bytes;  // bytes of an element of the pool
+};
+
+constexpr Sm80PrefillLayout layout_of(const Sm80PrefillShape& shape) {
+  const int rows = shape.warps_m * shape.warp_m;
+  const int row_bytes = shared_row_bytes(shape.head_dim, kQueryElementBytes);
+  const int tile_bytes = shape.block_n * shared_row_bytes(shape.head_dim, shape.kv_bytes);
+  const int wide_bytes = shape.kv_bytes == 1 ? 2 * shape.block_n * row_bytes : 0;
+  // Results are staged where the ring and the queries were.
+  const int staged_bytes = shape.warps_m * 16 * partial_record_bytes(shape.head_dim);
+  Sm80PrefillLayout layout = {};
+  layout.queries = 2 * shape.stages * tile_bytes;
+  layout.wide = layout.queries + rows * row_bytes;
+  layout.table = max_of(layout.wide + wide_bytes, staged_bytes);
+  layout.positions = layout.table + block_table_bytes(shape.block_n, 2);
+  layout.work_tile = layout.positions + rows * 4;
+  layout.flags = layout.work_tile + static_cast<int>(sizeof(WorkTile));
+  layout.bytes = layout.flags + kSharedFlagBytes;
+  return layout;
+}
+
+// family/sm80/decode_kernel.cuh. Each warp has a ring of its own.
+struct Sm80DecodeLayout {
+  int ring_bytes;  // bytes of each warp's ring; the rings come first
+  int queries;     // the rotated queries of each warp
+  int original;    // the queries as they were loaded
+  int tables;      // the block table of each warp
+  int positions;
+  int work_tiles;  // the work tile and the next
+  int flags;
+  int bytes;
+};
+
+struct Sm80DecodeShape {
+  int head_dim;
+  int warps_n;
+  int block_m;
+  int warp_n;
+  int stages;
+  int kv_bytes;
+};
+
+// Tiles of a warp's ring that its staged results take.
+constexpr int staged_tiles(int head_dim, int tile_bytes) {
+  return (16 * partial_record_bytes(head_dim) + tile_bytes - 1) / tile_bytes;
+}
+
+constexpr Sm80DecodeLayout layout_of(const Sm80DecodeShape& shape) {
+  const int query_bytes = shape.block_m * shared_row_bytes(shape.head_dim, kQueryElementBytes);
+  const int tile_bytes = shape.warp_n * shared_row_bytes(shape.head_dim, shape.kv_bytes);
+  Sm80DecodeLayout layout = {};
+  layout.ring_bytes = max_of(shape.stages, staged_tiles(shape.head_dim, tile_bytes)) * tile_bytes;
+  layout.queries = shape.warps_n * layout.ring_bytes;
+  layout.original = layout.queries + shape.warps_n * query_bytes;
+  layout.tables = layout.original + query_bytes;
+  layout.positions = layout.tables + shape.warps_n * block_table_bytes(shape.warp_n, 2);
+  layout.work_tiles = layout.positions + shape.block_m * 4;
+  layout.flags = layout.work_tiles + 2 * static_cast<int>(sizeof(WorkTile));
+  layout.bytes = layout.flags + kSharedFlagBytes;
+  return layout;
+}
+
+// What one warpgroup of family/sm90a/column_consumer.cuh has for itself.
+struct ColumnScratchLayout {
+  int warp_maxima;  // the weights of a block are before them; one row of values for each warp
+  int warp_sums;
+  int row_maxima;
+  int flags;
+  int bytes;
+};
+
+constexpr ColumnScratchLayout column_scratch_layout(int rows, int weight_bytes) {
+  ColumnScratchLayout layout = {};
+  layout.warp_maxima = weight_bytes;
+  layout.warp_sums = layout.warp_maxima + 4 * rows * 4;
+  layout.row_maxima = layout.warp_sums + 4 * rows * 4;
+  layout.flags = layout.row_maxima + rows * 4;
+  layout.bytes = layout.flags + kSharedFlagBytes;
+  return layout;
+}
+
+// family/sm90a/tile_memory.cuh, for prefill and decode. The ring of keys comes first.
+struct Sm90aLayout {
+  int block_bytes;  // bytes of a block of keys, or of values
+  int value_ring;
+  int rotated_queries;
+  int original;   // the queries as they were loaded, unless consumers rotate them in place
+  int ones;       // a panel of ones, where products add the weights up
+  int rotations;  // the rotation of a document, where a producer warp computes it
+  int table;
+  int positions;  // row positions of each work tile
+  int work_tiles;
+  int key_barriers;
+  int value_barriers;
+  int stored_barriers;  // blocks that wait to be widened
+  int rotated_barriers;
+  int rotation_barriers;
+  int saved_barriers;
+  int work_tile_barriers;
+  int window_barriers;
+  int query_order;
+  int flags;
+  int first_blocks;  // the number of each work tile's first block
+  int consumer_scratch;
+  int bytes;
+};
+
+struct Sm90aShape {
+  int head_dim;
+  int block_m;
+  int block_n;
+  int stages;
+  int heads;       // KV heads side by side in a tile
+  int warpgroups;  // warpgroups of consumers
+  bool has_many_rows;
+  bool widens;  // the pool has 8-bit elements
+};
+
+constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
+  const bool many = shape.has_many_rows;
+  const bool in_place = consumers_rotate(many, shape.head_dim);
+  const int num_rotated = rotated_stages(many, shape.head_dim, shape.block_m);
+  const int num_rotations = rotation_stages(many, shape.head_dim);
+  const int windows = table_windows(many, shape.head_dim);
+  const int query_tile_bytes = shape.block_m * shape.head_dim * kQueryElementBytes;
+  const int weight_bytes = shape.block_m / shape.warpgroups * shape.block_n * kQueryElementBytes;
+  const int scratch = column_scratch_layout(shape.block_m / shape.warpgroups, weight_bytes).bytes;
+  Sm90aLayout layout = {};
+  int end = 0;
+  const auto take = [&end](int bytes) {
+    const int begin = end;
+    end += bytes;
+    return begin;
+  };
+  const auto take_barriers = [&take](int stages) { return take(stages * kStageBarrierBytes); };
+  layout.block_bytes = shape.block_n * shape.heads * shape.head_dim * kQueryElementBytes;
+  take(shape.stages * layout.block_bytes);
+  layout.value_ring = take(shape.stages * layout.block_bytes);
+  layout.rotated_queries = take(num_rotated * query_tile_bytes);
+  layout.original =
+      take(in_place ? 0 : shape.block_m * shared_row_bytes(shape.head_dim, kQueryElementBytes));
+  layout.ones = take(ones_bytes(many, shape.head_dim));
+  layout.rotations = take(num_rotations * rotation_bytes(shape.head_dim));
+  layout.table = take(block_table_bytes(shape.block_n, windows));
+  layout.positions = take(kWorkTileStages * shape.block_m * 4);
+  layout.work_tiles = take(kWorkTileStages * static_cast<int>(sizeof(WorkTile)));
+  layout.key_barriers = take_barriers(shape.stages);
+  layout.value_barriers = take_barriers(shape.stages);
+  layout.stored_barriers = take_barriers(shape.widens ? 2 * shape.stages : 0);
+  layout.rotated_barriers = take_barriers(in_place ? 0 : num_rotated);
+  layout.rotation_barriers = take_barriers(num_rotations);
+  layout.saved_barriers = take_barriers(in_place ? shape.warpgroups : 0);
+  layout.work_tile_barriers = take_barriers(kWorkTileStages);
+  layout.window_barriers = take_barriers(windows);
+  layout.query_order = take(copy_warps(many, shape.head_dim) == 2 ? kIssueOrderBytes : 0);
+  layout.flags = take(kSharedFlagBytes);
+  layout.first_blocks = take(kSharedFlagBytes);
+  layout.consumer_scratch = take(many ? 0 : shape.warpgroups * scratch);
+  layout.bytes = end;
+  return layout;
+}
+
+}  // namespace lazyrope
