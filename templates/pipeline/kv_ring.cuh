@@ -26,8 +26,8 @@ class BlockCopy {
   static_assert(Team::size() >= kChunks);
 
  public:
-  // If rows of several heads share a line of 128 bytes, other CTAs read the rest of the line at
-  // other times, and fetching whole lines would fetch it more than once.
+  // Rows of neighbouring heads may share a line of 128 bytes, which other CTAs read at other times.
+  // Fetching whole lines would then fetch such a line more than once.
   static constexpr bool kWholeLines = Tile::kFilledChunks % 8 == 0;
   static constexpr int kTileBytes = kKeys * Tile::kRowBytes;
 

@@ -1,10 +1,11 @@
 // Family sm80, few rows: attention of decode, by mma.sync, ldmatrix and cp.async (sm_80 and every
 // later GPU).
 //
-// A work tile has up to kWarpM packed query rows, of one token or a few, of one or several KV
-// heads, and a range of KV blocks of kWarpN keys. The kernel computes out = softmax(rotated q x
-// keys^T) x values for each head, or a partial result if the tile has several KV splits. Decode is
-// limited by memory bandwidth, so the design keeps copies in flight at all times.
+// A work tile has up to kWarpM packed query rows and a range of KV blocks of kWarpN keys. Its rows
+// are those of one token or a few, for one or several KV heads. The kernel computes out =
+// softmax(rotated q x keys^T) x values for each head, or a partial result if the tile has several
+// KV splits. Decode is limited by memory bandwidth, so the design keeps copies in flight at all
+// times.
 //
 // Reads: q [tokens, heads, head_dim], the pools of keys and values [pages, slots, kv_heads,
 // head_dim] by strides, and the step's work tiles, segments and positions (abi/attend.h).

@@ -69,9 +69,9 @@ class Sm90aDecode {
     const Memory memory = {memory_start};
     const Chunk first = SchedulerWarp<Memory>::first_work_tile(params.attend);
     memory.init();
-    // Votes select the role. From a number the compiler makes a table of branches in constant
-    // memory, and the way there takes about 600 clocks for a CTA that has not read it. Kernels with
-    // many rows are slower with votes.
+    // Votes select the role. From a number the compiler would make a table of branches in constant
+    // memory. Its first use by a CTA takes about 600 clocks. Kernels with many rows are slower with
+    // votes.
     const auto is_below = [](int32 i) { return warp_uniform(warp_index() < i); };
     if (is_below(Memory::kProducerWarps))
       return run_producer_warp<Spec>(params, memory, is_below, first);
@@ -81,8 +81,8 @@ class Sm90aDecode {
 
  private:
   // The first consumer warp calls this, because it has nothing to do yet. It prefetches the first
-  // line of each run of the CTA's first work tile whose page number is in the work tile, at most
-  // one run a lane. The addresses are then translated before the runs are copied.
+  // line of those runs of the CTA's first work tile whose page numbers the work tile contains, at
+  // most one run a lane. The addresses are then translated before the runs are copied.
   LAZYROPE_DEVICE static void prefetch_first(const KvPool& pool, Memory memory) {
     PipelineConsumer(memory.at + Memory::kWorkTileBarriers).await_phase(0);
     const WorkTilePtr work_tile = memory.work_tile(0);

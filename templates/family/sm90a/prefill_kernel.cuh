@@ -76,9 +76,8 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class Sm90aPrefill {
   using Memory = TileMemory<Spec, Shape>;
-  // These are the registers of a thread. A warpgroup that asks for more registers than the kernel
-  // was launched with waits for ever. The launch has kLaunchRegisters for each thread, rounded down
-  // to a multiple of eight.
+  // These are the registers of a thread. A warpgroup waits for ever if all warps together ask for
+  // more registers than the launch has: kLaunchRegisters for each thread, a multiple of eight.
   static constexpr bool kHasRotators = !Memory::kConsumersRotate;
   static constexpr int kConsumerRegisters = kHasRotators ? 192 : 224;
   static constexpr int kProducerRegisters = kHasRotators ? 64 : 56;

@@ -1,5 +1,5 @@
-// The scheduler warp (warp 0) loads the CTA's work tiles, and fills the block table a window of
-// blocks at a time, ahead of all warps that use them.
+// The scheduler warp (warp 0) loads the CTA's work tiles and fills the block table, a window of
+// blocks at a time. It is ahead of all warps that use them.
 //
 // Reads: WorkTile [work tiles] and the queue's counter in global memory; the step's segments and
 // page numbers.
