@@ -1,8 +1,18 @@
-// Where the KV blocks of a work tile lie: a circular table in shared memory, filled a window of
-// blocks at a time and well ahead of use. The lanes of one warp find the segments of a window's
-// blocks by a prefix sum, so short segments cost no more than long ones, and page numbers arrive by
-// asynchronous copy. A work tile brings the pages of its first blocks, which are thus known at
-// once.
+// The block table of a work tile: for each KV block its base, its logical position, its valid
+// slots, and the page and first slot of each run.
+//
+// The table is circular, in shared memory. One warp fills it a window of blocks at a time, well
+// before the blocks are read. The lanes of that warp find the segments of a window's blocks by a
+// prefix sum, so short segments cost no more than long ones. Page numbers arrive by asynchronous
+// copies or by loads whose results are stored later. A work tile contains the page numbers of its
+// first runs, so its first blocks need no search.
+//
+// Reads: the step's segments, the list of pages, and the work tile's WorkTileStart.
+// Writes: kCapacity BlockInfo, then kCapacity x kRuns RunLocation, then two Walk, in shared memory.
+//
+// Family sm80: each decode warp fills and reads its own table, or warp 0 fills the table of a
+// prefill CTA. Family sm90a: the scheduler warp fills the table (family/sm90a/scheduler_warp.cuh).
+// The table contains no barrier: its users synchronize as resolve() requires.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -12,12 +22,12 @@
 namespace lazyrope {
 
 struct BlockInfo {
-  int32 base;      // of its segment
+  int32 base;      // base of the block's segment
   int32 position;  // logical position of the block's slot 0
-  int32 begin;     // its valid slots
-  int32 end;       // a run behind the block's where its segment goes on
+  int32 begin;     // valid slots: [begin, end)
+  int32 end;       // kBlockSlots + kRunSlots where the segment continues after this block
 
-  // Whether the next block is another segment's.
+  // True if the next block belongs to another segment.
   template <int kBlockSlots>
   LAZYROPE_DEVICE bool ends_segment() const {
     return end <= kBlockSlots;
@@ -26,17 +36,18 @@ struct BlockInfo {
 
 struct alignas(8) RunLocation {
   int32 page;
-  int32 slot;  // in the page
+  int32 slot;  // slot in the page
 };
 
-// Which of a work tile's blocks a table has: of stripes of `length` blocks number `first`, first +
-// step, ... `missing` blocks of stripe 0, fewer than its length, lie before the work tile.
+// The blocks of a work tile that a table contains. A stripe is `length` consecutive blocks. The
+// table contains the stripes first, first + step, first + 2 * step, ... The first `missing` blocks
+// of stripe 0 precede the work tile and do not exist; `missing` is less than `length`.
 class BlockChoice {
  public:
   LAZYROPE_DEVICE BlockChoice(int32 first, int32 step, int32 length, int32 missing)
       : packed_(first | step << 8 | length << 16 | missing << 24) {}
 
-  // How many of blocks 0 to num_blocks - 1 are chosen.
+  // Returns the number of chosen blocks among blocks 0 to num_blocks - 1.
   LAZYROPE_DEVICE int32 count(int32 num_blocks) const {
     const int32 blocks = num_blocks + missing();
     const int32 round = step() * length();
@@ -44,7 +55,7 @@ class BlockChoice {
     return blocks / round * length() + smaller(larger(rest, 0), length()) - own_missing();
   }
 
-  // The i-th that is chosen.
+  // Returns the index of the i-th chosen block.
   LAZYROPE_DEVICE int32 block(int32 i) const {
     const int32 at = i + own_missing();
     return (at / length() * step() + first()) * length() + at % length() - missing();
@@ -57,25 +68,25 @@ class BlockChoice {
   LAZYROPE_DEVICE int32 missing() const { return packed_ >> 24; }
   LAZYROPE_DEVICE int32 own_missing() const { return first() == 0 ? missing() : 0; }
 
-  int32 packed_;  // registers are few
+  int32 packed_;  // one register, because registers are scarce
 };
 
-// Block i of the table is the i-th chosen.
+// Block first + i of the table is the i-th chosen block of the work tile.
 template <class Mask, int kBlockSlots, int kWindows = 2>
 class BlockTable {
   static constexpr int kRuns = kBlockSlots / kRunSlots;
 
  public:
-  static constexpr int kWindow = kWarpThreads / kRuns;  // blocks resolved at once
+  static constexpr int kWindow = kWarpThreads / kRuns;  // blocks that one warp resolves at once
   static constexpr int kCapacity = kWindows * kWindow;  // blocks in the table
   static constexpr int kBytes = kCapacity * (static_cast<int>(sizeof(BlockInfo)) +
                                              kRuns * static_cast<int>(sizeof(RunLocation))) +
                                 static_cast<int>(sizeof(Chunk));
 
-  // The first that is chosen is number `first` of the table.
+  // `first` is the index that the first chosen block has in the table.
   LAZYROPE_DEVICE BlockTable(SharedPtr memory, BlockChoice choice, const StepView& step,
                              WorkTilePtr work_tile, int32 first = 0)
-      : memory_(memory), choice_(choice), step_(step), item_(work_tile), first_(first) {}
+      : memory_(memory), choice_(choice), step_(step), work_tile_(work_tile), first_(first) {}
 
   LAZYROPE_DEVICE BlockInfo info(int32 block) const {
     return ld_shared<BlockInfo>(info_address(block));
@@ -84,15 +95,16 @@ class BlockTable {
     return ld_shared<RunLocation>(run_address(block, run));
   }
 
-  // How many of the first blocks the work tile has the pages of, at most a window.
+  // Returns how many of the first chosen blocks have all their page numbers in the work tile, at
+  // most one window.
   LAZYROPE_DEVICE int32 count_prefetched(const WorkTileStart& start) const {
     const int32 num_runs = smaller(ceil_div(start.end, kRunSlots), kStartRuns);
     const int32 blocks =
         start.end <= kStartRuns * kRunSlots ? ceil_div(num_runs, kRuns) : num_runs / kRuns;
-    return smaller(choice_.count(smaller(blocks, item_.extent().num_blocks)), kWindow);
+    return smaller(choice_.count(smaller(blocks, work_tile_.extent().num_blocks)), kWindow);
   }
 
-  // One warp: these.
+  // One warp writes the first num_prefetched blocks, whose page numbers are in the work tile.
   LAZYROPE_DEVICE void seed(const WorkTileStart& start, int32 num_prefetched) const {
     const int32 block = lane_index() / kRuns;
     if (block < num_prefetched) {
@@ -100,10 +112,11 @@ class BlockTable {
       const int32 run = lane_index() % kRuns;
       if (run == 0)
         write_info(first_ + block, start.base, start.position, start.begin, start.end, slot);
-      st_shared(run_address(first_ + block, run), start_run(item_, start, slot / kRunSlots + run));
+      st_shared(run_address(first_ + block, run),
+                start_run(work_tile_, start, slot / kRunSlots + run));
     }
   }
-  // One of the runs whose pages the work tile has.
+  // Returns the location of a run whose page number is in the work tile.
   LAZYROPE_DEVICE static RunLocation start_run(WorkTilePtr work_tile, const WorkTileStart& start,
                                                int32 run) {
     const int32 slot = run * kRunSlots;
@@ -111,16 +124,17 @@ class BlockTable {
     return {slot < start.end ? work_tile.start_page(run) : 0, at.slot};
   }
 
-  // Where the search for the next window begins: a segment, and the work tile's block that it
-  // begins with. Kept twice, by turns: other lanes may still be reading where this window's search
-  // began.
+  // The point at which the search for the next window continues: a segment, and the first of the
+  // work tile's blocks in it. Two copies are used alternately, because other lanes may still read
+  // the point at which this window's search began.
   struct alignas(8) Walk {
     int32 segment;
     int32 block;
   };
-  static_assert(2 * sizeof(Walk) == sizeof(Chunk));  // the table's last bytes
+  static_assert(2 * sizeof(Walk) == sizeof(Chunk));  // the last bytes of the table
 
-  // What filling a window begins with, asked for ahead: the search starts with a segment a lane.
+  // The operands of the search for a window, loaded early: each lane has one of the first 32
+  // segments.
   struct Lookup {
     Walk walk;
     SegmentRecord segment;
@@ -128,13 +142,13 @@ class BlockTable {
     int32 page_size;
   };
 
-  // For the work tile's first window that is searched for; whoever fills one window after the other
-  // goes on with what it gives.
+  // Returns the operands for the first window that the work tile does not contain. A warp that
+  // fills consecutive windows passes the same Lookup on, which find() advances.
   LAZYROPE_DEVICE Lookup look_up_first() const {
-    const WorkTileKeys keys = item_.keys();
+    const WorkTileKeys keys = work_tile_.keys();
     return look_up_from({keys.segment, -keys.first_block});
   }
-  // For the window behind one that has been left.
+  // Returns the operands for a window whose predecessor was saved by save_walk().
   LAZYROPE_DEVICE Lookup look_up(int32 window) const {
     return look_up_from(ld_shared<Walk>(walk_address(window - 1)));
   }
@@ -142,17 +156,17 @@ class BlockTable {
     if (lane_index() == 0) st_shared(walk_address(window), lookup.walk);
   }
 
-  // One warp fills window `window`; windows are taken in order, from 0. The page numbers are part
-  // of the caller's next group of asynchronous copies. All who use the table synchronize before
-  // what was filled is read, and before the next window.
+  // One warp fills window `window`. Windows are filled in order, from 0. The copies of the page
+  // numbers belong to the caller's next cp.async group. All users of the table synchronize before
+  // they read the window, and before the next window is filled.
   LAZYROPE_DEVICE void resolve(int32 window, Lookup lookup) const {
     const int32* page = find(window, 0, lookup);
     save_walk(window, lookup);
     if (page != nullptr) cp_async_ca_4(lane_run_address(window), page);
   }
 
-  // The same for blocks from `first` on, whose page numbers, a lane's each, the caller place()s
-  // before they are read.
+  // Fills the blocks of a window from `first` on, except for their page numbers. Each lane gets the
+  // page number of its run, and passes it to store_page() before the block is read.
   LAZYROPE_DEVICE int32 resolve_ahead(int32 window, int32 first, Lookup& lookup) const {
     const int32* page = find(window, first, lookup);
     return page == nullptr ? 0 : ld_global_nc(page);
@@ -186,7 +200,8 @@ class BlockTable {
     return static_cast<int32>(static_cast<uint32>(block) % kCapacity);
   }
 
-  // The block that this lane fills, of whose runs it has one; none where lanes are left.
+  // Returns the block that this lane fills; a lane has one run of a block. Returns -1 for lanes
+  // without a run.
   LAZYROPE_DEVICE static int32 entry(int32 window) {
     if (kWarpThreads % kRuns != 0 && lane_index() >= kWindow * kRuns) return -1;
     return window * kWindow + lane_index() / kRuns;
@@ -195,11 +210,12 @@ class BlockTable {
     return run_address(entry(window), lane_index() % kRuns);
   }
 
-  // Behind the work tile's last one without a slot: that once more, for after a branch here, where
-  // a loop ends, the compiler would not know that lanes go on together.
+  // Returns an empty segment for an index past the work tile's last segment. The last one is loaded
+  // again for that, instead of a branch: after a branch at the end of a loop the compiler would not
+  // know that the lanes have converged.
   LAZYROPE_DEVICE SegmentRecord load_segment(int32 index) const {
     SegmentRecord record{};
-    const int32 end = item_.keys().segment_end;
+    const int32 end = work_tile_.keys().segment_end;
     const SegmentRecord* p = step_.segments + smaller(index, end - 1);
     const Chunk c = ld_global_nc(reinterpret_cast<const Chunk*>(p));
     record.base = static_cast<int32>(c.word[0]);
@@ -210,12 +226,12 @@ class BlockTable {
     return record;
   }
 
-  // Fills the infos of a window's blocks from `first` on, and the slots of their runs; returns
-  // where the page number of this lane's run lies, null where the run has no slot that is read: its
-  // address is formed, from 0. `lookup` is then that of the next window.
+  // Fills the BlockInfo of a window's blocks from `first` on, and the slots of their runs. Returns
+  // the address of the page number of this lane's run, or null if no slot of the run is read.
+  // `lookup` is advanced to the next window.
   LAZYROPE_DEVICE const int32* find(int32 window, int32 first, Lookup& lookup) const {
-    const WorkTileExtent extent = item_.extent();
-    const int32 segment_end = item_.keys().segment_end;
+    const WorkTileExtent extent = work_tile_.extent();
+    const int32 segment_end = work_tile_.keys().segment_end;
     Walk walk = lookup.walk;
     SegmentRecord record = lookup.segment;
     const int32 block = choice_.block(entry(window) - first_);
@@ -232,7 +248,7 @@ class BlockTable {
       const int32 owner = upper_bound_lane(blocks_through, target);
       const int32 owner_first = shfl_sync_idx(blocks_through - blocks, owner);
       const VisibleSegment found = from_lane(segment, owner);
-      // Below 0: found in the 32 segments before.
+      // A negative target was found among the 32 segments before.
       if (wanted && target >= 0 && target < total)
         page = write(entry(window), found, target - owner_first, lookup);
       if (!vote_sync_any(wanted && target >= total)) break;
@@ -246,7 +262,7 @@ class BlockTable {
     return page;
   }
 
-  // A block that begins at `slot`, counted as position, begin and end of its segment are.
+  // Writes the BlockInfo of a block that begins at `slot`, counted like position, begin and end.
   LAZYROPE_DEVICE void write_info(int32 entry, int32 base, int32 position, int32 begin, int32 end,
                                   int32 slot) const {
     const int32 rest = end - slot;
@@ -266,13 +282,13 @@ class BlockTable {
     return run_slot < segment.end ? lookup.pages + record.first_page + at.page : nullptr;
   }
 
-  // Where a slot of a segment lies: in which of its pages, from the first on.
+  // The location of a segment's slot: an index into the segment's pages, and a slot in that page.
   struct PageLocation {
     int32 page;
     int32 slot;
   };
   LAZYROPE_DEVICE static PageLocation locate_in_pages(int32 slot, int32 page_size) {
-    // Without a sign, which would take longer, and of one division.
+    // Unsigned division is faster, and one division serves both results.
     const auto page =
         static_cast<int32>(static_cast<uint32>(slot) / static_cast<uint32>(page_size));
     return {page, slot - page * page_size};
@@ -281,7 +297,7 @@ class BlockTable {
   SharedPtr memory_;
   BlockChoice choice_;
   const StepView& step_;
-  WorkTilePtr item_;
+  WorkTilePtr work_tile_;
   int32 first_;
 };
 

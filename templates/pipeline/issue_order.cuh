@@ -1,5 +1,5 @@
-// Warps that ask memory for little before others ask it for much: what is asked for last comes
-// last. For speed alone, for nothing is ordered by it.
+// Makes some warps issue their few loads before other warps issue many, because loads are served
+// about in the order in which they are issued. It affects speed only: no result depends on it.
 #pragma once
 
 #include "isa/mbarrier.cuh"
@@ -7,17 +7,18 @@
 
 namespace lazyrope {
 
-// By an mbarrier of which one phase is used: once that is over nobody waits any more. A named
-// barrier that warps reach by different instructions would do, but not for compute-sanitizer.
+// This is an mbarrier of which only the first phase is used: nothing waits after it. A named
+// barrier would serve too, but compute-sanitizer rejects one that warps reach by different
+// instructions.
 class IssueOrder {
  public:
   LAZYROPE_DEVICE explicit IssueOrder(SharedPtr memory) : memory_(memory) {}
 
-  // One thread: how many warps come first.
+  // One thread calls this. `leading_warps` is the number of warps that issue first.
   LAZYROPE_DEVICE static void init_barrier(SharedPtr memory, uint32 leading_warps) {
     mbarrier_init(memory, leading_warps);
   }
-  // Each of these warps, once, when it has asked.
+  // Each leading warp calls this once, after it has issued its loads.
   LAZYROPE_DEVICE void signal_issued() const {
     if (elect_sync()) mbarrier_arrive(memory_);
   }

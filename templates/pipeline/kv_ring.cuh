@@ -1,4 +1,9 @@
-// Rings in shared memory, filled by cp.async with the keys and values of a work tile's blocks.
+// Rings in shared memory that cp.async fills with the keys and values of a work tile's blocks
+// (family sm80).
+//
+// KvRing serves a CTA: all its warps copy and read each block. TileRing serves one warp alone. Both
+// synchronize by cp.async groups: a thread waits for its own copies, then a CTA barrier (KvRing) or
+// a warp barrier (TileRing) shows them to the other threads.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -10,18 +15,19 @@
 
 namespace lazyrope {
 
-// How a team copies the kKeys slots of a block, of one KV head: 16 bytes a thread at once.
+// Copies the kKeys slots of a block of one KV head to a tile. Each thread of the team copies 16
+// bytes at a time.
 template <class Team, class Tile, int kKeys>
 class BlockCopy {
   static constexpr int kChunks = Tile::kChunks;
-  // Slots that the team copies at once; threads beyond their chunks have nothing to copy.
+  // The slots that the team copies at once. Threads beyond that have nothing to copy.
   static constexpr int kRowsPerPass =
       smaller(kRunSlots, floor_power_of_two(Team::size() / kChunks));
   static_assert(Team::size() >= kChunks);
 
  public:
-  // Where rows of a head share lines of 128 bytes with its neighbours, which other CTAs read at
-  // other times, whole lines would be fetched more than once.
+  // Rows of neighbouring heads may share a line of 128 bytes, which other CTAs read at other times.
+  // Fetching whole lines would then fetch such a line more than once.
   static constexpr bool kWholeLines = Tile::kFilledChunks % 8 == 0;
   static constexpr int kTileBytes = kKeys * Tile::kRowBytes;
 
@@ -37,9 +43,10 @@ class BlockCopy {
       row_ = kUnfilled;
   }
 
-  // copy(place, source, bytes): this thread's 16 bytes at `place` of a tile are the first `bytes`
-  // of those at offset `source` of a pool, and zeros. Slots outside the segment are zero: a weight
-  // of zero would not hide what they hold (0 x NaN).
+  // Calls copy(to, source, bytes) for each of this thread's 16-byte chunks at address `to` of the
+  // tile. The first `bytes` of a chunk come from offset `source` of the pool, and the others are
+  // zeros. Slots outside the segment become zero: a weight of 0 would not hide their contents (0 x
+  // NaN).
   template <class Table, class Copy>
   LAZYROPE_DEVICE void for_each(const Table& table, int32 block, SharedPtr tile,
                                 const Copy& copy) const {
@@ -60,7 +67,8 @@ class BlockCopy {
   }
 
  private:
-  // In the place of a row: of threads whose chunk is all zeros, and of those with no chunk.
+  // These values replace the row of threads whose chunk is all zeros, and of threads without a
+  // chunk.
   static constexpr int32 kUnfilled = 1 << 20;
   static constexpr int32 kIdle = kUnfilled + 1;
 
@@ -70,12 +78,12 @@ class BlockCopy {
 
   const KvPool& pool_;
   int32 row_;
-  SharedPtr chunk_offset_;  // in a tile
-  uint32 source_;           // in a run
+  SharedPtr chunk_offset_;  // offset in a tile
+  uint32 source_;           // offset in a run
 };
 
-// Stages of a block's keys and values, of a whole CTA: one group of copies a block, kStages - 1
-// blocks under way while one is read.
+// A ring whose stages contain the keys and values of a block, for a whole CTA. Each block is one
+// cp.async group. While a block is read, kStages - 1 blocks are in flight.
 template <class Team, class Tile, int kKeys, int kStages>
 class KvRing {
   using Copies = BlockCopy<Team, Tile, kKeys>;
@@ -92,14 +100,14 @@ class KvRing {
   }
   LAZYROPE_DEVICE SharedPtr values(int32 block) const { return keys(block) + kTileBytes; }
 
-  // Waits until the block that was asked for kStages - 1 groups of copies ago has arrived for the
-  // whole CTA, which has then also done with the block before.
+  // Waits for the block whose group was committed kStages - 1 groups ago. The barrier also shows
+  // that the whole CTA has finished reading the block before.
   LAZYROPE_DEVICE void wait() const {
     cp_async_wait_group<kStages - 2>();
     bar_sync();
   }
 
-  // Asks for `block`, in the place of block - kStages.
+  // Issues the copies of `block`, into the stage of block - kStages.
   template <class Table>
   LAZYROPE_DEVICE void issue(const Table& table, int32 block, int32 kv_head) const {
     const Copies copies(pool_, kv_head);
@@ -116,8 +124,8 @@ class KvRing {
   const KvPool& pool_;
 };
 
-// Tiles of one warp, the keys and the values of each block by turns: one group of copies a tile,
-// kTiles - 1 under way while one is read.
+// A ring of tiles for one warp, which contain the keys and the values of each block alternately.
+// Each tile is one cp.async group. While a tile is read, kTiles - 1 tiles are in flight.
 template <class Tile, int kKeys, int kTiles>
 class TileRing {
   using Copies = BlockCopy<Team<kWarpThreads>, Tile, kKeys>;
@@ -125,24 +133,25 @@ class TileRing {
  public:
   static constexpr int kBytes = kTiles * Copies::kTileBytes;
 
-  // `tiles`: fewer than kTiles, which have been asked for already.
+  // `tiles` is the number of tiles that have been issued already, fewer than kTiles.
   LAZYROPE_DEVICE TileRing(SharedPtr memory, const KvPool& pool, int32 kv_head, int32 tiles)
       : memory_(memory), copies_(pool, kv_head), next_(tiles) {}
 
-  // Waits for the next tile, and until the whole warp has done with the one before.
+  // Waits for the next tile. The barrier also shows that the whole warp has finished reading the
+  // tile before.
   LAZYROPE_DEVICE void wait() const {
     cp_async_wait_group<kTiles - 2>();
     bar_warp_sync();
   }
 
-  // The tile that was waited for, which may be read until the next wait.
+  // Returns the tile that wait() waited for. It may be read until the next wait().
   LAZYROPE_DEVICE SharedPtr take() {
     const SharedPtr tile = memory_ + current_ * Copies::kTileBytes;
     current_ = current_ + 1 == kTiles ? 0 : current_ + 1;
     return tile;
   }
 
-  // Asks for a block of the pool of keys, or of values, in the place of the tile that was read
+  // Issues the copies of a block from the pool of keys or of values, into the tile that was read
   // last. The caller commits the group.
   template <class Table>
   LAZYROPE_DEVICE void issue(const Table& table, int32 block, const void* pool) {

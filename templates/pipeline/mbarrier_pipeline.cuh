@@ -1,5 +1,16 @@
-// Stages of shared memory that producers fill and consumers read. Each stage has two mbarriers: one
-// says that the stage is full, the other that it is empty.
+// A pipeline of shared-memory stages that producers fill and consumers read, as in CUTLASS. Each
+// stage has two mbarriers, 16 bytes in all: "full" at offset 0, "empty" at offset 8.
+//
+// A producer calls acquire(), which waits for "empty", fills the stage, and calls commit(), which
+// arrives at "full". A consumer calls wait(), which waits for "full", reads the stage, and calls
+// release(), which arrives at "empty".
+//
+// | barrier | who arrives, how many                         | who waits | what it protects |
+// |---------|-----------------------------------------------|-----------|--------------------------|
+// | full    | `producers` warps, and the bytes of copies    | consumers | data that is being made |
+// | empty   | `consumers` warps                             | producers | data that is being read |
+//
+// The users of a pipeline choose the two counts, and signal() makes one arrival for a warp.
 #pragma once
 
 #include "isa/mbarrier.cuh"
@@ -12,7 +23,8 @@ struct Pipeline {
   static constexpr int kStages = kStageCount;
   static constexpr int kBytes = kStages * 16;
 
-  // One thread: how many arrive as a stage is filled, and when it has been used.
+  // One thread calls this. The counts are the arrivals that complete a phase: `producers` at
+  // "full", and `consumers` at "empty".
   LAZYROPE_DEVICE static void init(SharedPtr memory, uint32 producers, uint32 consumers) {
 #pragma unroll
     for (int32 i = 0; i < 2 * kStages; ++i)
@@ -21,9 +33,9 @@ struct Pipeline {
   }
 };
 
-// One thread's view of a pipeline, from the producers' or the consumers' side. The thread takes
-// part in every phase of a stage. A thread that learns of a phase from something else may only
-// wait, or only signal.
+// This is one thread's view of a pipeline, from the producer's or the consumer's side. The thread
+// takes part in every phase of every stage, because it counts phases. A thread that learns about
+// phases in another way may only wait, or only signal.
 template <bool kProduces>
 class PipelineSide {
  public:
@@ -32,24 +44,23 @@ class PipelineSide {
 
   // Replaces acquire() or wait() where something else has shown that the phase is complete.
   LAZYROPE_DEVICE void flip_phase(int32 stage) { phases_ ^= 1u << stage; }
-  // Waits as acquire() and wait() do, but keeps the phase: the thread waits for the stage once
-  // more.
+  // Waits like acquire() and wait(), but does not advance the phase: the thread will wait for this
+  // stage again.
   LAZYROPE_DEVICE void await_phase(int32 stage) const {
     while (!mbarrier_try_wait_parity(wait_barrier(stage), parity(stage))) {
     }
   }
-  // Whether acquire() or wait() would return at once.
+  // Returns true if acquire() or wait() would return at once.
   LAZYROPE_DEVICE bool try_wait(int32 stage) const {
     return mbarrier_test_wait_parity(wait_barrier(stage), parity(stage));
   }
 
-  // The mbarrier that this side arrives at: the producers' is the full one, the consumers' the
-  // empty one.
+  // The mbarrier at which this side arrives: "full" for producers, "empty" for consumers.
   LAZYROPE_DEVICE SharedPtr signal_barrier(int32 stage) const {
     return memory_ + stage * 16 + (kProduces ? 0 : 8);
   }
 
-  // The mbarrier that this side waits for.
+  // The mbarrier for which this side waits.
   LAZYROPE_DEVICE SharedPtr wait_barrier(int32 stage) const {
     return memory_ + stage * 16 + (kProduces ? 8 : 0);
   }
@@ -59,7 +70,7 @@ class PipelineSide {
     if (!is_ready) await_phase(stage);
     phases_ ^= 1u << stage;
   }
-  // A warp, all of whose lanes have done with the stage.
+  // One warp calls this, when all its lanes have finished with the stage.
   LAZYROPE_DEVICE void signal(int32 stage) const {
     bar_warp_sync();
     if (elect_sync()) mbarrier_arrive(signal_barrier(stage));
@@ -69,18 +80,18 @@ class PipelineSide {
   LAZYROPE_DEVICE uint32 parity(int32 stage) const { return phases_ >> stage & 1; }
 
   SharedPtr memory_;
-  uint32 phases_;  // a bit a stage
+  uint32 phases_;  // one bit for each stage
 };
 
 class PipelineProducer : public PipelineSide<true> {
  public:
   using PipelineSide<true>::PipelineSide;
 
-  // Waits until the stage is empty. `is_ready`: what try_wait() has returned for it.
+  // Waits until the stage is empty. `is_ready` is the result of try_wait() for this stage.
   LAZYROPE_DEVICE void acquire(int32 stage, bool is_ready = false) {
     await_and_flip(stage, is_ready);
   }
-  // A warp has filled the stage.
+  // One warp calls this, when it has filled the stage.
   LAZYROPE_DEVICE void commit(int32 stage) const { signal(stage); }
 };
 
@@ -88,13 +99,13 @@ class PipelineConsumer : public PipelineSide<false> {
  public:
   using PipelineSide<false>::PipelineSide;
 
-  // Waits until the stage is full. `is_ready`: what try_wait() has returned for it.
+  // Waits until the stage is full. `is_ready` is the result of try_wait() for this stage.
   LAZYROPE_DEVICE void wait(int32 stage, bool is_ready = false) { await_and_flip(stage, is_ready); }
-  // A warp has done with the stage.
+  // One warp calls this, when it has finished with the stage.
   LAZYROPE_DEVICE void release(int32 stage) const { signal(stage); }
 };
 
-// The stage whose turn it is in a ring.
+// The index of the stage that comes next in a ring.
 template <int kStages>
 struct PipelineStage {
   int32 index = 0;

@@ -1,5 +1,13 @@
-// Two warpgroups that do a thing in turns, so that each does something else while the other does
-// that: what both would do at once takes both longer.
+// Makes two warpgroups issue their products alternately, like the warpgroup ping-pong of
+// FlashAttention-3: one warpgroup computes its softmax while the other's products run. Products
+// that both issued at the same time would take both longer.
+//
+// | barrier      | who arrives (256 threads)              | who waits | what it protects      |
+// |--------------|----------------------------------------|-----------|-----------------------|
+// | kBarrier     | group 0 by bar.sync, group 1 by arrive | group 0   | its slot of the order |
+// | kBarrier + 1 | group 1 by bar.sync, group 0 by arrive | group 1   | its slot of the order |
+//
+// order_wait() synchronizes the warps of the calling group, too: SelfRotatedQueries relies on that.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -7,13 +15,13 @@
 
 namespace lazyrope {
 
-// By barriers kBarrier and kBarrier + 1, that a group may go on. Each group takes as many turns.
+// Both groups must call order_wait() and order_arrive() equally often.
 template <int kBarrier>
 class MmaOrder {
   static constexpr int32 kThreads = 2 * kWarpgroupThreads;
 
  public:
-  // Group 0 begins. The compiler is shown that all lanes have the same group.
+  // Group 0 goes first. The shuffle shows the compiler that all lanes have the same group.
   LAZYROPE_DEVICE explicit MmaOrder(int32 group) : group_(shfl_sync_idx(group, 0)) {
     if (group_ == 1) order_arrive();
   }

@@ -1,15 +1,51 @@
-// Family sm80, few rows: decode, by mma.sync, ldmatrix and cp.async (sm_80 and every later GPU).
+// Family sm80, few rows: attention of decode, by mma.sync, ldmatrix and cp.async (sm_80 and every
+// later GPU).
 //
-// What counts is that memory is never idle. A CTA of kWarpsN warps takes up to kWarpM query
-// rows: those of one token or a few, of one KV head or of several. Each warp has one of the heads
-// and every so manieth block of kWarpN keys, asks for its own blocks in a ring of its own, and
-// does not wait for the others until the end.
+// A work tile has up to kWarpM packed query rows and a range of KV blocks of kWarpN keys. Its rows
+// are those of one token or a few, for one or several KV heads. The kernel computes out =
+// softmax(rotated q x keys^T) x values for each head, or a partial result if the tile has several
+// KV splits. Decode is limited by memory bandwidth, so the design keeps copies in flight at all
+// times.
 //
-// A warp's queries lie in shared memory, turned for the base of the present segment; on a block of
-// another base the warp turns them anew from the original, in fp32, rounded once.
+// Reads: q [tokens, heads, head_dim], the pools of keys and values [pages, slots, kv_heads,
+// head_dim] by strides, and the step's work tiles, segments and positions (abi/attend.h).
+// Writes: out, shaped like q, and lse [tokens, heads], or rows of partial results [kv_heads of the
+// work tile x rows, head_dim] (abi/step.h).
 //
-// A work tile's queries and first tiles are asked for before the results of the work tile before
-// leave.
+// All kWarpsN warps have the same role. Warp w serves KV head w % num_heads of the work tile. The
+// warps of one head divide its KV blocks (choose_blocks()). Each warp copies its blocks into its
+// own TileRing by its own BlockTable, and waits for the other warps only at the start and the end
+// of a work tile. finish() combines the partial results of the warps of a head in shared memory.
+// The queries and the first blocks of the next work tile are issued before the results of the
+// present one are written.
+//
+// Each warp has its rotated queries in shared memory. At a block with another base it rotates them
+// again from the original queries: in fp32, and rounded once.
+//
+// | barrier                  | who arrives | who      | what it protects                          |
+// |                          |             | waits    |                                           |
+// |--------------------------|-------------|----------|-------------------------------------------|
+// | constructor              | all threads | the CTA  | the first work tile                       |
+// | fill()                   | all threads | the CTA  | staged results, before ring tiles replace |
+// |                          |             |          | them                                      |
+// | wait_for_queries()       | all threads | the CTA  | original queries, row positions, the next |
+// |                          |             |          | work tile: copies of all threads          |
+// | TileRing::wait()         | 32 lanes    | the warp | the ring's next tile; the tile before and |
+// |                          |             |          | rotated queries, until they have been     |
+// |                          |             |          | read                                      |
+// | begin_work_tile(),       | 32 lanes    | the warp | new entries of the block table            |
+// | store_pages()            |             |          |                                           |
+// | rotate_queries()         | 32 lanes    | the warp | rotated queries                           |
+// | finish(), row tile 0     | 32 lanes    | the warp | the last tiles, before results replace    |
+// |                          |             |          | them                                      |
+// | finish(), other row      | all threads | the CTA  | staged rows, until they have been read    |
+// | tiles                    |             |          |                                           |
+// | finish(), after staging  | all threads | the CTA  | staged rows; the work tile and its        |
+// |                          |             |          | original queries, before they are         |
+// |                          |             |          | replaced                                  |
+// | WorkTileResult::finish() | all threads | the CTA  | see ops/combine_scheduler.cuh             |
+//
+// Barriers of the CTA are bar.sync 0 of kWarpsN * 32 threads; those of a warp are bar.warp.sync.
 #pragma once
 
 #include "ops/mask_scores.cuh"
@@ -27,7 +63,7 @@ template <class Spec, class Shape>
 class Sm80Decode {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kWarps = Shape::kWarpsN;
-  static constexpr int kRows = Shape::kWarpM;  // of all heads
+  static constexpr int kRows = Shape::kWarpM;  // rows of all heads together
   static constexpr int kKeys = Shape::kWarpN;
   static constexpr int kTiles = Shape::kStages;
   static constexpr int kStripe = 4;
@@ -41,24 +77,28 @@ class Sm80Decode {
   using Product = typename Spec::Product;
   using QueryTile = typename Product::QueryTile;
   using KvTile = typename Product::KvTile;
-  // Turned queries, and what turns them, are held in registers where results leave room for them.
+  // Rotated queries are in registers if these are at most 32; the frequencies of the rotation, if
+  // the accumulators leave room for them (kHasRegisters).
   using Queries = typename FittingQueries<Product, kRowTiles, 32>::Type;
   static constexpr bool kHasRegisters = kRowTiles * kHeadDim <= 128;
   static_assert(!Product::kWidens);
   using Ring = TileRing<typename Product::StoredTile, kKeys, kTiles>;
   using Table = BlockTable<Mask, kKeys>;
   using Record = PartialRecord<kHeadDim>;
-  // Windows are looked up in time: resolve_ahead.
+  // resolve_ahead() looks a window up a quarter into the window before. That must be early enough
+  // for the ring.
   static_assert(Table::kWindow / 4 * 3 >= (kTiles + 1) / 2);
 
-  // A warp's results leave by its ring, behind the first tiles of the next work tile.
+  // A warp's results are staged in the last tiles of its ring, after the tiles that the first
+  // copies of the next work tile use.
   static constexpr int kTileBytes = Ring::kBytes / kTiles;
   static constexpr int kStagedTiles = ceil_div(16 * Record::kBytes, kTileBytes);
   static constexpr int kTilesAhead = larger(kTiles - larger(kStagedTiles, 1), 0);
   static constexpr int kWarpBytes = larger(kTiles, kStagedTiles) * kTileBytes;
 
-  // Shared memory, from its start: each warp's ring, each warp's turned queries, the original
-  // queries, each warp's block table, row positions, the work tile and the next, flags.
+  // Shared memory, from its start: each warp's ring, each warp's rotated queries, the original
+  // queries, each warp's block table, row positions, two work tiles (the present and the next),
+  // flags.
   static constexpr int kQueryBytes = kRows * QueryTile::kRowBytes;
   static constexpr int kWorkTileBytes = static_cast<int>(sizeof(WorkTile));
   static constexpr int kQueries = kWarps * kWarpBytes;
@@ -72,7 +112,8 @@ class Sm80Decode {
   using Params = AttendParams;
   static constexpr int kSharedBytes = kFlags + 16;
 
-  // All threads of the CTA: its work tiles, one after the other. `memory` is aligned to 1024 bytes.
+  // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
+  // aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
     Sm80Decode tile(params, memory);
     if (tile.work_tile().extent().num_rows == 0) return;
@@ -102,7 +143,7 @@ class Sm80Decode {
     return Table(memory_ + kTables + warp_index() * Table::kBytes, choose_blocks(), params_.step,
                  work_tile());
   }
-  // In which so many tiles have been asked for.
+  // Returns the warp's ring, in which `tiles` tiles have been issued.
   LAZYROPE_DEVICE Ring ring(int32 tiles) const {
     return Ring(memory_ + warp_index() * kWarpBytes, params_.pool, kv_head(), tiles);
   }
@@ -111,8 +152,8 @@ class Sm80Decode {
   LAZYROPE_DEVICE int32 head() const { return warp_index() % num_heads(); }
   LAZYROPE_DEVICE int32 kv_head() const { return work_tile().rows().kv_head + head(); }
 
-  // The work tile, and what it needs first, with the next work tile. Of the one before nobody reads
-  // any more.
+  // Issues the first copies of the work tile: its first tiles, the next work tile and its queries.
+  // No thread reads the previous work tile any more.
   LAZYROPE_DEVICE void begin_work_tile() {
     num_blocks_ = choose_blocks().count(work_tile().extent().num_blocks);
     if constexpr (Product::kScaled) key_scale_ = key_scale(params_.pool, kv_head());
@@ -129,8 +170,9 @@ class Sm80Decode {
     copy_queries();
   }
 
-  // A warp turns its queries for every segment of which it has a block: where segments are short,
-  // it takes blocks in stripes, the first of which ends with the first segment.
+  // A warp rotates its queries once for every segment of which it has a block. Where segments are
+  // short, it therefore takes stripes of kStripe consecutive blocks. The stripes are aligned so
+  // that one ends with the first segment.
   LAZYROPE_DEVICE BlockChoice choose_blocks() const {
     const int32 first = warp_index() / num_heads();
     const int32 step = kWarps / num_heads();
@@ -162,7 +204,8 @@ class Sm80Decode {
     softmax_.finish();
   }
 
-  // Page numbers on their way: of the blocks of a window from `first` on, a run's in each lane.
+  // Page numbers that are in flight: of the blocks from `first` to the end of its window, one run's
+  // in each lane.
   struct Pages {
     int32 first;
     int32 page;
@@ -170,13 +213,13 @@ class Sm80Decode {
     LAZYROPE_DEVICE int32 window() const { return first / Table::kWindow; }
   };
 
-  // The warp's queries as they are turned.
+  // The warp's rotated queries, and the base for which they are rotated.
   struct Rotated {
     Queries queries;
     int32 base = 0;
   };
 
-  // The lane's fragments of a tile.
+  // These return the address of the lane's fragments of a tile.
   LAZYROPE_DEVICE SharedPtr keys(SharedPtr tile) const {
     return tile + static_cast<int32>(KvTile::key_fragment({0}, lane_index()).address);
   }
@@ -184,8 +227,8 @@ class Sm80Decode {
     return tile + static_cast<int32>(KvTile::fragment({0}, lane_index()).address);
   }
 
-  // Tile 2 i are the keys of block i, tile 2 i + 1 its values: one group of copies, which is empty
-  // behind the last.
+  // Issues one cp.async group: tile 2 i has the keys of block i, and tile 2 i + 1 its values. The
+  // group is empty after the last block.
   LAZYROPE_DEVICE void issue(const Table& table, Ring& ring, Pages& pages, int32 tile) const {
     const int32 block = tile >> 1;
     if (block < num_blocks_) {
@@ -202,8 +245,8 @@ class Sm80Decode {
     pages.first = (window + 1) * Table::kWindow;
   }
 
-  // Asks for the rest of what is needed at first, where the results of the work tile before have
-  // left.
+  // Issues the remaining first copies, after the barrier that ends the reads of the previous
+  // results in the same memory.
   LAZYROPE_DEVICE Pages fill(const Table& table, Ring& ring) {
     Pages pages = {num_prefetched_, 0};
     bar_sync();
@@ -220,7 +263,8 @@ class Sm80Decode {
     bar_sync();
   }
 
-  // Those of the first tiles whose pages are known.
+  // Issues those of the tiles `first` to end - 1 whose page numbers are known. Each tile is a
+  // group, which is empty if they are not.
   LAZYROPE_DEVICE void fill_prefetched(const Table& table, Ring& ring, Pages& pages, int32 first,
                                        int32 end) const {
 #pragma unroll 1
@@ -232,13 +276,14 @@ class Sm80Decode {
     }
   }
 
-  // The first tiles, those whose pages were not known.
+  // Issues those of the first tiles whose page numbers were not known before.
   LAZYROPE_DEVICE void fill_up(const Table& table, Ring& ring, Pages& pages) const {
 #pragma unroll 1
     for (int32 tile = 2 * pages.first; tile < kTiles - 1; ++tile) issue(table, ring, pages, tile);
   }
 
-  // A window's page numbers, which are on their way then; the next is looked up from where it ends.
+  // Starts the loads of a window's page numbers, and saves the point at which the next window's
+  // search continues.
   LAZYROPE_DEVICE static int32 resolve(const Table& table, int32 window, int32 first,
                                        typename Table::Lookup lookup) {
     const int32 page = table.resolve_ahead(window, first, lookup);
@@ -246,7 +291,8 @@ class Sm80Decode {
     return page;
   }
 
-  // The next window is looked up early in each; its pages have until its first block is asked for.
+  // Looks up the next window a quarter into each window. Its page numbers arrive before its first
+  // block is issued.
   LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block, Pages& pages) const {
     constexpr int32 kEarly = Table::kWindow / 4;
     const int32 window = block / Table::kWindow + 1;
@@ -256,7 +302,7 @@ class Sm80Decode {
     pages.page = resolve(table, window, pages.first, table.look_up(window));
   }
 
-  // The rows of all heads, one head behind the other: a group of copies.
+  // Issues one cp.async group: the rows of all heads, one head after another, and their positions.
   LAZYROPE_DEVICE void copy_queries() const {
     const int32 num_heads = this->num_heads();
     const int32 num_rows = this->num_rows();
@@ -274,14 +320,14 @@ class Sm80Decode {
   LAZYROPE_DEVICE void start() {
     set_zero(acc_o_);
     softmax_.reset();
-    // One of the warps that share a head.
+    // One of the warps that share a head adds its sink.
     if (Spec::kSinks && work_tile().split().index == 0 && warp_index() < num_heads())
       add_sinks<Spec>(softmax_, params_.sinks, rows_of_head(work_tile().rows(), head()), 0,
                       num_rows());
     clear_queries();
   }
 
-  // Of rows past the work tile's last, which nothing writes later.
+  // Clears the rows past the work tile's last row: nothing writes them later.
   LAZYROPE_DEVICE void clear_queries() const {
 #pragma unroll 1
     for (int32 i = lane_index(); i < kRows * QueryTile::kChunks; i += kWarpThreads)
@@ -289,8 +335,8 @@ class Sm80Decode {
                 Chunk{});
   }
 
-  // Turns the warp's queries for a segment whose token 0 lies at logical position `base`, while its
-  // keys come. The products before have read them: the ring has been waited for since.
+  // Rotates the warp's queries for a segment whose token 0 is at logical position `base`, while its
+  // keys arrive. The products that read the previous queries precede the ring's last wait().
   LAZYROPE_DEVICE void rotate_queries(Rotated& rotated, int32 base) const {
     rotate_rows<Spec>(RowsOf<QueryTile>(queries()),
                       RowsOf<QueryTile>(memory_ + kOriginal, head() * num_rows()), positions(),
@@ -299,12 +345,12 @@ class Sm80Decode {
     rotated = {Queries(queries(), lane_index()), base};
   }
 
-  // Of scores, times log2(e).
+  // The factor from a score to a logit in log2 units.
   LAZYROPE_DEVICE float scale_log2() const {
     return Product::kScaled ? params_.scale_log2 * key_scale_ : params_.scale_log2;
   }
 
-  // The rows' weights of a block's keys.
+  // Computes the weights of a block's keys for the warp's rows.
   LAZYROPE_DEVICE void softmax_step(float (&weights)[kRowTiles][kKeyTiles][4],
                                     const BlockInfo& info, const Queries& queries, SharedPtr keys) {
     Product::multiply_query_key(weights, queries, keys);
@@ -317,8 +363,8 @@ class Sm80Decode {
     softmax_.softmax_step(weights, acc_o_, kCaps ? 1.0f : scale_log2());
   }
 
-  // Rows leave by way of shared memory, where the parts of warps that share a head are merged.
-  // False after the CTA's last work tile.
+  // Stages the rows of all warps in shared memory, combines those of the warps that share a head,
+  // and writes the results. Returns false after the CTA's last work tile.
   LAZYROPE_DEVICE bool finish() {
     const bool is_last = work_tile().keys().next < 0;
     const WorkTileResult<Spec> result(params_, work_tile());
@@ -338,7 +384,7 @@ class Sm80Decode {
     return !is_last;
   }
 
-  // What leaves, while the next work tile has begun.
+  // The shape of the results, which are written after the next work tile has begun.
   struct ResultShape {
     int32 num_rows;
     int32 num_heads;
@@ -349,7 +395,7 @@ class Sm80Decode {
     return memory_ + (warp * kWarpBytes + kTilesAhead * kTileBytes);
   }
 
-  // All warps have done with the work tile. The next has been there for long.
+  // All warps have finished with the work tile. The next one arrived together with the queries.
   LAZYROPE_DEVICE void begin_next_work_tile() {
     current_ = kWorkTileBytes - current_;
     begin_work_tile();
@@ -374,11 +420,11 @@ class Sm80Decode {
 
   const AttendParams& params_;
   SharedPtr memory_;
-  int32 current_ = 0;         // which of two the work tile is, in bytes
-  int32 num_blocks_ = 0;      // the warp's
-  int32 num_prefetched_ = 0;  // of these, blocks whose pages came with the work tile
+  int32 current_ = 0;         // offset of the present one of two work tiles, in bytes
+  int32 num_blocks_ = 0;      // blocks of this warp
+  int32 num_prefetched_ = 0;  // blocks of these whose page numbers are in the work tile
   LaneAngles<LaneRevolutions<Spec>, kHasRegisters> angles_;
-  float key_scale_;  // where the pool is scaled
+  float key_scale_;  // set if the pool has scales
   float acc_o_[kRowTiles][Product::kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;
 };

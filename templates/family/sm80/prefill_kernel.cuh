@@ -1,11 +1,38 @@
-// Family sm80, many rows: chunks of queries and prefill, by mma.sync, ldmatrix and cp.async (sm_80
-// and every later GPU).
+// Family sm80, many rows: attention of chunks of queries and of prefill, by mma.sync, ldmatrix and
+// cp.async (sm_80 and every later GPU).
 //
-// A CTA of kWarpsM warps takes kWarpsM * kWarpM query rows of one KV head against blocks of
-// kWarpN keys: the warps divide the rows and share each block, in one ring.
+// A work tile has up to kWarpsM * kWarpM packed query rows of one KV head, and a range of KV blocks
+// of kWarpN keys. The kernel computes out = softmax(rotated q x keys^T) x values, or a partial
+// result if the tile has several KV splits.
 //
-// A warp's queries lie in shared memory, turned for the base of the present segment; on a block of
-// another base the warp alone turns them anew from the original, in fp32, rounded once.
+// Reads: q [tokens, heads, head_dim], the pools of keys and values [pages, slots, kv_heads,
+// head_dim] by strides, and the step's work tiles, segments and positions (abi/attend.h).
+// Writes: out, shaped like q, and lse [tokens, heads], or rows of partial results [rows, head_dim]
+// (abi/step.h).
+//
+// All kWarpsM warps have the same role: warp w computes rows w * kWarpM and following against every
+// block. All threads copy each block into one KvRing. Warp 0 also fills the block table. If the
+// pool has 8-bit elements, all threads widen each block to 16 bits first.
+//
+// Each warp has its rotated queries in shared memory. At a block with another base the warp copies
+// its queries again and rotates them: in fp32, and rounded once.
+//
+// | barrier                   | who arrives | who waits | what it protects                        |
+// |---------------------------|-------------|-----------|-----------------------------------------|
+// | run()                     | all threads | the CTA   | the work tile                           |
+// | resolve_ahead(), window 0 | all threads | the CTA   | page numbers, before they are used      |
+// | KvRing::wait()            | all threads | the CTA   | the next block, row positions, the next |
+// |                           |             |           | window; the block before, the widened   |
+// |                           |             |           | block and staged results, until they    |
+// |                           |             |           | have been read                          |
+// | widen()                   | all threads | the CTA   | the widened block                       |
+// | rotate_queries(), two     | 32 lanes    | the warp  | copied queries, then rotated queries    |
+// | finish(), before staging  | all threads | the CTA   | ring, queries or staged rows, until     |
+// |                           |             |           | they have been read; the work tile      |
+// | finish(), after staging   | all threads | the CTA   | staged rows                             |
+// | WorkTileResult::finish()  | all threads | the CTA   | see ops/combine_scheduler.cuh           |
+//
+// Barriers of the CTA are bar.sync 0 of kWarpsM * 32 threads; those of a warp are bar.warp.sync.
 #pragma once
 
 #include "ops/mask_scores.cuh"
@@ -34,43 +61,43 @@ class Sm80Prefill {
   using Mask = typename Spec::Mask;
   using Product = typename Spec::Product;
   using QueryTile = typename Product::QueryTile;
-  using Queries = SharedQueries<Product, kRowTiles, 8>;  // -5.5% of head_dim 128's time (H100)
+  using Queries = SharedQueries<Product, kRowTiles, 8>;  // 5.5% less time at head_dim 128 (H100)
   using KvTile = typename Product::KvTile;
   static constexpr int kColumnTiles = Product::kColumnTiles;
   using RingTeam = Team<Shape::kWarpsM * kWarpThreads>;
   using Ring = KvRing<RingTeam, typename Product::StoredTile, kBlockKeys, kStages>;
   using Table = BlockTable<Mask, kBlockKeys>;
   using Record = PartialRecord<kHeadDim>;
-  // A window of the table is asked for kWindow blocks before its first block is current, hence
-  // kWindow - (kStages - 1) before it is issued; its page numbers take kStages - 1 blocks to be
-  // waited for.
+  // A window is resolved kWindow blocks before its first block is current, so kWindow - (kStages -
+  // 1) blocks before that block is issued. Its page numbers arrive within kStages - 1 blocks.
   static_assert(Table::kWindow >= 2 * (kStages - 1));
 
-  // Shared memory, from its start: the ring, each warp's turned queries, a widened block (where the
-  // pool's is too narrow for products), the block table, row positions, the work tile, flags.
+  // Shared memory, from its start: the ring, each warp's rotated queries, a widened block (if
+  // products do not take the pool's elements), the block table, row positions, the work tile,
+  // flags, the scale of scores.
   static constexpr int kQueryBytes = Shape::kWarpM * QueryTile::kRowBytes;
   static constexpr int kQueries = Ring::kBytes;
   static constexpr int kWide = kQueries + Shape::kWarpsM * kQueryBytes;
   static constexpr int kWideTileBytes = Product::kWidens ? kBlockKeys * KvTile::kRowBytes : 0;
-  // Results leave where rings and queries were.
+  // Results are staged in the memory of the ring and the queries.
   static constexpr int kStagedRows = Shape::kWarpsM * 16;
   static constexpr int kTable = larger(kWide + 2 * kWideTileBytes, kStagedRows* Record::kBytes);
   static constexpr int kPositions = kTable + Table::kBytes;
   static constexpr int kWorkTiles = kPositions + kRows * 4;
   static constexpr int kFlags = kWorkTiles + static_cast<int>(sizeof(WorkTile));
-  // Of scores, where the pool is scaled.
+  // The factor from a score to a logit in log2 units, if the pool has scales.
   static constexpr int kScale = kFlags + kFlagBytes;
 
  public:
   using Params = AttendParams;
   static constexpr int kSharedBytes = kFlags + 16;
 
-  // All threads of the CTA: its work tiles, one after the other. `memory` is aligned to 1024 bytes.
+  // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
+  // aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const AttendParams& params, SharedPtr memory) {
     int32 work_tile = block_index();
     do {
-      // Of the work tile before nobody reads any more: finish() has a barrier behind its last look
-      // at it.
+      // No thread reads the previous work tile any more: finish() reads it before a barrier.
       Sm80Prefill tile(params, memory);
       tile.work_tile().copy_from(params.work.work_tiles + work_tile);
       bar_sync();
@@ -96,7 +123,7 @@ class Sm80Prefill {
     const Ring ring(memory_, params_.pool);
     start();
     int32 base = 0;
-    // The rounds before block 0 only fill the ring.
+    // The iterations before block 0 only fill the ring.
 #pragma unroll 1
     for (int32 block = 1 - kStages; block < work_tile().extent().num_blocks; ++block) {
       ring.wait();
@@ -116,14 +143,15 @@ class Sm80Prefill {
     softmax_.finish();
   }
 
-  // One group of copies, which is empty behind the last block.
+  // Issues one cp.async group, which is empty after the last block.
   LAZYROPE_DEVICE void issue(const Table& table, const Ring& ring, int32 block) const {
     if (block < work_tile().extent().num_blocks)
       ring.issue(table, block, work_tile().rows().kv_head);
     cp_async_commit_group();
   }
 
-  // All threads of the CTA; what was widened before has been read when the ring's wait is over.
+  // All threads of the CTA widen a block. The previous widened block has been read: KvRing::wait()
+  // came in between.
   LAZYROPE_DEVICE void widen(const Ring& ring, int32 block) const {
     Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kWide, ring.keys(block),
                                                           thread_index());
@@ -138,8 +166,8 @@ class Sm80Prefill {
     return Product::kWidens ? memory_ + kWide + kWideTileBytes : ring.values(block);
   }
 
-  // Window 0 before the first tile is asked for, window w + 1 as the first block of window w is
-  // read.
+  // Resolves window 0 before the first block is issued, and window w + 1 at the first block of
+  // window w.
   LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block) const {
     const bool first = block == 1 - kStages;
     const int32 window = first ? 0 : block / Table::kWindow + 1;
@@ -154,7 +182,7 @@ class Sm80Prefill {
     }
   }
 
-  // What it stores is there when the ring has been waited for.
+  // KvRing::wait() makes the stores of this function visible.
   LAZYROPE_DEVICE void start() {
     if constexpr (Product::kScaled) {
       if (thread_index() == 0)
@@ -171,8 +199,8 @@ class Sm80Prefill {
                       work_tile().extent().num_rows);
   }
 
-  // Turns the warp's queries for a segment whose token 0 lies at logical position `base`. The
-  // products before have read them: the ring has been waited for since.
+  // Rotates the warp's queries for a segment whose token 0 is at logical position `base`. The
+  // products that read the previous queries precede the ring's last wait().
   LAZYROPE_DEVICE void rotate_queries(int32 base) const {
     const RowsOf<QueryTile> rows(queries());
     const int32 num_rows = smaller(work_tile().extent().num_rows - first_row(), Shape::kWarpM);
@@ -193,15 +221,15 @@ class Sm80Prefill {
     return {extent.first_position, extent.last_position};
   }
 
-  // Of scores, times log2(e).
+  // The factor from a score to a logit in log2 units.
   LAZYROPE_DEVICE float scale_log2() const {
     if constexpr (Product::kScaled)
-      return ld_shared<float>(memory_ + kScale);  // in a register it would be one too many
+      return ld_shared<float>(memory_ + kScale);  // a register would be one too many
     else
       return params_.scale_log2;
   }
 
-  // The warp's rows against keys `key` to key + kMmaN - 1 of a block.
+  // Computes the warp's rows against keys `key` to key + kMmaN - 1 of a block.
   LAZYROPE_DEVICE void attend_keys(const BlockInfo& info, SharedPtr keys, SharedPtr values,
                                    int32 key) {
     const int32 begin = info.begin - key;
@@ -220,9 +248,9 @@ class Sm80Prefill {
         acc_o_, scores, KvTile::fragment(values, lane_index()) + key * KvTile::kRowBytes);
   }
 
-  // Rows leave by way of shared memory, 16 of each warp at a time. No copy is under way any more:
-  // the last blocks' rounds asked for none.
-  // Returns the CTA's next work tile, or -1.
+  // Stages the results in shared memory, 16 rows of each warp at a time, and writes them. No copy
+  // is in flight, because the iterations of the last blocks issued none. Returns the CTA's next
+  // work tile, or -1.
   LAZYROPE_DEVICE int32 finish() const {
     const int32 num_rows = work_tile().extent().num_rows;
     const int32 next = work_tile().keys().next;

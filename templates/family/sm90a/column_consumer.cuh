@@ -1,10 +1,24 @@
-// A warpgroup that has all of a work tile's rows, as columns of its products: 64 keys, then 64
-// columns of values each, are the 64 rows that wgmma wants. So a few queries cost no more than they
-// are. The scores of a block are made together with what the block before comes to.
+// A consumer warpgroup of the decode kernel: products, softmax and results of a work tile's rows,
+// for some or all of its KV heads.
 //
-// Where a work tile has two KV heads, a key's row is that of both, one head's columns behind the
-// other's: what is brought is as with rows of twice the columns, and multiplied head by head. Or
-// each head has a warpgroup of its own.
+// Products are transposed: scores^T = keys x queries^T and rows^T += values^T x weights^T. The 64
+// rows that wgmma requires are 64 keys, and then 64 columns of values. Its columns are the query
+// rows. So a few query rows cost no more than they need. The scores of a block are issued together
+// with the value product of the block before.
+//
+// If a work tile has several KV heads, a key's row in shared memory has the columns of all heads,
+// one head after another. Loads are those of a tile with longer rows, and products are separate for
+// each head. With kGroups above 1 each warpgroup has its own heads.
+//
+// Reads: rotated queries [kRows, head_dim], stages of keys and of values [kKeys, kHeads *
+// head_dim], row positions and the block table, in shared memory.
+// Writes: weights [kKeys, kRows], row maxima and sums in its scratch memory; out and lse of the
+// rows, or their partial result (ops/work_tile_result.cuh).
+//
+// Role: each of the kGroups consumer warpgroups; each of its four warps has 16 of the keys. The
+// warps synchronize by Team::sync(): named barrier 2, or 3 + group if kGroups is above 1. It
+// protects the flags of is_any(), maxima, weights, and the row statistics. clear_partial_runs() and
+// WorkTileResult::finish() synchronize all consumers by named barrier 2.
 #pragma once
 
 #include "family/sm90a/consumer_pipelines.cuh"
@@ -17,7 +31,8 @@
 
 namespace lazyrope {
 
-// What a warpgroup alone uses: weights of a block, and what its warps tell each other of each row.
+// The scratch memory of a warpgroup: the weights of a block, and what its warps exchange for each
+// row.
 template <int kRows, int kWeightBytes>
 struct ColumnMemory {
   static constexpr int kWarpMaxima = kWeightBytes;
@@ -27,7 +42,8 @@ struct ColumnMemory {
   static constexpr int kBytes = kFlags + 16;
 };
 
-// All warps that compute, or those of a warpgroup, whose numbers take longer to tell.
+// The warps that compute together: one warpgroup. If it is the only one, all consumers are its
+// team, and its index needs no computation.
 template <class Memory, int kGroups = Memory::kGroups>
 struct ColumnTeam {
   using Type = typename Memory::ConsumerGroups;
@@ -46,7 +62,7 @@ class ColumnConsumer {
   using Mask = typename Spec::Mask;
   using Product = typename Spec::Product;
   static constexpr int kKeys = Memory::kKeys;
-  // Of the warpgroup.
+  // heads and rows of the warpgroup
   static constexpr int kHeads = Memory::kHeads / Memory::kGroups;
   static constexpr int kRows = Memory::kRows / Memory::kGroups;
   static constexpr int kRowTiles = kRows / 8;
@@ -79,7 +95,7 @@ class ColumnConsumer {
       const Result result(params_, work_tile);
       write_all(result, work_tile.extent().num_rows);
       if (num_blocks > 0)
-        blocks_.finish_work_tile(last);  // behind the results, which others wait for
+        blocks_.finish_work_tile(last);  // after the results, because other CTAs may wait for them
       result.finish(work_tile.is_last(), memory_.at + Memory::kFlags);
     });
   }
@@ -99,7 +115,7 @@ class ColumnConsumer {
                               0, work_tile.extent().num_rows);
   }
 
-  // All of its blocks, of which there are some; the number of the last.
+  // Attends to all blocks of the work tile, at least one. Returns the number of the last one.
   LAZYROPE_DEVICE int32 attend(WorkTilePtr work_tile, int32 stage) {
     const Table table = memory_.table(params_.step, work_tile);
     const WorkTileExtent extent = work_tile.extent();
@@ -117,7 +133,8 @@ class ColumnConsumer {
 #pragma unroll 1
     while (true) {
       compute_weights(scores, query_positions, info);
-      // The last block's values by the same code, which is there then.
+      // The same code multiplies the last block's values, because the instruction cache then has
+      // it.
       const bool is_last = block == last;
       const ValidSlots slots(info);
       if (!is_last) {
@@ -151,7 +168,7 @@ class ColumnConsumer {
     Product::multiply_weight_value(acc_o_, scratch_, values + group() * Product::kColumnBytes);
   }
 
-  // There is time for it: memory is what all wait for.
+  // There is time to wait for all products, because memory bandwidth is the limit.
   LAZYROPE_DEVICE void wait_for_products(Accumulator& scores) {
     wgmma_wait_group<0>();
     scores.pin();
@@ -164,7 +181,8 @@ class ColumnConsumer {
     for (int tile = 0; tile < kDimTiles; ++tile) softmax_.rescale(acc_o_[tile], factor);
   }
 
-  // Each warp has waited for products before, and they have met since.
+  // No product reads the previous weights: each warp has waited for its products, and is_any() has
+  // synchronized the warps since.
   LAZYROPE_DEVICE void store_weights(const Accumulator& scores) const {
     Product::store(scratch_, scores);
     fence_proxy_async();
@@ -175,7 +193,7 @@ class ColumnConsumer {
     SharedPtr positions;
   };
 
-  // Of all four warps, for products that they make together.
+  // All four warps compute the weights together, because each product needs those of all keys.
   LAZYROPE_DEVICE void compute_weights(Accumulator& scores, const QueryPositions& query_positions,
                                        const BlockInfo& info) {
     Factors factor;
@@ -184,8 +202,9 @@ class ColumnConsumer {
     Team::sync();
   }
 
-  // Scores become weights. True where rows are to be multiplied by `factor`: with a work tile's
-  // first, for which they need not be, as with all others, by code that is there then.
+  // Computes weights from scores. Returns true if the rows must be multiplied by `factor`. The work
+  // tile's first block does that too, without need, so that the instruction cache has the code
+  // later.
   LAZYROPE_DEVICE bool softmax_step(Accumulator& scores, const QueryPositions& query_positions,
                                     const BlockInfo& info, Factors& factor) {
     const float scale_log2 = prepare_scores(scores, query_positions, info);
@@ -196,7 +215,7 @@ class ColumnConsumer {
     return is_raised;
   }
 
-  // Caps and masks scores, and returns what they are multiplied by.
+  // Caps and masks scores, and returns their factor.
   LAZYROPE_DEVICE float prepare_scores(Accumulator& scores, const QueryPositions& query_positions,
                                        const BlockInfo& info) const {
     if constexpr (kCaps) cap_scores(scores, params_.scale_log2, Spec::kSoftcap);
@@ -205,7 +224,7 @@ class ColumnConsumer {
     return kCaps ? 1.0f : params_.scale_log2;
   }
 
-  // Whether it is so in any lane of any warp.
+  // Returns true if `is_so` holds for any lane of the warpgroup.
   LAZYROPE_DEVICE bool is_any(bool is_so) const {
     const bool is_of_warp = vote_sync_any(is_so);
     if (lane_index() == 0)
@@ -215,7 +234,8 @@ class ColumnConsumer {
     return (flags.word[0] | flags.word[1] | flags.word[2] | flags.word[3]) != 0;
   }
 
-  // As softmax_.raise_to(), of all warps: `top` is each lane's greatest of each row.
+  // Does what softmax_.raise_to() does, for all warps. `top` is each lane's greatest score of each
+  // row.
   LAZYROPE_DEVICE void raise_to(Factors& top, float scale_log2, Factors& factor) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
@@ -234,7 +254,7 @@ class ColumnConsumer {
     softmax_.raise_to(top, scale_log2, factor);
   }
 
-  // What each warp has of a row.
+  // The four warps' values for a row.
   struct alignas(16) WarpValues {
     float warp[4];
   };
@@ -251,7 +271,8 @@ class ColumnConsumer {
     return ld_shared<WarpValues>(scratch_ + (where + row * 16));
   }
 
-  // Once stats have been told. In a loop, for code that runs for the second time is there.
+  // Call this after the row statistics have been stored. It is a loop because the instruction cache
+  // has the code from its second iteration on.
   LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows) const {
     Team::sync();
 #pragma unroll 1
@@ -259,7 +280,8 @@ class ColumnConsumer {
       if (m * 8 % Memory::kHeadRows < num_rows) write(result, num_rows, m);
   }
 
-  // While the last products are made. All have read what was told before, as they have met since.
+  // Stores the statistics while the last products run. All warps have read the previous ones,
+  // because they have synchronized since.
   LAZYROPE_DEVICE void store_row_stats() const {
     Factors sums;
 #pragma unroll
@@ -276,13 +298,13 @@ class ColumnConsumer {
                   softmax_.maximum[m][h]);
   }
 
-  // Of a work tile that sees nothing.
+  // Stores the statistics of a work tile whose rows see no key.
   LAZYROPE_DEVICE void store_empty_stats() const {
     Team::sync();
     store_row_stats();
   }
 
-  // A lane has one column of four rows; it exchanges them for four columns of one.
+  // A lane has one column of four rows, and exchanges them for four columns of one row.
   LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int32 m) const {
     const int32 head = m * 8 / Memory::kHeadRows;
     RowQuad partial[kDimTiles];
@@ -304,8 +326,8 @@ class ColumnConsumer {
     result.template write<16>(first_head() + head, row_of_head, quad, partial);
   }
 
-  // What the lane has of a row tile, which the compiler does not know: no registers lie at an
-  // index.
+  // Selects the lane's values of row tile m. The compiler does not know m, and registers cannot be
+  // indexed at run time.
   LAZYROPE_DEVICE void select_row_tile(int32 m, int tile, float (&value)[4]) const {
 #pragma unroll
     for (int each = 0; each < kRowTiles; ++each)

@@ -1,5 +1,11 @@
-// What a warp that computes waits for and gives back as it goes through a work tile's blocks: the
-// window that tells where they lie, turned queries, keys, values.
+// The consumer side of all pipelines that a consumer warp uses for a work tile's blocks: windows of
+// the block table, rotated queries, keys and values.
+//
+// It also clears the values of slots outside the segment, which may be anything: a weight of 0
+// would not hide it (0 x NaN).
+//
+// Role: every consumer warp has one. Calls are in the order of the blocks. clear_partial_runs()
+// synchronizes all consumers by named barrier 2, so all of them call it for the same blocks.
 #pragma once
 
 #include "family/sm90a/rotated_queries.cuh"
@@ -8,7 +14,7 @@
 
 namespace lazyrope {
 
-// Of a block, in one register.
+// The valid slots of a block, in one register.
 struct ValidSlots {
   uint16 begin;
   uint16 end;
@@ -18,14 +24,14 @@ struct ValidSlots {
   LAZYROPE_DEVICE bool has_partial_runs() const { return ((begin | end) % kRunSlots) != 0; }
 };
 
-// Whether some row at a position of `queries` does not see all of the block's kKeys keys.
+// Returns true if a row at some position of `queries` does not see all kKeys keys of the block.
 template <class Mask, int kKeys>
 LAZYROPE_DEVICE bool hides_keys(PositionRange queries, const BlockInfo& info) {
   return info.begin > 0 || info.end < kKeys ||
          !all_visible<Mask>(queries, info.position, info.position + kKeys - 1);
 }
 
-// Queries: family/sm90a/rotated_queries.cuh.
+// `Queries` is one of the classes in family/sm90a/rotated_queries.cuh.
 template <class Memory, class Queries>
 class ConsumerPipelines {
   using Table = typename Memory::Table;
@@ -38,24 +44,25 @@ class ConsumerPipelines {
         keys_(memory.at + Memory::kKeyBarriers),
         values_(memory.at + Memory::kValueBarriers) {}
 
-  // The number of the first block of the work tile in `stage`.
+  // Returns the number of the first block of the work tile in `stage`.
   LAZYROPE_DEVICE int32 begin(int32 stage) {
     queries_.begin(stage);
     return windows_.begin(stage);
   }
 
-  // From the block before.
+  // Goes on from the block before.
   LAZYROPE_DEVICE void advance_to(int32 block) {
     windows_.finish_block(block - 1);
     windows_.enter_block(block);
   }
-  // The same for who has the block's keys: whoever brought these had found them in the window.
+  // Does the same for a consumer that has waited for the block's keys. The copier found these in
+  // the window, so the window is full.
   LAZYROPE_DEVICE void advance_to_ready(int32 block) {
     windows_.finish_block(block - 1);
     windows_.enter_ready_block(block);
   }
-  // Looks whether another document lies behind a block, of which `info` tells; goes on to that. The
-  // products with keys before have been waited for.
+  // Tests whether another document follows the block that `info` describes; next_document() then
+  // goes on to it. Products with previous keys have completed.
   LAZYROPE_DEVICE void detect_document_change(int32 block, int32 last, const BlockInfo& info) {
     changes_document_ = block != last && info.ends_segment<Memory::kKeys>();
   }
@@ -63,12 +70,13 @@ class ConsumerPipelines {
   LAZYROPE_DEVICE void next_document() {
     if (changes_document_) queries_.next_document();
   }
-  // The same for who has not looked ahead.
+  // Does the same without a preceding detect_document_change().
   LAZYROPE_DEVICE void next_document_after(const BlockInfo& before) {
     if (before.ends_segment<Memory::kKeys>()) queries_.next_document();
   }
-  // The same for consumers who turn queries: what these are turned from is asked for, then turned.
-  // Between the two a warp may turn its rows back, for scores with the present document.
+  // These do the same for consumers that rotate queries: prefetch_queries() loads the saved
+  // queries, and rotate_queries() rotates them for the next document. Between the two a warp may
+  // rotate its rows back, to compute scores with the present document again.
   LAZYROPE_DEVICE void prefetch_queries() {
     if (changes_document_) queries_.prefetch();
   }
@@ -80,7 +88,7 @@ class ConsumerPipelines {
     if (changes_document_) queries_.restore();
   }
 
-  // All of the work tile's products have been waited for.
+  // All products of the work tile have completed.
   LAZYROPE_DEVICE void finish_work_tile(int32 last_block) {
     queries_.finish();
     windows_.finish_last_block(last_block);
@@ -104,17 +112,17 @@ class ConsumerPipelines {
     key_stage_.advance();
   }
 
-  // `slots`: the block's own.
+  // `slots` are the valid slots of the values' block.
   LAZYROPE_DEVICE SharedPtr wait_for_values(ValidSlots slots) {
     clear_partial_runs(slots);
     return wait_for_values();
   }
-  // The same in two steps, of which the second has no barrier. Rows outside of the block become
-  // zero unless they were brought as that: a weight of 0 would not hide what they hold (0 x NaN).
+  // These do the same in two steps, of which the second has no barrier. Rows outside the valid
+  // slots become zero, unless they were copied as zeros.
   LAZYROPE_DEVICE void clear_partial_runs(ValidSlots slots) {
     clear_partial_runs(slots, value_stage_.index);
   }
-  // Of the block behind that whose values are multiplied.
+  // Clears for the block after the one whose values are being multiplied.
   LAZYROPE_DEVICE void clear_next_partial_runs(ValidSlots slots) {
     clear_partial_runs(slots, value_stage_.next());
   }
@@ -127,7 +135,7 @@ class ConsumerPipelines {
     values_.release(value_stage_.index);
     value_stage_.advance();
   }
-  // While keys are held: those asked for are the next.
+  // Tests whether the next keys and values are full. The keys of the present block are still held.
   LAZYROPE_DEVICE void try_wait_for_both() {
     if (!kTriesEarly) return;
     keys_ready_ = keys_.try_wait(key_stage_.next());
@@ -137,8 +145,8 @@ class ConsumerPipelines {
  private:
   using Team = typename Memory::Consumers;
   using Tile = typename Memory::Tile;
-  // Whether keys and values are there. Short products do not hide how long that takes to tell; of
-  // longer ones, asking twice costs more than it saves.
+  // Short products do not hide the time that it takes to test for full keys and values, so the test
+  // comes early. With longer products an additional test costs more than it saves.
   static constexpr bool kTriesEarly = Memory::kHeadDim <= 96;
 
   LAZYROPE_DEVICE void clear_partial_runs(ValidSlots slots, int32 stage) {
@@ -149,7 +157,7 @@ class ConsumerPipelines {
     clear_outside(memory_.values(stage), slots);
     Team::sync();
   }
-  // Of the runs that lie partly outside, or, where octets are not brought, of all.
+  // Clears the invalid rows of runs that are partly valid, or of all runs if octets are not copied.
   LAZYROPE_DEVICE static void clear_outside(SharedPtr values, ValidSlots slots) {
     constexpr int32 kGranularity = Memory::kSkipsOctets ? Memory::kKeys : kRunSlots;
     const int32 before = slots.begin % kGranularity;
@@ -171,7 +179,7 @@ class ConsumerPipelines {
   PipelineConsumer values_;
   PipelineStage<Memory::kStages> key_stage_;
   PipelineStage<Memory::kStages> value_stage_;
-  // Of what comes next, as far as it has been asked for.
+  // Results of try_wait_for_both(), for the stages that come next.
   bool keys_ready_ = false;
   bool values_ready_ = false;
   bool changes_document_ = false;

@@ -1,9 +1,49 @@
-// Family sm90a, few rows: decode and speculative decoding, by wgmma and TMA (Hopper alone).
+// Family sm90a, few rows: attention of decode and speculative decoding, by wgmma and TMA (Hopper
+// only).
 //
-// A CTA's helpers (family/sm90a/producer_warps.cuh) bring keys, values and turned queries as they
-// do for many rows, and as far ahead as there is room: beyond the present work tile too. One
-// warpgroup computes, or one for each KV head, with rows as columns
-// (family/sm90a/column_consumer.cuh).
+// A work tile has kHeadRows packed query rows of each of kHeads KV heads, and a range of KV blocks
+// of kKeys keys (tile_memory.cuh). The kernel computes out = softmax(rotated q x keys^T) x values
+// for each head, or a partial result if the tile has several KV splits. Products have keys or value
+// columns as their 64 rows and query rows as their columns (column_consumer.cuh).
+//
+// Reads: q [tokens, heads, head_dim], the pools of keys and values by tensor maps
+// (abi/attend_tma.h), and the step's work tiles, segments and positions (abi/attend.h).
+// Writes: out, shaped like q, and lse [tokens, heads], or rows of partial results (abi/step.h).
+//
+// | warps                | role                                                                   |
+// |----------------------|------------------------------------------------------------------------|
+// | 0                    | scheduler: work tiles and block table (scheduler_warp.cuh)             |
+// | 1                    | KV copier: keys and values by TMA (kv_copier.cuh)                      |
+// | 2, 3                 | query rotators (query_rotator.cuh)                                     |
+// | 4 to 3 + 4 * kWarpsM | kWarpsM warpgroups compute, each all rows of some KV heads             |
+// |                      | (column_consumer.cuh)                                                  |
+//
+// All warps proceed to the CTA's next work tile independently, as far as the pipelines have room.
+//
+// | barrier         | who arrives, how many   | who waits       | what it protects                |
+// |-----------------|-------------------------|-----------------|---------------------------------|
+// | work tile, full | warp 0, 1               | all other warps | a work tile                     |
+// | work tile,      | all other warps, 4 *    | warp 0          | work tile and row positions in  |
+// | empty           | kWarpsM + 3             |                 | use                             |
+// | window, full    | warp 0, 1               | all other warps | a window of the block table     |
+// | window, empty   | all other warps, 4 *    | warp 0          | a window in use                 |
+// |                 | kWarpsM + 3             |                 |                                 |
+// | keys, full;     | warp 1, 1 and the bytes | warpgroups      | a block's keys or values        |
+// | values, full    | of the copies           |                 |                                 |
+// | keys, empty;    | warpgroups, 4 * kWarpsM | warp 1          | keys or values in use           |
+// | values, empty   |                         |                 |                                 |
+// | rotated, full   | warps 2 and 3, 2        | warpgroups      | rotated queries                 |
+// | rotated, empty  | warpgroups, 4 * kWarpsM | warps 2 and 3   | rotated queries in use          |
+// | bar 0           | all threads             | the CTA         | the barriers themselves         |
+// |                 |                         |                 | (init())                        |
+// | bar 1           | warps 2 and 3           | the same        | original queries, row positions |
+// | bar 2           | all warpgroups          | the same        | cleared values, results         |
+// |                 |                         |                 | (combine_scheduler.cuh); what   |
+// |                 |                         |                 | the warps of one warpgroup      |
+// |                 |                         |                 | exchange if kWarpsM is 1        |
+// | bar 3 to 2 +    | one warpgroup           | the same        | what its warps exchange if      |
+// | kWarpsM         |                         |                 | kWarpsM is above 1: weights,    |
+// |                 |                         |                 | maxima, sums                    |
 #pragma once
 
 #include "family/sm90a/column_consumer.cuh"
@@ -23,13 +63,15 @@ class Sm90aDecode {
   using Params = TmaAttendParams;
   static constexpr int kSharedBytes = Memory::kBytes;
 
-  // All threads of the CTA: its work tiles, one after the other. `memory` is aligned to 1024 bytes.
+  // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
+  // aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     const Chunk first = SchedulerWarp<Memory>::first_work_tile(params.attend);
     memory.init();
-    // By votes: of a number the compiler makes a table of branches, and the way to that is long
-    // where little else is done. (With many rows votes have been slower: tests/gpu/NOTES.md.)
+    // Votes select the role. From a number the compiler would make a table of branches in constant
+    // memory. Its first use by a CTA takes about 600 clocks. Kernels with many rows are slower with
+    // votes.
     const auto is_below = [](int32 i) { return warp_uniform(warp_index() < i); };
     if (is_below(Memory::kProducerWarps))
       return run_producer_warp<Spec>(params, memory, is_below, first);
@@ -38,9 +80,9 @@ class Sm90aDecode {
   }
 
  private:
-  // A warp that computes, which has nothing else to do yet: the first line of each run of the CTA's
-  // first work tile whose page the work tile has brought, at most as many as there are lanes, so
-  // that translations of their addresses are there as they are copied.
+  // The first consumer warp calls this, because it has nothing to do yet. It prefetches the first
+  // line of those runs of the CTA's first work tile whose page numbers the work tile contains, at
+  // most one run a lane. The addresses are then translated before the runs are copied.
   LAZYROPE_DEVICE static void prefetch_first(const KvPool& pool, Memory memory) {
     PipelineConsumer(memory.at + Memory::kWorkTileBarriers).await_phase(0);
     const WorkTilePtr work_tile = memory.work_tile(0);

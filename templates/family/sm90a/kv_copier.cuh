@@ -1,6 +1,18 @@
-// The warp that asks for the keys and values of a work tile's blocks, straight from their pages; or
-// one for keys and one for values, where a second warp is free: a scheduler that has both in its
-// charge holds up those who compute there, for whom the others wait.
+// The KV copier warp copies the keys and values of a work tile's blocks by TMA, directly from their
+// pages. If a second warp is free, one copies keys and the other values. A warp scheduler that
+// issued both would delay its consumers, for which the others wait.
+//
+// Reads: the pools of keys and values through tensor maps (abi/attend_tma.h); the block table.
+// Writes: stages of the key ring and of the value ring: tiles [kKeys, kHeads * head_dim], or their
+// 8-bit form if kWidens.
+//
+// Role: warp 1, and the last producer warp if there are two copiers. A copier consumes the work
+// tile and window pipelines. It produces the key and value pipelines, or the stored pipeline if
+// rotators widen the tiles. With two copiers the keys copier also waits for rotated queries, so
+// that a document's first keys signal these, too (kKeysSignalQueries).
+//
+// A copy has a run of 16 slots, or one of its two octets. Its box has all panels of a row. Slots
+// outside the segment are not valid: see copy_octets() and consumer_pipelines.cuh.
 #pragma once
 
 #include "family/sm90a/window_consumer.cuh"
@@ -19,9 +31,11 @@ class KvCopier {
   static constexpr int kOctetBytes = Memory::kStoredBytes / kRuns / 2;
   static constexpr bool kSignalsQueries =
       Memory::kKeysSignalQueries && kCopied == Copied::kKeys && !Memory::kWidens;
-  static constexpr int32 kNoOctet = -2;  // an octet that, with the next, is not there: zeros
+  // this octet and the next are outside the pool, and TMA writes zeros for them
+  static constexpr int32 kNoOctet = -2;
   static_assert(kRunSlots == 2 * kOctetSlots);
-  // Values' places, and their barriers, lie behind those of keys: one numbering for both.
+  // Stage kStages + i of the key ring is stage i of the value ring, in memory and in barriers. So
+  // one numbering serves both rings.
   static_assert(Memory::kValueRing == Memory::kKeyRing + Memory::kStages * Memory::kBlockBytes);
   static_assert(Memory::kValueBarriers == Memory::kKeyBarriers + Pipeline<Memory::kStages>::kBytes);
 
@@ -53,12 +67,12 @@ class KvCopier {
   }
 
  private:
-  // Of one of a block's runs, lane i that of run i: from which octet of the pool, and head, on.
+  // The pool coordinates of one of a block's runs. Lane i has those of run i.
   struct BoxCoord {
     int32 octet;
     int32 head;
-    int32 octets;      // which of its two have slots of the segment, a bit each
-    int32 num_octets;  // of the block that have some
+    int32 octets;      // bit 0 or 1: the run's octet 0 or 1 has slots of the segment
+    int32 num_octets;  // octets of the block that have slots of the segment
   };
   static constexpr int32 kBoth = 3;
 
@@ -83,8 +97,9 @@ class KvCopier {
     windows_.finish_last_block(end - 1);
   }
 
-  // Where the CTA's last result goes to. Else those who write it would wait then for the parameters
-  // that say so, and for translations of the addresses, as nobody has needed them before.
+  // Prefetches the addresses to which the CTA's last result goes. Otherwise the consumers would
+  // wait at the end for the parameters, and for address translations that nothing has needed
+  // before.
   LAZYROPE_DEVICE void prefetch_outputs(WorkTilePtr work_tile) const {
     const KvSplit split = work_tile.split();
     prefetch_global_l2(partial_row<Memory::kHeadDim>(attend_.work, split.partial + split.index, 0));
@@ -96,8 +111,8 @@ class KvCopier {
                          token * attend_.lse.token_stride);
   }
 
-  // A block's keys, then its values, by one copy of the code: what is known of a block is on its
-  // way before the next one's window is waited for.
+  // Copies a block's keys, then its values, with one copy of the code. The block's copies are
+  // issued before the next block's window is waited for.
   LAZYROPE_DEVICE void copy_interleaved(const Table& table, int32 num_blocks, int32 stage) {
     int32 block = windows_.begin(stage);
     const int32 end = block + num_blocks;
@@ -107,7 +122,7 @@ class KvCopier {
 #pragma unroll 1
       for (int32 of = 0; of < 2; ++of)
         copy_tile(of == 0 ? maps_.keys : maps_.values, at, key_stage_.index + of * Memory::kStages);
-      key_stage_.advance();  // values have the same places in their ring
+      key_stage_.advance();  // values have the same stages in their ring
       is_filled_ |= key_stage_.index == 0;
       if (++block == end) break;
       windows_.finish_block(block - 1);
@@ -116,8 +131,9 @@ class KvCopier {
     windows_.finish_last_block(end - 1);
   }
 
-  // Keys go one block ahead of values, as many rows' scores go one ahead of what they weigh: keys,
-  // keys, values, keys, values ... values, by one copy of the code.
+  // Keys are copied one block ahead of values, because the scores of many rows are computed one
+  // block ahead of their product with values. The order is keys, keys, values, keys, values, ...,
+  // values. One copy of the code copies both.
   LAZYROPE_DEVICE void copy_keys_ahead(const Table& table, int32 num_blocks, int32 stage) {
     const int32 first = windows_.begin(stage);
     const int32 last = first + num_blocks - 1;
@@ -144,7 +160,8 @@ class KvCopier {
     windows_.finish_last_block(last);
   }
 
-  // Runs without a slot of the segment are zero, or not brought.
+  // Finds the coordinates of this lane's run. A run without a slot of the segment is filled with
+  // zeros, or is not copied.
   LAZYROPE_DEVICE BoxCoord locate(const Table& table, int32 block) const {
     const int32 run = smaller(lane_index(), kRuns - 1);
     const BlockInfo info = table.info(block);
@@ -161,10 +178,13 @@ class KvCopier {
     return found;
   }
 
-  // Who gives a tile back waits for what comes into its place: what can be done before is done
-  // before, and what lanes exchange no compiler puts behind the wait.
-  // `with_queries`: the tile is there once these are, which warps turn meanwhile. Warps that widen
-  // tiles, too, do so when they have turned queries, which tells enough.
+  // Copies a block's keys or values to a stage. Consumers that release the stage soon wait for its
+  // next tile. Therefore everything that can precede acquire() does; compilers do not move the
+  // shuffles after it.
+  //
+  // With `with_queries` the stage becomes full only when the rotated queries are there, too, which
+  // the rotators make meanwhile. Rotators that widen tiles need no such signal, because they rotate
+  // before they widen.
   LAZYROPE_DEVICE void copy_tile(const BoxMaps& map, BoxCoord of_lane, int32 stage,
                                  bool with_queries = false) {
     BoxCoord coords[kRuns];
@@ -185,7 +205,8 @@ class KvCopier {
       copy_runs(map.runs, tile, coords, barrier);
     if constexpr (kSignalsQueries) {
       if (with_queries) await_rotated_queries();
-      // All have looked then: a lane that looks late might find the place filled again.
+      // All lanes have passed the wait before the arrival: a lane that tested later might find the
+      // next phase.
       if (elect_sync()) mbarrier_arrive(barrier);
     }
   }
@@ -200,8 +221,8 @@ class KvCopier {
     rotated_stage_.advance();
   }
 
-  // One lane for the warp: what it gives each copy is then the same for all lanes, as the hardware
-  // takes it; copies by several lanes are made one after the other, each twice as slow.
+  // One lane issues all copies, so their operands are warp-uniform, as the hardware takes them.
+  // Copies by several lanes would run one after another, and each would take twice as long.
   LAZYROPE_DEVICE void copy_runs(const TensorMap& map, SharedPtr tile,
                                  const BoxCoord (&coords)[kRuns], SharedPtr barrier) const {
     if (elect_sync()) {
@@ -212,9 +233,9 @@ class KvCopier {
       }
     }
   }
-  // The same where a segment begins or ends: the octets that have slots of it. The others' values
-  // are cleared by those who compute (family/sm90a/consumer_pipelines.cuh); their keys' scores are
-  // masked.
+  // Copies only the octets that have slots of the segment, for blocks where a segment begins or
+  // ends. The other octets keep old data. Consumers clear them in values (consumer_pipelines.cuh)
+  // and mask the scores of their keys.
   LAZYROPE_DEVICE void copy_octets(const BoxMaps& map, SharedPtr tile, const BoxCoord& of_lane,
                                    SharedPtr barrier) const {
 #pragma unroll 1
@@ -257,7 +278,8 @@ class KvCopier {
   PipelineStage<Memory::kStages> value_stage_;
   PipelineStage<Memory::kRotatedStages> rotated_stage_;
   int32 kv_head_ = 0;
-  // Whether each place of the rings has been filled: what is not brought is from before then.
+  // True once each stage of the rings has been filled. Octets that are not copied then have old
+  // data, not uninitialized memory.
   bool is_filled_ = false;
 };
 

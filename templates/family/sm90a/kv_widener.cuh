@@ -1,5 +1,12 @@
-// How warps widen the keys and values of a work tile's blocks, which copies have brought as they
-// are stored, in 8 bits, to those that products take.
+// Widens the keys and values of a work tile's blocks from 8 bits, as in the pool, to the 16 bits
+// that wgmma takes.
+//
+// Reads: stages that the copier has filled, [kKeys, head_dim] of 8 bits in the upper half of each
+// run's memory.
+// Writes: the same stages, [kKeys, head_dim] of 16 bits (tile/widened_wgmma_product.cuh).
+//
+// Role: the query rotator warps, each some runs of every tile. They consume the stored pipeline and
+// commit the key and value pipelines. They do not acquire a stage: the copier has done that.
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
@@ -17,8 +24,8 @@ class KvWidener {
         stored_(memory.at + Memory::kStoredBarriers),
         tiles_(memory.at + Memory::kKeyBarriers) {}
 
-  // The next keys, and then the next values, which are those of the block before: in the order in
-  // which they are brought. By one copy of the code.
+  // Widens the next keys, then the next values, which belong to the block before. The copier copies
+  // in the same order. One copy of the code widens both.
   LAZYROPE_DEVICE void widen(bool has_keys, bool has_values) {
 #pragma unroll 1
     for (int32 ring = has_keys ? 0 : 1; ring < (has_values ? 2 : 1); ++ring) {
@@ -36,11 +43,11 @@ class KvWidener {
     widen_runs(memory_.keys(stage));
     tiles_.commit(stage);
   }
-  // Each warp some of a tile's runs.
+  // Each warp widens some of a tile's runs.
   LAZYROPE_DEVICE static void widen_runs(SharedPtr tile) {
     constexpr int32 kRuns = Memory::kRuns / Memory::kRotatorWarps;
     static_assert(kRuns * Memory::kRotatorWarps == Memory::kRuns);
-    // As they are copied.
+    // The copier stores runs in this format.
     static_assert(Product::kRunRows == kRunSlots && Product::kStoredAt == Memory::kStoredAt);
     Product::template widen<kRuns>(tile + Team::warp() * kRuns * Product::kRunBytes);
     fence_proxy_async();

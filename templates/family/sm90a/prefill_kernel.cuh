@@ -1,10 +1,71 @@
-// Family sm90a, many rows: chunks of queries and prefill, by wgmma and TMA (Hopper alone).
+// Family sm90a, many rows: attention of chunks of queries and of prefill, by wgmma and TMA (Hopper
+// only).
 //
-// A CTA's first warps (family/sm90a/producer_warps.cuh) bring and prepare what two warpgroups, each
-// with 64 query rows of one KV head, compute on (family/sm90a/row_consumer.cuh): one finds where
-// blocks lie, one or two copy their keys and values, straight from pages of any size, others turn
-// the queries for the segment that comes next, unless the warpgroups do that themselves. All go on
-// to the CTA's next work tile without waiting for each other.
+// A work tile has up to 128 packed query rows of one KV head, and a range of KV blocks of kKeys
+// keys (tile_memory.cuh). The kernel computes out = softmax(rotated q x keys^T) x values, or a
+// partial result if the tile has several KV splits.
+//
+// Reads: q [tokens, heads, head_dim], the pools of keys and values by tensor maps
+// (abi/attend_tma.h), and the step's work tiles, segments and positions (abi/attend.h).
+// Writes: out, shaped like q, and lse [tokens, heads], or rows of partial results (abi/step.h).
+//
+// The warp roles depend on the head dimension. Up to 128, helpers rotate the queries into two
+// stages. Above 128 there is room for one stage only, so each warpgroup rotates its own queries
+// (rotated_queries.cuh).
+//
+// | warps, head_dim up to 128 | above 128 | role                                                  |
+// |---------------------------|-----------|-------------------------------------------------------|
+// | 0                         | 0         | scheduler: work tiles and block table                 |
+// |                           |           | (scheduler_warp.cuh)                                  |
+// | 1, 7                      | 1         | KV copier: keys (1) and values (7), or both           |
+// |                           |           | (kv_copier.cuh)                                       |
+// | 2 to 5                    | none      | query rotators, which also widen 8-bit keys and       |
+// |                           |           | values (query_rotator.cuh)                            |
+// | 6                         | 2, 3      | rotation producers, idle without RoPE                 |
+// |                           |           | (rotation_producer.cuh)                               |
+// | 8 to 11, 12 to 15         | 4 to 7, 8 | two warpgroups compute, each 64 of the rows           |
+// |                           | to 11     | (row_consumer.cuh)                                    |
+//
+// All warps proceed to the CTA's next work tile independently, as far as the pipelines have room.
+//
+// The table of barriers holds for head_dim up to 128 with RoPE and 16-bit pools. tile_memory.cuh
+// has the general one.
+//
+// | barrier         | who arrives, how many | who waits                | what it protects         |
+// |-----------------|-----------------------|--------------------------|--------------------------|
+// | work tile, full | warp 0, 1             | all other warps          | a work tile              |
+// | work tile,      | all other warps, 15   | warp 0                   | work tile and row        |
+// | empty           |                       |                          | positions in use         |
+// | window, full    | warp 0, 1             | warps 1, 6, 7 and        | a window of the block    |
+// |                 |                       | consumers                | table                    |
+// | window, empty   | warps 1, 6, 7 and     | warp 0                   | a window in use          |
+// |                 | consumers, 11         |                          |                          |
+// | keys, full      | warp 1, 1 and the     | consumers                | a block's keys; a        |
+// |                 | bytes of the copies   |                          | document's first keys    |
+// |                 |                       |                          | also signal its rotated  |
+// |                 |                       |                          | queries                  |
+// | values, full    | warp 7, 1 and the     | consumers                | a block's values         |
+// |                 | bytes of the copies   |                          |                          |
+// | keys, empty;    | consumers, 8          | warp 1; warp 7           | keys or values in use    |
+// | values, empty   |                       |                          |                          |
+// | rotated, full   | warps 2 to 5, 4       | warp 1, for the          | rotated queries          |
+// |                 |                       | consumers                |                          |
+// | rotated, empty  | consumers, 8          | warps 2 to 5             | rotated queries in use   |
+// | rotation, full  | warp 6, 1             | warps 2 to 5             | cosines and sines for    |
+// |                 |                       |                          | the next document        |
+// | rotation, empty | warps 2 to 5, 4       | warp 6                   | cosines and sines in use |
+// | query order     | warps 2 to 5, 4, once | warps 1, 7               | no data: the first       |
+// |                 |                       |                          | queries are issued first |
+// | bar 0           | all threads           | the CTA                  | the barriers themselves  |
+// |                 |                       |                          | (init())                 |
+// | bar 2           | consumers             | the same                 | cleared values, results  |
+// |                 |                       |                          | (combine_scheduler.cuh)  |
+// | bar 5, bar 6    | consumers             | one warpgroup            | the order of products    |
+// |                 |                       |                          | (pipeline/mma_order.cuh) |
+//
+// Above 128 the consumers take the rotations themselves. They synchronize by bar 3 and bar 4, one
+// for each warpgroup, while they load and rotate queries. The saved mbarriers tell a warpgroup that
+// its saved queries have been loaded again.
 #pragma once
 
 #include "family/sm90a/producer_warps.cuh"
@@ -15,8 +76,8 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class Sm90aPrefill {
   using Memory = TileMemory<Spec, Shape>;
-  // Of a thread. Who asks for more than the kernel was launched with waits for ever: those of all
-  // threads together are what the launch has, a multiple of eight a thread.
+  // These are the registers of a thread. A warpgroup waits for ever if all warps together ask for
+  // more registers than the launch has: kLaunchRegisters for each thread, a multiple of eight.
   static constexpr bool kHasRotators = !Memory::kConsumersRotate;
   static constexpr int kConsumerRegisters = kHasRotators ? 192 : 224;
   static constexpr int kProducerRegisters = kHasRotators ? 64 : 56;
@@ -31,7 +92,8 @@ class Sm90aPrefill {
   using Params = TmaAttendParams;
   static constexpr int kSharedBytes = Memory::kBytes;
 
-  // All threads of the CTA: its work tiles, one after the other. `memory` is aligned to 1024 bytes.
+  // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
+  // aligned to 1024 bytes.
   LAZYROPE_DEVICE static void run(const TmaAttendParams& params, SharedPtr memory_start) {
     const Memory memory = {memory_start};
     const Chunk first = SchedulerWarp<Memory>::first_work_tile(params.attend);

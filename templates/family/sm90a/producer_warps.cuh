@@ -1,8 +1,13 @@
-// The warps of a CTA that bring and prepare what others compute on. Warp 0 finds where blocks lie,
-// warp 1 copies keys and values, the next turn queries, and one may make what these turn them by;
-// or they make what consumers turn theirs by. Those that turn widen 8-bit keys and values, too.
-// The last of eight copies values, and warp 1 keys alone: on another scheduler. Where nothing turns
-// some have nothing to do.
+// Gives each producer warp of a CTA its role. Producer warps copy and prepare the data on which the
+// consumer warpgroups compute.
+//
+//   warp 0: SchedulerWarp, work tiles and block table;
+//   warp 1: KvCopier, keys and values, or keys only if the last producer warp copies values;
+//   warps 2 and following: QueryRotator, which also widens 8-bit keys and values; after these one
+//     RotationProducer if many rows have RoPE. If consumers rotate, these are RotationProducers;
+//   last of eight warps: KvCopier, values only, so that its warp scheduler is another one.
+//
+// Warps without a role return. tile_memory.cuh has the numbers of warps and the barriers.
 #pragma once
 
 #include "family/sm90a/kv_copier.cuh"
@@ -22,8 +27,8 @@ LAZYROPE_DEVICE void run_query_warp(const AttendParams& params, Memory memory,
   if constexpr (!Memory::kConsumersRotate) QueryRotator<Spec, Memory>(params, memory).run();
 }
 
-// is_below(i): whether the warp's number is less, as the compiler knows that all lanes have it.
-// `first`: SchedulerWarp's first_work_tile().
+// is_below(i) returns true if the warp's index is less than i, in a form that the compiler knows to
+// be warp-uniform. `first` is the result of SchedulerWarp::first_work_tile().
 template <class Spec, class Memory, class IsBelow>
 LAZYROPE_DEVICE void run_producer_warp(const TmaAttendParams& params, Memory memory,
                                        const IsBelow& is_below, const Chunk& first) {

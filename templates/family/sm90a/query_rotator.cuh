@@ -1,8 +1,22 @@
-// The warps that turn a work tile's queries for its next segment, while others compute on the
-// present one if there is room for both: each row by its own angle, from the originals; or many,
-// from an work tile's second document on, by the angle that lies between documents
-// (ops/rotate_tile.cuh), from those of the first, which have taken the originals' place. Where keys
-// and values are stored in 8 bits they widen these, too.
+// The query rotator warps rotate a work tile's queries for its next document. If there is a second
+// stage, the consumers compute on the present document meanwhile. They also widen 8-bit keys and
+// values (kv_widener.cuh).
+//
+// Few rows: each row is rotated by its own angle, from the original queries, for every document.
+// Many rows: the first document's queries are rotated like that and also replace the originals.
+// Each later document's queries are made from them by one rotation for all rows, which the rotation
+// producer has computed (ops/rotate_tile.cuh).
+//
+// Reads: q [tokens, heads, head_dim] and the rows' positions, in global memory; rotations in shared
+// memory.
+// Writes: original queries [kRows, head_dim] and positions [kRows], and kRotatedStages stages of
+// rotated queries [kRows, head_dim], in shared memory. A wgmma tile (tile/wgmma_tile.cuh) has the
+// rotated ones.
+//
+// Roles: kRotatorWarps warps from warp 2 on. With many rows each warp loads and rotates its own
+// kRows / kRotatorWarps rows without synchronizing with the others. With few rows the warps share
+// the rows and synchronize by named barrier 1 (Team::sync()). They consume the work tile, window
+// and rotation pipelines, and produce the rotated pipeline (tile_memory.cuh).
 #pragma once
 
 #include "family/sm90a/kv_widener.cuh"
@@ -23,8 +37,9 @@ class QueryRotator {
   static constexpr int kRows = Memory::kRows;
   static constexpr bool kHasManyRows = Memory::kHasManyRows;
   static constexpr bool kRotatesTiles = kHasManyRows && Memory::kHasRotation;
-  static constexpr int kWarpRows = kRows / Memory::kRotatorWarps;
-  // Kept rows at a time. With more of 128 columns those who compute are held up for longer.
+  static constexpr int kRotatorRows = kRows / Memory::kRotatorWarps;
+  // The rows that rotate_tile() has in flight. At head_dim 128 more rows would delay the consumers
+  // longer.
   static constexpr int kRowsAtOnce = Memory::kHeadDim < 128 ? 4 : 1;
   using Rotator = TileRotator<Rotation, RowsOf<Tile>, RowsOf<Original>, kRotatesTiles>;
 
@@ -37,8 +52,8 @@ class QueryRotator {
         rotations_(memory.at + Memory::kRotationBarriers),
         widener_(memory),
         warp_(warp_uniform(Team::warp())),
-        tile_rotator_({memory.rotated(0), warp_ * kWarpRows},
-                      {memory.original(), warp_ * kWarpRows}) {
+        tile_rotator_({memory.rotated(0), warp_ * kRotatorRows},
+                      {memory.original(), warp_ * kRotatorRows}) {
     if constexpr (kRotatesTiles) prefetch_frequencies();
   }
 
@@ -62,20 +77,20 @@ class QueryRotator {
   }
 
  private:
-  // Into the L1 cache, before the first keys and values are on their way. They are copied to where
-  // turned rows will lie: loads for nothing would be left out, and prefetches end at L2. Of few
-  // rows angles_ has them.
+  // Loads the frequencies into the L1 cache, before the first keys and values are in flight. The
+  // copies end in memory that rotated rows will overwrite: the compiler would remove loads without
+  // a use, and prefetches end at L2. With few rows angles_ holds the frequencies.
   LAZYROPE_DEVICE void prefetch_frequencies() const {
     constexpr int32 kBytes = Spec::Pairing::kUnits * Spec::Pairing::kPairs * 8;
     constexpr int32 kLaneBytes = 16;
     static_assert(kBytes <= kWarpThreads * kLaneBytes);
-    const SharedPtr rows = memory_.rotated(0) + warp_ * Tile::bytes(kWarpRows);
+    const SharedPtr rows = memory_.rotated(0) + warp_ * Tile::bytes(kRotatorRows);
     cp_async_ca_4(rows + lane_index() * 4, reinterpret_cast<const uint8*>(Spec::frequencies()) +
                                                lane_index() * kLaneBytes % kBytes);
     cp_async_commit_group();
   }
 
-  // For the first document, and for those that the rotation's maker tells of.
+  // Rotates for the first document, and then for every rotation that is produced.
   LAZYROPE_DEVICE void rotate_until_signal(WorkTilePtr work_tile, int32 stage) {
     rotate_for_document(0, work_tile.start().base, work_tile, stage);
     if constexpr (kRotatesTiles) {
@@ -87,7 +102,8 @@ class QueryRotator {
   }
   LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_, key_scale_); }
 
-  // Queries are turned for a document before its first keys are widened.
+  // Queries are rotated for a document before its first keys are widened. So full keys imply
+  // rotated queries.
   template <class Fill>
   LAZYROPE_DEVICE void rotate_and_widen(const typename Memory::Table& table, int32 num_blocks,
                                         int32 stage, const Fill& rotate) {
@@ -114,23 +130,23 @@ class QueryRotator {
     windows_.finish_last_block(end - 1);
   }
 
-  // Of many rows each warp has its own. Zeros are behind a work tile's: they are turned, and read,
-  // all the same.
+  // Loads the queries and positions. With many rows each warp loads its own. Rows past the work
+  // tile's last one are zeros, because they are rotated and read, too.
   LAZYROPE_DEVICE void load(WorkTilePtr work_tile, int32 stage) {
     const auto copy_position = [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); };
     const SharedPtr positions = memory_.positions(stage);
     if constexpr (kHasManyRows) {
-      const int32 first = warp_ * kWarpRows;
-      for_each_query_chunk<Spec, Original, kWarpRows>(
+      const int32 first = warp_ * kRotatorRows;
+      for_each_query_chunk<Spec, Original, kRotatorRows>(
           memory_.original(), params_.q, work_tile.rows(), first,
           work_tile.extent().num_rows - first, first,
           [](SharedPtr to, const uint8* from, bool exists) {
             cp_async_cg_16<true>(to, from, exists ? 16 : 0);
           });
-      copy_row_positions<Spec, lazyrope::Team<kWarpThreads>, kWarpRows>(
+      copy_row_positions<Spec, lazyrope::Team<kWarpThreads>, kRotatorRows>(
           positions + first * 4, params_.step.positions, work_tile, first, copy_position);
     } else {
-      Team::sync();  // nobody turns the rows of the work tile before any more
+      Team::sync();  // no warp rotates the previous work tile's rows any more
       copy_queries(work_tile.rows(), work_tile.extent().num_rows);
       copy_row_positions<Spec, Team, kRows, Memory::kHeadRows>(positions, params_.step.positions,
                                                                work_tile, 0, copy_position);
@@ -144,7 +160,7 @@ class QueryRotator {
       Team::sync();
   }
 
-  // For the first work tile.
+  // Signals at the first work tile only.
   LAZYROPE_DEVICE void signal_issued() {
     if constexpr (Memory::kQueriesIssueFirst) {
       if (!has_issued_) memory_.query_order().signal_issued();
@@ -161,7 +177,7 @@ class QueryRotator {
     }
   }
 
-  // Queries that no angle turns are the same for all documents.
+  // Without RoPE the queries are the same for all documents.
   LAZYROPE_DEVICE void rotate_for_document(int32 document, int32 base, WorkTilePtr work_tile,
                                            int32 stage) {
     if (document > 0 && !Memory::kHasRotation) return;
@@ -173,7 +189,8 @@ class QueryRotator {
     }
   }
 
-  // What a work tile has is read again where it is needed: registers are few.
+  // `fill` reads the fields of the work tile again where it needs them, because registers are
+  // scarce.
   template <class Fill>
   LAZYROPE_DEVICE void produce(const Fill& fill) {
     rotated_.acquire(rotated_stage_.index);
@@ -185,26 +202,27 @@ class QueryRotator {
   LAZYROPE_DEVICE void rotate_by_row(SharedPtr rotated, int32 base, WorkTilePtr work_tile,
                                      int32 stage) const {
     clear_others(work_tile.extent().num_rows);
-    rotate_warp_rows(rotated, base, work_tile, stage);
+    rotate_own_rows(rotated, base, work_tile, stage);
     fence_proxy_async();
   }
 
-  // By the rotation that has been waited for, which is read before there is room for its queries.
+  // Rotates by the rotation that wait_for_rotation() waited for. The rotation is read before the
+  // stage of its queries is acquired.
   LAZYROPE_DEVICE void rotate_tile() {
     if constexpr (kRotatesTiles) {
       const auto rotation = read_shared_rotation<Rotation>(memory_.rotation(rotation_stage_.index));
       release_rotation();
       produce([&](SharedPtr rotated) {
-        const int32 first = warp_ * kWarpRows;
+        const int32 first = warp_ * kRotatorRows;
         copy_unrotated<Spec>(RowsOf<Tile>(rotated, first),
-                             RowsOf<Original>(memory_.original(), first), kWarpRows, scale());
-        tile_rotator_.template rotate<kWarpRows, kRowsAtOnce>(
+                             RowsOf<Original>(memory_.original(), first), kRotatorRows, scale());
+        tile_rotator_.template rotate<kRotatorRows, kRowsAtOnce>(
             rotation, rotated_stage_.index * Memory::kRotatedBytes);
         fence_proxy_async();
       });
     }
   }
-  // Whether there is one, where its maker tells that.
+  // Returns false if the producer signals that there is no further rotation.
   LAZYROPE_DEVICE bool wait_for_rotation() {
     rotations_.wait(rotation_stage_.index);
     return !Memory::kSignalsRotationEnd ||
@@ -215,8 +233,9 @@ class QueryRotator {
     rotation_stage_.advance();
   }
 
-  // Rows that a work tile does not have are read all the same, and are zero: what another request
-  // left there would change when this one's maxima are raised, and so how it is rounded.
+  // Clears the rows that the work tile does not have, because products read them. Rows of another
+  // request would otherwise influence when this request's maxima are raised, and so how its results
+  // are rounded.
   LAZYROPE_DEVICE void clear_others(int32 num_rows) const {
     if constexpr (kHasManyRows) return;
     const int32 first = Memory::kHeads == 1 ? num_rows * Tile::kChunks : 0;
@@ -229,14 +248,15 @@ class QueryRotator {
     }
   }
 
-  // Each warp rows of a head, or some of one's: few rows are divided as far as can be.
-  LAZYROPE_DEVICE void rotate_warp_rows(SharedPtr rotated, int32 base, WorkTilePtr work_tile,
-                                        int32 stage) const {
+  // Each warp rotates rows of one head. The warps of a head divide its rows, and few rows are
+  // spread over as many warps as possible.
+  LAZYROPE_DEVICE void rotate_own_rows(SharedPtr rotated, int32 base, WorkTilePtr work_tile,
+                                       int32 stage) const {
     const auto& angles = angles_.get();
-    constexpr int kWarps = Memory::kRotatorWarps / Memory::kHeads;  // of a head
+    constexpr int kWarps = Memory::kRotatorWarps / Memory::kHeads;  // warps of a head
     static_assert(kWarps * Memory::kHeads == Memory::kRotatorWarps);
     constexpr int32 kAlignment = kHasManyRows ? 4 : 1;
-    const int32 num_rows = kHasManyRows ? kRows : work_tile.extent().num_rows;  // of each head
+    const int32 num_rows = kHasManyRows ? kRows : work_tile.extent().num_rows;  // rows of each head
     const int32 head = warp_ / kWarps;
     const int32 rows_per_warp = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
     const int32 first = warp_ % kWarps * rows_per_warp;
@@ -256,11 +276,11 @@ class QueryRotator {
   PipelineConsumer rotations_;
   PipelineStage<Memory::kRotationStages> rotation_stage_;
   KvWidener<Spec, Memory> widener_;
-  float key_scale_ = 1.0f;  // of the work tile
+  float key_scale_ = 1.0f;  // scale of the work tile's keys
   bool has_issued_ = false;
   int32 warp_;
   Rotator tile_rotator_;
-  // Of many rows they are found anew: registers are few.
+  // With many rows the angles are computed again each time, because registers are scarce.
   LaneAngles<RowAngles<Spec, kHasManyRows>, !kHasManyRows> angles_;
 };
 

@@ -1,10 +1,21 @@
-// The queries of a work tile, turned for one document after the other, as those who compute on them
-// see them: turned ahead by helpers (family/sm90a/query_rotator.cuh), or by the warpgroup itself as
-// it comes to a document.
+// The rotated queries of a work tile, for one document after another, as consumers use them. There
+// are three ways:
+//   RotatedQueries: helpers rotate ahead (query_rotator.cuh), into one or two stages;
+//   SelfRotatedQueries: each warpgroup rotates its own rows when it comes to a document;
+//   UnrotatedQueries: there is no RoPE, and each warpgroup loads its own rows.
 //
-// Helpers take no time from those who compute, but want room for queries twice or thrice. Where
-// rows are long that room is worth more as longer blocks: a warpgroup that turns its queries leaves
-// products to the other meanwhile.
+// Helpers cost the consumers no time, but need memory for the originals and for each stage. With
+// long rows that memory is worth more as longer blocks. A warpgroup that rotates its queries leaves
+// the tensor cores to the other one meanwhile.
+//
+// Reads: q [tokens, heads, head_dim] and the rows' positions, or stages that helpers fill; saved
+// queries [CTAs, kRows, head_dim] in global memory.
+// Writes: the tile of rotated queries [kRows, head_dim] in shared memory; saved queries.
+//
+// Role: every consumer warp has one. A warpgroup has 64 rows, of which each warp has 16. With
+// SelfRotatedQueries and UnrotatedQueries a warpgroup synchronizes by its named barrier, 3 or 4
+// (Team::sync()). SelfRotatedQueries also consumes the rotation pipeline, and waits for its stage
+// of the saved pipeline (tile_memory.cuh).
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
@@ -14,36 +25,37 @@
 
 namespace lazyrope {
 
-// By helpers, for the same documents.
+// Helpers rotate the queries. They visit the same documents.
 template <class Memory>
 class RotatedQueries {
  public:
   LAZYROPE_DEVICE RotatedQueries(const AttendParams&, Memory memory)
       : memory_(memory), rotated_(memory.at + Memory::kRotatedBarriers) {}
 
-  // For the first document of the work tile in `stage`.
+  // Begins the first document of the work tile in the given stage.
   LAZYROPE_DEVICE void begin(int32) { wait_for_stage(); }
-  // For the next. Products with the queries before have been waited for.
+  // Goes on to the next document. Products with the previous queries have completed.
   LAZYROPE_DEVICE void next_document() {
     if constexpr (Memory::kHasRotation) {
       finish();
       wait_for_stage();
     }
   }
-  // All of the work tile's products have been waited for.
+  // All products of the work tile have completed.
   LAZYROPE_DEVICE void finish() {
     rotated_.release(stage_.index);
     stage_.advance();
   }
 
   LAZYROPE_DEVICE SharedPtr tile() const { return memory_.rotated(stage_.index); }
-  // For products, from the row on that lies so many bytes behind the first.
+  // Returns the wgmma descriptor of the rows that begin `bytes` after the first.
   LAZYROPE_DEVICE SharedDescriptor columns(int32 bytes) const {
     return memory_.rotated_columns(stage_.index, bytes);
   }
 
  private:
-  // Who has been told by the document's first keys passes places without having waited for them.
+  // If the document's first keys signal the queries, the consumer does not wait here and counts no
+  // phases.
   LAZYROPE_DEVICE void wait_for_stage() {
     if constexpr (!Memory::kKeysSignalQueries) rotated_.wait(stage_.index);
   }
@@ -53,11 +65,12 @@ class RotatedQueries {
   PipelineStage<Memory::kRotatedStages> stage_;
 };
 
-// By each warpgroup for its 64 rows, of which each warp has 16. What is common to both ways.
+// The 64 rows of a warpgroup, of which each warp has 16: the parts that SelfRotatedQueries and
+// UnrotatedQueries have in common.
 template <class Spec, class Memory>
 class WarpgroupRows {
   static constexpr int kGroupRows = 64;
-  static constexpr int kWarpRows = 16;
+  static constexpr int kWarpM = 16;
 
  public:
   using Team = typename Memory::ConsumerGroups;
@@ -66,12 +79,12 @@ class WarpgroupRows {
 
   LAZYROPE_DEVICE WarpgroupRows(const AttendParams& params, Memory memory)
       : params_(params), memory_(memory) {
-    static_assert(Team::size() == kGroupRows / kWarpRows * kWarpThreads);
+    static_assert(Team::size() == kGroupRows / kWarpM * kWarpThreads);
   }
 
-  // Brings those of a work tile, and their positions.
+  // Loads a work tile's rows and their positions.
   LAZYROPE_DEVICE void begin(int32 work_tile_stage) {
-    Team::sync();  // nobody's products need the queries of the work tile before
+    Team::sync();  // no product needs the previous work tile's queries
     work_tile_stage_ = work_tile_stage;
     copy_queries();
     copy_positions();
@@ -87,35 +100,36 @@ class WarpgroupRows {
     return memory_.rotated_columns(0, bytes);
   }
 
-  // The warp's rows, in their place: each by its own angle.
+  // Rotates the warp's rows in place, each by its own angle.
   template <class Angles>
   LAZYROPE_DEVICE void rotate(int32 base, const Angles& angles) const {
     const int32 first = first_row();
     const SharedPtr positions = memory_.positions(work_tile_stage_) + first * 4;
-    rotate_rows<Spec, 4>(rows(), rows(), positions, kWarpRows, work_tile().rows().first_row + first,
+    rotate_rows<Spec, 4>(rows(), rows(), positions, kWarpM, work_tile().rows().first_row + first,
                          base, angles, scale());
     fence_proxy_async();
   }
-  // The same by the angle that lies between documents.
+  // Rotates the warp's rows in place, all by the angle between two documents.
   LAZYROPE_DEVICE void rotate_by(const Rotation& rotation) const {
     const TileRotator<Rotation, RowsOf<Tile>, RowsOf<Tile>> rotator(rows(), rows());
-    rotator.template rotate<kWarpRows, 2>(rotation);
+    rotator.template rotate<kWarpM, 2>(rotation);
     fence_proxy_async();
   }
 
-  // Their bytes, kept in global memory.
+  // Copies the warp's rows to global memory.
   LAZYROPE_DEVICE void save() const {
     bar_warp_sync();
     for_each_chunk(
         [](SharedPtr chunk, Chunk* saved) { st_global(saved, ld_shared<Chunk>(chunk)); });
     fence_proxy_async_global();
   }
-  // There again. The warp meets before another lane reads them: as it passes keys.
+  // Copies the warp's rows back. Other lanes read them only after release_keys(), which
+  // synchronizes the warp.
   LAZYROPE_DEVICE void restore() const {
     bar_warp_sync();
     for_each_chunk([](SharedPtr chunk, Chunk* saved) { st_shared(chunk, ld_global(saved)); });
   }
-  // Asks for them. Each of a warpgroup's warps does.
+  // Issues a bulk copy of the warp's saved rows. Each warp of the warpgroup does that.
   LAZYROPE_DEVICE void load_saved(SharedPtr barrier) const {
     const int32 first = warp() * kWarpBytes;
     if (elect_sync()) mbarrier_arrive_expect_tx(barrier, kWarpBytes);
@@ -124,14 +138,14 @@ class WarpgroupRows {
   }
 
  private:
-  static constexpr int32 kWarpBytes = Tile::bytes(kWarpRows);
+  static constexpr int32 kWarpBytes = Tile::bytes(kWarpM);
 
   LAZYROPE_DEVICE float scale() const {
     return Memory::query_scale(params_, Memory::key_scale_of(params_, work_tile()));
   }
   LAZYROPE_DEVICE static int32 warp() { return Memory::Consumers::rank() / kWarpThreads; }
-  // Of the warp.
-  LAZYROPE_DEVICE static int32 first_row() { return warp() * kWarpRows; }
+  // Returns the first row of the warp.
+  LAZYROPE_DEVICE static int32 first_row() { return warp() * kWarpM; }
   LAZYROPE_DEVICE RowsOf<Tile> rows() const { return {tile(), first_row()}; }
   LAZYROPE_DEVICE uint8* saved_queries() const {
     return params_.work.saved_queries + static_cast<int64>(block_index()) * Memory::kRotatedBytes;
@@ -146,7 +160,7 @@ class WarpgroupRows {
   LAZYROPE_DEVICE void copy_queries() const {
     const WorkTilePtr work_tile = this->work_tile();
     const int32 first = first_row();
-    for_each_query_chunk<Spec, Tile, kWarpRows>(
+    for_each_query_chunk<Spec, Tile, kWarpM>(
         tile(), params_.q, work_tile.rows(), first, work_tile.extent().num_rows - first, first,
         [](SharedPtr chunk, const uint8* address, bool exists) {
           cp_async_cg_16<true>(chunk, address, exists ? 16 : 0);
@@ -158,11 +172,11 @@ class WarpgroupRows {
         memory_.positions(work_tile_stage_) + first * 4, params_.step.positions, work_tile(), first,
         [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); });
   }
-  // Queries that no angle turns are as products read them then.
+  // Multiplies columns without rotation by the scale. Without RoPE the queries are then complete.
   LAZYROPE_DEVICE void scale_unrotated() const {
     if constexpr (Memory::kScalesQueries) {
       bar_warp_sync();
-      copy_unrotated<Spec>(rows(), rows(), kWarpRows, scale());
+      copy_unrotated<Spec>(rows(), rows(), kWarpM, scale());
     }
     if (!Memory::kHasRotation) fence_proxy_async();
   }
@@ -172,8 +186,9 @@ class WarpgroupRows {
   int32 work_tile_stage_ = 0;
 };
 
-// The first document's by the angles of rows, from q; those of documents behind it by the angle
-// that lies between, which helpers find, from what was the first one's, which is kept.
+// The first document's queries are rotated from q, by the angles of their rows, and saved. Each
+// later document's queries are made from the saved ones, by the rotation between the two documents,
+// which helpers compute.
 template <class Spec, class Memory>
 class SelfRotatedQueries {
  public:
@@ -189,19 +204,21 @@ class SelfRotatedQueries {
     rotate_first();
     Rows::Team::sync();
   }
-  // For the next document: asks for what is kept. Products with the queries before have been waited
-  // for; but scores may be made once more, by a warp alone, for which it turns its rows back.
+  // Begins to load the saved queries for the next document. Products with the present queries have
+  // completed. A warp may still compute scores again by itself: it calls rotate_back() for that,
+  // then restore().
   LAZYROPE_DEVICE void prefetch() const {
-    Rows::Team::sync();  // nobody's products need them as they are
+    Rows::Team::sync();  // no product needs the present queries
     rows_.load_saved(saved_.wait_barrier(group_));
   }
-  // To the next document. The warpgroup meets as it awaits its turn to ask for products.
+  // Goes on to the next document. MmaOrder::order_wait() synchronizes the warpgroup before its
+  // products read the queries.
   LAZYROPE_DEVICE void rotate() {
     finish();
     rotate_loaded(rotation());
   }
-  // The warp's rows for the present document, where what is kept has been asked for; then that
-  // again.
+  // Rotates the warp's rows for the present document, after prefetch() has loaded the saved ones.
+  // restore() undoes that.
   LAZYROPE_DEVICE void rotate_back() const {
     saved_.await_phase(group_);
     rows_.rotate_by(rotation());
@@ -225,12 +242,13 @@ class SelfRotatedQueries {
     rows_.rotate(rows_.work_tile().start().base, angles);
     if (!has_one_document<Memory>(rows_.work_tile())) rows_.save();
   }
-  // What turns them is known by the time that they are there.
+  // `by` has been read when the saved queries arrive.
   LAZYROPE_DEVICE void rotate_loaded(const typename Rows::Rotation& by) {
     saved_.wait(group_);
     rows_.rotate_by(by);
   }
-  // That of the present document; of a work tile's first, by nothing.
+  // Returns the rotation of the present document. It is a zero angle for a work tile's first
+  // document.
   LAZYROPE_DEVICE typename Rows::Rotation rotation() const {
     rotations_.await_phase(stage_.index);
     return read_shared_rotation<typename Rows::Rotation>(memory_.rotation(stage_.index));
@@ -239,12 +257,12 @@ class SelfRotatedQueries {
   Rows rows_;
   Memory memory_;
   PipelineConsumer rotations_;
-  PipelineStage<Memory::kRotationStages> stage_;  // of the present document's
-  PipelineConsumer saved_;                        // what is kept, a place a warpgroup
+  PipelineStage<Memory::kRotationStages> stage_;  // stage of the present document's rotation
+  PipelineConsumer saved_;                        // saved queries, one stage for each warpgroup
   int32 group_;
 };
 
-// By nobody: no angle turns them.
+// Queries without RoPE.
 template <class Spec, class Memory>
 class UnrotatedQueries {
  public:

@@ -1,5 +1,15 @@
-// The warps that make what others turn queries by, for a work tile's next document while the
-// present one is computed on; and tell them, where they do not look themselves, which is its last.
+// The rotation producer warps compute the rotation from a work tile's first document to each later
+// one, while the present document is computed. For consumers that rotate they also produce the
+// first document's, by a zero angle. Many rows are rotated by it together (ops/rotate_tile.cuh).
+//
+// Reads: the base of each document, in the block table, and the frequencies of RoPE.
+// Writes: kRotationStages stages of rotation_bytes(head_dim): cosines and sines of all pairs,
+// packed in pairs of elements, and whether the rotation exists.
+//
+// The producer is one warp for query rotators, or two warps for consumers that rotate (warps
+// kFirstRotationWarp and following). It consumes the work tile and window pipelines and produces
+// the rotation pipeline. If kSignalsRotationEnd, a stage that says "no rotation" follows a work
+// tile's last document, because the rotators do not visit blocks.
 #pragma once
 
 #include "family/sm90a/window_consumer.cuh"

@@ -1,9 +1,23 @@
-// A warpgroup that has 64 of a work tile's rows: products, softmax, results. The scores of a block
-// are made while the values of the block before are weighed.
+// A consumer warpgroup of the prefill kernel: products, softmax and results of 64 of a work tile's
+// 128 rows.
 //
-// Only a row's first scores are looked through for the greatest: that takes longer than products
-// leave time for. Where weights show later that some score was much greater, which is hardly ever
-// so, the warp makes its scores again and looks. Keys are therefore held until weights are made.
+// It computes, for each block: scores = queries x keys^T, weights = softmax step of the scores, and
+// rows += weights x values. The scores of a block are issued together with the value product of the
+// block before, so softmax overlaps with products, as in FlashAttention-3. MmaOrder makes the two
+// warpgroups issue alternately.
+//
+// Reads: rotated queries [64, head_dim], stages of keys and of values [kKeys, head_dim], row
+// positions and the block table, in shared memory.
+// Writes: out and lse of the rows, or their partial result (ops/work_tile_result.cuh).
+//
+// Only a row's first scores are searched for their maximum: the search takes longer than the
+// products leave time for. Later weights reveal a score far above the maximum, which is rare. The
+// warp then computes its scores again, by itself, and searches them. Therefore the keys are held
+// until the weights are known.
+//
+// Role: both consumer warpgroups. Four lanes share two rows, so a thread has a quarter of the
+// columns of two rows. The warps synchronize by the pipelines (consumer_pipelines.cuh), by
+// MmaOrder, and by named barrier 2 in clear_partial_runs() and WorkTileResult::finish().
 #pragma once
 
 #include "family/sm90a/consumer_pipelines.cuh"
@@ -25,17 +39,17 @@ class RowConsumer {
   static constexpr int kKeys = Memory::kKeys;
   static constexpr int kHeadDim = Memory::kHeadDim;
   static constexpr int kGroupRows = 64;
-  // Eights of columns that are weighed before the values before are waited for, which the compiler
-  // would do sooner did not a branch lie between.
+  // Groups of eight columns whose weights are computed before the previous value product is waited
+  // for. The branch of clear_next_partial_runs() keeps the compiler from waiting earlier.
   static constexpr int kEarlyColumns = kHeadDim > 128 ? 4 : 6;
-  // Where a product of scores is asked for at once there is time until it is made. One of longer
-  // rows is asked for until it nearly is.
+  // If a score product is issued at once, there is time for other work until it completes. With
+  // longer rows its issue takes nearly until then.
   static constexpr bool kAdvancesDuringMma = kHeadDim <= 128;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
-  // Scores that are weighed anew, a work tile's first among them, are weighed by one copy of the
-  // code, a fifteenth of the kernel, but where that is slower: of 64 columns by 1%, and of longer
-  // rows ptxas then has what describes products' operands in registers of lanes, and copies it for
-  // each.
+  // A full softmax step is needed for a work tile's first scores and for scores that are computed
+  // again. At head_dim 128 one copy of its code, a fifteenth of the kernel, serves both. Elsewhere
+  // one copy is slower: by 1% at 64 columns. With longer rows ptxas would then hold the operands'
+  // descriptors in lanes' registers, and copy them for each product.
   static constexpr bool kStepsBeforeLoop = kHeadDim != 128;
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
   static_assert(!kRotatesQueries || !kAdvancesDuringMma, "rotate_between() advances to no block");
@@ -61,7 +75,7 @@ class RowConsumer {
   using Scores = Accumulator<kKeys>;
 
   LAZYROPE_DEVICE static int32 group() { return Team::rank() / kWarpgroupThreads; }
-  // Of the warp.
+  // Returns the first row of the warp.
   LAZYROPE_DEVICE static int32 first_row() { return Team::rank() / kWarpThreads * 16; }
 
   LAZYROPE_DEVICE void start(WorkTilePtr work_tile) {
@@ -102,12 +116,13 @@ class RowConsumer {
     scores.pin();
     if constexpr (kRotatesQueries) detect_document_change(block, last, info);
     blocks_.clear_partial_runs(ValidSlots(info));
-    bool are_zero = !(Product::kAddsWeights && Spec::kSinks);  // rows, but for what a sink adds
+    // the accumulators are zero, unless a sink has added its weight
+    bool are_zero = !(Product::kAddsWeights && Spec::kSinks);
     const auto softmax_step_again = [&] {
       softmax_.softmax_step(scores, acc_o_, prepare_scores(scores, queries, info), are_zero);
       are_zero = false;
     };
-    // Makes and weighs the next block's scores. False where a maximum was too small.
+    // Computes the scores and weights of the next block. Returns false if a maximum was too small.
     const auto go_to_next = [&] {
       ++block;
       if (!kAdvancesDuringMma) blocks_.advance_to(block);
@@ -131,7 +146,7 @@ class RowConsumer {
           blocks_.release_keys();
         }
       } else {
-        // A loop of a document's blocks, in which there is nothing of documents.
+        // The inner loop has a document's blocks, and no code for documents.
 #pragma unroll 1
         while (holds && block < last) {
           blocks_.next_document_after(info);
@@ -167,7 +182,7 @@ class RowConsumer {
     wgmma_commit_group();
   }
 
-  // Asks for the scores of `block`, and for what the block before comes to.
+  // Issues the scores of `block`, and the value product of the block before.
   LAZYROPE_DEVICE BlockInfo issue_both_products(Scores& scores,
                                                 const OperandA (&weights)[kKeys / 16],
                                                 const Table& table, int32 block) {
@@ -183,8 +198,8 @@ class RowConsumer {
     return info;
   }
 
-  // The same where the queries must be turned for `block` first, meanwhile. The scores are there
-  // then.
+  // Does the same if the queries must be rotated for `block` first, which overlaps with the value
+  // product. The scores have completed on return.
   LAZYROPE_DEVICE BlockInfo rotate_between(Scores& scores, const OperandA (&weights)[kKeys / 16],
                                            const Table& table, int32 block) {
     multiply_values(weights, blocks_.wait_for_values());
@@ -202,9 +217,9 @@ class RowConsumer {
     acc_o_.pin();
   }
 
-  // Weighs a block, whose scores have been shifted, while the values of the block before are
-  // multiplied. False where a maximum was too small. What lanes add where products do is not
-  // computed, for nobody reads it.
+  // Computes the weights of a block, whose scores have been shifted, while the value product of the
+  // block before runs. Returns false if a maximum was too small. If products add the weights up,
+  // the compiler removes the lanes' sums, which are then unused.
   LAZYROPE_DEVICE bool softmax_step(OperandA (&weights)[kKeys / 16], Scores& scores, float scale,
                                     const BlockInfo& info) {
     float added[1][2] = {};
@@ -236,8 +251,8 @@ class RowConsumer {
     blocks_.release_values();
   }
 
-  // Caps and masks scores, and shifts them for maxima that are known already. Returns what they are
-  // multiplied by. Most need neither: one branch tells.
+  // Caps and masks scores, and shifts them by maxima that are already known. Returns the factor of
+  // the scores. Most blocks need neither mask nor shift, so one branch tests for both.
   template <bool kShifts = false>
   LAZYROPE_DEVICE float prepare_scores(Scores& scores, PositionRange queries,
                                        const BlockInfo& info) const {
@@ -263,8 +278,8 @@ class RowConsumer {
     result.finish(work_tile.is_last(), memory_.at + Memory::kFlags);
   }
 
-  // What the lane has of one of its two rows. Both rows are written by one copy of the code, and no
-  // registers lie at an index.
+  // These return values of one of the lane's two rows. One copy of the code writes both rows, and
+  // registers cannot be indexed at run time.
   LAZYROPE_DEVICE float column(int32 h, int n, int i) const {
     return h == 0 ? acc_o_[4 * n + i] : acc_o_[4 * n + 2 + i];
   }
@@ -273,7 +288,8 @@ class RowConsumer {
                   : RowStats{softmax_.maximum[0][1], softmax_.sum[0][1]};
   }
 
-  // Four lanes exchange columns, so that each has eight together. No branch stands between.
+  // Four lanes exchange columns, so that each has eight consecutive ones. The exchange is outside
+  // all branches.
   LAZYROPE_DEVICE void write_output(const OutputRows<Spec>& output, int32 num_rows) const {
     static_assert(kHeadDim % 32 == 0);
     const int32 lane = lane_index();
@@ -315,8 +331,8 @@ class RowConsumer {
 
   const AttendParams& params_;
   Memory memory_;
-  int32 stage_ = 0;         // of the work tile
-  float key_scale_ = 1.0f;  // likewise
+  int32 stage_ = 0;         // stage of the work tile
+  float key_scale_ = 1.0f;  // scale of the work tile's keys
   ConsumerPipelines<Memory, Queries> blocks_;
   MmaOrder<Memory::kMmaOrderBarrier> mma_order_;
   typename Product::Rows acc_o_;

@@ -1,5 +1,12 @@
-// The warp that brings a CTA its work tiles, and finds where their blocks lie, a window of blocks
-// at a time, ahead of all who use them.
+// The scheduler warp (warp 0) loads the CTA's work tiles and fills the block table, a window of
+// blocks at a time. It is ahead of all warps that use them.
+//
+// Reads: WorkTile [work tiles] and the queue's counter in global memory; the step's segments and
+// page numbers.
+// Writes: kNumWorkTiles stages of one WorkTile, kWindows windows of the block table, and the number
+// of each work tile's first block, all in shared memory.
+//
+// It is the only producer of the work tile pipeline and of the window pipeline (tile_memory.cuh).
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
@@ -12,7 +19,7 @@ class SchedulerWarp {
   static constexpr int kWorkTileChunks = sizeof(WorkTile) / sizeof(Chunk);
 
  public:
-  // `first`: what first_work_tile() has given the lane.
+  // `first` is the lane's result of first_work_tile().
   LAZYROPE_DEVICE SchedulerWarp(const AttendParams& params, Memory memory, const Chunk& first)
       : params_(params),
         memory_(memory),
@@ -20,8 +27,8 @@ class SchedulerWarp {
         windows_(memory.at + Memory::kWindowBarriers),
         prefetched_(first) {}
 
-  // The lane's part of the CTA's first work tile, before anything else: it is on its way while the
-  // CTA gets ready.
+  // Loads the lane's 16 bytes of the CTA's first work tile. The kernel calls this before anything
+  // else, so the load is in flight while the CTA initializes.
   LAZYROPE_DEVICE static Chunk first_work_tile(const AttendParams& params) {
     return load(params, block_index());
   }
@@ -44,9 +51,10 @@ class SchedulerWarp {
  private:
   static constexpr bool kHasQueue = Memory::kHasManyRows;
 
-  // A work tile of a queue, once there is room for it; an empty one behind the last. Each CTA finds
-  // the queue empty once, and its first work tile it has not taken: so the counter is back at 0 for
-  // the next launch.
+  // Takes a work tile from the queue as soon as its stage is empty, and returns an empty work tile
+  // after the last one. Each CTA finds the queue empty once and does not take its first work tile
+  // from it. So a launch increments the counter num_work_tiles times, which returns it to 0 for the
+  // next launch.
   LAZYROPE_DEVICE Chunk take_from_queue(int32 num_work_tiles) const {
     work_tiles_.await_phase(work_tile_stage_.index);
     uint32 taken = 0;
@@ -70,7 +78,8 @@ class SchedulerWarp {
     return work_tile;
   }
 
-  // The first window has the blocks whose pages the work tile has brought.
+  // The first window has the blocks whose page numbers are in the work tile. Blocks are numbered so
+  // that this window, too, ends at a multiple of kWindow.
   LAZYROPE_DEVICE void resolve_blocks(WorkTilePtr work_tile, int32 stage) {
     const WorkTileStart start = work_tile.start();
     const int32 num_prefetched = memory_.table(params_.step, work_tile).count_prefetched(start);
@@ -94,7 +103,7 @@ class SchedulerWarp {
     window_stage_.advance();
   }
 
-  // A window from its first block on, asked for ahead.
+  // Fills a window from its first block `block` on. `lookup` was loaded before.
   LAZYROPE_DEVICE void resolve_window(const Table& table, int32 block,
                                       typename Table::Lookup& lookup) {
     const int32 window = block / Table::kWindow;
@@ -110,7 +119,7 @@ class SchedulerWarp {
   PipelineProducer windows_;
   PipelineStage<Memory::kNumWorkTiles> work_tile_stage_;
   PipelineStage<Memory::kWindows> window_stage_;
-  Chunk prefetched_;  // of the next work tile
+  Chunk prefetched_;  // the lane's 16 bytes of the next work tile
 };
 
 }  // namespace lazyrope

@@ -1,4 +1,63 @@
-// Shared memory of a CTA of family sm90a, and how what lies there passes between its warps.
+// Shared memory of a CTA of family sm90a, and the barriers through which its warps pass data.
+//
+// Warp roles, in order of the warp index. kProducerWarps warps copy and prepare data:
+//   warp 0: the scheduler (scheduler_warp.cuh);
+//   warp 1, and the last producer warp if kCopyWarps is 2: KV copiers (kv_copier.cuh);
+//   kRotatorWarps warps from 2 on: query rotators (query_rotator.cuh), or rotation producers if
+//     consumers rotate the queries (kConsumersRotate);
+//   the next warp, if kProducesRotations and helpers rotate: the rotation producer.
+// kConsumerWarps warps compute: row_consumer.cuh or column_consumer.cuh.
+//
+// The table lists the mbarriers that init() makes. A pipeline has a full and an empty mbarrier for
+// each stage. Counts are arrivals of warps unless bytes are named. "All users" are consumers, query
+// warps (kQueryWarps) and copiers.
+//
+// | barrier             | who arrives, how many   | who waits          | what it protects         |
+// |---------------------|-------------------------|--------------------|--------------------------|
+// | work tile, full     | scheduler, 1            | all users          | a work tile              |
+// | work tile, empty    | all users, 1 a warp     | scheduler          | the same, and row        |
+// |                     |                         |                    | positions, until all     |
+// |                     |                         |                    | have finished with the   |
+// |                     |                         |                    | work tile                |
+// | window, full        | scheduler, 1            | all users that     | a window of the block    |
+// |                     |                         | visit blocks       | table                    |
+// | window, empty       | the same users, 1 a     | scheduler          | the same, until it has   |
+// |                     | warp; rotators do not   |                    | been read                |
+// |                     | visit blocks if         |                    |                          |
+// |                     | kSignalsRotationEnd     |                    |                          |
+// | keys, full; values, | copier, 1 and the bytes | consumers          | a block's keys or values |
+// | full                | of the copies; if       |                    |                          |
+// |                     | kWidens the rotators,   |                    |                          |
+// |                     | kRotatorWarps           |                    |                          |
+// | keys, empty;        | consumers,              | copiers            | the same, until products |
+// | values, empty       | kConsumerWarps          |                    | have read it             |
+// | stored, full (if    | copier, 1 and the bytes | rotators           | 8-bit keys or values     |
+// | kWidens)            | of the copies           |                    |                          |
+// | stored, empty (if   | none                    | none               | unused: the empty keys   |
+// | kWidens)            |                         |                    | or values barrier serves |
+// | rotated, full       | rotators, kRotatorWarps | consumers; if      | rotated queries          |
+// | (unless             |                         | kKeysSignalQueries |                          |
+// | kConsumersRotate)   |                         | the keys copier,   |                          |
+// |                     |                         | or with kWidens    |                          |
+// |                     |                         | none               |                          |
+// | rotated, empty      | consumers,              | rotators           | the same, until products |
+// |                     | kConsumerWarps          |                    | have read it             |
+// | rotation, full (if  | rotation producers, 1 a | consumers or       | cosines and sines of the |
+// | kProducesRotations) | warp                    | rotators           | rotation to a document   |
+// | rotation, empty     | consumers,              | rotation producers | the same, until it has   |
+// |                     | kConsumerWarps, or      |                    | been read                |
+// |                     | rotators, kRotatorWarps |                    |                          |
+// | saved, full (if     | the 4 warps of a        | the same warpgroup | its saved queries,       |
+// | consumers rotate)   | warpgroup, and the      |                    | loaded again             |
+// |                     | bytes of the copies     |                    |                          |
+// | saved, empty        | none                    | none               | unused: the warpgroup    |
+// |                     |                         |                    | itself refills its stage |
+// | query order (if     | rotators,               | copiers            | no data: the first       |
+// | kQueriesIssueFirst) | kRotatorWarps, once     |                    | queries are issued       |
+// |                     |                         |                    | before keys and values   |
+//
+// Named barriers: 0 all threads, in init(); 1 the rotators; 2 all consumers; 3 and following one
+// consumer warpgroup each; kMmaOrderBarrier and the next: pipeline/mma_order.cuh.
 #pragma once
 
 #include "isa/bulk_copy.cuh"
@@ -11,54 +70,58 @@
 
 namespace lazyrope {
 
-// kConsumerScratchBytes: what consumers alone use.
+// kConsumerScratchBytes is the size of the memory that only consumers use.
 template <class Spec, class Shape, int kConsumerScratchBytes = 0>
 struct TileMemory {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kRows = Shape::kWarpsM * Shape::kWarpM;
-  // Whether warps divide them: chunks and prefill, whose work tiles may come from a queue.
+  // True if warps divide the rows: chunks and prefill, whose work tiles may come from a queue.
   static constexpr bool kHasManyRows = Shape::kWarpsN == 1;
-  static constexpr int kHeads = Shape::kHeads;  // side by side, a panel or several each
-  static constexpr int kGroups = kHasManyRows ? 1 : Shape::kWarpsM;  // that divide them
+  static constexpr int kHeads = Shape::kHeads;  // KV heads of a work tile, side by side in a row
+  // Warpgroups that divide the heads among them.
+  static constexpr int kGroups = kHasManyRows ? 1 : Shape::kWarpsM;
   static constexpr int kHeadRows = kRows / kHeads;
-  static constexpr int kKeys = Shape::kWarpsN * Shape::kWarpN;  // of a block
-  static constexpr int kStages = Shape::kStages;                // of keys, and of values
+  static constexpr int kKeys = Shape::kWarpsN * Shape::kWarpN;  // keys of a block
+  static constexpr int kStages = Shape::kStages;                // stages of keys, and of values
   static constexpr bool kConsumersRotate = consumers_rotate(kHasManyRows, kHeadDim);
   static constexpr int kRotatedStages = rotated_stages(kHasManyRows, kHeadDim, kRows);
   static constexpr int kNumWorkTiles = kWorkTileStages;
   static constexpr int kProducerWarps = producer_warps(kHasManyRows, kHeadDim);
   static constexpr bool kHasRotation = Spec::Pairing::kUnits > 0;
-  // At most one for each of an SM's schedulers: a second would hold up what is computed there, for
-  // which the others wait.
+  // There is at most one rotator for each of an SM's four warp schedulers. A second one would delay
+  // the consumers of that scheduler, for which the others wait.
   static constexpr int kRotatorWarps =
       kConsumersRotate && !kHasRotation ? 0 : smaller(kProducerWarps - 2, 4);
-  // Of keys and of values, where a warp is left for each.
+  // One copier for both keys and values, or one for each if there are enough warps.
   static constexpr int kCopyWarps = copy_warps(kHasManyRows, kHeadDim);
-  // Whether keys tell that the queries of their document are there, too: those who compute wait
-  // once then, not twice.
+  // If true, a full keys barrier also means that the queries of the keys' document are there:
+  // consumers then wait once, not twice.
   static constexpr bool kKeysSignalQueries = kCopyWarps == 2;
-  // Helpers find by what many rows are turned: those of the consumers, or one for turning warps.
+  // Helpers compute the rotations by which many rows are rotated together, for consumers or for
+  // rotators.
   static constexpr int kRotationStages = rotation_stages(kHasManyRows, kHeadDim);
   static constexpr bool kProducesRotations = kRotationStages > 0 && kHasRotation;
   static constexpr int kFirstRotationWarp = kConsumersRotate ? 2 : 2 + kRotatorWarps;
   static constexpr int kQueryWarps =
       kRotatorWarps + (kProducesRotations && !kConsumersRotate ? 1 : 0);
-  // Which of a work tile's documents is the first that a rotation is made for. Consumers may have
-  // to turn what is kept back to the first document: by nothing.
+  // The index of a work tile's first document for which a rotation is produced. Consumers may have
+  // to rotate saved queries back to document 0: by a zero angle.
   static constexpr int kFirstRotation = kConsumersRotate ? 0 : 1;
-  // Of few rows all tiles of a KV head's keys and values are one: nothing reads them again.
+  // With few rows one work tile has all rows of a KV head, so its keys and values are read only
+  // once.
   static constexpr bool kReadsOnce = !kHasManyRows;
-  // Whether of a block no octet is brought that has no slot of its segment: of few rows memory is
-  // what all wait for.
+  // If true, octets of a block without a slot of its segment are not copied: with few rows memory
+  // bandwidth is the limit.
   static constexpr bool kSkipsOctets = kReadsOnce;
   static constexpr int kConsumerWarps = Shape::kWarpsM * Shape::kWarpsN;
-  // Many rows' queries are turned with the scale of scores in them, where elements hold it as well:
-  // scores are logits then, and weights may need nothing but the power of two (ops/softmax.cuh).
+  // Rotated queries of many rows include the softmax scale, if their elements have the exponent
+  // range of fp32. Scores are then logits in log2 units, and weights may need only the power of two
+  // (ops/softmax.cuh).
   static constexpr bool kScalesQueries = kHasManyRows && Spec::Element::kExponentBias == 127;
   LAZYROPE_DEVICE static float query_scale(const AttendParams& params, float key_scale) {
     return kScalesQueries ? params.scale_log2 * key_scale : 1.0f;
   }
-  // What a work tile's stored keys are to be multiplied by.
+  // Returns the scale of a work tile's stored keys.
   LAZYROPE_DEVICE static float key_scale_of(const AttendParams& params, WorkTilePtr work_tile) {
     if constexpr (Spec::Product::kScaled)
       return key_scale(params.pool, work_tile.rows().kv_head);
@@ -66,40 +129,41 @@ struct TileMemory {
       return 1.0f;
   }
 
-  // family/sm90a/producer_warps.cuh.
+  // The teams of warps, with their named barriers. RotationWarps do not synchronize.
   using Rotators = WarpTeam<2, kRotatorWarps, 1>;
   using RotationWarps = WarpTeam<kFirstRotationWarp, kConsumersRotate ? kRotatorWarps : 1, 1>;
   using Consumers = WarpTeam<kProducerWarps, kConsumerWarps, 2>;
   static constexpr int kGroupWarps = kWarpgroupThreads / kWarpThreads;
   using ConsumerGroups = WarpTeams<kProducerWarps, kGroupWarps, 3>;
-  static constexpr int kMmaOrderBarrier = 5;  // and the next
-  // The queries of a CTA's first work tile, before the keys and values that fill the rings.
+  static constexpr int kMmaOrderBarrier = 5;  // and the next number
+  // True if the queries of a CTA's first work tile are issued before the keys and values that fill
+  // the rings.
   static constexpr bool kQueriesIssueFirst = kCopyWarps == 2;
 
-  using Tile = WgmmaTile<kHeads * kHeadDim>;  // of keys and values
+  using Tile = WgmmaTile<kHeads * kHeadDim>;  // a tile of keys or values
   using QueryTile = WgmmaTile<kHeadDim>;
   using Original = SharedTile<kHeadDim>;
   static constexpr int kWindows = table_windows(kHasManyRows, kHeadDim);
   using Table = BlockTable<typename Spec::Mask, kKeys, kWindows>;
 
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
-  // Keys and values that are stored in 8 bits are widened where they come to lie, by the warps that
-  // turn queries (tile/widened_wgmma_product.cuh).
+  // Query rotators widen 8-bit keys and values in place, in the stage to which they were copied
+  // (tile/widened_wgmma_product.cuh).
   static constexpr bool kWidens = Spec::Product::kWidens;
-  // Whether those who turn many rows need not go through blocks: they turn for a work tile's first
-  // document, and for as many more as there are rotations made. Behind a work tile's last rotation,
-  // if it has several documents, its maker tells that there is none.
+  // If true, rotators of many rows do not visit blocks. They rotate for a work tile's first
+  // document, and then once for each rotation that is produced. If a work tile has several
+  // documents, a stage without a rotation follows the last rotation.
   static constexpr bool kSignalsRotationEnd = kHasManyRows && !kConsumersRotate && !kWidens;
   static constexpr int kStoredBytes = kWidens ? kBlockBytes / 2 : kBlockBytes;
   static constexpr int kRuns = kKeys / kRunSlots;
-  // Where in a run's room its stored bytes come to lie.
+  // The offset of the stored bytes in the memory of a run.
   static constexpr int kStoredAt = (kBlockBytes - kStoredBytes) / kRuns;
   static constexpr int kRotatedBytes = QueryTile::bytes(kRows);
 
-  // From the start: rings of keys and of values, turned queries, the original queries unless
-  // consumers turn them in place, ones where products add weights, what queries are turned by where
-  // a helper finds it, the block table, row positions of each work tile, work tiles, barriers,
-  // flags, the number of each work tile's first block, what is the consumers' own.
+  // Shared memory, from its start: rings of keys and of values, rotated queries, original queries
+  // (unless consumers rotate in place), ones (if products add weights up), rotations, the block
+  // table, row positions of each work tile, work tiles, barriers, flags, the number of each work
+  // tile's first block, the consumers' scratch.
   static constexpr int kKeyRing = 0;
   static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
   static constexpr int kRotatedQueries = kValueRing + kStages * kBlockBytes;
@@ -159,8 +223,9 @@ struct TileMemory {
   LAZYROPE_DEVICE SharedPtr first_block(int32 stage) const {
     return at + (kFirstBlocks + stage * 4);
   }
-  // What products take of keys, and of turned queries from those `bytes` behind the first on: of
-  // the first place, moved to the other, which takes fewer instructions than to describe that.
+  // These return wgmma descriptors: of a stage's keys, and of the rotated queries `bytes` after a
+  // stage's first. The descriptor of stage 0 plus an offset takes fewer instructions than a
+  // descriptor made for the stage.
   LAZYROPE_DEVICE SharedDescriptor key_columns(int32 stage) const {
     return Tile::columns(keys(0)) + stage * kBlockBytes;
   }
@@ -168,17 +233,18 @@ struct TileMemory {
     return QueryTile::columns(rotated(0) + bytes) + stage * kRotatedBytes;
   }
 
-  // `first_block`: for whoever fills it.
+  // Only the scheduler, which fills the table, needs `first_block`.
   LAZYROPE_DEVICE Table table(const StepView& step, WorkTilePtr work_tile,
                               int32 first_block = 0) const {
     return Table(at + kTable, {0, 1, 1, 0}, step, work_tile, first_block);
   }
-  // The place of the window that a block lies in.
+  // Returns the stage of the window that contains a block.
   LAZYROPE_DEVICE static int32 window_of(int32 block) {
     return static_cast<int32>(static_cast<uint32>(block) / Table::kWindow % kWindows);
   }
 
-  // All threads of the CTA, before anything else. Several do it: barriers are slow to make.
+  // All threads of the CTA call this first. Several warps make the barriers at the same time,
+  // because making one is slow.
   LAZYROPE_DEVICE void init() const {
     constexpr uint32 kNumConsumers = kConsumerWarps;
     constexpr uint32 kNumAllConsumers = kNumConsumers + kQueryWarps + kCopyWarps;
@@ -196,11 +262,11 @@ struct TileMemory {
     if (warp == 5 && kProducesRotations)
       Pipeline<kRotationStages>::init(at + kRotationBarriers, RotationWarps::size() / kWarpThreads,
                                       kConsumersRotate ? kNumConsumers : kRotatorWarps);
-    // A place a warpgroup, which fills and uses it: nobody waits until it is empty.
+    // Each warpgroup has one stage, which it fills and reads itself. Nothing waits for "empty".
     if (warp == 6 && kConsumersRotate && kHasRotation)
       Pipeline<kConsumerWarps / kGroupWarps>::init(at + kSavedBarriers, kGroupWarps, kGroupWarps);
     if (warp == 6 && kQueriesIssueFirst) IssueOrder::init_barrier(at + kQueryOrder, kRotatorWarps);
-    // A place is empty again when what it was widened to has been used.
+    // Nothing waits for "empty": the consumers' release of the widened tile empties the stage.
     if (warp == 7 && kWidens) Pipeline<2 * kStages>::init(at + kStoredBarriers, 1, 1);
     bar_sync();
   }
@@ -214,13 +280,14 @@ struct TileMemory {
   }
 };
 
-// Whether all blocks of a work tile lie in one document.
+// Returns true if all blocks of a work tile belong to one document.
 template <class Memory>
 LAZYROPE_DEVICE bool has_one_document(WorkTilePtr work_tile) {
   return work_tile.extent().num_blocks <= ceil_div(work_tile.start().end, Memory::kKeys);
 }
 
-// A warp's way through what its CTA is to do: use(work tile, place) for each work tile as it comes.
+// One warp calls use(work_tile, stage) for each work tile of its CTA, in the order in which the
+// scheduler publishes them.
 template <class Memory, class Use>
 LAZYROPE_DEVICE void for_each_work_tile(Memory memory, const Use& use) {
   PipelineConsumer work_tiles(memory.at + Memory::kWorkTileBarriers);
@@ -231,7 +298,7 @@ LAZYROPE_DEVICE void for_each_work_tile(Memory memory, const Use& use) {
     const WorkTilePtr work_tile = memory.work_tile(stage.index);
     if (work_tile.extent().num_rows == 0) return;
     use(work_tile, stage.index);
-    has_next = !work_tile.is_last();  // asked when needed: held, it would cost a register
+    has_next = !work_tile.is_last();  // loaded here, because holding it would cost a register
     work_tiles.release(stage.index);
     stage.advance();
   }

@@ -1,9 +1,12 @@
-// A warp's way through the windows in which the blocks of its CTA's work tiles are found: it takes
-// part in every one.
+// The consumer side of the window pipeline: a warp's way through the windows of the block table
+// that contain its CTA's work tiles. The warp takes part in every window.
 //
-// A work tile's first window has the blocks whose pages the work tile brings, and is there at once;
-// those that follow are whole. Blocks are numbered so that each window ends with a multiple of its
-// length.
+// A work tile's first window has only the blocks whose page numbers are in the work tile, so it is
+// full at once. The following windows are whole. Blocks are numbered so that each window ends at a
+// multiple of its length.
+//
+// Role: each copier, rotator, rotation producer and consumer warp that visits blocks has one. It
+// releases a window with one arrival (tile_memory.cuh has the counts).
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
@@ -18,24 +21,24 @@ class WindowConsumer {
   LAZYROPE_DEVICE explicit WindowConsumer(Memory memory)
       : memory_(memory), windows_(memory.at + Memory::kWindowBarriers) {}
 
-  // The number of the first block of the work tile in `stage`, which has one, once its window is
-  // there.
+  // Waits for the first window of the work tile in `stage`, which has at least one block. Returns
+  // the number of its first block.
   LAZYROPE_DEVICE int32 begin(int32 stage) {
     windows_.wait(next_stage_);
     return ld_shared<int32>(memory_.first_block(stage));
   }
 
-  // Before another block of the work tile.
+  // The warp calls this before each block of the work tile except the first.
   LAZYROPE_DEVICE void enter_block(int32 block) {
     if (block % kWindow == 0) windows_.wait(Memory::window_of(block));
   }
 
-  // The same for who has been told that the block's window is there.
+  // Does the same if something else has shown that the block's window is full.
   LAZYROPE_DEVICE void enter_ready_block(int32 block) {
     if (block % kWindow == 0) windows_.flip_phase(Memory::window_of(block));
   }
 
-  // After a block that is not the work tile's last.
+  // The warp calls this after each block of the work tile except the last.
   LAZYROPE_DEVICE void finish_block(int32 block) const {
     if ((block + 1) % kWindow == 0) windows_.release(Memory::window_of(block));
   }
@@ -45,15 +48,16 @@ class WindowConsumer {
     next_stage_ = Memory::window_of(block + kWindow);
   }
 
-  // Through all blocks of the work tile in `stage`, which has one: visit(base, document) for each
-  // document, or part of one that is a segment of its own, counted from 0.
+  // Visits all blocks of the work tile in `stage`, which has at least one. Calls visit(base,
+  // document) for each document, counted from 0. Consecutive segments of one document count
+  // separately.
   template <class Visit>
   LAZYROPE_DEVICE void for_each_document(const typename Memory::Table& table, int32 num_blocks,
                                          int32 stage, const Visit& visit) {
     int32 block = begin(stage);
     const int32 end = block + num_blocks;
     int32 document = 0;
-    uint32 begins = 1;  // of a window's blocks a bit each
+    uint32 begins = 1;  // one bit for each block of a window
 #pragma unroll 1
     while (true) {
       const int32 count = smaller(end - block, kWindow - block % kWindow);
@@ -74,7 +78,7 @@ class WindowConsumer {
  private:
   Memory memory_;
   PipelineConsumer windows_;
-  int32 next_stage_ = 0;  // where the next work tile begins
+  int32 next_stage_ = 0;  // stage of the next work tile's first window
 };
 
 }  // namespace lazyrope
