@@ -59,11 +59,10 @@ class PlanTable {
  public:
   Column<TileRows> rows;
   Column<TileKeys> keys;
-  Column<int32> cost;        // cost for one group of KV heads
-  Column<int32> cost_begin;  // cost of all tiles before; one entry more holds the sum of all
-  Column<int32> splits;      // number of fixed splits
-  Column<int32>
-      split_begin;  // fixed splits of all tiles before, and their sum; the queue schedule's order
+  Column<int32> cost;         // cost for one group of KV heads
+  Column<int32> cost_begin;   // cost of all tiles before; one entry more holds the sum of all
+  Column<int32> splits;       // number of fixed splits
+  Column<int32> split_begin;  // fixed splits of all tiles before; or the queue's order
 };
 
 }  // namespace lazyrope
