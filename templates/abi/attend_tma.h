@@ -18,7 +18,7 @@ constexpr bool consumers_rotate(bool has_many_rows, int head_dim) {
   return has_many_rows && head_dim > 128;
 }
 // Returns the warps of the CTA's producer: one finds where keys and values are, one or two copy
-// them, and the others rotate queries or help the consumers to.
+// them, and the others rotate queries or help consumers that do.
 constexpr int producer_warps(bool has_many_rows, int head_dim) {
   return has_many_rows && !consumers_rotate(has_many_rows, head_dim) ? 8 : 4;
 }
@@ -38,8 +38,8 @@ constexpr int rotated_stages(bool has_many_rows, int head_dim, int rows) {
 }
 inline constexpr int kWorkTileStages = 2;
 // A shared rotation is the one by which many rows are rotated together (ops/rotate_tile.cuh). A
-// helper warp computes it: cosines and sines, 2 bytes per column. A flag follows that tells whether
-// there is one more rotation, for rotators that learn this from the helper.
+// helper warp computes it: cosines and sines, 2 bytes per column. A flag follows: with it the
+// helper tells the rotators whether there is a rotation, and they soon read it.
 constexpr int rotation_exists_offset(int head_dim) { return head_dim * 2; }
 constexpr int rotation_bytes(int head_dim) { return rotation_exists_offset(head_dim) + 16; }
 constexpr int rotation_stages(bool has_many_rows, int head_dim) {
