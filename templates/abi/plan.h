@@ -140,9 +140,9 @@ inline constexpr int32 kMaxSplitBlocks = 1 << 19;
 
 // Greatest number of fixed splits of a tile.
 inline constexpr int32 kMaxFixedSplits = 16;
-// Greatest number of fixed splits that all tiles and KV heads of a request have together where
-// round-robin is allowed, about as many as a GPU has SMs. A request with more tiles has one split
-// per tile.
+// Greatest number of fixed splits of a request, over all tiles and KV heads, where round-robin is
+// allowed. It is about the number of SMs of a GPU. A request with more tiles has one split per
+// tile.
 inline constexpr int32 kMaxRequestSplits = 128;
 inline constexpr int kPlanPhases = 2;
 

@@ -7,8 +7,8 @@
 
 namespace lazyrope {
 
-// A segment. Slot s of its page list (s = 0 is the first slot of page pages[first_page]) holds the
-// token at logical position origin + s, for begin <= s < end.
+// A segment. Slot s of its page list holds the token at logical position origin + s, for begin <= s
+// < end. Slot 0 is the first slot of page pages[first_page].
 struct SegmentRecord {
   int32 base;        // logical position of the document's token 0, the origin of the rotation
   int32 origin;      // base + start - lead

@@ -2,7 +2,7 @@
 //
 // A partial result is a row not yet divided by its sum, with its maximum (log2 units) and its sum.
 // Partial results i of a row combine to
-//   sum_i 2^(max_i - max) row_i / sum_i 2^(max_i - max) sum_i,   max = max_i max_i.
+//   sum_i 2^(max_i - max) row_i / sum_i 2^(max_i - max) sum_i,   max = max over i of max_i.
 // This is exact, because each KV split sees other keys (attention over disjoint keys).
 #pragma once
 

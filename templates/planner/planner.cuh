@@ -29,8 +29,8 @@
 // same time then read the same keys from L2, and little is left to combine.
 //
 // Memory latency takes most of the kernel's time, so only four loads depend on one another: the
-// spans of requests, their segments, the segments of work tiles, and page numbers. The second and
-// third hit a cache (prefetch_segments, prefetch_pages); all else is in registers and shared
+// spans of requests, their segments, the segments of work tiles, and page numbers. All but the
+// first hit a cache (prefetch_segments, prefetch_pages). All else is in registers and shared
 // memory.
 //
 // Shared memory holds one word per warp for CtaScan, 65 sums per warp (few_costs_), and the table

@@ -21,9 +21,9 @@ class QueueSchedule {
   LAZYROPE_DEVICE QueueSchedule(const PlanPhase& phase, const Units& units)
       : phase_(phase), units_(units), tail_groups_(smaller(kTailGroups, units.num_groups)) {}
 
-  // Returns true if units differ in cost, none is so long that other CTAs would wait for it, and
-  // few are so short that taking them from the queue would take longer. All threads of the CTA take
-  // part.
+  // Returns true if the queue pays off. Units must differ in cost, but none may be so long that
+  // other CTAs would wait for it. Few may be so short that taking them from the queue would take
+  // longer. All threads of the CTA take part.
   LAZYROPE_DEVICE bool pays_off(const CtaScan<Spec::kThreads>& scan) const {
     if (phase_.has_queue == 0 || units_.has_fixed_splits()) return false;
     int32 longest = 0;

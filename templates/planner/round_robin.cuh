@@ -1,7 +1,7 @@
 // Round-robin schedule: whole units are assigned to the CTAs of the attend kernel in rounds, to and
-// fro (round 1 goes from the last CTA to the first), so that early CTAs do not get all of the
-// longer units. The units of an incomplete last round, fewer than CTAs, are cut into equal KV
-// splits, one per CTA, if that outweighs the combining.
+// fro. Round 1 goes from the last CTA to the first, so that early CTAs do not get all of the longer
+// units. The units of an incomplete last round, fewer than CTAs, are cut into equal KV splits, one
+// per CTA, if that outweighs the combining.
 //
 // Input: Units and the limits of PlanPhase. Output: describe() gives the work tile of any index;
 // work tile i is that of CTA i % num_ctas in round i / num_ctas.

@@ -3,8 +3,8 @@
 // segments.
 //
 // A counter tells that all measurements are written. It counts planners from 0 to num_planners in
-// one launch, and on until it wraps to 0 in the next, so that nothing has to reset it. A CTA that
-// has polled for long measures all tiles itself, because the other CTAs may not even have begun.
+// one launch, and on until it wraps to 0 in the next. So nothing has to reset it. A CTA that has
+// polled for long measures all tiles itself, because the other CTAs may not even have begun.
 #pragma once
 
 #include "isa/sync.cuh"
