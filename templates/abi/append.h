@@ -1,5 +1,5 @@
-// Launch parameters of the append kernel and of its planner, plan_append. runtime/step fills them
-// in.
+// Launch parameters of the append kernel and of its planner, plan_append. runtime/step and
+// runtime/attention fill them in.
 #pragma once
 
 #include "abi/attend.h"

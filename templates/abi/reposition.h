@@ -1,4 +1,4 @@
-// Launch parameters of the reposition kernel. runtime/step fills them in.
+// Launch parameters of the reposition kernel. runtime/attention fills them in.
 #pragma once
 
 #include "abi/append.h"
