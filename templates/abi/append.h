@@ -1,32 +1,35 @@
-// Launch parameters of append and of its planner.
+// Launch parameters of the append kernel and of its planner, plan_append. runtime/step and
+// runtime/attention fill them in.
 #pragma once
 
 #include "abi/attend.h"
 
 namespace lazyrope {
 
-// Where one appended token goes.
+// The destination of one appended token, and its index in the document. plan_append writes it;
+// append and reposition read it.
 struct AppendRecord {
   int32 page;   // page of the pool
   int32 slot;   // slot in that page; -1: nothing is written
-  int32 index;  // the token's index in its document: the angle of the rotation
+  int32 index;  // the token's index in its document: the position of the rotation
   int32 unused;
 };
 static_assert(sizeof(AppendRecord) == 16);
 
-// What is needed first lies in a line of the constant cache that is there as the kernel begins;
-// likewise what follows. Other lines are waited for.
+// The fields needed first come first here and in AppendParams: their line of the constant cache is
+// loaded when the kernel begins, and others are waited for. plan_append reads the caller's arrays,
+// int32 on the device, and writes the records.
 struct PlanAppendParams {
   int32 num_requests;
   int32 page_size;
   int32 capacity;
   int32 unused;
-  const int32* indptr;      // [requests + 1]: rows of k and v of each request
-  const int32* first;       // [requests]: document index of its first row
-  const int32* first_page;  // [requests]: index into pages
-  const int32* lead;        // [requests]: slot of the first row, counted from that page's slot 0
+  const int32* indptr;      // [num_requests + 1]: rows of k and v of each request
+  const int32* first;       // [num_requests]: document index of its first row
+  const int32* first_page;  // [num_requests]: index into pages
+  const int32* lead;  // [num_requests]: slot of the first row, counted from that page's slot 0
   const int32* pages;
-  AppendRecord* records;  // [capacity.tokens]
+  AppendRecord* records;  // [capacity]: written
 };
 static_assert(sizeof(PlanAppendParams) == 64);
 

@@ -1,22 +1,27 @@
-// Launch parameters of the attend kernel. All strides are in bytes.
+// Launch parameters of the attend kernel. runtime/attention fills them in; all strides are in
+// bytes.
 #pragma once
 
 #include "abi/step.h"
 
 namespace lazyrope {
 
-struct TokenTensor {  // [tokens, heads, head_dim], last dimension contiguous
+// A tensor [tokens, heads, head_dim] of the caller, the last dimension contiguous.
+struct TokenTensor {
   const void* data;
   int64 token_stride;
   int64 head_stride;
 };
 
-struct KvPool {  // pages of keys and of values: NHD or HND, told apart by the strides, which both
-                 // share
+// The caller's pool: pages of keys and of values. The strides, which both share, tell NHD from HND.
+// Attend reads it; append and reposition write it.
+struct KvPool {
   void* keys;
   void* values;
-  const float* key_scales;    // what stored keys are to be multiplied by: one, or one a head by a
-  const float* value_scales;  // stride of 4; null: 1
+  // Stored keys and values are multiplied by these: one factor for all heads (scale stride 0) or
+  // one per KV head (scale stride 4). Null means 1.
+  const float* key_scales;
+  const float* value_scales;
   uint32 page_stride;
   uint32 slot_stride;
   uint32 head_stride;
@@ -25,13 +30,16 @@ struct KvPool {  // pages of keys and of values: NHD or HND, told apart by the s
   uint32 unused;
 };
 
+// The output tensor [tokens, heads, head_dim]. Attend writes it.
 struct OutputTensor {
   void* data;
   int64 token_stride;
   int64 head_stride;
 };
 
-struct LseTensor {  // fp32, natural logarithm; data may be null
+// The logarithm of the sum of exponentials, [tokens, heads]: fp32, natural logarithm. `data` may be
+// null.
+struct LseTensor {
   float* data;
   int64 token_stride;
   int64 head_stride;

@@ -1,4 +1,8 @@
-// Launch parameters of attend kernels that copy boxes of the pool (family sm90a).
+// Launch parameters of the attend kernels that copy boxes of the pool by TMA (family sm90a), and
+// the sizes that host and kernels must agree on. runtime/attention fills in the parameters.
+//
+// "Many rows" means prefill and chunks: the consumer warps divide the rows. Decode has few rows,
+// and its consumer warps divide the keys.
 #pragma once
 
 #include "abi/attend.h"
@@ -8,54 +12,57 @@ namespace lazyrope {
 
 inline constexpr int kOctetSlots = 8;
 
-// Whether those who compute turn their queries themselves, where these have been brought. Of many
-// long rows there would be no room for the queries of two documents.
+// Tells whether consumers rotate their queries themselves, in place. With many rows of a long
+// head_dim, shared memory has no room for the rotated queries of two documents.
 constexpr bool consumers_rotate(bool has_many_rows, int head_dim) {
   return has_many_rows && head_dim > 128;
 }
-// A CTA of theirs: a warp that finds where keys and values lie, one or two that bring them, and
-// such that turn queries, or help consumers who do.
+// Returns the warps of the CTA's producer: one finds where keys and values are, one or two copy
+// them, and the others rotate queries or help consumers that do.
 constexpr int producer_warps(bool has_many_rows, int head_dim) {
   return has_many_rows && !consumers_rotate(has_many_rows, head_dim) ? 8 : 4;
 }
-// Where there are two, the queries of a CTA's first work tile come before keys and values.
+// Returns the number of copying warps. If there are two, the queries of a CTA's first work tile are
+// copied before keys and values.
 constexpr int copy_warps(bool has_many_rows, int head_dim) {
   return producer_warps(has_many_rows, head_dim) == 8 ? 2 : 1;
 }
 inline constexpr int kIssueOrderBytes = 16;
-// In how many places at once there are turned queries, or what they are turned by, at the most;
-// work tiles with the positions of their rows.
+// Greatest number of stages of rotated queries, and of shared rotations; stages of work tiles with
+// their rows' positions.
 inline constexpr int kMaxRotatedStages = 2;
-// Of turned queries: one where there is no room for those of the next document.
+// Returns the stages of rotated queries: one if there is no room for the next document's.
 constexpr int rotated_stages(bool has_many_rows, int head_dim, int rows) {
   const bool has_room = has_many_rows ? !consumers_rotate(true, head_dim) : rows <= 16;
   return has_room ? kMaxRotatedStages : 1;
 }
 inline constexpr int kWorkTileStages = 2;
-// What many rows' queries are turned by together (ops/rotate_tile.cuh), as a helper has found it,
-// and behind it whether there is one, where its maker tells; others who turn have soon read it.
+// A shared rotation is the one by which many rows are rotated together (ops/rotate_tile.cuh). A
+// helper warp computes it: cosines and sines, 2 bytes per column. A flag follows: with it the
+// helper tells the rotators whether there is a rotation, and they soon read it.
 constexpr int rotation_exists_offset(int head_dim) { return head_dim * 2; }
 constexpr int rotation_bytes(int head_dim) { return rotation_exists_offset(head_dim) + 16; }
 constexpr int rotation_stages(bool has_many_rows, int head_dim) {
   return !has_many_rows ? 0 : consumers_rotate(has_many_rows, head_dim) ? kMaxRotatedStages : 1;
 }
 
-// Windows of 480 or 512 slots in the block table: one is found while another is used. Queries are
-// turned for a document as soon as a window has its first block: products of short rows come to it
-// so soon that it has to be known a document ahead. A power of two: places are found in the main
-// loop.
+// Returns the windows of the block table, of 480 or 512 slots each: one is resolved while another
+// is used. Queries are rotated for a document as soon as a window has its first block. Products of
+// a short head_dim reach that block so soon that it must be known a document ahead. The number is a
+// power of two, because the main loop computes a window's index from a block's.
 constexpr int table_windows(bool has_many_rows, int head_dim) {
   return has_many_rows && head_dim < 128 ? 4 : 2;
 }
 
-// Of the shortest rows products also add weights up: a panel of ones lies behind that of values, of
-// which a product's 16 rows suffice for all. Lanes that add have to await every exponential.
+// Tells whether the PV products also sum the softmax weights: a panel of ones follows the panel of
+// values. Its 16 rows serve all products. Lanes that added instead would have to wait for every
+// exponential.
 constexpr bool adds_weights(bool has_many_rows, int head_dim) {
   return has_many_rows && head_dim == 64;
 }
-// Columns of many rows' results, with those that are sums; and of these how many products make
-// together: for more columns there are no registers. A kernel of 512 threads is compiled for 128,
-// one of 384 for 168, whatever its warps have when they come to it.
+// Returns the columns of many rows' results, those of the sums included; and the columns that one
+// product computes, because registers do not suffice for more. A kernel of 512 threads is compiled
+// for 128 registers, one of 384 for 168, whatever setmaxnreg gives its warps.
 constexpr int row_columns(int head_dim) {
   return head_dim + (adds_weights(true, head_dim) ? 8 : 0);
 }
@@ -64,23 +71,23 @@ constexpr int ones_bytes(bool has_many_rows, int head_dim) {
   return adds_weights(has_many_rows, head_dim) ? 16 * 128 : 0;
 }
 
-// Bytes of a row's panel, each of which is swizzled by itself; a row of 16-bit elements has whole
-// panels.
+// Returns the bytes of a row of one panel. Each panel is swizzled by itself, and a row of 16-bit
+// elements is a whole number of panels.
 constexpr int panel_bytes(int head_dim) {
   return head_dim % 64 == 0 ? 128 : head_dim % 32 == 0 ? 64 : 32;
 }
 
-// Boxes of a pool: a run, two octets of slots, or one of them; all panels of a head, or of two
-// heads the only one.
+// Tensor maps of two boxes: `runs` copies a run (two octets of slots), `octets` one octet. A box
+// has all panels of one head, or the only panel of each of two heads.
 struct BoxMaps {
   TensorMap runs;
   TensorMap octets;
 };
 
-// The pool as copies of boxes see it. Dimensions, the innermost first: columns of a panel, slots of
-// an octet, panels, octets, and what is left of pages and heads. Slot s of page p of head h lies in
-// octet octets_per_page * p + s / 8, at heads_per_page * p + h of the last dimension: one of both
-// is 0.
+// The pool as TMA copies see it. The dimensions, innermost first, are: columns of a panel, slots of
+// an octet, panels, octets, and the rest of pages and heads. Slot s of page p of head h is in octet
+// octets_per_page * p + s / 8, at heads_per_page * p + h of the last dimension. One of
+// octets_per_page and heads_per_page is 0.
 struct PoolMaps {
   BoxMaps keys;
   BoxMaps values;
@@ -88,7 +95,7 @@ struct PoolMaps {
   int32 heads_per_page;
 };
 
-// Kernels without maps take the first part alone.
+// Launch parameters of family sm90a. Kernels without tensor maps get `attend` alone.
 struct TmaAttendParams {
   AttendParams attend;
   PoolMaps maps;

@@ -1,22 +1,23 @@
-// What emulated device text asks of its host (runtime/emulator). Not part of any GPU kernel.
+// The instructions that emulated device text calls on its host (runtime/emulator). No GPU kernel
+// includes this file.
 #pragma once
 
 #include "abi/emulator_hopper.h"
 
 namespace lazyrope {
 
-// Each call is the instruction of that name, made by the thread that runs now, with what the PTX
-// manual asks for checked. Addresses of shared memory are bytes from its start.
+// Each function emulates the instruction of its name for the thread that runs now, and checks what
+// the PTX manual requires. Addresses of shared memory are bytes from its start.
 class EmulatorHost : public HopperInstructions {
  public:
-  const EmulatorThread* thread = nullptr;  // the one that runs now
+  const EmulatorThread* thread = nullptr;  // the thread that runs now
 
   virtual void ld_shared(void* to, uint32 from, int32 bytes, Site site) = 0;
   virtual void st_shared(uint32 to, const void* from, int32 bytes, Site site) = 0;
   virtual void ld_global(EmulatedLoad kind, void* to, const void* from, int32 bytes, Site site) = 0;
   virtual void st_global(void* to, const void* from, int32 bytes, Site site) = 0;
   virtual void st_relaxed(void* to, const void* from, int32 bytes, Site site) = 0;
-  // Returns the value before.
+  // Returns the value before the operation.
   virtual uint32 atom(EmulatedAtomic operation, EmulatedOrder order, uint32* p, uint32 operand,
                       Site site) = 0;
   virtual uint32 ld_acquire(const uint32* p, Site site) = 0;

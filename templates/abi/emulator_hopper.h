@@ -1,4 +1,5 @@
-// What emulated text for Hopper asks of its host: the rest of abi/emulator.h.
+// The instructions of Hopper that emulated device text calls on its host: the other half of
+// abi/emulator.h.
 #pragma once
 
 #include "abi/emulator_types.h"
@@ -6,21 +7,21 @@
 
 namespace lazyrope {
 
-// Of one thread's registers that are given to wgmma. Their accessors keep it.
+// The state of one thread's registers that wgmma uses. The accessors of the registers update it.
 struct EmulatedRegisters {
-  int32 in_flight = 0;  // products that were given them and have not been waited for
-  uint32 touched = 0;   // how many wgmma.fence the thread had made when it last touched them
-  Site product = {};    // the latest that was given them
+  int32 in_flight = 0;  // products that use them and have not been waited for
+  uint32 touched = 0;   // the thread's number of wgmma.fence when it last accessed them
+  Site product = {};    // the latest product that uses them
 };
 
-// What a thread gives to wgmma.mma_async.m64nNk16.
+// The operands that a thread gives to wgmma.mma_async.m64nNk16.
 struct EmulatedWgmma {
   EmulatedElement element;
   int32 columns;
   bool accumulate;
   bool a_is_mn_major;
   bool b_is_mn_major;
-  uint64 a_descriptor;  // where a is null
+  uint64 a_descriptor;  // used if `a` is null
   uint64 b_descriptor;
   float* d;         // [columns / 2]
   const uint32* a;  // [4]
@@ -45,7 +46,7 @@ class HopperInstructions {
                                          const int32 (&at)[kTensorMapDims], uint32 barrier,
                                          Site site) = 0;
   virtual void cp_async_bulk_commit_group() = 0;
-  // `reads`: it is enough that they have read their sources.
+  // With `reads` it is enough that the copies have read their sources.
   virtual void cp_async_bulk_wait_group(int32 pending, bool reads) = 0;
   virtual void fence_proxy_async() = 0;
   virtual void fence_proxy_async_global() = 0;
@@ -56,10 +57,10 @@ class HopperInstructions {
   virtual void wgmma_wait_group(int32 pending, Site site) = 0;
   virtual void check_descriptor(uint32 start, int32 leading_bytes, int32 stride_bytes,
                                 Site site) = 0;
-  // Registers of a product in flight, or with an index that they do not have.
+  // Reports an access to registers of a product in flight, or an index that is out of range.
   [[noreturn]] virtual void refuse_registers(const EmulatedRegisters& registers, int32 index,
                                              Site site) = 0;
-  // They end, and are in flight.
+  // Reports registers that go out of scope while a product in flight uses them.
   virtual void abandon_registers(EmulatedRegisters& registers) = 0;
 
   virtual void bar_sync(int32 id, int32 threads, Site site) = 0;

@@ -1,11 +1,11 @@
-// What emulated device text and its host tell each other of.
+// Types that emulated device text and its host (runtime/emulator) share.
 #pragma once
 
 #include "abi/types.h"
 
 namespace lazyrope {
 
-// A line of device text.
+// A line of device text, for messages.
 struct Site {
   const char* file;
   int32 line;
@@ -16,13 +16,13 @@ struct EmulatorThread {
   int32 block;
   int32 block_threads;
   int32 grid_blocks;
-  uint32 wgmma_fences = 0;  // that it has made
+  uint32 wgmma_fences = 0;  // wgmma.fence instructions that the thread has executed
 };
 
 enum class EmulatedLoad { kPlain, kNonCoherent, kRelaxed };
-// kAdd is for mutants of the kernels (tests/mutation), and so is one of acquire and release alone.
+// Only mutants of the kernels (tests/mutation) use kAdd, and kAcquire or kRelease alone.
 enum class EmulatedAtomic { kInc, kAdd, kExch };
-// Of an atomic operation: acquire and release, both, or neither.
+// The memory order of an atomic operation.
 enum class EmulatedOrder { kRelaxed, kAcquire, kRelease, kAcquireRelease };
 enum class EmulatedShuffle { kIdx, kBfly, kUp };
 enum class EmulatedElement { kBf16, kFp16 };

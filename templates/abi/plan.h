@@ -1,38 +1,39 @@
-// Launch parameters of the planner, which turns the caller's metadata into a step.
+// Launch parameters of the planner (planner/planner.cuh). runtime/step fills them in. The planner
+// writes the memory that StepView and WorkView point to.
 #pragma once
 
 #include "abi/step.h"
 
 namespace lazyrope {
 
-// The caller's arrays, int32 on the device; README.md gives their meaning.
+// The caller's arrays, int32 on the device. README.md gives their meaning.
 struct StepInputs {
-  const int32* q_indptr;        // [requests + 1]
-  const int32* segment_indptr;  // [requests + 1]
+  const int32* q_indptr;        // [num_requests + 1]
+  const int32* segment_indptr;  // [num_requests + 1]
   int32 num_requests;
   int32 num_segments;
   int32 num_tokens;
   int32 page_size;
-  const int32* q_position;  // [query tokens]
-  const int32* base;        // [segments]
+  const int32* q_position;  // [num_tokens]
+  const int32* base;        // [num_segments], as the next four
   const int32* start;
   const int32* length;
-  const int32* lead;  // may be null: all zero
+  const int32* lead;  // null: all zero
   const int32* first_page;
   const int32* pages;
 };
 static_assert(sizeof(StepInputs) == 88);
 
-// A divisor, at least 2, of numbers from 0 to 2^31 - 1: what they are multiplied by, and how far
-// the upper 32 bits of the product are then shifted.
+// A divisor of at least 2, for dividends from 0 to 2^31 - 1. The quotient is the upper 32 bits of
+// dividend * multiplier, shifted right by `shift`.
 struct Divisor {
   int32 value;
   uint32 multiplier;
   int32 shift;
 };
 
-// With 2^bits >= value > 2^(bits - 1), multiplier / 2^(31 + bits) exceeds 1 / value by less than
-// 2^bits / value / 2^(31 + bits): too little for a quotient to become wrong.
+// Rounding is harmless: for 2^bits >= value > 2^(bits - 1), multiplier / 2^(31 + bits) exceeds 1 /
+// value by less than 2^bits / value / 2^(31 + bits). That is too little to change a quotient.
 constexpr Divisor divisor(int32 value) {
   int32 bits = 1;
   while ((int64{1} << bits) < value) ++bits;
@@ -49,42 +50,44 @@ constexpr int32 ceil_div(int32 number, const Divisor& by) {
   return quotient(number + by.value - 1, by);
 }
 
-// A tile of a request's packed rows, and the keys that they see: what all its work tiles have of
-// it.
+// A tile of a request's packed rows, and the keys that they see. The planner writes both to its
+// table (planner/tables.cuh) and copies them to every work tile of the tile.
 struct alignas(16) TileRows {
   int32 query_token;  // row of q with the request's first token
-  int32 first_row;    // packed, of the request
+  int32 first_row;    // first packed row, counted in the request
   int32 num_rows;
-  int32 num_blocks;
+  int32 num_blocks;  // KV blocks that the rows see; until measured, the tiles of the request
 };
 struct alignas(16) TileKeys {
-  int32 first_position;
+  int32 first_position;  // least and greatest logical position of the rows
   int32 last_position;
-  int32 segment;  // the first that the rows see
+  int32 segment;  // first segment that the rows see
   int32 segment_end;
 };
 
-// What a planner tells the others of a tile.
+// The measurement of one tile, which one planner CTA writes for the others
+// (planner/tile_exchange.cuh).
 struct alignas(16) TileMeasurement {
   int32 blocks;
   int32 segments;
-  int32 first_segment;  // that is seen
+  int32 first_segment;  // first segment that the rows see
   int32 first_position;
   int32 last_position;
   int32 unused[3];
 };
 static_assert(sizeof(TileMeasurement) == 32);
 
-// The planner's table of tiles lies in shared memory where it has room for all that a step may
-// have. Otherwise each CTA of the planner has one here. Of a tile it has its rows and keys, its
-// cost and fixed parts, and sums of both over those before, the last of which are sums over all.
+// The planner's table of tiles is in shared memory if that has room for all tiles that a step may
+// have. Otherwise each planner CTA has a table in global memory, in PlanScratch. A tile takes
+// kPlanTileBytes: its rows and keys, its cost and fixed splits, and prefix sums of both. One entry
+// more holds the sums of all tiles.
 inline constexpr int32 kSharedTiles = 1024;
 inline constexpr int32 kPlanTileBytes = sizeof(TileRows) + sizeof(TileKeys) + 16;
 constexpr int64 plan_table_bytes(int32 tiles) { return (int64{tiles} + 1) * kPlanTileBytes; }
 struct PlanScratch {
-  uint8* tables;  // null: in shared memory
-  // Of all planners: planner/tile_exchange.cuh. Null where a step never has many tiles, or one
-  // planner.
+  uint8* tables;  // null: the table is in shared memory
+  // These are shared by all planner CTAs (planner/tile_exchange.cuh). They are null if a step never
+  // has many tiles, or if there is one planner.
   TileMeasurement* measurements;
   uint32* counter;
   int32 max_tiles;
@@ -92,16 +95,17 @@ struct PlanScratch {
 };
 static_assert(sizeof(PlanScratch) == 32);
 
-// Lanes of a planner that look at a work tile together, or at a tile: fewer, so that half of the
-// warps have none of a decode step's, and leave the others the time. How many tiles a planner
-// measures without others.
+// The threads of a planner CTA; the lanes that serve one work tile, and one tile; and the tiles
+// that a planner measures without the others. Few lanes serve a tile, so that in a decode step half
+// of the warps have none and leave the issue slots to the others.
 inline constexpr int32 kPlanThreads = 512;
 inline constexpr int32 kGroupLanes = 8;
 inline constexpr int32 kTileLanes = 4;
 inline constexpr int32 kTilesAtOnce = 64;
 static_assert(kTilesAtOnce * kTileLanes <= kPlanThreads);
 
-// One attend kernel's share: requests with min_rows to max_rows packed rows per KV head.
+// The plan of one attend kernel, which serves requests of min_rows to max_rows packed rows per KV
+// head. The host fills it in. The planner writes the memory of `work`, which attend reads.
 struct PlanPhase {
   WorkView work;
   PlanScratch scratch;
@@ -109,38 +113,43 @@ struct PlanPhase {
   int32 max_rows;
   Divisor tile_rows;
   Divisor block_keys;
-  int32 min_split_blocks;  // at a tile's ends no part is shorter
-  int32 min_heads;         // KV heads that a work tile has at the least,
-  int32 max_heads;         // and at most: powers of two that divide their number
-  int32 max_head_groups;   // of heads: KV heads / min_heads
-  // Not 0: a tile is cut into equal parts, the last of which may be shorter: as many as have so
-  // many blocks, but at most as many as the request alone lets it have, whatever else there is.
+  int32 min_split_blocks;  // least blocks of a KV split at a tile's ends
+  int32 min_heads;         // least KV heads of a work tile
+  int32 max_heads;         // greatest; both are powers of two that divide the KV heads
+  int32 max_head_groups;   // KV heads / min_heads
+  // 0: no fixed splits. Otherwise a tile is cut into KV splits of this many blocks, the last of
+  // which may be shorter. Splits are longer where their number reaches its limit, which depends on
+  // the tile's request alone.
   int32 fixed_split_blocks;
   int32 num_counters;
-  int32 work_tile_cost;      // of a work tile beside its blocks, each of which costs kBlockCost
-  int32 allows_round_robin;  // not 0: units are dealt out whole where that loses little
-  int32 ctas_at_once;        // that get an SM each, one after the other
+  int32 work_tile_cost;      // cost of a work tile beside its blocks; a block costs kBlockCost
+  int32 allows_round_robin;  // not 0: whole units are assigned where the imbalance is small
+  int32 ctas_at_once;        // number of SMs: so many consecutive CTAs get an SM each
   int32 has_queue;           // not 0: CTAs can take units from a queue
-  int32 max_cost;            // of a group of heads: kMaxStepCost / max_head_groups
-  int32 short_cost;  // of a share, up to which CTAs sooner get whole units than equal shares
+  int32 max_cost;            // greatest cost of a group of heads: kMaxStepCost / max_head_groups
+  int32 short_cost;          // cost of a share below which whole units are better than equal shares
 };
 static_assert(sizeof(PlanPhase) == 48 + 32 + 80);
 
+// Cost of a KV block; all costs are in eighths of it.
 inline constexpr int32 kBlockCost = 8;
-// Of a step, so that an int32 has room for it and for what it is compared with.
+// Greatest cost of a step: an int32 holds it, and the values that it is compared with.
 inline constexpr int32 kMaxStepCost = 1 << 30;
-// No tile counts as more blocks, so no part needs to be longer.
+// Greatest value of min_split_blocks: no tile counts as more blocks.
 inline constexpr int32 kMaxSplitBlocks = 1 << 19;
 
+// Greatest number of fixed splits of a tile.
 inline constexpr int32 kMaxFixedSplits = 16;
-// Parts that a request's tiles, for all KV heads, have together at the most where units may be
-// dealt, unless there are more tiles: about as many as a GPU has SMs.
+// Greatest number of fixed splits of a request, over all tiles and KV heads, where round-robin is
+// allowed. It is about the number of SMs of a GPU. A request with more tiles has one split per
+// tile.
 inline constexpr int32 kMaxRequestSplits = 128;
 inline constexpr int kPlanPhases = 2;
 
-// What is needed first lies in a line of the constant cache that is there as the kernel begins.
+// The fields needed first come first: their line of the constant cache is loaded when the kernel
+// begins.
 struct PlanParams {
-  int32 num_planners;  // CTAs of each phase, which all plan it and divide the writing
+  int32 num_planners;  // CTAs per phase; all plan the whole phase, and they divide the writing
   int32 unused;
   StepInputs inputs;
   Divisor page_size;

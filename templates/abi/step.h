@@ -1,15 +1,16 @@
-// What a step keeps on the device: the planner writes it, attend reads it. Shared by host and
-// device text, so plain aggregates of fixed size only.
+// The plan of a step in device memory: the planner writes it and attend reads it. Host and device
+// share these structs, so they are plain aggregates of fixed size. All integers of a work tile
+// count tokens, slots, rows or blocks; none is in bytes.
 #pragma once
 
 #include "abi/types.h"
 
 namespace lazyrope {
 
-// A segment as the kernels use it. Slot s of its page list (s = 0 is the first slot of page
-// pages[first_page]) holds the token at logical position origin + s, for begin <= s < end.
+// A segment. Slot s of its page list holds the token at logical position origin + s, for begin <= s
+// < end. Slot 0 is the first slot of page pages[first_page].
 struct SegmentRecord {
-  int32 base;        // logical position of token 0 of the document: the angle of the rotation
+  int32 base;        // logical position of the document's token 0, the origin of the rotation
   int32 origin;      // base + start - lead
   int32 begin;       // lead
   int32 end;         // lead + length
@@ -18,63 +19,68 @@ struct SegmentRecord {
 };
 static_assert(sizeof(SegmentRecord) == 32);
 
-// A tile of query rows of some KV heads and a range of the KV blocks that they look at. Packed row
-// r of a request is query token r / group_size, head r % group_size of a KV head's group. In parts
-// of 16 bytes, so that a kernel loads the part it needs at once.
+// A work tile is a tile of query rows of some KV heads, and a range of the KV blocks that they see.
+// Packed row r of a request is query token r / group_size, head r % group_size of a KV head's
+// group. Each struct has 16 bytes, so that a kernel loads at once what it needs.
 struct WorkTileExtent {
   int32 num_blocks;      // 0: the rows see no key
-  int32 num_rows;        // rows of the tile, of one KV head; 0: there is no work tile
+  int32 num_rows;        // rows of the tile for one KV head; 0: there is no work tile
   int32 first_position;  // least and greatest logical position of the tile's rows
   int32 last_position;
 };
 
 struct WorkTileRows {
   int32 query_token;  // row of q with the request's first token
-  int32 first_row;    // first packed row of the tile
-  int32 kv_head;      // the first
-  int32 num_heads;    // KV heads
+  int32 first_row;    // first packed row of the tile, counted in the request
+  int32 kv_head;      // first KV head
+  int32 num_heads;    // number of KV heads
 };
 
 struct WorkTileKeys {
-  int32 segment;      // in which the work tile's first block lies
-  int32 segment_end;  // one past the request's last
-  int32 first_block;  // which of the segment's blocks that the rows see that is
-  int32 next;  // the CTA's next work tile; kNoWorkTile; or less: it takes one of a queue of -next
-               // work tiles
+  int32 segment;      // segment of the work tile's first block
+  int32 segment_end;  // one past the request's last segment
+  int32 first_block;  // number of the first block among the segment's visible blocks
+  // The CTA's next work tile, or kNoWorkTile. A lower value means that the CTA takes work tiles
+  // from a queue of -next work tiles.
+  int32 next;
 };
 inline constexpr int32 kNoWorkTile = -1;
 
+// The KV split that a work tile is, and where its partial result goes.
 struct KvSplit {
-  int32 index;  // this work tile is part `index` of `count` of its tile
+  int32 index;  // this work tile is split `index` of `count` of its tile; count 1: not split
   int32 count;
-  int32 partial;  // where part 0 leaves its result; the others follow
-  int32 counter;  // which of the work's counters counts the parts
+  int32 partial;  // index of split 0's partial result; the other splits follow
+  int32 counter;  // index of the counter that counts the tile's splits
 };
 
-// Where the work tile's first blocks lie, so that they can be asked for at once: the runs of the
-// segment in which the first block lies, from the first slot of that block on.
+// The pages of the work tile's first blocks, so that their loads can be issued at once. They are
+// those of kStartRuns runs of the first block's segment, starting at the first slot of that block,
+// which is slot 0 here.
 inline constexpr int32 kStartRuns = 41;
 struct WorkTileStart {
-  int32 base;      // of the segment
-  int32 position;  // logical position of slot 0 (of the first block)
-  int32 begin;     // valid slots: of the segment, not only of the first block
+  int32 base;      // base of the segment
+  int32 position;  // logical position of slot 0
+  int32 begin;     // valid slots of the segment, from slot 0 on: begin <= slot < end
   int32 end;
-  int32 slot;  // of slot 0 in its page
+  int32 slot;  // index of slot 0 in its page
   int32 page_size;
-  int32 page[kStartRuns];  // of each run
+  int32 page[kStartRuns];  // page of each run
 };
 
+// The planner writes it (planner/work_tiles.cuh); a CTA of an attend kernel reads it.
 struct WorkTile {
   WorkTileExtent extent;
   WorkTileRows rows;
   WorkTileKeys keys;
   KvSplit split;
   WorkTileStart start;
-  int32 num_combiners;  // of the tile's parts, the first so many: their CTAs merge its rows
+  int32 num_combiners;  // the CTAs of the tile's first num_combiners splits combine its rows
 };
 static_assert(sizeof(WorkTile) == 256);
 
-// What `update` changes while a captured graph keeps its launch parameters.
+// The fields that `update` changes while a captured graph keeps its launch parameters. The planner
+// writes them.
 struct StepHeader {
   const int32* pages;
   int32 page_size;
@@ -82,7 +88,7 @@ struct StepHeader {
 };
 static_assert(sizeof(StepHeader) == 16);
 
-// Device addresses of what all kernels of a step read.
+// Device memory of a step that all attend kernels read. The planner writes it.
 struct StepView {
   StepHeader* header;
   SegmentRecord* segments;  // [capacity.segments]
@@ -90,12 +96,12 @@ struct StepView {
 };
 static_assert(sizeof(StepView) == 24);
 
-// A part of a row in shared memory: head_dim floats, then maximum and sum, padded so that the rows
-// of a fragment fall into different banks.
+// Returns the bytes of a row's partial result in shared memory: head_dim floats, then maximum and
+// sum. The padding puts the rows of a fragment in different banks.
 constexpr int32 partial_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
 
-// The same in global memory, where each slice of so many columns, or more, has its own maximum and
-// sum.
+// Partial results in global memory are the same but for the statistics: each slice of kSliceColumns
+// columns, or more, has its own maximum and sum.
 inline constexpr int32 kSliceColumns = 8;
 constexpr int32 num_slices(int32 head_dim) {
   return (head_dim + kSliceColumns - 1) / kSliceColumns;
@@ -104,16 +110,19 @@ constexpr int32 partial_row_bytes(int32 head_dim) {
   return head_dim * 4 + (num_slices(head_dim) * 8 + 15) / 16 * 16;
 }
 
-// Device addresses of the work of one attend kernel.
+// Device memory of one attend kernel's work. The planner writes work_tiles and sets the counters to
+// 0; attend uses the rest.
 struct WorkView {
   WorkTile* work_tiles;  // [max_work_tiles]: the first of each CTA, then the others
-  uint8* partials;  // [parts][partial_row_count] rows: templates/ops/partial_rows.cuh; 0 between
-                    // launches
-  uint32*
-      counters;  // templates/ops/combine_scheduler.cuh; of a queue, the first counts what is taken
-  uint8* saved_queries;  // [num_ctas] tiles of queries, where consumers turn them; else none
+  // [partials][partial_row_count] rows, all words 0 between launches (ops/partial_rows.cuh)
+  uint8* partials;
+  // num_ctas counters of tiles, then one mark per partial result (ops/combine_scheduler.cuh). With
+  // fixed splits the tiles' counters follow the marks. With a queue, the first counter counts the
+  // work tiles taken.
+  uint32* counters;
+  uint8* saved_queries;  // [num_ctas] saved queries, where consumers rotate in place; else empty
   int32 num_ctas;
-  int32 partial_row_count;  // rows that a partial result has room for
+  int32 partial_row_count;  // rows that one partial result has room for
   int32 unused[2];
 };
 static_assert(sizeof(WorkView) == 48);

@@ -1,15 +1,16 @@
-// A tensor in global memory as asynchronous tensor copies see it, shared by host and device.
+// Tensor maps of asynchronous tensor copies (TMA), and swizzles. Host and device share them.
 #pragma once
 
 #include "abi/types.h"
 
 namespace lazyrope {
 
-// How the 16-byte chunks of rows of 32, 64 or 128 bytes are exchanged in shared memory: bits 4 and
-// up of an address are XORed with as many from bit 7 up.
+// A swizzle exchanges the 16-byte chunks of rows of 32, 64 or 128 bytes in shared memory: address
+// bits from 4 up are XORed with as many from 7 up.
 enum class Swizzle : int32 { kNone, k32B, k64B, k128B };
 
-// Bits of an address that a swizzle changes; the bytes that it moves chunks within, 16 for none.
+// Returns an address as a swizzle changes it, and the bytes within which a swizzle moves chunks (16
+// for none).
 constexpr uint32 swizzled(uint32 address, Swizzle swizzle) {
   const uint32 mask = (1u << static_cast<uint32>(swizzle)) - 1;
   return address ^ (address >> 7 & mask) << 4;
@@ -18,22 +19,22 @@ constexpr int32 swizzle_span(Swizzle swizzle) { return 16 << static_cast<int32>(
 
 inline constexpr int kTensorMapDims = 5;
 
-// Made by Device::encode (runtime/driver/device.h) and passed in a kernel's parameters: what it
-// holds is the driver's affair, or the emulator's.
+// Device::encode (runtime/driver/device.h) makes a tensor map, and a kernel gets it in its
+// parameters. The driver, or the emulator, defines its contents.
 struct alignas(64) TensorMap {
   uint64 opaque[16];
 };
 static_assert(sizeof(TensorMap) == 128);
 
-// What an emulated TensorMap holds. Dimensions are elements, the innermost first.
+// The contents of an emulated TensorMap. Dimensions are in elements, the innermost first.
 struct EmulatedTensorMap {
-  static constexpr uint32 kMark = 0x70616d74;  // tells one from other bytes
+  static constexpr uint32 kMark = 0x70616d74;  // distinguishes a map from other bytes
 
   uint32 mark;
   Swizzle swizzle;
   uint64 address;
   uint64 dims[kTensorMapDims];
-  uint64 strides[kTensorMapDims];  // bytes; of the innermost, the element's size
+  uint64 strides[kTensorMapDims];  // bytes; the innermost is the element's size
   uint16 box[kTensorMapDims];
   uint8 element_bytes;
   uint8 rank;

@@ -1,6 +1,6 @@
-// A pairing (ops/rope) by two of its units at a time, where the runs of both are two whole chunks
-// of a row: what lanes load and store at once. Of its units pair i of unit u has frequency 8 u + i,
-// and runs are chunks. What the pairing says is asked for at compile time.
+// A pairing (ops/rope) taken two units at a time, so that lanes load and store whole 16-byte
+// chunks. It applies if the runs of both units are two whole chunks of a row. Runs are then chunks,
+// and pair i of unit u has frequency 8 u + i. Everything is evaluated at compile time.
 #pragma once
 
 #include "tile/element.cuh"
@@ -22,12 +22,12 @@ struct ChunkPairing {
     return element(pair / kRun, Pairing::second(pair % kRun));
   }
 
-  // Whether the pairing can be seen so.
+  // Tells whether the pairing can be taken two units at a time.
   LAZYROPE_DEVICE static constexpr bool exists() {
     if (Pairing::kPairs != kRun || Pairing::kUnits % 2 != 0) return false;
     for (int32 i = 0; i < 4 * kUnits; ++i) {
       const int32 run = run_of(i / 2, i % 2);
-      const int32 in_first = run_of(i / 2 % 2, i % 2);  // the same of the first unit
+      const int32 in_first = run_of(i / 2 % 2, i % 2);  // the same run of the first unit
       const int32 chunk = in_first / 2 == run_a(0) ? run_a(i / 4) : run_b(i / 4);
       if (run != 2 * chunk + in_first % 2) return false;
     }
@@ -35,12 +35,13 @@ struct ChunkPairing {
   }
 
  private:
-  static constexpr int kRun = kPairs / 2;  // elements of one of the pairing's own
+  static constexpr int kRun = kPairs / 2;  // elements of a run of Pairing
 
   LAZYROPE_DEVICE static constexpr int32 run_of(int32 unit, int32 run) {
     return run == 1 ? Pairing::run_b(unit) : Pairing::run_a(unit);
   }
-  // 0 where that is not as the pairing's kRunsApart has to be.
+  // Returns 0 if the distance of the runs does not meet the rules of kRunsApart
+  // (ops/rope/half.cuh).
   LAZYROPE_DEVICE static constexpr int runs_apart() {
     const int apart = run_b(0) - run_a(0);
     for (int32 i = 0; i < kUnits; ++i) {
@@ -49,7 +50,7 @@ struct ChunkPairing {
     }
     return larger(apart, 0);
   }
-  // Which element of both chunks is element `own` of the pairing's unit 0 or 1.
+  // Returns which element of both chunks is element `own` of unit 0 or 1 of Pairing.
   LAZYROPE_DEVICE static constexpr int element(int unit, int own) {
     const int run = run_of(unit, own / kRun);
     return (run / 2 == run_a(0) ? 0 : kPairs) + run % 2 * kRun + own % kRun;
@@ -59,7 +60,7 @@ struct ChunkPairing {
   static constexpr int kRunsApart = runs_apart();
 };
 
-// Of a pairing what lanes turn the most by at once.
+// Selects ChunkPairing where it applies, else Pairing itself.
 template <class Pairing, bool kByChunks = ChunkPairing<Pairing>::exists()>
 struct WidestPairing {
   using Type = ChunkPairing<Pairing>;

@@ -1,8 +1,9 @@
-// Results of rows: written to the output, kept as a part of a row's result, or merged from parts.
+// Results of rows: their output, their partial results, and the combination of partial results.
 //
-// A part is a row not yet divided by its sum, with the maximum (log2 units) and the sum. Parts i of
-// a row combine to  sum_i 2^(max_i - max) row_i / sum_i 2^(max_i - max) sum_i  with max = max_i
-// max_i: exact, whatever keys each part saw (attention over disjoint keys).
+// A partial result is a row not yet divided by its sum, with its maximum (log2 units) and its sum.
+// Partial results i of a row combine to
+//   sum_i 2^(max_i - max) row_i / sum_i 2^(max_i - max) sum_i,   max = max over i of max_i.
+// This is exact, because each KV split sees other keys (attention over disjoint keys).
 #pragma once
 
 #include "abi/attend.h"
@@ -19,7 +20,8 @@ struct alignas(8) RowStats {
   float sum;
 };
 
-// Columns of a row, by fours, and the row's stats.
+// Four columns times kQuads of a row, and the row's statistics. Neighbouring quads of the array may
+// be apart in the row.
 template <int kQuads>
 struct RowQuads {
   float value[4 * kQuads];
@@ -31,7 +33,8 @@ LAZYROPE_DEVICE float inverse_or_zero(float sum) {
   return sum == 0.0f ? 0.0f : rcp_approx_ftz_f32(sum);
 }
 
-// Where a row of a work tile's first KV head, or of one `head` after it, lies in the output.
+// Writes rows of a work tile to the output tensor and to the LSE. `head` counts the work tile's KV
+// heads, `row` the rows of one head.
 template <class Spec>
 class OutputRows {
  public:
@@ -39,7 +42,8 @@ class OutputRows {
                              WorkTileRows rows)
       : out_(out), lse_(lse), scales_(scales), rows_(rows) {}
 
-  // Quads that lie kApart quads behind one another.
+  // Divides by the sum and writes quads quad, quad + kApart, ... of a row. The thread with quad 0
+  // writes the LSE.
   template <int kApart, int kQuads>
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
                              const RowQuads<kQuads>& partial) const {
@@ -47,7 +51,8 @@ class OutputRows {
     if (quad == 0) write_lse(head, row, partial.stats);
   }
 
-  // The same in steps: columns, what they are multiplied by, where they are written.
+  // write_values(), scale_of(), row_address() and write_lse() are the steps of write(), for callers
+  // that need them apart.
   template <int kApart = 1, int kQuads>
   LAZYROPE_DEVICE void write_values(int32 head, int32 row, int32 quad,
                                     const RowQuads<kQuads>& partial) const {
@@ -73,7 +78,7 @@ class OutputRows {
            to.head * out_.head_stride;
   }
 
-  // Natural logarithm of the sum of exponentials; -infinity for a row that saw no key.
+  // Writes ln(sum_j exp(s_j)) of a row, or -infinity if the row saw no key.
   LAZYROPE_DEVICE void write_lse(int32 head, int32 row, RowStats stats) const {
     if (lse_.data == nullptr) return;
     const QueryRow<Spec> to(rows_of_head(rows_, head), row);
@@ -92,7 +97,7 @@ class OutputRows {
   WorkTileRows rows_;
 };
 
-// A part of a row as it lies in global and in shared memory.
+// A row's partial result in shared memory: kHeadDim floats, then RowStats.
 template <int kHeadDim>
 struct PartialRecord {
   static constexpr int kStats = kHeadDim * 4;
@@ -108,7 +113,8 @@ LAZYROPE_DEVICE RowQuad make_row_quad(const Chunk& values, RowStats stats) {
   return partial;
 }
 
-// One warp leaves the 16 rows of an accumulator tile as records, from `records` on.
+// Stores the 16 rows of a warp's accumulator tile (tile/warp_product.cuh) as records from `records`
+// on. All lanes take part; of a row's four lanes the first stores the statistics.
 template <class Product, int kHeadDim, int kColumnTiles, class Softmax>
 LAZYROPE_DEVICE void store_partial(SharedPtr records, const float (&rows)[kColumnTiles][4],
                                    const Softmax& softmax, int row_tile) {
@@ -130,8 +136,8 @@ LAZYROPE_DEVICE RowQuad load_partial(SharedPtr record, int32 quad) {
                        ld_shared<RowStats>(record + PartialRecord<kHeadDim>::kStats));
 }
 
-// Those parts of a row that exist become one with what is merged already. The maximum of others is
-// kNoMaximum.
+// Combines a lane's partial results of a row with `combined`. The maximum of those that do not
+// exist is kNoMaximum.
 template <int kCount, int kQuads>
 LAZYROPE_DEVICE void combine_into(RowQuads<kQuads>& combined,
                                   const RowQuads<kQuads> (&partials)[kCount],
@@ -158,9 +164,9 @@ LAZYROPE_DEVICE RowQuads<kQuads> empty_partial() {
   return {{}, {kNoMaximum, 0.0f}};
 }
 
-// Merges the parts that lanes l, l + apart, l + 2 apart ... of the warp have, for l < apart, a
-// power of two of kLeast at the least. All lanes take part, in exchanges beyond `apart` too, of
-// which they keep nothing: a branch around them takes longer.
+// Combines the partial results that lanes l, l + apart, l + 2 apart ... of the warp have, for l <
+// apart. `apart` is a power of two, at least kMin. All lanes take part in all exchanges, but ignore
+// those below `apart`: a branch around them takes longer.
 template <int kMin>
 LAZYROPE_DEVICE void combine_lanes(RowQuad& partial, int32 apart) {
   if (apart == kWarpThreads) return;
@@ -186,7 +192,7 @@ LAZYROPE_DEVICE void combine_lanes(RowQuad& partial, int32 apart) {
   partial = {{sums[1], sums[2], sums[3], sums[4]}, {maximum, sums[0]}};
 }
 
-// Merges read(0) to read(num_parts - 1), of which there are at most kMost.
+// Combines read(0) to read(num_partials - 1), of which there are at most kMax.
 template <int kMax, class Read>
 LAZYROPE_DEVICE RowQuad combine_partials(int32 num_partials, const Read& read) {
   RowQuad partials[kMax];

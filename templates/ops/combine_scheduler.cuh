@@ -1,11 +1,12 @@
-// How the CTAs that hold the parts of one tile divide the merging of its rows among them, without
-// relying on one another.
+// Divides the combining of a split tile's rows among the CTAs that hold its KV splits. No CTA
+// relies on another to be running.
 //
-// Those whose part ends their work, as far as the planner can tell for all of them, own some of the
-// rows and look for the parts themselves: what they see last is the word that they wait for, and no
-// counter comes between. A CTA that has looked in vain for long abandons what it owns, for the
-// others may not even have begun. The parts are counted beside all this, and whoever brings the
-// last one merges what was abandoned: it knows that everything is on its way.
+// A combiner is a CTA whose split ends its work, as far as the planner can tell: the CTAs of the
+// first num_combiners splits. Each combiner has some batches of the rows (TileCombiner) and polls
+// the partial results themselves, so that no counter comes between writing and reading. A combiner
+// that has polled for long abandons its batches, because the other CTAs may not even have begun.
+// Independently, each CTA counts its split when it is written. The CTA that counts the last split
+// combines all abandoned batches: it knows that all partial results are on their way.
 #pragma once
 
 #include "abi/step.h"
@@ -17,9 +18,9 @@
 
 namespace lazyrope {
 
-// Of the work's counters number `counter` counts a tile's parts as they are written, from 0 to
-// count in one launch and from count back to 0 in the next: launches are even or odd by it. From
-// num_ctas + partial on there is one for each part, an owner's mark. The planner sets all to 0.
+// Counter `counter` of the work counts a tile's splits as they are written: from 0 to `count` in
+// one launch, and on until it wraps to 0 in the next. Launches are odd or even by it. Counter
+// num_ctas + partial + i is the mark of combiner i. The planner sets all counters to 0.
 inline constexpr int32 kFlagBytes = 12;
 
 template <class Team>
@@ -33,11 +34,13 @@ class CombineScheduler {
         flags_(flags),
         warp_(warp_uniform(Team::warp())) {}
 
-  // All threads of the team that has made the part, each of which has written what it has of its
-  // part. Merge is TileCombiner. `may_wait`: the CTA has nothing else to do.
+  // Combines what this CTA has to. All threads of the team that made the split take part, after
+  // each has written its columns of it. Combiner is TileCombiner. `may_wait`: the CTA has nothing
+  // else to do.
   //
-  // One loop for all that a warp may merge, for looking is much code: its own units, every step-th
-  // from the first on; then, in the last CTA, what others have abandoned.
+  // One loop serves all batches of a warp, because polling is much code. It goes first through the
+  // warp's own batches, every step-th; then, in the last CTA, through those that others have
+  // abandoned.
   template <class Combiner>
   LAZYROPE_DEVICE void combine(const Combiner& tile, bool may_wait) const {
     const int32 num_combiners = smaller(num_combiners_, tile.num_batches());
@@ -46,12 +49,13 @@ class CombineScheduler {
     Abandoned abandoned;
     int32 step = larger(num_combiners, 1) * num_warps();
     int32 batch = num_combiners == 0 ? warp_ : split_.index + num_combiners * warp_;
-    // The CTA's first unit decides for all: once its parts are there, all CTAs are writing theirs,
-    // and the rest is sure to come.
+    // The CTA's first batch decides: once all splits of it are there, all CTAs are writing theirs,
+    // and the other batches are sure to come.
     bool is_decided = false;
     int32 max_polls = !is_combiner ? 0 : may_wait ? kMaxPolls : 1;
     while (true) {
-      typename Combiner::Combined combined{};  // else its registers would be held by who calls
+      // It is initialised here, or its registers would be live in the caller.
+      typename Combiner::Combined combined{};
       bool is_there = batch < tile.num_batches() && tile.poll(batch, max_polls, combined);
       if (!is_decided &&
           !decide_combining(is_there, is_combiner, num_combiners, before, may_wait)) {
@@ -72,11 +76,11 @@ class CombineScheduler {
   }
 
  private:
-  static constexpr uint32 kIsOdd = 1;  // the launch: part of every mark
+  static constexpr uint32 kIsOdd = 1;  // the launch is odd; a bit of every mark
   static constexpr uint32 kAbandoned = 2;
   static constexpr uint32 kComplete = 4;
   static constexpr uint32 kIsLast = 8;
-  static constexpr int32 kMaxPolls = 128;  // looks, each of some half a microsecond
+  static constexpr int32 kMaxPolls = 128;  // each poll takes about half a microsecond
   static constexpr int32 kUnlimitedPolls = 0x7fffffff;
 
   LAZYROPE_DEVICE static int32 num_warps() { return Team::size() / kWarpThreads; }
@@ -85,11 +89,11 @@ class CombineScheduler {
     return work_.counters + work_.num_ctas + split_.partial + combiner;
   }
 
-  // Owners whose units are left to the last CTA's counting warp.
+  // Combiners that have abandoned their batches to the last CTA's counting warp.
   struct Abandoned {
-    uint32 combiners = 0;  // of 32, a bit each
-    int32 first = 0;       // of these
-    int32 end = 0;         // of all that have been asked
+    uint32 combiners = 0;  // one bit per combiner, from `first` on
+    int32 first = 0;       // combiner of the lowest bit
+    int32 end = 0;         // one past the last combiner whose mark was read
 
     LAZYROPE_DEVICE bool has_more() const { return combiners != 0; }
     LAZYROPE_DEVICE int32 take() {
@@ -100,8 +104,9 @@ class CombineScheduler {
     }
   };
 
-  // One warp counts the CTA's part and goes on: what its first lane gets is looked at when nothing
-  // else is left to do. No order comes with it: that all parts are on their way is enough.
+  // The team's last warp counts the CTA's split and goes on. Its first lane looks at the result
+  // when it has nothing else to do. The atomic is relaxed: it is enough that all splits are on
+  // their way.
   LAZYROPE_DEVICE bool counts() const { return warp_ == num_warps() - 1; }
   LAZYROPE_DEVICE uint32 count() const {
     uint32 before = 0;
@@ -110,7 +115,8 @@ class CombineScheduler {
                                     2 * static_cast<uint32>(split_.count) - 1);
     return before;
   }
-  // By that warp: of the launch and the CTA.
+  // Returns whether the launch is odd (kIsOdd) and the CTA is the last (kIsLast). The counting warp
+  // calls it.
   LAZYROPE_DEVICE uint32 state(uint32 before) const {
     const auto count = static_cast<uint32>(split_.count);
     before = shfl_sync_idx(before, 0);
@@ -118,7 +124,8 @@ class CombineScheduler {
     return (before < count ? 0 : kIsOdd) | (is_last ? kIsLast : 0);
   }
 
-  // All threads of the team: whether the CTA merges units, its own or, where nobody owns any, all.
+  // Returns true if the CTA combines batches: its own, or all if there are no combiners and it is
+  // the last. All threads of the team take part.
   LAZYROPE_DEVICE bool decide_combining(bool is_there, bool is_combiner, int32 num_combiners,
                                         uint32 before, bool may_wait) const {
     if (!is_combiner && num_combiners > 0) return false;
@@ -128,12 +135,12 @@ class CombineScheduler {
       const uint32 state = broadcast(4, counts() && lane_index() == 0, own_state);
       combines = (state & kIsLast) != 0 || (is_combiner && !abandon(state & kIsOdd));
     }
-    if (!may_wait) Team::sync();  // the team's next part may be told of at once
+    if (!may_wait) Team::sync();  // the team's next split may use the flags at once
     return combines;
   }
 
-  // All threads of the team: whether what the CTA owns is now another's. It is not if all parts
-  // have come.
+  // Gives up the CTA's batches. Returns false if all splits have come meanwhile: the batches are
+  // then still its own. All threads of the team take part.
   LAZYROPE_DEVICE bool abandon(uint32 odd) const {
     const bool is_first = Team::rank() == 0;
     uint32 before = 0;
@@ -141,14 +148,16 @@ class CombineScheduler {
     return broadcast(8, is_first, before) != (kComplete | odd);
   }
 
-  // All threads of the team: what one of them has to say. A place is told of once a part.
+  // Returns the sender's value to all threads of the team. Each offset of the flags is used once
+  // per split.
   LAZYROPE_DEVICE uint32 broadcast(int32 offset, bool is_sender, uint32 value) const {
     if (is_sender) st_shared(flags_ + offset, value);
     Team::sync();
     return ld_shared<uint32>(flags_ + offset);
   }
 
-  // The counting warp: false where nothing is left, or another CTA is the last.
+  // Finds abandoned batches. Returns false if none are left, or if another CTA is the last. The
+  // counting warp calls it.
   LAZYROPE_DEVICE bool find_abandoned(Abandoned& abandoned, uint32 before,
                                       int32 num_combiners) const {
     const uint32 state = this->state(before);
@@ -158,13 +167,15 @@ class CombineScheduler {
     return abandoned.has_more();
   }
 
-  // Each lane looks after an owner.
+  // Marks 32 combiners as complete, one a lane, and collects those that had abandoned their
+  // batches.
   LAZYROPE_DEVICE void collect_abandoned(Abandoned& abandoned, uint32 odd,
                                          int32 num_combiners) const {
     abandoned.first = abandoned.end;
     abandoned.end += kWarpThreads;
     const int32 combiner = abandoned.first + lane_index();
-    // The CTA has not abandoned its own: nobody else marks that, and nothing waits for it.
+    // This CTA has not abandoned its own batches. No other CTA changes its mark, so a plain store
+    // does, and nothing waits for it.
     const bool exists = combiner < num_combiners;
     if (exists && combiner == split_.index) st_global(mark_of(combiner), kComplete | odd);
     abandoned.combiners = vote_sync_ballot(

@@ -1,4 +1,4 @@
-// Sums and searches over the threads of a CTA, for the planner.
+// Sums, maxima and searches over the threads of a CTA, for the planner. All threads take part.
 #pragma once
 
 #include "isa/math.cuh"
@@ -9,12 +9,12 @@
 namespace lazyrope {
 
 struct CtaSums {
-  int32 before;  // over the threads before this one
+  int32 before;  // sum over the threads before this one
   int32 all;
 };
 
-// One copy of the code for all that are summed up: most of the time that it takes a planner whose
-// code is in no cache is the way to it.
+// A call, not inlined: one copy of the code serves all sums. If a planner's code is in no cache,
+// most of its time is the loading of code.
 template <int32 kThreads>
 LAZYROPE_DEVICE_CALL CtaSums cta_sums(SharedPtr memory, int32 value) {
   constexpr int32 kWarps = kThreads / kWarpThreads;
@@ -42,7 +42,8 @@ LAZYROPE_DEVICE_CALL int32 cta_max(SharedPtr memory, int32 value) {
   return warp_max(ld_shared<int32>(memory + smaller(lane_index(), kWarps - 1) * 4));
 }
 
-// By all threads of the CTA, a power of two of warps. Between two of these all threads meet.
+// Scans over a CTA of a power of two of warps. The caller synchronises the CTA between two of them,
+// because they use the same shared memory.
 template <int32 kThreads>
 class CtaScan {
  public:
@@ -54,7 +55,7 @@ class CtaScan {
 
   LAZYROPE_DEVICE CtaSums sums(int32 value) const { return cta_sums<kThreads>(memory_, value); }
 
-  // The greatest of all threads' values.
+  // Returns the greatest value of all threads.
   LAZYROPE_DEVICE int32 max(int32 value) const {
     return warp_uniform(cta_max<kThreads>(memory_, value));
   }
@@ -63,8 +64,8 @@ class CtaScan {
   SharedPtr memory_;
 };
 
-// First index in [0, count) whose value exceeds `target`, else count; value(i) must not decrease.
-// Three values are looked at together, for what takes time is the way to each.
+// Returns the first index in [0, count) whose value exceeds `target`, or count. The values must not
+// decrease. Three values are loaded at a time, because the latency of the loads takes the time.
 template <class T, class Value>
 LAZYROPE_DEVICE int32 upper_bound(int32 count, T target, const Value& value) {
   const uint32 exponent = (float_as_bits(static_cast<float>(count)) >> 23) - 127;

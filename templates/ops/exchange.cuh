@@ -1,12 +1,12 @@
-// Lanes give each other values, so that each has together what lay in several.
+// Exchanges of registers between the lanes of a warp, by shuffles. All lanes take part.
 #pragma once
 
 #include "isa/sync.cuh"
 
 namespace lazyrope {
 
-// Of lanes `apart` (a power of two) from each other, the lower one's second value and the upper
-// one's first change places. All lanes of the warp take part.
+// Exchanges the second value of a lane and the first value of the lane `apart` above it. `apart` is
+// a power of two.
 template <class T>
 LAZYROPE_DEVICE void exchange(T& first, T& second, int32 apart) {
   const bool is_upper = (lane_index() & apart) != 0;
@@ -15,7 +15,8 @@ LAZYROPE_DEVICE void exchange(T& first, T& second, int32 apart) {
   second = is_upper ? second : other;
 }
 
-// Four lanes, `apart` from each other: value i of lane j becomes value j of lane i.
+// Transposes the 4 x 4 values of four lanes that are `apart` lanes from each other: value i of lane
+// j becomes value j of lane i.
 template <class T>
 LAZYROPE_DEVICE void transpose(T (&values)[4], int32 apart) {
   exchange(values[0], values[1], apart);

@@ -1,4 +1,4 @@
-// Sums and searches over the lanes of a warp, or of each group of kLanes neighbours, a power of
+// Sums and searches over the lanes of a warp, or over each group of kLanes neighbours, a power of
 // two. All lanes of the warp take part.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace lazyrope {
 
-// What all lanes of the warp have alike, so that the compiler knows it, too: lanes that go where it
-// says stay together. Where they might not, for all that the compiler can tell, every exchange
-// between them takes eight instructions instead of one.
+// Returns a value that all lanes of the warp have, in a form that tells the compiler so. Lanes that
+// branch on it stay together. Otherwise the compiler makes eight instructions instead of one of
+// each exchange after the branch.
 template <class T>
 LAZYROPE_DEVICE T warp_uniform(T value) {
   return shfl_sync_idx(value, 0);
@@ -23,43 +23,44 @@ LAZYROPE_DEVICE int32 first_lane() {
   return lane_index() & ~(kLanes - 1);
 }
 
-// The lane's number in its group.
+// Returns the lane's index in its group.
 template <int kLanes>
 LAZYROPE_DEVICE int32 group_lane() {
   return lane_index() % kLanes;
 }
 
-// The value of a lane of the same group.
+// Returns the value of a lane of the same group.
 template <int kLanes>
 LAZYROPE_DEVICE int32 group_shfl(int32 value, int32 lane) {
   return shfl_sync_idx(value, first_lane<kLanes>() + lane);
 }
 
-// Of a number from 1 on; of large ones just below a power of two maybe that of this.
+// Returns floor(log2(number)) for numbers from 1 on. A large number just below a power of two may
+// be rounded up to it.
 LAZYROPE_DEVICE int32 floor_log2(int32 number) {
   return static_cast<int32>(float_as_bits(static_cast<float>(number)) >> 23) - 127;
 }
 
-// Which of bits is the lowest that is 1. Not all are 0.
+// Returns the index of the lowest bit that is set. `bits` is not 0.
 LAZYROPE_DEVICE int32 lowest_one(uint32 bits) {
   const uint32 one = bits & (~bits + 1);
   return static_cast<int32>(float_as_bits(static_cast<float>(one)) >> 23) - 127;
 }
 
-// Of bits that are the lowest and nothing else.
+// Returns the number of bits set in a mask of the form 2^n - 1.
 LAZYROPE_DEVICE int32 count_ones(uint32 lowest) {
   if (lowest == 0) return 0;
-  // Of 2^(n - 1), which is a float.
+  // 2^(n - 1) is exact as a float.
   return static_cast<int32>(float_as_bits(static_cast<float>((lowest >> 1) + 1)) >> 23) - 126;
 }
 
-// Of a ballot: what the lanes of the group have said.
+// Returns the bits of a ballot that are those of the lane's group.
 template <int kLanes>
 LAZYROPE_DEVICE uint32 of_group(uint32 ballot) {
   return ballot >> first_lane<kLanes>() & ((1u << kLanes) - 1);
 }
 
-// Inclusive.
+// Returns the sum of the values up to and including the lane's own.
 template <int kLanes = kWarpThreads>
 LAZYROPE_DEVICE int32 prefix_sum(int32 value) {
 #pragma unroll
@@ -70,8 +71,8 @@ LAZYROPE_DEVICE int32 prefix_sum(int32 value) {
   return value;
 }
 
-// The first lane whose value exceeds the `target` of the lane that asks, or the last; the values
-// must not decrease from lane to lane.
+// Returns the first lane whose value exceeds the caller's `target`, or the last lane. Values must
+// not decrease from lane to lane.
 LAZYROPE_DEVICE int32 upper_bound_lane(int32 value, int32 target) {
   int32 lane = 0;
 #pragma unroll
@@ -80,14 +81,15 @@ LAZYROPE_DEVICE int32 upper_bound_lane(int32 value, int32 target) {
   return lane;
 }
 
-// The same of each group of lanes, which have the same target; counted in the group.
+// Returns the same for each group, as an index in the group. The lanes of a group have the same
+// target.
 template <int kLanes>
 LAZYROPE_DEVICE int32 upper_bound_of_group(int32 value, int32 target) {
   return smaller(count_ones(of_group<kLanes>(vote_sync_ballot(value <= target))), kLanes - 1);
 }
 
-// How far apart are the first values that a search among `count`, at least 1, looks at: a power of
-// kLanes that is not less than count / kLanes.
+// Returns the distance of the first values that lower_bound_by_lanes() looks at among `count` >= 1
+// of them: a power of kLanes that is at least count / kLanes.
 template <int kLanes>
 LAZYROPE_DEVICE int32 search_step(int32 count) {
   static_assert((kLanes & (kLanes - 1)) == 0);
@@ -95,8 +97,9 @@ LAZYROPE_DEVICE int32 search_step(int32 count) {
   return 1 << floor_log2(larger(count - 1, 1)) / log_lanes * log_lanes;
 }
 
-// First index in [0, count) of which is_behind(i) is true, as it is of all that follow, else count:
-// each group of lanes searches for itself. count and its search_step are the same for all.
+// Returns the first index i in [0, count) for which is_past(i) is true, or count. is_past must stay
+// true from there on. Each group of lanes searches for itself, but `count` and its search_step are
+// the same in all groups.
 template <int kLanes, class IsPast>
 LAZYROPE_DEVICE int32 lower_bound_by_lanes(int32 count, int32 step, const IsPast& is_past) {
   int32 low = 0;

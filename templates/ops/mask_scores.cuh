@@ -1,4 +1,4 @@
-// Hides keys from a tile of scores.
+// Masks a tile of scores.
 #pragma once
 
 #include "isa/memory.cuh"
@@ -7,8 +7,10 @@
 
 namespace lazyrope {
 
-// Columns outside [begin, end), and keys that the mask hides, become -infinity. Column 0 is the key
-// at logical position `position`; `positions` holds those of the warp's rows.
+// Sets score (i, j) to -infinity unless begin <= j < end and query i sees the key at logical
+// position `position` + j. `positions` holds the positions of the warp's rows in shared memory.
+// `scores` is an accumulator tile (TileAccess, tile/warp_product.cuh), and each lane masks its own
+// registers.
 template <class Mask, class Scores>
 LAZYROPE_DEVICE void mask_scores(Scores& scores, SharedPtr positions, int32 position, int32 begin,
                                  int32 end) {
@@ -20,7 +22,8 @@ LAZYROPE_DEVICE void mask_scores(Scores& scores, SharedPtr positions, int32 posi
       const int32 query = ld_shared<int32>(positions + Access::row(m, h) * 4);
       const int32 first = visible_begin<Mask>(query, position, begin, end) - Access::first_column();
       const int32 last = visible_end<Mask>(query, position, end) - Access::first_column();
-      // As bits of one word, which the compiler turns into predicates seven at a time.
+      // A lane's columns are the bits of one word: the compiler makes predicates of seven bits at a
+      // time.
       const uint32 visible = Access::columns_before(last) & ~Access::columns_before(first);
       static_assert(2 * Access::kColumnTiles <= 32);
 #pragma unroll

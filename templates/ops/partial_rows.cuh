@@ -1,9 +1,9 @@
-// Parts of rows on their way from one CTA to another, by way of global memory.
+// Partial results of rows in global memory, which one CTA writes and another reads.
 //
-// A word says itself whether it has been written: it is 0 before, and never 0 afterwards, for a
-// zero is written as -0, or among values, where it makes no difference, as the least number above
-// it. So who reads needs no other sign, and asks again for what is not there yet. Whoever has
-// merged a word makes it 0 again, for the next launch.
+// No flag tells that a word has been written: the word itself does. It is 0 before, and never 0
+// after. A zero value is written as the least positive denormal, which makes no difference, and a
+// zero statistic as -0. So the reader loads a word again until it is not 0. The CTA that has
+// combined a word sets it to 0 for the next launch.
 #pragma once
 
 #include "abi/step.h"
@@ -12,7 +12,7 @@
 
 namespace lazyrope {
 
-// Where a row of a part lies, of all parts of a step.
+// Returns the address of a row of a partial result.
 template <int kHeadDim>
 LAZYROPE_DEVICE uint8* partial_row(const WorkView& work, int32 partial, int32 row) {
   const int32 index = partial * work.partial_row_count + row;
@@ -20,8 +20,8 @@ LAZYROPE_DEVICE uint8* partial_row(const WorkView& work, int32 partial, int32 ro
          static_cast<uint64>(partial_row_bytes(kHeadDim)) * static_cast<uint32>(index);
 }
 
-// kColumns: of a slice, which brings a row's stats once more. kQuads: of a slice, that a lane
-// asks for at once.
+// The partial rows of a tile. A slice of kColumns columns has its own copy of the row's statistics.
+// A lane loads kQuads quads of a slice at once.
 template <int kHeadDim, int kColumns, int kQuads = 1>
 class PartialRows {
   static constexpr int32 kStats = kHeadDim * 4;
@@ -31,13 +31,13 @@ class PartialRows {
   static constexpr int32 kLaneQuads = kQuads;
   static constexpr int32 kSliceQuads = kColumns / 4;
   static constexpr int32 kSlices = (kHeadDim + kColumns - 1) / kColumns;
-  static constexpr int32 kSliceLanes = kSliceQuads / kLaneQuads;  // a lane's quads lie so far apart
+  static constexpr int32 kSliceLanes = kSliceQuads / kLaneQuads;  // distance of a lane's quads
   static_assert(kSlices <= num_slices(kHeadDim));
 
   LAZYROPE_DEVICE PartialRows(const WorkView& work, KvSplit split) : work_(work), split_(split) {}
 
-  // Columns 4 * quad and following of a row of the CTA's own part. Of each slice's quads the first
-  // brings the stats.
+  // Writes columns 4 * quad to 4 * quad + 3 of a row of the CTA's own split. The first quad of a
+  // slice writes the slice's statistics.
   LAZYROPE_DEVICE void write(int32 row, int32 quad, const RowQuad& partial) const {
     uint8* to = at(split_.index, row);
     const float* v = partial.value;
@@ -46,7 +46,8 @@ class PartialRows {
     if (quad % kSliceQuads == 0) write_stats(to, quad / kSliceQuads, partial.stats);
   }
 
-  // The same of a row by four lanes, of which each has two columns of every eight.
+  // Writes a whole row by four lanes; each has two of every eight columns, as in an accumulator
+  // tile.
   LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane, const float (&pairs)[kHeadDim / 8][2],
                                    RowStats row_stats) const {
     uint8* to = at(split_.index, row);
@@ -58,12 +59,12 @@ class PartialRows {
     for (int32 slice = lane; slice < kSlices; slice += 4) write_stats(to, slice, row_stats);
   }
 
-  // Words as they are found.
+  // The words that a lane has loaded.
   struct Found {
     Chunk values[kLaneQuads];
     Word2 stats;
 
-    // By the least of all words: one comparison, not one behind the other.
+    // The least of all words takes one comparison, instead of one after another.
     LAZYROPE_DEVICE bool is_complete() const {
       uint32 least = smaller(stats.word[0], stats.word[1]);
 #pragma unroll
@@ -82,7 +83,7 @@ class PartialRows {
     }
   };
 
-  // A lane's quads of a row, of all parts.
+  // A lane's quads of a row, in all splits.
   class Columns {
    public:
     LAZYROPE_DEVICE Columns(uint8* row, int32 quad, uint32 split_bytes)
@@ -91,14 +92,15 @@ class PartialRows {
           split_bytes_(split_bytes),
           has_stats_(quad % kSliceQuads == 0) {}
 
-    // Where it is wanted. Nothing is made of it as it is loaded: that would wait for the load.
+    // Loads a split's words if `wanted`. It does no arithmetic on them, which would wait for the
+    // load.
     LAZYROPE_DEVICE void find(bool wanted, int32 split, Found& found) const {
 #pragma unroll
       for (int i = 0; i < kLaneQuads; ++i)
         ld_relaxed_gpu_if(wanted, of_split(values_, split) + i * kSliceLanes, found.values[i]);
       ld_relaxed_gpu_if(wanted, of_split(stats_, split), found.stats);
     }
-    // Whether a part has come as far as the stats.
+    // Returns true if a split's statistics have been written.
     LAZYROPE_DEVICE bool has_stats(int32 split) const {
       const Word2 stats = ld_relaxed_gpu(of_split(stats_, split));
       return stats.word[0] != 0 && stats.word[1] != 0;
@@ -119,19 +121,19 @@ class PartialRows {
 
     Chunk* values_;
     Word2* stats_;
-    uint32 split_bytes_;  // all of a tile's have less than 4 GB
+    uint32 split_bytes_;  // the splits of a tile take less than 4 GB
     bool has_stats_;
   };
 
-  // From `quad` on, the first of the lane's.
+  // Returns the lane's quads of a row, the first of which is `quad`.
   LAZYROPE_DEVICE Columns columns(int32 row, int32 quad) const {
     return {at(0, row), quad, static_cast<uint32>(work_.partial_row_count * kRowBytes)};
   }
 
  private:
-  // A zero among values is written as the least number above it: an instruction.
+  // Replaces a zero value by the least positive denormal, in one instruction.
   LAZYROPE_DEVICE static uint32 nonzero(float value) { return larger(float_as_bits(value), 1u); }
-  // Among stats, where a sum of zero says something, as -0.
+  // Replaces a zero statistic by -0. A sum of zero has a meaning, so it must stay zero.
   LAZYROPE_DEVICE static uint32 not_zero(float value) {
     const uint32 bits = float_as_bits(value);
     return bits == 0 ? 0x80000000u : bits;

@@ -1,4 +1,5 @@
-// Scales of a KV pool whose elements are 8 bits wide.
+// Scales of a KV pool whose elements have 8 bits. An attended key or value is the stored one times
+// the scale of its KV head.
 #pragma once
 
 #include "abi/attend.h"
@@ -15,7 +16,7 @@ LAZYROPE_DEVICE float key_scale(const KvPool& pool, int32 head) {
   return pool_scale(pool.key_scales, pool.key_scale_stride, head);
 }
 
-// What stored values are to be multiplied by: all that results need of a pool.
+// The scales of stored values: results need nothing else of the pool.
 struct ValueScales {
   const float* data;
   uint32 stride;

@@ -1,4 +1,4 @@
-// The query rows of a work tile in shared memory.
+// The query rows of a work tile in shared memory, and the work tile itself.
 #pragma once
 
 #include "abi/attend.h"
@@ -9,8 +9,8 @@
 
 namespace lazyrope {
 
-// The CTA's present work tile lies in shared memory, and its fields are loaded where they are used:
-// held across the main loop, they would cost registers that it has not got.
+// The CTA's current work tile in shared memory. Its fields are loaded where they are used: held
+// across the main loop, they would cost registers that the kernel does not have.
 class WorkTilePtr {
  public:
   LAZYROPE_DEVICE explicit WorkTilePtr(SharedPtr memory) : memory_(memory) {}
@@ -22,7 +22,8 @@ class WorkTilePtr {
                 ld_global_nc(reinterpret_cast<const Chunk*>(work_tile) + thread_index()));
   }
 
-  // The first threads of the CTA: part of their next groups of asynchronous copies.
+  // Copies asynchronously, by the first threads of the CTA, as a member of their next group of
+  // copies.
   LAZYROPE_DEVICE void copy_async(const WorkTile* work_tile) const {
     constexpr int32 kChunks = sizeof(WorkTile) / sizeof(Chunk);
     if (thread_index() < kChunks)
@@ -30,7 +31,7 @@ class WorkTilePtr {
                            reinterpret_cast<const Chunk*>(work_tile) + thread_index(), 16);
   }
 
-  // One of the work tile's parts of 16 bytes.
+  // Stores 16 bytes of the work tile, number `part`.
   LAZYROPE_DEVICE void store(int32 part, const Chunk& value) const {
     st_shared(memory_ + part * 16, value);
   }
@@ -38,13 +39,13 @@ class WorkTilePtr {
   LAZYROPE_DEVICE WorkTileExtent extent() const { return ld_shared<WorkTileExtent>(memory_); }
   LAZYROPE_DEVICE WorkTileRows rows() const { return ld_shared<WorkTileRows>(memory_ + 16); }
   LAZYROPE_DEVICE WorkTileKeys keys() const { return ld_shared<WorkTileKeys>(memory_ + 32); }
-  // Of its CTA.
+  // Tells whether the CTA has no further work tile.
   LAZYROPE_DEVICE bool is_last() const { return keys().next == kNoWorkTile; }
   LAZYROPE_DEVICE KvSplit split() const { return ld_shared<KvSplit>(memory_ + 48); }
   LAZYROPE_DEVICE int32 num_combiners() const {
     return ld_shared<int32>(memory_ + (static_cast<int32>(sizeof(WorkTile)) - 4));
   }
-  // Without its pages.
+  // Returns the start without its pages.
   LAZYROPE_DEVICE WorkTileStart start() const {
     const Chunk segment = ld_shared<Chunk>(memory_ + kStart);
     WorkTileStart start{};
@@ -66,7 +67,7 @@ class WorkTilePtr {
   SharedPtr memory_;
 };
 
-// Token and head, of the whole q, of a packed row of the work tile.
+// Token and head, in the whole q, of a packed row of the work tile.
 template <class Spec>
 struct QueryRow {
   int64 token;
@@ -77,15 +78,16 @@ struct QueryRow {
         head(rows.kv_head * Spec::kGroupSize + (rows.first_row + row) % Spec::kGroupSize) {}
 };
 
-// The rows of another of the work tile's KV heads.
+// Returns the rows of another of the work tile's KV heads.
 LAZYROPE_DEVICE WorkTileRows rows_of_head(WorkTileRows rows, int32 head) {
   rows.kv_head += head;
   return rows;
 }
 
-// Copies rows first_row .. first_row + num_rows - 1 of one KV head of the work tile to rows to_row
-// and following of a tile, then zeros up to row end_row - 1. Part of the caller's next group of
-// asynchronous copies.
+// Copies rows of one KV head of the work tile to a tile in shared memory. Rows first_row to
+// first_row + num_rows - 1 go to rows to_row and following; rows up to end_row - 1 become zero. All
+// threads of the team take part. The copies belong to the caller's next group of asynchronous
+// copies.
 template <class Spec, class Team, class Tile = SharedTile<Spec::kHeadDim>>
 LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, WorkTileRows rows,
                                      int32 first_row, int32 num_rows, int32 to_row, int32 end_row) {
@@ -103,17 +105,17 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, WorkT
   }
 }
 
-// One warp: visit(place, address, exists) for each chunk of kRows rows of a tile, of which the
-// first num_rows are rows first_row and following of one KV head of the work tile in a tensor. They
-// are rows to_row (a multiple of 8) and following of the tile, and each of at most as many chunks
-// as the warp has lanes. Each lane goes down a column: of a row's address there is little to
-// compute.
+// Calls visit(chunk, address, exists) for each 16-byte chunk of kRows rows of a tile in shared
+// memory: its address there and in a global tensor. Row to_row + i of the tile is row first_row + i
+// of one KV head of the work tile, and exists if i < num_rows. to_row is a multiple of 8, and a row
+// has at most as many chunks as a warp has lanes. One warp takes part. Each lane goes down a column
+// of chunks, so that the next row's address takes little arithmetic.
 template <class Spec, class Tile, int32 kRows, class Visit>
 LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& tensor,
                                           const WorkTileRows& rows, int32 first_row, int32 num_rows,
                                           int32 to_row, const Visit& visit) {
   static_assert(Tile::kChunks == Tile::kFilledChunks && Tile::kChunks <= kWarpThreads);
-  constexpr int32 kColumns = kWarpThreads / Tile::kChunks;  // of lanes, one below the other
+  constexpr int32 kColumns = kWarpThreads / Tile::kChunks;  // groups of lanes that divide the rows
   constexpr int32 kColumnRows = kRows / kColumns;
   constexpr int32 kOctet = 8;
   static_assert(kColumnRows % kOctet == 0);
@@ -140,9 +142,10 @@ LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& ten
   }
 }
 
-// All threads of a team: the logical position of each of kRows rows, from the work tile's first_row
-// on, by copy(to, from) unless the work tile says it; rows past the work tile's last repeat it.
-// kHeadRows of them are of one KV head.
+// Writes the logical position of each of kRows rows to shared memory, from the work tile's
+// first_row on. It calls copy(to, from) unless all rows have one position, which the work tile
+// says. Rows past the work tile's last repeat it. kHeadRows of the rows are of one KV head. All
+// threads of the team take part.
 template <class Spec, class Team, int kRows, int kHeadRows = kRows, class Copy>
 LAZYROPE_DEVICE void copy_row_positions(SharedPtr positions, const int32* step_positions,
                                         WorkTilePtr work_tile, int32 first_row, const Copy& copy) {

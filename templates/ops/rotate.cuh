@@ -1,8 +1,12 @@
-// The rotation itself, for any pairing (ops/rope) and frequencies.
+// RoPE on rows in shared memory, for any pairing (ops/rope) and frequencies. A pair (x0, x1)
+// becomes
+//   (x0 cos a - x1 sin a, x1 cos a + x0 sin a),   a = 2 pi * position * revolutions_per_token.
 //
-// An angle is counted in turns as a 64-bit binary fraction: position x frequency, modulo 2^64,
-// drops the whole turns exactly, so an angle at position 1,000,000 is as good as at 1 (fp32
-// position x frequency in radians is not). The top 32 bits become an fp32 angle in [-pi, pi).
+// Angles are counted in revolutions, as 64-bit binary fractions. Position times frequency modulo
+// 2^64 drops whole revolutions exactly, so an angle at position 1,000,000 is as good as at 1; an
+// fp32 product in radians is not. The upper 32 bits become an fp32 angle in [-pi, pi).
+//
+// A lane rotates the columns of one unit of the pairing, in some of a warp's rows.
 #pragma once
 
 #include "tile/shared_tile.cuh"
@@ -23,7 +27,7 @@ LAZYROPE_DEVICE Rotation rotation_at(int64 position, uint64 revolutions_per_toke
   return rotation_by(static_cast<uint64>(position) * revolutions_per_token);
 }
 
-// Turns per token of one unit's pairs.
+// Revolutions per token of one unit's pairs.
 template <class Pairing>
 struct UnitRevolutions {
   static constexpr int kPairs = Pairing::kPairs;
@@ -37,7 +41,7 @@ struct UnitRevolutions {
   }
 };
 
-// The rotations of one unit's pairs.
+// The rotations of one unit's pairs, each times an attention factor.
 template <class Pairing>
 struct UnitRotation {
   static constexpr int kPairs = Pairing::kPairs;
@@ -54,6 +58,7 @@ struct UnitRotation {
     }
   }
 
+  // Rotates further, by the rotation `step`.
   LAZYROPE_DEVICE void compose(const UnitRotation& step) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -63,7 +68,7 @@ struct UnitRotation {
     }
   }
 
-  // Both runs turned, in fp32: run a, then run b.
+  // Rotates both runs into `y`, in fp32: run a, then run b.
   template <class Element>
   LAZYROPE_DEVICE void rotate(float (&y)[2 * kPairs], const Run& a, const Run& b) const {
     constexpr int kWords = kPairs / 2;
@@ -83,6 +88,7 @@ struct UnitRotation {
     }
   }
 
+  // Rotates both runs in place, rounding once.
   template <class Element>
   LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
     float y[2 * kPairs];
@@ -95,8 +101,8 @@ struct UnitRotation {
   }
 };
 
-// How many bytes a unit's second run lies behind the first, where the pairing says that it is
-// always as many; else 0.
+// Returns the bytes from a unit's first run to its second if the pairing fixes them (kRunsApart),
+// else 0.
 template <class Pairing>
 LAZYROPE_DEVICE constexpr int bytes_between_runs() {
   if constexpr (requires { Pairing::kRunsApart; })
@@ -105,13 +111,13 @@ LAZYROPE_DEVICE constexpr int bytes_between_runs() {
     return 0;
 }
 
-// A unit's two runs in a row.
+// The addresses of a unit's two runs in one row.
 struct UnitRuns {
   SharedPtr a;
   SharedPtr b;
 };
 
-// Rows of a tile, from one on.
+// Rows of a tile in shared memory, from row `first` on.
 template <class T>
 struct RowsOf {
   using Tile = T;
@@ -121,12 +127,13 @@ struct RowsOf {
 
   LAZYROPE_DEVICE RowsOf(SharedPtr tile, int32 first = 0) : tile(tile), first(first) {}
 
-  // Columns run * kCount to run * kCount + kCount - 1 of a row.
+  // Returns the address of columns run * kCount to run * kCount + kCount - 1 of a row.
   template <int kCount>
   LAZYROPE_DEVICE SharedPtr run(int32 row, int32 run) const {
     return Tile::template run<kCount>(tile, first + row, run);
   }
-  // Those of a row, or of one `below` a row that is a multiple of a greater power of two.
+  // Returns the runs of a unit in a row. below() moves them `rows` down from a row that is a
+  // multiple of a power of two greater than `rows`.
   template <class Pairing>
   LAZYROPE_DEVICE UnitRuns runs(int32 row, int32 unit) const {
     constexpr int kApart = bytes_between_runs<Pairing>();
@@ -151,7 +158,8 @@ LAZYROPE_DEVICE Run multiplied(Run run, float factor) {
   return run;
 }
 
-// Copies the runs that no pair reaches (partial rotary, or no rotation at all), multiplied.
+// Copies the columns that no pair has (partial rotary, or no rotation at all), multiplied by
+// `factor`. One warp takes part.
 template <class Spec, class To, class From>
 LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows, float factor) {
   using Run = typename UnitRotation<typename Spec::Pairing>::Run;
@@ -175,16 +183,15 @@ LAZYROPE_DEVICE int32 lane_unit() {
   return static_cast<int32>(static_cast<uint32>(lane_index()) % Pairing::kUnits);
 }
 
-// How many neighbouring rows of num_rows a lane has, a multiple of `alignment`: so it has few
-// tokens. The first lanes, as many as there are units, have the first of them.
+// Returns how many of num_rows rows a lane has: neighbours, so that it has few tokens, and a
+// multiple of `alignment`. The first kUnits lanes have the first rows.
 template <class Pairing>
 LAZYROPE_DEVICE constexpr int32 rows_per_lane_group(int32 num_rows, int32 alignment) {
   static_assert(Pairing::kUnits <= kWarpThreads);
   return ceil_div(num_rows, kWarpThreads / Pairing::kUnits * alignment) * alignment;
 }
 
-// How a lane finds the rotation of its unit in a row at logical position `position`, from the turns
-// of the unit.
+// Computes the rotation of a lane's unit from the revolutions per token, for each row.
 template <class Spec>
 struct LaneRevolutions {
   using Pairing = typename Spec::Pairing;
@@ -194,15 +201,16 @@ struct LaneRevolutions {
   LAZYROPE_DEVICE LaneRevolutions() {
     if constexpr (Pairing::kUnits > 0) revolutions.load(Spec::frequencies(), lane_unit<Pairing>());
   }
-  // `rotation` is that of a row before, at position `before`.
+  // Sets `rotation` to that at `position` - `base`. It is that of the row before, at position
+  // `before`.
   LAZYROPE_DEVICE void update(UnitRotation<Pairing>& rotation, int32 before, int32 position,
                               int32 base, float factor) const {
     if (position != before) rotation.set(static_cast<int64>(position) - base, revolutions, factor);
   }
 };
 
-// The same for many rows, most of which lie one position behind the row before: by that much
-// further, which is a sixth of the work. Twenty such steps lose less than 2e-5.
+// Like LaneRevolutions, for many rows. Most are one position after the row before, and one step
+// further is a sixth of the work. Twenty such steps lose less than 2e-5.
 template <class Spec>
 class LaneSteps {
   using Rotation = UnitRotation<typename Spec::Pairing>;
@@ -222,7 +230,8 @@ class LaneSteps {
   Rotation step_;
 };
 
-// Of many tokens of a lane most follow one another. Of few the first is soon turned.
+// Selects LaneSteps for lanes with many tokens, most of which have consecutive positions. With few
+// tokens LaneRevolutions rotates the first one sooner.
 template <class Spec, bool kHasManyTokens>
 struct TokenAngles {
   using Type = LaneSteps<Spec>;
@@ -231,11 +240,11 @@ template <class Spec>
 struct TokenAngles<Spec, false> {
   using Type = LaneRevolutions<Spec>;
 };
-// kHasManyRows: of a lane.
+// kHasManyRows: a lane has many rows.
 template <class Spec, bool kHasManyRows>
 using RowAngles = typename TokenAngles<Spec, kHasManyRows && (Spec::kGroupSize < 4)>::Type;
 
-// Either, found once, or where registers are few, each time.
+// Holds the angles in registers, or computes them each time where registers are few.
 template <class Angles, bool kHeld>
 class LaneAngles {
  public:
@@ -250,8 +259,8 @@ class LaneAngles<Angles, false> {
   LAZYROPE_DEVICE Angles get() const { return Angles(); }
 };
 
-// Rows of queries that a lane turns: its unit's columns of them. kMayKeep: they may be left turned
-// in the place where they were, too.
+// Rotates the columns of the lane's unit in its rows of queries. With kMayStoreBack, the rotated
+// columns may also be stored to the source rows.
 template <class Spec, bool kMayStoreBack, class Angles, class To, class From>
 class RowRotator {
   using Pairing = typename Spec::Pairing;
@@ -259,7 +268,7 @@ class RowRotator {
   static constexpr float kFactor = Spec::kQueryRotated ? 1.0f : Spec::kAttentionFactor;
 
  public:
-  // For rows from `first` on, if that lies before `end`.
+  // The lane's rows are `first` to `end` - 1; there may be none.
   LAZYROPE_DEVICE RowRotator(To to, From from, SharedPtr positions, int32 first, int32 end,
                              int32 base, const Angles& angles, float scale, bool stores_back)
       : to_(to),
@@ -273,8 +282,9 @@ class RowRotator {
     if (first < end) at_ = elsewhere(position(first));
   }
 
-  // Rows of tokens: a token's are neighbours, and share an angle. kAtOnce of a token are loaded
-  // before they are turned. Row `row` has number `number` of the request's.
+  // Rotates rows row to end - 1, token by token: the rows of a token are neighbours and have one
+  // angle. kAtOnce rows of a token are loaded before they are rotated. `number` is the row's number
+  // in the request.
   template <int kAtOnce>
   LAZYROPE_DEVICE void rotate_tokens(int32 row, int32 end, int32 number) {
     constexpr int kRows = smaller(kAtOnce, Spec::kGroupSize);
@@ -290,7 +300,7 @@ class RowRotator {
         Run b[kRows];
 #pragma unroll
         for (int32 i = 0; i < kRows; ++i) {
-          // Where there are fewer, the last once more: conditions take longer.
+          // Where there are fewer rows, the last is taken again: conditions take longer.
           at[i] = row_runs(smaller(row + i, stop - 1));
           load(at[i].from, a[i], b[i]);
         }
@@ -301,9 +311,9 @@ class RowRotator {
     }
   }
 
-  // Rows in fours, from a multiple of four on: the places of a four's others follow from that of
-  // the first, and their angles too, which is for tokens of fours, and tokens of a row. Such as
-  // there are not are turned too, to no harm.
+  // Rotates rows in fours, from a multiple of four on. The addresses of the other three follow from
+  // the first. So do their angles if a token has a multiple of four rows, or one row. Rows past
+  // `end` are rotated, too, which does no harm.
   LAZYROPE_DEVICE void rotate_fours(int32 row, int32 end) {
 #pragma unroll 1
     for (; row < end; row += kFour) {
@@ -319,7 +329,7 @@ class RowRotator {
   }
 
  private:
-  // Of the lane's unit.
+  // The runs of the lane's unit in one row.
   struct RowRuns {
     UnitRuns from;
     UnitRuns to;
@@ -328,10 +338,10 @@ class RowRotator {
   static constexpr int kFour = 4;
   static constexpr bool kStepsByRow = Spec::kGroupSize == 1 && !Spec::kQueryRotated;
 
-  // Neither at a position nor one before it.
+  // Returns a position that update() treats as unrelated: neither this one nor the one before.
   LAZYROPE_DEVICE static int32 elsewhere(int32 position) { return position ^ 1 << 30; }
 
-  // Of a four of rows, which are tokens.
+  // Tells whether the tokens of four rows have consecutive positions.
   LAZYROPE_DEVICE bool are_consecutive(int32 row) const {
     const auto four = ld_shared<Words<kFour>>(positions_ + row * 4);
     const uint32(&p)[kFour] = four.word;
@@ -340,7 +350,7 @@ class RowRotator {
   }
 
   LAZYROPE_DEVICE void rotate_four(const RowRuns& first) {
-    constexpr int kAtOnce = kStepsByRow ? 1 : 2;  // that registers suffice for
+    constexpr int kAtOnce = kStepsByRow ? 1 : 2;  // rows in registers
 #pragma unroll
     for (int32 begin = 0; begin < kFour; begin += kAtOnce) {
       RowRuns at[kAtOnce];
@@ -401,16 +411,18 @@ class RowRotator {
   float factor_;
   int32 unit_;
   bool stores_back_;
-  UnitRotation<Pairing> rotation_ = {};  // else its registers would be held from the start
+  UnitRotation<Pairing> rotation_ = {};  // {}: or its registers would be live from the start
   int32 at_ = 0;
 };
 
-// One warp turns num_rows rows of queries, taken from `from` (which may be the same rows: columns
-// that no pair reaches stay as they are then), each by its position (0 where the query is rotated
-// already) less `base`. `keeps`: `from` has the turned columns, too, then; columns that no pair
-// reaches are multiplied by `scale` in `to` alone. Row 0 is number `first_row` of the request's.
-// kAtOnce: rows that a lane has under way; or 4, where the first is a multiple of four, and there
-// are rows in memory up to the next behind the last.
+// Rotates num_rows rows of queries by their positions less `base`; the position counts as 0 if
+// queries come rotated (Spec::kQueryRotated). One warp takes part. Row 0 is row first_row of the
+// request.
+//
+// The rows come from `from`, which may be `to`; columns that no pair has then stay as they are.
+// Otherwise these are multiplied by `scale`, in `to` alone. With stores_back, `from` gets the
+// rotated columns, too. kAtOnce is the number of rows that a lane loads at once. With 4 the first
+// row is a multiple of four, and the tile has rows up to the next multiple of four.
 template <class Spec, int kAtOnce = 1, bool kMayStoreBack = false, class Angles, class To,
           class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,

@@ -1,14 +1,14 @@
-// Queries turned for one document after the other, all rows of a tile by the same angle: a query
-// that is turned for base a, turned by a - b more, is the one turned for base b. So no row's angle
-// need be found.
+// Rotation of all rows of a tile by one angle, from document to document. A query rotated for base
+// a, rotated by a - b more, is the query rotated for base b. So no angle of a single row is needed:
+//   R(p - b) q = R(a - b) R(p - a) q.
 //
-// What is kept for that is what products are given for a work tile's first document. It is turned
-// in the arithmetic of its elements, two at a time, by cosines and sines rounded to them: every
-// instruction is one less for those who compute. Queries are off by 1.8 times as much then as by
-// being rounded once (root of the mean square; a test measures it). Computed eagerly they are off
-// by 1.6 times as much, and keys, which are only rounded here, as well. (tests/gpu/NOTES.md,
-// "Queries turned in their own arithmetic", has that, and what it comes to where one pair has
-// nearly all of a score.)
+// The rows are the saved queries: the products' operands for the work tile's first document. They
+// are rotated in the 16-bit arithmetic of their elements, two at a time, with cosines and sines
+// rounded to 16 bits. That takes the fewest instructions of the issue slots that the consumers
+// need. The error is 1.8 times that of rounding once (root mean square; a test measures it). Eager
+// RoPE has 1.6 times that error in queries and also in keys, which are rounded once here.
+// tests/gpu/experiments/2026-11-25-rotation-16-bit.md has the figures, and those of scores that
+// depend on one pair.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -17,19 +17,20 @@
 
 namespace lazyrope {
 
-// A unit's rotation, two elements at a time: each times a cosine, and its partner times a sine.
+// The rotation of one unit, two elements at a time: each element times a cosine, plus its partner
+// times a sine. The sine's sign is in the word.
 template <class P, class Element>
 class PackedRotation {
  public:
   using Pairing = P;
 
  private:
-  static constexpr int kWords = Pairing::kPairs;  // of both runs, a's first
+  static constexpr int kWords = Pairing::kPairs;  // words of both runs, a's first
   static constexpr int kRunWords = kWords / 2;
 
  public:
   using Run = Words<kRunWords>;
-  // The cosines of all pairs, two a word, then their sines.
+  // cosines of all pairs, two per word, then their sines
   using Pairs = Words<Pairing::kPairs>;
 
   LAZYROPE_DEVICE explicit PackedRotation(const Pairs& pairs) {
@@ -55,15 +56,16 @@ class PackedRotation {
   }
 
  private:
-  // Numbers of a pair's two elements, of both runs, differ by this bit. What follows is computed
-  // from it, for a search would be unrolled wherever rows are turned, and take long to compile.
+  // The indices of a pair's two elements, counted through both runs, differ by this bit. The
+  // functions below follow from it: a search instead would be unrolled at every use and take long
+  // to compile.
   static constexpr int kApart = Pairing::second(0) - Pairing::first(0);
   LAZYROPE_DEVICE static constexpr int pair_of(int element) {
     return element / (2 * kApart) * kApart + element % kApart;
   }
   LAZYROPE_DEVICE static constexpr bool is_first(int element) { return (element & kApart) == 0; }
-  // Of the two elements of word i what their pairs have: cosines from half 0 on, or sines from half
-  // kPairs on.
+  // Returns the values of the pairs of word i's two elements: cosines for `first` = 0, sines for
+  // `first` = kPairs.
   LAZYROPE_DEVICE static uint32 of_word(const Pairs& pairs, int first, int i) {
     const int low = first + pair_of(2 * i);
     const int high = first + pair_of(2 * i + 1);
@@ -73,7 +75,8 @@ class PackedRotation {
   LAZYROPE_DEVICE static uint32 half(const Pairs& pairs, int i) {
     return pairs.word[i / 2] >> i % 2 * 16 & 0xffff;
   }
-  // Those of word i's two: a word, or one with its halves exchanged.
+  // Returns the partners of word i's two elements: another word, or this one with its halves
+  // exchanged.
   LAZYROPE_DEVICE static uint32 partners(const uint32 (&word)[kWords], int i) {
     if constexpr (kApart == 1)
       return word[i] >> 16 | word[i] << 16;
@@ -94,14 +97,15 @@ class PackedRotation {
   uint32 sine_[kWords];
 };
 
-// By which a lane turns kept queries, as much of a row at once as the pairing allows.
+// The rotation with which a lane rotates saved queries: as wide as the pairing allows.
 template <class Spec>
 using TileRotation =
     PackedRotation<typename WidestPairing<typename Spec::Pairing>::Type, typename Spec::Element>;
 
-// The rotation `positions` further, by way of shared memory, where all units' rotations lie one
-// behind the other: a team finds it; each lane of others takes that of its unit. A lane finds a
-// pair's, and writes a word of its own and its neighbour's: cosines, or sines.
+// Computes the rotation by `positions` and writes it to shared memory, one unit after another. All
+// threads of the team take part: a lane computes one pair's, and writes one word of its own values
+// and its neighbour's, cosines or sines. read_shared_rotation() returns that of the calling lane's
+// unit.
 template <class Spec, class Team>
 LAZYROPE_DEVICE void write_shared_rotation(SharedPtr shared, const uint64* frequencies,
                                            int64 positions) {
@@ -138,10 +142,10 @@ LAZYROPE_DEVICE Packed read_shared_rotation(SharedPtr shared) {
   return Packed(pairs);
 }
 
-// How one warp turns the rotated columns of kept rows, a multiple of eight, of which a lane has its
-// unit's. Rows eight apart have their places in common but for an offset, others of an octet but
-// for some bits. Lanes of neighbouring groups have rows four apart, whose chunks lie in other
-// banks.
+// Rotates the columns of one unit in the rows of a tile, a multiple of eight. One warp takes part;
+// each lane has its unit's columns of some rows. Addresses of rows eight apart differ by an offset,
+// those inside of an octet by some bits. Lanes of neighbouring groups have rows four apart, whose
+// chunks are in other banks.
 template <class Packed, class To, class From, bool kExists = true>
 class TileRotator {
   using Pairing = typename Packed::Pairing;
@@ -151,13 +155,13 @@ class TileRotator {
       floor_power_of_two(smaller(kOctet, kWarpThreads / Pairing::kUnits));
 
  public:
-  // `to` may be `from`.
+  // `to` may be equal to `from`.
   LAZYROPE_DEVICE TileRotator(To to, From from)
       : source_(from.template runs<Pairing>(first_row(), lane_unit<Pairing>())),
         target_(to.template runs<Pairing>(first_row(), lane_unit<Pairing>())) {}
 
-  // kRows of them, kAtOnce at a time, as registers suffice; into another tile, `offset` bytes
-  // behind `to`.
+  // Rotates kRows rows, kAtOnce octets at a time, as registers allow. The target is `offset` bytes
+  // after `to`.
   template <int kRows, int kAtOnce>
   LAZYROPE_DEVICE void rotate(const Packed& rotation, int32 offset = 0) const {
     constexpr int kOctets = kRows / kOctet;
@@ -199,7 +203,7 @@ class TileRotator {
   UnitRuns target_;
 };
 
-// Where none are turned together.
+// This one stands in where no rows are rotated together.
 template <class Packed, class To, class From>
 class TileRotator<Packed, To, From, false> {
  public:

@@ -1,4 +1,5 @@
-// How a segment's slots fall into KV blocks. Planner and attend must agree, so both call this.
+// Divides a segment's slots into KV blocks. Planner and attend both use this, because they must
+// agree.
 #pragma once
 
 #include "abi/step.h"
@@ -9,13 +10,13 @@
 
 namespace lazyrope {
 
-inline constexpr int kRunSlots = 16;  // slots that lie together, whatever the page size
+inline constexpr int kRunSlots = 16;  // consecutive slots that are always in one page
 
-// The slots of a segment that some row of a query tile can see, in blocks of slots from the run
-// that holds the first of them.
+// The slots of a segment that some row of a query tile can see. They are divided into blocks from
+// the run of the first visible slot on.
 struct VisibleSegment {
-  SegmentRecord record;  // its begin: the first visible slot
-  int32 end;             // one past the last
+  SegmentRecord record;  // record.begin is the first visible slot
+  int32 end;             // one past the last visible slot
 
   LAZYROPE_DEVICE int32 first_slot() const { return record.begin & ~(kRunSlots - 1); }
 
@@ -31,6 +32,7 @@ LAZYROPE_DEVICE VisibleSegment visible_segment(SegmentRecord record, PositionRan
   return {record, visible_end<Mask>(queries.last, record.origin, record.end)};
 }
 
+// Returns the segment of another lane, but for record.end. All lanes of the warp take part.
 LAZYROPE_DEVICE VisibleSegment from_lane(const VisibleSegment& mine, int32 lane) {
   VisibleSegment s{};
   s.record.base = shfl_sync_idx(mine.record.base, lane);

@@ -1,4 +1,5 @@
-// Attention sinks: a logit of each query head that takes part in the softmax and has no value.
+// Attention sinks: one more logit per query head, which has no value. A row's sum becomes sum_j
+// exp(s_j) + exp(sink).
 #pragma once
 
 #include "ops/query_rows.cuh"
@@ -6,8 +7,9 @@
 
 namespace lazyrope {
 
-// Of a warp's rows, the first of which is row `first_row` of the work tile's `num_rows`. kHeads KV
-// heads have equal parts of them. Once a row: by the first part of a split tile.
+// Adds the sinks of a warp's rows to the softmax state. The first is row `first_row` of the work
+// tile's num_rows. kHeads KV heads have equal numbers of the row tiles. Each row needs it once, so
+// of a split tile only the first KV split calls it.
 template <class Spec, int kHeads = 1, int kRowTiles, class Lanes, bool kPlain>
 LAZYROPE_DEVICE void add_sinks(SoftmaxState<kRowTiles, Lanes, kPlain>& softmax, const float* sinks,
                                WorkTileRows rows, int32 first_row, int32 num_rows) {

@@ -1,5 +1,5 @@
-// Soft capping of scores: softcap x tanh(score / softcap), as Gemma 2 (arXiv 2408.00118, section 2)
-// has it.
+// Soft capping of scores: softcap * tanh(score / softcap), as in Gemma 2 (arXiv 2408.00118, section
+// 2).
 #pragma once
 
 #include "isa/math.cuh"
@@ -7,8 +7,9 @@
 
 namespace lazyrope {
 
-// `scale_log2`: of the scores, times log2(e). The result is in log2 units. tanh(x) is taken as
-// 1 - 2 / (e^2x + 1), which is as exact far out as near 0, in parts of the cap.
+// Caps an accumulator tile (TileAccess); each lane caps its own registers. scale_log2 is the
+// softmax scale times log2(e), and the result is in log2 units. tanh(x) is computed as 1 - 2 /
+// (e^2x + 1). Relative to the cap, that is as exact for large scores as near 0.
 template <class Scores>
 LAZYROPE_DEVICE void cap_scores(Scores& scores, float scale_log2, float softcap) {
   using Access = TileAccess<Scores>;

@@ -1,10 +1,16 @@
 // Online softmax over accumulator tiles (Milakov and Gimelshein, arXiv 1805.02867), in base 2 with
-// the scale folded in. The running maximum is raised only when a score exceeds it by kSlack:
-// weights then reach 2^kSlack at most, which the 16-bit types and the fp32 sums hold without loss,
-// and most blocks need no rescaling. Who does not look for it asks holds() of the weights instead:
-// they reach kMaxAdded then. But for how weights are rounded to 16 bits the result does not depend
-// on which maximum was used (the weight of a score that equals it is 1, and loses nothing): where
-// there is room for it, one near zero is taken to be zero, which spares subtracting it.
+// the scale folded in. A block of scores s with running maximum m, sum l and unnormalised rows o
+// gives
+//   m' = max(m, max_j s_j),  l' = 2^(m - m') l + sum_j 2^(s_j - m'),  o' = 2^(m - m') o + P V.
+//
+// The running maximum is raised only if a score exceeds it by more than kSlack. Weights then are at
+// most 2^kSlack, which the 16-bit types and the fp32 sums hold without loss, and most blocks need
+// no rescaling. A caller that does not compare the scores checks the weights with holds(): they may
+// reach kMaxAdded.
+//
+// The result does not depend on the maximum used, but for the rounding of weights to 16 bits; the
+// weight of a score equal to the maximum is 1 and exact. So a maximum near zero is replaced by zero
+// where the range allows it, which saves subtracting it.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -12,23 +18,27 @@
 
 namespace lazyrope {
 
-// Maximum of a row that has seen no key: finite, so that no difference with it is NaN, and far
-// below any score.
+// Maximum of a row that has seen no key. It is finite, so that no difference with it is NaN, and
+// far below any score.
 inline constexpr float kNoMaximum = -1e30f;
 
-// kPlain: scores are logits (log2 units), and weights have the exponents of fp32. Then a maximum of
-// at most kNear, either way, is taken to be zero, and where all of a warp's are, nothing is
-// subtracted.
+// The softmax state of a warp's rows: per lane, two rows (h = 0, 1) of each row tile m, as in
+// RowLanes or another `Lanes`. All lanes of the warp call the functions together.
+//
+// With kPlain, scores are logits (log2 units) and weights have the exponent range of fp32. A
+// maximum within kNear of zero is then replaced by zero. If all maxima of the warp are zero,
+// nothing is subtracted.
 template <int kRowTiles, class Lanes = RowLanes, bool kPlain = false>
 struct SoftmaxState {
   static constexpr float kSlack = 8.0f;
   static constexpr float kNear = 32.0f;
-  // Of a lane's weights in a row, up to 32 of 2^kSlack, or of one: as a weight, fp16 still holds
-  // it. Times 2^kNear, values of 2^40 and 2^20 keys would still not exceed fp32.
+  // Greatest sum of a lane's weights in a row: 32 weights of 2^kSlack, or one weight that fp16
+  // still holds. With kPlain it is 2^kNear times that: values of 2^40 and 2^20 keys still do not
+  // exceed fp32.
   static constexpr float kMaxAdded = kPlain ? 8192.0f * 4294967296.0f : 8192.0f;
 
-  float maximum[kRowTiles][2];  // log2 units; the lanes of a row agree
-  float sum[kRowTiles][2];      // of this lane's columns
+  float maximum[kRowTiles][2];  // log2 units; equal in all lanes of a row
+  float sum[kRowTiles][2];      // sum over this lane's columns
 
   LAZYROPE_DEVICE void reset() {
 #pragma unroll
@@ -40,7 +50,7 @@ struct SoftmaxState {
       }
   }
 
-  // A logit (log2 units) of each row beside those of its keys: one more term of its sum, with no
+  // Adds a logit (log2 units) to a row before its first key: one more term of the sum, without a
   // value.
   LAZYROPE_DEVICE void add_sink(int m, int h, float logit) {
     const float top = smaller(max_f32(logit, kNoMaximum), -kNoMaximum);
@@ -52,8 +62,8 @@ struct SoftmaxState {
     return kPlain && maximum >= -kNear && maximum <= kNear ? 0.0f : maximum;
   }
 
-  // Turns scores into weights, and rescales `rows` and the sums where the maximum is raised; rows
-  // that `are_zero` need not be.
+  // Replaces scores by weights. Where a maximum is raised, it rescales the sums and `rows`;
+  // `are_zero` says that rows need no rescaling.
   template <class Scores, class Rows>
   LAZYROPE_DEVICE void softmax_step(Scores& scores, Rows& rows, float scale_log2,
                                     bool are_zero = false) {
@@ -63,8 +73,8 @@ struct SoftmaxState {
     exponentiate(scores, scale_log2);
   }
 
-  // Whether maxima are to be subtracted from scores before these are exponentiated: some of the
-  // warp is not zero.
+  // Tells whether maxima must be subtracted from the scores before exponentiate(): some maximum of
+  // the warp is not zero.
   LAZYROPE_DEVICE bool shifts() const { return kPlain && shifts_; }
   template <class Scores>
   LAZYROPE_DEVICE void shift(Scores& scores) const {
@@ -77,8 +87,8 @@ struct SoftmaxState {
         for (int i = 0; i < 4; ++i) Access::at(scores, m, n, i) -= maximum[m][i / 2];
   }
 
-  // Raises maxima that scores exceed by more than the slack. True where some row of the warp did:
-  // then the sums have been, and the rows are to be, multiplied by `factor`.
+  // Raises the maxima that scores exceed by more than the slack. Returns true if a row of the warp
+  // did: the sums are then multiplied by `factor`, and the caller must multiply the rows by it.
   template <class Scores>
   LAZYROPE_DEVICE bool raise(const Scores& scores, float scale_log2,
                              float (&factor)[kRowTiles][2]) {
@@ -92,8 +102,8 @@ struct SoftmaxState {
     return true;
   }
 
-  // Whether a score of the lane exceeds a maximum by more than the slack; the lane's greatest of
-  // each row.
+  // Tells whether a score of the lane exceeds a maximum by more than the slack. `top` gets the
+  // lane's greatest score of each row.
   template <class Scores>
   LAZYROPE_DEVICE bool exceeds(const Scores& scores, float scale_log2,
                                float (&top)[kRowTiles][2]) const {
@@ -113,7 +123,7 @@ struct SoftmaxState {
     return exceeds;
   }
 
-  // `top`: the greatest score of each row.
+  // Raises the maxima to `top`, the greatest score of each row, and rescales the sums.
   LAZYROPE_DEVICE void raise_to(const float (&top)[kRowTiles][2], float scale_log2,
                                 float (&factor)[kRowTiles][2]) {
 #pragma unroll
@@ -141,7 +151,7 @@ struct SoftmaxState {
         }
   }
 
-  // Scores become weights, which are added to the sums.
+  // Replaces scores by weights and adds these to the sums.
   template <class Scores>
   LAZYROPE_DEVICE void exponentiate(Scores& scores, float scale_log2) {
     float added[kRowTiles][2] = {};
@@ -149,8 +159,8 @@ struct SoftmaxState {
     add(added);
   }
 
-  // The same of some of the tiles of columns, but for the adding: `added` is what each row's
-  // weights in this lane come to.
+  // Replaces the scores of column tiles kBegin to kEnd - 1 by weights. It does not add to the sums:
+  // `added` gets the lane's sum of weights in each row.
   template <int kBegin, int kEnd, class Scores>
   LAZYROPE_DEVICE void exponentiate(Scores& scores, float scale_log2,
                                     float (&added)[kRowTiles][2]) const {
@@ -170,8 +180,8 @@ struct SoftmaxState {
       }
   }
 
-  // Whether maxima with which nobody has compared these weights' scores were great enough. The sums
-  // tell, for no weight is greater than its sum.
+  // Tells whether the maxima were great enough for weights whose scores were not compared with
+  // them. The lane's sums tell, because no weight exceeds its sum.
   LAZYROPE_DEVICE static bool holds(const float (&added)[kRowTiles][2]) {
     bool holds = true;
 #pragma unroll
@@ -187,7 +197,7 @@ struct SoftmaxState {
       for (int h = 0; h < 2; ++h) sum[m][h] += added[m][h];
   }
 
-  // Adds the sums of a row's lanes.
+  // Adds up each row's sum over its lanes.
   LAZYROPE_DEVICE void finish() {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
@@ -196,7 +206,7 @@ struct SoftmaxState {
   }
 
  private:
-  // Maxima have been raised.
+  // Subtracts the raised maxima from the scores if any is not zero.
   template <class Scores>
   LAZYROPE_DEVICE void begin_to_shift(Scores& scores) {
     if constexpr (kPlain) {

@@ -1,5 +1,5 @@
-// Threads of a CTA that share a piece of work: each has a rank among them, as has its warp, and
-// they may wait for each other.
+// Teams: threads of a CTA that work together. A team gives each thread its rank and its warp's
+// index, and some teams have a barrier.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -13,15 +13,15 @@ struct WholeCta {
   LAZYROPE_DEVICE static void sync() { bar_sync(); }
 };
 
-// Each kThreads of the CTA, which is divided into such teams: a warp, or all that there are.
+// The CTA is divided into teams of kThreads each: a warp, or the whole CTA.
 template <int kThreads>
 struct Team {
   LAZYROPE_DEVICE static int32 rank() { return thread_index() % kThreads; }
   LAZYROPE_DEVICE static constexpr int32 size() { return kThreads; }
 };
 
-// The CTA's warps from one on, kWarps each, the first of which have barrier kBarrier, the next that
-// behind it, and so on.
+// The warps from kFirstWarp on are divided into teams of kWarps. The first team has barrier
+// kBarrier, the second kBarrier + 1, and so on.
 template <int kFirstWarp, int kWarps, int kBarrier>
 struct WarpTeams {
   LAZYROPE_DEVICE static int32 team() {
@@ -38,7 +38,7 @@ struct WarpTeams {
   LAZYROPE_DEVICE static void sync() { bar_sync(kBarrier + team(), size()); }
 };
 
-// Some of the CTA's warps, with a barrier of their own.
+// A team of kWarps warps from kFirstWarp on, with barrier kBarrier.
 template <int kFirstWarp, int kWarps, int kBarrier>
 struct WarpTeam {
   LAZYROPE_DEVICE static int32 rank() { return thread_index() - kFirstWarp * kWarpThreads; }

@@ -1,54 +1,54 @@
-// Merges the parts of a split tile's rows into the output.
+// Combines the KV splits of a tile's rows (ops/combine.cuh) and writes the output.
 #pragma once
 
 #include "ops/partial_rows.cuh"
 
 namespace lazyrope {
 
-// Columns of a slice. A look costs an L1 cache a line for each part and slice, and rows that lie in
-// few slices keep few warps busy.
+// Columns of a slice. A poll costs the L1 cache a line per split and slice. Rows of few slices keep
+// few warps busy.
 enum Slices : int32 {
-  kNarrowSlices = kSliceColumns,     // where they are few
-  kWiderSlices = 2 * kSliceColumns,  // where narrow ones would be many
-  // Of so many that no lanes share a task: a lane asks for two quads, so that a warp has half as
-  // many units to wait for.
+  kNarrowSlices = kSliceColumns,     // for few rows
+  kWiderSlices = 2 * kSliceColumns,  // for more rows, which would have many narrow slices
+  // For so many rows that no lanes share a task. A lane loads two quads, so that a warp has half as
+  // many batches to wait for.
   kWidestSlices = 32,
 };
 
-// As parts leave them, and as they are merged.
+// The partial rows, as a CTA writes them and as they are combined.
 template <class Spec, Slices kSlices>
 using SplitRows = PartialRows<Spec::kHeadDim, kSlices, kSlices == kWidestSlices ? 2 : 1>;
 
-// In units, each of which one warp merges at once. A task is some columns of a row: a lane has one,
-// or where there are many parts, several lanes share one, each with every so manieth part, unless
-// rows enough for all lanes make that needless. Which numbers are added in which order depends on
-// the number of parts alone.
+// Combines a tile in batches, one warp a batch. A task is kLaneQuads quads of one row, and a lane
+// has one task. Where there are many splits, several lanes share a task and divide its splits,
+// unless there are rows enough for all lanes (kWidestSlices). The order in which numbers are added
+// depends on the number of splits alone.
 template <class Spec, Slices kSlices>
 class TileCombiner {
   using Rows = SplitRows<Spec, kSlices>;
   static constexpr bool kSharesTasks = kSlices != kWidestSlices;
-  static constexpr int32 kSplitsAtOnce = 4;  // that a lane asks for at once
-  // Of so few all parts are looked for as a whole, which shows them sooner; of more that would hold
-  // up those who still write.
+  static constexpr int32 kSplitsAtOnce = 4;  // splits that a lane loads at once
+  // For so few tasks all words are polled at once, which shows the last one sooner. For more tasks
+  // that would delay the CTAs that still write.
   static constexpr int32 kFewTasks = 128;
   static constexpr int32 kLaneQuads = Rows::kLaneQuads;
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
-  // Of a task.
+  // Greatest number of lanes that share a task.
   static constexpr int32 kMaxLanes = kSharesTasks ? kWarpThreads / Rows::kSliceQuads : 1;
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   static_assert(kLaneQuads == 1 || kQuads % Rows::kSliceQuads == 0, "a lane's quads all exist");
-  // With what is missing of the last slice: the quads of a slice are always one warp's.
+  // Tasks of a row. The last slice counts as a full one: one warp has all quads of a slice.
   static constexpr int32 kRowTasks = Rows::kSlices * Rows::kSliceLanes;
 
  public:
-  // Where there is no task, the last is asked for once more.
+  // A lane without a task of its own repeats the last one.
   struct Task {
-    int32 row;   // of all heads, one head behind the other
-    int32 quad;  // the first
+    int32 row;   // row of all heads: those of the first head, then of the next
+    int32 quad;  // first quad
     bool exists;
   };
-  // What a lane has merged of a unit.
+  // The result of a lane for one batch.
   struct Combined {
     Task task;
     RowQuads<kLaneQuads> partial;
@@ -70,14 +70,14 @@ class TileCombiner {
     return (num_tasks_ + tasks_per_batch() - 1) >> (kWarpBits - lane_bits_);
   }
 
-  // All lanes of a warp, each of which looks for its parts until they have come. False where they
-  // have not, after so many looks.
+  // Polls the batch's partial results until they have all come, and combines them. Returns false if
+  // some have not come after max_polls polls. All lanes of a warp take part.
   LAZYROPE_DEVICE bool poll(int32 batch, int32 max_polls, Combined& combined) const {
     combined = {task(batch), empty_partial<kLaneQuads>()};
     const auto columns = partials_.columns(combined.task.row, combined.task.quad);
     if (!kSharesTasks || num_tasks_ > kFewTasks) {
       if (!await_stats(columns, max_polls)) return false;
-      max_polls = -1;  // without end
+      max_polls = -1;  // no limit
     }
 #pragma unroll 1
     for (int32 first = 0; first < num_splits_; first += kSplitsAtOnce * step()) {
@@ -89,7 +89,7 @@ class TileCombiner {
 #pragma unroll
       for (int i = 0; i < kSplitsAtOnce; ++i) is_missing[i] = split[i] < num_splits_;
       bool is_there = false;
-      // What has come is not asked for again: the last to come are waited for by all.
+      // Words that have come are not loaded again. All lanes wait for the last.
 #pragma unroll 1
       for (; !is_there; --max_polls) {
         if (max_polls == 0) return false;
@@ -116,7 +116,8 @@ class TileCombiner {
     return true;
   }
 
-  // All lanes of a warp: writes what look_for() has found, whose parts nobody looks for any more.
+  // Writes the rows that poll() has combined, and sets their partial results to 0: no other thread
+  // polls them. All lanes of a warp take part.
   LAZYROPE_DEVICE void write_and_clear(Combined& combined) const {
     if constexpr (kSharesTasks)
       combine_lanes<Rows::kSliceQuads>(combined.partial, tasks_per_batch());
@@ -132,10 +133,10 @@ class TileCombiner {
   }
 
  private:
-  // Until stats of the unit are there of every part: who writes these has written, or is writing,
-  // all that the unit wants of its part, so the rest is sure to come. Those who wait ask for
-  // little, a lane for a part, and so hold up neither those who load keys and values meanwhile nor
-  // those who write: an L1 cache answers for a line at a time.
+  // Waits until the batch's statistics of all splits are there. The CTA that writes statistics has
+  // written, or is writing, all words that the batch needs of its split, so the rest is sure to
+  // come. Each lane polls one word pair of one split: an L1 cache serves one line at a time, and
+  // this delays neither loads of keys and values nor the CTAs that write.
   LAZYROPE_DEVICE bool await_stats(const typename Rows::Columns& columns, int32 max_polls) const {
     int32 first = 0;
 #pragma unroll 1
@@ -160,10 +161,10 @@ class TileCombiner {
 
   const OutputRows<Spec>& output_;
   const Rows& partials_;
-  int32 num_rows_;  // of a head
+  int32 num_rows_;  // rows of one head
   int32 num_tasks_;
   int32 num_splits_;
-  int32 lane_bits_ = 0;  // 1 << lane_bits_ lanes have a task
+  int32 lane_bits_ = 0;  // 2^lane_bits_ lanes share a task
 };
 
 }  // namespace lazyrope

@@ -1,7 +1,9 @@
-// Moving tokens, one row (a token and KV head) at a time: keys turned or copied, values copied.
-// Eight bytes a thread read at a time, or four where the pairing divides rows so; grid-stride over
-// (token, KV head, task). A task is a unit that the rotation pairs or, behind these, a run of
-// columns that it leaves alone, so that neighbouring threads read and write neighbouring addresses.
+// Writes tokens to the pool, one row (a token and KV head) at a time: key' = R(rotation_tokens) key
+// or key, value' = value.
+//
+// The grid strides over (token, KV head, task). A task is a unit of the pairing or, after these, a
+// run of columns that is not rotated, so neighbouring threads access neighbouring addresses. A
+// thread loads 8 bytes at a time, or 4 if the pairing has shorter runs.
 #pragma once
 
 #include "abi/append.h"
@@ -15,10 +17,10 @@ struct TokenRow {
   const void* value;
   void* key_to;
   void* value_to;
-  int64 rotation_tokens;  // tokens by which the key is turned
+  int64 rotation_tokens;  // tokens by which the key is rotated further
 };
 
-// What a store multiplies keys and values by.
+// The factors by which a store multiplies keys and values.
 struct InverseScales {
   float key = 1.0f;
   float value = 1.0f;
@@ -28,13 +30,13 @@ LAZYROPE_DEVICE uint64 pool_offset(const KvPool& pool, const AppendRecord& recor
   return pool_offset(pool, record.page, record.slot, head);
 }
 
-// Spec says how keys are turned: Element, Pairing, kHeadDim, kRotates, kFactor, frequencies(); and
-// Store, what is stored (ops/store).
+// Spec has Element, Pairing, kHeadDim, kRotates, kFactor and frequencies() for the rotation of
+// keys, and Store (ops/store).
 template <class Spec>
 struct TokenMove {
   using Pairing = typename Spec::Pairing;
   static constexpr int kUnits = Spec::kRotates ? Pairing::kUnits : 0;
-  static constexpr int kColumns = Pairing::kPairs;  // of a run
+  static constexpr int kColumns = Pairing::kPairs;  // columns of a run
   using Store = typename Spec::Store;
   using Run = typename UnitRotation<Pairing>::Run;
   using StoredRun = typename Store::template Run<kColumns>;
@@ -50,7 +52,8 @@ struct TokenMove {
     store(row, run, Store::template unrotated<kColumns>(value, inverse));
   }
 
-  // Loads come first: their latencies overlap.
+  // Rotates one unit of a key and copies the same columns of the value. All loads come first, so
+  // that their latencies overlap.
   LAZYROPE_DEVICE static void move_unit(const TokenRow& row, int32 unit, InverseScales inverse) {
     const int32 run_a = Pairing::run_a(unit);
     const int32 run_b = Pairing::run_b(unit);
@@ -70,6 +73,7 @@ struct TokenMove {
     store_unrotated(row.value_to, run_b, value_b, inverse.value);
   }
 
+  // Copies a run of columns that is not rotated.
   LAZYROPE_DEVICE static void move_run(const TokenRow& row, int32 run, InverseScales inverse) {
     const Run key = load(row.key, run);
     const Run value = load(row.value, run);
@@ -84,7 +88,7 @@ struct TokenMove {
     move_run(row, task + kUnits, inverse);
   }
 
-  // Calls move(token, head, task) for this thread's share.
+  // Calls move(token, head, task) for each task of this thread.
   template <class Move>
   LAZYROPE_DEVICE static void for_each(int32 num_tokens, int32 num_heads, const Move& move) {
     const auto heads = static_cast<uint32>(num_heads);

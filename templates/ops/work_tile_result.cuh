@@ -1,5 +1,5 @@
-// What becomes of a work tile's rows: they are the output, or a part of their tile's result, which
-// those who hold its parts merge.
+// The result of a work tile's rows. It is the output, or a KV split's partial result, which the
+// tile's combiners combine.
 #pragma once
 
 #include "ops/combine_scheduler.cuh"
@@ -7,7 +7,7 @@
 
 namespace lazyrope {
 
-// kSlices: of the rows as they are merged (ops/tile_combiner.cuh).
+// kSlices: the slices of the rows as they are combined (ops/tile_combiner.cuh).
 template <class Spec, class Team = WholeCta, Slices kSlices = kNarrowSlices>
 class WorkTileResult {
   using Partials = SplitRows<Spec, kSlices>;
@@ -22,17 +22,17 @@ class WorkTileResult {
         output_(params.out, params.lse, ValueScales(params.pool), rows_),
         partial_(params.work, split_) {}
 
-  // Whether it is the output.
+  // Tells whether the work tile is its whole tile, so that its result is the output.
   LAZYROPE_DEVICE bool is_unsplit() const { return split_.count == 1; }
   LAZYROPE_DEVICE const OutputRows<Spec>& output() const { return output_; }
   LAZYROPE_DEVICE const Partials& partial() const { return partial_; }
 
-  // Columns 4 * quad and following of a row of one of the work tile's KV heads.
+  // Writes columns 4 * quad to 4 * quad + 3 of a row of one of the work tile's KV heads.
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad, const RowQuad& partial) const {
     const RowQuad partials[] = {partial};
     write<1>(head, row, quad, partials);
   }
-  // The same of several quads, each kApart behind the one before.
+  // Writes kCount quads of a row, kApart quads from one to the next.
   template <int kApart, int kCount>
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
                              const RowQuad (&partials)[kCount]) const {
@@ -48,8 +48,8 @@ class WorkTileResult {
     if (quad == 0) output_.write_lse(head, row, partials[0].stats);
   }
 
-  // All threads of the team, when every row is written. `may_wait`: the CTA has nothing to do
-  // afterwards.
+  // Combines the tile's splits, when all rows of this one are written. All threads of the team take
+  // part. `may_wait`: the CTA has nothing to do afterwards.
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (!is_unsplit())
       combine(params_.work, params_.out, params_.lse, ValueScales(params_.pool), rows_, split_,
@@ -57,9 +57,8 @@ class WorkTileResult {
   }
 
  private:
-  // Not inlined: beside the main loop, what it needs would cost that loop registers. It gets the
-  // parameters themselves: as a reference they would lie in memory, and be waited for when all else
-  // is done.
+  // This is a call, because inlined it would cost the main loop registers. It takes the parameters
+  // by value: references would put them in memory, and the CTA would wait for them at the very end.
   LAZYROPE_DEVICE_CALL static void combine(WorkView work, OutputTensor out, LseTensor lse,
                                            ValueScales scales, WorkTileRows rows, KvSplit split,
                                            int32 num_combiners, int32 num_rows, bool may_wait,

@@ -1,4 +1,8 @@
-// What the planner reads: the caller's arrays, and their copy for attend.
+// Steps 1 and 5 of planning: loads from the caller's arrays (StepInputs), and the copy of segments
+// and positions for attend (StepView).
+//
+// The functions return values as they are loaded. Any arithmetic on a value would wait for its
+// load, and the planner issues many loads before it needs the first.
 #pragma once
 
 #include "ops/segment_blocks.cuh"
@@ -6,7 +10,7 @@
 
 namespace lazyrope {
 
-// As it is loaded, likewise what follows: what is made of it waits for the load.
+// The range of a request's query tokens.
 struct TokenSpan {
   int32 begin;
   int32 end;
@@ -14,7 +18,7 @@ struct TokenSpan {
   LAZYROPE_DEVICE int32 count() const { return end - begin; }
 };
 
-// What of a request its tiles are made of.
+// The ranges of a request's query tokens and segments.
 struct RequestSpan {
   int32 token;
   int32 token_end;
@@ -24,21 +28,20 @@ struct RequestSpan {
   LAZYROPE_DEVICE int32 num_tokens() const { return token_end - token; }
 };
 
-// What the caller says of a segment, but for its pages. Nothing is made of it as it is loaded: that
-// would wait for the load.
+// A segment as the caller describes it, without its pages.
 struct SegmentSpan {
   int32 base;
   int32 start;
   int32 length;
   int32 lead;
 
-  // Without its pages.
+  // Returns the segment's record without its pages.
   LAZYROPE_DEVICE SegmentRecord slots() const {
     return {base, base + start - lead, lead, lead + length, 0, {0, 0, 0}};
   }
 };
 
-// What a thread copies of a step, as it is loaded.
+// The values that one thread copies at a time: segment `index` and the position of token `index`.
 struct StepCopy {
   int32 index;
   SegmentSpan span;
@@ -54,13 +57,13 @@ class CallerInputs {
   LAZYROPE_DEVICE int32 num_requests() const { return in_.num_requests; }
   LAZYROPE_DEVICE int32 position(int32 token) const { return ld_global_nc(in_.q_position + token); }
 
-  // Of a request; none behind the last.
+  // Returns the token range of request i, or an empty one after the last request.
   LAZYROPE_DEVICE TokenSpan tokens(int32 i) const {
     if (i >= in_.num_requests) return {0, 0};
     return {ld_global_nc(in_.q_indptr + i), ld_global_nc(in_.q_indptr + i + 1)};
   }
 
-  // Empty behind the last.
+  // Returns request i, or an empty one after the last.
   LAZYROPE_DEVICE RequestSpan request(int32 i) const {
     if (i >= in_.num_requests) return {0, 0, 0, 0};
     return {ld_global_nc(in_.q_indptr + i), ld_global_nc(in_.q_indptr + i + 1),
@@ -73,7 +76,7 @@ class CallerInputs {
   }
   LAZYROPE_DEVICE int32 first_page(int32 i) const { return ld_global_nc(in_.first_page + i); }
 
-  // Where the page lies that has a slot of a segment.
+  // Returns the address of the page number that holds a slot of a segment.
   LAZYROPE_DEVICE const int32* page(const SegmentRecord& segment, int32 slot) const {
     return in_.pages + segment.first_page + quotient(slot, page_size_);
   }
@@ -82,11 +85,11 @@ class CallerInputs {
     return slot - quotient(slot, page_size_) * page_size_.value;
   }
 
-  // What attend reads beside its work tiles, by all CTAs together: a thread's first part, and then,
-  // from that on, all of it. Between the two there is other work to be done, while the first is
-  // loaded.
+  // Copies segments and positions for attend, by the CTAs of both phases together. begin_copy()
+  // loads the first elements of a thread, copy() stores these and copies all others. Other work
+  // between the two hides the loads.
   LAZYROPE_DEVICE StepCopy begin_copy() const {
-    // By the last warps first: others write more work tiles.
+    // The last warps come first, because the first warps write more work tiles.
     const int32 warp = kPlanThreads / kWarpThreads - 1 - warp_index();
     return load((warp * grid_blocks() + block_index()) * kWarpThreads + lane_index());
   }
@@ -100,8 +103,8 @@ class CallerInputs {
     }
   }
 
-  // What few requests are measured by, while it is not yet known which of it is whose. By the last
-  // warps, which measure none.
+  // Prefetches segments and positions to L2 where there are few requests, before it is known which
+  // request needs which. The last warps do this, because they measure no tiles then.
   LAZYROPE_DEVICE void prefetch_segments() const {
     if (in_.num_requests > kTilesAtOnce) return;
     const int32 i = (kPlanThreads - 1 - thread_index()) * kLineInts;
@@ -114,8 +117,8 @@ class CallerInputs {
   }
 
  private:
-  static constexpr int32 kLineInts = 32;  // of a line of the L2 cache
-  static constexpr int32 kLines = 4;      // of a segment's page list
+  static constexpr int32 kLineInts = 32;  // int32 per L2 cache line
+  static constexpr int32 kLines = 4;      // cache lines prefetched of a segment's page list
 
   LAZYROPE_DEVICE StepCopy load(int32 i) const {
     StepCopy copy = {i, {}, 0, 0};
@@ -137,7 +140,8 @@ class CallerInputs {
     prefetch_pages(record);
   }
 
-  // Work tiles are soon to be made of some of these pages.
+  // Prefetches page numbers that work tiles soon need: the first lines of a segment's page list,
+  // and its last page.
   LAZYROPE_DEVICE void prefetch_pages(const SegmentRecord& segment) const {
     const int32 count = segment.end > segment.begin ? ceil_div(segment.end, page_size_) : 0;
     const int32* pages = in_.pages + segment.first_page;

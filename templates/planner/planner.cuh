@@ -1,20 +1,41 @@
-// The planner: turns the caller's metadata into a step's segments, and into work tiles for one
-// attend kernel.
+// The planner kernel. It reads the caller's arrays (StepInputs) and writes the plan of one step:
+// the segment records and query positions that attend reads, and the work tiles of each attend
+// kernel (PlanPhase: decode or prefill).
 //
-// Every tile of query rows and so many KV heads make a unit, which sees so many blocks of keys.
-// Units laid end to end by cost (so much a work tile, a block, a segment) form a line, of which
-// each CTA of the attend kernel gets an equal length (planner/stream_k.cuh). A unit cut by k
-// boundaries has k + 1 parts: ops/combine_scheduler.cuh. The line has all units of the same heads
-// behind one another, so that CTAs read a token's heads, neighbours in memory, at the same time.
-// Where parts are fixed, each is a unit, and boundaries lie between units. Where whole units can be
-// dealt out about equally, prefill does that instead (planner/round_robin.cuh), or has CTAs take
-// them from a queue (planner/queue.cuh): CTAs that run at the same time then have the same keys,
-// which the L2 cache holds, and there is next to nothing to merge.
+// The grid has num_planners CTAs of kPlanThreads threads for each phase. All CTAs of a phase
+// compute the same plan. CTA i writes work tiles i, i + num_planners, i + 2 num_planners ...
 //
-// What takes time is the way to memory, so that it is gone four times only: for what there is of
-// each request, for segments, which by then are in a cache, and for the segments of work tiles and
-// their page numbers, likewise. All else is in registers and shared memory. Several CTAs plan the
-// same and write different work tiles; where there are many tiles, they divide the measuring.
+// Every CTA goes through these steps:
+//   1. Load. Four lanes load the spans of one request; every warp also loads the token spans of the
+//      first 64 requests. Each thread loads the first elements that it copies for attend. The
+//      attend kernel's counters are set to 0.
+//   2. Make tiles (make_tiles). One thread cuts one request's packed rows into tiles. The step is
+//      skipped where every request is a single tile, as in decode.
+//   3. Measure (measure). Four lanes find the positions of one tile's rows and count the KV blocks
+//      and segments that these see. Where there are many tiles, the CTAs of a phase divide them
+//      (planner/tile_exchange.cuh). The counts give the tile's cost.
+//   4. Choose the number of KV heads of a work tile (find_heads).
+//   5. Sum (sum_up_costs). Prefix sums of the costs and of the fixed splits lay the units end to
+//      end. All CTAs together copy segments and positions for attend.
+//   6. Choose a schedule (choose) of the units: planner/stream_k.cuh, planner/round_robin.cuh or
+//      planner/queue.cuh.
+//   7. Write (planner/work_tiles.cuh). Eight lanes describe and store one work tile.
+//
+// A unit is one tile for one group of KV heads, or one fixed KV split of it. Units are ordered by
+// group, then by tile: CTAs then read the heads of a token, which are neighbours in memory, at the
+// same time. Decode takes Stream-K: each CTA gets an equal share of the cost, and a unit cut by k
+// boundaries has k + 1 KV splits (ops/combine_scheduler.cuh). With fixed splits the boundaries are
+// between units. Prefill prefers whole units, by round-robin or from a queue: CTAs that run at the
+// same time then read the same keys from L2, and little is left to combine.
+//
+// Memory latency takes most of the kernel's time, so only four loads depend on one another: the
+// spans of requests, their segments, the segments of work tiles, and page numbers. All but the
+// first hit a cache (prefetch_segments, prefetch_pages). All else is in registers and shared
+// memory.
+//
+// Shared memory holds one word per warp for CtaScan, 65 sums per warp (few_costs_), and the table
+// of tiles (PlanTable). A step with room for more than kSharedTiles tiles has its table in global
+// memory. The only barrier is that of the whole CTA (bar.sync 0).
 #pragma once
 
 #include "planner/queue.cuh"
@@ -32,7 +53,7 @@ class Planner {
   using Scan = CtaScan<Spec::kThreads>;
 
  public:
-  // A warp's own sums over few tiles lie between the scan's memory and the table.
+  // Each warp has its own sums over few tiles, between the scan's memory and the table.
   static constexpr int32 kFewBytes = (kTilesAtOnce + 1) * 4;
   static constexpr int32 kTableAt = Scan::kBytes + Scan::kWarps * kFewBytes;
   static constexpr int kSharedBytes = kTableAt + plan_table_bytes(kSharedTiles);
@@ -49,8 +70,8 @@ class Planner {
         few_costs_(shared_ + (Scan::kBytes + warp_index() * kFewBytes)) {}
 
   LAZYROPE_DEVICE void plan() {
-    // What no phase has, and the compiler thus leaves out: code that is in no cache takes time even
-    // to be passed over.
+    // These constants let the compiler remove code that no phase needs. Code that is in no cache
+    // takes time even when it is skipped.
     if constexpr (!Spec::kFixedSplits) phase_.fixed_split_blocks = 0;
     if constexpr (!Spec::kJoinsHeads) phase_.max_heads = phase_.min_heads;
     const RequestSpan own = caller_.request(thread_index() / kTileLanes);
@@ -77,17 +98,19 @@ class Planner {
   }
 
  private:
-  // Of those that plan the same phase.
+  // Returns the first CTA of those that plan this CTA's phase.
   LAZYROPE_DEVICE static int32 first_planner(const PlanParams& params) {
     static_assert(kPlanPhases == 2);
     return block_index() < params.num_planners ? 0 : params.num_planners;
   }
 
+  // A tile as make_tiles() leaves it in the table, or as measured.
   struct TileRecord {
     TileRows rows;
     TileKeys keys;
   };
 
+  // The rule that assigns units to CTAs.
   enum class Schedule { kRoundRobin, kQueue, kStreamK };
 
   struct ChosenSchedule {
@@ -111,6 +134,8 @@ class Planner {
     }
   };
 
+  // Prefers round-robin where it is balanced, then the queue, then an only nearly balanced
+  // round-robin. Stream-K is the schedule of all other steps. All threads of the CTA take part.
   LAZYROPE_DEVICE Schedule choose(RoundRobinSchedule<Spec>& round_robin,
                                   const QueueSchedule<Spec>& queue) const {
     if (phase_.allows_round_robin == 0) return Schedule::kStreamK;
@@ -134,12 +159,13 @@ class Planner {
         .write(planner_, params_.num_planners);
   }
 
-  // What a warp that writes nothing finds takes time from those that do.
+  // Returns the first work tile that the warp writes. A warp that writes none leaves early, because
+  // its computation slows down the others.
   LAZYROPE_DEVICE int32 first_work_tile_of_warp() const {
     return warp_index() * (kWarpThreads / kGroupLanes) * params_.num_planners + planner_;
   }
 
-  // Of few tiles by each warp for itself, so that none waits for another.
+  // Each warp sums few tiles by itself, so that no warp waits for another.
   LAZYROPE_DEVICE TableSum sum_up_costs(int32 num_tiles) {
     if (num_tiles <= kTilesAtOnce) {
       const int32 all = sum_of_few(tiles_.cost, few_costs_, num_tiles);
@@ -155,8 +181,8 @@ class Planner {
     return table_sum<Spec::kThreads>(scan_, values, sums, count, max);
   }
 
-  // Of a unit on average, so that merging them is cheap; where there would be more, work tiles have
-  // fewer heads.
+  // A unit has at most this many KV splits on average, which are cheap to combine. With fewer
+  // units, a work tile has fewer heads.
   static constexpr int32 kMaxSplitsPerUnit = 4;
 
   LAZYROPE_DEVICE void zero_counters() const {
@@ -166,21 +192,21 @@ class Planner {
       st_global(phase_.work.counters + i, uint32{0});
   }
 
-  // Packed rows of a request per KV head, or 0 where another attend kernel serves it.
+  // Returns a request's packed rows per KV head, or 0 if the other attend kernel serves it.
   LAZYROPE_DEVICE int32 rows_of(int32 num_tokens) const {
     const int32 rows = num_tokens * Spec::kGroupSize;
     return rows >= phase_.min_rows && rows <= phase_.max_rows ? rows : 0;
   }
 
-  // Of the requests of a lane, if there are few.
+  // The token spans of the lane's two requests, where there are at most kTilesAtOnce.
   struct LaneTokens {
     TokenSpan first;
     TokenSpan second;
   };
 
-  // Where there are few requests and each is a tile, but for some behind them that ask nothing, as
-  // decode's are: how many, and tiles need not be laid before they are measured. Else -1. Every
-  // warp finds the same.
+  // Returns the number of tiles where there are few requests and each is a single tile, as in
+  // decode; later requests may have no tokens. Tiles are then measured without being made first.
+  // Returns -1 otherwise. Every warp returns the same.
   LAZYROPE_DEVICE int32 count_single_tile_requests(const LaneTokens& tokens) const {
     static_assert(kTilesAtOnce == 2 * kWarpThreads);
     if (caller_.num_requests() > kTilesAtOnce) return -1;
@@ -199,8 +225,8 @@ class Planner {
             {0, 0, request.segment, request.segment_end}};
   }
 
-  // A thread a request: the rows of its tiles. Returns the number of tiles, never more than the
-  // step has room for.
+  // Makes the tiles of all requests, one thread a request. Returns the number of tiles, at most as
+  // many as the step has room for.
   LAZYROPE_DEVICE int32 make_tiles() const {
     const int32 max_tiles = phase_.scratch.max_tiles;
     int32 passed = 0;
@@ -208,7 +234,7 @@ class Planner {
     for (int32 first = 0; first < caller_.num_requests(); first += Spec::kThreads) {
       const RequestSpan request = caller_.request(first + thread_index());
       const int32 rows = rows_of(request.num_tokens());
-      // Too many for an int32 together are none that there is room for.
+      // The limit keeps the CTA's sum in an int32. A step has no room for as many tiles anyway.
       const CtaSums sums = scan_.sums(smaller(ceil_div(rows, phase_.tile_rows), kMaxPerThread));
       make_request_tiles(request, rows, passed + smaller(sums.before, max_tiles - passed));
       bar_sync();
@@ -217,7 +243,7 @@ class Planner {
     return passed;
   }
 
-  // Of what threads sum up together.
+  // The largest summand of a thread for which the CTA's sum fits an int32.
   static constexpr int32 kMaxPerThread = 0x7fffffff / Spec::kThreads;
 
   LAZYROPE_DEVICE void make_request_tiles(const RequestSpan& request, int32 rows,
@@ -232,8 +258,8 @@ class Planner {
     }
   }
 
-  // A work tile's, as many as have room for their rows together in a tile, unless that leaves too
-  // few units.
+  // Chooses the number of KV heads of a work tile. It is doubled while the rows of all heads fit
+  // one tile and enough units are left. All threads of the CTA take part.
   LAZYROPE_DEVICE void find_heads(Units& units) const {
     units.num_heads = phase_.min_heads;
     units.num_groups = phase_.max_head_groups;
@@ -254,7 +280,7 @@ class Planner {
     }
   }
 
-  // By all lanes, before one of them writes what the tile's rows see.
+  // Every lane reads the tile before one lane overwrites the record with the measurement.
   LAZYROPE_DEVICE TileRecord read(int32 tile, bool exists) const {
     TileRecord record{};
     if (exists) record = {tiles_.rows.get(tile), tiles_.keys.get(tile)};
@@ -262,8 +288,9 @@ class Planner {
     return record;
   }
 
-  // All tiles, if there are many together with the other planners. Where none has been laid, each
-  // group of lanes is first_record its own.
+  // Measures all tiles. Where there are many, this CTA measures its own and reads the others'
+  // measurements. If these do not come in time, it measures all tiles itself. With has_first_record
+  // no tiles were made, and first_record is the tile of each group of lanes.
   LAZYROPE_DEVICE void measure(const Units& units, const TileRecord& first_record,
                                bool has_first_record) const {
     const TileExchange exchange(phase_.scratch, params_.num_planners);
@@ -284,7 +311,8 @@ class Planner {
       record_tile(units, tile, {tiles_.rows.get(tile), tiles_.keys.get(tile)}, exchange.read(tile));
   }
 
-  // Its own or all tiles, a few lanes each: rows' positions, the blocks they see.
+  // Measures this CTA's tiles, or all of them, a few lanes each: the range of the rows' positions
+  // and the blocks that the rows see.
   LAZYROPE_DEVICE void measure_tiles(const Units& units, const TileExchange& exchange,
                                      bool is_shared, const TileRecord& first_record,
                                      bool has_first_record) const {
@@ -314,7 +342,8 @@ class Planner {
     }
   }
 
-  // What is found of a tile, and what it costs.
+  // Stores a tile's measurement and cost in the table. Until then, rows.num_blocks is the number of
+  // tiles of its request.
   LAZYROPE_DEVICE void record_tile(const Units& units, int32 tile, TileRecord record,
                                    const TileMeasurement& measurement) const {
     const int32 request_tiles = record.rows.num_blocks;
@@ -336,8 +365,8 @@ class Planner {
     tiles_.cost.set(tile, splits * split_cost(phase_, blocks_per_split));
   }
 
-  // Nothing is made of a single token's, as it is loaded, before something else asks for it: that
-  // would wait for the load.
+  // Returns the range of the positions of a tile's rows. A single token's position is returned as
+  // it is loaded: any arithmetic here would wait for the load.
   LAZYROPE_DEVICE PositionRange positions_of(const TileRows& rows) const {
     const int32 begin = rows.query_token + rows.first_row / Spec::kGroupSize;
     const int32 end = rows.query_token + ceil_div(rows.first_row + rows.num_rows, Spec::kGroupSize);
@@ -365,10 +394,10 @@ class Planner {
 
   const PlanParams& params_;
   int32 planner_;
-  PlanPhase phase_;  // in registers: its place in the parameters is not known before
+  PlanPhase phase_;  // a copy in registers: its offset in the parameters depends on the CTA
   CallerInputs caller_;
   Scan scan_;
-  GenericPtr shared_;  // its address in the generic space, which takes a while to tell
+  GenericPtr shared_;  // generic address, converted once because the conversion is slow
   PlanTable tiles_;
   Column<int32> few_costs_;
 };

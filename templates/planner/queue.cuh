@@ -1,9 +1,14 @@
-// A step's units in a queue, of which the CTAs of the attend kernel take one after the other as
-// they have room for it. So CTAs end at about the same time, however much units differ.
+// Queue schedule: CTAs of the attend kernel take whole units from an atomic queue at run time, each
+// when it has room for the next. CTAs then end at about the same time, however much units differ in
+// cost.
 //
-// What CTAs do at the same time is near in the queue: it has all tiles of a head, then those of the
-// next, whose keys the L2 cache holds then. Of each head the longest tiles come first; of the last
-// heads the longest of all of these, for what is taken last had better be short.
+// Input: Units of a prefill step. Output: describe() gives work tile i, the i-th unit of the queue.
+// CTA c starts with work tile c and takes the others from the queue.
+//
+// CTAs that run at the same time have units that are close in the queue: all tiles of one group of
+// heads, then those of the next, so that their keys stay in L2. Within a group the longest tiles
+// come first. The last groups (tail_groups_) are ordered together, longest tiles first: the units
+// taken last should be short.
 #pragma once
 
 #include "planner/units.cuh"
@@ -16,8 +21,9 @@ class QueueSchedule {
   LAZYROPE_DEVICE QueueSchedule(const PlanPhase& phase, const Units& units)
       : phase_(phase), units_(units), tail_groups_(smaller(kTailGroups, units.num_groups)) {}
 
-  // By all threads: whether units differ, but none is so long that others would wait for it, and
-  // few are so short that the way to the queue would take longer.
+  // Returns true if the queue pays off. Units must differ in cost, but none may be so long that
+  // other CTAs would wait for it. Few may be so short that taking them from the queue would take
+  // longer. All threads of the CTA take part.
   LAZYROPE_DEVICE bool pays_off(const CtaScan<Spec::kThreads>& scan) const {
     if (phase_.has_queue == 0 || units_.has_fixed_splits()) return false;
     int32 longest = 0;
@@ -30,9 +36,9 @@ class QueueSchedule {
            int64{kMinBlocks} * kBlockCost * units_.count() <= units_.whole_cost();
   }
 
-  // By all threads, before it is asked what lies where: the column of fixed parts, of which tiles
-  // have none, has the order. Very many tiles are taken as they come, the
-  // last first.
+  // Sorts the tiles by cost. describe() needs it first; all threads of the CTA take part. The order
+  // is stored in the column split_begin, which is free without fixed splits. More than kMaxSorted
+  // tiles are not sorted, but taken from the last to the first.
   LAZYROPE_DEVICE void sort() const {
     if (!is_sorted()) return;
 #pragma unroll 1
@@ -43,7 +49,7 @@ class QueueSchedule {
 
   LAZYROPE_DEVICE int32 num_work_tiles() const { return units_.count(); }
 
-  // All of a work tile, of which there may be none, but where it starts.
+  // Describes a work tile but for its start. An index past the last unit gives an empty work tile.
   LAZYROPE_DEVICE void describe(WorkTile& work_tile, int32 index) const {
     if (index >= num_work_tiles()) return;
     const Unit unit = units_.whole_unit(coord_of(index));
@@ -53,14 +59,14 @@ class QueueSchedule {
   }
 
  private:
-  static constexpr int32 kMinUnits = 8;    // of the longest that a CTA would have
-  static constexpr int32 kMinBlocks = 12;  // of a unit on average: measured on an H100
+  static constexpr int32 kMinUnits = 8;    // longest units that the average CTA's share must hold
+  static constexpr int32 kMinBlocks = 12;  // average blocks of a unit; measured on an H100
   static constexpr int32 kTailGroups = 4;
   static constexpr int32 kMaxSorted = 1024;
 
   LAZYROPE_DEVICE bool is_sorted() const { return units_.num_tiles <= kMaxSorted; }
 
-  // How many go before it.
+  // Returns the number of tiles that come before this one, longest first.
   LAZYROPE_DEVICE int32 rank_of(int32 tile) const {
     const int32 own = units_.cost_of(tile);
     int32 rank = 0;
@@ -86,7 +92,7 @@ class QueueSchedule {
 
   const PlanPhase& phase_;
   const Units& units_;
-  int32 tail_groups_;  // groups of heads, that lie side by side in the queue
+  int32 tail_groups_;  // last groups of heads, interleaved in the queue
 };
 
 }  // namespace lazyrope

@@ -1,9 +1,15 @@
-// A step's units dealt out to the CTAs of the attend kernel: whole, in turns, to and fro, so that
-// the first units weigh no more than the last; those that are left over, fewer than CTAs, in equal
-// parts, as many as there are CTAs for, if that is worth the merging. What CTAs do at the same time
-// is as near in the line as can be: all tiles of a head, then those of the next; or where that is
-// not fair, for tiles weigh as different as causal ones of long requests, a tile of all heads, then
-// the one before it.
+// Round-robin schedule: whole units are assigned to the CTAs of the attend kernel in rounds, to and
+// fro. Round 1 goes from the last CTA to the first, so that early CTAs do not get all of the longer
+// units. The units of an incomplete last round, fewer than CTAs, are cut into equal KV splits, one
+// per CTA, if that outweighs the combining.
+//
+// Input: Units and the limits of PlanPhase. Output: describe() gives the work tile of any index;
+// work tile i is that of CTA i % num_ctas in round i / num_ctas.
+//
+// CTAs that run at the same time have units that are close in order: all tiles of one group of
+// heads, then those of the next (group-major). Causal tiles of long requests differ so much in cost
+// that this may be unbalanced. Then the order is tile-major, from the last tile to the first: one
+// tile for all groups, then the tile before it.
 #pragma once
 
 #include "planner/units.cuh"
@@ -16,7 +22,9 @@ class RoundRobinSchedule {
   LAZYROPE_DEVICE RoundRobinSchedule(const PlanPhase& phase, const Units& units)
       : phase_(phase), units_(units), num_ctas_(phase.work.num_ctas) {}
 
-  // By all threads, before anything else is asked: whether no CTA gets more than about its share.
+  // Chooses the order and the splits; all other functions need it first. Returns true if the
+  // costliest CTA exceeds the average by at most 1/64 (tile-major: 1/32). All threads of the CTA
+  // take part.
   LAZYROPE_DEVICE bool is_balanced(const CtaScan<Spec::kThreads>& scan) {
     num_units_ = units_.count();
     num_whole_ = num_units_ - divide(num_units_, num_ctas_).rest;
@@ -24,25 +32,26 @@ class RoundRobinSchedule {
     is_nearly_balanced_ = choose_order(scan);
     return is_nearly_balanced_ && (is_tile_major_ || is_balanced_);
   }
-  // Whether none gets much more.
+  // Returns true if the costliest CTA exceeds the average by at most 1/8 (tile-major: 1/32).
   LAZYROPE_DEVICE bool is_nearly_balanced() const { return is_nearly_balanced_; }
 
-  // WorkTile i is that of CTA i % num_ctas in round i / num_ctas.
+  // Every CTA has a work tile in every round, which may be empty.
   LAZYROPE_DEVICE int32 num_work_tiles() const { return larger(num_rounds_, 1) * num_ctas_; }
 
-  // All of a work tile, of which there may be none, but where it starts; that of a CTA without work
-  // is empty. Parts of a unit have results and a counter by its number, of which there are enough:
-  // parts of all units are no more than CTAs.
+  // Describes a work tile but for its start. A CTA without work in this round gets an empty work
+  // tile. The splits of unit u in the last round have consecutive partial results and one counter,
+  // by its number in that round. There are enough: the splits of all units are at most as many as
+  // CTAs.
   LAZYROPE_DEVICE void describe(WorkTile& work_tile, int32 index) const {
     const auto [round, cta] = divide(index, num_ctas_);
     const Assignment assigned = assignment(cta, round);
     if (assigned.unit >= num_units_) return;
     const Unit unit = units_.whole_unit(coord_of(assigned.unit));
-    // Blocks are few enough that no part is empty where another has two.
+    // Each split has at least one block.
     const int32 splits =
         assigned.unit < num_whole_ ? 1 : larger(smaller(num_splits_, unit.end_block), 1);
     if (assigned.index >= splits) return;
-    // end_block * part / parts, of numbers that may be too big to multiply.
+    // The first block is end_block * split / splits; the product could exceed an int32.
     const auto [whole, rest] = divide(unit.end_block, splits);
     const auto begin_of = [&](int32 split) {
       return whole * split + divide(rest * split, splits).whole;
@@ -51,15 +60,16 @@ class RoundRobinSchedule {
     if (assignment(cta, round + 1).unit < num_units_) work_tile.keys.next = index + num_ctas_;
     const int32 remaining = larger(assigned.unit - num_whole_, 0);
     work_tile.split = {assigned.index, splits, remaining * num_splits_, remaining};
-    work_tile.num_combiners = splits;  // nothing comes behind a part
+    work_tile.num_combiners = splits;  // a split is the last work tile of its CTA
   }
 
  private:
-  static constexpr int32 kMaxSplits = 16;                // behind whole units
+  static constexpr int32 kMaxSplits = 16;  // splits of a unit, if there are whole units, too
   static constexpr int32 kCombineCost = 8 * kBlockCost;  // measured on an H100
 
+  // The unit, and the index of its split, that a CTA has in one round.
   struct Assignment {
-    int32 unit;  // num_units or more: none
+    int32 unit;  // num_units or more: no unit
     int32 index;
   };
   LAZYROPE_DEVICE Assignment assignment(int32 cta, int32 round) const {
@@ -69,8 +79,8 @@ class RoundRobinSchedule {
     return {num_whole_ + remaining, split};
   }
 
-  // By all threads: whether no CTA gets much more than its share, and parts are not too short; in
-  // the order in which that is so, if in any.
+  // Chooses the first order, if any, in which no CTA gets much more than its share and splits are
+  // not too short. Returns false if there is none. All threads of the CTA take part.
   LAZYROPE_DEVICE bool choose_order(const CtaScan<Spec::kThreads>& scan) {
     constexpr int32 kMaxRounds = 64;
     if (units_.has_fixed_splits() || num_rounds_ > kMaxRounds) return false;
@@ -79,20 +89,21 @@ class RoundRobinSchedule {
     for (int32 order = 0; order < orders; ++order) {
       is_tile_major_ = order > 0;
       if (is_tile_major_) bar_sync();  // the scan's memory is free again
-      // Neighbours share no keys where they go by tile.
+      // In tile-major order neighbours share no keys, so the limit is stricter.
       if (has_imbalance_below(is_tile_major_ ? 5 : 3, scan)) return true;
     }
     return false;
   }
 
-  // Units that are dealt in parts.
+  // The units of the incomplete last round.
   LAZYROPE_DEVICE int32 num_remaining() const { return num_units_ - num_whole_; }
   LAZYROPE_DEVICE void set_splits(int32 splits) {
     num_splits_ = larger(splits, 1);
     num_rounds_ = divide_up(num_whole_ + num_remaining() * num_splits_, num_ctas_);
   }
 
-  // By all threads: the parts of units that are left over behind whole ones.
+  // Chooses the number of splits of the last round's units, where there are whole units, too. All
+  // threads of the CTA take part.
   LAZYROPE_DEVICE void split_remainder(const CtaScan<Spec::kThreads>& scan) {
     if (num_whole_ == 0 || num_remaining() == 0) return;
     int32 blocks = 0;
@@ -107,7 +118,8 @@ class RoundRobinSchedule {
     set_splits(is_worth_it ? splits : 1);
   }
 
-  // Than one part in 2^bits.
+  // Returns true if the greatest cost of a CTA exceeds the average by at most one part in 2^bits.
+  // All threads of the CTA take part.
   LAZYROPE_DEVICE bool has_imbalance_below(int32 bits, const CtaScan<Spec::kThreads>& scan) {
     split_remainder(scan);
     if (num_whole_ == 0 && num_splits_ > 1 &&
@@ -124,7 +136,7 @@ class RoundRobinSchedule {
     return of_all <= total + (total >> bits);
   }
 
-  // What is dealt as number `unit`.
+  // Returns the unit that is number `unit` in the chosen order.
   LAZYROPE_DEVICE UnitCoord coord_of(int32 unit) const {
     if (!is_tile_major_) {
       const auto [group, tile] = divide(unit, units_.per_group);
@@ -134,6 +146,7 @@ class RoundRobinSchedule {
     return {group, units_.per_group - 1 - tile, 0};
   }
 
+  // Returns the cost of all units and splits that a CTA has.
   LAZYROPE_DEVICE int32 cost_of(int32 cta) const {
     int32 cost = 0;
 #pragma unroll 1
@@ -150,8 +163,8 @@ class RoundRobinSchedule {
   const Units& units_;
   int32 num_ctas_;
   int32 num_units_ = 0;
-  int32 num_whole_ = 0;   // of these, dealt whole
-  int32 num_splits_ = 1;  // of each of the others
+  int32 num_whole_ = 0;   // the first units, assigned whole
+  int32 num_splits_ = 1;  // KV splits of each of the others
   int32 num_rounds_ = 0;
   bool is_tile_major_ = false;
   bool is_balanced_ = false;

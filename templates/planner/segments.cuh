@@ -1,5 +1,8 @@
-// How many blocks of a request's segments a tile's rows see. So many lanes look at as many segments
-// together, one each; where a request has more, at 32: each at some that lie a group apart.
+// Steps 3 and 7 of planning: counts the KV blocks of a request's segments that a tile's rows see,
+// and finds the segment in which a block is.
+//
+// kLanes lanes serve one tile. Each lane looks at one segment, or at 32 / kLanes where the request
+// has more than kLanes: 32 segments at once, a lane's kLanes apart.
 #pragma once
 
 #include "planner/inputs.cuh"
@@ -9,18 +12,19 @@ namespace lazyrope {
 struct VisibleCounts {
   int32 blocks;
   int32 segments;
-  int32 first;  // that is seen
+  int32 first;  // first segment that is seen, or the request's end
 };
 
-// A block of a segment, which is number `index` of the step's.
+// A block of a segment. `index` is the segment's number in the step, `block` the number among the
+// segment's visible blocks.
 struct BlockLocation {
   VisibleSegment segment;
   int32 index;
   int32 block;
 };
 
-// A request's segments. All lanes of a warp look together, each group at a request of its own; one
-// that has none gives an empty range.
+// The segments of a request. All lanes of a warp take part, each group of kLanes for its own
+// request. A group without a request gives an empty range.
 template <class Mask, int32 kLanes>
 class SegmentGroup {
  public:
@@ -28,8 +32,8 @@ class SegmentGroup {
                                int32 segment_end)
       : caller_(caller), block_keys_(block_keys), begin_(segment), end_(segment_end) {}
 
-  // `find_queries` is called once the first segments are asked for: what comes of other loads is
-  // waited for with them.
+  // Counts the blocks and segments that the queries see. `find_queries` is called after the loads
+  // of the first segments are issued, so that its own loads overlap with these.
   template <class FindQueries>
   LAZYROPE_DEVICE VisibleCounts count_visible(const FindQueries& find_queries) const {
     const Spans<1> loaded = spans<1>(begin_);
@@ -50,7 +54,7 @@ class SegmentGroup {
     return seen;
   }
 
-  // Where a block lies, of which there are so many before.
+  // Finds a block by its number among all visible blocks of the request.
   LAZYROPE_DEVICE BlockLocation find(PositionRange queries, int32 block) const {
     Search search = {queries, block, false, {}};
     if (are_few()) {
@@ -65,11 +69,11 @@ class SegmentGroup {
   }
 
  private:
-  static constexpr int32 kMany = 32 / kLanes;  // segments of a lane
+  static constexpr int32 kMany = 32 / kLanes;  // segments of one lane
 
   LAZYROPE_DEVICE bool are_few() const { return !vote_sync_any(begin_ + kLanes < end_); }
 
-  // A lane's; behind the last they are empty.
+  // The segments of a lane, kLanes apart. Segments past the request's last are empty.
   template <int32 kCount>
   struct Spans {
     SegmentSpan span[kCount];
@@ -101,15 +105,15 @@ class SegmentGroup {
 
   struct Search {
     PositionRange queries;
-    int32 block;  // counted from those that have not been looked at
+    int32 block;  // counted from the first segment not yet searched
     bool is_found;
     BlockLocation found;
   };
 
-  // One of each lane.
+  // Prefix sums of the visible blocks over the group's lanes, one segment a lane.
   struct LaneCount {
     VisibleSegment visible;
-    int32 before;  // blocks of the lanes before
+    int32 before;  // visible blocks of the lanes before this one
     int32 through;
     int32 all;
   };
@@ -122,10 +126,11 @@ class SegmentGroup {
     return {visible, through - blocks, through, group_shfl<kLanes>(through, kLanes - 1)};
   }
 
-  // The lane that has the block tells the others where it is: another load would take longer.
+  // Searches kCount * kLanes segments. The lane that has the block gives its segment to the others
+  // by shuffles: loading it again would take longer.
   template <int32 kCount>
   LAZYROPE_DEVICE void search_among(Search& search, int32 first) const {
-    // Pages before spans, as what is made of these waits for them before it goes on.
+    // Pages are loaded before spans, because the arithmetic on the spans waits for them.
     int32 first_page[kCount];
 #pragma unroll
     for (int32 i = 0; i < kCount; ++i)
@@ -133,7 +138,7 @@ class SegmentGroup {
     const Spans<kCount> loaded = spans<kCount>(first);
     LaneCount own = count_lane(loaded.span[0], first_page[0], search.queries);
     int32 own_first = first;  // segment of the group's first lane
-    // What is all before the block makes way for what comes behind it.
+    // Each kLanes segments that end before the block are replaced by the next ones.
     bool goes_on = true;
 #pragma unroll
     for (int32 i = 1; i < kCount; ++i) {

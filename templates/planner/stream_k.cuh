@@ -1,16 +1,24 @@
-// A step's units laid end to end by cost and cut into equal shares, one for each CTA of the attend
-// kernel: the tail of a unit, some whole units, the head of another.
+// Stream-K schedule: the units' costs are laid end to end and cut into equal shares, one share per
+// CTA of the attend kernel. A share is the tail of a unit, some whole units, and the head of
+// another. A unit that a boundary cuts becomes KV splits. Decode uses this schedule, and prefill
+// where whole units cannot be balanced.
 //
-// Shares begin at boundaries. What is asked of these is how many lie before a point of the line, a
-// product: nobody writes them down, and no CTA waits for it. CTAs side by side have shares of
-// different heads, at the same place in each: tokens' heads, neighbours in memory, are then read
-// together. No SM has two while another has none; beyond that, those without a share are spread
-// out, for neighbours may share the way to memory, too.
+// Input: Units and the costs and limits of PlanPhase. Output: describe() gives the work tile of any
+// index. The first num_ctas work tiles are the first of each CTA; work tile num_ctas + u is unit u,
+// for the CTA that goes on with it.
 //
-// Where units are alike and shares short, these are whole units, or where they are shorter still
-// equal parts of one, if that takes few CTAs less: a unit that is cut elsewhere is one work tile
-// more for some CTA, and parts to merge. With long shares that counts for less than that all CTAs
-// have one. A single request whose tile is a few parts of the least length is cut into just these.
+// Share i begins at boundary i, the point i * share_ of the summed cost. The number of boundaries
+// before a point is one product, so boundaries are not stored, and no CTA waits for a list of them.
+//
+// CTAs that are neighbours have shares of different groups of heads, at the same point of each
+// group: the heads of a token, neighbours in memory, are then read together. No SM gets two shares
+// while another has none. CTAs without a share are spread out, as neighbouring SMs may share a path
+// to memory.
+//
+// Equal shares are rounded where that is cheap. If the tiles cost about the same and shares are
+// short, a share becomes whole units, or one of the equal splits of a unit. This avoids work tiles
+// and combining, and is done if few CTAs become idle. With long shares it matters more that every
+// CTA has one. A single tile (per head) of a few splits of the least length is cut into just these.
 #pragma once
 
 #include "ops/lanes.cuh"
@@ -23,7 +31,7 @@ class StreamKSchedule {
   LAZYROPE_DEVICE StreamKSchedule(const PlanPhase& phase, const Units& units)
       : phase_(phase), units_(units) {}
 
-  // Before anything is asked.
+  // Computes the shares. The other functions need it first.
   LAZYROPE_DEVICE void partition() {
     work_tile_cost_ = units_.scaled(phase_.work_tile_cost);
     min_split_blocks_ = phase_.min_split_blocks;
@@ -43,12 +51,11 @@ class StreamKSchedule {
     tile_step_ = search_step<kGroupLanes>(units_.num_tiles);
   }
 
-  // The first work tile of each CTA, then, by its number, one for each unit with which a CTA goes
-  // on.
+  // Each CTA has a first work tile, and each unit one for the CTA that goes on with it.
   LAZYROPE_DEVICE int32 num_work_tiles() const { return phase_.work.num_ctas + units_.count(); }
 
-  // By all lanes of a warp, each group for a work tile, of which there may be none: all of it but
-  // where it starts. That of a CTA without work is empty.
+  // Describes a work tile but for its start (WorkTileWriter adds it). All lanes of a warp take
+  // part, each group for its own index. A CTA without work gets an empty work tile.
   LAZYROPE_DEVICE void describe(WorkTile& work_tile, int32 index) const {
     const int32 num_ctas = phase_.work.num_ctas;
     int32 share = index < num_ctas ? share_of(index) : -1;
@@ -63,23 +70,26 @@ class StreamKSchedule {
     units_.describe(work_tile, coord, piece.first, piece.end);
     work_tile.keys.next = piece.next;
     work_tile.split = piece.split;
-    // Behind a tile's last part its CTA may have more to do; of fixed ones it may have several.
+    // The CTA of a tile's last split may have more work tiles, so it combines nothing. With fixed
+    // splits the same holds for every CTA.
     work_tile.num_combiners = units_.has_fixed_splits() ? 0 : piece.split.count - 1;
   }
 
  private:
-  static constexpr int32 kTolerance = 16;  // one part in so many
+  static constexpr int32 kTolerance = 16;  // "near" means within 1 / kTolerance
 
-  // A CTA's, or shares_ where it has none. Of the CTAs that have one, those side by side have the
-  // same one of as many groups of shares as there are groups of heads.
+  // Returns the share of a CTA, or shares_ if it has none. Neighbouring CTAs with shares have the
+  // same share of different groups of heads.
   LAZYROPE_DEVICE int32 share_of(int32 cta) const {
     const Quotient rank = divide(cta * shares_, num_ctas_);
-    if (cta >= num_ctas_ || rank.rest + shares_ < num_ctas_) return shares_;  // as that of the next
+    // If the next CTA has the same rank, that CTA has the share.
+    if (cta >= num_ctas_ || rank.rest + shares_ < num_ctas_) return shares_;
     const auto [in_group, group] = divide(rank.whole, units_.num_groups);
     return group * of_group_.whole + smaller(group, of_group_.rest) + in_group;
   }
 
-  // Of a line of such groups.
+  // Returns the greatest number of shares if each group costs group_cost: one per CTA, unless
+  // shares would become too short.
   LAZYROPE_DEVICE int32 max_shares(int32 group_cost) const {
     const auto cost = static_cast<float>(group_cost * units_.num_groups);
     const float max = cost * rcp_approx_ftz_f32(static_cast<float>(min_cost(min_split_blocks_)));
@@ -87,13 +97,13 @@ class StreamKSchedule {
     return larger(static_cast<int32>(max < num_ctas ? max : num_ctas), 1);
   }
 
-  // More than a share at the least, so that two boundaries never meet inside of a unit, however
-  // they are rounded.
+  // Returns the least cost of a share, and 1 more: two boundaries are never inside of one split,
+  // however they are rounded.
   LAZYROPE_DEVICE int32 min_cost(int32 min_split_blocks) const {
     return units_.scaled(min_share_cost(min_split_blocks)) + 1;
   }
 
-  // All tiles together cost about what so many first ones would.
+  // Returns true if all tiles together cost about as much as num_tiles copies of the first.
   LAZYROPE_DEVICE bool are_uniform() const {
     if (units_.has_fixed_splits() || units_.num_tiles == 0) return false;
     const int64 first = warp_uniform(units_.tiles.cost_begin.get(1));
@@ -101,24 +111,26 @@ class StreamKSchedule {
     return larger(difference, -difference) * kTolerance <= units_.group_cost;
   }
 
-  // Measured on H200s: some megabytes are the most that is worth whole units, some less the most
-  // that is worth equal parts of one.
+  // Shares up to this cost are worth equal splits of a unit, and up to short_cost whole units (a
+  // few megabytes of KV). Measured on an H200.
   LAZYROPE_DEVICE int32 short_split() const { return phase_.short_cost * 2 / 5; }
   LAZYROPE_DEVICE bool are_short(int32 share_cost) const {
     return units_.cost() <= share_cost * shares_;
   }
 
-  // A part of few blocks is worth its work tile and the merging where little else is done.
+  // Doubles the least length of a split if shares are long enough. A short split is worth its work
+  // tile and the combining only in a short step.
   LAZYROPE_DEVICE void lengthen_splits() {
     const int32 longer = 2 * phase_.min_split_blocks;
     if (units_.cost() >= static_cast<int64>(min_cost(longer)) * shares_) min_split_blocks_ = longer;
     min_cost_ = min_cost(min_split_blocks_);
   }
 
-  // A single tile's heads: as boundaries lie a whole part apart, those inside are half a part or
-  // more from its ends.
+  // Cuts a step of one tile per group into splits of the least length, if a CTA is left for each.
+  // Boundaries are a whole split apart, so those inside of a unit are at least half a split from
+  // its ends. Returns false if it changes nothing.
   LAZYROPE_DEVICE bool partition_single_tile() {
-    constexpr int32 kMaxSplits = 32;  // more take longer to merge
+    constexpr int32 kMaxSplits = 32;  // combining more takes longer
     if (units_.has_fixed_splits() || phase_.allows_round_robin != 0 || units_.num_tiles != 1)
       return false;
     const int32 blocks = warp_uniform(units_.tiles.rows.get(0).num_blocks);
@@ -132,6 +144,7 @@ class StreamKSchedule {
     return true;
   }
 
+  // Makes shares whole units, or equal splits of one unit, if that leaves few CTAs without a share.
   LAZYROPE_DEVICE void match_whole_units() {
     const int32 units = units_.count();
     if (units > shares_) {
@@ -141,7 +154,8 @@ class StreamKSchedule {
       if (shares * max_units == units && is_near(shares, shares_)) shares_ = shares;
       return;
     }
-    // Every CTA has one work tile: all spend as much beside its blocks, which then does not count.
+    // Every CTA has one work tile, so the fixed cost of a work tile is the same for all and does
+    // not count.
     const int32 of_blocks = units_.group_cost - units_.num_tiles * phase_.work_tile_cost;
     if (of_blocks == 0) return;
     const int32 max = max_shares(of_blocks);
@@ -152,8 +166,9 @@ class StreamKSchedule {
     shares_ = shares;
     work_tile_cost_ = 0;
   }
-  // No more parts than have as few blocks as the longest of so many, unless too few CTAs are left:
-  // a tile of 256 blocks is cut into 32 parts, not into 33, most of which would have as many.
+  // Returns the fewest splits whose longest has as few blocks as with `splits` of them, unless too
+  // many CTAs become idle. A tile of 256 blocks is cut into 32 splits, not 33: most of 33 would be
+  // as long.
   LAZYROPE_DEVICE int32 drop_needless_splits(int32 splits, int32 max) const {
     if (splits <= 1) return splits;
     const int32 blocks = warp_uniform(units_.tiles.rows.get(0).num_blocks);
@@ -164,16 +179,17 @@ class StreamKSchedule {
     return shares * kTolerance >= max * (kTolerance - 1);
   }
 
-  // A unit on the line. Boundaries near its ends are moved there, those between lie inside of it.
+  // The range of a unit in the summed cost. Boundaries near its ends are moved to the ends; the
+  // others are inside of it.
   struct UnitSpan {
     Unit unit;
-    int32 begin;  // of its tile
+    int32 begin;  // where the unit's tile begins in the summed cost
     int32 end;
-    int32 first_boundary;  // boundaries before the first inside: also those at its beginning
-    int32 end_boundary;    // boundaries before the end, without those moved there
+    int32 first_boundary;  // boundaries before the first inside, those at the beginning included
+    int32 end_boundary;    // boundaries before the end, without those that are moved there
   };
 
-  // Does not decrease with the point.
+  // Returns the number of boundaries before a point. It never decreases as the point grows.
   LAZYROPE_DEVICE int32 boundaries_before(int32 point) const {
     const float boundaries = static_cast<float>(point) * per_cost_;
     auto whole = static_cast<int32>(boundaries);
@@ -181,7 +197,8 @@ class StreamKSchedule {
     return smaller(whole, shares_);
   }
 
-  // Whether that is more than a boundary's number, of which it needs no rounding.
+  // Returns true if `point` is after the boundary. The product is compared as it is, without
+  // rounding it to an integer.
   LAZYROPE_DEVICE bool is_after(int32 point, int32 boundary) const {
     return static_cast<float>(point) * per_cost_ > static_cast<float>(boundary);
   }
@@ -203,17 +220,17 @@ class StreamKSchedule {
     return smaller(begin + units_.scaled(splits * split_cost(phase_, unit.split_blocks)), end);
   }
 
-  // What the work tile of a share has of a unit in which, or before which, the share begins; that
-  // of no share, -1, has the unit's beginning.
+  // The blocks that a share's work tile has of one unit. The share begins inside of this unit or at
+  // or before its beginning; for share -1 the work tile starts at the unit's beginning.
   struct Piece {
     bool exists;
-    int32 first;  // block of the unit
+    int32 first;  // first block, counted in the tile
     int32 end;
-    int32 next;  // work tile of the CTA that has the unit's end
+    int32 next;  // work tile with which the CTA goes on after the unit's end, or -1
     KvSplit split;
   };
-  // Half of the group looks at the unit, the other half at the next, which takes no longer; what
-  // the first half then finds all are told.
+  // Half of the group's lanes look at the unit and the other half at the next unit, at the same
+  // time. The first half then broadcasts the result.
   LAZYROPE_DEVICE Piece take_piece(const UnitCoord& coord, int32 share) const {
     const UnitCoord next = units_.next(coord);
     const bool is_own = of_half() == 0;
@@ -221,14 +238,14 @@ class StreamKSchedule {
         unit_span(units_.at({is_own ? coord.group : next.group, is_own ? coord.tile : next.tile,
                              is_own ? coord.split : next.split}));
     const int32 next_boundary = from_half(unit.first_boundary, 1);
-    const bool exists =
-        share < 0 || share + 1 >= unit.first_boundary;  // else the next begins there, too
+    // Otherwise the next share begins at the unit's beginning, too.
+    const bool exists = share < 0 || share + 1 >= unit.first_boundary;
     const bool begins_inside = share >= unit.first_boundary;
     if (!begins_inside) share = unit.first_boundary - 1;
     const bool ends_inside = share + 1 < unit.end_boundary;
     const bool continues =
         !ends_inside && next.group < units_.num_groups && next_boundary == unit.end_boundary;
-    // Both in any case: a branch takes longer.
+    // Both blocks are computed in any case: a branch takes longer.
     const float of_cost = blocks_of_cost(unit);
     const int32 inside[] = {block_at(unit, of_cost, share), block_at(unit, of_cost, share + 1)};
     const int32 first = begins_inside ? inside[0] : unit.unit.first_block;
@@ -242,7 +259,7 @@ class StreamKSchedule {
             {leader_value(split.index), leader_value(split.count), leader_value(split.partial),
              leader_value(split.counter)}};
   }
-  // Of a group of lanes.
+  // Returns which half of its group the lane is in, 0 or 1.
   LAZYROPE_DEVICE static int32 of_half() { return lane_index() / (kGroupLanes / 2) % 2; }
   LAZYROPE_DEVICE static int32 from_half(int32 value, int32 half) {
     return group_shfl<kGroupLanes>(value, half * (kGroupLanes / 2));
@@ -254,12 +271,13 @@ class StreamKSchedule {
   LAZYROPE_DEVICE int32 tile_begin(int32 group, int32 tile) const {
     return group_begin(group) + units_.tiles.cost_begin.get(tile) - tile * excluded_cost();
   }
-  // Of each tile's cost.
+  // Returns the portion of each tile's cost that this schedule does not count.
   LAZYROPE_DEVICE int32 excluded_cost() const {
     return units_.scaled(phase_.work_tile_cost) - work_tile_cost_;
   }
 
-  // What a work tile costs beside its blocks is spent before the first of them.
+  // The cost of a work tile beside its blocks is spent before the first block. Boundaries are
+  // inside of a unit from first_inside() to end_inside().
   LAZYROPE_DEVICE int32 first_inside(int32 begin, int32 end) const {
     return smaller(begin + work_tile_cost_ + min_cost_, end);
   }
@@ -267,7 +285,8 @@ class StreamKSchedule {
     return larger(end - min_cost_, first_inside(begin, end));
   }
 
-  // All cost the same, so that rounding moves a boundary to the next at the most.
+  // Returns the group in which a boundary is. All groups cost the same, so the approximate quotient
+  // is off by one group at most.
   LAZYROPE_DEVICE int32 group_of(int32 boundary) const {
     const auto near = static_cast<int32>(static_cast<float>(boundary) * groups_of_share_);
     const int32 group = smaller(near, units_.num_groups - 1);
@@ -277,8 +296,8 @@ class StreamKSchedule {
     return group - (is_before ? 1 : 0) + (is_next ? 1 : 0);
   }
 
-  // The unit inside of which a boundary lies, or to whose beginning it is moved: none lies inside
-  // of a part.
+  // Returns the unit that a boundary cuts, or to whose beginning it is moved. A boundary never cuts
+  // a fixed split.
   LAZYROPE_DEVICE UnitCoord coord_of(int32 boundary) const {
     const int32 group = group_of(boundary);
     const auto ends_after = [&](int32 tile) {
@@ -302,8 +321,9 @@ class StreamKSchedule {
            rcp_approx_ftz_f32(static_cast<float>(cost));
   }
 
-  // The same for the CTA that ends there and for the one that begins: no product is added to
-  // anything, which a compiler may round once or twice.
+  // Returns the block at which a boundary cuts a unit. The CTA that ends there and the one that
+  // begins there must agree. So no product is added to anything: the compiler could fuse both, with
+  // one rounding or two.
   LAZYROPE_DEVICE int32 block_at(const UnitSpan& unit_span, float of_cost, int32 boundary) const {
     const int32 into = static_cast<int32>(static_cast<float>(boundary) * share_) - unit_span.begin -
                        work_tile_cost_;
@@ -311,8 +331,9 @@ class StreamKSchedule {
     return smaller(larger(block, min_split_blocks_), unit_span.unit.end_block - min_split_blocks_);
   }
 
-  // Shares a to b hold a unit's parts: they use results 2 a + 1 to a + b + 1 and counter a. The
-  // next unit that is cut has its first part in share b or later.
+  // Returns the KV split of a unit that a share holds. Shares a to b hold splits with partial
+  // results 2 a + 1 to a + b + 1 and counter a. The next unit that is cut has its first split in
+  // share b or later, so results never overlap.
   LAZYROPE_DEVICE KvSplit split_of(const UnitSpan& unit, int32 share) const {
     if (units_.has_fixed_splits()) return fixed_split(unit.unit);
     if (unit.first_boundary == unit.end_boundary) return {0, 1, 0, 0};
@@ -320,7 +341,8 @@ class StreamKSchedule {
     return {share - first, unit.end_boundary - first, 2 * first + 1, first};
   }
 
-  // Each unit has a result of its own; the counters of whole tiles lie behind those of their parts.
+  // Each fixed split has a partial result of its own. The counters of tiles follow the marks of all
+  // splits.
   LAZYROPE_DEVICE KvSplit fixed_split(const Unit& unit) const {
     if (unit.num_splits == 1) return {0, 1, 0, 0};
     const int32 first_counter = (phase_.num_counters + phase_.work.num_ctas) / 2;
@@ -330,16 +352,16 @@ class StreamKSchedule {
 
   const PlanPhase& phase_;
   const Units& units_;
-  int32 work_tile_cost_ = 0;    // that counts
-  int32 min_split_blocks_ = 0;  // likewise
-  int32 min_cost_ = 0;          // cost from a unit's ends to the first boundary inside of it
+  int32 work_tile_cost_ = 0;    // counted cost of a work tile beside its blocks
+  int32 min_split_blocks_ = 0;  // least blocks of a split
+  int32 min_cost_ = 0;          // least cost between a unit's end and a boundary inside of it
   int32 shares_ = 0;
-  int32 num_ctas_ = 0;   // of which as many as there are shares have one
-  Quotient of_group_{};  // shares of a group of heads, and how many groups have one more
-  int32 tile_step_ = 0;  // of a search
+  int32 num_ctas_ = 0;   // CTAs over which shares are spread, a multiple of the SMs
+  Quotient of_group_{};  // shares of a group of heads; the first `rest` groups have one more
+  int32 tile_step_ = 0;  // first step of the search in coord_of()
   float groups_of_share_ = 0.0f;
-  float per_cost_ = 0.0f;  // boundaries
-  float share_ = 0.0f;     // cost
+  float per_cost_ = 0.0f;  // boundaries per unit of cost
+  float share_ = 0.0f;     // cost of a share
 };
 
 }  // namespace lazyrope

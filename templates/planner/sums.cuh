@@ -1,4 +1,5 @@
-// Sums over the planner's tables.
+// Step 5 of planning: exclusive prefix sums over columns of the table of tiles. Each has one entry
+// more than there are tiles, which holds the sum of all.
 #pragma once
 
 #include "ops/cta_scan.cuh"
@@ -11,8 +12,7 @@ struct TableSum {
   int32 lost_bits;
 };
 
-// Over at most two values a lane, by a warp: of each the sum of those before, behind the last that
-// of all.
+// Sums at most two values a lane. All lanes of a warp take part. Returns the sum of all values.
 LAZYROPE_DEVICE int32 sum_of_few(const Column<int32>& values, const Column<int32>& sums,
                                  int32 count) {
   const int32 i = 2 * lane_index();
@@ -27,8 +27,8 @@ LAZYROPE_DEVICE int32 sum_of_few(const Column<int32>& values, const Column<int32
   return all;
 }
 
-// The same over any number, by all threads of the CTA. Where the sum of all is more than `most`,
-// sums lose their lower bits.
+// Sums any number of values, by all threads of the CTA. If the sum of all exceeds `max`, all sums
+// are divided by 2^lost_bits.
 template <int32 kThreads>
 LAZYROPE_DEVICE_CALL TableSum table_sum(CtaScan<kThreads> scan, Column<int32> values,
                                         Column<int32> sums, int32 count, int32 max) {

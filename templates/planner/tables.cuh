@@ -1,4 +1,6 @@
-// The planner's table of tiles.
+// The planner's table of tiles: six columns, one entry a tile. make_tiles() and record_tile() write
+// it (steps 2 and 3 of planning), the prefix sums fill in cost_begin and split_begin (step 5), and
+// the schedules read it.
 #pragma once
 
 #include "abi/plan.h"
@@ -11,7 +13,7 @@ LAZYROPE_DEVICE Chunk chunk_of(int32 a, int32 b, int32 c, int32 d) {
            static_cast<uint32>(d)}};
 }
 
-// What there is of each tile.
+// A column of the table: an array with one T per tile.
 template <class T>
 class Column {
  public:
@@ -26,8 +28,8 @@ class Column {
   GenericPtr values_;
 };
 
-// In shared memory, or where that has no room for all tiles of a step, in global memory. A column
-// behind the other: lanes that read neighbours read different banks.
+// The table is in shared memory, or in global memory if a step may have more than kSharedTiles
+// tiles. It is stored by columns: lanes with neighbouring tiles access different banks.
 class PlanTable {
  public:
   LAZYROPE_DEVICE PlanTable(GenericPtr shared, const PlanScratch& scratch, int32 planner)
@@ -35,7 +37,8 @@ class PlanTable {
                   static_cast<uint32>(scratch.max_tiles) + 1) {}
 
  private:
-  // Without a branch, which would wait for the parameters before anything else is asked for.
+  // The choice is made without a branch: a branch would wait for the parameters before other loads
+  // are issued.
   LAZYROPE_DEVICE static GenericPtr select_memory(GenericPtr shared, const PlanScratch& scratch,
                                                   int32 planner) {
     const GenericPtr global =
@@ -56,10 +59,10 @@ class PlanTable {
  public:
   Column<TileRows> rows;
   Column<TileKeys> keys;
-  Column<int32> cost;         // for one KV head
-  Column<int32> cost_begin;   // of all tiles before; behind the last of all
-  Column<int32> splits;       // fixed ones
-  Column<int32> split_begin;  // of all tiles before, likewise; of a queue, its order
+  Column<int32> cost;         // cost for one group of KV heads
+  Column<int32> cost_begin;   // cost of all tiles before; one entry more holds the sum of all
+  Column<int32> splits;       // number of fixed splits
+  Column<int32> split_begin;  // fixed splits of all tiles before; or the queue's order
 };
 
 }  // namespace lazyrope

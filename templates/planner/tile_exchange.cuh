@@ -1,9 +1,10 @@
-// Where there are many tiles, each planner of a phase measures some, and notes for the others what
-// it has found: all of them would else read all segments.
+// Step 3 of planning, where there are many tiles: each planner CTA of a phase measures some tiles
+// and gives the measurements to the others in global memory. Otherwise every CTA would read all
+// segments.
 //
-// A counter tells that all notes are there. It counts planners from 0 to their number in one
-// launch and back to 0 in the next, so that nobody resets it. Who has waited for long measures all
-// tiles itself: the others may not even have begun.
+// A counter tells that all measurements are written. It counts planners from 0 to num_planners in
+// one launch, and on until it wraps to 0 in the next. So nothing has to reset it. A CTA that has
+// polled for long measures all tiles itself, because the other CTAs may not even have begun.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -25,7 +26,8 @@ class TileExchange {
   }
   LAZYROPE_DEVICE TileMeasurement read(int32 tile) const { return ld_global(measurements_ + tile); }
 
-  // One thread, when all of its CTA have written theirs: whether those of all planners are there.
+  // Returns true once the measurements of all planners are written, or false after kMaxPolls polls.
+  // One thread calls it, after all threads of its CTA have written theirs.
   LAZYROPE_DEVICE bool wait() const {
     const auto count = static_cast<uint32>(num_planners_);
     const uint32 before = atom_acq_rel_gpu_inc(counter_, 2 * count - 1);
@@ -38,7 +40,7 @@ class TileExchange {
   }
 
  private:
-  static constexpr int32 kMaxPolls = 64;  // looks, each of most of a microsecond
+  static constexpr int32 kMaxPolls = 64;  // each poll takes most of a microsecond
 
   TileMeasurement* measurements_;
   uint32* counter_;

@@ -1,5 +1,8 @@
-// What a step's work consists of: the tiles of the first KV head, or of as many as a work tile has,
-// then those of the next ... Each is a unit, or as many units as it has fixed parts.
+// Step 5 of planning: the units of a step and their costs. A unit is one tile for one group of KV
+// heads, or one fixed KV split of it. Units are ordered by group, then by tile, then by split.
+//
+// Inputs are the tiles' blocks and segments (PlanTable) and the costs of PlanPhase. The schedules
+// ask Units where a unit is and what it costs. Costs are in eighths of a KV block (kBlockCost).
 #pragma once
 
 #include "ops/cta_scan.cuh"
@@ -7,14 +10,17 @@
 
 namespace lazyrope {
 
+// Cost of a segment that a tile sees: its queries are rotated for it.
 inline constexpr int32 kSegmentCost = kBlockCost / 4;
 
-// Of a share at the least: no block with its segment costs as much as one of these.
+// Returns the least cost of a Stream-K share. It exceeds the cost of min_split_blocks blocks even
+// if each has a segment of its own.
 LAZYROPE_DEVICE int32 min_share_cost(int32 min_split_blocks) {
   return min_split_blocks * (kBlockCost + kSegmentCost) + 1;
 }
 
-// A tile of more, millions of tokens, counts as much: an int32 has room for those of 512 threads.
+// A tile costs at most this much, which millions of tokens exceed. The costs of 512 tiles, one a
+// thread, then fit an int32 together.
 inline constexpr int32 kMaxTileCost = (1 << 22) - 1;
 
 LAZYROPE_DEVICE int32 limited_cost(const PlanPhase& phase, int32 blocks, int32 segments,
@@ -25,7 +31,7 @@ LAZYROPE_DEVICE int32 limited_cost(const PlanPhase& phase, int32 blocks, int32 s
 LAZYROPE_DEVICE int32 tile_cost(const PlanPhase& phase, int32 blocks, int32 segments) {
   return limited_cost(phase, blocks, segments, kMaxTileCost);
 }
-// Of one of a tile's parts, all of which count as much as the first.
+// Returns the cost of one fixed split. All splits of a tile count as much as the first.
 LAZYROPE_DEVICE int32 split_cost(const PlanPhase& phase, int32 split_blocks) {
   return limited_cost(phase, split_blocks, 0, kMaxTileCost / kMaxFixedSplits);
 }
@@ -34,8 +40,8 @@ struct Quotient {
   int32 whole;
   int32 rest;
 };
-// Exact where the quotient is below 2^20, and sooner there than a division of integers; near
-// beyond.
+// Returns a / b and a % b. The result is exact where the quotient is below 2^20, and faster than an
+// integer division. Beyond, it is an approximation.
 LAZYROPE_DEVICE Quotient divide(int32 a, int32 b) {
   auto whole =
       static_cast<int32>(static_cast<float>(a) * rcp_approx_ftz_f32(static_cast<float>(b)));
@@ -46,50 +52,51 @@ LAZYROPE_DEVICE Quotient divide(int32 a, int32 b) {
 
 LAZYROPE_DEVICE int32 divide_up(int32 a, int32 b) { return divide(a + b - 1, b).whole; }
 
-// How many fixed parts a tile has at most, from what its request asks alone.
+// Returns the greatest number of fixed splits of a tile. It depends on the tile's request alone
+// (batch_invariant).
 LAZYROPE_DEVICE int32 max_fixed_splits(const PlanPhase& phase, int32 request_tiles) {
   if (phase.allows_round_robin == 0) return kMaxFixedSplits;
   const int32 units = smaller(request_tiles, kMaxRequestSplits) * phase.max_head_groups;
   return larger(smaller(divide(kMaxRequestSplits, units).whole, kMaxFixedSplits), 1);
 }
 
-// Of all of a tile's fixed parts but the last: of as many equal ones as have no more than `most`,
-// but not more than `most_parts`.
+// Returns the blocks of each fixed split of a tile but the last, which may be shorter. A tile has
+// as few splits as hold at most `max` blocks each, but not more than max_splits.
 LAZYROPE_DEVICE int32 blocks_per_fixed_split(int32 num_blocks, int32 max, int32 max_splits) {
   return divide_up(num_blocks, larger(smaller(divide_up(num_blocks, max), max_splits), 1));
 }
 
 struct UnitCoord {
-  int32 group;  // of heads
+  int32 group;  // group of KV heads
   int32 tile;
-  int32 split;  // of the tile's fixed ones
+  int32 split;  // fixed split of the tile; 0 without fixed splits
 };
 
 struct Unit {
   UnitCoord coord;
   int32 num_splits;
-  int32 first_block;  // of the tile
+  int32 first_block;  // counted from the tile's first block
   int32 end_block;
-  int32 split_blocks;  // of all of them but the last
+  int32 split_blocks;  // blocks of each fixed split but the tile's last
 };
 
 struct Units {
   const PlanTable& tiles;
-  int32 fixed_split_blocks;  // or 0
+  int32 fixed_split_blocks;  // 0: no fixed splits
   int32 num_tiles = 0;
-  int32 num_heads = 1;  // of a work tile
+  int32 num_heads = 1;  // KV heads of a work tile
   int32 num_groups = 0;
   int32 per_group = 0;
   int32 group_cost = 0;
-  // Costs of a step that would exceed kMaxStepCost, of hundreds of requests of a million tokens,
-  // have lost so many bits.
+  // Costs are divided by 2^lost_bits. This is 0 unless a step's cost would exceed kMaxStepCost:
+  // hundreds of requests of a million tokens.
   int32 lost_bits = 0;
 
   LAZYROPE_DEVICE int32 count() const { return num_groups * per_group; }
   LAZYROPE_DEVICE int32 cost() const { return group_cost * num_groups; }
   LAZYROPE_DEVICE int64 whole_cost() const { return static_cast<int64>(cost()) << lost_bits; }
   LAZYROPE_DEVICE int32 scaled(int32 cost) const { return cost >> lost_bits; }
-  // A tile's, of a group.
+  // Returns the cost of a tile for one group of KV heads.
   LAZYROPE_DEVICE int32 cost_of(int32 tile) const {
     return tiles.cost_begin.get(tile + 1) - tiles.cost_begin.get(tile);
   }
@@ -107,7 +114,7 @@ struct Units {
     const int32 in_group = has_fixed_splits() ? tiles.split_begin.get(at.tile) + at.split : at.tile;
     return at.group * per_group + in_group;
   }
-  // Behind the last comes one of the group behind the last.
+  // Returns the unit after `coord`. After the last unit, its group is num_groups.
   LAZYROPE_DEVICE UnitCoord next(const UnitCoord& coord) const {
     const auto [group, tile, split] = coord;
     if (split + 1 < num_splits(tile)) return {group, tile, split + 1};
@@ -118,7 +125,7 @@ struct Units {
   LAZYROPE_DEVICE int32 num_splits(int32 tile) const {
     return has_fixed_splits() ? tiles.split_begin.get(tile + 1) - tiles.split_begin.get(tile) : 1;
   }
-  // Where tiles have no parts.
+  // Returns the unit of a whole tile: there are no fixed splits.
   LAZYROPE_DEVICE Unit whole_unit(const UnitCoord& coord) const {
     const int32 num_blocks = tiles.rows.get(coord.tile).num_blocks;
     return {coord, 1, 0, num_blocks, num_blocks};
@@ -133,7 +140,8 @@ struct Units {
     return unit;
   }
 
-  // All that a work tile of blocks `first` to `end` has of its unit.
+  // Fills in the fields of a work tile that follow from its unit. The work tile has blocks `first`
+  // to `end` - 1 of the tile.
   LAZYROPE_DEVICE void describe(WorkTile& work_tile, const UnitCoord& unit, int32 first,
                                 int32 end) const {
     const TileRows rows = tiles.rows.get(unit.tile);

@@ -1,5 +1,9 @@
-// The planner's last stage: work tiles, eight lanes a work tile. What the CTAs of a phase have
-// found is the same; each writes some of the work tiles.
+// The last step of planning: WorkTileWriter writes the work tiles, eight lanes (kGroupLanes) each.
+// All CTAs of a phase have the same schedule, and each writes some of its work tiles.
+//
+// The input is the chosen schedule, which says what each work tile computes. The writer finds the
+// segment of the work tile's first block and the first kStartRuns page numbers. The output is
+// phase.work.work_tiles.
 #pragma once
 
 #include "planner/segments.cuh"
@@ -7,7 +11,7 @@
 
 namespace lazyrope {
 
-// Work tiles: Planner::ChosenSchedule, which say what there is of each.
+// WorkTiles is Planner::ChosenSchedule: it has num_work_tiles() and describe().
 template <class Spec, class WorkTiles>
 class WorkTileWriter {
   using Mask = typename Spec::Mask;
@@ -17,7 +21,7 @@ class WorkTileWriter {
                                  const WorkTiles& work_tiles)
       : caller_(caller), phase_(phase), work_tiles_(work_tiles) {}
 
-  // Every num_planners-th of all work tiles.
+  // Writes work tiles planner, planner + num_planners, ... All threads of the CTA take part.
   LAZYROPE_DEVICE void write(int32 planner, int32 num_planners) const {
     constexpr int32 kGroups = Spec::kThreads / kGroupLanes;
     const int32 num_work_tiles = work_tiles_.num_work_tiles();
@@ -35,7 +39,8 @@ class WorkTileWriter {
   static constexpr int32 kPageWords =
       (sizeof(WorkTile) - sizeof(WorkTile::num_combiners) - sizeof(WorkTileStart::page)) / 4;
 
-  // By all lanes of a warp, some of which may have none.
+  // Writes one work tile per group of lanes. All lanes of the warp take part; groups whose work
+  // tile does not exist write nothing.
   LAZYROPE_DEVICE void write_work_tile(int32 index, bool exists) const {
     WorkTile work_tile{};
     work_tiles_.describe(work_tile, index);
@@ -56,7 +61,8 @@ class WorkTileWriter {
     for (int32 i = 0; i < kChunksOfLane; ++i) st_global(to + i * kGroupLanes, chunks[i]);
   }
 
-  // Completes all but the pages, and returns where they are found.
+  // Completes the work tile but for its pages. Returns the segment from the first block's slot on,
+  // from which the pages are found.
   LAZYROPE_DEVICE VisibleSegment begin(WorkTile& work_tile, const BlockLocation& location) const {
     VisibleSegment segment = location.segment;
     work_tile.keys.segment = location.index;
@@ -87,7 +93,7 @@ class WorkTileWriter {
 #pragma unroll
     for (int32 i = 0; i < 6; ++i)
       if (index == i) chunk = all[i];
-    // Under no condition but that of the loads, which are thus made together.
+    // The addresses are computed without a branch, so that the loads are issued together.
     const int32* page[4];
     bool exists[4];
 #pragma unroll

@@ -1,4 +1,4 @@
-// A query sees the keys at its own logical position and before.
+// Causal mask: a query at logical position p sees the keys at positions up to p.
 #pragma once
 
 #include "ops/mask/interval.cuh"

@@ -1,4 +1,4 @@
-// Every query sees every key, wherever it lies.
+// Full mask: every query sees every key.
 #pragma once
 
 #include "ops/mask/interval.cuh"

@@ -1,6 +1,6 @@
-// What follows from a mask. A mask (one file beside this one: Mask, a template of its row's
-// parameters) says which logical positions a query sees: those from first_key(query) to
-// last_key(query), neither of which decreases as the query moves on.
+// The interval of keys that a mask lets a query see. Each file of this folder but this one defines
+// a Mask, with the parameters of its row in the registry. A query sees the logical positions from
+// first_key(query) to last_key(query). Neither decreases with the query's position.
 #pragma once
 
 #include "isa/launch.cuh"
@@ -15,14 +15,15 @@ struct PositionRange {
   int32 last;
 };
 
-// Whether all queries see all keys.
+// Tells whether all queries see all keys.
 template <class Mask>
 LAZYROPE_DEVICE bool all_visible(PositionRange queries, int32 first_key, int32 last_key) {
   return Mask::first_key(queries.last) <= first_key && last_key <= Mask::last_key(queries.first);
 }
 
-// Index, counted from the key at logical position `origin`, of the first key that `query` sees, and
-// of the first after those; within [begin, end]. Distances may exceed int32, but not uint32.
+// visible_begin() and visible_end() return the first key that `query` sees and one past the last.
+// Both count from the key at logical position `origin` and are within [begin, end]. Distances may
+// exceed an int32, but not a uint32.
 template <class Mask>
 LAZYROPE_DEVICE int32 visible_begin(int32 query, int32 origin, int32 begin, int32 end) {
   const int32 first = Mask::first_key(query);

@@ -1,4 +1,4 @@
-// A query sees the keys at the last kWindow logical positions, its own included.
+// Sliding window: a query at logical position p sees the keys at positions p - kWindow + 1 to p.
 #pragma once
 
 #include "ops/mask/interval.cuh"

@@ -1,4 +1,5 @@
-// GPT-J pairing: column 2i turns with column 2i + 1. Units and runs as in ops/rope/half.cuh.
+// GPT-J pairing: RoPE rotates column 2i together with column 2i + 1. Units and runs are as in
+// ops/rope/half.cuh.
 #pragma once
 
 #include "isa/launch.cuh"
@@ -10,7 +11,7 @@ struct RopePairing {
   static_assert(kRotaryDim % 4 == 0);
   static constexpr int kPairs = kRotaryDim % 8 == 0 ? 4 : 2;
   static constexpr int kUnits = kRotaryDim / 2 / kPairs;
-  static constexpr int kRunsApart = 1;  // run a and run b
+  static constexpr int kRunsApart = 1;  // from run a to run b
   LAZYROPE_DEVICE static constexpr int32 run_a(int32 unit) { return 2 * unit; }
   LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return 2 * unit + kRunsApart; }
   LAZYROPE_DEVICE static constexpr int first(int pair) { return 2 * pair; }

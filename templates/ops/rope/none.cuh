@@ -1,4 +1,4 @@
-// No rotation.
+// No rotation: the pairing has no units.
 #pragma once
 
 #include "isa/launch.cuh"

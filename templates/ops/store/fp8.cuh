@@ -1,4 +1,5 @@
-// Keys and values stored in 8 bits. Runs and `inverse` as in ops/store/same.cuh.
+// Keys and values stored in 8 bits: narrow(x * inverse). Runs and `inverse` are as in
+// ops/store/same.cuh.
 #pragma once
 
 #include "tile/fp8.cuh"

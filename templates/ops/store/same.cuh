@@ -1,8 +1,8 @@
 // Keys and values stored as elements of their own type.
 //
-// A store takes runs of kColumns columns of a row: turned ones in fp32, others as they came. The
-// pool holds what is given times `inverse`, of which kScaled says whether it is ever another
-// than 1.
+// A store converts a run of kColumns columns of a row: rotated columns come in fp32, others as
+// loaded. The pool gets the given values times `inverse`. kScaled tells whether `inverse` is ever
+// different from 1.
 #pragma once
 
 #include "tile/element.cuh"
