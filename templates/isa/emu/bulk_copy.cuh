@@ -1,4 +1,6 @@
-// Asynchronous copies of runs of bytes, in host C++.
+// cp.async.bulk in host C++. The emulator refuses any access to the destination or write to the
+// source of a copy in flight, a source that a thread wrote without a proxy fence, a barrier that
+// its owner has not fenced, and copies left uncommitted or unwaited at the end.
 #pragma once
 
 #include "isa/memory.cuh"

@@ -1,4 +1,6 @@
-// Barriers in shared memory that count arrivals and bytes, in host C++.
+// mbarrier in host C++. The emulator refuses barriers that were never initialized, generic accesses
+// to them, arrivals or bytes out of range, and a phase that completes before a thread has seen the
+// completion of the previous one. A wait may be rejected at random, as the manual allows.
 #pragma once
 
 #include "isa/memory.cuh"

@@ -1,4 +1,6 @@
-// Asynchronous copies of boxes of a tensor, in host C++.
+// cp.async.bulk.tensor in host C++. The emulator checks what it checks for cp.async.bulk. It also
+// checks that the map was made by Device::encode and has five dimensions, that swizzled rows have
+// the swizzle's span, and that a box begins at a multiple of 16 bytes.
 #pragma once
 
 #include "abi/tensor_map.h"

@@ -1,18 +1,21 @@
-// Asynchronous matrix products of a warpgroup, in host C++.
+// wgmma in host C++. The emulator refuses accesses to the registers of a product in flight, writes
+// to its operands in shared memory, registers touched since the last wgmma.fence, invalid
+// descriptors, and operands that were stored without a proxy fence.
 #pragma once
 
 #include "isa/wgmma_types.cuh"
 
 namespace lazyrope {
 
-// An index, and the line that gives it.
+// A register index and the line of device text that uses it.
 struct RegisterIndex {
   constexpr RegisterIndex(int32 index, Site at = here()) : value(index), site(at) {}
   int32 value;
   Site site;
 };
 
-// Registers that are given to products: an access while one is in flight is refused.
+// The registers of an accumulator or of operand A. An access while a product in flight uses them is
+// an error.
 template <class T, int kRegisters>
 class Fragment {
  public:
@@ -37,7 +40,7 @@ class Fragment {
     if (registers_.in_flight != 0) emulator->refuse_registers(registers_, 0, site);
   }
 
-  // For the wrappers below.
+  // Used by the wrappers below.
   T* data() const { return value_; }
   EmulatedRegisters* registers() const { return &registers_; }
 
