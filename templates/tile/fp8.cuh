@@ -14,10 +14,10 @@ struct BytePairs {
 
 template <int kMantissaBits, int kExponentBias, uint32 kLargest>
 struct Fp8 {
-  // Widens four bytes to 16-bit elements, exactly. The bits of an 8-bit number, shifted to the
-  // fields of a wider one, are the same number with a wrong exponent bias, even if it is subnormal.
-  // A multiplication corrects the bias. NaN and the infinities of E5M2 are read as if the wider
-  // format had finite numbers there.
+  // Widens four bytes to 16-bit elements, exactly. The bits of an 8-bit number are shifted to the
+  // fields of the wider format. This is the same number with a wrong exponent bias, even if it is
+  // subnormal, and a multiplication corrects the bias. NaN and the infinities of E5M2 are read as
+  // if the wider format had finite numbers there.
   template <class Element>
   LAZYROPE_DEVICE static BytePairs widen(uint32 bytes) {
     return {widen_halves<Element>(prmt_b32(bytes, 0, 0xa280)),

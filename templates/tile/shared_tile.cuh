@@ -43,9 +43,9 @@ struct SharedTile {
     return chunk(tile, row, run / kRuns) + run % kRuns * (kCount * kBytes);
   }
 
-  // offset_by<kApart>(chunk) returns the address kApart bytes further in the row of `chunk`. The
-  // address alone must determine it: rows are not permuted, kApart is a multiple of kPermutedBytes,
-  // or kApart is a power of two that is not set in the offset of `chunk` in its row.
+  // offset_by<kApart>(chunk) returns the address kApart bytes further in the row of `chunk`. It
+  // needs the address alone, which restricts kApart in permuted rows. There kApart is a multiple of
+  // kPermutedBytes, or a power of two whose bit is not set in the offset of `chunk` in its row.
   template <int kApart>
   static constexpr bool kHasFixedOffset =
       !kPermutes || kApart % kPermutedBytes == 0 || is_power_of_two(kApart);

@@ -1,6 +1,8 @@
-// cp.async.bulk in host C++. The emulator refuses any access to the destination or write to the
-// source of a copy in flight, a source that a thread wrote without a proxy fence, a barrier that
-// its owner has not fenced, and copies left uncommitted or unwaited at the end.
+// cp.async.bulk in host C++. Beyond what hardware does, the emulator refuses:
+// - any access to the destination, and any write to the source, of a copy in flight;
+// - a source that a thread has written without a proxy fence since;
+// - a barrier that its owner has not fenced since it initialized it;
+// - a thread that ends with a copy that is uncommitted, or a CTA with one that is unwaited.
 #pragma once
 
 #include "isa/memory.cuh"

@@ -1,6 +1,8 @@
-// mbarrier in host C++. The emulator refuses barriers that were never initialized, generic accesses
-// to them, arrivals or bytes out of range, and a phase that completes before a thread has seen the
-// completion of the previous one. A wait may be rejected at random, as the manual allows.
+// mbarrier in host C++. Beyond what hardware does, the emulator refuses:
+// - an operation on an address where no barrier was initialized, and generic accesses to a barrier;
+// - counts of arrivals or bytes that are out of range;
+// - a phase that completes before every waiting thread has seen that the previous one is complete.
+// It rejects some waits at random, as the manual allows.
 #pragma once
 
 #include "isa/memory.cuh"

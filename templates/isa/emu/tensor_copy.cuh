@@ -1,6 +1,7 @@
-// cp.async.bulk.tensor in host C++. The emulator checks what it checks for cp.async.bulk. It also
-// checks that the map was made by Device::encode and has five dimensions, that swizzled rows have
-// the swizzle's span, and that a box begins at a multiple of 16 bytes.
+// cp.async.bulk.tensor in host C++. In addition to what bulk_copy.cuh lists, the emulator refuses:
+// - a map that Device::encode has not made, or that has not five dimensions;
+// - a swizzled box whose rows are not as long as the swizzle's span;
+// - a box that does not begin at a multiple of 16 bytes.
 #pragma once
 
 #include "abi/tensor_map.h"

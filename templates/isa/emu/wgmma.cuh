@@ -1,6 +1,9 @@
-// wgmma in host C++. The emulator refuses accesses to the registers of a product in flight, writes
-// to its operands in shared memory, registers touched since the last wgmma.fence, invalid
-// descriptors, and operands that were stored without a proxy fence.
+// wgmma in host C++. Beyond what hardware does, the emulator refuses:
+// - accesses to the registers, and writes to the operands in shared memory, of a product in flight;
+// - registers that were accessed since the thread's last wgmma.fence;
+// - operands that a thread has stored without a proxy fence since;
+// - invalid descriptors, and lanes of a warpgroup that give different ones;
+// - registers that end while a product in flight uses them.
 #pragma once
 
 #include "isa/wgmma_types.cuh"

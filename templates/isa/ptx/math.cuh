@@ -43,9 +43,9 @@ LAZYROPE_DEVICE float max_f32(float a, float b) { return fmaxf(a, b); }
 // Returns the maximum of the low halves and the maximum of the high halves, as unsigned numbers
 // (max.u16x2).
 LAZYROPE_DEVICE uint32 max_u16x2(uint32 a, uint32 b) { return __vmaxu2(a, b); }
-// prmt: byte i of the result is byte n of the eight bytes of (b, a), where n is the i-th four-bit
-// field of `selector` and a has bytes 0 to 3. For n >= 8 it is the sign of byte n - 8, in all eight
-// bits.
+// prmt selects four of eight bytes: a has bytes 0 to 3, b has bytes 4 to 7. Byte i of the result is
+// byte n, where n is the i-th four-bit field of `selector`. For n >= 8 it is the sign of byte n -
+// 8, in all eight bits.
 LAZYROPE_DEVICE uint32 prmt_b32(uint32 a, uint32 b, uint32 selector) {
   uint32 y;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(selector));

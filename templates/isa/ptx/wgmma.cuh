@@ -7,9 +7,10 @@
 
 namespace lazyrope {
 
-// One thread's elements of D, which is 64 x kColumns. Element i of lane l of warp w is in row
-// 16 w + l / 4 + 8 (i / 2 % 2) and column 8 (i / 4) + 2 (l % 4) + i % 2. The thread must not access
-// it while a product that uses it is in flight.
+// One thread's elements of D, which is 64 x kColumns. Element i of lane l of warp w is in
+//   row     16 w + l / 4 + 8 (i / 2 % 2),
+//   column  8 (i / 4) + 2 (l % 4) + i % 2.
+// The thread must not access the elements while a product that uses them is in flight.
 template <int kColumns>
 struct Accumulator {
   static constexpr int kCount = kColumns / 2;
@@ -29,8 +30,9 @@ struct Accumulator {
   float value[kCount];
 };
 
-// One thread's elements of A, which is 64 x 16. Register i of lane l of warp w has row
-// 16 w + l / 4 + 8 (i % 2), columns 2 (l % 4) + 8 (i / 2) and the one after it.
+// One thread's elements of A, which is 64 x 16. Register i of lane l of warp w has
+//   row      16 w + l / 4 + 8 (i % 2),
+//   columns  2 (l % 4) + 8 (i / 2) and the next one.
 struct OperandA {
   LAZYROPE_DEVICE uint32& operator[](int i) { return word[i]; }
   LAZYROPE_DEVICE uint32 operator[](int i) const { return word[i]; }
