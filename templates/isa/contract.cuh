@@ -1,11 +1,12 @@
-// The instruction set that kernels are written in: what each call takes and gives, in isa/ptx as in
-// isa/emu. A test compiles this file with both; nothing else includes it. Behind each call stand
-// the instruction, special register or directive that it is named after, as titled in the PTX ISA
-// manual 9.0; "none" where it is plain arithmetic.
+// The interface that isa/ptx and isa/emu both implement: the parameters and the result of every
+// call that kernels may make. tests/isa/contract_test.cpp compiles this file with each of them;
+// nothing else includes it. The heading above a group of calls is the title of their section in the
+// PTX ISA manual 9.0. The comment after a call names its instruction, special register or
+// directive; "none" marks plain arithmetic.
 //
-// No kernel makes mbarrier.inval, or cp.async.bulk to global memory. They are here because what a
-// GPU gave for other calls was recorded together with them (tests/isa/rows: mbarrier_phases,
-// bulk_load, bulk_store): they can go when these rows are recorded without them.
+// No kernel uses mbarrier.inval or cp.async.bulk to global memory. The recordings of the
+// conformance cases mbarrier_phases, bulk_load and bulk_store (tests/isa/rows) depend on them. Both
+// can be removed once these cases are recorded without them.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -25,11 +26,11 @@ inline constexpr bool kSame = false;
 template <class A>
 inline constexpr bool kSame<A, A> = true;
 
-// A value of that type, for calls that are never made.
+// Declares a value of type T for calls in unevaluated operands. It has no definition.
 template <class T>
 T a();
 
-// Arrays of registers.
+// Parameters that are arrays of registers.
 using Registers = uint32 (&)[4];
 using ConstRegisters = const uint32 (&)[4];
 using Floats = float (&)[4];
@@ -39,7 +40,7 @@ static_assert(kSame<int32, decltype(thread_index())>);   // %tid
 static_assert(kSame<int32, decltype(block_index())>);    // %ctaid
 static_assert(kSame<int32, decltype(block_threads())>);  // %ntid
 static_assert(kSame<int32, decltype(grid_blocks())>);    // %nctaid
-static_assert(kSame<int32, decltype(lane_index())>);     // %laneid, of a one-dimensional CTA
+static_assert(kSame<int32, decltype(lane_index())>);     // %laneid (CTAs are one-dimensional)
 static_assert(kSame<int32, decltype(warp_index())>);     // none: %tid / 32
 
 // launch.cuh: "Miscellaneous Instructions: setmaxnreg", "Parallel Synchronization and Communication

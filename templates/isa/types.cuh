@@ -1,4 +1,4 @@
-// Types that every isa folder shares.
+// Types and integer helpers that isa/ptx and isa/emu share.
 #pragma once
 
 #include "abi/types.h"
@@ -16,7 +16,7 @@ struct alignas(kCount) Bytes {
   uint8 byte[kCount];
 };
 
-// 16 bytes: the unit in which tiles are copied, swizzled and loaded.
+// 16 bytes, the unit in which the kernels copy, swizzle and load tiles.
 struct alignas(16) Chunk {
   uint32 word[4];
 };

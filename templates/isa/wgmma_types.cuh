@@ -1,5 +1,5 @@
-// What wgmma takes, on every isa. PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Shared Memory
-// Layout" and "Matrix Descriptor Format".
+// The operand types of wgmma that isa/ptx and isa/emu share. PTX ISA 9.0, "Asynchronous Warpgroup
+// Level Matrix Shared Memory Layout" and "Matrix Descriptor Format".
 #pragma once
 
 #include "abi/tensor_map.h"
@@ -7,7 +7,7 @@
 
 namespace lazyrope {
 
-// Types of an operand's elements.
+// The element type of both operands.
 struct WgmmaBf16 {
   static constexpr bool kIsBf16 = true;
 };
@@ -15,39 +15,41 @@ struct WgmmaF16 {
   static constexpr bool kIsBf16 = false;
 };
 
-// Along which dimension of an operand in shared memory its elements lie together: K, or M (N for
-// B).
+// The dimension along which the elements of an operand in shared memory are contiguous: K, or M
+// for operand A and N for operand B.
 enum class Major { kK, kMN };
 
 inline constexpr int kWarpgroupThreads = 128;
 
-// An operand in shared memory.
+// The matrix descriptor of an operand in shared memory.
 struct SharedDescriptor {
   uint64 bits;
 
-  // The same `bytes`, a multiple of 16, further on.
+  // Returns the descriptor of the operand that starts `bytes` further on. `bytes` is a multiple of
+  // 16.
   LAZYROPE_DEVICE SharedDescriptor operator+(int32 bytes) const {
     return {bits + static_cast<uint64>(bytes >> 4)};
   }
-  // The same where the operand's address has none of the bits of `bytes`: without a carry.
+  // Does the same without a carry. The operand's address must have none of the bits of `bytes`.
   LAZYROPE_DEVICE SharedDescriptor operator|(int32 bytes) const {
     return {bits | static_cast<uint64>(bytes >> 4)};
   }
-  // The same, but what lies at the leading offset stays where it is.
+  // Moves the start by `bytes` and leaves the address start + leading offset where it is.
   LAZYROPE_DEVICE SharedDescriptor start_moved(int32 bytes) const {
     const auto units = static_cast<uint64>(bytes >> 4);
     return {bits + units - (units << 16)};
   }
 };
 
-// Core matrices are 8 x 16 bytes. Offsets between them, multiples of 16, by layout:
-// K-major, not swizzled: `leading_bytes` to the next along K, `stride_bytes` along M or N.
-// K-major, swizzled: rows of the swizzle's span, 8 make an atom; `stride_bytes` to the next atom
-// along M or N, `leading_bytes` is not used.
-// MN-major, not swizzled: `leading_bytes` along K, `stride_bytes` along M or N.
-// MN-major, swizzled: an atom is 8 rows (of K) of the swizzle's span; `leading_bytes` to the next
-// along M or N, `stride_bytes` along K.
-// A swizzled operand's atoms are aligned to their size, 8 x the swizzle's span.
+// Returns the 64 bits of a matrix descriptor. Both offsets are multiples of 16 bytes. An operand
+// that is not swizzled consists of core matrices of 8 rows of 16 bytes; a swizzled one consists of
+// atoms of 8 rows of the swizzle's span, aligned to their size. The offsets are distances between
+// neighbours:
+//   layout                 leading_bytes               stride_bytes
+//   K-major, plain         core matrices along K       core matrices along M or N
+//   K-major, swizzled      not used                    atoms along M or N (rows are along K)
+//   MN-major, plain        core matrices along K       core matrices along M or N
+//   MN-major, swizzled     atoms along M or N          atoms along K (rows are along M or N)
 LAZYROPE_DEVICE uint64 descriptor_bits(uint32 start, int32 leading_bytes, int32 stride_bytes,
                                        Swizzle swizzle) {
   const uint64 layout = (4 - static_cast<uint64>(swizzle)) % 4;  // 3, 2, 1 for 32, 64, 128 bytes
@@ -56,7 +58,7 @@ LAZYROPE_DEVICE uint64 descriptor_bits(uint32 start, int32 leading_bytes, int32 
          static_cast<uint64>(stride_bytes >> 4 & 0x3fff) << 32 | layout << 62;
 }
 
-// The N of which there are products.
+// The N of the wgmma shapes m64nNk16 that the wrappers offer.
 template <int kColumns>
 inline constexpr bool kIsWgmmaShape =
     kColumns == 8 || kColumns == 16 || kColumns == 32 || kColumns == 48 || kColumns == 64 ||

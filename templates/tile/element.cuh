@@ -1,4 +1,4 @@
-// 16-bit element types: how two of them share a register, and what is done with them.
+// 16-bit element types: packing of two elements into a register, and arithmetic on such pairs.
 #pragma once
 
 #include "isa/math.cuh"
@@ -32,6 +32,6 @@ struct Fp16 {
 };
 
 inline constexpr int kElementBytes = 2;
-inline constexpr int kChunkElements = 8;
+inline constexpr int kChunkElements = 8;  // 16-bit elements of a Chunk
 
 }  // namespace lazyrope

@@ -1,12 +1,12 @@
-// 8-bit elements of the KV pool (OCP 8-bit Floating Point Specification 1.0): made from fp32, and
-// turned into the 16-bit elements that products take.
+// 8-bit elements of the KV pool (OCP 8-bit Floating Point Specification 1.0): narrowed from fp32,
+// and widened to the 16-bit elements that products take.
 #pragma once
 
 #include "tile/element.cuh"
 
 namespace lazyrope {
 
-// Two pairs of 16-bit elements out of the four bytes of a register.
+// Two pairs of 16-bit elements, widened from the four bytes of a register.
 struct BytePairs {
   uint32 even;  // bytes 0 and 2
   uint32 odd;   // bytes 1 and 3
@@ -14,16 +14,16 @@ struct BytePairs {
 
 template <int kMantissaBits, int kExponentBias, uint32 kLargest>
 struct Fp8 {
-  // As 16-bit elements: exact. The bits of an 8-bit number, moved to their places in a wider one,
-  // are that number but for the exponent's bias, also where it is subnormal; a multiplication mends
-  // that. NaN and the infinities of E5M2 become the numbers that their bits would be in a wider
-  // format.
+  // Widens four bytes to 16-bit elements, exactly. The bits of an 8-bit number are shifted to the
+  // fields of the wider format. This is the same number with a wrong exponent bias, even if it is
+  // subnormal, and a multiplication corrects the bias. NaN and the infinities of E5M2 are read as
+  // if the wider format had finite numbers there.
   template <class Element>
   LAZYROPE_DEVICE static BytePairs widen(uint32 bytes) {
     return {widen_halves<Element>(prmt_b32(bytes, 0, 0xa280)),
             widen_halves<Element>(prmt_b32(bytes, 0, 0xb391))};
   }
-  // The same of eight bytes, in their order.
+  // Widens eight bytes and keeps their order.
   template <class Element>
   LAZYROPE_DEVICE static Chunk widen_in_order(uint32 low, uint32 high) {
     return {{widen_halves<Element>(prmt_b32(low, 0, 0x9180)),
@@ -32,13 +32,13 @@ struct Fp8 {
              widen_halves<Element>(prmt_b32(high, 0, 0xb3a2))}};
   }
 
-  // To nearest even; to the largest number where that is exceeded; NaN stays NaN.
+  // Rounds to nearest even. Numbers beyond the largest one become the largest one; NaN stays NaN.
   LAZYROPE_DEVICE static uint32 narrow(float x) {
     constexpr int kDropped = 23 - kMantissaBits;
     constexpr uint32 kBias = static_cast<uint32>(127 - kExponentBias);
     constexpr uint32 kLeastNormal = (kBias + 1) << 23;
-    // Added to a number below the least normal one, leaves its multiple of the least subnormal one
-    // in the low bits.
+    // The sum of this number and one below the least normal number has, in its low bits, the
+    // latter as a multiple of the least subnormal number.
     constexpr uint32 kSteps = (kBias + static_cast<uint32>(kDropped) + 1) << 23;
     constexpr uint32 kMax = (kLargest + (kBias << kMantissaBits)) << kDropped;
     const uint32 bits = float_as_bits(x);
@@ -52,8 +52,8 @@ struct Fp8 {
   }
 
  private:
-  // Of two bytes in whose upper ones their signs stand eight times. What the lower half shifts into
-  // the upper one is masked.
+  // Widens the low bytes of both halves. The high byte of a half is the sign of its low byte, eight
+  // times. The mask clears the bits that the shift moves from the lower half to the upper one.
   template <class Element>
   LAZYROPE_DEVICE static uint32 widen_halves(uint32 pair) {
     constexpr int kShift = Element::kMantissaBits - kMantissaBits;

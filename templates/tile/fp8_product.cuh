@@ -1,12 +1,14 @@
-// Products with keys and values of 8 bits.
+// Products of one warp with keys and values of 8 bits.
 //
-// Where warps divide the rows, all need every key: the CTA widens a block once, in shared memory
-// (WidenedProduct). Where they divide the keys, each widens its own in registers (Fp8Product). Then
-// ldmatrix gives a lane four neighbouring bytes of a key where mma.m16n8k16 takes four columns that
-// are apart; so a lane takes columns 4t, 4t + 2, 4t + 1, 4t + 3 (t = lane % 4) of the queries, too:
-// a product does not depend on the order of its columns. Transposed, a lane gets two neighbouring
-// columns of two values; so the accumulator tiles 2n and 2n + 1 are the even and the odd ones of
-// columns 16n to 16n + 15.
+// If the warps of a CTA divide the rows, each of them needs every key: the CTA widens a block once,
+// in shared memory (WidenedProduct). If they divide the keys, each warp widens its own keys in
+// registers (Fp8Product).
+//
+// In Fp8Product, ldmatrix gives a lane four neighbouring bytes of a key, but mma.m16n8k16 takes two
+// pairs of columns that are 8 apart. The order of the columns does not matter to a product, so a
+// lane takes the same columns of the queries: 4t, 4t + 2, 4t + 1, 4t + 3 with t = lane % 4. For
+// values, the transposed ldmatrix gives a lane two neighbouring columns of two values. Accumulator
+// tile 2n therefore has the even columns of 16n to 16n + 15, and tile 2n + 1 the odd ones.
 #pragma once
 
 #include "tile/fp8.cuh"
@@ -23,7 +25,7 @@ struct Fp8Product {
   static constexpr bool kWidens = false;
   static constexpr int kColumnTiles = QueryTile::kChunks;
 
-  // Where a lane's columns of row lane / 4 begin.
+  // Returns the address of the lane's columns of row lane / 4.
   LAZYROPE_DEVICE static SharedPtr query_fragment(SharedPtr tile, int32 lane) {
     return QueryTile::chunk(tile, lane >> 2, (lane & 3) >> 1) + (lane & 1) * 8;
   }
@@ -90,7 +92,7 @@ struct Fp8Product {
     }
   }
 
-  // Stores row row_of(lane, 2 * half) of a row tile, in the order of its columns.
+  // Stores row row_of(lane, 2 * half) of a row tile, with its columns in order.
   LAZYROPE_DEVICE static void store_partial_row(SharedPtr record,
                                                 const float (&rows)[kColumnTiles][4], int32 lane,
                                                 int half) {
@@ -106,6 +108,7 @@ struct Fp8Product {
   }
 };
 
+// Products with keys and values that the CTA has widened in shared memory.
 template <class Element, class Format, int kHeadDim>
 struct WidenedProduct : WarpProduct<Element, kHeadDim> {
   using StoredTile = SharedTile<kHeadDim, 1>;
@@ -113,7 +116,7 @@ struct WidenedProduct : WarpProduct<Element, kHeadDim> {
   static constexpr bool kScaled = true;
   static constexpr bool kWidens = true;
 
-  // This thread's share of kRows rows.
+  // Widens the chunks rank, rank + kThreads, ... of kRows rows.
   template <int kRows, int kThreads>
   LAZYROPE_DEVICE static void widen(SharedPtr to, SharedPtr from, int32 rank) {
 #pragma unroll 1

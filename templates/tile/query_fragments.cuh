@@ -1,11 +1,13 @@
-// Where a product takes a warp's queries from: kRowTiles tiles of 16 rows, 16 columns at a time.
+// The queries of a warp as a product reads them: kRowTiles tiles of 16 rows, 16 columns at a time,
+// from shared memory or from registers.
 #pragma once
 
 #include "tile/shared_tile.cuh"
 
 namespace lazyrope {
 
-// A tile in shared memory: no registers. A product's loop over columns is unrolled kUnrolled times.
+// Reads the queries from shared memory at each use, which takes no registers between uses. A
+// product unrolls its loop over columns kUnrolled times.
 template <class Product, int kRowTiles, int kUnrolled = 2>
 class SharedQueries {
  public:
@@ -26,7 +28,7 @@ class SharedQueries {
   SharedPtr fragment_;
 };
 
-// Registers: nothing to wait for.
+// Keeps the queries in registers, so that products do not wait for loads.
 template <class Product, int kRowTiles>
 class HeldQueries {
   static constexpr int kSixteens = Product::QueryTile::kSixteens;
@@ -53,7 +55,7 @@ class HeldQueries {
   uint32 fragments_[kSixteens][kRowTiles][4];
 };
 
-// Held ones if they take at most kMost registers.
+// HeldQueries if they take at most kMax registers, else SharedQueries.
 template <class Product, int kRowTiles, int kMax,
           bool kFit = (HeldQueries<Product, kRowTiles>::kRegisters <= kMax)>
 struct FittingQueries {

@@ -1,5 +1,9 @@
-// Products of one warp by mma.m16n8k16. An accumulator tile [kRowTiles][n][4] covers 16 rows by 8
-// columns each: register i of a lane is row row_of(lane, i), column column_of(lane, i).
+// Products of one warp by mma.m16n8k16. An accumulator float[kRowTiles][kColumnTiles][4] consists
+// of tiles of 16 rows by 8 columns. Register i of a lane is in row
+//   row_of(lane, i) = lane / 4 + 8 (i / 2)
+// and column
+//   column_of(lane, i) = 2 (lane % 4) + i % 2
+// of its tile.
 #pragma once
 
 #include "isa/math.cuh"
@@ -11,11 +15,12 @@ namespace lazyrope {
 LAZYROPE_DEVICE int32 row_of(int32 lane, int32 i) { return (lane >> 2) + (i >> 1) * 8; }
 LAZYROPE_DEVICE int32 column_of(int32 lane, int32 i) { return (lane & 3) * 2 + (i & 1); }
 
-// How the lanes of a warp share rows of queries: of row tile m each has two, h = 0 and 1. Here a
-// row's columns lie in four neighbouring lanes.
+// The distribution of query rows over the lanes of a warp. Of row tile m a lane has two rows, h = 0
+// and 1. Here the columns of a row are in four neighbouring lanes.
 struct RowLanes {
   LAZYROPE_DEVICE static int32 row(int m, int h) { return m * 16 + row_of(lane_index(), 2 * h); }
-  LAZYROPE_DEVICE static bool is_first() { return lane_index() % 4 == 0; }  // of a row's
+  // The first of the lanes that share a row.
+  LAZYROPE_DEVICE static bool is_first() { return lane_index() % 4 == 0; }
   LAZYROPE_DEVICE static float maximum(float of_lane) {
     const float pair = max_f32(of_lane, shfl_sync_bfly(of_lane, 1));
     return max_f32(pair, shfl_sync_bfly(pair, 2));
@@ -25,10 +30,10 @@ struct RowLanes {
     return pair + shfl_sync_bfly(pair, 2);
   }
 
-  // Of column tile n the lane has columns first_column() + 8 n + i, i = 0 and 1.
+  // The lane has columns first_column() + 8 n + i of column tile n, i = 0 and 1.
   LAZYROPE_DEVICE static int32 first_column() { return column_of(lane_index(), 0); }
-  // Of the lane's columns, counted from its first, those before `end`: bit 2n + i is that of i in
-  // column tile n.
+  // Returns a mask of the lane's columns before `end`, which counts from the lane's first column.
+  // Bit 2n + i stands for column i of column tile n.
   LAZYROPE_DEVICE static uint32 columns_before(int32 end) {
     const int32 columns = larger(end, 0);
     const int32 count = columns / 8 * 2 + smaller(columns % 8, 2);
@@ -36,7 +41,7 @@ struct RowLanes {
   }
 };
 
-// How an accumulator is reached, whatever holds it: row tile m, column tile n, register i.
+// Uniform access to the accumulators of all products: row tile m, column tile n, register i.
 template <class Tile>
 struct TileAccess;
 template <int kRows, int kColumns>
@@ -58,7 +63,7 @@ LAZYROPE_DEVICE void set_zero(float (&tile)[kRowTiles][kColumnTiles][4]) {
       for (int i = 0; i < 4; ++i) tile[m][n][i] = 0.0f;
 }
 
-// Weights of 16 keys, an accumulator tile, rounded to the element type of a product.
+// Rounds the softmax weights of 16 keys, two accumulator tiles, to a fragment of operand A.
 template <class Element, int kKeyTiles>
 LAZYROPE_DEVICE void pack_weights(uint32 (&a)[4], const float (&weights)[kKeyTiles][4],
                                   int sixteens) {
@@ -69,15 +74,15 @@ LAZYROPE_DEVICE void pack_weights(uint32 (&a)[4], const float (&weights)[kKeyTil
   }
 }
 
-// Keys and values of the queries' own type, given by fragment addresses of row-major tiles; queries
-// by what has their fragments (tile/query_fragments.cuh).
+// Products with keys and values of the queries' element type. Keys and values are given by fragment
+// addresses of their tiles, queries by a class of tile/query_fragments.cuh.
 template <class Element, int kHeadDim>
 struct WarpProduct {
   using QueryTile = SharedTile<kHeadDim>;
-  using StoredTile = SharedTile<kHeadDim>;  // as the pool has them
-  using KvTile = SharedTile<kHeadDim>;      // as products take them
-  static constexpr bool kScaled = false;  // the pool's elements are to be multiplied by its scales
-  static constexpr bool kWidens = false;  // blocks are widened before they are used
+  using StoredTile = SharedTile<kHeadDim>;  // elements as the pool stores them
+  using KvTile = SharedTile<kHeadDim>;      // elements as products take them
+  static constexpr bool kScaled = false;    // the pool's elements must be multiplied by its scales
+  static constexpr bool kWidens = false;    // blocks are widened in shared memory before their use
   static constexpr int kColumnTiles = QueryTile::kChunks;
 
   LAZYROPE_DEVICE static SharedPtr query_fragment(SharedPtr tile, int32 lane) {
@@ -109,7 +114,7 @@ struct WarpProduct {
     }
   }
 
-  // rows += weights x values; the weights are an accumulator tile, rounded here to the element
+  // rows += weights x values. The weights are an accumulator and are rounded here to the element
   // type.
   template <int kRowTiles, int kKeyTiles>
   LAZYROPE_DEVICE static void multiply_weight_value(float (&rows)[kRowTiles][kColumnTiles][4],
@@ -133,7 +138,7 @@ struct WarpProduct {
     }
   }
 
-  // Stores row row_of(lane, 2 * half) of a row tile.
+  // Stores the lane's columns of row row_of(lane, 2 * half) of a row tile as fp32.
   LAZYROPE_DEVICE static void store_partial_row(SharedPtr record,
                                                 const float (&rows)[kColumnTiles][4], int32 lane,
                                                 int half) {

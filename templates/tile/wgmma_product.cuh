@@ -1,5 +1,6 @@
-// Products of one warpgroup by wgmma: 64 query rows, or the other way round fewer, as columns.
-// Whoever asks for one waits for it.
+// Products of one warpgroup by wgmma: with 64 query rows (WgmmaProduct), or transposed, with fewer
+// queries as columns (TransposedWgmmaProduct). The calls only issue the products; the caller
+// commits and waits for them.
 #pragma once
 
 #include "tile/wgmma_tile.cuh"
@@ -19,16 +20,16 @@ struct WgmmaElement<Bf16> {
 
 template <class Element, int kHeadDim>
 struct WgmmaProduct {
-  using Tile = WgmmaTile<kHeadDim>;  // of queries, keys and values
-  // Column kHeadDim of the rows, and the seven behind it, are sums of weights, for values are 1
-  // there.
+  using Tile = WgmmaTile<kHeadDim>;  // layout of queries, keys and values
+  // The columns kHeadDim to kHeadDim + 7 of the rows are then sums of the softmax weights, because
+  // the values are 1 there.
   static constexpr bool kAddsWeights = adds_weights(true, kHeadDim);
   using Rows = WideAccumulator<row_columns(kHeadDim)>;
   using Type = typename WgmmaElement<Element>::Type;
   static constexpr bool kScaled = false;
   static constexpr bool kWidens = false;
 
-  // scores = queries x keys^T, of kKeys keys; of both their columns (Tile).
+  // scores = queries x keys^T for kKeys keys. Both descriptors are made by Tile::columns().
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_query_key(Accumulator<kKeys>& scores,
                                                  SharedDescriptor queries, SharedDescriptor keys) {
@@ -42,7 +43,7 @@ struct WgmmaProduct {
     wgmma_m64k16<Type, kKeys, Major::kK, Major::kK>(scores, a, b, false);
   }
 
-  // The same for one warp's 16 queries, `row` and following, by that warp alone.
+  // Does the same for the 16 queries from `row` on, by one warp alone with mma.m16n8k16.
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_query_key_by_warp(Accumulator<kKeys>& scores,
                                                          SharedPtr queries, int32 row,
@@ -68,7 +69,7 @@ struct WgmmaProduct {
       for (int i = 0; i < 4; ++i) scores[4 * n + i] = tiles[n][i];
   }
 
-  // rows += weights x values. `ones`: 16 rows of a panel, where weights are added.
+  // rows += weights x values. With kAddsWeights, `ones` is a panel of 16 rows of ones.
   template <int kKeys>
   LAZYROPE_DEVICE static void multiply_weight_value(Rows& rows,
                                                     const OperandA (&weights)[kKeys / 16],
@@ -81,7 +82,7 @@ struct WgmmaProduct {
       wgmma_m64k16<Type, Rows::kTileColumns, Major::kMN>(rows.tile[i], weights, b, true);
     }
   }
-  // Of a row, what its weights come to. Every lane of the row has it.
+  // Returns the sum of a row's softmax weights. Every lane of the row has it.
   LAZYROPE_DEVICE static float& sum(Rows& rows, int h) { return rows[kHeadDim / 2 + 2 * h]; }
 
   template <int kKeys>
@@ -93,7 +94,8 @@ struct WgmmaProduct {
       for (int i = 0; i < 4; ++i)
         packed[step][i] = Element::pack(weights[8 * step + 2 * i], weights[8 * step + 2 * i + 1]);
   }
-  // Whether no weight is greater than `most`, nor NaN. As bits they are in the same order.
+  // Returns true if no weight is NaN or greater than `most`. Weights are not negative, so their
+  // bits have the order of the numbers.
   template <int kCount>
   LAZYROPE_DEVICE static bool are_at_most(const OperandA (&weights)[kCount], float most) {
     const uint32 limit = Element::pack(most, most);
@@ -106,7 +108,7 @@ struct WgmmaProduct {
   }
 
  private:
-  // Columns of 16 rows of values.
+  // Returns the descriptor of rows 16 * step and following of column tile i of the values.
   LAZYROPE_DEVICE static SharedDescriptor value_columns(SharedPtr values, SharedPtr ones, int step,
                                                         int i) {
     if constexpr (kAddsWeights) {
@@ -118,13 +120,13 @@ struct WgmmaProduct {
   }
 };
 
-// Of kQueries queries, which are columns: 64 keys, or 64 columns of values, are the rows. Those of
-// kHeads heads are multiplied head by head; in a tile lie the keys, or values, of kTileHeads side
-// by side, and the columns of the next so many heads lie kColumnBytes behind, their queries
-// kQueryBytes.
+// Transposed products for few queries. The kQueries queries are the columns of D; its rows are 64
+// keys, or 64 columns of values. The queries belong to kHeads KV heads, which are multiplied one by
+// one. A tile has the keys, or the values, of kTileHeads heads side by side. The next kHeads heads
+// of the tile start kColumnBytes after these, and their queries kQueryBytes after these queries.
 template <class Element, int kHeadDim, int kQueries, int kHeads, int kTileHeads>
 struct TransposedWgmmaProduct {
-  using Tile = WgmmaTile<kTileHeads * kHeadDim>;  // of keys and values
+  using Tile = WgmmaTile<kTileHeads * kHeadDim>;  // layout of keys and values
   using QueryTile = WgmmaTile<kHeadDim>;
   using Accumulator = TransposedAccumulator<kQueries, kHeads>;
   using Type = typename WgmmaElement<Element>::Type;
@@ -137,7 +139,8 @@ struct TransposedWgmmaProduct {
   static constexpr int kQueryBytes = QueryTile::bytes(kQueries);
   static_assert(kHeadDim % 64 == 0 && kQueries % (8 * kHeads) == 0);
 
-  // Weights in shared memory: of eight queries one behind the other those of all keys.
+  // The softmax weights in shared memory: that of query q and key k is at byte
+  // q / 8 * kEightBytes + k * kKeyBytes + q % 8 * 2.
   static constexpr int kKeyBytes = 16;
   static constexpr int kEightBytes = kKeys * kKeyBytes;
   static constexpr int kWeightBytes = kQueries / 8 * kEightBytes;
@@ -180,6 +183,7 @@ struct TransposedWgmmaProduct {
       }
   }
 
+  // Stores this thread's softmax weights, rounded to the element type.
   LAZYROPE_DEVICE static void store(SharedPtr weights, const Accumulator& scores) {
     const int32 key = ColumnLanes::first_column();
     const SharedPtr to = weights + (key * kKeyBytes + column_of(lane_index(), 0) * kElementBytes);

@@ -1,6 +1,9 @@
-// A tile of 16-bit elements in shared memory as wgmma takes it, with its rows along M, N or K:
-// octets of eight rows, of each octet its panels, of each panel eight rows, swizzled. So whoever
-// writes eight rows writes one run of bytes, wherever in the tile they are. Aligned to 1024 bytes.
+// A tile of 16-bit elements in shared memory for wgmma, with its rows along M, N or K. A row is
+// divided into panels of kPanelBytes, 128, 64 or 32. Chunk c (16 bytes) of row r, with
+// n = kPanelBytes / 16 chunks in a panel, is at byte
+//   r / 8 * kOctetBytes + c / n * kAtomBytes + r % 8 * kPanelBytes + (c % n ^ s) * 16,
+// where s = r % 8 * kPanelBytes / 128 is the swizzle. Eight rows are thus contiguous, so that one
+// copy writes them. The tile is aligned to 1024 bytes.
 #pragma once
 
 #include "abi/attend_tma.h"
@@ -12,7 +15,7 @@ namespace lazyrope {
 template <int kColumns>
 struct WgmmaTile {
   static constexpr int kPanelBytes = panel_bytes(kColumns);
-  static constexpr int kChunks = kColumns * kElementBytes / 16;  // of a row
+  static constexpr int kChunks = kColumns * kElementBytes / 16;  // chunks of a row
   static constexpr int kFilledChunks = kChunks;
   static constexpr int kPanels = kColumns * kElementBytes / kPanelBytes;
   static constexpr Swizzle kSwizzle = kPanelBytes == 128  ? Swizzle::k128B
@@ -26,8 +29,8 @@ struct WgmmaTile {
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
     constexpr uint32 kPanelChunks = kPanelBytes / 16;
-    // Unsigned, for remainders of these are cheap; and what is added apart, for a row's chunks at
-    // the same place of two panels have most of it in common.
+    // Unsigned, because remainders are cheap then. The terms are added separately: chunks with the
+    // same index in two panels differ in the last term alone.
     const uint32 r = static_cast<uint32>(row);
     const uint32 c = static_cast<uint32>(chunk);
     const uint32 swizzle = r % kOctetSlots * kPanelBytes / 128;
@@ -37,7 +40,7 @@ struct WgmmaTile {
            static_cast<int32>(c / kPanelChunks * kAtomBytes);
   }
 
-  // Columns run * kCount to run * kCount + kCount - 1.
+  // Returns the address of columns run * kCount to run * kCount + kCount - 1.
   template <int kCount>
   LAZYROPE_DEVICE static SharedPtr run(SharedPtr tile, int32 row, int32 run) {
     constexpr int32 kRuns = 16 / (kCount * kElementBytes);  // in a chunk
@@ -46,7 +49,7 @@ struct WgmmaTile {
            static_cast<int32>(r % kRuns * (kCount * kElementBytes));
   }
 
-  // As SharedTile's.
+  // below(), kHasFixedOffset and offset_by() have the meaning that they have in SharedTile.
   LAZYROPE_DEVICE static SharedPtr below(SharedPtr chunk, int32 rows) {
     return (chunk ^ (rows % kOctetSlots * kPanelBytes / 128 * 16)) +
            (rows / kOctetSlots * kOctetBytes + rows % kOctetSlots * kPanelBytes);
@@ -59,21 +62,22 @@ struct WgmmaTile {
     return kApart < kPanelBytes ? chunk ^ kApart : chunk + kApart / kPanelBytes * kAtomBytes;
   }
 
-  // Rows along M or N, columns along K, 16 of them.
+  // Returns the descriptor of an operand whose rows are along M or N: columns 0 to 15, along K.
   LAZYROPE_DEVICE static SharedDescriptor columns(SharedPtr tile) {
     return shared_descriptor(tile, 0, kOctetBytes, kSwizzle);
   }
-  // The columns 16 x `sixteens` behind.
+  // Moves such a descriptor to columns 16 * sixteens and following.
   LAZYROPE_DEVICE static SharedDescriptor offset_by(SharedDescriptor columns, int32 sixteens) {
     constexpr int32 kSteps = kPanelBytes / 32;
     return (columns + sixteens / kSteps * kAtomBytes) | sixteens % kSteps * 32;
   }
 
-  // Rows along K, 16 of them, columns along N; the next are row_step(1) bytes on, ...
+  // Returns the descriptor of an operand whose rows are along K: rows 0 to 15, all columns along M
+  // or N. Rows 16 * i and following are row_step(i) bytes further on.
   LAZYROPE_DEVICE static SharedDescriptor rows(SharedPtr tile) {
     return shared_descriptor(tile, kAtomBytes, kOctetBytes, kSwizzle);
   }
-  // The same of a tile of one panel, with another panel's as further columns.
+  // Returns the same for a tile of one panel, with the panel `other` as further columns.
   LAZYROPE_DEVICE static SharedDescriptor rows_beside(SharedPtr tile, SharedPtr other) {
     static_assert(kPanels == 1);
     return shared_descriptor(tile, static_cast<int32>(other.address - tile.address), kOctetBytes,
@@ -82,7 +86,8 @@ struct WgmmaTile {
   static constexpr int32 row_step(int32 sixteens) { return sixteens * 2 * kOctetBytes; }
 };
 
-// An accumulator of all columns, which one product may not make at once, or does not.
+// An accumulator of kColumns columns, which consists of kTiles accumulators of kAtOnce columns: a
+// single product cannot, or does not, compute more.
 template <int kColumns, int kAtOnce = columns_at_once(kColumns)>
 struct WideAccumulator {
   static constexpr int kTileColumns = kAtOnce;
@@ -104,7 +109,8 @@ struct WideAccumulator {
   TileAccumulator tile[kTiles];
 };
 
-// Lanes hold of 64 rows what they hold of four tiles of 16, one a warp.
+// The 64 rows are four row tiles of 16, one per warp, distributed over lanes as in
+// warp_product.cuh.
 template <class T, int kColumns>
 struct AccumulatorAccess : RowLanes {
   using Tile = T;
@@ -119,12 +125,14 @@ template <int kColumns>
 struct TileAccess<WideAccumulator<kColumns>>
     : AccumulatorAccess<WideAccumulator<kColumns>, kColumns> {};
 
-// The other way round: queries are the columns, keys (or columns of values) the rows. What is row
-// and column in the following is so of the product that is not turned round. Of each head a part.
+// The accumulator of a transposed product, one tile per head: queries are its columns, and keys or
+// columns of values its rows. Below, "row" and "column" mean those of the product that is not
+// transposed: queries are rows.
 template <int kQueries, int kHeads>
 struct TransposedAccumulator : WideAccumulator<kQueries, kQueries / kHeads> {};
 
-// A row of queries has keys in lanes 4 apart, of all four warps.
+// The distribution of a transposed product: the columns of a query row are in lanes 4 apart, in all
+// four warps. maximum() and sum() cover one warp alone.
 struct ColumnLanes {
   LAZYROPE_DEVICE static int32 row(int m, int h) { return m * 8 + column_of(lane_index(), h); }
   LAZYROPE_DEVICE static bool is_first() { return lane_index() < 4 && warp() == 0; }
@@ -140,7 +148,7 @@ struct ColumnLanes {
     return of_lane;
   }
   LAZYROPE_DEVICE static int32 first_column() { return warp() * 16 + row_of(lane_index(), 0); }
-  static constexpr int32 column(int i) { return i * 8; }  // the lane has two
+  static constexpr int32 column(int i) { return i * 8; }  // from first_column(); i = 0 and 1
   LAZYROPE_DEVICE static uint32 columns_before(int32 end) {
     return (end > column(0) ? 1u : 0u) | (end > column(1) ? 2u : 0u);
   }

@@ -1,5 +1,5 @@
-// Products of a warpgroup by wgmma with keys and values of 8 bits, which others widen in shared
-// memory: tensor cores have no products of 16-bit with 8-bit elements.
+// Products of a warpgroup by wgmma with keys and values of 8 bits, which warps of the producer
+// widen in shared memory first: tensor cores have no products of 16-bit with 8-bit elements.
 #pragma once
 
 #include "tile/fp8.cuh"
@@ -13,13 +13,13 @@ struct WidenedWgmmaProduct : WgmmaProduct<Element, kHeadDim> {
   static constexpr bool kScaled = true;
   static constexpr bool kWidens = true;
 
-  // The bytes of 16 rows, one row behind the other, lie in the last half of the room that they fill
-  // as 16-bit elements, which is one run of bytes, too.
+  // The stored bytes of 16 rows are contiguous and fill the second half of the kRunBytes that the
+  // rows take as 16-bit elements.
   static constexpr int32 kRunRows = 16;
   static constexpr int32 kRunBytes = Tile::bytes(kRunRows);
   static constexpr int32 kStoredAt = kRunBytes / 2;
 
-  // By a warp, kRuns of them: all are read before any is written.
+  // A warp widens kRuns runs of 16 rows in place: it reads all of them before it writes any.
   template <int kRuns>
   LAZYROPE_DEVICE static void widen(SharedPtr runs) {
     const int32 row = lane_index() / kRowLanes;
@@ -49,8 +49,8 @@ struct WidenedWgmmaProduct : WgmmaProduct<Element, kHeadDim> {
 
  private:
   static constexpr int32 kRowChunks = kHeadDim / 16;
-  // Lanes have so many chunks of a row side by side, those of the next row others: then what eight
-  // lanes read, and what they write, lies in different banks.
+  // kRowLanes lanes take neighbouring chunks of a row, and the lanes of the next row take other
+  // chunks. Eight lanes then read from different banks, and write to different banks.
   static constexpr int32 kRowLanes = kRowChunks % 4 == 0 ? 4 : 2;
   static constexpr int32 kRounds = kRowChunks / kRowLanes;
   static constexpr int32 kStepRows = kWarpThreads / kRowLanes;

@@ -1,8 +1,8 @@
 // Compiles every row of tests/compile/table.h for GPU archs, with every head_dim and dtype, and
-// writes tests/compile/results/ARCH.csv. Ends with 1 where a kernel spills with every config, or
-// the compiler complains.
+// writes tests/compile/results/ARCH.csv. Exits with 1 if a kernel spills with every config, or if
+// the compiler warns.
 //
-//   compile_all [ARCH...]  # all archs where none is given
+//   compile_all [ARCH...]  # all archs by default
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -30,12 +30,12 @@ namespace {
 struct Line {
   std::size_t row;
   int head_dim;
-  std::string dtypes;  // for which all else is the same
+  std::string dtypes;  // dtypes for which all but `sass` is the same
   KernelKind kind;
   std::size_t config;
   int shared_bytes;
   KernelReport report;
-  std::string sass;  // of each dtype
+  std::string sass;  // a digest for each dtype
 
   auto sort_key() const { return std::tie(row, head_dim, kind); }
   bool differs_in_dtype_only(const Line& other) const {
@@ -44,7 +44,7 @@ struct Line {
   }
 };
 
-// Counts on stderr, in tenths.
+// Prints progress to stderr after every tenth of the kernels.
 class Progress {
  public:
   Progress(std::string what, std::size_t total) : what_(std::move(what)), total_(total) {}
@@ -67,15 +67,15 @@ class ArchTable {
  public:
   explicit ArchTable(const Arch& arch) : arch_(arch), settings_(table_settings()) {}
 
-  // As Attention::compile: where a config spills, the next one counts.
+  // Compiles every setting. If a config spills, the next one is compiled, as in Attention::compile.
   void compile() {
     do compile_what_is_new();
-    while (go_on_to_next_plans());
+    while (go_on_to_next_configs());
   }
 
   std::size_t kernels() const { return reports_.size(); }
 
-  // Attend kernels of each setting; the others where no line above has the same source.
+  // Returns a line for each attend kernel of each setting, and one for each other source.
   std::vector<Line> lines() const {
     std::vector<Line> lines;
     std::set<std::string> listed;
@@ -116,7 +116,7 @@ class ArchTable {
     });
   }
 
-  bool go_on_to_next_plans() {
+  bool go_on_to_next_configs() {
     bool any = false;
     for (TableSetting& setting : settings_)
       if (setting.config + 1 < configs(setting.spec, arch_).size() && spills(setting)) {
@@ -141,7 +141,7 @@ class ArchTable {
 
   const Arch& arch_;
   std::vector<TableSetting> settings_;
-  std::unordered_map<std::string, KernelReport> reports_;  // by source
+  std::unordered_map<std::string, KernelReport> reports_;  // keyed by the kernel's source
 };
 
 std::string text_of(const Line& line) {
@@ -161,7 +161,7 @@ void write_table(const Arch& arch, const std::vector<Line>& lines) {
   if (!file.flush()) throw std::runtime_error("cannot write " + table_path(arch));
 }
 
-// The number of kernels that are not as they should be.
+// Compiles all rows for an arch and writes its table. Returns the number of kernels with a problem.
 std::ptrdiff_t compile_arch(const Arch& arch) {
   const auto begin = std::chrono::steady_clock::now();
   ArchTable table(arch);
@@ -197,7 +197,7 @@ int main(int count, char** arguments) {
     std::ptrdiff_t problems = 0;
     for (const lazyrope::Arch& arch : lazyrope::archs_of({arguments + 1, arguments + count}))
       problems += lazyrope::compile_arch(arch);
-    fmt::print("kernels that spill, or of which the compiler complains: {}\n", problems);
+    fmt::print("kernels that spill or give warnings: {}\n", problems);
     return problems == 0 ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -1,7 +1,7 @@
-// Every row of the registries compiles for every GPU arch, without spills and without a word of
-// complaint from ptxas. A run takes a sample in which every two values of any two factors meet;
-// LAZYROPE_COMPILE_SAMPLE=N takes another one. compile_all.cpp takes each row alone, with all
-// archs, dtypes and head_dims.
+// Every row of the registries compiles for every GPU arch without spills and without warnings of
+// ptxas. A run compiles a sample of settings in which every two values of any two factors occur
+// together. LAZYROPE_COMPILE_SAMPLE=N selects another sample. compile_all.cpp compiles each row
+// alone, with all archs, dtypes and head_dims.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -27,8 +27,8 @@ namespace {
 
 constexpr std::size_t kFactors = 7;
 
-// Which value of each factor: arch, RoPE row, mask row, dtypes, head_dim, form of queries and new
-// keys, what else is done with scores.
+// The index of a value for each factor: arch, RoPE variant, mask variant, dtypes, head_dim, form of
+// queries and new keys, and modification of scores.
 using Setting = std::array<std::size_t, kFactors>;
 // Two factors and a value of each.
 using Pair = std::array<std::size_t, 4>;
@@ -62,7 +62,7 @@ KernelSpec spec_of(const Setting& setting) {
   return spec;
 }
 
-// All that are possible; each run takes settings one by one from the last.
+// Returns all possible settings, each of which has a value for every factor.
 std::vector<Setting> all_settings() {
   const Setting counts = {gpu_archs().size(), rope_variants().size(),       mask_variants().size(),
                           kTypes.size(),      supported_head_dims().size(), 2,
@@ -86,10 +86,11 @@ std::set<Pair> pairs_of(const Setting& setting) {
   return pairs;
 }
 
-// Takes, again and again, the setting that has the most pairs not met so far.
+// Returns a greedy sample that covers all pairs: it adds the setting with the most missing pairs
+// until no pair is missing.
 std::vector<Setting> covering(const std::vector<Setting>& settings) {
   std::map<Pair, std::size_t> numbers;
-  std::vector<std::vector<std::size_t>> pairs;  // of each setting, by number
+  std::vector<std::vector<std::size_t>> pairs;  // the pairs' numbers, for each setting
   for (const Setting& setting : settings) {
     auto& of_setting = pairs.emplace_back();
     for (const Pair& pair : pairs_of(setting))
@@ -127,7 +128,7 @@ struct Job {
   KernelReport report = {};
 };
 
-// The kernels of all settings by one of their configs, each source once.
+// Renders the kernels of all settings with the config at `config_index`, each source once.
 std::vector<Job> jobs_for(const Arch& arch, const std::vector<Setting>& settings,
                           std::size_t config_index) {
   std::vector<Job> jobs;
@@ -151,7 +152,7 @@ std::string line_of(const Job& job, const Arch& arch) {
 
 class Compiles : public testing::TestWithParam<std::size_t> {};
 
-// As Attention::compile: where a config spills, the next one counts.
+// If a config spills, the next one must compile, as in Attention::compile.
 TEST_P(Compiles, WithoutSpillsAndWarnings) {
   const Arch& arch = gpu_archs().at(GetParam());
   std::vector<Setting> settings = chosen_settings();
@@ -181,8 +182,9 @@ TEST_P(Compiles, WithoutSpillsAndWarnings) {
 INSTANTIATE_TEST_SUITE_P(Archs, Compiles, testing::Range(std::size_t{0}, gpu_archs().size()),
                          [](const auto& row) { return gpu_archs().at(row.param).name; });
 
-// With the NVRTC of 2025 the first config spills here.
-TEST(DefaultPlan, IsOneThatDoesNotSpill) {
+// The first config of this spec spills with the NVRTC of 2025, so that the library must take a
+// later one.
+TEST(DefaultConfig, SpillingConfigIsSkipped) {
   AttentionSpec spec;
   spec.head_dim = 128;
   spec.num_q_heads = 8;
@@ -193,7 +195,7 @@ TEST(DefaultPlan, IsOneThatDoesNotSpill) {
     EXPECT_EQ(kernel->binary().spill_bytes, 0) << kernel->name();
 }
 
-TEST(Sample, HasEveryTwoValuesTogether) {
+TEST(Sample, EveryTwoValuesOccurTogether) {
   std::set<Pair> all, sampled;
   for (const Setting& setting : all_settings()) all.merge(pairs_of(setting));
   const std::vector<Setting> sample = chosen_settings();

@@ -25,15 +25,15 @@ inline const std::vector<Arch>& gpu_archs() {
   return gpus;
 }
 
-// What came of compiling one kernel.
+// The result of compiling one kernel.
 struct KernelReport {
   int registers = 0;
-  int spill_bytes = 0;  // of a thread: stored, loaded and on the stack
+  int spill_bytes = 0;  // bytes per thread: spill stores, spill loads and stack
   std::size_t cubin_bytes = 0;
   std::string sass = {};     // sass_digest() of the cubin
-  std::string problem = {};  // empty: none
+  std::string problem = {};  // empty if there is none
 
-  // Reports of two dtypes whose kernels differ in their instructions alone.
+  // Returns true if the kernels differ in their instructions alone.
   bool differs_in_sass_only(const KernelReport& other) const {
     KernelReport same = other;
     same.sass = sass;
@@ -42,14 +42,14 @@ struct KernelReport {
   bool operator==(const KernelReport&) const = default;
 };
 
-// Whether `log` has a warning of the compiler's or of ptxas's, or a numbered remark of ptxas's,
+// Returns true if `log` has a warning of the compiler or of ptxas, or a numbered remark of ptxas
 // such as "ptxas info    : (C7510) Potential Performance Loss: ...".
 inline bool has_warnings(const std::string& log) {
   static const std::regex pattern(R"(warning|ptxas [^:.]*[:.] *\(C[0-9])");
   return std::regex_search(log, pattern);
 }
 
-// What ptxas says of the kernel, without its size.
+// Reads the report of a kernel from ptxas's log. The size of the cubin is not in the log.
 inline KernelReport read_report(const std::string& kernel, const std::string& log) {
   for (const PtxasFunction& function : parse_ptxas_log(log)) {
     if (function.name != kernel) continue;

@@ -22,8 +22,8 @@ Integer read_integer(std::string_view bytes, std::uint64_t at) {
   return value;
 }
 
-// The machine code of a cubin, which is an ELF file of 64 bits: the contents of its .text sections,
-// sorted, so that neither symbol names nor their order count.
+// Returns the machine code of a cubin, a 64-bit ELF file: the contents of its .text sections. They
+// are sorted, so that neither symbol names nor the order of symbols matter.
 inline std::vector<std::string_view> text_sections(std::string_view cubin) {
   constexpr std::uint64_t kNameAt = 0, kOffsetAt = 24, kSizeAt = 32;
   const auto headers = read_integer<std::uint64_t>(cubin, 0x28);
@@ -47,8 +47,8 @@ inline std::vector<std::string_view> text_sections(std::string_view cubin) {
   return sections;
 }
 
-// 16 hex digits that tell the machine code of two cubins apart: of the SHA-256 over their .text
-// sections. Empty where there are none.
+// Returns the first 16 hex digits of the SHA-256 of a cubin's .text sections, which identify its
+// machine code. Empty if there are no such sections.
 inline std::string sass_digest(std::span<const std::byte> cubin) {
   const std::string_view bytes(reinterpret_cast<const char*>(cubin.data()), cubin.size());
   std::string text;

@@ -11,21 +11,21 @@
 #include "codegen/render.h"
 #include "tests/support/specs.h"
 
-// The table of tests/compile/results, a file an arch: what compile_all.cpp writes and
-// table_test.cpp reads.
+// The tables of tests/compile/results, one file per arch. compile_all.cpp writes them, and
+// table_test.cpp checks them.
 namespace lazyrope {
 
-// Lines that begin with # say how it came about. The column `sass` has a digest of the machine code
-// for each dtype, so that a change that only renames shows no difference there.
+// The first line begins with # and says how the table was made; this one follows. The column `sass`
+// has a digest of the machine code for each dtype. A change that only renames leaves it as it is.
 inline constexpr const char* kTableHead =
     "row,head_dim,dtype,kernel,config,registers,spill_bytes,shared_bytes,cubin_bytes,sass";
 
 inline constexpr std::array kTableDtypes = {Dtype::kBf16, Dtype::kFp16};
 
-// A row of a registry, or another thing that makes other kernels, in use alone.
+// A spec that differs from the default one in a single registry row or property.
 struct TableRow {
   std::string name;
-  std::function<void(KernelSpec&)> change;  // of default_spec()
+  std::function<void(KernelSpec&)> change;  // applied to default_spec()
 };
 
 inline KernelSpec default_spec(int head_dim, Dtype dtype) {
@@ -42,7 +42,7 @@ inline void use_mask(KernelSpec& spec, const std::string& mask) {
   spec.mask_parameters = example_mask(mask);
 }
 
-// What asks the most of a kernel.
+// Enables all features at once, which is the heaviest load for a kernel.
 inline void use_all_at_once(KernelSpec& spec) {
   spec.rope = example_rope("gptj", spec.head_dim);
   spec.rope.parameters["attention_factor"] = 1.25;
@@ -72,7 +72,8 @@ inline std::vector<TableRow> table_rows() {
        [](KernelSpec& spec) { spec.query_form = spec.append_form = RopeForm::kRotated; }},
       {"softcap", [](KernelSpec& spec) { spec.softcap = 50.0; }},
       {"sinks", [](KernelSpec& spec) { spec.sinks = true; }},
-      // Rows are divided by it: by nothing, by shifting (the default), by multiplying.
+      // Kernels divide rows by the group size. The division is omitted for 1, a shift for powers of
+      // two such as the default, and a multiplication for others.
       {"group=1", [](KernelSpec& spec) { spec.group_size = 1; }},
       {"group=7", [](KernelSpec& spec) { spec.group_size = 7; }},
       {"group=71", [](KernelSpec& spec) { spec.group_size = 71; }},
@@ -85,12 +86,12 @@ inline std::vector<TableRow> table_rows() {
 }
 
 struct TableSetting {
-  std::size_t row;  // of table_rows()
+  std::size_t row;  // index into table_rows()
   KernelSpec spec;
-  std::size_t config = 0;  // which of its configs counts: the first that does not spill
+  std::size_t config = 0;  // index of the first config that does not spill
 };
 
-// Every row with every head_dim and dtype that it goes with.
+// Returns every row with every head_dim and dtype that it supports.
 inline std::vector<TableSetting> table_settings() {
   std::vector<TableSetting> settings;
   const std::vector<TableRow> rows = table_rows();

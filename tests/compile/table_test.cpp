@@ -1,5 +1,5 @@
-// The table that `make compile-all` wrote is whole: a new row, arch or head_dim is compiled before
-// it is there.
+// The tables that `make compile-all` wrote are complete: a new row, arch or head_dim must have been
+// compiled before it is committed.
 #include "tests/compile/table.h"
 
 #include <fmt/format.h>
@@ -26,13 +26,14 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// Of row, head_dim, dtype and kernel.
+// Returns the key of a kernel in the table.
 std::string cell(std::string_view row, std::string_view head_dim, std::string_view dtype,
                  std::string_view kernel) {
   return fmt::format("{}, head_dim {}, {}, {}", row, head_dim, dtype, kernel);
 }
 
-// What each row has; other kernels are listed where no row above has the same.
+// Returns the keys that the table must have: the attend kernels of every setting. Other kernels are
+// listed once per source.
 std::set<std::string> wanted_cells() {
   std::set<std::string> cells;
   const std::vector<TableRow> rows = table_rows();
@@ -55,7 +56,7 @@ bool is_number(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() && value >= 0;
 }
 
-// One digest of 16 hex digits for each of the line's dtypes.
+// Returns true if `text` has one digest of 16 hex digits for each of the line's dtypes.
 bool are_digests(const std::string& text, const std::string& dtypes) {
   const std::vector<std::string> digests = split(text, ' ');
   return digests.size() == split(dtypes, ' ').size() &&
@@ -89,7 +90,7 @@ Table read_table(std::istream& in) {
   return table;
 }
 
-// One line for each row that lacks kernels, with the first of them.
+// Returns the first missing kernel of each row that lacks any.
 std::vector<std::string> missing(const Table& table) {
   std::vector<std::string> result;
   std::set<std::string> rows;
@@ -129,7 +130,7 @@ Table read_text(const std::string& lines) {
   return read_table(in);
 }
 
-TEST(CompileTableCheck, NamesWhatIsMissing) {
+TEST(CompileTableCheck, MissingKernelsAreNamed) {
   const Table table =
       read_text("softcap,64,bfloat16,attend_decode,0,103,0,65744,41304,0123456789abcdef\n");
   EXPECT_TRUE(table.complaints.empty());
@@ -139,7 +140,7 @@ TEST(CompileTableCheck, NamesWhatIsMissing) {
             lacks.end());
 }
 
-TEST(CompileTableCheck, SeesSpillsAndWhatCannotBeRead) {
+TEST(CompileTableCheck, SpillsAndMalformedLinesAreReported) {
   EXPECT_EQ(read_text("sinks,64,float16,attend_decode,0,255,8,65744,41304,0123456789abcdef\n")
                 .complaints.size(),
             1);
@@ -158,7 +159,7 @@ TEST(CompileTableCheck, SeesSpillsAndWhatCannotBeRead) {
   EXPECT_EQ(read_table(headless).complaints.size(), 1);
 }
 
-TEST(CompileTableCheck, SeesRowsThatAreGone) {
+TEST(CompileTableCheck, RowsThatNoLongerExistAreNamed) {
   const Table table =
       read_text("rope=alibi,64,float16,attend_decode,0,103,0,65744,41304,0123456789abcdef\n");
   EXPECT_EQ(rows_that_are_gone(table), std::vector<std::string>{"rope=alibi"});

@@ -1,6 +1,6 @@
-// What a spec and an arch put into the sources: a change of any line changes the keys of the cache,
-// and all kernels are compiled anew. LAZYROPE_UPDATE_GOLDENS=1 writes the files from what is
-// rendered now.
+// The values that a spec, a config and an arch put into the sources equal the golden files. A
+// change of any line changes the keys of the cache, so that all kernels are compiled again.
+// LAZYROPE_UPDATE_GOLDENS=1 writes the files from the sources that are rendered now.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The template's own lines behind its last #include.
+// Returns the template's lines from its last #include on.
 std::vector<std::string> template_lines(KernelKind kind) {
   const bool attends = kind == KernelKind::kAttendDecode || kind == KernelKind::kAttendPrefill;
   const std::string path =
@@ -57,8 +57,8 @@ std::vector<std::string> template_lines(KernelKind kind) {
   return {};
 }
 
-// The lines of a rendered source into which the template puts values. No value has a line end, so
-// the source ends with as many lines as the template.
+// Returns the lines of a rendered source that have values of the spec. No value has a line end, so
+// the last lines of the source match those of the template one by one.
 std::string values_in(const RenderedKernel& kernel) {
   const std::vector<std::string> asks = template_lines(kernel.kind);
   const std::vector<std::string> lines = lines_of(kernel.source);
@@ -95,7 +95,7 @@ std::string first_difference(const std::string& expected, const std::string& giv
 
 class Goldens : public testing::TestWithParam<Golden> {};
 
-TEST_P(Goldens, AreWhatIsRendered) {
+TEST_P(Goldens, RenderedValuesEqualTheGolden) {
   const std::string path =
       fmt::format("{}/golden/{}.txt", LAZYROPE_TEST_SOURCE_DIR, GetParam().name);
   const std::string text = rendered(GetParam());
@@ -104,7 +104,7 @@ TEST_P(Goldens, AreWhatIsRendered) {
   std::ifstream in(path);
   const std::string expected(std::istreambuf_iterator<char>(in), {});
   EXPECT_TRUE(text == expected) << path << ", " << first_difference(expected, text)
-                                << "\nLAZYROPE_UPDATE_GOLDENS=1 writes what is rendered";
+                                << "\nLAZYROPE_UPDATE_GOLDENS=1 updates the file";
 }
 
 INSTANTIATE_TEST_SUITE_P(Render, Goldens, testing::ValuesIn(goldens()),

@@ -5,24 +5,24 @@
 namespace lazyrope {
 
 const std::vector<ConformanceKernel>& conformance_kernels() {
-  static const std::vector<ConformanceKernel> rows = {
+  static const std::vector<ConformanceKernel> kernels = {
       grid_kernel(),   hopper_kernel(), math_kernel(), matrix_kernel(), mbarrier_kernel(),
       memory_kernel(), tensor_kernel(), warp_kernel(), wgmma_kernel()};
-  return rows;
+  return kernels;
 }
 
 const std::vector<ConformanceCase>& conformance_cases() {
-  static const std::vector<ConformanceCase> rows = [] {
+  static const std::vector<ConformanceCase> cases = [] {
     std::vector<ConformanceCase> all;
-    for (const auto& of : {grid_rows, hopper_rows, math_rows, matrix_rows, mbarrier_rows,
-                           memory_rows, tensor_rows, warp_rows, wgmma_rows})
+    for (const auto& of : {grid_cases, hopper_cases, math_cases, matrix_cases, mbarrier_cases,
+                           memory_cases, tensor_cases, warp_cases, wgmma_cases})
       for (ConformanceCase& row : of()) all.push_back(std::move(row));
     return all;
   }();
-  return rows;
+  return cases;
 }
 
-// FNV-1a.
+// Returns the FNV-1a hash of the name.
 std::uint64_t seed_of(const ConformanceCase& test_case) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : test_case.name)

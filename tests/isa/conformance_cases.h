@@ -13,7 +13,8 @@
 
 namespace lazyrope {
 
-// A device text of conformance kernels, tests/isa/kernels/NAME.cuh, and how it is launched.
+// A conformance kernel, tests/isa/kernels/NAME.cuh, and its launch. A kernel can serve several
+// cases.
 struct ConformanceKernel {
   std::string name;
   int ctas = 1;
@@ -22,17 +23,17 @@ struct ConformanceKernel {
   std::string least_arch = "sm_80";
 };
 
-// A tensor that a row copies boxes of: in its input, from that word on.
+// The tensor from which a case copies boxes. It is in the case's input, from word first_word on.
 struct CaseTensor {
   TensorMapSpec spec;  // without data
   std::size_t first_word = 0;
 };
 
-// One run of a text, and which wrappers of templates/isa it shows: what goes in, how much comes
-// out, and when an emulated run agrees with a recorded one.
+// One run of a conformance kernel: the wrappers of templates/isa that it exercises, its input, the
+// size of its output, and the rule by which an emulated output agrees with a recorded one.
 struct ConformanceCase {
-  std::string name;  // of its recording
-  std::string text;
+  std::string name;  // its recording is NAME.rec
+  std::string text;  // the name of its ConformanceKernel
   Case which = Case::kOnly;
   std::vector<std::string> wrappers;
   int count = 0;
@@ -45,7 +46,7 @@ struct ConformanceCase {
 const std::vector<ConformanceKernel>& conformance_kernels();
 const std::vector<ConformanceCase>& conformance_cases();
 
-// Of the row's name.
+// Returns the seed of the case's input. It depends on the name alone.
 std::uint64_t seed_of(const ConformanceCase& test_case);
 Words input_of(const ConformanceCase& test_case);
 

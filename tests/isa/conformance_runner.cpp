@@ -27,7 +27,7 @@ std::string source_of(const ConformanceKernel& text) {
   return fmt::format("{}/{}.cu", kFolder, text.name);
 }
 
-// A text has a function; what makes it a kernel is the same for all.
+// Wraps the function conformance_kernel() of a text in the source of a kernel.
 TemplateFile kernel_of(const ConformanceKernel& text) {
   return {source_of(text),
           fmt::format("#include \"{0}/{1}.cuh\"\n\n"

@@ -9,21 +9,21 @@
 
 namespace lazyrope {
 
-// The source of a kernel that does what the text in tests/isa/kernels says.
+// Renders a conformance kernel for an instruction set, "ptx" or "emu".
 RenderedKernel render_conformance_kernel(const ConformanceKernel& text, std::string_view isa);
 
-// What compiles such kernels for the arch: NVRTC, or for the emulator this machine's C++ compiler.
+// Returns the compiler for the arch: NVRTC, or this machine's C++ compiler for the emulator.
 std::shared_ptr<Compiler> conformance_compiler(const Arch& arch);
 
-// Compiles a text for a device, and runs rows of it there.
+// Compiles a conformance kernel for a device and runs its cases there.
 class ConformanceRunner {
  public:
-  // CompileError, DriverError.
+  // Throws CompileError or DriverError.
   ConformanceRunner(const ConformanceKernel& text, std::shared_ptr<const Device> device);
 
   const Binary& binary() const { return binary_; }
 
-  // The row's output, into memory that is full of the byte `fill` before.
+  // Runs a case and returns its output. Every byte of the output is `fill` before the run.
   Words run(const ConformanceCase& test_case, unsigned char fill) const;
 
  private:

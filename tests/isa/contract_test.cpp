@@ -1,4 +1,4 @@
-// Both instruction sets offer what templates/isa/contract.cuh says, and it says all that they do.
+// Both instruction sets meet templates/isa/contract.cuh, and the contract names every wrapper.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -13,7 +13,7 @@
 namespace lazyrope {
 namespace {
 
-// A kernel that does nothing, behind the contract and `line`.
+// Returns an empty kernel whose source begins with the contract and `line`.
 RenderedKernel kernel_with(const std::string& line, const Arch& arch) {
   const std::string source = expand_template("isa/contract.cuh", {}, arch.isa) + line +
                              "\nstruct Nothing {\n  int unused;\n};\n"
@@ -34,9 +34,9 @@ class Contract : public testing::TestWithParam<const char*> {
   const Arch& arch_ = find_arch(GetParam());
 };
 
-TEST_P(Contract, IsKept) { EXPECT_NO_THROW(compile("")); }
+TEST_P(Contract, InstructionSetMeetsTheContract) { EXPECT_NO_THROW(compile("")); }
 
-TEST_P(Contract, CanBeBroken) {
+TEST_P(Contract, WrongResultTypeDoesNotCompile) {
   const std::string wrong =
       "static_assert(lazyrope::contract::kSame<int, decltype(lazyrope::bar_sync())>);";
   EXPECT_TRUE(throws<CompileError>([&] { compile(wrong); }, {"assert"}));
@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Archs, Contract, testing::Values("sm_80", "sm_90a", "em
                                   (name.starts_with("emu") ? "_emulated" : "");
                          });
 
-TEST(ContractText, NamesEveryWrapper) {
+TEST(ContractText, ContractNamesEveryWrapper) {
   std::string text;
   for (const TemplateFile& file : embedded_templates())
     if (file.path == "isa/contract.cuh") text = file.text;

@@ -11,7 +11,7 @@ constexpr int kBias = 127;
 constexpr int kMantissaBits = 23;
 constexpr std::uint32_t kMantissa = (1u << kMantissaBits) - 1;
 
-// Half of the time the bit, else none.
+// Returns `bit` or 0, each half of the time.
 std::uint32_t maybe(Generator& random, std::uint32_t bit) { return random.below(2) * bit; }
 
 std::uint32_t exponent_between(Generator& random, int low, int high) {
@@ -97,7 +97,7 @@ std::uint32_t near_halfway(Generator& random, const HalfFormat& format) {
   const int least = format.infinity == kF16Format.infinity ? -26 : -126;
   const int most = format.infinity == kF16Format.infinity ? 17 : 128;
   std::uint32_t bits = random_float(random, least, most);
-  // Where the 16-bit number is subnormal, its last place is a higher one.
+  // A subnormal 16-bit number has fewer mantissa bits, so that its last bit is a higher one.
   const int exponent = static_cast<int>(bits >> kMantissaBits & 0xff) - kBias;
   const int subnormal_bits =
       format.infinity == kF16Format.infinity && exponent < -14 ? -14 - exponent : 0;

@@ -1,7 +1,7 @@
-// Runs conformance kernels on this machine's GPU and writes tests/isa/recordings/NAME.rec, which
-// the tests labelled "isa" compare the emulator with. Rows that need another arch are left out.
+// Runs conformance cases on this machine's GPU and writes tests/isa/recordings/NAME.rec. The tests
+// labelled "isa" compare the emulator with these files. Cases that need another arch are skipped.
 //
-//   record_isa [NAME...]  # all rows where none is given
+//   record_isa [NAME...]  # all cases by default
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 namespace lazyrope {
 namespace {
 
-// Code for sm_XYa is of that arch alone.
+// Code for an arch sm_XYa runs on that arch alone; other code also runs on later archs.
 bool runs_on(const ConformanceKernel& text, const Arch& arch) {
   const Arch& least = find_arch(text.least_arch);
   if (least.name.back() == 'a') return least.name == arch.name;
@@ -26,11 +26,12 @@ bool runs_on(const ConformanceKernel& text, const Arch& arch) {
 
 void record(const ConformanceRunner& runner, const Device& device,
             const ConformanceCase& test_case) {
-  fmt::print("{}: ", test_case.name);  // what fails is named
+  fmt::print("{}: ", test_case.name);  // printed first, so that a failure has a name
   std::fflush(stdout);
   const Words output = runner.run(test_case, 0x00);
   if (output != runner.run(test_case, 0xff))
-    throw std::runtime_error(test_case.name + " does not give the same twice, or writes not all");
+    throw std::runtime_error(test_case.name +
+                             " gives two different outputs, or does not write all of its output");
   write_recording(test_case, {.name = test_case.name,
                               .gpu = device.name(),
                               .driver = device.driver(),

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTitle = "lazyrope recording 1";
 
-// The lines behind the title, in their order.
+// The lines after the title, in their order.
 constexpr std::array<std::pair<const char*, std::string Recording::*>, 8> kLines = {{
     {"witness", &Recording::name},
     {"gpu", &Recording::gpu},

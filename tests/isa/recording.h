@@ -7,8 +7,8 @@
 
 namespace lazyrope {
 
-// What a GPU gave for a row of conformance_cases(): tests/isa/recordings/NAME.rec, a few lines of
-// text and the output's bytes.
+// The output of a conformance case on a GPU. The file tests/isa/recordings/NAME.rec has a few lines
+// of text, then the bytes of the output.
 struct Recording {
   std::string name;
   std::string gpu;
@@ -24,10 +24,10 @@ struct Recording {
 std::string recording_path(const ConformanceCase& test_case);
 std::string sha256_of(const Words& words);
 
-// std::runtime_error where it cannot be written.
+// Throws std::runtime_error if the file cannot be written.
 void write_recording(const ConformanceCase& test_case, const Recording& recording);
 
-// Nothing where there is no file; std::runtime_error where it is none.
+// Returns nullopt if there is no file. Throws std::runtime_error if the file is not a recording.
 std::optional<Recording> read_recording(const ConformanceCase& test_case);
 
 }  // namespace lazyrope

@@ -1,4 +1,5 @@
-// The emulator gives what the GPU gave. Each test compiles one text and runs its rows.
+// The emulator's output agrees with the GPU's recorded output. Each test compiles one conformance
+// kernel and runs its cases.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +18,7 @@ class Replay : public testing::TestWithParam<ConformanceKernel> {};
 void expect_as_recorded(const ConformanceRunner& runner, const ConformanceCase& test_case) {
   const Words output = runner.run(test_case, 0x00);
   EXPECT_EQ(differences(same_bits(), output, runner.run(test_case, 0xff)), "")
-      << test_case.name << " does not give the same twice, or writes not all";
+      << test_case.name << " gives two different outputs, or does not write all of its output";
   const std::optional<Recording> recording = read_recording(test_case);
   if (!recording) {
     ADD_FAILURE() << recording_path(test_case) << " is missing: run record_isa on a GPU";
@@ -25,20 +26,20 @@ void expect_as_recorded(const ConformanceRunner& runner, const ConformanceCase& 
   }
   EXPECT_EQ(recording->name, test_case.name);
   EXPECT_EQ(recording->input_sha256, sha256_of(input_of(test_case)))
-      << test_case.name << " has other input than was recorded: run record_isa on a GPU";
+      << test_case.name << " was recorded with other input: run record_isa on a GPU";
   EXPECT_EQ(differences(test_case.rule, recording->output, output), "")
       << test_case.name << ", recorded on " << recording->gpu;
 }
 
-TEST_P(Replay, IsAsRecorded) {
+TEST_P(Replay, EmulatedOutputAgreesWithRecording) {
   if (!has_emulator()) GTEST_SKIP() << "this build has no emulator";
   const ConformanceRunner runner(GetParam(), emulator_device());
   for (const ConformanceCase& test_case : conformance_cases())
     if (test_case.text == GetParam().name) expect_as_recorded(runner, test_case);
 }
 
-// So that record_isa finds nothing to complain about.
-TEST_P(Replay, CompilesForGpus) {
+// record_isa compiles the same source on a GPU, so it must not fail there.
+TEST_P(Replay, KernelCompilesForItsLeastArch) {
   const Arch& arch = find_arch(GetParam().least_arch);
   const Binary binary =
       conformance_compiler(arch)->compile(render_conformance_kernel(GetParam(), arch.isa), arch);

@@ -16,7 +16,7 @@ constexpr std::size_t kShown = 5;
 
 double number(std::uint32_t bits) { return static_cast<double>(std::bit_cast<float>(bits)); }
 
-// Where a result is no finite number, that is all there is to it.
+// Results that are not finite must be equal, except that all NaN are alike.
 bool agree_unless_finite(std::uint32_t recorded, std::uint32_t emulated) {
   return std::isnan(number(recorded)) ? std::isnan(number(emulated)) : recorded == emulated;
 }
@@ -25,7 +25,7 @@ bool both_finite(std::uint32_t recorded, std::uint32_t emulated) {
   return std::isfinite(number(recorded)) && std::isfinite(number(emulated));
 }
 
-// Numbers the normal floats of a sign from 1 on; zero is 0, and infinity the last.
+// Numbers the normal floats of one sign from 1 on. Zero is 0, and infinity comes last.
 std::int64_t ordinal(std::uint32_t bits) {
   const std::uint32_t magnitude = bits & ~kSign;
   return magnitude == 0 ? 0 : std::int64_t{magnitude} - kLeastNormal + 1;
@@ -59,7 +59,7 @@ Rule within_ulps(int ulps) {
 }
 
 Rule within_error(double error, bool relative_above_one) {
-  constexpr double kRounding = 0x1p-24;  // the emulator's own
+  constexpr double kRounding = 0x1p-24;  // relative error of the emulator
   return {fmt::format("within {:.3g}{}", error, relative_above_one ? " (relative above 1)" : ""),
           [=](Rule::Output recorded, Rule::Output emulated, std::size_t i) {
             if (!both_finite(recorded[i], emulated[i]))
@@ -71,7 +71,7 @@ Rule within_error(double error, bool relative_above_one) {
 }
 
 Rule accumulated(int terms) {
-  return {fmt::format("within {} times 2^-23 of the sum of magnitudes behind it", 2 * terms),
+  return {fmt::format("within {} times 2^-23 of the sum of magnitudes in the next word", 2 * terms),
           [=](Rule::Output recorded, Rule::Output emulated, std::size_t i) {
             if (!both_finite(recorded[i], emulated[i]))
               return agree_unless_finite(recorded[i], emulated[i]);

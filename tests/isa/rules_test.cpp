@@ -1,4 +1,4 @@
-// The rules refuse what they should. A recording may only ever be compared by one of these.
+// The rules accept and refuse the right words. Recordings are compared by these rules alone.
 #include "tests/isa/rules.h"
 
 #include <gtest/gtest.h>
@@ -27,13 +27,13 @@ bool agree(const Rule& rule, std::uint32_t recorded, std::uint32_t emulated) {
   return agree(rule, Words{recorded}, Words{emulated});
 }
 
-TEST(SameBits, AreAllTheSame) {
+TEST(SameBits, OneOtherBitIsADifference) {
   EXPECT_TRUE(agree(same_bits(), kNan, kNan));
   EXPECT_FALSE(agree(same_bits(), kNan, kNan + 1));
   EXPECT_FALSE(agree(same_bits(), bits(0.0f), bits(-0.0f)));
 }
 
-TEST(WithinUlps, CountsThem) {
+TEST(WithinUlps, MoreUlpsThanAllowedAreADifference) {
   const std::uint32_t one = bits(1.0f);
   EXPECT_TRUE(agree(within_ulps(2), one, one - 2));
   EXPECT_FALSE(agree(within_ulps(2), one, one + 3));
@@ -41,7 +41,7 @@ TEST(WithinUlps, CountsThem) {
   EXPECT_TRUE(agree(within_ulps(1), bits(std::numeric_limits<float>::max()), bits(kInfinity)));
 }
 
-TEST(WithinUlps, ZeroIsBesideTheLeastNormalNumber) {
+TEST(WithinUlps, ZeroIsOneUlpFromTheLeastNormalNumber) {
   EXPECT_TRUE(agree(within_ulps(1), bits(0.0f), bits(kLeastNormal)));
   EXPECT_TRUE(agree(within_ulps(1), bits(kLeastNormal), bits(0.0f)));
   EXPECT_FALSE(agree(within_ulps(1), bits(0.0f), bits(kLeastNormal) + 1));
@@ -49,13 +49,13 @@ TEST(WithinUlps, ZeroIsBesideTheLeastNormalNumber) {
   EXPECT_FALSE(agree(within_ulps(1), bits(0.0f), bits(-0.0f)));
 }
 
-TEST(WithinUlps, AnyNanIsAnyOther) {
+TEST(WithinUlps, AllNansAreAlike) {
   EXPECT_TRUE(agree(within_ulps(1), kNan, kOtherNan));
   EXPECT_FALSE(agree(within_ulps(1), kNan, bits(1.0f)));
   EXPECT_FALSE(agree(within_ulps(1), bits(kInfinity), 0x7f800001u));
 }
 
-TEST(WithinError, IsAbsoluteUpToOne) {
+TEST(WithinError, ErrorIsAbsoluteUpToOneAndRelativeAbove) {
   EXPECT_TRUE(agree(within_error(0x1p-20, true), bits(0.0f), bits(0x1p-20f)));
   EXPECT_FALSE(agree(within_error(0x1p-20, true), bits(0.0f), bits(0x1.2p-20f)));
   EXPECT_TRUE(agree(within_error(0x1p-20, true), bits(64.0f), bits(64.0f + 0x1p-15f)));
@@ -64,7 +64,7 @@ TEST(WithinError, IsAbsoluteUpToOne) {
   EXPECT_FALSE(agree(within_error(0x1p-20, true), bits(kInfinity), bits(3e38f)));
 }
 
-TEST(Accumulated, IsMeasuredByMagnitudes) {
+TEST(Accumulated, ToleranceScalesWithTheMagnitudes) {
   const Rule rule = accumulated(16);
   EXPECT_TRUE(agree(rule, {bits(0.0f), bits(1024.0f)}, {bits(0x1p-9f), bits(1024.0f)}));
   EXPECT_FALSE(agree(rule, {bits(0.0f), bits(1.0f)}, {bits(0x1p-9f), bits(1.0f)}));
@@ -73,7 +73,7 @@ TEST(Accumulated, IsMeasuredByMagnitudes) {
   EXPECT_FALSE(agree(rule, {bits(1.0f), bits(kInfinity)}, {kNan, bits(kInfinity)}));
 }
 
-TEST(Differences, SayWhereAndHowMany) {
+TEST(Differences, TextHasTheFirstWordsAndTheCount) {
   const Words recorded(9, bits(1.0f));
   Words emulated(9, bits(2.0f));
   emulated[0] = recorded[0];

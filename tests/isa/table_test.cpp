@@ -1,4 +1,4 @@
-// Every wrapper of templates/isa has a conformance case, and every recording a row.
+// Every wrapper of templates/isa has a conformance case, and every recording belongs to a case.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -18,14 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uintmax_t kMaxBytes = std::uintmax_t{2} << 20;  // of all recordings
+constexpr std::uintmax_t kMaxBytes = std::uintmax_t{2} << 20;  // all recordings together
 
 std::string text_of(const std::string& name) {
   std::ifstream in(fmt::format("{}/isa/kernels/{}.cuh", LAZYROPE_TEST_SOURCE_DIR, name));
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-TEST(Wrappers, AreFoundInTheirTexts) {
+TEST(Wrappers, EveryKindOfDefinitionIsFound) {
   const auto found = wrappers_in(
       "#define LAZYROPE_DEVICE_CALL __device__ __noinline__\n"
       "// LAZYROPE_DEVICE int none();\n"
@@ -38,16 +38,16 @@ TEST(Wrappers, AreFoundInTheirTexts) {
                                           "mma_m16n8k16_f32_bf16"}));
 }
 
-TEST(Wrappers, AllHaveAWitness) {
+TEST(Wrappers, EveryWrapperHasAConformanceKernel) {
   std::set<std::string> missing = all_wrappers();
   EXPECT_GE(missing.size(), 40u);
   for (const ConformanceCase& test_case : conformance_cases())
     for (const std::string& wrapper : test_case.wrappers) missing.erase(wrapper);
-  EXPECT_TRUE(missing.empty()) << "without a row in tests/isa/conformance_cases.cpp: "
+  EXPECT_TRUE(missing.empty()) << "without a case in tests/isa/rows: "
                                << fmt::format("{}", fmt::join(missing, ", "));
 }
 
-TEST(Witnesses, NameWrappersThatTheirTextCalls) {
+TEST(ConformanceCases, KernelCallsEveryWrapperThatTheCaseNames) {
   const std::set<std::string> wrappers = all_wrappers();
   for (const ConformanceCase& test_case : conformance_cases()) {
     EXPECT_FALSE(test_case.wrappers.empty()) << test_case.name;
@@ -59,7 +59,7 @@ TEST(Witnesses, NameWrappersThatTheirTextCalls) {
   }
 }
 
-TEST(Witnesses, HaveOneNameAndOneText) {
+TEST(ConformanceCases, NamesAreUniqueAndKernelsExist) {
   std::set<std::string> texts;
   for (const ConformanceKernel& text : conformance_kernels())
     EXPECT_TRUE(texts.insert(text.name).second);
@@ -70,12 +70,12 @@ TEST(Witnesses, HaveOneNameAndOneText) {
   }
 }
 
-TEST(Witnesses, TheirInputsAreTheSameEachTime) {
+TEST(ConformanceCases, InputIsTheSameEachTime) {
   for (const ConformanceCase& test_case : conformance_cases())
     EXPECT_EQ(input_of(test_case), input_of(test_case)) << test_case.name;
 }
 
-TEST(Recordings, AreOfRowsThatThereAre) {
+TEST(Recordings, EveryRecordingBelongsToACase) {
   const fs::path folder = fs::path(LAZYROPE_TEST_SOURCE_DIR) / "isa" / "recordings";
   if (!fs::exists(folder)) GTEST_FAIL() << folder << " is missing: run record_isa on a GPU";
   std::uintmax_t bytes = 0;
@@ -84,7 +84,7 @@ TEST(Recordings, AreOfRowsThatThereAre) {
     EXPECT_TRUE(std::ranges::any_of(
         conformance_cases(),
         [&](const ConformanceCase& test_case) { return recording_path(test_case) == file.path(); }))
-        << file.path() << " is no row's: remove it";
+        << file.path() << " belongs to no conformance case: remove it";
   }
   EXPECT_LE(bytes, kMaxBytes);
 }

@@ -17,7 +17,7 @@ std::string without_comments(std::string_view text) {
 }  // namespace
 
 std::set<std::string> wrappers_in(std::string_view text) {
-  // The name is what stands before the first parenthesis.
+  // A function's name is the word before its first parenthesis.
   static const std::regex definition(
       R"(LAZYROPE_DEVICE(?:_CALL)?\s[^(;]*?(operator\S{1,2}|\w+)\s*\()");
   const std::string code =

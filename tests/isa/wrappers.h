@@ -6,13 +6,14 @@
 
 namespace lazyrope {
 
-// Names of the functions that a text of templates/isa/ptx defines for kernels.
+// Returns the names of the functions that a text of templates/isa/ptx defines for kernels.
 std::set<std::string> wrappers_in(std::string_view text);
 
-// Of all texts there.
+// Returns the names that all texts of templates/isa/ptx define.
 std::set<std::string> all_wrappers();
 
-// Whether the text has the name as a word, or the first sign of an operator, outside of comments.
+// Returns true if the text has the name as a word outside of comments. For an operator it looks for
+// its first character alone.
 bool names_wrapper(std::string_view text, std::string_view wrapper);
 
 }  // namespace lazyrope

@@ -1,8 +1,8 @@
 """python -m tests.mutation [--only TEXT]... [--trial NAME]... [--templates FOLDER] [--keep]
 
 Removes or weakens each wait, fence and barrier of the templates, one at a time, and runs small steps in the emulator,
-which looks for races. Ends with 1 where a mutant survives: the trials must get better, the emulator stricter, or the
-line is needless and goes.
+which looks for races. Exits with 1 if a mutant survives. Then the trials must get better or the emulator stricter, or
+the line is unnecessary and must be removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> int:
         "--only", action="append", default=[], metavar="TEXT", help="mutants whose names have all of these"
     )
     parser.add_argument("--trial", action="append", default=[], metavar="NAME", help="the steps to run; all by default")
-    parser.add_argument("--templates", type=Path, default=TEMPLATES, help="a copy, changed inside of its lines")
+    parser.add_argument("--templates", type=Path, default=TEMPLATES, help="a copy whose lines may be changed")
     parser.add_argument("--keep", action="store_true", help=f"write {table.FILE.name}")
     options = parser.parse_args()
     begin = time.monotonic()
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def _prepared(names: list[str]) -> list[Trial]:
-    """With what the processes that try the mutants inherit."""
+    """Prepares the trials with these names, or all. The processes that try the mutants inherit the result."""
     import torch
 
     from tests.mutation.trials import TRIALS

@@ -1,4 +1,4 @@
-"""A host compiler for the emulator that puts mutants into a kernel's source first.
+"""Inserts the mutants into a kernel's source, then runs the emulator's host compiler.
 
 python compiler.py OVERLAY COMMAND... -o OUT SOURCE
 """
@@ -15,7 +15,7 @@ MARK = re.compile(r'#line (\d+) "(.*)"')
 
 
 def with_mutants(source: str, overlay: dict[str, dict[str, str]], declaration: str) -> str:
-    """A rendered source, whose #line marks say where its lines come from, with the overlay's lines."""
+    """Returns a rendered source with the overlay's lines. #line marks in the source say where its lines come from."""
     lines, path, number = [declaration], "", 0
     for line in source.split("\n"):
         if mark := MARK.fullmatch(line):

@@ -1,4 +1,4 @@
-"""Mutants of the sites, and the templates with all of them inside, of which a number chooses one at run time."""
+"""Makes mutants of the sites, and templates that contain all of them. A number selects one mutant at run time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tests.mutation.sites import Instructions, Site
 from tests.mutation.text import Span, Text
 
-CHOSEN = "lazyrope_mutant"  # an int that the kernel finds in the process; 0: none
+CHOSEN = "lazyrope_mutant"  # an int variable of the process: the number of the active mutant, 0 for none
 ORDERS = {"acq_rel": ("acquire", "release", "relaxed"), "acquire": ("relaxed",), "release": ("relaxed",)}
 RELAXED_LOAD = "emulator->atom(EmulatedAtomic::kAdd, EmulatedOrder::kRelaxed, const_cast<uint32*>(p), 0, site)"
 ORDER_OF = {
@@ -19,8 +19,8 @@ ORDER_OF = {
     "relaxed": "EmulatedOrder::kRelaxed",
 }
 COMMIT = "_commit_group"
-# Who gives something away later, or waits for it earlier, only takes longer; and that products are
-# asked for in turns, and queries before keys, is for speed.
+# These moves only cost time: a thread that commits or releases later, or waits earlier. The order in which warps issue
+# products, and queries before keys, is for speed as well.
 SLOWER = {
     "commit": ("later",),
     "release": ("later",),
@@ -37,7 +37,7 @@ class Mutant:
     site: Site
     kind: str  # removed, pending + 1, earlier, later, or a weaker order
     number: int = 0
-    crosses: Span | None = None  # the statement past which the call moves, where it moves
+    crosses: Span | None = None  # the statement past which the call moves, if it moves
 
     @property
     def name(self) -> str:
@@ -58,18 +58,21 @@ def _of_site(site: Site, instructions: Instructions) -> Iterator[Mutant]:
     for order in _weaker(site.call.name):
         yield Mutant(site, order)
     crossed = _first_that_matters(site, site.before, instructions)
-    # Behind another site: that is the other's mutant, moved later.
+    # A move before another site is the same as the other site's move later.
     if crossed is not None and not _is_site(site.text, crossed, instructions):
         yield Mutant(site, "earlier", crosses=crossed)
     crossed = _first_that_matters(site, site.after, instructions)
-    # What is moved behind a jump is removed.
+    # A move past a jump would remove the call.
     if crossed is not None and not JUMP.match(site.text.of(crossed)):
         yield Mutant(site, "later", crosses=crossed)
 
 
 def _first_that_matters(site: Site, statements: Iterable[Span], instructions: Instructions) -> Span | None:
-    """A commit is of the thread's own operations alone; all else orders accesses to memory that is written. Nothing can
-    tell a call from one that has moved past a statement without such."""
+    """Returns the first statement past which a move can change what the program does.
+
+    A commit concerns the thread's own operations alone. All other calls order accesses to memory that is written. A
+    move past a statement without these changes nothing.
+    """
     matters = instructions.reaching
     if site.call.name.endswith(COMMIT):
         committed = site.call.name.removesuffix(COMMIT)
@@ -86,14 +89,14 @@ def _is_site(text: Text, statement: Span, instructions: Instructions) -> bool:
 
 
 def _weaker(name: str) -> tuple[str, ...]:
-    """Orders that an access to memory could have instead of its own. A fence is there or not."""
+    """Returns the weaker memory orders of an atomic access. A fence has none: it can only be removed."""
     if not name.startswith(("ld_", "st_", "atom_", "red_")):
         return ()
     return next((weaker for order, weaker in ORDERS.items() if f"_{order}_" in name), ())
 
 
 def overlay(texts: dict[str, Text], mutants: Iterable[Mutant], instructions: Instructions) -> dict[str, dict[int, str]]:
-    """By file the lines that change, of templates that hold all mutants."""
+    """Returns, for each file, the lines of the templates that change when all mutants are inserted."""
     edits: dict[str, list[tuple[Span, str]]] = defaultdict(list)
     of_site: dict[Site, list[Mutant]] = defaultdict(list)
     for mutant in mutants:
@@ -138,7 +141,7 @@ def _weak_name(name: str, order: str) -> str:
 
 
 def _weakened(code: str, name: str, order: str) -> str:
-    """The wrapper with a weaker order, on one line."""
+    """Returns the wrapper with a weaker order, on one line."""
     weak = re.sub(r"EmulatedOrder::k\w+", ORDER_OF[order], code)
     weak = weak.replace("emulator->ld_acquire(p, site)", RELAXED_LOAD)
     if weak == code:

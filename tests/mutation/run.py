@@ -1,4 +1,4 @@
-"""Runs mutants, each in a process of its own, as many at a time as there are cores."""
+"""Runs each mutant in a process of its own, as many at a time as there are cores."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from tests.mutation.mutants import CHOSEN
 if TYPE_CHECKING:
     from tests.mutation.trials import Trial  # imports lazyrope
 
-ORIGINAL = 0  # as a mutant's number: the kernels as they are
-SEEDS = 3  # of the order of threads, with which the kernels as they are must be right
-SEEDS_OF_MUTANT = 40  # with one of which it must be caught
-CPU_SECONDS = 60  # many times what a run takes that is not stuck
+ORIGINAL = 0  # the mutant number that stands for the unchanged kernels
+SEEDS = 3  # thread orders for which the unchanged kernels must be right
+SEEDS_OF_MUTANT = 40  # thread orders, one of which must catch a mutant
+CPU_SECONDS = 60  # many times the duration of a run that is not stuck
 
 
 @dataclass(frozen=True)
 class Verdict:
-    caught_by: str  # the emulator's rule that was broken, or how else it was seen; empty: nothing saw it
+    caught_by: str  # the emulator's rule that the mutant broke, or another failure; empty if it survived
     trial: str = ""
     text: str = ""
 
 
 @contextmanager
 def mutants_inside(files: dict[str, dict[int, str]]) -> Iterator[ctypes.c_int]:
-    """Has the kernels of this process compiled with all mutants; yields the number of the one that they follow. To be
-    entered before lazyrope reads its environment."""
+    """Has the kernels of this process compiled with all mutants inside; yields the number of the active one.
+
+    Enter it before lazyrope reads its environment.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder, command = Path(name), os.environ.get("LAZYROPE_CXX", "c++")
         chosen = folder / "chosen.cpp"
@@ -61,7 +63,7 @@ def judge(
     chosen: ctypes.c_int,
     report: Callable[[int, Verdict], None],
 ) -> None:
-    """Runs the trials with each mutant, its `first` one first, until one catches it or all seeds are through."""
+    """Runs the trials with each mutant, its `first` trial first, until one catches it or all seeds are used."""
     waiting = [(number, 0) for number in reversed(list(numbers))]
     running: dict[int, tuple[int, int, int]] = {}
     while waiting or running:
@@ -81,7 +83,7 @@ def judge(
 
 
 def _start(number: int, trials: Sequence[Trial], seed: int, chosen: ctypes.c_int) -> tuple[int, int]:
-    """A process that tries a mutant, and the pipe from which to read what it finds."""
+    """Starts a process that tries a mutant; returns its id and the pipe that its verdict comes from."""
     sys.stdout.flush()
     read, write = os.pipe()
     pid = os.fork()
@@ -90,7 +92,7 @@ def _start(number: int, trials: Sequence[Trial], seed: int, chosen: ctypes.c_int
         return pid, read
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-        os.environ["LAZYROPE_EMULATOR_SEED"] = str(seed)  # which the first launch reads
+        os.environ["LAZYROPE_EMULATOR_SEED"] = str(seed)  # the first launch reads it
         chosen.value = number
         os.write(write, json.dumps(vars(_try_all(trials))).encode())
     finally:

@@ -1,4 +1,4 @@
-"""Where the kernels synchronize: found by the names of the instruction wrappers, which are those of the PTX manual."""
+"""Finds the calls with which kernels synchronize, by the names of the instruction wrappers, which are PTX's names."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import dataclass
 
 from tests.mutation.text import Call, Function, Span, Text, functions
 
-# A wrapper of such a name orders memory or makes threads wait for each other.
+# A wrapper with such a name orders memory or makes threads wait for each other.
 SYNCHRONIZES = re.compile(
     r"(?:^|_)(?:bar|barrier|mbarrier|fence|membar|commit_group|wait_group|wait|arrive|griddepcontrol|acq_rel|acquire"
     r"|release)(?:_|$)"
 )
-# One of these reaches no memory that is written. What ld.global.nc reads nobody may write (PTX ISA, "ld.global.nc").
+# These wrappers access no memory that is written. Memory that ld.global.nc reads must not be written (PTX ISA,
+# "ld.global.nc").
 REACHES_NO_MEMORY = re.compile(r"^(?:ld_global_nc$|shfl_|vote_|mma_|elect_|setmaxnreg|prefetch|shared_descriptor$)")
-# All others move data.
+# All other wrappers move data.
 MOVES_DATA = re.compile(r"^(?:(?:ld|st|atom|red)_(?:shared|global|generic|relaxed)|(?:ld|st)matrix|cp_|wgmma_m)")
 
-# They do so among other things, each call for a reason of its own.
+# These functions synchronize among other things. Each call of them has a reason of its own.
 HANDS_OVER = {"acquire", "commit", "release", "await_phase", "order_wait", "order_arrive", "signal_issued"}
-# Results are the same without: a CTA would take items from others before it has room for them, or ask for its first
-# queries behind its first keys and values.
+# The results are the same without these calls. A CTA would take work tiles from others before it has room for them, or
+# would load its first queries after its first keys and values.
 FOR_SPEED = {
     ("family/sm90a/scheduler_warp.cuh", "work_tiles_.await_phase(work_tile_stage_.index)"),
     ("pipeline/issue_order.cuh", "mbarrier_try_wait_parity(memory_, 0)"),
@@ -35,7 +36,7 @@ class Site:
 
     text: Text
     call: Call
-    before: tuple[Span, ...]  # statements of its block, the nearest first, where the call is one itself
+    before: tuple[Span, ...]  # statements of its block, the nearest first; empty unless the call is a statement
     after: tuple[Span, ...]
     is_statement: bool
 
@@ -53,7 +54,7 @@ class Site:
 
 
 class Instructions:
-    """What the templates' functions do, by name: where two functions share one, what either does."""
+    """Tells by name what the functions of the templates do. Functions that share a name count as one."""
 
     def __init__(self, texts: dict[str, Text]) -> None:
         self.own = _functions(texts, LEVELS)
@@ -63,7 +64,7 @@ class Instructions:
         self.reaching = self.coming_to({name for name in self.wrappers if not REACHES_NO_MEMORY.match(name)})
 
     def of_no_kind(self) -> set[str]:
-        """Wrappers of which the rules above do not know what they do."""
+        """Returns the wrappers that match none of the rules above."""
         known = (SYNCHRONIZES.search, MOVES_DATA.match, REACHES_NO_MEMORY.match)
         return {name for name in self.wrappers if not any(rule(name) for rule in known)}
 
@@ -72,11 +73,11 @@ class Instructions:
         return any(f.name == name and re.search(rf"\bbool\s+{name}\s*\(", text.of(f.span)) for text, f in every)
 
     def coming_to(self, names: set[str]) -> set[str]:
-        """These, and all functions that may come to one of them."""
+        """Returns these names and those of all functions that may call one of them, directly or not."""
         return _closure(names, self.own)
 
     def _helpers(self) -> set[str]:
-        """Functions that do nothing but synchronize."""
+        """Returns the functions that do nothing but synchronize."""
         helpers: set[str] = set()
         while True:
             known = self.synchronizing | helpers
@@ -98,7 +99,7 @@ def _closure(names: set[str], among: list[tuple[Text, Function]]) -> set[str]:
 
 
 def _wrappers(texts: dict[str, Text]) -> dict[str, tuple[Text, Function]]:
-    """The instructions of which the emulator has a part; others compute in the thread's registers."""
+    """Returns the wrappers that call the emulator. All others compute in the thread's registers."""
     emulated = _functions(texts, "isa/emu/")
     asking = {f.name for text, f in emulated if re.search(r"emulator->\w+\(", text.of(f.body))}
     instructions = {f.name for _, f in _functions(texts, "isa/ptx/")}
@@ -115,7 +116,7 @@ def _only_calls(text: Text, function: Function, names: set[str]) -> bool:
 
 
 def sites(texts: dict[str, Text], instructions: Instructions) -> list[Site]:
-    """All of which a mutant can be told from the program."""
+    """Returns the sites whose mutants can give other results than the program."""
     return [site for site in every_site(texts, instructions) if (site.path, site.name) not in FOR_SPEED]
 
 

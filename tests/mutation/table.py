@@ -1,4 +1,7 @@
-"""results.csv: what caught each mutant. Rows are found by function, so that other lines may come and go."""
+"""Reads and writes results.csv, which says what caught each mutant.
+
+A row names a function instead of a line, so that it stays valid when other lines change.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ Key = tuple[str, str, str, str]
 
 
 def keys(mutants: Iterable[Mutant]) -> dict[Key, Mutant]:
-    """A call that occurs again in its function is told from the first by a number."""
+    """Returns the mutants by their keys. A number tells repeated calls in a function apart."""
     result: dict[Key, Mutant] = {}
     times: Counter[Key] = Counter()
     for mutant in mutants:

@@ -1,4 +1,4 @@
-"""Statements of device text: enough C++ to move one of them past its neighbour."""
+"""Parses enough C++ of the device text to move a statement past its neighbour."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tools.check_layers import QUOTED_OR_COMMENT, blank, line_of
 OPENING = {"(": ")", "{": "}", "[": "]"}
 PREPROCESSOR = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
 WORD = re.compile(r"[A-Za-z_]\w*")
-# A function that is called, or a type of which a variable is made.
+# The name of a function that is called, or of a type whose variable is declared.
 USED = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^<>;{}]*(?:<[^<>;{}]*>[^<>;{}]*)*>)?\s*(?:\w+\s*)?[({;]")
 CONDITIONAL = re.compile(r"(?:if\s+constexpr|if|for|while|switch)\s*(?=\()")
 TYPE = re.compile(r"(?:template\b.*)?\b(?:class|struct|union|enum)\b", re.DOTALL)
 TEMPLATE_ARGUMENTS = re.compile(r"\s*<[^<>;{}]*>")
-LONGEST_QUALIFIERS = 200  # characters: what lies farther in front of a call is not looked at
+LONGEST_QUALIFIERS = 200  # characters before a call that are searched for its qualifiers
 QUALIFIERS = re.compile(r"(?:\w+\s*(?:::|\.|->)\s*)*(?:template\s+)?$")
 
 
@@ -30,7 +30,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Call:
-    """`Team::sync()` or `cp_async_wait_group<0>()`, with what qualifies the name."""
+    """A call with its qualifiers, such as `Team::sync()` or `cp_async_wait_group<0>()`."""
 
     name: str
     span: Span
@@ -38,7 +38,7 @@ class Call:
 
 
 class Text:
-    """A template file: its text, and its code, in which comments, literals and directives are blanked out."""
+    """A template file: its text, and its code, which has blanks instead of comments, literals and directives."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
@@ -52,7 +52,7 @@ class Text:
         return self.code[span.begin : span.end]
 
     def uses(self, span: Span) -> set[str]:
-        """Names that may be those of functions and constructors called there."""
+        """Returns the names of functions and constructors that the span may call."""
         if span not in self._used:
             words = WORD.finditer(self.code, span.begin, span.end)
             self._used[span] = {word[0] for word in words if USED.match(self.code, word.start(), span.end)}
@@ -60,7 +60,7 @@ class Text:
 
     @cached_property
     def _braces(self) -> list[Span]:
-        """Of all pairs, inner ones first."""
+        """Returns the spans of all pairs of braces, inner ones first."""
         open_at, pairs = [], []
         for at, char in enumerate(self.code):
             if char == "{":
@@ -70,7 +70,7 @@ class Text:
         return pairs
 
     def block_of(self, at: int) -> Span:
-        """What the innermost braces around a place enclose."""
+        """Returns the span between the innermost braces around a position."""
         pair = next(pair for pair in self._braces if pair.begin < at < pair.end)
         return Span(pair.begin + 1, pair.end - 1)
 
@@ -80,7 +80,7 @@ class Text:
         return at
 
     def closing(self, at: int) -> int:
-        """Behind the bracket that closes the one at a place."""
+        """Returns the position after the bracket that closes the one at `at`."""
         depth = 0
         for i in range(at, len(self.code)):
             depth += (self.code[i] in OPENING) - (self.code[i] in OPENING.values())
@@ -116,11 +116,11 @@ class Text:
         return i + 1
 
     def before(self, at: int) -> int:
-        """Behind the last code before a position: what is put there stands in no comment."""
+        """Returns the position after the last code before `at`, so that an insertion is not in a comment."""
         return len(self.code[:at].rstrip())
 
     def calls(self, names: set[str]) -> Iterator[Call]:
-        """Of functions of these names; not their definitions."""
+        """Returns the calls of functions with these names, without their definitions."""
         return (call for call in self._calls if call.name in names)
 
     @cached_property

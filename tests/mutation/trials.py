@@ -1,4 +1,4 @@
-"""Small steps that come to every wait, fence and barrier of the kernels, and to each for its own reason."""
+"""Small steps that together need every wait, fence and barrier of the kernels."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def shape(
 
 @dataclass(frozen=True)
 class Trial:
-    """One step, and the kernels that serve it."""
+    """One step and the configs of the kernels that compute it."""
 
     name: str
     make: Callable[[], Case]
     decode: lazyrope.TileConfig
     prefill: lazyrope.TileConfig
-    attends: bool = True  # else the step is only planned
+    attends: bool = True  # False: the step is planned, but not computed
     fixed_split_blocks: int = 0
 
     @property
@@ -71,15 +71,15 @@ class Trial:
 
     @cached_property
     def expected(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """out and lse in fp64, and out as eager computes it."""
+        """Returns out and lse in fp64, and out as eager PyTorch computes it."""
         return *self.case.reference(), eager.attention(self.case)
 
     def prepare(self) -> None:
-        """All that does not depend on the mutant."""
+        """Computes everything that does not depend on the mutant."""
         _ = self.kernel, self.attends and self.expected
 
     def run(self) -> None:
-        """DriverError where the emulator refuses what the kernels do, AssertionError where the result is wrong."""
+        """Runs the step. Raises DriverError if a kernel breaks a rule, AssertionError if the result is wrong."""
         case = self.case
         step = case.plan(self.kernel)
         if not self.attends:
@@ -96,7 +96,7 @@ def documents(lengths: list[int], tokens: int, **setting: object) -> Callable[[]
 
 
 def blind(tokens: int, kv_heads: int = 2) -> Case:
-    """A request that asks before its first key."""
+    """Makes a request whose query positions are before its first key."""
     case = documents_case(Setting(head_dim=64, group=2, kv_heads=kv_heads), [40], tokens, "cpu")
     positions = list(range(-tokens, 0))
     case.requests[0].positions[:] = positions
@@ -105,7 +105,10 @@ def blind(tokens: int, kv_heads: int = 2) -> Case:
 
 
 def rising(length: int) -> Case:
-    """The last keys weigh more than all before, so that maxima are raised late. Short requests have an item a block."""
+    """Makes a request whose last keys have the highest scores, so that row maxima rise late.
+
+    A short request has one work tile per block.
+    """
     case = documents_case(Setting(head_dim=64, group=2, kv_heads=1), [length], 1, "cpu")
     last = (length - 1) // case.k_pool.shape[1]
     case.k_pool[case.metadata["pages"][last]] *= 32
@@ -114,20 +117,20 @@ def rising(length: int) -> Case:
 
 
 def loud(lengths: list[int], tokens: int, **setting: object) -> Case:
-    """Scores much greater than a row's first few, for which a warp makes them again."""
+    """Makes scores much greater than a row's first ones. A warp then computes them again."""
     case = documents(lengths, tokens, kv_heads=1, **setting)()
     case.q.mul_(200)
     return case
 
 
 def alike(count: int, kv_heads: int = 1) -> Case:
-    """Requests of one token after a document that they share."""
+    """Makes requests of one token that share a document."""
     fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=kv_heads), [40], 1, "cpu")
     return fixture.case(fixture.queries(count), [in_order(fixture, [0], 1)] * count)
 
 
 def uneven() -> Case:
-    """Requests after 8 to 18 documents, whose tiles are many for four SMs: these take them from a queue."""
+    """Makes requests with 8 to 18 documents. They have many tiles for four SMs, which take them from a queue."""
     fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=2), [64] * 18, 1, "cpu")
     rng = random.Random(3)
     counts = [rng.randint(8, 18) for _ in range(13)]
@@ -135,7 +138,7 @@ def uneven() -> Case:
 
 
 def requests(count: int) -> Case:
-    """More requests than the planner has threads, of which most ask nothing."""
+    """Makes more requests than the planner has threads. Most of them have no query tokens."""
     case = documents_case(Setting(head_dim=64, group=2, kv_heads=1), [40], 1, "cpu")
     for name, last in (("q_indptr", 1), ("segment_indptr", 1)):
         indptr = torch.full((count + 1,), last, dtype=torch.int32)
@@ -146,21 +149,21 @@ def requests(count: int) -> Case:
 
 DECODE, DECODE_FP8 = shape(1, 2, 16, 16, 3), shape(1, 2, 16, 32, 2)
 PREFILL, PREFILL_FP8 = shape(2, 1, 32, 32, 2), shape(2, 1, 16, 32, 3)
-# Whose block tables are through soon: a window of them is of 4 blocks.
+# The block tables of these kernels wrap around soon, because a window has only 4 blocks.
 LONG_DECODE, LONG_PREFILL = shape(1, 2, 16, 128, 2), shape(2, 1, 16, 128, 2, 16)
 HOPPER, LONG_HOPPER = (shape(8, 1, 16, keys, 2, family="sm90a") for keys in (64, 128))
 HOPPER_DECODE, HOPPER_PAIRS = (shape(1, 4, 16, 16, 2, family="sm90a", heads=heads) for heads in (1, 2))
 
 TRIALS = [
-    # Of the emulator's four CTAs some take several items: six tiles here, and in the mixed step.
+    # Here and in the mixed step some of the emulator's four CTAs take several work tiles: there are six tiles.
     Trial("prefill", documents([40, 20, 70, 33], 80, kv_heads=2), DECODE, PREFILL),
     Trial("decode", documents([40, 20, 70, 33, 100], 2, kv_heads=2), DECODE, PREFILL),
     Trial("prefill fp8", documents([40, 70], 40, kv_heads=2, kv_dtype="float8_e4m3fn"), DECODE_FP8, PREFILL_FP8),
     Trial("decode fp8", documents([40, 20, 100], 2, kv_heads=2, kv_dtype="float8_e5m2"), DECODE_FP8, PREFILL_FP8),
     Trial("decode of many rows", documents([40, 20, 70], 12, kv_heads=2), shape(1, 2, 32, 16, 3), PREFILL),
-    # One tile in equal parts, which wait for each other.
+    # The single tile has equal KV splits, which wait for each other.
     Trial("equal parts", documents([256], 32, kv_heads=1), DECODE, PREFILL),
-    # Of which some wait in vain: their threads are more than the emulator has at once.
+    # Some of these KV splits wait in vain: the CTAs have more threads than the emulator runs at once.
     Trial("abandoned parts", documents([300], 128, kv_heads=1), DECODE, shape(16, 1, 16, 32, 2)),
     Trial("prefill of many blocks", documents([5] * 50, 20, kv_heads=1), LONG_DECODE, LONG_PREFILL),
     Trial("decode of many blocks", documents([5] * 50, 1, kv_heads=1), LONG_DECODE, LONG_PREFILL),
@@ -185,7 +188,7 @@ TRIALS = [
     Trial("hopper decode that sees nothing", lambda: blind(5, kv_heads=8), HOPPER_DECODE, HOPPER),
     Trial("hopper decode of rising scores", lambda: rising(300), HOPPER_DECODE, HOPPER),
     Trial("hopper, uneven tiles", uneven, DECODE, HOPPER, attends=False),
-    # Whose tiles two planners measure together. They also look for how many heads an item may have.
+    # Two planner CTAs measure these tiles together. They also choose the number of heads of a work tile.
     Trial("many tiles", lambda: alike(70, kv_heads=2), DECODE, PREFILL),
     Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),
 ]

@@ -1,6 +1,6 @@
-// Documents that are appended to a paged pool and attended to in the emulator, and the answer in
-// fp64, from the formulas alone: token j of a document at base b has its key rotated by b + j, a
-// query at position p is rotated by p.
+// A case for append and attend kernels in the emulator, with a reference in fp64 from the formulas
+// alone: the key of token j of a document at base b is rotated by b + j, and a query at position p
+// by p.
 #pragma once
 
 #include <cmath>
@@ -17,10 +17,10 @@
 
 namespace lazyrope {
 
-// What the kernels are compared with.
+// The rotation and the mask of the reference.
 struct AttentionModel {
   std::vector<std::pair<int, int>> pairs;  // columns that rotate together
-  std::vector<double> frequencies;         // radians a token of each pair
+  std::vector<double> frequencies;         // radians per token, for each pair
   std::function<bool(std::int64_t query, std::int64_t key)> visible;
 };
 
@@ -31,14 +31,14 @@ inline std::uint16_t to_bf16(double x) {
 
 class AttentionCase {
  public:
-  static constexpr int kTokens = 142;  // of all documents
+  static constexpr int kTokens = 142;  // tokens of all documents
 
   explicit AttentionCase(const AttentionSpec& spec) : spec_(spec) {
     std::mt19937 random(2606);
     for (HostTensor* tensor : {&q_, &k_, &v_}) fill(*tensor, random);
   }
 
-  // Appends and attends with kernels of the same spec.
+  // Appends the documents and attends to them with kernels of the same spec.
   void run(const Attention& attention) {
     const auto writes =
         plan_append(attention, documents.tensors(), kTokens, {}, nullptr, /*check=*/true);
@@ -54,7 +54,7 @@ class AttentionCase {
   const TensorView& k() const { return k_.view(); }
   const TensorView& v() const { return v_.view(); }
 
-  // The greatest difference of an element of out or lse from what `model` says.
+  // Returns the greatest error of an element of out or lse against the reference with `model`.
   double error(const AttentionModel& model) {
     double worst = 0;
     for (int r = 0; r + 1 < std::ssize(step.q_indptr); ++r)
@@ -64,8 +64,8 @@ class AttentionCase {
     return worst;
   }
 
-  // A chunk over two documents; one token over a slice and a document at other places, far out; two
-  // tokens at scattered positions, one before everything that the request could see.
+  // Three requests: a chunk that follows two documents; one token after a slice and a document at
+  // bases far out; two tokens at scattered positions, one of which is before every key.
   StepArrays step = {
       .q_indptr = {0, 12, 13, 15},
       .q_position = {97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 108, 1000030, -60, 20},
@@ -77,7 +77,7 @@ class AttentionCase {
       .pages = {11, 3, 7, 0, 9, 5, 1, 8, 2, 4, 10, 6},
       .lead = {0, 13, 2, 0, 0}};
 
-  // Three documents of 100, 9 and 33 tokens, the second beginning inside a page.
+  // Three documents of 100, 9 and 33 tokens. The second one begins inside a page.
   AppendArrays documents = {.indptr = {0, 100, 109, kTokens},
                             .first = {0, 0, 0},
                             .first_page = {0, 7, 9},

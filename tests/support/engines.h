@@ -7,7 +7,8 @@
 
 namespace lazyrope {
 
-// Compiles with the NVRTC of the Python that built lazyrope; keeps nothing on disk unless told to.
+// Returns a config that uses the NVRTC of the Python environment that built lazyrope. An empty
+// `cache_dir` disables the disk cache.
 inline Config test_config(const std::filesystem::path& cache_dir = {}) {
   Config config;
   config.cache_dir = cache_dir.string();
@@ -15,7 +16,8 @@ inline Config test_config(const std::filesystem::path& cache_dir = {}) {
   return config;
 }
 
-// An engine whose cache all tests of a build share, for kernels that are only a means to an end.
+// Returns an engine whose disk cache all tests of a build share, for tests that need a kernel but
+// do not test its compilation.
 inline Engine& shared_engine() {
   static Engine engine(test_config(LAZYROPE_TEST_CACHE_DIR));
   return engine;

@@ -10,7 +10,7 @@
 
 namespace lazyrope {
 
-// A device in host memory whose kernels do what a test says.
+// A device in host memory. Its kernels call functions that a test provides.
 class FakeDevice : public Device {
  public:
   explicit FakeDevice(const char* arch = "sm_90a") : arch_(find_arch(arch)) {}
@@ -56,10 +56,10 @@ class FakeDevice : public Device {
   int l2 = 0;
   std::size_t free_memory = std::size_t{1} << 30;
   std::string driver_name = "fake driver";
-  mutable double clock_us = 0;  // what the stopwatch reads; launches may advance it
+  mutable double clock_us = 0;  // the stopwatch reads it; launches may advance it
   std::function<void()> on_load = [] {};
   std::function<void(int ctas, const void* params)> on_launch = [](int, const void*) {};
-  // As on_launch, for those who tell kernels apart.
+  // Called after on_launch, for tests that tell kernels apart.
   std::function<void(const Binary& binary, int ctas, const void* params)> on_kernel =
       [](const Binary&, int, const void*) {};
 
@@ -98,7 +98,7 @@ class FakeDevice : public Device {
   const Arch& arch_;
 };
 
-// A kernel whose binary is of no use but to a FakeDevice.
+// Makes a kernel whose binary only a FakeDevice can load.
 inline std::shared_ptr<const Kernel> fake_kernel(KernelKind kind, int threads = 256) {
   const RenderedKernel rendered = {kind, "source", "entry", threads, 1, 0};
   Binary binary;

@@ -17,8 +17,8 @@
 #include "templates/isa/emu/wgmma.cuh"
 #include "tests/support/throws.h"
 
-// Kernels of Hopper's instructions for the emulator, of one warpgroup, and pairs of them of which
-// one breaks a rule.
+// Runs kernels of one warpgroup with Hopper's instructions in the emulator. A Pair has a kernel
+// that breaks a rule of the emulator and one that does not.
 namespace lazyrope::hopper {
 
 inline constexpr int kThreads = 128;
@@ -28,8 +28,8 @@ inline constexpr int kWords = 1024;
 inline constexpr int32 kExtents[] = {6, 4, 4, 4, 2};
 
 struct Params {
-  TensorMap map;   // of in: kExtents, in boxes of 4 x 2 x 2 x 2 x 1, 8 words from row to row
-  TensorMap flat;  // of in, in two dimensions
+  TensorMap map;   // `in` as kExtents, in boxes of 4 x 2 x 2 x 2 x 1; rows are 8 words apart
+  TensorMap flat;  // `in` in two dimensions
   const int32* in;
   int32* out;
 };
@@ -45,13 +45,13 @@ struct Pair {
 
 inline void PrintTo(const Pair& pair, std::ostream* os) { *os << pair.name; }
 
-inline constexpr int32 kBarrierAt = 8192;  // behind the data
+inline constexpr int32 kBarrierAt = 8192;  // after the data
 
 inline SharedPtr data(int32 bytes = 0) { return dynamic_shared_memory() + bytes; }
 inline SharedPtr barrier(int32 i = 0) { return data(kBarrierAt + 8 * i); }
 inline bool first() { return thread_index() == 0; }
 
-// Thread 0 makes barrier 0, which all may use.
+// Thread 0 initializes barrier 0. With kFenced, all threads may use it after this call.
 template <bool kFenced = true>
 void begin(uint32 count) {
   if (first()) {
@@ -64,7 +64,7 @@ inline void wait(SharedPtr at, uint32 parity = 0) {
   while (!mbarrier_try_wait_parity(at, parity)) {
   }
 }
-// Every thread stores a word, and shows it to asynchronous copies.
+// Every thread stores a word. With kFenced, it makes the word visible to asynchronous copies.
 template <bool kFenced = true>
 void fill() {
   st_shared(data(4 * thread_index()), thread_index());
@@ -100,7 +100,7 @@ inline void run(const char* name, Text kernel, Memory& m, std::uint64_t seed) {
                {.seed = seed, .races = true});
 }
 
-// The fault under one of some seeds, or nothing.
+// Runs a kernel with a few seeds. Returns the text of the first fault, or an empty text.
 inline std::string fault_of(const Pair& pair, Text kernel, std::string_view& rule) {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     Memory m;
@@ -115,7 +115,7 @@ inline std::string fault_of(const Pair& pair, Text kernel, std::string_view& rul
   return "";
 }
 
-// The broken kernel is refused by the rule's name, at a line of the tests.
+// Expects the emulator to refuse the broken kernel by the rule's name, at a line of the tests.
 inline void expect_refused(const Pair& pair) {
   std::string_view rule;
   const std::string fault = fault_of(pair, pair.broken, rule);

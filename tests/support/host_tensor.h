@@ -8,12 +8,12 @@
 
 namespace lazyrope {
 
-// A contiguous tensor over `values`, which must outlive it.
+// Returns a contiguous tensor that refers to `values`, which must outlive it.
 inline TensorView ints(std::vector<int>& values) {
   return make_tensor(values.data(), ElementType::kInt32, {std::ssize(values)}, DeviceType::kCpu);
 }
 
-// A contiguous tensor in host memory, zeros at first, aligned as memory of a GPU is.
+// A contiguous tensor of zeros in host memory, with the alignment of GPU memory.
 class HostTensor {
  public:
   HostTensor(ElementType type, const std::vector<std::int64_t>& shape) {

@@ -8,7 +8,7 @@
 
 namespace lazyrope {
 
-// Keeps what is logged while it lives, in place of stderr.
+// Captures log messages during its lifetime, instead of printing them to stderr.
 class LogCapture {
  public:
   LogCapture() {
@@ -24,13 +24,13 @@ class LogCapture {
     set_log_level(LogLevel::kWarning);
   }
 
-  // "warning: text" each.
+  // Returns the messages, each as "warning: text".
   std::vector<std::string> messages() const {
     const std::lock_guard lock(mutex_);
     return messages_;
   }
 
-  // All in one, a line each.
+  // Returns all messages as one text with a line for each.
   std::string text() const {
     std::string text;
     for (const std::string& message : messages()) text += message + "\n";

@@ -19,7 +19,7 @@ inline RopeSpec llama3(int rotary_dim) {
            {"original_max_position_embeddings", 8192.0}}};
 }
 
-// gpt-oss's, but for the factor of attention, as of other rows' examples.
+// The parameters of gpt-oss, except that attention_factor is 1, as in the other examples.
 inline RopeSpec yarn(int rotary_dim) {
   return {"yarn",
           rotary_dim,
@@ -30,7 +30,7 @@ inline RopeSpec yarn(int rotary_dim) {
            {"attention_factor", 1.0}}};
 }
 
-// A legal use of a row of the registry. A new row needs an example here.
+// Returns a valid spec of a RoPE variant. Each new variant needs an example here.
 inline RopeSpec example_rope(const std::string& variant, int rotary_dim) {
   if (variant == "none") return {};
   if (variant == "neox") return neox(rotary_dim);
@@ -41,7 +41,7 @@ inline RopeSpec example_rope(const std::string& variant, int rotary_dim) {
   throw std::logic_error("tests/support/specs.h has no example of rope \"" + variant + "\"");
 }
 
-// A legal use of a mask's row.
+// Returns valid parameters of a mask variant.
 inline MaskParameters example_mask(const std::string& mask) {
   MaskParameters parameters;
   for (const MaskParameter& parameter : mask_variant(mask).parameters)
@@ -49,7 +49,7 @@ inline MaskParameters example_mask(const std::string& mask) {
   return parameters;
 }
 
-// The least that has groups, several KV heads and a rotation.
+// Returns the smallest spec that has query groups, several KV heads and a rotation.
 inline AttentionSpec small_spec() {
   AttentionSpec spec;
   spec.head_dim = 64;
@@ -59,7 +59,8 @@ inline AttentionSpec small_spec() {
   return spec;
 }
 
-// Rows of 8-bit keys must be multiples of 16 bytes.
+// Returns false for specs that kernels do not support: rows of an 8-bit pool must be multiples of
+// 16 bytes.
 inline bool is_possible(const KernelSpec& spec) {
   return !spec.has_fp8_pool() || spec.head_dim % 16 == 0;
 }

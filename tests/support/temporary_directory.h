@@ -9,7 +9,7 @@
 
 namespace lazyrope {
 
-// An empty directory of a test's own, removed with all that is in it.
+// An empty directory for one test. The destructor removes it with its content.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

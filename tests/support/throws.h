@@ -9,7 +9,7 @@
 
 namespace lazyrope {
 
-// Whether each of `parts` occurs in `text`.
+// Succeeds if each of `parts` occurs in `text`.
 inline testing::AssertionResult says(std::string_view text, const std::vector<std::string>& parts) {
   for (const std::string& part : parts)
     if (text.find(part) == std::string_view::npos)
@@ -17,7 +17,7 @@ inline testing::AssertionResult says(std::string_view text, const std::vector<st
   return testing::AssertionSuccess();
 }
 
-// Whether `action` throws an Error whose text has each of `parts`.
+// Succeeds if `action` throws an Error whose text has each of `parts`.
 template <class Error>
 testing::AssertionResult throws(const auto& action, const std::vector<std::string>& parts) {
   try {

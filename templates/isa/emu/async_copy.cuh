@@ -1,4 +1,6 @@
-// Asynchronous copies, in host C++.
+// cp.async in host C++. Unlike hardware, the emulator refuses any access to the destination before
+// the thread has waited for the copy. It also checks bounds and alignment, and that every copy is
+// committed before the thread ends.
 #pragma once
 
 #include "isa/memory.cuh"

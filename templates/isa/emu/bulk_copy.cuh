@@ -1,4 +1,8 @@
-// Asynchronous copies of runs of bytes, in host C++.
+// cp.async.bulk in host C++. Beyond what hardware does, the emulator refuses:
+// - any access to the destination, and any write to the source, of a copy in flight;
+// - a source that a thread has written without a proxy fence since;
+// - a barrier that its owner has not fenced since it initialized it;
+// - a thread that ends with a copy that is uncommitted, or a CTA with one that is unwaited.
 #pragma once
 
 #include "isa/memory.cuh"

@@ -1,4 +1,5 @@
-// Qualifiers, and where a thread stands, in host C++.
+// Qualifiers, thread and CTA indices, and register reallocation in host C++. The emulator checks
+// that all lanes of a warpgroup ask setmaxnreg for the same number of registers.
 #pragma once
 
 #include "abi/emulator.h"
@@ -15,10 +16,10 @@
 
 namespace lazyrope {
 
-// One a library, or program of tests.
+// Each emulated kernel's library, and each test program, has its own pointer to the emulator.
 [[gnu::visibility("hidden")]] inline EmulatorHost* emulator = nullptr;
 
-// As a default argument: the line of the call.
+// Used as a default argument, returns the file and line of the call.
 constexpr Site here(const char* file = __builtin_FILE(), int32 line = __builtin_LINE()) {
   return {file, line};
 }
@@ -40,7 +41,7 @@ inline void setmaxnreg_dec(Site site = here()) {
   setmaxnreg_inc<kRegisters>(site);
 }
 
-// Launches follow one another here.
+// The emulator runs one launch after the other, so there is nothing to wait for.
 inline void griddepcontrol_wait() {}
 inline void griddepcontrol_launch_dependents() {}
 

@@ -1,4 +1,6 @@
-// Approximate functions, conversions, and the matrix product, in host C++.
+// Approximate functions, conversions, packed arithmetic and mma.m16n8k16 in host C++. Approximate
+// functions are those of the C++ library. The emulator checks that all lanes of a warp execute an
+// mma together.
 #pragma once
 
 #include "isa/launch.cuh"
@@ -9,7 +11,7 @@ inline float bits_as_float(uint32 bits) { return __builtin_bit_cast(float, bits)
 inline uint32 float_as_bits(float x) { return __builtin_bit_cast(uint32, x); }
 inline float infinity_f32() { return __builtin_inff(); }
 
-// ".ftz": subnormal numbers become zeros of their sign.
+// Applies ".ftz": subnormal numbers become zeros of their sign.
 inline float flushed(float x) {
   const uint32 bits = float_as_bits(x);
   return (bits & 0x7f800000u) == 0 ? bits_as_float(bits & 0x80000000u) : x;
@@ -21,7 +23,7 @@ inline float rcp_approx_ftz_f32(float x) { return flushed(1.0f / flushed(x)); }
 inline float sin_approx_f32(float x) { return __builtin_sinf(x); }
 inline float cos_approx_f32(float x) { return __builtin_cosf(x); }
 
-// The other where one is NaN; +0 is above -0.
+// Returns the other number if one is NaN, as max.f32 does. +0 is greater than -0.
 inline float max_f32(float a, float b) {
   if (a != a) return b != b ? bits_as_float(0x7fffffffu) : b;
   if (b != b) return a;
@@ -59,7 +61,7 @@ inline FloatPair cvt_f32_bf16x2(uint32 x) {
   return {bits_as_float(x << 16), bits_as_float(x & 0xffff0000u)};
 }
 
-// NaN loses what it held, as in all conversions.
+// Every NaN becomes the canonical one, as in all conversions to 16 bits.
 inline uint32 f16_bits(float x) {
   if (x != x) return 0x7fff;
   return __builtin_bit_cast(uint16, static_cast<_Float16>(x));
@@ -73,14 +75,15 @@ inline uint32 cvt_rn_f16x2_f32(float low, float high) {
 }
 inline FloatPair cvt_f32_f16x2(uint32 x) { return {f16_value(x & 0xffff), f16_value(x >> 16)}; }
 
-// a b + c, of which a b is exact in a double, rounded to odd: what is not exact ends in a 1, so
-// that rounding it once more to 16 bits is right.
+// Returns a b + c, rounded to odd: the last bit of an inexact result is 1. A second rounding to 16
+// bits is then correct. The product a b is exact in a double.
 inline float fma_to_odd(float a, float b, float c) {
   const double product = static_cast<double>(a) * static_cast<double>(b);
   const double sum = product + static_cast<double>(c);
   const float near = static_cast<float>(sum);
-  if (sum - sum != 0.0) return near;  // no number
-  // What the sum has lost, and then what is lost with it: the latter decides unless it is nothing.
+  if (sum - sum != 0.0) return near;  // infinity or NaN
+  // `lost` is the rounding error of the sum in double, `left` that of its conversion to float. The
+  // sign of `left` decides, or that of `lost` if `left` is zero.
   const double other = sum - product;
   const double lost = (product - (sum - other)) + (static_cast<double>(c) - other);
   const double left = sum - static_cast<double>(near);

@@ -1,4 +1,8 @@
-// Barriers in shared memory that count arrivals and bytes, in host C++.
+// mbarrier in host C++. Beyond what hardware does, the emulator refuses:
+// - an operation on an address where no barrier was initialized, and generic accesses to a barrier;
+// - counts of arrivals or bytes that are out of range;
+// - a phase that completes before every waiting thread has seen that the previous one is complete.
+// It rejects some waits at random, as the manual allows.
 #pragma once
 
 #include "isa/memory.cuh"

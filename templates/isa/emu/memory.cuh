@@ -1,4 +1,6 @@
-// Loads and stores, in host C++.
+// Loads, stores and ldmatrix in host C++. The emulator checks bounds and alignment. It refuses
+// reads of shared memory that was never written, writes to read-only tensors, and non-coherent
+// loads of memory that the launch has written. If asked to, it also reports races.
 #pragma once
 
 #include "isa/launch.cuh"
@@ -49,7 +51,7 @@ inline void st_global(T* p, T value, Site site = here()) {
   emulator->st_global(p, &value, sizeof(T), site);
 }
 
-// Shared memory has the addresses below all of global memory's.
+// A generic address. Addresses below 2^32 are in shared memory, all others in global memory.
 struct GenericPtr {
   uint64 address;
 };

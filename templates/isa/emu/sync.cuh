@@ -1,4 +1,6 @@
-// Barriers, fences, atomics, and exchange between lanes, in host C++.
+// Barriers, atomics, ordered loads and stores, and exchange between lanes in host C++. The emulator
+// checks that all lanes of a warp agree on a collective and that named barriers get consistent
+// thread counts. A deadlock is an error that names the barrier.
 #pragma once
 
 #include "isa/memory.cuh"

@@ -1,4 +1,7 @@
-// Asynchronous copies of boxes of a tensor, in host C++.
+// cp.async.bulk.tensor in host C++. In addition to what bulk_copy.cuh lists, the emulator refuses:
+// - a map that Device::encode has not made, or that has not five dimensions;
+// - a swizzled box whose rows are not as long as the swizzle's span;
+// - a box that does not begin at a multiple of 16 bytes.
 #pragma once
 
 #include "abi/tensor_map.h"

@@ -1,18 +1,24 @@
-// Asynchronous matrix products of a warpgroup, in host C++.
+// wgmma in host C++. Beyond what hardware does, the emulator refuses:
+// - accesses to the registers, and writes to the operands in shared memory, of a product in flight;
+// - registers that were accessed since the thread's last wgmma.fence;
+// - operands that a thread has stored without a proxy fence since;
+// - invalid descriptors, and lanes of a warpgroup that give different ones;
+// - registers that end while a product in flight uses them.
 #pragma once
 
 #include "isa/wgmma_types.cuh"
 
 namespace lazyrope {
 
-// An index, and the line that gives it.
+// A register index and the line of device text that uses it.
 struct RegisterIndex {
   constexpr RegisterIndex(int32 index, Site at = here()) : value(index), site(at) {}
   int32 value;
   Site site;
 };
 
-// Registers that are given to products: an access while one is in flight is refused.
+// The registers of an accumulator or of operand A. An access while a product in flight uses them is
+// an error.
 template <class T, int kRegisters>
 class Fragment {
  public:
@@ -37,7 +43,7 @@ class Fragment {
     if (registers_.in_flight != 0) emulator->refuse_registers(registers_, 0, site);
   }
 
-  // For the wrappers below.
+  // Used by the wrappers below.
   T* data() const { return value_; }
   EmulatedRegisters* registers() const { return &registers_; }
 

@@ -1,12 +1,14 @@
-// Asynchronous copies, global to shared. PTX ISA 9.0, "cp.async" (sm_80 and later).
+// Asynchronous copies from global to shared memory: cp.async, cp.async.commit_group and
+// cp.async.wait_group. PTX ISA 9.0, "Data Movement and Conversion Instructions: Non-bulk copy"
+// (sm_80 and later).
 #pragma once
 
 #include "isa/memory.cuh"
 
 namespace lazyrope {
 
-// Copies `bytes` (0 to 16) of 16 bytes and fills the rest with zeros; reads nothing when bytes is
-// 0. kWholeLines: L2 fetches all 128 bytes that they lie in.
+// cp.async.cg of 16 bytes: copies the first `bytes` (0 to 16) and fills the rest with zeros. With
+// `bytes` 0 it reads nothing. With kWholeLines, L2 fetches the whole line of 128 bytes.
 template <bool kWholeLines>
 LAZYROPE_DEVICE void cp_async_cg_16(SharedPtr to, const void* from, int32 bytes) {
   if constexpr (kWholeLines)
@@ -19,6 +21,7 @@ LAZYROPE_DEVICE void cp_async_cg_16(SharedPtr to, const void* from, int32 bytes)
                  : "memory");
 }
 
+// cp.async.ca of 4 bytes.
 LAZYROPE_DEVICE void cp_async_ca_4(SharedPtr to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to.address), "l"(from) : "memory");
 }
@@ -27,7 +30,7 @@ LAZYROPE_DEVICE void cp_async_commit_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most kPending of this thread's latest groups are still under way.
+// Waits until at most the kPending latest groups of this thread are still in flight.
 template <int kPending>
 LAZYROPE_DEVICE void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

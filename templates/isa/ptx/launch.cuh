@@ -1,15 +1,17 @@
-// Qualifiers, where a thread stands, and what it asks of the machine. PTX ISA 9.0, "Special
-// Registers", "setmaxnreg", "griddepcontrol".
+// Qualifiers, thread and CTA indices, register reallocation and dependent launches. PTX ISA 9.0,
+// "Special Registers", "setmaxnreg" and "griddepcontrol".
 #pragma once
 
 #include "isa/types.cuh"
 
 #define LAZYROPE_DEVICE __device__ __forceinline__
-// For what is called from several places off the main loops: one copy of the code.
+// Marks a function that several call sites outside the main loops share: it is compiled once, not
+// inlined.
 #define LAZYROPE_DEVICE_CALL __device__ __noinline__
 #define LAZYROPE_CONSTANT __device__ const
-// A kernel may be launched before those ahead of it in its stream have ended: its text begins when
-// they have, and what they wrote is there.
+// A kernel may start before the kernels ahead of it in its stream have ended (programmatic
+// dependent launch). Its body therefore runs after griddepcontrol.wait, when their writes are
+// visible.
 #define LAZYROPE_KERNEL(name, threads, blocks_per_sm, Params)                    \
   LAZYROPE_DEVICE void name##_text(const Params& params);                        \
   extern "C" __global__ __launch_bounds__(                                       \
@@ -21,9 +23,9 @@
 
 namespace lazyrope {
 
-// Which numbers a kernel reads anew wherever it uses them: none, its lanes' (1), all of its
-// threads' (2). What is computed from them is then computed there, too: hoisted out of a main loop
-// it would take registers.
+// The indices that a kernel reads from %tid again at each use: none (0), lane_index() (1), or
+// lane_index(), warp_index() and thread_index() (2). The compiler then computes values that derive
+// from them at their use. Hoisted out of a main loop, these values would occupy registers.
 #ifndef LAZYROPE_REREADS_TID
 #define LAZYROPE_REREADS_TID 0
 #endif
@@ -42,15 +44,16 @@ LAZYROPE_DEVICE int32 lane_index() {
   if constexpr (LAZYROPE_REREADS_TID == 1) LAZYROPE_REREAD_TID(x);
   return x & (kWarpThreads - 1);
 }
-// Without a sign, so that a shift is all it takes.
+// The division is unsigned, so that it compiles to a single shift.
 LAZYROPE_DEVICE int32 warp_index() {
   return static_cast<int32>(static_cast<uint32>(thread_index()) / kWarpThreads);
 }
 
 #undef LAZYROPE_REREAD_TID
 
-// Of all warps of a warpgroup, 24 to 256 registers a thread, a multiple of 8 (sm_90a): waits until
-// there are so many; or gives back what is beyond.
+// setmaxnreg (sm_90a) sets the registers per thread of a warpgroup, all warps of which execute it:
+// 24 to 256, a multiple of 8. `inc` waits until the registers are available; `dec` releases the
+// surplus.
 template <int kRegisters>
 LAZYROPE_DEVICE void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -60,14 +63,14 @@ LAZYROPE_DEVICE void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Waits for the grids that this one was launched to follow, and their writes. Before sm_90 none
-// starts before they have ended.
+// Waits until the grids that this grid depends on have ended and their writes are visible. Before
+// sm_90 a grid never starts before then, so the call is empty.
 LAZYROPE_DEVICE void griddepcontrol_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// The grids that follow may start, once all CTAs have said so or ended.
+// Lets the dependent grids start once every CTA of this grid has made this call or ended.
 LAZYROPE_DEVICE void griddepcontrol_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,5 +1,7 @@
-// Approximate functions, conversions, and the matrix product. PTX ISA 9.0, "Floating-Point
-// Instructions", "cvt", "Matrix multiply-accumulate: mma" (m16n8k16, fragments as drawn there).
+// Approximate functions, conversions, packed arithmetic and mma.m16n8k16. PTX ISA 9.0, "Floating
+// Point Instructions", "Half Precision Floating Point Instructions", "Data Movement and Conversion
+// Instructions" (prmt, cvt), "Matrix Fragments for mma.m16n8k16". Wrappers without a comment are
+// the instruction that they are named after.
 #pragma once
 
 #include "isa/launch.cuh"
@@ -24,7 +26,7 @@ LAZYROPE_DEVICE float rcp_approx_ftz_f32(float x) {
   return y;
 }
 
-// Absolute error at most 2^-20.5 for |x| <= pi.
+// The absolute error of sin.approx and cos.approx is at most 2^-20.5 for |x| <= pi.
 LAZYROPE_DEVICE float sin_approx_f32(float x) {
   float y;
   asm("sin.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -38,10 +40,12 @@ LAZYROPE_DEVICE float cos_approx_f32(float x) {
 }
 
 LAZYROPE_DEVICE float max_f32(float a, float b) { return fmaxf(a, b); }
-// The greater low half, and the greater high half, as unsigned numbers: two at once by VIMNMX3.
+// Returns the maximum of the low halves and the maximum of the high halves, as unsigned numbers
+// (max.u16x2).
 LAZYROPE_DEVICE uint32 max_u16x2(uint32 a, uint32 b) { return __vmaxu2(a, b); }
-// Four of the eight bytes of a and, behind them, b: the lowest is that which the selector's lowest
-// four bits name. Those from 8 on say the sign of byte n - 8, eight times.
+// prmt selects four of eight bytes: a has bytes 0 to 3, b has bytes 4 to 7. Byte i of the result is
+// byte n, where n is the i-th four-bit field of `selector`. For n >= 8 it is the sign of byte n -
+// 8, in all eight bits.
 LAZYROPE_DEVICE uint32 prmt_b32(uint32 a, uint32 b, uint32 selector) {
   uint32 y;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(selector));
@@ -51,7 +55,7 @@ LAZYROPE_DEVICE float bits_as_float(uint32 bits) { return __uint_as_float(bits);
 LAZYROPE_DEVICE uint32 float_as_bits(float x) { return __float_as_uint(x); }
 LAZYROPE_DEVICE float infinity_f32() { return __int_as_float(0x7f800000); }
 
-// Two floats rounded to nearest even into one register, `low` in the low half.
+// Rounds two floats to nearest even and packs them into one register, `low` in the low half.
 LAZYROPE_DEVICE uint32 cvt_rn_bf16x2_f32(float low, float high) {
   uint32 y;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
@@ -64,6 +68,7 @@ LAZYROPE_DEVICE uint32 cvt_rn_f16x2_f32(float low, float high) {
   return y;
 }
 
+// Unpacks two bf16 numbers: a shift and a mask, no cvt.
 LAZYROPE_DEVICE FloatPair cvt_f32_bf16x2(uint32 x) {
   return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
 }
@@ -77,7 +82,7 @@ LAZYROPE_DEVICE FloatPair cvt_f32_f16x2(uint32 x) {
   return y;
 }
 
-// a x b + c of two pairs. Subnormal numbers are numbers.
+// fma.rn computes a x b + c for the low and the high halves. Subnormal numbers are not flushed.
 LAZYROPE_DEVICE uint32 fma_rn_bf16x2(uint32 a, uint32 b, uint32 c) {
   uint32 y;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
@@ -90,6 +95,7 @@ LAZYROPE_DEVICE uint32 fma_rn_f16x2(uint32 a, uint32 b, uint32 c) {
   return y;
 }
 
+// mma.m16n8k16: d += a x b. The manual's figures say which elements a lane's registers hold.
 LAZYROPE_DEVICE void mma_m16n8k16_f32_bf16(float (&d)[4], const uint32 (&a)[4], uint32 b0,
                                            uint32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "

@@ -1,19 +1,20 @@
 // Barriers in shared memory that count arrivals and bytes. PTX ISA 9.0, "Parallel Synchronization
-// and Communication Instructions: mbarrier" (sm_90 and later). A barrier takes 8 bytes, aligned to
-// 8; its phases have parity 0, 1, 0, ...
+// and Communication Instructions: mbarrier" (sm_90 and later). A barrier is an object of 8 bytes,
+// aligned to 8. Its phases have parity 0, 1, 0, ...
 #pragma once
 
 #include "isa/memory.cuh"
 
 namespace lazyrope {
 
-// A phase is complete when `count` arrivals and all bytes that are expected in it have come.
+// A phase completes after `count` arrivals and when all bytes that it expects have been copied.
 LAZYROPE_DEVICE void mbarrier_init(SharedPtr barrier, uint32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier.address), "r"(count)
                : "memory");
 }
 
-// Shows this thread's barriers to asynchronous copies, and to the cluster.
+// fence.mbarrier_init makes the barriers that this thread initialized visible to the cluster and to
+// asynchronous copies.
 LAZYROPE_DEVICE void fence_mbarrier_init_release_cluster() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -26,21 +27,23 @@ LAZYROPE_DEVICE void mbarrier_arrive(SharedPtr barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier.address) : "memory");
 }
 
-// Expects `bytes` more in the phase that is open, then arrives.
+// Adds `bytes` to the bytes that the current phase expects, then arrives.
 LAZYROPE_DEVICE void mbarrier_arrive_expect_tx(SharedPtr barrier, uint32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier.address),
                "r"(bytes)
                : "memory");
 }
 
+// Adds `bytes` to the bytes that the current phase expects.
 LAZYROPE_DEVICE void mbarrier_expect_tx(SharedPtr barrier, uint32 bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier.address),
                "r"(bytes)
                : "memory");
 }
 
-// Whether the phase of that parity is complete: that before the open one, or the open one itself,
-// for which it waits a while. False says nothing: ask again.
+// mbarrier.try_wait returns true if the phase with this parity is complete. Only the current phase
+// and the one before it can be asked about. The thread may be suspended for a while until the phase
+// completes. The result may be false although the phase is complete, so callers repeat the call.
 LAZYROPE_DEVICE bool mbarrier_try_wait_parity(SharedPtr barrier, uint32 parity) {
   uint32 complete;
   asm volatile(
@@ -51,7 +54,7 @@ LAZYROPE_DEVICE bool mbarrier_try_wait_parity(SharedPtr barrier, uint32 parity) 
       : "memory");
   return complete != 0;
 }
-// The same at once.
+// mbarrier.test_wait does the same without suspending the thread.
 LAZYROPE_DEVICE bool mbarrier_test_wait_parity(SharedPtr barrier, uint32 parity) {
   uint32 complete;
   asm volatile(

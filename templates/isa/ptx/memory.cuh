@@ -1,5 +1,5 @@
-// Loads and stores. PTX ISA 9.0, "Data Movement and Conversion Instructions": ld, st, prefetch,
-// ldmatrix.
+// Loads and stores: ld, st, prefetch and ldmatrix. PTX ISA 9.0, "Data Movement and Conversion
+// Instructions" and "Warp-level matrix load instruction: ldmatrix".
 #pragma once
 
 #include "isa/launch.cuh"
@@ -14,18 +14,21 @@ struct SharedPtr {
 LAZYROPE_DEVICE SharedPtr operator+(SharedPtr p, int32 bytes) {
   return {p.address + static_cast<uint32>(bytes)};
 }
-// Flips address bits: a swizzle applied to an address whose tile is aligned to its row.
+// Flips address bits, as a swizzle does. The tile must be aligned so that no flipped bit is set in
+// its base address.
 LAZYROPE_DEVICE SharedPtr operator^(SharedPtr p, int32 bits) {
   return {p.address ^ static_cast<uint32>(bits)};
 }
 
 LAZYROPE_DEVICE bool operator==(SharedPtr p, SharedPtr q) { return p.address == q.address; }
 
+// Returns the start of the CTA's dynamic shared memory, which is aligned to 1024 bytes.
 LAZYROPE_DEVICE SharedPtr dynamic_shared_memory() {
   extern __shared__ __align__(1024) unsigned char lazyrope_shared[];
   return {static_cast<uint32>(__cvta_generic_to_shared(lazyrope_shared))};
 }
 
+// ld.shared of 4, 8 or 16 bytes.
 template <class T>
 LAZYROPE_DEVICE T ld_shared(SharedPtr p) {
   if constexpr (sizeof(T) == 16) {
@@ -48,6 +51,7 @@ LAZYROPE_DEVICE T ld_shared(SharedPtr p) {
   }
 }
 
+// st.shared of 4, 8 or 16 bytes.
 template <class T>
 LAZYROPE_DEVICE void st_shared(SharedPtr p, T value) {
   if constexpr (sizeof(T) == 16) {
@@ -66,7 +70,7 @@ LAZYROPE_DEVICE void st_shared(SharedPtr p, T value) {
   }
 }
 
-// An address of shared or of global memory.
+// A generic address: it is in shared or in global memory.
 struct GenericPtr {
   uint64 address;
 };
@@ -90,7 +94,7 @@ LAZYROPE_DEVICE void st_generic(GenericPtr p, T value) {
   *reinterpret_cast<T*>(p.address) = value;
 }
 
-// ld.global.nc: for memory that nothing writes while the kernel runs.
+// ld.global.nc of 4, 8 or 16 bytes, for memory that no thread writes while the kernel runs.
 template <class T>
 LAZYROPE_DEVICE T ld_global_nc(const T* p) {
   if constexpr (sizeof(T) == 16) {
@@ -111,7 +115,7 @@ LAZYROPE_DEVICE T ld_global_nc(const T* p) {
   }
 }
 
-// prefetch.global.L2: of the line that has the address, which need not be legal.
+// prefetch.global.L2 fetches the line of `p` into L2. `p` need not be a valid address.
 LAZYROPE_DEVICE void prefetch_global_l2(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
@@ -126,13 +130,15 @@ LAZYROPE_DEVICE void st_global(T* p, T value) {
   *p = value;
 }
 
-// ldmatrix.m8n8.x4: lane l gives the address of row l % 8 of matrix l / 8.
+// ldmatrix.m8n8.x4 loads four 8 x 8 matrices of 16-bit elements, matrix i into r[i]. Lane l passes
+// the address of row l % 8 of matrix l / 8.
 LAZYROPE_DEVICE void ldmatrix_x4(uint32 (&r)[4], SharedPtr p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(p.address));
 }
 
+// Does the same and transposes each matrix (ldmatrix.trans).
 LAZYROPE_DEVICE void ldmatrix_x4_trans(uint32 (&r)[4], SharedPtr p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -1,5 +1,6 @@
-// Barriers, fences, atomics, and exchange between lanes. PTX ISA 9.0, "Parallel Synchronization and
-// Communication Instructions". All lanes of the warp take part in every exchange.
+// Barriers, atomics, ordered loads and stores, and exchange between lanes. PTX ISA 9.0, "Parallel
+// Synchronization and Communication Instructions" and "shfl.sync". All 32 lanes of a warp must
+// execute an exchange, a vote or elect.sync together.
 #pragma once
 
 #include "isa/launch.cuh"
@@ -7,7 +8,8 @@
 namespace lazyrope {
 
 LAZYROPE_DEVICE void bar_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
-// Barriers 1 to 15, of the `threads`, a multiple of 32, that sync or arrive there.
+// bar.sync and bar.arrive of named barrier `id`, 1 to 15. `threads` is the number of threads that
+// sync or arrive there, a multiple of 32.
 LAZYROPE_DEVICE void bar_sync(int32 id, int32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -16,7 +18,7 @@ LAZYROPE_DEVICE void bar_arrive(int32 id, int32 threads) {
 }
 LAZYROPE_DEVICE void bar_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
-// atom.inc: adds one, or goes back to 0 from `last`; returns the value before.
+// atom.inc adds one, or resets to 0 a value that is at least `last`. It returns the old value.
 LAZYROPE_DEVICE uint32 atom_acq_rel_gpu_inc(uint32* p, uint32 last) {
   uint32 before;
   asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
@@ -50,8 +52,8 @@ LAZYROPE_DEVICE uint32 ld_acquire_gpu(const uint32* p) {
   return value;
 }
 
-// Of 8 or 16 bytes, each word of which is an access of its own; `value` stays where it is not
-// wanted.
+// ld.relaxed.gpu of 8 or 16 bytes if `wanted`; otherwise `value` is unchanged. Each 4-byte word is
+// a separate access in the memory model.
 template <class T>
 LAZYROPE_DEVICE void ld_relaxed_gpu_if(bool wanted, const T* p, T& value) {
   const uint32 is_wanted = wanted ? 1 : 0;
@@ -110,7 +112,7 @@ LAZYROPE_DEVICE T shfl_sync_bfly(T value, int32 mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
-// Lanes below `delta` keep their own value.
+// Lane l receives the value of lane l - delta. Lanes below `delta` keep their own value.
 template <class T>
 LAZYROPE_DEVICE T shfl_sync_up(T value, int32 delta) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -125,7 +127,7 @@ LAZYROPE_DEVICE bool vote_sync_any(bool predicate) {
   return __any_sync(0xffffffffu, predicate) != 0;
 }
 
-// True for one lane of the warp, the same each time (sm_90 and later).
+// elect.sync returns true for one lane of the warp, the same one each time (sm_90 and later).
 LAZYROPE_DEVICE bool elect_sync() {
   uint32 elected;
   asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.b32 %0, 1, 0, p;\n\t}"

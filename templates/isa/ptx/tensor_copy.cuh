@@ -1,7 +1,7 @@
-// Asynchronous copies of boxes of a tensor. PTX ISA 9.0, "Data Movement and Conversion
-// Instructions: Tensor copy" (cp.async.bulk.tensor, tiled; sm_90 and later). A box lies in shared
-// memory densely, its innermost dimension first, swizzled as the map says; what is outside the
-// tensor is loaded as zero. Coordinates are elements, the innermost first.
+// TMA copies of boxes of a tensor: cp.async.bulk.tensor in tile mode. PTX ISA 9.0, "Data Movement
+// and Conversion Instructions: Tensor copy" (sm_90 and later). In shared memory a box is dense, its
+// innermost dimension first, and swizzled as the map says. Elements outside the tensor are loaded
+// as zero. Coordinates count elements, the innermost dimension first.
 #pragma once
 
 #include "abi/tensor_map.h"
@@ -9,7 +9,8 @@
 
 namespace lazyrope {
 
-// Of a tensor of five dimensions. The barrier is told of all bytes of the box.
+// Loads a box of a five-dimensional tensor. The copy counts down the bytes of the whole box at
+// `barrier`, including those outside the tensor.
 LAZYROPE_DEVICE void cp_async_bulk_tensor_load(SharedPtr to, const TensorMap& map,
                                                const int32 (&at)[5], SharedPtr barrier) {
   asm volatile(
@@ -19,7 +20,8 @@ LAZYROPE_DEVICE void cp_async_bulk_tensor_load(SharedPtr to, const TensorMap& ma
       : "memory");
 }
 
-// The same of what is not read again soon: the L2 cache evicts it before all else.
+// Does the same for data that is not read again soon: L2 evicts it first (createpolicy
+// evict_first).
 LAZYROPE_DEVICE void cp_async_bulk_tensor_load_evict_first(SharedPtr to, const TensorMap& map,
                                                            const int32 (&at)[5],
                                                            SharedPtr barrier) {

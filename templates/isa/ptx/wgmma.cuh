@@ -1,23 +1,24 @@
-// Asynchronous matrix products of a warpgroup. PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix
-// Instructions: wgmma" (sm_90a). All four warps, the first of which has an index divisible by 4,
-// execute the same.
+// Asynchronous matrix products of a warpgroup: wgmma.mma_async.m64nNk16. PTX ISA 9.0, "Asynchronous
+// Warpgroup Level Matrix Multiply-Accumulate Instructions" (sm_90a). A warpgroup is four warps, the
+// first of which has an index divisible by 4. All of them execute the same calls.
 #pragma once
 
 #include "isa/wgmma_types.cuh"
 
 namespace lazyrope {
 
-// This thread's part of D, 64 x kColumns: lane l of warp w has, of element i, row 16 w + l / 4 +
-// 8 (i / 2 % 2) and column 8 (i / 4) + 2 (l % 4) + i % 2. Not to be touched while a product that
-// was given it is under way.
+// One thread's elements of D, which is 64 x kColumns. Element i of lane l of warp w is in
+//   row     16 w + l / 4 + 8 (i / 2 % 2),
+//   column  8 (i / 4) + 2 (l % 4) + i % 2.
+// The thread must not access the elements while a product that uses them is in flight.
 template <int kColumns>
 struct Accumulator {
   static constexpr int kCount = kColumns / 2;
 
   LAZYROPE_DEVICE float& operator[](int i) { return value[i]; }
   LAZYROPE_DEVICE float operator[](int i) const { return value[i]; }
-  // What is computed with these registers before stays before, what comes after, after: the
-  // compiler knows fences and waits, but not what they order.
+  // Keeps the compiler from moving computations with these registers across this call. It knows the
+  // fences and waits of wgmma, but not that they order these registers.
   LAZYROPE_DEVICE void pin() {
 #pragma unroll
     for (int i = 0; i < kCount; i += 4)
@@ -29,8 +30,9 @@ struct Accumulator {
   float value[kCount];
 };
 
-// This thread's part of A, 64 x 16: lane l of warp w has, of register i, row 16 w + l / 4 +
-// 8 (i % 2) and columns 2 (l % 4) + 8 (i / 2) and the next.
+// One thread's elements of A, which is 64 x 16. Register i of lane l of warp w has
+//   row      16 w + l / 4 + 8 (i % 2),
+//   columns  2 (l % 4) + 8 (i / 2) and the next one.
 struct OperandA {
   LAZYROPE_DEVICE uint32& operator[](int i) { return word[i]; }
   LAZYROPE_DEVICE uint32 operator[](int i) const { return word[i]; }
@@ -46,20 +48,22 @@ LAZYROPE_DEVICE SharedDescriptor shared_descriptor(SharedPtr start, int32 leadin
   return {descriptor_bits(start.address, leading_bytes, stride_bytes, swizzle)};
 }
 
-// Before the first product, and where registers of one have been touched since.
+// wgmma.fence must precede the first product, and any product whose registers the thread has
+// accessed since the last fence.
 LAZYROPE_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 LAZYROPE_DEVICE void wgmma_commit_group() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until at most kPending of the latest groups are still under way.
+// Waits until at most the kPending latest groups are still in flight.
 template <int kPending>
 LAZYROPE_DEVICE void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// The registers of D of each shape: as an asm statement names them, and as it takes them.
+// For each shape, the registers of D: LAZYROPE_D_N is their names in the text of an asm statement,
+// LAZYROPE_F_N its list of operands.
 #define LAZYROPE_D_8 "%0, %1, %2, %3"
 #define LAZYROPE_D_16 LAZYROPE_D_8 ", %4, %5, %6, %7"
 #define LAZYROPE_D_32 LAZYROPE_D_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -114,7 +118,8 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
 #define LAZYROPE_WGMMA_WORDS(i) \
   "r"(a[i].word[0]), "r"(a[i].word[1]), "r"(a[i].word[2]), "r"(a[i].word[3])
 
-// Predicate p: whether the first product is added to what D holds. q is true.
+// Predicate p says whether the first product is added to D. Predicate q is true, for the second
+// one.
 #define LAZYROPE_WGMMA_ASM(columns, accumulates, products, ...)                                \
   asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.b32 p, %" #accumulates                        \
                ", 0;\n\tsetp.eq.b32 q, %" #accumulates ", %" #accumulates ";\n\t" products "}" \
@@ -144,12 +149,12 @@ LAZYROPE_DEVICE void wgmma_wait_group() {
                        LAZYROPE_WGMMA_WORDS(0), "l"(b[0].bits), LAZYROPE_WGMMA_WORDS(1),           \
                        "l"(b[1].bits))
 
-// One or two products of a shape in one statement: compilers take their time for statements, each
-// of which returns all of D.
+// An asm statement with one or two products of a shape. Two products share a statement because
+// every statement returns all of D, which makes compilers slow.
 template <int kColumns>
 struct WgmmaStatement;
 
-// A type for each shape, for what compilers read again for each use is then one shape's text.
+// Each shape is a type of its own, so that an instantiation parses the text of one shape only.
 #define LAZYROPE_WGMMA_STATEMENT(columns, o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10, o11)        \
   template <>                                                                                      \
   struct WgmmaStatement<columns> {                                                                 \
@@ -175,7 +180,7 @@ struct WgmmaStatement;
     }                                                                                              \
   };
 
-// Twelve numbers from that of the first operand behind D.
+// Twelve consecutive operand numbers, the first of which follows those of D.
 #define LAZYROPE_OPERANDS_8 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 #define LAZYROPE_OPERANDS_16 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19
 #define LAZYROPE_OPERANDS_32 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27
@@ -187,7 +192,7 @@ struct WgmmaStatement;
 #define LAZYROPE_OPERANDS_192 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107
 #define LAZYROPE_OPERANDS_256 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139
 
-// A kernel lists the shapes that it needs: compilers read the text of no other.
+// A kernel lists the shapes that it needs, so that compilers parse no others.
 #ifndef LAZYROPE_WGMMA_SHAPES
 #define LAZYROPE_WGMMA_SHAPES(use) \
   use(8) use(16) use(32) use(48) use(64) use(72) use(96) use(128) use(192) use(256)
@@ -211,8 +216,8 @@ LAZYROPE_WGMMA_SHAPES(LAZYROPE_WGMMA_SHAPE)
 template <int kSteps>
 inline constexpr int kWgmmaTogether = kSteps % 2 == 0 ? 2 : 1;
 
-// D = sum of A B, + D where `accumulate`, of kSteps steps along K, each one instruction: A is
-// 64 x 16, B 16 x kColumns.
+// Computes D = A[0] B[0] + ... + A[kSteps - 1] B[kSteps - 1], and adds D's old value if
+// `accumulate`. A step is one instruction along K: A[i] is 64 x 16, B[i] is 16 x kColumns.
 template <class T, int kColumns, Major kMajorA, Major kMajorB, int kSteps>
 LAZYROPE_DEVICE void wgmma_m64k16(Accumulator<kColumns>& d, const SharedDescriptor (&a)[kSteps],
                                   const SharedDescriptor (&b)[kSteps], bool accumulate) {

@@ -1,4 +1,5 @@
-// Where threads stand, and what CTAs tell one another by global memory.
+// Conformance kernels for thread and CTA indices, and for communication between CTAs by global
+// memory.
 #pragma once
 
 #include "isa/memory.cuh"
@@ -14,8 +15,8 @@ LAZYROPE_DEVICE void indices(const ConformanceParams& params) {
   for (int32 i = 0; i < 6; ++i) st_global(to + i, static_cast<uint32>(here[i]));
 }
 
-// Of each thread a word of memory that is its own, and an operand: what the atomics return, one
-// after the other, and what they leave.
+// The input has two words per thread: one that its atomics change, and their operand. The output is
+// what each atomic returns, in order, and the final value.
 LAZYROPE_DEVICE void atomics(const ConformanceParams& params) {
   const int32 i = block_index() * block_threads() + thread_index();
   uint32* own = params.input + 2 * i;
@@ -27,8 +28,8 @@ LAZYROPE_DEVICE void atomics(const ConformanceParams& params) {
   st_global(to + 3, ld_acquire_gpu(own));
 }
 
-// Of each thread 8 words of memory that are its own: two as above, two of nothing, and four that
-// are passed on, all at once and in pairs.
+// The input has eight words per thread: two as above, two unused, and four that the thread copies,
+// all at once and in pairs.
 LAZYROPE_DEVICE void relaxed(const ConformanceParams& params) {
   const int32 i = block_index() * block_threads() + thread_index();
   uint32* own = params.input + 8 * i;
@@ -48,9 +49,9 @@ LAZYROPE_DEVICE void relaxed(const ConformanceParams& params) {
   st_global(to + 11, operand);
 }
 
-// Each CTA leaves a row and counts itself; the last adds the rows. The input: the counter, a flag,
-// two words of nothing, the values, and room for the rows. The output: the sums, what the counter
-// and the flag are then, and, for each number that the counter has returned, that it has.
+// Each CTA stores a row and increments a counter; the last CTA adds the rows. The input is the
+// counter, a flag, two unused words, the values, and room for the rows. The output is the sums, the
+// final counter and flag, and a word for each value that the counter returned.
 LAZYROPE_DEVICE void last_cta(const ConformanceParams& params) {
   const int32 threads = block_threads();
   const int32 ctas = grid_blocks();

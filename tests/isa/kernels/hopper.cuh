@@ -1,4 +1,4 @@
-// What else Hopper's warps do together.
+// Conformance kernels for elect.sync, setmaxnreg, griddepcontrol and named barriers.
 #pragma once
 
 #include "isa/memory.cuh"
@@ -7,7 +7,8 @@
 
 namespace lazyrope {
 
-// How many lanes are elected, and whether twice the same ones; then a warpgroup trades registers.
+// Bit 0 of the output: exactly one lane is elected. Bit 1: a second election elects the same lane.
+// Then the warpgroup releases registers and takes some back.
 LAZYROPE_DEVICE void elect(const ConformanceParams& params) {
   const uint32 first = vote_sync_ballot(elect_sync());
   const uint32 second = vote_sync_ballot(elect_sync());
@@ -19,7 +20,8 @@ LAZYROPE_DEVICE void elect(const ConformanceParams& params) {
   st_global(params.output + thread_index(), (is_one ? 1u : 0u) | (first == second ? 2u : 0u));
 }
 
-// Warp 0 gives words, by a barrier where it does not wait; the warp after takes them, and so on.
+// Each warp passes words to the next one: it arrives at a named barrier without waiting, and the
+// next warp waits there.
 LAZYROPE_DEVICE void pass_on(const ConformanceParams& params) {
   const int32 warps = block_threads() / kWarpThreads;
   const SharedPtr mine = dynamic_shared_memory() + 4 * thread_index();

@@ -1,5 +1,5 @@
-// Element by element: the input is three arrays of `count` operands, the output one array of
-// results, or two where there are pairs.
+// Conformance kernels for arithmetic, element by element. The input is three arrays of `count`
+// operands. The output is one array of results, or two if results are pairs.
 #pragma once
 
 #include "isa/math.cuh"
@@ -21,7 +21,7 @@ LAZYROPE_DEVICE uint32 unary(Case which, float x) {
     case Case::kCos:
       return float_as_bits(cos_approx_f32(x));
     default:
-      return float_as_bits(x);  // bits_as_float's own
+      return float_as_bits(x);  // tests bits_as_float alone
   }
 }
 

@@ -1,4 +1,4 @@
-// Loads of 8 x 8 matrices, and products. A warp takes `count` of them one after the other.
+// Conformance kernels for ldmatrix and mma. The warps share `count` loads, or products.
 #pragma once
 
 #include "isa/math.cuh"
@@ -8,8 +8,8 @@
 
 namespace lazyrope {
 
-// The input: kImageWords for shared memory, then of each load the 32 lanes' byte offsets in it. The
-// output: each lane's four registers.
+// The input is kImageWords for shared memory, then for each load the byte offsets that the 32 lanes
+// pass. The output is the four registers of each lane.
 inline constexpr int32 kImageWords = 1024;
 
 LAZYROPE_DEVICE void load_matrices(const ConformanceParams& params) {
@@ -59,8 +59,8 @@ LAZYROPE_DEVICE void multiply(Case which, Operands& x) {
     mma_m16n8k16_f32_f16(x.c, x.a, x.b[0], x.b[1]);
 }
 
-// The input: each lane's operands. The output: each lane's four elements of D, behind each the same
-// of the operands' magnitudes, which bounds its error.
+// The input is the operands of each lane. The output is the four elements of D of each lane, each
+// followed by the same element for the operands' magnitudes, which bounds its error.
 LAZYROPE_DEVICE void multiply_matrices(const ConformanceParams& params) {
   constexpr int32 kWords = 10;
   for (int32 i = warp_index(); i < params.count; i += block_threads() / kWarpThreads) {

@@ -1,4 +1,4 @@
-// Barriers in shared memory, and copies of runs of bytes that they count.
+// Conformance kernels for mbarriers and for the bulk copies that they count.
 #pragma once
 
 #include "isa/bulk_copy.cuh"
@@ -8,7 +8,7 @@
 
 namespace lazyrope {
 
-// Shared memory: two barriers, then data.
+// Shared memory begins with two barriers; the data begins at byte kDataAt.
 inline constexpr int32 kDataAt = 1024;
 inline constexpr int32 kPhases = 6;
 
@@ -35,8 +35,8 @@ LAZYROPE_DEVICE void end_mbarriers() {
   }
 }
 
-// In each phase every thread shows the others a word, and passes on what they have. The output: of
-// each phase, thread by thread.
+// In each phase every thread publishes a word and combines it with that of another thread. The
+// output is the words of all threads, phase by phase.
 LAZYROPE_DEVICE void phases(const ConformanceParams& params) {
   const int32 t = thread_index();
   const int32 threads = block_threads();
@@ -44,7 +44,7 @@ LAZYROPE_DEVICE void phases(const ConformanceParams& params) {
   uint32 value = ld_global(params.input + t);
   for (int32 phase = 0; phase < kPhases; ++phase) {
     const uint32 parity = static_cast<uint32>(phase % 2);
-    // The phase before is complete, as wait_mbarrier() has told: asking is enough.
+    // The previous phase is complete, because wait_mbarrier() returned: a test must succeed.
     while (!mbarrier_test_wait_parity(mbarrier_at(0), parity ^ 1u)) {
     }
     st_shared(data_at(4 * t), value);
@@ -58,11 +58,11 @@ LAZYROPE_DEVICE void phases(const ConformanceParams& params) {
   end_mbarriers();
 }
 
-// The input: of each copy its first word, its count of words, and where it goes in shared memory;
-// then the words. In each phase one copy of each of two threads; the output: what then lies in
-// shared memory, of which each row's copies fill kCopiedWords.
+// The input describes each copy by three words: its first source word, its number of words and its
+// first word in shared memory. The source words follow. In each phase two threads issue one copy
+// each. The output is kCopiedWords of shared memory after each phase.
 inline constexpr int32 kCopiedWords = 512;
-inline constexpr int32 kCopyWords = 3;  // that describe one
+inline constexpr int32 kCopyWords = 3;  // words that describe a copy
 
 LAZYROPE_DEVICE void copy_in(const ConformanceParams& params, int32 copy) {
   const uint32* copies = params.input + copy * kCopyWords;
@@ -92,8 +92,8 @@ LAZYROPE_DEVICE void loads(const ConformanceParams& params) {
   end_mbarriers();
 }
 
-// The same description; copies go from shared memory, which holds the words as they are after a
-// change, to where they came from, in the output, which is zero elsewhere.
+// The input has the same form. The threads store the changed words in shared memory, and the copies
+// write runs of them to the output, which is zero elsewhere.
 LAZYROPE_DEVICE void stores(const ConformanceParams& params) {
   const int32 t = thread_index();
   const uint32* words = params.input + params.count * kCopyWords;
@@ -111,7 +111,8 @@ LAZYROPE_DEVICE void stores(const ConformanceParams& params) {
     cp_async_bulk_global_shared(params.output + ld_global(one), data_at(from),
                                 4 * ld_global(one + 1));
     cp_async_bulk_commit_group();
-    // What a copy has read may be changed behind it, and what it has written be read.
+    // After the first wait a copy's source may be changed. After the second one, the destination of
+    // the copy before it may be read.
     cp_async_bulk_wait_group_read<0>();
     st_shared(data_at(from), 0xffffffffu);
     if (copy % 2 == 1) {

@@ -1,4 +1,4 @@
-// Loads, stores and asynchronous copies of one CTA.
+// Conformance kernels for loads, stores and asynchronous copies by one CTA.
 #pragma once
 
 #include "isa/async_copy.cuh"
@@ -8,14 +8,14 @@
 
 namespace lazyrope {
 
-// The element of `p` that lies `i` elements behind it.
+// Returns the address of element i of an array of T at `p`.
 template <class T>
 LAZYROPE_DEVICE T* element(uint32* p, int32 i) {
   return reinterpret_cast<T*>(p) + i;
 }
 
-// Each thread's element, through shared memory to the thread whose number differs in the bits of
-// kFlip.
+// Passes each thread's element through shared memory to the thread whose index differs in the bits
+// of kFlip.
 template <class T>
 LAZYROPE_DEVICE void pass_on(const ConformanceParams& params, int32 first_word) {
   constexpr int32 kFlip = 5;
@@ -28,7 +28,8 @@ LAZYROPE_DEVICE void pass_on(const ConformanceParams& params, int32 first_word) 
   st_global(element<T>(params.output + first_word, thread_index()), got);
 }
 
-// As many words as a CTA's elements of 4, 4, 8, 8 and 16 bytes, then whether addresses are equal.
+// The output is the exchanged elements of 4, 4, 8, 8 and 16 bytes per thread, then the results of
+// comparing addresses.
 LAZYROPE_DEVICE void shared_memory(const ConformanceParams& params) {
   const int32 threads = block_threads();
   pass_on<float>(params, 0);
@@ -43,8 +44,7 @@ LAZYROPE_DEVICE void shared_memory(const ConformanceParams& params) {
   st_global(params.output + 10 * threads + thread_index(), (same ? 1u : 0u) + (differs ? 2u : 0u));
 }
 
-// Each thread's element, through shared memory to the thread behind it, by addresses that do not
-// say in which memory they are.
+// Passes each thread's element through shared memory to the next thread, by generic addresses.
 template <class T>
 LAZYROPE_DEVICE void hand_on(const ConformanceParams& params, int32 first_word) {
   constexpr int64 kSize = sizeof(T);
@@ -64,7 +64,8 @@ LAZYROPE_DEVICE void generic_memory(const ConformanceParams& params) {
   hand_on<Chunk>(params, threads);
 }
 
-// Copies element i to where `reversed` says, so that odd addresses meet.
+// Copies the elements of the threads in reversed order, so that loads and stores of neighbouring
+// bytes meet in different threads.
 template <class T, bool kNonCoherent>
 LAZYROPE_DEVICE void copy_reversed(const ConformanceParams& params, int32 first_word) {
   const int32 last = block_threads() - 1;
@@ -78,7 +79,7 @@ LAZYROPE_DEVICE void copy_reversed(const ConformanceParams& params, int32 first_
   st_global(element<T>(params.output + first_word, last - thread_index()), value);
 }
 
-// Elements of 1, 2, 4, 8 and 16 bytes by ld.global, of 4, 8 and 16 by ld.global.nc.
+// Copies elements of 1, 2, 4, 8 and 16 bytes by ld.global, and of 4, 8 and 16 by ld.global.nc.
 LAZYROPE_DEVICE void global_memory(const ConformanceParams& params) {
   const int32 threads = block_threads();
   copy_reversed<Chunk, false>(params, 0);
@@ -100,9 +101,9 @@ LAZYROPE_DEVICE void copy(Case which, SharedPtr to, const uint32* from, int32 by
     cp_async_ca_4(to, from);
 }
 
-// Of each copy `to`, `from` (offsets in bytes) and `bytes`, then the words that `from` counts in.
-// Each thread starts two copies, a group each, and looks at the first one before it waits for the
-// second; then all look at all.
+// The input describes each copy by `to`, `from` (both byte offsets) and `bytes`; the source words
+// follow. Each thread issues two copies, one per group, and reads the first one before it waits for
+// the second one. Then the CTA reads all copies.
 LAZYROPE_DEVICE void async_copies(const ConformanceParams& params) {
   const int32 size = params.which == Case::kCopy4 ? 4 : 16;
   const int32 words = size / 4;

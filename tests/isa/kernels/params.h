@@ -6,7 +6,7 @@
 
 namespace lazyrope {
 
-// What a conformance case kernel does, where its text has several.
+// Selects a function of a conformance kernel that has several.
 enum class Case : int32 {
   kOnly,
   // math.cuh
@@ -53,7 +53,7 @@ enum class Case : int32 {
   // tensor.cuh
   kTensorLoad,
   kTensorLoadEvictFirst,
-  // wgmma.cuh: N, A and B of K-major operands
+  // wgmma.cuh: kWgmmaN has K-major operands; other names give the layouts of A and B
   kWgmma8,
   kWgmma16,
   kWgmma32,
@@ -77,11 +77,11 @@ enum class Case : int32 {
 };
 
 struct ConformanceParams {
-  uint32* input;   // of the row's words; a run may change its copy
-  uint32* output;  // of the row's words: each is written
+  uint32* input;   // a copy of the case's input, which a kernel may change
+  uint32* output;  // the case's output, of which the kernel writes every word
   Case which;
   int32 count;
-  TensorMap map;  // where the row has one
+  TensorMap map;  // set if the case has a tensor
 };
 
 }  // namespace lazyrope

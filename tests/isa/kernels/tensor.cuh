@@ -1,5 +1,5 @@
-// Copies of boxes of a tensor, one after the other. The input begins with the words of a box, a
-// multiple of 32, and the coordinates of each box.
+// Conformance kernels for tensor copies: boxes of a tensor, one after the other. The input begins
+// with the number of words of a box, a multiple of 32, and the coordinates of each box.
 #pragma once
 
 #include "isa/mbarrier.cuh"
@@ -9,10 +9,10 @@
 
 namespace lazyrope {
 
-inline constexpr int32 kBoxAt = 1024;  // of shared memory: a swizzle's pattern begins there
+inline constexpr int32 kBoxAt = 1024;  // byte of shared memory; the swizzle pattern begins there
 inline constexpr int32 kDims = 5;
 
-// The output: shared memory, box by box.
+// The output is the content of shared memory after each box.
 template <class Copy>
 LAZYROPE_DEVICE void load_boxes(const ConformanceParams& params, const Copy& copy_box) {
   const int32 words = static_cast<int32>(ld_global(params.input));

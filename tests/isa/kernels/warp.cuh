@@ -1,4 +1,4 @@
-// Exchange between the lanes of a warp. A warp does `count` exchanges one after the other.
+// Conformance kernels for exchange between the lanes of a warp. The warps share `count` exchanges.
 #pragma once
 
 #include "isa/math.cuh"
@@ -8,7 +8,8 @@
 
 namespace lazyrope {
 
-// Of each lane a value of 8 bytes and which lane, in 4 words; what each of the exchanges brings.
+// The input has four words per lane: a value of 8 bytes, the operand of the shuffles, and an unused
+// word. The output is the result of each shuffle.
 LAZYROPE_DEVICE void exchange_values(const ConformanceParams& params, int32 at) {
   const int64 value = ld_global(reinterpret_cast<const int64*>(params.input + 4 * at));
   const int32 lane = static_cast<int32>(ld_global(params.input + 4 * at + 2));
@@ -27,7 +28,7 @@ LAZYROPE_DEVICE void vote(const ConformanceParams& params, int32 at) {
   st_global(params.output + 2 * at + 1, vote_sync_any(predicate) ? 1u : 0u);
 }
 
-// Through shared memory, with no more than a barrier of the warp.
+// Passes words to the next lane through shared memory. A barrier of the warp must suffice.
 LAZYROPE_DEVICE void pass_by_shared_memory(const ConformanceParams& params, int32 at) {
   const SharedPtr slots = dynamic_shared_memory() + 4 * kWarpThreads * warp_index();
   st_shared(slots + 4 * lane_index(), ld_global(params.input + at));

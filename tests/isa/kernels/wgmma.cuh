@@ -1,6 +1,6 @@
-// Matrix products of a warpgroup. The input: how the operands lie, whether their elements are of
-// fp16, then kImageWords of shared memory with them. The output: of each thread at most eight of
-// its results, each with the same product of magnitudes.
+// Conformance kernels for wgmma. The input is the layouts of both operands, 1 for fp16 or 0 for
+// bf16, then kImageWords of shared memory with the operands. The output is at most eight results of
+// each thread, each followed by the same element of the product of magnitudes.
 #pragma once
 
 #include "isa/bulk_copy.cuh"
@@ -12,10 +12,12 @@
 namespace lazyrope {
 
 inline constexpr int32 kImageWords = 12288;
-// How many of so many results, which they divide.
-constexpr int32 kept_of(int32 results) { return results <= 8 ? results : results % 8 == 0 ? 8 : 6; }
-inline constexpr int32 kProducts = 2;    // one after the other along K
-inline constexpr int32 kDescribed = 11;  // words
+// Returns how many of a thread's results are output. The number divides `results`.
+constexpr int32 output_count(int32 results) {
+  return results <= 8 ? results : results % 8 == 0 ? 8 : 6;
+}
+inline constexpr int32 kProducts = 2;    // steps along K
+inline constexpr int32 kDescribed = 11;  // words before the image
 inline constexpr uint32 kMagnitudes = 0x7fff7fffu;
 
 struct WgmmaOperand {
@@ -44,7 +46,7 @@ LAZYROPE_DEVICE void put_image(const ConformanceParams& params, uint32 mask) {
   bar_sync();
 }
 
-// A in registers comes from the beginning of the image.
+// Loads the fragments of operand A from the beginning of the image.
 LAZYROPE_DEVICE void take(OperandA& a, int32 product) {
   for (int32 i = 0; i < 4; ++i)
     a[i] = ld_shared<uint32>(dynamic_shared_memory() +
@@ -52,11 +54,13 @@ LAZYROPE_DEVICE void take(OperandA& a, int32 product) {
 }
 
 template <int kColumns>
-LAZYROPE_DEVICE void keep(const ConformanceParams& params, const Accumulator<kColumns>& d,
-                          int32 group, int32 magnitude) {
-  constexpr int32 kEach = kept_of(kColumns / 2);
+LAZYROPE_DEVICE void store_results(const ConformanceParams& params, const Accumulator<kColumns>& d,
+                                   int32 group, int32 magnitude) {
+  constexpr int32 kEach = output_count(kColumns / 2);
   static_assert(kColumns / 2 % kEach == 0);
-  // Of threads other ones, so that each is seen; an index that the compiler knows stays a register.
+  // Different threads output different registers, so that each register is tested. The loop runs
+  // over constant indices, because an index that is known only at run time would put d into local
+  // memory.
 #pragma unroll
   for (int32 i = 0; i < kColumns / 2; ++i) {
     const int32 slot = i / (kColumns / 2 / kEach);
@@ -79,11 +83,12 @@ struct FromShared {
     wgmma_commit_group();
     wgmma_wait_group<0>();
     d.pin();
-    keep(params, d, 0, magnitude);
+    store_results(params, d, 0, magnitude);
   }
 };
 
-// kBeside: the second product's further columns are those of the first.
+// With kBeside the second product reads its further columns where the first one does
+// (SharedDescriptor::start_moved).
 template <class T, int kColumns, Major kB, bool kBeside = false>
 struct FromRegisters {
   LAZYROPE_DEVICE static void multiply(const ConformanceParams& params, int32 magnitude) {
@@ -102,11 +107,11 @@ struct FromRegisters {
     wgmma_commit_group();
     wgmma_wait_group<0>();
     d.pin();
-    keep(params, d, 0, magnitude);
+    store_results(params, d, 0, magnitude);
   }
 };
 
-// Two groups, and what was in the accumulators before.
+// Issues two groups, which add to accumulators that are not zero.
 template <class T, int kColumns>
 struct TwoGroups {
   LAZYROPE_DEVICE static void multiply(const ConformanceParams& params, int32 magnitude) {
@@ -125,14 +130,14 @@ struct TwoGroups {
     wgmma_commit_group();
     wgmma_wait_group<1>();
     d.pin();
-    keep(params, d, 0, magnitude);
+    store_results(params, d, 0, magnitude);
     wgmma_wait_group<0>();
     e.pin();
-    keep(params, e, 1, magnitude);
+    store_results(params, e, 1, magnitude);
   }
 };
 
-// Also of magnitudes.
+// Runs the product with the operands, then with their magnitudes.
 template <class Product>
 LAZYROPE_DEVICE void both(const ConformanceParams& params) {
   for (int32 magnitude = 0; magnitude < 2; ++magnitude) {

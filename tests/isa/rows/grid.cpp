@@ -5,7 +5,7 @@ namespace {
 
 constexpr int kCtas = 5;
 
-// What an atomic finds, and its operand: the bound of atom.inc.
+// Draws pairs of words: the value that an atomic finds, and its operand, the bound of atom.inc.
 Words counters(Generator& random) {
   Words words;
   for (int i = 0; i < kCtas * kConformanceThreads; ++i) {
@@ -17,7 +17,7 @@ Words counters(Generator& random) {
   return words;
 }
 
-// The same among words of any kind.
+// Draws such a pair, two unused words and four random words for each thread.
 Words counters_and_words(Generator& random) {
   Words words;
   const Words all = counters(random);
@@ -38,7 +38,7 @@ Words rows_of_ctas(Generator& random) {
 
 ConformanceKernel grid_kernel() { return {.name = "grid", .ctas = kCtas, .shared_bytes = 16}; }
 
-std::vector<ConformanceCase> grid_rows() {
+std::vector<ConformanceCase> grid_cases() {
   constexpr std::size_t kAllThreads = std::size_t{kCtas} * kConformanceThreads;
   return {
       {.name = "place",

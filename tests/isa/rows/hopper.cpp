@@ -16,7 +16,7 @@ ConformanceKernel hopper_kernel() {
           .least_arch = "sm_90a"};
 }
 
-std::vector<ConformanceCase> hopper_rows() {
+std::vector<ConformanceCase> hopper_cases() {
   return {
       {.name = "elect",
        .text = "hopper",

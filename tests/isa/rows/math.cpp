@@ -11,21 +11,21 @@ constexpr int kNumbers = 4096;
 
 using Operand = std::function<std::uint32_t(Generator&, std::size_t i)>;
 
-// The special numbers, then what `others` gives.
+// Returns the special numbers first, then numbers that `others` draws.
 Operand specials_then(const std::function<std::uint32_t(Generator&)>& others) {
   return [=](Generator& random, std::size_t i) {
     return i < special_floats().size() ? special_floats()[i] : others(random);
   };
 }
 
-// Every other number of any exponent.
+// Draws a number of any exponent.
 std::uint32_t any_float(Generator& random) { return random_float(random); }
 
 std::uint32_t argument_of_ex2(Generator& random) {
   switch (random.below(4)) {
     case 0:
       return any_float(random);
-    case 1: {  // around where results become subnormal, or infinite
+    case 1: {  // near the arguments where results become subnormal or infinite
       const std::uint32_t bits = random.one_of({bits_of(-126.0f), bits_of(128.0f)});
       return bits + random.below(9) - 4;
     }
@@ -49,14 +49,14 @@ std::uint32_t trig_argument(Generator& random) {
                               : uniform_float(random, 2.0 * std::numbers::pi);
 }
 
-// Without those that the manual promises nothing for.
+// Replaces special arguments for which the manual promises no accuracy.
 std::uint32_t special_trig_argument(Generator& random, std::size_t i) {
   const std::uint32_t bits = specials_then(trig_argument)(random, i);
   const auto x = std::bit_cast<float>(bits);
   return std::isfinite(x) && std::abs(x) > 6.25f ? trig_argument(random) : bits;
 }
 
-// All pairs of special numbers, then any.
+// Returns one operand of all pairs of special numbers, then random numbers.
 Operand special_pairs(bool second) {
   return [=](Generator& random, std::size_t i) {
     const Words& specials = special_floats();
@@ -67,14 +67,16 @@ Operand special_pairs(bool second) {
 
 Operand to_be_rounded(const HalfFormat& format, bool second) {
   return [=](Generator& random, std::size_t i) {
-    const std::size_t at = second ? i - special_floats().size() : i;  // beside other numbers
+    // The special numbers of the second operand come after those of the first. A negative index
+    // wraps around to a large one.
+    const std::size_t at = second ? i - special_floats().size() : i;
     return specials_then([=](Generator& rest) {
       return rest.below(4) == 0 ? any_float(rest) : near_halfway(rest, format);
     })(random, at);
   };
 }
 
-// The low half takes every sixteenth value.
+// Draws a random high half. The low halves of all elements step through the 16-bit range by 16.
 std::uint32_t any_bits(Generator& random, std::size_t i) {
   const std::uint32_t high = random.bits32() >> 16;
   return pair_of(static_cast<std::uint32_t>(i * 16 + random.below(16)), high);
@@ -84,9 +86,9 @@ std::uint32_t one_of_16(const HalfFormat& format) {
   return format.infinity >> 1 & ~((1u << format.mantissa_bits) - 1);
 }
 
-// One half of an operand of fma. The products of the last kind lie in the middle of two numbers, or
-// half a place above one, and what is added or multiplied tips them: rounding twice would not see
-// it.
+// Draws one half of an operand of fma. In the last case the exact product is halfway between two
+// numbers or near 1, and a small addend decides the rounding: an implementation that rounds twice
+// fails.
 std::uint32_t fma_half(Generator& random, const HalfFormat& format, int operand, std::size_t i) {
   const Words specials = special_halves(format);
   const std::uint32_t one = one_of_16(format);
@@ -96,7 +98,7 @@ std::uint32_t fma_half(Generator& random, const HalfFormat& format, int operand,
       return specials[random.below(static_cast<std::uint32_t>(specials.size()))];
     case 1:
       return random_half(random, format, -4, 4);
-    case 2:  // the least subnormal numbers, and sums that are
+    case 2:  // subnormal addends and sums
       return operand == 2 ? random.below(1u << format.mantissa_bits)
                           : random_half(random, format, -8, -6);
     default:
@@ -139,7 +141,7 @@ ConformanceCase elementwise(std::string wrapper, Case which, Rule rule, const Op
 
 ConformanceKernel math_kernel() { return {.name = "math", .ctas = 2}; }
 
-std::vector<ConformanceCase> math_rows() {
+std::vector<ConformanceCase> math_cases() {
   const Rule close = within_error(0x1p-20 * std::numbers::sqrt2 / 2.0, false);
   return {
       elementwise("ex2_approx_ftz_f32", Case::kEx2, within_ulps(2), specials_then(argument_of_ex2)),

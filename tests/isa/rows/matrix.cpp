@@ -7,8 +7,8 @@ constexpr int kImageWords = 1024;  // as in matrix.cuh
 constexpr int kProducts = 16;
 constexpr int kLoads = 16;
 
-// Where a lane's row lies: one behind the other, in rows of 80 bytes, in swizzled ones of 128, all
-// at one place, in any order; anywhere.
+// Returns the byte offset of a lane's row. The first loads have rows that are contiguous, 80 bytes
+// apart, swizzled in rows of 128 bytes, all the same, or permuted; the others have random rows.
 std::uint32_t row_offset(Generator& random, std::uint32_t load, std::uint32_t lane,
                          const Words& order) {
   switch (load) {
@@ -49,7 +49,7 @@ ConformanceCase matrix_load(std::string wrapper, Case which) {
   return row;
 }
 
-// A whole number, or another that the format has exactly.
+// Converts a number that the 16-bit format represents exactly.
 std::uint32_t exact_half(const HalfFormat& format, float x) {
   if (x == 0.0f) return 0;
   const std::uint32_t bits = bits_of(x);
@@ -63,7 +63,7 @@ float whole(Generator& random, int limit) {
       static_cast<int>(random.below(2 * static_cast<std::uint32_t>(limit) + 1)) - limit);
 }
 
-// What the operands of product `i` are like.
+// The kind of operands that a product has.
 enum class Kind : std::size_t { kNear, kWide, kCancelling, kSubnormal, kSpecial, kZero };
 constexpr std::size_t kKinds = 6;
 
@@ -86,8 +86,8 @@ std::uint32_t element(Generator& random, const HalfFormat& format, Kind kind) {
   }
 }
 
-// Of one lane: 4 registers of A, 2 of B, 4 of C. Of a kCancelling product each term has one of the
-// same size and the other sign beside it.
+// Draws the operands of one lane: 4 registers of A, 2 of B, 4 of C. In a kCancelling product each
+// term is followed by one of the same magnitude and the opposite sign.
 void push_operands(Words& words, Generator& random, const HalfFormat& format, Kind kind) {
   const bool cancels = kind == Kind::kCancelling;
   for (int i = 0; i < 4; ++i) {
@@ -113,7 +113,7 @@ Words any_operands(Generator& random, const HalfFormat& format) {
   return words;
 }
 
-// Whole numbers, of which every sum of products is exact in any order.
+// Draws whole numbers whose sums of products are exact in any order.
 Words whole_operands(Generator& random, const HalfFormat& format) {
   Words words;
   for (int i = 0; i < kProducts * kConformanceWarp; ++i) {
@@ -144,7 +144,7 @@ ConformanceCase product(std::string name, std::string wrapper, Case which, const
 
 ConformanceKernel matrix_kernel() { return {.name = "matrix", .shared_bytes = 4 * kImageWords}; }
 
-std::vector<ConformanceCase> matrix_rows() {
+std::vector<ConformanceCase> matrix_cases() {
   constexpr int kTerms = 16;
   const char* bf16 = "mma_m16n8k16_f32_bf16";
   const char* f16 = "mma_m16n8k16_f32_f16";

@@ -3,16 +3,16 @@
 namespace lazyrope {
 namespace {
 
-// As in mbarrier.cuh.
+// The same constants are in mbarrier.cuh.
 constexpr int kPhases = 6;
 constexpr std::uint32_t kCopiedWords = 512;
 
-constexpr int kLoads = 8;  // phases, of two copies
+constexpr int kLoads = 8;  // phases of two copies each
 constexpr std::uint32_t kSourceWords = 1024;
-constexpr std::uint32_t kHalf = kCopiedWords / 2;  // that one of two copies fills
+constexpr std::uint32_t kHalf = kCopiedWords / 2;  // words for one of the two copies
 constexpr std::uint32_t kSixteenBytes = 4;         // words
 constexpr int kStores = 8;
-constexpr std::uint32_t kSlot = 32;  // words that a store's copy has for itself
+constexpr std::uint32_t kSlot = 32;  // output words for one copy of the stores
 
 std::uint32_t multiple_below(Generator& random, std::uint32_t limit) {
   return kSixteenBytes * random.below(limit / kSixteenBytes);
@@ -22,7 +22,8 @@ void push_random(Words& words, Generator& random, std::uint32_t count) {
   for (std::uint32_t i = 0; i < count; ++i) words.push_back(random.bits32());
 }
 
-// The first two fill everything; later ones some of it, from 16 bytes on.
+// Draws the copies of the loads. The first two fill all of the words; later ones copy 16 bytes or
+// more.
 Words copies_in(Generator& random) {
   Words words;
   for (std::uint32_t copy = 0; copy < 2 * kLoads; ++copy) {
@@ -58,7 +59,7 @@ ConformanceKernel mbarrier_kernel() {
           .least_arch = "sm_90a"};
 }
 
-std::vector<ConformanceCase> mbarrier_rows() {
+std::vector<ConformanceCase> mbarrier_cases() {
   return {
       {.name = "mbarrier_phases",
        .text = "mbarrier",

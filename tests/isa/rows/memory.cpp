@@ -3,8 +3,8 @@
 namespace lazyrope {
 namespace {
 
-// As memory.cuh reads them. Some copies have no bytes and come from where nothing is; one has the
-// last bytes that there are.
+// Draws the copies in the form that memory.cuh reads. Some copies have 0 bytes and an invalid
+// source address. One copy reads the last bytes of the input.
 Words copies(Generator& random, std::uint32_t size) {
   constexpr std::uint32_t kCopies = 2 * kConformanceThreads;
   constexpr std::uint32_t kData = 1001;  // words: no multiple of 16 bytes
@@ -41,7 +41,7 @@ ConformanceKernel memory_kernel() {
   return {.name = "memory", .shared_bytes = 2 * 16 * kConformanceThreads};
 }
 
-std::vector<ConformanceCase> memory_rows() {
+std::vector<ConformanceCase> memory_cases() {
   constexpr std::size_t kGlobalWords =
       14 * kConformanceThreads + kConformanceThreads / 2 + kConformanceThreads / 4;
   return {

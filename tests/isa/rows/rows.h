@@ -2,23 +2,23 @@
 
 #include "tests/isa/conformance_cases.h"
 
-// The rows of conformance_cases(), a file for each text.
+// The cases of conformance_cases(), in one file per conformance kernel.
 namespace lazyrope {
 
-inline constexpr int kConformanceThreads = 64;  // of each text's CTAs
+inline constexpr int kConformanceThreads = 64;  // per CTA, unless a kernel says otherwise
 inline constexpr int kConformanceWarp = 32;
 
-std::vector<ConformanceCase> grid_rows();
-std::vector<ConformanceCase> hopper_rows();
-std::vector<ConformanceCase> math_rows();
-std::vector<ConformanceCase> matrix_rows();
-std::vector<ConformanceCase> mbarrier_rows();
-std::vector<ConformanceCase> memory_rows();
-std::vector<ConformanceCase> tensor_rows();
-std::vector<ConformanceCase> warp_rows();
-std::vector<ConformanceCase> wgmma_rows();
+std::vector<ConformanceCase> grid_cases();
+std::vector<ConformanceCase> hopper_cases();
+std::vector<ConformanceCase> math_cases();
+std::vector<ConformanceCase> matrix_cases();
+std::vector<ConformanceCase> mbarrier_cases();
+std::vector<ConformanceCase> memory_cases();
+std::vector<ConformanceCase> tensor_cases();
+std::vector<ConformanceCase> warp_cases();
+std::vector<ConformanceCase> wgmma_cases();
 
-// The texts' own launches.
+// The conformance kernels of these cases.
 ConformanceKernel grid_kernel();
 ConformanceKernel hopper_kernel();
 ConformanceKernel math_kernel();

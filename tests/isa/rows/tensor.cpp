@@ -8,7 +8,7 @@ namespace lazyrope {
 namespace {
 
 constexpr int kBoxes = 12;
-constexpr std::size_t kTensorAt = 64;  // word of the input, behind the coordinates
+constexpr std::size_t kTensorAt = 64;  // word of the input, after the coordinates
 constexpr std::uint32_t kBeyond = 3;   // elements by which a box may miss the tensor
 
 constexpr std::array<const char*, 4> kSwizzleNames = {"plain", "32b", "64b", "128b"};
@@ -23,7 +23,8 @@ std::uint32_t box_words(const TensorMapSpec& spec) {
   return static_cast<std::uint32_t>(elements * tensor_map_element_bytes(spec.type) / 4);
 }
 
-// Rows of a box as long as the swizzle allows, of a tensor with odd extents and padded strides.
+// Makes a tensor with odd extents and padded strides. The rows of its boxes are as long as the
+// swizzle allows.
 TensorMapSpec tensor(ElementType type, Swizzle swizzle, std::vector<std::int64_t> outer,
                      const std::vector<int>& outer_box) {
   constexpr int kPlainRow = 48;
@@ -46,7 +47,8 @@ TensorMapSpec tensor(ElementType type, Swizzle swizzle, std::vector<std::int64_t
   return spec;
 }
 
-// The first box is within the tensor, the next ones before and behind it; then any.
+// The first box is within the tensor, the next four cross its edges or miss it, and the others are
+// random.
 std::uint32_t any_coordinate(Generator& random, const TensorMapSpec& spec, std::size_t dim,
                              int box) {
   const auto extent = static_cast<std::uint32_t>(spec.dims[dim]);
@@ -60,7 +62,7 @@ std::uint32_t any_coordinate(Generator& random, const TensorMapSpec& spec, std::
   return any;
 }
 
-// Boxes begin at multiples of 16 bytes.
+// Rounds the first coordinate down, because boxes begin at multiples of 16 bytes.
 std::uint32_t coordinate(Generator& random, const TensorMapSpec& spec, std::size_t dim, int box) {
   const std::uint32_t any = any_coordinate(random, spec, dim, box);
   const auto chunk = static_cast<std::uint32_t>(16 / tensor_map_element_bytes(spec.type));
@@ -109,7 +111,7 @@ ConformanceKernel tensor_kernel() {
   return {.name = "tensor", .shared_bytes = 1024 + 8192, .least_arch = "sm_90a"};
 }
 
-std::vector<ConformanceCase> tensor_rows() {
+std::vector<ConformanceCase> tensor_cases() {
   using enum ElementType;
   using enum Swizzle;
   return {

@@ -6,9 +6,9 @@ namespace lazyrope {
 namespace {
 
 constexpr std::size_t kLanes =
-    std::size_t{kConformanceWarp} * kConformanceWarp;  // of all exchanges
+    std::size_t{kConformanceWarp} * kConformanceWarp;  // lanes of all exchanges together
 
-// Of each lane a value of two words, a lane, and nothing.
+// Draws four words per lane: a value of two words, the operand of the shuffles, and an unused word.
 Words exchanges(Generator& random) {
   Words words;
   for (std::size_t i = 0; i < kLanes; ++i) {
@@ -22,7 +22,7 @@ Words exchanges(Generator& random) {
   return words;
 }
 
-// None, all, one, and some lanes.
+// In turn no lane, all lanes, one lane and random lanes have a predicate that is true.
 Words predicates(Generator& random) {
   Words words;
   for (std::uint32_t i = 0; i < kConformanceWarp; ++i)
@@ -37,7 +37,7 @@ ConformanceKernel warp_kernel() {
   return {.name = "warp", .shared_bytes = 4 * kConformanceThreads};
 }
 
-std::vector<ConformanceCase> warp_rows() {
+std::vector<ConformanceCase> warp_cases() {
   return {
       {.name = "shfl_sync",
        .text = "warp",

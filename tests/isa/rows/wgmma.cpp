@@ -8,18 +8,20 @@
 namespace lazyrope {
 namespace {
 
-// As in wgmma.cuh.
+// The same constants are in wgmma.cuh.
 constexpr std::size_t kImageWords = 12288;
-constexpr int kept_of(int results) { return results <= 8 ? results : results % 8 == 0 ? 8 : 6; }
+constexpr int output_count(int results) {
+  return results <= 8 ? results : results % 8 == 0 ? 8 : 6;
+}
 constexpr int kThreads = 128;
 constexpr int kRows = 64;
-constexpr int kProducts = 2;  // one after the other along K
+constexpr int kProducts = 2;  // steps along K
 
-constexpr std::uint32_t kStartB = 16384;  // in the image
+constexpr std::uint32_t kStartB = 16384;  // byte of the image where operand B begins
 
 constexpr std::array<const char*, 4> kSwizzleNames = {"plain", "32b", "64b", "128b"};
 
-// Words that tell how an operand lies: start, leading, stride, step, swizzle.
+// Returns the words that describe an operand's layout: start, leading, stride, step, swizzle.
 Words layout(std::uint32_t start, bool is_mn_major, std::uint32_t extent, Swizzle swizzle) {
   const auto span = static_cast<std::uint32_t>(swizzle_span(swizzle));
   const auto coded = static_cast<std::uint32_t>(swizzle);
@@ -30,9 +32,9 @@ Words layout(std::uint32_t start, bool is_mn_major, std::uint32_t extent, Swizzl
     return {start, leading, stride, 2 * leading, coded};
   }
   if (swizzle == Swizzle::kNone) return {start, atom + 16, 5 * atom, 2 * (atom + 16), coded};
-  if (is_mn_major)  // atoms along K one behind the other, and room for one
+  if (is_mn_major)  // atoms are contiguous along K; after these there is room for one more
     return {start, (2 * kProducts + 1) * atom, atom, 2 * atom, coded};
-  // Where a row has not the room of all products, the next is behind all rows.
+  // If a row is too short for all steps along K, the next step follows after all rows.
   const bool in_row = span >= 32 * kProducts;
   const std::uint32_t stride = extent > 128 ? atom : 2 * atom;
   return {start, 16, stride, in_row ? 32 : extent / 8 * stride, coded};
@@ -87,7 +89,7 @@ ConformanceCase row(const Shape& shape, Dtype type, Swizzle swizzle, Kind kind =
   result.wrappers = {"wgmma_m64k16",      "wgmma_fence", "wgmma_commit_group", "wgmma_wait_group",
                      "shared_descriptor", "pin",         "operator[]"};
   result.output_words = std::size_t{2} * kThreads *
-                        static_cast<std::size_t>(kept_of(shape.columns / 2)) *
+                        static_cast<std::size_t>(output_count(shape.columns / 2)) *
                         static_cast<std::size_t>(shape.outputs);
   result.rule = accumulated(16 * kProducts + 1);
   result.input = [=](Generator& random) {
@@ -115,7 +117,7 @@ ConformanceKernel wgmma_kernel() {
           .least_arch = "sm_90a"};
 }
 
-std::vector<ConformanceCase> wgmma_rows() {
+std::vector<ConformanceCase> wgmma_cases() {
   using enum Swizzle;
   std::vector<ConformanceCase> rows;
   for (const Dtype type : {Dtype::kBf16, Dtype::kFp16}) {
