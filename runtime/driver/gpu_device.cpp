@@ -29,7 +29,7 @@ CUtensorMapDataType cuda_type(ElementType type) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     case ElementType::kInt32:
       return CU_TENSOR_MAP_DATA_TYPE_INT32;
-    default:  // the others that are valid have 8 bits
+    default:  // the other valid types have 8 bits
       return CU_TENSOR_MAP_DATA_TYPE_UINT8;
   }
 }
@@ -106,8 +106,8 @@ class GpuKernel : public LoadedKernel {
   CUfunction kernel_ = nullptr;
   unsigned threads_;
   unsigned shared_bytes_;
-  // May start before the kernel ahead of it in its stream has ended: every kernel begins with
-  // griddepcontrol_wait().
+  // True if the kernel may start before the previous kernel of its stream has ended. Every kernel
+  // begins with griddepcontrol_wait(), so this is safe.
   bool follows_closely_;
 };
 
@@ -148,7 +148,7 @@ class GpuStopwatch : public Stopwatch {
 
   std::vector<double> time(std::span<const std::function<void()>> calls, Stream stream) override {
     const ScopedContext context(driver_, device_);
-    std::deque<GpuEvent> events;  // two a call; they cannot be moved
+    std::deque<GpuEvent> events;  // two per call; a deque, because events cannot move
     while (events.size() < 2 * calls.size()) events.emplace_back(driver_);
     for (std::size_t i = 0; i < calls.size(); ++i) {
       events[2 * i].record(stream);
@@ -186,7 +186,8 @@ std::size_t GpuDevice::free_bytes() const {
 void* GpuDevice::allocate(std::size_t bytes) const {
   const ScopedContext context(driver_, info_);
   const AllowedInCapture allowed(driver_);
-  // Where nobody else has retained it, the context would end with the scope, the memory with it.
+  // If no other code has retained the primary context, it would end with the scope, and its memory
+  // with it.
   if (context.is_borrowed())
     std::call_once(keeps_primary_context_, [&] { driver_.retain_primary_context(info_.handle); });
   return reinterpret_cast<void*>(driver_.allocate(bytes));
@@ -197,7 +198,7 @@ void GpuDevice::free(void* memory) const noexcept {
     const ScopedContext context(driver_, info_);
     const AllowedInCapture allowed(driver_);
     driver_.free(cuda_address(memory));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, the driver with it
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, and the driver with it
   }
 }
 
@@ -207,7 +208,8 @@ void GpuDevice::fill_zero(void* memory, std::size_t bytes, Stream stream) const 
   driver_.fill8_async(cuda_address(memory), 0, bytes, cuda_stream(stream));
 }
 
-// What a stream under capture is given it does when the graph is replayed, each time.
+// A fill that is queued on a stream under capture would run at each replay of the graph, and not
+// now.
 void GpuDevice::fill_zero_now(void* memory, std::size_t bytes) const {
   const AllowedInCapture allowed(driver_);
   const OwnStream own(driver_);

@@ -70,7 +70,7 @@ TEST(TensorMap, RefusesOtherRanks) {
 
 TEST(TensorMap, RefusesDataThatIsNotAligned) {
   EXPECT_TRUE(refused([](auto& spec) { spec.data = memory.data() + 8; }, {"a multiple of 16"}));
-  EXPECT_TRUE(refused([](auto& spec) { spec.data = nullptr; }, {"the data lies at 0x0"}));
+  EXPECT_TRUE(refused([](auto& spec) { spec.data = nullptr; }, {"the data is at 0x0"}));
 }
 
 TEST(TensorMap, RefusesExtentsThatItsFieldsCannotHold) {
