@@ -56,7 +56,7 @@ class GpuKernel : public LoadedKernel {
         library_(load_library(driver, binary)),
         threads_(static_cast<unsigned>(binary.threads)),
         shared_bytes_(static_cast<unsigned>(binary.shared_bytes)),
-        follows_closely_(device.compute_major >= kDependentLaunchComputeMajor) {
+        uses_dependent_launch_(device.compute_major >= kDependentLaunchComputeMajor) {
     const AllowedInCapture allowed(driver);
     try {
       const CUkernel kernel = driver.library_kernel(library_, binary.entry.c_str());
@@ -80,17 +80,17 @@ class GpuKernel : public LoadedKernel {
   void launch(int ctas, const void* params, Stream stream, ReachOf) const override {
     const ScopedContext context(driver_, device_);
     void* arguments[] = {const_cast<void*>(params)};
-    CUlaunchAttribute closely{};
-    closely.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    closely.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchAttribute dependent_launch{};
+    dependent_launch.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    dependent_launch.value.programmaticStreamSerializationAllowed = 1;
     CUlaunchConfig config{};
     config.gridDimX = static_cast<unsigned>(ctas);
     config.blockDimX = threads_;
     config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
     config.sharedMemBytes = shared_bytes_;
     config.hStream = cuda_stream(stream);
-    config.attrs = &closely;
-    config.numAttrs = follows_closely_ ? 1 : 0;
+    config.attrs = &dependent_launch;
+    config.numAttrs = uses_dependent_launch_ ? 1 : 0;
     driver_.launch_kernel(config, kernel_, arguments);
   }
 
@@ -108,7 +108,7 @@ class GpuKernel : public LoadedKernel {
   unsigned shared_bytes_;
   // True if the kernel may start before the previous kernel of its stream has ended. Every kernel
   // begins with griddepcontrol_wait(), so this is safe.
-  bool follows_closely_;
+  bool uses_dependent_launch_;
 };
 
 class GpuEvent {

@@ -31,7 +31,7 @@ struct Fake {
   void* argument = nullptr;
   int events = 0;
   CUstream stream = nullptr;
-  bool follows_closely = false;
+  bool dependent_launch = false;
   CUresult encode_result = CUDA_SUCCESS;
 };
 
@@ -112,9 +112,9 @@ void add_kernel_functions(DriverTable& table) {
     EXPECT_EQ(config->gridDimY * config->gridDimZ * config->blockDimY * config->blockDimZ, 1u);
     fake.stream = config->hStream;
     fake.argument = params[0];
-    fake.follows_closely = false;
+    fake.dependent_launch = false;
     for (unsigned i = 0; i < config->numAttrs; ++i)
-      fake.follows_closely |=
+      fake.dependent_launch |=
           config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
           config->attrs[i].value.programmaticStreamSerializationAllowed == 1;
     return record("launch " + std::to_string(config->gridDimX) + " x " +
@@ -282,11 +282,11 @@ TEST_F(GpuDeviceTest, LaunchesWithGridThreadsAndSharedMemory) {
 
 TEST_F(GpuDeviceTest, FromHopperOnAKernelMayStartBeforeThePreviousOneEnds) {
   device_.load(binary_)->launch(1, nullptr, kStream, kNoMemory);
-  EXPECT_TRUE(fake.follows_closely);
+  EXPECT_TRUE(fake.dependent_launch);
   DeviceInfo ampere = info_;
   ampere.compute_major = 8;
   GpuDevice(driver_, ampere).load(binary_)->launch(1, nullptr, kStream, kNoMemory);
-  EXPECT_FALSE(fake.follows_closely);
+  EXPECT_FALSE(fake.dependent_launch);
 }
 
 TEST_F(GpuDeviceTest, ABinaryThatTheDriverRefusesIsADriverErrorWithAdvice) {
