@@ -11,9 +11,9 @@
 namespace lazyrope {
 
 // An advisory lock between processes, and between threads of one process, held while this object
-// lives. It saves duplicate work and is not needed for safety. If the lock cannot be had (a
-// read-only directory, a file system without flock, a timeout), the object is not held and says
-// why, and the caller goes on without it.
+// lives. It saves duplicate work and is not needed for safety. A lock that cannot be had (a
+// read-only directory, a file system without flock, a timeout) is not held and says why. The caller
+// then goes on without it.
 //
 // The holder removes the lock file before it releases the lock, so lock files do not pile up. A
 // process that locks a file checks that the path still names it, and opens the path again

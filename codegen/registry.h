@@ -46,7 +46,7 @@ class Registry {
     for (const Row& row : rows_)
       if (row.name == added.name)
         throw SpecError(
-            fmt::format("{} \"{}\" is there already; choose another name", what_, added.name));
+            fmt::format("{} \"{}\" exists already; choose another name", what_, added.name));
     rows_.push_back(std::move(added));
   }
 

@@ -29,8 +29,8 @@ std::vector<double> default_frequencies(int rotary_dim, const RopeParameters& p)
   return plain_frequencies(rotary_dim, p.at("theta"));
 }
 
-// Llama 3.1 divides the frequencies of waves longer than the original context by `factor`, keeps
-// those of short waves and interpolates between ("The Llama 3 Herd of Models", and the published
+// Llama 3.1 divides the frequencies of waves longer than the original context by `factor`. It keeps
+// those of short waves, and interpolates between ("The Llama 3 Herd of Models", and the published
 // reference code).
 std::vector<double> llama3_frequencies(int rotary_dim, const RopeParameters& p) {
   const double context = p.at("original_max_position_embeddings");

@@ -92,7 +92,7 @@ void register_template(TemplateFile file) {
   const std::lock_guard lock(files().mutex);
   if (!files().text.emplace(file.path, std::move(file.text)).second)
     throw SpecError(
-        fmt::format("template file \"{}\" is there already; choose another path", file.path));
+        fmt::format("template file \"{}\" exists already; choose another path", file.path));
 }
 
 std::string template_line(std::string_view path, int line) {

@@ -174,7 +174,7 @@ TEST(Mask, AnUnknownNameIsAnErrorThatListsTheKnownNames) {
 
 TEST(Mask, ANameIsRegisteredOnce) {
   EXPECT_TRUE(throws<SpecError>([] { register_mask_variant(mask_variant("full")); },
-                                {"\"full\" is there already", "choose another name"}));
+                                {"\"full\" exists already", "choose another name"}));
 }
 
 TEST(Mask, AnAbsentParameterHasItsDefault) {

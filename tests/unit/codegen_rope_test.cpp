@@ -155,7 +155,7 @@ TEST(Rope, Llama3RefusesFactorsInTheWrongOrder) {
 
 TEST(Rope, ANameIsRegisteredOnce) {
   EXPECT_TRUE(throws<SpecError>([] { register_rope_variant(rope_variant("neox")); },
-                                {"\"neox\" is there already", "choose another name"}));
+                                {"\"neox\" exists already", "choose another name"}));
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ TEST(ExpandTemplate, MissingFilesAreNamed) {
 
 TEST(RegisterTemplate, APathIsTakenOnce) {
   EXPECT_TRUE(throws<SpecError>([] { register_template({"ops/rope/half.cuh", ""}); },
-                                {"\"ops/rope/half.cuh\" is there already", "another path"}));
+                                {"\"ops/rope/half.cuh\" exists already", "another path"}));
 }
 
 TEST(EmbeddedTemplates, EveryIsaHasTheSameFiles) {
