@@ -41,7 +41,7 @@ struct StoredFile {
   std::string key() const { return path.filename().native().substr(0, kKeyCharacters); }
 };
 
-// "<key>.lzr", "<key>.lock", or "<key>.XXXXXX.tmp" as publish_file makes it.
+// Names are "<key>.lzr", "<key>.lock", or "<key>.XXXXXX.tmp" as publish_file makes it.
 std::optional<Kind> kind_of(const std::string& name) {
   if (!is_key_hex(std::string_view(name).substr(0, kKeyCharacters))) return std::nullopt;
   const std::string_view rest = std::string_view(name).substr(kKeyCharacters);
@@ -77,7 +77,7 @@ std::vector<StoredFile> files_in(const fs::path& root) {
   return files;
 }
 
-// The most recently used first.
+// Returns the entries, the most recently used first.
 std::vector<StoredFile> entries_in(const fs::path& root) {
   auto entries = files_in(root);
   std::erase_if(entries, [](const StoredFile& file) { return file.kind != Kind::kEntry; });
@@ -99,14 +99,14 @@ bool remove_file(const fs::path& path) {
   throw CacheError(failure_text("remove", path));
 }
 
-// Counts it, unless another process was faster.
+// Counts the entry, unless another process has removed it already.
 void remove_entry(const StoredFile& entry, Removed& removed) {
   if (!remove_file(entry.path)) return;
   ++removed.entries;
   removed.bytes += entry.bytes;
 }
 
-// Only a lock that nobody holds may go, and letting go of it is what removes it.
+// Removes the lock file if no process holds the lock: a FileLock removes its file on release.
 void remove_unheld_lock(const fs::path& path) {
   (void)FileLock::acquire(path, std::chrono::milliseconds(0));
 }
@@ -118,7 +118,7 @@ void remove_leftovers(const std::vector<StoredFile>& files, system_clock::time_p
   }
 }
 
-// nullopt when another process has removed the file meanwhile.
+// Returns nullopt if another process has removed the file meanwhile.
 std::optional<ListedEntry> list_entry(const StoredFile& file) {
   ListedEntry listed{file.key(), file.bytes, file.last_use, {}, {}, {}};
   try {
@@ -133,14 +133,14 @@ std::optional<ListedEntry> list_entry(const StoredFile& file) {
   return listed;
 }
 
-// Reads the start of the file only: a key is the digest of its fields, so they prove themselves.
+// Reads only the start of the file. The fields need no checksum, because the key is their digest.
 std::optional<Key> key_in(const StoredFile& file) {
   try {
     const auto bytes = read_trusted_file(file.path, kStartOfFileBytes);
     if (!bytes) return std::nullopt;
     return decode_key(*bytes, file.key());
   } catch (const CacheError&) {
-    return std::nullopt;  // a bad entry is near to nothing
+    return std::nullopt;  // a bad entry is nearest to no key
   }
 }
 
@@ -185,8 +185,8 @@ LoadResult DiskStore::load(const Key& key) const {
     auto file = read_trusted_file(path, kMaxEntryBytes);
     if (!file) return {std::nullopt, "absent", false};
     Entry entry = decode_entry(std::move(*file), key.hex()).entry;
-    // Sets the time to now. It may fail, on a read-only file system for one: then nothing is pruned
-    // there either.
+    // This sets the time of last use to now. It may fail, on a read-only file system for example,
+    // where nothing is pruned either.
     ::utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
     return {std::move(entry), {}, false};
   } catch (const std::exception& error) {

@@ -16,88 +16,94 @@
 
 namespace lazyrope {
 
+// The outcome of DiskStore::load.
 struct LoadResult {
   std::optional<Entry> entry;
-  // Why there is no entry: "absent", or what is wrong with the file. Empty on a hit.
+  // The reason for a miss: "absent", or what is wrong with the file. It is empty on a hit.
   std::string miss_reason;
-  // A miss that is worth a warning: the file cannot be read, or must not be used.
+  // True for a miss that deserves a warning: the file cannot be read, or must not be used.
   bool refused = false;
 };
 
+// The outcome of DiskStore::store.
 struct StoreResult {
   bool stored = false;
-  // Why it was not stored; empty when it was.
+  // The reason why the entry was not stored. It is empty when it was.
   std::string reason;
 };
 
+// One entry of DiskStore::list.
 struct ListedEntry {
   std::string key;
   std::uint64_t bytes = 0;
   std::chrono::system_clock::time_point last_use;
   KeyFields fields;
   nlohmann::json facts;
-  // Why the entry cannot be used; then there are no fields and no facts.
+  // The reason why the entry cannot be used; then there are no fields and no facts.
   std::string error;
 };
 
+// The number and the size of the entries that clear() or prune() removed.
 struct Removed {
   std::size_t entries = 0;
   std::uint64_t bytes = 0;
 };
 
+// The stored entry that is most like a key, to explain a miss.
 struct Nearest {
   std::string key;
   KeyFields fields;
-  // Names of the fields that have another value in one of the two keys, or are missing in one.
+  // The fields whose values differ between the two keys, or that only one of them has.
   std::vector<std::string> differing;
 };
 
 // Entries on disk, one file `<root>/<key>.lzr` each. Any number of threads and processes may use
 // one root at once: a file is published whole or not at all, and is verified when it is read.
 //
-// Only files that nobody but this user and root can have written are trusted. `load`, `store`,
-// `lock` and `nearest` never throw for anything that is wrong with the disk. The other functions
-// throw CacheError; they touch only regular files in the root that are named as this store names
-// them.
+// The store trusts only files that no user but this one and root can have written. `load`, `store`,
+// `lock` and `nearest` never throw because of the disk. The other functions throw CacheError. They
+// touch only regular files in the root whose names have this store's form.
 class DiskStore {
  public:
-  // Touches nothing: directories are made when they are first needed. A store with an empty root
-  // holds nothing.
+  // Touches nothing on disk: directories are made when they are first needed. A store with an empty
+  // root holds nothing.
   explicit DiskStore(std::filesystem::path root);
 
   const std::filesystem::path& root() const { return root_; }
 
-  // A hit also makes the entry the most recently used one.
+  // Reads and verifies the entry of `key`. A hit also makes it the most recently used entry.
   LoadResult load(const Key& key) const;
 
-  // Replaces what is there, good or bad.
+  // Writes the entry of `key`, in place of any that is there, good or bad.
   StoreResult store(const Key& key, const Entry& entry) const;
 
-  // Makes the root where it is missing. CacheError when nothing could be stored there.
+  // Makes the root if it is missing. Throws CacheError when nothing could be stored there.
   void check_writable() const;
 
-  // For compiling once: on a miss take the lock, load again, and only then compile and store.
+  // Locks `key`, so that one process compiles it and the others wait. On a miss the caller takes
+  // the lock, loads again, and only then compiles and stores. `on_pause` is as in
+  // FileLock::acquire.
   FileLock lock(const Key& key, std::chrono::milliseconds timeout,
                 const std::function<void()>& on_pause = {}) const;
 
-  // The stored entry whose key differs from `key` in the fewest fields, of those the most recently
-  // used one; nullopt when there is none. An entry of `key` itself is left out.
+  // Returns the entry whose key differs from `key` in the fewest fields, the most recently used one
+  // among equals. It skips the entry of `key` itself, and returns nullopt when there is no other.
   std::optional<Nearest> nearest(const Key& key) const;
 
-  // Every entry, the most recently used first. Reads and verifies all of them.
+  // Lists all entries, the most recently used first. Reads and verifies every one.
   std::vector<ListedEntry> list() const;
 
-  // How many entries there are; none is read.
+  // Counts the entries without reading them.
   std::size_t count() const;
 
-  // The size of all entries.
+  // Returns the summed size of all entries.
   std::uint64_t size_bytes() const;
 
-  // Removes everything, also the temporary file of a writer at work, whose `store` then fails.
+  // Removes everything, even the temporary file of another writer, whose `store` then fails.
   Removed clear() const;
 
-  // Removes entries, the least recently used first, until at most `max_bytes` are left; and what
-  // killed processes left behind: temporary files older than an hour, and locks.
+  // Removes entries, the least recently used first, until at most `max_bytes` are left. Also
+  // removes leftovers of killed processes: temporary files older than an hour, and lock files.
   Removed prune(std::uint64_t max_bytes) const;
 
  private:

@@ -32,7 +32,7 @@ struct Lengths {
   std::size_t file() const { return kHeaderBytes + fields + facts + payload; }
 };
 
-// Fills the front of `room` and leaves the rest of it.
+// Copies `bytes` to the front of `room`, and shrinks `room` to the rest.
 void put_bytes(std::span<std::byte>& room, Bytes bytes) {
   std::ranges::copy(bytes, room.begin());
   room = room.subspan(bytes.size());

@@ -11,22 +11,23 @@
 
 namespace lazyrope {
 
-// What is stored under a key: bytes, and whatever must be known to use them without a further
-// look.
+// The content of a cache file: the compiled bytes, and the facts that a caller needs to use them
+// without examining them.
 struct Entry {
   nlohmann::json facts;
   std::vector<std::byte> payload;
 };
 
+// An entry together with the key that its file names.
 struct DecodedEntry {
   Key key;
   Entry entry;
 };
 
-// The largest file that `encode_entry` makes and that is read back.
+// The size limit of a file, for encode_entry and for reading.
 inline constexpr std::size_t kMaxEntryBytes = std::size_t{256} << 20;
 
-// The file format, all integers little-endian:
+// Encodes an entry as a file. All integers are little-endian:
 //
 //     0   8  "LAZYROPE"
 //     8   4  format version, 1
@@ -36,15 +37,16 @@ inline constexpr std::size_t kMaxEntryBytes = std::size_t{256} << 20;
 //    60   8  length of the payload
 //    68      the key's fields as JSON, the facts as JSON, the payload; nothing after it
 //
-// The key itself is not written: it is the digest of its fields.
-// Throws CacheError when the facts are not valid UTF-8 or the entry is larger than kMaxEntryBytes.
+// The key itself is not written: it is the digest of its fields. Throws CacheError when the facts
+// are not valid UTF-8 or the entry is larger than kMaxEntryBytes.
 std::vector<std::byte> encode_entry(const Key& key, const Entry& entry);
 
-// The entry in `file`, which must belong to the key `key_hex`. Throws CacheError with the reason,
-// whatever the bytes are.
+// Decodes a file, which must belong to the key `key_hex`. Throws CacheError with the reason for any
+// other bytes.
 DecodedEntry decode_entry(std::vector<std::byte> file, std::string_view key_hex);
 
-// The key alone, from the first bytes of a file; the rest is not looked at. Throws as above.
+// Decodes the key alone, from the first bytes of a file, without verifying the rest. Throws
+// CacheError.
 Key decode_key(std::span<const std::byte> start_of_file, std::string_view key_hex);
 
 }  // namespace lazyrope

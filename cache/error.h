@@ -4,8 +4,8 @@
 
 namespace lazyrope {
 
-// Something is wrong with the cache: an entry that cannot be trusted, a directory that cannot be
-// read or written, or a key that cannot be built.
+// Thrown when an entry cannot be trusted, a directory cannot be read or written, or a key cannot be
+// built.
 class CacheError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -52,7 +52,7 @@ std::vector<std::byte> read_up_to(const FileDescriptor& file, std::size_t size) 
   return bytes;
 }
 
-// A file under construction; it is removed unless it was renamed to its final path.
+// A file under construction. The destructor removes it, unless it was renamed to its final path.
 class TemporaryFile {
  public:
   explicit TemporaryFile(fs::path target) : path_(std::move(target)) {
@@ -75,9 +75,9 @@ class TemporaryFile {
       if (count < 0) throw CacheError(failure_text("write", path_));
       bytes = bytes.subspan(static_cast<std::size_t>(count));
     }
-    // Others may read what is precompiled for them, and only the owner may change it.
+    // Other users may read kernels that were precompiled for them; only the owner may change them.
     if (::fchmod(file_.get(), kFileMode) != 0) throw CacheError(failure_text("write", path_));
-    // Without this a crash of the machine may leave the new name on a file without its bytes.
+    // Without fsync, a crash of the machine may leave the new name on a file without its bytes.
     if (::fsync(file_.get()) != 0) throw CacheError(failure_text("write", path_));
   }
 
@@ -107,7 +107,7 @@ FileDescriptor::~FileDescriptor() {
 }
 
 FileDescriptor FileDescriptor::open(const fs::path& path, int flags) {
-  // O_NONBLOCK: opening a FIFO that somebody put there must not wait for its other end.
+  // O_NONBLOCK: opening a FIFO that another user put there must not wait for its other end.
   flags |= O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   return FileDescriptor(::open(path.c_str(), flags, S_IRUSR | S_IWUSR));
 }

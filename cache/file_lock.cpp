@@ -30,10 +30,10 @@ bool is_the_file_at(const FileDescriptor& file, const fs::path& path) {
 
 enum class Attempt { kLocked, kBusy, kFailed };
 
-// After kFailed, errno says why.
+// After kFailed, errno gives the reason.
 Attempt try_lock(const FileDescriptor& file, const fs::path& path) {
   if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
-    // The last holder may have removed the file between our opening and locking it.
+    // The last holder may have removed the file after we opened it and before we locked it.
     return is_the_file_at(file, path) ? Attempt::kLocked : Attempt::kBusy;
   }
   return errno == EWOULDBLOCK || errno == EINTR ? Attempt::kBusy : Attempt::kFailed;
@@ -65,8 +65,8 @@ FileLock FileLock::not_held(std::string reason) {
 }
 
 FileLock::~FileLock() {
-  // The file goes before the lock does: removing a file that another has locked would let in a
-  // third.
+  // The file is removed before the lock is released. If it were removed later, another process
+  // might already hold a lock on it, and a third could lock a new file at the same path.
   if (is_held() && is_the_file_at(file_, path_)) ::unlink(path_.c_str());
 }
 

@@ -10,22 +10,24 @@
 
 namespace lazyrope {
 
-// An advisory lock between processes, and between threads of one, held while this lives. It is for
-// sparing work that somebody else does already, not for safety: a lock that cannot be had (a
-// read-only directory, a file system without flock, the time is up) is a guard that is not held
-// and says why, and the caller goes on without it.
+// An advisory lock between processes, and between threads of one process, held while this object
+// lives. It saves duplicate work and is not needed for safety. A lock that cannot be had (a
+// read-only directory, a file system without flock, a timeout) is not held and says why. The caller
+// then goes on without it.
 //
-// The holder removes the lock file before letting go, so lock files do not pile up; whoever locks
-// a file notices when the path no longer names it, and opens the path anew. On NFS, whose view of
-// a path may be seconds old and whose locks are per process, two may hold a lock at once.
+// The holder removes the lock file before it releases the lock, so lock files do not pile up. A
+// process that locks a file checks that the path still names it, and opens the path again
+// otherwise. On NFS, two processes may hold a lock at once: its view of a path may be seconds old,
+// and its locks are per process.
 class FileLock {
  public:
-  // Waits at most `timeout`; zero tries once. The directory of `path` must exist. Never throws for
-  // want of the lock; what `on_pause` throws, which is called before each pause, ends the waiting.
+  // Waits at most `timeout`; zero tries once. The directory of `path` must exist. Never throws
+  // because the lock cannot be had. `on_pause` is called before each pause; an exception from it
+  // ends the wait.
   static FileLock acquire(const std::filesystem::path& path, std::chrono::milliseconds timeout,
                           const std::function<void()>& on_pause = {});
 
-  // A guard of nothing.
+  // Returns a lock that is not held, with the reason.
   static FileLock not_held(std::string reason);
 
   FileLock(FileLock&&) noexcept = default;
@@ -33,7 +35,7 @@ class FileLock {
   ~FileLock();
 
   bool is_held() const { return file_.is_open(); }
-  // Why it is not held; empty when it is.
+  // Returns the reason why the lock is not held. It is empty when it is.
   const std::string& reason() const { return reason_; }
 
  private:

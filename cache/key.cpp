@@ -31,8 +31,8 @@ std::string hex_digest(std::string_view text) {
   return to_hex(sha256(std::as_bytes(std::span(text))));
 }
 
-// A plain value never begins with the digest prefix, so no short value can pass for a long one.
-// Only ASCII is plain because the fields are stored as JSON, which has no room for other bytes.
+// A plain value never begins with the digest prefix, so no short value can be mistaken for a long
+// one. Only ASCII is plain, because the fields are stored as JSON, which cannot hold other bytes.
 std::string summarize(std::string_view value) {
   const auto is_printable = [](char c) { return c >= ' ' && c <= '~'; };
   const bool plain = value.size() <= kLongestPlainValue && !value.starts_with(kDigestPrefix) &&
@@ -40,7 +40,7 @@ std::string summarize(std::string_view value) {
   return plain ? std::string(value) : fmt::format("{}{}", kDigestPrefix, hex_digest(value));
 }
 
-// Each text goes in behind its length, so no two sets of fields give the same bytes.
+// The length before each text makes the encoding unique: no two sets of fields give the same bytes.
 std::string encode_fields(const KeyFields& fields) {
   std::string text;
   for (const auto& [name, value] : fields) {

@@ -28,8 +28,8 @@ std::uint32_t load_big_endian(const std::byte* p) {
          std::to_integer<std::uint32_t>(p[2]) << 8 | std::to_integer<std::uint32_t>(p[3]);
 }
 
-// The eight working variables stay where they are; the caller rotates their roles instead, which
-// saves the seven moves per round of the textbook form.
+// Computes one round. The eight working variables keep their registers: the caller rotates the
+// roles of the arguments, which saves the textbook form's seven moves per round.
 inline void round(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t& d,
                   std::uint32_t e, std::uint32_t f, std::uint32_t g, std::uint32_t& h,
                   std::uint32_t constant_and_word) {
@@ -80,8 +80,8 @@ struct Tail {
   std::size_t blocks;
 };
 
-// What follows the last whole block: the rest of the message, a one bit, zeros, and the length of
-// the message in bits, big-endian.
+// Returns the blocks after the last whole one: the rest of the message, a one bit, zeros, and the
+// length of the message in bits, big-endian.
 Tail padded_tail(std::span<const std::byte> rest, std::uint64_t message_bytes) {
   Tail tail{.blocks = rest.size() + 9 <= kBlockBytes ? 1u : 2u};
   std::ranges::copy(rest, tail.bytes.begin());

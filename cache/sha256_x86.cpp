@@ -21,7 +21,7 @@ bool cpu_has_sha_instructions() {
 
 __m128i load(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
 
-// The instructions want the state as the words {f, e, b, a} and {h, g, d, c}.
+// The SHA instructions take the state as the words {f, e, b, a} and {h, g, d, c}.
 [[gnu::target("sha,sse4.1")]] void absorb_blocks(Sha256State& state, const std::byte* blocks,
                                                  std::size_t count,
                                                  const Sha256RoundConstants& constants) {

@@ -13,7 +13,8 @@ using Sha256RoundConstants = std::array<std::uint32_t, 64>;
 using Sha256AbsorbBlocks = void (*)(Sha256State& state, const std::byte* blocks, std::size_t count,
                                     const Sha256RoundConstants& constants);
 
-// The block function that uses the SHA instructions of x86; nullptr on a CPU without them.
+// Returns the block function that uses the SHA instructions of x86, or nullptr on a CPU without
+// them.
 Sha256AbsorbBlocks sha256_x86_instructions();
 
 }  // namespace lazyrope

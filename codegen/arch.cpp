@@ -16,8 +16,8 @@ std::vector<std::string> names() {
   return result;
 }
 
-// Code for sm_XYa runs on that compute capability alone, other code on later minor versions as
-// well.
+// Code for sm_XYa runs on that compute capability alone. Other code also runs on later minor
+// versions.
 bool runs_on(const Arch& arch, int major, int minor) {
   if (arch.isa != "ptx" || arch.major != major) return false;
   return arch.name.back() == 'a' ? arch.minor == minor : arch.minor <= minor;

@@ -6,38 +6,41 @@
 
 namespace lazyrope {
 
-// Kernels by the instructions that they are made of: a folder in templates/family each.
+// The kernel families, named after the oldest arch that has their instructions. Each has a folder
+// in templates/family.
 enum class Family {
   kSm80,   // mma, ldmatrix, cp.async: every arch has them
   kSm90a,  // wgmma, TMA: Hopper alone
 };
 
 std::string_view to_string(Family family);  // "sm80", "sm90a"
-Family family_of(std::string_view name);    // SpecError
+Family family_of(std::string_view name);    // throws SpecError on any other name
 
-// A GPU architecture that kernels are compiled for: limits of one SM and what to tell NVRTC. CUDA
-// C++ Programming Guide, "Compute Capabilities", technical specifications.
+// A GPU architecture that kernels are compiled for: the limits of one SM, and the name for NVRTC.
+// The limits are those of the CUDA C++ Programming Guide, "Compute Capabilities".
 struct Arch {
-  std::string name;  // as --gpu-architecture takes it
+  std::string name;  // the value of --gpu-architecture
   int major;
   int minor;
   int shared_per_block;     // bytes, opt-in limit
   int shared_per_sm;        // bytes
-  Family family;            // the newest that it has
+  Family family;            // the newest family that the arch can run
   std::string isa = "ptx";  // folder in templates/isa
 };
 
 inline bool has_family(const Arch& arch, Family family) { return family <= arch.family; }
 
 inline constexpr int kRegistersPerSm = 65536;
-inline constexpr int kReservedSharedPerBlock = 1024;  // bytes that the system takes of each block's
+inline constexpr int kReservedSharedPerBlock = 1024;  // bytes that CUDA reserves in each block
 
+// Returns every supported arch, the emulated ones (isa "emu") last.
 const std::vector<Arch>& archs();
 
-// The row of that name; SpecError that lists the names there are.
+// Returns the row of that name. Throws SpecError, which lists the known names, if there is none.
 const Arch& find_arch(std::string_view name);
 
-// The row whose code runs on a device of that compute capability; SpecError if there is none.
+// Returns the row whose code runs on a device of that compute capability: the one with the highest
+// minor version. Throws SpecError if there is none.
 const Arch& arch_for_device(int major, int minor);
 
 }  // namespace lazyrope

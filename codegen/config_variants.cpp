@@ -7,12 +7,12 @@ namespace lazyrope {
 namespace {
 
 constexpr int kMaxDifferences = 2;
-constexpr int kMaxRegisters = 255;  // of a thread
+constexpr int kMaxRegisters = 255;  // the most that a thread can have
 constexpr int kRegisterGranularity = 8;
 constexpr int kOtherRegisters = 60;  // addresses, statistics, loop state
 constexpr int kWarpThreads = 32;
 
-// Members that vary together, and what they may be.
+// Members that vary together, and the values that they take.
 struct Range {
   std::vector<int TileConfig::*> members;
   std::vector<int> values;
@@ -22,7 +22,8 @@ struct Range {
   }
 };
 
-// All that differ from `config` in few enough ranges, itself first.
+// Returns the configs that differ from `config` in at most `max_differences` ranges, `config`
+// first.
 std::vector<TileConfig> neighbours(const TileConfig& config, const std::vector<Range>& ranges,
                                    int max_differences) {
   const auto differences = [&](const TileConfig& other) {
@@ -43,17 +44,17 @@ std::vector<TileConfig> neighbours(const TileConfig& config, const std::vector<R
   return found;
 }
 
-// Results and scores of a thread, in fp32, and what else it needs; a guess that spares compiling
-// what is bound to spill.
+// Estimates whether a thread's fp32 results and scores, and its other registers, fit. The estimate
+// avoids compiling configs that would certainly spill.
 bool fits_registers(const TileConfig& config, int head_dim) {
-  if (config.family == Family::kSm90a) return true;  // their number is the kernel's own
+  if (config.family == Family::kSm90a) return true;  // setmaxnreg divides registers among its warps
   const int needed = config.warp_m * (head_dim + config.mma_n) / kWarpThreads + kOtherRegisters;
   const int share = kRegistersPerSm / (config.threads(head_dim) * config.ctas_per_sm);
   return needed <= std::min(kMaxRegisters, share / kRegisterGranularity * kRegisterGranularity);
 }
 
-// With as many rows of a head: one head, or two side by side, whose keys are read together, each
-// with warps of its own.
+// Returns variants with the same number of rows per head: a tile of one head, or of two heads side
+// by side. The keys of two heads are loaded together, and each head has its own warps.
 std::vector<TileConfig> with_other_heads(const TileConfig& config) {
   if (config.divides_rows()) return {};
   const auto with_heads = [&](int heads) {
@@ -66,8 +67,8 @@ std::vector<TileConfig> with_other_heads(const TileConfig& config) {
   return {with_heads(1), with_heads(2)};
 }
 
-// The config's own tile, that with other heads side by side, and the best that the arch's other
-// families have for it.
+// Returns the config's own tile, its variants with other heads, and the first tile that configs()
+// has for each other family of the arch.
 std::vector<TileConfig> starting_points(const KernelConfig& config, TileConfig KernelConfig::* tile,
                                         const KernelSpec& spec, const Arch& arch) {
   std::vector<TileConfig> result = {config.*tile};
@@ -83,7 +84,8 @@ std::vector<TileConfig> starting_points(const KernelConfig& config, TileConfig K
   return result;
 }
 
-// Of a base's neighbours from it: other heads are one.
+// Returns how many more ranges a neighbour of `base` may differ in. Another number of heads counts
+// as one difference.
 int max_differences(const TileConfig& base, const TileConfig& config) {
   const bool has_other_heads = base.family == config.family && base.heads != config.heads;
   return kMaxDifferences - (has_other_heads ? 1 : 0);
@@ -107,7 +109,7 @@ std::vector<KernelConfig> variants(const KernelConfig& config, TileConfig Kernel
   return found;
 }
 
-// Of one SM.
+// The keys and the query rows that one SM works on at once.
 int keys_in_flight(const TileConfig& config) {
   return config.ctas_per_sm * config.heads * config.block_n() * (config.stages - 1);
 }
@@ -115,8 +117,9 @@ int rows_in_flight(const TileConfig& config) { return config.ctas_per_sm * confi
 
 }  // namespace
 
-// A head's rows stay: they say which requests the kernel serves. With half as many bytes under way
-// memory would stand idle.
+// The rows of a head stay fixed, because they decide which requests the decode kernel serves. A
+// variant with less than half of `config`'s keys in flight is left out: it would leave the memory
+// idle.
 std::vector<KernelConfig> decode_variants(const KernelConfig& config, const KernelSpec& spec,
                                           const Arch& arch) {
   const std::vector<Range> ranges = {{{&TileConfig::warps_n}, {2, 4, 8}},

@@ -4,7 +4,8 @@
 
 namespace lazyrope {
 
-// An illegal specification, config or name: says what was given, what is allowed and what to do.
+// Thrown for an illegal specification, config or name. The message says what was given, what is
+// allowed and what to do.
 class SpecError : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;

@@ -22,7 +22,7 @@ struct Named {
 };
 
 constexpr std::array kDtypes = {Named{"bfloat16", Dtype::kBf16}, Named{"float16", Dtype::kFp16}};
-// As PyTorch names them.
+// The names are PyTorch's.
 constexpr std::array kKvDtypes = {Named{"bfloat16", Dtype::kBf16}, Named{"float16", Dtype::kFp16},
                                   Named{"float8_e4m3fn", Dtype::kFp8E4m3},
                                   Named{"float8_e5m2", Dtype::kFp8E5m2}};
@@ -48,7 +48,7 @@ Enum value_of(const std::array<Named<Enum>, kCount>& table, std::string_view wha
   throw SpecError(fmt::format("{} = \"{}\"; allowed are: {}", what, name, fmt::join(names, ", ")));
 }
 
-// Kernels copy 16 bytes at once.
+// Kernels copy 16 bytes at a time, so a row of 8-bit elements must have a multiple of 16 columns.
 void validate_kv_dtype(const KernelSpec& spec) {
   const Dtype kv_dtype = spec.pool_dtype();
   if (!spec.has_fp8_pool() && kv_dtype != spec.dtype)

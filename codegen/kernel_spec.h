@@ -11,23 +11,28 @@ namespace lazyrope {
 
 enum class Dtype { kBf16, kFp16, kFp8E4m3, kFp8E5m2 };
 
-// Whether queries (or newly appended keys) arrive as projected, or turned by RoPE already.
+// The form in which queries or newly appended keys arrive: raw (as projected), or already rotated
+// by RoPE.
 enum class RopeForm { kRaw, kRotated };
 
-// How the pool holds keys: rotated by the index inside their own document.
+// The form in which the pool holds keys. A local key is rotated by its index inside its own
+// document.
 enum class KeyForm { kLocal };
 
+// Names as the Python API has them. The functions that read a name throw SpecError, which lists the
+// allowed names.
 std::string_view to_string(Dtype);
 std::string_view to_string(RopeForm);
 std::string_view to_string(KeyForm);
-Dtype dtype_from(std::string_view name);     // "bfloat16", "float16"; SpecError
-Dtype kv_dtype_from(std::string_view name);  // or "float8_e4m3fn", "float8_e5m2"; SpecError
+Dtype dtype_from(std::string_view name);     // "bfloat16" or "float16"
+Dtype kv_dtype_from(std::string_view name);  // also "float8_e4m3fn" or "float8_e5m2"
 int bytes_of(Dtype dtype);
-RopeForm rope_form_from(std::string_view name);  // "raw", "rotated"; SpecError
-KeyForm key_form_from(std::string_view name);    // "local"; SpecError
+RopeForm rope_form_from(std::string_view name);  // "raw" or "rotated"
+KeyForm key_form_from(std::string_view name);    // "local"
 
-// What is asked for. Everything here specialises the source, or which kernel config it is rendered
-// for; page size, layout, scale and, but for whether it is odd, the number of KV heads do not.
+// The attention that a kernel computes. Every field specialises the source, or the kernel config
+// that it is rendered for. Page size, layout and scale do not, nor does the number of KV heads
+// beyond its parity. Plain data without locks: const access is safe from several threads.
 struct KernelSpec {
   int head_dim = 0;
   int group_size = 0;  // query heads per KV head
@@ -38,11 +43,11 @@ struct KernelSpec {
   KeyForm key_form = KeyForm::kLocal;
   RopeForm append_form = RopeForm::kRaw;
   MaskParameters mask_parameters = {};
-  double softcap = 0.0;                // scores s become softcap x tanh(s / softcap); 0: they stay
-  bool sinks = false;                  // each query head has a logit that takes part in its softmax
-  std::optional<Dtype> kv_dtype = {};  // of the pool where it is of 8 bits; else it is of dtype
-  bool batch_invariant = false;        // what shares a request's batch changes no bit of its output
-  bool has_odd_kv_heads = false;       // of which two at a time leave one
+  double softcap = 0.0;  // 0: none; else a score s becomes softcap x tanh(s / softcap)
+  bool sinks = false;    // each query head adds a logit to the denominator of its softmax
+  std::optional<Dtype> kv_dtype = {};  // the pool's, if it has 8 bits; else it has `dtype`
+  bool batch_invariant = false;   // output bits do not depend on the other requests of the batch
+  bool has_odd_kv_heads = false;  // work tiles of two KV heads would leave one head over
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   bool has_fp8_pool() const { return bytes_of(pool_dtype()) == 1; }
@@ -50,10 +55,10 @@ struct KernelSpec {
   bool operator==(const KernelSpec&) const = default;
 };
 
-// SpecError that names the field, its value and what is allowed.
+// Throws SpecError, which names the first illegal field, its value and what is allowed.
 void validate(const KernelSpec& spec);
 
-// One line: "head_dim 128, group 4, bfloat16, llama3, causal, raw queries".
+// Returns one line such as "head_dim 128, group 4, bfloat16, llama3, causal, raw queries".
 std::string describe(const KernelSpec& spec);
 
 }  // namespace lazyrope

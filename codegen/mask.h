@@ -11,8 +11,8 @@ namespace lazyrope {
 using MaskParameter = Parameter<int>;
 using MaskParameters = Parameters<int>;
 
-// A mask: a row here and a file in templates/ops/mask, which says what logical positions a query
-// sees.
+// A mask variant: a row of the registry and a file in templates/ops/mask, which says which logical
+// positions a query sees.
 struct MaskVariant {
   std::string name;
   std::string meaning;
@@ -20,14 +20,15 @@ struct MaskVariant {
   std::vector<MaskParameter> parameters = {};  // template arguments of the file's Mask, in order
 };
 
-// The row of that name; SpecError that lists the names there are.
+// Returns the row of that name. Throws SpecError, which lists the known names, if there is none.
+// The functions of this header are safe to call from several threads.
 MaskVariant mask_variant(std::string_view name);
 std::vector<MaskVariant> mask_variants();
 
-// SpecError that names the parameter that is missing, out of range or unknown.
+// Throws SpecError, which names the parameter that is missing, out of range or unknown.
 void validate(std::string_view mask, const MaskParameters& parameters);
 
-// Adds a row at run time; SpecError if the name is taken.
+// Adds a row at run time. Throws SpecError if the name is taken.
 void register_mask_variant(MaskVariant variant);
 
 }  // namespace lazyrope

@@ -8,20 +8,21 @@
 
 namespace lazyrope {
 
-// A parameter of a registry's row.
+// A parameter of a row of a registry (a RoPE variant or a mask).
 template <class Value>
 struct Parameter {
   std::string name;
   std::string meaning;
   Value least;  // allowed: least <= value <= greatest
   Value greatest = std::numeric_limits<Value>::max();
-  std::optional<Value> otherwise = {};  // where it is not given
+  std::optional<Value> otherwise = {};  // the default; without one the parameter is required
 };
 
 template <class Value>
 using Parameters = std::map<std::string, Value, std::less<>>;  // values by name
 
-// Of parameters that are legal: the row's validate() refuses others.
+// Returns the given value, or else the default. The parameters must be legal: the row's validate()
+// refuses others.
 template <class Value>
 Value value_of(const Parameter<Value>& parameter, const Parameters<Value>& given) {
   const auto it = given.find(parameter.name);

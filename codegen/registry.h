@@ -15,11 +15,12 @@
 
 namespace lazyrope {
 
-// Rows with names, to which others may be added at run time. Safe to use from several threads.
+// A table of rows with unique names, to which rows can be added at run time. It is safe to use from
+// several threads.
 template <class Row>
 class Registry {
  public:
-  // `what` a row is, for errors.
+  // Error messages call a row `what`.
   Registry(std::string what, std::vector<Row> rows)
       : what_(std::move(what)), rows_(std::move(rows)) {}
 
@@ -28,6 +29,7 @@ class Registry {
     return rows_;
   }
 
+  // Returns the row of that name. Throws SpecError, which lists the known names, if there is none.
   Row find(std::string_view name) const {
     std::vector<std::string> names;
     for (const Row& row : rows()) {
@@ -38,12 +40,13 @@ class Registry {
         fmt::format("{} \"{}\" is unknown; there are: {}", what_, name, fmt::join(names, ", ")));
   }
 
+  // Throws SpecError if the name is taken.
   void add(Row added) {
     const std::lock_guard lock(mutex_);
     for (const Row& row : rows_)
       if (row.name == added.name)
         throw SpecError(
-            fmt::format("{} \"{}\" is there already; choose another name", what_, added.name));
+            fmt::format("{} \"{}\" exists already; choose another name", what_, added.name));
     rows_.push_back(std::move(added));
   }
 
@@ -53,7 +56,7 @@ class Registry {
   std::vector<Row> rows_;
 };
 
-// SpecError that names the parameter of `row` that is missing, out of range or unknown.
+// Throws SpecError, which names the parameter of `row` that is missing, out of range or unknown.
 template <class Row, class Value>
 void validate_parameters(std::string_view what, const Row& row, const Parameters<Value>& given) {
   for (const Parameter<Value>& parameter : row.parameters) {

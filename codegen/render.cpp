@@ -16,15 +16,17 @@
 namespace lazyrope {
 namespace {
 
-// planner/planner.cuh: of each warp, a sum and those over few tiles; and the table of tiles.
+// Shared memory of the planner: some integers per warp (a sum, and the sums over few tiles), and
+// the table of tiles. templates/planner/planner.cuh defines the layout.
 constexpr int kPlanSharedBytes =
     kPlanThreads / 32 * 4 * (kTilesAtOnce + 2) + static_cast<int>(plan_table_bytes(kSharedTiles));
-constexpr int kAppendThreads = 256;  // and of reposition, which has the same shape
+constexpr int kAppendThreads = 256;  // for append, and reposition, which has the same shape
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
     "plan", "attend_decode", "attend_prefill", "plan_append", "append", "reposition"};
 
-// Angles are counted in revolutions, as 64-bit binary fractions: templates/ops/rotate.cuh.
+// Returns each pair's angle per token in revolutions, as 64-bit binary fractions:
+// templates/ops/rotate.cuh.
 std::string revolutions_per_token(const KernelSpec& spec, const RopeVariant& rope) {
   const std::vector<double> frequencies =
       rope.frequencies(spec.rope.rotary_dim, spec.rope.parameters);
@@ -46,7 +48,7 @@ std::string revolutions_per_token(const KernelSpec& spec, const RopeVariant& rop
 
 std::string_view element(Dtype dtype) { return dtype == Dtype::kBf16 ? "Bf16" : "Fp16"; }
 
-// A type of the templates, and the file that has it.
+// A type of the templates, and the file that defines it.
 struct TemplateType {
   std::string file;
   std::string name;
@@ -56,7 +58,7 @@ std::string_view fp8_format(const KernelSpec& spec) {
   return spec.pool_dtype() == Dtype::kFp8E4m3 ? "E4m3" : "E5m2";
 }
 
-// How products take the pool's elements.
+// Returns the matrix product that the kernel uses for the pool's elements.
 TemplateType product_type(const KernelSpec& spec, const TileConfig& config) {
   const std::string_view type = element(spec.dtype);
   if (config.family == Family::kSm90a && config.divides_rows() && spec.has_fp8_pool())
@@ -75,7 +77,7 @@ TemplateType product_type(const KernelSpec& spec, const TileConfig& config) {
                       type, fp8_format(spec), spec.head_dim)};
 }
 
-// The shapes of which templates/isa/ptx/wgmma.cuh is to have products.
+// Returns the wgmma shapes for which templates/isa/ptx/wgmma.cuh must define products.
 std::string wgmma_shapes(const KernelSpec& spec, const TileConfig& config) {
   if (config.family != Family::kSm90a) return "";
   if (!config.divides_rows()) return fmt::format("use({})", config.rows_per_head());
@@ -85,27 +87,27 @@ std::string wgmma_shapes(const KernelSpec& spec, const TileConfig& config) {
   return text;
 }
 
-// Whose numbers templates/isa/ptx/launch.cuh is to read anew, as measured: where there are few
-// registers left, those of all threads or of lanes.
+// Returns the value of LAZYROPE_REREADS_TID (templates/isa/ptx/launch.cuh): which indices a kernel
+// reads again at each use. Values are as measured: rereading helps where few registers are left.
 int rereads_tid(const TileConfig& config) {
   if (config.family != Family::kSm90a) return 2;
   return config.divides_rows() ? 1 : 0;
 }
 
-// How append makes them.
+// Returns the store that append uses for the pool's elements.
 TemplateType store_type(const KernelSpec& spec) {
   const std::string_view type = element(spec.dtype);
   if (!spec.has_fp8_pool()) return {"ops/store/same.cuh", fmt::format("SameStore<{}>", type)};
   return {"ops/store/fp8.cuh", fmt::format("Fp8Store<{}, {}>", type, fp8_format(spec))};
 }
 
-// The class in templates/family that is the kernel.
+// Returns the name of the kernel's class in templates/family.
 std::string kernel_class(const TileConfig& config) {
   return fmt::format("{}{}", config.family == Family::kSm90a ? "Sm90a" : "Sm80",
                      config.divides_rows() ? "Prefill" : "Decode");
 }
 
-// A float literal that reads back as the same value.
+// Returns a float literal that reads back as the same value.
 std::string literal(double value) { return fmt::format("{:.9e}f", value); }
 
 TemplateValues rope_values(const KernelSpec& spec) {
@@ -118,7 +120,7 @@ TemplateValues rope_values(const KernelSpec& spec) {
           {"element", std::string(element(spec.dtype))}};
 }
 
-// In the row's order.
+// Returns the parameters' values in the order of the mask's row.
 std::string mask_arguments(const KernelSpec& spec) {
   std::vector<int> values;
   for (const MaskParameter& parameter : mask_variant(spec.mask).parameters)
@@ -187,7 +189,7 @@ Launch append_launch(const KernelSpec& spec) {
 
 Launch reposition_launch(const KernelSpec& spec) {
   TemplateValues values = rope_values(spec);
-  values.erase("attention_factor");  // stored keys have it
+  values.erase("attention_factor");  // stored keys have it already
   return {"kernel/reposition.cu.in", std::move(values), kAppendThreads, 1, 0};
 }
 

@@ -10,27 +10,29 @@
 
 namespace lazyrope {
 
-// The kernels of one attention: the planner of a step, attend for few rows and for many, the
-// planner of an append, and append. And, on its own, reposition, which few need.
+// The kernels of an attention: the planner of a step, attend for requests with few rows (decode)
+// and with many (prefill), the planner of an append, and append. Reposition is compiled on its own,
+// because few callers need it.
 enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppend, kReposition };
 
 inline constexpr int kKernelKinds = 6;
 
-std::string_view to_string(KernelKind);       // "config", "attend_decode", ...
+std::string_view to_string(KernelKind);       // "plan", "attend_decode", ...
 std::vector<KernelKind> kernel_kinds();       // all
-std::vector<KernelKind> attention_kernels();  // those of an attention
+std::vector<KernelKind> attention_kernels();  // all but reposition
 
-// One self-contained source and what launching it takes.
+// One self-contained source and the facts that its launch needs.
 struct RenderedKernel {
   KernelKind kind;
   std::string source;
   std::string entry;
-  int threads;       // of a CTA
-  int ctas_per_sm;   // that the source asks the compiler to leave room for
-  int shared_bytes;  // dynamic, of a CTA
+  int threads;       // per CTA
+  int ctas_per_sm;   // that the compiler must leave registers for
+  int shared_bytes;  // dynamic shared memory per CTA
 };
 
-// Throws SpecError on an illegal spec or config.
+// Renders the source of one kernel. Throws SpecError on an illegal spec or config. It reads no file
+// and compiles nothing, and is safe to call from several threads.
 RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfig& config,
                       const Arch& arch);
 

@@ -29,8 +29,9 @@ std::vector<double> default_frequencies(int rotary_dim, const RopeParameters& p)
   return plain_frequencies(rotary_dim, p.at("theta"));
 }
 
-// Llama 3.1: waves longer than the original context are slowed by `factor`, short ones kept, those
-// between interpolated ("The Llama 3 Herd of Models", and the published reference code).
+// Llama 3.1 divides the frequencies of waves longer than the original context by `factor`. It keeps
+// those of short waves, and interpolates between ("The Llama 3 Herd of Models", and the published
+// reference code).
 std::vector<double> llama3_frequencies(int rotary_dim, const RopeParameters& p) {
   const double context = p.at("original_max_position_embeddings");
   const double low = p.at("low_freq_factor");
@@ -44,7 +45,7 @@ std::vector<double> llama3_frequencies(int rotary_dim, const RopeParameters& p) 
   return w;
 }
 
-// The interpolation divides by the difference.
+// The interpolation divides by high_freq_factor - low_freq_factor.
 void check_llama3(const RopeParameters& p) {
   if (p.at("high_freq_factor") > p.at("low_freq_factor")) return;
   throw SpecError(fmt::format(
@@ -67,9 +68,9 @@ double given_or(const RopeParameters& given, std::string_view name, double other
 constexpr double kBetaFast = 32.0;
 constexpr double kBetaSlow = 1.0;
 
-// YaRN, arXiv 2309.00071, section 3.2, by the number of the pair as the published code has it:
-// pairs that turn more than beta_fast times within the original context are kept, those that turn
-// less than beta_slow times are slowed by `factor`, those between interpolated.
+// YaRN (arXiv 2309.00071, section 3.2), over the index of the pair as in the published code. Pairs
+// that make more than beta_fast revolutions within the original context keep their frequency. Pairs
+// that make less than beta_slow are slowed by `factor`, and those between are interpolated.
 std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
   const double theta = p.at("theta");
   const double context = p.at("original_max_position_embeddings");
@@ -94,12 +95,12 @@ std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
   return w;
 }
 
-// The same, section 3.4.
+// YaRN's attention factor: arXiv 2309.00071, section 3.4.
 double yarn_attention_factor(const RopeParameters& p) {
   return given_or(p, "attention_factor", 0.1 * std::log(p.at("factor")) + 1.0);
 }
 
-// The ramp divides by logarithms of both.
+// The ramp divides by log(theta), and by the difference of the pairs of beta_fast and beta_slow.
 void check_yarn(const RopeParameters& p) {
   if (p.at("theta") <= 1.0)
     throw SpecError(
@@ -117,7 +118,7 @@ void check_yarn(const RopeParameters& p) {
 std::vector<RopeVariant> built_in() {
   const RopeParameter theta = {"theta", "base of the frequencies", 1.0, kLargest};
   const RopeParameter attention_factor = {
-      "attention_factor", "of rotated pairs, of queries and of keys", 1e-3, 1e3, 1.0};
+      "attention_factor", "factor of the rotated pairs of queries and keys", 1e-3, 1e3, 1.0};
   return {
       {.name = "none",
        .meaning = "no rotation",
@@ -126,12 +127,12 @@ std::vector<RopeVariant> built_in() {
        .frequencies = [](int, const RopeParameters&) { return std::vector<double>{}; }},
       {.name = "neox",
        .meaning =
-           "column i revolutions with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
+           "column i rotates with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
        .pairing = "ops/rope/half.cuh",
        .parameters = {theta, attention_factor},
        .frequencies = default_frequencies},
       {.name = "gptj",
-       .meaning = "column 2i revolutions with column 2i + 1 (RoFormer, GPT-J, GLM, Cohere)",
+       .meaning = "column 2i rotates with column 2i + 1 (RoFormer, GPT-J, GLM, Cohere)",
        .pairing = "ops/rope/interleaved.cuh",
        .parameters = {theta, attention_factor},
        .frequencies = default_frequencies},
@@ -157,22 +158,21 @@ std::vector<RopeVariant> built_in() {
        .frequencies = llama3_frequencies,
        .check = check_llama3},
       {.name = "yarn",
-       .meaning =
-           "neox with YaRN's scaling, by how often a pair revolutions within the first context "
-           "(gpt-oss, Qwen beyond 32k)",
+       .meaning = "neox with YaRN's scaling, by a pair's revolutions within the first context "
+                  "(gpt-oss, Qwen beyond 32k)",
        .pairing = "ops/rope/half.cuh",
-       .parameters = {theta,
-                      {"factor", "by which slow pairs are slowed", 1.0, kLargest},
-                      {"original_max_position_embeddings", "context of the first training", 1.0,
-                       kLargest},
-                      {"beta_fast", "pairs that turn more often than this are kept", 1e-3, kLargest,
-                       kBetaFast},
-                      {"beta_slow", "pairs that turn less often than this are slowed in full", 1e-3,
-                       kLargest, kBetaSlow},
-                      {"truncate", "1: from a whole pair to a whole pair; 0: not", 0.0, 1.0, 1.0},
-                      {"attention_factor",
-                       "of rotated pairs, of queries and of keys; 0.1 ln(factor) + 1 if not given",
-                       1e-3, 1e3, 1.0}},
+       .parameters =
+           {theta,
+            {"factor", "by which slow pairs are slowed", 1.0, kLargest},
+            {"original_max_position_embeddings", "context of the first training", 1.0, kLargest},
+            {"beta_fast", "pairs with more revolutions than this are kept", 1e-3, kLargest,
+             kBetaFast},
+            {"beta_slow", "pairs with fewer revolutions than this are slowed in full", 1e-3,
+             kLargest, kBetaSlow},
+            {"truncate", "1: the ramp starts and ends at whole pairs; 0: anywhere", 0.0, 1.0, 1.0},
+            {"attention_factor",
+             "factor of the rotated pairs of queries and keys; 0.1 ln(factor) + 1 if not given",
+             1e-3, 1e3, 1.0}},
        .frequencies = yarn_frequencies,
        .attention_factor = yarn_attention_factor,
        .check = check_yarn},
@@ -202,7 +202,7 @@ void validate(const RopeSpec& rope, int head_dim) {
           fmt::format("rope \"none\" with rotary_dim = {}; it must be 0", rope.rotary_dim));
     return;
   }
-  // A lane turns two or four pairs, and a warp a row: templates/ops/rope.
+  // A lane rotates two or four pairs, and a warp rotates a row: templates/ops/rope.
   const int step = rope.rotary_dim < kWholeRotaryDim ? 4 : 8;
   if (rope.rotary_dim < 4 || rope.rotary_dim > head_dim || rope.rotary_dim % step != 0)
     throw SpecError(

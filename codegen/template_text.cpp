@@ -25,19 +25,19 @@ Files& files() {
   return instance;
 }
 
-// Texts are never removed or changed, so the reference stays good without the lock.
+// Texts are never removed or changed, so the pointer stays valid without the lock.
 const std::string* find_file(std::string_view path) {
   const std::lock_guard lock(files().mutex);
   const auto it = files().text.find(path);
   return it == files().text.end() ? nullptr : &it->second;
 }
 
-// Expands includes depth first.
+// Expands #include lines depth first.
 class Expansion {
  public:
   explicit Expansion(std::string_view isa) : isa_(isa) {}
 
-  // Each piece says where it comes from, for compilers' messages and the emulator's.
+  // A #line directive before each piece tells compilers and the emulator which file it comes from.
   void add(std::string_view path, std::string_view text) {
     mark(1, path);
     for (int number = 2; !text.empty(); ++number) {
@@ -51,7 +51,7 @@ class Expansion {
   std::string take() { return std::move(result_); }
 
  private:
-  // Whether the next line is not the one that follows in the result.
+  // Returns true if the next line needs a #line directive, because an included file came between.
   bool add_line(std::string_view line) {
     constexpr std::string_view kInclude = "#include \"";
     if (line.starts_with(kInclude)) {
@@ -92,7 +92,7 @@ void register_template(TemplateFile file) {
   const std::lock_guard lock(files().mutex);
   if (!files().text.emplace(file.path, std::move(file.text)).second)
     throw SpecError(
-        fmt::format("template file \"{}\" is there already; choose another path", file.path));
+        fmt::format("template file \"{}\" exists already; choose another path", file.path));
 }
 
 std::string template_line(std::string_view path, int line) {

@@ -14,20 +14,24 @@ struct TemplateFile {
 
 std::vector<TemplateFile> embedded_templates();  // generated at build time
 
-// Adds a template file at run time, for variants registered then; SpecError if the path is taken.
+// Adds a template file at run time, for variants that are registered at run time. Throws SpecError
+// if the path is taken.
 void register_template(TemplateFile file);
 
-// A line of a template file, counted from 1, as it stands there; empty where there is none.
+// Returns line `line` of a template file, counted from 1, without expansion. It is empty if there
+// is no such line or file.
 std::string template_line(std::string_view path, int line);
 
 using TemplateValues = std::map<std::string, std::string, std::less<>>;
 
-// Replaces every ${name} by its value. SpecError on a name without a value, or a value that no name
-// asks for.
+// Replaces every ${name} by its value. Throws SpecError on a name without a value, and on a value
+// that no name asks for.
 std::string substitute(std::string_view text, const TemplateValues& values);
 
-// The file with `values` put in and every file that it includes, once each, in place of its
-// #include: one self-contained source. "isa/x.cuh" is looked for in isa/ and then in isa/<isa>/.
+// Returns one self-contained source: the file with `values` substituted, and every included file
+// once, in place of its first #include. "isa/x.cuh" is looked for in isa/ and then in isa/<isa>/.
+// Throws SpecError if a file is missing. The functions of this header are safe to call from several
+// threads.
 std::string expand_template(std::string_view path, const TemplateValues& values,
                             std::string_view isa);
 

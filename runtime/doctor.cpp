@@ -85,7 +85,7 @@ Json value_of(const ConfigVariable& variable) {
   return variable.value ? Json(*variable.value) : Json(nullptr);
 }
 
-// As it was read; what has been set since has no effect.
+// Reports the environment as it was read: a variable that was set later has no effect.
 Json environment_facts(const Config& config) {
   const std::vector<ConfigVariable> now = config_variables();
   const std::vector<ConfigVariable>& read = config.environment.empty() ? now : config.environment;

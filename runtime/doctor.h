@@ -7,14 +7,15 @@
 
 namespace lazyrope {
 
-// What lazyrope found on this machine, and why it chose what it chose.
+// The facts that lazyrope found on this machine, and the reasons for its choices.
 struct Diagnosis {
   nlohmann::ordered_json facts;
 
+  // Returns the facts as text for people.
   std::string text() const;
 };
 
-// Looks for NVRTC, the driver, GPUs and the cache. Reports what is missing; throws nothing for it.
+// Looks for NVRTC, the driver, GPUs and the cache. A missing one is reported as a fact, not thrown.
 Diagnosis doctor(Engine& engine);
 
 }  // namespace lazyrope

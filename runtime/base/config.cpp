@@ -32,7 +32,7 @@ std::string absolute_path(const std::string& path) {
   return absolute.lexically_normal().string();
 }
 
-// The XDG base directory specification has relative values ignored.
+// The XDG base directory specification says to ignore relative values.
 std::string default_cache_dir(const EnvironmentLookup& lookup) {
   const auto below = [&](const char* variable, const char* folder) -> std::string {
     const auto root = non_empty(lookup, variable);
@@ -43,7 +43,7 @@ std::string default_cache_dir(const EnvironmentLookup& lookup) {
   return dir.empty() ? below("HOME", "/.cache/lazyrope") : dir;
 }
 
-// Bits to shift by for a unit K, M, G or T of either case; nothing for another character.
+// Returns the shift for a unit K, M, G or T of either case, or nullopt for another character.
 std::optional<int> unit_shift(char unit) {
   constexpr std::string_view kUnits = "KkMmGgTt";
   const auto at = kUnits.find(unit);
@@ -91,7 +91,7 @@ struct Variable {
   bool (*read)(Config& config, const std::string& text);  // false: not an allowed value
 };
 
-// The one table: from_environment reads it and config_variables shows it.
+// The only table of variables: from_environment reads it and config_variables shows it.
 constexpr Variable kVariables[] = {
     {"LAZYROPE_CACHE_DIR", "directory of compiled kernels", "a path, or none (memory only)",
      "$XDG_CACHE_HOME/lazyrope, else $HOME/.cache/lazyrope, else none",

@@ -18,7 +18,7 @@ constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
 
 const link_map& map_of(void* handle) {
   link_map* map = nullptr;
-  // Fails only for a handle that is not one.
+  // dlinfo fails only for an invalid handle.
   dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map));
   return *map;
 }
@@ -29,7 +29,7 @@ std::size_t align_up(std::size_t size, std::size_t alignment) {
 
 using Bytes = std::span<const unsigned char>;
 
-// The build-id among the ELF notes in `notes`, or nothing.
+// Returns the build-id among the ELF notes in `notes`, or an empty span.
 Bytes find_build_id(Bytes notes, std::size_t alignment) {
   constexpr std::string_view kOwner("GNU\0", 4);
   ElfW(Nhdr) header;

@@ -8,27 +8,29 @@
 
 namespace lazyrope {
 
-// A shared library opened at run time. Its code stays mapped after the handle is closed: NVRTC and
-// the CUDA driver register thread-exit handlers that must not outlive it.
+// A shared library opened at run time. Its code stays mapped after the handle is closed, because
+// NVRTC and the CUDA driver register thread-exit handlers that need it. Const functions are safe to
+// call from several threads.
 class DynamicLibrary {
  public:
-  // `name` is a path, or a soname to be found as the loader finds it. Throws std::runtime_error
-  // with the loader's reason.
+  // Opens a library by its path, or by a soname that the loader searches for. Throws
+  // std::runtime_error with the loader's reason.
   static DynamicLibrary open(const std::string& name);
 
-  // The library of that soname, if this process has loaded it already, by whatever path.
+  // Returns the library of that soname if this process has loaded it already, from any path.
   static std::optional<DynamicLibrary> already_loaded(const std::string& soname);
 
-  // Address of a symbol, or null.
+  // Returns the address of a symbol, or null.
   void* find(const char* symbol) const noexcept;
 
-  // The file as the loader opened it.
+  // Returns the path of the file that the loader opened.
   const std::string& path() const noexcept { return path_; }
 
-  // What of it lies in memory.
+  // Returns the part of memory that the library's segments span.
   std::span<const std::byte> image() const;
 
-  // The ELF build-id in hex, which names this very build; empty when the library has none.
+  // Returns the ELF build-id in hex, which identifies the exact build. It is empty when the library
+  // has none.
   std::string build_id() const;
 
  private:

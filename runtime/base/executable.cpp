@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The subdirectories of `directory`; none where it cannot be read.
+// Returns the subdirectories of `directory`, sorted, or none if it cannot be read.
 std::vector<fs::path> subdirectories(const fs::path& directory) {
   std::vector<fs::path> result;
   std::error_code failed;

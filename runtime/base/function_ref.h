@@ -9,13 +9,14 @@ namespace lazyrope {
 template <class Signature>
 class FunctionRef;
 
-// A function of the caller's, for as long as the call that it is passed to. Owns nothing.
+// A reference to a callable of the caller, valid during the call that it is passed to. It owns
+// nothing.
 template <class Result, class... Arguments>
 class FunctionRef<Result(Arguments...)> {
  public:
   template <class Function>
     requires(!std::is_same_v<std::remove_cvref_t<Function>, FunctionRef>)
-  // NOLINTNEXTLINE(google-explicit-constructor): a lambda is passed as it stands
+  // NOLINTNEXTLINE(google-explicit-constructor): callers pass a lambda directly
   FunctionRef(const Function& function)
       : function_(std::addressof(function)), call_([](const void* f, Arguments... arguments) {
           return (*static_cast<const Function*>(f))(std::forward<Arguments>(arguments)...);

@@ -6,7 +6,7 @@
 
 namespace lazyrope {
 
-// What the bits of a 16-bit number stand for.
+// Convert the bits of a 16-bit float to the value.
 inline float from_bf16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }

@@ -15,7 +15,7 @@ struct Logger {
   std::shared_ptr<const LogSink> sink;
 };
 
-// Never destroyed: other objects' destructors may log at exit.
+// The logger is never destroyed, because other objects' destructors may log at exit.
 Logger& logger() {
   static auto* const instance = new Logger;
   return *instance;

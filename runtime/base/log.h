@@ -14,23 +14,24 @@ enum class LogLevel { kOff, kWarning, kInfo, kDebug };
 // "off", "warning", "info" or "debug".
 std::string_view to_string(LogLevel level);
 
-// Receives one message without a line end, on the thread that logs it. May be called from several
-// threads at once; what it throws is dropped, since a message must not make its cause fail.
+// Receives one message without a line end, on the thread that logs it. It may be called from
+// several threads at once. Its exceptions are dropped, because logging must not make the logged
+// operation fail.
 using LogSink = std::function<void(LogLevel level, std::string_view message)>;
 
-// Process-wide; the default is kWarning.
+// Sets the level for the process. The default is kWarning.
 void set_log_level(LogLevel level);
 
-// Process-wide; an empty `sink` restores the default, a line on stderr.
+// Sets the sink for the process. An empty `sink` restores the default, a line on stderr.
 void set_log_sink(LogSink sink);
 
-// Whether a message of `level` would reach the sink.
+// Returns true if a message of `level` would reach the sink.
 bool log_enabled(LogLevel level);
 
-// Hands `message` to the sink, whatever the level set.
+// Hands `message` to the sink without checking the level.
 void write_log(LogLevel level, std::string_view message) noexcept;
 
-// Formats and logs; nothing is formatted when `level` is not enabled.
+// Formats and logs a message. Does nothing when `level` is not enabled.
 template <class... Args>
 void log_message(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
   if (log_enabled(level)) write_log(level, fmt::format(format, std::forward<Args>(args)...));

@@ -10,14 +10,14 @@
 
 namespace lazyrope {
 
-// As many threads as are asked for; 0: one a core.
+// Returns `asked` threads, or for 0 one per core.
 inline std::size_t thread_count(int asked) {
   if (asked > 0) return static_cast<std::size_t>(asked);
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-// Calls run(i) for 0 <= i < count on several threads. After an exception, the first of which it
-// rethrows, none is begun.
+// Calls run(i) for 0 <= i < count on several threads. After an exception no further call begins;
+// the first exception is rethrown when all threads have ended.
 template <class Run>
 void for_each_parallel(std::size_t count, std::size_t threads, const Run& run) {
   std::atomic<std::size_t> next = 0;

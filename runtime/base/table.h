@@ -14,14 +14,16 @@ struct Column {
   Align align = Align::kLeft;
 };
 
-// Text in columns as wide as their widest cell, below a line of headings.
+// A text table. Each column is as wide as its widest cell, and the first line holds the headings.
+// It is not thread safe.
 class Table {
  public:
   explicit Table(std::vector<Column> columns);
 
-  // As many cells as there are columns.
+  // Adds a row, which must have one cell per column.
   void add(std::vector<std::string> cells) { lines_.push_back(std::move(cells)); }
 
+  // Returns the lines, each with a line end.
   std::string text() const;
 
  private:

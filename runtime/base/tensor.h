@@ -8,7 +8,8 @@
 
 namespace lazyrope {
 
-// Those after kInt32 are told apart for error messages only.
+// The element types of tensors. Kernels take those up to kInt32; the rest are named in error
+// messages only.
 enum class ElementType {
   kBf16,
   kFp16,
@@ -25,10 +26,10 @@ enum class DeviceType { kCpu, kGpu, kOther };
 
 std::string_view to_string(ElementType type);
 
-// 1 for kOther.
+// Returns the bytes of an element, 1 for kOther.
 int bytes_of(ElementType type);
 
-// A tensor of the caller's: where it lies and how. Strides are in elements.
+// A view of a tensor that the caller owns. Strides are in elements. Plain data without locks.
 struct TensorView {
   static constexpr int kMaxRank = 8;
 
@@ -41,14 +42,14 @@ struct TensorView {
   std::array<std::int64_t, kMaxRank> strides{};
 
   std::int64_t elements() const;
-  // Whether the elements lie one behind the other, the last dimension fastest.
+  // Returns true if the elements are contiguous in row-major order.
   bool is_contiguous() const;
 };
 
-// "bfloat16 [64, 32, 128] with strides [4096, 128, 1] on gpu 0".
+// Returns a text such as "bfloat16 [64, 32, 128] with strides [4096, 128, 1] on gpu 0".
 std::string describe(const TensorView& tensor);
 
-// A contiguous tensor over memory of the caller's.
+// Returns a contiguous tensor over memory that the caller owns.
 TensorView make_tensor(void* data, ElementType type, std::initializer_list<std::int64_t> shape,
                        DeviceType device_type, int device = 0);
 

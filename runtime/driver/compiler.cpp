@@ -12,8 +12,9 @@
 namespace lazyrope {
 namespace {
 
-// NVRTC keeps a cache of its own since then; ours is the one that knows what it holds. It can also
-// leave out of its own header what no kernel uses (textures, the runtime's types): 3 ms a kernel.
+// Since 12.9 NVRTC has its own cache, which --no-cache turns off: lazyrope's cache knows its
+// contents. --minimal leaves out parts of NVRTC's header that no kernel uses (textures, the
+// runtime's types), which saves 3 ms per kernel.
 constexpr NvrtcVersion kHasBothOptions = {12, 9};
 
 ProgramSource program_of(const RenderedKernel& kernel, std::vector<std::string> options,
@@ -60,7 +61,7 @@ Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
     binary.registers = function.registers;
   }
   if (!is_reported)
-    throw CompileError({.what_failed = fmt::format("ptxas reports nothing of {}", kernel.entry),
+    throw CompileError({.what_failed = fmt::format("ptxas's log has no report on {}", kernel.entry),
                         .source = kernel.entry,
                         .log = program.log,
                         .advice = "use another NVRTC: LAZYROPE_NVRTC"});

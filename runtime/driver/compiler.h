@@ -11,22 +11,25 @@
 
 namespace lazyrope {
 
-// Turns rendered sources into binaries. Safe to use from several threads at once.
+// Compiles rendered sources to binaries. Safe to use from several threads at once.
 class Compiler {
  public:
   virtual ~Compiler() = default;
 
-  // What else than the source decides the binary; part of the cache's key.
+  // Returns all inputs but the source that decide the binary. They are part of the cache's key.
   virtual std::vector<std::string> options(const Arch& arch) const = 0;
 
-  // CompileError where nothing could be compiled for the arch.
+  // Throws CompileError if nothing can be compiled for the arch.
   virtual void check(const Arch&) const {}
 
-  // CompileError.
+  // Compiles a kernel to a binary. Throws CompileError.
   virtual Binary compile(const RenderedKernel& kernel, const Arch& arch) = 0;
+  // Returns the readable form before the binary. Throws CompileError.
   virtual std::string intermediate(const RenderedKernel& kernel, const Arch& arch) = 0;
 };
 
+// Compiles by NVRTC to cubins. The first call that needs NVRTC looks for it, and throws
+// CompileError if there is none.
 class NvrtcCompiler : public Compiler {
  public:
   explicit NvrtcCompiler(std::shared_ptr<NvrtcLocator> nvrtc) : nvrtc_(std::move(nvrtc)) {}
@@ -34,7 +37,7 @@ class NvrtcCompiler : public Compiler {
   std::vector<std::string> options(const Arch& arch) const override;
   void check(const Arch& arch) const override;
   Binary compile(const RenderedKernel& kernel, const Arch& arch) override;
-  // PTX.
+  // Returns PTX.
   std::string intermediate(const RenderedKernel& kernel, const Arch& arch) override;
 
  private:

@@ -7,7 +7,7 @@
 
 namespace lazyrope {
 
-// What kernels need to know of a GPU, and what doctor shows.
+// The facts about a GPU that kernels need and doctor shows.
 struct DeviceInfo {
   int ordinal = 0;
   CUdevice handle = 0;
@@ -18,21 +18,21 @@ struct DeviceInfo {
   int l2_bytes = 0;
 };
 
-// The GPUs of a driver, asked once. Immutable, so threads may share it and questions take no lock.
+// The GPUs of a driver, queried once. It is immutable, so threads may share it without locks.
 class Devices {
  public:
-  // `driver` must outlive this. Throws DriverError.
+  // Queries all GPUs. `driver` must outlive this object. Throws DriverError.
   explicit Devices(const Driver& driver);
 
-  // Those of Driver::get(). Throws DriverError.
+  // Returns the GPUs of Driver::get(). Throws DriverError.
   static const Devices& get();
 
   int count() const noexcept { return static_cast<int>(infos_.size()); }
 
-  // Throws DriverError for an ordinal that does not exist.
+  // Returns the GPU of that ordinal. Throws DriverError if there is none.
   const DeviceInfo& info(int ordinal) const;
 
-  // The device of the context that is current on this thread. Throws DriverError if none is.
+  // Returns the GPU of the context that is current on this thread. Throws DriverError if none is.
   const DeviceInfo& current() const;
 
  private:
@@ -40,17 +40,17 @@ class Devices {
   std::vector<DeviceInfo> infos_;  // by ordinal
 };
 
-// Makes sure that a context of `device` is current on this thread: keeps the caller's if it is
-// one, and otherwise makes the device's primary context current until the end of the scope.
+// Ensures that a context of `device` is current on this thread. It keeps the caller's context if
+// that is one of `device`. Otherwise the device's primary context is current until the scope ends.
 class ScopedContext {
  public:
-  // `driver` must outlive this. Throws DriverError.
+  // Makes the context current. `driver` must outlive this object. Throws DriverError.
   ScopedContext(const Driver& driver, const DeviceInfo& device);
   ScopedContext(const ScopedContext&) = delete;
   ScopedContext& operator=(const ScopedContext&) = delete;
   ~ScopedContext();
 
-  // Whether it is the primary context, which may end with this scope.
+  // Returns true for a primary context that this scope retains, and that may end with it.
   bool is_borrowed() const { return pushed_; }
 
  private:

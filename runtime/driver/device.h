@@ -15,10 +15,10 @@
 
 namespace lazyrope {
 
-// A stream of the device's own kind (CUstream); null is its default stream.
+// A stream in the device's own type (CUstream). Null is its default stream.
 using Stream = void*;
 
-// Memory that a launch may reach.
+// A range of memory that a launch may access.
 struct MemoryRange {
   std::string name;
   const void* begin;
@@ -26,36 +26,39 @@ struct MemoryRange {
   bool is_written;
 };
 
-// All that a launch may reach beside its parameters. Asked only by devices that check it.
+// Returns every range that a launch may access beside its parameters. Only devices that check
+// accesses (the emulator) call it.
 using ReachOf = FunctionRef<std::vector<MemoryRange>()>;
 
-// A kernel that can be launched on one device.
+// A kernel that is loaded on one device. Safe to launch from several threads.
 class LoadedKernel {
  public:
   virtual ~LoadedKernel() = default;
 
-  // Launches `ctas` CTAs with the kernel's parameter struct. Asynchronous. DriverError.
+  // Launches `ctas` CTAs with the kernel's parameter struct, asynchronously. Throws DriverError.
   virtual void launch(int ctas, const void* params, Stream stream, ReachOf reach) const = 0;
 };
 
-// Measures how long work takes on a device.
+// Measures the time that work takes on a device.
 class Stopwatch {
  public:
   virtual ~Stopwatch() = default;
 
-  // Microseconds that the work of each call takes. All of it is queued on the stream before any is
-  // waited for, so the host's time does not count while the device is behind. DriverError.
+  // Returns the microseconds that the work of each call takes on the device. It queues all calls on
+  // the stream before it waits, so host time does not count while the device has work. Throws
+  // DriverError.
   virtual std::vector<double> time(std::span<const std::function<void()>> calls, Stream stream) = 0;
 };
 
-// Where a device's tensors lie.
+// Identifies the device that holds a tensor.
 struct DeviceId {
   DeviceType type;
   int ordinal;
 };
 
-// Where kernels run and tensors lie: a GPU, or the emulator. All calls that take a stream are
-// ordered with the work on it. Errors of the driver are DriverError.
+// A device that runs kernels and holds tensors: a GPU, or the emulator. Calls that take a stream
+// are ordered with the work on it. Failures of the driver are thrown as DriverError. Safe to use
+// from several threads.
 class Device {
  public:
   virtual ~Device() = default;
@@ -64,32 +67,36 @@ class Device {
   virtual const Arch& arch() const = 0;
   virtual int sm_count() const = 0;
   virtual int l2_bytes() const = 0;
-  // What runs its kernels, and in which version.
+  // Returns the name and version of the software that runs kernels.
   virtual std::string driver() const = 0;
   virtual DeviceId id() const = 0;
-  // Whether its kernels can use tensors that lie there. The host's memory has no ordinals.
+  // Returns true if kernels of this device can use tensors of that device. Host memory has no
+  // ordinals.
   bool holds(DeviceType type, int ordinal) const {
     return type == id().type && (type == DeviceType::kCpu || ordinal == id().ordinal);
   }
 
+  // Loads a compiled kernel. The device must outlive it.
   virtual std::unique_ptr<LoadedKernel> load(const Binary& binary) const = 0;
 
   virtual std::size_t free_bytes() const = 0;
+  // Returns device memory, which free() takes back.
   virtual void* allocate(std::size_t bytes) const = 0;
   virtual void free(void* memory) const noexcept = 0;
-  // In a stream under capture at once, not by the graph.
+  // Fills memory with zeros. If the stream is under capture it does so at once, outside the graph.
   virtual void fill_zero(void* memory, std::size_t bytes, Stream stream) const = 0;
-  // Both wait for the stream.
+  // The two copies wait until the stream has done them.
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
   virtual void copy_from_host(void* to, const void* from, std::size_t bytes,
                               Stream stream) const = 0;
-  // For kernels that copy boxes of a tensor. SpecError on what this device has no tensor map for.
+  // Returns a tensor map, for kernels that copy boxes of a tensor. Throws SpecError if the device
+  // has no tensor map for `spec`.
   virtual TensorMap encode(const TensorMapSpec& spec) const = 0;
   virtual std::unique_ptr<Stopwatch> stopwatch() const = 0;
   virtual bool is_capturing(Stream stream) const = 0;
 };
 
-// Memory of a device, freed with this object.
+// Memory of a device, freed by the destructor. The constructor throws DriverError.
 class DeviceBuffer {
  public:
   DeviceBuffer(std::shared_ptr<const Device> device, std::size_t bytes)

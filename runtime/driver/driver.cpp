@@ -20,8 +20,8 @@ namespace {
 constexpr const char* kDriverSoname = "libcuda.so.1";
 constexpr const char* kVersionFile = "/proc/driver/nvidia/version";
 
-// The symbols are spelled out, since cuda.h's macros name the newest variant that its own version
-// knows, which a driver of CUDA 12.0 may lack.
+// The symbols are spelled out, because the macros of cuda.h name the newest variants that the
+// header knows. A driver of CUDA 12.0 may lack those.
 template <class Visitor>
 void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuInit", table.init);
@@ -370,7 +370,7 @@ void Driver::fail(CUresult result, const char* call) const {
       DriverFailure{call, result, error_name(result), error_text(result), advice_for(result)});
 }
 
-// Not worth more than a note: at exit the driver has often gone before what was loaded into it.
+// A failed release is only logged: at process exit the driver has often unloaded before its users.
 // NOLINTNEXTLINE(bugprone-exception-escape): fmt checks its formats at compile time
 void Driver::check_release(CUresult result, const char* call) const noexcept {
   if (result == CUDA_SUCCESS) return;

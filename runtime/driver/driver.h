@@ -10,7 +10,7 @@
 
 namespace lazyrope {
 
-// The functions of libcuda that lazyrope calls. resolve_driver_table() knows their symbols.
+// The functions of libcuda that lazyrope calls; resolve_driver_table() knows their symbols.
 struct DriverTable {
   decltype(&::cuInit) init = nullptr;
   decltype(&::cuDriverGetVersion) driver_get_version = nullptr;
@@ -57,32 +57,34 @@ struct DriverTable {
   decltype(&::cuThreadExchangeStreamCaptureMode) thread_exchange_capture_mode = nullptr;
 };
 
-// The version in the text of /proc/driver/nvidia/version; empty where there is none.
+// Returns the driver's version in the text of /proc/driver/nvidia/version, or "" if it has none.
 std::string driver_release_in(const std::string& text);
 
-// Address of a symbol of libcuda, or null.
+// Returns the address of a symbol of libcuda, or null.
 using SymbolResolver = std::function<void*(const char* symbol)>;
 
 // Fills the table. Throws DriverError when the driver is too old to have every symbol.
 DriverTable resolve_driver_table(const SymbolResolver& resolve);
 
-// The CUDA driver: checked calls through a table. A call that fails throws DriverError, except for
-// those that give something back, which run in destructors: they log instead.
+// The CUDA driver: checked calls through a table of its functions. A failed call throws
+// DriverError. Release functions run in destructors, so they log a failure instead. Safe to use
+// from several threads.
 class Driver {
  public:
-  // The process's driver, opened and initialised by the first call. While that fails, every call
-  // throws the same DriverError.
+  // Returns the process's driver, which the first call opens and initialises. If that fails, every
+  // call throws the same DriverError.
   static const Driver& get();
 
   // Opens `soname` and initialises it. Throws DriverError.
   static Driver open(const std::string& soname);
 
-  // A driver that calls `table`, which must be complete as far as it is used. Not initialised.
+  // Makes a driver that calls `table` and is not initialised. Only the functions in use must be
+  // set.
   static Driver for_testing(const DriverTable& table) { return Driver(table); }
 
-  // The newest CUDA that the driver knows: 1000 * major + 10 * minor.
+  // Returns the newest CUDA version that the driver supports: 1000 * major + 10 * minor.
   int version() const;
-  // The driver's own version, such as "580.159.04"; "CUDA 13.0" where the system does not tell.
+  // Returns the driver's own version, such as "580.159.04", or "CUDA 13.0" if the system has none.
   std::string release() const;
 
   int device_count() const;
@@ -92,7 +94,7 @@ class Driver {
 
   CUcontext retain_primary_context(CUdevice device) const;
   void release_primary_context(CUdevice device) const noexcept;
-  // Null when no context is current on this thread.
+  // Returns null when no context is current on this thread.
   CUcontext current_context() const {
     CUcontext context = nullptr;
     check(table_.ctx_get_current(&context), "cuCtxGetCurrent");
@@ -106,31 +108,32 @@ class Driver {
   void push_context(CUcontext context) const;
   void pop_context() const noexcept;
 
-  // `image` is a cubin; it may be freed afterwards.
+  // Loads a cubin. `image` may be freed after the call.
   CUlibrary load_library(const void* image) const;
   void unload_library(CUlibrary library) const noexcept;
   CUkernel library_kernel(CUlibrary library, const char* name) const;
-  // Loads the kernel's code into the current context now, so that a first launch under stream
-  // capture does not have to.
+  // Loads the kernel's code into the current context now. Otherwise its first launch would load it,
+  // which fails under stream capture.
   CUfunction kernel_function(CUkernel kernel) const;
   void set_kernel_attribute(CUfunction_attribute attribute, int value, CUkernel kernel,
                             CUdevice device) const;
 
-  // `function` may be a CUkernel, cast.
+  // Launches `function`, which may be a CUkernel that is cast to CUfunction.
   void launch_kernel(const CUlaunchConfig& config, CUfunction function, void** params) const {
     check(table_.launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx");
   }
 
   CUdeviceptr allocate(std::size_t bytes) const;
   void free(CUdeviceptr pointer) const noexcept;
-  // Of the current context's device.
+  // Returns the free memory of the current context's device.
   std::size_t free_bytes() const;
   void copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) const;
   void copy_from_host_async(CUdeviceptr to, const void* from, std::size_t bytes,
                             CUstream stream) const;
   void fill8_async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream) const;
 
-  // Every element of the box, rows not interleaved, zeros beyond the tensor.
+  // Encodes a tiled map with element strides of 1, without interleaving, and with zeros outside the
+  // tensor.
   CUtensorMap encode_tensor_map(CUtensorMapDataType type, cuuint32_t rank, void* data,
                                 const cuuint64_t* dims, const cuuint64_t* strides,
                                 const cuuint32_t* box, CUtensorMapSwizzle swizzle,
@@ -138,21 +141,21 @@ class Driver {
 
   CUevent create_event() const;
   void record_event(CUevent event, CUstream stream) const;
-  // Between two events that have happened.
+  // Returns the time between two events that have happened.
   float elapsed_ms(CUevent begin, CUevent end) const;
   void destroy_event(CUevent event) const noexcept;
 
-  // One that waits for no other.
+  // Makes a stream that does not synchronise with the default stream.
   CUstream create_stream() const;
   void destroy_stream(CUstream stream) const noexcept;
   void synchronize_stream(CUstream stream) const;
-  // True also for a capture that has been invalidated.
+  // Returns true for a stream under capture, even if the capture has been invalidated.
   bool is_capturing(CUstream stream) const {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     check(table_.stream_is_capturing(stream, &status), "cuStreamIsCapturing");
     return status != CU_STREAM_CAPTURE_STATUS_NONE;
   }
-  // Of the calling thread; `mode` becomes the one before.
+  // Sets the calling thread's capture mode to `mode`, and sets `mode` to the previous one.
   void exchange_capture_mode(CUstreamCaptureMode& mode) const noexcept {
     check_release(table_.thread_exchange_capture_mode(&mode), "cuThreadExchangeStreamCaptureMode");
   }
@@ -173,9 +176,9 @@ class Driver {
   DriverTable table_;
 };
 
-// While it lives, its thread may allocate, free, load and unload although a stream is being
-// captured, by this thread or another: otherwise such a call, which may be a garbage collector's,
-// fails and breaks the capture (CUDA driver API, cuThreadExchangeStreamCaptureMode).
+// Allows this thread to allocate, free, load and unload during a stream capture of any thread,
+// while this object lives. Otherwise such a call, which may be a garbage collector's, fails and
+// breaks the capture (CUDA driver API, cuThreadExchangeStreamCaptureMode).
 class AllowedInCapture {
  public:
   explicit AllowedInCapture(const Driver& driver) noexcept : driver_(driver) {

@@ -29,7 +29,7 @@ CUtensorMapDataType cuda_type(ElementType type) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     case ElementType::kInt32:
       return CU_TENSOR_MAP_DATA_TYPE_INT32;
-    default:  // the others that are valid have 8 bits
+    default:  // the other valid types have 8 bits
       return CU_TENSOR_MAP_DATA_TYPE_UINT8;
   }
 }
@@ -56,7 +56,7 @@ class GpuKernel : public LoadedKernel {
         library_(load_library(driver, binary)),
         threads_(static_cast<unsigned>(binary.threads)),
         shared_bytes_(static_cast<unsigned>(binary.shared_bytes)),
-        follows_closely_(device.compute_major >= kDependentLaunchComputeMajor) {
+        uses_dependent_launch_(device.compute_major >= kDependentLaunchComputeMajor) {
     const AllowedInCapture allowed(driver);
     try {
       const CUkernel kernel = driver.library_kernel(library_, binary.entry.c_str());
@@ -80,17 +80,17 @@ class GpuKernel : public LoadedKernel {
   void launch(int ctas, const void* params, Stream stream, ReachOf) const override {
     const ScopedContext context(driver_, device_);
     void* arguments[] = {const_cast<void*>(params)};
-    CUlaunchAttribute closely{};
-    closely.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    closely.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchAttribute dependent_launch{};
+    dependent_launch.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    dependent_launch.value.programmaticStreamSerializationAllowed = 1;
     CUlaunchConfig config{};
     config.gridDimX = static_cast<unsigned>(ctas);
     config.blockDimX = threads_;
     config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
     config.sharedMemBytes = shared_bytes_;
     config.hStream = cuda_stream(stream);
-    config.attrs = &closely;
-    config.numAttrs = follows_closely_ ? 1 : 0;
+    config.attrs = &dependent_launch;
+    config.numAttrs = uses_dependent_launch_ ? 1 : 0;
     driver_.launch_kernel(config, kernel_, arguments);
   }
 
@@ -106,9 +106,9 @@ class GpuKernel : public LoadedKernel {
   CUfunction kernel_ = nullptr;
   unsigned threads_;
   unsigned shared_bytes_;
-  // May start before the kernel ahead of it in its stream has ended: every kernel begins with
-  // griddepcontrol_wait().
-  bool follows_closely_;
+  // True if the kernel may start before the previous kernel of its stream has ended. Every kernel
+  // begins with griddepcontrol_wait(), so this is safe.
+  bool uses_dependent_launch_;
 };
 
 class GpuEvent {
@@ -148,7 +148,7 @@ class GpuStopwatch : public Stopwatch {
 
   std::vector<double> time(std::span<const std::function<void()>> calls, Stream stream) override {
     const ScopedContext context(driver_, device_);
-    std::deque<GpuEvent> events;  // two a call; they cannot be moved
+    std::deque<GpuEvent> events;  // two per call; a deque, because events cannot move
     while (events.size() < 2 * calls.size()) events.emplace_back(driver_);
     for (std::size_t i = 0; i < calls.size(); ++i) {
       events[2 * i].record(stream);
@@ -186,7 +186,8 @@ std::size_t GpuDevice::free_bytes() const {
 void* GpuDevice::allocate(std::size_t bytes) const {
   const ScopedContext context(driver_, info_);
   const AllowedInCapture allowed(driver_);
-  // Where nobody else has retained it, the context would end with the scope, the memory with it.
+  // If no other code has retained the primary context, it would end with the scope, and its memory
+  // with it.
   if (context.is_borrowed())
     std::call_once(keeps_primary_context_, [&] { driver_.retain_primary_context(info_.handle); });
   return reinterpret_cast<void*>(driver_.allocate(bytes));
@@ -197,7 +198,7 @@ void GpuDevice::free(void* memory) const noexcept {
     const ScopedContext context(driver_, info_);
     const AllowedInCapture allowed(driver_);
     driver_.free(cuda_address(memory));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, the driver with it
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, and the driver with it
   }
 }
 
@@ -207,7 +208,8 @@ void GpuDevice::fill_zero(void* memory, std::size_t bytes, Stream stream) const 
   driver_.fill8_async(cuda_address(memory), 0, bytes, cuda_stream(stream));
 }
 
-// What a stream under capture is given it does when the graph is replayed, each time.
+// A fill that is queued on a stream under capture would run at each replay of the graph, and not
+// now.
 void GpuDevice::fill_zero_now(void* memory, std::size_t bytes) const {
   const AllowedInCapture allowed(driver_);
   const OwnStream own(driver_);

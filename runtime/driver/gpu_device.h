@@ -8,7 +8,7 @@
 
 namespace lazyrope {
 
-// A GPU, by way of the CUDA driver. Works in the caller's context where that is one of this GPU,
+// A GPU, used through the CUDA driver. It works in the caller's context if that is one of this GPU,
 // and otherwise in the GPU's primary context.
 class GpuDevice : public Device {
  public:
@@ -42,8 +42,8 @@ class GpuDevice : public Device {
   mutable std::once_flag keeps_primary_context_;
 };
 
-// The GPU of that ordinal; made once. DriverError without a driver or such a GPU, SpecError for one
-// that no kernels can be compiled for.
+// Returns the GPU of that ordinal; every call returns the same object. Throws DriverError without a
+// driver or such a GPU, and SpecError for a GPU that no kernels can be compiled for.
 std::shared_ptr<const Device> gpu_device(int ordinal);
 
 }  // namespace lazyrope

@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::size_t kMaxExcerpts = 8;  // one mistake can give a hundred errors
 
-// The line numbers that follow `marker` in `log`: 12 for the marker "k.cu(" and "k.cu(12): error".
+// Returns the line numbers that follow `marker` in `log`: 12 for the marker "k.cu(" and "k.cu(12):
+// error".
 std::set<int> mentioned_lines(std::string_view log, std::string_view marker) {
   std::set<int> lines;
   for (auto at = log.find(marker); at != std::string_view::npos; at = log.find(marker, at)) {
@@ -31,7 +32,7 @@ std::set<int> mentioned_lines(std::string_view log, std::string_view marker) {
   return lines;
 }
 
-// Takes the first line off the text.
+// Removes the first line from the text and returns it.
 std::string_view take_line(std::string_view& text) {
   const auto end = std::min(text.find('\n'), text.size());
   const std::string_view line = text.substr(0, end);
@@ -39,7 +40,7 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-// Where the line behind `#line 12 "ops/combine.cuh"` comes from.
+// The file and number of the line after `#line 12 "ops/combine.cuh"`.
 struct LineMark {
   int number;
   std::string file;
@@ -54,8 +55,8 @@ std::optional<LineMark> line_mark(std::string_view line) {
   return mark;
 }
 
-// The lines within one of those that the log complains about, numbered, these marked. `marker`
-// makes of a file what stands before its line numbers in the log.
+// Returns the lines that the log names, marked with '>', and one line before and after each, all
+// numbered. `marker` maps a file to the text before its line numbers in the log.
 template <class Marker>
 std::string numbered_excerpt(std::string_view text, std::string file, std::string_view log,
                              const Marker& marker) {
@@ -89,7 +90,7 @@ std::string ptx_excerpt(std::string_view ptx, std::string_view log) {
   return numbered_excerpt(ptx, "", log, [](const std::string&) { return "ptx input, line "; });
 }
 
-// One nvrtcProgram. Fails only by CompileError.
+// One nvrtcProgram. Every failure is a CompileError.
 class Program {
  public:
   Program(const NvrtcLibrary& nvrtc, const ProgramSource& program)
@@ -102,7 +103,7 @@ class Program {
   Program& operator=(const Program&) = delete;
   ~Program() { api_.destroy_program(&handle_); }
 
-  // Returns the milliseconds it took.
+  // Compiles, and returns the milliseconds that it took.
   double compile() {
     std::vector<const char*> options;
     options.reserve(source_.options.size());

@@ -8,30 +8,33 @@
 
 namespace lazyrope {
 
-// A program for NVRTC. `name` is what its messages call the source.
+// A program for NVRTC, whose messages call it `name`.
 struct ProgramSource {
   std::string name;
   std::string source;
   std::vector<std::string> options;  // one NVRTC option each, e.g. "--gpu-architecture=sm_90a"
 };
 
+// A compiled cubin and its log.
 struct CompiledProgram {
   std::vector<std::byte> cubin;
   std::string log;  // NVRTC's warnings and, if asked for, ptxas's report (see ptxas_log.h)
   double milliseconds = 0;
 };
 
+// PTX text and its log.
 struct PtxProgram {
   std::string ptx;
   std::string log;
   double milliseconds = 0;
 };
 
-// Compiles to a cubin; the options must name a real architecture (sm_XX). Throws CompileError with
-// the log and the lines it complains about. Safe to call from several threads at once.
+// Compiles to a cubin. The options must name a real architecture (sm_XX). Throws CompileError with
+// the log and the source lines that it names. Safe to call from several threads at once.
 CompiledProgram compile_program(const NvrtcLibrary& nvrtc, const ProgramSource& program);
 
-// Compiles to PTX text; options with a virtual architecture (compute_XX) leave ptxas out.
+// Compiles to PTX text. With a virtual architecture (compute_XX), ptxas does not run. Throws as
+// compile_program does.
 PtxProgram compile_to_ptx(const NvrtcLibrary& nvrtc, const ProgramSource& program);
 
 }  // namespace lazyrope

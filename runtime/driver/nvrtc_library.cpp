@@ -55,8 +55,8 @@ std::vector<int> query_archs(const NvrtcTable& api) {
   return archs;
 }
 
-// NVRTC opens its builtins by soname, so what counts is that a library of that soname is loaded;
-// one that another NVRTC of the process has loaded would be used, and is therefore asked for first.
+// NVRTC opens its builtins by soname, and uses any loaded library of that soname. So a library that
+// another NVRTC of the process has loaded comes first here, too.
 DynamicLibrary load_builtins(const DynamicLibrary& nvrtc, NvrtcVersion version) {
   const std::string soname =
       fmt::format("libnvrtc-builtins.so.{}.{}", version.major, version.minor);
@@ -69,7 +69,7 @@ DynamicLibrary load_builtins(const DynamicLibrary& nvrtc, NvrtcVersion version) 
   return DynamicLibrary::open(soname);
 }
 
-// Some packages of NVRTC 12 were patched after linking, and their build-id is out of reach.
+// Some packages of NVRTC 12 were patched after linking, and their build-id cannot be read.
 std::string content_id(const DynamicLibrary& library) {
   const std::string id = library.build_id();
   return id.empty() ? fmt::format("size{}", fs::file_size(library.path())) : id;
@@ -130,7 +130,7 @@ void NvrtcLocator::search() {
   constexpr const char* kConfigured = "configured (LAZYROPE_NVRTC)";
   if (!search_.configured.empty()) {
     try_open(kConfigured, search_.configured);
-    return;  // another compiler than the one asked for would be a surprise
+    return;  // another compiler than the requested one would be a surprise
   }
   attempts_.push_back({kConfigured, "", "not set"});
   search_loaded();
@@ -150,7 +150,7 @@ void NvrtcLocator::search_loaded() {
   }
 }
 
-// The newest NVRTC of all directories, whatever their order.
+// Finds the newest NVRTC of all directories, in any order of directories.
 void NvrtcLocator::search_directories(const char* location,
                                       const std::vector<std::string>& directories) {
   for (const std::string& soname : search_.sonames) {

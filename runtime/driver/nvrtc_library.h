@@ -11,7 +11,7 @@
 
 namespace lazyrope {
 
-// NVRTC's functions, named as in its manual.
+// NVRTC's functions, with the names of its manual.
 struct NvrtcTable {
   decltype(&::nvrtcVersion) version = nullptr;
   decltype(&::nvrtcGetErrorString) get_error_string = nullptr;
@@ -38,21 +38,21 @@ struct NvrtcVersion {
 // from several threads at once.
 class NvrtcLibrary {
  public:
-  // Loads the builtins library too, by full path beside NVRTC, since NVRTC itself would look for
-  // it only where the loader searches. Throws std::runtime_error saying what is missing.
+  // Also loads the builtins library by its full path beside NVRTC, because NVRTC itself would only
+  // search the loader's paths. Throws std::runtime_error, which says what is missing.
   explicit NvrtcLibrary(DynamicLibrary library);
 
   const NvrtcTable& api() const noexcept { return api_; }
   NvrtcVersion version() const noexcept { return version_; }
 
-  // Architectures that it compiles for, ascending: 80 for sm_80.
+  // Returns the architectures that it compiles for, ascending: 80 for sm_80.
   const std::vector<int>& supported_archs() const noexcept { return archs_; }
 
   const std::string& path() const noexcept { return library_.path(); }
   const std::string& builtins_path() const noexcept { return builtins_.path(); }
 
-  // Names the exact compiler, for cache keys: "13.0-<build-id>-<build-id of the builtins>", with
-  // the file's size for a library that has no build-id. The same wherever the libraries lie.
+  // Identifies the exact compiler, for cache keys: "13.0-<build-id>-<build-id of the builtins>". A
+  // library without a build-id is identified by its file size. Paths do not matter.
   const std::string& identity() const noexcept { return identity_; }
 
  private:
@@ -64,16 +64,16 @@ class NvrtcLibrary {
   std::string identity_;
 };
 
-// Where to look for NVRTC, in this order.
+// The locations where NVRTC is looked for, in this order.
 struct NvrtcSearch {
-  // A path or soname to use and no other (Config::nvrtc_path); empty: the rest is tried.
+  // The only path or soname to use (Config::nvrtc_path). If it is empty, the others are tried.
   std::string configured = {};
-  // Names under which it is looked for, newest first: first among the libraries that this process
-  // has loaded, then in every location below.
+  // Sonames, newest first. Each is looked for among the libraries that this process has loaded, and
+  // then in every directory below.
   std::vector<std::string> sonames = {"libnvrtc.so.13", "libnvrtc.so.12"};
-  // Where Python's packages keep it (Config::nvrtc_directories).
+  // Directories of Python packages (Config::nvrtc_directories).
   std::vector<std::string> directories = {};
-  // The empty string is the loader's own search path.
+  // System directories; the empty string is the loader's own search path.
   std::vector<std::string> system_directories = {"", "/usr/local/cuda/lib64"};
 };
 
@@ -84,15 +84,16 @@ struct NvrtcAttempt {
   std::string outcome;   // "no such file", "opened: PATH, identity ...", or the reason against it
 };
 
-// Finds NVRTC when it is first needed and remembers the result. Safe to use from several threads.
+// Finds NVRTC when it is first needed, and remembers the result. Safe to use from several threads.
 class NvrtcLocator {
  public:
   explicit NvrtcLocator(NvrtcSearch search);
 
-  // Throws CompileError, naming every place tried, when there is no usable NVRTC.
+  // Returns the NVRTC found. Throws CompileError, which names every location tried, if none is
+  // usable.
   const NvrtcLibrary& library();
 
-  // Every place looked at, in order; when library() succeeds, the last one is the one chosen.
+  // Returns every location tried, in order. If library() succeeds, the last one is the one chosen.
   const std::vector<NvrtcAttempt>& attempts();
 
  private:

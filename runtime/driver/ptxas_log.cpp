@@ -11,14 +11,14 @@ std::string_view trim_left(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(' '), text.size()));
 }
 
-// "ptxas info    : text", "ptxas         .     text" -> "text"; other lines of the log -> "".
+// Extracts the text of "ptxas info    : text" and "ptxas         .     text"; other lines give "".
 std::string_view ptxas_text(std::string_view line) {
   if (!line.starts_with("ptxas ")) return {};
   const auto separator = line.find_first_of(":.");
   return separator == std::string_view::npos ? "" : trim_left(line.substr(separator + 1));
 }
 
-// What follows `prefix`; empty when `text` starts otherwise.
+// Returns the text after `prefix`, or "" if `text` does not start with it.
 std::string_view after(std::string_view text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : std::string_view();
 }
@@ -29,7 +29,7 @@ int parse_int(std::string_view text) {
   return value;
 }
 
-// "296 bytes stack frame, 780 bytes spill stores, 804 bytes spill loads"
+// Reads "296 bytes stack frame, 780 bytes spill stores, 804 bytes spill loads".
 void read_frame(std::string_view text, PtxasFunction& function) {
   while (!text.empty()) {
     const auto comma = std::min(text.find(','), text.size());
@@ -42,8 +42,8 @@ void read_frame(std::string_view text, PtxasFunction& function) {
   }
 }
 
-// The report of a kernel is: "Compiling entry function", "Function properties for", its frame,
-// "Used ...". Device functions have "Function properties for" and a frame only.
+// A kernel's report has four lines: "Compiling entry function", "Function properties for", its
+// frame, "Used ...". A device function's report has "Function properties for" and its frame only.
 class Parser {
  public:
   void read_line(std::string_view line) {

@@ -6,7 +6,7 @@
 
 namespace lazyrope {
 
-// What ptxas reports of one function when NVRTC runs it with --ptxas-options=-v.
+// The report of ptxas on one function, when NVRTC runs it with --ptxas-options=-v.
 struct PtxasFunction {
   std::string name;           // as in the cubin: mangled unless extern "C"
   bool is_kernel = false;     // else a device function that was not inlined
@@ -18,8 +18,8 @@ struct PtxasFunction {
   bool operator==(const PtxasFunction&) const = default;
 };
 
-// Of NVRTC's log. Reads what it knows and ignores the rest, so a log without ptxas's report gives
-// none.
+// Returns the reports in NVRTC's log, and none for a log without any. Lines that it does not know
+// are ignored.
 std::vector<PtxasFunction> parse_ptxas_log(std::string_view log);
 
 }  // namespace lazyrope

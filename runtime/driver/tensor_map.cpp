@@ -10,7 +10,7 @@
 namespace lazyrope {
 namespace {
 
-// The rules of cuTensorMapEncodeTiled, in the order of its arguments.
+// These are the rules of cuTensorMapEncodeTiled, in the order of its arguments.
 constexpr std::size_t kMinDims = 2;
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 32;
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 40;
@@ -35,7 +35,7 @@ void check_ranks(const TensorMapSpec& spec) {
 void check_data(const TensorMapSpec& spec) {
   const auto address = reinterpret_cast<std::uintptr_t>(spec.data);
   if (address == 0 || address % kAlignment != 0)
-    refuse(fmt::format("the data lies at {:#x}; it must lie at a multiple of {} bytes", address,
+    refuse(fmt::format("the data is at {:#x}; it must be at a multiple of {} bytes", address,
                        kAlignment));
 }
 

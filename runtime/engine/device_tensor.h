@@ -11,12 +11,13 @@ namespace lazyrope {
 class Device;
 class DeviceBuffer;
 
-// A contiguous tensor with memory of its own, on a GPU or, for the emulator, on the host: for
-// programs that have no allocator; any other memory does as well. Copies share the memory.
+// A contiguous tensor that owns its memory, on a GPU or, for the emulator, on the host. It serves
+// programs without an allocator of their own; lazyrope takes any other memory, too. Copies share
+// the memory. Its elements are not guarded by a lock.
 class DeviceTensor {
  public:
-  // Zeros. DriverError where there is no such GPU or too little memory; SpecError for a device or
-  // an element type that kernels do not know.
+  // Allocates zeros. Throws DriverError if there is no such GPU or too little memory, and SpecError
+  // for a device or an element type that kernels do not take.
   DeviceTensor(ElementType type, std::initializer_list<std::int64_t> shape, DeviceType device_type,
                int device = 0);
   DeviceTensor(ElementType type, std::initializer_list<std::int64_t> shape,
@@ -25,9 +26,9 @@ class DeviceTensor {
   const TensorView& view() const { return view_; }
   operator const TensorView&() const { return view_; }
   std::size_t bytes() const;
-  void fill_zero();  // waits
+  void fill_zero();  // waits until the zeros are written
 
-  // Copies all elements, and waits for that and for the work before it on the default stream.
+  // Copies all elements. Waits for the copy, and for earlier work on the default stream.
   void copy_from_host(const void* values);
   void copy_to_host(void* values) const;
 

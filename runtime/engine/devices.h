@@ -10,18 +10,19 @@
 
 namespace lazyrope {
 
-// The device that a tensor lies on: its GPU, or for tensors of the host the emulator. SpecError
-// where kernels cannot run, naming the argument.
+// Returns the device of a tensor: its GPU, or the emulator for host memory. Throws SpecError, which
+// names the argument, if kernels cannot run there.
 std::shared_ptr<const Device> device_of(std::string_view name, const TensorView& tensor);
 
-// The names of the architectures that this build compiles for: all, but the emulator only where it
-// is built.
+// Returns the names of the architectures that this build compiles for. The emulator's are among
+// them only if it was built.
 std::vector<std::string> compilable_archs();
 
-// The GPU whose context is current, or else GPU 0. DriverError without one.
+// Returns the GPU whose context is current, or else GPU 0. Throws DriverError without one.
 std::shared_ptr<const Device> present_gpu();
 
-// The architecture of the GPU whose context is current, or else of GPU 0. DriverError without one.
+// Returns the architecture of present_gpu(). Throws DriverError without a GPU, SpecError for one
+// that no kernels can be compiled for.
 const Arch& present_arch();
 
 }  // namespace lazyrope

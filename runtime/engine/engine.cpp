@@ -21,7 +21,7 @@
 namespace lazyrope {
 namespace {
 
-// Changes whenever what an entry holds, or how sources and binaries belong together, does.
+// Change this when the content of entries changes, or the way in which sources map to binaries.
 constexpr std::string_view kCacheFormat = "1";
 constexpr std::chrono::seconds kLockTimeout{60};
 
@@ -42,7 +42,7 @@ Config process_config() {
   return config;
 }
 
-// How long a kernel takes to compile, so that the longest begin first.
+// Ranks kinds by compile time, so that the longest compilations begin first.
 int compile_rank(KernelKind kind) {
   switch (kind) {
     case KernelKind::kAttendPrefill:
@@ -61,7 +61,7 @@ int compile_rank(KernelKind kind) {
   return 6;
 }
 
-// What a launch needs is the rendering's; the key has the source only.
+// The key covers the source only, so an entry's launch facts must be checked against the rendering.
 void check_launch(const RenderedKernel& rendered, const Binary& binary) {
   if (binary.entry != rendered.entry || binary.threads != rendered.threads ||
       binary.shared_bytes != rendered.shared_bytes)
@@ -141,7 +141,8 @@ std::vector<KernelResult> Engine::try_kernels(const std::vector<KernelRequest>& 
   return results;
 }
 
-// Each kernel once, however often it is asked for, or threads would wait for each other.
+// Returns one job per distinct kernel. Equal requests would otherwise make threads wait for each
+// other.
 std::vector<Engine::Job> Engine::jobs_of(const std::vector<KernelRequest>& requests) const {
   std::vector<Job> jobs;
   std::map<std::string, std::size_t> job_of;  // by key
@@ -216,7 +217,7 @@ Engine::Lookup Engine::look_up(const RenderedKernel& rendered, const Key& key) c
 
 Engine::Found Engine::compile_and_store(const RenderedKernel& rendered, const Arch& arch,
                                         const Key& key) {
-  // One process compiles; the others wait for it here and find the entry.
+  // One process compiles; the others wait at the lock and then find the entry.
   const FileLock lock = store_.lock(key, kLockTimeout);
   if (Lookup lookup = look_up(rendered, key); lookup.binary)
     return {std::move(*lookup.binary), true};
@@ -241,10 +242,9 @@ void Engine::store_in_cache(const Key& key, const Binary& binary) const {
   try {
     const Removed removed = store_.prune(config_.cache_max_bytes);
     if (removed.entries > 0)
-      log_message(
-          LogLevel::kInfo,
-          "removed {} of the cache's entries ({} bytes), for it is to have at most {} bytes",
-          removed.entries, removed.bytes, config_.cache_max_bytes);
+      log_message(LogLevel::kInfo,
+                  "removed {} of the cache's entries ({} bytes), to keep it within {} bytes",
+                  removed.entries, removed.bytes, config_.cache_max_bytes);
   } catch (const CacheError& error) {
     log_message(LogLevel::kWarning, "the cache was not pruned: {}", error.what());
   }

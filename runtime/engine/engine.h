@@ -18,55 +18,58 @@
 
 namespace lazyrope {
 
-// A kernel that is asked for. Two of the same source for the same arch are one kernel.
+// A request for a kernel. Requests of the same source for the same arch are one kernel.
 struct KernelRequest {
   RenderedKernel rendered;
   const Arch* arch;
-  std::string name = {};  // of what it is for; listeners may show it
+  std::string name = {};  // the purpose, for listeners to show
 };
 
-// What came of a request.
+// The outcome of a request.
 struct KernelResult {
-  std::string key;                       // of its cache entry
-  std::shared_ptr<const Kernel> kernel;  // also one that is refused because it spills
-  std::exception_ptr failure;            // null where the kernel may be used
+  std::string key;                       // the key of its cache entry
+  std::shared_ptr<const Kernel> kernel;  // set also for a kernel that is refused because it spills
+  std::exception_ptr failure;            // null if the kernel may be used
 
   bool is_usable() const { return failure == nullptr; }
   bool spills() const { return kernel != nullptr && failure != nullptr; }
 };
 
-// Hears how a call gets on, from several threads at once.
+// Receives the progress of a call, from several threads at once.
 class KernelListener {
  public:
   virtual ~KernelListener() = default;
-  // So many more kernels are asked for; those that are the same count once.
+  // Announces `kernels` more kernels; equal requests count once.
   virtual void on_begin(std::size_t kernels) = 0;
   virtual void on_result(const KernelRequest& request, const KernelResult& result) = 0;
 };
 
 struct EngineOptions {
-  bool allow_spills = false;  // else a kernel that spills registers is refused
-  int threads = 0;            // for compiling; 0: one a core
-  bool cache_only = false;    // a kernel that is not there is a CacheError, not compiled
+  bool allow_spills = false;  // refuse kernels that spill registers unless set
+  int threads = 0;            // number that compile; 0: one per core
+  bool cache_only = false;    // throw CacheError for a missing kernel and do not compile it
   KernelListener* listener = nullptr;
 };
 
-// From rendered kernels to compiled ones: memory, then disk, then a compiler. A kernel is compiled
-// once, however many threads and processes ask for it. Safe to use from several threads at once.
+// Gives compiled kernels for rendered ones: from memory, then from disk, then from a compiler. A
+// kernel is compiled once, however many threads and processes ask for it. Safe to use from several
+// threads at once.
 class Engine {
  public:
   explicit Engine(Config config);
 
-  // The process's engine, made from the environment by the first call.
+  // Returns the process's engine, which the first call makes from the environment.
   static Engine& get();
 
-  // In the order asked for. Compiles what is missing, several at once, the longest first; one that
-  // fails does not keep the others from being compiled.
+  // Returns one result per request, in order. Compiles missing kernels, several at once, the
+  // longest first. A failure is part of its result and does not stop the other kernels. Throws
+  // SpecError for the emulator's arch in a build without it, and what listeners or the interruption
+  // check throw.
   std::vector<KernelResult> try_kernels(const std::vector<KernelRequest>& requests,
                                         const EngineOptions& options);
 
-  // Whether kernels could be compiled for the arch, and kept. CompileError, CacheError that say why
-  // not.
+  // Checks that kernels can be compiled for the arch and stored on disk. Throws CompileError or
+  // CacheError with the reason.
   void check_can_compile(const Arch& arch) const;
 
   const Config& config() const { return config_; }
@@ -74,7 +77,7 @@ class Engine {
   NvrtcLocator& nvrtc() { return *nvrtc_; }
   TuningStore& tunings() { return tunings_; }
 
-  // Forgets the kernels and tunings in memory; those in use live on.
+  // Drops the kernels and tunings in memory. The disk cache and kernels in use stay.
   void clear_cache();
 
  private:
@@ -85,13 +88,13 @@ class Engine {
   };
   struct Lookup {
     std::optional<Binary> binary;
-    std::string miss_reason;  // why there is none
-    bool refused = false;     // an entry is there, and must not be used
+    std::string miss_reason;  // the reason if there is none
+    bool refused = false;     // there is an entry, and it must not be used
   };
   struct Job {
     const KernelRequest* request;
     Key key;
-    std::vector<std::size_t> request_indices;  // in the requests
+    std::vector<std::size_t> request_indices;  // positions of the equal requests
   };
 
   std::vector<Job> jobs_of(const std::vector<KernelRequest>& requests) const;
@@ -122,10 +125,12 @@ class Engine {
   std::map<std::string, std::shared_ptr<Slot>> memory_;  // by key
 };
 
-// Where Python keeps NVIDIA's packages; heard by the process's engine if said before it is made.
+// Sets the lib directories of NVIDIA's Python packages. The process's engine uses them if they are
+// set before it is made.
 void set_nvrtc_directories(std::vector<std::string> directories);
 
-// The facts of a cache entry, and back. CacheError where a fact is missing or has the wrong type.
+// Convert between a binary and a cache entry. binary_of() throws CacheError if a fact is missing or
+// has the wrong type.
 Entry entry_of(const Binary& binary);
 Binary binary_of(Entry entry);
 

@@ -10,7 +10,8 @@
 namespace lazyrope {
 namespace {
 
-// Another NVRTC may have made what is in the cache, for another driver.
+// The advice names the cached kernel's compiler: a different NVRTC may have made it, for a
+// different driver.
 std::string made_elsewhere(const Kernel& kernel) {
   return fmt::format(
       "{} was read from the cache, made by {}: `lazyrope cache clear --yes` lets it be compiled "
@@ -23,7 +24,7 @@ DriverError with_advice(DriverFailure failure, const Kernel& kernel) {
   return DriverError(std::move(failure));
 }
 
-// Of what was compiled, not of the machine's state.
+// Returns true if the driver refused the code itself, and not because of the machine's state.
 bool refuses_code(const DriverFailure& failure) {
   return failure.code == CUDA_ERROR_INVALID_IMAGE || failure.code == CUDA_ERROR_NO_BINARY_FOR_GPU ||
          failure.code == CUDA_ERROR_INVALID_PTX ||
@@ -55,7 +56,7 @@ std::unique_ptr<LoadedKernel> Kernel::load(const Device& device) const {
   }
 }
 
-// What other processes may still be glad of stays in the cache.
+// The entry on disk stays, because other processes may be able to use it.
 std::unique_ptr<LoadedKernel> Kernel::recompile_and_load(const Device& device,
                                                          const DriverError& refusal) const {
   std::unique_ptr<Binary> recompiled;

@@ -13,10 +13,11 @@
 
 namespace lazyrope {
 
-// One compiled kernel: its source, its binary, and, once asked for, its code on each device.
+// One compiled kernel: its source, its binary, and its code on each device that it has run on. Safe
+// to use from several threads.
 class Kernel {
  public:
-  // Where the binary came from, how long it took to have it, and whether it may be compiled again.
+  // The source of the binary, the time to get it, and the permission to compile it again.
   struct Origin {
     bool from_cache;
     double ready_ms;
@@ -35,22 +36,25 @@ class Kernel {
   const std::string& source() const { return rendered_.source; }
   const RenderedKernel& rendered() const { return rendered_; }
   const Arch& arch() const { return arch_; }
-  // What runs: where a driver has refused what came from the cache, what was compiled instead.
+  // Returns the binary in use. If a driver refused the cached binary, it is the one compiled
+  // instead.
   const Binary& binary() const {
     const Binary* recompiled = recompiled_.load(std::memory_order_acquire);
     return recompiled != nullptr ? *recompiled : binary_;
   }
-  // Whether the binary came from the disk cache.
+  // Returns true if the binary in use came from the disk cache.
   bool from_cache() const {
     return origin_.from_cache && recompiled_.load(std::memory_order_acquire) == nullptr;
   }
-  // Milliseconds from the request to the binary: a look into the cache, or that and a compilation.
+  // Returns the milliseconds from the request to the binary: a cache look-up, and a compilation
+  // after a miss.
   double ready_ms() const { return origin_.ready_ms; }
 
-  // Compiles the source once more, to PTX (for the emulator: assembly). CompileError.
+  // Compiles the source again, to PTX (for the emulator: to assembly). Throws CompileError.
   std::string intermediate() const { return compiler_->intermediate(rendered_, arch_); }
 
-  // The kernel on a device, loaded by the first call; later ones take no lock. DriverError.
+  // Returns the kernel on a device, which the first call loads. Later calls take no lock. Throws
+  // DriverError.
   const LoadedKernel& on(const Device& device) const {
     const Loaded* latest = latest_.load(std::memory_order_acquire);
     return latest != nullptr && latest->device == &device ? *latest->kernel : load_on(device);
@@ -73,7 +77,7 @@ class Kernel {
   Origin origin_;
   std::shared_ptr<Compiler> compiler_;
   mutable std::mutex mutex_;
-  mutable std::list<Loaded> loaded_;  // one a device, never removed
+  mutable std::list<Loaded> loaded_;  // one per device, never removed
   mutable std::atomic<const Loaded*> latest_ = nullptr;
   mutable std::unique_ptr<Binary> recompiled_owner_;
   mutable std::atomic<const Binary*> recompiled_ = nullptr;

@@ -17,7 +17,7 @@ bool spills(const KernelSet& set) {
   return std::ranges::any_of(set.results, &KernelResult::spills);
 }
 
-// The sets on their way through their configs.
+// Compiles the sets with their first configs, then those that spill with their next, and so on.
 class Search {
  public:
   explicit Search(const std::vector<KernelSetRequest>& requests)
@@ -53,7 +53,7 @@ class Search {
     }
   }
 
-  // Whatever else is wrong with a config's kernels: if one spills, the next config is tried.
+  // A set moves to its next config if a kernel spills, whatever other failures there are.
   bool is_settled(std::size_t set, std::size_t config) const {
     if (!spills(sets_[set]) || config + 1 == requests_[set].configs.size()) return true;
     log_message(LogLevel::kInfo, "{} for {} spills; the next config is tried",
@@ -71,7 +71,7 @@ class Search {
 KernelSetRequest attention_set(const AttentionSpec& spec, const Arch& arch,
                                const std::optional<KernelConfig>& config) {
   validate(spec);
-  // More than one, for another NVRTC may need more registers than the one they were chosen with.
+  // The spec has several configs, because another NVRTC may need more registers for the first one.
   const KernelSpec kernel_spec = spec.kernel_spec();
   return {kernel_spec, &arch, attention_kernels(),
           config ? std::vector{*config} : configs(kernel_spec, arch), describe(kernel_spec)};
@@ -83,9 +83,9 @@ KernelSetRequest reposition_set(const AttentionSpec& spec, const Arch& arch) {
   if (kernel_spec.has_fp8_pool())
     throw SpecError(fmt::format(
         "kv_dtype = \"{}\"; reposition would round keys of 8 bits once more each time that they "
-        "move: attend reads them where they lie, at any position",
+        "move: attention reads them in place, at any position",
         to_string(kernel_spec.pool_dtype())));
-  // The config is of no consequence to this kernel.
+  // Any config serves: the kernel does not depend on it.
   return {kernel_spec,
           &arch,
           {KernelKind::kReposition},

@@ -12,34 +12,34 @@
 
 namespace lazyrope {
 
-// Kernels that are used together, on one arch.
+// A request for kernels that are used together, on one arch.
 struct KernelSetRequest {
   KernelSpec spec;
   const Arch* arch;
   std::vector<KernelKind> kinds;
-  std::vector<KernelConfig> configs;  // best first; the first with which no kernel spills is taken
-  std::string name;                   // of what it is for; the spec in words unless it has another
+  std::vector<KernelConfig> configs;  // best first; the first one without spills is used
+  std::string name;                   // the purpose; by default the spec in words
 };
 
-// Those of an attention, with this config or else the first candidate that does not spill.
+// Returns the request for an attention's kernels, with this config or else all of configs(). Throws
 // SpecError.
 KernelSetRequest attention_set(const AttentionSpec& spec, const Arch& arch,
                                const std::optional<KernelConfig>& config = {});
-// That of reposition. SpecError.
+// Returns the request for the kernel of reposition. Throws SpecError.
 KernelSetRequest reposition_set(const AttentionSpec& spec, const Arch& arch);
 
-// What came of a request.
+// The outcome of a request.
 struct KernelSet {
-  KernelConfig config;                // the one taken, or the last one tried
+  KernelConfig config;                // the config in use, or the last one tried
   std::vector<KernelResult> results;  // by the request's kinds
 
-  // All of them; throws the first failure.
+  // Returns all kernels, or throws the first failure.
   std::vector<std::shared_ptr<const Kernel>> kernels() const;
 };
 
-// All kernels of all sets in one queue, the longest to compile first. Which config a set gets
-// follows from what the cache or the compiler says of its kernels, so a process that only reads the
-// cache takes the config that the one which filled it took. SpecError.
+// Compiles all kernels of all sets in one queue, the longest to compile first. Throws SpecError. A
+// set's config follows from the spills that the cache or the compiler reports. So a process that
+// only reads the cache gets the same config as the process that filled it.
 std::vector<KernelSet> compile_sets(Engine& engine, const std::vector<KernelSetRequest>& requests,
                                     const EngineOptions& options);
 

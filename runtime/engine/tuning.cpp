@@ -6,7 +6,7 @@
 
 namespace lazyrope {
 
-// Found by their names.
+// nlohmann::json finds these converters by argument-dependent look-up in this namespace.
 NLOHMANN_JSON_SERIALIZE_ENUM(Family, {{Family::kSm80, "sm80"}, {Family::kSm90a, "sm90a"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TileConfig, warps_m, warps_n, warp_m, warp_n, mma_n, stages,
                                    ctas_per_sm, family, heads)
@@ -43,7 +43,7 @@ Tuning tuning_of(const nlohmann::json& json) {
     auto tuning = json.get<Tuning>();
     for (const TuningTask& task : tuning.tasks)
       if (task.chosen >= task.trials.size())
-        throw CacheError("the tuning record has no config where it says that one was chosen");
+        throw CacheError("the tuning record's chosen config is not among its trials");
     return tuning;
   } catch (const nlohmann::json::exception& error) {
     throw CacheError(fmt::format("the tuning record is incomplete: {}", error.what()));

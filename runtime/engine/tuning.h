@@ -8,32 +8,32 @@
 
 namespace lazyrope {
 
-// Requests that a config's time is measured with.
+// A workload with which configs are timed.
 struct TuningWorkload {
   int batch = 1;
-  int query_tokens = 1;  // of a request
-  int context = 0;       // tokens of a request's documents; its own query tokens come after them
+  int query_tokens = 1;  // per request
+  int context = 0;       // document tokens per request; its own query tokens come after them
   int doc_tokens = 1024;
 
   bool operator==(const TuningWorkload&) const = default;
 };
 
-// "64 x 1 over 4096".
+// Returns a text such as "64 x 1 over 4096".
 std::string describe(const TuningWorkload& workload);
 
-// What came of one config.
+// The outcome of one config.
 struct TuningTrial {
-  std::string name;             // what of the config is on trial, in words
-  KernelConfig config;          // the whole
-  std::vector<double> us = {};  // of each workload, the median
-  double gain = 0;              // share of the default's time that it saves
-  double noise = 0;             // what of that may be chance
-  std::string rejection = {};   // why it was not measured to the end; empty if it was
+  std::string name;             // the varied part of the config, in words
+  KernelConfig config;          // the whole config
+  std::vector<double> us = {};  // median microseconds of each workload
+  double gain = 0;              // saved share of the default's time
+  double noise = 0;             // the part of the gain that may be chance
+  std::string rejection = {};   // the reason why its measurement was not completed; empty if it was
 
   bool operator==(const TuningTrial&) const = default;
 };
 
-// One field of the config that is tuned on its own.
+// One field of the config, which is tuned on its own.
 struct TuningTask {
   std::string name;  // "decode", "prefill", "min_split_blocks"
   std::vector<TuningWorkload> workloads;
@@ -43,33 +43,33 @@ struct TuningTask {
   bool operator==(const TuningTask&) const = default;
 };
 
-// A record: what was measured, where, and the config that was chosen for it.
+// A record of a tuning run: the machine, the measurements, and the chosen config.
 struct Tuning {
-  std::string spec;  // in words
+  std::string spec;  // the attention in words
   std::string arch;
   std::string gpu;
   int sm_count = 0;
   std::string driver;
-  std::string compiler;  // of the chosen attend kernels
-  std::string library;   // version of lazyrope
-  std::string date;      // UTC
+  std::string compiler;  // that compiled the chosen attend kernels
+  std::string library;   // lazyrope's version
+  std::string date;      // in UTC
   KernelConfig config;
   std::vector<TuningTask> tasks;
   double compile_seconds = 0;
   double measure_seconds = 0;
-  double seconds = 0;  // in all
+  double seconds = 0;  // the total
 
   bool operator==(const Tuning&) const = default;
 };
 
-// How the cache's list calls an entry that holds a record.
+// The name that the cache's list gives an entry with a tuning record.
 inline constexpr const char* kTuningEntry = "tuning";
 
 nlohmann::json json_of(const Tuning& tuning);
-// CacheError where something is missing or has the wrong type.
+// Reads a record. Throws CacheError if a field is missing or has the wrong type.
 Tuning tuning_of(const nlohmann::json& json);
 
-// What was chosen, by how much and in how long: a line for each task, and one of the time.
+// Returns a line for each task, with the choice and its gain, and a line of times.
 std::string summary(const Tuning& tuning);
 
 }  // namespace lazyrope

@@ -11,25 +11,28 @@
 
 namespace lazyrope {
 
-// Tuning records, on disk beside the kernels and in memory. Safe to use from several threads.
+// Tuning records, in memory and on disk beside the kernels. Safe to use from several threads.
 class TuningStore {
  public:
   explicit TuningStore(DiskStore disk) : disk_(std::move(disk)) {}
 
-  // Null where there is none. The disk is asked once; a record that cannot be used is logged.
+  // Returns the record, or null if there is none. The disk is read once per key. A record that
+  // cannot be used is logged.
   std::shared_ptr<const Tuning> find(const Key& key);
 
-  // For who is about to measure: waits while another process or thread does, up to ten minutes.
-  // find() then asks the disk anew where it had found nothing.
+  // Locks the key before a measurement: waits up to ten minutes while another process or thread
+  // holds it. A null that find() has remembered is dropped, so the next find() reads the disk
+  // again.
   FileLock lock(const Key& key);
 
-  // Replaces what there is. A record that cannot be written is kept in memory, and that is logged.
+  // Stores a record in place of any other. A failed write is logged, and the record stays in
+  // memory.
   void store(const Key& key, std::shared_ptr<const Tuning> tuning);
 
-  // For this process there is no such record, until one is kept.
+  // Marks the key as having no record in this process, until one is stored.
   void dismiss(const Key& key);
 
-  // The disk is asked anew.
+  // Drops the records in memory, so the disk is read again.
   void clear();
 
  private:
@@ -37,7 +40,7 @@ class TuningStore {
 
   DiskStore disk_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const Tuning>> memory_;  // by key; null: there is none
+  std::map<std::string, std::shared_ptr<const Tuning>> memory_;  // by key; null: there is no record
 };
 
 }  // namespace lazyrope

@@ -19,25 +19,24 @@ using Json = nlohmann::json;
 
 constexpr int kMaxLayers = 10000;
 
-// Which layers have the config's sliding window, where no layer_types say so.
+// The layers that have the config's sliding window, if layer_types does not say.
 enum class Windows { kNone, kAll, kFromMaxWindowLayers, kEven, kWithoutRope };
 
-// How many KV heads there are where num_key_value_heads does not say.
+// The number of KV heads, if num_key_value_heads does not say.
 enum class KvHeads { kOwnNumber, kAllHeads, kMultiQuery };
 
-// What the attention of a model type has of its own. Norms of q and k come before the rotation, and
-// do not concern it.
+// The attention of a model type, as far as it differs from the defaults. Norms of q and k come
+// before the rotation, so they are not lazyrope's concern.
 struct ModelType {
   std::string_view name;
   std::string_view rope = "neox";  // variant of rope_type "default"
   Windows windows = Windows::kNone;
   KvHeads kv_heads = KvHeads::kOwnNumber;
-  std::optional<int> head_dim =
-      {};  // where it says nothing; hidden_size / heads where this is empty
+  std::optional<int> head_dim = {};  // fallback; empty: hidden_size / heads
   bool sinks = false;
-  // Of the keys below, those that its reading takes care of.
+  // The neutral keys (below) that this type's reading handles.
   std::vector<std::string_view> reads = {};
-  // What transformers takes for keys that are not there, where that is not nothing.
+  // The values that transformers uses for absent keys, where they differ from null.
   Json defaults = Json::object();
 };
 
@@ -89,7 +88,7 @@ const std::vector<ModelType>& model_types() {
   return rows;
 }
 
-// Keys that change the result, and the value with which they do not.
+// A key that changes the result, and the value with which it does not.
 struct NeutralKey {
   std::string_view name;
   Json neutral = nullptr;
@@ -160,8 +159,8 @@ void check_neutral(const Json& config, const ModelType& type) {
   }
 }
 
-// A key that is null says that there is none; but for a scaling of RoPE, which transformers then
-// takes from the model's type.
+// A key with the value null is absent on purpose, so the default does not replace it. The exception
+// is a scaling of RoPE, which transformers then takes from the model's type.
 Json with_defaults(Json config, const ModelType& type) {
   for (const auto& [key, value] : type.defaults.items()) {
     const bool is_given = key == "rope_scaling"
@@ -172,12 +171,12 @@ Json with_defaults(Json config, const ModelType& type) {
   return config;
 }
 
-// Under the name of today, or the one of old configs of GPT-J and Falcon.
+// Reads a count under its present name, or under the name in old configs of GPT-J and Falcon.
 int count_of(const Json& config, const char* key, const char* old_key) {
   return required<int>(config, is_set(config, old_key) && !is_set(config, key) ? old_key : key);
 }
 
-// Where they are all the same, one stands for them.
+// Returns 1 if the number is missing and all layers are the same.
 int num_layers(const Json& config, const ModelType& type) {
   const bool is_missing = !is_set(config, "num_hidden_layers") && !is_set(config, "n_layer");
   const bool are_same = type.windows == Windows::kNone || type.windows == Windows::kAll;
@@ -186,7 +185,7 @@ int num_layers(const Json& config, const ModelType& type) {
              : count_of(config, "num_hidden_layers", "n_layer");
 }
 
-// SmolLM3: layers without RoPE, by a list of what the others have, or every so many.
+// SmolLM3 has layers without RoPE, given by a list, or as every n-th layer.
 bool has_rope(const Json& config, const ModelType& type, int layer) {
   if (std::ranges::count(type.reads, "no_rope_layers") == 0) return true;
   if (!is_set(config, "no_rope_layers")) {
@@ -243,7 +242,7 @@ void read_window(const Json& config, const ModelType& type, int layer, Attention
   spec.mask_parameters["window"] = required<int>(config, "sliding_window");
 }
 
-// The older form has rope_theta (GPT-NeoX: rotary_emb_base) beside rope_scaling, version 5's one
+// Old configs have rope_theta (GPT-NeoX: rotary_emb_base) beside rope_scaling. Version 5 has one
 // object with both.
 Json rope_parameters(const Json& config) {
   if (is_set(config, "rope_parameters") && is_set(config, "rope_scaling") &&
@@ -266,7 +265,7 @@ Json rope_parameters(const Json& config) {
   return rope;
 }
 
-// Columns that are rotated; takes the key out of `rope`.
+// Returns the number of columns that are rotated, and removes the key from `rope`.
 int rotary_dim(const Json& config, const ModelType& type, Json& rope, int head_dim) {
   if (std::ranges::count(type.reads, "rotary_dim") > 0) return required<int>(config, "rotary_dim");
   double fraction = value_or(config, "rotary_pct", value_or(config, "partial_rotary_factor", 1.0));
@@ -277,7 +276,7 @@ int rotary_dim(const Json& config, const ModelType& type, Json& rope, int head_d
   return static_cast<int>(head_dim * fraction);
 }
 
-// YaRN's parameters as the registry has them: what is not there is what transformers takes.
+// Completes YaRN's parameters to those of the registry, with the defaults of transformers.
 void complete_yarn(const Json& config, Json& rope) {
   for (const char* key : {"factor", "beta_fast", "beta_slow", "attention_factor", "mscale",
                           "mscale_all_dim", "original_max_position_embeddings"})
@@ -303,10 +302,10 @@ void complete_yarn(const Json& config, Json& rope) {
   rope.erase("mscale_all_dim");
 }
 
-// Of RoPE's scalings, which change its variant and its parameters.
+// A scaling of RoPE, which decides the variant and its parameters.
 struct RopeType {
   std::string_view name;
-  std::string_view variant;  // that of the model type where empty
+  std::string_view variant;  // empty: that of the model type
   std::vector<const char*> parameters;
   std::vector<const char*> optional = {};
   void (*complete)(const Json& config, Json& rope) = [](const Json&, Json&) {};

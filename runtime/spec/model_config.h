@@ -8,18 +8,18 @@
 
 namespace lazyrope {
 
-// The model types that are known, as config.json names them.
+// Returns the known model types, with their names in config.json.
 std::vector<std::string> model_types_of_hf();
 
-// The attention of each layer of a model, from the text of its config.json as Hugging Face
-// transformers writes it (version 5's rope_parameters as well as the older rope_theta and
-// rope_scaling). `dtype` replaces the config's. SpecError that names the key for a model type, RoPE
-// type or key that would change the result and is not known: never a guess.
+// Returns the attention of each layer of a model. `json` is the text of its config.json as Hugging
+// Face transformers writes it: version 5's rope_parameters, or the older rope_theta and
+// rope_scaling. `dtype` replaces the config's. Throws SpecError for an unknown model type, RoPE
+// type, or key that would change the result. The error names the key; nothing is guessed.
 std::vector<AttentionSpec> attention_specs_from_hf(const std::string& json,
                                                    const std::optional<std::string>& dtype);
 
-// That of one layer; of any where all are the same. SpecError also where they are not and no layer
-// is given.
+// Returns the attention of one layer, or of any layer if all are the same. Also throws SpecError if
+// they differ and no layer is given.
 AttentionSpec attention_spec_from_hf(const std::string& json,
                                      const std::optional<std::string>& dtype,
                                      std::optional<int> layer = {});

@@ -7,38 +7,41 @@
 
 namespace lazyrope {
 
-// An attention as a model has it.
+// The attention of a model: the heads, the dtypes, RoPE, the mask and the score modifiers. Plain
+// data without locks.
 struct AttentionSpec {
   int head_dim = 0;
   int num_q_heads = 0;
   int num_kv_heads = 0;                // divides num_q_heads
-  Dtype dtype = Dtype::kBf16;          // of queries, new keys and values, and results
-  std::optional<Dtype> kv_dtype = {};  // of the pool where it is of 8 bits; else it is of dtype
+  Dtype dtype = Dtype::kBf16;          // dtype of queries, new keys and values, and results
+  std::optional<Dtype> kv_dtype = {};  // the pool's, if it has 8 bits; else it has `dtype`
   RopeSpec rope = {};
   std::string mask = "causal";
   MaskParameters mask_parameters = {};
-  double softcap = 0.0;  // scores s become softcap x tanh(s / softcap); 0: they stay
-  bool sinks = false;    // attend() takes a logit of each query head that takes part in its softmax
+  double softcap = 0.0;  // 0: none; else a score s becomes softcap x tanh(s / softcap)
+  bool sinks = false;    // attend() takes a logit per query head for its softmax
   RopeForm query_form = RopeForm::kRaw;
   KeyForm key_form = KeyForm::kLocal;
   RopeForm append_form = RopeForm::kRaw;
-  bool batch_invariant = false;      // what shares a request's batch changes no bit of its output
-  std::optional<double> scale = {};  // of the scores, at most 1e6; 1 / sqrt(head_dim) if not given
+  bool batch_invariant = false;      // output bits do not depend on the other requests of the batch
+  std::optional<double> scale = {};  // scales scores, at most 1e6; default 1 / sqrt(head_dim)
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   int group_size() const { return num_q_heads / num_kv_heads; }
+  // Returns the given scale or its default.
   double softmax_scale() const;
+  // Returns the fields that kernels are specialised for.
   KernelSpec kernel_spec() const;
 
   bool operator==(const AttentionSpec&) const = default;
 };
 
-// SpecError that names the field, its value and what is allowed.
+// Throws SpecError, which names the first illegal field, its value and what is allowed.
 void validate(const AttentionSpec& spec);
 
-// What each of so many ranks has of an attention that tensor parallelism divides among them: an
-// equal share of the heads; where there are fewer KV heads than ranks, each is on several.
-// SpecError if heads cannot be divided so.
+// Returns the attention of one of `ranks` ranks under tensor parallelism: an equal share of the
+// heads. If there are fewer KV heads than ranks, several ranks hold the same KV head. Throws
+// SpecError if the heads cannot be divided so.
 AttentionSpec tensor_parallel(AttentionSpec spec, int ranks);
 
 }  // namespace lazyrope

@@ -31,7 +31,7 @@ Entry entry_of(std::size_t bytes, unsigned char fill = 7) {
   return {{{"entry_name", "attention"}}, std::vector<std::byte>(bytes, std::byte{fill})};
 }
 
-// Runs `body` in a child process without root's rights; its failed expectations are printed there.
+// Runs `body` in a child process without root's rights. The child prints its failed expectations.
 void expect_success_in_child(const auto& body) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -46,10 +46,10 @@ void expect_success_in_child(const auto& body) {
 
 class DiskStoreTest : public ::testing::Test {
  protected:
-  // Some tests look at it as another user.
+  // Some tests read the directory as another user.
   DiskStoreTest() { ::chmod(directory_.path().c_str(), 0777); }
   ~DiskStoreTest() override {
-    // Some tests take their own rights away.
+    // Some tests remove their own rights on these directories.
     ::chmod(directory_.path().c_str(), 0700);
     ::chmod(root().c_str(), 0700);
   }
@@ -94,7 +94,7 @@ TEST_F(DiskStoreTest, TouchesNothingUntilTheFirstStore) {
   EXPECT_FALSE(fs::exists(root()));
 }
 
-TEST_F(DiskStoreTest, LoadsWhatWasStored) {
+TEST_F(DiskStoreTest, LoadReturnsTheStoredEntry) {
   const Entry entry = entry_of(200'000);
   const StoreResult result = store().store(key_, entry);
   EXPECT_TRUE(result.stored);
@@ -109,7 +109,7 @@ TEST_F(DiskStoreTest, LoadsWhatWasStored) {
   EXPECT_EQ(store().load(key_of("other")).miss_reason, "absent");
 }
 
-TEST_F(DiskStoreTest, KeepsFilesForTheOwnerAlone) {
+TEST_F(DiskStoreTest, FilesAreWritableByTheirOwnerAlone) {
   const DiskStore deep(root() / "a" / "b");
   const mode_t mask = ::umask(0);
   EXPECT_EQ(deep.store(key_, entry_of(10)).reason, "");
@@ -119,7 +119,7 @@ TEST_F(DiskStoreTest, KeepsFilesForTheOwnerAlone) {
   EXPECT_EQ(mode_of(deep.root() / (key_.hex() + ".lzr")), 0644u);
 }
 
-TEST_F(DiskStoreTest, ReplacesWhatIsThere) {
+TEST_F(DiskStoreTest, StoreReplacesAGoodOrABadEntry) {
   put(key_);
   EXPECT_TRUE(store().store(key_, entry_of(10)).stored);
   EXPECT_EQ(store().load(key_).entry->payload.size(), 10u);
@@ -137,7 +137,7 @@ TEST_F(DiskStoreTest, RefusesDamagedEntries) {
   fs::resize_file(path_of(key_), size - 1);
   expect_refused(key_,
                  "truncated: " + std::to_string(size - 1) + " bytes of " + std::to_string(size));
-  fs::resize_file(path_of(key_), size);  // with a zero where there was a seven
+  fs::resize_file(path_of(key_), size);  // the last byte, a seven, becomes zero
   expect_refused(key_, "checksum mismatch");
   fs::resize_file(path_of(key_), 0);
   expect_refused(key_, "truncated: 0 bytes; the header alone has 68");
@@ -150,7 +150,7 @@ TEST_F(DiskStoreTest, RefusesTheEntryOfAnotherKey) {
   expect_refused(other, "it belongs to the key " + key_.hex());
 }
 
-TEST_F(DiskStoreTest, RefusesWhatIsNoFile) {
+TEST_F(DiskStoreTest, RefusesLinksDirectoriesAndFifos) {
   const Key other = key_of("other");
   put(other);
   fs::create_symlink(path_of(other), path_of(key_));
@@ -197,6 +197,7 @@ TEST_F(DiskStoreTest, AnUnreadableEntryIsAMiss) {
   expect_success_in_child([&] { expect_refused(key_, "cannot be opened: Permission denied"); });
 }
 
+// The child without root's rights can read the directory and not write it.
 TEST_F(DiskStoreTest, AReadOnlyDirectoryIsStillRead) {
   put(key_);
   ::chmod(path_of(key_).c_str(), 0644);
@@ -244,7 +245,7 @@ TEST_F(DiskStoreTest, ARootThatCanBeWrittenIsMadeAndLeftEmpty) {
   EXPECT_TRUE(fs::is_empty(deep.root()));
 }
 
-TEST_F(DiskStoreTest, WithoutARootNothingIsKept) {
+TEST_F(DiskStoreTest, WithoutARootNothingIsStored) {
   const DiskStore nowhere("");
   EXPECT_EQ(nowhere.store(key_, entry_of(10)).reason, "no cache directory is set");
   EXPECT_EQ(nowhere.load(key_).miss_reason, "no cache directory is set");
@@ -263,7 +264,8 @@ TEST_F(DiskStoreTest, ARelativeRootDoesNotMoveWithTheWorkingDirectory) {
   EXPECT_EQ(relative.root(), root());
 }
 
-TEST_F(DiskStoreTest, AFullDiskLeavesNothingBehind) {
+// A limit on the size of files makes the second store fail as on a full disk.
+TEST_F(DiskStoreTest, AFullDiskLeavesTheOldEntryAndNoTemporaryFile) {
   expect_success_in_child([&] {
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{5000, 5000};
@@ -277,13 +279,13 @@ TEST_F(DiskStoreTest, AFullDiskLeavesNothingBehind) {
   });
 }
 
-TEST_F(DiskStoreTest, WhatCannotBeEncodedIsReported) {
+TEST_F(DiskStoreTest, AnEntryThatCannotBeEncodedIsReported) {
   const StoreResult result = store().store(key_, Entry{"\xff", {}});
   EXPECT_FALSE(result.stored);
   EXPECT_TRUE(result.reason.starts_with("the facts cannot be written as JSON: ")) << result.reason;
 }
 
-TEST_F(DiskStoreTest, AHitIsAUse) {
+TEST_F(DiskStoreTest, AHitSetsTheTimeOfLastUse) {
   put(key_);
   fs::last_write_time(path_of(key_), fs::file_time_type::clock::now() - 48h);
   EXPECT_LT(store().list().at(0).last_use, std::chrono::system_clock::now() - 47h);
@@ -291,7 +293,7 @@ TEST_F(DiskStoreTest, AHitIsAUse) {
   EXPECT_GT(store().list().at(0).last_use, std::chrono::system_clock::now() - 1h);
 }
 
-TEST_F(DiskStoreTest, AMissIsNoUse) {
+TEST_F(DiskStoreTest, AMissDoesNotSetTheTimeOfLastUse) {
   put(key_);
   fs::resize_file(path_of(key_), 100);
   fs::last_write_time(path_of(key_), fs::file_time_type::clock::now() - 48h);

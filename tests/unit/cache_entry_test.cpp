@@ -32,7 +32,7 @@ void seal(Bytes& file) {
   std::ranges::transform(digest, file.begin() + 12, [](std::uint8_t b) { return std::byte(b); });
 }
 
-// The reason for which `file` is refused.
+// Returns the reason why `file` is refused.
 std::string refusal(const Bytes& file, const std::string& key_hex = example_key().hex()) {
   try {
     decode_entry(file, key_hex);
@@ -46,7 +46,7 @@ bool starts_with(const std::string& text, const std::string& start) {
   return text.starts_with(start);
 }
 
-TEST(CacheEntry, ComesBackAsItWas) {
+TEST(CacheEntry, DecodesToTheEncodedEntry) {
   const auto [key, entry] = decode_entry(example_file(), example_key().hex());
   EXPECT_EQ(key.fields(), example_key().fields());
   EXPECT_EQ(entry.facts, example_entry().facts);
@@ -60,7 +60,7 @@ TEST(CacheEntry, MayBeEmpty) {
   EXPECT_TRUE(entry.payload.empty());
 }
 
-// Files that an earlier build wrote must stay readable, or the format version must rise.
+// Files of earlier builds must stay readable, or the format version must rise.
 TEST(CacheEntry, HasTheDocumentedLayout) {
   const std::string fields = R"({"arch":"sm_90a","source":"text"})";
   const std::string facts = R"({"n":1})";
@@ -99,8 +99,8 @@ TEST(CacheEntry, RefusesEveryChangedByte) {
   }
 }
 
-// A right checksum over wrong bytes: the rest of the reading must hold by itself.
-TEST(CacheEntry, SurvivesSealedNonsense) {
+// The checksum is valid, so only the later checks can refuse the random changes.
+TEST(CacheEntry, RefusesNonsenseWithAValidChecksum) {
   const Bytes file = example_file();
   std::minstd_rand random(1);
   for (int i = 0; i < 5000; ++i) {
@@ -123,7 +123,7 @@ TEST(CacheEntry, SurvivesSealedNonsense) {
   }
 }
 
-TEST(CacheEntry, SurvivesRandomBytes) {
+TEST(CacheEntry, RefusesRandomBytes) {
   std::minstd_rand random(2);
   for (int i = 0; i < 2000; ++i) {
     Bytes bytes(random() % 300);
@@ -132,7 +132,7 @@ TEST(CacheEntry, SurvivesRandomBytes) {
   }
 }
 
-TEST(CacheEntry, SaysWhatIsWrong) {
+TEST(CacheEntry, ErrorsNameTheProblem) {
   Bytes file = example_file();
   file.back() ^= std::byte{1};
   EXPECT_EQ(refusal(file), "checksum mismatch");
@@ -157,7 +157,7 @@ TEST(CacheEntry, SaysWhatIsWrong) {
             "it belongs to the key " + example_key().hex());
 }
 
-TEST(CacheEntry, SaysWhichJsonIsBad) {
+TEST(CacheEntry, ErrorsNameTheBadJson) {
   Bytes file = example_file();
   file[kHeaderBytes] = std::byte{'x'};
   seal(file);
@@ -184,7 +184,7 @@ TEST(CacheEntry, SurvivesDeeplyNestedFacts) {
   EXPECT_EQ(refusal(file), "the facts are not JSON");
 }
 
-TEST(CacheEntry, RefusesToWriteWhatItCouldNotRead) {
+TEST(CacheEntry, RefusesToEncodeWhatItCouldNotDecode) {
   const auto refusal_to_write = [](const Entry& entry) -> std::string {
     try {
       encode_entry(example_key(), entry);
@@ -199,7 +199,7 @@ TEST(CacheEntry, RefusesToWriteWhatItCouldNotRead) {
                "the entry has 2684");
 }
 
-TEST(CacheEntry, TheKeyIsInTheFirstBytes) {
+TEST(CacheEntry, TheKeyIsDecodedFromTheFirstBytes) {
   Bytes file = example_file();
   const std::string fields = nlohmann::json(example_key().fields()).dump();
   file.resize(kHeaderBytes + fields.size());

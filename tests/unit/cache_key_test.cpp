@@ -20,7 +20,7 @@ std::string error_of(const auto& action) {
   return "no error";
 }
 
-// Keys name files that other versions of lazyrope have written: this one must never change.
+// Keys are names of files that other versions of lazyrope wrote, so this key must never change.
 TEST(CacheKey, IsTheDigestOfTheFields) {
   const Key key = KeyBuilder().field("arch", "sm_90a").field("source", "text").finish();
   EXPECT_EQ(key.hex(), "8097e06fa6d4ef8d93e0195eff67a19bb6684dd8882add51987165cef471860c");
@@ -50,21 +50,21 @@ TEST(CacheKey, DependsOnWhereNamesAndValuesEnd) {
   }
 }
 
-TEST(CacheKey, KeepsShortTextAndDigestsTheRest) {
+TEST(CacheKey, ShortTextIsKeptAndOtherValuesAreDigested) {
   const std::string short_text(128, 'x');
   EXPECT_EQ(key_of(short_text).fields().at("f"), short_text);
   EXPECT_EQ(key_of("").fields().at("f"), "");
   EXPECT_EQ(key_of("NVIDIA H200 (700 W)").fields().at("f"), "NVIDIA H200 (700 W)");
 
-  // The digest is that of "sha256sum".
+  // The digest is the output of "sha256sum".
   EXPECT_EQ(key_of(std::string(129, 'x')).fields().at("f"),
             "sha256:0ec9eb33e74510bcdd1f2ea55206e82f21649c5c2becbf2b433eb475b34c01bd");
   EXPECT_TRUE(key_of("two\nlines").fields().at("f").starts_with("sha256:"));
   EXPECT_TRUE(key_of("\xff").fields().at("f").starts_with("sha256:"));
 }
 
-// Otherwise the short value "sha256:..." would have the key of the long one.
-TEST(CacheKey, AValueCannotPassForTheDigestOfAnother) {
+// Otherwise the short value "sha256:..." would have the same key as the long one.
+TEST(CacheKey, AValueIsNotTakenForTheDigestOfAnother) {
   const Key long_value = key_of(std::string(129, 'x'));
   const Key forged = key_of(long_value.fields().at("f"));
   EXPECT_NE(forged.hex(), long_value.hex());
@@ -97,11 +97,11 @@ TEST(CacheKey, RefusesNamesThatAreNotIdentifiers) {
   EXPECT_NO_THROW(KeyBuilder().field(std::string(64, 'a'), "x"));
 }
 
-TEST(CacheKey, RefusesNoFieldsAtAll) {
+TEST(CacheKey, RefusesAKeyWithoutFields) {
   EXPECT_EQ(error_of([] { KeyBuilder().finish(); }), "a cache key needs at least one field");
 }
 
-TEST(CacheKey, KnowsTheFormOfAKey) {
+TEST(CacheKey, RecognisesTheFormOfAKey) {
   EXPECT_TRUE(is_key_hex(std::string(64, 'a')));
   EXPECT_FALSE(is_key_hex(std::string(63, 'a')));
   EXPECT_FALSE(is_key_hex(std::string(65, 'a')));

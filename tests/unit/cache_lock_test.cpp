@@ -1,4 +1,4 @@
-// Several threads and processes at one key.
+// These tests use one key from several threads and processes.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// A forked child that runs `body`; exit status 0 when it returns true.
+// Forks a child that runs `body`. Its exit status is 0 if `body` returns true.
 pid_t start(const auto& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body() ? 0 : 1);
@@ -50,7 +50,7 @@ class CacheLockTest : public ::testing::Test {
   DiskStore store() const { return DiskStore(root_); }
   fs::path lock_path() const { return root_ / (key_.hex() + ".lock"); }
 
-  // A child that holds the lock until it is killed.
+  // Starts a child that holds the lock until it is killed.
   pid_t start_holder() const {
     const pid_t holder = start([&] {
       const FileLock lock = store().lock(key_, 1s);
@@ -67,8 +67,8 @@ class CacheLockTest : public ::testing::Test {
   const Key key_ = KeyBuilder().field("arch", "sm_90a").finish();
 };
 
-// As Ctrl-C does.
-TEST_F(CacheLockTest, IsNoLongerWaitedForAfterAnException) {
+// Ctrl-C in Python throws in the same way.
+TEST_F(CacheLockTest, AnExceptionInAPauseEndsTheWait) {
   const FileLock held = store().lock(key_, 0ms);
   int pauses = 0;
   const auto begin = Clock::now();
@@ -96,7 +96,7 @@ TEST_F(CacheLockTest, IsHeldByOneAtATime) {
   EXPECT_TRUE(fs::is_empty(root_));
 }
 
-TEST_F(CacheLockTest, MovesWithItsGuard) {
+TEST_F(CacheLockTest, AMovedLockStaysHeld) {
   FileLock lock = store().lock(key_, 0ms);
   {
     const FileLock moved = std::move(lock);
@@ -106,7 +106,7 @@ TEST_F(CacheLockTest, MovesWithItsGuard) {
   EXPECT_TRUE(store().lock(key_, 0ms).is_held());
 }
 
-TEST_F(CacheLockTest, GivesUpInTime) {
+TEST_F(CacheLockTest, AcquireGivesUpAfterTheTimeout) {
   const FileLock lock = store().lock(key_, 0ms);
   const auto start_time = Clock::now();
   EXPECT_FALSE(store().lock(key_, 100ms).is_held());
@@ -114,12 +114,12 @@ TEST_F(CacheLockTest, GivesUpInTime) {
   EXPECT_LT(Clock::now() - start_time, 5s);
 }
 
-TEST_F(CacheLockTest, MakesTheDirectory) {
+TEST_F(CacheLockTest, LockMakesTheDirectory) {
   const DiskStore deep(root_ / "a" / "b");
   EXPECT_TRUE(deep.lock(key_, 0ms).is_held());
 }
 
-TEST_F(CacheLockTest, SaysWhyItCannotBeHad) {
+TEST_F(CacheLockTest, ALockThatCannotBeHadGivesTheReason) {
   const fs::path path = root_ / "absent" / "x.lock";
   const FileLock lock = FileLock::acquire(path, 1s);
   EXPECT_FALSE(lock.is_held());
@@ -145,8 +145,8 @@ TEST_F(CacheLockTest, ThreadsExcludeEachOther) {
   EXPECT_EQ(counter, 200);
 }
 
-// The lock file is removed at every release, and by a third process too: two processes that hold
-// locks on two files of one name would lose counts.
+// Every release removes the lock file, even while a third process opens it. Two processes with
+// locks on two files of the same name would lose counts.
 TEST_F(CacheLockTest, ProcessesExcludeEachOther) {
   constexpr int kProcesses = 6;
   constexpr int kRounds = 60;
@@ -178,7 +178,7 @@ TEST_F(CacheLockTest, ProcessesExcludeEachOther) {
   EXPECT_EQ(count, kProcesses * kRounds);
 }
 
-TEST_F(CacheLockTest, AKilledHolderIsNoHolder) {
+TEST_F(CacheLockTest, AKilledHolderReleasesTheLock) {
   const pid_t holder = start_holder();
   EXPECT_FALSE(store().lock(key_, 50ms).is_held());
   ::kill(holder, SIGKILL);
@@ -188,8 +188,8 @@ TEST_F(CacheLockTest, AKilledHolderIsNoHolder) {
   EXPECT_FALSE(fs::exists(lock_path()));
 }
 
-// The child has the descriptor too, and with it the lock on the file.
-TEST_F(CacheLockTest, AChildForkedMeanwhileDoesNotKeepTheLock) {
+// The child inherits the descriptor, and with it the lock on the removed file.
+TEST_F(CacheLockTest, AChildForkedMeanwhileDoesNotHoldTheLock) {
   std::optional<FileLock> lock = store().lock(key_, 0ms);
   const pid_t child = start([] {
     std::this_thread::sleep_for(60s);

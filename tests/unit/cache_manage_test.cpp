@@ -1,4 +1,4 @@
-// The part of DiskStore that looks after what is on disk.
+// These tests cover the functions of DiskStore that list and remove entries.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -41,7 +41,7 @@ class CacheManageTest : public ::testing::Test {
     fs::last_write_time(path, fs::file_time_type::clock::now() - age);
   }
 
-  // The size of the entry's file.
+  // Stores an entry of the given age, and returns the size of its file.
   std::uint64_t put(const Key& key, std::chrono::hours age) const {
     const Entry entry{{{"age", age.count()}}, std::vector<std::byte>(1000)};
     EXPECT_EQ(store().store(key, entry).reason, "");
@@ -221,12 +221,12 @@ TEST_F(CacheManageTest, NearestPrefersTheMostRecentlyUsed) {
   EXPECT_EQ(store().nearest(c_)->key, a_.hex());
 }
 
-TEST_F(CacheManageTest, NearestPassesOverTheKeyItself) {
+TEST_F(CacheManageTest, NearestSkipsTheKeyItself) {
   put(a_, 1h);
   EXPECT_FALSE(store().nearest(a_).has_value());
 }
 
-TEST_F(CacheManageTest, NearestPassesOverBadEntries) {
+TEST_F(CacheManageTest, NearestSkipsBadEntries) {
   put(a_, 1h);
   fs::copy_file(path_of(a_), path_of(b_));
   EXPECT_EQ(store().nearest(c_)->key, a_.hex());

@@ -11,7 +11,8 @@ namespace {
 
 using Hash = Sha256Digest (*)(std::span<const std::byte>);
 
-// Both implementations: the one for this CPU, and the one for any.
+// The tests run for two implementations: the portable one, and the one that sha256() chooses for
+// this CPU.
 class Sha256 : public ::testing::TestWithParam<Hash> {
  protected:
   static std::string hex(std::string_view text) {
@@ -19,7 +20,7 @@ class Sha256 : public ::testing::TestWithParam<Hash> {
   }
 };
 
-// The messages and digests of FIPS 180-2, appendix B, and the empty message.
+// The messages and digests are those of FIPS 180-2, appendix B, and of the empty message.
 TEST_P(Sha256, AgreesWithTheStandard) {
   EXPECT_EQ(hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -32,8 +33,8 @@ TEST_P(Sha256, AgreesWithTheStandard) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-// Every way in which a message can end within a block. The expected value is from Python's hashlib:
-// the digest of the joined digests of the first n bytes, n = 0 .. 300.
+// These lengths cover every end of a message within a block. The expected value is from Python's
+// hashlib: the digest of the joined digests of the first n bytes, n = 0 .. 300.
 TEST_P(Sha256, PadsMessagesOfEveryLength) {
   std::vector<std::byte> message;
   std::vector<std::byte> digests;

@@ -11,7 +11,7 @@ TEST(Arch, IsFoundByName) {
   for (const Arch& arch : archs()) EXPECT_EQ(&find_arch(arch.name), &arch);
 }
 
-TEST(Arch, AnUnknownNameListsTheKnown) {
+TEST(Arch, AnUnknownNameIsAnErrorThatListsTheKnownNames) {
   const std::vector<std::string> known = {
       "sm_80, sm_86, sm_87, sm_89, sm_90a, sm_100a, sm_120, emu:sm_80"};
   for (const char* name : {"sm_75", "sm_90", "", "SM_80"})

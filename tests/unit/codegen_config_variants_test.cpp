@@ -27,7 +27,8 @@ int differences(const TileConfig& a, const TileConfig& b) {
          (a.ctas_per_sm != b.ctas_per_sm) + (a.heads != b.heads);
 }
 
-// Decode's blocks are products, as are Hopper's: their keys differ together.
+// Counts the differing ranges. In decode kernels and on Hopper a block is one product, so warp_n
+// and mma_n differ together.
 int choices(TileConfig KernelConfig::* tile, const KernelConfig& a, const KernelConfig& b) {
   const bool are_products = tile == &KernelConfig::decode || (a.*tile).family == Family::kSm90a;
   const bool together =
@@ -35,7 +36,8 @@ int choices(TileConfig KernelConfig::* tile, const KernelConfig& a, const Kernel
   return differences(a.*tile, b.*tile) - (together ? 1 : 0);
 }
 
-// What a config is a neighbour of: the arch's default of its family, of as many heads.
+// Returns the config that `attend` is a neighbour of: the default of its family, with as many
+// heads.
 KernelConfig default_of(const TileConfig& attend, TileConfig KernelConfig::* tile,
                         const KernelSpec& spec, const Arch& arch) {
   for (KernelConfig config : configs(spec, arch)) {
@@ -48,10 +50,10 @@ KernelConfig default_of(const TileConfig& attend, TileConfig KernelConfig::* til
     }
     return config;
   }
-  throw std::logic_error("a variant of a family that has no candidate");
+  throw std::logic_error("a variant of a family without a config");
 }
 
-// Each is legal and there once, the first is the config itself, and only `tile` is varied.
+// Expects legal, distinct configs that vary `tile` alone, with the baseline first.
 void expect_variants(const std::vector<KernelConfig>& configs, TileConfig KernelConfig::* tile,
                      const KernelConfig& baseline, const KernelSpec& spec, const Arch& arch) {
   ASSERT_FALSE(configs.empty());
@@ -67,7 +69,7 @@ void expect_variants(const std::vector<KernelConfig>& configs, TileConfig Kernel
   }
 }
 
-TEST(PlanVariants, AreLegalNeighboursOfTheDefaultForEveryHeadDimAndArch) {
+TEST(ConfigVariants, AreLegalNeighboursOfTheDefaultForEveryHeadDimAndArch) {
   for (const Arch& arch : archs())
     for (const int head_dim : supported_head_dims())
       for (const auto kv_dtype : kPools)
@@ -83,7 +85,7 @@ TEST(PlanVariants, AreLegalNeighboursOfTheDefaultForEveryHeadDimAndArch) {
         }
 }
 
-TEST(PlanVariants, AreEnoughToChooseFromAndFewEnoughToCompile) {
+TEST(ConfigVariants, ThereAreEnoughToChooseFromAndFewEnoughToCompile) {
   const Arch& arch = find_arch("sm_90a");
   for (const int head_dim : supported_head_dims())
     for (const auto kv_dtype : kPools) {
@@ -100,8 +102,8 @@ TEST(PlanVariants, AreEnoughToChooseFromAndFewEnoughToCompile) {
     }
 }
 
-// A product takes 32 keys of 8 bits where warps divide the keys.
-TEST(PlanVariants, OfDecodeFrom8BitsTakeProductsOf32Keys) {
+// A product takes 32 keys of 8 bits if warps divide the keys.
+TEST(ConfigVariants, DecodeVariantsForAnFp8PoolHaveProductsOf32Keys) {
   const KernelSpec spec = spec_of(128, Dtype::kFp8E4m3);
   const Arch& arch = find_arch("sm_90a");
   const KernelConfig baseline = configs(spec, arch).front();
@@ -109,7 +111,7 @@ TEST(PlanVariants, OfDecodeFrom8BitsTakeProductsOf32Keys) {
     EXPECT_EQ(config.decode.mma_n % 32, 0) << describe(config);
 }
 
-TEST(PlanVariants, OfDecodeServeTheSameRequests) {
+TEST(ConfigVariants, DecodeVariantsServeTheSameRequests) {
   const Arch& arch = find_arch("sm_90a");
   for (const int head_dim : {64, 128}) {
     const KernelSpec spec = spec_of(head_dim);
@@ -119,7 +121,7 @@ TEST(PlanVariants, OfDecodeServeTheSameRequests) {
   }
 }
 
-TEST(PlanVariants, OfDecodeHaveHeadsSideBySideWhereTheyMay) {
+TEST(ConfigVariants, DecodeVariantsHaveTwoHeadsSideBySideWherePossible) {
   const Arch& arch = find_arch("sm_90a");
   const auto heads_and_groups = [&](int group_size, bool has_odd_kv_heads) {
     KernelSpec spec = spec_of(64);
@@ -137,7 +139,7 @@ TEST(PlanVariants, OfDecodeHaveHeadsSideBySideWhereTheyMay) {
   EXPECT_EQ(heads_and_groups(16, true), (Found{{1, 1}}));
 }
 
-TEST(PlanVariants, OfSplittingDifferInThatAlone) {
+TEST(ConfigVariants, SplitVariantsDifferInMinSplitBlocksAlone) {
   KernelConfig baseline = configs(spec_of(64), find_arch("sm_80")).front();
   baseline.min_split_blocks = 4;
   const std::vector<KernelConfig> configs = split_variants(baseline);

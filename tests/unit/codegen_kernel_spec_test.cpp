@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
             {"theta = nan, allowed are 1 to 1e+30"}}),
     [](const auto& row) { return row.param.name; });
 
-TEST(KernelSpec, TheEndsOfWhatIsAllowedAreLegal) {
+TEST(KernelSpec, TheBoundsOfEachRangeAreLegal) {
   KernelSpec spec = legal_spec();
   for (const int group : {1, 3, 128}) {
     spec.group_size = group;
@@ -131,7 +131,7 @@ TEST(KernelSpec, TheEndsOfWhatIsAllowedAreLegal) {
   EXPECT_NO_THROW(validate(spec));
 }
 
-TEST(KernelSpec, NamesOfValuesReadBack) {
+TEST(KernelSpec, NamesReadBackAsTheirValues) {
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kFp16})
     EXPECT_EQ(dtype_from(to_string(dtype)), dtype);
   for (const RopeForm form : {RopeForm::kRaw, RopeForm::kRotated})
@@ -139,7 +139,7 @@ TEST(KernelSpec, NamesOfValuesReadBack) {
   EXPECT_EQ(key_form_from(to_string(KeyForm::kLocal)), KeyForm::kLocal);
 }
 
-TEST(KernelSpec, UnknownNamesOfValuesListTheKnown) {
+TEST(KernelSpec, AnUnknownNameIsAnErrorThatListsTheKnownNames) {
   EXPECT_TRUE(throws<SpecError>([] { dtype_from("float32"); },
                                 {"dtype = \"float32\"; allowed are: bfloat16, float16"}));
   EXPECT_TRUE(throws<SpecError>([] { rope_form_from("Raw"); },
@@ -148,7 +148,7 @@ TEST(KernelSpec, UnknownNamesOfValuesListTheKnown) {
       throws<SpecError>([] { key_form_from(""); }, {"key_form = \"\"; allowed are: local"}));
 }
 
-TEST(KernelSpec, DescribesItselfInALine) {
+TEST(KernelSpec, IsDescribedInOneLine) {
   EXPECT_EQ(describe(legal_spec()),
             "head_dim 64, group 2, bfloat16, rope neox, causal, raw queries");
   KernelSpec spec = legal_spec();

@@ -42,7 +42,7 @@ TEST(Render, TheSameSpecGivesTheSameSource) {
   EXPECT_EQ(sources_of(base_spec()), sources_of(base_spec()));
 }
 
-TEST(Render, SaysWhatLaunchingTakes) {
+TEST(Render, LaunchFactsFollowTheConfig) {
   const KernelConfig config = configs(base_spec(), find_arch("sm_90a")).front();
   std::set<std::string> entries;
   for (const KernelKind kind : kernel_kinds()) {
@@ -73,7 +73,7 @@ TEST(Render, AnIllegalSpecIsRefused) {
                                   {"group_size = 0"}));
 }
 
-// The kernels whose source differs from the base spec's.
+// Returns the kernels whose source differs from the base spec's.
 std::set<KernelKind> changed_by(const std::function<void(KernelSpec&)>& change) {
   KernelSpec spec = base_spec();
   change(spec);
@@ -84,12 +84,13 @@ std::set<KernelKind> changed_by(const std::function<void(KernelSpec&)>& change) 
   return changed;
 }
 
-TEST(Render, AFieldChangesTheKernelsThatItMattersToAndNoOthers) {
+TEST(Render, AFieldChangesOnlyTheKernelsThatDependOnIt) {
   using enum KernelKind;
   const std::set<KernelKind> attend = {kAttendDecode, kAttendPrefill};
   const std::set<KernelKind> rope = {kAttendDecode, kAttendPrefill, kAppend, kReposition};
   const std::set<KernelKind> rows = {kPlan, kAttendDecode, kAttendPrefill};
-  std::set<KernelKind> joined = rope;  // short rows of several heads are read together
+  // The planner also changes: with few rows per head, one work tile has several heads.
+  std::set<KernelKind> joined = rope;
   joined.insert(kPlan);
   EXPECT_EQ(changed_by([](auto& s) { s.head_dim = 128; }), joined);
   EXPECT_EQ(changed_by([](auto& s) { s.group_size = 3; }), rows);
@@ -123,7 +124,7 @@ TEST(Render, AnAttentionHasAllKernelsButReposition) {
   EXPECT_EQ(kinds, kernel_kinds());
 }
 
-TEST(Render, ThePlannerHasCodeForWhatItsPlanAsksFor) {
+TEST(Render, ThePlannerDependsOnJoinedHeadsAndFixedSplitsAlone) {
   const KernelSpec spec = base_spec();
   const Arch& arch = find_arch("sm_80");
   KernelConfig config = configs(spec, arch).front();
@@ -137,7 +138,7 @@ TEST(Render, ThePlannerHasCodeForWhatItsPlanAsksFor) {
   EXPECT_EQ(sources.size(), 4u);
 }
 
-TEST(Render, EveryFieldOfThePlanIsInTheSource) {
+TEST(Render, EveryFieldOfTheTileConfigIsInTheSource) {
   const KernelSpec spec = base_spec();
   const Arch& arch = find_arch("sm_80");
   KernelConfig config = configs(spec, arch).front();
@@ -158,24 +159,25 @@ TEST(Render, EveryFieldOfThePlanIsInTheSource) {
   EXPECT_EQ(sources.size(), 8u);
 }
 
-// Angles are 64-bit fractions of a turn: the first pair's frequency is 1 radian, 1 / (2 pi) of one.
-TEST(Render, FrequenciesAreFractionsOfATurn) {
+// Angles are 64-bit fractions of a revolution: the first pair's frequency is 1 radian, which is 1 /
+// (2 pi) revolutions.
+TEST(Render, FrequenciesAreFractionsOfARevolution) {
   const std::string source = render_for(KernelKind::kAppend, base_spec()).source;
   EXPECT_NE(source.find("kRevolutionsPerToken[] = {2935890503282001"), std::string::npos)
       << source.substr(source.find("kRevolutionsPerToken[]"), 80);
 }
 
-TEST(Mask, AnUnknownNameListsTheKnown) {
+TEST(Mask, AnUnknownNameIsAnErrorThatListsTheKnownNames) {
   EXPECT_TRUE(throws<SpecError>([] { mask_variant("window"); },
                                 {"mask \"window\" is unknown; there are: causal, full"}));
 }
 
 TEST(Mask, ANameIsRegisteredOnce) {
   EXPECT_TRUE(throws<SpecError>([] { register_mask_variant(mask_variant("full")); },
-                                {"\"full\" is there already", "choose another name"}));
+                                {"\"full\" exists already", "choose another name"}));
 }
 
-TEST(Mask, AParameterThatIsNotGivenHasItsOwnValue) {
+TEST(Mask, AnAbsentParameterHasItsDefault) {
   MaskVariant mask = mask_variant("sliding_window");
   mask.name = "test_short_window";
   mask.parameters.front().otherwise = 77;

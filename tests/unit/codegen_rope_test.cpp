@@ -21,7 +21,7 @@ long double plain(int i, int rotary_dim, long double theta) {
   return 1.0L / std::exp(2.0L * i / rotary_dim * std::log(theta));
 }
 
-// As the model's published code has it: three cases by wave length.
+// Follows the model's published code: three cases by wave length.
 long double scaled_as_llama3(long double w, const RopeParameters& p) {
   const long double context = p.at("original_max_position_embeddings");
   const long double wavelength = 2.0L * kPi / w;
@@ -60,18 +60,18 @@ TEST(Rope, Llama3FrequenciesFollowTheFormula) {
   }
   EXPECT_GT(kept, 0);
   EXPECT_GT(slowed, 0);
-  EXPECT_LT(kept + slowed, 64) << "some lie between";
+  EXPECT_LT(kept + slowed, 64) << "some are between";
 }
 
-// As the published code has it: a ramp over the numbers of pairs.
+// The expected values follow the published code: a ramp over the indices of the pairs.
 TEST(Rope, YarnFrequenciesFollowTheFormula) {
   for (const bool truncates : {false, true}) {
     RopeSpec rope = yarn(64);
     rope.parameters["truncate"] = truncates ? 1.0 : 0.0;
     const std::vector<double> w = frequencies_of(rope);
     ASSERT_EQ(w.size(), 32u);
-    const auto pair_of = [](long double turns) {
-      return 64.0L * std::log(4096.0L / (turns * 2.0L * kPi)) / (2.0L * std::log(150000.0L));
+    const auto pair_of = [](long double revolutions) {
+      return 64.0L * std::log(4096.0L / (revolutions * 2.0L * kPi)) / (2.0L * std::log(150000.0L));
     };
     const long double first = truncates ? std::floor(pair_of(32.0L)) : pair_of(32.0L);
     const long double last = truncates ? std::ceil(pair_of(1.0L)) : pair_of(1.0L);
@@ -87,18 +87,18 @@ TEST(Rope, YarnFrequenciesFollowTheFormula) {
     }
     EXPECT_GT(kept, 0);
     EXPECT_GT(slowed, 0);
-    EXPECT_LT(kept + slowed, 32) << "some lie between";
+    EXPECT_LT(kept + slowed, 32) << "some are between";
   }
 }
 
-TEST(Rope, YarnScalesAttentionByItsFactorUnlessToldHow) {
+TEST(Rope, YarnHasADefaultAttentionFactor) {
   RopeSpec rope = yarn(64);
   rope.parameters.erase("attention_factor");
   EXPECT_DOUBLE_EQ(rope_variant("yarn").attention_factor(rope.parameters),
                    0.1 * std::log(32.0) + 1.0);
 }
 
-TEST(Rope, YarnRefusesWhatItsRampCannotBeMadeOf) {
+TEST(Rope, YarnRefusesParametersWithoutARamp) {
   for (const auto& [name, value, says] :
        {std::tuple{"theta", 1.0, "theta = 1; it must be greater than 1"},
         std::tuple{"beta_slow", 32.0, "beta_fast = 32 with beta_slow = 32"},
@@ -155,7 +155,7 @@ TEST(Rope, Llama3RefusesFactorsInTheWrongOrder) {
 
 TEST(Rope, ANameIsRegisteredOnce) {
   EXPECT_TRUE(throws<SpecError>([] { register_rope_variant(rope_variant("neox")); },
-                                {"\"neox\" is there already", "choose another name"}));
+                                {"\"neox\" exists already", "choose another name"}));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace lazyrope {
 namespace {
 
-TEST(Substitute, PutsValuesInPlaceOfNames) {
+TEST(Substitute, ReplacesNamesByTheirValues) {
   EXPECT_EQ(substitute("${a}${b}, $ {a} ${a}!", {{"a", "1"}, {"b", "${c}"}}), "1${c}, $ {a} 1!");
   EXPECT_EQ(substitute("", {}), "");
 }
@@ -29,7 +29,7 @@ TEST(Substitute, ANameThatDoesNotEndIsAnError) {
       throws<SpecError>([] { substitute("${a} ${b", {{"a", "1"}}); }, {"\"${\" without \"}\""}));
 }
 
-TEST(TemplateLine, IsAsItStandsInTheFile) {
+TEST(TemplateLine, IsTheUnexpandedLineOfTheFile) {
   register_template({"test/line.in", "first\n  ${second}"});
   EXPECT_EQ(template_line("test/line.in", 1), "first");
   EXPECT_EQ(template_line("test/line.in", 2), "  ${second}");
@@ -37,13 +37,13 @@ TEST(TemplateLine, IsAsItStandsInTheFile) {
   EXPECT_EQ(template_line("test/nowhere.in", 1), "");
 }
 
-// Registers a file below a folder of its test, and returns its path.
+// Registers a template file, and returns its path.
 std::string add(const std::string& path, const std::string& text) {
   register_template({path, text});
   return path;
 }
 
-TEST(ExpandTemplate, IncludesEveryFileOnceWhereItIsFirstAskedFor) {
+TEST(ExpandTemplate, IncludesEveryFileOnceAtItsFirstInclude) {
   add("test/once/leaf.cuh", "#pragma once\nleaf\n");
   add("test/once/left.cuh", "#include \"test/once/leaf.cuh\"\nleft\n");
   add("test/once/right.cuh", "#include \"test/once/leaf.cuh\"\nright");
@@ -88,7 +88,7 @@ TEST(ExpandTemplate, MissingFilesAreNamed) {
 
 TEST(RegisterTemplate, APathIsTakenOnce) {
   EXPECT_TRUE(throws<SpecError>([] { register_template({"ops/rope/half.cuh", ""}); },
-                                {"\"ops/rope/half.cuh\" is there already", "another path"}));
+                                {"\"ops/rope/half.cuh\" exists already", "another path"}));
 }
 
 TEST(EmbeddedTemplates, EveryIsaHasTheSameFiles) {

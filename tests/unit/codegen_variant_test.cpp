@@ -1,5 +1,5 @@
-// A RoPE variant and a mask of the tests' own: one file and one row each, and nothing else, give
-// kernels that compile for a GPU and are right.
+// These tests register a RoPE variant and a mask, with one file and one row each. Their kernels
+// must compile for a GPU without further code, and must be right.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,10 +14,10 @@
 namespace lazyrope {
 namespace {
 
-constexpr double kTolerance = 0.03;  // of values around 1 in bfloat16
+constexpr double kTolerance = 0.03;  // absolute, for values around 1 in bfloat16
 constexpr int kWindow = 32;
 
-// GPT-J's pairing: column 2 i turns with column 2 i + 1.
+// GPT-J's pairing: column 2 i is rotated with column 2 i + 1.
 constexpr const char* kInterleaved = R"(
 #pragma once
 #include "isa/launch.cuh"
@@ -79,7 +79,7 @@ bool in_window(std::int64_t query, std::int64_t key) {
   return key <= query && query - key < kWindow;
 }
 
-// Pair i of `rotary_dim` / 2 is columns i * step and i * step + apart.
+// Returns a model whose pair i of rotary_dim / 2 has columns i * step and i * step + apart.
 AttentionModel model_of(int rotary_dim, int step, int apart) {
   AttentionModel model;
   for (int i = 0; i < rotary_dim / 2; ++i) {

@@ -135,7 +135,7 @@ TEST(Config, AnEmptyValueCountsAsNotSet) {
             LogLevel::kWarning);
 }
 
-TEST(Config, TheTableShowsWhatIsSet) {
+TEST(Config, TheTableShowsTheValuesThatAreSet) {
   const auto rows = config_variables(lookup_in({{"LAZYROPE_LOG", "info"}, {"HOME", "/home/u"}}));
   ASSERT_EQ(rows.size(), 9u);
   for (const ConfigVariable& row : rows) {

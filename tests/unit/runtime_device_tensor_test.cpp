@@ -9,7 +9,7 @@
 namespace lazyrope {
 namespace {
 
-TEST(DeviceTensor, HoldsWhatIsCopiedIntoIt) {
+TEST(DeviceTensor, HoldsTheValuesCopiedIntoIt) {
   DeviceTensor tensor(ElementType::kInt32, {2, 3}, DeviceType::kCpu);
   EXPECT_EQ(describe(tensor.view()), "int32 [2, 3] with strides [3, 1] on cpu 0");
   EXPECT_EQ(tensor.bytes(), 24u);
@@ -28,7 +28,7 @@ TEST(DeviceTensor, MayBeEmpty) {
   EXPECT_NE(tensor.view().data, nullptr);
 }
 
-TEST(DeviceTensor, RefusesWhatKernelsDoNotKnow) {
+TEST(DeviceTensor, RefusesTypesAndDevicesThatKernelsDoNotTake) {
   EXPECT_TRUE(
       throws<SpecError>([] { DeviceTensor(ElementType::kFp64, {1}, DeviceType::kCpu); },
                         {"a tensor of float64", "bfloat16, float16, float8, float32 and int32"}));

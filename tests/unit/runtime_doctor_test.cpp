@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 std::vector<std::string> keys_of(const Json& object) {
   std::vector<std::string> keys;
-  for (const auto& item : object.items()) keys.push_back(item.key());
+  for (const auto& entry : object.items()) keys.push_back(entry.key());
   return keys;
 }
 
@@ -89,7 +89,7 @@ TEST(Doctor, ShowsTheVariablesOfTheEnvironment) {
               (std::vector<std::string>{"name", "value", "now", "default", "meaning", "allowed"}));
 }
 
-TEST(Doctor, TellsWhatWasSetTooLate) {
+TEST(Doctor, ReportsVariablesThatWereSetTooLate) {
   const auto lookup = [](const char* name) {
     return std::string_view(name) == "LAZYROPE_CXX" ? std::optional<std::string>("clang++-99")
                                                     : std::nullopt;

@@ -16,9 +16,10 @@
 namespace lazyrope {
 namespace {
 
-// What the fake driver returns and what was asked of it. Plain functions can only reach globals.
+// The results that the fake driver returns, and a record of its calls. Its functions are plain
+// function pointers, so they can only use globals.
 struct Fake {
-  CUresult result = CUDA_SUCCESS;  // of every function that can fail
+  CUresult result = CUDA_SUCCESS;  // the result of every function that can fail
   int version = 13000;
   CUcontext current = nullptr;
   CUdevice current_device = 0;
@@ -57,7 +58,7 @@ DriverTable fake_table() {
     return CUDA_SUCCESS;
   };
   table.device_get = [](CUdevice* device, int ordinal) {
-    *device = 100 + ordinal;  // a handle need not be the ordinal
+    *device = 100 + ordinal;  // handles may differ from ordinals
     return CUDA_SUCCESS;
   };
   table.device_get_name = [](char* name, int size, CUdevice device) {
@@ -113,7 +114,7 @@ class DriverTest : public testing::Test {
                        {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 62914560}};
   }
 
-  // The error that allocating gives when the driver returns `result`.
+  // Returns the failure of an allocation when the driver returns `result`.
   DriverFailure failure_with(CUresult result) {
     fake.result = result;
     try {
@@ -216,8 +217,8 @@ TEST(DriverOpen, WithoutADriverSaysWhatStillWorks) {
   }
 }
 
-// Holds with and without a driver on the machine.
-TEST(DriverGet, GivesTheSameAnswerEachTime) {
+// This holds with and without a driver on the machine.
+TEST(DriverGet, ReturnsTheSameDriverOrErrorEachTime) {
   const Driver* first = nullptr;
   const Driver* second = nullptr;
   const std::string first_error = driver_error_of([&] { first = &Driver::get(); });
@@ -258,7 +259,7 @@ TEST_F(DriverTest, CommonErrorsHaveTheirOwnRemedy) {
   EXPECT_TRUE(contains(failure_with(CUDA_ERROR_NO_BINARY_FOR_GPU).advice, "CUDA 13.0 (R580)"));
 }
 
-TEST_F(DriverTest, GivingBackNeverThrowsButLogs) {
+TEST_F(DriverTest, AFailedReleaseIsLoggedAndNotThrown) {
   std::string logged;
   set_log_level(LogLevel::kDebug);
   set_log_sink([&](LogLevel, std::string_view message) { logged = message; });
@@ -270,7 +271,7 @@ TEST_F(DriverTest, GivingBackNeverThrowsButLogs) {
   EXPECT_EQ(fake.calls, std::vector<std::string>{"free"});
 }
 
-TEST(DriverRelease, IsThatOfTheKernelModule) {
+TEST(DriverRelease, IsTheVersionOfTheKernelModule) {
   EXPECT_EQ(
       driver_release_in("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Wed Oct 1 "
                         "06:12:40 UTC 2026\nGCC version:  gcc version 12.2.0\n"),
@@ -283,12 +284,12 @@ TEST(DriverRelease, IsThatOfTheKernelModule) {
   EXPECT_EQ(driver_release_in(""), "");
 }
 
-TEST_F(DriverTest, WithoutAKernelModuleTheReleaseIsCudas) {
+TEST_F(DriverTest, WithoutAKernelModuleTheReleaseIsTheCudaVersion) {
   if (std::ifstream("/proc/driver/nvidia/version")) GTEST_SKIP() << "there is one here";
   EXPECT_EQ(driver_.release(), "CUDA 13.0");
 }
 
-TEST_F(DriverTest, LaunchesWhatItIsGiven) {
+TEST_F(DriverTest, LaunchPassesTheConfigToTheDriver) {
   CUlaunchConfig config{};
   config.gridDimX = 7;
   config.blockDimX = 128;
@@ -373,7 +374,7 @@ TEST_F(DriverTest, ScopedContextMakesThePrimaryContextCurrentOtherwise) {
   EXPECT_EQ(fake.calls, after);
 }
 
-TEST_F(DriverTest, ScopedContextGivesBackWhatItCannotPush) {
+TEST_F(DriverTest, ScopedContextReleasesAContextThatItCannotPush) {
   const Devices devices(driver_);
   fake.result = CUDA_ERROR_INVALID_CONTEXT;
   EXPECT_THROW(ScopedContext(driver_, devices.info(0)), DriverError);

@@ -9,11 +9,11 @@
 namespace lazyrope {
 namespace {
 
-// Reads the build-id from the file instead of from memory: the bytes behind the ELF note header
-// {name size 4, id size 20, type 3} "GNU".
+// Reads the build-id from the file, not from memory. It is after the ELF note header {name size 4,
+// id size 20, type 3} "GNU".
 std::string build_id_in_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string bytes(1 << 20, '\0');  // the notes lie near the beginning
+  std::string bytes(1 << 20, '\0');  // the notes are near the beginning
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   const std::string header("\4\0\0\0\24\0\0\0\3\0\0\0GNU\0", 16);
   const auto at = bytes.find(header);
@@ -35,7 +35,7 @@ TEST(DynamicLibrary, OpensBySonameAndFindsSymbols) {
   EXPECT_EQ(library.find("no_such_function"), nullptr);
 }
 
-TEST(DynamicLibrary, KnowsItsFile) {
+TEST(DynamicLibrary, PathIsThatOfTheLoadedFile) {
   const std::filesystem::path path = DynamicLibrary::open("libm.so.6").path();
   EXPECT_TRUE(path.is_absolute()) << path;
   EXPECT_EQ(path.filename(), "libm.so.6");
@@ -53,8 +53,8 @@ TEST(DynamicLibrary, FailureCarriesTheLoadersReason) {
   }
 }
 
-TEST(DynamicLibrary, FindsWhatIsLoadedAndLoadsNothing) {
-  constexpr const char* kPartOfGlibc = "libanl.so.1";  // installed, but linked by nothing here
+TEST(DynamicLibrary, AlreadyLoadedFindsLoadedLibrariesAndLoadsNone) {
+  constexpr const char* kPartOfGlibc = "libanl.so.1";  // installed, but not linked by this test
   EXPECT_FALSE(DynamicLibrary::already_loaded(kPartOfGlibc).has_value());
   EXPECT_FALSE(DynamicLibrary::already_loaded(kPartOfGlibc).has_value());
   const DynamicLibrary opened = DynamicLibrary::open(kPartOfGlibc);
@@ -77,7 +77,7 @@ TEST(DynamicLibrary, CodeStaysUsableAfterTheHandleIsClosed) {
   EXPECT_EQ(major, 13);
 }
 
-TEST(DynamicLibrary, BuildIdIsTheFiles) {
+TEST(DynamicLibrary, BuildIdIsTheOneInTheFile) {
   for (const char* name : {LAZYROPE_TEST_NVRTC_DIR "/libnvrtc.so.13",
                            LAZYROPE_TEST_NVRTC_DIR "/libnvrtc-builtins.so.13.0"}) {
     const auto library = DynamicLibrary::open(name);
@@ -86,7 +86,7 @@ TEST(DynamicLibrary, BuildIdIsTheFiles) {
   }
 }
 
-TEST(DynamicLibrary, BuildIdsTellLibrariesApart) {
+TEST(DynamicLibrary, TwoLibrariesHaveDifferentBuildIds) {
   EXPECT_NE(DynamicLibrary::open("libm.so.6").build_id(),
             DynamicLibrary::open("libc.so.6").build_id());
 }

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Kernels = std::vector<std::shared_ptr<const Kernel>>;
 
-// A kernel that compiles in a moment. `salt` makes it another one.
+// Returns a kernel that compiles quickly. Another `salt` gives another kernel.
 RenderedKernel tiny(const std::string& salt = "1") {
   return {KernelKind::kAppend,
           "extern \"C\" __global__ void tiny(int* x) { *x = " + salt + "; }\n",
@@ -34,7 +34,7 @@ RenderedKernel tiny(const std::string& salt = "1") {
           0};
 }
 
-// Keeps an array in local memory, which counts as a spill.
+// Returns a kernel with an array in local memory, which counts as a spill.
 RenderedKernel spilling() {
   return {KernelKind::kAppend,
           "extern \"C\" __global__ void spilling(int* x) {\n"
@@ -56,7 +56,7 @@ class EngineTest : public testing::Test {
     config.log_level = LogLevel::kInfo;
     return config;
   }
-  // One that has no compiler and can only read what is there.
+  // Returns a config without a compiler, whose engine can only read the cache.
   Config config_without_nvrtc() const {
     Config without = config();
     without.nvrtc_path = "/nonexistent/libnvrtc.so";
@@ -80,7 +80,7 @@ class EngineTest : public testing::Test {
     return result;
   }
 
-  // Messages that contain `part`.
+  // Counts the messages that contain `part`.
   long logged(const std::string& part) const {
     const std::vector<std::string> messages = log_.messages();
     return std::count_if(messages.begin(), messages.end(), [&](const std::string& message) {
@@ -124,10 +124,10 @@ TEST_F(EngineTest, WithoutADirectoryKernelsAreKeptInMemoryOnly) {
   EXPECT_FALSE(get(engine)->from_cache());
 }
 
-TEST_F(EngineTest, AnswersInTheOrderAskedForWhateverCompilesFirst) {
+TEST_F(EngineTest, ResultsAreInTheOrderOfTheRequests) {
   Engine engine(config());
   RenderedKernel slow = tiny("2");
-  slow.kind = KernelKind::kAttendPrefill;  // begun first
+  slow.kind = KernelKind::kAttendPrefill;  // its compilation begins first
   const Kernels kernels = get(engine, {tiny("1"), slow, tiny("3")}, {.threads = 2});
   ASSERT_EQ(kernels.size(), 3u);
   EXPECT_EQ(kernels[0]->source(), tiny("1").source);
@@ -135,7 +135,7 @@ TEST_F(EngineTest, AnswersInTheOrderAskedForWhateverCompilesFirst) {
   EXPECT_EQ(kernels[2]->source(), tiny("3").source);
 }
 
-// Counts what it hears.
+// Records the calls of the engine.
 class Listener : public KernelListener {
  public:
   void on_begin(std::size_t kernels) override { expected += kernels; }
@@ -151,7 +151,7 @@ class Listener : public KernelListener {
   std::mutex mutex_;
 };
 
-TEST_F(EngineTest, WhatIsAskedForTwiceIsOneKernel) {
+TEST_F(EngineTest, EqualRequestsAreOneKernel) {
   Engine engine(config());
   Listener listener;
   const Arch* const arch = &find_arch("sm_80");
@@ -173,7 +173,7 @@ TEST_F(EngineTest, WhatIsAskedForTwiceIsOneKernel) {
             (std::vector<std::string>{"first is there", "fourth is there", "second failed"}));
 }
 
-TEST_F(EngineTest, WhatIsOnlyLookedForIsNotCompiled) {
+TEST_F(EngineTest, ACacheOnlyRequestCompilesNothing) {
   Engine engine(config());
   const auto look = [&] { return get(engine, {tiny()}, {.cache_only = true}).front(); };
   EXPECT_TRUE(throws<CacheError>([&] { look(); }, {"absent"}));
@@ -187,7 +187,7 @@ TEST_F(EngineTest, WhatIsOnlyLookedForIsNotCompiled) {
   EXPECT_EQ(logged("compiled tiny"), 1);
 }
 
-TEST_F(EngineTest, SaysBeforehandThatNothingCanBeCompiledOrKept) {
+TEST_F(EngineTest, CheckReportsThatNothingCanBeCompiledOrStored) {
   const Arch& arch = find_arch("sm_80");
   EXPECT_NO_THROW(Engine(config()).check_can_compile(arch));
   EXPECT_TRUE(fs::is_empty(directory_.path()));
@@ -234,6 +234,8 @@ TEST_F(EngineTest, EnginesThatShareADirectoryCompileOnce) {
   EXPECT_EQ(logged("compiled tiny"), 1);
 }
 
+// The test holds the lock in place of the other process, and copies that process's entry before the
+// release.
 TEST_F(EngineTest, AKernelThatAnotherProcessCompiledMeanwhileComesFromTheCache) {
   const TemporaryDirectory other;
   Engine compiles(test_config(other.path()));
@@ -290,7 +292,7 @@ TEST_F(EngineTest, AnEntryWithoutAllFactsIsReportedAndReplaced) {
 
 TEST_F(EngineTest, ADirectoryThatCannotBeWrittenCostsAWarning) {
   Config unwritable = config();
-  unwritable.cache_dir = "/proc/lazyrope";  // not even by root
+  unwritable.cache_dir = "/proc/lazyrope";  // even root cannot write there
   Engine engine(unwritable);
   EXPECT_FALSE(get(engine)->from_cache());
   EXPECT_EQ(logged("warning: "), 1) << log_.text();
@@ -324,7 +326,7 @@ TEST_F(EngineTest, CacheOnlyWithoutACacheSaysWhatToSet) {
   EXPECT_TRUE(throws<CacheError>([&] { get(refuses); }, {"set LAZYROPE_CACHE_DIR"}));
 }
 
-// The key has the source and not how it is launched.
+// The key covers the source and not the launch.
 TEST_F(EngineTest, AnEntryForAnotherLaunchIsAMiss) {
   Engine engine(config());
   RenderedKernel kernel = tiny();
@@ -346,7 +348,7 @@ TEST_F(EngineTest, AKernelThatSpillsIsRefusedUnlessAllowed) {
   EXPECT_TRUE(throws<CompileError>(refused, {"spills 64 bytes"})) << "also from disk";
 }
 
-TEST_F(EngineTest, AFailureIsThatOfOneKernelAndOfOneCall) {
+TEST_F(EngineTest, AFailureConcernsOneKernelOfOneCall) {
   Engine engine(config());
   EXPECT_TRUE(throws<CompileError>([&] { get(engine, {tiny(), tiny("wrong"), tiny("3")}); },
                                    {"tiny.cu", "wrong"}));
@@ -354,7 +356,7 @@ TEST_F(EngineTest, AFailureIsThatOfOneKernelAndOfOneCall) {
   EXPECT_THROW(get(engine, {tiny("wrong")}), CompileError);
 }
 
-TEST_F(EngineTest, EntriesBeyondTheLimitAreRemovedAndThatIsSaid) {
+TEST_F(EngineTest, EntriesBeyondTheLimitAreRemovedAndLogged) {
   Config small = config();
   small.cache_max_bytes = 1;
   Engine engine(small);
@@ -373,7 +375,7 @@ TEST_F(EngineTest, WithinTheLimitNothingIsRemoved) {
   EXPECT_EQ(logged("compiled again") + logged("removed"), 0) << log_.text();
 }
 
-TEST_F(EngineTest, SourcesAreWrittenWhereAsked) {
+TEST_F(EngineTest, SourcesAreWrittenToTheDumpDirectory) {
   Config dumps = config();
   dumps.dump_dir = (directory_ / "a" / "b").string();
   Engine engine(dumps);

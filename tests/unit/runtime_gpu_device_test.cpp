@@ -1,4 +1,4 @@
-// A GPU by way of a driver that only remembers what it is asked.
+// These tests run a GpuDevice on a fake driver that records its calls.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,24 +14,24 @@
 namespace lazyrope {
 namespace {
 
-// A GPU does not ask what a launch may reach.
+// A GPU never calls this function.
 constexpr auto kNoMemory = [] { return std::vector<MemoryRange>(); };
 
-// Plain functions can only reach globals.
+// Functions of the table are plain function pointers, so they can only use globals.
 struct Fake {
   CUresult load_result = CUDA_SUCCESS;
   CUresult find_result = CUDA_SUCCESS;
   CUresult launch_result = CUDA_SUCCESS;
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  std::map<std::string, CUstreamCaptureMode> mode_at;  // by the first word of a call
+  std::map<std::string, CUstreamCaptureMode> mode_at;  // capture mode, by the first word of a call
   std::vector<std::string> calls;
   int primary_users = 0;
   const void* image = nullptr;
   void* argument = nullptr;
   int events = 0;
   CUstream stream = nullptr;
-  bool follows_closely = false;
+  bool dependent_launch = false;
   CUresult encode_result = CUDA_SUCCESS;
 };
 
@@ -112,9 +112,9 @@ void add_kernel_functions(DriverTable& table) {
     EXPECT_EQ(config->gridDimY * config->gridDimZ * config->blockDimY * config->blockDimZ, 1u);
     fake.stream = config->hStream;
     fake.argument = params[0];
-    fake.follows_closely = false;
+    fake.dependent_launch = false;
     for (unsigned i = 0; i < config->numAttrs; ++i)
-      fake.follows_closely |=
+      fake.dependent_launch |=
           config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
           config->attrs[i].value.programmaticStreamSerializationAllowed == 1;
     return record("launch " + std::to_string(config->gridDimX) + " x " +
@@ -173,7 +173,7 @@ void add_memory_functions(DriverTable& table) {
   };
 }
 
-// Events are numbered; an event happens 10 ms after the one before.
+// Events are numbered. Each one happens 10 ms after the previous one.
 void add_event_functions(DriverTable& table) {
   table.event_create = [](CUevent* event, unsigned flags) {
     EXPECT_EQ(flags, static_cast<unsigned>(CU_EVENT_DEFAULT)) << "with times";
@@ -230,7 +230,7 @@ class GpuDeviceTest : public testing::Test {
 
   using Calls = std::vector<std::string>;
 
-  // What was asked since the last time.
+  // Returns the calls since the last use of this function.
   static Calls calls() { return std::exchange(fake.calls, {}); }
 
   const Driver driver_ = Driver::for_testing(fake_table());
@@ -245,7 +245,7 @@ class GpuDeviceTest : public testing::Test {
       "attend", "sm_90a", 128, 98304, 255, 0, "nvrtc", 1.0, {std::byte{1}, std::byte{2}}};
 };
 
-TEST_F(GpuDeviceTest, SaysWhatItIs) {
+TEST_F(GpuDeviceTest, ReportsTheFactsOfTheGpu) {
   EXPECT_EQ(device_.name(), "H200");
   EXPECT_EQ(device_.arch().name, "sm_90a");
   EXPECT_EQ(device_.sm_count(), 132);
@@ -280,13 +280,13 @@ TEST_F(GpuDeviceTest, LaunchesWithGridThreadsAndSharedMemory) {
   EXPECT_EQ(fake.stream, kStream);
 }
 
-TEST_F(GpuDeviceTest, FromHopperOnKernelsMayStartBeforeThoseAheadOfThemHaveEnded) {
+TEST_F(GpuDeviceTest, FromHopperOnAKernelMayStartBeforeThePreviousOneEnds) {
   device_.load(binary_)->launch(1, nullptr, kStream, kNoMemory);
-  EXPECT_TRUE(fake.follows_closely);
+  EXPECT_TRUE(fake.dependent_launch);
   DeviceInfo ampere = info_;
   ampere.compute_major = 8;
   GpuDevice(driver_, ampere).load(binary_)->launch(1, nullptr, kStream, kNoMemory);
-  EXPECT_FALSE(fake.follows_closely);
+  EXPECT_FALSE(fake.dependent_launch);
 }
 
 TEST_F(GpuDeviceTest, ABinaryThatTheDriverRefusesIsADriverErrorWithAdvice) {
@@ -313,7 +313,7 @@ TEST_F(GpuDeviceTest, AFailedLaunchIsADriverErrorAndLeavesTheContext) {
   EXPECT_EQ(calls().back(), "pop");
 }
 
-TEST_F(GpuDeviceTest, MemoryIsThatOfTheGpu) {
+TEST_F(GpuDeviceTest, MemoryCallsRunInTheContextOfTheGpu) {
   void* memory = device_.allocate(512);
   device_.fill_zero(memory, 512, kStream);
   int value = 0;
@@ -325,7 +325,7 @@ TEST_F(GpuDeviceTest, MemoryIsThatOfTheGpu) {
                    "wait", "pop", "push", "copy 4", "wait", "pop", "push", "free", "pop"}));
 }
 
-TEST_F(GpuDeviceTest, WhatIsFilledInACaptureIsFilledAtOnce) {
+TEST_F(GpuDeviceTest, AFillDuringACaptureIsDoneAtOnce) {
   fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   int memory = 0;
   device_.fill_zero(&memory, 4, kStream);
@@ -334,7 +334,7 @@ TEST_F(GpuDeviceTest, WhatIsFilledInACaptureIsFilledAtOnce) {
     EXPECT_EQ(fake.mode_at.at(call), CU_STREAM_CAPTURE_MODE_RELAXED) << call;
 }
 
-TEST_F(GpuDeviceTest, MemoryKeepsThePrimaryContext) {
+TEST_F(GpuDeviceTest, AnAllocationRetainsThePrimaryContext) {
   device_.is_capturing(kStream);
   EXPECT_EQ(fake.primary_users, 0);
   for (int i = 0; i < 2; ++i) {
@@ -343,7 +343,7 @@ TEST_F(GpuDeviceTest, MemoryKeepsThePrimaryContext) {
   }
 }
 
-TEST_F(GpuDeviceTest, TellsItsFreeMemory) {
+TEST_F(GpuDeviceTest, ReportsItsFreeMemory) {
   EXPECT_EQ(device_.free_bytes(), 3000u);
   EXPECT_EQ(calls(), (Calls{"push", "free memory", "pop"}));
 }
@@ -358,7 +358,7 @@ TEST_F(GpuDeviceTest, TimesCallsByEventsAroundEachAndWaitsOnce) {
                    "elapsed", "elapsed", "destroy", "destroy", "destroy", "destroy", "pop"}));
 }
 
-TEST_F(GpuDeviceTest, WhatACaptureForbidsIsAllowedForThatCallAlone) {
+TEST_F(GpuDeviceTest, CallsThatACaptureForbidsAreAllowedOneByOne) {
   {
     const auto kernel = device_.load(binary_);
     device_.free(device_.allocate(512));
@@ -380,7 +380,7 @@ const TensorMapSpec kRows = {.data = reinterpret_cast<void*>(0x1000),
                              .swizzle = Swizzle::k128B,
                              .l2_promotion = L2Promotion::k256B};
 
-TEST_F(GpuDeviceTest, ATensorMapIsTheDrivers) {
+TEST_F(GpuDeviceTest, ATensorMapIsEncodedByTheDriver) {
   const TensorMap map = device_.encode(kRows);
   EXPECT_EQ(map.opaque[15], 15u);
   EXPECT_EQ(calls(),
@@ -390,7 +390,7 @@ TEST_F(GpuDeviceTest, ATensorMapIsTheDrivers) {
                    "pop"}));
 }
 
-TEST_F(GpuDeviceTest, ElementsOfATensorMapHaveTheirTypes) {
+TEST_F(GpuDeviceTest, ElementTypesOfATensorMapAreThoseOfTheDriver) {
   for (const auto& [type, expected] :
        {std::pair{ElementType::kFp16, "type 6 "}, std::pair{ElementType::kFp32, "type 7 "},
         std::pair{ElementType::kInt32, "type 3 "}, std::pair{ElementType::kUint8, "type 0 "},
@@ -403,7 +403,7 @@ TEST_F(GpuDeviceTest, ElementsOfATensorMapHaveTheirTypes) {
   }
 }
 
-TEST_F(GpuDeviceTest, ATensorMapThatNoHardwareHasIsRefusedBeforeTheDriverIsAsked) {
+TEST_F(GpuDeviceTest, AnIllegalTensorMapIsRefusedWithoutACallOfTheDriver) {
   TensorMapSpec spec = kRows;
   spec.box[0] = 80;
   EXPECT_TRUE(throws<SpecError>([&] { device_.encode(spec); }, {"a swizzle of 128 bytes"}));

@@ -18,16 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kDecode = 1;  // in attention_kernels()
+constexpr std::size_t kDecode = 1;  // index in attention_kernels()
 constexpr std::size_t kPrefill = 2;
 
 const Arch& arch() { return find_arch("sm_100a"); }
 
 KernelSetRequest request() { return attention_set(small_spec(), arch()); }
 
-// A directory with the kernels of all configs of an attention, of which the first two have the same
-// prefill, as a deployment finds it:
-// there is no compiler, and none is wanted.
+// A cache directory as in a deployment without a compiler. It has the kernels of all configs of an
+// attention, of which the first two have the same prefill kernel.
 class KernelSetTest : public testing::Test {
  protected:
   KernelSetTest() {
@@ -58,7 +57,7 @@ class KernelSetTest : public testing::Test {
     return compile_sets(engine, {request()}, options).front();
   }
 
-  // As another NVRTC might have compiled it.
+  // Makes the kernel spill, as if another NVRTC had compiled it.
   void make_spill(std::size_t config, std::size_t kernel) const {
     const DiskStore store(directory_.path());
     const std::vector<ListedEntry> listing = store.list();
@@ -75,10 +74,10 @@ class KernelSetTest : public testing::Test {
 
   const TemporaryDirectory directory_;
   const std::vector<KernelConfig> configs_ = request().configs;
-  std::vector<std::vector<std::string>> keys_;  // by config, then as attention_kernels()
+  std::vector<std::vector<std::string>> keys_;  // by config, then by attention_kernels()
 };
 
-TEST_F(KernelSetTest, TakesTheFirstPlan) {
+TEST_F(KernelSetTest, TakesTheFirstConfig) {
   ASSERT_EQ(configs_.size(), 3u);
   ASSERT_EQ(configs_[0].prefill, configs_[1].prefill);
   const KernelSet set = find();
@@ -86,7 +85,7 @@ TEST_F(KernelSetTest, TakesTheFirstPlan) {
   EXPECT_EQ(set.kernels().size(), attention_kernels().size());
 }
 
-TEST_F(KernelSetTest, TakesTheNextPlanWhereAKernelSpills) {
+TEST_F(KernelSetTest, TakesTheNextConfigWhereAKernelSpills) {
   make_spill(0, kDecode);
   EXPECT_EQ(find().config, configs_[1]);
   EXPECT_EQ(find().kernels().at(kDecode)->binary().spill_bytes, 0);
@@ -94,21 +93,23 @@ TEST_F(KernelSetTest, TakesTheNextPlanWhereAKernelSpills) {
   EXPECT_EQ(Attention::compile(engine, small_spec(), arch())->config(), configs_[1]);
 }
 
-TEST_F(KernelSetTest, TakesTheNextPlanThatHasAnother) {
+// Config 1 has the same prefill kernel as config 0.
+TEST_F(KernelSetTest, SkipsConfigsWithTheSameSpillingKernel) {
   make_spill(0, kPrefill);
   EXPECT_EQ(find().config, configs_[2]);
   EXPECT_EQ(find().kernels().at(kPrefill)->binary().spill_bytes, 0);
 }
 
-// The choice is that of who compiled, even if not all that was compiled on the way is there.
-TEST_F(KernelSetTest, ASpillDecidesWhateverElseIsMissing) {
+// The config must be the same as that of the process that compiled, even if some of its kernels are
+// missing.
+TEST_F(KernelSetTest, ASpillMovesOnEvenIfAnotherKernelIsMissing) {
   make_spill(0, kPrefill);
   remove(0, kDecode);
   EXPECT_EQ(find().config, configs_[2]);
   EXPECT_NO_THROW(find().kernels());
 }
 
-TEST_F(KernelSetTest, WhereTheLastPlanSpillsTooItIsRefused) {
+TEST_F(KernelSetTest, ASpillInTheLastConfigIsRefused) {
   make_spill(0, kPrefill);
   make_spill(2, kDecode);
   const KernelSet set = find();
@@ -119,24 +120,24 @@ TEST_F(KernelSetTest, WhereTheLastPlanSpillsTooItIsRefused) {
                                  {"attend_decode for sm_100a spills 8 bytes of registers"}));
 }
 
-TEST_F(KernelSetTest, TheFirstPlanIsTakenWhereSpillsAreAllowed) {
+TEST_F(KernelSetTest, TakesTheFirstConfigIfSpillsAreAllowed) {
   make_spill(0, kPrefill);
   const KernelSet set = find({.allow_spills = true});
   EXPECT_EQ(set.config, configs_[0]);
   EXPECT_EQ(set.kernels().at(kPrefill)->binary().spill_bytes, 8);
 }
 
-TEST_F(KernelSetTest, WhatIsMissingIsSaidOfItsKernelAlone) {
+TEST_F(KernelSetTest, AMissingKernelFailsAlone) {
   remove(0, kDecode);
   const KernelSet set = find({.cache_only = true});
-  EXPECT_EQ(set.config, configs_[0]) << "whose missing kernel may not spill";
+  EXPECT_EQ(set.config, configs_[0]) << "a missing kernel does not count as a spill";
   for (std::size_t i = 0; i < set.results.size(); ++i)
     EXPECT_EQ(set.results[i].is_usable(), i != kDecode) << i;
   EXPECT_EQ(set.results[kDecode].key, keys_[0][kDecode]);
   EXPECT_TRUE(throws<CacheError>([&] { set.kernels(); }, {"absent"}));
 }
 
-TEST_F(KernelSetTest, SetsShareTheKernelsThatAreTheSame) {
+TEST_F(KernelSetTest, SetsShareEqualKernels) {
   Engine engine(config());
   AttentionSpec other = small_spec();
   other.num_q_heads *= 2;

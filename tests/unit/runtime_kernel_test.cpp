@@ -34,7 +34,7 @@ TEST(Kernel, IsLoadedOnceForManyThreads) {
 
 RenderedKernel rendered() { return {KernelKind::kAppend, "text", "entry", 256, 1, 0}; }
 
-TEST(Kernel, ThatTheDriverRefusesSaysWhetherTheCacheHadIt) {
+TEST(Kernel, ARefusalByTheDriverSaysWhetherTheKernelWasCached) {
   FakeDevice device;
   device.on_load = [] {
     throw DriverError(
@@ -60,7 +60,7 @@ TEST(Kernel, ThatTheDriverRefusesSaysWhetherTheCacheHadIt) {
   EXPECT_NO_THROW(cached.on(device)) << "asked again";
 }
 
-// Counts what is compiled, and gives it a name of its own.
+// Counts compilations. Its binaries name another compiler.
 class OtherCompiler : public Compiler {
  public:
   std::vector<std::string> options(const Arch&) const override { return {}; }
@@ -73,7 +73,7 @@ class OtherCompiler : public Compiler {
   }
   std::string intermediate(const RenderedKernel&, const Arch&) override { return ""; }
   int compilations = 0;
-  std::string reason;  // why nothing can be compiled
+  std::string reason;  // the error of compile(); empty: none
 };
 
 class RefusedKernel : public testing::Test {
@@ -100,7 +100,7 @@ class RefusedKernel : public testing::Test {
   int refusals_ = 0;
 };
 
-TEST_F(RefusedKernel, IsCompiledHereAndSaysSo) {
+TEST_F(RefusedKernel, IsCompiledAgainAndLogged) {
   const LogCapture log;
   const Kernel refused = kernel(true);
   EXPECT_NO_THROW(refused.on(device_));
@@ -115,7 +115,7 @@ TEST_F(RefusedKernel, IsCompiledHereAndSaysSo) {
   EXPECT_EQ(compiler_->compilations, 1) << "another device loads what was compiled";
 }
 
-TEST_F(RefusedKernel, SaysBothWhereItCannotBeCompiled) {
+TEST_F(RefusedKernel, ReportsBothErrorsIfItCannotBeCompiled) {
   const LogCapture log;
   compiler_->reason = "NVRTC is not there";
   const Kernel refused = kernel(true);
@@ -126,18 +126,18 @@ TEST_F(RefusedKernel, SaysBothWhereItCannotBeCompiled) {
   EXPECT_TRUE(refused.from_cache());
 }
 
-TEST_F(RefusedKernel, IsNotWhereNothingMayBeCompiled) {
+TEST_F(RefusedKernel, IsNotCompiledIfCompilingIsNotAllowed) {
   EXPECT_TRUE(throws<DriverError>([&] { kernel(false).on(device_); }, {"`lazyrope cache clear"}));
   EXPECT_EQ(compiler_->compilations, 0);
 }
 
-TEST_F(RefusedKernel, IsNotWhereTheMachineHasNoMemory) {
+TEST_F(RefusedKernel, IsNotCompiledIfTheGpuIsOutOfMemory) {
   code_ = 2;
   EXPECT_TRUE(throws<DriverError>([&] { kernel(true).on(device_); }, {"made by NVRTC 14.2"}));
   EXPECT_EQ(compiler_->compilations, 0);
 }
 
-TEST(Kernel, SaysWhereItComesFrom) {
+TEST(Kernel, ReportsItsSourceArchAndOrigin) {
   const Kernel kernel(rendered(), find_arch("sm_80"), {},
                       {.from_cache = true, .ready_ms = 2.5, .may_compile = true}, nullptr);
   EXPECT_EQ(kernel.name(), "append");

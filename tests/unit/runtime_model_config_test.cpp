@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// As published: what concerns attention, and a few keys that do not.
+// The published configs, reduced to the keys of attention and a few others.
 Json llama31_8b() {
   return {{"architectures", {"LlamaForCausalLM"}},
           {"attention_bias", false},
@@ -45,7 +45,7 @@ Json smollm2_135m() {
           {"rope_theta", 100000},     {"torch_dtype", "bfloat16"}};
 }
 
-// As version 5 of transformers writes the same model.
+// Returns the same config in the form of transformers 5.
 Json in_version_5(Json config) {
   Json rope =
       config["rope_scaling"].is_null() ? Json{{"rope_type", "default"}} : config["rope_scaling"];
@@ -78,14 +78,14 @@ TEST(ModelConfig, ReadsRealModelsInBothForms) {
   }
 }
 
-TEST(ModelConfig, TheOldestFormNamesTheTypeOtherwise) {
+TEST(ModelConfig, TheOldestFormHasTypeInsteadOfRopeType) {
   Json config = llama31_8b();
   config["rope_scaling"]["type"] = config["rope_scaling"]["rope_type"];
   config["rope_scaling"].erase("rope_type");
   EXPECT_EQ(spec_of(config), spec_of(llama31_8b()));
 }
 
-TEST(ModelConfig, TheCallersDtypeIsTakenBeforeTheConfigs) {
+TEST(ModelConfig, TheCallersDtypeReplacesThatOfTheConfig) {
   Json config = llama31_8b();
   EXPECT_EQ(attention_spec_from_hf(config.dump(), "float16").dtype, Dtype::kFp16);
   config["torch_dtype"] = "float32";
@@ -94,14 +94,14 @@ TEST(ModelConfig, TheCallersDtypeIsTakenBeforeTheConfigs) {
   EXPECT_EQ(spec_of(config).dtype, Dtype::kBf16);
 }
 
-TEST(ModelConfig, WhatIsNotGivenHasTheModelsDefault) {
+TEST(ModelConfig, AbsentKeysHaveTheModelTypesDefaults) {
   Json config = smollm2_135m();
   config.erase("rope_theta");
   config.erase("num_key_value_heads");
   EXPECT_EQ(spec_of(config), expected(64, 9, 9, {"neox", 64, {{"theta", 10000.0}}}));
 }
 
-TEST(ModelConfig, AWindowThatIsNotUsedDoesNotMatter) {
+TEST(ModelConfig, AnUnusedWindowIsIgnored) {
   Json config = qwen3_8b();
   config["model_type"] = "qwen2";
   config["sliding_window"] = 131072;
@@ -148,7 +148,7 @@ TEST(ModelConfig, ModelTypesHaveDefaultsOfTheirOwn) {
                             {"original_max_position_embeddings", 4096.0}}));
 }
 
-TEST(ModelConfig, WindowsOfSmolLM3AreWhereThereIsNoRope) {
+TEST(ModelConfig, SmolLM3HasWindowsInLayersWithoutRope) {
   Json config = tiny("smollm3");
   config["use_sliding_window"] = true;
   config["sliding_window"] = 64;
@@ -160,12 +160,12 @@ TEST(ModelConfig, WindowsOfSmolLM3AreWhereThereIsNoRope) {
 }
 
 struct Refusal {
-  const char* pointer;  // of the value that is changed
+  const char* pointer;  // JSON pointer of the changed value
   Json value;
   std::vector<std::string> parts;
 };
 
-TEST(ModelConfig, WhatWouldChangeTheResultIsNamed) {
+TEST(ModelConfig, BadOrUnsupportedKeysAreNamed) {
   const std::vector<Refusal> refusals = {
       {"/model_type",
        "gemma3",
@@ -206,7 +206,7 @@ TEST(ModelConfig, WhatWouldChangeTheResultIsNamed) {
   }
 }
 
-TEST(ModelConfig, WhatIsNoConfigIsRefused) {
+TEST(ModelConfig, TextThatIsNoJsonObjectIsRefused) {
   for (const char* text : {"", "{", "[]", "3"})
     EXPECT_TRUE(throws<SpecError>([&] { attention_spec_from_hf(text, {}); },
                                   {"config.json: not a JSON object"}))

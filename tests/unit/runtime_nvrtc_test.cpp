@@ -21,7 +21,7 @@ constexpr const char* kScale = R"(extern "C" __global__ void scale(float* x, flo
 }
 )";
 
-// The test machine's NVRTC. Without one the tests fail, with the locator's text as the hint.
+// The test machine's NVRTC. Without one the tests fail with the locator's error text.
 const NvrtcLibrary& nvrtc() {
   static NvrtcLocator locator({.configured = kFile});
   return locator.library();
@@ -44,14 +44,14 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// A search that can find nothing on any machine.
+// Returns a search that finds nothing on any machine.
 NvrtcSearch hopeless_search() {
   return {.sonames = {"libnvrtc.so.99"},
           .directories = {"/no/such/directory"},
           .system_directories = {"", "/nowhere"}};
 }
 
-TEST(NvrtcLocator, ListsEveryPlaceAndTheRemedyWhenNothingIsFound) {
+TEST(NvrtcLocator, ListsEveryLocationAndTheRemedyWhenNothingIsFound) {
   NvrtcLocator locator(hopeless_search());
   try {
     locator.library();
@@ -120,7 +120,7 @@ TEST(NvrtcLibrary, KnowsVersionArchsAndIdentity) {
   EXPECT_TRUE(std::regex_match(nvrtc().identity(), identity)) << nvrtc().identity();
 }
 
-// The next two need a process that has not loaded NVRTC yet, which a death test in this style is.
+// Its tests need a process that has not loaded NVRTC yet. A "threadsafe" death test starts one.
 class FreshProcess : public testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -151,7 +151,7 @@ TEST_F(FreshProcess, SearchesInOrderRecordsTheOutcomesAndCompiles) {
               "builtins [^ ]*/libnvrtc-builtins.so.13.[0-9]+\n$");
 }
 
-TEST_F(FreshProcess, SaysWhenTheBuiltinsAreMissing) {
+TEST_F(FreshProcess, ReportsMissingBuiltins) {
   const fs::path directory = fs::path(testing::TempDir()) / "nvrtc_without_builtins";
   const fs::path lonely = directory / "libnvrtc.so.13";
   fs::create_directories(directory);
@@ -240,7 +240,7 @@ TEST(CompileProgram, AnErrorOfPtxasShowsThePtx) {
   EXPECT_TRUE(contains(failure.excerpt, "| \tmma.bogus;")) << failure.excerpt;
 }
 
-TEST(CompileProgram, ABadOptionShowsWhatIsSupported) {
+TEST(CompileProgram, ABadOptionIsAnErrorThatListsTheSupportedArchs) {
   const CompileFailure arch = failure_of(kScale, {"--gpu-architecture=sm_37"});
   EXPECT_TRUE(contains(arch.log, "invalid value for --gpu-architecture")) << arch.log;
   EXPECT_TRUE(contains(arch.advice, "sm_80, ")) << arch.advice;

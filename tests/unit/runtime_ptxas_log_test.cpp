@@ -9,7 +9,8 @@
 namespace lazyrope {
 namespace {
 
-// NVRTC 13.0.88 with --ptxas-options=-v --ptxas-options=--warn-on-spills, shortened.
+// This log is from NVRTC 13.0.88 with --ptxas-options=-v --ptxas-options=--warn-on-spills,
+// shortened.
 constexpr const char* kStoredLog =
     R"(k.cu(9): warning #177-D: variable "x" was declared but never referenced
   int x;
@@ -49,7 +50,7 @@ TEST(PtxasLog, ReadsEveryFunctionOfAStoredLog) {
   EXPECT_EQ(functions[2], clean);
 }
 
-TEST(PtxasLog, IgnoresWhatItDoesNotKnow) {
+TEST(PtxasLog, IgnoresUnknownLines) {
   for (const char* text :
        {"", "\n\n", "ptxas ", "ptxas info    :", "ptxas fatal   : Unknown option 'v,x'",
         "ptxas info    : Used 12 registers", "ptxas         .     0 bytes stack frame",
@@ -58,7 +59,8 @@ TEST(PtxasLog, IgnoresWhatItDoesNotKnow) {
   }
 }
 
-// 64 running values per thread, each read by another one's update: they cannot share registers.
+// Each thread of `crowded` has 64 running values. Each is read by another one's update, so they
+// cannot share registers.
 constexpr const char* kKernels = R"(
 extern "C" __global__ void crowded(float* out, const float* in, int n) {
   float a[64];
@@ -88,7 +90,7 @@ std::vector<PtxasFunction> compile_kernels(const char* arch, const char* registe
   return parse_ptxas_log(compiled.log);
 }
 
-// The one of that name; a function without one where there is none.
+// Returns the function of that name, or one without a name if there is none.
 PtxasFunction find(const std::vector<PtxasFunction>& functions, const std::string& name) {
   for (const PtxasFunction& function : functions)
     if (function.name == name) return function;
@@ -113,7 +115,7 @@ TEST_P(RealPtxasLog, SeesSpillsUnderARegisterLimit) {
   EXPECT_EQ(roomy.spill_store_bytes + roomy.spill_load_bytes + roomy.stack_bytes, 0);
 }
 
-TEST_P(RealPtxasLog, SeesNoneWithoutOne) {
+TEST_P(RealPtxasLog, SeesNoSpillsWithoutALimit) {
   const PtxasFunction crowded = find(compile_kernels(GetParam(), "255"), "crowded");
   EXPECT_TRUE(crowded.is_kernel);
   EXPECT_GT(crowded.registers, 64);

@@ -13,7 +13,7 @@ testing::AssertionResult refuses(const AttentionSpec& spec, const std::vector<st
   return throws<SpecError>([&] { validate(spec); }, parts);
 }
 
-TEST(AttentionSpec, HeadsOfQueriesAreAMultipleOfThoseOfKeys) {
+TEST(AttentionSpec, QueryHeadsAreAMultipleOfKvHeads) {
   AttentionSpec spec = small_spec();
   for (const int heads : {0, -4, 3, 1}) {
     spec.num_q_heads = heads;
@@ -48,7 +48,7 @@ TEST(AttentionSpec, IllegalKernelSpecsAreRefused) {
   EXPECT_TRUE(refuses(spec, {"group_size = 129", "1 to 128"}));
 }
 
-TEST(AttentionSpec, KernelsAreAskedForWithoutHeadsAndScale) {
+TEST(AttentionSpec, KernelSpecsDoNotDependOnHeadCountsAndScale) {
   AttentionSpec wide = small_spec();
   wide.num_q_heads = 16;
   wide.num_kv_heads = 8;

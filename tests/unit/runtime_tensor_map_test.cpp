@@ -1,4 +1,4 @@
-// What a tensor map may be of, and what the emulator is told.
+// These tests check which tensor maps are legal, and what an emulated map holds.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +16,7 @@ using Ints = std::vector<std::int64_t>;
 
 alignas(16) std::array<std::byte, 64> memory;
 
-// 100 rows of 80 bf16 with room for 88, in boxes of 32 x 8.
+// Describes 100 rows of 80 bf16 with room for 88, in boxes of 32 x 8.
 TensorMapSpec rows() {
   return {.data = memory.data(),
           .dims = {80, 100},
@@ -25,14 +25,14 @@ TensorMapSpec rows() {
           .swizzle = Swizzle::k64B};
 }
 
-// Whether the rows, changed so, are refused with a text that has each of `parts`.
+// Returns success if the changed rows are refused with a text that has each of `parts`.
 testing::AssertionResult refused(const auto& change, const std::vector<std::string>& parts) {
   TensorMapSpec spec = rows();
   change(spec);
   return throws<SpecError>([&] { validate(spec); }, parts);
 }
 
-TEST(TensorMap, TakesWhatTheHardwareTakes) {
+TEST(TensorMap, TakesTheBoundsOfTheHardware) {
   validate(rows());
   validate({.data = memory.data(),
             .type = ElementType::kUint8,
@@ -48,7 +48,7 @@ TEST(TensorMap, TakesWhatTheHardwareTakes) {
   }
 }
 
-TEST(TensorMap, RefusesOtherElements) {
+TEST(TensorMap, RefusesElementTypesWithoutATensorMap) {
   EXPECT_TRUE(refused([](auto& spec) { spec.type = ElementType::kInt64; },
                       {"elements of int64 were given", "bfloat16"}));
 }
@@ -70,7 +70,7 @@ TEST(TensorMap, RefusesOtherRanks) {
 
 TEST(TensorMap, RefusesDataThatIsNotAligned) {
   EXPECT_TRUE(refused([](auto& spec) { spec.data = memory.data() + 8; }, {"a multiple of 16"}));
-  EXPECT_TRUE(refused([](auto& spec) { spec.data = nullptr; }, {"the data lies at 0x0"}));
+  EXPECT_TRUE(refused([](auto& spec) { spec.data = nullptr; }, {"the data is at 0x0"}));
 }
 
 TEST(TensorMap, RefusesExtentsThatItsFieldsCannotHold) {
@@ -99,7 +99,7 @@ TEST(TensorMap, RefusesRowsOfABoxThatTheSwizzleCannotHold) {
   validate(plain);
 }
 
-TEST(TensorMap, TheEmulatorIsToldAll) {
+TEST(TensorMap, TheEmulatedMapHoldsEveryField) {
   const TensorMap map = emulated_tensor_map(rows());
   EmulatedTensorMap emulated;
   std::memcpy(&emulated, &map, sizeof emulated);

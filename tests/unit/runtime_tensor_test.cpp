@@ -21,7 +21,7 @@ TEST(Tensor, IsMadeContiguous) {
   EXPECT_TRUE(view.is_contiguous());
 }
 
-TEST(Tensor, DescribesEveryTypeAndPlace) {
+TEST(Tensor, DescribesEveryTypeAndDevice) {
   TensorView view = make_tensor(nullptr, ElementType::kInt32, {}, DeviceType::kCpu);
   EXPECT_EQ(describe(view), "int32 [] with strides [] on cpu 0");
   view.device_type = DeviceType::kOther;
@@ -46,7 +46,7 @@ TEST(Tensor, KnowsWhetherItIsContiguous) {
   EXPECT_FALSE(tensor({4}, {-1}).is_contiguous());
 }
 
-TEST(Tensor, AnEmptyOneHasNoElements) {
+TEST(Tensor, AnEmptyTensorHasNoElements) {
   EXPECT_EQ(tensor({0, 3}, {3, 1}).elements(), 0);
   EXPECT_EQ(tensor({}, {}).elements(), 1);
 }

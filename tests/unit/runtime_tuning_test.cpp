@@ -22,7 +22,7 @@ TEST(Tuning, ReadsBackAsItWasWritten) {
   EXPECT_EQ(tuning_of(nlohmann::json::parse(json_of(tuning).dump())), tuning);
 }
 
-TEST(Tuning, JsonHasEveryPlanWithItsTimes) {
+TEST(Tuning, JsonHasEveryConfigWithItsTimes) {
   const nlohmann::json json = json_of(example_tuning());
   EXPECT_EQ(json["gpu"], "fake GPU");
   EXPECT_EQ(json["config"]["decode"]["stages"], 3);
@@ -33,7 +33,7 @@ TEST(Tuning, JsonHasEveryPlanWithItsTimes) {
   EXPECT_EQ(trials[2]["rejection"], "spills registers");
 }
 
-TEST(Tuning, ARecordThatLacksSomethingIsNotUsed) {
+TEST(Tuning, AnIncompleteRecordIsRefused) {
   nlohmann::json json = json_of(example_tuning());
   json.erase("driver");
   EXPECT_TRUE(throws<CacheError>([&] { tuning_of(json); }, {"incomplete", "driver"}));
@@ -42,10 +42,10 @@ TEST(Tuning, ARecordThatLacksSomethingIsNotUsed) {
   EXPECT_TRUE(throws<CacheError>([&] { tuning_of(json); }, {"incomplete"}));
   json = json_of(example_tuning());
   json["tasks"][0]["chosen"] = 3;
-  EXPECT_TRUE(throws<CacheError>([&] { tuning_of(json); }, {"no config where"}));
+  EXPECT_TRUE(throws<CacheError>([&] { tuning_of(json); }, {"is not among its trials"}));
 }
 
-TEST(Tuning, TheSummarySaysWhatByHowMuchAndInHowLong) {
+TEST(Tuning, TheSummaryHasChoiceGainAndTimes) {
   Tuning tuning = example_tuning();
   EXPECT_TRUE(says(summary(tuning),
                    {"decode: of 3 configs one takes 3.9% less time than the default (noise 0.4%): "
@@ -60,7 +60,7 @@ class TuningStoreTest : public testing::Test {
   std::shared_ptr<const Tuning> example() const {
     return std::make_shared<Tuning>(example_tuning());
   }
-  // What another process would find.
+  // Returns the record that another process would find.
   std::shared_ptr<const Tuning> found_by_new_store() const { return TuningStore(disk_).find(key_); }
 
   TemporaryDirectory root_;
@@ -87,7 +87,7 @@ TEST_F(TuningStoreTest, TheListShowsItAsATuning) {
   EXPECT_EQ(listed[0].facts["compiler"], "nvrtc 13.0-abc");
 }
 
-TEST_F(TuningStoreTest, TheDiskIsAskedOnceUntilItIsForgotten) {
+TEST_F(TuningStoreTest, TheDiskIsReadOnceUntilTheStoreIsCleared) {
   EXPECT_EQ(store_.find(key_), nullptr);
   TuningStore(disk_).store(key_, example());
   EXPECT_EQ(store_.find(key_), nullptr);
@@ -98,7 +98,8 @@ TEST_F(TuningStoreTest, TheDiskIsAskedOnceUntilItIsForgotten) {
   EXPECT_NE(found_by_new_store(), nullptr) << "only this process dismisses it";
 }
 
-TEST_F(TuningStoreTest, WhoWaitsForATurnFindsWhatTheOneBeforeHasKept) {
+// The second thread waits for the lock, and must find the record that the first holder stored.
+TEST_F(TuningStoreTest, AfterTheWaitForTheLockTheRecordIsFound) {
   EXPECT_EQ(store_.find(key_), nullptr);
   TuningStore other(disk_);
   std::optional<FileLock> first = other.lock(key_);
@@ -136,7 +137,7 @@ TEST_F(TuningStoreTest, ARecordOfAnotherShapeIsALoggedMiss) {
   EXPECT_TRUE(says(log.text(), {"warning: the tuning record", "incomplete"}));
 }
 
-TEST_F(TuningStoreTest, WithoutADirectoryTheRecordIsThisProcesss) {
+TEST_F(TuningStoreTest, WithoutADirectoryTheRecordIsInMemoryOnly) {
   const LogCapture log;
   TuningStore store{DiskStore("")};
   store.store(key_, example());
