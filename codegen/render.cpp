@@ -16,10 +16,6 @@
 namespace lazyrope {
 namespace {
 
-// Shared memory of the planner: some integers per warp (a sum, and the sums over few tiles), and
-// the table of tiles. templates/planner/planner.cuh defines the layout.
-constexpr int kPlanSharedBytes =
-    kPlanThreads / 32 * 4 * (kTilesAtOnce + 2) + static_cast<int>(plan_table_bytes(kSharedTiles));
 constexpr int kAppendThreads = 256;  // for append, and reposition, which has the same shape
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
@@ -160,8 +156,7 @@ Launch attend_launch(const KernelSpec& spec, const TileConfig& config) {
                  {"mma_n", fmt::to_string(config.mma_n)},
                  {"stages", fmt::to_string(config.stages)},
                  {"heads", fmt::to_string(config.heads)},
-                 {"ctas_per_sm", fmt::to_string(config.ctas_per_sm)},
-                 {"shared_bytes", fmt::to_string(shared_bytes)}});
+                 {"ctas_per_sm", fmt::to_string(config.ctas_per_sm)}});
   return {"kernel/attend.cu.in", std::move(values), config.threads(spec.head_dim),
           config.ctas_per_sm, shared_bytes};
 }
@@ -172,8 +167,7 @@ Launch plan_launch(const KernelSpec& spec, const KernelConfig& config) {
            {"mask_arguments", mask_arguments(spec)},
            {"group_size", fmt::to_string(spec.group_size)},
            {"fixed_splits", config.fixed_split_blocks > 0 ? "true" : "false"},
-           {"joins_heads", config.heads_per_work_tile > 1 ? "true" : "false"},
-           {"shared_bytes", fmt::to_string(kPlanSharedBytes)}},
+           {"joins_heads", config.heads_per_work_tile > 1 ? "true" : "false"}},
           kPlanThreads,
           1,
           kPlanSharedBytes};

@@ -104,6 +104,16 @@ inline constexpr int32 kTileLanes = 4;
 inline constexpr int32 kTilesAtOnce = 64;
 static_assert(kTilesAtOnce * kTileLanes <= kPlanThreads);
 
+// Shared memory of the planner: one word a warp for the scan over the CTA, the sums over few tiles
+// of each warp, and the table of tiles.
+inline constexpr int32 kPlanWarps = kPlanThreads / 32;
+inline constexpr int32 kPlanScanBytes = kPlanWarps * 4;
+inline constexpr int32 kFewCostsBytes = (kTilesAtOnce + 1) * 4;
+inline constexpr int32 kPlanTableAt = kPlanScanBytes + kPlanWarps * kFewCostsBytes;
+inline constexpr int32 kPlanSharedBytes =
+    kPlanTableAt + static_cast<int32>(plan_table_bytes(kSharedTiles));
+static_assert(kPlanTableAt % 16 == 0);
+
 // The plan of one attend kernel, which serves requests of min_rows to max_rows packed rows per KV
 // head. The host fills it in. The planner writes the memory of `work`, which attend reads.
 struct PlanPhase {

@@ -11,7 +11,6 @@ inline constexpr int kChunkBytes = 16;
 inline constexpr int kQueryElementBytes = 2;
 inline constexpr int kSharedFlagBytes = 16;    // flags of the CTA that all its threads read
 inline constexpr int kStageBarrierBytes = 16;  // a full and an empty mbarrier for each stage
-inline constexpr int kRunSlots = 16;           // slots that one page number fetches
 inline constexpr int kBlockInfoBytes = 16;
 inline constexpr int kRunLocationBytes = 8;
 inline constexpr int kWindowRuns = 32;  // runs of one window of the block table: one a lane
@@ -41,6 +40,7 @@ struct Sm80PrefillLayout {
   int queries;  // the rotated queries of each warp; the ring of keys and values is before them
   int wide;     // a block of keys and one of values, where 8-bit elements are widened
   int table;
+  int table_bytes;
   int positions;
   int work_tile;
   int flags;
@@ -67,7 +67,8 @@ constexpr Sm80PrefillLayout layout_of(const Sm80PrefillShape& shape) {
   layout.queries = 2 * shape.stages * tile_bytes;
   layout.wide = layout.queries + rows * row_bytes;
   layout.table = max_of(layout.wide + wide_bytes, staged_bytes);
-  layout.positions = layout.table + block_table_bytes(shape.block_n, 2);
+  layout.table_bytes = block_table_bytes(shape.block_n, 2);
+  layout.positions = layout.table + layout.table_bytes;
   layout.work_tile = layout.positions + rows * 4;
   layout.flags = layout.work_tile + static_cast<int>(sizeof(WorkTile));
   layout.bytes = layout.flags + kSharedFlagBytes;
@@ -80,6 +81,7 @@ struct Sm80DecodeLayout {
   int queries;     // the rotated queries of each warp
   int original;    // the queries as they were loaded
   int tables;      // the block table of each warp
+  int table_bytes;
   int positions;
   int work_tiles;  // the work tile and the next
   int flags;
@@ -108,7 +110,8 @@ constexpr Sm80DecodeLayout layout_of(const Sm80DecodeShape& shape) {
   layout.queries = shape.warps_n * layout.ring_bytes;
   layout.original = layout.queries + shape.warps_n * query_bytes;
   layout.tables = layout.original + query_bytes;
-  layout.positions = layout.tables + shape.warps_n * block_table_bytes(shape.warp_n, 2);
+  layout.table_bytes = block_table_bytes(shape.warp_n, 2);
+  layout.positions = layout.tables + shape.warps_n * layout.table_bytes;
   layout.work_tiles = layout.positions + shape.block_m * 4;
   layout.flags = layout.work_tiles + 2 * static_cast<int>(sizeof(WorkTile));
   layout.bytes = layout.flags + kSharedFlagBytes;
@@ -143,6 +146,7 @@ struct Sm90aLayout {
   int ones;       // a panel of ones, where products add the weights up
   int rotations;  // the rotation of a document, where a producer warp computes it
   int table;
+  int table_bytes;
   int positions;  // row positions of each work tile
   int work_tiles;
   int key_barriers;
@@ -196,7 +200,8 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
       take(in_place ? 0 : shape.block_m * shared_row_bytes(shape.head_dim, kQueryElementBytes));
   layout.ones = take(ones_bytes(many, shape.head_dim));
   layout.rotations = take(num_rotations * rotation_bytes(shape.head_dim));
-  layout.table = take(block_table_bytes(shape.block_n, windows));
+  layout.table_bytes = block_table_bytes(shape.block_n, windows);
+  layout.table = take(layout.table_bytes);
   layout.positions = take(kWorkTileStages * shape.block_m * 4);
   layout.work_tiles = take(kWorkTileStages * static_cast<int>(sizeof(WorkTile)));
   layout.key_barriers = take_barriers(shape.stages);

@@ -7,6 +7,8 @@
 
 namespace lazyrope {
 
+inline constexpr int kRunSlots = 16;  // consecutive slots that are always in one page
+
 // A segment. Slot s of its page list holds the token at logical position origin + s, for begin <= s
 // < end. Slot 0 is the first slot of page pages[first_page].
 struct SegmentRecord {

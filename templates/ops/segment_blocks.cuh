@@ -10,8 +10,6 @@
 
 namespace lazyrope {
 
-inline constexpr int kRunSlots = 16;  // consecutive slots that are always in one page
-
 // The slots of a segment that some row of a query tile can see. They are divided into blocks from
 // the run of the first visible slot on.
 struct VisibleSegment {

@@ -79,9 +79,8 @@ class BlockTable {
  public:
   static constexpr int kWindow = kWarpThreads / kRuns;  // blocks that one warp resolves at once
   static constexpr int kCapacity = kWindows * kWindow;  // blocks in the table
-  static constexpr int kBytes = kCapacity * (static_cast<int>(sizeof(BlockInfo)) +
-                                             kRuns * static_cast<int>(sizeof(RunLocation))) +
-                                static_cast<int>(sizeof(Chunk));
+  static constexpr int kBytes = block_table_bytes(kBlockSlots, kWindows);
+  static_assert(sizeof(BlockInfo) == kBlockInfoBytes && sizeof(RunLocation) == kRunLocationBytes);
 
   // `first` is the index that the first chosen block has in the table.
   LAZYROPE_DEVICE BlockTable(SharedPtr memory, BlockChoice choice, const StepView& step,

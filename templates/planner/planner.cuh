@@ -53,11 +53,7 @@ class Planner {
   using Scan = CtaScan<Spec::kThreads>;
 
  public:
-  // Each warp has its own sums over few tiles, between the scan's memory and the table.
-  static constexpr int32 kFewBytes = (kTilesAtOnce + 1) * 4;
-  static constexpr int32 kTableAt = Scan::kBytes + Scan::kWarps * kFewBytes;
-  static constexpr int kSharedBytes = kTableAt + plan_table_bytes(kSharedTiles);
-  static_assert(kTableAt % 16 == 0);
+  static_assert(Scan::kBytes == kPlanScanBytes);
 
   LAZYROPE_DEVICE Planner(const PlanParams& params, SharedPtr memory)
       : params_(params),
@@ -66,8 +62,8 @@ class Planner {
         caller_(params),
         scan_(memory),
         shared_(generic(memory)),
-        tiles_(shared_ + kTableAt, phase_.scratch, planner_),
-        few_costs_(shared_ + (Scan::kBytes + warp_index() * kFewBytes)) {}
+        tiles_(shared_ + kPlanTableAt, phase_.scratch, planner_),
+        few_costs_(shared_ + (Scan::kBytes + warp_index() * kFewCostsBytes)) {}
 
   LAZYROPE_DEVICE void plan() {
     // These constants let the compiler remove code that no phase needs. Code that is in no cache

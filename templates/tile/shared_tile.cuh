@@ -10,6 +10,7 @@
 // of zeros.
 #pragma once
 
+#include "abi/shared_layout.h"
 #include "isa/memory.cuh"
 #include "tile/element.cuh"
 
@@ -19,11 +20,12 @@ template <int kColumns, int kBytes = kElementBytes>
 struct SharedTile {
   static_assert(kColumns * kBytes % 16 == 0);
   static constexpr int kSixteens = (kColumns + 15) / 16;
-  static constexpr int kChunks = kBytes * kSixteens;
+  static constexpr int kBytesPerElement = kBytes;
+  static constexpr int kChunks = shared_row_chunks(kColumns, kBytes);
   static constexpr int kFilledChunks = kColumns * kBytes / 16;  // the others are zero
   static constexpr bool kPermutes = kChunks % 8 == 0;
   static constexpr int kPermutedBytes = 128;  // chunks are permuted within so many bytes
-  static constexpr int kRowBytes = (kPermutes || kChunks % 2 == 1 ? kChunks : kChunks + 1) * 16;
+  static constexpr int kRowBytes = shared_row_bytes(kColumns, kBytes);
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
     const int32 column = kPermutes ? chunk ^ (row & 7) : chunk;

@@ -254,38 +254,5 @@ TEST(KernelConfig, DescribesItselfInALine) {
             "prefill 4x1 warps, 128 rows x 64 keys, 2 stages, 1/SM");
 }
 
-// As far as static_assert speaks.
-void check(RenderedKernel kernel, const std::string& virtual_arch) {
-  compile_to_ptx(shared_engine().nvrtc().library(),
-                 {kernel.entry + ".cu",
-                  std::move(kernel.source),
-                  {"--gpu-architecture=" + virtual_arch, "--std=c++20",
-                   "--device-as-default-execution-space", "--fdevice-syntax-only"}});
-}
-
-TEST(KernelConfig, SharedBytesAreWhatTheDeviceTextCounts) {
-  for (const std::string version : {"80", "90a"}) {
-    const Arch& arch = find_arch("sm_" + version);
-    for (const int head_dim : supported_head_dims())
-      for (const KernelConfig& config : configs(spec_of(head_dim), arch))
-        for (const KernelKind kind : {KernelKind::kAttendDecode, KernelKind::kAttendPrefill})
-          EXPECT_NO_THROW(
-              check(render(kind, spec_of(head_dim), config, arch), "compute_" + version))
-              << arch.name << ": " << describe(config);
-  }
-}
-
-TEST(KernelConfig, OtherSharedBytesDoNotCompile) {
-  const Arch& arch = find_arch("sm_80");
-  const KernelConfig config = configs(spec_of(64), arch).front();
-  RenderedKernel kernel = render(KernelKind::kAttendDecode, spec_of(64), config, arch);
-  const std::string figure = "kSharedBytes == " + std::to_string(kernel.shared_bytes);
-  const std::size_t at = kernel.source.find(figure);
-  ASSERT_NE(at, std::string::npos);
-  kernel.source.insert(at + figure.size(), "0");
-  EXPECT_TRUE(throws<CompileError>([&] { check(kernel, "compute_80"); },
-                                   {"the config's figure is what is launched with"}));
-}
-
 }  // namespace
 }  // namespace lazyrope

@@ -48,6 +48,7 @@
 // Barriers of the CTA are bar.sync 0 of kWarpsN * 32 threads; those of a warp are bar.warp.sync.
 #pragma once
 
+#include "abi/shared_layout.h"
 #include "ops/mask_scores.cuh"
 #include "ops/rotate.cuh"
 #include "ops/sinks.cuh"
@@ -91,26 +92,22 @@ class Sm80Decode {
 
   // A warp's results are staged in the last tiles of its ring, after the tiles that the first
   // copies of the next work tile use.
+  static constexpr Sm80DecodeLayout kLayout =
+      layout_of(Sm80DecodeShape{.head_dim = kHeadDim,
+                                .warps_n = kWarps,
+                                .block_m = kRows,
+                                .warp_n = kKeys,
+                                .stages = kTiles,
+                                .kv_bytes = Product::StoredTile::kBytesPerElement});
   static constexpr int kTileBytes = Ring::kBytes / kTiles;
-  static constexpr int kStagedTiles = ceil_div(16 * Record::kBytes, kTileBytes);
+  static constexpr int kStagedTiles = staged_tiles(kHeadDim, kTileBytes);
   static constexpr int kTilesAhead = larger(kTiles - larger(kStagedTiles, 1), 0);
-  static constexpr int kWarpBytes = larger(kTiles, kStagedTiles) * kTileBytes;
-
-  // Shared memory, from its start: each warp's ring, each warp's rotated queries, the original
-  // queries, each warp's block table, row positions, two work tiles (the present and the next),
-  // flags.
   static constexpr int kQueryBytes = kRows * QueryTile::kRowBytes;
   static constexpr int kWorkTileBytes = static_cast<int>(sizeof(WorkTile));
-  static constexpr int kQueries = kWarps * kWarpBytes;
-  static constexpr int kOriginal = kQueries + kWarps * kQueryBytes;
-  static constexpr int kTables = kOriginal + kQueryBytes;
-  static constexpr int kPositions = kTables + kWarps * Table::kBytes;
-  static constexpr int kWorkTiles = kPositions + kRows * 4;
-  static constexpr int kFlags = kWorkTiles + 2 * kWorkTileBytes;
+  static_assert(Table::kBytes == kLayout.table_bytes);
 
  public:
   using Params = AttendParams;
-  static constexpr int kSharedBytes = kFlags + 16;
 
   // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
   // aligned to 1024 bytes.
@@ -130,22 +127,22 @@ class Sm80Decode {
   }
 
   LAZYROPE_DEVICE WorkTilePtr work_tile() const {
-    return WorkTilePtr(memory_ + (kWorkTiles + current_));
+    return WorkTilePtr(memory_ + (kLayout.work_tiles + current_));
   }
   LAZYROPE_DEVICE WorkTilePtr next_work_tile() const {
-    return WorkTilePtr(memory_ + (kWorkTiles + (kWorkTileBytes - current_)));
+    return WorkTilePtr(memory_ + (kLayout.work_tiles + (kWorkTileBytes - current_)));
   }
-  LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kPositions; }
+  LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kLayout.positions; }
   LAZYROPE_DEVICE SharedPtr queries() const {
-    return memory_ + kQueries + warp_index() * kQueryBytes;
+    return memory_ + kLayout.queries + warp_index() * kQueryBytes;
   }
   LAZYROPE_DEVICE Table table() const {
-    return Table(memory_ + kTables + warp_index() * Table::kBytes, choose_blocks(), params_.step,
-                 work_tile());
+    return Table(memory_ + kLayout.tables + warp_index() * Table::kBytes, choose_blocks(),
+                 params_.step, work_tile());
   }
   // Returns the warp's ring, in which `tiles` tiles have been issued.
   LAZYROPE_DEVICE Ring ring(int32 tiles) const {
-    return Ring(memory_ + warp_index() * kWarpBytes, params_.pool, kv_head(), tiles);
+    return Ring(memory_ + warp_index() * kLayout.ring_bytes, params_.pool, kv_head(), tiles);
   }
   LAZYROPE_DEVICE int32 num_rows() const { return work_tile().extent().num_rows; }
   LAZYROPE_DEVICE int32 num_heads() const { return work_tile().rows().num_heads; }
@@ -308,7 +305,7 @@ class Sm80Decode {
     const int32 num_rows = this->num_rows();
 #pragma unroll 1
     for (int32 head = 0; head < num_heads; ++head)
-      copy_query_rows<Spec, WholeCta>(memory_ + kOriginal, params_.q,
+      copy_query_rows<Spec, WholeCta>(memory_ + kLayout.original, params_.q,
                                       rows_of_head(work_tile().rows(), head), 0, num_rows,
                                       head * num_rows, (head + 1) * num_rows);
     copy_row_positions<Spec, WholeCta, kRows>(
@@ -339,8 +336,8 @@ class Sm80Decode {
   // keys arrive. The products that read the previous queries precede the ring's last wait().
   LAZYROPE_DEVICE void rotate_queries(Rotated& rotated, int32 base) const {
     rotate_rows<Spec>(RowsOf<QueryTile>(queries()),
-                      RowsOf<QueryTile>(memory_ + kOriginal, head() * num_rows()), positions(),
-                      num_rows(), work_tile().rows().first_row, base, angles_.get());
+                      RowsOf<QueryTile>(memory_ + kLayout.original, head() * num_rows()),
+                      positions(), num_rows(), work_tile().rows().first_row, base, angles_.get());
     bar_warp_sync();
     rotated = {Queries(queries(), lane_index()), base};
   }
@@ -380,7 +377,7 @@ class Sm80Decode {
       if (m == kRowTiles - 1 && !is_last) begin_next_work_tile();
       write_staged(result, result_shape, m * 16);
     }
-    result.finish(is_last, memory_ + kFlags);
+    result.finish(is_last, memory_ + kLayout.flags);
     return !is_last;
   }
 
@@ -392,7 +389,7 @@ class Sm80Decode {
   };
 
   LAZYROPE_DEVICE SharedPtr staged_rows(int32 warp) const {
-    return memory_ + (warp * kWarpBytes + kTilesAhead * kTileBytes);
+    return memory_ + (warp * kLayout.ring_bytes + kTilesAhead * kTileBytes);
   }
 
   // All warps have finished with the work tile. The next one arrived together with the queries.

@@ -35,6 +35,7 @@
 // Barriers of the CTA are bar.sync 0 of kWarpsM * 32 threads; those of a warp are bar.warp.sync.
 #pragma once
 
+#include "abi/shared_layout.h"
 #include "ops/mask_scores.cuh"
 #include "ops/rotate.cuh"
 #include "ops/sinks.cuh"
@@ -72,25 +73,22 @@ class Sm80Prefill {
   // 1) blocks before that block is issued. Its page numbers arrive within kStages - 1 blocks.
   static_assert(Table::kWindow >= 2 * (kStages - 1));
 
-  // Shared memory, from its start: the ring, each warp's rotated queries, a widened block (if
-  // products do not take the pool's elements), the block table, row positions, the work tile,
-  // flags, the scale of scores.
+  static constexpr Sm80PrefillLayout kLayout =
+      layout_of(Sm80PrefillShape{.head_dim = kHeadDim,
+                                 .warps_m = Shape::kWarpsM,
+                                 .warp_m = Shape::kWarpM,
+                                 .block_n = kBlockKeys,
+                                 .stages = kStages,
+                                 .kv_bytes = Product::StoredTile::kBytesPerElement});
+  static_assert(Ring::kBytes == kLayout.queries && Table::kBytes == kLayout.table_bytes);
   static constexpr int kQueryBytes = Shape::kWarpM * QueryTile::kRowBytes;
-  static constexpr int kQueries = Ring::kBytes;
-  static constexpr int kWide = kQueries + Shape::kWarpsM * kQueryBytes;
   static constexpr int kWideTileBytes = Product::kWidens ? kBlockKeys * KvTile::kRowBytes : 0;
-  // Results are staged in the memory of the ring and the queries.
   static constexpr int kStagedRows = Shape::kWarpsM * 16;
-  static constexpr int kTable = larger(kWide + 2 * kWideTileBytes, kStagedRows* Record::kBytes);
-  static constexpr int kPositions = kTable + Table::kBytes;
-  static constexpr int kWorkTiles = kPositions + kRows * 4;
-  static constexpr int kFlags = kWorkTiles + static_cast<int>(sizeof(WorkTile));
-  // The factor from a score to a logit in log2 units, if the pool has scales.
-  static constexpr int kScale = kFlags + kFlagBytes;
+  // The factor from a score to a logit in log2 units is behind the flags, if the pool has scales.
+  static constexpr int kScale = kLayout.flags + kFlagBytes;
 
  public:
   using Params = AttendParams;
-  static constexpr int kSharedBytes = kFlags + 16;
 
   // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
   // aligned to 1024 bytes.
@@ -111,15 +109,15 @@ class Sm80Prefill {
   LAZYROPE_DEVICE Sm80Prefill(const AttendParams& params, SharedPtr memory)
       : params_(params), memory_(memory) {}
 
-  LAZYROPE_DEVICE WorkTilePtr work_tile() const { return WorkTilePtr(memory_ + kWorkTiles); }
+  LAZYROPE_DEVICE WorkTilePtr work_tile() const { return WorkTilePtr(memory_ + kLayout.work_tile); }
   LAZYROPE_DEVICE static int32 first_row() { return warp_index() * Shape::kWarpM; }
 
   LAZYROPE_DEVICE SharedPtr queries() const {
-    return memory_ + kQueries + warp_index() * kQueryBytes;
+    return memory_ + kLayout.queries + warp_index() * kQueryBytes;
   }
 
   LAZYROPE_DEVICE void attend() {
-    const Table table(memory_ + kTable, {0, 1, 1, 0}, params_.step, work_tile());
+    const Table table(memory_ + kLayout.table, {0, 1, 1, 0}, params_.step, work_tile());
     const Ring ring(memory_, params_.pool);
     start();
     int32 base = 0;
@@ -153,17 +151,17 @@ class Sm80Prefill {
   // All threads of the CTA widen a block. The previous widened block has been read: KvRing::wait()
   // came in between.
   LAZYROPE_DEVICE void widen(const Ring& ring, int32 block) const {
-    Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kWide, ring.keys(block),
+    Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kLayout.wide, ring.keys(block),
                                                           thread_index());
-    Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kWide + kWideTileBytes,
+    Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kLayout.wide + kWideTileBytes,
                                                           ring.values(block), thread_index());
     bar_sync();
   }
   LAZYROPE_DEVICE SharedPtr keys_of(const Ring& ring, int32 block) const {
-    return Product::kWidens ? memory_ + kWide : ring.keys(block);
+    return Product::kWidens ? memory_ + kLayout.wide : ring.keys(block);
   }
   LAZYROPE_DEVICE SharedPtr values_of(const Ring& ring, int32 block) const {
-    return Product::kWidens ? memory_ + kWide + kWideTileBytes : ring.values(block);
+    return Product::kWidens ? memory_ + kLayout.wide + kWideTileBytes : ring.values(block);
   }
 
   // Resolves window 0 before the first block is issued, and window w + 1 at the first block of
@@ -190,7 +188,7 @@ class Sm80Prefill {
                   params_.scale_log2 * key_scale(params_.pool, work_tile().rows().kv_head));
     }
     copy_row_positions<Spec, WholeCta, kRows>(
-        memory_ + kPositions, params_.step.positions, work_tile(), 0,
+        memory_ + kLayout.positions, params_.step.positions, work_tile(), 0,
         [](SharedPtr to, const int32* from) { st_shared(to, ld_global_nc(from)); });
     set_zero(acc_o_);
     softmax_.reset();
@@ -214,7 +212,9 @@ class Sm80Prefill {
     bar_warp_sync();
   }
 
-  LAZYROPE_DEVICE SharedPtr positions() const { return memory_ + kPositions + first_row() * 4; }
+  LAZYROPE_DEVICE SharedPtr positions() const {
+    return memory_ + kLayout.positions + first_row() * 4;
+  }
 
   LAZYROPE_DEVICE PositionRange position_range() const {
     const WorkTileExtent extent = work_tile().extent();
@@ -274,7 +274,7 @@ class Sm80Prefill {
                        load_partial<kHeadDim>(memory_ + staged_row * Record::kBytes, quad));
       }
     }
-    result.finish(next < 0, memory_ + kFlags);
+    result.finish(next < 0, memory_ + kLayout.flags);
     return next;
   }
 

@@ -31,17 +31,6 @@
 
 namespace lazyrope {
 
-// The scratch memory of a warpgroup: the weights of a block, and what its warps exchange for each
-// row.
-template <int kRows, int kWeightBytes>
-struct ColumnMemory {
-  static constexpr int kWarpMaxima = kWeightBytes;
-  static constexpr int kWarpSums = kWarpMaxima + 4 * kRows * 4;
-  static constexpr int kRowMaxima = kWarpSums + 4 * kRows * 4;
-  static constexpr int kFlags = kRowMaxima + kRows * 4;
-  static constexpr int kBytes = kFlags + 16;
-};
-
 // The warps that compute together: one warpgroup. If it is the only one, all consumers are its
 // team, and its index needs no computation.
 template <class Memory, int kGroups = Memory::kGroups>
@@ -68,7 +57,10 @@ class ColumnConsumer {
   static constexpr int kRowTiles = kRows / 8;
   static constexpr int kDimTiles = Product::kDimTiles;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
-  using Scratch = ColumnMemory<kRows, Product::kWeightBytes>;
+  static constexpr ColumnScratchLayout kScratch =
+      column_scratch_layout(kRows, Product::kWeightBytes);
+  static_assert(Memory::kLayout.bytes - Memory::kLayout.consumer_scratch ==
+                Memory::kGroups * kScratch.bytes);
   using Accumulator = typename Product::Accumulator;
   using Factors = float[kRowTiles][2];
   static constexpr bool kHasFewSlices = Memory::kRows * num_slices(Spec::kHeadDim) <= 128;
@@ -80,7 +72,7 @@ class ColumnConsumer {
   LAZYROPE_DEVICE ColumnConsumer(const AttendParams& params, Memory memory)
       : params_(params),
         memory_(memory),
-        scratch_(memory.consumer_scratch() + group() * Scratch::kBytes),
+        scratch_(memory.consumer_scratch() + group() * kScratch.bytes),
         blocks_(params, memory) {}
 
   LAZYROPE_DEVICE void run() {
@@ -228,9 +220,9 @@ class ColumnConsumer {
   LAZYROPE_DEVICE bool is_any(bool is_so) const {
     const bool is_of_warp = vote_sync_any(is_so);
     if (lane_index() == 0)
-      st_shared(scratch_ + (Scratch::kFlags + Team::warp() * 4), is_of_warp ? 1u : 0u);
+      st_shared(scratch_ + (kScratch.flags + Team::warp() * 4), is_of_warp ? 1u : 0u);
     Team::sync();
-    const Chunk flags = ld_shared<Chunk>(scratch_ + Scratch::kFlags);
+    const Chunk flags = ld_shared<Chunk>(scratch_ + kScratch.flags);
     return (flags.word[0] | flags.word[1] | flags.word[2] | flags.word[3]) != 0;
   }
 
@@ -241,13 +233,13 @@ class ColumnConsumer {
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) top[m][h] = ColumnLanes::maximum(top[m][h]);
-    store_warp_values(Scratch::kWarpMaxima, top);
+    store_warp_values(kScratch.warp_maxima, top);
     Team::sync();
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const WarpValues values = load_warp_values(Scratch::kWarpMaxima, ColumnLanes::row(m, h));
+        const WarpValues values = load_warp_values(kScratch.warp_maxima, ColumnLanes::row(m, h));
         top[m][h] = max_f32(max_f32(values.warp[0], values.warp[1]),
                             max_f32(values.warp[2], values.warp[3]));
       }
@@ -288,13 +280,13 @@ class ColumnConsumer {
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) sums[m][h] = ColumnLanes::sum(softmax_.sum[m][h]);
-    store_warp_values(Scratch::kWarpSums, sums);
+    store_warp_values(kScratch.warp_sums, sums);
     if (!ColumnLanes::is_first()) return;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        st_shared(scratch_ + (Scratch::kRowMaxima + ColumnLanes::row(m, h) * 4),
+        st_shared(scratch_ + (kScratch.row_maxima + ColumnLanes::row(m, h) * 4),
                   softmax_.maximum[m][h]);
   }
 
@@ -317,8 +309,8 @@ class ColumnConsumer {
     const int32 row = ColumnLanes::row(m, mine / 2);
     const int32 row_of_head = row - head * Memory::kHeadRows;
     if (row_of_head >= num_rows) return;
-    const WarpValues sums = load_warp_values(Scratch::kWarpSums, row);
-    const RowStats stats = {ld_shared<float>(scratch_ + (Scratch::kRowMaxima + row * 4)),
+    const WarpValues sums = load_warp_values(kScratch.warp_sums, row);
+    const RowStats stats = {ld_shared<float>(scratch_ + (kScratch.row_maxima + row * 4)),
                             sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
     const int32 quad = Team::warp() * 4 + mine % 2 * 2 + lane_index() / 16;
 #pragma unroll

@@ -55,13 +55,11 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class Sm90aDecode {
   using Product = typename Spec::Product;
-  using Scratch = ColumnMemory<Shape::kWarpM, Product::kWeightBytes>;
-  using Memory = TileMemory<Spec, Shape, Shape::kWarpsM * Scratch::kBytes>;
+  using Memory = TileMemory<Spec, Shape>;
   static_assert(Shape::kHeads % Shape::kWarpsM == 0 && Shape::kWarpsN == 4);
 
  public:
   using Params = TmaAttendParams;
-  static constexpr int kSharedBytes = Memory::kBytes;
 
   // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
   // aligned to 1024 bytes.

@@ -36,7 +36,7 @@ class KvCopier {
   static_assert(kRunSlots == 2 * kOctetSlots);
   // Stage kStages + i of the key ring is stage i of the value ring, in memory and in barriers. So
   // one numbering serves both rings.
-  static_assert(Memory::kValueRing == Memory::kKeyRing + Memory::kStages * Memory::kBlockBytes);
+  static_assert(Memory::kLayout.value_ring == Memory::kStages * Memory::kBlockBytes);
   static_assert(Memory::kValueBarriers == Memory::kKeyBarriers + Pipeline<Memory::kStages>::kBytes);
 
  public:

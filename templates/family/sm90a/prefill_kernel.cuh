@@ -90,7 +90,6 @@ class Sm90aPrefill {
 
  public:
   using Params = TmaAttendParams;
-  static constexpr int kSharedBytes = Memory::kBytes;
 
   // All threads of the CTA call this. It computes the CTA's work tiles in sequence. `memory` is
   // aligned to 1024 bytes.

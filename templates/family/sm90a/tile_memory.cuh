@@ -60,6 +60,7 @@
 // consumer warpgroup each; kMmaOrderBarrier and the next: pipeline/mma_order.cuh.
 #pragma once
 
+#include "abi/shared_layout.h"
 #include "isa/bulk_copy.cuh"
 #include "ops/combine_scheduler.cuh"
 #include "ops/pool_scales.cuh"
@@ -70,8 +71,7 @@
 
 namespace lazyrope {
 
-// kConsumerScratchBytes is the size of the memory that only consumers use.
-template <class Spec, class Shape, int kConsumerScratchBytes = 0>
+template <class Spec, class Shape>
 struct TileMemory {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kRows = Shape::kWarpsM * Shape::kWarpM;
@@ -160,68 +160,56 @@ struct TileMemory {
   static constexpr int kStoredAt = (kBlockBytes - kStoredBytes) / kRuns;
   static constexpr int kRotatedBytes = QueryTile::bytes(kRows);
 
-  // Shared memory, from its start: rings of keys and of values, rotated queries, original queries
-  // (unless consumers rotate in place), ones (if products add weights up), rotations, the block
-  // table, row positions of each work tile, work tiles, barriers, flags, the number of each work
-  // tile's first block, the consumers' scratch.
-  static constexpr int kKeyRing = 0;
-  static constexpr int kValueRing = kKeyRing + kStages * kBlockBytes;
-  static constexpr int kRotatedQueries = kValueRing + kStages * kBlockBytes;
-  static constexpr int kOriginal = kRotatedQueries + kRotatedStages * kRotatedBytes;
-  static constexpr int kOnes = kOriginal + (kConsumersRotate ? 0 : kRows * Original::kRowBytes);
+  static constexpr Sm90aLayout kLayout =
+      layout_of(Sm90aShape{.head_dim = kHeadDim,
+                           .block_m = kRows,
+                           .block_n = kKeys,
+                           .stages = kStages,
+                           .heads = kHeads,
+                           .warpgroups = kConsumerWarps / kGroupWarps,
+                           .has_many_rows = kHasManyRows,
+                           .widens = kWidens});
+  static_assert(kLayout.block_bytes == kBlockBytes && kLayout.table_bytes == Table::kBytes);
+  static_assert(kWorkTileStages * 4 <= kSharedFlagBytes, "room for the first blocks");
   static constexpr int kOnesBytes = ones_bytes(kHasManyRows, kHeadDim);
-  static constexpr int kRotations = kOnes + kOnesBytes;
-  static constexpr int kTable = kRotations + kRotationStages * rotation_bytes(kHeadDim);
-  static constexpr int kPositions = kTable + Table::kBytes;
-  static constexpr int kWorkTiles = kPositions + kNumWorkTiles * kRows * 4;
-  static constexpr int kKeyBarriers =
-      kWorkTiles + kNumWorkTiles * static_cast<int>(sizeof(WorkTile));
-  static constexpr int kValueBarriers = kKeyBarriers + Pipeline<kStages>::kBytes;
-  static constexpr int kStoredBarriers = kValueBarriers + Pipeline<kStages>::kBytes;
-  static constexpr int kRotatedBarriers =
-      kStoredBarriers + (kWidens ? Pipeline<2 * kStages>::kBytes : 0);
-  static constexpr int kRotationBarriers =
-      kRotatedBarriers + (kConsumersRotate ? 0 : Pipeline<kRotatedStages>::kBytes);
-  static constexpr int kSavedBarriers = kRotationBarriers + Pipeline<kRotationStages>::kBytes;
-  static constexpr int kWorkTileBarriers =
-      kSavedBarriers + (kConsumersRotate ? Pipeline<kConsumerWarps / kGroupWarps>::kBytes : 0);
-  static constexpr int kWindowBarriers = kWorkTileBarriers + Pipeline<kNumWorkTiles>::kBytes;
-  static constexpr int kQueryOrder = kWindowBarriers + Pipeline<kWindows>::kBytes;
-  static constexpr int kFlags = kQueryOrder + (kQueriesIssueFirst ? kIssueOrderBytes : 0);
-  static constexpr int kFirstBlocks = kFlags + 16;
-  static constexpr int kConsumerScratch = kFirstBlocks + 16;
-  static_assert(kNumWorkTiles * 4 <= 16);
-  static constexpr int kBytes = kConsumerScratch + kConsumerScratchBytes;
+  static constexpr int kKeyBarriers = kLayout.key_barriers;
+  static constexpr int kValueBarriers = kLayout.value_barriers;
+  static constexpr int kStoredBarriers = kLayout.stored_barriers;
+  static constexpr int kRotatedBarriers = kLayout.rotated_barriers;
+  static constexpr int kRotationBarriers = kLayout.rotation_barriers;
+  static constexpr int kSavedBarriers = kLayout.saved_barriers;
+  static constexpr int kWorkTileBarriers = kLayout.work_tile_barriers;
+  static constexpr int kWindowBarriers = kLayout.window_barriers;
+  static constexpr int kFlags = kLayout.flags;
+  static constexpr int kBytes = kLayout.bytes;
 
   SharedPtr at;
 
-  LAZYROPE_DEVICE SharedPtr keys(int32 stage) const {
-    return at + (kKeyRing + stage * kBlockBytes);
-  }
+  LAZYROPE_DEVICE SharedPtr keys(int32 stage) const { return at + (stage * kBlockBytes); }
   LAZYROPE_DEVICE SharedPtr values(int32 stage) const {
-    return at + (kValueRing + stage * kBlockBytes);
+    return at + (kLayout.value_ring + stage * kBlockBytes);
   }
   LAZYROPE_DEVICE SharedPtr rotated(int32 stage) const {
-    return at + (kRotatedQueries + stage * kRotatedBytes);
+    return at + (kLayout.rotated_queries + stage * kRotatedBytes);
   }
-  LAZYROPE_DEVICE SharedPtr original() const { return at + kOriginal; }
-  LAZYROPE_DEVICE SharedPtr ones() const { return at + kOnes; }
+  LAZYROPE_DEVICE SharedPtr original() const { return at + kLayout.original; }
+  LAZYROPE_DEVICE SharedPtr ones() const { return at + kLayout.ones; }
   LAZYROPE_DEVICE SharedPtr rotation(int32 stage) const {
-    return at + (kRotations + stage * rotation_bytes(kHeadDim));
+    return at + (kLayout.rotations + stage * rotation_bytes(kHeadDim));
   }
   LAZYROPE_DEVICE SharedPtr rotation_exists(int32 stage) const {
     return rotation(stage) + rotation_exists_offset(kHeadDim);
   }
   LAZYROPE_DEVICE SharedPtr positions(int32 stage) const {
-    return at + (kPositions + stage * kRows * 4);
+    return at + (kLayout.positions + stage * kRows * 4);
   }
-  LAZYROPE_DEVICE IssueOrder query_order() const { return IssueOrder(at + kQueryOrder); }
-  LAZYROPE_DEVICE SharedPtr consumer_scratch() const { return at + kConsumerScratch; }
+  LAZYROPE_DEVICE IssueOrder query_order() const { return IssueOrder(at + kLayout.query_order); }
+  LAZYROPE_DEVICE SharedPtr consumer_scratch() const { return at + kLayout.consumer_scratch; }
   LAZYROPE_DEVICE WorkTilePtr work_tile(int32 stage) const {
-    return WorkTilePtr(at + (kWorkTiles + stage * static_cast<int32>(sizeof(WorkTile))));
+    return WorkTilePtr(at + (kLayout.work_tiles + stage * static_cast<int32>(sizeof(WorkTile))));
   }
   LAZYROPE_DEVICE SharedPtr first_block(int32 stage) const {
-    return at + (kFirstBlocks + stage * 4);
+    return at + (kLayout.first_blocks + stage * 4);
   }
   // These return wgmma descriptors: of a stage's keys, and of the rotated queries `bytes` after a
   // stage's first. The descriptor of stage 0 plus an offset takes fewer instructions than a
@@ -236,7 +224,7 @@ struct TileMemory {
   // Only the scheduler, which fills the table, needs `first_block`.
   LAZYROPE_DEVICE Table table(const StepView& step, WorkTilePtr work_tile,
                               int32 first_block = 0) const {
-    return Table(at + kTable, {0, 1, 1, 0}, step, work_tile, first_block);
+    return Table(at + kLayout.table, {0, 1, 1, 0}, step, work_tile, first_block);
   }
   // Returns the stage of the window that contains a block.
   LAZYROPE_DEVICE static int32 window_of(int32 block) {
@@ -265,7 +253,8 @@ struct TileMemory {
     // Each warpgroup has one stage, which it fills and reads itself. Nothing waits for "empty".
     if (warp == 6 && kConsumersRotate && kHasRotation)
       Pipeline<kConsumerWarps / kGroupWarps>::init(at + kSavedBarriers, kGroupWarps, kGroupWarps);
-    if (warp == 6 && kQueriesIssueFirst) IssueOrder::init_barrier(at + kQueryOrder, kRotatorWarps);
+    if (warp == 6 && kQueriesIssueFirst)
+      IssueOrder::init_barrier(at + kLayout.query_order, kRotatorWarps);
     // Nothing waits for "empty": the consumers' release of the widened tile empties the stage.
     if (warp == 7 && kWidens) Pipeline<2 * kStages>::init(at + kStoredBarriers, 1, 1);
     bar_sync();
