@@ -1,5 +1,5 @@
-// This file compiles the part of fmt that its headers leave to its library, so that programs that use
-// lazyrope need no fmt library.
+// This file compiles the part of fmt that its headers leave to its library, so that programs that
+// use lazyrope need no fmt library.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,5 +1,5 @@
-// LazyropeFmt.cmake compiles this file, which uses fmt as lazyrope does, to learn whether fmt can be
-// compiled once.
+// LazyropeFmt.cmake compiles this file, which uses fmt as lazyrope does, to learn whether fmt can
+// be compiled once.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
