@@ -41,7 +41,7 @@ REFUSED_HEADERS = {
     "codegen": rf"{CUDA_HEADERS}|filesystem|fstream|chrono|ctime|cstdio|cstdlib|unistd\.h|sys/.*|fcntl\.h",
     "cache": CUDA_HEADERS,
     "templates": r".*",
-    "conformance": r".*",
+    "conformance kernels": r".*",
 }
 
 # These words belong to CUDA. "__\w+" covers __device__, __shared__, __syncthreads, __shfl_sync and all intrinsics.
@@ -95,7 +95,7 @@ class Source:
 
     @property
     def owner(self) -> str:
-        return "conformance" if self.is_conformance_kernel else self.room
+        return "conformance kernels" if self.is_conformance_kernel else self.room
 
     @property
     def is_cpp(self) -> bool:
