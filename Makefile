@@ -1,12 +1,12 @@
-# `make help` says what there is. Set-up (Debian packages, a virtual environment in .venv) happens as far as a target
-# needs it, the first time.
+# `make help` lists the targets. The first run of a target installs its dependencies: Debian packages, and Python
+# packages in the virtual environment .venv.
 PYTHON ?= python3
 VENV := .venv
 BUILD := build
-# CI makes warnings errors: make WERROR=ON ...
+# CI treats warnings as errors: make WERROR=ON ...
 WERROR ?= OFF
 
-# Where there is ccache, the wheel's test compiles nothing that was compiled before.
+# With ccache the test of the wheel does not compile the same files again.
 launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 in_venv := $(VENV)/bin
@@ -18,14 +18,15 @@ python := $(in_venv)/python
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 13
 
-# With a GPU the demo compares with PyTorch.
+# On a GPU the demo needs PyTorch, to compare with it.
 demo: build $(if $(wildcard /dev/nvidia0),$(VENV)/.test)  ## compile the kernels of three models; with a GPU, also run them
 	$(python) tools/demo.py
 
-rag: build $(VENV)/.rag  ## a real model answers from documents: is it right, is it worth it; tables and build/rag.html
+rag: build $(VENV)/.rag  ## a real model answers from documents: checks and times, in tables and build/rag.html
 	$(python) -m tools.rag --json $(BUILD)/rag.json --page $(BUILD)/rag.html
 
-# Side by side, Python's by two processes, for they leave a core idle half of the time.
+# C++ and Python tests run at the same time. The Python tests have two processes, because one leaves a core idle half of
+# the time.
 test: build-tests layers $(VENV)/.rag  ## all tests: C++, Python (on a GPU or in the emulator), layering
 	@$(MAKE) --no-print-directory --jobs=2 test-cpp test-python
 
@@ -37,10 +38,10 @@ test-cpp:
 test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
-mutate: build $(VENV)/.test  ## each wait, fence and barrier of the kernels away or weakened, into tests/mutation/results.csv
+mutate: build $(VENV)/.test  ## remove or weaken each wait, fence and barrier of the kernels: tests/mutation/results.csv
 	$(python) -m tests.mutation --keep
 
-compile-all: $(BUILD)/build.ninja  ## every registry row for every arch, into tests/compile/results: minutes on 16 cores
+compile-all: $(BUILD)/build.ninja  ## compile every registry row for every arch into tests/compile/results: minutes on 16 cores
 	cmake --build $(BUILD) --target compile_all
 	$(BUILD)/tests/compile_all
 
@@ -55,13 +56,13 @@ lint: build-tests layers $(VENV)/.lint  ## clang-format, clang-tidy, ruff, mypy,
 format: $(VENV)/.lint  ## format C++ and Python in place
 	VENV=$(VENV) tools/lint.sh --fix
 
-wheel: $(VENV)/.build  ## a wheel in dist/
+wheel: $(VENV)/.build  ## build a wheel in dist/
 	$(in_venv)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-clean:  ## remove what was built
+clean:  ## remove everything that was built
 	rm -rf $(BUILD) dist .pytest_cache .ruff_cache .mypy_cache
 
-distclean: clean  ## and the virtual environment
+distclean: clean  ## also remove the virtual environment
 	rm -rf $(VENV)
 
 build: $(BUILD)/build.ninja
@@ -72,7 +73,8 @@ build-tests: $(BUILD)/build.ninja
 	cmake --build $(BUILD)
 	@$(into_venv)
 
-# The environment's python imports what was built, and the command lies beside it, where it finds NVRTC.
+# The environment's python imports the package from the build tree. The command is copied beside that python, where it
+# finds the environment's NVRTC.
 define into_venv
 cp $(BUILD)/tools/lazyrope $(in_venv)/ && echo $(CURDIR)/$(BUILD)/package > \
   $$($(python) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lazyrope.pth
@@ -86,7 +88,7 @@ $(BUILD)/build.ninja: $(VENV)/.build $(BUILD)/.werror-$(WERROR)
 	  -DLAZYROPE_WERROR=$(WERROR) $(launcher) -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python \
 	  -Dpybind11_DIR=$$($(in_venv)/python -m pybind11 --cmakedir)
 
-# Configures anew where WERROR has changed.
+# Configures again if WERROR has changed.
 $(BUILD)/.werror-$(WERROR):
 	@mkdir -p $(BUILD) && rm -f $(BUILD)/.werror-* && touch $@
 

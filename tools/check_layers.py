@@ -1,8 +1,8 @@
-"""Refuses includes that go upwards, and the few other things that no room may do.
+"""Checks that includes go downwards between rooms, and a few other rules of the tree.
 
 python tools/check_layers.py [ROOT]
 
-Prints one line a complaint, FILE:LINE: what is wrong and what is allowed, and exits with 1 if there is any.
+Prints one line per complaint, FILE:LINE: what is wrong and what is allowed. Exits with 1 if there is any, else with 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# What a room may include beside itself.
+# A room may include itself and these.
 MAY_INCLUDE = {
     "codegen": {"templates/abi"},
     "cache": set(),
@@ -23,32 +23,32 @@ MAY_INCLUDE = {
     "tools": {"runtime", "codegen", "cache", "templates/abi"},
     "tests": {"runtime", "codegen", "cache", "templates", "python"},
 }
-# Inside templates: a folder may include itself and those of later levels.
+# A folder of templates/ may include itself and folders of later levels.
 LEVELS = [("kernel",), ("family", "planner"), ("pipeline",), ("ops",), ("tile",), ("isa",), ("abi",)]
 LEVEL_OF = {folder: i for i, level in enumerate(LEVELS) for folder in level}
 LEVEL_NAMES = " > ".join(", ".join(level) for level in LEVELS)
-# Inside runtime: a folder may include itself and those after it. The files of runtime itself come first.
+# A folder of runtime/ may include itself and the folders after it. "" stands for the files of runtime/ itself.
 RUNTIME_FOLDERS = ["", "tuning", "attention", "step", "engine", "spec", "emulator", "driver", "base"]
 RUNTIME_NAMES = " > ".join(folder or "runtime" for folder in RUNTIME_FOLDERS)
 ISAS = ["ptx", "emu"]
-# Device texts beside the templates, written against the instruction wrappers alone, which they are to show.
+# The conformance kernels are device code outside templates/. They test the instruction wrappers and use nothing else.
 CONFORMANCE_KERNELS = "tests/isa/kernels/"
 CONFORMANCE_MAY_INCLUDE = ["isa", "abi"]
 
-# codegen is a pure function of what is asked for; the cache holds bytes under a key, whatever they are.
+# codegen is a pure function: no files, clock or environment. The cache stores bytes under a key and knows no CUDA.
 CUDA_HEADERS = r"cuda\w*\.h|nvrtc\.h|driver_types\.h|dlpack/.*"
 REFUSED_HEADERS = {
     "codegen": rf"{CUDA_HEADERS}|filesystem|fstream|chrono|ctime|cstdio|cstdlib|unistd\.h|sys/.*|fcntl\.h",
     "cache": CUDA_HEADERS,
     "templates": r".*",
-    "conformance": r".*",
+    "conformance kernels": r".*",
 }
 
-# CUDA's words. Those that begin with __ cover __device__, __shared__, __syncthreads, __shfl_sync and all intrinsics.
+# These words belong to CUDA. "__\w+" covers __device__, __shared__, __syncthreads, __shfl_sync and all intrinsics.
 DEVICE_WORD = re.compile(
     r"\b(?:asm|threadIdx|blockIdx|blockDim|gridDim|clusterIdx|warpSize|atomic[A-Z]\w*|clock64|__\w+)\b"
 )
-EMULATOR_WORD = re.compile(r"__builtin_\w+")  # g++'s, which isa/emu is written in
+EMULATOR_WORD = re.compile(r"__builtin_\w+")  # builtins of g++, which isa/emu uses
 READS_ENVIRONMENT = re.compile(r"\b(?:(?:secure_)?getenv|environ\.get)\b")
 ENVIRONMENT_READER = "runtime/base/config.cpp"
 
@@ -79,7 +79,7 @@ class Include:
 
 @dataclass(frozen=True)
 class Source:
-    """A file of the tree: where it lies, its text, and its text with comments and literals blanked out."""
+    """A file of the tree: its path, its text, and its text with comments and literals blanked out."""
 
     path: str
     text: str
@@ -95,7 +95,7 @@ class Source:
 
     @property
     def owner(self) -> str:
-        return "conformance" if self.is_conformance_kernel else self.room
+        return "conformance kernels" if self.is_conformance_kernel else self.room
 
     @property
     def is_cpp(self) -> bool:
@@ -106,7 +106,7 @@ class Source:
         return self.path.split("/")[1]
 
     def includes(self) -> Iterator[Include]:
-        # An include inside a literal or a comment is none: its # is blanked out.
+        # The # of an include inside a literal or a comment is blanked out in `code`.
         for match in INCLUDE.finditer(self.text):
             hash_at = self.text.index("#", match.start())
             if self.code[hash_at] == "#":
@@ -134,12 +134,12 @@ def sources(root: Path) -> list[Source]:
 
 
 def runtime_folder(path: str) -> str:
-    """The folder of runtime/ that has the file; "" for the files of runtime itself."""
+    """Returns the folder of runtime/ that has the file, or "" for a file of runtime/ itself."""
     return path.split("/")[1] if path.count("/") > 1 else ""
 
 
 def check_runtime_include(source: Source, include: Include) -> str | None:
-    """Includes between the folders of runtime go one way, so that there is no cycle among them."""
+    """Checks that includes between the folders of runtime/ go downwards, so that there is no cycle."""
     folder, target = runtime_folder(source.path), runtime_folder(include.path)
     for one in (folder, target):
         if one not in RUNTIME_FOLDERS:
@@ -150,7 +150,7 @@ def check_runtime_include(source: Source, include: Include) -> str | None:
 
 
 def check_room_include(source: Source, include: Include) -> str | None:
-    """Includes of the host's rooms: given from the root, of rooms that the room may know."""
+    """Checks that host code includes paths from the root, in rooms that its own room may include."""
     target = include.path.split("/")[0]
     if target not in MAY_INCLUDE:
         return f'"{include.path}" is in no room; give paths from the root, <...> for libraries'
@@ -164,7 +164,7 @@ def check_room_include(source: Source, include: Include) -> str | None:
 
 
 def check_template_path(include: Include, paths: set[str]) -> str | None:
-    """What is included is there, for each instruction set."""
+    """Checks that an included file of templates/ exists and names no instruction set."""
     if include.path.startswith(tuple(f"isa/{isa}/" for isa in ISAS)):
         return f'"{include.path}" chooses an instruction set; include "isa/{include.path.split("/", 2)[2]}"'
     in_isa = include.path.startswith("isa/")
@@ -175,7 +175,7 @@ def check_template_path(include: Include, paths: set[str]) -> str | None:
 
 
 def check_conformance_include(include: Include, paths: set[str]) -> str | None:
-    """Includes of the witness kernels: of one another, and of the templates below tile."""
+    """Checks that conformance kernels include only one another and the templates below tile/."""
     if include.path.startswith(CONFORMANCE_KERNELS):
         return None if include.path in paths else f'"{include.path}" does not exist'
     if include.path.split("/")[0] not in CONFORMANCE_MAY_INCLUDE:
@@ -185,7 +185,7 @@ def check_conformance_include(include: Include, paths: set[str]) -> str | None:
 
 
 def check_template_include(source: Source, include: Include, paths: set[str]) -> str | None:
-    """Includes of the templates: given from templates/, downwards, and there."""
+    """Checks that templates include existing files by paths from templates/, downwards."""
     if source.level not in LEVEL_OF:
         return f"{source.path} is on no level of templates/; these are: {LEVEL_NAMES}"
     target = include.path.split("/")[0]
@@ -223,7 +223,7 @@ def check_imports(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def check_words(source: Source) -> Iterator[tuple[int, str]]:
-    """CUDA stays in isa/ptx: all else must also compile as host C++, for the emulator."""
+    """Checks that CUDA stays in isa/ptx, because all other device code also compiles as host C++ for the emulator."""
     if not source.path.startswith(("templates/", "tests/isa/")) or source.path.startswith("templates/isa/ptx/"):
         return
     in_emulator = source.path.startswith("templates/isa/emu/")
@@ -247,7 +247,7 @@ def check_length(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def check_isas(paths: set[str]) -> Iterator[str]:
-    """Every header of one instruction set is there for the other."""
+    """Checks that both instruction sets have the same headers."""
     names = {
         isa: {path.rsplit("/", 1)[1] for path in paths if path.startswith(f"templates/isa/{isa}/")} for isa in ISAS
     }

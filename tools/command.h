@@ -7,17 +7,17 @@
 
 namespace lazyrope {
 
-// A subcommand. `run` does what its parsed options ask for and returns the exit code; what it
-// throws ends the command with exit code 1, or 2 for a UsageError.
+// A subcommand. `run` executes it with its parsed options and returns the exit code. An exception
+// ends the command with exit code 1, or 2 for a UsageError.
 struct Command {
   CLI::App* app;
   std::function<int()> run;
 };
 
-// Runs the one that the command line names.
+// Runs the subcommand that the command line names, and returns its exit code.
 int run_parsed(const std::vector<Command>& commands);
 
-// A mistake in the command line that only shows once all of it is known.
+// A mistake in the command line that the parser cannot detect.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

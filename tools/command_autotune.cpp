@@ -20,19 +20,22 @@ namespace lazyrope {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Run it on the GPU of the deployment, which must have nothing else to do: it takes some ten seconds and
-up to 3 GiB of the GPU's memory for each attention. What it chooses is kept in the cache, for this GPU
-model, driver and compiler; from then on lazyrope.compile(spec) uses it in every process. What
-has been tuned is not tuned again without --force.
+    R"(Run this on the deployment GPU while nothing else uses it. Tuning one attention takes about
+ten seconds and up to 3 GiB of GPU memory. The result is stored in the cache for this GPU model,
+driver and compiler; lazyrope.compile(spec) then uses it in every process. An attention that has a
+stored result is not tuned again without --force.
 
-Plans near the default are compiled, their results compared with the default's, and timed interleaved:
-CUDA events, keys and values never in L2, medians. Another config than the default is chosen only if it
-takes at least 1% less time in rounds of its own, and less by more than three standard errors, and is
-slower on no workload.
+The command compiles configs close to the default and compares their results with the default's.
+It times them interleaved, with CUDA events and a cold L2, and takes medians. The fastest configs
+and the default are then timed again. A config replaces the default only if it takes at least 1%
+less time, saves more than three standard errors, and is slower by as much on no workload.
 
-The table shows, for each task, microseconds of the default and of what was chosen (one
-a workload: batch x queries over context), how much less time that is and how much of it may be noise.
---json prints an object: cache, seconds, attentions [{model, is_new, tuning}]; a tuning has all configs.
+The table has one row per task: microseconds of the default and of the chosen config on each
+workload (batch x query tokens over context), the share of time saved, and how much of that may be
+noise.
+--json prints an object: cache, seconds, attentions [{model, is_new, tuning}]; a tuning has all
+configs.
+Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Example:
   lazyrope autotune --model Llama-3.1-8B/config.json)";
@@ -108,7 +111,7 @@ std::string text_of(const std::vector<Row>& rows, const std::string& cache_dir, 
                {"workloads"},
                {"default us"},
                {"chosen us"},
-               {"less", Align::kRight},
+               {"saved", Align::kRight},
                {"noise", Align::kRight},
                {"chosen"}});
   std::string text;
@@ -153,14 +156,15 @@ Command autotune_command(CLI::App& root) {
       root.add_subcommand("autotune", "Choose the fastest kernels for models on this GPU");
   app->footer(kFooter);
   add_cache_option(*app, options->cache);
-  app->add_option("--threads", options->threads, "Kernels compiled at once (one a core)")
+  app->add_option("--threads", options->threads, "Kernels to compile at once (one per core)")
       ->option_text("N")
       ->check(CLI::Range(1, kMaxThreads));
-  app->add_option("--seconds", options->seconds,
-                  fmt::format("That measuring an attention may take ({})", options->seconds))
+  app->add_option(
+         "--seconds", options->seconds,
+         fmt::format("Seconds that measuring one attention may take ({})", options->seconds))
       ->option_text("S")
       ->check(CLI::Range(0.0, kMaxSeconds));
-  app->add_flag("--force", options->force, "Also tune what has been tuned");
+  app->add_flag("--force", options->force, "Tune again even if a result is stored");
   add_json_option(*app, options->json);
   add_spec_options(*app, options->spec);
   return {app, [options] { return run_autotune(*options); }};

@@ -17,13 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Exit code 0 where the package is installed; a mere directory of that name has no origin.
+// The probe exits with 0 if the package is installed. A directory that is only named lazyrope, such
+// as a checkout, has no origin.
 constexpr const char* kProbe =
     "import importlib.util, sys\n"
     "spec = importlib.util.find_spec('lazyrope')\n"
     "sys.exit(spec is None or spec.origin is None)";
 
-// The Python of the environment that the command is installed in, or else the one on PATH.
+// Returns the Python beside the command, which is that of the environment with the command, or else
+// "python3", which PATH resolves.
 std::string find_python() {
   std::error_code failed;
   const fs::path directory = fs::read_symlink("/proc/self/exe", failed).parent_path();
@@ -34,7 +36,7 @@ std::string find_python() {
   return "python3";
 }
 
-// As execv and its like want it; valid as long as `arguments`.
+// Returns the argument vector that execv and posix_spawn take; it points into `arguments`.
 std::vector<char*> argument_vector(std::vector<std::string>& arguments) {
   std::vector<char*> result;
   result.reserve(arguments.size() + 1);
@@ -65,8 +67,8 @@ int run_bench(const std::vector<std::string>& given) {
   const std::string python = find_python();
   if (!has_package(python))
     throw std::runtime_error(fmt::format(
-        "{} has no package lazyrope, which holds the benchmark: `{} -m pip install lazyrope`, or "
-        "put the Python that has it first on PATH",
+        "{} has no package lazyrope, which contains the benchmark: run `{} -m pip install "
+        "lazyrope`, or put a Python that has the package first on PATH",
         python, python));
   std::vector<std::string> arguments = {python, "-m", "lazyrope.bench"};
   arguments.insert(arguments.end(), given.begin(), given.end());
@@ -78,7 +80,7 @@ int run_bench(const std::vector<std::string>& given) {
 
 Command bench_command(CLI::App& root) {
   CLI::App* const app = root.add_subcommand(
-      "bench", "Measure the kernels beside PyTorch's (runs python -m lazyrope.bench)");
+      "bench", "Time the kernels and PyTorch's (runs python -m lazyrope.bench)");
   app->set_help_flag();
   app->prefix_command();
   return {app, [app] { return run_bench(app->remaining()); }};

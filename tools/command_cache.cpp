@@ -24,38 +24,53 @@ namespace lazyrope {
 namespace {
 
 constexpr std::size_t kShownKey = 12;       // characters
-constexpr std::size_t kShownCompiler = 20;  // characters: name, version, and how its build begins
+constexpr std::size_t kShownCompiler = 20;  // characters: name, version, first digits of the build
 
 constexpr const char* kFooter =
-    R"(Kernels, and the records of `lazyrope autotune`, lie in one directory, which all processes of a
-user share. All of this may be done while kernels are being compiled and used.
+    R"(Choose a subcommand. The cache is one directory that all processes of a user share. It has
+compiled kernels and the records of `lazyrope autotune`. Every subcommand is safe while other
+processes compile and use kernels.
+Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Example:
   lazyrope cache list --json | jq '.entries[].arch')";
 constexpr const char* kListFooter =
-    R"(The most recently used come first; "tuning" is a record of `lazyrope autotune`. --json prints an object: directory, bytes, entries [{key, entry,
-arch, bytes, last_use (UTC), compiler, error}]; error is null, but for files that cannot be used.
+    R"(The table has one row per entry, the most recently used first. "tuning" is a record of
+`lazyrope autotune`; (bad) is a file that cannot be used, and the last column has the reason.
+--json prints an object: directory, bytes, entries [{key, entry, arch, bytes, last_use (UTC),
+compiler, error}]; error is null for a good entry; entry, arch and compiler are null for a bad one.
+Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Example:
   lazyrope cache list --cache /opt/kernels)";
 constexpr const char* kVerifyFooter =
-    R"(Reads every file and checks its checksum, owner and mode. Exit code 1 if one is bad. Bad ones are
-never used; compiling their kernel again replaces them.
+    R"(The command reads every file and checks its checksum, owner and mode. It prints one line
+per bad entry, then their number. A bad entry is never used; compiling its kernel again replaces
+it.
 --json prints an object: directory, entries, bad [{key, bytes, error}].
+Exit codes: 0 if every entry is good, 1 if one is bad, 2 wrong usage.
 
 Example:
   lazyrope cache verify)";
-constexpr const char* kPruneFooter = R"(Also removes what killed processes left behind.
+constexpr const char* kPruneFooter =
+    R"(The command removes entries until the rest fit into SIZE, and temporary files that killed
+processes left. It prints how many entries and bytes it removed, and how many bytes are left.
 --json prints an object: directory, removed {entries, bytes}, left_bytes.
+Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Example:
   lazyrope cache prune --max-bytes 500M)";
 constexpr const char* kClearFooter =
-    R"(--json prints an object: directory, removed {entries, bytes}, left_bytes.
+    R"(Give --yes: without it the command removes nothing and exits with 2. It prints how many
+entries and bytes it removed, and how many bytes are left.
+--json prints an object: directory, removed {entries, bytes}, left_bytes.
+Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Example:
   lazyrope cache clear --yes)";
-constexpr const char* kPathFooter = R"(Exit code 1 where kernels are cached in memory only.
+constexpr const char* kPathFooter =
+    R"(The command prints the path of the cache directory, which need not exist yet.
+Exit codes: 0 done, 1 if kernels are cached in memory only, 2 wrong usage.
 
 Example:
   du -sh $(lazyrope cache path))";
@@ -64,7 +79,7 @@ struct Options {
   std::string cache;
   bool json = false;
   bool yes = false;
-  std::string max_bytes;  // as LAZYROPE_CACHE_MAX_BYTES, which holds where this is empty
+  std::string max_bytes;  // empty: the limit of LAZYROPE_CACHE_MAX_BYTES
 };
 
 std::string fact(const ListedEntry& entry, const char* name) {
@@ -98,7 +113,7 @@ bool is_tuning(const ListedEntry& entry) {
   return entry.error.empty() && fact(entry, "entry") == kTuningEntry;
 }
 
-// "5 kernels, 2 tuning records".
+// Returns, for example, "5 kernels, 2 tuning records".
 std::string count_text(const std::vector<ListedEntry>& entries) {
   const auto records = std::ranges::count_if(entries, is_tuning);
   const std::string kernels = fmt::format("{} kernels", std::ssize(entries) - records);
@@ -165,7 +180,7 @@ int report_removed(const Options& options, const DiskStore& store, const Removed
   return 0;
 }
 
-// `text` is written as the variable's value is, and is read by who reads that.
+// Config parses `text` as the value of LAZYROPE_CACHE_MAX_BYTES, so both take the same notation.
 std::uint64_t size_of(const std::string& text) {
   const auto only_this = [&](const char* name) {
     const bool asked = std::string_view(name) == "LAZYROPE_CACHE_MAX_BYTES";
@@ -174,7 +189,7 @@ std::uint64_t size_of(const std::string& text) {
   try {
     return Config::from_environment(only_this).cache_max_bytes;
   } catch (const SpecError& error) {
-    throw UsageError(fmt::format("--max-bytes, read as the variable: {}", error.what()));
+    throw UsageError(fmt::format("--max-bytes takes the values of the variable: {}", error.what()));
   }
 }
 
@@ -188,8 +203,8 @@ int clear(const Options& options, const Engine& engine) {
   const DiskStore& store = engine.store();
   if (!options.yes)
     throw UsageError(
-        fmt::format("this would remove all kernels and tuning records, {}, from {}; give --yes if "
-                    "that is meant",
+        fmt::format("this would remove all kernels and tuning records, {}, from {}; give --yes to "
+                    "remove them",
                     size_text(store.size_bytes()), directory_text(store)));
   return report_removed(options, store, store.clear());
 }
@@ -217,7 +232,7 @@ Command leaf(CLI::App& cache, const char* name, const char* meaning, const char*
 }  // namespace
 
 Command cache_command(CLI::App& root) {
-  CLI::App* const app = root.add_subcommand("cache", "Look after the compiled kernels on disk");
+  CLI::App* const app = root.add_subcommand("cache", "List, verify or remove the kernels on disk");
   app->footer(kFooter);
   app->require_subcommand(1);
   const auto options = std::make_shared<Options>();
@@ -229,15 +244,16 @@ Command cache_command(CLI::App& root) {
       add("verify", "Check every entry", kVerifyFooter, verify),
       add("prune", "Remove the least recently used entries", kPruneFooter, prune),
       add("clear", "Remove all entries", kClearFooter, clear),
-      add("path", "Print the directory", kPathFooter, path)};
+      add("path", "Print the path of the directory", kPathFooter, path)};
   for (const char* name : {"list", "verify", "prune", "clear"})
     add_json_option(*app->get_subcommand(name), options->json);
   app->get_subcommand("prune")
       ->add_option(
           "--max-bytes", options->max_bytes,
-          "Bytes that may stay, or such as 500M (powers of 1024);\n(LAZYROPE_CACHE_MAX_BYTES)")
+          "Bytes that may stay; K, M, G and T are powers of 1024\n(LAZYROPE_CACHE_MAX_BYTES)")
       ->option_text("SIZE");
-  app->get_subcommand("clear")->add_flag("--yes", options->yes, "Really remove them");
+  app->get_subcommand("clear")->add_flag("--yes", options->yes,
+                                         "Confirm that all entries are to be removed");
   return {app, [options, leaves] { return run_parsed(leaves); }};
 }
 

@@ -24,17 +24,20 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFooter =
-    R"(Needs no GPU. What the cache has is not compiled again. To fill a directory for machines without a
-compiler there is `lazyrope precompile`; this shows the kernels one by one.
+    R"(Name the models with --model, or one attention by its fields. The command compiles their
+kernels into the cache and needs no GPU. Kernels that are in the cache are read, not compiled
+again. To fill a directory for machines without a compiler, use `lazyrope precompile`.
+--reposition adds the kernel that copies tokens of a pool to other slots and positions.
+A kernel that spills registers is an error unless --allow-spills is given. If a kernel fails, the
+command fails, and the cache keeps the others.
 
-The table shows registers and bytes of spilled registers (of a thread), bytes of dynamic shared
-memory (of a CTA) and of the cubin, and the milliseconds it took to have it: to compile it, or to
-read it from the cache. A kernel that an earlier row has as well is "shared".
-With --reposition there is one kernel more, which an attention does without: it copies tokens of a pool
-to other slots and positions.
-A kernel that spills is refused. If one fails the command does; the cache keeps the others.
---json prints an object: cache, seconds, kernels [{model, spec, config, kernel, arch, entry, compiler,
-threads, registers, spill_bytes, shared_bytes, cubin_bytes, compile_ms, ms, from_cache, shared}].
+The table has one row per kernel: registers and spilled bytes per thread, bytes of dynamic shared
+memory per CTA, bytes of the cubin, and the milliseconds to compile the kernel or to read it from
+the cache. "shared" marks a kernel that an earlier row has too.
+--json prints an object: cache, seconds, kernels [{model, spec, config, kernel, arch, entry,
+compiler, threads, registers, spill_bytes, shared_bytes, cubin_bytes, compile_ms, ms, from_cache,
+shared}].
+Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Example:
   lazyrope compile --model Llama-3.1-8B/config.json --arch sm_80,sm_90a --ptx build/ptx)";
@@ -52,7 +55,7 @@ struct Row {
   std::string spec;
   std::string config;
   std::shared_ptr<const Kernel> kernel;
-  bool shared;  // with a row above
+  bool shared;  // an earlier row has the same kernel
 };
 
 using Rows = std::vector<Row>;

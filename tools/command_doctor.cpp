@@ -14,10 +14,11 @@ namespace lazyrope {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Shows every place where NVRTC was looked for, the driver and its GPUs, the cache, and the
-environment variables that lazyrope reads. Exit code 1 when there is neither an NVRTC nor a kernel
-in the cache, 0 otherwise.
+    R"(Run this when a kernel cannot be compiled or launched. The command prints every path where
+it looked for NVRTC, the driver and its GPUs, the cache, and the environment variables that
+lazyrope reads.
 --json prints an object: version, nvrtc, driver, cache, environment, archs.
+Exit codes: 0 if there is an NVRTC or a usable cached kernel, 1 if there is neither, 2 wrong usage.
 
 Example:
   lazyrope doctor --json | jq .nvrtc.path)";
@@ -37,9 +38,10 @@ int run_doctor(const Options& options) {
   print(options.json ? json_text(diagnosis.facts) : diagnosis.text());
   if (!diagnosis.facts["nvrtc"].contains("missing") || has_cached_kernel(diagnosis.facts["cache"]))
     return 0;
-  fmt::print(stderr,
-             "lazyrope: no kernel can run here: there is no NVRTC to compile one, and none in the "
-             "cache\n");
+  fmt::print(
+      stderr,
+      "lazyrope: no kernel can run here: there is no NVRTC to compile one, and the cache has "
+      "no usable kernel\n");
   return 1;
 }
 
@@ -48,7 +50,7 @@ int run_doctor(const Options& options) {
 Command doctor_command(CLI::App& root) {
   const auto options = std::make_shared<Options>();
   CLI::App* const app =
-      root.add_subcommand("doctor", "Show what was found (NVRTC, driver, GPUs, cache), and why");
+      root.add_subcommand("doctor", "Show which NVRTC, driver, GPUs and cache are found, and why");
   app->footer(kFooter);
   add_cache_option(*app, options->cache);
   add_json_option(*app, options->json);

@@ -27,20 +27,24 @@ namespace lazyrope {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Needs no GPU. Fills DIR with all kernels that the models need on the archs. Where it is then found,
-neither a compiler nor NVRTC is needed:
+    R"(Name the models with --model, the GPUs with --arch and the directory with --out. The
+command compiles every kernel that the models need into DIR; it needs no GPU. Programs that use
+DIR need neither a compiler nor NVRTC; set for them:
 
   LAZYROPE_CACHE_DIR=DIR LAZYROPE_POLICY=cache_only
 
-DIR may be read-only there, as in an image. Its files must belong to root or to who uses them.
-What DIR has is not compiled again: an interrupted run goes on where it stopped, and models can be
-added. Nothing is removed; what no run needs any more is what `lazyrope cache prune` removes first.
-The options must be what the program asks for: lazyrope.transformers.attach needs
---query-form rotated --reposition. Of a model whose layers differ, the kernels of all are made.
-With --check nothing is compiled, and DIR stays as it is.
-Exit code 1 if a kernel is missing in the end; one that fails does not keep the others from DIR.
---json prints an object: directory, seconds, entries and bytes (of DIR), kernels [{model, spec, config,
-arch, kernel, key, state, problem}]; state is found, compiled or missing.
+DIR may be read-only there, as in an image. Its files must belong to root or to the program's
+user. Kernels that are in DIR are not compiled again: repeat an interrupted command to go on where
+it stopped, and add models later. Nothing is removed; `lazyrope cache prune` removes the least
+recently used kernels. Give the options that the program gives: lazyrope.transformers.attach needs
+--query-form rotated --reposition. A model whose layers differ gets the kernels of all its layers.
+--check compiles nothing, leaves DIR as it is and reports what it lacks.
+
+The table has one row per model and arch. A second table has one row per missing kernel, with the
+reason. A kernel that fails does not keep the others out of DIR.
+--json prints an object: directory, seconds, entries and bytes (of DIR), kernels [{model, spec,
+config, arch, kernel, key, state, problem}]; state is found, compiled or missing.
+Exit codes: 0 if DIR has every kernel, 1 if one is missing, 2 wrong usage.
 
 Example:
   lazyrope precompile --model Llama-3.1-8B Qwen3-8B --arch sm_80,sm_90a --out /opt/kernels)";
@@ -56,16 +60,15 @@ using Requests = std::vector<KernelSetRequest>;
 using Sets = std::vector<KernelSet>;
 using Failures = std::map<std::string, std::string>;  // by key
 
-// What came of it.
 struct Outcome {
-  Sets before;  // as the directory was found
-  Sets now;     // and as it is
+  Sets before;  // the directory's kernels when the command began
+  Sets now;     // its kernels now
   Failures failures;
 };
 
 enum class State { kFound, kCompiled, kMissing };
 
-// A kernel that a model needs on an arch.
+// A kernel that a model needs on an arch, and whether the directory has it.
 struct Row {
   const KernelSetRequest* set;
   KernelConfig config;
@@ -90,10 +93,10 @@ const char* to_string(State state) {
 }
 
 Config config_of(const Options& options) {
-  if (options.out.empty())
-    throw UsageError("--out is missing: give the directory that the kernels go to");
+  if (options.out.empty()) throw UsageError("--out is missing: give the directory for the kernels");
   if (options.out == "none")
-    throw UsageError("--out none: elsewhere that is no directory; write ./none if it is one");
+    throw UsageError(
+        "--out none: \"none\" stands for no cache; give ./none for a directory of that name");
   Config config = Config::from_environment();
   config.cache_dir = std::filesystem::absolute(options.out).lexically_normal().string();
   config.cache_max_bytes = std::numeric_limits<std::uint64_t>::max();
@@ -119,7 +122,7 @@ Sets find(Engine& engine, const Requests& requests, const Options& options) {
   return compile_sets(engine, requests, engine_options);
 }
 
-// What would make all of an arch fail is said before the work begins.
+// Throws before any work begins if an arch that lacks kernels cannot be compiled for at all.
 void check_can_compile(const Engine& engine, const Requests& requests, const Sets& found) {
   std::set<const Arch*> archs;
   for (std::size_t i = 0; i < found.size(); ++i)
@@ -137,7 +140,7 @@ Failures compile(Engine& engine, const Requests& requests, const Options& option
   return failures;
 }
 
-// In the end the directory is read again, for what it has is what will be used.
+// The directory is read again after compiling, because a kernel counts only if it can be read back.
 Outcome precompile(Engine& engine, const Requests& requests, const Options& options) {
   Sets found = find(engine, requests, options);
   if (options.check || std::ranges::all_of(found, is_complete)) return {found, found, {}};
@@ -175,7 +178,7 @@ std::size_t count(const Rows& rows, State state) {
   return static_cast<std::size_t>(std::ranges::count(rows, state, &Row::state));
 }
 
-// Models may share kernels.
+// Returns the first row of each kernel, because models may share kernels.
 Rows distinct(const Rows& rows) {
   Rows result;
   std::set<std::string> seen;
@@ -191,7 +194,7 @@ std::size_t code_bytes(const Rows& rows) {
   return bytes;
 }
 
-// A line for each model and arch.
+// Returns a table with one line for each model and arch.
 std::string table_of(const Rows& rows) {
   Table table({{"model"},
                {"arch"},
@@ -213,7 +216,7 @@ std::string table_of(const Rows& rows) {
   return table.text();
 }
 
-// Nothing where nothing is missing.
+// Returns the empty string if no kernel is missing.
 std::string missing_text(const Rows& rows) {
   if (count(rows, State::kMissing) == 0) return "";
   Table table({{"model"}, {"arch"}, {"kernel"}, {"missing because"}});
@@ -254,7 +257,8 @@ Json json_of(const DiskStore& store, const Rows& rows, double seconds) {
           {"kernels", kernels}};
 }
 
-// Also what the compiler said, in full. The exit code.
+// Prints the full messages of the compiler and the number of missing kernels. Returns the exit
+// code.
 int report_missing(const Rows& rows, const Failures& failures) {
   const Rows kernels = distinct(rows);
   const std::size_t missing = count(kernels, State::kMissing);
@@ -283,8 +287,8 @@ Command precompile_command(CLI::App& root) {
   CLI::App* const app = root.add_subcommand(
       "precompile", "Fill a directory with all kernels that a deployment needs");
   app->footer(kFooter);
-  app->add_option("--out", options->out, "Directory that the kernels go to")->option_text("DIR");
-  app->add_flag("--check", options->check, "Only say what is missing in DIR");
+  app->add_option("--out", options->out, "Directory for the kernels")->option_text("DIR");
+  app->add_flag("--check", options->check, "Compile nothing; report what DIR lacks");
   add_json_option(*app, options->json);
   add_kernel_options(*app, options->kernels);
   return {app, [options] { return run_precompile(*options); }};

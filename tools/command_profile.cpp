@@ -25,17 +25,19 @@ namespace lazyrope {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Needs no GPU: the emulator sees every address. Runs a step of --batch requests for each --query-tokens,
-over documents in shuffled pages, and appends all their tokens; inputs are random. Few queries are
-work for attend_decode, many for attend_prefill.
+    R"(Name the attention with --model or by its fields. The command runs its kernels in the
+emulator, which sees every address, and needs no GPU. For each number of --query-tokens it attends
+once with --batch requests over documents in shuffled pages, and appends all tokens once; inputs
+are random. Requests with few query tokens run attend_decode, with many attend_prefill.
 
-The table shows, for each line of the kernels' text that accesses memory, how often warps executed it;
-the passes over shared memory that this takes, and would take without bank conflicts; the sectors of
-32 bytes of global memory that it touches, and that the same bytes would fill. (Lines of a GPU's caches are
-left out: what it reads twice counts twice.)
---json prints an object: name, spec, arch, config, workloads, lines [{kernel, file, line, text, instruction,
-executions, lanes (active, in all executions), wavefronts, ideal_wavefronts, sectors, ideal_sectors,
-cache_lines (of 128 bytes), bytes}].
+The table has one row per source line that accesses memory: how often warps executed it; its
+passes over shared memory, and the passes that it would take without bank conflicts; the 32-byte
+sectors of global memory that it touches, and the sectors that the same bytes would fill. The
+GPU's caches are not modelled: a sector that is read twice counts twice.
+--json prints an object: name, spec, arch, config, workloads, lines [{kernel, file, line, text,
+instruction, executions, lanes (active, in all executions), wavefronts, ideal_wavefronts, sectors,
+ideal_sectors, cache_lines (of 128 bytes), bytes}].
+Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Example:
   lazyrope profile --model Llama-3.1-8B/config.json --kernel attend_decode --query-tokens 1)";
@@ -48,12 +50,12 @@ struct Options {
   std::string cache;
   TuningWorkload workload = {.batch = 2, .context = 192, .doc_tokens = 128};
   std::vector<int> query_tokens = {1, 64};
-  std::vector<std::string> kernels;  // none: all
+  std::vector<std::string> kernels;  // empty: all
   std::string order = std::string(to_string(ProfileOrder::kExcess));
   bool json = false;
 };
 
-// As the command line has them.
+// Returns the names of the values, as the command line takes them.
 template <class Value>
 std::vector<std::string> names_of(const std::vector<Value>& values) {
   std::vector<std::string> names;
@@ -79,10 +81,10 @@ const Arch& emulated_arch(const std::string& name) {
   const Arch& arch = named_arch(name);
   if (arch.isa == "emu") return arch;
   throw UsageError(fmt::format(
-      "--arch: {} is a GPU's; accesses are counted in the emulator: give emu:sm_80", name));
+      "--arch: {} is the arch of a GPU; the emulator counts accesses: give emu:sm_80", name));
 }
 
-// While it lives, launches are counted.
+// Counts the accesses of all launches into `profile` during its lifetime.
 class Counting {
  public:
   explicit Counting(Profile& profile)
@@ -138,8 +140,8 @@ std::vector<ProfileLine> lines_of(const Profile& profile, const Attention& atten
   std::erase_if(lines, [&](const ProfileLine& line) { return !entries.contains(line.kernel); });
   if (lines.empty())
     throw std::runtime_error(
-        fmt::format("{} had nothing to do: how many queries a request has decides which kernel "
-                    "attends; with --query-tokens 1,64 both do",
+        fmt::format("{} had nothing to do: the query tokens of a request decide which kernel "
+                    "attends; give --query-tokens 1,64 to run both",
                     fmt::join(options.kernels, ", ")));
   return ordered(std::move(lines), named(options.order, profile_orders()));
 }
@@ -163,7 +165,7 @@ Json json_of(const ProfileLine& line) {
 int run_profile(const Options& options) {
   const NamedSpec named = only_spec_of(options.spec);
   const Arch& arch = emulated_arch(options.arch);
-  emulator_device();  // says so where there is none
+  emulator_device();  // throws if the build has no emulator
   Engine engine(config_with_cache(options.cache));
   std::vector<std::string> workloads;
   for (const TuningWorkload& workload : workloads_of(options))
@@ -201,33 +203,34 @@ void add_workload_options(CLI::App& app, Options& options) {
   TuningWorkload& workload = options.workload;
   add("--batch", workload.batch, "N", fmt::format("Requests ({})", workload.batch));
   add("--query-tokens", options.query_tokens, "N,...",
-      fmt::format("Queries of a request, a step for each number ({})",
+      fmt::format("Query tokens per request, one step for each number ({})",
                   fmt::join(options.query_tokens, ",")));
   add("--context", workload.context, "N",
-      fmt::format("Tokens of a request's documents ({})", workload.context));
+      fmt::format("Document tokens per request ({})", workload.context));
   add("--doc-tokens", workload.doc_tokens, "N",
-      fmt::format("Tokens of a document ({})", workload.doc_tokens));
+      fmt::format("Tokens per document ({})", workload.doc_tokens));
 }
 
 }  // namespace
 
 Command profile_command(CLI::App& root) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const app = root.add_subcommand(
-      "profile", "Count bank conflicts and sectors by line of the kernels' text");
+  CLI::App* const app =
+      root.add_subcommand("profile", "Count bank conflicts and sectors of each source line");
   app->footer(kFooter);
-  app->add_option("--arch", options->arch, fmt::format("The emulated one ({})", options->arch))
+  app->add_option("--arch", options->arch, fmt::format("Emulated arch ({})", options->arch))
       ->option_text("NAME");
   add_cache_option(*app, options->cache);
   app->add_option("--kernel", options->kernels,
-                  fmt::format("Any of {};\ncommas between them (all)",
+                  fmt::format("Any of {},\nseparated by commas (all)",
                               fmt::join(names_of(attention_kernels()), ", ")))
       ->option_text("NAME,...")
       ->delimiter(',')
       ->check(CLI::IsMember(names_of(attention_kernels())));
-  app->add_option("--sort", options->order,
-                  fmt::format("By {}\n(excess, beyond the ideal)",
-                              fmt::join(names_of(profile_orders()), ", ")))
+  app->add_option(
+         "--sort", options->order,
+         fmt::format("Order of the rows: {}\n(excess: passes and sectors beyond the ideal)",
+                     fmt::join(names_of(profile_orders()), ", ")))
       ->option_text("NAME")
       ->check(CLI::IsMember(names_of(profile_orders())));
   add_workload_options(*app, *options);

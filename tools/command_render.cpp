@@ -16,9 +16,12 @@ namespace lazyrope {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Needs no GPU and no compiler. The source is self-contained: it is what NVRTC is given.
---json prints an object: name, spec, config, kernel, arch, entry, threads and shared_bytes (of a
+    R"(Name the attention with --model or by its fields, and the kernel with --kernel. The command
+prints the kernel's source in the default config: self-contained CUDA C++, the exact text that
+NVRTC compiles. It needs no GPU and no compiler.
+--json prints an object: name, spec, config, kernel, arch, entry, threads and shared_bytes (per
 CTA), ctas_per_sm, source.
+Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 Example:
   lazyrope render --head-dim 128 --q-heads 32 --kv-heads 8 --rope neox --rope-param theta=500000 \
@@ -79,15 +82,14 @@ int run_render(const Options& options) {
 
 Command render_command(CLI::App& root) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const app =
-      root.add_subcommand("render", "Print the source of a kernel by its first config");
+  CLI::App* const app = root.add_subcommand("render", "Print the CUDA source of a kernel");
   app->footer(kFooter);
   app->add_option("--kernel", options->kernel,
                   fmt::format("One of {}\n(attend_decode)", fmt::join(kernel_names(), ", ")))
       ->option_text("NAME");
-  app->add_option("--arch", options->arch, "One of " + arch_names() + "\n(that of the present GPU)")
+  app->add_option("--arch", options->arch, "One of " + arch_names() + "\n(the present GPU's)")
       ->option_text("NAME");
-  app->add_option("-o,--output", options->output, "Write to FILE instead of standard output")
+  app->add_option("-o,--output", options->output, "File to write instead of standard output")
       ->option_text("FILE");
   add_json_option(*app, options->json);
   add_spec_options(*app, options->spec);

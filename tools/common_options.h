@@ -10,17 +10,19 @@ namespace lazyrope {
 
 void add_json_option(CLI::App& app, bool& json);
 
-// --cache DIR, and the configuration that follows from it and the environment.
+// Adds --cache DIR. config_with_cache() returns the environment's configuration with that
+// directory, if it is not empty.
 void add_cache_option(CLI::App& app, std::string& directory);
 Config config_with_cache(const std::string& directory);
 
-// "sm_80, sm_86, ...": what --arch takes.
+// Returns the names that --arch takes: "sm_80, sm_86, ...".
 std::string arch_names();
 
-// The architecture that --arch names. UsageError for an unknown name.
+// Returns the arch that --arch names. Throws UsageError for an unknown name.
 const Arch& named_arch(const std::string& name);
 
-// The same, or for an empty name that of the present GPU. std::runtime_error without a GPU.
+// Returns the same, or the arch of the present GPU for an empty name. Throws std::runtime_error if
+// that is needed and there is no GPU.
 const Arch& arch_of(const std::string& name);
 
 }  // namespace lazyrope

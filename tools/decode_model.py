@@ -1,5 +1,6 @@
-"""What decode's time is made of: a few terms whose largest error is the least there is, over what ``lazyrope bench
-sweep --json`` recorded.
+"""Fits a model of decode's time, a sum of a few terms, to the rows that ``lazyrope bench sweep --json`` recorded.
+
+Prints the coefficient of each term, and the rows with the largest errors.
 
 python -m tools.decode_model [SWEEP.json] [--check PERCENT]
 """
@@ -22,7 +23,7 @@ from tools.drawing import RESULTS
 
 Row = dict[str, Any]
 
-# What the planner counts (templates/planner/units.cuh, runtime/step/step_layout.cpp).
+# These are the planner's costs (templates/planner/units.cuh, runtime/step/step_layout.cpp).
 BLOCK_COST = 8
 SEGMENT_COST = 2
 MIN_SHARE_COST = BLOCK_COST + SEGMENT_COST + 2
@@ -50,21 +51,21 @@ def blocks(row: Row) -> int:
 
 
 def heads_at_once(row: Row) -> int:
-    """Of head_dim 64 two KV heads lie side by side."""
+    """Returns the KV heads of a work tile: two of head_dim 64, which are neighbours in memory, or one."""
     return 2 if row["head_dim"] == 64 and row["heads"][1] % 2 == 0 else 1
 
 
 def units(row: Row) -> int:
-    """What a CTA has whole or a part of."""
+    """Returns the units of the step. A CTA computes whole units or a KV split of one."""
     return row["batch"] * row["heads"][1] // heads_at_once(row)
 
 
 @dataclass(frozen=True)
-class Line:
-    """The line of a row's units, all alike, as the planner cuts it into shares (templates/planner/stream_k.cuh)."""
+class StreamKSchedule:
+    """The shares that templates/planner/stream_k.cuh makes of a row's units, which are all alike."""
 
-    blocks: int  # of a unit
-    cost: int  # of a unit's blocks and segments
+    blocks: int  # KV blocks per unit
+    cost: int  # cost of a unit's blocks and segments
     work_tile_cost: int
     units: int
     ctas: int
@@ -73,7 +74,7 @@ class Line:
         return max(1, min(self.ctas, self.units * cost // MIN_SHARE_COST))
 
     def shares(self) -> int:
-        """That are not empty."""
+        """Returns the number of shares that are not empty."""
         baseline = self.max_shares(self.cost + self.work_tile_cost)
 
         def are_short(most: int) -> bool:
@@ -84,13 +85,16 @@ class Line:
             return self.nonempty_shares(baseline)
         if self.units > baseline:
             return self.nonempty_shares(self.whole_units(baseline))
-        parts, most = self.equal_parts()
-        if not is_near(parts * self.units, most) or (parts > 1 and not are_short(short * 2 // 5)):
+        splits, most = self.equal_splits()
+        if not is_near(splits * self.units, most) or (splits > 1 and not are_short(short * 2 // 5)):
             return self.nonempty_shares(baseline)
-        return parts * self.units
+        return splits * self.units
 
     def nonempty_shares(self, shares: int) -> int:
-        """Of so many that are cut wherever they end: some begin where others do, at a unit's beginning."""
+        """Returns how many of ``shares`` equal shares are not empty.
+
+        A boundary near an end of a unit moves to that end, where it may meet another.
+        """
         unit = self.cost + self.work_tile_cost
 
         def beginning(share: int) -> tuple[int, float]:
@@ -106,8 +110,11 @@ class Line:
         matched = self.units // each
         return matched if matched * each == self.units and is_near(matched, baseline) else baseline
 
-    def equal_parts(self) -> tuple[int, int]:
-        """Of a unit, no more than have as few blocks as the longest; and the most shares that there can be."""
+    def equal_splits(self) -> tuple[int, int]:
+        """Returns the equal KV splits of a unit and the most shares that the step can have.
+
+        Fewer splits are taken where the longest split has as many blocks.
+        """
         most = self.max_shares(self.cost)
         count = most // self.units
         if count <= 1:
@@ -121,10 +128,10 @@ def is_near(count: int, most: int) -> bool:
 
 
 def shares(row: Row, gpu: Gpu) -> int:
-    """CTAs that have work."""
+    """Returns the number of CTAs that have work."""
     if row["batch"] == 1 and 2 <= blocks(row) <= 32 and blocks(row) * units(row) <= gpu.ctas(row):
-        return blocks(row) * units(row)  # a request of few blocks: each is a part
-    return Line(
+        return blocks(row) * units(row)  # a request of few blocks: each block is a KV split
+    return StreamKSchedule(
         blocks=blocks(row),
         cost=BLOCK_COST * blocks(row) + SEGMENT_COST * math.ceil(row["context"] / row["doc_tokens"]),
         work_tile_cost=BLOCK_COST * WORK_TILE_BYTES // (256 * row["head_dim"] * heads_at_once(row)),
@@ -133,19 +140,19 @@ def shares(row: Row, gpu: Gpu) -> int:
     ).shares()
 
 
-def parts(row: Row, gpu: Gpu) -> float:
-    """Of a unit."""
+def splits(row: Row, gpu: Gpu) -> float:
+    """Returns the KV splits per unit."""
     return max(1, shares(row, gpu) / units(row))
 
 
-# What a microsecond is paid for, the unit, and how many a row has of it.
+# Each term has a name, the unit of its coefficient, and the amount that a row has of it.
 TERMS: list[tuple[str, str, Callable[[Row, Gpu], float]]] = [
     ("launch, first loads and the end", "us", lambda row, gpu: 1),
     ("CTAs that have work", "us for 100", lambda row, gpu: shares(row, gpu) / 100),
     ("reading", "us for a GB", lambda row, gpu: bytes_read(row) / 1e9),
-    ("looking for parts", "us for 100 of a head", lambda row, gpu: parts(row, gpu) / 100),
+    ("finding KV splits to combine", "us for 100 of a head", lambda row, gpu: splits(row, gpu) / 100),
     (
-        "leaving and merging a KV head's rows",
+        "storing and combining a KV head's rows",
         "us for 1000 columns",
         lambda row, gpu: group_size(row) * row["head_dim"] / 1000,
     ),
@@ -156,7 +163,7 @@ ROUNDS = 300
 @dataclass(frozen=True)
 class Model:
     coefficients: list[float]
-    errors: list[float]  # of each row: predicted time over measured, less one
+    errors: list[float]  # for each row: predicted time over measured time, minus one
 
     @property
     def largest(self) -> int:
@@ -164,8 +171,11 @@ class Model:
 
 
 def fitted(rows: list[Row], gpu: Gpu) -> Model:
-    """Relative errors count, so that short rows matter as much as long ones, and the largest is to be small: least
-    squares, in which rows gain weight with their error (Lawson's algorithm)."""
+    """Returns the model whose largest relative error is least.
+
+    Relative errors give short and long rows the same weight. Lawson's algorithm repeats least squares and gives rows
+    with larger errors more weight each time.
+    """
     relative = np.array([[amount(row, gpu) / row["us"] for _, _, amount in TERMS] for row in rows])
     weights = np.full(len(rows), 1 / len(rows))
     models = []
@@ -191,8 +201,16 @@ def text(model: Model, rows: list[Row]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.decode_model", description=__doc__.split("\n\n")[0])
-    parser.add_argument("sweep", type=Path, nargs="?", default=RESULTS / "sweep.json", help="the recorded figures")
-    parser.add_argument("--check", type=float, metavar="PERCENT", help="exit with 1 if an error is larger")
+    parser.add_argument(
+        "sweep",
+        type=Path,
+        nargs="?",
+        default=RESULTS / "sweep.json",
+        help="figures that lazyrope bench sweep --json wrote (%(default)s)",
+    )
+    parser.add_argument(
+        "--check", type=float, metavar="PERCENT", help="exit with 1 if an error is larger, with 0 otherwise"
+    )
     options = parser.parse_args(arguments)
     sweep = json.loads(options.sweep.read_text())
     model = fitted(sweep["rows"], Gpu(sweep["sms"]))

@@ -1,5 +1,5 @@
-"""``make demo``: from the published configs of three models to compiled kernels, and, where there is a GPU, to
-answers from documents that move."""
+"""Runs ``make demo``: compiles the kernels of three published model configs and, on a GPU, attends to documents that
+move."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 MODELS = {"Llama-3.1-8B": "llama-3.1-8b.json", "Qwen3-8B": "qwen3-8b.json", "SmolLM2-135M": "smollm2-135m.json"}
 ARCHS = ["sm_80", "sm_90a"]
 
-# A cache of the demo's own, so that the times of compiling are shown whatever was compiled before.
+# The demo has a cache of its own, so that it shows the times of compiling even if the kernels were compiled before.
 CACHE = tempfile.TemporaryDirectory(prefix="lazyrope-demo-")
 os.environ["LAZYROPE_CACHE_DIR"] = CACHE.name
 
@@ -54,7 +54,7 @@ def show_kernels() -> None:
     begin = time.perf_counter()
     cold = compile_all(wanted)
     seconds = time.perf_counter() - begin
-    lazyrope.clear_cache()  # what was compiled is now on disk only
+    lazyrope.clear_cache()  # the kernels are now on disk only
     cached = {key: lazyrope.compile(wanted[key[0]], arch=key[1]) for key in cold}
     head = ("model", "kernel", "arch", "registers", "spill B", "shared B", "cubin B", "ms cold", "ms cached")
     rows = [head]
@@ -62,7 +62,7 @@ def show_kernels() -> None:
     for (model, arch), attention in cold.items():
         for name, kernel in attention.kernels.items():
             again = cached[model, arch].kernels[name]
-            # Attentions that differ in nothing that a kernel depends on share it.
+            # Attentions share a kernel if they agree in everything that it depends on.
             first = "shared" if (arch, kernel.source) in shown else f"{kernel.ready_ms:.0f}"
             shown.add((arch, kernel.source))
             figures = (kernel.registers, kernel.spill_bytes, kernel.shared_bytes, len(kernel.cubin))
@@ -72,7 +72,7 @@ def show_kernels() -> None:
 
 
 class DocumentPool:
-    """Four documents of a Llama-3.1-8B layer in one paged pool, each stored once, keys rotated by their own index."""
+    """Stores four documents of a Llama-3.1-8B layer once in a paged pool, keys rotated by their index."""
 
     LENGTHS = (1024, 700, 2048, 333)
     PAGE = 16
@@ -114,13 +114,13 @@ class DocumentPool:
         )
 
     def contiguous(self, order: tuple[int, ...]):
-        """Raw keys and values of the documents in that order."""
+        """Returns the raw keys and values of the documents in this order."""
         at = [sum(self.LENGTHS[:i]) for i in range(5)]
         parts = [slice(at[i], at[i + 1]) for i in order]
         return self.torch.cat([self.k[p] for p in parts]), self.torch.cat([self.v[p] for p in parts])
 
     def rotate(self, x, positions):
-        """fp64, NeoX pairing."""
+        """Returns ``x`` rotated to ``positions``, in fp64 with NeoX pairing."""
         torch = self.torch
         angle = positions.double()[:, None] * torch.tensor(self.spec.frequencies, device="cuda", dtype=torch.float64)
         cos, sin = angle.cos()[:, None], angle.sin()[:, None]
@@ -128,7 +128,7 @@ class DocumentPool:
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
     def exact(self, q, order: tuple[int, ...]):
-        """fp64 attention over keys rotated from scratch for that order; also what SDPA needs, in bf16."""
+        """Returns fp64 attention over keys rotated for this order, and the inputs of SDPA in bf16."""
         torch = self.torch
         k, v = self.contiguous(order)
         n, tokens = len(k), len(q)
@@ -141,7 +141,7 @@ class DocumentPool:
 
 
 def milliseconds(torch, call) -> float:
-    """Median of event times, L2 flushed before each call."""
+    """Returns the median of event times in milliseconds; L2 is flushed before each call."""
     from lazyrope.bench import Timer
 
     return Timer(rounds=20).medians({"call": call})["call"] / 1e3
@@ -151,7 +151,7 @@ def show_answers(torch) -> None:
     torch.manual_seed(0)
     pool = DocumentPool(torch, specs()["Llama-3.1-8B"])
     print(f"\nFour documents of {pool.LENGTHS} tokens stored once on {torch.cuda.get_device_name()}, then read in two")
-    print("orders from the same pages; SDPA reads keys that were rotated and copied for the order beforehand.\n")
+    print("orders from the same pages. SDPA reads keys that were rotated and copied for each order beforehand.\n")
     rows = [("order", "queries", "", "error vs fp64", "lazyrope us", "SDPA us")]
     for order in ((0, 1, 2, 3), (2, 0, 3, 1)):
         for tokens in (1, 64):
@@ -174,7 +174,9 @@ def has_gpu() -> bool:
 def main() -> None:
     show_kernels()
     if not has_gpu():
-        print("No GPU here: the kernels were compiled for others. On a machine with one the demo also runs them.")
+        print(
+            "There is no GPU here, so the kernels were only compiled. On a machine with a GPU the demo also runs them."
+        )
         return
     try:
         import torch

@@ -10,7 +10,7 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr const char* kAllArchs = "all";
 
-// Those of GPUs.
+// Returns the archs of GPUs, without the emulated ones.
 std::vector<const Arch*> all_archs() {
   std::vector<const Arch*> result;
   for (const Arch& arch : archs())
@@ -32,14 +32,14 @@ std::vector<const Arch*> archs_of(const std::vector<std::string>& names) {
 void add_kernel_options(CLI::App& app, KernelOptions& options) {
   app.add_option("--arch", options.archs,
                  "Any of " + arch_names() +
-                     ";\ncommas between them; or all, those of GPUs (that of the present GPU)")
+                     ",\nseparated by commas; or all, for every GPU (the present GPU's)")
       ->option_text("NAME,...")
       ->delimiter(',');
   app.add_flag("--reposition", options.reposition,
                "Also compile reposition, the kernel of\nlazyrope.compile_reposition()");
   app.add_flag("--allow-spills", options.allow_spills,
-               "Keep kernels that spill registers: they are slow");
-  app.add_option("--threads", options.threads, "Kernels compiled at once (one a core)")
+               "Accept kernels that spill registers, which are slow");
+  app.add_option("--threads", options.threads, "Kernels to compile at once (one per core)")
       ->option_text("N")
       ->check(CLI::Range(1, kMaxThreads));
   add_spec_options(app, options.spec);

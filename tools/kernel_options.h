@@ -10,7 +10,7 @@
 
 namespace lazyrope {
 
-// The kernels that a command line asks for: of which models, for which archs.
+// The options that choose kernels: models, archs, and how to compile.
 struct KernelOptions {
   SpecOptions spec;
   std::vector<std::string> archs;
@@ -21,11 +21,11 @@ struct KernelOptions {
 
 void add_kernel_options(CLI::App& app, KernelOptions& options);
 
-// Model after model, and for each arch after arch: the kernels of an attention and, where it is
-// asked for, reposition. Throws as specs_of and arch_of do.
+// Returns for each model, and for each arch of it, the kernels of the attention, then reposition if
+// it is asked for. Throws the exceptions of specs_of and arch_of.
 std::vector<KernelSetRequest> kernel_sets_of(const KernelOptions& options);
 
-// How they are to be compiled.
+// Returns the options for compile_sets().
 EngineOptions engine_options_of(const KernelOptions& options, KernelListener* listener = nullptr);
 
 }  // namespace lazyrope

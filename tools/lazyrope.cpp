@@ -1,4 +1,4 @@
-// The lazyrope command: `lazyrope SUBCOMMAND --help` explains each.
+// This file is the main program of the lazyrope command.
 
 #include <fmt/format.h>
 
@@ -17,25 +17,29 @@ constexpr int kFailure = 1;
 constexpr int kBadUsage = 2;
 
 constexpr const char* kDescription =
-    "Attention kernels over position-free KV: rendered, compiled, cached.";
+    "Render, compile, tune and cache attention kernels over position-free KV.";
 constexpr const char* kFooter =
-    R"(Exit codes: 0 done, 1 failed, 2 wrong usage. `lazyrope doctor` shows the environment variables
-that lazyrope reads.)";
+    R"(`lazyrope SUBCOMMAND --help` explains a subcommand. `lazyrope doctor` shows the environment
+variables that lazyrope reads.
+Exit codes: 0 done, 1 failed, 2 wrong usage.
 
-// The subcommand that the command line got to.
+Example:
+  lazyrope compile --model Llama-3.1-8B/config.json --arch sm_90a)";
+
+// Returns the innermost subcommand that the command line names.
 const CLI::App* last_parsed(const CLI::App* app) {
   const std::vector<CLI::App*> parsed = app->get_subcommands();
   return parsed.empty() ? app : last_parsed(parsed.front());
 }
 
-// "lazyrope cache prune".
+// Returns the words of the subcommand, such as "lazyrope cache prune".
 std::string full_name(const CLI::App* app) {
   const CLI::App* const parent = app->get_parent();
   return parent == nullptr ? app->get_name()
                            : fmt::format("{} {}", full_name(parent), app->get_name());
 }
 
-// No option is required, so what is missing is a subcommand.
+// Returns the message for CLI::RequiredError. No option is required, so a subcommand is missing.
 std::string missing_subcommand(const CLI::App& app) {
   const std::vector<std::string> unknown = last_parsed(&app)->remaining();
   return unknown.empty() ? "a subcommand is required"

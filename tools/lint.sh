@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks C++ and Python without running them; with --fix, formats them in place instead. Wants the virtual environment
-# VENV and, for clang-tidy and the stubs, the configured and built tree BUILD.
+# Checks C++ and Python without running them; with --fix, formats them in place instead. It uses the virtual environment
+# VENV; clang-tidy and stubtest also need the configured and built tree BUILD.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/${VENV:-.venv}/bin

@@ -10,16 +10,17 @@ namespace lazyrope {
 
 using Json = nlohmann::ordered_json;
 
-// Indented, with a line end. Bytes that are not UTF-8, as file names may have, are replaced.
+// Returns indented JSON with a line end. Bytes that are not UTF-8, which file names may have, are
+// replaced.
 std::string json_text(const Json& json);
 
-// Writes to standard output. std::runtime_error when it takes no more.
+// Writes to standard output. Throws std::runtime_error if that fails.
 void print(std::string_view text);
 
-// std::runtime_error that names the file.
+// Writes the file. Throws a std::runtime_error that names it if that fails.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
-// "512 B", "3.4 KiB", "1.0 GiB".
+// Returns, for example, "512 B", "3.4 KiB" or "1.0 GiB".
 std::string size_text(std::uint64_t bytes);
 
 }  // namespace lazyrope

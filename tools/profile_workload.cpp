@@ -21,7 +21,7 @@ DeviceTensor ints(const std::vector<std::int32_t>& values,
   return tensor;
 }
 
-// [tokens, heads, head_dim] of new keys or values.
+// Returns random keys or values to append, [tokens, kv_heads, head_dim].
 DeviceTensor new_rows(const AttentionSpec& spec, std::int64_t tokens, unsigned seed,
                       const std::shared_ptr<const Device>& device) {
   DeviceTensor tensor(element_type(spec.dtype), {tokens, spec.num_kv_heads, spec.head_dim}, device);

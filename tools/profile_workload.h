@@ -5,12 +5,10 @@
 
 namespace lazyrope {
 
-// Both run kernels in the emulator, with random inputs.
-
-// Plans a step of that workload, and attends once.
+// Plans a step of the workload and attends once, in the emulator, with random inputs.
 void attend_once(const Attention& attention, const TuningWorkload& workload);
 
-// Plans where all tokens of the workload go, and appends them.
+// Appends all tokens of the workload, in the emulator, with random inputs.
 void append_once(const Attention& attention, const TuningWorkload& workload);
 
 }  // namespace lazyrope

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kEraseLine = "\r\033[K";
 constexpr std::size_t kBarWidth = 30;
-constexpr std::size_t kDefaultWidth = 80;  // of a terminal that does not set_status
+constexpr std::size_t kDefaultWidth = 80;  // columns, if the terminal reports no width
 
 void write(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
@@ -68,7 +68,7 @@ void Progress::set_status(std::string_view what) {
   draw();
 }
 
-// A line that the terminal would wrap could not be erased.
+// The bar is cut to the width of the terminal, because a wrapped line cannot be erased.
 void Progress::draw() {
   const std::size_t filled = total_ == 0 ? 0 : kBarWidth * done_ / total_;
   const std::string line = fmt::format("[{:-<{}}] {}/{} {}", std::string(filled, '#'), kBarWidth,

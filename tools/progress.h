@@ -9,8 +9,9 @@
 
 namespace lazyrope {
 
-// Shows on stderr how far kernels have got. On a terminal it is a bar, which is gone when this goes
-// and has log messages above it; elsewhere a line for each kernel that was compiled.
+// Shows the progress of compiling on stderr. On a terminal it draws a bar, prints log messages
+// above it, and erases it at the end. Otherwise it prints one line for each kernel that was
+// compiled.
 class Progress : public KernelListener {
  public:
   Progress();
@@ -20,7 +21,7 @@ class Progress : public KernelListener {
 
   void on_begin(std::size_t kernels) override;
   void on_result(const KernelRequest& request, const KernelResult& result) override;
-  // On a terminal: what else is being done.
+  // Shows `what` beside the bar, on a terminal only.
   void set_status(std::string_view what);
 
  private:
@@ -28,7 +29,7 @@ class Progress : public KernelListener {
   void draw();
 
   bool is_terminal_;
-  std::mutex mutex_;  // guards the terminal and what is below
+  std::mutex mutex_;  // guards the terminal and the members below
   std::size_t total_ = 0;
   std::size_t done_ = 0;
   std::string latest_;

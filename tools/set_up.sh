@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what lazyrope needs: Debian packages where something is missing (with sudo, if not root), and Python
-# packages in a virtual environment inside the tree. Nothing else of the machine is touched.
+# Installs the dependencies of lazyrope: missing Debian packages (with sudo, if not root), and Python packages in a
+# virtual environment inside the tree. It changes nothing else on the machine.
 #
 #   tools/set_up.sh VENV build|test|lint|rag|docs
 set -euo pipefail
@@ -41,17 +41,17 @@ install_debian_packages() {
   find_missing
   [ -n "$missing" ] || return 0
   local command="apt-get install -y --no-install-recommends$missing" as_root=
-  command -v apt-get > /dev/null || fail "these are missing (their Debian names):$missing"
+  command -v apt-get > /dev/null || fail "install these packages (Debian names), then repeat:$missing"
   if [ "$(id -u)" != 0 ]; then
-    command -v sudo > /dev/null || fail "not root, and there is no sudo; as root, run: $command"
+    command -v sudo > /dev/null || fail "packages are missing and there is no sudo; as root, run: $command"
     as_root=sudo
   fi
   say "Debian packages:$missing"
   export DEBIAN_FRONTEND=noninteractive
   # shellcheck disable=SC2086
-  $as_root apt-get update -qq && $as_root $command -qq > /dev/null || fail "that failed; as root, run: $command"
+  $as_root apt-get update -qq && $as_root $command -qq > /dev/null || fail "the installation failed; as root, run: $command"
   find_missing
-  [ -z "$missing" ] || fail "$python, c++ and cmake still miss what these packages hold:$missing"
+  [ -z "$missing" ] || fail "these packages are installed, but $python, c++ or cmake does not find their files:$missing"
 }
 
 install_python_packages() {
@@ -62,7 +62,7 @@ install_python_packages() {
   local requirements=tools/requirements/$purpose.txt
   say "Python packages in $venv: $(grep -v '^#' "$requirements" | tr '\n' ' ')"
   "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
-  local alone=tools/requirements/$purpose-no-deps.txt  # what is wanted without what it depends on
+  local alone=tools/requirements/$purpose-no-deps.txt  # packages to install without their dependencies
   [ ! -f "$alone" ] || "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$alone"
 }
 

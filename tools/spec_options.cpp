@@ -23,11 +23,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kModelGroup = "The attention, as a model has it";
-constexpr const char* kFieldsGroup = "or by its fields";
-constexpr const char* kBothGroup = "and, with either";
+constexpr const char* kModelGroup = "Attention of a model";
+constexpr const char* kFieldsGroup = "Attention by its fields, without --model";
+constexpr const char* kBothGroup = "More options of the attention";
 
-// "none, neox (theta), ...": the variants, and the parameters of each.
 std::string rope_names() {
   std::vector<std::string> names;
   for (const RopeVariant& row : rope_variants()) names.push_back(row.name);
@@ -63,7 +62,7 @@ void add_field_options(CLI::App& app, SpecOptions& options, CLI::Option* models)
   add("--rope", options.rope, "NAME", "RoPE variant: " + rope_names());
   add("--rope-param", options.rope_parameters, "KEY=VALUE ...",
       "A parameter of the variant; may be repeated" + rope_parameter_names());
-  add("--rotary-dim", options.rotary_dim, "N", "Columns that turn, from column 0 on (all)");
+  add("--rotary-dim", options.rotary_dim, "N", "Columns that RoPE rotates, from column 0 on (all)");
 }
 
 void add_shared_options(CLI::App& app, SpecOptions& options) {
@@ -73,22 +72,21 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
   };
   add("--dtype", options.dtype, "NAME", "bfloat16 or float16 (the model's, or bfloat16)");
   add("--tensor-parallel", options.tensor_parallel, "N",
-      "GPUs that divide the heads among them; what one has (1)");
+      "GPUs that share the heads; the kernels of one of them (1)");
   add("--kv-dtype", options.kv_dtype, "NAME",
-      "Of the pool: float8_e4m3fn or float8_e5m2 (as --dtype)");
+      "Dtype of the pool: float8_e4m3fn or float8_e5m2 (as --dtype)");
   add("--mask", options.mask, "NAME", fmt::format("One of {} (causal)", mask_names()));
-  add("--window", options.window, "N", "Tokens that a query sees, of the mask sliding_window");
-  add("--softcap", options.softcap, "X", "Scores become X tanh(score / X)");
-  app.add_flag("--sinks", options.sinks, "Each query head has a logit beside those of its keys")
+  add("--window", options.window, "N", "Tokens that a query sees under the mask sliding_window");
+  add("--softcap", options.softcap, "X", "Replace each score by X tanh(score / X)");
+  app.add_flag("--sinks", options.sinks, "Add one attention sink per query head")
       ->group(kBothGroup);
   app.add_flag("--batch-invariant", options.batch_invariant,
-               "What shares a request's batch changes no bit of its output")
+               "Make a request's output bits independent of its batch")
       ->group(kBothGroup);
   add("--query-form", options.query_form, "FORM",
-      "Queries arrive raw, or rotated by the engine (raw)");
-  add("--append-form", options.append_form, "FORM", "The same of appended keys (as --query-form)");
-  add("--scale", options.scale, "X",
-      "Factor of the scores (1 / sqrt(head_dim)); no kernel depends on it");
+      "raw, or rotated if the engine rotates queries (raw)");
+  add("--append-form", options.append_form, "FORM", "The same for appended keys (as --query-form)");
+  add("--scale", options.scale, "X", "Factor of the scores (1 / sqrt(head_dim)), a run-time value");
 }
 
 std::string read_text(const fs::path& file) {
@@ -100,20 +98,20 @@ std::string read_text(const fs::path& file) {
   return text;
 }
 
-// The file of a model: itself, or the config.json of a directory.
+// Returns the path of the model's file: `model` itself, or the config.json in that directory.
 fs::path config_file(const std::string& model) {
   std::error_code ignored;
   const fs::path path = fs::absolute(model).lexically_normal();
   return fs::is_directory(path, ignored) ? path / "config.json" : path;
 }
 
-// Llama-3.1-8B for Llama-3.1-8B/config.json and for Llama-3.1-8B.json.
+// Returns "Llama-3.1-8B" for Llama-3.1-8B/config.json and for Llama-3.1-8B.json.
 std::string model_name(const fs::path& file) {
   return file.filename() == "config.json" ? file.parent_path().filename().string()
                                           : file.stem().string();
 }
 
-// Those of its layers, each once.
+// Returns the distinct specs of the model's layers.
 std::vector<AttentionSpec> model_specs(const fs::path& file,
                                        const std::optional<std::string>& dtype) {
   const std::string text = read_text(file);
@@ -199,9 +197,8 @@ std::string unused_name(const std::string& wanted, const std::vector<NamedSpec>&
 
 void add_spec_options(CLI::App& app, SpecOptions& options) {
   CLI::Option* const models =
-      app.add_option(
-             "--model", options.models,
-             "Its Hugging Face config.json, or the directory that holds it;\nmay be repeated")
+      app.add_option("--model", options.models,
+                     "Hugging Face config.json, or its directory; may be repeated")
           ->option_text("FILE ...")
           ->group(kModelGroup);
   add_field_options(app, options, models);
@@ -226,8 +223,8 @@ NamedSpec only_spec_of(const SpecOptions& options) {
   std::vector<NamedSpec> specs = specs_of(options);
   if (specs.size() > 1)
     throw UsageError(
-        fmt::format("--model: these have {} attentions, {}, {}, ...; give one model "
-                    "that has one, or its fields",
+        fmt::format("--model: these models have {} attentions, {}, {}, ...; give one model "
+                    "that has one attention, or the fields of one",
                     specs.size(), specs[0].name, specs[1].name));
   return std::move(specs.front());
 }

@@ -9,7 +9,7 @@
 
 namespace lazyrope {
 
-// An attention as the command line gives it: --model, or its fields.
+// The options that describe attentions: --model, or the fields of one attention.
 struct SpecOptions {
   std::vector<std::string> models;
   int tensor_parallel = 1;
@@ -32,17 +32,17 @@ struct SpecOptions {
 };
 
 struct NamedSpec {
-  std::string name;  // the model's, or one made of the spec; no two are the same
+  std::string name;  // the model's, or one made from the spec; unique
   AttentionSpec spec;
 };
 
 void add_spec_options(CLI::App& app, SpecOptions& options);
 
-// What the options ask for, at least one. UsageError, SpecError; std::runtime_error for a file that
-// cannot be read.
+// Returns the attentions that the options describe, at least one. Throws UsageError, SpecError, or
+// std::runtime_error for a file that cannot be read.
 std::vector<NamedSpec> specs_of(const SpecOptions& options);
 
-// For commands that take one. UsageError where there are several.
+// Returns the one attention that the options describe. Throws UsageError if there are several.
 NamedSpec only_spec_of(const SpecOptions& options);
 
 }  // namespace lazyrope

@@ -94,14 +94,14 @@ class TestHelp:
     def test_the_command_lists_them(self, run):
         text = run("--help").stdout
         for line in (
-            "render                    Print the source of a kernel",
+            "render                    Print the CUDA source of a kernel",
             "compile                   Compile the kernels of models into the cache",
             "precompile                Fill a directory with all kernels that a deployment needs",
             "autotune                  Choose the fastest kernels for models on this GPU",
-            "cache                     Look after the compiled kernels on disk",
-            "doctor                    Show what was found",
-            "bench                     Measure the kernels beside PyTorch's",
-            "profile                   Count bank conflicts and sectors by line of the kernels' text",
+            "cache                     List, verify or remove the kernels on disk",
+            "doctor                    Show which NVRTC, driver, GPUs and cache are found",
+            "bench                     Time the kernels and PyTorch's",
+            "profile                   Count bank conflicts and sectors of each source line",
         ):
             assert line in text
 
@@ -496,7 +496,7 @@ class TestMistakes:
     def test_one_source_at_a_time(self, run, tmp_path):
         files = [write_config(tmp_path / name) for name in "ab"]
         error = run("render", "--model", *files, "--arch", "sm_80", code=2).stderr
-        assert "these have 2 attentions, a, b, ...; give one" in error
+        assert "these models have 2 attentions, a, b, ...; give one" in error
 
     def test_no_gpu_to_choose_the_arch_by(self, run):
         for subcommand in ("render", "compile"):

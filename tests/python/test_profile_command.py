@@ -96,7 +96,7 @@ def test_a_model(run, tmp_path):
 
 
 MISTAKES = [
-    ([*SPEC, "--arch", "sm_90a"], 2, ["--arch: sm_90a is a GPU's", "give emu:sm_80"]),
+    ([*SPEC, "--arch", "sm_90a"], 2, ["--arch: sm_90a is the arch of a GPU", "give emu:sm_80"]),
     ([*SPEC, "--arch", "emu:sm_1"], 2, ['arch "emu:sm_1" is unknown']),
     ([*SPEC, "--kernel", "attend"], 2, ["--kernel", "attend", "attend_decode"]),
     ([*SPEC, "--sort", "size"], 2, ["--sort", "size", "excess"]),
@@ -116,7 +116,7 @@ def test_a_mistake_is_explained(run, arguments, code, said):
 
 def test_several_models(run, tmp_path):
     files = [write_config(tmp_path / name) for name in "ab"]
-    assert "these have 2 attentions, a, b, ...; give one" in run("--model", *files, code=2).stderr
+    assert "these models have 2 attentions, a, b, ...; give one" in run("--model", *files, code=2).stderr
 
 
 def test_without_a_compiler(run):

@@ -1,4 +1,4 @@
-"""Random steps: documents in a paged pool, requests that look at them, and what the kernels must answer."""
+"""Makes random steps: documents in a paged pool, requests that see them, and the reference results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support import reference
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 KV_DTYPES = ("as dtype", *FP8)
-FP8_NAN = 0x7F  # of both
+FP8_NAN = 0x7F  # a NaN in both formats
 
 
-def part_of(head_dim: int) -> int:
-    """Rotated columns of a partial rotary embedding, as models have them."""
+def partial_rotary_dim(head_dim: int) -> int:
+    """Returns the rotated columns of a partial rotary embedding, as models have them."""
     return {80: 20, 96: 24}.get(head_dim, 32)
 
 
@@ -28,30 +28,30 @@ ROPES = {
     "linear": lambda head_dim: lazyrope.rope.linear(10000.0, factor=4.0),
     "llama3": lambda head_dim: lazyrope.rope.llama3(),
     "yarn": lambda head_dim: lazyrope.rope.yarn(150000.0, factor=32.0, original_max_position_embeddings=4096),
-    "partial neox": lambda head_dim: lazyrope.rope.neox(10000.0, rotary_dim=part_of(head_dim)),
-    "partial gptj": lambda head_dim: lazyrope.rope.gptj(10000.0, rotary_dim=part_of(head_dim)),
+    "partial neox": lambda head_dim: lazyrope.rope.neox(10000.0, rotary_dim=partial_rotary_dim(head_dim)),
+    "partial gptj": lambda head_dim: lazyrope.rope.gptj(10000.0, rotary_dim=partial_rotary_dim(head_dim)),
     "attention factor": lambda head_dim: lazyrope.rope.neox(10000.0, attention_factor=1.25),
 }
 
 HEAD_DIMS = tuple(lazyrope.head_dims())
 MASKS = tuple(lazyrope.masks())
-# What else is done with scores.
+# These fields of the spec change the scores.
 SCORES = {
     "plain": {},
     "scale": {"scale": 0.2},
-    "softcap": {"softcap": 5.0},  # near what scores are, so that it bends them
+    "softcap": {"softcap": 5.0},  # close to the size of scores, so that it changes them
     "sinks": {"sinks": True},
     "softcap and sinks": {"softcap": 30.0, "sinks": True},
 }
 WINDOW = 100
 
 PHASES = ("decode", "chunk", "prefill", "mixed")
-MAX_ROWS = 1536  # of a request, tokens times heads of a group: more would take the emulator long, and show nothing else
+MAX_ROWS = 1536  # packed rows of a request; more take the emulator longer and test nothing else
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One combination of all that specialises kernels or calls."""
+    """One combination of the parameters that specialise kernels or calls."""
 
     head_dim: int = 128
     group: int = 4
@@ -85,12 +85,12 @@ class Setting:
 
 @dataclass
 class Document:
-    """A run of tokens in the pool: token t lies in slot t + lead of its page list."""
+    """Consecutive tokens in the pool: token t is in slot t + lead of the document's page list."""
 
     length: int
     lead: int
-    first_page: int  # of its list, in the array of all lists
-    keys: torch.Tensor  # [length, kv_heads, head_dim]; what is stored times its scale
+    first_page: int  # index of its page list in the array of all lists
+    keys: torch.Tensor  # [length, kv_heads, head_dim], the stored values times their scale
     values: torch.Tensor
 
 
@@ -110,7 +110,7 @@ class Request:
 
 @dataclass
 class Case:
-    """A step's tensors on a device, with all that the reference needs."""
+    """A step's tensors on a device, and the inputs of the reference."""
 
     setting: Setting
     spec: lazyrope.AttentionSpec
@@ -119,14 +119,14 @@ class Case:
     k_pool: torch.Tensor
     v_pool: torch.Tensor
     metadata: dict[str, torch.Tensor]
-    calls: dict[str, torch.Tensor] = field(default_factory=dict)  # what else a call takes: sinks, scales
+    calls: dict[str, torch.Tensor] = field(default_factory=dict)  # further arguments of a call: sinks, scales
     written: torch.Tensor = field(default=None)  # type: ignore[assignment]
 
     def plan(self, kernel: lazyrope.Attention, **options: object) -> lazyrope.Step:
         return kernel.plan(**self.metadata, page_size=self.setting.page_size, layout=self.setting.layout, **options)
 
     def reference(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """out and lse of the whole step in fp64."""
+        """Returns out and lse of the whole step in fp64."""
         outs, lses, at = [], [], 0
         for request in self.requests:
             n = len(request.positions)
@@ -157,7 +157,7 @@ def _reference_segment(s: Slice) -> reference.Segment:
 
 
 def lengths(rng: random.Random, phase: str, scale: int) -> tuple[list[int], int]:
-    """Query tokens of each request, and the greatest document."""
+    """Returns the query tokens of each request and the length of the longest document."""
     if phase == "decode":
         return [rng.choice([1, 1, 1, 2, 3, 4]) for _ in range(rng.randint(1, 5))], scale
     if phase == "chunk":
@@ -172,7 +172,7 @@ def random_position(rng: random.Random) -> int:
 
 
 class PoolBuilder:
-    """Puts documents in shuffled pages; every slot that holds no token is NaN."""
+    """Stores documents in shuffled pages. Every slot without a token is NaN."""
 
     def __init__(self, setting: Setting, pages: int, rng: random.Random, device: torch.device) -> None:
         self.setting, self.device = setting, device
@@ -190,7 +190,10 @@ class PoolBuilder:
         self.pages: list[int] = []
 
     def random_scales(self, rng: random.Random) -> dict[str, torch.Tensor]:
-        """One, one a head, or none, each a power of two, so that what a kernel reads is of the queries' dtype."""
+        """Returns no scale, one, or one per head, for K and for V.
+
+        Scales are powers of two, so that the scaled values are exact in the queries' dtype.
+        """
         return {
             name: torch.tensor([2.0 ** rng.randint(-2, 2) for _ in range(count)], device=self.device)
             for name in ("k_scale", "v_scale")
@@ -198,13 +201,13 @@ class PoolBuilder:
         }
 
     def pools(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """As a call takes them; those of 8 bits as bytes where the pages are NHD."""
+        """Returns the pools as a call takes them. 8-bit pools are bytes if the layout is NHD, to test both."""
         if self.fp8 is None or self.setting.layout == "NHD":
             return self.k_pool, self.v_pool
         return self.k_pool.view(self.fp8), self.v_pool.view(self.fp8)
 
     def stored(self, rows: torch.Tensor, scale: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """[tokens, kv_heads, head_dim] as the pool holds them, and what that stands for."""
+        """Returns the rows [tokens, kv_heads, head_dim] as the pool stores them, and the values that they stand for."""
         dtype = DTYPES[self.setting.dtype]
         if self.fp8 is None:
             rows = rows.to(dtype).to(self.device)
@@ -214,7 +217,7 @@ class PoolBuilder:
         return small.view(torch.uint8), (small.float() * by).to(dtype)
 
     def slots(self, pool: torch.Tensor) -> torch.Tensor:
-        """[pages, page_size, kv_heads, head_dim], whatever the layout."""
+        """Returns the pool as [pages, page_size, kv_heads, head_dim], for both layouts."""
         return pool.transpose(1, 2) if self.setting.layout == "HND" else pool
 
     def add(self, length: int, lead: int, generator: torch.Generator) -> Document:
@@ -244,7 +247,7 @@ def random_request(rng: random.Random, documents: list[Document], tokens: int, o
         random_slice(rng, rng.choice(documents))
         for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 3, 5, rng.randint(31, 36)]))
     ]
-    if len(slices) > 5:  # short ones, or the reference would take long
+    if len(slices) > 5:  # many slices are short, to keep the reference fast
         for s in slices:
             s.length = min(s.length, rng.choice([0, 16, 24]))
     first = random_position(rng)
@@ -254,14 +257,14 @@ def random_request(rng: random.Random, documents: list[Document], tokens: int, o
         positions = [random_position(rng) for _ in range(tokens)]
     else:
         positions = list(range(first, first + tokens))
-    if rng.random() < 0.5:  # documents lie before the queries, as they do in practice
+    if rng.random() < 0.5:  # documents are before the queries, as in practice
         for s in slices[:-1] if own is not None else slices:
             s.base = min(positions, default=0) - s.start - s.length - rng.randint(0, 100)
     return Request(positions, slices)
 
 
 def random_case(setting: Setting, seed: int, device: str | torch.device, scale: int = 400) -> Case:
-    """A step with uneven, empty, overlapping and sliced documents, at any positions."""
+    """Returns a step with uneven, empty, overlapping and sliced documents at any positions."""
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     device = torch.device(device)
@@ -283,7 +286,7 @@ def random_case(setting: Setting, seed: int, device: str | torch.device, scale: 
 def documents_case(
     setting: Setting, lengths: list[int], tokens: int, device: str | torch.device, bases: list[int] | None = None
 ) -> Case:
-    """One request that reads whole documents, and asks after them. They lie one behind the other, unless at bases."""
+    """Returns one request whose queries follow whole documents, which are consecutive unless ``bases`` are given."""
     generator = torch.Generator().manual_seed(len(lengths))
     device = torch.device(device)
     needed = sum(-(-n // setting.page_size) for n in lengths)
@@ -298,7 +301,7 @@ EVERY_SORT_OF_POSITION = (0, -1, -2, -(2**31), 2**31 - 1)
 
 
 def case_at(setting: Setting, positions: list[int], device: str | torch.device) -> Case:
-    """One request with queries at these positions, and a document at position 0."""
+    """Returns one request with queries at these positions and a document at position 0."""
     generator = torch.Generator().manual_seed(len(positions))
     pool = PoolBuilder(setting, 8, random.Random(len(positions)), torch.device(device))
     return assemble(setting, pool, [Request(positions, [Slice(pool.add(100, 0, generator), 0, 0, 100)])], generator)
@@ -324,7 +327,7 @@ def assemble(setting: Setting, pool: PoolBuilder, requests: list[Request], gener
 
 
 def poison_unused(pool: PoolBuilder, documents: list[Document], requests: list[Request]) -> None:
-    """Tokens of documents that no request looks at become NaN too."""
+    """Overwrites the tokens that no request sees with NaN."""
     size = pool.setting.page_size
     for document in documents:
         used = torch.zeros(document.length, dtype=torch.bool)

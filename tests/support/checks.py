@@ -1,4 +1,4 @@
-"""Checks that run alike on a GPU and in the emulator."""
+"""Checks a case in the same way on a GPU and in the emulator."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.support import eager
 from tests.support.cases import Case
 from tests.support.tolerance import Error, assert_close, assert_lse_close
 
-GUARD = 7  # elements before and behind each output row that must stay as they were
+GUARD = 7  # value of the elements around each output row, which must not change
 
 
 def guarded(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """A tensor of NaN inside a larger one of a known pattern; both."""
+    """Returns a tensor of GUARD, and the view of its inside, which is filled with NaN."""
     pad = 8 if dtype != torch.float32 else 4
     whole = torch.full((shape[0] + 2, *shape[1:-1], shape[-1] + 2 * pad), GUARD, dtype=dtype, device=device)
     inner = whole[1:-1, ..., pad:-pad]
@@ -23,9 +23,11 @@ def guarded(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
 
 def assert_guards(whole: torch.Tensor, inner_shape: tuple[int, ...]) -> None:
     pad = (whole.shape[-1] - inner_shape[-1]) // 2
-    assert bool((whole[0] == GUARD).all()) and bool((whole[-1] == GUARD).all()), "rows beside the output changed"
+    assert bool((whole[0] == GUARD).all()) and bool((whole[-1] == GUARD).all()), (
+        "rows before or after the output changed"
+    )
     assert bool((whole[..., :pad] == GUARD).all()), "elements before the output's rows changed"
-    assert bool((whole[..., -pad:] == GUARD).all()), "elements behind the output's rows changed"
+    assert bool((whole[..., -pad:] == GUARD).all()), "elements after the output's rows changed"
 
 
 def check_case(case: Case, kernel: lazyrope.Attention, step: lazyrope.Step | None = None) -> Error:

@@ -1,4 +1,4 @@
-"""Running the ``lazyrope`` command, and what it is given."""
+"""Runs the ``lazyrope`` command, and makes its inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING_THERE = "/nonexistent/libnvrtc.so.13"
 
 
 def nvidia_packages() -> Path:
-    """Where pip has put NVIDIA's packages, NVRTC among them."""
+    """Returns the folder of NVIDIA's PyPI packages, which include NVRTC."""
     return next(
         root
         for root in map(Path, importlib.util.find_spec("nvidia").submodule_search_locations)
@@ -24,7 +24,7 @@ def nvidia_packages() -> Path:
 
 
 def environment(**changes: str | Path | None) -> dict[str, str]:
-    """This process's, without lazyrope's variables but for NVRTC, and with `changes`; None takes a name out."""
+    """Returns this process's environment without LAZYROPE_*, with an NVRTC and `changes`; None removes a name."""
     result = {name: value for name, value in os.environ.items() if not name.startswith("LAZYROPE_")}
     result["LAZYROPE_NVRTC"] = str(next(nvidia_packages().glob("*/lib/libnvrtc.so.1?")))
     result |= {name: str(value) for name, value in changes.items()}
@@ -61,7 +61,7 @@ def flip_last_byte(file: Path) -> None:
 
 
 def run_on_terminal(command: str | Path, *arguments: object, code: int = 0, **changes: str | Path | None) -> str:
-    """Runs the command with a terminal for its stderr; what it shows there."""
+    """Runs the command with a terminal as its stderr, and returns the text that it shows there."""
     terminal, stderr = pty.openpty()
     seen: list[bytes] = []
 
@@ -69,7 +69,7 @@ def run_on_terminal(command: str | Path, *arguments: object, code: int = 0, **ch
         try:
             while chunk := os.read(terminal, 4096):
                 seen.append(chunk)
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # Linux reports a closed other end so
             pass
 
     reader = threading.Thread(target=read)

@@ -1,4 +1,4 @@
-"""A list of settings in which every pair of values of any two factors occurs, then random ones."""
+"""Lists settings in which every pair of values of any two factors occurs, then random settings."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ FACTORS: dict[str, list[object]] = {
     "kv_heads": [1, 2, 3],
     "kv_dtype": list(KV_DTYPES),
 }
-# Rows of 8-bit keys must be multiples of 16 bytes.
+# The bytes of an 8-bit key row must be a multiple of 16.
 IMPOSSIBLE = {(("head_dim", head_dim), ("kv_dtype", fp8)) for head_dim in HEAD_DIMS if head_dim % 16 for fp8 in FP8}
 
-# What each of some GPUs has of a model that is divided by its heads: 8 query heads and 1 KV head, 16 and 2, 4 and 1.
+# Tensor parallelism gives each GPU heads like these: 8 query heads and 1 KV head, 16 and 2, 4 and 1.
 PER_RANK: list[dict[str, object]] = [
     {"group": 8, "kv_heads": 1},
     {"group": 8, "kv_heads": 2},
     {"group": 4, "kv_heads": 1},
 ]
 
-# The first settings of the list are those that the emulator runs too. Compiling takes longer than running, so each of
-# their kernels runs several steps; what only calls differ in is another one each time.
+# The emulator runs the first settings of the list too. Compiling takes longer than running, so each of their kernels
+# runs several steps, which differ in the parameters of calls.
 EMULATED = 32
 STEPS = 5
 RACE_CHECKED = 20
@@ -66,7 +66,7 @@ def values_in(setting: Setting) -> set[Value]:
 
 
 def covering_settings(count: int, seed: int) -> list[Setting]:
-    """`count` settings, those of PER_RANK first; greedily chosen until every pair occurs, random after that."""
+    """Returns `count` settings: those of PER_RANK, greedily chosen ones until every pair occurs, then random ones."""
     rng = random.Random(seed)
     missing = all_pairs()
     settings: list[Setting] = []
@@ -86,7 +86,7 @@ def covering_settings(count: int, seed: int) -> list[Setting]:
 
 
 def numbered_steps(count: int, seed: int) -> list[tuple[int, Setting]]:
-    """The shared list: steps of `count` settings, each with the seed of all that is random in it, its name."""
+    """Returns the steps of `count` settings, each with its seed, which also names it. GPU and emulator share them."""
     steps: list[tuple[int, Setting]] = []
     for i, setting in enumerate(covering_settings(count, seed)):
         steps.append((seed + i, setting))
@@ -96,7 +96,7 @@ def numbered_steps(count: int, seed: int) -> list[tuple[int, Setting]]:
 
 
 def _other_calls(setting: Setting, seed: int) -> list[Setting]:
-    """Settings of the same kernels: of every phase, and then of any."""
+    """Returns settings of the same kernels: one for each other phase, then random phases."""
     rng = random.Random(seed)
     others = [phase for phase in PHASES if phase != setting.phase]
     phases = others + rng.choices(PHASES, k=STEPS - 1 - len(others))
@@ -107,8 +107,10 @@ def _other_calls(setting: Setting, seed: int) -> list[Setting]:
 
 
 def race_checked(steps: Iterable[tuple[int, Setting]], count: int = RACE_CHECKED) -> list[int]:
-    """Seeds of those steps that meet every value, then the most pairs of factors: the emulator also searches them for
-    races."""
+    """Returns the seeds of the steps in which the emulator also searches for races.
+
+    They are chosen greedily to cover every value first, then as many pairs of factors as possible.
+    """
     left, values, pairs = list(steps), set[Value](), set[Pair]()
     chosen: list[int] = []
     while left and len(chosen) < count:

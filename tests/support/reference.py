@@ -1,8 +1,8 @@
-"""Attention over position-free documents in fp64, from the formulas of the paper and nothing else.
+"""Computes attention over position-free documents in fp64, straight from the formulas.
 
-Token j of a document that begins at logical position b (its base) has key k_j, of which the pool holds
-R(j) k_j. The score of a query at position p with it is <R(p - b) q, R(j) k_j> x scale; with queries that
-arrive as R(p) q the same is <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by p x w_i.
+Token j of a document that begins at logical position b (its base) has the key k_j; the pool stores R(j) k_j. Its score
+with a query at position p is <R(p - b) q, R(j) k_j> x scale. Queries that arrive as R(p) q have the same score, written
+as <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by the angle p x w_i.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 class Segment:
     """Tokens start .. start + length - 1 of a document."""
 
-    keys: torch.Tensor  # [length, kv_heads, head_dim], as the pool holds them
+    keys: torch.Tensor  # [length, kv_heads, head_dim], as the pool stores them
     values: torch.Tensor
     base: int
     start: int
@@ -30,7 +30,7 @@ def rotate(
     pairing: str = "half",
     factor: float = 1.0,
 ) -> torch.Tensor:
-    """R(position) applied to x [tokens, heads, head_dim], in fp64; pairs are multiplied by factor as well."""
+    """Rotates x [tokens, heads, head_dim] to the positions in fp64, and multiplies the rotated pairs by factor."""
     x = x.double()
     half = rotary_dim // 2
     if half == 0:
@@ -46,7 +46,7 @@ def rotate(
 
 
 def visible(mask: str, window: int | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """[queries, keys]: which logical positions a query sees."""
+    """Returns [queries, keys]: true where a query sees the logical position of a key."""
     if mask == "full":
         return torch.ones(len(query), len(key), dtype=torch.bool, device=query.device)
     seen = key[None, :] <= query[:, None]
@@ -72,8 +72,11 @@ def attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One request: q [tokens, q_heads, head_dim] at logical positions [tokens]. Returns out like q and lse
-    [tokens, q_heads], both fp64; a row that sees neither key nor sink has out 0, lse -inf. Sinks: [q_heads]."""
+    """Computes one request: q [tokens, q_heads, head_dim] at logical positions [tokens], and sinks [q_heads].
+
+    Returns out, shaped like q, and lse [tokens, q_heads], both fp64. A row that sees neither key nor sink has out 0 and
+    lse -inf.
+    """
     tokens, heads, head_dim = q.shape
     empty = {"dtype": torch.float64, "device": q.device}
     sink = torch.full((heads,), -torch.inf, **empty) if sinks is None else sinks.double()

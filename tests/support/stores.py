@@ -1,4 +1,4 @@
-"""Document stores on the CPU, and pages that tell whose they are."""
+"""Makes document stores on the CPU, and fills pages with values that identify their document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPEC = dict(head_dim=64, num_q_heads=2, num_kv_heads=1, rope=lazyrope.rope.neox(
 
 
 def make_store(pages: int, **options: Any) -> DocumentStore:
-    """A store of float32 pages on the CPU."""
+    """Returns a store of float32 pages on the CPU."""
     given = dict(num_layers=LAYERS, budget=pages * PAGE_BYTES, dtype=torch.float32, device="cpu")
     return DocumentStore(lazyrope.AttentionSpec(**SPEC), **(given | options))
 
@@ -29,12 +29,12 @@ def pools(store: DocumentStore) -> list[torch.Tensor]:
 
 
 def write(store: DocumentStore, pages: Document | PageRun, tag: float) -> None:
-    """Fills all pages, in each layer's K and V with something of its own."""
+    """Fills all pages with ``tag``, plus a different fraction for K and V of each layer."""
     for i, pool in enumerate(pools(store)):
         pool[list(pages.page_ids)] = tag + i / 8
 
 
 def holds(store: DocumentStore, pages: Document | PageRun, tag: float) -> bool:
-    """Whether the pages, found as a kernel finds them, are as :func:`write` left them."""
+    """Tells whether the pages, read through ``store.pages`` as by a kernel, are as :func:`write` left them."""
     page_list = store.pages[pages.first_page : pages.first_page + pages.num_pages].long()
     return all(bool((pool[page_list] == tag + i / 8).all()) for i, pool in enumerate(pools(store)))

@@ -1,4 +1,4 @@
-"""How far a result may lie from fp64: twice what eager computation in the same dtype loses."""
+"""Limits the distance of a result from fp64 to twice that of eager computation in the same dtype."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 
 MULTIPLE = 2.0
-# One rounding costs up to this share of an element. The weights are rounded once and the result once; eager
-# loses less than that only where its result is exact by luck (a single key, or keys of equal values).
+# One rounding changes an element by at most this share of it. The weights and the result are each rounded once. Eager
+# has a smaller error only if its result is exact by luck (a single key, or keys of equal values).
 HALF_ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 
 @dataclass
 class Error:
     norm: float  # |result - exact| / |exact|
-    worst: float  # greatest element of |result - exact|, over the root mean square of exact
+    worst: float  # largest element of |result - exact|, over the root mean square of exact
 
     def __str__(self) -> str:
         return f"{self.norm:.2e} (worst element {self.worst:.2e})"
@@ -31,7 +31,7 @@ def error(result: torch.Tensor, exact: torch.Tensor) -> Error:
 
 
 def assert_close(result: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, what: str = "out") -> Error:
-    """Every element written, and both errors within MULTIPLE times eager's."""
+    """Checks that every element is written and that both errors are at most MULTIPLE times eager's."""
     missing = int(result.isnan().sum())
     assert missing == 0, f"{what}: {missing} of {result.numel()} elements are NaN"
     ours, theirs = error(result, exact), error(eager, exact)
@@ -50,7 +50,7 @@ def assert_close(result: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor,
 
 
 def assert_lse_close(lse: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> None:
-    """Log-sum-exp within what rounding the queries once does to a score; -inf where no key is seen."""
+    """Checks that lse is within the error of once-rounded queries, and -inf exactly where no key is seen."""
     assert bool((lse.isneginf() == exact.isneginf()).all()), "lse: -inf in the wrong places"
     finite = ~exact.isneginf()
     if not bool(finite.any()):

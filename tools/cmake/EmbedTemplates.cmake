@@ -1,10 +1,10 @@
-# Writes OUTPUT, a C++ source with the text of FILES (paths below ROOT).
+# Writes the C++ source OUTPUT, which contains the text of FILES (paths relative to ROOT).
 set(text "// Generated from templates/ by tools/cmake/EmbedTemplates.cmake.\n")
 string(APPEND text "#include \"codegen/template_text.h\"\n\nnamespace lazyrope {\n\n")
 string(APPEND text "std::vector<TemplateFile> embedded_templates() {\n  return {\n")
 foreach(file IN LISTS FILES)
   file(READ ${ROOT}/${file} content)
-  # Compilers limit the length of one literal; adjacent ones are joined.
+  # Compilers limit the length of one literal, so the text becomes several adjacent literals.
   string(LENGTH "${content}" length)
   string(APPEND text "      {\"${file}\",\n")
   set(at 0)

@@ -1,6 +1,6 @@
-# Finds cuda.h and nvrtc.h (types only: both libraries are opened at run time) and dlpack.h. They come
-# from the PyPI packages nvidia-cuda-runtime, nvidia-cuda-nvrtc and apache-tvm-ffi of the Python that
-# builds lazyrope, or from CUDAHeaders_ROOT; a CUDA toolkit is not needed.
+# Finds cuda.h, nvrtc.h and dlpack.h. The first two are needed for types only: lazyrope opens both libraries at run
+# time. The headers come from the PyPI packages nvidia-cuda-runtime, nvidia-cuda-nvrtc and apache-tvm-ffi of the Python
+# that builds lazyrope, or from CudaHeaders_ROOT. A CUDA toolkit is not needed.
 find_package(Python COMPONENTS Interpreter QUIET)
 if(Python_EXECUTABLE)
   execute_process(

@@ -1,5 +1,6 @@
-# lazyrope_fmt: fmt, compiled once where its version allows that; else in every file that formats, each of which
-# takes 4 to 5 s more then. Not the system's library, which would have to be wherever a wheel is.
+# Defines the target lazyrope_fmt. fmt is compiled once if its version allows that, or else in every file that formats,
+# which then takes 4 to 5 s longer. The system's shared library is not used, because a machine that installs a wheel may
+# lack it.
 find_package(fmt REQUIRED)
 set(LAZYROPE_FMT_FLAGS -include ${CMAKE_CURRENT_LIST_DIR}/fmt_namespace.h)
 get_target_property(fmt_directories fmt::fmt-header-only INTERFACE_INCLUDE_DIRECTORIES)

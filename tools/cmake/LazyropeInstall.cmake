@@ -1,4 +1,4 @@
-# What find_package(lazyrope) needs: the libraries, the public headers and how they belong together.
+# Installs the files that find_package(lazyrope) needs: libraries, public headers and the package's configuration.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -10,7 +10,7 @@ install(EXPORT lazyrope-targets NAMESPACE lazyrope:: DESTINATION ${package_dir})
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lazyrope-config.cmake.in lazyrope-config.cmake
                               INSTALL_DESTINATION ${package_dir})
-# Before 1.0 every minor version may differ.
+# A minor version may change the API before 1.0.
 write_basic_package_version_file(lazyrope-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/lazyrope-config.cmake ${PROJECT_BINARY_DIR}/lazyrope-config-version.cmake
         DESTINATION ${package_dir})

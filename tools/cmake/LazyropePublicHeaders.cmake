@@ -1,6 +1,6 @@
-# lazyrope_public_header(HEADER): copies HEADER to <build>/include/lazyrope, and what it includes to folders
-# there that are named as the rooms. Inside the library includes begin with a room, "runtime/spec/spec.h"; in the copies
-# with the library's name, "lazyrope/runtime/spec/spec.h", so that they meet no folder of a program's own.
+# lazyrope_public_header(HEADER) copies HEADER to <build>/include/lazyrope, and the headers that it includes to
+# subfolders named after the rooms. Includes inside the library begin with a room: "runtime/spec/spec.h". The copies say
+# "lazyrope/runtime/spec/spec.h", so that no folder of a program can be found instead.
 function(lazyrope_public_header header)
   get_filename_component(name ${header} NAME)
   _lazyrope_copy_header(${header} ${name} copied)
@@ -16,7 +16,7 @@ function(lazyrope_public_header header)
   endwhile()
 endfunction()
 
-# Copies HEADER of the source tree to <build>/include/lazyrope/AS; INCLUDED becomes what it includes.
+# Copies HEADER of the source tree to <build>/include/lazyrope/AS, and sets INCLUDED to the list of its includes.
 function(_lazyrope_copy_header header as included)
   set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${header})
   file(READ ${PROJECT_SOURCE_DIR}/${header} text)

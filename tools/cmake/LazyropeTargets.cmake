@@ -1,4 +1,4 @@
-# Compiler settings that every target of lazyrope shares.
+# This target has the compiler settings of every target of lazyrope.
 add_library(lazyrope_settings INTERFACE)
 target_include_directories(lazyrope_settings INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(lazyrope_settings INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wpedantic)
@@ -11,10 +11,10 @@ if(LAZYROPE_SANITIZE)
   target_link_options(lazyrope_settings INTERFACE -fsanitize=address,undefined)
 endif()
 
-# lazyrope_room(NAME SOURCES...): one room of the library as a static target named lazyrope_NAME.
+# lazyrope_room(NAME SOURCES...) adds one room of the library as the static target lazyrope_NAME.
 function(lazyrope_room name)
   add_library(lazyrope_${name} STATIC ${ARGN})
-  # What only building needs says so: find_package(lazyrope) then does not ask for it.
+  # BUILD_INTERFACE keeps the settings out of the installed package, so find_package(lazyrope) needs no such target.
   target_link_libraries(lazyrope_${name} PRIVATE $<BUILD_INTERFACE:lazyrope_settings>)
   set_target_properties(lazyrope_${name} PROPERTIES EXPORT_NAME ${name})
 endfunction()

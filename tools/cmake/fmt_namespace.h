@@ -1,4 +1,5 @@
-// Included before all else: lazyrope's fmt is not that of the program it is linked into.
+// Every source includes this first (-include). It gives lazyrope's fmt a namespace of its own, so
+// that it does not clash with the fmt of the program that links lazyrope.
 #define FMT_BEGIN_NAMESPACE \
   namespace fmt {           \
   inline namespace of_lazyrope {

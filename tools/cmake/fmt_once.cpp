@@ -1,4 +1,5 @@
-// What fmt's headers leave to its library, compiled here: where lazyrope is used none need be.
+// This file compiles the part of fmt that its headers leave to its library, so that programs that
+// use lazyrope need no fmt library.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,4 +1,5 @@
-// What lazyrope asks of fmt, to see whether it can be compiled once.
+// LazyropeFmt.cmake compiles this file, which uses fmt as lazyrope does, to learn whether fmt can
+// be compiled once.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
