@@ -42,11 +42,11 @@ struct Config {
   CachePolicy policy = CachePolicy::kJit;
   std::string nvrtc_path;  // a libnvrtc to use and no other; empty: NvrtcLocator searches
   std::vector<std::string> nvrtc_directories;  // searched; set by Python, no variable
-  LogLevel log_level = LogLevel::kWarning;
-  std::string host_compiler = "c++";  // command, for the emulator
-  std::uint64_t emulator_seed = 0;    // of the order in which the emulator runs threads
-  bool emulator_races = false;        // whether it looks for races
-  std::string dump_dir;               // absolute; where kernel sources are written; empty: nowhere
+  std::optional<LogLevel> log_level = {};      // as it was, where LAZYROPE_LOG is not set
+  std::string host_compiler = "c++";           // command, for the emulator
+  std::uint64_t emulator_seed = 0;             // of the order in which the emulator runs threads
+  bool emulator_races = false;                 // whether it looks for races
+  std::string dump_dir;  // absolute; where kernel sources are written; empty: nowhere
   std::vector<ConfigVariable> environment;  // as it was read; empty: it was not
 
   // Reads the variables that config_variables() lists; an empty value counts as not set. Throws

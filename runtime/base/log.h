@@ -24,6 +24,14 @@ void set_log_level(LogLevel level);
 // Process-wide; an empty `sink` restores the default, a line on stderr.
 void set_log_sink(LogSink sink);
 
+// Process-wide: for messages of every level, where no other sink is set and LAZYROPE_LOG is not. A
+// program with a log of its own, such as Python's, decides there which of them to keep.
+void set_host_log(LogSink sink);
+
+// Process-wide: what LAZYROPE_LOG asks for. Messages up to `level` go to stderr and not to the
+// host's log.
+void log_as_asked(LogLevel level);
+
 // Whether a message of `level` would reach the sink.
 bool log_enabled(LogLevel level);
 

@@ -11,12 +11,10 @@
 #include "codegen/render.h"
 #include "runtime/base/function_ref.h"
 #include "runtime/driver/binary.h"
+#include "runtime/driver/staging.h"
 #include "runtime/driver/tensor_map.h"
 
 namespace lazyrope {
-
-// A stream of the device's own kind (CUstream); null is its default stream.
-using Stream = void*;
 
 // Memory that a launch may reach.
 struct MemoryRange {
@@ -83,6 +81,8 @@ class Device {
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
   virtual void copy_from_host(void* to, const void* from, std::size_t bytes,
                               Stream stream) const = 0;
+  // Memory of the host for copies that the host does not wait for.
+  virtual std::unique_ptr<StagingBuffer> staging(std::size_t bytes) const = 0;
   // For kernels that copy boxes of a tensor. SpecError on what this device has no tensor map for.
   virtual TensorMap encode(const TensorMapSpec& spec) const = 0;
   virtual std::unique_ptr<Stopwatch> stopwatch() const = 0;

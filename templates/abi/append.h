@@ -24,7 +24,8 @@ struct PlanAppendParams {
   const int32* indptr;      // [requests + 1]: rows of k and v of each request
   const int32* first;       // [requests]: document index of its first row
   const int32* first_page;  // [requests]: index into pages
-  const int32* lead;        // [requests]: slot of the first row, counted from that page's slot 0
+  const int32* lead;        // [requests]: slot of the first row, counted from that page's slot 0;
+                            // null: all 0
   const int32* pages;
   AppendRecord* records;  // [capacity.tokens]
 };
