@@ -5,6 +5,7 @@
 #include "codegen/error.h"
 #include "python/bindings.h"
 #include "python/dlpack_tensor.h"
+#include "python/log_bridge.h"
 #include "python/steps.h"
 #include "runtime/attention/attention.h"
 #include "runtime/engine/devices.h"
@@ -31,9 +32,59 @@ AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>
   return compile_for(Engine::get(), spec, arch.value_or(""), tune_of(tune), options);
 }
 
+// Builds the classes of lazyrope/_tuning.py.
+class TuningRecord {
+ public:
+  py::object of(const Tuning& t) const {
+    return make(
+        "Tuning",
+        py::dict(py::arg("spec") = t.spec, py::arg("arch") = t.arch, py::arg("gpu") = t.gpu,
+                 py::arg("sm_count") = t.sm_count, py::arg("driver") = t.driver,
+                 py::arg("compiler") = t.compiler, py::arg("library") = t.library,
+                 py::arg("date") = t.date, py::arg("config") = t.plan,
+                 py::arg("tasks") = all(t.parts), py::arg("compile_seconds") = t.compile_seconds,
+                 py::arg("measure_seconds") = t.measure_seconds, py::arg("seconds") = t.seconds));
+  }
+
+  py::object of(const TuningPart& part) const {
+    return make("TuningTask",
+                py::dict(py::arg("name") = part.name, py::arg("workloads") = all(part.workloads),
+                         py::arg("trials") = all(part.trials), py::arg("chosen") = part.chosen));
+  }
+
+  py::object of(const TuningTrial& trial) const {
+    return make(
+        "TuningTrial",
+        py::dict(py::arg("name") = trial.name, py::arg("config") = trial.plan,
+                 py::arg("us") = py::tuple(py::cast(trial.us)), py::arg("gain") = trial.gain,
+                 py::arg("noise") = trial.noise, py::arg("rejection") = trial.left_out));
+  }
+
+  py::object of(const TuningWorkload& load) const {
+    return make(
+        "TuningWorkload",
+        py::dict(py::arg("batch") = load.batch, py::arg("query_tokens") = load.query_tokens,
+                 py::arg("context") = load.context, py::arg("doc_tokens") = load.doc_tokens));
+  }
+
+ private:
+  py::object make(const char* name, const py::dict& fields) const {
+    return classes_.attr(name)(**fields);
+  }
+
+  template <class Item>
+  py::tuple all(const std::vector<Item>& items) const {
+    py::tuple result(items.size());
+    for (std::size_t i = 0; i < items.size(); ++i) result[i] = of(items[i]);
+    return result;
+  }
+
+  py::module_ classes_ = py::module_::import("lazyrope._tuning");
+};
+
 py::object tuning_of(const Attention& attention) {
   if (attention.tuning() == nullptr) return py::none();
-  return py::module_::import("json").attr("loads")(json_of(*attention.tuning()).dump());
+  return TuningRecord().of(*attention.tuning());
 }
 
 // Kernels are loaded, which takes a while, and may be compiled.
@@ -57,13 +108,27 @@ PyStep plan(const Attention& self, StepArguments arguments, int page_size,
   return step;
 }
 
+PyStep plan_batch(const Attention& self, PyBatch& batch, int page_size, const std::string& layout,
+                  const py::object& capacity, bool check,
+                  const std::optional<std::uintptr_t>& stream) {
+  const StepCapacity most =
+      capacity.is_none() ? batch.batch->capacity() : step_capacity_from(capacity);
+  const Stream on = batch.stream(stream);
+  PyStep step(unlocked([&] {
+    return self.make_step(device_of("pages", batch.batch->pages()), format_of(page_size, layout),
+                          most, on);
+  }));
+  step.update(batch, check, stream);
+  return step;
+}
+
 PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int page_size,
-                         const std::string& layout, int tokens, bool check,
+                         const std::string& layout, const AppendCapacity& capacity, bool check,
                          const std::optional<std::uintptr_t>& stream) {
-  const DlpackTensor indptr("indptr", arguments.indptr);
+  const DlpackTensor indptr("spans.indptr", arguments.indptr);
   PyAppendStep step(unlocked([&] {
-    return self.make_append_step(device_of("indptr", indptr.view()), format_of(page_size, layout),
-                                 tokens);
+    return self.make_append_step(device_of("spans.indptr", indptr.view()),
+                                 format_of(page_size, layout), capacity);
   }));
   step.update(std::move(arguments), check, stream);
   return step;
@@ -159,7 +224,7 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
       .def_property_readonly("source", [](const Attention& a) { return decode_kernel(a).source(); })
       .def(
           "ptx", [](const Attention& a) { return decode_kernel(a).intermediate(); },
-          py::call_guard<py::gil_scoped_release>())
+          py::call_guard<DeliversLog, py::gil_scoped_release>())
       .def_property_readonly("cubin", [](const Attention& a) { return cubin_of(decode_kernel(a)); })
       .def_property_readonly(
           "registers",
@@ -200,40 +265,53 @@ void bind_attention(py::module_& module) {
   py::class_<Attention, std::shared_ptr<Attention>> type(module, "Attention");
   bind_facts(type);
   define_handle(type);
-  define_with_step_arguments(type, "plan", &plan, py::kw_only(), py::arg("page_size") = 16,
-                             py::arg("layout") = "NHD", py::arg("capacity") = py::none(),
-                             py::arg("check") = false, py::arg("stream") = py::none());
+  type.def(
+      "plan",
+      [](const Attention& self, py::object q_indptr, py::object q_position, py::handle segments,
+         py::object pages, int page_size, const std::string& layout, const py::object& capacity,
+         bool check, const std::optional<std::uintptr_t>& stream) {
+        return plan(
+            self,
+            {std::move(q_indptr), std::move(q_position), segments_of(segments), std::move(pages)},
+            page_size, layout, capacity, check, stream);
+      },
+      py::arg("q_indptr"), py::arg("q_position"), py::arg("segments"), py::arg("pages"),
+      py::kw_only(), py::arg("page_size") = 16, py::arg("layout") = "NHD",
+      py::arg("capacity") = py::none(), py::arg("check") = false, py::arg("stream") = py::none(),
+      py::call_guard<DeliversLog>());
+  type.def("plan", &plan_batch, py::arg("batch"), py::kw_only(), py::arg("page_size") = 16,
+           py::arg("layout") = "NHD", py::arg("capacity") = py::none(), py::arg("check") = false,
+           py::arg("stream") = py::none(), py::call_guard<DeliversLog>());
   type.def(
       "step_nbytes",
       [](const Attention& self, const py::object& capacity, int sm_count) {
-        return self.step_bytes(whole_capacity(capacity), sm_count);
+        return self.step_bytes(step_capacity_from(capacity), sm_count);
       },
       py::arg("capacity"), py::kw_only(), py::arg("sm_count"));
   type.def("__call__", &attend, py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("step"),
            py::kw_only(), py::arg("out") = py::none(), py::arg("lse") = py::none(),
            py::arg("return_lse") = true, py::arg("sinks") = py::none(),
            py::arg("k_scale") = py::none(), py::arg("v_scale") = py::none(),
-           py::arg("check") = false, py::arg("stream") = py::none())
+           py::arg("check") = false, py::arg("stream") = py::none(), py::call_guard<DeliversLog>())
       .def(
           "plan_append",
-          [](const Attention& self, py::object indptr, py::object first, py::object first_page,
-             py::object lead, py::object pages, int tokens, int page_size,
-             const std::string& layout, bool check, std::optional<std::uintptr_t> stream) {
-            return plan_append(self,
-                               {std::move(indptr), std::move(first), std::move(first_page),
-                                std::move(lead), std::move(pages)},
-                               page_size, layout, tokens, check, stream);
+          [](const Attention& self, py::handle spans, py::object pages, py::handle capacity,
+             int page_size, const std::string& layout, bool check,
+             const std::optional<std::uintptr_t>& stream) {
+            return plan_append(self, append_arguments_of(spans, std::move(pages)), page_size,
+                               layout, append_capacity_from(capacity), check, stream);
           },
-          py::arg("indptr"), py::arg("first"), py::arg("first_page"), py::arg("lead"),
-          py::arg("pages"), py::kw_only(), py::arg("tokens"), py::arg("page_size") = 16,
-          py::arg("layout") = "NHD", py::arg("check") = false, py::arg("stream") = py::none())
+          py::arg("spans"), py::arg("pages"), py::kw_only(), py::arg("capacity"),
+          py::arg("page_size") = 16, py::arg("layout") = "NHD", py::arg("check") = false,
+          py::arg("stream") = py::none(), py::call_guard<DeliversLog>())
       .def("append", &append, py::arg("k"), py::arg("v"), py::arg("k_pool"), py::arg("v_pool"),
            py::arg("step"), py::kw_only(), py::arg("k_scale") = py::none(),
            py::arg("v_scale") = py::none(), py::arg("check") = false,
-           py::arg("stream") = py::none())
+           py::arg("stream") = py::none(), py::call_guard<DeliversLog>())
       .def("__repr__", [](const Attention& a) {
-        return fmt::format("Attention({}, arch='{}')", describe(a.spec().kernel_spec()),
-                           a.arch().name);
+        return fmt::format("Attention({}, arch='{}', config={})",
+                           py::cast<std::string>(py::repr(py::cast(a.spec()))), a.arch().name,
+                           py::cast<std::string>(py::repr(py::cast(a.plan()))));
       });
 
   module.def(
@@ -245,7 +323,8 @@ void bind_attention(py::module_& module) {
             compile(spec, arch, config, tune, allow_spills, threads));
       },
       py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("config") = py::none(),
-      py::arg("tune") = py::none(), py::arg("allow_spills") = false, py::arg("threads") = 0);
+      py::arg("tune") = py::none(), py::arg("allow_spills") = false, py::arg("threads") = 0,
+      py::call_guard<DeliversLog>());
   module.def(
       "configs",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch) {

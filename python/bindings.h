@@ -15,6 +15,7 @@ struct Arch;
 void bind_specs(pybind11::module_& module);
 void bind_kernels(pybind11::module_& module);
 void bind_steps(pybind11::module_& module);
+void bind_batch(pybind11::module_& module);
 void bind_attention(pybind11::module_& module);
 void bind_reposition(pybind11::module_& module);
 void bind_emulator(pybind11::module_& module);
@@ -33,7 +34,10 @@ void define_handle(Type& type) {
   });
 }
 
-// Makes an immutable type one of values: compared, hashed, copied and pickled by what its
+// "Name(argument=value, ...)", which evaluates to an equal object.
+std::string call_text(const pybind11::object& type, const pybind11::dict& arguments);
+
+// Makes an immutable type one of values: compared, hashed, shown, copied and pickled by what its
 // constructor takes, as arguments(value) gives it, by name.
 template <class Type, class Arguments>
 void define_value(Type& type, Arguments arguments) {
@@ -41,6 +45,10 @@ void define_value(Type& type, Arguments arguments) {
   type.def(pybind11::self == pybind11::self)
       .def("__hash__",
            [=](const Value& value) { return pybind11::hash(pybind11::str(arguments(value))); })
+      .def("__repr__",
+           [=](const Value& value) {
+             return call_text(pybind11::type::of<Value>(), arguments(value));
+           })
       .def(pybind11::pickle(arguments, [](const pybind11::dict& given) {
         return pybind11::type::of<Value>()(**given).template cast<Value>();
       }));

@@ -61,6 +61,10 @@ void bind_emulator(py::module_& module) {
   py::class_<Profile>(module, "Profile")
       .def(py::init<>())
       .def("lines", &lines_of)
+      .def("__repr__",
+           [](const Profile& profile) {
+             return "Profile(" + std::to_string(profile.lines().size()) + " lines)";
+           })
       .def("table", [](const Profile& profile) {
         return profile_table(ordered(profile.lines(), ProfileOrder::kExcess));
       });

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "python/bindings.h"
+#include "python/log_bridge.h"
 #include "runtime/engine/kernel.h"
 
 namespace lazyrope {
@@ -29,14 +30,7 @@ void bind_configs(py::module_& module) {
       .def_readonly("stages", &TileConfig::stages)
       .def_readonly("ctas_per_sm", &TileConfig::ctas_per_sm)
       .def_property_readonly("family", [](const TileConfig& p) { return to_string(p.family); })
-      .def_readonly("heads", &TileConfig::heads)
-      .def("__repr__", [](const TileConfig& config) {
-        return fmt::format(
-            "TileConfig(warps_m={}, warps_n={}, warp_m={}, warp_n={}, mma_n={}, "
-            "stages={}, ctas_per_sm={}, family='{}', heads={})",
-            config.warps_m, config.warps_n, config.warp_m, config.warp_n, config.mma_n,
-            config.stages, config.ctas_per_sm, to_string(config.family), config.heads);
-      });
+      .def_readonly("heads", &TileConfig::heads);
   define_value(tile_config_type, [](const TileConfig& config) {
     return py::dict(py::arg("warps_m") = config.warps_m, py::arg("warps_n") = config.warps_n,
                     py::arg("warp_m") = config.warp_m, py::arg("warp_n") = config.warp_n,
@@ -58,10 +52,7 @@ void bind_configs(py::module_& module) {
       .def_readonly("prefill", &KernelConfig::prefill)
       .def_readonly("min_split_blocks", &KernelConfig::min_split_blocks)
       .def_readonly("heads_per_work_tile", &KernelConfig::heads_per_work_tile)
-      .def_readonly("fixed_split_blocks", &KernelConfig::fixed_split_blocks)
-      .def("__repr__", [](const KernelConfig& config) {
-        return fmt::format("KernelConfig({})", describe(config));
-      });
+      .def_readonly("fixed_split_blocks", &KernelConfig::fixed_split_blocks);
   define_value(kernel_config_type, [](const KernelConfig& config) {
     return py::dict(py::arg("decode") = config.decode, py::arg("prefill") = config.prefill,
                     py::arg("min_split_blocks") = config.min_split_blocks,
@@ -71,6 +62,14 @@ void bind_configs(py::module_& module) {
 }
 
 }  // namespace
+
+std::string call_text(const py::object& type, const py::dict& arguments) {
+  std::string text;
+  for (const auto& [name, value] : arguments)
+    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", py::cast<std::string>(name),
+                        py::cast<std::string>(py::repr(value)));
+  return fmt::format("{}({})", py::cast<std::string>(type.attr("__name__")), text);
+}
 
 py::bytes cubin_of(const Kernel& kernel) {
   const std::vector<std::byte>& code = kernel.binary().code;
@@ -84,7 +83,7 @@ void bind_kernels(py::module_& module) {
       .def_property_readonly("arch", [](const Kernel& k) { return k.arch().name; })
       .def_property_readonly("entry", [](const Kernel& k) { return k.binary().entry; })
       .def_property_readonly("source", &Kernel::source)
-      .def("ptx", &Kernel::intermediate, py::call_guard<py::gil_scoped_release>())
+      .def("ptx", &Kernel::intermediate, py::call_guard<DeliversLog, py::gil_scoped_release>())
       .def_property_readonly("cubin", &cubin_of)
       .def_property_readonly("registers", [](const Kernel& k) { return k.binary().registers; })
       .def_property_readonly("spill_bytes", [](const Kernel& k) { return k.binary().spill_bytes; })
@@ -99,8 +98,7 @@ void bind_kernels(py::module_& module) {
         const Binary& b = k.binary();
         return fmt::format(
             "CompiledKernel('{}', arch='{}', registers={}, spill_bytes={}, shared_bytes={}, "
-            "compile_ms={:.0f}, "
-            "from_cache={})",
+            "compile_ms={:.0f}, from_cache={})",
             k.name(), b.arch, b.registers, b.spill_bytes, b.shared_bytes, b.compile_ms,
             k.from_cache() ? "True" : "False");
       });

@@ -3,6 +3,7 @@
 
 #include "python/bindings.h"
 #include "python/errors.h"
+#include "python/log_bridge.h"
 #include "runtime/base/config.h"
 #include "runtime/base/interruption.h"
 #include "runtime/base/version.h"
@@ -16,13 +17,16 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "The compiled part of lazyrope; use the lazyrope package.";
   module.attr("__version__") = lazyrope::version();
   lazyrope::translate_errors();
+  lazyrope::bridge_log();
   lazyrope::set_interruption_check([] {
     const py::gil_scoped_acquire locked;
+    if (lazyrope::log_is_waiting()) lazyrope::deliver_log();
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   });
   lazyrope::bind_specs(module);
   lazyrope::bind_kernels(module);
   lazyrope::bind_steps(module);
+  lazyrope::bind_batch(module);
   lazyrope::bind_attention(module);
   lazyrope::bind_reposition(module);
   lazyrope::bind_emulator(module);
@@ -41,7 +45,11 @@ PYBIND11_MODULE(_core, module) {
     }
     return rows;
   });
-  module.def("clear_cache", [] { lazyrope::Engine::get().clear_cache(); });
-  module.def("doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); });
+  module.def(
+      "clear_cache", [] { lazyrope::Engine::get().clear_cache(); },
+      py::call_guard<lazyrope::DeliversLog>());
+  module.def(
+      "doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); },
+      py::call_guard<lazyrope::DeliversLog>());
   lazyrope::add_stub_texts(module);
 }

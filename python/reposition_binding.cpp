@@ -4,6 +4,7 @@
 
 #include "python/bindings.h"
 #include "python/dlpack_tensor.h"
+#include "python/log_bridge.h"
 #include "python/steps.h"
 #include "runtime/attention/reposition.h"
 
@@ -38,16 +39,17 @@ void bind_reposition(py::module_& module) {
   py::class_<Reposition, std::shared_ptr<Reposition>>(module, "Reposition")
       .def("__call__", &move, py::arg("k_pool"), py::arg("v_pool"), py::arg("source"),
            py::arg("target"), py::kw_only(), py::arg("check") = false,
-           py::arg("stream") = py::none())
+           py::arg("stream") = py::none(), py::call_guard<DeliversLog>())
       .def_property_readonly("spec", &Reposition::spec)
       .def_property_readonly("arch", [](const Reposition& r) { return r.arch().name; })
       .def_property_readonly(
           "kernel", [](const Reposition& r) { return std::const_pointer_cast<Kernel>(r.kernel()); })
       .def("__repr__", [](const Reposition& r) {
-        return fmt::format("Reposition({}, arch='{}')", describe(r.spec().kernel_spec()),
-                           r.arch().name);
+        return fmt::format("Reposition({}, arch='{}')",
+                           py::cast<std::string>(py::repr(py::cast(r.spec()))), r.arch().name);
       });
-  module.def("compile_reposition", &compile, py::arg("spec"), py::arg("arch") = py::none());
+  module.def("compile_reposition", &compile, py::arg("spec"), py::arg("arch") = py::none(),
+             py::call_guard<DeliversLog>());
 }
 
 }  // namespace lazyrope

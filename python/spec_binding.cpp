@@ -27,14 +27,6 @@ struct PyRope {
   bool operator==(const PyRope&) const = default;
 };
 
-std::string text_of(const PyRope& rope) {
-  std::string parameters;
-  for (const auto& [name, value] : rope.parameters)
-    parameters += fmt::format(", {}={}", name, value);
-  return fmt::format("Rope('{}', rotary_dim={}{})", rope.variant,
-                     rope.rotary_dim ? fmt::to_string(*rope.rotary_dim) : "None", parameters);
-}
-
 py::dict arguments_of(const PyRope& rope) {
   return py::dict(py::arg("variant") = rope.variant, py::arg("rotary_dim") = rope.rotary_dim,
                   py::arg("parameters") = rope.parameters);
@@ -49,24 +41,38 @@ std::string pairing_name(const RopeVariant& variant) {
   return std::filesystem::path(variant.pairing).stem().string();
 }
 
+// The text of a config.json, whatever the caller gave for it.
+std::string config_text(const py::object& config) {
+  return py::cast<std::string>(py::module_::import("lazyrope.hf").attr("config_text")(config));
+}
+
+// The name of a dtype of any framework: "bfloat16" of that text, of torch.bfloat16, of
+// numpy.dtype("bfloat16") and of ml_dtypes.bfloat16, none of which is imported.
+std::string dtype_name(py::handle dtype) {
+  if (py::isinstance<py::str>(dtype)) return py::cast<std::string>(dtype);
+  if (py::isinstance<py::type>(dtype)) return py::cast<std::string>(dtype.attr("__name__"));
+  const auto text = py::cast<std::string>(py::str(dtype));
+  return text.substr(text.rfind('.') + 1);  // the whole where there is no '.'
+}
+
 // Nothing where the pool is of the spec's own type.
-std::optional<Dtype> kv_dtype_of(const std::optional<std::string>& name, Dtype dtype) {
-  if (!name) return std::nullopt;
-  const Dtype kv_dtype = kv_dtype_from(*name);
+std::optional<Dtype> kv_dtype_of(const py::object& given, Dtype dtype) {
+  if (given.is_none()) return std::nullopt;
+  const Dtype kv_dtype = kv_dtype_from(dtype_name(given));
   return kv_dtype == dtype ? std::nullopt : std::optional(kv_dtype);
 }
 
 AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const PyRope& rope,
-                        const std::string& dtype, const std::string& mask,
+                        const py::object& dtype, const std::string& mask,
                         const std::string& query_form, const std::string& key_form,
                         const std::optional<std::string>& append_form, std::optional<double> scale,
                         std::optional<int> window, std::optional<double> softcap, bool sinks,
-                        const std::optional<std::string>& kv_dtype, bool batch_invariant) {
+                        const py::object& kv_dtype, bool batch_invariant) {
   AttentionSpec spec;
   spec.head_dim = head_dim;
   spec.num_q_heads = num_q_heads;
   spec.num_kv_heads = num_kv_heads;
-  spec.dtype = dtype_from(dtype);
+  spec.dtype = dtype_from(dtype_name(dtype));
   spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
   spec.rope = rope.spec(head_dim);
   spec.mask = mask;
@@ -104,19 +110,6 @@ py::dict arguments_of(const AttentionSpec& spec) {
                   py::arg("batch_invariant") = spec.batch_invariant);
 }
 
-std::string text_of(const AttentionSpec& spec) {
-  const std::optional<int> window = window_of(spec);
-  return fmt::format(
-      "AttentionSpec(head_dim={}, num_q_heads={}, num_kv_heads={}, rope={}, dtype='{}', mask='{}', "
-      "query_form='{}', key_form='{}', append_form='{}', scale={}, window={}, softcap={}, "
-      "sinks={}, kv_dtype='{}', batch_invariant={})",
-      spec.head_dim, spec.num_q_heads, spec.num_kv_heads, text_of(rope_of(spec)),
-      to_string(spec.dtype), spec.mask, to_string(spec.query_form), to_string(spec.key_form),
-      to_string(spec.append_form), spec.softmax_scale(), window ? fmt::to_string(*window) : "None",
-      spec.softcap > 0.0 ? fmt::to_string(spec.softcap) : "None", spec.sinks ? "True" : "False",
-      to_string(spec.pool_dtype()), spec.batch_invariant ? "True" : "False");
-}
-
 // Name and meaning of each row.
 template <class Row>
 std::map<std::string, std::string> meanings(const std::vector<Row>& rows) {
@@ -146,8 +139,7 @@ void bind_specs(py::module_& module) {
            py::arg("parameters") = py::dict())
       .def_readonly("variant", &PyRope::variant)
       .def_readonly("rotary_dim", &PyRope::rotary_dim)
-      .def_readonly("parameters", &PyRope::parameters)
-      .def("__repr__", [](const PyRope& rope) { return text_of(rope); });
+      .def_readonly("parameters", &PyRope::parameters);
   define_value(rope_type, [](const PyRope& rope) { return arguments_of(rope); });
 
   py::class_<AttentionSpec> spec_type(module, "AttentionSpec");
@@ -160,19 +152,22 @@ void bind_specs(py::module_& module) {
            py::arg("sinks") = false, py::arg("kv_dtype") = py::none(),
            py::arg("batch_invariant") = false)
       .def_static(
-          "_from_hf_json",
-          [](const std::string& json, const std::optional<std::string>& dtype,
-             const std::string& query_form, std::optional<int> layer,
-             const std::optional<std::string>& kv_dtype, bool batch_invariant, int ranks) {
-            AttentionSpec spec = attention_spec_from_hf(json, dtype, layer);
+          "from_hf",
+          [](const py::object& config, const py::object& dtype, const std::string& query_form,
+             std::optional<int> layer, const py::object& kv_dtype, bool batch_invariant,
+             int ranks) {
+            const auto name = dtype.is_none() ? std::nullopt : std::optional(dtype_name(dtype));
+            AttentionSpec spec = attention_spec_from_hf(config_text(config), name, layer);
             spec.query_form = spec.append_form = rope_form_from(query_form);
             spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
             spec.batch_invariant = batch_invariant;
             validate(spec);
             return tensor_parallel(std::move(spec), ranks);
           },
-          py::arg("json"), py::arg("dtype"), py::arg("query_form"), py::arg("layer"),
-          py::arg("kv_dtype"), py::arg("batch_invariant"), py::arg("tensor_parallel"))
+          py::arg("config"), py::kw_only(), py::arg("dtype") = py::none(),
+          py::arg("query_form") = "raw", py::arg("layer") = py::none(),
+          py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
+          py::arg("tensor_parallel") = 1)
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)
@@ -203,10 +198,9 @@ void bind_specs(py::module_& module) {
           [](const AttentionSpec& s) {
             return rope_variant(s.rope.variant).attention_factor(s.rope.parameters);
           })
-      .def_property_readonly(
-          "rope_pairing",
-          [](const AttentionSpec& s) { return pairing_name(rope_variant(s.rope.variant)); })
-      .def("__repr__", [](const AttentionSpec& spec) { return text_of(spec); });
+      .def_property_readonly("rope_pairing", [](const AttentionSpec& s) {
+        return pairing_name(rope_variant(s.rope.variant));
+      });
   define_value(spec_type, [](const AttentionSpec& spec) { return arguments_of(spec); });
 }
 

@@ -5,6 +5,7 @@
 #include "codegen/error.h"
 #include "python/bindings.h"
 #include "python/dlpack_tensor.h"
+#include "python/log_bridge.h"
 #include "python/steps.h"
 
 namespace lazyrope {
@@ -17,51 +18,51 @@ int rows_of(const char* name, const py::object& tensor) {
   return t.view().rank > 0 ? static_cast<int>(t.view().shape[0]) : 0;
 }
 
-int capacity_field(const py::dict& capacity, const char* name, int otherwise) {
-  if (!capacity.contains(name)) return otherwise;
+[[noreturn]] void refuse_type(py::handle given, const char* argument, const char* type) {
+  throw SpecError(fmt::format("{} is a {}; it must be a lazyrope.{}", argument,
+                              Py_TYPE(given.ptr())->tp_name, type));
+}
+
+// An attribute of an argument that must be an object of one of lazyrope's classes. The name is
+// interned once, so that a look-up compares pointers.
+class Field {
+ public:
+  explicit Field(const char* name) : name_(PyUnicode_InternFromString(name)) {}
+
+  py::object of(py::handle owner, const char* argument, const char* type) const {
+    PyObject* value = PyObject_GetAttr(owner.ptr(), name_);
+    if (value != nullptr) return py::reinterpret_steal<py::object>(value);
+    PyErr_Clear();
+    refuse_type(owner, argument, type);
+  }
+
+ private:
+  PyObject* name_;  // lives as long as the interpreter
+};
+
+int int_of(const py::object& value, const char* name) {
   try {
-    return py::cast<int>(capacity[name]);
+    return py::cast<int>(value);
   } catch (const py::cast_error&) {
-    throw SpecError(fmt::format("capacity[\"{}\"] = {}; it must be an int of 32 bits", name,
-                                py::cast<std::string>(py::repr(capacity[name]))));
+    throw SpecError(fmt::format("capacity.{} = {}; it must be an int of 32 bits", name,
+                                py::cast<std::string>(py::repr(value))));
   }
 }
 
-void check_capacity_fields(const py::dict& capacity) {
-  for (const auto& [key, value] : capacity) {
-    const auto name = py::cast<std::string>(py::str(key));
-    if (name != "requests" && name != "segments" && name != "query_tokens" &&
-        name != "tokens_per_request")
-      throw SpecError(
-          fmt::format("capacity has \"{}\"; allowed are: requests, segments, query_tokens, "
-                      "tokens_per_request",
-                      name));
-  }
+std::optional<int> optional_capacity_field(py::handle capacity, const char* name,
+                                           const char* type) {
+  if (!py::hasattr(capacity, name)) refuse_type(capacity, "capacity", type);
+  const py::object value = capacity.attr(name);
+  return value.is_none() ? std::nullopt : std::optional(int_of(value, name));
 }
 
-py::dict checked_capacity(const py::object& capacity) {
-  if (!py::isinstance(capacity, py::module_::import("collections.abc").attr("Mapping")))
-    throw SpecError(
-        fmt::format("capacity = {}; it must be a dict", py::cast<std::string>(py::repr(capacity))));
-  py::dict given(capacity);
-  check_capacity_fields(given);
-  return given;
+int capacity_field(py::handle capacity, const char* name, const char* type) {
+  if (!py::hasattr(capacity, name)) refuse_type(capacity, "capacity", type);
+  return int_of(capacity.attr(name), name);
 }
 
-StepCapacity capacity_of_fields(const py::dict& given, const StepCapacity& otherwise) {
-  return {capacity_field(given, "requests", otherwise.requests),
-          capacity_field(given, "segments", otherwise.segments),
-          capacity_field(given, "query_tokens", otherwise.query_tokens),
-          capacity_field(given, "tokens_per_request", otherwise.tokens_per_request)};
-}
-
-py::dict capacity_dict(const StepCapacity& c) {
-  py::dict result;
-  result["requests"] = c.requests;
-  result["segments"] = c.segments;
-  result["query_tokens"] = c.query_tokens;
-  result["tokens_per_request"] = c.tokens_per_request;
-  return result;
+py::object step_class(const char* name) {
+  return py::module_::import("lazyrope._arguments").attr(name);
 }
 
 template <class AnyStep, class Tensors>
@@ -71,9 +72,15 @@ void update_step(AnyStep& step, const Tensors& tensors, bool check, Stream strea
   step.update(tensors, check, stream);
 }
 
-void update(PyStep& self, StepArguments arguments, bool check,
-            const std::optional<std::uintptr_t>& stream) {
-  self.update(std::move(arguments), check, stream);
+std::string text_of(const py::object& value) { return py::cast<std::string>(py::repr(value)); }
+
+py::object append_capacity_object(const AppendStep& step) {
+  return step_class("AppendCapacity")(step.capacity(), step.max_spans());
+}
+
+template <class AnyStep>
+const char* layout_name(const AnyStep& step) {
+  return step.format().layout == KvLayout::kNhd ? "NHD" : "HND";
 }
 
 }  // namespace
@@ -91,86 +98,141 @@ PoolFormat format_of(int page_size, const std::string& layout) {
   return {page_size, layout == "NHD" ? KvLayout::kNhd : KvLayout::kHnd};
 }
 
-StepCapacity whole_capacity(const py::object& capacity) {
-  const py::dict given = checked_capacity(capacity);
-  for (const char* name : {"requests", "segments", "query_tokens"})
-    if (!given.contains(name))
-      throw SpecError(
-          fmt::format("capacity has no \"{}\": here it must have requests, segments and "
-                      "query_tokens",
-                      name));
-  return capacity_of_fields(given, {});
+SegmentArguments segments_of(py::handle segments) {
+  static const Field indptr("indptr"), base("base"), start("start"), length("length"),
+      first_page("first_page"), lead("lead");
+  const auto read = [&](const Field& field) { return field.of(segments, "segments", "Segments"); };
+  return {read(indptr), read(base), read(start), read(length), read(first_page), read(lead)};
+}
+
+AppendArguments append_arguments_of(py::handle spans, py::object pages) {
+  static const Field indptr("indptr"), start("start"), first_page("first_page"), lead("lead");
+  const auto read = [&](const Field& field) { return field.of(spans, "spans", "TokenSpans"); };
+  return {read(indptr), read(start), read(first_page), read(lead), std::move(pages)};
+}
+
+StepCapacity step_capacity_from(py::handle capacity) {
+  constexpr const char* kType = "StepCapacity";
+  const StepCapacity result = {
+      .requests = capacity_field(capacity, "requests", kType),
+      .segments = capacity_field(capacity, "segments", kType),
+      .query_tokens = capacity_field(capacity, "query_tokens", kType),
+      .tokens_per_request =
+          optional_capacity_field(capacity, "tokens_per_request", kType).value_or(0)};
+  return result;
 }
 
 StepCapacity capacity_of(const py::object& capacity, const StepArguments& a) {
-  const py::dict given = capacity.is_none() ? py::dict() : checked_capacity(capacity);
-  return capacity_of_fields(given, {.requests = std::max(0, rows_of("q_indptr", a.q_indptr) - 1),
-                                    .segments = rows_of("base", a.base),
-                                    .query_tokens = rows_of("q_position", a.q_position)});
+  if (!capacity.is_none()) return step_capacity_from(capacity);
+  return {.requests = std::max(0, rows_of("q_indptr", a.q_indptr) - 1),
+          .segments = rows_of("segments.base", a.segments.base),
+          .query_tokens = rows_of("q_position", a.q_position)};
+}
+
+AppendCapacity append_capacity_from(py::handle capacity) {
+  return {.tokens = capacity_field(capacity, "tokens", "AppendCapacity"),
+          .spans = optional_capacity_field(capacity, "spans", "AppendCapacity")};
+}
+
+py::object capacity_object(const StepCapacity& c) {
+  return step_class("StepCapacity")(c.requests, c.segments, c.query_tokens, c.tokens_per_request);
 }
 
 void PyStep::update(StepArguments given, bool check, const std::optional<std::uintptr_t>& stream) {
+  const SegmentArguments& s = given.segments;
   const DlpackTensor q_indptr("q_indptr", given.q_indptr);
   const DlpackTensor q_position("q_position", given.q_position);
-  const DlpackTensor segment_indptr("segment_indptr", given.segment_indptr);
-  const DlpackTensor base("base", given.base);
-  const DlpackTensor start("start", given.start);
-  const DlpackTensor length("length", given.length);
-  const DlpackTensor first_page("first_page", given.first_page);
+  const DlpackTensor indptr("segments.indptr", s.indptr);
+  const DlpackTensor base("segments.base", s.base);
+  const DlpackTensor start("segments.start", s.start);
+  const DlpackTensor length("segments.length", s.length);
+  const DlpackTensor first_page("segments.first_page", s.first_page);
+  const OptionalTensor lead("segments.lead", s.lead);
   const DlpackTensor pages("pages", given.pages);
-  std::optional<DlpackTensor> lead;
-  if (!given.lead.is_none()) lead.emplace("lead", given.lead);
-  StepTensors tensors = {q_indptr.view(),   q_position.view(), segment_indptr.view(),
-                         base.view(),       start.view(),      length.view(),
-                         first_page.view(), pages.view(),      std::nullopt};
-  if (lead) tensors.lead = lead->view();
+  const StepTensors tensors = {.q_indptr = q_indptr.view(),
+                               .q_position = q_position.view(),
+                               .segments = {indptr.view(), base.view(), start.view(), length.view(),
+                                            first_page.view(), lead.view()},
+                               .pages = pages.view()};
   update_step(*step, tensors, check, stream_of(stream, q_indptr));
   arguments = std::move(given);
+  batch = {};
+}
+
+void PyStep::update(PyBatch& given, bool check, const std::optional<std::uintptr_t>& stream) {
+  const Stream on = given.stream(stream);
+  update_step(*step, given.upload(step->format().page_size, on), check, on);
+  batch = py::cast(given, py::return_value_policy::reference);  // the object that Python has
+  arguments = {};
 }
 
 void PyAppendStep::update(AppendArguments given, bool check,
                           const std::optional<std::uintptr_t>& stream) {
-  const DlpackTensor indptr("indptr", given.indptr);
-  const DlpackTensor first("first", given.first);
-  const DlpackTensor first_page("first_page", given.first_page);
-  const DlpackTensor lead("lead", given.lead);
+  const DlpackTensor indptr("spans.indptr", given.indptr);
+  const DlpackTensor start("spans.start", given.start);
+  const DlpackTensor first_page("spans.first_page", given.first_page);
+  const OptionalTensor lead("spans.lead", given.lead);
   const DlpackTensor pages("pages", given.pages);
-  const AppendTensors tensors = {indptr.view(), first.view(), first_page.view(), lead.view(),
-                                 pages.view()};
+  const AppendTensors tensors = {
+      .spans = {indptr.view(), start.view(), first_page.view(), lead.view()},
+      .pages = pages.view()};
   update_step(*step, tensors, check, stream_of(stream, indptr));
   arguments = std::move(given);
 }
 
 void bind_steps(py::module_& module) {
   py::class_<PyStep> step(module, "Step");
-  define_with_step_arguments(step, "update", &update, py::kw_only(), py::arg("check") = false,
-                             py::arg("stream") = py::none());
-  step.def_property_readonly("capacity",
-                             [](const PyStep& s) { return capacity_dict(s.step->capacity()); })
+  step.def(
+          "update",
+          [](PyStep& self, py::object q_indptr, py::object q_position, py::handle segments,
+             py::object pages, bool check, const std::optional<std::uintptr_t>& stream) {
+            self.update({std::move(q_indptr), std::move(q_position), segments_of(segments),
+                         std::move(pages)},
+                        check, stream);
+          },
+          py::arg("q_indptr"), py::arg("q_position"), py::arg("segments"), py::arg("pages"),
+          py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none(),
+          py::call_guard<DeliversLog>())
+      .def(
+          "update",
+          [](PyStep& self, PyBatch& batch, bool check,
+             const std::optional<std::uintptr_t>& stream) { self.update(batch, check, stream); },
+          py::arg("batch"), py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none(),
+          py::call_guard<DeliversLog>())
+      .def_property_readonly("capacity",
+                             [](const PyStep& s) { return capacity_object(s.step->capacity()); })
       .def_property_readonly("page_size",
                              [](const PyStep& s) { return s.step->format().page_size; })
-      .def_property_readonly(
-          "layout",
-          [](const PyStep& s) { return s.step->format().layout == KvLayout::kNhd ? "NHD" : "HND"; })
+      .def_property_readonly("layout", [](const PyStep& s) { return layout_name(*s.step); })
       .def_property_readonly("num_tokens", [](const PyStep& s) { return s.step->num_tokens(); })
-      .def_property_readonly("nbytes", [](const PyStep& s) { return s.step->bytes(); });
+      .def_property_readonly("nbytes", [](const PyStep& s) { return s.step->bytes(); })
+      .def("__repr__", [](const PyStep& s) {
+        return fmt::format("Step(num_tokens={}, capacity={}, page_size={}, layout='{}', nbytes={})",
+                           s.step->num_tokens(), text_of(capacity_object(s.step->capacity())),
+                           s.step->format().page_size, layout_name(*s.step), s.step->bytes());
+      });
   define_handle(step);
 
   py::class_<PyAppendStep> append_step(module, "AppendStep");
   append_step
       .def(
           "update",
-          [](PyAppendStep& self, py::object indptr, py::object first, py::object first_page,
-             py::object lead, py::object pages, bool check, std::optional<std::uintptr_t> stream) {
-            self.update({std::move(indptr), std::move(first), std::move(first_page),
-                         std::move(lead), std::move(pages)},
-                        check, stream);
+          [](PyAppendStep& self, py::handle spans, py::object pages, bool check,
+             const std::optional<std::uintptr_t>& stream) {
+            self.update(append_arguments_of(spans, std::move(pages)), check, stream);
           },
-          py::arg("indptr"), py::arg("first"), py::arg("first_page"), py::arg("lead"),
-          py::arg("pages"), py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none())
-      .def_property_readonly("capacity", [](const PyAppendStep& s) { return s.step->capacity(); })
+          py::arg("spans"), py::arg("pages"), py::kw_only(), py::arg("check") = false,
+          py::arg("stream") = py::none(), py::call_guard<DeliversLog>())
+      .def_property_readonly("capacity",
+                             [](const PyAppendStep& s) { return append_capacity_object(*s.step); })
       .def_property_readonly("page_size",
-                             [](const PyAppendStep& s) { return s.step->format().page_size; });
+                             [](const PyAppendStep& s) { return s.step->format().page_size; })
+      .def_property_readonly("layout", [](const PyAppendStep& s) { return layout_name(*s.step); })
+      .def("__repr__", [](const PyAppendStep& s) {
+        return fmt::format("AppendStep(capacity={}, page_size={}, layout='{}')",
+                           text_of(append_capacity_object(*s.step)), s.step->format().page_size,
+                           layout_name(*s.step));
+      });
   define_handle(append_step);
 }
 

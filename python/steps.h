@@ -8,45 +8,41 @@
 #include <utility>
 
 #include "runtime/attention/attention.h"
+#include "runtime/step/batch.h"
 
 namespace lazyrope {
 
-// What a plan() or update() was given, as Python objects: kept as long as the step may refer to
-// them.
-struct StepArguments {
-  pybind11::object q_indptr;
-  pybind11::object q_position;
-  pybind11::object segment_indptr;
+// The attributes of a lazyrope.Segments.
+struct SegmentArguments {
+  pybind11::object indptr;
   pybind11::object base;
   pybind11::object start;
   pybind11::object length;
   pybind11::object first_page;
-  pybind11::object pages;
   pybind11::object lead;
 };
 
-// Defines a method of Python's that takes the StepArguments one by one and then `rest`, which
-// begins with py::kw_only().
-template <class Type, class Result, class Self, class... Others, class... Rest>
-void define_with_step_arguments(Type& type, const char* name,
-                                Result (*call)(Self, StepArguments, Others...),
-                                const Rest&... rest) {
-  using pybind11::arg;
-  using pybind11::object;
-  type.def(
-      name,
-      [call](Self self, object q_indptr, object q_position, object segment_indptr, object base,
-             object start, object length, object first_page, object pages, object lead,
-             Others... others) {
-        return call(self,
-                    {std::move(q_indptr), std::move(q_position), std::move(segment_indptr),
-                     std::move(base), std::move(start), std::move(length), std::move(first_page),
-                     std::move(pages), std::move(lead)},
-                    std::forward<Others>(others)...);
-      },
-      arg("q_indptr"), arg("q_position"), arg("segment_indptr"), arg("base"), arg("start"),
-      arg("length"), arg("first_page"), arg("pages"), arg("lead") = pybind11::none(), rest...);
-}
+// What a plan() or update() was given, as Python objects. The step may refer to them, so it keeps
+// them.
+struct StepArguments {
+  pybind11::object q_indptr;
+  pybind11::object q_position;
+  SegmentArguments segments;
+  pybind11::object pages;
+};
+
+// The attributes of a lazyrope.TokenSpans, and the page lists.
+struct AppendArguments {
+  pybind11::object indptr;
+  pybind11::object start;
+  pybind11::object first_page;
+  pybind11::object lead;
+  pybind11::object pages;
+};
+
+// SpecError where the object has no such attributes.
+SegmentArguments segments_of(pybind11::handle segments);
+AppendArguments append_arguments_of(pybind11::handle spans, pybind11::object pages);
 
 // A step as Python holds it. Freeing device memory may wait for the device, so it lets other
 // threads run.
@@ -64,20 +60,34 @@ struct HeldStep {
   std::unique_ptr<AnyStep> step;
 };
 
+// A batch as Python holds it. Freeing its memory may wait for the device.
+struct PyBatch {
+  explicit PyBatch(Batch made) : batch(std::make_unique<Batch>(std::move(made))) {}
+  PyBatch(PyBatch&&) noexcept = default;
+  PyBatch& operator=(PyBatch&&) = delete;
+  // NOLINTNEXTLINE(bugprone-exception-escape): as of HeldStep
+  ~PyBatch() {
+    const pybind11::gil_scoped_release unlocked;
+    batch.reset();
+  }
+
+  // As Batch::upload(); other threads run while it waits for an earlier copy.
+  StepTensors upload(int page_size, Stream stream) const;
+  // The stream given as a number, or else the one on which the framework of `pages` works now.
+  Stream stream(const std::optional<std::uintptr_t>& given) const;
+
+  std::unique_ptr<Batch> batch;
+  pybind11::object pages;
+};
+
 struct PyStep : HeldStep<Step> {
   using HeldStep::HeldStep;
 
   StepArguments arguments;
+  pybind11::object batch;  // in place of the arguments, where the latest update took one
 
   void update(StepArguments given, bool check, const std::optional<std::uintptr_t>& stream);
-};
-
-struct AppendArguments {
-  pybind11::object indptr;
-  pybind11::object first;
-  pybind11::object first_page;
-  pybind11::object lead;
-  pybind11::object pages;
+  void update(PyBatch& given, bool check, const std::optional<std::uintptr_t>& stream);
 };
 
 struct PyAppendStep : HeldStep<AppendStep> {
@@ -88,11 +98,14 @@ struct PyAppendStep : HeldStep<AppendStep> {
   void update(AppendArguments given, bool check, const std::optional<std::uintptr_t>& stream);
 };
 
-// Capacity given as a mapping of requests, segments, query_tokens and tokens_per_request; what is
-// missing, or None as a whole, is as much as the arguments take.
+// From a lazyrope.StepCapacity. SpecError where it is something else.
+StepCapacity step_capacity_from(pybind11::handle capacity);
+// The same; None is as much as the arguments take.
 StepCapacity capacity_of(const pybind11::object& capacity, const StepArguments& arguments);
-// Of one that says it all but tokens_per_request.
-StepCapacity whole_capacity(const pybind11::object& capacity);
+// From a lazyrope.AppendCapacity.
+AppendCapacity append_capacity_from(pybind11::handle capacity);
+// To a lazyrope.StepCapacity.
+pybind11::object capacity_object(const StepCapacity& capacity);
 
 inline constexpr int kPoolRank = 4;
 

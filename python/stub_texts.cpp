@@ -52,9 +52,10 @@ void add_stub_texts(py::module_& module) {
     for (std::string_view rest = text.name; !rest.empty();) {
       const std::size_t end = std::min(rest.find('.'), rest.size());
       const py::str name(std::string(rest.substr(0, end)));
-      // A class's own, as it is kept: a method bound to nothing, a property.
+      // A class's own, as it is kept: a method bound to nothing, a property, a static method.
       object = py::isinstance<py::type>(object) ? py::object(object.attr("__dict__")[name])
                                                 : py::object(object.attr(name));
+      if (Py_TYPE(object.ptr()) == &PyStaticMethod_Type) object = object.attr("__func__");
       rest.remove_prefix(std::min(end + 1, rest.size()));
     }
     describe(object, text);

@@ -49,8 +49,7 @@ def class_entries(node: ast.ClassDef) -> Iterator[str]:
     texts = [text_of(node), text_of(named["__init__"]) if "__init__" in named else ""]
     yield entry(node.name, "", "\n\n".join(filter(None, texts)))
     for name, function in named.items():
-        is_told = text_of(function) or name == "__init__"
-        if is_told and not is_marked(function, "staticmethod"):  # which are Python's
+        if text_of(function) or name == "__init__":
             yield function_entry(node.name + ".", function)
 
 

@@ -36,7 +36,7 @@ std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_
 std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensors,
                            PoolFormat format, StepCapacity capacity, Stream stream, bool check) {
   if (capacity.requests == 0) capacity.requests = rows(tensors.q_indptr) - 1;
-  if (capacity.segments == 0) capacity.segments = rows(tensors.base);
+  if (capacity.segments == 0) capacity.segments = rows(tensors.segments.base);
   if (capacity.query_tokens == 0) capacity.query_tokens = rows(tensors.q_position);
   std::shared_ptr<Step> step =
       attention.make_step(device_of("q_indptr", tensors.q_indptr), format, capacity, stream);
@@ -48,6 +48,18 @@ void update(Step& step, const StepTensors& tensors, Stream stream, bool check) {
   step.update(tensors, check, stream);
 }
 
+std::shared_ptr<Step> plan(const Attention& attention, Batch& batch, PoolFormat format,
+                           Stream stream, bool check) {
+  std::shared_ptr<Step> step =
+      attention.make_step(device_of("pages", batch.pages()), format, batch.capacity(), stream);
+  update(*step, batch, stream, check);
+  return step;
+}
+
+void update(Step& step, Batch& batch, Stream stream, bool check) {
+  step.update(batch.upload(step.format().page_size, stream), check, stream);
+}
+
 void attend(const Attention& attention, const TensorView& q, const PoolTensors& pool,
             const Step& step, const TensorView& out, const std::optional<TensorView>& lse,
             Stream stream, const std::optional<TensorView>& sinks) {
@@ -55,10 +67,10 @@ void attend(const Attention& attention, const TensorView& q, const PoolTensors& 
 }
 
 std::shared_ptr<AppendStep> plan_append(const Attention& attention, const AppendTensors& tensors,
-                                        int capacity_tokens, PoolFormat format, Stream stream,
+                                        AppendCapacity capacity, PoolFormat format, Stream stream,
                                         bool check) {
   std::shared_ptr<AppendStep> step =
-      attention.make_append_step(device_of("indptr", tensors.indptr), format, capacity_tokens);
+      attention.make_append_step(device_of("spans.indptr", tensors.spans.indptr), format, capacity);
   step->update(tensors, check, stream);
   return step;
 }

@@ -20,12 +20,11 @@
 #include "runtime/engine/device_tensor.h"
 #include "runtime/spec/model_config.h"
 #include "runtime/spec/spec.h"
+#include "runtime/step/batch.h"
 #include "runtime/step/step_types.h"
 #include "runtime/tuning/tune.h"
 
 namespace lazyrope {
-
-using Stream = void*;
 
 class Attention;   // compiled kernels of one AttentionSpec; may be used from several threads
 class Step;        // what one pass of a model attends to, in device memory
@@ -51,6 +50,14 @@ std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensor
 // new requests. `tensors.pages` is referred to until the next update.
 void update(Step& step, const StepTensors& tensors, Stream stream = nullptr, bool check = false);
 
+// The same from requests on the host, which are copied to the device on the stream. A step that is
+// planned so has room for what the batch has room for. Both are refused while the stream is
+// captured; a graph captured before replays with the new requests. The batch must live as long as
+// the step.
+std::shared_ptr<Step> plan(const Attention& attention, Batch& batch, PoolFormat format = {},
+                           Stream stream = nullptr, bool check = false);
+void update(Step& step, Batch& batch, Stream stream = nullptr, bool check = false);
+
 // out = attention of q, both [tokens, num_q_heads, head_dim]; lse [tokens, num_q_heads] float32,
 // natural logarithm. `sinks`, if and only if the spec has them: [num_q_heads] float32. Rows of q
 // beyond the step's tokens are left alone.
@@ -58,9 +65,9 @@ void attend(const Attention& attention, const TensorView& q, const PoolTensors& 
             const Step& step, const TensorView& out, const std::optional<TensorView>& lse = {},
             Stream stream = nullptr, const std::optional<TensorView>& sinks = {});
 
-// Room for `capacity_tokens` appended tokens.
+// An append step of a fixed capacity that holds `tensors`, on their device.
 std::shared_ptr<AppendStep> plan_append(const Attention& attention, const AppendTensors& tensors,
-                                        int capacity_tokens, PoolFormat format = {},
+                                        AppendCapacity capacity, PoolFormat format = {},
                                         Stream stream = nullptr, bool check = false);
 void update(AppendStep& step, const AppendTensors& tensors, Stream stream = nullptr,
             bool check = false);
@@ -75,8 +82,8 @@ std::shared_ptr<const Reposition> compile_reposition(const AttentionSpec& spec,
                                                      std::string_view arch = {});
 
 // Copies tokens to other slots of their pool and other indices: row i of `source`, its key turned
-// by the difference of the indices, to row i of `target`. A document at base b is source with first
-// 0 and target with first b. Both have the same capacity and format; rows that either lacks are
+// by the difference of the indices, to row i of `target`. A document at base b is source with start
+// 0 and target with start b. Both have the same capacity and format; rows that either lacks are
 // left alone. No slot may be both read and written, or written twice.
 void reposition(const Reposition& mover, const PoolTensors& pool, const AppendStep& source,
                 const AppendStep& target, Stream stream = nullptr);

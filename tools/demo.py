@@ -88,11 +88,12 @@ class DocumentPool:
         self.k_pool, self.v_pool = (torch.full(shape, torch.nan, dtype=torch.bfloat16, device="cuda") for _ in "kv")
         total = sum(self.LENGTHS)
         self.k, self.v = (torch.randn((total, heads, dim), dtype=torch.bfloat16, device="cuda") for _ in "kv")
-        zeros = self.ints([0] * len(counts))
-        writes = self.kernel.plan_append(
-            self.ints([sum(self.LENGTHS[:i]) for i in range(5)]), zeros, self.ints(self.first_page), zeros, self.pages,
-            tokens=total,
-        )  # fmt: skip
+        spans = lazyrope.TokenSpans(
+            indptr=self.ints([sum(self.LENGTHS[:i]) for i in range(5)]),
+            start=self.ints([0] * len(counts)),
+            first_page=self.ints(self.first_page),
+        )
+        writes = self.kernel.plan_append(spans, self.pages, capacity=lazyrope.AppendCapacity(total))
         self.kernel.append(self.k, self.v, self.k_pool, self.v_pool, writes)
 
     def ints(self, values: list[int]):
@@ -102,16 +103,15 @@ class DocumentPool:
         lengths = [self.LENGTHS[i] for i in order]
         bases = [sum(lengths[:i]) for i in range(len(order))]
         end = sum(lengths)
-        return self.kernel.plan(
-            self.ints([0, tokens]),
-            self.ints(list(range(end, end + tokens))),
-            self.ints([0, len(order)]),
-            self.ints(bases),
-            self.ints([0] * len(order)),
-            self.ints(lengths),
-            self.ints([self.first_page[i] for i in order]),
-            self.pages,
+        segments = lazyrope.Segments(
+            indptr=self.ints([0, len(order)]),
+            base=self.ints(bases),
+            start=self.ints([0] * len(order)),
+            length=self.ints(lengths),
+            first_page=self.ints([self.first_page[i] for i in order]),
         )
+        positions = self.ints(list(range(end, end + tokens)))
+        return self.kernel.plan(self.ints([0, tokens]), positions, segments, self.pages)
 
     def contiguous(self, order: tuple[int, ...]):
         """Returns the raw keys and values of the documents in this order."""

@@ -45,12 +45,11 @@ void append_once(const Attention& attention, const TuningWorkload& workload) {
   const TuningMetadata m = metadata_of(workload);
   std::vector<std::int32_t> indptr = {0};
   std::partial_sum(m.length.begin(), m.length.end(), std::back_inserter(indptr));
-  const DeviceTensor rows = ints(indptr, device), first = ints(m.start, device),
-                     first_page = ints(m.first_page, device),
-                     lead = ints(std::vector<std::int32_t>(m.length.size()), device),
-                     pages = ints(m.pages, device);
-  const auto step = attention.make_append_step(device, {.page_size = kTuningPage}, indptr.back());
-  step->update({rows, first, first_page, lead, pages}, /*check=*/false, nullptr);
+  const DeviceTensor rows = ints(indptr, device), start = ints(m.start, device),
+                     first_page = ints(m.first_page, device), pages = ints(m.pages, device);
+  const auto step =
+      attention.make_append_step(device, {.page_size = kTuningPage}, {.tokens = indptr.back()});
+  step->update({.spans = {rows, start, first_page}, .pages = pages}, /*check=*/false, nullptr);
   TuningPool pool(device, spec, {workload});
   attention.append(new_rows(spec, indptr.back(), 1, device),
                    new_rows(spec, indptr.back(), 2, device), pool.first(std::ssize(m.pages)), *step,

@@ -5,17 +5,24 @@ the queries to wherever a request puts the document (lazy RoPE, arXiv 2606.04302
 
     spec = lazyrope.AttentionSpec(head_dim=128, num_q_heads=32, num_kv_heads=8, rope=lazyrope.rope.llama3())
     kernel = lazyrope.compile(spec)
-    step = kernel.plan(q_indptr, q_position, segment_indptr, base, start, length, first_page, pages)
+    segments = lazyrope.Segments(indptr, base, start, length, first_page)
+    step = kernel.plan(q_indptr, q_position, segments, pages)
     out, lse = kernel(q, k_pool, v_pool, step)
+
+Messages of the library reach :mod:`logging`'s logger "lazyrope", at the levels debug, info and warning, when the call
+that caused them returns. Where LAZYROPE_LOG is set they are printed to stderr instead.
 """
 
 from __future__ import annotations
 
 from . import _nvrtc, emulator, rope
+from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
+from ._batch import Document, Request, Segment
 from ._core import (
     AppendStep,
     Attention,
     AttentionSpec,
+    Batch,
     CompiledKernel,
     KernelConfig,
     Reposition,
@@ -24,6 +31,7 @@ from ._core import (
     TileConfig,
     __version__,
     archs,
+    batch,
     clear_cache,
     compile,
     compile_reposition,
@@ -35,26 +43,39 @@ from ._core import (
     model_types,
     rope_variants,
 )
+from ._tuning import Tuning, TuningTask, TuningTrial, TuningWorkload
 from .errors import CacheError, CompileError, DriverError, KernelFault, SpecError
-from .hf import spec_from_hf
 
 __all__ = [
+    "AppendCapacity",
     "AppendStep",
     "Attention",
     "AttentionSpec",
+    "Batch",
     "CacheError",
     "CompileError",
     "CompiledKernel",
+    "Document",
     "DriverError",
     "KernelConfig",
     "KernelFault",
     "Reposition",
+    "Request",
     "Rope",
+    "Segment",
+    "Segments",
     "SpecError",
     "Step",
+    "StepCapacity",
     "TileConfig",
+    "TokenSpans",
+    "Tuning",
+    "TuningTask",
+    "TuningTrial",
+    "TuningWorkload",
     "__version__",
     "archs",
+    "batch",
     "clear_cache",
     "compile",
     "compile_reposition",
@@ -70,4 +91,3 @@ __all__ = [
 ]
 
 _nvrtc.register_directories()
-AttentionSpec.from_hf = staticmethod(spec_from_hf)  # type: ignore[method-assign]

@@ -3,9 +3,10 @@
 Errors are those of lazyrope.errors; each says what was given, what is allowed and what to do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeVar, final, overload, type_check_only
 
+from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
 from ._emulator import Profile as Profile
 from ._emulator import emulator_options as emulator_options
 from ._emulator import set_emulator_options as set_emulator_options
@@ -17,6 +18,11 @@ from ._spec import head_dims as head_dims
 from ._spec import masks as masks
 from ._spec import model_types as model_types
 from ._spec import rope_variants as rope_variants
+from ._steps import AppendStep as AppendStep
+from ._steps import Batch as Batch
+from ._steps import Step as Step
+from ._steps import batch as batch
+from ._tuning import Tuning
 
 __version__: str
 
@@ -188,124 +194,40 @@ class CompiledKernel:
         """Whether the binary came from the disk cache."""
 
 @final
-class Step:
-    """The requests that one pass of a model serves, in device memory of a fixed capacity. Made by
-    :meth:`Attention.plan`, used by the attention of every layer, refilled by :meth:`update`. Serves one stream at a
-    time."""
-
-    def update(
-        self,
-        q_indptr: Tensor,
-        q_position: Tensor,
-        segment_indptr: Tensor,
-        base: Tensor,
-        start: Tensor,
-        length: Tensor,
-        first_page: Tensor,
-        pages: Tensor,
-        lead: Tensor | None = None,
-        *,
-        check: bool = False,
-        stream: int | None = None,
-    ) -> None:
-        """Refills the step in place, on the stream and without waiting, so that a captured graph replays with these
-        requests. Arguments and errors are those of :meth:`Attention.plan`; the step's capacity must suffice."""
-
-    @property
-    def capacity(self) -> dict[str, int]:
-        """The most it can hold: "requests", "segments", "query_tokens" and "tokens_per_request"."""
-
-    @property
-    def page_size(self) -> int: ...
-    @property
-    def layout(self) -> str: ...
-    @property
-    def num_tokens(self) -> int:
-        """Query tokens of the latest update."""
-
-    @property
-    def nbytes(self) -> int:
-        """Device memory that the step takes."""
-
-    @property
-    def handle(self) -> int:
-        """As :attr:`Attention.handle`."""
-
-@final
-class AppendStep:
-    """Where the new keys and values of one pass go, the same for every layer. Made by :meth:`Attention.plan_append`.
-    Or where those lie that a :class:`Reposition` copies, and where they go."""
-
-    def update(
-        self,
-        indptr: Tensor,
-        first: Tensor,
-        first_page: Tensor,
-        lead: Tensor,
-        pages: Tensor,
-        *,
-        check: bool = False,
-        stream: int | None = None,
-    ) -> None:
-        """Refills the step in place, as :meth:`Step.update`. Arguments and errors are those of
-        :meth:`Attention.plan_append`."""
-
-    @property
-    def capacity(self) -> int:
-        """The most tokens it can hold."""
-
-    @property
-    def page_size(self) -> int: ...
-    @property
-    def handle(self) -> int:
-        """As :attr:`Attention.handle`."""
-
-@final
 class Attention:
     """The compiled kernels of one :class:`AttentionSpec` for one architecture, and the calls that launch them. Made by
     :func:`compile`. Immutable; may be used from several threads."""
 
+    @overload
     def plan(
         self,
         q_indptr: Tensor,
         q_position: Tensor,
-        segment_indptr: Tensor,
-        base: Tensor,
-        start: Tensor,
-        length: Tensor,
-        first_page: Tensor,
+        segments: Segments,
         pages: Tensor,
-        lead: Tensor | None = None,
         *,
         page_size: int = 16,
         layout: str = "NHD",
-        capacity: Mapping[str, int] | None = None,
+        capacity: StepCapacity | None = None,
         check: bool = False,
         stream: int | None = None,
     ) -> Step:
-        """What the requests of one pass look at. A segment is a run of tokens of one document; its i-th token is the
-        document's token ``start + i``, sits at logical position ``base + start + i``, and lies in slot
-        ``(lead + i) % page_size`` of page ``pages[first_page + (lead + i) // page_size]``.
+        """Makes a step: what the requests of one pass of the model attend to. They are given as four tensors on the
+        device, or as one :class:`Batch`, filled on the host.
 
         All tensors are int32, one-dimensional, contiguous and on the device that q will be on.
 
         Args:
             q_indptr: [requests + 1]; the query tokens of request r are rows q_indptr[r] to q_indptr[r + 1] - 1 of q.
             q_position: [query tokens]; logical positions, in any order.
-            segment_indptr: [requests + 1]; the segments of request r are segment_indptr[r] to
-                segment_indptr[r + 1] - 1. A request may have none.
-            base: [segments]; logical position at which token 0 of the document would lie. May be negative; ``base +
-                start - lead`` and ``base + start + length`` must be int32.
-            start: [segments]; index in the document of the segment's first token, at least 0.
-            length: [segments]; tokens, at least 0.
-            first_page: [segments]; index into pages of the page that holds the first token.
-            pages: [any]; page lists: indices of pages of the pool. Referred to until the next update, not copied.
-            lead: [segments]; slot of the first token in its page, 0 to page_size - 1; all 0 by default.
+            segments: of all requests.
+            pages: [any]; page lists: indices of pages of the pool. The step refers to them until the next update, and
+                copies nothing.
             page_size: slots of a page, a multiple of 16.
             layout: "NHD" (pools are [pages, page_size, kv_heads, head_dim]) or "HND" ([pages, kv_heads, page_size,
                 head_dim]).
-            capacity: the most that the step can hold, any of "requests", "segments", "query_tokens" and
-                "tokens_per_request" (query tokens of one request); by default what these tensors take.
+            capacity: the most that the step can hold, now and after :meth:`Step.update`. By default it is what these
+                tensors take, or the batch's.
             check: waits for the stream and checks all values; refused while the stream is captured.
             stream: a cudaStream_t or CUstream; the stream that q_indptr's framework works on by default.
 
@@ -316,16 +238,26 @@ class Attention:
             DriverError: a call of the driver failed.
         """
 
-    def step_nbytes(self, capacity: Mapping[str, int], *, sm_count: int) -> int:
-        """Device memory, in bytes, that a step of such a capacity takes, before any is allocated; needs no GPU.
+    @overload
+    def plan(
+        self,
+        batch: Batch,
+        *,
+        page_size: int = 16,
+        layout: str = "NHD",
+        capacity: StepCapacity | None = None,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> Step: ...
+    def step_nbytes(self, capacity: StepCapacity, *, sm_count: int) -> int:
+        """Returns the device memory, in bytes, that a step of this capacity takes. Allocates nothing and needs no GPU.
 
         Args:
-            capacity: as of :meth:`plan`, with "requests", "segments" and "query_tokens"; "tokens_per_request" is
-                query_tokens by default.
-            sm_count: streaming multiprocessors of the GPU that it will be on.
+            capacity: of the step.
+            sm_count: streaming multiprocessors of the GPU that the step will be on.
 
         Raises:
-            SpecError: the capacity is incomplete or illegal, or sm_count is less than 1.
+            SpecError: the capacity is illegal, or sm_count is less than 1.
         """
 
     @overload
@@ -397,33 +329,26 @@ class Attention:
     ) -> tuple[_T, _T | None]: ...
     def plan_append(
         self,
-        indptr: Tensor,
-        first: Tensor,
-        first_page: Tensor,
-        lead: Tensor,
+        spans: TokenSpans,
         pages: Tensor,
         *,
-        tokens: int,
+        capacity: AppendCapacity,
         page_size: int = 16,
         layout: str = "NHD",
         check: bool = False,
         stream: int | None = None,
     ) -> AppendStep:
-        """Where new keys and values go. Row i of request r becomes token ``first[r] + i`` of its document and goes to
-        slot ``(lead[r] + i) % page_size`` of page ``pages[first_page[r] + (lead[r] + i) // page_size]``.
+        """Makes an append step: where the new keys and values of one pass go.
 
         All tensors are int32, one-dimensional, contiguous and on the device that the pool is on.
 
         Args:
-            indptr: [requests + 1]; the rows of request r are indptr[r] to indptr[r + 1] - 1 of k and v.
-            first: [requests]; index in its document of the first row, at least 0: what keys are turned by.
-            first_page: [requests]; index into pages.
-            lead: [requests]; slot of the first row, counted from slot 0 of that page, at least 0; may pass its end.
+            spans: which tokens of which document the rows of k and v are, and where those tokens go.
             pages: [any]; page lists: indices of pages of the pool.
-            tokens: the most rows that the step can hold, now and after :meth:`AppendStep.update`.
+            capacity: the most that the step can hold, now and after :meth:`AppendStep.update`.
             page_size, layout: as in :meth:`plan`.
             check: waits for the stream and checks all values; refused while the stream is captured.
-            stream: a cudaStream_t or CUstream; the stream that indptr's framework works on by default.
+            stream: a cudaStream_t or CUstream; the stream that spans.indptr's framework works on by default.
 
         Raises:
             SpecError, DriverError: as :meth:`plan`.
@@ -472,12 +397,8 @@ class Attention:
     @property
     def config(self) -> KernelConfig: ...
     @property
-    def tuning(self) -> dict[str, Any] | None:
-        """The record of the measurements that chose the config; None where it is the default or was given. Of its
-        entries, "gpu", "driver", "compiler" and "date" say what was measured, "config" what was chosen, "seconds" how
-        long it took, and "tasks" has for each tuned field the "workloads", the index "chosen", and of all
-        "trials" the microseconds "us" (one a workload, medians), the share "gain" of the default's time that they save
-        and how much of it may be "noise"."""
+    def tuning(self) -> Tuning | None:
+        """The record of the measurements that chose the configuration; None where it is the default or was given."""
 
     @property
     def kernels(self) -> dict[str, CompiledKernel]:

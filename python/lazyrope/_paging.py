@@ -22,6 +22,11 @@ class Pages:
     page_ids: tuple[int, ...] = field(repr=False)
 
     @property
+    def lead(self) -> int:
+        """Slot of the first token in its page: a list in the store begins with a page of its own."""
+        return 0
+
+    @property
     def num_pages(self) -> int:
         return len(self.page_ids)
 

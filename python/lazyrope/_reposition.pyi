@@ -22,7 +22,7 @@ class Reposition:
     ) -> None:
         """Copies row i of source to row i of target: its value as it is, its key turned by the tokens that target's
         index is beyond source's, in fp32 and rounded once. So the copy of a whole document at base b is source planned
-        with first = 0 and target with first = b. Keys are turned whatever the spec's append_form, and are not scaled by
+        with start = 0 and target with start = b. Keys are turned whatever the spec's append_form, and are not scaled by
         RoPE's attention factor, which they have already. Asynchronous; capturable in a CUDA graph.
 
         No slot may be both read and written, or written twice: what it then holds is not defined.
@@ -33,7 +33,8 @@ class Reposition:
                 other strides are multiples of 16 bytes.
             v_pool: values, of the same shape and strides.
             source: where the rows lie: from :meth:`Attention.plan_append`, for the same device, page_size and layout.
-            target: where they go: as source, with the same ``tokens=``. Rows that either does not have are left alone.
+            target: where they go: as source, with the same ``capacity.tokens``. Rows that either does not have are
+                left alone.
             check: waits for the stream and checks that every page is one of the pool's, and that no slot is both read
                 and written, or written twice; refused while the stream is captured.
             stream: a cudaStream_t or CUstream; the stream that k_pool's framework works on by default.

@@ -39,7 +39,7 @@ class AttentionSpec:
         num_q_heads: int,
         num_kv_heads: int,
         rope: Rope,
-        dtype: str = "bfloat16",
+        dtype: str | Any = "bfloat16",
         mask: str = "causal",
         query_form: str = "raw",
         key_form: str = "local",
@@ -48,7 +48,7 @@ class AttentionSpec:
         window: int | None = None,
         softcap: float | None = None,
         sinks: bool = False,
-        kv_dtype: str | None = None,
+        kv_dtype: str | Any | None = None,
         batch_invariant: bool = False,
     ) -> None:
         """
@@ -57,7 +57,8 @@ class AttentionSpec:
             num_q_heads: a multiple of num_kv_heads, up to 128 times as many.
             num_kv_heads: at least 1.
             rope: from :mod:`lazyrope.rope`.
-            dtype: of queries, new keys and values, and outputs: "bfloat16" or "float16".
+            dtype: of queries, new keys and values, and outputs: "bfloat16" or "float16", or a dtype of that name:
+                torch.bfloat16, numpy.float16, ml_dtypes.bfloat16.
             mask: "causal" (a query at position p sees the keys at positions up to p), "sliding_window" (and of those
                 the ones at positions above p - window) or "full".
             query_form: "raw" (the kernel applies all of RoPE) or "rotated" (queries arrive turned by their position).
@@ -68,8 +69,8 @@ class AttentionSpec:
             softcap: scaled scores s become softcap x tanh(s / softcap) (Gemma 2, arXiv 2408.00118).
             sinks: calls take a logit of each query head that takes part in its softmax and has no value (gpt-oss).
             kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2" (OCP 8-bit floating point; head_dim must be a
-                multiple of 16), or dtype, the default. What is stored is what calls' k_scale and v_scale divide by.
-                NaN in a pool of 8 bits reads as a number.
+                multiple of 16), or dtype, the default. Given by its name or as a dtype, like ``dtype``. What is stored
+                is what calls' k_scale and v_scale divide by. NaN in a pool of 8 bits reads as a number.
             batch_invariant: the output of a request has the same bits whatever else its step has: its keys are divided
                 in a way that depends on the request alone. Steps with few requests are then slower.
 
@@ -81,10 +82,10 @@ class AttentionSpec:
     def from_hf(
         config: str | PathLike[str] | Any,
         *,
-        dtype: str | None = None,
+        dtype: str | Any | None = None,
         query_form: str = "raw",
         layer: int | None = None,
-        kv_dtype: str | None = None,
+        kv_dtype: str | Any | None = None,
         batch_invariant: bool = False,
         tensor_parallel: int = 1,
     ) -> AttentionSpec:
@@ -94,7 +95,7 @@ class AttentionSpec:
         Args:
             config: a path to a config.json or to the directory that holds one, a dict, or a config object of
                 transformers (anything with ``to_dict()``).
-            dtype: "bfloat16" or "float16"; the config's own by default.
+            dtype: "bfloat16" or "float16", or a dtype of that name; the config's own by default.
             query_form: "raw", or "rotated" where the model turns queries and keys before it calls the attention, as
                 those of transformers do.
             layer: of models whose layers differ, say in their sliding window: which one, from 0.
@@ -109,16 +110,6 @@ class AttentionSpec:
                 heads cannot be divided so.
         """
 
-    @staticmethod
-    def _from_hf_json(
-        json: str,
-        dtype: str | None,
-        query_form: str,
-        layer: int | None,
-        kv_dtype: str | None,
-        batch_invariant: bool,
-        tensor_parallel: int,
-    ) -> AttentionSpec: ...
     @property
     def head_dim(self) -> int: ...
     @property

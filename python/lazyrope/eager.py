@@ -9,13 +9,13 @@ host, so it cannot be captured in a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
 
+from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
 from ._core import AttentionSpec
 from .errors import SpecError
 
@@ -58,8 +58,9 @@ class _Tokens:
     slot: Tensor
 
 
-def _tokens(lengths: Ints, first_page: Tensor, lead: Tensor, pages: Tensor, page_size: int) -> _Tokens:
+def _tokens(lengths: Ints, first_page: Tensor, lead: Tensor | None, pages: Tensor, page_size: int) -> _Tokens:
     device = pages.device
+    lead = torch.zeros_like(first_page) if lead is None else lead
     count = torch.tensor(lengths, dtype=torch.int64, device=device)
     run = torch.repeat_interleave(torch.arange(len(lengths), device=device), count)
     offset = torch.arange(len(run), device=device) - (count.cumsum(0) - count)[run]
@@ -139,69 +140,71 @@ class EagerStep:
         self.tokens: _Tokens
         self.key_positions: Tensor  # [keys], int64
 
+    def __repr__(self) -> str:
+        return f"EagerStep(num_tokens={self.num_tokens}, page_size={self.page_size}, layout={self.layout!r})"
+
     def update(
         self,
         q_indptr: Tensor,
         q_position: Tensor,
-        segment_indptr: Tensor,
-        base: Tensor,
-        start: Tensor,
-        length: Tensor,
-        first_page: Tensor,
+        segments: Segments,
         pages: Tensor,
-        lead: Tensor | None = None,
         *,
         check: bool = False,
         stream: int | None = None,
     ) -> None:
         """As :meth:`lazyrope.Step.update`; check and stream mean nothing here."""
-        rows, spans = _ints("q_indptr", q_indptr), _ints("segment_indptr", segment_indptr)
-        bases, lengths, _ = (_ints(n, x) for n, x in (("base", base), ("length", length), ("first_page", first_page)))
-        lead = torch.zeros_like(first_page) if lead is None else lead
-        self.tokens = _tokens(lengths, first_page, lead, pages, self.page_size)
-        self.key_positions = (base.long() + start)[self.tokens.run] + self.tokens.offset
+        rows, spans = _ints("q_indptr", q_indptr), _ints("segments.indptr", segments.indptr)
+        bases, lengths = _ints("segments.base", segments.base), _ints("segments.length", segments.length)
+        _check_ints("segments.first_page", segments.first_page)
+        self.tokens = _tokens(lengths, segments.first_page, segments.lead, pages, self.page_size)
+        base: Tensor = segments.base
+        self.key_positions = (base.long() + segments.start)[self.tokens.run] + self.tokens.offset
         positions, at = q_position.long(), 0
         self.requests = []
         for r in range(len(rows) - 1):
-            segments, first = [], at
+            mine, first = [], at
             for s in range(spans[r], spans[r + 1]):
-                segments.append(_Segment(bases[s], slice(at - first, at - first + lengths[s])))
+                mine.append(_Segment(bases[s], slice(at - first, at - first + lengths[s])))
                 at += lengths[s]
-            mine = slice(rows[r], rows[r + 1])
-            self.requests.append(_Request(mine, positions[mine], segments, slice(first, at)))
+            own = slice(rows[r], rows[r + 1])
+            self.requests.append(_Request(own, positions[own], mine, slice(first, at)))
         self.num_tokens = rows[-1]
 
 
 class EagerAppendStep:
     """See :class:`lazyrope.AppendStep`."""
 
-    def __init__(self, capacity: int, page_size: int, layout: str) -> None:
+    def __init__(self, capacity: AppendCapacity, page_size: int, layout: str) -> None:
         _check_format(page_size, layout)
         self.capacity = capacity
         self.page_size = page_size
         self.layout = layout
         self.index = self.page = self.slot = torch.empty(0, dtype=torch.int64)
 
+    def __repr__(self) -> str:
+        return f"EagerAppendStep(capacity={self.capacity}, page_size={self.page_size}, layout={self.layout!r})"
+
     def update(
         self,
-        indptr: Tensor,
-        first: Tensor,
-        first_page: Tensor,
-        lead: Tensor,
+        spans: TokenSpans,
         pages: Tensor,
         *,
         check: bool = False,
         stream: int | None = None,
     ) -> None:
         """As :meth:`lazyrope.AppendStep.update`; check and stream mean nothing here."""
-        rows = _ints("indptr", indptr)
-        if rows[-1] > self.capacity:
-            raise SpecError(f"{rows[-1]} tokens to append; the step's capacity is {self.capacity}")
-        for name, column in (("first", first), ("first_page", first_page), ("lead", lead)):
-            _check_ints(name, column)
+        rows = _ints("spans.indptr", spans.indptr)
+        if rows[-1] > self.capacity.tokens:
+            raise SpecError(f"{rows[-1]} tokens to append; the step's capacity is {self.capacity.tokens}")
+        _check_ints("spans.start", spans.start)
+        _check_ints("spans.first_page", spans.first_page)
+        if spans.lead is not None:
+            _check_ints("spans.lead", spans.lead)
         counts = [end - begin for begin, end in pairwise(rows)]
-        tokens = _tokens(counts, first_page, lead, pages, self.page_size)
-        self.index = first.long()[tokens.run] + tokens.offset
+        tokens = _tokens(counts, spans.first_page, spans.lead, pages, self.page_size)
+        start: Tensor = spans.start
+        self.index = start.long()[tokens.run] + tokens.offset
         self.page, self.slot = tokens.page, tokens.slot
 
 
@@ -215,6 +218,9 @@ class _RopeAttention:
             raise SpecError(f'RoPE pairing "{spec.rope_pairing}" has no plain PyTorch; known are: half, interleaved')
         self.spec = spec
         self._frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec})"
 
     def cos_sin(self, positions: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
         """Cosine and sine, each [..., rotary_dim / 2] in float32, at integer positions [...], times factor."""
@@ -255,17 +261,20 @@ class EagerAttention(_RopeAttention):
 
     def plan(
         self,
-        *tensors: Tensor,
+        q_indptr: Tensor,
+        q_position: Tensor,
+        segments: Segments,
+        pages: Tensor,
+        *,
         page_size: int = 16,
         layout: str = "NHD",
-        capacity: Mapping[str, int] | None = None,
+        capacity: StepCapacity | None = None,
         check: bool = False,
         stream: int | None = None,
-        **named: Tensor,
     ) -> EagerStep:
         """As :meth:`lazyrope.Attention.plan`; capacity, check and stream mean nothing here."""
         step = EagerStep(page_size, layout)
-        step.update(*tensors, **named)
+        step.update(q_indptr, q_position, segments, pages)
         return step
 
     def __call__(
@@ -370,17 +379,18 @@ class EagerAttention(_RopeAttention):
 
     def plan_append(
         self,
-        *tensors: Tensor,
-        tokens: int,
+        spans: TokenSpans,
+        pages: Tensor,
+        *,
+        capacity: AppendCapacity,
         page_size: int = 16,
         layout: str = "NHD",
         check: bool = False,
         stream: int | None = None,
-        **named: Tensor,
     ) -> EagerAppendStep:
         """As :meth:`lazyrope.Attention.plan_append`."""
-        step = EagerAppendStep(tokens, page_size, layout)
-        step.update(*tensors, **named)
+        step = EagerAppendStep(capacity, page_size, layout)
+        step.update(spans, pages)
         return step
 
     def append(

@@ -68,6 +68,9 @@ class Profile:
         """By kernel, file, line and instruction."""
         return [ProfileLine(**fields) for fields in self._counts.lines()]
 
+    def __repr__(self) -> str:
+        return repr(self._counts)
+
     def __str__(self) -> str:
         return self._counts.table()
 

@@ -5,9 +5,10 @@
         lazyrope.torch.append(kernel, k, v, k_pool, v_pool, writes)
         return lazyrope.torch.attend(kernel, q, k_pool, v_pool, step)
 
-Kernels and steps are made outside, and so is ``step.update(...)``: compiled code and captured graphs then serve the new
-requests, with nothing compiled anew. Other steps may be given as well. With ``mode="reduce-overhead"`` pools must be
-buffers of a module or marked by ``torch._dynamo.mark_static_address``, or else PyTorch copies them at each call.
+Kernels and steps are made outside, and so is ``step.update(...)``, with device tensors or a :class:`lazyrope.Batch`:
+compiled code and captured graphs then serve the new requests, with nothing compiled anew. Other steps may be given as
+well. With ``mode="reduce-overhead"`` pools must be buffers of a module or marked by
+``torch._dynamo.mark_static_address``, or else PyTorch copies them at each call.
 
 The operators themselves are ``torch.ops.lazyrope.attend``, ``attend_out`` and ``append``. They take ``kernel.handle``
 and ``step.handle`` in place of the objects, which must live as long as compiled code or a graph refers to them. A
@@ -75,7 +76,7 @@ def attend(
         q: [tokens, num_q_heads, head_dim], of the spec's dtype; with more tokens than the step has, out must be given.
         k_pool, v_pool: [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads, page_size, head_dim]
             (HND), of the spec's kv_dtype.
-        step: from ``kernel.plan(...)``.
+        step: from ``kernel.plan(...)``, of device tensors or of a :class:`lazyrope.Batch`.
         out: as q. Rows beyond the step's tokens are left alone.
         lse: [tokens, num_q_heads], float32; natural logarithm. Only with out.
         sinks: [num_q_heads], float32, if and only if the spec has them.

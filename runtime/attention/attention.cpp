@@ -84,12 +84,12 @@ std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device,
 
 std::unique_ptr<AppendStep> Attention::make_append_step(std::shared_ptr<const Device> device,
                                                         PoolFormat format,
-                                                        int capacity_tokens) const {
+                                                        AppendCapacity capacity) const {
   check_arch(arch_, *device);
   for (const auto& kernel : kernels_) kernel->on(*device);
   return std::make_unique<AppendStep>(
       std::move(device), kernels_.at(static_cast<std::size_t>(KernelKind::kPlanAppend)), format,
-      capacity_tokens);
+      capacity);
 }
 
 void Attention::check_query(const char* name, const TensorView& t, int heads, int bytes,

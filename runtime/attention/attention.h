@@ -56,7 +56,7 @@ class Attention {
   // Device memory that such a step takes on a GPU of so many SMs. SpecError.
   std::size_t step_bytes(StepCapacity capacity, int sm_count) const;
   std::unique_ptr<AppendStep> make_append_step(std::shared_ptr<const Device> device,
-                                               PoolFormat format, int capacity_tokens) const;
+                                               PoolFormat format, AppendCapacity capacity) const;
 
   // out = attention of q, both [tokens, num_q_heads, head_dim], over the step's segments in the
   // pool; lse, if given, [tokens, num_q_heads] float32, is the natural logarithm of the sum of

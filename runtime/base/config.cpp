@@ -77,8 +77,8 @@ std::optional<Enum> parse_enum(std::string_view text, std::initializer_list<Enum
   return std::nullopt;
 }
 
-template <class T>
-bool assign(T& field, const std::optional<T>& parsed) {
+template <class Field, class T>
+bool assign(Field& field, const std::optional<T>& parsed) {
   if (parsed) field = *parsed;
   return parsed.has_value();
 }

@@ -13,6 +13,7 @@ struct Logger {
   std::atomic<LogLevel> level = LogLevel::kWarning;
   std::mutex mutex;  // guards the pointer, not the call: a sink may wait for Python's lock
   std::shared_ptr<const LogSink> sink;
+  std::shared_ptr<const LogSink> host;  // where there is no sink
 };
 
 // The logger is never destroyed, because other objects' destructors may log at exit.
@@ -24,7 +25,7 @@ Logger& logger() {
 std::shared_ptr<const LogSink> current_sink() {
   Logger& log = logger();
   const std::lock_guard lock(log.mutex);
-  return log.sink;
+  return log.sink ? log.sink : log.host;
 }
 
 void write_to_stderr(LogLevel level, std::string_view message) {
@@ -46,6 +47,21 @@ void set_log_sink(LogSink sink) {
   Logger& log = logger();
   const std::lock_guard lock(log.mutex);
   log.sink.swap(next);
+}
+
+void set_host_log(LogSink sink) {
+  auto next = std::make_shared<const LogSink>(std::move(sink));
+  Logger& log = logger();
+  const std::lock_guard lock(log.mutex);
+  log.host.swap(next);
+  log.level = LogLevel::kDebug;
+}
+
+void log_as_asked(LogLevel level) {
+  Logger& log = logger();
+  const std::lock_guard lock(log.mutex);
+  log.host.reset();
+  log.level = level;
 }
 
 bool log_enabled(LogLevel level) { return level <= logger().level.load(std::memory_order_relaxed); }

@@ -11,12 +11,10 @@
 #include "codegen/render.h"
 #include "runtime/base/function_ref.h"
 #include "runtime/driver/binary.h"
+#include "runtime/driver/staging.h"
 #include "runtime/driver/tensor_map.h"
 
 namespace lazyrope {
-
-// A stream in the device's own type (CUstream). Null is its default stream.
-using Stream = void*;
 
 // A range of memory that a launch may access.
 struct MemoryRange {
@@ -89,6 +87,8 @@ class Device {
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
   virtual void copy_from_host(void* to, const void* from, std::size_t bytes,
                               Stream stream) const = 0;
+  // Returns host memory for copies that the host does not wait for.
+  virtual std::unique_ptr<StagingBuffer> staging(std::size_t bytes) const = 0;
   // Returns a tensor map, for kernels that copy boxes of a tensor. Throws SpecError if the device
   // has no tensor map for `spec`.
   virtual TensorMap encode(const TensorMapSpec& spec) const = 0;

@@ -46,6 +46,8 @@ void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuLaunchKernelEx", table.launch_kernel);
   visit("cuMemAlloc_v2", table.mem_alloc);
   visit("cuMemFree_v2", table.mem_free);
+  visit("cuMemHostAlloc", table.mem_host_alloc);
+  visit("cuMemFreeHost", table.mem_free_host);
   visit("cuMemGetInfo_v2", table.mem_get_info);
   visit("cuMemcpyDtoHAsync_v2", table.memcpy_dtoh_async);
   visit("cuMemcpyHtoDAsync_v2", table.memcpy_htod_async);
@@ -53,6 +55,7 @@ void visit_driver_symbols(DriverTable& table, Visitor visit) {
   visit("cuTensorMapEncodeTiled", table.tensor_map_encode_tiled);
   visit("cuEventCreate", table.event_create);
   visit("cuEventRecord", table.event_record);
+  visit("cuEventSynchronize", table.event_synchronize);
   visit("cuEventElapsedTime", table.event_elapsed_time);
   visit("cuEventDestroy_v2", table.event_destroy);
   visit("cuStreamCreate", table.stream_create);
@@ -283,6 +286,16 @@ void Driver::free(CUdeviceptr pointer) const noexcept {
   check_release(table_.mem_free(pointer), "cuMemFree");
 }
 
+void* Driver::allocate_host(std::size_t bytes) const {
+  void* memory = nullptr;
+  check(table_.mem_host_alloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc");
+  return memory;
+}
+
+void Driver::free_host(void* memory) const noexcept {
+  check_release(table_.mem_free_host(memory), "cuMemFreeHost");
+}
+
 std::size_t Driver::free_bytes() const {
   std::size_t free = 0;
   std::size_t total = 0;
@@ -318,14 +331,18 @@ CUtensorMap Driver::encode_tensor_map(CUtensorMapDataType type, cuuint32_t rank,
   return map;
 }
 
-CUevent Driver::create_event() const {
+CUevent Driver::create_event(unsigned flags) const {
   CUevent event = nullptr;
-  check(table_.event_create(&event, CU_EVENT_DEFAULT), "cuEventCreate");
+  check(table_.event_create(&event, flags), "cuEventCreate");
   return event;
 }
 
 void Driver::record_event(CUevent event, CUstream stream) const {
   check(table_.event_record(event, stream), "cuEventRecord");
+}
+
+void Driver::synchronize_event(CUevent event) const {
+  check(table_.event_synchronize(event), "cuEventSynchronize");
 }
 
 float Driver::elapsed_ms(CUevent begin, CUevent end) const {

@@ -38,6 +38,8 @@ struct DriverTable {
 
   decltype(&::cuMemAlloc) mem_alloc = nullptr;
   decltype(&::cuMemFree) mem_free = nullptr;
+  decltype(&::cuMemHostAlloc) mem_host_alloc = nullptr;
+  decltype(&::cuMemFreeHost) mem_free_host = nullptr;
   decltype(&::cuMemGetInfo) mem_get_info = nullptr;
   decltype(&::cuMemcpyDtoHAsync) memcpy_dtoh_async = nullptr;
   decltype(&::cuMemcpyHtoDAsync) memcpy_htod_async = nullptr;
@@ -47,6 +49,7 @@ struct DriverTable {
 
   decltype(&::cuEventCreate) event_create = nullptr;
   decltype(&::cuEventRecord) event_record = nullptr;
+  decltype(&::cuEventSynchronize) event_synchronize = nullptr;
   decltype(&::cuEventElapsedTime) event_elapsed_time = nullptr;
   decltype(&::cuEventDestroy) event_destroy = nullptr;
 
@@ -125,6 +128,9 @@ class Driver {
 
   CUdeviceptr allocate(std::size_t bytes) const;
   void free(CUdeviceptr pointer) const noexcept;
+  // Allocates pinned memory of the host, from which copies are asynchronous.
+  void* allocate_host(std::size_t bytes) const;
+  void free_host(void* memory) const noexcept;
   // Returns the free memory of the current context's device.
   std::size_t free_bytes() const;
   void copy_to_host_async(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) const;
@@ -139,8 +145,11 @@ class Driver {
                                 const cuuint32_t* box, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion promotion) const;
 
-  CUevent create_event() const;
+  CUevent create_event(unsigned flags = CU_EVENT_DEFAULT) const;
   void record_event(CUevent event, CUstream stream) const;
+  // Waits until the work before the latest record of the event has ended. Returns at once if there
+  // is no record.
+  void synchronize_event(CUevent event) const;
   // Returns the time between two events that have happened.
   float elapsed_ms(CUevent begin, CUevent end) const;
   void destroy_event(CUevent event) const noexcept;

@@ -113,12 +113,14 @@ class GpuKernel : public LoadedKernel {
 
 class GpuEvent {
  public:
-  explicit GpuEvent(const Driver& driver) : driver_(driver), event_(driver.create_event()) {}
+  explicit GpuEvent(const Driver& driver, unsigned flags = CU_EVENT_DEFAULT)
+      : driver_(driver), event_(driver.create_event(flags)) {}
   GpuEvent(const GpuEvent&) = delete;
   GpuEvent& operator=(const GpuEvent&) = delete;
   ~GpuEvent() { driver_.destroy_event(event_); }
 
   void record(Stream stream) const { driver_.record_event(event_, cuda_stream(stream)); }
+  void wait() const { driver_.synchronize_event(event_); }
   double microseconds_since(const GpuEvent& begin) const {
     return 1e3 * static_cast<double>(driver_.elapsed_ms(begin.event_, event_));
   }
@@ -167,6 +169,73 @@ class GpuStopwatch : public Stopwatch {
   const DeviceInfo& device_;
 };
 
+class PinnedMemory {
+ public:
+  PinnedMemory(const Driver& driver, std::size_t bytes)
+      : driver_(driver), memory_(driver.allocate_host(bytes)) {}
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  ~PinnedMemory() { driver_.free_host(memory_); }
+
+  std::byte* data() const { return static_cast<std::byte*>(memory_); }
+
+ private:
+  const Driver& driver_;
+  void* memory_;
+};
+
+// Two pinned buffers that alternate, each with an event that says when its copy has ended.
+class GpuStaging : public StagingBuffer {
+ public:
+  GpuStaging(const Driver& driver, const DeviceInfo& device, std::size_t bytes)
+      : driver_(driver), device_(device) {
+    while (buffers_.size() < kBuffers) buffers_.emplace_back(driver, bytes);
+  }
+  GpuStaging(const GpuStaging&) = delete;
+  GpuStaging& operator=(const GpuStaging&) = delete;
+  ~GpuStaging() override {
+    try {
+      const ScopedContext context(driver_, device_);
+      const AllowedInCapture allowed(driver_);
+      for (const Buffer& buffer : buffers_) buffer.copied.wait();
+      buffers_.clear();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, the driver with it
+    }
+  }
+
+  std::byte* acquire() override {
+    const ScopedContext context(driver_, device_);
+    const AllowedInCapture allowed(driver_);
+    const Buffer& buffer = buffers_[next_];
+    buffer.copied.wait();
+    return buffer.memory.data();
+  }
+
+  void copy_to(void* to, std::size_t bytes, Stream stream) override {
+    const ScopedContext context(driver_, device_);
+    const Buffer& buffer = buffers_[next_];
+    driver_.copy_from_host_async(cuda_address(to), buffer.memory.data(), bytes,
+                                 cuda_stream(stream));
+    buffer.copied.record(stream);
+    next_ = (next_ + 1) % kBuffers;
+  }
+
+ private:
+  static constexpr std::size_t kBuffers = 2;
+
+  struct Buffer {
+    Buffer(const Driver& driver, std::size_t bytes)
+        : memory(driver, bytes), copied(driver, CU_EVENT_DISABLE_TIMING) {}
+    PinnedMemory memory;
+    GpuEvent copied;
+  };
+
+  const Driver& driver_;
+  const DeviceInfo& device_;
+  std::deque<Buffer> buffers_;  // they cannot be moved
+  std::size_t next_ = 0;
+};
+
 }  // namespace
 
 GpuDevice::GpuDevice(const Driver& driver, const DeviceInfo& info)
@@ -186,11 +255,22 @@ std::size_t GpuDevice::free_bytes() const {
 void* GpuDevice::allocate(std::size_t bytes) const {
   const ScopedContext context(driver_, info_);
   const AllowedInCapture allowed(driver_);
+  keep(context);
+  return reinterpret_cast<void*>(driver_.allocate(bytes));
+}
+
+void GpuDevice::keep(const ScopedContext& context) const {
   // If no other code has retained the primary context, it would end with the scope, and its memory
   // with it.
   if (context.is_borrowed())
     std::call_once(keeps_primary_context_, [&] { driver_.retain_primary_context(info_.handle); });
-  return reinterpret_cast<void*>(driver_.allocate(bytes));
+}
+
+std::unique_ptr<StagingBuffer> GpuDevice::staging(std::size_t bytes) const {
+  const ScopedContext context(driver_, info_);
+  const AllowedInCapture allowed(driver_);
+  keep(context);
+  return std::make_unique<GpuStaging>(driver_, info_, bytes);
 }
 
 void GpuDevice::free(void* memory) const noexcept {

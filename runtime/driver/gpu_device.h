@@ -29,12 +29,16 @@ class GpuDevice : public Device {
   void fill_zero(void* memory, std::size_t bytes, Stream stream) const override;
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const override;
   void copy_from_host(void* to, const void* from, std::size_t bytes, Stream stream) const override;
+  std::unique_ptr<StagingBuffer> staging(std::size_t bytes) const override;
   TensorMap encode(const TensorMapSpec& spec) const override;
   std::unique_ptr<Stopwatch> stopwatch() const override;
   bool is_capturing(Stream stream) const override;
 
  private:
   void fill_zero_now(void* memory, std::size_t bytes) const;
+  // Retains the primary context for good: where nobody else does, it would end with the scope, and
+  // memory with it.
+  void keep(const ScopedContext& context) const;
 
   const Driver& driver_;
   const DeviceInfo& info_;

@@ -226,6 +226,9 @@ class EmulatorDevice : public Device {
   void copy_from_host(void* to, const void* from, std::size_t bytes, Stream) const override {
     std::memcpy(to, from, bytes);
   }
+  std::unique_ptr<StagingBuffer> staging(std::size_t bytes) const override {
+    return std::make_unique<HostStaging>(bytes);
+  }
   TensorMap encode(const TensorMapSpec& spec) const override { return emulated_tensor_map(spec); }
   std::unique_ptr<Stopwatch> stopwatch() const override {
     return std::make_unique<HostStopwatch>();

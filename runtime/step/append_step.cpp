@@ -16,91 +16,101 @@ namespace {
 
 struct AppendValues {
   std::vector<int> indptr;
-  std::vector<int> first;
+  std::vector<int> start;
   std::vector<int> first_page;
   std::vector<int> lead;
   std::vector<int> pages;
 };
 
 void check_indptr(const std::vector<int>& indptr, int capacity) {
-  if (indptr[0] != 0) throw SpecError(fmt::format("indptr[0] = {}; it must be 0", indptr[0]));
+  if (indptr[0] != 0) throw SpecError(fmt::format("spans.indptr[0] = {}; it must be 0", indptr[0]));
   for (std::size_t r = 0; r + 1 < indptr.size(); ++r)
     if (indptr[r + 1] < indptr[r])
-      throw SpecError(fmt::format("indptr[{}] = {} after {}; it must begin with 0 and not decrease",
-                                  r + 1, indptr[r + 1], indptr[r]));
+      throw SpecError(
+          fmt::format("spans.indptr[{}] = {} after {}; it must begin with 0 and not decrease",
+                      r + 1, indptr[r + 1], indptr[r]));
   check_within_capacity("tokens to append", indptr.back(), capacity);
 }
 
-void check_request(const AppendValues& v, std::size_t r, int page_size) {
-  const int count = v.indptr[r + 1] - v.indptr[r];
-  if (v.lead[r] < 0 || v.first[r] < 0)
-    throw SpecError(fmt::format("request {}: first = {}, lead = {}; both must be at least 0", r,
-                                v.first[r], v.lead[r]));
-  if (const std::int64_t end = std::int64_t{v.first[r]} + count;
+void check_span(const AppendValues& v, std::size_t s, int page_size) {
+  const int count = v.indptr[s + 1] - v.indptr[s];
+  if (v.lead[s] < 0 || v.start[s] < 0)
+    throw SpecError(fmt::format("span {}: start = {}, lead = {}; both must be at least 0", s,
+                                v.start[s], v.lead[s]));
+  if (const std::int64_t end = std::int64_t{v.start[s]} + count;
       end > std::numeric_limits<int>::max())
     throw SpecError(
-        fmt::format("request {}: first + rows = {}; indices in a document must fit int32", r, end));
+        fmt::format("span {}: start + rows = {}; indices in a document must fit int32", s, end));
   const std::int64_t end =
-      v.first_page[r] + (std::int64_t{v.lead[r]} + count + page_size - 1) / page_size;
+      v.first_page[s] + (std::int64_t{v.lead[s]} + count + page_size - 1) / page_size;
   if (count == 0) return;
-  if (v.first_page[r] < 0 || std::cmp_greater(end, v.pages.size()))
-    throw SpecError(fmt::format("request {}: pages {} to {} of its list; pages has {} elements", r,
-                                v.first_page[r], end - 1, v.pages.size()));
-  for (std::int64_t i = v.first_page[r] + v.lead[r] / page_size; i < end; ++i)
+  if (v.first_page[s] < 0 || std::cmp_greater(end, v.pages.size()))
+    throw SpecError(fmt::format("span {}: pages {} to {} of its list; pages has {} elements", s,
+                                v.first_page[s], end - 1, v.pages.size()));
+  for (std::int64_t i = v.first_page[s] + v.lead[s] / page_size; i < end; ++i)
     if (const int page = v.pages[static_cast<std::size_t>(i)]; page < 0)
-      throw SpecError(fmt::format("request {}: page {} of its list is {}; it must be at least 0", r,
-                                  i - v.first_page[r], page));
+      throw SpecError(fmt::format("span {}: page {} of its list is {}; it must be at least 0", s,
+                                  i - v.first_page[s], page));
 }
 
 void check_values(const AppendTensors& t, const PlanAppendParams& params, const Device& device,
                   Stream stream) {
   const auto copy = [&](const TensorView& tensor) { return host_copy(tensor, device, stream); };
-  const AppendValues v = {copy(t.indptr), copy(t.first), copy(t.first_page), copy(t.lead),
-                          copy(t.pages)};
+  const TokenSpans& spans = t.spans;
+  AppendValues v = {
+      copy(spans.indptr), copy(spans.start), copy(spans.first_page), {}, copy(t.pages)};
+  v.lead = spans.lead ? copy(*spans.lead) : std::vector<int>(v.start.size(), 0);
   check_indptr(v.indptr, params.capacity);
-  for (std::size_t r = 0; r < v.first.size(); ++r) check_request(v, r, params.page_size);
+  for (std::size_t s = 0; s < v.start.size(); ++s) check_span(v, s, params.page_size);
 }
 
 }  // namespace
 
 AppendStep::AppendStep(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
-                       PoolFormat format, int capacity_tokens)
-    : device_(std::move(device)), planner_(std::move(planner)), format_(format) {
+                       PoolFormat format, AppendCapacity capacity)
+    : device_(std::move(device)),
+      planner_(std::move(planner)),
+      format_(format),
+      max_spans_(capacity.spans) {
   check_format(format_);
-  if (capacity_tokens < 0)
-    throw SpecError(fmt::format("tokens = {}; it must be at least 0", capacity_tokens));
+  if (capacity.tokens < 0)
+    throw SpecError(fmt::format("capacity: tokens = {}; it must be at least 0", capacity.tokens));
+  if (max_spans_ && *max_spans_ < 0)
+    throw SpecError(fmt::format("capacity: spans = {}; it must be at least 0", *max_spans_));
   memory_ = std::make_unique<DeviceBuffer>(
-      device_, static_cast<std::size_t>(std::max(1, capacity_tokens)) * sizeof(AppendRecord));
+      device_, static_cast<std::size_t>(std::max(1, capacity.tokens)) * sizeof(AppendRecord));
   params_.records = static_cast<AppendRecord*>(memory_->data());
-  params_.capacity = capacity_tokens;
+  params_.capacity = capacity.tokens;
   params_.page_size = format_.page_size;
 }
 
 void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
-  const std::int64_t requests = length_of_ints("first", t.first, *device_);
-  check_length("indptr", t.indptr, requests + 1, *device_);
-  check_length("first_page", t.first_page, requests, *device_);
-  check_length("lead", t.lead, requests, *device_);
+  const TokenSpans& s = t.spans;
+  const std::int64_t spans = length_of_ints("spans.start", s.start, *device_);
+  check_length("spans.indptr", s.indptr, spans + 1, *device_);
+  check_length("spans.first_page", s.first_page, spans, *device_);
+  if (s.lead) check_length("spans.lead", *s.lead, spans, *device_);
+  if (max_spans_) check_within_capacity("spans", spans, *max_spans_);
   length_of_ints("pages", t.pages, *device_);
   if (check) {
     refuse_in_capture("check=True", *device_, stream);
     check_values(t, params_, *device_, stream);
   }
-  params_.indptr = ints(t.indptr);
-  params_.first = ints(t.first);
-  params_.first_page = ints(t.first_page);
-  params_.lead = ints(t.lead);
+  params_.indptr = ints(s.indptr);
+  params_.first = ints(s.start);
+  params_.first_page = ints(s.first_page);
+  params_.lead = s.lead ? ints(*s.lead) : nullptr;
   params_.pages = ints(t.pages);
-  params_.num_requests = static_cast<int32>(requests);
+  params_.num_requests = static_cast<int32>(spans);
   is_filled_ = true;
   if (capacity() == 0) return;
   const int threads = planner_->binary().threads;
   planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream, [&] {
     return Reach()
-        .reads("indptr", t.indptr)
-        .reads("first", t.first)
-        .reads("first_page", t.first_page)
-        .reads("lead", t.lead)
+        .reads("spans.indptr", s.indptr)
+        .reads("spans.start", s.start)
+        .reads("spans.first_page", s.first_page)
+        .reads("spans.lead", s.lead)
         .reads("pages", t.pages)
         .writes("the append step", *memory_)
         .ranges();

@@ -19,7 +19,7 @@ class AppendStep {
  public:
   // SpecError where the capacity (0 is legal) or the page size is not.
   AppendStep(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
-             PoolFormat format, int capacity_tokens);
+             PoolFormat format, AppendCapacity capacity);
 
   // SpecError where the tensors do not fit, or, with `check`, where a value is illegal.
   void update(const AppendTensors& tensors, bool check, Stream stream);
@@ -35,6 +35,7 @@ class AppendStep {
   const std::shared_ptr<const Device>& device() const { return device_; }
   const PoolFormat& format() const { return format_; }
   int capacity() const { return params_.capacity; }
+  const std::optional<int>& max_spans() const { return max_spans_; }
   // Whether there has been an update, without which append() has nowhere to write.
   bool is_filled() const { return is_filled_; }
   const AppendRecord* records() const { return params_.records; }
@@ -44,6 +45,7 @@ class AppendStep {
   std::shared_ptr<const Device> device_;
   std::shared_ptr<const Kernel> planner_;
   PoolFormat format_;
+  std::optional<int> max_spans_;
   PlanAppendParams params_{};
   bool is_filled_ = false;
   std::unique_ptr<DeviceBuffer> memory_;

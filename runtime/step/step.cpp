@@ -37,17 +37,17 @@ StepCapacity complete(StepCapacity capacity, const StepShape& shape) {
 
 StepInputs inputs_of(const StepTensors& t, int page_size) {
   return {.q_indptr = ints(t.q_indptr),
-          .segment_indptr = ints(t.segment_indptr),
+          .segment_indptr = ints(t.segments.indptr),
           .num_requests = static_cast<int32>(t.q_indptr.shape[0] - 1),
-          .num_segments = static_cast<int32>(t.base.shape[0]),
+          .num_segments = static_cast<int32>(t.segments.base.shape[0]),
           .num_tokens = static_cast<int32>(t.q_position.shape[0]),
           .page_size = page_size,
           .q_position = ints(t.q_position),
-          .base = ints(t.base),
-          .start = ints(t.start),
-          .length = ints(t.length),
-          .lead = t.lead ? ints(*t.lead) : nullptr,
-          .first_page = ints(t.first_page),
+          .base = ints(t.segments.base),
+          .start = ints(t.segments.start),
+          .length = ints(t.segments.length),
+          .lead = t.segments.lead ? ints(*t.segments.lead) : nullptr,
+          .first_page = ints(t.segments.first_page),
           .pages = ints(t.pages)};
 }
 
@@ -86,12 +86,12 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
 void add_inputs(const StepTensors& tensors, Reach& reach) {
   reach.reads("q_indptr", tensors.q_indptr)
       .reads("q_position", tensors.q_position)
-      .reads("segment_indptr", tensors.segment_indptr)
-      .reads("base", tensors.base)
-      .reads("start", tensors.start)
-      .reads("length", tensors.length)
-      .reads("first_page", tensors.first_page)
-      .reads("lead", tensors.lead);
+      .reads("segments.indptr", tensors.segments.indptr)
+      .reads("segments.base", tensors.segments.base)
+      .reads("segments.start", tensors.segments.start)
+      .reads("segments.length", tensors.segments.length)
+      .reads("segments.first_page", tensors.segments.first_page)
+      .reads("segments.lead", tensors.segments.lead);
 }
 
 void Step::check_whole() const {
@@ -102,16 +102,17 @@ void Step::check_whole() const {
 void Step::check_shapes(const StepTensors& t) const {
   const std::int64_t requests = length_of_ints("q_indptr", t.q_indptr, *device_) - 1;
   if (requests < 0) throw SpecError("q_indptr has no element; it must have one more than requests");
-  const std::int64_t segments = length_of_ints("base", t.base, *device_);
+  const std::int64_t segments = length_of_ints("segments.base", t.segments.base, *device_);
   const std::int64_t tokens = length_of_ints("q_position", t.q_position, *device_);
   check_within_capacity("requests", requests, capacity_.requests);
   check_within_capacity("segments", segments, capacity_.segments);
   check_within_capacity("query tokens", tokens, capacity_.query_tokens);
-  check_length("segment_indptr", t.segment_indptr, requests + 1, *device_);
-  check_length("start", t.start, segments, *device_);
-  check_length("length", t.length, segments, *device_);
-  check_length("first_page", t.first_page, segments, *device_);
-  if (t.lead) check_length("lead", *t.lead, segments, *device_);
+  const Segments& s = t.segments;
+  check_length("segments.indptr", s.indptr, requests + 1, *device_);
+  check_length("segments.start", s.start, segments, *device_);
+  check_length("segments.length", s.length, segments, *device_);
+  check_length("segments.first_page", s.first_page, segments, *device_);
+  if (s.lead) check_length("segments.lead", *s.lead, segments, *device_);
   length_of_ints("pages", t.pages, *device_);
 }
 

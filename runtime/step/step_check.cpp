@@ -76,17 +76,18 @@ void check_page(std::size_t r, std::size_t s, std::int64_t i, int page,
 
 StepValues StepValues::copy_of(const StepTensors& t, const Device& device, Stream stream) {
   const auto copy = [&](const TensorView& tensor) { return host_copy(tensor, device, stream); };
-  StepValues v = {copy(t.q_indptr), copy(t.q_position), copy(t.segment_indptr), copy(t.base),
-                  copy(t.start),    copy(t.length),     copy(t.first_page),     {},
+  const Segments& s = t.segments;
+  StepValues v = {copy(t.q_indptr), copy(t.q_position), copy(s.indptr),     copy(s.base),
+                  copy(s.start),    copy(s.length),     copy(s.first_page), {},
                   copy(t.pages)};
-  v.lead = t.lead ? copy(*t.lead) : std::vector<int>(v.base.size(), 0);
+  v.lead = s.lead ? copy(*s.lead) : std::vector<int>(v.base.size(), 0);
   return v;
 }
 
 void check_step_values(const StepValues& v, int page_size, const StepCapacity& capacity,
                        std::optional<std::int64_t> num_pages) {
   check_indptr("q_indptr", v.q_indptr, v.q_position.size(), "query positions");
-  check_indptr("segment_indptr", v.segment_indptr, v.base.size(), "segments");
+  check_indptr("segments.indptr", v.segment_indptr, v.base.size(), "segments");
   for (std::size_t r = 0; r + 1 < v.q_indptr.size(); ++r)
     if (v.q_indptr[r + 1] - v.q_indptr[r] > capacity.tokens_per_request)
       throw SpecError(

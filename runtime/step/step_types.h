@@ -14,18 +14,24 @@ struct StepCapacity {
   int tokens_per_request = 0;  // 0: query_tokens
 };
 
-// A step's metadata, all int32 on the device and contiguous. One row per request r in the indptr's:
-// its query tokens are q_indptr[r] .. q_indptr[r + 1] - 1, its segments likewise.
-struct StepTensors {
-  TensorView q_indptr;                  // [requests + 1]
-  TensorView q_position;                // [query tokens]: logical positions
-  TensorView segment_indptr;            // [requests + 1]
+// The segments of all requests of a step, all int32 on the device and contiguous. Request r has
+// segments indptr[r] .. indptr[r + 1] - 1.
+struct Segments {
+  TensorView indptr;                    // [requests + 1]
   TensorView base;                      // [segments]: logical position of token 0 of the document
-  TensorView start;                     // [segments]: first token that the segment shows
+  TensorView start;                     // [segments]: document index of the first token
   TensorView length;                    // [segments]: tokens
-  TensorView first_page;                // [segments]: index into pages
-  TensorView pages;                     // [any]: page lists; referred to by the step, not copied
+  TensorView first_page;                // [segments]: index into the step's pages
   std::optional<TensorView> lead = {};  // [segments]: slot of the first token; all 0 by default
+};
+
+// A step's metadata, all int32 on the device and contiguous. The query tokens of request r are rows
+// q_indptr[r] .. q_indptr[r + 1] - 1 of q.
+struct StepTensors {
+  TensorView q_indptr;    // [requests + 1]
+  TensorView q_position;  // [query tokens]: logical positions
+  Segments segments;
+  TensorView pages;  // [any]: page lists; the step refers to them and copies nothing
 };
 
 // Where the KV pool's pages are cut.
@@ -38,13 +44,26 @@ struct PoolFormat {
   bool operator==(const PoolFormat&) const = default;
 };
 
-// Where new keys and values go, all int32 on the device and contiguous. Request r appends rows
-// indptr[r] .. indptr[r + 1] - 1 of k and v.
+// The most that an append step can hold.
+struct AppendCapacity {
+  int tokens = 0;
+  std::optional<int> spans = {};  // unlimited by default
+};
+
+// Runs of tokens of documents, all int32 on the device and contiguous. Rows indptr[s] ..
+// indptr[s + 1] - 1 of k and v are span s.
+struct TokenSpans {
+  TensorView indptr;      // [spans + 1]
+  TensorView start;       // [spans]: document index of the first token; keys are rotated by it
+  TensorView first_page;  // [spans]: index into the page lists
+  // [spans]: slot of the first token, counted from slot 0 of that page; it may exceed the page. All
+  // 0 by default.
+  std::optional<TensorView> lead = {};
+};
+
+// Where new keys and values go.
 struct AppendTensors {
-  TensorView indptr;  // [requests + 1]
-  TensorView first;   // [requests]: index in its document of the first row; what keys are turned by
-  TensorView first_page;  // [requests]: index into pages
-  TensorView lead;   // [requests]: slot of the first row, counted from slot 0 of that page; any
+  TokenSpans spans;
   TensorView pages;  // [any]: page lists
 };
 

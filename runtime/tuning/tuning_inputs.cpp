@@ -231,9 +231,14 @@ TuningCase::TuningCase(std::shared_ptr<const Device> device, const AttentionSpec
       lse_(ElementType::kFp32, {tokens_of(workload), spec.num_q_heads}, device_) {
   const TuningMetadata m = metadata_of(workload);
   num_pages_ = std::ssize(m.pages);
-  step_ = {upload(m.q_indptr),   upload(m.q_position), upload(m.segment_indptr),
-           upload(m.base),       upload(m.start),      upload(m.length),
-           upload(m.first_page), upload(m.pages),      {}};
+  step_ = {.q_indptr = upload(m.q_indptr),
+           .q_position = upload(m.q_position),
+           .segments = {.indptr = upload(m.segment_indptr),
+                        .base = upload(m.base),
+                        .start = upload(m.start),
+                        .length = upload(m.length),
+                        .first_page = upload(m.first_page)},
+           .pages = upload(m.pages)};
   if (spec.sinks) sinks_ = DeviceTensor(ElementType::kFp32, {spec.num_q_heads}, device_);
   const auto count = static_cast<std::size_t>(q_.view().elements());
   q_.copy_from_host(normal_values(spec.dtype, count, kSeed + 1).data());
@@ -248,7 +253,7 @@ TensorView TuningCase::upload(const std::vector<std::int32_t>& values) {
 
 std::unique_ptr<Step> TuningCase::plan(const Attention& attention) const {
   const StepCapacity capacity = {.requests = workload_.batch,
-                                 .segments = static_cast<int>(step_.base.shape[0]),
+                                 .segments = static_cast<int>(step_.segments.base.shape[0]),
                                  .query_tokens = static_cast<int>(step_.q_position.shape[0]),
                                  .tokens_per_request = workload_.query_tokens};
   auto step = attention.make_step(device_, {.page_size = kTuningPage}, capacity, nullptr);

@@ -27,7 +27,8 @@ struct PlanAppendParams {
   const int32* indptr;      // [num_requests + 1]: rows of k and v of each request
   const int32* first;       // [num_requests]: document index of its first row
   const int32* first_page;  // [num_requests]: index into pages
-  const int32* lead;  // [num_requests]: slot of the first row, counted from that page's slot 0
+  const int32* lead;        // [num_requests]: slot of the first row, counted from slot 0 of that
+                            // page; null: all 0
   const int32* pages;
   AppendRecord* records;  // [capacity]: written
 };

@@ -45,24 +45,22 @@ int main() {
 
   // Store them once: raw keys go in rotated by their index inside their document.
   const DeviceTensor k = waves(140, 2, 0.37), v = waves(140, 2, 1e-4);
-  const auto writes = lazyrope::plan_append(*attention,
-                                            {.indptr = ints({0, 40, 140}),
-                                             .first = ints({0, 0}),
-                                             .first_page = ints({0, 3}),
-                                             .lead = ints({0, 0}),
-                                             .pages = pages},
-                                            /*capacity_tokens=*/140);
+  const auto writes = lazyrope::plan_append(
+      *attention,
+      {.spans = {.indptr = ints({0, 40, 140}), .start = ints({0, 0}), .first_page = ints({0, 3})},
+       .pages = pages},
+      {.tokens = 140});
   lazyrope::append(*attention, k, v, {k_pool, v_pool}, *writes);
 
   // A request sees the second at positions 0-99, the first at 100-139, and asks at 140 and 141.
   const auto step =
       lazyrope::plan(*attention, {.q_indptr = ints({0, 2}),
                                   .q_position = ints({140, 141}),
-                                  .segment_indptr = ints({0, 2}),
-                                  .base = ints({0, 100}),
-                                  .start = ints({0, 0}),
-                                  .length = ints({100, 40}),
-                                  .first_page = ints({3, 0}),
+                                  .segments = {.indptr = ints({0, 2}),
+                                               .base = ints({0, 100}),
+                                               .start = ints({0, 0}),
+                                               .length = ints({100, 40}),
+                                               .first_page = ints({3, 0})},
                                   .pages = pages});  // later passes: update(*step, ...)
   const DeviceTensor q = waves(2, 8, 0.37);
   const DeviceTensor out(ElementType::kBf16, {2, 8, 128}, device);

@@ -11,6 +11,7 @@ import torch
 
 from tests.support import eager
 from tests.support.cases import Setting, random_case
+from tests.support.metadata import one_span
 from tests.support.tolerance import assert_close
 
 SETTINGS = [
@@ -39,11 +40,12 @@ def main() -> None:
         def ints(*values: int) -> torch.Tensor:
             return torch.tensor(values, dtype=torch.int32, device="cuda")
 
-        writes = kernel.plan_append(ints(0, 9), ints(5), ints(0), ints(3), ints(1, 0), tokens=9, layout=setting.layout)
+        options = {"capacity": lazyrope.AppendCapacity(9), "layout": setting.layout}
+        writes = kernel.plan_append(one_span(5, 9, 3, "cuda"), ints(1, 0), **options)
         shape = (2, 16, 2, setting.head_dim) if setting.layout == "NHD" else (2, 2, 16, setting.head_dim)
         pools = [torch.zeros(shape, dtype=case.q.dtype, device="cuda") for _ in range(2)]
         kernel.append(k, v, *pools, writes)
-        copies = kernel.plan_append(ints(0, 9), ints(80), ints(0), ints(5), ints(0), tokens=9, layout=setting.layout)
+        copies = kernel.plan_append(one_span(80, 9, 5, "cuda"), ints(0), **options)
         lazyrope.compile_reposition(case.spec)(*pools, writes, copies, check=True)
         torch.cuda.synchronize()
         print("ran", setting, flush=True)

@@ -13,6 +13,7 @@ import torch
 
 from tests.support import eager
 from tests.support.cases import Setting, random_case
+from tests.support.metadata import step_arguments
 from tests.support.tolerance import assert_close
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -28,7 +29,7 @@ def test_cupy_arrays(seed):
     metadata = {name: cupy.from_dlpack(t) for name, t in case.metadata.items()}
     with cupy.cuda.Stream(non_blocking=True) as stream:
         stream.use()
-        step = kernel.plan(**metadata, page_size=case.setting.page_size, layout=case.setting.layout)
+        step = kernel.plan(**step_arguments(metadata), page_size=case.setting.page_size, layout=case.setting.layout)
         out, lse = kernel(q, k_pool, v_pool, step)
         stream.synchronize()
     assert isinstance(out, cupy.ndarray) and isinstance(lse, cupy.ndarray)

@@ -8,6 +8,7 @@ import torch
 
 from tests.support import eager
 from tests.support.cases import Setting, random_case
+from tests.support.metadata import step_arguments
 from tests.support.tolerance import assert_close, assert_lse_close
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -23,7 +24,7 @@ def test_replays_with_other_requests(setting):
     k_pool, v_pool = (torch.zeros((pages, *cases[0].k_pool.shape[1:]), dtype=q.dtype, device="cuda") for _ in range(2))
     out, lse = torch.empty_like(q), torch.empty(q.shape[:2], device="cuda")
     segments = max(len(c.metadata["base"]) for c in cases)
-    capacity = {"requests": 16, "segments": segments, "query_tokens": tokens}
+    capacity = lazyrope.StepCapacity(requests=16, segments=segments, query_tokens=tokens)
     step = cases[0].plan(kernel, capacity=capacity)
 
     graph = torch.cuda.CUDAGraph()
@@ -39,7 +40,7 @@ def test_replays_with_other_requests(setting):
         v_pool[: len(case.v_pool)].copy_(case.v_pool)
         out.fill_(torch.nan)
         lse.fill_(torch.nan)
-        step.update(**case.metadata)
+        step.update(**step_arguments(case.metadata))
         graph.replay()
         exact, exact_lse = case.reference()
         assert_close(out[:n], exact, eager.attention(case))
@@ -54,7 +55,7 @@ def test_update_and_append_are_captured_too():
     int32 = {"dtype": torch.int32, "device": "cuda"}
     pages = torch.tensor([3, 1, 0, 2], **int32)
     length = torch.tensor([0], **int32)
-    one = {
+    tensors = {
         "q_indptr": torch.tensor([0, 1], **int32),
         "q_position": torch.tensor([0], **int32),
         "segment_indptr": torch.tensor([0, 1], **int32),
@@ -64,16 +65,18 @@ def test_update_and_append_are_captured_too():
         "first_page": torch.tensor([0], **int32),
         "pages": pages,
     }
+    one = step_arguments(tensors)
     k, v = (torch.zeros((1, 2, 128), dtype=torch.bfloat16, device="cuda") for _ in range(2))
     q = torch.zeros((1, 8, 128), dtype=torch.bfloat16, device="cuda")
     k_pool, v_pool = (torch.full((4, 16, 2, 128), torch.nan, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     step = kernel.plan(**one)
-    writes = kernel.plan_append(one["q_indptr"], length, length * 0, length, pages, tokens=1)
+    spans = lazyrope.TokenSpans(one["q_indptr"], length, length * 0, length)
+    writes = kernel.plan_append(spans, pages, capacity=lazyrope.AppendCapacity(1))
     out = torch.empty_like(q)
 
     def token():
         step.update(**one)
-        writes.update(one["q_indptr"], length, torch.zeros_like(length), length, pages)
+        writes.update(lazyrope.TokenSpans(one["q_indptr"], length, torch.zeros_like(length), length), pages)
         kernel.append(k, v, k_pool, v_pool, writes)
         kernel(q, k_pool, v_pool, step, out=out, return_lse=False)
 
@@ -90,8 +93,8 @@ def test_update_and_append_are_captured_too():
         v.copy_(values[-1])
         q.normal_()
         length.fill_(i)
-        one["length"].fill_(i + 1)
-        one["q_position"].fill_(i)
+        tensors["length"].fill_(i + 1)
+        tensors["q_position"].fill_(i)
         graph.replay()
     from tests.support.reference import Segment, attention, rotate
 
@@ -123,7 +126,7 @@ def test_check_is_refused_in_capture():
         with pytest.raises(lazyrope.SpecError, match="captured"):
             kernel(case.q, case.k_pool, case.v_pool, step, out=out, return_lse=False, check=True)
         with pytest.raises(lazyrope.SpecError, match="captured"):
-            step.update(**case.metadata, check=True)
+            step.update(**step_arguments(case.metadata), check=True)
 
 
 def test_what_is_freed_or_made_during_a_capture_does_not_break_it(build, device):
@@ -154,7 +157,82 @@ def test_a_step_made_in_a_capture_serves_before_its_replay(build, device):
     with torch.cuda.graph(graph):
         step = case.plan(kernel)
     for _ in range(2):
-        step.update(**case.metadata)
+        step.update(**step_arguments(case.metadata))
         out, _ = kernel(case.q, case.k_pool, case.v_pool, step)
         assert torch.equal(out, expected)
         graph.replay()
+
+
+def requests_at(shift: int) -> list[lazyrope.Request]:
+    """Two requests over three documents of one page list, whose positions and slices depend on the shift."""
+    documents = [lazyrope.Document(0, 100), lazyrope.Document(7, 40, lead=3), lazyrope.Document(10, 33)]
+    segments = [
+        lazyrope.Segment(documents[(shift + i) % 3], base=100 * i + shift, start=shift % 7, length=20 + shift % 5)
+        for i in range(1 + shift % 3)
+    ]
+    return [lazyrope.Request(400 + shift, segments), lazyrope.Request(range(500, 500 + 1 + shift % 2), segments[:1])]
+
+
+@pytest.fixture
+def served():
+    """A kernel, its pools and page lists, and queries for requests_at()."""
+    kernel = lazyrope.compile(Setting(head_dim=64).spec())
+    k_pool, v_pool = (torch.randn((13, 16, 2, 64), device="cuda").to(torch.bfloat16) for _ in "kv")
+    q = torch.randn((3, 8, 64), device="cuda").to(torch.bfloat16)
+    return kernel, q, k_pool, v_pool, torch.randperm(13, device="cuda").int()
+
+
+CAPACITY = lazyrope.StepCapacity(requests=2, segments=4, query_tokens=3)
+
+
+def test_a_graph_replays_with_what_a_batch_was_filled_with_last(served):
+    """The host runs ahead of a device that is busy: each update copies the requests of its own time."""
+    kernel, q, k_pool, v_pool, pages = served
+    expected = []
+    for shift in range(40):
+        step = kernel.plan(lazyrope.batch(requests_at(shift), pages, CAPACITY), check=True)
+        expected.append(kernel(q[: step.num_tokens], k_pool, v_pool, step)[0])
+    batch = lazyrope.Batch(pages, capacity=CAPACITY)
+    step = kernel.plan(batch)
+    out = torch.empty_like(q)
+    kernel(q, k_pool, v_pool, step, out=out, return_lse=False)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(q, k_pool, v_pool, step, out=out, return_lse=False)
+    torch.cuda.synchronize()
+    results = []
+    for shift in range(40):
+        torch.cuda._sleep(2_000_000)
+        batch.fill(requests_at(shift))
+        step.update(batch)
+        graph.replay()
+        results.append(out[: step.num_tokens].clone())
+    for result, exact in zip(results, expected, strict=True):
+        assert torch.equal(result, exact)
+
+
+def test_a_batch_is_refused_in_capture(served):
+    kernel, _, _, _, pages = served
+    batch = lazyrope.batch(requests_at(0), pages, CAPACITY)
+    step = kernel.plan(batch)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), pytest.raises(lazyrope.SpecError, match="outside the capture"):
+        step.update(batch)
+    step.update(batch, check=True)
+
+
+def test_batches_come_and_go_during_a_capture(served):
+    """Their memory is allocated and freed although a stream is captured."""
+    kernel, q, k_pool, v_pool, pages = served
+    step = kernel.plan(lazyrope.batch(requests_at(0), pages, CAPACITY))
+    out = torch.empty_like(q)
+    kernel(q, k_pool, v_pool, step, out=out, return_lse=False)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        other = lazyrope.batch(requests_at(1), pages, CAPACITY)
+        kernel(q, k_pool, v_pool, step, out=out, return_lse=False)
+        del other
+    graph.replay()
+    torch.cuda.synchronize()

@@ -8,6 +8,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.python.test_torch_ops import Pass, assert_same, make_pass
+from tests.support.metadata import step_arguments
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -30,7 +31,7 @@ def lookups(monkeypatch) -> list[int]:
 
 def move(p: Pass, by: int) -> tuple[torch.Tensor, ...]:
     """Refills the step with documents elsewhere and its tensors with other values; what is expected now."""
-    p.step.update(**p.case.metadata | {"base": p.case.metadata["base"] - by})
+    p.step.update(**step_arguments(p.case.metadata | {"base": p.case.metadata["base"] - by}))
     for tensor in (p.case.q, p.k, p.v):
         tensor.normal_()
     return p.expected()

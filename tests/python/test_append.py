@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 
+import lazyrope
 import pytest
 import torch
 
 from tests.conftest import assert_all_has_run
 from tests.support.cases import DTYPES, FP8_NAN, PoolBuilder, Setting
+from tests.support.metadata import append_arguments
 from tests.support.reference import rotate
 
 
@@ -38,7 +40,7 @@ class Writes:
         self.first_pages = first_pages
         self.metadata = {
             "indptr": ints(indptr, device),
-            "first": ints([r[1] for r in self.rows], device),
+            "start": ints([r[1] for r in self.rows], device),
             "first_page": ints(first_pages, device),
             "lead": ints([r[2] for r in self.rows], device),
             "pages": ints(self.pages, device),
@@ -65,7 +67,11 @@ def test_random_appends(numbered_setting, build, device, executed):
     shape = (writes.tokens, setting.kv_heads, setting.head_dim)
     k, v = (torch.randn(shape, generator=generator).to(DTYPES[setting.dtype]).to(device) for _ in "kv")
     step = kernel.plan_append(
-        **writes.metadata, tokens=writes.tokens + 9, page_size=setting.page_size, layout=setting.layout, check=True
+        **append_arguments(writes.metadata),
+        capacity=lazyrope.AppendCapacity(writes.tokens + 9),
+        page_size=setting.page_size,
+        layout=setting.layout,
+        check=True,
     )
     kernel.append(k, v, *pool.pools(), step, check=True, **pool.scales)
     written_slots = list(writes.slots(setting.page_size))
@@ -122,20 +128,11 @@ def test_what_is_appended_is_what_attend_reads(build, device):
     k, v, q = (torch.randn((m, h, 128)).to(torch.bfloat16).to(device) for m, h in ((n, 2), (n, 2), (3, 8)))
     k_pool, v_pool = (torch.full((9, 16, 2, 128), torch.nan, dtype=torch.bfloat16, device=device) for _ in range(2))
     pages = ints([5, 3, 8, 1, 0, 7, 2, 6, 4], device)
-    step = kernel.plan_append(
-        ints([0, n], device), ints([0], device), ints([0], device), ints([0], device), pages, tokens=n
-    )
+    spans = lazyrope.TokenSpans(ints([0, n], device), ints([0], device), ints([0], device))
+    step = kernel.plan_append(spans, pages, capacity=lazyrope.AppendCapacity(n))
     kernel.append(k, v, k_pool, v_pool, step)
-    plan = kernel.plan(
-        ints([0, 3], device),
-        ints([500, 501, 502], device),
-        ints([0, 1], device),
-        ints([300], device),
-        ints([0], device),
-        ints([n], device),
-        ints([0], device),
-        pages,
-    )
+    segments = lazyrope.Segments(*(ints(x, device) for x in ([0, 1], [300], [0], [n], [0])))
+    plan = kernel.plan(ints([0, 3], device), ints([500, 501, 502], device), segments, pages)
     out, _ = kernel(q, k_pool, v_pool, plan)
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
     rotated_q = rotate(q, torch.tensor([500, 501, 502], device=device), frequencies, 128)

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import lazyrope
@@ -28,6 +29,7 @@ from tests.support.cases import (
 )
 from tests.support.checks import check_case
 from tests.support.covering import FACTORS, race_checked
+from tests.support.metadata import capacity_of, step_arguments
 from tests.support.tolerance import assert_close, assert_lse_close
 
 ROOT = Path(__file__).parents[2]
@@ -135,10 +137,10 @@ def test_a_step_is_refilled_with_other_requests(build, device):
     setting = Setting(phase="mixed")
     cases = [random_case(setting, seed, device) for seed in (11, 12, 13)]
     kernel = build(cases[0].spec)
-    capacity = {"requests": 8, "segments": 200, "query_tokens": 1024}
+    capacity = lazyrope.StepCapacity(requests=8, segments=200, query_tokens=1024)
     step = cases[0].plan(kernel, capacity=capacity)
     for case in cases:
-        step.update(**case.metadata, check=True)
+        step.update(**step_arguments(case.metadata), check=True)
         check_case(case, kernel, step)
 
 
@@ -146,14 +148,15 @@ def test_the_memory_of_a_step_is_known_before(build, device):
     case = random_case(Setting(phase="mixed"), 11, device)
     kernel = build(case.spec)
     sms = torch.cuda.get_device_properties(0).multi_processor_count if device == "cuda" else 4  # the emulator's
-    capacity = {"requests": 50, "segments": 700, "query_tokens": 4096}
-    for more in ({}, {"tokens_per_request": 1}):
-        step = case.plan(kernel, capacity=capacity | more)
-        assert kernel.step_nbytes(capacity | more, sm_count=sms) == step.nbytes
-    with pytest.raises(lazyrope.SpecError, match='capacity has no "segments"'):
-        kernel.step_nbytes({"requests": 1, "query_tokens": 1}, sm_count=sms)
-    with pytest.raises(lazyrope.SpecError, match=r"capacity = 3; it must be a dict"):
+    capacity = lazyrope.StepCapacity(requests=50, segments=700, query_tokens=4096)
+    for whole in (capacity, replace(capacity, tokens_per_request=1)):
+        step = case.plan(kernel, capacity=whole)
+        assert kernel.step_nbytes(whole, sm_count=sms) == step.nbytes
+        assert step.capacity == replace(whole, tokens_per_request=whole.tokens_per_request or 4096)
+    with pytest.raises(lazyrope.SpecError, match=r"capacity is a int; it must be a lazyrope\.StepCapacity"):
         kernel.step_nbytes(3, sm_count=sms)
+    with pytest.raises(lazyrope.SpecError, match=r"capacity\.segments = None; it must be an int of 32 bits"):
+        kernel.step_nbytes(replace(capacity, segments=None), sm_count=sms)
     with pytest.raises(lazyrope.SpecError, match="sm_count = 0; it must be at least 1"):
         kernel.step_nbytes(capacity, sm_count=0)
 
@@ -185,14 +188,14 @@ def test_a_step_planned_for_another_mask_is_refused(build, device):
 def test_requests_longer_than_was_said_are_served(build, device):
     case = random_case(Setting(phase="chunk"), 15, device)
     kernel = build(case.spec)
-    check_case(case, kernel, case.plan(kernel, capacity={"tokens_per_request": 1}))
+    check_case(case, kernel, case.plan(kernel, capacity=capacity_of(case.metadata, tokens_per_request=1)))
 
 
 def test_no_requests_and_no_tokens(build, device):
     kernel = build(Setting().spec())
     none = torch.zeros(0, dtype=torch.int32, device=device)
     zero = torch.zeros(1, dtype=torch.int32, device=device)
-    step = kernel.plan(zero, none, zero, none, none, none, none, none, check=True)
+    step = kernel.plan(zero, none, lazyrope.Segments(zero, none, none, none, none), none, check=True)
     q = torch.zeros((0, 8, 128), dtype=torch.bfloat16, device=device)
     pool = torch.zeros((1, 16, 2, 128), dtype=torch.bfloat16, device=device)
     out, lse = kernel(q, pool, pool, step)

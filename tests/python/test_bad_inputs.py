@@ -16,6 +16,8 @@ import lazyrope
 import pytest
 import torch
 
+from tests.support.metadata import append_arguments, capacity_of, step_arguments
+
 TABLE = json.loads((Path(__file__).parents[1] / "support" / "bad_inputs.json").read_text())
 BASE = TABLE["base"]
 HAS_GPU = torch.cuda.is_available()
@@ -134,16 +136,18 @@ class Interpreter:
         return {name: self.change[name] for name in names if name in self.change}
 
     def plan(self) -> lazyrope.Step:
-        options = self.options("page_size", "layout", "capacity")
-        return self.kernel().plan(**self.ints("step"), **options, check=self.check)
+        tensors, options = self.ints("step"), self.options("page_size", "layout")
+        if "capacity" in self.change:
+            options["capacity"] = capacity_of(tensors, **self.change["capacity"])
+        return self.kernel().plan(**step_arguments(tensors), **options, check=self.check)
 
     def update(self) -> None:
-        step = self.kernel().plan(**self.ints("step", change={}))
-        step.update(**self.ints("step"), check=self.check)
+        step = self.kernel().plan(**step_arguments(self.ints("step", change={})))
+        step.update(**step_arguments(self.ints("step")), check=self.check)
 
     def attend(self) -> None:
         kernel = self.kernel()
-        step = kernel.plan(**self.ints("step"), **self.options("page_size", "layout"))
+        step = kernel.plan(**step_arguments(self.ints("step")), **self.options("page_size", "layout"))
         q, k_pool, v_pool, out, lse = self.data("q", "k_pool", "v_pool", "out", "lse")
         takes_sinks = kernel.spec.sinks or "sinks" in self.change
         (sinks,) = self.data("sinks") if takes_sinks else (None,)
@@ -151,7 +155,8 @@ class Interpreter:
 
     def plan_append(self, check: bool | None = None) -> lazyrope.AppendStep:
         check = self.check if check is None else check
-        return self.kernel().plan_append(**self.ints("append"), tokens=self.change.get("tokens", 11), check=check)
+        capacity = lazyrope.AppendCapacity(self.change.get("tokens", 11))
+        return self.kernel().plan_append(**append_arguments(self.ints("append")), capacity=capacity, check=check)
 
     def append(self) -> None:
         step = self.plan_append(check=False)
@@ -159,9 +164,12 @@ class Interpreter:
 
     def reposition(self) -> None:
         mover = lazyrope.compile_reposition(self.spec(), self.row.get("arch", None if HAS_GPU else "emu:sm_80"))
-        tokens, options = self.change.get("tokens", 11), self.options("page_size", "layout")
-        source = self.kernel().plan_append(**self.ints("append"), tokens=tokens, **options)
-        target = self.kernel().plan_append(**self.ints("target", change={}), tokens=11)
+        capacity = lazyrope.AppendCapacity(self.change.get("tokens", 11))
+        options = {"capacity": capacity} | self.options("page_size", "layout")
+        source = self.kernel().plan_append(**append_arguments(self.ints("append")), **options)
+        target = self.kernel().plan_append(
+            **append_arguments(self.ints("target", change={})), capacity=lazyrope.AppendCapacity(11)
+        )
         mover(*self.data("k_pool", "v_pool"), source, target, check=self.check)
 
 
@@ -222,10 +230,10 @@ def test_errors_of_frameworks_and_casts_are_one_line(build, device):
 
     def error_of(*q_indptr: Any, **named: Any) -> str:
         with pytest.raises(lazyrope.SpecError) as error:
-            kernel.plan(*q_indptr, none, zero, none, none, none, none, none, **named)
+            kernel.plan(*q_indptr, none, lazyrope.Segments(zero, none, none, none, none), none, **named)
         return str(error.value)
 
-    assert error_of(zero, capacity={1: 2}).startswith('capacity has "1"; allowed are: requests, ')
+    assert error_of(zero, capacity={1: 2}) == "capacity is a dict; it must be a lazyrope.StepCapacity"
     assert error_of(none) == "q_indptr has no element; it must have one more than requests"
     meta = error_of(torch.zeros(1, dtype=torch.int32, device="meta"))
     assert meta.startswith("q_indptr (Tensor) cannot be used as a tensor: ") and "\n" not in meta

@@ -385,11 +385,14 @@ class TestRows:
     def test_documents_lie_in_pages_of_their_own(self, options):
         shape = Shape(**{"kernel": "decode", "batch": 3, "query_tokens": 1, "context": 200, **SMALL, **options})
         requests = Requests(replace(shape, doc_tokens=options.get("doc_tokens", 64)), emulated())
-        given = {name: values.tolist() for name, values in requests.metadata.items()}
+        tensors = {name: values for name, values in requests.metadata.items() if name != "segments"}
+        tensors |= {name: getattr(requests.metadata["segments"], name) for name in ("base", "length", "first_page")}
+        given = {name: values.tolist() for name, values in tensors.items()}
+        indptr = requests.metadata["segments"].indptr.tolist()
         requests.step.update(**requests.metadata, check=True)
         used: set[int] = set()
         for request, context in enumerate(shape.contexts):
-            segments = range(*given["segment_indptr"][request : request + 2])
+            segments = range(*indptr[request : request + 2])
             expected = 0
             for segment in segments:
                 assert given["base"][segment] == expected

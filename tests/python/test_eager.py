@@ -11,6 +11,7 @@ from tests.python import test_fp8
 from tests.python.test_append import Writes
 from tests.support.cases import FP8, Setting, documents_case, random_case
 from tests.support.checks import check_case
+from tests.support.metadata import append_arguments, one_span, step_arguments
 from tests.support.reference import rotate
 from tests.support.tolerance import error
 
@@ -34,7 +35,7 @@ def test_pools_of_8_bits(device, kv_dtype):
 def test_what_does_not_fit_pools_of_8_bits_is_refused(device):
     kernel = eager.compile(Setting(kv_heads=2, kv_dtype="float8_e5m2").spec())
     case = random_case(Setting(phase="decode", kv_heads=2), 3, device)
-    pool, step = case.k_pool.nan_to_num(), kernel.plan(**case.metadata)
+    pool, step = case.k_pool.nan_to_num(), kernel.plan(**step_arguments(case.metadata))
     with pytest.raises(lazyrope.SpecError, match=r"k_pool is torch.bfloat16; it must be torch.float8_e5m2"):
         kernel(case.q, pool, pool, step)
     narrow = pool.to(torch.float8_e5m2)
@@ -78,7 +79,12 @@ def test_append_equals_the_kernels(build, device, query_form, layout):
     pools = []
     for kernel in (build(setting.spec()), eager.compile(setting.spec())):
         pool = [torch.zeros(shape, dtype=torch.bfloat16, device=device) for _ in range(2)]
-        step = kernel.plan_append(**writes.metadata, tokens=writes.tokens, page_size=48, layout=layout)
+        step = kernel.plan_append(
+            **append_arguments(writes.metadata),
+            capacity=lazyrope.AppendCapacity(writes.tokens),
+            page_size=48,
+            layout=layout,
+        )
         kernel.append(k, v, *pool, step)
         pools.append(pool)
     (k_ours, v_ours), (k_eager, v_eager) = pools
@@ -100,8 +106,11 @@ def test_reposition_turns_by_the_difference(device):
         return torch.tensor(values, dtype=torch.int32, device=device)
 
     pages = ints(3, 1, 6, 2)
-    source = kernel.plan_append(ints(0, 20), ints(0), ints(0), ints(0), pages, tokens=20)
-    target = kernel.plan_append(ints(0, 20), ints(1000), ints(2), ints(5), pages, tokens=20)
+    capacity = lazyrope.AppendCapacity(20)
+    source = kernel.plan_append(one_span(0, 20, 0, device), pages, capacity=capacity)
+    target = kernel.plan_append(
+        lazyrope.TokenSpans(ints(0, 20), ints(1000), ints(2), ints(5)), pages, capacity=capacity
+    )
     move(pool_k, pool_v, source, target)
     flat = before[[3, 1]].flatten(0, 1)[:20]
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
@@ -118,6 +127,6 @@ def test_errors_say_what_is_expected(device):
     with pytest.raises(lazyrope.SpecError, match=r"q is \[1, 8, 128\]; it must be \[2 or more, 8, 128\]"):
         kernel(case.q[:1], case.k_pool, case.v_pool, step)
     with pytest.raises(lazyrope.SpecError, match="page_size = 10; it must be a positive multiple of 16"):
-        kernel.plan(**case.metadata, page_size=10)
-    with pytest.raises(lazyrope.SpecError, match=r"base is torch.int64 \[1\]; it must be int32"):
-        step.update(**case.metadata | {"base": case.metadata["base"].long()})
+        kernel.plan(**step_arguments(case.metadata), page_size=10)
+    with pytest.raises(lazyrope.SpecError, match=r"segments.base is torch.int64 \[1\]; it must be int32"):
+        step.update(**step_arguments(case.metadata | {"base": case.metadata["base"].long()}))

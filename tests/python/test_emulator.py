@@ -12,6 +12,7 @@ import torch
 from lazyrope import _core
 
 from tests.support.cases import Case, Setting, documents_case
+from tests.support.metadata import step_arguments
 
 ARCH = "emu:sm_80"
 pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="built without the emulator")
@@ -172,7 +173,7 @@ def test_a_step_is_of_no_use_after_a_fault_until_it_is_filled_anew():
     pages = case.metadata["pages"].clone()
     wrong = pages.clone()
     wrong[-1] += 1000
-    step.update(**{**case.metadata, "pages": wrong})
+    step.update(**step_arguments(case.metadata | {"pages": wrong}))
 
     def again() -> torch.Tensor:
         return kernel(case.q, case.k_pool, case.v_pool, step, **case.calls)[0]
@@ -181,5 +182,5 @@ def test_a_step_is_of_no_use_after_a_fault_until_it_is_filled_anew():
         again()
     with pytest.raises(lazyrope.SpecError, match="broken by a kernel that was at fault"):
         again()
-    step.update(**{**case.metadata, "pages": pages})
+    step.update(**step_arguments(case.metadata | {"pages": pages}))
     assert torch.equal(again(), baseline)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.support.cases import DTYPES, FP8, FP8_NAN, Setting, random_case
+from tests.support.metadata import one_span, step_arguments
 from tests.support.reference import rotate
 
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
@@ -34,17 +35,15 @@ def pools(kv_dtype: str, pages: int, device: str, heads: int = 1, head_dim: int 
 def append(kernel, k, v, k_pool, v_pool, device, first=0, **scales):
     """One document from page 0 on."""
     pages = ints(range(len(k_pool)), device)
-    zero = ints([0], device)
-    step = kernel.plan_append(ints([0, len(k)], device), ints([first], device), zero, zero, pages, tokens=len(k))
+    step = kernel.plan_append(one_span(first, len(k), 0, device), pages, capacity=lazyrope.AppendCapacity(len(k)))
     kernel.append(k, v, k_pool, v_pool, step, **scales)
 
 
 def segments(device, positions, base, length, pages):
     """plan()'s arguments for one request that sees one document."""
-    return [
-        ints(x, device)
-        for x in ([0, len(positions)], positions, [0, 1], [base], [0], [length], [0], list(range(pages)))
-    ]
+    columns = [ints(x, device) for x in ([0, 1], [base], [0], [length], [0])]
+    indptr, position, all_pages = (ints(x, device) for x in ([0, len(positions)], positions, range(pages)))
+    return indptr, position, lazyrope.Segments(*columns), all_pages
 
 
 @pytest.mark.parametrize("kv_dtype", list(FP8))
@@ -143,7 +142,7 @@ class TestRefused:
             kernel = build(Setting(kv_heads=2, kv_dtype=kv_dtype).spec())
             case = random_case(Setting(phase="decode", kv_heads=2), 3, device)
             pool = case.k_pool.nan_to_num().to(pool_dtype or FP8.get(kv_dtype, torch.bfloat16))
-            step = kernel.plan(**case.metadata)
+            step = kernel.plan(**step_arguments(case.metadata))
             return kernel(case.q, pool, pool, step, **scales)
 
         return run

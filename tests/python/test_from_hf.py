@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import lazyrope
@@ -324,3 +325,16 @@ def test_what_is_not_known_is_named(name):
     with pytest.raises(lazyrope.SpecError) as error:
         lazyrope.AttentionSpec.from_hf(json.loads(json.dumps(config, default=str)))
     assert text in str(error.value)
+
+
+class Narrow(lazyrope.AttentionSpec):
+    """A subclass, which has the static method too."""
+
+
+def test_from_hf_is_a_static_method():
+    spec = lazyrope.AttentionSpec.from_hf(config_of("llama"))
+    assert isinstance(vars(lazyrope.AttentionSpec)["from_hf"], staticmethod)
+    assert spec.from_hf(config_of("llama")) == Narrow.from_hf(config_of("llama")) == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        lazyrope.AttentionSpec.from_hf(config_of("llama"), "float16")

@@ -36,10 +36,12 @@ def ints(*values):
 
 
 pages = ints(5, 1, 3, 0, 2)
-writes = kernel.plan_append(ints(0, 40, 61), ints(0, 0), ints(0, 3), ints(0, 0), pages, tokens=61, check=True)
+spans = lazyrope.TokenSpans(indptr=ints(0, 40, 61), start=ints(0, 0), first_page=ints(0, 3))
+writes = kernel.plan_append(spans, pages, capacity=lazyrope.AppendCapacity(61), check=True)
 kernel.append(k, v, k_pool, v_pool, writes)
 positions = ints(61, 62, 63)
-step = kernel.plan(ints(0, 3), positions, ints(0, 2), ints(0, 21), ints(0, 0), ints(21, 40), ints(3, 0), pages)
+segments = lazyrope.Segments(ints(0, 2), ints(0, 21), ints(0, 0), ints(21, 40), ints(3, 0))
+step = kernel.plan(ints(0, 3), positions, segments, pages)
 
 
 def rotate(x, positions):

@@ -221,8 +221,8 @@ config, device, arch = sys.argv[1:]
 kernel = lazyrope.compile(lazyrope.AttentionSpec.from_hf(config), arch=arch)
 ints = lambda *values: torch.tensor(values, dtype=torch.int32, device=device)
 k_pool = torch.randn(1, 16, 2, 64, device=device).bfloat16()
-step = kernel.plan(q_indptr=ints(0, 1), q_position=ints(3), segment_indptr=ints(0, 1), base=ints(0), start=ints(0),
-                   length=ints(3), first_page=ints(0), pages=ints(0))
+segments = lazyrope.Segments(indptr=ints(0, 1), base=ints(0), start=ints(0), length=ints(3), first_page=ints(0))
+step = kernel.plan(q_indptr=ints(0, 1), q_position=ints(3), segments=segments, pages=ints(0))
 out, _ = kernel(torch.randn(1, 6, 64, device=device).bfloat16(), k_pool, torch.ones_like(k_pool), step)
 assert kernel.from_cache and bool((out == 1).all()), out
 """

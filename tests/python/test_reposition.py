@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.cases import DTYPES, HEAD_DIMS, ROPES, Setting
+from tests.support.metadata import append_arguments, step_arguments
 from tests.support.reference import rotate
 
 HAS_GPU = torch.cuda.is_available()
@@ -48,7 +49,7 @@ class SlotRuns:
             pages += run.pages
         return {
             "indptr": self.ints(indptr),
-            "first": self.ints([run.first for run in self.runs]),
+            "start": self.ints([run.first for run in self.runs]),
             "first_page": self.ints(first_page),
             "lead": self.ints([run.lead for run in self.runs]),
             "pages": self.ints(pages),
@@ -84,8 +85,11 @@ class Case:
         for pool in (self.k, self.v):
             pool[page, slot] = torch.randn((len(page), *shape[2:])).to(self.dtype).to(device)
         kernel = build(Setting().spec())  # where rows lie is the same for every attention
-        options = {"tokens": len(page) + 5, "page_size": source.page_size, "layout": layout, "check": True}
-        self.steps = [kernel.plan_append(**slot_runs.metadata, **options) for slot_runs in (source, target)]
+        capacity = lazyrope.AppendCapacity(len(page) + 5)
+        options = {"capacity": capacity, "page_size": source.page_size, "layout": layout, "check": True}
+        self.steps = [
+            kernel.plan_append(**append_arguments(slot_runs.metadata), **options) for slot_runs in (source, target)
+        ]
         self.mover = lazyrope.compile_reposition(spec, arch=kernel.arch)
 
     def columns(self, slot_runs: SlotRuns) -> list[torch.Tensor]:
@@ -200,12 +204,12 @@ def test_rows_that_one_side_lacks_are_left_alone(build, device):
     here, there = SlotRuns([Run(20, 0, 0, [4, 5])], 16, device), SlotRuns([Run(20, 50, 0, [1, 2])], 16, device)
     case = Case(build, device, spec_of(random.Random(3), "neox", "bfloat16"), here, there)
     shorter = SlotRuns([Run(7, 50, 0, [1, 2])], 16, device)
-    case.steps[1].update(**shorter.metadata, check=True)
+    case.steps[1].update(**append_arguments(shorter.metadata), check=True)
     k, v = case.run(case.k, case.v, *case.steps)
     page, slot, _ = case.columns(shorter)
     assert not k[page, slot].isnan().any()
     case.assert_untouched(k, v, page, slot)
-    case.steps[0].update(**SlotRuns([Run(0, 0, 0, [4])], 16, device).metadata, check=True)
+    case.steps[0].update(**append_arguments(SlotRuns([Run(0, 0, 0, [4])], 16, device).metadata), check=True)
     k, v = case.run(case.k, case.v, *case.steps)
     case.assert_untouched(k, v, page[:0], slot[:0])
 
@@ -222,7 +226,8 @@ def test_what_is_moved_is_attended_to_where_it_went(build, device):
     def attend(pages: list[int], base: int, start: int) -> torch.Tensor:
         segments = {"base": [base], "start": [start], "length": [40], "first_page": [0], "pages": pages}
         requests = {"q_indptr": [0, 2], "q_position": [400, 401], "segment_indptr": [0, 1]}
-        step = kernel.plan(**{name: ints(values) for name, values in (requests | segments).items()})
+        tensors = {name: ints(values) for name, values in (requests | segments).items()}
+        step = kernel.plan(**step_arguments(tensors))
         return kernel(q, k, v, step)[0].double()
 
     lazy, moved = attend([4, 5, 6], 300, 0), attend([1, 2, 3], 0, 300)
@@ -234,7 +239,7 @@ def test_what_is_known_of_it(build, device):
     mover = lazyrope.compile_reposition(spec, None if HAS_GPU else "emu:sm_80")
     assert mover.spec == spec and mover.kernel.name == "reposition" and mover.kernel.arch == mover.arch
     assert mover.kernel.spill_bytes == 0 and "lazyrope_reposition" in mover.kernel.source
-    assert repr(mover).startswith("Reposition(head_dim ") and f"arch='{mover.arch}'" in repr(mover)
+    assert repr(mover).startswith(f"Reposition({spec!r}, ") and f"arch='{mover.arch}'" in repr(mover)
     assert "reposition" not in build(spec).kernels
 
 

@@ -15,6 +15,7 @@ from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.support.cases import Case, Setting, random_case
+from tests.support.metadata import one_span, step_arguments
 
 OPS = torch.ops.lazyrope
 
@@ -52,10 +53,8 @@ def make_pass(build, device: str, seed: int = 3, **setting: object) -> Pass:
     kernel = build(case.spec)
     pages, size, heads, dim = case.k_pool.shape
     tokens = pages * size
-    zero = torch.zeros(1, dtype=torch.int32, device=device)
-    indptr = torch.tensor([0, tokens], dtype=torch.int32, device=device)
     all_pages = torch.arange(pages, dtype=torch.int32, device=device)
-    writes = kernel.plan_append(indptr, zero, zero, zero, all_pages, tokens=tokens)
+    writes = kernel.plan_append(one_span(0, tokens, 0, device), all_pages, capacity=lazyrope.AppendCapacity(tokens))
     k, v = (torch.randn(tokens, heads, dim, dtype=case.q.dtype, device=device) for _ in "kv")
     return Pass(kernel, case, case.plan(kernel), writes, k, v)
 
@@ -148,7 +147,7 @@ def test_a_refilled_step_compiles_nothing_anew(one):
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     first = run(compiled, one)
     assert_same(first, one.expected())
-    one.step.update(**one.case.metadata | {"base": one.case.metadata["base"] - 7})
+    one.step.update(**step_arguments(one.case.metadata | {"base": one.case.metadata["base"] - 7}))
     moved = run(compiled, one)
     assert_same(moved, one.expected())
     assert not torch.equal(moved[1], first[1])
@@ -168,7 +167,7 @@ def test_other_steps_are_other_arguments(one):
 def test_exported_with_any_number_of_tokens(build, device):
     p, longer = (make_pass(build, device, seed) for seed in (3, 5))
     assert len(p.case.q) != len(longer.case.q)
-    step = p.case.plan(p.kernel, capacity={"requests": 16, "segments": 300, "query_tokens": 64})
+    step = p.case.plan(p.kernel, capacity=lazyrope.StepCapacity(requests=16, segments=300, query_tokens=64))
 
     class Layer(torch.nn.Module):
         def forward(self, q, k_pool, v_pool):
@@ -178,7 +177,7 @@ def test_exported_with_any_number_of_tokens(build, device):
     rows, pages = torch.export.Dim("rows", min=2), torch.export.Dim("pages", min=2)
     exported = torch.export.export(Layer(), (q, k_pool, v_pool), dynamic_shapes=({0: rows}, {0: pages}, {0: pages}))
     for one in (p, longer):
-        step.update(**one.case.metadata)
+        step.update(**step_arguments(one.case.metadata))
         k_pool, v_pool = one.pools()
         given = exported.module()(one.case.q, k_pool, v_pool)
         assert_same(given, p.kernel(one.case.q, k_pool, v_pool, step))
@@ -277,9 +276,7 @@ def test_pools_of_8_bits_and_their_scales(build, device):
     assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
     k, v = (torch.randn(1, 2, 128, device=device, dtype=torch.bfloat16) for _ in "kv")
     zero = torch.zeros(1, dtype=torch.int32, device=device)
-    writes = kernel.plan_append(
-        torch.tensor([0, 1], dtype=torch.int32, device=device), zero, zero, zero, zero, tokens=1, layout="HND"
-    )
+    writes = kernel.plan_append(one_span(0, 1, 0, device), zero, capacity=lazyrope.AppendCapacity(1), layout="HND")
     results = []
     for append in (kernel.append, lambda *a, **b: lazyrope.torch.append(kernel, *a, **b)):
         pools = [p.clone() for p in (case.k_pool, case.v_pool)]

@@ -85,3 +85,43 @@ def test_a_state_that_no_constructor_takes_is_refused():
     state = specs()[0].__getstate__() | {"num_kv_heads": 3}
     with pytest.raises(lazyrope.SpecError, match="num_kv_heads = 3"):
         lazyrope.AttentionSpec.__new__(lazyrope.AttentionSpec).__setstate__(state)
+
+
+def numpy_dtypes() -> list[tuple[object, str]]:
+    numpy = pytest.importorskip("numpy")
+    return [(numpy.float16, "float16"), (numpy.dtype("float16"), "float16")]
+
+
+def torch_dtypes() -> list[tuple[object, str]]:
+    torch = pytest.importorskip("torch")
+    return [(torch.float16, "float16"), (torch.half, "float16"), (torch.bfloat16, "bfloat16")]
+
+
+def ml_dtypes() -> list[tuple[object, str]]:
+    numpy, types = pytest.importorskip("numpy"), pytest.importorskip("ml_dtypes")
+    return [(types.bfloat16, "bfloat16"), (numpy.dtype(types.bfloat16), "bfloat16")]
+
+
+@pytest.mark.parametrize("dtypes", [torch_dtypes, numpy_dtypes, ml_dtypes])
+def test_dtypes_of_frameworks_stand_for_their_names(dtypes):
+    for dtype, name in dtypes():
+        spec = lazyrope.AttentionSpec(**TINY, rope=rope.neox(), dtype=dtype)
+        assert spec == lazyrope.AttentionSpec(**TINY, rope=rope.neox(), dtype=name) and spec.dtype == name
+        of_pool = lazyrope.AttentionSpec(**TINY, rope=rope.neox(), dtype=name, kv_dtype=dtype)
+        assert of_pool == spec
+        config = {"model_type": "llama", "head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+        config |= {"hidden_size": 256, "rope_theta": 1e4}
+        assert lazyrope.AttentionSpec.from_hf(config, dtype=dtype).dtype == name
+
+
+def test_pools_of_8_bits_are_named_by_torchs_dtypes_too():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        spec = lazyrope.AttentionSpec(**TINY, rope=rope.neox(), kv_dtype=dtype)
+        assert f"torch.{spec.kv_dtype}" == str(dtype)
+
+
+@pytest.mark.parametrize(("dtype", "named"), [(int, "int"), (None, "None"), (3, "3"), ("torch.half", "torch.half")])
+def test_what_is_no_dtype_is_refused(dtype, named):
+    with pytest.raises(lazyrope.SpecError, match=f'dtype = "{named}"'):
+        lazyrope.AttentionSpec(**TINY, rope=rope.neox(), dtype=dtype)

@@ -41,7 +41,7 @@ class AttentionCase {
   // Appends the documents and attends to them with kernels of the same spec.
   void run(const Attention& attention) {
     const auto writes =
-        plan_append(attention, documents.tensors(), kTokens, {}, nullptr, /*check=*/true);
+        plan_append(attention, documents.tensors(), {kTokens}, {}, nullptr, /*check=*/true);
     append(attention, k(), v(), pool(), *writes);
     const auto planned = plan(attention, step.tensors(), {}, {}, nullptr, /*check=*/true);
     attend(attention, q(), pool(), *planned, out(), lse());
@@ -79,7 +79,7 @@ class AttentionCase {
 
   // Three documents of 100, 9 and 33 tokens. The second one begins inside a page.
   AppendArrays documents = {.indptr = {0, 100, 109, kTokens},
-                            .first = {0, 0, 0},
+                            .start = {0, 0, 0},
                             .first_page = {0, 7, 9},
                             .lead = {0, 13, 0},
                             .pages = step.pages};

@@ -9,6 +9,7 @@ import lazyrope
 import torch
 
 from tests.support import reference
+from tests.support.metadata import step_arguments
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
@@ -123,7 +124,9 @@ class Case:
     written: torch.Tensor = field(default=None)  # type: ignore[assignment]
 
     def plan(self, kernel: lazyrope.Attention, **options: object) -> lazyrope.Step:
-        return kernel.plan(**self.metadata, page_size=self.setting.page_size, layout=self.setting.layout, **options)
+        return kernel.plan(
+            **step_arguments(self.metadata), page_size=self.setting.page_size, layout=self.setting.layout, **options
+        )
 
     def reference(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns out and lse of the whole step in fp64."""
@@ -344,7 +347,7 @@ def poison_unused(pool: PoolBuilder, documents: list[Document], requests: list[R
 def metadata_of(
     setting: Setting, requests: list[Request], pages: list[int], device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """The arguments of plan(), as README.md describes them."""
+    """The tensors of tests.support.metadata.step_arguments()."""
     q_indptr, segment_indptr = [0], [0]
     positions: list[int] = []
     rows: list[tuple[int, int, int, int, int]] = []

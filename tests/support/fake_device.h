@@ -44,6 +44,9 @@ class FakeDevice : public Device {
   void copy_from_host(void* to, const void* from, std::size_t bytes, Stream) const override {
     std::memcpy(to, from, bytes);
   }
+  std::unique_ptr<StagingBuffer> staging(std::size_t bytes) const override {
+    return std::make_unique<HostStaging>(bytes);
+  }
   TensorMap encode(const TensorMapSpec& spec) const override { return emulated_tensor_map(spec); }
   std::unique_ptr<Stopwatch> stopwatch() const override {
     return std::make_unique<FakeStopwatch>(clock_us);

@@ -20,21 +20,25 @@ struct StepArrays {
   std::vector<int> lead;
 
   StepTensors tensors() {
-    return {ints(q_indptr), ints(q_position), ints(segment_indptr), ints(base), ints(start),
-            ints(length),   ints(first_page), ints(pages),          ints(lead)};
+    return {.q_indptr = ints(q_indptr),
+            .q_position = ints(q_position),
+            .segments = {ints(segment_indptr), ints(base), ints(start), ints(length),
+                         ints(first_page), ints(lead)},
+            .pages = ints(pages)};
   }
 };
 
 // The values of AppendTensors.
 struct AppendArrays {
   std::vector<int> indptr;
-  std::vector<int> first;
+  std::vector<int> start;
   std::vector<int> first_page;
   std::vector<int> lead;
   std::vector<int> pages;
 
   AppendTensors tensors() {
-    return {ints(indptr), ints(first), ints(first_page), ints(lead), ints(pages)};
+    return {.spans = {ints(indptr), ints(start), ints(first_page), ints(lead)},
+            .pages = ints(pages)};
   }
 };
 

@@ -191,8 +191,11 @@ class Interpreter {
 
   StepTensors step_tensors(bool changed) {
     const auto t = [&](const char* name) { return ints("step", name, changed); };
-    return {t("q_indptr"), t("q_position"), t("segment_indptr"), t("base"), t("start"),
-            t("length"),   t("first_page"), t("pages"),          t("lead")};
+    return {.q_indptr = t("q_indptr"),
+            .q_position = t("q_position"),
+            .segments = {t("segment_indptr"), t("base"), t("start"), t("length"), t("first_page"),
+                         t("lead")},
+            .pages = t("pages")};
   }
 
   PoolFormat format() const {
@@ -226,12 +229,12 @@ class Interpreter {
 
   AppendTensors append_tensors(const char* group, bool changed) {
     const auto t = [&](const char* name) { return ints(group, name, changed); };
-    return {t("indptr"), t("first"), t("first_page"), t("lead"), t("pages")};
+    return {.spans = {t("indptr"), t("start"), t("first_page"), t("lead")}, .pages = t("pages")};
   }
 
   std::shared_ptr<AppendStep> plan_rows(bool check) {
     return plan_append(attention(), append_tensors("append", /*changed=*/true),
-                       change_.value("tokens", kTokens), format(), nullptr, check);
+                       {change_.value("tokens", kTokens)}, format(), nullptr, check);
   }
 
   void append_rows() {
@@ -243,7 +246,7 @@ class Interpreter {
   void reposition_rows() {
     const auto source = plan_rows(/*check=*/false);
     const auto target =
-        plan_append(*attention_, append_tensors("target", /*changed=*/false), kTokens);
+        plan_append(*attention_, append_tensors("target", /*changed=*/false), {kTokens});
     const auto mover = Reposition::compile(shared_engine(), spec(), arch());
     if (checks()) check_moves(*source, *target, data("k_pool").shape[0], nullptr);
     reposition(*mover, pool(), *source, *target);

@@ -17,7 +17,7 @@ constexpr int kCapacity = 12;
 // Two requests, of nine and two rows, the second from slot 5 of its second page on.
 AppendArrays legal_arrays() {
   return {.indptr = {0, 9, 11},
-          .first = {0, 40},
+          .start = {0, 40},
           .first_page = {0, 1},
           .lead = {0, 21},
           .pages = {4, 1, 3}};
@@ -27,7 +27,7 @@ class AppendStepTest : public testing::Test {
  protected:
   AppendStep make(int capacity = kCapacity, PoolFormat format = {}) const {
     return AppendStep(device_, fake_kernel(KernelKind::kPlanAppend, /*threads=*/8), format,
-                      capacity);
+                      AppendCapacity{capacity});
   }
   testing::AssertionResult refuses(AppendArrays arrays,
                                    const std::vector<std::string>& parts) const {
@@ -50,7 +50,7 @@ TEST_F(AppendStepTest, HandsTheCallersTensorsToThePlanner) {
   step.update(arrays_.tensors(), /*check=*/true, nullptr);
   EXPECT_EQ(ctas, 2) << "twelve threads, eight a CTA";
   EXPECT_EQ(seen.indptr, arrays_.indptr.data());
-  EXPECT_EQ(seen.first, arrays_.first.data());
+  EXPECT_EQ(seen.first, arrays_.start.data());
   EXPECT_EQ(seen.first_page, arrays_.first_page.data());
   EXPECT_EQ(seen.lead, arrays_.lead.data());
   EXPECT_EQ(seen.pages, arrays_.pages.data());
@@ -61,7 +61,7 @@ TEST_F(AppendStepTest, HandsTheCallersTensorsToThePlanner) {
 }
 
 TEST_F(AppendStepTest, IllegalCapacitiesAndPageSizesAreNamed) {
-  EXPECT_TRUE(throws<SpecError>([&] { make(-1); }, {"tokens = -1", "at least 0"}));
+  EXPECT_TRUE(throws<SpecError>([&] { make(-1); }, {"capacity: tokens = -1", "at least 0"}));
   EXPECT_TRUE(throws<SpecError>([&] { make(kCapacity, {.page_size = 24}); },
                                 {"page_size = 24", "multiple of 16"}));
 }
@@ -72,9 +72,9 @@ TEST_F(AppendStepTest, TensorsOfAnotherLengthAreNamed) {
     const char* text;
   };
   for (const Row& row :
-       {Row{&AppendArrays::indptr, "indptr has 4 elements; it must have 3"},
-        Row{&AppendArrays::first_page, "first_page has 3 elements; it must have 2"},
-        Row{&AppendArrays::lead, "lead has 3 elements; it must have 2"}}) {
+       {Row{&AppendArrays::indptr, "spans.indptr has 4 elements; it must have 3"},
+        Row{&AppendArrays::first_page, "spans.first_page has 3 elements; it must have 2"},
+        Row{&AppendArrays::lead, "spans.lead has 3 elements; it must have 2"}}) {
     AppendArrays arrays = legal_arrays();
     (arrays.*row.field).push_back(0);
     EXPECT_TRUE(
@@ -83,18 +83,42 @@ TEST_F(AppendStepTest, TensorsOfAnotherLengthAreNamed) {
 }
 
 TEST_F(AppendStepTest, EveryTensorMustBeInts) {
-  const std::vector<std::pair<const char*, TensorView AppendTensors::*>> fields = {
-      {"indptr", &AppendTensors::indptr},
-      {"first", &AppendTensors::first},
-      {"first_page", &AppendTensors::first_page},
-      {"lead", &AppendTensors::lead},
-      {"pages", &AppendTensors::pages}};
+  using Field = TensorView& (*)(AppendTensors&);
+  const std::vector<std::pair<const char*, Field>> fields = {
+      {"spans.indptr", [](AppendTensors& t) -> TensorView& { return t.spans.indptr; }},
+      {"spans.start", [](AppendTensors& t) -> TensorView& { return t.spans.start; }},
+      {"spans.first_page", [](AppendTensors& t) -> TensorView& { return t.spans.first_page; }},
+      {"spans.lead", [](AppendTensors& t) -> TensorView& { return *t.spans.lead; }},
+      {"pages", [](AppendTensors& t) -> TensorView& { return t.pages; }}};
   for (const auto& [name, field] : fields) {
     AppendTensors tensors = arrays_.tensors();
-    (tensors.*field).type = ElementType::kOther;
+    field(tensors).type = ElementType::kOther;
     EXPECT_TRUE(throws<SpecError>([&] { make().update(tensors, false, nullptr); },
                                   {std::string(name) + " is an unknown dtype", "must be int32"}));
   }
+}
+
+TEST_F(AppendStepTest, LeadMayBeLeftOut) {
+  PlanAppendParams seen{};
+  device_->on_launch = [&](int, const void* params) {
+    seen = *static_cast<const PlanAppendParams*>(params);
+  };
+  arrays_.pages = {4, 1, 3};
+  AppendTensors tensors = arrays_.tensors();
+  tensors.spans.lead.reset();
+  make().update(tensors, /*check=*/true, nullptr);
+  EXPECT_EQ(seen.lead, nullptr);
+}
+
+TEST_F(AppendStepTest, MoreSpansThanTheCapacityAreRefused) {
+  const auto make = [&](std::optional<int> spans) {
+    return AppendStep(device_, fake_kernel(KernelKind::kPlanAppend, /*threads=*/8), {},
+                      {.tokens = kCapacity, .spans = spans});
+  };
+  EXPECT_NO_THROW(make(2).update(arrays_.tensors(), /*check=*/true, nullptr));
+  EXPECT_TRUE(throws<SpecError>([&] { make(1).update(arrays_.tensors(), false, nullptr); },
+                                {"2 spans; the step was made for at most 1"}));
+  EXPECT_TRUE(throws<SpecError>([&] { make(-1); }, {"capacity: spans = -1", "at least 0"}));
 }
 
 TEST_F(AppendStepTest, CheckingIsRefusedInCapture) {
@@ -111,24 +135,24 @@ TEST_F(AppendStepTest, BadValuesAreNamedWithTheirRequest) {
     (arrays.*field)[at] = value;
     return arrays;
   };
-  EXPECT_TRUE(refuses(with(&AppendArrays::indptr, 0, 1), {"indptr[0] = 1; it must be 0"}));
+  EXPECT_TRUE(refuses(with(&AppendArrays::indptr, 0, 1), {"spans.indptr[0] = 1; it must be 0"}));
   EXPECT_TRUE(
-      refuses(with(&AppendArrays::indptr, 2, 8), {"indptr[2] = 8 after 9", "not decrease"}));
-  EXPECT_TRUE(refuses(with(&AppendArrays::first, 1, -1), {"request 1: first = -1", "at least 0"}));
-  EXPECT_TRUE(refuses(with(&AppendArrays::lead, 0, -2), {"request 0: first = 0, lead = -2"}));
+      refuses(with(&AppendArrays::indptr, 2, 8), {"spans.indptr[2] = 8 after 9", "not decrease"}));
+  EXPECT_TRUE(refuses(with(&AppendArrays::start, 1, -1), {"span 1: start = -1", "at least 0"}));
+  EXPECT_TRUE(refuses(with(&AppendArrays::lead, 0, -2), {"span 0: start = 0, lead = -2"}));
   EXPECT_TRUE(refuses(with(&AppendArrays::first_page, 0, -1),
-                      {"request 0: pages -1 to -1 of its list; pages has 3 elements"}));
+                      {"span 0: pages -1 to -1 of its list; pages has 3 elements"}));
   EXPECT_TRUE(refuses(with(&AppendArrays::first_page, 1, 2),
-                      {"request 1: pages 2 to 3 of its list; pages has 3 elements"}));
+                      {"span 1: pages 2 to 3 of its list; pages has 3 elements"}));
 }
 
 TEST_F(AppendStepTest, TheEndsOfIntAreBadValuesToo) {
   constexpr int kLargest = std::numeric_limits<int>::max();
   arrays_.indptr = {-2, kLargest, kLargest};
-  EXPECT_TRUE(refuses(arrays_, {"indptr[0] = -2; it must be 0"}));
+  EXPECT_TRUE(refuses(arrays_, {"spans.indptr[0] = -2; it must be 0"}));
   arrays_ = legal_arrays();
   arrays_.first_page[1] = kLargest;
-  EXPECT_TRUE(refuses(arrays_, {"request 1: pages 2147483647 to 2147483648 of its list"}));
+  EXPECT_TRUE(refuses(arrays_, {"span 1: pages 2147483647 to 2147483648 of its list"}));
 }
 
 TEST_F(AppendStepTest, MoreRowsThanTheCapacityAreRefused) {
@@ -137,8 +161,8 @@ TEST_F(AppendStepTest, MoreRowsThanTheCapacityAreRefused) {
 }
 
 TEST_F(AppendStepTest, IndicesThatDoNotFitAreRefused) {
-  arrays_.first[1] = std::numeric_limits<int>::max();
-  EXPECT_TRUE(refuses(arrays_, {"request 1", "int32"}));
+  arrays_.start[1] = std::numeric_limits<int>::max();
+  EXPECT_TRUE(refuses(arrays_, {"span 1", "int32"}));
 }
 
 // A step with a record for each row: those of no row, of slot -1, are {99, -1, 0, 0}.

@@ -215,7 +215,7 @@ TEST(Attend, KernelsOfAnotherArchAreRefused) {
                                 {"the kernels were compiled for sm_90a, but the tensors are on "
                                  "emulator, which needs emu:sm_80",
                                  "compile with arch=\"emu:sm_80\""}));
-  EXPECT_TRUE(throws<SpecError>([&] { plan_append(*attention, steps.documents.tensors(), 1); },
+  EXPECT_TRUE(throws<SpecError>([&] { plan_append(*attention, steps.documents.tensors(), {1}); },
                                 {"compiled for sm_90a"}));
   const Call call;
   EXPECT_TRUE(throws<SpecError>(
@@ -250,7 +250,7 @@ class AppendTest : public testing::Test {
 
   AttentionCase steps_{small_spec()};
   std::shared_ptr<AppendStep> step_ =
-      plan_append(emulated(), steps_.documents.tensors(), AttentionCase::kTokens);
+      plan_append(emulated(), steps_.documents.tensors(), {AttentionCase::kTokens});
   TensorView k_ = steps_.k();
   TensorView v_ = steps_.v();
   PoolTensors pool_ = steps_.pool();

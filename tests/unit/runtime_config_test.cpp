@@ -45,7 +45,7 @@ TEST(Config, HasDefaultsWithoutAnyVariable) {
   EXPECT_EQ(config.policy, CachePolicy::kJit);
   EXPECT_EQ(config.nvrtc_path, "");
   EXPECT_EQ(config.host_compiler, "c++");
-  EXPECT_EQ(config.log_level, LogLevel::kWarning);
+  EXPECT_EQ(config.log_level, std::nullopt);
   EXPECT_EQ(config.dump_dir, "");
 }
 
@@ -131,8 +131,7 @@ TEST(Config, ABadValueNamesVariableValueAndWhatIsAllowed) {
 }
 
 TEST(Config, AnEmptyValueCountsAsNotSet) {
-  EXPECT_EQ(read({{"LAZYROPE_LOG", ""}, {"LAZYROPE_CACHE_MAX_BYTES", ""}}).log_level,
-            LogLevel::kWarning);
+  EXPECT_EQ(read({{"LAZYROPE_LOG", ""}, {"LAZYROPE_CACHE_MAX_BYTES", ""}}).log_level, std::nullopt);
 }
 
 TEST(Config, TheTableShowsTheValuesThatAreSet) {
@@ -160,7 +159,7 @@ TEST(Config, TheTablesDefaultsAreTheRealOnes) {
     } else if (row.name == "LAZYROPE_EMULATOR_RACES") {
       EXPECT_EQ(set.emulator_races, unset.emulator_races);
     } else if (row.name == "LAZYROPE_LOG") {
-      EXPECT_EQ(set.log_level, unset.log_level);
+      EXPECT_EQ(set.log_level, LogLevel::kWarning);  // what is logged where nobody says
     }
   }
 }
@@ -169,14 +168,14 @@ TEST(Config, ReadsTheProcessEnvironmentByDefault) {
   setenv("LAZYROPE_LOG", "info", 1);
   EXPECT_EQ(Config::from_environment().log_level, LogLevel::kInfo);
   unsetenv("LAZYROPE_LOG");
-  EXPECT_EQ(Config::from_environment().log_level, LogLevel::kWarning);
+  EXPECT_EQ(Config::from_environment().log_level, std::nullopt);
 }
 
 class Log : public testing::Test {
  protected:
   void TearDown() override {
     set_log_sink({});
-    set_log_level(LogLevel::kWarning);
+    log_as_asked(LogLevel::kWarning);
   }
 };
 
@@ -206,6 +205,28 @@ TEST_F(Log, TheLevelDecidesWhatReachesTheSink) {
   set_log_level(LogLevel::kDebug);
   log_all();
   EXPECT_EQ(seen, "warning:w;info:i;warning:w;info:i;debug:d;");
+}
+
+TEST_F(Log, AHostGetsMessagesOfEveryLevelUntilTheVariableAsksForThem) {
+  std::string seen;
+  const auto log_all = [] {
+    log_message(LogLevel::kWarning, "w");
+    log_message(LogLevel::kDebug, "d");
+  };
+  set_host_log([&](LogLevel level, std::string_view message) {
+    seen += std::string(to_string(level)) + ":" + std::string(message) + ";";
+  });
+  log_all();
+  EXPECT_EQ(seen, "warning:w;debug:d;");
+  set_log_sink([&](LogLevel, std::string_view) { seen += "sink;"; });
+  log_all();
+  EXPECT_EQ(seen, "warning:w;debug:d;sink;sink;") << "a sink comes first";
+  set_log_sink({});
+  log_as_asked(LogLevel::kWarning);
+  testing::internal::CaptureStderr();
+  log_all();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "lazyrope: warning: w\n");
+  EXPECT_EQ(seen, "warning:w;debug:d;sink;sink;");
 }
 
 TEST_F(Log, ASinkThatThrowsDoesNotReachTheCaller) {

@@ -91,6 +91,12 @@ DriverTable fake_table() {
     return fake.result;
   };
   table.mem_free = [](CUdeviceptr) { return record("free"); };
+  table.mem_host_alloc = [](void** memory, std::size_t, unsigned) {
+    *memory = &fake;
+    return fake.result;
+  };
+  table.mem_free_host = [](void*) { return record("free host"); };
+  table.event_synchronize = [](CUevent) { return record("wait event"); };
   table.launch_kernel = [](const CUlaunchConfig* config, CUfunction, void**, void** extra) {
     EXPECT_EQ(extra, nullptr);
     return record(("launch " + std::to_string(config->gridDimX) + " " +
@@ -257,6 +263,16 @@ TEST_F(DriverTest, CommonErrorsHaveTheirOwnRemedy) {
     EXPECT_NE(failure_with(result).advice, general) << result;
   }
   EXPECT_TRUE(contains(failure_with(CUDA_ERROR_NO_BINARY_FOR_GPU).advice, "CUDA 13.0 (R580)"));
+}
+
+TEST_F(DriverTest, MemoryOfTheHostIsPinned) {
+  EXPECT_EQ(driver_.allocate_host(64), &fake);
+  driver_.synchronize_event(nullptr);
+  fake.result = CUDA_ERROR_OUT_OF_MEMORY;
+  EXPECT_THROW(driver_.allocate_host(64), DriverError);
+  EXPECT_THROW(driver_.synchronize_event(nullptr), DriverError);
+  EXPECT_NO_THROW(driver_.free_host(&fake));
+  EXPECT_EQ(fake.calls, (std::vector<std::string>{"wait event", "wait event", "free host"}));
 }
 
 TEST_F(DriverTest, AFailedReleaseIsLoggedAndNotThrown) {

@@ -17,6 +17,8 @@ namespace {
 // A GPU never calls this function.
 constexpr auto kNoMemory = [] { return std::vector<MemoryRange>(); };
 
+constexpr std::size_t kPinnedBytes = 64;
+
 // Functions of the table are plain function pointers, so they can only use globals.
 struct Fake {
   CUresult load_result = CUDA_SUCCESS;
@@ -30,6 +32,9 @@ struct Fake {
   const void* image = nullptr;
   void* argument = nullptr;
   int events = 0;
+  unsigned event_flags = 0;
+  std::byte pinned[2 * kPinnedBytes];
+  int pinned_buffers = 0;
   CUstream stream = nullptr;
   bool dependent_launch = false;
   CUresult encode_result = CUDA_SUCCESS;
@@ -137,6 +142,12 @@ void add_memory_functions(DriverTable& table) {
     return record((stream == kOwnStream ? "fill own " : "fill ") + std::to_string(value) + " x " +
                   std::to_string(count));
   };
+  table.mem_host_alloc = [](void** memory, std::size_t bytes, unsigned flags) {
+    EXPECT_EQ(flags, static_cast<unsigned>(CU_MEMHOSTALLOC_PORTABLE));
+    *memory = fake.pinned + kPinnedBytes * static_cast<std::size_t>(fake.pinned_buffers++);
+    return record("pin " + std::to_string(bytes));
+  };
+  table.mem_free_host = [](void*) { return record("unpin"); };
   table.mem_get_info = [](std::size_t* free, std::size_t* total) {
     *free = 3000;
     *total = 4000;
@@ -176,13 +187,16 @@ void add_memory_functions(DriverTable& table) {
 // Events are numbered. Each one happens 10 ms after the previous one.
 void add_event_functions(DriverTable& table) {
   table.event_create = [](CUevent* event, unsigned flags) {
-    EXPECT_EQ(flags, static_cast<unsigned>(CU_EVENT_DEFAULT)) << "with times";
+    fake.event_flags = flags;
     *event = reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(++fake.events));
     return CUDA_SUCCESS;
   };
   table.event_record = [](CUevent event, CUstream stream) {
     EXPECT_EQ(stream, kStream);
     return record("event " + std::to_string(reinterpret_cast<std::uintptr_t>(event)));
+  };
+  table.event_synchronize = [](CUevent event) {
+    return record("await " + std::to_string(reinterpret_cast<std::uintptr_t>(event)));
   };
   table.event_elapsed_time = [](float* ms, CUevent begin, CUevent end) {
     const auto number = [](CUevent event) { return reinterpret_cast<std::uintptr_t>(event); };
@@ -353,9 +367,37 @@ TEST_F(GpuDeviceTest, TimesCallsByEventsAroundEachAndWaitsOnce) {
                                                    [] { record("second"); }};
   const std::vector<double> us = device_.stopwatch()->time(work, kStream);
   EXPECT_EQ(us, (std::vector{20e3, 40e3}));
+  EXPECT_EQ(fake.event_flags, static_cast<unsigned>(CU_EVENT_DEFAULT)) << "with times";
   EXPECT_EQ(calls(),
             (Calls{"push", "event 1", "first", "event 2", "event 3", "second", "event 4", "wait",
                    "elapsed", "elapsed", "destroy", "destroy", "destroy", "destroy", "pop"}));
+}
+
+TEST_F(GpuDeviceTest, StagesCopiesInTwoPinnedBuffersThatAlternate) {
+  const auto staging = device_.staging(kPinnedBytes);
+  EXPECT_EQ(calls(), (Calls{"push", "pin 64", "pin 64", "pop"}));
+  EXPECT_EQ(fake.event_flags, static_cast<unsigned>(CU_EVENT_DISABLE_TIMING));
+  EXPECT_EQ(fake.primary_users, 1) << "the memory needs the context";
+  std::byte* const first = staging->acquire();
+  EXPECT_EQ(staging->acquire(), first) << "until it is copied";
+  staging->copy_to(nullptr, 8, kStream);
+  EXPECT_EQ(staging->acquire(), first + kPinnedBytes);
+  staging->copy_to(nullptr, 12, kStream);
+  EXPECT_EQ(staging->acquire(), first);
+  const Calls expected = {"await 1", "await 1",  "fetch 8", "event 1",
+                          "await 2", "fetch 12", "event 2", "await 1"};
+  Calls without_contexts;
+  for (const std::string& call : fake.calls)
+    if (call != "push" && call != "pop" && call != "pin 64") without_contexts.push_back(call);
+  EXPECT_EQ(without_contexts, expected) << "a buffer is written when its own copy has ended";
+}
+
+TEST_F(GpuDeviceTest, AStagingBufferIsFreedAfterItsCopies) {
+  device_.staging(kPinnedBytes);
+  EXPECT_EQ(calls(), (Calls{"push", "pin 64", "pin 64", "pop", "push", "await 1", "await 2",
+                            "destroy", "unpin", "destroy", "unpin", "pop"}));
+  for (const char* call : {"pin", "await", "destroy", "unpin"})
+    EXPECT_EQ(fake.mode_at.at(call), CU_STREAM_CAPTURE_MODE_RELAXED) << call;
 }
 
 TEST_F(GpuDeviceTest, CallsThatACaptureForbidsAreAllowedOneByOne) {

@@ -64,20 +64,49 @@ TEST(Lazyrope, ACapacityOfZeroIsAsMuchAsTheTensorsTake) {
       40);
 }
 
+TEST(Lazyrope, RequestsOfTheHostAreAttendedToAsTheFormulasSay) {
+  const auto attention = compile_here(small_spec(), "emu:sm_80");
+  AttentionCase steps(small_spec());
+  steps.run(*attention);
+  const StepArrays& arrays = steps.step;
+  std::vector<Request> requests;
+  for (std::size_t r = 0; r + 1 < arrays.q_indptr.size(); ++r) {
+    Request& request = requests.emplace_back();
+    request.positions = {arrays.q_position.begin() + arrays.q_indptr[r],
+                         arrays.q_position.begin() + arrays.q_indptr[r + 1]};
+    for (int i = arrays.segment_indptr[r]; i < arrays.segment_indptr[r + 1]; ++i) {
+      const auto s = static_cast<std::size_t>(i);
+      const int lead = arrays.first_page[s] * 16 + arrays.lead[s] - arrays.start[s];
+      const Document document = {.num_tokens = arrays.start[s] + arrays.length[s], .lead = lead};
+      request.segments.push_back({document, arrays.base[s], arrays.start[s]});
+    }
+  }
+  StepArrays pages = arrays;
+  Batch batch(pages.tensors().pages, Batch::capacity_for(requests));
+  batch.fill(requests);
+  const auto step = plan(*attention, batch, {}, nullptr, /*check=*/true);
+  steps.step.q_position[12] += 77;  // as the next requests have it
+  requests[1].positions[0] += 77;
+  batch.fill(requests);
+  update(*step, batch, nullptr, /*check=*/true);
+  attend(*attention, steps.q(), steps.pool(), *step, steps.out(), steps.lse());
+  EXPECT_LT(steps.error(neox_model()), kTolerance);
+}
+
 TEST(Lazyrope, WhatIsRepositionedIsAsIfItHadBeenAppendedThere) {
   const auto attention = compile_here(small_spec(), "emu:sm_80");
   const AttentionCase steps(small_spec());
   TensorView k = steps.k(), v = steps.v();
   k.shape[0] = v.shape[0] = 5;
   AppendArrays here = {
-      .indptr = {0, 5}, .first = {30}, .first_page = {0}, .lead = {14}, .pages = {2, 3}};
+      .indptr = {0, 5}, .start = {30}, .first_page = {0}, .lead = {14}, .pages = {2, 3}};
   AppendArrays there = {
-      .indptr = {0, 5}, .first = {1000}, .first_page = {0}, .lead = {1}, .pages = {0, 1}};
+      .indptr = {0, 5}, .start = {1000}, .first_page = {0}, .lead = {1}, .pages = {0, 1}};
   const std::vector<std::int64_t> shape = {4, 16, 2, 64};
   HostTensor keys(ElementType::kBf16, shape), values(ElementType::kBf16, shape);
   HostTensor other_keys(ElementType::kBf16, shape), other_values(ElementType::kBf16, shape);
-  const auto source = plan_append(*attention, here.tensors(), 5);
-  const auto target = plan_append(*attention, there.tensors(), 5);
+  const auto source = plan_append(*attention, here.tensors(), {5});
+  const auto target = plan_append(*attention, there.tensors(), {5});
   append(*attention, k, v, {keys.view(), values.view()}, *source);
   append(*attention, k, v, {other_keys.view(), other_values.view()}, *source);
   append(*attention, k, v, {other_keys.view(), other_values.view()}, *target);

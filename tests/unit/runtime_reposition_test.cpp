@@ -19,10 +19,10 @@ constexpr int kTokens = 12;
 
 // Five rows from slot 14 of the third page of the pool on, to the first page.
 AppendArrays source_arrays() {
-  return {.indptr = {0, 5}, .first = {30}, .first_page = {0}, .lead = {14}, .pages = {2, 3}};
+  return {.indptr = {0, 5}, .start = {30}, .first_page = {0}, .lead = {14}, .pages = {2, 3}};
 }
 AppendArrays target_arrays() {
-  return {.indptr = {0, 5}, .first = {1000}, .first_page = {0}, .lead = {1}, .pages = {0, 1}};
+  return {.indptr = {0, 5}, .start = {1000}, .first_page = {0}, .lead = {1}, .pages = {0, 1}};
 }
 
 class RepositionTest : public testing::Test {
@@ -30,7 +30,7 @@ class RepositionTest : public testing::Test {
   static std::unique_ptr<AppendStep> make(std::shared_ptr<const Device> device, PoolFormat format,
                                           int capacity) {
     return std::make_unique<AppendStep>(std::move(device), fake_kernel(KernelKind::kPlanAppend),
-                                        format, capacity);
+                                        format, AppendCapacity{capacity});
   }
   std::unique_ptr<AppendStep> planned(AppendArrays& arrays, PoolFormat format = {},
                                       int capacity = kTokens) const {

@@ -100,7 +100,7 @@ TEST_F(StepTest, LeadMayBeLeftOut) {
   PlanParams seen{};
   device_->on_launch = [&](int, const void* p) { seen = *static_cast<const PlanParams*>(p); };
   StepTensors tensors = arrays_.tensors();
-  tensors.lead.reset();
+  tensors.segments.lead.reset();
   make().update(tensors, /*check=*/true, nullptr);
   EXPECT_EQ(seen.inputs.lead, nullptr);
 }
@@ -178,11 +178,11 @@ TEST_F(StepTest, TensorsOfAnotherLengthAreNamed) {
     const char* text;
   };
   for (const Row& row :
-       {Row{&StepArrays::segment_indptr, "segment_indptr has 4 elements; it must have 3"},
-        Row{&StepArrays::start, "start has 4 elements; it must have 3"},
-        Row{&StepArrays::length, "length has 4 elements; it must have 3"},
-        Row{&StepArrays::first_page, "first_page has 4 elements; it must have 3"},
-        Row{&StepArrays::lead, "lead has 4 elements; it must have 3"}}) {
+       {Row{&StepArrays::segment_indptr, "segments.indptr has 4 elements; it must have 3"},
+        Row{&StepArrays::start, "segments.start has 4 elements; it must have 3"},
+        Row{&StepArrays::length, "segments.length has 4 elements; it must have 3"},
+        Row{&StepArrays::first_page, "segments.first_page has 4 elements; it must have 3"},
+        Row{&StepArrays::lead, "segments.lead has 4 elements; it must have 3"}}) {
     StepArrays arrays = legal_arrays();
     (arrays.*row.field).push_back(0);
     EXPECT_TRUE(
@@ -192,28 +192,30 @@ TEST_F(StepTest, TensorsOfAnotherLengthAreNamed) {
 
 TEST_F(StepTest, EveryTensorMustBeIntsOnTheDevice) {
   Step step = make();
-  const std::vector<std::pair<const char*, TensorView StepTensors::*>> fields = {
-      {"q_indptr", &StepTensors::q_indptr},
-      {"q_position", &StepTensors::q_position},
-      {"segment_indptr", &StepTensors::segment_indptr},
-      {"base", &StepTensors::base},
-      {"start", &StepTensors::start},
-      {"length", &StepTensors::length},
-      {"first_page", &StepTensors::first_page},
-      {"pages", &StepTensors::pages}};
+  using Field = TensorView& (*)(StepTensors&);
+  const std::vector<std::pair<const char*, Field>> fields = {
+      {"q_indptr", [](StepTensors& t) -> TensorView& { return t.q_indptr; }},
+      {"q_position", [](StepTensors& t) -> TensorView& { return t.q_position; }},
+      {"segments.indptr", [](StepTensors& t) -> TensorView& { return t.segments.indptr; }},
+      {"segments.base", [](StepTensors& t) -> TensorView& { return t.segments.base; }},
+      {"segments.start", [](StepTensors& t) -> TensorView& { return t.segments.start; }},
+      {"segments.length", [](StepTensors& t) -> TensorView& { return t.segments.length; }},
+      {"segments.first_page", [](StepTensors& t) -> TensorView& { return t.segments.first_page; }},
+      {"pages", [](StepTensors& t) -> TensorView& { return t.pages; }}};
   for (const auto& [name, field] : fields) {
     StepTensors floats = arrays_.tensors();
-    (floats.*field).type = ElementType::kFp32;
+    field(floats).type = ElementType::kFp32;
     EXPECT_TRUE(throws<SpecError>([&] { step.update(floats, false, nullptr); },
                                   {std::string(name) + " is float32", "must be int32"}));
     StepTensors elsewhere = arrays_.tensors();
-    (elsewhere.*field).device_type = DeviceType::kGpu;
+    field(elsewhere).device_type = DeviceType::kGpu;
     EXPECT_TRUE(throws<SpecError>([&] { step.update(elsewhere, false, nullptr); },
                                   {std::string(name) + " is int32", "must be on fake GPU"}));
   }
   StepTensors lead = arrays_.tensors();
-  lead.lead->type = ElementType::kFp32;
-  EXPECT_TRUE(throws<SpecError>([&] { step.update(lead, false, nullptr); }, {"lead is float32"}));
+  lead.segments.lead->type = ElementType::kFp32;
+  EXPECT_TRUE(
+      throws<SpecError>([&] { step.update(lead, false, nullptr); }, {"segments.lead is float32"}));
 }
 
 TEST_F(StepTest, CheckingIsRefusedInCapture) {
@@ -258,11 +260,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"QueriesEnd", [](auto& a) { a.q_indptr[2] = 10; },
                  "q_indptr[2] = 10, but there are 11 query positions"},
         BadValue{"SegmentsBegin", [](auto& a) { a.segment_indptr[0] = -1; },
-                 "segment_indptr[0] = -1; it must be 0"},
+                 "segments.indptr[0] = -1; it must be 0"},
         BadValue{"SegmentsDecrease", [](auto& a) { a.segment_indptr[1] = 4; },
-                 "segment_indptr[2] = 3 after 4; it must not decrease"},
+                 "segments.indptr[2] = 3 after 4; it must not decrease"},
         BadValue{"SegmentsEnd", [](auto& a) { a.segment_indptr[2] = 2; },
-                 "segment_indptr[2] = 2, but there are 3 segments"},
+                 "segments.indptr[2] = 2, but there are 3 segments"},
         BadValue{"TokensOfRequest", [](auto& a) { a.q_indptr[1] = 11; },
                  "request 0 has 11 query tokens; the step was made for at most 10 a request"},
         BadValue{"Length", [](auto& a) { a.length[1] = -1; },

@@ -62,18 +62,21 @@ class Requests:
         tokens = shape.tokens
         position = [first + i for first, own in zip(shape.first_query, tokens, strict=True) for i in range(own)]
         self.num_pages = sum(pages)
-        self.metadata = {
+        segments = lazyrope.Segments(
+            indptr=bench.ints(list(accumulate(map(len, requests), initial=0))),
+            base=bench.ints(base),
+            start=bench.ints([0] * len(documents)),
+            length=bench.ints(documents),
+            first_page=bench.ints(list(accumulate(pages[:-1], initial=0))),
+        )
+        self.metadata: dict[str, Any] = {
             "q_indptr": bench.ints(list(accumulate(tokens, initial=0))),
             "q_position": bench.ints(position),
-            "segment_indptr": bench.ints(list(accumulate(map(len, requests), initial=0))),
-            "base": bench.ints(base),
-            "start": bench.ints([0] * len(documents)),
-            "length": bench.ints(documents),
-            "first_page": bench.ints(list(accumulate(pages[:-1], initial=0))),
+            "segments": segments,
             "pages": bench.ints(torch.randperm(self.num_pages)),
         }
         self.kernel = bench.compile(shape)
-        capacity = {"tokens_per_request": max(tokens)}
+        capacity = lazyrope.StepCapacity(len(tokens), len(documents), len(position), max(tokens))
         self.step = self.kernel.plan(**self.metadata, page_size=shape.page_size, capacity=capacity)
 
     def update(self) -> None:
@@ -136,13 +139,15 @@ def plan_row(shape: Shape, bench: Bench) -> Row:
 def append_step(kernel: lazyrope.Attention, shape: Shape, bench: Bench, pages: Any, first: int) -> lazyrope.AppendStep:
     """Every request's query_tokens in pages of its own, from token `first` of its document on."""
     per_request = math.ceil(shape.query_tokens / shape.page_size)
+    spans = lazyrope.TokenSpans(
+        indptr=bench.ints([i * shape.query_tokens for i in range(shape.batch + 1)]),
+        start=bench.ints([first] * shape.batch),
+        first_page=bench.ints([i * per_request for i in range(shape.batch)]),
+    )
     return kernel.plan_append(
-        bench.ints([i * shape.query_tokens for i in range(shape.batch + 1)]),
-        bench.ints([first] * shape.batch),
-        bench.ints([i * per_request for i in range(shape.batch)]),
-        bench.ints([0] * shape.batch),
+        spans,
         bench.ints(pages),
-        tokens=shape.batch * shape.query_tokens,
+        capacity=lazyrope.AppendCapacity(shape.batch * shape.query_tokens),
         page_size=shape.page_size,
     )
 

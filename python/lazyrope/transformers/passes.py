@@ -6,19 +6,21 @@ import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
+from .._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
 from ..documents import DocumentStore
 from .hook import attending
-from .work import APPEND, STEP, Packed, Work, pack
+from .work import SEGMENTS, SPANS, Packed, Work, pack
 
 Tensor = Any
 
 GRAPH_JOBS = 32  # that graphs of more than decode have room for: fewer sizes to capture
+LEAST = StepCapacity(1, 1, 1, 1)
 _CAPTURING = threading.Lock()
 
 
@@ -34,28 +36,27 @@ class Backend:
 class _GrowingStep:
     """A step of :meth:`lazyrope.Attention.plan` that is made anew, with room to spare, where a pass does not fit."""
 
-    def __init__(self, backend: Backend, least: dict[str, int]) -> None:
+    def __init__(self, backend: Backend, least: StepCapacity) -> None:
         self._backend = backend
-        self._least = least  # capacity
-        self._capacity: dict[str, int] = {}
+        self._capacity = least
         self.step: Any = None
 
     def update(self, packed: Packed, views: dict[str, Tensor]) -> None:
-        tensors = {name: views[f"step.{name}"] for name in STEP} | {"pages": self._backend.store.pages}
-        needed = {
-            "requests": packed.size("step.q_indptr") - 1,
-            "segments": packed.size("step.base"),
-            "query_tokens": packed.size("step.q_position"),
-            "tokens_per_request": packed.max_rows,
-        }
-        if self.step is None or any(needed[name] > self._capacity[name] for name in needed):
-            before = self._capacity or self._least
-            self._capacity = {name: max(_power_of_two(n), before.get(name, 1)) for name, n in needed.items()}
+        segments = Segments(**{name: views[f"segments.{name}"] for name in SEGMENTS})
+        tensors = (views["q_indptr"], views["q_position"], segments, self._backend.store.pages)
+        needed = StepCapacity(
+            requests=packed.size("q_indptr") - 1,
+            segments=packed.size("segments.base"),
+            query_tokens=packed.size("q_position"),
+            tokens_per_request=packed.max_rows,
+        )
+        if self.step is None or not _holds(self._capacity, needed):
+            self._capacity = _grown(self._capacity, needed)
             self.step = self._backend.attention.plan(
-                **tensors, page_size=self._backend.store.page_size, capacity=self._capacity
+                *tensors, page_size=self._backend.store.page_size, capacity=self._capacity
             )
         else:
-            self.step.update(**tensors)
+            self.step.update(*tensors)
 
 
 class _GrowingAppend:
@@ -66,13 +67,26 @@ class _GrowingAppend:
         self.step: Any = None
 
     def update(self, name: str, tokens: int, views: dict[str, Tensor]) -> None:
-        tensors = {column: views[f"{name}.{column}"] for column in APPEND} | {"pages": self._backend.store.pages}
-        if self.step is None or tokens > self.step.capacity:
+        spans = TokenSpans(**{column: views[f"{name}.{column}"] for column in SPANS})
+        if self.step is None or tokens > self.step.capacity.tokens:
             self.step = self._backend.attention.plan_append(
-                **tensors, tokens=_power_of_two(tokens), page_size=self._backend.store.page_size
+                spans,
+                self._backend.store.pages,
+                capacity=AppendCapacity(_power_of_two(tokens)),
+                page_size=self._backend.store.page_size,
             )
         else:
-            self.step.update(**tensors)
+            self.step.update(spans, self._backend.store.pages)
+
+
+def _holds(capacity: StepCapacity, needed: StepCapacity) -> bool:
+    return all(have >= need for have, need in zip(astuple(capacity), astuple(needed), strict=True))
+
+
+def _grown(capacity: StepCapacity, needed: StepCapacity) -> StepCapacity:
+    """Returns room for `needed`, and some to spare."""
+    pairs = zip(astuple(capacity), astuple(needed), strict=True)
+    return StepCapacity(*(max(have, _power_of_two(need)) for have, need in pairs))
 
 
 def _power_of_two(n: int) -> int:
@@ -82,9 +96,9 @@ def _power_of_two(n: int) -> int:
 class Pass:
     """What the layers of a model do in one pass: :class:`lazyrope.transformers.hook.Layers`."""
 
-    def __init__(self, backend: Backend, least: dict[str, int] | None = None) -> None:
+    def __init__(self, backend: Backend, least: StepCapacity = LEAST) -> None:
         self._backend = backend
-        self._step = _GrowingStep(backend, least or {})
+        self._arguments = _GrowingStep(backend, least)
         self._append = _GrowingAppend(backend)
         self._source = _GrowingAppend(backend)
         self._target = _GrowingAppend(backend)
@@ -92,7 +106,7 @@ class Pass:
         self.out: Tensor | None = None
 
     def update(self, packed: Packed, views: dict[str, Tensor], work: Work) -> None:
-        self._step.update(packed, views)
+        self._arguments.update(packed, views)
         self._append.update("append", packed.size("ids"), views)
         self._moves = bool(work.moves)
         if self._moves:
@@ -104,7 +118,7 @@ class Pass:
     def steps(self) -> tuple[Any, ...]:
         """The device's memory of the pass: while they stay the same, a captured graph of it can be replayed."""
         moves = (self._source.step, self._target.step) if self._moves else ()
-        return self._step.step, self._append.step, *moves
+        return self._arguments.step, self._append.step, *moves
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         backend = self._backend
@@ -112,7 +126,7 @@ class Pass:
         backend.attention.append(k, v, *pools, self._append.step)
         if self._moves:
             backend.reposition(*pools, self._source.step, self._target.step)
-        out, _ = backend.attention(q, *pools, self._step.step, out=self.out, return_lse=False)
+        out, _ = backend.attention(q, *pools, self._arguments.step, out=self.out, return_lse=False)
         return out
 
 
@@ -217,7 +231,7 @@ class _Graph:
         self.size = (tokens, jobs)
         self._memory = pool
         # As much as it can ever take, so that it is not captured anew as passes grow.
-        most = {"requests": jobs, "query_tokens": tokens, "tokens_per_request": tokens if chunks else 1}
+        most = StepCapacity(jobs, 1, tokens, tokens if chunks else 1)
         self._pass = Pass(backend, most)
         # Rows beyond the live tokens are left alone by the kernels, so they must hold something finite.
         self._pass.out = torch.zeros((tokens, spec.num_q_heads, spec.head_dim), dtype=dtype, device=device)

@@ -74,8 +74,8 @@ class Work:
 
 
 # The arrays of a pass, in the order in which they are packed.
-STEP = ("q_indptr", "q_position", "segment_indptr", "base", "start", "length", "first_page", "lead")
-APPEND = ("indptr", "first", "first_page", "lead")
+SEGMENTS = ("indptr", "base", "start", "length", "first_page", "lead")
+SPANS = ("indptr", "start", "first_page", "lead")
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Packed:
 
 
 def pack(work: Work, page_size: int) -> Packed:
-    """Arrays "ids", "positions", "last" (the last row of each job), "step.*", "append.*", and, if there are moves,
-    "source.*" and "target.*"."""
+    """Arrays "ids", "positions", "last" (the last row of each job), "q_indptr", "q_position", "segments.*",
+    "append.*", and, if there are moves, "source.*" and "target.*"."""
     arrays = _rows(work.rows, page_size)
     if work.moves:
         lengths = [m.length for m in work.moves]
@@ -125,13 +125,14 @@ def _rows(rows: list[tuple[Job, int]], page_size: int) -> dict[str, Sequence[int
     columns = zip(*((s.base, s.start, s.length, s.first_page, s.lead) for s in segments), strict=True)
     lengths = [n for _, n in rows]
     indptr = _indptr(lengths)
-    step = (indptr, positions, spans, *columns)
     targets = [(job.position + job.done, job.first_page, job.slot + job.done) for job, _ in rows]
     return {
         "ids": ids,
         "positions": positions,
         "last": [end - 1 for end in indptr[1:]],
-        **{f"step.{name}": values for name, values in zip(STEP, step, strict=True)},
+        "q_indptr": indptr,
+        "q_position": positions,
+        **{f"segments.{name}": values for name, values in zip(SEGMENTS, (spans, *columns), strict=True)},
         **_append("append", lengths, targets),
     }
 
@@ -145,7 +146,7 @@ def _own(job: Job, n: int, page_size: int) -> Segment:
 
 def _append(name: str, lengths: list[int], rows: Sequence[tuple[int, ...]]) -> dict[str, Sequence[int]]:
     columns = (_indptr(lengths), *zip(*rows, strict=True))
-    return {f"{name}.{column}": values for column, values in zip(APPEND, columns, strict=True)}
+    return {f"{name}.{column}": values for column, values in zip(SPANS, columns, strict=True)}
 
 
 def _indptr(lengths: Iterable[int]) -> list[int]:

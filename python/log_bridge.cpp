@@ -1,0 +1,97 @@
+#include "python/log_bridge.h"
+
+#include <fmt/format.h>
+#include <pybind11/pybind11.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/log.h"
+
+namespace lazyrope {
+namespace {
+
+namespace py = pybind11;
+
+struct Message {
+  LogLevel level;
+  std::string text;
+};
+
+// The mutex is held for the time of a push or a swap alone: nobody waits for the interpreter's lock
+// while holding it.
+class Queue {
+ public:
+  void push(LogLevel level, std::string_view text) {
+    const std::lock_guard lock(mutex_);
+    if (messages_.size() == kMost) {
+      ++dropped_;
+    } else {
+      messages_.push_back({level, std::string(text)});
+    }
+    is_waiting_.store(true, std::memory_order_release);
+  }
+
+  std::vector<Message> take() {
+    const std::lock_guard lock(mutex_);
+    is_waiting_.store(false, std::memory_order_release);
+    if (dropped_ > 0)
+      messages_.push_back({LogLevel::kWarning, fmt::format("{} more messages were not kept for the "
+                                                           "logger",
+                                                           std::exchange(dropped_, 0))});
+    return std::exchange(messages_, {});
+  }
+
+  bool is_waiting() const { return is_waiting_.load(std::memory_order_acquire); }
+
+ private:
+  static constexpr std::size_t kMost = 1000;
+
+  std::mutex mutex_;
+  std::vector<Message> messages_;
+  std::size_t dropped_ = 0;
+  std::atomic<bool> is_waiting_ = false;
+};
+
+// Never destroyed: other objects' destructors may log at exit.
+Queue& queue() {
+  static auto* const instance = new Queue;
+  return *instance;
+}
+
+int python_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return 10;
+    case LogLevel::kInfo:
+      return 20;
+    default:
+      return 30;
+  }
+}
+
+}  // namespace
+
+void bridge_log() {
+  set_host_log([](LogLevel level, std::string_view text) { queue().push(level, text); });
+  py::module_::import("atexit").attr("register")(py::cpp_function(&deliver_log));
+}
+
+bool log_is_waiting() { return queue().is_waiting(); }
+
+// NOLINTNEXTLINE(bugprone-exception-escape): only where pybind11 itself is broken
+void deliver_log() noexcept {
+  try {
+    const py::error_scope kept;  // an error may be on its way to Python
+    const py::object log = py::module_::import("logging").attr("getLogger")("lazyrope").attr("log");
+    for (const Message& message : queue().take())
+      log(python_level(message.level), "%s", message.text);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("a handler of the logger \"lazyrope\"");
+  } catch (...) {  // NOLINT(bugprone-empty-catch): a message must not make its cause fail
+  }
+}
+
+}  // namespace lazyrope
