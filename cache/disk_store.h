@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,7 +37,7 @@ struct ListedEntry {
   std::uint64_t bytes = 0;
   std::chrono::system_clock::time_point last_use;
   KeyFields fields;
-  nlohmann::json facts;
+  std::string facts;  // JSON, or empty
   // The reason why the entry cannot be used; then there are no fields and no facts.
   std::string error;
 };

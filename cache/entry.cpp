@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -56,19 +57,17 @@ Unsigned read_integer(Bytes in) {
 
 Bytes bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-std::string to_text(const nlohmann::json& facts) {
-  try {
-    return facts.dump();
-  } catch (const nlohmann::json::exception& error) {
-    throw CacheError(fmt::format("the facts cannot be written as JSON: {}", error.what()));
-  }
+void check_facts(std::string_view facts) {
+  if (!facts.empty() && !nlohmann::json::accept(facts)) throw CacheError("the facts are not JSON");
 }
 
-nlohmann::json to_json(Bytes text, std::string_view what) {
-  const auto* begin = reinterpret_cast<const char*>(text.data());
-  auto json =
-      nlohmann::json::parse(begin, begin + text.size(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw CacheError(fmt::format("the {} are not JSON", what));
+std::string_view text_of(Bytes bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+nlohmann::json parse_fields(Bytes bytes) {
+  auto json = nlohmann::json::parse(text_of(bytes), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw CacheError("the key fields are not JSON");
   return json;
 }
 
@@ -118,7 +117,7 @@ Key read_key(Bytes file, const Lengths& lengths, std::string_view key_hex) {
   if (file.size() < kHeaderBytes + lengths.fields) {
     throw CacheError(fmt::format("truncated: {} bytes of {}", file.size(), lengths.file()));
   }
-  const auto fields = to_json(file.subspan(kHeaderBytes, lengths.fields), "key fields");
+  const auto fields = parse_fields(file.subspan(kHeaderBytes, lengths.fields));
   const auto is_text = [](const nlohmann::json& value) { return value.is_string(); };
   if (!fields.is_object() || !std::ranges::all_of(fields, is_text)) {
     throw CacheError("the key fields are not names and texts");
@@ -132,8 +131,8 @@ Key read_key(Bytes file, const Lengths& lengths, std::string_view key_hex) {
 
 std::vector<std::byte> encode_entry(const Key& key, const Entry& entry) {
   const std::string fields = nlohmann::json(key.fields()).dump();
-  const std::string facts = to_text(entry.facts);
-  const Lengths lengths{fields.size(), facts.size(), entry.payload.size()};
+  check_facts(entry.facts);
+  const Lengths lengths{fields.size(), entry.facts.size(), entry.payload.size()};
   if (lengths.file() > kMaxEntryBytes) {
     throw CacheError(
         fmt::format("the entry has {} bytes; at most {} are kept", lengths.file(), kMaxEntryBytes));
@@ -148,7 +147,7 @@ std::vector<std::byte> encode_entry(const Key& key, const Entry& entry) {
     put_integer(room, length);
   }
   put_bytes(room, bytes_of(fields));
-  put_bytes(room, bytes_of(facts));
+  put_bytes(room, bytes_of(entry.facts));
   put_bytes(room, entry.payload);
   std::ranges::copy(checksum_of(file), checksum.begin());
   return file;
@@ -159,7 +158,8 @@ DecodedEntry decode_entry(std::vector<std::byte> file, std::string_view key_hex)
   check_size_and_checksum(file, lengths);
   Key key = read_key(file, lengths, key_hex);
   const std::size_t facts_at = kHeaderBytes + lengths.fields;
-  nlohmann::json facts = to_json(Bytes(file).subspan(facts_at, lengths.facts), "facts");
+  std::string facts(text_of(Bytes(file).subspan(facts_at, lengths.facts)));
+  check_facts(facts);
   const std::size_t payload_at = facts_at + lengths.facts;
   file.erase(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(payload_at));
   return {std::move(key), {std::move(facts), std::move(file)}};

@@ -2,8 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,7 +14,7 @@ namespace lazyrope {
 // The content of a cache file: the compiled bytes, and the facts that a caller needs to use them
 // without examining them.
 struct Entry {
-  nlohmann::json facts;
+  std::string facts;  // JSON, or empty
   std::vector<std::byte> payload;
 };
 
@@ -38,7 +38,7 @@ inline constexpr std::size_t kMaxEntryBytes = std::size_t{256} << 20;
 //    68      the key's fields as JSON, the facts as JSON, the payload; nothing after it
 //
 // The key itself is not written: it is the digest of its fields. Throws CacheError when the facts
-// are not valid UTF-8 or the entry is larger than kMaxEntryBytes.
+// are not JSON or the entry is larger than kMaxEntryBytes.
 std::vector<std::byte> encode_entry(const Key& key, const Entry& entry);
 
 // Decodes a file, which must belong to the key `key_hex`. Throws CacheError with the reason for any

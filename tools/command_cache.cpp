@@ -6,6 +6,7 @@
 #include <ctime>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -83,8 +84,9 @@ struct Options {
 };
 
 std::string fact(const ListedEntry& entry, const char* name) {
-  const auto found = entry.facts.find(name);
-  return found != entry.facts.end() && found->is_string() ? found->get<std::string>() : "?";
+  const Json facts = Json::parse(entry.facts, /*callback=*/nullptr, /*allow_exceptions=*/false);
+  const auto found = facts.find(name);
+  return found != facts.end() && found->is_string() ? found->get<std::string>() : "?";
 }
 
 std::time_t seconds_of(std::chrono::system_clock::time_point time) {

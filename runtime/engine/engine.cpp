@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cache/error.h"
@@ -84,20 +85,17 @@ void refuse_spills(const Kernel& kernel) {
 }  // namespace
 
 Entry entry_of(const Binary& binary) {
-  return {{{"entry", binary.entry},
-           {"arch", binary.arch},
-           {"threads", binary.threads},
-           {"shared_bytes", binary.shared_bytes},
-           {"registers", binary.registers},
-           {"spill_bytes", binary.spill_bytes},
-           {"compiler", binary.compiler},
-           {"compile_ms", binary.compile_ms}},
-          binary.code};
+  const nlohmann::json facts = {
+      {"entry", binary.entry},         {"arch", binary.arch},
+      {"threads", binary.threads},     {"shared_bytes", binary.shared_bytes},
+      {"registers", binary.registers}, {"spill_bytes", binary.spill_bytes},
+      {"compiler", binary.compiler},   {"compile_ms", binary.compile_ms}};
+  return {facts.dump(), binary.code};
 }
 
 Binary binary_of(Entry entry) {
   try {
-    const nlohmann::json& facts = entry.facts;
+    const nlohmann::json facts = nlohmann::json::parse(entry.facts);
     return {facts.at("entry"),        facts.at("arch"),       facts.at("threads"),
             facts.at("shared_bytes"), facts.at("registers"),  facts.at("spill_bytes"),
             facts.at("compiler"),     facts.at("compile_ms"), std::move(entry.payload)};

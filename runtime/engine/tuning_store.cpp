@@ -1,6 +1,7 @@
 #include "runtime/engine/tuning_store.h"
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cache/error.h"
@@ -19,7 +20,9 @@ std::shared_ptr<const Tuning> TuningStore::find(const Key& key) {
 std::shared_ptr<const Tuning> TuningStore::load(const Key& key) const {
   const LoadResult loaded = disk_.load(key);
   try {
-    if (loaded.entry) return std::make_shared<Tuning>(tuning_of(loaded.entry->facts));
+    if (loaded.entry)
+      return std::make_shared<Tuning>(tuning_of(nlohmann::json::parse(
+          loaded.entry->facts, /*callback=*/nullptr, /*allow_exceptions=*/false)));
     if (loaded.refused) throw CacheError(loaded.miss_reason);
   } catch (const CacheError& error) {
     log_message(LogLevel::kWarning, "the tuning record {} is not used: {}; tune again", key.hex(),
@@ -40,7 +43,7 @@ FileLock TuningStore::lock(const Key& key) {
 void TuningStore::store(const Key& key, std::shared_ptr<const Tuning> tuning) {
   nlohmann::json facts = json_of(*tuning);
   facts["entry"] = kTuningEntry;
-  const StoreResult stored = disk_.store(key, {std::move(facts), {}});
+  const StoreResult stored = disk_.store(key, {facts.dump(), {}});
   if (!stored.stored)
     log_message(LogLevel::kWarning,
                 "the tuning record is not kept for other processes: {}; set LAZYROPE_CACHE_DIR",

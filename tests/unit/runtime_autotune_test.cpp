@@ -5,6 +5,7 @@
 #include <bit>
 #include <filesystem>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -308,7 +309,8 @@ TEST_F(StoredTuning, WithoutItsKernelsItIsNotUsedWhereNothingMayBeCompiled) {
   Engine first(config());
   tuned(first);
   for (const ListedEntry& entry : first.store().list())
-    if (entry.facts["entry"] != kTuningEntry) std::filesystem::remove(root_ / (entry.key + ".lzr"));
+    if (nlohmann::json::parse(entry.facts)["entry"] != kTuningEntry)
+      std::filesystem::remove(root_ / (entry.key + ".lzr"));
   const LogCapture log;
   Engine next(config(CachePolicy::kCacheOnly));
   EXPECT_EQ(stored(next), nullptr);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <latch>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cache/error.h"
@@ -415,16 +416,19 @@ TEST(BinaryEntry, ReadsBack) {
 
 TEST(BinaryEntry, EveryFactIsNeededWithItsType) {
   const Entry whole = entry_of(example_binary());
-  for (const auto& fact : whole.facts.items()) {
-    Entry without = whole;
-    without.facts.erase(fact.key());
+  const nlohmann::json facts = nlohmann::json::parse(whole.facts);
+  for (const auto& fact : facts.items()) {
+    nlohmann::json fewer = facts;
+    fewer.erase(fact.key());
+    const Entry without = {fewer.dump(), whole.payload};
     EXPECT_TRUE(throws<CacheError>([&] { binary_of(without); },
                                    {"the entry's facts are incomplete", fact.key()}));
-    Entry other_type = whole;
-    other_type.facts[fact.key()] = nlohmann::json::array();
+    nlohmann::json changed = facts;
+    changed[fact.key()] = nlohmann::json::array();
+    const Entry other_type = {changed.dump(), whole.payload};
     EXPECT_TRUE(throws<CacheError>([&] { binary_of(other_type); }, {"facts are incomplete"}));
   }
-  EXPECT_THROW(binary_of({nullptr, {}}), CacheError);
+  EXPECT_THROW(binary_of({"null", {}}), CacheError);
 }
 
 }  // namespace

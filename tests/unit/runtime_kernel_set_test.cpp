@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cache/error.h"
 #include "codegen/error.h"
@@ -64,7 +65,9 @@ class KernelSetTest : public testing::Test {
     const auto listed = std::ranges::find(listing, keys_.at(config).at(kernel), &ListedEntry::key);
     const Key key = Key::from_fields(listed->fields);
     Entry entry = store.load(key).entry.value();
-    entry.facts["spill_bytes"] = 8;
+    nlohmann::json facts = nlohmann::json::parse(entry.facts);
+    facts["spill_bytes"] = 8;
+    entry.facts = facts.dump();
     ASSERT_TRUE(store.store(key, entry).stored);
   }
 

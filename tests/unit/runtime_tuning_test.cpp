@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
@@ -82,9 +83,10 @@ TEST_F(TuningStoreTest, TheListShowsItAsATuning) {
   store_.store(key_, example());
   const std::vector<ListedEntry> listed = disk_.list();
   ASSERT_EQ(listed.size(), 1u);
-  EXPECT_EQ(listed[0].facts["entry"], kTuningEntry);
-  EXPECT_EQ(listed[0].facts["arch"], "sm_90a");
-  EXPECT_EQ(listed[0].facts["compiler"], "nvrtc 13.0-abc");
+  const nlohmann::json facts = nlohmann::json::parse(listed[0].facts);
+  EXPECT_EQ(facts["entry"], kTuningEntry);
+  EXPECT_EQ(facts["arch"], "sm_90a");
+  EXPECT_EQ(facts["compiler"], "nvrtc 13.0-abc");
 }
 
 TEST_F(TuningStoreTest, TheDiskIsReadOnceUntilTheStoreIsCleared) {
