@@ -117,8 +117,8 @@ TEST(Emulator, GlobalMemoryIsNamedByWhatIsNearest) {
   const auto kernel = [&] { ld_global(given.data() + 5); };
   EXPECT_TRUE(throws<KernelFault>(
       [&] { run(kernel, 1, {{"pages", given.data(), 16, false}}); },
-      {"global access out of bounds", "nearest memory of the launch is pages, of 16 bytes",
-       "in which that is 20"}));
+      {"global access out of bounds", "nearest memory of the launch is pages (16 bytes)",
+       "this is at offset 20"}));
   EXPECT_TRUE(throws<KernelFault>([&] { run(kernel); }, {"the launch was given no memory"}));
 }
 
@@ -143,7 +143,7 @@ TEST(Emulator, ADeadlockNamesBarriersAndWhoWaits) {
   };
   EXPECT_TRUE(throws<KernelFault>(
       [&] { run(kernel); },
-      {"deadlock: no thread of kernel can go on",
+      {"deadlock: no thread of kernel can continue",
        "block 0: threads 0-1, 3-31 wait in bar.sync 0 at",
        "block 0: threads 32-39, 41-63 wait in shfl.sync.idx at", "block 0: 2 threads have ended"}));
 }
