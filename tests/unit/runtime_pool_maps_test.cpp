@@ -78,7 +78,7 @@ TEST_F(PoolMapsTest, PagesBeyondTheReachOfCoordinatesAreRefused) {
   AttentionSpec spec = one_head();
   spec.num_kv_heads = 2;
   EXPECT_TRUE(throws<SpecError>([&] { encode(spec, 4 * kGigabyte - 1008, 16); },
-                                {"pages lie too far apart", "make k_pool and v_pool contiguous"}));
+                                {"pages are too far apart", "make k_pool and v_pool contiguous"}));
 }
 
 }  // namespace
