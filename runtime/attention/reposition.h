@@ -36,8 +36,8 @@ class Reposition {
   std::shared_ptr<const Kernel> kernel_;
 };
 
-// Waits for the stream. Throws SpecError, which names the rows, if a row is on a page that the pool
-// of num_pages pages does not have, if a slot is both read and written, or if it is written twice.
+// Waits for the stream and checks the rows. Throws a SpecError that names the rows if a page is not
+// among the pool's num_pages, if a slot is both read and written, or if a slot is written twice.
 void check_moves(const AppendStep& source, const AppendStep& target, std::int64_t num_pages,
                  Stream stream);
 

@@ -13,10 +13,10 @@ namespace lazyrope {
 // The host memory that a launch may access, with the state that the rules need. An access that
 // breaks a rule throws a Violation. One host thread runs a launch, so there is no lock.
 //
-// It checks that each access falls into one range, that a store falls into a range that may be
-// written, and that a non-coherent load reads nothing this launch has written. Two more checks
-// concern bulk copies. The destination of one in flight may not be accessed. A store that one reads
-// must be followed by a fence.proxy.async.global of the storing thread.
+// Each access must fall into one range, and a store into a range that may be written. A
+// non-coherent load may not read what this launch has written. Two more rules concern bulk copies.
+// The destination of one in flight may not be accessed. A store that one reads must be followed by
+// a fence.proxy.async.global of the storing thread.
 class GlobalMemory {
  public:
   explicit GlobalMemory(std::vector<MemoryRange> ranges) : ranges_(std::move(ranges)) {}

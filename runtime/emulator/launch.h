@@ -10,21 +10,23 @@
 namespace lazyrope {
 
 // The emulator's entry point: it runs a kernel on the host and checks each of its instructions. A
-// kernel may break a rule and still compute the right result on one GPU; here it always faults.
+// kernel may break a rule and still compute the right result on one GPU; the
+// emulator faults instead.
 //
 // - Bounds and alignment: every access must fall into a MemoryRange of the launch or the CTA's
 // shared memory, at a multiple of its size (global_memory.h, shared_memory.h).
 // - Poison: the destination of an asynchronous copy holds NaN bytes, and any access to it faults
-// until the wait that covers the copy. Copies and wgmma complete as late as PTX allows.
+// until the copy has landed. cp.async and wgmma complete at the wait that covers them, which is as
+// late as PTX allows. Bulk loads land at a random time.
 // - Proxy fence: bulk copies and wgmma may read a thread's stores only after that thread's
 // fence.proxy.async.
 // - Races: vector clocks find two accesses to the same memory that no synchronization orders
 // (races.h; slower, so it is an option).
 // - Collectives: all lanes of a warp or warpgroup must reach the same instruction (machine.h).
 // - Progress: a deadlock names every waiting thread and its barrier; an endless poll faults, too.
-//
-// A kernel's text compiled for the host (templates/isa/emu), and the function that gives it its
-// host.
+
+// A kernel compiled for the host (templates/isa/emu), and the function that sets the host which
+// executes its instructions.
 using EmulatedKernel = void (*)(const void* params);
 using EmulatorBind = void (*)(EmulatorHost*);
 

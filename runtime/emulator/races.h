@@ -38,8 +38,8 @@ class WordHistory {
 // them a write, that no barrier or other synchronization orders. A race throws a Violation.
 //
 // Each thread has a vector clock (clocks.h). Barriers, releases and acquires merge clocks, and each
-// access is compared with the earlier ones of its word. The order in which threads happened to run
-// therefore does not matter: a race is found even when it did no harm.
+// access is compared with the earlier ones of its word. A race is therefore found whichever of the
+// two accesses ran first, and even if it did no harm.
 class RaceDetector {
  public:
   RaceDetector(int threads, std::size_t shared_bytes)
@@ -56,9 +56,8 @@ class RaceDetector {
     return {cta, threads_ + mbarrier % kMaxMbarriers};
   }
 
-  // Synchronization by other means than barriers and atomics: publish() returns the thread's
-  // clocks, merge() adds clocks to its own. acquire() and release() do so through the atomic at
-  // `p`.
+  // Returns the thread's clocks, or adds clocks to them: mbarriers and bulk copies synchronize so.
+  // acquire() and release() do the same through the atomic at `p`.
   VectorClock publish(ThreadId id) { return clock_of(id).publish(); }
   void merge(ThreadId id, const VectorClock& clock) { clock_of(id).merge(clock); }
   void acquire(ThreadId id, const void* p);

@@ -13,9 +13,9 @@ namespace lazyrope {
 // throws a Violation. One host thread runs a launch, so there is no lock.
 //
 // A word is uninitialized, valid, in flight (the destination of a copy; its bytes are poison) or
-// part of an mbarrier. It also counts the asynchronous reads that have not ended, and remembers the
-// thread that stored it last with the number of that thread's proxy fences at the time. If this
-// number has not changed when a bulk copy or wgmma reads the word, the proxy fence is missing.
+// part of an mbarrier. It also counts the asynchronous reads that have not ended. It remembers the
+// thread that stored it last, and the number of proxy fences that this thread had made. If a bulk
+// copy or wgmma reads the word and this number is the same, the proxy fence is missing.
 class SharedMemory {
  public:
   static constexpr std::uint32_t kWordBytes = 4;

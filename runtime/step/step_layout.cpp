@@ -66,7 +66,7 @@ void allocate_scratch(Arena& arena, std::size_t planners, PlanScratch& scratch) 
                    planners * static_cast<std::size_t>(plan_table_bytes(scratch.max_tiles)));
 }
 
-// Returns the largest number of KV heads of a work tile: at most one a warp, and a divisor of
+// Returns the largest number of KV heads of a work tile, which is at most one a warp. It divides
 // num_kv_heads, so that all work tiles have the same number.
 int max_heads_of(const KernelConfig& config, const TileConfig& tile, const StepShape& shape) {
   if (tile.heads > 1) return tile.heads;

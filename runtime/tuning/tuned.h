@@ -19,8 +19,8 @@ Key tuning_key(const AttentionSpec& spec, const Device& device);
 std::shared_ptr<const Device> gpu_to_tune_on(std::string_view arch);
 
 // Returns the attention with the config of the device's tuning record. Returns null without a
-// record, and also, with a warning, if the record cannot be used: driver or compiler differ, so
-// times would differ, or missing kernels may not be compiled.
+// record, and also, with a warning, if the record cannot be used. This is so if driver or compiler
+// differ, because times would differ, and if missing kernels may not be compiled.
 std::shared_ptr<const Attention> stored_attention(Engine& engine, const AttentionSpec& spec,
                                                   const Device& device,
                                                   const EngineOptions& options);
