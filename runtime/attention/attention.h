@@ -17,7 +17,7 @@ namespace lazyrope {
 struct KernelSet;
 struct Tuning;
 
-// How to compile an attention.
+// Options of Attention::compile().
 struct CompileOptions {
   std::optional<KernelConfig> config = {};  // none: the default of the spec and arch
   EngineOptions engine = {};

@@ -9,7 +9,7 @@
 namespace lazyrope {
 
 struct AsyncCopy {
-  // One cp.async of a thread: it writes `size` bytes at `to`, of which the first `bytes` are read
+  // A cp.async of a thread. It writes `size` bytes at `to`, of which the first `bytes` are read
   // from `from` and the rest are zero.
   std::uint32_t to;
   const void* from;

@@ -30,7 +30,7 @@ namespace lazyrope {
 using EmulatedKernel = void (*)(const void* params);
 using EmulatorBind = void (*)(EmulatorHost*);
 
-// One launch: `ctas` CTAs of `threads` threads, with `shared_bytes` bytes of shared memory each.
+// A launch of `ctas` CTAs of `threads` threads, with `shared_bytes` bytes of shared memory each.
 struct EmulatedLaunch {
   std::string name;
   EmulatedKernel kernel;

@@ -151,7 +151,7 @@ class Machine final : public Scheduler, public EmulatorHost {
 
   // Returns the mbarrier object at the address, and records the access.
   Mbarrier& mbarrier(uint32 barrier, const Site& site);
-  Mbarrier& awaited_mbarrier(uint32 barrier, uint32 parity, const Site& site);
+  Mbarrier& checked_mbarrier(uint32 barrier, uint32 parity, const Site& site);
   void publish(Mbarrier& barrier);
   void wake_all(const Mbarrier& barrier);
   void begin_load(MemoryInstruction by, CopyBox box, uint32 barrier, const Site& site);

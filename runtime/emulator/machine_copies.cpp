@@ -63,14 +63,14 @@ void Machine::mbarrier_expect_tx(uint32 barrier, uint32 bytes, Site site) {
   if (at.expect(bytes, site)) wake_all(at);
 }
 
-Mbarrier& Machine::awaited_mbarrier(uint32 barrier, uint32 parity, const Site& site) {
+Mbarrier& Machine::checked_mbarrier(uint32 barrier, uint32 parity, const Site& site) {
   if (parity > 1)
     throw Violation{rule::kOperand, site, fmt::format("parity {}; 0 or 1 is allowed", parity)};
   return mbarrier(barrier, site);
 }
 
 bool Machine::mbarrier_test_wait_parity(uint32 barrier, uint32 parity, Site site) {
-  Mbarrier& at = awaited_mbarrier(barrier, parity, site);
+  Mbarrier& at = checked_mbarrier(barrier, parity, site);
   if (!at.is_complete(parity) || draw(kRejectOneIn) == 0) {  // "complete" may not be visible yet
     yield({});
     return false;
@@ -81,7 +81,7 @@ bool Machine::mbarrier_test_wait_parity(uint32 barrier, uint32 parity, Site site
 
 bool Machine::mbarrier_try_wait_parity(uint32 barrier, uint32 parity, Site site) {
   Thread& self = running();
-  Mbarrier& at = awaited_mbarrier(barrier, parity, site);
+  Mbarrier& at = checked_mbarrier(barrier, parity, site);
   if (!at.is_complete(parity)) {
     if (!self.was_rejected && draw(kRejectOneIn) == 0) {
       self.was_rejected = true;

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using TuningCandidates = std::vector<TuningCandidate>;
 
 constexpr std::int64_t kMaxPoolBytes = std::int64_t{3} << 30;
-// How often a workload is measured: twice for its kernel and twice for the splitting of work.
+// A workload is measured twice for its kernel and twice for the splitting of work.
 constexpr int kMeasurements = 4;
 
 double seconds_since(Clock::time_point begin) {

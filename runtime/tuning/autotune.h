@@ -11,7 +11,7 @@
 
 namespace lazyrope {
 
-// How to tune.
+// Options of autotune().
 struct AutotuneOptions {
   EngineOptions engine = {};  // its listener receives each config's kernels
   double seconds = 30;        // limit for the measurements

@@ -2,7 +2,7 @@
 
 namespace lazyrope {
 
-// How compile() chooses the config of an attention for the present GPU.
+// The rule by which compile() chooses the config of an attention for the present GPU.
 enum class Tune {
   kNever,    // the default config
   kStored,   // the config in this GPU's tuning record, or the default without a record

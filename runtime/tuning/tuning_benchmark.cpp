@@ -105,7 +105,7 @@ TuningBenchmark::Steps TuningBenchmark::checked_steps(const TuningCase& c,
   return steps;
 }
 
-// In each round every config runs once, in a random order.
+// Every config runs once a round, in a random order.
 void TuningBenchmark::run_rounds(const TuningCase& c, std::vector<TuningCandidate>& candidates,
                                  const Steps& steps, int rounds) {
   using Clock = std::chrono::steady_clock;

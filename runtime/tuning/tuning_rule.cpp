@@ -9,8 +9,8 @@ namespace {
 
 constexpr double kMinGain = 0.01;  // a smaller gain is not worth results that round differently
 constexpr double kStandardErrors = 3.0;
-// For normally distributed values, in standard deviations: the standard error of the median (times
-// the root of their number), and the interquartile range.
+// The standard error of the median, times the root of the number of values, and the interquartile
+// range. Both are in standard deviations, for normally distributed values.
 constexpr double kErrorOfMedian = 1.2533;
 constexpr double kInterquartileRange = 1.3490;
 

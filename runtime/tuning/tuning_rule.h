@@ -12,7 +12,7 @@ namespace lazyrope {
 // others.
 using TrialTimes = std::vector<std::vector<double>>;
 
-// How much less time one config takes than another.
+// The time that one config saves compared with another.
 struct Gain {
   double fraction = 0;  // part of the other's time; all workloads have the same weight
   double noise = 0;     // three standard errors of the median of this fraction over the rounds

@@ -41,15 +41,15 @@ class EmulatedPlanner {
     params_.inputs = inputs(arrays, layout.page_size);
     params_.page_size = divisor(layout.page_size);
     params_.phase[Step::kPrefill].has_queue = layout.has_queue ? 1 : 0;
-    bool has_notes = false;
+    bool has_measurements = false;
     for (const PlanPhase& phase : params_.phase) {
       if (phase.scratch.counter == nullptr) continue;
       *phase.scratch.counter = 0;
-      has_notes = true;
+      has_measurements = true;
     }
     const StepTensors tensors = arrays.tensors();
     launch(tensors);
-    if (has_notes) launch(tensors);  // the kernel must have reset the counter
+    if (has_measurements) launch(tensors);  // the kernel must have reset the counter
   }
 
   const PlanParams& params() const { return params_; }
