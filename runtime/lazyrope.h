@@ -1,12 +1,13 @@
-// The C++ interface of lazyrope: everything an engine needs, and nothing of CUDA.
+// The C++ interface of lazyrope: all that an engine needs, without CUDA headers.
 //
 //   auto attention = lazyrope::compile(spec);
 //   auto step = lazyrope::plan(*attention, tensors, {.page_size = 16}, {}, stream);
 //   lazyrope::attend(*attention, q, {k_pool, v_pool}, *step, out, lse, stream);
 //
-// plan() once, update() for each later pass of the model, attend() once a layer. Calls are
-// asynchronous on `stream` (a CUstream or cudaStream_t; null is the default stream) and throw
-// SpecError for bad arguments, CompileError, DriverError and CacheError for what their names say.
+// Call plan() once, update() for each later pass of the model, and attend() once a layer. Calls are
+// asynchronous on `stream` (a CUstream or cudaStream_t; null is the default stream). They throw
+// SpecError for bad arguments, and CompileError, DriverError or CacheError for failures of the
+// compiler, the driver or the cache.
 #pragma once
 
 #include <memory>
@@ -31,23 +32,24 @@ class Step;        // what one pass of a model attends to, in device memory
 class AppendStep;  // where one pass's new keys and values go
 class Reposition;  // the compiled kernel of reposition(); may be used from several threads
 
-// The GPUs that this process sees; 0 where there is no usable driver.
+// Returns how many GPUs this process sees; 0 without a usable driver.
 int gpu_count();
 
-// Compiles, or finds in the cache. `arch`: such as "sm_90a"; empty: that of the present GPU;
-// "emu:sm_80": the emulator, whose tensors lie in host memory. For an arch that is named, records
-// of tunings are used only with kMeasure, and it must be that of the present GPU.
+// Compiles the kernels or loads them from the cache. `arch` is a name such as "sm_90a", or
+// "emu:sm_80" for the emulator, whose tensors are in host memory. An empty `arch` means the present
+// GPU's. With a named arch, tuning records are used only with kMeasure, and the arch must be the
+// present GPU's.
 std::shared_ptr<const Attention> compile(const AttentionSpec& spec, std::string_view arch = {},
                                          Tune tune = Tune::kStored);
 
-// A step that holds `tensors`, on their device. A capacity of 0 is as much as the tensors take.
-// `check` waits for the stream and checks every value.
+// Returns a step that holds `tensors`, on their device. A capacity of 0 is replaced by what the
+// tensors need. `check` waits for the stream and checks every value.
 std::shared_ptr<Step> plan(const Attention& attention, const StepTensors& tensors,
                            PoolFormat format = {}, StepCapacity capacity = {},
                            Stream stream = nullptr, bool check = false);
 
 // Refills a step on the stream, without waiting: a captured graph of attend() then replays with the
-// new requests. `tensors.pages` is referred to until the next update.
+// new requests. The step refers to `tensors.pages` until the next update.
 void update(Step& step, const StepTensors& tensors, Stream stream = nullptr, bool check = false);
 
 // The same from requests on the host, which are copied to the device on the stream. A step that is
@@ -77,7 +79,7 @@ void update(AppendStep& step, const AppendTensors& tensors, Stream stream = null
 void append(const Attention& attention, const TensorView& k, const TensorView& v,
             const PoolTensors& pool, const AppendStep& step, Stream stream = nullptr);
 
-// As compile().
+// Compiles the kernel of reposition(), like compile().
 std::shared_ptr<const Reposition> compile_reposition(const AttentionSpec& spec,
                                                      std::string_view arch = {});
 

@@ -17,7 +17,7 @@ namespace lazyrope {
 namespace {
 
 constexpr int kFloatBytes = 4;
-constexpr int kNewChunkBytes = 8;  // that new keys and values are read by
+constexpr int kNewChunkBytes = 8;  // alignment of new keys and values in bytes
 
 TokenTensor tokens_of(const TensorView& t) {
   return {t.data, t.strides[0] * kElementBytes, t.strides[1] * kElementBytes};
@@ -75,7 +75,7 @@ std::size_t Attention::step_bytes(StepCapacity capacity, int sm_count) const {
 std::unique_ptr<Step> Attention::make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                            StepCapacity capacity, Stream stream) const {
   check_arch(arch_, *device);
-  // Now, for nothing can be loaded while a stream is captured.
+  // All kernels are loaded now, because nothing can be loaded while a stream is captured.
   for (const auto& kernel : kernels_) kernel->on(*device);
   return std::make_unique<Step>(std::move(device),
                                 kernels_.at(static_cast<std::size_t>(KernelKind::kPlan)),
@@ -157,7 +157,7 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
     if (!step.serves(phase)) return;
     params.work = step.work(phase);
     const TileConfig& config = phase == Step::kPrefill ? config_.prefill : config_.decode;
-    TmaAttendParams with_maps;  // of which other kernels take the first part
+    TmaAttendParams with_maps;  // the other kernels take its first member alone
     with_maps.attend = params;
     if (config.family == Family::kSm90a)
       with_maps.maps = pool_maps_.get(spec_, params.pool, pool.keys.shape[0],

@@ -17,22 +17,27 @@ namespace lazyrope {
 struct KernelSet;
 struct Tuning;
 
+// Options of Attention::compile().
 struct CompileOptions {
-  std::optional<KernelConfig> config = {};  // the default of the spec and arch where not given
+  std::optional<KernelConfig> config = {};  // none: the default of the spec and arch
   EngineOptions engine = {};
-  std::shared_ptr<const Tuning> tuning = {};  // that chose the config, if one did
+  std::shared_ptr<const Tuning> tuning = {};  // the measurements that chose `config`, if any
 };
 
-// The compiled kernels of one attention, and the calls that launch them. Immutable; calls may come
-// from several threads.
+// The compiled kernels of one attention, and the calls that launch them. Immutable and thread-safe;
+// a step may be used by one thread at a time.
+//
+// Calls are asynchronous on the stream. They throw SpecError for arguments that do not fit, and
+// DriverError if the driver fails.
 class Attention {
  public:
-  // With the config asked for, or else the first candidate that does not spill registers.
-  // SpecError, CompileError.
+  // Compiles the kernels of options.config, or else of the first config that does not spill
+  // registers. Throws SpecError or CompileError.
   static std::shared_ptr<const Attention> compile(Engine& engine, const AttentionSpec& spec,
                                                   const Arch& arch,
                                                   const CompileOptions& options = {});
-  // Of what came of its attention_set(). Throws the first failure in it.
+  // Returns the attention of a set of compiled kernels (attention_set()). Throws the set's first
+  // failure.
   static std::shared_ptr<const Attention> of(const AttentionSpec& spec, const Arch& arch,
                                              const KernelSet& set,
                                              std::shared_ptr<const Tuning> tuning = {});
@@ -40,33 +45,34 @@ class Attention {
   const AttentionSpec& spec() const { return spec_; }
   const Arch& arch() const { return arch_; }
   const KernelConfig& config() const { return config_; }
-  // The record of the measurements that chose the config; null where it is the default or was
-  // given.
+  // The measurements that chose the config. Null for the default and for a config that was given.
   const std::shared_ptr<const Tuning>& tuning() const { return tuning_; }
-  // Of the attend kernels.
+  // Returns the compiler of the attend kernels, or "decode's, prefill's" if they differ.
   std::string compiler() const;
   const std::vector<std::shared_ptr<const Kernel>>& kernels() const { return kernels_; }
   const Kernel& kernel(KernelKind kind) const {
     return *kernels_.at(static_cast<std::size_t>(kind));
   }
 
-  // An empty step; update() fills it.
+  // Returns an empty step, which update() fills. Loads all kernels on the device.
   std::unique_ptr<Step> make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                   StepCapacity capacity, Stream stream) const;
-  // Device memory that such a step takes on a GPU of so many SMs. SpecError.
+  // Returns the device memory of such a step in bytes, on a GPU with sm_count SMs. Throws
+  // SpecError.
   std::size_t step_bytes(StepCapacity capacity, int sm_count) const;
+  // Returns an empty append step, which update() fills. Loads all kernels on the device.
   std::unique_ptr<AppendStep> make_append_step(std::shared_ptr<const Device> device,
                                                PoolFormat format, AppendCapacity capacity) const;
 
-  // out = attention of q, both [tokens, num_q_heads, head_dim], over the step's segments in the
-  // pool; lse, if given, [tokens, num_q_heads] float32, is the natural logarithm of the sum of
-  // exponentials. `sinks`, if and only if the spec has them: [num_q_heads] float32. Rows of q
-  // beyond the step's tokens are left alone. Asynchronous. SpecError, DriverError.
+  // Computes out = attention of q over the step's segments in the pool. q and out are [tokens,
+  // num_q_heads, head_dim]. lse is [tokens, num_q_heads] float32, the natural logarithm of the sum
+  // of exponentials, and optional. `sinks` is [num_q_heads] float32, required if the spec has sinks
+  // and refused otherwise. Rows beyond the step's tokens are not written.
   void attend(const TensorView& q, const PoolTensors& pool, const Step& step, const TensorView& out,
               const std::optional<TensorView>& lse, Stream stream,
               const std::optional<TensorView>& sinks = {}) const;
 
-  // Stores k and v, both [tokens, num_kv_heads, head_dim], where `step` says. Asynchronous.
+  // Stores k and v, both [tokens, num_kv_heads, head_dim], in the pool at the slots of `step`.
   void append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
               const AppendStep& step, Stream stream) const;
 

@@ -16,7 +16,8 @@ constexpr int kQuad = 4;  // elements that a thread moves at once
 constexpr int kMaxCtas = 4096;
 constexpr int kFloatBytes = 4;
 
-// Strides of a dimension of one element may be anything; they are never used, but must fit.
+// A dimension of one element may have any stride. It is never used, but it would have to fit 32
+// bits.
 std::int64_t used_stride(const TensorView& t, int dimension) {
   const auto at = static_cast<std::size_t>(dimension);
   return t.shape[at] > 1 ? t.strides[at] : 0;
@@ -40,7 +41,7 @@ std::uint32_t stride_bytes(const char* name, std::int64_t bytes) {
   return static_cast<std::uint32_t>(bytes);
 }
 
-// Kernels form addresses inside a page in 32 bits.
+// Kernels compute addresses inside a page in 32 bits.
 void check_page_span(const KvPool& pool, const TensorView& keys, int slots, int heads) {
   const std::uint64_t span =
       static_cast<std::uint64_t>(pool.slot_stride) * static_cast<std::uint64_t>(slots) +
@@ -62,7 +63,7 @@ void check_pool_rows(const char* name, const TensorView& t, Dtype dtype) {
 
 struct Scales {
   const float* data;
-  std::uint32_t stride;  // bytes
+  std::uint32_t stride;  // bytes from one head's scale to the next; 0 for a single scale
 };
 
 Scales checked_scales(const char* name, const std::optional<TensorView>& scales,

@@ -10,19 +10,20 @@
 
 namespace lazyrope {
 
-// What the calls on a paged pool have in common.
+// Checks and launches that all calls on a paged pool share.
 
-inline constexpr int kElementBytes = 2;  // of queries and results
-inline constexpr int kChunkBytes = 16;   // that attend copies at once
+inline constexpr int kElementBytes = 2;  // bytes of an element of queries and results
+inline constexpr int kChunkBytes = 16;   // bytes that attend kernels copy at once
 
+// Returns the element type of tensors of a dtype.
 ElementType element_type(Dtype dtype);
 
-// The pool as kernels take it; one of 8 bits may also come as bytes. SpecError where it does not
-// fit the spec or the format.
+// Returns the pool as kernels take it. A pool of 8-bit elements may also come as uint8. Throws
+// SpecError if the pool does not fit the spec or the format.
 KvPool checked_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
                     const Device& device);
 
-// The same where the kernel writes to it.
+// Also checks what a kernel that writes to the pool needs: no two elements share memory.
 KvPool checked_written_pool(const AttentionSpec& spec, const PoolTensors& pool,
                             const PoolFormat& format, const Device& device);
 

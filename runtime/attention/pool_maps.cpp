@@ -16,12 +16,12 @@ Swizzle swizzle_of(int panel) {
   return panel == 128 ? Swizzle::k128B : panel == 64 ? Swizzle::k64B : Swizzle::k32B;
 }
 
-// A head's row, as copies bring it: in panels, each swizzled, or of 8-bit elements, which nobody
-// multiplies before they are widened, as it is.
+// The boxes in which copies load a row of one head. 16-bit rows come in panels, each swizzled for
+// the MMA. 8-bit rows come whole and without a swizzle, because they are widened before the MMA.
 struct RowBoxes {
   ElementType type;
-  int columns;  // of a panel
-  int bytes;    // likewise
+  int columns;  // columns of a panel
+  int bytes;    // bytes of a panel
   Swizzle swizzle;
 };
 RowBoxes row_boxes(const AttentionSpec& spec) {
@@ -31,13 +31,13 @@ RowBoxes row_boxes(const AttentionSpec& spec) {
   return {type, panel / kElementBytes, panel, swizzle_of(panel)};
 }
 
-// What the map depends on; scales are no part of it.
+// Returns true if the maps of the two pools are the same; they do not depend on scales.
 bool same_memory(const KvPool& a, const KvPool& b) {
   return a.keys == b.keys && a.values == b.values && a.page_stride == b.page_stride &&
          a.slot_stride == b.slot_stride && a.head_stride == b.head_stride;
 }
 
-// From a page to the next of the same head; 0 where they are no whole number.
+// Returns the octets from a page to the next, or 0 if they are no whole number.
 std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_size) {
   const std::int64_t in_page = page_size / kOctetSlots;
   if (pages <= 1) return in_page;
@@ -46,14 +46,14 @@ std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_si
   return is_whole && pool.page_stride / octet >= in_page ? pool.page_stride / octet : 0;
 }
 
-// From a head to the next. Behind an only one comes that of the next page: coordinates of a map are
-// int32, so that they must not count chunks of memory.
+// Returns the bytes from a head to the next. If a page has one head, the next head is that of the
+// next page: map coordinates are int32, so they must not count chunks of memory.
 std::int64_t head_stride(const KvPool& pool) {
   if (pool.head_stride > 0) return pool.head_stride;
   return pool.page_stride > 0 ? pool.page_stride : kChunkBytes;
 }
 
-// The same in heads, where they are no whole number of octets.
+// Returns the heads from a page to the next, for pages that are no whole number of octets apart.
 std::int64_t heads_per_page(const KvPool& pool) {
   if (pool.page_stride % head_stride(pool) == 0) return pool.page_stride / head_stride(pool);
   throw SpecError(
@@ -62,7 +62,7 @@ std::int64_t heads_per_page(const KvPool& pool) {
                   pool.page_stride, pool.slot_stride, pool.head_stride));
 }
 
-// One memory for several slots or heads, such as torch.expand() makes.
+// Slots or heads that share memory, as torch.expand() makes them, cannot be copied by TMA.
 void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_size) {
   const bool share_heads = spec.num_kv_heads > 1 && pool.head_stride == 0;
   const bool share_slots = page_size > 1 && pool.slot_stride == 0;
@@ -73,11 +73,11 @@ void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_si
         share_heads ? "heads" : "slots"));
 }
 
-// Of the greatest coordinate in a map.
+// `coordinate` is the largest one in a map.
 void check_reach(std::int64_t coordinate) {
   if (coordinate > std::numeric_limits<int32>::max())
     throw SpecError(
-        "the pool's pages lie too far apart for this GPU's copies: make k_pool and v_pool "
+        "the pool's pages are too far apart for this GPU's copies: make k_pool and v_pool "
         "contiguous");
 }
 
@@ -85,7 +85,7 @@ void check_reach(std::int64_t coordinate) {
 
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
                      int page_size, int heads_together, const Device& device) {
-  if (pages == 0) return {};  // nothing is copied of it
+  if (pages == 0) return {};  // nothing is copied from an empty pool
   check_own_memory(spec, pool, page_size);
   const RowBoxes row = row_boxes(spec);
   const int panels = heads_together * spec.head_dim / row.columns;
@@ -122,7 +122,7 @@ PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::i
   }
   const Entry entry = {pool, pages, page_size, &device,
                        encode_pool(spec, pool, pages, page_size, heads, device)};
-  if (entries_.size() >= kMaxEntries) entries_.clear();  // of pools that are long gone, no doubt
+  if (entries_.size() >= kMaxEntries) entries_.clear();  // most of these pools no longer exist
   return entries_.insert_or_assign(key, entry).first->second.maps;
 }
 

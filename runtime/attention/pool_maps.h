@@ -9,13 +9,14 @@
 
 namespace lazyrope {
 
-// A pool as kernels of family sm90a take it: what `pool` is of `pages` pages of `page_size` slots.
-// `heads`: that lie side by side in their tiles, each of which then has one panel.
+// Returns the tensor maps with which kernels of family sm90a copy from the pool. `pages` and
+// `page_size` are those of the pool. `heads` KV heads are side by side in a kernel's tiles; with
+// more than one, each head has one panel. Throws SpecError if the pool's strides do not fit a map.
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
                      int page_size, int heads, const Device& device);
 
-// The maps of pools that were used before, such as those of a model's layers: encoding them takes
-// the driver a microsecond or two. Calls may come from several threads.
+// Caches the maps of pools, such as those of a model's layers, because the driver takes a
+// microsecond or two to encode them. Thread-safe.
 class PoolMapCache {
  public:
   PoolMaps get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages, int page_size,
@@ -30,7 +31,7 @@ class PoolMapCache {
     PoolMaps maps;
   };
   struct Key {
-    const void* keys;  // where they lie
+    const void* keys;  // address of the pool's keys
     int heads;
     bool operator==(const Key&) const = default;
   };

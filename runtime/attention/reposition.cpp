@@ -41,7 +41,7 @@ void check_same_rows(const AppendStep& source, const AppendStep& target) {
   check_filled("target", target);
 }
 
-// Rows without a slot in either are not moved.
+// Rows without a slot in either step are not moved.
 void check_writes(const std::vector<AppendRecord>& source, std::vector<AppendRecord> target) {
   for (std::size_t i = 0; i < target.size(); ++i)
     if (source[i].slot < 0) target[i].slot = -1;

@@ -8,11 +8,11 @@
 
 namespace lazyrope {
 
-// The compiled kernel that copies tokens to other slots of their pool and other indices. Immutable;
-// calls may come from several threads.
+// The compiled kernel that copies tokens to other slots of their pool and to other indices in their
+// document. Immutable and thread-safe.
 class Reposition {
  public:
-  // SpecError, CompileError.
+  // Throws SpecError or CompileError.
   static std::shared_ptr<const Reposition> compile(Engine& engine, const AttentionSpec& spec,
                                                    const Arch& arch,
                                                    const EngineOptions& options = {});
@@ -21,9 +21,9 @@ class Reposition {
   const Arch& arch() const { return arch_; }
   const std::shared_ptr<const Kernel>& kernel() const { return kernel_; }
 
-  // Copies row i of `source` to row i of `target`: its key, turned by the difference of their
-  // indices, and its value. Rows that either lacks are left alone. No slot may be both read and
-  // written, or written twice. Asynchronous. SpecError, DriverError.
+  // Copies row i of `source` to row i of `target`: its value, and its key rotated by the difference
+  // of the two indices. Rows without a slot in either are skipped. No slot may be both read and
+  // written, or written twice. Asynchronous. Throws SpecError or DriverError.
   void move(const PoolTensors& pool, const AppendStep& source, const AppendStep& target,
             Stream stream) const;
 
@@ -36,8 +36,8 @@ class Reposition {
   std::shared_ptr<const Kernel> kernel_;
 };
 
-// Waits for the stream, and checks that the rows lie in pages of the pool, of num_pages, and that
-// no slot is both read and written, or written twice. SpecError that names the rows.
+// Waits for the stream and checks the rows. Throws a SpecError that names the rows if a page is not
+// among the pool's num_pages, if a slot is both read and written, or if a slot is written twice.
 void check_moves(const AppendStep& source, const AppendStep& target, std::int64_t num_pages,
                  Stream stream);
 

@@ -9,14 +9,17 @@
 namespace lazyrope {
 
 struct AsyncCopy {
+  // A cp.async of a thread. It writes `size` bytes at `to`, of which the first `bytes` are read
+  // from `from` and the rest are zero.
   std::uint32_t to;
   const void* from;
-  std::int32_t size;   // written
-  std::int32_t bytes;  // of them read; the rest become zero
+  std::int32_t size;   // bytes written
+  std::int32_t bytes;  // bytes read; the rest become zero
   Site site;
 };
 
-// The cp.async copies of a thread. They land when they are waited for, and not before.
+// The cp.async copies of one thread, in commit groups. A copy lands as late as PTX allows: at the
+// wait that covers it. A kernel that reads earlier therefore always sees poison.
 class AsyncCopies {
  public:
   void add(const AsyncCopy& copy) { open_.push_back(copy); }
@@ -25,14 +28,14 @@ class AsyncCopies {
     open_.clear();
   }
 
-  // Lands all groups but the latest `pending`.
+  // Calls land(copy) for the copies of all groups but the latest `pending`, the oldest group first.
   template <class Land>
   void wait(std::size_t pending, const Land& land) {
     for (; groups_.size() > pending; groups_.pop_front())
       for (const AsyncCopy& copy : groups_.front()) land(copy);
   }
 
-  // A copy that no wait can wait for, if there is one.
+  // Returns a copy that no commit has put into a group, so that no wait can cover it, or null.
   const AsyncCopy* uncommitted() const { return open_.empty() ? nullptr : &open_.front(); }
 
  private:

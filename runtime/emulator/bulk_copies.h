@@ -16,23 +16,23 @@ struct EmulatedCta;
 // A bulk copy to shared memory that has not landed.
 struct BulkLoad {
   EmulatedCta* cta;
-  int thread;  // that issued it
+  int thread;  // index in its CTA of the issuing thread
   CopyBox box;
   std::uint32_t barrier;
   Site site;
-  bool is_early;  // it lands soon, whatever has been begun before
+  bool is_early;  // it may land soon, before copies that were issued earlier
 };
 
-// A bulk copy from shared memory.
+// A bulk copy from shared memory to global memory.
 struct BulkStore {
   CopyBox box;
   Site site;
   bool is_read = false;
-  std::vector<std::byte> image = {};  // what it has read
+  std::vector<std::byte> image = {};  // the bytes read from shared memory
 };
 
-// The bulk copies of a thread from shared memory, in groups. They read and write when they are
-// waited for, and not before.
+// The bulk copies of one thread from shared memory, in commit groups. A copy reads its source and
+// writes its destination as late as PTX allows: at the waits that cover it.
 class BulkStores {
  public:
   using Group = std::vector<BulkStore>;
@@ -49,13 +49,14 @@ class BulkStores {
     for (std::size_t i = 0; i + pending < groups_.size(); ++i)
       for (BulkStore& store : groups_[i]) visit(store);
   }
-  // Those of all groups but the latest `pending` are done.
+  // Forgets all groups but the latest `pending`: their copies are complete.
   void drop_all_but(std::size_t pending) {
     while (groups_.size() > pending) groups_.pop_front();
   }
 
-  // One that no wait can wait for; one whose source the thread did not wait for.
+  // Returns a copy that no commit has put into a group, so that no wait can cover it, or null.
   const BulkStore* uncommitted() const { return open_.empty() ? nullptr : &open_.front(); }
+  // Returns a copy whose source no wait of the thread has covered, or null.
   const BulkStore* unread() const {
     for (const Group& group : groups_)
       for (const BulkStore& store : group)

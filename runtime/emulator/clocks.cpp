@@ -5,7 +5,7 @@
 namespace lazyrope {
 namespace {
 
-// The later of each pair.
+// Sets each clock to the later of the two.
 void raise(VectorClock::Clocks& clocks, const VectorClock::Clocks& other) {
   std::ranges::transform(clocks, other, clocks.begin(),
                          [](Clock a, Clock b) { return std::max(a, b); });

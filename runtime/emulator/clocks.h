@@ -8,7 +8,9 @@
 
 namespace lazyrope {
 
-// Vector clocks (Fidge 1988, Mattern 1989): how much of each thread's past another knows of.
+// Vector clocks (Fidge 1988, Mattern 1989). A thread counts periods: one ends with each release or
+// barrier of the thread. Its vector clock holds, for every thread, the latest period that
+// synchronization has ordered before its own next access. Times are in periods.
 
 using Clock = std::uint32_t;
 
@@ -18,8 +20,8 @@ struct ThreadId {
   friend bool operator==(const ThreadId&, const ThreadId&) = default;
 };
 
-// What is published by a release, and known after the acquire that reads it: clocks of the threads
-// of some CTAs.
+// A set of clocks that a release publishes and a matching acquire merges. It holds one clock for
+// each thread of the CTAs that the releasing thread knew of.
 class VectorClock {
  public:
   using Clocks = std::vector<Clock>;
@@ -33,28 +35,29 @@ class VectorClock {
   std::map<int, std::shared_ptr<const Clocks>> clocks_;
 };
 
-// A thread's clock, and what it knows of others: exactly of its own CTA, by what was published of
-// other CTAs.
+// The vector clock of one thread. It holds a clock for each thread of its own CTA, and for other
+// CTAs the clocks that it has acquired.
 class ThreadClock {
  public:
   ThreadClock(ThreadId self, int threads);
 
   ThreadId self() const { return self_; }
   Clock now() const { return own_[static_cast<std::size_t>(self_.thread)]; }
-  // Whether what `id` did at time `at` comes before what this thread does now.
+  // Returns true if the period `at` of thread `id` is ordered before this thread's next access.
   bool has_seen(ThreadId id, Clock at) const;
 
-  VectorClock publish();  // and begins the next period of this thread
+  // Returns a copy of this thread's clocks and begins its next period.
+  VectorClock publish();
   void merge(const VectorClock& clock);
 
-  // Merges the clocks of all threads, as at a barrier.
+  // Merges the clocks of all these threads, as a barrier does. They are threads of one CTA.
   static void meet(std::span<ThreadClock* const> threads);
 
  private:
   void tick() { ++own_[static_cast<std::size_t>(self_.thread)]; }
 
   ThreadId self_;
-  VectorClock::Clocks own_;  // of the threads of its CTA
+  VectorClock::Clocks own_;  // the threads of its CTA, by index
   VectorClock others_;
 };
 

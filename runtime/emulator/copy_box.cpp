@@ -9,7 +9,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::uint32_t kBoxAlignment = 128;  // in shared memory
+constexpr std::uint32_t kBoxAlignment = 128;  // a tensor copy's address in shared memory
 
 void check_multiple(std::uint64_t value, std::uint32_t of, const char* what, const Site& site) {
   if (value % of == 0) return;
@@ -29,16 +29,18 @@ EmulatedTensorMap opened(const TensorMap& map, const Site& site) {
     throw Violation{
         rule::kTensorMap, site,
         fmt::format("{} coordinates for a tensor of {} dimensions", kTensorMapDims, opened.rank)};
-  // How narrower rows lie, the manual does not say.
+  // The PTX manual does not define the layout of rows narrower than the swizzle.
   const int row = opened.box[0] * opened.element_bytes;
   if (opened.swizzle != Swizzle::kNone && row != swizzle_span(opened.swizzle))
-    throw Violation{rule::kTensorMap, site,
-                    fmt::format("rows of {} bytes in a box swizzled by {}; make them as long", row,
-                                swizzle_span(opened.swizzle))};
+    throw Violation{
+        rule::kTensorMap, site,
+        fmt::format(
+            "the box has rows of {} bytes and a swizzle of {} bytes; make its rows that long", row,
+            swizzle_span(opened.swizzle))};
   return opened;
 }
 
-// As seen on an H200, which ends the launch with an illegal instruction; the manual is silent.
+// An H200 ends such a launch with an illegal instruction; the PTX manual does not mention it.
 void check_start(const EmulatedTensorMap& map, Coordinates at, const Site& site) {
   const std::int64_t first = std::int64_t{at[0]} * map.element_bytes;
   if (first % CopyBox::kChunkBytes != 0)
@@ -48,7 +50,8 @@ void check_start(const EmulatedTensorMap& map, Coordinates at, const Site& site)
                                 at[0], first, CopyBox::kChunkBytes)};
 }
 
-// Of the elements at, at + 1, ... of a box along a dimension, those that the tensor has.
+// The elements begin .. end-1 that both a box and its tensor have along a dimension. The box covers
+// `at`, `at` + 1, ...
 struct Extent {
   std::int64_t begin;
   std::int64_t end;
@@ -58,7 +61,7 @@ Extent within(const EmulatedTensorMap& map, std::size_t dim, std::int32_t at) {
           std::min(std::int64_t{at} + map.box[dim], static_cast<std::int64_t>(map.dims[dim]))};
 }
 
-// The address of a row's element 0; none where the tensor has no such row.
+// Returns the address of element 0 of the box's row, or none where the tensor has no such row.
 std::optional<std::uint64_t> row_address(const EmulatedTensorMap& map, Coordinates at,
                                          std::uint32_t row) {
   std::uint64_t address = map.address;

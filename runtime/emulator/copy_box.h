@@ -10,18 +10,18 @@
 
 namespace lazyrope {
 
-// What a bulk copy moves between shared and global memory, in either direction.
+// The bytes that a bulk copy moves between shared and global memory, in either direction.
 struct CopyBox {
-  static constexpr std::uint32_t kChunkBytes = 16;  // kept together by every swizzle
+  static constexpr std::uint32_t kChunkBytes = 16;  // every swizzle keeps a chunk contiguous
 
-  // Bytes that lie together, within the tensor where it is one.
+  // A range of contiguous bytes in global memory. The part of a box outside its tensor has no run.
   struct Run {
     std::byte* global;
-    std::size_t offset;  // in the box, as if it were not swizzled
+    std::size_t offset;  // in the box before swizzling
     std::size_t bytes;
   };
 
-  // Where a chunk lies in shared memory.
+  // Returns the shared memory address of the chunk at this offset of the box, swizzle applied.
   std::uint32_t chunk(std::uint32_t offset) const { return swizzled(shared + offset, swizzle); }
   // Calls visit(offset) for all chunks.
   template <class Visit>
@@ -35,10 +35,11 @@ struct CopyBox {
   std::vector<Run> runs = {};
 };
 
-// An element's place in a tensor, the innermost dimension first.
+// The index of an element in a tensor, the innermost dimension first.
 using Coordinates = std::span<const std::int32_t, kTensorMapDims>;
 
-// Of cp.async.bulk and cp.async.bulk.tensor. What they do not take throws a Violation.
+// The boxes of cp.async.bulk and cp.async.bulk.tensor. An operand that the instruction does not
+// allow throws a Violation; for a tensor copy also a map that Device::encode did not make.
 CopyBox linear_box(const void* global, std::uint32_t shared, std::uint32_t bytes, const Site& site);
 CopyBox tensor_box(const TensorMap& map, Coordinates at, std::uint32_t shared, const Site& site);
 

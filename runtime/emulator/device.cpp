@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A directory of its own for one compilation, removed with this object.
+// A temporary directory for one compilation. The destructor removes it.
 class ScratchDirectory {
  public:
   ScratchDirectory() {
@@ -39,7 +39,7 @@ class ScratchDirectory {
           {.what_failed = fmt::format("cannot make a directory in {}: {}",
                                       process_environment("TMPDIR").value_or(parent.string()),
                                       none ? none.message() : std::strerror(errno)),
-           .advice = "TMPDIR says where: it must be a directory that can be written"});
+           .advice = "set TMPDIR to a directory that can be written"});
     }
     path_ = name;
   }
@@ -61,11 +61,12 @@ void write(const fs::path& path, const char* data, std::size_t size) {
   if (!out)
     throw DriverError(
         {.call = "write",
-         .text = fmt::format("{} cannot be written ({} bytes); is there room? TMPDIR says where",
-                             path.string(), size)});
+         .text = fmt::format(
+             "{} cannot be written ({} bytes): free some space, or set TMPDIR to another directory",
+             path.string(), size)});
 }
 
-// For a shell.
+// Quotes a path for a shell.
 std::string quoted(const fs::path& path) {
   std::string text = "'";
   for (const char c : path.string()) text += c == '\'' ? "'\\''" : std::string(1, c);
@@ -119,7 +120,8 @@ class EmulatorKernel : public LoadedKernel {
   }
 
  private:
-  // The loader knows libraries by path, so each needs one of its own while it is opened.
+  // Writes the binary to a file for the loader. The loader identifies libraries by path, so each
+  // library that is open needs a path of its own.
   static DynamicLibrary open(const Binary& binary) {
     const ScratchDirectory scratch;
     const fs::path file = scratch.file("kernel.so");
@@ -137,7 +139,8 @@ class EmulatorKernel : public LoadedKernel {
 };
 
 class HostCompiler : public Compiler {
-  // Most kernels run for less time than they take to be compiled: a third less than with -O2.
+  // Most kernels run for less time than their compilation takes, and -O1 takes a third less of it
+  // than -O2.
   static constexpr const char* kOptimization = "-O1";
 
  public:
@@ -149,7 +152,7 @@ class HostCompiler : public Compiler {
 
   Binary compile(const RenderedKernel& kernel, const Arch& arch) override;
 
-  // Assembly.
+  // Returns assembly.
   std::string intermediate(const RenderedKernel& kernel, const Arch&) override {
     const ScratchDirectory scratch;
     compile_host(command_, {"-std=c++20", kOptimization, "-S", "-w"}, kernel, scratch);
@@ -200,7 +203,7 @@ class EmulatorDevice : public Device {
  public:
   std::string name() const override { return "emulator"; }
   const Arch& arch() const override { return find_arch("emu:sm_80"); }
-  // Few, so that little work is divided as much would be on a GPU.
+  // A small number, so that small tests split work across CTAs as large ones do on a GPU.
   int sm_count() const override { return 4; }
   int l2_bytes() const override { return 0; }
   std::string driver() const override { return "host"; }

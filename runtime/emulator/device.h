@@ -9,28 +9,30 @@
 
 namespace lazyrope {
 
-// Whether this build has the emulator.
+// Returns true in a build with the emulator (it needs Boost.Context).
 bool has_emulator();
 
 class Profile;
 
+// Settings of the launches that the emulator runs.
 struct EmulatorOptions {
-  std::uint64_t seed = 0;       // of the order in which threads run
-  bool races = false;           // whether to look for accesses that nothing orders; slower
-  int resident_threads = 1024;  // that are there at a time, in whole CTAs; one CTA at the least
-  Profile* profile = nullptr;   // that counts accesses (runtime/emulator/profile.h); null: none
+  std::uint64_t seed = 0;       // seeds the order in which threads run
+  bool races = false;           // looks for accesses that nothing orders; slower
+  int resident_threads = 1024;  // limit for CTAs that run at a time; one CTA always runs
+  Profile* profile = nullptr;   // counts memory accesses (runtime/emulator/profile.h); null: none
 };
 
-// How the launches of this process are run: as LAZYROPE_EMULATOR_SEED and LAZYROPE_EMULATOR_RACES
-// say, or what has been set since. Without an emulator it means nothing.
+// Returns the options of this process, which may be changed between launches. They start as
+// LAZYROPE_EMULATOR_SEED and LAZYROPE_EMULATOR_RACES say. A build without the emulator ignores
+// them.
 EmulatorOptions& emulator_options();
 
-// Compiles a kernel's text for the host with a C++ compiler found there, given as a command. Null
-// in a build without the emulator.
+// Returns a compiler that compiles a kernel's text for the host with this C++ compiler command.
+// Returns null in a build without the emulator. Thread-safe.
 std::shared_ptr<Compiler> host_compiler(const std::string& command);
 
-// The emulator as a device: its memory is the host's, its streams have always finished. SpecError
-// in a build without the emulator.
+// Returns the emulator as a device. Its memory is the host's, and its streams are always idle.
+// Throws SpecError in a build without the emulator. Thread-safe.
 std::shared_ptr<const Device> emulator_device();
 
 }  // namespace lazyrope

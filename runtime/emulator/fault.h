@@ -11,7 +11,7 @@
 
 namespace lazyrope {
 
-// What a kernel may not do. The names stand in the errors.
+// The rules that a kernel must obey. Their names are part of the error texts.
 namespace rule {
 inline constexpr std::string_view kSharedBounds = "shared access out of bounds";
 inline constexpr std::string_view kGlobalBounds = "global access out of bounds";
@@ -19,8 +19,9 @@ inline constexpr std::string_view kAlignment = "misaligned address";
 inline constexpr std::string_view kUninitialized = "uninitialized shared memory read";
 inline constexpr std::string_view kInFlight = "access to the destination of a copy in flight";
 inline constexpr std::string_view kUncommitted = "asynchronous copy left uncommitted";
-inline constexpr std::string_view kReadOnly = "write to what is only read";
-inline constexpr std::string_view kNonCoherent = "non-coherent load of what the kernel writes";
+inline constexpr std::string_view kReadOnly = "write to read-only memory";
+inline constexpr std::string_view kNonCoherent =
+    "non-coherent load of memory that the kernel writes";
 inline constexpr std::string_view kDivergence = "lanes disagree on a collective";
 inline constexpr std::string_view kOperand = "operand out of range";
 inline constexpr std::string_view kSourceInUse =
@@ -36,7 +37,7 @@ inline constexpr std::string_view kDescriptor = "matrix descriptor";
 inline constexpr std::string_view kWgmmaRegisters = "access to registers of a product in flight";
 inline constexpr std::string_view kWgmmaFence = "missing wgmma.fence";
 inline constexpr std::string_view kDeadlock = "deadlock";
-inline constexpr std::string_view kLivelock = "endless waiting";
+inline constexpr std::string_view kLivelock = "livelock";
 inline constexpr std::string_view kRace = "race";
 }  // namespace rule
 
@@ -44,10 +45,10 @@ inline bool operator==(const Site& a, const Site& b) {
   return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
 }
 
-// "ops/combine.cuh:41".
+// Returns a source location as "ops/combine.cuh:41".
 std::string describe(const Site& site);
 
-// A rule that an instruction broke, before it is said who made it.
+// An instruction broke a rule. The scheduler adds the thread and the kernel: KernelFault.
 struct Violation : std::exception {
   Violation(std::string_view broken, const Site& at, std::string sentence)
       : rule(broken), site(at), text(std::move(sentence)) {}
@@ -58,7 +59,7 @@ struct Violation : std::exception {
   std::string text;
 };
 
-// A kernel broke a rule: what() names rule, kernel, line, block, warp and lane.
+// A kernel broke a rule. what() names the rule, kernel, line, block, warp and lane.
 class KernelFault : public DriverError {
  public:
   KernelFault(std::string_view rule, std::string text)

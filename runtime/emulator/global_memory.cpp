@@ -24,7 +24,7 @@ void check_alignment(const void* p, std::size_t bytes, const Site& site) {
                   fmt::format("{} bytes at {}, which is no multiple of {}", bytes, p, bytes)};
 }
 
-// Bytes between a place and a range.
+// Returns the bytes between an address and a range.
 std::uintptr_t distance(const MemoryRange& range, const void* p) {
   const std::uintptr_t begin = address_of(range.begin);
   const std::uintptr_t at = address_of(p);
@@ -39,9 +39,10 @@ void GlobalMemory::refuse(const void* p, std::size_t bytes, const Site& site) co
       ranges_, {}, [&](const MemoryRange& range) { return distance(range, p); });
   std::string where = "the launch was given no memory";
   if (nearest != ranges_.end())
-    where = fmt::format("the nearest memory of the launch is {}, of {} bytes, in which that is {}",
-                        nearest->name, nearest->bytes,
-                        static_cast<std::int64_t>(address_of(p) - address_of(nearest->begin)));
+    where =
+        fmt::format("the nearest memory of the launch is {} ({} bytes), and this is at offset {}",
+                    nearest->name, nearest->bytes,
+                    static_cast<std::int64_t>(address_of(p) - address_of(nearest->begin)));
   throw Violation{rule::kGlobalBounds, site, fmt::format("{} bytes at {}; {}", bytes, p, where)};
 }
 
@@ -82,9 +83,9 @@ void GlobalMemory::check_visible(const void* from, std::size_t bytes, const Site
     const auto& [by, fences, stored_at] = it->second;
     if (by != kNobody && fences == fences_of(by))
       throw Violation{rule::kProxyFence, site,
-                      fmt::format("the store at {} to what this copies of global memory was not "
-                                  "followed by a fence.proxy.async.global of its thread, {} of "
-                                  "block {}",
+                      fmt::format("this copies global memory that the store at {} wrote; no "
+                                  "fence.proxy.async.global of its thread, {} of block {}, "
+                                  "followed that store",
                                   describe(stored_at), by.thread, by.cta)};
   }
 }
@@ -124,7 +125,7 @@ void GlobalMemory::check_writable(const void* p, std::size_t bytes, const Site& 
 void GlobalMemory::check_range_writable(const void* p, std::size_t bytes, const Site& site) {
   const MemoryRange& range = range_of(p, bytes, site);
   if (range.is_written) return;
-  // Another may share its bytes.
+  // Another range may hold the same bytes and be writable.
   if (is_written(p)) return;
   throw Violation{rule::kReadOnly, site, fmt::format("{} bytes of {}", bytes, range.name)};
 }

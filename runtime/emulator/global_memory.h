@@ -10,38 +10,45 @@
 
 namespace lazyrope {
 
-// What a launch may reach of the host's memory, and what it has written there. What breaks a rule
-// throws a Violation.
+// The host memory that a launch may access, with the state that the rules need. An access that
+// breaks a rule throws a Violation. One host thread runs a launch, so there is no lock.
+//
+// Each access must fall into one range, and a store into a range that may be written. A
+// non-coherent load may not read what this launch has written. Two more rules concern bulk copies.
+// The destination of one in flight may not be accessed. A store that one reads must be followed by
+// a fence.proxy.async.global of the storing thread.
 class GlobalMemory {
  public:
   explicit GlobalMemory(std::vector<MemoryRange> ranges) : ranges_(std::move(ranges)) {}
 
   void load(EmulatedLoad kind, void* to, const void* from, std::size_t bytes, const Site& site);
-  // An asynchronous copy of the first `bytes` of `size`, which is a power of two.
+  // Checks a cp.async that reads the first `bytes` of `size` bytes; `size` is a power of two.
   void check_copy(const void* from, std::size_t size, std::size_t bytes, const Site& site);
-  // Bulk copies, of any number of bytes. Nobody may touch what one writes before it has landed, and
-  // what one reads must have been shown by who has stored it.
+  // Bulk copies of any number of bytes. check_bulk() checks bounds and copies in flight.
+  // check_visible() checks that each store to the source was followed by its thread's proxy fence.
+  // begin_bulk_write() forbids all accesses to the destination until land_bulk_write().
   void check_bulk(const void* from, std::size_t bytes, const Site& site);
   void check_visible(const void* from, std::size_t bytes, const Site& site) const;
   void begin_bulk_write(void* to, std::size_t bytes, const Site& site);
   void land_bulk_write(void* to, const void* from, std::size_t bytes);
   void store(void* to, const void* from, std::size_t bytes, ThreadId by, const Site& site);
-  // What the thread has stored, to bulk copies.
+  // Makes all that the thread has stored so far visible to bulk copies.
   void make_visible(ThreadId by) { ++fences_[number_of(by)]; }
-  // The word of an atomic operation, which may be changed.
+  // Returns the word of an atomic operation, which may change it. The const overload is a load.
   std::uint32_t& word(std::uint32_t* p, const Site& site);
   const std::uint32_t& word(const std::uint32_t* p, const Site& site);
 
-  // Whether the launch may write there.
+  // Returns true if the launch may write there.
   bool is_written(const void* p) const;
 
  private:
+  // The latest store to a word.
   struct Written {
     ThreadId by;
-    std::uint32_t fences;  // that its thread had made
+    std::uint32_t fences;  // proxy fences that its thread had made before
     Site site;
   };
-  static constexpr ThreadId kNobody = {-1, -1};  // needs no proxy fence
+  static constexpr ThreadId kNobody = {-1, -1};  // the writer of words that need no proxy fence
 
   struct InFlight {
     std::uintptr_t begin;
@@ -62,10 +69,11 @@ class GlobalMemory {
   [[noreturn]] void refuse(const void* p, std::size_t bytes, const Site& site) const;
 
   std::vector<MemoryRange> ranges_;
-  std::vector<InFlight> in_flight_;                            // bulk copies to these
-  std::size_t latest_ = 0;                                     // where an access last fell
-  std::unordered_map<std::uintptr_t, Written> words_written_;  // by this launch
-  std::unordered_map<std::uint64_t, std::uint32_t> fences_;    // of threads that have made some
+  std::vector<InFlight> in_flight_;  // destinations of bulk copies
+  std::size_t latest_ = 0;           // range of the latest access; the next search starts with it
+  // words that this launch has written, by address
+  std::unordered_map<std::uintptr_t, Written> words_written_;
+  std::unordered_map<std::uint64_t, std::uint32_t> fences_;  // proxy fences made, by thread
 };
 
 }  // namespace lazyrope

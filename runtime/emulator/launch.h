@@ -9,10 +9,28 @@
 
 namespace lazyrope {
 
-// A kernel's text compiled for the host (templates/isa/emu).
+// The emulator's entry point: it runs a kernel on the host and checks each of its instructions. A
+// kernel may break a rule and still compute the right result on one GPU; the
+// emulator faults instead.
+//
+// - Bounds and alignment: every access must fall into a MemoryRange of the launch or the CTA's
+// shared memory, at a multiple of its size (global_memory.h, shared_memory.h).
+// - Poison: the destination of an asynchronous copy holds NaN bytes, and any access to it faults
+// until the copy has landed. cp.async and wgmma complete at the wait that covers them, which is as
+// late as PTX allows. Bulk loads land at a random time.
+// - Proxy fence: bulk copies and wgmma may read a thread's stores only after that thread's
+// fence.proxy.async.
+// - Races: vector clocks find two accesses to the same memory that no synchronization orders
+// (races.h; slower, so it is an option).
+// - Collectives: all lanes of a warp or warpgroup must reach the same instruction (machine.h).
+// - Progress: a deadlock names every waiting thread and its barrier; an endless poll faults, too.
+
+// A kernel compiled for the host (templates/isa/emu), and the function that sets the host which
+// executes its instructions.
 using EmulatedKernel = void (*)(const void* params);
 using EmulatorBind = void (*)(EmulatorHost*);
 
+// A launch of `ctas` CTAs of `threads` threads, with `shared_bytes` bytes of shared memory each.
 struct EmulatedLaunch {
   std::string name;
   EmulatedKernel kernel;
@@ -22,9 +40,11 @@ struct EmulatedLaunch {
   int shared_bytes;
 };
 
-// Runs a launch to its end: each thread is a fiber, several CTAs run at a time, and which thread
-// goes on next is drawn at random. `memory` is all that the kernel may reach beside its parameters.
-// KernelFault where it breaks a rule (runtime/emulator/fault.h).
+// Runs a launch to its end. Each thread is a fiber, several CTAs run at a time, and a random draw
+// picks the thread that continues. `memory` is all that the kernel may access besides its
+// parameters. A kernel that breaks a rule throws a KernelFault (runtime/emulator/fault.h).
+//
+// Thread-safe: one launch runs at a time, others wait for it.
 void run_emulated(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
                   const EmulatorOptions& options);
 

@@ -15,7 +15,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::uint32_t kRowBytes = 16;  // of a matrix of ldmatrix
+constexpr std::uint32_t kRowBytes = 16;  // bytes of a row of an ldmatrix matrix
 
 struct LdmatrixLane {
   std::uint32_t row;
@@ -33,7 +33,7 @@ struct VoteLane {
   std::uint32_t received;
 };
 
-// The lane from which a shuffle takes its value; PTX ISA, "shfl.sync".
+// Returns the lane from which a shuffle takes its value (PTX ISA, "shfl.sync").
 int shuffle_source(EmulatedShuffle kind, int lane, int operand) {
   switch (kind) {
     case EmulatedShuffle::kIdx:
@@ -161,8 +161,8 @@ void Machine::order(const Rendezvous& meeting) {
   races_->meet(running().cta->index, numbers);
 }
 
-// Matrix m has its rows at the addresses of lanes 8 m to 8 m + 7; lane l gets elements 2 (l % 4)
-// and the next of row l / 4, or of column l / 4 where transposed.
+// The rows of matrix m are at the addresses of lanes 8 m to 8 m + 7. Lane l receives elements 2 (l
+// % 4) and 2 (l % 4) + 1 of row l / 4, or of column l / 4 if transposed.
 void Machine::ldmatrix_x4(uint32 (&r)[4], uint32 row, bool transposed, Site site) {
   LdmatrixLane lane = {row, r};
   const Wait at = {transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4", site};
@@ -170,7 +170,7 @@ void Machine::ldmatrix_x4(uint32 (&r)[4], uint32 row, bool transposed, Site site
   meet_warp(at, lane, [&](std::span<LdmatrixLane* const, kEmulatedWarp> lanes) {
     EmulatedCta& cta = *running().cta;
     const int first = running().warp() * kEmulatedWarp;
-    std::uint16_t elements[kEmulatedWarp][8];  // of each row
+    std::uint16_t elements[kEmulatedWarp][8];  // the 8 elements of each row
     for (std::size_t i = 0; i < lanes.size(); ++i) {
       Thread& owner = cta.threads[static_cast<std::size_t>(first) + i];
       blame(owner);
@@ -260,7 +260,7 @@ void Machine::cp_async_wait_group(int32 pending) {
 
 void run_emulated(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
                   const EmulatorOptions& options) {
-  static std::mutex one_at_a_time;  // the text's pointer to its host is one a library
+  static std::mutex one_at_a_time;  // a kernel's library has one pointer to its host
   const std::lock_guard lock(one_at_a_time);
   Machine(launch, params, std::move(memory), options).run();
 }

@@ -20,8 +20,8 @@
 
 namespace lazyrope {
 
-// The instructions of templates/abi/emulator.h: those of sm_80 in machine.cpp, Hopper's in
-// machine_copies.cpp and machine_warpgroup.cpp.
+// Executes the instructions of templates/abi/emulator.h and checks their rules. Instructions of
+// sm_80 are in machine.cpp, Hopper's in machine_copies.cpp and machine_warpgroup.cpp.
 class Machine final : public Scheduler, public EmulatorHost {
  public:
   Machine(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
@@ -127,7 +127,8 @@ class Machine final : public Scheduler, public EmulatorHost {
     return {reinterpret_cast<std::uintptr_t>(p), static_cast<std::uint32_t>(bytes)};
   }
 
-  // Waits for the other lanes; the last to come calls run(lanes) for all.
+  // Waits for the other lanes of the group. The last lane to arrive calls run(lanes) for all. Lanes
+  // that are at different instructions or source lines throw a Violation.
   template <std::size_t kThreads, class Lane, class Run>
   void meet(Rendezvous& group, std::size_t index, const Wait& at, Lane& lane, const Run& run);
   template <class Lane, class Run>
@@ -138,19 +139,19 @@ class Machine final : public Scheduler, public EmulatorHost {
   }
   template <class Lane, class Run>
   void meet_warpgroup(const Wait& at, Lane& lane, const Run& run);
-  // The warp has come to a point that is of no other interest.
+  // The warp meets, and no lane gives an operand.
   void meet_warp(const Wait& at) {
     char nothing = 0;
     meet_warp(at, nothing, [](std::span<char* const>) {});
   }
   bool arrive(Rendezvous& meeting, const Wait& at, std::size_t expected);
   void leave(Rendezvous& meeting);
-  // What the threads of a meeting did before it comes before what they do after it.
+  // Orders all that the threads of a meeting did before it ahead of all that they do after it.
   void order(const Rendezvous& meeting);
 
-  // An access to the mbarrier's object, by its instructions.
+  // Returns the mbarrier object at the address, and records the access.
   Mbarrier& mbarrier(uint32 barrier, const Site& site);
-  Mbarrier& awaited_mbarrier(uint32 barrier, uint32 parity, const Site& site);
+  Mbarrier& checked_mbarrier(uint32 barrier, uint32 parity, const Site& site);
   void publish(Mbarrier& barrier);
   void wake_all(const Mbarrier& barrier);
   void begin_load(MemoryInstruction by, CopyBox box, uint32 barrier, const Site& site);
@@ -160,23 +161,24 @@ class Machine final : public Scheduler, public EmulatorHost {
   void write_destination(BulkStore& store);
   NamedBarrier& arrive_named(int32 id, int32 threads, const Wait& at);
   void complete(NamedBarrier& barrier);
-  // A quarter of a product of the running thread's warpgroup: that of the warp with these lanes.
+  // Begins a quarter of a product of the running thread's warpgroup: the quarter of the warp with
+  // these lanes.
   void begin_product(std::span<EmulatedWgmma* const> lanes, int quarter, const Site& site);
   void check_agreement(std::span<EmulatedWgmma* const> lanes, const Site& site);
   void check_fences(std::span<EmulatedWgmma* const> lanes, const Site& site);
   void end_product(EmulatedCta& cta, const WarpProduct& product);
   void throw_late();
-  // Calls visit(chunk) for what the warp's product reads of shared memory.
+  // Calls visit(chunk) for the shared memory that the warp's product reads.
   template <class Visit>
   static void for_chunks(const WarpProduct& product, const Visit& visit) {
     for (const std::uint32_t chunk : product.b.chunks(0, product.lanes[0].columns)) visit(chunk);
     if (!product.a) return;
-    // Which warp of a warpgroup reads which rows is not said: each may read all.
+    // PTX does not say which warp of a warpgroup reads which rows of A, so each warp may read all.
     for (const std::uint32_t chunk : product.a->chunks(0, WarpProduct::kGroupRows)) visit(chunk);
   }
 
   std::vector<BulkLoad> loads_;  // that have not landed
-  std::size_t early_loads_ = 0;  // of these
+  std::size_t early_loads_ = 0;  // how many of `loads_` are early
   GlobalMemory global_;
   std::optional<RaceDetector> races_;
   Profile* profile_;  // null: none

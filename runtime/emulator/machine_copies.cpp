@@ -8,10 +8,10 @@ namespace lazyrope {
 namespace {
 
 constexpr std::uint32_t kChunk = CopyBox::kChunkBytes;
-// One in so many mbarrier.try_wait gives up at once, as the hardware's may, and one in so many
-// mbarrier.test_wait comes before what it would have seen.
+// One mbarrier.try_wait in kRejectOneIn returns false before its phase is complete, as hardware
+// may. One mbarrier.test_wait in kRejectOneIn returns false although its phase is complete.
 constexpr std::size_t kRejectOneIn = 4;
-// One load in so many is early, and lands after about so many steps.
+// One bulk load in kEarlyOneIn is early: it lands after about kEarlySteps steps.
 constexpr std::size_t kEarlyOneIn = 4;
 constexpr std::size_t kEarlySteps = 8;
 
@@ -63,15 +63,15 @@ void Machine::mbarrier_expect_tx(uint32 barrier, uint32 bytes, Site site) {
   if (at.expect(bytes, site)) wake_all(at);
 }
 
-Mbarrier& Machine::awaited_mbarrier(uint32 barrier, uint32 parity, const Site& site) {
+Mbarrier& Machine::checked_mbarrier(uint32 barrier, uint32 parity, const Site& site) {
   if (parity > 1)
     throw Violation{rule::kOperand, site, fmt::format("parity {}; 0 or 1 is allowed", parity)};
   return mbarrier(barrier, site);
 }
 
 bool Machine::mbarrier_test_wait_parity(uint32 barrier, uint32 parity, Site site) {
-  Mbarrier& at = awaited_mbarrier(barrier, parity, site);
-  if (!at.is_complete(parity) || draw(kRejectOneIn) == 0) {  // or not seen to be complete yet
+  Mbarrier& at = checked_mbarrier(barrier, parity, site);
+  if (!at.is_complete(parity) || draw(kRejectOneIn) == 0) {  // "complete" may not be visible yet
     yield({});
     return false;
   }
@@ -81,7 +81,7 @@ bool Machine::mbarrier_test_wait_parity(uint32 barrier, uint32 parity, Site site
 
 bool Machine::mbarrier_try_wait_parity(uint32 barrier, uint32 parity, Site site) {
   Thread& self = running();
-  Mbarrier& at = awaited_mbarrier(barrier, parity, site);
+  Mbarrier& at = checked_mbarrier(barrier, parity, site);
   if (!at.is_complete(parity)) {
     if (!self.was_rejected && draw(kRejectOneIn) == 0) {
       self.was_rejected = true;
@@ -228,18 +228,18 @@ NamedBarrier& Machine::arrive_named(int32 id, int32 threads, const Wait& at) {
   }
   if (barrier.expected != threads)
     throw Violation{rule::kDivergence, at.site,
-                    fmt::format("barrier {} is of {} threads here and of {} at {}", id, threads,
+                    fmt::format("barrier {} counts {} threads here and {} at {}", id, threads,
                                 barrier.expected, describe(barrier.at.site))};
   if (std::ranges::find(barrier.arrived, &self) != barrier.arrived.end())
     throw Violation{
         rule::kDivergence, at.site,
-        fmt::format("this thread has come to barrier {} before, and others have not", id)};
+        fmt::format("this thread arrives at barrier {} again before all others have", id)};
   barrier.arrived.push_back(&self);
   if (races_) barrier.clock.merge(races_->publish(id_of(self)));
   return barrier;
 }
 
-// The running thread is not among those that wait.
+// Wakes the threads that wait. The running thread is not among them.
 void Machine::complete(NamedBarrier& barrier) {
   for (Thread* woken : barrier.waiting) {
     if (races_) races_->merge(id_of(*woken), barrier.clock);
@@ -268,7 +268,7 @@ std::string Machine::describe_wait(const EmulatedCta& cta, const Wait& wait) con
   if (wait.barrier != nullptr) return fmt::format("{} for {}", wait.what, wait.barrier->describe());
   if (wait.id >= 0) {
     const NamedBarrier& barrier = cta.named_barriers[static_cast<std::size_t>(wait.id)];
-    return fmt::format("{} {}, where {} of {} threads have come", wait.what, wait.id,
+    return fmt::format("{} {}, where {} of {} threads have arrived", wait.what, wait.id,
                        barrier.arrived.size(), barrier.expected);
   }
   return wait.what;

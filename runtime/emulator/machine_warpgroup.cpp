@@ -1,13 +1,13 @@
-// wgmma, and other instructions of Hopper's that warps or warpgroups make together.
+// wgmma, and other Hopper instructions that a warp or a warpgroup executes together.
 #include "runtime/emulator/machine.h"
 
 namespace lazyrope {
 namespace {
 
-constexpr std::int64_t kAddresses = 1 << 18;  // that a descriptor can tell
+constexpr std::int64_t kAddresses = 1 << 18;  // one more than a descriptor's largest address
 constexpr int kWarps = kEmulatedWarpgroup / kEmulatedWarp;
 
-// All that the lanes of a warpgroup must give alike.
+// Returns true if two lanes give alike all that a warpgroup must give alike.
 bool agree(const EmulatedWgmma& a, const EmulatedWgmma& b) {
   return a.element == b.element && a.columns == b.columns && a.accumulate == b.accumulate &&
          a.a_is_mn_major == b.a_is_mn_major && a.b_is_mn_major == b.b_is_mn_major &&
@@ -69,7 +69,7 @@ void Machine::refuse_registers(const EmulatedRegisters& registers, int32 index, 
 void Machine::abandon_registers(EmulatedRegisters& registers) {
   if (is_unwinding()) return;
   running().late = {rule::kUnwaited, registers.product,
-                    "registers of a product have ended before it was waited for"};
+                    "registers of a product went out of scope before a wait for it"};
 }
 
 void Machine::wgmma_fence(Site site) {
@@ -173,7 +173,8 @@ void Machine::wgmma_wait_group(int32 pending, Site site) {
 
 bool Machine::elect_sync(Site site) {
   meet_warp({"elect.sync", site});
-  // Any lane, but the same each time.
+  // Any lane may be elected, but the same lane each time. It differs by warp and block, so that
+  // kernels cannot rely on lane 0.
   const EmulatorThread& kernel_view = running().kernel_view;
   return running().lane() == (7 * running().warp() + 13 * kernel_view.block + 5) % kEmulatedWarp;
 }

@@ -7,17 +7,19 @@
 
 namespace lazyrope {
 
-// What a lane gives to mma.m16n8k16, and where its results go.
+// The operands and the results of one lane of mma.m16n8k16.
 struct MmaLane {
   float* d;         // [4]
   const uint32* a;  // [4]
   const uint32* b;  // [2]
 };
 
-// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type". Sums are
-// made in double and rounded once: the hardware's own sums have a wider exponent than fp32, too.
+// Computes D = A B + D for a warp, with fragments as PTX ISA defines them ("Matrix Fragments for
+// mma.m16n8k16 with floating point type"). Sums are made in double and rounded once: the hardware's
+// own sums also have a wider exponent than fp32.
 void multiply_m16n8k16(EmulatedElement element, std::span<MmaLane* const> lanes);
 
+// Returns the value of a bf16 or fp16 number.
 float value_of(EmulatedElement element, std::uint16_t bits);
 
 }  // namespace lazyrope

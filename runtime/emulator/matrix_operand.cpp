@@ -8,7 +8,7 @@ namespace lazyrope {
 namespace {
 
 constexpr int kCore = 8;             // elements of a chunk, and rows of a core matrix
-constexpr std::uint32_t kBytes = 2;  // of an element
+constexpr std::uint32_t kBytes = 2;  // bytes of an element
 
 std::uint32_t field(std::uint64_t descriptor, int at) {
   return static_cast<std::uint32_t>(descriptor >> at & 0x3fff) << 4;
@@ -26,8 +26,8 @@ MatrixOperand::MatrixOperand(std::uint64_t descriptor, bool is_mn_major, int ext
   if (swizzle_ != Swizzle::kNone) check_start(extent, site);
 }
 
-// The pattern of the swizzle begins with the operand: it begins in the first row of an atom, and
-// stays in its row.
+// A swizzle repeats every atom of 8 rows. The operand must start in the first row of an atom, and
+// its first row must not cross that row's end.
 void MatrixOperand::check_start(int extent, const Site& site) const {
   const auto span = static_cast<std::uint32_t>(swizzle_span(swizzle_));
   const std::uint32_t in_atom = start_ % (kCore * span);

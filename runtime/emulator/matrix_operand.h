@@ -8,19 +8,20 @@
 
 namespace lazyrope {
 
-// An operand of wgmma in shared memory, 16 elements along K, as its descriptor gives it
-// (templates/isa/wgmma_types.cuh). What the hardware would misread throws a Violation.
+// An operand of wgmma in shared memory, 16 elements along K, decoded from its descriptor
+// (templates/isa/wgmma_types.cuh). A descriptor that the hardware would misread throws a Violation.
 class MatrixOperand {
  public:
   static constexpr int kDepth = 16;
-  static constexpr std::uint32_t kChunkBytes = 16;  // kept together by every layout
+  static constexpr std::uint32_t kChunkBytes = 16;  // every layout keeps a chunk contiguous
 
-  // `extent`: of M or N.
+  // `extent` is the number of elements along M or N.
   MatrixOperand(std::uint64_t descriptor, bool is_mn_major, int extent, const Site& site);
 
-  // The address of an element.
+  // Returns the shared memory address of an element.
   std::uint32_t address(int mn, int k) const;
-  // The chunks with some of M or N, and all of K.
+  // Returns the addresses of the chunks that hold elements begin .. begin+count-1 of M or N, for
+  // all of K.
   std::vector<std::uint32_t> chunks(int begin, int count) const;
 
  private:

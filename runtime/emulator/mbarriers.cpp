@@ -33,8 +33,8 @@ bool Mbarrier::settle(const Site& site) {
   if (missing_ > 0 || bytes_ != 0) return false;
   if (!woken.empty())
     throw Violation{rule::kMbarrierOvertaken, site,
-                    fmt::format("this completes a phase of {} before thread {} has seen that the "
-                                "one before is complete: it would wait for the next",
+                    fmt::format("this completes a phase of {} before thread {} has seen the "
+                                "previous phase complete: the thread would wait for the next one",
                                 describe(), woken.front()->kernel_view.thread)};
   ++phase_;
   missing_ = count_;
@@ -82,7 +82,7 @@ void Mbarriers::end(std::uint32_t address, const Site& site) {
   const Mbarrier& barrier = at(address, site);
   if (!barrier.waiting.empty())
     throw Violation{rule::kMbarrierObject, site,
-                    fmt::format("{} is invalidated while threads wait there", barrier.describe())};
+                    fmt::format("{} is invalidated while threads wait for it", barrier.describe())};
   barriers_.erase(address);
 }
 

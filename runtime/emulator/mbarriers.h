@@ -12,31 +12,32 @@ namespace lazyrope {
 
 struct EmulatedThreadState;
 
-// An mbarrier object (PTX ISA, "mbarrier"). What breaks a rule throws a Violation.
+// An mbarrier object (PTX ISA, "mbarrier"). A misuse throws a Violation: too many arrivals or
+// bytes, or a phase that completes before a waiting thread has seen the previous one complete.
 class Mbarrier {
  public:
   Mbarrier(std::uint32_t address, std::uint32_t count, const Site& site);
 
-  // Each may complete the open phase, and returns whether it has.
+  // Each function returns true if it completed the open phase.
   [[nodiscard]] bool arrive(const Site& site);
   [[nodiscard]] bool expect(std::uint32_t bytes, const Site& site);
   [[nodiscard]] bool receive(std::uint32_t bytes, const Site& site);
 
-  // Whether the phase of that parity, the open one or that before it, is complete.
+  // Returns true if the phase of this parity is complete; it is the open phase or the previous one.
   bool is_complete(std::uint32_t parity) const { return (phase_ & 1) != parity; }
-  // "the mbarrier at 64, of 3 arrivals, initialized at a.cuh:7 (phase 2: 1 arrival and 128 bytes
-  // missing)"
+  // Returns "the mbarrier at 64, of 3 arrivals, initialized at a.cuh:7 (phase 2: 1 arrivals and 128
+  // bytes missing)".
   std::string describe() const;
 
-  // The thread that has initialized it, and how often it had shown its mbarriers before.
+  // The thread that initialized it, and how many init fences that thread had made before.
   int owner = 0;
   std::uint32_t fences = 0;
-  int number = 0;  // in its CTA
-  // Of the open phase.
+  int number = 0;  // index in its CTA
+  // Threads that wait for the open phase.
   std::vector<EmulatedThreadState*> waiting;
-  // That the phase before has woken, and that have not seen it yet.
+  // Threads that the previous phase woke and that have not continued yet.
   std::vector<EmulatedThreadState*> woken;
-  // What arrivals of the open phase have published, and all those before it.
+  // The clocks published by arrivals of the open phase, and by those of all complete phases.
   VectorClock arriving;
   VectorClock complete;
 
@@ -47,12 +48,13 @@ class Mbarrier {
   std::uint32_t address_;
   std::uint32_t count_;
   Site site_;
-  std::uint32_t missing_;   // arrivals
-  std::int64_t bytes_ = 0;  // expected and not received
+  std::uint32_t missing_;   // arrivals that the open phase still needs
+  std::int64_t bytes_ = 0;  // bytes expected and not received
   std::uint64_t phase_ = 0;
 };
 
-// Those of a CTA.
+// The mbarriers of a CTA, by shared memory address. A misaligned address and an address without an
+// mbarrier throw a Violation.
 class Mbarriers {
  public:
   static constexpr std::uint32_t kBytes = 8;

@@ -30,7 +30,7 @@ MatrixA from_shared(const WarpProduct& product, const MatrixOperand& operand,
   return a;
 }
 
-// PTX ISA, "Matrix Fragments for wgmma.mma_async.m64nNk16".
+// The layout is that of PTX ISA, "Matrix Fragments for wgmma.mma_async.m64nNk16".
 MatrixA from_registers(const WarpProduct& product) {
   MatrixA a;
   for (std::size_t lane = 0; lane < product.lanes.size(); ++lane)

@@ -17,14 +17,15 @@ struct WarpProduct {
   static constexpr int kRows = 16;
   static constexpr int kGroupRows = 4 * kRows;
 
-  std::array<EmulatedWgmma, 32> lanes;  // what they gave
-  std::optional<MatrixOperand> a;       // where it lies in shared memory
+  std::array<EmulatedWgmma, 32> lanes;  // the operands of each lane
+  std::optional<MatrixOperand> a;       // A, if it is in shared memory
   MatrixOperand b;
   int first_row;
   Site site;
 };
 
-// The wgmma of a warp, in groups. They happen when they are waited for, and not before.
+// The wgmma of one warp, in commit groups. A product is computed as late as PTX allows: at the wait
+// that covers it.
 class WarpProducts {
  public:
   void add(WarpProduct product) { open_.push_back(std::move(product)); }
@@ -45,8 +46,8 @@ class WarpProducts {
   std::deque<std::vector<WarpProduct>> groups_;
 };
 
-// D = A B + D. Sums are made in double and rounded once, as multiply_m16n8k16's.
-// `shared`: the CTA's memory.
+// Computes D = A B + D. Sums are made in double and rounded once, as in multiply_m16n8k16().
+// `shared` is the CTA's shared memory.
 void multiply(const WarpProduct& product, const std::byte* shared);
 
 }  // namespace lazyrope

@@ -15,7 +15,7 @@ constexpr std::uint32_t kBankBytes = 4;
 constexpr std::uint32_t kPassBytes = kBanks * kBankBytes;
 constexpr std::uintptr_t kSectorBytes = 32;
 constexpr std::uintptr_t kLineBytes = 128;
-constexpr std::uint32_t kWidest = 16;  // a lane's part in an instruction
+constexpr std::uint32_t kWidest = 16;  // bytes of a lane in one instruction
 
 std::string_view name_of(MemoryInstruction instruction) {
   switch (instruction) {
@@ -45,7 +45,7 @@ std::string_view name_of(MemoryInstruction instruction) {
   return "";
 }
 
-// As PTX writes it: with a lane's bits, or bytes for cp.async.
+// Returns the name as in PTX, with the bits of a lane, or its bytes for cp.async.
 std::string name_of(MemoryInstruction instruction, std::uint32_t bytes) {
   const std::string_view name = name_of(instruction);
   switch (instruction) {
@@ -60,7 +60,7 @@ std::string name_of(MemoryInstruction instruction, std::uint32_t bytes) {
 
 bool is_active(const LaneRange& range) { return range.bytes > 0; }
 
-// The most words that lanes want of one bank.
+// Returns the largest number of distinct words that the lanes access in one bank.
 std::uint64_t passes(std::span<const LaneRange> lanes) {
   std::vector<std::uintptr_t> words;
   for (const LaneRange& lane : lanes)
@@ -73,10 +73,10 @@ std::uint64_t passes(std::span<const LaneRange> lanes) {
   return std::ranges::max(of_bank);
 }
 
-// How many blocks of so many bytes, aligned to as many, hold a byte of the ranges.
+// Returns how many aligned blocks of `block_bytes` bytes hold a byte of the ranges.
 std::uint64_t blocks_touched(std::span<const LaneRange> by_address, std::uintptr_t block_bytes) {
   std::uint64_t count = 0;
-  std::uintptr_t next = 0;  // block that has not been counted
+  std::uintptr_t next = 0;  // first block not counted yet
   for (const LaneRange& range : by_address) {
     const std::uintptr_t end = (range.address + range.bytes - 1) / block_bytes + 1;
     const std::uintptr_t begin = std::max(next, range.address / block_bytes);
@@ -129,10 +129,10 @@ GlobalCost global_cost(const WarpRanges& lanes) {
 
 void Profile::begin(std::string_view kernel) {
   kernel_ = kernel;
-  open_.clear();  // of a launch that failed
+  open_.clear();  // left by a launch that failed
 }
 
-// What is wider than an instruction can be is several.
+// An access that is wider than any instruction counts as several.
 void Profile::access(ThreadId by, const LaneAccess& access) {
   const std::uint32_t bytes = std::max(access.shared.bytes, access.global.bytes);
   for (std::uint32_t at = 0; at < bytes; at += kWidest)

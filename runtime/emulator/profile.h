@@ -15,6 +15,7 @@
 
 namespace lazyrope {
 
+// The instructions whose memory accesses a Profile counts.
 enum class MemoryInstruction {
   kLdShared,
   kStShared,
@@ -29,39 +30,41 @@ enum class MemoryInstruction {
   kCpAsyncBulkTensor,
 };
 
-// Bytes that a lane accesses; of no bytes: none.
+// The bytes that a lane accesses. An empty range means no access.
 struct LaneRange {
   std::uintptr_t address = 0;
   std::uint32_t bytes = 0;
 };
 
-// One lane's part in an instruction.
+// The access of one lane of an instruction.
 struct LaneAccess {
   MemoryInstruction instruction;
   Site site;
-  LaneRange shared = {};  // by addresses of the CTA's shared memory
+  LaneRange shared = {};  // addresses in the CTA's shared memory
   LaneRange global = {};
 };
 
 inline constexpr std::size_t kWarpLanes = 32;
 using WarpRanges = std::array<LaneRange, kWarpLanes>;  // by lane
 
-// What an instruction of a warp costs in shared memory, which has 32 banks: word w, of 4 bytes,
-// lies in bank w % 32. A pass ("wavefront") reads or writes one word of each bank, for any number
-// of lanes (CUDA C++ Best Practices Guide, "Shared Memory and Memory Banks"). It moves 128 bytes,
-// so wide accesses are served in groups of 16 lanes of 8 bytes or 8 lanes of 16 bytes, and ldmatrix
-// matrix by matrix, of 8 rows of 16 bytes. A group takes as many passes as the most words that it
-// wants of one bank; ideally one, so what is beyond that is bank conflicts. (A GPU may serve groups
-// together that want the same words.)
+// The cost of a warp's instruction in shared memory, which has 32 banks. Word w, of 4 bytes, is in
+// bank w % 32. A pass ("wavefront") accesses one word of each bank, for any number of lanes (CUDA
+// C++ Best Practices Guide, "Shared Memory and Memory Banks"). It moves 128 bytes, so wide accesses
+// take several passes: 16 lanes of 8 bytes or 8 lanes of 16 bytes at a time. ldmatrix takes one
+// pass a matrix, of 8 rows of 16 bytes.
+//
+// A group of lanes takes as many passes as the largest number of distinct words that it accesses in
+// one bank. One pass is ideal; the others are bank conflicts. (A GPU may serve groups together that
+// access the same words.)
 struct SharedCost {
   std::uint64_t wavefronts = 0;
   std::uint64_t ideal = 0;
 };
 SharedCost shared_cost(const WarpRanges& lanes);
 
-// What an instruction of a warp costs in global memory, which is read and written in sectors of 32
-// bytes, four to a cache line (CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory").
-// Ideally the bytes that lanes want, each counted once, fill the sectors.
+// The cost of a warp's instruction in global memory, which is accessed in sectors of 32 bytes, four
+// to a cache line (CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory"). In the
+// ideal case the distinct bytes that the lanes access fill the sectors.
 struct GlobalCost {
   std::uint64_t sectors = 0;
   std::uint64_t ideal = 0;
@@ -69,50 +72,55 @@ struct GlobalCost {
 };
 GlobalCost global_cost(const WarpRanges& lanes);
 
-// What the memory instructions of one line of a kernel came to.
+// The cost of the memory instructions of one line of a kernel.
 struct ProfileLine {
   std::string kernel;
-  std::string file;  // below templates/
+  std::string file;  // path below templates/
   int line;
   std::string instruction;             // "ld.shared.b128", "ldmatrix.x4"
   std::uint64_t executions = 0;        // by warps
-  std::uint64_t lanes = 0;             // active ones, in all of them
+  std::uint64_t lanes = 0;             // active lanes, summed over the executions
   std::uint64_t wavefronts = 0;        // passes over shared memory
   std::uint64_t ideal_wavefronts = 0;  // without bank conflicts
-  std::uint64_t sectors = 0;           // of 32 bytes of global memory
+  std::uint64_t sectors = 0;           // 32-byte sectors of global memory
   std::uint64_t ideal_sectors = 0;     // that the same bytes would fill
-  std::uint64_t cache_lines = 0;       // of 128 bytes of global memory
-  std::uint64_t bytes = 0;             // that lanes accessed; of a copy, those that it wrote, and
-                                       // of a bulk copy, those of global memory
+  std::uint64_t cache_lines = 0;       // 128-byte lines of global memory
+  // The bytes that lanes access: those written for cp.async, those of global memory for bulk
+  // copies.
+  std::uint64_t bytes = 0;
 
-  // What bank conflicts and scattered addresses cost.
+  // Returns the passes and sectors that bank conflicts and scattered addresses add.
   std::uint64_t excess() const { return wavefronts - ideal_wavefronts + sectors - ideal_sectors; }
 };
 
-// Counts what the memory accesses of launches would cost a GPU: those that lanes give addresses
-// for, and what bulk copies read and write of global memory; not what these and wgmma do in shared
-// memory. The emulator runs the lanes of a warp one by one: those that come to an instruction
-// equally often since the last operation that all lanes made together have executed it together.
+// Counts what the memory accesses of launches would cost on a GPU. It counts the accesses of
+// instructions that take an address from each lane, and the global memory of bulk copies. It does
+// not count what bulk copies and wgmma access in shared memory. Not thread-safe.
+//
+// The emulator runs the lanes of a warp one by one. The profile takes the n-th execution of an
+// instruction by each lane, since the warp last met, to be one execution by the warp.
 class Profile {
  public:
-  void begin(std::string_view kernel);  // a launch
+  // A launch of this kernel begins.
+  void begin(std::string_view kernel);
   void access(ThreadId by, const LaneAccess& access);
-  // A bulk copy, which one lane asks for: its ranges of global memory.
+  // Counts a bulk copy, which one lane issues, with its ranges of global memory.
   void copy(MemoryInstruction instruction, const Site& site, std::vector<LaneRange> global);
-  // The lanes of the thread's warp have all come to one operation.
+  // All lanes of this thread's warp have reached an operation that they execute together.
   void meet(ThreadId any) { count(warp_of(any)); }
-  void end(int cta);  // all its threads have ended
+  // All threads of the CTA have ended.
+  void end(int cta);
 
-  // By kernel, file, line and instruction.
+  // Returns the counts, ordered by kernel, file, line and instruction.
   std::vector<ProfileLine> lines() const;
 
  private:
-  using Warp = std::pair<int, int>;  // of which CTA, which
-  // An instruction of the text: kind, bytes a lane, place.
+  using Warp = std::pair<int, int>;  // CTA, and warp in it
+  // An instruction in the source: kind, bytes of a lane, file and line.
   using Instruction = std::tuple<MemoryInstruction, std::uint32_t, const char*, int>;
   using Row = std::tuple<std::string, std::string, int, std::string>;
 
-  // Executions of an instruction since the lanes last met.
+  // The executions of an instruction since the lanes last met.
   struct Executions {
     struct Once {
       WarpRanges shared = {};

@@ -22,12 +22,12 @@ std::uint64_t rank(const ProfileLine& line, ProfileOrder order) {
     case ProfileOrder::kSectors:
       return line.sectors;
     case ProfileOrder::kLocation:
-      return 0;  // they stand in that order already
+      return 0;  // the lines are in that order already
   }
   return 0;
 }
 
-// What it took of what it would have taken at best; nothing of what it did not touch.
+// Returns "taken/ideal", or nothing for a memory that the instruction does not access.
 std::string share(std::uint64_t taken, std::uint64_t ideal) {
   return taken == 0 ? "" : fmt::format("{}/{}", taken, ideal);
 }

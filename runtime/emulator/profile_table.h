@@ -8,18 +8,20 @@
 
 namespace lazyrope {
 
-// By which the lines of a profile are ordered: the greatest first, or as they stand in the text.
+// The order of a profile's lines: the largest value first, or by location in the source.
 enum class ProfileOrder { kExcess, kExecutions, kWavefronts, kSectors, kLocation };
 
 std::string_view to_string(ProfileOrder order);  // "excess", ...
-std::vector<ProfileOrder> profile_orders();      // all
+// Returns all orders.
+std::vector<ProfileOrder> profile_orders();
 
+// Returns the lines, sorted. Equal lines keep their order.
 std::vector<ProfileLine> ordered(std::vector<ProfileLine> lines, ProfileOrder order);
 
-// A line of text for each, below a heading.
+// Returns a table with a heading and one row for each line.
 std::string profile_table(const std::vector<ProfileLine>& lines);
 
-// The line of the kernel's text, without what it is indented by; empty where it is no template's.
+// Returns the line of the kernel's source without its indentation, or "" if it is in no template.
 std::string source_text(const ProfileLine& line);
 
 }  // namespace lazyrope

@@ -7,7 +7,7 @@
 namespace lazyrope {
 namespace {
 
-// The least that an instruction of the templates accesses.
+// The smallest accesses that an instruction of the templates makes, in bytes.
 constexpr std::uint32_t kSharedGranule = 4;
 constexpr std::uintptr_t kGlobalGranule = 1;
 
@@ -29,7 +29,8 @@ const char* name(AccessKind kind) {
 
 std::optional<Access> WordHistory::note(const Access& access, const ThreadClock& clock) {
   std::optional<Access> unordered;
-  // What comes before this access and conflicts with no more than it does is no longer needed.
+  // An earlier access is no longer needed once this one is ordered after it and conflicts with at
+  // least as much.
   std::erase_if(accesses_, [&](const Access& before) {
     const bool is_ordered = clock.has_seen(before.by, before.at);
     if (!is_ordered && conflict(before.kind, access.kind)) unordered = before;
@@ -70,7 +71,7 @@ std::string RaceDetector::describe(ThreadId id) const {
   return fmt::format("a bulk copy of block {}", id.cta);
 }
 
-// Throws where the access races with one before.
+// Throws if the access races with an earlier one.
 void RaceDetector::note(WordHistory& word, const Access& access, std::string_view space,
                         std::uintptr_t address) {
   const std::optional<Access> other = word.note(access, clock_of(access.by));

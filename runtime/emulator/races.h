@@ -15,6 +15,7 @@ namespace lazyrope {
 
 enum class AccessKind { kRead, kWrite, kAtomic };
 
+// One access to a word, at the period `at` of its thread.
 struct Access {
   AccessKind kind;
   ThreadId by;
@@ -22,18 +23,23 @@ struct Access {
   Site site;
 };
 
-// The accesses to a word that a later one may conflict with.
+// The accesses to one word with which a later access may conflict.
 class WordHistory {
  public:
-  // Notes the access; returns one that conflicts with it and that its thread does not know of.
+  // Records the access. Returns an earlier one that conflicts with it and that no synchronization
+  // orders before it.
   std::optional<Access> note(const Access& access, const ThreadClock& clock);
 
  private:
   std::vector<Access> accesses_;
 };
 
-// Finds accesses to the same word, one of them a write, that no barrier or other synchronization
-// orders (PTX ISA, "Memory Consistency Model": data races). What is found throws a Violation.
+// Finds data races (PTX ISA, "Memory Consistency Model"): two accesses to the same memory, one of
+// them a write, that no barrier or other synchronization orders. A race throws a Violation.
+//
+// Each thread has a vector clock (clocks.h). Barriers, releases and acquires merge clocks, and each
+// access is compared with the earlier ones of its word. A race is therefore found whichever of the
+// two accesses ran first, and even if it did no harm.
 class RaceDetector {
  public:
   RaceDetector(int threads, std::size_t shared_bytes)
@@ -42,15 +48,16 @@ class RaceDetector {
   void begin(int cta);
   void end(int cta) { ctas_.erase(cta); }
 
-  // All threads, as numbered in the CTA, have come to a barrier.
+  // Merges the clocks of threads that met at a barrier. `threads` are indices in the CTA.
   void meet(int cta, std::span<const int> threads);
-  // Bulk copies that an mbarrier of the CTA tells of: as a thread of their own, from whom only
-  // those learn who wait for that mbarrier.
+  // Returns the id under which the bulk copies of one mbarrier have a clock of their own. Only
+  // threads that wait for this mbarrier learn of these copies.
   ThreadId copies(int cta, int mbarrier) const {
     return {cta, threads_ + mbarrier % kMaxMbarriers};
   }
 
-  // What the thread knows, and what it learns, by other ways than barriers of all and atomics.
+  // Returns the thread's clocks, or adds clocks to them: mbarriers and bulk copies synchronize so.
+  // acquire() and release() do the same through the atomic at `p`.
   VectorClock publish(ThreadId id) { return clock_of(id).publish(); }
   void merge(ThreadId id, const VectorClock& clock) { clock_of(id).merge(clock); }
   void acquire(ThreadId id, const void* p);
@@ -61,7 +68,7 @@ class RaceDetector {
   void global(AccessKind kind, ThreadId id, const void* p, std::size_t bytes, const Site& site);
 
  private:
-  static constexpr int kMaxMbarriers = 64;  // that are told apart
+  static constexpr int kMaxMbarriers = 64;  // mbarriers of a CTA with distinct clocks
 
   struct Cta {
     std::vector<ThreadClock> clocks;
@@ -77,7 +84,7 @@ class RaceDetector {
   std::size_t shared_words_;
   std::map<int, Cta> ctas_;
   std::unordered_map<std::uintptr_t, WordHistory> global_;
-  std::unordered_map<const void*, VectorClock> published_;  // by atomics
+  std::unordered_map<const void*, VectorClock> published_;  // by releases, by address
 };
 
 }  // namespace lazyrope

@@ -17,9 +17,10 @@ namespace context = boost::context;
 constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
 constexpr std::uint64_t kMaxSpins = 1'000'000;
 constexpr std::uint64_t kSpinsToLand = 1000;
-// What threads look for may hang on a copy, and between two looks they may wait for each other.
+// A polled value may depend on a copy in flight, while the threads that poll meet at barriers
+// between two polls. So copies also land every so many steps.
 constexpr std::uint64_t kStepsToLand = 100'000;
-// Threads of a slow warp go on where they are drawn so many times more.
+// A thread of the slow warp continues only if the draw picks that warp kSlowness + 1 times.
 constexpr int kSlowness = 6;
 
 // One launch runs at a time, so the pool needs no lock.
@@ -28,7 +29,7 @@ context::pooled_fixedsize_stack& stacks() {
   return pool;
 }
 
-// "0-31, 64".
+// Formats sorted numbers as "0-31, 64".
 std::string ranges_of(const std::vector<int>& numbers) {
   std::vector<std::string> ranges;
   for (std::size_t begin = 0; begin < numbers.size();) {
@@ -92,7 +93,7 @@ void Scheduler::step(Thread& thread) {
   if (failure_) std::rethrow_exception(failure_);
   if (spins_ > kMaxSpins && thread.wait)
     throw fault({rule::kLivelock, thread.wait->site,
-                 fmt::format("{} looks at a value that nobody changes any more", kMaxSpins)});
+                 fmt::format("{} polls of a value that no thread changes any more", kMaxSpins)});
   if (thread.finished) finish(thread);
 }
 
@@ -127,13 +128,13 @@ void Scheduler::yield(const std::optional<Wait>& spin) {
 void Scheduler::run() {
   try {
     run_all();
-  } catch (const Violation& violation) {  // of what landed between two threads
+  } catch (const Violation& violation) {  // by a copy that landed between two threads
     failure_ = std::make_exception_ptr(fault(violation));
   } catch (...) {
     failure_ = std::current_exception();
   }
   if (!failure_) return;
-  // While the instructions are still there that the threads' destructors may call.
+  // The destructors of threads may call instructions of the derived class, which still exists here.
   is_unwinding_ = true;
   ctas_.clear();
   std::rethrow_exception(failure_);
@@ -147,7 +148,7 @@ std::size_t Scheduler::draw_next() {
 }
 
 void Scheduler::run_all() {
-  // In every second launch.
+  // The draw picks a warp in every second launch, and none in the others.
   slow_warp_ =
       static_cast<int>(draw(static_cast<std::size_t>(2 * launch_.threads / kEmulatedWarp)));
   for (begin_ctas(); !ctas_.empty(); begin_ctas()) {
@@ -173,14 +174,14 @@ KernelFault Scheduler::fault(const Violation& violation) const {
 }
 
 void Scheduler::report_deadlock() const {
-  // Who waits, by block, barrier and line.
+  // The waiting threads by block, barrier and line.
   std::map<std::tuple<int, std::string, std::string>, std::vector<int>> waiting;
   for (const auto& cta : ctas_)
     for (const Thread& thread : cta->threads)
       if (thread.wait)
         waiting[{cta->index, describe_wait(*cta, *thread.wait), describe(thread.wait->site)}]
             .push_back(thread.kernel_view.thread);
-  std::string text = fmt::format("{}: no thread of {} can go on", rule::kDeadlock, launch_.name);
+  std::string text = fmt::format("{}: no thread of {} can continue", rule::kDeadlock, launch_.name);
   for (const auto& [where, threads] : waiting) {
     const auto& [block, what, site] = where;
     text += fmt::format("\nblock {}: threads {} wait in {} at {}", block, ranges_of(threads), what,

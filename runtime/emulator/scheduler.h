@@ -13,7 +13,7 @@
 
 namespace lazyrope {
 
-// Small and the same everywhere (xorshift64*, Vigna 2016).
+// A generator of random numbers that is small and the same on every host (xorshift64*, Vigna 2016).
 class RandomOrder {
  public:
   explicit RandomOrder(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15 + 1) {}
@@ -23,8 +23,9 @@ class RandomOrder {
   std::uint64_t state_;
 };
 
-// Runs the threads of a launch, one at a time, until all have ended. Those of a few CTAs are there
-// at a time; when one of them waits, the next is drawn at random.
+// Runs the threads of a launch as fibers, one at a time, until all have ended. A few CTAs are
+// resident at a time. When a thread waits, a random draw picks the next. The seed decides all
+// draws, so a fault can be reproduced. Not thread-safe.
 class Scheduler {
  public:
   Scheduler(const EmulatedLaunch& launch, const void* params, const EmulatorOptions& options)
@@ -34,37 +35,40 @@ class Scheduler {
         random_(options.seed) {}
   virtual ~Scheduler() = default;
 
+  // Runs the launch. A broken rule, a deadlock or an endless poll throws a KernelFault.
   void run();
 
  protected:
   using Thread = EmulatedThreadState;
 
   Thread& running() { return *running_; }
-  // The running thread waits until wake() is called for it.
+  // Suspends the running thread until wake() is called for it.
   void block(const Wait& wait);
   void wake(Thread& thread);
-  // Below `count`, at random.
+  // Returns a random number below `count`.
   std::size_t draw(std::size_t count) { return random_.below(count); }
-  // Lets others run. `spin`: what the running thread looks at again and again until another has
-  // changed it.
+  // Lets other threads run. `spin` names a value that the running thread polls until another thread
+  // changes it; too many polls in a row are a livelock.
   void yield(const std::optional<Wait>& spin);
-  // A fault has ended the launch.
+  // Returns true once a fault has ended the launch.
   bool is_unwinding() const { return is_unwinding_; }
-  // Faults name this thread instead of the one that runs.
+  // Makes faults name this thread instead of the running one.
   void blame(Thread& thread) { blamed_ = &thread; }
 
  private:
+  // A thread continues, a CTA begins, a CTA has ended.
   virtual void resumed(const Thread& thread) = 0;
   virtual void begun(EmulatedCta& cta) = 0;
   virtual void ended(EmulatedCta& cta) = 0;
-  // The running thread has come to its end: throws where it left something behind.
+  // Called at the end of the running thread. Throws if the thread has left an asynchronous
+  // operation open.
   virtual void check_end() = 0;
-  // No thread can go on, or all look at the same again and again: does what need not happen sooner.
-  // Returns whether there was something.
+  // Called if no thread can continue, or if threads only poll. Completes one asynchronous operation
+  // that need not complete sooner. Returns false if there is none.
   virtual bool land_latest() = 0;
-  // Between any two steps: what may happen sooner.
+  // Called between any two steps. Completes asynchronous operations that may complete sooner.
   virtual void land_early() = 0;
-  // What a thread of the CTA waits for.
+  // Describes what a thread of the CTA waits for.
   virtual std::string describe_wait(const EmulatedCta& cta, const Wait& wait) const = 0;
 
   void run_all();
@@ -81,13 +85,13 @@ class Scheduler {
   const void* params_;
   int resident_threads_;
   RandomOrder random_;
-  int slow_warp_ = -1;  // of each CTA: what others do before it comes is seldom drawn else
+  int slow_warp_ = -1;  // a warp of each CTA that is drawn seldom, so that others run ahead of it
   int next_cta_ = 0;
-  std::vector<std::unique_ptr<EmulatedCta>> ctas_;  // that are there
+  std::vector<std::unique_ptr<EmulatedCta>> ctas_;  // the resident CTAs
   std::vector<Thread*> runnable_;
   Thread* running_ = nullptr;
   Thread* blamed_ = nullptr;
-  std::uint64_t spins_ = 0;  // since a thread did something
+  std::uint64_t spins_ = 0;  // polls since a thread did something else
   std::uint64_t steps_ = 0;
   std::exception_ptr failure_;
   bool is_unwinding_ = false;

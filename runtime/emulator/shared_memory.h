@@ -9,35 +9,40 @@
 
 namespace lazyrope {
 
-// The shared memory of a CTA, and what is known of each of its words. What breaks a rule throws a
-// Violation.
+// The shared memory of a CTA, and the state of each of its words. An access that breaks a rule
+// throws a Violation. One host thread runs a launch, so there is no lock.
+//
+// A word is uninitialized, valid, in flight (the destination of a copy; its bytes are poison) or
+// part of an mbarrier. It also counts the asynchronous reads that have not ended. It remembers the
+// thread that stored it last, and the number of proxy fences that this thread had made. If a bulk
+// copy or wgmma reads the word and this number is the same, the proxy fence is missing.
 class SharedMemory {
  public:
   static constexpr std::uint32_t kWordBytes = 4;
 
   SharedMemory(std::size_t bytes, int threads);
 
-  // Bounds and alignment of an access of that many bytes.
+  // Checks bounds and alignment of an access of `bytes` bytes, a power of two.
   void check_access(std::uint32_t address, std::uint32_t bytes, const Site& site) const;
 
   void load(void* to, std::uint32_t from, std::uint32_t bytes, const Site& site) const;
   void store(std::uint32_t to, const void* from, std::uint32_t bytes, const Site& site, int thread);
 
-  // A copy of cp.async to these bytes, which nobody may touch before it has landed.
+  // A cp.async to these bytes. Any access to them faults between begin_copy() and land_copy().
   void begin_copy(std::uint32_t to, std::uint32_t bytes, const Site& site);
   void land_copy(std::uint32_t to, const void* from, std::uint32_t bytes, int thread);
 
-  // The asynchronous proxy, of bulk copies and wgmma: it sees what a thread has stored only after
-  // that thread's proxy fence.
+  // The asynchronous proxy, which executes bulk copies and wgmma. It sees the stores of a thread
+  // only after that thread's proxy fence.
   void fence_proxy(int thread) { ++fences_[static_cast<std::size_t>(thread)]; }
   void begin_bulk_write(std::uint32_t to, std::uint32_t bytes, const Site& site);
   void land_bulk_write(std::uint32_t to, const void* from, std::uint32_t bytes);
-  // What nobody may write before the read has ended.
+  // An asynchronous read. Any write to these bytes faults until end_bulk_read().
   void begin_bulk_read(std::uint32_t from, std::uint32_t bytes, const Site& site);
   void end_bulk_read(std::uint32_t from, std::uint32_t bytes);
   const std::byte* data(std::uint32_t address) const { return bytes_.data() + address; }
 
-  // An mbarrier object, which only its own instructions may touch.
+  // An mbarrier object. Only mbarrier instructions may access it until end_barrier().
   void begin_barrier(std::uint32_t address, std::uint32_t bytes, const Site& site);
   void end_barrier(std::uint32_t address, std::uint32_t bytes);
 
@@ -45,14 +50,15 @@ class SharedMemory {
   enum class State : std::uint8_t { kUninitialized, kValid, kInFlight, kBarrier };
   static constexpr int kNobody = -1;
 
-  // A word, who last stored or copied to it, and who reads it asynchronously.
+  // The state of a word, its latest writer, and its asynchronous readers.
   struct Word {
     State state = State::kUninitialized;
+    // Asynchronous reads that have not ended.
     std::uint16_t reads = 0;
-    int thread = kNobody;      // whose proxy fence it needs
-    std::uint32_t fences = 0;  // that that thread had made before
+    int thread = kNobody;      // the thread whose proxy fence the word needs
+    std::uint32_t fences = 0;  // proxy fences that this thread had made before its store
     Site site = {};
-    Site read = {};  // the latest
+    Site read = {};  // the latest asynchronous read
   };
 
   std::span<Word> words(std::uint32_t address, std::uint32_t bytes);
@@ -62,7 +68,7 @@ class SharedMemory {
 
   void poison(std::uint32_t to, std::uint32_t bytes, const Site& site);
 
-  // Each throws where an access of that kind may not be made.
+  // Each function throws if the state of the words forbids this kind of access.
   void check_bounds(std::uint32_t address, std::uint32_t bytes, const Site& site) const;
   void check_landed(std::uint32_t address, std::uint32_t bytes, const char* access,
                     const Site& site) const;
@@ -73,7 +79,7 @@ class SharedMemory {
 
   std::vector<std::byte> bytes_;
   std::vector<Word> words_;
-  std::vector<std::uint32_t> fences_;  // of the asynchronous proxy, by thread
+  std::vector<std::uint32_t> fences_;  // proxy fences made, by thread
 };
 
 }  // namespace lazyrope

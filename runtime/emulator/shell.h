@@ -5,10 +5,12 @@
 
 namespace lazyrope {
 
-// Runs a command line by /bin/sh and waits for it: its exit status, 128 + the signal that ended it,
-// or nothing where this process lets the system reap its children (it ignores SIGCHLD). Unlike
-// std::system() it leaves the signals of this process as they are, so that Ctrl-C ends both, and
-// the command's own children can be waited for whatever this process ignores.
+// Runs a command line in /bin/sh and waits for it. Returns its exit status, or 128 plus the number
+// of the signal that ended it. Returns nothing if this process ignores SIGCHLD, because the system
+// then reaps its children. Throws std::system_error if no shell can be started.
+//
+// Unlike std::system(), it does not change the signal handling of this process, so Ctrl-C ends
+// both. The command starts with the default SIGCHLD, so that it can wait for its own children.
 std::optional<int> run_in_shell(const std::string& line);
 
 }  // namespace lazyrope

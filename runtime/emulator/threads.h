@@ -18,46 +18,47 @@ inline constexpr int kEmulatedWarp = 32;
 inline constexpr int kEmulatedWarpgroup = 128;
 inline constexpr int kNamedBarriers = 16;
 
-// What a thread that cannot go on waits for.
+// The reason why a thread cannot continue.
 struct Wait {
   const char* what;
   Site site;
-  const Mbarrier* barrier = nullptr;  // where it is one
-  int id = -1;                        // of a named barrier
+  const Mbarrier* barrier = nullptr;  // the mbarrier, if it waits for one
+  int id = -1;                        // the named barrier, if it waits for one
 };
 
 struct EmulatedCta;
 
+// A thread of the launch, as a fiber.
 struct EmulatedThreadState {
   EmulatorThread kernel_view{};
   EmulatedCta* cta = nullptr;
-  boost::context::fiber fiber;   // where to go on
-  boost::context::fiber resume;  // back to the scheduler
+  boost::context::fiber fiber;   // where the thread continues
+  boost::context::fiber resume;  // returns to the scheduler
   AsyncCopies copies;
   BulkStores stores;
-  std::uint32_t init_fences = 0;  // that show its mbarriers to asynchronous copies
-  bool was_rejected = false;      // by the latest mbarrier.try_wait
-  std::optional<Violation> late;  // that could not be thrown where it was found
-  std::optional<Wait> wait;       // none: it can go on
+  std::uint32_t init_fences = 0;  // fence.mbarrier_init and fence.proxy.async that it has made
+  bool was_rejected = false;      // by its latest mbarrier.try_wait
+  std::optional<Violation> late;  // a violation found where nothing may be thrown
+  std::optional<Wait> wait;       // none: it can continue
   bool finished = false;
 
   int lane() const { return kernel_view.thread % kEmulatedWarp; }
   int warp() const { return kernel_view.thread / kEmulatedWarp; }
 };
 
-// Threads that have come to an operation which all of a group make together.
+// The threads that have reached an operation which a whole group executes together.
 struct Rendezvous {
-  Wait at{};  // of the first to come
+  Wait at{};  // where the first thread arrived
   std::vector<EmulatedThreadState*> threads;
-  std::array<void*, kEmulatedWarpgroup> operands{};  // by lane, of a warp or warpgroup
+  std::array<void*, kEmulatedWarpgroup> operands{};  // by lane of a warp or warpgroup
 };
 
-// A barrier that is given how many threads it is of.
+// A named barrier (bar.sync and bar.arrive with an id), which counts the threads it is given.
 struct NamedBarrier {
-  Wait at{};  // of the first to come
+  Wait at{};  // where the first thread arrived
   int expected = 0;
   std::vector<EmulatedThreadState*> arrived;
-  std::vector<EmulatedThreadState*> waiting;  // of those
+  std::vector<EmulatedThreadState*> waiting;  // those of `arrived` that wait
   VectorClock clock;
 };
 
@@ -77,7 +78,7 @@ struct EmulatedCta {
   }
 
   int index;
-  int unfinished;  // threads
+  int unfinished;  // threads that have not ended
   SharedMemory shared;
   std::vector<EmulatedThreadState> threads;
   std::vector<Rendezvous> warps;

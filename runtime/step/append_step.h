@@ -13,23 +13,28 @@
 
 namespace lazyrope {
 
-// The slots of all tokens that one pass of a model appends, the same for every layer. As a Step: a
-// fixed capacity, filled anew on a stream, used by captured graphs.
+// The slots of all tokens that one pass of a model appends; all layers share them. Like a Step, it
+// has a fixed capacity and update() refills it on a stream, so that captured graphs can replay with
+// it. An append step serves one stream at a time; it is not thread-safe.
 class AppendStep {
  public:
-  // SpecError where the capacity (0 is legal) or the page size is not.
+  // Throws SpecError if the capacity is negative or the page size is illegal. 0 is a legal
+  // capacity.
   AppendStep(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
              PoolFormat format, AppendCapacity capacity);
 
-  // SpecError where the tensors do not fit, or, with `check`, where a value is illegal.
+  // Refills the step on the stream. Throws SpecError if the tensors do not fit and, with `check`,
+  // if a value is illegal. `check` waits for the stream and is refused in capture.
   void update(const AppendTensors& tensors, bool check, Stream stream);
 
-  // As Step::check_pages; the message calls the step by `name`.
+  // Waits for the stream. Throws SpecError if a row is on a page that the pool of `num_pages` pages
+  // does not have. The message calls the step `name`.
   void check_pages(std::int64_t num_pages, Stream stream, std::string_view name = "step") const;
-  // Before num_rows rows are appended: that, and that they are all that the step has a slot for, no
-  // two of them the same.
+  // The checks before num_rows rows are appended: check_pages(), that the step has no slot for a
+  // further row, and that no slot is written twice. Waits for the stream.
   void check_writes(std::int64_t num_rows, std::int64_t num_pages, Stream stream) const;
-  // Where the rows go, `capacity` of them. Waits for the stream; refused in capture.
+  // Returns the `capacity` records, each with the page and slot of a row. Waits for the stream;
+  // refused in capture.
   std::vector<AppendRecord> host_records(Stream stream) const;
 
   const std::shared_ptr<const Device>& device() const { return device_; }
@@ -51,8 +56,8 @@ class AppendStep {
   std::unique_ptr<DeviceBuffer> memory_;
 };
 
-// The row that writes each page and slot; SpecError where two write the same. The message calls the
-// step by `name`.
+// Returns the row that writes each (page, slot). Throws SpecError if two rows write the same slot.
+// The message calls the step `name`.
 std::map<std::pair<int, int>, std::size_t> writers_of(const std::vector<AppendRecord>& records,
                                                       std::string_view name);
 

@@ -10,7 +10,8 @@
 namespace lazyrope {
 
 void check_arch(const Arch& arch, const Device& device) {
-  const bool is_emulated = device.arch().isa == "emu" && arch.isa == "emu";  // it has them all
+  // The emulator runs the kernels of every emulated arch.
+  const bool is_emulated = device.arch().isa == "emu" && arch.isa == "emu";
   if (device.arch().name != arch.name && !is_emulated)
     throw SpecError(fmt::format(
         "the kernels were compiled for {}, but the tensors are on {}, which needs {}; move "
@@ -20,7 +21,7 @@ void check_arch(const Arch& arch, const Device& device) {
 
 void check_on_device(std::string_view name, const TensorView& tensor, const Device& device) {
   if (!device.holds(tensor.device_type, tensor.device))
-    throw SpecError(fmt::format("{} is {}; it must be on {}, for which the kernel is", name,
+    throw SpecError(fmt::format("{} is {}; it must be on {}, the kernel's device", name,
                                 describe(tensor), device.name()));
 }
 
@@ -64,7 +65,8 @@ void check_rows(std::string_view name, const TensorView& tensor, int element_byt
 
 namespace {
 
-// From the first to behind the last element of dimensions for which is_meant(i).
+// Returns the elements from the first to the last of the dimensions for which is_meant(i), both
+// included.
 template <class IsMeant>
 std::int64_t extent_of(const TensorView& tensor, const IsMeant& is_meant) {
   std::int64_t elements = 1;
@@ -77,7 +79,8 @@ std::int64_t extent_from(const TensorView& tensor, std::size_t first) {
   return extent_of(tensor, [&](std::size_t i) { return i >= first; });
 }
 
-// Its steps pass over all that dimensions of shorter steps have.
+// Returns true if each step along this dimension passes all elements of dimensions with shorter
+// strides.
 bool steps_over_others(const TensorView& tensor, std::size_t dimension) {
   const std::int64_t stride = tensor.strides[dimension];
   return stride >= extent_of(tensor, [&](std::size_t i) {
@@ -85,7 +88,8 @@ bool steps_over_others(const TensorView& tensor, std::size_t dimension) {
          });
 }
 
-// Views of one tensor whose rows, or whatever lies in dimension i, are interleaved.
+// Returns true if the two are views of one tensor whose rows, or whatever some dimension holds,
+// alternate between them.
 bool are_interleaved(const TensorView& a, const TensorView& b, std::int64_t offset) {
   for (std::size_t i = 0; std::cmp_less(i + 1, a.rank); ++i) {
     const std::int64_t stride = a.strides[i];

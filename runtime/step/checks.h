@@ -9,10 +9,10 @@
 
 namespace lazyrope {
 
-// Checks of arguments. Each throws SpecError that names the argument, what it is and what is
-// allowed. And how checked ones are read.
+// Checks of arguments, and access to checked ones. Each check throws a SpecError that names the
+// argument, its value and the allowed values. Shapes are in elements, alignments and rows in bytes.
 
-// Kernels compiled for an arch run on no other.
+// Kernels run only on the arch that they were compiled for.
 void check_arch(const Arch& arch, const Device& device);
 void check_on_device(std::string_view name, const TensorView& tensor, const Device& device);
 void check_type(std::string_view name, const TensorView& tensor, ElementType type);
@@ -22,32 +22,33 @@ void check_extent(std::string_view name, const TensorView& tensor, int dimension
 
 void check_alignment(std::string_view name, const TensorView& tensor, int bytes);
 
-// No two elements share memory, as those of an expanded tensor do.
+// No two elements share memory, as elements of an expanded tensor do.
 void check_written(std::string_view name, const TensorView& tensor);
 
-// Nor two tensors of the same element type; they may be views of one whose rows take turns.
+// Two tensors of one element type share no element. They may be views of one tensor whose rows
+// alternate between them.
 void check_apart(std::string_view name, const TensorView& tensor, std::string_view other_name,
                  const TensorView& other, int element_bytes);
 
-// Nor any byte from the first to the last of two tensors, whatever their element types.
+// Two tensors of any element types share no byte between their first and last bytes.
 void check_disjoint(std::string_view name, const TensorView& tensor, std::string_view other_name,
                     const TensorView& other);
 
-// Rows that kernels read or write `bytes` at a time: the last dimension is contiguous, and the
-// address and all other strides are multiples of that.
+// Kernels read or write the rows `bytes` at a time: the last dimension is contiguous, and the
+// address and all other strides are multiples of `bytes`.
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes);
 
-// A contiguous one-dimensional int32 tensor on the device: its length.
+// Returns the length of a contiguous one-dimensional int32 tensor on the device.
 std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device);
-// What lies in a tensor that was so checked.
+// Returns the elements of a tensor that length_of_ints() has checked.
 const int* ints(const TensorView& tensor);
-// The same on the host. Waits for the stream.
+// Returns the elements on the host. Waits for the stream.
 std::vector<int> host_copy(const TensorView& tensor, const Device& device, Stream stream);
 void check_length(std::string_view name, const TensorView& tensor, std::int64_t length,
                   const Device& device);
 void check_within_capacity(std::string_view what, std::int64_t count, std::int64_t capacity);
 
-// What waits for the stream cannot be captured in a graph.
+// A call that waits for the stream cannot be captured in a graph. `what` names the call.
 void refuse_in_capture(std::string_view what, const Device& device, Stream stream);
 
 }  // namespace lazyrope

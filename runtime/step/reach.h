@@ -8,10 +8,12 @@
 
 namespace lazyrope {
 
-// From the tensor's lowest byte through its highest.
+// Returns the bytes from the tensor's lowest through its highest; `name` appears in the emulator's
+// errors.
 MemoryRange range_of(const char* name, const TensorView& tensor, bool is_written);
 
-// Collects what a launch may reach.
+// Collects the memory that a launch may access, for the emulator. A tensor that is absent adds
+// nothing.
 class Reach {
  public:
   Reach& reads(const char* name, const std::optional<TensorView>& tensor);

@@ -13,66 +13,67 @@
 
 namespace lazyrope {
 
-// What of an attention its steps depend on.
+// The properties of an attention on which the schedule of its steps depends.
 struct StepShape {
   int group_size;
   int num_kv_heads;
   int head_dim;
-  int kv_bytes;  // of an element of the pool
+  int kv_bytes;  // bytes of an element of the pool
   std::string mask;
   MaskParameters mask_parameters = {};
 
   bool operator==(const StepShape&) const = default;
 };
 
-// Adds what the planner reads of the caller's arrays, but for the page lists.
+// Adds the caller's arrays that the planner reads; it does not read the page lists.
 void add_inputs(const StepTensors& tensors, Reach& reach);
 
-// SpecError where the page size is illegal.
+// Throws SpecError if the page size is illegal.
 void check_format(const PoolFormat& format);
 
-// Device memory that a step takes on a GPU of so many SMs. SpecError as Step's.
+// Returns the device memory of a step in bytes, on a GPU with sm_count SMs. Throws SpecError as the
+// constructor of Step does.
 std::size_t step_bytes(const StepShape& shape, const KernelConfig& config, StepCapacity capacity,
                        int sm_count);
 
-// The requests that one pass of a model serves: what attention needs to know of them, in device
-// memory of a fixed capacity. Filled anew by update() on a stream, with no synchronisation, so that
-// a captured graph of calls replays with other requests. A step serves one stream at a time.
+// The metadata and the schedule of one pass of a model, in device memory of a fixed capacity.
+// update() refills it on a stream without synchronisation, so that a captured graph of calls
+// replays with other requests. A step serves one stream at a time; it is not thread-safe.
 class Step {
  public:
-  // SpecError where the capacity is illegal.
+  // Throws SpecError if the capacity or the page size is illegal.
   Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner, StepShape shape,
        const KernelConfig& config, PoolFormat format, StepCapacity capacity, Stream stream);
 
-  // SpecError where the tensors do not fit. `check` waits for the stream and also checks the
-  // values; it is refused while the stream is captured.
+  // Refills the step. Throws SpecError if the tensors do not fit. `check` waits for the stream and
+  // also checks the values; it is refused while the stream is captured.
   void update(const StepTensors& tensors, bool check, Stream stream);
 
-  // Waits for the stream, and checks that every page that the step's segments refer to is one of
-  // num_pages. SpecError that names request, segment and page.
+  // Waits for the stream. Throws SpecError, which names request, segment and page, if a segment
+  // uses a page that the pool of `num_pages` pages does not have.
   void check_pages(std::int64_t num_pages, Stream stream) const;
 
   const std::shared_ptr<const Device>& device() const { return device_; }
   const StepCapacity& capacity() const { return capacity_; }
   const PoolFormat& format() const { return format_; }
-  // What the step is planned for; only kernels of this shape and config can use it.
+  // The shape and config that the step is planned for; only kernels with the same ones can use it.
   const StepShape& shape() const { return shape_; }
   const KernelConfig& config() const { return config_; }
   // Query tokens of the latest update.
   int num_tokens() const { return num_tokens_; }
-  // Device memory that the step takes.
+  // Device memory of the step, in bytes.
   std::size_t bytes() const { return memory_->bytes(); }
 
   enum Phase { kDecode, kPrefill };
-  // Whether there can be requests for that attend kernel.
+  // Returns true if the capacity allows requests for this phase's attend kernel.
   bool serves(Phase phase) const { return params_.phase[phase].work.num_ctas > 0; }
   const StepView& view() const { return params_.step; }
-  // What kernels that use the step may reach of it.
+  // Adds the step's memory that its kernels may access.
   void add_to(Reach& reach) const;
   const WorkView& work(Phase phase) const { return params_.phase[phase].work; }
-  // Launches kernels that write to the step. What one leaves that is at fault, as the emulator may
-  // say, is of no use until the next update: SpecError until then. Whatever else is thrown comes
-  // before a kernel has begun.
+  // Launches kernels that write to the step. After a KernelFault of the emulator the step's memory
+  // is unusable: run() throws SpecError until the next update. Other exceptions come before a
+  // kernel has begun, so the step stays usable.
   template <class Launches>
   void run(const Launches& launches) const {
     check_whole();
@@ -95,7 +96,7 @@ class Step {
   PoolFormat format_;
   StepCapacity capacity_;
   int num_tokens_ = 0;
-  std::optional<StepTensors> tensors_;  // of the latest update, for check_pages
+  std::optional<StepTensors> tensors_;  // the latest update's, for check_pages()
   PlanParams params_{};
   std::unique_ptr<DeviceBuffer> memory_;
   mutable bool is_broken_ = false;

@@ -24,7 +24,7 @@ void check_indptr(const char* name, const std::vector<int>& indptr, std::size_t 
                                 indptr.back(), total, of_what));
 }
 
-// Pages that segment s refers to begin at first_page[s]; how many there are.
+// Returns how many pages segment s uses, from its first_page on.
 std::int64_t page_count(const StepValues& v, std::size_t s, int page_size) {
   if (v.length[s] == 0) return 0;
   return (std::int64_t{v.lead[s]} + v.length[s] + page_size - 1) / page_size;

@@ -7,7 +7,7 @@
 
 namespace lazyrope {
 
-// A step's metadata on the host.
+// A step's metadata on the host. Absent leads are zeros.
 struct StepValues {
   std::vector<int> q_indptr;
   std::vector<int> q_position;
@@ -19,12 +19,12 @@ struct StepValues {
   std::vector<int> lead;
   std::vector<int> pages;
 
-  // Waits for the stream.
+  // Copies the tensors from the device. Waits for the stream.
   static StepValues copy_of(const StepTensors& tensors, const Device& device, Stream stream);
 };
 
-// SpecError for the first value that is not legal, naming request and segment.
-// Pages beyond the pool are found where its `num_pages` is given.
+// Throws a SpecError that names request and segment for the first illegal value. Pages are compared
+// with the pool only if `num_pages` is given.
 void check_step_values(const StepValues& values, int page_size, const StepCapacity& capacity,
                        std::optional<std::int64_t> num_pages = {});
 

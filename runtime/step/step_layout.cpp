@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-// Hands out pieces of a block one behind the other.
+// Allocates arrays in a block, one after the other, each at a multiple of kAlignment bytes.
 class Arena {
  public:
   explicit Arena(std::byte* memory) : memory_(memory) {}
@@ -27,6 +27,8 @@ class Arena {
   std::size_t used_ = 0;
 };
 
+// The tiles of one phase: the rows of requests that it serves, the rows of a tile, and the largest
+// number of tiles.
 struct PhaseExtent {
   int min_rows;
   int max_rows;
@@ -38,7 +40,7 @@ std::size_t size(int count) { return static_cast<std::size_t>(count); }
 
 struct WorkExtent {
   std::size_t work_tiles;
-  std::size_t partials;  // results of parts
+  std::size_t partials;  // results of KV splits
   std::size_t counters;
   std::size_t saved_queries;  // bytes
   int partial_rows;
@@ -53,7 +55,7 @@ void allocate_work(Arena& arena, const StepShape& shape, const WorkExtent& exten
   arena.allocate(work.saved_queries, extent.saved_queries);
 }
 
-// For each of so many planners, and for all together.
+// Allocates the planners' scratch: measurements are shared, tables belong to one planner each.
 void allocate_scratch(Arena& arena, std::size_t planners, PlanScratch& scratch) {
   if (scratch.max_tiles > kTilesAtOnce && planners > 1) {
     arena.allocate(scratch.measurements, size(scratch.max_tiles));
@@ -64,7 +66,8 @@ void allocate_scratch(Arena& arena, std::size_t planners, PlanScratch& scratch) 
                    planners * static_cast<std::size_t>(plan_table_bytes(scratch.max_tiles)));
 }
 
-// At max one a warp, and all heads in equal work tiles.
+// Returns the largest number of KV heads of a work tile, which is at most one a warp. It divides
+// num_kv_heads, so that all work tiles have the same number.
 int max_heads_of(const KernelConfig& config, const TileConfig& tile, const StepShape& shape) {
   if (tile.heads > 1) return tile.heads;
   const int max = config.fixed_split_blocks > 0 ? 1 : config.heads_per_work_tile;
@@ -75,8 +78,9 @@ int max_heads_of(const KernelConfig& config, const TileConfig& tile, const StepS
   return heads;
 }
 
-// While one work tile ends and the next begins, a CTA reads nothing. Of decode, what it could have
-// read: measured on an H200, and much the same for all head dims.
+// Returns the cost of the change from one work tile to the next, during which a CTA reads nothing.
+// For decode this is the cost of the bytes that the CTA could have read meanwhile. It was measured
+// on an H200 and is about the same for all head dims.
 int work_tile_cost(const TileConfig& tile, const StepShape& shape, int heads) {
   constexpr int kWorkTileBytes = 160 * 1024;
   if (tile.divides_rows()) return kBlockCost;
@@ -84,7 +88,7 @@ int work_tile_cost(const TileConfig& tile, const StepShape& shape, int heads) {
   return std::max(kBlockCost * kWorkTileBytes / block_bytes, kBlockCost);
 }
 
-// Of the tiles of all KV heads, with their fixed parts.
+// Returns the largest number of units: the tiles of all KV heads with their fixed splits.
 std::size_t max_units(const PhaseExtent& extent, const StepShape& shape,
                       const StepCapacity& capacity, const TileConfig& tile, bool is_fixed) {
   const std::size_t tiles = extent.max_tiles * size(shape.num_kv_heads);
@@ -117,7 +121,7 @@ void lay_out_phase(Arena& arena, const StepShape& shape, const KernelConfig& con
   phase.ctas_at_once = sm_count;
   phase.has_queue = tile.divides_rows() && tile.family == Family::kSm90a ? 1 : 0;
   phase.scratch.max_tiles = static_cast<int32>(extent.max_tiles);
-  // templates/ops/combine_scheduler.cuh tells what counters there are.
+  // templates/ops/combine_scheduler.cuh defines the counters.
   const bool is_fixed = config.fixed_split_blocks > 0;
   const std::size_t units = max_units(extent, shape, capacity, tile, is_fixed);
   const std::size_t partials = is_fixed ? units : 2 * size(num_ctas);
@@ -132,8 +136,8 @@ void lay_out_phase(Arena& arena, const StepShape& shape, const KernelConfig& con
   allocate_work(arena, shape, {work_tiles, partials, counters, saved_queries, rows}, phase.work);
 }
 
-// Enough that each has few work tiles to write, but not so many that what all of them read takes
-// longer.
+// Returns enough planners that each has few work tiles to write. More would be slower, because each
+// planner reads all tiles.
 int num_planners(const PlanParams& params, int sm_count) {
   constexpr int kWorkTiles = 32;
   constexpr int kMax = 48;
@@ -165,8 +169,8 @@ std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const Kernel
   };
   const int most_rows = capacity.tokens_per_request * shape.group_size;
   if (most_rows <= decode_rows) {
-    // Fixed parts have room for as many rows as were said, for there may be many. Should a request
-    // bring more than was said, it is served none the less.
+    // Fixed splits can be many, so their rows are limited to the capacity's tokens a request. A
+    // request with more tokens is still served, in more tiles.
     const int tile_rows = config.fixed_split_blocks > 0 ? std::max(most_rows, 2) : decode_rows;
     add_phase(Step::kDecode, config.decode,
               {1, kAll, tile_rows, rows / size(tile_rows) + requests});

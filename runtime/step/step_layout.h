@@ -8,9 +8,8 @@
 
 namespace lazyrope {
 
-// Places the parts of a step in one block of device memory that begins at `memory`, and fills in
-// the planner's parameters. Returns the size of the block, so that a first call with null measures
-// it.
+// Lays out the arrays of a step in one block of device memory at `memory`, and sets the planner's
+// parameters. Returns the size of the block in bytes; a call with a null `memory` only measures it.
 std::size_t lay_out_step(std::byte* memory, const StepShape& shape, const KernelConfig& config,
                          const StepCapacity& capacity, int sm_count, PlanParams& params);
 

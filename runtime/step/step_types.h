@@ -67,9 +67,9 @@ struct AppendTensors {
   TensorView pages;  // [any]: page lists
 };
 
-// The paged pool of keys and values: two tensors of one shape and one set of strides. Where its
-// elements are of 8 bits they are stored divided by a scale, float32 on the device, of one element
-// or of one a KV head; 1 where not given.
+// The paged KV pool: two tensors of one shape and the same strides. 8-bit elements are stored
+// divided by a scale. A scale is a float32 tensor on the device with one element, or with one for
+// each KV head; an absent scale is 1.
 struct PoolTensors {
   TensorView keys;
   TensorView values;

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using TuningCandidates = std::vector<TuningCandidate>;
 
 constexpr std::int64_t kMaxPoolBytes = std::int64_t{3} << 30;
-// How often a workload is measured: for its kernel and for the division of work, twice each.
+// A workload is measured twice for its kernel and twice for the splitting of work.
 constexpr int kMeasurements = 4;
 
 double seconds_since(Clock::time_point begin) {
@@ -45,7 +45,8 @@ class Autotuner {
       : device_(std::move(device)),
         spec_(std::move(spec)),
         options_(options),
-        // What loses is forgotten with this engine; the disk keeps it.
+        // This engine's memory cache ends with it, and with it the kernels that lose. The disk
+        // cache keeps them.
         engine_(engine.config()) {}
 
   Tuning run() {
@@ -80,7 +81,7 @@ class Autotuner {
     pool_ = std::make_unique<TuningPool>(device_, spec_, workloads);
     for (const TuningWorkload& workload : workloads) {
       cases_.push_back(std::make_unique<TuningCase>(device_, spec_, workload, *pool_));
-      // As the step decides it.
+      // The same rule by which a step assigns requests to kernels.
       const int rows = workload.query_tokens * spec_.group_size();
       (rows <= baseline_->config().decode.rows_per_head() ? decode_cases_ : prefill_cases_)
           .push_back(cases_.back().get());

@@ -11,18 +11,19 @@
 
 namespace lazyrope {
 
+// Options of autotune().
 struct AutotuneOptions {
-  EngineOptions engine = {};  // its listener hears of each config's kernels
-  double seconds = 30;        // that measuring may take
-  unsigned seed = 2606;       // of the order in which configs are interleaved
+  EngineOptions engine = {};  // its listener receives each config's kernels
+  double seconds = 30;        // limit for the measurements
+  unsigned seed = 2606;       // seeds the order in which configs are interleaved
   std::vector<TuningWorkload> workloads = tuning_workloads();
-  // Hears of each stage that is begun.
+  // Called at the start of each stage, with a line of text.
   std::function<void(std::string_view)> progress = [](std::string_view) {};
 };
 
-// Measures configs near the spec's default on the device, one task at a time, and chooses. The
-// device must have nothing else to do meanwhile. A config whose results differ from the default's
-// is left out, with a warning. SpecError, CompileError, DriverError.
+// Measures configs near the spec's default on the device, one task after the other, and chooses the
+// fastest. The device must be idle otherwise. A config whose results differ from the default's is
+// rejected with a warning. Throws SpecError, CompileError or DriverError.
 Tuning autotune(const Engine& engine, const AttentionSpec& spec,
                 const std::shared_ptr<const Device>& device, const AutotuneOptions& options = {});
 

@@ -2,12 +2,11 @@
 
 namespace lazyrope {
 
-// By which config an attention is compiled for the present GPU.
+// The rule by which compile() chooses the config of an attention for the present GPU.
 enum class Tune {
-  kNever,    // the default one
-  kStored,   // the one that tuning chose on this GPU, if there is a record of that in the cache
-  kMeasure,  // the same, and where there is no record, tunes first: seconds to a minute on an idle
-             // GPU
+  kNever,    // the default config
+  kStored,   // the config in this GPU's tuning record, or the default without a record
+  kMeasure,  // as kStored, but tunes first if there is no record: up to a minute on an idle GPU
 };
 
 }  // namespace lazyrope

@@ -16,10 +16,10 @@ namespace {
 
 using AttentionPtr = std::shared_ptr<const Attention>;
 
-// Changes whenever what a record holds, or how its times are taken, does.
+// Changes whenever the contents of a record, or the way its times are taken, change.
 constexpr std::string_view kTuningFormat = "tuning 2";
 
-// Throws what keeps the record from being used.
+// Throws if the record cannot be used.
 AttentionPtr compile_tuning(Engine& engine, const AttentionSpec& spec, const Device& device,
                             const std::shared_ptr<const Tuning>& tuning,
                             const EngineOptions& options) {
@@ -133,7 +133,7 @@ AttentionPtr tuned_attention(Engine& engine, const AttentionSpec& spec,
 AttentionPtr compile_for(Engine& engine, const AttentionSpec& spec, std::string_view arch,
                          Tune tune, const CompileOptions& options) {
   refuse_config(tune, options);
-  // For an arch that is named, the same is compiled on every machine.
+  // A named arch gives the same config on every machine, so it uses no tuning record.
   const bool is_plain =
       options.config || tune == Tune::kNever || (tune == Tune::kStored && !arch.empty());
   if (is_plain)
@@ -144,12 +144,13 @@ AttentionPtr compile_for(Engine& engine, const AttentionSpec& spec, std::string_
   if (AttentionPtr attention = stored_attention(engine, spec, *device, options.engine))
     return attention;
   if (tune == Tune::kStored) return Attention::compile(engine, spec, device->arch(), options);
-  // One process measures; the others, say the ranks of one model, take what it has found.
+  // One process measures. The others, such as the ranks of one model, wait and then find its
+  // record.
   const FileLock lock = engine.tunings().lock(tuning_key(spec, *device));
   if (AttentionPtr attention = stored_attention(engine, spec, *device, options.engine))
     return attention;
   AttentionPtr attention = tuned_attention(engine, spec, device, {.engine = options.engine});
-  // Who asked for it hears of it, unless nothing is to be logged.
+  // A caller who asked for tuning receives its summary unless logging is off.
   if (log_enabled(LogLevel::kWarning))
     write_log(LogLevel::kInfo, fmt::format("tuned {} on {}\n{}", attention->tuning()->spec,
                                            device->name(), summary(*attention->tuning())));

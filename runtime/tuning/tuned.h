@@ -9,28 +9,30 @@
 
 namespace lazyrope {
 
-// Under which key the tuning of a spec on a device is kept: the GPU, and the default kernels'
-// sources, so that another library or spec has another. Driver and compiler are in the record.
+// Returns the cache key of a spec's tuning record on a device. It covers the GPU and the sources of
+// the default kernels, so another library or spec has another key. The record holds driver and
+// compiler.
 Key tuning_key(const AttentionSpec& spec, const Device& device);
 
-// The GPU that tuning measures on: the present one, whose arch `arch` must be if it is given.
-// DriverError without a GPU, SpecError for another arch.
+// Returns the present GPU, which tuning measures on. Throws DriverError without a GPU, and
+// SpecError if `arch` is given and is not the GPU's.
 std::shared_ptr<const Device> gpu_to_tune_on(std::string_view arch);
 
-// The attention as it was tuned for the device; null where there is no record, or none that holds:
-// another driver or compiler makes other times, and kernels that are missing may not be compiled.
-// That is logged.
+// Returns the attention with the config of the device's tuning record. Returns null without a
+// record, and also, with a warning, if the record cannot be used. This is so if driver or compiler
+// differ, because times would differ, and if missing kernels may not be compiled.
 std::shared_ptr<const Attention> stored_attention(Engine& engine, const AttentionSpec& spec,
                                                   const Device& device,
                                                   const EngineOptions& options);
 
-// Tunes, and keeps the record. CacheError where nothing may be compiled, and as autotune().
+// Tunes, and stores the record. Throws CacheError if compiling is forbidden, and what autotune()
+// throws.
 std::shared_ptr<const Attention> tuned_attention(Engine& engine, const AttentionSpec& spec,
                                                  const std::shared_ptr<const Device>& device,
                                                  const AutotuneOptions& options);
 
-// Attention::compile() for `arch`, or for the present GPU where that is empty, by the config that
-// `options` or `tune` say.
+// Compiles an attention for `arch`, or for the present GPU if it is empty, with the config that
+// `options` or `tune` choose.
 std::shared_ptr<const Attention> compile_for(Engine& engine, const AttentionSpec& spec,
                                              std::string_view arch, Tune tune,
                                              const CompileOptions& options);

@@ -18,7 +18,7 @@ constexpr int kWarmUpRounds = 2;
 constexpr int kMinRounds = 5;
 constexpr int kScreenRounds = 12;
 constexpr int kFinalRounds = 60;
-constexpr std::size_t kFinalists = 4;  // beside the default
+constexpr std::size_t kFinalists = 4;  // in addition to the default
 
 std::vector<std::size_t> active_indices(const std::vector<TuningCandidate>& candidates,
                                         const std::vector<std::size_t>& running) {
@@ -81,7 +81,7 @@ void TuningBenchmark::measure(std::string_view name, const std::vector<const Tun
     record_times(candidates.front(), candidates[i]);
 }
 
-// The steps of those whose results are the default's.
+// Returns the steps of the candidates whose results agree with the default's.
 TuningBenchmark::Steps TuningBenchmark::checked_steps(const TuningCase& c,
                                                       std::vector<TuningCandidate>& candidates,
                                                       const Indices& running) const {
@@ -105,7 +105,7 @@ TuningBenchmark::Steps TuningBenchmark::checked_steps(const TuningCase& c,
   return steps;
 }
 
-// In each round every config runs once, in another order each time.
+// Every config runs once a round, in a random order.
 void TuningBenchmark::run_rounds(const TuningCase& c, std::vector<TuningCandidate>& candidates,
                                  const Steps& steps, int rounds) {
   using Clock = std::chrono::steady_clock;
@@ -119,7 +119,7 @@ void TuningBenchmark::run_rounds(const TuningCase& c, std::vector<TuningCandidat
     if (round >= kMinRounds && Clock::now() > end) break;
     check_interruption();
     std::ranges::shuffle(order, random_);
-    // The first is not timed: while it runs, the host gets ahead.
+    // The first call is not timed. While it runs, the host queues the others.
     Indices sequence = {order.front()};
     sequence.insert(sequence.end(), order.begin(), order.end());
     std::vector<std::function<void()>> calls;

@@ -14,29 +14,30 @@
 
 namespace lazyrope {
 
-// A config in a benchmark.
+// A config in a benchmark, with its times.
 struct TuningCandidate {
   TuningTrial trial;
-  std::shared_ptr<const Attention> attention = {};  // null where it does not compile
+  std::shared_ptr<const Attention> attention = {};  // null if it does not compile
   TrialTimes times = {};
 
   bool is_active() const { return trial.rejection.empty(); }
-  // Leaves it out, loudly.
+  // Excludes the config, with a warning.
   void reject(const std::string& why);
 };
 
-// Interleaves configs on a device. All are measured for a few rounds, and then the default and
-// the fastest in rounds of their own, which alone decide: the fastest of many is so partly by luck.
+// Measures configs on a device, interleaved. First all configs run a few rounds. Then the default
+// and the fastest run in rounds of their own, and only these decide: the fastest of many is partly
+// lucky. Not thread-safe.
 class TuningBenchmark {
  public:
   using Report = std::function<void(const std::string&)>;
 
-  // `seconds`: the most that rounds on one workload should take.
+  // `seconds` limits the rounds on one workload.
   TuningBenchmark(std::shared_ptr<const Device> device, double seconds, unsigned seed, Report say)
       : device_(std::move(device)), seconds_(seconds), random_(seed), report_(std::move(say)) {}
 
-  // The first candidate is the default; what goes wrong with another leaves that out. Fills in the
-  // trials and returns the index of the one that is chosen.
+  // The first candidate is the default, and its failures are thrown. A failure of another candidate
+  // rejects it. Fills in the trials and returns the index of the chosen candidate.
   std::size_t run(std::string_view name, const std::vector<const TuningCase*>& cases,
                   std::vector<TuningCandidate>& candidates);
 

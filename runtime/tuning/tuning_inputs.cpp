@@ -16,7 +16,8 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::size_t kRandomValues = (std::size_t{1} << 21) + 4099;  // no page begins alike soon
+// The values repeat with an odd period, so that few pages begin alike.
+constexpr std::size_t kRandomValues = (std::size_t{1} << 21) + 4099;
 constexpr unsigned kSeed = 2606;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -30,7 +31,7 @@ std::int64_t pages_of(const TuningWorkload& w) {
 
 std::int64_t tokens_of(const TuningWorkload& w) { return std::int64_t{w.batch} * w.query_tokens; }
 
-// Of keys, or of values.
+// Returns the bytes of a page of keys, or of values.
 std::int64_t page_bytes(const AttentionSpec& spec) { return kTuningPage * token_bytes(spec) / 2; }
 
 std::optional<int> window_of(const AttentionSpec& spec) {
@@ -38,13 +39,14 @@ std::optional<int> window_of(const AttentionSpec& spec) {
   return window == spec.mask_parameters.end() ? std::nullopt : std::optional(window->second);
 }
 
-// Pages of a call for each that it reads.
+// Returns how many pages of a call there are for each page that it reads; a window hides the
+// others.
 std::int64_t pages_per_read(const TuningWorkload& workload, const AttentionSpec& spec) {
   const int seen = std::min(workload.context, window_of(spec).value_or(workload.context));
   return ceil_div(workload.context, std::max(seen, 1));
 }
 
-// Of a number: its sign first, then the exponent, then the mantissa.
+// A floating-point format: sign, exponent and mantissa, from the highest bit down.
 struct Format {
   int bytes;
   int mantissa_bits;
@@ -65,7 +67,7 @@ Format format_of(Dtype dtype) {
   return {};
 }
 
-// Of less than the format can hold; what is below its normal range becomes 0.
+// Rounds a value that the format can hold. Values below the normal range become 0.
 std::uint32_t rounded_bits(float x, const Format& format) {
   const int dropped = 23 - format.mantissa_bits;
   const auto bias = static_cast<std::uint32_t>(127 - format.exponent_bias);
@@ -77,7 +79,7 @@ std::uint32_t rounded_bits(float x, const Format& format) {
   return sign | (magnitude - (bias << 23) + below_half + (magnitude >> dropped & 1)) >> dropped;
 }
 
-// 0 to count - 1.
+// Returns 0 .. count-1, shuffled.
 std::vector<std::int32_t> shuffled(std::int32_t count, unsigned seed) {
   std::vector<std::int32_t> values(static_cast<std::size_t>(count));
   std::iota(values.begin(), values.end(), 0);
@@ -85,7 +87,7 @@ std::vector<std::int32_t> shuffled(std::int32_t count, unsigned seed) {
   return values;
 }
 
-// Memory full of the values, over and over.
+// Returns device memory filled with repetitions of the values.
 std::unique_ptr<DeviceBuffer> filled(const std::shared_ptr<const Device>& device,
                                      std::span<const std::byte> values, std::size_t bytes) {
   auto buffer = std::make_unique<DeviceBuffer>(device, bytes);
@@ -170,7 +172,8 @@ std::int64_t token_bytes(const AttentionSpec& spec) {
 TuningPool::TuningPool(std::shared_ptr<const Device> device, const AttentionSpec& spec,
                        const std::vector<TuningWorkload>& workloads)
     : device_(std::move(device)), spec_(spec) {
-  const std::int64_t cold_pages = ceil_div(device_->l2_bytes(), page_bytes(spec));  // L2 twice
+  // The keys of so many pages fill L2, and so do their values.
+  const std::int64_t cold_pages = ceil_div(device_->l2_bytes(), page_bytes(spec));
   for (const TuningWorkload& workload : workloads)
     pages_ = std::max(pages_, pages_of(workload) + cold_pages * pages_per_read(workload, spec));
   const auto bytes = static_cast<std::size_t>(pages_ * page_bytes(spec));
@@ -197,7 +200,7 @@ PoolTensors TuningPool::at(std::int64_t page, std::int64_t pages) const {
 }
 
 std::string difference(const TuningResult& baseline, const TuningResult& other, Dtype dtype) {
-  // Weights and results are rounded once each, by up to a half of this share.
+  // Weights and results are rounded once each, by up to a half of this fraction.
   const double rounding = dtype == Dtype::kBf16 ? 0x1p-7 : 0x1p-10;
   const double limit = 2 * rounding;
   constexpr double kLseLimit = 1e-3;
@@ -209,7 +212,7 @@ std::string difference(const TuningResult& baseline, const TuningResult& other, 
     std::ranges::transform(a, b, distance.begin(), std::minus{});
     const double error = std::sqrt(square_sum(distance) / std::max(square_sum(a), 1e-30));
     const double lse_error = std::abs(static_cast<double>(baseline.lse[row]) - other.lse[row]);
-    // NaN is not within any limit.
+    // The comparison is false for NaN, which therefore counts as a difference.
     if (error <= limit && lse_error <= kLseLimit) continue;
     return fmt::format(
         "row {} of {} differs from the default's by {:.2g} of its norm, its lse by {:.2g} "
@@ -271,7 +274,7 @@ void TuningCase::attend(const Attention& attention, const Step& step) const {
 }
 
 TuningResult TuningCase::result(const Attention& attention, const Step& step) const {
-  // What a kernel does not write must not be another's.
+  // Cleared outputs make a row that the kernel does not write differ from the default's.
   for (DeviceTensor tensor : {out_, lse_}) tensor.fill_zero();
   attend_in(pool_.first(num_pages_), attention, step);
   const auto from_bits = spec_.dtype == Dtype::kBf16 ? from_bf16 : from_fp16;

@@ -14,16 +14,16 @@
 
 namespace lazyrope {
 
-// What serving is made of: one long answer, a batch of them, and the first pass over documents of a
-// question, of a chunk and of a prompt.
+// Returns the workloads of serving: one long answer, a batch of answers, and the first pass over
+// documents of a question, of a chunk and of a prompt.
 std::vector<TuningWorkload> tuning_workloads();
 
-// The same with as little context, and then as few requests, as `max_tokens` of KV ask for. What a
-// window hides is left out.
+// Returns the workload without the context that a window hides, and with its context and then its
+// batch halved until its KV is at most `max_tokens` tokens.
 TuningWorkload fitted(TuningWorkload workload, const AttentionSpec& spec, std::int64_t max_tokens);
 
-// A workload as a step takes it. Each request has documents of its own and, as one more, its
-// queries' own tokens, in shuffled pages of kTuningPage slots.
+// A workload as the arrays of a step. Each request has documents of its own, and a last one with
+// its query tokens. The pages, of kTuningPage slots, are shuffled.
 struct TuningMetadata {
   std::vector<std::int32_t> q_indptr;
   std::vector<std::int32_t> q_position;
@@ -35,27 +35,29 @@ struct TuningMetadata {
   std::vector<std::int32_t> pages;
 };
 
+// Slots of a page.
 inline constexpr int kTuningPage = 16;
 
 TuningMetadata metadata_of(const TuningWorkload& workload);
 
-// The bytes of values as of N(0, 1), each rounded to the type; none is NaN or infinite.
+// Returns the bytes of `count` values from N(0, 1), rounded to the type. None is NaN or infinite.
 std::vector<std::byte> normal_values(Dtype dtype, std::size_t count, unsigned seed);
 
-// Of a token's keys and values.
+// Returns the bytes of one token's keys and values.
 std::int64_t token_bytes(const AttentionSpec& spec);
 
-// Keys and values, more of them than L2 holds: every call gets other ones than the calls before it
-// had, so it finds them cold, and no writes of theirs wait to leave L2.
+// Keys and values, more of them than L2 holds. Each call receives other pages than the calls before
+// it, so L2 holds none of them, and no dirty lines of them wait to be written back.
 class TuningPool {
  public:
-  // Has room for each of the workloads, which fit it. DriverError where there is too little memory.
+  // Allocates room for each of the workloads, which must fit the device. Throws DriverError if
+  // there is too little memory.
   TuningPool(std::shared_ptr<const Device> device, const AttentionSpec& spec,
              const std::vector<TuningWorkload>& workloads);
 
-  // Its first pages: the same ones each time.
+  // Returns the first pages, the same ones each time.
   PoolTensors first(std::int64_t pages) const { return at(0, pages); }
-  // Those that were not used for the longest time.
+  // Returns the pages that have not been used for the longest time.
   PoolTensors next(std::int64_t pages);
 
   std::int64_t pages() const { return pages_; }
@@ -71,17 +73,17 @@ class TuningPool {
   std::unique_ptr<DeviceBuffer> values_;
 };
 
-// What a workload's call computed.
+// The results of one call.
 struct TuningResult {
   std::vector<float> out;  // [tokens x heads][head_dim]
   std::vector<float> lse;  // [tokens x heads]
 };
 
-// How two configs' results of the same call differ by more than rounding, in words; empty: they do
-// not.
+// Describes how two configs' results of the same call differ by more than rounding. Returns "" if
+// they do not.
 std::string difference(const TuningResult& baseline, const TuningResult& other, Dtype dtype);
 
-// One workload's tensors. Calls are queued on the default stream.
+// The tensors of one workload. Calls are queued on the default stream.
 class TuningCase {
  public:
   TuningCase(std::shared_ptr<const Device> device, const AttentionSpec& spec,
@@ -101,7 +103,7 @@ class TuningCase {
   TuningWorkload workload_;
   TuningPool& pool_;
   std::int64_t num_pages_;
-  std::vector<DeviceTensor> metadata_;  // what step_ refers to
+  std::vector<DeviceTensor> metadata_;  // the arrays that `step_` refers to
   StepTensors step_;
   DeviceTensor q_;
   DeviceTensor out_;

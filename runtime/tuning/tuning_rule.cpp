@@ -7,10 +7,10 @@
 namespace lazyrope {
 namespace {
 
-constexpr double kMinGain = 0.01;  // below it other rounding is not worth having
+constexpr double kMinGain = 0.01;  // a smaller gain is not worth results that round differently
 constexpr double kStandardErrors = 3.0;
-// Of normally distributed values: standard error of the median, and the interquartile range, both
-// in standard deviations.
+// The standard error of the median, times the root of the number of values, and the interquartile
+// range. Both are in standard deviations, for normally distributed values.
 constexpr double kErrorOfMedian = 1.2533;
 constexpr double kInterquartileRange = 1.3490;
 
@@ -26,7 +26,8 @@ std::size_t rounds_of(const TrialTimes& times) {
   return std::ranges::min(times, {}, &std::vector<double>::size).size();
 }
 
-// Of each round, the mean over the workloads: of logarithms, so that a half and twice cancel out.
+// Returns for each round the mean over the workloads. It is a mean of logarithms, so that half and
+// twice the time cancel out.
 std::vector<double> log_ratios(const TrialTimes& baseline, const TrialTimes& other) {
   std::vector<double> result(rounds_of(baseline), 0.0);
   for (std::size_t w = 0; w < baseline.size(); ++w)

@@ -6,31 +6,34 @@
 
 namespace lazyrope {
 
-// Microseconds that one config took: [workload][round]. Rounds of one number were interleaved,
-// so that what changes with time, such as clocks, is the same for all configs of a round.
-// Where time ran out a workload may have fewer; the others' last ones are then left out.
+// The microseconds that one config took: [workload][round]. The calls of one round were
+// interleaved, so a drift in time, such as that of clocks, is the same for all configs of a round.
+// A workload may have fewer rounds if time ran out; the rule then ignores the last rounds of the
+// others.
 using TrialTimes = std::vector<std::vector<double>>;
 
-// How much less time one config takes than another.
+// The time that one config saves compared with another.
 struct Gain {
-  double fraction = 0;  // of the other's time; all workloads count alike
-  double noise = 0;     // three standard errors of that, of the median over the rounds
+  double fraction = 0;  // part of the other's time; all workloads have the same weight
+  double noise = 0;     // three standard errors of the median of this fraction over the rounds
 };
 
-// Of at least one value.
+// Returns the median of at least one value.
 double median(std::vector<double> values);
 
-// Both have the same workloads and rounds, at least one of each.
+// Returns the gain of `other` over `baseline`. Both have the same workloads and rounds, at least
+// one of each.
 Gain gain_over(const TrialTimes& baseline, const TrialTimes& other);
 
-// Whether a config should be used instead of the baseline: it is faster by more than the noise, and
-// by more than a hundredth; and on no workload slower by as much.
+// Returns true if `other` should replace `baseline`. It must be faster by more than the noise and
+// by more than 1%, and on no workload slower by as much.
 bool beats(const TrialTimes& baseline, const TrialTimes& other);
 
-// The first of `trials` is the baseline: it, and up to `count` of the others, the fastest ones.
+// Returns the baseline, which is the first of `trials`, and up to `count` of the fastest others, in
+// ascending order.
 std::vector<std::size_t> finalists(std::span<const TrialTimes> trials, std::size_t count);
 
-// The fastest of those that beat the first, or the first: 0.
+// Returns the fastest of those that beat the first trial, or 0 if none does.
 std::size_t choose(std::span<const TrialTimes> trials);
 
 }  // namespace lazyrope

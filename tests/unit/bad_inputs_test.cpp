@@ -1,4 +1,4 @@
-// Does every row of tests/support/bad_inputs.json, as tests/python/test_bad_inputs.py does.
+// Runs every row of tests/support/bad_inputs.json, as tests/python/test_bad_inputs.py does.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kEmulator = "emu:sm_80";
-constexpr int kTokens = 11;  // of "append" and "target"
+constexpr int kTokens = 11;  // rows of "append" and "target"
 
 const Json& table() {
   static const Json json =
@@ -52,7 +52,7 @@ ElementType type_of(const std::string& name) {
   return ElementType::kOther;
 }
 
-// Does what one row says.
+// Runs the call that a row describes.
 class Interpreter {
  public:
   explicit Interpreter(Json row)
@@ -157,7 +157,7 @@ class Interpreter {
       EXPECT_EQ(kernel->from_cache(), row_["from_cache"].get<bool>()) << kernel->name();
   }
 
-  // A tensor as the row has it. Memory is kept by this object.
+  // Returns a tensor with the row's changes. This object owns the memory.
   TensorView tensor(const std::string& name, ElementType type, std::vector<std::int64_t> shape,
                     const std::vector<int>& values = {}) {
     const Json change = change_.value(name, Json::object());
@@ -174,7 +174,7 @@ class Interpreter {
     return view;
   }
 
-  // Metadata `name` of "step" or "append".
+  // Returns the metadata `name` of the group "step", "append" or "target".
   TensorView ints(const char* group, const std::string& name, bool changed = true) {
     const bool other_values = changed && change_.contains(name) && change_[name].is_array();
     const auto values =
@@ -278,7 +278,7 @@ std::string name_of(const Row& row) { return row.json["name"]; }
 
 void PrintTo(const Row& row, std::ostream* out) { *out << name_of(row); }
 
-// Nothing is thrown; what is logged is what the row says.
+// Passes if nothing is thrown and the log says what the row says.
 testing::AssertionResult only_warns(const auto& action, const std::vector<std::string>& parts) {
   const LogCapture log;
   action();
@@ -288,9 +288,9 @@ testing::AssertionResult only_warns(const auto& action, const std::vector<std::s
 
 class BadInputs : public testing::TestWithParam<Row> {};
 
-TEST_P(BadInputs, GetAnErrorThatHelps) {
+TEST_P(BadInputs, GetTheErrorOfTheTable) {
   const Json& row = GetParam().json;
-  if (row.value("only", "c++") != "c++") GTEST_SKIP() << "C++ has no such thing";
+  if (row.value("only", "c++") != "c++") GTEST_SKIP() << "this row is for Python only";
   if (row.value("needs", "") == "no gpu" && has_gpu()) GTEST_SKIP() << "there is a GPU";
   const auto parts = row["says"].get<std::vector<std::string>>();
   const auto run = [&] { Interpreter(row).run(); };
@@ -307,7 +307,7 @@ TEST_P(BadInputs, GetAnErrorThatHelps) {
 INSTANTIATE_TEST_SUITE_P(Table, BadInputs, testing::ValuesIn(rows()),
                          [](const auto& row) { return name_of(row.param); });
 
-// The case that rows change is legal: whatever they get, they get for their change.
+// The base case is legal, so a row's error comes from the row's change.
 TEST(BadInputsTable, TheBaseIsLegal) {
   for (const char* action :
        {"spec", "plan", "update", "attend", "plan_append", "append", "reposition"})

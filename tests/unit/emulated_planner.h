@@ -1,4 +1,4 @@
-// The planner's kernel in the emulator, which stands for a GPU of any number of SMs.
+// The planner's kernel in the emulator, which stands for a GPU with any number of SMs.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,7 @@
 
 namespace lazyrope {
 
+// Plans steps with the emulated kernel, with the check for races.
 class EmulatedPlanner {
  public:
   struct Layout {
@@ -34,26 +35,26 @@ class EmulatedPlanner {
     kernel_ = compile_sets(shared_engine(), {request}, {}).front().kernels().front();
   }
 
-  // Into memory that has had other contents. What was planned before is gone.
+  // Plans a step in memory with other contents, and discards the previous plan.
   void plan(StepArrays& arrays, const Layout& layout) {
     lay_out(layout);
     params_.inputs = inputs(arrays, layout.page_size);
     params_.page_size = divisor(layout.page_size);
     params_.phase[Step::kPrefill].has_queue = layout.has_queue ? 1 : 0;
-    bool has_notes = false;
+    bool has_measurements = false;
     for (const PlanPhase& phase : params_.phase) {
       if (phase.scratch.counter == nullptr) continue;
       *phase.scratch.counter = 0;
-      has_notes = true;
+      has_measurements = true;
     }
     const StepTensors tensors = arrays.tensors();
     launch(tensors);
-    if (has_notes) launch(tensors);  // the counter counts back
+    if (has_measurements) launch(tensors);  // the kernel must have reset the counter
   }
 
   const PlanParams& params() const { return params_; }
 
-  // Those that the step has.
+  // Returns the phases that the step has.
   std::span<const PlanPhase> phases() const {
     const bool has_prefill = params_.phase[Step::kPrefill].work.num_ctas > 0;
     return std::span(params_.phase).first(has_prefill ? 2 : 1);

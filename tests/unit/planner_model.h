@@ -1,4 +1,5 @@
-// The planner's rules as a plain model: what runtime_planner_test.cpp expects of the kernel.
+// The planner's rules as a plain sequential model. runtime_planner_test.cpp compares what the
+// planner's kernel writes with it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,6 +18,7 @@
 
 namespace lazyrope {
 
+// A random step, and the config and GPU for which it is planned.
 struct Setting {
   const char* name;
   std::string mask = "causal";
@@ -29,27 +31,28 @@ struct Setting {
   int tile_heads = 1;
   int fixed_split_blocks = 0;
   int requests = 6;
-  int most_segments = 6;  // of a request
+  int most_segments = 6;  // segments of a request, at most
   int least_tokens = 0;   // query tokens of a request
   int most_tokens = 40;
-  int first_idle = 0;  // of some requests that have none
+  int first_idle = 0;  // the first of `idle_requests` requests without query tokens
   int idle_requests = 0;
-  int said_tokens = 1000;  // that a request has at the max, as the step's capacity says
-  int most_length = 200;   // of a segment
+  int capacity_tokens = 1000;  // the capacity's tokens_per_request
+  int most_length = 200;       // tokens of a segment
   bool needs_scratch = false;
   bool has_queue = false;
-  bool loses_bits = false;  // costs are too great for an int32
+  bool loses_bits = false;  // costs exceed an int32, so the planner drops low bits
 };
 
 inline void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
 
+// A tile with its blocks and costs.
 struct ModelTile {
   int request;
   int first_row;
   int num_rows;
   int first_position;
   int last_position;
-  std::vector<int> blocks;  // of each of the request's segments
+  std::vector<int> blocks;  // KV blocks in each of the request's segments
   int num_blocks;
   std::int64_t cost;
   std::int64_t split_cost;
@@ -57,6 +60,7 @@ struct ModelTile {
   int num_splits;
 };
 
+// A unit: one tile for one group of heads, or one fixed split of it.
 struct ModelUnit {
   int tile;
   int group;
@@ -65,7 +69,7 @@ struct ModelUnit {
   int end_block;
 };
 
-// A CTA's share begins there.
+// The start of a CTA's share: a unit and a block in it.
 struct ModelBoundary {
   int unit;
   int block;
@@ -74,7 +78,7 @@ struct ModelBoundary {
 
 inline int at(const std::vector<int>& values, int i) { return values[static_cast<std::size_t>(i)]; }
 
-// The first and one past the last slot of a segment that tokens at these positions see.
+// Returns the first and one past the last slot of a segment that tokens at these positions see.
 inline std::pair<std::int64_t, std::int64_t> visible(const Setting& setting, int first_position,
                                                      int last_position, std::int64_t origin,
                                                      std::int64_t begin, std::int64_t end) {
@@ -101,9 +105,10 @@ class Model {
     find_boundaries();
   }
 
-  // Whether all CTAs take units from a queue, and the units in it, with everything but `next`.
+  // Returns true if all CTAs take units from the atomic queue.
   bool is_queued() const { return is_queued_; }
   bool loses_bits() const { return lost_bits_ > 0; }
+  // Returns the units in the order of the queue, complete except for `next`.
   std::vector<WorkTile> queue() const {
     std::vector<WorkTile> work_tiles;
     const int tail = std::min(4, num_groups_);
@@ -122,7 +127,7 @@ class Model {
     return work_tiles;
   }
 
-  // The work tiles of a CTA, with everything but `next`.
+  // Returns the work tiles of a CTA, complete except for `next`.
   std::vector<WorkTile> work_tiles_of(int cta) const {
     if (is_round_robin_) return round_robin_work_tiles(cta);
     std::vector<WorkTile> work_tiles;
@@ -148,9 +153,11 @@ class Model {
   static std::int64_t min_share_cost(int blocks) {
     return std::int64_t{blocks} * (kBlockCost + kSegmentCost) + 1;
   }
-  // Of the total_cost's costs.
+  // Returns the minimum cost of a share of so many blocks, in the units of total_cost().
   std::int64_t min_cost(int blocks) const { return (min_share_cost(blocks) >> lost_bits_) + 1; }
 
+  // Tries the schedules in the planner's order. The round-robin schedule is taken if its imbalance
+  // is small.
   bool is_round_robin() {
     if (has_imbalance_below(64)) return true;
     const bool is_fair = has_imbalance_below(8);
@@ -178,7 +185,8 @@ class Model {
     return order;
   }
 
-  // Of all that is dealt, than one split in so many.
+  // Returns true if the round-robin schedule's longest CTA exceeds the mean by less than one part
+  // in `loss`.
   bool has_imbalance_below(int loss) {
     constexpr int kMaxRounds = 64;
     const int ctas = phase_.work.num_ctas;
@@ -209,7 +217,8 @@ class Model {
     return (num_whole() + num_remaining() * splits_ + ctas - 1) / ctas;
   }
 
-  // As many splits as there are CTAs for, but no more than sixteen, nor shorter than they may be.
+  // Splits the units of the incomplete last round into as many splits as there are CTAs for. There
+  // are at most sixteen splits, and none is shorter than the minimum.
   void split_remainder() {
     int blocks = 0;
     for (int unit = num_whole(); unit < num_units(); ++unit)
@@ -226,7 +235,7 @@ class Model {
     return total_cost;
   }
   std::int64_t whole_total_cost() const { return total_cost() << lost_bits_; }
-  // Where costs of all heads together may be more than 2^30.
+  // Drops low bits of all costs if the costs of all heads together may exceed 2^30.
   void lose_bits() {
     std::int64_t all = 0;
     for (const ModelTile& tile : tiles_) all += tile.cost;
@@ -243,15 +252,15 @@ class Model {
     return tiles_[static_cast<std::size_t>(units_[static_cast<std::size_t>(unit)].tile)];
   }
 
-  // What is dealt as number `unit`: those of a head, or the last tile of all heads, the one before
-  // ...
+  // Returns the unit with index `unit` in the round-robin order. This is the same unit, or the
+  // units in tile-major order: the last tile for all heads, then the tile before it, and so on.
   int unit_in_order(int unit) const {
     if (!is_tile_major_) return unit;
     const int per_group = num_units() / num_groups_;
     return unit % num_groups_ * per_group + per_group - 1 - unit / num_groups_;
   }
 
-  // Units and their splits, to and fro.
+  // Returns the (unit, split) pairs of a CTA. Rounds go to and fro over the CTAs.
   std::vector<std::pair<int, int>> assigned_splits(int cta) const {
     const int ctas = phase_.work.num_ctas;
     std::vector<std::pair<int, int>> splits;
@@ -369,8 +378,8 @@ class Model {
       }
   }
 
-  // Boundary c of a total_cost cut into shares lies at c / shares of it; what lies before a point
-  // is told with the planner's rounding.
+  // Returns how many boundaries are before a point of the summed cost. Boundary c is at c /
+  // num_shares_ of the total, and the result is rounded as in the planner.
   int boundaries_before(std::int64_t point) const {
     const float per_cost =
         static_cast<float>(num_shares_) * (1.0f / static_cast<float>(total_cost()));
@@ -383,8 +392,10 @@ class Model {
     return std::clamp(max, 1, phase_.work.num_ctas);
   }
 
-  // The greatest number of shares that are as few whole units as all shares need, or equal splits
-  // of one, where what work tiles cost beside their blocks does not count; if it is not much less.
+  // Matches the number of shares to whole units: every share gets the same, smallest sufficient
+  // number of whole units, or every unit is cut into equal splits. The largest such number is taken
+  // if it is at least 15/16 of the shares otherwise. Equal splits ignore the cost of a work tile
+  // beside its blocks.
   void match_whole_units() {
     num_shares_ = units_.empty() ? 0 : max_shares(total_cost());
     const bool sees_keys =
@@ -409,8 +420,8 @@ class Model {
     num_shares_ = shares;
     if (is_cut) leave_out_work_tile_cost();
   }
-  // No more splits than have as few blocks as the longest of so many, unless too few CTAs are
-  // remaining.
+  // Returns the fewest splits whose longest split has as few blocks as with `shares`, unless that
+  // leaves too few CTAs at work.
   int drop_needless_splits(int shares, int max) const {
     const auto divide_up = [](int a, int b) { return (a + b - 1) / b; };
     const int blocks = tiles_[0].num_blocks;
@@ -423,7 +434,7 @@ class Model {
     for (ModelTile& tile : tiles_) tile.cost -= phase_.work_tile_cost;
   }
 
-  // The heads of a single tile as up to 32 splits of the min_cost length each.
+  // Cuts the heads of a single tile into up to 32 splits of the minimum length each.
   bool partitions_single_tile() {
     if (phase_.fixed_split_blocks > 0 || phase_.allows_round_robin != 0 || tiles_.size() != 1)
       return false;
@@ -452,9 +463,9 @@ class Model {
                                 : ModelBoundary{static_cast<int>(units_.size()), 0});
   }
 
-  // Shares in as many runs as there are groups of heads, the first of which may have one more: the
-  // first of each run, the second of each ..., as evenly as can be over those CTAs that fill SMs
-  // with as few as possible each.
+  // Returns the share of a CTA, or -1. The shares form as many runs as there are groups of heads,
+  // and the first runs may have one share more. CTAs take the first share of each run, then the
+  // second, and so on. They are spread evenly over the fewest rounds of CTAs that fill all SMs.
   int share_of(int cta) const {
     const int at_once = phase_.ctas_at_once;
     const int ctas = (num_shares_ + at_once - 1) / at_once * at_once;
@@ -470,7 +481,8 @@ class Model {
       }
   }
 
-  // One unit after the other: whether the boundary is moved to its beginning, or lies inside.
+  // Finds the boundary by a walk over the units. It is moved to the start of a unit, or stays
+  // inside.
   ModelBoundary boundary_of(int share) const {
     std::int64_t begin = 0;
     for (int unit = 0; unit < num_units(); ++unit) {
@@ -527,7 +539,7 @@ class Model {
     return work_tile;
   }
 
-  // The first that is seen.
+  // Returns the first segment that the tile sees.
   int first_segment(const ModelTile& tile) const {
     const auto seen = std::ranges::find_if(tile.blocks, [](int blocks) { return blocks > 0; });
     return at(arrays_.segment_indptr, tile.request) + static_cast<int>(seen - tile.blocks.begin());
@@ -547,7 +559,7 @@ class Model {
                       : KvSplit{index, count, 2 * first_share + 1, first_share};
   }
 
-  // In which segment a block of a tile lies, and which of that segment's it is.
+  // Returns the segment of a tile's block, and the index of the block in that segment.
   std::pair<int, int> segment_block(const ModelTile& tile, int block) const {
     int segment = at(arrays_.segment_indptr, tile.request);
     for (const int blocks : tile.blocks) {
@@ -586,9 +598,9 @@ class Model {
   std::vector<ModelUnit> units_;
   bool is_round_robin_ = false;
   bool is_queued_ = false;
-  int splits_ = 1;  // of units that are remaining over, dealt
+  int splits_ = 1;  // splits of each unit in the incomplete last round
   bool is_tile_major_ = false;
-  int num_shares_ = 0;  // else
+  int num_shares_ = 0;  // shares of the Stream-K schedule
   int lost_bits_ = 0;
   int work_tile_cost_ = phase_.work_tile_cost;
   int min_split_blocks_ = phase_.min_split_blocks;

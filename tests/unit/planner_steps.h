@@ -13,14 +13,15 @@ namespace lazyrope {
 class Random {
  public:
   explicit Random(unsigned seed) : engine_(seed) {}
-  // `least` to `most`, one as likely as the other.
+  // Returns an integer from `least` to `most`, all equally likely.
   int between(int least, int most) { return std::uniform_int_distribution(least, most)(engine_); }
 
  private:
   std::mt19937 engine_;
 };
 
-// Documents lie where requests' segments read them from, some behind a lead, some before others.
+// Returns requests with random segments and query tokens. Some segments start inside a page, and
+// some start at a position before the end of the previous segment.
 inline StepArrays random_step(const Setting& setting, Random& random) {
   StepArrays arrays;
   arrays.q_indptr = arrays.segment_indptr = {0};
@@ -53,7 +54,8 @@ inline StepArrays random_step(const Setting& setting, Random& random) {
   return arrays;
 }
 
-// Each with one token after so many, in documents of a length that divides theirs.
+// Returns requests with one query token each, after `length` tokens in documents of `document`
+// tokens. `document` divides `length`.
 inline StepArrays requests_of_documents(int requests, int length, int document, int page_size) {
   StepArrays arrays;
   arrays.q_indptr = arrays.segment_indptr = {0};
@@ -73,12 +75,12 @@ inline StepArrays requests_of_documents(int requests, int length, int document, 
   return arrays;
 }
 
-// Each with one token after one segment.
+// Returns requests with one query token each, after one segment.
 inline StepArrays requests_of_length(int requests, int length, int page_size) {
   return requests_of_documents(requests, length, length, page_size);
 }
 
-// One, of which each token sees those before it.
+// Returns one request whose tokens each see the tokens before them.
 inline StepArrays causal_request(int tokens, int page_size) {
   StepArrays arrays = requests_of_length(1, tokens, page_size);
   arrays.q_position.resize(static_cast<std::size_t>(tokens));

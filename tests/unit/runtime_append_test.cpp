@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kCapacity = 12;
 
-// Two requests, of nine and two rows, the second from slot 5 of its second page on.
+// Two requests of nine and two rows. The second starts at slot 5 of the second page of its list.
 AppendArrays legal_arrays() {
   return {.indptr = {0, 9, 11},
           .start = {0, 40},
@@ -39,7 +39,7 @@ class AppendStepTest : public testing::Test {
   AppendArrays arrays_ = legal_arrays();
 };
 
-TEST_F(AppendStepTest, HandsTheCallersTensorsToThePlanner) {
+TEST_F(AppendStepTest, PassesTheCallersTensorsToThePlanner) {
   PlanAppendParams seen{};
   int ctas = 0;
   device_->on_launch = [&](int count, const void* params) {
@@ -146,7 +146,7 @@ TEST_F(AppendStepTest, BadValuesAreNamedWithTheirRequest) {
                       {"span 1: pages 2 to 3 of its list; pages has 3 elements"}));
 }
 
-TEST_F(AppendStepTest, TheEndsOfIntAreBadValuesToo) {
+TEST_F(AppendStepTest, ExtremeIntsAreNamed) {
   constexpr int kLargest = std::numeric_limits<int>::max();
   arrays_.indptr = {-2, kLargest, kLargest};
   EXPECT_TRUE(refuses(arrays_, {"spans.indptr[0] = -2; it must be 0"}));
@@ -165,7 +165,7 @@ TEST_F(AppendStepTest, IndicesThatDoNotFitAreRefused) {
   EXPECT_TRUE(refuses(arrays_, {"span 1", "int32"}));
 }
 
-// A step with a record for each row: those of no row, of slot -1, are {99, -1, 0, 0}.
+// A step with a record for each row. Rows without a slot have the record {99, -1, 0, 0}.
 class FilledAppendStepTest : public AppendStepTest {
  protected:
   FilledAppendStepTest() : step(make()) {
@@ -190,7 +190,7 @@ TEST_F(FilledAppendStepTest, RowsForPagesOutsideThePoolAreNamed) {
       throws<SpecError>([&] { step.check_pages(5, nullptr); }, {"row 3 of step is on page -1"}));
 }
 
-TEST_F(FilledAppendStepTest, RowsThatAreNotGivenAreCounted) {
+TEST_F(FilledAppendStepTest, SlotsWithoutARowAreCounted) {
   records[3] = {4, 3, 3, 0};
   EXPECT_NO_THROW(step.check_writes(4, 5, nullptr));
   EXPECT_TRUE(throws<SpecError>([&] { step.check_writes(3, 5, nullptr); },
@@ -199,7 +199,7 @@ TEST_F(FilledAppendStepTest, RowsThatAreNotGivenAreCounted) {
       throws<SpecError>([&] { step.check_writes(4, 4, nullptr); }, {"row 3 of step is on page 4"}));
 }
 
-TEST_F(FilledAppendStepTest, RowsOfOneSlotAreNamed) {
+TEST_F(FilledAppendStepTest, RowsThatShareASlotAreNamed) {
   records[3] = {4, 3, 3, 0};
   records[5] = {4, 2, 3, 0};
   EXPECT_NO_THROW(step.check_writes(kCapacity, 5, nullptr));

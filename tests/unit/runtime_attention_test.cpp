@@ -22,7 +22,7 @@ const Attention& emulated() {
   return *attention;
 }
 
-// What attend() is given; all of it legal.
+// Legal arguments of attend().
 struct Call {
   explicit Call(PoolFormat format = {})
       : steps(small_spec()), step(plan(emulated(), steps.step.tensors(), format)) {}
@@ -37,7 +37,7 @@ struct Call {
   std::optional<TensorView> lse = steps.lse();
 };
 
-TEST(Attend, WhatIsLegalPasses) {
+TEST(Attend, LegalCallPasses) {
   EXPECT_NO_THROW(Call().run());
   Call call;
   call.lse.reset();
@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"k_pool is bfloat16", "a page spans 4294967552 bytes, at most 4294967295"}}),
     [](const auto& row) { return row.param.name; });
 
-TEST(Attend, ThePoolIsLaidOutAsTheStepWasPlanned) {
+TEST(Attend, PoolOfAnotherLayoutIsRefused) {
   Call call({.layout = KvLayout::kHnd});
   EXPECT_TRUE(throws<SpecError>([&] { call.run(); },
                                 {"k_pool is bfloat16 [12, 16, 2, 64]", "dimension 2 must be 16"}));
@@ -223,7 +223,7 @@ TEST(Attend, KernelsOfAnotherArchAreRefused) {
       {"compiled for sm_90a"}));
 }
 
-TEST(Attend, AStepOfAnotherAttentionIsRefused) {
+TEST(Attend, StepOfAnotherAttentionIsRefused) {
   Call call;
   const StepShape other = {
       .group_size = 2, .num_kv_heads = 1, .head_dim = 64, .kv_bytes = 2, .mask = "causal"};
@@ -256,13 +256,13 @@ class AppendTest : public testing::Test {
   PoolTensors pool_ = steps_.pool();
 };
 
-TEST_F(AppendTest, WhatIsLegalPasses) {
+TEST_F(AppendTest, LegalCallPasses) {
   EXPECT_NO_THROW(run());
   k_.shape[0] = v_.shape[0] = 0;
   EXPECT_NO_THROW(run());
 }
 
-TEST_F(AppendTest, KeysAndValuesHaveTheKernelsShape) {
+TEST_F(AppendTest, KeysAndValuesOfAnotherShapeAreRefused) {
   k_.type = ElementType::kFp32;
   EXPECT_TRUE(refused({"k is float32 [142, 2, 64]", "its dtype must be bfloat16"}));
   k_ = steps_.k();
@@ -273,7 +273,7 @@ TEST_F(AppendTest, KeysAndValuesHaveTheKernelsShape) {
   EXPECT_TRUE(refused({"v is bfloat16 [9, 2, 64]", "dimension 0 must be 142 (tokens, as k)"}));
 }
 
-TEST_F(AppendTest, RowsAreMovedByEightBytes) {
+TEST_F(AppendTest, RowsMustBeAlignedToEightBytes) {
   v_.strides[1] = 66;
   EXPECT_TRUE(refused({"v is bfloat16", "strides must be positive multiples of 4 elements"}));
   v_ = steps_.v();

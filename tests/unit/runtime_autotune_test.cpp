@@ -1,4 +1,5 @@
-// Tuning on a device whose kernels take as long, and compute, as a test says; and in the emulator.
+// Tuning on a fake device, whose kernels take the times and write the results that a test defines;
+// and tuning in the emulator.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +30,7 @@
 namespace lazyrope {
 namespace {
 
-// Of few variants.
+// A spec with few variants of its config.
 AttentionSpec tuned_spec() {
   AttentionSpec spec = small_spec();
   spec.head_dim = 192;
@@ -62,7 +63,7 @@ class AutotuneTest : public testing::Test {
                                       16);
   }
 
-  // Whether the kernel launched is that of the config.
+  // Returns true if the launched kernel is that of the config.
   bool is(const TileConfig& config, const Binary& binary, int ctas) const {
     return binary.threads == config.threads(192) &&
            binary.shared_bytes == config.shared_bytes(192) &&
@@ -93,7 +94,7 @@ class AutotuneTest : public testing::Test {
   };
 };
 
-TEST_F(AutotuneTest, TheFastestPlanIsChosen) {
+TEST_F(AutotuneTest, FastestConfigIsChosen) {
   const KernelConfig fast = decode_configs().at(2);
   const KernelConfig slow = decode_configs().at(3);
   us_of = [&](const Binary& binary, int ctas) {
@@ -118,7 +119,7 @@ TEST_F(AutotuneTest, TheFastestPlanIsChosen) {
   EXPECT_GE(tuning.seconds, tuning.compile_seconds + tuning.measure_seconds);
 }
 
-TEST_F(AutotuneTest, WithinTheNoiseTheDefaultStays) {
+TEST_F(AutotuneTest, DefaultStaysWithinTheNoise) {
   const std::vector<KernelConfig> configs = decode_configs();
   us_of = [&](const Binary& binary, int ctas) {
     return is(configs.at(1).decode, binary, ctas) ? 99.5 : 100.0;
@@ -128,7 +129,7 @@ TEST_F(AutotuneTest, WithinTheNoiseTheDefaultStays) {
   EXPECT_EQ(task(tuning, "decode").chosen, 0u);
 }
 
-TEST_F(AutotuneTest, APlanThatComputesSomethingElseIsRejectedLoudly) {
+TEST_F(AutotuneTest, ConfigWithOtherResultsIsRejectedWithAWarning) {
   const std::vector<KernelConfig> configs = decode_configs();
   us_of = [&](const Binary& binary, int ctas) {
     return is(configs.at(1).decode, binary, ctas) ? 10.0 : 100.0;
@@ -145,7 +146,7 @@ TEST_F(AutotuneTest, APlanThatComputesSomethingElseIsRejectedLoudly) {
                         "row 0 of 8 differs", "please report this"}));
 }
 
-TEST_F(AutotuneTest, APlanThatCannotBeLaunchedIsLeftOut) {
+TEST_F(AutotuneTest, ConfigThatCannotBeLaunchedIsRejected) {
   const std::vector<KernelConfig> configs = decode_configs();
   us_of = [&](const Binary& binary, int ctas) {
     return is(configs.at(1).decode, binary, ctas) ? -1.0 : 100.0;
@@ -153,20 +154,21 @@ TEST_F(AutotuneTest, APlanThatCannotBeLaunchedIsLeftOut) {
   const LogCapture log;
   EXPECT_EQ(task(tune(), "decode").trials[1].rejection, "this launch fails");
   us_of = [](const Binary&, int) { return -1.0; };
-  EXPECT_TRUE(throws<DriverError>([&] { tune(); }, {"this launch fails"})) << "the default";
+  EXPECT_TRUE(throws<DriverError>([&] { tune(); }, {"this launch fails"}))
+      << "a failure of the default is an error";
 }
 
-TEST_F(AutotuneTest, ADefaultThatComputesNoNumbersIsAnError) {
+TEST_F(AutotuneTest, DefaultThatComputesNanIsAnError) {
   value_of = [](const Binary&, int) { return std::uint16_t{0x7fc0}; };
   EXPECT_TRUE(throws<std::runtime_error>([&] { tune(); }, {"row 0 of 8 differs"}));
 }
 
-TEST_F(AutotuneTest, PartsWithoutAWorkloadAreNotMeasured) {
+TEST_F(AutotuneTest, KernelsWithoutAWorkloadAreNotMeasured) {
   EXPECT_TRUE(
       std::ranges::none_of(tune().tasks, [](const TuningTask& p) { return p.name == "prefill"; }));
 }
 
-TEST_F(AutotuneTest, WithoutTimeAFewRoundsAreMeasured) {
+TEST_F(AutotuneTest, FewRoundsAreMeasuredWithoutTime) {
   options_.seconds = 0;
   int launches = 0;
   us_of = [&](const Binary&, int) {
@@ -178,17 +180,18 @@ TEST_F(AutotuneTest, WithoutTimeAFewRoundsAreMeasured) {
   EXPECT_LT(launches, 600);
 }
 
-TEST_F(AutotuneTest, ProgressIsTold) {
-  std::string told;
-  options_.progress = [&](std::string_view what) { told += std::string(what) + "\n"; };
+TEST_F(AutotuneTest, ProgressIsReported) {
+  std::string reported;
+  options_.progress = [&](std::string_view what) { reported += std::string(what) + "\n"; };
   tune();
   const std::size_t configs = decode_configs().size();
-  EXPECT_TRUE(says(told, {"the default config", "compiling " + std::to_string(configs) + " configs",
-                          "decode: " + std::to_string(configs) + " configs on 2 x 1 over 64",
-                          "min_split_blocks: 4 configs on 2 x 1 over 64"}));
+  EXPECT_TRUE(
+      says(reported, {"the default config", "compiling " + std::to_string(configs) + " configs",
+                      "decode: " + std::to_string(configs) + " configs on 2 x 1 over 64",
+                      "min_split_blocks: 4 configs on 2 x 1 over 64"}));
 }
 
-TEST_F(AutotuneTest, AListenerHearsOfEachPlansKernels) {
+TEST_F(AutotuneTest, ListenerReceivesTheKernelsOfEachConfig) {
   struct Names : KernelListener {
     void on_begin(std::size_t) override {}
     void on_result(const KernelRequest& request, const KernelResult&) override {
@@ -212,8 +215,8 @@ class AutotuneInTheEmulator : public testing::TestWithParam<std::optional<Dtype>
 INSTANTIATE_TEST_SUITE_P(Pools, AutotuneInTheEmulator,
                          testing::Values(std::nullopt, Dtype::kFp8E4m3, Dtype::kFp8E5m2));
 
-// Real kernels: all variants compute the same, whatever their shape.
-TEST_P(AutotuneInTheEmulator, NoPlanIsRejected) {
+// The kernels are real here: all variants compute the same, whatever their shape.
+TEST_P(AutotuneInTheEmulator, NoConfigIsRejected) {
   AttentionSpec spec = tuned_spec();
   spec.kv_dtype = GetParam();
   const LogCapture log;
@@ -232,7 +235,7 @@ TEST_P(AutotuneInTheEmulator, NoPlanIsRejected) {
 
 class StoredTuning : public AutotuneTest {
  protected:
-  // The tests' own cache has what the one that all share has, so that little is compiled.
+  // The test's own cache starts with the kernels of the shared one, so that little is compiled.
   void SetUp() override {
     AutotuneTest::SetUp();
     tune();
@@ -260,7 +263,7 @@ class StoredTuning : public AutotuneTest {
   TemporaryDirectory root_;
 };
 
-TEST_F(StoredTuning, TheNextProcessUsesItWithoutMeasuring) {
+TEST_F(StoredTuning, IsUsedByTheNextProcessWithoutMeasuring) {
   Engine first(config());
   EXPECT_EQ(stored(first), nullptr);
   const auto attention = tuned(first);
@@ -279,7 +282,7 @@ TEST_F(StoredTuning, TheNextProcessUsesItWithoutMeasuring) {
   }
 }
 
-TEST_F(StoredTuning, AnotherDriverMakesItStale) {
+TEST_F(StoredTuning, OfAnotherDriverIsNotUsed) {
   Engine first(config());
   tuned(first);
   device_->driver_name = "newer driver";
@@ -287,12 +290,12 @@ TEST_F(StoredTuning, AnotherDriverMakesItStale) {
   Engine next(config());
   EXPECT_EQ(stored(next), nullptr);
   EXPECT_EQ(stored(next), nullptr);
-  EXPECT_EQ(log.messages().size(), 1u) << "said once: " << log.text();
+  EXPECT_EQ(log.messages().size(), 1u) << "logged once: " << log.text();
   EXPECT_TRUE(says(log.text(), {"measured with driver fake driver, and this is newer driver",
                                 "lazyrope autotune"}));
 }
 
-TEST_F(StoredTuning, AnotherCompilerMakesItStale) {
+TEST_F(StoredTuning, OfAnotherCompilerIsNotUsed) {
   Engine first(config());
   const auto attention = tuned(first);
   auto tuning = std::make_shared<Tuning>(*attention->tuning());
@@ -305,7 +308,7 @@ TEST_F(StoredTuning, AnotherCompilerMakesItStale) {
       says(log.text(), {"measured with kernels of nvrtc 11.8-old, and these are of nvrtc"}));
 }
 
-TEST_F(StoredTuning, WithoutItsKernelsItIsNotUsedWhereNothingMayBeCompiled) {
+TEST_F(StoredTuning, WithoutKernelsIsNotUsedIfCompilingIsForbidden) {
   Engine first(config());
   tuned(first);
   for (const ListedEntry& entry : first.store().list())
@@ -317,7 +320,7 @@ TEST_F(StoredTuning, WithoutItsKernelsItIsNotUsedWhereNothingMayBeCompiled) {
   EXPECT_TRUE(says(log.text(), {"is not used", "LAZYROPE_POLICY=cache_only forbids compiling"}));
 }
 
-TEST_F(StoredTuning, APlanThatIsNotLegalIsNotUsed) {
+TEST_F(StoredTuning, WithAnIllegalConfigIsNotUsed) {
   Engine first(config());
   auto tuning = std::make_shared<Tuning>(*tuned(first)->tuning());
   tuning->config.decode.stages = 99;
@@ -327,7 +330,7 @@ TEST_F(StoredTuning, APlanThatIsNotLegalIsNotUsed) {
   EXPECT_TRUE(says(log.text(), {"decode.stages = 99"}));
 }
 
-TEST_F(StoredTuning, TuningIsRefusedWhereNothingMayBeCompiled) {
+TEST_F(StoredTuning, TuningIsRefusedIfCompilingIsForbidden) {
   Engine engine(config(CachePolicy::kCacheOnly));
   EXPECT_TRUE(throws<CacheError>([&] { tuned(engine); },
                                  {"LAZYROPE_POLICY=cache_only forbids", "lazyrope autotune"}));
@@ -351,7 +354,7 @@ TEST(TuningKey, DependsOnSpecAndGpu) {
   EXPECT_NE(key(small_spec()), baseline);
   device.driver_name = "newer driver";
   device.sms = 4;
-  EXPECT_EQ(key(small_spec()), baseline) << "the record has it";
+  EXPECT_EQ(key(small_spec()), baseline) << "the driver is in the record, not in the key";
   const FakeDevice other("sm_80");
   EXPECT_NE(tuning_key(small_spec(), other).hex(), baseline);
 }
@@ -367,7 +370,7 @@ TEST(CompileFor, RefusesWhatCannotBeTuned) {
                                 {"config", "one of the two"}));
 }
 
-TEST(CompileFor, WithoutTuningIsAttentionCompile) {
+TEST(CompileFor, ReturnsTheDefaultConfigWithoutTuning) {
   const KernelConfig baseline = configs(small_spec().kernel_spec(), find_arch("emu:sm_80")).front();
   for (const Tune tune : {Tune::kNever, Tune::kStored}) {
     const auto attention = compile_for(shared_engine(), small_spec(), "emu:sm_80", tune, {});

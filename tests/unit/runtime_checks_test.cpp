@@ -18,7 +18,7 @@ class Checks : public testing::Test {
 
 constexpr const char* kRows = "q is bfloat16 [4, 2, 8] with strides [16, 8, 1] on cpu 0";
 
-TEST_F(Checks, WhatIsRightPasses) {
+TEST_F(Checks, LegalArgumentsPass) {
   check_on_device("q", rows_, device_);
   check_type("q", rows_, ElementType::kBf16);
   check_rank("q", rows_, 3, "[tokens, heads, head_dim]");
@@ -59,10 +59,10 @@ TEST_F(Checks, RowsMustBeContiguous) {
                                 {"q is bfloat16", "its last dimension must be contiguous"}));
   rows_.shape[2] = 1;
   rows_.strides = {16, 8, 2};
-  EXPECT_NO_THROW(check_rows("q", rows_, 2, 16)) << "a row of one element is";
+  EXPECT_NO_THROW(check_rows("q", rows_, 2, 16)) << "a row of one element is contiguous";
 }
 
-TEST_F(Checks, StridesMustBeMultiplesOfWhatIsMovedAtOnce) {
+TEST_F(Checks, StridesMustBeMultiplesOfTheAccess) {
   rows_.strides[0] = 20;
   EXPECT_TRUE(
       throws<SpecError>([&] { check_rows("q", rows_, 2, 16); },
@@ -76,14 +76,14 @@ TEST_F(Checks, StridesMustBeMultiplesOfWhatIsMovedAtOnce) {
   EXPECT_NO_THROW(check_rows("q", rows_, 2, 16)) << "the stride of one row is never used";
 }
 
-TEST_F(Checks, AddressesMustBeMultiplesOfWhatIsMovedAtOnce) {
+TEST_F(Checks, AddressesMustBeMultiplesOfTheAccess) {
   rows_.data = data_ + 2;
   EXPECT_NO_THROW(check_rows("q", rows_, 2, 8));
   EXPECT_TRUE(throws<SpecError>([&] { check_rows("q", rows_, 2, 16); },
                                 {"q begins at address 0x", "a multiple of 16 bytes"}));
 }
 
-TEST_F(Checks, MetadataIsOneRowOfInts) {
+TEST_F(Checks, MetadataMustBeOneDimensionalInts) {
   EXPECT_TRUE(throws<SpecError>([&] { length_of_ints("base", rows_, device_); },
                                 {"base is bfloat16", "its dtype must be int32"}));
   TensorView table = make_tensor(data_, ElementType::kInt32, {4, 4}, DeviceType::kCpu);
@@ -110,7 +110,7 @@ TEST_F(Checks, MoreThanTheCapacityIsRefused) {
   EXPECT_TRUE(throws<SpecError>([] { check_within_capacity("requests", -1, 8); }, {"-1 requests"}));
 }
 
-TEST_F(Checks, WhatWaitsIsRefusedInCapture) {
+TEST_F(Checks, WaitingCallIsRefusedInCapture) {
   device_.capturing = true;
   EXPECT_TRUE(throws<SpecError>(
       [&] { refuse_in_capture("check=True", device_, nullptr); },

@@ -1,4 +1,4 @@
-// Does every row of tests/support/decode_shares.json, as tests/python/test_decode_tools.py does.
+// Checks every row of tests/support/decode_shares.json, as tests/python/test_decode_tools.py does.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ AttentionSpec spec_of(const Json& row) {
   return spec;
 }
 
-// Of a step of one token a request with the config that is Hopper's by default.
+// Returns how many CTAs get work in a step of one token a request, with Hopper's default config.
 auto count_ctas_with_work(const Json& row) {
   const AttentionSpec spec = spec_of(row);
   const KernelSpec kernel_spec = spec.kernel_spec();
@@ -53,7 +53,7 @@ auto count_ctas_with_work(const Json& row) {
                        [](const WorkTile& work_tile) { return work_tile.extent.num_rows > 0; });
 }
 
-TEST(DecodeShares, AreThoseOfTheTable) {
+TEST(DecodeShares, MatchTheTable) {
   if (!has_emulator()) GTEST_SKIP() << "this build has no emulator";
   const Json rows = table();
   ASSERT_FALSE(rows.empty());

@@ -1,5 +1,5 @@
-// The emulator's rules for Hopper's barriers and copies, each with a kernel that breaks it and one
-// that differs in that alone; and what copies give.
+// The emulator's rules for Hopper's barriers and copies. Each rule has a kernel that breaks it and
+// a corrected kernel with one difference. Further tests check the results of copies.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ void commit_and_wait() {
   cp_async_bulk_wait_group<0>();
 }
 
-// Thread 0 copies what it has stored to global memory.
+// Thread 0 stores to global memory and then copies the stored bytes back.
 template <bool kFenced>
 void copy_back(const Params& p) {
   begin(1);
@@ -41,9 +41,9 @@ void copy_back(const Params& p) {
   wait(barrier());
 }
 
-// Thread 0 copies 512 bytes, then the 512 behind them, each with a barrier of its own. A thread
-// reads the first that has waited for one of these, and been told that both have landed, without
-// order.
+// Thread 0 makes two adjacent copies of 512 bytes, each with a barrier of its own. Thread kThreads
+// / 2 waits for the barrier `awaited` and reads the first copy. A relaxed flag has told it that
+// both have landed, but this does not order its read.
 void two_loads(const Params& p, int32 awaited) {
   if (first()) mbarrier_init(barrier(1), 1);
   begin(1);
@@ -65,7 +65,7 @@ void two_loads(const Params& p, int32 awaited) {
   ld_shared<int32>(data());
 }
 
-// Thread 0 copies that many bytes from word `first_word`; all wait for them.
+// Thread 0 copies `bytes` bytes from word `first_word`; all threads wait for them.
 void load_some(const Params& p, int32 first_word, uint32 bytes) {
   begin(1);
   if (first()) {
@@ -100,7 +100,7 @@ void two_phases(Between between) {
   mbarrier_arrive(barrier());
 }
 
-// Warp 0 tells warp 1 of a word, by `order` in both.
+// Warp 0 stores a word that warp 1 reads, with `order` in between on warp 1.
 template <class Order>
 void tell(Order order) {
   begin(kWarpThreads);
@@ -129,7 +129,7 @@ const Pair kPairs[] = {
      [](const Params&) {
        if (first()) mbarrier_init(data(8), 1);
      }},
-    {"mbarrier_of_nobody", rule::kMbarrierCount, [](const Params&) { begin(0); },
+    {"mbarrier_of_no_arrivals", rule::kMbarrierCount, [](const Params&) { begin(0); },
      [](const Params&) { begin(1); }},
     {"mbarrier_arrivals", rule::kMbarrierCount,
      [](const Params& p) {
@@ -333,7 +333,7 @@ const Pair kPairs[] = {
        if (first()) cp_async_bulk_commit_group();
        cp_async_bulk_wait_group_read<0>();
      }},
-    {"store_of_what_changes", rule::kSourceInUse,
+    {"store_source_overwritten", rule::kSourceInUse,
      [](const Params& p) {
        fill();
        store(p);
@@ -349,7 +349,7 @@ const Pair kPairs[] = {
        cp_async_bulk_wait_group_read<0>();
        if (first()) st_shared(data(), 1);
      }},
-    {"store_not_there_yet", rule::kInFlight,
+    {"store_destination_read_early", rule::kInFlight,
      [](const Params& p) {
        fill();
        store(p);
@@ -364,9 +364,9 @@ const Pair kPairs[] = {
        cp_async_bulk_wait_group<0>();
        if (first()) ld_global(p.out);
      }},
-    {"unshown_global_memory", rule::kProxyFence, [](const Params& p) { copy_back<false>(p); },
-     [](const Params& p) { copy_back<true>(p); }},
-    {"another_copys_barrier", rule::kRace, [](const Params& p) { two_loads(p, 1); },
+    {"global_store_without_proxy_fence", rule::kProxyFence,
+     [](const Params& p) { copy_back<false>(p); }, [](const Params& p) { copy_back<true>(p); }},
+    {"wait_for_another_copys_barrier", rule::kRace, [](const Params& p) { two_loads(p, 1); },
      [](const Params& p) { two_loads(p, 0); }},
     {"tensor_dimensions", rule::kTensorMap, [](const Params& p) { load_box(p.flat, data()); },
      [](const Params& p) { load_box(p.map, data()); }},
@@ -379,7 +379,7 @@ const Pair kPairs[] = {
     {"named_barrier_counts", rule::kDivergence,
      [](const Params&) { bar_sync(1, warp_index() == 0 ? 64 : 128); },
      [](const Params&) { bar_sync(1, 128); }},
-    {"named_barrier_missed", rule::kDeadlock,
+    {"named_barrier_without_all_threads", rule::kDeadlock,
      [](const Params&) {
        if (warp_index() == 0) bar_sync(2, 64);
      },
@@ -404,13 +404,13 @@ const Pair kPairs[] = {
 
 class HopperRules : public testing::TestWithParam<Pair> {};
 
-TEST_P(HopperRules, TheBrokenKernelIsRefusedByName) { expect_refused(GetParam()); }
-TEST_P(HopperRules, TheMendedKernelRuns) { expect_runs(GetParam()); }
+TEST_P(HopperRules, BrokenKernelFaultsWithItsRule) { expect_refused(GetParam()); }
+TEST_P(HopperRules, CorrectedKernelRuns) { expect_runs(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Pairs, HopperRules, testing::ValuesIn(kPairs),
                          [](const auto& pair) { return std::string(pair.param.name); });
 
-TEST(Hopper, ADeadlockNamesTheMbarrierAndWhoWaits) {
+TEST(Hopper, DeadlockNamesTheMbarrierAndWaitingThreads) {
   Memory m;
   const Text one_is_missing = [](const Params&) {
     begin(kThreads);
@@ -423,8 +423,8 @@ TEST(Hopper, ADeadlockNamesTheMbarrierAndWhoWaits) {
                                    "(phase 0: 1 arrivals and 0 bytes missing)"}));
 }
 
-// Who looks, and votes between looks, neither waits for the copy nor spins.
-TEST(Hopper, ACopyLandsWhileOthersLookForWhatHangsOnIt) {
+// Warp 1 polls and votes between two polls, so it neither waits for the copy nor only spins.
+TEST(Hopper, CopyLandsWhileOtherThreadsPoll) {
   Memory m;
   run(
       "look",
@@ -442,7 +442,7 @@ TEST(Hopper, ACopyLandsWhileOthersLookForWhatHangsOnIt) {
   EXPECT_EQ(m.out[0], 1);
 }
 
-TEST(Hopper, ABoxIsZeroWhereTheTensorIsNot) {
+TEST(Hopper, BoxIsZeroOutsideTheTensor) {
   constexpr int32 kSteps[] = {1, 8, 32, 128, 512};  // words
   for (const std::array<int32, 5>& first_of_box :
        {std::array{0, 1, 2, 0, 1}, std::array{4, 3, -1, 3, 0}, std::array{-4, 0, 0, 0, 0},

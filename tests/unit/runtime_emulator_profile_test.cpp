@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSharedBytes = 8192;
 
-// Lane l's bytes begin where `address` says.
+// Returns ranges of `bytes` bytes; that of lane l starts at address(l).
 WarpRanges ranges(std::uint32_t bytes, const std::function<std::uintptr_t(std::uintptr_t)>& address,
                   std::size_t lanes = kWarpLanes) {
   WarpRanges result = {};
@@ -55,26 +55,26 @@ TEST(SharedCost, WordsOfOneBankTakeAPassEach) {
   EXPECT_EQ(wavefronts(ranges(4, [](auto lane) { return 4 * 32 * lane; }, 5)), (Cost{5, 1}));
 }
 
-TEST(SharedCost, AWordIsReadOnceForAllLanes) {
+TEST(SharedCost, WordIsReadOnceForAllLanes) {
   EXPECT_EQ(wavefronts(ranges(4, [](auto) { return 64; })), (Cost{1, 1}));
   EXPECT_EQ(wavefronts(ranges(1, [](auto lane) { return lane; })), (Cost{1, 1}));
-  // Of two words of the same bank each half of the warp wants one.
+  // Each half of the warp reads one word, and the two words are in the same bank.
   EXPECT_EQ(wavefronts(ranges(4, [](auto lane) { return lane / 16 * 128; })), (Cost{2, 1}));
 }
 
-TEST(SharedCost, EightBytesGoByHalfWarps) {
+TEST(SharedCost, EightByteAccessesAreServedByHalfWarps) {
   EXPECT_EQ(wavefronts(ranges(8, [](auto lane) { return 8 * lane; })), (Cost{2, 2}));
   EXPECT_EQ(wavefronts(ranges(8, [](auto lane) { return 8 * lane; }, 16)), (Cost{1, 1}));
-  // 16 lanes whose pairs of words begin in the banks 0, 4, ..., 28, each twice.
+  // The pairs of words of 16 lanes start in the banks 0, 4, ..., 28, each of them twice.
   EXPECT_EQ(wavefronts(ranges(8, [](auto lane) { return 16 * lane; })), (Cost{4, 2}));
 }
 
-TEST(SharedCost, SixteenBytesGoByQuarters) {
+TEST(SharedCost, SixteenByteAccessesAreServedByQuarterWarps) {
   EXPECT_EQ(wavefronts(ranges(16, [](auto lane) { return 16 * lane; })), (Cost{4, 4}));
   EXPECT_EQ(wavefronts(ranges(16, [](auto lane) { return 16 * lane; }, 9)), (Cost{2, 2}));
 }
 
-// As ldmatrix reads a column of chunks: eight rows of 128 bytes for each of four matrices.
+// ldmatrix reads a column of chunks: eight rows of 128 bytes for each of four matrices.
 TEST(SharedCost, RowsConflictUnlessTheyAreSwizzled) {
   EXPECT_EQ(wavefronts(ranges(16, [](auto row) { return 128 * row; })), (Cost{32, 4}));
   EXPECT_EQ(wavefronts(ranges(16, [](auto row) { return 128 * row + 16 * (row % 8); })),
@@ -83,7 +83,7 @@ TEST(SharedCost, RowsConflictUnlessTheyAreSwizzled) {
   EXPECT_EQ(wavefronts(ranges(16, [](auto row) { return (128 + 32) * row; })), (Cost{8, 4}));
 }
 
-// What ldmatrix takes at the addresses that a tile gives it, of all columns.
+// Returns the cost of all ldmatrix of a tile, at the addresses that the tile returns.
 template <int kColumns, int kBytes>
 Cost fragments() {
   using Tile = SharedTile<kColumns, kBytes>;
@@ -115,32 +115,32 @@ void expect_no_conflicts_of_8_bits() {
   (expect_no_conflicts<kHeadDims, 1>(), ...);
 }
 
-TEST(SharedCost, TilesAreFreeOfConflictsToLdmatrix) {
+TEST(SharedCost, LdmatrixReadsTilesWithoutConflicts) {
   expect_no_conflicts_of_16_bits<64, 72, 80, 96, 112, 128, 160, 192, 256>();
   expect_no_conflicts_of_8_bits<64, 80, 96, 112, 128, 160, 192, 256>();
 }
 
-TEST(SharedCost, NothingCostsNothing) { EXPECT_EQ(wavefronts({}), (Cost{0, 0})); }
+TEST(SharedCost, NoAccessCostsNothing) { EXPECT_EQ(wavefronts({}), (Cost{0, 0})); }
 
 TEST(GlobalCost, NeighboursShareSectors) {
   EXPECT_EQ(sectors(ranges(4, [](auto lane) { return 4 * lane; })), (Cost{4, 4}));
   EXPECT_EQ(sectors(ranges(16, [](auto lane) { return 16 * lane; })), (Cost{16, 16}));
   EXPECT_EQ(sectors(ranges(4, [](auto lane) { return 4 * lane + 4; })), (Cost{5, 4}))
-      << "one sector more where they begin inside one";
+      << "a range that starts inside a sector takes one more";
 }
 
-TEST(GlobalCost, StridesWasteThem) {
+TEST(GlobalCost, StridesWasteSectors) {
   EXPECT_EQ(sectors(ranges(4, [](auto lane) { return 8 * lane; })), (Cost{8, 4}));
   EXPECT_EQ(sectors(ranges(4, [](auto lane) { return 32 * lane; })), (Cost{32, 4}));
   EXPECT_EQ(sectors(ranges(4, [](auto lane) { return 4096 * lane; }, 3)), (Cost{3, 1}));
 }
 
-TEST(GlobalCost, WhatSeveralLanesReadCountsOnce) {
+TEST(GlobalCost, BytesOfSeveralLanesCountOnce) {
   EXPECT_EQ(sectors(ranges(4, [](auto) { return 64; })), (Cost{1, 1}));
   EXPECT_EQ(sectors(ranges(16, [](auto lane) { return lane / 4 * 16; })), (Cost{4, 4}));
 }
 
-TEST(GlobalCost, LinesAreOfFourSectors) {
+TEST(GlobalCost, LinesHoldFourSectors) {
   EXPECT_EQ(global_cost(ranges(4, [](auto lane) { return 4 * lane; })).lines, 1U);
   EXPECT_EQ(global_cost(ranges(4, [](auto lane) { return 32 * lane; })).lines, 8U);
 }
@@ -193,7 +193,7 @@ TEST(Profile, CountsTheInstructionsOfEachLine) {
   EXPECT_EQ(lines[3].cache_lines, 6U);
 }
 
-TEST(Profile, ConflictsAreWhatIsBeyondTheIdeal) {
+TEST(Profile, ExcessPassesAreConflicts) {
   const std::vector<ProfileLine> lines =
       lines_of([] { st_shared(at(128 * thread_index()), thread_index()); });
   ASSERT_EQ(lines.size(), 1U);
@@ -224,7 +224,7 @@ TEST(Profile, LdmatrixIsServedMatrixByMatrix) {
   EXPECT_EQ(ldmatrix_of(128, 8).wavefronts, 4U);
 }
 
-TEST(Profile, ACopyIsOfBothMemories) {
+TEST(Profile, CpAsyncCountsInBothMemories) {
   alignas(128) static const int memory[256] = {};
   const auto kernel = [] {
     cp_async_cg_16<true>(at(128 * lane_index()), memory + 4 * lane_index(),
@@ -240,12 +240,12 @@ TEST(Profile, ACopyIsOfBothMemories) {
   EXPECT_EQ(lines[0].instruction, "cp.async 16");
   EXPECT_EQ(lines[0].wavefronts, 32U);
   EXPECT_EQ(lines[0].ideal_wavefronts, 4U);
-  EXPECT_EQ(lines[0].sectors, 8U) << "what becomes zero is not read";
+  EXPECT_EQ(lines[0].sectors, 8U) << "bytes that become zero are not read";
   EXPECT_EQ(lines[0].bytes, 32U * 16);
 }
 
-// 256 bytes from the middle of a sector on.
-TEST(Profile, ABulkCopyIsOfGlobalMemory) {
+// The copy takes 256 bytes from the middle of a sector.
+TEST(Profile, BulkCopyCountsInGlobalMemory) {
   alignas(128) static int memory[128];
   const auto kernel = [] {
     st_shared(at(16 * thread_index()), Chunk{});
@@ -268,8 +268,8 @@ TEST(Profile, ABulkCopyIsOfGlobalMemory) {
   EXPECT_EQ(lines[1].cache_lines, 3U);
 }
 
-// An access of 32 bytes is two instructions, each of every other chunk.
-TEST(Profile, WhatIsWiderThanAnInstructionIsSeveral) {
+// An access of 32 bytes is two instructions, each of which accesses every second chunk.
+TEST(Profile, WideAccessCountsAsSeveralInstructions) {
   alignas(128) static Words<8> memory[64];
   const std::vector<ProfileLine> lines = lines_of([] { st_global(memory + thread_index(), {}); }, 1,
                                                   {{"memory", memory, sizeof memory, true}});
@@ -280,9 +280,9 @@ TEST(Profile, WhatIsWiderThanAnInstructionIsSeveral) {
   EXPECT_EQ(lines[0].ideal_sectors, 4U * 16);
 }
 
-// Lane l stores in the rounds from l on. Lanes that are in the same round are together, whatever
-// order threads run in.
-TEST(Profile, LanesMeetAgainAtWhatTheyDoTogether) {
+// Lane l stores in all rounds from l on. Lanes in the same round execute together, whatever the
+// order in which threads run.
+TEST(Profile, LanesMeetAtCollectiveOperations) {
   const auto kernel = [] {
     for (int round = 0; round < 32; ++round) {
       if (round >= lane_index()) st_shared(at(4 * lane_index()), round);
@@ -315,7 +315,7 @@ TEST(ProfileTable, ShowsTheTextOfTemplates) {
   EXPECT_EQ(source_text({.kernel = "", .file = "nowhere.cuh", .line = 1, .instruction = ""}), "");
 }
 
-TEST(ProfileTable, IsOrderedByWhatIsAskedFor) {
+TEST(ProfileTable, IsSortedByTheGivenOrder) {
   const auto line = [](std::uint64_t executions, std::uint64_t wavefronts, std::uint64_t sectors) {
     return ProfileLine{.kernel = "",
                        .file = "",

@@ -1,4 +1,5 @@
-// Every rule of the emulator with a kernel that breaks it and one that differs in that alone.
+// The emulator's rules. Each has a kernel that breaks it and a corrected kernel with one
+// difference.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -29,7 +30,7 @@ struct Pair {
   const char* name;
   std::string_view rule;
   Text broken;
-  Text mended;
+  Text corrected;
   int ctas = 1;
 };
 
@@ -42,7 +43,7 @@ void fill() {
 }
 void copy_in(const Params& p) { cp_async_ca_4(word(thread_index()), p.in + thread_index()); }
 
-// A value goes from one thread to another, by `order` in between.
+// Each thread passes a value to the thread at `kDistance`, with `kOrder` in between.
 template <void (*kOrder)(), int kDistance>
 void hand_over(const Params& p) {
   fill();
@@ -55,7 +56,7 @@ void nothing() {}
 void cta() { bar_sync(); }
 void warp() { bar_warp_sync(); }
 
-// Each thread reads what others wrote, and then all write anew.
+// Each thread reads a value of another thread, and then all write again.
 template <void (*kOrder)()>
 void write_twice(const Params& p) {
   hand_over<cta, 63>(p);
@@ -83,7 +84,7 @@ void two_groups(const Params& p) {
   ld_shared<int32>(word(kThreads + thread_index()));
 }
 
-// The last of two CTAs reads what the other has written.
+// The last of two CTAs reads what the other CTA has written.
 template <class Count>
 void between_ctas(const Params& p, Count count) {
   if (thread_index() < 32) st_global(p.out + block_index() * 32 + lane_index(), block_index());
@@ -224,13 +225,13 @@ struct alignas(16) Memory {
   int32 in[64] = {};
   int32 between[16] = {};
   int32 out[64] = {};
-  int32 behind[16] = {};
+  int32 after[16] = {};
   uint32 counter = 0;
 };
 
 Text text = nullptr;
 
-// The rule that was broken under one of some seeds, or nothing.
+// Returns the rule that the kernel broke with one of four seeds, or "".
 std::string broken_rule(const Pair& pair, Text kernel) {
   text = kernel;
   const EmulatedLaunch launch = {pair.name,
@@ -260,18 +261,18 @@ std::string broken_rule(const Pair& pair, Text kernel) {
 
 class EmulatorRules : public testing::TestWithParam<Pair> {};
 
-TEST_P(EmulatorRules, TheBrokenKernelIsRefusedByName) {
+TEST_P(EmulatorRules, BrokenKernelFaultsWithItsRule) {
   EXPECT_EQ(broken_rule(GetParam(), GetParam().broken), GetParam().rule);
 }
 
-TEST_P(EmulatorRules, TheMendedKernelRuns) {
-  EXPECT_EQ(broken_rule(GetParam(), GetParam().mended), "");
+TEST_P(EmulatorRules, CorrectedKernelRuns) {
+  EXPECT_EQ(broken_rule(GetParam(), GetParam().corrected), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Pairs, EmulatorRules, testing::ValuesIn(kPairs),
                          [](const auto& pair) { return std::string(pair.param.name); });
 
-TEST(EmulatorRules, RacesAreLookedForOnRequestAlone) {
+TEST(EmulatorRules, RacesAreFoundOnlyOnRequest) {
   alignas(16) int32 out[64] = {};
   text = hand_over<nothing, 1>;
   const Params params = {nullptr, out, nullptr};

@@ -17,7 +17,7 @@ namespace {
 constexpr int kThreads = 64;
 constexpr int kSharedBytes = 1024;
 
-// What the kernel of the present test does; a kernel is a plain function.
+// The kernel of the present test, as a plain function.
 std::function<void()> body;
 
 void run(std::function<void()> kernel, int ctas = 1, std::vector<MemoryRange> memory = {},
@@ -46,7 +46,7 @@ TEST(Emulator, RunsEveryThreadOfEveryBlock) {
   EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
 }
 
-TEST(Emulator, TheOrderOfThreadsIsThatOfTheSeed) {
+TEST(Emulator, SeedDecidesTheOrderOfThreads) {
   const auto order = [](std::uint64_t seed) {
     std::vector<int> threads;
     run([&] { threads.push_back(block_index() * kThreads + thread_index()); }, 4, {}, seed);
@@ -56,8 +56,8 @@ TEST(Emulator, TheOrderOfThreadsIsThatOfTheSeed) {
   EXPECT_NE(order(7), order(8));
 }
 
-// Several CTAs are there at once, so that they meet as on a GPU.
-TEST(Emulator, BlocksTakeTurns) {
+// Several CTAs are resident at a time, so their threads are interleaved as on a GPU.
+TEST(Emulator, BlocksRunInterleaved) {
   std::vector<int> order;
   run(
       [&] {
@@ -69,7 +69,7 @@ TEST(Emulator, BlocksTakeTurns) {
   EXPECT_FALSE(std::ranges::is_sorted(order));
 }
 
-TEST(Emulator, SharedMemoryIsTheBlocksOwn) {
+TEST(Emulator, EachBlockHasItsOwnSharedMemory) {
   run(
       [] {
         st_shared(word(thread_index()), block_index());
@@ -79,7 +79,7 @@ TEST(Emulator, SharedMemoryIsTheBlocksOwn) {
       2);
 }
 
-TEST(Emulator, ABarrierMakesAllThreadsWaitForAll) {
+TEST(Emulator, BarrierMakesAllThreadsWait) {
   run([] {
     for (int round = 1; round <= 3; ++round) {
       st_shared(word(thread_index()), round * thread_index());
@@ -91,7 +91,7 @@ TEST(Emulator, ABarrierMakesAllThreadsWaitForAll) {
   });
 }
 
-TEST(Emulator, AWarpOperationSeesItsOwnLanes) {
+TEST(Emulator, WarpOperationSeesItsOwnLanes) {
   run([] {
     EXPECT_EQ(vote_sync_ballot(thread_index() == 3 || thread_index() == 40),
               thread_index() < 32 ? 8U : 256U);
@@ -102,7 +102,7 @@ TEST(Emulator, AWarpOperationSeesItsOwnLanes) {
   });
 }
 
-TEST(Emulator, AFaultSaysWhoMadeItAndWhere) {
+TEST(Emulator, FaultNamesTheThreadAndTheLine) {
   const auto kernel = [] {
     if (block_index() == 1 && thread_index() == 35) st_shared(word(256), 1);
   };
@@ -112,17 +112,17 @@ TEST(Emulator, AFaultSaysWhoMadeItAndWhere) {
        "runtime_emulator_test.cpp:", ", kernel, block 1, warp 1, lane 3 (thread 35)"}));
 }
 
-TEST(Emulator, GlobalMemoryIsNamedByWhatIsNearest) {
+TEST(Emulator, GlobalFaultNamesTheNearestMemory) {
   std::vector<int> given(4);
   const auto kernel = [&] { ld_global(given.data() + 5); };
   EXPECT_TRUE(throws<KernelFault>(
       [&] { run(kernel, 1, {{"pages", given.data(), 16, false}}); },
-      {"global access out of bounds", "nearest memory of the launch is pages, of 16 bytes",
-       "in which that is 20"}));
+      {"global access out of bounds", "nearest memory of the launch is pages (16 bytes)",
+       "this is at offset 20"}));
   EXPECT_TRUE(throws<KernelFault>([&] { run(kernel); }, {"the launch was given no memory"}));
 }
 
-TEST(Emulator, LanesAtDifferentOperationsAreNamed) {
+TEST(Emulator, DivergenceFaultNamesBothOperations) {
   const auto kernel = [] {
     if (thread_index() == 35)
       vote_sync_any(true);
@@ -133,7 +133,7 @@ TEST(Emulator, LanesAtDifferentOperationsAreNamed) {
       [&] { run(kernel); }, {"lanes disagree on a collective", "bar.warp.sync", "vote.sync"}));
 }
 
-TEST(Emulator, ADeadlockNamesBarriersAndWhoWaits) {
+TEST(Emulator, DeadlockNamesBarriersAndWaitingThreads) {
   const auto kernel = [] {
     if (thread_index() == 2) return;
     if (thread_index() < 32)
@@ -143,12 +143,12 @@ TEST(Emulator, ADeadlockNamesBarriersAndWhoWaits) {
   };
   EXPECT_TRUE(throws<KernelFault>(
       [&] { run(kernel); },
-      {"deadlock: no thread of kernel can go on",
+      {"deadlock: no thread of kernel can continue",
        "block 0: threads 0-1, 3-31 wait in bar.sync 0 at",
        "block 0: threads 32-39, 41-63 wait in shfl.sync.idx at", "block 0: 2 threads have ended"}));
 }
 
-TEST(Emulator, GoesOnWithOtherLaunchesAfterAFailure) {
+TEST(Emulator, RunsOtherLaunchesAfterAFailure) {
   const auto fails = [] {
     if (thread_index() == 7) throw std::out_of_range("of thread 7");
     bar_sync();
@@ -157,8 +157,8 @@ TEST(Emulator, GoesOnWithOtherLaunchesAfterAFailure) {
   EXPECT_NO_THROW(run([] { bar_sync(); }));
 }
 
-// Two words of which one is filled with zero, and another, in two groups.
-TEST(Emulator, AsyncCopiesLandInTheirGroups) {
+// Two groups of one copy each. The first copy reads two words and fills two with zeros.
+TEST(Emulator, AsyncCopiesLandGroupByGroup) {
   alignas(16) const int from[] = {11, 12, 13, 14, 15};
   const auto kernel = [&] {
     if (thread_index() != 0) return;
@@ -168,7 +168,7 @@ TEST(Emulator, AsyncCopiesLandInTheirGroups) {
     cp_async_commit_group();
     cp_async_wait_group<1>();
     EXPECT_EQ(ld_shared<int>(word(1)), 12);
-    EXPECT_EQ(ld_shared<int>(word(2)), 0) << "bytes beyond what is copied become zero";
+    EXPECT_EQ(ld_shared<int>(word(2)), 0) << "bytes beyond the copied ones become zero";
     cp_async_wait_group<0>();
     EXPECT_EQ(ld_shared<int>(word(4)), 15);
   };

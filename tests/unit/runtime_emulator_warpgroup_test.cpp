@@ -1,5 +1,5 @@
-// The emulator's rules for products of a warpgroup, each with a kernel that breaks it and one that
-// differs in that alone; and what products give.
+// The emulator's rules for products of a warpgroup. Each rule has a kernel that breaks it and a
+// corrected kernel with one difference. A further test checks the results of products.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace lazyrope::hopper {
 namespace {
 
-// Operands of K-major core matrices, one behind the other: A of 64 x 16 at 0, B of 16 x 8 behind.
+// Operands of K-major core matrices: A of 64 x 16 at byte 0, then B of 16 x 8.
 constexpr int32 kBytesA = 2048;
 constexpr int32 kBytesB = 256;
 SharedDescriptor operand(int32 at) { return shared_descriptor(data(at), 128, 256, Swizzle::kNone); }
@@ -23,7 +23,7 @@ void fill_operands() {
 void product(Accumulator<8>& d, bool accumulate = false) {
   wgmma_m64k16<WgmmaBf16, 8, Major::kK, Major::kK>(d, {operand(0)}, {operand(kBytesA)}, accumulate);
 }
-// A product of operands that are there, with `before` and `after` around it.
+// A product of operands that are in shared memory, with `before` and `after` around it.
 template <class Before, class After>
 void multiply(Before before, After after) {
   fill_operands();
@@ -178,17 +178,17 @@ const Pair kPairs[] = {
 
 class WarpgroupRules : public testing::TestWithParam<Pair> {};
 
-TEST_P(WarpgroupRules, TheBrokenKernelIsRefusedByName) { expect_refused(GetParam()); }
-TEST_P(WarpgroupRules, TheMendedKernelRuns) { expect_runs(GetParam()); }
+TEST_P(WarpgroupRules, BrokenKernelFaultsWithItsRule) { expect_refused(GetParam()); }
+TEST_P(WarpgroupRules, CorrectedKernelRuns) { expect_runs(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Pairs, WarpgroupRules, testing::ValuesIn(kPairs),
                          [](const auto& pair) { return std::string(pair.param.name); });
 
-// A[row][k] and B[k][column], exact in fp16 as are their sums.
+// A[row][k] and B[k][column]. They and their sums are exact in fp16.
 float a_at(int32 row, int32 k) { return static_cast<float>((row * 7 + k * 3) % 11 - 5); }
 float b_at(int32 k, int32 column) { return static_cast<float>((column * 5 + k * 2) % 13 - 6); }
 
-// A tile of 64 rows of 64 elements, swizzled by 128 bytes, as tensor copies make it.
+// Stores a tile of 64 rows of 64 elements, swizzled by 128 bytes as tensor copies do it.
 template <class Element>
 void fill_tile(int32 at, Element element) {
   for (int32 i = thread_index(); i < 64 * 32; i += kThreads) {
@@ -200,7 +200,7 @@ void fill_tile(int32 at, Element element) {
   }
 }
 
-// 64 x 64, of which the first 16 columns go out.
+// Multiplies tiles of 64 x 64 and stores the first 16 columns of the product.
 template <Major kA, Major kB, bool kRegisters>
 void multiply_tiles(const Params& p) {
   constexpr int32 kTileB = 8192;
@@ -241,7 +241,7 @@ void multiply_tiles(const Params& p) {
   }
 }
 
-TEST(Hopper, ProductsAreThoseOfTheTiles) {
+TEST(Hopper, ProductsMatchTheTiles) {
   constexpr Major kK = Major::kK;
   constexpr Major kMN = Major::kMN;
   for (const Text product :

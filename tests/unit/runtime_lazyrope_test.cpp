@@ -1,4 +1,4 @@
-// runtime/lazyrope.h from one end to the other, in the emulator.
+// Tests runtime/lazyrope.h end to end in the emulator.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -14,9 +14,9 @@
 namespace lazyrope {
 namespace {
 
-constexpr double kTolerance = 0.03;  // of values around 1 in bfloat16
+constexpr double kTolerance = 0.03;  // for values around 1 in bfloat16
 
-// The process's engine reads the environment when it is first asked for.
+// The process's engine reads the environment at its first use.
 std::shared_ptr<const Attention> compile_here(const AttentionSpec& spec, const char* arch) {
   ::setenv("LAZYROPE_CACHE_DIR", LAZYROPE_TEST_CACHE_DIR, /*overwrite=*/1);
   set_nvrtc_directories({LAZYROPE_TEST_NVRTC_DIR});
@@ -39,20 +39,21 @@ TEST(Lazyrope, AppendsAndAttendsAsTheFormulasSay) {
   EXPECT_LT(steps.error(neox_model()), kTolerance);
 }
 
-TEST(Lazyrope, AStepIsRefilledWithOtherPlaces) {
+TEST(Lazyrope, UpdateRefillsTheStep) {
   const auto attention = compile_here(small_spec(), "emu:sm_80");
   AttentionCase steps(small_spec());
   steps.run(*attention);
   const auto step = plan(*attention, steps.step.tensors());
   steps.step.base[2] -= 500;  // now all of its segment is visible
   steps.step.q_position[12] += 77;
-  EXPECT_GT(steps.error(neox_model()), kTolerance) << "results are still those of the old places";
+  EXPECT_GT(steps.error(neox_model()), kTolerance)
+      << "the results are still those of the old positions";
   update(*step, steps.step.tensors(), nullptr, /*check=*/true);
   attend(*attention, steps.q(), steps.pool(), *step, steps.out(), steps.lse());
   EXPECT_LT(steps.error(neox_model()), kTolerance);
 }
 
-TEST(Lazyrope, ACapacityOfZeroIsAsMuchAsTheTensorsTake) {
+TEST(Lazyrope, ZeroCapacityIsTakenFromTheTensors) {
   const auto attention = compile_here(small_spec(), "emu:sm_80");
   AttentionCase steps(small_spec());
   const StepCapacity capacity = plan(*attention, steps.step.tensors())->capacity();

@@ -1,4 +1,4 @@
-// What the planner writes, in the emulator, beside a plain model of its rules.
+// Compares what the planner writes in the emulator with a plain model of its rules.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -51,10 +51,10 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     StepCapacity capacity = {.requests = setting_.requests,
                              .segments = static_cast<int>(arrays.base.size()),
                              .query_tokens = static_cast<int>(arrays.q_position.size()),
-                             .tokens_per_request = setting_.said_tokens};
+                             .tokens_per_request = setting_.capacity_tokens};
     if (setting_.needs_scratch) capacity.requests = 2 * kSharedTiles;
     KernelConfig config = config_of(setting_);
-    config.decode.heads = setting_.tile_heads;  // the planner's code is the same
+    config.decode.heads = setting_.tile_heads;  // the planner's code is the same for all values
     planner_->plan(arrays_,
                    {.shape = {setting_.group_size, setting_.num_kv_heads, 64, 2, setting_.mask},
                     .config = config,
@@ -66,7 +66,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
 
   const PlanParams& params() const { return planner_->params(); }
 
-  // Those that the step has.
+  // Returns the phases that the step has.
   std::span<const PlanPhase> phases() const { return planner_->phases(); }
 
   void expect_copied() const {
@@ -107,7 +107,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
         expect_own_result(phase, work_tile.split, results);
         if (is_last) break;
         ASSERT_TRUE(next >= work.num_ctas && next < phase.scratch.max_work_tiles) << next;
-        ASSERT_TRUE(links.insert(next).second) << "work tile " << next << " is of two CTAs";
+        ASSERT_TRUE(links.insert(next).second) << "work tile " << next << " belongs to two CTAs";
         at = next;
       }
     }
@@ -121,7 +121,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     }
   }
 
-  // Parts that no other work tile has leave nothing.
+  // A split without others has no partial result and no counter.
   static KvSplit with_counter(const PlanPhase& phase, KvSplit split) {
     if (split.count == 1) return {0, 1, 0, 0};
     const int partials = (phase.num_counters - phase.work.num_ctas) / 2;
@@ -144,7 +144,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
   StepArrays arrays_;
 };
 
-TEST_P(PlannerTest, PlansAsTheModel) {
+TEST_P(PlannerTest, WritesTheWorkTilesOfTheModel) {
   bool several_heads = false, several_planners = false, is_queued = false, loses_bits = false;
   for (unsigned seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE(testing::Message() << "step " << seed);
@@ -167,7 +167,7 @@ TEST_P(PlannerTest, PlansAsTheModel) {
 
 class MatchedShares : public PlannerTest {};
 
-TEST_P(MatchedShares, AreWholeUnitsOrEqualPartsOfOne) {
+TEST_P(MatchedShares, AreWholeUnitsOrEqualSplitsOfOneUnit) {
   constexpr int kBlocks = 48, kBlockKeys = 16, kShares = 32;
   const int units = setting_.requests * setting_.num_kv_heads;
   plan(requests_of_length(setting_.requests, kBlocks * kBlockKeys, setting_.page_size));
@@ -175,7 +175,7 @@ TEST_P(MatchedShares, AreWholeUnitsOrEqualPartsOfOne) {
   ASSERT_GT(work.num_ctas, kShares);
   for (int cta = 0; cta < work.num_ctas; ++cta) {
     SCOPED_TRACE(testing::Message() << "CTA " << cta);
-    // Those without a share are spread out; neighbours have the same of two heads.
+    // CTAs without a share are spread out. Neighbours have the same share of two heads.
     const int rank = cta * kShares / work.num_ctas;
     const bool is_idle = (cta + 1) * kShares / work.num_ctas == rank;
     int work_tiles = 0;
@@ -192,8 +192,8 @@ TEST_P(MatchedShares, AreWholeUnitsOrEqualPartsOfOne) {
   }
 }
 
-// Where shares are long, all CTAs have one; parts of units sooner than whole ones.
-TEST_P(MatchedShares, AreShort) {
+// If shares are long, all CTAs have one. The limit is lower for splits than for whole units.
+TEST_P(MatchedShares, UseAllCtasIfTheyAreLong) {
   constexpr int kBlockKeys = 16;
   const auto count_shares = [&](int blocks) {
     plan(requests_of_length(setting_.requests, blocks * kBlockKeys, setting_.page_size));
@@ -210,10 +210,11 @@ TEST_P(MatchedShares, AreShort) {
   EXPECT_EQ(count_shares((line - phase.work_tile_cost) / kBlockCost + 2), phase.work.num_ctas);
 }
 
-class NeedlessParts : public PlannerTest {};
+class NeedlessSplits : public PlannerTest {};
 
-// 17 parts of 128 blocks would have eight at the most, as 16 have; those of 132 are needed.
-TEST_P(NeedlessParts, AreLeftOut) {
+// 17 splits of 128 blocks would have at most eight blocks, as 16 splits have. 132 blocks need all
+// 17.
+TEST_P(NeedlessSplits, AreLeftOut) {
   constexpr int kBlockKeys = 16;
   for (const auto& [blocks, splits] : {std::pair(128, 16), std::pair(132, 17)}) {
     SCOPED_TRACE(testing::Message() << blocks << " blocks");
@@ -233,15 +234,15 @@ TEST_P(NeedlessParts, AreLeftOut) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Steps, NeedlessParts,
+INSTANTIATE_TEST_SUITE_P(Steps, NeedlessSplits,
                          testing::Values(Setting{
                              .name = "OfOneRequest", .sm_count = 17, .requests = 1}),
                          [](const auto& row) { return std::string(row.param.name); });
 
 class CausalRequest : public PlannerTest {};
 
-// Dealt head by head, some CTAs would get long tiles in most rounds.
-TEST_P(CausalRequest, IsDealtTileByTileOverAllHeads) {
+// Scheduled head by head, some CTAs would get long tiles in most rounds.
+TEST_P(CausalRequest, IsScheduledTileByTileOverAllHeads) {
   constexpr int kTiles = 31, kTileRows = 32;
   plan(causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size));
   const PlanPhase& phase = params().phase[Step::kPrefill];
@@ -260,11 +261,12 @@ INSTANTIATE_TEST_SUITE_P(
         .name = "OfManyTiles", .num_kv_heads = 8, .sm_count = 15, .requests = 1}),
     [](const auto& row) { return std::string(row.param.name); });
 
-// Tiles that differ are taken from a queue; of the last four heads, the longest first. Two see as
-// many blocks. Very many come the last first.
+// Tiles of different cost are taken from a queue. The tiles of the last four heads come together,
+// the longest first. Pairs of tiles see equally many blocks. A very long queue starts with the last
+// tile.
 class Queue : public PlannerTest {};
 
-TEST_P(Queue, HasTheLongestTilesOfAHeadFirst) {
+TEST_P(Queue, HoldsTheLongestTilesOfAHeadFirst) {
   const int tiles = setting_.needs_scratch ? 1100 : 62, tile_rows = 32;
   plan(causal_request(tiles * tile_rows / setting_.group_size, setting_.page_size));
   const PlanPhase& phase = params().phase[Step::kPrefill];
@@ -299,10 +301,10 @@ const Setting kLongQueue = {.name = "OfVeryManyTiles",
 INSTANTIATE_TEST_SUITE_P(Steps, Queue, testing::Values(kQueue, kQueueOfOneHead, kLongQueue),
                          [](const auto& row) { return std::string(row.param.name); });
 
-// Units that are alike are taken from no queue, whatever they cost together.
-class GreatCosts : public PlannerTest {};
+// Uniform units are never taken from a queue, whatever their total cost.
+class UniformUnits : public PlannerTest {};
 
-TEST_P(GreatCosts, AreCompared) {
+TEST_P(UniformUnits, OfGreatCostAreNotQueued) {
   constexpr int kTiles = 200, kTileRows = 32, kTokens = 20'000'000;
   StepArrays arrays = causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size);
   std::ranges::fill(arrays.q_position, kTokens);
@@ -314,21 +316,21 @@ TEST_P(GreatCosts, AreCompared) {
   EXPECT_FALSE(Model(setting_, arrays_, phase).is_queued());
 }
 
-INSTANTIATE_TEST_SUITE_P(Steps, GreatCosts, testing::Values(kQueueOfOneHead),
+INSTANTIATE_TEST_SUITE_P(Steps, UniformUnits, testing::Values(kQueueOfOneHead),
                          [](const auto& row) { return std::string(row.param.name); });
 
-// Units that are alike are dealt out whole, and those that are left over in parts.
-class Rest : public PlannerTest {};
+// Uniform units are assigned whole, and those of the incomplete last round are split.
+class IncompleteRound : public PlannerTest {};
 
-TEST_P(Rest, IsDealtInParts) {
+TEST_P(IncompleteRound, IsSplitEvenly) {
   constexpr int kTiles = 32, kTileRows = 32, kSplits = 3;
   StepArrays arrays = causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size);
   plan(arrays);
   const PlanPhase& phase = params().phase[Step::kPrefill];
   expect_planned(phase);
   const int units = kTiles * setting_.num_kv_heads, ctas = phase.work.num_ctas;
-  const int rest = units % ctas;
-  ASSERT_EQ(ctas / rest, kSplits);
+  const int remaining = units % ctas;
+  ASSERT_EQ(ctas / remaining, kSplits);
   int splits = 0;
   for (int cta = 0; cta < ctas; ++cta) {
     int work_tiles = 0, last = cta;
@@ -340,18 +342,18 @@ TEST_P(Rest, IsDealtInParts) {
       ++splits;
     }
   }
-  EXPECT_EQ(splits, rest * kSplits);
+  EXPECT_EQ(splits, remaining * kSplits);
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Steps, Rest,
+    Steps, IncompleteRound,
     testing::Values(Setting{
         .name = "OfWholeRounds", .mask = "full", .num_kv_heads = 8, .sm_count = 31, .requests = 1}),
     [](const auto& row) { return std::string(row.param.name); });
 
-class FineParts : public PlannerTest {};
+class FineSplits : public PlannerTest {};
 
-TEST_P(FineParts, AreOfTheLeastLengthWhereThereAreCtasForThem) {
+TEST_P(FineSplits, HaveTheMinimumLengthIfThereAreCtasForAll) {
   constexpr int kBlockKeys = 16, kMaxSplits = 32;
   plan(requests_of_length(1, kBlockKeys, setting_.page_size));
   const int length = params().phase[Step::kDecode].min_split_blocks;
@@ -375,7 +377,7 @@ TEST_P(FineParts, AreOfTheLeastLengthWhereThereAreCtasForThem) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Steps, FineParts,
+    Steps, FineSplits,
     testing::Values(
         Setting{.name = "OfOneBlock", .sm_count = 33, .requests = 1},
         Setting{.name = "OfThreeBlocks", .sm_count = 33, .min_split_blocks = 3, .requests = 1},
@@ -400,12 +402,12 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{.name = "OneRequest", .sm_count = 50, .requests = 1, .most_segments = 100},
         Setting{.name = "OneTokenEach", .sm_count = 16, .requests = 3, .most_tokens = 1},
         Setting{.name = "FewTokensEach", .sm_count = 16, .requests = 3, .most_tokens = 9},
-        Setting{.name = "AsManyAsAreMeasuredAtOnce",
+        Setting{.name = "AsManyRequestsAsAreMeasuredAtOnce",
                 .sm_count = 16,
                 .requests = 64,
                 .least_tokens = 1,
                 .most_tokens = 8},
-        Setting{.name = "IdleRequestsBehind",
+        Setting{.name = "IdleRequestsAtTheEnd",
                 .sm_count = 16,
                 .requests = 50,
                 .least_tokens = 1,
@@ -420,12 +422,13 @@ INSTANTIATE_TEST_SUITE_P(
                 .first_idle = 25,
                 .idle_requests = 7},
         Setting{.name = "AllIdle", .sm_count = 16, .requests = 5, .idle_requests = 5},
-        Setting{.name = "MoreTokensThanSaid", .sm_count = 16, .requests = 5, .said_tokens = 4},
+        Setting{.name = "MoreTokensThanTheCapacity",
+                .sm_count = 16,
+                .requests = 5,
+                .capacity_tokens = 4},
         Setting{.name = "OneShortRequest", .sm_count = 50, .requests = 1, .most_length = 60},
-        Setting{.name = "OneShortRequestInLongParts",
-                .sm_count = 50,
-                .min_split_blocks = 3,
-                .requests = 1},
+        Setting{
+            .name = "OneRequestInLongSplits", .sm_count = 50, .min_split_blocks = 3, .requests = 1},
         Setting{.name = "ManySegments", .sm_count = 16, .requests = 3, .most_segments = 150},
         Setting{.name = "ManyRequests",
                 .sm_count = 8,
@@ -445,14 +448,14 @@ INSTANTIATE_TEST_SUITE_P(
                 .tile_heads = 2,
                 .requests = 20,
                 .most_tokens = 3},
-        Setting{.name = "FixedPartsOfHeadsSideBySide",
+        Setting{.name = "FixedSplitsOfHeadsSideBySide",
                 .num_kv_heads = 6,
                 .tile_heads = 2,
                 .fixed_split_blocks = 1,
                 .requests = 10,
                 .most_length = 1500},
-        Setting{.name = "LongParts", .sm_count = 16, .min_split_blocks = 3},
-        Setting{.name = "LongLine",  // costs that floats round
+        Setting{.name = "LongSplits", .sm_count = 16, .min_split_blocks = 3},
+        Setting{.name = "RoundedCosts",  // floats round these costs
                 .sm_count = 132,
                 .page_size = 4096,
                 .requests = 60,
@@ -498,12 +501,12 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{.name = "FullMask", .mask = "full", .sm_count = 16},
         Setting{.name = "SlidingWindow", .mask = "sliding_window", .sm_count = 16},
         Setting{.name = "LargePages", .sm_count = 16, .page_size = 48},
-        Setting{.name = "FixedParts",
+        Setting{.name = "FixedSplits",
                 .sm_count = 32,
                 .fixed_split_blocks = 1,
                 .requests = 10,
                 .most_length = 1500},
-        Setting{.name = "FixedPartsOfManyTiles",
+        Setting{.name = "FixedSplitsOfManyTiles",
                 .num_kv_heads = 8,
                 .sm_count = 32,
                 .fixed_split_blocks = 1,
@@ -511,7 +514,7 @@ INSTANTIATE_TEST_SUITE_P(
                 .least_tokens = 100,
                 .most_tokens = 900,
                 .most_length = 1500},
-        Setting{.name = "FixedPartsWithScratch",
+        Setting{.name = "FixedSplitsWithScratch",
                 .sm_count = 16,
                 .fixed_split_blocks = 2,
                 .requests = 10,

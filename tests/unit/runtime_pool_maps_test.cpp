@@ -39,7 +39,7 @@ class PoolMapsTest : public testing::Test {
     if (!has_emulator()) GTEST_SKIP() << "this build has no emulator";
   }
 
-  // Of pages that far apart; nothing is read.
+  // Encodes a pool with these strides in bytes. Its memory is never read.
   PoolMaps encode(const AttentionSpec& spec, std::int64_t page_stride, std::int64_t head_stride) {
     KvPool pool{};
     pool.keys = pool.values = memory_.data();
@@ -58,8 +58,8 @@ TEST_F(PoolMapsTest, PagesThatAreWholeOctetsApartAreCountedInOctets) {
   EXPECT_EQ(maps.heads_per_page, 0);
 }
 
-// Where a document has no more of a run.
-TEST_F(PoolMapsTest, ABoxIsARunOrHalfOfIt) {
+// A copy takes half a run if the document ends in the first half.
+TEST_F(PoolMapsTest, BoxIsARunOrHalfARun) {
   const PoolMaps maps = encode(one_head(), 4096, 0);
   for (const BoxMaps& boxes : {maps.keys, maps.values}) {
     EXPECT_EQ(box_of(boxes.runs), (Box{64, kOctetSlots, 1, 2, 1}));
@@ -67,7 +67,7 @@ TEST_F(PoolMapsTest, ABoxIsARunOrHalfOfIt) {
   }
 }
 
-// Counted in chunks of 16 bytes they would pass the int32 that a coordinate is.
+// Offsets of such pages in chunks of 16 bytes would not fit the int32 of a coordinate.
 TEST_F(PoolMapsTest, PagesOfASingleHeadAreCountedAsHeadsHoweverFarApart) {
   const PoolMaps maps = encode(one_head(), 4 * kGigabyte - 1008, 0);
   EXPECT_EQ(maps.octets_per_page, 0);
@@ -78,7 +78,7 @@ TEST_F(PoolMapsTest, PagesBeyondTheReachOfCoordinatesAreRefused) {
   AttentionSpec spec = one_head();
   spec.num_kv_heads = 2;
   EXPECT_TRUE(throws<SpecError>([&] { encode(spec, 4 * kGigabyte - 1008, 16); },
-                                {"pages lie too far apart", "make k_pool and v_pool contiguous"}));
+                                {"pages are too far apart", "make k_pool and v_pool contiguous"}));
 }
 
 }  // namespace

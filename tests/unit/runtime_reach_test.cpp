@@ -14,7 +14,7 @@ TensorView tensor(std::byte* data, std::initializer_list<std::int64_t> shape,
   return view;
 }
 
-TEST(Reach, OfATensorIsFromItsLowestByteThroughItsHighest) {
+TEST(Reach, TensorReachesFromItsLowestToItsHighestByte) {
   std::array<std::byte, 64> memory{};
   const auto check = [&](const TensorView& view, std::ptrdiff_t first, std::size_t bytes) {
     const MemoryRange range = range_of("q", view, false);
@@ -27,7 +27,7 @@ TEST(Reach, OfATensorIsFromItsLowestByteThroughItsHighest) {
   check(tensor(memory.data(), {0, 3}, {3, 1}), 0, 0);
 }
 
-TEST(Reach, NamesWhatIsThereAndWhatIsWritten) {
+TEST(Reach, ListsPresentTensorsAndMarksWrittenOnes) {
   std::array<std::byte, 64> memory{};
   const TensorView view = tensor(memory.data(), {2}, {1});
   const auto ranges =

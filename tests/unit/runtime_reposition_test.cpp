@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kTokens = 12;
 
-// Five rows from slot 14 of the third page of the pool on, to the first page.
+// Five rows, which move from slot 14 of the pool's third page to slot 1 of its first page.
 AppendArrays source_arrays() {
   return {.indptr = {0, 5}, .start = {30}, .first_page = {0}, .lead = {14}, .pages = {2, 3}};
 }
@@ -42,7 +42,7 @@ class RepositionTest : public testing::Test {
                                    const std::vector<std::string>& parts) const {
     return throws<SpecError>([&] { mover_->move(pool_, source, target, nullptr); }, parts);
   }
-  // What the planner, which the fake device does not run, would have written.
+  // Writes the record that the planner would have written; the fake device runs no kernel.
   static void set(const AppendStep& step, int row, AppendRecord record) {
     const_cast<AppendRecord*>(step.records())[row] = record;
   }
@@ -79,14 +79,14 @@ TEST_F(RepositionTest, LaunchesOverTheWholeCapacity) {
   EXPECT_EQ(seen.num_kv_heads, 2);
 }
 
-TEST_F(RepositionTest, StepsWithoutRoomLaunchNothing) {
+TEST_F(RepositionTest, StepsOfNoCapacityLaunchNothing) {
   from_.indptr = to_.indptr = {0, 0};
   const auto source = planned(from_, {}, 0), target = planned(to_, {}, 0);
   device_->on_launch = [](int, const void*) { FAIL(); };
   EXPECT_NO_THROW(mover_->move(pool_, *source, *target, nullptr));
 }
 
-TEST_F(RepositionTest, StepsThatDoNotGoTogetherAreRefused) {
+TEST_F(RepositionTest, MismatchedStepsAreRefused) {
   const auto source = planned(from_);
   EXPECT_TRUE(refuses(*source, *planned(to_, {.page_size = 32}),
                       {"source was planned with page_size = 16 and layout NHD, target with 32 and "
@@ -110,7 +110,7 @@ TEST_F(RepositionTest, ThePoolIsCheckedAsForAppend) {
   EXPECT_TRUE(refuses(*source, *target, {"k_pool is bfloat16", "memory of its own"}));
 }
 
-TEST_F(RepositionTest, AKernelOfAnotherArchIsRefused) {
+TEST_F(RepositionTest, KernelOfAnotherArchIsRefused) {
   const auto other = std::make_shared<FakeDevice>("sm_80");
   const auto source = make(other, {}, kTokens);
   source->update(from_.tensors(), /*check=*/false, nullptr);
@@ -127,7 +127,7 @@ TEST_F(RepositionTest, CheckingNamesPagesOutsideThePool) {
                                 {"row 3 of target is on page 4; the pool has pages 0 to 3"}));
 }
 
-TEST_F(RepositionTest, CheckingNamesRowsThatMeet) {
+TEST_F(RepositionTest, CheckingNamesRowsThatShareASlot) {
   const auto source = planned(from_), target = planned(to_);
   clear(*source);
   clear(*target);

@@ -24,8 +24,8 @@ KernelConfig default_config(std::string_view arch = "sm_80") {
   return configs(small_spec().kernel_spec(), find_arch(arch)).front();
 }
 
-// Two requests, of ten query tokens over two segments and of one over one; 20 + 9 + 20 tokens, the
-// second segment beginning at slot 5.
+// Two requests: ten query tokens over two segments, and one over one segment. The segments have 20,
+// 9 and 20 tokens, and the second starts at slot 5.
 StepArrays legal_arrays() {
   return {.q_indptr = {0, 10, 11},
           .q_position = {28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 40},
@@ -49,7 +49,7 @@ class StepTest : public testing::Test {
   StepArrays arrays_ = legal_arrays();
 };
 
-TEST_F(StepTest, HandsTheCallersTensorsToThePlanner) {
+TEST_F(StepTest, PassesTheCallersTensorsToThePlanner) {
   PlanParams seen{};
   int ctas = 0;
   device_->on_launch = [&](int count, const void* params) {
@@ -58,7 +58,7 @@ TEST_F(StepTest, HandsTheCallersTensorsToThePlanner) {
   };
   Step step = make();
   step.update(arrays_.tensors(), /*check=*/true, nullptr);
-  EXPECT_EQ(ctas, 2 * seen.num_planners) << "some for decode, as many for prefill";
+  EXPECT_EQ(ctas, 2 * seen.num_planners) << "as many for decode as for prefill";
   EXPECT_EQ(seen.inputs.num_requests, 2);
   EXPECT_EQ(seen.inputs.num_segments, 3);
   EXPECT_EQ(seen.inputs.num_tokens, 11);
@@ -69,7 +69,7 @@ TEST_F(StepTest, HandsTheCallersTensorsToThePlanner) {
   EXPECT_EQ(step.num_tokens(), 11);
 }
 
-TEST_F(StepTest, BeginsAnewBehindAKernelAtFault) {
+TEST_F(StepTest, ClearsTheStepAfterAKernelFault) {
   Step step = make();
   const auto fails = [] { throw KernelFault("a rule", "is broken"); };
   const auto update = [&] { step.update(arrays_.tensors(), /*check=*/false, nullptr); };
@@ -78,7 +78,9 @@ TEST_F(StepTest, BeginsAnewBehindAKernelAtFault) {
   left = 7;
   EXPECT_THROW(step.run(fails), KernelFault);
   EXPECT_TRUE(throws<SpecError>([&] { step.run([] {}); }, {"a kernel that was at fault"}));
-  device_->on_launch = [&](int, const void*) { EXPECT_EQ(left, 0) << "before it is planned"; };
+  device_->on_launch = [&](int, const void*) {
+    EXPECT_EQ(left, 0) << "the step is cleared before it is planned";
+  };
   update();
   step.run([] {});
 
@@ -105,7 +107,7 @@ TEST_F(StepTest, LeadMayBeLeftOut) {
   EXPECT_EQ(seen.inputs.lead, nullptr);
 }
 
-TEST_F(StepTest, ForDecodeOnlyThereIsNoPrefill) {
+TEST_F(StepTest, DecodeOnlyStepHasNoPrefill) {
   int ctas = 0, planners = 0;
   device_->on_launch = [&](int count, const void* params) {
     ctas = count;
@@ -121,14 +123,14 @@ TEST_F(StepTest, ForDecodeOnlyThereIsNoPrefill) {
   EXPECT_EQ(ctas, planners);
 }
 
-TEST_F(StepTest, TokensPerRequestAreAllWhereNotGiven) {
+TEST_F(StepTest, TokensPerRequestDefaultToAllTokens) {
   EXPECT_EQ(make().capacity().tokens_per_request, 12);
   StepCapacity capacity = kCapacity;
   capacity.tokens_per_request = 50;
   EXPECT_EQ(make(capacity).capacity().tokens_per_request, 12);
 }
 
-TEST_F(StepTest, TakesAsMuchMemoryAsIsSaidBefore) {
+TEST_F(StepTest, TakesTheMemoryThatStepBytesReturns) {
   EXPECT_EQ(step_bytes(kShape, default_config(), kCapacity, device_->sm_count()), make().bytes());
   EXPECT_TRUE(throws<SpecError>([] { step_bytes(kShape, default_config(), kCapacity, 0); },
                                 {"sm_count = 0", "must be at least 1"}));
@@ -158,7 +160,7 @@ TEST_F(StepTest, IllegalPageSizesAreNamed) {
                                   {"page_size = " + std::to_string(size), "multiple of 16"}));
 }
 
-TEST_F(StepTest, WhatExceedsTheCapacityIsNamed) {
+TEST_F(StepTest, ExceededCapacityIsNamed) {
   struct Row {
     StepCapacity capacity;
     const char* text;
@@ -297,7 +299,7 @@ TEST_F(StepTest, ValuesOfAnEmptySegmentDoNotMatter) {
   EXPECT_NO_THROW(make().update(arrays_.tensors(), /*check=*/true, nullptr));
 }
 
-TEST_F(StepTest, ASegmentMayEndWithTheListOfPages) {
+TEST_F(StepTest, SegmentMayEndWithTheListOfPages) {
   arrays_.lead[1] = 7;  // 7 + 9 slots fill the page
   EXPECT_NO_THROW(make().update(arrays_.tensors(), /*check=*/true, nullptr));
   arrays_.lead[1] = 8;
@@ -322,20 +324,20 @@ TEST_F(StepTest, CheckingPagesNamesOtherBadValuesToo) {
                                 {"request 1, segment 2: pages 1000 to 1001 of its list"}));
 }
 
-// Where the parts of a step begin, and at least how many bytes each has.
-using Parts = std::map<std::uintptr_t, std::size_t>;
+// The address of each array of a step, and the minimum of its bytes.
+using Arrays = std::map<std::uintptr_t, std::size_t>;
 
 template <class T>
-void add_part(Parts& parts, const T* begin, int count) {
+void add_array(Arrays& arrays, const T* begin, int count) {
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
-  EXPECT_TRUE(parts.emplace(reinterpret_cast<std::uintptr_t>(begin), bytes).second);
+  EXPECT_TRUE(arrays.emplace(reinterpret_cast<std::uintptr_t>(begin), bytes).second);
 }
 
-// Of a planner's CTAs, where their tables do not lie in shared memory, and what they share.
-void add_scratch(Parts& parts, const PlanScratch& scratch, int num_planners) {
+// Adds the planners' tables, if they are not in shared memory, and the arrays that planners share.
+void add_scratch(Arrays& arrays, const PlanScratch& scratch, int num_planners) {
   if (scratch.max_tiles > kTilesAtOnce && num_planners > 1) {
-    add_part(parts, scratch.measurements, scratch.max_tiles);
-    add_part(parts, scratch.counter, 1);
+    add_array(arrays, scratch.measurements, scratch.max_tiles);
+    add_array(arrays, scratch.counter, 1);
   } else {
     EXPECT_EQ(scratch.measurements, nullptr);
   }
@@ -343,31 +345,31 @@ void add_scratch(Parts& parts, const PlanScratch& scratch, int num_planners) {
     EXPECT_EQ(scratch.tables, nullptr);
     return;
   }
-  add_part(parts, scratch.tables,
-           num_planners * static_cast<int>(plan_table_bytes(scratch.max_tiles)));
+  add_array(arrays, scratch.tables,
+            num_planners * static_cast<int>(plan_table_bytes(scratch.max_tiles)));
 }
 
-Parts parts_of(const PlanParams& params, const StepShape& shape, const StepCapacity& capacity) {
-  Parts parts;
-  add_part(parts, params.step.header, 1);
-  add_part(parts, params.step.segments, capacity.segments);
-  add_part(parts, params.step.positions, capacity.query_tokens);
+Arrays arrays_of(const PlanParams& params, const StepShape& shape, const StepCapacity& capacity) {
+  Arrays arrays;
+  add_array(arrays, params.step.header, 1);
+  add_array(arrays, params.step.segments, capacity.segments);
+  add_array(arrays, params.step.positions, capacity.query_tokens);
   for (const PlanPhase& phase : params.phase) {
     const WorkView& work = phase.work;
     if (work.num_ctas == 0) continue;
     const int row_bytes = partial_record_bytes(shape.head_dim);
-    add_part(parts, work.work_tiles, phase.scratch.max_work_tiles);
-    add_part(parts, work.partials, 2 * work.num_ctas * work.partial_row_count * row_bytes);
-    add_part(parts, work.counters, phase.num_counters);
-    add_scratch(parts, phase.scratch, params.num_planners);
+    add_array(arrays, work.work_tiles, phase.scratch.max_work_tiles);
+    add_array(arrays, work.partials, 2 * work.num_ctas * work.partial_row_count * row_bytes);
+    add_array(arrays, work.counters, phase.num_counters);
+    add_scratch(arrays, phase.scratch, params.num_planners);
   }
-  return parts;
+  return arrays;
 }
 
 void expect_laid_out(const StepShape& shape, const StepCapacity& capacity) {
   PlanParams params{};
   const std::size_t bytes = lay_out_step(nullptr, shape, default_config(), capacity, 132, params);
-  EXPECT_EQ(params.step.segments, nullptr) << "nothing to point into";
+  EXPECT_EQ(params.step.segments, nullptr) << "without a block there is no memory to point into";
   const std::vector<std::byte> zeros(bytes);
   std::vector<std::byte> block = zeros;
   EXPECT_EQ(lay_out_step(block.data(), shape, default_config(), capacity, 132, params), bytes);
@@ -375,7 +377,7 @@ void expect_laid_out(const StepShape& shape, const StepCapacity& capacity) {
 
   const auto first = reinterpret_cast<std::uintptr_t>(block.data());
   std::uintptr_t end = first;
-  for (const auto& [begin, size] : parts_of(params, shape, capacity)) {
+  for (const auto& [begin, size] : arrays_of(params, shape, capacity)) {
     EXPECT_GE(begin, end);
     EXPECT_EQ((begin - first) % 256, 0u);
     end = begin + size;
@@ -383,7 +385,7 @@ void expect_laid_out(const StepShape& shape, const StepCapacity& capacity) {
   EXPECT_LE(end, first + bytes);
 }
 
-TEST(StepLayout, PartsLieApartAndInsideTheBlock) {
+TEST(StepLayout, ArraysAreDisjointAndInsideTheBlock) {
   for (const StepShape& shape :
        {StepShape{1, 1, 64, 2, ""}, StepShape{7, 4, 128, 1, ""}, StepShape{128, 1, 128, 2, ""}})
     for (const StepCapacity& capacity :
@@ -395,14 +397,14 @@ TEST(StepLayout, PartsLieApartAndInsideTheBlock) {
     }
 }
 
-TEST(StepLayout, AStepForNothingHasABlockToo) {
+TEST(StepLayout, StepOfNoCapacityHasABlock) {
   PlanParams params{};
   EXPECT_GT(lay_out_step(nullptr, kShape, default_config(), {}, 132, params), 0u);
   EXPECT_EQ(params.phase[Step::kPrefill].work.num_ctas, 0);
 }
 
-// Each has half of a tile's rows.
-TEST(StepLayout, HeadsSideBySideAreAnItems) {
+// Each head has half of a tile's rows.
+TEST(StepLayout, HeadsSideBySideShareAWorkTile) {
   const KernelConfig config = default_config("sm_90a");
   ASSERT_EQ(config.decode.heads, 2);
   StepShape shape = kShape;
@@ -426,7 +428,7 @@ TEST(StepLayout, HeadsSideBySideAreAnItems) {
   EXPECT_EQ(phase(Step::kPrefill, tokens + 1).min_heads, 1);
 }
 
-TEST(StepLayout, FixedPartsHaveResultsAndCountersOfTheirOwn) {
+TEST(StepLayout, FixedSplitsHaveTheirOwnResultsAndCounters) {
   KernelConfig config = default_config();
   config.fixed_split_blocks = 8;
   config.heads_per_work_tile = 4;
@@ -439,7 +441,7 @@ TEST(StepLayout, FixedPartsHaveResultsAndCountersOfTheirOwn) {
   EXPECT_EQ(decode.max_heads, 1) << "or they would depend on the batch";
   EXPECT_EQ(decode.tile_rows.value, 2 * kShape.group_size);
   EXPECT_EQ(decode.work.partial_row_count, 2 * kShape.group_size);
-  EXPECT_EQ(decode.scratch.max_tiles, 6 + 6) << "were all tokens one request's";
+  EXPECT_EQ(decode.scratch.max_tiles, 6 + 6) << "as if all tokens belonged to one request";
   const int partials = decode.scratch.max_tiles * kShape.num_kv_heads * kMaxFixedSplits;
   EXPECT_EQ(decode.scratch.max_work_tiles, partials + decode.work.num_ctas);
   EXPECT_EQ(decode.num_counters, decode.work.num_ctas + 2 * partials);
@@ -447,7 +449,7 @@ TEST(StepLayout, FixedPartsHaveResultsAndCountersOfTheirOwn) {
                        static_cast<std::size_t>(partial_record_bytes(kShape.head_dim)));
 }
 
-TEST(StepLayout, FixedPartsOfManyTilesAreFew) {
+TEST(StepLayout, FixedSplitsOfManyTilesAreFew) {
   KernelConfig config = default_config();
   config.fixed_split_blocks = 8;
   const StepCapacity capacity = {
@@ -459,7 +461,7 @@ TEST(StepLayout, FixedPartsOfManyTilesAreFew) {
   EXPECT_EQ(prefill.scratch.max_work_tiles, units + prefill.work.num_ctas);
 }
 
-TEST(StepLayout, PlannersAreManyWhereTheyHaveMuchToWrite) {
+TEST(StepLayout, PlannersAreManyIfTheyWriteMuch) {
   const auto planners = [](int requests, int sms) {
     KernelConfig config = default_config();
     config.decode.ctas_per_sm = 1;
@@ -470,11 +472,12 @@ TEST(StepLayout, PlannersAreManyWhereTheyHaveMuchToWrite) {
   EXPECT_EQ(planners(1, 2), 1);
   EXPECT_LT(planners(1, 132), planners(64, 132));
   EXPECT_EQ(planners(3 * kSharedTiles / 4, 132), 48);
-  EXPECT_EQ(planners(kSharedTiles / 2, 20), 10) << "both phases' are on SMs of their own";
+  EXPECT_EQ(planners(kSharedTiles / 2, 20), 10)
+      << "the planners of each phase have SMs of their own";
   EXPECT_EQ(planners(10 * kSharedTiles, 132), 8) << "each has measurements in memory";
 }
 
-TEST(Divisors, DivideAllThatTheyAreFor) {
+TEST(Divisors, GiveExactQuotients) {
   for (const int by : {2, 3, 5, 7, 16, 48, 80, 112, 1000, 4096, 65535, 1 << 30, kLargest})
     for (const int number : {0, 1, by - 1, by, 3 * (by / 3), kLargest - by, kLargest - 1, kLargest})
       EXPECT_EQ(quotient(number, divisor(by)), number / by) << number << " / " << by;
@@ -485,14 +488,15 @@ TEST(Divisors, DivideAllThatTheyAreFor) {
   EXPECT_EQ(ceil_div(32, divisor(16)), 2);
 }
 
-TEST(StepLayout, TilesAndItemsSufficeForTheWorstStep) {
+TEST(StepLayout, TilesAndWorkTilesSufficeForTheLargestStep) {
   PlanParams params{};
   const StepCapacity capacity = {
       .requests = 5, .segments = 9, .query_tokens = 1000, .tokens_per_request = 1000};
   lay_out_step(nullptr, kShape, default_config(), capacity, 4, params);
   const PlanPhase& decode = params.phase[Step::kDecode];
   EXPECT_EQ(decode.scratch.max_tiles, 5) << "a request is one tile";
-  EXPECT_GE(decode.scratch.max_work_tiles, 5 * 2 + decode.work.num_ctas) << "each CTA may cut one";
+  EXPECT_GE(decode.scratch.max_work_tiles, 5 * 2 + decode.work.num_ctas)
+      << "each CTA may split one";
   const PlanPhase& prefill = params.phase[Step::kPrefill];
   EXPECT_GE(prefill.scratch.max_tiles, 2000 / prefill.tile_rows.value + 4)
       << "requests do not share tiles";

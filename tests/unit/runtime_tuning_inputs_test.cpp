@@ -40,17 +40,17 @@ TEST(TuningWorkloads, AreDecodeAndPrefill) {
   EXPECT_TRUE(std::ranges::any_of(workloads, [](const auto& w) { return w.query_tokens >= 512; }));
 }
 
-TEST(TuningWorkloads, AreMadeToFitTheMemory) {
+TEST(TuningWorkloads, AreReducedToFitTheMemory) {
   const TuningWorkload w = {.batch = 64, .query_tokens = 1, .context = 4096};
   EXPECT_EQ(fitted(w, small_spec(), 64 * 4112), w);
   EXPECT_EQ(fitted(w, small_spec(), 64 * 4112 - 1).context, 2048);
   const TuningWorkload small = fitted(w, small_spec(), 8 * 1040);
   EXPECT_EQ(small.context, 1024);
   EXPECT_EQ(small.batch, 8);
-  EXPECT_EQ(fitted(w, small_spec(), 0).batch, 1) << "whatever there is";
+  EXPECT_EQ(fitted(w, small_spec(), 0).batch, 1) << "one request always remains";
 }
 
-TEST(TuningWorkloads, LeaveOutWhatAWindowHides) {
+TEST(TuningWorkloads, LeaveOutTheContextThatAWindowHides) {
   AttentionSpec spec = small_spec();
   spec.mask = "sliding_window";
   spec.mask_parameters = {{"window", 1500}};
@@ -60,7 +60,7 @@ TEST(TuningWorkloads, LeaveOutWhatAWindowHides) {
   EXPECT_EQ(fitted(w, spec, 1 << 20).context, 16384);
 }
 
-// Of an element that consists of a sign, an exponent and a mantissa.
+// Returns the value of a floating-point number with a sign, an exponent and a mantissa.
 double number(const std::byte* bytes, int size, int mantissa_bits) {
   std::uint32_t bits = 0;
   std::memcpy(&bits, bytes, static_cast<std::size_t>(size));
@@ -73,7 +73,7 @@ double number(const std::byte* bytes, int size, int mantissa_bits) {
   return bits >> (8 * size - 1) == 0 ? magnitude : -magnitude;
 }
 
-TEST(NormalValues, AreOfThatDistributionInAllTypes) {
+TEST(NormalValues, AreNormallyDistributedInAllTypes) {
   constexpr std::size_t kCount = 20000;
   struct Case {
     Dtype dtype;
@@ -105,14 +105,14 @@ TEST(NormalValues, AreOfThatDistributionInAllTypes) {
   }
 }
 
-TEST(TuningPool, GivesOtherPagesUntilTwiceL2HasBeenRead) {
+TEST(TuningPool, ReturnsOtherPagesUntilTwiceL2HasBeenRead) {
   const auto device = std::make_shared<FakeDevice>();
   const AttentionSpec spec = small_spec();
   constexpr int kPageBytes = 16 * 2 * 64 * 2;
   device->l2 = 10 * kPageBytes;
   const TuningWorkload workload = {.batch = 1, .query_tokens = 1, .context = 48};  // 4 pages
   TuningPool pool(device, spec, {workload});
-  EXPECT_EQ(pool.pages(), 4 + 10) << "of keys, and as many of values";
+  EXPECT_EQ(pool.pages(), 4 + 10) << "pages of keys, and as many of values";
   std::vector<void*> keys;
   for (int i = 0; i < 4; ++i) {
     const PoolTensors tensors = pool.next(4);
@@ -128,7 +128,7 @@ TEST(TuningPool, GivesOtherPagesUntilTwiceL2HasBeenRead) {
   EXPECT_TRUE(std::ranges::any_of(std::span(first, 100), [](auto bits) { return bits != 0; }));
 }
 
-TEST(TuningPool, HasElementsOf8BitsWhereTheSpecSaysSo) {
+TEST(TuningPool, Has8BitElementsIfTheSpecSaysSo) {
   const auto device = std::make_shared<FakeDevice>();
   AttentionSpec spec = small_spec();
   EXPECT_EQ(token_bytes(spec), 2 * 2 * 64 * 2);
@@ -148,7 +148,7 @@ TuningResult result_of(std::vector<float> out, std::vector<float> lse) {
   return {std::move(out), std::move(lse)};
 }
 
-TEST(TuningDifference, RoundingIsNone) {
+TEST(TuningDifference, RoundingIsNoDifference) {
   const TuningResult baseline = result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F});
   EXPECT_EQ(difference(baseline, baseline, Dtype::kBf16), "");
   EXPECT_EQ(
@@ -156,7 +156,7 @@ TEST(TuningDifference, RoundingIsNone) {
       "");
 }
 
-TEST(TuningDifference, NamesTheRowThatIsElsewhere) {
+TEST(TuningDifference, NamesTheRowThatDiffers) {
   const TuningResult baseline = result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F});
   EXPECT_TRUE(
       says(difference(baseline, result_of({1.0F, -2.0F, 0.5F, 0.3F}, {3.0F, 4.0F}), Dtype::kBf16),
