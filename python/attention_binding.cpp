@@ -41,23 +41,23 @@ class TuningRecord {
         py::dict(py::arg("spec") = t.spec, py::arg("arch") = t.arch, py::arg("gpu") = t.gpu,
                  py::arg("sm_count") = t.sm_count, py::arg("driver") = t.driver,
                  py::arg("compiler") = t.compiler, py::arg("library") = t.library,
-                 py::arg("date") = t.date, py::arg("config") = t.plan,
-                 py::arg("tasks") = all(t.parts), py::arg("compile_seconds") = t.compile_seconds,
+                 py::arg("date") = t.date, py::arg("config") = t.config,
+                 py::arg("tasks") = all(t.tasks), py::arg("compile_seconds") = t.compile_seconds,
                  py::arg("measure_seconds") = t.measure_seconds, py::arg("seconds") = t.seconds));
   }
 
-  py::object of(const TuningPart& part) const {
+  py::object of(const TuningTask& task) const {
     return make("TuningTask",
-                py::dict(py::arg("name") = part.name, py::arg("workloads") = all(part.workloads),
-                         py::arg("trials") = all(part.trials), py::arg("chosen") = part.chosen));
+                py::dict(py::arg("name") = task.name, py::arg("workloads") = all(task.workloads),
+                         py::arg("trials") = all(task.trials), py::arg("chosen") = task.chosen));
   }
 
   py::object of(const TuningTrial& trial) const {
     return make(
         "TuningTrial",
-        py::dict(py::arg("name") = trial.name, py::arg("config") = trial.plan,
+        py::dict(py::arg("name") = trial.name, py::arg("config") = trial.config,
                  py::arg("us") = py::tuple(py::cast(trial.us)), py::arg("gain") = trial.gain,
-                 py::arg("noise") = trial.noise, py::arg("rejection") = trial.left_out));
+                 py::arg("noise") = trial.noise, py::arg("rejection") = trial.rejection));
   }
 
   py::object of(const TuningWorkload& load) const {
@@ -311,7 +311,7 @@ void bind_attention(py::module_& module) {
       .def("__repr__", [](const Attention& a) {
         return fmt::format("Attention({}, arch='{}', config={})",
                            py::cast<std::string>(py::repr(py::cast(a.spec()))), a.arch().name,
-                           py::cast<std::string>(py::repr(py::cast(a.plan()))));
+                           py::cast<std::string>(py::repr(py::cast(a.config()))));
       });
 
   module.def(
