@@ -26,13 +26,13 @@ Tune tune_of(std::optional<bool> tune) {
 AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,
                      const std::optional<KernelConfig>& config, std::optional<bool> tune,
                      bool allow_spills, int threads) {
-  if (arch) find_arch(*arch);  // an empty name is none
+  if (arch) find_arch(*arch);  // refuses the empty name, which compile_for() takes for no arch
   const py::gil_scoped_release unlocked;
   const CompileOptions options = {config, {allow_spills, threads}};
   return compile_for(Engine::get(), spec, arch.value_or(""), tune_of(tune), options);
 }
 
-// Builds the classes of lazyrope/_tuning.py.
+// Makes the records of lazyrope/_tuning.py.
 class TuningRecord {
  public:
   py::object of(const Tuning& t) const {
@@ -87,7 +87,7 @@ py::object tuning_of(const Attention& attention) {
   return TuningRecord().of(*attention.tuning());
 }
 
-// Kernels are loaded, which takes a while, and may be compiled.
+// Calls make() without the interpreter's lock, for it loads kernels and may compile them.
 template <class Make>
 auto unlocked(const Make& make) {
   const py::gil_scoped_release released;
@@ -134,7 +134,8 @@ PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int p
   return step;
 }
 
-// What waits for the stream. A pool of another rank is refused by the call itself.
+// Calls check(number of pages), which waits for the stream, without the interpreter's lock. The
+// call itself refuses a pool of another rank.
 template <class Check>
 void check_with(const TensorView& pool, const Check& check) {
   if (pool.rank != kPoolRank) return;
@@ -161,8 +162,8 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   if (check) check_with(keys.view(), [&](auto pages) { step.step->check_pages(pages, on); });
   if (view.shape[0] > step.step->num_tokens() && (out.is_none() || (lse.is_none() && return_lse)))
     throw SpecError(
-        fmt::format("q has {} tokens and the step {}; give out= and lse=, for the other rows are "
-                    "left as they are",
+        fmt::format("q has {} tokens and the step {}; give out= and lse=, for the call does "
+                    "not write the other rows",
                     view.shape[0], step.step->num_tokens()));
   if (out.is_none())
     out = queries.empty_like(view.type, {view.shape[0], view.shape[1], view.shape[2]});

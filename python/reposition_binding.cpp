@@ -27,7 +27,7 @@ void move(const Reposition& self, const py::object& k_pool, const py::object& v_
   const DlpackTensor values("v_pool", v_pool);
   const Stream on = stream_of(stream, keys);
   if (check && keys.view().rank == kPoolRank) {
-    const py::gil_scoped_release unlocked;  // waits for the stream
+    const py::gil_scoped_release unlocked;  // the check waits for the stream
     check_moves(*source.step, *target.step, keys.view().shape[0], on);
   }
   self.move({keys.view(), values.view()}, *source.step, *target.step, on);

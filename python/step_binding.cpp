@@ -23,8 +23,8 @@ int rows_of(const char* name, const py::object& tensor) {
                               Py_TYPE(given.ptr())->tp_name, type));
 }
 
-// An attribute of an argument that must be an object of one of lazyrope's classes. The name is
-// interned once, so that a look-up compares pointers.
+// Reads an attribute of an argument that must be an object of one of lazyrope's classes. The name
+// is interned once, so that a look-up compares pointers.
 class Field {
  public:
   explicit Field(const char* name) : name_(PyUnicode_InternFromString(name)) {}
@@ -68,7 +68,7 @@ py::object step_class(const char* name) {
 template <class AnyStep, class Tensors>
 void update_step(AnyStep& step, const Tensors& tensors, bool check, Stream stream) {
   std::optional<py::gil_scoped_release> unlocked;
-  if (check) unlocked.emplace();  // it waits for the stream
+  if (check) unlocked.emplace();  // the check waits for the stream
   step.update(tensors, check, stream);
 }
 
@@ -162,7 +162,7 @@ void PyStep::update(StepArguments given, bool check, const std::optional<std::ui
 void PyStep::update(PyBatch& given, bool check, const std::optional<std::uintptr_t>& stream) {
   const Stream on = given.stream(stream);
   update_step(*step, given.upload(step->format().page_size, on), check, on);
-  batch = py::cast(given, py::return_value_policy::reference);  // the object that Python has
+  batch = py::cast(given, py::return_value_policy::reference);  // the existing Python object
   arguments = {};
 }
 
