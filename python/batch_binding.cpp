@@ -36,8 +36,8 @@ std::string repr_of(py::handle value) { return py::cast<std::string>(py::repr(va
 
 const char* type_name(py::handle value) { return Py_TYPE(value.ptr())->tp_name; }
 
-// Returns true if the object is an int or converts to one without loss. An object with __len__ is no
-// int: a tensor has __index__ too, whatever its length.
+// Returns true if the object is an int or converts to one without loss. An object with __len__ is
+// no int: a tensor has __index__ too, whatever its length.
 bool is_int(py::handle value) {
   return PyLong_Check(value.ptr()) ||
          (PyIndex_Check(value.ptr()) && !py::hasattr(value, "__len__"));
