@@ -91,8 +91,8 @@ class Step:
     ) -> None:
         """Refills the step in place, so that a captured CUDA graph replays with these requests.
 
-        The call runs on the stream and does not wait for it. The requests must fit the step's capacity. A batch is refused
-        during stream capture. :meth:`Attention.plan` describes the arguments.
+        The call runs on the stream and does not wait for it. The requests must fit the step's capacity. A batch is
+        refused during stream capture.
 
         Args:
             q_indptr: Offsets into q, int32 [requests + 1].
