@@ -118,7 +118,7 @@ class KernelConfig:
     ) -> None: ...
     @property
     def decode(self) -> TileConfig:
-        """The tile for requests whose query tokens times group_size fit one tile."""
+        """The tile for short requests: at most one tile of query tokens times group_size."""
 
     @property
     def prefill(self) -> TileConfig:
@@ -137,7 +137,7 @@ class KernelConfig:
         """The KV blocks of a fixed split, or 0 for splits that depend on the whole step.
 
         If it is not 0, the KV splits of a request do not depend on the other requests of the step. A split has this
-        many blocks, or more where a tile would have more than 16 splits.
+        many blocks, or more if a tile would have more than 16 splits.
         """
 
     def __eq__(self, other: object, /) -> bool: ...
@@ -238,7 +238,7 @@ class Attention:
         check: bool = False,
         stream: int | None = None,
     ) -> Step:
-        """Makes a step, which says what the requests of one pass of the model attend to.
+        """Makes a step from the requests of one pass of the model and plans its work.
 
         The requests are given as device tensors, or as one :class:`Batch` that was filled on the host. All tensors are
         int32, one-dimensional, contiguous and on the device of q.
@@ -327,7 +327,7 @@ class Attention:
                 Rows beyond the step's tokens are not written. A query that sees no key gets 0.
             lse: The log-sum-exp, [tokens, num_q_heads], float32, allocated by default. It is the natural logarithm of
                 the sum of the exponentials of the scaled scores, and -inf for a query that sees no key.
-            return_lse: If True, lse is allocated where it is not given.
+            return_lse: If True, lse is allocated if it is not given.
             sinks: A logit of each query head, [num_q_heads], float32. Its exponential is added to the softmax's sum,
                 and lse includes it. It must be given if and only if the spec has sinks.
             k_scale: For pools of 8 bits only: the factor of stored keys, float32, one element or [kv_heads]. The
@@ -374,12 +374,12 @@ class Attention:
         check: bool = False,
         stream: int | None = None,
     ) -> AppendStep:
-        """Makes an append step, which says where the new keys and values of one pass go.
+        """Makes an append step from the tokens that one pass of the model stores.
 
         All tensors are int32, one-dimensional, contiguous and on the device of the pool.
 
         Args:
-            spans: The rows of k and v, the tokens that they are, and where those tokens go.
+            spans: The tokens of the rows of k and v, and their slots.
             pages: Page lists, of any length: indices of pages of the pool.
             capacity: The most that the step can hold, now and after :meth:`AppendStep.update`.
             page_size: Slots of a page, a multiple of 16.
@@ -424,8 +424,8 @@ class Attention:
                 [kv_heads]. The quotient is rounded to the nearest 8-bit number and saturates at the greatest one. The
                 default is 1.
             v_scale: The same for values.
-            check: If True, the call waits for the stream and checks that every page of the step is in the pool, that
-                k has a row for every slot of the step, and that no slot is written twice.
+            check: If True, the call waits for the stream and checks the step. Every page must be in the pool, k must
+                have a row for every slot, and no slot may be written twice.
             stream: A cudaStream_t or CUstream. The default is the current stream of k's framework.
 
         Raises:
@@ -497,7 +497,7 @@ def compile(
             and up to 3 GiB of the GPU's memory, and the GPU must be idle otherwise. The choice, its gain and its
             duration are logged, and kept as :attr:`Attention.tuning`. None: the config of such a record if there is
             one and arch is not given, else the default. False: the default, which is the first of :func:`configs`
-            that does not spill registers. Results of different configs differ by rounding: give config or False where
+            that does not spill registers. Results of different configs differ by rounding: give config or False if
             they must be the same on every machine.
         allow_spills: If True, kernels that spill registers are accepted.
         threads: The number of threads that compile. 0: one for each core.
@@ -534,7 +534,7 @@ def configs(spec: AttentionSpec, arch: str | None = None) -> list[KernelConfig]:
 def archs() -> list[str]:
     """Returns the architectures that kernels can be compiled for: "sm_80" and so on.
 
-    "emu:sm_80" and "emu:sm_90a" are the emulator, where this build has it. It runs on this machine's CPU, and needs a
+    "emu:sm_80" and "emu:sm_90a" are the emulator, if this build has it. It runs on this machine's CPU, and needs a
     C++ compiler in place of NVRTC.
     """
 

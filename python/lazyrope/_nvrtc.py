@@ -25,5 +25,5 @@ def library_directories() -> list[str]:
 
 
 def register_directories() -> None:
-    """Registers the directories as those that lazyrope searches for NVRTC."""
+    """Adds the directories to lazyrope's search for NVRTC."""
     _core.set_nvrtc_directories(library_directories())

@@ -39,8 +39,8 @@ class Reposition:
             source: The slots to read: an append step for the same device, page_size and layout.
             target: The slots to write: an append step with the same ``capacity.tokens`` as source. A row that either
                 step does not have is not copied.
-            check: If True, the call waits for the stream and checks that every page is in the pool, and that no slot
-                is both read and written, or written twice. It is refused during stream capture.
+            check: If True, the call waits for the stream and checks both steps. Every page must be in the pool, and no
+                slot may be both read and written, or written twice. It is refused during stream capture.
             stream: A cudaStream_t or CUstream. The default is the current stream of k_pool's framework.
 
         Raises:

@@ -148,7 +148,7 @@ class AppendStep:
         """Refills the step in place, so that a captured CUDA graph replays with these spans.
 
         Args:
-            spans: The rows of k and v, the tokens that they are, and where those tokens go.
+            spans: The tokens of the rows of k and v, and their slots.
             pages: Page lists, int32: indices of pages of the pool.
             check: If True, the call waits for the stream and checks all values.
             stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr.

@@ -219,7 +219,7 @@ class DocumentStore:
             self._changed.notify_all()
 
     def abandon(self, document: Document) -> None:
-        """Gives up a new document whose pages could not be filled.
+        """Gives up a new document after its filling has failed.
 
         Its tokens can be acquired again at once, and :meth:`Document.wait` raises InsertError. Its pages are free when
         the last reference is released; the caller still has one.
@@ -338,7 +338,7 @@ class DocumentStore:
             self._paging.free_pages(run)
 
     def room(self) -> int:
-        """Returns the number of pages that the next acquire or allocate can get: those that are free or evictable."""
+        """Returns the number of pages that are free or evictable. The next acquire or allocate can get that many."""
         with self._changed:
             return self._paging.num_free + count(self._evictable())
 

@@ -31,14 +31,14 @@ class ProfileLine:
         line: The line in that file, from 1.
         text: The text of the line.
         instruction: The instruction, such as "ld.shared.b128", "ldmatrix.x4" or "cp.async 16".
-        executions: The executions by warps. For a bulk copy, those by lanes.
+        executions: The executions by warps, or by lanes for a bulk copy.
         lanes: The active lanes of all executions, at most 32 x executions.
         wavefronts: The passes over shared memory that a GPU needs.
         ideal_wavefronts: The passes that it would need without bank conflicts.
         sectors: The accessed sectors of 32 bytes of global memory. A sector that is read twice counts twice.
         ideal_sectors: The sectors that the same bytes would fill.
         cache_lines: The accessed lines of 128 bytes of global memory. The host's tensors may begin inside a line.
-        bytes: The bytes that lanes read or wrote. For a bulk copy, those of global memory.
+        bytes: The bytes that lanes read or wrote. For a bulk copy, only bytes of global memory count.
     """
 
     kernel: str
@@ -82,7 +82,7 @@ class Profile:
 def options(
     *, seed: int | None = None, races: bool | None = None, resident_threads: int | None = None
 ) -> Iterator[None]:
-    """Sets how this process's kernels run in the emulator, for the duration of the ``with`` statement.
+    """Sets options of this process's emulator for the duration of the ``with`` statement.
 
     An option that is not given does not change.
 

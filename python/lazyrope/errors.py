@@ -98,7 +98,7 @@ class KernelFault(DriverError):
 
 
 class StoreError(RuntimeError):
-    """A document store cannot do what was asked, or a call is illegal now, such as one release too many."""
+    """A call of a document store is impossible or illegal now, such as one release too many."""
 
 
 class DocumentTooLarge(StoreError):

@@ -6,8 +6,8 @@ All functions but :func:`none` take these two arguments:
 
 - ``rotary_dim``: the number of columns that are rotated, from column 0 on. It is a multiple of 4; from 128 on, of 8.
   None: all columns.
-- ``attention_factor``: the factor of rotated pairs of queries and of keys, once each. It applies where the kernels
-  rotate them, and not to queries or keys that arrive rotated.
+- ``attention_factor``: the factor of rotated pairs of queries and of keys, once each. The kernels apply it when
+  they rotate, so it does not apply to queries or keys that arrive rotated.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def llama3(
 
     The scaling depends on a pair's wavelength in tokens. Frequencies of wavelengths above
     original_max_position_embeddings / low_freq_factor are divided by factor. Frequencies of wavelengths below
-    original_max_position_embeddings / high_freq_factor stay. The others are interpolated.
+    original_max_position_embeddings / high_freq_factor stay. The other frequencies are interpolated.
 
     Args:
         theta: The base of the frequencies.
@@ -114,8 +114,8 @@ def yarn(
     """Returns :func:`neox` with the frequency scaling of YaRN (arXiv 2309.00071), as gpt-oss and long Qwen have it.
 
     The scaling depends on a pair's revolutions within original_max_position_embeddings tokens. Frequencies of pairs
-    with more than beta_fast revolutions stay. Those of pairs with less than beta_slow revolutions are divided by
-    factor. The others are interpolated by the pair's index.
+    with more than beta_fast revolutions stay. Frequencies of pairs with less than beta_slow revolutions are divided by
+    factor. The other frequencies are interpolated by the pair's index.
 
     Args:
         theta: The base of the frequencies.

@@ -35,7 +35,7 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # tokenizers decode an incomplete char
 class Generation:
     """A request and its generated tokens.
 
-    Iteration runs passes of the engine and yields each token as soon as it is there. A generation holds its pages until
+    Iteration runs passes of the engine and yields each token when it is generated. A generation holds its pages until
     it ends. To end it early, call :meth:`cancel` or use it in a ``with`` statement.
 
     Example:
@@ -225,8 +225,8 @@ class Engine:
         self.backend: str = backend.attention.arch
         self._runner = Runner(model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens)
         self._pass_lock = FifoLock()  # guards everything but the arrival of requests
-        # Engines on one device, and so those of one model, run their passes one at a time: work of one thread on a GPU
-        # may break the capture of another thread.
+        # Engines on one device run their passes one at a time, for work of one thread on a GPU may break the capture of
+        # another thread. This also covers engines of one model.
         self._device_lock = device_lock(store.device)
         self._arrivals = threading.Lock()  # guards the queue: a thread may append while another one searches it
         self._waiting: deque[Generation] = deque()

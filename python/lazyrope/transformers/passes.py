@@ -19,7 +19,7 @@ from .work import SEGMENTS, SPANS, Packed, Work, pack
 
 Tensor = Any
 
-GRAPH_JOBS = 32  # the capacity of all graphs but those of decode, so that there are fewer sizes to capture
+GRAPH_JOBS = 32  # the jobs of a graph, except in decode: one number keeps the captured sizes few
 MIN_CAPACITY = StepCapacity(1, 1, 1, 1)
 _CAPTURING = threading.Lock()
 
