@@ -142,16 +142,19 @@ class RequestReader {
 
   Segment read_segment(std::size_t s, const py::object& segment) const {
     static const Attribute document("document"), base("base"), start("start"), length("length");
-    const py::object of = document.of(segment);
-    const py::object at = of ? base.of(segment) : py::object();
-    const py::object from = at ? start.of(segment) : py::object();
-    const py::object count = from ? length.of(segment) : py::object();
-    if (!count)
+    const py::object segment_document = document.of(segment);
+    const py::object segment_base = segment_document ? base.of(segment) : py::object();
+    const py::object segment_start = segment_base ? start.of(segment) : py::object();
+    const py::object segment_length = segment_start ? length.of(segment) : py::object();
+    if (!segment_length)
       throw SpecError(fmt::format("request {}, segment {} is a {}; it must be a lazyrope.Segment",
                                   request_, s, type_name(segment)));
     const auto field = [&](const char* name, py::handle value) { return read_int(s, name, value); };
-    Segment result = {read_document(s, of), field("base", at), field("start", from), {}};
-    if (!count.is_none()) result.length = field("length", count);
+    Segment result = {read_document(s, segment_document),
+                      field("base", segment_base),
+                      field("start", segment_start),
+                      {}};
+    if (!segment_length.is_none()) result.length = field("length", segment_length);
     return result;
   }
 

@@ -17,11 +17,11 @@ bool log_is_waiting();
 void deliver_log() noexcept;
 
 // A call guard of bound functions: it delivers their log messages when they return to Python.
-struct DeliversLog {
-  DeliversLog() = default;
-  DeliversLog(const DeliversLog&) = delete;
-  DeliversLog& operator=(const DeliversLog&) = delete;
-  ~DeliversLog() {
+struct LogDelivery {
+  LogDelivery() = default;
+  LogDelivery(const LogDelivery&) = delete;
+  LogDelivery& operator=(const LogDelivery&) = delete;
+  ~LogDelivery() {
     if (log_is_waiting()) deliver_log();
   }
 };

@@ -47,12 +47,12 @@ AppendArguments append_arguments_of(pybind11::handle spans, pybind11::object pag
 // A step that a Python object owns. Freeing device memory may wait for the device, so the
 // destructor releases the interpreter's lock.
 template <class AnyStep>
-struct HeldStep {
-  explicit HeldStep(std::unique_ptr<AnyStep> made) : step(std::move(made)) {}
-  HeldStep(HeldStep&&) noexcept = default;
-  HeldStep& operator=(HeldStep&&) = delete;
+struct OwnedStep {
+  explicit OwnedStep(std::unique_ptr<AnyStep> made) : step(std::move(made)) {}
+  OwnedStep(OwnedStep&&) noexcept = default;
+  OwnedStep& operator=(OwnedStep&&) = delete;
   // NOLINTNEXTLINE(bugprone-exception-escape): pybind11's internals outlive every step
-  ~HeldStep() {
+  ~OwnedStep() {
     const pybind11::gil_scoped_release unlocked;
     step.reset();
   }
@@ -80,8 +80,8 @@ struct PyBatch {
   pybind11::object pages;
 };
 
-struct PyStep : HeldStep<Step> {
-  using HeldStep::HeldStep;
+struct PyStep : OwnedStep<Step> {
+  using OwnedStep::OwnedStep;
 
   StepArguments arguments;
   pybind11::object batch;  // set instead of the arguments if the latest update took a batch
@@ -90,8 +90,8 @@ struct PyStep : HeldStep<Step> {
   void update(PyBatch& given, bool check, const std::optional<std::uintptr_t>& stream);
 };
 
-struct PyAppendStep : HeldStep<AppendStep> {
-  using HeldStep::HeldStep;
+struct PyAppendStep : OwnedStep<AppendStep> {
+  using OwnedStep::OwnedStep;
 
   AppendArguments arguments;
 
