@@ -48,7 +48,7 @@ def _attention(
     if lazyrope_pass is None:
         raise RuntimeError(
             "the model was called while an engine of lazyrope.transformers runs a pass of it in another thread: call "
-            "the model between passes"
+            "it between passes"
         )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     return lazyrope_pass.attend(module.layer_idx, q, k, v)[None], None
