@@ -26,13 +26,13 @@ Tune tune_of(std::optional<bool> tune) {
 AttentionPtr compile(const AttentionSpec& spec, const std::optional<std::string>& arch,
                      const std::optional<KernelConfig>& config, std::optional<bool> tune,
                      bool allow_spills, int threads) {
-  if (arch) find_arch(*arch);  // an empty name is none
+  if (arch) find_arch(*arch);  // refuses the empty name, which compile_for() takes for no arch
   const py::gil_scoped_release unlocked;
   const CompileOptions options = {config, {allow_spills, threads}};
   return compile_for(Engine::get(), spec, arch.value_or(""), tune_of(tune), options);
 }
 
-// Builds the classes of lazyrope/_tuning.py.
+// Makes the records of lazyrope/_tuning.py.
 class TuningRecord {
  public:
   py::object of(const Tuning& t) const {
@@ -87,7 +87,7 @@ py::object tuning_of(const Attention& attention) {
   return TuningRecord().of(*attention.tuning());
 }
 
-// Kernels are loaded, which takes a while, and may be compiled.
+// Calls make() without the interpreter's lock, for it loads kernels and may compile them.
 template <class Make>
 auto unlocked(const Make& make) {
   const py::gil_scoped_release released;
@@ -98,11 +98,11 @@ PyStep plan(const Attention& self, StepArguments arguments, int page_size,
             const std::string& layout, const py::object& capacity, bool check,
             const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor q_indptr("q_indptr", arguments.q_indptr);
-  const StepCapacity most = capacity_of(capacity, arguments);
-  const Stream on = stream_of(stream, q_indptr);
+  const StepCapacity step_capacity = capacity_of(capacity, arguments);
+  const Stream used_stream = stream_of(stream, q_indptr);
   PyStep step(unlocked([&] {
     return self.make_step(device_of("q_indptr", q_indptr.view()), format_of(page_size, layout),
-                          most, on);
+                          step_capacity, used_stream);
   }));
   step.update(std::move(arguments), check, stream);
   return step;
@@ -111,12 +111,12 @@ PyStep plan(const Attention& self, StepArguments arguments, int page_size,
 PyStep plan_batch(const Attention& self, PyBatch& batch, int page_size, const std::string& layout,
                   const py::object& capacity, bool check,
                   const std::optional<std::uintptr_t>& stream) {
-  const StepCapacity most =
+  const StepCapacity step_capacity =
       capacity.is_none() ? batch.batch->capacity() : step_capacity_from(capacity);
-  const Stream on = batch.stream(stream);
+  const Stream used_stream = batch.stream(stream);
   PyStep step(unlocked([&] {
     return self.make_step(device_of("pages", batch.batch->pages()), format_of(page_size, layout),
-                          most, on);
+                          step_capacity, used_stream);
   }));
   step.update(batch, check, stream);
   return step;
@@ -134,7 +134,8 @@ PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int p
   return step;
 }
 
-// What waits for the stream. A pool of another rank is refused by the call itself.
+// Calls check(number of pages), which waits for the stream, without the interpreter's lock. The
+// call itself refuses a pool of another rank.
 template <class Check>
 void check_with(const TensorView& pool, const Check& check) {
   if (pool.rank != kPoolRank) return;
@@ -157,12 +158,13 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   if (view.rank != 3)
     throw SpecError(
         fmt::format("q is {}; its shape must be [tokens, heads, head_dim]", describe(view)));
-  const Stream on = stream_of(stream, queries);
-  if (check) check_with(keys.view(), [&](auto pages) { step.step->check_pages(pages, on); });
+  const Stream used_stream = stream_of(stream, queries);
+  if (check)
+    check_with(keys.view(), [&](auto pages) { step.step->check_pages(pages, used_stream); });
   if (view.shape[0] > step.step->num_tokens() && (out.is_none() || (lse.is_none() && return_lse)))
     throw SpecError(
-        fmt::format("q has {} tokens and the step {}; give out= and lse=, for the other rows are "
-                    "left as they are",
+        fmt::format("q has {} tokens and the step {}; give out= and lse=, for the call does "
+                    "not write the other rows",
                     view.shape[0], step.step->num_tokens()));
   if (out.is_none())
     out = queries.empty_like(view.type, {view.shape[0], view.shape[1], view.shape[2]});
@@ -171,7 +173,7 @@ py::tuple attend(const Attention& self, const py::object& q, const py::object& k
   const DlpackTensor result("out", out);
   const OptionalTensor log_sums("lse", lse);
   self.attend(view, {keys.view(), values.view(), key_scale.view(), value_scale.view()}, *step.step,
-              result.view(), log_sums.view(), on, sink_logits.view());
+              result.view(), log_sums.view(), used_stream, sink_logits.view());
   return py::make_tuple(std::move(out), std::move(lse));
 }
 
@@ -185,12 +187,14 @@ void append(const Attention& self, const py::object& k, const py::object& v,
   const DlpackTensor values("v_pool", v_pool);
   const OptionalTensor key_scale("k_scale", k_scale);
   const OptionalTensor value_scale("v_scale", v_scale);
-  const Stream on = stream_of(stream, new_keys);
+  const Stream used_stream = stream_of(stream, new_keys);
   const TensorView& rows = new_keys.view();
   if (check && rows.rank > 0)
-    check_with(keys.view(), [&](auto pages) { step.step->check_writes(rows.shape[0], pages, on); });
+    check_with(keys.view(),
+               [&](auto pages) { step.step->check_writes(rows.shape[0], pages, used_stream); });
   self.append(rows, new_values.view(),
-              {keys.view(), values.view(), key_scale.view(), value_scale.view()}, *step.step, on);
+              {keys.view(), values.view(), key_scale.view(), value_scale.view()}, *step.step,
+              used_stream);
 }
 
 const Kernel& decode_kernel(const Attention& self) {
@@ -224,7 +228,7 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
       .def_property_readonly("source", [](const Attention& a) { return decode_kernel(a).source(); })
       .def(
           "ptx", [](const Attention& a) { return decode_kernel(a).intermediate(); },
-          py::call_guard<DeliversLog, py::gil_scoped_release>())
+          py::call_guard<LogDelivery, py::gil_scoped_release>())
       .def_property_readonly("cubin", [](const Attention& a) { return cubin_of(decode_kernel(a)); })
       .def_property_readonly(
           "registers",
@@ -278,10 +282,10 @@ void bind_attention(py::module_& module) {
       py::arg("q_indptr"), py::arg("q_position"), py::arg("segments"), py::arg("pages"),
       py::kw_only(), py::arg("page_size") = 16, py::arg("layout") = "NHD",
       py::arg("capacity") = py::none(), py::arg("check") = false, py::arg("stream") = py::none(),
-      py::call_guard<DeliversLog>());
+      py::call_guard<LogDelivery>());
   type.def("plan", &plan_batch, py::arg("batch"), py::kw_only(), py::arg("page_size") = 16,
            py::arg("layout") = "NHD", py::arg("capacity") = py::none(), py::arg("check") = false,
-           py::arg("stream") = py::none(), py::call_guard<DeliversLog>());
+           py::arg("stream") = py::none(), py::call_guard<LogDelivery>());
   type.def(
       "step_nbytes",
       [](const Attention& self, const py::object& capacity, int sm_count) {
@@ -292,7 +296,7 @@ void bind_attention(py::module_& module) {
            py::kw_only(), py::arg("out") = py::none(), py::arg("lse") = py::none(),
            py::arg("return_lse") = true, py::arg("sinks") = py::none(),
            py::arg("k_scale") = py::none(), py::arg("v_scale") = py::none(),
-           py::arg("check") = false, py::arg("stream") = py::none(), py::call_guard<DeliversLog>())
+           py::arg("check") = false, py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
       .def(
           "plan_append",
           [](const Attention& self, py::handle spans, py::object pages, py::handle capacity,
@@ -303,11 +307,11 @@ void bind_attention(py::module_& module) {
           },
           py::arg("spans"), py::arg("pages"), py::kw_only(), py::arg("capacity"),
           py::arg("page_size") = 16, py::arg("layout") = "NHD", py::arg("check") = false,
-          py::arg("stream") = py::none(), py::call_guard<DeliversLog>())
+          py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
       .def("append", &append, py::arg("k"), py::arg("v"), py::arg("k_pool"), py::arg("v_pool"),
            py::arg("step"), py::kw_only(), py::arg("k_scale") = py::none(),
            py::arg("v_scale") = py::none(), py::arg("check") = false,
-           py::arg("stream") = py::none(), py::call_guard<DeliversLog>())
+           py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
       .def("__repr__", [](const Attention& a) {
         return fmt::format("Attention({}, arch='{}', config={})",
                            py::cast<std::string>(py::repr(py::cast(a.spec()))), a.arch().name,
@@ -324,7 +328,7 @@ void bind_attention(py::module_& module) {
       },
       py::arg("spec"), py::arg("arch") = py::none(), py::kw_only(), py::arg("config") = py::none(),
       py::arg("tune") = py::none(), py::arg("allow_spills") = false, py::arg("threads") = 0,
-      py::call_guard<DeliversLog>());
+      py::call_guard<LogDelivery>());
   module.def(
       "configs",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch) {

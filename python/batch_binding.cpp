@@ -16,7 +16,8 @@ namespace {
 
 namespace py = pybind11;
 
-// An attribute by its interned name; null, with no Python error set, where there is none.
+// Reads an attribute by its interned name. The result is null, with no Python error set, if the
+// object has no such attribute.
 class Attribute {
  public:
   explicit Attribute(const char* name) : name_(PyUnicode_InternFromString(name)) {}
@@ -35,14 +36,14 @@ std::string repr_of(py::handle value) { return py::cast<std::string>(py::repr(va
 
 const char* type_name(py::handle value) { return Py_TYPE(value.ptr())->tp_name; }
 
-// Whether the object is an int, or converts to one without loss. Tensors also offer to, whatever
-// their length.
+// Returns true if the object is an int or converts to one without loss. An object with __len__ is
+// no int: a tensor has __index__ too, whatever its length.
 bool is_int(py::handle value) {
   return PyLong_Check(value.ptr()) ||
          (PyIndex_Check(value.ptr()) && !py::hasattr(value, "__len__"));
 }
 
-// Calls refuse() where the object is no int of 32 bits.
+// Returns the value, or calls refuse(), which throws, if the object is no int of 32 bits.
 template <class Refuse>
 int to_int(py::handle value, const Refuse& refuse) {
   int overflows = 0;
@@ -62,7 +63,7 @@ int to_int(py::handle value, const Refuse& refuse) {
   return static_cast<int>(number);
 }
 
-// The items of any iterable; SpecError, which says what they must be.
+// Returns the items of any iterable. Throws SpecError, which states the meaning, if it is none.
 py::object items_of(py::handle iterable, const std::string& what, const char* meaning) {
   auto items = py::reinterpret_steal<py::object>(PySequence_Fast(iterable.ptr(), ""));
   if (!items) {
@@ -131,7 +132,7 @@ class RequestReader {
     const std::size_t size = py::len(range);
     if (size == 0) return {};
     const auto first = to_position(range[py::int_(0)]);
-    to_position(range[py::int_(-1)]);  // the others are between the two
+    to_position(range[py::int_(-1)]);  // a check: all other positions are between the two
     const auto step = size == 1 ? 0 : py::cast<std::int64_t>(range.attr("step"));
     std::vector<int> positions(size);
     for (std::size_t i = 0; i < size; ++i)
@@ -141,16 +142,19 @@ class RequestReader {
 
   Segment read_segment(std::size_t s, const py::object& segment) const {
     static const Attribute document("document"), base("base"), start("start"), length("length");
-    const py::object of = document.of(segment);
-    const py::object at = of ? base.of(segment) : py::object();
-    const py::object from = at ? start.of(segment) : py::object();
-    const py::object count = from ? length.of(segment) : py::object();
-    if (!count)
+    const py::object segment_document = document.of(segment);
+    const py::object segment_base = segment_document ? base.of(segment) : py::object();
+    const py::object segment_start = segment_base ? start.of(segment) : py::object();
+    const py::object segment_length = segment_start ? length.of(segment) : py::object();
+    if (!segment_length)
       throw SpecError(fmt::format("request {}, segment {} is a {}; it must be a lazyrope.Segment",
                                   request_, s, type_name(segment)));
     const auto field = [&](const char* name, py::handle value) { return read_int(s, name, value); };
-    Segment result = {read_document(s, of), field("base", at), field("start", from), {}};
-    if (!count.is_none()) result.length = field("length", count);
+    Segment result = {read_document(s, segment_document),
+                      field("base", segment_base),
+                      field("start", segment_start),
+                      {}};
+    if (!segment_length.is_none()) result.length = field("length", segment_length);
     return result;
   }
 

@@ -11,7 +11,7 @@ namespace lazyrope {
 class Kernel;
 struct Arch;
 
-// Each defines one part of the extension module.
+// Each of these functions defines one part of the extension module.
 void bind_specs(pybind11::module_& module);
 void bind_kernels(pybind11::module_& module);
 void bind_steps(pybind11::module_& module);
@@ -20,13 +20,14 @@ void bind_attention(pybind11::module_& module);
 void bind_reposition(pybind11::module_& module);
 void bind_emulator(pybind11::module_& module);
 
-// Gives all of them what the stubs say, as `__doc__` and, for inspect, `__text_signature__`.
+// Gives every class and function the docstring of its stub, as `__doc__`, and its signature, as
+// `__text_signature__`, which inspect reads.
 void add_stub_texts(pybind11::module_& module);
 
-// That of the present GPU where no name is given.
+// Returns the arch of that name, or that of the current GPU if there is no name.
 const Arch& arch_of(const std::optional<std::string>& name);
 
-// A number that stands for an object; lazyrope/_handles.py finds the object by it.
+// Defines the property `handle`, a number by which lazyrope/_handles.py finds the object.
 template <class Type>
 void define_handle(Type& type) {
   type.def_property_readonly("handle", [](const pybind11::object& self) {
@@ -34,11 +35,11 @@ void define_handle(Type& type) {
   });
 }
 
-// "Name(argument=value, ...)", which evaluates to an equal object.
+// Returns "Name(argument=value, ...)", which evaluates to an equal object.
 std::string call_text(const pybind11::object& type, const pybind11::dict& arguments);
 
-// Makes an immutable type one of values: compared, hashed, shown, copied and pickled by what its
-// constructor takes, as arguments(value) gives it, by name.
+// Gives an immutable type the operations of a value: comparison, hash, repr, copy and pickle.
+// arguments(value) returns the arguments of its constructor, by name.
 template <class Type, class Arguments>
 void define_value(Type& type, Arguments arguments) {
   using Value = Type::type;
@@ -54,6 +55,7 @@ void define_value(Type& type, Arguments arguments) {
       }));
 }
 
+// Returns the kernel's binary.
 pybind11::bytes cubin_of(const Kernel& kernel);
 
 }  // namespace lazyrope

@@ -23,13 +23,13 @@ const DLPackExchangeAPI* lookup_exchange_api(PyTypeObject* type) {
   return api->header.version.major == DLPACK_MAJOR_VERSION ? api : nullptr;
 }
 
-// Asked once for each type; the interpreter's lock guards the table.
+// Looks up each type once. The interpreter's lock guards the table.
 const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
   static std::unordered_map<PyTypeObject*, const DLPackExchangeAPI*> known;
   const auto it = known.find(type);
   if (it != known.end()) return it->second;
   const DLPackExchangeAPI* api = lookup_exchange_api(type);
-  Py_INCREF(type);  // the table's key must not be given to another type
+  Py_INCREF(type);  // no other type may get the address that is the table's key
   known.emplace(type, api);
   return api;
 }
@@ -96,12 +96,12 @@ TensorView view_of(const char* name, const DLTensor& t) {
 }
 
 [[noreturn]] void refuse(const char* name, py::handle object, const py::error_already_set& error) {
-  const std::string text = error.what();  // PyTorch's goes on with where in C++ it comes from
+  const std::string text = error.what();  // the first line: PyTorch adds a C++ stack trace
   throw SpecError(fmt::format("{} ({}) cannot be used as a tensor: {}", name,
                               Py_TYPE(object.ptr())->tp_name, text.substr(0, text.find('\n'))));
 }
 
-// For the Python error that a tensor's framework has set.
+// Refuses the tensor with the Python error that its framework has set.
 [[noreturn]] void refuse(const char* name, py::handle object) {
   refuse(name, object, py::error_already_set());
 }
@@ -110,7 +110,7 @@ std::string module_of(py::handle object) {
   return py::cast<std::string>(py::type::of(object).attr("__module__"));
 }
 
-// The array API's namespace, or the package that the type comes from (CuPy 14 has no such method).
+// Returns the array API's namespace, or the package of the type: CuPy 14 has no such method.
 py::object array_namespace(py::handle object) {
   if (py::hasattr(object, "__array_namespace__")) return object.attr("__array_namespace__")();
   const std::string module = module_of(object);
@@ -122,6 +122,7 @@ bool on_host(py::handle object) {
   return py::cast<int>(device[0]) == kDLCPU;
 }
 
+// Makes a device CuPy's current one for the lifetime of this object.
 class CurrentCupyDevice {
  public:
   explicit CurrentCupyDevice(const py::object& device)
@@ -131,7 +132,7 @@ class CurrentCupyDevice {
   CurrentCupyDevice(const CurrentCupyDevice&) = delete;
   CurrentCupyDevice& operator=(const CurrentCupyDevice&) = delete;
   ~CurrentCupyDevice() {
-    const py::error_scope kept;  // an allocation's error is under way
+    const py::error_scope saved;  // an error of the allocation may be set
     PyObject* none = PyObject_CallMethod(before_.ptr(), "use", nullptr);
     if (none == nullptr) PyErr_Clear();
     Py_XDECREF(none);
@@ -184,8 +185,9 @@ void DlpackTensor::view_by_capsule() {
 
 bool DlpackTensor::is_cupy() const { return module_of(object_).starts_with("cupy"); }
 
-// As __dlpack__ understands it: on what stream the data must be ready. -1: work is launched on
-// CuPy's own, so nothing has to wait; 1: the default stream, where it is launched for others.
+// Returns the argument `stream` of __dlpack__, on which the data must be ready. -1: no stream
+// waits, for kernels are launched on CuPy's current stream. 1: the default stream, on which kernels
+// are launched for tensors of other frameworks.
 int DlpackTensor::capsule_stream() const { return is_cupy() ? -1 : 1; }
 
 Stream DlpackTensor::current_stream() const {
@@ -211,7 +213,8 @@ py::object DlpackTensor::empty_like(ElementType type,
         type == view_.type ? py::object(object_.attr("dtype")) : py::object(space.attr("float32"));
     const py::tuple extents = py::cast(std::vector<std::int64_t>(shape));
     if (!is_cupy()) return space.attr("empty")(extents, py::arg("dtype") = dtype);
-    const CurrentCupyDevice current(object_.attr("device"));  // CuPy allocates on it
+    const CurrentCupyDevice current(
+        object_.attr("device"));  // CuPy allocates on the current device
     return space.attr("empty")(extents, py::arg("dtype") = dtype);
   }
   std::array<std::int64_t, TensorView::kMaxRank> extents{};

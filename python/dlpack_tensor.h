@@ -12,12 +12,12 @@
 
 namespace lazyrope {
 
-// A Python tensor for the length of one call: torch, CuPy, NumPy or whatever else speaks DLPack.
-// Uses the type's C exchange API where it has one (no capsule, no synchronisation), else
-// __dlpack__().
+// A Python tensor for the duration of one call: a tensor of torch, CuPy, NumPy or another framework
+// with DLPack. It is read by the C exchange API of its type, without a capsule and without
+// synchronisation. If the type has no such API, __dlpack__() is called.
 class DlpackTensor {
  public:
-  // SpecError, naming the argument, where the object is no tensor.
+  // Throws SpecError, which names the argument, if the object is no tensor.
   DlpackTensor(const char* name, pybind11::handle object);
   DlpackTensor(const DlpackTensor&) = delete;
   DlpackTensor& operator=(const DlpackTensor&) = delete;
@@ -25,10 +25,10 @@ class DlpackTensor {
 
   const TensorView& view() const { return view_; }
 
-  // The stream on which the object's framework does its work now.
+  // Returns the current stream of the object's framework.
   Stream current_stream() const;
 
-  // A new tensor of the same framework on the same device, uninitialised.
+  // Returns a new, uninitialised tensor of the same framework on the same device.
   pybind11::object empty_like(ElementType type, std::initializer_list<std::int64_t> shape) const;
 
  private:
@@ -39,7 +39,7 @@ class DlpackTensor {
   const char* name_;
   pybind11::handle object_;
   const DLPackExchangeAPI* api_;
-  pybind11::object capsule_;  // owns the memory that the view points to, without an exchange API
+  pybind11::object capsule_;  // owns the memory of the view if there is no exchange API
   TensorView view_;
 };
 

@@ -44,13 +44,13 @@ py::dict options() {
   fields["seed"] = now.seed;
   fields["races"] = now.races;
   fields["resident_threads"] = now.resident_threads;
-  // The object that was given: whoever gave it keeps it alive.
+  // The result is the given object, which its owner in Python keeps alive.
   fields["profile"] = py::cast(now.profile, py::return_value_policy::reference);
   return fields;
 }
 
 void set_options(std::uint64_t seed, bool races, int resident_threads, Profile* profile) {
-  emulator_device();  // says so where there is none
+  emulator_device();  // throws SpecError if this build has no emulator
   emulator_options() = {
       .seed = seed, .races = races, .resident_threads = resident_threads, .profile = profile};
 }

@@ -58,7 +58,7 @@ void raise(const KernelFault& error) {
 void translate_errors() {
   py::register_exception_translator([](std::exception_ptr pointer) {
     if (!pointer) return;
-    // What Ctrl-C ends fails in some way of its own.
+    // Ctrl-C makes a compilation or a launch fail. Python then sees KeyboardInterrupt instead.
     if (PyErr_CheckSignals() != 0) return;
     try {
       std::rethrow_exception(std::move(pointer));

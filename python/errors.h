@@ -2,7 +2,7 @@
 
 namespace lazyrope {
 
-// From now on C++ errors reach Python as the classes of lazyrope/errors.py, with their fields.
+// Registers the translation of C++ errors to the classes of lazyrope/errors.py, with their fields.
 void translate_errors();
 
 }  // namespace lazyrope

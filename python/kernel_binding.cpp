@@ -83,7 +83,7 @@ void bind_kernels(py::module_& module) {
       .def_property_readonly("arch", [](const Kernel& k) { return k.arch().name; })
       .def_property_readonly("entry", [](const Kernel& k) { return k.binary().entry; })
       .def_property_readonly("source", &Kernel::source)
-      .def("ptx", &Kernel::intermediate, py::call_guard<DeliversLog, py::gil_scoped_release>())
+      .def("ptx", &Kernel::intermediate, py::call_guard<LogDelivery, py::gil_scoped_release>())
       .def_property_readonly("cubin", &cubin_of)
       .def_property_readonly("registers", [](const Kernel& k) { return k.binary().registers; })
       .def_property_readonly("spill_bytes", [](const Kernel& k) { return k.binary().spill_bytes; })

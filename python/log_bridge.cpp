@@ -20,13 +20,13 @@ struct Message {
   std::string text;
 };
 
-// The mutex is held for the time of a push or a swap alone: nobody waits for the interpreter's lock
-// while holding it.
+// A queue of messages for the logger. Its mutex is held during a push or a swap alone, so no thread
+// waits for the interpreter's lock while it holds the mutex.
 class Queue {
  public:
   void push(LogLevel level, std::string_view text) {
     const std::lock_guard lock(mutex_);
-    if (messages_.size() == kMost) {
+    if (messages_.size() == kMaxMessages) {
       ++dropped_;
     } else {
       messages_.push_back({level, std::string(text)});
@@ -47,7 +47,7 @@ class Queue {
   bool is_waiting() const { return is_waiting_.load(std::memory_order_acquire); }
 
  private:
-  static constexpr std::size_t kMost = 1000;
+  static constexpr std::size_t kMaxMessages = 1000;
 
   std::mutex mutex_;
   std::vector<Message> messages_;
@@ -55,7 +55,7 @@ class Queue {
   std::atomic<bool> is_waiting_ = false;
 };
 
-// Never destroyed: other objects' destructors may log at exit.
+// The queue is never destroyed, for destructors of other objects may log at exit.
 Queue& queue() {
   static auto* const instance = new Queue;
   return *instance;
@@ -81,10 +81,10 @@ void bridge_log() {
 
 bool log_is_waiting() { return queue().is_waiting(); }
 
-// NOLINTNEXTLINE(bugprone-exception-escape): only where pybind11 itself is broken
+// NOLINTNEXTLINE(bugprone-exception-escape): pybind11's error types do not throw here
 void deliver_log() noexcept {
   try {
-    const py::error_scope kept;  // an error may be on its way to Python
+    const py::error_scope saved;  // an error may be on its way to Python
     const py::object log = py::module_::import("logging").attr("getLogger")("lazyrope").attr("log");
     for (const Message& message : queue().take())
       log(python_level(message.level), "%s", message.text);

@@ -4,24 +4,24 @@
 
 namespace lazyrope {
 
-// From now on the library's log messages wait in a queue, which needs neither the interpreter nor
-// its lock, until deliver_log() hands them to Python's logger "lazyrope". Where LAZYROPE_LOG is set
-// they go to stderr instead.
+// Sends the library's log messages to a queue until deliver_log() hands them to Python's logger
+// "lazyrope". The queue needs neither the interpreter nor its lock. If LAZYROPE_LOG is set,
+// messages go to stderr instead.
 void bridge_log();
 
-// Whether messages wait.
+// Returns true if the queue has messages.
 bool log_is_waiting();
 
-// Hands the waiting messages to the logger. The caller holds the interpreter's lock and none of the
-// library's, since handlers of the logger may do anything.
+// Hands the queued messages to the logger. The caller must hold the interpreter's lock and none of
+// the library's, for a handler of the logger may call the library.
 void deliver_log() noexcept;
 
-// A guard of bound functions: what they logged is delivered as they return to Python.
-struct DeliversLog {
-  DeliversLog() = default;
-  DeliversLog(const DeliversLog&) = delete;
-  DeliversLog& operator=(const DeliversLog&) = delete;
-  ~DeliversLog() {
+// A call guard of bound functions: it delivers their log messages when they return to Python.
+struct LogDelivery {
+  LogDelivery() = default;
+  LogDelivery(const LogDelivery&) = delete;
+  LogDelivery& operator=(const LogDelivery&) = delete;
+  ~LogDelivery() {
     if (log_is_waiting()) deliver_log();
   }
 };

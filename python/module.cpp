@@ -47,9 +47,9 @@ PYBIND11_MODULE(_core, module) {
   });
   module.def(
       "clear_cache", [] { lazyrope::Engine::get().clear_cache(); },
-      py::call_guard<lazyrope::DeliversLog>());
+      py::call_guard<lazyrope::LogDelivery>());
   module.def(
       "doctor", [] { return lazyrope::doctor(lazyrope::Engine::get()).text(); },
-      py::call_guard<lazyrope::DeliversLog>());
+      py::call_guard<lazyrope::LogDelivery>());
   lazyrope::add_stub_texts(module);
 }

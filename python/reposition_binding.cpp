@@ -25,12 +25,12 @@ void move(const Reposition& self, const py::object& k_pool, const py::object& v_
           const std::optional<std::uintptr_t>& stream) {
   const DlpackTensor keys("k_pool", k_pool);
   const DlpackTensor values("v_pool", v_pool);
-  const Stream on = stream_of(stream, keys);
+  const Stream used_stream = stream_of(stream, keys);
   if (check && keys.view().rank == kPoolRank) {
-    const py::gil_scoped_release unlocked;  // waits for the stream
-    check_moves(*source.step, *target.step, keys.view().shape[0], on);
+    const py::gil_scoped_release unlocked;  // the check waits for the stream
+    check_moves(*source.step, *target.step, keys.view().shape[0], used_stream);
   }
-  self.move({keys.view(), values.view()}, *source.step, *target.step, on);
+  self.move({keys.view(), values.view()}, *source.step, *target.step, used_stream);
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ void bind_reposition(py::module_& module) {
   py::class_<Reposition, std::shared_ptr<Reposition>>(module, "Reposition")
       .def("__call__", &move, py::arg("k_pool"), py::arg("v_pool"), py::arg("source"),
            py::arg("target"), py::kw_only(), py::arg("check") = false,
-           py::arg("stream") = py::none(), py::call_guard<DeliversLog>())
+           py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
       .def_property_readonly("spec", &Reposition::spec)
       .def_property_readonly("arch", [](const Reposition& r) { return r.arch().name; })
       .def_property_readonly(
@@ -49,7 +49,7 @@ void bind_reposition(py::module_& module) {
                            py::cast<std::string>(py::repr(py::cast(r.spec()))), r.arch().name);
       });
   module.def("compile_reposition", &compile, py::arg("spec"), py::arg("arch") = py::none(),
-             py::call_guard<DeliversLog>());
+             py::call_guard<LogDelivery>());
 }
 
 }  // namespace lazyrope

@@ -15,7 +15,7 @@ namespace {
 
 namespace py = pybind11;
 
-// A RopeSpec whose rotary_dim may still have to become the head_dim.
+// A RopeSpec whose rotary_dim is the spec's head_dim if it is not given.
 struct PyRope {
   std::string variant;
   std::optional<int> rotary_dim;
@@ -36,26 +36,26 @@ PyRope rope_of(const AttentionSpec& spec) {
   return {spec.rope.variant, spec.rope.rotary_dim, spec.rope.parameters};
 }
 
-// half for ops/rope/half.cuh.
+// Returns "half" for ops/rope/half.cuh.
 std::string pairing_name(const RopeVariant& variant) {
   return std::filesystem::path(variant.pairing).stem().string();
 }
 
-// The text of a config.json, whatever the caller gave for it.
+// Returns the text of a config.json, given as a path, a dict or a config object.
 std::string config_text(const py::object& config) {
   return py::cast<std::string>(py::module_::import("lazyrope.hf").attr("config_text")(config));
 }
 
-// The name of a dtype of any framework: "bfloat16" of that text, of torch.bfloat16, of
-// numpy.dtype("bfloat16") and of ml_dtypes.bfloat16, none of which is imported.
+// Returns the name of a dtype of any framework, none of which is imported: "bfloat16" for that
+// text, torch.bfloat16, numpy.dtype("bfloat16") and ml_dtypes.bfloat16.
 std::string dtype_name(py::handle dtype) {
   if (py::isinstance<py::str>(dtype)) return py::cast<std::string>(dtype);
   if (py::isinstance<py::type>(dtype)) return py::cast<std::string>(dtype.attr("__name__"));
   const auto text = py::cast<std::string>(py::str(dtype));
-  return text.substr(text.rfind('.') + 1);  // the whole where there is no '.'
+  return text.substr(text.rfind('.') + 1);  // the whole text if there is no '.'
 }
 
-// Nothing where the pool is of the spec's own type.
+// Returns no value if the pool has the spec's own type.
 std::optional<Dtype> kv_dtype_of(const py::object& given, Dtype dtype) {
   if (given.is_none()) return std::nullopt;
   const Dtype kv_dtype = kv_dtype_from(dtype_name(given));
@@ -110,7 +110,7 @@ py::dict arguments_of(const AttentionSpec& spec) {
                   py::arg("batch_invariant") = spec.batch_invariant);
 }
 
-// Name and meaning of each row.
+// Returns the meaning of each row of a registry, by name.
 template <class Row>
 std::map<std::string, std::string> meanings(const std::vector<Row>& rows) {
   std::map<std::string, std::string> result;

@@ -23,8 +23,8 @@ int rows_of(const char* name, const py::object& tensor) {
                               Py_TYPE(given.ptr())->tp_name, type));
 }
 
-// An attribute of an argument that must be an object of one of lazyrope's classes. The name is
-// interned once, so that a look-up compares pointers.
+// Reads an attribute of an argument that must be an object of one of lazyrope's classes. The name
+// is interned once, so that a look-up compares pointers.
 class Field {
  public:
   explicit Field(const char* name) : name_(PyUnicode_InternFromString(name)) {}
@@ -68,7 +68,7 @@ py::object step_class(const char* name) {
 template <class AnyStep, class Tensors>
 void update_step(AnyStep& step, const Tensors& tensors, bool check, Stream stream) {
   std::optional<py::gil_scoped_release> unlocked;
-  if (check) unlocked.emplace();  // it waits for the stream
+  if (check) unlocked.emplace();  // the check waits for the stream
   step.update(tensors, check, stream);
 }
 
@@ -160,9 +160,9 @@ void PyStep::update(StepArguments given, bool check, const std::optional<std::ui
 }
 
 void PyStep::update(PyBatch& given, bool check, const std::optional<std::uintptr_t>& stream) {
-  const Stream on = given.stream(stream);
-  update_step(*step, given.upload(step->format().page_size, on), check, on);
-  batch = py::cast(given, py::return_value_policy::reference);  // the object that Python has
+  const Stream used_stream = given.stream(stream);
+  update_step(*step, given.upload(step->format().page_size, used_stream), check, used_stream);
+  batch = py::cast(given, py::return_value_policy::reference);  // the existing Python object
   arguments = {};
 }
 
@@ -192,13 +192,13 @@ void bind_steps(py::module_& module) {
           },
           py::arg("q_indptr"), py::arg("q_position"), py::arg("segments"), py::arg("pages"),
           py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none(),
-          py::call_guard<DeliversLog>())
+          py::call_guard<LogDelivery>())
       .def(
           "update",
           [](PyStep& self, PyBatch& batch, bool check,
              const std::optional<std::uintptr_t>& stream) { self.update(batch, check, stream); },
           py::arg("batch"), py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none(),
-          py::call_guard<DeliversLog>())
+          py::call_guard<LogDelivery>())
       .def_property_readonly("capacity",
                              [](const PyStep& s) { return capacity_object(s.step->capacity()); })
       .def_property_readonly("page_size",
@@ -222,7 +222,7 @@ void bind_steps(py::module_& module) {
             self.update(append_arguments_of(spans, std::move(pages)), check, stream);
           },
           py::arg("spans"), py::arg("pages"), py::kw_only(), py::arg("check") = false,
-          py::arg("stream") = py::none(), py::call_guard<DeliversLog>())
+          py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
       .def_property_readonly("capacity",
                              [](const PyAppendStep& s) { return append_capacity_object(*s.step); })
       .def_property_readonly("page_size",

@@ -22,8 +22,8 @@ struct SegmentArguments {
   pybind11::object lead;
 };
 
-// What a plan() or update() was given, as Python objects. The step may refer to them, so it keeps
-// them.
+// The arguments of the latest plan() or update(), as Python objects. The step refers to their
+// memory, so it keeps them alive.
 struct StepArguments {
   pybind11::object q_indptr;
   pybind11::object q_position;
@@ -31,7 +31,7 @@ struct StepArguments {
   pybind11::object pages;
 };
 
-// The attributes of a lazyrope.TokenSpans, and the page lists.
+// The attributes of a lazyrope.TokenSpans, and the page lists of the same call.
 struct AppendArguments {
   pybind11::object indptr;
   pybind11::object start;
@@ -40,19 +40,19 @@ struct AppendArguments {
   pybind11::object pages;
 };
 
-// SpecError where the object has no such attributes.
+// Both throw SpecError if the object lacks an attribute.
 SegmentArguments segments_of(pybind11::handle segments);
 AppendArguments append_arguments_of(pybind11::handle spans, pybind11::object pages);
 
-// A step as Python holds it. Freeing device memory may wait for the device, so it lets other
-// threads run.
+// A step that a Python object owns. Freeing device memory may wait for the device, so the
+// destructor releases the interpreter's lock.
 template <class AnyStep>
-struct HeldStep {
-  explicit HeldStep(std::unique_ptr<AnyStep> made) : step(std::move(made)) {}
-  HeldStep(HeldStep&&) noexcept = default;
-  HeldStep& operator=(HeldStep&&) = delete;
-  // NOLINTNEXTLINE(bugprone-exception-escape): pybind11 has its internals while a step lives
-  ~HeldStep() {
+struct OwnedStep {
+  explicit OwnedStep(std::unique_ptr<AnyStep> made) : step(std::move(made)) {}
+  OwnedStep(OwnedStep&&) noexcept = default;
+  OwnedStep& operator=(OwnedStep&&) = delete;
+  // NOLINTNEXTLINE(bugprone-exception-escape): pybind11's internals outlive every step
+  ~OwnedStep() {
     const pybind11::gil_scoped_release unlocked;
     step.reset();
   }
@@ -60,58 +60,59 @@ struct HeldStep {
   std::unique_ptr<AnyStep> step;
 };
 
-// A batch as Python holds it. Freeing its memory may wait for the device.
+// A batch that a Python object owns. Freeing its memory may wait for the device too.
 struct PyBatch {
   explicit PyBatch(Batch made) : batch(std::make_unique<Batch>(std::move(made))) {}
   PyBatch(PyBatch&&) noexcept = default;
   PyBatch& operator=(PyBatch&&) = delete;
-  // NOLINTNEXTLINE(bugprone-exception-escape): as of HeldStep
+  // NOLINTNEXTLINE(bugprone-exception-escape): pybind11's internals outlive every batch
   ~PyBatch() {
     const pybind11::gil_scoped_release unlocked;
     batch.reset();
   }
 
-  // As Batch::upload(); other threads run while it waits for an earlier copy.
+  // Calls Batch::upload(). Other threads run while it waits for an earlier copy.
   StepTensors upload(int page_size, Stream stream) const;
-  // The stream given as a number, or else the one on which the framework of `pages` works now.
+  // Returns the given stream, or else the current stream of the framework of `pages`.
   Stream stream(const std::optional<std::uintptr_t>& given) const;
 
   std::unique_ptr<Batch> batch;
   pybind11::object pages;
 };
 
-struct PyStep : HeldStep<Step> {
-  using HeldStep::HeldStep;
+struct PyStep : OwnedStep<Step> {
+  using OwnedStep::OwnedStep;
 
   StepArguments arguments;
-  pybind11::object batch;  // in place of the arguments, where the latest update took one
+  pybind11::object batch;  // set instead of the arguments if the latest update took a batch
 
   void update(StepArguments given, bool check, const std::optional<std::uintptr_t>& stream);
   void update(PyBatch& given, bool check, const std::optional<std::uintptr_t>& stream);
 };
 
-struct PyAppendStep : HeldStep<AppendStep> {
-  using HeldStep::HeldStep;
+struct PyAppendStep : OwnedStep<AppendStep> {
+  using OwnedStep::OwnedStep;
 
   AppendArguments arguments;
 
   void update(AppendArguments given, bool check, const std::optional<std::uintptr_t>& stream);
 };
 
-// From a lazyrope.StepCapacity. SpecError where it is something else.
+// Reads a lazyrope.StepCapacity. Throws SpecError if the object is something else.
 StepCapacity step_capacity_from(pybind11::handle capacity);
-// The same; None is as much as the arguments take.
+// Does the same, and returns for None the capacity that the arguments need.
 StepCapacity capacity_of(const pybind11::object& capacity, const StepArguments& arguments);
-// From a lazyrope.AppendCapacity.
+// Reads a lazyrope.AppendCapacity. Throws SpecError if the object is something else.
 AppendCapacity append_capacity_from(pybind11::handle capacity);
-// To a lazyrope.StepCapacity.
+// Makes a lazyrope.StepCapacity.
 pybind11::object capacity_object(const StepCapacity& capacity);
 
 inline constexpr int kPoolRank = 4;
 
+// Throws SpecError if the layout is neither "NHD" nor "HND".
 PoolFormat format_of(int page_size, const std::string& layout);
 
-// The stream given as a number, or else the one on which the tensor's framework works now.
+// Returns the given stream, or else the current stream of the tensor's framework.
 Stream stream_of(const std::optional<std::uintptr_t>& given, const class DlpackTensor& tensor);
 
 }  // namespace lazyrope

@@ -14,7 +14,7 @@ namespace {
 
 struct StubText {
   const char* name;       // "compile", "Attention.plan"
-  const char* signature;  // of a function
+  const char* signature;  // a function's signature, "name(arguments)"
   const char* text;
 };
 
@@ -22,26 +22,26 @@ constexpr StubText kStubTexts[] = {
 #include "python/stub_texts.inc"
 };
 
-// As CPython keeps both for what is written in C: `__doc__` and `__text_signature__`, from which
-// inspect has the signature.
-std::string internal_text(const StubText& of) {
-  return std::string(of.signature) + "\n--\n\n" + of.text;
+// Returns the internal docstring of a C function. CPython splits it into `__text_signature__`,
+// which inspect reads, and `__doc__`.
+std::string internal_text(const StubText& stub) {
+  return std::string(stub.signature) + "\n--\n\n" + stub.text;
 }
 
-// pybind11 frees it with the function.
-void describe_function(py::handle function, const StubText& of) {
+// Replaces the function's docstring, which pybind11 frees with the function.
+void describe_function(py::handle function, const StubText& stub) {
   PyMethodDef* method = reinterpret_cast<PyCFunctionObject*>(function.ptr())->m_ml;
   std::free(const_cast<char*>(method->ml_doc));
-  method->ml_doc = ::strdup(internal_text(of).c_str());
+  method->ml_doc = ::strdup(internal_text(stub).c_str());
 }
 
-void describe(py::handle object, const StubText& of) {
+void describe(py::handle object, const StubText& stub) {
   if (PyInstanceMethod_Check(object.ptr()) != 0)
-    describe_function(PyInstanceMethod_GET_FUNCTION(object.ptr()), of);
+    describe_function(PyInstanceMethod_GET_FUNCTION(object.ptr()), stub);
   else if (PyCFunction_Check(object.ptr()) != 0)
-    describe_function(object, of);
+    describe_function(object, stub);
   else
-    object.attr("__doc__") = of.text;  // a class or a property
+    object.attr("__doc__") = stub.text;  // a class or a property
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ void add_stub_texts(py::module_& module) {
     for (std::string_view rest = text.name; !rest.empty();) {
       const std::size_t end = std::min(rest.find('.'), rest.size());
       const py::str name(std::string(rest.substr(0, end)));
-      // A class's own, as it is kept: a method bound to nothing, a property, a static method.
+      // The class's __dict__ holds the unbound method, the property or the static method itself.
       object = py::isinstance<py::type>(object) ? py::object(object.attr("__dict__")[name])
                                                 : py::object(object.attr(name));
       if (Py_TYPE(object.ptr()) == &PyStaticMethod_Type) object = object.attr("__func__");

@@ -1,4 +1,4 @@
-"""Writes what the stubs (lazyrope/*.pyi) say of each class, function and property as C++, for stub_texts.cpp.
+"""Writes the docstrings and signatures of the stubs (lazyrope/*.pyi) as a C++ table, for stub_texts.cpp.
 
 python stub_texts.py OUT.inc STUB.pyi...
 """
@@ -15,7 +15,7 @@ LINE = "{{{name}, {signature}, {text}}},\n"
 
 
 def plain_arguments(arguments: ast.arguments) -> str:
-    """Without types, as ``inspect`` reads them: https://docs.python.org/3/library/inspect.html."""
+    """Returns the arguments without types, as ``inspect`` reads them in ``__text_signature__``."""
     for argument in arguments.posonlyargs + arguments.args + arguments.kwonlyargs:
         argument.annotation = None
     return ast.unparse(arguments)
@@ -45,7 +45,7 @@ def function_entry(owner: str, node: ast.FunctionDef) -> str:
 
 def class_entries(node: ast.ClassDef) -> Iterator[str]:
     functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-    named = {function.name: function for function in reversed(functions)}  # of overloads the first
+    named = {function.name: function for function in reversed(functions)}  # the first overload of each
     texts = [text_of(node), text_of(named["__init__"]) if "__init__" in named else ""]
     yield entry(node.name, "", "\n\n".join(filter(None, texts)))
     for name, function in named.items():

@@ -24,13 +24,13 @@ def ints(*values: int) -> torch.Tensor:
 
 
 def metadata(length: int) -> tuple[torch.Tensor, torch.Tensor, lazyrope.Segments, torch.Tensor]:
-    """Returns what one request sees that has `length` tokens, its newest being the query."""
+    """Returns the arguments of plan for one request of `length` tokens. The newest token is the query."""
     zero = ints(0)
     return ints(0, 1), ints(length - 1), lazyrope.Segments(ints(0, 1), zero, zero, ints(length), zero), pages
 
 
 def span(length: int) -> lazyrope.TokenSpans:
-    """Returns where the newest token of the request goes."""
+    """Returns the span of the newest token of the request."""
     return lazyrope.TokenSpans(indptr=ints(0, 1), start=ints(length - 1), first_page=ints(0), lead=ints(length - 1))
 
 
@@ -42,7 +42,7 @@ def layer() -> None:
 capacity = lazyrope.StepCapacity(requests=1, segments=1, query_tokens=1)
 step = kernel.plan(*metadata(1), capacity=capacity)
 writes = kernel.plan_append(span(1), pages, capacity=lazyrope.AppendCapacity(tokens=1))
-layer()  # loads the kernels, which a capture must not do
+layer()  # loads the kernels: loading is not allowed during a capture
 replay = layer
 if gpu:
     graph = torch.cuda.CUDAGraph()

@@ -1,4 +1,4 @@
-"""Reads one copy of two documents in two orders, and compares both with attention that is computed from scratch."""
+"""Reads one copy of two documents in two orders, and compares both results with recomputed attention."""
 
 import lazyrope
 import torch
@@ -15,7 +15,7 @@ documents = {
     "A": lazyrope.Document(first_page=0, num_tokens=40),
     "B": lazyrope.Document(first_page=3, num_tokens=100),
 }
-rows = {"A": range(0, 40), "B": range(40, 140)}  # of k and v
+rows = {"A": range(0, 40), "B": range(40, 140)}  # each document's rows of k and v
 
 k, v = (torch.randn(140, 2, 64, dtype=torch.bfloat16, device=device) for _ in "kv")
 indptr, start, first_page = (torch.tensor(x, dtype=torch.int32, device=device) for x in ([0, 40, 140], [0, 0], [0, 3]))
@@ -33,7 +33,7 @@ def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 
 def recomputed(q: torch.Tensor, order: str) -> torch.Tensor:
-    """Returns the attention of q, at positions from 140 on, over keys that are rotated to where the order puts them."""
+    """Returns the attention of q, at positions from 140 on, over keys rotated to their positions in this order."""
     at = torch.tensor([row for name in order for row in rows[name]])
     keys = rotate(k.cpu()[at], torch.arange(140)).repeat_interleave(2, dim=1)
     scores = torch.einsum("thd,khd->thk", rotate(q.cpu(), torch.arange(140, 140 + len(q))), keys) * spec.scale

@@ -1,4 +1,4 @@
-"""Serves a tiny random Llama from stored documents: nothing is downloaded. Two requests name the same documents."""
+"""Serves a tiny random Llama from stored documents. Two requests read the same documents. Nothing is downloaded."""
 
 import lazyrope.transformers
 import torch

@@ -1,16 +1,31 @@
-"""Attention over position-free KV: kernels rendered for a model, compiled on this machine, cached.
+"""Attention kernels that read each document's KV from one physical copy, at whatever position a request puts it.
 
-A document's keys and values are stored once, rotated by the index inside the document; the kernels turn
-the queries to wherever a request puts the document (lazy RoPE, arXiv 2606.04302).
+A document's keys and values are stored once, with each key rotated by its index inside the document. The kernels rotate
+the queries instead, once per (query tile, document): lazy RoPE (arXiv 2606.04302). Kernels are rendered for a model,
+compiled on this machine, and cached on disk.
+
+    import torch, lazyrope
 
     spec = lazyrope.AttentionSpec(head_dim=128, num_q_heads=32, num_kv_heads=8, rope=lazyrope.rope.llama3())
     kernel = lazyrope.compile(spec)
-    segments = lazyrope.Segments(indptr, base, start, length, first_page)
-    step = kernel.plan(q_indptr, q_position, segments, pages)
-    out, lse = kernel(q, k_pool, v_pool, step)
 
-Messages of the library reach :mod:`logging`'s logger "lazyrope", at the levels debug, info and warning, when the call
-that caused them returns. Where LAZYROPE_LOG is set they are printed to stderr instead.
+    def ints(*values):
+        return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+    # One layer's pool of ten 16-token pages. A document of 40 tokens gets pages 5, 1 and 8.
+    k_pool, v_pool = (torch.zeros(10, 16, 8, 128, dtype=torch.bfloat16, device="cuda") for _ in "kv")
+    pages, document = ints(5, 1, 8), lazyrope.Document(first_page=0, num_tokens=40)
+    spans = lazyrope.TokenSpans(indptr=ints(0, 40), start=ints(0), first_page=ints(0))
+    writes = kernel.plan_append(spans, pages, capacity=lazyrope.AppendCapacity(tokens=40))
+    kernel.append(k, v, k_pool, v_pool, writes)  # raw keys and values [40, 8, 128]; once a layer
+
+    # A request reads the document at positions 100 to 139 and asks at position 140.
+    request = lazyrope.Request(140, [lazyrope.Segment(document, base=100)])
+    step = kernel.plan(lazyrope.batch([request], pages))
+    out, lse = kernel(q, k_pool, v_pool, step)  # q: raw queries [1, 32, 128]; once a layer
+
+Log messages go to the logger "lazyrope" of :mod:`logging`, at the levels debug, info and warning, when the call that
+caused them returns. If LAZYROPE_LOG is set, they go to stderr instead.
 """
 
 from __future__ import annotations

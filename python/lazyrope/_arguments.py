@@ -1,4 +1,9 @@
-"""What a step is made of: device tensors that say what its requests attend to or append, and how much it can hold."""
+"""The arguments of ``plan`` and ``plan_append``: tensors of segments and of spans, and capacities.
+
+Example:
+    segments = lazyrope.Segments(indptr, base, start, length, first_page)
+    step = kernel.plan(q_indptr, q_position, segments, pages, capacity=lazyrope.StepCapacity(8, 64, 1024))
+"""
 
 from __future__ import annotations
 
@@ -13,21 +18,21 @@ if TYPE_CHECKING:
 class Segments:
     """The segments of all requests of a step, for :meth:`Attention.plan` and :meth:`Step.update`.
 
-    A segment is a run of tokens of one document. Its i-th token is the document's token ``start + i``, sits at logical
-    position ``base + start + i``, and is in slot ``(lead + i) % page_size`` of page
+    A segment is a run of tokens of one document. Its token i, from 0, is the document's token ``start + i`` and has
+    the logical position ``base + start + i``. It is in slot ``(lead + i) % page_size`` of page
     ``pages[first_page + (lead + i) // page_size]``.
 
-    All tensors are int32, one-dimensional, contiguous and on the device that q is on. ``plan`` and ``update`` check
-    dtypes and lengths, and with ``check=True`` the values: they raise :class:`SpecError`.
+    All tensors are int32, one-dimensional, contiguous and on the device of q. ``plan`` and ``update`` raise
+    :class:`SpecError` for wrong dtypes and lengths, and with ``check=True`` also for illegal values.
 
     Attributes:
-        indptr: [requests + 1]; request r has segments indptr[r] to indptr[r + 1] - 1. A request may have none.
-        base: [segments]; logical position at which token 0 of the document would be. It may be negative; ``base +
-            start - lead`` and ``base + start + length`` must be int32.
-        start: [segments]; index in the document of the segment's first token, at least 0.
-        length: [segments]; tokens, at least 0.
-        first_page: [segments]; index into ``pages`` of the page that holds the first token.
-        lead: [segments]; slot of the first token in its page, 0 to page_size - 1. All 0 by default.
+        indptr: Offsets, [requests + 1]. Request r has segments indptr[r] to indptr[r + 1] - 1. It may have none.
+        base: The logical position at which token 0 of the document would be, [segments]. It may be negative.
+            ``base + start - lead`` and ``base + start + length`` must be int32.
+        start: The index in the document of the segment's first token, [segments], at least 0.
+        length: The number of tokens, [segments], at least 0.
+        first_page: The index in ``pages`` of the page that holds the first token, [segments].
+        lead: The slot of the first token in its page, [segments], 0 to page_size - 1. None: all 0.
     """
 
     indptr: Tensor
@@ -42,18 +47,17 @@ class Segments:
 class TokenSpans:
     """Runs of tokens of documents, for :meth:`Attention.plan_append` and :meth:`AppendStep.update`.
 
-    Row i of span s is token ``start[s] + i`` of its document, and is in slot ``(lead[s] + i) % page_size`` of page
-    ``pages[first_page[s] + (lead[s] + i) // page_size]``.
+    Row i of span s, from 0, is token ``start[s] + i`` of its document. It goes to slot ``(lead[s] + i) % page_size`` of
+    page ``pages[first_page[s] + (lead[s] + i) // page_size]``.
 
-    All tensors are int32, one-dimensional, contiguous and on the device that the pool is on. ``plan_append`` and
-    ``update`` check dtypes and lengths, and with ``check=True`` the values: they raise :class:`SpecError`.
+    All tensors are int32, one-dimensional, contiguous and on the device of the pool. ``plan_append`` and ``update``
+    raise :class:`SpecError` for wrong dtypes and lengths, and with ``check=True`` also for illegal values.
 
     Attributes:
-        indptr: [spans + 1]; span s is rows indptr[s] to indptr[s + 1] - 1 of k and v.
-        start: [spans]; index in the document of the first row, at least 0. Keys are rotated by their index.
-        first_page: [spans]; index into ``pages``.
-        lead: [spans]; slot of the first row, counted from slot 0 of that page, at least 0. It may be greater than
-            the page. All 0 by default.
+        indptr: Offsets, [spans + 1]. Span s has rows indptr[s] to indptr[s + 1] - 1 of k and v.
+        start: The index in the document of the first row, [spans], at least 0. Keys are rotated by their index.
+        first_page: An index in ``pages``, [spans]. Slots are counted from slot 0 of that page.
+        lead: The slot of the first row, [spans], at least 0. It may be beyond the first page. None: all 0.
     """
 
     indptr: Tensor
@@ -66,14 +70,14 @@ class TokenSpans:
 class StepCapacity:
     """The most that a :class:`Step` can hold. Its memory is allocated once, for this capacity.
 
-    A capacity that is negative, or too large for the kernels, is a :class:`SpecError` of the call that takes it.
+    A call raises :class:`SpecError` if the capacity is negative or too large for the kernels.
 
     Attributes:
-        requests: requests of one update.
-        segments: segments of all requests together.
-        query_tokens: query tokens of all requests together.
-        tokens_per_request: query tokens of any one request; None: query_tokens. A small number makes the step
-            smaller: with 1, it has no room for prefill.
+        requests: The requests of one update.
+        segments: The segments of all requests together.
+        query_tokens: The query tokens of all requests together.
+        tokens_per_request: The query tokens of any one request. None: query_tokens. A small number makes the step
+            smaller: with 1, it has no memory for prefill.
     """
 
     requests: int
@@ -86,11 +90,11 @@ class StepCapacity:
 class AppendCapacity:
     """The most that an :class:`AppendStep` can hold. Its memory is allocated once, for this capacity.
 
-    A negative capacity is a :class:`SpecError` of the call that takes it.
+    A call raises :class:`SpecError` if the capacity is negative.
 
     Attributes:
-        tokens: tokens of all spans together.
-        spans: spans of one update; None: any number.
+        tokens: The tokens of all spans together.
+        spans: The spans of one update. None: any number.
     """
 
     tokens: int

@@ -1,4 +1,10 @@
-"""The requests of one pass, given on the host: what a :class:`lazyrope.Batch` is filled with."""
+"""The requests of one pass as host objects. They fill a :class:`lazyrope.Batch`.
+
+Example:
+    document = lazyrope.Document(first_page=0, num_tokens=40)
+    request = lazyrope.Request([140, 141], [lazyrope.Segment(document, base=100)])
+    step = kernel.plan(lazyrope.batch([request], pages))
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ from typing import Protocol
 
 
 class HasPages(Protocol):
-    """Any object that says where its tokens are: a :class:`Document`, or one of
+    """Any object that has these attributes: a :class:`Document`, or a document of
     :class:`lazyrope.documents.DocumentStore`."""
 
     @property
@@ -21,13 +27,14 @@ class HasPages(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Where the tokens of a document are. Token t is in slot ``(lead + t) % page_size`` of page
-    ``pages[first_page + (lead + t) // page_size]``.
+    """A document in the pool: its page list and its length.
+
+    Token t is in slot ``(lead + t) % page_size`` of page ``pages[first_page + (lead + t) // page_size]``.
 
     Attributes:
-        first_page: index into the batch's ``pages`` of the document's page list, at least 0.
-        num_tokens: tokens of the document, at least 0.
-        lead: slot of token 0, counted from slot 0 of the first page, at least 0.
+        first_page: The index in the batch's ``pages`` at which the document's page list begins, at least 0.
+        num_tokens: The number of tokens, at least 0.
+        lead: The slot of token 0, counted from slot 0 of the first page, at least 0.
     """
 
     first_page: int
@@ -40,10 +47,10 @@ class Segment:
     """The tokens ``start`` to ``start + length - 1`` of a document, as one request sees them.
 
     Attributes:
-        document: a :class:`Document`, or any object with its three attributes.
-        base: logical position at which token 0 of the document would be. It may be negative.
-        start: index in the document of the first token, 0 to the document's num_tokens.
-        length: tokens; None: all tokens of the document from ``start`` on.
+        document: A :class:`Document`, or any object with its three attributes.
+        base: The logical position at which token 0 of the document would be. It may be negative.
+        start: The index in the document of the segment's first token, 0 to the document's num_tokens.
+        length: The number of tokens. None: all tokens of the document from ``start`` on.
     """
 
     document: HasPages
@@ -54,12 +61,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of one pass: its query tokens, and what they attend to.
+    """A request of one pass: the positions of its query tokens, and the segments that they attend to.
 
     Attributes:
-        positions: logical positions of the query tokens, in any order: a list of ints, a range, or an int for one
+        positions: The logical positions of the query tokens, in any order: a list of ints, a range, or an int for one
             query token.
-        segments: what the request sees; it may be empty.
+        segments: The segments that the request sees. There may be none.
     """
 
     positions: int | Sequence[int]

@@ -1,6 +1,6 @@
-"""Types and meaning of the extension module. Its names are those of the lazyrope package.
+"""Describes the extension module. The package lazyrope exports its public names.
 
-Errors are those of lazyrope.errors; each says what was given, what is allowed and what to do.
+Errors are those of :mod:`lazyrope.errors`. Each message says what was given, what is allowed and what to do.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,11 @@ __version__: str
 
 @type_check_only
 class Tensor(Protocol):
-    """A tensor of any framework that speaks DLPack. torch (by ``__dlpack_c_exchange_api__``) and CuPy tell on which
-    stream they work; others work on the default stream, or on the one given as ``stream``."""
+    """A tensor of any framework with DLPack.
+
+    PyTorch (by ``__dlpack_c_exchange_api__``) and CuPy report their current stream, which calls then use. Tensors of
+    other frameworks are used on the default stream. The argument ``stream`` of a call overrides both.
+    """
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -37,7 +40,11 @@ _T = TypeVar("_T", bound=Tensor)
 
 @final
 class TileConfig:
-    """The shape of one attend kernel. Either warps_m or warps_n is 1."""
+    """The tile of one attend kernel: the shape of its warps and of its pipeline.
+
+    Either warps_m or warps_n is 1. A work tile has at most ``warps_m * warp_m`` packed rows. The field names follow
+    CUTLASS: m counts query rows, n counts keys.
+    """
 
     def __init__(
         self,
@@ -54,39 +61,39 @@ class TileConfig:
     ) -> None: ...
     @property
     def warps_m(self) -> int:
-        """Warps that divide the query rows among them."""
+        """The number of warps that divide the query rows; in decode of family "sm90a", of warpgroups."""
 
     @property
     def warps_n(self) -> int:
-        """Warps that divide the keys among them."""
+        """The number of warps that divide the keys."""
 
     @property
     def warp_m(self) -> int:
-        """Query rows of a warp, a multiple of 16."""
+        """The query rows of a warp, a multiple of 16."""
 
     @property
     def warp_n(self) -> int:
-        """Keys of a warp's block, a multiple of 16."""
+        """The keys of a warp's block, a multiple of 16."""
 
     @property
     def mma_n(self) -> int:
-        """Keys of one product, a multiple of 16 that divides warp_n."""
+        """The keys of one matrix product, a multiple of 16 that divides warp_n."""
 
     @property
     def stages(self) -> int:
-        """Blocks of keys and values in flight, at least 2."""
+        """The stages of a ring in shared memory, at least 2: blocks in prefill, keys or values in decode."""
 
     @property
     def ctas_per_sm(self) -> int:
-        """CTAs that an SM must have registers and shared memory for."""
+        """The number of CTAs that the registers and the shared memory of an SM must suffice for."""
 
     @property
     def family(self) -> str:
-        """ "sm80" (mma, on every GPU) or "sm90a" (wgmma and TMA, on Hopper)."""
+        """The kernel family: "sm80" (mma.sync and cp.async, on every GPU) or "sm90a" (wgmma and TMA, on Hopper)."""
 
     @property
     def heads(self) -> int:
-        """KV heads side by side in a tile, which share its rows: 1 or, in decode of "sm90a" at head_dim 64, 2."""
+        """The number of KV heads that share the rows of a tile: 1, or 2 in decode of "sm90a" at head_dim 64."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -95,7 +102,10 @@ class TileConfig:
 
 @final
 class KernelConfig:
-    """What is chosen, not asked for: kernels of different configs compute the same. See :func:`configs`."""
+    """The choice among kernels that compute the same function: the tiles and the limits of KV splits.
+
+    :func:`configs` lists the configs of a spec. Results of different configs differ by rounding alone.
+    """
 
     def __init__(
         self,
@@ -108,24 +118,27 @@ class KernelConfig:
     ) -> None: ...
     @property
     def decode(self) -> TileConfig:
-        """For requests whose query tokens x group_size fit one tile of it."""
+        """The tile for short requests: at most one tile of query tokens times group_size."""
 
     @property
     def prefill(self) -> TileConfig:
-        """For all other requests."""
+        """The tile for all other requests."""
 
     @property
     def min_split_blocks(self) -> int:
-        """KV is not divided into parts of fewer blocks than this."""
+        """The fewest KV blocks of a KV split at either end of a tile."""
 
     @property
     def heads_per_work_tile(self) -> int:
-        """KV heads that one CTA of decode may attend to at a time."""
+        """The most KV heads that a work tile of decode may have."""
 
     @property
     def fixed_split_blocks(self) -> int:
-        """Unless 0, how a request's KV is divided does not depend on the other requests: in equal parts of so many
-        blocks at the most, unless that were more than 16 parts."""
+        """The KV blocks of a fixed split, or 0 for splits that depend on the whole step.
+
+        If it is not 0, the KV splits of a request do not depend on the other requests of the step. A split has this
+        many blocks, or more if a tile would have more than 16 splits.
+        """
 
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -134,69 +147,82 @@ class KernelConfig:
 
 @final
 class CompiledKernel:
-    """One compiled kernel of an :class:`Attention`, or that of a :class:`Reposition`."""
+    """One compiled kernel of an :class:`Attention` or a :class:`Reposition`."""
 
     @property
     def name(self) -> str:
-        """One of "plan", "attend_decode", "attend_prefill", "plan_append", "append" and "reposition"."""
+        """The kernel's name: "plan", "attend_decode", "attend_prefill", "plan_append", "append" or "reposition"."""
 
     @property
     def arch(self) -> str: ...
     @property
     def entry(self) -> str:
-        """The function's name in the cubin."""
+        """The name of its function in the cubin."""
 
     @property
     def source(self) -> str:
-        """The rendered CUDA C++, with no includes left."""
+        """The rendered CUDA C++ source, complete: it includes no file."""
 
     def ptx(self) -> str:
-        """Compiles the source once more, to PTX (for the emulator: to the host's assembly).
+        """Compiles the source again and returns its PTX. For the emulator this is the host's assembly.
+
+        Returns:
+            The text of the PTX.
 
         Raises:
-            CompileError: there is no NVRTC.
+            CompileError: NVRTC is not installed.
         """
 
     @property
     def cubin(self) -> bytes:
-        """The binary; for the emulator a shared library."""
+        """The binary. For the emulator this is a shared library."""
 
     @property
     def registers(self) -> int:
-        """Of a thread."""
+        """The registers of a thread."""
 
     @property
     def spill_bytes(self) -> int:
-        """Of a thread: spilled registers and stack frame."""
+        """The bytes of spilled registers and stack frame of a thread."""
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA."""
+        """The bytes of dynamic shared memory of a CTA."""
 
     @property
     def threads(self) -> int:
-        """Of a CTA."""
+        """The number of threads of a CTA."""
 
     @property
     def compiler(self) -> str:
-        """Identity of the very compiler that made the binary."""
+        """The name and version of the compiler that made the binary."""
 
     @property
     def compile_ms(self) -> float:
-        """Milliseconds that the compiler took, now or when the cache was filled."""
+        """The milliseconds that the compiler took, now or when the cache was filled."""
 
     @property
     def ready_ms(self) -> float:
-        """Milliseconds from the request to the binary: a look into the cache, or that and compiling."""
+        """The milliseconds from the request to the binary: the look-up in the cache and, on a miss, compiling."""
 
     @property
     def from_cache(self) -> bool:
-        """Whether the binary came from the disk cache."""
+        """True if the binary came from the disk cache."""
 
 @final
 class Attention:
-    """The compiled kernels of one :class:`AttentionSpec` for one architecture, and the calls that launch them. Made by
-    :func:`compile`. Immutable; may be used from several threads."""
+    """The compiled kernels of one :class:`AttentionSpec` for one architecture, and the calls that launch them.
+
+    :func:`compile` makes it. It is immutable and may be used from several threads.
+
+    Example:
+        ```python
+        step = kernel.plan(q_indptr, q_position, segments, pages)  # once a step
+        for layer in layers:
+            kernel.append(k, v, layer.k_pool, layer.v_pool, writes)
+            out, lse = kernel(q, layer.k_pool, layer.v_pool, step)
+        ```
+    """
 
     @overload
     def plan(
@@ -212,30 +238,35 @@ class Attention:
         check: bool = False,
         stream: int | None = None,
     ) -> Step:
-        """Makes a step: what the requests of one pass of the model attend to. They are given as four tensors on the
-        device, or as one :class:`Batch`, filled on the host.
+        """Makes a step from the requests of one pass of the model and plans its work.
 
-        All tensors are int32, one-dimensional, contiguous and on the device that q will be on.
+        The requests are given as device tensors, or as one :class:`Batch` that was filled on the host. All tensors are
+        int32, one-dimensional, contiguous and on the device of q.
 
         Args:
-            q_indptr: [requests + 1]; the query tokens of request r are rows q_indptr[r] to q_indptr[r + 1] - 1 of q.
-            q_position: [query tokens]; logical positions, in any order.
-            segments: of all requests.
-            pages: [any]; page lists: indices of pages of the pool. The step refers to them until the next update, and
-                copies nothing.
-            page_size: slots of a page, a multiple of 16.
+            q_indptr: Offsets into q, [requests + 1]. The query tokens of request r are rows q_indptr[r] to
+                q_indptr[r + 1] - 1 of q.
+            q_position: Logical positions of the query tokens, [query tokens], in any order.
+            segments: The segments of all requests.
+            pages: Page lists, of any length: indices of pages of the pool. The step refers to this tensor until the
+                next update and does not copy it.
+            page_size: Slots of a page, a multiple of 16.
             layout: "NHD" (pools are [pages, page_size, kv_heads, head_dim]) or "HND" ([pages, kv_heads, page_size,
                 head_dim]).
-            capacity: the most that the step can hold, now and after :meth:`Step.update`. By default it is what these
-                tensors take, or the batch's.
-            check: waits for the stream and checks all values; refused while the stream is captured.
-            stream: a cudaStream_t or CUstream; the stream that q_indptr's framework works on by default.
+            capacity: The most that the step can hold, now and after :meth:`Step.update`. The default is exactly what
+                these tensors need, or the batch's capacity.
+            check: If True, the call waits for the stream and checks all values. It is refused during stream capture.
+            stream: A cudaStream_t or CUstream. The default is the current stream of q_indptr's framework, or that of
+                the batch's ``pages``.
+
+        Returns:
+            The step. It is ready for the calls of every layer.
 
         Raises:
-            SpecError: a tensor's dtype, rank, length or device is wrong, the capacity is too small or illegal, the
-                kernels are for another architecture, or, with ``check``, a value is illegal: the message names
-                request and segment.
-            DriverError: a call of the driver failed.
+            SpecError: A tensor has a wrong dtype, rank, length or device; the capacity is too small or illegal; or the
+                kernels are for another architecture. With ``check``, also an illegal value; the message names the
+                request and the segment.
+            DriverError: A call of the driver failed.
         """
 
     @overload
@@ -250,14 +281,16 @@ class Attention:
         stream: int | None = None,
     ) -> Step: ...
     def step_nbytes(self, capacity: StepCapacity, *, sm_count: int) -> int:
-        """Returns the device memory, in bytes, that a step of this capacity takes. Allocates nothing and needs no GPU.
+        """Returns the bytes of device memory that a step of this capacity takes.
+
+        The call allocates nothing and needs no GPU.
 
         Args:
-            capacity: of the step.
-            sm_count: streaming multiprocessors of the GPU that the step will be on.
+            capacity: The capacity of the step.
+            sm_count: The number of streaming multiprocessors of the step's GPU.
 
         Raises:
-            SpecError: the capacity is illegal, or sm_count is less than 1.
+            SpecError: The capacity is illegal, or sm_count is less than 1.
         """
 
     @overload
@@ -277,37 +310,40 @@ class Attention:
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T]:
-        """Attention of q over the step's segments. Asynchronous; capturable in a CUDA graph.
+        """Computes the attention of q over the step's segments.
+
+        The call is asynchronous, and a CUDA graph can capture it.
 
         Args:
-            q: [tokens, num_q_heads, head_dim], of the spec's dtype, at least as many tokens as the step has; with
-                more, out and lse must be given. The last dimension is contiguous; the address and the other strides
-                are multiples of 16 bytes.
-            k_pool: keys, [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads, page_size, head_dim]
-                (HND), of the spec's kv_dtype (one of 8 bits may also come as uint8), contiguous and aligned as q.
-            v_pool: values, of the same shape and strides.
-            step: from :meth:`plan`, for the same device.
-            out: as q, aligned to 16 bytes; allocated by q's framework by default. Rows beyond the step's tokens are
-                left alone. A query that sees no key gets 0.
-            lse: [tokens, num_q_heads], float32; allocated by default. The natural logarithm of the sum of the
-                exponentials of the scaled scores; -inf for a query that sees no key.
-            return_lse: whether lse is allocated where it is not given.
-            sinks: if and only if the spec has them: [num_q_heads], float32, a logit beside those of the keys, which lse
-                counts in.
-            k_scale: of pools of 8 bits only: what stored keys are to be multiplied by, float32, one element or
-                [kv_heads]; 1 by default.
-            v_scale: the same of values.
-            check: waits for the stream and checks that every page of the step is one of the pool's; refused while the
-                stream is captured.
-            stream: a cudaStream_t or CUstream; the stream that q's framework works on by default.
+            q: Queries, [tokens, num_q_heads, head_dim], of the spec's dtype. It has at least the step's tokens; if it
+                has more, out must be given, and lse too unless return_lse is False. The last dimension is contiguous.
+                The address and the other strides are multiples of 16 bytes.
+            k_pool: Keys, [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads, page_size, head_dim]
+                (HND), of the spec's kv_dtype. A pool of 8 bits may also be given as uint8. Contiguity and alignment
+                are those of q.
+            v_pool: Values, of the same shape and strides.
+            step: A step of :meth:`plan` for the same device.
+            out: The output, of the shape and dtype of q, aligned to 16 bytes. q's framework allocates it by default.
+                Rows beyond the step's tokens are not written. A query that sees no key gets 0.
+            lse: The log-sum-exp, [tokens, num_q_heads], float32, allocated by default. It is the natural logarithm of
+                the sum of the exponentials of the scaled scores, and -inf for a query that sees no key.
+            return_lse: If True, lse is allocated if it is not given.
+            sinks: A logit of each query head, [num_q_heads], float32. Its exponential is added to the softmax's sum,
+                and lse includes it. It must be given if and only if the spec has sinks.
+            k_scale: For pools of 8 bits only: the factor of stored keys, float32, one element or [kv_heads]. The
+                default is 1.
+            v_scale: The same for values.
+            check: If True, the call waits for the stream and checks that every page of the step is in the pool. It is
+                refused during stream capture.
+            stream: A cudaStream_t or CUstream. The default is the current stream of q's framework.
 
         Returns:
-            out and lse; lse is None where it was neither given nor asked for.
+            The pair (out, lse). lse is None if it was not given and return_lse is False.
 
         Raises:
-            SpecError: a tensor's dtype, shape, strides, alignment or device is wrong, or, with ``check``, a page is
-                not in the pool.
-            DriverError: a call of the driver failed.
+            SpecError: A tensor has a wrong dtype, shape, stride, alignment or device. With ``check``, also a page that
+                is not in the pool.
+            DriverError: A call of the driver failed.
         """
 
     @overload
@@ -338,20 +374,25 @@ class Attention:
         check: bool = False,
         stream: int | None = None,
     ) -> AppendStep:
-        """Makes an append step: where the new keys and values of one pass go.
+        """Makes an append step from the tokens that one pass of the model stores.
 
-        All tensors are int32, one-dimensional, contiguous and on the device that the pool is on.
+        All tensors are int32, one-dimensional, contiguous and on the device of the pool.
 
         Args:
-            spans: which tokens of which document the rows of k and v are, and where those tokens go.
-            pages: [any]; page lists: indices of pages of the pool.
-            capacity: the most that the step can hold, now and after :meth:`AppendStep.update`.
-            page_size, layout: as in :meth:`plan`.
-            check: waits for the stream and checks all values; refused while the stream is captured.
-            stream: a cudaStream_t or CUstream; the stream that spans.indptr's framework works on by default.
+            spans: The tokens of the rows of k and v, and their slots.
+            pages: Page lists, of any length: indices of pages of the pool.
+            capacity: The most that the step can hold, now and after :meth:`AppendStep.update`.
+            page_size: Slots of a page, a multiple of 16.
+            layout: "NHD" or "HND", as in :meth:`plan`.
+            check: If True, the call waits for the stream and checks all values. It is refused during stream capture.
+            stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr.
+
+        Returns:
+            The append step. It is ready for the calls of every layer.
 
         Raises:
-            SpecError, DriverError: as :meth:`plan`.
+            SpecError: As in :meth:`plan`.
+            DriverError: A call of the driver failed.
         """
 
     def append(
@@ -367,28 +408,34 @@ class Attention:
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """Stores new keys and values in the pool. Keys are turned by their index in their document, unless the spec's
-        append_form is "rotated". Asynchronous; capturable in a CUDA graph.
+        """Stores new keys and values in the pool.
+
+        Each key is rotated by its index in its document, unless the spec's append_form is "rotated": then it is
+        copied. The call is asynchronous, and a CUDA graph can capture it.
 
         Args:
-            k: [tokens, num_kv_heads, head_dim], of the spec's dtype. The last dimension is contiguous; the address and
-                the other strides are multiples of 8 bytes.
-            v: as k.
-            k_pool, v_pool: as in :meth:`__call__`.
-            step: from :meth:`plan_append`, for the same device.
-            k_scale, v_scale: as in :meth:`__call__`: what is stored is the turned key, and the value, divided by them,
-                to the nearest number of 8 bits; beyond the greatest, that.
-            check: waits for the stream and checks that every page of the step is one of the pool's, that k has all
-                rows that the step has slots for, and that no slot is written twice.
-            stream: a cudaStream_t or CUstream; the stream that k's framework works on by default.
+            k: New keys, [tokens, num_kv_heads, head_dim], of the spec's dtype. The last dimension is contiguous. The
+                address and the other strides are multiples of 8 bytes.
+            v: New values, of the same shape and dtype.
+            k_pool: The keys' pool, as in :meth:`__call__`.
+            v_pool: The values' pool, as in :meth:`__call__`.
+            step: A step of :meth:`plan_append` for the same device.
+            k_scale: For pools of 8 bits only: the divisor of keys after their rotation, float32, one element or
+                [kv_heads]. The quotient is rounded to the nearest 8-bit number and saturates at the greatest one. The
+                default is 1.
+            v_scale: The same for values.
+            check: If True, the call waits for the stream and checks the step. Every page must be in the pool, k must
+                have a row for every slot, and no slot may be written twice.
+            stream: A cudaStream_t or CUstream. The default is the current stream of k's framework.
 
         Raises:
-            SpecError, DriverError: as :meth:`__call__`.
+            SpecError: As in :meth:`__call__`.
+            DriverError: A call of the driver failed.
         """
 
     @property
     def handle(self) -> int:
-        """What stands for this object in the operators of :mod:`lazyrope.torch`: never another's in this process."""
+        """The number of this object in the operators of :mod:`lazyrope.torch`, unique in this process."""
 
     @property
     def spec(self) -> AttentionSpec: ...
@@ -398,22 +445,22 @@ class Attention:
     def config(self) -> KernelConfig: ...
     @property
     def tuning(self) -> Tuning | None:
-        """The record of the measurements that chose the configuration; None where it is the default or was given."""
+        """The record of the measurements that chose the config. None if the config is the default or was given."""
 
     @property
     def kernels(self) -> dict[str, CompiledKernel]:
-        """By name: "plan", "attend_decode", "attend_prefill", "plan_append" and "append"."""
+        """The kernels by name: "plan", "attend_decode", "attend_prefill", "plan_append" and "append"."""
 
     @property
     def source(self) -> str:
-        """Of the kernel "attend_decode", as are :meth:`ptx` and :attr:`cubin`."""
+        """The source of the kernel "attend_decode". :meth:`ptx` and :attr:`cubin` are of this kernel too."""
 
     def ptx(self) -> str: ...
     @property
     def cubin(self) -> bytes: ...
     @property
     def registers(self) -> int:
-        """Of a thread; the most of all kernels, as are :attr:`shared_bytes` and :attr:`spill_bytes`."""
+        """The registers of a thread, the most of all kernels. So are :attr:`shared_bytes` and :attr:`spill_bytes`."""
 
     @property
     def shared_bytes(self) -> int: ...
@@ -421,11 +468,11 @@ class Attention:
     def spill_bytes(self) -> int: ...
     @property
     def compile_ms(self) -> float:
-        """Milliseconds of compiling, summed over the kernels that did not come from the disk cache."""
+        """The milliseconds of compiling, summed over the kernels that did not come from the disk cache."""
 
     @property
     def from_cache(self) -> bool:
-        """Whether all kernels came from the disk cache."""
+        """True if all kernels came from the disk cache."""
 
 def compile(
     spec: AttentionSpec,
@@ -436,43 +483,75 @@ def compile(
     allow_spills: bool = False,
     threads: int = 0,
 ) -> Attention:
-    """The kernels of an attention: from memory, else from the disk cache, else compiled. Needs a GPU only where arch is
-    not given, and NVRTC only for kernels that are not in the cache.
+    """Returns the kernels of an attention, from memory, else from the disk cache, else compiled.
+
+    The call needs a GPU only if arch is not given or tune is True. It needs NVRTC only for kernels that are not in the
+    cache.
 
     Args:
-        spec: what is asked for.
-        arch: one of :func:`archs`; that of the present GPU by default.
-        config: one of :func:`configs`, or another; by default what tune says.
-        tune: True: the config that was measured to be the fastest on the present GPU. Where the cache has no record of
-            that, configs are measured now, with random inputs: some ten seconds on a GPU that must have nothing else to
-            do, with up to 3 GiB of its memory; what was chosen, by how much and in how long is logged, and kept as
-            :attr:`Attention.tuning`. None: the config of such a record, if there is one and arch is not given; else the
-            default. False: the default, the first of :func:`configs` that does not spill registers. Results by
-            different configs differ by rounding, so give config or False where they must be the same on every machine.
-        allow_spills: whether kernels that spill registers are taken.
-        threads: that compile at once; 0: one a core.
+        spec: The attention.
+        arch: One of :func:`archs`. The default is that of the current GPU.
+        config: One of :func:`configs`, or another legal one. By default, tune decides.
+        tune: The source of the config. True: the config that was measured to be the fastest on the current GPU. If
+            the cache has no record of that, configs are measured now, with random inputs. This takes some ten seconds
+            and up to 3 GiB of the GPU's memory, and the GPU must be idle otherwise. The choice, its gain and its
+            duration are logged, and kept as :attr:`Attention.tuning`. None: the config of such a record if there is
+            one and arch is not given, else the default. False: the default, which is the first of :func:`configs`
+            that does not spill registers. Results of different configs differ by rounding: give config or False if
+            they must be the same on every machine.
+        allow_spills: If True, kernels that spill registers are accepted.
+        threads: The number of threads that compile. 0: one for each core.
+
+    Returns:
+        The attention, ready for :meth:`Attention.plan`.
 
     Raises:
-        SpecError: the arch is unknown, or has too little shared memory; or, to be tuned for, is not the present GPU's.
-        CompileError: a kernel does not compile or spills, or there is no NVRTC.
-        CacheError: a kernel is not in the cache, and LAZYROPE_POLICY forbids compiling it, or tuning.
+        SpecError: The arch is unknown, or has too little shared memory for the spec. With ``tune=True``, also an arch
+            that is not that of the current GPU.
+        CompileError: A kernel does not compile or spills registers, or NVRTC is not installed.
+        CacheError: LAZYROPE_POLICY forbids to compile or to tune, and the cache has no such entry.
         DriverError: arch is not given, or tune is True, and there is no usable driver or GPU.
+
+    Example:
+        ```python
+        spec = lazyrope.AttentionSpec(head_dim=128, num_q_heads=32, num_kv_heads=8, rope=lazyrope.rope.llama3())
+        kernel = lazyrope.compile(spec, arch="sm_90a")  # needs no GPU
+        ```
     """
 
 def configs(spec: AttentionSpec, arch: str | None = None) -> list[KernelConfig]:
-    """The configs that are legal for a spec on an arch (that of the present GPU by default), the default one first."""
+    """Returns the configs that are legal for a spec on an arch, the default one first.
+
+    Args:
+        spec: The attention.
+        arch: One of :func:`archs`. The default is that of the current GPU.
+
+    Raises:
+        SpecError: The arch is unknown, or no config of the spec fits it.
+        DriverError: arch is not given, and there is no usable driver or GPU.
+    """
 
 def archs() -> list[str]:
-    """The architectures that can be compiled for: "sm_80", ...; "emu:sm_80" and "emu:sm_90a", where this build has
-    them, are the emulator on this machine's CPU, with a C++ compiler in NVRTC's place."""
+    """Returns the architectures that kernels can be compiled for: "sm_80" and so on.
+
+    "emu:sm_80" and "emu:sm_90a" are the emulator, if this build has it. It runs on this machine's CPU, and needs a
+    C++ compiler in place of NVRTC.
+    """
 
 def clear_cache() -> None:
-    """Forgets the kernels in memory: the next compile() looks into the disk cache. Kernels in use live on."""
+    """Clears the kernels in memory. The disk cache stays, and the next compile() looks there.
+
+    Kernels that are in use stay valid.
+    """
 
 def doctor() -> str:
-    """What was found on this machine (NVRTC, driver, GPUs, cache, environment) and why it was chosen."""
+    """Returns a report of what was found on this machine: NVRTC, driver, GPUs, cache and environment, with reasons."""
 
 def environment_variables() -> list[dict[str, str | None]]:
-    """All variables that lazyrope reads: "name", "meaning", "allowed", "default", and "value" (None if not set)."""
+    """Returns the environment variables that lazyrope reads.
+
+    Returns:
+        For each variable its "name", "meaning", "allowed", "default" and "value" (None if it is not set).
+    """
 
 def set_nvrtc_directories(directories: Sequence[str]) -> None: ...

@@ -1,4 +1,4 @@
-"""What a document store hands out."""
+"""The documents and page runs of a document store, and its statistics."""
 
 from __future__ import annotations
 
@@ -19,41 +19,50 @@ class State(enum.Enum):
 
 @dataclass(eq=False)
 class PageRun(Pages):
-    """Private pages, from :meth:`DocumentStore.allocate`. ``num_tokens`` is what they were asked to have room for;
-    ``first_page``, ``page_ids``, ``num_pages`` and ``num_bytes`` are as a :class:`Document`'s."""
+    """Private pages of a request. :meth:`DocumentStore.allocate` makes them.
+
+    Attributes:
+        num_tokens: The number of tokens that the caller asked for.
+        num_bytes: The bytes of the pages: all layers, keys and values.
+        first_page: The index in the store's ``pages`` at which the page list begins.
+        page_ids: The page list: indices of pages of the pool.
+    """
 
 
 @dataclass(eq=False)
 class Document(Pages):
-    """A document in the store, from :meth:`DocumentStore.acquire`. It stays while the caller has a reference.
+    """A document in the store. :meth:`DocumentStore.acquire` returns it, and it stays while the caller has a reference.
 
     Attributes:
-        key: hexadecimal; of its tokens, salt and model.
-        num_tokens: its tokens; token i lies in slot i % page_size of page page_ids[i // page_size].
-        first_page: index into the store's ``pages`` of its page list.
-        page_ids: the page list: indices of pages of the pool.
-        num_pages, num_bytes: its pages, and their bytes: all layers, keys and values.
+        key: The hexadecimal key of its tokens, salt and model.
+        num_tokens: The number of tokens. Token i is in slot i % page_size of page page_ids[i // page_size].
+        num_bytes: The bytes of its pages: all layers, keys and values.
+        first_page: The index in the store's ``pages`` at which its page list begins.
+        page_ids: The page list: indices of pages of the pool.
     """
 
     key: str
     _changed: threading.Condition = field(repr=False)
-    # What changes, under the store's lock.
+    # The store's lock guards these fields.
     _state: State = State.FILLING
     _references: int = 1
     _pins: int = 0
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is committed, and not evicted since."""
+        """True if the document is committed and has not been evicted since."""
         return self._state is State.READY
 
     def wait(self, timeout: float | None = None) -> None:
-        """Blocks until the document is ready, or for so many seconds at most.
+        """Blocks until the document is ready.
+
+        Args:
+            timeout: The most seconds to wait. None: no limit.
 
         Raises:
-            InsertError: its filler abandoned it.
-            TimeoutError: it is still being filled.
-            StoreError: it is evicted: the caller had no reference.
+            InsertError: The caller that filled the document abandoned it.
+            TimeoutError: The document is still being filled.
+            StoreError: The document is evicted, for the caller had no reference.
         """
         with self._changed:
             self._changed.wait_for(self._is_settled, timeout)
@@ -74,19 +83,19 @@ class Document(Pages):
 
 @dataclass(frozen=True)
 class Stats:
-    """A store at one moment, and what it has counted since it was made.
+    """The state of a store at one moment, and its counts since it was made.
 
     Attributes:
-        hits: acquires and lookups that found their document, ready or being filled.
-        misses: acquires that made a document, and lookups that found none.
-        evictions: documents evicted.
-        documents: documents that can be found, ready or being filled.
-        resident_bytes: pages of documents, with those abandoned but not yet released.
-        private_bytes: pages of page runs.
-        free_bytes: the other pages; the three add up to all pages.
-        bytes_copied: what count_copied() was told.
-        pinned: documents with a pin.
-        referenced: documents with a reference, with those abandoned but not yet released.
+        hits: The acquires and lookups that found their document, ready or being filled.
+        misses: The acquires that made a document, and the lookups that found none.
+        evictions: The number of evicted documents.
+        documents: The number of documents that can be found, ready or being filled.
+        resident_bytes: The bytes of documents' pages, including abandoned documents that are not released yet.
+        private_bytes: The bytes of page runs.
+        free_bytes: The bytes of all other pages. The three add up to the pool.
+        bytes_copied: The sum of the arguments of ``count_copied()``.
+        pinned: The number of documents with a pin.
+        referenced: The number of documents with a reference, including abandoned ones that are not released yet.
     """
 
     hits: int
@@ -102,5 +111,5 @@ class Stats:
 
     @property
     def hit_rate(self) -> float:
-        """Hits over hits and misses; 0 before the first."""
+        """The hits divided by the hits and misses, or 0 before the first."""
         return self.hits / max(1, self.hits + self.misses)

@@ -1,25 +1,27 @@
-"""The part of _core.pyi that is about the emulator. There is no such module at run time: use lazyrope.emulator."""
+"""Describes the emulator, a part of _core.pyi. This module does not exist at run time: use lazyrope.emulator."""
 
 from typing import Any, final
 
 @final
 class Profile:
-    """What memory accesses came to; :class:`lazyrope.emulator.Profile` shows it."""
+    """Counts of memory accesses. :class:`lazyrope.emulator.Profile` shows them."""
 
     def __init__(self) -> None: ...
     def lines(self) -> list[dict[str, Any]]:
-        """The fields of each :class:`lazyrope.emulator.ProfileLine`, by kernel, file and line."""
+        """Returns the fields of each :class:`lazyrope.emulator.ProfileLine`, sorted by kernel, file and line."""
 
     def table(self) -> str:
-        """The lines as text, those first that take the most beyond their ideal."""
+        """Returns the lines as a text table, sorted by the excess over their ideal, the greatest first."""
 
 def emulator_options() -> dict[str, Any]:
-    """How launches of this process are run: "seed", "races", "resident_threads" and "profile" (None: nothing is
-    counted)."""
+    """Returns the options of this process's launches: "seed", "races", "resident_threads" and "profile".
+
+    A profile of None means that nothing is counted.
+    """
 
 def set_emulator_options(*, seed: int, races: bool, resident_threads: int, profile: Profile | None) -> None:
-    """How they are run from now on. The profile must live as long as it is set.
+    """Sets the options of this process's launches. The profile must live as long as it is set.
 
     Raises:
-        SpecError: this build has no emulator.
+        SpecError: This build has no emulator.
     """

@@ -1,4 +1,4 @@
-"""Numbers that stand for kernels and steps where only tensors and numbers pass: in the operators of lazyrope.torch."""
+"""Numbers that represent kernels and steps in the operators of lazyrope.torch, which take tensors and numbers only."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _T = TypeVar("_T")
 _lock = threading.Lock()
 _numbers: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 _objects: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
-_unused = itertools.count(2)  # compilers take 0 and 1 for constants
+_unused = itertools.count(2)  # torch.compile specialises code for 0 and 1
 
 _OF_OBJECT = (1 << 32) - 1
-# Programs that are exported can be loaded where the same numbers stand for other things.
+# The upper half of an exported handle names the process: another process may load the program.
 _process = (1 + secrets.randbelow(1 << 30)) << 32
 
 
 def exported(handle: int) -> int:
-    """The same number, as only this process takes it."""
+    """Returns a number for the same object that no other process accepts."""
     return _process + handle
 
 
 def handle_of(thing: object) -> int:
-    """The number of an object: the same while it lives, and never another's."""
+    """Returns the number of an object. It stays the same while the object is alive, and is never reused."""
     with _lock:
         if thing not in _numbers:
             number = next(_unused)
@@ -38,22 +38,22 @@ def handle_of(thing: object) -> int:
 
 
 def find(handle: int, kind: type[_T]) -> _T:
-    """The object of that number.
+    """Returns the object of that number.
 
     Raises:
-        SpecError: it is of another kind, or lives no more; or it was exported by another process.
+        SpecError: The object is of another kind or no longer alive, or another process exported the number.
     """
     if handle > _OF_OBJECT and handle & ~_OF_OBJECT != _process:
         raise SpecError(
-            f"this program was exported by another process, where it refers to a {kind.__name__} that lives there: "
-            "export it again in this one, with a kernel and a step of this one"
+            f"this program was exported by another process and refers to a {kind.__name__} of that process: export it "
+            "again in this process, with a kernel and a step of this process"
         )
     handle &= _OF_OBJECT
     found = _objects.get(handle)
     if isinstance(found, kind):
         return found
-    owner = "nothing that lives" if found is None else type(found).__name__
+    owner = "no live object" if found is None else type(found).__name__
     raise SpecError(
-        f"handle {handle} belongs to {owner}; it must belong to a living {kind.__name__}: keep that as long as "
-        "compiled code or a graph refers to it"
+        f"handle {handle} belongs to {owner}; it must belong to a live {kind.__name__}: keep that object as long "
+        "as compiled code or a graph refers to it"
     )

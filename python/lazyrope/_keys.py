@@ -1,4 +1,4 @@
-"""What makes two documents the same: the key under which a document store keeps one."""
+"""Computes the key of a document in a document store. Two documents with one key are the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import SpecError
 
 
 class Keys:
-    """Keys of one model's documents: SHA-256 of all that decides a document's KV."""
+    """Computes keys of one model's documents: the SHA-256 of everything that decides a document's KV."""
 
     def __init__(self, spec: AttentionSpec, num_layers: int, model: str, dtype: torch.dtype) -> None:
         self._model = hashlib.sha256()
@@ -23,7 +23,7 @@ class Keys:
             _add(self._model, field.encode())
 
     def key(self, tokens: array[int], salt: str) -> str:
-        """Hexadecimal; of tokens as :func:`int64_array` gives them."""
+        """Returns the hexadecimal key of tokens, which :func:`int64_array` made."""
         digest = self._model.copy()
         _add(digest, salt.encode())
         _add(digest, tokens.tobytes())
@@ -31,14 +31,17 @@ class Keys:
 
 
 def int64_array(tokens: Sequence[int] | torch.Tensor) -> array[int]:
-    """Token ids, whatever holds them, as little-endian int64.
+    """Returns token ids as little-endian int64.
+
+    Args:
+        tokens: Any one-dimensional sequence of integers, such as a list, a tensor or an array.
 
     Raises:
-        SpecError: there are none, or they are no one-dimensional sequence of 64-bit integers.
+        SpecError: There are no tokens, or they are no one-dimensional sequence of 64-bit integers.
     """
     values = tokens.tolist() if hasattr(tokens, "tolist") else tokens
     try:
-        result = array("q", iter(values))  # iter, as an array would take bytes for its own memory
+        result = array("q", iter(values))  # without iter(), array() reads bytes as raw memory
     except (TypeError, OverflowError) as error:
         raise SpecError(f"tokens must be a one-dimensional sequence of 64-bit integers: {error}") from error
     if not result:
@@ -58,6 +61,6 @@ def _model_fields(spec: AttentionSpec, num_layers: int, model: str, dtype: torch
 
 
 def _add(digest: hashlib._Hash, field: bytes) -> None:
-    # The length in front makes a list of fields unambiguous: no two lists give the same bytes.
+    # The length before each field makes the bytes unambiguous: no two lists of fields give the same bytes.
     digest.update(struct.pack("<Q", len(field)))
     digest.update(field)

@@ -1,4 +1,4 @@
-"""Where NVIDIA's PyPI packages keep their libraries in this Python."""
+"""Finds the libraries of NVIDIA's PyPI packages in this Python."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from . import _core
 
 
 def library_directories() -> list[str]:
-    """The lib directories below every ``nvidia`` namespace package. Their order means nothing: of the NVRTC
-    libraries in them, the newest is taken."""
+    """Returns the lib directories below every ``nvidia`` namespace package.
+
+    The order does not matter: lazyrope loads the newest NVRTC library in them.
+    """
     spec = importlib.util.find_spec("nvidia")
     roots = list(spec.submodule_search_locations or []) if spec else []
     return [
@@ -23,4 +25,5 @@ def library_directories() -> list[str]:
 
 
 def register_directories() -> None:
+    """Adds the directories to lazyrope's search for NVRTC."""
     _core.set_nvrtc_directories(library_directories())

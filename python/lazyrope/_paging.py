@@ -1,4 +1,4 @@
-"""Pages of a pool, and their page lists in device memory."""
+"""The free pages of a pool, and page lists in device memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from .errors import SpecError
 
 @dataclass(eq=False)
 class Pages:
-    """Tokens and the pages that are theirs."""
+    """A run of tokens and its pages.
+
+    Attributes:
+        num_tokens: The number of tokens.
+        num_bytes: The bytes of the pages.
+        first_page: The index in :attr:`PageLists.array` at which the page list begins.
+        page_ids: The page list.
+    """
 
     num_tokens: int
     num_bytes: int
@@ -23,7 +30,7 @@ class Pages:
 
     @property
     def lead(self) -> int:
-        """Slot of the first token in its page: a list in the store begins with a page of its own."""
+        """The slot of the first token in its page. It is 0, for each run in the store begins with its own page."""
         return 0
 
     @property
@@ -32,15 +39,15 @@ class Pages:
 
 
 def count(owners: Iterable[Pages]) -> int:
-    """Pages of all owners."""
+    """Returns the number of pages of all owners."""
     return sum(owner.num_pages for owner in owners)
 
 
 class Paging:
-    """Which pages of a pool are free. Not thread-safe.
+    """The free pages of a pool. It is not thread-safe.
 
     Attributes:
-        lists: the page lists of all pages that are taken.
+        lists: The page lists of all pages that are taken.
     """
 
     def __init__(self, num_pages: int, device: torch.device) -> None:
@@ -53,10 +60,14 @@ class Paging:
         return len(self._free)
 
     def take(self, num_pages: int) -> tuple[int, tuple[int, ...]]:
-        """Takes pages, at least one and no more than are free: where their list lies, and the list."""
+        """Takes pages, at least one and no more than are free.
+
+        Returns:
+            The index at which their page list begins, and the page list.
+        """
         page_ids = tuple(self._free[: -num_pages - 1 : -1])
         first_page = self.lists.add(page_ids)
-        del self._free[-num_pages:]  # not before: should writing the list fail, they are still free
+        del self._free[-num_pages:]  # after the write, so that the pages stay free if it fails
         return first_page, page_ids
 
     def free_pages(self, pages: Pages) -> None:
@@ -64,37 +75,39 @@ class Paging:
         self._free.extend(reversed(pages.page_ids))
 
     def check(self, owners: Sequence[Pages]) -> None:
-        """Asserts that pages and list slots are free or an owner's, each exactly once, and that the lists are right."""
+        """Asserts that each page and list slot is free or has one owner, and that the page lists are right."""
         pages = sorted(self._free + [page for owner in owners for page in owner.page_ids])
         assert pages == list(range(self._num_pages)), f"free and owned pages are {pages}, not each page once"
         self.lists.check(owners)
 
 
 class PageLists:
-    """Page lists in one device array that cannot fragment. A list lies in a slot as wide as the next power of two, and
-    each width has as many slots as the pool has pages for lists of that width: a list whose pages exist finds a slot,
-    whatever came before. That takes about 2 num_pages (log2(num_pages) + 1) int32.
+    """Page lists in one device array that cannot fragment.
+
+    A page list is in a slot as wide as the next power of two. Each width has as many slots as the pool has pages for
+    lists of that width. So a list finds a slot whenever its pages exist. The array has about
+    2 num_pages (log2(num_pages) + 1) entries.
 
     Attributes:
-        array: int32.
+        array: The page lists, int32.
     """
 
     def __init__(self, num_pages: int, device: torch.device) -> None:
-        self._slots: list[range] = []  # of each width: where they begin
+        self._slots: list[range] = []  # the first entries of the slots of each width
         end = 0
         for width in (1 << i for i in range(_width_class(num_pages) + 1)):
             shortest = width // 2 + 1
             self._slots.append(range(end, end + num_pages // shortest * width, width))
             end = self._slots[-1].stop
         self._free = [list(reversed(slots)) for slots in self._slots]
-        # Zeros, so that whatever is read by mistake is a page of the pool.
+        # The array is zeroed, so that an entry that is read by mistake names a page of the pool.
         self.array = torch.zeros(end, dtype=torch.int32, device=device)
 
     def add(self, page_ids: Sequence[int]) -> int:
         """Writes a page list, and returns the index of its first entry."""
         free = self._free[_width_class(len(page_ids))]
         first = free[-1]
-        # From pageable memory, so the bytes are staged before copy_ returns; blocking would wait for the stream.
+        # The source is pageable, so CUDA stages the bytes before copy_ returns. A blocking copy waits for the stream.
         self.array[first : first + len(page_ids)].copy_(torch.tensor(page_ids, dtype=torch.int32), non_blocking=True)
         return free.pop()
 
@@ -113,12 +126,16 @@ class PageLists:
 
 
 def _width_class(length: int) -> int:
-    """Logarithm of the next power of two."""
+    """Returns the logarithm of the next power of two."""
     return (length - 1).bit_length()
 
 
 def bytes_of(budget: int | str) -> int:
-    """Bytes from a number or text, as :class:`lazyrope.documents.DocumentStore` takes them."""
+    """Returns the bytes of a budget: a number, or text as :class:`lazyrope.documents.DocumentStore` takes it.
+
+    Raises:
+        SpecError: The budget is neither.
+    """
     if isinstance(budget, int):
         return budget
     match = isinstance(budget, str) and re.fullmatch(

@@ -1,4 +1,4 @@
-"""The part of _core.pyi that is about reposition. There is no such module at run time: import from lazyrope."""
+"""Describes reposition, a part of _core.pyi. This module does not exist at run time: import from lazyrope."""
 
 from typing import final
 
@@ -6,9 +6,11 @@ from ._core import AppendStep, AttentionSpec, CompiledKernel, Tensor
 
 @final
 class Reposition:
-    """The compiled kernel that copies tokens to other slots of their pool, at other indices: what an engine does that
-    rotates a cached document's keys anew for each request, as Block-Attention (arXiv 2409.15355) does. Made by
-    :func:`compile_reposition`. Immutable; may be used from several threads."""
+    """The compiled kernel that copies tokens to other slots of their pool and rotates their keys to other indices.
+
+    An engine needs it if it rotates a cached document's keys again for each request, as Block-Attention (arXiv
+    2409.15355) does. :func:`compile_reposition` makes it. It is immutable and may be used from several threads.
+    """
 
     def __call__(
         self,
@@ -20,29 +22,31 @@ class Reposition:
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """Copies row i of source to row i of target: its value as it is, its key turned by the tokens that target's
-        index is beyond source's, in fp32 and rounded once. So the copy of a whole document at base b is source planned
-        with start = 0 and target with start = b. Keys are turned whatever the spec's append_form, and are not scaled by
-        RoPE's attention factor, which they have already. Asynchronous; capturable in a CUDA graph.
+        """Copies row i of source to row i of target.
 
-        No slot may be both read and written, or written twice: what it then holds is not defined.
+        The value is copied. The key is rotated by target's index minus source's index, in fp32, and rounded once. So a
+        document is copied to base b if source is planned with ``start = 0`` and target with ``start = b``. Keys are
+        rotated whatever the spec's append_form is. RoPE's attention factor is not applied, for stored keys have it
+        already. The call is asynchronous, and a CUDA graph can capture it.
+
+        No slot may be both read and written, or written twice: its contents are then undefined.
 
         Args:
-            k_pool: keys, read and written, [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads,
-                page_size, head_dim] (HND), of the spec's dtype. The last dimension is contiguous; the address and the
+            k_pool: Keys, read and written: [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads,
+                page_size, head_dim] (HND), of the spec's dtype. The last dimension is contiguous. The address and the
                 other strides are multiples of 16 bytes.
-            v_pool: values, of the same shape and strides.
-            source: where the rows lie: from :meth:`Attention.plan_append`, for the same device, page_size and layout.
-            target: where they go: as source, with the same ``capacity.tokens``. Rows that either does not have are
-                left alone.
-            check: waits for the stream and checks that every page is one of the pool's, and that no slot is both read
-                and written, or written twice; refused while the stream is captured.
-            stream: a cudaStream_t or CUstream; the stream that k_pool's framework works on by default.
+            v_pool: Values, of the same shape and strides.
+            source: The slots to read: an append step for the same device, page_size and layout.
+            target: The slots to write: an append step with the same ``capacity.tokens`` as source. A row that either
+                step does not have is not copied.
+            check: If True, the call waits for the stream and checks both steps. Every page must be in the pool, and no
+                slot may be both read and written, or written twice. It is refused during stream capture.
+            stream: A cudaStream_t or CUstream. The default is the current stream of k_pool's framework.
 
         Raises:
-            SpecError: a tensor's dtype, shape, strides, alignment or device is wrong, source and target do not go
-                together, or, with ``check``, a page is not in the pool or a slot is written that must not be.
-            DriverError: a call of the driver failed.
+            SpecError: A tensor has a wrong dtype, shape, stride, alignment or device, or source and target do not fit
+                together. With ``check``, also a page that is not in the pool, or a slot that must not be written.
+            DriverError: A call of the driver failed.
         """
 
     @property
@@ -53,13 +57,17 @@ class Reposition:
     def kernel(self) -> CompiledKernel: ...
 
 def compile_reposition(spec: AttentionSpec, arch: str | None = None) -> Reposition:
-    """The kernel that copies tokens to other positions: from memory, else from the disk cache, else compiled. It is
-    none of those of :func:`compile`; ``lazyrope precompile --reposition`` puts it into the cache beforehand.
+    """Returns the kernel that copies tokens to other positions, from memory, the disk cache, or compiled.
+
+    :func:`compile` does not make this kernel. ``lazyrope precompile --reposition`` puts it into the cache beforehand.
 
     Args:
-        spec: of the attention whose pool it is; mask, forms, scale and query heads are of no consequence.
-        arch: one of :func:`archs`; that of the present GPU by default.
+        spec: The attention of the pool. Its mask, forms, scale and query heads make no difference.
+        arch: One of :func:`archs`. The default is that of the current GPU.
 
     Raises:
-        SpecError, CompileError, CacheError, DriverError: as :func:`compile`.
+        SpecError: As in :func:`compile`.
+        CompileError: As in :func:`compile`.
+        CacheError: As in :func:`compile`.
+        DriverError: As in :func:`compile`.
     """

@@ -1,4 +1,4 @@
-"""The part of _core.pyi that is about specs. There is no such module at run time: import from lazyrope."""
+"""Describes specs, a part of _core.pyi. This module does not exist at run time: import the names from lazyrope."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -6,14 +6,15 @@ from typing import Any, final
 
 @final
 class Rope:
-    """A RoPE variant with its parameters. :mod:`lazyrope.rope` has a function for each."""
+    """A RoPE variant with its parameters. :mod:`lazyrope.rope` has a function for each variant."""
 
     def __init__(self, variant: str, rotary_dim: int | None = None, parameters: Mapping[str, float] = {}) -> None:
         """
         Args:
             variant: "none", "neox", "gptj", "linear", "llama3" or "yarn".
-            rotary_dim: columns that turn, from column 0 on: a multiple of 4, from 128 on of 8; None: head_dim.
-            parameters: the variant's, by name. AttentionSpec refuses missing and unknown ones.
+            rotary_dim: The number of columns that are rotated, from column 0 on. It is a multiple of 4; from 128 on, of
+                8. None: head_dim.
+            parameters: The variant's parameters by name. AttentionSpec refuses missing and unknown ones.
         """
 
     @property
@@ -29,8 +30,16 @@ class Rope:
 
 @final
 class AttentionSpec:
-    """An attention as a model has it: all that decides which kernels it needs. A value, as are its Rope and configs:
-    compared, hashed, copied and pickled by what it was made of."""
+    """An attention as a model has it: everything that decides which kernels it needs.
+
+    A spec is a value, and so are its Rope and the configs: it is compared, hashed, copied and pickled by its arguments.
+
+    Example:
+        ```python
+        spec = lazyrope.AttentionSpec(head_dim=128, num_q_heads=32, num_kv_heads=8, rope=lazyrope.rope.llama3())
+        spec = lazyrope.AttentionSpec.from_hf("config.json")
+        ```
+    """
 
     def __init__(
         self,
@@ -54,28 +63,30 @@ class AttentionSpec:
         """
         Args:
             head_dim: 64, 72, 80, 96, 112, 128, 160, 192 or 256.
-            num_q_heads: a multiple of num_kv_heads, up to 128 times as many.
-            num_kv_heads: at least 1.
-            rope: from :mod:`lazyrope.rope`.
-            dtype: of queries, new keys and values, and outputs: "bfloat16" or "float16", or a dtype of that name:
-                torch.bfloat16, numpy.float16, ml_dtypes.bfloat16.
-            mask: "causal" (a query at position p sees the keys at positions up to p), "sliding_window" (and of those
-                the ones at positions above p - window) or "full".
-            query_form: "raw" (the kernel applies all of RoPE) or "rotated" (queries arrive turned by their position).
-            key_form: "local": the pool holds each key turned by its index inside its own document.
-            append_form: "raw" (append turns keys by their index) or "rotated" (it copies them); query_form by default.
-            scale: of the scores, before softmax, at most 1e6; 1 / sqrt(head_dim) by default.
-            window: of the mask "sliding_window", in tokens.
-            softcap: scaled scores s become softcap x tanh(s / softcap) (Gemma 2, arXiv 2408.00118).
-            sinks: calls take a logit of each query head that takes part in its softmax and has no value (gpt-oss).
-            kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2" (OCP 8-bit floating point; head_dim must be a
-                multiple of 16), or dtype, the default. Given by its name or as a dtype, like ``dtype``. What is stored
-                is what calls' k_scale and v_scale divide by. NaN in a pool of 8 bits reads as a number.
-            batch_invariant: the output of a request has the same bits whatever else its step has: its keys are divided
-                in a way that depends on the request alone. Steps with few requests are then slower.
+            num_q_heads: The number of query heads, 1 to 128 times num_kv_heads.
+            num_kv_heads: The number of KV heads, at least 1.
+            rope: The RoPE variant, made by a function of :mod:`lazyrope.rope`.
+            dtype: The type of queries, new keys and values, and outputs: "bfloat16", "float16", or a dtype of that name
+                such as torch.bfloat16, numpy.float16 or ml_dtypes.bfloat16.
+            mask: "causal": a query at position p sees the keys at positions up to p. "sliding_window": of these keys it
+                sees only those at positions above p - window. "full": a query sees every key.
+            query_form: "raw": the kernel applies all of RoPE. "rotated": queries arrive rotated by their position.
+            key_form: "local": the pool holds each key rotated by its index inside its own document.
+            append_form: "raw": append rotates keys by their index. "rotated": append copies them. The default is
+                query_form.
+            scale: The factor of the scores before softmax, at most 1e6. The default is 1 / sqrt(head_dim).
+            window: The tokens that the mask "sliding_window" shows, the query's own included.
+            softcap: A scaled score s becomes softcap x tanh(s / softcap) (Gemma 2, arXiv 2408.00118). None: no cap.
+            sinks: If True, each call takes a logit of each query head. It takes part in the softmax and has no value
+                (attention sinks, as in gpt-oss).
+            kv_dtype: The type of the pool: "float8_e4m3fn" or "float8_e5m2" (OCP 8-bit floating point; head_dim must be
+                a multiple of 16), or dtype, the default. It is given by name or as a dtype. With 8 bits, the pool
+                holds keys and values divided by the calls' k_scale and v_scale, and a NaN in it reads as a number.
+            batch_invariant: If True, a request's output has the same bits whatever other requests its step has: its KV
+                splits depend on the request alone. Steps with few requests are then slower.
 
         Raises:
-            SpecError: a value is not allowed, or two do not go together.
+            SpecError: A value is not allowed, or two values do not fit together.
         """
 
     @staticmethod
@@ -89,25 +100,28 @@ class AttentionSpec:
         batch_invariant: bool = False,
         tensor_parallel: int = 1,
     ) -> AttentionSpec:
-        """The attention of a Hugging Face model: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, GPT-J, GPT-NeoX, Falcon,
-        StarCoder 2, SmolLM 2 and 3, OLMo 2 or gpt-oss.
+        """Returns the attention of a Hugging Face model.
+
+        Known models are Llama, Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, GPT-J, GPT-NeoX, Falcon, StarCoder 2, SmolLM 2
+        and 3, OLMo 2 and gpt-oss.
 
         Args:
-            config: a path to a config.json or to the directory that holds one, a dict, or a config object of
-                transformers (anything with ``to_dict()``).
-            dtype: "bfloat16" or "float16", or a dtype of that name; the config's own by default.
-            query_form: "raw", or "rotated" where the model turns queries and keys before it calls the attention, as
-                those of transformers do.
-            layer: of models whose layers differ, say in their sliding window: which one, from 0.
-            kv_dtype: of the pool: "float8_e4m3fn" or "float8_e5m2"; as dtype by default.
-            batch_invariant: what shares a request's step changes no bit of its output.
-            tensor_parallel: ranks that divide the heads among them: the spec is that of one, with an equal share of
-                the heads. Where there are fewer KV heads than ranks, each is on several.
+            config: A path to a config.json or to its directory, a dict, or a config object of transformers (any object
+                with ``to_dict()``).
+            dtype: "bfloat16" or "float16", or a dtype of that name. The default is the config's own.
+            query_form: "raw", or "rotated" if the model rotates queries and keys before it calls the attention, as the
+                models of transformers do.
+            layer: The layer's number, from 0. It is needed for models whose layers differ, for example in their
+                sliding window.
+            kv_dtype: The type of the pool: "float8_e4m3fn" or "float8_e5m2". The default is dtype.
+            batch_invariant: If True, the other requests of a step change no bit of a request's output.
+            tensor_parallel: The number of ranks that divide the heads. The spec is that of one rank, with an equal
+                share of the heads. If there are fewer KV heads than ranks, each KV head is on several ranks.
 
         Raises:
-            SpecError: the config has a model type, RoPE type or key that would change the result and is not
-                known, and the message names it; its layers differ and none is given; there is no such file; or the
-                heads cannot be divided so.
+            SpecError: The config has an unknown model type, RoPE type or key that would change the result; the message
+                names it. Or layers differ and none is given, or the file does not exist, or the heads cannot be
+                divided among the ranks.
         """
 
     @property
@@ -118,13 +132,13 @@ class AttentionSpec:
     def num_kv_heads(self) -> int: ...
     @property
     def group_size(self) -> int:
-        """Query heads per KV head."""
+        """The number of query heads for each KV head."""
 
     @property
     def dtype(self) -> str: ...
     @property
     def kv_dtype(self) -> str:
-        """Of the pool."""
+        """The type of the pool's elements."""
 
     @property
     def rope(self) -> Rope: ...
@@ -148,15 +162,18 @@ class AttentionSpec:
     def batch_invariant(self) -> bool: ...
     @property
     def frequencies(self) -> list[float]:
-        """Radians per token of each rotated pair, in fp64; rotary_dim / 2 of them."""
+        """The radians per token of each rotated pair, in fp64. The list has rotary_dim / 2 entries."""
 
     @property
     def attention_factor(self) -> float:
-        """Of rotated pairs, of queries and of keys."""
+        """The factor that multiplies the rotated pairs of queries and of keys, once each."""
 
     @property
     def rope_pairing(self) -> str:
-        """ "half" (column i turns with i + rotary_dim / 2), "interleaved" (2i with 2i + 1), or "none"."""
+        """The columns that RoPE rotates together.
+
+        "half": i and i + rotary_dim / 2. "interleaved": 2i and 2i + 1. "none": there is no rotation.
+        """
 
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -164,13 +181,13 @@ class AttentionSpec:
     def __setstate__(self, arg0: dict[str, Any], /) -> None: ...
 
 def head_dims() -> list[int]:
-    """Those that kernels are planned for."""
+    """Returns the head_dims that have kernels, ascending."""
 
 def rope_variants() -> dict[str, str]:
-    """Name and meaning of each RoPE variant."""
+    """Returns the meaning of each RoPE variant, by name."""
 
 def masks() -> dict[str, str]:
-    """Name and meaning of each mask."""
+    """Returns the meaning of each mask, by name."""
 
 def model_types() -> list[str]:
-    """The model types that :meth:`AttentionSpec.from_hf` knows, as config.json names them."""
+    """Returns the model types that :meth:`AttentionSpec.from_hf` knows, as config.json names them."""

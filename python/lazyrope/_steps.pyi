@@ -1,4 +1,4 @@
-"""The part of _core.pyi that is about steps. There is no such module at run time: import from lazyrope."""
+"""Describes steps, a part of _core.pyi. This module does not exist at run time: import the names from lazyrope."""
 
 from collections.abc import Sequence
 from typing import Any, final, overload
@@ -9,37 +9,47 @@ from ._core import Tensor
 
 @final
 class Batch:
-    """The requests of one pass of the model, given on the host. :meth:`Attention.plan` and :meth:`Step.update` take a
-    batch in place of the four tensors.
+    """The requests of one pass of the model, given as host lists.
 
-    A batch has arrays on the device and pinned buffers on the host, all of a fixed capacity. :meth:`fill` checks the
-    requests and keeps them; ``plan`` and ``update`` copy them to the device, in one asynchronous copy on the stream.
-    Two buffers alternate, so a batch may be filled and given to ``update`` again while the last copy is under way. A
-    batch serves one thread and one stream at a time.
+    :meth:`Attention.plan` and :meth:`Step.update` take a batch in place of the four device tensors.
+
+    A batch has device arrays and pinned host buffers of a fixed capacity. :meth:`fill` checks the requests and stores
+    them. ``plan`` and ``update`` copy them to the device, in one asynchronous copy on the stream. Two buffers
+    alternate, so a batch may be filled and given to ``update`` again while the last copy is in flight. A batch serves
+    one thread and one stream at a time.
+
+    Example:
+        ```python
+        batch = lazyrope.Batch(pages, capacity=lazyrope.StepCapacity(requests=8, segments=64, query_tokens=8))
+        batch.fill([lazyrope.Request(140, [lazyrope.Segment(document, base=0)])])
+        step = kernel.plan(batch)
+        batch.fill([lazyrope.Request(141, [lazyrope.Segment(document, base=1)])])
+        step.update(batch)
+        ```
     """
 
     def __init__(self, pages: Tensor, *, capacity: StepCapacity) -> None:
         """
         Args:
-            pages: [any], int32 on the device; page lists: indices of pages of the pool. Documents' first_page are
-                indices into it. The batch refers to it, and reads it only on the device.
-            capacity: the most that the batch can hold.
+            pages: Page lists, int32 on the device, of any length: indices of pages of the pool. A document's first_page
+                is an index into this tensor. The batch refers to it and reads it only on the device.
+            capacity: The most that the batch can hold.
 
         Raises:
-            SpecError: the capacity or the tensor is illegal.
-            DriverError: there is too little memory.
+            SpecError: The capacity or the tensor is illegal.
+            DriverError: There is too little memory.
         """
 
     def fill(self, requests: Sequence[Request]) -> None:
-        """Replaces the requests. Steps see them after the next ``update``.
+        """Replaces the requests. Steps use them after the next ``update``.
 
         Args:
-            requests: in the order of their query tokens in q.
+            requests: The requests, in the order of their query tokens in q.
 
         Raises:
-            SpecError: a position is no int32; a segment's start or length is negative or beyond its document; or the
-                capacity does not suffice. The message names request and segment, and the batch has the requests that
-                it had.
+            SpecError: A position is no int32; a segment's start or length is negative or beyond its document; or the
+                capacity does not suffice. The message names the request and the segment, and the batch keeps its
+                previous requests.
         """
 
     @property
@@ -48,23 +58,25 @@ class Batch:
 
     @property
     def pages(self) -> Any:
-        """The page lists that it was made with."""
+        """The tensor of page lists that the batch was made with."""
 
     @property
     def num_requests(self) -> int: ...
     @property
     def num_segments(self) -> int:
-        """Segments of all requests."""
+        """The number of segments of all requests."""
 
     @property
     def num_tokens(self) -> int:
-        """Query tokens of all requests."""
+        """The number of query tokens of all requests."""
 
 @final
 class Step:
-    """The requests that one pass of a model serves, in device memory of a fixed capacity. Made by
-    :meth:`Attention.plan`, used by the attention of every layer, refilled by :meth:`update`. Serves one stream at a
-    time."""
+    """The requests that one pass of a model serves, in device memory of a fixed capacity.
+
+    :meth:`Attention.plan` makes a step, the attention of every layer uses it, and :meth:`update` refills it. A step
+    serves one stream at a time.
+    """
 
     @overload
     def update(
@@ -77,9 +89,23 @@ class Step:
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """Refills the step in place, on the stream and without waiting, so that a captured graph replays with these
-        requests. Arguments and errors are those of :meth:`Attention.plan`; the step's capacity must suffice. A batch
-        is refused while the stream is captured."""
+        """Refills the step in place, so that a captured CUDA graph replays with these requests.
+
+        The call runs on the stream and does not wait for it. The requests must fit the step's capacity. A batch is
+        refused during stream capture.
+
+        Args:
+            q_indptr: Offsets into q, int32 [requests + 1].
+            q_position: Logical positions of the query tokens, int32 [query tokens].
+            segments: The segments of all requests.
+            pages: Page lists, int32: indices of pages of the pool.
+            check: If True, the call waits for the stream and checks all values.
+            stream: A cudaStream_t or CUstream. The default is the current stream of q_indptr's framework.
+
+        Raises:
+            SpecError: As in :meth:`Attention.plan`.
+            DriverError: A call of the driver failed.
+        """
 
     @overload
     def update(self, batch: Batch, *, check: bool = False, stream: int | None = None) -> None: ...
@@ -93,20 +119,23 @@ class Step:
     def layout(self) -> str: ...
     @property
     def num_tokens(self) -> int:
-        """Query tokens of the latest update."""
+        """The number of query tokens of the latest update."""
 
     @property
     def nbytes(self) -> int:
-        """Device memory that the step takes."""
+        """The bytes of device memory that the step takes."""
 
     @property
     def handle(self) -> int:
-        """As :attr:`Attention.handle`."""
+        """The number of this object in the operators of :mod:`lazyrope.torch`, unique in this process."""
 
 @final
 class AppendStep:
-    """Where the new keys and values of one pass go, the same for every layer. Made by :meth:`Attention.plan_append`.
-    Or where those lie that a :class:`Reposition` copies, and where they go."""
+    """The slots of the new keys and values of one pass, the same for every layer.
+
+    :meth:`Attention.plan_append` makes it. A :class:`Reposition` takes two of them: the slots that it reads and the
+    slots that it writes.
+    """
 
     def update(
         self,
@@ -116,8 +145,18 @@ class AppendStep:
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """Refills the step in place, as :meth:`Step.update`. Arguments and errors are those of
-        :meth:`Attention.plan_append`."""
+        """Refills the step in place, so that a captured CUDA graph replays with these spans.
+
+        Args:
+            spans: The tokens of the rows of k and v, and their slots.
+            pages: Page lists, int32: indices of pages of the pool.
+            check: If True, the call waits for the stream and checks all values.
+            stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr.
+
+        Raises:
+            SpecError: As in :meth:`Attention.plan_append`.
+            DriverError: A call of the driver failed.
+        """
 
     @property
     def capacity(self) -> AppendCapacity:
@@ -129,17 +168,26 @@ class AppendStep:
     def layout(self) -> str: ...
     @property
     def handle(self) -> int:
-        """As :attr:`Attention.handle`."""
+        """The number of this object in the operators of :mod:`lazyrope.torch`, unique in this process."""
 
 def batch(requests: Sequence[Request], pages: Tensor, capacity: StepCapacity | None = None) -> Batch:
     """Makes a batch and fills it.
 
     Args:
-        requests: in the order of their query tokens in q.
-        pages: as of :class:`Batch`.
-        capacity: the most that the batch can hold; by default exactly what these requests take.
+        requests: The requests, in the order of their query tokens in q.
+        pages: Page lists, int32 on the device, of any length: indices of pages of the pool.
+        capacity: The most that the batch can hold. The default is exactly what these requests need.
+
+    Returns:
+        The batch, ready for :meth:`Attention.plan`.
 
     Raises:
-        SpecError: as :meth:`Batch.fill`, or the capacity is illegal.
-        DriverError: there is too little memory.
+        SpecError: As in :meth:`Batch.fill`, or the capacity is illegal.
+        DriverError: There is too little memory.
+
+    Example:
+        ```python
+        request = lazyrope.Request([140, 141], [lazyrope.Segment(document, base=0)])
+        step = kernel.plan(lazyrope.batch([request], pages))
+        ```
     """

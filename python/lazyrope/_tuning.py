@@ -1,4 +1,10 @@
-"""The record of the measurements that chose a kernel's configuration."""
+"""The record of the measurements that chose a kernel's config.
+
+Example:
+    kernel = lazyrope.compile(spec, tune=True)
+    for task in kernel.tuning.tasks:
+        print(task.name, task.trials[task.chosen].name)
+"""
 
 from __future__ import annotations
 
@@ -11,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TuningWorkload:
-    """Requests that configurations are timed with.
+    """A workload that configs are timed with.
 
     Attributes:
-        batch: requests.
-        query_tokens: of each request.
-        context: tokens of each request's documents. Its own query tokens come after them.
-        doc_tokens: tokens of one document.
+        batch: The number of requests.
+        query_tokens: The query tokens of each request.
+        context: The document tokens of each request. Its own query tokens come after them.
+        doc_tokens: The tokens of one document.
     """
 
     batch: int
@@ -28,15 +34,15 @@ class TuningWorkload:
 
 @dataclass(frozen=True, slots=True)
 class TuningTrial:
-    """The measurement of one configuration.
+    """The measurement of one config.
 
     Attributes:
-        name: what of the configuration is on trial, in words.
-        config: the whole configuration.
-        us: microseconds of each workload, the medians.
-        gain: share of the default's time that the configuration saves.
-        noise: how much of the gain may be chance.
-        rejection: why it was not measured to the end; empty if it was.
+        name: The varied part of the config, in words.
+        config: The whole config.
+        us: The median time of each workload, in microseconds.
+        gain: The saved share of the default's time.
+        noise: The part of the gain that may be chance.
+        rejection: The reason why the measurement was not completed. Empty if it was.
     """
 
     name: str
@@ -49,13 +55,13 @@ class TuningTrial:
 
 @dataclass(frozen=True, slots=True)
 class TuningTask:
-    """One field of a configuration that is tuned on its own. The tasks run one after another.
+    """The tuning of one field of a config. The tasks run one after another.
 
     Attributes:
-        name: "decode", "prefill" or "min_split_blocks".
-        workloads: what the trials were timed with.
-        trials: the measured configurations, the default first.
-        chosen: index into trials.
+        name: The field: "decode", "prefill" or "min_split_blocks".
+        workloads: The workloads of the trials.
+        trials: The measured configs, the default first.
+        chosen: The index of the chosen config in trials.
     """
 
     name: str
@@ -66,21 +72,22 @@ class TuningTask:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """A record of tuning: what was measured, where, and what was chosen.
+    """The record of one tuning run: the machine, the measurements and the chosen config.
 
     Attributes:
-        spec: what was tuned, in words.
-        arch: of the kernels.
-        gpu: name of the GPU.
-        sm_count: its streaming multiprocessors.
-        driver: its driver's version.
-        compiler: of the chosen attend kernels.
-        library: version of lazyrope.
-        date: UTC.
-        config: the chosen configuration.
-        tasks: the measurements, by field of the configuration.
-        compile_seconds, measure_seconds: how long compiling and measuring took.
-        seconds: how long tuning took in all.
+        spec: The attention, in words.
+        arch: The arch of the kernels.
+        gpu: The name of the GPU.
+        sm_count: The number of its streaming multiprocessors.
+        driver: The version of its driver.
+        compiler: The compiler of the chosen attend kernels.
+        library: The version of lazyrope.
+        date: The date in UTC.
+        config: The chosen config.
+        tasks: The measurements, one task for each tuned field.
+        compile_seconds: The time that compiling took, in seconds.
+        measure_seconds: The time that measuring took, in seconds.
+        seconds: The time of the whole run, in seconds.
     """
 
     spec: str

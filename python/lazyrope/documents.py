@@ -1,12 +1,15 @@
-"""Documents in a paged pool: each is stored once, whatever requests use it and wherever they put it.
+"""A store of documents in a paged pool. Each document is stored once, whichever requests use it and at any position.
 
-    store = DocumentStore(spec, num_layers=32, budget="8GiB", model="meta-llama/Llama-3.1-8B")
+    store = lazyrope.documents.DocumentStore(spec, num_layers=32, budget="8GiB", model="meta-llama/Llama-3.1-8B")
     with store.use(tokens, fill) as document:  # fill(document) runs only if the store does not have it
-        ...  # attention over store.k_pool(layer), store.v_pool(layer), store.pages, document.first_page
+        request = lazyrope.Request(positions, [lazyrope.Segment(document, base=0)])
+        step = kernel.plan(lazyrope.batch([request], store.pages))
+        out, lse = kernel(q, store.k_pool(layer), store.v_pool(layer), step)
 
-The store hands out memory and knows nothing of the work on it. On CUDA, put all work on the pool and on the page lists
-on one stream, or order it yourself: pages that one document gives up are another's at once, a page list is written from
-the stream that is current when its pages are allocated, and a document is ready as soon as commit() says so.
+The store manages memory and does not order the work on it. On CUDA, run all work on the pool and on the page lists on
+one stream, or order it yourself, for three reasons. Pages of an evicted document may belong to another one at once. A
+page list is written on the stream that is current when its pages are allocated. A document is ready as soon as
+commit() returns.
 """
 
 from __future__ import annotations
@@ -38,18 +41,20 @@ __all__ = [
 
 
 class DocumentStore:
-    """The KV of documents, each once, and private pages of requests: a paged pool of all layers under one budget.
+    """The KV of documents, one copy each, and private pages of requests: a paged pool of all layers under one budget.
 
-    A document is found by its tokens. It stays while it is referenced or pinned, or until its pages are needed:
-    unreferenced, unpinned documents are evicted, the least recently used first. All methods may be called from several
-    threads; for the order of work on the device see the module.
+    A document is found by its tokens. It stays while it is referenced or pinned, and after that until its pages are
+    needed: the store evicts unreferenced, unpinned documents, the least recently used first. All methods may be called
+    from several threads. The module describes the order of work on the device.
 
     Attributes:
-        pages: int32 on the device; all page lists. A document's is written once, when its pages are allocated.
-        page_size, page_bytes: tokens and bytes of a page: all layers, keys and values.
-        num_pages: pages of the pool.
-        budget: bytes given; the pool takes num_pages * page_bytes of them. The page lists come on top.
-        device, dtype: torch's, of the pool.
+        pages: All page lists, int32 on the device. A document's list is written once, when its pages are allocated.
+        page_size: The tokens of a page.
+        page_bytes: The bytes of a page: all layers, keys and values.
+        num_pages: The pages of the pool.
+        budget: The given bytes. The pool takes num_pages * page_bytes of them. The page lists are not counted.
+        device: The pool's torch.device.
+        dtype: The pool's torch.dtype.
     """
 
     def __init__(
@@ -65,16 +70,17 @@ class DocumentStore:
     ) -> None:
         """
         Args:
-            spec: the attention of every layer.
-            num_layers: at least 1.
-            budget: bytes, or text: a number followed by nothing, K, M, G or T (powers of 1024) or KiB, MiB, GiB, TiB.
-            model: name and revision; a part of every key.
-            page_size: tokens of a page, a multiple of 16.
-            dtype: of the pool, a torch floating-point type; the spec's kv_dtype by default.
-            device: of the pool.
+            spec: The attention of every layer.
+            num_layers: The number of layers, at least 1.
+            budget: The bytes of the pool, or text: a number alone, or followed by K, M, G or T (powers of 1024) or by
+                KiB, MiB, GiB or TiB.
+            model: The model's name and revision, a part of every key.
+            page_size: The tokens of a page, a multiple of 16.
+            dtype: The pool's type, a torch floating-point type. The default is the spec's kv_dtype.
+            device: The pool's device.
 
         Raises:
-            SpecError: a value is not allowed, or the budget is less than one page.
+            SpecError: A value is not allowed, or the budget is less than one page.
         """
         dtype = getattr(torch, spec.kv_dtype) if dtype is None else dtype
         _require(num_layers >= 1, f"num_layers is {num_layers}; it must be at least 1")
@@ -96,45 +102,50 @@ class DocumentStore:
         self.pages = self._paging.lists.array
         self._keys = Keys(spec, num_layers, model, dtype)
         self._changed = threading.Condition()
-        self._documents: OrderedDict[str, Document] = OrderedDict()  # the latest release last
-        self._abandoned: set[Document] = set()  # with references still
+        self._documents: OrderedDict[str, Document] = OrderedDict()  # the most recently released is last
+        self._abandoned: set[Document] = set()  # abandoned documents that still have references
         self._runs: set[PageRun] = set()
         self._hits = self._misses = self._evictions = self._bytes_copied = 0
 
     def k_pool(self, layer: int) -> torch.Tensor:
-        """Keys of a layer: [num_pages, page_size, kv_heads, head_dim], a view."""
+        """Returns a view of a layer's keys, [num_pages, page_size, kv_heads, head_dim]."""
         return self._layers[layer][0]
 
     def v_pool(self, layer: int) -> torch.Tensor:
-        """Values of a layer: [num_pages, page_size, kv_heads, head_dim], a view."""
+        """Returns a view of a layer's values, [num_pages, page_size, kv_heads, head_dim]."""
         return self._layers[layer][1]
 
     def key(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> str:
-        """SHA-256, hexadecimal, of all that decides a document's KV: tokens, salt, model, layers, KV heads, head_dim,
-        the pool's dtype, RoPE and key form.
+        """Returns the key of a document: the hexadecimal SHA-256 of everything that decides its KV.
+
+        It covers the tokens, salt, model, number of layers, KV heads, head_dim, the pool's dtype, RoPE and key form.
 
         Args:
-            tokens: integers: a sequence, or a one-dimensional tensor or array; at least one.
-            salt: keeps documents apart that have the same tokens, those of two tenants for one.
+            tokens: At least one integer: a sequence, or a one-dimensional tensor or array.
+            salt: A text that separates documents with the same tokens, for example those of two tenants.
 
         Raises:
-            SpecError: there are no tokens, or they are no 64-bit integers.
+            SpecError: There are no tokens, or they are no 64-bit integers.
         """
         return self._keys.key(int64_array(tokens), salt)
 
     def acquire(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> tuple[Document, bool]:
-        """A reference to the document with these tokens; :meth:`release` gives it back.
+        """Takes a reference to the document with these tokens. :meth:`release` returns it.
+
+        The caller must fill the pages of a new document and then call :meth:`commit` or :meth:`abandon`. Any other
+        document is ready, or another caller is filling it: then call :meth:`Document.wait`.
 
         Args:
-            tokens, salt: as in :meth:`key`.
+            tokens: The document's tokens, as in :meth:`key`.
+            salt: As in :meth:`key`.
 
         Returns:
-            The document, and whether it is new. If so, the caller fills its pages and then calls :meth:`commit`, or
-            :meth:`abandon`. Otherwise it is ready, or another caller is filling it: :meth:`Document.wait`.
+            The document, and True if it is new.
 
         Raises:
-            SpecError: as :meth:`key`.
-            DocumentTooLarge, StoreFull: there is no room for it; nothing has changed.
+            SpecError: As in :meth:`key`.
+            DocumentTooLarge: The document is larger than the whole budget. Nothing has changed.
+            StoreFull: There is no room for the document now. Nothing has changed.
         """
         values = int64_array(tokens)
         key = self._keys.key(values, salt)
@@ -144,20 +155,22 @@ class DocumentStore:
     def reserve(
         self, documents: Sequence[Sequence[int] | torch.Tensor], num_tokens: int, *, salt: str = ""
     ) -> tuple[list[tuple[Document, bool]], PageRun]:
-        """All that a request needs, or nothing: a request that waits for room holds none, and is not counted.
+        """Takes everything that a request needs, or nothing.
+
+        A request that finds no room holds no pages, and the statistics do not count it.
 
         Args:
-            documents: tokens of each, as in :meth:`key`; the same one may be there twice.
-            num_tokens: of private pages, as in :meth:`allocate`.
-            salt: as in :meth:`key`.
+            documents: The tokens of each document, as in :meth:`key`. A document may appear twice.
+            num_tokens: The tokens of private pages, as in :meth:`allocate`.
+            salt: As in :meth:`key`.
 
         Returns:
-            What :meth:`acquire` returns, of each document, and what :meth:`allocate` returns.
+            The result of :meth:`acquire` for each document, and the result of :meth:`allocate`.
 
         Raises:
-            SpecError: as :meth:`key` and :meth:`allocate`.
-            DocumentTooLarge: all of it together is larger than the whole budget.
-            StoreFull: there is no room for all of it now. In either case, nothing has changed.
+            SpecError: As in :meth:`key` and :meth:`allocate`.
+            DocumentTooLarge: All of it together is larger than the whole budget. Nothing has changed.
+            StoreFull: There is no room for all of it now. Nothing has changed.
         """
         _require(num_tokens >= 1, f"num_tokens is {num_tokens}; it must be at least 1")
         wanted = [(self._keys.key(values, salt), len(values)) for values in map(int64_array, documents)]
@@ -168,7 +181,7 @@ class DocumentStore:
                 for key, length in wanted:
                     found.append(self._acquire(key, length))
                 return found, self.allocate(num_tokens)
-            except BaseException:  # the device's
+            except BaseException:  # an error of the device, or Ctrl-C
                 for document, is_new in reversed(found):
                     if is_new:
                         self.abandon(document)
@@ -176,8 +189,18 @@ class DocumentStore:
                 raise
 
     def lookup(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> Document | None:
-        """A reference to the document with these tokens, ready or being filled, or None. Allocates nothing; arguments
-        and SpecErrors are those of :meth:`key`."""
+        """Takes a reference to the document with these tokens if the store has it. It allocates nothing.
+
+        Args:
+            tokens: The document's tokens, as in :meth:`key`.
+            salt: As in :meth:`key`.
+
+        Returns:
+            The document, ready or being filled, or None.
+
+        Raises:
+            SpecError: As in :meth:`key`.
+        """
         key = self.key(tokens, salt=salt)
         with self._changed:
             document = self._reference(key)
@@ -185,17 +208,25 @@ class DocumentStore:
             return document
 
     def commit(self, document: Document) -> None:
-        """Says that a new document's pages are filled (on CUDA: that the work which fills them is on the stream).
-        A StoreError if it is not being filled."""
+        """Marks a new document as ready. On CUDA, the work that fills its pages must be on the stream.
+
+        Raises:
+            StoreError: The document is not being filled.
+        """
         with self._changed:
             self._require_state(document, "commit", State.FILLING)
             document._state = State.READY
             self._changed.notify_all()
 
     def abandon(self, document: Document) -> None:
-        """Says that filling a new document failed: it can be acquired anew at once, :meth:`Document.wait` raises
-        InsertError, and its pages return when the last reference (the filler's is one) is released. A StoreError if it
-        is not being filled."""
+        """Gives up a new document after its filling has failed.
+
+        Its tokens can be acquired again at once, and :meth:`Document.wait` raises InsertError. Its pages are free when
+        the last reference is released; the caller still has one.
+
+        Raises:
+            StoreError: The document is not being filled.
+        """
         with self._changed:
             self._require_state(document, "abandon", State.FILLING)
             del self._documents[document.key]
@@ -204,8 +235,11 @@ class DocumentStore:
             self._changed.notify_all()
 
     def release(self, document: Document) -> None:
-        """Gives one reference back. A StoreError if there is none, or if it is the last and the document is still being
-        filled."""
+        """Returns one reference.
+
+        Raises:
+            StoreError: There is no reference, or it is the last one and the document is still being filled.
+        """
         with self._changed:
             self._require_state(document, "release", State.FILLING, State.READY, State.ABANDONED)
             if document._references == 0:
@@ -220,14 +254,21 @@ class DocumentStore:
                 self._paging.free_pages(document)
 
     def pin(self, document: Document) -> None:
-        """Keeps a document from being evicted, referenced or not, until :meth:`unpin` was called as often. A StoreError
-        if the document is evicted or abandoned."""
+        """Protects a document from eviction, referenced or not, until :meth:`unpin` is called as often.
+
+        Raises:
+            StoreError: The document is evicted or abandoned.
+        """
         with self._changed:
             self._require_state(document, "pin", State.FILLING, State.READY)
             document._pins += 1
 
     def unpin(self, document: Document) -> None:
-        """Takes one pin away, also of an abandoned document, where it holds nothing. A StoreError if there is none."""
+        """Removes one pin. The document may be abandoned; then the pin has no effect anyway.
+
+        Raises:
+            StoreError: The document has no pin.
+        """
         with self._changed:
             self._require_state(document, "unpin", *State)
             if document._pins == 0:
@@ -238,16 +279,22 @@ class DocumentStore:
     def use(
         self, tokens: Sequence[int] | torch.Tensor, fill: Callable[[Document], None], *, salt: str = ""
     ) -> Iterator[Document]:
-        """The document with these tokens, ready, for the length of a with statement. Threads that use one document at
-        once get one copy, filled by one of them; the others wait, and if filling failed the next one tries.
+        """Yields the document with these tokens, ready to read, for the duration of a with statement.
+
+        If several threads use one document at once, one of them fills it and the others wait. If filling fails, the
+        next thread tries.
 
         Args:
-            tokens, salt: as in :meth:`key`.
-            fill: writes a new document's pages; called without a lock. It must not use the same document.
+            tokens: The document's tokens, as in :meth:`key`.
+            fill: A function that writes a new document's pages. The store calls it without a lock. It must not use the
+                same document.
+            salt: As in :meth:`key`.
 
         Raises:
-            SpecError, DocumentTooLarge, StoreFull: as :meth:`acquire`.
-            Exception: what fill raised; the document is abandoned then.
+            SpecError: As in :meth:`acquire`.
+            DocumentTooLarge: As in :meth:`acquire`.
+            StoreFull: As in :meth:`acquire`.
+            Exception: The error of fill. The document is abandoned.
         """
         values = int64_array(tokens)
         key = self._keys.key(values, salt)
@@ -262,11 +309,15 @@ class DocumentStore:
             self.release(document)
 
     def allocate(self, num_tokens: int) -> PageRun:
-        """Private pages with room for at least one token, under the same budget, until :meth:`free`.
+        """Takes private pages under the same budget, until :meth:`free`.
+
+        Args:
+            num_tokens: The tokens that the pages must have room for, at least 1.
 
         Raises:
             SpecError: num_tokens is less than 1.
-            DocumentTooLarge, StoreFull: there is no room; nothing has changed.
+            DocumentTooLarge: The pages exceed the whole budget. Nothing has changed.
+            StoreFull: There is no room now. Nothing has changed.
         """
         _require(num_tokens >= 1, f"num_tokens is {num_tokens}; it must be at least 1")
         with self._changed:
@@ -275,15 +326,19 @@ class DocumentStore:
             return run
 
     def free(self, run: PageRun) -> None:
-        """Gives private pages back. A StoreError if they are no pages of this store, or were given back before."""
+        """Frees private pages.
+
+        Raises:
+            StoreError: The pages belong to another store, or they were freed before.
+        """
         with self._changed:
             if run not in self._runs:
-                raise StoreError(f"{run} is not allocated here: it was freed before, or is another store's")
+                raise StoreError(f"{run} is not allocated here: it was freed before, or it belongs to another store")
             self._runs.remove(run)
             self._paging.free_pages(run)
 
     def room(self) -> int:
-        """Pages that are free or evictable now: what the next acquire or allocate can have."""
+        """Returns the number of pages that are free or evictable. The next acquire or allocate can get that many."""
         with self._changed:
             return self._paging.num_free + count(self._evictable())
 
@@ -293,13 +348,14 @@ class DocumentStore:
             self._evict(list(self._evictable()))
 
     def count_copied(self, num_bytes: int) -> None:
-        """Adds to the statistics' bytes_copied: KV that a caller copied instead of sharing it."""
+        """Adds to :attr:`Stats.bytes_copied` the bytes of KV that a caller copied instead of sharing them."""
         _require(num_bytes >= 0, f"num_bytes is {num_bytes}; it must be at least 0")
         with self._changed:
             self._bytes_copied += num_bytes
 
     @property
     def stats(self) -> Stats:
+        """The store's state and counts."""
         with self._changed:
             documents = [*self._documents.values(), *self._abandoned]
             return Stats(
@@ -316,7 +372,7 @@ class DocumentStore:
             )
 
     def check(self) -> None:
-        """Asserts every invariant of the store, for tests. Waits for the device."""
+        """Asserts every invariant of the store, for tests. The call waits for the device."""
         with self._changed:
             owners = [*self._documents.values(), *self._abandoned, *self._runs]
             self._paging.check(owners)
@@ -343,8 +399,11 @@ class DocumentStore:
         return document, True
 
     def _await_fill(self, key: str) -> None:
-        """Waits until nobody fills this document. With a pin, so that it is not evicted before this thread wakes; a
-        reference would keep an abandoned document's pages, which the next filler may need."""
+        """Waits until no thread fills this document.
+
+        A pin prevents that the document is evicted before this thread wakes. A reference would keep the pages of an
+        abandoned document, which the next thread may need to fill it.
+        """
         while (document := self._documents.get(key)) and not document.is_ready:
             self.pin(document)
             try:
@@ -356,7 +415,7 @@ class DocumentStore:
         try:
             fill(document)
         except BaseException:
-            with self._changed:  # at once, so that those who wait for the document find its pages free
+            with self._changed:  # one lock for both, so that waiting threads find the pages free
                 self.abandon(document)
                 self.release(document)
             raise
@@ -364,19 +423,21 @@ class DocumentStore:
 
     def _require_state(self, document: Document, action: str, *states: State) -> None:
         if document._changed is not self._changed:
-            raise StoreError(f"cannot {action} {document._name}: it is another store's")
+            raise StoreError(f"cannot {action} {document._name}: it belongs to another store")
         if document._state not in states:
             raise StoreError(f"cannot {action} {document._name}: it is {document._state.value}")
 
     def _take(self, num_tokens: int) -> tuple[int, int, int, tuple[int, ...]]:
-        """The fields of Pages, of pages that are now taken."""
+        """Takes pages for these tokens, and returns the fields of their :class:`Pages`."""
         needed, _ = self._pages_and_tokens([num_tokens])
         self._make_room(needed, num_tokens)
         return num_tokens, needed * self.page_bytes, *self._paging.take(needed)
 
     def _evictable(self) -> Iterator[Document]:
-        """Who may be evicted, the least recently used first; never a document that is being filled, as its filler has a
-        reference."""
+        """Yields the documents that may be evicted, the least recently used first.
+
+        A document that is being filled is never among them, for the caller that fills it has a reference.
+        """
         for document in self._documents.values():
             if document._references == 0 and document._pins == 0:
                 yield document
@@ -409,7 +470,10 @@ class DocumentStore:
         self._evict(victims)
 
     def _make_room_for_all(self, wanted: Sequence[tuple[str, int]], num_tokens: int) -> None:
-        """Of the documents with these keys and lengths, those that are there stay."""
+        """Makes room for documents with these keys and lengths, and for private pages.
+
+        The documents that the store has already are not evicted.
+        """
         resident = [document for key, _ in wanted if (document := self._documents.get(key))]
         missing = {key: length for key, length in wanted if key not in self._documents}
         self._require_fit(*self._pages_and_tokens([*dict(wanted).values(), num_tokens]))
@@ -422,7 +486,7 @@ class DocumentStore:
                 document._references -= 1
 
     def _pages_and_tokens(self, lengths: Sequence[int]) -> tuple[int, int]:
-        """Pages and tokens."""
+        """Returns the pages that runs of these lengths need, and their tokens."""
         return sum(-(-length // self.page_size) for length in lengths), sum(lengths)
 
     def _occupancy(self) -> str:

@@ -1,10 +1,13 @@
 """The interface of :func:`lazyrope.compile` in plain PyTorch: no kernels, any device, any floating dtype.
 
-For machines without a GPU, and as a second opinion. Scores, softmax and sums are computed in float32 and results
-rounded once; pools of 8 bits may have scales, as for the kernels. Every call reads the step's metadata back to the
-host, so it cannot be captured in a CUDA graph.
+    kernel = lazyrope.eager.compile(spec)  # plan, plan_append, append and the call, as in lazyrope.compile(spec)
+    step = kernel.plan(q_indptr, q_position, segments, pages)
+    out, lse = kernel(q, k_pool, v_pool, step)
 
-    kernel = lazyrope.eager.compile(spec)   # plan, call, plan_append and append as lazyrope.compile(spec) has them
+It serves machines without a GPU, and checks results of the kernels. Scores, softmax and sums are computed in float32,
+and results are rounded once. Pools of 8 bits may have scales. A step is made of device tensors; it takes no
+:class:`lazyrope.Batch`. Planning reads metadata back to the host, so a captured CUDA graph cannot serve other
+requests.
 """
 
 from __future__ import annotations
@@ -24,19 +27,22 @@ __all__ = ["EagerAppendStep", "EagerAttention", "EagerReposition", "EagerStep", 
 Tensor = Any
 Ints = list[int]
 
-# Of a block of scores: rows x keys x heads.
+# The most scores that are computed at once: rows x keys x heads.
 MAX_SCORES = 1 << 25
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor, pairing: str) -> Tensor:
-    """Rotates the pairs of the last dimension by angles whose cosine and sine are given; columns in no pair are kept.
-    Computes in float32.
+    """Rotates the pairs of the last dimension in float32. Columns in no pair are copied.
 
     Args:
-        x: [..., head_dim].
-        cosine, sine: [..., n], float32, n the number of pairs; broadcast against x.
-        pairing: :attr:`lazyrope.AttentionSpec.rope_pairing`: "half" (column i pairs with i + n) or "interleaved" (2i
-            with 2i + 1).
+        x: The input, [..., head_dim].
+        cosine: The cosines of the angles, float32 [..., n] for n pairs, broadcast against x.
+        sine: The sines of the angles, of the same shape.
+        pairing: As :attr:`lazyrope.AttentionSpec.rope_pairing`: "half" (columns i and i + n) or "interleaved" (columns
+            2i and 2i + 1).
+
+    Returns:
+        The rotated tensor, float32 [..., head_dim].
     """
     n = cosine.shape[-1]
     x = x.float()
@@ -50,12 +56,12 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor, pairing: str) -> Tensor:
 
 @dataclass
 class _Tokens:
-    """Runs of tokens in pages, one behind the other."""
+    """Runs of tokens in pages, concatenated."""
 
-    offset: Tensor  # [tokens], int64: of a token in its run
-    run: Tensor  # [tokens]: which run
-    page: Tensor  # [tokens]
-    slot: Tensor
+    offset: Tensor  # [tokens], int64: index of a token in its run
+    run: Tensor  # [tokens]: index of its run
+    page: Tensor  # [tokens]: its page of the pool
+    slot: Tensor  # [tokens]: its slot in the page
 
 
 def _tokens(lengths: Ints, first_page: Tensor, lead: Tensor | None, pages: Tensor, page_size: int) -> _Tokens:
@@ -69,26 +75,26 @@ def _tokens(lengths: Ints, first_page: Tensor, lead: Tensor | None, pages: Tenso
 
 
 def _is_narrow(dtype: Any) -> bool:
-    """Whether an element has 8 bits."""
+    """Returns True if an element has 8 bits."""
     return bool(dtype.itemsize == 1)
 
 
 def _bits(x: Tensor) -> Tensor:
-    """What PyTorch can index: of numbers of 8 bits, these."""
+    """Returns a view that PyTorch can index: 8-bit floating-point numbers as uint8."""
     return x.view(torch.uint8) if _is_narrow(x.dtype) else x
 
 
 def _gather(pool: Tensor, layout: str, page: Tensor, slot: Tensor) -> Tensor:
-    """[tokens, kv_heads, head_dim]."""
+    """Reads rows of the pool, [tokens, kv_heads, head_dim]."""
     bits = _bits(pool)
     return (bits[page, slot] if layout == "NHD" else bits[page, :, slot]).view(pool.dtype)
 
 
 def _scatter(pool: Tensor, layout: str, page: Tensor, slot: Tensor, rows: Tensor) -> None:
-    """To the nearest numbers of the pool's dtype; of 8 bits, beyond the greatest, that."""
+    """Writes rows to the pool, rounded to its dtype. Numbers of 8 bits saturate at the greatest one."""
     if _is_narrow(pool.dtype):
-        most = torch.finfo(pool.dtype).max
-        rows = rows.float().clamp(-most, most).nan_to_num(torch.nan)  # any NaN as the same one
+        greatest = torch.finfo(pool.dtype).max
+        rows = rows.float().clamp(-greatest, greatest).nan_to_num(torch.nan)  # all NaNs get the same bits
     rows = _bits(rows.to(pool.dtype))
     if layout == "NHD":
         _bits(pool)[page, slot] = rows
@@ -116,20 +122,20 @@ def _check_format(page_size: int, layout: str) -> None:
 @dataclass
 class _Segment:
     base: int
-    keys: slice  # of its request's
-    cos_sin: tuple[Tensor, Tensor] | None = None  # cosine and sine of its queries' angles, once they are known
+    keys: slice  # the segment's keys among its request's keys
+    cos_sin: tuple[Tensor, Tensor] | None = None  # cosine and sine of its queries' angles, made at first use
 
 
 @dataclass
 class _Request:
-    rows: slice  # of q
+    rows: slice  # the request's rows of q
     positions: Tensor  # [rows], int64
     segments: list[_Segment]
-    keys: slice  # of the step's
+    keys: slice  # the request's keys among the step's keys
 
 
 class EagerStep:
-    """See :class:`lazyrope.Step`. Grows as it must."""
+    """A step for :class:`EagerAttention`, like :class:`lazyrope.Step`. It has no capacity."""
 
     def __init__(self, page_size: int, layout: str) -> None:
         _check_format(page_size, layout)
@@ -153,7 +159,7 @@ class EagerStep:
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """As :meth:`lazyrope.Step.update`; check and stream mean nothing here."""
+        """Refills the step, as :meth:`lazyrope.Step.update` does. ``check`` and ``stream`` are ignored."""
         rows, spans = _ints("q_indptr", q_indptr), _ints("segments.indptr", segments.indptr)
         bases, lengths = _ints("segments.base", segments.base), _ints("segments.length", segments.length)
         _check_ints("segments.first_page", segments.first_page)
@@ -173,7 +179,7 @@ class EagerStep:
 
 
 class EagerAppendStep:
-    """See :class:`lazyrope.AppendStep`."""
+    """An append step for :class:`EagerAttention`, like :class:`lazyrope.AppendStep`."""
 
     def __init__(self, capacity: AppendCapacity, page_size: int, layout: str) -> None:
         _check_format(page_size, layout)
@@ -193,7 +199,7 @@ class EagerAppendStep:
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """As :meth:`lazyrope.AppendStep.update`; check and stream mean nothing here."""
+        """Refills the step, as :meth:`lazyrope.AppendStep.update` does. ``check`` and ``stream`` are ignored."""
         rows = _ints("spans.indptr", spans.indptr)
         if rows[-1] > self.capacity.tokens:
             raise SpecError(f"{rows[-1]} tokens to append; the step's capacity is {self.capacity.tokens}")
@@ -209,13 +215,17 @@ class EagerAppendStep:
 
 
 class _RopeAttention:
-    """An attention's RoPE variant."""
+    """The rotation, pools and scales that attention and reposition share."""
 
     def __init__(self, spec: AttentionSpec) -> None:
         if spec.mask not in ("causal", "full", "sliding_window"):
-            raise SpecError(f'mask "{spec.mask}" has no plain PyTorch; known are: causal, full, sliding_window')
+            raise SpecError(
+                f'mask "{spec.mask}" is not supported in plain PyTorch; allowed are: causal, full, sliding_window'
+            )
         if spec.rope_pairing not in ("none", "half", "interleaved"):
-            raise SpecError(f'RoPE pairing "{spec.rope_pairing}" has no plain PyTorch; known are: half, interleaved')
+            raise SpecError(
+                f'RoPE pairing "{spec.rope_pairing}" is not supported in plain PyTorch; allowed are: half, interleaved'
+            )
         self.spec = spec
         self._frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
 
@@ -223,15 +233,24 @@ class _RopeAttention:
         return f"{type(self).__name__}({self.spec})"
 
     def cos_sin(self, positions: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Cosine and sine, each [..., rotary_dim / 2] in float32, at integer positions [...], times factor."""
+        """Returns the cosine and the sine of the angles at integer positions, times factor.
+
+        Args:
+            positions: Integer positions, [...].
+            factor: The attention factor.
+
+        Returns:
+            Cosine and sine, each float32 [..., rotary_dim / 2].
+        """
         angle = positions.double()[..., None] * self._frequencies.to(positions.device)
         return (angle.cos() * factor).float(), (angle.sin() * factor).float()
 
     def rotate(self, x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
+        """Rotates x by :meth:`cos_sin` in the spec's pairing, in float32."""
         return rotate(x, *cos_sin, self.spec.rope_pairing)
 
     def _pool(self, name: str, pool: Tensor) -> Tensor:
-        """As numbers of the spec's kv_dtype, where that has 8 bits."""
+        """Returns the pool, viewed as the spec's kv_dtype if that has 8 bits."""
         if self.spec.kv_dtype == self.spec.dtype:
             return pool
         dtype = getattr(torch, self.spec.kv_dtype)
@@ -240,7 +259,7 @@ class _RopeAttention:
         return pool.view(dtype)
 
     def _scale(self, name: str, scale: Tensor | None) -> Tensor | float:
-        """To be multiplied by [tokens, kv_heads, head_dim]."""
+        """Returns the scale in a shape that broadcasts against [tokens, kv_heads, head_dim]."""
         if scale is None:
             return 1.0
         if self.spec.kv_dtype == self.spec.dtype:
@@ -254,8 +273,10 @@ class _RopeAttention:
 
 
 class EagerAttention(_RopeAttention):
-    """See :class:`lazyrope.Attention`. Tensors may have any floating dtype, the pools' being that of q, or the spec's
-    kv_dtype where that has 8 bits."""
+    """The attention of a spec in plain PyTorch, like :class:`lazyrope.Attention`.
+
+    Tensors may have any floating dtype. The pools have the dtype of q, or the spec's kv_dtype if that has 8 bits.
+    """
 
     arch = "eager"
 
@@ -272,7 +293,10 @@ class EagerAttention(_RopeAttention):
         check: bool = False,
         stream: int | None = None,
     ) -> EagerStep:
-        """As :meth:`lazyrope.Attention.plan`; capacity, check and stream mean nothing here."""
+        """Makes a step from device tensors, as :meth:`lazyrope.Attention.plan` does.
+
+        ``capacity``, ``check`` and ``stream`` are ignored.
+        """
         step = EagerStep(page_size, layout)
         step.update(q_indptr, q_position, segments, pages)
         return step
@@ -293,7 +317,7 @@ class EagerAttention(_RopeAttention):
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """As :meth:`lazyrope.Attention.__call__`."""
+        """Computes attention, as :meth:`lazyrope.Attention.__call__` does. ``check`` and ``stream`` are ignored."""
         k_pool, v_pool = self._pool("k_pool", k_pool), self._pool("v_pool", v_pool)
         k_scale, v_scale = self._scale("k_scale", k_scale), self._scale("v_scale", v_scale)
         heads = (self.spec.num_q_heads, self.spec.head_dim)
@@ -304,7 +328,7 @@ class EagerAttention(_RopeAttention):
         if out is None:
             out = torch.empty_like(q)
         if (sinks is not None) != self.spec.sinks or (sinks is not None and tuple(sinks.shape) != heads[:1]):
-            raise SpecError(f"sinks must be [{heads[0]}] where the spec has sinks, and only there")
+            raise SpecError(f"sinks must be [{heads[0]}] if the spec has sinks, and None otherwise")
         tokens = step.tokens
         keys = (_gather(k_pool, step.layout, tokens.page, tokens.slot).float() * k_scale).permute(1, 2, 0)
         values = (_gather(v_pool, step.layout, tokens.page, tokens.slot).float() * v_scale).transpose(0, 1)
@@ -329,15 +353,19 @@ class EagerAttention(_RopeAttention):
         request: _Request,
         sinks: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Some rows of one request: out [rows, q_heads, head_dim] and lse [rows, q_heads], float32.
+        """Computes the attention of some rows of one request.
 
         Args:
-            q: of the whole step.
-            rows: of q.
-            k: [kv_heads, head_dim, keys], float32.
-            v: [kv_heads, keys, head_dim], float32.
-            key_positions: [keys].
-            sinks: [q_heads].
+            q: The queries of the whole step.
+            rows: The rows of q to compute.
+            k: The request's keys, float32 [kv_heads, head_dim, keys].
+            v: The request's values, float32 [kv_heads, keys, head_dim].
+            key_positions: The logical positions of the keys, [keys].
+            request: The request.
+            sinks: A logit of each query head, [q_heads], or None.
+
+        Returns:
+            out [rows, q_heads, head_dim] and lse [rows, q_heads], float32.
         """
         mine = slice(rows.start - request.rows.start, rows.stop - request.rows.start)
         count, kv_heads, group, keys = rows.stop - rows.start, k.shape[0], self.spec.group_size, k.shape[-1]
@@ -361,12 +389,12 @@ class EagerAttention(_RopeAttention):
         return out.permute(2, 0, 1, 3).flatten(1, 2), lse.permute(2, 0, 1, 3).flatten(1)
 
     def _masked(self, query: Tensor, key: Tensor) -> Tensor:
-        """Which keys a query does not see, by their logical positions, which are broadcast."""
+        """Returns True where a query does not see a key, by their logical positions, which are broadcast."""
         hidden = (key > query) if self.spec.mask != "full" else torch.zeros_like(key > query)
         return hidden if self.spec.window is None else hidden | (key <= query - self.spec.window)
 
     def _rotated_queries(self, q: Tensor, rows: slice, request: _Request, segment: _Segment) -> Tensor:
-        """Queries as this segment's keys want them, rounded to their dtype once, in float32."""
+        """Returns the queries rotated for this segment's keys, in float32, after one rounding to their own dtype."""
         is_rotated = self.spec.query_form == "rotated"
         if is_rotated and segment.base == 0:
             return q.float()
@@ -388,7 +416,10 @@ class EagerAttention(_RopeAttention):
         check: bool = False,
         stream: int | None = None,
     ) -> EagerAppendStep:
-        """As :meth:`lazyrope.Attention.plan_append`."""
+        """Makes an append step, as :meth:`lazyrope.Attention.plan_append` does.
+
+        ``check`` and ``stream`` are ignored.
+        """
         step = EagerAppendStep(capacity, page_size, layout)
         step.update(spans, pages)
         return step
@@ -406,7 +437,7 @@ class EagerAttention(_RopeAttention):
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """As :meth:`lazyrope.Attention.append`."""
+        """Stores keys and values, as :meth:`lazyrope.Attention.append` does. ``check`` and ``stream`` are ignored."""
         k_pool, v_pool = self._pool("k_pool", k_pool), self._pool("v_pool", v_pool)
         scales = self._scale("k_scale", k_scale), self._scale("v_scale", v_scale)
         count = len(step.index)
@@ -422,7 +453,7 @@ class EagerAttention(_RopeAttention):
 
 
 class EagerReposition(_RopeAttention):
-    """See :class:`lazyrope.Reposition`."""
+    """Reposition in plain PyTorch, like :class:`lazyrope.Reposition`."""
 
     arch = "eager"
 
@@ -441,9 +472,11 @@ class EagerReposition(_RopeAttention):
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """As :meth:`lazyrope.Reposition.__call__`."""
+        """Copies rows, as :meth:`lazyrope.Reposition.__call__` does. ``check`` and ``stream`` are ignored."""
         if len(source.index) != len(target.index):
-            raise SpecError(f"source has {len(source.index)} tokens, target {len(target.index)}; they must be as many")
+            raise SpecError(
+                f"source has {len(source.index)} tokens and target {len(target.index)}; the numbers must be equal"
+            )
         k = _gather(k_pool, source.layout, source.page, source.slot)
         v = _gather(v_pool, source.layout, source.page, source.slot)
         k = self.rotate(k, self.cos_sin((target.index - source.index)[:, None]))
@@ -452,10 +485,18 @@ class EagerReposition(_RopeAttention):
 
 
 def compile(spec: AttentionSpec) -> EagerAttention:
-    """The attention of a spec in plain PyTorch; see :func:`lazyrope.compile`."""
+    """Returns the attention of a spec in plain PyTorch.
+
+    Raises:
+        SpecError: The spec has a mask or a RoPE pairing that is not supported here.
+    """
     return EagerAttention(spec)
 
 
 def compile_reposition(spec: AttentionSpec) -> EagerReposition:
-    """See :func:`lazyrope.compile_reposition`."""
+    """Returns the reposition of a spec in plain PyTorch.
+
+    Raises:
+        SpecError: As in :func:`compile`, or the pool has 8 bits.
+    """
     return EagerReposition(spec)

@@ -1,12 +1,12 @@
-"""How kernels run without a GPU (``arch="emu:sm_80"``), and what the emulator sees of them.
+"""Options and profiles of the emulator, which runs kernels without a GPU (``arch="emu:sm_80"``).
 
     with lazyrope.emulator.options(seed=3, races=True):
-        kernel(q, k_pool, v_pool, step)  # in another order of threads, with a look for races
+        kernel(q, k_pool, v_pool, step)  # runs threads in another order and checks for races
     with lazyrope.emulator.profile() as profile:
         kernel(q, k_pool, v_pool, step)
-    print(profile)  # bank conflicts and sectors of each line of the kernels' text
+    print(profile)  # bank conflicts and sectors of each line of the kernels' source
 
-What a kernel may not do, and a GPU might let pass, raises :class:`lazyrope.KernelFault`.
+A kernel that breaks a rule raises :class:`lazyrope.KernelFault`, even if a GPU might tolerate it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ __all__ = ["Profile", "ProfileLine", "options", "profile"]
 
 @dataclass(frozen=True)
 class ProfileLine:
-    """What the memory instructions of one line of a kernel came to.
+    """The counts of one memory instruction on one line of a kernel.
 
     Attributes:
-        kernel: its function, as in :attr:`lazyrope.CompiledKernel.entry`.
-        file: of the library's templates.
-        line: in that file, from 1.
-        text: of the line.
-        instruction: "ld.shared.b128", "ldmatrix.x4", "cp.async 16", ...
-        executions: by warps; of a bulk copy, by lanes.
-        lanes: that took part, in all executions; at most 32 x executions.
-        wavefronts: passes over shared memory that a GPU needs.
-        ideal_wavefronts: that it would need without bank conflicts.
-        sectors: of 32 bytes of global memory that were touched; what is read twice counts twice.
-        ideal_sectors: that the same bytes would fill.
-        cache_lines: of 128 bytes of global memory that were touched, in the host's tensors, which may begin inside one.
-        bytes: that lanes read or wrote; of a bulk copy, those of global memory.
+        kernel: The kernel's function, as in :attr:`lazyrope.CompiledKernel.entry`.
+        file: The file of the library's templates.
+        line: The line in that file, from 1.
+        text: The text of the line.
+        instruction: The instruction, such as "ld.shared.b128", "ldmatrix.x4" or "cp.async 16".
+        executions: The executions by warps, or by lanes for a bulk copy.
+        lanes: The active lanes of all executions, at most 32 x executions.
+        wavefronts: The passes over shared memory that a GPU needs.
+        ideal_wavefronts: The passes that it would need without bank conflicts.
+        sectors: The accessed sectors of 32 bytes of global memory. A sector that is read twice counts twice.
+        ideal_sectors: The sectors that the same bytes would fill.
+        cache_lines: The accessed lines of 128 bytes of global memory. The host's tensors may begin inside a line.
+        bytes: The bytes that lanes read or wrote. For a bulk copy, only bytes of global memory count.
     """
 
     kernel: str
@@ -57,15 +57,18 @@ class ProfileLine:
 
 
 class Profile:
-    """What the launches of a :func:`profile` came to; as text, a table whose first lines take the most beyond their
-    ideal. To be read while no kernel runs."""
+    """The counts of all launches within a :func:`profile`.
+
+    ``str(profile)`` is a table, sorted by the excess over the ideal, the greatest first. Read a profile while no kernel
+    runs.
+    """
 
     def __init__(self) -> None:
         self._counts = _core.Profile()
 
     @property
     def lines(self) -> list[ProfileLine]:
-        """By kernel, file, line and instruction."""
+        """The counts, sorted by kernel, file, line and instruction."""
         return [ProfileLine(**fields) for fields in self._counts.lines()]
 
     def __repr__(self) -> str:
@@ -79,18 +82,20 @@ class Profile:
 def options(
     *, seed: int | None = None, races: bool | None = None, resident_threads: int | None = None
 ) -> Iterator[None]:
-    """How this process's kernels run in the emulator while the ``with`` lasts.
+    """Sets options of this process's emulator for the duration of the ``with`` statement.
+
+    An option that is not given does not change.
 
     Args:
-        seed: of the random order in which threads take turns, 0 to 2^64 - 1. The same seed gives the same order. By
-            default it stays what it is: LAZYROPE_EMULATOR_SEED, or 0.
-        races: whether to look for accesses to the same memory that no barrier orders, which takes longer. By default
-            it stays what it is: LAZYROPE_EMULATOR_RACES, or False.
-        resident_threads: of a launch, that are there at a time, at least 1: as many whole CTAs as have no more, but
-            one at the least. The next begins when one has ended. By default it stays what it is: 1024.
+        seed: The seed of the random order in which threads run, 0 to 2^64 - 1. The same seed gives the same order. At
+            first it is LAZYROPE_EMULATOR_SEED, or 0.
+        races: If True, accesses to the same memory that no barrier orders are errors. Kernels then run slower. At first
+            it is LAZYROPE_EMULATOR_RACES, or False.
+        resident_threads: The most threads of a launch that run concurrently, at least 1. Whole CTAs run, and always at
+            least one; the next CTA begins when another has ended. At first it is 1024.
 
     Raises:
-        SpecError: the seed or the number of threads is out of range, or this build has no emulator.
+        SpecError: The seed or the number of threads is out of range, or this build has no emulator.
     """
     if seed is not None and not 0 <= seed < 2**64:
         raise SpecError(f"seed = {seed}; it must be at least 0 and less than 2^64")
@@ -103,11 +108,13 @@ def options(
 
 @contextmanager
 def profile() -> Iterator[Profile]:
-    """Counts what the memory accesses of this process's kernels would cost a GPU, while the ``with`` lasts: of those in
-    the emulator, which it slows down. Inside another, the inner one counts.
+    """Counts the memory accesses of this process's kernels in the emulator, for the duration of the ``with`` statement.
+
+    The counts say how many wavefronts and sectors a GPU would need. Kernels run slower meanwhile. If two profiles are
+    nested, the inner one counts.
 
     Raises:
-        SpecError: this build has no emulator.
+        SpecError: This build has no emulator.
     """
     counted = Profile()
     with _changed({"profile": counted._counts}):

@@ -1,4 +1,4 @@
-"""The errors that lazyrope raises. Each says what was given, what is allowed and what to do."""
+"""The errors that lazyrope raises. Each message says what was given, what is allowed and what to do."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ class SpecError(ValueError):
 
 
 class CacheError(RuntimeError):
-    """A kernel is not in the cache, and LAZYROPE_POLICY=cache_only forbids compiling it. Otherwise a cache that is
-    corrupt, full, read-only or absent is a logged miss."""
+    """A kernel is not in the cache, and LAZYROPE_POLICY=cache_only forbids to compile it.
+
+    In all other cases a cache that is corrupt, full, read-only or absent is a miss that is logged.
+    """
 
 
 class _FieldsError(RuntimeError):
-    """An error with named fields that survives pickling."""
+    """An error with named fields. Pickling keeps them."""
 
     _fields: tuple[str, ...] = ()
 
@@ -45,14 +47,14 @@ def _rebuild(kind: type[_FieldsError], message: str, fields: dict[str, Any]) -> 
 
 
 class CompileError(_FieldsError):
-    """A kernel could not be compiled, or there is no compiler to compile it with.
+    """A kernel could not be compiled, or no compiler was found.
 
     Attributes:
-        source: name or path of the source.
-        options: what the compiler was given.
-        log: the compiler's own words, or the places where one was looked for.
-        excerpt: the lines that the log complains about.
-        advice: what to do.
+        source: The name or path of the source.
+        options: The compiler's options.
+        log: The compiler's log, or the directories that were searched for a compiler.
+        excerpt: The source lines that the log refers to.
+        advice: The recommended remedy.
     """
 
     _fields = ("source", "options", "log", "excerpt", "advice")
@@ -67,10 +69,10 @@ class DriverError(_FieldsError):
     """A call of the CUDA driver failed, or there is no usable driver.
 
     Attributes:
-        call: the driver's function.
-        code: its CUresult; -1 where there is no driver to return one.
-        name: the code's name.
-        advice: what to do.
+        call: The driver's function.
+        code: Its CUresult, or -1 if there is no driver.
+        name: The name of the code.
+        advice: The recommended remedy.
     """
 
     _fields: tuple[str, ...] = ("call", "code", "name", "advice")
@@ -81,12 +83,14 @@ class DriverError(_FieldsError):
 
 
 class KernelFault(DriverError):
-    """A kernel did in the emulator what it may not do, whether or not a GPU would have let it pass: it read out of
-    bounds, or what nobody had written; two threads raced; all waited. The text says which rule it broke and how, the
-    kernel, the file and line of its text, the block, the warp and the lane.
+    """A kernel broke a rule in the emulator, whether or not a GPU would have tolerated it.
+
+    For example, it read out of bounds or read memory that no thread had written, two threads raced, or all threads
+    waited. The message names the rule and the reason, the kernel, the file and line of its source, the block, the warp
+    and the lane.
 
     Attributes:
-        rule: its name, e.g. "race" or "shared access out of bounds"; :attr:`call` is the same.
+        rule: The name of the rule, such as "race" or "shared access out of bounds". :attr:`call` is the same.
     """
 
     _fields = (*DriverError._fields, "rule")
@@ -94,15 +98,15 @@ class KernelFault(DriverError):
 
 
 class StoreError(RuntimeError):
-    """A document store cannot do what was asked, or was asked out of turn: one release too many, a second free."""
+    """A call of a document store is impossible or illegal now, such as one release too many."""
 
 
 class DocumentTooLarge(StoreError):
-    """More pages are needed than the whole budget has."""
+    """A request for pages exceeds the whole budget."""
 
 
 class StoreFull(StoreError):
-    """Too few pages are free or evictable now; the others are referenced, pinned or private."""
+    """Too few pages are free or evictable now. The others are referenced, pinned or private."""
 
 
 class InsertError(StoreError):

@@ -1,4 +1,4 @@
-"""The published configs of models, as :meth:`lazyrope.AttentionSpec.from_hf` takes them."""
+"""Reads the published configs of models for :meth:`lazyrope.AttentionSpec.from_hf`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from .errors import SpecError
 
 
 def config_text(config: Any) -> str:
-    """Returns the JSON text of a config.json, given by its path or its directory, as a dict, or as a config object of
-    transformers.
+    """Returns the JSON text of a model's config.
+
+    Args:
+        config: A path to a config.json or to its directory, a dict, or a config object of transformers.
 
     Raises:
-        SpecError: there is no such file, it is no text, or the config has a number that is infinite or NaN.
+        SpecError: The file does not exist or is no text, or the config has a number that is infinite or NaN.
     """
     if hasattr(config, "to_dict"):
         config = config.to_dict()
@@ -31,7 +33,7 @@ def config_text(config: Any) -> str:
         ) from None
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
-        raise SpecError(f"{file} is no file; from_hf takes a config.json, its directory, a dict or a config object")
+        raise SpecError(f"{file} is not a file; from_hf takes a config.json, its directory, a dict or a config object")
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

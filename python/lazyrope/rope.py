@@ -1,8 +1,13 @@
-"""RoPE variants: each function returns a :class:`Rope` for :class:`AttentionSpec`.
+"""RoPE variants. Each function returns a :class:`Rope` for :class:`AttentionSpec`.
 
-All take ``rotary_dim``, the columns that turn, from the first on (all of them by default; a multiple of 4, from 128 on
-of 8), and all but :func:`none` ``attention_factor``, which multiplies the rotated pairs of queries and of keys once
-each, where it is the kernels that rotate them.
+    spec = lazyrope.AttentionSpec(head_dim=128, num_q_heads=32, num_kv_heads=8, rope=lazyrope.rope.neox(1e6))
+
+All functions but :func:`none` take these two arguments:
+
+- ``rotary_dim``: the number of columns that are rotated, from column 0 on. It is a multiple of 4; from 128 on, of 8.
+  None: all columns.
+- ``attention_factor``: the factor of rotated pairs of queries and of keys, once each. The kernels apply it when
+  they rotate, so it does not apply to queries or keys that arrive rotated.
 """
 
 from __future__ import annotations
@@ -13,26 +18,48 @@ __all__ = ["Rope", "gptj", "linear", "llama3", "neox", "none", "yarn"]
 
 
 def none() -> Rope:
-    """No rotation."""
+    """Returns the variant without rotation."""
     return Rope("none", 0, {})
 
 
 def neox(theta: float = 10000.0, *, rotary_dim: int | None = None, attention_factor: float = 1.0) -> Rope:
-    """Column i turns with column i + rotary_dim / 2 by position x theta^(-2i / rotary_dim) (RoFormer, arXiv
-    2104.09864, in GPT-NeoX's pairing: Llama, Qwen, Mistral). ``theta``: base of the frequencies."""
+    """Returns RoPE in GPT-NeoX's pairing, as Llama, Qwen and Mistral have it.
+
+    Columns i and i + rotary_dim / 2 are rotated together, by the angle position x theta^(-2i / rotary_dim) (RoFormer,
+    arXiv 2104.09864).
+
+    Args:
+        theta: The base of the frequencies.
+        rotary_dim: The number of rotated columns. None: head_dim.
+        attention_factor: The factor of rotated pairs.
+    """
     return _rope("neox", rotary_dim, attention_factor, theta=theta)
 
 
 def gptj(theta: float = 10000.0, *, rotary_dim: int | None = None, attention_factor: float = 1.0) -> Rope:
-    """Column 2i turns with column 2i + 1, by the same angles as :func:`neox` (RoFormer's own pairing: GPT-J, GLM,
-    Cohere)."""
+    """Returns RoPE in the pairing of RoFormer (arXiv 2104.09864), as GPT-J, GLM and Cohere have it.
+
+    Columns 2i and 2i + 1 are rotated together, by the angles of :func:`neox`.
+
+    Args:
+        theta: The base of the frequencies.
+        rotary_dim: The number of rotated columns. None: head_dim.
+        attention_factor: The factor of rotated pairs.
+    """
     return _rope("gptj", rotary_dim, attention_factor, theta=theta)
 
 
 def linear(
     theta: float = 10000.0, *, factor: float, rotary_dim: int | None = None, attention_factor: float = 1.0
 ) -> Rope:
-    """:func:`neox` with positions divided by ``factor`` (position interpolation, arXiv 2306.15595)."""
+    """Returns :func:`neox` with position interpolation (arXiv 2306.15595): positions are divided by ``factor``.
+
+    Args:
+        theta: The base of the frequencies.
+        factor: The divisor of positions.
+        rotary_dim: The number of rotated columns. None: head_dim.
+        attention_factor: The factor of rotated pairs.
+    """
     return _rope("linear", rotary_dim, attention_factor, theta=theta, factor=factor)
 
 
@@ -46,9 +73,21 @@ def llama3(
     rotary_dim: int | None = None,
     attention_factor: float = 1.0,
 ) -> Rope:
-    """:func:`neox` with Llama 3.1's scaling: waves longer than original_max_position_embeddings / low_freq_factor
-    tokens are slowed by factor, those shorter than / high_freq_factor are kept, and those between are interpolated.
-    The defaults are Llama 3.1's."""
+    """Returns :func:`neox` with the frequency scaling of Llama 3.1. The defaults are those of Llama 3.1.
+
+    The scaling depends on a pair's wavelength in tokens. Frequencies of wavelengths above
+    original_max_position_embeddings / low_freq_factor are divided by factor. Frequencies of wavelengths below
+    original_max_position_embeddings / high_freq_factor stay. The other frequencies are interpolated.
+
+    Args:
+        theta: The base of the frequencies.
+        factor: The divisor of low frequencies.
+        low_freq_factor: The bound of low frequencies, in wavelengths of the original context.
+        high_freq_factor: The bound of high frequencies, in wavelengths of the original context.
+        original_max_position_embeddings: The context of the model before scaling, in tokens.
+        rotary_dim: The number of rotated columns. None: head_dim.
+        attention_factor: The factor of rotated pairs.
+    """
     return _rope(
         "llama3",
         rotary_dim,
@@ -72,10 +111,22 @@ def yarn(
     rotary_dim: int | None = None,
     attention_factor: float | None = None,
 ) -> Rope:
-    """:func:`neox` with YaRN's scaling (arXiv 2309.00071; gpt-oss, Qwen beyond 32k): pairs that turn more than
-    beta_fast times within original_max_position_embeddings tokens are kept, those that turn less than beta_slow times
-    are slowed by factor, and those between are interpolated, from a whole pair to a whole pair if truncate says so.
-    ``attention_factor`` is 0.1 ln(factor) + 1 by default."""
+    """Returns :func:`neox` with the frequency scaling of YaRN (arXiv 2309.00071), as gpt-oss and long Qwen have it.
+
+    The scaling depends on a pair's revolutions within original_max_position_embeddings tokens. Frequencies of pairs
+    with more than beta_fast revolutions stay. Frequencies of pairs with less than beta_slow revolutions are divided by
+    factor. The other frequencies are interpolated by the pair's index.
+
+    Args:
+        theta: The base of the frequencies.
+        factor: The divisor of low frequencies.
+        original_max_position_embeddings: The context of the model before scaling, in tokens.
+        beta_fast: The revolutions from which frequencies stay.
+        beta_slow: The revolutions up to which frequencies are divided.
+        truncate: If True, the interpolation begins and ends at whole pairs.
+        rotary_dim: The number of rotated columns. None: head_dim.
+        attention_factor: The factor of rotated pairs. The default is 0.1 ln(factor) + 1.
+    """
     given = {} if attention_factor is None else {"attention_factor": attention_factor}
     return _rope(
         "yarn",

@@ -1,19 +1,19 @@
-"""Attention as operators of PyTorch, which torch.compile, torch.export and CUDA graphs pass through.
+"""Attention as operators of PyTorch, for torch.compile, torch.export and CUDA graphs.
 
     @torch.compile(fullgraph=True)
     def layer(q, k, v):
         lazyrope.torch.append(kernel, k, v, k_pool, v_pool, writes)
         return lazyrope.torch.attend(kernel, q, k_pool, v_pool, step)
 
-Kernels and steps are made outside, and so is ``step.update(...)``, with device tensors or a :class:`lazyrope.Batch`:
-compiled code and captured graphs then serve the new requests, with nothing compiled anew. Other steps may be given as
-well. With ``mode="reduce-overhead"`` pools must be buffers of a module or marked by
-``torch._dynamo.mark_static_address``, or else PyTorch copies them at each call.
+Make kernels and steps outside of the compiled code, and call ``step.update(...)`` there too. Compiled code and captured
+graphs then serve the new requests, and nothing is compiled again. The code also accepts other steps. With
+``mode="reduce-overhead"``, pools must be buffers of a module or marked by ``torch._dynamo.mark_static_address``;
+otherwise PyTorch copies them at each call.
 
-The operators themselves are ``torch.ops.lazyrope.attend``, ``attend_out`` and ``append``. They take ``kernel.handle``
-and ``step.handle`` in place of the objects, which must live as long as compiled code or a graph refers to them. A
-program that torch.export has made runs in the process that exported it, and in no other. There is no backward. Outside
-compiled code ``kernel(...)`` and ``kernel.append(...)`` do the same with less overhead.
+The operators are ``torch.ops.lazyrope.attend``, ``attend_out`` and ``append``. They take ``kernel.handle`` and
+``step.handle`` in place of the objects. Keep the objects alive as long as compiled code or a graph refers to them. A
+program of torch.export runs only in the process that exported it. The operators are forward only. Outside of compiled
+code, ``kernel(...)`` and ``kernel.append(...)`` do the same with less overhead.
 """
 
 from __future__ import annotations
@@ -69,25 +69,29 @@ def attend(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of q over the step's segments, as ``kernel(q, k_pool, v_pool, step)``.
+    """Computes the attention of q over the step's segments, as ``kernel(q, k_pool, v_pool, step)`` does.
 
     Args:
-        kernel: from :func:`lazyrope.compile`.
-        q: [tokens, num_q_heads, head_dim], of the spec's dtype; with more tokens than the step has, out must be given.
-        k_pool, v_pool: [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads, page_size, head_dim]
+        kernel: The kernels of :func:`lazyrope.compile`.
+        q: Queries, [tokens, num_q_heads, head_dim], of the spec's dtype. If it has more tokens than the step, out must
+            be given.
+        k_pool: Keys, [pages, page_size, kv_heads, head_dim] (layout NHD) or [pages, kv_heads, page_size, head_dim]
             (HND), of the spec's kv_dtype.
-        step: from ``kernel.plan(...)``, of device tensors or of a :class:`lazyrope.Batch`.
-        out: as q. Rows beyond the step's tokens are left alone.
-        lse: [tokens, num_q_heads], float32; natural logarithm. Only with out.
-        sinks: [num_q_heads], float32, if and only if the spec has them.
-        k_scale, v_scale: of pools of 8 bits: float32, one element or [kv_heads]; 1 by default.
+        v_pool: Values, of the same shape and strides.
+        step: The step of ``kernel.plan(...)``.
+        out: The output, of the shape and dtype of q. Rows beyond the step's tokens are not written.
+        lse: The log-sum-exp, [tokens, num_q_heads], float32, in natural logarithms. It may be given only with out.
+        sinks: A logit of each query head, [num_q_heads], float32. It must be given if and only if the spec has sinks.
+        k_scale: For pools of 8 bits only: the factor of stored keys, float32, one element or [kv_heads]. The default
+            is 1.
+        v_scale: The same for values.
 
     Returns:
-        out and lse: new tensors, or, where out is given, what was given.
+        New tensors out and lse, or the given ones if out is given.
 
     Raises:
-        SpecError: as ``kernel(...)``; or lse is given without out; or a gradient is asked for.
-        DriverError: a call of the driver failed.
+        SpecError: As in ``kernel(...)``; or lse is given without out; or an input requires a gradient.
+        DriverError: A call of the driver failed.
     """
     _refuse_gradients(q, k_pool, v_pool)
     if out is not None:
@@ -114,18 +118,21 @@ def append(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
 ) -> None:
-    """Stores new keys and values in the pool, as ``kernel.append(k, v, k_pool, v_pool, step)``.
+    """Stores new keys and values in the pool, as ``kernel.append(k, v, k_pool, v_pool, step)`` does.
 
     Args:
-        kernel: from :func:`lazyrope.compile`.
-        k, v: [tokens, num_kv_heads, head_dim], of the spec's dtype.
-        k_pool, v_pool: as in :func:`attend`; written to.
-        step: from ``kernel.plan_append(...)``.
-        k_scale, v_scale: as in :func:`attend`.
+        kernel: The kernels of :func:`lazyrope.compile`.
+        k: New keys, [tokens, num_kv_heads, head_dim], of the spec's dtype.
+        v: New values, of the same shape and dtype.
+        k_pool: The keys' pool, as in :func:`attend`. It is written.
+        v_pool: The values' pool, as in :func:`attend`. It is written.
+        step: The append step of ``kernel.plan_append(...)``.
+        k_scale: For pools of 8 bits only: the divisor of keys, float32, one element or [kv_heads]. The default is 1.
+        v_scale: The same for values.
 
     Raises:
-        SpecError: as ``kernel.append(...)``; or a gradient is asked for.
-        DriverError: a call of the driver failed.
+        SpecError: As in ``kernel.append(...)``; or an input requires a gradient.
+        DriverError: A call of the driver failed.
     """
     _refuse_gradients(k, v, k_pool, v_pool)
     torch.ops.lazyrope.append(k, v, k_pool, v_pool, _handle(kernel), _handle(step), k_scale, v_scale)
@@ -177,7 +184,7 @@ def _attend_out(
     kernel: int,
     step: int,
     out: Tensor,
-    lse: Tensor | None,  # PyTorch 2.11 leaves out a default that it is to mutate, and fails
+    lse: Tensor | None,  # without a default: PyTorch 2.11 does not pass one that the operator mutates, and fails
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,

@@ -223,13 +223,13 @@ def test_a_dead_handle_is_named(one):
     dead = one.step.handle
     one.step = None
     gc.collect()
-    with pytest.raises(lazyrope.SpecError, match=rf"handle {dead} belongs to nothing that lives; .* a living Step"):
+    with pytest.raises(lazyrope.SpecError, match=rf"handle {dead} belongs to no live object; .* a live Step"):
         OPS.attend(one.case.q, k_pool, v_pool, one.kernel.handle, dead)
 
 
 def test_a_handle_of_another_kind_is_refused(one):
     k_pool, v_pool = one.pools()
-    with pytest.raises(lazyrope.SpecError, match="belongs to AppendStep; it must belong to a living Step"):
+    with pytest.raises(lazyrope.SpecError, match="belongs to AppendStep; it must belong to a live Step"):
         OPS.attend(one.case.q, k_pool, v_pool, one.kernel.handle, one.writes.handle)
 
 

@@ -1,11 +1,11 @@
-"""Serves models of transformers from documents that are stored once and read at any position.
+"""Serves models of Hugging Face transformers from documents that are stored once and read at any position.
 
     engine = lazyrope.transformers.attach(model, tokenizer=tokenizer, budget="8GiB")
-    for token in engine.generate("What does the licence forbid?", documents=[licence, manual]):
-        ...
+    for piece in engine.generate("What does the licence forbid?", documents=[licence, manual]).pieces():
+        print(piece, end="")
 
-A document's tokens see only their own document, whatever comes before it (the block mask of Block-Attention, arXiv
-2409.15355); the prompt, which comes last, sees all of them and itself, at the positions that their order gives.
+A document's tokens see their own document alone, whichever documents come before it (the block mask of Block-Attention,
+arXiv 2409.15355). The prompt comes last. It sees all documents and itself, at the positions that their order gives.
 """
 
 from __future__ import annotations
@@ -41,32 +41,41 @@ def attach(
     cuda_graphs: bool = True,
     max_graph_tokens: int = 256,
 ) -> Engine:
-    """An engine that serves a model from a store of documents. The model is not changed: it attends by lazyrope in the
-    engine's passes, and as before between them; meanwhile, calling it from another thread is an error.
+    """Makes an engine that serves a model from a store of documents.
+
+    The model is not changed. It attends with lazyrope in the engine's passes, and as before between them. During a
+    pass, other threads must not call the model: that is an error.
 
     Args:
-        model: a causal language model of transformers with Llama's attention (Llama, SmolLM2, Mistral, Qwen2, Qwen3),
-            on one device, in bfloat16 or float16 (on the CPU in plain PyTorch, also float32).
-        budget: bytes of KV, documents and requests together; or text, such as "8GiB".
-        tokenizer: with it, prompts and documents may be text.
-        mode: "lazy": the prompt reads each document's one stored copy where it is. "block": the request gets a private
-            copy, keys turned to their positions (Block-Attention). "full": it computes its documents anew. All three
-            have the same mask and give the same result but for rounding. Requests may choose for themselves.
-        arch: of the kernels; that of the model's GPU by default. On the CPU, attention runs in plain PyTorch, and a
-            warning says so, unless this is "emu:sm_80", the emulator.
-        page_size: tokens of a page, a multiple of 16.
-        max_requests: that run at the same time.
-        max_pass_tokens: of one pass; longer prompts and documents take several.
-        cuda_graphs: whether passes that only decode are captured and replayed, on a GPU. While one is captured, when a
-            number of requests first comes, no other thread may synchronise that GPU as a whole or draw random numbers
-            on it (PyTorch's rule).
-        max_graph_tokens: so are other passes of up to this many tokens (short prompts, beside decoding or not): their
-            launches then take the host less time than the GPU. Each power of two of tokens is captured when it first
-            comes. 0: none.
+        model: A causal language model of transformers with Llama's attention (Llama, SmolLM2, Mistral, Qwen2, Qwen3).
+            It is on one device, in bfloat16 or float16. On the CPU in plain PyTorch it may also be in float32.
+        budget: The bytes of KV of documents and requests together, or text such as "8GiB".
+        tokenizer: The model's tokenizer. With it, prompts and documents may be text.
+        mode: The way of reading documents. "lazy": the prompt reads the stored copy of each document in place.
+            "block": the request gets a private copy with keys rotated to their positions (Block-Attention). "full":
+            the request computes its documents again. All three have the same mask and give the same result up to
+            rounding. A request may choose another mode.
+        arch: The arch of the kernels. The default is that of the model's GPU. On the CPU, attention runs in plain
+            PyTorch, with a warning, unless arch is "emu:sm_80", the emulator.
+        page_size: The tokens of a page, a multiple of 16.
+        max_requests: The most requests that run at the same time.
+        max_pass_tokens: The most tokens of one pass. Longer prompts and documents take several passes.
+        cuda_graphs: If True, passes that only decode are captured and replayed on a GPU. A pass is captured when a
+            number of requests first occurs. Meanwhile no other thread may synchronise that GPU as a whole or draw
+            random numbers on it (PyTorch's rule).
+        max_graph_tokens: Other passes of up to this many tokens are captured too: short prompts, with or without
+            decoding. Their launches then take the host less time than the GPU. Each power of two of tokens is captured
+            when it first occurs. 0: none.
+
+    Returns:
+        The engine.
 
     Raises:
-        SpecError: the model's config needs what does not exist (the message names it), or a value is not allowed.
-        CompileError, CacheError, DriverError: as :func:`lazyrope.compile`.
+        SpecError: The model's config needs a feature that does not exist (the message names it), or a value is not
+            allowed.
+        CompileError: As in :func:`lazyrope.compile`.
+        CacheError: As in :func:`lazyrope.compile`.
+        DriverError: As in :func:`lazyrope.compile`.
     """
     device, dtype = model.device, model.dtype
     if model.get_output_embeddings() is None:
@@ -76,10 +85,10 @@ def attach(
     kernel_dtype = "float16" if dtype == torch.float16 else "bfloat16"
     if model.config.model_type not in MODEL_TYPES:
         known = ", ".join(MODEL_TYPES)
-        raise SpecError(f'model_type = "{model.config.model_type}" is not served yet; known are: {known}')
+        raise SpecError(f'model_type = "{model.config.model_type}" is not supported; allowed are: {known}')
     spec = AttentionSpec.from_hf(model.config, dtype=kernel_dtype, query_form="rotated")
     if spec.mask != "causal":
-        raise SpecError(f"the model's mask is {spec.mask} (window {spec.window}); the engine serves causal ones only")
+        raise SpecError(f"the model's mask is {spec.mask} (window {spec.window}); the engine supports causal only")
     plain = device.type == "cpu" and arch is None
     if not plain and str(dtype) != f"torch.{spec.dtype}":
         raise SpecError(f"the model is in {dtype}; kernels are for bfloat16 and float16")

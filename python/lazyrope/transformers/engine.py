@@ -1,4 +1,8 @@
-"""Requests over stored documents: admission under the store's budget, passes of mixed work, streamed tokens."""
+"""Serves requests over stored documents: admission under the store's budget, passes of mixed work, streamed tokens.
+
+An engine queues requests and runs them together. Each pass of the model computes new documents, prompts and the next
+tokens of running requests.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +28,40 @@ from .passes import Backend, Runner
 from .work import Job, Work
 
 Tensor = Any
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what tokenizers make of a part of a character
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # tokenizers decode an incomplete character to it
 
 
 @dataclass(eq=False)
 class Generation:
-    """A request and what has come of it. Iterating drives the engine and yields tokens as they come. It holds its pages
-    until it ends: where nobody wants the rest, by :meth:`cancel`, or at the end of a ``with`` statement.
+    """A request and its generated tokens.
+
+    Iteration runs passes of the engine and yields each token when it is generated. A generation holds its pages until
+    it ends. To end it early, call :meth:`cancel` or use it in a ``with`` statement.
+
+    Example:
+        ```python
+        with engine.generate("Summarise it.", documents=[manual]) as generation:
+            for piece in generation.pieces():
+                print(piece, end="")
+        ```
 
     Attributes:
-        prompt: token ids of the request's own text, behind its documents.
-        documents: token ids of each document, in the order in which the prompt sees them.
-        max_new_tokens: the most tokens that are generated.
-        mode: "lazy", "block" or "full": see :func:`lazyrope.transformers.attach`.
-        temperature: 0: the most probable token; otherwise a sample of softmax(logits / temperature).
-        stop: ids that end the text; they are not part of it.
-        salt: of its documents' keys.
-        tokens: what has been generated.
-        finish_reason: None while it is going on; then "stop", "length", "cancelled" or "error".
-        error: what it ended with, where that is the reason.
-        arrival, first_token, finished: time.perf_counter() at each event.
-        hits: how many of its documents were stored, or being stored, when it was admitted.
+        engine: The engine that runs it.
+        prompt: The token ids of the request's own text, which follows its documents.
+        documents: The token ids of each document, in the order in which the prompt sees them.
+        max_new_tokens: The most tokens that are generated.
+        mode: "lazy", "block" or "full", as in :func:`lazyrope.transformers.attach`.
+        temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
+        stop: The token ids that end the text. They are not part of it.
+        salt: The salt of its documents' keys.
+        scored: True for a request of :meth:`Engine.score`.
+        tokens: The generated token ids.
+        finish_reason: None while the request is not finished, then "stop", "length", "cancelled" or "error".
+        error: The error that ended the request, if finish_reason is "error".
+        arrival: The time at which the request was queued, by time.perf_counter().
+        first_token: The time of its first token, or None.
+        finished: The time of its end, or None.
+        hits: The number of its documents that were stored, or being stored, when the request was admitted.
     """
 
     engine: Engine = field(repr=False)
@@ -69,12 +86,13 @@ class Generation:
 
     @property
     def is_done(self) -> bool:
+        """True if the request has ended, for any reason."""
         return self.finish_reason is not None
 
     def __iter__(self) -> Iterator[int]:
         at = 0
         while True:
-            was_done = self.is_done  # tokens that came before are there then
+            was_done = self.is_done  # read first: all tokens of a finished request are there
             while at < len(self.tokens):
                 yield self.tokens[at]
                 at += 1
@@ -91,19 +109,33 @@ class Generation:
         self.cancel()
 
     def result(self) -> list[int]:
-        """All tokens, once they are there."""
+        """Runs passes until the request ends, and returns all its tokens.
+
+        Raises:
+            Exception: The error that ended the request.
+        """
         return list(self)
 
     def text(self) -> str:
-        """The same, decoded. The engine must have a tokenizer."""
+        """Runs passes until the request ends, and returns its text.
+
+        Raises:
+            SpecError: The engine has no tokenizer.
+            Exception: The error that ended the request.
+        """
         for _ in self:
             pass
         return self._decoded(0, len(self.tokens))
 
     def pieces(self) -> Iterator[str]:
-        """The text as it comes, in whole characters, which may take several tokens. The engine must have a
-        tokenizer."""
-        # Those of the piece before are decoded once more, for a token's text depends on what it follows: on no more.
+        """Yields the text in pieces as it is generated. A piece has whole characters, which may take several tokens.
+
+        Raises:
+            SpecError: The engine has no tokenizer.
+            Exception: The error that ended the request.
+        """
+        # A token's text depends on the tokens before it. The tokens of the previous piece are enough, so they are
+        # decoded again with each new one.
         first, given = 0, 0
         for _ in self:
             piece = self._decoded_after(first, given)
@@ -114,7 +146,7 @@ class Generation:
             yield rest
 
     def _decoded_after(self, first: int, given: int) -> str:
-        """What tokens `given` and on add to the text from `first` on."""
+        """Returns the text that the tokens from `given` on add to the text from `first` on."""
         return self._decoded(first, len(self.tokens))[len(self._decoded(first, given)) :]
 
     def _decoded(self, first: int, end: int) -> str:
@@ -123,7 +155,7 @@ class Generation:
         return str(self.engine.tokenizer.decode(self.tokens[first:end], skip_special_tokens=True))
 
     def cancel(self) -> None:
-        """Ends it now and gives its pages back."""
+        """Ends the request now and frees its pages."""
         self.engine.cancel(self)
 
     @property
@@ -139,11 +171,12 @@ class Generation:
 
 @dataclass(frozen=True)
 class Scores:
-    """The model's last hidden states over given tokens; its lm_head makes logits of them.
+    """The model's last hidden states over given tokens. The model's lm_head computes logits from them.
 
     Attributes:
-        documents: [tokens, hidden size] of each document; None where it was stored, or being computed, before.
-        prompt: [tokens, hidden size].
+        documents: The hidden states of each document, [tokens, hidden size]. None if the document was stored, or being
+            computed, before.
+        prompt: The hidden states of the prompt, [tokens, hidden size].
     """
 
     documents: list[Tensor | None]
@@ -151,14 +184,19 @@ class Scores:
 
 
 class Engine:
-    """Serves requests with a model whose attention reads documents from a store. Made by
-    :func:`lazyrope.transformers.attach`. All methods may be called from several threads; passes run one at a time.
+    """Serves requests with a model whose attention reads documents from a store.
+
+    :func:`lazyrope.transformers.attach` makes it. All methods may be called from several threads. Passes run one at a
+    time.
 
     Attributes:
-        model: transformers' model, which stays as it is.
-        store: the documents' pages, and those of requests.
-        backend: what attention runs on: "sm_90a", "emu:sm_80" and so on, or "eager" (plain PyTorch).
-        mode: of requests that do not say.
+        model: The model of transformers. It is not changed.
+        store: The store with the pages of documents and of requests.
+        tokenizer: The model's tokenizer, or None.
+        backend: The arch of the attention: "sm_90a", "emu:sm_80" and so on, or "eager" (plain PyTorch).
+        mode: The default mode of requests.
+        max_requests: The most requests that run at the same time.
+        max_pass_tokens: The most tokens of one pass.
     """
 
     def __init__(
@@ -186,11 +224,11 @@ class Engine:
         self.max_pass_tokens = max_pass_tokens
         self.backend: str = backend.attention.arch
         self._runner = Runner(model, backend, cuda_graphs=cuda_graphs, max_graph_tokens=max_graph_tokens)
-        self._pass_lock = FifoLock()  # everything but arrivals
-        # Engines on one device, and so those of one model, run their passes one at a time: what a thread does on a GPU
-        # may break another one's capture.
+        self._pass_lock = FifoLock()  # guards everything but the arrival of requests
+        # Engines on one device run their passes one at a time, for work of one thread on a GPU may break the capture of
+        # another thread. This also covers engines of one model.
         self._device_lock = device_lock(store.device)
-        self._arrivals = threading.Lock()  # of what is appended to the queue while others search it
+        self._arrivals = threading.Lock()  # guards the queue: a thread may append while another one searches it
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._filling: dict[Document, Job] = {}
@@ -206,21 +244,27 @@ class Engine:
         stop: Sequence[int] | None = None,
         salt: str = "",
     ) -> Generation:
-        """Queues a request. Iterate over it for its tokens as they come; it runs together with all others that are
-        queued, whichever of them is iterated over.
+        """Queues a request.
+
+        Iterate over the result to get tokens as they are generated. All queued requests run together, whichever of
+        them is iterated over.
 
         Args:
-            prompt: the request's own text: token ids, or text if the engine has a tokenizer, which is encoded as it is,
-                without a chat template or special tokens. At least one token.
-            documents: what it sees before that, in this order; token ids or text each. Empty ones are left out.
-            max_new_tokens: the most tokens that are generated.
-            mode: "lazy", "block" or "full"; the engine's by default.
-            temperature: 0: the most probable token; otherwise a sample of softmax(logits / temperature).
-            stop: ids that end the text; the model's end-of-sequence ids by default.
-            salt: keeps its documents apart from those of other salts, say of other tenants.
+            prompt: The request's own text, at least one token: token ids, or text if the engine has a tokenizer. Text
+                is encoded without a chat template and without special tokens.
+            documents: The documents that the prompt sees, in this order, each as token ids or text. Empty documents are
+                ignored.
+            max_new_tokens: The most tokens that are generated.
+            mode: "lazy", "block" or "full". The default is the engine's mode.
+            temperature: 0: the most probable token. Otherwise a sample of softmax(logits / temperature).
+            stop: The token ids that end the text. The default is the model's end-of-sequence ids.
+            salt: A text that separates its documents from those of other salts, for example of other tenants.
+
+        Returns:
+            The generation.
 
         Raises:
-            SpecError: a value is not allowed.
+            SpecError: A value is not allowed.
         """
         count = operator.index(max_new_tokens) if hasattr(max_new_tokens, "__index__") else 0
         _check("max_new_tokens", max_new_tokens, count >= 1, "an integer, at least 1")
@@ -238,10 +282,16 @@ class Engine:
         mode: str | None = None,
         salt: str = "",
     ) -> Scores:
-        """Runs tokens through the model and generates none: what it makes of each of them.
+        """Runs tokens through the model, generates none, and returns the hidden state of each.
 
         Args:
-            prompt, documents, mode, salt: as :meth:`generate`.
+            prompt: The request's own text, as in :meth:`generate`.
+            documents: The documents that the prompt sees, as in :meth:`generate`.
+            mode: As in :meth:`generate`.
+            salt: As in :meth:`generate`.
+
+        Raises:
+            SpecError: A value is not allowed.
         """
         options: dict[str, Any] = {"max_new_tokens": 0, "temperature": 0.0, "stop": frozenset(), "scored": True}
         generation = self._queue(prompt, documents, mode, salt=salt, **options)
@@ -251,27 +301,27 @@ class Engine:
         return Scores(hidden, torch.cat(generation._own.hidden or []))
 
     def run(self) -> None:
-        """Runs passes until no request is left."""
+        """Runs passes until all requests have ended."""
         while self.step():
             pass
 
     def step(self) -> bool:
-        """One pass of the model: admits the requests that there is room for, and moves every running one on.
+        """Runs one pass of the model. It admits the requests that there is room for and advances every running one.
 
         Returns:
-            Whether requests are left.
+            True if any request has not ended.
 
         Raises:
-            Exception: what the model raised. The requests that were running have ended with it; their pages are free.
+            Exception: The error of the model. It has ended all running requests and freed their pages.
         """
         with self._pass_lock:
             is_idle = not self._pass()
         if is_idle and self._running:
-            time.sleep(0.001)  # somebody else is filling the documents that these need
+            time.sleep(0.001)  # another user of the store is filling the documents that these requests need
         return bool(self._waiting or self._running)
 
     def cancel(self, generation: Generation) -> None:
-        """Ends a request now, or after the pass that another thread is running, and gives its pages back."""
+        """Ends a request now, or after the pass that another thread is running, and frees its pages."""
         with self._pass_lock:
             if generation.is_done:
                 return
@@ -282,11 +332,12 @@ class Engine:
 
     @property
     def num_running(self) -> int:
-        """Requests that are admitted: their pages are allocated."""
+        """The number of admitted requests, which have their pages."""
         return len(self._running)
 
     @property
     def num_waiting(self) -> int:
+        """The number of queued requests, which have no pages yet."""
         return len(self._waiting)
 
     def _queue(
@@ -306,7 +357,7 @@ class Engine:
         return generation
 
     def _advance(self, generation: Generation, known: int) -> None:
-        """A pass, unless its next token has come while others ran passes."""
+        """Runs a pass, unless another thread's pass has generated the request's token number `known` already."""
         with self._pass_lock:
             if generation.is_done or len(generation.tokens) > known:
                 return
@@ -315,7 +366,7 @@ class Engine:
         time.sleep(0.001)
 
     def _pass(self) -> bool:
-        """Whether there was something to do."""
+        """Runs a pass if there is work. Returns False if there is none."""
         with self._device_lock:
             return self._run_pass()
 
@@ -330,7 +381,7 @@ class Engine:
         except BaseException as error:
             for generation in list(self._running):
                 self._end(generation, "error", error)
-            traceback.clear_frames(error.__traceback__)  # they hold the pass's tensors
+            traceback.clear_frames(error.__traceback__)  # the frames refer to the pass's tensors
             raise
         self._finish_pass(work, sampled, tokens)
         return True
@@ -353,7 +404,10 @@ class Engine:
         return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
     def _admit(self) -> None:
-        """First come, first served: a request that there is no room for keeps those behind it waiting."""
+        """Admits queued requests, first come, first served.
+
+        A request that finds no room makes all later requests wait.
+        """
         while self._waiting and len(self._running) < self.max_requests:
             generation = self._waiting[0]
             try:
@@ -362,7 +416,7 @@ class Engine:
                 if self._running:
                     return
                 self._end(generation, "error", error)
-            except Exception as error:  # whatever it is, it is this request's alone
+            except Exception as error:  # any other error concerns this request alone
                 self._end(generation, "error", error)
             else:
                 self._running.append(generation)
@@ -389,7 +443,11 @@ class Engine:
                     job.hidden = []
 
     def _schedule(self) -> tuple[Work, list[Generation | None]]:
-        """The work of the next pass, and, of each of its rows, the request that gets a token after it."""
+        """Chooses the work of the next pass.
+
+        Returns:
+            The work, and for each of its rows the request that gets a token after the pass, or None.
+        """
         work = Work()
         sampled: list[Generation | None] = []
         left = self.max_pass_tokens - len(self._running)
@@ -412,7 +470,7 @@ class Engine:
             if any(job.left > planned.get(id(job), 0) for job in generation._fills):
                 continue
             own = generation._own
-            # A row is kept for every running request, so that a long prefill does not stop those that decode.
+            # Each running request has one token reserved, so that a long prefill does not stop requests that decode.
             n = add(own, max(left, 0) + 1)
             left -= max(n - 1, 0)
             if n > 0 and own.done == 0 and generation._layout is not None:
@@ -422,14 +480,17 @@ class Engine:
         return work, sampled
 
     def _documents_are_ready(self, generation: Generation) -> bool:
-        """Whether its documents are stored, or in this engine's hands: others may fill documents of the same store."""
+        """Returns True if each document of a request is stored, or this engine computes it.
+
+        Other users of the store may fill documents too.
+        """
         for document in generation._held:
             if not document.is_ready and document not in self._filling:
                 try:
                     document.wait(0)
                 except TimeoutError:
                     return False
-                except InsertError:  # it can be acquired anew, to be filled here
+                except InsertError:  # queue the request again: this engine then fills the document
                     self._running.remove(generation)
                     self._free_request(generation)
                     self._waiting.appendleft(generation)
@@ -472,7 +533,7 @@ class Engine:
         self._free_request(generation)
         generation.error = error
         generation.finished = time.perf_counter()
-        generation.finish_reason = reason  # last: other threads take it for the end
+        generation.finish_reason = reason  # set last, for other threads read it as the end of the request
 
     def _free_request(self, generation: Generation) -> None:
         self._release_documents(generation)
@@ -481,7 +542,10 @@ class Engine:
             generation._run = None
 
     def _release_documents(self, generation: Generation) -> None:
-        """Gives its documents back; one that only it was waiting for is given up."""
+        """Releases a request's documents.
+
+        A document that this engine is computing and that no other running request needs is abandoned.
+        """
         held, generation._held = generation._held, []
         if not held:
             return
@@ -501,7 +565,7 @@ def _is_finite(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """That has bytes in UTF-8."""
+    """Returns True for text that UTF-8 can encode: it has no lone surrogates."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""A lock that is handed over in the order in which it was asked for."""
+"""A lock that threads get in the order in which they asked for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 
 class FifoLock:
-    """As :class:`threading.Lock`, but nobody is overtaken: a thread that runs pass after pass keeps no other out."""
+    """A lock like :class:`threading.Lock` that serves threads first come, first served.
+
+    So a thread that runs pass after pass cannot keep other threads waiting.
+    """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -25,7 +28,7 @@ class FifoLock:
             self._waiting.append(waiter)
         try:
             waiter.acquire()
-        except BaseException:  # interrupted: leave the queue, or release the lock that came in that very moment
+        except BaseException:  # Ctrl-C: leave the queue, or release the lock if this thread has just got it
             with self._mutex:
                 is_waiting = waiter in self._waiting
                 if is_waiting:
@@ -46,5 +49,5 @@ _devices: dict[str, FifoLock] = {}
 
 
 def device_lock(device: Any) -> FifoLock:
-    """The one lock of a device (a torch.device)."""
+    """Returns the lock of a torch.device. All engines on the device share it."""
     return _devices.setdefault(str(device), FifoLock())

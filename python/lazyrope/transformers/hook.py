@@ -1,4 +1,7 @@
-"""The attention function that transformers' models call during a pass of the engine, by transformers' own registry."""
+"""The attention function that models of transformers call during a pass of the engine.
+
+It is registered in the AttentionInterface of transformers.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,20 @@ NAME = "lazyrope"
 
 
 class Layers(Protocol):
-    """What a pass does in each layer."""
+    """The attention of one pass, which every layer calls."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Stores k and v, both [tokens, num_kv_heads, head_dim], and returns the attention of q, [tokens, num_q_heads,
-        head_dim], as a tensor of q's shape."""
+        """Stores k and v, and returns the attention of q.
+
+        Args:
+            layer: The layer's number, from 0.
+            q: Queries, [tokens, num_q_heads, head_dim], rotated.
+            k: New keys, [tokens, num_kv_heads, head_dim], rotated.
+            v: New values, of the same shape as k.
+
+        Returns:
+            The output, a tensor of the shape of q.
+        """
 
 
 def _attention(
@@ -29,7 +41,10 @@ def _attention(
     lazyrope_pass: Layers | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """query, key and value: [1, heads, tokens, head_dim], rotated to the tokens' positions."""
+    """Calls the pass's attention for one layer of a model.
+
+    query, key and value are [1, heads, tokens, head_dim]; query and key are rotated by the tokens' positions.
+    """
     if lazyrope_pass is None:
         raise RuntimeError(
             "the model was called while an engine of lazyrope.transformers runs a pass of it in another thread: call "
@@ -44,8 +59,10 @@ AttentionInterface.register(NAME, _attention)
 
 @contextmanager
 def attending(model: Any) -> Iterator[None]:
-    """The model attends by lazyrope in here, and as before afterwards. In one thread at a time: which attention it uses
-    is a setting of the model's."""
+    """Makes the model attend with lazyrope for the duration of the with statement.
+
+    Only one thread at a time may do so, for the choice of the attention is a setting of the model.
+    """
     config = model.config
     before = config._attn_implementation
     config._attn_implementation = NAME

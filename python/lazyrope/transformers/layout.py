@@ -1,4 +1,4 @@
-"""Where a request's tokens lie in the store, and what brings them there: one function for each mode."""
+"""The layout of a request's tokens in the store, and the jobs and moves that produce it: one function for each mode."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from .work import Job, Move, Segment
 
 @dataclass
 class Layout:
-    """
+    """The work of one request.
+
     Attributes:
-        own: the prompt, and what is generated after it.
-        fills: of each document, the tokens that must have passed before the prompt does, or None where nothing must.
-        moves: what is copied before the prompt passes.
+        own: The job of the prompt and of the tokens that are generated after it.
+        fills: For each document, the job that must be complete before the prompt runs, or None.
+        moves: The copies that are made before the prompt runs.
     """
 
     own: Job
@@ -26,13 +27,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class RequestParts:
-    """
+    """The tokens, documents and pages of one request.
+
     Attributes:
-        prompt: its token ids.
-        texts: those of each document.
-        documents: the stored ones, where the mode shares them.
-        fills: the jobs under way that compute those, or None.
-        run: the request's own pages.
+        prompt: The token ids of the prompt.
+        texts: The token ids of each document.
+        documents: The stored documents, if the mode shares them.
+        fills: For each stored document, the job that computes it, or None.
+        run: The request's own pages.
     """
 
     prompt: list[int]
@@ -43,22 +45,23 @@ class RequestParts:
 
     @property
     def bases(self) -> list[int]:
-        """Logical position of each document's first token."""
+        """The logical position of each document's first token."""
         return list(accumulate(map(len, self.texts), initial=0))[:-1]
 
     @property
     def position(self) -> int:
-        """Logical position of the prompt's first token."""
+        """The logical position of the prompt's first token."""
         return sum(map(len, self.texts))
 
 
 @dataclass(frozen=True)
 class Mode:
-    """
+    """One way of reading documents.
+
     Attributes:
-        shares: whether documents lie in the store, or anew in the request's own pages.
-        copies: whether the request's own pages hold all documents too, and it sees those: the stored ones are let go.
-        layout: of a request's parts.
+        shares: True if documents are in the store. False if each request computes them into its own pages.
+        copies: True if the request reads documents in its own pages. Stored documents are released after the copy.
+        layout: The function that makes the layout of a request.
     """
 
     shares: bool
@@ -67,7 +70,7 @@ class Mode:
 
 
 def fill_of(document: Document, tokens: list[int]) -> Job:
-    """A document by itself, at positions from 0."""
+    """Returns the job that computes a document alone, at positions from 0."""
     return Job(tokens, 0, document.first_page)
 
 
@@ -81,7 +84,7 @@ def _lazy(parts: RequestParts) -> Layout:
 
 
 def _after_copies(parts: RequestParts) -> Job:
-    """The prompt behind its documents in one page list."""
+    """Returns the job of a prompt that follows its documents in one page list."""
     at = parts.position
     return Job(list(parts.prompt), at, parts.run.first_page, slot=at, before=at)
 

@@ -1,4 +1,4 @@
-"""One pass of a model over packed tokens: metadata on the device, attention in every layer, the next tokens."""
+"""Runs passes of a model over packed tokens: updates the steps, attends in every layer, and samples the next tokens."""
 
 from __future__ import annotations
 
@@ -19,14 +19,20 @@ from .work import SEGMENTS, SPANS, Packed, Work, pack
 
 Tensor = Any
 
-GRAPH_JOBS = 32  # that graphs of more than decode have room for: fewer sizes to capture
-LEAST = StepCapacity(1, 1, 1, 1)
+GRAPH_JOBS = 32  # the jobs of a graph, except in decode: one number keeps the captured sizes few
+MIN_CAPACITY = StepCapacity(1, 1, 1, 1)
 _CAPTURING = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Backend:
-    """The kernels of a model's attention, or their plain counterparts, and the store whose pools they work on."""
+    """The kernels of a model's attention and the store of their pools.
+
+    Attributes:
+        attention: A :class:`lazyrope.Attention` or a :class:`lazyrope.eager.EagerAttention`.
+        reposition: A :class:`lazyrope.Reposition` or a :class:`lazyrope.eager.EagerReposition`.
+        store: The store.
+    """
 
     attention: Any
     reposition: Any
@@ -34,7 +40,7 @@ class Backend:
 
 
 class _GrowingStep:
-    """A step of :meth:`lazyrope.Attention.plan` that is made anew, with room to spare, where a pass does not fit."""
+    """A step of :meth:`lazyrope.Attention.plan`. If a pass does not fit, a larger step replaces it."""
 
     def __init__(self, backend: Backend, least: StepCapacity) -> None:
         self._backend = backend
@@ -60,7 +66,7 @@ class _GrowingStep:
 
 
 class _GrowingAppend:
-    """As _GrowingStep, of :meth:`lazyrope.Attention.plan_append`."""
+    """An append step of :meth:`lazyrope.Attention.plan_append`. If a pass does not fit, a larger step replaces it."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -84,7 +90,7 @@ def _holds(capacity: StepCapacity, needed: StepCapacity) -> bool:
 
 
 def _grown(capacity: StepCapacity, needed: StepCapacity) -> StepCapacity:
-    """Returns room for `needed`, and some to spare."""
+    """Returns a capacity that holds both, with each new number rounded up to a power of two."""
     pairs = zip(astuple(capacity), astuple(needed), strict=True)
     return StepCapacity(*(max(have, _power_of_two(need)) for have, need in pairs))
 
@@ -94,9 +100,9 @@ def _power_of_two(n: int) -> int:
 
 
 class Pass:
-    """What the layers of a model do in one pass: :class:`lazyrope.transformers.hook.Layers`."""
+    """The attention of one pass. It implements :class:`lazyrope.transformers.hook.Layers`."""
 
-    def __init__(self, backend: Backend, least: StepCapacity = LEAST) -> None:
+    def __init__(self, backend: Backend, least: StepCapacity = MIN_CAPACITY) -> None:
         self._backend = backend
         self._arguments = _GrowingStep(backend, least)
         self._append = _GrowingAppend(backend)
@@ -116,7 +122,7 @@ class Pass:
 
     @property
     def steps(self) -> tuple[Any, ...]:
-        """The device's memory of the pass: while they stay the same, a captured graph of it can be replayed."""
+        """The steps of the pass. A captured graph can be replayed as long as they are the same objects."""
         moves = (self._source.step, self._target.step) if self._moves else ()
         return self._arguments.step, self._append.step, *moves
 
@@ -131,7 +137,7 @@ class Pass:
 
 
 class Runner:
-    """Runs passes of a model, and samples: greedily where a temperature is 0."""
+    """Runs passes of a model and samples tokens. A temperature of 0 selects the most probable token."""
 
     def __init__(self, model: Any, backend: Backend, *, cuda_graphs: bool, max_graph_tokens: int) -> None:
         self.model = model
@@ -141,8 +147,8 @@ class Runner:
         self._graphs = _Graphs(backend, model.dtype, max_graph_tokens) if cuda_graphs else None
 
     def run(self, work: Work, temperatures: list[float]) -> list[int]:
-        """The token after each job's last one in this pass."""
-        # Streams and graphs are those of the current device.
+        """Runs a pass and returns, for each job, the token after its last one in the pass."""
+        # PyTorch takes streams and graphs of the current device.
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
             return self._run(work, temperatures)
 
@@ -163,7 +169,7 @@ class Runner:
         return data.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else data
 
     def hidden(self, ids: Tensor, positions: Tensor, layers: Pass) -> Tensor:
-        """The last hidden states, [tokens, hidden size]."""
+        """Returns the model's last hidden states, [tokens, hidden size]."""
         with attending(self.model):
             result = self.model.base_model(
                 input_ids=ids[None], position_ids=positions[None], use_cache=False, lazyrope_pass=layers
@@ -171,8 +177,18 @@ class Runner:
         return result.last_hidden_state[0]
 
     def sample(self, hidden: Tensor, temperatures: Tensor) -> Tensor:
-        """Tokens [rows] after hidden states [rows, hidden size]. A sample of softmax(logits / temperature) is the
-        greatest logit / temperature + Gumbel noise, which a CUDA graph can capture."""
+        """Samples a token after each of the hidden states.
+
+        The index of the greatest logit / temperature + Gumbel noise is a sample of softmax(logits / temperature). A
+        CUDA graph can capture this computation.
+
+        Args:
+            hidden: Hidden states, [rows, hidden size].
+            temperatures: The temperature of each row, [rows], float32. 0: the most probable token.
+
+        Returns:
+            The tokens, [rows].
+        """
         logits = self.model.get_output_embeddings()(hidden).float()
         noise = -torch.log(torch.empty_like(logits).exponential_())
         temperature = temperatures[:, None]
@@ -188,18 +204,21 @@ class Runner:
 
 
 class _Graphs:
-    """Captured passes, by their size: a decode pass for each power of two of requests, and others of up to max_tokens
-    tokens, where the host takes longer to launch a pass than the GPU to run it."""
+    """The captured passes of a model, by size.
+
+    There is one decode pass for each power of two of requests. Other passes are captured up to max_tokens tokens: the
+    host takes longer to launch such a pass than the GPU to run it.
+    """
 
     def __init__(self, backend: Backend, dtype: torch.dtype, max_tokens: int) -> None:
         self._backend = backend
         self._dtype = dtype
         self._max_tokens = max_tokens
-        self._pool = torch.cuda.graph_pool_handle()  # one for all, for they never run at the same time
+        self._pool = torch.cuda.graph_pool_handle()  # one memory pool for all graphs, which never run at the same time
         self._graphs: dict[tuple[int, bool, bool], _Graph] = {}
 
     def of(self, work: Work, max_rows: int) -> _Graph | None:
-        """For a pass in which no job has more than `max_rows` tokens; None where it is to be run as it is."""
+        """Returns the graph for a pass of jobs of at most `max_rows` tokens, or None if the pass is not captured."""
         is_decode = max_rows == 1 and not work.moves
         if not is_decode and (work.num_tokens > self._max_tokens or len(work.rows) > GRAPH_JOBS):
             return None
@@ -215,25 +234,26 @@ class _Graphs:
 
 @cache
 def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all engines: cuBLAS keeps 32 MiB for each stream that it has seen.
+    """Returns the stream on which all engines capture: cuBLAS keeps 32 MiB for each stream that it has seen.
 
-    PyTorch hands out its streams round and round, from a pool for each priority. If others got this one by chance,
-    their work would be captured; few ask for this priority.
+    PyTorch assigns its streams round-robin from a pool for each priority. If other code got this stream by chance, its
+    work would be captured. Few programs use this priority.
     """
     return torch.cuda.Stream(device, priority=-3)
 
 
 class _Graph:
-    """A captured pass of up to `tokens` tokens of up to `jobs` jobs, several of one job only with `chunks`."""
+    """A captured pass of up to `tokens` tokens and `jobs` jobs. Without `chunks`, each job has one token."""
 
     def __init__(self, backend: Backend, dtype: torch.dtype, pool: Any, tokens: int, jobs: int, chunks: bool) -> None:
         device, spec = backend.store.device, backend.attention.spec
         self.size = (tokens, jobs)
         self._memory = pool
-        # As much as it can ever take, so that it is not captured anew as passes grow.
-        most = StepCapacity(jobs, 1, tokens, tokens if chunks else 1)
-        self._pass = Pass(backend, most)
-        # Rows beyond the live tokens are left alone by the kernels, so they must hold something finite.
+        # The capacity covers all passes of this size, so that larger ones do not force another capture. The number of
+        # segments alone may grow.
+        capacity = StepCapacity(jobs, 1, tokens, tokens if chunks else 1)
+        self._pass = Pass(backend, capacity)
+        # The kernels do not write rows beyond the pass's tokens, so these rows must hold finite numbers.
         self._pass.out = torch.zeros((tokens, spec.num_q_heads, spec.head_dim), dtype=dtype, device=device)
         self._ids, self._positions = (torch.zeros(tokens, dtype=torch.int32, device=device) for _ in range(2))
         self._last = torch.zeros(jobs, dtype=torch.int32, device=device)
@@ -263,24 +283,24 @@ class _Graph:
     def _capture(self, runner: Runner) -> None:
         stream = _capture_stream(runner.device)
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # libraries allocate and choose their kernels outside of the capture
+        with torch.cuda.stream(stream):  # a warm-up: libraries allocate and choose kernels before the capture
             self._forward(runner)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # "thread_local": other threads may allocate meanwhile.
+        # "thread_local" lets other threads allocate during the capture.
         with (
             _paused_garbage_collection(),
             torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"),
         ):
             self._chosen = self._forward(runner)
-        self._graph = graph  # not before: the memory goes with the last graph that uses it
+        self._graph = graph  # the old graph stays alive until here, for the pool's memory is freed with its last graph
         self._captured = self._pass.steps
 
 
 @contextmanager
 def _paused_garbage_collection() -> Iterator[None]:
-    """Without garbage collection, which might find another graph: to destroy one breaks a capture."""
-    with _CAPTURING:  # one at a time, since there is one collector
+    """Pauses garbage collection, which might destroy another graph: that breaks a capture."""
+    with _CAPTURING:  # one capture at a time, for there is one garbage collector
         was_enabled = gc.isenabled()
         gc.disable()
         try:

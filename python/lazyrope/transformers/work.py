@@ -1,4 +1,4 @@
-"""What one pass of the model is asked to do, and its packed form: one array of int32 a pass."""
+"""The work of one pass of the model, and its packed form: one int32 array for each pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of stored tokens as :meth:`lazyrope.Attention.plan` takes it."""
+    """A run of stored tokens. Its fields are the columns of :class:`lazyrope.Segments`."""
 
     base: int
     start: int
@@ -24,17 +24,18 @@ class Segment:
 
 @dataclass
 class Job:
-    """Tokens that pass through the model in their order, all at once or some in each pass.
+    """A run of tokens that the model processes in order, in one pass or in several.
 
     Attributes:
-        tokens: their ids; grows while a text is generated.
-        position: logical position of tokens[0].
-        first_page: of the page list that holds their keys and values.
-        slot: of tokens[0] in that list.
-        before: tokens that lie before tokens[0] in the same list, at the positions before it, and are seen.
-        segments: what else they see.
-        done: tokens that have passed.
-        hidden: the model's last hidden states of each pass [tokens, hidden size], where they are asked for.
+        tokens: The token ids. The list grows while a text is generated.
+        position: The logical position of tokens[0].
+        first_page: The index of the page list that holds their keys and values.
+        slot: The slot of tokens[0], counted from the start of that page list.
+        before: The number of tokens before tokens[0] in the same page list and at the positions before it. The job
+            sees them.
+        segments: The other segments that the job sees.
+        done: The number of tokens that are processed.
+        hidden: The model's last hidden states of each pass, [tokens, hidden size], or None if no one asked for them.
     """
 
     tokens: list[int]
@@ -48,22 +49,23 @@ class Job:
 
     @property
     def left(self) -> int:
+        """The number of tokens that are not processed yet."""
         return len(self.tokens) - self.done
 
 
 @dataclass
 class Move:
-    """Stored tokens that are copied to other slots, their keys rotated by the difference of the indices."""
+    """A copy of stored tokens to other slots. It rotates their keys by the difference of the indices."""
 
     length: int
-    source: tuple[int, int]  # first_page, lead
+    source: tuple[int, int]  # its first_page and lead
     target: tuple[int, int]
-    distance: int  # tokens
+    distance: int  # target index minus source index, in tokens
 
 
 @dataclass
 class Work:
-    """The next n tokens of each of some jobs, and what has to be moved before they look at it."""
+    """The work of one pass: the jobs with the number of their next tokens, and the moves that come before."""
 
     rows: list[tuple[Job, int]] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
@@ -80,14 +82,20 @@ SPANS = ("indptr", "start", "first_page", "lead")
 
 @dataclass(frozen=True)
 class Packed:
-    """A pass as slices of one array, so that one copy brings all of it to the device."""
+    """The metadata of a pass as slices of one array, so that one copy transfers it to the device.
+
+    Attributes:
+        data: The array.
+        at: The slice of each array in data, by its name.
+        max_rows: The most tokens of one job.
+    """
 
     data: numpy.ndarray[Any, numpy.dtype[numpy.int32]]
     at: dict[str, slice]
-    max_rows: int  # of one job
+    max_rows: int
 
     def views(self, data: Tensor) -> dict[str, Tensor]:
-        """Of the same array on a device."""
+        """Returns the arrays as views of data, a copy of the packed array on a device."""
         return {name: data[where] for name, where in self.at.items()}
 
     def size(self, name: str) -> int:
@@ -96,8 +104,11 @@ class Packed:
 
 
 def pack(work: Work, page_size: int) -> Packed:
-    """Arrays "ids", "positions", "last" (the last row of each job), "q_indptr", "q_position", "segments.*",
-    "append.*", and, if there are moves, "source.*" and "target.*"."""
+    """Packs the metadata of a pass.
+
+    Its arrays are "ids", "positions", "last" (the last row of each job), "q_indptr", "q_position", "segments.*",
+    "append.*" and, if there are moves, "source.*" and "target.*".
+    """
     arrays = _rows(work.rows, page_size)
     if work.moves:
         lengths = [m.length for m in work.moves]
@@ -138,7 +149,10 @@ def _rows(rows: list[tuple[Job, int]], page_size: int) -> dict[str, Sequence[int
 
 
 def _own(job: Job, n: int, page_size: int) -> Segment:
-    """The job's own tokens after this pass. They were stored as their positions rotated them: base 0."""
+    """Returns the segment of the job's own tokens after this pass.
+
+    Its base is 0, for these keys are rotated by their logical positions.
+    """
     slot = job.slot - job.before
     length = job.before + job.done + n
     return Segment(0, job.position - job.before, length, job.first_page + slot // page_size, slot % page_size)
