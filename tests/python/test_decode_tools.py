@@ -1,5 +1,4 @@
-"""Tools make, from result files of ``lazyrope bench decode`` and ``sweep``, tables, plots and a model of decode's time.
-Figures are made up here."""
+"""The tables, the plots and the model of ``python -m tools.bench decode`` and ``sweep``, from made-up figures."""
 
 from __future__ import annotations
 
@@ -10,19 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lazyrope.bench.limits import evaluate
-from lazyrope.bench.peers import PAGED
-from lazyrope.bench.shapes import Shape
-from lazyrope.bench.tables import TABLES
 
 from tools import comparison, decode_model, decode_plots, decode_table, docs_pages
+from tools.bench.limits import evaluate
+from tools.bench.peers import PAGED
+from tools.bench.shapes import Shape
+from tools.bench.tables import TABLES
 
 GPU = decode_model.Gpu(sms=132)
 # CTAs that have work in a step of one token a request, in documents of 1024: tests/unit/runtime_decode_shares_test.cpp
 # asks the planner.
 SHARES = json.loads((Path(__file__).parents[1] / "support" / "decode_shares.json").read_text())
 COEFFICIENTS = [5.0, 0.6, 220.0, 0.9, 1.5]
-ABOUT = {"gpu": "A GPU", "driver": "1.2", "date": "2026-01-02", "commit": "abc1234", "command": "lazyrope bench x"}
+ABOUT = {
+    "gpu": "A GPU",
+    "driver": "1.2",
+    "date": "2026-01-02",
+    "commit": "abc1234",
+    "command": "a command",
+}
 
 
 def made_up(shape: Shape, us: float, **measured: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tools make tables and plots from result files of ``lazyrope bench prefill``. Figures are made up here."""
+"""The tables and plots of ``python -m tools.bench prefill``, from made-up figures."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lazyrope.bench.limits import evaluate, evaluate_mean
-from lazyrope.bench.peers import PAGED
-from lazyrope.bench.shapes import Shape
-from lazyrope.bench.tables import TABLE_LIMITS, TABLES
 
 from tools import prefill_plots, prefill_table
+from tools.bench.limits import evaluate, evaluate_mean
+from tools.bench.peers import PAGED
+from tools.bench.shapes import Shape
+from tools.bench.tables import TABLE_LIMITS, TABLES
 
 ABOUT = {
     "gpu": "A GPU",
     "driver": "1.2",
     "date": "2026-01-02",
     "commit": "abc1234",
-    "command": "lazyrope bench prefill",
+    "command": "python -m tools.bench prefill",
     "versions": {"lazyrope": "0", "torch": "2.11"},
     "gemm_tflops": 751.2,
 }
