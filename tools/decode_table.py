@@ -1,4 +1,4 @@
-"""Tables of what ``lazyrope bench decode`` and ``lazyrope bench sweep`` measured, for tools/docs_pages.py."""
+"""Tables of the rows of ``python -m tools.bench decode`` and ``sweep``, for tools/docs_pages.py."""
 
 from __future__ import annotations
 
