@@ -169,9 +169,8 @@ class Comparison:
         prompts = BEYOND if beyond else MOVED if moved else PROMPTS
         for i, text in enumerate([*case.documents, case.prompt]):
             parts = {name: (model, given[i]) for name, (model, given) in rows.items()}
-            if all(
-                part is not None for _, part in parts.values()
-            ):  # stored documents were counted when they were computed
+            # A document that was already stored has no states here. Its rows were counted when it was computed.
+            if all(part is not None for _, part in parts.values()):
                 self._add_rows(DOCUMENTS if i < len(case.documents) else prompts, exact[i], parts, text, not beyond)
 
     def _add_rows(
