@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.comparison import Name, Row, is_met, own_table, peers_table, span, targets_table, thousands
+from tools.comparison import Name, Row, own_table, peers_table, span, targets_table, thousands
 from tools.rag.tables import Table
 
 
@@ -108,4 +108,4 @@ def mean_text(mean: dict[str, Any]) -> str:
         return (
             f"The {about}: at least {least} is the target; it was not evaluated, because some rows were not measured."
         )
-    return f"The {about}: {mean['mean']:.3f}; the target of at least {least} is {'met' if is_met(mean) else 'not met'}."
+    return f"The {about}: {mean['mean']:.3f}; the target of at least {least} is {'met' if mean['met'] else 'not met'}."

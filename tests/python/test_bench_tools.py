@@ -40,7 +40,7 @@ class TestShapes:
             assert "best_paged_peer" not in {limit.over for limit in shape.limits} or PAGED & set(shape.peers)
         assert len({id(shape) for shape in limited_rows}) > 10
 
-    def test_the_sweep_is_as_wide_as_it_is_said_to_be(self):
+    def test_the_sweep_covers_its_ranges(self):
         rows = TABLES["sweep"]
         assert {row.head_dim for row in rows} == {64, 128, 256}
         assert {row.heads[0] // row.heads[1] for row in rows} == {1, 4, 7, 8, 16}
@@ -253,7 +253,7 @@ class TestCommand:
 
         return run
 
-    def test_writes_what_was_measured(self, run, capsys):
+    def test_writes_the_figures(self, run, capsys):
         code, figures = run(10.5, "--commit", "abc", "--rounds", "7")
         assert code == 0 and figures["commit"] == "abc" and "host" not in figures
         assert figures["command"] == "python -m tools.bench decode --rounds 7 --peers cudnn"

@@ -46,7 +46,7 @@ def test_documents_follow_from_the_seed():
     assert cut(count=16) == first[:16]
 
 
-def test_documents_are_distinct_and_of_the_lengths_asked_for():
+def test_documents_are_distinct_and_have_the_lengths_that_were_asked_for():
     given = cut(count=200, min_tokens=100, max_tokens=1000)
     lengths = [len(one.tokens) for one in given]
     assert min(lengths) >= 100 and max(lengths) <= 1000
@@ -164,7 +164,7 @@ def test_the_tokenizer_gives_texts_back(smollm2: tuple[Any, Any]):
     for text in (odd, text_of("heapq"), text_of("argparse")):
         tokens = tokenizer.encode(text, add_special_tokens=False)
         assert tokenizer.decode(tokens) == text
-    assert len(tokenizer.encode("<|im_start|>user\n")) == 3  # nothing is added, and the mark is one token
+    assert len(tokenizer.encode("<|im_start|>user\n")) == 3  # no token is added, and the mark is one token
 
 
 def test_a_prompt_is_the_chat_template_without_its_system_message(smollm2: tuple[Any, Any]):
@@ -327,7 +327,7 @@ def test_tables_for_the_terminal_are_aligned():
     assert "budget, GiB" in served and "TTFT p90, ms" in served
 
 
-def test_a_perplexity_that_says_nothing_is_left_out():
+def test_a_missing_perplexity_leaves_its_cell_empty():
     systems = copy.deepcopy(RESULT["right"]["systems"])
     for kinds in systems.values():
         del kinds["prompts"]["perplexity"]
