@@ -105,7 +105,7 @@ def require_packages() -> None:
     """Exits before anything is measured if a package is missing."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        sys.exit(f"lazyrope bench needs {', '.join(missing)}: pip install 'lazyrope[bench]'")
+        sys.exit(f"lazyrope bench needs {', '.join(missing)}: pip install {' '.join(missing)}")
 
 
 def write(result: dict[str, Any], file: Path | None) -> None:
