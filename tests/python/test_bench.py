@@ -18,7 +18,7 @@ from lazyrope.bench import stream as streams
 from lazyrope.bench import timer as timers
 from lazyrope.bench.peers import PEERS, UnsupportedShape, is_causal_square, peer_calls
 from lazyrope.bench.report import table_text
-from lazyrope.bench.rows import Bench, LazyAttention, Requests, attention_row
+from lazyrope.bench.rows import Bench, Requests, attention_row
 from lazyrope.bench.shapes import Shape
 from lazyrope.bench.stream import Stream
 from lazyrope.bench.tables import TABLES
@@ -300,8 +300,7 @@ class TestRows:
 
     def test_a_decode_row(self):
         shape = Shape("decode", 2, 1, 96, doc_tokens=32, **SMALL)
-        calls = replace(shape, rope="none"), replace(shape, page_size=32)
-        own = {name: LazyAttention(other, emulated()).attend for name, other in zip("ab", calls, strict=True)}
+        own = {"a": replace(shape, rope="none"), "b": replace(shape, page_size=32)}
         row = attention_row(shape, Bench(Counter(), Memory("cpu"), {}, arch=ARCH), own)
         assert (row["us"], row["plan_us"], row["stream_us"], row["step_us"]) == (1, 2, 3, 4)
         assert row["own"] == {"a": 5, "b": 6} and row["peers"] == {}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import lazyrope
 from lazyrope.bench import rows as user
-from lazyrope.bench.rows import LazyAttention, Requests, Row
+from lazyrope.bench.rows import Requests, Row
 
 from tools.bench.shapes import Shape
 
@@ -24,8 +24,7 @@ class Bench(user.Bench):
 
 def attention_row(shape: Shape, bench: Bench) -> Row:
     """Measures decode or prefill, interleaved with the shape's variants and peers."""
-    own = {name: LazyAttention(shape.variant(values), bench).attend for name, values in shape.variants.items()}
-    return user.attention_row(shape, bench, own)
+    return user.attention_row(shape, bench, {name: shape.variant(values) for name, values in shape.variants.items()})
 
 
 def plan_row(shape: Shape, bench: Bench) -> Row:

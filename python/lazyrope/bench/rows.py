@@ -100,8 +100,8 @@ class LazyAttention(Requests):
         self.kernel(self.q, self.k_pool, self.v_pool, self.step, out=self.out, lse=self.lse, sinks=self.sinks)
 
 
-def attention_row(shape: Shape, bench: Bench, own: Mapping[str, Call] | None = None) -> Row:
-    """Measures decode or prefill, interleaved with its peers and with `own`, other calls of lazyrope's kernels.
+def attention_row(shape: Shape, bench: Bench, own: Mapping[str, Shape] | None = None) -> Row:
+    """Measures decode or prefill, interleaved with its peers and with lazyrope's kernels at `own` other shapes.
 
     Returns:
         Microseconds: "us" of the kernel, "plan_us" of the planner, which runs once for all layers, "step_us" of both
@@ -109,7 +109,7 @@ def attention_row(shape: Shape, bench: Bench, own: Mapping[str, Call] | None = N
     """
     lazy = LazyAttention(shape, bench)
     stream_by, stream = bench.stream.sum(shape.kv_bytes)
-    own = own or {}
+    own_calls = {name: LazyAttention(other, bench).attend for name, other in (own or {}).items()}
     peers = peer_calls(shape, bench.memory, bench.peers)
     calls: dict[str, Call] = {
         "us": lazy.attend,
@@ -117,13 +117,13 @@ def attention_row(shape: Shape, bench: Bench, own: Mapping[str, Call] | None = N
         "stream_us": stream,
         "step_us": lazy.plan_and_attend,
     }
-    samples = bench.timer.times({**calls, **own, **peers})
+    samples = bench.timer.times({**calls, **own_calls, **peers})
     times = {name: statistics.median(us) for name, us in samples.items()}
     row: Row = {name: times[name] for name in calls}
     row["rounds"] = len(samples["us"])
     row["quartiles_us"] = [*statistics.quantiles(samples["us"], method="inclusive")[::2]]
     row["stream_by"] = stream_by
-    row |= {"own": {name: times[name] for name in own}, "peers": {name: times[name] for name in peers}}
+    row |= {"own": {name: times[name] for name in own_calls}, "peers": {name: times[name] for name in peers}}
     if shape.kernel == "decode":
         return row | {"tbps": shape.kv_bytes / times["us"] / 1e6}
     return row | {"tflops": shape.flops / times["us"] / 1e6}
