@@ -12,6 +12,8 @@ from typing import Any
 from lazyrope.transformers import Engine, Generation, attach
 from tqdm import tqdm
 
+from tools.rag.tables import unit_of
+
 MODES = ("lazy", "block", "full")
 GIB = 1 << 30
 CLOSE = 0.1  # relative difference below which one run of each mode does not tell which is faster
@@ -177,7 +179,8 @@ def serve(model: Any, load: Load, mode: str, budget: int, max_requests: int) -> 
     documents = [random_text(rng, load.document_tokens, size) for _ in range(load.documents)]
     requests = [(random_text(rng, load.question_tokens, size), [documents[i] for i in c]) for c in choices(load)]
     before = engine.store.stats
-    title = f"{mode}, {budget / GIB:.3g} GiB, Zipf {load.exponent:g}, at most {max_requests} at a time"
+    unit, unit_bytes = unit_of([budget])
+    title = f"{mode}, {budget / unit_bytes:.3g} {unit}, Zipf {load.exponent:g}, at most {max_requests} at a time"
     with tqdm(total=len(requests), desc=title, unit="request") as bar:
         begin = time.perf_counter()
         finished, alive = _closed_loop(engine, load, requests, bar)
