@@ -1,4 +1,4 @@
-"""Tables of what ``lazyrope bench breadth`` measured, for tools/docs_pages.py."""
+"""Tables of the rows of ``python -m tools.bench breadth``, for tools/docs_pages.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that compare the rows of ``lazyrope bench`` with their peers, their other settings and their targets."""
+"""Tables that compare the rows of ``python -m tools.bench`` with their peers, other settings and targets."""
 
 from __future__ import annotations
 
@@ -87,19 +87,14 @@ def required(row: Row) -> list[dict[str, Any]]:
     return [limit for limit in row["limits"] if limit["kind"] == "required"]
 
 
-def is_met(limit: dict[str, Any]) -> bool | None:
-    """Returns None for a limit that was not judged. Older result files call the field "kept"."""
-    return limit["met"] if "met" in limit else limit["kept"]
-
-
 def verdict(row: Row) -> str:
-    """Returns how the row stands to all of its targets: "met", "not met by 1.3%", "not judged", or nothing."""
+    """Says whether the row meets all of its targets: "met", "not met by 1.3%", "not evaluated", or nothing."""
     limits = required(row)
-    excess = [row["us"] / limit["bound_us"] - 1 for limit in limits if is_met(limit) is False]
+    excess = [row["us"] / limit["bound_us"] - 1 for limit in limits if limit["met"] is False]
     if excess:
         return f"not met by {max(excess):.1%}"
-    if any(is_met(limit) is None for limit in limits):
-        return "not judged"
+    if any(limit["met"] is None for limit in limits):
+        return "not evaluated"
     return "met" if limits else ""
 
 
@@ -116,11 +111,11 @@ def targets_table(rows: list[Row], name: Name) -> Table:
     for row in rows:
         for limit in required(row):
             met, other = by_target.setdefault(target_text(limit["limit"]), ([], []))
-            if is_met(limit):
+            if limit["met"]:
                 met.append(name(row))
             else:
                 bound = limit["bound_us"]
-                reason = "not judged" if bound is None else f"by {row['us'] / bound - 1:.1%}"
+                reason = "not evaluated" if bound is None else f"by {row['us'] / bound - 1:.1%}"
                 other.append(f"{name(row)} ({reason})")
     lines = []
     for target, (met, other) in by_target.items():

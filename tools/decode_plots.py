@@ -1,4 +1,4 @@
-"""Draws the bandwidth of decode over context and over batch, from a result file of ``lazyrope bench sweep``.
+"""Draws the bandwidth of decode over context and over batch, from a result file of ``python -m tools.bench sweep``.
 
 python -m tools.decode_plots [SWEEP.json [DIRECTORY]]
 """

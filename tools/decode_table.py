@@ -1,10 +1,10 @@
-"""Tables of what ``lazyrope bench decode`` and ``lazyrope bench sweep`` measured, for tools/docs_pages.py."""
+"""Tables of the rows of ``python -m tools.bench decode`` and ``sweep``, for tools/docs_pages.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tools.comparison import Name, Row, is_met, own_table, peers_table, required, span, targets_table, thousands
+from tools.comparison import Name, Row, own_table, peers_table, required, span, targets_table, thousands
 from tools.rag.tables import Table
 
 
@@ -42,7 +42,7 @@ def tables(rows: list[Row]) -> dict[str, Table]:
 def targets_of(rows: list[Row], name: Name) -> Table:
     """Returns one line a row and target, for rows that have no peers."""
     lines = [
-        [name(row), f"{row['us']:.1f}", f"{limit['bound_us']:.1f}", "met" if is_met(limit) else "not met"]
+        [name(row), f"{row['us']:.1f}", f"{limit['bound_us']:.1f}", "met" if limit["met"] else "not met"]
         for row in rows
         for limit in required(row)
     ]
@@ -53,7 +53,7 @@ def sweep_facts(rows: list[Row]) -> dict[str, Any]:
     """Returns how many rows of the sweep meet their targets, and the worst rows."""
     with_peers = [(row["us"] / min(row["peers"].values()), row) for row in rows if row["peers"]]
     large = [(row["stream_us"] / row["us"], row) for row in rows if any("stream" in x["limit"] for x in row["limits"])]
-    met = sum(all(is_met(limit) for limit in row["limits"] if "best_peer" in limit["limit"]) for _, row in with_peers)
+    met = sum(all(limit["met"] for limit in row["limits"] if "best_peer" in limit["limit"]) for _, row in with_peers)
     worst, worst_row = max(with_peers, key=lambda pair: pair[0])
     least, least_row = min(large, key=lambda pair: pair[0])
     contexts = [row["context"] for row in rows]

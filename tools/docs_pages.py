@@ -104,7 +104,7 @@ def supported() -> dict[str, Any]:
 
 
 def bench(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the tables of ``lazyrope bench all``."""
+    """Returns the tables of ``python -m tools.bench all``."""
     rows = []
     for row in data["rows"]:
         peers = (f"{PEERS.get(name, name)} {us:.1f} ({us / row['us']:.2f}x)" for name, us in row["peers"].items())

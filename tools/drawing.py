@@ -48,7 +48,7 @@ def require_matplotlib() -> Any:
 
 
 def svg(name: str, draw: Callable[[Any], None], size: tuple[float, float]) -> str:
-    """Returns the text of a file, which may also be embedded in an HTML page: no two drawings share an id."""
+    """Returns the text of an SVG file. Its ids begin with `name`, so one HTML page can have several drawings."""
     matplotlib = require_matplotlib()
     from matplotlib.figure import Figure  # needs no display and, unlike pyplot, keeps no state
 
@@ -84,8 +84,14 @@ def legend(figure: Any, axes: Any) -> None:
 def draw_recorded(
     about: str | None, recorded: str, draw: Sequence[Callable[[Any], Drawing]], given: list[str] | None
 ) -> None:
-    """Runs the command of a module whose docstring is `about`: writes one file for each drawing of the rows of the
-    result file `recorded`, or of another one that is given."""
+    """Runs the command of a module: writes a file for each drawing of the rows of a result file.
+
+    Args:
+        about: the module's docstring.
+        recorded: the name of the default result file.
+        draw: the functions that draw the rows.
+        given: the arguments of the command.
+    """
     summary, usage = (about or "").strip().split("\n\n")
     parser = argparse.ArgumentParser(prog=usage.split(" [")[0], description=summary)
     parser.add_argument("recorded", type=Path, nargs="?", default=RESULTS / recorded, help="the result file")

@@ -1,4 +1,4 @@
-"""Draws the rate of prefill over length and the cost of short documents, from a file of ``lazyrope bench prefill``.
+"""Draws the rate of prefill over length and the cost of short documents, from a ``python -m tools.bench prefill`` file.
 
 python -m tools.prefill_plots [PREFILL.json [DIRECTORY]]
 """

@@ -1,10 +1,10 @@
-"""Tables of what ``lazyrope bench prefill`` measured, for tools/docs_pages.py."""
+"""Tables of the rows of ``python -m tools.bench prefill``, for tools/docs_pages.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tools.comparison import Name, Row, is_met, own_table, peers_table, span, targets_table, thousands
+from tools.comparison import Name, Row, own_table, peers_table, span, targets_table, thousands
 from tools.rag.tables import Table
 
 
@@ -38,7 +38,7 @@ def _square_name(row: Row) -> str:
 
 
 def is_square(row: Row) -> bool:
-    """Tells whether the row has as many queries as keys."""
+    """Tells whether the row is a whole request, which has as many queries as keys."""
     return row.get("group") == "squares"
 
 
@@ -90,7 +90,7 @@ def documents_table(rows: list[Row]) -> Table:
 
 
 def peers_text(rows: list[Row]) -> str:
-    """Says how the fastest peer does where queries are as many as keys."""
+    """Compares the fastest peer with lazyrope in whole requests, which have as many queries as keys."""
     by_dim: dict[int, list[float]] = {}
     for row in filter(is_square, rows):
         by_dim.setdefault(row["head_dim"], []).append(min(row["peers"].values()) / row["us"])
@@ -99,11 +99,13 @@ def peers_text(rows: list[Row]) -> str:
 
 
 def mean_text(mean: dict[str, Any]) -> str:
-    """Says how one of the means that ``lazyrope bench`` judges stands to its target."""
+    """Says whether one of the means over a group of rows meets its target."""
     about, least = mean["limit"].rsplit(": ", 1)
     about = about.replace("best_peer over ours", "the fastest peer's time over lazyrope's").replace(
         "in all rows of squares", "over all whole requests"
     )
     if mean["mean"] is None:
-        return f"The {about}: at least {least} is the target; it was not judged, because some rows were not measured."
-    return f"The {about}: {mean['mean']:.3f}; the target of at least {least} is {'met' if is_met(mean) else 'not met'}."
+        return (
+            f"The {about}: at least {least} is the target; it was not evaluated, because some rows were not measured."
+        )
+    return f"The {about}: {mean['mean']:.3f}; the target of at least {least} is {'met' if mean['met'] else 'not met'}."

@@ -1,4 +1,4 @@
-"""The peers of ``lazyrope bench``, without their packages: what each is given, and which rows it refuses."""
+"""The peers of ``python -m tools.bench``, without their packages: their arguments, and the rows that they refuse."""
 
 from __future__ import annotations
 
@@ -10,44 +10,40 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lazyrope.bench import host, package_peers
-from lazyrope.bench.kv import Pages, UnsupportedShape
-from lazyrope.bench.peers import PEERS, importable, masks_as_a_square, peer_calls
-from lazyrope.bench.shapes import ALL_PEERS, Shape
+from lazyrope.bench.peers import peer_calls
 from lazyrope.bench.timer import Memory
 
-SMALL = {"heads": (4, 2), "head_dim": 64, "rope": "neox"}
+from tests.support.bench import SMALL
+from tools.bench import host, package_peers
+from tools.bench.kv import Pages
+from tools.bench.peers import PEERS, importable
+from tools.bench.shapes import DECODE_PEERS, PREFILL_PEERS, Shape
+
+MAKERS = {name: peer.make for name, peer in PEERS.items()}
 
 
 class TestPeers:
     @pytest.fixture
     def flashinfer(self, monkeypatch):
-        """Stands in for the package; nothing is captured."""
+        """A stand-in for the package. Calls are not captured as graphs."""
         module = unittest.mock.MagicMock()
         monkeypatch.setitem(sys.modules, "flashinfer", module)
         monkeypatch.setattr(package_peers, "Captured", lambda call: call)
         monkeypatch.setattr(package_peers, "WORKSPACE", 1 << 10)
         return module
 
-    def test_every_row_s_peers_are_there(self):
-        assert set(ALL_PEERS) == set(PEERS)
+    def test_rows_name_every_peer(self):
+        assert {*DECODE_PEERS, *PREFILL_PEERS} == set(PEERS)
 
-    def test_a_package_that_is_not_there_is_named(self, monkeypatch, capsys):
+    def test_a_missing_package_is_named(self, monkeypatch, capsys):
         for name, package in {"cudnn": "no_such_package", "cudnn_paged": "no_such.package"}.items():
             monkeypatch.setitem(PEERS, name, replace(PEERS[name], package=package))
-        assert importable(("cudnn", "cudnn_paged", "flash_attention_2")) == ("flash_attention_2",)
+        assert [*importable(("cudnn", "cudnn_paged", "flash_attention_2"))] == ["flash_attention_2"]
         errors = capsys.readouterr().err
         assert "cudnn is left out: there is no Python package no_such_package" in errors
         assert "cudnn_paged is left out: there is no Python package no_such.package" in errors
 
-    def test_peers_that_cannot_mask_leave_out_rows_that_hide_much(self):
-        assert masks_as_a_square(Shape("prefill", 1, 512, 512, mask="causal"))
-        assert not masks_as_a_square(Shape("prefill", 1, 512, 512))
-        assert not masks_as_a_square(Shape("decode", 1, 16, 4096, mask="causal"))
-        with pytest.raises(UnsupportedShape):
-            masks_as_a_square(Shape("prefill", 1, 512, 1024, mask="causal"))
-
-    def test_each_request_has_pages_of_its_own(self):
+    def test_no_two_requests_share_a_page(self):
         pages = Pages([100, 40, 48], Shape("decode", 3, 1, 40, **SMALL), Memory("cpu"))
         assert pages.k.shape == pages.v.shape == (7 + 3 + 3, 16, 2, 64)
         assert pages.table.shape == (3, 7) and pages.indptr.tolist() == [0, 7, 10, 13]
@@ -56,20 +52,13 @@ class TestPeers:
             assert pages.table[row, : end - begin].tolist() == pages.indices[begin:end].tolist()
         assert pages.last.tolist() == [4, 8, 16] and pages.lengths.tolist() == [100, 40, 48]
 
-    def test_pytorch_s_cannot_do_every_row(self, capsys):
-        unlike = [Shape("decode", 2, 1, 32, first_context=64), Shape("decode", 1, 1, 32, kv_dtype="float8_e4m3fn")]
-        for shape in unlike:
-            assert peer_calls(shape, Memory("cpu"), ALL_PEERS) == {}
-        errors = capsys.readouterr().err
-        assert "has no requests of different lengths" in errors and "has no float8_e4m3fn keys" in errors
+    def test_pytorch_has_no_requests_of_different_lengths(self, capsys):
+        shape = Shape("decode", 2, 1, 32, first_context=64)
+        assert peer_calls(shape, Memory("cpu"), importable(["cudnn", "flash_attention_2"])) == {}
+        assert capsys.readouterr().err.count("has no requests of different lengths") == 2
 
-    def test_pytorch_s_attends_to_the_row_s_keys(self):
-        """On the CPU PyTorch has FlashAttention as well."""
-        (call,) = peer_calls(Shape("decode", 2, 3, 64, **SMALL), Memory("cpu"), ("flash_attention_2",)).values()
-        assert call().shape == (2, 4, 3, 64)
-
-    def test_cudnn_is_given_pages_of_the_row_s_size(self, monkeypatch):
-        """As its frontend wants them: pools as [pages, heads, page_size, head_dim], page tables of four dimensions."""
+    def test_cudnn_gets_pages_of_the_row_s_size(self, monkeypatch):
+        """The frontend takes pools as [pages, heads, page_size, head_dim] and page tables of four dimensions."""
         graph = unittest.mock.MagicMock()
         graph.tensor_like.side_effect = lambda tensor: tensor
         graph.get_workspace_size.return_value = 0
@@ -82,14 +71,14 @@ class TestPeers:
         given = graph.sdpa.call_args.kwargs
         assert given["q"].shape == (3, 4, 4, 64)
         assert given["k"].shape == given["v"].shape == (7 + 3 + 3, 2, 32, 64)
-        assert given["k"].stride() == (2 * 32 * 2 * 64, 64, 2 * 64, 1)  # NHD, as the row's own pool
+        assert given["k"].stride() == (2 * 32 * 2 * 64, 64, 2 * 64, 1)  # NHD, like the row's own pool
         assert given["paged_attention_k_table"].shape == (3, 1, 7, 1)
         assert given["seq_len_kv"].flatten().tolist() == [200, 96, 96]
         assert given["paged_attention_max_seq_len_kv"] == 200 and given["attn_scale"] == 1 / 8
         (tensors, _), _ = graph.execute.call_args
         assert tensors[result].shape == (3, 4, 4, 64)
 
-    def test_xqa_is_given_lengths_and_pages(self, flashinfer):
+    def test_xqa_gets_lengths_and_pages(self, flashinfer):
         shape = Shape("decode", 3, 1, 96, page_size=32, first_context=200, **SMALL)
         PEERS["flashinfer_xqa"].make(shape, Memory("cpu"))()
         (q, (k, _), _, table, lengths, longest), options = flashinfer.decode.xqa_batch_decode_with_kv_cache.call_args
@@ -106,7 +95,7 @@ class TestPeers:
         (q, (k, _)), _ = wrapper.run.call_args
         assert q.shape == (8, 4, 64) and k.shape == (12, 16, 2, 64)
 
-    def test_flash_attention_4_is_given_lengths_and_pages(self, monkeypatch):
+    def test_flash_attention_4_gets_lengths_and_pages(self, monkeypatch):
         module = unittest.mock.MagicMock()
         monkeypatch.setitem(sys.modules, "flash_attn", unittest.mock.MagicMock())
         monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
@@ -118,7 +107,7 @@ class TestPeers:
         assert options["page_table"].shape == (2, 6) and options["seqused_k"].tolist() == [96, 96]
 
     def test_lazy_attention_from_flashinfer_s_parts(self, flashinfer):
-        """A request for each document, its query rotated by the distance from the document's first token."""
+        """Each document is a request, with queries rotated by their distance from the document's first token."""
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper.return_value
         wrapper.run.side_effect = lambda q, kv, return_lse: (q, q[..., 0].float())
         flashinfer.merge_states.side_effect = lambda out, lse: (out.sum(1), lse.sum(1))
@@ -134,7 +123,7 @@ class TestPeers:
         assert rotated.shape == (6, 4, 64) and keys.shape == (6, 1, 64)
 
     def test_lazy_chunks_from_flashinfer_s_parts(self, flashinfer):
-        """Results are merged token by token."""
+        """Outputs are merged token by token."""
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper.return_value
         wrapper.run.side_effect = lambda q, kv, return_lse: (q, q[..., 0].float())
         flashinfer.merge_states.side_effect = lambda out, lse: (out.sum(1), lse.sum(1))
@@ -175,16 +164,16 @@ class TestPeers:
         (q, k, v), options = module.flash_attn_func.call_args
         assert q.shape == (2, 96, 4, 64) and k.shape == v.shape == (2, 96, 2, 64) and options == {"causal": True}
 
-    def test_what_flashinfer_is_not_measured_at(self, flashinfer, capsys):
+    def test_rows_that_flashinfer_s_peers_refuse(self, flashinfer, capsys):
         several = Shape("decode", 1, 4, 96, peers=("flashinfer_xqa", "lazy_on_flashinfer"), **SMALL)
         causal = Shape("prefill", 1, 96, 96, mask="causal", peers=("lazy_on_flashinfer",), **SMALL)
         unequal = Shape("decode", 8, 1, 960, doc_tokens=40, ragged=True, peers=("lazy_on_flashinfer",), **SMALL)
-        unturned = replace(several, query_tokens=1, rope="gptj", peers=("lazy_on_flashinfer",))
-        for shape in (several, causal, unequal, unturned):
-            assert peer_calls(shape, Memory("cpu"), ALL_PEERS) == {}
+        other_rope = replace(several, query_tokens=1, rope="gptj", peers=("lazy_on_flashinfer",))
+        for shape in (several, causal, unequal, other_rope):
+            assert peer_calls(shape, Memory("cpu"), MAKERS) == {}
         assert capsys.readouterr().err.count("left out") == 5
 
-    def test_what_a_graph_reads_lives_as_long_as_it(self, monkeypatch):
+    def test_a_graph_keeps_the_tensors_that_it_reads(self, monkeypatch):
         for name in ("synchronize", "CUDAGraph", "graph"):
             monkeypatch.setattr(torch.cuda, name, unittest.mock.MagicMock())
         tensor = torch.zeros(4)
@@ -194,18 +183,8 @@ class TestPeers:
         gc.collect()
         assert alive() is not None and graph() is graph.result
 
-    def test_a_peer_that_refuses_a_row_is_left_out(self, monkeypatch, capsys):
-        def refuses(shape, memory):
-            raise ValueError("not on Tuesdays\nand so on")
 
-        monkeypatch.setitem(PEERS, "cudnn", replace(PEERS["cudnn"], make=refuses))
-        shape = Shape("decode", 1, 1, 32, peers=("cudnn",))
-        assert peer_calls(shape, Memory("cpu"), ("cudnn",)) == {}
-        assert capsys.readouterr().err == "  cudnn is left out: not on Tuesdays\n"
-        assert peer_calls(shape, Memory("cpu"), ()) == {} and capsys.readouterr().err == ""
-
-
-def test_versions_of_peers_are_told(monkeypatch):
+def test_versions_of_installed_packages_are_recorded(monkeypatch):
     versions = {"nvidia-cudnn-frontend": "1.32.0"}
 
     def version(package):
@@ -214,4 +193,4 @@ def test_versions_of_peers_are_told(monkeypatch):
         return versions[package]
 
     monkeypatch.setattr(host.importlib.metadata, "version", version)
-    assert host._versions_of_peers(torch)["nvidia-cudnn-frontend"] == "1.32.0"
+    assert host.versions_of_packages() == versions

@@ -1,5 +1,4 @@
-"""Tools make, from result files of ``lazyrope bench decode`` and ``sweep``, tables, plots and a model of decode's time.
-Figures are made up here."""
+"""The tables, the plots and the model of ``python -m tools.bench decode`` and ``sweep``, from made-up figures."""
 
 from __future__ import annotations
 
@@ -10,19 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lazyrope.bench.limits import evaluate
-from lazyrope.bench.peers import PAGED
-from lazyrope.bench.shapes import Shape
-from lazyrope.bench.tables import TABLES
 
 from tools import comparison, decode_model, decode_plots, decode_table, docs_pages
+from tools.bench.limits import evaluate
+from tools.bench.peers import PAGED
+from tools.bench.shapes import Shape
+from tools.bench.tables import TABLES
 
 GPU = decode_model.Gpu(sms=132)
-# CTAs that have work in a step of one token a request, in documents of 1024: tests/unit/runtime_decode_shares_test.cpp
-# asks the planner.
+# CTAs with work in steps of one token a request and 1024-token documents. tests/unit/runtime_decode_shares_test.cpp
+# compares them with the planner.
 SHARES = json.loads((Path(__file__).parents[1] / "support" / "decode_shares.json").read_text())
 COEFFICIENTS = [5.0, 0.6, 220.0, 0.9, 1.5]
-ABOUT = {"gpu": "A GPU", "driver": "1.2", "date": "2026-01-02", "commit": "abc1234", "command": "lazyrope bench x"}
+ABOUT = {
+    "gpu": "A GPU",
+    "driver": "1.2",
+    "date": "2026-01-02",
+    "commit": "abc1234",
+    "command": "a command",
+}
 
 
 def made_up(shape: Shape, us: float, **measured: Any) -> dict[str, Any]:
@@ -31,7 +36,7 @@ def made_up(shape: Shape, us: float, **measured: Any) -> dict[str, Any]:
 
 
 def sweep(noise: float = 0) -> list[dict[str, Any]]:
-    """Rows whose times are those of the model's terms, but for noise."""
+    """Returns rows with the times that the model's terms give, with noise."""
     rows, noises = [], random.Random(1)
     for shape in TABLES["sweep"]:
         row = shape.about() | {"us": 1.0, "tbps": shape.kv_bytes / 1e6}
@@ -51,7 +56,7 @@ def recorded(tmp_path: Path) -> Path:
 
 
 class TestModel:
-    def test_finds_what_times_are_made_of(self):
+    def test_finds_the_coefficients_of_made_up_times(self):
         model = decode_model.fitted(sweep(), GPU)
         assert model.coefficients == pytest.approx(COEFFICIENTS, rel=1e-3)
         assert max(map(abs, model.errors)) < 1e-6
@@ -60,8 +65,8 @@ class TestModel:
     def test_counts_ctas_as_the_planner_gives_them_work(self, row):
         assert decode_model.shares(row | {"doc_tokens": 1024}, GPU) == row["ctas"]
 
-    def test_makes_the_largest_error_small(self):
-        """Of one time that is 20% too long there is left what the others, which are right, can share with it."""
+    def test_minimizes_the_largest_error(self):
+        """One time is 20% too long. The fit spreads this error over other rows, so the largest is smaller."""
         rows = sweep()
         rows[7]["us"] *= 1.2
         rows[7]["tbps"] /= 1.2
@@ -96,7 +101,7 @@ def test_plots_have_every_line_and_panel(recorded, tmp_path):
 
 
 class TestTables:
-    def test_rows_are_told_apart(self):
+    def test_rows_have_different_names(self):
         rows = [made_up(shape, 1.0, segments=256) for shape in TABLES["decode"]]
         names = [decode_table.name(row) for row in rows]
         assert len(set(names)) == len(names)
@@ -134,23 +139,23 @@ class TestTables:
             ["1.01 x pages of 128 tokens", "0 of 1", "", "64 x 4k (by 1.0%)"],
         ]
 
-    def test_the_planner_has_a_table_of_its_own(self):
+    def test_the_planner_has_its_own_table(self):
         rows = [made_up(shape, 5.0, segments=1, floor_us=3.0) for shape in TABLES["decode"] if shape.kernel == "plan"]
         tables = decode_table.tables(rows)
         assert tables["peers"].rows == []
         assert tables["planner"].rows[0] == ["64 requests, 1 segments", "5.0", "7.0", "met"]
 
-    def test_a_target_that_was_not_judged_is_shown(self):
+    def test_a_target_that_was_not_evaluated_is_shown(self):
         row = made_up(TABLES["decode"][3], 100.0, stream_us=99.0)
         assert comparison.verdict(row) == "not evaluated"
         targets = comparison.targets_table([row], decode_table.name)
-        assert ["1 x the fastest paged peer", "0 of 1", "", "64 x 16k (not judged)"] in targets.rows
+        assert ["1 x the fastest paged peer", "0 of 1", "", "64 x 16k (not evaluated)"] in targets.rows
 
     def test_the_facts_of_the_sweep(self):
         rows = sweep()
         rows[3] |= {"peers": {"cudnn": rows[3]["us"] / 1.25}}
         for limit in rows[3]["limits"]:
-            limit["met" if "met" in limit else "results"] = False
+            limit["met"] = False
         facts = decode_table.sweep_facts(rows)
         assert (facts["met"], facts["compared"], facts["worst"]) == (len(rows) - 1, len(rows), "1.25")
         assert (facts["head_dims"], facts["groups"], facts["contexts"]) == ("64 to 256", "1 to 16", "1k to 128k")

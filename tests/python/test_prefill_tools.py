@@ -1,4 +1,4 @@
-"""Tools make tables and plots from result files of ``lazyrope bench prefill``. Figures are made up here."""
+"""The tables and plots of ``python -m tools.bench prefill``, from made-up figures."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lazyrope.bench.limits import evaluate, evaluate_mean
-from lazyrope.bench.peers import PAGED
-from lazyrope.bench.shapes import Shape
-from lazyrope.bench.tables import TABLE_LIMITS, TABLES
 
 from tools import prefill_plots, prefill_table
+from tools.bench.limits import evaluate, evaluate_mean
+from tools.bench.peers import PAGED
+from tools.bench.shapes import Shape
+from tools.bench.tables import TABLE_LIMITS, TABLES
 
 ABOUT = {
     "gpu": "A GPU",
     "driver": "1.2",
     "date": "2026-01-02",
     "commit": "abc1234",
-    "command": "lazyrope bench prefill",
+    "command": "python -m tools.bench prefill",
     "versions": {"lazyrope": "0", "torch": "2.11"},
     "gemm_tflops": 751.2,
 }
 
 
 def made_up(shape: Shape, tflops: float = 600.0, **measured: Any) -> dict[str, Any]:
-    """A row beside everything that it may be beside, as fast as the row."""
+    """Returns a row whose peers and variants all take as long as the row."""
     us = shape.flops / tflops / 1e6
     peers = {name: us for name in shape.peers if name != "flash_attention_4_contiguous"}
     row = (
@@ -43,7 +43,7 @@ def recorded() -> dict[str, Any]:
     return ABOUT | {"rows": rows, "means": [evaluate_mean(limit, rows, PAGED) for limit in TABLE_LIMITS["prefill"]]}
 
 
-def test_rows_are_told_apart(recorded):
+def test_rows_have_different_names(recorded):
     names = [prefill_table.name(row) for row in recorded["rows"]]
     assert len(set(names)) == len(names)
     for name in (
@@ -87,13 +87,13 @@ def test_every_row_is_in_a_table(recorded):
     assert any("1.05 x (decode alone + the chunk alone)" == row[0] for row in tables["targets"].rows)
 
 
-def test_the_mean_is_said(recorded):
+def test_the_mean_as_text(recorded):
     assert prefill_table.mean_text(recorded["means"][0]).endswith("1.000; the target of at least 0.97 is met.")
     missing = evaluate_mean(TABLE_LIMITS["prefill"][0], [], PAGED)
     assert "not evaluated" in prefill_table.mean_text(missing)
 
 
-def test_the_fastest_peer_is_said(recorded):
+def test_the_fastest_peer_as_text(recorded):
     assert "1.00 at head_dim 64, 1.00 at head_dim 128" in prefill_table.peers_text(recorded["rows"])
 
 
@@ -104,7 +104,7 @@ def test_plots_have_every_line_and_panel(recorded, tmp_path: Path):
     prefill_plots.main([str(file), str(tmp_path)])
     length, documents = ((tmp_path / f"prefill-over-{name}.svg").read_text() for name in ("length", "documents"))
     assert length.count("-axes_") == 6 and documents.count("-axes_") == 2
-    # What was not measured has no line.
+    # A peer that was not measured has no line.
     labels = [label for label, *_ in prefill_plots.LINES if label != "FlashAttention-4, contiguous"]
     assert all(f"<!-- {label} -->" in length for label in labels) and "FlashAttention-4" not in length
     assert "<!-- head_dim 256, causal -->" in length and "<!-- 16k -->" in length

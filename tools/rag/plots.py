@@ -1,4 +1,4 @@
-"""The figures of ``python -m tools.rag`` as drawings."""
+"""Drawings of the figures of ``python -m tools.rag``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from tools.drawing import Drawing, legend, log_scale, svg
 from tools.rag.tables import BASELINE, MODES, digits, unit_of
 
-# Okabe and Ito's colours, which colour-blind people tell apart: of a mode the same one in every drawing.
+# Colour-blind people can tell Okabe and Ito's colours apart. A mode has the same colour in every drawing.
 COLOURS = {"lazy": "#0072B2", "block": "#E69F00", "full": "#009E73", BASELINE: "#808080"}
 MARKERS = {"lazy": "o", "block": "s", "full": "^"}
 Values = Sequence["float | None"]
 
 
 def fidelity(right: dict[str, Any]) -> Drawing:
-    """Divergence of each system, and how much is allowed."""
+    """Draws the divergence of each system, and its limit."""
     systems = right["systems"]
     kinds = list(systems[BASELINE])
     names = [name for name in ("lazy", "full", BASELINE) if name in systems]
@@ -32,18 +32,18 @@ def fidelity(right: dict[str, Any]) -> Drawing:
         axes.set(
             ylabel="mean KL from fp32, 0.001 nats per token", ylim=(0, 1.15 * max(_measured(limits, *series.values())))
         )
-        axes.set_title("How far the model's predictions are from its fp32 self")
+        axes.set_title("Divergence of the model's predictions from those in fp32")
         legend(figure, axes)
 
     caption = (
-        "Lower is better. bf16 eager is transformers' own attention in bf16: what rounding alone does to the model. "
-        "Over all rows together, lazy must stay below the dashed line; over one kind, but for chance."
+        "Lower is better. bf16 eager is transformers' own attention in bf16, which shows the effect of rounding alone. "
+        "Over all rows together, lazy must stay below the dashed line. One kind alone may exceed it by chance."
     )
     return Drawing("fidelity", caption, svg("fidelity", draw, (9, 4.4)))
 
 
 def times(worth: dict[str, Any]) -> Drawing:
-    """Time to first token and of each further one, of one request alone."""
+    """Draws the time to the first token and for each further token of one request alone."""
     panels = [
         ("first_token_ms", "time to first token, ms (log scale)", "Time to first token"),
         ("token_ms", "time per further token, ms", "Time per token"),
@@ -61,9 +61,7 @@ def times(worth: dict[str, Any]) -> Drawing:
                 axes.set_ylim(0, 1.15 * max(_measured(*series.values())))
         legend(figure, axes)
 
-    caption = (
-        "One request at a time; lower is better. full stores nothing, so its one measurement stands in both places."
-    )
+    caption = "One request at a time; lower is better. full stores nothing, so both groups show its one measurement."
     return Drawing("times", caption, svg("times", draw, (9, 4.2)))
 
 
@@ -77,7 +75,7 @@ def _by_state(worth: dict[str, Any], field: str) -> dict[str, Values]:
 
 
 def memory(worth: dict[str, Any]) -> Drawing:
-    """KV that all requests share, and KV of this one alone."""
+    """Draws the KV that all requests share, and the KV that one request has alone."""
     fields = {"private_bytes": "private:\neach request again", "stored_bytes": "stored:\nonce for all requests"}
     unit, size = unit_of(row[field] for row in worth["single"] for field in fields)
     last = {row["mode"]: row for row in worth["single"]}
@@ -90,15 +88,13 @@ def memory(worth: dict[str, Any]) -> Drawing:
         axes.set_title("Memory that one request takes")
         legend(figure, axes)
 
-    caption = (
-        "Private KV decides how many requests fit beside each other; stored KV may be evicted when room is needed."
-    )
+    caption = "Private KV limits how many requests run at the same time; stored KV may be evicted when room is needed."
     return Drawing("memory", caption, svg("memory", draw, (7, 4.2)))
 
 
 @dataclass(frozen=True)
 class _Quantity:
-    """Drawn against the budget."""
+    """A quantity that is drawn over the budget."""
 
     name: str
     title: str
@@ -115,7 +111,7 @@ _QUANTITIES = [
         "waits",
         "Time to first token under load",
         "time to first token, ms (log scale)",
-        "Lower is better. From the moment a client sends its request; waiting for room counts.",
+        "Lower is better. The time starts when a client sends its request, so it includes waiting for room.",
         ("first_token_p50_ms", "first_token_p90_ms"),
         is_log=True,
     ),
@@ -123,22 +119,22 @@ _QUANTITIES = [
         "hits",
         "Documents found in the store",
         "hit rate, %",
-        "Of the documents that requests name, those that were stored, or being stored, on admission. full stores none.",
+        "The share of named documents that were stored, or being stored, on admission. full stores none.",
         ("hit_rate",),
         scale=100,
     ),
     _Quantity(
         "alive",
-        "Requests alive",
+        "Admitted requests",
         "requests admitted at the same time",
-        "The mean over the model's passes; at most as many as there are clients.",
+        "The mean over the model's passes. It is at most the number of clients.",
         ("alive",),
     ),
 ]
 
 
 def served(worth: dict[str, Any]) -> list[Drawing]:
-    """Each quantity against the budget, a panel for each exponent."""
+    """Draws each quantity over the budget, with a panel for each exponent."""
     drawings = []
     for quantity in _QUANTITIES:
         exponents = sorted({row["exponent"] for row in worth["served"]})
@@ -152,7 +148,7 @@ def served(worth: dict[str, Any]) -> list[Drawing]:
             figure.suptitle(quantity.title)
             legend(figure, panels[0])
 
-        caption = quantity.caption + " full shares nothing, so one measurement stands in every panel."
+        caption = quantity.caption + " full shares nothing, so all panels show its one measurement."
         name = f"served-{quantity.name}"
         drawings.append(Drawing(name, caption, svg(name, draw, (9, 4.2))))
     return drawings
@@ -168,7 +164,7 @@ def _lines(axes: Any, worth: dict[str, Any], exponent: float, quantity: _Quantit
             which = f" {field.split('_')[2]}" if len(quantity.fields) > 1 else ""
             y = [quantity.scale * row[field] for row in rows]
             style = {"color": COLOURS[mode], "linestyle": dashes, "marker": MARKERS[mode]}
-            style |= {"markerfacecolor": "none", "markersize": 7}  # one shows through another
+            style |= {"markerfacecolor": "none", "markersize": 7}  # markers at one point stay visible
             if rows:
                 axes.plot(x, y, label=mode + which, **style)
     axes.set_xticks(range(len(budgets)), [f"{budget / size:g}" for budget in budgets])
@@ -178,7 +174,7 @@ def _lines(axes: Any, worth: dict[str, Any], exponent: float, quantity: _Quantit
 
 
 def _rows_of(worth: dict[str, Any], mode: str, exponent: float) -> list[dict[str, Any]]:
-    """In the order of budgets. Which documents are popular is all the same to "full": it may be measured once."""
+    """Returns the rows of a mode in the order of budgets. "full" may have rows of one exponent, which hold for all."""
     rows = [row for row in worth["served"] if row["mode"] == mode]
     here = [row for row in rows if row["exponent"] == exponent]
     return sorted(here or (rows if mode == "full" else []), key=lambda row: row["budget_bytes"])
@@ -193,7 +189,7 @@ def _share_limits(axes: Any, worth: dict[str, Any], quantity: _Quantity) -> None
 
 
 def _bars(axes: Any, groups: list[str], series: dict[str, Values], text: Any) -> None:
-    """A bar of each name in each group, its value above it."""
+    """Draws a bar for each name in each group, with its value above it."""
     width = 0.84 / len(series)
     for i, (name, values) in enumerate(series.items()):
         at = [(x + (i - (len(series) - 1) / 2) * width, value) for x, value in enumerate(values) if value is not None]

@@ -1,5 +1,7 @@
-"""What lazy attention is compared with: transformers' own eager attention under the block mask, at the logical
-positions, every document recomputed where it lies."""
+"""The reference of lazy attention: transformers' own eager attention under the block mask.
+
+Every document is recomputed at its position in the context.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from transformers import AttentionInterface
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 NAME = "block_mask_eager"
-# Rows of queries at a time, so that a prompt over 128k tokens needs no mask or scores of all its rows at once.
+# Query rows at a time. The mask and the scores of all rows of a prompt over 128k tokens would not fit.
 ROWS = 256
 
 
 def hidden_states(model: Any, prompt: Sequence[int], documents: Sequence[Sequence[int]]) -> torch.Tensor:
-    """The last hidden states [tokens, hidden size] of all documents and then the prompt, in the model's own dtype.
+    """Returns the last hidden states [tokens, hidden size] of all documents and then the prompt, in the model's dtype.
 
-    A document's tokens see those of their own document up to themselves, the prompt's see everything before them.
+    A token of a document sees that document up to itself. A token of the prompt sees everything before it.
     """
     ids = torch.tensor([[t for text in (*documents, prompt) for t in text]], device=model.device)
     ends = list(accumulate((len(text) for text in (*documents, prompt)), initial=0))
@@ -61,7 +63,7 @@ def _attention(
 
 
 def _blocks(ends: list[int]) -> Iterator[tuple[slice, slice]]:
-    """Rows of queries, and the keys that they may see up to themselves."""
+    """Yields slices of query rows, each with the slice of keys that they may see up to their own position."""
     for begin, end in pairwise(ends):
         first_key = 0 if end == ends[-1] else begin
         for row in range(begin, end, ROWS):

@@ -1,26 +1,27 @@
-"""Is it worth it: time, memory and copies of the three modes, for one long request and for many clients under a
-budget."""
+"""Measures time, memory and copies of the three modes, for one long request and for many clients under a budget."""
 
 from __future__ import annotations
 
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lazyrope.transformers import Engine, Generation, attach
+from tqdm import tqdm
+
+from tools.rag.tables import unit_of
 
 MODES = ("lazy", "block", "full")
 GIB = 1 << 30
-CLOSE = 0.1  # closer than this, one run of each mode does not tell which is faster
-Progress = Callable[[str], None]
+CLOSE = 0.1  # relative difference below which one run of each mode does not tell which is faster
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is asked of a model."""
+    """The sizes of one request."""
 
     documents: int = 16
     document_tokens: int = 1024
@@ -30,14 +31,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Single:
-    """One request alone; medians over its repetitions."""
+    """Medians over the repetitions of one request."""
 
     mode: str
     state: str  # "cold": no document is stored; "warm": all are
     first_token_ms: float
-    token_ms: float  # each further one
+    token_ms: float  # per further token
     copied_bytes: int
-    private_bytes: int  # of KV that only this request uses
+    private_bytes: int  # KV that only this request uses
     stored_bytes: int
 
 
@@ -52,7 +53,7 @@ class Load:
     document_tokens: int = 1024
     question_tokens: int = 64
     answer_tokens: int = 32
-    exponent: float = 0.0  # of Zipf's law over the documents; 0: all alike
+    exponent: float = 0.0  # exponent of Zipf's law over the documents; 0: all alike
     seed: int = 1
 
 
@@ -70,15 +71,15 @@ class Served:
     copied_bytes: int
     evictions: int
     seconds: float
-    runs: list[float]  # requests a second, of each repetition; this is the median one
+    runs: list[float]  # requests a second of each repetition; the other fields are of the median one
 
 
 def random_text(rng: random.Random, tokens: int, vocabulary: int) -> list[int]:
     return [rng.randrange(vocabulary) for _ in range(tokens)]
 
 
-def single(model: Any, shape: Shape, *, repeat: int = 7, progress: Progress = print) -> list[Single]:
-    """One request at a time. The modes take turns, so that a slow moment of the machine is not one mode's."""
+def single(model: Any, shape: Shape, *, repeat: int = 7) -> list[Single]:
+    """Measures one request at a time. Modes are interleaved, so that a slow moment of the machine affects all."""
     tokens = shape.documents * shape.document_tokens + shape.question_tokens + shape.answer_tokens
     engine = attach(model, budget=3 * tokens * token_bytes(model))
     rng = random.Random(0)
@@ -86,16 +87,13 @@ def single(model: Any, shape: Shape, *, repeat: int = 7, progress: Progress = pr
     documents = [random_text(rng, shape.document_tokens, size) for _ in range(shape.documents)]
     states = [("lazy", "cold"), ("lazy", "warm"), ("block", "cold"), ("block", "warm"), ("full", "cold")]
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in states}
-    for _ in range(repeat + 2):
+    for _ in tqdm(range(repeat + 2), desc="one request alone", unit="round"):
         for mode, state in states:
             if state == "cold":
                 engine.store.clear()
             question = random_text(rng, shape.question_tokens, size)
             runs[mode, state].append(_measure(engine, question, documents, mode, shape.answer_tokens))
-    rows = [_median_of(mode, state, runs[mode, state][2:]) for mode, state in states]  # the first two warm up
-    for row in rows:
-        progress(str(row))
-    return rows
+    return [_median_of(mode, state, runs[mode, state][2:]) for mode, state in states]  # the first two warm up
 
 
 def _measure(engine: Engine, question: list[int], documents: list[list[int]], mode: str, answer: int) -> dict[str, Any]:
@@ -120,13 +118,13 @@ def _median_of(mode: str, state: str, runs: list[dict[str, Any]]) -> Single:
 
 
 def token_bytes(model: Any) -> int:
-    """KV of one token, all layers."""
+    """Returns the KV bytes of one token in all layers."""
     config = model.config
     return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * model.dtype.itemsize
 
 
 def choices(load: Load) -> Iterator[list[int]]:
-    """The documents of each request: distinct, and the more likely ones are the same in all runs."""
+    """Yields the distinct documents of each request. The likelier documents are the same in all runs."""
     rng = random.Random(load.seed)
     weights = [1.0 / (rank + 1) ** load.exponent for rank in range(load.documents)]
     for _ in range(load.requests):
@@ -138,13 +136,15 @@ def choices(load: Load) -> Iterator[list[int]]:
         yield chosen
 
 
-def serve_all(model: Any, load: Load, budget: int, modes: Sequence[str], progress: Progress) -> list[Served]:
-    """The load in each mode. "block" gets the best of several numbers of requests at a time, found with the first
-    requests: its private copies would push all documents out of a small pool. Where it is close to "lazy", both are
-    repeated in turns, and the medians count."""
+def serve_all(model: Any, load: Load, budget: int, modes: Sequence[str]) -> list[Served]:
+    """Measures the load in each mode.
+
+    "block" runs with the best of several maximum numbers of requests, because its private copies would evict all
+    documents from a small pool. If "lazy" and "block" are close, both are repeated interleaved, and the medians count.
+    """
     rows = {}
     for mode in modes:
-        cap = _best_cap(model, load, budget, progress) if mode == "block" else load.clients
+        cap = _best_cap(model, load, budget) if mode == "block" else load.clients
         rows[mode] = serve(model, load, mode, budget, cap)
     if abs(rows["lazy"].requests_per_s / rows["block"].requests_per_s - 1) < CLOSE:
         again = {mode: [rows[mode]] for mode in ("lazy", "block")}
@@ -154,26 +154,24 @@ def serve_all(model: Any, load: Load, budget: int, modes: Sequence[str], progres
         for mode, runs in again.items():
             median = sorted(runs, key=lambda row: row.requests_per_s)[1]
             rows[mode] = replace(median, runs=[row.requests_per_s for row in runs])
-    for row in rows.values():
-        progress(str(row))
     return list(rows.values())
 
 
-def _best_cap(model: Any, load: Load, budget: int, progress: Progress) -> int:
+def _best_cap(model: Any, load: Load, budget: int) -> int:
+    """Finds, with the first requests of the load, the number of "block" requests at a time that serves most."""
     rates = {}
     cap = load.clients
     while cap >= 4:
         some = replace(load, requests=min(load.requests, 4 * load.clients))
         rates[cap] = serve(model, some, "block", budget, cap).requests_per_s
-        progress(f"  block, at most {cap} requests at a time: {rates[cap]:.2f} requests a second")
         if rates[cap] < 0.95 * max(rates.values()):
-            break  # past the best
+            break  # smaller numbers are slower
         cap //= 2
     return max(rates, key=rates.__getitem__) if rates else load.clients
 
 
 def serve(model: Any, load: Load, mode: str, budget: int, max_requests: int) -> Served:
-    """All requests of a load through a new engine."""
+    """Measures all requests of a load in a new engine."""
     engine = attach(model, budget=budget, mode=mode, max_requests=max_requests)
     _warm_up(engine, load)
     rng = random.Random(load.seed + 1)
@@ -181,9 +179,12 @@ def serve(model: Any, load: Load, mode: str, budget: int, max_requests: int) -> 
     documents = [random_text(rng, load.document_tokens, size) for _ in range(load.documents)]
     requests = [(random_text(rng, load.question_tokens, size), [documents[i] for i in c]) for c in choices(load)]
     before = engine.store.stats
-    begin = time.perf_counter()
-    finished, alive = _closed_loop(engine, load, requests)
-    seconds = time.perf_counter() - begin
+    unit, unit_bytes = unit_of([budget])
+    title = f"{mode}, {budget / unit_bytes:.3g} {unit}, Zipf {load.exponent:g}, at most {max_requests} at a time"
+    with tqdm(total=len(requests), desc=title, unit="request") as bar:
+        begin = time.perf_counter()
+        finished, alive = _closed_loop(engine, load, requests, bar)
+        seconds = time.perf_counter() - begin
     after = engine.store.stats
     waits = [1e3 * (g.first_token - g.arrival) for g in finished if g.first_token is not None]
     cuts = statistics.quantiles(waits, n=10, method="inclusive")
@@ -206,8 +207,9 @@ def serve(model: Any, load: Load, mode: str, budget: int, max_requests: int) -> 
 
 
 def _closed_loop(
-    engine: Engine, load: Load, requests: Sequence[tuple[list[int], list[list[int]]]]
+    engine: Engine, load: Load, requests: Sequence[tuple[list[int], list[list[int]]]], bar: Any
 ) -> tuple[list[Generation], float]:
+    """Serves the requests with load.clients clients. Returns them, and the mean number of admitted requests."""
     waiting = iter(requests)
     active: list[Generation] = []
     finished: list[Generation] = []
@@ -222,14 +224,15 @@ def _closed_loop(
             if generation.error is not None:
                 raise generation.error
             finished.append(generation)
+            bar.update()
     return finished, statistics.mean(alive)
 
 
 def _warm_up(engine: Engine, load: Load) -> None:
-    """Captures the graphs and lets libraries choose their kernels."""
+    """Captures the graphs, and lets libraries choose their kernels."""
     size = 1
     rng = random.Random(0)
-    # As many as a request of the load has, so that no graph has to be captured again for more.
+    # Requests of the load have no more documents than these, so that no graph is captured again for them.
     documents = [random_text(rng, 16, 1000) for _ in range(load.per_request)]
     while size <= engine.max_requests:
         for _ in range(size):
@@ -243,34 +246,35 @@ def _warm_up(engine: Engine, load: Load) -> None:
     assert engine.store.stats.documents == 0
 
 
-def measure(
-    model: Any, *, shape: Shape, loads: Sequence[Load], budgets: Sequence[int], progress: Progress = print
-) -> dict[str, Any]:
+def measure(model: Any, *, shape: Shape, loads: Sequence[Load], budgets: Sequence[int]) -> dict[str, Any]:
+    """Returns the figures of one request alone, of each load under each budget, and the checks that failed."""
     result: dict[str, Any] = {
         "shape": asdict(shape),
         "loads": [asdict(load) for load in loads],
         "token_bytes": token_bytes(model),
-        "single": [asdict(row) for row in single(model, shape, progress=progress)],
+        "single": [asdict(row) for row in single(model, shape)],
         "served": [],
     }
     for load in loads:
-        # "full" shares nothing, so which documents are popular is the same to it.
+        # "full" shares nothing, so its figures do not depend on which documents are popular.
         modes = MODES if load is loads[0] else ("lazy", "block")
         for budget in budgets:
-            result["served"] += map(asdict, serve_all(model, load, budget, modes, progress))
+            result["served"] += map(asdict, serve_all(model, load, budget, modes))
     result["complaints"] = complaints(result, timed=model.device.type == "cuda")
     return result
 
 
 def joined(some: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """Of the same loads under different budgets; requests alone are those of `some`."""
+    """Joins figures of the same loads under different budgets. Those of one request alone are from `some`."""
     served = sorted([*some["served"], *others["served"]], key=lambda row: (row["exponent"], row["budget_bytes"]))
     return some | {"served": served, "complaints": [*some["complaints"], *others["complaints"]]}
 
 
 def complaints(result: dict[str, Any], *, timed: bool) -> list[str]:
-    """What of the lazy mode is not as it should be: it copies no document, and serves at least what "block" serves, as
-    far as repetitions of both can tell."""
+    """Returns a sentence for each check of the lazy mode that failed.
+
+    Lazy copies no document. If times count, it serves at least as much as "block" in the best of its repetitions.
+    """
     rows = [*result["single"], *result["served"]]
     found = [
         f"lazy copied {row['copied_bytes']} bytes" for row in rows if row["mode"] == "lazy" and row["copied_bytes"]

@@ -1,5 +1,7 @@
-"""Texts in English that a machine has anyway: licences and manual pages of Debian, documentation in Python's standard
-library. They are read where they lie, so that none is copied into this tree."""
+"""English texts that most machines have: Debian's licences and manual pages, and the docs of Python's standard library.
+
+They are read from the machine, so that this repository has no copy of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ LICENCES = Path("/usr/share/common-licenses")
 MANUAL = Path("/usr/share/man/man1")
 COPYRIGHT = Path("/usr/share/doc")
 
-# In the order in which they are used. Importing any of these has no effect that shows.
+# Documents are taken in this order. Importing one of these modules has no visible effect.
 MODULES = """
     json heapq bisect statistics argparse datetime pathlib itertools functools textwrap decimal fractions random shelve
     struct zlib csv sched queue collections difflib shutil tempfile secrets contextlib dataclasses graphlib string re
@@ -37,7 +39,7 @@ MODULES = """
 
 @dataclass(frozen=True)
 class Source:
-    """A text by the name of what it is about, "GPL-3", "heapq" or "ls(1)", read when it is asked for."""
+    """A text that is read on demand. Names are such as "GPL-3", "heapq" and "ls(1)"."""
 
     name: str
     read: Callable[[], str]
@@ -45,7 +47,7 @@ class Source:
 
 @cache
 def all_sources() -> dict[str, Source]:
-    """What there is on this machine, in a fixed order; of two that share a name the first."""
+    """Returns the sources of this machine in a fixed order. The first of two with the same name is used."""
     found: dict[str, Source] = {}
     for make in (_licences, _modules, _manual_pages, _copyright_files):
         for source in make():
@@ -55,7 +57,7 @@ def all_sources() -> dict[str, Source]:
 
 @cache
 def text_of(name: str) -> str:
-    """The text of a source; empty where this machine lacks it."""
+    """Returns the text of a source, or "" if this machine lacks it."""
     source = all_sources().get(name)
     return source.read() if source else ""
 
@@ -94,12 +96,12 @@ def _plain(data: bytes) -> str:
 
 
 def _module_text(name: str) -> str:
-    """Documentation of a module and what it offers: shorter and plainer than pydoc's, and without paths of files."""
+    """Returns the docstrings of a module and its public names. They have no file paths, unlike pydoc's."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about modules that will go
+            warnings.simplefilter("ignore")  # about deprecated modules
             module = importlib.import_module(name)
-    except ImportError:  # Python may be installed in parts
+    except ImportError:  # some distributions split the standard library
         return ""
     parts = [f"The module {name}", _own_doc(module)]
     for public in _public_names(module):
@@ -127,7 +129,7 @@ def _entry(name: str, thing: object) -> str:
 
 
 def _own_doc(thing: object) -> str:
-    """What is said of the thing itself, not what it has from its type or base class."""
+    """Returns the docstring of the thing itself, not one from its type or base class."""
     doc = vars(thing).get("__doc__") if inspect.isclass(thing) else getattr(thing, "__doc__", None)
     if not isinstance(doc, str) or doc == type(thing).__doc__ or doc.startswith("Alias for field number"):
         return ""
@@ -137,13 +139,13 @@ def _own_doc(thing: object) -> str:
 def _signature(thing: object) -> str:
     try:
         signature = str(inspect.signature(thing))  # type: ignore[arg-type]
-    except (AttributeError, TypeError, ValueError):  # many in C have none, or one that makes no sense
+    except (AttributeError, TypeError, ValueError):  # many C functions have none, or an invalid one
         return ""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", signature)  # addresses differ from run to run
 
 
 def _manual_text(file: Path) -> str:
-    """A page without its markup, roughly as man shows it."""
+    """Returns a manual page without its markup, roughly as man shows it."""
     with gzip.open(file) as stream:
         lines = [_manual_line(line) for line in _plain(stream.read()).splitlines()]
     text = "\n".join(line for line in lines if line is not None)
@@ -151,7 +153,7 @@ def _manual_text(file: Path) -> str:
 
 
 def _manual_line(line: str) -> str | None:
-    """None for what is not shown."""
+    """Returns the text of a line, or None if man shows nothing for it."""
     if not line.startswith((".", "'")):
         return _without_escapes(line)
     request, _, rest = line[1:].strip().partition(" ")

@@ -1,17 +1,20 @@
-"""The figures of ``python -m tools.rag`` as tables: for a terminal, for the page and for the README. Imports neither
-torch nor matplotlib."""
+"""The figures of ``python -m tools.rag`` as tables: for a terminal, for the page and for the documentation.
+
+This module imports neither torch nor matplotlib.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
+
+from tabulate import tabulate
 
 MODES = ("lazy", "block", "full")
 BASELINE = "bf16 eager"
-REFERENCE = "fp32 eager"  # from which the others' divergence is
-SYSTEMS = ("lazy", "full", BASELINE, REFERENCE)  # in the order in which they are shown
+REFERENCE = "fp32 eager"  # the divergence of the other systems is from this one
+SYSTEMS = ("lazy", "full", BASELINE, REFERENCE)  # in the order of the columns
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
 
 
@@ -24,31 +27,17 @@ class Table:
         return list(zip(self.head, *self.rows, strict=True))
 
     def is_number(self) -> list[bool]:
-        """Of each column; those are flushed right."""
+        """Tells for each column whether its cells are numbers, which are flushed right."""
         return [all(not cell or cell[0].isdigit() for cell in column[1:]) for column in self.columns()]
 
     def text(self) -> str:
-        """For a terminal."""
-        widths = [max(map(len, column)) for column in self.columns()]
-        numbers = self.is_number()
-        lines = []
-        for row in (self.head, ["-" * width for width in widths], *self.rows):
-            cells = zip(row, widths, numbers, strict=True)
-            lines.append("  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in cells).rstrip())
-        return "\n".join(lines)
-
-    def html(self) -> str:
-        marks = [' class="number"' if number else "" for number in self.is_number()]
-        head = "".join(f"<th{mark}>{escape(cell)}</th>" for cell, mark in zip(self.head, marks, strict=True))
-        body = "".join(
-            "<tr>" + "".join(f"<td{m}>{escape(c)}</td>" for c, m in zip(row, marks, strict=True)) + "</tr>\n"
-            for row in self.rows
-        )
-        return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>"
+        """Returns the table for a terminal."""
+        sides = ["right" if number else "left" for number in self.is_number()]
+        return tabulate(self.rows, self.head, tablefmt="simple", colalign=sides, disable_numparse=True)
 
 
 def fidelity(systems: dict[str, Any]) -> Table:
-    """A row for each kind of rows; divergence also as multiples of the baseline's."""
+    """Returns one line for each kind of tokens. A divergence is also given as a multiple of the baseline's."""
     compared = [name for name in SYSTEMS if name in systems and name != REFERENCE]
     head = ["rows", "tokens"]
     head += _named("mean KL, nats", compared) + _named("same best token", compared)
@@ -77,7 +66,7 @@ def _divergence(tally: dict[str, Any], base: dict[str, Any]) -> str:
 
 
 def single(worth: dict[str, Any]) -> Table:
-    """One request alone."""
+    """Returns the table of one request at a time."""
     given = worth["single"]
     unit, size = unit_of(row[name] for row in given for name in ("copied_bytes", "private_bytes", "stored_bytes"))
     head = ["one request", "mode", "TTFT, ms", "a token, ms", f"copied, {unit}", f"private, {unit}", f"stored, {unit}"]
@@ -95,7 +84,7 @@ def single(worth: dict[str, Any]) -> Table:
 
 
 def served(worth: dict[str, Any]) -> Table:
-    """The closed loop."""
+    """Returns the table of many clients under a budget."""
     given = worth["served"]
     unit, size = unit_of(row["budget_bytes"] for row in given)
     copied, copied_size = unit_of(row["copied_bytes"] for row in given)
@@ -130,18 +119,18 @@ def served(worth: dict[str, Any]) -> Table:
 
 
 def unit_of(values: Iterable[float]) -> tuple[str, int]:
-    """The largest unit of which the largest value is at least one."""
+    """Returns the name and the size of the largest unit in which the largest value is at least one."""
     most = max(values, default=0)
     return next(((name, size) for name, size in UNITS if most >= size), UNITS[-1])
 
 
 def digits(value: float) -> str:
-    """Three of them, but all before the point."""
+    """Returns the value with three digits, or with all digits before the point if there are more."""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def about(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """What was run where; what is not known is left out."""
+    """Returns names and values of what was run where, without what is not known."""
     entries = [
         ("device", result.get("device")),
         ("driver", result.get("driver")),
@@ -153,30 +142,20 @@ def about(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in entries if value]
 
 
-def about_line(result: dict[str, Any]) -> str:
-    """The same in a line of Markdown."""
-    words = {"driver": "driver {}", "commit": "commit {}", "command": "`{}`"}
-    parts = [words.get(name, "{}").format(value) for name, value in about(result) if name != "versions"]
-    versions = [
-        f"{name} {result['versions'][name]}" for name in ("torch", "transformers") if name in result["versions"]
-    ]
-    return f"{', '.join(parts)}; {', '.join(versions)}."
-
-
 def about_right(right: dict[str, Any]) -> str:
-    """What the figures of fidelity are of."""
+    """Returns a sentence about the cases, the model and the answers."""
     counts = [case["documents"] for case in right["cases"]]
     contexts = [case["context"] for case in right["cases"]]
-    apart = right["divergences"]
+    divergences = right["divergences"]
     text = (
         f"{right['model']}, bf16, attention by lazyrope ({right['backend']}); {len(counts)} cases of "
         f"{_range(counts)} documents, {_range(contexts)} tokens of context; divergence from the same model in fp32; "
-        f"of {right['requests']} greedy answers {right['requests'] - len(apart)} are equal in lazy and full mode"
+        f"{right['requests'] - len(divergences)} of {right['requests']} greedy answers are equal in lazy and full mode"
     )
-    if apart:
+    if divergences:
         text += (
-            f", the others part at near ties: a margin of at most {max(d['margin'] for d in apart):.2f} in fp32, while "
-            f"bf16 moves margins by {right['noise']:.2f} (99th percentile)"
+            f", the others differ from a near tie on: a margin of at most {max(d['margin'] for d in divergences):.2f} "
+            f"in fp32, while bf16 moves margins by {right['noise']:.2f} (99th percentile)"
         )
     return text
 
@@ -185,19 +164,19 @@ def about_single(worth: dict[str, Any]) -> str:
     shape = worth["shape"]
     return (
         f"{worth['model']}; one request at a time: {shape['documents']} documents of {shape['document_tokens']} "
-        f"tokens, a question of {shape['question_tokens']}, an answer of {shape['answer_tokens']}; cold: no document "
-        "is stored; warm: all are; full stores none; medians"
+        f"tokens, a question of {shape['question_tokens']}, an answer of {shape['answer_tokens']}. Cold: no document "
+        "is stored; warm: all are; full stores none. Times are medians"
     )
 
 
 def about_served(worth: dict[str, Any]) -> str:
     load = worth["loads"][0]
     return (
-        f"An empty store and {load['clients']} clients, each with its next request as soon as the last one is "
-        f"answered; {load['requests']} requests in all, each of {load['per_request']} out of {load['documents']} "
-        f"documents of {load['document_tokens']} tokens, chosen by Zipf's law with this exponent (0: all alike); full "
-        f"shares nothing, so it is measured at {load['exponent']:g} only; at most: requests admitted at the same time, "
-        "for block the best of several such numbers; alive: their average"
+        f"The store is empty at first. Each of {load['clients']} clients sends its next request when the last one "
+        f"is answered, {load['requests']} requests in all. A request names {load['per_request']} of "
+        f"{load['documents']} documents of {load['document_tokens']} tokens, chosen by Zipf's law with this exponent "
+        f"(0: all alike). Full shares nothing, so it is measured at {load['exponent']:g} only. At most: requests "
+        "admitted at the same time, for block the best of several such numbers; alive: their average"
     )
 
 

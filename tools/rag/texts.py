@@ -1,4 +1,4 @@
-"""Documents of some hundred to some thousand tokens, and questions whose answers stand in them."""
+"""Documents of some hundred to some thousand tokens, and questions that they answer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tools.rag.sources import all_sources, text_of
 
 
 class Tokenizer(Protocol):
-    """What is used of a tokenizer of Transformers."""
+    """The part of a tokenizer of Transformers that is used here."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
 
 @dataclass(frozen=True)
 class Document:
-    """A run of paragraphs of a source. ``tokens`` are those of ``text`` alone, without any that mark a beginning."""
+    """Consecutive paragraphs of a source. ``tokens`` are those of ``text``, without special tokens."""
 
     name: str
     text: str = field(repr=False)
@@ -28,7 +28,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Question:
-    """``phrase`` stands in the source where the answer does; upper case and line ends aside."""
+    """A question. ``phrase`` is in the source at the answer, except for upper case and line ends."""
 
     source: str
     text: str
@@ -47,11 +47,10 @@ def documents(
     seed: int,
     sources: Collection[str] | None = None,
 ) -> list[Document]:
-    """``count`` documents of ragged lengths: licences first, then the standard library, then what else there is.
+    """Returns ``count`` documents of random lengths, or all: of licences, the standard library, and other sources.
 
-    Without ``count``, as many as there are. Long sources are cut into consecutive documents. Lengths are random, short
-    ones likelier than long ones; the same seed gives the same documents on the same machine. ``sources`` restricts
-    them to those, in the same order.
+    Long sources are cut into consecutive documents. Short documents are likelier than long ones. On one machine the
+    same seed gives the same documents. ``sources`` names the sources to use; their order does not change.
     """
     found: list[Document] = []
     seen: set[str] = set()
@@ -69,21 +68,20 @@ def documents(
 
 
 def questions_for(given: Iterable[Document]) -> list[Question]:
-    """Those that one of the given documents answers."""
+    """Returns the questions that one of the given documents answers."""
     given = list(given)
     return [each for each in QUESTIONS if any(each.answered_by(one.source, one.text) for one in given)]
 
 
 def prompt_of(question: Question | str, tokenizer: Tokenizer) -> list[int]:
-    """The question as the user's turn after the documents, and the beginning of the assistant's.
+    """Returns the tokens of the question as the user's message, and of the start of the assistant's message.
 
-    Written out, because a chat template puts a system message before the first user turn, and here that would be
-    between the documents and the question. The documents are plain text before this turn, outside any: so each can be
-    computed alone, and stand anywhere.
+    A chat template would put a system message before the question, between it and the documents. The documents are
+    plain text outside all messages, so each can be computed alone and be at any position.
     """
     text = question if isinstance(question, str) else question.text
-    turn = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-    return tokenizer.encode(turn, add_special_tokens=False)
+    message = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    return tokenizer.encode(message, add_special_tokens=False)
 
 
 def _folded(text: str) -> str:
@@ -91,7 +89,7 @@ def _folded(text: str) -> str:
 
 
 def _cut(name: str, tokenizer: Tokenizer, low: int, high: int, seed: int) -> Iterator[Document]:
-    # A generator of its own for each source: what is cut from one does not depend on which others there are.
+    # Each source has its own generator, so that its documents do not depend on the other sources.
     rng = random.Random(f"{seed} {name}")
     parts = [(part, len(_encode(tokenizer, part))) for part in _parts(text_of(name), tokenizer, high)]
     parts.reverse()  # taken from the end
@@ -104,12 +102,12 @@ def _cut(name: str, tokenizer: Tokenizer, low: int, high: int, seed: int) -> Ite
 
 
 def _random_length(rng: random.Random, low: int, high: int) -> float:
-    """As many between 200 and 400 as between 2000 and 4000, but none so near to ``high`` that all get there."""
+    """Draws log-uniformly, up to 0.9 x high: a length from 200 to 400 is as likely as one from 2000 to 4000."""
     return low * (0.9 * high / low) ** rng.random()
 
 
 def _take(parts: list[tuple[str, int]], tokenizer: Tokenizer, length: float, high: int) -> tuple[str, list[int]]:
-    """Takes parts until there are ``length`` tokens, but at most ``high``, and at least one part."""
+    """Takes at least one part, and more until there are ``length`` tokens, with at most ``high`` tokens."""
     taken, total = "", 0
     while parts and (not taken or (total < length and total + parts[-1][1] <= high)):
         part, tokens = parts.pop()
@@ -120,7 +118,7 @@ def _take(parts: list[tuple[str, int]], tokenizer: Tokenizer, length: float, hig
 
 
 def _parts(text: str, tokenizer: Tokenizer, high: int) -> Iterator[str]:
-    """Paragraphs, and lines of those that are too long for a document."""
+    """Yields the paragraphs, and single lines of paragraphs that are too long for a document."""
     for paragraph in text.split("\n\n"):
         if len(paragraph) > high and len(_encode(tokenizer, paragraph)) > high // 2:
             yield from paragraph.splitlines(keepends=True)

@@ -1,29 +1,27 @@
-"""How each kind of row of ``lazyrope bench`` is measured."""
+"""Measures each kind of row of ``lazyrope bench``."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
 import lazyrope
 
-from .peers import peer_calls
+from .peers import Peer, peer_calls
 from .shapes import Shape
 from .stream import Stream
 from .timer import Call, Memory, Timer
 
 Row = dict[str, Any]
 
-OLDEST_ARCH = "sm_80"  # whose family all GPUs have
-
 
 class Bench:
-    """What all rows are measured with; `peers` are those that may be measured, and no `arch` is this GPU's."""
+    """The timer, the memory and the peers that all rows share. Without `arch`, kernels are compiled for this GPU."""
 
-    def __init__(self, timer: Timer, memory: Memory, peers: tuple[str, ...], arch: str | None = None) -> None:
+    def __init__(self, timer: Timer, memory: Memory, peers: Mapping[str, Peer], arch: str | None = None) -> None:
         self.timer = timer
         self.memory = memory
         self.peers = peers
@@ -31,9 +29,8 @@ class Bench:
         self.stream = Stream(timer, memory)
 
     def compile(self, shape: Shape) -> lazyrope.Attention:
-        """The figures are of the default configs: this GPU's, or those of GPUs that have no newer family."""
-        config = lazyrope.configs(shape.spec(), OLDEST_ARCH)[0] if shape.family else None
-        return lazyrope.compile(shape.spec(), arch=self.arch, config=config, tune=False)
+        """Compiles the default config, without what the autotuner may have found."""
+        return lazyrope.compile(shape.spec(), arch=self.arch, tune=False)
 
     def empty(self, *size: int, dtype: str) -> Any:
         import torch
@@ -50,7 +47,7 @@ class Bench:
 
 
 class Requests:
-    """The requests of a row, each reading documents of its own: where these lie, and the step that says so."""
+    """The requests of a row and their step. No two requests share a document, and the pages are shuffled."""
 
     def __init__(self, shape: Shape, bench: Bench) -> None:
         import torch
@@ -58,7 +55,7 @@ class Requests:
         requests = shape.documents
         documents = [length for request in requests for length in request]
         pages = [math.ceil(length / shape.page_size) for length in documents]
-        base = [before for request in requests for before in accumulate(request[:-1], initial=0)]
+        base = [position for bases in shape.bases for position in bases]
         tokens = shape.tokens
         position = [first + i for first, own in zip(shape.first_query, tokens, strict=True) for i in range(own)]
         self.num_pages = sum(pages)
@@ -84,13 +81,12 @@ class Requests:
 
 
 class LazyAttention(Requests):
-    """Attention of a row's queries over its documents, in shuffled pages of a pool."""
+    """Attention of a row's queries over its documents."""
 
     def __init__(self, shape: Shape, bench: Bench) -> None:
         super().__init__(shape, bench)
         tokens, heads = sum(shape.tokens), shape.heads[0]
-        pool = (self.num_pages, shape.page_size, shape.heads[1], shape.head_dim)
-        self.k_pool, self.v_pool = bench.memory.pools(pool, shape.kv_dtype, shape.pools_apart)
+        self.k_pool, self.v_pool = shape.pools(bench.memory, self.num_pages)
         self.q = bench.random(tokens, heads, shape.head_dim, dtype=shape.dtype)
         self.out = bench.empty(tokens, heads, shape.head_dim, dtype=shape.dtype)
         self.lse = bench.empty(tokens, heads, dtype="float32")
@@ -104,10 +100,16 @@ class LazyAttention(Requests):
         self.kernel(self.q, self.k_pool, self.v_pool, self.step, out=self.out, lse=self.lse, sinks=self.sinks)
 
 
-def attention_row(shape: Shape, bench: Bench) -> Row:
+def attention_row(shape: Shape, bench: Bench, own: Mapping[str, Shape] | None = None) -> Row:
+    """Measures decode or prefill, interleaved with its peers and with lazyrope's kernels at `own` other shapes.
+
+    Returns:
+        Microseconds: "us" of the kernel, "plan_us" of the planner, which runs once for all layers, "step_us" of both
+        together, and "stream_us" of a plain sum over as many bytes. "quartiles_us" are those of "us" over "rounds".
+    """
     lazy = LazyAttention(shape, bench)
     stream_by, stream = bench.stream.sum(shape.kv_bytes)
-    own = {name: LazyAttention(shape.variant(values), bench).attend for name, values in shape.variants.items()}
+    own_calls = {name: LazyAttention(other, bench).attend for name, other in (own or {}).items()}
     peers = peer_calls(shape, bench.memory, bench.peers)
     calls: dict[str, Call] = {
         "us": lazy.attend,
@@ -115,29 +117,20 @@ def attention_row(shape: Shape, bench: Bench) -> Row:
         "stream_us": stream,
         "step_us": lazy.plan_and_attend,
     }
-    samples = bench.timer.times({**calls, **own, **peers})
+    samples = bench.timer.times({**calls, **own_calls, **peers})
     times = {name: statistics.median(us) for name, us in samples.items()}
     row: Row = {name: times[name] for name in calls}
     row["rounds"] = len(samples["us"])
     row["quartiles_us"] = [*statistics.quantiles(samples["us"], method="inclusive")[::2]]
     row["stream_by"] = stream_by
-    row |= {"own": {name: times[name] for name in own}, "peers": {name: times[name] for name in peers}}
+    row |= {"own": {name: times[name] for name in own_calls}, "peers": {name: times[name] for name in peers}}
     if shape.kernel == "decode":
         return row | {"tbps": shape.kv_bytes / times["us"] / 1e6}
     return row | {"tflops": shape.flops / times["us"] / 1e6}
 
 
-def plan_row(shape: Shape, bench: Bench) -> Row:
-    """The planner alone, beside an empty launch."""
-    import torch
-
-    requests = Requests(shape, bench)
-    times = bench.timer.medians({"us": requests.update, "floor_us": lambda: torch.cuda._sleep(1)})
-    return {**times, "segments": sum(map(len, shape.documents)), "own": {}, "peers": {}}
-
-
 def append_step(kernel: lazyrope.Attention, shape: Shape, bench: Bench, pages: Any, first: int) -> lazyrope.AppendStep:
-    """Every request's query_tokens in pages of its own, from token `first` of its document on."""
+    """Plans the writing of every request's query_tokens into pages of its own, from token `first` of its document."""
     per_request = math.ceil(shape.query_tokens / shape.page_size)
     spans = lazyrope.TokenSpans(
         indptr=bench.ints([i * shape.query_tokens for i in range(shape.batch + 1)]),
@@ -153,6 +146,7 @@ def append_step(kernel: lazyrope.Attention, shape: Shape, bench: Bench, pages: A
 
 
 def append_row(shape: Shape, bench: Bench) -> Row:
+    """Measures the writing of new keys and values, beside PyTorch's copy of as many bytes."""
     import torch
 
     tokens = shape.batch * shape.query_tokens
@@ -174,7 +168,12 @@ def append_row(shape: Shape, bench: Bench) -> Row:
 
 
 def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any, Any], distance: int) -> Call:
-    """What reposition does, in PyTorch: gather, rotate in fp32, scatter. Pools are [slots, heads, head_dim]."""
+    """Returns a call that does in PyTorch what reposition does: it gathers, rotates in fp32 and scatters.
+
+    Args:
+        pools: keys and values, [slots, KV heads, head_dim] each.
+        slots: the indices that are read, and those that are written.
+    """
     import torch
 
     from lazyrope.eager import rotate
@@ -193,7 +192,7 @@ def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any,
 
 
 def reposition_row(shape: Shape, bench: Bench) -> Row:
-    """Documents of query_tokens tokens, copied to other pages at another base."""
+    """Measures the copy of documents of query_tokens tokens to other pages, where they have another position."""
     import torch
 
     base, device = 100_000, bench.memory.device
@@ -224,7 +223,7 @@ def reposition_row(shape: Shape, bench: Bench) -> Row:
 
 
 def _moved(times: dict[str, float], stream_by: str, num_bytes: int, peers: dict[str, float]) -> Row:
-    """Of a row that reads keys and values and writes them: num_bytes in all."""
+    """Returns the row of a kernel that copies keys and values. num_bytes counts what it reads and what it writes."""
     row: Row = {name: times[name] for name in ("us", "stream_us")}
     return row | {"stream_by": stream_by, "tbps": num_bytes / times["us"] / 1e6, "own": {}, "peers": peers}
 
@@ -232,7 +231,6 @@ def _moved(times: dict[str, float], stream_by: str, num_bytes: int, peers: dict[
 KINDS: dict[str, Callable[[Shape, Bench], Row]] = {
     "decode": attention_row,
     "prefill": attention_row,
-    "plan": plan_row,
     "append": append_row,
     "reposition": reposition_row,
 }

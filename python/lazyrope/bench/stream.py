@@ -1,4 +1,4 @@
-"""How long the GPU takes to read as many bytes as a row does: the fastest sum over them that was found."""
+"""The time in which the GPU reads as many bytes as a row does: that of the fastest plain sum over them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from .timer import Call, Memory, Timer
 
-BLOCKS = (2048, 4096, 8192)  # numbers of 4 bytes that a program reads at a time
+BLOCKS = (2048, 4096, 8192)  # 4-byte numbers that a program reads at a time
 PROGRAMS_PER_SM = (2, 4, 8)
-ROUNDS = 9  # of the comparison
+ROUNDS = 9  # rounds of the comparison that finds the fastest sum
 
 
 class Stream:
-    """PyTorch's sum, or Triton's in one of several shapes: for each size the fastest one, compared once."""
+    """Finds, once for each size, the fastest of PyTorch's sum and several shapes of a Triton sum."""
 
     def __init__(self, timer: Timer, memory: Memory) -> None:
         self.timer = timer
@@ -22,7 +22,7 @@ class Stream:
         self.has_triton = memory.device != "cpu" and _triton_works(memory)
 
     def sum(self, num_bytes: int) -> tuple[str, Call]:
-        """What reads num_bytes the fastest, and what that is."""
+        """Returns the name of the fastest sum over num_bytes, and its call."""
         calls = self._calls(num_bytes)
         if num_bytes not in self.winners:
             times = self.timer.medians(calls, rounds=ROUNDS)
@@ -38,7 +38,7 @@ class Stream:
 
 
 def _triton_works(memory: Memory) -> bool:
-    """It may not be there, or have no C compiler to call."""
+    """Tries a Triton sum. Triton may be missing, or may find no C compiler."""
     import torch
 
     try:
@@ -46,7 +46,7 @@ def _triton_works(memory: Memory) -> bool:
 
         partial_sums(memory.numbers(2 * BLOCKS[0], "bfloat16").view(torch.float32), 1, BLOCKS[0])()
     except Exception as error:
-        print(f"stream_us is of PyTorch's sum only, Triton does not work here: {error}", file=sys.stderr)
+        print(f"the plain sum is PyTorch's only, because Triton does not work here: {error}", file=sys.stderr)
         return False
     return True
 

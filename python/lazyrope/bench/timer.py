@@ -12,25 +12,25 @@ from typing import Any
 
 Call = Callable[[], object]
 
-HEAD_START = 200_000  # cycles, 0.1 ms: mostly longer than the host takes to queue a call
+HEAD_START = 200_000  # cycles, 0.1 ms: more than the host needs to queue most calls
 MAX_HEAD_START = HEAD_START << 10
-FILLERS = 8  # empty launches before a call are fewer
+FILLERS = 8  # a random number of empty launches below this precedes each timed call
 MIN_ROUNDS = 9
-MAX_SECONDS = 0.5  # of a row's rounds, unless the fewest take longer
+MAX_SECONDS = 0.5  # limit of a row's rounds; MIN_ROUNDS may take longer
 
 
 def torch_with_gpu() -> Any:
     try:
         import torch
     except ImportError:
-        sys.exit("lazyrope bench measures beside PyTorch: pip install torch")
+        sys.exit("lazyrope bench compares with PyTorch, which is not installed: pip install torch")
     if not torch.cuda.is_available():
         sys.exit("lazyrope bench needs a GPU that PyTorch can use")
     return torch
 
 
 class Timer:
-    """Medians of event times with a flushed L2; of `rounds` calls, or of fewer where they take long."""
+    """Measures calls by CUDA events with a cold L2. `rounds` is the maximum number of rounds of a row."""
 
     def __init__(self, rounds: int) -> None:
         self.torch = torch_with_gpu()
@@ -42,13 +42,17 @@ class Timer:
         self.clean = self.torch.zeros(size, dtype=self.torch.int32, device="cuda")
 
     def flush(self) -> None:
+        """Evicts L2. The reads after the writes leave no dirty lines for the timed window to write back."""
         self.dirty.zero_()
         self.clean.max()
 
     def once(self, call: Call) -> float:
-        """Microseconds of the call, with nothing of the host's in it: the GPU first waits for the host, which has then
-        queued the call before the first event is reached, and does nothing more before it is over. A host that took
-        longer makes the call again, and all that follow, behind a wait twice as long."""
+        """Returns the microseconds of one call, without any time of the host.
+
+        The GPU waits in a sleep kernel until the host has queued the call. If the GPU reached the first event before
+        the host was done, the time is discarded, the wait is doubled for this and all later calls, and the call
+        repeats.
+        """
         while True:
             us, is_late = self._timed(call)
             if not is_late:
@@ -59,9 +63,11 @@ class Timer:
             self.head_start *= 2
 
     def _timed(self, call: Call) -> tuple[float, bool]:
-        """Of one call, and whether the GPU had to wait for it. Where the driver's buffer of commands wraps, a call
-        takes a microsecond longer; as that buffer is filled by another number of commands each time, it is not the
-        same call each time."""
+        """Returns the microseconds of one call, and whether the GPU had to wait for the host.
+
+        A call takes a microsecond longer where the driver's command buffer wraps. The random number of empty launches
+        spreads this over all calls.
+        """
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         for _ in range(self.random.randrange(FILLERS)):
             self.torch.cuda._sleep(1)
@@ -75,13 +81,15 @@ class Timer:
         return float(begin.elapsed_time(end) * 1e3), is_late
 
     def medians(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, float]:
-        """Microseconds of each call."""
+        """Returns the median microseconds of each call."""
         return {name: statistics.median(times) for name, times in self.times(calls, rounds).items()}
 
     def times(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, list[float]]:
-        """Microseconds of each call in each round; the calls take turns, as many as are given or else fit. Each round
-        has an order of its own, so that no call always comes behind the same one, which can cost a short call a
-        microsecond."""
+        """Returns the microseconds of each call in each round.
+
+        Each round makes every call once, in a random order: a short call can cost a microsecond more after one call
+        than after another. Without `rounds`, there are as many as fit into MAX_SECONDS.
+        """
         for call in calls.values():
             for _ in range(2):
                 call()
@@ -93,7 +101,7 @@ class Timer:
         return times
 
     def _rounds(self, calls: list[Call]) -> int:
-        """How many fit, from the time of one."""
+        """Times one round and returns how many such rounds fit."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for call in calls:
@@ -105,39 +113,36 @@ class Timer:
 
 
 class Memory:
-    """Random numbers, made once: whatever is compared reads the same ones, at the same addresses."""
+    """Random numbers that all calls of a row share, so that they read the same values at the same addresses."""
 
     def __init__(self, device: str = "cuda") -> None:
         self.device = device
         self.buffers: dict[Any, Any] = {}
 
     def numbers(self, count: int, dtype: str) -> Any:
-        """[count] of a normal distribution."""
+        """Returns [count] numbers of a normal distribution."""
         import torch
 
         if dtype not in self.buffers or len(self.buffers[dtype]) < count:
             self.buffers.pop(dtype, None)
-            gc.collect()  # rows before may still hold it, in cycles
+            gc.collect()  # earlier rows may still hold the buffer in reference cycles
             drawn = torch.bfloat16 if dtype.startswith("float8") else getattr(torch, dtype)
             self.buffers[dtype] = torch.randn(count, dtype=drawn, device=self.device).to(getattr(torch, dtype))
         return self.buffers[dtype][:count]
 
     def keys_and_values(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
-        """Two tensors of the shape."""
+        """Returns two contiguous tensors of the shape: all keys are before all values."""
         k, v = self.numbers(2 * math.prod(shape), dtype).view(2, *shape)
         return k, v
 
-    def pools(self, shape: tuple[int, ...], dtype: str, apart: bool = False) -> tuple[Any, Any]:
-        """Two tensors of the shape, [pages, ...]: a page's keys beside its values, as in FlashInfer's
-        [pages, 2, ...], or all keys before all values."""
-        if apart:
-            return self.keys_and_values(shape, dtype)
+    def pools(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
+        """Returns two tensors of the shape [pages, ...]. A page's values follow its keys: [pages, 2, ...]."""
         k, v = self.numbers(2 * math.prod(shape), dtype).view(shape[0], 2, *shape[1:]).unbind(1)
         return k, v
 
     @staticmethod
     def release() -> None:
-        """Gives back to the GPU what PyTorch holds of the rows before."""
+        """Gives the memory of finished rows, which PyTorch caches, back to the GPU."""
         import torch
 
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""A streaming sum in Triton: the measure of a kernel that reads as many bytes. Wants Triton to be imported."""
+"""A plain sum in Triton. Importing this module imports Triton."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WARPS = 8
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _partial_sums(data, partials, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of the blocks of a program: every num_programs-th. The count of numbers is a multiple of BLOCK."""
+    """Each program sums every num_programs-th block. `count` is a multiple of BLOCK."""
     program = tl.program_id(0)
     stride = tl.num_programs(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
@@ -25,7 +25,7 @@ def _partial_sums(data, partials, count, BLOCK: tl.constexpr):  # type: ignore[n
 
 
 def partial_sums(data: Any, programs: int, block: int) -> Call:
-    """A sum of float32 numbers, as many of them as are whole blocks, by so many programs."""
+    """Returns a call that sums the float32 numbers of all whole blocks, with this number of programs."""
     partials = data.new_empty(programs)
     count = len(data) // block * block
     return lambda: _partial_sums[(programs,)](data, partials, count, BLOCK=block, num_warps=WARPS)

@@ -1,4 +1,4 @@
-"""What ``lazyrope bench`` requires of a row, and whether the row meets it."""
+"""Limits of a row's time, and the check whether a row meets them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ REQUIRED, AIM = "required", "aim"
 
 @dataclass(frozen=True)
 class Limit:
-    """A row's time is at most the larger of factor x another figure and that figure + plus_us, of those given.
+    """An upper bound of a row's time: factor x another figure or that figure + plus_us, the larger of those given.
 
-    ``over`` names the figure: "stream_us", "floor_us", "best_peer", "best_paged_peer" (of those that read the row's
-    pages), one of the row's peers or of its ``variants``, or a sum of such, "a + b". With None, plus_us is the bound.
+    Attributes:
+        over: the other figure: "stream_us", "floor_us", "best_peer", "best_paged_peer" (among peers that read pages of
+            the row's size), one of the row's peers or variants, or a sum "a + b". With None the bound is plus_us.
+        kind: REQUIRED or AIM.
     """
 
     over: str | None
@@ -23,7 +25,7 @@ class Limit:
     kind: str = REQUIRED
 
     def bound(self, figure: float) -> float:
-        """In microseconds, of the figure's."""
+        """Returns the bound in microseconds, where the other figure is `figure` microseconds."""
         by_factor = [] if self.factor is None else [self.factor * figure]
         by_distance = [] if self.plus_us is None else [figure + self.plus_us]
         return max(by_factor + by_distance)
@@ -42,7 +44,7 @@ def aim(over: str | None, **options: float) -> Limit:
 
 @dataclass(frozen=True)
 class MeanLimit:
-    """The geometric mean of another figure over the time, in all rows of a group, is at least ``least``."""
+    """A lower bound of a geometric mean over a group's rows: that of another figure over the row's time."""
 
     group: str
     over: str
@@ -54,7 +56,7 @@ class MeanLimit:
 
 
 def figures(row: dict[str, Any], paged_peers: frozenset[str]) -> dict[str, float]:
-    """All that a limit of the row may name and that was measured."""
+    """Returns the measured figures of the row that a limit may name."""
     peers = row["peers"]
     paged = [us for name, us in peers.items() if name in paged_peers]
     best = {"best_peer": min(peers.values())} if peers else {}
@@ -64,14 +66,16 @@ def figures(row: dict[str, Any], paged_peers: frozenset[str]) -> dict[str, float
 
 
 def figure(name: str, found: dict[str, float]) -> float | None:
-    """Of a name; that of "a + b" is their sum."""
+    """Returns one of the figures, or for "a + b" the sum of two. A figure that was not measured gives None."""
     parts = [found.get(part) for part in name.split(" + ")]
     return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def evaluate(limits: tuple[Limit, ...], row: dict[str, Any], paged_peers: frozenset[str]) -> list[dict[str, Any]]:
-    """Each limit with its bound in microseconds, and whether the row meets it; None where nothing was measured that it
-    compares with."""
+    """Returns each limit with its bound in microseconds, and whether the row meets it.
+
+    Both are None if the figure that the limit names was not measured.
+    """
     found = figures(row, paged_peers)
     result = []
     for limit in limits:
@@ -83,16 +87,16 @@ def evaluate(limits: tuple[Limit, ...], row: dict[str, Any], paged_peers: frozen
 
 
 def limit_text(outcome: dict[str, Any], us: float) -> str:
-    """One line about one of :func:`evaluate`."""
+    """Returns one line about an entry of :func:`evaluate`."""
     about = f"  {outcome['kind']}: at most {outcome['limit']}"
     if outcome["bound_us"] is None:
-        return f"{about}: not evaluated, nothing to compare with was measured"
+        return f"{about}: not evaluated, because that figure was not measured"
     verdict = "met" if outcome["met"] else "NOT MET"
     return f"{about} = {outcome['bound_us']:.1f} us: {verdict} by {abs(us / outcome['bound_us'] - 1):.1%}"
 
 
 def evaluate_mean(limit: MeanLimit, rows: list[dict[str, Any]], paged_peers: frozenset[str]) -> dict[str, Any]:
-    """The limit with the mean; None where a row has nothing that it compares with."""
+    """Returns the limit with the mean. The mean is None if the figure of a row was not measured."""
     of_group = [row for row in rows if row.get("group") == limit.group]
     ratios = [figure(limit.over, figures(row, paged_peers)) for row in of_group]
     known = [over / row["us"] for over, row in zip(ratios, of_group, strict=True) if over is not None]
@@ -102,13 +106,13 @@ def evaluate_mean(limit: MeanLimit, rows: list[dict[str, Any]], paged_peers: fro
 
 
 def mean_text(outcome: dict[str, Any]) -> str:
-    """One line about one of :func:`evaluate_mean`."""
+    """Returns one line about the result of :func:`evaluate_mean`."""
     about = f"{outcome['kind']}: {outcome['limit']}"
     if outcome["mean"] is None:
-        return f"{about}: not evaluated, not all was measured"
+        return f"{about}: not evaluated, because some rows were not measured"
     return f"{about}: {outcome['mean']:.3f}, {'met' if outcome['met'] else 'NOT MET'}"
 
 
 def count_unmet(outcomes: list[dict[str, Any]]) -> int:
-    """How many required limits were not met, or could not be evaluated."""
+    """Returns how many required limits were not met or not evaluated."""
     return sum(outcome["kind"] == REQUIRED and not outcome["met"] for outcome in outcomes)

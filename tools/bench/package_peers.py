@@ -1,4 +1,4 @@
-"""FlashInfer and FlashAttention-4 as peers of ``lazyrope bench``, where these packages are installed.
+"""FlashInfer and FlashAttention-4 as peers.
 
 FlashInfer compiles its kernels with nvcc when they are first called.
 """
@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any
 
-from .kv import Pages, UnsupportedShape, ints, queries, require_16_bits
-from .shapes import Shape
-from .timer import Call, Memory
+from lazyrope.bench.peers import UnsupportedShape, queries, require_16_bits
+from lazyrope.bench.timer import Call, Memory
 
-WORKSPACE = 512 << 20  # bytes; more than FlashInfer recommends, for rows of thousands of documents
+from tools.bench.kv import Pages, ints
+from tools.bench.shapes import Shape
+
+WORKSPACE = 512 << 20  # bytes; rows of thousands of documents need more than FlashInfer recommends
 
 
 class Captured:
-    """A call as one CUDA graph, which reads the call's tensors: they live as long."""
+    """A call as one CUDA graph. It holds the call, so that the tensors that the graph reads live as long."""
 
     def __init__(self, call: Call) -> None:
         import torch
@@ -26,7 +27,7 @@ class Captured:
         self.call = call
         for _ in range(3):
             call()
-        gc.collect()  # a graph that is destroyed meanwhile breaks the capture
+        gc.collect()  # a graph that is destroyed during a capture breaks it
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
@@ -44,27 +45,27 @@ def _workspace(memory: Memory) -> Any:
 
 
 def _planned(pages: Pages, shape: Shape, memory: Memory, backend: str = "fa2") -> Any:
-    """FlashInfer over the runs of `pages`, each with the row's query tokens."""
+    """Returns a planned wrapper of FlashInfer. Each sequence of `pages` has the shape's query tokens."""
     import flashinfer
     import torch
 
     options = {"q_data_type": getattr(torch, shape.dtype), "kv_data_type": getattr(torch, shape.kv_dtype)}
-    of_pages = (pages.indptr, pages.indices, pages.last, *shape.heads, shape.head_dim, shape.page_size)
+    layout = (pages.indptr, pages.indices, pages.last, *shape.heads, shape.head_dim, shape.page_size)
     if shape.kernel == "decode":
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
             _workspace(memory), "NHD", use_tensor_cores=True, backend=backend
         )
-        wrapper.plan(*of_pages, q_len_per_req=shape.query_tokens, **options)
+        wrapper.plan(*layout, q_len_per_req=shape.query_tokens, **options)
     else:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(_workspace(memory), "NHD", backend=backend)
-        tokens = _every(shape.query_tokens, len(pages.lengths), memory)
-        wrapper.plan(tokens, *of_pages, causal=shape.mask == "causal", **options)
+        tokens = _indptr(shape.query_tokens, len(pages.lengths), memory)
+        wrapper.plan(tokens, *layout, causal=shape.mask == "causal", **options)
     return wrapper
 
 
-def _every(tokens: int, runs: int, memory: Memory) -> Any:
-    """[runs + 1]: where each run begins, of as many tokens each."""
-    return ints([i * tokens for i in range(runs + 1)], memory)
+def _indptr(tokens: int, sequences: int, memory: Memory) -> Any:
+    """Returns [sequences + 1] offsets of sequences that have the same number of tokens."""
+    return ints([i * tokens for i in range(sequences + 1)], memory)
 
 
 def _flashinfer_paged(backend: str) -> Callable[[Shape, Memory], Call]:
@@ -82,7 +83,7 @@ flashinfer_fa3 = _flashinfer_paged("fa3")
 
 
 def flashinfer_contiguous(shape: Shape, memory: Memory) -> Call:
-    """Its fa3, over keys that lie request by request."""
+    """FlashInfer's fa3 over contiguous keys, one request after the other."""
     import flashinfer
     import torch
 
@@ -90,8 +91,8 @@ def flashinfer_contiguous(shape: Shape, memory: Memory) -> Call:
     wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(_workspace(memory), "NHD", backend="fa3")
     dtype = getattr(torch, shape.dtype)
     wrapper.plan(
-        _every(shape.query_tokens, shape.batch, memory),
-        _every(shape.context, shape.batch, memory),
+        _indptr(shape.query_tokens, shape.batch, memory),
+        _indptr(shape.context, shape.batch, memory),
         *shape.heads,
         shape.head_dim,
         causal=shape.mask == "causal",
@@ -148,19 +149,21 @@ def flash_attention_4_contiguous(shape: Shape, memory: Memory) -> Call:
 
 
 def _first(result: Any) -> Any:
-    """Of what is returned with its LSE, or without."""
+    """Returns the output from a result that may also have the LSE."""
     return result[0] if isinstance(result, tuple) else result
 
 
 def lazy_on_flashinfer(shape: Shape, memory: Memory) -> Call:
-    """What lazyrope does, built from FlashInfer: a request of its own for each document, queries copied and rotated for
-    it, and the results merged by their LSE."""
+    """Lazy attention from FlashInfer's kernels: each document is a request with its own rotated copy of the queries.
+
+    The partial outputs are merged by their LSE.
+    """
     import flashinfer
 
     requests = shape.documents
     per_request = len(requests[0])
     if any(len(documents) != per_request for documents in requests):
-        raise UnsupportedShape("is built for as many documents in each request")
+        raise UnsupportedShape("needs the same number of documents in each request")
     if shape.query_tokens > 1 and (shape.kernel == "decode" or shape.mask == "causal"):
         raise UnsupportedShape("is built for one query token, or for chunks that see all documents")
     rotations = {
@@ -173,10 +176,10 @@ def lazy_on_flashinfer(shape: Shape, memory: Memory) -> Call:
     wrapper = _planned(pages, shape, memory, "fa2" if shape.kernel == "decode" else "fa3")
     q = queries(shape, memory, shape.batch, 1, shape.query_tokens, shape.heads[0], shape.head_dim)
     distances = _distances(shape, memory)
-    unused_keys = queries(shape, memory, len(distances), 1, shape.head_dim)  # it rotates keys as well
+    unused_keys = queries(shape, memory, len(distances), 1, shape.head_dim)  # the function also rotates keys
 
     def call() -> object:
-        rotated = q.repeat(1, per_request, 1, 1, 1).flatten(0, 2)  # it rotates them in place
+        rotated = q.repeat(1, per_request, 1, 1, 1).flatten(0, 2)  # a copy, which is rotated in place
         rotations[shape.rope](rotated, unused_keys, distances, interleave=False)
         out, lse = wrapper.run(rotated, (pages.k, pages.v), return_lse=True)
         size = (shape.batch, per_request, shape.query_tokens, shape.heads[0])
@@ -189,12 +192,11 @@ def lazy_on_flashinfer(shape: Shape, memory: Memory) -> Call:
 
 
 def _distances(shape: Shape, memory: Memory) -> Any:
-    """What each request's queries are rotated by: how far they are from each document's first token.
-    [documents x query_tokens] int32."""
+    """Returns [documents x query_tokens] int32: the distance of each query from the first token of each document."""
     distances = [
         first + i - base
-        for first, documents in zip(shape.first_query, shape.documents, strict=True)
-        for base in accumulate(documents[:-1], initial=0)
+        for first, bases in zip(shape.first_query, shape.bases, strict=True)
+        for base in bases
         for i in range(shape.query_tokens)
     ]
     return ints(distances, memory)

@@ -1,26 +1,26 @@
-"""The rows of ``lazyrope bench prefill``."""
+"""The rows of ``python -m tools.bench prefill``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from .limits import Limit, MeanLimit, aim
-from .shapes import PREFILL_PEERS, TORCH_PEERS, Shape, plain
+from tools.bench.limits import Limit, MeanLimit, aim
+from tools.bench.shapes import PREFILL_PEERS, TORCH_PEERS, Shape, plain
 
 
 def _at_least(tflops: float, shape: Shape) -> Limit:
-    """The time that a rate gives."""
+    """Returns the limit of the time that gives a rate."""
     return Limit(None, plus_us=shape.flops / tflops / 1e6)
 
 
 def _chunk(query_tokens: int, context: int, *limits: Limit, **options: Any) -> Shape:
-    """A chunk of one request's queries, after all documents."""
+    """Returns a row of one request: a chunk of queries after all documents."""
     return Shape("prefill", 1, query_tokens, context, limits=limits, **options)
 
 
 def _large_chunk(query_tokens: int, context: int) -> Shape:
-    """Beside itself without what is lazy, and with pages of 128."""
+    """Returns a row beside one document without rotation and beside pages of 128 tokens."""
     variants = plain(context) | {"page_128": {"page_size": 128}}
     shape = _chunk(query_tokens, context, peers=PREFILL_PEERS, variants=variants)
     limits = (
@@ -32,7 +32,7 @@ def _large_chunk(query_tokens: int, context: int) -> Shape:
     return replace(shape, limits=limits)
 
 
-# Keys of whole requests are contiguous as they are made.
+# Whole requests have contiguous keys anyway, so few of their peers are paged.
 SQUARE_PEERS = (*TORCH_PEERS, "cudnn_paged", "flashinfer_contiguous", "flash_attention_4_contiguous")
 
 LARGE = ((512, 32768), (2048, 8192))
@@ -45,7 +45,8 @@ CHUNKS = [
 
 
 def _documents() -> list[Shape]:
-    """What a document's length costs."""
+    """Returns rows with short documents. Their limits are over one document without rotation."""
+    # (head_dim, doc_tokens): the factors that are required and aimed at.
     most: dict[tuple[int, int], tuple[float, float | None]] = {
         (128, 256): (1.06, None),
         (64, 1024): (1.03, None),
@@ -63,7 +64,7 @@ def _documents() -> list[Shape]:
 
 
 def _other_lengths() -> list[Shape]:
-    """Of documents, for the plot: nothing is required there."""
+    """Returns rows with further lengths of documents, for the plot. They have no limits."""
     return [
         _chunk(2048, 8192, head_dim=head_dim, doc_tokens=doc_tokens, variants=plain(8192), peers=())
         for head_dim in (64, 128, 256)
@@ -72,7 +73,7 @@ def _other_lengths() -> list[Shape]:
 
 
 def _squares() -> list[Shape]:
-    """16384 tokens in all, of which each sees all of its request's, or those before it."""
+    """Returns whole requests of 16384 tokens in all. A token sees its request, or those before it in the request."""
     rows = []
     for heads, head_dim in (((32, 32), 64), ((32, 32), 128), ((32, 8), 128), ((16, 16), 256)):
         for tokens in (1024, 4096, 16384):
@@ -91,7 +92,7 @@ def _batch_invariant(query_tokens: int, context: int) -> Shape:
     return _chunk(query_tokens, context, limit, options={"batch_invariant": True}, variants=variants, peers=())
 
 
-# A chunk beside requests that decode, in one step.
+# One step of a chunk and 64 requests that decode, beside steps of either alone.
 DECODING: dict[str, Any] = {"batch": 64, "first_context": None, "first_tokens": None}
 CHUNK: dict[str, Any] = {"batch": 1}
 MIXED = Shape(

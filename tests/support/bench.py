@@ -1,0 +1,23 @@
+"""A timer and a shape for the tests of the benchmarks, which run without a GPU."""
+
+from __future__ import annotations
+
+import lazyrope
+import pytest
+from lazyrope.bench.timer import Timer
+
+ARCH = "emu:sm_80"
+SMALL = {"heads": (4, 2), "head_dim": 64, "rope": "neox"}
+in_emulator = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="built without the emulator")
+
+
+class Counter(Timer):
+    """Makes every call once. The n-th call of a row takes n microseconds, and one less or more in other rounds."""
+
+    def __init__(self) -> None:
+        pass
+
+    def times(self, calls, rounds=None):
+        for call in calls.values():
+            call()
+        return {name: [n - 1.0, float(n), n + 1.0] for n, name in enumerate(calls, 1)}

@@ -1,0 +1,3 @@
+from tools.bench.command import main
+
+main()

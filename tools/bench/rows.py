@@ -1,0 +1,44 @@
+"""Measures the rows of ``python -m tools.bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import lazyrope
+from lazyrope.bench import rows as user
+from lazyrope.bench.rows import Requests, Row
+
+from tools.bench.shapes import Shape
+
+OLDEST_ARCH = "sm_80"  # every GPU runs the kernels of this arch's family
+
+
+class Bench(user.Bench):
+    def compile(self, shape: Shape) -> lazyrope.Attention:
+        """Compiles the default config of this GPU, or, for a shape with a family, that of GPUs without a newer one."""
+        if not shape.family:
+            return super().compile(shape)
+        config = lazyrope.configs(shape.spec(), OLDEST_ARCH)[0]
+        return lazyrope.compile(shape.spec(), arch=self.arch, config=config, tune=False)
+
+
+def attention_row(shape: Shape, bench: Bench) -> Row:
+    """Measures decode or prefill, interleaved with the shape's variants and peers."""
+    return user.attention_row(shape, bench, {name: shape.variant(values) for name, values in shape.variants.items()})
+
+
+def plan_row(shape: Shape, bench: Bench) -> Row:
+    """Measures the planner alone, beside an empty launch."""
+    import torch
+
+    requests = Requests(shape, bench)
+    times = bench.timer.medians({"us": requests.update, "floor_us": lambda: torch.cuda._sleep(1)})
+    return {**times, "segments": sum(map(len, shape.documents)), "own": {}, "peers": {}}
+
+
+KINDS: dict[str, Callable[[Shape, Bench], Row]] = {
+    **user.KINDS,
+    "decode": attention_row,
+    "prefill": attention_row,
+    "plan": plan_row,
+}

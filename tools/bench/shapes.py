@@ -1,0 +1,115 @@
+"""The shapes that the project measures: those of ``lazyrope bench``, with more settings, variants and limits."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import lazyrope
+from lazyrope.bench import shapes as user
+from lazyrope.bench.shapes import ROPES, TORCH_PEERS
+from lazyrope.bench.timer import Memory
+
+from tools.bench.limits import Limit
+
+PACKAGE_PEERS = ("cudnn_paged", "flashinfer_fa2", "flash_attention_4", "lazy_on_flashinfer")
+DECODE_PEERS = (*TORCH_PEERS, *PACKAGE_PEERS, "flashinfer_xqa")
+PREFILL_PEERS = (
+    *TORCH_PEERS,
+    *PACKAGE_PEERS,
+    "flashinfer_fa3",
+    "flashinfer_contiguous",
+    "flash_attention_4_contiguous",
+)
+
+Overrides = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape(user.Shape):
+    pools_apart: bool = False  # all keys are before all values; otherwise a page's values follow its keys
+    ragged: bool = False  # documents have random lengths, doc_tokens on average
+    first_context: int | None = None  # context of the first request, if it differs from the others'
+    first_tokens: int | None = None  # query tokens of the first request, if they differ from the others'
+    family: str | None = None  # family of the kernels, if it is not the newest that the GPU has
+    group: str | None = None  # rows of one group are evaluated together
+    options: Overrides = field(default_factory=dict, hash=False)  # further fields of the spec
+    variants: dict[str, Overrides] = field(default_factory=dict, hash=False)  # changes of the row's own kernel
+    limits: tuple[Limit, ...] = ()
+
+    def spec(self) -> lazyrope.AttentionSpec:
+        """Returns a causal spec, or one with a window."""
+        return lazyrope.AttentionSpec(
+            head_dim=self.head_dim,
+            num_q_heads=self.heads[0],
+            num_kv_heads=self.heads[1],
+            rope=ROPES[self.rope](self.head_dim),
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            mask="sliding_window" if "window" in self.options else "causal",
+            **self.options,
+        )
+
+    @property
+    def kernel_key(self) -> str:
+        return f"{super().kernel_key} {self.family}"
+
+    def variant(self, overrides: Overrides) -> Shape:
+        """Returns the same shape with the overrides, and with nothing to compare with."""
+        return replace(self, **{"variants": {}, "peers": (), "limits": (), **overrides})
+
+    def about(self) -> dict[str, Any]:
+        names = ("pools_apart", "ragged", "first_context", "first_tokens", "family", "group")
+        non_default = {name: getattr(self, name) for name in names}
+        return {**super().about(), **{name: value for name, value in non_default.items() if value}, **self.options}
+
+    def pools(self, memory: Memory, num_pages: int) -> tuple[Any, Any]:
+        if not self.pools_apart:
+            return super().pools(memory, num_pages)
+        return memory.keys_and_values((num_pages, self.page_size, self.heads[1], self.head_dim), self.kv_dtype)
+
+    @property
+    def contexts(self) -> list[int]:
+        return [self.first_context or self.context, *[self.context] * (self.batch - 1)]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [self.first_tokens or self.query_tokens, *[self.query_tokens] * (self.batch - 1)]
+
+    @property
+    def documents(self) -> list[list[int]]:
+        if not self.ragged:
+            return super().documents
+        lengths = random.Random(self.doc_tokens)
+        return [self._ragged_documents(context, lengths) for context in self.contexts]
+
+    def _ragged_documents(self, context: int, lengths: random.Random) -> list[int]:
+        result: list[int] = []
+        while (left := context - sum(result)) > 0:
+            result.append(min(lengths.randint(1, 2 * self.doc_tokens - 1), left))
+        return result
+
+    @property
+    def kv_tokens(self) -> int:
+        window = self.options.get("window")
+        return sum(context if window is None else min(context, window) for context in self.contexts)
+
+    def keys_seen(self, context: int, tokens: int, query: int) -> int:
+        seen = super().keys_seen(context, tokens, query)
+        window = self.options.get("window")
+        if window is None:
+            return seen
+        if self.mask == "causal":
+            return min(window, seen)
+        return min(seen, max(0, window - 1 - query))  # this query comes `query` tokens after the first one
+
+
+def of_user(shape: user.Shape) -> Shape:
+    """Returns a shape of ``lazyrope bench``, without limits and variants."""
+    return Shape(**{each.name: getattr(shape, each.name) for each in fields(shape)})
+
+
+def plain(context: int) -> dict[str, Overrides]:
+    """Returns the variant without lazy RoPE: each context is one document, and nothing is rotated."""
+    return {"plain": {"rope": "none", "doc_tokens": context, "ragged": False}}

@@ -1,0 +1,21 @@
+"""The tables of ``python -m tools.bench``: their rows, and the limits of rows together."""
+
+from __future__ import annotations
+
+from lazyrope.bench import tables as user
+
+from tools.bench.breadth import breadth
+from tools.bench.decode import DECODE, sweep
+from tools.bench.limits import MeanLimit
+from tools.bench.prefill import MEANS, PREFILL
+from tools.bench.shapes import of_user
+
+TABLES = {
+    "decode": DECODE,
+    "sweep": sweep(),
+    "prefill": PREFILL,
+    "breadth": breadth(),
+    "all": [of_user(shape) for shape in user.TABLES["all"]],
+}
+
+TABLE_LIMITS: dict[str, tuple[MeanLimit, ...]] = {"prefill": MEANS}
