@@ -28,8 +28,8 @@
 namespace lazyrope {
 
 class Attention;   // compiled kernels of one AttentionSpec; may be used from several threads
-class Step;        // what one pass of a model attends to, in device memory
-class AppendStep;  // where one pass's new keys and values go
+class Step;        // the requests of one pass of a model, in device memory
+class AppendStep;  // the slots for one pass's new keys and values
 class Reposition;  // the compiled kernel of reposition(); may be used from several threads
 
 // Returns how many GPUs this process sees; 0 without a usable driver.
@@ -83,10 +83,10 @@ void append(const Attention& attention, const TensorView& k, const TensorView& v
 std::shared_ptr<const Reposition> compile_reposition(const AttentionSpec& spec,
                                                      std::string_view arch = {});
 
-// Copies tokens to other slots of their pool and other indices: row i of `source`, its key turned
-// by the difference of the indices, to row i of `target`. A document at base b is source with start
-// 0 and target with start b. Both have the same capacity and format; rows that either lacks are
-// left alone. No slot may be both read and written, or written twice.
+// Copies tokens to other slots of their pool and other indices: row i of `source` goes to row i of
+// `target`, its key rotated by the difference of the indices. A document at base b is source with
+// start 0 and target with start b. Both have the same capacity and format; rows that either lacks
+// are left alone. No slot may be both read and written, or written twice.
 void reposition(const Reposition& mover, const PoolTensors& pool, const AppendStep& source,
                 const AppendStep& target, Stream stream = nullptr);
 

@@ -66,7 +66,7 @@ def in_name(words: str) -> str:
 
 
 DEVICE_CODE = r"templates/|codegen/|tests/(?:isa|unit|support)/|runtime/step"
-BENCH_LIMITS = r"python/lazyrope/bench/(?:limits|__init__)\.py|tools/\w+_table\.py"
+BENCH_LIMITS = r"tools/bench/\w+\.py|tools/\w+_table\.py"
 
 GLOSSARY = (
     Forbidden(
@@ -522,10 +522,11 @@ def is_checked(path: str) -> bool:
 
 def files_of(root: Path, given: list[Path]) -> Iterator[Path]:
     """Returns the files below those `given`, or else those of the rooms and of the root itself."""
-    for path in given or [*(root / room for room in ROOMS), root / ".ci", *sorted(root.glob("*.*")), root / "Makefile"]:
+    folders = [*(root / room for room in ROOMS), root / ".ci"]
+    for path in given or [*folders, *sorted(file for file in root.iterdir() if file.is_file())]:
         if path.is_file():
             yield path
-        elif given or path.suffix == "" or path.name == ".ci":
+        else:
             yield from sorted(file for file in path.rglob("*") if file.is_file())
 
 

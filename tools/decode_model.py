@@ -1,4 +1,4 @@
-"""Fits a model of decode's time, a sum of a few terms, to the rows that ``lazyrope bench sweep --json`` recorded.
+"""Fits a model of decode's time, a sum of a few terms, to the rows that ``python -m tools.bench sweep --json`` recorded.
 
 Prints the coefficient of each term, and the rows with the largest errors.
 
@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
         type=Path,
         nargs="?",
         default=RESULTS / "sweep.json",
-        help="figures that lazyrope bench sweep --json wrote (%(default)s)",
+        help="figures that python -m tools.bench sweep --json wrote (%(default)s)",
     )
     parser.add_argument(
         "--check", type=float, metavar="PERCENT", help="exit with 1 if an error is larger, with 0 otherwise"

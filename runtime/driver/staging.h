@@ -6,22 +6,23 @@
 
 namespace lazyrope {
 
-// A stream of the device's own kind (CUstream); null is its default stream.
+// A stream in the device's own type (CUstream). Null is its default stream.
 using Stream = void*;
 
-// Memory of the host from which a device copies while the host goes on. DriverError where the
-// driver fails.
+// Host memory from which a device copies while the host continues. Its functions throw DriverError
+// if the driver fails.
 class StagingBuffer {
  public:
   virtual ~StagingBuffer() = default;
 
-  // The memory to fill next. Waits until no earlier copy reads it.
+  // Returns the memory to fill next. Waits until no earlier copy reads it.
   virtual std::byte* acquire() = 0;
   // Queues a copy of the first `bytes` of that memory to memory of the device.
   virtual void copy_to(void* to, std::size_t bytes, Stream stream) = 0;
 };
 
-// For a device whose memory is the host's: a copy ends before copy_to() returns.
+// The staging buffer of a device that shares the host's memory: a copy ends before copy_to()
+// returns.
 class HostStaging : public StagingBuffer {
  public:
   explicit HostStaging(std::size_t bytes) : memory_(bytes) {}

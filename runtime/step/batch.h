@@ -15,7 +15,7 @@ namespace lazyrope {
 class Device;
 class DeviceBuffer;
 
-// Where the tokens of a document are. Token t is in slot (lead + t) % page_size of page
+// The location of a stored document: token t is in slot (lead + t) % page_size of page
 // pages[first_page + (lead + t) / page_size].
 struct Document {
   int first_page = 0;  // index into the page lists
@@ -36,33 +36,34 @@ struct Request {
   std::vector<Segment> segments;
 };
 
-// What plan() and update() take in place of a step's tensors. A batch has memory of the device and
-// of the host, both of a fixed capacity. fill() checks the requests and keeps them on the host;
-// each update of a step copies them to the device, in one asynchronous copy on its stream. Two
-// buffers of the host alternate, so that the next requests do not wait for the last copy. A batch
-// serves one thread and one stream at a time.
+// Requests that plan() and update() take in place of a step's tensors. A batch has memory of the
+// device and of the host, both of a fixed capacity. fill() checks the requests and keeps them on
+// the host. Each update of a step copies them to the device, in one asynchronous copy on its
+// stream. Two host buffers alternate, so that the next requests do not wait for the previous copy.
+// A batch serves one thread and one stream at a time.
 class Batch {
  public:
-  // For requests whose page lists are in `pages`: int32 on the device, which must outlive the steps
-  // that use the batch. Empty until fill(). SpecError where the capacity or the tensor is illegal.
+  // Makes a batch that is empty until fill(). The page lists of its requests are in `pages`, int32
+  // on the device, which must outlive the steps that use the batch. Throws SpecError if the
+  // capacity or the tensor is illegal.
   Batch(const TensorView& pages, StepCapacity capacity);
   Batch(std::shared_ptr<const Device> device, const TensorView& pages, StepCapacity capacity);
   Batch(Batch&&) noexcept;
   Batch& operator=(Batch&&) noexcept;
   ~Batch();
 
-  // The least capacity that holds these requests.
+  // Returns the least capacity that holds these requests.
   static StepCapacity capacity_for(std::span<const Request> requests);
 
-  // Replaces the requests. SpecError, naming request and segment, where a value is illegal or the
-  // capacity does not suffice; the batch then has the requests that it had.
+  // Replaces the requests. Throws SpecError, which names request and segment, if a value is illegal
+  // or the capacity does not suffice. The batch then keeps its previous requests.
   void fill(std::span<const Request> requests);
 
-  // Waits until upload() can write without waiting: until the upload before last has been copied.
+  // Waits until the upload before the last one has been copied. upload() then does not wait.
   void wait() const;
-  // Copies the requests to the device, on the stream and without waiting for it, for pages of that
-  // size. The tensors are valid until the next upload. SpecError where a segment's pages are beyond
-  // the page lists, or the stream is being captured.
+  // Copies the requests to the device, on the stream and without waiting for it. The returned
+  // tensors are for pages of that size, and valid until the next upload. Throws SpecError if a
+  // segment's pages are beyond the page lists, or if the stream is being captured.
   StepTensors upload(int page_size, Stream stream);
 
   const StepCapacity& capacity() const { return capacity_; }
@@ -79,8 +80,8 @@ class Batch {
     std::vector<int> base;
     std::vector<int> start;
     std::vector<int> length;
-    std::vector<int> first_page;  // of the document
-    std::vector<int> slot;        // of the segment's first token, counted from that page's slot 0
+    std::vector<int> first_page;  // first page of the document
+    std::vector<int> slot;  // slot of the segment's first token, counted from slot 0 of that page
 
     std::size_t ints() const;
     void add(const Request& request);

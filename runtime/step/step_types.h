@@ -34,7 +34,7 @@ struct StepTensors {
   TensorView pages;  // [any]: page lists; the step refers to them and copies nothing
 };
 
-// Where the KV pool's pages are cut.
+// The order of the dimensions of the KV pool.
 enum class KvLayout { kNhd, kHnd };  // [pages, slots, heads, dim] or [pages, heads, slots, dim]
 
 struct PoolFormat {
@@ -61,7 +61,7 @@ struct TokenSpans {
   std::optional<TensorView> lead = {};
 };
 
-// Where new keys and values go.
+// The slots for new keys and values.
 struct AppendTensors {
   TokenSpans spans;
   TensorView pages;  // [any]: page lists

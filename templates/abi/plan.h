@@ -106,11 +106,11 @@ static_assert(kTilesAtOnce * kTileLanes <= kPlanThreads);
 
 // Shared memory of the planner: one word a warp for the scan over the CTA, the sums over few tiles
 // of each warp, and the table of tiles.
-inline constexpr int32 kPlanWarps = kPlanThreads / 32;
-inline constexpr int32 kPlanScanBytes = kPlanWarps * 4;
-inline constexpr int32 kFewCostsBytes = (kTilesAtOnce + 1) * 4;
-inline constexpr int32 kPlanTableAt = kPlanScanBytes + kPlanWarps * kFewCostsBytes;
-inline constexpr int32 kPlanSharedBytes =
+constexpr int32 kPlanWarps = kPlanThreads / 32;
+constexpr int32 kPlanScanBytes = kPlanWarps * 4;
+constexpr int32 kFewCostsBytes = (kTilesAtOnce + 1) * 4;
+constexpr int32 kPlanTableAt = kPlanScanBytes + kPlanWarps * kFewCostsBytes;
+constexpr int32 kPlanSharedBytes =
     kPlanTableAt + static_cast<int32>(plan_table_bytes(kSharedTiles));
 static_assert(kPlanTableAt % 16 == 0);
 

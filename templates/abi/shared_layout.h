@@ -7,13 +7,13 @@
 
 namespace lazyrope {
 
-inline constexpr int kChunkBytes = 16;
-inline constexpr int kQueryElementBytes = 2;
-inline constexpr int kSharedFlagBytes = 16;    // flags of the CTA that all its threads read
-inline constexpr int kStageBarrierBytes = 16;  // a full and an empty mbarrier for each stage
-inline constexpr int kBlockInfoBytes = 16;
-inline constexpr int kRunLocationBytes = 8;
-inline constexpr int kWindowRuns = 32;  // runs of one window of the block table: one a lane
+constexpr int kChunkBytes = 16;
+constexpr int kQueryElementBytes = 2;
+constexpr int kSharedFlagBytes = 16;    // flags of the CTA that all its threads read
+constexpr int kStageBarrierBytes = 16;  // a full and an empty mbarrier for each stage
+constexpr int kBlockInfoBytes = 16;
+constexpr int kRunLocationBytes = 8;
+constexpr int kWindowRuns = 32;  // runs of one window of the block table: one a lane
 
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
 

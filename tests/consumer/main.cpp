@@ -12,7 +12,7 @@ using lazyrope::DeviceTensor, lazyrope::DeviceType, lazyrope::ElementType;
 const bool gpu = lazyrope::gpu_count() > 0;
 const DeviceType device = gpu ? DeviceType::kGpu : DeviceType::kCpu;
 
-// An engine has memory of its own, and says by a TensorView where in it a tensor lies.
+// An engine has memory of its own. A TensorView tells where a tensor is in it.
 DeviceTensor ints(const std::vector<std::int32_t>& values) {
   DeviceTensor tensor(ElementType::kInt32, {std::ssize(values)}, device);
   tensor.copy_from_host(values.data());

@@ -20,7 +20,7 @@ constexpr const char* kTitle = "lazyrope recording 1";
 
 // The lines after the title, in their order.
 constexpr std::array<std::pair<const char*, std::string Recording::*>, 8> kLines = {{
-    {"witness", &Recording::name},
+    {"case", &Recording::name},
     {"gpu", &Recording::gpu},
     {"driver", &Recording::driver},
     {"compiler", &Recording::compiler},

@@ -185,7 +185,7 @@ EXAMPLES = [
     ("tests/a.h", "// A place of the ring.", "// The place of the tests is here."),
     ("tools/a.py", "# A part of a tile.", "# A part of the message."),
     ("tests/a.h", "int num_parts;", "int parts_of_speech;"),
-    ("python/lazyrope/bench/limits.py", "kept = True", "is_met = True"),
+    ("tools/bench/limits.py", "kept = True", "is_met = True"),
     ("templates/a.cuh", "// It waits for those who read.", "// It waits for the threads that read."),
     ("tools/a.py", "# The figures are in NOTES.md.", "# The figures are in design.md."),
 ]  # fmt: skip

@@ -159,7 +159,7 @@ TEST(Config, TheTablesDefaultsAreTheRealOnes) {
     } else if (row.name == "LAZYROPE_EMULATOR_RACES") {
       EXPECT_EQ(set.emulator_races, unset.emulator_races);
     } else if (row.name == "LAZYROPE_LOG") {
-      EXPECT_EQ(set.log_level, LogLevel::kWarning);  // what is logged where nobody says
+      EXPECT_EQ(set.log_level, LogLevel::kWarning);  // the default level
     }
   }
 }

@@ -52,7 +52,7 @@ def page(root: Path) -> str:
 
 
 def declarations(text: str) -> list[Declaration]:
-    """What a header declares in namespace lazyrope, in its order. A comment belongs to the declaration right below."""
+    """Returns the declarations of a header in namespace lazyrope, in order, each with the comment right above it."""
     body = text.split("namespace lazyrope {", 1)[-1].rsplit("}  // namespace lazyrope", 1)[0]
     found: list[Declaration] = []
     comment: list[str] = []
@@ -79,7 +79,7 @@ def _is_complete(lines: list[str]) -> bool:
 
 
 def _prose(comment: list[str]) -> str:
-    """As Markdown: outside of code, what looks like HTML or emphasis is text."""
+    """Returns the comment as Markdown. Outside code, characters of HTML and emphasis are escaped."""
     parts = " ".join(comment).split("`")
     parts[::2] = [re.sub(r"([<>*])", r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)
