@@ -1,4 +1,5 @@
-"""tools/rag loads a model as it was trained, makes documents and questions, and shows figures unchanged."""
+"""What tools/rag rests on: a real model is loaded as it was trained, documents and questions are what they say, and
+figures are shown as they are."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ STANDARD = [*(file.name for file in LICENCES.glob("*")), *MODULES]
 
 
 class Words:
-    """A tokenizer with the method that documents need."""
+    """A tokenizer, as far as documents need one."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return [zlib.crc32(word.encode()) for word in re.findall(r" *\w+|\s+|\W", text)]
@@ -46,7 +47,7 @@ def test_documents_follow_from_the_seed():
     assert cut(count=16) == first[:16]
 
 
-def test_documents_are_distinct_and_have_the_requested_lengths():
+def test_documents_are_distinct_and_of_the_lengths_asked_for():
     given = cut(count=200, min_tokens=100, max_tokens=1000)
     lengths = [len(one.tokens) for one in given]
     assert min(lengths) >= 100 and max(lengths) <= 1000
@@ -61,7 +62,7 @@ def test_documents_of_a_source_are_consecutive():
     assert len(offsets) > 2 and offsets == sorted(offsets)
 
 
-def test_the_standard_library_gives_enough_documents():
+def test_the_standard_library_is_enough():
     given = cut(sources=MODULES)
     assert len(given) >= 300 and sum(len(one.tokens) for one in given) >= 300_000
 
@@ -81,27 +82,27 @@ def test_too_many_documents_are_refused():
 
 
 def test_other_sources_are_plain_text():
-    """The machine may have manual pages and copyright files as further sources."""
+    """Manual pages and copyright files, where there are any."""
     others = [name for name in all_sources() if name not in STANDARD][:20]
     for name in others:
         assert not re.search(r"\\f[BIPR]|^\.(SH|TP|PP)|\x00", text_of(name), re.MULTILINE), name
 
 
-def test_there_are_enough_questions():
+def test_there_are_questions_enough():
     assert len(QUESTIONS) >= 40
     assert len({each.text for each in QUESTIONS}) == len(QUESTIONS)
     assert sum(each.source in MODULES for each in QUESTIONS) >= 25
 
 
-def test_answers_are_in_the_sources():
-    """A few may be missing, because Python's documentation is reworded now and then."""
+def test_answers_stand_in_the_sources():
+    """A few may not: Python's documentation is reworded now and then."""
     present = [each for each in QUESTIONS if text_of(each.source)]
     assert {each.source for each in QUESTIONS if each.source in MODULES} <= {each.source for each in present}
     missing = [each for each in present if not each.answered_by(each.source, text_of(each.source))]
     assert len(missing) <= 3, missing
 
 
-def test_questions_are_about_the_given_documents():
+def test_questions_are_about_the_documents_given():
     given = cut(sources=["heapq", "queue"])
     chosen = questions_for(given)
     assert {each.source for each in chosen} == {"heapq", "queue"}
@@ -120,7 +121,7 @@ def models() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def smollm2(models: ModuleType) -> Iterator[tuple[Any, Any]]:
-    """Loads the model while no connection can be opened."""
+    """Loaded while no connection can be opened."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("loading uses the network")
@@ -158,36 +159,36 @@ def test_the_configuration_is_smollm2s(smollm2: tuple[Any, Any]):
     assert tokenizer.eos_token == "<|im_end|>" and tokenizer.eos_token_id == config.eos_token_id
 
 
-def test_the_tokenizer_restores_texts(smollm2: tuple[Any, Any]):
+def test_the_tokenizer_gives_texts_back(smollm2: tuple[Any, Any]):
     tokenizer = smollm2[1]
     odd = " Hello ,  world !\n\n    def f(x): return 123.5\té 漢字\n<|im_start|>user\nHi<|im_end|>\n"
     for text in (odd, text_of("heapq"), text_of("argparse")):
         tokens = tokenizer.encode(text, add_special_tokens=False)
         assert tokenizer.decode(tokens) == text
-    assert len(tokenizer.encode("<|im_start|>user\n")) == 3  # the mark is one token, and no token is added
+    assert len(tokenizer.encode("<|im_start|>user\n")) == 3  # nothing is added, and the mark is one token
 
 
 def test_a_prompt_is_the_chat_template_without_its_system_turn(smollm2: tuple[Any, Any]):
     tokenizer = smollm2[1]
-    messages = [{"role": "user", "content": QUESTIONS[0].text}]
-    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    turns = [{"role": "user", "content": QUESTIONS[0].text}]
+    rendered = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     system, user = rendered.split("<|im_end|>\n", 1)
     assert system.startswith("<|im_start|>system")
     assert tokenizer.decode(prompt_of(QUESTIONS[0], tokenizer)) == user
 
 
 def pairs_apart(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Reorders rows from neighbouring pairs to pairs half a head apart, as loading a GGUF file must."""
+    """Rows of neighbouring pairs to rows of pairs half a head apart: what a GGUF file needs."""
     return weight.view(-1, head_dim // 2, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
 def pairs_together(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Reorders rows from pairs half a head apart to neighbouring pairs."""
+    """The other way."""
     return weight.view(-1, 2, head_dim // 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
-def test_rows_of_q_and_k_are_in_the_order_of_rope(models: ModuleType, smollm2: tuple[Any, Any]):
-    """GGUF orders these rows differently. Restoring the order never, or twice, would give a useless model."""
+def test_rows_of_q_and_k_lie_as_rope_wants_them(models: ModuleType, smollm2: tuple[Any, Any]):
+    """A loader that had not put back, or had put back twice, GGUF's order of rows, would give a model that babbles."""
     model, tokenizer = smollm2
     tokens = tokenizer.encode(text_of("statistics"), add_special_tokens=False)[:256]
     loaded = models.perplexity(model, tokens)
@@ -212,7 +213,7 @@ def test_every_dtype_has_the_same_weights(models: ModuleType, smollm2: tuple[Any
 
 
 @pytest.mark.parametrize("rope", ["llama3", "default"])
-def test_a_tiny_model_depends_on_token_order(models: ModuleType, rope: str):
+def test_a_tiny_model_knows_order(models: ModuleType, rope: str):
     model = models.tiny_llama(rope)
     tokens = torch.randint(1024, (1, 50), generator=torch.Generator().manual_seed(0))
     swapped = tokens[:, [*range(10, 20), *range(10), *range(20, 50)]]
@@ -233,7 +234,7 @@ def test_random_models_have_every_value_set(models: ModuleType):
         assert (values.mean().item(), values.std().item()) == pytest.approx(expected, abs=1e-3), name
 
 
-def test_random_models_have_the_frequencies_of_their_rope(models: ModuleType):
+def test_random_models_have_their_ropes_frequencies(models: ModuleType):
     import lazyrope
 
     small = {"hidden_size": 512, "head_dim": 128, "intermediate_size": 256, "num_hidden_layers": 1}
@@ -327,7 +328,7 @@ def test_tables_for_the_terminal_are_aligned():
     assert "budget, GiB" in served and "TTFT p90, ms" in served
 
 
-def test_a_missing_perplexity_leaves_its_cells_empty():
+def test_a_perplexity_that_says_nothing_is_left_out():
     systems = copy.deepcopy(RESULT["right"]["systems"])
     for kinds in systems.values():
         del kinds["prompts"]["perplexity"]
@@ -343,7 +344,7 @@ def test_the_command_that_is_shown_has_no_paths(models: ModuleType):
     assert command([]) == "python -m tools.rag"
 
 
-def test_lazy_is_reported_only_if_all_its_runs_are_slower():
+def test_lazy_is_complained_of_only_where_no_run_of_it_kept_up():
     from tools.rag import serving
 
     def found(lazy: list[float], block: list[float], copied: int = 0) -> list[str]:
@@ -356,7 +357,7 @@ def test_lazy_is_reported_only_if_all_its_runs_are_slower():
     assert found([20.0], [10.0], copied=5) == ["lazy copied 5 bytes"]
 
 
-def test_budgets_measured_separately_are_shown_together(models: ModuleType):
+def test_budgets_measured_apart_are_shown_together(models: ModuleType):
     from tools.rag.__main__ import joined
 
     def measured(gib: int) -> dict[str, Any]:
@@ -384,7 +385,7 @@ def test_units_fit_the_largest_value():
 
 
 class Reader(HTMLParser):
-    """Fails for elements that are not closed, and collects tags, ids and text."""
+    """Complains about elements that are not closed, and keeps tags, ids and text."""
 
     EMPTY = ("meta",)
 
@@ -421,7 +422,7 @@ def drawn() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is missing: tools/requirements/rag.txt")
 
 
-def test_the_page_shows_all_results(drawn: None):
+def test_the_page_shows_all_that_was_found(drawn: None):
     read = Reader(page.html(RESULT))
     assert read.tags.count("svg") == 7 and len(read.ids) == len(set(read.ids))
     for text in ("Some <GPU> & Co", "580.1", "2026-01-02", "abc1234", "python -m tools.rag", "torch 2.13.0"):
@@ -434,13 +435,13 @@ def test_the_page_shows_all_results(drawn: None):
     assert "script" not in read.tags and "b" not in read.tags
 
 
-def test_the_page_shows_complaints(drawn: None):
+def test_the_page_says_what_is_not_as_it_should_be(drawn: None):
     read = Reader(page.html(without("worth", complaints=["1 > 0.5 & worse"], is_gpu=False)))
     assert "1 > 0.5 & worse" in read.text and "As it should be" not in read.text and "no GPU" in read.text
 
 
 @pytest.mark.parametrize("absent, plots", [(["right"], 6), (["worth"], 1), (["right", "worth"], 0)])
-def test_the_page_leaves_out_missing_parts(drawn: None, absent: list[str], plots: int, tmp_path: Path):
+def test_parts_that_are_missing_are_left_out(drawn: None, absent: list[str], plots: int, tmp_path: Path):
     (tmp_path / "results.json").write_text(json.dumps(without(*absent)))
     assert page.main([str(tmp_path / "results.json"), str(tmp_path / "new" / "page.html")]) == 0
     read = Reader((tmp_path / "new" / "page.html").read_text())
@@ -455,7 +456,7 @@ def test_a_missing_matplotlib_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_
         page.write(RESULT, tmp_path / "page.html")
 
 
-def test_the_documentation_has_the_figures_of_the_page():
+def test_the_page_of_the_documentation_has_the_same_figures():
     found = docs_pages.rag(RESULT)
     divergence = [row for row in found["divergence"].rows if row[0] == "documents"]
     assert divergence == [["documents", "1234", "2.20e-03 (1.10x)", "1.90e-03 (0.95x)", "2.00e-03"]]
@@ -465,7 +466,7 @@ def test_the_documentation_has_the_figures_of_the_page():
     assert "single" not in docs_pages.rag(without("worth"))
 
 
-def test_the_documentation_shows_failed_checks():
+def test_the_page_of_the_documentation_says_what_is_missing_or_wrong():
     given = docs_pages.values()
 
     def text(result: dict[str, Any]) -> str:
@@ -479,6 +480,6 @@ def test_the_documentation_shows_failed_checks():
     assert "A check failed: slow." in text(without("right", complaints=["slow"]))
 
 
-def test_the_documentation_is_built_without_torch_and_matplotlib():
+def test_the_pages_of_the_documentation_need_neither_torch_nor_matplotlib():
     program = "import sys; sys.modules |= {'torch': None, 'matplotlib': None}; import tools.docs_pages"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
