@@ -1,4 +1,4 @@
-"""Where tests run: on a GPU if there is one, in the emulator otherwise. What is checked is the same."""
+"""Fixtures that run the same tests on a GPU, or in the emulator if there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANDOM_STEP = "::test_random_step["
 HAS_GPU = torch.cuda.is_available()
 ARCH = None if HAS_GPU else "emu:sm_80"
 if not HAS_GPU:
-    torch.set_num_threads(1)  # for small tensors, and on a busy machine, threads mostly wait for each other
+    torch.set_num_threads(1)  # with small tensors on a busy machine, threads mostly wait for each other
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,7 +49,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Where kernels ran, and which of the random steps have passed and what they cover; also with -q."""
+    """Prints the device, the random steps that passed and the pairs that they cover, with -q too."""
     device_name = torch.cuda.get_device_name() if HAS_GPU else "the emulator (no GPU)"
     steps = dict(shared_list(config))
     passed = [steps[seed] for seed in steps.keys() & passed_steps(terminalreporter)]
@@ -62,7 +62,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def passed_steps(terminalreporter: pytest.TerminalReporter) -> set[int]:
-    """The seeds of those that attend."""
+    """Returns the seeds of the random steps of test_attention.py that passed."""
     names = (report.nodeid for report in terminalreporter.stats.get("passed", []))
     return {int(name.removesuffix("]").partition(RANDOM_STEP)[2]) for name in names if RANDOM_STEP in name}
 
@@ -74,7 +74,7 @@ def device() -> str:
 
 @pytest.fixture(scope="session")
 def build() -> Callable[..., lazyrope.Attention]:
-    """lazyrope.compile for the place where tests run."""
+    """Returns lazyrope.compile for the device that the tests run on."""
 
     def compile_here(spec: lazyrope.AttentionSpec, **options: object) -> lazyrope.Attention:
         return lazyrope.compile(spec, arch=ARCH, **options)
@@ -95,7 +95,7 @@ def compiled_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def random_steps(session: pytest.Session) -> list[Any]:
-    """Items that run kernels on a step of the shared list."""
+    """Returns the collected tests that run kernels on a step of the shared list."""
     return [
         item for item in session.items if {"numbered_setting", "executed"} <= set(getattr(item, "fixturenames", ()))
     ]
@@ -103,7 +103,7 @@ def random_steps(session: pytest.Session) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def executed() -> Executed:
-    """What of the shared list the module's tests have run so far."""
+    """Returns the record of the settings and kernels that the module's tests have run so far."""
     return Executed()
 
 
@@ -111,8 +111,8 @@ def values_of(settings: Iterable[Setting]) -> dict[str, set[Any]]:
     return {name: {getattr(setting, name) for setting in settings} for name in FACTORS}
 
 
-def assert_all_has_run(request: pytest.FixtureRequest, executed: Executed, kernels: int) -> None:
-    """Every value of every factor, the query heads and KV heads that one rank has of a model, and so many kernels."""
+def assert_steps_cover_all(request: pytest.FixtureRequest, executed: Executed, kernels: int) -> None:
+    """Checks that the module's random steps used every value, each rank's heads and at least `kernels` kernels."""
     asked = shared_list(request.config)
     selected = [item for item in random_steps(request.session) if item.module is request.module]
     if len(selected) < len(asked) or request.config.getoption("cases") < EMULATED:
@@ -125,7 +125,7 @@ def assert_all_has_run(request: pytest.FixtureRequest, executed: Executed, kerne
 
 @pytest.fixture(scope="session")
 def command() -> str:
-    """The binary that LAZYROPE_COMMAND names, or else the one on PATH."""
+    """Returns the path of the command: LAZYROPE_COMMAND, or the one on PATH."""
     path = os.environ.get("LAZYROPE_COMMAND") or shutil.which("lazyrope")
     if path is None or not os.access(path, os.X_OK):
         pytest.fail(
@@ -136,13 +136,13 @@ def command() -> str:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    """A tiny Llama: fp32 on the CPU, where what differs in more than rounding differs visibly; bf16 on a GPU."""
+    """Returns a tiny Llama, in fp32 on the CPU, so that errors larger than rounding show, and in bf16 on a GPU."""
     return _tiny_model()
 
 
 @pytest.fixture(scope="module")
 def exact() -> Any:
-    """The same weights in fp32."""
+    """Returns the same model with fp32 weights."""
     from tests.support.serving import as_dtype
 
     return as_dtype(_tiny_model(), torch.float32)

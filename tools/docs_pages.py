@@ -76,11 +76,13 @@ def supported() -> dict[str, Any]:
     """Returns what the registries hold, and the tests that cover all of it."""
     steps = found_test("test_random_step", "test_attention.py")
     appends, moves = map(found_test, ("test_random_appends", "test_random_moves"))
-    stored, read = map(found_test, ("test_every_number_is_stored_as_pytorch_rounds_it", "test_every_number_is_read"))
+    stored, read = map(
+        found_test, ("test_every_number_is_stored_with_pytorch_rounding", "test_every_number_is_read_exactly")
+    )
     compiled = [found_test("WithoutSpillsAndWarnings"), found_test("HasEveryRowWithoutSpills")]
     configs = found_test("EveryHeadDimHasOneOnEveryArch")
-    groups = found_test("test_a_group_of_more_heads_than_a_tile_has_rows")
-    models = found_test("test_layers_are_as_transformers_runs_them")
+    groups = found_test("test_a_group_with_more_heads_than_tile_rows_is_computed")
+    models = found_test("test_specs_of_layers_agree_with_transformers")
     return {
         "archs": [arch for arch in lazyrope.archs() if not arch.startswith("emu")],
         "head_dims": lazyrope.head_dims(),

@@ -31,7 +31,7 @@ DeviceTensor waves(std::int64_t tokens, std::int64_t heads, double step) {
 }
 
 int main() {
-  // Or lazyrope::attention_spec_from_hf(...), from the text of a config.json.
+  // lazyrope::attention_spec_from_hf() makes a spec from the text of a config.json.
   const lazyrope::AttentionSpec spec = {.head_dim = 128,
                                         .num_q_heads = 8,
                                         .num_kv_heads = 2,
@@ -43,7 +43,7 @@ int main() {
   const DeviceTensor v_pool(ElementType::kBf16, {10, 16, 2, 128}, device);
   const DeviceTensor pages = ints({5, 1, 8, 0, 2, 3, 4, 6, 7, 9});
 
-  // Store them once: raw keys go in rotated by their index inside their document.
+  // The documents are stored once. append() rotates raw keys by their index inside their document.
   const DeviceTensor k = waves(140, 2, 0.37), v = waves(140, 2, 1e-4);
   const auto writes = lazyrope::plan_append(
       *attention,
@@ -52,7 +52,8 @@ int main() {
       {.tokens = 140});
   lazyrope::append(*attention, k, v, {k_pool, v_pool}, *writes);
 
-  // A request sees the second at positions 0-99, the first at 100-139, and asks at 140 and 141.
+  // The request sees the second document at positions 0-99 and the first at 100-139. Its query
+  // tokens are at 140 and 141.
   const auto step =
       lazyrope::plan(*attention, {.q_indptr = ints({0, 2}),
                                   .q_position = ints({140, 141}),

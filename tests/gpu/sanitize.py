@@ -1,6 +1,6 @@
-"""A few steps of every kind, small, for compute-sanitizer: each kernel under each phase, head_dim and form.
+"""Runs small steps for compute-sanitizer, which cover each kernel, phase, head_dim and query form.
 
-Results are compared on the CPU: the sanitizer's race check fails inside some of cuBLAS's kernels, which eager
+Results are compared on the CPU, because the sanitizer's race check fails inside some kernels of cuBLAS, which eager
 attention on the GPU would launch.
 """
 

@@ -1,4 +1,4 @@
-"""Tuning on a GPU: a process measures and keeps what it chose, the next one uses it, and its results are right.
+"""Tuning on a GPU: one process measures and stores its choice, and the next one uses it without measuring.
 
 Each process has the test's own cache, so that no other test sees what is tuned here.
 """
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 ROOT = Path(__file__).parents[2]
 SPEC = "--head-dim 64 --q-heads 8 --kv-heads 2 --rope neox --rope-param theta=10000".split()
-# Compiles, compares with fp64, and prints what it is. Its arguments: what tune is.
+# This program compiles with the given `tune`, compares with fp64, and prints the kernel's tuning as JSON.
 PROCESS = """
 import dataclasses, json, sys, time
 import lazyrope
@@ -53,7 +53,7 @@ print(json.dumps({
 
 
 def process(cache: Path, tune: bool | None, **variables: str) -> tuple[dict[str, Any], str]:
-    """What the process printed, and its log."""
+    """Runs PROCESS, and returns what it printed and its log."""
     path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
     environment = os.environ | {"LAZYROPE_CACHE_DIR": str(cache), "LAZYROPE_LOG": "warning", "PYTHONPATH": path}
     result = subprocess.run(
@@ -70,12 +70,12 @@ def process(cache: Path, tune: bool | None, **variables: str) -> tuple[dict[str,
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory) -> tuple[Path, dict[str, Any], str]:
-    """A cache in which one process has tuned, what that printed, and its log."""
+    """Returns a cache in which one process has tuned, what that process printed, and its log."""
     cache = tmp_path_factory.mktemp("tuned")
     return cache, *process(cache, tune=True, LAZYROPE_LOG="info")
 
 
-def test_the_record_says_what_was_measured_and_chosen(tuned):
+def test_the_record_has_the_measurements_and_the_choice(tuned):
     _, printed, log = tuned
     print(log)
     tuning = printed["tuning"]
@@ -100,14 +100,14 @@ def test_the_record_says_what_was_measured_and_chosen(tuned):
 
 @pytest.mark.parametrize("tune", [None, True])
 @pytest.mark.parametrize("policy", ["jit", "cache_only"])
-def test_the_next_process_uses_it_without_measuring(tuned, tune, policy):
+def test_the_next_process_uses_the_record_without_measuring(tuned, tune, policy):
     cache, first, _ = tuned
     printed, log = process(cache, tune, LAZYROPE_POLICY=policy)
     assert printed["tuning"] == first["tuning"] and printed["from_cache"]
     assert printed["seconds"] < min(2.0, first["tuning"]["seconds"]) and "lazyrope:" not in log
 
 
-def test_who_does_not_want_it_gets_the_default(tuned):
+def test_tune_false_gives_the_default(tuned):
     printed, log = process(tuned[0], tune=False)
     assert printed["tuning"] is None and printed["is_default"] and "lazyrope:" not in log
 

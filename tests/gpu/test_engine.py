@@ -1,4 +1,4 @@
-"""The engine's captured graphs: same text, captured once, replayed for whatever requests there are."""
+"""The engine's CUDA graphs give the text of plain passes, and each size is captured once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tools.rag.model import tiny_llama
 
 @pytest.fixture
 def captures(monkeypatch) -> list[tuple[int, int]]:
-    """Sizes (tokens, jobs) of the graphs that were captured."""
+    """Returns the sizes (tokens, jobs) of the graphs that were captured."""
     sizes: list[tuple[int, int]] = []
     capture = passes._Graph._capture
 
@@ -54,7 +54,7 @@ GRAPH_TOKENS = pytest.mark.parametrize("max_graph_tokens", [0, 256])
 
 
 @GRAPH_TOKENS
-def test_graphs_give_the_text_that_passes_give(model, exact, captures, max_graph_tokens):
+def test_graphs_give_the_text_of_plain_passes(model, exact, captures, max_graph_tokens):
     engine = attach(model, budget="256MiB", max_requests=8, max_graph_tokens=max_graph_tokens)
     plain = attach(model, budget="256MiB", max_requests=8, cuda_graphs=False)
     for generation in run(engine, 1, 40):
@@ -65,7 +65,7 @@ def test_graphs_give_the_text_that_passes_give(model, exact, captures, max_graph
 
 @GRAPH_TOKENS
 def test_a_graph_is_captured_once(model, captures, max_graph_tokens):
-    """Requests come and go, contexts and numbers of documents differ; steps grow in the first rounds only."""
+    """Requests differ in context and documents, but steps grow in the first rounds only."""
     engine = attach(model, budget="256MiB", max_requests=8, max_graph_tokens=max_graph_tokens)
     for seed in range(4):
         run(engine, seed, 30)
@@ -73,19 +73,19 @@ def test_a_graph_is_captured_once(model, captures, max_graph_tokens):
     for seed in range(4):
         run(engine, seed, 30)
     assert len(captures) == before
-    assert len(set(captures)) <= 12, "more sizes than there are reasons for"
+    assert len(set(captures)) <= 12, "too many sizes"
 
 
-def test_the_only_graph_can_be_captured_anew(model, captures):
-    """For more documents than before; the memory is that of the graph that it takes the place of."""
+def test_the_only_graph_can_be_captured_again(model, captures):
+    """More documents than before need a new capture, which reuses the memory of the replaced graph."""
     engine = attach(model, budget="256MiB", max_requests=1, max_graph_tokens=0)
     for count in (1, 9, 40):
         engine.generate([1, 2], [[3, n] for n in range(count)], max_new_tokens=4, stop=[]).result()
     assert captures == [(1, 1)] * 3
 
 
-def test_garbage_is_left_alone_during_a_capture(model, captures, monkeypatch):
-    """A graph in it that is destroyed then would break the capture, and with it the generator of random numbers."""
+def test_garbage_is_not_collected_during_a_capture(model, captures, monkeypatch):
+    """Collecting a graph during a capture would break the capture and the random number generator."""
 
     def graph_in_a_cycle():
         graph = torch.cuda.CUDAGraph()
@@ -101,7 +101,7 @@ def test_garbage_is_left_alone_during_a_capture(model, captures, monkeypatch):
             cycle = old.pop()
             cycle.append(cycle)
             del cycle
-            _ = [[n] for n in range(5000)]  # enough for the collector to be called, if it were
+            _ = [[n] for n in range(5000)]  # enough to trigger the collector if it were enabled
         return sample(*args)
 
     monkeypatch.setattr(passes.Runner, "sample", sample_and_litter)
@@ -111,7 +111,7 @@ def test_garbage_is_left_alone_during_a_capture(model, captures, monkeypatch):
 
 
 def test_engines_of_several_models_capture_in_threads(captures):
-    """What one thread does must not break another one's capture."""
+    """The work of one thread must not break the capture of another."""
     engines = [attach(tiny_llama(dtype=torch.bfloat16, device="cuda", seed=i), budget="64MiB") for i in range(4)]
     with ThreadPoolExecutor(len(engines)) as threads:
         for seed in range(3):
@@ -122,7 +122,7 @@ def test_engines_of_several_models_capture_in_threads(captures):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_engines_on_two_gpus(model, exact, captures):
+def test_engines_on_two_gpus_agree_with_plain_passes(model, exact, captures):
     engines = [attach(copy.deepcopy(model).to(f"cuda:{i}"), budget="64MiB") for i in range(2)]
     alone = attach(model, budget="64MiB", cuda_graphs=False)
     with ThreadPoolExecutor(2) as threads:
@@ -133,8 +133,8 @@ def test_engines_on_two_gpus(model, exact, captures):
     assert len(captures) > 10
 
 
-def test_streams_of_others_are_not_captured(model, captures):
-    """PyTorch hands its streams out round and round."""
+def test_streams_of_other_threads_are_not_captured(model, captures):
+    """PyTorch takes its streams from a ring, so another thread may get the stream of a capture."""
     done = threading.Event()
     failures: list[Exception] = []
 
@@ -160,9 +160,9 @@ def test_streams_of_others_are_not_captured(model, captures):
     assert not failures and len(captures) > 10
 
 
-def test_an_engines_memory_goes_with_it(model):
-    """At once, not when garbage is collected."""
-    run(attach(model, budget="64MiB", max_requests=8), 1, 30)  # after this libraries have what they keep
+def test_deleting_an_engine_frees_its_memory(model):
+    """The memory is freed at once, without a garbage collection."""
+    run(attach(model, budget="64MiB", max_requests=8), 1, 30)  # libraries allocate their permanent memory here
     before = torch.cuda.memory_allocated()
     engine = attach(model, budget="256MiB", max_requests=8)
     generations = run(engine, 1, 30)

@@ -1,4 +1,4 @@
-"""Tensors of other frameworks, other streams, and binaries from elsewhere."""
+"""CuPy arrays, side streams, cubins compiled without a GPU, and contexts that PyTorch did not create."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.tolerance import assert_close
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-@pytest.mark.parametrize("seed", [2, 3])  # seed 2 has no query tokens at all
-def test_cupy_arrays(seed):
+@pytest.mark.parametrize("seed", [2, 3])  # the step of seed 2 has no query tokens
+def test_cupy_arrays_on_a_side_stream_agree_with_fp64(seed):
     cupy = pytest.importorskip("cupy")
     case = random_case(Setting(phase="mixed", dtype="float16"), seed, "cuda")
     assert (len(case.q) == 0) == (seed == 2)
@@ -37,7 +37,7 @@ def test_cupy_arrays(seed):
 
 
 def test_work_is_ordered_on_the_callers_stream():
-    """Queries that are written late on a side stream are read after they were written."""
+    """Queries that a side stream writes late are read after the write."""
     case = random_case(Setting(phase="decode"), 4, "cuda")
     kernel = lazyrope.compile(case.spec)
     step = case.plan(kernel)
@@ -72,7 +72,7 @@ lazyrope.compile(Setting(phase="mixed").spec(), arch="sm_90a")
 
 
 def test_cubins_compiled_without_a_gpu_are_served_without_nvrtc(tmp_path):
-    """One process compiles with no GPU in sight; another runs what it left with NVRTC out of reach."""
+    """One process compiles without a GPU, and another one runs the cubins without NVRTC."""
     if lazyrope.compile(Setting().spec()).arch != "sm_90a":
         pytest.skip("the cubins are compiled for sm_90a")
     environment = {**os.environ, "LAZYROPE_CACHE_DIR": str(tmp_path)}
@@ -86,8 +86,8 @@ def test_cubins_compiled_without_a_gpu_are_served_without_nvrtc(tmp_path):
     assert len(cached) == 5 and all(cached.values())
 
 
-def test_a_context_that_torch_did_not_make():
-    """compile() and doctor() before any framework has touched the GPU."""
+def test_lazyrope_creates_a_context_without_torch():
+    """compile() and doctor() work before any framework has used the GPU."""
     code = "import lazyrope; print(lazyrope.compile(lazyrope.AttentionSpec(head_dim=64, num_q_heads=9, num_kv_heads=3,"
     code += " rope=lazyrope.rope.neox())).arch); assert 'GPU 0' in lazyrope.doctor()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""Captured once, replayed after the step was refilled with other lengths, bases and documents."""
+"""A CUDA graph is captured once, and replayed after updates with other lengths, bases and documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 @pytest.mark.parametrize("setting", [Setting(phase="mixed"), Setting(phase="decode", head_dim=64, layout="HND")])
-def test_replays_with_other_requests(setting):
+def test_a_graph_replays_with_other_requests(setting):
     cases = [random_case(setting, seed, "cuda") for seed in range(40, 140)]
     kernel = lazyrope.compile(cases[0].spec)
     tokens = max(len(c.q) for c in cases)
@@ -47,8 +47,8 @@ def test_replays_with_other_requests(setting):
         assert_lse_close(lse[:n], exact_lse, q.dtype)
 
 
-def test_update_and_append_are_captured_too():
-    """A whole decode step in one graph: update, append and attend, with tensors refilled in place."""
+def test_update_and_append_can_be_captured():
+    """One graph has a whole decode step: update, append and attend, with tensors refilled in place."""
     setting = Setting(phase="decode", kv_heads=2)
     spec = setting.spec()
     kernel = lazyrope.compile(spec)
@@ -129,8 +129,8 @@ def test_check_is_refused_in_capture():
             step.update(**step_arguments(case.metadata), check=True)
 
 
-def test_what_is_freed_or_made_during_a_capture_does_not_break_it(build, device):
-    """A garbage collector may choose that very moment."""
+def test_steps_made_and_freed_during_a_capture_do_not_break_it(build, device):
+    """The garbage collector may free a step during a capture."""
     case = random_case(Setting(phase="decode"), 7, device)
     kernel = build(case.spec)
     step, other = case.plan(kernel), case.plan(kernel)
@@ -148,8 +148,8 @@ def test_what_is_freed_or_made_during_a_capture_does_not_break_it(build, device)
     assert torch.equal(out, expected) and made.num_tokens == step.num_tokens
 
 
-def test_a_step_made_in_a_capture_serves_before_its_replay(build, device):
-    """What planners and merged parts count on is zero by then."""
+def test_a_step_made_in_a_capture_works_before_its_replay(build, device):
+    """The counters of planner and combine are zero before the replay."""
     case = random_case(Setting(phase="decode"), 7, device)
     kernel = build(case.spec)
     expected, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
@@ -164,7 +164,7 @@ def test_a_step_made_in_a_capture_serves_before_its_replay(build, device):
 
 
 def requests_at(shift: int) -> list[lazyrope.Request]:
-    """Two requests over three documents of one page list, whose positions and slices depend on the shift."""
+    """Returns two requests over three documents, whose positions and slices depend on the shift."""
     documents = [lazyrope.Document(0, 100), lazyrope.Document(7, 40, lead=3), lazyrope.Document(10, 33)]
     segments = [
         lazyrope.Segment(documents[(shift + i) % 3], base=100 * i + shift, start=shift % 7, length=20 + shift % 5)
@@ -175,7 +175,7 @@ def requests_at(shift: int) -> list[lazyrope.Request]:
 
 @pytest.fixture
 def served():
-    """A kernel, its pools and page lists, and queries for requests_at()."""
+    """Returns a kernel, queries for requests_at(), the pools and the page list."""
     kernel = lazyrope.compile(Setting(head_dim=64).spec())
     k_pool, v_pool = (torch.randn((13, 16, 2, 64), device="cuda").to(torch.bfloat16) for _ in "kv")
     q = torch.randn((3, 8, 64), device="cuda").to(torch.bfloat16)
@@ -185,8 +185,8 @@ def served():
 CAPACITY = lazyrope.StepCapacity(requests=2, segments=4, query_tokens=3)
 
 
-def test_a_graph_replays_with_what_a_batch_was_filled_with_last(served):
-    """The host runs ahead of a device that is busy: each update copies the requests of its own time."""
+def test_a_graph_replays_with_the_last_fill_of_a_batch(served):
+    """The host runs ahead of the busy device, and each update copies the requests of its fill."""
     kernel, q, k_pool, v_pool, pages = served
     expected = []
     for shift in range(40):
@@ -222,8 +222,8 @@ def test_a_batch_is_refused_in_capture(served):
     step.update(batch, check=True)
 
 
-def test_batches_come_and_go_during_a_capture(served):
-    """Their memory is allocated and freed although a stream is captured."""
+def test_batches_can_be_made_and_freed_during_a_capture(served):
+    """A batch allocates and frees its memory although a stream is being captured."""
     kernel, q, k_pool, v_pool, pages = served
     step = kernel.plan(lazyrope.batch(requests_at(0), pages, CAPACITY))
     out = torch.empty_like(q)

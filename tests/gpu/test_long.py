@@ -1,4 +1,4 @@
-"""Sizes that the emulator is too slow, or has too few SMs, for."""
+"""Tests of sizes for which the emulator is too slow or has too few SMs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_one_row_tile_cut_into_more_parts_than_fit_shared_memory(head_dim):
-    """A single KV head and request: every CTA holds a part of the same tile."""
+def test_a_tile_with_more_splits_than_fit_shared_memory_agrees_with_fp64(head_dim):
+    """With one KV head and one request, every CTA has a split of the same tile."""
     setting = Setting(head_dim=head_dim, kv_heads=1, group=4)
     fixture = DocumentFixture(setting, [20_000, 31, 19_000, 300], 1, "cuda", pages=3000)
     case = fixture.case(fixture.queries(1), [in_order(fixture, [0, 1, 2, 3], 1)])
@@ -27,14 +27,14 @@ def test_one_row_tile_cut_into_more_parts_than_fit_shared_memory(head_dim):
 
 
 @pytest.mark.parametrize("tokens", [64, 200])
-def test_chunks_over_a_long_context(tokens):
+def test_chunks_over_a_long_context_agree_with_fp64(tokens):
     setting = Setting(kv_heads=2, group=4)
     fixture = DocumentFixture(setting, [4000, 77, 6000], 2, "cuda", pages=1500)
     case = fixture.case(fixture.queries(tokens), [in_order(fixture, [2, 0, 1], tokens)])
     check_case(case, lazyrope.compile(fixture.spec))
 
 
-def test_many_small_requests():
+def test_many_small_requests_agree_with_fp64():
     setting = Setting(kv_heads=2, group=8, phase="decode")
     fixture = DocumentFixture(setting, [5, 16, 40, 129], 3, "cuda")
     requests = [in_order(fixture, [i % 4, (i + 1) % 4], 1) for i in range(300)]
@@ -43,7 +43,7 @@ def test_many_small_requests():
 
 
 def square(setting: Setting, requests: int, tokens: int, first: int) -> Case:
-    """Requests of as many queries as keys; query i lies at position first + i of its own document."""
+    """Returns requests with as many queries as keys. Query i is at position first + i of its document."""
     generator = torch.Generator().manual_seed(tokens)
     pages = requests * -(-tokens // setting.page_size)
     pool = PoolBuilder(setting, pages + 1, random.Random(requests), torch.device("cuda"))
@@ -55,8 +55,8 @@ def square(setting: Setting, requests: int, tokens: int, first: int) -> Case:
 @pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("requests", "tokens"), [(5, 4000), (1, 6000)])
-def test_whole_prompts(head_dim, causal, requests, tokens):
-    """More tiles than CTAs: on Hopper those left over are dealt in parts, and causal ones are taken from a queue."""
+def test_whole_prompts_agree_with_fp64(head_dim, causal, requests, tokens):
+    """There are more tiles than CTAs. On Hopper the last round is split, and causal tiles come from a queue."""
     setting = Setting(head_dim=head_dim, kv_heads=16, group=1, phase="prefill", rope="llama3")
     case = square(setting, requests, tokens, first=0 if causal else tokens)
     kernel = lazyrope.compile(case.spec)
@@ -65,8 +65,8 @@ def test_whole_prompts(head_dim, causal, requests, tokens):
     check_case(case, kernel, step)  # the counters are back at zero
 
 
-def test_pool_larger_than_32_bits_reach():
-    """Offsets of pages beyond 4 GiB: the last pages of a pool of 6 GiB."""
+def test_a_pool_larger_than_4_gib_is_read():
+    """The pages are the last ones of a pool of 6 GiB, so their offsets exceed 4 GiB."""
     setting = Setting(kv_heads=8, group=4, page_size=16)
     spec = setting.spec()
     kernel = lazyrope.compile(spec)

@@ -1,4 +1,4 @@
-"""lazyrope.torch under CUDA graphs: the caller's own, and those that torch.compile makes."""
+"""lazyrope.torch in CUDA graphs that the caller or torch.compile captures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def one(build) -> Pass:
 
 @pytest.fixture
 def lookups(monkeypatch) -> list[int]:
-    """The handles that operators have looked up: none while a graph is replayed."""
+    """Returns the handles that operators have looked up. A replayed graph looks up none."""
     seen: list[int] = []
     find = lazyrope.torch.find
     monkeypatch.setattr(lazyrope.torch, "find", lambda handle, kind: (seen.append(handle), find(handle, kind))[1])
@@ -30,7 +30,7 @@ def lookups(monkeypatch) -> list[int]:
 
 
 def move(p: Pass, by: int) -> tuple[torch.Tensor, ...]:
-    """Refills the step with documents elsewhere and its tensors with other values; what is expected now."""
+    """Refills the step with moved documents and the tensors with new values, and returns the expected result."""
     p.step.update(**step_arguments(p.case.metadata | {"base": p.case.metadata["base"] - by}))
     for tensor in (p.case.q, p.k, p.v):
         tensor.normal_()

@@ -1,4 +1,4 @@
-"""append: new keys and values go to their slots, keys rotated by their index, and nothing else changes."""
+"""append writes keys and values to their slots, rotates keys by their index, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import lazyrope
 import pytest
 import torch
 
-from tests.conftest import assert_all_has_run
+from tests.conftest import assert_steps_cover_all
 from tests.support.cases import DTYPES, FP8_NAN, PoolBuilder, Setting
 from tests.support.metadata import append_arguments
 from tests.support.reference import rotate
@@ -19,7 +19,7 @@ def ints(values, device):
 
 
 class Writes:
-    """Random requests: (count, first, lead) each with pages of their own."""
+    """Random spans (count, first, lead), each with pages of its own."""
 
     def __init__(self, setting: Setting, seed: int, device: str) -> None:
         rng = random.Random(seed)
@@ -47,7 +47,7 @@ class Writes:
         }
 
     def slots(self, page_size: int):
-        """(row of k, page, slot, index) of every token."""
+        """Yields (row of k, page, slot, index) for every token."""
         row = 0
         for (count, first, lead), first_page in zip(self.rows, self.first_pages, strict=True):
             for i in range(count):
@@ -91,11 +91,11 @@ def test_random_appends(numbered_setting, build, device, executed):
     executed.append(setting, kernel, writes.tokens)
 
 
-def test_enough_of_the_list_has_run(request, executed):
-    assert_all_has_run(request, executed, kernels=20)
+def test_random_steps_cover_every_value_and_enough_kernels(request, executed):
+    assert_steps_cover_all(request, executed, kernels=20)
 
 
-# Bits of the fraction, and the exponent of the least normal number.
+# For each dtype, the bits of its fraction and the exponent of its least normal number.
 FORMATS = {
     torch.bfloat16: (7, -126),
     torch.float16: (10, -14),
@@ -114,13 +114,13 @@ def assert_rotated_and_rounded_once(spec, k, index, pool, written):
     stored = written.view(pool.fp8).double() if pool.fp8 else written.double()
     bits, least = FORMATS[pool.fp8 or k.dtype]
     unit = 2.0 ** (wanted.abs().log2().floor().clamp_min(least) - bits)
-    # What sin.approx and cos.approx are off by (2^-20.9: PTX ISA, "sin"), in two products.
+    # This bounds the error of sin.approx and cos.approx (2^-20.9: PTX ISA, "sin") in two products.
     angles = 2 * 2.0**-20.9 * spec.attention_factor * k.abs().max().item()
     assert bool(((stored - wanted).abs() <= 0.5 * unit + 1e-6 * wanted.abs() + angles / scale).all())
 
 
-def test_what_is_appended_is_what_attend_reads(build, device):
-    """Raw keys appended, then attended to as a document: equals attention over those keys rotated in fp64."""
+def test_appended_keys_are_attended_to_at_their_positions(build, device):
+    """Appends raw keys, attends to them as a document, and compares with attention over keys rotated in fp64."""
     setting = Setting()
     spec = setting.spec()
     kernel = build(spec)

@@ -1,4 +1,4 @@
-"""attend against fp64: random steps over a covering array of everything that specialises a kernel."""
+"""Compares attend with fp64 in random steps that cover every parameter that specialises a kernel."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import lazyrope
 import pytest
 import torch
 
-from tests.conftest import HAS_GPU, assert_all_has_run, shared_list, values_of
+from tests.conftest import HAS_GPU, assert_steps_cover_all, shared_list, values_of
 from tests.support import eager
 from tests.support.cases import (
-    EVERY_SORT_OF_POSITION,
+    EXTREME_POSITIONS,
     ROPES,
     PoolBuilder,
     Request,
@@ -46,26 +46,26 @@ def test_random_step(numbered_setting, build, device, executed):
 
 
 def test_every_rope_variant_is_among_the_settings():
-    """Head dims and masks are the registries' own."""
+    """The head dims and masks of the settings come from the registries, so only RoPE variants are checked."""
     used = {ROPES[rope](128).variant for rope in ROPES}
     assert used == set(lazyrope.rope_variants())
 
 
-def test_enough_of_the_list_has_run(request, executed):
-    assert_all_has_run(request, executed, kernels=60)
+def test_random_steps_cover_every_value_and_enough_kernels(request, executed):
+    assert_steps_cover_all(request, executed, kernels=60)
 
 
-def test_steps_that_are_searched_for_races_have_every_value(request):
-    """Of groups, the usual ones."""
+def test_race_checked_steps_have_every_value(request):
+    """The steps need only the common group sizes."""
     steps = dict(shared_list(request.config))
     searched = values_of([steps[seed] for seed in race_checked(steps.items())])
     assert searched.pop("group") >= {1, 3, 4, 8}
     assert searched == {name: set(values) for name, values in FACTORS.items() if name != "group"}
 
 
-@pytest.mark.skipif(HAS_GPU, reason="the emulator searches for races; on a GPU, compute-sanitizer")
+@pytest.mark.skipif(HAS_GPU, reason="the emulator searches for races; on a GPU, compute-sanitizer does")
 def test_the_kernels_have_no_races(request):
-    """In a process of its own, for the emulator asks the environment once."""
+    """A process of its own runs the steps, because the emulator reads the environment once."""
     options = [f"--{name}={request.config.getoption(name)}" for name in ("cases", "seed")]
     command = [
         sys.executable,
@@ -86,8 +86,8 @@ def test_the_kernels_have_no_races(request):
 
 @pytest.mark.parametrize("group", [71, 128])
 @pytest.mark.parametrize("head_dim", [160, 192, 256])
-def test_a_group_of_more_heads_than_a_tile_has_rows(build, device, head_dim, group):
-    """By the config for the least shared memory."""
+def test_a_group_with_more_heads_than_tile_rows_is_computed(build, device, head_dim, group):
+    """The last config, which needs the least shared memory, has the fewest rows."""
     case = random_case(Setting(head_dim=head_dim, group=group, phase="decode", kv_heads=1), 31, device)
     config = lazyrope.configs(case.spec, None if device == "cuda" else "emu:sm_80")[-1]
     assert config.prefill.warps_m * config.prefill.warp_m < group
@@ -95,14 +95,14 @@ def test_a_group_of_more_heads_than_a_tile_has_rows(build, device, head_dim, gro
 
 
 def test_the_error_bound_can_fail(build, device):
-    """A result computed for bases that are one token off must be refused."""
+    """A result computed for bases that are one token off must fail the check."""
     case = random_case(Setting(phase="chunk"), 3, device)
     case.metadata["base"] = case.metadata["base"] + 1
     with pytest.raises(AssertionError, match=r"off by|error|wrong places"):
         check_case(case, build(case.spec))
 
 
-def test_rows_beyond_the_step_are_left_alone(build, device):
+def test_rows_beyond_the_step_are_not_written(build, device):
     case = random_case(Setting(phase="decode"), 5, device)
     kernel = build(case.spec)
     step = case.plan(kernel)
@@ -114,7 +114,7 @@ def test_rows_beyond_the_step_are_left_alone(build, device):
     assert bool(out[: len(case.q)].isfinite().all()) and bool(out[len(case.q) :].isnan().all())
 
 
-def test_outputs_are_of_the_callers_framework(build, device):
+def test_outputs_belong_to_the_callers_framework(build, device):
     case = random_case(Setting(phase="decode"), 5, device)
     kernel = build(case.spec)
     out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
@@ -144,7 +144,7 @@ def test_a_step_is_refilled_with_other_requests(build, device):
         check_case(case, kernel, step)
 
 
-def test_the_memory_of_a_step_is_known_before(build, device):
+def test_step_nbytes_equals_the_memory_of_a_step(build, device):
     case = random_case(Setting(phase="mixed"), 11, device)
     kernel = build(case.spec)
     sms = torch.cuda.get_device_properties(0).multi_processor_count if device == "cuda" else 4  # the emulator's
@@ -163,17 +163,17 @@ def test_the_memory_of_a_step_is_known_before(build, device):
 
 @pytest.mark.parametrize("lengths", [[20] * 31, [20] * 33, [20] * 20 + [0] * 12 + [20] * 40, [0] * 5 + [100, 20] * 35])
 @pytest.mark.parametrize("tokens", [1, 100])
-def test_many_documents(build, device, lengths, tokens):
-    """More than the 32 segments that a warp looks at together, in kernels that divide keys and rows."""
+def test_requests_with_many_documents_agree_with_fp64(build, device, lengths, tokens):
+    """Requests have more than the 32 segments that a warp examines at a time, in kernels that split keys and rows."""
     case = documents_case(Setting(page_size=48), lengths, tokens, device)
     check_case(case, build(case.spec))
 
 
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("tokens", [1, 150])
-def test_queries_at_any_position(build, device, group, tokens):
+def test_queries_at_extreme_positions_agree_with_fp64(build, device, group, tokens):
     setting = Setting(group=group, kv_heads=1, mask="full")
-    for position in EVERY_SORT_OF_POSITION:
+    for position in EXTREME_POSITIONS:
         check_case(case_at(setting, [position] * tokens, device), build(setting.spec()))
 
 
@@ -185,13 +185,13 @@ def test_a_step_planned_for_another_mask_is_refused(build, device):
         full(case.q, case.k_pool, case.v_pool, step)
 
 
-def test_requests_longer_than_was_said_are_served(build, device):
+def test_requests_longer_than_tokens_per_request_are_served(build, device):
     case = random_case(Setting(phase="chunk"), 15, device)
     kernel = build(case.spec)
     check_case(case, kernel, case.plan(kernel, capacity=capacity_of(case.metadata, tokens_per_request=1)))
 
 
-def test_no_requests_and_no_tokens(build, device):
+def test_a_step_without_requests_has_empty_outputs(build, device):
     kernel = build(Setting().spec())
     none = torch.zeros(0, dtype=torch.int32, device=device)
     zero = torch.zeros(1, dtype=torch.int32, device=device)
@@ -203,8 +203,8 @@ def test_no_requests_and_no_tokens(build, device):
 
 
 @pytest.mark.parametrize("sink", [torch.inf, -torch.inf])
-def test_infinite_sinks(build, device, sink):
-    """One takes all of a head's weight, the other none; the sum of exponentials is finite, if only just."""
+def test_infinite_sinks_give_finite_results(build, device, sink):
+    """A sink of inf takes all of a head's weight, and one of -inf takes none. Both results are finite."""
     case = random_case(Setting(phase="decode", scores="sinks"), 3, device)
     case.calls["sinks"][0] = sink
     out, lse = build(case.spec)(case.q, case.k_pool, case.v_pool, case.plan(build(case.spec)), **case.calls)
@@ -216,8 +216,8 @@ def test_infinite_sinks(build, device, sink):
     assert_lse_close(lse.cpu(), expected_lse.cpu(), case.q.dtype)
 
 
-def test_results_lie_beside_the_queries_or_elsewhere(build, device):
-    """Views of one tensor whose rows or heads take turns have no element in common; others are refused."""
+def test_out_may_be_interleaved_with_q_but_not_overlap_it(build, device):
+    """Interleaved views of one tensor, by rows or by heads, share no element. Overlapping views are refused."""
     case = random_case(Setting(phase="chunk", layout="NHD"), 5, device)
     kernel = build(case.spec)
     step, (tokens, heads, dim) = case.plan(kernel), case.q.shape
@@ -241,8 +241,8 @@ def test_results_lie_beside_the_queries_or_elsewhere(build, device):
 
 @pytest.mark.parametrize("tokens", [[1], [64], [64, 1], [1, 64], [1, 1]], ids=str)
 @pytest.mark.parametrize("keys", ["none", "an empty segment", "the second request's"])
-def test_requests_that_see_no_key(build, device, tokens, keys):
-    """One KV head: a phase may consist of one tile that sees nothing."""
+def test_requests_without_visible_keys_have_zero_output(build, device, tokens, keys):
+    """With one KV head, a phase may consist of a single tile that sees no key."""
     setting = Setting(kv_heads=1, group=2, mask="full", head_dim=64)
     generator = torch.Generator().manual_seed(1)
     pool = PoolBuilder(setting, 5, random.Random(1), torch.device(device))
@@ -257,8 +257,8 @@ def test_requests_that_see_no_key(build, device, tokens, keys):
     ("phase", "head_dim"), [("chunk", 128), ("decode", 64), ("decode", 128), ("decode", 192), ("decode", 256)]
 )
 @pytest.mark.parametrize("shape", ["interleaved", "padded"])
-def test_pools_are_used_as_they_lie(build, device, shape, phase, head_dim):
-    """Pools that are views: keys and values interleaved page by page, or rows with padding between."""
+def test_pools_with_any_strides_are_used_without_a_copy(build, device, shape, phase, head_dim):
+    """Pools may be views: keys and values interleaved page by page, or rows with padding between them."""
     case = random_case(Setting(phase=phase, head_dim=head_dim, layout="NHD"), 21, device)
     pages, size, heads, dim = case.k_pool.shape
     if shape == "interleaved":
@@ -271,7 +271,7 @@ def test_pools_are_used_as_they_lie(build, device, shape, phase, head_dim):
     check_case(case, build(case.spec))
 
 
-def test_own_scale(build, device):
+def test_a_scale_of_the_spec_is_used(build, device):
     case = random_case(Setting(phase="chunk"), 22, device)
     case.spec = lazyrope.AttentionSpec(
         head_dim=128, num_q_heads=8, num_kv_heads=2, rope=lazyrope.rope.neox(), scale=0.25
@@ -279,8 +279,8 @@ def test_own_scale(build, device):
     check_case(case, build(case.spec))
 
 
-def test_a_head_dim_without_a_plan_is_padded(build, device):
-    """As the error says: zeros behind its columns, and its rotary_dim and scale."""
+def test_a_head_dim_without_a_config_is_served_with_padding(build, device):
+    """The caller pads with zero columns, and sets rotary_dim and scale, as the error message says."""
     with pytest.raises(lazyrope.SpecError, match=r"with 112, pad q, k and v with zeros.* scale = 1 / sqrt\(100\)"):
         Setting(head_dim=100).spec()
     case = documents_case(Setting(head_dim=112), [100, 33], 20, device)

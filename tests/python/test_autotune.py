@@ -1,4 +1,4 @@
-"""Tuning where it cannot measure: what it says, and that everything else goes on. tests/gpu has the rest."""
+"""Tuning on machines where it cannot measure. tests/gpu/test_autotune.py tests it on a GPU."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ def spec() -> lazyrope.AttentionSpec:
 
 @WITHOUT_GPU
 @pytest.mark.parametrize("arch", [None, "sm_90a"])
-def test_without_a_gpu_it_says_where_to_tune(spec, arch):
+def test_tuning_without_a_gpu_raises_and_says_where_to_tune(spec, arch):
     with pytest.raises(lazyrope.DriverError, match="tuning measures on the GPU that will run") as caught:
         lazyrope.compile(spec, arch, tune=True)
     assert "lazyrope autotune" in str(caught.value) and "no NVIDIA driver" in str(caught.value)
 
 
-def test_the_emulator_is_not_tuned(spec):
+def test_tuning_for_the_emulator_is_refused(spec):
     with pytest.raises(lazyrope.SpecError, match=r'arch "emu:sm_80": tuning measures kernels on a GPU'):
         lazyrope.compile(spec, "emu:sm_80", tune=True)
 
 
-def test_plan_and_tune_exclude_each_other(spec):
+def test_config_and_tune_exclude_each_other(spec):
     config = lazyrope.configs(spec, "sm_90a")[0]
     with pytest.raises(lazyrope.SpecError, match="give one of the two"):
         lazyrope.compile(spec, "sm_90a", config=config, tune=True)
 
 
 @pytest.mark.parametrize("tune", [None, False])
-def test_for_a_named_arch_the_default_plan_is_compiled(spec, tune):
+def test_a_named_arch_gets_the_default_config(spec, tune):
     kernel = lazyrope.compile(spec, "sm_80", tune=tune)
     assert kernel.tuning is None and kernel.config == lazyrope.configs(spec, "sm_80")[0]
     assert lazyrope.compile(spec, "sm_80", config=kernel.config, tune=tune).tuning is None
 
 
 @WITHOUT_GPU
-def test_the_command_says_where_to_tune(run):  # noqa: F811
+def test_the_command_without_a_gpu_says_where_to_tune(run):  # noqa: F811
     error = run("autotune", *SPEC, code=1).stderr
     assert error.startswith("lazyrope: tuning measures on the GPU that will run the kernels, and there is none here")
 
 
-def test_mistakes_of_the_command(run, tmp_path):  # noqa: F811
+def test_the_command_refuses_bad_arguments(run, tmp_path):  # noqa: F811
     assert "missing: --head-dim" in run("autotune", code=2).stderr
     assert "--seconds" in run("autotune", *SPEC, "--seconds", -1, code=2).stderr
     assert "--arch" in run("autotune", *SPEC, "--arch", "sm_90a", code=2).stderr
@@ -63,7 +63,7 @@ def test_mistakes_of_the_command(run, tmp_path):  # noqa: F811
 
 
 def write_record(cache: Path) -> None:  # noqa: F811
-    """A file of the cache that holds a tuning record, as cache/entry.h describes it."""
+    """Writes a cache file with a tuning record, in the format of cache/entry.h."""
     fields = {"gpu": "a GPU"}
     key = hashlib.sha256(b"3:gpu5:a GPU").hexdigest()
     parts = [json.dumps(x).encode() for x in (fields, {"entry": "tuning", "arch": "sm_90a", "compiler": "nvrtc 13.0"})]
@@ -72,7 +72,7 @@ def write_record(cache: Path) -> None:  # noqa: F811
     (cache / f"{key}.lzr").write_bytes(b"LAZYROPE" + struct.pack("<I", 1) + hashlib.sha256(body).digest() + body)
 
 
-def test_the_cache_shows_records_beside_kernels(run, cache):  # noqa: F811
+def test_the_cache_command_lists_tuning_records(run, cache):  # noqa: F811
     write_record(cache)
     text = run("cache", "list").stdout
     assert " tuning  sm_90a " in text and "0 kernels, 1 tuning records, " in text

@@ -1,4 +1,4 @@
-"""Does every row of tests/support/bad_inputs.json, as tests/unit/bad_inputs_test.cpp does."""
+"""Runs every row of tests/support/bad_inputs.json, as tests/unit/bad_inputs_test.cpp does in C++."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HAS_GPU = torch.cuda.is_available()
 
 Row = dict[str, Any]
 
-# Compiles in a process of its own, which reads the environment anew, and prints what came of it.
+# This program compiles in a new process, which reads the environment again, and prints the result or the error.
 COMPILE = """
 import base64, json, pickle, sys, lazyrope
 arguments = json.loads(sys.argv[1])
@@ -44,7 +44,10 @@ print(base64.b64encode(pickle.dumps(result)).decode())
 
 
 def compile_elsewhere(row: Row, directory: Path) -> bool:
-    """Whether the kernels came from the cache. Raises what the process met; its warnings go to stderr."""
+    """Compiles in a new process and returns whether the kernels came from the cache.
+
+    Raises the error of that process, whose warnings go to stderr.
+    """
     spec = dict(BASE["spec"])
     arguments = {"rope": spec.pop("rope"), "spec": spec, "arch": row["arch"], "config": row.get("config")}
     variables = {"LAZYROPE_CACHE_DIR": "none"} | row.get("environment", {})
@@ -68,7 +71,7 @@ def damage(directory: Path, how: str) -> None:
 
 
 class Interpreter:
-    """Does what one row says."""
+    """Runs the action of one row."""
 
     def __init__(self, row: Row, build: Callable[..., lazyrope.Attention], device: str, directory: Path) -> None:
         self.row, self.change = row, row.get("change", {})
@@ -97,7 +100,7 @@ class Interpreter:
         return self.build(self.spec())
 
     def tensor(self, name: str, values: torch.Tensor) -> torch.Tensor | None:
-        """`values` as the row has them."""
+        """Returns `values` with the row's dtype, shape, strides, offset or device."""
         change = self.change.get(name, {})
         if change is None:
             return None
@@ -179,7 +182,7 @@ def interpret(build, device, tmp_path):
 
 
 @pytest.mark.parametrize("row", TABLE["rows"], ids=lambda row: row["name"])
-def test_row(row, interpret, capfd):
+def test_bad_input_gets_its_error(row, interpret, capfd):
     if row.get("only", "python") != "python":
         pytest.skip("Python has no such thing")
     if row.get("needs") == "no gpu" and HAS_GPU:
@@ -200,8 +203,8 @@ def test_row(row, interpret, capfd):
 
 
 @pytest.mark.parametrize("action", ["spec", "plan", "update", "attend", "plan_append", "append", "reposition"])
-def test_the_base_is_legal(action, interpret):
-    """Whatever rows get, they get for their change."""
+def test_the_unchanged_base_is_accepted(action, interpret):
+    """Without a change the action succeeds, so a row's error comes from its change."""
     interpret({"do": action, "check": True})
 
 

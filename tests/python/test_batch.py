@@ -1,4 +1,4 @@
-"""Batches: requests given on the host are attended to as those of a step's tensors."""
+"""Batches of host lists give the same results as device tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = [
 
 
 def requests_of(case: Case) -> list[Request]:
-    """The host lists of a case: documents begin anywhere in their pages, segments anywhere in their documents."""
+    """Returns the host lists of a case. Documents may begin inside a page, and segments inside a document."""
     return [
         Request(
             request.positions,
@@ -42,7 +42,7 @@ def ints(values, device):
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.phase)
-def test_random_requests(setting, build, device):
+def test_random_batches_agree_with_fp64(setting, build, device):
     for seed in range(5):
         case = random_case(setting, seed, device)
         batch = lazyrope.batch(requests_of(case), case.metadata["pages"])
@@ -95,7 +95,7 @@ def test_positions_are_a_list_a_range_or_one_int(build, device):
     assert attend(range(0)).shape == (0, 8, 128)
 
 
-def test_any_object_that_says_where_its_tokens_are_is_a_document(device):
+def test_any_object_with_the_attributes_of_a_document_serves(device):
     class Stored:
         first_page, num_tokens, lead = 1, 20, 0
 
@@ -113,7 +113,7 @@ def test_documents_of_a_store_serve():
     assert batch.num_segments == 1
 
 
-def test_an_empty_batch(build, device):
+def test_an_empty_batch_plans_a_step_without_tokens(build, device):
     batch = lazyrope.batch([], ints([0], device))
     step = build(Setting().spec()).plan(batch, check=True)
     assert batch.capacity == StepCapacity(0, 0, 0, 0) and step.num_tokens == 0
@@ -122,7 +122,8 @@ def test_an_empty_batch(build, device):
 DOCUMENT = Document(first_page=0, num_tokens=40)
 
 
-def of_one(*segments: object, positions: object = 50) -> list[Request]:
+def pair(*segments: object, positions: object = 50) -> list[Request]:
+    """Returns a request without segments, and one with the segments."""
     return [Request(0, []), Request(positions, segments)]
 
 
@@ -131,32 +132,32 @@ def of_one(*segments: object, positions: object = 50) -> list[Request]:
     [
         (7, "requests is a int; it must be a list of lazyrope.Request"),
         ([(0, 3)], "request 0 is a tuple; it must be a lazyrope.Request"),
-        (of_one(positions=[1, 2**31]), "request 1: position 2147483648; it must be an int of 32 bits"),
-        (of_one(positions=range(2**31, 2**31 + 2)), "request 1: position 2147483648; it must be an int of 32 bits"),
-        (of_one(positions=[1.5]), "request 1: position 1.5; it must be an int of 32 bits"),
-        (of_one(positions=2.5), "request 1: positions is a float; it must be a list of ints, a range, or an int"),
+        (pair(positions=[1, 2**31]), "request 1: position 2147483648; it must be an int of 32 bits"),
+        (pair(positions=range(2**31, 2**31 + 2)), "request 1: position 2147483648; it must be an int of 32 bits"),
+        (pair(positions=[1.5]), "request 1: position 1.5; it must be an int of 32 bits"),
+        (pair(positions=2.5), "request 1: positions is a float; it must be a list of ints, a range, or an int"),
         ([Request(0, DOCUMENT)], "request 0: segments is a Document; it must be a list of lazyrope.Segment"),
-        (of_one(DOCUMENT), "request 1, segment 0 is a Document; it must be a lazyrope.Segment"),
-        (of_one(Segment("a text", 0)), "request 1, segment 0: document is a str; it must be a lazyrope.Document, or"),
-        (of_one(Segment(DOCUMENT, 0), Segment(DOCUMENT, 2**40)), "request 1, segment 1: base = 1099511627776; it must"),
-        (of_one(Segment(DOCUMENT, 0, -1)), "request 1, segment 0: start = -1; it must be at least 0"),
-        (of_one(Segment(DOCUMENT, 0, 0, -3)), "request 1, segment 0: length = -3; it must be at least 0"),
+        (pair(DOCUMENT), "request 1, segment 0 is a Document; it must be a lazyrope.Segment"),
+        (pair(Segment("a text", 0)), "request 1, segment 0: document is a str; it must be a lazyrope.Document, or"),
+        (pair(Segment(DOCUMENT, 0), Segment(DOCUMENT, 2**40)), "request 1, segment 1: base = 1099511627776; it must"),
+        (pair(Segment(DOCUMENT, 0, -1)), "request 1, segment 0: start = -1; it must be at least 0"),
+        (pair(Segment(DOCUMENT, 0, 0, -3)), "request 1, segment 0: length = -3; it must be at least 0"),
         (
-            of_one(Segment(DOCUMENT, 0, 30, 11)),
+            pair(Segment(DOCUMENT, 0, 30, 11)),
             "request 1, segment 0: start = 30 and length = 11 end at token 41; the document has 40 tokens",
         ),
-        (of_one(Segment(DOCUMENT, 0, 41)), "request 1, segment 0: start = 41"),
-        (of_one(Segment(Document(-1, 4), 0)), "request 1, segment 0: document.first_page = -1; it must be at least 0"),
-        (of_one(Segment(Document(0, 4, -2), 0)), "request 1, segment 0: document.lead = -2; it must be at least 0"),
-        (of_one(Segment(DOCUMENT, 2**31 - 30)), "request 1, segment 0: logical positions end at 2147483658"),
+        (pair(Segment(DOCUMENT, 0, 41)), "request 1, segment 0: start = 41"),
+        (pair(Segment(Document(-1, 4), 0)), "request 1, segment 0: document.first_page = -1; it must be at least 0"),
+        (pair(Segment(Document(0, 4, -2), 0)), "request 1, segment 0: document.lead = -2; it must be at least 0"),
+        (pair(Segment(DOCUMENT, 2**31 - 30)), "request 1, segment 0: logical positions end at 2147483658"),
     ],
 )
-def test_bad_requests_are_named(requests, says, device):
+def test_bad_requests_are_refused_by_name(requests, says, device):
     pages = ints([0, 1, 2], device)
     with pytest.raises(lazyrope.SpecError) as made:
         lazyrope.batch(requests, pages)
     assert str(made.value).startswith(says)
-    batch = lazyrope.batch(of_one(Segment(DOCUMENT, 0)), pages, capacity=StepCapacity(9, 9, 9))
+    batch = lazyrope.batch(pair(Segment(DOCUMENT, 0)), pages, capacity=StepCapacity(9, 9, 9))
     with pytest.raises(lazyrope.SpecError) as filled:
         batch.fill(requests)
     assert str(filled.value) == str(made.value)
@@ -172,8 +173,8 @@ def test_bad_requests_are_named(requests, says, device):
         ({"tokens_per_request": 3}, "5 query tokens of request 1 are 2 more than the batch has room for (3)"),
     ],
 )
-def test_what_exceeds_the_capacity_is_named(change, says, device):
-    requests = of_one(*[Segment(DOCUMENT, 0)] * 3, positions=range(5))
+def test_an_exceeded_capacity_is_named(change, says, device):
+    requests = pair(*[Segment(DOCUMENT, 0)] * 3, positions=range(5))
     enough = StepCapacity(requests=2, segments=3, query_tokens=6, tokens_per_request=5)
     assert lazyrope.batch(requests, ints([0, 1, 2], device)).capacity == enough
     with pytest.raises(lazyrope.SpecError) as error:
@@ -183,22 +184,22 @@ def test_what_exceeds_the_capacity_is_named(change, says, device):
 
 def test_pages_are_checked_when_the_page_size_is_known(build, device):
     kernel = build(Setting().spec())
-    batch = lazyrope.batch(of_one(Segment(DOCUMENT, 0), Segment(Document(2, 33), 0)), ints([0, 1, 2, 3], device))
+    batch = lazyrope.batch(pair(Segment(DOCUMENT, 0), Segment(Document(2, 33), 0)), ints([0, 1, 2, 3], device))
     with pytest.raises(lazyrope.SpecError, match=r"request 1, segment 1: its document has pages 2 to 4 .* 4 elements"):
         kernel.plan(batch)
     kernel.plan(batch, page_size=32)
-    low = lazyrope.batch(of_one(Segment(Document(0, 40, lead=5), -(2**31))), ints([0, 1, 2, 3], device))
+    low = lazyrope.batch(pair(Segment(Document(0, 40, lead=5), -(2**31))), ints([0, 1, 2, 3], device))
     with pytest.raises(lazyrope.SpecError, match="request 1, segment 0: logical positions begin at -2147483653"):
         kernel.plan(low)
 
 
-def test_arguments_of_a_batch(build, device):
+def test_bad_arguments_of_a_batch_are_refused(build, device):
     with pytest.raises(lazyrope.SpecError, match=r"capacity is a dict; it must be a lazyrope\.StepCapacity"):
         lazyrope.Batch(ints([0], device), capacity={"requests": 3})
     with pytest.raises(lazyrope.SpecError, match="capacity: segments = -1; it must be at least 0"):
         lazyrope.Batch(ints([0], device), capacity=StepCapacity(1, -1, 1))
     with pytest.raises(lazyrope.SpecError, match="pages is int64"):
         lazyrope.Batch(ints([0], device).long(), capacity=StepCapacity(1, 1, 1))
-    batch = lazyrope.batch(of_one(Segment(DOCUMENT, 0)), ints([0, 1, 2], device))
+    batch = lazyrope.batch(pair(Segment(DOCUMENT, 0)), ints([0, 1, 2], device))
     with pytest.raises(lazyrope.SpecError, match="2 requests; the step was made for at most 1"):
         build(Setting().spec()).plan(batch, capacity=StepCapacity(1, 1, 2))

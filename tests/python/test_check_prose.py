@@ -1,4 +1,4 @@
-"""tools/check_prose.py complains about fragments and the glossary's old words, and about nothing else."""
+"""tools/check_prose.py complains about fragments and old words of the glossary, and about nothing else."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ FRAGMENTS = [
 
 
 @pytest.mark.parametrize("text", SENTENCES)
-def test_a_sentence_is_no_fragment(text):
+def test_a_sentence_is_not_a_fragment(text):
     assert check_prose.fragment_opener(text) is None
 
 
@@ -137,7 +137,7 @@ def test_a_fragment_is_found_by_its_opener(text, opener):
     assert check_prose.fragment_opener(text) == opener
 
 
-def test_the_first_sentence_alone_counts():
+def test_only_the_first_sentence_counts():
     assert check_prose.fragment_opener("The rows are read. Of a head, all.") is None
     assert check_prose.fragment_opener("For the rows. Each warp has some, and reads them.") == "For"
 
@@ -196,7 +196,7 @@ def test_every_row_has_an_example():
 
 
 @pytest.mark.parametrize(("row", "example"), [*zip(check_prose.GLOSSARY, EXAMPLES, strict=False)])
-def test_the_glossary_refuses_a_word_and_allows_what_is_like_it(row, example):
+def test_the_glossary_refuses_a_word_and_allows_similar_text(row, example):
     path, bad, good = example
     assert any(f"(say: {row.say})" in complaint for complaint in complaints(path, bad))
     assert complaints(path, good) == []
@@ -234,7 +234,7 @@ def test_a_word_is_found_in_its_line(path, text, complaint):
         ("runtime/a.cpp", "// NOLINT(of-what)"),
     ],
 )
-def test_names_of_files_and_directives_are_no_prose(path, text):
+def test_file_names_and_directives_are_not_prose(path, text):
     assert complaints(path, text) == []
 
 
@@ -259,12 +259,12 @@ def test_a_file_may_have_few_fragments(blocks, fragments, fails):
         assert found[0] == 'runtime/a.h:1: opens with the fragment "Of ..." (say: a sentence, its subject first)'
 
 
-def test_paragraphs_of_markdown_are_refused_for_the_worst_openers_alone():
+def test_markdown_paragraphs_are_refused_only_for_the_worst_openers():
     assert complaints("a.md", "In 2026 it began: slowly.\n\nBeside it.\n") == []
     assert len(complaints("a.md", "What rotates.\n\nThose of a CTA.\n")) == 2
 
 
-def test_a_record_of_an_experiment_has_the_names_of_its_day():
+def test_records_of_experiments_may_use_old_names():
     assert complaints("tests/gpu/experiments/a.md", "The test `turn_back` of leave_rows.\n") == []
     assert len(complaints("tests/gpu/experiments/a.md", "The queries turn.\n")) == 1
 
@@ -339,7 +339,7 @@ def test_comments_docstrings_and_paragraphs_are_found(path, text, expected):
         ("LICENSE", False),
     ],
 )
-def test_which_files_are_checked(path, is_checked):
+def test_only_sources_and_documents_are_checked(path, is_checked):
     assert check_prose.is_checked(path) == is_checked
 
 
@@ -374,7 +374,7 @@ def test_the_command_prints_complaints_and_the_numbers_of_each_room(tree):
     ]
 
 
-def test_the_command_checks_the_listed_files_alone(tree):
+def test_the_command_checks_only_the_listed_files(tree):
     result = run("--root", tree, "--list", "tools", tree / "README.md")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith("prose: 2 files, ")
@@ -387,7 +387,7 @@ def test_statistics_never_fail(tree):
     assert "tools/b.py: 1 of 1 blocks open with a fragment (100.0%), 0 complaints" in result.stdout
 
 
-def test_the_command_refuses_what_is_not_there(tree, tmp_path_factory):
+def test_the_command_refuses_absent_files_and_empty_trees(tree, tmp_path_factory):
     absent = run("--root", tree, "--list", "runtime/absent.h")
     assert absent.returncode == 2 and "absent.h does not exist" in absent.stderr
     empty = tmp_path_factory.mktemp("empty")

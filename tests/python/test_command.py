@@ -38,7 +38,7 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(command: str, cache: Path) -> Run:
-    """Runs the command with a cache of the test's own."""
+    """Returns a function that runs the command with the test's own cache."""
 
     def run_here(*arguments: object, **options: object) -> subprocess.CompletedProcess:
         return run_command(command, *arguments, **{"LAZYROPE_CACHE_DIR": cache} | options)
@@ -48,7 +48,7 @@ def run(command: str, cache: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def compiled(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, Path]:
-    """A cache with the kernels of SPEC for ARCH, what compiling them printed as JSON, and their dumped sources."""
+    """Returns a cache with the kernels of SPEC for ARCH, the JSON that compiling printed, and the dumped sources."""
     root = tmp_path_factory.mktemp("compiled")
     changes = {"LAZYROPE_CACHE_DIR": root / "cache", "LAZYROPE_DUMP_DIR": root / "sources"}
     result = run_command(command, "compile", *SPEC, "--arch", ARCH, "--json", **changes)
@@ -57,7 +57,7 @@ def compiled(command: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 @pytest.fixture
 def warm(cache: Path, compiled: tuple[Path, dict, Path]) -> Path:
-    """The test's own cache, holding the kernels of SPEC for ARCH."""
+    """Returns the test's own cache, which has the kernels of SPEC for ARCH."""
     shutil.copytree(compiled[0], cache)
     return cache
 
@@ -91,7 +91,7 @@ class TestHelp:
         assert "\nExample:\n  " in result.stdout
         assert result.stderr == ""
 
-    def test_the_command_lists_them(self, run):
+    def test_help_lists_the_subcommands(self, run):
         text = run("--help").stdout
         for line in (
             "render                    Print the CUDA source of a kernel",
@@ -105,7 +105,7 @@ class TestHelp:
         ):
             assert line in text
 
-    def test_help_names_what_the_registries_hold(self, run):
+    def test_help_names_the_entries_of_the_registries(self, run):
         text = run("render", "--help").stdout
         for name in (
             *KERNELS,
@@ -122,14 +122,14 @@ class TestHelp:
 
 
 class TestRender:
-    def test_prints_what_compile_compiles(self, run, compiled):
+    def test_render_prints_the_source_that_compile_compiles(self, run, compiled):
         (dumped,) = compiled[2].glob(f"lazyrope_attend_decode.{ARCH}.*.cu")
         source = run("render", *SPEC, "--arch", ARCH).stdout
         assert source == dumped.read_text()
         assert "lazyrope_attend_decode" in source
 
     @pytest.mark.parametrize("kernel", [*KERNELS, "reposition"])
-    def test_json_of_every_kernel(self, run, kernel):
+    def test_json_has_the_facts_of_every_kernel(self, run, kernel):
         facts = json.loads(run("render", *SPEC, "--arch", "sm_80", "--kernel", kernel, "--json").stdout)
         keys = "name spec config kernel arch entry threads ctas_per_sm shared_bytes source"
         assert sorted(facts) == sorted(keys.split())
@@ -143,7 +143,7 @@ class TestRender:
         assert run("render", *SPEC, "--arch", "sm_80", "-o", file).stdout == ""
         assert file.read_text() == run("render", *SPEC, "--arch", "sm_80").stdout
 
-    def test_a_model_is_what_its_config_says(self, run, tmp_path):
+    def test_a_config_file_gives_the_same_source_as_options(self, run, tmp_path):
         file = write_config(tmp_path / "tiny", torch_dtype="float16")
         by_parts = run("render", *SPEC, "--arch", "sm_80", "--dtype", "float16").stdout
         assert run("render", "--model", file, "--arch", "sm_80").stdout == by_parts
@@ -164,7 +164,7 @@ class TestRender:
             options = f"--{text}".split()
             assert source("attend_decode", *options) != attend, options
         assert source("append", "--append-form", "rotated") != append
-        # Appended keys come as queries do, unless it is said otherwise.
+        # The append form defaults to the query form.
         assert source("append", "--query-form", "rotated") == source("append", "--append-form", "rotated")
         assert source("append", "--query-form", "rotated", "--append-form", "raw") == append
         assert source("attend_decode", "--scale", 0.5) == attend
@@ -187,8 +187,8 @@ class TestCompile:
             assert 0 < kernel["compile_ms"] <= kernel["ms"]
             assert kernel["compiler"].startswith("nvrtc 1")
 
-    def test_the_second_time_all_comes_from_the_cache(self, run, warm, compiled):
-        # No NVRTC is needed then.
+    def test_a_second_compilation_comes_from_the_cache(self, run, warm, compiled):
+        # NVRTC is not needed for cached kernels.
         printed = json.loads(run("compile", *SPEC, "--arch", ARCH, "--json", LAZYROPE_NVRTC=NOTHING_THERE).stdout)
         for kernel, cold in zip(printed["kernels"], compiled[1]["kernels"], strict=True):
             assert kernel["from_cache"]
@@ -220,7 +220,7 @@ class TestCompile:
         kernels = {(k["model"], k["arch"], k["kernel"]): k for k in printed["kernels"]}
         names = [(m, a, k) for m in ("tiny", "tiny-2") for a in ("sm_80", "sm_86") for k in KERNELS]
         assert list(kernels) == names
-        # Of two models of different group sizes and frequencies, only this kernel is the same.
+        # Models with different group sizes and frequencies share only this kernel.
         assert {name for name, kernel in kernels.items() if kernel["shared"]} == {
             ("tiny-2", arch, "plan_append") for arch in ("sm_80", "sm_86")
         }
@@ -235,7 +235,7 @@ class TestCompile:
         assert [(k["model"], k["arch"], k["kernel"]) for k in again] == names
         assert all(kernel["from_cache"] for kernel in again)
 
-    def test_reposition_where_it_is_asked_for(self, run, warm):
+    def test_reposition_is_compiled_only_with_its_option(self, run, warm):
         def from_cache() -> dict[str, bool]:
             printed = run("compile", *SPEC, "--arch", ARCH, "--reposition", "--json").stdout
             return {kernel["kernel"]: kernel["from_cache"] for kernel in json.loads(printed)["kernels"]}
@@ -243,7 +243,7 @@ class TestCompile:
         assert from_cache() == dict.fromkeys(KERNELS, True) | {"reposition": False}
         assert from_cache() == dict.fromkeys([*KERNELS, "reposition"], True)
 
-    def test_cache_option_is_stronger_than_the_environment(self, run, warm, tmp_path):
+    def test_the_cache_option_overrides_the_environment(self, run, warm, tmp_path):
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         assert (
@@ -259,8 +259,8 @@ class TestCompile:
         assert text.startswith(bar.format("", 0))
         for done in range(1, 6):
             assert bar.format("#" * 6 * done, done) + "d64-g3-neox-bfloat16: " in text
-        assert re.search(rf" for {ARCH[0]}\w*\r\x1b\[K$", text)  # which is cut where the terminal ends
-        # A warning takes the bar's place, and the bar comes again below it.
+        assert re.search(rf" for {ARCH[0]}\w*\r\x1b\[K$", text)  # the line is cut at the width of the terminal
+        # A warning replaces the bar, which is drawn again below it.
         assert "\r\x1b[Klazyrope: warning: cache entry " in text
         assert "checksum mismatch\r\n\r\x1b[K[" in text
 
@@ -281,7 +281,7 @@ class TestCache:
             assert f"{entry['key'][:12]}  {entry['entry']} " in text
         assert f"5 kernels, {listed['bytes'] / 1024:.1f} KiB of at most 1.0 GiB, in {warm}" in text
 
-    def test_list_of_nothing(self, run, cache):
+    def test_list_of_an_absent_cache_is_empty(self, run, cache):
         assert run("cache", "list").stdout == f"0 kernels, 0 B of at most 1.0 GiB, in {cache}\n"
         assert json.loads(run("cache", "list", "--json").stdout)["entries"] == []
         assert not cache.exists()
@@ -290,7 +290,7 @@ class TestCache:
         assert run("cache", "verify").stdout == f"0 of 5 entries are bad, in {warm}\n"
         assert json.loads(run("cache", "verify", "--json").stdout) == {"directory": str(warm), "entries": 5, "bad": []}
 
-    def test_a_corrupted_kernel_is_found_and_made_anew(self, run, warm):
+    def test_a_corrupted_kernel_is_reported_and_recompiled(self, run, warm):
         file = entry_file(warm, run, "lazyrope_plan_append")
         flip_last_byte(file)
         assert run("cache", "verify", code=1).stdout == (
@@ -332,7 +332,7 @@ class TestCache:
         assert "removed 0 entries" in run("cache", "prune").stdout
         assert "removed 5 entries" in run("cache", "prune", LAZYROPE_CACHE_MAX_BYTES="1K").stdout
 
-    def test_clear_wants_yes(self, run, warm):
+    def test_clear_requires_yes(self, run, warm):
         result = run("cache", "clear", code=2)
         assert "this would remove all kernels" in result.stderr and "give --yes" in result.stderr
         assert len(list(warm.glob("*.lzr"))) == 5
@@ -364,7 +364,7 @@ class TestDoctor:
         assert ("missing" in facts["driver"]) != ("gpus" in facts["driver"])
         assert facts["archs"] == lazyrope.archs()
 
-    def test_without_nvrtc_the_cache_decides(self, run, cache, compiled):
+    def test_without_nvrtc_doctor_passes_only_with_cached_kernels(self, run, cache, compiled):
         result = run("doctor", LAZYROPE_NVRTC=NOTHING_THERE, code=1)
         assert "no NVRTC" in result.stdout
         assert "lazyrope: no kernel can run here" in result.stderr
@@ -377,7 +377,7 @@ class TestDoctor:
 
 @pytest.fixture
 def installed(command: str, tmp_path: Path) -> Path:
-    """A copy of the command where pip would put it, in an environment with NVIDIA's packages and no Python yet."""
+    """Returns a copy of the command where pip installs it, in an environment with NVIDIA's packages but no Python."""
     root = tmp_path / "environment"
     packages = root / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     packages.mkdir(parents=True)
@@ -399,7 +399,7 @@ class TestInstalled:
         assert facts["tried"][-1]["location"] == "Python package"
         run_command(installed, "compile", *SPEC, "--arch", "sm_80", **changes)
 
-    def test_bench_runs_the_python_beside_it(self, installed, tmp_path):
+    def test_bench_runs_the_python_of_its_directory(self, installed, tmp_path):
         # The first call looks for the package.
         write_script(installed.parent / "python3", '[ "$1" = -c ] || echo "$0 $@"')
         arguments = ["decode", "--json", "figures.json", "--rounds=3", "--help"]
@@ -413,7 +413,7 @@ class TestInstalled:
         result = run_command(installed, "bench", "all", PATH=tmp_path / "bin", code=7)
         assert result.stdout == "-m lazyrope.bench all\n"
 
-    def test_bench_without_the_package(self, installed, tmp_path):
+    def test_bench_without_the_package_says_how_to_install_it(self, installed, tmp_path):
         # A directory of that name, such as a checkout, is not the package.
         (tmp_path / "lazyrope").mkdir()
         write_script(installed.parent / "python3", f'exec {sys.executable} -S "$@"')
@@ -421,17 +421,17 @@ class TestInstalled:
         assert result.stderr.startswith(f"lazyrope: {installed.parent}/python3 has no package lazyrope")
         assert "-m pip install lazyrope`" in result.stderr
 
-    def test_bench_without_python(self, installed, tmp_path):
+    def test_bench_without_python_says_so(self, installed, tmp_path):
         result = run_command(installed, "bench", "all", PATH=tmp_path, code=1)
         assert result.stderr.startswith("lazyrope: cannot run python3, which the benchmark needs: No such file")
 
-    def test_bench_help_is_python_s(self, installed):
+    def test_bench_help_comes_from_the_python_package(self, installed):
         directory = Path(sys.executable).parent
         text = run_command(installed, "bench", "--help", PATH=f"{directory}:{os.environ['PATH']}").stdout
         assert text.startswith("usage: lazyrope bench ") and "--rounds" in text
 
 
-# Arguments, exit code, and what the message must say.
+# Each row has the arguments, the exit code and the words that the message must have.
 MISTAKES = [
     ([], 2, ["a subcommand is required", "see `lazyrope --help`"]),
     (["frobnicate"], 2, ["no subcommand or option is called frobnicate", "see `lazyrope --help`"]),
@@ -455,7 +455,7 @@ MISTAKES = [
     (["render", *SPEC, "--rope-param", "factor=2", "--arch", "sm_80"], 1, ['rope "neox" has no parameter factor']),
     (["render", *SPEC, "--dtype", "fp8", "--arch", "sm_80"], 1, ['dtype = "fp8"', "bfloat16, float16"]),
     (["render", *SPEC, "--mask", "tree", "--arch", "sm_80"], 1, ['mask "tree" is unknown', "causal, full"]),
-    (["render", *SPEC, "--query-form", "turned", "--arch", "sm_80"], 1, ['"turned"', "raw, rotated"]),
+    (["render", *SPEC, "--query-form", "spun", "--arch", "sm_80"], 1, ['"spun"', "raw, rotated"]),
     (["render", *SPEC, "--rotary-dim", 22, "--arch", "sm_80"], 1, ["rotary_dim = 22", "multiples of 4"]),
     (["render", *SPEC, "--scale", -1, "--arch", "sm_80"], 1, ["scale = -1"]),
     (
@@ -470,7 +470,7 @@ MISTAKES = [
 
 class TestMistakes:
     @pytest.mark.parametrize(("arguments", "code", "said"), MISTAKES, ids=[row[2][0][:40] for row in MISTAKES])
-    def test_message(self, run, cache, arguments, code, said):
+    def test_a_mistake_gets_its_message_and_exit_code(self, run, cache, arguments, code, said):
         result = run(*arguments, code=code)
         assert result.stdout == "" and result.stderr.startswith("lazyrope: ")
         for words in said:
@@ -478,52 +478,52 @@ class TestMistakes:
         assert ("--help`" in result.stderr) == (code == 2)
         assert not cache.exists()
 
-    def test_query_heads_that_the_kv_heads_do_not_divide(self, run):
+    def test_query_heads_not_divisible_by_kv_heads_are_refused(self, run):
         arguments = "--head-dim 64 --q-heads 7 --kv-heads 2 --rope none --arch sm_80".split()
         assert "num_q_heads = 7 with num_kv_heads = 2" in run("render", *arguments, code=1).stderr
 
-    def test_a_config_key_that_would_change_the_result(self, run, tmp_path):
+    def test_a_config_key_that_would_change_the_result_is_refused(self, run, tmp_path):
         file = write_config(tmp_path / "tiny", sliding_window=4096)
         for arguments in (["render"], ["compile", "--json"]):
             error = run(*arguments, "--model", file, "--arch", "sm_80", code=1).stderr
             assert str(file) in error and "sliding_window = 4096 would change the result" in error
 
-    def test_a_config_that_is_none(self, run, tmp_path):
+    def test_a_config_file_that_is_not_an_object_is_refused(self, run, tmp_path):
         (tmp_path / "model.json").write_text("[]")
         error = run("render", "--model", tmp_path / "model.json", "--arch", "sm_80", code=1).stderr
         assert f"{tmp_path}/model.json: " in error and "not a JSON object" in error
 
-    def test_one_source_at_a_time(self, run, tmp_path):
+    def test_render_of_several_models_is_refused(self, run, tmp_path):
         files = [write_config(tmp_path / name) for name in "ab"]
         error = run("render", "--model", *files, "--arch", "sm_80", code=2).stderr
         assert "these models have 2 attentions, a, b, ...; give one" in error
 
-    def test_no_gpu_to_choose_the_arch_by(self, run):
+    def test_without_a_gpu_the_arch_must_be_given(self, run):
         for subcommand in ("render", "compile"):
             error = run(subcommand, *SPEC, code=1, CUDA_VISIBLE_DEVICES="").stderr
             assert "there is no GPU to compile for: give --arch, one of sm_80" in error
 
-    def test_a_bad_variable(self, run):
+    def test_a_bad_environment_variable_is_refused(self, run):
         error = run("cache", "list", code=1, LAZYROPE_POLICY="maybe").stderr
         assert "LAZYROPE_POLICY='maybe' is not allowed: give jit or cache_only" in error
 
-    def test_a_full_disk(self, command):
+    def test_a_full_disk_is_an_error(self, command):
         with open("/dev/full", "w") as full:
             result = subprocess.run([command, "render", *SPEC, "--arch", "sm_80"], stdout=full, stderr=subprocess.PIPE)
         assert result.returncode == 1
         assert b"cannot write to standard output: No space left on device" in result.stderr
 
-    def test_without_nvrtc(self, run):
+    def test_compile_without_nvrtc_says_how_to_install_it(self, run):
         error = run("compile", *SPEC, "--arch", ARCH, code=1, LAZYROPE_NVRTC=NOTHING_THERE).stderr
         assert "no usable NVRTC" in error and "pip install" in error and NOTHING_THERE in error
 
-    def test_a_cache_that_cannot_be_written_does_not_keep_from_compiling(self, run, tmp_path):
+    def test_an_unwritable_cache_does_not_prevent_compiling(self, run, tmp_path):
         (tmp_path / "file").touch()
         result = run("compile", *SPEC, "--arch", ARCH, "--cache", tmp_path / "file" / "cache")
         assert "5 kernels in " in result.stdout
         assert "lazyrope: warning: lazyrope_plan is not cached on disk: cannot create directory" in result.stderr
 
-    def test_cache_only_says_what_is_nearest(self, run, warm):
+    def test_cache_only_names_the_nearest_entry(self, run, warm):
         def refusal(*arguments: object, **changes: object) -> str:
             return run("compile", *arguments, code=1, LAZYROPE_POLICY="cache_only", **changes).stderr
 

@@ -1,4 +1,4 @@
-"""The examples of python/docs run as they are written, and its quotations agree with the sources.
+"""Runs the examples of python/docs as they are written, and compares quotations with the sources.
 
 A Python block is an example with a test if the comment <!-- test: NAME --> is directly above it. Blocks of one NAME,
 which must be on one page, are joined in their order and run as one program, after the example that CONTINUES names.
@@ -37,7 +37,7 @@ class Words:
         return f"{tokens} "
 
 
-# Examples that go on where another one, perhaps on another page, ends.
+# Each of these examples continues another one, which may be on another page.
 CONTINUES = {"first-move": "first-call", "torch-compile": "first-call"}
 
 
@@ -50,8 +50,10 @@ def check_first_move(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's example answers from one copy of each document. A tiny model stands for the one that the example
-    would download."""
+    """Checks that the engine answers from one copy of each document.
+
+    A tiny model replaces the one that the example would download.
+    """
     transformers = pytest.importorskip("transformers", reason="transformers is missing: tools/requirements/rag.txt")
     from tools.rag.model import tiny_llama
 
@@ -67,7 +69,7 @@ def check_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_torch_compile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiled layer returns the same bits as the kernel."""
+    """Checks that the compiled layer returns the same bits as the kernel."""
     names = run()
     out, lse = names["kernel"](*(names[name] for name in ("q", "k_pool", "v_pool", "step")))
     assert torch.equal(names["out"], out) and torch.equal(names["lse"], lse)
@@ -86,8 +88,8 @@ PROGRAMS = {name: program for of_page in EXAMPLES.values() for name, program in 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # by torch.compile
 @pytest.mark.filterwarnings("ignore:the model is on the CPU")
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """From a file, because torch.compile reads the source."""
+def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The example runs from a file, because torch.compile reads the source."""
     file = tmp_path / "example.py"
     parts = [PROGRAMS[CONTINUES[name]]] if name in CONTINUES else []
     file.write_text("\n".join([*parts, PROGRAMS[name]]))
@@ -103,7 +105,7 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", sorted({*CHECKS, *PROGRAMS}))
-def test_examples_are_on_one_page(name: str):
+def test_an_example_is_on_one_page(name: str):
     pages = [page for page, examples in EXAMPLES.items() if name in examples]
     assert len(pages) == 1, f"<!-- test: {name} --> is above a Python block on {pages or 'no page'} of python/docs"
 
@@ -122,14 +124,14 @@ def test_links_point_to_pages(page: str):
     assert [link for link in links(file.read_text()) if not (file.parent / link).exists()] == []
 
 
-def test_the_example_in_cpp_is_the_one_that_is_compiled():
+def test_the_cpp_page_quotes_the_compiled_example():
     """The page quotes tests/consumer/main.cpp, which test_install.py builds and runs."""
     text = PAGES["howto/cpp-engine.md"].read_text()
     included = re.search(r'--8<-- "[^"]*tests/consumer/main\.cpp"', text)
     assert included or (ROOT / "tests" / "consumer" / "main.cpp").read_text() in code_blocks(text, "cpp")
 
 
-def test_quoted_profiles_have_lines_of_the_templates():
+def test_quoted_profiles_quote_lines_of_the_templates():
     quoted = [
         (file, line)
         for page in PAGES.values()

@@ -1,4 +1,4 @@
-"""The document store against a plain model of itself, over random histories."""
+"""Compares the document store with a simple model of it over random histories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pages_of(tokens: int) -> int:
 
 @dataclass(eq=False)
 class Entry:
-    """A document as the model knows it; evicted when gone."""
+    """A document of the model."""
 
     name: int
     handle: Document
@@ -55,7 +55,7 @@ class Run:
 
 @dataclass
 class Model:
-    """The store's promises, as lists that nothing ever leaves."""
+    """A model of the store. Its lists keep every document and run, including those that are gone."""
 
     entries: list[Entry] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
@@ -84,8 +84,10 @@ class Model:
         return sorted((e for e in self.entries if e.evictable), key=lambda e: e.last_use)
 
     def victims(self, names: list[int], tokens: int) -> list[Entry] | type[StoreError]:
-        """The shortest run of least recently used documents that makes room for documents and private tokens, or the
-        error."""
+        """Returns the documents that must be evicted to make room, or the error.
+
+        The store evicts the fewest least recently used documents that make room for `names` and private tokens.
+        """
         if pages_of(tokens) + sum(pages_of(len(DOCUMENTS[name])) for name in set(names)) > NUM_PAGES:
             return DocumentTooLarge
         missing = [name for name in set(names) if self.named(name) is None]
@@ -119,7 +121,7 @@ class Model:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Each rule does one thing to the store and to the model; the invariants compare everything that can be seen."""
+    """Each rule makes the same change to the store and the model; the invariant compares their visible state."""
 
     happened: ClassVar[Counter[str]] = Counter()
 
@@ -239,8 +241,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.entries)
     @rule(pick=PICKS)
-    def out_of_turn(self, pick: int) -> None:
-        """Everything that the state of some document, old or new, forbids."""
+    def call_in_wrong_state(self, pick: int) -> None:
+        """Makes every call that the state of one document forbids."""
         entry = self.model.entries[pick % len(self.model.entries)]
         if entry.state != "filling":
             self.refused(StoreError, self.store.commit, entry.handle)
@@ -283,7 +285,7 @@ class StoreMachine(RuleBasedStateMachine):
     def use(self, name: int, fails: bool) -> None:
         entry, victims = self.model.named(name), self.model.victims([name], 0)
         if entry and entry.state == "filling":
-            return  # would wait without end: the threads' tests do that
+            return  # this thread would wait for ever; test_document_threads.py tests the wait
         filled: list[Entry] = []
 
         def fill(handle: Document) -> None:
@@ -348,7 +350,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(runs=st.booleans(), pins=st.booleans())
     def finish(self, runs: bool, pins: bool) -> None:
-        """Makes all documents evictable, or nearly, so that histories do not end in a full store."""
+        """Makes most documents evictable, so that histories do not end in a full store."""
         for entry in self.model.entries:
             if entry.state == "filling":
                 self.store.commit(entry.handle)
@@ -394,7 +396,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 @pytest.fixture
 def one_thread_for_torch():
-    """The tensors are tiny; on a busy machine torch's threads would wait for each other."""
+    """Limits torch to one thread, because its threads would wait for each other on tiny tensors."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -415,7 +417,7 @@ def test_random_histories_agree_with_the_model(one_thread_for_torch):
         ),
     )
     assert happened["steps"] >= 10_000, happened
-    # What the histories must have met, often.
+    # Each of these events must have happened often.
     for what in (
         "new",
         "evicting",

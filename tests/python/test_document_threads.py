@@ -1,4 +1,4 @@
-"""What the document store promises to threads that use it at once."""
+"""Threads that use the document store concurrently get one copy of a document, and wait for its filler."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.stores import PAGE_BYTES, document_tokens, holds, make_store,
 A, B = (document_tokens(name, 1) for name in (16, 17))
 
 
-def together(count: int, work: Any) -> list[Any]:
-    """Results of work(i) in threads that start at once; the first error is raised."""
+def run_in_threads(count: int, work: Any) -> list[Any]:
+    """Runs work(i) in threads that start at once, and returns the results or raises the first error."""
     start = threading.Barrier(count)
 
     def run(i: int) -> Any:
@@ -30,7 +30,7 @@ def together(count: int, work: Any) -> list[Any]:
 
 
 def in_thread(work: Any, *arguments: Any) -> Future[Any]:
-    """Of a thread that may hang without hanging the tests."""
+    """Runs work in a daemon thread, which cannot hang the tests, and returns its future."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -43,10 +43,10 @@ def in_thread(work: Any, *arguments: Any) -> Future[Any]:
     return future
 
 
-def until(condition: Any) -> None:
+def wait_until(condition: Any) -> None:
     deadline = time.monotonic() + 10
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition was not met in 10 s"
         time.sleep(0.001)
 
 
@@ -58,7 +58,7 @@ def test_threads_that_use_one_document_get_one_copy(count):
 
     def fill(document: Document) -> None:
         fills.append(document)
-        until(lambda: document._pins == count - 1)  # all others wait for it
+        wait_until(lambda: document._pins == count - 1)  # all others wait for it
         write(store, document, 3)
 
     def work(_: int) -> Document:
@@ -66,7 +66,7 @@ def test_threads_that_use_one_document_get_one_copy(count):
             assert document.is_ready and holds(store, document, 3)
             return document
 
-    assert set(together(count, work)) == set(fills) and len(fills) == 1
+    assert set(run_in_threads(count, work)) == set(fills) and len(fills) == 1
     stats = store.stats
     assert (stats.misses, stats.hits, stats.documents, stats.evictions) == (1, count - 1, 1, 0)
     assert (stats.pinned, stats.referenced, stats.resident_bytes) == (0, 0, 2 * PAGE_BYTES)
@@ -80,7 +80,7 @@ def test_threads_that_acquire_one_document_wait_for_its_filler(count):
     def work(_: int) -> bool:
         document, is_new = store.acquire(A)
         if is_new:
-            until(lambda: document._references == count)
+            wait_until(lambda: document._references == count)
             with pytest.raises(TimeoutError, match=r"is still being filled after 0.01 s"):
                 document.wait(0.01)
             write(store, document, 4)
@@ -91,19 +91,19 @@ def test_threads_that_acquire_one_document_wait_for_its_filler(count):
         store.release(document)
         return is_new
 
-    assert sum(together(count, work)) == 1
+    assert sum(run_in_threads(count, work)) == 1
     assert store.stats.referenced == 0 and store.room() == 2
     store.check()
 
 
-def test_those_who_wait_for_an_abandoned_document_learn_of_it():
+def test_threads_that_wait_for_an_abandoned_document_get_an_error():
     store = make_store(2)
 
     def work(_: int) -> str:
         document, is_new = store.acquire(A)
         try:
             if is_new:
-                until(lambda: document._references == 4)
+                wait_until(lambda: document._references == 4)
                 store.abandon(document)
                 return "abandoned"
             document.wait(10)
@@ -113,14 +113,14 @@ def test_those_who_wait_for_an_abandoned_document_learn_of_it():
         finally:
             store.release(document)
 
-    assert Counter(together(4, work)) == {"abandoned": 1, "told": 3}
+    assert Counter(run_in_threads(4, work)) == {"abandoned": 1, "told": 3}
     assert store.room() == 2 and store.stats.documents == 0
     store.check()
 
 
 @pytest.mark.parametrize("failures", [1, 3])
-def test_when_a_filler_fails_one_of_those_who_wait_fills(failures, monkeypatch):
-    """Also where the document takes the whole budget, and the filler is slow to give its pages back."""
+def test_when_a_filler_fails_a_waiting_thread_fills(failures, monkeypatch):
+    """The document takes the whole budget, and the failed filler releases its pages late."""
     count = 6
     store = make_store(2)
     release = store.release
@@ -136,7 +136,7 @@ def test_when_a_filler_fails_one_of_those_who_wait_fills(failures, monkeypatch):
     def fill(document: Document) -> None:
         fills.append(document)
         number = len(fills)
-        until(lambda: document._pins == count - number)
+        wait_until(lambda: document._pins == count - number)
         write(store, document, number)
         if number <= failures:
             raise ZeroDivisionError
@@ -149,14 +149,14 @@ def test_when_a_filler_fails_one_of_those_who_wait_fills(failures, monkeypatch):
         except ZeroDivisionError:
             return False
 
-    assert Counter(together(count, work)) == {False: failures, True: count - failures}
+    assert Counter(run_in_threads(count, work)) == {False: failures, True: count - failures}
     assert len(fills) == failures + 1
     assert store.stats.misses == failures + 1 and store.stats.hits == count - failures - 1
     assert store.stats.referenced == store.stats.pinned == 0
     store.check()
 
 
-def test_a_document_stays_until_those_who_wait_for_it_have_it():
+def test_a_document_is_not_evicted_before_waiting_threads_have_it():
     store = make_store(1)
     filling, _ = store.acquire(A)
 
@@ -165,8 +165,8 @@ def test_a_document_stays_until_those_who_wait_for_it_have_it():
             return document is filling
 
     waiting = in_thread(work)
-    until(lambda: filling._pins == 1)
-    with store._changed:  # nobody can run between these
+    wait_until(lambda: filling._pins == 1)
+    with store._changed:  # no thread runs between these calls
         store.commit(filling)
         store.release(filling)
         with pytest.raises(StoreFull):
@@ -174,9 +174,11 @@ def test_a_document_stays_until_those_who_wait_for_it_have_it():
     assert waiting.result(10)
 
 
-def test_threads_under_pressure():
-    """16 threads, 40 documents of two pages, room for 16 of them; some fills fail. All that a thread holds is what it
-    or another filled for that document, and nobody finds the store full."""
+def test_many_threads_in_a_small_store_see_only_their_documents():
+    """16 threads use 40 documents of two pages; 16 of them fit, and some fills fail.
+
+    A thread sees only the values that a filler wrote for its document, and no thread finds the store full.
+    """
     store = make_store(32)
     fills: Counter[int] = Counter()
     documents = [document_tokens(name, 2) for name in range(1, 41)]
@@ -204,7 +206,7 @@ def test_threads_under_pressure():
                 failed += 1
         return failed
 
-    failed = sum(together(16, work))
+    failed = sum(run_in_threads(16, work))
     stats = store.stats
     assert stats.misses == fills.total() and stats.hits + stats.misses == 16 * 60
     assert failed > 0 and stats.evictions > 0 and stats.hits > 0

@@ -1,4 +1,4 @@
-"""What the document store promises, call by call and between threads."""
+"""The calls of the document store, their errors and their accounting."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ A, B, C, D = (document_tokens(name, 1) for name in range(16, 20))
 
 
 def put(store: DocumentStore, tokens: list[int], tag: float = 1.0) -> Document:
-    """A document that is ready and unreferenced."""
+    """Stores a document and returns it, ready and unreferenced."""
     with store.use(tokens, lambda document: write(store, document, tag)) as document:
         return document
 
 
 def has(store: DocumentStore, tokens: list[int]) -> bool:
-    """Looks without using."""
+    """Returns whether the document is stored, without counting as a use."""
     return store.key(tokens) in store._documents
 
 
-def test_the_pool_lies_within_the_budget():
+def test_the_pool_is_within_the_budget():
     store = make_store(0, budget=3 * PAGE_BYTES + PAGE_BYTES - 1)
     assert (store.num_pages, store.page_bytes, store.page_size) == (3, PAGE_BYTES, PAGE)
     assert store.budget == 4 * PAGE_BYTES - 1 and store.device == torch.device("cpu") and store.dtype == torch.float32
@@ -44,7 +44,7 @@ def test_the_pool_lies_within_the_budget():
     assert store.pages.dtype == torch.int32 and store.pages.ndim == 1
 
 
-def test_the_pool_is_of_the_specs_dtype_by_default():
+def test_the_pool_has_the_specs_dtype_by_default():
     store = make_store(4, dtype=None)
     assert store.dtype == store.k_pool(0).dtype == torch.bfloat16 and store.num_pages == 8
 
@@ -65,12 +65,12 @@ def test_the_pool_is_of_the_specs_dtype_by_default():
         ("0.1M", (1 << 20) // 10),
     ],
 )
-def test_budgets_in_words(budget, size):
+def test_a_budget_with_a_unit_is_parsed(budget, size):
     assert make_store(0, budget=budget).budget == size
 
 
 @pytest.mark.parametrize("budget", ["", "G", "8GB", "8 gigabytes", "1e9", "-1G", "1,5G", "1.G", "0x10", "8GiB 1", "٣G"])
-def test_budgets_that_say_nothing(budget):
+def test_a_malformed_budget_is_refused(budget):
     with pytest.raises(lazyrope.SpecError, match=r"^budget is .*; it must be bytes, or a number with K, M, G or T"):
         make_store(0, budget=budget)
 
@@ -90,12 +90,12 @@ def test_budgets_that_say_nothing(budget):
         (dict(dtype=torch.int32), r"dtype is torch.int32; a pool holds a floating-point type"),
     ],
 )
-def test_stores_that_cannot_be(options, message):
+def test_impossible_options_are_refused(options, message):
     with pytest.raises(lazyrope.SpecError, match=message):
         make_store(4, **options)
 
 
-def test_one_page_is_a_store():
+def test_a_store_of_one_page_works():
     store = make_store(1)
     put(store, A)
     put(store, B)
@@ -105,7 +105,7 @@ def test_one_page_is_a_store():
 # Keys
 
 
-def test_keys_do_not_depend_on_what_holds_the_tokens():
+def test_keys_do_not_depend_on_the_type_of_the_token_sequence():
     numpy = pytest.importorskip("numpy")
     store = make_store(4)
     tokens = [0, 1, 5, 70_000, 2**31 - 1]
@@ -152,7 +152,7 @@ def test_keys_depend_on_everything_that_decides_a_documents_kv():
 
 
 def test_keys_depend_on_the_key_form():
-    """Of which there is but one as yet."""
+    """Specs have one key form today, so the test substitutes an object for the spec."""
     spec = lazyrope.AttentionSpec(**SPEC)
     names = ("head_dim", "num_kv_heads", "dtype", "kv_dtype", "rope", "key_form")
     local = SimpleNamespace(**{name: getattr(spec, name) for name in names})
@@ -168,8 +168,8 @@ def test_keys_depend_on_each_token_and_on_the_salt():
     assert len({store.key(tokens, salt=salt) for tokens in lists for salt in ("", "a", "b", "ab")}) == 4 * len(lists)
 
 
-def test_keys_tell_fields_apart():
-    """Text that moves from one field to the next is another key; so is text that looks like tokens."""
+def test_keys_separate_their_fields():
+    """Text that moves from one field to the next changes the key, and so does text that looks like tokens."""
     one, two = make_store(4, model="ab"), make_store(4, model="a")
     assert one.key([1], salt="c") != two.key([1], salt="bc")
     number = (1).to_bytes(8, "little").decode()
@@ -181,7 +181,7 @@ def test_keys_tell_fields_apart():
     "tokens",
     [[1.0], torch.ones(2), [[1]], torch.ones(2, 2, dtype=torch.int64), torch.tensor(1), "ab", [2**63], 5, None],
 )
-def test_tokens_that_are_none(tokens):
+def test_malformed_tokens_are_refused(tokens):
     store = make_store(4)
     for call in (store.key, store.acquire, store.lookup):
         with pytest.raises(
@@ -190,7 +190,7 @@ def test_tokens_that_are_none(tokens):
             call(tokens)
 
 
-def test_a_document_has_a_token():
+def test_a_document_without_tokens_is_refused():
     store = make_store(4)
     for empty in ([], torch.empty(0, dtype=torch.int64)):
         with pytest.raises(ValueError, match=r"^tokens are empty; a document has at least one$"):
@@ -204,7 +204,7 @@ def test_a_document_has_a_token():
 # Room
 
 
-def test_documents_larger_than_the_budget():
+def test_a_document_larger_than_the_budget_is_refused():
     store = make_store(4)
     put(store, A)
     for call, size in ((store.acquire, list(range(65))), (store.allocate, 65)):
@@ -218,7 +218,7 @@ def test_documents_larger_than_the_budget():
     store.allocate(64)
 
 
-def test_a_full_store_says_what_fills_it():
+def test_a_full_store_error_counts_pages_by_state():
     store = make_store(20)
     store.pin(put(store, document_tokens(0, 3)))
     store.acquire(document_tokens(1, 2))
@@ -240,7 +240,7 @@ def test_a_full_store_says_what_fills_it():
     store.check()
 
 
-def test_a_store_full_of_pinned_documents():
+def test_a_store_full_of_pinned_documents_refuses_new_ones():
     store = make_store(3)
     documents = [put(store, tokens) for tokens in (A, B, C)]
     for document in documents:
@@ -293,8 +293,8 @@ def test_filling_and_referenced_documents_are_not_evicted():
 
 
 @pytest.mark.parametrize("pages", [1, 2, 3, 5, 8, 12, 31, 33])
-def test_page_lists_never_lack_a_slot(pages):
-    """As many lists of each length as there are pages for, then lists of random lengths, in any order of return."""
+def test_page_lists_always_find_room(pages):
+    """Allocates as many lists of each length as fit, then lists of random lengths that are freed in any order."""
     store = make_store(pages, num_layers=1)
     for length in range(1, pages + 1):
         runs = [store.allocate(length * PAGE) for _ in range(store.num_pages // length)]
@@ -315,7 +315,7 @@ def test_page_lists_never_lack_a_slot(pages):
     assert len(store.pages) <= 2 * store.num_pages * (log + 1)
 
 
-def test_a_page_list_that_cannot_be_written_costs_nothing(monkeypatch):
+def test_a_page_list_that_cannot_be_written_leaves_the_store_unchanged(monkeypatch):
     store = make_store(4)
 
     def no_memory(*_: Any, **__: Any) -> None:
@@ -330,13 +330,13 @@ def test_a_page_list_that_cannot_be_written_costs_nothing(monkeypatch):
     assert store.room() == 4 and store.stats.misses == 0 and store.acquire(A)[1]
 
 
-def test_a_reservation_is_for_all_or_nothing():
+def test_a_reservation_takes_everything_or_nothing():
     store = make_store(6)
     for tokens in (A, B, C, D):
         put(store, tokens)
     other = store.lookup(D)
     before = store.stats
-    # With A kept, two pages are free, and B and C evictable.
+    # The reservation needs A, so two pages are free and B and C are evictable.
     with pytest.raises(
         StoreFull, match=r"^65 tokens need 5 pages; of 6, 2 are free, 2 evictable, 0 pinned, 2 referenced"
     ):
@@ -361,8 +361,8 @@ def test_a_reservation_is_for_all_or_nothing():
     assert store.lookup(D) is other
 
 
-def test_a_reservation_that_never_fits_says_so():
-    """Also if all but a part of it is there: it could wait for ever."""
+def test_a_reservation_larger_than_the_budget_is_refused():
+    """A reservation that exceeds the budget fails even if its documents are stored, for it could wait for ever."""
     store = make_store(4)
     tokens = document_tokens(0, 3)
     put(store, tokens)
@@ -394,10 +394,10 @@ def test_a_reservation_that_fails_on_the_device_gives_everything_back(monkeypatc
     assert store.stats.referenced == 0 and store.room() == 6 and store.stats.documents == 1 and has(store, A)
 
 
-# Turns
+# States
 
 
-def test_a_fill_that_fails_half_way():
+def test_a_fill_that_fails_leaves_no_document():
     store = make_store(2)
     tokens = document_tokens(3, 2)
 
@@ -441,7 +441,7 @@ def test_an_abandoned_documents_pages_return_with_its_last_reference():
     store.check()
 
 
-def test_what_is_out_of_turn_is_refused_and_changes_nothing():
+def test_calls_in_the_wrong_state_are_refused_and_change_nothing():
     store = make_store(4)
     filling, _ = store.acquire(A)
     name = rf"document {filling.key[:12]} \(16 tokens\)"
@@ -481,7 +481,7 @@ def test_what_is_out_of_turn_is_refused_and_changes_nothing():
         store.count_copied(-1)
 
 
-def test_what_is_another_stores_is_refused():
+def test_documents_of_another_store_are_refused():
     ours, theirs = make_store(4), make_store(4)
     document, _ = theirs.acquire(A)
     theirs.pin(document)
@@ -496,7 +496,7 @@ def test_what_is_another_stores_is_refused():
         assert store.stats.referenced == 1
 
 
-def test_statistics():
+def test_stats_count_hits_misses_evictions_and_bytes():
     store = make_store(5)
     assert store.stats == Stats(0, 0, 0, 0, 0, 0, 5 * PAGE_BYTES, 0, 0, 0) and store.stats.hit_rate == 0
     document, _ = store.acquire(document_tokens(0, 2))
@@ -531,8 +531,8 @@ def test_statistics():
     assert stats.documents == 2 and store.stats.documents == 1, "a snapshot does not change"
 
 
-def test_check_sees_what_is_broken():
-    """For the histories, which lean on it."""
+def test_check_finds_every_kind_of_damage():
+    """test_document_histories.py relies on check()."""
 
     def lost_page(store: DocumentStore, document: Document) -> None:
         store._paging._free.pop()
@@ -572,6 +572,6 @@ def test_check_sees_what_is_broken():
             store.check()
 
 
-def test_the_core_does_without_torch():
+def test_importing_lazyrope_does_not_import_torch():
     program = "import sys, lazyrope; assert 'torch' not in sys.modules and 'lazyrope.documents' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,4 +1,4 @@
-"""The plain PyTorch attention obeys the same interface and meets the same bounds as the kernels."""
+"""The eager PyTorch attention has the interface of the kernels and meets their error bounds."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def test_random_step(numbered_setting, device):
 
 
 @pytest.mark.parametrize("kv_dtype", list(FP8))
-def test_pools_of_8_bits(device, kv_dtype):
-    """What the kernels are asked for, by the tests of theirs."""
-    test_fp8.test_every_number_is_stored_as_pytorch_rounds_it(eager.compile, device, "bfloat16", kv_dtype)
+def test_eager_meets_the_fp8_tests_of_the_kernels(device, kv_dtype):
+    """The tests of the kernels run on the eager attention."""
+    test_fp8.test_every_number_is_stored_with_pytorch_rounding(eager.compile, device, "bfloat16", kv_dtype)
     for per_head in (False, True):
         rope = lazyrope.rope.neox()
-        test_fp8.test_keys_are_turned_scaled_and_rounded_once(eager.compile, device, kv_dtype, rope, per_head)
-    test_fp8.test_what_is_appended_is_what_attend_reads(eager.compile, device)
+        test_fp8.test_keys_are_rotated_scaled_and_rounded_once(eager.compile, device, kv_dtype, rope, per_head)
+    test_fp8.test_appended_fp8_keys_are_attended_to_with_their_scales(eager.compile, device)
 
 
-def test_what_does_not_fit_pools_of_8_bits_is_refused(device):
+def test_tensors_that_do_not_fit_fp8_pools_are_refused(device):
     kernel = eager.compile(Setting(kv_heads=2, kv_dtype="float8_e5m2").spec())
     case = random_case(Setting(phase="decode", kv_heads=2), 3, device)
     pool, step = case.k_pool.nan_to_num(), kernel.plan(**step_arguments(case.metadata))
@@ -50,7 +50,7 @@ def test_what_does_not_fit_pools_of_8_bits_is_refused(device):
         eager.compile_reposition(kernel.spec)
 
 
-def test_rows_in_blocks_equal_rows_at_once(monkeypatch, device):
+def test_rows_computed_in_blocks_equal_rows_computed_at_once(monkeypatch, device):
     case = documents_case(Setting(), [100, 0, 33], 70, device)
     kernel = eager.compile(case.spec)
     whole, whole_lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.calls)
@@ -59,8 +59,8 @@ def test_rows_in_blocks_equal_rows_at_once(monkeypatch, device):
     assert error(out, whole.double()).norm < 2**-8 and torch.allclose(lse, whole_lse, atol=1e-5)
 
 
-def test_float32_is_as_exact_as_float32(device):
-    """Pools and queries of a dtype that has no kernels."""
+def test_float32_inputs_give_float32_accuracy(device):
+    """The kernels do not support float32; the eager attention does."""
     case = documents_case(Setting(page_size=48), [100, 33], 7, device)
     case.q, case.k_pool, case.v_pool = (t.float() for t in (case.q, case.k_pool, case.v_pool))
     kernel = eager.compile(case.spec)
@@ -71,7 +71,7 @@ def test_float32_is_as_exact_as_float32(device):
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize("query_form", ["raw", "rotated"])
-def test_append_equals_the_kernels(build, device, query_form, layout):
+def test_append_equals_that_of_the_kernels(build, device, query_form, layout):
     setting = Setting(query_form=query_form, layout=layout, page_size=48)
     writes = Writes(setting, 3, device)
     shape = (80, 48, 2, 128) if layout == "NHD" else (80, 2, 48, 128)
@@ -95,7 +95,7 @@ def test_append_equals_the_kernels(build, device, query_form, layout):
         assert (k_ours.double() - k_eager.double()).abs().max() <= 2.0**-7 * k_eager.abs().max()
 
 
-def test_reposition_turns_by_the_difference(device):
+def test_reposition_rotates_keys_by_the_difference(device):
     setting = Setting()
     spec = setting.spec()
     kernel, move = eager.compile(spec), eager.compile_reposition(spec)
@@ -120,7 +120,7 @@ def test_reposition_turns_by_the_difference(device):
     assert torch.equal(pool_k[[3, 1]], before[[3, 1]])
 
 
-def test_errors_say_what_is_expected(device):
+def test_bad_tensors_are_refused_with_the_expected_shape(device):
     case = documents_case(Setting(), [33], 2, device)
     kernel = eager.compile(case.spec)
     step = case.plan(kernel)

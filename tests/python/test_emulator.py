@@ -1,4 +1,4 @@
-"""lazyrope.emulator: how kernels run there, what is counted of them, and the error of those that break a rule."""
+"""lazyrope.emulator: its options, its profiles, and the error of a kernel that breaks a rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="built with
 
 @pytest.fixture(autouse=True)
 def restored():
-    """No test leaves the process otherwise than it was."""
+    """Checks that each test restores the options of the emulator."""
     before = _core.emulator_options()
     yield
     assert _core.emulator_options() == before
@@ -37,7 +37,7 @@ def attend(case: Case, kernel: lazyrope.Attention) -> torch.Tensor:
 
 
 def counts(profile: lazyrope.emulator.Profile) -> list[tuple]:
-    """Without the cache lines, inside which the host's tensors may begin, here or there."""
+    """Returns the counts of each line. Cache lines are left out, because host tensors may begin inside one."""
     return [(line.file, line.line, line.executions, line.wavefronts, line.sectors) for line in profile.lines]
 
 
@@ -54,8 +54,7 @@ def test_a_profile_counts_by_line():
         assert line.executions * (line.wavefronts > 0) <= line.ideal_wavefronts <= line.wavefronts
         assert line.ideal_sectors <= line.sectors and line.cache_lines <= line.sectors <= 4 * line.cache_lines
         assert line.wavefronts > 0 or line.sectors > 0
-    # The positions of five queries: read to be copied, and to find what they see, by four lanes, all of which read the
-    # first before.
+    # The planner loads the positions of the five queries to copy them, and to find the keys that they see.
     (store,) = (line for line in lines if "st_global(step_.positions + copy.index," in line.text)
     (load,) = (line for line in lines if "ld_global_nc(in_.q_position + token)" in line.text)
     assert (load.file, load.instruction, store.instruction) == (store.file, "ld.global.nc.b32", "st.global.b32")
@@ -65,7 +64,7 @@ def test_a_profile_counts_by_line():
         load.line = 1
 
 
-def test_a_profile_is_a_table():
+def test_a_profile_prints_a_table_sorted_by_excess():
     case, kernel = case_of(head_dim=64)
     with lazyrope.emulator.profile() as profile:
         attend(case, kernel)
@@ -76,7 +75,7 @@ def test_a_profile_is_a_table():
     assert excess[0] > 0 and excess == sorted(excess, reverse=True)
 
 
-def test_only_what_is_inside_is_counted():
+def test_a_profile_counts_only_launches_inside_the_with():
     case, kernel = case_of(head_dim=64)
     attend(case, kernel)
     with lazyrope.emulator.profile() as outer:
@@ -89,7 +88,7 @@ def test_only_what_is_inside_is_counted():
     assert counts(outer) == first == counts(inner)
 
 
-def test_a_profile_sums_what_runs():
+def test_a_profile_sums_its_launches():
     case, kernel = case_of(head_dim=64)
     with lazyrope.emulator.profile() as profile:
         attend(case, kernel)
@@ -109,7 +108,7 @@ def test_a_profile_sums_what_runs():
     ids=lambda setting: "-".join(map(str, setting.values())),
 )
 def test_tiles_are_read_without_bank_conflicts(setting):
-    """By ldmatrix, in whatever way a tile keeps its rows apart."""
+    """ldmatrix reads without conflicts, however a tile swizzles or pads its rows."""
     case, kernel = case_of(**setting)
     with lazyrope.emulator.profile() as profile:
         attend(case, kernel)
@@ -119,14 +118,14 @@ def test_tiles_are_read_without_bank_conflicts(setting):
         assert line.wavefronts == line.ideal_wavefronts == 4 * line.executions, f"{line.file}:{line.line}"
 
 
-def test_options_last_as_long_as_the_with():
+def test_options_are_restored_after_the_with():
     with lazyrope.emulator.options(seed=2**64 - 1, races=True):
         baseline = {"seed": 2**64 - 1, "races": True, "resident_threads": 1024, "profile": None}
         assert _core.emulator_options() == baseline
         with lazyrope.emulator.options(races=False, resident_threads=1):
             assert _core.emulator_options() == baseline | {"races": False, "resident_threads": 1}
     with pytest.raises(KeyError), lazyrope.emulator.options(seed=5):
-        raise KeyError("and are restored by the fixture's account")
+        raise KeyError("the fixture checks that options are restored")
 
 
 def test_results_do_not_depend_on_the_order_of_threads():
@@ -137,14 +136,14 @@ def test_results_do_not_depend_on_the_order_of_threads():
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
-def test_a_seed_is_of_64_bits(seed):
+def test_a_seed_outside_64_bits_is_refused(seed):
     with pytest.raises(lazyrope.SpecError, match=f"seed = {seed}; it must be at least 0 and less than"):
         with lazyrope.emulator.options(seed=seed):
             pass
 
 
 @pytest.mark.parametrize("threads", [-1, 0, 2**31])
-def test_some_threads_are_there(threads):
+def test_resident_threads_out_of_range_are_refused(threads):
     with pytest.raises(lazyrope.SpecError, match=f"resident_threads = {threads}; it must be at least 1 and less than"):
         with lazyrope.emulator.options(resident_threads=threads):
             pass
@@ -165,8 +164,8 @@ def test_a_kernel_that_breaks_a_rule_raises_a_fault():
     assert type(again) is lazyrope.KernelFault and str(again) == str(fault) and vars(again) == vars(fault)
 
 
-def test_a_step_is_of_no_use_after_a_fault_until_it_is_filled_anew():
-    """Some CTAs may have left parts of tiles, which the next call would take for its own."""
+def test_a_step_is_refused_after_a_fault_until_it_is_updated():
+    """Some CTAs may have stored partial results, which the next call would take for its own."""
     case, kernel = case_of(head_dim=64)
     baseline = attend(case, kernel)
     step = case.plan(kernel)

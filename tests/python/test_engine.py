@@ -1,4 +1,4 @@
-"""How requests come, wait, run together, end and go: nothing is lost, nothing is left behind."""
+"""Requests of the engine: their order, cancellation and errors, and the pages that they hold."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.conftest import HAS_GPU
 from tests.support.serving import (
     assert_nothing_is_held,
     budget_of,
-    make,
+    make_engine,
     texts,
 )
 
 
-def test_tokens_come_one_by_one(model):
-    engine = make(model)
+def test_a_generation_yields_tokens_one_by_one(model):
+    engine = make_engine(model)
     generation = engine.generate([1, 2, 3], max_new_tokens=5, stop=[])
     seen = []
     for token in generation:
@@ -34,9 +34,9 @@ def test_tokens_come_one_by_one(model):
     assert generation.finish_reason == "length" and generation.arrival < generation.first_token <= generation.finished
 
 
-def test_iterators_of_several_requests_take_turns(model):
-    """What comes for one while another is looked at is not lost."""
-    engine = make(model)
+def test_iterators_of_several_requests_may_be_interleaved(model):
+    """Tokens of one request that arrive while another is read are not lost."""
+    engine = make_engine(model)
     first, second = (engine.generate([1, 2, n], max_new_tokens=8, stop=[]) for n in (3, 4))
     seen = list(zip(first, second, strict=True))
     assert [a for a, _ in seen] == first.tokens and [b for _, b in seen] == second.tokens and len(seen) == 8
@@ -49,11 +49,11 @@ def test_iterators_of_several_requests_take_turns(model):
 
 
 def test_threads_share_an_engine(model):
-    """Each gets all tokens of its own request; two engines of one model do not get into each other's passes."""
-    engines = [make(model), make(model)]
+    """Each thread gets all tokens of its request, and passes of two engines of one model do not mix."""
+    engines = [make_engine(model), make_engine(model)]
     prompts = texts(15, *[12] * 6)
     document = texts(16, 50)
-    expected = [make(model).generate(p, document, max_new_tokens=6, stop=[]).result() for p in prompts]
+    expected = [make_engine(model).generate(p, document, max_new_tokens=6, stop=[]).result() for p in prompts]
 
     def ask(i: int) -> list[int]:
         return list(engines[i % 2].generate(prompts[i], document, max_new_tokens=6, stop=[]))
@@ -68,7 +68,7 @@ def test_threads_share_an_engine(model):
 
 
 def test_calling_the_model_during_a_pass_is_an_error(model, monkeypatch):
-    engine = make(model, cuda_graphs=False)
+    engine = make_engine(model, cuda_graphs=False)
     layer = model.model.layers[0].mlp
     forward = layer.forward
 
@@ -83,8 +83,8 @@ def test_calling_the_model_during_a_pass_is_an_error(model, monkeypatch):
     model(torch.tensor([[1, 2]], device=model.device))
 
 
-def test_a_request_that_nobody_wants_any_more(model):
-    engine = make(model)
+def test_leaving_the_with_cancels_a_request(model):
+    engine = make_engine(model)
     with engine.generate([1, 2, 3], texts(1, 20), max_new_tokens=50, stop=[]) as generation:
         for _ in generation:
             break
@@ -93,7 +93,7 @@ def test_a_request_that_nobody_wants_any_more(model):
 
 
 def test_salts_keep_documents_apart(model):
-    engine = make(model)
+    engine = make_engine(model)
     document = texts(1, 20)[0]
     for salt in ("a", "b", "a"):
         last = engine.generate([1], [document], max_new_tokens=1, stop=[], salt=salt)
@@ -101,8 +101,8 @@ def test_salts_keep_documents_apart(model):
     assert last.hits == 1 and engine.store.stats.documents == 2
 
 
-def test_scores_of_a_document_that_was_begun_before_are_left_out(model):
-    engine = make(model, max_pass_tokens=40)
+def test_scores_of_a_document_that_another_request_fills_are_left_out(model):
+    engine = make_engine(model, max_pass_tokens=40)
     prompt, document = texts(4, 7, 100)
     first = engine.generate(prompt, [document], max_new_tokens=1, stop=[])
     engine.step()
@@ -111,7 +111,7 @@ def test_scores_of_a_document_that_was_begun_before_are_left_out(model):
 
 
 def test_an_end_token_ends_the_text(model):
-    engine = make(model)
+    engine = make_engine(model)
     tokens = engine.generate([1, 2, 3], max_new_tokens=8, stop=[]).result()
     at = tokens.index(tokens[5])
     generation = engine.generate([1, 2, 3], max_new_tokens=8, stop=[tokens[5]])
@@ -120,7 +120,7 @@ def test_an_end_token_ends_the_text(model):
 
 
 def test_a_document_is_computed_once_and_copied_only_in_block_mode(model):
-    engine = make(model)
+    engine = make_engine(model)
     prompt, *documents = texts(8, 10, 33, 100)
     both = [engine.generate(prompt, documents, max_new_tokens=2, stop=[]) for _ in range(2)]
     engine.run()
@@ -134,9 +134,9 @@ def test_a_document_is_computed_once_and_copied_only_in_block_mode(model):
     assert engine.store.stats.misses == 2 and engine.store.stats.bytes_copied == 133 * token_bytes
 
 
-def test_requests_wait_until_there_is_room(model):
-    """First come, first served; waiting changes no statistics."""
-    engine = make(model, budget=budget_of(model, 320))
+def test_requests_wait_until_pages_are_free(model):
+    """Requests run in their order of arrival, and waiting changes no statistics."""
+    engine = make_engine(model, budget=budget_of(model, 320))
     documents = texts(9, 100, 100, 100)
     generations = [engine.generate([1, 2], [d], max_new_tokens=4, stop=[]) for d in documents]
     engine.step()
@@ -150,8 +150,8 @@ def test_requests_wait_until_there_is_room(model):
     assert_nothing_is_held(engine)
 
 
-def test_what_never_fits_is_refused_and_the_next_is_served(model):
-    engine = make(model, budget=budget_of(model, 320))
+def test_a_request_that_never_fits_fails_and_the_next_is_served(model):
+    engine = make_engine(model, budget=budget_of(model, 320))
     document, other, third = texts(10, 400, 200, 200)
     too_large = engine.generate([1], [document], max_new_tokens=2, stop=[])
     too_many = engine.generate([1], [other, third], max_new_tokens=2, stop=[])
@@ -165,8 +165,8 @@ def test_what_never_fits_is_refused_and_the_next_is_served(model):
     assert_nothing_is_held(engine)
 
 
-def test_pages_that_others_hold_are_no_reason_to_wait_for_ever(model):
-    engine = make(model, budget=budget_of(model, 320))
+def test_pages_held_outside_the_engine_cause_an_error_not_a_wait(model):
+    engine = make_engine(model, budget=budget_of(model, 320))
     document, other = texts(10, 200, 200)
     engine.generate([1], [document], max_new_tokens=2, stop=[]).result()
     held = engine.store.lookup(document)
@@ -177,8 +177,8 @@ def test_pages_that_others_hold_are_no_reason_to_wait_for_ever(model):
 
 
 @pytest.mark.parametrize("succeeds", [True, False])
-def test_a_document_that_somebody_else_fills_is_waited_for(model, succeeds):
-    engine, other = make(model), make(model)
+def test_a_request_waits_for_a_document_that_another_caller_fills(model, succeeds):
+    engine, other = make_engine(model), make_engine(model)
     prompt, document = texts(14, 10, 50)
     expected = other.generate(prompt, [document], max_new_tokens=2, stop=[]).result()
     theirs, _ = engine.store.acquire(document)
@@ -199,8 +199,8 @@ def test_a_document_that_somebody_else_fills_is_waited_for(model, succeeds):
     assert_nothing_is_held(engine)
 
 
-def test_an_error_of_the_model_leaves_nothing_behind(model, monkeypatch):
-    engine = make(model, max_pass_tokens=64, cuda_graphs=False)  # a replayed graph does not call the model
+def test_an_error_of_the_model_releases_everything(model, monkeypatch):
+    engine = make_engine(model, max_pass_tokens=64, cuda_graphs=False)  # a replayed graph does not call the model
     prompt, *documents = texts(11, 10, 33, 100)
     generation = engine.generate(prompt, documents, max_new_tokens=2, stop=[])
     other = engine.generate(prompt, [], max_new_tokens=2, stop=[])
@@ -217,14 +217,14 @@ def test_an_error_of_the_model_leaves_nothing_behind(model, monkeypatch):
     assert generation.finish_reason == "error" and isinstance(generation.error, MemoryError) and other.is_done
     assert_nothing_is_held(engine)
     assert engine.store.stats.documents <= 1, "a document that was not finished is still there"
-    again = make(model).generate(prompt, documents, max_new_tokens=2, stop=[]).result()
+    again = make_engine(model).generate(prompt, documents, max_new_tokens=2, stop=[]).result()
     assert engine.generate(prompt, documents, max_new_tokens=2, stop=[]).result() == again
 
 
-def test_cancelling_leaves_the_others_alone(model):
+def test_cancelling_does_not_change_other_requests(model):
     prompt, *documents = texts(12, 10, 50, 100)
-    expected = make(model).generate(prompt, documents, max_new_tokens=4, stop=[]).result()
-    engine = make(model, max_pass_tokens=40)
+    expected = make_engine(model).generate(prompt, documents, max_new_tokens=4, stop=[]).result()
+    engine = make_engine(model, max_pass_tokens=40)
     first, second, third = (engine.generate(prompt, documents, max_new_tokens=4, stop=[]) for _ in range(3))
     waiting = engine.generate(prompt, [*documents, prompt], max_new_tokens=4, stop=[])
     engine.step()
@@ -241,9 +241,9 @@ def test_cancelling_leaves_the_others_alone(model):
     assert engine.store.stats.documents == 2, "the one that was half filled is gone"
 
 
-def test_an_engine_that_is_let_go_lets_its_pool_go(model):
-    """At once: a pool in a reference cycle would hold its memory until garbage is collected."""
-    engine = make(model)
+def test_deleting_an_engine_frees_its_pool_at_once(model):
+    """A pool in a reference cycle would hold its memory until the next garbage collection."""
+    engine = make_engine(model)
     generation = engine.generate([1, 2, 3], texts(1, 20), max_new_tokens=2, stop=[])
     generation.result()
     store = weakref.ref(engine.store)
@@ -259,31 +259,31 @@ def test_text_needs_a_tokenizer_and_uses_it(model):
         def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
             return "".join(map(chr, tokens))
 
-    engine = make(model, tokenizer=Letters())
+    engine = make_engine(model, tokenizer=Letters())
     generation = engine.generate("ask", ["doc"], max_new_tokens=2, stop=[])
     assert generation.text() == "".join(map(chr, generation.tokens))
     assert generation.prompt == [97, 115, 107] and generation.documents == [[100, 111, 99]]
     with pytest.raises(lazyrope.SpecError, match="prompt is text; give token ids"):
-        make(model).generate("ask")
+        make_engine(model).generate("ask")
 
 
-def test_text_comes_in_whole_characters(model):
+def test_pieces_of_text_are_whole_characters(model):
     lengths: list[int] = []
 
     class Bytes:
-        """A character of three bytes for any three tokens."""
+        """A tokenizer in which any three tokens are one character of three bytes."""
 
         def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
             lengths.append(len(tokens))
             return "\u20ac" * (len(tokens) // 3) + "\ufffd" * (len(tokens) % 3 > 0)
 
-    engine = make(model, tokenizer=Bytes())
+    engine = make_engine(model, tokenizer=Bytes())
     generation = engine.generate([1, 2, 3], max_new_tokens=31, stop=[])
     assert list(generation.pieces()) == ["\u20ac"] * 10 + ["\ufffd"]
-    assert max(lengths) == 6  # a long answer is not decoded once more for each of its tokens
+    assert max(lengths) == 6  # the whole answer is not decoded again for each token
     assert generation.text() == "\u20ac" * 10 + "\ufffd"
     with pytest.raises(lazyrope.SpecError, match="there is no tokenizer"):
-        make(model).generate([1], max_new_tokens=1).text()
+        make_engine(model).generate([1], max_new_tokens=1).text()
 
 
 BAD_REQUESTS: list[tuple[Callable[[Engine], object], str]] = [
@@ -309,7 +309,7 @@ BAD_REQUESTS: list[tuple[Callable[[Engine], object], str]] = [
 
 @pytest.mark.parametrize(("request_", "message"), BAD_REQUESTS, ids=[m for _, m in BAD_REQUESTS])
 def test_a_bad_request_is_refused(model, request_, message):
-    engine = make(model)
+    engine = make_engine(model)
     with pytest.raises(lazyrope.SpecError, match=message):
         request_(engine)
     assert_nothing_is_held(engine)

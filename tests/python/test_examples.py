@@ -1,4 +1,4 @@
-"""The examples run as they are, on a GPU or in the emulator."""
+"""Runs the unchanged examples, on a GPU or in the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real model on real text: what lazy reading loses against fp32, measured by what bf16 itself loses."""
+"""Compares lazy reading with fp32 on a real model and real text. The unit of error is that of eager bf16."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def short_texts(comparison: fidelity.Comparison, count: int) -> list[texts.Docum
     return texts.documents(comparison.engine.tokenizer, count, max_tokens=250, seed=5)
 
 
-def test_lazy_loses_what_bf16_loses(comparison):
-    """KL and agreement within their limits, and the text as probable as for fp32; documents in two orders."""
+def test_lazy_reading_has_the_error_of_bf16(comparison):
+    """KL and agreement are within their limits, and perplexity is that of fp32, for documents in two orders."""
     counts, prompt_tokens = ((1, 2, 4, 8, 16), 512) if HAS_GPU else ((1, 3), 160)
     for case in fidelity.cases(short_texts(comparison, 40), counts, 5, prompt_tokens=prompt_tokens):
         comparison.add(case)
@@ -58,8 +58,8 @@ def test_lazy_loses_what_bf16_loses(comparison):
     assert right < 40 and abs(ours / right - 1) < 0.01
 
 
-def test_documents_elsewhere_would_be_noticed(comparison):
-    """Rows computed for another order of the documents are not within the limits."""
+def test_documents_in_the_wrong_order_exceed_the_limits(comparison):
+    """Rows computed for another order of the documents exceed the limits."""
     one, other, follows = (document.tokens[:120] for document in short_texts(comparison, 3))
     exact = reference.hidden_states(comparison.exact, follows, [one, other])[-120:]
     eager = reference.hidden_states(comparison.eager, follows, [one, other])[-120:]
@@ -74,7 +74,7 @@ def test_documents_elsewhere_would_be_noticed(comparison):
     assert any("mean KL of lazy" in complaint for complaint in result.complaints())
 
 
-def test_greedy_texts_part_only_where_bf16_cannot_tell(comparison):
+def test_greedy_texts_differ_only_at_near_ties(comparison):
     engine = comparison.engine
     documents = texts.documents(engine.tokenizer, max_tokens=250, seed=7, sources=["heapq", "bisect", "json"])
     questions = texts.questions_for(documents)[: 12 if HAS_GPU else 3]
@@ -84,21 +84,21 @@ def test_greedy_texts_part_only_where_bf16_cannot_tell(comparison):
         chosen = [d.tokens for d in documents if d.source == question.source][:3]
         requests.append((question.text, texts.prompt_of(question, engine.tokenizer), chosen))
     apart = fidelity.compare_texts(comparison, requests, max_new_tokens=24 if HAS_GPU else 12)
-    if not comparison.result.margin_errors:  # this test alone
+    if not comparison.result.margin_errors:  # if this test runs alone
         comparison.add(next(fidelity.cases(short_texts(comparison, 9), [2], 5)))
     noise = comparison.result.noise()
     assert [part for part in apart if part.margin > noise] == []
 
 
 class Numbers:
-    """A tokenizer of texts that are never read."""
+    """A tokenizer for tests that never read the text."""
 
     def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
         return str(tokens)
 
 
-def test_the_kernels_lose_what_bf16_loses():
-    """What `make rag` compares, with a tiny model, of kernels also where there is no GPU: in the emulator."""
+def test_the_kernels_have_the_error_of_bf16():
+    """Makes the comparison of `make rag` with a tiny model; without a GPU, kernels run in the emulator."""
     model = tiny_llama(dtype=torch.bfloat16, device=DEVICE, seed=1)
     exact = as_dtype(copy.deepcopy(model), torch.float32)
     engine = attach(model, tokenizer=Numbers(), budget="64MiB", arch=ARCH)
@@ -123,17 +123,17 @@ def result_of(ours: fidelity.Tally, base: fidelity.Tally) -> fidelity.Fidelity:
     return result
 
 
-def test_limits_are_where_they_are_said_to_be():
+def test_complaints_begin_at_the_limits():
     base = [1.0, 2.0, 3.0] * 1000
     assert result_of(rows_of(*[1.24 * x for x in base]), rows_of(*base)).complaints() == []
     found = result_of(rows_of(*[1.26 * x for x in base]), rows_of(*base)).complaints()
     assert len(found) == 2 and found[0].startswith("all: mean KL of lazy 2.520e+00, of bf16 eager 2.000e+00")
     worse = rows_of(*base)
     worse.agrees[0][:16] = 0
-    assert len(result_of(worse, rows_of(*base)).complaints()) == 1  # 16 of 3000; of one kind it may be an accident
+    assert len(result_of(worse, rows_of(*base)).complaints()) == 1  # 16 of 3000 rows: too few for one kind of row
 
 
-def test_divergence_and_surprise():
+def test_compare_computes_kl_agreement_and_perplexity():
     exact = torch.tensor([[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     given = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
     tally = fidelity.compare(exact, given, torch.tensor([1, -1]))
@@ -149,7 +149,7 @@ def _ids(count: int) -> Any:
     return list(range(count))
 
 
-def test_cases_are_the_same_documents_both_ways_round():
+def test_cases_have_each_set_of_documents_in_both_orders():
     corpus = [texts.Document(str(n), "", _ids(n), "s") for n in (10, 20, 30, 40, 50)]
     found = list(fidelity.cases(corpus, [1, 3, 4], 1, prompt_tokens=12))
     assert [len(case.documents) for case in found] == [1, 3, 3, 4, 4]

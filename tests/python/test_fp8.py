@@ -1,4 +1,4 @@
-"""Pools of 8 bits: what append stores, what attend reads, and what is refused."""
+"""FP8 pools: append rounds to them, attend reads them, and tensors that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ints(values, device):
 
 
 def every_number(dtype: torch.dtype) -> torch.Tensor:
-    """All 65536 of a 16-bit type, [256, 1, 256]."""
+    """Returns all 65536 numbers of a 16-bit type, [256, 1, 256]."""
     return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype).view(256, 1, 256)
 
 
@@ -33,14 +33,14 @@ def pools(kv_dtype: str, pages: int, device: str, heads: int = 1, head_dim: int 
 
 
 def append(kernel, k, v, k_pool, v_pool, device, first=0, **scales):
-    """One document from page 0 on."""
+    """Appends one document, whose first page is page 0."""
     pages = ints(range(len(k_pool)), device)
     step = kernel.plan_append(one_span(first, len(k), 0, device), pages, capacity=lazyrope.AppendCapacity(len(k)))
     kernel.append(k, v, k_pool, v_pool, step, **scales)
 
 
 def segments(device, positions, base, length, pages):
-    """plan()'s arguments for one request that sees one document."""
+    """Returns the arguments of plan() for one request that sees one document."""
     columns = [ints(x, device) for x in ([0, 1], [base], [0], [length], [0])]
     indptr, position, all_pages = (ints(x, device) for x in ([0, len(positions)], positions, range(pages)))
     return indptr, position, lazyrope.Segments(*columns), all_pages
@@ -48,8 +48,8 @@ def segments(device, positions, base, length, pages):
 
 @pytest.mark.parametrize("kv_dtype", list(FP8))
 @pytest.mark.parametrize("dtype", list(DTYPES))
-def test_every_number_is_stored_as_pytorch_rounds_it(build, device, dtype, kv_dtype):
-    """To nearest even; saturated, which PyTorch does not do."""
+def test_every_number_is_stored_with_pytorch_rounding(build, device, dtype, kv_dtype):
+    """append rounds to nearest even and saturates; PyTorch does not saturate."""
     given = every_number(DTYPES[dtype]).to(device)
     kernel = build(specification(kv_dtype, dtype))
     k_pool, v_pool = pools(kv_dtype, 16, device)
@@ -66,9 +66,12 @@ def test_every_number_is_stored_as_pytorch_rounds_it(build, device, dtype, kv_dt
 @pytest.mark.parametrize("kv_dtype", list(FP8))
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("tokens", [1, 40], ids=["decode", "prefill"])
-def test_every_number_is_read(build, device, dtype, kv_dtype, tokens):
-    """One key, so that the result is its value: column c is the number with bits c; and key column c shows in lse.
-    Scores are small, or else a weight is not quite 1: its exponent is the difference of two rounded numbers."""
+def test_every_number_is_read_exactly(build, device, dtype, kv_dtype, tokens):
+    """A request sees one key, so the output is its value, whose column c is the number with bits c.
+
+    Query c selects key column c, which is the lse. Scores are small: the weight's exponent is the difference of two
+    rounded numbers, and with large scores the weight would not be exactly 1.
+    """
     scale = 2.0**-12
     codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).to(device)
     exact = codes.view(FP8[kv_dtype]).double()
@@ -90,7 +93,7 @@ def test_every_number_is_read(build, device, dtype, kv_dtype, tokens):
 @pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize("kv_dtype", list(FP8))
 @pytest.mark.parametrize("rope", [lazyrope.rope.neox(), lazyrope.rope.gptj(rotary_dim=20), lazyrope.rope.none()])
-def test_keys_are_turned_scaled_and_rounded_once(build, device, kv_dtype, rope, per_head):
+def test_keys_are_rotated_scaled_and_rounded_once(build, device, kv_dtype, rope, per_head):
     spec = specification(kv_dtype, head_dim=80, num_q_heads=3, num_kv_heads=3, rope=rope)
     kernel = build(spec)
     k, v = (torch.randn(50, 3, 80).to(torch.bfloat16).to(device) for _ in "kv")
@@ -100,10 +103,10 @@ def test_keys_are_turned_scaled_and_rounded_once(build, device, kv_dtype, rope, 
     append(kernel, k, v, k_pool, v_pool, device, first=1000, k_scale=k_scale, v_scale=v_scale)
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
     rotated = rotate(k, torch.arange(50, device=device) + 1000, frequencies, spec.rope.rotary_dim, spec.rope_pairing)
-    # What sin.approx and cos.approx are off by (2^-20.9: PTX ISA, "sin"), in two products.
+    # This bounds the error of sin.approx and cos.approx (2^-20.9: PTX ISA, "sin") in two products.
     angles = 2 * 2.0**-20.9 * k.abs().max().item()
     for pool, exact, scale in ((k_pool, rotated, k_scale), (v_pool, v.double(), v_scale)):
-        most = LARGEST[kv_dtype]  # what is larger is stored as that: a normal number of 4.5, scaled by 0.01
+        most = LARGEST[kv_dtype]  # larger values saturate: 4.5 with the scale 0.01, for example
         wanted = (exact / scale.double()[:, None]).clamp(-most, most)
         stored = pool.float().double().reshape(-1, 3, 80)[:50]
         bits, least = {"float8_e4m3fn": (3, -6), "float8_e5m2": (2, -14)}[kv_dtype]
@@ -112,7 +115,7 @@ def test_keys_are_turned_scaled_and_rounded_once(build, device, kv_dtype, rope, 
         assert bool(((stored - wanted).abs() <= 0.5 * step + off).all())
 
 
-def test_what_is_appended_is_what_attend_reads(build, device):
+def test_appended_fp8_keys_are_attended_to_with_their_scales(build, device):
     spec = specification("float8_e4m3fn", head_dim=128, num_q_heads=8, num_kv_heads=2, rope=lazyrope.rope.neox())
     kernel = build(spec)
     k, v, q = (torch.randn((n, h, 128)).to(torch.bfloat16).to(device) for n, h in ((100, 2), (100, 2), (3, 8)))
@@ -134,7 +137,7 @@ def test_what_is_appended_is_what_attend_reads(build, device):
 
 
 class TestRefused:
-    """With a bfloat16 pool, or with scales that fit none."""
+    """A call with the wrong pool or the wrong scales is refused."""
 
     @pytest.fixture
     def call(self, build, device):
@@ -147,23 +150,23 @@ class TestRefused:
 
         return run
 
-    def test_scales_of_a_pool_that_has_none(self, call, device):
+    def test_scales_of_a_16_bit_pool_are_refused(self, call, device):
         with pytest.raises(lazyrope.SpecError, match="k_scale is given; a pool of bfloat16 has no scales"):
             call("as dtype", k_scale=torch.ones(1, device=device))
 
-    def test_scales_of_another_number(self, call, device):
+    def test_scales_of_the_wrong_length_are_refused(self, call, device):
         with pytest.raises(lazyrope.SpecError, match=r"v_scale is float32 \[3\].*\[kv_heads\] = \[2\]"):
             call(v_scale=torch.ones(3, device=device))
 
-    def test_scales_of_another_type(self, call, device):
+    def test_scales_of_another_dtype_are_refused(self, call, device):
         with pytest.raises(lazyrope.SpecError, match=r"k_scale is bfloat16.*must be float32"):
             call(k_scale=torch.ones(2, device=device, dtype=torch.bfloat16))
 
-    def test_scales_that_are_not_contiguous(self, call, device):
+    def test_scales_that_are_not_contiguous_are_refused(self, call, device):
         with pytest.raises(lazyrope.SpecError, match="contiguous"):
             call(k_scale=torch.ones(4, device=device)[::2])
 
-    def test_a_pool_of_another_type(self, call):
+    def test_a_pool_of_another_dtype_is_refused(self, call):
         with pytest.raises(lazyrope.SpecError, match=r"k_pool is float8_e5m2.*must be float8_e4m3fn"):
             call(pool_dtype=torch.float8_e5m2)
         with pytest.raises(lazyrope.SpecError, match=r"k_pool is bfloat16.*must be float8_e4m3fn"):
@@ -171,6 +174,6 @@ class TestRefused:
         with pytest.raises(lazyrope.SpecError, match=r"k_pool is uint8.*must be bfloat16"):
             call("as dtype", pool_dtype=torch.uint8)
 
-    def test_reposition(self, device):
+    def test_reposition_of_fp8_keys_is_refused(self, device):
         with pytest.raises(lazyrope.SpecError, match="reposition would round keys of 8 bits once more"):
             lazyrope.compile_reposition(specification("float8_e5m2"), arch="sm_80")

@@ -1,4 +1,4 @@
-"""AttentionSpec.from_hf against transformers itself: what its models do on the CPU, in eager attention."""
+"""Compares AttentionSpec.from_hf with the attention of transformers' models, which run on the CPU."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def config_of(name: str) -> Any:
 
 
 def attention_calls(config: Any, positions: torch.Tensor) -> list[dict[str, Any]]:
-    """What each layer's attention is given, at those positions."""
+    """Returns the arguments of each layer's attention at the positions."""
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(config, attn_implementation="record").float()
     CALLS.clear()
@@ -138,7 +138,7 @@ def attention_calls(config: Any, positions: torch.Tensor) -> list[dict[str, Any]
 
 
 def assert_rotated(spec: lazyrope.AttentionSpec, raw: torch.Tensor, rotated: torch.Tensor, at: torch.Tensor) -> None:
-    """`raw`: at position 0, so with the factor of attention."""
+    """Compares `rotated` with a rotation of `raw`, the vectors at position 0, which have the attention factor."""
     frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
     raw, rotated = (x.transpose(0, 1) for x in (raw, rotated))
     expected = reference.rotate(raw, at, frequencies, spec.rope.rotary_dim or 0, spec.rope_pairing, 1.0)
@@ -146,7 +146,7 @@ def assert_rotated(spec: lazyrope.AttentionSpec, raw: torch.Tensor, rotated: tor
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_layers_are_as_transformers_runs_them(name):
+def test_specs_of_layers_agree_with_transformers(name):
     config = config_of(name)
     positions = torch.arange(TOKENS) * 3 + 7
     raw, rotated = attention_calls(config, torch.zeros(TOKENS, dtype=torch.int64)), attention_calls(config, positions)
@@ -154,7 +154,7 @@ def test_layers_are_as_transformers_runs_them(name):
         spec = lazyrope.AttentionSpec.from_hf(config, layer=layer)
         assert (spec.num_q_heads, spec.num_kv_heads) == (len(before["q"]), len(before["v"]))
         assert spec.head_dim == before["v"].shape[-1]
-        if layer == 0:  # inputs of later ones are the same too, for the attention gives nothing here
+        if layer == 0:  # later layers have the same inputs, because attention returns zeros here
             assert bool((before["q"] != after["q"]).any())
         for x in ("q", "k"):
             assert_rotated(spec, before[x], after[x], positions)
@@ -167,7 +167,7 @@ def test_layers_are_as_transformers_runs_them(name):
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "yarn" in name or name in ("gpt_oss", "llama, llama3")])
-def test_the_factor_of_attention_is_that_of_transformers(name):
+def test_the_attention_factor_equals_that_of_transformers(name):
     config = config_of(name)
     factor = transformers.AutoModel.from_config(config).rotary_emb.attention_scaling
     assert lazyrope.AttentionSpec.from_hf(config, layer=0).attention_factor == pytest.approx(factor, rel=1e-12)
@@ -175,8 +175,8 @@ def test_the_factor_of_attention_is_that_of_transformers(name):
 
 
 @pytest.mark.parametrize("keys", [(), ("rope_parameters",), ("rope_parameters", "rope_scaling")])
-def test_a_scaling_that_is_null_is_that_of_the_type(keys):
-    """As it is for transformers, which takes YaRN for gpt-oss."""
+def test_a_null_rope_scaling_means_the_default_of_the_model_type(keys):
+    """transformers uses YaRN for a gpt-oss config without rope_scaling, and so does from_hf."""
     config = config_of("gpt_oss").to_dict()
     del config["rope_parameters"]
     spec = lazyrope.AttentionSpec.from_hf(config | dict.fromkeys(keys), layer=0)
@@ -185,8 +185,8 @@ def test_a_scaling_that_is_null_is_that_of_the_type(keys):
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "phi3", "starcoder2"])
-def test_a_window_is_as_wide_as_transformers_has_it(name):
-    """Which keys a query sees, from the mask that eager attention gets."""
+def test_a_window_equals_that_of_transformers(name):
+    """The mask that eager attention gets shows which keys a query sees."""
     from transformers.masking_utils import create_sliding_window_causal_mask
 
     config = config_of(name)
@@ -204,7 +204,7 @@ def test_a_window_is_as_wide_as_transformers_has_it(name):
     assert torch.equal(mask[0, 0] == 0, seen)
 
 
-def test_gptj_turns_as_transformers_does():
+def test_gptj_rotates_as_transformers_does():
     from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb, create_sinusoidal_positions
 
     config = transformers.GPTJConfig(n_embd=1024, n_head=4, n_layer=2, rotary_dim=64)
@@ -226,7 +226,7 @@ def test_gptj_turns_as_transformers_does():
         ({"new_decoder_architecture": True, "num_kv_heads": 2}, 2),
     ],
 )
-def test_falcons_heads_are_as_transformers_has_them(fields, kv_heads):
+def test_heads_of_falcon_equal_those_of_transformers(fields, kv_heads):
     from transformers.models.falcon.modeling_falcon import FalconAttention, FalconRotaryEmbedding
 
     config = transformers.FalconConfig(hidden_size=256, num_attention_heads=4, num_hidden_layers=2, **fields)
@@ -271,7 +271,7 @@ OLDER = {
 
 
 @pytest.mark.parametrize("name", list(OLDER))
-def test_older_forms(name):
+def test_older_forms_of_config_are_read(name):
     config, fields, rope = OLDER[name]
     spec = lazyrope.AttentionSpec.from_hf(config)
     expected = lazyrope.AttentionSpec(**fields, rope=rope)
@@ -297,7 +297,7 @@ REFUSED = {
 }
 
 
-def test_a_rank_of_tensor_parallelism_has_its_share_of_the_heads():
+def test_a_tensor_parallel_rank_has_its_share_of_the_heads():
     config = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
     heads = {ranks: lazyrope.AttentionSpec.from_hf(config, tensor_parallel=ranks) for ranks in (1, 4, 16)}
     assert {ranks: (spec.num_q_heads, spec.num_kv_heads) for ranks, spec in heads.items()} == {
@@ -309,7 +309,7 @@ def test_a_rank_of_tensor_parallelism_has_its_share_of_the_heads():
         lazyrope.AttentionSpec.from_hf(config, tensor_parallel=3)
 
 
-def test_what_is_no_config_is_refused(tmp_path):
+def test_objects_that_are_not_configs_are_refused(tmp_path):
     (tmp_path / "config.json").write_bytes(b"\xff\xfe{")
     for config, text in ((tmp_path, "cannot be read as text"), (None, "not NoneType"), (7, "not int")):
         with pytest.raises(lazyrope.SpecError, match=text):
@@ -317,7 +317,7 @@ def test_what_is_no_config_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
-def test_what_is_not_known_is_named(name):
+def test_unsupported_fields_are_refused_by_name(name):
     model, changes, text = REFUSED[name]
     config = transformers.FalconConfig().to_dict() if model == "falcon" else config_of(model).to_dict()
     config |= changes
@@ -328,7 +328,7 @@ def test_what_is_not_known_is_named(name):
 
 
 class Narrow(lazyrope.AttentionSpec):
-    """A subclass, which has the static method too."""
+    """A subclass, which inherits the static method."""
 
 
 def test_from_hf_is_a_static_method():

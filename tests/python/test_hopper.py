@@ -1,4 +1,7 @@
-"""Family sm90a (wgmma, TMA, warps with different tasks) in the emulator; on a Hopper GPU all tests run its kernels."""
+"""Runs the kernels of family sm90a (wgmma, TMA, warp specialisation) in the emulator.
+
+On a Hopper GPU the other test files run them too.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import lazyrope
 import pytest
 import torch
 
-from tests.support.cases import EVERY_SORT_OF_POSITION, ROPES, Case, Setting, case_at, documents_case, random_case
+from tests.support.cases import EXTREME_POSITIONS, ROPES, Case, Setting, case_at, documents_case, random_case
 from tests.support.checks import check_case
 from tests.support.document_fixture import DocumentFixture, in_order
 
@@ -47,7 +50,7 @@ def build(setting: Setting) -> lazyrope.Attention:
 
 
 def prefill_setting(seed: int) -> Setting:
-    """Of which some request has more rows than a tile of decode."""
+    """Returns a random setting in which some request has more rows than a decode tile."""
     setting = random_setting(seed)
     return replace(setting, phase="prefill") if setting.group < 4 else setting
 
@@ -57,7 +60,7 @@ SEEDS = range(15)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_step(seed):
-    """Every fourth is searched for races, too."""
+    """The emulator searches every fourth step for races."""
     setting = prefill_setting(seed)
     case = random_case(setting, seed, "cpu")
     assert max(len(request.positions) for request in case.requests) * setting.group > 16
@@ -74,20 +77,20 @@ def test_random_step_of_decode(seed):
 
 @pytest.mark.parametrize("head_dim", [192, 256])
 @pytest.mark.parametrize(("scores", "mask"), [("sinks", "causal"), ("softcap", "full"), ("plain", "sliding_window")])
-def test_scores_of_long_rows(head_dim, scores, mask):
-    """Whose queries are rotated by those who compute, in bfloat16."""
+def test_scores_of_large_head_dims_agree_with_fp64(head_dim, scores, mask):
+    """For these head dims the consumers rotate the queries, in bfloat16."""
     setting = Setting(head_dim=head_dim, kv_heads=1, group=2, scores=scores, mask=mask, rope="llama3")
     check_case(documents_case(setting, [90, 40, 130], 50, "cpu"), build(setting))
 
 
-def test_the_settings_have_every_value():
+def test_the_settings_cover_every_value():
     settings = [prefill_setting(seed) for seed in SEEDS]
     assert {name: {getattr(s, name) for s in settings} for name in FACTORS} == {k: set(v) for k, v in FACTORS.items()}
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_step_over_8_bit_pools(seed):
-    """Whose keys and values the turning warps widen, of every head_dim that has them."""
+def test_random_step_with_fp8_pools(seed):
+    """The rotating warps widen the keys and values, for every head_dim that supports FP8."""
     setting = replace(
         random_setting(100 + seed),
         head_dim=(64, 96, 128)[seed % 3],
@@ -103,16 +106,19 @@ SMALL = Setting(head_dim=64, kv_heads=1)
 
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize("kv_dtype", ["as dtype", "float8_e5m2"])
-def test_more_blocks_than_a_table_has(kv_dtype, races):
-    """Of 128 keys, in several windows; documents that end inside of runs, some shorter than a block."""
+def test_more_blocks_than_the_block_table_has_agree_with_fp64(kv_dtype, races):
+    """The block table resolves several windows of blocks of 128 keys.
+
+    Documents end inside a run of 16 slots, and some are shorter than a block.
+    """
     setting = replace(SMALL, kv_dtype=kv_dtype)
     with lazyrope.emulator.options(races=races):
         check_case(documents_case(setting, [1500, 70, 131, 1024, 5, 640, 17, 16, 900], 33, "cpu"), build(setting))
 
 
 @pytest.mark.parametrize("head_dim", [64, 256])
-def test_large_queries_are_turned_without_overflow(head_dim):
-    """Times 2^16, which leaves to one key all the weight: every result is some key's value."""
+def test_large_queries_are_rotated_without_overflow(head_dim):
+    """Queries times 2^16 give one key all the weight, so every result is the value of some key."""
     setting = replace(SMALL, head_dim=head_dim, group=4)
     case = documents_case(setting, [40, 50, 60], 70, "cpu")
     case.q *= 2.0**16
@@ -126,16 +132,16 @@ def test_large_queries_are_turned_without_overflow(head_dim):
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("head_dim", [64, 256])
 @pytest.mark.parametrize("tokens", [1, 150])
-def test_queries_at_any_position(head_dim, group, tokens):
-    """Turned by helpers, or by those who compute; few rows or many."""
+def test_queries_at_extreme_positions_agree_with_fp64(head_dim, group, tokens):
+    """Helper warps rotate the queries of head_dim 64, and the consumers those of head_dim 256."""
     setting = replace(SMALL, head_dim=head_dim, group=group, mask="full")
-    for position in EVERY_SORT_OF_POSITION:
+    for position in EXTREME_POSITIONS:
         check_case(case_at(setting, [position] * tokens, "cpu"), build(setting))
 
 
 @pytest.mark.parametrize("group", [1, 2, 4])
-def test_queries_at_both_ends_of_all_positions(group):
-    """The least lies not one behind the greatest."""
+def test_queries_at_both_ends_of_all_positions_agree_with_fp64(group):
+    """Positions do not wrap around: the least does not follow the greatest."""
     most = 2**31 - 1
     setting = replace(SMALL, group=group, mask="full")
     for some in ([most, -most - 1], [most - 1, most, -most - 1, -most]):
@@ -145,17 +151,22 @@ def test_queries_at_both_ends_of_all_positions(group):
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize(("head_dim", "kv_dtype"), [(64, "as dtype"), (256, "as dtype"), (128, "float8_e4m3fn")])
 @pytest.mark.parametrize("tokens", [300, 700])
-def test_several_items_of_a_cta(tokens, head_dim, kv_dtype, races):
-    """Which go on without a barrier for all warps: with four SMs, whole tiles in turns, or parts of them. Their queries
-    are rotated by helpers, or by those who compute."""
+def test_several_work_tiles_of_a_cta_agree_with_fp64(tokens, head_dim, kv_dtype, races):
+    """Warps go on to the next work tile without a barrier of the CTA.
+
+    On four SMs, CTAs get whole tiles round-robin, or KV splits. Helper warps or the consumers rotate the queries.
+    """
     setting = replace(SMALL, kv_heads=2, head_dim=head_dim, kv_dtype=kv_dtype)
     with lazyrope.emulator.options(races=races):
         check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
 
 
 @pytest.mark.parametrize(("head_dim", "races"), [(64, True), (256, False)])
-def test_items_from_a_queue(head_dim, races):
-    """Requests that see 9 to 17 blocks: for four SMs they are many, and differ. Launched again, the queue is full."""
+def test_work_tiles_from_the_queue_agree_with_fp64(head_dim, races):
+    """Requests see 9 to 17 blocks; for four SMs they are many, and they differ, so the planner uses the queue.
+
+    The second launch finds the queue full again.
+    """
     setting = replace(SMALL, kv_heads=2, head_dim=head_dim)
     fixture = DocumentFixture(setting, [128 if head_dim == 64 else 64] * 17, 1, "cpu")
     counts = [17, 9, 13, 13, 13, 13, 13, 9, 17, 13, 13]
@@ -171,8 +182,8 @@ def test_items_from_a_queue(head_dim, races):
 @pytest.mark.parametrize("query_form", ["raw", "rotated"])
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("head_dim", [128, 192])
-def test_bases_that_come_again(head_dim, group, query_form):
-    """That of an item's first document, for which its queries are kept, too; and one far away."""
+def test_repeated_bases_agree_with_fp64(head_dim, group, query_form):
+    """Bases repeat within a work tile: that of its first document, whose rotated queries are saved, and a far one."""
     setting = Setting(head_dim=head_dim, group=group, kv_heads=1, query_form=query_form)
     bases = [70, 0, 70, 1_000_000, 1_000_000, 0, 70]
     with lazyrope.emulator.options(races=True):
@@ -180,7 +191,7 @@ def test_bases_that_come_again(head_dim, group, query_form):
 
 
 @pytest.mark.parametrize("races", [False, True])
-def test_a_tile_of_as_many_parts_as_may_be_fixed(races):
+def test_a_tile_with_the_most_fixed_splits_agrees_with_fp64(races):
     setting = Setting(head_dim=64)
     default = build(setting).config
     config = lazyrope.KernelConfig(decode=default.decode, prefill=default.prefill, fixed_split_blocks=1)
@@ -190,8 +201,8 @@ def test_a_tile_of_as_many_parts_as_may_be_fixed(races):
         check_case(case, lazyrope.compile(setting.spec(), arch=ARCH, config=config))
 
 
-def test_decode_of_32_rows():
-    """Eight query tokens of four heads each, which the default config leaves to prefill."""
+def test_decode_of_32_rows_agrees_with_fp64():
+    """Eight query tokens of four heads each are 32 rows, which the default config computes in prefill."""
     setting = Setting(head_dim=64, kv_heads=1)
     case = documents_case(setting, [150, 70], 8, "cpu")
     default = lazyrope.configs(case.spec, ARCH)[0]
@@ -202,15 +213,18 @@ def test_decode_of_32_rows():
     check_case(case, lazyrope.compile(case.spec, arch=ARCH, config=config))
 
 
-def build_pairs(setting: Setting, each_has_warps: bool) -> lazyrope.Attention:
-    """Two heads side by side, of all warps, or each of its own: the default of 16 rows."""
+def build_pairs(setting: Setting, own_warps: bool) -> lazyrope.Attention:
+    """Compiles kernels whose decode work tiles have two KV heads.
+
+    All warps compute both heads, or each head has its own warps, which is the default for 16 rows.
+    """
     default = build(setting).config
     assert default.decode.heads == 2
     assert default.decode.warps_m == (1 if setting.group <= 8 else 2)
     decode = lazyrope.TileConfig(
-        warps_m=2 if each_has_warps else 1,
+        warps_m=2 if own_warps else 1,
         warps_n=4,
-        warp_m=16 if each_has_warps or setting.group <= 8 else 32,
+        warp_m=16 if own_warps or setting.group <= 8 else 32,
         warp_n=16,
         mma_n=16,
         stages=3,
@@ -224,27 +238,30 @@ def build_pairs(setting: Setting, each_has_warps: bool) -> lazyrope.Attention:
 
 @pytest.mark.parametrize("scores", ["plain", "sinks"])
 @pytest.mark.parametrize(
-    ("group", "each_has_warps", "tokens"),
+    ("group", "own_warps", "tokens"),
     [(4, False, 1), (4, False, 2), (7, False, 1), (9, False, 1), (16, False, 1), (9, True, 1), (16, True, 1)],
 )
-def test_two_heads_side_by_side(group, each_has_warps, tokens, scores):
-    """Of which each has its own rows, keys and values."""
+def test_two_heads_in_a_work_tile_agree_with_fp64(group, own_warps, tokens, scores):
+    """Each of the two heads has its own rows, keys and values."""
     setting = Setting(head_dim=64, kv_heads=4, group=group, scores=scores)
-    kernel = build_pairs(setting, each_has_warps)
+    kernel = build_pairs(setting, own_warps)
     with lazyrope.emulator.options(seed=group, races=True):
         check_case(documents_case(setting, [300, 70, 16, 5, 640], tokens, "cpu"), kernel)
 
 
 @pytest.mark.parametrize("rope", ["none", "llama3"])
-@pytest.mark.parametrize(("group", "each_has_warps"), [(8, False), (16, False), (16, True)])
-def test_items_of_two_heads_behind_one_another(group, each_has_warps, rope):
-    """For eight CTAs; some see nothing. Of 16 rows each there is one place for the queries of all: those of the next
-    item come as the present one's have been used."""
+@pytest.mark.parametrize(("group", "own_warps"), [(8, False), (16, False), (16, True)])
+def test_consecutive_work_tiles_of_two_heads_agree_with_fp64(group, own_warps, rope):
+    """30 requests run on eight CTAs, and some see no key.
+
+    With 16 rows per head there is one buffer of queries: those of the next work tile are loaded after the consumers
+    have used the present ones.
+    """
     setting = Setting(head_dim=64, kv_heads=2, group=group, rope=rope)
     fixture = DocumentFixture(setting, [130, 40, 70], 3, "cpu")
     requests = [in_order(fixture, list(range(count % 4)), 1) for count in range(30)]
     case = fixture.case(fixture.queries(len(requests)), requests)
-    kernel = build_pairs(setting, each_has_warps)
+    kernel = build_pairs(setting, own_warps)
     step = case.plan(kernel)
     with lazyrope.emulator.options(seed=group, races=True):
         for _ in range(2):
@@ -253,8 +270,8 @@ def test_items_of_two_heads_behind_one_another(group, each_has_warps, rope):
 
 @pytest.mark.parametrize("head_dim", [128, 256])
 @pytest.mark.parametrize(("tokens", "others", "other_tokens"), [(1, 16, 4), (30, 5, 33)])
-def test_rows_of_requests_before_change_no_bit(tokens, others, other_tokens, head_dim):
-    """Their greater scores would raise the maxima of rows that lie in the same tile."""
+def test_rows_of_earlier_requests_change_no_bit(tokens, others, other_tokens, head_dim):
+    """The greater scores of these rows would raise the maxima of rows in the same tile."""
     setting = Setting(head_dim=head_dim, kv_heads=1, batch_invariant=True)
     fixture = DocumentFixture(setting, [900], 1, "cpu")
     kernel = lazyrope.compile(setting.spec(), arch=ARCH)
@@ -273,31 +290,35 @@ def test_rows_of_requests_before_change_no_bit(tokens, others, other_tokens, hea
 
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
-@pytest.mark.parametrize(("louder", "dtype"), [(8, "float16"), (200, "bfloat16")])
-def test_scores_far_greater_than_those_before(louder, dtype, head_dim, races):
-    """Than a row's first few, which alone are looked through for the greatest: weights that fp16 does not hold, and
-    that fp32 does not."""
+@pytest.mark.parametrize(("factor", "dtype"), [(8, "float16"), (200, "bfloat16")])
+def test_scores_far_above_the_first_ones_agree_with_fp64(factor, dtype, head_dim, races):
+    """Only the first scores of a row are searched for its maximum.
+
+    Later scores are so much greater that weights exceed the range of fp16, or of fp32.
+    """
     setting = Setting(head_dim=head_dim, dtype=dtype, kv_heads=1)
     case = documents_case(setting, [5, 300, 300, 130], 40, "cpu")
-    case.q.mul_(louder)
+    case.q.mul_(factor)
     with lazyrope.emulator.options(races=races):
         check_case(case, build(setting))
 
 
 @pytest.mark.parametrize("rope", ["none", "partial neox"])
 @pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
-def test_columns_that_no_angle_turns(head_dim, rope):
-    """Which have the scale of scores in them as others do, in documents behind the first, too."""
+def test_columns_beyond_rotary_dim_are_not_rotated(head_dim, rope):
+    """Unrotated columns are multiplied by the score scale, as rotated ones are, for later documents too."""
     setting = Setting(head_dim=head_dim, kv_heads=1, rope=rope)
     check_case(documents_case(setting, [140, 70, 10], 70, "cpu"), build(setting))
 
 
 @pytest.mark.parametrize(("document", "least", "most"), [(0, 0.9, 1.1), (1, 1.6, 1.9)])
 @pytest.mark.parametrize("head_dim", [128, 256])
-def test_what_turned_queries_lose(head_dim, document, least, most):
-    """Over what rounding them once does, root of the mean square: for an item's first document, and one behind it.
+def test_rotated_queries_have_the_error_of_one_or_two_roundings(head_dim, document, least, most):
+    """Limits the RMS error of rotated queries, in units of one rounding, for a work tile's first and second document.
 
-    Documents of one key: zero, whose weight is 1, and one with a single column, which the lse tells of a query."""
+    Each document has one key. One key is zero, with the weight 1. The other has a single nonzero column, so the lse
+    reveals that column of the query.
+    """
     setting = Setting(head_dim=head_dim, group=4, kv_heads=4)
     bases = [70, 5000]
     case = documents_case(setting, [1, 1], 64, "cpu", bases)
@@ -325,8 +346,11 @@ def test_what_turned_queries_lose(head_dim, document, least, most):
     ("head_dim", "rope", "rotary_dim"),
     [(64, "neox", 36), (64, "gptj", 8), (128, "neox", 48), (128, "gptj", 24), (192, "neox", 20), (256, "gptj", 248)],
 )
-def test_units_that_are_no_whole_chunks(monkeypatch, head_dim, rope, rotary_dim, query_form):
-    """Of runs of two columns, or odd in number; and two chunks an odd number of chunks apart."""
+def test_rotary_dims_that_are_not_whole_chunks_agree_with_fp64(monkeypatch, head_dim, rope, rotary_dim, query_form):
+    """Units of a pairing have runs of two columns, or are odd in number.
+
+    In others, the two chunks of a unit are an odd number of chunks apart.
+    """
     monkeypatch.setitem(ROPES, "odd", lambda _: getattr(lazyrope.rope, rope)(10000.0, rotary_dim=rotary_dim))
     setting = Setting(head_dim=head_dim, kv_heads=1, rope="odd", query_form=query_form)
     check_case(documents_case(setting, [140, 70, 10], 70, "cpu"), build(setting))
@@ -334,9 +358,11 @@ def test_units_that_are_no_whole_chunks(monkeypatch, head_dim, rope, rotary_dim,
 
 @pytest.mark.parametrize("scores", ["plain", "sinks", "softcap and sinks"])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_rows_whose_scores_are_all_far_above_or_below_zero(head_dim, scores):
-    """Beside rows whose are not: where all of a warp's maxima are near zero, nothing is subtracted. So with sinks, of
-    which some weigh more than all keys."""
+def test_rows_with_scores_far_from_zero_agree_with_fp64(head_dim, scores):
+    """A warp whose row maxima are all near zero subtracts nothing; the other rows have such maxima.
+
+    The same holds with sinks, some of which exceed all keys.
+    """
     setting = Setting(head_dim=head_dim, kv_heads=1, rope="none", scores=scores)
     case = documents_case(setting, [200, 150], 70, "cpu")
     case.k_pool.abs_()
@@ -345,14 +371,14 @@ def test_rows_whose_scores_are_all_far_above_or_below_zero(head_dim, scores):
     case.q.abs_()
     for token, factor in ((0, 1), (1, -1), (2, 4), (3, -4), (4, 16), (5, -16)):
         case.q[token::16].mul_(factor)
-    case.q[64:].mul_(0.01)  # whose maxima are all near it
+    case.q[64:].mul_(0.01)  # the maxima of these rows are all near zero
     if "sinks" in case.calls:
         case.calls["sinks"].mul_(20)
     check_case(case, build(setting))
 
 
-def test_what_was_decided_of_an_item_is_read_before_the_next():
-    """Two short parts behind one another, of which no warp waits for another's products."""
+def test_the_decision_about_a_work_tile_is_read_before_the_next():
+    """A CTA computes two short KV splits in sequence, in which no warp waits for another warp's products."""
     setting = Setting(head_dim=64, kv_heads=2, batch_invariant=True)
     with lazyrope.emulator.options(races=True):
         check_case(documents_case(setting, [4208], 64, "cpu"), build(setting))
@@ -363,7 +389,7 @@ def with_pools(case: Case, change) -> Case:
 
 
 def spread(pool: torch.Tensor, elements: int) -> torch.Tensor:
-    """The same pages, so many elements further apart."""
+    """Returns a copy of the pool whose pages are `elements` further apart."""
     size = pool[0].numel()
     wide = torch.full((pool.shape[0], size + elements), torch.nan, dtype=pool.dtype)
     wide[:, :size] = pool.reshape(pool.shape[0], size)
@@ -372,8 +398,8 @@ def spread(pool: torch.Tensor, elements: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize(("heads", "tokens"), [(1, 20), (16, 20), (3, 20), (1, 1), (16, 1), (3, 1)])
-def test_pages_lie_apart_by_octets_of_slots_or_by_heads(layout, heads, tokens):
-    """As in a pool that keeps keys and values of a page side by side."""
+def test_pages_may_be_spaced_by_octets_of_slots_or_by_heads(layout, heads, tokens):
+    """A pool that interleaves the keys and values of each page has such strides."""
     setting = replace(SMALL, layout=layout, kv_heads=2)
     of_a_head = setting.head_dim * (1 if layout == "NHD" else setting.page_size)
     case = documents_case(setting, [200, 33], tokens, "cpu")
@@ -382,7 +408,7 @@ def test_pages_lie_apart_by_octets_of_slots_or_by_heads(layout, heads, tokens):
 
 @pytest.mark.parametrize(("dimension", "name"), [(1, "slots"), (2, "heads")])
 @pytest.mark.parametrize("tokens", [1, 20])
-def test_a_pool_of_which_parts_are_one_memory_is_refused(dimension, name, tokens):
+def test_a_pool_whose_slots_or_heads_share_memory_is_refused(dimension, name, tokens):
     setting = replace(SMALL, kv_heads=2)
     case = documents_case(setting, [40], tokens, "cpu")
     one = with_pools(case, lambda pool: pool.narrow(dimension, 0, 1).expand_as(pool))
@@ -390,7 +416,7 @@ def test_a_pool_of_which_parts_are_one_memory_is_refused(dimension, name, tokens
         check_case(one, build(setting))
 
 
-def test_pages_that_lie_otherwise_are_refused():
+def test_pages_with_other_strides_are_refused():
     setting = replace(SMALL, kv_heads=2)
     case = documents_case(setting, [40], 20, "cpu")
     kernel = build(setting)
@@ -398,7 +424,7 @@ def test_pages_that_lie_otherwise_are_refused():
         check_case(with_pools(case, lambda pool: spread(pool, 8)), kernel)
 
 
-def test_a_pool_that_is_refused_leaves_the_step_as_it_was():
+def test_a_refused_pool_leaves_the_step_unchanged():
     case = documents_case(replace(SMALL, kv_heads=2), [40], 20, "cpu")
     kernel = build(replace(SMALL, kv_heads=2))
     step = case.plan(kernel)
@@ -409,14 +435,14 @@ def test_a_pool_that_is_refused_leaves_the_step_as_it_was():
 
 
 @pytest.mark.parametrize("tokens", [1, 20])
-def test_pages_of_a_single_head_lie_as_they_like(tokens):
+def test_pages_of_a_single_head_may_have_any_stride(tokens):
     case = documents_case(SMALL, [40, 70], tokens, "cpu")
     check_case(with_pools(case, lambda pool: spread(pool, 8)), build(SMALL))
 
 
 @pytest.mark.parametrize("tokens", [1, 20])
-def test_an_empty_pool(tokens):
-    """Of which nobody sees anything."""
+def test_an_empty_pool_gives_zero_output(tokens):
+    """No query sees a key of the pool."""
     case = documents_case(SMALL, [40], tokens, "cpu")
     kernel = build(SMALL)
     empty = replace(case, k_pool=case.k_pool[:0].clone(), v_pool=case.v_pool[:0].clone())
@@ -428,7 +454,7 @@ def test_an_empty_pool(tokens):
     assert bool((out == 0).all()) and bool((lse == -torch.inf).all())
 
 
-def test_a_pool_of_one_page():
+def test_a_pool_of_one_page_agrees_with_fp64():
     case = documents_case(SMALL, [9], 20, "cpu")
     page = case.metadata["pages"][0]
     one = replace(case, k_pool=case.k_pool[page : page + 1], v_pool=case.v_pool[page : page + 1])

@@ -1,4 +1,4 @@
-"""What `cmake --install` leaves, and a program that finds it with find_package: the documentation's C++ example."""
+"""Installs the library with `cmake --install`, and builds the documentation's C++ example against it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BUILD = Path(_core.__file__).resolve().parents[2]
 WARNINGS = "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 
 pytestmark = pytest.mark.skipif(
-    not (BUILD / "CMakeCache.txt").exists(), reason=f"lazyrope is that of {BUILD}, which is no build tree"
+    not (BUILD / "CMakeCache.txt").exists(), reason=f"lazyrope is imported from {BUILD}, which is not a build tree"
 )
 
 
-def where_things_are() -> list[str]:
-    """What the build tree was told or found of other libraries, as arguments for cmake."""
+def dependency_arguments() -> list[str]:
+    """Returns the arguments of cmake that repeat the build tree's paths of other libraries."""
     names = r"CMAKE_PREFIX_PATH|Python_EXECUTABLE|CudaHeaders_\w+|(fmt|nlohmann_json|Boost)_DIR"
     return [f"-D{line}" for line in (BUILD / "CMakeCache.txt").read_text().splitlines() if re.match(names, line)]
 
@@ -39,7 +39,7 @@ def run(*command: object, **options: object) -> str:
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory) -> Path:
-    """Installed, and then moved elsewhere."""
+    """Returns the installed tree, which was moved after the installation."""
     folder = tmp_path_factory.mktemp("installed")
     run("cmake", "--install", BUILD, "--prefix", folder / "first")
     return (folder / "first").rename(folder / "moved")
@@ -50,7 +50,7 @@ def test_the_tree_has_the_library_its_header_and_the_command(prefix):
     headers = {file.removeprefix("include/") for file in files if file.startswith("include/")}
     assert "lazyrope/lazyrope.h" in headers
     assert {header.split("/")[0] for header in headers} == {"lazyrope"}
-    assert len(headers) < 20, "the public header includes what engines need not know"
+    assert len(headers) < 20, "the public header includes internal headers"
     assert {Path(file).name for file in files if file.endswith(".a")} == {
         f"liblazyrope_{part}.a" for part in ("cache", "codegen", "fmt", "runtime")
     }
@@ -58,7 +58,7 @@ def test_the_tree_has_the_library_its_header_and_the_command(prefix):
     assert run(prefix / "bin" / "lazyrope", "--version") == f"lazyrope {lazyrope.__version__}\n"
 
 
-def test_headers_and_configuration_name_no_other_place(prefix):
+def test_installed_files_name_no_path_of_the_build(prefix):
     for file in prefix.rglob("*"):
         if file.suffix in (".h", ".cmake"):
             text = file.read_text()
@@ -67,13 +67,13 @@ def test_headers_and_configuration_name_no_other_place(prefix):
 
 
 def waves(tokens: int, heads: int, step: float) -> torch.Tensor:
-    """As main.cpp has them: cut to bfloat16, not rounded."""
+    """Returns the input of main.cpp, which truncates to bfloat16 and does not round."""
     values = torch.sin(step * torch.arange(tokens * heads * 128, dtype=torch.float64)).float()
     return (values.view(torch.int32) & -0x10000).view(torch.float32).reshape(tokens, heads, 128)
 
 
 def exact() -> tuple[torch.Tensor, torch.Tensor]:
-    """Of what main.cpp asks for, in fp64, from keys that are rotated for where the request put the documents."""
+    """Computes the result of main.cpp in fp64, with keys rotated for the request's positions of the documents."""
     frequencies = 10000.0 ** (-torch.arange(64, dtype=torch.float64) / 64)
     order = torch.cat([torch.arange(40, 140), torch.arange(40)])
     keys = rotate(waves(140, 2, 0.37)[order], torch.arange(140), frequencies, 128)
@@ -90,7 +90,7 @@ def exact() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def environment() -> dict[str, str]:
-    """In which a program finds the NVRTC of this Python's packages."""
+    """Returns an environment in which a program finds the NVRTC of this Python's packages."""
     found = [file for folder in _nvrtc.library_directories() for file in Path(folder).glob("libnvrtc.so.*")]
     newest = {"LAZYROPE_NVRTC": str(max(found, key=lambda file: file.name))} if found else {}
     return newest | os.environ
@@ -105,7 +105,7 @@ def test_a_program_finds_the_package_and_attends(prefix, tmp_path):
         tmp_path,
         "-G",
         "Ninja",
-        *where_things_are(),
+        *dependency_arguments(),
         f"-Dlazyrope_ROOT={prefix}",
         WARNINGS,
     )
@@ -137,12 +137,12 @@ target_link_libraries(consumer PRIVATE lazyrope::lazyrope)
 """
 
 
-def test_a_program_can_have_the_source_tree_as_a_subdirectory(tmp_path):
-    """It compiles against the same header, and its own installation is not littered."""
+def test_a_program_may_add_the_source_tree_as_a_subdirectory(tmp_path):
+    """The program compiles against the same header, and its installation has no files of lazyrope."""
     (tmp_path / "CMakeLists.txt").write_text(EMBEDDING)
     shutil.copy(CONSUMER / "main.cpp", tmp_path)
     build = tmp_path / "build"
-    run("cmake", "-S", tmp_path, "-B", build, "-G", "Ninja", *where_things_are(), WARNINGS)
+    run("cmake", "-S", tmp_path, "-B", build, "-G", "Ninja", *dependency_arguments(), WARNINGS)
     run("cmake", "--build", build, "--target", "CMakeFiles/consumer.dir/main.cpp.o")
     run("cmake", "--install", build, "--prefix", tmp_path / "prefix")
     assert not (tmp_path / "prefix").exists()

@@ -1,4 +1,4 @@
-"""tools/check_layers.py complains about what it should, where it is, and about nothing else."""
+"""tools/check_layers.py names the file and line of each violation, and complains about nothing else."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def complaints(tmp_path: Path, changes: dict[str, str | None]) -> list[str]:
     return check_layers.complaints(check_layers.sources(tmp_path))
 
 
-def test_a_good_tree_has_none(tmp_path):
+def test_a_good_tree_has_no_complaints(tmp_path):
     assert complaints(tmp_path, {}) == []
 
 
@@ -218,7 +218,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("path", "text", "complaint"), BAD, ids=[complaint for *_, complaint in BAD])
-def test_complains_of(tmp_path, path, text, complaint):
+def test_a_violation_is_reported(tmp_path, path, text, complaint):
     assert complaints(tmp_path, {path: text}) == [complaint]
 
 
@@ -238,19 +238,19 @@ WORDS = [
     "path", ["templates/tile/element.cuh", "templates/isa/types.cuh", "tests/isa/kernels/sync.cuh"]
 )
 @pytest.mark.parametrize("word", WORDS)
-def test_complains_of_cuda_outside_isa_ptx(tmp_path, word, path):
+def test_cuda_outside_isa_ptx_is_reported(tmp_path, word, path):
     (complaint,) = complaints(tmp_path, {path: f"// why\n{word}\n"})
     assert complaint.startswith(f"{path}:2: ")
     assert complaint.endswith(" belongs in templates/isa/ptx")
 
 
-def test_complains_of_cuda_in_the_emulator(tmp_path):
+def test_cuda_in_the_emulator_is_reported(tmp_path):
     (complaint,) = complaints(tmp_path, {"templates/isa/emu/sync.cuh": "void f() { __syncwarp(); }\n"})
     assert complaint == "templates/isa/emu/sync.cuh:1: __syncwarp belongs in templates/isa/ptx"
 
 
 @pytest.mark.parametrize(("isa", "other"), [("ptx", "emu"), ("emu", "ptx")])
-def test_complains_of_a_header_that_one_isa_lacks(tmp_path, isa, other):
+def test_a_header_that_one_isa_lacks_is_reported(tmp_path, isa, other):
     assert complaints(tmp_path, {f"templates/isa/{isa}/math.cuh": ""}) == [
         f"templates/isa/{isa}/math.cuh:1: templates/isa/{other}/math.cuh is missing; both must offer it"
     ]
@@ -261,7 +261,7 @@ def test_literals_and_comments_are_not_code(tmp_path):
     assert complaints(tmp_path, {"runtime/step/step.h": text}) == []
 
 
-def test_the_command_says_where_and_fails(tmp_path):
+def test_the_command_prints_complaints_and_fails(tmp_path):
     complaints(tmp_path, {"cache/key.h": '#include "runtime/step/step.h"\n'})
     command = [sys.executable, ROOT / "tools" / "check_layers.py", tmp_path]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -270,7 +270,7 @@ def test_the_command_says_where_and_fails(tmp_path):
     assert result.stdout.endswith("files, 1 complaint\n")
 
 
-def test_an_empty_tree_is_no_success(tmp_path):
+def test_an_empty_tree_fails(tmp_path):
     command = [sys.executable, ROOT / "tools" / "check_layers.py", tmp_path]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1 and "has none of the rooms" in result.stderr

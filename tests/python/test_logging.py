@@ -1,4 +1,4 @@
-"""What the library logs reaches Python's logging, whichever thread it comes from; LAZYROPE_LOG sends it to stderr."""
+"""The library's messages reach Python's logging from every thread, or stderr if LAZYROPE_LOG is set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Compiles, into an empty cache, a kernel that logs at level info; into one that cannot be written, also warnings.
+# Compiling into an empty cache logs at level info. An unwritable cache adds a warning.
 COMPILE = """
 import lazyrope
 def compile(num_kv_heads=2):
@@ -55,7 +55,7 @@ def test_without_a_handler_only_warnings_are_printed(tmp_path):
     assert " is not cached on disk: cannot create directory /proc/lazyrope" in warned
 
 
-def test_the_logger_decides_what_is_kept(tmp_path):
+def test_the_level_of_the_logger_filters_messages(tmp_path):
     code = """
 import logging
 logging.getLogger("lazyrope").setLevel(logging.ERROR)
@@ -65,7 +65,7 @@ compile()
 
 
 @pytest.mark.parametrize(("level", "says"), [("info", True), ("warning", False), ("off", False)])
-def test_the_variable_sends_messages_to_stderr_instead(tmp_path, level, says):
+def test_lazyrope_log_sends_messages_to_stderr_instead(tmp_path, level, says):
     code = """
 import logging
 logging.basicConfig(level=logging.DEBUG, format="to the logger: %(message)s")
@@ -76,7 +76,7 @@ compile()
     assert "to the logger" not in text
 
 
-def test_what_fails_is_logged_before_its_error(tmp_path):
+def test_messages_before_an_error_are_logged(tmp_path):
     code = """
 import logging
 records = []
@@ -98,8 +98,8 @@ except lazyrope.SpecError:
     assert int(run(code, tmp_path).stdout) >= 6
 
 
-def test_threads_that_compile_at_once_do_not_wait_for_each_other(tmp_path):
-    """Neither for the interpreter's lock nor for a handler's, which calls the library again."""
+def test_threads_that_compile_at_once_do_not_deadlock(tmp_path):
+    """Threads do not deadlock on the interpreter's lock or a handler's lock, though handlers call the library."""
     code = """
 import faulthandler, logging, threading
 faulthandler.dump_traceback_later(200, exit=True)

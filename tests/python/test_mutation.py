@@ -1,4 +1,4 @@
-"""Each wait, fence and barrier of the kernels is needed, and the emulator sees where one is missing."""
+"""Each wait, fence and barrier of the kernels is needed, and the emulator finds a missing one."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_every_mutant_is_caught():
     assert re.search(r"(\d+) of \1 mutants of \d+ sites: 0 survived", done.stdout)
 
 
-def test_a_barrier_too_many_survives(tmp_path):
-    """The test can fail: what is not needed is found, and what stands beside it is not."""
+def test_a_superfluous_barrier_survives(tmp_path):
+    """The test can fail: it finds a barrier that is not needed, and only that one."""
     shutil.copytree(ROOT / "templates", tmp_path, dirs_exist_ok=True)
     planner = tmp_path / "planner/planner.cuh"
     text = planner.read_text()
@@ -46,20 +46,20 @@ def test_a_barrier_too_many_survives(tmp_path):
 
 
 def test_the_table_has_a_verdict_on_every_mutant():
-    """And on no other; `make mutate` writes it."""
+    """The table has no other entry. `make mutate` writes it."""
     instructions = Instructions(TEXTS)
     known = table.read()
     assert set(known) == set(table.keys(mutants(sites(TEXTS, instructions), instructions)))
     assert [key for key, verdict in known.items() if not verdict.caught_by] == []
 
 
-def test_it_is_known_of_every_instruction_what_it_does():
-    """Else tests/mutation/sites.py must say it of the new one."""
+def test_every_instruction_has_a_kind():
+    """A new instruction must be added to tests/mutation/sites.py."""
     assert Instructions(TEXTS).of_no_kind() == set()
 
 
 def test_every_call_that_synchronizes_is_a_site():
-    """Counted in another way."""
+    """The test counts the calls in the text of the templates."""
     instructions = Instructions(TEXTS)
     assert {"bar_sync", "bar_warp_sync", "cp_async_wait_group", "ld_acquire_gpu"} <= instructions.synchronizing
     found = every_site(TEXTS, instructions)
@@ -85,8 +85,8 @@ inline uint32 atom_release_gpu_add(uint32* p, Site site = here()) {
 """
 
 
-def of(body: str) -> tuple[list[Mutant], str]:
-    """The mutants of a function, and its text with all of them."""
+def mutants_of(body: str) -> tuple[list[Mutant], str]:
+    """Returns the mutants of a function, and its text with all of them."""
     device = re.sub(r"Site site = here\(\)|, Site site = here\(\)", "", EMULATED).replace("inline", "LAZYROPE_DEVICE")
     texts = {
         "isa/ptx/x.cuh": Text("isa/ptx/x.cuh", device),
@@ -101,7 +101,7 @@ def of(body: str) -> tuple[list[Mutant], str]:
 
 
 def kinds(body: str) -> list[tuple[int, str]]:
-    return [(mutant.site.line, mutant.kind) for mutant in of(body)[0]]
+    return [(mutant.site.line, mutant.kind) for mutant in mutants_of(body)[0]]
 
 
 def test_a_call_moves_past_the_next_statement_that_matters():
@@ -117,7 +117,7 @@ def test_a_call_moves_past_the_next_statement_that_matters():
 }
 """
     assert kinds(body) == [(4, "removed"), (4, "earlier"), (4, "later")]
-    lines = of(body)[1].split("\n")[2:]
+    lines = mutants_of(body)[1].split("\n")[2:]
     assert lines[0].endswith("{ if (lazyrope_mutant == 2) bar_sync();")
     assert (
         lines[3].strip()
@@ -134,20 +134,20 @@ def test_a_call_does_not_move_past_a_jump_or_out_of_its_block():
     assert kinds(body) == [(4, "removed")]
 
 
-def test_neighbours_are_exchanged_once():
+def test_neighbouring_calls_are_exchanged_once():
     body = "LAZYROPE_DEVICE void f() {\n  cp_async_wait_group<1>();\n  bar_sync();\n}\n"
     assert kinds(body)[:3] == [(2, "removed"), (2, "pending + 1"), (2, "later")]
     assert (3, "earlier") not in kinds(body)
-    assert "cp_async_wait_group<(1) + 1>()" in of(body)[1]
+    assert "cp_async_wait_group<(1) + 1>()" in mutants_of(body)[1]
 
 
 def test_a_commit_moves_past_copies():
     body = "LAZYROPE_DEVICE void f() {\n  cp_async_ca_4(p);\n  st_shared(p, 1);\n  cp_async_commit_group();\n}\n"
-    commit = of(body)[0][1]
+    commit = mutants_of(body)[0][1]
     assert commit.kind == "earlier" and commit.site.text.of(commit.crosses) == "cp_async_ca_4(p);"
 
 
-def test_calls_of_what_only_synchronizes_are_sites_too():
+def test_calls_of_functions_that_only_synchronize_are_sites():
     body = """LAZYROPE_DEVICE void wait() {
   cp_async_wait_group<0>();
   bar_sync();
@@ -160,14 +160,14 @@ LAZYROPE_DEVICE void f(SharedPtr p) {
     assert kinds(body)[-2:] == [(6, "removed"), (6, "later")]
 
 
-def test_what_is_waited_for_in_a_condition_need_not_have_come():
-    every, text = of("LAZYROPE_DEVICE void f(SharedPtr p) {\n  while (!mbarrier_try_wait(p)) {\n  }\n}\n")
+def test_a_wait_in_a_condition_is_removed_by_a_true_result():
+    every, text = mutants_of("LAZYROPE_DEVICE void f(SharedPtr p) {\n  while (!mbarrier_try_wait(p)) {\n  }\n}\n")
     assert [mutant.kind for mutant in every] == ["removed"]
     assert "while (!(lazyrope_mutant == 1 ? true : mbarrier_try_wait(p)))" in text
 
 
-def test_orders_become_weaker():
-    every, text = of("LAZYROPE_DEVICE void f(uint32* p) {\n  const uint32 x = atom_release_gpu_add(p);\n}\n")
+def test_memory_orders_are_relaxed():
+    every, text = mutants_of("LAZYROPE_DEVICE void f(uint32* p) {\n  const uint32 x = atom_release_gpu_add(p);\n}\n")
     assert [mutant.kind for mutant in every] == ["relaxed"]
     assert "(lazyrope_mutant == 1 ? mutant_relaxed_atom_release_gpu_add(p) : atom_release_gpu_add(p))" in text
 
@@ -175,7 +175,7 @@ def test_orders_become_weaker():
 @pytest.mark.parametrize(
     "wrapper", ["fence_proxy_async", "barrier_cluster_arrive", "wgmma_commit_group", "mbarrier_init"]
 )
-def test_instructions_of_later_kernels_will_be_found(wrapper):
+def test_new_synchronizing_instructions_are_found(wrapper):
     device = f"LAZYROPE_DEVICE void {wrapper}() {{}}"
     emulated = f"inline void {wrapper}() {{ emulator->{wrapper}(); }}"
     texts = {"isa/ptx/y.cuh": Text("isa/ptx/y.cuh", device), "isa/emu/y.cuh": Text("isa/emu/y.cuh", emulated)}

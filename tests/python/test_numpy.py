@@ -1,4 +1,4 @@
-"""What someone has whose machine has neither a GPU nor PyTorch: the emulator, NumPy's arrays and a C++ compiler."""
+"""Without a GPU and PyTorch, the library works with the emulator, NumPy arrays and a C++ compiler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif("emu:sm_80" not in lazyrope.archs(), reason="thi
 
 SPEC = "lazyrope.AttentionSpec(head_dim=64, num_q_heads=4, num_kv_heads=2, rope=lazyrope.rope.neox(), dtype='float16')"
 
-# Two documents of 40 and 21 tokens, seen the other way round by a request that asks 3 tokens after both.
+# A request of 3 query tokens sees two documents of 40 and 21 tokens, the second one first.
 ARRAYS = f"""
 import sys
 
@@ -91,7 +91,7 @@ def run(program: str, **changes: str | Path | None) -> str:
     return result.stdout
 
 
-def test_numpys_arrays_give_the_references_result():
+def test_numpy_arrays_agree_with_the_reference():
     assert run(ARRAYS) == "as the reference\n"
 
 

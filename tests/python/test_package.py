@@ -1,4 +1,4 @@
-"""The wheel, and the stubs in it: what someone gets who installs lazyrope into an environment with nothing else."""
+"""The wheel and its stubs, installed into an environment that has nothing else."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ def run(*command: object, **options: object) -> str:
 
 
 def test_the_extension_exports_nothing_but_its_entry():
-    """Symbols of a C++ library that is linked in would be taken from, or by, another copy in the process."""
+    """Exported symbols of linked libraries could be mixed up with those of another copy in the process."""
     lines = run("nm", "--dynamic", "--defined-only", _core.__file__).splitlines()
     assert [line.split()[-1] for line in lines] == ["PyInit__core"]
 
 
-def compiled_as_here() -> tuple[list[str], dict[str, str]]:
-    """Arguments and variables with which pip calls the compiler as the build tree was made, and through ccache where it
-    is: what was compiled before is not compiled again."""
+def options_of_build_tree() -> tuple[list[str], dict[str, str]]:
+    """Returns pip's arguments and the variables that repeat the options of the build tree.
+
+    With ccache, files that were compiled before are not compiled again.
+    """
     file = Path(_core.__file__).resolve().parents[2] / "CMakeCache.txt"
     text = file.read_text() if file.exists() else ""
     known = dict(re.findall(r"^(LAZYROPE_WERROR|CMAKE_CXX_COMPILER):\w+=(.*)$", text, flags=re.MULTILINE))
@@ -47,9 +49,9 @@ def compiled_as_here() -> tuple[list[str], dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
-    """Built as `pip install .` builds it, but with the build tools of this environment instead of fresh ones."""
+    """Returns a wheel that is built as by `pip install .`, but with the build tools of this environment."""
     folder = tmp_path_factory.mktemp("wheel")
-    arguments, variables = compiled_as_here()
+    arguments, variables = options_of_build_tree()
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
     run(*pip, *arguments, ROOT, env=os.environ | variables)
     (file,) = folder.glob("lazyrope-*.whl")
@@ -58,7 +60,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel, tmp_path_factory) -> Path:
-    """A fresh virtual environment with lazyrope and what it depends on, and nothing else."""
+    """Returns a new virtual environment with only lazyrope and its dependencies."""
     venv = tmp_path_factory.mktemp("installed")
     run(sys.executable, "-m", "venv", venv)
     run(venv / "bin" / "pip", "install", "--disable-pip-version-check", wheel)
@@ -66,7 +68,7 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 
 def clean_environment(**variables: object) -> dict[str, str]:
-    """Without this environment's paths, on a machine that shows no GPU."""
+    """Returns an environment without this one's paths and without a visible GPU."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LAZYROPE_"))}
     return kept | {"CUDA_VISIBLE_DEVICES": ""} | {name: str(value) for name, value in variables.items()}
 
@@ -90,8 +92,8 @@ def test_the_wheel_is_small_and_complete(wheel):
     }
 
 
-def test_it_depends_on_the_compiler_alone(wheel):
-    """Unless the extra is asked for."""
+def test_the_wheel_depends_only_on_nvrtc(wheel):
+    """Other dependencies belong to the extra."""
     metadata = zipfile.ZipFile(wheel).read(f"lazyrope-{lazyrope.__version__}.dist-info/METADATA").decode()
     needed = [line.split(": ", 1)[1] for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     extra = [line for line in needed if "extra ==" in line]
@@ -117,7 +119,7 @@ print(lazyrope.__version__, lazyrope.__file__)
 """
 
 
-def test_it_imports_and_compiles_without_torch_numpy_or_gpu(installed, tmp_path):
+def test_the_wheel_imports_and_compiles_without_torch_numpy_or_gpu(installed, tmp_path):
     environment = clean_environment(LAZYROPE_CACHE_DIR=tmp_path / "cache")
     version, file = run(installed / "bin" / "python", "-c", IMPORT, env=environment, cwd=tmp_path).split()
     assert version == lazyrope.__version__
@@ -134,8 +136,8 @@ def test_the_command_is_installed_and_finds_the_compiler(installed, tmp_path):
     assert f"chosen: {installed}" in run(command, "doctor", env=environment)
 
 
-def test_requirements_of_building_are_written_alike():
-    """pyproject.toml (for pip) and tools/requirements/build.txt (for make)."""
+def test_build_requirements_of_pip_and_make_are_equal():
+    """pip reads pyproject.toml, and make reads tools/requirements/build.txt."""
     tomllib = pytest.importorskip("tomllib")
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lines = (ROOT / "tools" / "requirements" / "build.txt").read_text().splitlines()
@@ -143,7 +145,7 @@ def test_requirements_of_building_are_written_alike():
 
 
 def parameters(function: ast.FunctionDef) -> list[tuple[str, str, str | None]]:
-    """Name, kind and default of each but self."""
+    """Returns name, kind and default of each parameter except self."""
     a = function.args
     positional = [*a.posonlyargs, *a.args]
     defaults = [None] * (len(positional) - len(a.defaults)) + list(a.defaults)
@@ -153,7 +155,7 @@ def parameters(function: ast.FunctionDef) -> list[tuple[str, str, str | None]]:
 
 
 def stubs() -> dict[str, ast.FunctionDef]:
-    """Functions and methods that the stubs declare; of overloads the first."""
+    """Returns the functions and methods that the stubs declare, and the first of overloads."""
     found: dict[str, ast.FunctionDef] = {}
     for node in (node for file in STUBS for node in file.body):
         inside = [(f"{node.name}.", member) for member in node.body] if isinstance(node, ast.ClassDef) else [("", node)]
@@ -166,7 +168,7 @@ def stubs() -> dict[str, ast.FunctionDef]:
 
 
 def bound() -> dict[str, ast.FunctionDef]:
-    """Functions and methods as pybind11 describes them to who calls them with an argument that they do not have."""
+    """Returns the functions and methods with the signatures in pybind11's error for an unknown argument."""
     found = {}
     classes = {name: cls for name, cls in vars(_core).items() if isinstance(cls, type)}
     spaces = [("", vars(_core)), *((f"{name}.", vars(cls)) for name, cls in classes.items())]
@@ -191,8 +193,8 @@ def bound() -> dict[str, ast.FunctionDef]:
 UNNAMED = ("__eq__", "__repr__", "__str__", "_pybind11_conduit_v1_")  # arguments, and pybind11's own functions
 
 
-def test_stubs_declare_what_is_bound():
-    """Names, keyword-only arguments and defaults."""
+def test_stubs_declare_every_bound_function():
+    """Names, keyword-only arguments and defaults agree."""
     ours, theirs = stubs(), bound()
     assert len(theirs) > 15
     assert {name: parameters(ours[name]) for name in theirs} == {name: parameters(f) for name, f in theirs.items()}
@@ -205,8 +207,8 @@ def is_of_the_extension(item: object) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in lazyrope.__all__ if is_of_the_extension(getattr(_core, name, None))])
-def test_help_says_what_the_stub_says(name):
-    """Of each name of the package, and of what a class has."""
+def test_docstrings_equal_those_of_the_stubs(name):
+    """The docstrings of functions, classes and members are those of the stubs."""
     stub = next(node for file in STUBS for node in file.body if getattr(node, "name", None) == name)
     item = getattr(lazyrope, name)
     assert inspect.getdoc(item).startswith(ast.get_docstring(stub))
@@ -222,7 +224,7 @@ def test_help_says_what_the_stub_says(name):
             assert inspect.getdoc(getattr(item, member.name)) == text
 
 
-def test_the_attention_explains_its_call():
+def test_the_call_of_attention_has_a_signature():
     assert [*inspect.signature(lazyrope.Attention.__call__).parameters][:3] == ["self", "q", "k_pool"]
 
 

@@ -1,4 +1,4 @@
-"""``lazyrope precompile``: a directory filled without a GPU serves without a compiler."""
+"""``lazyrope precompile`` fills a directory without a GPU, and it serves without a compiler."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.support.command import (
 
 ARCHS = ("sm_80", "sm_90a")
 MODELS = ("grouped", "plain")
-# Of models of different group sizes and frequencies, only plan_append is the same.
+# Models with different group sizes and frequencies share only plan_append.
 DISTINCT = len(ARCHS) * (len(MODELS) * len(KERNELS) - 1)
-# An image has these set already when it is filled.
+# An image may set these before it is filled.
 IMAGE = {"LAZYROPE_POLICY": "cache_only", "LAZYROPE_CACHE_MAX_BYTES": "1K"}
 NO_COMPILER = {"LAZYROPE_NVRTC": NOTHING_THERE, "CUDA_VISIBLE_DEVICES": ""}
 
@@ -42,7 +42,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two: a directory and a file."""
+    """Returns two models, a directory and a file."""
     root = tmp_path_factory.mktemp("models")
     write_config(root / "grouped")
     file = write_config(root / "other", num_attention_heads=4, hidden_size=256, num_key_value_heads=4, rope_theta=5e3)
@@ -56,20 +56,20 @@ def asked(models: list[Path]) -> list[object]:
 
 @pytest.fixture(scope="module")
 def filled(command: str, asked: list[object], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """A directory with the kernels of MODELS for ARCHS, and the run that filled it."""
+    """Returns a directory with the kernels of MODELS for ARCHS, and the run that filled it."""
     out = tmp_path_factory.mktemp("filled") / "new" / "kernels"
     return out, run_command(command, "precompile", *asked, "--out", out, "--json", **IMAGE)
 
 
 @pytest.fixture
 def out(filled: tuple[Path, Result], tmp_path: Path) -> Path:
-    """The test's own copy of it."""
+    """Returns the test's own copy of the filled directory."""
     return Path(shutil.copytree(filled[0], tmp_path / "kernels"))
 
 
 @pytest.fixture
 def precompile(command: str, asked: list[object]) -> Run:
-    """Runs it for MODELS and ARCHS, or for `asked`."""
+    """Returns a function that runs precompile for MODELS and ARCHS, or for `asked`."""
 
     def run(out: Path, *arguments: object, asked: list[object] = asked, **options: object) -> Result:
         return run_command(command, "precompile", *asked, "--out", out, *arguments, **options)
@@ -78,7 +78,7 @@ def precompile(command: str, asked: list[object]) -> Run:
 
 
 def kernels(result: Result) -> dict[tuple[str, str, str], str]:
-    """Model, arch and kernel to state."""
+    """Returns the state of each kernel by model, arch and kernel."""
     return {(k["model"], k["arch"], k["kernel"]): k["state"] for k in json.loads(result.stdout)["kernels"]}
 
 
@@ -93,7 +93,7 @@ def names(directory: Path) -> set[str]:
 
 
 class TestFilling:
-    def test_every_kernel_of_every_model_and_arch(self, filled):
+    def test_every_kernel_of_every_model_and_arch_is_compiled(self, filled):
         out, result = filled
         printed = json.loads(result.stdout)
         assert list(printed) == ["directory", "seconds", "entries", "bytes", "kernels"]
@@ -104,18 +104,18 @@ class TestFilling:
             assert list(kernel) == "model spec config arch kernel key state problem".split()
             assert kernel["problem"] is None and kernel["config"].startswith("decode ")
             assert kernel["spec"].startswith("head_dim 64, group ")
-        # Nothing else is left there, and no limit of the environment's has removed any.
+        # There are no other files, and the limit of the environment removed none.
         assert names(out) == {f"{kernel['key']}.lzr" for kernel in printed["kernels"]}
         assert printed["entries"] == DISTINCT
         assert printed["bytes"] == sum(file.stat().st_size for file in out.iterdir())
 
-    def test_a_log_has_a_line_for_each(self, filled):
+    def test_the_log_has_a_line_for_each_kernel(self, filled):
         lines = filled[1].stderr.splitlines()
         assert len(lines) == DISTINCT
         for i, line in enumerate(lines, 1):
             assert re.fullmatch(rf"\[{i}/{DISTINCT}\] (grouped|plain): \w+ for sm_(80|90a), \d+\.\d s", line)
 
-    def test_again_compiles_nothing(self, precompile, out, filled):
+    def test_a_second_run_compiles_nothing(self, precompile, out, filled):
         result = precompile(out, "--json", **NO_COMPILER)
         assert set(kernels(result).values()) == {"found"}
         assert json.loads(result.stdout)["seconds"] < 1
@@ -128,7 +128,7 @@ class TestFilling:
         }
         assert len(names(out)) == DISTINCT + len(MODELS) * len(ARCHS)
 
-    def test_text(self, precompile, out, filled):
+    def test_the_table_counts_kernels_by_state(self, precompile, out, filled):
         entry(out, filled[1], "grouped", "sm_80", "append").unlink()
         lines = precompile(out).stdout.splitlines()
         assert lines[0].split() == "model arch kernels compiled missing size".split()
@@ -149,7 +149,7 @@ class TestFilling:
         assert f"\r\x1b[K[{'#' * 30}] {DISTINCT}/{DISTINCT} grouped: plan_append for " in text
         assert text.endswith("\r\x1b[K")
 
-    def test_every_layer(self, command, tmp_path):
+    def test_every_kind_of_layer_is_compiled(self, command, tmp_path):
         file = write_config(tmp_path / "mixed", model_type="qwen2", num_hidden_layers=4, max_window_layers=2,
                             sliding_window=64, use_sliding_window=True)  # fmt: skip
         arguments = ["--model", file, "--arch", "sm_80", "--out", tmp_path / "out", "--check", "--json"]
@@ -157,27 +157,27 @@ class TestFilling:
         specs = {row["model"]: row["spec"] for row in rows}
         assert list(specs) == ["mixed", "mixed-2"] and "sliding_window" in specs["mixed-2"]
 
-    def test_all_archs(self, command, models, tmp_path):
+    def test_arch_all_means_every_gpu_arch(self, command, models, tmp_path):
         arguments = ["--model", models[0], "--arch", "all", "--out", tmp_path / "out", "--check", "--json"]
         rows = json.loads(run_command(command, "precompile", *arguments, code=1).stdout)["kernels"]
         assert list(dict.fromkeys(row["arch"] for row in rows)) == [a for a in lazyrope.archs() if "emu" not in a]
 
 
 class TestCheck:
-    def test_before(self, precompile, tmp_path):
+    def test_an_absent_directory_lacks_every_kernel(self, precompile, tmp_path):
         result = precompile(tmp_path / "out", "--check", "--json", code=1, **NO_COMPILER)
         assert set(kernels(result).values()) == {"missing"}
         assert {kernel["problem"] for kernel in json.loads(result.stdout)["kernels"]} == {"absent"}
         assert result.stderr == f"lazyrope: {DISTINCT} of {DISTINCT} kernels are missing\n"
         assert not (tmp_path / "out").exists()
 
-    def test_after(self, precompile, out):
+    def test_a_filled_directory_lacks_no_kernel(self, precompile, out):
         result = precompile(out, "--check", "--json", **NO_COMPILER)
         assert set(kernels(result).values()) == {"found"} and result.stderr == ""
 
-    def test_what_is_missing_or_damaged_is_named_and_then_made(self, precompile, out, filled):
+    def test_missing_and_damaged_kernels_are_named_and_then_compiled(self, precompile, out, filled):
         lost = entry(out, filled[1], "grouped", "sm_90a", "append")
-        damaged = entry(out, filled[1], "plain", "sm_80", "plan_append")  # both models'
+        damaged = entry(out, filled[1], "plain", "sm_80", "plan_append")  # both models use it
         lost.unlink()
         flip_last_byte(damaged)
         before = names(out)
@@ -214,7 +214,7 @@ if form == "rotated":
 print(json.dumps([one.from_cache for one in compiled]))
 """
 
-# A document whose values are all 1: so is what attention makes of them.
+# All values of the document are 1, so the output is 1.
 ANSWER = """
 import sys, lazyrope, torch
 config, device, arch = sys.argv[1:]
@@ -229,7 +229,7 @@ assert kernel.from_cache and bool((out == 1).all()), out
 
 
 def serve(out: Path, config: Path, arch: str, form: str = "raw", code: int = 0) -> Result:
-    """What a process that compiles the model's kernels gets, out of reach of any compiler."""
+    """Compiles the model's kernels in a new process that has no compiler."""
     result = subprocess.run(
         [sys.executable, "-c", SERVE, config, arch, form],
         env=environment(LAZYROPE_CACHE_DIR=out, LAZYROPE_POLICY="cache_only", **NO_COMPILER),
@@ -242,19 +242,19 @@ def serve(out: Path, config: Path, arch: str, form: str = "raw", code: int = 0) 
 
 class TestServing:
     @pytest.mark.parametrize("arch", ARCHS)
-    def test_without_a_compiler(self, filled, models, arch):
+    def test_kernels_are_served_without_a_compiler(self, filled, models, arch):
         before = names(filled[0])
         for config in models:
             assert json.loads(serve(filled[0], config, arch).stdout) == [True]
         assert names(filled[0]) == before
 
-    def test_what_transformers_asks_for(self, command, models, tmp_path):
+    def test_kernels_of_the_transformers_engine_are_served(self, command, models, tmp_path):
         arguments = ["--model", models[0], "--arch", "sm_80", "--query-form", "rotated", "--reposition"]
         run_command(command, "precompile", *arguments, "--out", tmp_path / "out")
         assert json.loads(serve(tmp_path / "out", models[0], "sm_80", "rotated").stdout) == [True, True]
 
-    def test_kernels_run(self, command, models, device, tmp_path):
-        """On a GPU, where precompile takes its arch by default, or else in the emulator."""
+    def test_precompiled_kernels_run(self, command, models, device, tmp_path):
+        """Kernels run on the GPU, whose arch is precompile's default, or in the emulator."""
         out, on_gpu = tmp_path / "out", device == "cuda"
         for_arch = [] if on_gpu else ["--arch", "emu:sm_80"]
         printed = run_command(command, "precompile", "--model", models[0], *for_arch, "--out", out, "--json").stdout
@@ -262,23 +262,23 @@ class TestServing:
         changes = {"LAZYROPE_CACHE_DIR": out, "LAZYROPE_POLICY": "cache_only", "LAZYROPE_NVRTC": NOTHING_THERE}
         run_command(sys.executable, "-c", ANSWER, models[0], device, arch, **changes, LAZYROPE_CXX="/nonexistent/c++")
 
-    def test_what_is_missing_is_refused(self, out, models, filled):
+    def test_a_missing_kernel_is_refused(self, out, models, filled):
         entry(out, filled[1], "grouped", "sm_80", "plan").unlink()
         error = serve(out, models[0], "sm_80", code=1).stderr
         assert "CacheError: LAZYROPE_POLICY=cache_only forbids compiling lazyrope_plan" in error
         assert "compile it beforehand with `lazyrope precompile`" in error
 
-    def test_what_is_not_trusted_is_said_to_be_so(self, out, models, filled):
+    def test_a_damaged_kernel_is_refused_with_the_reason(self, out, models, filled):
         path = entry(out, filled[1], "grouped", "sm_80", "plan")
         path.write_bytes(path.read_bytes()[:-1])
         error = serve(out, models[0], "sm_80", code=1).stderr
         assert "CacheError: LAZYROPE_POLICY=cache_only forbids compiling lazyrope_plan" in error
         assert "its entry in the cache" in error and "is not used: " in error
 
-    def test_a_read_only_directory_of_root_serves_everybody(self, command, asked, filled):
+    def test_a_read_only_directory_of_root_serves_every_user(self, command, asked, filled):
         if os.geteuid() != 0:
             pytest.skip("needs root, to have files of root's and be another user")
-        # pytest's own directories are for nobody else.
+        # Other users cannot read pytest's directories.
         public = Path("/tmp") / f"lazyrope-test-{os.getpid()}"
         try:
             out = Path(shutil.copytree(filled[0], public / "kernels"))
@@ -314,10 +314,10 @@ class TestServing:
 
 
 class TestFailures:
-    def test_an_interrupted_run_goes_on_where_it_stopped(self, command, precompile, models, tmp_path):
+    def test_an_interrupted_run_is_resumed(self, command, precompile, models, tmp_path):
         out, asked = tmp_path / "out", ["--model", models[0], "--arch", "sm_80"]
         arguments = [command, "precompile", *asked, "--out", out, "--threads", "1"]
-        # What starts in a shell's background ignores the signal.
+        # A process that a shell starts in the background ignores SIGINT by default.
         heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL, preexec_fn=heed) as process:
             while not list(out.glob("*.lzr")):
@@ -332,9 +332,9 @@ class TestFailures:
         assert list(states.values()).count("found") == left
         states = kernels(precompile(out, "--json", asked=asked))
         assert sorted(states.values()) == ["compiled"] * (len(KERNELS) - left) + ["found"] * left
-        assert len(names(out)) == len(list(out.glob("*.lzr"))) == len(KERNELS), "what it left behind is gone"
+        assert len(names(out)) == len(list(out.glob("*.lzr"))) == len(KERNELS), "temporary files remain"
 
-    def test_one_that_fails_does_not_keep_the_others_from_being_made(self, precompile, models, tmp_path):
+    def test_a_kernel_that_fails_does_not_prevent_the_others(self, precompile, models, tmp_path):
         if "emu:sm_80" not in lazyrope.archs():
             pytest.skip("this build has no emulator")
         compiler = tmp_path / "c++"
@@ -356,14 +356,14 @@ class TestFailures:
         assert "no such luck" in result.stderr
         assert result.stderr.endswith("lazyrope: 1 of 5 kernels are missing\n")
 
-    def test_what_cannot_be_kept_is_missing(self, command, models, tmp_path):
-        limit = 20_000  # bytes of a file; the attend kernels have more
+    def test_a_kernel_that_cannot_be_stored_is_missing(self, command, models, tmp_path):
+        limit = 20_000  # bytes of a file; the attend kernels are larger
         result = subprocess.run(
             [command, "precompile", "--model", models[0], "--arch", "sm_80", "--out", tmp_path / "out", "--json"],
             env=environment(),
             capture_output=True,
             text=True,
-            restore_signals=False,  # else a signal would end it
+            restore_signals=False,  # SIGXFSZ would end the process
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
         )
         assert result.returncode == 1
@@ -378,10 +378,10 @@ class TestFailures:
             (["--arch", "sm_80,sm_75"], 2, ['--arch: arch "sm_75" is unknown', "sm_90a"]),
             (["--model", "/nonexistent/config.json"], 1, ["cannot read /nonexistent/config.json: No such file"]),
             (["--arch", "sm_80", "--threads", 0], 2, ["--threads"]),
-            (["--query-form", "turned", "--arch", "sm_80"], 1, ['"turned"', "raw, rotated"]),
+            (["--query-form", "spun", "--arch", "sm_80"], 1, ['"spun"', "raw, rotated"]),
         ],
     )
-    def test_mistakes_are_said_before_anything_is_done(self, precompile, models, tmp_path, arguments, code, said):
+    def test_mistakes_are_reported_before_anything_is_done(self, precompile, models, tmp_path, arguments, code, said):
         asked = ["--model", models[0], *arguments]
         error = precompile(tmp_path / "out", asked=asked, code=code).stderr
         assert error.startswith("lazyrope: ")
@@ -389,17 +389,17 @@ class TestFailures:
             assert words in error
         assert not (tmp_path / "out").exists()
 
-    def test_a_model_without_kernels(self, precompile, models, tmp_path):
+    def test_an_unsupported_model_is_refused(self, precompile, models, tmp_path):
         file = write_config(tmp_path / "odd", model_type="mamba")
         error = precompile(tmp_path / "out", asked=["--model", models[0], file, "--arch", "sm_80"], code=1).stderr
         assert f'{file}: config.json: model_type = "mamba"; known are: llama' in error
         assert not (tmp_path / "out").exists()
 
-    def test_no_directory_given(self, command, asked):
+    def test_a_missing_out_option_is_refused(self, command, asked):
         error = run_command(command, "precompile", *asked, code=2).stderr
         assert "--out is missing" in error and "see `lazyrope precompile --help`" in error
 
-    def test_a_directory_that_cannot_be_written(self, precompile, tmp_path):
+    def test_an_unwritable_directory_is_refused_at_once(self, precompile, tmp_path):
         (tmp_path / "file").touch()
         begin = time.monotonic()
         error = precompile(tmp_path / "file" / "out", code=1).stderr
@@ -407,7 +407,7 @@ class TestFailures:
         assert "cannot create" in precompile(tmp_path / "file", code=1).stderr
         assert time.monotonic() - begin < 5
 
-    def test_without_nvrtc(self, precompile, tmp_path):
+    def test_without_nvrtc_nothing_is_created(self, precompile, tmp_path):
         error = precompile(tmp_path / "out", code=1, **NO_COMPILER).stderr
         assert error.startswith("lazyrope: no usable NVRTC") and NOTHING_THERE in error
         assert not (tmp_path / "out").exists()

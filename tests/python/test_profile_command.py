@@ -1,4 +1,4 @@
-"""``lazyrope profile``: what the accesses of each line of the kernels' text come to, counted in the emulator."""
+"""``lazyrope profile`` counts the accesses of each line of the kernels in the emulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif("emu:sm_80" not in lazyrope.archs(), reason="bui
 
 @pytest.fixture(scope="session")
 def run(command, tmp_path_factory):
-    """Runs it with a cache that this file's tests share."""
+    """Returns a function that runs the command with a cache that this file's tests share."""
     cache = tmp_path_factory.mktemp("profile") / "cache"
     return lambda *arguments, **options: run_command(
         command, "profile", *arguments, **{"LAZYROPE_CACHE_DIR": cache} | options
@@ -33,7 +33,7 @@ def profile(run, *arguments: object) -> dict:
     return json.loads(run(*SPEC, *SMALL, "--json", *arguments).stdout)
 
 
-def test_json(run):
+def test_json_has_the_counts_of_each_line(run):
     found = profile(run)
     assert list(found) == "name spec arch config workloads lines".split()
     assert found["workloads"] == ["1 x 1 over 40", "1 x 64 over 40"]
@@ -50,7 +50,7 @@ def test_json(run):
     assert excess[0] > 0 and excess == sorted(excess, reverse=True)
 
 
-def test_table(run):
+def test_the_table_has_a_row_for_each_line(run):
     heading, empty, columns, *rows = run(*SPEC, *SMALL, "--sort", "location").stdout.splitlines()
     assert heading.startswith("d64-g3-neox-bfloat16: head_dim 64, group 3, bfloat16, rope neox")
     assert heading.endswith("emu:sm_80; 1 x 1 over 40, 1 x 64 over 40") and not empty
@@ -63,17 +63,17 @@ def test_table(run):
 
 
 @pytest.mark.parametrize("sort", ["executions", "wavefronts", "sectors"])
-def test_sort(run, sort):
+def test_sort_orders_lines_by_the_column(run, sort):
     numbers = [line[sort] for line in profile(run, "--sort", sort)["lines"]]
     assert numbers == sorted(numbers, reverse=True) and numbers[0] > numbers[-1]
 
 
-def test_only_the_kernels_that_are_asked_for(run):
+def test_the_kernel_option_selects_kernels(run):
     found = profile(run, "--kernel", "attend_decode,plan_append")
     assert {line["kernel"] for line in found["lines"]} == entries("attend_decode", "plan_append")
 
 
-def test_how_many_queries_there_are_decides_which_kernel_attends(run):
+def test_the_number_of_queries_decides_which_kernel_attends(run):
     few = profile(run, "--query-tokens", 2)
     assert few["workloads"] == ["1 x 2 over 40"]
     assert {line["kernel"] for line in few["lines"]} == entries("plan", "attend_decode", "plan_append", "append")
@@ -81,15 +81,15 @@ def test_how_many_queries_there_are_decides_which_kernel_attends(run):
     assert "attend_prefill had nothing to do" in error and "--query-tokens 1,64" in error
 
 
-def test_the_workload_is_what_is_asked_for(run):
+def test_the_options_decide_the_workload(run):
     workload = "--batch 3 --context 16 --doc-tokens 8 --query-tokens 5".split()
     lines = json.loads(run(*SPEC, *workload, "--kernel", "append", "--json").stdout)["lines"]
-    token = 2 * 2 * 2 * 64 * 2  # read and written: keys and values of 2 heads of 64 elements of 2 bytes
+    token = 2 * 2 * 2 * 64 * 2  # read and write, K and V, 2 heads, 64 elements, 2 bytes
     moved = sum(line["bytes"] for line in lines if line["file"] == "ops/token_rows.cuh")
     assert moved == 3 * (16 + 5) * token
 
 
-def test_a_model(run, tmp_path):
+def test_a_model_is_profiled(run, tmp_path):
     file = write_config(tmp_path / "tiny")
     found = json.loads(run("--model", file, *SMALL, "--kernel", "plan_append", "--json").stdout)
     assert found["name"] == "tiny" and found["lines"]
@@ -114,11 +114,11 @@ def test_a_mistake_is_explained(run, arguments, code, said):
         assert words in result.stderr
 
 
-def test_several_models(run, tmp_path):
+def test_several_models_are_refused(run, tmp_path):
     files = [write_config(tmp_path / name) for name in "ab"]
     assert "these models have 2 attentions, a, b, ...; give one" in run("--model", *files, code=2).stderr
 
 
-def test_without_a_compiler(run):
+def test_a_missing_compiler_is_an_error(run):
     error = run(*SPEC, "--dtype", "float16", LAZYROPE_CXX="/nonexistent/c++", code=1).stderr
     assert 'needs a C++20 compiler; tried "/nonexistent/c++"' in error

@@ -1,4 +1,4 @@
-"""What the project is for: documents that move, with the same physical pages."""
+"""Documents move to other positions and orders with the same physical pages."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ROPES = ["neox", "gptj", "llama3"]
 @pytest.mark.parametrize("rope", ROPES)
 @pytest.mark.parametrize("tokens", [1, 40])
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 3, 1], [3, 3, 1, 1]])
-def test_any_order_equals_recomputing(build, device, rope, tokens, order):
-    """The same pages in another order equal keys computed from scratch for that order."""
+def test_documents_in_any_order_equal_recomputed_keys(build, device, rope, tokens, order):
+    """The same pages in another order give the result of keys recomputed for that order."""
     fixture = DocumentFixture(Setting(rope=rope), [100, 33, 64, 257], 1, device)
     q = fixture.queries(tokens)
     lazy = fixture.case(q, [in_order(fixture, order, tokens)])
@@ -40,7 +40,7 @@ def test_any_order_equals_recomputing(build, device, rope, tokens, order):
 
 @pytest.mark.parametrize("cut", [1, 16, 63, 64, 65, 128, 199])
 def test_cutting_a_document_changes_nothing(build, device, cut):
-    """Two segments of one document, with its base, are as near to fp64 as the document in one."""
+    """Two segments of one document with the same base are as close to fp64 as one segment."""
     fixture = DocumentFixture(Setting(), [200], 2, device)
     document = fixture.documents[0]
     q = fixture.queries(9)
@@ -56,9 +56,11 @@ def test_cutting_a_document_changes_nothing(build, device, cut):
 
 
 @pytest.mark.parametrize("moved", [0, 7, -300, 100_000])
-def test_keys_cached_at_absolute_positions_move(build, device, moved):
-    """An ordinary engine's keys, rotated for positions P, P + 1, ..., are a document whose token P is its
-    first: base 0 where they lie, base d when they have moved by d."""
+def test_keys_cached_at_absolute_positions_can_move(build, device, moved):
+    """Keys that an engine rotated for positions P, P + 1, ... are a document whose first token is P.
+
+    The base is 0 at their old position, and d after a move by d.
+    """
     fixture = DocumentFixture(Setting(), [150], 3, device)
     keys, values = fixture.raw[0]
     start = 1000
@@ -79,8 +81,8 @@ def test_keys_cached_at_absolute_positions_move(build, device, moved):
     assert error(here, there.double()).norm < 8e-3
 
 
-def test_lse_merges_what_two_calls_saw(build, device):
-    """Attention over all documents equals the merge of two calls over half of them each."""
+def test_lse_combines_the_results_of_two_calls(build, device):
+    """Attention over all documents equals the combined results of two calls, each over some of them."""
     fixture = DocumentFixture(Setting(), [80, 120, 40], 4, device)
     q = fixture.queries(3)
     request = in_order(fixture, [0, 1, 2], 3)

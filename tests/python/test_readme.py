@@ -20,7 +20,7 @@ MAX_BYTES = 9 * 1024
 MAX_EXAMPLE_LINES = 15
 
 
-def test_it_is_short():
+def test_the_readme_is_short():
     assert len(README.read_bytes()) <= MAX_BYTES
 
 
@@ -37,7 +37,7 @@ def test_the_example_computes_attention():
     assert_computes_attention(names, SECOND_THEN_FIRST)
 
 
-def test_its_commands_exist():
+def test_the_commands_of_the_readme_exist():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     commands = [line.split("#")[0].split() for block in code_blocks(TEXT, "sh") for line in block.splitlines()]
     assert ["make", "demo"] in commands and ["make", "test"] in commands
@@ -57,14 +57,14 @@ def test_each_folder_has_a_readme_of_one_screen(folder: str):
 
 
 def test_generated_pages_and_tables_are_current():
-    """Figures and variables come from files and code, never from a keyboard."""
+    """The figures and variables of the pages are generated from files and code."""
     command = [sys.executable, "-m", "tools.docs_pages", "--check"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("name", ["test_nothing", "Nothing"])
-def test_tests_that_pages_name_must_exist(name: str):
+def test_a_page_cannot_name_an_absent_test(name: str):
     from tools import docs_pages
 
     with pytest.raises(SystemExit, match=rf"names the test {name}, which exists 0 times"):

@@ -1,4 +1,4 @@
-"""reposition: tokens are copied to other slots, keys rotated to other indices, and nothing else changes."""
+"""reposition copies tokens to other slots, rotates keys to other indices, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.metadata import append_arguments, step_arguments
 from tests.support.reference import rotate
 
 HAS_GPU = torch.cuda.is_available()
-ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # of one rounding, relative
+ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # relative error of one rounding
 PAGES = 90
 FARTHEST = 1_000_000
 
@@ -31,7 +31,7 @@ class Run:
 
 @dataclass
 class SlotRuns:
-    """Where rows lie: what plan_append is given, and the page, slot and index of each."""
+    """Runs of tokens: the arguments of plan_append, and the page, slot and index of each row."""
 
     runs: list[Run]
     page_size: int
@@ -74,7 +74,7 @@ def random_runs(rng: random.Random, counts: list[int], page_size: int, free: lis
 
 
 class Case:
-    """A pool, NaN but for the source's rows, and a kernel that moves them."""
+    """A pool that is NaN except for the source's rows, and a kernel that moves them."""
 
     def __init__(self, build, device, spec, source: SlotRuns, target: SlotRuns, layout: str = "NHD") -> None:
         self.spec, self.source, self.target, self.layout = spec, source, target, layout
@@ -84,7 +84,7 @@ class Case:
         page, slot, _ = self.columns(source)
         for pool in (self.k, self.v):
             pool[page, slot] = torch.randn((len(page), *shape[2:])).to(self.dtype).to(device)
-        kernel = build(Setting().spec())  # where rows lie is the same for every attention
+        kernel = build(Setting().spec())  # the slots of rows do not depend on the spec
         capacity = lazyrope.AppendCapacity(len(page) + 5)
         options = {"capacity": capacity, "page_size": source.page_size, "layout": layout, "check": True}
         self.steps = [
@@ -97,7 +97,7 @@ class Case:
         return list(rows.unbind(1))
 
     def run(self, k: torch.Tensor, v: torch.Tensor, *steps: lazyrope.AppendStep) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pools, [pages, slots, heads, head_dim], that a call leaves."""
+        """Runs the kernel, and returns the pools as [pages, slots, heads, head_dim]."""
         hnd = self.layout == "HND"
         given = [pool.transpose(1, 2).contiguous() if hnd else pool.clone() for pool in (k, v)]
         self.mover(*given, *steps, check=True)
@@ -109,7 +109,7 @@ class Case:
         return rotate(keys, by, frequencies, self.spec.rope.rotary_dim or 0, self.spec.rope_pairing)
 
     def angle_error(self, keys: torch.Tensor) -> float:
-        """What sin.approx and cos.approx are off by (2^-20.9: PTX ISA, "sin"), in two products."""
+        """Bounds the error of sin.approx and cos.approx (2^-20.9: PTX ISA, "sin") in two products."""
         return 2 * 2.0**-20.9 * keys.abs().max().item()
 
     def assert_moved(self, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -127,7 +127,7 @@ class Case:
         self.assert_untouched(k, v, to_page, to_slot)
 
     def assert_untouched(self, k: torch.Tensor, v: torch.Tensor, page: torch.Tensor, slot: torch.Tensor) -> None:
-        """All slots but those, bit for bit: NaN where nothing was."""
+        """Checks that all other slots have the same bits as before, NaN included."""
         untouched = torch.ones(k.shape[:2], dtype=torch.bool, device=k.device)
         untouched[page, slot] = False
         for after, before in ((k, self.k), (v, self.v)):
@@ -158,8 +158,8 @@ def test_random_moves(build, device, seed, rope, dtype, layout):
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
-def test_a_document_goes_to_its_base_and_comes_back(build, device, dtype):
-    """Within one rounding of where it began, and one more: of the turn there and of the turn back."""
+def test_a_document_moved_to_its_base_and_back_is_within_two_roundings(build, device, dtype):
+    """The document returns within two roundings: those of the rotations there and back."""
     count, rng = 70, random.Random(dtype)
     here = SlotRuns([Run(count, 0, 3, list(range(5)))], 16, device)
     there = SlotRuns([Run(count, FARTHEST, 20, list(range(40, 46)))], 16, device)
@@ -171,14 +171,14 @@ def test_a_document_goes_to_its_base_and_comes_back(build, device, dtype):
     k, v = case.run(k, v, *reversed(case.steps))
     keys = case.k[page, slot]
     assert torch.equal(v[page, slot], case.v[page, slot])
-    # A rotated pair is rounded element by element, so what each is off by is at most that of the pair's length.
+    # Each element of a rotated pair is rounded, so its error is at most the rounding error of the pair's length.
     half = case.spec.head_dim // 2
     pair = (keys[..., :half].double() ** 2 + keys[..., half:].double() ** 2).sqrt().repeat(1, 1, 2)
     off = (k[page, slot].double() - keys.double()).abs()
     assert (off <= 2.5 * ULP[case.dtype] * pair + 2 * case.angle_error(keys)).all()
 
 
-def test_the_same_index_is_a_plain_copy(build, device):
+def test_a_move_to_the_same_index_is_a_copy(build, device):
     rng = random.Random(1)
     here = SlotRuns([Run(33, 777, 0, [4, 5, 6])], 16, device)
     there = SlotRuns([Run(33, 777, 9, [1, 2, 3])], 16, device)
@@ -188,8 +188,8 @@ def test_the_same_index_is_a_plain_copy(build, device):
     assert torch.equal(k[to_page, to_slot], case.k[page, slot])
 
 
-def test_append_form_does_not_matter(build, device):
-    """Keys that are appended rotated are rotated as well."""
+def test_the_append_form_does_not_change_the_kernel(build, device):
+    """The kernel rotates keys that were appended in rotated form, too."""
     here, there = SlotRuns([Run(20, 5, 0, [4, 5])], 16, device), SlotRuns([Run(20, 905, 0, [1, 2])], 16, device)
     spec = spec_of(random.Random(2), "neox", "bfloat16", query_form="rotated")
     case = Case(build, device, spec, here, there)
@@ -200,7 +200,7 @@ def test_append_form_does_not_matter(build, device):
     assert case.mover.kernel.source == lazyrope.compile_reposition(raw, case.mover.arch).kernel.source
 
 
-def test_rows_that_one_side_lacks_are_left_alone(build, device):
+def test_rows_that_one_side_lacks_are_not_moved(build, device):
     here, there = SlotRuns([Run(20, 0, 0, [4, 5])], 16, device), SlotRuns([Run(20, 50, 0, [1, 2])], 16, device)
     case = Case(build, device, spec_of(random.Random(3), "neox", "bfloat16"), here, there)
     shorter = SlotRuns([Run(7, 50, 0, [1, 2])], 16, device)
@@ -214,8 +214,8 @@ def test_rows_that_one_side_lacks_are_left_alone(build, device):
     case.assert_untouched(k, v, page[:0], slot[:0])
 
 
-def test_what_is_moved_is_attended_to_where_it_went(build, device):
-    """A copy at base b, read at base 0, is the document read at base b."""
+def test_moved_keys_are_attended_to_at_their_new_positions(build, device):
+    """A copy that was moved to b and is read at base 0 gives the result of the document read at base b."""
     spec = lazyrope.AttentionSpec(head_dim=64, num_q_heads=4, num_kv_heads=2, rope=lazyrope.rope.neox(10000.0))
     here, there = SlotRuns([Run(40, 0, 0, [4, 5, 6])], 16, device), SlotRuns([Run(40, 300, 0, [1, 2, 3])], 16, device)
     case = Case(build, device, spec, here, there)
@@ -234,7 +234,7 @@ def test_what_is_moved_is_attended_to_where_it_went(build, device):
     assert (lazy - moved).norm() / lazy.norm() < 1e-2
 
 
-def test_what_is_known_of_it(build, device):
+def test_a_reposition_exposes_its_spec_and_kernel(build, device):
     spec = spec_of(random.Random(4), "llama3", "float16")
     mover = lazyrope.compile_reposition(spec, None if HAS_GPU else "emu:sm_80")
     assert mover.spec == spec and mover.kernel.name == "reposition" and mover.kernel.arch == mover.arch
@@ -243,7 +243,7 @@ def test_what_is_known_of_it(build, device):
     assert "reposition" not in build(spec).kernels
 
 
-def test_a_cubin_is_compiled_for_a_gpu_that_is_not_there():
+def test_a_cubin_is_compiled_for_an_absent_gpu():
     mover = lazyrope.compile_reposition(spec_of(random.Random(5), "llama3", "bfloat16"), "sm_90a")
     assert mover.kernel.cubin[:4] == b"\x7fELF" and mover.kernel.spill_bytes == 0
     with pytest.raises(lazyrope.SpecError, match='arch "sm_75" is unknown'):

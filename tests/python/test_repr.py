@@ -1,4 +1,4 @@
-"""What objects say of themselves: each public class has a repr of its own, and those of values evaluate to an equal."""
+"""Each public class has a repr of its own, and the repr of a value evaluates to an equal value."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_repr_of_a_value_evaluates_to_an_equal(value):
 
 @pytest.fixture(scope="module")
 def objects() -> dict[str, object]:
-    """One of each class whose objects are no values."""
+    """Returns one object of each class whose objects are not values."""
     kernel = lazyrope.compile(SPEC, arch="emu:sm_80")
     ints = [torch.tensor(values, dtype=torch.int32) for values in ([0, 1], [0], [0], [1], [0])]
     spans = TokenSpans(ints[0], ints[1], ints[4])
@@ -112,17 +112,17 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_repr_of_an_object_says_what_it_is(name, objects):
+def test_the_repr_of_an_object_names_its_class_and_fields(name, objects):
     assert repr(objects[name]).startswith(TEXTS[name])
 
 
-def test_no_public_class_is_without():
+def test_every_public_class_has_a_repr():
     classes = {name for name in lazyrope.__all__ if inspect.isclass(getattr(lazyrope, name))}
     errors = {name for name in classes if issubclass(getattr(lazyrope, name), Exception)}
     assert classes - errors == {type(value).__name__ for value in VALUES} | (set(TEXTS) & classes)
 
 
-def test_capacities_and_records_are_values_that_cannot_be_changed():
+def test_capacities_and_records_are_immutable_values():
     assert StepCapacity(1, 2, 3) == StepCapacity(1, 2, 3) and len({StepCapacity(1, 2, 3), StepCapacity(1, 2, 3)}) == 1
     for value in VALUES:
         if dataclasses.is_dataclass(value):

@@ -1,4 +1,4 @@
-"""Calls that take seconds, in processes whose signals are not left alone."""
+"""Compilation in processes that get SIGINT or ignore SIGCHLD."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KERNELS = 5
 
 
 def begin(code: str, arch: str, cache: Path) -> subprocess.Popen[str]:
-    """With a process group of its own, as a terminal gives to what Ctrl-C is to end."""
+    """Starts a process in its own process group, as a shell does for Ctrl-C."""
     environment = os.environ | {"LAZYROPE_CACHE_DIR": str(cache)}
     command = [sys.executable, "-c", code, arch]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -36,7 +36,7 @@ def num_cached(cache: Path) -> int:
 
 @pytest.mark.parametrize("arch", ["sm_80", "emu:sm_80"])
 def test_ctrl_c_ends_a_compilation(arch, tmp_path):
-    """As Python's KeyboardInterrupt, with what has been compiled kept and the rest not begun."""
+    """SIGINT raises KeyboardInterrupt. Compiled kernels stay in the cache, and the others are not begun."""
     process = begin(COMPILE, arch, tmp_path)
     assert process.stdout.readline() == "begins\n"
     deadline = time.monotonic() + 120
@@ -50,13 +50,13 @@ def test_ctrl_c_ends_a_compilation(arch, tmp_path):
     assert 0 < num_cached(tmp_path) < KERNELS
 
 
-def test_the_emulator_compiles_where_children_are_not_waited_for(tmp_path):
+def test_the_emulator_compiles_when_sigchld_is_ignored(tmp_path):
     code = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + COMPILE
     out, errors = begin(code, "emu:sm_80", tmp_path).communicate(timeout=300)
     assert out == f"begins\n{KERNELS}\n", errors
 
 
-def test_a_directory_for_temporary_files_that_is_not_there_is_named(tmp_path, monkeypatch):
+def test_an_absent_temporary_directory_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     out, errors = begin(COMPILE, "emu:sm_80", tmp_path).communicate(timeout=60)
     assert out == "begins\n"

@@ -1,4 +1,4 @@
-"""lazyrope.torch: operators that torch.compile, torch.export and fake tensors pass through."""
+"""The operators of lazyrope.torch work with torch.compile, torch.export and fake tensors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.metadata import one_span, step_arguments
 
 OPS = torch.ops.lazyrope
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # of the compiler's own
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch.compile emits it
 
 
 @dataclass
 class Pass:
-    """What one pass of a model calls, with new keys that go to fresh pools."""
+    """The calls of one pass of a model. New keys are appended to copies of the pools."""
 
     kernel: lazyrope.Attention
     case: Case
@@ -37,7 +37,7 @@ class Pass:
         return self.case.k_pool.clone(), self.case.v_pool.clone()
 
     def expected(self) -> tuple[torch.Tensor, ...]:
-        """Out, lse and the pools, by the kernel's own calls."""
+        """Returns out, lse and the pools as the kernel's own calls compute them."""
         k_pool, v_pool = self.pools()
         self.kernel.append(self.k, self.v, k_pool, v_pool, self.writes)
         return (
@@ -48,7 +48,7 @@ class Pass:
 
 
 def make_pass(build, device: str, seed: int = 3, **setting: object) -> Pass:
-    """New tokens replace all that is in the pool, slot by slot."""
+    """Returns a pass whose new tokens fill every slot of the pool."""
     case = random_case(Setting(phase="decode", **setting), seed, device)
     kernel = build(case.spec)
     pages, size, heads, dim = case.k_pool.shape
@@ -87,8 +87,8 @@ def assert_same(given: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, .
 
 
 @pytest.mark.parametrize("scores", ["plain", "sinks"])
-def test_operators_keep_torchs_contracts(build, device, scores):
-    """Schemas say what is written, fake kernels what comes out, and functionalisation changes nothing."""
+def test_operators_pass_opcheck(build, device, scores):
+    """Schemas name the written tensors, fake kernels give the shapes, and functionalisation changes no result."""
     p = make_pass(build, device, scores=scores)
     q, (k_pool, v_pool) = p.case.q, (pool.nan_to_num() for pool in p.pools())
     handles = p.kernel.handle, p.step.handle
@@ -110,11 +110,11 @@ def test_queries_between_other_columns_give_outputs_of_the_declared_strides(one)
     torch.library.opcheck(OPS.attend.default, (swapped, *args[1:]), test_utils="test_faketensor")
 
 
-def test_eager_calls_are_the_kernels(one):
+def test_eager_calls_equal_the_kernels(one):
     assert_same(run(layer, one), one.expected())
 
 
-def test_results_go_where_they_are_asked_for(one):
+def test_results_are_written_to_the_given_outputs(one):
     k_pool, v_pool = one.pools()
     expected, expected_lse = one.kernel(one.case.q, k_pool, v_pool, one.step)
     out, lse = torch.full_like(one.case.q, torch.nan), torch.full_like(expected_lse, torch.nan)
@@ -136,14 +136,14 @@ def test_a_compiled_layer_has_no_breaks_and_the_same_results(build, device, scor
 
 
 def test_pools_that_share_memory_are_written_in_place(one):
-    """Keys and values interleaved page by page."""
+    """The pools interleave keys and values page by page."""
     both = torch.stack(one.pools(), dim=1)
     args = one, one.case.q, one.k, one.v, both[:, 0], both[:, 1], one.step, one.writes
     out, lse = torch.compile(layer, fullgraph=True, backend="aot_eager")(*args)
     assert_same((out, lse, both[:, 0], both[:, 1]), one.expected())
 
 
-def test_a_refilled_step_compiles_nothing_anew(one):
+def test_a_refilled_step_is_not_recompiled(one):
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     first = run(compiled, one)
     assert_same(first, one.expected())
@@ -154,8 +154,8 @@ def test_a_refilled_step_compiles_nothing_anew(one):
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_other_steps_are_other_arguments(one):
-    """The first is taken for a constant; from the second on, any step goes through the same code."""
+def test_other_steps_use_the_compiled_code(one):
+    """The first step is compiled as a constant; the second recompiles, and further steps use the same code."""
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     expected = one.expected()
     steps = [one.case.plan(one.kernel) for _ in range(12)]
@@ -164,7 +164,7 @@ def test_other_steps_are_other_arguments(one):
     assert counters["stats"]["unique_graphs"] == 2
 
 
-def test_exported_with_any_number_of_tokens(build, device):
+def test_an_exported_layer_takes_any_number_of_tokens(build, device):
     p, longer = (make_pass(build, device, seed) for seed in (3, 5))
     assert len(p.case.q) != len(longer.case.q)
     step = p.case.plan(p.kernel, capacity=lazyrope.StepCapacity(requests=16, segments=300, query_tokens=64))
@@ -183,8 +183,8 @@ def test_exported_with_any_number_of_tokens(build, device):
         assert_same(given, p.kernel(one.case.q, k_pool, v_pool, step))
 
 
-def test_what_another_process_exported_is_refused(one, monkeypatch, tmp_path):
-    """Its numbers stand for other things here."""
+def test_a_layer_exported_by_another_process_is_refused(one, monkeypatch, tmp_path):
+    """Handles of another process mean other objects here."""
 
     class Layer(torch.nn.Module):
         def forward(self, q, k_pool, v_pool):
@@ -199,7 +199,7 @@ def test_what_another_process_exported_is_refused(one, monkeypatch, tmp_path):
         loaded(*given)
 
 
-def test_fake_tensors_have_the_results_shapes(one):
+def test_fake_tensors_have_the_shapes_of_the_results(one):
     pools = one.pools()
     with FakeTensorMode() as mode:
         q, k, v, k_pool, v_pool = (mode.from_tensor(x) for x in (one.case.q, one.k, one.v, *pools))
@@ -208,7 +208,7 @@ def test_fake_tensors_have_the_results_shapes(one):
     assert (lse.shape, lse.dtype, lse.device) == (q.shape[:2], torch.float32, q.device)
 
 
-def test_handles_are_lasting_and_never_given_twice(one):
+def test_handles_are_stable_and_unique(one):
     handles = {one.kernel.handle, one.step.handle, one.writes.handle}
     assert handles == {one.kernel.handle, one.step.handle, one.writes.handle} and len(handles) == 3
     seen = set()
@@ -233,7 +233,7 @@ def test_a_handle_of_another_kind_is_refused(one):
         OPS.attend(one.case.q, k_pool, v_pool, one.kernel.handle, one.writes.handle)
 
 
-def test_errors_are_the_kernels(one):
+def test_errors_equal_those_of_the_kernels(one):
     k_pool, v_pool = one.pools()
     with pytest.raises(lazyrope.SpecError, match=r"q is .*float32"):
         lazyrope.torch.attend(one.kernel, one.case.q.float(), k_pool, v_pool, one.step)
@@ -261,7 +261,7 @@ def test_the_package_does_not_import_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_pools_of_8_bits_and_their_scales(build, device):
+def test_fp8_pools_with_scales_can_be_compiled(build, device):
     case = random_case(Setting(phase="decode", kv_dtype="float8_e4m3fn", layout="HND"), 4, device)
     scales = {name: torch.tensor([0.5, 2.0], device=device) for name in ("k_scale", "v_scale")}
     kernel = build(case.spec)

@@ -1,4 +1,4 @@
-"""A model served from stored documents: right in every mode, whatever runs beside it, and nothing is leaked."""
+"""A model served from stored documents agrees with eager attention in every mode, and leaks nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.serving import (  # noqa: E402
     assert_nothing_is_held,
     budget_of,
     logits,
-    make,
+    make_engine,
     text,
     texts,
 )
@@ -49,19 +49,21 @@ CASES = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("lengths", CASES.values(), ids=CASES)
-def test_equals_eager_attention_under_the_block_mask(model, exact, mode, lengths):
+def test_hidden_states_equal_eager_attention_under_the_block_mask(model, exact, mode, lengths):
     prompt, *documents = texts(1, *lengths)
     right = reference.hidden_states(exact, prompt, documents)
-    assert_near(hidden(make(model), prompt, documents, mode), right, reference.hidden_states(model, prompt, documents))
+    assert_near(
+        hidden(make_engine(model), prompt, documents, mode), right, reference.hidden_states(model, prompt, documents)
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rope", ["default", "llama3", "yarn"])
 def test_the_kernels_equal_eager_attention(mode, rope):
-    """As above with the kernels themselves: on a GPU, or in the emulator."""
+    """The kernels run on a GPU or in the emulator."""
     device = "cuda" if HAS_GPU else "cpu"
     model = tiny_llama(rope, dtype=torch.bfloat16, device=device)
-    engine = make(model, arch=None if HAS_GPU else "emu:sm_80")
+    engine = make_engine(model, arch=None if HAS_GPU else "emu:sm_80")
     prompt, *documents = texts(2, 19, 33, 50)
     eager = reference.hidden_states(model, prompt, documents)
     given = hidden(engine, prompt, documents, mode)
@@ -74,8 +76,8 @@ def test_the_kernels_equal_eager_attention(mode, rope):
         assert token == best[0] or values[0] - values[1] < 0.1
 
 
-def test_a_wrong_position_would_be_seen(model, exact):
-    """The bounds of these tests are not so wide that a document one token off would pass."""
+def test_a_wrong_position_exceeds_the_bounds(model, exact):
+    """A document that is one token off exceeds the bounds of these tests."""
     prompt, *documents = texts(1, 21, 33, 100)
     right = reference.hidden_states(exact, prompt, documents)
     wrong = reference.hidden_states(exact, prompt, [documents[0][:-1], documents[1]])
@@ -85,8 +87,8 @@ def test_a_wrong_position_would_be_seen(model, exact):
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 1, 0, 2, 1]])
 def test_reordered_documents_equal_recomputing(model, exact, order):
-    """In another order, and more than once, from the same pages."""
-    engine = make(model)
+    """The same pages serve the documents in another order, and more than once."""
+    engine = make_engine(model)
     prompt, *documents = texts(3, 20, 30, 100, 47)
     engine.score(prompt, documents)
     before = engine.store.stats
@@ -102,14 +104,14 @@ def test_reordered_documents_equal_recomputing(model, exact, order):
 @pytest.mark.parametrize("mode", MODES)
 def test_passes_of_few_tokens_equal_one_pass(model, exact, mode):
     prompt, *documents = texts(4, 77, 33, 100, 5)
-    engine = make(model, max_pass_tokens=16, max_requests=3)
+    engine = make_engine(model, max_pass_tokens=16, max_requests=3)
     right = reference.hidden_states(exact, prompt, documents)
     assert_near(hidden(engine, prompt, documents, mode), right, reference.hidden_states(model, prompt, documents))
     assert_nothing_is_held(engine)
 
 
 def greedy(model: Any, prompt: list[int], documents: list[list[int]], tokens: int) -> list[int]:
-    """By recomputing everything for each token."""
+    """Generates greedily, and recomputes everything for each token."""
     found: list[int] = []
     for _ in range(tokens):
         last = reference.hidden_states(model, [*prompt, *found], documents)[-1:]
@@ -119,8 +121,8 @@ def greedy(model: Any, prompt: list[int], documents: list[list[int]], tokens: in
 
 @pytest.mark.skipif(HAS_GPU, reason="bf16 may choose another token")
 @pytest.mark.parametrize("mode", MODES)
-def test_text_equals_recomputing(model, mode):
-    engine = make(model)
+def test_generated_text_equals_recomputing(model, mode):
+    engine = make_engine(model)
     prompt, *documents = texts(5, 20, 30, 100)
     assert engine.generate(prompt, documents, mode=mode, max_new_tokens=12, stop=[]).result() == greedy(
         model, prompt, documents, 12
@@ -129,16 +131,16 @@ def test_text_equals_recomputing(model, mode):
 
 @pytest.mark.skipif(HAS_GPU, reason="bf16 may choose another token")
 def test_requests_together_equal_requests_alone(model):
-    """Of mixed lengths, document lists and modes, and in the middle of one another."""
+    """Requests differ in length, documents and mode, and new ones arrive while others run."""
     rng = random.Random(6)
     corpus = texts(7, 40, 3, 128, 77)
     requests = [
         (text(rng, rng.choice([1, 5, 40])), rng.sample(corpus, rng.randint(0, 3)), rng.randint(1, 9), rng.choice(MODES))
         for _ in range(12)
     ]
-    alone = make(model)
+    alone = make_engine(model)
     expected = [alone.generate(p, d, max_new_tokens=n, mode=mode, stop=[]).result() for p, d, n, mode in requests]
-    engine = make(model, max_requests=5, max_pass_tokens=64)
+    engine = make_engine(model, max_requests=5, max_pass_tokens=64)
     first = [engine.generate(p, d, max_new_tokens=n, mode=mode, stop=[]) for p, d, n, mode in requests[:6]]
     engine.step()
     engine.step()
@@ -147,10 +149,10 @@ def test_requests_together_equal_requests_alone(model):
     assert_nothing_is_held(engine)
 
 
-def test_the_model_stays_as_it_was(model):
+def test_the_engine_does_not_change_the_model(model):
     row = torch.tensor([[1, 2, 3, 4]], device=model.device)
     before = model(row).logits
-    make(model).generate([1, 2, 3], max_new_tokens=2).result()
+    make_engine(model).generate([1, 2, 3], max_new_tokens=2).result()
     assert torch.equal(model(row).logits, before) and model.config._attn_implementation != "lazyrope"
 
 
@@ -179,37 +181,37 @@ BAD_MODELS: dict[str, Callable[[], Any]] = {
 
 def test_a_model_without_a_head_or_on_two_devices_is_refused(model):
     with pytest.raises(lazyrope.SpecError, match="LlamaModel gives no logits; load the model by AutoModelForCausalLM"):
-        make(model.model)
+        make_engine(model.model)
     divided = tiny_llama()
     divided.lm_head.to("meta")
     with pytest.raises(lazyrope.SpecError, match="the model is on cpu and on meta; it must be on one device"):
-        make(divided)
+        make_engine(divided)
 
 
 @pytest.mark.parametrize("name", BAD_MODELS)
-def test_a_model_that_has_no_kernels_is_refused_by_name(name):
+def test_an_unsupported_model_is_refused_by_name(name):
     with pytest.raises(lazyrope.SpecError, match=name):
-        make(BAD_MODELS[name]())
+        make_engine(BAD_MODELS[name]())
 
 
 def test_a_config_gives_a_spec_for_rotated_queries(model):
     spec = lazyrope.AttentionSpec.from_hf(model.config, dtype="float16", query_form="rotated")
     assert (spec.query_form, spec.append_form, spec.dtype, spec.head_dim) == ("rotated", "rotated", "float16", 64)
     assert lazyrope.AttentionSpec.from_hf(model.config, dtype="float16").query_form == "raw"
-    with pytest.raises(lazyrope.SpecError, match="turned"):
-        lazyrope.AttentionSpec.from_hf(model.config, dtype="float16", query_form="turned")
+    with pytest.raises(lazyrope.SpecError, match="spun"):
+        lazyrope.AttentionSpec.from_hf(model.config, dtype="float16", query_form="spun")
 
 
 @pytest.mark.skipif(HAS_GPU, reason="kernels run")
-def test_plain_pytorch_says_so(model):
+def test_the_eager_backend_warns(model):
     with pytest.warns(RuntimeWarning, match="plain PyTorch"):
         assert attach(model, budget="1MiB").backend == "eager"
     with pytest.raises(lazyrope.SpecError, match=r"the model is in torch\.float32; kernels are for bfloat16"):
-        make(model, arch="emu:sm_80")
+        make_engine(model, arch="emu:sm_80")
 
 
 def test_sampling_follows_the_probabilities(model):
-    engine = make(model)
+    engine = make_engine(model)
     scores = engine.score([1, 2, 3])
     heat = 3.0
     expected = (logits(model, scores.prompt[-1]) / heat).softmax(-1)
@@ -227,13 +229,15 @@ def test_sampling_follows_the_probabilities(model):
 
 
 def test_random_requests_leak_nothing(model, exact, pytestconfig):
-    """Requests of all kinds through a store far too small for them, some cancelled; some are compared with a run in
-    which nothing is stored."""
+    """Serves requests of all kinds from a store that is far too small for them, and cancels some.
+
+    One of every hundred is compared with a run in "full" mode.
+    """
     rng = random.Random(pytestconfig.getoption("seed"))
     count = pytestconfig.getoption("requests")
-    engine = make(model, budget=budget_of(model, 2000), max_requests=16, max_pass_tokens=512)
+    engine = make_engine(model, budget=budget_of(model, 2000), max_requests=16, max_pass_tokens=512)
     corpus = [text(rng, rng.randint(1, 90)) for _ in range(60)]
-    alone = make(model)
+    alone = make_engine(model)
     live: list[Any] = []
     compared = ended = 0
     for i in range(count):

@@ -1,4 +1,4 @@
-"""Specs and configs as values: compared, hashed, copied, and sent to other processes."""
+"""Specs and configs can be compared, hashed, copied and sent to other processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY = {"head_dim": 64, "num_q_heads": 4, "num_kv_heads": 2}
 
 
 def specs() -> list[lazyrope.AttentionSpec]:
-    """One that leaves all to its defaults, and others of which each gives something else."""
+    """Returns a spec with all defaults, and others that each set other fields."""
     given = [
         {"rope": rope.neox()},
         {"rope": rope.none(), "dtype": "float16"},
@@ -54,7 +54,7 @@ def test_values_are_equal_and_hash_alike_after_any_copy(name):
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_are_keys(name):
+def test_values_can_be_dictionary_keys(name):
     values = VALUES[name]()
     distinct = [value for i, value in enumerate(values) if value not in values[:i]]
     assert len(distinct) > 1
@@ -64,8 +64,8 @@ def test_values_are_keys(name):
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.25])
-def test_yarn_takes_a_factor_of_attention(factor):
-    """Also 1, which is not what it has by itself."""
+def test_yarn_takes_an_attention_factor(factor):
+    """A factor of 1 replaces the default as well, which is not 1."""
 
     def of_spec(**given: float) -> float:
         yarn = rope.yarn(factor=32.0, original_max_position_embeddings=4096, **given)
@@ -76,12 +76,12 @@ def test_yarn_takes_a_factor_of_attention(factor):
 
 
 def test_a_worker_process_gets_the_spec():
-    """As servers start their workers."""
+    """Servers start their workers by spawn."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.map(repr, specs()) == [repr(spec) for spec in specs()]
 
 
-def test_a_state_that_no_constructor_takes_is_refused():
+def test_an_invalid_pickle_state_is_refused():
     state = specs()[0].__getstate__() | {"num_kv_heads": 3}
     with pytest.raises(lazyrope.SpecError, match="num_kv_heads = 3"):
         lazyrope.AttentionSpec.__new__(lazyrope.AttentionSpec).__setstate__(state)
@@ -103,7 +103,7 @@ def ml_dtypes() -> list[tuple[object, str]]:
 
 
 @pytest.mark.parametrize("dtypes", [torch_dtypes, numpy_dtypes, ml_dtypes])
-def test_dtypes_of_frameworks_stand_for_their_names(dtypes):
+def test_dtypes_of_frameworks_equal_their_names(dtypes):
     for dtype, name in dtypes():
         spec = lazyrope.AttentionSpec(**TINY, rope=rope.neox(), dtype=dtype)
         assert spec == lazyrope.AttentionSpec(**TINY, rope=rope.neox(), dtype=name) and spec.dtype == name
@@ -114,7 +114,7 @@ def test_dtypes_of_frameworks_stand_for_their_names(dtypes):
         assert lazyrope.AttentionSpec.from_hf(config, dtype=dtype).dtype == name
 
 
-def test_pools_of_8_bits_are_named_by_torchs_dtypes_too():
+def test_fp8_dtypes_of_torch_are_accepted():
     torch = pytest.importorskip("torch")
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         spec = lazyrope.AttentionSpec(**TINY, rope=rope.neox(), kv_dtype=dtype)
@@ -122,6 +122,6 @@ def test_pools_of_8_bits_are_named_by_torchs_dtypes_too():
 
 
 @pytest.mark.parametrize(("dtype", "named"), [(int, "int"), (None, "None"), (3, "3"), ("torch.half", "torch.half")])
-def test_what_is_no_dtype_is_refused(dtype, named):
+def test_objects_that_are_not_dtypes_are_refused(dtype, named):
     with pytest.raises(lazyrope.SpecError, match=f'dtype = "{named}"'):
         lazyrope.AttentionSpec(**TINY, rope=rope.neox(), dtype=dtype)

@@ -18,7 +18,7 @@ FP8_NAN = 0x7F  # a NaN in both formats
 
 
 def partial_rotary_dim(head_dim: int) -> int:
-    """Returns the rotated columns of a partial rotary embedding, as models have them."""
+    """Returns the rotary_dim that models with a partial rotary embedding use."""
     return {80: 20, 96: 24}.get(head_dim, 32)
 
 
@@ -47,7 +47,7 @@ SCORES = {
 WINDOW = 100
 
 PHASES = ("decode", "chunk", "prefill", "mixed")
-MAX_ROWS = 1536  # packed rows of a request; more take the emulator longer and test nothing else
+MAX_ROWS = 1536  # packed rows of a request; more would only slow the emulator down
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class PoolBuilder:
         }
 
     def pools(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the pools as a call takes them. 8-bit pools are bytes if the layout is NHD, to test both."""
+        """Returns the pools for a call. 8-bit pools are uint8 if the layout is NHD, and FP8 if it is HND."""
         if self.fp8 is None or self.setting.layout == "NHD":
             return self.k_pool, self.v_pool
         return self.k_pool.view(self.fp8), self.v_pool.view(self.fp8)
@@ -250,7 +250,7 @@ def random_request(rng: random.Random, documents: list[Document], tokens: int, o
         random_slice(rng, rng.choice(documents))
         for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 3, 5, rng.randint(31, 36)]))
     ]
-    if len(slices) > 5:  # many slices are short, to keep the reference fast
+    if len(slices) > 5:  # short slices keep the reference fast
         for s in slices:
             s.length = min(s.length, rng.choice([0, 16, 24]))
     first = random_position(rng)
@@ -260,7 +260,7 @@ def random_request(rng: random.Random, documents: list[Document], tokens: int, o
         positions = [random_position(rng) for _ in range(tokens)]
     else:
         positions = list(range(first, first + tokens))
-    if rng.random() < 0.5:  # documents are before the queries, as in practice
+    if rng.random() < 0.5:  # documents come before the queries, as engines place them
         for s in slices[:-1] if own is not None else slices:
             s.base = min(positions, default=0) - s.start - s.length - rng.randint(0, 100)
     return Request(positions, slices)
@@ -300,7 +300,7 @@ def documents_case(
     return assemble(setting, pool, [Request(list(range(end, end + tokens)), slices)], generator)
 
 
-EVERY_SORT_OF_POSITION = (0, -1, -2, -(2**31), 2**31 - 1)
+EXTREME_POSITIONS = (0, -1, -2, -(2**31), 2**31 - 1)
 
 
 def case_at(setting: Setting, positions: list[int], device: str | torch.device) -> Case:
@@ -347,7 +347,7 @@ def poison_unused(pool: PoolBuilder, documents: list[Document], requests: list[R
 def metadata_of(
     setting: Setting, requests: list[Request], pages: list[int], device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """The tensors of tests.support.metadata.step_arguments()."""
+    """Returns the tensors that tests.support.metadata.step_arguments() takes."""
     q_indptr, segment_indptr = [0], [0]
     positions: list[int] = []
     rows: list[tuple[int, int, int, int, int]] = []

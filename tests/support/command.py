@@ -69,7 +69,7 @@ def run_on_terminal(command: str | Path, *arguments: object, code: int = 0, **ch
         try:
             while chunk := os.read(terminal, 4096):
                 seen.append(chunk)
-        except OSError:  # Linux reports a closed other end so
+        except OSError:  # Linux raises this once the other end is closed
             pass
 
     reader = threading.Thread(target=read)

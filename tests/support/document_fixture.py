@@ -1,4 +1,4 @@
-"""Documents of known raw keys in a paged pool, and requests that put them anywhere."""
+"""Stores documents of known raw keys in a paged pool, and makes requests that place them anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.reference import rotate
 
 
 class DocumentFixture:
-    """Documents of raw keys, stored rotated by their own index."""
+    """Documents whose raw keys are known, and whose stored keys are rotated by their index in the document."""
 
     def __init__(self, setting: Setting, lengths: list[int], seed: int, device: str, pages: int = 400) -> None:
         self.setting, self.device = setting, torch.device(device)
@@ -53,7 +53,7 @@ class DocumentFixture:
 
 
 def in_order(fixture: DocumentFixture, order: list[int], tokens: int) -> Request:
-    """Documents one behind the other from position 0, then the queries."""
+    """Returns a request that sees the documents consecutively from position 0; the queries follow them."""
     slices, base = [], 0
     for i in order:
         document = fixture.documents[i]

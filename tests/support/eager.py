@@ -1,4 +1,4 @@
-"""What a plain computation in the kernels' own dtype loses: the yardstick of every tolerance."""
+"""Computes attention eagerly in the kernels' dtype. Its error is the unit of every tolerance."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from tests.support.reference import rotate, visible
 
 
 def attention(case: Case) -> torch.Tensor:
-    """As eager attention computes it: rotated queries, scores and weights each rounded to the dtype, softmax
-    in fp32."""
+    """Computes attention as eager code does.
+
+    Rotated queries, scores and weights are each rounded to the dtype; softmax is in fp32.
+    """
     outs, at = [], 0
     for request in case.requests:
         n = len(request.positions)

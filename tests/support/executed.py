@@ -1,4 +1,4 @@
-"""What of the shared list a module's tests have really run."""
+"""Records the settings and kernels of the shared list that a module's tests ran."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from tests.support.cases import Case, Setting
 
 @dataclass
 class Executed:
-    """
+    """The settings and kernels that a module's tests ran.
+
     Attributes:
-        settings: of the steps that agreed with fp64.
-        kernels: the sources of the kernels that had something to do in them.
+        settings: the settings of the steps that agreed with fp64.
+        kernels: the sources of the kernels that had work in these steps.
     """
 
     settings: list[Setting] = field(default_factory=list)

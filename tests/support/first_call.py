@@ -1,4 +1,4 @@
-"""Checks the results of the first call, the example of the README and of the documentation."""
+"""Checks the results of the first-call example of the README and the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of the calls from tensors by name, as tests change them one by one."""
+"""Makes the arguments of calls from dictionaries of tensors, whose entries tests change one by one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ def segments_of(tensors: Tensors) -> lazyrope.Segments:
 
 
 def step_arguments(tensors: Tensors) -> dict[str, Any]:
-    """Those of ``plan`` and ``Step.update``, from "q_indptr", "q_position", "segment_indptr", "base", "start",
-    "length", "first_page", "pages" and perhaps "lead"."""
+    """Returns the arguments of ``plan`` and ``Step.update``.
+
+    The tensors are "q_indptr", "q_position", "segment_indptr", "base", "start", "length", "first_page", "pages" and,
+    optionally, "lead".
+    """
     return {
         "q_indptr": tensors["q_indptr"],
         "q_position": tensors["q_position"],
@@ -30,13 +33,15 @@ def step_arguments(tensors: Tensors) -> dict[str, Any]:
 
 
 def append_arguments(tensors: Tensors) -> dict[str, Any]:
-    """Those of ``plan_append`` and ``AppendStep.update``, from "indptr", "start", "first_page", "pages" and perhaps
-    "lead"."""
+    """Returns the arguments of ``plan_append`` and ``AppendStep.update``.
+
+    The tensors are "indptr", "start", "first_page", "pages" and, optionally, "lead".
+    """
     return {"spans": lazyrope.TokenSpans(**{name: tensors.get(name) for name in SPANS}), "pages": tensors["pages"]}
 
 
 def capacity_of(tensors: Tensors, **changes: int) -> lazyrope.StepCapacity:
-    """What the tensors of a step take, with some of it changed."""
+    """Returns the capacity that the tensors of a step need, with ``changes``."""
     fields = {
         "requests": len(tensors["q_indptr"]) - 1,
         "segments": len(tensors["base"]),
@@ -46,6 +51,6 @@ def capacity_of(tensors: Tensors, **changes: int) -> lazyrope.StepCapacity:
 
 
 def one_span(start: int, length: int, lead: int, device: Any) -> lazyrope.TokenSpans:
-    """Whose page list begins at index 0."""
+    """Returns one span whose page list begins at index 0."""
     indptr, *columns = (torch.tensor(x, dtype=torch.int32, device=device) for x in ([0, length], [start], [0], [lead]))
     return lazyrope.TokenSpans(indptr, *columns)

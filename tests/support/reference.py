@@ -1,4 +1,4 @@
-"""Computes attention over position-free documents in fp64, straight from the formulas.
+"""Computes attention over position-free documents in fp64 with the formulas of the documentation.
 
 Token j of a document that begins at logical position b (its base) has the key k_j; the pool stores R(j) k_j. Its score
 with a query at position p is <R(p - b) q, R(j) k_j> x scale. Queries that arrive as R(p) q have the same score, written
@@ -46,7 +46,7 @@ def rotate(
 
 
 def visible(mask: str, window: int | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Returns [queries, keys]: true where a query sees the logical position of a key."""
+    """Returns a mask [queries, keys] that is true if the query sees the logical position of the key."""
     if mask == "full":
         return torch.ones(len(query), len(key), dtype=torch.bool, device=query.device)
     seen = key[None, :] <= query[:, None]

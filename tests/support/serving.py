@@ -1,4 +1,4 @@
-"""Tiny models served from documents, and what must hold of it."""
+"""Serves tiny models from documents, and checks the results."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.conftest import HAS_GPU
 from tools.rag import reference
 
 MODES = ("lazy", "block", "full")
-# fp32 on the CPU, where what differs in more than rounding differs visibly; kernels know bf16 and fp16 only.
+# On the CPU, fp32 makes errors larger than rounding visible. The kernels support bf16 and fp16 only.
 DTYPE = torch.bfloat16 if HAS_GPU else torch.float32
 
 
-def make(model: Any, **options: Any) -> Engine:
+def make_engine(model: Any, **options: Any) -> Engine:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return attach(model, **{"budget": "64MiB", **options})
 
 
 def as_dtype(model: Any, dtype: torch.dtype) -> Any:
-    """Casts weights; the rotation's frequencies are fp32 in every model, and would suffer."""
+    """Casts the weights. The frequencies of the rotation stay in fp32, as in every model."""
     frequencies = model.model.rotary_emb.inv_freq.clone()
     model = model.to(dtype)
     model.model.rotary_emb.inv_freq = frequencies
@@ -46,7 +46,7 @@ def texts(seed: int, *lengths: int) -> list[list[int]]:
 
 
 def assert_near(given: torch.Tensor, right: torch.Tensor, eager: torch.Tensor | None = None) -> None:
-    """Within fp32 rounding, or twice what eager computation in the same dtype loses."""
+    """Checks that the error is within fp32 rounding, or twice the error of eager computation in the same dtype."""
     error = ((given.float() - right).norm() / right.norm()).item()
     lost = ((eager.float() - right).norm() / right.norm()).item() if eager is not None else 0.0
     assert error <= max(1e-4, 2 * lost), f"error {error:.2e}, eager {lost:.2e}"
@@ -64,8 +64,11 @@ def budget_of(model: Any, tokens: int) -> int:
 
 
 def assert_agrees(given: Any, alone: Engine, exact: Any) -> None:
-    """With the "full" mode, but where the reference's two best logits are closer than the model's dtype can tell: its
-    logits are off by more here and there, so what eager computation loses at this very token counts."""
+    """Checks that the generated tokens are those of the "full" mode up to the first near tie.
+
+    At the first token that differs, the reference's two best logits must be closer than the model's dtype can tell
+    apart. The limit follows from the error of eager computation at this token.
+    """
     full = alone.generate(given.prompt, given.documents, mode="full", max_new_tokens=given.max_new_tokens, stop=[])
     ours, theirs = given.tokens, full.result()
     if ours == theirs:
@@ -74,5 +77,5 @@ def assert_agrees(given: Any, alone: Engine, exact: Any) -> None:
     prompt = [*given.prompt, *ours[:at]]
     right, eager = (logits(m, reference.hidden_states(m, prompt, given.documents)[-1]) for m in (exact, alone.model))
     best = right.topk(2).values
-    limit = max(1e-3, 8 * (eager - right).std().item())  # both modes' best two are off: 4 standard deviations
+    limit = max(1e-3, 8 * (eager - right).std().item())  # 4 standard deviations for each of the two modes
     assert best[0] - best[1] < limit, f"{ours} and {theirs}: the best two are {best.tolist()}, limit {limit:.3f}"

@@ -35,6 +35,6 @@ def write(store: DocumentStore, pages: Document | PageRun, tag: float) -> None:
 
 
 def holds(store: DocumentStore, pages: Document | PageRun, tag: float) -> bool:
-    """Tells whether the pages, read through ``store.pages`` as by a kernel, are as :func:`write` left them."""
+    """Returns whether the pages, read through ``store.pages`` as a kernel reads them, have the values of write()."""
     page_list = store.pages[pages.first_page : pages.first_page + pages.num_pages].long()
     return all(bool((pool[page_list] == tag + i / 8).all()) for i, pool in enumerate(pools(store)))

@@ -1,4 +1,4 @@
-"""Limits the distance of a result from fp64 to twice that of eager computation in the same dtype."""
+"""Limits the error of a result against fp64 to twice the error of eager computation in the same dtype."""
 
 from __future__ import annotations
 
