@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <pybind11/pybind11.h>
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -55,7 +56,7 @@ class Queue {
   std::atomic<bool> is_waiting_ = false;
 };
 
-// The queue is never destroyed, for destructors of other objects may log at exit.
+// The queue is never destroyed, because destructors of other objects may log at exit.
 Queue& queue() {
   static auto* const instance = new Queue;
   return *instance;
@@ -89,7 +90,12 @@ void deliver_log() noexcept {
     for (const Message& message : queue().take())
       log(python_level(message.level), "%s", message.text);
   } catch (py::error_already_set& error) {
-    error.discard_as_unraisable("a handler of the logger \"lazyrope\"");
+    // Python runs its signal handlers while it logs. An interrupt that arrives there must still end
+    // the call that logged, so it is raised again at the next check.
+    if (error.matches(PyExc_KeyboardInterrupt))
+      PyErr_SetInterrupt();
+    else
+      error.discard_as_unraisable("a handler of the logger \"lazyrope\"");
   } catch (...) {  // NOLINT(bugprone-empty-catch): a message must not make its cause fail
   }
 }
