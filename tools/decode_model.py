@@ -1,4 +1,4 @@
-"""Fits a model of decode's time, a sum of a few terms, to the rows that ``python -m tools.bench sweep --json`` recorded.
+"""Fits a model of decode's time, a sum of a few terms, to the rows that ``python -m tools.bench sweep --json`` wrote.
 
 Prints the coefficient of each term, and the rows with the largest errors.
 

@@ -43,10 +43,10 @@ struct Config {
   CachePolicy policy = CachePolicy::kJit;
   std::string nvrtc_path;  // the only libnvrtc to use; empty: NvrtcLocator searches
   std::vector<std::string> nvrtc_directories;  // searched for NVRTC; set by Python only
-  std::optional<LogLevel> log_level = {};  // unset if LAZYROPE_LOG is not set
-  std::string host_compiler = "c++";  // command, for the emulator
-  std::uint64_t emulator_seed = 0;    // seeds the order in which the emulator runs threads
-  bool emulator_races = false;        // the emulator looks for races
+  std::optional<LogLevel> log_level = {};      // unset if LAZYROPE_LOG is not set
+  std::string host_compiler = "c++";           // command, for the emulator
+  std::uint64_t emulator_seed = 0;             // seeds the order in which the emulator runs threads
+  bool emulator_races = false;                 // the emulator looks for races
   std::string dump_dir;  // absolute directory for kernel sources; empty: none are written
   std::vector<ConfigVariable> environment;  // as it was read; empty if it was not read
 

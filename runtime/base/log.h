@@ -25,9 +25,9 @@ void set_log_level(LogLevel level);
 // Sets the sink for the process. An empty `sink` restores the default, a line on stderr.
 void set_log_sink(LogSink sink);
 
-// Sets the sink of the process for messages of every level, which is used while no other sink is set
-// and LAZYROPE_LOG is not. A program with a log of its own, such as Python's, decides there which
-// messages to keep.
+// Sets the sink of the process for messages of every level, which is used while no other sink is
+// set and LAZYROPE_LOG is not. A program with a log of its own, such as Python's, decides there
+// which messages to keep.
 void set_host_log(LogSink sink);
 
 // Sets the level that LAZYROPE_LOG asks for. Messages up to `level` go to stderr and not to the
