@@ -60,7 +60,7 @@ TEST(Doctor, CountsTheCachesEntries) {
   const TemporaryDirectory directory;
   Engine engine(test_config(directory.path()));
   const Key key = KeyBuilder().field("arch", "sm_80").finish();
-  ASSERT_TRUE(engine.store().store(key, {{{"entry", "x"}}, std::vector<std::byte>(100)}).stored);
+  ASSERT_TRUE(engine.store().store(key, {R"({"entry":"x"})", std::vector<std::byte>(100)}).stored);
   std::ofstream(directory / (std::string(64, 'a') + ".lzr")) << "not an entry";
   const Json cache = doctor(engine).facts["cache"];
   EXPECT_EQ(cache["directory"], directory.path().string());

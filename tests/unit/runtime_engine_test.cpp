@@ -283,7 +283,7 @@ TEST_F(EngineTest, AnEntryWithoutAllFactsIsReportedAndReplaced) {
   Engine engine(config());
   get(engine);
   const Key key = Key::from_fields(engine.store().list().at(0).fields);
-  ASSERT_TRUE(engine.store().store(key, {{{"entry", "tiny"}}, std::vector<std::byte>(8)}).stored);
+  ASSERT_TRUE(engine.store().store(key, {R"({"entry":"tiny"})", std::vector<std::byte>(8)}).stored);
   engine.clear_cache();
   EXPECT_FALSE(get(engine)->from_cache());
   EXPECT_GE(logged("is not used: the entry's facts are incomplete"), 1);

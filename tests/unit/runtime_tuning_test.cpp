@@ -133,7 +133,7 @@ TEST_F(TuningStoreTest, ACorruptRecordIsALoggedMiss) {
 }
 
 TEST_F(TuningStoreTest, ARecordOfAnotherShapeIsALoggedMiss) {
-  ASSERT_TRUE(disk_.store(key_, {{{"entry", "tuning"}}, {}}).stored);
+  ASSERT_TRUE(disk_.store(key_, {R"({"entry":"tuning"})", {}}).stored);
   const LogCapture log;
   EXPECT_EQ(found_by_new_store(), nullptr);
   EXPECT_TRUE(says(log.text(), {"warning: the tuning record", "incomplete"}));
