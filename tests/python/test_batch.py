@@ -105,9 +105,9 @@ def test_any_object_with_the_attributes_of_a_document_serves(device):
     assert batch.capacity == StepCapacity(requests=1, segments=1, query_tokens=1, tokens_per_request=1)
 
 
-def test_documents_of_a_store_serve():
+def test_documents_of_a_store_serve(device):
     documents = pytest.importorskip("lazyrope.documents")
-    store = documents.DocumentStore(Setting().spec(), num_layers=1, budget="1MiB", device="cpu")
+    store = documents.DocumentStore(Setting().spec(), num_layers=1, budget="1MiB", device=device)
     document, _ = store.acquire(list(range(40)))
     batch = lazyrope.batch([Request(40, [Segment(document, base=0)])], store.pages)
     assert batch.num_segments == 1

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lazyrope
 import pytest
+
+pytestmark = pytest.mark.skipif("emu:sm_80" not in lazyrope.archs(), reason="this build has no emulator")
 
 # Compiling into an empty cache logs at level info. An unwritable cache adds a warning.
 COMPILE = """

@@ -9,7 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import lazyrope
 import pytest
+
+HAS_EMULATOR = pytest.mark.skipif("emu:sm_80" not in lazyrope.archs(), reason="this build has no emulator")
 
 COMPILE = """
 import sys, lazyrope
@@ -34,7 +37,7 @@ def num_cached(cache: Path) -> int:
     return len([*cache.rglob("*.lzr")])
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "emu:sm_80"])
+@pytest.mark.parametrize("arch", ["sm_80", pytest.param("emu:sm_80", marks=HAS_EMULATOR)])
 def test_ctrl_c_ends_a_compilation(arch, tmp_path):
     """SIGINT raises KeyboardInterrupt. Compiled kernels stay in the cache, and the others are not begun."""
     process = begin(COMPILE, arch, tmp_path)
@@ -50,12 +53,14 @@ def test_ctrl_c_ends_a_compilation(arch, tmp_path):
     assert 0 < num_cached(tmp_path) < KERNELS
 
 
+@HAS_EMULATOR
 def test_the_emulator_compiles_when_sigchld_is_ignored(tmp_path):
     code = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + COMPILE
     out, errors = begin(code, "emu:sm_80", tmp_path).communicate(timeout=300)
     assert out == f"begins\n{KERNELS}\n", errors
 
 
+@HAS_EMULATOR
 def test_an_absent_temporary_directory_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     out, errors = begin(COMPILE, "emu:sm_80", tmp_path).communicate(timeout=60)
