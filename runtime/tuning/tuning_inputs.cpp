@@ -203,8 +203,9 @@ std::string difference(const TuningResult& baseline, const TuningResult& other, 
   // Weights and results are rounded once each, by up to a half of this fraction.
   const double rounding = dtype == Dtype::kBf16 ? 0x1p-7 : 0x1p-10;
   const double limit = 2 * rounding;
-  // Queries are rounded to the dtype after their rotation, which moves every score a little.
-  const double lse_limit = std::max(1e-3, rounding / 4);
+  // A rotated query is rounded to the dtype once or twice, which moves each of its scores by up to
+  // that fraction.
+  const double lse_limit = std::max(1e-3, rounding / 2);
   const std::size_t columns = baseline.out.size() / baseline.lse.size();
   std::vector<float> distance(columns);
   for (std::size_t row = 0; row < baseline.lse.size(); ++row) {
