@@ -31,7 +31,7 @@ void add_json_option(CLI::App& app, bool& json) { app.add_flag("--json", json, "
 
 void add_cache_option(CLI::App& app, std::string& directory) {
   app.add_option("--cache", directory,
-                 "Cache directory, or none for memory only (LAZYROPE_CACHE_DIR)")
+                 "Cache directory, or 'none' to cache in memory only (default: LAZYROPE_CACHE_DIR)")
       ->option_text("DIR");
 }
 

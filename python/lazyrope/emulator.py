@@ -31,13 +31,14 @@ class ProfileLine:
         line: The line in that file, from 1.
         text: The text of the line.
         instruction: The instruction, such as "ld.shared.b128", "ldmatrix.x4" or "cp.async 16".
-        executions: The executions by warps, or by lanes for a bulk copy.
+        executions: Warp executions; for bulk copies, lane executions.
         lanes: The active lanes of all executions, at most 32 x executions.
         wavefronts: The passes over shared memory that a GPU needs.
         ideal_wavefronts: The passes that it would need without bank conflicts.
         sectors: The accessed sectors of 32 bytes of global memory. A sector that is read twice counts twice.
         ideal_sectors: The sectors that the same bytes would fill.
-        cache_lines: The accessed lines of 128 bytes of global memory. The host's tensors may begin inside a line.
+        cache_lines: The accessed lines of 128 bytes of global memory. Host tensors need not be aligned to 128 bytes,
+            so a GPU may count fewer.
         bytes: The bytes that lanes read or wrote. For a bulk copy, only bytes of global memory count.
     """
 
@@ -89,10 +90,10 @@ def options(
     Args:
         seed: The seed of the random order in which threads run, 0 to 2^64 - 1. The same seed gives the same order. At
             first it is LAZYROPE_EMULATOR_SEED, or 0.
-        races: If True, accesses to the same memory that no barrier orders are errors. Kernels then run slower. At first
-            it is LAZYROPE_EMULATOR_RACES, or False.
-        resident_threads: The most threads of a launch that run concurrently, at least 1. Whole CTAs run, and always at
-            least one; the next CTA begins when another has ended. At first it is 1024.
+        races: If True, conflicting accesses that no synchronisation orders are errors. Kernels then run slower. At
+            first it is LAZYROPE_EMULATOR_RACES, or False.
+        resident_threads: The most threads of a launch that run concurrently, at least 1. CTAs are resident as a
+            whole, at least one at a time; the next CTA begins when another has ended. At first it is 1024.
 
     Raises:
         SpecError: The seed or the number of threads is out of range, or this build has no emulator.

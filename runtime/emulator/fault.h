@@ -11,7 +11,7 @@
 
 namespace lazyrope {
 
-// The rules that a kernel must obey. Their names are part of the error texts.
+// Violations that the emulator detects. The string begins the error text.
 namespace rule {
 inline constexpr std::string_view kSharedBounds = "shared access out of bounds";
 inline constexpr std::string_view kGlobalBounds = "global access out of bounds";
@@ -31,6 +31,7 @@ inline constexpr std::string_view kUnwaited = "asynchronous copy or product left
 inline constexpr std::string_view kMbarrierObject = "misuse of an mbarrier object";
 inline constexpr std::string_view kMbarrierCount = "mbarrier arrivals out of range";
 inline constexpr std::string_view kMbarrierBytes = "mbarrier bytes out of range";
+// A phase completed before a waiting thread saw the previous one complete.
 inline constexpr std::string_view kMbarrierOvertaken = "mbarrier wait overtaken";
 inline constexpr std::string_view kTensorMap = "tensor map";
 inline constexpr std::string_view kDescriptor = "matrix descriptor";
@@ -48,7 +49,8 @@ inline bool operator==(const Site& a, const Site& b) {
 // Returns a source location as "ops/combine.cuh:41".
 std::string describe(const Site& site);
 
-// An instruction broke a rule. The scheduler adds the thread and the kernel: KernelFault.
+// An instruction that breaks a rule throws this. The scheduler rethrows it as a KernelFault, which
+// also names kernel and thread.
 struct Violation : std::exception {
   Violation(std::string_view broken, const Site& at, std::string sentence)
       : rule(broken), site(at), text(std::move(sentence)) {}
@@ -59,7 +61,8 @@ struct Violation : std::exception {
   std::string text;
 };
 
-// A kernel broke a rule. what() names the rule, kernel, line, block, warp and lane.
+// A kernel broke a rule. what() names the rule, kernel, line, block, warp and lane; for a deadlock,
+// the waiting threads of each block instead.
 class KernelFault : public DriverError {
  public:
   KernelFault(std::string_view rule, std::string text)

@@ -3,10 +3,11 @@
 //   (x0 cos a - x1 sin a, x1 cos a + x0 sin a),   a = 2 pi * position * revolutions_per_token.
 //
 // Angles are counted in revolutions, as 64-bit binary fractions. Position times frequency modulo
-// 2^64 drops whole revolutions exactly, so an angle at position 1,000,000 is as good as at 1; an
-// fp32 product in radians is not. The upper 32 bits become an fp32 angle in [-pi, pi).
+// 2^64 drops whole revolutions exactly, so an angle at position 1,000,000 is as accurate as at
+// 1; an fp32 product in radians is not. The upper 32 bits become an fp32 angle in [-pi, pi).
 //
-// A lane rotates the columns of one unit of the pairing, in some of a warp's rows.
+// The pairing groups its pairs into units (ops/rope/half.cuh). Each lane rotates one unit in some
+// of the warp's rows.
 #pragma once
 
 #include "tile/shared_tile.cuh"
@@ -41,7 +42,7 @@ struct UnitRevolutions {
   }
 };
 
-// The rotations of one unit's pairs, each times an attention factor.
+// The rotations of one unit's pairs, each scaled by `factor`.
 template <class Pairing>
 struct UnitRotation {
   static constexpr int kPairs = Pairing::kPairs;
@@ -68,7 +69,7 @@ struct UnitRotation {
     }
   }
 
-  // Rotates both runs into `y`, in fp32: run a, then run b.
+  // Writes the rotated columns to `y` in fp32: first those of run a, then those of run b.
   template <class Element>
   LAZYROPE_DEVICE void rotate(float (&y)[2 * kPairs], const Run& a, const Run& b) const {
     constexpr int kWords = kPairs / 2;
@@ -132,8 +133,8 @@ struct RowsOf {
   LAZYROPE_DEVICE SharedPtr run(int32 row, int32 run) const {
     return Tile::template run<kCount>(tile, first + row, run);
   }
-  // Returns the runs of a unit in a row. below() moves them `rows` down from a row that is a
-  // multiple of a power of two greater than `rows`.
+  // Returns the runs of a unit in a row. below() moves them `rows` rows down; row % 8 and rows % 8
+  // must have no bit in common.
   template <class Pairing>
   LAZYROPE_DEVICE UnitRuns runs(int32 row, int32 unit) const {
     constexpr int kApart = bytes_between_runs<Pairing>();
@@ -183,8 +184,8 @@ LAZYROPE_DEVICE int32 lane_unit() {
   return static_cast<int32>(static_cast<uint32>(lane_index()) % Pairing::kUnits);
 }
 
-// Returns how many of num_rows rows a lane has: neighbours, so that it has few tokens, and a
-// multiple of `alignment`. The first kUnits lanes have the first rows.
+// Returns how many consecutive rows each group of kUnits lanes rotates, a multiple of `alignment`.
+// Consecutive rows share tokens, so a lane needs few angles.
 template <class Pairing>
 LAZYROPE_DEVICE constexpr int32 rows_per_lane_group(int32 num_rows, int32 alignment) {
   static_assert(Pairing::kUnits <= kWarpThreads);
@@ -201,16 +202,17 @@ struct LaneRevolutions {
   LAZYROPE_DEVICE LaneRevolutions() {
     if constexpr (Pairing::kUnits > 0) revolutions.load(Spec::frequencies(), lane_unit<Pairing>());
   }
-  // Sets `rotation` to that at `position` - `base`. It is that of the row before, at position
-  // `before`.
+  // On entry `rotation` is the previous row's, at position `before`. Sets it to the rotation by
+  // `position` - `base`; does nothing if the position is the same.
   LAZYROPE_DEVICE void update(UnitRotation<Pairing>& rotation, int32 before, int32 position,
                               int32 base, float factor) const {
     if (position != before) rotation.set(static_cast<int64>(position) - base, revolutions, factor);
   }
 };
 
-// Like LaneRevolutions, for many rows. Most are one position after the row before, and one step
-// further is a sixth of the work. Twenty such steps lose less than 2e-5.
+// Like LaneRevolutions, for many rows. Most rows are one position after the previous row; composing
+// with a one-token rotation costs a sixth of a new sine and cosine. Twenty compositions lose less
+// than 2e-5.
 template <class Spec>
 class LaneSteps {
   using Rotation = UnitRotation<typename Spec::Pairing>;
@@ -240,11 +242,13 @@ template <class Spec>
 struct TokenAngles<Spec, false> {
   using Type = LaneRevolutions<Spec>;
 };
-// kHasManyRows: a lane has many rows.
+// kHasManyRows: a lane has many rows. With four or more query heads for each KV head, few of them
+// begin a new token, so LaneSteps would save little.
 template <class Spec, bool kHasManyRows>
 using RowAngles = typename TokenAngles<Spec, kHasManyRows && (Spec::kGroupSize < 4)>::Type;
 
-// Holds the angles in registers, or computes them each time where registers are few.
+// Holds the angles in registers, or loads (and, for LaneSteps, computes) them again at each get(),
+// where registers are scarce.
 template <class Angles, bool kHeld>
 class LaneAngles {
  public:
@@ -300,7 +304,7 @@ class RowRotator {
         Run b[kRows];
 #pragma unroll
         for (int32 i = 0; i < kRows; ++i) {
-          // Where there are fewer rows, the last is taken again: conditions take longer.
+          // Past the last row, that row is processed again, which is faster than predication.
           at[i] = row_runs(smaller(row + i, stop - 1));
           load(at[i].from, a[i], b[i]);
         }
@@ -312,8 +316,9 @@ class RowRotator {
   }
 
   // Rotates rows in fours, from a multiple of four on. The addresses of the other three follow from
-  // the first. So do their angles if a token has a multiple of four rows, or one row. Rows past
-  // `end` are rotated, too, which does no harm.
+  // the first. So do their angles: four rows share a token (group size a multiple of 4), or are at
+  // consecutive positions (group size 1; otherwise rotate_tokens() takes them). Rows past `end` are
+  // rotated, too, which does no harm.
   LAZYROPE_DEVICE void rotate_fours(int32 row, int32 end) {
 #pragma unroll 1
     for (; row < end; row += kFour) {
@@ -338,7 +343,8 @@ class RowRotator {
   static constexpr int kFour = 4;
   static constexpr bool kStepsByRow = Spec::kGroupSize == 1 && !Spec::kQueryRotated;
 
-  // Returns a position that update() treats as unrelated: neither this one nor the one before.
+  // Returns a position other than `position` and `position` - 1, so that the first update()
+  // computes the angle.
   LAZYROPE_DEVICE static int32 elsewhere(int32 position) { return position ^ 1 << 30; }
 
   // Tells whether the tokens of four rows have consecutive positions.
@@ -411,7 +417,8 @@ class RowRotator {
   float factor_;
   int32 unit_;
   bool stores_back_;
-  UnitRotation<Pairing> rotation_ = {};  // {}: or its registers would be live from the start
+  // Initialised, because otherwise the compiler keeps its registers live from the start.
+  UnitRotation<Pairing> rotation_ = {};
   int32 at_ = 0;
 };
 
@@ -419,10 +426,11 @@ class RowRotator {
 // queries come rotated (Spec::kQueryRotated). One warp takes part. Row 0 is row first_row of the
 // request.
 //
-// The rows come from `from`, which may be `to`; columns that no pair has then stay as they are.
-// Otherwise these are multiplied by `scale`, in `to` alone. With stores_back, `from` gets the
-// rotated columns, too. kAtOnce is the number of rows that a lane loads at once. With 4 the first
-// row is a multiple of four, and the tile has rows up to the next multiple of four.
+// The rows come from `from`, which may be `to`. In place, unpaired columns are left unscaled.
+// Otherwise they are copied to `to`, multiplied by `scale`. With stores_back, `from` gets the
+// rotated columns, too. kAtOnce is the number of rows that a lane loads at once. 4 selects
+// rotate_fours() where the group size allows it; the first row is then a multiple of four, and the
+// tile has rows up to the next multiple of four.
 template <class Spec, int kAtOnce = 1, bool kMayStoreBack = false, class Angles, class To,
           class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,

@@ -1,6 +1,6 @@
 // The planner's table of tiles: six columns, one entry a tile. make_tiles() and record_tile() write
-// it (steps 2 and 3 of planning), the prefix sums fill in cost_begin and split_begin (step 5), and
-// the schedules read it.
+// it (steps 2 and 3 of planning), and the prefix sums fill in cost_begin and split_begin (step 5).
+// The schedules read it, and the queue keeps its sorted order in split_begin.
 #pragma once
 
 #include "abi/plan.h"
@@ -37,8 +37,8 @@ class PlanTable {
                   static_cast<uint32>(scratch.max_tiles) + 1) {}
 
  private:
-  // The choice is made without a branch: a branch would wait for the parameters before other loads
-  // are issued.
+  // A select, not a branch: a branch on scratch.tables would stall until it is loaded and delay the
+  // loads after it.
   LAZYROPE_DEVICE static GenericPtr select_memory(GenericPtr shared, const PlanScratch& scratch,
                                                   int32 planner) {
     const GenericPtr global =
@@ -59,10 +59,11 @@ class PlanTable {
  public:
   Column<TileRows> rows;
   Column<TileKeys> keys;
-  Column<int32> cost;         // cost for one group of KV heads
-  Column<int32> cost_begin;   // cost of all tiles before; one entry more holds the sum of all
-  Column<int32> splits;       // number of fixed splits
-  Column<int32> split_begin;  // fixed splits of all tiles before; or the queue's order
+  Column<int32> cost;        // cost for one group of KV heads
+  Column<int32> cost_begin;  // exclusive prefix sum of cost; entry num_tiles is the total
+  Column<int32> splits;      // number of fixed splits
+  // The exclusive prefix sum of splits. Without fixed splits: the queue's tiles by descending cost.
+  Column<int32> split_begin;
 };
 
 }  // namespace lazyrope

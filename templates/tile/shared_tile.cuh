@@ -32,8 +32,8 @@ struct SharedTile {
     return tile + row * kRowBytes + column * 16;
   }
 
-  // Returns the chunk of the same column `rows` rows below. `rows` is a multiple of a power of two
-  // that is greater than the chunk's own row.
+  // Returns the chunk of the same column `rows` rows below. The chunk's row % 8 and rows % 8 must
+  // have no bit in common.
   LAZYROPE_DEVICE static SharedPtr below(SharedPtr chunk, int32 rows) {
     return (kPermutes ? chunk ^ ((rows & 7) * 16) : chunk) + rows * kRowBytes;
   }

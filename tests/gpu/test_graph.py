@@ -1,4 +1,4 @@
-"""A CUDA graph is captured once, and replayed after updates with other lengths, bases and documents."""
+"""Tests of CUDA graphs: replays after updates, and what a capture allows or refuses."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_steps_made_and_freed_during_a_capture_do_not_break_it(build, device):
 
 
 def test_a_step_made_in_a_capture_works_before_its_replay(build, device):
-    """The counters of planner and combine are zero before the replay."""
+    """plan() zeroes the counters at once, not inside the graph, so the step works before the first replay."""
     case = random_case(Setting(phase="decode"), 7, device)
     kernel = build(case.spec)
     expected, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel))
@@ -164,7 +164,7 @@ def test_a_step_made_in_a_capture_works_before_its_replay(build, device):
 
 
 def requests_at(shift: int) -> list[lazyrope.Request]:
-    """Returns two requests over three documents, whose positions and slices depend on the shift."""
+    """Returns two requests over up to three documents. `shift` changes their positions, order and slices."""
     documents = [lazyrope.Document(0, 100), lazyrope.Document(7, 40, lead=3), lazyrope.Document(10, 33)]
     segments = [
         lazyrope.Segment(documents[(shift + i) % 3], base=100 * i + shift, start=shift % 7, length=20 + shift % 5)
@@ -186,7 +186,10 @@ CAPACITY = lazyrope.StepCapacity(requests=2, segments=4, query_tokens=3)
 
 
 def test_a_graph_replays_with_the_last_fill_of_a_batch(served):
-    """The host runs ahead of the busy device, and each update copies the requests of its fill."""
+    """The host refills the batch while the device is still busy.
+
+    Each update must upload the requests of the fill just before it.
+    """
     kernel, q, k_pool, v_pool, pages = served
     expected = []
     for shift in range(40):

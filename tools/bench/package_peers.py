@@ -19,7 +19,7 @@ WORKSPACE = 512 << 20  # bytes; rows of thousands of documents need more than Fl
 
 
 class Captured:
-    """A call as one CUDA graph. It holds the call, so that the tensors that the graph reads live as long."""
+    """A call as one CUDA graph. Keeps a reference to the call, so that the tensors that the graph reads stay alive."""
 
     def __init__(self, call: Call) -> None:
         import torch
@@ -27,7 +27,7 @@ class Captured:
         self.call = call
         for _ in range(3):
             call()
-        gc.collect()  # a graph that is destroyed during a capture breaks it
+        gc.collect()  # collecting another graph during the capture would invalidate the capture
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
@@ -83,7 +83,7 @@ flashinfer_fa3 = _flashinfer_paged("fa3")
 
 
 def flashinfer_contiguous(shape: Shape, memory: Memory) -> Call:
-    """FlashInfer's fa3 over contiguous keys, one request after the other."""
+    """FlashInfer's FA3 ragged prefill: all requests' K and V packed into one tensor."""
     import flashinfer
     import torch
 
@@ -165,7 +165,7 @@ def lazy_on_flashinfer(shape: Shape, memory: Memory) -> Call:
     if any(len(documents) != per_request for documents in requests):
         raise UnsupportedShape("needs the same number of documents in each request")
     if shape.query_tokens > 1 and (shape.kernel == "decode" or shape.mask == "causal"):
-        raise UnsupportedShape("is built for one query token, or for chunks that see all documents")
+        raise UnsupportedShape("takes more than one query token only in prefill with the full mask")
     rotations = {
         "llama3": flashinfer.apply_llama31_rope_pos_ids_inplace,
         "neox": flashinfer.apply_rope_pos_ids_inplace,

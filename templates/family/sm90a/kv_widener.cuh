@@ -1,12 +1,13 @@
-// Widens the keys and values of a work tile's blocks from 8 bits, as in the pool, to the 16 bits
-// that wgmma takes.
+// Widens the keys and values of a work tile's blocks from 8 bits, as in the pool, to the
+// queries' 16 bits: wgmma cannot multiply 16-bit by 8-bit elements.
 //
-// Reads: stages that the copier has filled, [kKeys, head_dim] of 8 bits in the upper half of each
-// run's memory.
+// Reads: stages that the copier has filled, 8-bit [kKeys, head_dim]; each run of 16 rows is stored
+// in the upper half of its 16-bit space.
 // Writes: the same stages, [kKeys, head_dim] of 16 bits (tile/widened_wgmma_product.cuh).
 //
-// Role: the query rotator warps, each some runs of every tile. They consume the stored pipeline and
-// commit the key and value pipelines. They do not acquire a stage: the copier has done that.
+// Role: the query rotator warps. Each widens its share of the runs of every tile. They consume the
+// stored pipeline and commit the key and value pipelines. They do not acquire a stage: the copier
+// has done that.
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
@@ -25,7 +26,7 @@ class KvWidener {
         tiles_(memory.at + Memory::kKeyBarriers) {}
 
   // Widens the next keys, then the next values, which belong to the block before. The copier copies
-  // in the same order. One copy of the code widens both.
+  // in the same order. A loop, so that the code is instantiated once.
   LAZYROPE_DEVICE void widen(bool has_keys, bool has_values) {
 #pragma unroll 1
     for (int32 ring = has_keys ? 0 : 1; ring < (has_values ? 2 : 1); ++ring) {

@@ -3,8 +3,8 @@
 namespace lazyrope {
 namespace {
 
-// Draws the copies in the form that memory.cuh reads. Some copies have 0 bytes and an invalid
-// source address. One copy reads the last bytes of the input.
+// Draws copies as tests/isa/kernels/memory.cuh reads them. Among 16-byte copies, those of 0 bytes
+// have an invalid source. One copy reads the last bytes of the input.
 Words copies(Generator& random, std::uint32_t size) {
   constexpr std::uint32_t kCopies = 2 * kConformanceThreads;
   constexpr std::uint32_t kData = 1001;  // words: no multiple of 16 bytes
