@@ -98,7 +98,13 @@ def test_the_wheel_depends_only_on_nvrtc(wheel):
     needed = [line.split(": ", 1)[1] for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     extra = [line for line in needed if "extra ==" in line]
     assert [line for line in needed if line not in extra] == ["nvidia-cuda-nvrtc==13.0.*"]
-    assert {re.split(r"[<>=;]", line)[0].strip() for line in extra} == {"numpy", "torch", "transformers"}
+    assert {re.split(r"[<>=;]", line)[0].strip() for line in extra} == {
+        "numpy",
+        "tabulate",
+        "torch",
+        "tqdm",
+        "transformers",
+    }
 
 
 def test_the_extension_needs_no_library_that_a_machine_may_lack(wheel, tmp_path):
