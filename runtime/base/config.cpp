@@ -83,6 +83,12 @@ bool assign(Field& field, const std::optional<T>& parsed) {
   return parsed.has_value();
 }
 
+template <class T>
+bool assign(std::optional<T>& field, const std::optional<T>& parsed) {
+  if (parsed) field = parsed;
+  return parsed.has_value();
+}
+
 struct Variable {
   const char* name;
   const char* meaning;
