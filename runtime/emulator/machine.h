@@ -116,6 +116,7 @@ class Machine final : public Scheduler, public EmulatorHost {
   void profile(MemoryInstruction by, const CopyBox& box, const Site& site) {
     if (profile_ == nullptr) return;
     std::vector<LaneRange> ranges;
+    ranges.reserve(box.runs.size());
     for (const CopyBox::Run& run : box.runs)
       ranges.push_back(range(run.global, static_cast<int32>(run.bytes)));
     profile_->copy(by, site, std::move(ranges));

@@ -28,7 +28,7 @@ struct WarpProduct {
 // that covers it.
 class WarpProducts {
  public:
-  void add(WarpProduct product) { open_.push_back(std::move(product)); }
+  void add(const WarpProduct& product) { open_.push_back(product); }
   void commit() {
     groups_.push_back(std::move(open_));
     open_.clear();
