@@ -203,9 +203,7 @@ std::string difference(const TuningResult& baseline, const TuningResult& other, 
   // Weights and results are rounded once each, by up to a half of this fraction.
   const double rounding = dtype == Dtype::kBf16 ? 0x1p-7 : 0x1p-10;
   const double limit = 2 * rounding;
-  // A rotated query is rounded to the dtype once or twice, which moves each of its scores by up to
-  // that fraction.
-  const double lse_limit = std::max(1e-3, rounding / 2);
+  constexpr double kLseLimit = 1e-3;
   const std::size_t columns = baseline.out.size() / baseline.lse.size();
   std::vector<float> distance(columns);
   for (std::size_t row = 0; row < baseline.lse.size(); ++row) {
@@ -215,11 +213,11 @@ std::string difference(const TuningResult& baseline, const TuningResult& other, 
     const double error = std::sqrt(square_sum(distance) / std::max(square_sum(a), 1e-30));
     const double lse_error = std::abs(static_cast<double>(baseline.lse[row]) - other.lse[row]);
     // The comparison is false for NaN, which therefore counts as a difference.
-    if (error <= limit && lse_error <= lse_limit) continue;
+    if (error <= limit && lse_error <= kLseLimit) continue;
     return fmt::format(
         "row {} of {} differs from the default's by {:.2g} of its norm, its lse by {:.2g} "
         "(rounding explains {:.2g} and {:.2g})",
-        row, baseline.lse.size(), error, lse_error, limit, lse_limit);
+        row, baseline.lse.size(), error, lse_error, limit, kLseLimit);
   }
   return "";
 }
