@@ -24,7 +24,7 @@ struct Sm90aRow {
 // The rows of a head_dim begin with the one that needs the most shared memory, which is the best.
 std::vector<Sm80Row> sm80_rows();
 
-// Of two rows for the same tile, the earlier one is tried first.
+// If two rows are for the same tile, the earlier one is tried first.
 std::vector<Sm90aRow> sm90a_rows();
 
 }  // namespace lazyrope

@@ -1,4 +1,4 @@
-// Which configs are legal: those whose kernels the templates have, and that fit an SM of the arch.
+// A config is legal if the templates have its kernels and an SM of the arch has room for them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -118,7 +118,7 @@ constexpr Sm80DecodeLayout layout_of(const Sm80DecodeShape& shape) {
   return layout;
 }
 
-// What one warpgroup of family/sm90a/column_consumer.cuh has for itself.
+// The scratch memory of one warpgroup of family/sm90a/column_consumer.cuh.
 struct ColumnScratchLayout {
   int warp_maxima;  // the weights of a block are before them; one row of values for each warp
   int warp_sums;

@@ -25,7 +25,7 @@ void expect_fits(const TileConfig& config, int head_dim, const Arch& arch) {
   const int bytes = config.shared_bytes(head_dim);
   EXPECT_LE(bytes, arch.shared_per_block);
   EXPECT_LE(config.ctas_per_sm * (bytes + kReservedSharedPerBlock), arch.shared_per_sm);
-  // Of all archs an SM has the fewest threads, 1536, on 8.6, 8.9 and 12.0.
+  // An SM of 8.6, 8.9 or 12.0 has 1536 threads, the fewest of all archs.
   EXPECT_LE(config.ctas_per_sm * config.threads(head_dim), 1536);
   EXPECT_EQ(std::min(config.warps_m, config.warps_n), 1) << "warps divide rows or keys";
   EXPECT_EQ(config.warp_m % 16, 0);

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import lazyrope
-from lazyrope.bench.shapes import PARTIAL_ROTARY_DIMS
+from lazyrope.bench.shapes import PARTIAL_ROTARY_DIMS, ROPES
 
-from tools.bench.shapes import ROPES, Shape
+from tools.bench.shapes import Shape
 
 
 def _both(**options: Any) -> list[Shape]:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from lazyrope.bench import command_text, compile_ahead, write
 from lazyrope.bench.rows import Row
+from lazyrope.bench.shapes import ROPES
 from lazyrope.bench.timer import Memory, Timer
 
 from tools.bench.host import call_costs, compile_costs, environment
 from tools.bench.limits import count_unmet, evaluate, evaluate_mean, limit_text, mean_text
 from tools.bench.peers import PAGED, PEERS, importable
 from tools.bench.rows import KINDS, Bench
-from tools.bench.shapes import ROPES, Shape
+from tools.bench.shapes import Shape
 from tools.bench.tables import TABLE_LIMITS, TABLES
 from tools.bench.text import row_text
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import lazyrope
 from lazyrope.bench import shapes as user
-from lazyrope.bench.shapes import ROPES, TORCH_PEERS
+from lazyrope.bench.shapes import TORCH_PEERS
 from lazyrope.bench.timer import Memory
 
 from tools.bench.limits import Limit
@@ -40,16 +40,8 @@ class Shape(user.Shape):
 
     def spec(self) -> lazyrope.AttentionSpec:
         """Returns a causal spec, or one with a window."""
-        return lazyrope.AttentionSpec(
-            head_dim=self.head_dim,
-            num_q_heads=self.heads[0],
-            num_kv_heads=self.heads[1],
-            rope=ROPES[self.rope](self.head_dim),
-            dtype=self.dtype,
-            kv_dtype=self.kv_dtype,
-            mask="sliding_window" if "window" in self.options else "causal",
-            **self.options,
-        )
+        mask = "sliding_window" if "window" in self.options else "causal"
+        return super().spec(mask=mask, **self.options)
 
     @property
     def kernel_key(self) -> str:

@@ -1,4 +1,4 @@
-"""What mkdocs does beside rendering pages: fills in the generated parts, and checks that drawings are current.
+"""Hooks that mkdocs calls: they fill in the generated parts, and check that the drawings are current.
 
 A page asks for a generated part by a comment on a line of its own:
 

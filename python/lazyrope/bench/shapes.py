@@ -51,8 +51,8 @@ class Shape:
     rope: str = "llama3"
     peers: tuple[str, ...] = TORCH_PEERS
 
-    def spec(self) -> lazyrope.AttentionSpec:
-        """Returns a causal spec. Its mask hides nothing from queries that come after all keys."""
+    def spec(self, **options: Any) -> lazyrope.AttentionSpec:
+        """Returns a causal spec with further fields. Its mask hides nothing from queries that come after all keys."""
         return lazyrope.AttentionSpec(
             head_dim=self.head_dim,
             num_q_heads=self.heads[0],
@@ -60,6 +60,7 @@ class Shape:
             rope=ROPES[self.rope](self.head_dim),
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
+            **options,
         )
 
     @property
