@@ -93,7 +93,7 @@ TuningBenchmark::Steps TuningBenchmark::checked_steps(const TuningCase& c,
       steps[i] = c.plan(*candidate.attention);
       const TuningResult result = c.result(*candidate.attention, *steps[i]);
       if (!baseline) baseline = result;
-      if (const std::string why = difference(*baseline, result, candidate.attention->spec().dtype);
+      if (const std::string why = difference(*baseline, result, candidate.attention->spec());
           !why.empty())
         throw std::runtime_error(why);
     } catch (const std::exception& error) {

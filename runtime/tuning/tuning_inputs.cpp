@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <numeric>
 #include <random>
 #include <span>
@@ -104,6 +105,26 @@ std::vector<T> downloaded(const DeviceTensor& tensor) {
   return values;
 }
 
+// Returns the largest relative error of rounding a number to the type.
+double half_ulp(Dtype dtype) { return std::ldexp(0.5, -format_of(dtype).mantissa_bits); }
+
+// Returns by how much the roundings of rotated queries may make the LSE of two configs differ.
+//
+// The error of a rotated query has, in each column, a root mean square of at most 1.8 roundings
+// (templates/ops/rotate_tile.cuh). It changes the LSE by scale x (error . mean key), where the mean
+// is weighted by the softmax. For keys from N(0, 1) that mean is scale x query, and at most about 1
+// in each column. With queries from N(0, 1) the change has the standard deviation
+//   scale x min(scale, 1) x sqrt(3 head_dim) x 1.8 x half_ulp / sqrt(3).
+// Two results differ by sqrt(2) of that, and one row in two million by more than five of those. The
+// order of sums and approximate exponentials add less than kSums.
+double lse_rounding(const AttentionSpec& spec) {
+  constexpr double kSums = 1e-3;
+  const double scale = spec.softmax_scale();
+  const double deviation =
+      scale * std::min(scale, 1.0) * std::sqrt(spec.head_dim) * 1.8 * half_ulp(spec.dtype);
+  return 5 * std::numbers::sqrt2 * deviation + kSums;
+}
+
 double square_sum(std::span<const float> values) {
   return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
 }
@@ -199,11 +220,12 @@ PoolTensors TuningPool::at(std::int64_t page, std::int64_t pages) const {
   return {view(*keys_), view(*values_)};
 }
 
-std::string difference(const TuningResult& baseline, const TuningResult& other, Dtype dtype) {
+std::string difference(const TuningResult& baseline, const TuningResult& other,
+                       const AttentionSpec& spec) {
   // Weights and results are rounded once each, by up to a half of this fraction.
-  const double rounding = dtype == Dtype::kBf16 ? 0x1p-7 : 0x1p-10;
+  const double rounding = 2 * half_ulp(spec.dtype);
   const double limit = 2 * rounding;
-  constexpr double kLseLimit = 1e-3;
+  const double lse_limit = lse_rounding(spec);
   const std::size_t columns = baseline.out.size() / baseline.lse.size();
   std::vector<float> distance(columns);
   for (std::size_t row = 0; row < baseline.lse.size(); ++row) {
@@ -213,11 +235,11 @@ std::string difference(const TuningResult& baseline, const TuningResult& other, 
     const double error = std::sqrt(square_sum(distance) / std::max(square_sum(a), 1e-30));
     const double lse_error = std::abs(static_cast<double>(baseline.lse[row]) - other.lse[row]);
     // The comparison is false for NaN, which therefore counts as a difference.
-    if (error <= limit && lse_error <= kLseLimit) continue;
+    if (error <= limit && lse_error <= lse_limit) continue;
     return fmt::format(
         "row {} of {} differs from the default's by {:.2g} of its norm, its lse by {:.2g} "
         "(rounding explains {:.2g} and {:.2g})",
-        row, baseline.lse.size(), error, lse_error, limit, kLseLimit);
+        row, baseline.lse.size(), error, lse_error, limit, lse_limit);
   }
   return "";
 }

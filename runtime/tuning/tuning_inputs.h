@@ -80,8 +80,9 @@ struct TuningResult {
 };
 
 // Describes how two configs' results of the same call differ by more than rounding. Returns "" if
-// they do not.
-std::string difference(const TuningResult& baseline, const TuningResult& other, Dtype dtype);
+// they do not. Queries, keys and values are from N(0, 1).
+std::string difference(const TuningResult& baseline, const TuningResult& other,
+                       const AttentionSpec& spec);
 
 // The tensors of one workload. Calls are queued on the default stream.
 class TuningCase {

@@ -148,29 +148,35 @@ TuningResult result_of(std::vector<float> out, std::vector<float> lse) {
   return {std::move(out), std::move(lse)};
 }
 
+AttentionSpec spec_of(Dtype dtype) {
+  AttentionSpec spec;
+  spec.head_dim = 128;
+  spec.num_q_heads = spec.num_kv_heads = 1;
+  spec.dtype = dtype;
+  return spec;
+}
+
 TEST(TuningDifference, RoundingIsNoDifference) {
   const TuningResult baseline = result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F});
-  EXPECT_EQ(difference(baseline, baseline, Dtype::kBf16), "");
-  EXPECT_EQ(
-      difference(baseline, result_of({1.0078F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F}), Dtype::kBf16),
-      "");
+  const TuningResult rounded = result_of({1.0078F, -2.0F, 0.5F, 0.25F}, {3.004F, 4.0F});
+  EXPECT_EQ(difference(baseline, baseline, spec_of(Dtype::kBf16)), "");
+  EXPECT_EQ(difference(baseline, rounded, spec_of(Dtype::kBf16)), "");
 }
 
 TEST(TuningDifference, NamesTheRowThatDiffers) {
   const TuningResult baseline = result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F});
-  EXPECT_TRUE(
-      says(difference(baseline, result_of({1.0F, -2.0F, 0.5F, 0.3F}, {3.0F, 4.0F}), Dtype::kBf16),
-           {"row 1 of 2"}));
-  EXPECT_TRUE(says(
-      difference(baseline, result_of({1.0078F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F}), Dtype::kFp16),
-      {"row 0 of 2"}));
-  EXPECT_TRUE(
-      says(difference(baseline, result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.01F}), Dtype::kBf16),
-           {"row 1 of 2", "its lse by 0.01"}));
   const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto differs = [&](std::vector<float> out, std::vector<float> lse, Dtype dtype) {
+    return difference(baseline, result_of(std::move(out), std::move(lse)), spec_of(dtype));
+  };
+  EXPECT_TRUE(says(differs({1.0F, -2.0F, 0.5F, 0.3F}, {3.0F, 4.0F}, Dtype::kBf16), {"row 1 of 2"}));
   EXPECT_TRUE(
-      says(difference(baseline, result_of({1.0F, -2.0F, 0.5F, nan}, {3.0F, 4.0F}), Dtype::kBf16),
-           {"row 1 of 2"}));
+      says(differs({1.0078F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.0F}, Dtype::kFp16), {"row 0 of 2"}));
+  EXPECT_TRUE(says(differs({1.0F, -2.0F, 0.5F, 0.25F}, {3.0F, 4.01F}, Dtype::kBf16),
+                   {"row 1 of 2", "its lse by 0.01"}));
+  EXPECT_TRUE(says(differs({1.0F, -2.0F, 0.5F, 0.25F}, {3.004F, 4.0F}, Dtype::kFp16),
+                   {"row 0 of 2", "its lse by 0.004"}));
+  EXPECT_TRUE(says(differs({1.0F, -2.0F, 0.5F, nan}, {3.0F, 4.0F}, Dtype::kBf16), {"row 1 of 2"}));
 }
 
 }  // namespace
