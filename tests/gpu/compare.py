@@ -1,0 +1,77 @@
+"""Compares the kernels of two builds on one GPU: runs the bench of each in turns, several times, row by row.
+
+A change of structure (a moved layout, another constant) must leave the times as they are. A build is the root of a
+source tree and the directory of its package:
+
+    python -m tests.gpu.compare decode --before ../old:../old/build/package --after .:build/gpu/package
+
+A run of the bench is the median of its rounds. This program takes the median over the runs of each build and fails if
+a row of `after` takes longer than `before` by more than the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+# The fields of a row that say what is measured; the others are results.
+SHAPE = (
+    "kernel mask batch query_tokens context doc_tokens heads head_dim dtype kv_dtype page_size rope compute "
+    "batch_invariant pools_apart name"
+).split()
+
+
+def run(build: str, table: str, rounds: int, module: str) -> list[dict[str, Any]]:
+    """Returns the rows that a build's bench measures, without peers."""
+    root, _, package = build.partition(":")
+    environment = os.environ | {"PYTHONPATH": f"{Path(package).resolve()}:{Path(root).resolve()}"}
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        command = [sys.executable, "-m", module, table, "--json", file.name, "--rounds", str(rounds)]
+        done = subprocess.run(
+            [*command, "--peers", "lazy_on_flashinfer"], cwd=root, env=environment, capture_output=True
+        )
+        if done.returncode != 0:
+            sys.exit(f"{build}: {' '.join(command)} failed:\n{done.stderr.decode()[-2000:]}")
+        return json.loads(Path(file.name).read_text())["rows"]
+
+
+def shape(row: dict[str, Any]) -> str:
+    return " ".join(f"{name}={row[name]}" for name in SHAPE if row.get(name) not in (None, False))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=["decode", "prefill", "sweep"])
+    parser.add_argument("--before", required=True, metavar="ROOT:PACKAGE")
+    parser.add_argument("--after", required=True, metavar="ROOT:PACKAGE")
+    parser.add_argument("--before-module", default="tools.bench", help="the bench of `before` (tools.bench)")
+    parser.add_argument("--turns", type=int, default=4, help="runs of each build (4)")
+    parser.add_argument("--rounds", type=int, default=15, help="calls per median (15)")
+    parser.add_argument("--limit", type=float, default=0.01, help="greatest slowdown of a row (0.01)")
+    options = parser.parse_args()
+    times: dict[str, tuple[list[float], list[float]]] = {}
+    for turn in range(options.turns):
+        sides = [(options.before, options.before_module, 0), (options.after, "tools.bench", 1)]
+        for build, module, side in sides if turn % 2 == 0 else reversed(sides):
+            for index, row in enumerate(run(build, options.table, options.rounds, module)):
+                times.setdefault(f"{index + 1}. {shape(row)}", ([], []))[side].append(row["us"])
+    slower = 0
+    for name, (before, after) in times.items():
+        if not before or not after:
+            sys.exit(f"only one build has the row {name}")
+        ratio = median(after) / median(before)
+        slower += ratio > 1 + options.limit
+        print(f"{ratio:6.3f}  {median(before):9.2f} -> {median(after):9.2f} us  {name}")
+    print(f"{slower} of {len(times)} rows are slower by more than {options.limit:.0%}")
+    sys.exit(slower > 0)
+
+
+if __name__ == "__main__":
+    main()
