@@ -55,7 +55,7 @@ def lead() -> Drawing:
 
 
 def segment() -> Drawing:
-    d = Drawing(770, 270, "A segment puts a run of a document's tokens at logical positions")
+    d = Drawing(770, 270, "A segment puts some of a document's tokens at logical positions")
     d.text(20, 28, "*The document")
     d.cells(105, 40, 16, 26, [""] * 40, [GREY] * 10 + [BLUE] * 20 + [GREY] * 10)
     d.span(105, 265, 84, "start = 10")
