@@ -55,7 +55,7 @@ def lead() -> Drawing:
 
 
 def segment() -> Drawing:
-    d = Drawing(770, 270, "A segment puts a run of a document's tokens at logical positions")
+    d = Drawing(770, 270, "A segment puts some of a document's tokens at logical positions")
     d.text(20, 28, "*The document")
     d.cells(105, 40, 16, 26, [""] * 40, [GREY] * 10 + [BLUE] * 20 + [GREY] * 10)
     d.span(105, 265, 84, "start = 10")
@@ -219,12 +219,12 @@ def work_tile() -> Drawing:
     d = Drawing(840, 416, "Data flow of one work tile, family sm90a, many rows")
     d.text(20, 28, "*Producer warps")
     d.text(330, 28, "*Shared memory: each stage has a full and an empty barrier")
-    d.box(20, 44, 230, 46, "warp 0: block finder", "-work tiles, pages of blocks", fill=AMBER)
+    d.box(20, 44, 230, 46, "warp 0: scheduler", "-work tiles, pages of blocks", fill=AMBER)
     d.box(330, 44, 290, 46, "work tiles; block table", "-a window of blocks at a time", fill=GREY)
-    d.box(20, 116, 230, 46, "one or two copier warps", "-TMA from pages of any size", fill=AMBER)
+    d.box(20, 116, 230, 46, "one or two KV copier warps", "-TMA from pages of any size", fill=AMBER)
     d.box(330, 110, 290, 30, "keys: a ring of blocks", fill=BLUE)
     d.box(330, 148, 290, 30, "values: a ring of blocks", fill=BLUE)
-    d.box(20, 212, 230, 58, "rotating warps", "-the tile's queries,", "-for the next segment", fill=AMBER)
+    d.box(20, 212, 230, 58, "query rotator warps", "-the tile's queries,", "-for the next segment", fill=AMBER)
     d.box(330, 198, 290, 30, "original queries", fill=GREY)
     d.box(330, 248, 290, 30, "rotated queries", fill=GREEN)
     d.box(690, 170, 130, 100, "consumers:", "2 warpgroups,", "-64 rows each:", "-QK, softmax, PV", fill=ROSE)
@@ -253,8 +253,8 @@ def work_tile() -> Drawing:
 
 
 def planner() -> Drawing:
-    d = Drawing(760, 350, "Units on a line, cut into equal shares")
-    d.text(20, 28, "*Units: one query tile x one group of KV heads; the width is its cost")
+    d = Drawing(760, 350, "Stream-K: units on a line, cut into equal shares")
+    d.text(20, 28, "*Units: one query tile x one head group; the width is its cost")
     widths = [150, 90, 90, 200, 60, 130]
     x = 20
     for i, w in enumerate(widths):
@@ -299,7 +299,7 @@ def planner() -> Drawing:
 
 def cache() -> Drawing:
     d = Drawing(760, 270, "Looking up a kernel")
-    d.box(20, 40, 140, 60, "source, options,", "arch, compiler", "-named fields", fill=AMBER, size=13)
+    d.box(20, 40, 140, 60, "source, options,", "arch, entry name", "-named fields", fill=AMBER, size=13)
     d.box(200, 48, 110, 44, "SHA-256", "-the key", fill=GREEN)
     d.box(350, 48, 110, 44, "memory", fill=BLUE)
     d.box(500, 48, 110, 44, "disk", "`KEY.lzr", fill=BLUE)
