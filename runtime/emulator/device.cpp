@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/utsname.h>
 
 #include <array>
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <span>
@@ -97,6 +99,30 @@ void compile_host(const std::string& command, const std::vector<std::string>& op
                        command)});
 }
 
+// Returns the first line that the compiler prints for --version, as printable ASCII. Returns an
+// empty text if the compiler cannot be run.
+std::string version_of(const std::string& command) {
+  try {
+    const ScratchDirectory scratch;
+    const std::optional<int> status = run_in_shell(
+        fmt::format("{} --version > {} 2> /dev/null", command, quoted(scratch.file("version"))));
+    if (status.value_or(0) != 0) return "";
+    const std::string text = read_text(scratch.file("version"));
+    std::string line = text.substr(0, text.find('\n'));
+    std::erase_if(line, [](char c) { return c < ' ' || c > '~'; });
+    return line;
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
+// Returns the name of the CPU's architecture, such as "x86_64".
+std::string machine_name() {
+  utsname system = {};
+  uname(&system);
+  return system.machine;
+}
+
 class EmulatorKernel : public LoadedKernel {
  public:
   explicit EmulatorKernel(const Binary& binary) : library_(open(binary)), launch_{} {
@@ -150,6 +176,8 @@ class HostCompiler : public Compiler {
     return {"-std=c++20", kOptimization, "-fno-strict-aliasing", "-shared", "-fPIC", "-w"};
   }
 
+  std::string required_compiler() override { return version().empty() ? "" : identity(); }
+
   Binary compile(const RenderedKernel& kernel, const Arch& arch) override;
 
   // Returns assembly.
@@ -160,7 +188,22 @@ class HostCompiler : public Compiler {
   }
 
  private:
+  // Returns version_of() the command. Only the first call runs it.
+  const std::string& version() {
+    std::call_once(version_asked_, [this] { version_ = version_of(command_); });
+    return version_;
+  }
+
+  // Returns "c++ [c++ (Debian 12.2.0-14) 12.2.0, x86_64]": the command, because it may hold options,
+  // the version, and the CPU's architecture.
+  std::string identity() {
+    return version().empty() ? command_
+                             : fmt::format("{} [{}, {}]", command_, version(), machine_name());
+  }
+
   std::string command_;
+  std::once_flag version_asked_;
+  std::string version_;
 };
 
 Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
@@ -175,7 +218,7 @@ Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
   binary.arch = arch.name;
   binary.threads = kernel.threads;
   binary.shared_bytes = kernel.shared_bytes;
-  binary.compiler = command_;
+  binary.compiler = identity();
   binary.compile_ms = elapsed.count();
   binary.code.resize(code.size());
   std::memcpy(binary.code.data(), code.data(), code.size());
