@@ -33,14 +33,14 @@ namespace fs = std::filesystem;
 class ScratchDirectory {
  public:
   ScratchDirectory() {
-    std::error_code none;
-    const fs::path parent = fs::temp_directory_path(none);
+    std::error_code failed;
+    const fs::path parent = fs::temp_directory_path(failed);
     std::string name = (parent / "lazyrope-XXXXXX").string();
-    if (none || mkdtemp(name.data()) == nullptr) {
+    if (failed || mkdtemp(name.data()) == nullptr) {
       throw CompileError(
           {.what_failed = fmt::format("cannot make a directory in {}: {}",
                                       process_environment("TMPDIR").value_or(parent.string()),
-                                      none ? none.message() : std::strerror(errno)),
+                                      failed ? failed.message() : std::strerror(errno)),
            .advice = "set TMPDIR to a directory that can be written"});
     }
     path_ = name;
@@ -165,8 +165,8 @@ class EmulatorKernel : public LoadedKernel {
 };
 
 class HostCompiler : public Compiler {
-  // Most kernels run for less time than their compilation takes, and -O1 takes a third less of it
-  // than -O2.
+  // Most kernels take longer to compile than to run, and -O1 compiles in a third less time than
+  // -O2.
   static constexpr const char* kOptimization = "-O1";
 
  public:
@@ -194,8 +194,8 @@ class HostCompiler : public Compiler {
     return version_;
   }
 
-  // Returns "c++ [c++ (Debian 12.2.0-14) 12.2.0, x86_64]": the command, because it may hold options,
-  // the version, and the CPU's architecture.
+  // Returns "c++ [c++ (Debian 12.2.0-14) 12.2.0, x86_64]": the command, which may hold options, the
+  // version, and the CPU's architecture.
   std::string identity() {
     return version().empty() ? command_
                              : fmt::format("{} [{}, {}]", command_, version(), machine_name());
@@ -241,12 +241,12 @@ class HostStopwatch : public Stopwatch {
 };
 
 class EmulatorDevice : public Device {
-  static constexpr std::size_t kMemory = std::size_t{1} << 30;
+  static constexpr std::size_t kFreeBytes = std::size_t{1} << 30;
 
  public:
   std::string name() const override { return "emulator"; }
   const Arch& arch() const override { return find_arch("emu:sm_80"); }
-  // A small number, so that small tests split work across CTAs as large ones do on a GPU.
+  // With few SMs, small tests split KV across CTAs as large problems do on a GPU.
   int sm_count() const override { return 4; }
   int l2_bytes() const override { return 0; }
   std::string driver() const override { return "host"; }
@@ -256,7 +256,7 @@ class EmulatorDevice : public Device {
     return std::make_unique<EmulatorKernel>(binary);
   }
 
-  std::size_t free_bytes() const override { return kMemory; }
+  std::size_t free_bytes() const override { return kFreeBytes; }
   void* allocate(std::size_t bytes) const override {
     return ::operator new(bytes, std::align_val_t{256});
   }
