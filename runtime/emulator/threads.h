@@ -39,7 +39,7 @@ struct EmulatedThreadState {
   std::uint32_t init_fences = 0;  // fence.mbarrier_init and fence.proxy.async that it has made
   bool was_rejected = false;      // its latest mbarrier.try_wait returned false
   std::optional<Violation> late;  // a violation found where nothing may be thrown
-  std::optional<Wait> wait;       // what it waits for or polls
+  std::optional<Wait> wait;       // the instruction at which it waits or polls
   bool finished = false;
 
   int lane() const { return kernel_view.thread % kEmulatedWarp; }
