@@ -16,7 +16,7 @@ class Compiler {
  public:
   virtual ~Compiler() = default;
 
-  // Returns all inputs but the source that decide the binary. They are part of the cache's key.
+  // Returns the options of the compiler, which are part of the cache's key.
   virtual std::vector<std::string> options(const Arch& arch) const = 0;
 
   // Returns the Binary::compiler that a cached binary must have. An empty text accepts the binaries
