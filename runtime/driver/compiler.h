@@ -16,8 +16,12 @@ class Compiler {
  public:
   virtual ~Compiler() = default;
 
-  // Returns all inputs but the source that decide the binary. They are part of the cache's key.
+  // Returns the options of the compiler, which are part of the cache's key.
   virtual std::vector<std::string> options(const Arch& arch) const = 0;
+
+  // Returns the Binary::compiler that a cached binary must have. An empty text accepts the binaries
+  // of every compiler.
+  virtual std::string required_compiler() { return {}; }
 
   // Throws CompileError if nothing can be compiled for the arch.
   virtual void check(const Arch&) const {}

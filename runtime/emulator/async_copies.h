@@ -8,18 +8,17 @@
 
 namespace lazyrope {
 
+// One cp.async of one thread.
 struct AsyncCopy {
-  // A cp.async of a thread. It writes `size` bytes at `to`, of which the first `bytes` are read
-  // from `from` and the rest are zero.
-  std::uint32_t to;
-  const void* from;
+  std::uint32_t to;    // shared memory address
+  const void* from;    // global memory
   std::int32_t size;   // bytes written
   std::int32_t bytes;  // bytes read; the rest become zero
   Site site;
 };
 
 // The cp.async copies of one thread, in commit groups. A copy lands as late as PTX allows: at the
-// wait that covers it. A kernel that reads earlier therefore always sees poison.
+// wait that covers it. A kernel that reads earlier therefore always faults.
 class AsyncCopies {
  public:
   void add(const AsyncCopy& copy) { open_.push_back(copy); }

@@ -16,9 +16,9 @@ struct EmulatedCta;
 // A bulk copy to shared memory that has not landed.
 struct BulkLoad {
   EmulatedCta* cta;
-  int thread;  // index in its CTA of the issuing thread
+  int thread;  // the issuing thread's index in its CTA
   CopyBox box;
-  std::uint32_t barrier;
+  std::uint32_t barrier;  // shared memory address of its mbarrier
   Site site;
   bool is_early;  // it may land soon, before copies that were issued earlier
 };
@@ -27,7 +27,7 @@ struct BulkLoad {
 struct BulkStore {
   CopyBox box;
   Site site;
-  bool is_read = false;
+  bool is_read = false;               // the source has been read
   std::vector<std::byte> image = {};  // the bytes read from shared memory
 };
 
@@ -43,13 +43,14 @@ class BulkStores {
     open_.clear();
   }
 
-  // Calls visit(store) for all groups but the latest `pending`, the oldest first.
+  // Calls visit(store) for the copies of all groups but the latest `pending`, the oldest group
+  // first.
   template <class Visit>
   void for_all_but(std::size_t pending, const Visit& visit) {
     for (std::size_t i = 0; i + pending < groups_.size(); ++i)
       for (BulkStore& store : groups_[i]) visit(store);
   }
-  // Forgets all groups but the latest `pending`: their copies are complete.
+  // Drops all groups but the latest `pending`: their copies are complete.
   void drop_all_but(std::size_t pending) {
     while (groups_.size() > pending) groups_.pop_front();
   }

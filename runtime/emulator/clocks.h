@@ -8,9 +8,9 @@
 
 namespace lazyrope {
 
-// Vector clocks (Fidge 1988, Mattern 1989). A thread counts periods: one ends with each release or
-// barrier of the thread. Its vector clock holds, for every thread, the latest period that
-// synchronization has ordered before its own next access. Times are in periods.
+// Vector clocks (Fidge 1988, Mattern 1989). A thread counts its periods, and each of its releases
+// and barriers begins the next one. The vector clock of a thread holds, for every thread, the
+// latest period that synchronization has ordered before this thread's next access.
 
 using Clock = std::uint32_t;
 
@@ -50,7 +50,7 @@ class ThreadClock {
   VectorClock publish();
   void merge(const VectorClock& clock);
 
-  // Merges the clocks of all these threads, as a barrier does. They are threads of one CTA.
+  // Merges the clocks of all these threads, as a barrier does. All belong to one CTA.
   static void meet(std::span<ThreadClock* const> threads);
 
  private:

@@ -15,32 +15,34 @@ void check_multiple(std::uint64_t value, std::uint32_t of, const char* what, con
   if (value % of == 0) return;
   throw Violation{
       rule::kAlignment, site,
-      fmt::format("a bulk copy's {} is {:#x}, which is no multiple of {}", what, value, of)};
+      fmt::format("a bulk copy's {} is {:#x}, which is not a multiple of {}", what, value, of)};
 }
 
-EmulatedTensorMap opened(const TensorMap& map, const Site& site) {
-  EmulatedTensorMap opened;
-  std::memcpy(&opened, &map, sizeof opened);
-  if (opened.mark != EmulatedTensorMap::kMark)
+EmulatedTensorMap decode(const TensorMap& map, const Site& site) {
+  EmulatedTensorMap decoded;
+  std::memcpy(&decoded, &map, sizeof decoded);
+  if (decoded.mark != EmulatedTensorMap::kMark)
     throw Violation{rule::kTensorMap, site,
-                    "this is no tensor map: pass one that Device::encode has made, by value, in "
+                    "this is not a tensor map: pass one that Device::encode has made, by value, in "
                     "the kernel's parameters"};
-  if (opened.rank != kTensorMapDims)
+  if (decoded.rank != kTensorMapDims)
     throw Violation{
         rule::kTensorMap, site,
-        fmt::format("{} coordinates for a tensor of {} dimensions", kTensorMapDims, opened.rank)};
+        fmt::format("{} coordinates for a tensor of {} dimensions", kTensorMapDims, decoded.rank)};
   // The PTX manual does not define the layout of rows narrower than the swizzle.
-  const int row = opened.box[0] * opened.element_bytes;
-  if (opened.swizzle != Swizzle::kNone && row != swizzle_span(opened.swizzle))
+  const int row = decoded.box[0] * decoded.element_bytes;
+  if (decoded.swizzle != Swizzle::kNone && row != swizzle_span(decoded.swizzle))
     throw Violation{
         rule::kTensorMap, site,
         fmt::format(
-            "the box has rows of {} bytes and a swizzle of {} bytes; make its rows that long", row,
-            swizzle_span(opened.swizzle))};
-  return opened;
+            "the box has rows of {} bytes and a swizzle of {} bytes; make the rows as long as the "
+            "swizzle",
+            row, swizzle_span(decoded.swizzle))};
+  return decoded;
 }
 
-// An H200 ends such a launch with an illegal instruction; the PTX manual does not mention it.
+// Throws if the box begins inside a chunk of 16 bytes. An H200 then ends the launch with an illegal
+// instruction; the PTX manual does not mention this rule.
 void check_start(const EmulatedTensorMap& map, Coordinates at, const Site& site) {
   const std::int64_t first = std::int64_t{at[0]} * map.element_bytes;
   if (first % CopyBox::kChunkBytes != 0)
@@ -50,18 +52,20 @@ void check_start(const EmulatedTensorMap& map, Coordinates at, const Site& site)
                                 at[0], first, CopyBox::kChunkBytes)};
 }
 
-// The elements begin .. end-1 that both a box and its tensor have along a dimension. The box covers
-// `at`, `at` + 1, ...
+// The elements begin .. end-1 along one dimension of a tensor.
 struct Extent {
   std::int64_t begin;
   std::int64_t end;
 };
+
+// Returns the elements of the tensor that are in a box which begins at element `at`.
 Extent within(const EmulatedTensorMap& map, std::size_t dim, std::int32_t at) {
   return {std::max<std::int64_t>(at, 0),
           std::min(std::int64_t{at} + map.box[dim], static_cast<std::int64_t>(map.dims[dim]))};
 }
 
-// Returns the address of element 0 of the box's row, or none where the tensor has no such row.
+// Returns the address of element 0 of the tensor's row that row `row` of the box copies, or none if
+// the tensor has no such row.
 std::optional<std::uint64_t> row_address(const EmulatedTensorMap& map, Coordinates at,
                                          std::uint32_t row) {
   std::uint64_t address = map.address;
@@ -89,7 +93,7 @@ CopyBox linear_box(const void* global, std::uint32_t shared, std::uint32_t bytes
 
 CopyBox tensor_box(const TensorMap& encoded, Coordinates at, std::uint32_t shared,
                    const Site& site) {
-  const EmulatedTensorMap map = opened(encoded, site);
+  const EmulatedTensorMap map = decode(encoded, site);
   check_start(map, at, site);
   check_multiple(shared, kBoxAlignment, "shared address", site);
   std::uint32_t rows = 1;

@@ -38,8 +38,8 @@ struct CopyBox {
 // The index of an element in a tensor, the innermost dimension first.
 using Coordinates = std::span<const std::int32_t, kTensorMapDims>;
 
-// The boxes of cp.async.bulk and cp.async.bulk.tensor. An operand that the instruction does not
-// allow throws a Violation; for a tensor copy also a map that Device::encode did not make.
+// Return the box of a cp.async.bulk and of a cp.async.bulk.tensor. An operand that the instruction
+// does not allow throws a Violation, as does a tensor map that Device::encode did not make.
 CopyBox linear_box(const void* global, std::uint32_t shared, std::uint32_t bytes, const Site& site);
 CopyBox tensor_box(const TensorMap& map, Coordinates at, std::uint32_t shared, const Site& site);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/utsname.h>
 
 #include <array>
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <span>
@@ -31,14 +33,14 @@ namespace fs = std::filesystem;
 class ScratchDirectory {
  public:
   ScratchDirectory() {
-    std::error_code none;
-    const fs::path parent = fs::temp_directory_path(none);
+    std::error_code failed;
+    const fs::path parent = fs::temp_directory_path(failed);
     std::string name = (parent / "lazyrope-XXXXXX").string();
-    if (none || mkdtemp(name.data()) == nullptr) {
+    if (failed || mkdtemp(name.data()) == nullptr) {
       throw CompileError(
           {.what_failed = fmt::format("cannot make a directory in {}: {}",
                                       process_environment("TMPDIR").value_or(parent.string()),
-                                      none ? none.message() : std::strerror(errno)),
+                                      failed ? failed.message() : std::strerror(errno)),
            .advice = "set TMPDIR to a directory that can be written"});
     }
     path_ = name;
@@ -97,6 +99,30 @@ void compile_host(const std::string& command, const std::vector<std::string>& op
                        command)});
 }
 
+// Returns the first line that the compiler prints for --version, as printable ASCII. Returns an
+// empty text if the compiler cannot be run.
+std::string version_of(const std::string& command) {
+  try {
+    const ScratchDirectory scratch;
+    const std::optional<int> status = run_in_shell(
+        fmt::format("{} --version > {} 2> /dev/null", command, quoted(scratch.file("version"))));
+    if (status.value_or(0) != 0) return "";
+    const std::string text = read_text(scratch.file("version"));
+    std::string line = text.substr(0, text.find('\n'));
+    std::erase_if(line, [](char c) { return c < ' ' || c > '~'; });
+    return line;
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
+// Returns the name of the CPU's architecture, such as "x86_64".
+std::string machine_name() {
+  utsname system = {};
+  uname(&system);
+  return system.machine;
+}
+
 class EmulatorKernel : public LoadedKernel {
  public:
   explicit EmulatorKernel(const Binary& binary) : library_(open(binary)), launch_{} {
@@ -139,8 +165,8 @@ class EmulatorKernel : public LoadedKernel {
 };
 
 class HostCompiler : public Compiler {
-  // Most kernels run for less time than their compilation takes, and -O1 takes a third less of it
-  // than -O2.
+  // Most kernels take longer to compile than to run, and -O1 compiles in a third less time than
+  // -O2.
   static constexpr const char* kOptimization = "-O1";
 
  public:
@@ -149,6 +175,8 @@ class HostCompiler : public Compiler {
   std::vector<std::string> options(const Arch&) const override {
     return {"-std=c++20", kOptimization, "-fno-strict-aliasing", "-shared", "-fPIC", "-w"};
   }
+
+  std::string required_compiler() override { return version().empty() ? "" : identity(); }
 
   Binary compile(const RenderedKernel& kernel, const Arch& arch) override;
 
@@ -160,7 +188,22 @@ class HostCompiler : public Compiler {
   }
 
  private:
+  // Returns version_of() the command. Only the first call runs it.
+  const std::string& version() {
+    std::call_once(version_asked_, [this] { version_ = version_of(command_); });
+    return version_;
+  }
+
+  // Returns "c++ [c++ (Debian 12.2.0-14) 12.2.0, x86_64]": the command, which may hold options, the
+  // version, and the CPU's architecture.
+  std::string identity() {
+    return version().empty() ? command_
+                             : fmt::format("{} [{}, {}]", command_, version(), machine_name());
+  }
+
   std::string command_;
+  std::once_flag version_asked_;
+  std::string version_;
 };
 
 Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
@@ -175,7 +218,7 @@ Binary HostCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
   binary.arch = arch.name;
   binary.threads = kernel.threads;
   binary.shared_bytes = kernel.shared_bytes;
-  binary.compiler = command_;
+  binary.compiler = identity();
   binary.compile_ms = elapsed.count();
   binary.code.resize(code.size());
   std::memcpy(binary.code.data(), code.data(), code.size());
@@ -198,12 +241,12 @@ class HostStopwatch : public Stopwatch {
 };
 
 class EmulatorDevice : public Device {
-  static constexpr std::size_t kMemory = std::size_t{1} << 30;
+  static constexpr std::size_t kFreeBytes = std::size_t{1} << 30;
 
  public:
   std::string name() const override { return "emulator"; }
   const Arch& arch() const override { return find_arch("emu:sm_80"); }
-  // A small number, so that small tests split work across CTAs as large ones do on a GPU.
+  // With few SMs, small tests split KV across CTAs as large problems do on a GPU.
   int sm_count() const override { return 4; }
   int l2_bytes() const override { return 0; }
   std::string driver() const override { return "host"; }
@@ -213,7 +256,7 @@ class EmulatorDevice : public Device {
     return std::make_unique<EmulatorKernel>(binary);
   }
 
-  std::size_t free_bytes() const override { return kMemory; }
+  std::size_t free_bytes() const override { return kFreeBytes; }
   void* allocate(std::size_t bytes) const override {
     return ::operator new(bytes, std::align_val_t{256});
   }

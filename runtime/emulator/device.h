@@ -17,14 +17,14 @@ class Profile;
 // Settings of the launches that the emulator runs.
 struct EmulatorOptions {
   std::uint64_t seed = 0;       // seeds the order in which threads run
-  bool races = false;           // looks for accesses that nothing orders; slower
-  int resident_threads = 1024;  // limit for CTAs that run at a time; one CTA always runs
+  bool races = false;           // looks for data races; slower
+  int resident_threads = 1024;  // most threads at a time, in whole CTAs; one CTA always runs
   Profile* profile = nullptr;   // counts memory accesses (runtime/emulator/profile.h); null: none
 };
 
-// Returns the options of this process, which may be changed between launches. They start as
-// LAZYROPE_EMULATOR_SEED and LAZYROPE_EMULATOR_RACES say. A build without the emulator ignores
-// them.
+// Returns the options of this process, which the caller may change between launches. The variables
+// LAZYROPE_EMULATOR_SEED and LAZYROPE_EMULATOR_RACES set their first values. A build without the
+// emulator ignores them.
 EmulatorOptions& emulator_options();
 
 // Returns a compiler that compiles a kernel's text for the host with this C++ compiler command.

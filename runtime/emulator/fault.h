@@ -11,7 +11,7 @@
 
 namespace lazyrope {
 
-// Violations that the emulator detects. The string begins the error text.
+// The rules that a kernel can break. A rule's text begins the error text.
 namespace rule {
 inline constexpr std::string_view kSharedBounds = "shared access out of bounds";
 inline constexpr std::string_view kGlobalBounds = "global access out of bounds";
@@ -49,8 +49,8 @@ inline bool operator==(const Site& a, const Site& b) {
 // Returns a source location as "ops/combine.cuh:41".
 std::string describe(const Site& site);
 
-// An instruction that breaks a rule throws this. The scheduler rethrows it as a KernelFault, which
-// also names kernel and thread.
+// The exception of an instruction that breaks a rule. The scheduler rethrows it as a KernelFault,
+// which also names the kernel and the thread.
 struct Violation : std::exception {
   Violation(std::string_view broken, const Site& at, std::string sentence)
       : rule(broken), site(at), text(std::move(sentence)) {}
@@ -61,8 +61,8 @@ struct Violation : std::exception {
   std::string text;
 };
 
-// A kernel broke a rule. what() names the rule, kernel, line, block, warp and lane; for a deadlock,
-// the waiting threads of each block instead.
+// The exception of a launch whose kernel broke a rule. what() names the rule, kernel, line, block,
+// warp and lane. For a deadlock it names the waiting threads of each block.
 class KernelFault : public DriverError {
  public:
   KernelFault(std::string_view rule, std::string text)

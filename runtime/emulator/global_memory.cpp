@@ -21,7 +21,7 @@ bool contains(const MemoryRange& range, const void* p, std::size_t bytes) {
 void check_alignment(const void* p, std::size_t bytes, const Site& site) {
   if (address_of(p) % bytes == 0) return;
   throw Violation{rule::kAlignment, site,
-                  fmt::format("{} bytes at {}, which is no multiple of {}", bytes, p, bytes)};
+                  fmt::format("{} bytes at {}, which is not a multiple of {}", bytes, p, bytes)};
 }
 
 // Returns the bytes between an address and a range.

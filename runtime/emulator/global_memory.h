@@ -15,8 +15,8 @@ namespace lazyrope {
 //
 // Each access must fall into one range, and a store into a range that may be written. A
 // non-coherent load may not read what this launch has written. Two more rules concern bulk copies.
-// The destination of one in flight may not be accessed. A store that one reads must be followed by
-// a fence.proxy.async.global of the storing thread.
+// No access may touch the destination of a bulk copy in flight. Before a bulk copy reads what a
+// thread has stored, that thread must execute fence.proxy.async.global.
 class GlobalMemory {
  public:
   explicit GlobalMemory(std::vector<MemoryRange> ranges) : ranges_(std::move(ranges)) {}
@@ -24,7 +24,7 @@ class GlobalMemory {
   void load(EmulatedLoad kind, void* to, const void* from, std::size_t bytes, const Site& site);
   // Checks a cp.async that reads the first `bytes` of `size` bytes; `size` is a power of two.
   void check_copy(const void* from, std::size_t size, std::size_t bytes, const Site& site);
-  // Bulk copies of any number of bytes. check_bulk() checks bounds and copies in flight.
+  // Bulk copies have any number of bytes. check_bulk() checks bounds and copies in flight.
   // check_visible() checks that each store to the source was followed by its thread's proxy fence.
   // begin_bulk_write() forbids all accesses to the destination until land_bulk_write().
   void check_bulk(const void* from, std::size_t bytes, const Site& site);
@@ -34,7 +34,7 @@ class GlobalMemory {
   void store(void* to, const void* from, std::size_t bytes, ThreadId by, const Site& site);
   // Makes all that the thread has stored so far visible to bulk copies.
   void make_visible(ThreadId by) { ++fences_[number_of(by)]; }
-  // Returns the word of an atomic operation, which may change it. The const overload is a load.
+  // Returns the word of an atomic operation, which may change it. The const overload is for loads.
   std::uint32_t& word(std::uint32_t* p, const Site& site);
   const std::uint32_t& word(const std::uint32_t* p, const Site& site);
 

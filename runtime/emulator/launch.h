@@ -10,14 +10,14 @@
 namespace lazyrope {
 
 // The emulator's entry point: it runs a kernel on the host and checks each of its instructions. A
-// kernel may break a rule and still compute the right result on one GPU; the
-// emulator faults instead.
+// kernel may break a rule and still compute the right result on one GPU; the emulator faults
+// instead.
 //
 // - Bounds and alignment: every access must fall into a MemoryRange of the launch or the CTA's
 // shared memory, at a multiple of its size (global_memory.h, shared_memory.h).
 // - Poison: the destination of an asynchronous copy holds NaN bytes, and any access to it faults
 // until the copy has landed. cp.async and wgmma complete at the wait that covers them, which is as
-// late as PTX allows. Bulk loads land at a random time.
+// late as PTX allows. A random draw decides whether a bulk load lands early or late.
 // - Proxy fence: bulk copies and wgmma may read a thread's stores only after that thread's
 // fence.proxy.async.
 // - Races: vector clocks find two accesses to the same memory that no synchronization orders
@@ -25,8 +25,8 @@ namespace lazyrope {
 // - Collectives: all lanes of a warp or warpgroup must reach the same instruction (machine.h).
 // - Progress: a deadlock names every waiting thread and its barrier; an endless poll faults, too.
 
-// A kernel compiled for the host (templates/isa/emu), and the function that sets the host which
-// executes its instructions.
+// A kernel compiled for the host (templates/isa/emu), and the function that gives it the
+// EmulatorHost which executes its instructions.
 using EmulatedKernel = void (*)(const void* params);
 using EmulatorBind = void (*)(EmulatorHost*);
 

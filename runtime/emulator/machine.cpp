@@ -139,24 +139,24 @@ uint32 Machine::ld_acquire(const uint32* p, Site site) {
   return word;
 }
 
-bool Machine::arrive(Rendezvous& meeting, const Wait& at, std::size_t expected) {
-  if (meeting.threads.empty()) meeting.at = at;
-  meeting.threads.push_back(&running());
-  return meeting.threads.size() == expected;
+bool Machine::arrive(Rendezvous& group, const Wait& at, std::size_t expected) {
+  if (group.threads.empty()) group.at = at;
+  group.threads.push_back(&running());
+  return group.threads.size() == expected;
 }
 
-void Machine::leave(Rendezvous& meeting) {
+void Machine::leave(Rendezvous& group) {
   if (profile_ != nullptr)
-    for (const Thread* t : meeting.threads) profile_->meet(id_of(*t));
-  for (Thread* other : meeting.threads)
+    for (const Thread* t : group.threads) profile_->meet(id_of(*t));
+  for (Thread* other : group.threads)
     if (other != &running()) wake(*other);
-  meeting.threads.clear();
+  group.threads.clear();
 }
 
-void Machine::order(const Rendezvous& meeting) {
+void Machine::order(const Rendezvous& group) {
   if (!races_) return;
-  std::vector<int> numbers(meeting.threads.size());
-  std::ranges::transform(meeting.threads, numbers.begin(),
+  std::vector<int> numbers(group.threads.size());
+  std::ranges::transform(group.threads, numbers.begin(),
                          [](const Thread* t) { return t->kernel_view.thread; });
   races_->meet(running().cta->index, numbers);
 }
@@ -237,8 +237,9 @@ void Machine::bar_sync(Site site) {
 
 void Machine::cp_async(uint32 to, const void* from, int32 size, int32 bytes, Site site) {
   if (bytes < 0 || bytes > size)
-    throw Violation{rule::kOperand, site,
-                    fmt::format("cp.async of {} bytes reads {}", size, bytes)};
+    throw Violation{
+        rule::kOperand, site,
+        fmt::format("cp.async of {0} bytes reads {1}; 0 to {0} are allowed", size, bytes)};
   global_.check_copy(from, static_cast<std::size_t>(size), static_cast<std::size_t>(bytes), site);
   shared().begin_copy(to, static_cast<std::uint32_t>(size), site);
   note_shared(AccessKind::kWrite, running(), to, static_cast<std::uint32_t>(size), site);
@@ -260,7 +261,7 @@ void Machine::cp_async_wait_group(int32 pending) {
 
 void run_emulated(const EmulatedLaunch& launch, const void* params, std::vector<MemoryRange> memory,
                   const EmulatorOptions& options) {
-  static std::mutex one_at_a_time;  // a kernel's library has one pointer to its host
+  static std::mutex one_at_a_time;  // a kernel's library has one pointer to its EmulatorHost
   const std::lock_guard lock(one_at_a_time);
   Machine(launch, params, std::move(memory), options).run();
 }

@@ -140,15 +140,18 @@ class Machine final : public Scheduler, public EmulatorHost {
   }
   template <class Lane, class Run>
   void meet_warpgroup(const Wait& at, Lane& lane, const Run& run);
-  // The warp meets, and no lane gives an operand.
+  // Waits for the other lanes of the warp, at an instruction without operands.
   void meet_warp(const Wait& at) {
     char nothing = 0;
     meet_warp(at, nothing, [](std::span<char* const>) {});
   }
-  bool arrive(Rendezvous& meeting, const Wait& at, std::size_t expected);
-  void leave(Rendezvous& meeting);
-  // Orders all that the threads of a meeting did before it ahead of all that they do after it.
-  void order(const Rendezvous& meeting);
+  // Adds the running thread to the group. Returns true if all `expected` threads have arrived.
+  bool arrive(Rendezvous& group, const Wait& at, std::size_t expected);
+  // Wakes the other threads of the group, and empties it.
+  void leave(Rendezvous& group);
+  // Orders the accesses that the threads of a group made before this point ahead of those that they
+  // make after it.
+  void order(const Rendezvous& group);
 
   // Returns the mbarrier object at the address, and records the access.
   Mbarrier& mbarrier(uint32 barrier, const Site& site);
@@ -162,14 +165,14 @@ class Machine final : public Scheduler, public EmulatorHost {
   void write_destination(BulkStore& store);
   NamedBarrier& arrive_named(int32 id, int32 threads, const Wait& at);
   void complete(NamedBarrier& barrier);
-  // Begins a quarter of a product of the running thread's warpgroup: the quarter of the warp with
-  // these lanes.
+  // Begins one warp's quarter of a wgmma of the running thread's warpgroup. `lanes` are the lanes
+  // of that warp.
   void begin_product(std::span<EmulatedWgmma* const> lanes, int quarter, const Site& site);
   void check_agreement(std::span<EmulatedWgmma* const> lanes, const Site& site);
   void check_fences(std::span<EmulatedWgmma* const> lanes, const Site& site);
   void end_product(EmulatedCta& cta, const WarpProduct& product);
   void throw_late();
-  // Calls visit(chunk) for the shared memory that the warp's product reads.
+  // Calls visit(address) for each chunk of shared memory that the warp's product reads.
   template <class Visit>
   static void for_chunks(const WarpProduct& product, const Visit& visit) {
     for (const std::uint32_t chunk : product.b.chunks(0, product.lanes[0].columns)) visit(chunk);
@@ -178,7 +181,7 @@ class Machine final : public Scheduler, public EmulatorHost {
     for (const std::uint32_t chunk : product.a->chunks(0, WarpProduct::kGroupRows)) visit(chunk);
   }
 
-  std::vector<BulkLoad> loads_;  // that have not landed
+  std::vector<BulkLoad> loads_;  // bulk loads that have not landed
   std::size_t early_loads_ = 0;  // how many of `loads_` are early
   GlobalMemory global_;
   std::optional<RaceDetector> races_;

@@ -11,7 +11,8 @@ constexpr std::uint32_t kChunk = CopyBox::kChunkBytes;
 // One mbarrier.try_wait in kRejectOneIn returns false before its phase is complete, as hardware
 // may. One mbarrier.test_wait in kRejectOneIn returns false although its phase is complete.
 constexpr std::size_t kRejectOneIn = 4;
-// One bulk load in kEarlyOneIn is early: it lands after about kEarlySteps steps.
+// One bulk load in kEarlyOneIn is early: it lands after about kEarlySteps steps
+// of the scheduler.
 constexpr std::size_t kEarlyOneIn = 4;
 constexpr std::size_t kEarlySteps = 8;
 

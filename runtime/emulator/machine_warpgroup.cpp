@@ -7,7 +7,7 @@ namespace {
 constexpr std::int64_t kAddresses = 1 << 18;  // one more than a descriptor's largest address
 constexpr int kWarps = kEmulatedWarpgroup / kEmulatedWarp;
 
-// Returns true if two lanes give alike all that a warpgroup must give alike.
+// Returns true if two lanes give the same operands, as all lanes of a warpgroup must.
 bool agree(const EmulatedWgmma& a, const EmulatedWgmma& b) {
   return a.element == b.element && a.columns == b.columns && a.accumulate == b.accumulate &&
          a.a_is_mn_major == b.a_is_mn_major && a.b_is_mn_major == b.b_is_mn_major &&
@@ -182,7 +182,8 @@ bool Machine::elect_sync(Site site) {
 void Machine::setmaxnreg(int32 registers, Site site) {
   meet_warpgroup({"setmaxnreg", site}, registers, [&](std::span<int32* const> lanes) {
     if (std::ranges::any_of(lanes, [&](const int32* other) { return *other != *lanes[0]; }))
-      throw Violation{rule::kDivergence, site, "the warpgroup's lanes ask for different numbers"};
+      throw Violation{rule::kDivergence, site,
+                      "the warpgroup's lanes ask for different numbers of registers"};
   });
 }
 

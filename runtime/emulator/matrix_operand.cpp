@@ -7,8 +7,8 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kCore = 8;             // elements of a chunk, and rows of a core matrix
-constexpr std::uint32_t kBytes = 2;  // bytes of an element
+constexpr int kCore = 8;                    // elements of a chunk, and rows of a core matrix
+constexpr std::uint32_t kElementBytes = 2;  // bytes of an element
 
 std::uint32_t field(std::uint64_t descriptor, int at) {
   return static_cast<std::uint32_t>(descriptor >> at & 0x3fff) << 4;
@@ -26,12 +26,12 @@ MatrixOperand::MatrixOperand(std::uint64_t descriptor, bool is_mn_major, int ext
   if (swizzle_ != Swizzle::kNone) check_start(extent, site);
 }
 
-// A swizzle repeats every atom of 8 rows. The operand must start in the first row of an atom, and
-// its first row must not cross that row's end.
+// The pattern of a swizzle repeats after an atom of 8 rows. The operand must start in the first row
+// of an atom, and its first row must not cross that row's end.
 void MatrixOperand::check_start(int extent, const Site& site) const {
   const auto span = static_cast<std::uint32_t>(swizzle_span(swizzle_));
   const std::uint32_t in_atom = start_ % (kCore * span);
-  const auto along = static_cast<std::uint32_t>(is_mn_major_ ? extent : kDepth) * kBytes;
+  const auto along = static_cast<std::uint32_t>(is_mn_major_ ? extent : kDepth) * kElementBytes;
   if (in_atom + std::min(along, span) <= span) return;
   throw Violation{rule::kDescriptor, site,
                   fmt::format("the operand begins at {} of shared memory, {} bytes into an atom of "
@@ -43,16 +43,17 @@ std::uint32_t MatrixOperand::address(int mn, int k) const {
   const auto i = static_cast<std::uint32_t>(mn);
   const auto j = static_cast<std::uint32_t>(k);
   const auto span = static_cast<std::uint32_t>(swizzle_span(swizzle_));
-  const std::uint32_t along = span / kBytes;  // elements of a row
+  const std::uint32_t along = span / kElementBytes;  // elements of a row
   std::uint32_t offset = 0;
   if (swizzle_ == Swizzle::kNone)
     offset = i / kCore * stride_ + j / kCore * leading_ +
-             (is_mn_major_ ? j % kCore * span + i % kCore * kBytes
-                           : i % kCore * span + j % kCore * kBytes);
+             (is_mn_major_ ? j % kCore * span + i % kCore * kElementBytes
+                           : i % kCore * span + j % kCore * kElementBytes);
   else if (is_mn_major_)
-    offset = i / along * leading_ + i % along * kBytes + j / kCore * stride_ + j % kCore * span;
+    offset = i / along * leading_ + i % along * kElementBytes + j / kCore * stride_ +
+             j % kCore * span;
   else
-    offset = i / kCore * stride_ + i % kCore * span + j * kBytes;
+    offset = i / kCore * stride_ + i % kCore * span + j * kElementBytes;
   return swizzled(start_ + offset, swizzle_);
 }
 

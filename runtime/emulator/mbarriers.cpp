@@ -89,7 +89,7 @@ void Mbarriers::end(std::uint32_t address, const Site& site) {
 Mbarrier& Mbarriers::at(std::uint32_t address, const Site& site) {
   if (address % kBytes != 0)
     throw Violation{rule::kAlignment, site,
-                    fmt::format("an mbarrier at {} of shared memory, which is no multiple of {}",
+                    fmt::format("an mbarrier at {} of shared memory, which is not a multiple of {}",
                                 address, kBytes)};
   const auto it = barriers_.find(address);
   if (it == barriers_.end())

@@ -16,7 +16,7 @@ std::shared_ptr<Compiler> host_compiler(const std::string&) { return nullptr; }
 std::shared_ptr<const Device> emulator_device() {
   throw SpecError(
       "this lazyrope was built without the emulator (Boost.Context was missing): its kernels and "
-      "tensors must be a GPU's");
+      "tensors must be on a GPU");
 }
 
 }  // namespace lazyrope

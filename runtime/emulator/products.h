@@ -34,7 +34,8 @@ class WarpProducts {
     open_.clear();
   }
 
-  // Calls run(product) for all groups but the latest `pending`, the oldest first.
+  // Calls run(product) for the products of all groups but the latest `pending`, the oldest group
+  // first.
   template <class Run>
   void wait(std::size_t pending, const Run& run) {
     for (; groups_.size() > pending; groups_.pop_front())

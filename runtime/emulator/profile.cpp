@@ -129,7 +129,7 @@ GlobalCost global_cost(const WarpRanges& lanes) {
 
 void Profile::begin(std::string_view kernel) {
   kernel_ = kernel;
-  open_.clear();  // left by a launch that failed
+  open_.clear();  // a launch that failed leaves entries
 }
 
 // An access that is wider than any instruction counts as several.

@@ -51,7 +51,7 @@ using WarpRanges = std::array<LaneRange, kWarpLanes>;  // by lane
 // bank w % 32. A pass ("wavefront") accesses one word of each bank, for any number of lanes (CUDA
 // C++ Best Practices Guide, "Shared Memory and Memory Banks"). It moves 128 bytes, so wide accesses
 // take several passes: 16 lanes of 8 bytes or 8 lanes of 16 bytes at a time. ldmatrix takes one
-// pass a matrix, of 8 rows of 16 bytes.
+// pass per matrix, which has 8 rows of 16 bytes.
 //
 // A group of lanes takes as many passes as the largest number of distinct words that it accesses in
 // one bank. One pass is ideal; the others are bank conflicts. (A GPU may serve groups together that
@@ -83,10 +83,10 @@ struct ProfileLine {
   std::uint64_t wavefronts = 0;        // passes over shared memory
   std::uint64_t ideal_wavefronts = 0;  // without bank conflicts
   std::uint64_t sectors = 0;           // 32-byte sectors of global memory
-  std::uint64_t ideal_sectors = 0;     // that the same bytes would fill
+  std::uint64_t ideal_sectors = 0;     // sectors that the same bytes would fill
   std::uint64_t cache_lines = 0;       // 128-byte lines of global memory
-  // The bytes that lanes access: those written for cp.async, those of global memory for bulk
-  // copies.
+  // The bytes that lanes access. For cp.async they are the bytes written, for bulk copies those of
+  // global memory.
   std::uint64_t bytes = 0;
 
   // Returns the passes and sectors that bank conflicts and scattered addresses add.
@@ -101,14 +101,15 @@ struct ProfileLine {
 // instruction by each lane, since the warp last met, to be one execution by the warp.
 class Profile {
  public:
-  // A launch of this kernel begins.
+  // Begins a launch of this kernel.
   void begin(std::string_view kernel);
   void access(ThreadId by, const LaneAccess& access);
   // Counts a bulk copy, which one lane issues, with its ranges of global memory.
   void copy(MemoryInstruction instruction, const Site& site, std::vector<LaneRange> global);
-  // All lanes of this thread's warp have reached an operation that they execute together.
+  // Counts the executions of this thread's warp, whose lanes have all reached an operation that
+  // they execute together.
   void meet(ThreadId any) { count(warp_of(any)); }
-  // All threads of the CTA have ended.
+  // Counts the executions of a CTA whose threads have all ended.
   void end(int cta);
 
   // Returns the counts, ordered by kernel, file, line and instruction.

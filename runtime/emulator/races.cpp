@@ -29,8 +29,8 @@ const char* name(AccessKind kind) {
 
 std::optional<Access> WordHistory::note(const Access& access, const ThreadClock& clock) {
   std::optional<Access> unordered;
-  // An earlier access is no longer needed once this one is ordered after it and conflicts with at
-  // least as much.
+  // An earlier access is dropped if this one is ordered after it and conflicts with all accesses
+  // that the earlier one conflicts with.
   std::erase_if(accesses_, [&](const Access& before) {
     const bool is_ordered = clock.has_seen(before.by, before.at);
     if (!is_ordered && conflict(before.kind, access.kind)) unordered = before;

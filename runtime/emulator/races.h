@@ -56,8 +56,8 @@ class RaceDetector {
     return {cta, threads_ + mbarrier % kMaxMbarriers};
   }
 
-  // Returns the thread's clocks, or adds clocks to them: mbarriers and bulk copies synchronize so.
-  // acquire() and release() do the same through the atomic at `p`.
+  // publish() returns a thread's clocks, and merge() merges clocks into them. Mbarriers and bulk
+  // copies synchronize this way. acquire() and release() do the same through the atomic at `p`.
   VectorClock publish(ThreadId id) { return clock_of(id).publish(); }
   void merge(ThreadId id, const VectorClock& clock) { clock_of(id).merge(clock); }
   void acquire(ThreadId id, const void* p);
@@ -84,7 +84,7 @@ class RaceDetector {
   std::size_t shared_words_;
   std::map<int, Cta> ctas_;
   std::unordered_map<std::uintptr_t, WordHistory> global_;
-  std::unordered_map<const void*, VectorClock> published_;  // by releases, by address
+  std::unordered_map<const void*, VectorClock> published_;  // clocks of the releases, by address
 };
 
 }  // namespace lazyrope

@@ -17,8 +17,8 @@ namespace context = boost::context;
 constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
 constexpr std::uint64_t kMaxSpins = 1'000'000;
 constexpr std::uint64_t kSpinsToLand = 1000;
-// A polled value may depend on a copy in flight, while the threads that poll meet at barriers
-// between two polls. So copies also land every so many steps.
+// A thread that polls may wait at a barrier between two polls, which resets the count of polls. So
+// copies also land every kStepsToLand steps.
 constexpr std::uint64_t kStepsToLand = 100'000;
 // A thread of the slow warp continues only if the draw picks that warp kSlowness + 1 times.
 constexpr int kSlowness = 6;
@@ -128,13 +128,13 @@ void Scheduler::yield(const std::optional<Wait>& spin) {
 void Scheduler::run() {
   try {
     run_all();
-  } catch (const Violation& violation) {  // by a copy that landed between two threads
+  } catch (const Violation& violation) {  // by a copy that landed between two steps
     failure_ = std::make_exception_ptr(fault(violation));
   } catch (...) {
     failure_ = std::current_exception();
   }
   if (!failure_) return;
-  // The destructors of threads may call instructions of the derived class, which still exists here.
+  // The destructors of fibers may call instructions of the derived class, which still exists here.
   is_unwinding_ = true;
   ctas_.clear();
   std::rethrow_exception(failure_);
@@ -148,7 +148,7 @@ std::size_t Scheduler::draw_next() {
 }
 
 void Scheduler::run_all() {
-  // The draw picks a warp in every second launch, and none in the others.
+  // About half of all seeds pick a slow warp. The others pick none.
   slow_warp_ =
       static_cast<int>(draw(static_cast<std::size_t>(2 * launch_.threads / kEmulatedWarp)));
   for (begin_ctas(); !ctas_.empty(); begin_ctas()) {

@@ -56,17 +56,17 @@ class Scheduler {
   void blame(Thread& thread) { blamed_ = &thread; }
 
  private:
-  // A thread continues, a CTA begins, a CTA has ended.
+  // Called when a thread continues, when a CTA begins, and when all threads of a CTA have ended.
   virtual void resumed(const Thread& thread) = 0;
   virtual void begun(EmulatedCta& cta) = 0;
   virtual void ended(EmulatedCta& cta) = 0;
   // Called at the end of the running thread. Throws if the thread has left an asynchronous
   // operation open.
   virtual void check_end() = 0;
-  // Called if no thread can continue, or if threads only poll. Completes one asynchronous operation
-  // that need not complete sooner. Returns false if there is none.
+  // Called if no thread can continue, and after many polls or steps. Completes one asynchronous
+  // operation that need not complete sooner. Returns false if there is none.
   virtual bool land_latest() = 0;
-  // Called between any two steps. Completes asynchronous operations that may complete sooner.
+  // Called before each step. May complete an asynchronous operation that may complete sooner.
   virtual void land_early() = 0;
   // Describes what a thread of the CTA waits for.
   virtual std::string describe_wait(const EmulatedCta& cta, const Wait& wait) const = 0;
@@ -91,8 +91,8 @@ class Scheduler {
   std::vector<Thread*> runnable_;
   Thread* running_ = nullptr;
   Thread* blamed_ = nullptr;
-  std::uint64_t spins_ = 0;  // polls since a thread did something else
-  std::uint64_t steps_ = 0;
+  std::uint64_t spins_ = 0;  // polls since a thread last did something else
+  std::uint64_t steps_ = 0;  // how many times a thread has continued
   std::exception_ptr failure_;
   bool is_unwinding_ = false;
 };

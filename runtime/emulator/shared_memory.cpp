@@ -54,7 +54,7 @@ void SharedMemory::check_access(std::uint32_t address, std::uint32_t bytes,
   check_bounds(address, bytes, site);
   if (address % bytes != 0)
     throw Violation{rule::kAlignment, site,
-                    fmt::format("{} bytes at {} of shared memory, which is no multiple of {}",
+                    fmt::format("{} bytes at {} of shared memory, which is not a multiple of {}",
                                 bytes, address, bytes)};
 }
 

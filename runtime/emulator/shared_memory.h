@@ -15,7 +15,7 @@ namespace lazyrope {
 // A word is uninitialized, valid, in flight (the destination of a copy; its bytes are poison) or
 // part of an mbarrier. It also counts the asynchronous reads that have not ended. It remembers the
 // thread that stored it last, and the number of proxy fences that this thread had made. If a bulk
-// copy or wgmma reads the word and this number is the same, the proxy fence is missing.
+// copy or wgmma reads the word and this number is still the same, the proxy fence is missing.
 class SharedMemory {
  public:
   static constexpr std::uint32_t kWordBytes = 4;
@@ -28,21 +28,23 @@ class SharedMemory {
   void load(void* to, std::uint32_t from, std::uint32_t bytes, const Site& site) const;
   void store(std::uint32_t to, const void* from, std::uint32_t bytes, const Site& site, int thread);
 
-  // A cp.async to these bytes. Any access to them faults between begin_copy() and land_copy().
+  // begin_copy() begins a cp.async to these bytes. Any access to them faults until land_copy().
   void begin_copy(std::uint32_t to, std::uint32_t bytes, const Site& site);
   void land_copy(std::uint32_t to, const void* from, std::uint32_t bytes, int thread);
 
-  // The asynchronous proxy, which executes bulk copies and wgmma. It sees the stores of a thread
-  // only after that thread's proxy fence.
+  // The asynchronous proxy executes bulk copies and wgmma. It sees the stores of a thread only
+  // after that thread's proxy fence.
   void fence_proxy(int thread) { ++fences_[static_cast<std::size_t>(thread)]; }
   void begin_bulk_write(std::uint32_t to, std::uint32_t bytes, const Site& site);
   void land_bulk_write(std::uint32_t to, const void* from, std::uint32_t bytes);
-  // An asynchronous read. Any write to these bytes faults until end_bulk_read().
+  // begin_bulk_read() begins an asynchronous read. Any write to these bytes faults until
+  // end_bulk_read().
   void begin_bulk_read(std::uint32_t from, std::uint32_t bytes, const Site& site);
   void end_bulk_read(std::uint32_t from, std::uint32_t bytes);
   const std::byte* data(std::uint32_t address) const { return bytes_.data() + address; }
 
-  // An mbarrier object. Only mbarrier instructions may access it until end_barrier().
+  // begin_barrier() makes these bytes an mbarrier object. Only mbarrier instructions may access it
+  // until end_barrier().
   void begin_barrier(std::uint32_t address, std::uint32_t bytes, const Site& site);
   void end_barrier(std::uint32_t address, std::uint32_t bytes);
 
@@ -53,8 +55,7 @@ class SharedMemory {
   // The state of a word, its latest writer, and its asynchronous readers.
   struct Word {
     State state = State::kUninitialized;
-    // Asynchronous reads that have not ended.
-    std::uint16_t reads = 0;
+    std::uint16_t reads = 0;   // asynchronous reads that have not ended
     int thread = kNobody;      // the thread whose proxy fence the word needs
     std::uint32_t fences = 0;  // proxy fences that this thread had made before its store
     Site site = {};

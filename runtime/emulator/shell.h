@@ -10,7 +10,8 @@ namespace lazyrope {
 // then reaps its children. Throws std::system_error if no shell can be started.
 //
 // Unlike std::system(), it does not change the signal handling of this process, so Ctrl-C ends
-// both. The command starts with the default SIGCHLD, so that it can wait for its own children.
+// this process and the command. The command starts with the default SIGCHLD, so that it can wait
+// for its own children.
 std::optional<int> run_in_shell(const std::string& line);
 
 }  // namespace lazyrope

@@ -18,7 +18,7 @@ inline constexpr int kEmulatedWarp = 32;
 inline constexpr int kEmulatedWarpgroup = 128;
 inline constexpr int kNamedBarriers = 16;
 
-// The reason why a thread cannot continue.
+// The instruction at which a thread waits or polls.
 struct Wait {
   const char* what;
   Site site;
@@ -37,9 +37,9 @@ struct EmulatedThreadState {
   AsyncCopies copies;
   BulkStores stores;
   std::uint32_t init_fences = 0;  // fence.mbarrier_init and fence.proxy.async that it has made
-  bool was_rejected = false;      // by its latest mbarrier.try_wait
+  bool was_rejected = false;      // its latest mbarrier.try_wait returned false
   std::optional<Violation> late;  // a violation found where nothing may be thrown
-  std::optional<Wait> wait;       // none: it can continue
+  std::optional<Wait> wait;       // the instruction at which it waits or polls
   bool finished = false;
 
   int lane() const { return kernel_view.thread % kEmulatedWarp; }
@@ -62,6 +62,7 @@ struct NamedBarrier {
   VectorClock clock;
 };
 
+// A resident CTA.
 struct EmulatedCta {
   EmulatedCta(int block, int num_threads, int ctas, std::size_t shared_bytes)
       : index(block),
@@ -83,7 +84,7 @@ struct EmulatedCta {
   std::vector<EmulatedThreadState> threads;
   std::vector<Rendezvous> warps;
   std::vector<Rendezvous> warpgroups;
-  Rendezvous barrier;
+  Rendezvous barrier;  // bar.sync 0
   std::array<NamedBarrier, kNamedBarriers> named_barriers;
   Mbarriers mbarriers;
   std::vector<WarpProducts> products;  // by warp

@@ -185,13 +185,13 @@ Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const 
                                           const Key& key, bool cache_only) {
   const auto begin = std::chrono::steady_clock::now();
   dump(rendered, arch, key);
-  Lookup lookup = look_up(rendered, key);
+  Lookup lookup = look_up(rendered, arch, key);
   if (!lookup.binary && cache_only) throw CacheError(lookup.miss_reason);
   if (!lookup.binary && config_.policy == CachePolicy::kCacheOnly)
     refuse_compiling(rendered, key, lookup);
-  if (lookup.refused)
-    log_message(LogLevel::kWarning, "cache entry {} is not used: {}", key.hex(),
-                lookup.miss_reason);
+  if (lookup.refused || lookup.is_of_other_compiler)
+    log_message(lookup.refused ? LogLevel::kWarning : LogLevel::kInfo,
+                "cache entry {} is not used: {}", key.hex(), lookup.miss_reason);
   Found found = lookup.binary ? Found{std::move(*lookup.binary), true}
                               : compile_and_store(rendered, arch, key);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -201,23 +201,33 @@ Engine::KernelPtr Engine::load_or_compile(const RenderedKernel& rendered, const 
       compiler(arch));
 }
 
-Engine::Lookup Engine::look_up(const RenderedKernel& rendered, const Key& key) const {
+Engine::Lookup Engine::look_up(const RenderedKernel& rendered, const Arch& arch,
+                               const Key& key) const {
   LoadResult result = store_.load(key);
   if (!result.entry) return {std::nullopt, std::move(result.miss_reason), result.refused};
   try {
     Binary binary = binary_of(std::move(*result.entry));
     check_launch(rendered, binary);
-    return {std::move(binary), {}, false};
+    const std::string required = required_compiler(arch);
+    if (required.empty() || binary.compiler == required) return {.binary = std::move(binary)};
+    return {.miss_reason = fmt::format("it was compiled by {}, and the compiler here is {}",
+                                       binary.compiler, required),
+            .is_of_other_compiler = true};
   } catch (const CacheError& error) {
     return {std::nullopt, error.what(), true};
   }
+}
+
+// Where compiling is forbidden, the entries of every compiler are used.
+std::string Engine::required_compiler(const Arch& arch) const {
+  return config_.policy == CachePolicy::kJit ? compiler(arch)->required_compiler() : "";
 }
 
 Engine::Found Engine::compile_and_store(const RenderedKernel& rendered, const Arch& arch,
                                         const Key& key) {
   // One process compiles; the others wait at the lock and then find the entry.
   const FileLock lock = store_.lock(key, kLockTimeout);
-  if (Lookup lookup = look_up(rendered, key); lookup.binary)
+  if (Lookup lookup = look_up(rendered, arch, key); lookup.binary)
     return {std::move(*lookup.binary), true};
   Binary binary = compiler(arch)->compile(rendered, arch);
   log_message(LogLevel::kInfo, "compiled {} for {} in {:.0f} ms", rendered.entry, arch.name,

@@ -87,9 +87,10 @@ class Engine {
     bool from_cache;
   };
   struct Lookup {
-    std::optional<Binary> binary;
-    std::string miss_reason;  // the reason if there is none
-    bool refused = false;     // there is an entry, and it must not be used
+    std::optional<Binary> binary = {};
+    std::string miss_reason = {};       // the reason if there is none
+    bool refused = false;               // there is an entry, and it must not be used
+    bool is_of_other_compiler = false;  // there is an entry, and the compiler here replaces it
   };
   struct Job {
     const KernelRequest* request;
@@ -102,7 +103,8 @@ class Engine {
   KernelPtr kernel(const Job& job, const EngineOptions& options);
   KernelPtr load_or_compile(const RenderedKernel& rendered, const Arch& arch, const Key& key,
                             bool cache_only);
-  Lookup look_up(const RenderedKernel& rendered, const Key& key) const;
+  Lookup look_up(const RenderedKernel& rendered, const Arch& arch, const Key& key) const;
+  std::string required_compiler(const Arch& arch) const;
   Found compile_and_store(const RenderedKernel& rendered, const Arch& arch, const Key& key);
   void store_in_cache(const Key& key, const Binary& binary) const;
   std::shared_ptr<Compiler> compiler(const Arch& arch) const;

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using TuningCandidates = std::vector<TuningCandidate>;
 
 constexpr std::int64_t kMaxPoolBytes = std::int64_t{3} << 30;
-// A workload is measured twice for its kernel and twice for the splitting of work.
+// Each workload is measured twice for the config of its kernel and twice for min_split_blocks.
 constexpr int kMeasurements = 4;
 
 double seconds_since(Clock::time_point begin) {
@@ -45,8 +45,8 @@ class Autotuner {
       : device_(std::move(device)),
         spec_(std::move(spec)),
         options_(options),
-        // This engine's memory cache ends with it, and with it the kernels that lose. The disk
-        // cache keeps them.
+        // The memory cache of this engine ends with the tuning, so the kernels of all candidates
+        // are freed. The disk cache keeps them.
         engine_(engine.config()) {}
 
   Tuning run() {
@@ -81,7 +81,7 @@ class Autotuner {
     pool_ = std::make_unique<TuningPool>(device_, spec_, workloads);
     for (const TuningWorkload& workload : workloads) {
       cases_.push_back(std::make_unique<TuningCase>(device_, spec_, workload, *pool_));
-      // The same rule by which a step assigns requests to kernels.
+      // A step assigns requests to kernels by the same rule.
       const int rows = workload.query_tokens * spec_.group_size();
       (rows <= baseline_->config().decode.rows_per_head() ? decode_cases_ : prefill_cases_)
           .push_back(cases_.back().get());

@@ -14,7 +14,7 @@ namespace lazyrope {
 // Options of autotune().
 struct AutotuneOptions {
   EngineOptions engine = {};  // its listener receives each config's kernels
-  double seconds = 30;        // limit for the measurements
+  double seconds = 30;        // limit for all measurements together
   unsigned seed = 2606;       // seeds the order in which configs are interleaved
   std::vector<TuningWorkload> workloads = tuning_workloads();
   // Called at the start of each stage, with a line of text.

@@ -51,8 +51,8 @@ void refuse_config(Tune tune, const CompileOptions& options) {
 void refuse_emulator(const Arch& arch) {
   if (arch.isa == "ptx") return;
   throw SpecError(fmt::format(
-      "arch \"{}\": tuning measures kernels on a GPU, and the emulator's times say nothing of one; "
-      "leave tune=True out",
+      "arch \"{}\": tuning measures kernels on a GPU, and times in the emulator do not predict "
+      "those; leave tune=True out",
       arch.name));
 }
 
@@ -112,10 +112,10 @@ AttentionPtr stored_attention(Engine& engine, const AttentionSpec& spec, const D
   } catch (const CacheError& error) {
     why = error.what();
   }
-  log_message(
-      LogLevel::kWarning,
-      "the tuning of {} is not used: {}; the default config is. `lazyrope autotune` tunes again",
-      tuning->spec, why);
+  log_message(LogLevel::kWarning,
+              "the tuning of {} is not used: {}; the default config is used instead. `lazyrope "
+              "autotune` tunes again",
+              tuning->spec, why);
   engine.tunings().dismiss(key);
   return nullptr;
 }

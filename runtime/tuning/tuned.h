@@ -9,18 +9,18 @@
 
 namespace lazyrope {
 
-// Returns the cache key of a spec's tuning record on a device. It covers the GPU and the sources of
-// the default kernels, so another library or spec has another key. The record holds driver and
-// compiler.
+// Returns the cache key of a spec's tuning record on a device. The key covers the GPU and the
+// sources of the default kernels, so another version of lazyrope or another spec has another key.
+// The driver and the compiler are not in the key but in the record.
 Key tuning_key(const AttentionSpec& spec, const Device& device);
 
 // Returns the present GPU, which tuning measures on. Throws DriverError without a GPU, and
 // SpecError if `arch` is given and is not the GPU's.
 std::shared_ptr<const Device> gpu_to_tune_on(std::string_view arch);
 
-// Returns the attention with the config of the device's tuning record. Returns null without a
-// record, and also, with a warning, if the record cannot be used. This is so if driver or compiler
-// differ, because times would differ, and if missing kernels may not be compiled.
+// Returns the attention with the config of the device's tuning record, or null without a record. A
+// record that cannot be used is logged as a warning, and null is returned: if the driver or the
+// compiler differs, because times would differ, or if a missing kernel may not be compiled.
 std::shared_ptr<const Attention> stored_attention(Engine& engine, const AttentionSpec& spec,
                                                   const Device& device,
                                                   const EngineOptions& options);

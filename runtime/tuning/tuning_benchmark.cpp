@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kWarmUpRounds = 2;
 constexpr int kMinRounds = 5;
-constexpr int kScreenRounds = 12;
+constexpr int kScreeningRounds = 12;
 constexpr int kFinalRounds = 60;
 constexpr std::size_t kFinalists = 4;  // in addition to the default
 
@@ -58,7 +58,7 @@ std::size_t TuningBenchmark::run(std::string_view name, const std::vector<const 
   Indices running;
   for (std::size_t i = 0; i < candidates.size(); ++i)
     if (candidates[i].attention != nullptr) running.push_back(i);
-  measure(name, cases, candidates, running, kScreenRounds);
+  measure(name, cases, candidates, running, kScreeningRounds);
   running = active_indices(candidates, running);
   Indices last;
   for (const std::size_t i : finalists(times_of(candidates, running), kFinalists))
@@ -105,7 +105,7 @@ TuningBenchmark::Steps TuningBenchmark::checked_steps(const TuningCase& c,
   return steps;
 }
 
-// Every config runs once a round, in a random order.
+// Every config runs once in each round, in a random order.
 void TuningBenchmark::run_rounds(const TuningCase& c, std::vector<TuningCandidate>& candidates,
                                  const Steps& steps, int rounds) {
   using Clock = std::chrono::steady_clock;

@@ -26,18 +26,19 @@ struct TuningCandidate {
 };
 
 // Measures configs on a device, interleaved. First all configs run a few rounds. Then the default
-// and the fastest run in rounds of their own, and only these decide: the fastest of many is partly
-// lucky. Not thread-safe.
+// and the fastest configs run again, and only these rounds decide, because the fastest of many
+// configs is partly lucky. Not thread-safe.
 class TuningBenchmark {
  public:
   using Report = std::function<void(const std::string&)>;
 
   // `seconds` limits the rounds on one workload.
-  TuningBenchmark(std::shared_ptr<const Device> device, double seconds, unsigned seed, Report say)
-      : device_(std::move(device)), seconds_(seconds), random_(seed), report_(std::move(say)) {}
+  TuningBenchmark(std::shared_ptr<const Device> device, double seconds, unsigned seed,
+                  Report report)
+      : device_(std::move(device)), seconds_(seconds), random_(seed), report_(std::move(report)) {}
 
-  // The first candidate is the default, and its failures are thrown. A failure of another candidate
-  // rejects it. Fills in the trials and returns the index of the chosen candidate.
+  // Fills in the trials and returns the index of the chosen candidate. The first candidate is the
+  // default, and its failures are thrown. Another candidate that fails is rejected.
   std::size_t run(std::string_view name, const std::vector<const TuningCase*>& cases,
                   std::vector<TuningCandidate>& candidates);
 

@@ -17,7 +17,7 @@
 namespace lazyrope {
 namespace {
 
-// The values repeat with an odd period, so that few pages begin alike.
+// The random values repeat with an odd period, so that few pages begin with the same values.
 constexpr std::size_t kRandomValues = (std::size_t{1} << 21) + 4099;
 constexpr unsigned kSeed = 2606;
 
@@ -40,8 +40,8 @@ std::optional<int> window_of(const AttentionSpec& spec) {
   return window == spec.mask_parameters.end() ? std::nullopt : std::optional(window->second);
 }
 
-// Returns how many pages of a call there are for each page that it reads; a window hides the
-// others.
+// Returns the number of pages of a call per page that the call reads. A sliding window hides the
+// other pages.
 std::int64_t pages_per_read(const TuningWorkload& workload, const AttentionSpec& spec) {
   const int seen = std::min(workload.context, window_of(spec).value_or(workload.context));
   return ceil_div(workload.context, std::max(seen, 1));
@@ -193,7 +193,7 @@ std::int64_t token_bytes(const AttentionSpec& spec) {
 TuningPool::TuningPool(std::shared_ptr<const Device> device, const AttentionSpec& spec,
                        const std::vector<TuningWorkload>& workloads)
     : device_(std::move(device)), spec_(spec) {
-  // The keys of so many pages fill L2, and so do their values.
+  // The keys of this many pages fill L2, and so do their values.
   const std::int64_t cold_pages = ceil_div(device_->l2_bytes(), page_bytes(spec));
   for (const TuningWorkload& workload : workloads)
     pages_ = std::max(pages_, pages_of(workload) + cold_pages * pages_per_read(workload, spec));

@@ -14,15 +14,15 @@
 
 namespace lazyrope {
 
-// Returns the workloads of serving: one long answer, a batch of answers, and the first pass over
-// documents of a question, of a chunk and of a prompt.
+// Returns typical workloads of serving: decode of one request and of a batch, and prefill of a
+// short question, of a chunk and of a long prompt after documents.
 std::vector<TuningWorkload> tuning_workloads();
 
-// Returns the workload without the context that a window hides, and with its context and then its
-// batch halved until its KV is at most `max_tokens` tokens.
+// Returns the workload without the documents that a sliding window hides. Then halves its context,
+// and after that its batch, until its KV has at most `max_tokens` tokens.
 TuningWorkload fitted(TuningWorkload workload, const AttentionSpec& spec, std::int64_t max_tokens);
 
-// A workload as the arrays of a step. Each request has documents of its own, and a last one with
+// A workload as the arrays of a step. Each request has its own documents, and a last document of
 // its query tokens. The pages, of kTuningPage slots, are shuffled.
 struct TuningMetadata {
   std::vector<std::int32_t> q_indptr;
@@ -46,8 +46,8 @@ std::vector<std::byte> normal_values(Dtype dtype, std::size_t count, unsigned se
 // Returns the bytes of one token's keys and values.
 std::int64_t token_bytes(const AttentionSpec& spec);
 
-// Keys and values, more of them than L2 holds. Each call receives other pages than the calls before
-// it, so L2 holds none of them, and no dirty lines of them wait to be written back.
+// A pool larger than L2. Each call receives other pages than the calls before it. So its keys and
+// values are not in L2, and no flush is needed, which would leave dirty lines in L2.
 class TuningPool {
  public:
   // Allocates room for each of the workloads, which must fit the device. Throws DriverError if
@@ -73,7 +73,7 @@ class TuningPool {
   std::unique_ptr<DeviceBuffer> values_;
 };
 
-// The results of one call.
+// The results of one call of attend().
 struct TuningResult {
   std::vector<float> out;  // [tokens x heads][head_dim]
   std::vector<float> lse;  // [tokens x heads]

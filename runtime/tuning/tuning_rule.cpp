@@ -26,8 +26,8 @@ std::size_t rounds_of(const TrialTimes& times) {
   return std::ranges::min(times, {}, &std::vector<double>::size).size();
 }
 
-// Returns for each round the mean over the workloads. It is a mean of logarithms, so that half and
-// twice the time cancel out.
+// Returns for each round the mean over the workloads of log(baseline's time / other's time). With
+// logarithms, half the time and twice the time cancel out.
 std::vector<double> log_ratios(const TrialTimes& baseline, const TrialTimes& other) {
   std::vector<double> result(rounds_of(baseline), 0.0);
   for (std::size_t w = 0; w < baseline.size(); ++w)

@@ -14,7 +14,7 @@ using TrialTimes = std::vector<std::vector<double>>;
 
 // The time that one config saves compared with another.
 struct Gain {
-  double fraction = 0;  // part of the other's time; all workloads have the same weight
+  double fraction = 0;  // saved part of the other's time; all workloads have the same weight
   double noise = 0;     // three standard errors of the median of this fraction over the rounds
 };
 
@@ -29,11 +29,11 @@ Gain gain_over(const TrialTimes& baseline, const TrialTimes& other);
 // by more than 1%, and on no workload slower by as much.
 bool beats(const TrialTimes& baseline, const TrialTimes& other);
 
-// Returns the baseline, which is the first of `trials`, and up to `count` of the fastest others, in
-// ascending order.
+// Returns the index of the baseline, which is the first of `trials`, and the indices of up to
+// `count` of the fastest others, in ascending order.
 std::vector<std::size_t> finalists(std::span<const TrialTimes> trials, std::size_t count);
 
-// Returns the fastest of those that beat the first trial, or 0 if none does.
+// Returns the index of the fastest trial that beats the first one, or 0 if none does.
 std::size_t choose(std::span<const TrialTimes> trials);
 
 }  // namespace lazyrope
