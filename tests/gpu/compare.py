@@ -1,4 +1,4 @@
-"""Compares the kernels of two builds on one GPU: runs the bench of each in turns, several times, row by row.
+"""Compares the kernels of two builds on one GPU: runs the bench of each alternately, several times, row by row.
 
 A change of structure (a moved layout, another constant) must leave the times as they are. A build is the root of a
 source tree and the directory of its package:
@@ -52,14 +52,14 @@ def main() -> None:
     parser.add_argument("--before", required=True, metavar="ROOT:PACKAGE")
     parser.add_argument("--after", required=True, metavar="ROOT:PACKAGE")
     parser.add_argument("--before-module", default="tools.bench", help="the bench of `before` (tools.bench)")
-    parser.add_argument("--turns", type=int, default=4, help="runs of each build (4)")
+    parser.add_argument("--repeats", type=int, default=4, help="runs of each build (4)")
     parser.add_argument("--rounds", type=int, default=15, help="calls per median (15)")
     parser.add_argument("--limit", type=float, default=0.01, help="greatest slowdown of a row (0.01)")
     options = parser.parse_args()
     times: dict[str, tuple[list[float], list[float]]] = {}
-    for turn in range(options.turns):
+    for repeat in range(options.repeats):
         sides = [(options.before, options.before_module, 0), (options.after, "tools.bench", 1)]
-        for build, module, side in sides if turn % 2 == 0 else reversed(sides):
+        for build, module, side in sides if repeat % 2 == 0 else reversed(sides):
             for index, row in enumerate(run(build, options.table, options.rounds, module)):
                 times.setdefault(f"{index + 1}. {shape(row)}", ([], []))[side].append(row["us"])
     slower = 0
