@@ -9,8 +9,8 @@
 #include "runtime/attention/pool.h"
 #include "runtime/attention/pool_maps.h"
 #include "runtime/engine/kernel_set.h"
+#include "runtime/step/accessed_memory.h"
 #include "runtime/step/checks.h"
-#include "runtime/step/reach.h"
 #include "templates/abi/attend.h"
 
 namespace lazyrope {
@@ -163,11 +163,11 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
       with_maps.maps = pool_maps_.get(spec_, params.pool, pool.keys.shape[0],
                                       step.format().page_size, config.heads, device);
     kernel(kind).on(device).launch(params.work.num_ctas, &with_maps, stream, [&] {
-      Reach reach;
-      reach.reads("q", q).pool(pool, /*is_written=*/false).reads("sinks", sinks);
-      reach.writes("out", out).writes("lse", lse);
-      step.add_to(reach);
-      return reach.ranges();
+      AccessedMemory accessed;
+      accessed.reads("q", q).reads_pool(pool).reads("sinks", sinks);
+      accessed.writes("out", out).writes("lse", lse);
+      step.add_to(accessed);
+      return accessed.ranges();
     });
   };
   step.run([&] {
@@ -194,10 +194,10 @@ void Attention::append(const TensorView& k, const TensorView& v, const PoolTenso
   params.num_tokens = static_cast<int32>(k.shape[0]);
   params.num_kv_heads = spec_.num_kv_heads;
   launch_over_tokens(kernel(KernelKind::kAppend), spec_, k.shape[0], &params, device, stream, [&] {
-    return Reach()
+    return AccessedMemory()
         .reads("k", k)
         .reads("v", v)
-        .pool(pool, /*is_written=*/true)
+        .writes_pool(pool)
         .writes("the append step", step.memory())
         .ranges();
   });

@@ -147,12 +147,13 @@ KvPool checked_written_pool(const AttentionSpec& spec, const PoolTensors& pool,
 }
 
 void launch_over_tokens(const Kernel& kernel, const AttentionSpec& spec, std::int64_t tokens,
-                        const void* params, const Device& device, Stream stream, ReachOf reach) {
+                        const void* params, const Device& device, Stream stream,
+                        AccessedMemoryFn accessed_memory) {
   const int threads = kernel.binary().threads;
   const std::int64_t tasks = tokens * spec.num_kv_heads * spec.head_dim / kQuad;
   const std::int64_t ctas = (tasks + threads - 1) / threads;
   kernel.on(device).launch(static_cast<int>(std::min<std::int64_t>(ctas, kMaxCtas)), params, stream,
-                           reach);
+                           accessed_memory);
 }
 
 }  // namespace lazyrope

@@ -29,6 +29,7 @@ KvPool checked_written_pool(const AttentionSpec& spec, const PoolTensors& pool,
 
 // Launches a kernel over the rows of templates/ops/token_rows.cuh.
 void launch_over_tokens(const Kernel& kernel, const AttentionSpec& spec, std::int64_t tokens,
-                        const void* params, const Device& device, Stream stream, ReachOf reach);
+                        const void* params, const Device& device, Stream stream,
+                        AccessedMemoryFn accessed_memory);
 
 }  // namespace lazyrope

@@ -7,8 +7,8 @@
 #include "codegen/error.h"
 #include "runtime/attention/pool.h"
 #include "runtime/engine/kernel_set.h"
+#include "runtime/step/accessed_memory.h"
 #include "runtime/step/checks.h"
-#include "runtime/step/reach.h"
 #include "templates/abi/reposition.h"
 
 namespace lazyrope {
@@ -78,8 +78,8 @@ void Reposition::move(const PoolTensors& pool, const AppendStep& source, const A
   params.num_tokens = source.capacity();
   params.num_kv_heads = spec_.num_kv_heads;
   launch_over_tokens(*kernel_, spec_, source.capacity(), &params, device, stream, [&] {
-    return Reach()
-        .pool(pool, /*is_written=*/true)
+    return AccessedMemory()
+        .writes_pool(pool)
         .writes("source", source.memory())
         .writes("target", target.memory())
         .ranges();

@@ -24,9 +24,9 @@ struct MemoryRange {
   bool is_written;
 };
 
-// Returns every range that a launch may access beside its parameters. Only devices that check
-// accesses (the emulator) call it.
-using ReachOf = FunctionRef<std::vector<MemoryRange>()>;
+// Returns every range of memory that a launch may access, except its parameters. Only a device that
+// checks accesses (the emulator) calls the function.
+using AccessedMemoryFn = FunctionRef<std::vector<MemoryRange>()>;
 
 // A kernel that is loaded on one device. Safe to launch from several threads.
 class LoadedKernel {
@@ -34,7 +34,8 @@ class LoadedKernel {
   virtual ~LoadedKernel() = default;
 
   // Launches `ctas` CTAs with the kernel's parameter struct, asynchronously. Throws DriverError.
-  virtual void launch(int ctas, const void* params, Stream stream, ReachOf reach) const = 0;
+  virtual void launch(int ctas, const void* params, Stream stream,
+                      AccessedMemoryFn accessed_memory) const = 0;
 };
 
 // Measures the time that work takes on a device.

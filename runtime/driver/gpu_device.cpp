@@ -77,7 +77,7 @@ class GpuKernel : public LoadedKernel {
     driver_.unload_library(library_);
   }
 
-  void launch(int ctas, const void* params, Stream stream, ReachOf) const override {
+  void launch(int ctas, const void* params, Stream stream, AccessedMemoryFn) const override {
     const ScopedContext context(driver_, device_);
     void* arguments[] = {const_cast<void*>(params)};
     CUlaunchAttribute dependent_launch{};

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "codegen/error.h"
+#include "runtime/step/accessed_memory.h"
 #include "runtime/step/checks.h"
-#include "runtime/step/reach.h"
 
 namespace lazyrope {
 namespace {
@@ -106,7 +106,7 @@ void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
   if (capacity() == 0) return;
   const int threads = planner_->binary().threads;
   planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream, [&] {
-    return Reach()
+    return AccessedMemory()
         .reads("spans.indptr", s.indptr)
         .reads("spans.start", s.start)
         .reads("spans.first_page", s.first_page)

@@ -83,8 +83,8 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
   device_->fill_zero(memory_->data(), bytes, stream);
 }
 
-void add_inputs(const StepTensors& tensors, Reach& reach) {
-  reach.reads("q_indptr", tensors.q_indptr)
+void add_inputs(const StepTensors& tensors, AccessedMemory& accessed) {
+  accessed.reads("q_indptr", tensors.q_indptr)
       .reads("q_position", tensors.q_position)
       .reads("segments.indptr", tensors.segments.indptr)
       .reads("segments.base", tensors.segments.base)
@@ -131,17 +131,17 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
   const int ctas = params_.num_planners * (serves(kPrefill) ? kPlanPhases : 1);
   run([&] {
     planner_->on(*device_).launch(ctas, &params_, stream, [&] {
-      Reach reach;
-      add_inputs(tensors, reach);
-      add_to(reach);
-      return reach.ranges();
+      AccessedMemory accessed;
+      add_inputs(tensors, accessed);
+      add_to(accessed);
+      return accessed.ranges();
     });
   });
 }
 
-void Step::add_to(Reach& reach) const {
-  reach.writes("the step", *memory_);
-  if (tensors_) reach.reads("pages", tensors_->pages);
+void Step::add_to(AccessedMemory& accessed) const {
+  accessed.writes("the step", *memory_);
+  if (tensors_) accessed.reads("pages", tensors_->pages);
 }
 
 void Step::check_pages(std::int64_t num_pages, Stream stream) const {

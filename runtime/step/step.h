@@ -7,7 +7,7 @@
 #include "runtime/driver/device.h"
 #include "runtime/emulator/fault.h"
 #include "runtime/engine/kernel.h"
-#include "runtime/step/reach.h"
+#include "runtime/step/accessed_memory.h"
 #include "runtime/step/step_types.h"
 #include "templates/abi/plan.h"
 
@@ -26,7 +26,7 @@ struct StepShape {
 };
 
 // Adds the caller's arrays that the planner reads; it does not read the page lists.
-void add_inputs(const StepTensors& tensors, Reach& reach);
+void add_inputs(const StepTensors& tensors, AccessedMemory& accessed);
 
 // Throws SpecError if the page size is illegal.
 void check_format(const PoolFormat& format);
@@ -69,7 +69,7 @@ class Step {
   bool serves(Phase phase) const { return params_.phase[phase].work.num_ctas > 0; }
   const StepView& view() const { return params_.step; }
   // Adds the step's memory that its kernels may access.
-  void add_to(Reach& reach) const;
+  void add_to(AccessedMemory& accessed) const;
   const WorkView& work(Phase phase) const { return params_.phase[phase].work; }
   // Launches kernels that write to the step. After a KernelFault of the emulator the step's memory
   // is unusable: run() throws SpecError until the next update. Other exceptions come before a
