@@ -170,7 +170,7 @@ void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step&
       return accessed.ranges();
     });
   };
-  step.run([&] {
+  step.memory().run([&] {
     launch(Step::kPrefill, KernelKind::kAttendPrefill);
     launch(Step::kDecode, KernelKind::kAttendDecode);
   });
