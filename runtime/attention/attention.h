@@ -11,6 +11,7 @@
 #include "runtime/spec/spec.h"
 #include "runtime/step/append_step.h"
 #include "runtime/step/step.h"
+#include "templates/abi/attend.h"
 
 namespace lazyrope {
 
@@ -86,11 +87,22 @@ class Attention {
         kernels_(std::move(kernels)),
         tuning_(std::move(tuning)) {}
 
+  struct AttendTensors;
+
   StepShape step_shape() const;
   void check_step(const Step& step) const;
-  const float* checked_sinks(const std::optional<TensorView>& sinks, const Device& device) const;
   void check_query(const char* name, const TensorView& tensor, int heads, int bytes,
                    const Device& device) const;
+  void check_lse(const AttendTensors& tensors, const Device& device) const;
+  void check_sinks(const std::optional<TensorView>& sinks, const Device& device) const;
+  void check_attend(const AttendTensors& tensors, const Step& step) const;
+  // Returns the parameters that both phases share; `work` is empty.
+  AttendParams attend_params(const AttendTensors& tensors, const Step& step) const;
+  // Launches the kernel of each phase that the step serves.
+  void launch_attend(const AttendParams& params, const AttendTensors& tensors, const Step& step,
+                     Stream stream) const;
+  void check_append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
+                    const AppendStep& step) const;
 
   AttentionSpec spec_;
   const Arch& arch_;

@@ -70,9 +70,10 @@ void Reposition::move(const PoolTensors& pool, const AppendStep& source, const A
   check_same_rows(source, target);
   const Device& device = *source.device();
   check_arch(arch_, device);
-  RepositionParams params{};
-  params.pool = checked_written_pool(spec_, pool, source.format(), device);
+  check_writable_pool(spec_, pool, source.format(), device);
   if (source.capacity() == 0) return;
+  RepositionParams params{};
+  params.pool = pool_params(spec_, pool, source.format());
   params.source = source.records();
   params.target = target.records();
   params.num_tokens = source.capacity();
