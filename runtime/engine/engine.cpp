@@ -110,7 +110,7 @@ Engine::Engine(Config config)
       tunings_(store_),
       nvrtc_(std::make_shared<NvrtcLocator>(NvrtcSearch{
           .configured = config_.nvrtc_path, .directories = config_.nvrtc_directories})) {
-  if (config_.log_level) log_as_asked(*config_.log_level);
+  if (config_.log_level) log_to_stderr(*config_.log_level);
   compilers_["ptx"] = std::make_shared<NvrtcCompiler>(nvrtc_);
   compilers_["emu"] = host_compiler(config_.host_compiler);
 }
