@@ -118,11 +118,11 @@ void Attention::check_lse(const AttendTensors& t, const Device& device) const {
   check_extent("lse", *t.lse, 0, t.q.shape[0], "tokens, as q");
   check_extent("lse", *t.lse, 1, spec_.num_q_heads, "heads");
   check_alignment("lse", *t.lse, kFloatBytes);
-  check_written("lse", *t.lse);
-  check_disjoint("lse", *t.lse, "q", t.q);
-  check_disjoint("lse", *t.lse, "out", t.out);
-  check_disjoint("lse", *t.lse, "k_pool", t.pool.keys);
-  check_disjoint("lse", *t.lse, "v_pool", t.pool.values);
+  check_no_internal_overlap("lse", *t.lse);
+  check_disjoint_ranges("lse", *t.lse, "q", t.q);
+  check_disjoint_ranges("lse", *t.lse, "out", t.out);
+  check_disjoint_ranges("lse", *t.lse, "k_pool", t.pool.keys);
+  check_disjoint_ranges("lse", *t.lse, "v_pool", t.pool.values);
 }
 
 void Attention::check_sinks(const std::optional<TensorView>& sinks, const Device& device) const {
@@ -144,14 +144,14 @@ void Attention::check_attend(const AttendTensors& t, const Step& step) const {
   check_query("q", t.q, spec_.num_q_heads, kChunkBytes, device);
   check_query("out", t.out, spec_.num_q_heads, kChunkBytes, device);
   check_extent("out", t.out, 0, t.q.shape[0], "tokens, as q");
-  check_written("out", t.out);
+  check_no_internal_overlap("out", t.out);
   if (t.q.shape[0] < step.num_tokens())
     throw SpecError(
         fmt::format("q has {} tokens; the step has {}", t.q.shape[0], step.num_tokens()));
-  check_apart("out", t.out, "q", t.q, kElementBytes);
+  check_no_overlap("out", t.out, "q", t.q, kElementBytes);
   check_pool(spec_, t.pool, step.format(), device);
-  check_disjoint("out", t.out, "k_pool", t.pool.keys);
-  check_disjoint("out", t.out, "v_pool", t.pool.values);
+  check_disjoint_ranges("out", t.out, "k_pool", t.pool.keys);
+  check_disjoint_ranges("out", t.out, "v_pool", t.pool.values);
   check_lse(t, device);
   check_sinks(t.sinks, device);
 }

@@ -12,7 +12,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kQuad = 4;  // elements that a thread moves at once
+constexpr int kElementsPerTask = 4;  // about what a thread copies in one iteration
 constexpr int kMaxCtas = 4096;
 constexpr int kFloatBytes = 4;
 
@@ -149,10 +149,10 @@ void check_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFo
 
 void check_writable_pool(const AttentionSpec& spec, const PoolTensors& pool,
                          const PoolFormat& format, const Device& device) {
-  check_written("k_pool", pool.keys);
-  check_written("v_pool", pool.values);
+  check_no_internal_overlap("k_pool", pool.keys);
+  check_no_internal_overlap("v_pool", pool.values);
   check_pool(spec, pool, format, device);
-  check_apart("k_pool", pool.keys, "v_pool", pool.values, bytes_of(spec.pool_dtype()));
+  check_no_overlap("k_pool", pool.keys, "v_pool", pool.values, bytes_of(spec.pool_dtype()));
 }
 
 KvPool pool_params(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format) {
@@ -173,7 +173,7 @@ void launch_over_tokens(const Kernel& kernel, const AttentionSpec& spec, std::in
                         const void* params, const Device& device, Stream stream,
                         AccessedMemoryFn accessed_memory) {
   const int threads = kernel.binary().threads;
-  const std::int64_t tasks = tokens * spec.num_kv_heads * spec.head_dim / kQuad;
+  const std::int64_t tasks = tokens * spec.num_kv_heads * spec.head_dim / kElementsPerTask;
   const std::int64_t ctas = (tasks + threads - 1) / threads;
   kernel.on(device).launch(static_cast<int>(std::min<std::int64_t>(ctas, kMaxCtas)), params, stream,
                            accessed_memory);
