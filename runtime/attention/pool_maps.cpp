@@ -73,8 +73,8 @@ void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_si
         share_heads ? "heads" : "slots"));
 }
 
-// `coordinate` is the largest one in a map.
-void check_reach(std::int64_t coordinate) {
+// TMA takes int32 coordinates.
+void check_largest_coordinate(std::int64_t coordinate) {
   if (coordinate > std::numeric_limits<int32>::max())
     throw SpecError(
         "the pool's pages are too far apart for this GPU's copies: make k_pool and v_pool "
@@ -84,22 +84,23 @@ void check_reach(std::int64_t coordinate) {
 }  // namespace
 
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
-                     int page_size, int heads_together, const Device& device) {
+                     int page_size, int heads_per_tile, const Device& device) {
   if (pages == 0) return {};  // nothing is copied from an empty pool
   check_own_memory(spec, pool, page_size);
   const RowBoxes row = row_boxes(spec);
-  const int panels = heads_together * spec.head_dim / row.columns;
+  const int panels = heads_per_tile * spec.head_dim / row.columns;
   const std::int64_t octets = octets_per_page(pool, pages, page_size);
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
   const std::int64_t last_page = pages - 1;
-  check_reach(last_page * std::max(octets, heads) + page_size / kOctetSlots + spec.num_kv_heads);
+  check_largest_coordinate(last_page * std::max(octets, heads) + page_size / kOctetSlots +
+                           spec.num_kv_heads);
   const auto map = [&](void* data, int box_octets) {
     return device.encode(
         {.data = data,
          .type = row.type,
          .dims = {row.columns, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
                   last_page * heads + spec.num_kv_heads},
-         .strides = {pool.slot_stride, heads_together == 1 ? row.bytes : head_stride(pool),
+         .strides = {pool.slot_stride, heads_per_tile == 1 ? row.bytes : head_stride(pool),
                      std::int64_t{kOctetSlots} * pool.slot_stride, head_stride(pool)},
          .box = {row.columns, kOctetSlots, panels, box_octets, 1},
          .swizzle = row.swizzle});
@@ -110,9 +111,9 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
 }
 
 PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
-                           int page_size, int heads, const Device& device) {
+                           int page_size, int heads_per_tile, const Device& device) {
   const std::lock_guard lock(mutex_);
-  const Key key = {pool.keys, heads};
+  const Key key = {pool.keys, heads_per_tile};
   const auto found = entries_.find(key);
   if (found != entries_.end()) {
     const Entry& entry = found->second;
@@ -121,7 +122,7 @@ PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::i
       return entry.maps;
   }
   const Entry entry = {pool, pages, page_size, &device,
-                       encode_pool(spec, pool, pages, page_size, heads, device)};
+                       encode_pool(spec, pool, pages, page_size, heads_per_tile, device)};
   if (entries_.size() >= kMaxEntries) entries_.clear();  // most of these pools no longer exist
   return entries_.insert_or_assign(key, entry).first->second.maps;
 }

@@ -12,7 +12,7 @@ namespace {
 
 // The advice names the cached kernel's compiler: a different NVRTC may have made it, for a
 // different driver.
-std::string made_elsewhere(const Kernel& kernel) {
+std::string recompile_advice(const Kernel& kernel) {
   return fmt::format(
       "{} was read from the cache, made by {}: `lazyrope cache clear --yes` lets it be compiled "
       "here",
@@ -20,7 +20,7 @@ std::string made_elsewhere(const Kernel& kernel) {
 }
 
 DriverError with_advice(DriverFailure failure, const Kernel& kernel) {
-  failure.advice += (failure.advice.empty() ? "" : "\n") + made_elsewhere(kernel);
+  failure.advice += (failure.advice.empty() ? "" : "\n") + recompile_advice(kernel);
   return DriverError(std::move(failure));
 }
 
@@ -73,7 +73,7 @@ std::unique_ptr<LoadedKernel> Kernel::recompile_and_load(const Device& device,
       LogLevel::kWarning, "{}; it was compiled here for this process alone{}. {}", refusal.what(),
       recompiled->spill_bytes > 0 ? fmt::format(", and spills {} bytes", recompiled->spill_bytes)
                                   : "",
-      made_elsewhere(*this));
+      recompile_advice(*this));
   recompiled_owner_ = std::move(recompiled);
   recompiled_.store(recompiled_owner_.get(), std::memory_order_release);
   return loaded;

@@ -116,7 +116,7 @@ AttentionPtr stored_attention(Engine& engine, const AttentionSpec& spec, const D
       LogLevel::kWarning,
       "the tuning of {} is not used: {}; the default config is. `lazyrope autotune` tunes again",
       tuning->spec, why);
-  engine.tunings().dismiss(key);
+  engine.tunings().mark_missing(key);
   return nullptr;
 }
 
