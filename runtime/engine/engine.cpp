@@ -62,7 +62,8 @@ int compile_rank(KernelKind kind) {
   return 6;
 }
 
-// The key covers the source only, so an entry's launch facts must be checked against the rendering.
+// Throws CacheError if a cached binary is for another launch. The key of an entry does not cover
+// threads and shared memory.
 void check_launch(const RenderedKernel& rendered, const Binary& binary) {
   if (binary.entry != rendered.entry || binary.threads != rendered.threads ||
       binary.shared_bytes != rendered.shared_bytes)

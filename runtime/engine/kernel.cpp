@@ -10,12 +10,12 @@
 namespace lazyrope {
 namespace {
 
-// The advice names the cached kernel's compiler: a different NVRTC may have made it, for a
-// different driver.
+// Returns advice that names the compiler of the cached kernel, which may be an NVRTC that is newer
+// than the driver.
 std::string recompile_advice(const Kernel& kernel) {
   return fmt::format(
-      "{} was read from the cache, made by {}: `lazyrope cache clear --yes` lets it be compiled "
-      "here",
+      "{} was read from the cache, made by {}; `lazyrope cache clear --yes` clears the cache, and "
+      "the kernel is then compiled here",
       kernel.name(), kernel.binary().compiler);
 }
 
