@@ -48,7 +48,7 @@ class Attention {
   const KernelConfig& config() const { return config_; }
   // The measurements that chose the config. Null for the default and for a config that was given.
   const std::shared_ptr<const Tuning>& tuning() const { return tuning_; }
-  // Returns the compiler of the attend kernels, or "decode's, prefill's" if they differ.
+  // Returns the compiler of the attend kernels. If they have two, returns "decode's, prefill's".
   std::string compiler() const;
   const std::vector<std::shared_ptr<const Kernel>>& kernels() const { return kernels_; }
   const Kernel& kernel(KernelKind kind) const {
@@ -58,7 +58,7 @@ class Attention {
   // Returns an empty step, which update() fills. Loads all kernels on the device.
   std::unique_ptr<Step> make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                   StepCapacity capacity, Stream stream) const;
-  // Returns the device memory of such a step in bytes, on a GPU with sm_count SMs. Throws
+  // Returns the device memory in bytes of a step of make_step(), on a GPU with sm_count SMs. Throws
   // SpecError.
   std::size_t step_bytes(StepCapacity capacity, int sm_count) const;
   // Returns an empty append step, which update() fills. Loads all kernels on the device.

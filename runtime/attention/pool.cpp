@@ -16,8 +16,8 @@ constexpr int kElementsPerTask = 4;  // about what a thread copies in one iterat
 constexpr int kMaxCtas = 4096;
 constexpr int kFloatBytes = 4;
 
-// A dimension of one element may have any stride. It is never used, but it would have to fit 32
-// bits.
+// Returns the stride of a dimension, or 0 if the dimension has one element. Its stride is then not
+// used, and may be too large for 32 bits.
 std::int64_t used_stride(const TensorView& t, int dimension) {
   const auto at = static_cast<std::size_t>(dimension);
   return t.shape[at] > 1 ? t.strides[at] : 0;

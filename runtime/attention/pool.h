@@ -31,7 +31,7 @@ void check_writable_pool(const AttentionSpec& spec, const PoolTensors& pool,
 // Returns the kernels' parameter for a pool that check_pool() has passed.
 KvPool pool_params(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format);
 
-// Launches a kernel over the rows of templates/ops/token_rows.cuh.
+// Launches a kernel that handles each KV head of `tokens` tokens (templates/ops/token_rows.cuh).
 void launch_over_tokens(const Kernel& kernel, const AttentionSpec& spec, std::int64_t tokens,
                         const void* params, const Device& device, Stream stream,
                         AccessedMemoryFn accessed_memory);

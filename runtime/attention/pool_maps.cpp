@@ -16,8 +16,9 @@ Swizzle swizzle_of(int panel) {
   return panel == 128 ? Swizzle::k128B : panel == 64 ? Swizzle::k64B : Swizzle::k32B;
 }
 
-// The boxes in which copies load a row of one head. 16-bit rows come in panels, each swizzled for
-// the MMA. 8-bit rows come whole and without a swizzle, because they are widened before the MMA.
+// The boxes in which TMA copies a row of one head. A 16-bit row is copied in panels, each swizzled
+// for the MMA. An 8-bit row is copied whole and without a swizzle, because it is converted to 16
+// bits before the MMA.
 struct RowBoxes {
   ElementType type;
   int columns;  // columns of a panel
@@ -37,7 +38,7 @@ bool same_memory(const KvPool& a, const KvPool& b) {
          a.slot_stride == b.slot_stride && a.head_stride == b.head_stride;
 }
 
-// Returns the octets from a page to the next, or 0 if they are no whole number.
+// Returns the page stride in octets, which are 8 slots, or 0 if it is not a whole number of them.
 std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_size) {
   const std::int64_t in_page = page_size / kOctetSlots;
   if (pages <= 1) return in_page;
@@ -46,23 +47,23 @@ std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_si
   return is_whole && pool.page_stride / octet >= in_page ? pool.page_stride / octet : 0;
 }
 
-// Returns the bytes from a head to the next. If a page has one head, the next head is that of the
-// next page: map coordinates are int32, so they must not count chunks of memory.
+// Returns the bytes from a head to the next. With one head per page, the next head is in the next
+// page. A shorter stride would give coordinates that exceed int32.
 std::int64_t head_stride(const KvPool& pool) {
   if (pool.head_stride > 0) return pool.head_stride;
   return pool.page_stride > 0 ? pool.page_stride : kChunkBytes;
 }
 
-// Returns the heads from a page to the next, for pages that are no whole number of octets apart.
+// Returns the page stride in heads, for a page stride that is not a whole number of octets.
 std::int64_t heads_per_page(const KvPool& pool) {
   if (pool.page_stride % head_stride(pool) == 0) return pool.page_stride / head_stride(pool);
   throw SpecError(
-      fmt::format("the pool's pages are {} bytes apart; on this GPU they must be a multiple of 8 "
+      fmt::format("the pool's pages are {} bytes apart; on this GPU it must be a multiple of 8 "
                   "slots ({} bytes each) or of a head ({} bytes)",
                   pool.page_stride, pool.slot_stride, pool.head_stride));
 }
 
-// Slots or heads that share memory, as torch.expand() makes them, cannot be copied by TMA.
+// TMA cannot copy slots or heads that share memory, as those of an expanded tensor do.
 void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_size) {
   const bool share_heads = spec.num_kv_heads > 1 && pool.head_stride == 0;
   const bool share_slots = page_size > 1 && pool.slot_stride == 0;

@@ -35,7 +35,7 @@ void check_same_rows(const AppendStep& source, const AppendStep& target) {
   if (source.capacity() != target.capacity())
     throw SpecError(
         fmt::format("source has room for {} tokens, target for {}; plan both with the same tokens, "
-                    "for row i of one goes to row i of the other",
+                    "because row i of source moves to row i of target",
                     source.capacity(), target.capacity()));
   check_filled("source", source);
   check_filled("target", target);

@@ -25,7 +25,7 @@ struct StepShape {
   bool operator==(const StepShape&) const = default;
 };
 
-// Adds the caller's arrays that the planner reads; it does not read the page lists.
+// Adds the caller's arrays that the planner reads, which are all but the page lists.
 void add_inputs(const StepTensors& tensors, AccessedMemory& accessed);
 
 // Throws SpecError if the page size is illegal.
@@ -59,9 +59,9 @@ class Step {
   // The shape and config that the step is planned for; only kernels with the same ones can use it.
   const StepShape& shape() const { return shape_; }
   const KernelConfig& config() const { return config_; }
-  // Query tokens of the latest update.
+  // Returns the query tokens of the latest update.
   int num_tokens() const { return num_tokens_; }
-  // Device memory of the step, in bytes.
+  // Returns the device memory of the step, in bytes.
   std::size_t bytes() const { return memory_->buffer().bytes(); }
 
   enum Phase { kDecode, kPrefill };
