@@ -38,7 +38,7 @@ bool same_memory(const KvPool& a, const KvPool& b) {
          a.slot_stride == b.slot_stride && a.head_stride == b.head_stride;
 }
 
-// Returns the page stride in octets, which are 8 slots, or 0 if it is not a whole number of them.
+// Returns the page stride in octets of 8 slots, or 0 if it is not a whole number of octets.
 std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_size) {
   const std::int64_t in_page = page_size / kOctetSlots;
   if (pages <= 1) return in_page;
@@ -48,7 +48,7 @@ std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_si
 }
 
 // Returns the bytes from a head to the next. With one head per page, the next head is in the next
-// page. A shorter stride would give coordinates that exceed int32.
+// page. A shorter stride could give coordinates that exceed int32.
 std::int64_t head_stride(const KvPool& pool) {
   if (pool.head_stride > 0) return pool.head_stride;
   return pool.page_stride > 0 ? pool.page_stride : kChunkBytes;
@@ -58,8 +58,8 @@ std::int64_t head_stride(const KvPool& pool) {
 std::int64_t heads_per_page(const KvPool& pool) {
   if (pool.page_stride % head_stride(pool) == 0) return pool.page_stride / head_stride(pool);
   throw SpecError(
-      fmt::format("the pool's pages are {} bytes apart; on this GPU it must be a multiple of 8 "
-                  "slots ({} bytes each) or of a head ({} bytes)",
+      fmt::format("the pool's pages are {} bytes apart; on this GPU the distance must be a "
+                  "multiple of 8 slots ({} bytes each) or of a head ({} bytes)",
                   pool.page_stride, pool.slot_stride, pool.head_stride));
 }
 

@@ -94,7 +94,7 @@ class Engine {
   struct Job {
     const KernelRequest* request;
     Key key;
-    std::vector<std::size_t> request_indices;  // of the requests that are equal to it
+    std::vector<std::size_t> request_indices;  // all requests for this kernel
   };
 
   std::vector<Job> jobs_of(const std::vector<KernelRequest>& requests) const;

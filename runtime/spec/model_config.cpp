@@ -195,8 +195,8 @@ int num_layers(const Json& config, const ModelType& type) {
              : count_of(config, "num_hidden_layers", "n_layer");
 }
 
-// Returns false for the layers of SmolLM3 without RoPE: those with 0 in no_rope_layers, or else every
-// n-th layer.
+// Returns false for the layers of SmolLM3 without RoPE: those with 0 in no_rope_layers, or else
+// every n-th layer.
 bool has_rope(const Json& config, const ModelType& type, int layer) {
   if (std::ranges::count(type.reads, "no_rope_layers") == 0) return true;
   if (!is_set(config, "no_rope_layers")) {
@@ -276,7 +276,7 @@ Json rope_parameters(const Json& config) {
   return rope;
 }
 
-// Returns the number of columns that are rotated, and removes the key from `rope`.
+// Returns the number of columns that are rotated, and removes partial_rotary_factor from `rope`.
 int rotary_dim(const Json& config, const ModelType& type, Json& rope, int head_dim) {
   if (std::ranges::count(type.reads, "rotary_dim") > 0) return required<int>(config, "rotary_dim");
   double fraction = value_or(config, "rotary_pct", value_or(config, "partial_rotary_factor", 1.0));
