@@ -39,7 +39,7 @@ void NvrtcCompiler::check(const Arch& arch) const {
       {.what_failed = fmt::format("NVRTC {}.{}, {}, does not compile for {}; it compiles for sm_{}",
                                   nvrtc.version().major, nvrtc.version().minor, nvrtc.path(),
                                   arch.name, fmt::join(supported, ", sm_")),
-       .advice = "use another NVRTC: LAZYROPE_NVRTC"});
+       .advice = "set LAZYROPE_NVRTC to another NVRTC"});
 }
 
 Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
@@ -64,7 +64,7 @@ Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
     throw CompileError({.what_failed = fmt::format("ptxas's log has no report on {}", kernel.entry),
                         .source = kernel.entry,
                         .log = program.log,
-                        .advice = "use another NVRTC: LAZYROPE_NVRTC"});
+                        .advice = "set LAZYROPE_NVRTC to another NVRTC"});
   binary.code = std::move(program.cubin);
   return binary;
 }

@@ -455,7 +455,7 @@ AttentionSpec attention_spec_from_hf(const std::string& json,
   const auto other = std::ranges::find_if(specs, [&](const auto& s) { return s != specs[0]; });
   if (other == specs.end()) return specs[0];
   const auto kernels = [](const AttentionSpec& spec) { return describe(spec.kernel_spec()); };
-  refuse(fmt::format("its layers differ; say which one. Layer 0: {}; layer {}: {}",
+  refuse(fmt::format("its layers differ; choose one with layer=. Layer 0: {}; layer {}: {}",
                      kernels(specs[0]), other - specs.begin(), kernels(*other)));
 }
 

@@ -108,7 +108,7 @@ void check_no_internal_overlap(std::string_view name, const TensorView& tensor) 
   for (std::size_t i = 0; std::cmp_less(i, tensor.rank); ++i)
     if (tensor.shape[i] > 1 && !steps_over_others(tensor, i))
       throw SpecError(
-          fmt::format("{} is {}; what is written must have memory of its own for every element",
+          fmt::format("{} is {}; a written tensor must have memory of its own for every element",
                       name, describe(tensor)));
 }
 
@@ -116,7 +116,7 @@ namespace {
 
 [[noreturn]] void refuse_shared(std::string_view name, std::string_view other_name) {
   throw SpecError(
-      fmt::format("{} and {} share memory; what is written must have its own", name, other_name));
+      fmt::format("{} and {} share memory; a written tensor must have its own", name, other_name));
 }
 
 }  // namespace
