@@ -262,7 +262,7 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
 }  // namespace
 
 const Arch& arch_of(const std::optional<std::string>& name) {
-  return name ? find_arch(*name) : present_arch();
+  return name ? find_arch(*name) : current_arch();
 }
 
 void bind_attention(py::module_& module) {

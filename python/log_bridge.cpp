@@ -76,7 +76,7 @@ int python_level(LogLevel level) {
 }  // namespace
 
 void bridge_log() {
-  set_host_log([](LogLevel level, std::string_view text) { queue().push(level, text); });
+  set_default_log_sink([](LogLevel level, std::string_view text) { queue().push(level, text); });
   py::module_::import("atexit").attr("register")(py::cpp_function(&deliver_log));
 }
 

@@ -15,7 +15,7 @@ int rows(const TensorView& tensor) {
 }
 
 const Arch& arch_named(std::string_view name) {
-  return name.empty() ? present_arch() : find_arch(name);
+  return name.empty() ? current_arch() : find_arch(name);
 }
 
 }  // namespace

@@ -16,9 +16,9 @@
 namespace lazyrope {
 namespace {
 
-const Arch& present_arch_or_advice() {
+const Arch& current_arch_or_advice() {
   try {
-    return present_arch();
+    return current_arch();
   } catch (const DriverError& error) {
     throw std::runtime_error(fmt::format(
         "there is no GPU to compile for: give --arch, one of {}\n{}", arch_names(), error.what()));
@@ -57,7 +57,7 @@ const Arch& named_arch(const std::string& name) {
 }
 
 const Arch& arch_of(const std::string& name) {
-  return name.empty() ? present_arch_or_advice() : named_arch(name);
+  return name.empty() ? current_arch_or_advice() : named_arch(name);
 }
 
 }  // namespace lazyrope

@@ -9,9 +9,8 @@
 #include "runtime/attention/pool.h"
 #include "runtime/attention/pool_maps.h"
 #include "runtime/engine/kernel_set.h"
+#include "runtime/step/accessed_memory.h"
 #include "runtime/step/checks.h"
-#include "runtime/step/reach.h"
-#include "templates/abi/attend.h"
 
 namespace lazyrope {
 namespace {
@@ -24,6 +23,15 @@ TokenTensor tokens_of(const TensorView& t) {
 }
 
 }  // namespace
+
+// The caller's tensors of one attend() call.
+struct Attention::AttendTensors {
+  const TensorView& q;
+  const PoolTensors& pool;
+  const TensorView& out;
+  const std::optional<TensorView>& lse;
+  const std::optional<TensorView>& sinks;
+};
 
 std::shared_ptr<const Attention> Attention::compile(Engine& engine, const AttentionSpec& spec,
                                                     const Arch& arch,
@@ -102,82 +110,102 @@ void Attention::check_query(const char* name, const TensorView& t, int heads, in
   check_rows(name, t, kElementBytes, bytes);
 }
 
-const float* Attention::checked_sinks(const std::optional<TensorView>& sinks,
-                                      const Device& device) const {
+void Attention::check_lse(const AttendTensors& t, const Device& device) const {
+  if (!t.lse) return;
+  check_type("lse", *t.lse, ElementType::kFp32);
+  check_rank("lse", *t.lse, 2, "[tokens, heads]");
+  check_on_device("lse", *t.lse, device);
+  check_extent("lse", *t.lse, 0, t.q.shape[0], "tokens, as q");
+  check_extent("lse", *t.lse, 1, spec_.num_q_heads, "heads");
+  check_alignment("lse", *t.lse, kFloatBytes);
+  check_no_internal_overlap("lse", *t.lse);
+  check_disjoint_ranges("lse", *t.lse, "q", t.q);
+  check_disjoint_ranges("lse", *t.lse, "out", t.out);
+  check_disjoint_ranges("lse", *t.lse, "k_pool", t.pool.keys);
+  check_disjoint_ranges("lse", *t.lse, "v_pool", t.pool.values);
+}
+
+void Attention::check_sinks(const std::optional<TensorView>& sinks, const Device& device) const {
   if (spec_.sinks && !sinks)
     throw SpecError("the spec has sinks; give sinks=, a logit of each query head");
   if (!spec_.sinks && sinks)
     throw SpecError("sinks are given; the spec has none (sinks=True makes it take them)");
-  if (!sinks) return nullptr;
+  if (!sinks) return;
   check_type("sinks", *sinks, ElementType::kFp32);
   check_rank("sinks", *sinks, 1, "[heads]");
   check_on_device("sinks", *sinks, device);
   check_extent("sinks", *sinks, 0, spec_.num_q_heads, "heads");
   check_rows("sinks", *sinks, kFloatBytes, kFloatBytes);
-  return static_cast<const float*>(sinks->data);
+}
+
+void Attention::check_attend(const AttendTensors& t, const Step& step) const {
+  const Device& device = *step.device();
+  check_step(step);
+  check_query("q", t.q, spec_.num_q_heads, kChunkBytes, device);
+  check_query("out", t.out, spec_.num_q_heads, kChunkBytes, device);
+  check_extent("out", t.out, 0, t.q.shape[0], "tokens, as q");
+  check_no_internal_overlap("out", t.out);
+  if (t.q.shape[0] < step.num_tokens())
+    throw SpecError(
+        fmt::format("q has {} tokens; the step has {}", t.q.shape[0], step.num_tokens()));
+  check_no_overlap("out", t.out, "q", t.q, kElementBytes);
+  check_pool(spec_, t.pool, step.format(), device);
+  check_disjoint_ranges("out", t.out, "k_pool", t.pool.keys);
+  check_disjoint_ranges("out", t.out, "v_pool", t.pool.values);
+  check_lse(t, device);
+  check_sinks(t.sinks, device);
+}
+
+AttendParams Attention::attend_params(const AttendTensors& t, const Step& step) const {
+  AttendParams params{};
+  params.q = tokens_of(t.q);
+  params.pool = pool_params(spec_, t.pool, step.format());
+  params.out = {t.out.data, t.out.strides[0] * kElementBytes, t.out.strides[1] * kElementBytes};
+  if (t.lse)
+    params.lse = {static_cast<float*>(t.lse->data), t.lse->strides[0] * kFloatBytes,
+                  t.lse->strides[1] * kFloatBytes};
+  if (t.sinks) params.sinks = static_cast<const float*>(t.sinks->data);
+  params.step = step.view();
+  params.scale_log2 = static_cast<float>(spec_.softmax_scale() * std::numbers::log2e);
+  return params;
+}
+
+void Attention::launch_attend(const AttendParams& params, const AttendTensors& t, const Step& step,
+                              Stream stream) const {
+  const Device& device = *step.device();
+  const auto accessed_memory = [&] {
+    AccessedMemory accessed;
+    accessed.reads("q", t.q).reads_pool(t.pool).reads("sinks", t.sinks);
+    accessed.writes("out", t.out).writes("lse", t.lse);
+    step.add_to(accessed);
+    return accessed.ranges();
+  };
+  const auto launch = [&](Step::Phase phase, KernelKind kind, const TileConfig& config) {
+    if (!step.serves(phase)) return;
+    TmaAttendParams with_maps;  // kernels of family sm80 read its first member only
+    with_maps.attend = params;
+    with_maps.attend.work = step.work(phase);
+    if (config.family == Family::kSm90a)
+      with_maps.maps = pool_maps_.get(spec_, params.pool, t.pool.keys.shape[0],
+                                      step.format().page_size, config.heads, device);
+    kernel(kind).on(device).launch(step.work(phase).num_ctas, &with_maps, stream, accessed_memory);
+  };
+  step.memory().run([&] {
+    launch(Step::kPrefill, KernelKind::kAttendPrefill, config_.prefill);
+    launch(Step::kDecode, KernelKind::kAttendDecode, config_.decode);
+  });
 }
 
 void Attention::attend(const TensorView& q, const PoolTensors& pool, const Step& step,
                        const TensorView& out, const std::optional<TensorView>& lse, Stream stream,
                        const std::optional<TensorView>& sinks) const {
-  const Device& device = *step.device();
-  check_step(step);
-  check_query("q", q, spec_.num_q_heads, kChunkBytes, device);
-  check_query("out", out, spec_.num_q_heads, kChunkBytes, device);
-  check_extent("out", out, 0, q.shape[0], "tokens, as q");
-  check_written("out", out);
-  if (q.shape[0] < step.num_tokens())
-    throw SpecError(fmt::format("q has {} tokens; the step has {}", q.shape[0], step.num_tokens()));
-  check_apart("out", out, "q", q, kElementBytes);
-  AttendParams params{};
-  params.q = tokens_of(q);
-  params.pool = checked_pool(spec_, pool, step.format(), device);
-  check_disjoint("out", out, "k_pool", pool.keys);
-  check_disjoint("out", out, "v_pool", pool.values);
-  params.out = {out.data, out.strides[0] * kElementBytes, out.strides[1] * kElementBytes};
-  if (lse) {
-    check_type("lse", *lse, ElementType::kFp32);
-    check_rank("lse", *lse, 2, "[tokens, heads]");
-    check_on_device("lse", *lse, device);
-    check_extent("lse", *lse, 0, q.shape[0], "tokens, as q");
-    check_extent("lse", *lse, 1, spec_.num_q_heads, "heads");
-    check_alignment("lse", *lse, kFloatBytes);
-    check_written("lse", *lse);
-    check_disjoint("lse", *lse, "q", q);
-    check_disjoint("lse", *lse, "out", out);
-    check_disjoint("lse", *lse, "k_pool", pool.keys);
-    check_disjoint("lse", *lse, "v_pool", pool.values);
-    params.lse = {static_cast<float*>(lse->data), lse->strides[0] * kFloatBytes,
-                  lse->strides[1] * kFloatBytes};
-  }
-  params.sinks = checked_sinks(sinks, device);
-  params.step = step.view();
-  params.scale_log2 = static_cast<float>(spec_.softmax_scale() * std::numbers::log2e);
-  const auto launch = [&](Step::Phase phase, KernelKind kind) {
-    if (!step.serves(phase)) return;
-    params.work = step.work(phase);
-    const TileConfig& config = phase == Step::kPrefill ? config_.prefill : config_.decode;
-    TmaAttendParams with_maps;  // the other kernels take its first member alone
-    with_maps.attend = params;
-    if (config.family == Family::kSm90a)
-      with_maps.maps = pool_maps_.get(spec_, params.pool, pool.keys.shape[0],
-                                      step.format().page_size, config.heads, device);
-    kernel(kind).on(device).launch(params.work.num_ctas, &with_maps, stream, [&] {
-      Reach reach;
-      reach.reads("q", q).pool(pool, /*is_written=*/false).reads("sinks", sinks);
-      reach.writes("out", out).writes("lse", lse);
-      step.add_to(reach);
-      return reach.ranges();
-    });
-  };
-  step.run([&] {
-    launch(Step::kPrefill, KernelKind::kAttendPrefill);
-    launch(Step::kDecode, KernelKind::kAttendDecode);
-  });
+  const AttendTensors tensors = {q, pool, out, lse, sinks};
+  check_attend(tensors, step);
+  launch_attend(attend_params(tensors, step), tensors, step, stream);
 }
 
-void Attention::append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
-                       const AppendStep& step, Stream stream) const {
+void Attention::check_append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
+                             const AppendStep& step) const {
   const Device& device = *step.device();
   check_arch(arch_, device);
   check_query("k", k, spec_.num_kv_heads, kNewChunkBytes, device);
@@ -185,22 +213,30 @@ void Attention::append(const TensorView& k, const TensorView& v, const PoolTenso
   check_extent("v", v, 0, k.shape[0], "tokens, as k");
   check_within_capacity("tokens to append", k.shape[0], step.capacity());
   if (!step.is_filled()) throw SpecError("the append step has no tokens yet; call its update()");
-  AppendParams params{};
-  params.pool = checked_written_pool(spec_, pool, step.format(), device);
+  check_writable_pool(spec_, pool, step.format(), device);
+}
+
+void Attention::append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
+                       const AppendStep& step, Stream stream) const {
+  check_append(k, v, pool, step);
   if (k.shape[0] == 0) return;
-  params.k = tokens_of(k);
-  params.v = tokens_of(v);
+  AppendParams params{};
   params.records = step.records();
   params.num_tokens = static_cast<int32>(k.shape[0]);
   params.num_kv_heads = spec_.num_kv_heads;
-  launch_over_tokens(kernel(KernelKind::kAppend), spec_, k.shape[0], &params, device, stream, [&] {
-    return Reach()
+  params.k = tokens_of(k);
+  params.v = tokens_of(v);
+  params.pool = pool_params(spec_, pool, step.format());
+  const auto accessed_memory = [&] {
+    return AccessedMemory()
         .reads("k", k)
         .reads("v", v)
-        .pool(pool, /*is_written=*/true)
+        .writes_pool(pool)
         .writes("the append step", step.memory())
         .ranges();
-  });
+  };
+  launch_over_tokens(kernel(KernelKind::kAppend), spec_, k.shape[0], &params, *step.device(),
+                     stream, accessed_memory);
 }
 
 }  // namespace lazyrope

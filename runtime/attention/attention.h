@@ -11,6 +11,7 @@
 #include "runtime/spec/spec.h"
 #include "runtime/step/append_step.h"
 #include "runtime/step/step.h"
+#include "templates/abi/attend.h"
 
 namespace lazyrope {
 
@@ -47,7 +48,7 @@ class Attention {
   const KernelConfig& config() const { return config_; }
   // The measurements that chose the config. Null for the default and for a config that was given.
   const std::shared_ptr<const Tuning>& tuning() const { return tuning_; }
-  // Returns the compiler of the attend kernels, or "decode's, prefill's" if they differ.
+  // Returns the compiler of the attend kernels. If they have two, returns "decode's, prefill's".
   std::string compiler() const;
   const std::vector<std::shared_ptr<const Kernel>>& kernels() const { return kernels_; }
   const Kernel& kernel(KernelKind kind) const {
@@ -57,7 +58,7 @@ class Attention {
   // Returns an empty step, which update() fills. Loads all kernels on the device.
   std::unique_ptr<Step> make_step(std::shared_ptr<const Device> device, PoolFormat format,
                                   StepCapacity capacity, Stream stream) const;
-  // Returns the device memory of such a step in bytes, on a GPU with sm_count SMs. Throws
+  // Returns the device memory in bytes of a step of make_step(), on a GPU with sm_count SMs. Throws
   // SpecError.
   std::size_t step_bytes(StepCapacity capacity, int sm_count) const;
   // Returns an empty append step, which update() fills. Loads all kernels on the device.
@@ -86,11 +87,22 @@ class Attention {
         kernels_(std::move(kernels)),
         tuning_(std::move(tuning)) {}
 
+  struct AttendTensors;
+
   StepShape step_shape() const;
   void check_step(const Step& step) const;
-  const float* checked_sinks(const std::optional<TensorView>& sinks, const Device& device) const;
   void check_query(const char* name, const TensorView& tensor, int heads, int bytes,
                    const Device& device) const;
+  void check_lse(const AttendTensors& tensors, const Device& device) const;
+  void check_sinks(const std::optional<TensorView>& sinks, const Device& device) const;
+  void check_attend(const AttendTensors& tensors, const Step& step) const;
+  // Returns the parameters that both phases share; `work` is empty.
+  AttendParams attend_params(const AttendTensors& tensors, const Step& step) const;
+  // Launches the kernel of each phase that the step serves.
+  void launch_attend(const AttendParams& params, const AttendTensors& tensors, const Step& step,
+                     Stream stream) const;
+  void check_append(const TensorView& k, const TensorView& v, const PoolTensors& pool,
+                    const AppendStep& step) const;
 
   AttentionSpec spec_;
   const Arch& arch_;

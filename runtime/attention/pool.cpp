@@ -12,12 +12,12 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kQuad = 4;  // elements that a thread moves at once
+constexpr int kElementsPerTask = 4;  // about what a thread copies in one iteration
 constexpr int kMaxCtas = 4096;
 constexpr int kFloatBytes = 4;
 
-// A dimension of one element may have any stride. It is never used, but it would have to fit 32
-// bits.
+// Returns the stride of a dimension, or 0 if the dimension has one element. Its stride is then not
+// used, and may be too large for 32 bits.
 std::int64_t used_stride(const TensorView& t, int dimension) {
   const auto at = static_cast<std::size_t>(dimension);
   return t.shape[at] > 1 ? t.strides[at] : 0;
@@ -34,11 +34,32 @@ void check_same_layout(const PoolTensors& pool) {
                       describe(k), describe(v)));
 }
 
-std::uint32_t stride_bytes(const char* name, std::int64_t bytes) {
+// The dimensions of the pool's tensors that count slots and heads.
+struct PoolDims {
+  int slots;
+  int heads;
+};
+
+PoolDims pool_dims(KvLayout layout) {
+  return layout == KvLayout::kNhd ? PoolDims{1, 2} : PoolDims{2, 1};
+}
+
+struct PoolStrides {  // in bytes
+  std::int64_t page;
+  std::int64_t slot;
+  std::int64_t head;
+};
+
+PoolStrides pool_strides(const TensorView& keys, KvLayout layout, int element_bytes) {
+  const PoolDims dims = pool_dims(layout);
+  return {used_stride(keys, 0) * element_bytes, used_stride(keys, dims.slots) * element_bytes,
+          used_stride(keys, dims.heads) * element_bytes};
+}
+
+void check_stride(const char* name, std::int64_t bytes) {
   if (std::cmp_greater(bytes, std::numeric_limits<std::uint32_t>::max()))
     throw SpecError(fmt::format("the pool's {} stride is {} bytes; at most {} are possible", name,
                                 bytes, std::numeric_limits<std::uint32_t>::max()));
-  return static_cast<std::uint32_t>(bytes);
 }
 
 // Kernels compute addresses inside a page in 32 bits.
@@ -56,19 +77,9 @@ void check_pool_type(const char* name, const TensorView& t, Dtype dtype) {
   if (!is_raw) check_type(name, t, element_type(dtype));
 }
 
-// Kernels copy 16 bytes at once.
-void check_pool_rows(const char* name, const TensorView& t, Dtype dtype) {
-  check_rows(name, t, bytes_of(dtype), kChunkBytes);
-}
-
-struct Scales {
-  const float* data;
-  std::uint32_t stride;  // bytes from one head's scale to the next; 0 for a single scale
-};
-
-Scales checked_scales(const char* name, const std::optional<TensorView>& scales,
-                      const AttentionSpec& spec, const Device& device) {
-  if (!scales) return {nullptr, 0};
+void check_scales(const char* name, const std::optional<TensorView>& scales,
+                  const AttentionSpec& spec, const Device& device) {
+  if (!scales) return;
   if (bytes_of(spec.pool_dtype()) == 2)
     throw SpecError(
         fmt::format("{} is given; a pool of {} has no scales", name, to_string(spec.pool_dtype())));
@@ -80,8 +91,30 @@ Scales checked_scales(const char* name, const std::optional<TensorView>& scales,
     throw SpecError(fmt::format("{} is {}; it must be one element, or contiguous [kv_heads] = [{}]",
                                 name, describe(*scales), spec.num_kv_heads));
   check_alignment(name, *scales, kFloatBytes);
-  return {static_cast<const float*>(scales->data),
-          count == 1 ? 0u : static_cast<std::uint32_t>(kFloatBytes)};
+}
+
+const float* scale_data(const std::optional<TensorView>& scales) {
+  return scales ? static_cast<const float*>(scales->data) : nullptr;
+}
+
+// Returns the bytes from one head's scale to the next, which are 0 for a single scale.
+std::uint32_t scale_stride(const std::optional<TensorView>& scales) {
+  return scales && scales->elements() > 1 ? kFloatBytes : 0;
+}
+
+void check_pool_tensor(const char* name, const TensorView& t, const AttentionSpec& spec,
+                       const PoolFormat& format, const Device& device) {
+  const PoolDims dims = pool_dims(format.layout);
+  check_pool_type(name, t, spec.pool_dtype());
+  check_rank(name, t, 4,
+             format.layout == KvLayout::kNhd
+                 ? "[pages, page_size, kv_heads, head_dim] (layout NHD)"
+                 : "[pages, kv_heads, page_size, head_dim] (layout HND)");
+  check_on_device(name, t, device);
+  check_extent(name, t, dims.slots, format.page_size, "page_size");
+  check_extent(name, t, dims.heads, spec.num_kv_heads, "kv_heads");
+  check_extent(name, t, 3, spec.head_dim, "head_dim");
+  check_rows(name, t, bytes_of(spec.pool_dtype()), kChunkBytes);
 }
 
 }  // namespace
@@ -100,59 +133,50 @@ ElementType element_type(Dtype dtype) {
   return ElementType::kOther;
 }
 
-KvPool checked_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
-                    const Device& device) {
-  const bool nhd = format.layout == KvLayout::kNhd;
-  const int slots = nhd ? 1 : 2;
-  const int heads = nhd ? 2 : 1;
-  const auto check = [&](const char* name, const TensorView& t) {
-    check_pool_type(name, t, spec.pool_dtype());
-    check_rank(name, t, 4,
-               nhd ? "[pages, page_size, kv_heads, head_dim] (layout NHD)"
-                   : "[pages, kv_heads, page_size, head_dim] (layout HND)");
-    check_on_device(name, t, device);
-    check_extent(name, t, slots, format.page_size, "page_size");
-    check_extent(name, t, heads, spec.num_kv_heads, "kv_heads");
-    check_extent(name, t, 3, spec.head_dim, "head_dim");
-    check_pool_rows(name, t, spec.pool_dtype());
-  };
-  check("k_pool", pool.keys);
-  check("v_pool", pool.values);
+void check_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
+                const Device& device) {
+  check_pool_tensor("k_pool", pool.keys, spec, format, device);
+  check_pool_tensor("v_pool", pool.values, spec, format, device);
   check_same_layout(pool);
-  const TensorView& k = pool.keys;
-  const Scales key_scales = checked_scales("k_scale", pool.key_scale, spec, device);
-  const Scales value_scales = checked_scales("v_scale", pool.value_scale, spec, device);
-  const int bytes = bytes_of(spec.pool_dtype());
-  const KvPool result = {k.data,
-                         pool.values.data,
-                         key_scales.data,
-                         value_scales.data,
-                         stride_bytes("page", used_stride(k, 0) * bytes),
-                         stride_bytes("slot", used_stride(k, slots) * bytes),
-                         stride_bytes("head", used_stride(k, heads) * bytes),
-                         key_scales.stride,
-                         value_scales.stride,
-                         0};
-  check_page_span(result, k, format.page_size, spec.num_kv_heads);
-  return result;
+  check_scales("k_scale", pool.key_scale, spec, device);
+  check_scales("v_scale", pool.value_scale, spec, device);
+  const PoolStrides strides = pool_strides(pool.keys, format.layout, bytes_of(spec.pool_dtype()));
+  check_stride("page", strides.page);
+  check_stride("slot", strides.slot);
+  check_stride("head", strides.head);
+  check_page_span(pool_params(spec, pool, format), pool.keys, format.page_size, spec.num_kv_heads);
 }
 
-KvPool checked_written_pool(const AttentionSpec& spec, const PoolTensors& pool,
-                            const PoolFormat& format, const Device& device) {
-  check_written("k_pool", pool.keys);
-  check_written("v_pool", pool.values);
-  const KvPool checked = checked_pool(spec, pool, format, device);
-  check_apart("k_pool", pool.keys, "v_pool", pool.values, bytes_of(spec.pool_dtype()));
-  return checked;
+void check_writable_pool(const AttentionSpec& spec, const PoolTensors& pool,
+                         const PoolFormat& format, const Device& device) {
+  check_no_internal_overlap("k_pool", pool.keys);
+  check_no_internal_overlap("v_pool", pool.values);
+  check_pool(spec, pool, format, device);
+  check_no_overlap("k_pool", pool.keys, "v_pool", pool.values, bytes_of(spec.pool_dtype()));
+}
+
+KvPool pool_params(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format) {
+  const PoolStrides strides = pool_strides(pool.keys, format.layout, bytes_of(spec.pool_dtype()));
+  return {.keys = pool.keys.data,
+          .values = pool.values.data,
+          .key_scales = scale_data(pool.key_scale),
+          .value_scales = scale_data(pool.value_scale),
+          .page_stride = static_cast<std::uint32_t>(strides.page),
+          .slot_stride = static_cast<std::uint32_t>(strides.slot),
+          .head_stride = static_cast<std::uint32_t>(strides.head),
+          .key_scale_stride = scale_stride(pool.key_scale),
+          .value_scale_stride = scale_stride(pool.value_scale),
+          .unused = 0};
 }
 
 void launch_over_tokens(const Kernel& kernel, const AttentionSpec& spec, std::int64_t tokens,
-                        const void* params, const Device& device, Stream stream, ReachOf reach) {
+                        const void* params, const Device& device, Stream stream,
+                        AccessedMemoryFn accessed_memory) {
   const int threads = kernel.binary().threads;
-  const std::int64_t tasks = tokens * spec.num_kv_heads * spec.head_dim / kQuad;
+  const std::int64_t tasks = tokens * spec.num_kv_heads * spec.head_dim / kElementsPerTask;
   const std::int64_t ctas = (tasks + threads - 1) / threads;
   kernel.on(device).launch(static_cast<int>(std::min<std::int64_t>(ctas, kMaxCtas)), params, stream,
-                           reach);
+                           accessed_memory);
 }
 
 }  // namespace lazyrope

@@ -18,17 +18,22 @@ inline constexpr int kChunkBytes = 16;   // bytes that attend kernels copy at on
 // Returns the element type of tensors of a dtype.
 ElementType element_type(Dtype dtype);
 
-// Returns the pool as kernels take it. A pool of 8-bit elements may also come as uint8. Throws
-// SpecError if the pool does not fit the spec or the format.
-KvPool checked_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
-                    const Device& device);
+// Throws SpecError if the pool does not fit the spec or the format. The tensors of a pool of 8-bit
+// elements may also be uint8.
+void check_pool(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format,
+                const Device& device);
 
-// Also checks what a kernel that writes to the pool needs: no two elements share memory.
-KvPool checked_written_pool(const AttentionSpec& spec, const PoolTensors& pool,
-                            const PoolFormat& format, const Device& device);
+// Also throws SpecError if two elements of the pool share memory. Call it before a kernel that
+// writes to the pool.
+void check_writable_pool(const AttentionSpec& spec, const PoolTensors& pool,
+                         const PoolFormat& format, const Device& device);
 
-// Launches a kernel over the rows of templates/ops/token_rows.cuh.
+// Returns the kernels' parameter for a pool that check_pool() has passed.
+KvPool pool_params(const AttentionSpec& spec, const PoolTensors& pool, const PoolFormat& format);
+
+// Launches a kernel that handles each KV head of `tokens` tokens (templates/ops/token_rows.cuh).
 void launch_over_tokens(const Kernel& kernel, const AttentionSpec& spec, std::int64_t tokens,
-                        const void* params, const Device& device, Stream stream, ReachOf reach);
+                        const void* params, const Device& device, Stream stream,
+                        AccessedMemoryFn accessed_memory);
 
 }  // namespace lazyrope

@@ -16,8 +16,9 @@ Swizzle swizzle_of(int panel) {
   return panel == 128 ? Swizzle::k128B : panel == 64 ? Swizzle::k64B : Swizzle::k32B;
 }
 
-// The boxes in which copies load a row of one head. 16-bit rows come in panels, each swizzled for
-// the MMA. 8-bit rows come whole and without a swizzle, because they are widened before the MMA.
+// The boxes in which TMA copies a row of one head. A 16-bit row is copied in panels, each swizzled
+// for the MMA. An 8-bit row is copied whole and without a swizzle, because it is converted to 16
+// bits before the MMA.
 struct RowBoxes {
   ElementType type;
   int columns;  // columns of a panel
@@ -37,7 +38,7 @@ bool same_memory(const KvPool& a, const KvPool& b) {
          a.slot_stride == b.slot_stride && a.head_stride == b.head_stride;
 }
 
-// Returns the octets from a page to the next, or 0 if they are no whole number.
+// Returns the page stride in octets of 8 slots, or 0 if it is not a whole number of octets.
 std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_size) {
   const std::int64_t in_page = page_size / kOctetSlots;
   if (pages <= 1) return in_page;
@@ -46,23 +47,23 @@ std::int64_t octets_per_page(const KvPool& pool, std::int64_t pages, int page_si
   return is_whole && pool.page_stride / octet >= in_page ? pool.page_stride / octet : 0;
 }
 
-// Returns the bytes from a head to the next. If a page has one head, the next head is that of the
-// next page: map coordinates are int32, so they must not count chunks of memory.
+// Returns the bytes from a head to the next. With one head per page, the next head is in the next
+// page. A shorter stride could give coordinates that exceed int32.
 std::int64_t head_stride(const KvPool& pool) {
   if (pool.head_stride > 0) return pool.head_stride;
   return pool.page_stride > 0 ? pool.page_stride : kChunkBytes;
 }
 
-// Returns the heads from a page to the next, for pages that are no whole number of octets apart.
+// Returns the page stride in heads, for a page stride that is not a whole number of octets.
 std::int64_t heads_per_page(const KvPool& pool) {
   if (pool.page_stride % head_stride(pool) == 0) return pool.page_stride / head_stride(pool);
   throw SpecError(
-      fmt::format("the pool's pages are {} bytes apart; on this GPU they must be a multiple of 8 "
-                  "slots ({} bytes each) or of a head ({} bytes)",
+      fmt::format("the pool's pages are {} bytes apart; on this GPU the distance must be a "
+                  "multiple of 8 slots ({} bytes each) or of a head ({} bytes)",
                   pool.page_stride, pool.slot_stride, pool.head_stride));
 }
 
-// Slots or heads that share memory, as torch.expand() makes them, cannot be copied by TMA.
+// TMA cannot copy slots or heads that share memory, as those of an expanded tensor do.
 void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_size) {
   const bool share_heads = spec.num_kv_heads > 1 && pool.head_stride == 0;
   const bool share_slots = page_size > 1 && pool.slot_stride == 0;
@@ -73,8 +74,8 @@ void check_own_memory(const AttentionSpec& spec, const KvPool& pool, int page_si
         share_heads ? "heads" : "slots"));
 }
 
-// `coordinate` is the largest one in a map.
-void check_reach(std::int64_t coordinate) {
+// TMA takes int32 coordinates.
+void check_largest_coordinate(std::int64_t coordinate) {
   if (coordinate > std::numeric_limits<int32>::max())
     throw SpecError(
         "the pool's pages are too far apart for this GPU's copies: make k_pool and v_pool "
@@ -84,22 +85,23 @@ void check_reach(std::int64_t coordinate) {
 }  // namespace
 
 PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
-                     int page_size, int heads_together, const Device& device) {
+                     int page_size, int heads_per_tile, const Device& device) {
   if (pages == 0) return {};  // nothing is copied from an empty pool
   check_own_memory(spec, pool, page_size);
   const RowBoxes row = row_boxes(spec);
-  const int panels = heads_together * spec.head_dim / row.columns;
+  const int panels = heads_per_tile * spec.head_dim / row.columns;
   const std::int64_t octets = octets_per_page(pool, pages, page_size);
   const std::int64_t heads = octets > 0 ? 0 : heads_per_page(pool);
   const std::int64_t last_page = pages - 1;
-  check_reach(last_page * std::max(octets, heads) + page_size / kOctetSlots + spec.num_kv_heads);
+  check_largest_coordinate(last_page * std::max(octets, heads) + page_size / kOctetSlots +
+                           spec.num_kv_heads);
   const auto map = [&](void* data, int box_octets) {
     return device.encode(
         {.data = data,
          .type = row.type,
          .dims = {row.columns, kOctetSlots, panels, last_page * octets + page_size / kOctetSlots,
                   last_page * heads + spec.num_kv_heads},
-         .strides = {pool.slot_stride, heads_together == 1 ? row.bytes : head_stride(pool),
+         .strides = {pool.slot_stride, heads_per_tile == 1 ? row.bytes : head_stride(pool),
                      std::int64_t{kOctetSlots} * pool.slot_stride, head_stride(pool)},
          .box = {row.columns, kOctetSlots, panels, box_octets, 1},
          .swizzle = row.swizzle});
@@ -110,9 +112,9 @@ PoolMaps encode_pool(const AttentionSpec& spec, const KvPool& pool, std::int64_t
 }
 
 PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::int64_t pages,
-                           int page_size, int heads, const Device& device) {
+                           int page_size, int heads_per_tile, const Device& device) {
   const std::lock_guard lock(mutex_);
-  const Key key = {pool.keys, heads};
+  const Key key = {pool.keys, heads_per_tile};
   const auto found = entries_.find(key);
   if (found != entries_.end()) {
     const Entry& entry = found->second;
@@ -121,7 +123,7 @@ PoolMaps PoolMapCache::get(const AttentionSpec& spec, const KvPool& pool, std::i
       return entry.maps;
   }
   const Entry entry = {pool, pages, page_size, &device,
-                       encode_pool(spec, pool, pages, page_size, heads, device)};
+                       encode_pool(spec, pool, pages, page_size, heads_per_tile, device)};
   if (entries_.size() >= kMaxEntries) entries_.clear();  // most of these pools no longer exist
   return entries_.insert_or_assign(key, entry).first->second.maps;
 }

@@ -7,8 +7,8 @@
 #include "codegen/error.h"
 #include "runtime/attention/pool.h"
 #include "runtime/engine/kernel_set.h"
+#include "runtime/step/accessed_memory.h"
 #include "runtime/step/checks.h"
-#include "runtime/step/reach.h"
 #include "templates/abi/reposition.h"
 
 namespace lazyrope {
@@ -35,7 +35,7 @@ void check_same_rows(const AppendStep& source, const AppendStep& target) {
   if (source.capacity() != target.capacity())
     throw SpecError(
         fmt::format("source has room for {} tokens, target for {}; plan both with the same tokens, "
-                    "for row i of one goes to row i of the other",
+                    "because row i of source moves to row i of target",
                     source.capacity(), target.capacity()));
   check_filled("source", source);
   check_filled("target", target);
@@ -70,16 +70,17 @@ void Reposition::move(const PoolTensors& pool, const AppendStep& source, const A
   check_same_rows(source, target);
   const Device& device = *source.device();
   check_arch(arch_, device);
-  RepositionParams params{};
-  params.pool = checked_written_pool(spec_, pool, source.format(), device);
+  check_writable_pool(spec_, pool, source.format(), device);
   if (source.capacity() == 0) return;
+  RepositionParams params{};
+  params.pool = pool_params(spec_, pool, source.format());
   params.source = source.records();
   params.target = target.records();
   params.num_tokens = source.capacity();
   params.num_kv_heads = spec_.num_kv_heads;
   launch_over_tokens(*kernel_, spec_, source.capacity(), &params, device, stream, [&] {
-    return Reach()
-        .pool(pool, /*is_written=*/true)
+    return AccessedMemory()
+        .writes_pool(pool)
         .writes("source", source.memory())
         .writes("target", target.memory())
         .ranges();

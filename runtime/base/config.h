@@ -48,7 +48,7 @@ struct Config {
   std::uint64_t emulator_seed = 0;             // seeds the order in which the emulator runs threads
   bool emulator_races = false;                 // the emulator looks for races
   std::string dump_dir;  // absolute directory for kernel sources; empty: none are written
-  std::vector<ConfigVariable> environment;  // as it was read; empty if it was not read
+  std::vector<ConfigVariable> environment;  // as read by from_environment()
 
   // Reads the variables that config_variables() lists; an empty value counts as not set. Throws
   // SpecError for a bad value.

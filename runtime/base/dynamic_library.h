@@ -26,7 +26,7 @@ class DynamicLibrary {
   // Returns the path of the file that the loader opened.
   const std::string& path() const noexcept { return path_; }
 
-  // Returns the part of memory that the library's segments span.
+  // Returns the mapped memory from the library's first segment to its last.
   std::span<const std::byte> image() const;
 
   // Returns the ELF build-id in hex, which identifies the exact build. It is empty when the library

@@ -9,8 +9,8 @@ namespace lazyrope {
 template <class Signature>
 class FunctionRef;
 
-// A reference to a callable of the caller, valid during the call that it is passed to. It owns
-// nothing.
+// A reference to a callable that the caller owns. It is valid during the call that takes it, and
+// allocates nothing.
 template <class Result, class... Arguments>
 class FunctionRef<Result(Arguments...)> {
  public:

@@ -6,7 +6,7 @@
 
 namespace lazyrope {
 
-// Convert the bits of a 16-bit float to the value.
+// Return the value of a 16-bit float that has these bits.
 inline float from_bf16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }

@@ -11,9 +11,9 @@ namespace {
 
 struct Logger {
   std::atomic<LogLevel> level = LogLevel::kWarning;
-  std::mutex mutex;  // guards the pointer, not the call: a sink may wait for Python's lock
+  std::mutex mutex;  // guards the pointers, not the calls: a sink may wait for Python's lock
   std::shared_ptr<const LogSink> sink;
-  std::shared_ptr<const LogSink> host;  // where there is no sink
+  std::shared_ptr<const LogSink> default_sink;  // used while `sink` is null
 };
 
 // The logger is never destroyed, because other objects' destructors may log at exit.
@@ -25,7 +25,7 @@ Logger& logger() {
 std::shared_ptr<const LogSink> current_sink() {
   Logger& log = logger();
   const std::lock_guard lock(log.mutex);
-  return log.sink ? log.sink : log.host;
+  return log.sink ? log.sink : log.default_sink;
 }
 
 void write_to_stderr(LogLevel level, std::string_view message) {
@@ -49,18 +49,18 @@ void set_log_sink(LogSink sink) {
   log.sink.swap(next);
 }
 
-void set_host_log(LogSink sink) {
+void set_default_log_sink(LogSink sink) {
   auto next = std::make_shared<const LogSink>(std::move(sink));
   Logger& log = logger();
   const std::lock_guard lock(log.mutex);
-  log.host.swap(next);
+  log.default_sink.swap(next);
   log.level = LogLevel::kDebug;
 }
 
-void log_as_asked(LogLevel level) {
+void log_to_stderr(LogLevel level) {
   Logger& log = logger();
   const std::lock_guard lock(log.mutex);
-  log.host.reset();
+  log.default_sink.reset();
   log.level = level;
 }
 

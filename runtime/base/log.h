@@ -8,7 +8,7 @@
 
 namespace lazyrope {
 
-// How much is logged: each level includes those before it.
+// The messages that are logged. Each level includes the levels before it.
 enum class LogLevel { kOff, kWarning, kInfo, kDebug };
 
 // "off", "warning", "info" or "debug".
@@ -22,22 +22,22 @@ using LogSink = std::function<void(LogLevel level, std::string_view message)>;
 // Sets the level for the process. The default is kWarning.
 void set_log_level(LogLevel level);
 
-// Sets the sink for the process. An empty `sink` restores the default, a line on stderr.
+// Sets the sink for the process. An empty `sink` restores the default: the default sink if there is
+// one, else a line on stderr.
 void set_log_sink(LogSink sink);
 
-// Sets the sink of the process for messages of every level, which is used while no other sink is
-// set and LAZYROPE_LOG is not. A program with a log of its own, such as Python's, decides there
-// which messages to keep.
-void set_host_log(LogSink sink);
+// Sets the default sink, which is used while set_log_sink() has set none, and sets the level to
+// kDebug. A program with its own logging, such as Python, filters the messages itself.
+void set_default_log_sink(LogSink sink);
 
-// Sets the level that LAZYROPE_LOG asks for. Messages up to `level` go to stderr and not to the
-// host's log.
-void log_as_asked(LogLevel level);
+// Sets the level and removes the default sink, so that messages go to stderr. Engine calls it if
+// LAZYROPE_LOG is set.
+void log_to_stderr(LogLevel level);
 
 // Returns true if a message of `level` would reach the sink.
 bool log_enabled(LogLevel level);
 
-// Hands `message` to the sink without checking the level.
+// Passes `message` to the sink without checking the level.
 void write_log(LogLevel level, std::string_view message) noexcept;
 
 // Formats and logs a message. Does nothing when `level` is not enabled.

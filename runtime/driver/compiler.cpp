@@ -12,9 +12,9 @@
 namespace lazyrope {
 namespace {
 
-// Since 12.9 NVRTC has its own cache, which --no-cache turns off: lazyrope's cache knows its
-// contents. --minimal leaves out parts of NVRTC's header that no kernel uses (textures, the
-// runtime's types), which saves 3 ms per kernel.
+// NVRTC has a cache of its own since 12.9. --no-cache turns it off, because lazyrope's cache takes
+// its place. --minimal leaves out the parts of NVRTC's built-in header that no kernel uses
+// (textures, types of the CUDA runtime), which saves 3 ms per kernel.
 constexpr NvrtcVersion kHasBothOptions = {12, 9};
 
 ProgramSource program_of(const RenderedKernel& kernel, std::vector<std::string> options,
@@ -36,10 +36,10 @@ void NvrtcCompiler::check(const Arch& arch) const {
   const std::vector<int>& supported = nvrtc.supported_archs();
   if (std::ranges::count(supported, 10 * arch.major + arch.minor) > 0) return;
   throw CompileError(
-      {.what_failed = fmt::format("NVRTC {}.{}, {}, does not compile for {}; it does for sm_{}",
+      {.what_failed = fmt::format("NVRTC {}.{}, {}, does not compile for {}; it compiles for sm_{}",
                                   nvrtc.version().major, nvrtc.version().minor, nvrtc.path(),
                                   arch.name, fmt::join(supported, ", sm_")),
-       .advice = "use another NVRTC: LAZYROPE_NVRTC"});
+       .advice = "set LAZYROPE_NVRTC to another NVRTC"});
 }
 
 Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
@@ -64,7 +64,7 @@ Binary NvrtcCompiler::compile(const RenderedKernel& kernel, const Arch& arch) {
     throw CompileError({.what_failed = fmt::format("ptxas's log has no report on {}", kernel.entry),
                         .source = kernel.entry,
                         .log = program.log,
-                        .advice = "use another NVRTC: LAZYROPE_NVRTC"});
+                        .advice = "set LAZYROPE_NVRTC to another NVRTC"});
   binary.code = std::move(program.cubin);
   return binary;
 }

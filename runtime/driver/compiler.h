@@ -28,7 +28,7 @@ class Compiler {
 
   // Compiles a kernel to a binary. Throws CompileError.
   virtual Binary compile(const RenderedKernel& kernel, const Arch& arch) = 0;
-  // Returns the readable form before the binary. Throws CompileError.
+  // Returns the code in readable form: PTX, or for the emulator assembly. Throws CompileError.
   virtual std::string intermediate(const RenderedKernel& kernel, const Arch& arch) = 0;
 };
 

@@ -50,8 +50,9 @@ class ScopedContext {
   ScopedContext& operator=(const ScopedContext&) = delete;
   ~ScopedContext();
 
-  // Returns true for a primary context that this scope retains, and that may end with it.
-  bool is_borrowed() const { return pushed_; }
+  // Returns true if this scope retains the primary context. It is then destroyed with the scope,
+  // unless other code retains it too.
+  bool retains_primary_context() const { return pushed_; }
 
  private:
   const Driver& driver_;

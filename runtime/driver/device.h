@@ -24,9 +24,9 @@ struct MemoryRange {
   bool is_written;
 };
 
-// Returns every range that a launch may access beside its parameters. Only devices that check
-// accesses (the emulator) call it.
-using ReachOf = FunctionRef<std::vector<MemoryRange>()>;
+// Returns every range of memory that a launch may access, except its parameters. Only a device that
+// checks accesses (the emulator) calls the function.
+using AccessedMemoryFn = FunctionRef<std::vector<MemoryRange>()>;
 
 // A kernel that is loaded on one device. Safe to launch from several threads.
 class LoadedKernel {
@@ -34,7 +34,8 @@ class LoadedKernel {
   virtual ~LoadedKernel() = default;
 
   // Launches `ctas` CTAs with the kernel's parameter struct, asynchronously. Throws DriverError.
-  virtual void launch(int ctas, const void* params, Stream stream, ReachOf reach) const = 0;
+  virtual void launch(int ctas, const void* params, Stream stream,
+                      AccessedMemoryFn accessed_memory) const = 0;
 };
 
 // Measures the time that work takes on a device.
@@ -81,16 +82,17 @@ class Device {
   // Returns device memory, which free() takes back.
   virtual void* allocate(std::size_t bytes) const = 0;
   virtual void free(void* memory) const noexcept = 0;
-  // Fills memory with zeros. If the stream is under capture it does so at once, outside the graph.
+  // Fills memory with zeros. If the stream is being captured, the fill runs at once and is not part
+  // of the graph.
   virtual void fill_zero(void* memory, std::size_t bytes, Stream stream) const = 0;
-  // The two copies wait until the stream has done them.
+  // Both copies wait until they are complete.
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Stream stream) const = 0;
   virtual void copy_from_host(void* to, const void* from, std::size_t bytes,
                               Stream stream) const = 0;
-  // Returns host memory for copies that the host does not wait for.
+  // Returns host memory from which copies to the device are asynchronous.
   virtual std::unique_ptr<StagingBuffer> staging(std::size_t bytes) const = 0;
-  // Returns a tensor map, for kernels that copy boxes of a tensor. Throws SpecError if the device
-  // has no tensor map for `spec`.
+  // Returns the tensor map with which kernels copy boxes of a tensor. Throws SpecError if the
+  // device has no tensor map for `spec`.
   virtual TensorMap encode(const TensorMapSpec& spec) const = 0;
   virtual std::unique_ptr<Stopwatch> stopwatch() const = 0;
   virtual bool is_capturing(Stream stream) const = 0;

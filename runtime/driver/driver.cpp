@@ -114,22 +114,23 @@ const char* advice_for(CUresult result) {
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
     case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
       return "the kernel was compiled for another GPU, or by an NVRTC newer than the driver: "
-             "kernels "
-             "of NVRTC 13 need a driver of CUDA 13.0 (R580), those of NVRTC 12 one of CUDA 12.0";
+             "kernels of NVRTC 13 need a driver of CUDA 13.0 (R580), kernels of NVRTC 12 one of "
+             "CUDA 12.0";
     case CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES:
       return "the launch asks for more registers, threads or shared memory than the GPU has";
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_MISALIGNED_ADDRESS:
     case CUDA_ERROR_LAUNCH_FAILED:
-      return "a kernel of this process went wrong, perhaps an earlier one of someone else's, and "
-             "the CUDA context is lost; compute-sanitizer or CUDA_LAUNCH_BLOCKING=1 names it";
+      return "a kernel of this process failed, perhaps one that other code launched earlier, and "
+             "the CUDA context is lost: restart the process; compute-sanitizer or "
+             "CUDA_LAUNCH_BLOCKING=1 names the kernel";
     case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
     case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
     case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
       return "this cannot be captured into a CUDA graph: run it once before the capture begins";
     default:
-      return "the CUDA driver API's list of CUresult explains the code; it may stem from work "
-             "queued earlier (CUDA_LAUNCH_BLOCKING=1 tells)";
+      return "see CUresult in the CUDA driver API's manual; earlier work of the process may be the "
+             "cause, which CUDA_LAUNCH_BLOCKING=1 shows";
   }
 }
 
@@ -186,7 +187,7 @@ const Driver& Driver::get() {
 }
 
 Driver Driver::open(const std::string& soname) {
-  const DynamicLibrary library = open_library(soname);  // stays mapped: see DynamicLibrary
+  const DynamicLibrary library = open_library(soname);  // its code stays mapped (DynamicLibrary)
   Driver driver(resolve_driver_table([&](const char* symbol) { return library.find(symbol); }));
   driver.check(driver.table_.init(0), "cuInit");
   return driver;

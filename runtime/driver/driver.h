@@ -87,7 +87,8 @@ class Driver {
 
   // Returns the newest CUDA version that the driver supports: 1000 * major + 10 * minor.
   int version() const;
-  // Returns the driver's own version, such as "580.159.04", or "CUDA 13.0" if the system has none.
+  // Returns the driver's own version, such as "580.159.04". If the system does not show it, returns
+  // the newest CUDA version that the driver supports, such as "CUDA 13.0".
   std::string release() const;
 
   int device_count() const;
@@ -115,8 +116,8 @@ class Driver {
   CUlibrary load_library(const void* image) const;
   void unload_library(CUlibrary library) const noexcept;
   CUkernel library_kernel(CUlibrary library, const char* name) const;
-  // Loads the kernel's code into the current context now. Otherwise its first launch would load it,
-  // which fails under stream capture.
+  // Returns the kernel's function in the current context, and loads its code. Otherwise the first
+  // launch would load the code, which fails during a stream capture.
   CUfunction kernel_function(CUkernel kernel) const;
   void set_kernel_attribute(CUfunction_attribute attribute, int value, CUkernel kernel,
                             CUdevice device) const;
@@ -128,7 +129,7 @@ class Driver {
 
   CUdeviceptr allocate(std::size_t bytes) const;
   void free(CUdeviceptr pointer) const noexcept;
-  // Allocates pinned memory of the host, from which copies are asynchronous.
+  // Allocates pinned host memory, from which copies are asynchronous.
   void* allocate_host(std::size_t bytes) const;
   void free_host(void* memory) const noexcept;
   // Returns the free memory of the current context's device.
@@ -186,16 +187,16 @@ class Driver {
 };
 
 // Allows this thread to allocate, free, load and unload during a stream capture of any thread,
-// while this object lives. Otherwise such a call, which may be a garbage collector's, fails and
-// breaks the capture (CUDA driver API, cuThreadExchangeStreamCaptureMode).
-class AllowedInCapture {
+// while this object lives. Otherwise such a call fails and invalidates the capture, even if a
+// garbage collector makes it (CUDA driver API, cuThreadExchangeStreamCaptureMode).
+class RelaxedCaptureScope {
  public:
-  explicit AllowedInCapture(const Driver& driver) noexcept : driver_(driver) {
+  explicit RelaxedCaptureScope(const Driver& driver) noexcept : driver_(driver) {
     driver_.exchange_capture_mode(mode_);
   }
-  AllowedInCapture(const AllowedInCapture&) = delete;
-  AllowedInCapture& operator=(const AllowedInCapture&) = delete;
-  ~AllowedInCapture() { driver_.exchange_capture_mode(mode_); }
+  RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;
+  RelaxedCaptureScope& operator=(const RelaxedCaptureScope&) = delete;
+  ~RelaxedCaptureScope() { driver_.exchange_capture_mode(mode_); }
 
  private:
   const Driver& driver_;

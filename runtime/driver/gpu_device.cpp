@@ -57,7 +57,7 @@ class GpuKernel : public LoadedKernel {
         threads_(static_cast<unsigned>(binary.threads)),
         shared_bytes_(static_cast<unsigned>(binary.shared_bytes)),
         uses_dependent_launch_(device.compute_major >= kDependentLaunchComputeMajor) {
-    const AllowedInCapture allowed(driver);
+    const RelaxedCaptureScope allowed(driver);
     try {
       const CUkernel kernel = driver.library_kernel(library_, binary.entry.c_str());
       driver.set_kernel_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -73,11 +73,11 @@ class GpuKernel : public LoadedKernel {
   GpuKernel(const GpuKernel&) = delete;
   GpuKernel& operator=(const GpuKernel&) = delete;
   ~GpuKernel() override {
-    const AllowedInCapture allowed(driver_);
+    const RelaxedCaptureScope allowed(driver_);
     driver_.unload_library(library_);
   }
 
-  void launch(int ctas, const void* params, Stream stream, ReachOf) const override {
+  void launch(int ctas, const void* params, Stream stream, AccessedMemoryFn) const override {
     const ScopedContext context(driver_, device_);
     void* arguments[] = {const_cast<void*>(params)};
     CUlaunchAttribute dependent_launch{};
@@ -96,7 +96,7 @@ class GpuKernel : public LoadedKernel {
 
  private:
   static CUlibrary load_library(const Driver& driver, const Binary& binary) {
-    const AllowedInCapture allowed(driver);
+    const RelaxedCaptureScope allowed(driver);
     return driver.load_library(binary.code.data());
   }
 
@@ -130,12 +130,12 @@ class GpuEvent {
   CUevent event_;
 };
 
-class OwnStream {
+class ScopedStream {
  public:
-  explicit OwnStream(const Driver& driver) : driver_(driver), stream_(driver.create_stream()) {}
-  OwnStream(const OwnStream&) = delete;
-  OwnStream& operator=(const OwnStream&) = delete;
-  ~OwnStream() { driver_.destroy_stream(stream_); }
+  explicit ScopedStream(const Driver& driver) : driver_(driver), stream_(driver.create_stream()) {}
+  ScopedStream(const ScopedStream&) = delete;
+  ScopedStream& operator=(const ScopedStream&) = delete;
+  ~ScopedStream() { driver_.destroy_stream(stream_); }
 
   CUstream get() const { return stream_; }
 
@@ -196,16 +196,16 @@ class GpuStaging : public StagingBuffer {
   ~GpuStaging() override {
     try {
       const ScopedContext context(driver_, device_);
-      const AllowedInCapture allowed(driver_);
+      const RelaxedCaptureScope allowed(driver_);
       for (const Buffer& buffer : buffers_) buffer.copied.wait();
       buffers_.clear();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, the driver with it
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, and the driver with it
     }
   }
 
   std::byte* acquire() override {
     const ScopedContext context(driver_, device_);
-    const AllowedInCapture allowed(driver_);
+    const RelaxedCaptureScope allowed(driver_);
     const Buffer& buffer = buffers_[next_];
     buffer.copied.wait();
     return buffer.memory.data();
@@ -232,7 +232,7 @@ class GpuStaging : public StagingBuffer {
 
   const Driver& driver_;
   const DeviceInfo& device_;
-  std::deque<Buffer> buffers_;  // they cannot be moved
+  std::deque<Buffer> buffers_;  // a deque, because buffers cannot be moved
   std::size_t next_ = 0;
 };
 
@@ -254,29 +254,27 @@ std::size_t GpuDevice::free_bytes() const {
 
 void* GpuDevice::allocate(std::size_t bytes) const {
   const ScopedContext context(driver_, info_);
-  const AllowedInCapture allowed(driver_);
-  keep(context);
+  const RelaxedCaptureScope allowed(driver_);
+  keep_primary_context(context);
   return reinterpret_cast<void*>(driver_.allocate(bytes));
 }
 
-void GpuDevice::keep(const ScopedContext& context) const {
-  // If no other code has retained the primary context, it would end with the scope, and its memory
-  // with it.
-  if (context.is_borrowed())
+void GpuDevice::keep_primary_context(const ScopedContext& context) const {
+  if (context.retains_primary_context())
     std::call_once(keeps_primary_context_, [&] { driver_.retain_primary_context(info_.handle); });
 }
 
 std::unique_ptr<StagingBuffer> GpuDevice::staging(std::size_t bytes) const {
   const ScopedContext context(driver_, info_);
-  const AllowedInCapture allowed(driver_);
-  keep(context);
+  const RelaxedCaptureScope allowed(driver_);
+  keep_primary_context(context);
   return std::make_unique<GpuStaging>(driver_, info_, bytes);
 }
 
 void GpuDevice::free(void* memory) const noexcept {
   try {
     const ScopedContext context(driver_, info_);
-    const AllowedInCapture allowed(driver_);
+    const RelaxedCaptureScope allowed(driver_);
     driver_.free(cuda_address(memory));
   } catch (...) {  // NOLINT(bugprone-empty-catch): the process is ending, and the driver with it
   }
@@ -291,8 +289,8 @@ void GpuDevice::fill_zero(void* memory, std::size_t bytes, Stream stream) const 
 // A fill that is queued on a stream under capture would run at each replay of the graph, and not
 // now.
 void GpuDevice::fill_zero_now(void* memory, std::size_t bytes) const {
-  const AllowedInCapture allowed(driver_);
-  const OwnStream own(driver_);
+  const RelaxedCaptureScope allowed(driver_);
+  const ScopedStream own(driver_);
   driver_.fill8_async(cuda_address(memory), 0, bytes, own.get());
   driver_.synchronize_stream(own.get());
 }
@@ -313,8 +311,8 @@ TensorMap GpuDevice::encode(const TensorMapSpec& spec) const {
   validate(spec);
   if (info_.compute_major < kTensorMapComputeMajor)
     throw SpecError(
-        fmt::format("tensor map: {} is a GPU of compute capability {}.{}; it takes one "
-                    "of {}.0 or higher",
+        fmt::format("tensor map: {} is a GPU of compute capability {}.{}; tensor maps need {}.0 or "
+                    "higher",
                     info_.name, info_.compute_major, info_.compute_minor, kTensorMapComputeMajor));
   const std::vector<cuuint64_t> dims(spec.dims.begin(), spec.dims.end());
   const std::vector<cuuint64_t> strides(spec.strides.begin(), spec.strides.end());

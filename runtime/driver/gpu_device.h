@@ -36,9 +36,9 @@ class GpuDevice : public Device {
 
  private:
   void fill_zero_now(void* memory, std::size_t bytes) const;
-  // Retains the primary context for good: where nobody else does, it would end with the scope, and
-  // memory with it.
-  void keep(const ScopedContext& context) const;
+  // Retains the primary context until the process ends, if `context` retains it. Otherwise it could
+  // be destroyed with the scope, and all memory in it.
+  void keep_primary_context(const ScopedContext& context) const;
 
   const Driver& driver_;
   const DeviceInfo& info_;

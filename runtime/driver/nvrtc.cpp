@@ -125,7 +125,7 @@ class Program {
 
   std::string ptx() const {
     std::string text = read_text(api_.get_ptx_size, api_.get_ptx);
-    if (text.empty()) refuse("these options make no PTX (-dlto and --optix-ir do not)");
+    if (text.empty()) refuse("these options generate no PTX: leave out -dlto and --optix-ir");
     return text;
   }
 

@@ -17,7 +17,8 @@ template <class Function>
 void resolve(const DynamicLibrary& library, const char* symbol, Function& function) {
   function = reinterpret_cast<Function>(library.find(symbol));
   if (function == nullptr) {
-    throw std::runtime_error(fmt::format("it has no {}: no NVRTC, or one before 12.0", symbol));
+    throw std::runtime_error(
+        fmt::format("it has no {}: it is not NVRTC, or is older than 12.0", symbol));
   }
 }
 
@@ -55,8 +56,8 @@ std::vector<int> query_archs(const NvrtcTable& api) {
   return archs;
 }
 
-// NVRTC opens its builtins by soname, and uses any loaded library of that soname. So a library that
-// another NVRTC of the process has loaded comes first here, too.
+// NVRTC opens its builtins by soname, and uses a library of that soname if the process has loaded
+// one. So this function returns the loaded library first.
 DynamicLibrary load_builtins(const DynamicLibrary& nvrtc, NvrtcVersion version) {
   const std::string soname =
       fmt::format("libnvrtc-builtins.so.{}.{}", version.major, version.minor);
@@ -130,7 +131,7 @@ void NvrtcLocator::search() {
   constexpr const char* kConfigured = "configured (LAZYROPE_NVRTC)";
   if (!search_.configured.empty()) {
     try_open(kConfigured, search_.configured);
-    return;  // another compiler than the requested one would be a surprise
+    return;  // no other compiler replaces the one that the user asked for
   }
   attempts_.push_back({kConfigured, "", "not set"});
   search_loaded();
@@ -150,7 +151,7 @@ void NvrtcLocator::search_loaded() {
   }
 }
 
-// Finds the newest NVRTC of all directories, in any order of directories.
+// Looks for each soname in all directories, so that the newest NVRTC is found first.
 void NvrtcLocator::search_directories(const char* location,
                                       const std::vector<std::string>& directories) {
   for (const std::string& soname : search_.sonames) {

@@ -80,7 +80,7 @@ struct NvrtcSearch {
 // One location where NVRTC was looked for.
 struct NvrtcAttempt {
   std::string location;  // which step of the search, e.g. "already loaded"
-  std::string file;      // soname or path; empty for a step that was skipped
+  std::string file;      // soname or path; empty if the step was skipped
   std::string outcome;   // "no such file", "opened: PATH, identity ...", or the reason against it
 };
 

@@ -18,8 +18,7 @@ struct PtxasFunction {
   bool operator==(const PtxasFunction&) const = default;
 };
 
-// Returns the reports in NVRTC's log, and none for a log without any. Lines that it does not know
-// are ignored.
+// Returns the reports in NVRTC's log. Other lines of the log are ignored.
 std::vector<PtxasFunction> parse_ptxas_log(std::string_view log);
 
 }  // namespace lazyrope

@@ -17,7 +17,7 @@ class StagingBuffer {
 
   // Returns the memory to fill next. Waits until no earlier copy reads it.
   virtual std::byte* acquire() = 0;
-  // Queues a copy of the first `bytes` of that memory to memory of the device.
+  // Queues a copy of the first `bytes` of the memory that acquire() returned to device memory.
   virtual void copy_to(void* to, std::size_t bytes, Stream stream) = 0;
 };
 

@@ -136,10 +136,11 @@ class EmulatorKernel : public LoadedKernel {
           {.call = "dlsym", .text = fmt::format("{} is not in its binary", binary.entry)});
   }
 
-  void launch(int ctas, const void* params, Stream, ReachOf reach) const override {
+  void launch(int ctas, const void* params, Stream,
+              AccessedMemoryFn accessed_memory) const override {
     EmulatedLaunch launch = launch_;
     launch.ctas = ctas;
-    std::vector<MemoryRange> memory = reach();
+    std::vector<MemoryRange> memory = accessed_memory();
     const std::span<const std::byte> image = library_.image();
     memory.push_back({"the kernel's constants", image.data(), image.size(), false});
     run_emulated(launch, params, std::move(memory), emulator_options());

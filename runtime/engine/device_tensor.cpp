@@ -52,11 +52,11 @@ std::size_t DeviceTensor::bytes() const {
   return static_cast<std::size_t>(view_.elements()) * element_bytes(view_.type);
 }
 
-// Waits for the fill, so that every stream sees the zeros.
+// The copy of one byte waits for the fill, so that every stream sees the zeros.
 void DeviceTensor::fill_zero() {
   memory_->device().fill_zero(view_.data, memory_->bytes(), nullptr);
   std::byte first{};
-  memory_->device().copy_to_host(&first, view_.data, 1, nullptr);  // waits for the fill
+  memory_->device().copy_to_host(&first, view_.data, 1, nullptr);
 }
 
 void DeviceTensor::copy_from_host(const void* values) {

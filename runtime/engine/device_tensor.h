@@ -11,9 +11,9 @@ namespace lazyrope {
 class Device;
 class DeviceBuffer;
 
-// A contiguous tensor that owns its memory, on a GPU or, for the emulator, on the host. It serves
-// programs without an allocator of their own; lazyrope takes any other memory, too. Copies share
-// the memory. Its elements are not guarded by a lock.
+// A contiguous tensor that owns its memory, on a GPU or, for the emulator, on the host. It is for
+// programs without an allocator of their own: lazyrope takes tensors in any memory. Copies share
+// the memory. No lock guards the elements.
 class DeviceTensor {
  public:
   // Allocates zeros. Throws DriverError if there is no such GPU or too little memory, and SpecError

@@ -10,7 +10,7 @@
 namespace lazyrope {
 namespace {
 
-const DeviceInfo& present_info() {
+const DeviceInfo& current_info() {
   const Devices& devices = Devices::get();
   const bool has_context = Driver::get().current_context() != nullptr;
   return has_context ? devices.current() : devices.info(0);
@@ -30,10 +30,10 @@ std::shared_ptr<const Device> device_of(std::string_view name, const TensorView&
   throw SpecError(fmt::format("{} is {}; it must be on a GPU", name, describe(tensor)));
 }
 
-std::shared_ptr<const Device> present_gpu() { return gpu_device(present_info().ordinal); }
+std::shared_ptr<const Device> current_gpu() { return gpu_device(current_info().ordinal); }
 
-const Arch& present_arch() {
-  const DeviceInfo& device = present_info();
+const Arch& current_arch() {
+  const DeviceInfo& device = current_info();
   return arch_for_device(device.compute_major, device.compute_minor);
 }
 

@@ -19,10 +19,10 @@ std::shared_ptr<const Device> device_of(std::string_view name, const TensorView&
 std::vector<std::string> compilable_archs();
 
 // Returns the GPU whose context is current, or else GPU 0. Throws DriverError without one.
-std::shared_ptr<const Device> present_gpu();
+std::shared_ptr<const Device> current_gpu();
 
-// Returns the architecture of present_gpu(). Throws DriverError without a GPU, SpecError for one
+// Returns the architecture of current_gpu(). Throws DriverError without a GPU, SpecError for one
 // that no kernels can be compiled for.
-const Arch& present_arch();
+const Arch& current_arch();
 
 }  // namespace lazyrope

@@ -62,7 +62,8 @@ int compile_rank(KernelKind kind) {
   return 6;
 }
 
-// The key covers the source only, so an entry's launch facts must be checked against the rendering.
+// Throws CacheError if a cached binary is for another launch. The key of an entry does not cover
+// threads and shared memory.
 void check_launch(const RenderedKernel& rendered, const Binary& binary) {
   if (binary.entry != rendered.entry || binary.threads != rendered.threads ||
       binary.shared_bytes != rendered.shared_bytes)
@@ -110,7 +111,7 @@ Engine::Engine(Config config)
       tunings_(store_),
       nvrtc_(std::make_shared<NvrtcLocator>(NvrtcSearch{
           .configured = config_.nvrtc_path, .directories = config_.nvrtc_directories})) {
-  if (config_.log_level) log_as_asked(*config_.log_level);
+  if (config_.log_level) log_to_stderr(*config_.log_level);
   compilers_["ptx"] = std::make_shared<NvrtcCompiler>(nvrtc_);
   compilers_["emu"] = host_compiler(config_.host_compiler);
 }

@@ -46,14 +46,14 @@ class KernelListener {
 
 struct EngineOptions {
   bool allow_spills = false;  // refuse kernels that spill registers unless set
-  int threads = 0;            // number that compile; 0: one per core
+  int threads = 0;            // compiling threads; 0: one per core
   bool cache_only = false;    // throw CacheError for a missing kernel and do not compile it
   KernelListener* listener = nullptr;
 };
 
-// Gives compiled kernels for rendered ones: from memory, then from disk, then from a compiler. A
-// kernel is compiled once, however many threads and processes ask for it. Safe to use from several
-// threads at once.
+// Returns compiled kernels for rendered ones: from memory, else from the disk cache, else from a
+// compiler. A kernel is compiled once, however many threads and processes ask for it. Safe to use
+// from several threads at once.
 class Engine {
  public:
   explicit Engine(Config config);
@@ -95,7 +95,7 @@ class Engine {
   struct Job {
     const KernelRequest* request;
     Key key;
-    std::vector<std::size_t> request_indices;  // positions of the equal requests
+    std::vector<std::size_t> request_indices;  // all requests for this kernel
   };
 
   std::vector<Job> jobs_of(const std::vector<KernelRequest>& requests) const;

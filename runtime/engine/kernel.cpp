@@ -10,17 +10,17 @@
 namespace lazyrope {
 namespace {
 
-// The advice names the cached kernel's compiler: a different NVRTC may have made it, for a
-// different driver.
-std::string made_elsewhere(const Kernel& kernel) {
+// Returns advice that names the compiler of the cached kernel, which may be an NVRTC that is newer
+// than the driver.
+std::string recompile_advice(const Kernel& kernel) {
   return fmt::format(
-      "{} was read from the cache, made by {}: `lazyrope cache clear --yes` lets it be compiled "
-      "here",
+      "{} was read from the cache, made by {}; `lazyrope cache clear --yes` clears the cache, and "
+      "the kernel is then compiled here",
       kernel.name(), kernel.binary().compiler);
 }
 
 DriverError with_advice(DriverFailure failure, const Kernel& kernel) {
-  failure.advice += (failure.advice.empty() ? "" : "\n") + made_elsewhere(kernel);
+  failure.advice += (failure.advice.empty() ? "" : "\n") + recompile_advice(kernel);
   return DriverError(std::move(failure));
 }
 
@@ -73,7 +73,7 @@ std::unique_ptr<LoadedKernel> Kernel::recompile_and_load(const Device& device,
       LogLevel::kWarning, "{}; it was compiled here for this process alone{}. {}", refusal.what(),
       recompiled->spill_bytes > 0 ? fmt::format(", and spills {} bytes", recompiled->spill_bytes)
                                   : "",
-      made_elsewhere(*this));
+      recompile_advice(*this));
   recompiled_owner_ = std::move(recompiled);
   recompiled_.store(recompiled_owner_.get(), std::memory_order_release);
   return loaded;

@@ -17,11 +17,10 @@ namespace lazyrope {
 // to use from several threads.
 class Kernel {
  public:
-  // The source of the binary, the time to get it, and the permission to compile it again.
   struct Origin {
-    bool from_cache;
-    double ready_ms;
-    bool may_compile;
+    bool from_cache;   // the binary came from the disk cache
+    double ready_ms;   // milliseconds from the request to the binary
+    bool may_compile;  // the kernel may be compiled again if a driver refuses the binary
   };
 
   Kernel(RenderedKernel rendered, const Arch& arch, Binary binary, Origin origin,
@@ -50,11 +49,11 @@ class Kernel {
   // after a miss.
   double ready_ms() const { return origin_.ready_ms; }
 
-  // Compiles the source again, to PTX (for the emulator: to assembly). Throws CompileError.
+  // Compiles the source again, to PTX or for the emulator to assembly. Throws CompileError.
   std::string intermediate() const { return compiler_->intermediate(rendered_, arch_); }
 
-  // Returns the kernel on a device, which the first call loads. Later calls take no lock. Throws
-  // DriverError.
+  // Returns the kernel that is loaded on a device. The first call for a device loads it. A call for
+  // the same device as the previous one takes no lock. Throws DriverError.
   const LoadedKernel& on(const Device& device) const {
     const Loaded* latest = latest_.load(std::memory_order_acquire);
     return latest != nullptr && latest->device == &device ? *latest->kernel : load_on(device);

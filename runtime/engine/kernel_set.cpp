@@ -17,7 +17,8 @@ bool spills(const KernelSet& set) {
   return std::ranges::any_of(set.results, &KernelResult::spills);
 }
 
-// Compiles the sets with their first configs, then those that spill with their next, and so on.
+// Compiles the sets with their first configs, then the sets that spill with their next configs, and
+// so on.
 class Search {
  public:
   explicit Search(const std::vector<KernelSetRequest>& requests)
@@ -71,7 +72,7 @@ class Search {
 KernelSetRequest attention_set(const AttentionSpec& spec, const Arch& arch,
                                const std::optional<KernelConfig>& config) {
   validate(spec);
-  // The spec has several configs, because another NVRTC may need more registers for the first one.
+  // The request has several configs, because some NVRTC may spill registers with the first one.
   const KernelSpec kernel_spec = spec.kernel_spec();
   return {kernel_spec, &arch, attention_kernels(),
           config ? std::vector{*config} : configs(kernel_spec, arch), describe(kernel_spec)};

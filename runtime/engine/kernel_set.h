@@ -18,11 +18,11 @@ struct KernelSetRequest {
   const Arch* arch;
   std::vector<KernelKind> kinds;
   std::vector<KernelConfig> configs;  // best first; the first one without spills is used
-  std::string name;                   // the purpose; by default the spec in words
+  std::string name;                   // the purpose, for listeners to show
 };
 
-// Returns the request for an attention's kernels, with this config or else all of configs(). Throws
-// SpecError.
+// Returns the request for an attention's kernels: with `config`, or else with all of configs().
+// Throws SpecError.
 KernelSetRequest attention_set(const AttentionSpec& spec, const Arch& arch,
                                const std::optional<KernelConfig>& config = {});
 // Returns the request for the kernel of reposition. Throws SpecError.

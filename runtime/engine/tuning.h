@@ -28,7 +28,7 @@ struct TuningTrial {
   std::vector<double> us = {};  // median microseconds of each workload
   double gain = 0;              // saved share of the default's time
   double noise = 0;             // the part of the gain that may be chance
-  std::string rejection = {};   // the reason why its measurement was not completed; empty if it was
+  std::string rejection = {};   // the reason why the measurement was not completed, if so
 
   bool operator==(const TuningTrial&) const = default;
 };
@@ -50,7 +50,7 @@ struct Tuning {
   std::string gpu;
   int sm_count = 0;
   std::string driver;
-  std::string compiler;  // that compiled the chosen attend kernels
+  std::string compiler;  // compiler of the chosen attend kernels
   std::string library;   // lazyrope's version
   std::string date;      // in UTC
   KernelConfig config;

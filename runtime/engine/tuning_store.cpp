@@ -52,7 +52,7 @@ void TuningStore::store(const Key& key, std::shared_ptr<const Tuning> tuning) {
   memory_[key.hex()] = std::move(tuning);
 }
 
-void TuningStore::dismiss(const Key& key) {
+void TuningStore::mark_missing(const Key& key) {
   const std::lock_guard lock(mutex_);
   memory_[key.hex()] = nullptr;
 }

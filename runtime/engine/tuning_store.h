@@ -29,8 +29,8 @@ class TuningStore {
   // memory.
   void store(const Key& key, std::shared_ptr<const Tuning> tuning);
 
-  // Marks the key as having no record in this process, until one is stored.
-  void dismiss(const Key& key);
+  // Makes find() return null for the key until store(), lock() or clear().
+  void mark_missing(const Key& key);
 
   // Drops the records in memory, so the disk is read again.
   void clear();

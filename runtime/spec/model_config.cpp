@@ -19,11 +19,21 @@ using Json = nlohmann::json;
 
 constexpr int kMaxLayers = 10000;
 
-// The layers that have the config's sliding window, if layer_types does not say.
-enum class Windows { kNone, kAll, kFromMaxWindowLayers, kEven, kWithoutRope };
+// The layers that have the config's sliding window if the config has no layer_types.
+enum class Windows {
+  kNone,                 // no layer: a window is refused
+  kAll,                  // all layers
+  kFromMaxWindowLayers,  // the layers from max_window_layers on
+  kEven,                 // layers 0, 2, 4, ...
+  kWithoutRope           // the layers without RoPE
+};
 
-// The number of KV heads, if num_key_value_heads does not say.
-enum class KvHeads { kOwnNumber, kAllHeads, kMultiQuery };
+// The number of KV heads of a model type.
+enum class KvHeads {
+  kRequired,  // num_key_value_heads, which must be in the config
+  kAllHeads,  // num_key_value_heads; by default all query heads
+  kFalcon     // from new_decoder_architecture, num_kv_heads and multi_query
+};
 
 // The attention of a model type, as far as it differs from the defaults. Norms of q and k come
 // before the rotation, so they are not lazyrope's concern.
@@ -31,10 +41,10 @@ struct ModelType {
   std::string_view name;
   std::string_view rope = "neox";  // variant of rope_type "default"
   Windows windows = Windows::kNone;
-  KvHeads kv_heads = KvHeads::kOwnNumber;
+  KvHeads kv_heads = KvHeads::kRequired;
   std::optional<int> head_dim = {};  // fallback; empty: hidden_size / heads
   bool sinks = false;
-  // The neutral keys (below) that this type's reading handles.
+  // The neutral_keys() that are read for this type.
   std::vector<std::string_view> reads = {};
   // The values that transformers uses for absent keys, where they differ from null.
   Json defaults = Json::object();
@@ -63,7 +73,7 @@ const std::vector<ModelType>& model_types() {
        .reads = {"partial_rotary_factor", "rotary_pct"},
        .defaults = {{"rotary_pct", 0.25}}},
       {.name = "falcon",
-       .kv_heads = KvHeads::kMultiQuery,
+       .kv_heads = KvHeads::kFalcon,
        .reads = {"multi_query", "new_decoder_architecture"}},
       {.name = "starcoder2", .windows = Windows::kAll},
       {.name = "smollm3",
@@ -88,7 +98,7 @@ const std::vector<ModelType>& model_types() {
   return rows;
 }
 
-// A key that changes the result, and the value with which it does not.
+// A key that can change the result of attention, and the value with which it does not.
 struct NeutralKey {
   std::string_view name;
   Json neutral = nullptr;
@@ -171,7 +181,7 @@ Json with_defaults(Json config, const ModelType& type) {
   return config;
 }
 
-// Reads a count under its present name, or under the name in old configs of GPT-J and Falcon.
+// Reads a count from its key, or from the key that old configs of GPT-J and Falcon have.
 int count_of(const Json& config, const char* key, const char* old_key) {
   return required<int>(config, is_set(config, old_key) && !is_set(config, key) ? old_key : key);
 }
@@ -185,7 +195,8 @@ int num_layers(const Json& config, const ModelType& type) {
              : count_of(config, "num_hidden_layers", "n_layer");
 }
 
-// SmolLM3 has layers without RoPE, given by a list, or as every n-th layer.
+// Returns false for the layers of SmolLM3 without RoPE: those with 0 in no_rope_layers, or else
+// every n-th layer.
 bool has_rope(const Json& config, const ModelType& type, int layer) {
   if (std::ranges::count(type.reads, "no_rope_layers") == 0) return true;
   if (!is_set(config, "no_rope_layers")) {
@@ -242,12 +253,12 @@ void read_window(const Json& config, const ModelType& type, int layer, Attention
   spec.mask_parameters["window"] = required<int>(config, "sliding_window");
 }
 
-// Old configs have rope_theta (GPT-NeoX: rotary_emb_base) beside rope_scaling. Version 5 has one
-// object with both.
+// Returns the RoPE parameters as one object. Version 5 of transformers writes such an object. Older
+// versions write rope_theta (GPT-NeoX: rotary_emb_base) beside rope_scaling.
 Json rope_parameters(const Json& config) {
   if (is_set(config, "rope_parameters") && is_set(config, "rope_scaling") &&
       config["rope_parameters"] != config["rope_scaling"])
-    refuse("rope_parameters and rope_scaling differ; keep the one that holds");
+    refuse("rope_parameters and rope_scaling differ; remove the wrong one");
   Json rope = is_set(config, "rope_parameters") ? config["rope_parameters"]
               : is_set(config, "rope_scaling")  ? config["rope_scaling"]
                                                 : Json::object();
@@ -259,13 +270,13 @@ Json rope_parameters(const Json& config) {
   if (!rope.contains("rope_type"))
     rope["rope_type"] = value_or<std::string>(rope, "type", "default");
   if (is_set(rope, "type") && rope["type"] != rope["rope_type"])
-    refuse(fmt::format("rope_type = {} and type = {} differ; keep the one that holds",
+    refuse(fmt::format("rope_type = {} and type = {} differ; remove the wrong one",
                        rope["rope_type"].dump(), rope["type"].dump()));
   rope.erase("type");
   return rope;
 }
 
-// Returns the number of columns that are rotated, and removes the key from `rope`.
+// Returns the number of columns that are rotated, and removes partial_rotary_factor from `rope`.
 int rotary_dim(const Json& config, const ModelType& type, Json& rope, int head_dim) {
   if (std::ranges::count(type.reads, "rotary_dim") > 0) return required<int>(config, "rotary_dim");
   double fraction = value_or(config, "rotary_pct", value_or(config, "partial_rotary_factor", 1.0));
@@ -276,7 +287,7 @@ int rotary_dim(const Json& config, const ModelType& type, Json& rope, int head_d
   return static_cast<int>(head_dim * fraction);
 }
 
-// Completes YaRN's parameters to those of the registry, with the defaults of transformers.
+// Adds the parameters of YaRN that the config leaves out, with the defaults of transformers.
 void complete_yarn(const Json& config, Json& rope) {
   for (const char* key : {"factor", "beta_fast", "beta_slow", "attention_factor", "mscale",
                           "mscale_all_dim", "original_max_position_embeddings"})
@@ -302,10 +313,10 @@ void complete_yarn(const Json& config, Json& rope) {
   rope.erase("mscale_all_dim");
 }
 
-// A scaling of RoPE, which decides the variant and its parameters.
+// A rope_type, and the variant and parameters of RopeSpec that it stands for.
 struct RopeType {
   std::string_view name;
-  std::string_view variant;  // empty: that of the model type
+  std::string_view variant;  // empty: the variant of the model type
   std::vector<const char*> parameters;
   std::vector<const char*> optional = {};
   void (*complete)(const Json& config, Json& rope) = [](const Json&, Json&) {};
@@ -369,12 +380,12 @@ int divided_head_dim(const Json& config, int num_q_heads) {
 }
 
 int num_kv_heads(const Json& config, const ModelType& type, int num_q_heads) {
-  if (type.kv_heads == KvHeads::kMultiQuery) {
+  if (type.kv_heads == KvHeads::kFalcon) {
     if (value_or(config, "new_decoder_architecture", false))
       return value_or(config, "num_kv_heads", num_q_heads);
     return value_or(config, "multi_query", true) ? 1 : num_q_heads;
   }
-  if (!config.contains("num_key_value_heads") && type.kv_heads == KvHeads::kOwnNumber)
+  if (!config.contains("num_key_value_heads") && type.kv_heads == KvHeads::kRequired)
     return required<int>(config, "num_key_value_heads");
   return value_or(config, "num_key_value_heads", num_q_heads);
 }
@@ -389,7 +400,8 @@ AttentionSpec layer_spec(const Json& config, const ModelType& type,
                          const std::optional<std::string>& dtype, int layer) {
   AttentionSpec spec;
   spec.num_q_heads = count_of(config, "num_attention_heads", "n_head");
-  if (spec.num_q_heads < 1) refuse(fmt::format("num_attention_heads = {}", spec.num_q_heads));
+  if (spec.num_q_heads < 1)
+    refuse(fmt::format("num_attention_heads = {}; it must be at least 1", spec.num_q_heads));
   spec.num_kv_heads = num_kv_heads(config, type, spec.num_q_heads);
   spec.head_dim = is_set(config, "head_dim") ? required<int>(config, "head_dim")
                   : type.head_dim            ? *type.head_dim
@@ -443,7 +455,7 @@ AttentionSpec attention_spec_from_hf(const std::string& json,
   const auto other = std::ranges::find_if(specs, [&](const auto& s) { return s != specs[0]; });
   if (other == specs.end()) return specs[0];
   const auto kernels = [](const AttentionSpec& spec) { return describe(spec.kernel_spec()); };
-  refuse(fmt::format("its layers differ; say which one. Layer 0: {}; layer {}: {}",
+  refuse(fmt::format("its layers differ; choose one with layer=. Layer 0: {}; layer {}: {}",
                      kernels(specs[0]), other - specs.begin(), kernels(*other)));
 }
 

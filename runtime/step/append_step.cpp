@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "codegen/error.h"
+#include "runtime/step/accessed_memory.h"
 #include "runtime/step/checks.h"
-#include "runtime/step/reach.h"
 
 namespace lazyrope {
 namespace {
@@ -106,7 +106,7 @@ void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
   if (capacity() == 0) return;
   const int threads = planner_->binary().threads;
   planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream, [&] {
-    return Reach()
+    return AccessedMemory()
         .reads("spans.indptr", s.indptr)
         .reads("spans.start", s.start)
         .reads("spans.first_page", s.first_page)
@@ -139,8 +139,8 @@ void AppendStep::check_writes(std::int64_t num_rows, std::int64_t num_pages, Str
   for (std::size_t i = records.size(); std::cmp_greater(i, num_rows); --i)
     if (records[i - 1].slot >= 0)
       throw SpecError(
-          fmt::format("k has {} rows; the step has slots for {}: what it has for the others would "
-                      "stay as it is",
+          fmt::format("k has {} rows; the step has slots for {}: the slots of the other rows would "
+                      "keep their old keys and values",
                       num_rows, i));
   writers_of(records, "step");
 }

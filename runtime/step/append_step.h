@@ -30,8 +30,8 @@ class AppendStep {
   // Waits for the stream. Throws SpecError if a row is on a page that the pool of `num_pages` pages
   // does not have. The message calls the step `name`.
   void check_pages(std::int64_t num_pages, Stream stream, std::string_view name = "step") const;
-  // The checks before num_rows rows are appended: check_pages(), that the step has no slot for a
-  // further row, and that no slot is written twice. Waits for the stream.
+  // Checks the step before num_rows rows are appended. Throws SpecError as check_pages() does, if
+  // the step has a slot for a row beyond them, or if a slot is written twice. Waits for the stream.
   void check_writes(std::int64_t num_rows, std::int64_t num_pages, Stream stream) const;
   // Returns the `capacity` records, each with the page and slot of a row. Waits for the stream;
   // refused in capture.
@@ -41,7 +41,7 @@ class AppendStep {
   const PoolFormat& format() const { return format_; }
   int capacity() const { return params_.capacity; }
   const std::optional<int>& max_spans() const { return max_spans_; }
-  // Whether there has been an update, without which append() has nowhere to write.
+  // Returns true after the first update. Without one, append() has no slots to write to.
   bool is_filled() const { return is_filled_; }
   const AppendRecord* records() const { return params_.records; }
   const DeviceBuffer& memory() const { return *memory_; }

@@ -173,7 +173,7 @@ void Batch::check_pages(int page_size) const {
     }
 }
 
-// In the order of tensors().
+// Writes the arrays in the order in which tensors() takes them.
 void Batch::write(int page_size, int* to) const {
   const Values& v = values_;
   for (const std::vector<int>* values :

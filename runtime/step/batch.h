@@ -59,11 +59,11 @@ class Batch {
   // or the capacity does not suffice. The batch then keeps its previous requests.
   void fill(std::span<const Request> requests);
 
-  // Waits until the upload before the last one has been copied. upload() then does not wait.
+  // Waits until the copy of the upload before the last one has ended. upload() then does not wait.
   void wait() const;
   // Copies the requests to the device, on the stream and without waiting for it. The returned
-  // tensors are for pages of that size, and valid until the next upload. Throws SpecError if a
-  // segment's pages are beyond the page lists, or if the stream is being captured.
+  // tensors are for pages of `page_size` slots, and valid until the next upload. Throws SpecError
+  // if a segment's pages are beyond the page lists, or if the stream is being captured.
   StepTensors upload(int page_size, Stream stream);
 
   const StepCapacity& capacity() const { return capacity_; }

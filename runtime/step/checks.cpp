@@ -88,8 +88,8 @@ bool steps_over_others(const TensorView& tensor, std::size_t dimension) {
          });
 }
 
-// Returns true if the two are views of one tensor whose rows, or whatever some dimension holds,
-// alternate between them.
+// Returns true if the elements of `a` and `b` alternate along one dimension, as those of the q and
+// k views of a fused QKV tensor do. `offset` is the distance from a to b, in elements.
 bool are_interleaved(const TensorView& a, const TensorView& b, std::int64_t offset) {
   for (std::size_t i = 0; std::cmp_less(i + 1, a.rank); ++i) {
     const std::int64_t stride = a.strides[i];
@@ -103,12 +103,12 @@ bool are_interleaved(const TensorView& a, const TensorView& b, std::int64_t offs
 
 }  // namespace
 
-void check_written(std::string_view name, const TensorView& tensor) {
+void check_no_internal_overlap(std::string_view name, const TensorView& tensor) {
   if (tensor.elements() == 0) return;
   for (std::size_t i = 0; std::cmp_less(i, tensor.rank); ++i)
     if (tensor.shape[i] > 1 && !steps_over_others(tensor, i))
       throw SpecError(
-          fmt::format("{} is {}; what is written must have memory of its own for every element",
+          fmt::format("{} is {}; a written tensor must have memory of its own for every element",
                       name, describe(tensor)));
 }
 
@@ -116,13 +116,13 @@ namespace {
 
 [[noreturn]] void refuse_shared(std::string_view name, std::string_view other_name) {
   throw SpecError(
-      fmt::format("{} and {} share memory; what is written must have its own", name, other_name));
+      fmt::format("{} and {} share memory; a written tensor must have its own", name, other_name));
 }
 
 }  // namespace
 
-void check_apart(std::string_view name, const TensorView& tensor, std::string_view other_name,
-                 const TensorView& other, int element_bytes) {
+void check_no_overlap(std::string_view name, const TensorView& tensor, std::string_view other_name,
+                      const TensorView& other, int element_bytes) {
   if (tensor.elements() == 0 || other.elements() == 0) return;
   const auto bytes =
       static_cast<const std::byte*>(other.data) - static_cast<const std::byte*>(tensor.data);
@@ -132,8 +132,8 @@ void check_apart(std::string_view name, const TensorView& tensor, std::string_vi
   refuse_shared(name, other_name);
 }
 
-void check_disjoint(std::string_view name, const TensorView& tensor, std::string_view other_name,
-                    const TensorView& other) {
+void check_disjoint_ranges(std::string_view name, const TensorView& tensor,
+                           std::string_view other_name, const TensorView& other) {
   if (tensor.elements() == 0 || other.elements() == 0) return;
   const auto offset =
       static_cast<const std::byte*>(other.data) - static_cast<const std::byte*>(tensor.data);

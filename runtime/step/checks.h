@@ -12,7 +12,7 @@ namespace lazyrope {
 // Checks of arguments, and access to checked ones. Each check throws a SpecError that names the
 // argument, its value and the allowed values. Shapes are in elements, alignments and rows in bytes.
 
-// Kernels run only on the arch that they were compiled for.
+// Checks that the device runs kernels of `arch`.
 void check_arch(const Arch& arch, const Device& device);
 void check_on_device(std::string_view name, const TensorView& tensor, const Device& device);
 void check_type(std::string_view name, const TensorView& tensor, ElementType type);
@@ -22,20 +22,21 @@ void check_extent(std::string_view name, const TensorView& tensor, int dimension
 
 void check_alignment(std::string_view name, const TensorView& tensor, int bytes);
 
-// No two elements share memory, as elements of an expanded tensor do.
-void check_written(std::string_view name, const TensorView& tensor);
+// Checks that no two elements share memory, as those of an expanded tensor do.
+void check_no_internal_overlap(std::string_view name, const TensorView& tensor);
 
-// Two tensors of one element type share no element. They may be views of one tensor whose rows
-// alternate between them.
-void check_apart(std::string_view name, const TensorView& tensor, std::string_view other_name,
-                 const TensorView& other, int element_bytes);
+// Checks that two tensors of one element type share no element. Their elements may alternate, as
+// those of the q and k views of a fused QKV tensor do.
+void check_no_overlap(std::string_view name, const TensorView& tensor, std::string_view other_name,
+                      const TensorView& other, int element_bytes);
 
-// Two tensors of any element types share no byte between their first and last bytes.
-void check_disjoint(std::string_view name, const TensorView& tensor, std::string_view other_name,
-                    const TensorView& other);
+// Checks that the ranges from the first to the last byte of two tensors share no byte. The element
+// types may differ.
+void check_disjoint_ranges(std::string_view name, const TensorView& tensor,
+                           std::string_view other_name, const TensorView& other);
 
-// Kernels read or write the rows `bytes` at a time: the last dimension is contiguous, and the
-// address and all other strides are multiples of `bytes`.
+// Checks that kernels can read or write the rows `bytes` at a time: the last dimension is
+// contiguous, and the address and all other strides are multiples of `bytes`.
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes);
 
 // Returns the length of a contiguous one-dimensional int32 tensor on the device.

@@ -78,13 +78,13 @@ Step::Step(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> p
   check_format(format_);
   const int sms = device_->sm_count();
   const std::size_t bytes = step_bytes(shape_, config, capacity_, sms);
-  memory_ = std::make_unique<DeviceBuffer>(device_, bytes);
-  lay_out_step(static_cast<std::byte*>(memory_->data()), shape_, config, capacity_, sms, params_);
-  device_->fill_zero(memory_->data(), bytes, stream);
+  memory_ = std::make_unique<StepMemory>(device_, bytes, stream);
+  lay_out_step(static_cast<std::byte*>(memory_->buffer().data()), shape_, config, capacity_, sms,
+               params_);
 }
 
-void add_inputs(const StepTensors& tensors, Reach& reach) {
-  reach.reads("q_indptr", tensors.q_indptr)
+void add_inputs(const StepTensors& tensors, AccessedMemory& accessed) {
+  accessed.reads("q_indptr", tensors.q_indptr)
       .reads("q_position", tensors.q_position)
       .reads("segments.indptr", tensors.segments.indptr)
       .reads("segments.base", tensors.segments.base)
@@ -92,11 +92,6 @@ void add_inputs(const StepTensors& tensors, Reach& reach) {
       .reads("segments.length", tensors.segments.length)
       .reads("segments.first_page", tensors.segments.first_page)
       .reads("segments.lead", tensors.segments.lead);
-}
-
-void Step::check_whole() const {
-  if (is_broken_)
-    throw SpecError("the step is broken by a kernel that was at fault; update() refills it");
 }
 
 void Step::check_shapes(const StepTensors& t) const {
@@ -126,22 +121,21 @@ void Step::update(const StepTensors& tensors, bool check, Stream stream) {
   params_.page_size = divisor(format_.page_size);
   num_tokens_ = params_.inputs.num_tokens;
   tensors_ = tensors;
-  if (is_broken_) device_->fill_zero(memory_->data(), memory_->bytes(), stream);
-  is_broken_ = false;
+  memory_->clear_after_fault(stream);
   const int ctas = params_.num_planners * (serves(kPrefill) ? kPlanPhases : 1);
-  run([&] {
+  memory_->run([&] {
     planner_->on(*device_).launch(ctas, &params_, stream, [&] {
-      Reach reach;
-      add_inputs(tensors, reach);
-      add_to(reach);
-      return reach.ranges();
+      AccessedMemory accessed;
+      add_inputs(tensors, accessed);
+      add_to(accessed);
+      return accessed.ranges();
     });
   });
 }
 
-void Step::add_to(Reach& reach) const {
-  reach.writes("the step", *memory_);
-  if (tensors_) reach.reads("pages", tensors_->pages);
+void Step::add_to(AccessedMemory& accessed) const {
+  accessed.writes("the step", memory_->buffer());
+  if (tensors_) accessed.reads("pages", tensors_->pages);
 }
 
 void Step::check_pages(std::int64_t num_pages, Stream stream) const {

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "runtime/driver/device.h"
-#include "runtime/emulator/fault.h"
 #include "runtime/engine/kernel.h"
-#include "runtime/step/reach.h"
+#include "runtime/step/accessed_memory.h"
+#include "runtime/step/step_memory.h"
 #include "runtime/step/step_types.h"
 #include "templates/abi/plan.h"
 
@@ -25,8 +25,8 @@ struct StepShape {
   bool operator==(const StepShape&) const = default;
 };
 
-// Adds the caller's arrays that the planner reads; it does not read the page lists.
-void add_inputs(const StepTensors& tensors, Reach& reach);
+// Adds the caller's arrays that the planner reads, which are all but the page lists.
+void add_inputs(const StepTensors& tensors, AccessedMemory& accessed);
 
 // Throws SpecError if the page size is illegal.
 void check_format(const PoolFormat& format);
@@ -59,34 +59,22 @@ class Step {
   // The shape and config that the step is planned for; only kernels with the same ones can use it.
   const StepShape& shape() const { return shape_; }
   const KernelConfig& config() const { return config_; }
-  // Query tokens of the latest update.
+  // Returns the query tokens of the latest update.
   int num_tokens() const { return num_tokens_; }
-  // Device memory of the step, in bytes.
-  std::size_t bytes() const { return memory_->bytes(); }
+  // Returns the device memory of the step, in bytes.
+  std::size_t bytes() const { return memory_->buffer().bytes(); }
 
   enum Phase { kDecode, kPrefill };
   // Returns true if the capacity allows requests for this phase's attend kernel.
   bool serves(Phase phase) const { return params_.phase[phase].work.num_ctas > 0; }
   const StepView& view() const { return params_.step; }
-  // Adds the step's memory that its kernels may access.
-  void add_to(Reach& reach) const;
   const WorkView& work(Phase phase) const { return params_.phase[phase].work; }
-  // Launches kernels that write to the step. After a KernelFault of the emulator the step's memory
-  // is unusable: run() throws SpecError until the next update. Other exceptions come before a
-  // kernel has begun, so the step stays usable.
-  template <class Launches>
-  void run(const Launches& launches) const {
-    check_whole();
-    try {
-      launches();
-    } catch (const KernelFault&) {
-      is_broken_ = true;
-      throw;
-    }
-  }
+  // Adds the step's memory and its page lists, which every kernel of the step may access.
+  void add_to(AccessedMemory& accessed) const;
+  // The memory that view() and work() point into. Kernels write to it even if the step is const.
+  StepMemory& memory() const { return *memory_; }
 
  private:
-  void check_whole() const;
   void check_shapes(const StepTensors& tensors) const;
 
   std::shared_ptr<const Device> device_;
@@ -98,8 +86,7 @@ class Step {
   int num_tokens_ = 0;
   std::optional<StepTensors> tensors_;  // the latest update's, for check_pages()
   PlanParams params_{};
-  std::unique_ptr<DeviceBuffer> memory_;
-  mutable bool is_broken_ = false;
+  std::unique_ptr<StepMemory> memory_;
 };
 
 }  // namespace lazyrope

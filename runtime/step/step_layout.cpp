@@ -27,10 +27,9 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-// The tiles of one phase: the rows of requests that it serves, the rows of a tile, and the largest
-// number of tiles.
+// The query tiles of one phase. Rows are packed rows of one KV head.
 struct PhaseExtent {
-  int min_rows;
+  int min_rows;  // the phase serves requests of min_rows to max_rows
   int max_rows;
   int tile_rows;
   std::size_t max_tiles;
@@ -66,7 +65,7 @@ void allocate_scratch(Arena& arena, std::size_t planners, PlanScratch& scratch) 
                    planners * static_cast<std::size_t>(plan_table_bytes(scratch.max_tiles)));
 }
 
-// Returns the largest number of KV heads of a work tile, which is at most one a warp. It divides
+// Returns the largest number of KV heads of a work tile, which is at most one per warp. It divides
 // num_kv_heads, so that all work tiles have the same number.
 int max_heads_of(const KernelConfig& config, const TileConfig& tile, const StepShape& shape) {
   if (tile.heads > 1) return tile.heads;

@@ -79,7 +79,7 @@ std::shared_ptr<const Device> gpu_to_tune_on(std::string_view arch) {
   if (!arch.empty()) refuse_emulator(find_arch(arch));
   std::shared_ptr<const Device> device;
   try {
-    device = present_gpu();
+    device = current_gpu();
   } catch (const DriverError& error) {
     DriverFailure failure = error.failure();
     failure.text = fmt::format(
@@ -116,7 +116,7 @@ AttentionPtr stored_attention(Engine& engine, const AttentionSpec& spec, const D
               "the tuning of {} is not used: {}; the default config is used instead. `lazyrope "
               "autotune` tunes again",
               tuning->spec, why);
-  engine.tunings().dismiss(key);
+  engine.tunings().mark_missing(key);
   return nullptr;
 }
 
@@ -137,10 +137,10 @@ AttentionPtr compile_for(Engine& engine, const AttentionSpec& spec, std::string_
   const bool is_plain =
       options.config || tune == Tune::kNever || (tune == Tune::kStored && !arch.empty());
   if (is_plain)
-    return Attention::compile(engine, spec, arch.empty() ? present_arch() : find_arch(arch),
+    return Attention::compile(engine, spec, arch.empty() ? current_arch() : find_arch(arch),
                               options);
   validate(spec);
-  const auto device = tune == Tune::kMeasure ? gpu_to_tune_on(arch) : present_gpu();
+  const auto device = tune == Tune::kMeasure ? gpu_to_tune_on(arch) : current_gpu();
   if (AttentionPtr attention = stored_attention(engine, spec, *device, options.engine))
     return attention;
   if (tune == Tune::kStored) return Attention::compile(engine, spec, device->arch(), options);

@@ -45,7 +45,7 @@ void record(const ConformanceRunner& runner, const Device& device,
 }
 
 void record_all(const std::vector<std::string>& names) {
-  const std::shared_ptr<const Device> gpu = present_gpu();
+  const std::shared_ptr<const Device> gpu = current_gpu();
   for (const ConformanceKernel& text : conformance_kernels()) {
     if (!runs_on(text, gpu->arch())) continue;
     const ConformanceRunner runner(text, gpu);

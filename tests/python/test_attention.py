@@ -233,7 +233,7 @@ def test_out_may_be_interleaved_with_q_but_not_overlap_it(build, device):
         assert torch.equal(attend(q, out), expected)
     line = torch.empty((tokens + 1, heads, dim), dtype=case.q.dtype, device=device)
     for q, out in ((line[1:], line[:-1]), (line[:-1], line[1:]), (rows[:, :heads], rows[:, 1 : heads + 1])):
-        with pytest.raises(lazyrope.SpecError, match="out and q share memory; what is written must have its own"):
+        with pytest.raises(lazyrope.SpecError, match="out and q share memory; a written tensor must have its own"):
             attend(q, out)
     with pytest.raises(lazyrope.SpecError, match="memory of its own for every element"):
         attend(case.q.clone(), line.as_strided((tokens, heads, dim), (dim, dim, 1)))

@@ -88,7 +88,7 @@ class FakeDevice : public Device {
    public:
     FakeKernel(const FakeDevice& device, Binary binary)
         : device_(device), binary_(std::move(binary)) {}
-    void launch(int ctas, const void* params, Stream, ReachOf) const override {
+    void launch(int ctas, const void* params, Stream, AccessedMemoryFn) const override {
       device_.on_launch(ctas, params);
       device_.on_kernel(binary_, ctas, params);
     }

@@ -102,7 +102,7 @@ class Interpreter {
 
   const Arch& arch() const {
     const Json name = row_.value("arch", Json(kEmulator));
-    return name.is_null() ? present_arch() : find_arch(name.get<std::string>());
+    return name.is_null() ? current_arch() : find_arch(name.get<std::string>());
   }
 
   const Attention& attention() {

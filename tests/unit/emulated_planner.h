@@ -10,7 +10,7 @@
 
 #include "runtime/emulator/device.h"
 #include "runtime/engine/kernel_set.h"
-#include "runtime/step/reach.h"
+#include "runtime/step/accessed_memory.h"
 #include "runtime/step/step_layout.h"
 #include "tests/support/engines.h"
 #include "tests/support/host_tensor.h"
@@ -93,10 +93,10 @@ class EmulatedPlanner {
     emulator_options().races = true;
     kernel_->on(*emulator_device())
         .launch(static_cast<int>(phases().size()) * params_.num_planners, &params_, nullptr, [&] {
-          Reach reach;
-          add_inputs(tensors, reach);
-          reach.reads("pages", tensors.pages).writes("the step", memory_->view());
-          return reach.ranges();
+          AccessedMemory accessed;
+          add_inputs(tensors, accessed);
+          accessed.reads("pages", tensors.pages).writes("the step", memory_->view());
+          return accessed.ranges();
         });
     emulator_options().races = false;
   }

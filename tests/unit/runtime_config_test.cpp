@@ -175,7 +175,7 @@ class Log : public testing::Test {
  protected:
   void TearDown() override {
     set_log_sink({});
-    log_as_asked(LogLevel::kWarning);
+    log_to_stderr(LogLevel::kWarning);
   }
 };
 
@@ -207,13 +207,13 @@ TEST_F(Log, TheLevelDecidesWhatReachesTheSink) {
   EXPECT_EQ(seen, "warning:w;info:i;warning:w;info:i;debug:d;");
 }
 
-TEST_F(Log, AHostGetsMessagesOfEveryLevelUntilTheVariableAsksForThem) {
+TEST_F(Log, TheDefaultSinkGetsMessagesOfEveryLevelUntilTheyGoToStderr) {
   std::string seen;
   const auto log_all = [] {
     log_message(LogLevel::kWarning, "w");
     log_message(LogLevel::kDebug, "d");
   };
-  set_host_log([&](LogLevel level, std::string_view message) {
+  set_default_log_sink([&](LogLevel level, std::string_view message) {
     seen += std::string(to_string(level)) + ":" + std::string(message) + ";";
   });
   log_all();
@@ -222,7 +222,7 @@ TEST_F(Log, AHostGetsMessagesOfEveryLevelUntilTheVariableAsksForThem) {
   log_all();
   EXPECT_EQ(seen, "warning:w;debug:d;sink;sink;") << "a sink comes first";
   set_log_sink({});
-  log_as_asked(LogLevel::kWarning);
+  log_to_stderr(LogLevel::kWarning);
   testing::internal::CaptureStderr();
   log_all();
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "lazyrope: warning: w\n");

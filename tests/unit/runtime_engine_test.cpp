@@ -198,7 +198,7 @@ TEST_F(EngineTest, CheckReportsThatNothingCanBeCompiledOrStored) {
   unknown.name = "sm_10";
   unknown.major = 1;
   EXPECT_TRUE(throws<CompileError>([&] { Engine(config()).check_can_compile(unknown); },
-                                   {"does not compile for sm_10; it does for sm_", "sm_80"}));
+                                   {"does not compile for sm_10; it compiles for sm_", "sm_80"}));
   Config unwritable = config();
   unwritable.cache_dir = "/proc/lazyrope";
   EXPECT_TRUE(throws<CacheError>([&] { Engine(unwritable).check_can_compile(arch); },

@@ -95,7 +95,7 @@ TEST_F(TuningStoreTest, TheDiskIsReadOnceUntilTheStoreIsCleared) {
   EXPECT_EQ(store_.find(key_), nullptr);
   store_.clear();
   EXPECT_NE(store_.find(key_), nullptr);
-  store_.dismiss(key_);
+  store_.mark_missing(key_);
   EXPECT_EQ(store_.find(key_), nullptr);
   EXPECT_NE(found_by_new_store(), nullptr) << "only this process dismisses it";
 }

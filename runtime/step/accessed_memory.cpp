@@ -1,4 +1,4 @@
-#include "runtime/step/reach.h"
+#include "runtime/step/accessed_memory.h"
 
 #include <algorithm>
 
@@ -19,25 +19,25 @@ MemoryRange range_of(const char* name, const TensorView& tensor, bool is_written
           static_cast<std::size_t>((last - first + 1) * bytes), is_written};
 }
 
-Reach& Reach::add(const char* name, const TensorView& tensor, bool is_written) {
+AccessedMemory& AccessedMemory::add(const char* name, const TensorView& tensor, bool is_written) {
   ranges_.push_back(range_of(name, tensor, is_written));
   return *this;
 }
 
-Reach& Reach::reads(const char* name, const std::optional<TensorView>& tensor) {
+AccessedMemory& AccessedMemory::reads(const char* name, const std::optional<TensorView>& tensor) {
   return tensor ? add(name, *tensor, false) : *this;
 }
 
-Reach& Reach::writes(const char* name, const std::optional<TensorView>& tensor) {
+AccessedMemory& AccessedMemory::writes(const char* name, const std::optional<TensorView>& tensor) {
   return tensor ? add(name, *tensor, true) : *this;
 }
 
-Reach& Reach::writes(const char* name, const DeviceBuffer& buffer) {
+AccessedMemory& AccessedMemory::writes(const char* name, const DeviceBuffer& buffer) {
   ranges_.push_back({name, buffer.data(), buffer.bytes(), true});
   return *this;
 }
 
-Reach& Reach::pool(const PoolTensors& pool, bool is_written) {
+AccessedMemory& AccessedMemory::add_pool(const PoolTensors& pool, bool is_written) {
   add("k_pool", pool.keys, is_written);
   add("v_pool", pool.values, is_written);
   return reads("k_scale", pool.key_scale).reads("v_scale", pool.value_scale);

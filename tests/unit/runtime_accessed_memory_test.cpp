@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "runtime/step/reach.h"
+#include "runtime/step/accessed_memory.h"
 
 namespace lazyrope {
 namespace {
@@ -14,7 +14,7 @@ TensorView tensor(std::byte* data, std::initializer_list<std::int64_t> shape,
   return view;
 }
 
-TEST(Reach, TensorReachesFromItsLowestToItsHighestByte) {
+TEST(AccessedMemory, RangeOfATensorIsItsLowestToItsHighestByte) {
   std::array<std::byte, 64> memory{};
   const auto check = [&](const TensorView& view, std::ptrdiff_t first, std::size_t bytes) {
     const MemoryRange range = range_of("q", view, false);
@@ -27,11 +27,11 @@ TEST(Reach, TensorReachesFromItsLowestToItsHighestByte) {
   check(tensor(memory.data(), {0, 3}, {3, 1}), 0, 0);
 }
 
-TEST(Reach, ListsPresentTensorsAndMarksWrittenOnes) {
+TEST(AccessedMemory, ListsPresentTensorsAndMarksWrittenOnes) {
   std::array<std::byte, 64> memory{};
   const TensorView view = tensor(memory.data(), {2}, {1});
   const auto ranges =
-      Reach().reads("sinks", std::nullopt).reads("q", view).writes("out", view).ranges();
+      AccessedMemory().reads("sinks", std::nullopt).reads("q", view).writes("out", view).ranges();
   ASSERT_EQ(ranges.size(), 2u);
   EXPECT_EQ(ranges[0].name, "q");
   EXPECT_FALSE(ranges[0].is_written);
