@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <memory>
@@ -98,8 +97,7 @@ Config config_of(const Options& options) {
   if (options.out == "none")
     throw UsageError(
         "--out none: \"none\" stands for no cache; give ./none for a directory of that name");
-  Config config = Config::from_environment();
-  config.cache_dir = std::filesystem::absolute(options.out).lexically_normal().string();
+  Config config = config_with_cache(options.out);
   config.cache_max_bytes = std::numeric_limits<std::uint64_t>::max();
   config.policy = CachePolicy::kJit;
   return config;

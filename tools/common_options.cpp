@@ -12,6 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/engine/devices.h"
 #include "tools/command.h"
+#include "tools/environment.h"
 
 namespace lazyrope {
 namespace {
@@ -36,10 +37,12 @@ void add_cache_option(CLI::App& app, std::string& directory) {
 }
 
 Config config_with_cache(const std::string& directory) {
-  return Config::from_environment([&](const char* name) {
+  Config config = Config::from_environment([&](const char* name) {
     const bool given = !directory.empty() && std::string_view(name) == "LAZYROPE_CACHE_DIR";
     return given ? directory : process_environment(name);
   });
+  config.nvrtc_directories = environment_nvrtc_directories();
+  return config;
 }
 
 std::string arch_names() {
