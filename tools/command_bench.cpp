@@ -40,7 +40,7 @@ int run_bench(const std::vector<std::string>& arguments) {
 
 Command bench_command(CLI::App& root) {
   CLI::App* const app = root.add_subcommand(
-      "bench", "Time the kernels and PyTorch's (runs python -m lazyrope.bench)");
+      "bench", "Time the kernels beside PyTorch's (runs python3 -m lazyrope.bench)");
   app->set_help_flag();
   app->prefix_command();
   return {app, [app] { return run_bench(app->remaining()); }};

@@ -17,12 +17,13 @@
 namespace lazyrope {
 namespace {
 
-const Arch& present_arch_or_advice() {
+const Arch& present_gpu_arch() {
   try {
     return present_arch();
   } catch (const DriverError& error) {
-    throw std::runtime_error(fmt::format(
-        "there is no GPU to compile for: give --arch, one of {}\n{}", arch_names(), error.what()));
+    throw std::runtime_error(
+        fmt::format("no usable GPU was found, so --arch is needed: give one of {}\n{}",
+                    arch_names(), error.what()));
   }
 }
 
@@ -60,7 +61,7 @@ const Arch& named_arch(const std::string& name) {
 }
 
 const Arch& arch_of(const std::string& name) {
-  return name.empty() ? present_arch_or_advice() : named_arch(name);
+  return name.empty() ? present_gpu_arch() : named_arch(name);
 }
 
 }  // namespace lazyrope

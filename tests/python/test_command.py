@@ -100,7 +100,7 @@ class TestHelp:
             "autotune                  Choose the fastest kernels for models on this GPU",
             "cache                     List, verify or remove the kernels on disk",
             "doctor                    Show which NVRTC, driver, GPUs and cache are found",
-            "bench                     Time the kernels and PyTorch's",
+            "bench                     Time the kernels beside PyTorch's",
             "profile                   Count bank conflicts and sectors of each source line",
         ):
             assert line in text
@@ -455,8 +455,8 @@ MISTAKES = [
     (["render", *SPEC, "--rope-param", "theta=1e4x"], 2, ['"theta=1e4x" is not KEY=NUMBER']),
     (["render", *SPEC, "--rope-param", "theta=5"], 2, ["theta is given twice"]),
     (["compile", *SPEC, "--threads", 0], 2, ["--threads", "1024"]),
-    (["cache", "prune", "--max-bytes", "5Q"], 2, ["--max-bytes", "'5Q'", "K, M, G or T"]),
-    (["cache", "prune", "--max-bytes", "-5"], 2, ["--max-bytes", "'-5'"]),
+    (["cache", "prune", "--max-bytes", "5Q"], 2, ["--max-bytes = 5Q; it must be a number of bytes", "K, M, G or T"]),
+    (["cache", "prune", "--max-bytes", "-5"], 2, ["--max-bytes = -5; it must be"]),
     (["render", *SPEC, "--arch", "sm_75"], 2, ['--arch: arch "sm_75" is unknown', "sm_80", "sm_90a"]),
     (["compile", *SPEC, "--arch", "sm_80,sm_75"], 2, ['--arch: arch "sm_75" is unknown']),
     (["render", *SPEC[2:], "--head-dim", 88, "--arch", "sm_80"], 1, ["head_dim = 88", "64, 72, 80"]),
@@ -510,7 +510,7 @@ class TestMistakes:
     def test_without_a_gpu_the_arch_must_be_given(self, run):
         for subcommand in ("render", "compile"):
             error = run(subcommand, *SPEC, code=1, CUDA_VISIBLE_DEVICES="").stderr
-            assert "there is no GPU to compile for: give --arch, one of sm_80" in error
+            assert "no usable GPU was found, so --arch is needed: give one of sm_80" in error
 
     def test_a_bad_environment_variable_is_refused(self, run):
         error = run("cache", "list", code=1, LAZYROPE_POLICY="maybe").stderr
