@@ -192,7 +192,7 @@ def command(arguments: list[str]) -> str:
     return shlex.join(["python", "-m", "tools.rag", *parser.parse_known_args(arguments)[1]])
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.rag", description=__doc__.split("\n\n")[0])
     parser.add_argument(
         "--part", choices=["fidelity", "serving", "all"], default="all", help="what to measure (default: %(default)s)"
@@ -225,7 +225,11 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="GIB",
         help="KV budgets on a GPU (default: 8 16 32)",
     )
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parsed(arguments)
     warnings.filterwarnings("ignore", category=RuntimeWarning, message="the model is on the CPU")
     if options.page:
         require_matplotlib()  # fails before anything is measured
