@@ -19,7 +19,7 @@ help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 13
 
 # On a GPU the demo needs PyTorch, to compare with it.
-demo: build $(if $(wildcard /dev/nvidia0),$(VENV)/.test)  ## compile the kernels of three models; with a GPU, also run them
+demo: build $(VENV)/.demo $(if $(wildcard /dev/nvidia0),$(VENV)/.test)  ## compile the kernels of three models; with a GPU, also run them
 	$(python) tools/demo.py
 
 rag: build $(VENV)/.rag  ## a real model answers from documents: checks and times, in tables and build/rag.html
@@ -92,7 +92,7 @@ $(BUILD)/build.ninja: $(VENV)/.build $(BUILD)/.werror-$(WERROR)
 $(BUILD)/.werror-$(WERROR):
 	@mkdir -p $(BUILD) && rm -f $(BUILD)/.werror-* && touch $@
 
-$(VENV)/.test $(VENV)/.lint: $(VENV)/.build
+$(VENV)/.demo $(VENV)/.test $(VENV)/.lint: $(VENV)/.build
 $(VENV)/.rag: $(VENV)/.test tools/requirements/rag-no-deps.txt
 $(VENV)/.%: tools/requirements/%.txt tools/set_up.sh
 	@PYTHON=$(PYTHON) tools/set_up.sh $(VENV) $*

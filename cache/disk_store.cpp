@@ -99,7 +99,7 @@ bool remove_file(const fs::path& path) {
   throw CacheError(failure_text("remove", path));
 }
 
-// Counts the entry, unless another process has removed it already.
+// Removes the entry, and counts it unless another process has removed it already.
 void remove_entry(const StoredFile& entry, Removed& removed) {
   if (!remove_file(entry.path)) return;
   ++removed.entries;

@@ -59,13 +59,13 @@ struct Nearest {
 // Entries on disk, one file `<root>/<key>.lzr` each. Any number of threads and processes may use
 // one root at once: a file is published whole or not at all, and is verified when it is read.
 //
-// The store trusts only files that no user but this one and root can have written. `load`, `store`,
-// `lock` and `nearest` never throw because of the disk. The other functions throw CacheError. They
-// touch only regular files in the root whose names have this store's form.
+// The store trusts only files that belong to this user or to root and that no other user may write.
+// `load`, `store`, `lock` and `nearest` never throw because of the disk. The other functions throw
+// CacheError, and ignore links, directories and files of other names in the root.
 class DiskStore {
  public:
   // Touches nothing on disk: directories are made when they are first needed. A store with an empty
-  // root holds nothing.
+  // root stores nothing.
   explicit DiskStore(std::filesystem::path root);
 
   const std::filesystem::path& root() const { return root_; }
@@ -98,7 +98,8 @@ class DiskStore {
   // Returns the summed size of all entries.
   std::uint64_t size_bytes() const;
 
-  // Removes everything, even the temporary file of another writer, whose `store` then fails.
+  // Removes all entries, all temporary files, and the lock files that no process holds. A `store`
+  // that is writing its temporary file then fails.
   Removed clear() const;
 
   // Removes entries, the least recently used first, until at most `max_bytes` are left. Also

@@ -78,7 +78,7 @@ std::array<std::byte, kChecksumBytes> checksum_of(Bytes file) {
 std::size_t read_length(Bytes in) {
   const auto length = read_integer<std::uint64_t>(in);
   if (length > kMaxEntryBytes) {
-    throw CacheError(fmt::format("bad header: a part of {} bytes; an entry has at most {}", length,
+    throw CacheError(fmt::format("bad header: a length of {} bytes; at most {} are allowed", length,
                                  kMaxEntryBytes));
   }
   return length;
@@ -94,7 +94,8 @@ Lengths read_header(Bytes file) {
   }
   const auto format = read_integer<std::uint32_t>(file.subspan(kFormatAt));
   if (format != kFormat) {
-    throw CacheError(fmt::format("format {}, this lazyrope reads {}", format, kFormat));
+    throw CacheError(
+        fmt::format("format {}; this version of lazyrope reads format {}", format, kFormat));
   }
   const Bytes lengths = file.subspan(kLengthsAt);
   return {read_length(lengths), read_length(lengths.subspan(8)), read_length(lengths.subspan(16))};
@@ -120,7 +121,7 @@ Key read_key(Bytes file, const Lengths& lengths, std::string_view key_hex) {
   const auto fields = parse_fields(file.subspan(kHeaderBytes, lengths.fields));
   const auto is_text = [](const nlohmann::json& value) { return value.is_string(); };
   if (!fields.is_object() || !std::ranges::all_of(fields, is_text)) {
-    throw CacheError("the key fields are not names and texts");
+    throw CacheError("the key fields are not a JSON object of strings");
   }
   Key key = Key::from_fields(fields.get<KeyFields>());
   if (key.hex() != key_hex) throw CacheError(fmt::format("it belongs to the key {}", key.hex()));
@@ -135,7 +136,8 @@ std::vector<std::byte> encode_entry(const Key& key, const Entry& entry) {
   const Lengths lengths{fields.size(), entry.facts.size(), entry.payload.size()};
   if (lengths.file() > kMaxEntryBytes) {
     throw CacheError(
-        fmt::format("the entry has {} bytes; at most {} are kept", lengths.file(), kMaxEntryBytes));
+        fmt::format("the entry has {} bytes; at most {} are allowed", lengths.file(),
+                    kMaxEntryBytes));
   }
   std::vector<std::byte> file(lengths.file());
   std::span<std::byte> room(file);

@@ -33,9 +33,8 @@ class FileDescriptor {
 // Returns "cannot <action> <path>: <reason>", with the reason that errno has now.
 std::string failure_text(std::string_view action, const std::filesystem::path& path);
 
-// Returns the first `limit` bytes of a file that no user but this one and root can have written, or
-// nullopt when there is no such file. Throws CacheError when it cannot be read or must not be
-// trusted.
+// Returns the first `limit` bytes of a file, or nullopt when there is none. Throws CacheError when
+// the file cannot be read, or when a user other than this one and root may have written it.
 std::optional<std::vector<std::byte>> read_trusted_file(const std::filesystem::path& path,
                                                         std::size_t limit);
 

@@ -9,12 +9,12 @@ from tools.rag.tables import Table
 
 
 def share(row: Row) -> float:
-    """Returns the bandwidth as a share of that of a plain sum over the same bytes."""
+    """Returns the bandwidth as a fraction of that of a plain sum over the same bytes."""
     return row["stream_us"] / row["us"]
 
 
 def over_own(row: Row) -> float:
-    """Returns the time over that of lazyrope's kernel with which the row was timed interleaved."""
+    """Returns the row's time over that of the variant of lazyrope's kernel that was timed with it."""
     (own,) = row["own"].values()
     return row["us"] / own
 

@@ -1,8 +1,9 @@
-"""Checks that includes go downwards between rooms, and a few other rules of the tree.
+"""Checks that includes go downwards between layers (the top-level folders), and a few other rules of the tree.
 
 python tools/check_layers.py [ROOT]
 
-Prints one line per complaint, FILE:LINE: what is wrong and what is allowed. Exits with 1 if there is any, else with 0.
+Prints one line per complaint, FILE:LINE: what is wrong and what is allowed. Exits with 1 if there is a complaint, else
+with 0.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# A room may include itself and these.
+# A layer may include itself and these.
 MAY_INCLUDE = {
     "codegen": {"templates/abi"},
     "cache": set(),
@@ -86,7 +87,7 @@ class Source:
     code: str
 
     @property
-    def room(self) -> str:
+    def layer(self) -> str:
         return self.path.split("/")[0]
 
     @property
@@ -95,7 +96,7 @@ class Source:
 
     @property
     def owner(self) -> str:
-        return "conformance kernels" if self.is_conformance_kernel else self.room
+        return "conformance kernels" if self.is_conformance_kernel else self.layer
 
     @property
     def is_cpp(self) -> bool:
@@ -124,8 +125,8 @@ def blank(match: re.Match[str]) -> str:
 
 def sources(root: Path) -> list[Source]:
     found = []
-    for room in MAY_INCLUDE:
-        for file in sorted((root / room).rglob("*")):
+    for layer in MAY_INCLUDE:
+        for file in sorted((root / layer).rglob("*")):
             if file.is_file() and file.name.endswith(SUFFIXES) and "__pycache__" not in file.parts:
                 text = file.read_text(encoding="utf-8")
                 code = QUOTED_OR_COMMENT.sub(blank, text) if file.name.endswith(CPP_SUFFIXES) else text
@@ -149,18 +150,18 @@ def check_runtime_include(source: Source, include: Include) -> str | None:
     return None
 
 
-def check_room_include(source: Source, include: Include) -> str | None:
-    """Checks that host code includes paths from the root, in rooms that its own room may include."""
+def check_layer_include(source: Source, include: Include) -> str | None:
+    """Checks that host code includes paths from the root, in layers that its own layer may include."""
     target = include.path.split("/")[0]
     if target not in MAY_INCLUDE:
-        return f'"{include.path}" is in no room; give paths from the root, <...> for libraries'
-    if target == source.room:
+        return f'"{include.path}" is in no layer; give paths from the root, <...> for libraries'
+    if target == source.layer:
         return check_runtime_include(source, include) if target == "runtime" else None
-    allowed = MAY_INCLUDE[source.room]
+    allowed = MAY_INCLUDE[source.layer]
     if target in allowed or any(include.path.startswith(f"{one}/") for one in allowed):
         return None
-    names = ", ".join([source.room, *sorted(allowed)])
-    return f'{source.room} must not include "{include.path}"; it may include: {names}'
+    names = ", ".join([source.layer, *sorted(allowed)])
+    return f'{source.layer} must not include "{include.path}"; it may include: {names}'
 
 
 def check_template_path(include: Include, paths: set[str]) -> str | None:
@@ -207,10 +208,10 @@ def check_includes(source: Source, paths: set[str]) -> Iterator[tuple[int, str]]
                 complaint = f"{source.owner} must not include <{include.path}>"
         elif source.is_conformance_kernel:
             complaint = check_conformance_include(include, paths)
-        elif source.room == "templates":
+        elif source.layer == "templates":
             complaint = check_template_include(source, include, paths)
         else:
-            complaint = check_room_include(source, include)
+            complaint = check_layer_include(source, include)
         if complaint:
             yield include.line, complaint
 
@@ -218,8 +219,8 @@ def check_includes(source: Source, paths: set[str]) -> Iterator[tuple[int, str]]
 def check_imports(source: Source) -> Iterator[tuple[int, str]]:
     for match in PYTHON_IMPORT.finditer(source.code):
         package = match[1].split(".")[0]
-        if package in ("tests", "tools") and package != source.room and source.room != "tests":
-            yield line_of(source.code, match.start()), f"{source.room} must not import {match[1]}; nobody does"
+        if package in ("tests", "tools") and package != source.layer and source.layer != "tests":
+            yield line_of(source.code, match.start()), f"{source.layer} must not import {match[1]}; only tests may"
 
 
 def check_words(source: Source) -> Iterator[tuple[int, str]]:
@@ -234,7 +235,7 @@ def check_words(source: Source) -> Iterator[tuple[int, str]]:
 
 def check_environment(source: Source) -> Iterator[tuple[int, str]]:
     is_tool = source.path.startswith(("tools/", "python/docs/")) and not source.is_cpp
-    shipped = source.room != "tests" and not is_tool
+    shipped = source.layer != "tests" and not is_tool
     if not shipped or source.path == ENVIRONMENT_READER:
         return
     for match in READS_ENVIRONMENT.finditer(source.code):
@@ -274,7 +275,7 @@ def main(arguments: list[str]) -> int:
     root = Path(arguments[0]) if arguments else Path(__file__).resolve().parents[1]
     tree = sources(root)
     if not tree:
-        print(f"{root} has none of the rooms {', '.join(MAY_INCLUDE)}", file=sys.stderr)
+        print(f"{root} has none of the layers {', '.join(MAY_INCLUDE)}", file=sys.stderr)
         return 1
     found = complaints(tree)
     for complaint in found:

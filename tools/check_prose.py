@@ -2,9 +2,9 @@
 
 python tools/check_prose.py [--root DIR] [--stats] [--list FILE...]
 
-Prints one line a complaint, FILE:LINE: what is wrong and what to say instead, then the numbers of each room, and exits
-with 1 if there is any complaint. A file may have a few comments or docstrings that open with a fragment: at most 2%, or
-one where it has fewer than 50.
+Prints one line per complaint, FILE:LINE: what is wrong and what to say instead. Then it prints the numbers of each
+top-level folder, and exits with 1 if there is a complaint. At most 2% of a file's comments and docstrings may open with
+a fragment, or one of fewer than 50.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MANY_BLOCKS = 50
 MAX_SHARE = 0.02
 MAX_FEW = 1
 
-ROOMS = tuple(MAY_INCLUDE)
+FOLDERS = tuple(MAY_INCLUDE)
 PYTHON_SUFFIXES = (".py", ".pyi")
 SUFFIXES = (*CPP_SUFFIXES, *PYTHON_SUFFIXES, ".sh", ".cmake", ".toml", ".md", "Makefile", "CMakeLists.txt")
 NO_SUFFIX = (".ci/run", "tests/gpu/run")
@@ -40,7 +40,7 @@ SPELL_OUT = (
     "python/docs/changelog.md",
     "python/docs/contributing/style.md",
 )
-# The records of experiments name the code of their day.
+# The records of experiments use the names that the code had when they were written.
 RECORDS = "tests/gpu/experiments/"
 
 
@@ -49,8 +49,8 @@ class Forbidden:
     """A word or a name that the glossary replaces.
 
     `word` is matched against whole words of comments, docstrings, literals and Markdown, and `name` against names in
-    lower snake case: kTurnedBytes as k_turned_bytes. A hit inside a match of `allowed` is fine. With `paths` the row
-    holds for files whose path begins with a match of it.
+    lower snake case: kTurnedBytes as k_turned_bytes. A hit inside a match of `allowed` is no complaint. The row applies
+    to files whose path begins with a match of `paths`.
     """
 
     say: str
@@ -144,14 +144,15 @@ PREPOSITIONS = (
     " into, like, on, outside, over, per, through, to, under, unlike, upon, via, with, within, without"
 )
 CONJUNCTIONS = "as, because, if, once, since, unless, until, when, where, while"
-# After these a comma is enough, for good comments often go on with an imperative: "If it is absent, compile it."
+# After these a comma is enough, because good comments often continue with an imperative: "If absent, compile it."
 COMMA_IS_ENOUGH = "after, because, before, if, once, since, to, unless, until, when, while"
-# A block that opens with one of these is a fragment if it goes on like one, and the last three also without a verb.
+# A block that opens with one of these may be a noun phrase, which is_noun_phrase() recognises.
 COUNTS = "all, also, any, both, empty, everything, none, nothing, only, some, these, two, each, every, one"
+# After these a block without a verb is a noun phrase.
 VERB_WANTED = "each, every, one"
-# Trailing comments may be noun phrases, but may not begin so.
+# A comment that follows code may be a noun phrase, but may not open with one of these.
 NEVER_TRAIL = "of, what, who, whose"
-# Paragraphs have longer sentences than comments, of which no rule so simple can tell: these alone are fragments.
+# The sentences of Markdown are too long for the rules above. There only blocks with these openers are fragments.
 NEVER_IN_MARKDOWN = "of, those, what, whether, who, whose"
 
 FINITE = (
@@ -187,7 +188,7 @@ AT_LEAST = re.compile(rf"at (?:least|most) .*\b(?:{FINITE})\b", re.IGNORECASE)
 # The verb follows soon, not in a relative clause: "On a GPU the kernels are compiled", "For some layers we need".
 EARLY_VERB = re.compile(rf"\w+ (?:(?!{RELATIVE})[\w'-]+ ){{2,8}}(?:{FINITE})\b", re.IGNORECASE)
 EARLY_SUBJECT = re.compile(rf"\w+ (?:(?!{RELATIVE})[\w'-]+ ){{1,8}}(?:we|you|they)\b", re.IGNORECASE)
-# "All of the threads have arrived" begins with a subject, these do not.
+# "All of the threads have arrived" opens with a subject, but these matches are no subjects.
 NO_PART = re.compile(r"also (?:of|\d+)\b|\w+ of (?:which|whom|what)\b", re.IGNORECASE)
 # "All threads of the CTA: its work tiles" has no verb before the colon.
 NO_VERB_BEFORE_COLON = re.compile(r"all \w+(?: of (?:a|each|its|the) [\w-]+)?$", re.IGNORECASE)
@@ -321,7 +322,7 @@ def docstrings(text: str) -> Iterator[Block]:
 
 
 def literals(path: str, text: str) -> Iterator[Block]:
-    """Finds the string literals of C++ and Python, but for names of files."""
+    """Finds the string literals of C++ and Python, except the names of files."""
     found: list[tuple[int, str]] = []
     if path.endswith(CPP_SUFFIXES):
         matches = [match for match in QUOTED_OR_COMMENT.finditer(text) if not match[0].startswith(("//", "/*"))]
@@ -357,7 +358,7 @@ class Source:
     blocks: tuple[Block, ...]
 
     @property
-    def room(self) -> str:
+    def folder(self) -> str:
         return self.path.split("/")[0] if "/" in self.path and not self.path.startswith(".") else "root"
 
     @property
@@ -383,7 +384,7 @@ NAME_IN_PROSE = re.compile(r"(?<!\w)(?:[A-Za-z]*_\w+|[a-z]\w*[A-Z]\w*|[A-Z]+[a-z
 
 
 def names_of(path: str, text: str) -> Iterator[tuple[int, str]]:
-    """Finds the names of the code, outside comments and literals; a called one has () behind it."""
+    """Finds the names of the code, outside comments and literals; a called one has () after it."""
     if path.endswith(PYTHON_SUFFIXES):
         before = None
         for token in tokens_of(text):
@@ -406,7 +407,7 @@ def words_pattern(words: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{words})(?!\w)".replace(" ", r"\s+"), re.IGNORECASE)
 
 
-CONTEXT = 80  # characters before and after a hit in which what allows it begins and ends
+CONTEXT = 80  # characters before and after a hit that are searched for a match of `allowed`
 
 
 def hits(pattern: re.Pattern[str], text: str, allowed: re.Pattern[str] | None) -> Iterator[re.Match[str]]:
@@ -421,7 +422,7 @@ def hits(pattern: re.Pattern[str], text: str, allowed: re.Pattern[str] | None) -
 WORD_ROWS = [(row, words_pattern(row.word)) for row in GLOSSARY if row.word]
 NAME_ROWS = [(row, re.compile(row.name)) for row in GLOSSARY if row.name]
 ALLOWED = {row: re.compile(row.allowed.replace(" ", r"\s+"), re.IGNORECASE) for row in GLOSSARY if row.allowed}
-# These find quickly that there is nothing to find.
+# One search with these rejects most texts and names.
 ANY_WORD = words_pattern("|".join(row.word for row, _ in WORD_ROWS))
 ANY_NAME = re.compile("|".join(row.name for row, _ in NAME_ROWS))
 
@@ -468,7 +469,7 @@ def check_glossary(source: Source) -> Iterator[tuple[int, str]]:
         yield line, f"path: {complaint}"
     yield from check_names(path, names_of(path, text))
     if path.endswith(".md"):
-        # Words count in fences, too, for these have comments, but not in code between backquotes.
+        # Words in fences are checked, because fences have comments. Words between backquotes are code and are not.
         yield from check_names(path, names_in_prose(Block(1, text)))
         yield from check_words(path, Block(1, CODE_IN_LINE.sub(blank, text)))
     else:
@@ -479,7 +480,7 @@ def check_glossary(source: Source) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Openers:
-    """The number of blocks of a file or a room, and the lines and openers of its fragments."""
+    """The number of blocks of one or several files, and the lines and openers of their fragments."""
 
     blocks: int
     fragments: tuple[tuple[int, str], ...] = ()
@@ -521,8 +522,8 @@ def is_checked(path: str) -> bool:
 
 
 def files_of(root: Path, given: list[Path]) -> Iterator[Path]:
-    """Returns the files below those `given`, or else those of the rooms and of the root itself."""
-    folders = [*(root / room for room in ROOMS), root / ".ci"]
+    """Returns the files below those `given`, or else those of the top-level folders and of the root itself."""
+    folders = [*(root / folder for folder in FOLDERS), root / ".ci"]
     for path in given or [*folders, *sorted(file for file in root.iterdir() if file.is_file())]:
         if path.is_file():
             yield path
@@ -553,9 +554,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="tree to check")
     parser.add_argument(
-        "--list", type=Path, nargs="+", default=[], metavar="FILE", help="check these files and folders alone"
+        "--list", type=Path, nargs="+", default=[], metavar="FILE", help="check only these files and folders"
     )
-    parser.add_argument("--stats", action="store_true", help="print the numbers of each file; complain of nothing")
+    parser.add_argument("--stats", action="store_true", help="print the numbers of each file, without complaints")
     options = parser.parse_args(arguments)
     root = options.root.resolve()
     given = [path if path.is_absolute() else root / path for path in options.list]
@@ -570,10 +571,10 @@ def main(arguments: list[str]) -> int:
             print(f"{source.path}: {share_text(openers_of(source))}, {len(complaints[source.path])} complaints")
         else:
             print("\n".join(complaints[source.path]), end="\n" if complaints[source.path] else "", file=sys.stderr)
-    for room in dict.fromkeys(source.room for source in sources):
-        of_room = [source for source in sources if source.room == room]
-        number = sum(len(complaints[source.path]) for source in of_room)
-        print(f"prose: {room}: {len(of_room)} files, {share_text(percentages(of_room))}, {number} complaints")
+    for folder in dict.fromkeys(source.folder for source in sources):
+        of_folder = [source for source in sources if source.folder == folder]
+        number = sum(len(complaints[source.path]) for source in of_folder)
+        print(f"prose: {folder}: {len(of_folder)} files, {share_text(percentages(of_folder))}, {number} complaints")
     number = sum(map(len, complaints.values()))
     print(f"prose: {len(sources)} files, {share_text(percentages(sources))}, {number or 'no'} complaints")
     return 1 if number and not options.stats else 0

@@ -28,12 +28,13 @@ stored result is not tuned again without --force.
 
 The command compiles configs close to the default and compares their results with the default's.
 It times them interleaved, with CUDA events and a cold L2, and takes medians. The fastest configs
-and the default are then timed again. A config replaces the default only if it takes at least 1%
-less time, saves more than three standard errors, and is slower by as much on no workload.
+and the default are then timed again. A config replaces the default only if the time that it saves
+is more than 1% and more than three standard errors. It must not be slower than the default by such
+a margin on any workload.
 
-The table has one row per task: microseconds of the default and of the chosen config on each
-workload (batch x query tokens over context), the share of time saved, and how much of that may be
-noise.
+The table has one row per task (decode, prefill, min_split_blocks): microseconds of the default and
+of the chosen config on each workload (batch x query tokens over context), the percentage of time
+saved, and three standard errors of that percentage (noise).
 --json prints an object: cache, seconds, attentions [{model, is_new, tuning}]; a tuning has all
 configs.
 Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -157,12 +158,13 @@ Command autotune_command(CLI::App& root) {
       root.add_subcommand("autotune", "Choose the fastest kernels for models on this GPU");
   app->footer(kFooter);
   add_cache_option(*app, options->cache);
-  app->add_option("--threads", options->threads, "Kernels to compile at once (one per core)")
+  app->add_option("--threads", options->threads,
+                  "Kernels to compile at once (default: one per core)")
       ->option_text("N")
       ->check(CLI::Range(1, kMaxThreads));
-  app->add_option(
-         "--seconds", options->seconds,
-         fmt::format("Seconds that measuring one attention may take ({})", options->seconds))
+  app->add_option("--seconds", options->seconds,
+                  fmt::format("Seconds that measuring one attention may take (default: {})",
+                              options->seconds))
       ->option_text("S")
       ->check(CLI::Range(0.0, kMaxSeconds));
   app->add_flag("--force", options->force, "Tune again even if a result is stored");

@@ -54,8 +54,9 @@ Exit codes: 0 if every entry is good, 1 if one is bad, 2 wrong usage.
 Example:
   lazyrope cache verify)";
 constexpr const char* kPruneFooter =
-    R"(The command removes entries until the rest fit into SIZE, and temporary files that killed
-processes left. It prints how many entries and bytes it removed, and how many bytes are left.
+    R"(The command removes the least recently used entries until the rest fit into SIZE. It also
+removes temporary files that killed processes left. It prints how many entries and bytes it
+removed, and how many bytes are left.
 --json prints an object: directory, removed {entries, bytes}, left_bytes.
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 
@@ -182,7 +183,7 @@ int report_removed(const Options& options, const DiskStore& store, const Removed
   return 0;
 }
 
-// Config parses `text` as the value of LAZYROPE_CACHE_MAX_BYTES, so both take the same notation.
+// Parses `text` as a value of LAZYROPE_CACHE_MAX_BYTES, so that the option takes the same values.
 std::uint64_t size_of(const std::string& text) {
   const auto only_this = [&](const char* name) {
     const bool asked = std::string_view(name) == "LAZYROPE_CACHE_MAX_BYTES";
@@ -190,8 +191,11 @@ std::uint64_t size_of(const std::string& text) {
   };
   try {
     return Config::from_environment(only_this).cache_max_bytes;
-  } catch (const SpecError& error) {
-    throw UsageError(fmt::format("--max-bytes takes the values of the variable: {}", error.what()));
+  } catch (const SpecError&) {
+    throw UsageError(
+        fmt::format("--max-bytes = {}; it must be a number of bytes, or one followed by K, M, G or "
+                    "T (powers of 1024)",
+                    text));
   }
 }
 
@@ -215,7 +219,8 @@ int path(const Options&, const Engine& engine) {
   const DiskStore& store = engine.store();
   if (store.root().empty())
     throw std::runtime_error(
-        "kernels are cached in memory only; give --cache or set LAZYROPE_CACHE_DIR");
+        "there is no cache directory, so kernels are cached in memory only: give --cache DIR or "
+        "set LAZYROPE_CACHE_DIR");
   print(store.root().string() + "\n");
   return 0;
 }
@@ -250,9 +255,9 @@ Command cache_command(CLI::App& root) {
   for (const char* name : {"list", "verify", "prune", "clear"})
     add_json_option(*app->get_subcommand(name), options->json);
   app->get_subcommand("prune")
-      ->add_option(
-          "--max-bytes", options->max_bytes,
-          "Bytes that may stay; K, M, G and T are powers of 1024\n(LAZYROPE_CACHE_MAX_BYTES)")
+      ->add_option("--max-bytes", options->max_bytes,
+                   "Bytes that may stay; K, M, G and T are powers of 1024\n"
+                   "(default: LAZYROPE_CACHE_MAX_BYTES)")
       ->option_text("SIZE");
   app->get_subcommand("clear")->add_flag("--yes", options->yes,
                                          "Confirm that all entries are to be removed");

@@ -28,7 +28,8 @@ constexpr const char* kFooter =
     R"(Name the models with --model, or one attention by its fields. The command compiles their
 kernels into the cache and needs no GPU. Kernels that are in the cache are read, not compiled
 again. To fill a directory for machines without a compiler, use `lazyrope precompile`.
---reposition adds the kernel that copies tokens of a pool to other slots and positions.
+--reposition adds the kernel that copies tokens to other slots and rotates their keys to other
+indices.
 A kernel that spills registers is an error unless --allow-spills is given. If a kernel fails, the
 command fails, and the cache keeps the others.
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <memory>
@@ -34,12 +33,13 @@ DIR need neither a compiler nor NVRTC; set for them:
 
   LAZYROPE_CACHE_DIR=DIR LAZYROPE_POLICY=cache_only
 
-DIR may be read-only there, as in an image. Its files must belong to root or to the program's
-user. Kernels that are in DIR are not compiled again: repeat an interrupted command to go on where
-it stopped, and add models later. Nothing is removed; `lazyrope cache prune` removes the least
-recently used kernels. Give the options that the program gives: lazyrope.transformers.attach needs
+For those programs DIR may be read-only, as in a container image. Its files must belong to root or
+to the program's user. Kernels that are in DIR are not compiled again: repeat an interrupted
+command to continue it, and add models later. Nothing is removed; `lazyrope cache prune` removes
+the least recently used kernels.
+Give the options of the attention that the programs use: lazyrope.transformers.attach needs
 --query-form rotated --reposition. A model whose layers differ gets the kernels of all its layers.
---check compiles nothing, leaves DIR as it is and reports what it lacks.
+--check compiles nothing, leaves DIR as it is and reports the kernels that it lacks.
 
 The table has one row per model and arch. A second table has one row per missing kernel, with the
 reason. A kernel that fails does not keep the others out of DIR.
@@ -98,8 +98,7 @@ Config config_of(const Options& options) {
   if (options.out == "none")
     throw UsageError(
         "--out none: \"none\" stands for no cache; give ./none for a directory of that name");
-  Config config = Config::from_environment();
-  config.cache_dir = std::filesystem::absolute(options.out).lexically_normal().string();
+  Config config = config_with_cache(options.out);
   config.cache_max_bytes = std::numeric_limits<std::uint64_t>::max();
   config.policy = CachePolicy::kJit;
   return config;

@@ -29,12 +29,12 @@ constexpr const char* kFooter =
     R"(Name the attention with --model or by its fields. The command runs its kernels in the
 emulator, which sees every address, and needs no GPU. For each number of --query-tokens it attends
 once with --batch requests over documents in shuffled pages, and appends all tokens once; inputs
-are random. Requests with few query tokens run attend_decode, with many attend_prefill.
+are random. Requests with few query tokens run attend_decode; those with many run attend_prefill.
 
 The table has one row per source line that accesses memory: how often warps executed it; its
-passes over shared memory, and the passes that it would take without bank conflicts; the 32-byte
-sectors of global memory that it touches, and the sectors that the same bytes would fill. The
-GPU's caches are not modelled: a sector that is read twice counts twice.
+wavefronts (passes over shared memory), and the wavefronts that it would take without bank
+conflicts; the 32-byte sectors of global memory that it touches, and the sectors that the same
+bytes would fill. The GPU's caches are not modelled: a sector that is read twice counts twice.
 --json prints an object: name, spec, arch, config, workloads, lines [{kernel, file, line, text,
 instruction, executions, lanes (active, in all executions), wavefronts, ideal_wavefronts, sectors,
 ideal_sectors, cache_lines (of 128 bytes), bytes}].
@@ -82,7 +82,9 @@ const Arch& emulated_arch(const std::string& name) {
   const Arch& arch = named_arch(name);
   if (arch.isa == "emu") return arch;
   throw UsageError(fmt::format(
-      "--arch: {} is the arch of a GPU; the emulator counts accesses: give emu:sm_80", name));
+      "--arch: {} is the arch of a GPU, but profile runs in the emulator: give emu:sm_80 or "
+      "emu:sm_90a",
+      name));
 }
 
 // Counts the accesses of all launches into `profile` during its lifetime.
@@ -202,14 +204,14 @@ void add_workload_options(CLI::App& app, Options& options) {
         ->delimiter(',');
   };
   TuningWorkload& workload = options.workload;
-  add("--batch", workload.batch, "N", fmt::format("Requests ({})", workload.batch));
+  add("--batch", workload.batch, "N", fmt::format("Requests (default: {})", workload.batch));
   add("--query-tokens", options.query_tokens, "N,...",
-      fmt::format("Query tokens per request, one step for each number ({})",
+      fmt::format("Query tokens per request, one step for each number (default: {})",
                   fmt::join(options.query_tokens, ",")));
   add("--context", workload.context, "N",
-      fmt::format("Document tokens per request ({})", workload.context));
+      fmt::format("Document tokens per request (default: {})", workload.context));
   add("--doc-tokens", workload.doc_tokens, "N",
-      fmt::format("Tokens per document ({})", workload.doc_tokens));
+      fmt::format("Tokens per document (default: {})", workload.doc_tokens));
 }
 
 }  // namespace
@@ -219,19 +221,20 @@ Command profile_command(CLI::App& root) {
   CLI::App* const app =
       root.add_subcommand("profile", "Count bank conflicts and sectors of each source line");
   app->footer(kFooter);
-  app->add_option("--arch", options->arch, fmt::format("Emulated arch ({})", options->arch))
+  app->add_option("--arch", options->arch,
+                  fmt::format("Emulated arch (default: {})", options->arch))
       ->option_text("NAME");
   add_cache_option(*app, options->cache);
   app->add_option("--kernel", options->kernels,
-                  fmt::format("Any of {},\nseparated by commas (all)",
+                  fmt::format("Any of {},\nseparated by commas (default: all)",
                               fmt::join(names_of(attention_kernels()), ", ")))
       ->option_text("NAME,...")
       ->delimiter(',')
       ->check(CLI::IsMember(names_of(attention_kernels())));
-  app->add_option(
-         "--sort", options->order,
-         fmt::format("Order of the rows: {}\n(excess: passes and sectors beyond the ideal)",
-                     fmt::join(names_of(profile_orders()), ", ")))
+  app->add_option("--sort", options->order,
+                  fmt::format("Order of the rows: {}\n"
+                              "(default: {}, by wavefronts and sectors beyond the ideal)",
+                              fmt::join(names_of(profile_orders()), ", "), options->order))
       ->option_text("NAME")
       ->check(CLI::IsMember(names_of(profile_orders())));
   add_workload_options(*app, *options);

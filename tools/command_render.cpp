@@ -18,8 +18,8 @@ namespace {
 
 constexpr const char* kFooter =
     R"(Name the attention with --model or by its fields, and the kernel with --kernel. The command
-prints the kernel's source in the default config: self-contained CUDA C++, the exact text that
-NVRTC compiles. It needs no GPU and no compiler.
+prints the kernel's source in the default config. The source is self-contained CUDA C++, the exact
+text that NVRTC compiles. The command needs no GPU and no compiler.
 --json prints an object: name, spec, config, kernel, arch, entry, threads and shared_bytes (per
 CTA), ctas_per_sm, source.
 Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -86,9 +86,11 @@ Command render_command(CLI::App& root) {
   CLI::App* const app = root.add_subcommand("render", "Print the CUDA source of a kernel");
   app->footer(kFooter);
   app->add_option("--kernel", options->kernel,
-                  fmt::format("One of {}\n(attend_decode)", fmt::join(kernel_names(), ", ")))
+                  fmt::format("One of {}\n(default: {})", fmt::join(kernel_names(), ", "),
+                              options->kernel))
       ->option_text("NAME");
-  app->add_option("--arch", options->arch, "One of " + arch_names() + "\n(the present GPU's)")
+  app->add_option("--arch", options->arch,
+                  "One of " + arch_names() + "\n(default: the present GPU's)")
       ->option_text("NAME");
   app->add_option("-o,--output", options->output, "File to write instead of standard output")
       ->option_text("FILE");

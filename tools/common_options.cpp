@@ -12,16 +12,18 @@
 #include "runtime/base/error.h"
 #include "runtime/engine/devices.h"
 #include "tools/command.h"
+#include "tools/environment.h"
 
 namespace lazyrope {
 namespace {
 
-const Arch& current_arch_or_advice() {
+const Arch& current_gpu_arch() {
   try {
     return current_arch();
   } catch (const DriverError& error) {
-    throw std::runtime_error(fmt::format(
-        "there is no GPU to compile for: give --arch, one of {}\n{}", arch_names(), error.what()));
+    throw std::runtime_error(
+        fmt::format("no usable GPU was found, so --arch is needed: give one of {}\n{}",
+                    arch_names(), error.what()));
   }
 }
 
@@ -36,10 +38,12 @@ void add_cache_option(CLI::App& app, std::string& directory) {
 }
 
 Config config_with_cache(const std::string& directory) {
-  return Config::from_environment([&](const char* name) {
+  Config config = Config::from_environment([&](const char* name) {
     const bool given = !directory.empty() && std::string_view(name) == "LAZYROPE_CACHE_DIR";
     return given ? directory : process_environment(name);
   });
+  config.nvrtc_directories = environment_nvrtc_directories();
+  return config;
 }
 
 std::string arch_names() {
@@ -57,7 +61,7 @@ const Arch& named_arch(const std::string& name) {
 }
 
 const Arch& arch_of(const std::string& name) {
-  return name.empty() ? current_arch_or_advice() : named_arch(name);
+  return name.empty() ? current_gpu_arch() : named_arch(name);
 }
 
 }  // namespace lazyrope

@@ -10,9 +10,11 @@ namespace lazyrope {
 
 void add_json_option(CLI::App& app, bool& json);
 
-// Adds --cache DIR. config_with_cache() returns the environment's configuration with that
-// directory, if it is not empty.
+// Adds --cache DIR.
 void add_cache_option(CLI::App& app, std::string& directory);
+
+// Returns the configuration from environment variables, with the NVRTC directories of the command's
+// Python environment. A `directory` that is not empty replaces the value of LAZYROPE_CACHE_DIR.
 Config config_with_cache(const std::string& directory);
 
 // Returns the names that --arch takes: "sm_80, sm_86, ...".
@@ -21,8 +23,8 @@ std::string arch_names();
 // Returns the arch that --arch names. Throws UsageError for an unknown name.
 const Arch& named_arch(const std::string& name);
 
-// Returns the same, or the arch of the present GPU for an empty name. Throws std::runtime_error if
-// that is needed and there is no GPU.
+// Returns the arch of this name, or the present GPU's arch for an empty name. Throws UsageError for
+// an unknown name, and std::runtime_error if the name is empty and there is no usable GPU.
 const Arch& arch_of(const std::string& name);
 
 }  // namespace lazyrope

@@ -48,14 +48,14 @@ def thousands(tokens: int) -> str:
 
 
 def span(values: Iterable[float], digits: int = 2) -> str:
-    """Returns "LOW to HIGH", or one number where both read the same."""
+    """Returns "LOW to HIGH", or one number if both have the same digits."""
     values = list(values)
     low, high = (f"{value:.{digits}f}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 
 def peers_table(rows: list[Row], name: Name, head: list[str], figures: Callable[[Row], list[str]]) -> Table:
-    """Returns one line a row and one column a peer: the peer's time over lazyrope's.
+    """Returns one line per row and one column per peer: the peer's time over lazyrope's.
 
     Args:
         name: the text of the first column.
@@ -88,7 +88,7 @@ def required(row: Row) -> list[dict[str, Any]]:
 
 
 def verdict(row: Row) -> str:
-    """Says whether the row meets all of its targets: "met", "not met by 1.3%", "not evaluated", or nothing."""
+    """Tells whether the row meets all its targets: "met", "not met by 1.3%", "not evaluated", or "" without targets."""
     limits = required(row)
     excess = [row["us"] / limit["bound_us"] - 1 for limit in limits if limit["met"] is False]
     if excess:
@@ -99,14 +99,14 @@ def verdict(row: Row) -> str:
 
 
 def target_text(limit: str) -> str:
-    """Puts words for the names in a limit: "1.05 x stream_us" becomes "1.05 x a plain sum"."""
+    """Replaces the names in a limit by words: "1.05 x stream_us" becomes "1.05 x a plain sum"."""
     text = re.sub(r"\w+", lambda match: NAMES.get(match[0], match[0]), limit)
     both = " + ".join(OWN[setting] for setting in ("decoding", "chunk"))
     return text.replace(both, f"({both})")
 
 
 def targets_table(rows: list[Row], name: Name) -> Table:
-    """Returns one line a target: the rows that meet it, and the rows that do not with their excess."""
+    """Returns one line per target: the rows that meet it, and the rows that do not with their excess."""
     by_target: dict[str, tuple[list[str], list[str]]] = {}
     for row in rows:
         for limit in required(row):

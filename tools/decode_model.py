@@ -51,7 +51,7 @@ def blocks(row: Row) -> int:
 
 
 def heads_at_once(row: Row) -> int:
-    """Returns the KV heads of a work tile: two of head_dim 64, which are neighbours in memory, or one."""
+    """Returns the KV heads of a work tile: two if head_dim is 64 and the heads are even, else one."""
     return 2 if row["head_dim"] == 64 and row["heads"][1] % 2 == 0 else 1
 
 
@@ -62,7 +62,7 @@ def units(row: Row) -> int:
 
 @dataclass(frozen=True)
 class StreamKSchedule:
-    """The shares that templates/planner/stream_k.cuh makes of a row's units, which are all alike."""
+    """The shares that templates/planner/stream_k.cuh makes of a row's units, which have equal costs."""
 
     blocks: int  # KV blocks per unit
     cost: int  # cost of a unit's blocks and segments
@@ -93,7 +93,7 @@ class StreamKSchedule:
     def nonempty_shares(self, shares: int) -> int:
         """Returns how many of ``shares`` equal shares are not empty.
 
-        A boundary near an end of a unit moves to that end, where it may meet another.
+        A boundary near an end of a unit moves to that end, where it may coincide with another boundary.
         """
         unit = self.cost + self.work_tile_cost
 

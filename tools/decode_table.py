@@ -40,7 +40,7 @@ def tables(rows: list[Row]) -> dict[str, Table]:
 
 
 def targets_of(rows: list[Row], name: Name) -> Table:
-    """Returns one line a row and target, for rows that have no peers."""
+    """Returns one line per row and target, for rows that have no peers."""
     lines = [
         [name(row), f"{row['us']:.1f}", f"{limit['bound_us']:.1f}", "met" if limit["met"] else "not met"]
         for row in rows

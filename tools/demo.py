@@ -1,5 +1,7 @@
-"""Runs ``make demo``: compiles the kernels of three published model configs and, on a GPU, attends to documents that
-move."""
+"""Runs ``make demo``: compiles the kernels of three published model configs.
+
+On a GPU the demo also stores documents once and attends to them in two orders.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from tqdm import tqdm
 
 MODELS = {"Llama-3.1-8B": "llama-3.1-8b.json", "Qwen3-8B": "qwen3-8b.json", "SmolLM2-135M": "smollm2-135m.json"}
 ARCHS = ["sm_80", "sm_90a"]
@@ -19,34 +23,27 @@ os.environ["LAZYROPE_CACHE_DIR"] = CACHE.name
 import lazyrope  # noqa: E402  (reads the environment)
 
 
-def progress(done: int, total: int, what: str) -> None:
-    if sys.stderr.isatty():
-        width = 30
-        bar = "#" * (width * done // total)
-        end = "\n" if done == total else ""
-        print(f"\r[{bar:<{width}}] {done}/{total} {what:<28}", end=end, file=sys.stderr, flush=True)
-
-
 def specs() -> dict[str, lazyrope.AttentionSpec]:
     folder = Path(__file__).parent / "models"
     return {name: lazyrope.AttentionSpec.from_hf(folder / file) for name, file in MODELS.items()}
 
 
 def compile_all(specs: dict[str, lazyrope.AttentionSpec]) -> dict[tuple[str, str], lazyrope.Attention]:
-    jobs = [(model, arch) for model in specs for arch in ARCHS]
     compiled = {}
-    for i, (model, arch) in enumerate(jobs):
-        progress(i, len(jobs), f"{model} for {arch}")
-        compiled[model, arch] = lazyrope.compile(specs[model], arch=arch)
-    progress(len(jobs), len(jobs), "compiled")
+    jobs = [(model, arch) for model in specs for arch in ARCHS]
+    with tqdm(jobs, desc="compile", unit="attention", disable=None) as bar:  # None: silent unless stderr is a terminal
+        for model, arch in bar:
+            bar.set_postfix_str(f"{model} for {arch}")
+            compiled[model, arch] = lazyrope.compile(specs[model], arch=arch)
     return compiled
 
 
-def print_table(rows: list[tuple[str, ...]]) -> None:
+def print_table(rows: list[tuple[str, ...]], left: int) -> None:
+    """Prints rows whose first ``left`` columns are aligned left, and the others right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         cells = zip(row, widths, strict=True)
-        print("  ".join(cell.ljust(w) if i < 3 else cell.rjust(w) for i, (cell, w) in enumerate(cells)))
+        print("  ".join(cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(cells)))
 
 
 def show_kernels() -> None:
@@ -67,7 +64,7 @@ def show_kernels() -> None:
             shown.add((arch, kernel.source))
             figures = (kernel.registers, kernel.spill_bytes, kernel.shared_bytes, len(kernel.cubin))
             rows.append((model, name, arch, *map(str, figures), first, f"{again.ready_ms:.2f}"))
-    print_table(rows)
+    print_table(rows, left=3)
     print(f"\n{len(cold)} attentions compiled in {seconds:.1f} s on {os.cpu_count()} cores, without a CUDA toolkit.")
 
 
@@ -116,8 +113,8 @@ class DocumentPool:
     def contiguous(self, order: tuple[int, ...]):
         """Returns the raw keys and values of the documents in this order."""
         at = [sum(self.LENGTHS[:i]) for i in range(5)]
-        parts = [slice(at[i], at[i + 1]) for i in order]
-        return self.torch.cat([self.k[p] for p in parts]), self.torch.cat([self.v[p] for p in parts])
+        tokens = [slice(at[i], at[i + 1]) for i in order]
+        return self.torch.cat([self.k[t] for t in tokens]), self.torch.cat([self.v[t] for t in tokens])
 
     def rotate(self, x, positions):
         """Returns ``x`` rotated to ``positions``, in fp64 with NeoX pairing."""
@@ -140,19 +137,19 @@ class DocumentPool:
         return out, [x.bfloat16().transpose(0, 1)[None].contiguous() for x in (rotated_q, rotated_k, v)]
 
 
-def milliseconds(torch, call) -> float:
-    """Returns the median of event times in milliseconds; L2 is flushed before each call."""
+def microseconds(call) -> float:
+    """Returns the median time of the call in microseconds, by CUDA events with a cold L2."""
     from lazyrope.bench import Timer
 
-    return Timer(rounds=20).medians({"call": call})["call"] / 1e3
+    return Timer(rounds=20).medians({"call": call})["call"]
 
 
 def show_answers(torch) -> None:
     torch.manual_seed(0)
     pool = DocumentPool(torch, specs()["Llama-3.1-8B"])
-    print(f"\nFour documents of {pool.LENGTHS} tokens stored once on {torch.cuda.get_device_name()}, then read in two")
-    print("orders from the same pages. SDPA reads keys that were rotated and copied for each order beforehand.\n")
-    rows = [("order", "queries", "", "error vs fp64", "lazyrope us", "SDPA us")]
+    print(f"\nThe pool on {torch.cuda.get_device_name()} stores four documents of {pool.LENGTHS} tokens once.")
+    print("The kernel reads the same pages in two orders. SDPA reads a rotated copy of the keys for each order.\n")
+    rows = [("order", "queries", "error vs fp64", "lazyrope us", "SDPA us")]
     for order in ((0, 1, 2, 3), (2, 0, 3, 1)):
         for tokens in (1, 64):
             q = torch.randn((tokens, pool.spec.num_q_heads, pool.spec.head_dim), dtype=torch.bfloat16, device="cuda")
@@ -160,11 +157,11 @@ def show_answers(torch) -> None:
             out, _ = pool.kernel(q, pool.k_pool, pool.v_pool, step)
             exact, (sq, sk, sv) = pool.exact(q, order)
             error = ((out.double() - exact).norm() / exact.norm()).item()
-            ours = milliseconds(torch, lambda: pool.kernel(q, pool.k_pool, pool.v_pool, step, out=out))  # noqa: B023
+            ours = microseconds(lambda: pool.kernel(q, pool.k_pool, pool.v_pool, step, out=out))  # noqa: B023
             sdpa = torch.nn.functional.scaled_dot_product_attention
-            theirs = milliseconds(torch, lambda: sdpa(sq, sk, sv, enable_gqa=True))  # noqa: B023
-            rows.append((str(order), str(tokens), "", f"{error:.1e}", f"{ours * 1e3:.1f}", f"{theirs * 1e3:.1f}"))
-    print_table(rows)
+            theirs = microseconds(lambda: sdpa(sq, sk, sv, enable_gqa=True))  # noqa: B023
+            rows.append((str(order), str(tokens), f"{error:.1e}", f"{ours:.1f}", f"{theirs:.1f}"))
+    print_table(rows, left=1)
 
 
 def has_gpu() -> bool:

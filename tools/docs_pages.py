@@ -60,7 +60,7 @@ def environment() -> dict[str, Any]:
 
 
 def found_test(name: str, files: str = "*") -> str:
-    """Returns file and name of a test function of Python's or of GoogleTest's, which must exist once in these files."""
+    """Returns the file and the name of a pytest or GoogleTest function, which must exist once in these files."""
     definition = re.compile(rf"^def {name}\(|^TEST(?:_[FP])?\((\w+), {name}\)", flags=re.MULTILINE)
     found = []
     for file in sorted((ROOT / "tests").rglob(files)):
@@ -134,12 +134,12 @@ def shape_text(row: dict[str, Any]) -> str:
 
 
 def rag(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the tables of ``python -m tools.rag --json``, without those of a part that was not run."""
+    """Returns the tables of ``python -m tools.rag --json``, without those of a part that was not measured."""
     result: dict[str, Any] = {}
-    if "right" in data:
-        whole = tables.fidelity(data["right"]["systems"])
-        compared = sum(name in data["right"]["systems"] for name in tables.SYSTEMS if name != tables.REFERENCE)
-        systems = [name for name in tables.SYSTEMS if name in data["right"]["systems"]]
+    if "fidelity" in data:
+        whole = tables.fidelity(data["fidelity"]["systems"])
+        compared = sum(name in data["fidelity"]["systems"] for name in tables.SYSTEMS if name != tables.REFERENCE)
+        systems = [name for name in tables.SYSTEMS if name in data["fidelity"]["systems"]]
         first = 2
         for name, titles in (("divergence", systems[:compared]), ("agreement", systems[:compared])):
             result[name] = columns(whole, 0, 1, *range(first, first + compared), head=["tokens of", "tokens", *titles])
@@ -147,14 +147,14 @@ def rag(data: dict[str, Any]) -> dict[str, Any]:
         result["perplexity"] = columns(
             whole, 0, 1, *range(first, len(whole.head)), head=["tokens of", "tokens", *systems]
         )
-        cases = data["right"]["cases"]
+        cases = data["fidelity"]["cases"]
         result["documents"] = span((case["documents"] for case in cases), 0)
         result["contexts"] = span((case["context"] for case in cases), 0)
-        result["margin"] = max((one["margin"] for one in data["right"]["divergences"]), default=0.0)
-    if "worth" in data:
-        single = tables.single(data["worth"])
+        result["margin"] = max((one["margin"] for one in data["fidelity"]["divergences"]), default=0.0)
+    if "serving" in data:
+        single = tables.single(data["serving"])
         result["single"] = Table(["store", *single.head[1:]], single.rows)
-        served = tables.served(data["worth"])
+        served = tables.served(data["serving"])
         titles = {"exponent": "Zipf exponent", "at most": "admitted at most", "alive": "admitted on average"}
         result["served"] = Table([titles.get(title, title) for title in served.head], served.rows)
     return result
@@ -162,14 +162,14 @@ def rag(data: dict[str, Any]) -> dict[str, Any]:
 
 def point(data: dict[str, Any]) -> dict[str, Any]:
     """Returns the README's five rows: what documents that are stored once save, and what attention over them costs."""
-    worth = data["rag"]["worth"]
-    alone = {(row["mode"], row["state"]): row for row in worth["single"]}
+    serving = data["rag"]["serving"]
+    alone = {(row["mode"], row["state"]): row for row in serving["single"]}
     lazy, block, full = alone["lazy", "warm"], alone["block", "warm"], alone["full", "cold"]
-    shape, load = worth["shape"], worth["loads"][0]
-    budget = sorted({row["budget_bytes"] for row in worth["served"]})[1]
+    shape, load = serving["shape"], serving["loads"][0]
+    budget = sorted({row["budget_bytes"] for row in serving["served"]})[1]
     served = {
         row["mode"]: f"{tables.digits(row['requests_per_s'])}"
-        for row in worth["served"]
+        for row in serving["served"]
         if row["exponent"] == 0 and row["budget_bytes"] == budget
     }
     gib = 1 << 30
@@ -197,7 +197,7 @@ def point(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def kernel_point(rows: list[dict[str, Any]], kernel: str, queries: int, context: int, text: str) -> list[str]:
-    """Returns the line of the first row of this shape, beside the fastest of its peers."""
+    """Returns the line of the first row of this shape, with its time and that of its fastest peer."""
     row = next(r for r in rows if (r["kernel"], r["query_tokens"], r["context"]) == (kernel, queries, context))
     name, us = min(row["peers"].items(), key=lambda peer: peer[1])
     return [
@@ -208,7 +208,7 @@ def kernel_point(rows: list[dict[str, Any]], kernel: str, queries: int, context:
 
 
 def values() -> dict[str, Any]:
-    """Returns everything that templates may name."""
+    """Returns the values that templates may use, by name."""
     data = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in NAMES}
     return {
         "environment": environment(),

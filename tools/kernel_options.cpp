@@ -32,14 +32,15 @@ std::vector<const Arch*> archs_of(const std::vector<std::string>& names) {
 void add_kernel_options(CLI::App& app, KernelOptions& options) {
   app.add_option("--arch", options.archs,
                  "Any of " + arch_names() +
-                     ",\nseparated by commas; or all, for every GPU (the present GPU's)")
+                     ",\nseparated by commas; or all, for every GPU arch\n"
+                     "(default: the present GPU's)")
       ->option_text("NAME,...")
       ->delimiter(',');
   app.add_flag("--reposition", options.reposition,
                "Also compile reposition, the kernel of\nlazyrope.compile_reposition()");
   app.add_flag("--allow-spills", options.allow_spills,
                "Accept kernels that spill registers, which are slow");
-  app.add_option("--threads", options.threads, "Kernels to compile at once (one per core)")
+  app.add_option("--threads", options.threads, "Kernels to compile at once (default: one per core)")
       ->option_text("N")
       ->check(CLI::Range(1, kMaxThreads));
   add_spec_options(app, options.spec);

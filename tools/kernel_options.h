@@ -10,7 +10,7 @@
 
 namespace lazyrope {
 
-// The options that choose kernels: models, archs, and how to compile.
+// The options that select kernels: models and archs, and how to compile them.
 struct KernelOptions {
   SpecOptions spec;
   std::vector<std::string> archs;
@@ -21,8 +21,8 @@ struct KernelOptions {
 
 void add_kernel_options(CLI::App& app, KernelOptions& options);
 
-// Returns for each model, and for each arch of it, the kernels of the attention, then reposition if
-// it is asked for. Throws the exceptions of specs_of and arch_of.
+// Returns one request per model and arch for the kernels of the attention. With `reposition`, a
+// request for that kernel follows each. Throws the exceptions of specs_of() and arch_of().
 std::vector<KernelSetRequest> kernel_sets_of(const KernelOptions& options);
 
 // Returns the options for compile_sets().

@@ -57,13 +57,14 @@ void add_field_options(CLI::App& app, SpecOptions& options, CLI::Option* models)
     app.add_option(name, value, meaning)->option_text(text)->group(kFieldsGroup)->excludes(models);
   };
   add("--head-dim", options.head_dim, "N",
-      fmt::format("Columns of a head: {}", fmt::join(supported_head_dims(), ", ")));
+      fmt::format("Head dimension: one of {}", fmt::join(supported_head_dims(), ", ")));
   add("--q-heads", options.q_heads, "N", "Query heads, a multiple of the KV heads");
   add("--kv-heads", options.kv_heads, "N", "KV heads");
   add("--rope", options.rope, "NAME", "RoPE variant: " + rope_names());
   add("--rope-param", options.rope_parameters, "KEY=VALUE ...",
       "A parameter of the variant; may be repeated" + rope_parameter_names());
-  add("--rotary-dim", options.rotary_dim, "N", "Columns that RoPE rotates, from column 0 on (all)");
+  add("--rotary-dim", options.rotary_dim, "N",
+      "Leading columns of a head that RoPE rotates (default: all)");
 }
 
 void add_shared_options(CLI::App& app, SpecOptions& options) {
@@ -71,12 +72,12 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
                        const std::string& meaning) {
     app.add_option(name, value, meaning)->option_text(text)->group(kBothGroup);
   };
-  add("--dtype", options.dtype, "NAME", "bfloat16 or float16 (the model's, or bfloat16)");
+  add("--dtype", options.dtype, "NAME", "bfloat16 or float16 (default: the model's, or bfloat16)");
   add("--tensor-parallel", options.tensor_parallel, "N",
-      "GPUs that share the heads; the kernels of one of them (1)");
+      "GPUs among which the heads are divided (default: 1)");
   add("--kv-dtype", options.kv_dtype, "NAME",
-      "Dtype of the pool: float8_e4m3fn or float8_e5m2 (as --dtype)");
-  add("--mask", options.mask, "NAME", fmt::format("One of {} (causal)", mask_names()));
+      "Dtype of the pool: float8_e4m3fn or float8_e5m2 (default: as --dtype)");
+  add("--mask", options.mask, "NAME", fmt::format("One of {} (default: causal)", mask_names()));
   add("--window", options.window, "N", "Tokens that a query sees under the mask sliding_window");
   add("--softcap", options.softcap, "X", "Replace each score by X tanh(score / X)");
   app.add_flag("--sinks", options.sinks, "Add one attention sink per query head")
@@ -85,9 +86,11 @@ void add_shared_options(CLI::App& app, SpecOptions& options) {
                "Make a request's output bits independent of its batch")
       ->group(kBothGroup);
   add("--query-form", options.query_form, "FORM",
-      "raw, or rotated if the engine rotates queries (raw)");
-  add("--append-form", options.append_form, "FORM", "The same for appended keys (as --query-form)");
-  add("--scale", options.scale, "X", "Factor of the scores (1 / sqrt(head_dim)), a run-time value");
+      "raw, or rotated if the caller rotates queries (default: raw)");
+  add("--append-form", options.append_form, "FORM",
+      "The same for appended keys (default: as --query-form)");
+  add("--scale", options.scale, "X",
+      "Softmax scale, passed at run time (default: 1 / sqrt(head_dim))");
 }
 
 std::string read_text(const fs::path& file) {

@@ -42,7 +42,7 @@ struct Config {
   std::uint64_t cache_max_bytes = std::uint64_t{1} << 30;
   CachePolicy policy = CachePolicy::kJit;
   std::string nvrtc_path;  // the only libnvrtc to use; empty: NvrtcLocator searches
-  std::vector<std::string> nvrtc_directories;  // searched for NVRTC; set by Python only
+  std::vector<std::string> nvrtc_directories;  // searched for NVRTC; lib folders of Python packages
   std::optional<LogLevel> log_level = {};      // unset if LAZYROPE_LOG is not set
   std::string host_compiler = "c++";           // command, for the emulator
   std::uint64_t emulator_seed = 0;             // seeds the order in which the emulator runs threads

@@ -13,7 +13,6 @@
 #include "cache/error.h"
 #include "codegen/error.h"
 #include "runtime/base/error.h"
-#include "runtime/base/executable.h"
 #include "runtime/base/interruption.h"
 #include "runtime/base/log.h"
 #include "runtime/base/parallel.h"
@@ -25,12 +24,6 @@ namespace {
 // Change this when the content of entries changes, or the way in which sources map to binaries.
 constexpr std::string_view kCacheFormat = "1";
 constexpr std::chrono::seconds kLockTimeout{60};
-
-Config with_package_directories(Config config) {
-  for (std::string& directory : nvrtc_directories_beside_executable())
-    config.nvrtc_directories.push_back(std::move(directory));
-  return config;
-}
 
 std::vector<std::string>& package_directories() {
   static std::vector<std::string> directories;
@@ -106,7 +99,7 @@ Binary binary_of(Entry entry) {
 }
 
 Engine::Engine(Config config)
-    : config_(with_package_directories(std::move(config))),
+    : config_(std::move(config)),
       store_(config_.cache_dir),
       tunings_(store_),
       nvrtc_(std::make_shared<NvrtcLocator>(NvrtcSearch{

@@ -40,8 +40,8 @@ class TestPeers:
             monkeypatch.setitem(PEERS, name, replace(PEERS[name], package=package))
         assert [*importable(("cudnn", "cudnn_paged", "flash_attention_2"))] == ["flash_attention_2"]
         errors = capsys.readouterr().err
-        assert "cudnn is left out: there is no Python package no_such_package" in errors
-        assert "cudnn_paged is left out: there is no Python package no_such.package" in errors
+        assert "cudnn is left out: the Python package no_such_package is not installed" in errors
+        assert "cudnn_paged is left out: the Python package no_such.package is not installed" in errors
 
     def test_no_two_requests_share_a_page(self):
         pages = Pages([100, 40, 48], Shape("decode", 3, 1, 40, **SMALL), Memory("cpu"))

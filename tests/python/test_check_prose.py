@@ -362,7 +362,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_command_prints_complaints_and_the_numbers_of_each_room(tree):
+def test_the_command_prints_complaints_and_the_numbers_of_each_folder(tree):
     result = run("--root", tree)
     assert result.returncode == 1
     assert result.stderr == 'runtime/a.h:2: opens with "of ..." (say: a noun phrase that reads by itself)\n'

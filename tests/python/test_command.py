@@ -100,7 +100,7 @@ class TestHelp:
             "autotune                  Choose the fastest kernels for models on this GPU",
             "cache                     List, verify or remove the kernels on disk",
             "doctor                    Show which NVRTC, driver, GPUs and cache are found",
-            "bench                     Time the kernels and PyTorch's",
+            "bench                     Time the kernels beside PyTorch's",
             "profile                   Count bank conflicts and sectors of each source line",
         ):
             assert line in text
@@ -375,59 +375,68 @@ class TestDoctor:
         run("doctor", LAZYROPE_NVRTC=NOTHING_THERE, code=1)
 
 
-@pytest.fixture
-def installed(command: str, tmp_path: Path) -> Path:
-    """Returns a copy of the command where pip installs it, in an environment with NVIDIA's packages but no Python."""
-    root = tmp_path / "environment"
-    packages = root / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
-    packages.mkdir(parents=True)
-    (packages / "nvidia").symlink_to(nvidia_packages())
-    (root / "bin").mkdir()
-    return Path(shutil.copy(command, root / "bin"))
-
-
 def write_script(file: Path, text: str) -> None:
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
 
 
+@pytest.fixture
+def installed(command: str, tmp_path: Path) -> Path:
+    """Returns a copy of the command where pip installs it, in an environment with NVIDIA's packages."""
+    root = tmp_path / "environment"
+    packages = root / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "nvidia").symlink_to(nvidia_packages())
+    (root / "bin").mkdir()
+    write_script(root / "bin" / "python3", f'exec {sys.executable} "$@"')
+    return Path(shutil.copy(command, root / "bin"))
+
+
+def doctor_without_variables(command: Path) -> dict:
+    """Returns what doctor says about NVRTC if the environment names neither a library nor a cache."""
+    changes = {"LAZYROPE_NVRTC": None, "LAZYROPE_CACHE_DIR": "none"}
+    result = subprocess.run([command, "doctor", "--json"], env=environment(**changes), capture_output=True, text=True)
+    return json.loads(result.stdout)["nvrtc"]  # the exit code depends on whether the system has an NVRTC
+
+
 class TestInstalled:
     def test_finds_the_nvrtc_of_its_environment(self, installed):
-        changes = {"LAZYROPE_NVRTC": None, "LAZYROPE_CACHE_DIR": "none"}
-        facts = json.loads(run_command(installed, "doctor", "--json", **changes).stdout)["nvrtc"]
+        facts = doctor_without_variables(installed)
         assert Path(facts["path"]).is_relative_to(installed.parents[1] / "lib")
         assert facts["tried"][-1]["location"] == "Python package"
+        changes = {"LAZYROPE_NVRTC": None, "LAZYROPE_CACHE_DIR": "none"}
         run_command(installed, "compile", *SPEC, "--arch", "sm_80", **changes)
 
-    def test_bench_runs_the_python_of_its_directory(self, installed, tmp_path):
-        # The first call looks for the package.
-        write_script(installed.parent / "python3", '[ "$1" = -c ] || echo "$0 $@"')
+    def test_without_python_only_the_system_is_searched_for_nvrtc(self, installed):
+        (installed.parent / "python3").unlink()
+        locations = {attempt["location"] for attempt in doctor_without_variables(installed)["tried"]}
+        assert "system" in locations and "Python package" not in locations
+
+    def test_bench_runs_the_python_of_its_environment(self, installed, tmp_path):
+        write_script(installed.parent / "python3", 'echo "$0 $@"; exit 7')
         arguments = ["decode", "--json", "figures.json", "--rounds=3", "--help"]
-        assert run_command(installed, "bench", *arguments, PATH=tmp_path).stdout == (
+        assert run_command(installed, "bench", *arguments, PATH=tmp_path, code=7).stdout == (
             f"{installed.parent}/python3 -m lazyrope.bench {' '.join(arguments)}\n"
         )
 
-    def test_bench_falls_back_to_path(self, installed, tmp_path):
-        (tmp_path / "bin").mkdir()
-        write_script(tmp_path / "bin" / "python3", '[ "$1" = -c ] || { echo "$@"; exit 7; }')
-        result = run_command(installed, "bench", "all", PATH=tmp_path / "bin", code=7)
-        assert result.stdout == "-m lazyrope.bench all\n"
-
-    def test_bench_without_the_package_says_how_to_install_it(self, installed, tmp_path):
-        # A directory of that name, such as a checkout, is not the package.
-        (tmp_path / "lazyrope").mkdir()
+    def test_bench_without_the_package_names_the_missing_module(self, installed):
         write_script(installed.parent / "python3", f'exec {sys.executable} -S "$@"')
-        result = run_command(installed, "bench", "all", PYTHONPATH=tmp_path, code=1)
-        assert result.stderr.startswith(f"lazyrope: {installed.parent}/python3 has no package lazyrope")
-        assert "-m pip install lazyrope`" in result.stderr
+        result = run_command(installed, "bench", "all", PYTHONPATH=None, code=1)
+        assert "No module named 'lazyrope'" in result.stderr
 
-    def test_bench_without_python_says_so(self, installed, tmp_path):
-        result = run_command(installed, "bench", "all", PATH=tmp_path, code=1)
-        assert result.stderr.startswith("lazyrope: cannot run python3, which the benchmark needs: No such file")
+    def test_bench_without_python_says_so(self, installed):
+        (installed.parent / "python3").unlink()
+        result = run_command(installed, "bench", "all", code=1)
+        assert result.stderr.startswith("lazyrope: this command is not in a Python environment")
+        assert "run `PYTHON -m lazyrope.bench`" in result.stderr
+
+    def test_bench_names_a_python_that_cannot_run(self, installed):
+        (installed.parent / "python3").chmod(0o644)
+        result = run_command(installed, "bench", "all", code=1)
+        assert result.stderr == f"lazyrope: cannot run {installed.parent}/python3: Permission denied\n"
 
     def test_bench_help_comes_from_the_python_package(self, installed):
-        directory = Path(sys.executable).parent
-        text = run_command(installed, "bench", "--help", PATH=f"{directory}:{os.environ['PATH']}").stdout
+        text = run_command(installed, "bench", "--help").stdout
         assert text.startswith("usage: lazyrope bench ") and "--rounds" in text
 
 
@@ -446,8 +455,8 @@ MISTAKES = [
     (["render", *SPEC, "--rope-param", "theta=1e4x"], 2, ['"theta=1e4x" is not KEY=NUMBER']),
     (["render", *SPEC, "--rope-param", "theta=5"], 2, ["theta is given twice"]),
     (["compile", *SPEC, "--threads", 0], 2, ["--threads", "1024"]),
-    (["cache", "prune", "--max-bytes", "5Q"], 2, ["--max-bytes", "'5Q'", "K, M, G or T"]),
-    (["cache", "prune", "--max-bytes", "-5"], 2, ["--max-bytes", "'-5'"]),
+    (["cache", "prune", "--max-bytes", "5Q"], 2, ["--max-bytes = 5Q; it must be a number of bytes", "K, M, G or T"]),
+    (["cache", "prune", "--max-bytes", "-5"], 2, ["--max-bytes = -5; it must be"]),
     (["render", *SPEC, "--arch", "sm_75"], 2, ['--arch: arch "sm_75" is unknown', "sm_80", "sm_90a"]),
     (["compile", *SPEC, "--arch", "sm_80,sm_75"], 2, ['--arch: arch "sm_75" is unknown']),
     (["render", *SPEC[2:], "--head-dim", 88, "--arch", "sm_80"], 1, ["head_dim = 88", "64, 72, 80"]),
@@ -501,7 +510,7 @@ class TestMistakes:
     def test_without_a_gpu_the_arch_must_be_given(self, run):
         for subcommand in ("render", "compile"):
             error = run(subcommand, *SPEC, code=1, CUDA_VISIBLE_DEVICES="").stderr
-            assert "there is no GPU to compile for: give --arch, one of sm_80" in error
+            assert "no usable GPU was found, so --arch is needed: give one of sm_80" in error
 
     def test_a_bad_environment_variable_is_refused(self, run):
         error = run("cache", "list", code=1, LAZYROPE_POLICY="maybe").stderr

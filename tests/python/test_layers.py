@@ -83,7 +83,7 @@ BAD = [
     (
         "runtime/step/step.h",
         '#include "abi/step.h"\n',
-        'runtime/step/step.h:1: "abi/step.h" is in no room; give paths from the root, <...> for libraries',
+        'runtime/step/step.h:1: "abi/step.h" is in no layer; give paths from the root, <...> for libraries',
     ),
     (
         "runtime/step/step.h",
@@ -118,7 +118,7 @@ BAD = [
     (
         "python/lazyrope/rope.py",
         "import os\nfrom tests.support import cases\n",
-        "python/lazyrope/rope.py:2: python must not import tests.support; nobody does",
+        "python/lazyrope/rope.py:2: python must not import tests.support; only tests may",
     ),
     (
         "templates/ops/combine.cuh",
@@ -273,4 +273,4 @@ def test_the_command_prints_complaints_and_fails(tmp_path):
 def test_an_empty_tree_fails(tmp_path):
     command = [sys.executable, ROOT / "tools" / "check_layers.py", tmp_path]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 1 and "has none of the rooms" in result.stderr
+    assert result.returncode == 1 and "has none of the layers" in result.stderr

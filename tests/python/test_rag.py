@@ -281,7 +281,7 @@ RESULT: dict[str, Any] = {
     "versions": {"lazyrope": "0.1.0", "torch": "2.13.0", "transformers": "5.17.0"},
     "command": "python -m tools.rag",
     "complaints": [],
-    "right": {
+    "fidelity": {
         "backend": "sm_90a",
         "model": "A <model>",
         "kl_limit": 1.25,
@@ -297,7 +297,7 @@ RESULT: dict[str, Any] = {
         "divergences": [{"question": "Is 1 < 2?", "index": 17, "tokens": [5, -1], "margin": 0.125}],
         "answers": [{"question": "What is <script>?", "answer": "A tag & <b>more</b>"}],
     },
-    "worth": {
+    "serving": {
         "model": "A shape",
         "shape": {"documents": 16, "document_tokens": 1024, "question_tokens": 64, "answer_tokens": 32},
         "loads": [LOAD, LOAD | {"exponent": 1.1}],
@@ -316,19 +316,19 @@ def without(*parts: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_tables_for_the_terminal_are_aligned():
-    lines = page.fidelity_text(RESULT["right"]["systems"]).splitlines()
+    lines = page.fidelity_text(RESULT["fidelity"]["systems"]).splitlines()
     assert re.match(r"rows  +tokens  +mean KL, nats: lazy  ", lines[0])
     cells = "1234 2.20e-03 (1.10x) 1.90e-03 (0.95x) 2.00e-03 97.12% 97.12% 97.12% 18.25 18.25 18.25 18.25"
     assert lines[2].split() == ["documents", *cells.split()]
     assert len({len(line) for line in lines}) == 1
-    single, served = page.serving_text(RESULT["worth"]).split("\n\n")
+    single, served = page.serving_text(RESULT["serving"]).split("\n\n")
     assert single.splitlines()[4].split() == ["cold", "block", "834", "7.75", "2.00", "2.00", "2.00"]
     assert served.splitlines()[2].split() == ["0", "8", "lazy", "32", "15.5", "21.2", "640", "1280", "62%", "0.0"]
     assert "budget, GiB" in served and "TTFT p90, ms" in served
 
 
 def test_a_missing_perplexity_leaves_its_cell_empty():
-    systems = copy.deepcopy(RESULT["right"]["systems"])
+    systems = copy.deepcopy(RESULT["fidelity"]["systems"])
     for kinds in systems.values():
         del kinds["prompts"]["perplexity"]
     rows = {row[0]: row for row in tables.fidelity(systems).rows}
@@ -338,8 +338,8 @@ def test_a_missing_perplexity_leaves_its_cell_empty():
 def test_the_command_that_is_shown_has_no_paths(models: ModuleType):
     from tools.rag.__main__ import command
 
-    given = ["--json", "/a/x.json", "--part", "worth", "--page=/a/b", "--requests", "20", "--commit", "abc"]
-    assert command(given) == "python -m tools.rag --part worth --requests 20"
+    given = ["--json", "/a/x.json", "--part", "serving", "--page=/a/b", "--requests", "20", "--commit", "abc"]
+    assert command(given) == "python -m tools.rag --part serving --requests 20"
     assert command([]) == "python -m tools.rag"
 
 
@@ -360,20 +360,20 @@ def test_budgets_measured_apart_are_shown_together(models: ModuleType):
     from tools.rag.__main__ import joined
 
     def measured(gib: int) -> dict[str, Any]:
-        result = without("right", command=f"rag --budgets {gib}")
-        result["worth"] |= {"complaints": [f"at {gib} GiB"]}
-        for row in result["worth"]["served"]:
+        result = without("fidelity", command=f"rag --budgets {gib}")
+        result["serving"] |= {"complaints": [f"at {gib} GiB"]}
+        for row in result["serving"]["served"]:
             row["budget_bytes"] = gib * GIB
         return result
 
-    other = measured(8) | {"right": RESULT["right"]}
+    other = measured(8) | {"fidelity": RESULT["fidelity"]}
     whole = joined(other, measured(16))
-    keys = [(row["exponent"], row["budget_bytes"], row["mode"]) for row in whole["worth"]["served"]]
+    keys = [(row["exponent"], row["budget_bytes"], row["mode"]) for row in whole["serving"]["served"]]
     modes = ("lazy", "full", "block")
     assert keys == [(0.0, gib * GIB, mode) for gib in (8, 16) for mode in modes] + [
         (1.1, gib * GIB, "lazy") for gib in (8, 16)
     ]
-    assert whole["worth"]["complaints"] == ["at 8 GiB", "at 16 GiB"] and whole["right"] == RESULT["right"]
+    assert whole["serving"]["complaints"] == ["at 8 GiB", "at 16 GiB"] and whole["fidelity"] == RESULT["fidelity"]
     assert whole["command"] == "rag --budgets 8 && rag --budgets 16"
     with pytest.raises(SystemExit, match="commit"):
         joined(other, measured(16) | {"commit": "other"})
@@ -435,18 +435,18 @@ def test_the_page_shows_all_figures(drawn: None):
 
 
 def test_the_page_names_checks_that_failed(drawn: None):
-    read = Reader(page.html(without("worth", complaints=["1 > 0.5 & worse"], is_gpu=False)))
+    read = Reader(page.html(without("serving", complaints=["1 > 0.5 & worse"], is_gpu=False)))
     assert "1 > 0.5 & worse" in read.text and "All checks passed" not in read.text and "no GPU" in read.text
 
 
-@pytest.mark.parametrize("absent, plots", [(["right"], 6), (["worth"], 1), (["right", "worth"], 0)])
+@pytest.mark.parametrize("absent, plots", [(["fidelity"], 6), (["serving"], 1), (["fidelity", "serving"], 0)])
 def test_parts_that_are_missing_are_left_out(drawn: None, absent: list[str], plots: int, tmp_path: Path):
     (tmp_path / "results.json").write_text(json.dumps(without(*absent)))
     assert page.main([str(tmp_path / "results.json"), str(tmp_path / "new" / "page.html")]) == 0
     read = Reader((tmp_path / "new" / "page.html").read_text())
     assert read.tags.count("svg") == plots
-    assert ("Is it right?" in read.text) == ("right" not in absent)
-    assert ("Is it worth it?" in read.text) == ("worth" not in absent)
+    assert ("Is it right?" in read.text) == ("fidelity" not in absent)
+    assert ("Is it worth it?" in read.text) == ("serving" not in absent)
 
 
 def test_a_missing_matplotlib_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -462,7 +462,7 @@ def test_the_page_of_the_documentation_has_the_same_figures():
     assert found["agreement"].rows[0][2] == "97.12%"
     assert ["warm", "lazy", "11.5", "7.50", "0.00", "0.02", "2.00"] in found["single"].rows
     assert ["0", "8", "block", "16", "7.5", "9.25", "1640", "2280", "50%", "125.0"] in found["served"].rows
-    assert "single" not in docs_pages.rag(without("worth"))
+    assert "single" not in docs_pages.rag(without("serving"))
 
 
 def test_the_page_of_the_documentation_says_what_is_missing_or_wrong():
@@ -475,8 +475,8 @@ def test_the_page_of_the_documentation_says_what_is_missing_or_wrong():
     whole = text(RESULT)
     assert "2026-01-02, commit abc1234" in whole and "torch 2.13.0, transformers 5.17.0" in whole
     assert "## Are the answers right?" in whole and "A shape" in whole
-    assert "A shape" not in text(without("worth"))
-    assert "A check failed: slow." in text(without("right", complaints=["slow"]))
+    assert "A shape" not in text(without("serving"))
+    assert "A check failed: slow." in text(without("fidelity", complaints=["slow"]))
 
 
 def test_the_pages_of_the_documentation_need_neither_torch_nor_matplotlib():

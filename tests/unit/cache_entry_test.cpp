@@ -148,11 +148,11 @@ TEST(CacheEntry, ErrorsNameTheProblem) {
 
   file = example_file();
   file[8] = std::byte{2};
-  EXPECT_EQ(refusal(file), "format 2, this lazyrope reads 1");
+  EXPECT_EQ(refusal(file), "format 2; this version of lazyrope reads format 1");
 
   file = example_file();
   std::fill(file.begin() + 44, file.begin() + 52, std::byte{0xff});
-  EXPECT_PRED2(starts_with, refusal(file), "bad header: a part of 18446744073709551615 bytes");
+  EXPECT_PRED2(starts_with, refusal(file), "bad header: a length of 18446744073709551615 bytes");
 
   EXPECT_EQ(refusal(example_file(), std::string(64, '0')),
             "it belongs to the key " + example_key().hex());
@@ -173,7 +173,7 @@ TEST(CacheEntry, ErrorsNameTheBadJson) {
   file = example_file();
   std::ranges::fill(std::span(file).subspan(kHeaderBytes, fields.size()), std::byte{'1'});
   seal(file);
-  EXPECT_EQ(refusal(file), "the key fields are not names and texts");
+  EXPECT_EQ(refusal(file), "the key fields are not a JSON object of strings");
 }
 
 TEST(CacheEntry, SurvivesDeeplyNestedFacts) {

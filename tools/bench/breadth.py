@@ -16,12 +16,12 @@ def _both(**options: Any) -> list[Shape]:
 
 
 def _over(field_name: str, value: str, **options: Any) -> list[Shape]:
-    """Returns rows without peers, beside lazyrope's kernel with another value of one field."""
+    """Returns rows that are compared only with lazyrope's kernel with another value of one field."""
     return _both(variants={value: {field_name: value}}, peers=(), **options)
 
 
 def breadth() -> list[Shape]:
-    """Returns rows for every head_dim, group, RoPE variant and treatment of scores, and for heads of one rank."""
+    """Returns rows for every head_dim, group, RoPE variant and score modification, and for tensor-parallel heads."""
     rows: list[Shape] = []
     for head_dim in lazyrope.head_dims():
         for group in (1, 4, 8):

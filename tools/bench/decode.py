@@ -62,7 +62,7 @@ DOCUMENTS = [
 
 
 def _tokens(query_tokens: int, *limits: Limit) -> Shape:
-    """Returns a row of several query tokens a request, as in speculative decoding. Each sees those before it."""
+    """Returns a row of several query tokens per request under a causal mask, as in speculative decoding."""
     variants = {"one_token": {"query_tokens": 1}}
     return _decode(64, 4096, query_tokens=query_tokens, mask="causal", variants=variants, limits=limits)
 

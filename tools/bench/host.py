@@ -32,7 +32,7 @@ print(1e3 * (time.perf_counter() - begin))
 
 
 def environment(timer: Timer, commit: str | None) -> dict[str, Any]:
-    """Returns the entries that describe the machine and what was measured. Without `commit`, git tells it."""
+    """Returns the entries that describe the machine and what was measured. Without `commit`, git gives it."""
     result = host.environment(timer)
     result["versions"] |= versions_of_packages()
     return result | {"commit": commit or host.first_line(["git", "rev-parse", "--short", "HEAD"])}

@@ -44,7 +44,7 @@ def aim(over: str | None, **options: float) -> Limit:
 
 @dataclass(frozen=True)
 class MeanLimit:
-    """A lower bound of a geometric mean over a group's rows: that of another figure over the row's time."""
+    """A lower bound of another figure over the row's time, as the geometric mean over a group's rows."""
 
     group: str
     over: str

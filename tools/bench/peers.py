@@ -35,13 +35,13 @@ PAGED = frozenset(name for name, peer in PEERS.items() if peer.paged)
 
 
 def importable(names: Iterable[str]) -> dict[str, user.Peer]:
-    """Returns the peers with these names that have their package, and prints which have not."""
+    """Returns the peers with these names whose package is installed, and prints the names of the others."""
     found = {}
     for name in names:
         if _is_installed(PEERS[name].package):
             found[name] = PEERS[name].make
         else:
-            print(f"{name} is left out: there is no Python package {PEERS[name].package}", file=sys.stderr)
+            print(f"{name} is left out: the Python package {PEERS[name].package} is not installed", file=sys.stderr)
     return found
 
 

@@ -20,7 +20,7 @@ def _chunk(query_tokens: int, context: int, *limits: Limit, **options: Any) -> S
 
 
 def _large_chunk(query_tokens: int, context: int) -> Shape:
-    """Returns a row beside one document without rotation and beside pages of 128 tokens."""
+    """Returns a row that is compared with one document without rotation and with pages of 128 tokens."""
     variants = plain(context) | {"page_128": {"page_size": 128}}
     shape = _chunk(query_tokens, context, peers=PREFILL_PEERS, variants=variants)
     limits = (
@@ -73,7 +73,7 @@ def _other_lengths() -> list[Shape]:
 
 
 def _squares() -> list[Shape]:
-    """Returns whole requests of 16384 tokens in all. A token sees its request, or those before it in the request."""
+    """Returns rows of whole requests, whose queries and keys are the same tokens: 16384 tokens, two masks."""
     rows = []
     for heads, head_dim in (((32, 32), 64), ((32, 32), 128), ((32, 8), 128), ((16, 16), 256)):
         for tokens in (1024, 4096, 16384):
@@ -92,7 +92,7 @@ def _batch_invariant(query_tokens: int, context: int) -> Shape:
     return _chunk(query_tokens, context, limit, options={"batch_invariant": True}, variants=variants, peers=())
 
 
-# One step of a chunk and 64 requests that decode, beside steps of either alone.
+# One step has a chunk and 64 requests that decode. It is compared with steps of either alone.
 DECODING: dict[str, Any] = {"batch": 64, "first_context": None, "first_tokens": None}
 CHUNK: dict[str, Any] = {"batch": 1}
 MIXED = Shape(

@@ -15,7 +15,7 @@ OLDEST_ARCH = "sm_80"  # every GPU runs the kernels of this arch's family
 
 class Bench(user.Bench):
     def compile(self, shape: Shape) -> lazyrope.Attention:
-        """Compiles the default config of this GPU, or, for a shape with a family, that of GPUs without a newer one."""
+        """Compiles the default config for this GPU. A shape with ``family`` gets the config of the oldest GPUs."""
         if not shape.family:
             return super().compile(shape)
         config = lazyrope.configs(shape.spec(), OLDEST_ARCH)[0]
@@ -28,7 +28,7 @@ def attention_row(shape: Shape, bench: Bench) -> Row:
 
 
 def plan_row(shape: Shape, bench: Bench) -> Row:
-    """Measures the planner alone, beside an empty launch."""
+    """Measures the planner and an empty launch."""
     import torch
 
     requests = Requests(shape, bench)

@@ -48,7 +48,7 @@ class Shape(user.Shape):
         return f"{super().kernel_key} {self.family}"
 
     def variant(self, overrides: Overrides) -> Shape:
-        """Returns the same shape with the overrides, and with nothing to compare with."""
+        """Returns the same shape with the overrides, and without variants, peers and limits."""
         return replace(self, **{"variants": {}, "peers": (), "limits": (), **overrides})
 
     def about(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from lazyrope.bench.rows import Row
 
 
 def row_text(row: Row) -> str:
-    """Returns the row's shape, its time and quartiles, its rate, and everything that it was measured beside."""
+    """Returns the row's shape, its time and quartiles, its rate, and the times measured with it."""
     return f"{shape_text(row)}: {row['us']:.1f} us{spread_text(row)}{rate_text(row)}{others_text(row)}"
 
 

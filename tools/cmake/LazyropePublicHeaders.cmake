@@ -1,6 +1,6 @@
-# lazyrope_public_header(HEADER) copies HEADER to <build>/include/lazyrope, and the headers that it includes to
-# subfolders named after the rooms. Includes inside the library begin with a room: "runtime/spec/spec.h". The copies say
-# "lazyrope/runtime/spec/spec.h", so that no folder of a program can be found instead.
+# lazyrope_public_header(HEADER) copies HEADER to <build>/include/lazyrope, and the headers that it includes to their
+# paths below that folder. An include inside the library is a path from the root: "runtime/spec/spec.h". The copies say
+# "lazyrope/runtime/spec/spec.h", so that the compiler finds no folder of the including program instead.
 function(lazyrope_public_header header)
   get_filename_component(name ${header} NAME)
   _lazyrope_copy_header(${header} ${name} copied)

@@ -11,8 +11,8 @@ if(LAZYROPE_SANITIZE)
   target_link_options(lazyrope_settings INTERFACE -fsanitize=address,undefined)
 endif()
 
-# lazyrope_room(NAME SOURCES...) adds one room of the library as the static target lazyrope_NAME.
-function(lazyrope_room name)
+# lazyrope_layer(NAME SOURCES...) adds one layer of the library, a top-level folder, as the static target lazyrope_NAME.
+function(lazyrope_layer name)
   add_library(lazyrope_${name} STATIC ${ARGN})
   # BUILD_INTERFACE keeps the settings out of the installed package, so find_package(lazyrope) needs no such target.
   target_link_libraries(lazyrope_${name} PRIVATE $<BUILD_INTERFACE:lazyrope_settings>)

@@ -1,1 +1,1 @@
-"""Lazy RoPE on a real model that answers questions about documents: what it needs, in parts."""
+"""Checks and times lazy RoPE with a real model that answers questions about documents."""

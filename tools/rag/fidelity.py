@@ -18,7 +18,7 @@ from tools.rag import reference
 from tools.rag.texts import Document
 
 ROWS = 512  # rows of logits at a time
-KL_LIMIT = 1.25  # limit of the mean KL, over that of the bf16 eager model
+KL_LIMIT = 1.25  # limit of the mean KL, as a multiple of that of the bf16 eager model
 AGREEMENT_LIMIT = 0.005  # the agreement may be this much below that of the bf16 eager model
 TRAINED_CONTEXT = 8192
 SIGMAS = 3.0  # standard errors by which the mean of one kind of rows may exceed a limit
@@ -46,7 +46,7 @@ class Case:
 
 @dataclass
 class Tally:
-    """The values of one system and one kind of rows, one value a row."""
+    """The values of one system and one kind of rows, one value per row."""
 
     kl: list[torch.Tensor] = field(default_factory=list)  # divergence from the reference, nats
     agrees: list[torch.Tensor] = field(default_factory=list)  # whether the most probable token is the reference's
@@ -74,7 +74,7 @@ class Fidelity:
     """Tallies by system ("lazy", "bf16 eager", ...) and kind of rows."""
 
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
-    margin_errors: list[float] = field(default_factory=list)  # errors of bf16 eager, one a row
+    margin_errors: list[float] = field(default_factory=list)  # errors of bf16 eager, one per row
 
     def add(self, system: str, kind: str, tally: Tally) -> None:
         for name in (ALL, kind):
@@ -180,12 +180,12 @@ class Comparison:
         for at in range(0, len(exact), ROWS):
             rows = slice(at, at + ROWS)
             with torch.no_grad():
-                right = self.exact.lm_head(exact[rows])
+                reference = self.exact.lm_head(exact[rows])
                 given = {name: model.lm_head(part[rows]) for name, (model, part) in parts.items()}
             if is_known:
-                self.result.margin_errors += margins(right, given[BASELINE]).tolist()
-            for name, logits in (given | {"fp32 eager": right}).items():
-                self.result.add(name, kind, compare(right, logits, following[rows]))
+                self.result.margin_errors += margins(reference, given[BASELINE]).tolist()
+            for name, logits in (given | {"fp32 eager": reference}).items():
+                self.result.add(name, kind, compare(reference, logits, following[rows]))
 
 
 def _split(hidden: torch.Tensor, case: Case) -> list[torch.Tensor]:

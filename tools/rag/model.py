@@ -204,7 +204,7 @@ def _randomise(model: PreTrainedModel, generator: torch.Generator, std: float) -
 
 @contextmanager
 def _few_progress_bars() -> Iterator[None]:
-    """Hides the progress bars of Transformers, which are for steps of a second. That of reading GGUF stays."""
+    """Hides the progress bars of Transformers for steps of about a second. The bar of reading GGUF stays."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -1,4 +1,4 @@
-"""The figures of ``python -m tools.rag`` for a reader: text for the terminal, and one HTML page with plots.
+"""Shows the figures of ``python -m tools.rag`` as text for the terminal and as one HTML page with plots.
 
 python -m tools.rag.page results.json page.html
 """
@@ -20,20 +20,20 @@ TEMPLATE = "page.html.j2"
 
 
 def fidelity_text(systems: dict[str, Any]) -> str:
-    """Returns the table of what ``fidelity.Fidelity.summary`` gives."""
+    """Returns the table of a result of ``fidelity.Fidelity.summary``."""
     return tables.fidelity(systems).text()
 
 
-def serving_text(worth: dict[str, Any]) -> str:
-    """Returns the tables of what ``serving.measure`` gives."""
-    return f"{tables.single(worth).text()}\n\n{tables.served(worth).text()}"
+def serving_text(serving: dict[str, Any]) -> str:
+    """Returns the tables of a result of ``serving.measure``."""
+    return f"{tables.single(serving).text()}\n\n{tables.served(serving).text()}"
 
 
 def write(result: dict[str, Any], path: Path) -> None:
     """Writes a page that needs no other file.
 
     Args:
-        result: the object that ``python -m tools.rag --json`` writes; "right" or "worth" may be missing.
+        result: the object that ``python -m tools.rag --json`` writes; "fidelity" or "serving" may be missing.
         path: the file to write.
 
     Raises:
@@ -58,8 +58,8 @@ def html(result: dict[str, Any]) -> str:
         .render(
             result={"is_gpu": False, "complaints": []} | result,
             about=tables.about(result),
-            right=_right(result["right"]) if "right" in result else None,
-            worth=_worth(result["worth"]) if "worth" in result else None,
+            fidelity=_fidelity_values(result["fidelity"]) if "fidelity" in result else None,
+            serving=_serving_values(result["serving"]) if "serving" in result else None,
         )
         .lstrip()
     )
@@ -70,13 +70,13 @@ def cells(table: Table, row: list[str]) -> list[tuple[str, bool]]:
     return list(zip(row, table.is_number(), strict=True))
 
 
-def _right(right: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values that the template needs for the first part of the page."""
-    return right | {
-        "plot": plots.fidelity(right),
-        "table": tables.fidelity(right["systems"]),
-        "about": tables.about_right(right),
-        "differences": _differences(right["divergences"]),
+def _fidelity_values(fidelity: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values that the template needs for the figures of fidelity."""
+    return fidelity | {
+        "plot": plots.fidelity(fidelity),
+        "table": tables.fidelity(fidelity["systems"]),
+        "about": tables.about_fidelity(fidelity),
+        "differences": _differences(fidelity["divergences"]),
     }
 
 
@@ -93,15 +93,15 @@ def _token(token: int) -> str:
     return "end" if token < 0 else str(token)
 
 
-def _worth(worth: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values that the template needs for the second part of the page."""
-    return worth | {
-        "single_plots": [plots.times(worth), plots.memory(worth)],
-        "single_table": tables.single(worth),
-        "about_single": tables.about_single(worth),
-        "served_plots": plots.served(worth),
-        "served_table": tables.served(worth),
-        "about_served": tables.about_served(worth),
+def _serving_values(serving: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values that the template needs for the figures of serving."""
+    return serving | {
+        "single_plots": [plots.times(serving), plots.memory(serving)],
+        "single_table": tables.single(serving),
+        "about_single": tables.about_single(serving),
+        "served_plots": plots.served(serving),
+        "served_table": tables.served(serving),
+        "about_served": tables.about_served(serving),
     }
 
 

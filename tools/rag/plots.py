@@ -15,18 +15,18 @@ MARKERS = {"lazy": "o", "block": "s", "full": "^"}
 Values = Sequence["float | None"]
 
 
-def fidelity(right: dict[str, Any]) -> Drawing:
+def fidelity(figures: dict[str, Any]) -> Drawing:
     """Draws the divergence of each system, and its limit."""
-    systems = right["systems"]
+    systems = figures["systems"]
     kinds = list(systems[BASELINE])
     names = [name for name in ("lazy", "full", BASELINE) if name in systems]
     series = {name: [1e3 * systems[name][kind]["mean_kl"] for kind in kinds] for name in names}
-    limits = [right["kl_limit"] * value for value in series[BASELINE]]
+    limits = [figures["kl_limit"] * value for value in series[BASELINE]]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         _bars(axes, kinds, series, digits)
-        label = f"limit: {right['kl_limit']:g}x {BASELINE}"
+        label = f"limit: {figures['kl_limit']:g}x {BASELINE}"
         at = range(len(kinds))
         axes.hlines(limits, [x - 0.45 for x in at], [x + 0.45 for x in at], "black", "dashed", label=label)
         axes.set(
@@ -42,7 +42,7 @@ def fidelity(right: dict[str, Any]) -> Drawing:
     return Drawing("fidelity", caption, svg("fidelity", draw, (9, 4.4)))
 
 
-def times(worth: dict[str, Any]) -> Drawing:
+def times(serving: dict[str, Any]) -> Drawing:
     """Draws the time to the first token and for each further token of one request alone."""
     panels = [
         ("first_token_ms", "time to first token, ms (log scale)", "Time to first token"),
@@ -51,7 +51,7 @@ def times(worth: dict[str, Any]) -> Drawing:
 
     def draw(figure: Any) -> None:
         for axes, (field, label, title) in zip(figure.subplots(1, 2), panels, strict=True):
-            series = _by_state(worth, field)
+            series = _by_state(serving, field)
             _bars(axes, ["cold", "warm"], series, digits)
             axes.set(ylabel=label, xlabel="documents stored before: none (cold), all (warm)")
             axes.set_title(title)
@@ -65,8 +65,8 @@ def times(worth: dict[str, Any]) -> Drawing:
     return Drawing("times", caption, svg("times", draw, (9, 4.2)))
 
 
-def _by_state(worth: dict[str, Any], field: str) -> dict[str, Values]:
-    found = {(row["mode"], row["state"]): row[field] for row in worth["single"]}
+def _by_state(serving: dict[str, Any], field: str) -> dict[str, Values]:
+    found = {(row["mode"], row["state"]): row[field] for row in serving["single"]}
     return {
         mode: [found.get((mode, state), found.get((mode, "cold"))) for state in ("cold", "warm")]
         for mode in MODES
@@ -74,11 +74,11 @@ def _by_state(worth: dict[str, Any], field: str) -> dict[str, Values]:
     }
 
 
-def memory(worth: dict[str, Any]) -> Drawing:
+def memory(serving: dict[str, Any]) -> Drawing:
     """Draws the KV that all requests share, and the KV that one request has alone."""
     fields = {"private_bytes": "private:\neach request again", "stored_bytes": "stored:\nonce for all requests"}
-    unit, size = unit_of(row[field] for row in worth["single"] for field in fields)
-    last = {row["mode"]: row for row in worth["single"]}
+    unit, size = unit_of(row[field] for row in serving["single"] for field in fields)
+    last = {row["mode"]: row for row in serving["single"]}
     series = {mode: [last[mode][field] / size for field in fields] for mode in MODES if mode in last}
 
     def draw(figure: Any) -> None:
@@ -133,18 +133,18 @@ _QUANTITIES = [
 ]
 
 
-def served(worth: dict[str, Any]) -> list[Drawing]:
+def served(serving: dict[str, Any]) -> list[Drawing]:
     """Draws each quantity over the budget, with a panel for each exponent."""
     drawings = []
     for quantity in _QUANTITIES:
-        exponents = sorted({row["exponent"] for row in worth["served"]})
+        exponents = sorted({row["exponent"] for row in serving["served"]})
 
         def draw(figure: Any, quantity: _Quantity = quantity, exponents: list[float] = exponents) -> None:
             panels = figure.subplots(1, len(exponents), sharey=True, squeeze=False)[0]
             for axes, exponent in zip(panels, exponents, strict=True):
-                _lines(axes, worth, exponent, quantity)
+                _lines(axes, serving, exponent, quantity)
             panels[0].set_ylabel(quantity.label)
-            _share_limits(panels[0], worth, quantity)
+            _share_limits(panels[0], serving, quantity)
             figure.suptitle(quantity.title)
             legend(figure, panels[0])
 
@@ -154,11 +154,11 @@ def served(worth: dict[str, Any]) -> list[Drawing]:
     return drawings
 
 
-def _lines(axes: Any, worth: dict[str, Any], exponent: float, quantity: _Quantity) -> None:
-    budgets = sorted({row["budget_bytes"] for row in worth["served"]})
+def _lines(axes: Any, serving: dict[str, Any], exponent: float, quantity: _Quantity) -> None:
+    budgets = sorted({row["budget_bytes"] for row in serving["served"]})
     unit, size = unit_of(budgets)
     for mode in MODES:
-        rows = _rows_of(worth, mode, exponent)
+        rows = _rows_of(serving, mode, exponent)
         x = [budgets.index(row["budget_bytes"]) for row in rows]
         for field, dashes in zip(quantity.fields, ("solid", "dashed"), strict=False):
             which = f" {field.split('_')[2]}" if len(quantity.fields) > 1 else ""
@@ -173,15 +173,15 @@ def _lines(axes: Any, worth: dict[str, Any], exponent: float, quantity: _Quantit
     axes.set_title(f"Zipf exponent {exponent:g}", fontsize=10)
 
 
-def _rows_of(worth: dict[str, Any], mode: str, exponent: float) -> list[dict[str, Any]]:
-    """Returns the rows of a mode in the order of budgets. "full" may have rows of one exponent, which hold for all."""
-    rows = [row for row in worth["served"] if row["mode"] == mode]
+def _rows_of(serving: dict[str, Any], mode: str, exponent: float) -> list[dict[str, Any]]:
+    """Returns the rows of a mode in the order of budgets. "full" may have rows of one exponent, valid for all."""
+    rows = [row for row in serving["served"] if row["mode"] == mode]
     here = [row for row in rows if row["exponent"] == exponent]
     return sorted(here or (rows if mode == "full" else []), key=lambda row: row["budget_bytes"])
 
 
-def _share_limits(axes: Any, worth: dict[str, Any], quantity: _Quantity) -> None:
-    values = [quantity.scale * row[field] for row in worth["served"] for field in quantity.fields]
+def _share_limits(axes: Any, serving: dict[str, Any], quantity: _Quantity) -> None:
+    values = [quantity.scale * row[field] for row in serving["served"] for field in quantity.fields]
     if quantity.is_log:
         log_scale(axes, values)
     else:

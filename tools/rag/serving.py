@@ -53,7 +53,7 @@ class Load:
     document_tokens: int = 1024
     question_tokens: int = 64
     answer_tokens: int = 32
-    exponent: float = 0.0  # exponent of Zipf's law over the documents; 0: all alike
+    exponent: float = 0.0  # exponent of Zipf's law over the documents; 0: uniform
     seed: int = 1
 
 
@@ -124,7 +124,7 @@ def token_bytes(model: Any) -> int:
 
 
 def choices(load: Load) -> Iterator[list[int]]:
-    """Yields the distinct documents of each request. The likelier documents are the same in all runs."""
+    """Yields the distinct documents of each request. The most popular documents are the same in all runs."""
     rng = random.Random(load.seed)
     weights = [1.0 / (rank + 1) ** load.exponent for rank in range(load.documents)]
     for _ in range(load.requests):
@@ -158,7 +158,7 @@ def serve_all(model: Any, load: Load, budget: int, modes: Sequence[str]) -> list
 
 
 def _best_cap(model: Any, load: Load, budget: int) -> int:
-    """Finds, with the first requests of the load, the number of "block" requests at a time that serves most."""
+    """Finds the number of "block" requests at a time with the highest throughput, by the first requests of the load."""
     rates = {}
     cap = load.clients
     while cap >= 4:
@@ -273,7 +273,7 @@ def joined(some: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
 def complaints(result: dict[str, Any], *, timed: bool) -> list[str]:
     """Returns a sentence for each check of the lazy mode that failed.
 
-    Lazy copies no document. If times count, it serves at least as much as "block" in the best of its repetitions.
+    Lazy must copy no document. With ``timed``, its best repetition must be at least as fast as the slowest of "block".
     """
     rows = [*result["single"], *result["served"]]
     found = [

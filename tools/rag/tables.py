@@ -65,9 +65,9 @@ def _divergence(tally: dict[str, Any], base: dict[str, Any]) -> str:
     return f"{tally['mean_kl']:.2e}{ratio}"
 
 
-def single(worth: dict[str, Any]) -> Table:
+def single(serving: dict[str, Any]) -> Table:
     """Returns the table of one request at a time."""
-    given = worth["single"]
+    given = serving["single"]
     unit, size = unit_of(row[name] for row in given for name in ("copied_bytes", "private_bytes", "stored_bytes"))
     head = ["one request", "mode", "TTFT, ms", "a token, ms", f"copied, {unit}", f"private, {unit}", f"stored, {unit}"]
     rows = [
@@ -83,9 +83,9 @@ def single(worth: dict[str, Any]) -> Table:
     return Table(head, rows)
 
 
-def served(worth: dict[str, Any]) -> Table:
+def served(serving: dict[str, Any]) -> Table:
     """Returns the table of many clients under a budget."""
-    given = worth["served"]
+    given = serving["served"]
     unit, size = unit_of(row["budget_bytes"] for row in given)
     copied, copied_size = unit_of(row["copied_bytes"] for row in given)
     times = ["TTFT p50, ms", "TTFT p90, ms"]
@@ -130,7 +130,7 @@ def digits(value: float) -> str:
 
 
 def about(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns names and values of what was run where, without what is not known."""
+    """Returns the known facts about the run, such as its device and date, as names and values."""
     entries = [
         ("device", result.get("device")),
         ("driver", result.get("driver")),
@@ -142,35 +142,36 @@ def about(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in entries if value]
 
 
-def about_right(right: dict[str, Any]) -> str:
+def about_fidelity(fidelity: dict[str, Any]) -> str:
     """Returns a sentence about the cases, the model and the answers."""
-    counts = [case["documents"] for case in right["cases"]]
-    contexts = [case["context"] for case in right["cases"]]
-    divergences = right["divergences"]
+    counts = [case["documents"] for case in fidelity["cases"]]
+    contexts = [case["context"] for case in fidelity["cases"]]
+    divergences = fidelity["divergences"]
     text = (
-        f"{right['model']}, bf16, attention by lazyrope ({right['backend']}); {len(counts)} cases of "
+        f"{fidelity['model']}, bf16, attention by lazyrope ({fidelity['backend']}); {len(counts)} cases of "
         f"{_range(counts)} documents, {_range(contexts)} tokens of context; divergence from the same model in fp32; "
-        f"{right['requests'] - len(divergences)} of {right['requests']} greedy answers are equal in lazy and full mode"
+        f"{fidelity['requests'] - len(divergences)} of {fidelity['requests']} greedy answers are equal in lazy and "
+        "full mode"
     )
     if divergences:
         text += (
             f", the others differ from a near tie on: a margin of at most {max(d['margin'] for d in divergences):.2f} "
-            f"in fp32, while bf16 moves margins by {right['noise']:.2f} (99th percentile)"
+            f"in fp32, while bf16 moves margins by {fidelity['noise']:.2f} (99th percentile)"
         )
     return text
 
 
-def about_single(worth: dict[str, Any]) -> str:
-    shape = worth["shape"]
+def about_single(serving: dict[str, Any]) -> str:
+    shape = serving["shape"]
     return (
-        f"{worth['model']}; one request at a time: {shape['documents']} documents of {shape['document_tokens']} "
+        f"{serving['model']}; one request at a time: {shape['documents']} documents of {shape['document_tokens']} "
         f"tokens, a question of {shape['question_tokens']}, an answer of {shape['answer_tokens']}. Cold: no document "
         "is stored; warm: all are; full stores none. Times are medians"
     )
 
 
-def about_served(worth: dict[str, Any]) -> str:
-    load = worth["loads"][0]
+def about_served(serving: dict[str, Any]) -> str:
+    load = serving["loads"][0]
     return (
         f"The store is empty at first. Each of {load['clients']} clients sends its next request when the last one "
         f"is answered, {load['requests']} requests in all. A request names {load['per_request']} of "

@@ -47,7 +47,7 @@ def documents(
     seed: int,
     sources: Collection[str] | None = None,
 ) -> list[Document]:
-    """Returns ``count`` documents of random lengths, or all: of licences, the standard library, and other sources.
+    """Returns ``count`` documents of random lengths, or all. Their sources are licences, Python and others.
 
     Long sources are cut into consecutive documents. Short documents are likelier than long ones. On one machine the
     same seed gives the same documents. ``sources`` names the sources to use; their order does not change.
@@ -91,11 +91,11 @@ def _folded(text: str) -> str:
 def _cut(name: str, tokenizer: Tokenizer, low: int, high: int, seed: int) -> Iterator[Document]:
     # Each source has its own generator, so that its documents do not depend on the other sources.
     rng = random.Random(f"{seed} {name}")
-    parts = [(part, len(_encode(tokenizer, part))) for part in _parts(text_of(name), tokenizer, high)]
-    parts.reverse()  # taken from the end
+    paragraphs = [(text, len(_encode(tokenizer, text))) for text in _paragraphs(text_of(name), tokenizer, high)]
+    paragraphs.reverse()  # _take() takes from the end
     number = 0
-    while parts:
-        text, tokens = _take(parts, tokenizer, _random_length(rng, low, high), high)
+    while paragraphs:
+        text, tokens = _take(paragraphs, tokenizer, _random_length(rng, low, high), high)
         if low <= len(tokens) <= high:
             number += 1
             yield Document(f"{name} {number}", text, tokens, name)
@@ -106,18 +106,18 @@ def _random_length(rng: random.Random, low: int, high: int) -> float:
     return low * (0.9 * high / low) ** rng.random()
 
 
-def _take(parts: list[tuple[str, int]], tokenizer: Tokenizer, length: float, high: int) -> tuple[str, list[int]]:
-    """Takes at least one part, and more until there are ``length`` tokens, with at most ``high`` tokens."""
+def _take(paragraphs: list[tuple[str, int]], tokenizer: Tokenizer, length: float, high: int) -> tuple[str, list[int]]:
+    """Takes a paragraph, and further ones until there are ``length`` tokens or more would exceed ``high`` tokens."""
     taken, total = "", 0
-    while parts and (not taken or (total < length and total + parts[-1][1] <= high)):
-        part, tokens = parts.pop()
-        taken += part
+    while paragraphs and (not taken or (total < length and total + paragraphs[-1][1] <= high)):
+        paragraph, tokens = paragraphs.pop()
+        taken += paragraph
         total += tokens
     text = taken.strip("\n") + "\n"
     return text, _encode(tokenizer, text)
 
 
-def _parts(text: str, tokenizer: Tokenizer, high: int) -> Iterator[str]:
+def _paragraphs(text: str, tokenizer: Tokenizer, high: int) -> Iterator[str]:
     """Yields the paragraphs, and single lines of paragraphs that are too long for a document."""
     for paragraph in text.split("\n\n"):
         if len(paragraph) > high and len(_encode(tokenizer, paragraph)) > high // 2:
