@@ -135,9 +135,8 @@ std::vector<std::byte> encode_entry(const Key& key, const Entry& entry) {
   check_facts(entry.facts);
   const Lengths lengths{fields.size(), entry.facts.size(), entry.payload.size()};
   if (lengths.file() > kMaxEntryBytes) {
-    throw CacheError(
-        fmt::format("the entry has {} bytes; at most {} are allowed", lengths.file(),
-                    kMaxEntryBytes));
+    throw CacheError(fmt::format("the entry has {} bytes; at most {} are allowed", lengths.file(),
+                                 kMaxEntryBytes));
   }
   std::vector<std::byte> file(lengths.file());
   std::span<std::byte> room(file);

@@ -28,12 +28,13 @@ namespace {
 }
 
 int run_bench(const std::vector<std::string>& arguments) {
-  const std::filesystem::path root = environment_root();
-  if (root.empty())
+  const std::filesystem::path python = install_prefix() / "bin" / "python3";
+  std::error_code failed;
+  if (!std::filesystem::exists(python, failed))
     throw std::runtime_error(
         "this command is not in a Python environment, and the benchmark is part of lazyrope's "
         "Python package: run `PYTHON -m lazyrope.bench` with a Python that has the package");
-  run_python((root / "bin" / "python3").string(), arguments);
+  run_python(python.string(), arguments);
 }
 
 }  // namespace

@@ -85,9 +85,9 @@ Command render_command(CLI::App& root) {
   const auto options = std::make_shared<Options>();
   CLI::App* const app = root.add_subcommand("render", "Print the CUDA source of a kernel");
   app->footer(kFooter);
-  app->add_option("--kernel", options->kernel,
-                  fmt::format("One of {}\n(default: {})", fmt::join(kernel_names(), ", "),
-                              options->kernel))
+  app->add_option(
+         "--kernel", options->kernel,
+         fmt::format("One of {}\n(default: {})", fmt::join(kernel_names(), ", "), options->kernel))
       ->option_text("NAME");
   app->add_option("--arch", options->arch,
                   "One of " + arch_names() + "\n(default: the present GPU's)")

@@ -42,7 +42,7 @@ Config config_with_cache(const std::string& directory) {
     const bool given = !directory.empty() && std::string_view(name) == "LAZYROPE_CACHE_DIR";
     return given ? directory : process_environment(name);
   });
-  config.nvrtc_directories = environment_nvrtc_directories();
+  config.nvrtc_directories = installed_nvrtc_directories();
   return config;
 }
 

@@ -50,8 +50,8 @@ std::uint32_t MatrixOperand::address(int mn, int k) const {
              (is_mn_major_ ? j % kCore * span + i % kCore * kElementBytes
                            : i % kCore * span + j % kCore * kElementBytes);
   else if (is_mn_major_)
-    offset = i / along * leading_ + i % along * kElementBytes + j / kCore * stride_ +
-             j % kCore * span;
+    offset =
+        i / along * leading_ + i % along * kElementBytes + j / kCore * stride_ + j % kCore * span;
   else
     offset = i / kCore * stride_ + i % kCore * span + j * kElementBytes;
   return swizzled(start_ + offset, swizzle_);

@@ -1,9 +1,8 @@
-#include "runtime/step/step_memory.h"
-
 #include <gtest/gtest.h>
 
 #include "codegen/error.h"
 #include "runtime/emulator/fault.h"
+#include "runtime/step/step_memory.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/throws.h"
 
