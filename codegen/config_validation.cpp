@@ -19,9 +19,9 @@ constexpr int kSm90aPrefillWarps = 8;  // two warpgroups, which divide 128 query
 
 // The head_dims that family sm90a has kernels for. With a pool of 8 bits, only prefill has warps
 // that can widen keys and values: those that rotate queries.
-std::vector<int> sm90a_head_dims(bool has_many_rows, int kv_bytes) {
-  if (kv_bytes == 1) return has_many_rows ? std::vector{64, 96, 128} : std::vector<int>{};
-  return has_many_rows ? std::vector{64, 96, 128, 192, 256} : std::vector{64, 128, 192, 256};
+std::vector<int> sm90a_head_dims(bool is_prefill, int kv_bytes) {
+  if (kv_bytes == 1) return is_prefill ? std::vector{64, 96, 128} : std::vector<int>{};
+  return is_prefill ? std::vector{64, 96, 128, 192, 256} : std::vector{64, 128, 192, 256};
 }
 
 // Checks one tile of a config. Errors name the tile and the member.

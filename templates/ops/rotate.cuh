@@ -242,10 +242,10 @@ template <class Spec>
 struct TokenAngles<Spec, false> {
   using Type = LaneRevolutions<Spec>;
 };
-// kHasManyRows: a lane has many rows. With four or more query heads for each KV head, few of them
+// A lane has many rows only in prefill. With four or more query heads for each KV head, few of them
 // begin a new token, so LaneSteps would save little.
-template <class Spec, bool kHasManyRows>
-using RowAngles = typename TokenAngles<Spec, kHasManyRows && (Spec::kGroupSize < 4)>::Type;
+template <class Spec, bool kIsPrefill>
+using RowAngles = typename TokenAngles<Spec, kIsPrefill && (Spec::kGroupSize < 4)>::Type;
 
 // Holds the angles in registers, or loads (and, for LaneSteps, computes) them again at each get(),
 // where registers are scarce.
