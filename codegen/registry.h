@@ -61,13 +61,13 @@ template <class Row, class Value>
 void validate_parameters(std::string_view what, const Row& row, const Parameters<Value>& given) {
   for (const Parameter<Value>& parameter : row.parameters) {
     const auto it = given.find(parameter.name);
-    if (it == given.end() && parameter.otherwise) continue;
+    if (it == given.end() && parameter.default_value) continue;
     if (it == given.end())
       throw SpecError(fmt::format("{} \"{}\" needs {} ({})", what, row.name, parameter.name,
                                   parameter.meaning));
-    if (!(it->second >= parameter.least && it->second <= parameter.greatest))
+    if (!(it->second >= parameter.min && it->second <= parameter.max))
       throw SpecError(fmt::format("{} \"{}\": {} = {}, allowed are {} to {}", what, row.name,
-                                  parameter.name, it->second, parameter.least, parameter.greatest));
+                                  parameter.name, it->second, parameter.min, parameter.max));
   }
   for (const auto& [name, value] : given) {
     const auto known = [&](const Parameter<Value>& p) { return p.name == name; };

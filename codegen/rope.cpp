@@ -60,9 +60,9 @@ std::vector<double> linear_frequencies(int rotary_dim, const RopeParameters& p) 
   return w;
 }
 
-double given_or(const RopeParameters& given, std::string_view name, double otherwise) {
+double value_or(const RopeParameters& given, std::string_view name, double default_value) {
   const auto it = given.find(name);
-  return it == given.end() ? otherwise : it->second;
+  return it == given.end() ? default_value : it->second;
 }
 
 constexpr double kBetaFast = 32.0;
@@ -78,9 +78,9 @@ std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
     return rotary_dim * std::log(context / (revolutions * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(theta));
   };
-  double first = pair_of(given_or(p, "beta_fast", kBetaFast));
-  double last = pair_of(given_or(p, "beta_slow", kBetaSlow));
-  if (given_or(p, "truncate", 1.0) != 0.0) {
+  double first = pair_of(value_or(p, "beta_fast", kBetaFast));
+  double last = pair_of(value_or(p, "beta_slow", kBetaSlow));
+  if (value_or(p, "truncate", 1.0) != 0.0) {
     first = std::floor(first);
     last = std::ceil(last);
   }
@@ -97,7 +97,7 @@ std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
 
 // YaRN's attention factor: arXiv 2309.00071, section 3.4.
 double yarn_attention_factor(const RopeParameters& p) {
-  return given_or(p, "attention_factor", 0.1 * std::log(p.at("factor")) + 1.0);
+  return value_or(p, "attention_factor", 0.1 * std::log(p.at("factor")) + 1.0);
 }
 
 // The ramp divides by log(theta), and by the difference of the pairs of beta_fast and beta_slow.
@@ -105,12 +105,12 @@ void check_yarn(const RopeParameters& p) {
   if (p.at("theta") <= 1.0)
     throw SpecError(
         fmt::format("rope \"yarn\": theta = {}; it must be greater than 1", p.at("theta")));
-  const double fast = given_or(p, "beta_fast", kBetaFast);
-  const double slow = given_or(p, "beta_slow", kBetaSlow);
+  const double fast = value_or(p, "beta_fast", kBetaFast);
+  const double slow = value_or(p, "beta_slow", kBetaSlow);
   if (fast <= slow)
     throw SpecError(fmt::format(
         "rope \"yarn\": beta_fast = {} with beta_slow = {}; it must be greater", fast, slow));
-  const double truncate = given_or(p, "truncate", 1.0);
+  const double truncate = value_or(p, "truncate", 1.0);
   if (truncate != 0.0 && truncate != 1.0)
     throw SpecError(fmt::format("rope \"yarn\": truncate = {}; allowed are 0 and 1", truncate));
 }

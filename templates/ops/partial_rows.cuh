@@ -30,9 +30,9 @@ class PartialRows {
  public:
   static constexpr int32 kLaneQuads = kQuads;
   static constexpr int32 kSliceQuads = kColumns / 4;
-  static constexpr int32 kSlices = (kHeadDim + kColumns - 1) / kColumns;
+  static constexpr int32 kNumSlices = (kHeadDim + kColumns - 1) / kColumns;
   static constexpr int32 kSliceLanes = kSliceQuads / kLaneQuads;  // distance of a lane's quads
-  static_assert(kSlices <= num_slices(kHeadDim));
+  static_assert(kNumSlices <= num_slices(kHeadDim));
 
   LAZYROPE_DEVICE PartialRows(const WorkView& work, KvSplit split) : work_(work), split_(split) {}
 
@@ -56,7 +56,7 @@ class PartialRows {
       st_relaxed_gpu(reinterpret_cast<Word2*>(to + lane * 8) + 4 * n,
                      Word2{{nonzero(pairs[n][0]), nonzero(pairs[n][1])}});
 #pragma unroll
-    for (int32 slice = lane; slice < kSlices; slice += 4) write_stats(to, slice, row_stats);
+    for (int32 slice = lane; slice < kNumSlices; slice += 4) write_stats(to, slice, row_stats);
   }
 
   // The words that a lane has loaded.

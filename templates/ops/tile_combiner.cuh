@@ -5,28 +5,28 @@
 
 namespace lazyrope {
 
-// Columns of a slice. A poll costs the L1 cache a line per split and slice. Rows of few slices keep
-// few warps busy.
-enum Slices : int32 {
-  kNarrowSlices = kSliceColumns,     // for few rows
-  kWiderSlices = 2 * kSliceColumns,  // for more rows, which would have many narrow slices
-  // For so many rows that no lanes share a task. A lane loads two quads, so that a warp has half as
-  // many batches to wait for.
+// The columns of a slice. With wide slices a poll loads fewer L1 cache lines: it loads one for each
+// split and slice. With narrow slices a row keeps more warps busy.
+enum SliceWidth : int32 {
+  kNarrowSlices = kSliceColumns,    // for few rows
+  kWideSlices = 2 * kSliceColumns,  // for more rows, which would have many narrow slices
+  // With so many rows no lanes share a task. A lane loads two quads, so that a warp waits for half
+  // as many batches.
   kWidestSlices = 32,
 };
 
 // The partial rows, as a CTA writes them and as they are combined.
-template <class Spec, Slices kSlices>
-using SplitRows = PartialRows<Spec::kHeadDim, kSlices, kSlices == kWidestSlices ? 2 : 1>;
+template <class Spec, SliceWidth kSliceWidth>
+using SplitRows = PartialRows<Spec::kHeadDim, kSliceWidth, kSliceWidth == kWidestSlices ? 2 : 1>;
 
 // Combines a tile in batches, one warp a batch. A task is kLaneQuads quads of one row, and a lane
 // has one task. Where there are many splits, several lanes share a task and divide its splits,
 // unless there are rows enough for all lanes (kWidestSlices). The order in which numbers are added
 // depends on the number of splits alone.
-template <class Spec, Slices kSlices>
+template <class Spec, SliceWidth kSliceWidth>
 class TileCombiner {
-  using Rows = SplitRows<Spec, kSlices>;
-  static constexpr bool kSharesTasks = kSlices != kWidestSlices;
+  using Rows = SplitRows<Spec, kSliceWidth>;
+  static constexpr bool kSharesTasks = kSliceWidth != kWidestSlices;
   static constexpr int32 kSplitsAtOnce = 4;  // splits that a lane loads at once
   // For so few tasks all words are polled at once, which shows the last one sooner. For more tasks
   // that would delay the CTAs that still write.
@@ -39,7 +39,7 @@ class TileCombiner {
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   static_assert(kLaneQuads == 1 || kQuads % Rows::kSliceQuads == 0, "a lane's quads all exist");
   // Tasks of a row. The last slice counts as a full one: one warp has all quads of a slice.
-  static constexpr int32 kRowTasks = Rows::kSlices * Rows::kSliceLanes;
+  static constexpr int32 kRowTasks = Rows::kNumSlices * Rows::kSliceLanes;
 
  public:
   // A lane without a task of its own repeats the last one.

@@ -7,10 +7,10 @@
 
 namespace lazyrope {
 
-// kSlices: the slices of the rows as they are combined (ops/tile_combiner.cuh).
-template <class Spec, class Team = WholeCta, Slices kSlices = kNarrowSlices>
+// A row's partial result is combined in slices of kSliceWidth columns (ops/tile_combiner.cuh).
+template <class Spec, class Team = WholeCta, SliceWidth kSliceWidth = kNarrowSlices>
 class WorkTileResult {
-  using Partials = SplitRows<Spec, kSlices>;
+  using Partials = SplitRows<Spec, kSliceWidth>;
 
  public:
   LAZYROPE_DEVICE WorkTileResult(const AttendParams& params, WorkTilePtr work_tile)
@@ -65,7 +65,8 @@ class WorkTileResult {
                                            SharedPtr flags) {
     const OutputRows<Spec> output(out, lse, scales, rows);
     const Partials partial(work, split);
-    const TileCombiner<Spec, kSlices> tile(output, partial, num_rows, rows.num_heads, split.count);
+    const TileCombiner<Spec, kSliceWidth> tile(output, partial, num_rows, rows.num_heads,
+                                               split.count);
     CombineScheduler<Team>(work, split, num_combiners, flags).combine(tile, may_wait);
   }
 
