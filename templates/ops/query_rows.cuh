@@ -134,7 +134,7 @@ LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& ten
     const SharedPtr octet = Tile::chunk(tile, to_row + row, chunk);
 #pragma unroll
     for (int32 i = 0; i < kOctet; ++i) {
-      visit(Tile::below(octet, i), address, row + i < num_rows);
+      visit(Tile::advance_rows(octet, i), address, row + i < num_rows);
       const bool is_last = --heads_left == 0;
       if (row + i + 1 < num_rows) address += is_last ? to_next_token : tensor.head_stride;
       if (is_last) heads_left = Spec::kGroupSize;

@@ -32,19 +32,19 @@ class WorkTileResult {
     const RowQuad partials[] = {partial};
     write<1>(head, row, quad, partials);
   }
-  // Writes kCount quads of a row, kApart quads from one to the next.
-  template <int kApart, int kCount>
+  // Writes kCount quads of a row, kStride quads from one to the next.
+  template <int kStride, int kCount>
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
                              const RowQuad (&partials)[kCount]) const {
     if (!is_unsplit()) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
-        partial_.write(head * num_rows_ + row, quad + i * kApart, partials[i]);
+        partial_.write(head * num_rows_ + row, quad + i * kStride, partials[i]);
       return;
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      output_.write_values(head, row, quad + i * kApart, partials[i]);
+      output_.write_values(head, row, quad + i * kStride, partials[i]);
     if (quad == 0) output_.write_lse(head, row, partials[0].stats);
   }
 

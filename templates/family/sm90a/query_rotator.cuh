@@ -281,7 +281,7 @@ class QueryRotator {
   int32 warp_;
   Rotator tile_rotator_;
   // With many rows the angles are computed again each time, because registers are scarce.
-  LaneAngles<RowAngles<Spec, kIsPrefill>, !kIsPrefill> angles_;
+  AngleStorage<RowAngles<Spec, kIsPrefill>, !kIsPrefill> angles_;
 };
 
 }  // namespace lazyrope
