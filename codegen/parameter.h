@@ -21,8 +21,7 @@ struct Parameter {
 template <class Value>
 using Parameters = std::map<std::string, Value, std::less<>>;  // values by name
 
-// Returns the given value, or else the default. The parameters must be legal: the row's validate()
-// refuses others.
+// Returns the given value, or else the default. `given` must have passed validate_parameters().
 template <class Value>
 Value value_of(const Parameter<Value>& parameter, const Parameters<Value>& given) {
   const auto it = given.find(parameter.name);

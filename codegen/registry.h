@@ -20,7 +20,7 @@ namespace lazyrope {
 template <class Row>
 class Registry {
  public:
-  // Error messages call a row `what`.
+  // `what` is what error messages call a row.
   Registry(std::string what, std::vector<Row> rows)
       : what_(std::move(what)), rows_(std::move(rows)) {}
 
@@ -29,7 +29,8 @@ class Registry {
     return rows_;
   }
 
-  // Returns the row of that name. Throws SpecError, which lists the known names, if there is none.
+  // Returns the row with this name. Throws SpecError, which lists the known names, if there is
+  // none.
   Row find(std::string_view name) const {
     std::vector<std::string> names;
     for (const Row& row : rows()) {

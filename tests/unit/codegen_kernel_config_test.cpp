@@ -223,7 +223,7 @@ TEST(KernelConfig, IllegalMembersOfHopperAreNamed) {
   KernelConfig config = configs(spec_of(128), arch).front();
   config.decode = configs(spec_of(128), find_arch("sm_100a")).front().decode;
   EXPECT_TRUE(throws<SpecError>([&] { validate(config, spec_of(128), find_arch("sm_100a")); },
-                                {"prefill.family = sm90a", "sm_100a has none but sm80"}));
+                                {"prefill.family = sm90a", "sm_100a has only sm80"}));
   EXPECT_TRUE(throws<SpecError>([&] { validate(config, spec_of(112), arch); },
                                 {"family = sm90a", "head_dim = 64, 96, 128, 192, 256"}));
 }
