@@ -25,17 +25,17 @@ inline constexpr float kNoMaximum = -1e30f;
 // The softmax state of a warp's rows. A lane has two rows (h = 0, 1) of each row tile m; `Lanes`
 // says which (RowLanes, tile/warp_product.cuh). All lanes of the warp call the functions together.
 //
-// With kScoresAreLogits, scores come multiplied by scale_log2, and weights have the exponent range
-// of fp32. A maximum within kSnapRange of zero is then replaced by zero. If all maxima of the warp
-// are zero, nothing is subtracted from the scores.
+// With kScoresAreLogits, scores come in log2 units, and weights have the exponent range of fp32. A
+// maximum within kSnapRange of zero is then replaced by zero. If all maxima of the warp are zero,
+// nothing is subtracted from the scores.
 template <int kRowTiles, class Lanes = RowLanes, bool kScoresAreLogits = false>
 struct SoftmaxState {
   static constexpr float kRescaleThreshold = 8.0f;
   static constexpr float kSnapRange = 32.0f;
-  // The greatest weight, and the greatest sum of a lane's weights in a row, that weights_fit()
-  // accepts. 32 weights of 2^kRescaleThreshold have this sum, and fp16 can hold one such weight.
-  // With kScoresAreLogits it is 2^kSnapRange times as much: with 2^20 keys and values of 2^40,
-  // results still do not exceed fp32.
+  // A maximum is too small if a weight, or the sum of a lane's weights in a row, exceeds this
+  // limit. It is the sum of 32 weights of 2^kRescaleThreshold, and fp16 can hold it. With
+  // kScoresAreLogits it is 2^kSnapRange times as much: 2^20 keys and values of 2^40 still do not
+  // exceed fp32.
   static constexpr float kMaxLaneSum = kScoresAreLogits ? 8192.0f * 4294967296.0f : 8192.0f;
 
   float maximum[kRowTiles][2];  // log2 units; equal in all lanes of a row
