@@ -9,7 +9,7 @@ namespace lazyrope {
 // The kernel families, named after the oldest arch that has their instructions. Each has a folder
 // in templates/family.
 enum class Family {
-  kSm80,   // mma, ldmatrix, cp.async: every arch has them
+  kSm80,   // mma.sync, ldmatrix, cp.async: every arch has them
   kSm90a,  // wgmma, TMA: Hopper alone
 };
 
@@ -28,6 +28,7 @@ struct Arch {
   std::string isa = "ptx";  // folder in templates/isa
 };
 
+// Tells whether the arch can run kernels of the family.
 inline bool has_family(const Arch& arch, Family family) { return family <= arch.family; }
 
 inline constexpr int kRegistersPerSm = 65536;
@@ -36,11 +37,11 @@ inline constexpr int kReservedSharedPerBlock = 1024;  // bytes that CUDA reserve
 // Returns every supported arch, the emulated ones (isa "emu") last.
 const std::vector<Arch>& archs();
 
-// Returns the row of that name. Throws SpecError, which lists the known names, if there is none.
+// Returns the row with this name. Throws SpecError, which lists the known names, if there is none.
 const Arch& find_arch(std::string_view name);
 
-// Returns the row whose code runs on a device of that compute capability: the one with the highest
-// minor version. Throws SpecError if there is none.
+// Returns the row whose code runs on a device of this compute capability. If there are several, it
+// returns the one with the highest minor version. Throws SpecError if there is none.
 const Arch& arch_for_device(int major, int minor);
 
 }  // namespace lazyrope

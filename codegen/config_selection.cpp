@@ -1,5 +1,5 @@
-// This file finds the configs of a spec on an arch: the rows of the table, adapted to the
-// spec, that are legal on the arch.
+// This file finds the configs of a spec on an arch. It adapts the rows of the table to the spec and
+// keeps those that are legal on the arch.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,24 +12,24 @@
 namespace lazyrope {
 namespace {
 
-// Registers of one lane of all warps of a scheduler: an SM has four.
-constexpr int kRegistersPerLane = kRegistersPerSm / 128;
+// An SM has four warp schedulers. The warps of one scheduler share this many registers per lane.
+constexpr int kRegistersPerLane = kRegistersPerSm / 4 / 32;
 
-// The number of CTAs that shared memory of an SM has room for, at most `max`.
+// Returns the number of CTAs that the shared memory of an SM has room for, 1 to `max`.
 int ctas_that_fit(const TileConfig& config, const KernelSpec& spec, const Arch& arch, int max) {
   const int bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   return std::clamp(arch.shared_per_sm / (bytes + kReservedSharedPerBlock), 1, max);
 }
 
-// Tells whether shared memory of an SM has room for the CTAs that the tile asks for.
+// Tells whether the shared memory of an SM has room for config.ctas_per_sm CTAs.
 bool has_room(const TileConfig& config, const KernelSpec& spec, const Arch& arch) {
   const int bytes = config.shared_bytes(spec.head_dim, bytes_of(spec.pool_dtype()));
   return bytes <= arch.shared_per_block &&
          config.ctas_per_sm * (bytes + kReservedSharedPerBlock) <= arch.shared_per_sm;
 }
 
-// A block of 8-bit keys is widened before it is used. Longer blocks, and more rows that share them,
-// make that cheaper where they fit.
+// Returns the prefill tile for a pool of 8 bits. A block of 8-bit keys is widened before it is
+// used. Longer blocks, and more rows that share a block, make this cheaper where they fit.
 TileConfig fp8_prefill(TileConfig config, const KernelSpec& spec, const Arch& arch) {
   TileConfig longer = config;
   longer.warp_n = 128;
@@ -37,14 +37,14 @@ TileConfig fp8_prefill(TileConfig config, const KernelSpec& spec, const Arch& ar
   if (spec.head_dim <= 80) longer.warps_m = 8;
   const bool gains = spec.head_dim <= 80 || spec.head_dim == 160;
   if (gains && longer.shared_bytes(spec.head_dim, 1) <= arch.shared_per_block) return longer;
-  // The scale of the pool takes one register more, and 32 rows of 128 columns with 64 scores each
-  // leave none.
+  // The pool's scale takes one register more, but 32 rows with 128 columns and 64 scores each leave
+  // none.
   if (config.warp_m == 32 && spec.head_dim >= 128) config.mma_n = 32;
   return config;
 }
 
-// Keys of 8 bits take half the bytes: a block has twice as many, and the ring has as many stages as
-// there is room for.
+// Returns the decode tile for a pool of 8 bits. Keys take half the bytes, so a block has twice as
+// many, and the ring has as many stages as there is room for.
 TileConfig fp8_decode(TileConfig config, const KernelSpec& spec, const Arch& arch) {
   config.warp_n = config.mma_n = 32;
   constexpr int kMaxStages = 8;
@@ -53,21 +53,21 @@ TileConfig fp8_decode(TileConfig config, const KernelSpec& spec, const Arch& arc
   return config;
 }
 
-// The number of KV heads whose keys are read together. Rows of less than 256 bytes use memory
-// badly.
+// Returns the number of KV heads whose keys are read together. Reading less than 256 contiguous
+// bytes at a time wastes bandwidth.
 int heads_read_together(const KernelSpec& spec) {
   return spec.head_dim * bytes_of(spec.pool_dtype()) < 256 ? 2 : 1;
 }
 
-// The decode tile for tokens with more query heads than a decode tile has rows. Warps divide the
-// rows, as in prefill, but no more warps than the rows need; several CTAs on an SM hide each
-// other's latency.
+// Returns the decode tile for a group with more query heads than a decode tile has rows. Its warps
+// divide the rows, as in prefill, but there are only as many warps as the rows need. Several CTAs
+// on an SM hide each other's latency.
 TileConfig wide_decode(const TileConfig& prefill, const KernelSpec& spec, const Arch& arch) {
   TileConfig config = prefill;
   config.warps_m = (spec.group_size + 15) / 16;
   config.warp_m = 16;
   if (config.block_m() >= prefill.block_m()) return prefill;
-  const int registers = spec.head_dim / 2 + 80;  // accumulators of 16 rows, and all else
+  const int registers = spec.head_dim / 2 + 80;  // the accumulators of 16 rows, and all others
   const auto has_registers = [&](int ctas) {
     const int warps_per_scheduler = (ctas * config.warps_m + 3) / 4;
     return registers * warps_per_scheduler <= kRegistersPerLane;
@@ -87,7 +87,7 @@ KernelConfig with_fixed_splits(KernelConfig config, const KernelSpec& spec) {
   return config;
 }
 
-// The config of a row, adapted to the spec.
+// Returns the config of a row, adapted to the spec.
 KernelConfig config_of(const Sm80Row& row, const KernelSpec& spec, const Arch& arch) {
   KernelConfig config = row.config;
   config.heads_per_work_tile = heads_read_together(spec);
@@ -100,7 +100,7 @@ KernelConfig config_of(const Sm80Row& row, const KernelSpec& spec, const Arch& a
   return with_fixed_splits(config, spec);
 }
 
-// The error that validate() throws for a config; empty if the config is legal.
+// Returns the error that validate() throws for a config, or "" if the config is legal.
 std::string validation_error(const KernelConfig& config, const KernelSpec& spec, const Arch& arch) {
   try {
     validate(config, spec, arch);
@@ -110,11 +110,11 @@ std::string validation_error(const KernelConfig& config, const KernelSpec& spec,
   }
 }
 
-// The reason why the config of a row is no config of an arch; empty if it is one.
+// Returns the reason why an arch cannot have the config of a row, or "" if it can.
 std::string rejection_reason(const Sm80Row& row, const KernelSpec& spec, const Arch& arch) {
   if (const int needed = row.shared_kib_per_sm * 1024; needed > arch.shared_per_sm)
-    return fmt::format("its smallest is for SMs with {} bytes of shared memory; {} has {}", needed,
-                       arch.name, arch.shared_per_sm);
+    return fmt::format("its smallest config is for SMs with {} bytes of shared memory; {} has {}",
+                       needed, arch.name, arch.shared_per_sm);
   return validation_error(config_of(row, spec, arch), spec, arch);
 }
 
@@ -124,8 +124,8 @@ std::vector<Sm80Row> rows_of(int head_dim) {
   return result;
 }
 
-// The config with the tiles that family sm90a has for it. A decode tile whose warps divide rows has
-// more rows than the family's decode kernel can take, and stays.
+// Replaces the tiles for which family sm90a has one. A decode tile whose warps divide rows stays,
+// because it has more rows than the family's decode kernel can compute.
 KernelConfig with_sm90a_tiles(KernelConfig config, const KernelSpec& spec, const Arch& arch) {
   for (const Sm90aRow& row : sm90a_rows()) {
     const TileConfig& before = config.*row.tile;
@@ -144,6 +144,8 @@ KernelConfig with_sm90a_tiles(KernelConfig config, const KernelSpec& spec, const
   return config;
 }
 
+// Returns the legal configs. Each row gives one with tiles of family sm90a, if there are any, and
+// then one without them.
 std::vector<KernelConfig> fitting_configs(const KernelSpec& spec, const Arch& arch) {
   std::vector<KernelConfig> result;
   for (const Sm80Row& row : rows_of(spec.head_dim)) {
@@ -156,7 +158,7 @@ std::vector<KernelConfig> fitting_configs(const KernelSpec& spec, const Arch& ar
   return result;
 }
 
-// The neighbours of a head_dim that is not among the given ones, which ascend.
+// Returns the neighbours of a head_dim that is not among `head_dims`, which are in ascending order.
 std::vector<int> nearest(int head_dim, const std::vector<int>& head_dims) {
   const auto above = std::upper_bound(head_dims.begin(), head_dims.end(), head_dim);
   std::vector<int> result;
@@ -165,6 +167,7 @@ std::vector<int> nearest(int head_dim, const std::vector<int>& head_dims) {
   return result;
 }
 
+// Returns the head_dims that have a config on an arch.
 std::vector<int> head_dims_on(const Arch& arch, KernelSpec spec) {
   std::vector<int> result;
   for (const int head_dim : supported_head_dims()) {
@@ -174,6 +177,7 @@ std::vector<int> head_dims_on(const Arch& arch, KernelSpec spec) {
   return result;
 }
 
+// Returns the archs that have a config for a spec.
 std::vector<std::string> archs_of(const KernelSpec& spec) {
   std::vector<std::string> names;
   for (const Arch& arch : archs())
@@ -191,8 +195,8 @@ std::string no_config_message(const KernelSpec& spec, const Arch& arch) {
       fmt::join(archs_of(spec), ", "));
 }
 
-// Advice for a model with fewer columns than a supported head_dim.
-std::string padding(int head_dim, int supported) {
+// Returns advice for a model whose head_dim is smaller than a supported one.
+std::string padding_advice(int head_dim, int supported) {
   if (head_dim < 1 || supported < head_dim) return "";
   return fmt::format(
       " (with {}, pad q, k and v with zeros, and give the model's rotary_dim and scale = 1 / "
@@ -215,8 +219,8 @@ void validate_head_dim(int head_dim) {
   if (std::binary_search(supported.begin(), supported.end(), head_dim)) return;
   const std::vector<int> next = nearest(head_dim, supported);
   throw SpecError(fmt::format("head_dim = {} has no kernel config; nearest: {}{}; allowed are: {}",
-                              head_dim, fmt::join(next, " and "), padding(head_dim, next.back()),
-                              fmt::join(supported, ", ")));
+                              head_dim, fmt::join(next, " and "),
+                              padding_advice(head_dim, next.back()), fmt::join(supported, ", ")));
 }
 
 std::vector<KernelConfig> configs(const KernelSpec& spec, const Arch& arch) {

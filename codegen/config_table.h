@@ -9,7 +9,7 @@ namespace lazyrope {
 // A config of family sm80, which every GPU from sm_80 on can run.
 struct Sm80Row {
   int head_dim;
-  int shared_kib_per_sm;  // the row is for SMs with at least so much shared memory
+  int shared_kib_per_sm;  // the row is for SMs with at least this much shared memory
   KernelConfig config;
 };
 
@@ -21,10 +21,12 @@ struct Sm90aRow {
   TileConfig config;
 };
 
-// The rows of a head_dim begin with the one that needs the most shared memory, which is the best.
+// Returns the rows of all head_dims. Those of one head_dim begin with the row that needs the most
+// shared memory, which is the best.
 std::vector<Sm80Row> sm80_rows();
 
-// If two rows are for the same tile, the earlier one is tried first.
+// Returns the rows of all head_dims. If two rows are for the same tile, the earlier one is
+// preferred.
 std::vector<Sm90aRow> sm90a_rows();
 
 }  // namespace lazyrope

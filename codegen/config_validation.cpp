@@ -17,11 +17,11 @@ constexpr int kWarpThreads = 32;
 constexpr int kMaxThreads = 1024;
 constexpr int kSm90aPrefillWarps = 8;  // two warpgroups, which divide 128 query rows
 
-// The head_dims that family sm90a has kernels for. With a pool of 8 bits, only prefill has warps
-// that can widen keys and values: those that rotate queries.
-std::vector<int> sm90a_head_dims(bool has_many_rows, int kv_bytes) {
-  if (kv_bytes == 1) return has_many_rows ? std::vector{64, 96, 128} : std::vector<int>{};
-  return has_many_rows ? std::vector{64, 96, 128, 192, 256} : std::vector{64, 128, 192, 256};
+// Returns the head_dims that family sm90a has kernels for. With a pool of 8 bits it has only
+// prefill kernels, and only those whose query rotators can also widen keys and values.
+std::vector<int> sm90a_head_dims(bool is_prefill, int kv_bytes) {
+  if (kv_bytes == 1) return is_prefill ? std::vector{64, 96, 128} : std::vector<int>{};
+  return is_prefill ? std::vector{64, 96, 128, 192, 256} : std::vector{64, 128, 192, 256};
 }
 
 // Checks one tile of a config. Errors name the tile and the member.
@@ -63,7 +63,7 @@ class TileConfigCheck {
 
   void fits(const Arch& arch) const {
     if (!has_family(arch, tile_.family))
-      throw SpecError(fmt::format("kernel config: {}.family = {}; {} has none but {}", name_,
+      throw SpecError(fmt::format("kernel config: {}.family = {}; {} has only {}", name_,
                                   to_string(tile_.family), arch.name, to_string(arch.family)));
     const int bytes = tile_.shared_bytes(head_dim_, kv_bytes_);
     if (bytes > arch.shared_per_block)
@@ -78,7 +78,7 @@ class TileConfigCheck {
 
  private:
   void sm90a_shape() const {
-    // Decode has one warpgroup, or one for each of two heads.
+    // Decode has one warpgroup, or one for each of two heads. Prefill has two warpgroups.
     one_of("warps_m", tile_.warps_m,
            tile_.heads == 2 ? std::vector{1, 2} : std::vector{1, kSm90aPrefillWarps});
     one_of("warps_n", tile_.warps_n, {tile_.warps_m == kSm90aPrefillWarps ? 1 : 4});
@@ -99,8 +99,9 @@ class TileConfigCheck {
     const std::vector<int> head_dims = sm90a_head_dims(tile_.divides_rows(), kv_bytes_);
     if (std::ranges::find(head_dims, head_dim_) == head_dims.end())
       throw SpecError(fmt::format(
-          "kernel config: {}.family = sm90a; for a pool of {} bits it is for {}", name_,
-          8 * kv_bytes_,
+          "kernel config: {}.family = sm90a with head_dim = {} and a pool of {} bits; sm90a then "
+          "has kernels for {}",
+          name_, head_dim_, 8 * kv_bytes_,
           head_dims.empty() ? "prefill alone"
                             : fmt::format("head_dim = {}", fmt::join(head_dims, ", "))));
   }
@@ -111,17 +112,20 @@ class TileConfigCheck {
     return may_pair ? std::vector{1, 2} : std::vector{1};
   }
 
-  // Keys that one product takes: tile/warp_product.cuh and tile/fp8_product.cuh.
+  // Returns the number of which mma_n must be a multiple: tile/warp_product.cuh,
+  // tile/fp8_product.cuh.
   int product_keys() const { return kv_bytes_ == 2 || tile_.divides_rows() ? 16 : 32; }
 
-  // The block table is filled one window of blocks at a time. Decode has two stages a block, one
-  // for its keys and one for its values; prefill looks half a window ahead.
+  // Returns the most stages, which the block table limits: it is filled one window of blocks at a
+  // time. A block of decode has two stages, one for keys and one for values. Prefill copies blocks
+  // up to half a window ahead.
   int max_stages() const {
     const int window = kWarpThreads * kRunSlots / tile_.warp_n;
     return tile_.divides_rows() ? window / 2 + 1 : window;
   }
 
-  // The warps that load one ring together must copy at least one row at a time.
+  // Returns the allowed numbers of warps that load one ring together. They must copy at least one
+  // row at a time, a chunk of 16 bytes for each thread.
   std::vector<int> ring_warps() const {
     std::vector<int> result;
     for (int warps = 1; warps * kWarpThreads <= kMaxThreads; ++warps)
@@ -132,8 +136,8 @@ class TileConfigCheck {
   [[noreturn]] void refuse(std::string_view member, int value, const std::string& why) const {
     throw SpecError(fmt::format("kernel config: {}.{} = {}; {}", name_, member, value, why));
   }
-  void at_least(std::string_view member, int value, int least) const {
-    if (value < least) refuse(member, value, fmt::format("it must be at least {}", least));
+  void at_least(std::string_view member, int value, int min) const {
+    if (value < min) refuse(member, value, fmt::format("it must be at least {}", min));
   }
   void at_most(std::string_view member, int value, int max) const {
     if (value > max) refuse(member, value, fmt::format("it must be at most {}", max));
@@ -171,7 +175,7 @@ void validate(const KernelConfig& config, const KernelSpec& spec, const Arch& ar
                                 config.heads_per_work_tile));
   if (config.fixed_split_blocks < 0)
     throw SpecError(fmt::format(
-        "kernel config: fixed_split_blocks = {}; it must be at least 1, or 0: splits are not fixed",
+        "kernel config: fixed_split_blocks = {}; it must be at least 1, or 0 for no fixed splits",
         config.fixed_split_blocks));
   if (spec.batch_invariant && config.fixed_split_blocks == 0)
     throw SpecError(

@@ -7,12 +7,12 @@ namespace lazyrope {
 namespace {
 
 constexpr int kMaxDifferences = 2;
-constexpr int kMaxRegisters = 255;  // the most that a thread can have
+constexpr int kMaxRegisters = 255;  // per thread
 constexpr int kRegisterGranularity = 8;
-constexpr int kOtherRegisters = 60;  // addresses, statistics, loop state
+constexpr int kOtherRegisters = 60;  // for addresses, statistics and loop state
 constexpr int kWarpThreads = 32;
 
-// Members that vary together, and the values that they take.
+// Members of a tile that always change together, and the values that they take.
 struct Range {
   std::vector<int TileConfig::*> members;
   std::vector<int> values;
@@ -44,8 +44,8 @@ std::vector<TileConfig> neighbours(const TileConfig& config, const std::vector<R
   return found;
 }
 
-// Estimates whether a thread's fp32 results and scores, and its other registers, fit. The estimate
-// avoids compiling configs that would certainly spill.
+// Estimates whether a thread has enough registers for its fp32 results, its scores and all else. So
+// configs that would certainly spill are not compiled.
 bool fits_registers(const TileConfig& config, int head_dim) {
   if (config.family == Family::kSm90a) return true;  // setmaxnreg divides registers among its warps
   const int needed = config.warp_m * (head_dim + config.mma_n) / kWarpThreads + kOtherRegisters;
@@ -53,8 +53,8 @@ bool fits_registers(const TileConfig& config, int head_dim) {
   return needed <= std::min(kMaxRegisters, share / kRegisterGranularity * kRegisterGranularity);
 }
 
-// Returns variants with the same number of rows per head: a tile of one head, or of two heads side
-// by side. The keys of two heads are loaded together, and each head has its own warps.
+// Returns variants with the same number of rows per head: a tile of one head, and one of two heads.
+// The keys of two heads are loaded together, and each head has its own warpgroup.
 std::vector<TileConfig> with_other_heads(const TileConfig& config) {
   if (config.divides_rows()) return {};
   const auto with_heads = [&](int heads) {
@@ -67,8 +67,8 @@ std::vector<TileConfig> with_other_heads(const TileConfig& config) {
   return {with_heads(1), with_heads(2)};
 }
 
-// Returns the config's own tile, its variants with other heads, and the first tile that configs()
-// has for each other family of the arch.
+// Returns the tiles whose neighbours are variants: the config's own tile, those with other numbers
+// of heads, and the first tile that configs() has for each other family of the arch.
 std::vector<TileConfig> starting_points(const KernelConfig& config, TileConfig KernelConfig::* tile,
                                         const KernelSpec& spec, const Arch& arch) {
   std::vector<TileConfig> result = {config.*tile};
@@ -84,14 +84,14 @@ std::vector<TileConfig> starting_points(const KernelConfig& config, TileConfig K
   return result;
 }
 
-// Returns how many more ranges a neighbour of `base` may differ in. Another number of heads counts
-// as one difference.
+// Returns the number of ranges in which a neighbour of `base` may differ from it. Another number of
+// heads than that of `config` is already one difference.
 int max_differences(const TileConfig& base, const TileConfig& config) {
   const bool has_other_heads = base.family == config.family && base.heads != config.heads;
   return kMaxDifferences - (has_other_heads ? 1 : 0);
 }
 
-using Worthwhile = std::function<bool(const TileConfig&)>;
+using Worthwhile = std::function<bool(const TileConfig&)>;  // tells whether to measure a tile
 
 std::vector<KernelConfig> variants(const KernelConfig& config, TileConfig KernelConfig::* tile,
                                    const std::vector<Range>& ranges,
@@ -109,17 +109,18 @@ std::vector<KernelConfig> variants(const KernelConfig& config, TileConfig Kernel
   return found;
 }
 
-// The keys and the query rows that one SM works on at once.
+// Returns the keys that one SM has in flight.
 int keys_in_flight(const TileConfig& config) {
   return config.ctas_per_sm * config.heads * config.block_n() * (config.stages - 1);
 }
+// Returns the query rows that one SM computes at once.
 int rows_in_flight(const TileConfig& config) { return config.ctas_per_sm * config.block_m(); }
 
 }  // namespace
 
-// The rows of a head stay fixed, because they decide which requests the decode kernel serves. A
-// variant with less than half of `config`'s keys in flight is left out: it would leave the memory
-// idle.
+// All variants have the same rows per head, because these decide which requests the decode kernel
+// serves. A variant with less than half as many keys in flight as `config` is left out, because it
+// would leave memory bandwidth unused.
 std::vector<KernelConfig> decode_variants(const KernelConfig& config, const KernelSpec& spec,
                                           const Arch& arch) {
   const std::vector<Range> ranges = {{{&TileConfig::warps_n}, {2, 4, 8}},

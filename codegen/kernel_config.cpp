@@ -17,7 +17,7 @@ Sm90aShape sm90a_shape(const TileConfig& config, int head_dim, int kv_bytes) {
           .stages = config.stages,
           .heads = config.heads,
           .warpgroups = config.divides_rows() ? config.warps_m / kWarpgroupWarps : config.warps_m,
-          .has_many_rows = config.divides_rows(),
+          .is_prefill = config.divides_rows(),
           .widens = kv_bytes == 1};
 }
 

@@ -19,8 +19,8 @@ enum class RopeForm { kRaw, kRotated };
 // document.
 enum class KeyForm { kLocal };
 
-// Names as the Python API has them. The functions that read a name throw SpecError, which lists the
-// allowed names.
+// These functions convert to and from the names of the Python API. Those that take a name throw
+// SpecError, which lists the allowed names.
 std::string_view to_string(Dtype);
 std::string_view to_string(RopeForm);
 std::string_view to_string(KeyForm);
@@ -30,9 +30,9 @@ int bytes_of(Dtype dtype);
 RopeForm rope_form_from(std::string_view name);  // "raw" or "rotated"
 KeyForm key_form_from(std::string_view name);    // "local"
 
-// The attention that a kernel computes. Every field specialises the source, or the kernel config
-// that it is rendered for. Page size, layout and scale do not, nor does the number of KV heads
-// beyond its parity. Plain data without locks: const access is safe from several threads.
+// The attention that a kernel computes. Every field changes the source of a kernel or the choice of
+// its config. Page size, layout and scale are no fields, because they change neither; of the number
+// of KV heads only the parity matters. Several threads may read a spec at once.
 struct KernelSpec {
   int head_dim = 0;
   int group_size = 0;  // query heads per KV head
@@ -45,9 +45,9 @@ struct KernelSpec {
   MaskParameters mask_parameters = {};
   double softcap = 0.0;  // 0: none; else a score s becomes softcap x tanh(s / softcap)
   bool sinks = false;    // each query head adds a logit to the denominator of its softmax
-  std::optional<Dtype> kv_dtype = {};  // the pool's, if it has 8 bits; else it has `dtype`
+  std::optional<Dtype> kv_dtype = {};  // the pool's dtype; without a value it is `dtype`
   bool batch_invariant = false;   // output bits do not depend on the other requests of the batch
-  bool has_odd_kv_heads = false;  // work tiles of two KV heads would leave one head over
+  bool has_odd_kv_heads = false;  // if true, KV heads cannot be paired in work tiles
 
   Dtype pool_dtype() const { return kv_dtype.value_or(dtype); }
   bool has_fp8_pool() const { return bytes_of(pool_dtype()) == 1; }

@@ -20,7 +20,7 @@ struct MaskVariant {
   std::vector<MaskParameter> parameters = {};  // template arguments of the file's Mask, in order
 };
 
-// Returns the row of that name. Throws SpecError, which lists the known names, if there is none.
+// Returns the row with this name. Throws SpecError, which lists the known names, if there is none.
 // The functions of this header are safe to call from several threads.
 MaskVariant mask_variant(std::string_view name);
 std::vector<MaskVariant> mask_variants();

@@ -13,20 +13,19 @@ template <class Value>
 struct Parameter {
   std::string name;
   std::string meaning;
-  Value least;  // allowed: least <= value <= greatest
-  Value greatest = std::numeric_limits<Value>::max();
-  std::optional<Value> otherwise = {};  // the default; without one the parameter is required
+  Value min;  // allowed: min <= value <= max
+  Value max = std::numeric_limits<Value>::max();
+  std::optional<Value> default_value = {};  // without a default the parameter is required
 };
 
 template <class Value>
 using Parameters = std::map<std::string, Value, std::less<>>;  // values by name
 
-// Returns the given value, or else the default. The parameters must be legal: the row's validate()
-// refuses others.
+// Returns the given value, or else the default. `given` must have passed validate_parameters().
 template <class Value>
 Value value_of(const Parameter<Value>& parameter, const Parameters<Value>& given) {
   const auto it = given.find(parameter.name);
-  return it == given.end() ? parameter.otherwise.value() : it->second;
+  return it == given.end() ? parameter.default_value.value() : it->second;
 }
 
 }  // namespace lazyrope

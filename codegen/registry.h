@@ -20,7 +20,7 @@ namespace lazyrope {
 template <class Row>
 class Registry {
  public:
-  // Error messages call a row `what`.
+  // `what` is what error messages call a row.
   Registry(std::string what, std::vector<Row> rows)
       : what_(std::move(what)), rows_(std::move(rows)) {}
 
@@ -29,7 +29,8 @@ class Registry {
     return rows_;
   }
 
-  // Returns the row of that name. Throws SpecError, which lists the known names, if there is none.
+  // Returns the row with this name. Throws SpecError, which lists the known names, if there is
+  // none.
   Row find(std::string_view name) const {
     std::vector<std::string> names;
     for (const Row& row : rows()) {
@@ -61,13 +62,13 @@ template <class Row, class Value>
 void validate_parameters(std::string_view what, const Row& row, const Parameters<Value>& given) {
   for (const Parameter<Value>& parameter : row.parameters) {
     const auto it = given.find(parameter.name);
-    if (it == given.end() && parameter.otherwise) continue;
+    if (it == given.end() && parameter.default_value) continue;
     if (it == given.end())
       throw SpecError(fmt::format("{} \"{}\" needs {} ({})", what, row.name, parameter.name,
                                   parameter.meaning));
-    if (!(it->second >= parameter.least && it->second <= parameter.greatest))
+    if (!(it->second >= parameter.min && it->second <= parameter.max))
       throw SpecError(fmt::format("{} \"{}\": {} = {}, allowed are {} to {}", what, row.name,
-                                  parameter.name, it->second, parameter.least, parameter.greatest));
+                                  parameter.name, it->second, parameter.min, parameter.max));
   }
   for (const auto& [name, value] : given) {
     const auto known = [&](const Parameter<Value>& p) { return p.name == name; };

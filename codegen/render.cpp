@@ -16,13 +16,13 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kAppendThreads = 256;  // for append, and reposition, which has the same shape
+constexpr int kAppendThreads = 256;  // for plan_append, append and reposition
 
 constexpr std::array<std::string_view, kKernelKinds> kNames = {
     "plan", "attend_decode", "attend_prefill", "plan_append", "append", "reposition"};
 
-// Returns each pair's angle per token in revolutions, as 64-bit binary fractions:
-// templates/ops/rotate.cuh.
+// Returns each pair's angle per token, as 64-bit binary fractions of a revolution
+// (templates/ops/rotate.cuh).
 std::string revolutions_per_token(const KernelSpec& spec, const RopeVariant& rope) {
   const std::vector<double> frequencies =
       rope.frequencies(spec.rope.rotary_dim, spec.rope.parameters);
@@ -83,8 +83,9 @@ std::string wgmma_shapes(const KernelSpec& spec, const TileConfig& config) {
   return text;
 }
 
-// Returns the value of LAZYROPE_REREADS_TID (templates/isa/ptx/launch.cuh): which indices a kernel
-// reads again at each use. Values are as measured: rereading helps where few registers are left.
+// Returns the value of LAZYROPE_REREADS_TID (templates/isa/ptx/launch.cuh), which says what indices
+// a kernel reads again at each use. Measurements chose the values: rereading helps where registers
+// are scarce.
 int rereads_tid(const TileConfig& config) {
   if (config.family != Family::kSm90a) return 2;
   return config.divides_rows() ? 1 : 0;

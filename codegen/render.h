@@ -10,9 +10,9 @@
 
 namespace lazyrope {
 
-// The kernels of an attention: the planner of a step, attend for requests with few rows (decode)
-// and with many (prefill), the planner of an append, and append. Reposition is compiled on its own,
-// because few callers need it.
+// The kernels of an attention: the planner of a step, attend for requests with few rows (decode),
+// attend for requests with many rows (prefill), the planner of an append, and append. Reposition is
+// compiled separately, because few callers need it.
 enum class KernelKind { kPlan, kAttendDecode, kAttendPrefill, kPlanAppend, kAppend, kReposition };
 
 inline constexpr int kKernelKinds = 6;
@@ -27,12 +27,12 @@ struct RenderedKernel {
   std::string source;
   std::string entry;
   int threads;       // per CTA
-  int ctas_per_sm;   // that the compiler must leave registers for
+  int ctas_per_sm;   // CTAs that an SM must have registers for: __launch_bounds__
   int shared_bytes;  // dynamic shared memory per CTA
 };
 
-// Renders the source of one kernel. Throws SpecError on an illegal spec or config. It reads no file
-// and compiles nothing, and is safe to call from several threads.
+// Renders the source of one kernel. Throws SpecError if the spec or the config is illegal. This
+// function reads no file and compiles nothing, and is safe to call from several threads.
 RenderedKernel render(KernelKind kind, const KernelSpec& spec, const KernelConfig& config,
                       const Arch& arch);
 

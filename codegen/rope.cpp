@@ -15,9 +15,11 @@ namespace lazyrope {
 namespace {
 
 constexpr double kLargest = 1e30;
-constexpr int kWholeRotaryDim = 128;
+constexpr int kMultipleOf8From = 128;  // smaller rotary_dims are multiples of 4
 
-// theta^(-2i / rotary_dim): RoFormer, arXiv 2104.09864, section 3.2.2.
+std::vector<double> no_frequencies(int, const RopeParameters&) { return {}; }
+
+// Returns theta^(-2i / rotary_dim) for each pair i: RoFormer, arXiv 2104.09864, section 3.2.2.
 std::vector<double> plain_frequencies(int rotary_dim, double theta) {
   std::vector<double> w(static_cast<std::size_t>(rotary_dim / 2));
   for (std::size_t i = 0; i < w.size(); ++i)
@@ -29,9 +31,8 @@ std::vector<double> default_frequencies(int rotary_dim, const RopeParameters& p)
   return plain_frequencies(rotary_dim, p.at("theta"));
 }
 
-// Llama 3.1 divides the frequencies of waves longer than the original context by `factor`. It keeps
-// those of short waves, and interpolates between ("The Llama 3 Herd of Models", and the published
-// reference code).
+// Llama 3.1 divides the frequencies of long waves by `factor` and keeps those of short waves.
+// Between them it interpolates ("The Llama 3 Herd of Models", and the published reference code).
 std::vector<double> llama3_frequencies(int rotary_dim, const RopeParameters& p) {
   const double context = p.at("original_max_position_embeddings");
   const double low = p.at("low_freq_factor");
@@ -45,7 +46,7 @@ std::vector<double> llama3_frequencies(int rotary_dim, const RopeParameters& p) 
   return w;
 }
 
-// The interpolation divides by high_freq_factor - low_freq_factor.
+// The interpolation divides by high_freq_factor - low_freq_factor, which must be positive.
 void check_llama3(const RopeParameters& p) {
   if (p.at("high_freq_factor") > p.at("low_freq_factor")) return;
   throw SpecError(fmt::format(
@@ -53,24 +54,25 @@ void check_llama3(const RopeParameters& p) {
       p.at("high_freq_factor"), p.at("low_freq_factor")));
 }
 
-// Position interpolation: arXiv 2306.15595.
+// Divides all frequencies by `factor`: position interpolation, arXiv 2306.15595.
 std::vector<double> linear_frequencies(int rotary_dim, const RopeParameters& p) {
   std::vector<double> w = plain_frequencies(rotary_dim, p.at("theta"));
   for (double& x : w) x /= p.at("factor");
   return w;
 }
 
-double given_or(const RopeParameters& given, std::string_view name, double otherwise) {
+double value_or(const RopeParameters& given, std::string_view name, double default_value) {
   const auto it = given.find(name);
-  return it == given.end() ? otherwise : it->second;
+  return it == given.end() ? default_value : it->second;
 }
 
 constexpr double kBetaFast = 32.0;
 constexpr double kBetaSlow = 1.0;
 
-// YaRN (arXiv 2309.00071, section 3.2), over the index of the pair as in the published code. Pairs
-// that make more than beta_fast revolutions within the original context keep their frequency. Pairs
-// that make less than beta_slow are slowed by `factor`, and those between are interpolated.
+// YaRN (arXiv 2309.00071, section 3.2): pairs that make more than beta_fast revolutions within the
+// original context keep their frequency. The frequencies of pairs that make fewer than beta_slow
+// are divided by `factor`. Between them the divisor is interpolated over the index of the pair, as
+// in the published code.
 std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
   const double theta = p.at("theta");
   const double context = p.at("original_max_position_embeddings");
@@ -78,9 +80,9 @@ std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
     return rotary_dim * std::log(context / (revolutions * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(theta));
   };
-  double first = pair_of(given_or(p, "beta_fast", kBetaFast));
-  double last = pair_of(given_or(p, "beta_slow", kBetaSlow));
-  if (given_or(p, "truncate", 1.0) != 0.0) {
+  double first = pair_of(value_or(p, "beta_fast", kBetaFast));
+  double last = pair_of(value_or(p, "beta_slow", kBetaSlow));
+  if (value_or(p, "truncate", 1.0) != 0.0) {
     first = std::floor(first);
     last = std::ceil(last);
   }
@@ -95,84 +97,107 @@ std::vector<double> yarn_frequencies(int rotary_dim, const RopeParameters& p) {
   return w;
 }
 
-// YaRN's attention factor: arXiv 2309.00071, section 3.4.
+// Returns YaRN's attention factor: arXiv 2309.00071, section 3.4.
 double yarn_attention_factor(const RopeParameters& p) {
-  return given_or(p, "attention_factor", 0.1 * std::log(p.at("factor")) + 1.0);
+  return value_or(p, "attention_factor", 0.1 * std::log(p.at("factor")) + 1.0);
 }
 
-// The ramp divides by log(theta), and by the difference of the pairs of beta_fast and beta_slow.
+// The interpolation divides by log(theta), and by the distance of two pairs: one makes beta_fast
+// revolutions and the other beta_slow.
 void check_yarn(const RopeParameters& p) {
   if (p.at("theta") <= 1.0)
     throw SpecError(
         fmt::format("rope \"yarn\": theta = {}; it must be greater than 1", p.at("theta")));
-  const double fast = given_or(p, "beta_fast", kBetaFast);
-  const double slow = given_or(p, "beta_slow", kBetaSlow);
+  const double fast = value_or(p, "beta_fast", kBetaFast);
+  const double slow = value_or(p, "beta_slow", kBetaSlow);
   if (fast <= slow)
     throw SpecError(fmt::format(
         "rope \"yarn\": beta_fast = {} with beta_slow = {}; it must be greater", fast, slow));
-  const double truncate = given_or(p, "truncate", 1.0);
+  const double truncate = value_or(p, "truncate", 1.0);
   if (truncate != 0.0 && truncate != 1.0)
     throw SpecError(fmt::format("rope \"yarn\": truncate = {}; allowed are 0 and 1", truncate));
 }
 
+// Parameters that several variants have.
+RopeParameter theta() { return {"theta", "base of the frequencies", 1.0, kLargest}; }
+RopeParameter original_context() {
+  return {"original_max_position_embeddings", "original context in tokens", 1.0, kLargest};
+}
+RopeParameter attention_factor() {
+  return {"attention_factor", "factor of the rotated pairs of queries and keys", 1e-3, 1e3, 1.0};
+}
+
+std::vector<RopeParameter> linear_parameters() {
+  return {theta(), {"factor", "divisor of positions", 1.0, kLargest}, attention_factor()};
+}
+
+std::vector<RopeParameter> llama3_parameters() {
+  return {
+      theta(),
+      {"factor", "divisor of low frequencies", 1.0, kLargest},
+      {"low_freq_factor", "original context / wavelength up to which frequencies are low", 0.0,
+       kLargest},
+      {"high_freq_factor", "original context / wavelength from which frequencies are high", 0.0,
+       kLargest},
+      original_context(),
+      attention_factor(),
+  };
+}
+
+std::vector<RopeParameter> yarn_parameters() {
+  return {
+      theta(),
+      {"factor", "divisor of low frequencies", 1.0, kLargest},
+      original_context(),
+      {"beta_fast", "revolutions in the original context from which frequencies are high", 1e-3,
+       kLargest, kBetaFast},
+      {"beta_slow", "revolutions in the original context up to which frequencies are low", 1e-3,
+       kLargest, kBetaSlow},
+      {"truncate", "1: the interpolation begins and ends at whole pairs; 0: anywhere", 0.0, 1.0,
+       1.0},
+      {"attention_factor",
+       "factor of the rotated pairs of queries and keys; 0.1 ln(factor) + 1 if not given", 1e-3,
+       1e3, 1.0},
+  };
+}
+
+constexpr const char* kHalf = "ops/rope/half.cuh";
+constexpr const char* kInterleaved = "ops/rope/interleaved.cuh";
+
 std::vector<RopeVariant> built_in() {
-  const RopeParameter theta = {"theta", "base of the frequencies", 1.0, kLargest};
-  const RopeParameter attention_factor = {
-      "attention_factor", "factor of the rotated pairs of queries and keys", 1e-3, 1e3, 1.0};
   return {
       {.name = "none",
        .meaning = "no rotation",
        .pairing = "ops/rope/none.cuh",
        .parameters = {},
-       .frequencies = [](int, const RopeParameters&) { return std::vector<double>{}; }},
+       .frequencies = no_frequencies},
       {.name = "neox",
        .meaning =
            "column i rotates with column i + rotary_dim / 2 (GPT-NeoX, Llama, Qwen, Mistral)",
-       .pairing = "ops/rope/half.cuh",
-       .parameters = {theta, attention_factor},
+       .pairing = kHalf,
+       .parameters = {theta(), attention_factor()},
        .frequencies = default_frequencies},
       {.name = "gptj",
        .meaning = "column 2i rotates with column 2i + 1 (RoFormer, GPT-J, GLM, Cohere)",
-       .pairing = "ops/rope/interleaved.cuh",
-       .parameters = {theta, attention_factor},
+       .pairing = kInterleaved,
+       .parameters = {theta(), attention_factor()},
        .frequencies = default_frequencies},
       {.name = "linear",
        .meaning = "neox with positions divided by a factor",
-       .pairing = "ops/rope/half.cuh",
-       .parameters = {theta,
-                      {"factor", "by which positions are divided", 1.0, kLargest},
-                      attention_factor},
+       .pairing = kHalf,
+       .parameters = linear_parameters(),
        .frequencies = linear_frequencies},
       {.name = "llama3",
        .meaning = "neox with Llama 3.1's scaling of long waves",
-       .pairing = "ops/rope/half.cuh",
-       .parameters = {theta,
-                      {"factor", "by which long waves are slowed", 1.0, kLargest},
-                      {"low_freq_factor", "waves longer than the context / this are slowed in full",
-                       0.0, kLargest},
-                      {"high_freq_factor", "waves shorter than the context / this are kept", 0.0,
-                       kLargest},
-                      {"original_max_position_embeddings", "context of the first training", 1.0,
-                       kLargest},
-                      attention_factor},
+       .pairing = kHalf,
+       .parameters = llama3_parameters(),
        .frequencies = llama3_frequencies,
        .check = check_llama3},
       {.name = "yarn",
        .meaning = "neox with YaRN's scaling, by a pair's revolutions within the first context "
                   "(gpt-oss, Qwen beyond 32k)",
-       .pairing = "ops/rope/half.cuh",
-       .parameters =
-           {theta,
-            {"factor", "by which slow pairs are slowed", 1.0, kLargest},
-            {"original_max_position_embeddings", "context of the first training", 1.0, kLargest},
-            {"beta_fast", "pairs with more revolutions than this are kept", 1e-3, kLargest,
-             kBetaFast},
-            {"beta_slow", "pairs with fewer revolutions than this are slowed in full", 1e-3,
-             kLargest, kBetaSlow},
-            {"truncate", "1: the ramp starts and ends at whole pairs; 0: anywhere", 0.0, 1.0, 1.0},
-            {"attention_factor",
-             "factor of the rotated pairs of queries and keys; 0.1 ln(factor) + 1 if not given",
-             1e-3, 1e3, 1.0}},
+       .pairing = kHalf,
+       .parameters = yarn_parameters(),
        .frequencies = yarn_frequencies,
        .attention_factor = yarn_attention_factor,
        .check = check_yarn},
@@ -202,13 +227,14 @@ void validate(const RopeSpec& rope, int head_dim) {
           fmt::format("rope \"none\" with rotary_dim = {}; it must be 0", rope.rotary_dim));
     return;
   }
-  // A lane rotates two or four pairs, and a warp rotates a row: templates/ops/rope.
-  const int step = rope.rotary_dim < kWholeRotaryDim ? 4 : 8;
+  // A unit has two or four pairs, and the units of a row must not exceed the lanes of a warp:
+  // templates/ops/rope.
+  const int step = rope.rotary_dim < kMultipleOf8From ? 4 : 8;
   if (rope.rotary_dim < 4 || rope.rotary_dim > head_dim || rope.rotary_dim % step != 0)
     throw SpecError(
-        fmt::format("rotary_dim = {} with head_dim = {}; allowed are multiples of 4, from {} on of "
-                    "8, up to head_dim",
-                    rope.rotary_dim, head_dim, kWholeRotaryDim));
+        fmt::format("rotary_dim = {} with head_dim = {}; allowed are multiples of 4 up to "
+                    "head_dim; from {} on, multiples of 8",
+                    rope.rotary_dim, head_dim, kMultipleOf8From));
 }
 
 }  // namespace lazyrope

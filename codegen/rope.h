@@ -25,7 +25,7 @@ struct RopeSpec {
 struct RopeVariant {
   std::string name;
   std::string meaning;
-  std::string pairing;  // template file that says which columns are rotated together
+  std::string pairing;  // the template file that says which columns are rotated together
   std::vector<RopeParameter> parameters;
   // Returns the radians per token of each pair, rotary_dim / 2 of them.
   std::function<std::vector<double>(int rotary_dim, const RopeParameters&)> frequencies;
@@ -34,12 +34,11 @@ struct RopeVariant {
     const auto it = given.find("attention_factor");
     return it == given.end() ? 1.0 : it->second;
   };
-  // Checks relations between parameters, each of which is in its own range already. It throws
-  // SpecError.
+  // Throws SpecError if parameters that are each in range do not fit together.
   std::function<void(const RopeParameters&)> check = [](const RopeParameters&) {};
 };
 
-// Returns the row of that name. Throws SpecError, which lists the known names, if there is none.
+// Returns the row with this name. Throws SpecError, which lists the known names, if there is none.
 // The functions of this header are safe to call from several threads.
 RopeVariant rope_variant(std::string_view name);
 std::vector<RopeVariant> rope_variants();

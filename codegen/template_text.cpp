@@ -37,7 +37,7 @@ class Expansion {
  public:
   explicit Expansion(std::string_view isa) : isa_(isa) {}
 
-  // A #line directive before each piece tells compilers and the emulator which file it comes from.
+  // Adds a file. #line directives tell compilers and the emulator the file of each line.
   void add(std::string_view path, std::string_view text) {
     mark(1, path);
     for (int number = 2; !text.empty(); ++number) {

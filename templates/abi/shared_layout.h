@@ -171,16 +171,16 @@ struct Sm90aShape {
   int stages;
   int heads;       // KV heads side by side in a tile
   int warpgroups;  // warpgroups of consumers
-  bool has_many_rows;
+  bool is_prefill;
   bool widens;  // the pool has 8-bit elements
 };
 
 constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
-  const bool many = shape.has_many_rows;
-  const bool in_place = consumers_rotate(many, shape.head_dim);
-  const int num_rotated = rotated_stages(many, shape.head_dim, shape.block_m);
-  const int num_rotations = rotation_stages(many, shape.head_dim);
-  const int windows = table_windows(many, shape.head_dim);
+  const bool is_prefill = shape.is_prefill;
+  const bool in_place = consumers_rotate(is_prefill, shape.head_dim);
+  const int num_rotated = rotated_stages(is_prefill, shape.head_dim, shape.block_m);
+  const int num_rotations = rotation_stages(is_prefill, shape.head_dim);
+  const int windows = table_windows(is_prefill, shape.head_dim);
   const int query_tile_bytes = shape.block_m * shape.head_dim * kQueryElementBytes;
   const int weight_bytes = shape.block_m / shape.warpgroups * shape.block_n * kQueryElementBytes;
   const int scratch = column_scratch_layout(shape.block_m / shape.warpgroups, weight_bytes).bytes;
@@ -198,7 +198,7 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
   layout.rotated_queries = take(num_rotated * query_tile_bytes);
   layout.original =
       take(in_place ? 0 : shape.block_m * shared_row_bytes(shape.head_dim, kQueryElementBytes));
-  layout.ones = take(ones_bytes(many, shape.head_dim));
+  layout.ones = take(ones_bytes(is_prefill, shape.head_dim));
   layout.rotations = take(num_rotations * rotation_bytes(shape.head_dim));
   layout.table_bytes = block_table_bytes(shape.block_n, windows);
   layout.table = take(layout.table_bytes);
@@ -212,10 +212,10 @@ constexpr Sm90aLayout layout_of(const Sm90aShape& shape) {
   layout.saved_barriers = take_barriers(in_place ? shape.warpgroups : 0);
   layout.work_tile_barriers = take_barriers(kWorkTileStages);
   layout.window_barriers = take_barriers(windows);
-  layout.query_order = take(copy_warps(many, shape.head_dim) == 2 ? kIssueOrderBytes : 0);
+  layout.query_order = take(copy_warps(is_prefill, shape.head_dim) == 2 ? kIssueOrderBytes : 0);
   layout.flags = take(kSharedFlagBytes);
   layout.first_blocks = take(kSharedFlagBytes);
-  layout.consumer_scratch = take(many ? 0 : shape.warpgroups * scratch);
+  layout.consumer_scratch = take(is_prefill ? 0 : shape.warpgroups * scratch);
   layout.bytes = end;
   return layout;
 }

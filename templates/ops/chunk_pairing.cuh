@@ -1,6 +1,7 @@
-// A pairing (ops/rope) taken two units at a time, so that lanes load and store whole 16-byte
-// chunks. It applies if the runs of both units are two whole chunks of a row. Runs are then chunks,
-// and pair i of unit u has frequency 8 u + i. Everything is evaluated at compile time.
+// ChunkPairing joins two units of a pairing (ops/rope) into one, so that lanes load and store whole
+// chunks of 16 bytes. It exists if the runs of both units are two whole chunks of a row. Its runs
+// are these chunks, and pair i of unit u has frequency 8 u + i. All of it is evaluated at compile
+// time.
 #pragma once
 
 #include "tile/element.cuh"
@@ -22,7 +23,7 @@ struct ChunkPairing {
     return element(pair / kRun, Pairing::second(pair % kRun));
   }
 
-  // Tells whether the pairing can be taken two units at a time.
+  // Tells whether two units of the pairing can be joined.
   LAZYROPE_DEVICE static constexpr bool exists() {
     if (Pairing::kPairs != kRun || Pairing::kUnits % 2 != 0) return false;
     for (int32 i = 0; i < 4 * kUnits; ++i) {
@@ -40,27 +41,27 @@ struct ChunkPairing {
   LAZYROPE_DEVICE static constexpr int32 run_of(int32 unit, int32 run) {
     return run == 1 ? Pairing::run_b(unit) : Pairing::run_a(unit);
   }
-  // Returns 0 if the distance of the runs does not meet the rules of kRunsApart
+  // Returns the distance from run a to run b, or 0 if it does not meet the rules of kRunDistance
   // (ops/rope/half.cuh).
-  LAZYROPE_DEVICE static constexpr int runs_apart() {
-    const int apart = run_b(0) - run_a(0);
+  LAZYROPE_DEVICE static constexpr int run_distance() {
+    const int distance = run_b(0) - run_a(0);
     for (int32 i = 0; i < kUnits; ++i) {
-      if (run_b(i) - run_a(i) != apart) return 0;
-      if (is_power_of_two(apart) && (run_a(i) & apart) != 0) return 0;
+      if (run_b(i) - run_a(i) != distance) return 0;
+      if (is_power_of_two(distance) && (run_a(i) & distance) != 0) return 0;
     }
-    return larger(apart, 0);
+    return larger(distance, 0);
   }
-  // Returns which element of both chunks is element `own` of unit 0 or 1 of Pairing.
+  // Returns the index in both chunks of element `own` of unit 0 or 1 of Pairing.
   LAZYROPE_DEVICE static constexpr int element(int unit, int own) {
     const int run = run_of(unit, own / kRun);
     return (run / 2 == run_a(0) ? 0 : kPairs) + run % 2 * kRun + own % kRun;
   }
 
  public:
-  static constexpr int kRunsApart = runs_apart();
+  static constexpr int kRunDistance = run_distance();
 };
 
-// Selects ChunkPairing where it applies, else Pairing itself.
+// Selects ChunkPairing if it exists, else Pairing itself.
 template <class Pairing, bool kByChunks = ChunkPairing<Pairing>::exists()>
 struct WidestPairing {
   using Type = ChunkPairing<Pairing>;

@@ -1,9 +1,9 @@
-// Results of rows: their output, their partial results, and the combination of partial results.
+// The results of rows: their output, their partial results, and how partial results are combined.
 //
-// A partial result is a row not yet divided by its sum, with its maximum (log2 units) and its sum.
-// Partial results i of a row combine to
+// A partial result is a row that is not yet divided by its sum, with its maximum (log2 units) and
+// its sum. The partial results of a row, of KV splits i, are combined to
 //   sum_i 2^(max_i - max) row_i / sum_i 2^(max_i - max) sum_i,   max = max over i of max_i.
-// This is exact, because each KV split sees other keys (attention over disjoint keys).
+// This is exact, because the KV splits have disjoint keys.
 #pragma once
 
 #include "abi/attend.h"
@@ -20,8 +20,8 @@ struct alignas(8) RowStats {
   float sum;
 };
 
-// Four columns times kQuads of a row, and the row's statistics. Neighbouring quads of the array may
-// be apart in the row.
+// kQuads quads of four consecutive columns of a row, and the row's statistics. There may be other
+// columns between the quads.
 template <int kQuads>
 struct RowQuads {
   float value[4 * kQuads];
@@ -33,8 +33,8 @@ LAZYROPE_DEVICE float inverse_or_zero(float sum) {
   return sum == 0.0f ? 0.0f : rcp_approx_ftz_f32(sum);
 }
 
-// Writes rows of a work tile to the output tensor and to the LSE. `head` counts the work tile's KV
-// heads, `row` the rows of one head.
+// Writes rows of a work tile to the tensors of outputs and of LSEs. `head` is the index of a KV
+// head in the work tile, `row` that of a row in the head.
 template <class Spec>
 class OutputRows {
  public:
@@ -42,18 +42,18 @@ class OutputRows {
                              WorkTileRows rows)
       : out_(out), lse_(lse), scales_(scales), rows_(rows) {}
 
-  // Divides by the sum and writes quads quad, quad + kApart, ... of a row. The thread with quad 0
-  // writes the LSE.
-  template <int kApart, int kQuads>
+  // Divides kQuads quads by the row's sum and writes them as quads quad, quad + kStride, ... of a
+  // row. The thread with quad 0 writes the LSE, too.
+  template <int kStride, int kQuads>
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
                              const RowQuads<kQuads>& partial) const {
-    write_values<kApart>(head, row, quad, partial);
+    write_values<kStride>(head, row, quad, partial);
     if (quad == 0) write_lse(head, row, partial.stats);
   }
 
-  // write_values(), scale_of(), row_address() and write_lse() are the steps of write(), for callers
-  // that need them apart.
-  template <int kApart = 1, int kQuads>
+  // write_values(), scale_of(), row_address() and write_lse() are steps of write(), which callers
+  // may also use alone.
+  template <int kStride = 1, int kQuads>
   LAZYROPE_DEVICE void write_values(int32 head, int32 row, int32 quad,
                                     const RowQuads<kQuads>& partial) const {
     using Element = typename Spec::Element;
@@ -62,7 +62,7 @@ class OutputRows {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const float* v = partial.value + 4 * i;
-      st_global(reinterpret_cast<Word2*>(to + i * kApart * 8),
+      st_global(reinterpret_cast<Word2*>(to + i * kStride * 8),
                 Word2{{Element::pack(v[0] * scale, v[1] * scale),
                        Element::pack(v[2] * scale, v[3] * scale)}});
     }
@@ -113,8 +113,8 @@ LAZYROPE_DEVICE RowQuad make_row_quad(const Chunk& values, RowStats stats) {
   return partial;
 }
 
-// Stores the 16 rows of a warp's accumulator tile (tile/warp_product.cuh) as records from `records`
-// on. All lanes take part; of a row's four lanes the first stores the statistics.
+// Stores the 16 rows of a warp's accumulator tile (tile/warp_product.cuh) as consecutive records
+// from `records` on. All lanes take part; the first of a row's four lanes stores the statistics.
 template <class Product, int kHeadDim, int kColumnTiles, class Softmax>
 LAZYROPE_DEVICE void store_partial(SharedPtr records, const float (&rows)[kColumnTiles][4],
                                    const Softmax& softmax, int row_tile) {
@@ -136,8 +136,8 @@ LAZYROPE_DEVICE RowQuad load_partial(SharedPtr record, int32 quad) {
                        ld_shared<RowStats>(record + PartialRecord<kHeadDim>::kStats));
 }
 
-// Combines a lane's partial results of a row with `combined`. The maximum of those that do not
-// exist is kNoMaximum.
+// Adds a lane's partial results of a row to `combined`. A partial result that does not exist must
+// have the maximum kNoMaximum.
 template <int kCount, int kQuads>
 LAZYROPE_DEVICE void combine_into(RowQuads<kQuads>& combined,
                                   const RowQuads<kQuads> (&partials)[kCount],
@@ -164,18 +164,18 @@ LAZYROPE_DEVICE RowQuads<kQuads> empty_partial() {
   return {{}, {kNoMaximum, 0.0f}};
 }
 
-// Combines the partial results that lanes l, l + apart, l + 2 apart ... of the warp have, for l <
-// apart. `apart` is a power of two, at least kMin. All lanes take part in all exchanges, but ignore
-// those below `apart`: a branch around them takes longer.
+// Combines the partial results of lanes l, l + stride, l + 2 stride, ... for each l < stride.
+// `stride` is a power of two, at least kMin. All lanes take part in the exchanges between kMin and
+// `stride`, too, and ignore what they get: a branch around them would take longer.
 template <int kMin>
-LAZYROPE_DEVICE void combine_lanes(RowQuad& partial, int32 apart) {
-  if (apart == kWarpThreads) return;
+LAZYROPE_DEVICE void combine_lanes(RowQuad& partial, int32 stride) {
+  if (stride == kWarpThreads) return;
   constexpr int32 kMax = kWarpThreads / 2;
   float maximum = partial.stats.maximum;
 #pragma unroll
   for (int32 mask = kMax; mask >= kMin; mask /= 2) {
     const float other = shfl_sync_bfly(maximum, mask);
-    maximum = max_f32(maximum, mask >= apart ? other : maximum);
+    maximum = max_f32(maximum, mask >= stride ? other : maximum);
   }
   const float weight = ex2_approx_ftz_f32(partial.stats.maximum - maximum);
   float sums[5] = {partial.stats.sum, partial.value[0], partial.value[1], partial.value[2],
@@ -187,12 +187,12 @@ LAZYROPE_DEVICE void combine_lanes(RowQuad& partial, int32 apart) {
 #pragma unroll
     for (float& sum : sums) {
       const float other = shfl_sync_bfly(sum, mask);
-      sum += mask >= apart ? other : 0.0f;
+      sum += mask >= stride ? other : 0.0f;
     }
   partial = {{sums[1], sums[2], sums[3], sums[4]}, {maximum, sums[0]}};
 }
 
-// Combines read(0) to read(num_partials - 1), of which there are at most kMax.
+// Combines the partial results read(0) to read(num_partials - 1). num_partials is at most kMax.
 template <int kMax, class Read>
 LAZYROPE_DEVICE RowQuad combine_partials(int32 num_partials, const Read& read) {
   RowQuad partials[kMax];

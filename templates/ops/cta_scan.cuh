@@ -13,8 +13,8 @@ struct CtaSums {
   int32 all;
 };
 
-// A call, not inlined: one copy of the code serves all sums. If a planner's code is in no cache,
-// most of its time is the loading of code.
+// This function is not inlined: one copy of its code serves all sums. A planner whose code is in no
+// cache spends most of its time on loading code.
 template <int32 kThreads>
 LAZYROPE_DEVICE_CALL CtaSums cta_sums(SharedPtr memory, int32 value) {
   constexpr int32 kWarps = kThreads / kWarpThreads;
@@ -42,8 +42,8 @@ LAZYROPE_DEVICE_CALL int32 cta_max(SharedPtr memory, int32 value) {
   return warp_max(ld_shared<int32>(memory + smaller(lane_index(), kWarps - 1) * 4));
 }
 
-// Scans over a CTA of a power of two of warps. The caller synchronises the CTA between two of them,
-// because they use the same shared memory.
+// Scans over a CTA whose number of warps is a power of two. The caller synchronises the CTA between
+// two scans, because they use the same shared memory.
 template <int32 kThreads>
 class CtaScan {
  public:
@@ -65,7 +65,8 @@ class CtaScan {
 };
 
 // Returns the first index in [0, count) whose value exceeds `target`, or count. The values must not
-// decrease. Three values are loaded at a time, because the latency of the loads takes the time.
+// decrease. Three values are loaded at a time, because a search waits for its loads most of the
+// time.
 template <class T, class Value>
 LAZYROPE_DEVICE int32 upper_bound(int32 count, T target, const Value& value) {
   const uint32 exponent = (float_as_bits(static_cast<float>(count)) >> 23) - 127;

@@ -8,9 +8,9 @@
 
 namespace lazyrope {
 
-// Returns a value that all lanes of the warp have, in a form that tells the compiler so. Lanes that
-// branch on it stay together. Otherwise the compiler makes eight instructions instead of one of
-// each exchange after the branch.
+// Returns a value that all lanes of the warp have, so that the compiler knows that it is uniform.
+// Lanes that branch on it stay together. After another branch the compiler makes eight instructions
+// of each exchange, not one.
 template <class T>
 LAZYROPE_DEVICE T warp_uniform(T value) {
   return shfl_sync_idx(value, 0);
@@ -35,8 +35,8 @@ LAZYROPE_DEVICE int32 group_shfl(int32 value, int32 lane) {
   return shfl_sync_idx(value, first_lane<kLanes>() + lane);
 }
 
-// Returns floor(log2(number)) for numbers from 1 on. A large number just below a power of two may
-// be rounded up to it.
+// Returns floor(log2(number)) for a number of at least 1. The number is first rounded to a float,
+// so a large one just below a power of two may count as that power.
 LAZYROPE_DEVICE int32 floor_log2(int32 number) {
   return static_cast<int32>(float_as_bits(static_cast<float>(number)) >> 23) - 127;
 }
@@ -54,25 +54,25 @@ LAZYROPE_DEVICE int32 count_ones(uint32 lowest) {
   return static_cast<int32>(float_as_bits(static_cast<float>((lowest >> 1) + 1)) >> 23) - 126;
 }
 
-// Returns the bits of a ballot that are those of the lane's group.
+// Returns the bits of a ballot that the lanes of the caller's group have cast.
 template <int kLanes>
-LAZYROPE_DEVICE uint32 of_group(uint32 ballot) {
+LAZYROPE_DEVICE uint32 group_bits(uint32 ballot) {
   return ballot >> first_lane<kLanes>() & ((1u << kLanes) - 1);
 }
 
-// Returns the sum of the values up to and including the lane's own.
+// Returns the sum of the group's values up to and including the lane's own.
 template <int kLanes = kWarpThreads>
 LAZYROPE_DEVICE int32 prefix_sum(int32 value) {
 #pragma unroll
   for (int delta = 1; delta < kLanes; delta *= 2) {
-    const int32 below = shfl_sync_up(value, delta);
-    if (lane_index() % kLanes >= delta) value += below;
+    const int32 lower = shfl_sync_up(value, delta);
+    if (lane_index() % kLanes >= delta) value += lower;
   }
   return value;
 }
 
-// Returns the first lane whose value exceeds the caller's `target`, or the last lane. Values must
-// not decrease from lane to lane.
+// Returns the first lane whose value exceeds the caller's `target`, or the last lane if there is
+// none. Values must not decrease from lane to lane.
 LAZYROPE_DEVICE int32 upper_bound_lane(int32 value, int32 target) {
   int32 lane = 0;
 #pragma unroll
@@ -81,15 +81,15 @@ LAZYROPE_DEVICE int32 upper_bound_lane(int32 value, int32 target) {
   return lane;
 }
 
-// Returns the same for each group, as an index in the group. The lanes of a group have the same
-// target.
+// Does the same inside each group and returns an index in the group. All lanes of a group have the
+// same target.
 template <int kLanes>
-LAZYROPE_DEVICE int32 upper_bound_of_group(int32 value, int32 target) {
-  return smaller(count_ones(of_group<kLanes>(vote_sync_ballot(value <= target))), kLanes - 1);
+LAZYROPE_DEVICE int32 group_upper_bound(int32 value, int32 target) {
+  return smaller(count_ones(group_bits<kLanes>(vote_sync_ballot(value <= target))), kLanes - 1);
 }
 
-// Returns the distance of the first values that lower_bound_by_lanes() looks at among `count` >= 1
-// of them: a power of kLanes that is at least count / kLanes.
+// Returns the distance between the values that lower_bound_by_lanes() tests first, if there are
+// `count` >= 1 values: a power of kLanes that is at least count / kLanes.
 template <int kLanes>
 LAZYROPE_DEVICE int32 search_step(int32 count) {
   static_assert((kLanes & (kLanes - 1)) == 0);
@@ -97,9 +97,9 @@ LAZYROPE_DEVICE int32 search_step(int32 count) {
   return 1 << floor_log2(larger(count - 1, 1)) / log_lanes * log_lanes;
 }
 
-// Returns the first index i in [0, count) for which is_past(i) is true, or count. is_past must stay
-// true from there on. Each group of lanes searches for itself, but `count` and its search_step are
-// the same in all groups.
+// Returns the first index i in [0, count) for which is_past(i) is true, or count. is_past must be
+// true for all later indices, too. Each group of lanes has its own is_past; `count` and `step`,
+// which is search_step(count), are the same in all groups.
 template <int kLanes, class IsPast>
 LAZYROPE_DEVICE int32 lower_bound_by_lanes(int32 count, int32 step, const IsPast& is_past) {
   int32 low = 0;
@@ -108,7 +108,7 @@ LAZYROPE_DEVICE int32 lower_bound_by_lanes(int32 count, int32 step, const IsPast
     const int32 end = low + (lane_index() % kLanes + 1) * step;
     const bool stops = is_past(smaller(end, count) - 1);
     const uint32 passed = vote_sync_ballot(end <= count && !stops);
-    low += count_ones(of_group<kLanes>(passed)) * step;
+    low += count_ones(group_bits<kLanes>(passed)) * step;
   }
   return low;
 }

@@ -22,8 +22,8 @@ LAZYROPE_DEVICE void mask_scores(Scores& scores, SharedPtr positions, int32 posi
       const int32 query = ld_shared<int32>(positions + Access::row(m, h) * 4);
       const int32 first = visible_begin<Mask>(query, position, begin, end) - Access::first_column();
       const int32 last = visible_end<Mask>(query, position, end) - Access::first_column();
-      // A lane's columns are the bits of one word: the compiler makes predicates of seven bits at a
-      // time.
+      // The visible columns of a lane are bits of one word, because the compiler can make
+      // predicates of seven bits at a time.
       const uint32 visible = Access::columns_before(last) & ~Access::columns_before(first);
       static_assert(2 * Access::kColumnTiles <= 32);
 #pragma unroll

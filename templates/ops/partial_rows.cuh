@@ -1,9 +1,9 @@
 // Partial results of rows in global memory, which one CTA writes and another reads.
 //
-// No flag tells that a word has been written: the word itself does. It is 0 before, and never 0
-// after. A zero value is written as the least positive denormal, which makes no difference, and a
-// zero statistic as -0. So the reader loads a word again until it is not 0. The CTA that has
-// combined a word sets it to 0 for the next launch.
+// A word is 0 until it is written, and is never written as 0. So the reader needs no flag: it loads
+// the word again until it is not 0. A zero value is written as the least positive denormal, which
+// makes no difference, and a zero statistic as -0. The CTA that has combined a word sets it to 0
+// for the next launch.
 #pragma once
 
 #include "abi/step.h"
@@ -20,8 +20,8 @@ LAZYROPE_DEVICE uint8* partial_row(const WorkView& work, int32 partial, int32 ro
          static_cast<uint64>(partial_row_bytes(kHeadDim)) * static_cast<uint32>(index);
 }
 
-// The partial rows of a tile. A slice of kColumns columns has its own copy of the row's statistics.
-// A lane loads kQuads quads of a slice at once.
+// The partial rows of a tile. A row is divided into slices of kColumns columns, each with its own
+// copy of the row's statistics. A lane loads kQuads quads of a slice at once.
 template <int kHeadDim, int kColumns, int kQuads = 1>
 class PartialRows {
   static constexpr int32 kStats = kHeadDim * 4;
@@ -30,14 +30,14 @@ class PartialRows {
  public:
   static constexpr int32 kLaneQuads = kQuads;
   static constexpr int32 kSliceQuads = kColumns / 4;
-  static constexpr int32 kSlices = (kHeadDim + kColumns - 1) / kColumns;
-  static constexpr int32 kSliceLanes = kSliceQuads / kLaneQuads;  // distance of a lane's quads
-  static_assert(kSlices <= num_slices(kHeadDim));
+  static constexpr int32 kNumSlices = (kHeadDim + kColumns - 1) / kColumns;
+  static constexpr int32 kSliceLanes = kSliceQuads / kLaneQuads;  // the stride of a lane's quads
+  static_assert(kNumSlices <= num_slices(kHeadDim));
 
   LAZYROPE_DEVICE PartialRows(const WorkView& work, KvSplit split) : work_(work), split_(split) {}
 
-  // Writes columns 4 * quad to 4 * quad + 3 of a row of the CTA's own split. The first quad of a
-  // slice writes the slice's statistics.
+  // Writes columns 4 * quad to 4 * quad + 3 of a row of the CTA's own split. With the first quad of
+  // a slice it also writes the slice's statistics.
   LAZYROPE_DEVICE void write(int32 row, int32 quad, const RowQuad& partial) const {
     uint8* to = at(split_.index, row);
     const float* v = partial.value;
@@ -46,8 +46,8 @@ class PartialRows {
     if (quad % kSliceQuads == 0) write_stats(to, quad / kSliceQuads, partial.stats);
   }
 
-  // Writes a whole row by four lanes; each has two of every eight columns, as in an accumulator
-  // tile.
+  // Four lanes write a whole row together. Each has two of every eight columns, as in an
+  // accumulator tile.
   LAZYROPE_DEVICE void write_pairs(int32 row, int32 lane, const float (&pairs)[kHeadDim / 8][2],
                                    RowStats row_stats) const {
     uint8* to = at(split_.index, row);
@@ -56,15 +56,15 @@ class PartialRows {
       st_relaxed_gpu(reinterpret_cast<Word2*>(to + lane * 8) + 4 * n,
                      Word2{{nonzero(pairs[n][0]), nonzero(pairs[n][1])}});
 #pragma unroll
-    for (int32 slice = lane; slice < kSlices; slice += 4) write_stats(to, slice, row_stats);
+    for (int32 slice = lane; slice < kNumSlices; slice += 4) write_stats(to, slice, row_stats);
   }
 
   // The words that a lane has loaded.
-  struct Found {
+  struct LoadedWords {
     Chunk values[kLaneQuads];
     Word2 stats;
 
-    // The least of all words takes one comparison, instead of one after another.
+    // Only the least of all words is compared with 0.
     LAZYROPE_DEVICE bool is_complete() const {
       uint32 least = smaller(stats.word[0], stats.word[1]);
 #pragma unroll
@@ -92,13 +92,13 @@ class PartialRows {
           split_bytes_(split_bytes),
           has_stats_(quad % kSliceQuads == 0) {}
 
-    // Loads a split's words if `wanted`. It does no arithmetic on them, which would wait for the
-    // load.
-    LAZYROPE_DEVICE void find(bool wanted, int32 split, Found& found) const {
+    // Loads a split's words if `wanted`. There is no arithmetic on them here, because it would wait
+    // for the loads.
+    LAZYROPE_DEVICE void load_if(bool wanted, int32 split, LoadedWords& words) const {
 #pragma unroll
       for (int i = 0; i < kLaneQuads; ++i)
-        ld_relaxed_gpu_if(wanted, of_split(values_, split) + i * kSliceLanes, found.values[i]);
-      ld_relaxed_gpu_if(wanted, of_split(stats_, split), found.stats);
+        ld_relaxed_gpu_if(wanted, of_split(values_, split) + i * kSliceLanes, words.values[i]);
+      ld_relaxed_gpu_if(wanted, of_split(stats_, split), words.stats);
     }
     // Returns true if a split's statistics have been written.
     LAZYROPE_DEVICE bool has_stats(int32 split) const {

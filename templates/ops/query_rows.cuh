@@ -22,8 +22,8 @@ class WorkTilePtr {
                 ld_global_nc(reinterpret_cast<const Chunk*>(work_tile) + thread_index()));
   }
 
-  // Copies asynchronously, by the first threads of the CTA, as a member of their next group of
-  // copies.
+  // The first threads of the CTA copy the work tile asynchronously. The copies belong to their next
+  // group.
   LAZYROPE_DEVICE void copy_async(const WorkTile* work_tile) const {
     constexpr int32 kChunks = sizeof(WorkTile) / sizeof(Chunk);
     if (thread_index() < kChunks)
@@ -31,9 +31,9 @@ class WorkTilePtr {
                            reinterpret_cast<const Chunk*>(work_tile) + thread_index(), 16);
   }
 
-  // Stores 16 bytes of the work tile, number `part`.
-  LAZYROPE_DEVICE void store(int32 part, const Chunk& value) const {
-    st_shared(memory_ + part * 16, value);
+  // Stores bytes 16 * chunk to 16 * chunk + 15 of the work tile.
+  LAZYROPE_DEVICE void store(int32 chunk, const Chunk& value) const {
+    st_shared(memory_ + chunk * 16, value);
   }
 
   LAZYROPE_DEVICE WorkTileExtent extent() const { return ld_shared<WorkTileExtent>(memory_); }
@@ -45,7 +45,7 @@ class WorkTilePtr {
   LAZYROPE_DEVICE int32 num_combiners() const {
     return ld_shared<int32>(memory_ + (static_cast<int32>(sizeof(WorkTile)) - 4));
   }
-  // Returns the start without its pages.
+  // Returns the work tile's start without the pages, which start_page() returns.
   LAZYROPE_DEVICE WorkTileStart start() const {
     const Chunk segment = ld_shared<Chunk>(memory_ + kStart);
     WorkTileStart start{};
@@ -67,7 +67,7 @@ class WorkTilePtr {
   SharedPtr memory_;
 };
 
-// Token and head, in the whole q, of a packed row of the work tile.
+// The token and the query head of a packed row of the work tile: indices in the whole q.
 template <class Spec>
 struct QueryRow {
   int64 token;
@@ -78,7 +78,7 @@ struct QueryRow {
         head(rows.kv_head * Spec::kGroupSize + (rows.first_row + row) % Spec::kGroupSize) {}
 };
 
-// Returns the rows of another of the work tile's KV heads.
+// Returns the rows of the work tile's KV head number `head`.
 LAZYROPE_DEVICE WorkTileRows rows_of_head(WorkTileRows rows, int32 head) {
   rows.kv_head += head;
   return rows;
@@ -106,10 +106,11 @@ LAZYROPE_DEVICE void copy_query_rows(SharedPtr tile, const TokenTensor& q, WorkT
 }
 
 // Calls visit(chunk, address, exists) for each 16-byte chunk of kRows rows of a tile in shared
-// memory: its address there and in a global tensor. Row to_row + i of the tile is row first_row + i
-// of one KV head of the work tile, and exists if i < num_rows. to_row is a multiple of 8, and a row
-// has at most as many chunks as a warp has lanes. One warp takes part. Each lane goes down a column
-// of chunks, so that the next row's address takes little arithmetic.
+// memory. `chunk` is the address in the tile, and `address` the one in a global tensor. The rows of
+// the tile from to_row on are the rows of one KV head of the work tile from first_row on. Only
+// num_rows of them exist. to_row is a multiple of 8, and a row has at most as many chunks as a warp
+// has lanes. One warp takes part. Each lane visits chunks of one column, so that the next row's
+// address takes little arithmetic.
 template <class Spec, class Tile, int32 kRows, class Visit>
 LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& tensor,
                                           const WorkTileRows& rows, int32 first_row, int32 num_rows,
@@ -134,7 +135,7 @@ LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& ten
     const SharedPtr octet = Tile::chunk(tile, to_row + row, chunk);
 #pragma unroll
     for (int32 i = 0; i < kOctet; ++i) {
-      visit(Tile::below(octet, i), address, row + i < num_rows);
+      visit(Tile::advance_rows(octet, i), address, row + i < num_rows);
       const bool is_last = --heads_left == 0;
       if (row + i + 1 < num_rows) address += is_last ? to_next_token : tensor.head_stride;
       if (is_last) heads_left = Spec::kGroupSize;
@@ -142,10 +143,10 @@ LAZYROPE_DEVICE void for_each_query_chunk(SharedPtr tile, const TokenTensor& ten
   }
 }
 
-// Writes the logical position of each of kRows rows to shared memory, from the work tile's
-// first_row on. It calls copy(to, from) unless all rows have one position, which the work tile
-// says. Rows past the work tile's last repeat it. kHeadRows of the rows are of one KV head. All
-// threads of the team take part.
+// Writes the logical positions of kRows rows to shared memory, from the work tile's first_row on.
+// If the work tile says that all rows have one position, that is stored; otherwise copy(to, from)
+// copies each position. Rows past the work tile's last row repeat its position. kHeadRows of the
+// rows are of one KV head. All threads of the team take part.
 template <class Spec, class Team, int kRows, int kHeadRows = kRows, class Copy>
 LAZYROPE_DEVICE void copy_row_positions(SharedPtr positions, const int32* step_positions,
                                         WorkTilePtr work_tile, int32 first_row, const Copy& copy) {

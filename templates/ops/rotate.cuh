@@ -1,13 +1,14 @@
-// RoPE on rows in shared memory, for any pairing (ops/rope) and frequencies. A pair (x0, x1)
-// becomes
+// RoPE on rows in shared memory, for any pairing (ops/rope) and frequencies. It replaces a pair
+// (x0, x1) by
 //   (x0 cos a - x1 sin a, x1 cos a + x0 sin a),   a = 2 pi * position * revolutions_per_token.
 //
-// Angles are counted in revolutions, as 64-bit binary fractions. Position times frequency modulo
-// 2^64 drops whole revolutions exactly, so an angle at position 1,000,000 is as accurate as at
-// 1; an fp32 product in radians is not. The upper 32 bits become an fp32 angle in [-pi, pi).
+// An angle is a 64-bit binary fraction of a revolution. The product of a position and the
+// revolutions per token, modulo 2^64, drops whole revolutions exactly. So an angle at position
+// 1,000,000 is as accurate as at 1; an fp32 product in radians is not. The upper 32 bits become an
+// fp32 angle in [-pi, pi).
 //
-// The pairing groups its pairs into units (ops/rope/half.cuh). Each lane rotates one unit in some
-// of the warp's rows.
+// A pairing groups its pairs into units (ops/rope/half.cuh). Each lane rotates one unit in some of
+// the warp's rows.
 #pragma once
 
 #include "tile/shared_tile.cuh"
@@ -28,7 +29,7 @@ LAZYROPE_DEVICE Rotation rotation_at(int64 position, uint64 revolutions_per_toke
   return rotation_by(static_cast<uint64>(position) * revolutions_per_token);
 }
 
-// Revolutions per token of one unit's pairs.
+// The revolutions per token of one unit's pairs.
 template <class Pairing>
 struct UnitRevolutions {
   static constexpr int kPairs = Pairing::kPairs;
@@ -59,7 +60,7 @@ struct UnitRotation {
     }
   }
 
-  // Rotates further, by the rotation `step`.
+  // Composes the rotations with those of `step`.
   LAZYROPE_DEVICE void compose(const UnitRotation& step) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -69,7 +70,7 @@ struct UnitRotation {
     }
   }
 
-  // Writes the rotated columns to `y` in fp32: first those of run a, then those of run b.
+  // Writes the rotated columns of both runs to `y` in fp32, those of run a first.
   template <class Element>
   LAZYROPE_DEVICE void rotate(float (&y)[2 * kPairs], const Run& a, const Run& b) const {
     constexpr int kWords = kPairs / 2;
@@ -89,7 +90,7 @@ struct UnitRotation {
     }
   }
 
-  // Rotates both runs in place, rounding once.
+  // Rotates both runs in place and rounds each element once.
   template <class Element>
   LAZYROPE_DEVICE void apply(Run& a, Run& b) const {
     float y[2 * kPairs];
@@ -102,23 +103,22 @@ struct UnitRotation {
   }
 };
 
-// Returns the bytes from a unit's first run to its second if the pairing fixes them (kRunsApart),
-// else 0.
+// Returns the bytes from run a to run b if they are the same for all units (kRunDistance), else 0.
 template <class Pairing>
 LAZYROPE_DEVICE constexpr int bytes_between_runs() {
-  if constexpr (requires { Pairing::kRunsApart; })
-    return Pairing::kRunsApart * Pairing::kPairs * kElementBytes;
+  if constexpr (requires { Pairing::kRunDistance; })
+    return Pairing::kRunDistance * Pairing::kPairs * kElementBytes;
   else
     return 0;
 }
 
-// The addresses of a unit's two runs in one row.
+// The addresses of a unit's runs a and b in one row.
 struct UnitRuns {
   SharedPtr a;
   SharedPtr b;
 };
 
-// Rows of a tile in shared memory, from row `first` on.
+// The rows of a tile in shared memory, from row `first` on.
 template <class T>
 struct RowsOf {
   using Tile = T;
@@ -133,24 +133,24 @@ struct RowsOf {
   LAZYROPE_DEVICE SharedPtr run(int32 row, int32 run) const {
     return Tile::template run<kCount>(tile, first + row, run);
   }
-  // Returns the runs of a unit in a row. below() moves them `rows` rows down; row % 8 and rows % 8
-  // must have no bit in common.
+  // Returns the addresses of a unit's runs in a row.
   template <class Pairing>
   LAZYROPE_DEVICE UnitRuns runs(int32 row, int32 unit) const {
-    constexpr int kApart = bytes_between_runs<Pairing>();
+    constexpr int kOffset = bytes_between_runs<Pairing>();
     const SharedPtr a = run<Pairing::kPairs>(row, Pairing::run_a(unit));
-    if constexpr (kApart > 0 && Tile::template kHasFixedOffset<kApart>)
-      return {a, Tile::template offset_by<kApart>(a)};
+    if constexpr (kOffset > 0 && Tile::template kHasFixedOffset<kOffset>)
+      return {a, Tile::template offset_by<kOffset>(a)};
     else
       return {a, run<Pairing::kPairs>(row, Pairing::run_b(unit))};
   }
-  LAZYROPE_DEVICE static UnitRuns below(UnitRuns runs, int32 rows) {
-    return {Tile::below(runs.a, rows), Tile::below(runs.b, rows)};
+  // Moves the runs down by `rows` rows. Their row % 8 and rows % 8 must have no bit in common.
+  LAZYROPE_DEVICE static UnitRuns advance_rows(UnitRuns runs, int32 rows) {
+    return {Tile::advance_rows(runs.a, rows), Tile::advance_rows(runs.b, rows)};
   }
 };
 
 template <class Element, class Run>
-LAZYROPE_DEVICE Run multiplied(Run run, float factor) {
+LAZYROPE_DEVICE Run scaled(Run run, float factor) {
 #pragma unroll
   for (uint32& word : run.word) {
     const FloatPair pair = Element::unpack(word);
@@ -159,8 +159,7 @@ LAZYROPE_DEVICE Run multiplied(Run run, float factor) {
   return run;
 }
 
-// Copies the columns that no pair has (partial rotary, or no rotation at all), multiplied by
-// `factor`. One warp takes part.
+// Copies the columns that RoPE does not rotate, multiplied by `factor`. One warp takes part.
 template <class Spec, class To, class From>
 LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows, float factor) {
   using Run = typename UnitRotation<typename Spec::Pairing>::Run;
@@ -174,7 +173,7 @@ LAZYROPE_DEVICE void copy_unrotated(To to, From from, int32 num_rows, float fact
       const int32 run_index = kFirst + i % kCount;
       const auto run = ld_shared<Run>(from.template run<kColumns>(row, run_index));
       st_shared(to.template run<kColumns>(row, run_index),
-                factor == 1.0f ? run : multiplied<typename Spec::Element>(run, factor));
+                factor == 1.0f ? run : scaled<typename Spec::Element>(run, factor));
     }
   }
 }
@@ -184,73 +183,74 @@ LAZYROPE_DEVICE int32 lane_unit() {
   return static_cast<int32>(static_cast<uint32>(lane_index()) % Pairing::kUnits);
 }
 
-// Returns how many consecutive rows each group of kUnits lanes rotates, a multiple of `alignment`.
-// Consecutive rows share tokens, so a lane needs few angles.
+// Returns how many rows each group of kUnits lanes rotates, a multiple of `alignment`. The rows of
+// a group are consecutive, so that many of them share a token and its angle.
 template <class Pairing>
 LAZYROPE_DEVICE constexpr int32 rows_per_lane_group(int32 num_rows, int32 alignment) {
   static_assert(Pairing::kUnits <= kWarpThreads);
   return ceil_div(num_rows, kWarpThreads / Pairing::kUnits * alignment) * alignment;
 }
 
-// Computes the rotation of a lane's unit from the revolutions per token, for each row.
+// DirectAngles computes the rotation of the lane's unit from the position of each token.
 template <class Spec>
-struct LaneRevolutions {
+struct DirectAngles {
   using Pairing = typename Spec::Pairing;
 
   UnitRevolutions<Pairing> revolutions;
 
-  LAZYROPE_DEVICE LaneRevolutions() {
+  LAZYROPE_DEVICE DirectAngles() {
     if constexpr (Pairing::kUnits > 0) revolutions.load(Spec::frequencies(), lane_unit<Pairing>());
   }
-  // On entry `rotation` is the previous row's, at position `before`. Sets it to the rotation by
-  // `position` - `base`; does nothing if the position is the same.
-  LAZYROPE_DEVICE void update(UnitRotation<Pairing>& rotation, int32 before, int32 position,
+  // Changes `rotation` from that of position `previous` to that of `position`. Both positions are
+  // counted from `base`.
+  LAZYROPE_DEVICE void update(UnitRotation<Pairing>& rotation, int32 previous, int32 position,
                               int32 base, float factor) const {
-    if (position != before) rotation.set(static_cast<int64>(position) - base, revolutions, factor);
+    if (position != previous)
+      rotation.set(static_cast<int64>(position) - base, revolutions, factor);
   }
 };
 
-// Like LaneRevolutions, for many rows. Most rows are one position after the previous row; composing
-// with a one-token rotation costs a sixth of a new sine and cosine. Twenty compositions lose less
-// than 2e-5.
+// IncrementalAngles is for many tokens, most of which are one position after the previous token.
+// Composing with the rotation of one token costs a sixth of a new sine and cosine. Twenty
+// compositions add an error of less than 2e-5.
 template <class Spec>
-class LaneSteps {
+class IncrementalAngles {
   using Rotation = UnitRotation<typename Spec::Pairing>;
 
  public:
-  LAZYROPE_DEVICE LaneSteps() { step_.set(1, LaneRevolutions<Spec>().revolutions, 1.0f); }
+  LAZYROPE_DEVICE IncrementalAngles() { step_.set(1, DirectAngles<Spec>().revolutions, 1.0f); }
   LAZYROPE_DEVICE void step(Rotation& rotation) const { rotation.compose(step_); }
-  LAZYROPE_DEVICE void update(Rotation& rotation, int32 before, int32 position, int32 base,
+  LAZYROPE_DEVICE void update(Rotation& rotation, int32 previous, int32 position, int32 base,
                               float factor) const {
-    if (position > before && position - 1 == before)
+    if (position > previous && position - 1 == previous)
       step(rotation);
-    else if (position != before)
-      LaneRevolutions<Spec>().update(rotation, before, position, base, factor);
+    else if (position != previous)
+      DirectAngles<Spec>().update(rotation, previous, position, base, factor);
   }
 
  private:
   Rotation step_;
 };
 
-// Selects LaneSteps for lanes with many tokens, most of which have consecutive positions. With few
-// tokens LaneRevolutions rotates the first one sooner.
+// Selects IncrementalAngles for lanes with many tokens. With few tokens, DirectAngles is better: it
+// rotates the first one sooner.
 template <class Spec, bool kHasManyTokens>
-struct TokenAngles {
-  using Type = LaneSteps<Spec>;
+struct SelectAngles {
+  using Type = IncrementalAngles<Spec>;
 };
 template <class Spec>
-struct TokenAngles<Spec, false> {
-  using Type = LaneRevolutions<Spec>;
+struct SelectAngles<Spec, false> {
+  using Type = DirectAngles<Spec>;
 };
-// kHasManyRows: a lane has many rows. With four or more query heads for each KV head, few of them
-// begin a new token, so LaneSteps would save little.
-template <class Spec, bool kHasManyRows>
-using RowAngles = typename TokenAngles<Spec, kHasManyRows && (Spec::kGroupSize < 4)>::Type;
+// A lane has many rows only in prefill. With four or more query heads for each KV head, few of
+// these rows begin a new token, so IncrementalAngles would save little.
+template <class Spec, bool kIsPrefill>
+using RowAngles = typename SelectAngles<Spec, kIsPrefill && (Spec::kGroupSize < 4)>::Type;
 
-// Holds the angles in registers, or loads (and, for LaneSteps, computes) them again at each get(),
-// where registers are scarce.
-template <class Angles, bool kHeld>
-class LaneAngles {
+// Keeps the angles in registers. With kInRegisters false, each get() loads the frequencies and
+// makes the angles again, which is for kernels with few registers.
+template <class Angles, bool kInRegisters>
+class AngleStorage {
  public:
   LAZYROPE_DEVICE const Angles& get() const { return angles_; }
 
@@ -258,13 +258,13 @@ class LaneAngles {
   Angles angles_;
 };
 template <class Angles>
-class LaneAngles<Angles, false> {
+class AngleStorage<Angles, false> {
  public:
   LAZYROPE_DEVICE Angles get() const { return Angles(); }
 };
 
-// Rotates the columns of the lane's unit in its rows of queries. With kMayStoreBack, the rotated
-// columns may also be stored to the source rows.
+// Rotates the columns of the lane's unit in the lane's query rows. Only with kMayStoreBack can
+// stores_back be true: the lane then stores the rotated columns to the source rows, too.
 template <class Spec, bool kMayStoreBack, class Angles, class To, class From>
 class RowRotator {
   using Pairing = typename Spec::Pairing;
@@ -283,100 +283,100 @@ class RowRotator {
         factor_(kFactor * scale),
         unit_(lane_unit<Pairing>()),
         stores_back_(stores_back) {
-    if (first < end) at_ = elsewhere(position(first));
+    if (first < end) position_ = distant_position(position(first));
   }
 
-  // Rotates rows row to end - 1, token by token: the rows of a token are neighbours and have one
-  // angle. kAtOnce rows of a token are loaded before they are rotated. `number` is the row's number
-  // in the request.
-  template <int kAtOnce>
-  LAZYROPE_DEVICE void rotate_tokens(int32 row, int32 end, int32 number) {
-    constexpr int kRows = smaller(kAtOnce, Spec::kGroupSize);
-    int32 stop = row - static_cast<int32>(static_cast<uint32>(number) % Spec::kGroupSize);
+  // Rotates rows `row` to `end` - 1, token by token: the rows of a token are consecutive and share
+  // an angle. The lane loads kRowsInFlight rows of a token before it rotates them. `request_row` is
+  // the number of `row` in the request.
+  template <int kRowsInFlight>
+  LAZYROPE_DEVICE void rotate_tokens(int32 row, int32 end, int32 request_row) {
+    constexpr int kRows = smaller(kRowsInFlight, Spec::kGroupSize);
+    int32 token_end = row - static_cast<int32>(static_cast<uint32>(request_row) % Spec::kGroupSize);
 #pragma unroll 1
     while (row < end) {
       set_position(position(row));
-      stop = smaller(end, stop + Spec::kGroupSize);
+      token_end = smaller(end, token_end + Spec::kGroupSize);
 #pragma unroll 1
-      for (; row < stop; row += kRows) {
-        RowRuns at[kRows];
+      for (; row < token_end; row += kRows) {
+        RowRuns runs[kRows];
         Run a[kRows];
         Run b[kRows];
 #pragma unroll
         for (int32 i = 0; i < kRows; ++i) {
-          // Past the last row, that row is processed again, which is faster than predication.
-          at[i] = row_runs(smaller(row + i, stop - 1));
-          load(at[i].from, a[i], b[i]);
+          // Past the token's last row the lane repeats that row, which is faster than predication.
+          runs[i] = row_runs(smaller(row + i, token_end - 1));
+          load(runs[i].from, a[i], b[i]);
         }
 #pragma unroll
-        for (int32 i = 0; i < kRows; ++i) rotate(at[i], a[i], b[i]);
+        for (int32 i = 0; i < kRows; ++i) rotate(runs[i], a[i], b[i]);
       }
-      row = stop;
+      row = token_end;
     }
   }
 
-  // Rotates rows in fours, from a multiple of four on. The addresses of the other three follow from
-  // the first. So do their angles: four rows share a token (group size a multiple of 4), or are at
-  // consecutive positions (group size 1; otherwise rotate_tokens() takes them). Rows past `end` are
-  // rotated, too, which does no harm.
+  // Rotates rows `row` to `end` - 1, four at a time. `row` is a multiple of four, so the addresses
+  // of three rows follow from the first row's. So do their angles: four rows share a token (group
+  // size a multiple of 4) or have consecutive positions (group size 1). rotate_tokens() rotates
+  // four rows at other positions. The last four rows may include rows past `end`, which does no
+  // harm.
   LAZYROPE_DEVICE void rotate_fours(int32 row, int32 end) {
 #pragma unroll 1
-    for (; row < end; row += kFour) {
+    for (; row < end; row += 4) {
       if constexpr (kStepsByRow) {
         if (!are_consecutive(row)) {
-          rotate_tokens<1>(row, smaller(row + kFour, end), 0);
+          rotate_tokens<1>(row, smaller(row + 4, end), 0);
           continue;
         }
       }
       set_position(position(row));
-      rotate_four(row_runs(row));
+      rotate_four_rows(row_runs(row));
     }
   }
 
  private:
-  // The runs of the lane's unit in one row.
+  // The addresses of the lane's unit in one row of the source and of the target.
   struct RowRuns {
     UnitRuns from;
     UnitRuns to;
   };
 
-  static constexpr int kFour = 4;
   static constexpr bool kStepsByRow = Spec::kGroupSize == 1 && !Spec::kQueryRotated;
 
-  // Returns a position other than `position` and `position` - 1, so that the first update()
-  // computes the angle.
-  LAZYROPE_DEVICE static int32 elsewhere(int32 position) { return position ^ 1 << 30; }
+  // Returns a position that is neither `position` nor the one before it. After it, update()
+  // computes the angle of `position` from the frequencies.
+  LAZYROPE_DEVICE static int32 distant_position(int32 position) { return position ^ 1 << 30; }
 
   // Tells whether the tokens of four rows have consecutive positions.
   LAZYROPE_DEVICE bool are_consecutive(int32 row) const {
-    const auto four = ld_shared<Words<kFour>>(positions_ + row * 4);
-    const uint32(&p)[kFour] = four.word;
+    const auto four = ld_shared<Words<4>>(positions_ + row * 4);
+    const uint32(&p)[4] = four.word;
     const bool wraps = static_cast<int32>(p[3]) < static_cast<int32>(p[0]);
     return p[1] == p[0] + 1 && p[2] == p[0] + 2 && p[3] == p[0] + 3 && !wraps;
   }
 
-  LAZYROPE_DEVICE void rotate_four(const RowRuns& first) {
-    constexpr int kAtOnce = kStepsByRow ? 1 : 2;  // rows in registers
+  LAZYROPE_DEVICE void rotate_four_rows(const RowRuns& first) {
+    constexpr int kRowsInFlight = kStepsByRow ? 1 : 2;  // rows in registers
 #pragma unroll
-    for (int32 begin = 0; begin < kFour; begin += kAtOnce) {
-      RowRuns at[kAtOnce];
-      Run a[kAtOnce];
-      Run b[kAtOnce];
+    for (int32 begin = 0; begin < 4; begin += kRowsInFlight) {
+      RowRuns runs[kRowsInFlight];
+      Run a[kRowsInFlight];
+      Run b[kRowsInFlight];
 #pragma unroll
-      for (int32 i = 0; i < kAtOnce; ++i) {
-        at[i] = below(first, begin + i);
-        load(at[i].from, a[i], b[i]);
+      for (int32 i = 0; i < kRowsInFlight; ++i) {
+        runs[i] = advance_rows(first, begin + i);
+        load(runs[i].from, a[i], b[i]);
       }
       if (kStepsByRow && begin > 0) step();
 #pragma unroll
-      for (int32 i = 0; i < kAtOnce; ++i) rotate(at[i], a[i], b[i]);
+      for (int32 i = 0; i < kRowsInFlight; ++i) rotate(runs[i], a[i], b[i]);
     }
   }
 
   LAZYROPE_DEVICE void step() {
     if constexpr (kStepsByRow) {
       angles_.step(rotation_);
-      ++at_;
+      ++position_;
     }
   }
 
@@ -384,25 +384,25 @@ class RowRotator {
     return Spec::kQueryRotated ? 0 : ld_shared<int32>(positions_ + row * 4);
   }
   LAZYROPE_DEVICE void set_position(int32 position) {
-    angles_.update(rotation_, at_, position, base_, factor_);
-    at_ = position;
+    angles_.update(rotation_, position_, position, base_, factor_);
+    position_ = position;
   }
 
   LAZYROPE_DEVICE RowRuns row_runs(int32 row) const {
     return {from_.template runs<Pairing>(row, unit_), to_.template runs<Pairing>(row, unit_)};
   }
-  LAZYROPE_DEVICE static RowRuns below(const RowRuns& row_runs, int32 rows) {
-    return {From::below(row_runs.from, rows), To::below(row_runs.to, rows)};
+  LAZYROPE_DEVICE static RowRuns advance_rows(const RowRuns& row_runs, int32 rows) {
+    return {From::advance_rows(row_runs.from, rows), To::advance_rows(row_runs.to, rows)};
   }
 
   LAZYROPE_DEVICE static void load(UnitRuns from, Run& a, Run& b) {
     a = ld_shared<Run>(from.a);
     b = ld_shared<Run>(from.b);
   }
-  LAZYROPE_DEVICE void rotate(const RowRuns& at, Run a, Run b) const {
+  LAZYROPE_DEVICE void rotate(const RowRuns& runs, Run a, Run b) const {
     rotation_.template apply<typename Spec::Element>(a, b);
-    if (kMayStoreBack && stores_back_) store(at.from, a, b);
-    store(at.to, a, b);
+    if (kMayStoreBack && stores_back_) store(runs.from, a, b);
+    store(runs.to, a, b);
   }
   LAZYROPE_DEVICE static void store(UnitRuns to, const Run& a, const Run& b) {
     st_shared(to.a, a);
@@ -417,21 +417,21 @@ class RowRotator {
   float factor_;
   int32 unit_;
   bool stores_back_;
-  // Initialised, because otherwise the compiler keeps its registers live from the start.
+  // Without the initialisation, the compiler keeps these registers live from the kernel's start.
   UnitRotation<Pairing> rotation_ = {};
-  int32 at_ = 0;
+  int32 position_ = 0;  // the position whose rotation is rotation_
 };
 
-// Rotates num_rows rows of queries by their positions less `base`; the position counts as 0 if
-// queries come rotated (Spec::kQueryRotated). One warp takes part. Row 0 is row first_row of the
-// request.
+// Rotates num_rows query rows by their positions less `base`. All positions count as 0 if queries
+// come rotated (Spec::kQueryRotated). One warp takes part. Row 0 is row first_row of the request.
 //
-// The rows come from `from`, which may be `to`. In place, unpaired columns are left unscaled.
-// Otherwise they are copied to `to`, multiplied by `scale`. With stores_back, `from` gets the
-// rotated columns, too. kAtOnce is the number of rows that a lane loads at once. 4 selects
-// rotate_fours() where the group size allows it; the first row is then a multiple of four, and the
-// tile has rows up to the next multiple of four.
-template <class Spec, int kAtOnce = 1, bool kMayStoreBack = false, class Angles, class To,
+// `from` may be `to`: columns that RoPE does not rotate then stay as they are. Otherwise they are
+// copied to `to`, multiplied by `scale`. With stores_back, `from` gets the rotated columns, too.
+//
+// A lane rotates kRowsAtOnce rows at once: 4 selects rotate_fours(), if the group size allows it.
+// The first row of both tiles must then be a multiple of four, and both tiles must have rows up to
+// the next multiple of four.
+template <class Spec, int kRowsAtOnce = 1, bool kMayStoreBack = false, class Angles, class To,
           class From>
 LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 num_rows,
                                  int32 first_row, int32 base, const Angles& angles,
@@ -440,7 +440,7 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
   if (!(to.tile == from.tile)) copy_unrotated<Spec>(to, from, num_rows, scale);
   if constexpr (Pairing::kUnits > 0) {
     constexpr int kGroups = kWarpThreads / Pairing::kUnits;
-    constexpr int kAlignment = kAtOnce == 4 ? 4 : 1;
+    constexpr int kAlignment = kRowsAtOnce == 4 ? 4 : 1;
     const int32 group = lane_index() / Pairing::kUnits;
     const int32 rows_per_group = rows_per_lane_group<Pairing>(num_rows, kAlignment);
     const int32 first = group * rows_per_group;
@@ -448,10 +448,11 @@ LAZYROPE_DEVICE void rotate_rows(To to, From from, SharedPtr positions, int32 nu
     RowRotator<Spec, kMayStoreBack, Angles, To, From> rotator(to, from, positions, first, end, base,
                                                               angles, scale, stores_back);
     constexpr bool kSharesAngles = Spec::kGroupSize % 4 == 0 || Spec::kGroupSize == 1;
-    if constexpr (kAtOnce == 4 && kSharesAngles)
+    if constexpr (kRowsAtOnce == 4 && kSharesAngles)
       rotator.rotate_fours(first, end);
     else
-      rotator.template rotate_tokens<kAtOnce == 4 ? 1 : kAtOnce>(first, end, first_row + first);
+      rotator.template rotate_tokens<kRowsAtOnce == 4 ? 1 : kRowsAtOnce>(first, end,
+                                                                         first_row + first);
   }
 }
 

@@ -1,14 +1,16 @@
-// Rotation of all rows of a tile by one angle, from document to document. A query rotated for base
-// a, rotated by a - b more, is the query rotated for base b. So no angle of a single row is needed:
+// Rotates all rows of a tile by the same number of positions, from one document to another. A query
+// q at position p that is rotated for base a is rotated for base b by a - b positions more:
 //   R(p - b) q = R(a - b) R(p - a) q.
+// This rotation does not depend on the query's position.
 //
-// The rows are the saved queries: the products' operands for the work tile's first document. They
-// are rotated in the 16-bit arithmetic of their elements, two at a time, with cosines and sines
-// rounded to 16 bits. That takes the fewest instructions of the issue slots that the consumers
-// need. The error is 1.8 times that of rounding once (root mean square; a test measures it). Eager
-// RoPE has 1.6 times that error in queries and also in keys, which are rounded once here.
-// tests/gpu/experiments/2026-11-25-rotation-16-bit.md has the figures, and those of scores that
-// depend on one pair.
+// The rows are saved queries, which are already rotated for the work tile's first document and
+// rounded to 16 bits. They are rotated in packed 16-bit arithmetic, with cosines and sines rounded
+// to 16 bits. This takes few issue slots from the consumers.
+//
+// The root-mean-square error is 1.8 times that of rounding once (tests/python/test_hopper.py).
+// Eager RoPE has 1.6 times that of rounding once, in queries and in keys; here keys are rounded
+// once. tests/gpu/experiments/2026-11-25-rotation-16-bit.md has the figures, and those of scores
+// that depend on one pair.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -17,8 +19,8 @@
 
 namespace lazyrope {
 
-// The rotation of one unit, two elements at a time: each element times a cosine, plus its partner
-// times a sine. The sine's sign is in the word.
+// The rotation of one unit, two elements at a time: each element times a cosine, plus the other
+// element of its pair times a sine. The words of sines include the signs.
 template <class P, class Element>
 class PackedRotation {
  public:
@@ -30,15 +32,15 @@ class PackedRotation {
 
  public:
   using Run = Words<kRunWords>;
-  // cosines of all pairs, two per word, then their sines
+  // The cosines of all pairs, two per word, and then their sines.
   using Pairs = Words<Pairing::kPairs>;
 
   LAZYROPE_DEVICE explicit PackedRotation(const Pairs& pairs) {
     static_assert(pairs_differ_by_a_bit());
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      cosine_[i] = of_word(pairs, 0, i);
-      sine_[i] = of_word(pairs, Pairing::kPairs, i) ^
+      cosine_[i] = values_of_word(pairs, 0, i);
+      sine_[i] = values_of_word(pairs, Pairing::kPairs, i) ^
                  ((is_first(2 * i) ? 0x8000 : 0) | (is_first(2 * i + 1) ? 0x80000000 : 0));
     }
   }
@@ -56,56 +58,55 @@ class PackedRotation {
   }
 
  private:
-  // The indices of a pair's two elements, counted through both runs, differ by this bit. The
-  // functions below follow from it: a search instead would be unrolled at every use and take long
-  // to compile.
-  static constexpr int kApart = Pairing::second(0) - Pairing::first(0);
+  // The elements of both runs are counted together, and the two of a pair differ by this bit of
+  // their indices. The next functions use the bit: a search would be unrolled at every use and take
+  // long to compile.
+  static constexpr int kPairBit = Pairing::second(0) - Pairing::first(0);
   LAZYROPE_DEVICE static constexpr int pair_of(int element) {
-    return element / (2 * kApart) * kApart + element % kApart;
+    return element / (2 * kPairBit) * kPairBit + element % kPairBit;
   }
-  LAZYROPE_DEVICE static constexpr bool is_first(int element) { return (element & kApart) == 0; }
-  // Returns the values of the pairs of word i's two elements: cosines for `first` = 0, sines for
-  // `first` = kPairs.
-  LAZYROPE_DEVICE static uint32 of_word(const Pairs& pairs, int first, int i) {
+  LAZYROPE_DEVICE static constexpr bool is_first(int element) { return (element & kPairBit) == 0; }
+  // Returns two values for word i, those of its elements' pairs. They are cosines if `first` is 0,
+  // and sines if it is kPairs.
+  LAZYROPE_DEVICE static uint32 values_of_word(const Pairs& pairs, int first, int i) {
     const int low = first + pair_of(2 * i);
     const int high = first + pair_of(2 * i + 1);
     if (low % 2 == 0 && high == low + 1) return pairs.word[low / 2];
-    return half(pairs, low) | half(pairs, high) << 16;
+    return half_word(pairs, low) | half_word(pairs, high) << 16;
   }
-  LAZYROPE_DEVICE static uint32 half(const Pairs& pairs, int i) {
+  LAZYROPE_DEVICE static uint32 half_word(const Pairs& pairs, int i) {
     return pairs.word[i / 2] >> i % 2 * 16 & 0xffff;
   }
-  // Returns the partners of word i's two elements: another word, or this one with its halves
-  // exchanged.
+  // Returns the other elements of the pairs of word i's two elements: another word, or word i with
+  // its halves exchanged.
   LAZYROPE_DEVICE static uint32 partners(const uint32 (&word)[kWords], int i) {
-    if constexpr (kApart == 1)
+    if constexpr (kPairBit == 1)
       return word[i] >> 16 | word[i] << 16;
     else
-      return word[i ^ kApart / 2];
+      return word[i ^ kPairBit / 2];
   }
 
   LAZYROPE_DEVICE static constexpr bool pairs_differ_by_a_bit() {
     for (int i = 0; i < Pairing::kPairs; ++i) {
       const int first = Pairing::first(i);
-      if (pair_of(first) != i || !is_first(first) || Pairing::second(i) != first + kApart)
+      if (pair_of(first) != i || !is_first(first) || Pairing::second(i) != first + kPairBit)
         return false;
     }
-    return is_power_of_two(kApart);
+    return is_power_of_two(kPairBit);
   }
 
   uint32 cosine_[kWords];
   uint32 sine_[kWords];
 };
 
-// The rotation with which a lane rotates saved queries: as wide as the pairing allows.
+// The rotation that a lane applies to saved queries. Its units are as wide as the pairing allows.
 template <class Spec>
 using TileRotation =
     PackedRotation<typename WidestPairing<typename Spec::Pairing>::Type, typename Spec::Element>;
 
-// Computes the rotation by `positions` and writes it to shared memory, one unit after another. All
-// threads of the team take part: a lane computes one pair's, and writes one word of its own values
-// and its neighbour's, cosines or sines. read_shared_rotation() returns that of the calling lane's
-// unit.
+// Computes the rotation by `positions` positions and writes it to shared memory, one unit after
+// another. All threads of the team take part. Two neighbouring lanes compute the rotations of two
+// pairs: the even lane writes both cosines in one word, the odd lane both sines.
 template <class Spec, class Team>
 LAZYROPE_DEVICE void write_shared_rotation(SharedPtr shared, const uint64* frequencies,
                                            int64 positions) {
@@ -126,6 +127,7 @@ LAZYROPE_DEVICE void write_shared_rotation(SharedPtr shared, const uint64* frequ
     if (i == pair) st_shared(shared + word_index * 4, word);
   }
 }
+// Reads the rotation of the calling lane's unit.
 template <class Packed>
 LAZYROPE_DEVICE Packed read_shared_rotation(SharedPtr shared) {
   using Pairing = typename Packed::Pairing;
@@ -142,11 +144,11 @@ LAZYROPE_DEVICE Packed read_shared_rotation(SharedPtr shared) {
   return Packed(pairs);
 }
 
-// Rotates the columns of one unit in the rows of a tile, a multiple of eight. One warp takes part;
-// each lane has its unit's columns of some rows. Addresses of rows eight apart differ by an offset,
-// those inside of an octet by some bits. Lanes of neighbouring groups have rows four apart, whose
-// chunks are in other banks.
-template <class Packed, class To, class From, bool kExists = true>
+// Rotates rows of a tile; their number is a multiple of eight. One warp takes part: each lane
+// rotates the columns of its unit in some rows. An octet is eight consecutive rows: addresses
+// differ by an offset between octets, and by some bits inside one. Neighbouring groups of lanes
+// have rows four apart, whose chunks are in other banks.
+template <class Packed, class To, class From, bool kIsUsed = true>
 class TileRotator {
   using Pairing = typename Packed::Pairing;
   using Run = typename Packed::Run;
@@ -155,39 +157,39 @@ class TileRotator {
       floor_power_of_two(smaller(kOctet, kWarpThreads / Pairing::kUnits));
 
  public:
-  // `to` may be equal to `from`.
+  // `to` and `from` may be the same tile.
   LAZYROPE_DEVICE TileRotator(To to, From from)
       : source_(from.template runs<Pairing>(first_row(), lane_unit<Pairing>())),
         target_(to.template runs<Pairing>(first_row(), lane_unit<Pairing>())) {}
 
-  // Rotates kRows rows, kAtOnce octets at a time, as registers allow. The target is `offset` bytes
-  // after `to`.
-  template <int kRows, int kAtOnce>
+  // Rotates kRows rows and writes them `offset` bytes after `to`. A lane holds its rows of
+  // kOctetsInFlight octets in registers at once.
+  template <int kRows, int kOctetsInFlight>
   LAZYROPE_DEVICE void rotate(const Packed& rotation, int32 offset = 0) const {
     constexpr int kOctets = kRows / kOctet;
-    static_assert(kOctets * kOctet == kRows && kOctets % kAtOnce == 0);
+    static_assert(kOctets * kOctet == kRows && kOctets % kOctetsInFlight == 0);
     if (group() >= kGroups) return;
     const UnitRuns target = {target_.a + offset, target_.b + offset};
 #pragma unroll 1
     for (int32 i = 0; i < kOctet / kGroups; ++i) {
-      const UnitRuns source_i = From::below(source_, i);
-      const UnitRuns target_i = To::below(target, i);
+      const UnitRuns source_i = From::advance_rows(source_, i);
+      const UnitRuns target_i = To::advance_rows(target, i);
 #pragma unroll
-      for (int32 octet = 0; octet < kOctets; octet += kAtOnce) {
-        Run a[kAtOnce];
-        Run b[kAtOnce];
+      for (int32 octet = 0; octet < kOctets; octet += kOctetsInFlight) {
+        Run a[kOctetsInFlight];
+        Run b[kOctetsInFlight];
 #pragma unroll
-        for (int32 k = 0; k < kAtOnce; ++k) {
-          const UnitRuns at = From::below(source_i, (octet + k) * kOctet);
-          a[k] = ld_shared<Run>(at.a);
-          b[k] = ld_shared<Run>(at.b);
+        for (int32 k = 0; k < kOctetsInFlight; ++k) {
+          const UnitRuns runs = From::advance_rows(source_i, (octet + k) * kOctet);
+          a[k] = ld_shared<Run>(runs.a);
+          b[k] = ld_shared<Run>(runs.b);
         }
 #pragma unroll
-        for (int32 k = 0; k < kAtOnce; ++k) {
-          const UnitRuns at = To::below(target_i, (octet + k) * kOctet);
+        for (int32 k = 0; k < kOctetsInFlight; ++k) {
+          const UnitRuns runs = To::advance_rows(target_i, (octet + k) * kOctet);
           rotation.apply(a[k], b[k]);
-          st_shared(at.a, a[k]);
-          st_shared(at.b, b[k]);
+          st_shared(runs.a, a[k]);
+          st_shared(runs.b, b[k]);
         }
       }
     }
@@ -203,7 +205,7 @@ class TileRotator {
   UnitRuns target_;
 };
 
-// This one stands in where no rows are rotated together.
+// This specialization is for kernels that do not rotate tiles.
 template <class Packed, class To, class From>
 class TileRotator<Packed, To, From, false> {
  public:

@@ -1,5 +1,5 @@
-// Divides a segment's slots into KV blocks. Planner and attend both use this, because they must
-// agree.
+// Divides a segment's slots into KV blocks. The planner and the attend kernels both use this file,
+// because they must agree.
 #pragma once
 
 #include "abi/step.h"
@@ -10,8 +10,8 @@
 
 namespace lazyrope {
 
-// The slots of a segment that some row of a query tile can see. They are divided into blocks from
-// the run of the first visible slot on.
+// The slots of a segment that some row of a query tile can see. The first block begins with the run
+// that has the first visible slot.
 struct VisibleSegment {
   SegmentRecord record;  // record.begin is the first visible slot
   int32 end;             // one past the last visible slot
@@ -30,7 +30,7 @@ LAZYROPE_DEVICE VisibleSegment visible_segment(SegmentRecord record, PositionRan
   return {record, visible_end<Mask>(queries.last, record.origin, record.end)};
 }
 
-// Returns the segment of another lane, but for record.end. All lanes of the warp take part.
+// Returns another lane's segment, without record.end. All lanes of the warp take part.
 LAZYROPE_DEVICE VisibleSegment from_lane(const VisibleSegment& mine, int32 lane) {
   VisibleSegment s{};
   s.record.base = shfl_sync_idx(mine.record.base, lane);

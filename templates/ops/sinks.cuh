@@ -7,12 +7,14 @@
 
 namespace lazyrope {
 
-// Adds the sinks of a warp's rows to the softmax state. The first is row `first_row` of the work
-// tile's num_rows. kHeads KV heads have equal numbers of the row tiles. Each row needs it once, so
-// of a split tile only the first KV split calls it.
-template <class Spec, int kHeads = 1, int kRowTiles, class Lanes, bool kPlain>
-LAZYROPE_DEVICE void add_sinks(SoftmaxState<kRowTiles, Lanes, kPlain>& softmax, const float* sinks,
-                               WorkTileRows rows, int32 first_row, int32 num_rows) {
+// Adds the sinks of a warp's rows to the softmax state. The warp's first row is row `first_row` of
+// the num_rows rows that each KV head of the work tile has. The row tiles are divided equally among
+// kHeads KV heads. A sink counts once in a row, so only a tile's first KV split calls this
+// function.
+template <class Spec, int kHeads = 1, int kRowTiles, class Lanes, bool kScoresAreLogits>
+LAZYROPE_DEVICE void add_sinks(SoftmaxState<kRowTiles, Lanes, kScoresAreLogits>& softmax,
+                               const float* sinks, WorkTileRows rows, int32 first_row,
+                               int32 num_rows) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll

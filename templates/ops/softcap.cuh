@@ -8,8 +8,8 @@
 namespace lazyrope {
 
 // Caps an accumulator tile (TileAccess); each lane caps its own registers. scale_log2 is the
-// softmax scale times log2(e), and the result is in log2 units. tanh(x) is computed as 1 - 2 /
-// (e^2x + 1). Relative to the cap, that is as exact for large scores as near 0.
+// softmax scale times log2(e), and the result is in log2 units. tanh(x) is computed as
+// 1 - 2 / (e^(2x) + 1), whose error relative to the cap is as small for large scores as near 0.
 template <class Scores>
 LAZYROPE_DEVICE void cap_scores(Scores& scores, float scale_log2, float softcap) {
   using Access = TileAccess<Scores>;

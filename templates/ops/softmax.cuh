@@ -3,14 +3,14 @@
 // gives
 //   m' = max(m, max_j s_j),  l' = 2^(m - m') l + sum_j 2^(s_j - m'),  o' = 2^(m - m') o + P V.
 //
-// The running maximum is raised only if a score exceeds it by more than kSlack. Weights then are at
-// most 2^kSlack, which the 16-bit types and the fp32 sums hold without loss, and most blocks need
-// no rescaling. A caller that does not compare the scores checks the weights with holds(): they may
-// reach kMaxAdded.
+// The running maximum is raised only if a score exceeds it by more than kRescaleThreshold, so most
+// blocks need no rescaling. Weights are then at most 2^kRescaleThreshold, which the 16-bit types
+// and the fp32 sums hold without loss. A caller may also compute weights without comparing the
+// scores with the maximum. It then checks the weights with weights_fit().
 //
-// The result does not depend on the maximum used, but for the rounding of weights to 16 bits; the
-// weight of a score equal to the maximum is 1 and exact. So a maximum near zero is replaced by zero
-// where the range allows it, which saves subtracting it.
+// The result does not depend on the maximum used, except for the rounding of weights to 16 bits.
+// The weight of a score equal to the maximum is exactly 1. Where weights have the range of fp32, a
+// maximum near zero is replaced by zero, which need not be subtracted.
 #pragma once
 
 #include "isa/sync.cuh"
@@ -18,24 +18,25 @@
 
 namespace lazyrope {
 
-// Maximum of a row that has seen no key. It is finite, so that no difference with it is NaN, and
-// far below any score.
+// The maximum of a row that has seen no key: far less than any score, and finite, so that no
+// difference with it is NaN.
 inline constexpr float kNoMaximum = -1e30f;
 
-// The softmax state of a warp's rows: per lane, two rows (h = 0, 1) of each row tile m, as in
-// RowLanes or another `Lanes`. All lanes of the warp call the functions together.
+// The softmax state of a warp's rows. A lane has two rows (h = 0, 1) of each row tile m; `Lanes`
+// says which (RowLanes, tile/warp_product.cuh). All lanes of the warp call the functions together.
 //
-// With kPlain, scores are logits (log2 units) and weights have the exponent range of fp32. A
-// maximum within kNear of zero is then replaced by zero. If all maxima of the warp are zero,
-// nothing is subtracted.
-template <int kRowTiles, class Lanes = RowLanes, bool kPlain = false>
+// With kScoresAreLogits, scores come in log2 units, and weights have the exponent range of fp32. A
+// maximum within kSnapRange of zero is then replaced by zero. If all maxima of the warp are zero,
+// nothing is subtracted from the scores.
+template <int kRowTiles, class Lanes = RowLanes, bool kScoresAreLogits = false>
 struct SoftmaxState {
-  static constexpr float kSlack = 8.0f;
-  static constexpr float kNear = 32.0f;
-  // Greatest sum of a lane's weights in a row: 32 weights of 2^kSlack, or one weight that fp16
-  // still holds. With kPlain it is 2^kNear times that: values of 2^40 and 2^20 keys still do not
+  static constexpr float kRescaleThreshold = 8.0f;
+  static constexpr float kSnapRange = 32.0f;
+  // A maximum is too small if a weight, or the sum of a lane's weights in a row, exceeds this
+  // limit. It is the sum of 32 weights of 2^kRescaleThreshold, and fp16 can hold it. With
+  // kScoresAreLogits it is 2^kSnapRange times as much: 2^20 keys and values of 2^40 still do not
   // exceed fp32.
-  static constexpr float kMaxAdded = kPlain ? 8192.0f * 4294967296.0f : 8192.0f;
+  static constexpr float kMaxLaneSum = kScoresAreLogits ? 8192.0f * 4294967296.0f : 8192.0f;
 
   float maximum[kRowTiles][2];  // log2 units; equal in all lanes of a row
   float sum[kRowTiles][2];      // sum over this lane's columns
@@ -50,34 +51,35 @@ struct SoftmaxState {
       }
   }
 
-  // Adds a logit (log2 units) to a row before its first key: one more term of the sum, without a
-  // value.
+  // Adds a sink's logit (log2 units) to a row before its first key: one more term of the sum,
+  // without a value.
   LAZYROPE_DEVICE void add_sink(int m, int h, float logit) {
     const float top = smaller(max_f32(logit, kNoMaximum), -kNoMaximum);
     maximum[m][h] = snapped(top);
     sum[m][h] =
         Lanes::is_first() && logit > kNoMaximum ? ex2_approx_ftz_f32(top - maximum[m][h]) : 0.0f;
   }
+  // Returns zero for a maximum near zero, where that is allowed, else the maximum.
   LAZYROPE_DEVICE static float snapped(float maximum) {
-    return kPlain && maximum >= -kNear && maximum <= kNear ? 0.0f : maximum;
+    return kScoresAreLogits && maximum >= -kSnapRange && maximum <= kSnapRange ? 0.0f : maximum;
   }
 
-  // Replaces scores by weights. Where a maximum is raised, it rescales the sums and `rows`;
-  // `are_zero` says that rows need no rescaling.
+  // Replaces scores by weights. Where it raises a maximum, it rescales the sums and `rows`. With
+  // rows_are_zero, `rows` need no rescaling.
   template <class Scores, class Rows>
   LAZYROPE_DEVICE void softmax_step(Scores& scores, Rows& rows, float scale_log2,
-                                    bool are_zero = false) {
+                                    bool rows_are_zero = false) {
     float factor[kRowTiles][2];
-    if (raise(scores, scale_log2, factor) && !are_zero) rescale(rows, factor);
-    begin_to_shift(scores);
+    if (raise(scores, scale_log2, factor) && !rows_are_zero) rescale(rows, factor);
+    update_shift(scores);
     exponentiate(scores, scale_log2);
   }
 
-  // Tells whether maxima must be subtracted from the scores before exponentiate(): some maximum of
-  // the warp is not zero.
-  LAZYROPE_DEVICE bool shifts() const { return kPlain && shifts_; }
+  // Tells whether the caller must call subtract_maxima() before exponentiate(): some maximum of the
+  // warp is not zero.
+  LAZYROPE_DEVICE bool needs_shift() const { return kScoresAreLogits && needs_shift_; }
   template <class Scores>
-  LAZYROPE_DEVICE void shift(Scores& scores) const {
+  LAZYROPE_DEVICE void subtract_maxima(Scores& scores) const {
     using Access = TileAccess<Scores>;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
@@ -87,8 +89,9 @@ struct SoftmaxState {
         for (int i = 0; i < 4; ++i) Access::at(scores, m, n, i) -= maximum[m][i / 2];
   }
 
-  // Raises the maxima that scores exceed by more than the slack. Returns true if a row of the warp
-  // did: the sums are then multiplied by `factor`, and the caller must multiply the rows by it.
+  // Raises all maxima of the warp to those of the scores if a score exceeds its maximum by more
+  // than the threshold. Returns true if it does: the sums are then multiplied by `factor`, and the
+  // caller must multiply the rows by it.
   template <class Scores>
   LAZYROPE_DEVICE bool raise(const Scores& scores, float scale_log2,
                              float (&factor)[kRowTiles][2]) {
@@ -102,8 +105,8 @@ struct SoftmaxState {
     return true;
   }
 
-  // Tells whether a score of the lane exceeds a maximum by more than the slack. `top` gets the
-  // lane's greatest score of each row.
+  // Tells whether a score of the lane exceeds its row's maximum by more than the threshold. `top`
+  // gets the lane's greatest score of each row.
   template <class Scores>
   LAZYROPE_DEVICE bool exceeds(const Scores& scores, float scale_log2,
                                float (&top)[kRowTiles][2]) const {
@@ -118,12 +121,13 @@ struct SoftmaxState {
         for (int n = 1; n < Access::kColumnTiles; ++n)
           top[m][h] = max_f32(top[m][h], max_f32(Access::at(scores, m, n, 2 * h),
                                                  Access::at(scores, m, n, 2 * h + 1)));
-        exceeds |= top[m][h] * scale_log2 > maximum[m][h] + kSlack;
+        exceeds |= top[m][h] * scale_log2 > maximum[m][h] + kRescaleThreshold;
       }
     return exceeds;
   }
 
-  // Raises the maxima to `top`, the greatest score of each row, and rescales the sums.
+  // Raises the maxima to `top`, the greatest score of each row, and rescales the sums. `factor`
+  // gets the factors.
   LAZYROPE_DEVICE void raise_to(const float (&top)[kRowTiles][2], float scale_log2,
                                 float (&factor)[kRowTiles][2]) {
 #pragma unroll
@@ -174,20 +178,21 @@ struct SoftmaxState {
 #pragma unroll
           for (int i = 2 * h; i < 2 * h + 2; ++i) {
             float& score = Access::at(scores, m, n, i);
-            score = ex2_approx_ftz_f32(kPlain ? score : score * scale_log2 - maximum[m][h]);
+            score =
+                ex2_approx_ftz_f32(kScoresAreLogits ? score : score * scale_log2 - maximum[m][h]);
             added[m][h] += score;
           }
       }
   }
 
   // Tells whether the maxima were great enough for weights whose scores were not compared with
-  // them. The lane's sums tell, because no weight exceeds its sum.
-  LAZYROPE_DEVICE static bool holds(const float (&added)[kRowTiles][2]) {
-    bool holds = true;
+  // them. It checks the lane's sums alone, because no weight exceeds the sum that it is in.
+  LAZYROPE_DEVICE static bool weights_fit(const float (&added)[kRowTiles][2]) {
+    bool fit = true;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
-      holds &= added[m][0] <= kMaxAdded && added[m][1] <= kMaxAdded;
-    return holds;
+      fit &= added[m][0] <= kMaxLaneSum && added[m][1] <= kMaxLaneSum;
+    return fit;
   }
 
   LAZYROPE_DEVICE void add(const float (&added)[kRowTiles][2]) {
@@ -206,19 +211,19 @@ struct SoftmaxState {
   }
 
  private:
-  // Subtracts the raised maxima from the scores if any is not zero.
+  // Subtracts the maxima from the scores if any is not zero.
   template <class Scores>
-  LAZYROPE_DEVICE void begin_to_shift(Scores& scores) {
-    if constexpr (kPlain) {
+  LAZYROPE_DEVICE void update_shift(Scores& scores) {
+    if constexpr (kScoresAreLogits) {
       bool is_zero = true;
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) is_zero &= maximum[m][0] == 0.0f && maximum[m][1] == 0.0f;
-      shifts_ = vote_sync_any(!is_zero);
-      if (shifts_) shift(scores);
+      needs_shift_ = vote_sync_any(!is_zero);
+      if (needs_shift_) subtract_maxima(scores);
     }
   }
 
-  bool shifts_ = true;
+  bool needs_shift_ = true;
 };
 
 }  // namespace lazyrope

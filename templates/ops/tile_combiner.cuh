@@ -5,50 +5,51 @@
 
 namespace lazyrope {
 
-// Columns of a slice. A poll costs the L1 cache a line per split and slice. Rows of few slices keep
-// few warps busy.
-enum Slices : int32 {
-  kNarrowSlices = kSliceColumns,     // for few rows
-  kWiderSlices = 2 * kSliceColumns,  // for more rows, which would have many narrow slices
-  // For so many rows that no lanes share a task. A lane loads two quads, so that a warp has half as
-  // many batches to wait for.
+// The columns of a slice. With wide slices a poll loads fewer L1 cache lines: it loads one for each
+// split and slice. With narrow slices a row keeps more warps busy.
+enum SliceWidth : int32 {
+  kNarrowSlices = kSliceColumns,    // for few rows
+  kWideSlices = 2 * kSliceColumns,  // for more rows, which would have many narrow slices
+  // With so many rows no lanes share a task. A lane loads two quads, so that a warp waits for half
+  // as many batches.
   kWidestSlices = 32,
 };
 
 // The partial rows, as a CTA writes them and as they are combined.
-template <class Spec, Slices kSlices>
-using SplitRows = PartialRows<Spec::kHeadDim, kSlices, kSlices == kWidestSlices ? 2 : 1>;
+template <class Spec, SliceWidth kSliceWidth>
+using SplitRows = PartialRows<Spec::kHeadDim, kSliceWidth, kSliceWidth == kWidestSlices ? 2 : 1>;
 
-// Combines a tile in batches, one warp a batch. A task is kLaneQuads quads of one row, and a lane
-// has one task. Where there are many splits, several lanes share a task and divide its splits,
-// unless there are rows enough for all lanes (kWidestSlices). The order in which numbers are added
-// depends on the number of splits alone.
-template <class Spec, Slices kSlices>
+// Combines a tile in batches, each by one warp. A task is kLaneQuads quads of one row, and a lane
+// has one task. If there are many splits, several lanes share a task and divide its splits. With
+// kWidestSlices they do not, because there are enough tasks for all lanes. The order in which
+// numbers are added depends on the number of splits alone.
+template <class Spec, SliceWidth kSliceWidth>
 class TileCombiner {
-  using Rows = SplitRows<Spec, kSlices>;
-  static constexpr bool kSharesTasks = kSlices != kWidestSlices;
+  using Rows = SplitRows<Spec, kSliceWidth>;
+  static constexpr bool kSharesTasks = kSliceWidth != kWidestSlices;
   static constexpr int32 kSplitsAtOnce = 4;  // splits that a lane loads at once
-  // For so few tasks all words are polled at once, which shows the last one sooner. For more tasks
-  // that would delay the CTAs that still write.
+  // With at most so many tasks, all words are polled at once, which finds the last one sooner. With
+  // more tasks, this would delay the CTAs that still write.
   static constexpr int32 kFewTasks = 128;
   static constexpr int32 kLaneQuads = Rows::kLaneQuads;
   static constexpr int32 kWarpBits = 5;
   static_assert(kWarpThreads == 1 << kWarpBits);
-  // Greatest number of lanes that share a task.
+  // The greatest number of lanes that share a task.
   static constexpr int32 kMaxLanes = kSharesTasks ? kWarpThreads / Rows::kSliceQuads : 1;
   static constexpr int32 kQuads = Spec::kHeadDim / 4;
   static_assert(kLaneQuads == 1 || kQuads % Rows::kSliceQuads == 0, "a lane's quads all exist");
-  // Tasks of a row. The last slice counts as a full one: one warp has all quads of a slice.
-  static constexpr int32 kRowTasks = Rows::kSlices * Rows::kSliceLanes;
+  // The tasks of a row. The last slice counts as a full one, because one warp has all quads of a
+  // slice.
+  static constexpr int32 kRowTasks = Rows::kNumSlices * Rows::kSliceLanes;
 
  public:
   // A lane without a task of its own repeats the last one.
   struct Task {
-    int32 row;   // row of all heads: those of the first head, then of the next
+    int32 row;   // counted through all heads: first the rows of the first head
     int32 quad;  // first quad
     bool exists;
   };
-  // The result of a lane for one batch.
+  // A lane's result for one batch.
   struct Combined {
     Task task;
     RowQuads<kLaneQuads> partial;
@@ -70,45 +71,45 @@ class TileCombiner {
     return (num_tasks_ + tasks_per_batch() - 1) >> (kWarpBits - lane_bits_);
   }
 
-  // Polls the batch's partial results until they have all come, and combines them. Returns false if
-  // some have not come after max_polls polls. All lanes of a warp take part.
+  // Polls the batch's partial results until all of them have arrived, and combines them. Returns
+  // false if some have not arrived after max_polls polls. All lanes of a warp take part.
   LAZYROPE_DEVICE bool poll(int32 batch, int32 max_polls, Combined& combined) const {
     combined = {task(batch), empty_partial<kLaneQuads>()};
     const auto columns = partials_.columns(combined.task.row, combined.task.quad);
     if (!kSharesTasks || num_tasks_ > kFewTasks) {
-      if (!await_stats(columns, max_polls)) return false;
+      if (!poll_stats(columns, max_polls)) return false;
       max_polls = -1;  // no limit
     }
 #pragma unroll 1
-    for (int32 first = 0; first < num_splits_; first += kSplitsAtOnce * step()) {
+    for (int32 first = 0; first < num_splits_; first += kSplitsAtOnce * task_lanes()) {
       int32 split[kSplitsAtOnce];
 #pragma unroll
-      for (int i = 0; i < kSplitsAtOnce; ++i) split[i] = first + i * step() + first_split();
-      typename Rows::Found found[kSplitsAtOnce] = {};
+      for (int i = 0; i < kSplitsAtOnce; ++i) split[i] = first + i * task_lanes() + first_split();
+      typename Rows::LoadedWords words[kSplitsAtOnce] = {};
       bool is_missing[kSplitsAtOnce];
 #pragma unroll
       for (int i = 0; i < kSplitsAtOnce; ++i) is_missing[i] = split[i] < num_splits_;
-      bool is_there = false;
-      // Words that have come are not loaded again. All lanes wait for the last.
+      bool have_arrived = false;
+      // Words that have arrived are not loaded again. All lanes wait for the last word.
 #pragma unroll 1
-      for (; !is_there; --max_polls) {
+      for (; !have_arrived; --max_polls) {
         if (max_polls == 0) return false;
 #pragma unroll
-        for (int i = 0; i < kSplitsAtOnce; ++i) columns.find(is_missing[i], split[i], found[i]);
-        is_there = true;
+        for (int i = 0; i < kSplitsAtOnce; ++i) columns.load_if(is_missing[i], split[i], words[i]);
+        have_arrived = true;
 #pragma unroll
         for (int i = 0; i < kSplitsAtOnce; ++i) {
-          is_missing[i] = is_missing[i] && !found[i].is_complete();
-          is_there &= !is_missing[i];
+          is_missing[i] = is_missing[i] && !words[i].is_complete();
+          have_arrived &= !is_missing[i];
         }
-        is_there = !vote_sync_any(!is_there);
+        have_arrived = !vote_sync_any(!have_arrived);
       }
       RowQuads<kLaneQuads> partials[kSplitsAtOnce];
       bool exists[kSplitsAtOnce];
 #pragma unroll
       for (int i = 0; i < kSplitsAtOnce; ++i) {
         exists[i] = split[i] < num_splits_;
-        partials[i] = found[i].partial();
+        partials[i] = words[i].partial();
         if (!exists[i]) partials[i].stats.maximum = kNoMaximum;
       }
       combine_into(combined.partial, partials, exists);
@@ -116,8 +117,8 @@ class TileCombiner {
     return true;
   }
 
-  // Writes the rows that poll() has combined, and sets their partial results to 0: no other thread
-  // polls them. All lanes of a warp take part.
+  // Writes the rows that poll() has combined, and sets their partial results to 0, because no other
+  // thread polls them. All lanes of a warp take part.
   LAZYROPE_DEVICE void write_and_clear(Combined& combined) const {
     if constexpr (kSharesTasks)
       combine_lanes<Rows::kSliceQuads>(combined.partial, tasks_per_batch());
@@ -129,15 +130,16 @@ class TileCombiner {
                                                 combined.partial);
     const auto columns = partials_.columns(task.row, task.quad);
 #pragma unroll 1
-    for (int32 split = first_split(); split < num_splits_; split += step()) columns.clear(split);
+    for (int32 split = first_split(); split < num_splits_; split += task_lanes())
+      columns.clear(split);
   }
 
  private:
-  // Waits until the batch's statistics of all splits are there. The CTA that writes statistics has
-  // written, or is writing, all words that the batch needs of its split, so the rest is sure to
-  // come. Each lane polls one word pair of one split: an L1 cache serves one line at a time, and
-  // this delays neither loads of keys and values nor the CTAs that write.
-  LAZYROPE_DEVICE bool await_stats(const typename Rows::Columns& columns, int32 max_polls) const {
+  // Waits until the batch's statistics of all splits have arrived. A CTA that writes statistics has
+  // written, or is writing, all words of its split that the batch needs, so they are sure to
+  // arrive. Each lane polls only the two statistics of one split. An L1 cache serves one line at a
+  // time, so this delays neither loads of keys and values nor the CTAs that write.
+  LAZYROPE_DEVICE bool poll_stats(const typename Rows::Columns& columns, int32 max_polls) const {
     int32 first = 0;
 #pragma unroll 1
     for (; first < num_splits_ && max_polls != 0; --max_polls) {
@@ -150,14 +152,14 @@ class TileCombiner {
   LAZYROPE_DEVICE Task task(int32 batch) const {
     const int32 wanted = batch * tasks_per_batch() + (lane_index() & (tasks_per_batch() - 1));
     const int32 index = smaller(wanted, num_tasks_ - 1);
-    const int32 of_row = index % kRowTasks;
-    const int32 quad = of_row / Rows::kSliceLanes * Rows::kSliceQuads + of_row % Rows::kSliceLanes;
+    const int32 in_row = index % kRowTasks;
+    const int32 quad = in_row / Rows::kSliceLanes * Rows::kSliceQuads + in_row % Rows::kSliceLanes;
     return {index / kRowTasks, smaller(quad, kQuads - 1), wanted < num_tasks_ && quad < kQuads};
   }
 
   LAZYROPE_DEVICE int32 tasks_per_batch() const { return kWarpThreads >> lane_bits_; }
   LAZYROPE_DEVICE int32 first_split() const { return lane_index() >> (kWarpBits - lane_bits_); }
-  LAZYROPE_DEVICE int32 step() const { return 1 << lane_bits_; }
+  LAZYROPE_DEVICE int32 task_lanes() const { return 1 << lane_bits_; }
 
   const OutputRows<Spec>& output_;
   const Rows& partials_;

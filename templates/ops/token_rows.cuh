@@ -1,5 +1,5 @@
-// Writes tokens to the pool, one row (a token and KV head) at a time: key' = R(rotation_tokens) key
-// or key, value' = value.
+// Writes tokens to the pool. A row is one KV head of a token: its key is rotated by rotation_tokens
+// or copied, and its value is copied.
 //
 // The grid strides over (token, KV head, task). A task is a unit of the pairing or, after these, a
 // run of columns that is not rotated, so neighbouring threads access neighbouring addresses. A
@@ -17,7 +17,7 @@ struct TokenRow {
   const void* value;
   void* key_to;
   void* value_to;
-  int64 rotation_tokens;  // tokens by which the key is rotated further
+  int64 rotation_tokens;  // the key is rotated by so many positions
 };
 
 // The factors by which a store multiplies keys and values.

@@ -1,5 +1,5 @@
-// The result of a work tile's rows. It is the output, or a KV split's partial result, which the
-// tile's combiners combine.
+// The result of a work tile's rows: the output, or the partial result of a KV split. Combiners
+// combine partial results.
 #pragma once
 
 #include "ops/combine_scheduler.cuh"
@@ -7,10 +7,10 @@
 
 namespace lazyrope {
 
-// kSlices: the slices of the rows as they are combined (ops/tile_combiner.cuh).
-template <class Spec, class Team = WholeCta, Slices kSlices = kNarrowSlices>
+// A row's partial result is combined in slices of kSliceWidth columns (ops/tile_combiner.cuh).
+template <class Spec, class Team = WholeCta, SliceWidth kSliceWidth = kNarrowSlices>
 class WorkTileResult {
-  using Partials = SplitRows<Spec, kSlices>;
+  using Partials = SplitRows<Spec, kSliceWidth>;
 
  public:
   LAZYROPE_DEVICE WorkTileResult(const AttendParams& params, WorkTilePtr work_tile)
@@ -22,7 +22,7 @@ class WorkTileResult {
         output_(params.out, params.lse, ValueScales(params.pool), rows_),
         partial_(params.work, split_) {}
 
-  // Tells whether the work tile is its whole tile, so that its result is the output.
+  // Tells whether the work tile has all keys of its rows, so that its result is the output.
   LAZYROPE_DEVICE bool is_unsplit() const { return split_.count == 1; }
   LAZYROPE_DEVICE const OutputRows<Spec>& output() const { return output_; }
   LAZYROPE_DEVICE const Partials& partial() const { return partial_; }
@@ -32,24 +32,24 @@ class WorkTileResult {
     const RowQuad partials[] = {partial};
     write<1>(head, row, quad, partials);
   }
-  // Writes kCount quads of a row, kApart quads from one to the next.
-  template <int kApart, int kCount>
+  // Writes kCount quads of a row, kStride quads from one to the next.
+  template <int kStride, int kCount>
   LAZYROPE_DEVICE void write(int32 head, int32 row, int32 quad,
                              const RowQuad (&partials)[kCount]) const {
     if (!is_unsplit()) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
-        partial_.write(head * num_rows_ + row, quad + i * kApart, partials[i]);
+        partial_.write(head * num_rows_ + row, quad + i * kStride, partials[i]);
       return;
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      output_.write_values(head, row, quad + i * kApart, partials[i]);
+      output_.write_values(head, row, quad + i * kStride, partials[i]);
     if (quad == 0) output_.write_lse(head, row, partials[0].stats);
   }
 
-  // Combines the tile's splits, when all rows of this one are written. All threads of the team take
-  // part. `may_wait`: the CTA has nothing to do afterwards.
+  // Combines the tile's splits, after all rows of this split are written. All threads of the team
+  // take part. With may_wait, the CTA has nothing to do afterwards.
   LAZYROPE_DEVICE void finish(bool may_wait, SharedPtr flags) const {
     if (!is_unsplit())
       combine(params_.work, params_.out, params_.lse, ValueScales(params_.pool), rows_, split_,
@@ -57,15 +57,16 @@ class WorkTileResult {
   }
 
  private:
-  // This is a call, because inlined it would cost the main loop registers. It takes the parameters
-  // by value: references would put them in memory, and the CTA would wait for them at the very end.
+  // This function is not inlined, because it would cost the main loop registers. Its parameters are
+  // values: references would put them in memory, and the CTA would wait for them at its end.
   LAZYROPE_DEVICE_CALL static void combine(WorkView work, OutputTensor out, LseTensor lse,
                                            ValueScales scales, WorkTileRows rows, KvSplit split,
                                            int32 num_combiners, int32 num_rows, bool may_wait,
                                            SharedPtr flags) {
     const OutputRows<Spec> output(out, lse, scales, rows);
     const Partials partial(work, split);
-    const TileCombiner<Spec, kSlices> tile(output, partial, num_rows, rows.num_heads, split.count);
+    const TileCombiner<Spec, kSliceWidth> tile(output, partial, num_rows, rows.num_heads,
+                                               split.count);
     CombineScheduler<Team>(work, split, num_combiners, flags).combine(tile, may_wait);
   }
 

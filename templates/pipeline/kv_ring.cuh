@@ -62,7 +62,7 @@ class BlockCopy {
         source = run_offset(table.run(block, slot / kRunSlots)) + source_;
       else
         source += static_cast<uint64>(pool_.slot_stride) * kRowsPerPass;
-      copy(Tile::below(chunk_address, slot), source, slot >= begin && slot < end ? 16 : 0);
+      copy(Tile::advance_rows(chunk_address, slot), source, slot >= begin && slot < end ? 16 : 0);
     }
   }
 

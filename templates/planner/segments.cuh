@@ -149,7 +149,7 @@ class SegmentGroup {
       own = next;
       own_first = first + i * kLanes;
     }
-    const int32 owner = upper_bound_of_group<kLanes>(own.through, search.block);
+    const int32 owner = group_upper_bound<kLanes>(own.through, search.block);
     const BlockLocation location = {from_lane(own.visible, first_lane<kLanes>() + owner),
                                     own_first + owner,
                                     search.block - group_shfl<kLanes>(own.before, owner)};

@@ -15,9 +15,9 @@ struct BytePairs {
 template <int kMantissaBits, int kExponentBias, uint32 kLargest>
 struct Fp8 {
   // Widens four bytes to 16-bit elements, exactly. The bits of an 8-bit number are shifted to the
-  // fields of the wider format. This is the same number with a wrong exponent bias, even if it is
-  // subnormal, and a multiplication corrects the bias. NaN and the infinities of E5M2 are read as
-  // if the wider format had finite numbers there.
+  // fields of the wider format. The result is the same number with a wrong exponent bias, even if
+  // it is subnormal, and a multiplication corrects the bias. NaN and the infinities of E5M2 become
+  // the finite numbers that the wider format has there.
   template <class Element>
   LAZYROPE_DEVICE static BytePairs widen(uint32 bytes) {
     return {widen_halves<Element>(prmt_b32(bytes, 0, 0xa280)),
@@ -37,16 +37,17 @@ struct Fp8 {
     constexpr int kDropped = 23 - kMantissaBits;
     constexpr uint32 kBias = static_cast<uint32>(127 - kExponentBias);
     constexpr uint32 kLeastNormal = (kBias + 1) << 23;
-    // The sum of this number and one below the least normal number has, in its low bits, the
-    // latter as a multiple of the least subnormal number.
-    constexpr uint32 kSteps = (kBias + static_cast<uint32>(kDropped) + 1) << 23;
+    // If a number below the least normal number is added to this one, the low bits of the sum are
+    // that number in units of the least subnormal number.
+    constexpr uint32 kSubnormalBias = (kBias + static_cast<uint32>(kDropped) + 1) << 23;
     constexpr uint32 kMax = (kLargest + (kBias << kMantissaBits)) << kDropped;
     const uint32 bits = float_as_bits(x);
     const uint32 sign = bits >> 24 & 0x80u;
     const uint32 magnitude = smaller(bits & 0x7fffffffu, kMax);
     if (x != x) return 0x7fu;
     if (magnitude < kLeastNormal)
-      return sign | (float_as_bits(bits_as_float(magnitude) + bits_as_float(kSteps)) - kSteps);
+      return sign | (float_as_bits(bits_as_float(magnitude) + bits_as_float(kSubnormalBias)) -
+                     kSubnormalBias);
     const uint32 half = (1u << (kDropped - 1)) - 1u + (magnitude >> kDropped & 1u);
     return sign | (((magnitude + half) >> kDropped) - (kBias << kMantissaBits));
   }

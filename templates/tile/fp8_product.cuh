@@ -1,7 +1,7 @@
 // Products of one warp with keys and values of 8 bits.
 //
-// If the warps of a CTA divide the rows, each of them needs every key: the CTA widens a block once,
-// in shared memory (WidenedProduct). If they divide the keys, each warp widens its own keys in
+// If the warps of a CTA divide the rows, each warp needs every key, so the CTA widens a block once
+// in shared memory (WidenedProduct). If the warps divide the keys, each warp widens its own keys in
 // registers (Fp8Product).
 //
 // In Fp8Product, ldmatrix gives a lane four neighbouring bytes of a key, but mma.m16n8k16 takes two

@@ -30,15 +30,15 @@ class SharedQueries {
 
 // Keeps the queries in registers, so that products do not wait for loads.
 template <class Product, int kRowTiles>
-class HeldQueries {
+class RegisterQueries {
   static constexpr int kSixteens = Product::QueryTile::kSixteens;
 
  public:
   static constexpr int kUnroll = kSixteens;
   static constexpr int kRegisters = kSixteens * kRowTiles * 4;
 
-  LAZYROPE_DEVICE HeldQueries() : fragments_{} {}
-  LAZYROPE_DEVICE HeldQueries(SharedPtr tile, int32 lane) {
+  LAZYROPE_DEVICE RegisterQueries() : fragments_{} {}
+  LAZYROPE_DEVICE RegisterQueries(SharedPtr tile, int32 lane) {
     const SharedQueries<Product, kRowTiles> shared(tile, lane);
 #pragma unroll
     for (int step = 0; step < kSixteens; ++step) shared.load(fragments_[step], step);
@@ -55,14 +55,14 @@ class HeldQueries {
   uint32 fragments_[kSixteens][kRowTiles][4];
 };
 
-// HeldQueries if they take at most kMax registers, else SharedQueries.
+// Selects RegisterQueries if they take at most kMax registers, else SharedQueries.
 template <class Product, int kRowTiles, int kMax,
-          bool kFit = (HeldQueries<Product, kRowTiles>::kRegisters <= kMax)>
-struct FittingQueries {
-  using Type = HeldQueries<Product, kRowTiles>;
+          bool kFits = (RegisterQueries<Product, kRowTiles>::kRegisters <= kMax)>
+struct SelectQueries {
+  using Type = RegisterQueries<Product, kRowTiles>;
 };
 template <class Product, int kRowTiles, int kMax>
-struct FittingQueries<Product, kRowTiles, kMax, false> {
+struct SelectQueries<Product, kRowTiles, kMax, false> {
   using Type = SharedQueries<Product, kRowTiles>;
 };
 

@@ -1,10 +1,10 @@
 // A row-major tile in shared memory for ldmatrix and mma: rows of kColumns elements of kBytes bytes
 // each, in chunks of 16 bytes. Chunk c of row r is at byte
-//   r * kRowBytes + (c ^ (r % 8)) * 16   if a row is a multiple of 128 bytes (kPermutes), else
-//   r * kRowBytes + c * 16               with rows that are an odd number of chunks apart.
-// Either way eight consecutive rows have the same chunk in eight different bank groups, so that
-// ldmatrix and copies along a row are free of bank conflicts. Permuted tiles are aligned to 128
-// bytes, for the XOR acts on address bits.
+//   r * kRowBytes + (c ^ (r % 8)) * 16   if a row has a multiple of 128 bytes (kPermutes), else
+//   r * kRowBytes + c * 16, where kRowBytes is an odd number of chunks.
+// In both layouts the same chunk of eight consecutive rows is in eight different bank groups. So
+// ldmatrix and copies along a row have no bank conflicts. Permuted tiles are aligned to 128 bytes,
+// because the XOR changes address bits.
 //
 // Products take 16 columns at once. If kColumns is no multiple of 16, a row is padded with a chunk
 // of zeros.
@@ -22,9 +22,9 @@ struct SharedTile {
   static constexpr int kSixteens = (kColumns + 15) / 16;
   static constexpr int kBytesPerElement = kBytes;
   static constexpr int kChunks = shared_row_chunks(kColumns, kBytes);
-  static constexpr int kFilledChunks = kColumns * kBytes / 16;  // the others are zero
+  static constexpr int kFilledChunks = kColumns * kBytes / 16;  // the others are zeros
   static constexpr bool kPermutes = kChunks % 8 == 0;
-  static constexpr int kPermutedBytes = 128;  // chunks are permuted within so many bytes
+  static constexpr int kPermutedBytes = 128;  // a row's chunks are permuted within each 128 bytes
   static constexpr int kRowBytes = shared_row_bytes(kColumns, kBytes);
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
@@ -32,9 +32,9 @@ struct SharedTile {
     return tile + row * kRowBytes + column * 16;
   }
 
-  // Returns the chunk of the same column `rows` rows below. The chunk's row % 8 and rows % 8 must
-  // have no bit in common.
-  LAZYROPE_DEVICE static SharedPtr below(SharedPtr chunk, int32 rows) {
+  // Moves the address of a chunk down by `rows` rows. The chunk's row % 8 and rows % 8 must have no
+  // bit in common.
+  LAZYROPE_DEVICE static SharedPtr advance_rows(SharedPtr chunk, int32 rows) {
     return (kPermutes ? chunk ^ ((rows & 7) * 16) : chunk) + rows * kRowBytes;
   }
 
@@ -45,30 +45,30 @@ struct SharedTile {
     return chunk(tile, row, run / kRuns) + run % kRuns * (kCount * kBytes);
   }
 
-  // offset_by<kApart>(chunk) returns the address kApart bytes further in the row of `chunk`. It
-  // needs the address alone, which restricts kApart in permuted rows. There kApart is a multiple of
-  // kPermutedBytes, or a power of two whose bit is not set in the offset of `chunk` in its row.
-  template <int kApart>
+  // offset_by<kOffset>(chunk) returns the address kOffset bytes further in the row of `chunk`. It
+  // does not know the row, which restricts kOffset in permuted rows: to a multiple of
+  // kPermutedBytes, or to a power of two whose bit is not set in the offset of `chunk` in its row.
+  template <int kOffset>
   static constexpr bool kHasFixedOffset =
-      !kPermutes || kApart % kPermutedBytes == 0 || is_power_of_two(kApart);
-  template <int kApart>
+      !kPermutes || kOffset % kPermutedBytes == 0 || is_power_of_two(kOffset);
+  template <int kOffset>
   LAZYROPE_DEVICE static SharedPtr offset_by(SharedPtr chunk) {
-    static_assert(kHasFixedOffset<kApart>);
-    return kPermutes && kApart < kPermutedBytes ? chunk ^ kApart : chunk + kApart;
+    static_assert(kHasFixedOffset<kOffset>);
+    return kPermutes && kOffset < kPermutedBytes ? chunk ^ kOffset : chunk + kOffset;
   }
 
-  // Returns the address that this lane passes to ldmatrix for columns 0 to 15. With two-byte
-  // elements the four registers are rows 0-7 and 8-15 of columns 0-7, then rows 0-7 and 8-15 of
-  // columns 8-15. With bytes they are rows 0-7, 8-15, 16-23 and 24-31.
+  // Returns the address that the lane passes to ldmatrix for columns 0 to 15. With elements of two
+  // bytes the four registers are rows 0-7 and 8-15 of columns 0-7, then rows 0-7 and 8-15 of
+  // columns 8-15. With elements of one byte they are rows 0-7, 8-15, 16-23 and 24-31.
   LAZYROPE_DEVICE static SharedPtr fragment(SharedPtr tile, int32 lane) {
     if constexpr (kBytes == 2)
       return chunk(tile, lane & 15, lane >> 4);
     else
       return chunk(tile, lane, 0);
   }
-  // Returns the address for keys. With two-byte elements the registers are columns 0-7 and 8-15 of
-  // rows 0-7, then columns 0-7 and 8-15 of rows 8-15. The two registers that an mma takes as B are
-  // thus neighbours.
+  // Returns the address for keys. With elements of two bytes the four registers are columns 0-7 and
+  // 8-15 of rows 0-7, then columns 0-7 and 8-15 of rows 8-15. So registers 0 and 1, and 2 and 3,
+  // are operands B of one mma.
   LAZYROPE_DEVICE static SharedPtr key_fragment(SharedPtr tile, int32 lane) {
     if constexpr (kBytes == 2)
       return chunk(tile, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);

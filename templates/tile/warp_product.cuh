@@ -15,11 +15,11 @@ namespace lazyrope {
 LAZYROPE_DEVICE int32 row_of(int32 lane, int32 i) { return (lane >> 2) + (i >> 1) * 8; }
 LAZYROPE_DEVICE int32 column_of(int32 lane, int32 i) { return (lane & 3) * 2 + (i & 1); }
 
-// The distribution of query rows over the lanes of a warp. Of row tile m a lane has two rows, h = 0
-// and 1. Here the columns of a row are in four neighbouring lanes.
+// The distribution of query rows over the lanes of a warp. A lane has two rows of row tile m, h = 0
+// and 1. The columns of a row are in four neighbouring lanes.
 struct RowLanes {
   LAZYROPE_DEVICE static int32 row(int m, int h) { return m * 16 + row_of(lane_index(), 2 * h); }
-  // The first of the lanes that share a row.
+  // Tells whether the lane is the first of those that share a row.
   LAZYROPE_DEVICE static bool is_first() { return lane_index() % 4 == 0; }
   LAZYROPE_DEVICE static float maximum(float of_lane) {
     const float pair = max_f32(of_lane, shfl_sync_bfly(of_lane, 1));
@@ -74,8 +74,8 @@ LAZYROPE_DEVICE void pack_weights(uint32 (&a)[4], const float (&weights)[kKeyTil
   }
 }
 
-// Products with keys and values of the queries' element type. Keys and values are given by fragment
-// addresses of their tiles, queries by a class of tile/query_fragments.cuh.
+// Products with keys and values of the queries' element type. The caller gives fragment addresses
+// of the tiles of keys and values, and a class of tile/query_fragments.cuh for the queries.
 template <class Element, int kHeadDim>
 struct WarpProduct {
   using QueryTile = SharedTile<kHeadDim>;

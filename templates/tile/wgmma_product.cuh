@@ -21,7 +21,7 @@ struct WgmmaElement<Bf16> {
 template <class Element, int kHeadDim>
 struct WgmmaProduct {
   using Tile = WgmmaTile<kHeadDim>;  // layout of queries, keys and values
-  // The columns kHeadDim to kHeadDim + 7 of the rows are then sums of the softmax weights, because
+  // If true, columns kHeadDim to kHeadDim + 7 of the rows are sums of the softmax weights, because
   // the values are 1 there.
   static constexpr bool kAddsWeights = adds_weights(true, kHeadDim);
   using Rows = WideAccumulator<row_columns(kHeadDim)>;
@@ -94,8 +94,8 @@ struct WgmmaProduct {
       for (int i = 0; i < 4; ++i)
         packed[step][i] = Element::pack(weights[8 * step + 2 * i], weights[8 * step + 2 * i + 1]);
   }
-  // Returns true if no weight is NaN or greater than `most`. Weights are not negative, so their
-  // bits have the order of the numbers.
+  // Returns true if no weight is NaN or greater than `most`. Weights are not negative, so they may
+  // be compared as integers.
   template <int kCount>
   LAZYROPE_DEVICE static bool are_at_most(const OperandA (&weights)[kCount], float most) {
     const uint32 limit = Element::pack(most, most);
@@ -123,7 +123,7 @@ struct WgmmaProduct {
 // Transposed products for few queries. The kQueries queries are the columns of D; its rows are 64
 // keys, or 64 columns of values. The queries belong to kHeads KV heads, which are multiplied one by
 // one. A tile has the keys, or the values, of kTileHeads heads side by side. The next kHeads heads
-// of the tile start kColumnBytes after these, and their queries kQueryBytes after these queries.
+// of the tile start kColumnBytes further, and their queries kQueryBytes further.
 template <class Element, int kHeadDim, int kQueries, int kHeads, int kTileHeads>
 struct TransposedWgmmaProduct {
   using Tile = WgmmaTile<kTileHeads * kHeadDim>;  // layout of keys and values
@@ -139,8 +139,8 @@ struct TransposedWgmmaProduct {
   static constexpr int kQueryBytes = QueryTile::bytes(kQueries);
   static_assert(kHeadDim % 64 == 0 && kQueries % (8 * kHeads) == 0);
 
-  // The softmax weights in shared memory: that of query q and key k is at byte
-  // q / 8 * kEightBytes + k * kKeyBytes + q % 8 * 2.
+  // The weight of query q and key k is at this byte of the softmax weights in shared memory:
+  //   q / 8 * kEightBytes + k * kKeyBytes + q % 8 * 2.
   static constexpr int kKeyBytes = 16;
   static constexpr int kEightBytes = kKeys * kKeyBytes;
   static constexpr int kWeightBytes = kQueries / 8 * kEightBytes;

@@ -1,9 +1,9 @@
 // A tile of 16-bit elements in shared memory for wgmma, with its rows along M, N or K. A row is
-// divided into panels of kPanelBytes, 128, 64 or 32. Chunk c (16 bytes) of row r, with
-// n = kPanelBytes / 16 chunks in a panel, is at byte
+// divided into panels of kPanelBytes bytes: 128, 64 or 32. A panel has n = kPanelBytes / 16 chunks
+// of 16 bytes. Chunk c of row r is at byte
 //   r / 8 * kOctetBytes + c / n * kAtomBytes + r % 8 * kPanelBytes + (c % n ^ s) * 16,
-// where s = r % 8 * kPanelBytes / 128 is the swizzle. Eight rows are thus contiguous, so that one
-// copy writes them. The tile is aligned to 1024 bytes.
+// where s = r % 8 * kPanelBytes / 128 is the swizzle. Eight rows are contiguous, so that one copy
+// writes them. The tile is aligned to 1024 bytes.
 #pragma once
 
 #include "abi/attend_tma.h"
@@ -29,8 +29,8 @@ struct WgmmaTile {
 
   LAZYROPE_DEVICE static SharedPtr chunk(SharedPtr tile, int32 row, int32 chunk) {
     constexpr uint32 kPanelChunks = kPanelBytes / 16;
-    // Unsigned, because remainders are cheap then. The terms are added separately: chunks with the
-    // same index in two panels differ in the last term alone.
+    // Unsigned remainders are cheap. The terms are added one by one, because chunks with the same
+    // index in two panels differ in the last term alone.
     const uint32 r = static_cast<uint32>(row);
     const uint32 c = static_cast<uint32>(chunk);
     const uint32 swizzle = r % kOctetSlots * kPanelBytes / 128;
@@ -49,35 +49,35 @@ struct WgmmaTile {
            static_cast<int32>(r % kRuns * (kCount * kElementBytes));
   }
 
-  // below(), kHasFixedOffset and offset_by() have the meaning that they have in SharedTile.
-  LAZYROPE_DEVICE static SharedPtr below(SharedPtr chunk, int32 rows) {
+  // advance_rows(), kHasFixedOffset and offset_by() have the meaning that they have in SharedTile.
+  LAZYROPE_DEVICE static SharedPtr advance_rows(SharedPtr chunk, int32 rows) {
     return (chunk ^ (rows % kOctetSlots * kPanelBytes / 128 * 16)) +
            (rows / kOctetSlots * kOctetBytes + rows % kOctetSlots * kPanelBytes);
   }
-  template <int kApart>
-  static constexpr bool kHasFixedOffset = kApart % kPanelBytes == 0 || is_power_of_two(kApart);
-  template <int kApart>
+  template <int kOffset>
+  static constexpr bool kHasFixedOffset = kOffset % kPanelBytes == 0 || is_power_of_two(kOffset);
+  template <int kOffset>
   LAZYROPE_DEVICE static SharedPtr offset_by(SharedPtr chunk) {
-    static_assert(kHasFixedOffset<kApart>);
-    return kApart < kPanelBytes ? chunk ^ kApart : chunk + kApart / kPanelBytes * kAtomBytes;
+    static_assert(kHasFixedOffset<kOffset>);
+    return kOffset < kPanelBytes ? chunk ^ kOffset : chunk + kOffset / kPanelBytes * kAtomBytes;
   }
 
-  // Returns the descriptor of an operand whose rows are along M or N: columns 0 to 15, along K.
+  // Returns the descriptor of an operand whose rows are along M or N, for columns 0 to 15, along K.
   LAZYROPE_DEVICE static SharedDescriptor columns(SharedPtr tile) {
     return shared_descriptor(tile, 0, kOctetBytes, kSwizzle);
   }
-  // Moves such a descriptor to columns 16 * sixteens and following.
+  // Moves a descriptor of columns() to columns 16 * sixteens and following.
   LAZYROPE_DEVICE static SharedDescriptor offset_by(SharedDescriptor columns, int32 sixteens) {
     constexpr int32 kSteps = kPanelBytes / 32;
     return (columns + sixteens / kSteps * kAtomBytes) | sixteens % kSteps * 32;
   }
 
-  // Returns the descriptor of an operand whose rows are along K: rows 0 to 15, all columns along M
-  // or N. Rows 16 * i and following are row_step(i) bytes further on.
+  // Returns the descriptor of an operand whose rows are along K, for rows 0 to 15; all columns are
+  // along M or N. Rows 16 * i and following are row_step(i) bytes further.
   LAZYROPE_DEVICE static SharedDescriptor rows(SharedPtr tile) {
     return shared_descriptor(tile, kAtomBytes, kOctetBytes, kSwizzle);
   }
-  // Returns the same for a tile of one panel, with the panel `other` as further columns.
+  // Does the same for a tile of one panel. The panel `other` adds columns to the operand.
   LAZYROPE_DEVICE static SharedDescriptor rows_beside(SharedPtr tile, SharedPtr other) {
     static_assert(kPanels == 1);
     return shared_descriptor(tile, static_cast<int32>(other.address - tile.address), kOctetBytes,
@@ -86,11 +86,11 @@ struct WgmmaTile {
   static constexpr int32 row_step(int32 sixteens) { return sixteens * 2 * kOctetBytes; }
 };
 
-// An accumulator of kColumns columns, which consists of kTiles accumulators of kAtOnce columns: a
-// single product cannot, or does not, compute more.
-template <int kColumns, int kAtOnce = columns_at_once(kColumns)>
+// An accumulator of kColumns columns, which consists of kTiles accumulators of kMmaN columns. Each
+// of these is the result of one product.
+template <int kColumns, int kMmaN = columns_at_once(kColumns)>
 struct WideAccumulator {
-  static constexpr int kTileColumns = kAtOnce;
+  static constexpr int kTileColumns = kMmaN;
   static constexpr int kTiles = kColumns / kTileColumns;
   static constexpr int kCount = kColumns / 2;
   using TileAccumulator = Accumulator<kTileColumns>;
@@ -109,8 +109,8 @@ struct WideAccumulator {
   TileAccumulator tile[kTiles];
 };
 
-// The 64 rows are four row tiles of 16, one per warp, distributed over lanes as in
-// warp_product.cuh.
+// The 64 rows of an accumulator are four row tiles of 16, one for each warp. They are distributed
+// over lanes as in warp_product.cuh.
 template <class T, int kColumns>
 struct AccumulatorAccess : RowLanes {
   using Tile = T;
@@ -125,26 +125,26 @@ template <int kColumns>
 struct TileAccess<WideAccumulator<kColumns>>
     : AccumulatorAccess<WideAccumulator<kColumns>, kColumns> {};
 
-// The accumulator of a transposed product, one tile per head: queries are its columns, and keys or
-// columns of values its rows. Below, "row" and "column" mean those of the product that is not
-// transposed: queries are rows.
+// The accumulator of a transposed product, with one tile for each head. Its columns are queries,
+// and its rows are keys or columns of values. The code below says "row" for a query and "column"
+// for a key or a column of values, as if the product were not transposed.
 template <int kQueries, int kHeads>
 struct TransposedAccumulator : WideAccumulator<kQueries, kQueries / kHeads> {};
 
-// The distribution of a transposed product: the columns of a query row are in lanes 4 apart, in all
-// four warps. maximum() and sum() cover one warp alone.
+// The distribution of a transposed product. The columns of a query row are in all four warps, in
+// the lanes with the same lane % 4. maximum() and sum() cover one warp alone.
 struct ColumnLanes {
   LAZYROPE_DEVICE static int32 row(int m, int h) { return m * 8 + column_of(lane_index(), h); }
   LAZYROPE_DEVICE static bool is_first() { return lane_index() < 4 && warp() == 0; }
   LAZYROPE_DEVICE static float maximum(float of_lane) {
 #pragma unroll
-    for (int apart = 4; apart < kWarpThreads; apart *= 2)
-      of_lane = max_f32(of_lane, shfl_sync_bfly(of_lane, apart));
+    for (int mask = 4; mask < kWarpThreads; mask *= 2)
+      of_lane = max_f32(of_lane, shfl_sync_bfly(of_lane, mask));
     return of_lane;
   }
   LAZYROPE_DEVICE static float sum(float of_lane) {
 #pragma unroll
-    for (int apart = 4; apart < kWarpThreads; apart *= 2) of_lane += shfl_sync_bfly(of_lane, apart);
+    for (int mask = 4; mask < kWarpThreads; mask *= 2) of_lane += shfl_sync_bfly(of_lane, mask);
     return of_lane;
   }
   LAZYROPE_DEVICE static int32 first_column() { return warp() * 16 + row_of(lane_index(), 0); }

@@ -63,7 +63,7 @@ class Instructions:
         self.helpers = self._helpers() | HANDS_OVER
         self.reaching = self.coming_to({name for name in self.wrappers if not REACHES_NO_MEMORY.match(name)})
 
-    def of_no_kind(self) -> set[str]:
+    def unclassified(self) -> set[str]:
         """Returns the wrappers that match none of the rules above."""
         known = (SYNCHRONIZES.search, MOVES_DATA.match, REACHES_NO_MEMORY.match)
         return {name for name in self.wrappers if not any(rule(name) for rule in known)}

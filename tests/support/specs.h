@@ -45,7 +45,7 @@ inline RopeSpec example_rope(const std::string& variant, int rotary_dim) {
 inline MaskParameters example_mask(const std::string& mask) {
   MaskParameters parameters;
   for (const MaskParameter& parameter : mask_variant(mask).parameters)
-    parameters[parameter.name] = parameter.least + 100;
+    parameters[parameter.name] = parameter.min + 100;
   return parameters;
 }
 

@@ -21,6 +21,10 @@ KernelSpec spec_of(int head_dim) {
   return spec;
 }
 
+KernelConfig hopper_config(const KernelSpec& spec) {
+  return configs(spec, find_arch("sm_90a")).front();
+}
+
 void expect_fits(const TileConfig& config, int head_dim, const Arch& arch) {
   const int bytes = config.shared_bytes(head_dim);
   EXPECT_LE(bytes, arch.shared_per_block);
@@ -126,66 +130,78 @@ TEST(KernelConfig, IllegalMembersAreNamed) {
       });
 }
 
-TEST(KernelConfig, HopperHasKernelsOfItsOwn) {
-  const Arch& hopper = find_arch("sm_90a");
+TEST(KernelConfig, HopperHasItsOwnKernelsForSomeHeadDims) {
+  const auto family_of = [](bool is_hopper) { return is_hopper ? Family::kSm90a : Family::kSm80; };
   for (const int head_dim : supported_head_dims()) {
-    const KernelConfig config = configs(spec_of(head_dim), hopper).front();
-    const auto family_of = [](bool is_hopper) {
-      return is_hopper ? Family::kSm90a : Family::kSm80;
-    };
+    const KernelConfig config = hopper_config(spec_of(head_dim));
     const bool has_decode = head_dim == 64 || head_dim == 128 || head_dim == 192 || head_dim == 256;
     EXPECT_EQ(config.decode.family, family_of(has_decode)) << head_dim;
     EXPECT_EQ(config.prefill.family, family_of(has_decode || head_dim == 96)) << head_dim;
     EXPECT_EQ(config.decode.heads, head_dim == 64 ? 2 : 1) << "rows of 256 bytes";
   }
+}
+
+TEST(KernelConfig, HopperDoesNotPairAnOddNumberOfKvHeads) {
   KernelSpec odd = spec_of(64);
   odd.has_odd_kv_heads = true;
-  EXPECT_EQ(configs(odd, hopper).front().decode.heads, 1);
-  EXPECT_EQ(configs(odd, hopper).front().decode.family, Family::kSm90a);
+  EXPECT_EQ(hopper_config(odd).decode.heads, 1);
+  EXPECT_EQ(hopper_config(odd).decode.family, Family::kSm90a);
   EXPECT_TRUE(
-      throws<SpecError>([&] { validate(configs(spec_of(64), hopper).front(), odd, hopper); },
+      throws<SpecError>([&] { validate(hopper_config(spec_of(64)), odd, find_arch("sm_90a")); },
                         {"decode.heads = 2", "allowed are 1"}));
-  KernelSpec grouped = spec_of(64);
-  for (grouped.group_size = 1; grouped.group_size <= 16; ++grouped.group_size) {
-    const TileConfig decode = configs(grouped, hopper).front().decode;
-    const bool is_few = grouped.group_size <= 8;
+}
+
+TEST(KernelConfig, ADecodeTileOfHopperHasAllRowsOfAToken) {
+  KernelSpec spec = spec_of(64);
+  for (spec.group_size = 1; spec.group_size <= 16; ++spec.group_size) {
+    const TileConfig decode = hopper_config(spec).decode;
+    const bool is_few = spec.group_size <= 8;
     EXPECT_EQ(decode.heads, 2);
-    EXPECT_EQ(decode.rows_per_head(), is_few ? 8 : 16) << "a token's rows are one tile's";
+    EXPECT_EQ(decode.rows_per_head(), is_few ? 8 : 16);
     EXPECT_EQ(decode.warps_m, is_few ? 1 : 2) << "16 rows of a head have warps of their own";
     EXPECT_EQ(decode.ctas_per_sm, 2);
     EXPECT_EQ(decode.block_n(), 64);
     EXPECT_FALSE(decode.divides_rows());
     EXPECT_EQ(decode.family, Family::kSm90a);
   }
+  KernelSpec wide = spec_of(128);
+  wide.group_size = 17;
+  EXPECT_EQ(hopper_config(wide).decode.family, Family::kSm80) << "17 rows a token";
+}
+
+TEST(KernelConfig, HopperHasOnlyPrefillKernelsForPoolsOf8Bits) {
+  const Arch& hopper = find_arch("sm_90a");
   for (const int head_dim : {64, 96, 128, 192, 256}) {
     KernelSpec fp8 = spec_of(head_dim);
     fp8.kv_dtype = Dtype::kFp8E4m3;
-    const KernelConfig config = configs(fp8, hopper).front();
+    const KernelConfig config = hopper_config(fp8);
     EXPECT_EQ(config.prefill.family, head_dim <= 128 ? Family::kSm90a : Family::kSm80);
     EXPECT_EQ(config.decode.family, Family::kSm80);
-    KernelConfig wider = configs(spec_of(head_dim), hopper).front();
-    wider.decode = config.decode;
+    KernelConfig illegal = hopper_config(spec_of(head_dim));
+    if (illegal.decode.family == Family::kSm90a) {
+      EXPECT_TRUE(throws<SpecError>([&] { validate(illegal, fp8, hopper); },
+                                    {"decode.family = sm90a", "pool of 8 bits", "prefill alone"}));
+    }
+    illegal.decode = config.decode;
     if (head_dim == 256) {
       EXPECT_TRUE(
-          throws<SpecError>([&] { validate(wider, fp8, hopper); },
+          throws<SpecError>([&] { validate(illegal, fp8, hopper); },
                             {"prefill.family = sm90a", "of 8 bits", "head_dim = 64, 96, 128"}));
     }
-    wider.prefill.warp_n = wider.prefill.mma_n = 96;
-    EXPECT_TRUE(throws<SpecError>([&] { validate(wider, fp8, hopper); },
+    illegal.prefill.warp_n = illegal.prefill.mma_n = 96;
+    EXPECT_TRUE(throws<SpecError>([&] { validate(illegal, fp8, hopper); },
                                   {"prefill.warp_n = 96", "64, 128"}));
   }
-  KernelSpec fp8_decode = spec_of(128);
-  fp8_decode.kv_dtype = Dtype::kFp8E4m3;
-  EXPECT_TRUE(throws<SpecError>(
-      [&] { validate(configs(spec_of(128), hopper).front(), fp8_decode, hopper); },
-      {"decode.family = sm90a", "pool of 8 bits", "prefill alone"}));
-  KernelSpec wide = spec_of(128);
-  wide.group_size = 17;
-  EXPECT_EQ(configs(wide, hopper).front().decode.family, Family::kSm80) << "17 rows a token";
+}
+
+TEST(KernelConfig, BatchInvariantSplitsHave1024TokensOnHopper) {
   KernelSpec invariant = spec_of(128);
   invariant.batch_invariant = true;
-  for (const KernelConfig& config : configs(invariant, hopper))
+  for (const KernelConfig& config : configs(invariant, find_arch("sm_90a")))
     EXPECT_EQ(config.fixed_split_blocks * config.decode.block_n(), 1024);
+}
+
+TEST(KernelConfig, EveryPrefillFamilyIsOneOfItsArch) {
   for (const Arch& arch : archs())
     for (const KernelConfig& config : configs(spec_of(128), arch))
       EXPECT_TRUE(has_family(arch, config.prefill.family)) << arch.name;
@@ -207,7 +223,7 @@ TEST(KernelConfig, IllegalMembersOfHopperAreNamed) {
   KernelConfig config = configs(spec_of(128), arch).front();
   config.decode = configs(spec_of(128), find_arch("sm_100a")).front().decode;
   EXPECT_TRUE(throws<SpecError>([&] { validate(config, spec_of(128), find_arch("sm_100a")); },
-                                {"prefill.family = sm90a", "sm_100a has none but sm80"}));
+                                {"prefill.family = sm90a", "sm_100a has only sm80"}));
   EXPECT_TRUE(throws<SpecError>([&] { validate(config, spec_of(112), arch); },
                                 {"family = sm90a", "head_dim = 64, 96, 128, 192, 256"}));
 }

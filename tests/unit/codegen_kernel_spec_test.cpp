@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
         IllegalSpec{"RotaryDimMissing",
                     [](auto& s) { s.rope.rotary_dim = 0; },
                     {"rotary_dim = 0 with head_dim = 64",
-                     "multiples of 4, from 128 on of 8, up to head_dim"}},
+                     "multiples of 4 up to head_dim; from 128 on, multiples of 8"}},
         IllegalSpec{"RotaryDimOdd",
                     [](auto& s) { s.rope.rotary_dim = 22; },
                     {"rotary_dim = 22 with head_dim = 64", "multiples of 4"}},
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(
                       s.head_dim = 160;
                       s.rope.rotary_dim = 132;
                     },
-                    {"rotary_dim = 132 with head_dim = 160", "from 128 on of 8"}},
+                    {"rotary_dim = 132 with head_dim = 160", "from 128 on, multiples of 8"}},
         IllegalSpec{"NoWindow",
                     [](auto& s) { s.mask = "sliding_window"; },
                     {"mask \"sliding_window\" needs window", "positions that a query sees"}},

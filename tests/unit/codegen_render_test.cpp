@@ -180,7 +180,7 @@ TEST(Mask, ANameIsRegisteredOnce) {
 TEST(Mask, AnAbsentParameterHasItsDefault) {
   MaskVariant mask = mask_variant("sliding_window");
   mask.name = "test_short_window";
-  mask.parameters.front().otherwise = 77;
+  mask.parameters.front().default_value = 77;
   register_mask_variant(mask);
   KernelSpec spec = base_spec();
   spec.mask = mask.name;

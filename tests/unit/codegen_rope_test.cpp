@@ -133,12 +133,12 @@ TEST(Rope, EveryParameterOfLlama3IsNeededAndHasBounds) {
   for (const RopeParameter& parameter : rope_variant("llama3").parameters) {
     RopeSpec rope = llama3(64);
     rope.parameters.erase(parameter.name);
-    if (!parameter.otherwise) {
+    if (!parameter.default_value) {
       EXPECT_TRUE(
           throws<SpecError>([&] { validate(rope, 64); },
                             {"rope \"llama3\" needs " + parameter.name, parameter.meaning}));
     }
-    rope.parameters[parameter.name] = parameter.least - 1;
+    rope.parameters[parameter.name] = parameter.min - 1;
     EXPECT_TRUE(throws<SpecError>([&] { validate(rope, 64); },
                                   {"rope \"llama3\": " + parameter.name + " = ", "allowed are "}));
   }

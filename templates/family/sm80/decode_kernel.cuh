@@ -80,7 +80,7 @@ class Sm80Decode {
   using KvTile = typename Product::KvTile;
   // Rotated queries are in registers if these are at most 32; the frequencies of the rotation, if
   // the accumulators leave room for them (kHasRegisters).
-  using Queries = typename FittingQueries<Product, kRowTiles, 32>::Type;
+  using Queries = typename SelectQueries<Product, kRowTiles, 32>::Type;
   static constexpr bool kHasRegisters = kRowTiles * kHeadDim <= 128;
   static_assert(!Product::kWidens);
   using Ring = TileRing<typename Product::StoredTile, kKeys, kTiles>;
@@ -420,7 +420,7 @@ class Sm80Decode {
   int32 current_ = 0;         // offset of the present one of two work tiles, in bytes
   int32 num_blocks_ = 0;      // blocks of this warp
   int32 num_prefetched_ = 0;  // blocks of these whose page numbers are in the work tile
-  LaneAngles<LaneRevolutions<Spec>, kHasRegisters> angles_;
+  AngleStorage<DirectAngles<Spec>, kHasRegisters> angles_;
   float key_scale_;  // set if the pool has scales
   float acc_o_[kRowTiles][Product::kColumnTiles][4];
   SoftmaxState<kRowTiles> softmax_;

@@ -208,7 +208,7 @@ class Sm80Prefill {
     cp_async_wait_group<0>();
     bar_warp_sync();
     rotate_rows<Spec>(rows, rows, positions(), num_rows, work_tile().rows().first_row + first_row(),
-                      base, LaneRevolutions<Spec>());
+                      base, DirectAngles<Spec>());
     bar_warp_sync();
   }
 

@@ -64,8 +64,8 @@ class ColumnConsumer {
   using Accumulator = typename Product::Accumulator;
   using Factors = float[kRowTiles][2];
   static constexpr bool kHasFewSlices = Memory::kRows * num_slices(Spec::kHeadDim) <= 128;
-  static constexpr Slices kSlices = kHasFewSlices ? kNarrowSlices : kWiderSlices;
-  using Result = WorkTileResult<Spec, typename Memory::Consumers, kSlices>;
+  static constexpr SliceWidth kSliceWidth = kHasFewSlices ? kNarrowSlices : kWideSlices;
+  using Result = WorkTileResult<Spec, typename Memory::Consumers, kSliceWidth>;
   static_assert(Team::size() == kWarpgroupThreads && kKeys == Product::kKeys);
 
  public:

@@ -58,11 +58,11 @@ class KvCopier {
       const Table table = memory_.table(attend_.step, work_tile);
       if constexpr (kCopied != Copied::kBoth)
         copy(table, num_blocks, stage);
-      else if constexpr (Memory::kHasManyRows)
+      else if constexpr (Memory::kIsPrefill)
         copy_keys_ahead(table, num_blocks, stage);
       else
         copy_interleaved(table, num_blocks, stage);
-      if (!Memory::kHasManyRows && work_tile.is_last()) prefetch_outputs(work_tile);
+      if (!Memory::kIsPrefill && work_tile.is_last()) prefetch_outputs(work_tile);
     });
   }
 

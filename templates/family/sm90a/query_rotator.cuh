@@ -35,8 +35,8 @@ class QueryRotator {
   using Original = typename Memory::Original;
   using Rotation = TileRotation<Spec>;
   static constexpr int kRows = Memory::kRows;
-  static constexpr bool kHasManyRows = Memory::kHasManyRows;
-  static constexpr bool kRotatesTiles = kHasManyRows && Memory::kHasRotation;
+  static constexpr bool kIsPrefill = Memory::kIsPrefill;
+  static constexpr bool kRotatesTiles = kIsPrefill && Memory::kHasRotation;
   static constexpr int kRotatorRows = kRows / Memory::kRotatorWarps;
   // The rows that rotate_tile() has in flight. At head_dim 128 more rows would delay the consumers
   // longer.
@@ -135,7 +135,7 @@ class QueryRotator {
   LAZYROPE_DEVICE void load(WorkTilePtr work_tile, int32 stage) {
     const auto copy_position = [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); };
     const SharedPtr positions = memory_.positions(stage);
-    if constexpr (kHasManyRows) {
+    if constexpr (kIsPrefill) {
       const int32 first = warp_ * kRotatorRows;
       for_each_query_chunk<Spec, Original, kRotatorRows>(
           memory_.original(), params_.q, work_tile.rows(), first,
@@ -154,7 +154,7 @@ class QueryRotator {
     cp_async_commit_group();
     signal_issued();
     cp_async_wait_group<0>();
-    if constexpr (kHasManyRows)
+    if constexpr (kIsPrefill)
       bar_warp_sync();
     else
       Team::sync();
@@ -237,7 +237,7 @@ class QueryRotator {
   // request would otherwise influence when this request's maxima are raised, and so how its results
   // are rounded.
   LAZYROPE_DEVICE void clear_others(int32 num_rows) const {
-    if constexpr (kHasManyRows) return;
+    if constexpr (kIsPrefill) return;
     const int32 first = Memory::kHeads == 1 ? num_rows * Tile::kChunks : 0;
 #pragma unroll 1
     for (int32 i = first + Team::rank(); i < kRows * Tile::kChunks; i += Team::size()) {
@@ -255,13 +255,13 @@ class QueryRotator {
     const auto& angles = angles_.get();
     constexpr int kWarps = Memory::kRotatorWarps / Memory::kHeads;  // warps of a head
     static_assert(kWarps * Memory::kHeads == Memory::kRotatorWarps);
-    constexpr int32 kAlignment = kHasManyRows ? 4 : 1;
-    const int32 num_rows = kHasManyRows ? kRows : work_tile.extent().num_rows;  // rows of each head
+    constexpr int32 kAlignment = kIsPrefill ? 4 : 1;
+    const int32 num_rows = kIsPrefill ? kRows : work_tile.extent().num_rows;  // rows of each head
     const int32 head = warp_ / kWarps;
     const int32 rows_per_warp = ceil_div(num_rows, kWarps * kAlignment) * kAlignment;
     const int32 first = warp_ % kWarps * rows_per_warp;
     const int32 at = head * Memory::kHeadRows + first;
-    rotate_rows<Spec, kHasManyRows ? 4 : 2, kRotatesTiles>(
+    rotate_rows<Spec, kIsPrefill ? 4 : 2, kRotatesTiles>(
         RowsOf<Tile>(rotated, at), RowsOf<Original>(memory_.original(), at),
         memory_.positions(stage) + at * 4, smaller(num_rows - first, rows_per_warp),
         work_tile.rows().first_row + first, base, angles, scale(),
@@ -281,7 +281,7 @@ class QueryRotator {
   int32 warp_;
   Rotator tile_rotator_;
   // With many rows the angles are computed again each time, because registers are scarce.
-  LaneAngles<RowAngles<Spec, kHasManyRows>, !kHasManyRows> angles_;
+  AngleStorage<RowAngles<Spec, kIsPrefill>, !kIsPrefill> angles_;
 };
 
 }  // namespace lazyrope

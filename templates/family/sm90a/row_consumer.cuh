@@ -230,8 +230,8 @@ class RowConsumer {
     blocks_.try_wait_for_both();
     Product::pack(weights, scores);
     const bool lane_holds = Product::kAddsWeights
-                                ? Product::are_at_most(weights, softmax_.kMaxAdded)
-                                : softmax_.holds(added);
+                                ? Product::are_at_most(weights, softmax_.kMaxLaneSum)
+                                : softmax_.weights_fit(added);
     const bool holds = !vote_sync_any(!lane_holds);
     if (holds) softmax_.add(added);
     return holds;
@@ -259,11 +259,11 @@ class RowConsumer {
     const float scale = Memory::kScalesQueries ? 1.0f : params_.scale_log2 * key_scale_;
     if constexpr (kCaps) cap_scores(scores, scale, Spec::kSoftcap);
     const bool masks = hides_keys<Mask, kKeys>(queries, info);
-    const bool shifts = kShifts && softmax_.shifts();
+    const bool shifts = kShifts && softmax_.needs_shift();
     if (masks || shifts) {
       const SharedPtr positions = memory_.positions(stage_) + first_row() * 4;
       if (masks) mask_scores<Mask>(scores, positions, info.position, info.begin, info.end);
-      if (shifts) softmax_.shift(scores);
+      if (shifts) softmax_.subtract_maxima(scores);
     }
     return kCaps ? 1.0f : scale;
   }

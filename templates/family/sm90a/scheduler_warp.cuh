@@ -49,7 +49,7 @@ class SchedulerWarp {
   }
 
  private:
-  static constexpr bool kHasQueue = Memory::kHasManyRows;
+  static constexpr bool kHasQueue = Memory::kIsPrefill;
 
   // Takes a work tile from the queue as soon as its stage is empty, and returns an empty work tile
   // after the last one. Each CTA finds the queue empty once and does not take its first work tile

@@ -75,31 +75,31 @@ template <class Spec, class Shape>
 struct TileMemory {
   static constexpr int kHeadDim = Spec::kHeadDim;
   static constexpr int kRows = Shape::kWarpsM * Shape::kWarpM;
-  // True if warps divide the rows: chunks and prefill, whose work tiles may come from a queue.
-  static constexpr bool kHasManyRows = Shape::kWarpsN == 1;
+  // True in the prefill kernel: its warps divide the rows, and its work tiles may be in a queue.
+  static constexpr bool kIsPrefill = Shape::kWarpsN == 1;
   static constexpr int kHeads = Shape::kHeads;  // KV heads of a work tile, side by side in a row
   // Warpgroups that divide the heads among them.
-  static constexpr int kGroups = kHasManyRows ? 1 : Shape::kWarpsM;
+  static constexpr int kGroups = kIsPrefill ? 1 : Shape::kWarpsM;
   static constexpr int kHeadRows = kRows / kHeads;
   static constexpr int kKeys = Shape::kWarpsN * Shape::kWarpN;  // keys of a block
   static constexpr int kStages = Shape::kStages;                // stages of keys, and of values
-  static constexpr bool kConsumersRotate = consumers_rotate(kHasManyRows, kHeadDim);
-  static constexpr int kRotatedStages = rotated_stages(kHasManyRows, kHeadDim, kRows);
+  static constexpr bool kConsumersRotate = consumers_rotate(kIsPrefill, kHeadDim);
+  static constexpr int kRotatedStages = rotated_stages(kIsPrefill, kHeadDim, kRows);
   static constexpr int kNumWorkTiles = kWorkTileStages;
-  static constexpr int kProducerWarps = producer_warps(kHasManyRows, kHeadDim);
+  static constexpr int kProducerWarps = producer_warps(kIsPrefill, kHeadDim);
   static constexpr bool kHasRotation = Spec::Pairing::kUnits > 0;
   // There is at most one rotator for each of an SM's four warp schedulers. A second one would delay
   // the consumers of that scheduler, for which the others wait.
   static constexpr int kRotatorWarps =
       kConsumersRotate && !kHasRotation ? 0 : smaller(kProducerWarps - 2, 4);
   // One copier for both keys and values, or one for each if there are enough warps.
-  static constexpr int kCopyWarps = copy_warps(kHasManyRows, kHeadDim);
+  static constexpr int kCopyWarps = copy_warps(kIsPrefill, kHeadDim);
   // If true, a full keys barrier also means that the queries of the keys' document are there:
   // consumers then wait once, not twice.
   static constexpr bool kKeysSignalQueries = kCopyWarps == 2;
   // Helpers compute the rotations by which many rows are rotated together, for consumers or for
   // rotators.
-  static constexpr int kRotationStages = rotation_stages(kHasManyRows, kHeadDim);
+  static constexpr int kRotationStages = rotation_stages(kIsPrefill, kHeadDim);
   static constexpr bool kProducesRotations = kRotationStages > 0 && kHasRotation;
   static constexpr int kFirstRotationWarp = kConsumersRotate ? 2 : 2 + kRotatorWarps;
   static constexpr int kQueryWarps =
@@ -109,7 +109,7 @@ struct TileMemory {
   static constexpr int kFirstRotation = kConsumersRotate ? 0 : 1;
   // With few rows one work tile has all rows of a KV head, so its keys and values are read only
   // once.
-  static constexpr bool kReadsOnce = !kHasManyRows;
+  static constexpr bool kReadsOnce = !kIsPrefill;
   // If true, octets of a block without a slot of its segment are not copied: with few rows memory
   // bandwidth is the limit.
   static constexpr bool kSkipsOctets = kReadsOnce;
@@ -117,7 +117,7 @@ struct TileMemory {
   // Rotated queries of many rows include the softmax scale, if their elements have the exponent
   // range of fp32. Scores are then logits in log2 units, and weights may need only the power of two
   // (ops/softmax.cuh).
-  static constexpr bool kScalesQueries = kHasManyRows && Spec::Element::kExponentBias == 127;
+  static constexpr bool kScalesQueries = kIsPrefill && Spec::Element::kExponentBias == 127;
   LAZYROPE_DEVICE static float query_scale(const AttendParams& params, float key_scale) {
     return kScalesQueries ? params.scale_log2 * key_scale : 1.0f;
   }
@@ -143,7 +143,7 @@ struct TileMemory {
   using Tile = WgmmaTile<kHeads * kHeadDim>;  // a tile of keys or values
   using QueryTile = WgmmaTile<kHeadDim>;
   using Original = SharedTile<kHeadDim>;
-  static constexpr int kWindows = table_windows(kHasManyRows, kHeadDim);
+  static constexpr int kWindows = table_windows(kIsPrefill, kHeadDim);
   using Table = BlockTable<typename Spec::Mask, kKeys, kWindows>;
 
   static constexpr int kBlockBytes = Tile::bytes(kKeys);
@@ -153,7 +153,7 @@ struct TileMemory {
   // If true, rotators of many rows do not visit blocks. They rotate for a work tile's first
   // document, and then once for each rotation that is produced. If a work tile has several
   // documents, a stage without a rotation follows the last rotation.
-  static constexpr bool kSignalsRotationEnd = kHasManyRows && !kConsumersRotate && !kWidens;
+  static constexpr bool kSignalsRotationEnd = kIsPrefill && !kConsumersRotate && !kWidens;
   static constexpr int kStoredBytes = kWidens ? kBlockBytes / 2 : kBlockBytes;
   static constexpr int kRuns = kKeys / kRunSlots;
   // The offset of the stored bytes in the memory of a run.
@@ -167,11 +167,11 @@ struct TileMemory {
                            .stages = kStages,
                            .heads = kHeads,
                            .warpgroups = kConsumerWarps / kGroupWarps,
-                           .has_many_rows = kHasManyRows,
+                           .is_prefill = kIsPrefill,
                            .widens = kWidens});
   static_assert(kLayout.block_bytes == kBlockBytes && kLayout.table_bytes == Table::kBytes);
   static_assert(kWorkTileStages * 4 <= kSharedFlagBytes, "room for the first blocks");
-  static constexpr int kOnesBytes = ones_bytes(kHasManyRows, kHeadDim);
+  static constexpr int kOnesBytes = ones_bytes(kIsPrefill, kHeadDim);
   static constexpr int kKeyBarriers = kLayout.key_barriers;
   static constexpr int kValueBarriers = kLayout.value_barriers;
   static constexpr int kStoredBarriers = kLayout.stored_barriers;

@@ -2,7 +2,7 @@
 // - any access to the destination, and any write to the source, of a copy in flight;
 // - a source that a thread has written without a proxy fence since;
 // - a barrier that its owner has not fenced since it initialized it;
-// - a thread that ends with a copy that is uncommitted, or a CTA with one that is unwaited.
+// - the end of a thread that has not committed a copy, or of a CTA that has not waited for one.
 #pragma once
 
 #include "isa/memory.cuh"

@@ -3,7 +3,7 @@
 // - registers that were accessed since the thread's last wgmma.fence;
 // - operands that a thread has stored without a proxy fence since;
 // - invalid descriptors, and lanes of a warpgroup that give different ones;
-// - registers that end while a product in flight uses them.
+// - registers that go out of scope while a product in flight uses them.
 #pragma once
 
 #include "isa/wgmma_types.cuh"

@@ -17,8 +17,8 @@ struct Accumulator {
 
   LAZYROPE_DEVICE float& operator[](int i) { return value[i]; }
   LAZYROPE_DEVICE float operator[](int i) const { return value[i]; }
-  // Keeps the compiler from moving computations with these registers across this call. It knows the
-  // fences and waits of wgmma, but not that they order these registers.
+  // Keeps the compiler from moving computations with these registers across this call. The compiler
+  // does not know that the fences and waits of wgmma order these registers.
   LAZYROPE_DEVICE void pin() {
 #pragma unroll
     for (int i = 0; i < kCount; i += 4)
@@ -192,7 +192,7 @@ struct WgmmaStatement;
 #define LAZYROPE_OPERANDS_192 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107
 #define LAZYROPE_OPERANDS_256 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139
 
-// A kernel lists the shapes that it needs, so that compilers parse no others.
+// A kernel defines this macro with the shapes that it needs, so that compilers parse no others.
 #ifndef LAZYROPE_WGMMA_SHAPES
 #define LAZYROPE_WGMMA_SHAPES(use) \
   use(8) use(16) use(32) use(48) use(64) use(72) use(96) use(128) use(192) use(256)

@@ -11,9 +11,9 @@ struct RopePairing {
   static_assert(kRotaryDim % 4 == 0);
   static constexpr int kPairs = kRotaryDim % 8 == 0 ? 4 : 2;
   static constexpr int kUnits = kRotaryDim / 2 / kPairs;
-  static constexpr int kRunsApart = 1;  // from run a to run b
+  static constexpr int kRunDistance = 1;
   LAZYROPE_DEVICE static constexpr int32 run_a(int32 unit) { return 2 * unit; }
-  LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return 2 * unit + kRunsApart; }
+  LAZYROPE_DEVICE static constexpr int32 run_b(int32 unit) { return 2 * unit + kRunDistance; }
   LAZYROPE_DEVICE static constexpr int first(int pair) { return 2 * pair; }
   LAZYROPE_DEVICE static constexpr int second(int pair) { return 2 * pair + 1; }
 };

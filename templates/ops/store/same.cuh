@@ -1,8 +1,8 @@
 // Keys and values stored as elements of their own type.
 //
-// A store converts a run of kColumns columns of a row: rotated columns come in fp32, others as
-// loaded. The pool gets the given values times `inverse`. kScaled tells whether `inverse` is ever
-// different from 1.
+// A store converts a run of kColumns columns of a row for the pool. Rotated columns are given in
+// fp32, others as they were loaded. The store multiplies them by `inverse`. kScaled tells whether
+// `inverse` can differ from 1.
 #pragma once
 
 #include "tile/element.cuh"
