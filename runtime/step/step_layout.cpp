@@ -118,7 +118,7 @@ void lay_out_phase(Arena& arena, const StepShape& shape, const KernelConfig& con
   phase.work_tile_cost = work_tile_cost(tile, shape, phase.max_heads);
   phase.short_cost = 20 * phase.work_tile_cost;  // measured on an H200
   phase.allows_round_robin = tile.divides_rows() ? 1 : 0;
-  phase.ctas_at_once = sm_count;
+  phase.sm_count = sm_count;
   phase.has_queue = tile.divides_rows() && tile.family == Family::kSm90a ? 1 : 0;
   phase.scratch.max_tiles = static_cast<int32>(extent.max_tiles);
   // templates/ops/combine_scheduler.cuh defines the counters.

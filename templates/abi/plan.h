@@ -134,7 +134,7 @@ struct PlanPhase {
   int32 num_counters;
   int32 work_tile_cost;      // cost of a work tile beside its blocks; a block costs kBlockCost
   int32 allows_round_robin;  // not 0: whole units are assigned where the imbalance is small
-  int32 ctas_at_once;        // number of SMs: so many consecutive CTAs get an SM each
+  int32 sm_count;            // consecutive CTAs, up to this many, run on different SMs
   int32 has_queue;           // not 0: CTAs can take units from a queue
   int32 max_cost;            // greatest cost of a group of heads: kMaxStepCost / max_head_groups
   int32 short_cost;          // cost of a share below which whole units are better than equal shares

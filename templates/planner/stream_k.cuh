@@ -44,7 +44,7 @@ class StreamKSchedule {
     const auto cost = static_cast<float>(group_begin(units_.num_groups));
     per_cost_ = static_cast<float>(shares_) * rcp_approx_ftz_f32(cost);
     share_ = cost * rcp_approx_ftz_f32(static_cast<float>(shares_));
-    num_ctas_ = (divide(shares_ - 1, phase_.ctas_at_once).whole + 1) * phase_.ctas_at_once;
+    num_ctas_ = (divide(shares_ - 1, phase_.sm_count).whole + 1) * phase_.sm_count;
     of_group_ = divide(shares_, units_.num_groups);
     groups_of_share_ =
         static_cast<float>(units_.num_groups) * rcp_approx_ftz_f32(static_cast<float>(shares_));

@@ -439,7 +439,7 @@ class Model {
   // and the first runs may have one share more. CTAs take the first share of each run, then the
   // second, and so on. They are spread evenly over the fewest rounds of CTAs that fill all SMs.
   int share_of(int cta) const {
-    const int at_once = phase_.ctas_at_once;
+    const int at_once = phase_.sm_count;
     const int ctas = (num_shares_ + at_once - 1) / at_once * at_once;
     if (cta >= ctas) return -1;
     const int rank = cta * num_shares_ / ctas;

@@ -73,7 +73,7 @@ class ColumnConsumer {
       : params_(params),
         memory_(memory),
         scratch_(memory.consumer_scratch() + group() * kScratch.bytes),
-        blocks_(params, memory) {}
+        pipelines_(params, memory) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_work_tile(memory_, [&](WorkTilePtr work_tile, int32 stage) {
@@ -87,7 +87,8 @@ class ColumnConsumer {
       const Result result(params_, work_tile);
       write_all(result, work_tile.extent().num_rows);
       if (num_blocks > 0)
-        blocks_.finish_work_tile(last);  // after the results, because other CTAs may wait for them
+        pipelines_.finish_work_tile(
+            last);  // after the results, because other CTAs may wait for them
       result.finish(work_tile.is_last(), memory_.at + Memory::kFlags);
     });
   }
@@ -114,14 +115,14 @@ class ColumnConsumer {
     const QueryPositions query_positions = {{extent.first_position, extent.last_position},
                                             memory_.positions(stage) + group() * kRows * 4};
     Accumulator scores;
-    int32 block = blocks_.begin(stage);
+    int32 block = pipelines_.begin(stage);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
-    blocks_.wait_for_keys();
+    pipelines_.wait_for_keys();
     multiply_keys(scores);
     wgmma_commit_group();
     wait_for_products(scores);
-    blocks_.release_keys();
+    pipelines_.release_keys();
 #pragma unroll 1
     while (true) {
       compute_weights(scores, query_positions, info);
@@ -130,20 +131,20 @@ class ColumnConsumer {
       const bool is_last = block == last;
       const ValidSlots slots(info);
       if (!is_last) {
-        blocks_.detect_document_change(block, last, info);
-        blocks_.advance_to(++block);
-        blocks_.next_document();
+        pipelines_.detect_document_change(block, last, info);
+        pipelines_.advance_to(++block);
+        pipelines_.next_document();
         info = table.info(block);
-        blocks_.wait_for_keys();
+        pipelines_.wait_for_keys();
       }
-      const SharedPtr values = blocks_.wait_for_values(slots);
+      const SharedPtr values = pipelines_.wait_for_values(slots);
       if (!is_last) multiply_keys(scores);
       multiply_values(values);
       wgmma_commit_group();
       if (is_last) store_row_stats();
       wait_for_products(scores);
-      if (!is_last) blocks_.release_keys();
-      blocks_.release_values();
+      if (!is_last) pipelines_.release_keys();
+      pipelines_.release_values();
       if (is_last) break;
     }
     return last;
@@ -151,8 +152,8 @@ class ColumnConsumer {
 
   LAZYROPE_DEVICE void multiply_keys(Accumulator& scores) const {
     wgmma_fence();
-    Product::multiply_query_key(scores, blocks_.queries() + group() * Product::kQueryBytes,
-                                blocks_.keys() + group() * Product::kColumnBytes);
+    Product::multiply_query_key(scores, pipelines_.queries() + group() * Product::kQueryBytes,
+                                pipelines_.keys() + group() * Product::kColumnBytes);
   }
 
   LAZYROPE_DEVICE void multiply_values(SharedPtr values) {
@@ -332,7 +333,7 @@ class ColumnConsumer {
   const AttendParams& params_;
   Memory memory_;
   SharedPtr scratch_;
-  ConsumerPipelines<Memory, RotatedQueries<Memory>> blocks_;
+  ConsumerPipelines<Memory, RotatedQueries<Memory>> pipelines_;
   Accumulator acc_o_[kDimTiles];
   SoftmaxState<kRowTiles, ColumnLanes> softmax_;
 };

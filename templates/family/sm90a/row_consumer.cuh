@@ -59,7 +59,7 @@ class RowConsumer {
 
  public:
   LAZYROPE_DEVICE RowConsumer(const AttendParams& params, Memory memory)
-      : params_(params), memory_(memory), blocks_(params, memory), mma_order_(group()) {}
+      : params_(params), memory_(memory), pipelines_(params, memory), mma_order_(group()) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_work_tile(memory_, [&](WorkTilePtr work_tile, int32 stage) {
@@ -107,78 +107,90 @@ class RowConsumer {
     const PositionRange queries = {extent.first_position, extent.last_position};
     Scores scores;
     OperandA weights[kKeys / 16];
-    int32 block = blocks_.begin(stage);
+    int32 block = pipelines_.begin(stage);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
-    blocks_.wait_for_keys();
-    multiply_keys(scores);
-    wgmma_wait_group<0>();
-    scores.pin();
-    if constexpr (kRotatesQueries) detect_document_change(block, last, info);
-    blocks_.clear_partial_runs(ValidSlots(info));
-    // the accumulators are zero, unless a sink has added its weight
+    compute_first_scores(scores, block, last, info);
+    // The accumulators are zero, unless a sink has added its weight.
     bool are_zero = !(Product::kAddsWeights && Spec::kSinks);
-    const auto softmax_step_again = [&] {
+    const auto full_softmax_step = [&] {
       softmax_.softmax_step(scores, acc_o_, prepare_scores(scores, queries, info), are_zero);
       are_zero = false;
     };
     // Computes the scores and weights of the next block. Returns false if a maximum was too small.
-    const auto go_to_next = [&] {
+    const auto compute_next_block = [&] {
       ++block;
-      if (!kAdvancesDuringMma) blocks_.advance_to(block);
+      if (!kAdvancesDuringMma) pipelines_.advance_to(block);
       info = issue_both_products(scores, weights, table, block);
       wgmma_wait_group<1>();
       scores.pin();
       if constexpr (kRotatesQueries) detect_document_change(block, last, info);
       return softmax_step(weights, scores, prepare_scores<true>(scores, queries, info), info);
     };
-    if (kStepsBeforeLoop) softmax_step_again();
+    if (kStepsBeforeLoop) full_softmax_step();
     while (true) {
-      if (!kStepsBeforeLoop) softmax_step_again();
+      if (!kStepsBeforeLoop) full_softmax_step();
       Product::pack(weights, scores);
-      blocks_.release_keys();
-      bool holds = true;
+      pipelines_.release_keys();
+      bool maxima_hold = true;
       if constexpr (Memory::kConsumersRotate) {
 #pragma unroll 1
         while (block < last) {
-          holds = go_to_next();
-          if (!holds) break;
-          blocks_.release_keys();
+          maxima_hold = compute_next_block();
+          if (!maxima_hold) break;
+          pipelines_.release_keys();
         }
       } else {
         // The inner loop has a document's blocks, and no code for documents.
 #pragma unroll 1
-        while (holds && block < last) {
-          blocks_.next_document_after(info);
+        while (maxima_hold && block < last) {
+          pipelines_.next_document_after(info);
 #pragma unroll 1
           do {
-            holds = go_to_next();
-            if (!holds) break;
-            blocks_.release_keys();
+            maxima_hold = compute_next_block();
+            if (!maxima_hold) break;
+            pipelines_.release_keys();
           } while (block < last && !info.template ends_segment<kKeys>());
         }
       }
-      if (holds) break;
-      if constexpr (kRotatesQueries) blocks_.rotate_queries_back();
-      Product::multiply_query_key_by_warp(scores, blocks_.queries(), first_row(), blocks_.keys());
-      if constexpr (kRotatesQueries) blocks_.restore_queries();
-      if (kStepsBeforeLoop) softmax_step_again();
+      if (maxima_hold) break;
+      compute_scores_again(scores);
+      if (kStepsBeforeLoop) full_softmax_step();
     }
-    multiply_values(weights, blocks_.wait_for_values());
+    multiply_values(weights, pipelines_.wait_for_values());
     wait_for_value_product(weights);
-    blocks_.finish_work_tile(last);
+    pipelines_.finish_work_tile(last);
+  }
+
+  // Computes the scores of the work tile's first block.
+  LAZYROPE_DEVICE void compute_first_scores(Scores& scores, int32 block, int32 last,
+                                            const BlockInfo& info) {
+    pipelines_.wait_for_keys();
+    multiply_keys(scores);
+    wgmma_wait_group<0>();
+    scores.pin();
+    if constexpr (kRotatesQueries) detect_document_change(block, last, info);
+    pipelines_.clear_partial_runs(ValidSlots(info));
+  }
+
+  // Computes the present block's scores of the warp's rows again, without the other warps.
+  LAZYROPE_DEVICE void compute_scores_again(Scores& scores) const {
+    if constexpr (kRotatesQueries) pipelines_.rotate_queries_back();
+    Product::multiply_query_key_by_warp(scores, pipelines_.queries(), first_row(),
+                                        pipelines_.keys());
+    if constexpr (kRotatesQueries) pipelines_.restore_queries();
   }
 
   LAZYROPE_DEVICE void detect_document_change(int32 block, int32 last, const BlockInfo& info) {
-    blocks_.detect_document_change(block, last, info);
-    blocks_.prefetch_queries();
+    pipelines_.detect_document_change(block, last, info);
+    pipelines_.prefetch_queries();
   }
 
   LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
     constexpr int32 kGroupBytes = Memory::QueryTile::bytes(kGroupRows);
     wgmma_fence();
-    Product::multiply_query_key(scores, blocks_.query_columns(mma_order_.group() * kGroupBytes),
-                                blocks_.key_columns());
+    Product::multiply_query_key(scores, pipelines_.query_columns(mma_order_.group() * kGroupBytes),
+                                pipelines_.key_columns());
     wgmma_commit_group();
   }
 
@@ -187,13 +199,13 @@ class RowConsumer {
                                                 const OperandA (&weights)[kKeys / 16],
                                                 const Table& table, int32 block) {
     if constexpr (kRotatesQueries)
-      if (blocks_.changes_document()) return rotate_between(scores, weights, table, block);
-    blocks_.wait_for_keys();
+      if (pipelines_.changes_document()) return rotate_between(scores, weights, table, block);
+    pipelines_.wait_for_keys();
     mma_order_.order_wait();
     multiply_keys(scores);
-    if (kAdvancesDuringMma) blocks_.advance_to_ready(block);
+    if (kAdvancesDuringMma) pipelines_.advance_to_ready(block);
     const BlockInfo info = table.info(block);
-    multiply_values(weights, blocks_.wait_for_values());
+    multiply_values(weights, pipelines_.wait_for_values());
     mma_order_.order_arrive();
     return info;
   }
@@ -202,9 +214,9 @@ class RowConsumer {
   // product. The scores have completed on return.
   LAZYROPE_DEVICE BlockInfo rotate_between(Scores& scores, const OperandA (&weights)[kKeys / 16],
                                            const Table& table, int32 block) {
-    multiply_values(weights, blocks_.wait_for_values());
-    blocks_.rotate_queries();
-    blocks_.wait_for_keys();
+    multiply_values(weights, pipelines_.wait_for_values());
+    pipelines_.rotate_queries();
+    pipelines_.wait_for_keys();
     mma_order_.order_wait();
     multiply_keys(scores);
     mma_order_.order_arrive();
@@ -224,17 +236,17 @@ class RowConsumer {
                                     const BlockInfo& info) {
     float added[1][2] = {};
     softmax_.template exponentiate<0, kEarlyColumns>(scores, scale, added);
-    blocks_.clear_next_partial_runs(ValidSlots(info));
+    pipelines_.clear_next_partial_runs(ValidSlots(info));
     softmax_.template exponentiate<kEarlyColumns, kKeys / 8>(scores, scale, added);
     wait_for_value_product(weights);
-    blocks_.try_wait_for_both();
+    pipelines_.try_wait_for_both();
     Product::pack(weights, scores);
-    const bool lane_holds = Product::kAddsWeights
-                                ? Product::are_at_most(weights, softmax_.kMaxAdded)
-                                : softmax_.holds(added);
-    const bool holds = !vote_sync_any(!lane_holds);
-    if (holds) softmax_.add(added);
-    return holds;
+    const bool lane_maxima_hold = Product::kAddsWeights
+                                      ? Product::are_at_most(weights, softmax_.kMaxAdded)
+                                      : softmax_.holds(added);
+    const bool maxima_hold = !vote_sync_any(!lane_maxima_hold);
+    if (maxima_hold) softmax_.add(added);
+    return maxima_hold;
   }
 
   LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16], SharedPtr values) {
@@ -248,7 +260,7 @@ class RowConsumer {
     acc_o_.pin();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) weights[i].pin();
-    blocks_.release_values();
+    pipelines_.release_values();
   }
 
   // Caps and masks scores, and shifts them by maxima that are already known. Returns the factor of
@@ -333,7 +345,7 @@ class RowConsumer {
   Memory memory_;
   int32 stage_ = 0;         // stage of the work tile
   float key_scale_ = 1.0f;  // scale of the work tile's keys
-  ConsumerPipelines<Memory, Queries> blocks_;
+  ConsumerPipelines<Memory, Queries> pipelines_;
   MmaOrder<Memory::kMmaOrderBarrier> mma_order_;
   typename Product::Rows acc_o_;
   SoftmaxState<1, RowLanes, Memory::kScalesQueries> softmax_;
