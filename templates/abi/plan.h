@@ -95,14 +95,9 @@ struct PlanScratch {
 };
 static_assert(sizeof(PlanScratch) == 32);
 
-// The threads of a planner CTA; the lanes that serve one work tile, and one tile; and the tiles
-// that a planner measures without the others. Few lanes serve a tile, so that in a decode step half
-// of the warps have none and leave the issue slots to the others.
+// The threads of a planner CTA, and the tiles that a planner CTA measures without the others.
 inline constexpr int32 kPlanThreads = 512;
-inline constexpr int32 kGroupLanes = 8;
-inline constexpr int32 kTileLanes = 4;
 inline constexpr int32 kTilesAtOnce = 64;
-static_assert(kTilesAtOnce * kTileLanes <= kPlanThreads);
 
 // Shared memory of the planner: one word a warp for the scan over the CTA, the sums over few tiles
 // of each warp, and the table of tiles.
@@ -132,28 +127,15 @@ struct PlanPhase {
   // the tile's request alone.
   int32 fixed_split_blocks;
   int32 num_counters;
-  int32 work_tile_cost;      // cost of a work tile beside its blocks; a block costs kBlockCost
+  int32 work_tile_cost;      // cost of a work tile beside its blocks (planner/policy.h)
   int32 allows_round_robin;  // not 0: whole units are assigned where the imbalance is small
   int32 sm_count;            // consecutive CTAs, up to this many, run on different SMs
   int32 has_queue;           // not 0: CTAs can take units from a queue
-  int32 max_cost;            // greatest cost of a group of heads: kMaxStepCost / max_head_groups
-  int32 short_cost;          // cost of a share below which whole units are better than equal shares
+  int32 max_group_cost;      // greatest cost of a group of KV heads
+  int32 short_share_cost;    // greatest cost of a short share
 };
 static_assert(sizeof(PlanPhase) == 48 + 32 + 80);
 
-// Cost of a KV block; all costs are in eighths of it.
-inline constexpr int32 kBlockCost = 8;
-// Greatest cost of a step: an int32 holds it, and the values that it is compared with.
-inline constexpr int32 kMaxStepCost = 1 << 30;
-// Greatest value of min_split_blocks: no tile counts as more blocks.
-inline constexpr int32 kMaxSplitBlocks = 1 << 19;
-
-// Greatest number of fixed splits of a tile.
-inline constexpr int32 kMaxFixedSplits = 16;
-// Greatest number of fixed splits of a request, over all tiles and KV heads, where round-robin is
-// allowed. It is about the number of SMs of a GPU. A request with more tiles has one split per
-// tile.
-inline constexpr int32 kMaxRequestSplits = 128;
 inline constexpr int kPlanPhases = 2;
 
 // The fields needed first come first: their line of the constant cache is loaded when the kernel

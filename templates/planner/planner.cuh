@@ -165,21 +165,17 @@ class Planner {
   LAZYROPE_DEVICE TableSum sum_up_costs(int32 num_tiles) {
     if (num_tiles <= kTilesAtOnce) {
       const int32 all = sum_of_few(tiles_.cost, few_costs_, num_tiles);
-      if (all <= phase_.max_cost) {
+      if (all <= phase_.max_group_cost) {
         tiles_.cost_begin = few_costs_;
         return {all, 0};
       }
     }
-    return sum_up(tiles_.cost, tiles_.cost_begin, num_tiles, phase_.max_cost);
+    return sum_up(tiles_.cost, tiles_.cost_begin, num_tiles, phase_.max_group_cost);
   }
   LAZYROPE_DEVICE TableSum sum_up(const Column<int32>& values, const Column<int32>& sums,
                                   int32 count, int32 max) const {
     return table_sum<Spec::kThreads>(scan_, values, sums, count, max);
   }
-
-  // A unit has at most this many KV splits on average, which are cheap to combine. With fewer
-  // units, a work tile has fewer heads.
-  static constexpr int32 kMaxSplitsPerUnit = 4;
 
   LAZYROPE_DEVICE void zero_counters() const {
 #pragma unroll 1

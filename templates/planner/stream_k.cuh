@@ -37,7 +37,7 @@ class StreamKSchedule {
     min_split_blocks_ = phase_.min_split_blocks;
     min_cost_ = min_cost(min_split_blocks_);
     shares_ = units_.count() == 0 ? 0 : max_shares(units_.group_cost);
-    if (!are_short(phase_.short_cost))
+    if (!are_short(phase_.short_share_cost))
       lengthen_splits();
     else if (!partition_single_tile() && are_uniform())
       match_whole_units();
@@ -76,8 +76,6 @@ class StreamKSchedule {
   }
 
  private:
-  static constexpr int32 kTolerance = 16;  // "near" means within 1 / kTolerance
-
   // Returns the share of a CTA, or shares_ if it has none. Neighbouring CTAs with shares have the
   // same share of different groups of heads.
   LAZYROPE_DEVICE int32 share_of(int32 cta) const {
@@ -108,12 +106,10 @@ class StreamKSchedule {
     if (units_.has_fixed_splits() || units_.num_tiles == 0) return false;
     const int64 first = warp_uniform(units_.tiles.cost_begin.get(1));
     const int64 difference = first * units_.num_tiles - units_.group_cost;
-    return larger(difference, -difference) * kTolerance <= units_.group_cost;
+    return larger(difference, -difference) * kShareTolerance <= units_.group_cost;
   }
 
-  // Shares up to this cost are worth equal splits of a unit, and up to short_cost whole units (a
-  // few megabytes of KV). Measured on an H200.
-  LAZYROPE_DEVICE int32 short_split() const { return phase_.short_cost * 2 / 5; }
+  // Returns true if shares cost at most `share_cost` on average.
   LAZYROPE_DEVICE bool are_short(int32 share_cost) const {
     return units_.cost() <= share_cost * shares_;
   }
@@ -130,12 +126,11 @@ class StreamKSchedule {
   // Boundaries are a whole split apart, so those inside of a unit are at least half a split from
   // its ends. Returns false if it changes nothing.
   LAZYROPE_DEVICE bool partition_single_tile() {
-    constexpr int32 kMaxSplits = 32;  // combining more takes longer
     if (units_.has_fixed_splits() || phase_.allows_round_robin != 0 || units_.num_tiles != 1)
       return false;
     const int32 blocks = warp_uniform(units_.tiles.rows.get(0).num_blocks);
     const int32 splits = divide(blocks, min_split_blocks_).whole;
-    if (splits < 2 || splits > kMaxSplits) return false;
+    if (splits < 2 || splits > kMaxSingleTileSplits) return false;
     const int32 shares = splits * units_.num_groups;
     if (shares > phase_.work.num_ctas) return false;
     shares_ = shares;
@@ -162,7 +157,7 @@ class StreamKSchedule {
     const int32 splits = drop_needless_splits(divide(max, units).whole, max);
     const int32 shares = splits * units;
     if (shares == 0 || !is_near(shares, max)) return;
-    if (splits > 1 && !are_short(short_split())) return;
+    if (splits > 1 && !are_short(short_split_cost(phase_.short_share_cost))) return;
     shares_ = shares;
     work_tile_cost_ = 0;
   }
@@ -176,7 +171,7 @@ class StreamKSchedule {
     return is_near(min_splits * units_.count(), max) ? min_splits : splits;
   }
   LAZYROPE_DEVICE static bool is_near(int32 shares, int32 max) {
-    return shares * kTolerance >= max * (kTolerance - 1);
+    return shares * kShareTolerance >= max * (kShareTolerance - 1);
   }
 
   // The range of a unit in the summed cost. Boundaries near its ends are moved to the ends; the

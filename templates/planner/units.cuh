@@ -1,27 +1,15 @@
 // Step 5 of planning: the units of a step and their costs. A unit is one tile for one group of KV
 // heads, or one fixed KV split of it. Units are ordered by group, then by tile, then by split.
 //
-// Inputs are the tiles' blocks and segments (PlanTable) and the costs of PlanPhase. The schedules
-// ask Units where a unit is and what it costs. Costs are in eighths of a KV block (kBlockCost).
+// Inputs are the tiles' blocks and segments (PlanTable), and the costs of PlanPhase and of
+// planner/policy.h. The schedules ask Units where a unit is and what it costs.
 #pragma once
 
 #include "ops/cta_scan.cuh"
+#include "planner/policy.h"
 #include "planner/tables.cuh"
 
 namespace lazyrope {
-
-// Cost of a segment that a tile sees: its queries are rotated for it.
-inline constexpr int32 kSegmentCost = kBlockCost / 4;
-
-// Returns the least cost of a Stream-K share. It exceeds the cost of min_split_blocks blocks even
-// if each has a segment of its own.
-LAZYROPE_DEVICE int32 min_share_cost(int32 min_split_blocks) {
-  return min_split_blocks * (kBlockCost + kSegmentCost) + 1;
-}
-
-// A tile costs at most this much, which millions of tokens exceed. The costs of 512 tiles, one a
-// thread, then fit an int32 together.
-inline constexpr int32 kMaxTileCost = (1 << 22) - 1;
 
 LAZYROPE_DEVICE int32 limited_cost(const PlanPhase& phase, int32 blocks, int32 segments,
                                    int32 max) {
