@@ -85,9 +85,9 @@ class CallerInputs {
     return slot - quotient(slot, page_size_) * page_size_.value;
   }
 
-  // Copies segments and positions for attend, by the CTAs of both phases together. begin_copy()
-  // loads the first elements of a thread, copy() stores these and copies all others. Other work
-  // between the two hides the loads.
+  // The CTAs of both phases together copy segments and positions for attend. begin_copy() loads a
+  // thread's first elements. copy() stores these and copies the thread's other elements. Work
+  // between the two calls hides the loads.
   LAZYROPE_DEVICE StepCopy begin_copy() const {
     // The last warps come first, because the first warps write more work tiles.
     const int32 warp = kPlanThreads / kWarpThreads - 1 - warp_index();

@@ -9,14 +9,15 @@
 //   1. Load. Four lanes load the spans of one request; every warp also loads the token spans of the
 //      first 64 requests. Each thread loads the first elements that it copies for attend. The
 //      attend kernel's counters are set to 0.
-//   2. Make tiles (make_tiles). One thread cuts one request's packed rows into tiles. The step is
+//   2. Make tiles (make_tiles). One thread cuts one request's packed rows into tiles. This is
 //      skipped where every request is a single tile, as in decode.
 //   3. Measure (measure). Four lanes find the positions of one tile's rows and count the KV blocks
 //      and segments that these see. Where there are many tiles, the CTAs of a phase divide them
 //      (planner/tile_exchange.cuh). The counts give the tile's cost.
 //   4. Choose the number of KV heads of a work tile (find_heads).
-//   5. Sum (sum_up_costs). Prefix sums of the costs and of the fixed splits lay the units end to
-//      end. All CTAs together copy segments and positions for attend.
+//   5. Sum (sum_up_costs). Prefix sums of the costs and of the fixed splits give each unit its
+//   place
+//      in the order of units. All CTAs together copy segments and positions for attend.
 //   6. Choose a schedule (choose) of the units: planner/stream_k.cuh, planner/round_robin.cuh or
 //      planner/queue.cuh.
 //   7. Write (planner/work_tiles.cuh). Eight lanes describe and store one work tile.
@@ -30,12 +31,34 @@
 //
 // Memory latency takes most of the kernel's time, so only four loads depend on one another: the
 // spans of requests, their segments, the segments of work tiles, and page numbers. All but the
-// first hit a cache (prefetch_segments, prefetch_pages). All else is in registers and shared
+// first hit a cache (prefetch_segments, prefetch_pages). All other data is in registers and shared
 // memory.
 //
 // Shared memory holds one word per warp for CtaScan, 65 sums per warp (few_costs_), and the table
 // of tiles (PlanTable). A step with room for more than kSharedTiles tiles has its table in global
-// memory. The only barrier is that of the whole CTA (bar.sync 0).
+// memory.
+//
+// All warps have the same role. Barriers of the CTA are bar.sync 0 of kPlanThreads threads; those
+// of a warp are bar.warp.sync. "The scan's memory" is the words of CtaScan.
+//
+// | barrier               | who arrives        | who waits | what it protects                     |
+// |-----------------------|--------------------|-----------|--------------------------------------|
+// | CtaScan               | all threads        | the CTA   | the scan's memory, after each store  |
+// | choose(),             | all threads        | the CTA   | the scan's memory, until it has been |
+// | find_heads(),         |                    |           | read                                 |
+// | choose_order(),       |                    |           |                                      |
+// | split_remainder()     |                    |           |                                      |
+// | make_tiles()          | all threads        | the CTA   | the same, and the tiles of the table |
+// | measure(), first      | all threads        | the CTA   | tiles measured by this CTA           |
+// | measure(), second     | all threads        | the CTA   | the scan's memory, until it has been |
+// |                       |                    |           | read                                 |
+// | TileExchange::wait()  | thread 0 of each   | thread 0, | measurements of all CTAs of a phase, |
+// |                       | CTA, at a counter  | polling   | in global memory                     |
+// | table_sum()           | all threads        | the CTA   | the scan's memory and the sums       |
+// | QueueSchedule::sort() | all threads        | the CTA   | the sorted order                     |
+// | read()                | 32 lanes           | the warp  | a tile's record, until all lanes     |
+// |                       |                    |           | have read it                         |
+// | sum_of_few()          | 32 lanes           | the warp  | the warp's sums                      |
 #pragma once
 
 #include "planner/queue.cuh"
@@ -84,11 +107,11 @@ class Planner {
     find_heads(units);
     const TableSum costs = sum_up_costs(units.num_tiles);
     caller_.copy(copied);
-    units.group_cost = costs.all;
+    units.group_cost = costs.total;
     units.lost_bits = costs.lost_bits;
-    units.per_group =
+    units.units_per_group =
         units.has_fixed_splits()
-            ? sum_up(tiles_.splits, tiles_.split_begin, units.num_tiles, kMaxStepCost).all
+            ? sum_up(tiles_.splits, tiles_.split_begin, units.num_tiles, kMaxStepCost).total
             : units.num_tiles;
     write(units);
   }

@@ -23,8 +23,8 @@ class QueueSchedule {
 
   // Returns true if the queue pays off. The costliest unit must exceed the average by a quarter,
   // but the average CTA must have the cost of kMinQueueUnits such units: otherwise the CTAs would
-  // wait for it. The average unit must be long enough to hide that it is taken from the queue. All
-  // threads of the CTA take part.
+  // wait for it. The average unit must have kMinQueueBlocks blocks: to take shorter ones from the
+  // queue costs more time than it saves. All threads of the CTA take part.
   LAZYROPE_DEVICE bool pays_off(const CtaScan<Spec::kThreads>& scan) const {
     if (phase_.has_queue == 0 || units_.has_fixed_splits()) return false;
     int32 longest = 0;
@@ -34,7 +34,7 @@ class QueueSchedule {
     const int64 max = scan.max(longest);
     return max * kMinQueueUnits * phase_.work.num_ctas <= units_.cost() &&
            4 * max * units_.count() >= int64{5} * units_.cost() &&
-           int64{kMinQueueBlocks} * kBlockCost * units_.count() <= units_.whole_cost();
+           int64{kMinQueueBlocks} * kBlockCost * units_.count() <= units_.unscaled_cost();
   }
 
   // Sorts the tiles by cost, in the column split_begin, which is unused without fixed splits. Call

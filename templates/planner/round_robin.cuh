@@ -120,7 +120,7 @@ class RoundRobinSchedule {
   LAZYROPE_DEVICE bool has_imbalance_below(int32 bits, const CtaScan<Spec::kThreads>& scan) {
     split_remainder(scan);
     if (num_whole_ == 0 && num_splits_ > 1 &&
-        units_.whole_cost() <
+        units_.unscaled_cost() <
             static_cast<int64>(min_share_cost(phase_.min_split_blocks)) * num_splits_ * num_units_)
       return false;
     int32 max = 0;
@@ -136,11 +136,11 @@ class RoundRobinSchedule {
   // Returns the unit that is number `unit` in the chosen order.
   LAZYROPE_DEVICE UnitCoord coord_of(int32 unit) const {
     if (!is_tile_major_) {
-      const auto [group, tile] = divide(unit, units_.per_group);
+      const auto [group, tile] = divide(unit, units_.units_per_group);
       return {group, tile, 0};
     }
     const auto [tile, group] = divide(unit, units_.num_groups);
-    return {group, units_.per_group - 1 - tile, 0};
+    return {group, units_.units_per_group - 1 - tile, 0};
   }
 
   // Returns the cost of all units and splits that a CTA has.

@@ -1,8 +1,8 @@
 // Steps 3 and 7 of planning: counts the KV blocks of a request's segments that a tile's rows see,
 // and finds the segment in which a block is.
 //
-// kLanes lanes serve one tile. Each lane looks at one segment, or at 32 / kLanes where the request
-// has more than kLanes: 32 segments at once, a lane's kLanes apart.
+// kLanes lanes serve one tile. If the tile's request has at most kLanes segments, each lane has
+// one. Otherwise the lanes look at 32 segments at a time: lane i at segments i, i + kLanes, ...
 #pragma once
 
 #include "planner/inputs.cuh"
@@ -138,7 +138,7 @@ class SegmentGroup {
     const Spans<kCount> loaded = spans<kCount>(first);
     LaneCount own = count_lane(loaded.span[0], first_page[0], search.queries);
     int32 own_first = first;  // segment of the group's first lane
-    // Each kLanes segments that end before the block are replaced by the next ones.
+    // While the block is after these kLanes segments, the next kLanes replace them.
     bool goes_on = true;
 #pragma unroll
     for (int32 i = 1; i < kCount; ++i) {
