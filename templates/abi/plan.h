@@ -15,7 +15,7 @@ struct StepInputs {
   int32 num_tokens;
   int32 page_size;
   const int32* q_position;  // [num_tokens]
-  const int32* base;        // [num_segments], as the next four
+  const int32* base;        // [num_segments], like the next four arrays
   const int32* start;
   const int32* length;
   const int32* lead;  // null: all zero
@@ -32,8 +32,9 @@ struct Divisor {
   int32 shift;
 };
 
-// Rounding is harmless: for 2^bits >= value > 2^(bits - 1), multiplier / 2^(31 + bits) exceeds 1 /
-// value by less than 2^bits / value / 2^(31 + bits). That is too little to change a quotient.
+// Returns the divisor. Rounding the multiplier up changes no quotient: for 2^bits >= value >
+// 2^(bits - 1), multiplier / 2^(31 + bits) exceeds 1 / value by less than 1 / 2^(31 + bits). A
+// dividend below 2^31 multiplies that to less than 1 / value.
 constexpr Divisor divisor(int32 value) {
   int32 bits = 1;
   while ((int64{1} << bits) < value) ++bits;
@@ -56,7 +57,7 @@ struct alignas(16) TileRows {
   int32 query_token;  // row of q with the request's first token
   int32 first_row;    // first packed row, counted in the request
   int32 num_rows;
-  int32 num_blocks;  // KV blocks that the rows see; until measured, the tiles of the request
+  int32 num_blocks;  // KV blocks that the rows see; until measured, the request's number of tiles
 };
 struct alignas(16) TileKeys {
   int32 first_position;  // least and greatest logical position of the rows
@@ -77,10 +78,10 @@ struct alignas(16) TileMeasurement {
 };
 static_assert(sizeof(TileMeasurement) == 32);
 
-// The planner's table of tiles is in shared memory if that has room for all tiles that a step may
-// have. Otherwise each planner CTA has a table in global memory, in PlanScratch. A tile takes
-// kPlanTileBytes: its rows and keys, its cost and fixed splits, and prefix sums of both. One entry
-// more holds the sums of all tiles.
+// The planner's table of tiles is in shared memory if a step has room for at most kSharedTiles
+// tiles. Otherwise each planner CTA has a table in global memory, in PlanScratch. A tile takes
+// kPlanTileBytes: its rows and keys, its cost and fixed splits, and prefix sums of both. One more
+// entry contains the sums of all tiles.
 inline constexpr int32 kSharedTiles = 1024;
 inline constexpr int32 kPlanTileBytes = sizeof(TileRows) + sizeof(TileKeys) + 16;
 constexpr int64 plan_table_bytes(int32 tiles) { return (int64{tiles} + 1) * kPlanTileBytes; }
@@ -138,10 +139,10 @@ static_assert(sizeof(PlanPhase) == 48 + 32 + 80);
 
 inline constexpr int kPlanPhases = 2;
 
-// The fields needed first come first: their line of the constant cache is loaded when the kernel
-// begins.
+// The fields that the kernel needs first come first: their line of the constant cache is loaded
+// when the kernel begins.
 struct PlanParams {
-  int32 num_planners;  // CTAs per phase; all plan the whole phase, and they divide the writing
+  int32 num_planners;  // CTAs per phase: each plans the whole phase and writes some work tiles
   int32 unused;
   StepInputs inputs;
   Divisor page_size;

@@ -268,7 +268,7 @@ class StreamKSchedule {
   LAZYROPE_DEVICE int32 tile_begin(int32 group, int32 tile) const {
     return group_begin(group) + units_.tiles.cost_begin.get(tile) - tile * excluded_cost();
   }
-  // Returns the part of each tile's cost that this schedule does not count.
+  // Returns how much of each tile's cost this schedule does not count.
   LAZYROPE_DEVICE int32 excluded_cost() const {
     return units_.scaled(phase_.work_tile_cost) - work_tile_cost_;
   }

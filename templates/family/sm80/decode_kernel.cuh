@@ -158,7 +158,7 @@ class Sm80Decode {
     Ring ring = this->ring(0);
     const WorkTileStart start = work_tile().start();
     num_prefetched_ = table.count_prefetched(start);
-    table.seed(start, num_prefetched_);
+    table.write_prefetched(start, num_prefetched_);
     Pages pages = {num_prefetched_, 0};
     bar_warp_sync();
     fill_prefetched(table, ring, pages, 0, kTilesAhead);
@@ -284,7 +284,7 @@ class Sm80Decode {
   LAZYROPE_DEVICE static int32 resolve(const Table& table, int32 window, int32 first,
                                        typename Table::Lookup lookup) {
     const int32 page = table.resolve_ahead(window, first, lookup);
-    table.save_walk(window, lookup);
+    table.save_search_point(window, lookup);
     return page;
   }
 

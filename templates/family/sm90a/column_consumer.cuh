@@ -17,8 +17,8 @@
 //
 // Role: each of the kGroups consumer warpgroups; each of its four warps has 16 of the keys. The
 // warps synchronize by Team::sync(): named barrier 2, or 3 + group if kGroups is above 1. It
-// protects the flags of is_any(), maxima, weights, and the row statistics. clear_partial_runs() and
-// WorkTileResult::finish() synchronize all consumers by named barrier 2.
+// protects the flags of any_in_warpgroup(), maxima, weights, and the row statistics.
+// clear_partial_runs() and WorkTileResult::finish() synchronize all consumers by named barrier 2.
 #pragma once
 
 #include "family/sm90a/consumer_pipelines.cuh"
@@ -174,8 +174,8 @@ class ColumnConsumer {
     for (int tile = 0; tile < kDimTiles; ++tile) softmax_.rescale(acc_o_[tile], factor);
   }
 
-  // No product reads the previous weights: each warp has waited for its products, and is_any() has
-  // synchronized the warps since.
+  // No product reads the previous weights: each warp has waited for its products, and
+  // any_in_warpgroup() has synchronized the warps since.
   LAZYROPE_DEVICE void store_weights(const Accumulator& scores) const {
     Product::store(scratch_, scores);
     fence_proxy_async();
@@ -202,7 +202,7 @@ class ColumnConsumer {
                                     const BlockInfo& info, Factors& factor) {
     const float scale_log2 = prepare_scores(scores, query_positions, info);
     Factors top;
-    const bool is_raised = is_any(softmax_.exceeds(scores, scale_log2, top));
+    const bool is_raised = any_in_warpgroup(softmax_.exceeds(scores, scale_log2, top));
     if (is_raised) raise_to(top, scale_log2, factor);
     softmax_.exponentiate(scores, scale_log2);
     return is_raised;
@@ -217,11 +217,11 @@ class ColumnConsumer {
     return kCaps ? 1.0f : params_.scale_log2;
   }
 
-  // Returns true if `is_so` holds for any lane of the warpgroup.
-  LAZYROPE_DEVICE bool is_any(bool is_so) const {
-    const bool is_of_warp = vote_sync_any(is_so);
+  // Returns true if `value` holds for any lane of the warpgroup.
+  LAZYROPE_DEVICE bool any_in_warpgroup(bool value) const {
+    const bool any_in_warp = vote_sync_any(value);
     if (lane_index() == 0)
-      st_shared(scratch_ + (kScratch.flags + Team::warp() * 4), is_of_warp ? 1u : 0u);
+      st_shared(scratch_ + (kScratch.flags + Team::warp() * 4), any_in_warp ? 1u : 0u);
     Team::sync();
     const Chunk flags = ld_shared<Chunk>(scratch_ + kScratch.flags);
     return (flags.word[0] | flags.word[1] | flags.word[2] | flags.word[3]) != 0;
@@ -306,14 +306,14 @@ class ColumnConsumer {
       select_row_tile(m, tile, partial[tile].value);
       transpose(partial[tile].value, 4);
     }
-    const int32 mine = lane_index() / 4 % 4;
-    const int32 row = ColumnLanes::row(m, mine / 2);
+    const int32 exchange_lane = lane_index() / 4 % 4;
+    const int32 row = ColumnLanes::row(m, exchange_lane / 2);
     const int32 row_of_head = row - head * Memory::kHeadRows;
     if (row_of_head >= num_rows) return;
     const WarpValues sums = load_warp_values(kScratch.warp_sums, row);
     const RowStats stats = {ld_shared<float>(scratch_ + (kScratch.row_maxima + row * 4)),
                             sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
-    const int32 quad = Team::warp() * 4 + mine % 2 * 2 + lane_index() / 16;
+    const int32 quad = Team::warp() * 4 + exchange_lane % 2 * 2 + lane_index() / 16;
 #pragma unroll
     for (int tile = 0; tile < kDimTiles; ++tile) partial[tile].stats = stats;
     result.template write<16>(first_head() + head, row_of_head, quad, partial);

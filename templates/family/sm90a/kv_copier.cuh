@@ -74,7 +74,7 @@ class KvCopier {
     int32 octets;      // bit 0 or 1: the run's octet 0 or 1 has slots of the segment
     int32 num_octets;  // octets of the block that have slots of the segment
   };
-  static constexpr int32 kBoth = 3;
+  static constexpr int32 kBothOctets = 3;
 
   LAZYROPE_DEVICE void copy(const Table& table, int32 num_blocks, int32 stage) {
     constexpr bool kAreKeys = kCopied == Copied::kKeys;
@@ -120,8 +120,9 @@ class KvCopier {
     while (true) {
       const BoxCoord at = locate(table, block);
 #pragma unroll 1
-      for (int32 of = 0; of < 2; ++of)
-        copy_tile(of == 0 ? maps_.keys : maps_.values, at, key_stage_.index + of * Memory::kStages);
+      for (int32 ring = 0; ring < 2; ++ring)
+        copy_tile(ring == 0 ? maps_.keys : maps_.values, at,
+                  key_stage_.index + ring * Memory::kStages);
       key_stage_.advance();  // values have the same stages in their ring
       is_filled_ |= key_stage_.index == 0;
       if (++block == end) break;
@@ -246,8 +247,8 @@ class KvCopier {
       if (octets == 0 || !elect_sync()) continue;
       const int32 first = octets == 2 ? 1 : 0;
       const int32 at[5] = {0, 0, 0, octet + first, head};
-      load(tile + (run * kRunBytes + first * kOctetBytes), octets == kBoth ? map.runs : map.octets,
-           at, barrier);
+      load(tile + (run * kRunBytes + first * kOctetBytes),
+           octets == kBothOctets ? map.runs : map.octets, at, barrier);
     }
   }
 

@@ -85,7 +85,7 @@ class SchedulerWarp {
     const int32 num_prefetched = memory_.table(params_.step, work_tile).count_prefetched(start);
     const int32 first = (window_stage_.index + 1) * Table::kWindow - num_prefetched;
     const Table table = memory_.table(params_.step, work_tile, first);
-    seed(table, start, num_prefetched, stage, first);
+    fill_first_window(table, start, num_prefetched, stage, first);
     if (num_prefetched == work_tile.extent().num_blocks) return;
     typename Table::Lookup lookup = table.look_up_first();
     const int32 end = first + work_tile.extent().num_blocks;
@@ -94,10 +94,10 @@ class SchedulerWarp {
       resolve_window(table, block, lookup);
   }
 
-  LAZYROPE_DEVICE void seed(const Table& table, const WorkTileStart& start, int32 num_prefetched,
-                            int32 stage, int32 first) {
+  LAZYROPE_DEVICE void fill_first_window(const Table& table, const WorkTileStart& start,
+                                         int32 num_prefetched, int32 stage, int32 first) {
     windows_.acquire(window_stage_.index);
-    table.seed(start, num_prefetched);
+    table.write_prefetched(start, num_prefetched);
     if (lane_index() == 0) st_shared(memory_.first_block(stage), first);
     windows_.commit(window_stage_.index);
     window_stage_.advance();
