@@ -28,7 +28,7 @@ struct BlockInfo {
   int32 begin;     // valid slots: [begin, end)
   int32 end;       // kBlockSlots + kRunSlots where the segment continues after this block
 
-  // True if the next block belongs to another segment.
+  // Returns true if the next block belongs to another segment.
   template <int kBlockSlots>
   LAZYROPE_DEVICE bool ends_segment() const {
     return end <= kBlockSlots;
@@ -124,9 +124,9 @@ class BlockTable {
     return {slot < start.end ? work_tile.start_page(run) : 0, at.slot};
   }
 
-  // The point at which the search for the next window continues: a segment, and the first of the
-  // work tile's blocks in it. Two copies are used alternately, because other lanes may still read
-  // the point at which this window's search began.
+  // The point at which the search for the next window continues: a segment, and the number of the
+  // first block in it, counted in the work tile. There are two copies, used alternately, because
+  // other lanes may still read the point at which this window's search began.
   struct alignas(8) SearchPoint {
     int32 segment;
     int32 block;
@@ -200,8 +200,7 @@ class BlockTable {
     return static_cast<int32>(static_cast<uint32>(block) % kCapacity);
   }
 
-  // Returns the block that this lane fills; a lane has one run of a block. Returns -1 for lanes
-  // without a run.
+  // Returns the block of which this lane fills one run, or -1 for a lane without a run.
   LAZYROPE_DEVICE static int32 entry(int32 window) {
     if (kWarpThreads % kRuns != 0 && lane_index() >= kWindow * kRuns) return -1;
     return window * kWindow + lane_index() / kRuns;
@@ -210,8 +209,8 @@ class BlockTable {
     return run_address(entry(window), lane_index() % kRuns);
   }
 
-  // Returns an empty segment for an index past the work tile's last segment. The last one is loaded
-  // again for that, instead of a branch: after a branch at the end of a loop the compiler would not
+  // Returns an empty segment for an index past the work tile's last segment. It loads the last
+  // segment again instead of branching: after a branch at the end of a loop, the compiler would not
   // know that the lanes have converged.
   LAZYROPE_DEVICE SegmentRecord load_segment(int32 index) const {
     SegmentRecord record{};
@@ -248,7 +247,7 @@ class BlockTable {
       const int32 owner = upper_bound_lane(blocks_through, target);
       const int32 owner_first = shfl_sync_idx(blocks_through - blocks, owner);
       const VisibleSegment found = from_lane(segment, owner);
-      // A negative target was found among the 32 segments before.
+      // A block with a negative target was found among the 32 segments before.
       if (wanted && target >= 0 && target < total)
         page = write(entry(window), found, target - owner_first, lookup);
       if (!vote_sync_any(wanted && target >= total)) break;
