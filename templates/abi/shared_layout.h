@@ -153,7 +153,7 @@ struct Sm90aLayout {
   int work_tiles;
   int key_barriers;
   int value_barriers;
-  int stored_barriers;  // of 8-bit blocks that rotators widen
+  int stored_barriers;  // full when 8-bit elements have been copied
   int rotated_barriers;
   int rotation_barriers;
   int saved_barriers;

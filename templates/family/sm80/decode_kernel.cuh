@@ -421,7 +421,7 @@ class Sm80Decode {
   SharedPtr memory_;
   int32 current_ = 0;         // offset of the present one of two work tiles, in bytes
   int32 num_blocks_ = 0;      // blocks of this warp
-  int32 num_prefetched_ = 0;  // of these, blocks whose page numbers are in the work tile
+  int32 num_prefetched_ = 0;  // among them, blocks whose page numbers are in the work tile
   LaneAngles<LaneRevolutions<Spec>, kHasRegisters> angles_;
   float key_scale_;  // set if the pool has scales
   float acc_o_[kRowTiles][Product::kColumnTiles][4];

@@ -31,8 +31,8 @@
 
 namespace lazyrope {
 
-// The warps that compute together: one warpgroup. If it is the only one, all consumers are its
-// team, and its index needs no computation.
+// The team of a warpgroup, whose warps compute together. With one warpgroup this is the team of all
+// consumers, and its index needs no computation.
 template <class Memory, int kGroups = Memory::kGroups>
 struct ColumnTeam {
   using Type = typename Memory::ConsumerGroups;
@@ -51,7 +51,7 @@ class ColumnConsumer {
   using Mask = typename Spec::Mask;
   using Product = typename Spec::Product;
   static constexpr int kKeys = Memory::kKeys;
-  // heads and rows of the warpgroup
+  // The KV heads and the rows of the warpgroup.
   static constexpr int kHeads = Memory::kHeads / Memory::kGroups;
   static constexpr int kRows = Memory::kRows / Memory::kGroups;
   static constexpr int kRowTiles = kRows / 8;
@@ -86,9 +86,9 @@ class ColumnConsumer {
         store_empty_stats();
       const Result result(params_, work_tile);
       write_all(result, work_tile.extent().num_rows);
-      if (num_blocks > 0)
-        pipelines_.finish_work_tile(
-            last);  // after the results, because other CTAs may wait for them
+      // The warp writes its results before it releases the queries and the window, because other
+      // CTAs may wait for the results.
+      if (num_blocks > 0) pipelines_.finish_work_tile(last);
       result.finish(work_tile.is_last(), memory_.at + Memory::kFlags);
     });
   }
@@ -126,8 +126,8 @@ class ColumnConsumer {
 #pragma unroll 1
     while (true) {
       compute_weights(scores, query_positions, info);
-      // The same code multiplies the last block's values, because the instruction cache then has
-      // it.
+      // The loop also multiplies the last block's values, because the instruction cache has the
+      // loop's code.
       const bool is_last = block == last;
       const ValidSlots slots(info);
       if (!is_last) {
@@ -161,7 +161,7 @@ class ColumnConsumer {
     Product::multiply_weight_value(acc_o_, scratch_, values + group() * Product::kColumnBytes);
   }
 
-  // There is time to wait for all products, because memory bandwidth is the limit.
+  // Waits for all products. There is time for that, because memory bandwidth is the limit.
   LAZYROPE_DEVICE void wait_for_products(Accumulator& scores) {
     wgmma_wait_group<0>();
     scores.pin();
@@ -195,9 +195,9 @@ class ColumnConsumer {
     Team::sync();
   }
 
-  // Computes weights from scores. Returns true if the rows must be multiplied by `factor`. The work
-  // tile's first block does that too, without need, so that the instruction cache has the code
-  // later.
+  // Computes weights from scores. Returns true if the rows must be multiplied by `factor`. This is
+  // also so for the work tile's first block, which does not need it. The instruction cache then has
+  // the code for later blocks.
   LAZYROPE_DEVICE bool softmax_step(Accumulator& scores, const QueryPositions& query_positions,
                                     const BlockInfo& info, Factors& factor) {
     const float scale_log2 = prepare_scores(scores, query_positions, info);
@@ -217,7 +217,7 @@ class ColumnConsumer {
     return kCaps ? 1.0f : params_.scale_log2;
   }
 
-  // Returns true if `value` holds for any lane of the warpgroup.
+  // Returns true if `value` is true in any lane of the warpgroup.
   LAZYROPE_DEVICE bool any_in_warpgroup(bool value) const {
     const bool any_in_warp = vote_sync_any(value);
     if (lane_index() == 0)
@@ -264,8 +264,8 @@ class ColumnConsumer {
     return ld_shared<WarpValues>(scratch_ + (where + row * 16));
   }
 
-  // Call this after the row statistics have been stored. It is a loop because the instruction cache
-  // has the code from its second iteration on.
+  // Writes the results, after the row statistics have been stored. It is a loop because the
+  // instruction cache has the code from the second iteration on.
   LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows) const {
     Team::sync();
 #pragma unroll 1
@@ -297,7 +297,8 @@ class ColumnConsumer {
     store_row_stats();
   }
 
-  // A lane has one column of four rows, and exchanges them for four columns of one row.
+  // Writes the results of row tile m. A lane has one column of four rows, and exchanges them for
+  // four columns of one row.
   LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int32 m) const {
     const int32 head = m * 8 / Memory::kHeadRows;
     RowQuad partial[kDimTiles];

@@ -10,10 +10,10 @@
 // positions and the block table, in shared memory.
 // Writes: out and lse of the rows, or their partial result (ops/work_tile_result.cuh).
 //
-// Only a row's first scores are searched for their maximum: the search takes longer than the
-// products leave time for. Later weights reveal a score far above the maximum, which is rare. The
-// warp then computes its scores again, by itself, and searches them. Therefore the keys are held
-// until the weights are known.
+// Only a row's first scores are searched for their maximum, because the search takes longer than
+// the products. Later scores far above the maximum are rare, and their weights reveal them. The
+// warp then computes its scores again, without the other warps, and searches them. Therefore a
+// block's keys are released only after its weights are known.
 //
 // Role: both consumer warpgroups. Four lanes share two rows, so a thread has a quarter of the
 // columns of two rows. The warps synchronize by the pipelines (consumer_pipelines.cuh), by
@@ -39,17 +39,18 @@ class RowConsumer {
   static constexpr int kKeys = Memory::kKeys;
   static constexpr int kHeadDim = Memory::kHeadDim;
   static constexpr int kGroupRows = 64;
-  // Groups of eight columns whose weights are computed before the previous value product is waited
-  // for. The branch of clear_next_partial_runs() keeps the compiler from waiting earlier.
+  // The groups of eight columns whose weights are computed before clear_next_partial_runs(). The
+  // branch there keeps the compiler from moving these computations after the wait for the previous
+  // value product.
   static constexpr int kEarlyColumns = kHeadDim > 128 ? 4 : 6;
-  // If a score product is issued at once, there is time for other work until it completes. With
-  // longer rows its issue takes nearly until then.
+  // Up to this head_dim, a warp issues a score product quickly and has time for other work until
+  // the product completes. With longer rows the issue takes nearly as long as the product.
   static constexpr bool kAdvancesDuringMma = kHeadDim <= 128;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   // A full softmax step is needed for a work tile's first scores and for scores that are computed
-  // again. At head_dim 128 one copy of its code, a fifteenth of the kernel, serves both. Elsewhere
-  // one copy is slower: by 1% at 64 columns. With longer rows ptxas would then hold the operands'
-  // descriptors in lanes' registers, and copy them for each product.
+  // again. At head_dim 128 one instance of its code, a fifteenth of the kernel, serves both. At
+  // other head dims one instance is slower: by 1% at 64. With longer rows ptxas would then keep the
+  // operands' descriptors in the lanes' registers, and copy them for each product.
   static constexpr bool kStepsBeforeLoop = kHeadDim != 128;
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
   static_assert(!kRotatesQueries || !kAdvancesDuringMma, "rotate_between() advances to no block");
@@ -210,8 +211,8 @@ class RowConsumer {
     return info;
   }
 
-  // Does the same if the queries must be rotated for `block` first, which overlaps with the value
-  // product. The scores have completed on return.
+  // Does the same if the queries must first be rotated for `block`, which overlaps with the value
+  // product. Both products have completed on return.
   LAZYROPE_DEVICE BlockInfo rotate_between(Scores& scores, const OperandA (&weights)[kKeys / 16],
                                            const Table& table, int32 block) {
     multiply_values(weights, pipelines_.wait_for_values());
@@ -230,8 +231,8 @@ class RowConsumer {
   }
 
   // Computes the weights of a block, whose scores have been shifted, while the value product of the
-  // block before runs. Returns false if a maximum was too small. If products add the weights up,
-  // the compiler removes the lanes' sums, which are then unused.
+  // previous block runs. Returns false if a maximum was too small. If products also sum the
+  // weights, the lanes' sums are unused, and the compiler removes them.
   LAZYROPE_DEVICE bool softmax_step(OperandA (&weights)[kKeys / 16], Scores& scores, float scale,
                                     const BlockInfo& info) {
     float added[1][2] = {};
@@ -263,8 +264,8 @@ class RowConsumer {
     pipelines_.release_values();
   }
 
-  // Caps and masks scores, and shifts them by maxima that are already known. Returns the factor of
-  // the scores. Most blocks need neither mask nor shift, so one branch tests for both.
+  // Caps and masks scores, and with kShifts subtracts the known maxima. Returns the factor of the
+  // scores. Most blocks need neither mask nor shift, so one branch tests for both.
   template <bool kShifts = false>
   LAZYROPE_DEVICE float prepare_scores(Scores& scores, PositionRange queries,
                                        const BlockInfo& info) const {
@@ -290,8 +291,8 @@ class RowConsumer {
     result.finish(work_tile.is_last(), memory_.at + Memory::kFlags);
   }
 
-  // These return values of one of the lane's two rows. One copy of the code writes both rows, and
-  // registers cannot be indexed at run time.
+  // These return values of one of the lane's two rows. One instance of the code writes both rows,
+  // and registers cannot be indexed at run time.
   LAZYROPE_DEVICE float column(int32 h, int n, int i) const {
     return h == 0 ? acc_o_[4 * n + i] : acc_o_[4 * n + 2 + i];
   }

@@ -1,5 +1,5 @@
 // The scheduler warp (warp 0) loads the CTA's work tiles and fills the block table, a window of
-// blocks at a time. It is ahead of all warps that use them.
+// blocks at a time. It is ahead of all other warps.
 //
 // Reads: WorkTile [work tiles] and the queue's counter in global memory; the step's segments and
 // page numbers.
@@ -52,9 +52,9 @@ class SchedulerWarp {
   static constexpr bool kHasQueue = Memory::kHasManyRows;
 
   // Takes a work tile from the queue as soon as its stage is empty, and returns an empty work tile
-  // after the last one. Each CTA finds the queue empty once and does not take its first work tile
-  // from it. So a launch increments the counter num_work_tiles times, which returns it to 0 for the
-  // next launch.
+  // after the last one. Each CTA finds the queue empty once, and does not take its first work tile
+  // from it. A launch thus increments the counter num_work_tiles times, and the counter is 0 again
+  // for the next launch.
   LAZYROPE_DEVICE Chunk take_from_queue(int32 num_work_tiles) const {
     work_tiles_.await_phase(work_tile_stage_.index);
     uint32 taken = 0;
@@ -103,7 +103,7 @@ class SchedulerWarp {
     window_stage_.advance();
   }
 
-  // Fills a window from its first block `block` on. `lookup` was loaded before.
+  // Fills a window from its first block, `block`, on. The caller has loaded `lookup`.
   LAZYROPE_DEVICE void resolve_window(const Table& table, int32 block,
                                       typename Table::Lookup& lookup) {
     const int32 window = block / Table::kWindow;
