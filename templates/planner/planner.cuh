@@ -6,8 +6,8 @@
 // compute the same plan. CTA i writes work tiles i, i + num_planners, i + 2 num_planners ...
 //
 // Every CTA goes through these steps:
-//   1. Load. Four lanes load the spans of one request; every warp also loads the token spans of the
-//      first 64 requests. Each thread loads the first elements that it copies for attend. The
+//   1. Load. Four lanes load the ranges of one request; every warp also loads the token ranges of
+//      the first 64 requests. Each thread loads the first elements that it copies for attend. The
 //      attend kernel's counters are set to 0.
 //   2. Make tiles (make_tiles). One thread cuts one request's packed rows into tiles. This is
 //      skipped where every request is a single tile, as in decode.
@@ -30,7 +30,7 @@
 // same time then read the same keys from L2, and little is left to combine.
 //
 // Memory latency takes most of the kernel's time, so only four loads depend on one another: the
-// spans of requests, their segments, the segments of work tiles, and page numbers. All but the
+// ranges of requests, their segments, the segments of work tiles, and page numbers. All but the
 // first hit a cache (prefetch_segments, prefetch_pages). All other data is in registers and shared
 // memory.
 //
@@ -93,7 +93,7 @@ class Planner {
     // takes time even when it is skipped.
     if constexpr (!Spec::kFixedSplits) phase_.fixed_split_blocks = 0;
     if constexpr (!Spec::kJoinsHeads) phase_.max_heads = phase_.min_heads;
-    const RequestSpan own = caller_.request(thread_index() / kTileLanes);
+    const RequestRange own = caller_.request(thread_index() / kTileLanes);
     const LaneTokens tokens = {caller_.tokens(lane_index()),
                                caller_.tokens(kWarpThreads + lane_index())};
     caller_.prefetch_segments();
@@ -213,10 +213,10 @@ class Planner {
     return rows >= phase_.min_rows && rows <= phase_.max_rows ? rows : 0;
   }
 
-  // The token spans of the lane's two requests, where there are at most kTilesAtOnce.
+  // The token ranges of the lane's two requests, where there are at most kTilesAtOnce.
   struct LaneTokens {
-    TokenSpan first;
-    TokenSpan second;
+    TokenRange first;
+    TokenRange second;
   };
 
   // Returns the number of tiles where there are few requests and each is a single tile, as in
@@ -235,7 +235,7 @@ class Planner {
     return count_ones(of_first) + count_ones(of_second);
   }
 
-  LAZYROPE_DEVICE TileRecord make_tile(const RequestSpan& request) const {
+  LAZYROPE_DEVICE TileRecord make_tile(const RequestRange& request) const {
     return {{request.token, 0, rows_of(request.num_tokens()), 1},
             {0, 0, request.segment, request.segment_end}};
   }
@@ -247,7 +247,7 @@ class Planner {
     int32 passed = 0;
 #pragma unroll 1
     for (int32 first = 0; first < caller_.num_requests(); first += Spec::kThreads) {
-      const RequestSpan request = caller_.request(first + thread_index());
+      const RequestRange request = caller_.request(first + thread_index());
       const int32 rows = rows_of(request.num_tokens());
       // The limit keeps the CTA's sum in an int32. A step has no room for as many tiles anyway.
       const CtaSums sums = scan_.sums(smaller(ceil_div(rows, phase_.tile_rows), kMaxPerThread));
@@ -261,7 +261,7 @@ class Planner {
   // The largest summand of a thread for which the CTA's sum fits an int32.
   static constexpr int32 kMaxPerThread = 0x7fffffff / Spec::kThreads;
 
-  LAZYROPE_DEVICE void make_request_tiles(const RequestSpan& request, int32 rows,
+  LAZYROPE_DEVICE void make_request_tiles(const RequestRange& request, int32 rows,
                                           int32 tile) const {
     const int32 request_tiles = ceil_div(rows, phase_.tile_rows);
 #pragma unroll 1

@@ -178,7 +178,7 @@ class StreamKSchedule {
 
   // The range of a unit in the summed cost. Boundaries near the unit's ends are moved to the ends;
   // the others are inside of the unit.
-  struct UnitSpan {
+  struct UnitRange {
     Unit unit;
     int32 begin;  // where the unit's tile begins in the summed cost
     int32 end;
@@ -200,7 +200,7 @@ class StreamKSchedule {
     return static_cast<float>(point) * boundaries_per_cost_ > static_cast<float>(boundary);
   }
 
-  LAZYROPE_DEVICE UnitSpan unit_span(const Unit& unit) const {
+  LAZYROPE_DEVICE UnitRange unit_range(const Unit& unit) const {
     const auto [group, tile, split] = unit.coord;
     const int32 begin = tile_begin(group, tile);
     const int32 end = tile_begin(group, tile + 1);
@@ -231,23 +231,23 @@ class StreamKSchedule {
   LAZYROPE_DEVICE BlockRange block_range(const UnitCoord& coord, int32 share) const {
     const UnitCoord next = units_.next(coord);
     const bool is_own = lane_half() == 0;
-    const UnitSpan unit =
-        unit_span(units_.at({is_own ? coord.group : next.group, is_own ? coord.tile : next.tile,
-                             is_own ? coord.split : next.split}));
-    const int32 next_boundary = from_half(unit.first_boundary, 1);
+    const UnitRange range =
+        unit_range(units_.at({is_own ? coord.group : next.group, is_own ? coord.tile : next.tile,
+                              is_own ? coord.split : next.split}));
+    const int32 next_boundary = from_half(range.first_boundary, 1);
     // If the next share also begins at the unit's beginning, this share has no block of the unit.
-    const bool exists = share < 0 || share + 1 >= unit.first_boundary;
-    const bool begins_inside = share >= unit.first_boundary;
-    if (!begins_inside) share = unit.first_boundary - 1;
-    const bool ends_inside = share + 1 < unit.end_boundary;
+    const bool exists = share < 0 || share + 1 >= range.first_boundary;
+    const bool begins_inside = share >= range.first_boundary;
+    if (!begins_inside) share = range.first_boundary - 1;
+    const bool ends_inside = share + 1 < range.end_boundary;
     const bool continues =
-        !ends_inside && next.group < units_.num_groups && next_boundary == unit.end_boundary;
+        !ends_inside && next.group < units_.num_groups && next_boundary == range.end_boundary;
     // Both blocks are computed in any case: a branch takes longer.
-    const float of_cost = blocks_of_cost(unit);
-    const int32 inside[] = {block_at(unit, of_cost, share), block_at(unit, of_cost, share + 1)};
-    const int32 first = begins_inside ? inside[0] : unit.unit.first_block;
-    const int32 end = ends_inside ? inside[1] : unit.unit.end_block;
-    const KvSplit split = split_of(unit, share);
+    const float of_cost = blocks_of_cost(range);
+    const int32 inside[] = {block_at(range, of_cost, share), block_at(range, of_cost, share + 1)};
+    const int32 first = begins_inside ? inside[0] : range.unit.first_block;
+    const int32 end = ends_inside ? inside[1] : range.unit.end_block;
+    const KvSplit split = split_of(range, share);
     const auto leader_value = [](int32 value) { return from_half(value, 0); };
     return {leader_value(exists ? 1 : 0) != 0,
             leader_value(first),
@@ -308,34 +308,33 @@ class StreamKSchedule {
     if (!units_.has_fixed_splits()) return coord;
 #pragma unroll 1
     for (; coord.split + 1 < units_.num_splits(coord.tile); ++coord.split)
-      if (boundary < unit_span(units_.at(coord)).end_boundary) break;
+      if (boundary < unit_range(units_.at(coord)).end_boundary) break;
     return coord;
   }
 
-  LAZYROPE_DEVICE float blocks_of_cost(const UnitSpan& unit_span) const {
-    const int32 cost = larger(unit_span.end - unit_span.begin - work_tile_cost_, 1);
-    return static_cast<float>(unit_span.unit.end_block) *
-           rcp_approx_ftz_f32(static_cast<float>(cost));
+  LAZYROPE_DEVICE float blocks_of_cost(const UnitRange& range) const {
+    const int32 cost = larger(range.end - range.begin - work_tile_cost_, 1);
+    return static_cast<float>(range.unit.end_block) * rcp_approx_ftz_f32(static_cast<float>(cost));
   }
 
   // Returns the block at which a boundary cuts a unit. The CTA that ends there and the CTA that
   // begins there must compute the same block. Therefore no product of floats is added to anything:
   // the compiler may fuse both or not, and the two results are rounded differently.
-  LAZYROPE_DEVICE int32 block_at(const UnitSpan& unit_span, float of_cost, int32 boundary) const {
+  LAZYROPE_DEVICE int32 block_at(const UnitRange& range, float of_cost, int32 boundary) const {
     const int32 into = static_cast<int32>(static_cast<float>(boundary) * share_cost_) -
-                       unit_span.begin - work_tile_cost_;
+                       range.begin - work_tile_cost_;
     const auto block = static_cast<int32>(static_cast<float>(into + kBlockCost / 2) * of_cost);
-    return smaller(larger(block, min_split_blocks_), unit_span.unit.end_block - min_split_blocks_);
+    return smaller(larger(block, min_split_blocks_), range.unit.end_block - min_split_blocks_);
   }
 
   // Returns the KV split of a unit that a share has. If shares a to b have the unit's splits, their
   // partial results are 2 a + 1 to a + b + 1, and their counter is a. The next unit that is cut has
   // its first split in share b or later, so partial results never overlap.
-  LAZYROPE_DEVICE KvSplit split_of(const UnitSpan& unit, int32 share) const {
-    if (units_.has_fixed_splits()) return fixed_split(unit.unit);
-    if (unit.first_boundary == unit.end_boundary) return {0, 1, 0, 0};
-    const int32 first = unit.first_boundary - 1;
-    return {share - first, unit.end_boundary - first, 2 * first + 1, first};
+  LAZYROPE_DEVICE KvSplit split_of(const UnitRange& range, int32 share) const {
+    if (units_.has_fixed_splits()) return fixed_split(range.unit);
+    if (range.first_boundary == range.end_boundary) return {0, 1, 0, 0};
+    const int32 first = range.first_boundary - 1;
+    return {share - first, range.end_boundary - first, 2 * first + 1, first};
   }
 
   // Each fixed split has a partial result of its own. The counters of tiles follow the marks of all
