@@ -23,7 +23,7 @@ from tools.drawing import RESULTS
 
 Row = dict[str, Any]
 
-# These are the planner's costs (templates/planner/units.cuh, runtime/step/step_layout.cpp).
+# These are the planner's costs (templates/planner/policy.h). tests/support/decode_shares.json holds both to each other.
 BLOCK_COST = 8
 SEGMENT_COST = 2
 MIN_SHARE_COST = BLOCK_COST + SEGMENT_COST + 2

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "templates/planner/policy.h"
+
 namespace lazyrope {
 namespace {
 
@@ -77,14 +79,11 @@ int max_heads_of(const KernelConfig& config, const TileConfig& tile, const StepS
   return heads;
 }
 
-// Returns the cost of the change from one work tile to the next, during which a CTA reads nothing.
-// For decode this is the cost of the bytes that the CTA could have read meanwhile. It was measured
-// on an H200 and is about the same for all head dims.
+// Returns the cost of a work tile beside its blocks.
 int work_tile_cost(const TileConfig& tile, const StepShape& shape, int heads) {
-  constexpr int kWorkTileBytes = 160 * 1024;
-  if (tile.divides_rows()) return kBlockCost;
-  const int block_bytes = 2 * tile.planner_block_n() * shape.head_dim * shape.kv_bytes * heads;
-  return std::max(kBlockCost * kWorkTileBytes / block_bytes, kBlockCost);
+  if (tile.divides_rows()) return kPrefillWorkTileCost;
+  return decode_work_tile_cost(2 * tile.planner_block_n() * shape.head_dim * shape.kv_bytes *
+                               heads);
 }
 
 // Returns the largest number of units: the tiles of all KV heads with their fixed splits.
@@ -113,11 +112,11 @@ void lay_out_phase(Arena& arena, const StepShape& shape, const KernelConfig& con
   phase.min_heads = tile.heads;
   phase.max_heads = max_heads_of(config, tile, shape);
   phase.max_head_groups = shape.num_kv_heads / phase.min_heads;
-  phase.max_cost = kMaxStepCost / phase.max_head_groups;
+  phase.max_group_cost = kMaxStepCost / phase.max_head_groups;
   phase.work_tile_cost = work_tile_cost(tile, shape, phase.max_heads);
-  phase.short_cost = 20 * phase.work_tile_cost;  // measured on an H200
+  phase.short_share_cost = short_share_cost(phase.work_tile_cost);
   phase.allows_round_robin = tile.divides_rows() ? 1 : 0;
-  phase.ctas_at_once = sm_count;
+  phase.sm_count = sm_count;
   phase.has_queue = tile.divides_rows() && tile.family == Family::kSm90a ? 1 : 0;
   phase.scratch.max_tiles = static_cast<int32>(extent.max_tiles);
   // templates/ops/combine_scheduler.cuh defines the counters.

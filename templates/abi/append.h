@@ -16,9 +16,9 @@ struct AppendRecord {
 };
 static_assert(sizeof(AppendRecord) == 16);
 
-// The fields needed first come first here and in AppendParams: their line of the constant cache is
-// loaded when the kernel begins, and others are waited for. plan_append reads the caller's arrays,
-// int32 on the device, and writes the records.
+// plan_append reads the caller's arrays, int32 on the device, and writes the records. Here and in
+// AppendParams, the fields that a kernel needs first come first: their line of the constant cache
+// is loaded when the kernel begins, but the kernel waits for other lines.
 struct PlanAppendParams {
   int32 num_requests;
   int32 page_size;

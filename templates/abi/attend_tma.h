@@ -10,60 +10,64 @@
 
 namespace lazyrope {
 
-inline constexpr int kOctetSlots = 8;
+inline constexpr int kOctetSlots = 8;  // slots of the smaller of two TMA boxes
 
 // Tells whether consumers rotate their queries themselves, in place. With many rows of a long
 // head_dim, shared memory has no room for the rotated queries of two documents.
 constexpr bool consumers_rotate(bool is_prefill, int head_dim) {
   return is_prefill && head_dim > 128;
 }
-// Returns the warps of the CTA's producer: one finds where keys and values are, one or two copy
-// them, and the others rotate queries or help consumers that do.
+// Returns the number of producer warps of a CTA: one finds where keys and values are, one or two
+// copy them, and the others rotate queries or help consumers that do.
 constexpr int producer_warps(bool is_prefill, int head_dim) {
   return is_prefill && !consumers_rotate(is_prefill, head_dim) ? 8 : 4;
 }
-// Returns the number of copying warps. If there are two, the queries of a CTA's first work tile are
-// copied before keys and values.
+// Returns the number of producer warps that copy. If there are two, the queries of a CTA's first
+// work tile are issued before keys and values (pipeline/issue_order.cuh).
 constexpr int copy_warps(bool is_prefill, int head_dim) {
   return producer_warps(is_prefill, head_dim) == 8 ? 2 : 1;
 }
 inline constexpr int kIssueOrderBytes = 16;
-// Greatest number of stages of rotated queries, and of shared rotations; stages of work tiles with
-// their rows' positions.
+// Stages of work tiles, each with the positions of its rows.
+inline constexpr int kWorkTileStages = 2;
+// Greatest number of stages of rotated queries, and of shared rotations.
 inline constexpr int kMaxRotatedStages = 2;
-// Returns the stages of rotated queries: one if there is no room for the next document's.
+// Returns the number of stages of rotated queries: one if shared memory has no room for the queries
+// of the next document.
 constexpr int rotated_stages(bool is_prefill, int head_dim, int rows) {
   const bool has_room = is_prefill ? !consumers_rotate(true, head_dim) : rows <= 16;
   return has_room ? kMaxRotatedStages : 1;
 }
-inline constexpr int kWorkTileStages = 2;
-// A shared rotation is the one by which many rows are rotated together (ops/rotate_tile.cuh). A
-// helper warp computes it: cosines and sines, 2 bytes per column. A flag follows: with it the
-// helper tells the rotators whether there is a rotation, and they soon read it.
+// A shared rotation is one by which many rows are rotated together (ops/rotate_tile.cuh). A
+// producer warp computes its cosines and sines, 2 bytes per column. A flag follows: it tells the
+// rotators whether the stage has a rotation.
 constexpr int rotation_exists_offset(int head_dim) { return head_dim * 2; }
 constexpr int rotation_bytes(int head_dim) { return rotation_exists_offset(head_dim) + 16; }
 constexpr int rotation_stages(bool is_prefill, int head_dim) {
   return !is_prefill ? 0 : consumers_rotate(is_prefill, head_dim) ? kMaxRotatedStages : 1;
 }
 
-// Returns the windows of the block table, of 480 or 512 slots each: one is resolved while another
-// is used. Queries are rotated for a document as soon as a window has its first block. Products of
-// a short head_dim reach that block so soon that it must be known a document ahead. The number is a
-// power of two, because the main loop computes a window's index from a block's.
+// Returns the number of windows of the block table, of 480 or 512 slots each. The scheduler fills
+// one while other warps read another. Queries are rotated for a document as soon as a window has
+// its first block. With a short head_dim, products reach that block so soon that it must be known a
+// document ahead. The number is a power of two, because the main loop computes the index of a
+// window from that of a block.
 constexpr int table_windows(bool is_prefill, int head_dim) {
   return is_prefill && head_dim < 128 ? 4 : 2;
 }
 
-// Tells whether the PV products also sum the softmax weights: a panel of ones follows the panel of
-// values. Its 16 rows serve all products. Lanes that added instead would have to wait for every
-// exponential.
+// Tells whether the PV products also sum the softmax weights, by a panel of ones after the panel of
+// values. Its 16 rows serve all products. Lanes that added the weights themselves would have to
+// wait for every exponential.
 constexpr bool adds_weights(bool is_prefill, int head_dim) { return is_prefill && head_dim == 64; }
-// Returns the columns of many rows' results, those of the sums included; and the columns that one
-// product computes, because registers do not suffice for more. A kernel of 512 threads is compiled
-// for 128 registers, one of 384 for 168, whatever setmaxnreg gives its warps.
+// Returns the accumulator columns of many rows: head_dim, and eight for the sums of the weights if
+// products add these.
 constexpr int row_columns(int head_dim) {
   return head_dim + (adds_weights(true, head_dim) ? 8 : 0);
 }
+// Returns the columns that one product computes: half of them if registers do not suffice for all.
+// A kernel of 512 threads is compiled for 128 registers, and a kernel of 384 threads for 168,
+// whatever setmaxnreg gives its warps.
 constexpr int columns_at_once(int columns) { return columns > 192 ? columns / 2 : columns; }
 constexpr int ones_bytes(bool is_prefill, int head_dim) {
   return adds_weights(is_prefill, head_dim) ? 16 * 128 : 0;

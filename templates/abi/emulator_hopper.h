@@ -1,5 +1,5 @@
-// The instructions of Hopper that emulated device text calls on its host: the other half of
-// abi/emulator.h.
+// The instructions of Hopper that emulated device text calls on its host. EmulatorHost
+// (abi/emulator.h) adds the others.
 #pragma once
 
 #include "abi/emulator_types.h"
@@ -46,7 +46,7 @@ class HopperInstructions {
                                          const int32 (&at)[kTensorMapDims], uint32 barrier,
                                          Site site) = 0;
   virtual void cp_async_bulk_commit_group() = 0;
-  // With `reads` it is enough that the copies have read their sources.
+  // With `reads` the call waits only until the copies have read their sources.
   virtual void cp_async_bulk_wait_group(int32 pending, bool reads) = 0;
   virtual void fence_proxy_async() = 0;
   virtual void fence_proxy_async_global() = 0;

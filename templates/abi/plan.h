@@ -15,7 +15,7 @@ struct StepInputs {
   int32 num_tokens;
   int32 page_size;
   const int32* q_position;  // [num_tokens]
-  const int32* base;        // [num_segments], as the next four
+  const int32* base;        // [num_segments], like the next four arrays
   const int32* start;
   const int32* length;
   const int32* lead;  // null: all zero
@@ -32,8 +32,9 @@ struct Divisor {
   int32 shift;
 };
 
-// Rounding is harmless: for 2^bits >= value > 2^(bits - 1), multiplier / 2^(31 + bits) exceeds 1 /
-// value by less than 2^bits / value / 2^(31 + bits). That is too little to change a quotient.
+// Returns the divisor. Rounding the multiplier up changes no quotient: for 2^bits >= value >
+// 2^(bits - 1), multiplier / 2^(31 + bits) exceeds 1 / value by less than 1 / 2^(31 + bits). A
+// dividend below 2^31 multiplies that to less than 1 / value.
 constexpr Divisor divisor(int32 value) {
   int32 bits = 1;
   while ((int64{1} << bits) < value) ++bits;
@@ -56,7 +57,7 @@ struct alignas(16) TileRows {
   int32 query_token;  // row of q with the request's first token
   int32 first_row;    // first packed row, counted in the request
   int32 num_rows;
-  int32 num_blocks;  // KV blocks that the rows see; until measured, the tiles of the request
+  int32 num_blocks;  // KV blocks that the rows see; until measured, the request's number of tiles
 };
 struct alignas(16) TileKeys {
   int32 first_position;  // least and greatest logical position of the rows
@@ -77,10 +78,10 @@ struct alignas(16) TileMeasurement {
 };
 static_assert(sizeof(TileMeasurement) == 32);
 
-// The planner's table of tiles is in shared memory if that has room for all tiles that a step may
-// have. Otherwise each planner CTA has a table in global memory, in PlanScratch. A tile takes
-// kPlanTileBytes: its rows and keys, its cost and fixed splits, and prefix sums of both. One entry
-// more holds the sums of all tiles.
+// The planner's table of tiles is in shared memory if a step has room for at most kSharedTiles
+// tiles. Otherwise each planner CTA has a table in global memory, in PlanScratch. A tile takes
+// kPlanTileBytes: its rows and keys, its cost and fixed splits, and prefix sums of both. One more
+// entry contains the sums of all tiles.
 inline constexpr int32 kSharedTiles = 1024;
 inline constexpr int32 kPlanTileBytes = sizeof(TileRows) + sizeof(TileKeys) + 16;
 constexpr int64 plan_table_bytes(int32 tiles) { return (int64{tiles} + 1) * kPlanTileBytes; }
@@ -95,14 +96,9 @@ struct PlanScratch {
 };
 static_assert(sizeof(PlanScratch) == 32);
 
-// The threads of a planner CTA; the lanes that serve one work tile, and one tile; and the tiles
-// that a planner measures without the others. Few lanes serve a tile, so that in a decode step half
-// of the warps have none and leave the issue slots to the others.
+// The threads of a planner CTA, and the tiles that a planner CTA measures without the others.
 inline constexpr int32 kPlanThreads = 512;
-inline constexpr int32 kGroupLanes = 8;
-inline constexpr int32 kTileLanes = 4;
 inline constexpr int32 kTilesAtOnce = 64;
-static_assert(kTilesAtOnce * kTileLanes <= kPlanThreads);
 
 // Shared memory of the planner: one word a warp for the scan over the CTA, the sums over few tiles
 // of each warp, and the table of tiles.
@@ -132,34 +128,21 @@ struct PlanPhase {
   // the tile's request alone.
   int32 fixed_split_blocks;
   int32 num_counters;
-  int32 work_tile_cost;      // cost of a work tile beside its blocks; a block costs kBlockCost
+  int32 work_tile_cost;      // cost of a work tile beside its blocks (planner/policy.h)
   int32 allows_round_robin;  // not 0: whole units are assigned where the imbalance is small
-  int32 ctas_at_once;        // number of SMs: so many consecutive CTAs get an SM each
+  int32 sm_count;            // consecutive CTAs, up to this many, run on different SMs
   int32 has_queue;           // not 0: CTAs can take units from a queue
-  int32 max_cost;            // greatest cost of a group of heads: kMaxStepCost / max_head_groups
-  int32 short_cost;          // cost of a share below which whole units are better than equal shares
+  int32 max_group_cost;      // greatest cost of a group of KV heads
+  int32 short_share_cost;    // greatest cost of a short share
 };
 static_assert(sizeof(PlanPhase) == 48 + 32 + 80);
 
-// Cost of a KV block; all costs are in eighths of it.
-inline constexpr int32 kBlockCost = 8;
-// Greatest cost of a step: an int32 holds it, and the values that it is compared with.
-inline constexpr int32 kMaxStepCost = 1 << 30;
-// Greatest value of min_split_blocks: no tile counts as more blocks.
-inline constexpr int32 kMaxSplitBlocks = 1 << 19;
-
-// Greatest number of fixed splits of a tile.
-inline constexpr int32 kMaxFixedSplits = 16;
-// Greatest number of fixed splits of a request, over all tiles and KV heads, where round-robin is
-// allowed. It is about the number of SMs of a GPU. A request with more tiles has one split per
-// tile.
-inline constexpr int32 kMaxRequestSplits = 128;
 inline constexpr int kPlanPhases = 2;
 
-// The fields needed first come first: their line of the constant cache is loaded when the kernel
-// begins.
+// The fields that the kernel needs first come first: their line of the constant cache is loaded
+// when the kernel begins.
 struct PlanParams {
-  int32 num_planners;  // CTAs per phase; all plan the whole phase, and they divide the writing
+  int32 num_planners;  // CTAs per phase: each plans the whole phase and writes some work tiles
   int32 unused;
   StepInputs inputs;
   Divisor page_size;

@@ -13,22 +13,24 @@ constexpr int kSharedFlagBytes = 16;    // flags of the CTA that all its threads
 constexpr int kStageBarrierBytes = 16;  // a full and an empty mbarrier for each stage
 constexpr int kBlockInfoBytes = 16;
 constexpr int kRunLocationBytes = 8;
-constexpr int kWindowRuns = 32;  // runs of one window of the block table: one a lane
+constexpr int kWindowRuns = 32;  // runs of a window of the block table: one for each lane
 
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
-// A row of tile/shared_tile.cuh in chunks of 16 bytes: its columns, padded to 16 of them.
+// Returns the 16-byte chunks of a row of tile/shared_tile.cuh, whose columns are padded to a
+// multiple of 16.
 constexpr int shared_row_chunks(int columns, int element_bytes) {
   return (columns + 15) / 16 * element_bytes;
 }
-// The distance of two rows: rows that are not swizzled are an odd number of chunks apart, so that
-// eight of them fall into different banks.
+// Returns the distance of two rows. Rows that are not swizzled are an odd number of chunks apart,
+// so that eight of them fall into different banks.
 constexpr int shared_row_bytes(int columns, int element_bytes) {
   const int chunks = shared_row_chunks(columns, element_bytes);
   return (chunks % 8 == 0 || chunks % 2 == 1 ? chunks : chunks + 1) * kChunkBytes;
 }
 
-// pipeline/block_table.cuh: an entry for each block of its windows, and the state of the search.
+// Returns the bytes of pipeline/block_table.cuh: an entry for each block of its windows, and the
+// points at which searches continue.
 constexpr int block_table_bytes(int block_n, int windows) {
   const int runs = block_n / kRunSlots;
   const int blocks = windows * (kWindowRuns / runs);
@@ -97,7 +99,7 @@ struct Sm80DecodeShape {
   int kv_bytes;
 };
 
-// Tiles of a warp's ring that its staged results take.
+// Returns the number of tiles of a warp's ring that its staged results take.
 constexpr int staged_tiles(int head_dim, int tile_bytes) {
   return (16 * partial_record_bytes(head_dim) + tile_bytes - 1) / tile_bytes;
 }
@@ -120,7 +122,7 @@ constexpr Sm80DecodeLayout layout_of(const Sm80DecodeShape& shape) {
 
 // The scratch memory of one warpgroup of family/sm90a/column_consumer.cuh.
 struct ColumnScratchLayout {
-  int warp_maxima;  // the weights of a block are before them; one row of values for each warp
+  int warp_maxima;  // four values for each row, one of each warp; the block's weights are before
   int warp_sums;
   int row_maxima;
   int flags;
@@ -143,15 +145,15 @@ struct Sm90aLayout {
   int value_ring;
   int rotated_queries;
   int original;   // the queries as they were loaded, unless consumers rotate them in place
-  int ones;       // a panel of ones, where products add the weights up
-  int rotations;  // the rotation of a document, where a producer warp computes it
+  int ones;       // a panel of ones, if products also sum the weights
+  int rotations;  // stages of shared rotations, if producer warps compute them
   int table;
   int table_bytes;
   int positions;  // row positions of each work tile
   int work_tiles;
   int key_barriers;
   int value_barriers;
-  int stored_barriers;  // blocks that wait to be widened
+  int stored_barriers;  // full when 8-bit elements have been copied
   int rotated_barriers;
   int rotation_barriers;
   int saved_barriers;

@@ -56,9 +56,9 @@ struct KvSplit {
   int32 counter;  // index of the counter that counts the tile's splits
 };
 
-// The pages of the work tile's first blocks, so that their loads can be issued at once. They are
-// those of kStartRuns runs of the first block's segment, starting at the first slot of that block,
-// which is slot 0 here.
+// The pages of the work tile's first blocks, so that the loads of these blocks can be issued at
+// once. The pages are those of kStartRuns runs of the first block's segment. Slot 0 is the first
+// slot of that block.
 inline constexpr int32 kStartRuns = 41;
 struct WorkTileStart {
   int32 base;      // base of the segment
@@ -102,8 +102,8 @@ static_assert(sizeof(StepView) == 24);
 // sum. The padding puts the rows of a fragment in different banks.
 constexpr int32 partial_record_bytes(int32 head_dim) { return (head_dim + 8) * 4; }
 
-// Partial results in global memory are the same but for the statistics: each slice of kSliceColumns
-// columns, or more, has its own maximum and sum.
+// Partial results in global memory have other statistics: each slice of kSliceColumns or more
+// columns has its own maximum and sum.
 inline constexpr int32 kSliceColumns = 8;
 constexpr int32 num_slices(int32 head_dim) {
   return (head_dim + kSliceColumns - 1) / kSliceColumns;

@@ -5,16 +5,16 @@
 
 namespace lazyrope {
 
-// A swizzle exchanges the 16-byte chunks of rows of 32, 64 or 128 bytes in shared memory: address
-// bits from 4 up are XORed with as many from 7 up.
+// A swizzle permutes the 16-byte chunks of rows of 32, 64 or 128 bytes in shared memory: it XORs
+// one, two or three address bits from bit 4 up with as many from bit 7 up.
 enum class Swizzle : int32 { kNone, k32B, k64B, k128B };
 
-// Returns an address as a swizzle changes it, and the bytes within which a swizzle moves chunks (16
-// for none).
+// Returns an address as a swizzle changes it.
 constexpr uint32 swizzled(uint32 address, Swizzle swizzle) {
   const uint32 mask = (1u << static_cast<uint32>(swizzle)) - 1;
   return address ^ (address >> 7 & mask) << 4;
 }
+// Returns the bytes within which a swizzle moves chunks, 16 for none.
 constexpr int32 swizzle_span(Swizzle swizzle) { return 16 << static_cast<int32>(swizzle); }
 
 inline constexpr int kTensorMapDims = 5;

@@ -8,7 +8,8 @@
 // first runs, so its first blocks need no search.
 //
 // Reads: the step's segments, the list of pages, and the work tile's WorkTileStart.
-// Writes: kCapacity BlockInfo, then kCapacity x kRuns RunLocation, then two Walk, in shared memory.
+// Writes: kCapacity BlockInfo, then kCapacity x kRuns RunLocation, then two SearchPoint, in shared
+// memory.
 //
 // Family sm80: each decode warp fills and reads its own table, or warp 0 fills the table of a
 // prefill CTA. Family sm90a: the scheduler warp fills the table (family/sm90a/scheduler_warp.cuh).
@@ -27,7 +28,7 @@ struct BlockInfo {
   int32 begin;     // valid slots: [begin, end)
   int32 end;       // kBlockSlots + kRunSlots where the segment continues after this block
 
-  // True if the next block belongs to another segment.
+  // Returns true if the next block belongs to another segment.
   template <int kBlockSlots>
   LAZYROPE_DEVICE bool ends_segment() const {
     return end <= kBlockSlots;
@@ -104,7 +105,7 @@ class BlockTable {
   }
 
   // One warp writes the first num_prefetched blocks, whose page numbers are in the work tile.
-  LAZYROPE_DEVICE void seed(const WorkTileStart& start, int32 num_prefetched) const {
+  LAZYROPE_DEVICE void write_prefetched(const WorkTileStart& start, int32 num_prefetched) const {
     const int32 block = lane_index() / kRuns;
     if (block < num_prefetched) {
       const int32 slot = choice_.block(block) * kBlockSlots;
@@ -123,19 +124,19 @@ class BlockTable {
     return {slot < start.end ? work_tile.start_page(run) : 0, at.slot};
   }
 
-  // The point at which the search for the next window continues: a segment, and the first of the
-  // work tile's blocks in it. Two copies are used alternately, because other lanes may still read
-  // the point at which this window's search began.
-  struct alignas(8) Walk {
+  // The point at which the search for the next window continues: a segment, and the number of the
+  // first block in it, counted in the work tile. There are two copies, used alternately, because
+  // other lanes may still read the point at which this window's search began.
+  struct alignas(8) SearchPoint {
     int32 segment;
     int32 block;
   };
-  static_assert(2 * sizeof(Walk) == sizeof(Chunk));  // the last bytes of the table
+  static_assert(2 * sizeof(SearchPoint) == sizeof(Chunk));  // the last bytes of the table
 
   // The operands of the search for a window, loaded early: each lane has one of the first 32
   // segments.
   struct Lookup {
-    Walk walk;
+    SearchPoint search_point;
     SegmentRecord segment;
     const int32* pages;
     int32 page_size;
@@ -147,12 +148,12 @@ class BlockTable {
     const WorkTileKeys keys = work_tile_.keys();
     return look_up_from({keys.segment, -keys.first_block});
   }
-  // Returns the operands for a window whose predecessor was saved by save_walk().
+  // Returns the operands for a window whose predecessor was saved by save_search_point().
   LAZYROPE_DEVICE Lookup look_up(int32 window) const {
-    return look_up_from(ld_shared<Walk>(walk_address(window - 1)));
+    return look_up_from(ld_shared<SearchPoint>(search_point_address(window - 1)));
   }
-  LAZYROPE_DEVICE void save_walk(int32 window, const Lookup& lookup) const {
-    if (lane_index() == 0) st_shared(walk_address(window), lookup.walk);
+  LAZYROPE_DEVICE void save_search_point(int32 window, const Lookup& lookup) const {
+    if (lane_index() == 0) st_shared(search_point_address(window), lookup.search_point);
   }
 
   // One warp fills window `window`. Windows are filled in order, from 0. The copies of the page
@@ -160,7 +161,7 @@ class BlockTable {
   // they read the window, and before the next window is filled.
   LAZYROPE_DEVICE void resolve(int32 window, Lookup lookup) const {
     const int32* page = find(window, 0, lookup);
-    save_walk(window, lookup);
+    save_search_point(window, lookup);
     if (page != nullptr) cp_async_ca_4(lane_run_address(window), page);
   }
 
@@ -175,18 +176,18 @@ class BlockTable {
   }
 
  private:
-  LAZYROPE_DEVICE Lookup look_up_from(const Walk& walk) const {
+  LAZYROPE_DEVICE Lookup look_up_from(const SearchPoint& search_point) const {
     Lookup lookup{};
-    lookup.walk = walk;
-    lookup.segment = load_segment(walk.segment + lane_index());
+    lookup.search_point = search_point;
+    lookup.segment = load_segment(search_point.segment + lane_index());
     lookup.pages = reinterpret_cast<const int32*>(
         ld_global_nc(reinterpret_cast<const uint64*>(&step_.header->pages)));
     lookup.page_size = ld_global_nc(&step_.header->page_size);
     return lookup;
   }
 
-  LAZYROPE_DEVICE SharedPtr walk_address(int32 window) const {
-    return memory_ + (kBytes - (window % 2 + 1) * static_cast<int32>(sizeof(Walk)));
+  LAZYROPE_DEVICE SharedPtr search_point_address(int32 window) const {
+    return memory_ + (kBytes - (window % 2 + 1) * static_cast<int32>(sizeof(SearchPoint)));
   }
   LAZYROPE_DEVICE SharedPtr info_address(int32 block) const {
     return memory_ + table_index(block) * static_cast<int32>(sizeof(BlockInfo));
@@ -199,8 +200,7 @@ class BlockTable {
     return static_cast<int32>(static_cast<uint32>(block) % kCapacity);
   }
 
-  // Returns the block that this lane fills; a lane has one run of a block. Returns -1 for lanes
-  // without a run.
+  // Returns the block of which this lane fills one run, or -1 for a lane without a run.
   LAZYROPE_DEVICE static int32 entry(int32 window) {
     if (kWarpThreads % kRuns != 0 && lane_index() >= kWindow * kRuns) return -1;
     return window * kWindow + lane_index() / kRuns;
@@ -209,8 +209,8 @@ class BlockTable {
     return run_address(entry(window), lane_index() % kRuns);
   }
 
-  // Returns an empty segment for an index past the work tile's last segment. The last one is loaded
-  // again for that, instead of a branch: after a branch at the end of a loop the compiler would not
+  // Returns an empty segment for an index past the work tile's last segment. It loads the last
+  // segment again instead of branching: after a branch at the end of a loop, the compiler would not
   // know that the lanes have converged.
   LAZYROPE_DEVICE SegmentRecord load_segment(int32 index) const {
     SegmentRecord record{};
@@ -231,7 +231,7 @@ class BlockTable {
   LAZYROPE_DEVICE const int32* find(int32 window, int32 first, Lookup& lookup) const {
     const WorkTileExtent extent = work_tile_.extent();
     const int32 segment_end = work_tile_.keys().segment_end;
-    Walk walk = lookup.walk;
+    SearchPoint search_point = lookup.search_point;
     SegmentRecord record = lookup.segment;
     const int32 block = choice_.block(entry(window) - first_);
     const bool wanted = entry(window) >= first && block < extent.num_blocks;
@@ -243,20 +243,20 @@ class BlockTable {
       const int32 blocks = segment.blocks(kBlockSlots);
       const int32 blocks_through = prefix_sum(blocks);
       const int32 total = shfl_sync_idx(blocks_through, kWarpThreads - 1);
-      const int32 target = block - walk.block;
+      const int32 target = block - search_point.block;
       const int32 owner = upper_bound_lane(blocks_through, target);
       const int32 owner_first = shfl_sync_idx(blocks_through - blocks, owner);
       const VisibleSegment found = from_lane(segment, owner);
-      // A negative target was found among the 32 segments before.
+      // A block with a negative target was found among the 32 segments before.
       if (wanted && target >= 0 && target < total)
         page = write(entry(window), found, target - owner_first, lookup);
       if (!vote_sync_any(wanted && target >= total)) break;
-      walk.segment += kWarpThreads;
-      walk.block += total;
-      if (warp_uniform(walk.segment >= segment_end)) break;
-      record = load_segment(walk.segment + lane_index());
+      search_point.segment += kWarpThreads;
+      search_point.block += total;
+      if (warp_uniform(search_point.segment >= segment_end)) break;
+      record = load_segment(search_point.segment + lane_index());
     }
-    lookup.walk = walk;
+    lookup.search_point = search_point;
     lookup.segment = record;
     return page;
   }

@@ -7,9 +7,13 @@
 
 namespace lazyrope {
 
-// This is an mbarrier of which only the first phase is used: nothing waits after it. A named
-// barrier would serve too, but compute-sanitizer rejects one that warps reach by different
-// instructions.
+// This is an mbarrier of which only the first phase is used. A named barrier would serve too, but
+// compute-sanitizer rejects a named barrier that warps reach by different instructions.
+//
+// | barrier      | who arrives, how many      | who waits   | what it protects |
+// |--------------|----------------------------|-------------|--------------------------------------|
+// | the mbarrier | leading warps, 1 each,     | other warps | no data: the leading warps' loads |
+// |              | once                       |             | are issued first |
 class IssueOrder {
  public:
   LAZYROPE_DEVICE explicit IssueOrder(SharedPtr memory) : memory_(memory) {}
@@ -22,6 +26,7 @@ class IssueOrder {
   LAZYROPE_DEVICE void signal_issued() const {
     if (elect_sync()) mbarrier_arrive(memory_);
   }
+  // Each of the other warps calls this before it issues its loads.
   LAZYROPE_DEVICE void await_issued() const {
     while (!mbarrier_try_wait_parity(memory_, 0)) {
     }

@@ -20,14 +20,14 @@ namespace lazyrope {
 template <class Team, class Tile, int kKeys>
 class BlockCopy {
   static constexpr int kChunks = Tile::kChunks;
-  // The slots that the team copies at once. Threads beyond that have nothing to copy.
+  // The slots that the team copies at once. The threads for which no slot is left copy nothing.
   static constexpr int kRowsPerPass =
       smaller(kRunSlots, floor_power_of_two(Team::size() / kChunks));
   static_assert(Team::size() >= kChunks);
 
  public:
-  // Rows of neighbouring heads may share a line of 128 bytes, which other CTAs read at other times.
-  // Fetching whole lines would then fetch such a line more than once.
+  // If true, copies fetch whole lines of 128 bytes to L2. Rows of neighbouring heads may share a
+  // line. CTAs that read these heads at different times would then fetch the line more than once.
   static constexpr bool kWholeLines = Tile::kFilledChunks % 8 == 0;
   static constexpr int kTileBytes = kKeys * Tile::kRowBytes;
 
@@ -100,8 +100,8 @@ class KvRing {
   }
   LAZYROPE_DEVICE SharedPtr values(int32 block) const { return keys(block) + kTileBytes; }
 
-  // Waits for the block whose group was committed kStages - 1 groups ago. The barrier also shows
-  // that the whole CTA has finished reading the block before.
+  // Waits for the oldest of the last kStages - 1 committed groups, which is the next block. After
+  // the barrier the whole CTA has finished reading the previous block.
   LAZYROPE_DEVICE void wait() const {
     cp_async_wait_group<kStages - 2>();
     bar_sync();
@@ -137,8 +137,8 @@ class TileRing {
   LAZYROPE_DEVICE TileRing(SharedPtr memory, const KvPool& pool, int32 kv_head, int32 tiles)
       : memory_(memory), copies_(pool, kv_head), next_(tiles) {}
 
-  // Waits for the next tile. The barrier also shows that the whole warp has finished reading the
-  // tile before.
+  // Waits for the next tile. After the barrier the whole warp has finished reading the previous
+  // tile.
   LAZYROPE_DEVICE void wait() const {
     cp_async_wait_group<kTiles - 2>();
     bar_warp_sync();

@@ -5,12 +5,13 @@
 // arrives at "full". A consumer calls wait(), which waits for "full", reads the stage, and calls
 // release(), which arrives at "empty".
 //
-// | barrier | who arrives, how many                         | who waits | what it protects |
-// |---------|-----------------------------------------------|-----------|--------------------------|
-// | full    | `producers` warps, and the bytes of copies    | consumers | data that is being made |
-// | empty   | `consumers` warps                             | producers | data that is being read |
+// | barrier | who arrives, how many                          | who waits | what it protects |
+// |---------|------------------------------------------------|-----------|----------------------------|
+// | full    | `producers` warps, 1 each, and bytes of copies | consumers | data that is being
+// written | | empty   | `consumers` warps, 1 each                      | producers | data that is
+// being read    |
 //
-// The users of a pipeline choose the two counts, and signal() makes one arrival for a warp.
+// init() gets the two counts. signal() makes one arrival for a warp.
 #pragma once
 
 #include "isa/mbarrier.cuh"
@@ -33,9 +34,9 @@ struct Pipeline {
   }
 };
 
-// This is one thread's view of a pipeline, from the producer's or the consumer's side. The thread
-// takes part in every phase of every stage, because it counts phases. A thread that learns about
-// phases in another way may only wait, or only signal.
+// This is one thread's view of a pipeline, from the producer's or the consumer's side. It keeps the
+// parity of each stage's phase, so a thread that waits must take part in every phase of the stage.
+// A thread that never waits need not count phases.
 template <bool kProduces>
 class PipelineSide {
  public:
@@ -105,7 +106,7 @@ class PipelineConsumer : public PipelineSide<false> {
   LAZYROPE_DEVICE void release(int32 stage) const { signal(stage); }
 };
 
-// The index of the stage that comes next in a ring.
+// The index of a thread's present stage in a ring.
 template <int kStages>
 struct PipelineStage {
   int32 index = 0;

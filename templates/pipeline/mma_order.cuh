@@ -1,11 +1,14 @@
 // Makes two warpgroups issue their products alternately, like the warpgroup ping-pong of
-// FlashAttention-3: one warpgroup computes its softmax while the other's products run. Products
-// that both issued at the same time would take both longer.
+// FlashAttention-3: one warpgroup computes its softmax while the other's products run. If both
+// issued products at the same time, the products of each would take longer.
 //
-// | barrier      | who arrives (256 threads)              | who waits | what it protects      |
-// |--------------|----------------------------------------|-----------|-----------------------|
-// | kBarrier     | group 0 by bar.sync, group 1 by arrive | group 0   | its slot of the order |
-// | kBarrier + 1 | group 1 by bar.sync, group 0 by arrive | group 1   | its slot of the order |
+// | barrier      | who arrives (256 threads)                  | who waits | what it protects |
+// |--------------|--------------------------------------------|-----------|-------------------------|
+// | kBarrier     | group 0 by bar.sync, group 1 by bar.arrive | group 0   | no data: when group 0 |
+// |              |                                            |           | may issue its products
+// | | kBarrier + 1 | group 1 by bar.sync, group 0 by bar.arrive | group 1   | no data: when group 1
+// | |              |                                            |           | may issue its
+// products  |
 //
 // order_wait() synchronizes the warps of the calling group, too: SelfRotatedQueries relies on that.
 #pragma once

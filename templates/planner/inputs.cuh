@@ -11,7 +11,7 @@
 namespace lazyrope {
 
 // The range of a request's query tokens.
-struct TokenSpan {
+struct TokenRange {
   int32 begin;
   int32 end;
 
@@ -19,7 +19,7 @@ struct TokenSpan {
 };
 
 // The ranges of a request's query tokens and segments.
-struct RequestSpan {
+struct RequestRange {
   int32 token;
   int32 token_end;
   int32 segment;
@@ -29,7 +29,7 @@ struct RequestSpan {
 };
 
 // A segment as the caller describes it, without its pages.
-struct SegmentSpan {
+struct CallerSegment {
   int32 base;
   int32 start;
   int32 length;
@@ -44,7 +44,7 @@ struct SegmentSpan {
 // The values that one thread copies at a time: segment `index` and the position of token `index`.
 struct StepCopy {
   int32 index;
-  SegmentSpan span;
+  CallerSegment segment;
   int32 first_page;
   int32 position;
 };
@@ -58,19 +58,19 @@ class CallerInputs {
   LAZYROPE_DEVICE int32 position(int32 token) const { return ld_global_nc(in_.q_position + token); }
 
   // Returns the token range of request i, or an empty one after the last request.
-  LAZYROPE_DEVICE TokenSpan tokens(int32 i) const {
+  LAZYROPE_DEVICE TokenRange tokens(int32 i) const {
     if (i >= in_.num_requests) return {0, 0};
     return {ld_global_nc(in_.q_indptr + i), ld_global_nc(in_.q_indptr + i + 1)};
   }
 
   // Returns request i, or an empty one after the last.
-  LAZYROPE_DEVICE RequestSpan request(int32 i) const {
+  LAZYROPE_DEVICE RequestRange request(int32 i) const {
     if (i >= in_.num_requests) return {0, 0, 0, 0};
     return {ld_global_nc(in_.q_indptr + i), ld_global_nc(in_.q_indptr + i + 1),
             ld_global_nc(in_.segment_indptr + i), ld_global_nc(in_.segment_indptr + i + 1)};
   }
 
-  LAZYROPE_DEVICE SegmentSpan span(int32 i) const {
+  LAZYROPE_DEVICE CallerSegment segment(int32 i) const {
     return {ld_global_nc(in_.base + i), ld_global_nc(in_.start + i), ld_global_nc(in_.length + i),
             in_.lead == nullptr ? 0 : ld_global_nc(in_.lead + i)};
   }
@@ -85,9 +85,9 @@ class CallerInputs {
     return slot - quotient(slot, page_size_) * page_size_.value;
   }
 
-  // Copies segments and positions for attend, by the CTAs of both phases together. begin_copy()
-  // loads the first elements of a thread, copy() stores these and copies all others. Other work
-  // between the two hides the loads.
+  // The CTAs of both phases together copy segments and positions for attend. begin_copy() loads a
+  // thread's first elements. copy() stores these and copies the thread's other elements. Work
+  // between the two calls hides the loads.
   LAZYROPE_DEVICE StepCopy begin_copy() const {
     // The last warps come first, because the first warps write more work tiles.
     const int32 warp = kPlanThreads / kWarpThreads - 1 - warp_index();
@@ -123,7 +123,7 @@ class CallerInputs {
   LAZYROPE_DEVICE StepCopy load(int32 i) const {
     StepCopy copy = {i, {}, 0, 0};
     if (i < in_.num_segments) {
-      copy.span = span(i);
+      copy.segment = segment(i);
       copy.first_page = first_page(i);
     }
     if (i < in_.num_tokens) copy.position = position(i);
@@ -132,7 +132,7 @@ class CallerInputs {
   LAZYROPE_DEVICE void store(const StepCopy& copy) const {
     if (copy.index < in_.num_tokens) st_global(step_.positions + copy.index, copy.position);
     if (copy.index >= in_.num_segments) return;
-    SegmentRecord record = copy.span.slots();
+    SegmentRecord record = copy.segment.slots();
     record.first_page = copy.first_page;
     auto* to = reinterpret_cast<Chunk*>(step_.segments + copy.index);
     st_global(to, chunk_of(record.base, record.origin, record.begin, record.end));

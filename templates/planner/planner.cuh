@@ -6,17 +6,18 @@
 // compute the same plan. CTA i writes work tiles i, i + num_planners, i + 2 num_planners ...
 //
 // Every CTA goes through these steps:
-//   1. Load. Four lanes load the spans of one request; every warp also loads the token spans of the
-//      first 64 requests. Each thread loads the first elements that it copies for attend. The
+//   1. Load. Four lanes load the ranges of one request; every warp also loads the token ranges of
+//      the first 64 requests. Each thread loads the first elements that it copies for attend. The
 //      attend kernel's counters are set to 0.
-//   2. Make tiles (make_tiles). One thread cuts one request's packed rows into tiles. The step is
+//   2. Make tiles (make_tiles). One thread cuts one request's packed rows into tiles. This is
 //      skipped where every request is a single tile, as in decode.
 //   3. Measure (measure). Four lanes find the positions of one tile's rows and count the KV blocks
 //      and segments that these see. Where there are many tiles, the CTAs of a phase divide them
 //      (planner/tile_exchange.cuh). The counts give the tile's cost.
 //   4. Choose the number of KV heads of a work tile (find_heads).
-//   5. Sum (sum_up_costs). Prefix sums of the costs and of the fixed splits lay the units end to
-//      end. All CTAs together copy segments and positions for attend.
+//   5. Sum (sum_up_costs). Prefix sums of the costs and of the fixed splits give each unit its
+//   place
+//      in the order of units. All CTAs together copy segments and positions for attend.
 //   6. Choose a schedule (choose) of the units: planner/stream_k.cuh, planner/round_robin.cuh or
 //      planner/queue.cuh.
 //   7. Write (planner/work_tiles.cuh). Eight lanes describe and store one work tile.
@@ -29,13 +30,35 @@
 // same time then read the same keys from L2, and little is left to combine.
 //
 // Memory latency takes most of the kernel's time, so only four loads depend on one another: the
-// spans of requests, their segments, the segments of work tiles, and page numbers. All but the
-// first hit a cache (prefetch_segments, prefetch_pages). All else is in registers and shared
+// ranges of requests, their segments, the segments of work tiles, and page numbers. All but the
+// first hit a cache (prefetch_segments, prefetch_pages). All other data is in registers and shared
 // memory.
 //
 // Shared memory holds one word per warp for CtaScan, 65 sums per warp (few_costs_), and the table
 // of tiles (PlanTable). A step with room for more than kSharedTiles tiles has its table in global
-// memory. The only barrier is that of the whole CTA (bar.sync 0).
+// memory.
+//
+// All warps have the same role. Barriers of the CTA are bar.sync 0 of kPlanThreads threads; those
+// of a warp are bar.warp.sync. "The scan's memory" is the words of CtaScan.
+//
+// | barrier               | who arrives        | who waits | what it protects                     |
+// |-----------------------|--------------------|-----------|--------------------------------------|
+// | CtaScan               | all threads        | the CTA   | the scan's memory, after each store  |
+// | choose(),             | all threads        | the CTA   | the scan's memory, until it has been |
+// | find_heads(),         |                    |           | read                                 |
+// | choose_order(),       |                    |           |                                      |
+// | split_remainder()     |                    |           |                                      |
+// | make_tiles()          | all threads        | the CTA   | the same, and the tiles of the table |
+// | measure(), first      | all threads        | the CTA   | tiles measured by this CTA           |
+// | measure(), second     | all threads        | the CTA   | the scan's memory, until it has been |
+// |                       |                    |           | read                                 |
+// | TileExchange::wait()  | thread 0 of each   | thread 0, | measurements of all CTAs of a phase, |
+// |                       | CTA, at a counter  | polling   | in global memory                     |
+// | table_sum()           | all threads        | the CTA   | the scan's memory and the sums       |
+// | QueueSchedule::sort() | all threads        | the CTA   | the sorted order                     |
+// | read()                | 32 lanes           | the warp  | a tile's record, until all lanes     |
+// |                       |                    |           | have read it                         |
+// | sum_of_few()          | 32 lanes           | the warp  | the warp's sums                      |
 #pragma once
 
 #include "planner/queue.cuh"
@@ -70,7 +93,7 @@ class Planner {
     // takes time even when it is skipped.
     if constexpr (!Spec::kFixedSplits) phase_.fixed_split_blocks = 0;
     if constexpr (!Spec::kJoinsHeads) phase_.max_heads = phase_.min_heads;
-    const RequestSpan own = caller_.request(thread_index() / kTileLanes);
+    const RequestRange own = caller_.request(thread_index() / kTileLanes);
     const LaneTokens tokens = {caller_.tokens(lane_index()),
                                caller_.tokens(kWarpThreads + lane_index())};
     caller_.prefetch_segments();
@@ -84,11 +107,11 @@ class Planner {
     find_heads(units);
     const TableSum costs = sum_up_costs(units.num_tiles);
     caller_.copy(copied);
-    units.group_cost = costs.all;
+    units.group_cost = costs.total;
     units.lost_bits = costs.lost_bits;
-    units.per_group =
+    units.units_per_group =
         units.has_fixed_splits()
-            ? sum_up(tiles_.splits, tiles_.split_begin, units.num_tiles, kMaxStepCost).all
+            ? sum_up(tiles_.splits, tiles_.split_begin, units.num_tiles, kMaxStepCost).total
             : units.num_tiles;
     write(units);
   }
@@ -165,21 +188,17 @@ class Planner {
   LAZYROPE_DEVICE TableSum sum_up_costs(int32 num_tiles) {
     if (num_tiles <= kTilesAtOnce) {
       const int32 all = sum_of_few(tiles_.cost, few_costs_, num_tiles);
-      if (all <= phase_.max_cost) {
+      if (all <= phase_.max_group_cost) {
         tiles_.cost_begin = few_costs_;
         return {all, 0};
       }
     }
-    return sum_up(tiles_.cost, tiles_.cost_begin, num_tiles, phase_.max_cost);
+    return sum_up(tiles_.cost, tiles_.cost_begin, num_tiles, phase_.max_group_cost);
   }
   LAZYROPE_DEVICE TableSum sum_up(const Column<int32>& values, const Column<int32>& sums,
                                   int32 count, int32 max) const {
     return table_sum<Spec::kThreads>(scan_, values, sums, count, max);
   }
-
-  // A unit has at most this many KV splits on average, which are cheap to combine. With fewer
-  // units, a work tile has fewer heads.
-  static constexpr int32 kMaxSplitsPerUnit = 4;
 
   LAZYROPE_DEVICE void zero_counters() const {
 #pragma unroll 1
@@ -194,10 +213,10 @@ class Planner {
     return rows >= phase_.min_rows && rows <= phase_.max_rows ? rows : 0;
   }
 
-  // The token spans of the lane's two requests, where there are at most kTilesAtOnce.
+  // The token ranges of the lane's two requests, where there are at most kTilesAtOnce.
   struct LaneTokens {
-    TokenSpan first;
-    TokenSpan second;
+    TokenRange first;
+    TokenRange second;
   };
 
   // Returns the number of tiles where there are few requests and each is a single tile, as in
@@ -216,7 +235,7 @@ class Planner {
     return count_ones(of_first) + count_ones(of_second);
   }
 
-  LAZYROPE_DEVICE TileRecord make_tile(const RequestSpan& request) const {
+  LAZYROPE_DEVICE TileRecord make_tile(const RequestRange& request) const {
     return {{request.token, 0, rows_of(request.num_tokens()), 1},
             {0, 0, request.segment, request.segment_end}};
   }
@@ -228,7 +247,7 @@ class Planner {
     int32 passed = 0;
 #pragma unroll 1
     for (int32 first = 0; first < caller_.num_requests(); first += Spec::kThreads) {
-      const RequestSpan request = caller_.request(first + thread_index());
+      const RequestRange request = caller_.request(first + thread_index());
       const int32 rows = rows_of(request.num_tokens());
       // The limit keeps the CTA's sum in an int32. A step has no room for as many tiles anyway.
       const CtaSums sums = scan_.sums(smaller(ceil_div(rows, phase_.tile_rows), kMaxPerThread));
@@ -242,7 +261,7 @@ class Planner {
   // The largest summand of a thread for which the CTA's sum fits an int32.
   static constexpr int32 kMaxPerThread = 0x7fffffff / Spec::kThreads;
 
-  LAZYROPE_DEVICE void make_request_tiles(const RequestSpan& request, int32 rows,
+  LAZYROPE_DEVICE void make_request_tiles(const RequestRange& request, int32 rows,
                                           int32 tile) const {
     const int32 request_tiles = ceil_div(rows, phase_.tile_rows);
 #pragma unroll 1

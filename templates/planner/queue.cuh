@@ -1,14 +1,14 @@
-// Queue schedule: CTAs of the attend kernel take whole units from an atomic queue at run time, each
-// when it has room for the next. CTAs then end at about the same time, however much units differ in
-// cost.
+// Queue schedule: at run time each CTA of the attend kernel takes whole units from an atomic queue,
+// one as soon as it has room for it. CTAs then end at about the same time, however much units
+// differ in cost.
 //
 // Input: Units of a prefill step. Output: describe() gives work tile i, the i-th unit of the queue.
 // CTA c starts with work tile c and takes the others from the queue.
 //
 // CTAs that run at the same time have units that are close in the queue: all tiles of one group of
-// heads, then those of the next, so that their keys stay in L2. Within a group the longest tiles
-// come first. The last groups (tail_groups_) are ordered together, longest tiles first: the units
-// taken last should be short.
+// heads, then those of the next, so that their keys stay in L2. Within a group the costliest tiles
+// come first. The last groups (tail_groups_) are ordered together, costliest tiles first, because
+// the units that are taken last should be short.
 #pragma once
 
 #include "planner/units.cuh"
@@ -21,9 +21,10 @@ class QueueSchedule {
   LAZYROPE_DEVICE QueueSchedule(const PlanPhase& phase, const Units& units)
       : phase_(phase), units_(units), tail_groups_(smaller(kTailGroups, units.num_groups)) {}
 
-  // Returns true if the queue pays off. Units must differ in cost, but none may be so long that
-  // other CTAs would wait for it. Few may be so short that taking them from the queue would take
-  // longer. All threads of the CTA take part.
+  // Returns true if the queue pays off. The costliest unit must exceed the average by a quarter,
+  // but the average CTA must have the cost of kMinQueueUnits such units: otherwise the CTAs would
+  // wait for it. The average unit must have kMinQueueBlocks blocks: to take shorter ones from the
+  // queue costs more time than it saves. All threads of the CTA take part.
   LAZYROPE_DEVICE bool pays_off(const CtaScan<Spec::kThreads>& scan) const {
     if (phase_.has_queue == 0 || units_.has_fixed_splits()) return false;
     int32 longest = 0;
@@ -31,14 +32,14 @@ class QueueSchedule {
     for (int32 tile = thread_index(); tile < units_.num_tiles; tile += Spec::kThreads)
       longest = larger(longest, units_.cost_of(tile));
     const int64 max = scan.max(longest);
-    return max * kMinUnits * phase_.work.num_ctas <= units_.cost() &&
+    return max * kMinQueueUnits * phase_.work.num_ctas <= units_.cost() &&
            4 * max * units_.count() >= int64{5} * units_.cost() &&
-           int64{kMinBlocks} * kBlockCost * units_.count() <= units_.whole_cost();
+           int64{kMinQueueBlocks} * kBlockCost * units_.count() <= units_.unscaled_cost();
   }
 
-  // Sorts the tiles by cost. describe() needs it first; all threads of the CTA take part. The order
-  // is stored in the column split_begin, which is free without fixed splits. More than kMaxSorted
-  // tiles are not sorted, but taken from the last to the first.
+  // Sorts the tiles by cost, in the column split_begin, which is unused without fixed splits. Call
+  // it before describe(). All threads of the CTA take part. If there are more than kMaxSortedTiles
+  // tiles, it sorts nothing, and the order is from the last tile to the first.
   LAZYROPE_DEVICE void sort() const {
     if (!is_sorted()) return;
 #pragma unroll 1
@@ -49,7 +50,8 @@ class QueueSchedule {
 
   LAZYROPE_DEVICE int32 num_work_tiles() const { return units_.count(); }
 
-  // Describes a work tile but for its start. An index past the last unit gives an empty work tile.
+  // Describes a work tile except for its start. An index past the last unit gives an empty work
+  // tile.
   LAZYROPE_DEVICE void describe(WorkTile& work_tile, int32 index) const {
     if (index >= num_work_tiles()) return;
     const Unit unit = units_.whole_unit(coord_of(index));
@@ -59,14 +61,9 @@ class QueueSchedule {
   }
 
  private:
-  static constexpr int32 kMinUnits = 8;    // longest units that the average CTA's share must hold
-  static constexpr int32 kMinBlocks = 12;  // average blocks of a unit; measured on an H100
-  static constexpr int32 kTailGroups = 4;
-  static constexpr int32 kMaxSorted = 1024;
+  LAZYROPE_DEVICE bool is_sorted() const { return units_.num_tiles <= kMaxSortedTiles; }
 
-  LAZYROPE_DEVICE bool is_sorted() const { return units_.num_tiles <= kMaxSorted; }
-
-  // Returns the number of tiles that come before this one, longest first.
+  // Returns the number of tiles that cost more than this one, or the same with a lower number.
   LAZYROPE_DEVICE int32 rank_of(int32 tile) const {
     const int32 own = units_.cost_of(tile);
     int32 rank = 0;

@@ -1,15 +1,15 @@
-// Round-robin schedule: whole units are assigned to the CTAs of the attend kernel in rounds, to and
-// fro. Round 1 goes from the last CTA to the first, so that early CTAs do not get all of the longer
-// units. The units of an incomplete last round, fewer than CTAs, are cut into equal KV splits, one
-// per CTA, if that outweighs the combining.
+// Round-robin schedule: whole units are assigned to the CTAs of the attend kernel in rounds. Even
+// rounds go from the first CTA to the last, and odd rounds from the last to the first, so that
+// early CTAs do not get all of the longer units. The last round may have fewer units than there are
+// CTAs. Its units are then cut into equal KV splits if that saves more than combining them costs.
 //
 // Input: Units and the limits of PlanPhase. Output: describe() gives the work tile of any index;
 // work tile i is that of CTA i % num_ctas in round i / num_ctas.
 //
 // CTAs that run at the same time have units that are close in order: all tiles of one group of
-// heads, then those of the next (group-major). Causal tiles of long requests differ so much in cost
-// that this may be unbalanced. Then the order is tile-major, from the last tile to the first: one
-// tile for all groups, then the tile before it.
+// heads, then those of the next (group-major). Causal tiles of long requests differ much in cost,
+// so this order may be unbalanced. The other order is tile-major, from the last tile to the first:
+// one tile for all groups, then the tile before it.
 #pragma once
 
 #include "planner/units.cuh"
@@ -23,8 +23,8 @@ class RoundRobinSchedule {
       : phase_(phase), units_(units), num_ctas_(phase.work.num_ctas) {}
 
   // Chooses the order and the splits; all other functions need it first. Returns true if the
-  // costliest CTA exceeds the average by at most 1/64 (tile-major: 1/32). All threads of the CTA
-  // take part.
+  // costliest CTA exceeds the average by at most 1/64 (kBalancedBits), or 1/32 in tile-major order
+  // (kTileMajorBits). All threads of the CTA take part.
   LAZYROPE_DEVICE bool is_balanced(const CtaScan<Spec::kThreads>& scan) {
     num_units_ = units_.count();
     num_whole_ = num_units_ - divide(num_units_, num_ctas_).rest;
@@ -32,16 +32,17 @@ class RoundRobinSchedule {
     is_nearly_balanced_ = choose_order(scan);
     return is_nearly_balanced_ && (is_tile_major_ || is_balanced_);
   }
-  // Returns true if the costliest CTA exceeds the average by at most 1/8 (tile-major: 1/32).
+  // Returns true if the costliest CTA exceeds the average by at most 1/8 (kNearlyBalancedBits), or
+  // 1/32 in tile-major order.
   LAZYROPE_DEVICE bool is_nearly_balanced() const { return is_nearly_balanced_; }
 
   // Every CTA has a work tile in every round, which may be empty.
   LAZYROPE_DEVICE int32 num_work_tiles() const { return larger(num_rounds_, 1) * num_ctas_; }
 
-  // Describes a work tile but for its start. A CTA without work in this round gets an empty work
-  // tile. The splits of unit u in the last round have consecutive partial results and one counter,
-  // by its number in that round. There are enough: the splits of all units are at most as many as
-  // CTAs.
+  // Describes a work tile except for its start. A CTA without work in this round gets an empty work
+  // tile. The splits of a unit of the last round have consecutive partial results and one counter.
+  // The unit's number in that round gives both. The splits of all units are at most as many as the
+  // CTAs, so there are enough partial results and counters.
   LAZYROPE_DEVICE void describe(WorkTile& work_tile, int32 index) const {
     const auto [round, cta] = divide(index, num_ctas_);
     const Assignment assigned = assignment(cta, round);
@@ -64,9 +65,6 @@ class RoundRobinSchedule {
   }
 
  private:
-  static constexpr int32 kMaxSplits = 16;  // splits of a unit, if there are whole units, too
-  static constexpr int32 kCombineCost = 8 * kBlockCost;  // measured on an H100
-
   // The unit, and the index of its split, that a CTA has in one round.
   struct Assignment {
     int32 unit;  // num_units or more: no unit
@@ -79,18 +77,17 @@ class RoundRobinSchedule {
     return {num_whole_ + remaining, split};
   }
 
-  // Chooses the first order, if any, in which no CTA gets much more than its share and splits are
-  // not too short. Returns false if there is none. All threads of the CTA take part.
+  // Chooses the first order in which no CTA gets much more than its share and splits are not too
+  // short. Returns false if there is no such order. All threads of the CTA take part.
   LAZYROPE_DEVICE bool choose_order(const CtaScan<Spec::kThreads>& scan) {
-    constexpr int32 kMaxRounds = 64;
-    if (units_.has_fixed_splits() || num_rounds_ > kMaxRounds) return false;
+    if (units_.has_fixed_splits() || num_rounds_ > kMaxRoundRobinRounds) return false;
     const int32 orders = units_.num_groups > 1 ? 2 : 1;
 #pragma unroll 1
     for (int32 order = 0; order < orders; ++order) {
       is_tile_major_ = order > 0;
       if (is_tile_major_) bar_sync();  // the scan's memory is free again
-      // In tile-major order neighbours share no keys, so the limit is stricter.
-      if (has_imbalance_below(is_tile_major_ ? 5 : 3, scan)) return true;
+      if (has_imbalance_below(is_tile_major_ ? kTileMajorBits : kNearlyBalancedBits, scan))
+        return true;
     }
     return false;
   }
@@ -112,7 +109,7 @@ class RoundRobinSchedule {
       blocks = larger(blocks, units_.whole_unit(coord_of(i)).end_block);
     blocks = scan.max(blocks);
     bar_sync();
-    const int32 max = smaller(divide(blocks, phase_.min_split_blocks).whole, kMaxSplits);
+    const int32 max = smaller(divide(blocks, phase_.min_split_blocks).whole, kMaxRemainderSplits);
     const int32 splits = larger(smaller(divide(num_ctas_, num_remaining()).whole, max), 1);
     const bool is_worth_it = (blocks - divide_up(blocks, splits)) * kBlockCost > kCombineCost;
     set_splits(is_worth_it ? splits : 1);
@@ -123,7 +120,7 @@ class RoundRobinSchedule {
   LAZYROPE_DEVICE bool has_imbalance_below(int32 bits, const CtaScan<Spec::kThreads>& scan) {
     split_remainder(scan);
     if (num_whole_ == 0 && num_splits_ > 1 &&
-        units_.whole_cost() <
+        units_.unscaled_cost() <
             static_cast<int64>(min_share_cost(phase_.min_split_blocks)) * num_splits_ * num_units_)
       return false;
     int32 max = 0;
@@ -132,18 +129,18 @@ class RoundRobinSchedule {
       max = larger(max, cost_of(cta));
     const int64 of_all = static_cast<int64>(scan.max(max)) * num_ctas_;
     const int64 total = units_.cost();
-    is_balanced_ = of_all <= total + (total >> 6);
+    is_balanced_ = of_all <= total + (total >> kBalancedBits);
     return of_all <= total + (total >> bits);
   }
 
   // Returns the unit that is number `unit` in the chosen order.
   LAZYROPE_DEVICE UnitCoord coord_of(int32 unit) const {
     if (!is_tile_major_) {
-      const auto [group, tile] = divide(unit, units_.per_group);
+      const auto [group, tile] = divide(unit, units_.units_per_group);
       return {group, tile, 0};
     }
     const auto [tile, group] = divide(unit, units_.num_groups);
-    return {group, units_.per_group - 1 - tile, 0};
+    return {group, units_.units_per_group - 1 - tile, 0};
   }
 
   // Returns the cost of all units and splits that a CTA has.

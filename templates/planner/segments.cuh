@@ -1,8 +1,8 @@
 // Steps 3 and 7 of planning: counts the KV blocks of a request's segments that a tile's rows see,
 // and finds the segment in which a block is.
 //
-// kLanes lanes serve one tile. Each lane looks at one segment, or at 32 / kLanes where the request
-// has more than kLanes: 32 segments at once, a lane's kLanes apart.
+// kLanes lanes serve one tile. If the tile's request has at most kLanes segments, each lane has
+// one. Otherwise the lanes look at 32 segments at a time: lane i at segments i, i + kLanes, ...
 #pragma once
 
 #include "planner/inputs.cuh"
@@ -36,7 +36,7 @@ class SegmentGroup {
   // of the first segments are issued, so that its own loads overlap with these.
   template <class FindQueries>
   LAZYROPE_DEVICE VisibleCounts count_visible(const FindQueries& find_queries) const {
-    const Spans<1> loaded = spans<1>(begin_);
+    const LaneSegments<1> loaded = load_segments<1>(begin_);
     const PositionRange queries = find_queries();
     VisibleCounts seen = {0, 0, end_};
     if (are_few()) {
@@ -44,7 +44,7 @@ class SegmentGroup {
     } else {
 #pragma unroll 1
       for (int32 first = begin_; vote_sync_any(first < end_); first += kMany * kLanes)
-        add(seen, queries, spans<kMany>(first), first);
+        add(seen, queries, load_segments<kMany>(first), first);
     }
 #pragma unroll
     for (int mask = kLanes / 2; mask > 0; mask /= 2)
@@ -75,31 +75,31 @@ class SegmentGroup {
 
   // The segments of a lane, kLanes apart. Segments past the request's last are empty.
   template <int32 kCount>
-  struct Spans {
-    SegmentSpan span[kCount];
+  struct LaneSegments {
+    CallerSegment of_lane[kCount];
   };
   template <int32 kCount>
-  LAZYROPE_DEVICE Spans<kCount> spans(int32 first) const {
-    Spans<kCount> spans{};
+  LAZYROPE_DEVICE LaneSegments<kCount> load_segments(int32 first) const {
+    LaneSegments<kCount> segments{};
 #pragma unroll
     for (int32 i = 0; i < kCount; ++i)
-      if (segment(first, i) < end_) spans.span[i] = caller_.span(segment(first, i));
-    return spans;
+      if (index_of(first, i) < end_) segments.of_lane[i] = caller_.segment(index_of(first, i));
+    return segments;
   }
-  LAZYROPE_DEVICE static int32 segment(int32 first, int32 i) {
+  LAZYROPE_DEVICE static int32 index_of(int32 first, int32 i) {
     return first + i * kLanes + group_lane<kLanes>();
   }
 
   template <int32 kCount>
-  LAZYROPE_DEVICE void add(VisibleCounts& seen, PositionRange queries, const Spans<kCount>& spans,
-                           int32 first) const {
+  LAZYROPE_DEVICE void add(VisibleCounts& seen, PositionRange queries,
+                           const LaneSegments<kCount>& segments, int32 first) const {
 #pragma unroll
     for (int32 i = 0; i < kCount; ++i) {
       const int32 blocks =
-          visible_segment<Mask>(spans.span[i].slots(), queries).blocks(block_keys_);
+          visible_segment<Mask>(segments.of_lane[i].slots(), queries).blocks(block_keys_);
       seen.blocks += blocks;
       seen.segments += blocks > 0 ? 1 : 0;
-      seen.first = smaller(seen.first, blocks > 0 ? segment(first, i) : end_);
+      seen.first = smaller(seen.first, blocks > 0 ? index_of(first, i) : end_);
     }
   }
 
@@ -117,9 +117,9 @@ class SegmentGroup {
     int32 through;
     int32 all;
   };
-  LAZYROPE_DEVICE LaneCount count_lane(const SegmentSpan& span, int32 first_page,
+  LAZYROPE_DEVICE LaneCount count_lane(const CallerSegment& segment, int32 first_page,
                                        PositionRange queries) const {
-    VisibleSegment visible = visible_segment<Mask>(span.slots(), queries);
+    VisibleSegment visible = visible_segment<Mask>(segment.slots(), queries);
     visible.record.first_page = first_page;
     const int32 blocks = visible.blocks(block_keys_);
     const int32 through = prefix_sum<kLanes>(blocks);
@@ -130,19 +130,20 @@ class SegmentGroup {
   // by shuffles: loading it again would take longer.
   template <int32 kCount>
   LAZYROPE_DEVICE void search_among(Search& search, int32 first) const {
-    // Pages are loaded before spans, because the arithmetic on the spans waits for them.
+    // Pages are loaded before segments, because the arithmetic on the segments waits for their
+    // loads.
     int32 first_page[kCount];
 #pragma unroll
     for (int32 i = 0; i < kCount; ++i)
-      first_page[i] = segment(first, i) < end_ ? caller_.first_page(segment(first, i)) : 0;
-    const Spans<kCount> loaded = spans<kCount>(first);
-    LaneCount own = count_lane(loaded.span[0], first_page[0], search.queries);
+      first_page[i] = index_of(first, i) < end_ ? caller_.first_page(index_of(first, i)) : 0;
+    const LaneSegments<kCount> loaded = load_segments<kCount>(first);
+    LaneCount own = count_lane(loaded.of_lane[0], first_page[0], search.queries);
     int32 own_first = first;  // segment of the group's first lane
-    // Each kLanes segments that end before the block are replaced by the next ones.
+    // While the block is after these kLanes segments, the next kLanes replace them.
     bool goes_on = true;
 #pragma unroll
     for (int32 i = 1; i < kCount; ++i) {
-      const LaneCount next = count_lane(loaded.span[i], first_page[i], search.queries);
+      const LaneCount next = count_lane(loaded.of_lane[i], first_page[i], search.queries);
       goes_on = goes_on && search.block >= own.all;
       if (!goes_on) continue;
       search.block -= own.all;

@@ -7,18 +7,20 @@
 // index. The first num_ctas work tiles are the first of each CTA; work tile num_ctas + u is unit u,
 // for the CTA that goes on with it.
 //
-// Share i begins at boundary i, the point i * share_ of the summed cost. The number of boundaries
-// before a point is one product, so boundaries are not stored, and no CTA waits for a list of them.
+// Share i begins at boundary i, the point i * share_cost_ of the summed cost. The number of
+// boundaries before a point is one product, so boundaries are not stored, and no CTA waits for a
+// list of them.
 //
 // CTAs that are neighbours have shares of different groups of heads, at the same point of each
 // group: the heads of a token, neighbours in memory, are then read together. No SM gets two shares
 // while another has none. CTAs without a share are spread out, as neighbouring SMs may share a path
 // to memory.
 //
-// Equal shares are rounded where that is cheap. If the tiles cost about the same and shares are
-// short, a share becomes whole units, or one of the equal splits of a unit. This avoids work tiles
-// and combining, and is done if few CTAs become idle. With long shares it matters more that every
-// CTA has one. A single tile (per head) of a few splits of the least length is cut into just these.
+// If the tiles cost about the same and shares are short, a share becomes whole units, or one of the
+// equal splits of a unit. This avoids work tiles and combining, and is done if few CTAs become
+// idle. With long shares it matters more that every CTA has a share. If a step has a single tile
+// per group of heads, and this has few splits of the least length, the tile is cut into exactly
+// these splits.
 #pragma once
 
 #include "ops/lanes.cuh"
@@ -37,24 +39,24 @@ class StreamKSchedule {
     min_split_blocks_ = phase_.min_split_blocks;
     min_cost_ = min_cost(min_split_blocks_);
     shares_ = units_.count() == 0 ? 0 : max_shares(units_.group_cost);
-    if (!are_short(phase_.short_cost))
+    if (!are_short(phase_.short_share_cost))
       lengthen_splits();
     else if (!partition_single_tile() && are_uniform())
       match_whole_units();
     const auto cost = static_cast<float>(group_begin(units_.num_groups));
-    per_cost_ = static_cast<float>(shares_) * rcp_approx_ftz_f32(cost);
-    share_ = cost * rcp_approx_ftz_f32(static_cast<float>(shares_));
-    num_ctas_ = (divide(shares_ - 1, phase_.ctas_at_once).whole + 1) * phase_.ctas_at_once;
-    of_group_ = divide(shares_, units_.num_groups);
-    groups_of_share_ =
+    boundaries_per_cost_ = static_cast<float>(shares_) * rcp_approx_ftz_f32(cost);
+    share_cost_ = cost * rcp_approx_ftz_f32(static_cast<float>(shares_));
+    num_spread_ctas_ = (divide(shares_ - 1, phase_.sm_count).whole + 1) * phase_.sm_count;
+    shares_per_group_ = divide(shares_, units_.num_groups);
+    groups_per_share_ =
         static_cast<float>(units_.num_groups) * rcp_approx_ftz_f32(static_cast<float>(shares_));
-    tile_step_ = search_step<kGroupLanes>(units_.num_tiles);
+    search_step_ = search_step<kGroupLanes>(units_.num_tiles);
   }
 
   // Each CTA has a first work tile, and each unit one for the CTA that goes on with it.
   LAZYROPE_DEVICE int32 num_work_tiles() const { return phase_.work.num_ctas + units_.count(); }
 
-  // Describes a work tile but for its start (WorkTileWriter adds it). All lanes of a warp take
+  // Describes a work tile except for its start, which WorkTileWriter adds. All lanes of a warp take
   // part, each group for its own index. A CTA without work gets an empty work tile.
   LAZYROPE_DEVICE void describe(WorkTile& work_tile, int32 index) const {
     const int32 num_ctas = phase_.work.num_ctas;
@@ -65,27 +67,25 @@ class StreamKSchedule {
     bool exists = share < shares_ && index < num_work_tiles();
     if (share < 0) coord = units_.coord_of(index - num_ctas);
     exists = exists && coord.group < units_.num_groups;
-    const Piece piece = take_piece(coord, share);
-    if (!exists || !piece.exists) return;
-    units_.describe(work_tile, coord, piece.first, piece.end);
-    work_tile.keys.next = piece.next;
-    work_tile.split = piece.split;
+    const BlockRange range = block_range(coord, share);
+    if (!exists || !range.exists) return;
+    units_.describe(work_tile, coord, range.first, range.end);
+    work_tile.keys.next = range.next;
+    work_tile.split = range.split;
     // The CTA of a tile's last split may have more work tiles, so it combines nothing. With fixed
     // splits the same holds for every CTA.
-    work_tile.num_combiners = units_.has_fixed_splits() ? 0 : piece.split.count - 1;
+    work_tile.num_combiners = units_.has_fixed_splits() ? 0 : range.split.count - 1;
   }
 
  private:
-  static constexpr int32 kTolerance = 16;  // "near" means within 1 / kTolerance
-
   // Returns the share of a CTA, or shares_ if it has none. Neighbouring CTAs with shares have the
   // same share of different groups of heads.
   LAZYROPE_DEVICE int32 share_of(int32 cta) const {
-    const Quotient rank = divide(cta * shares_, num_ctas_);
+    const Quotient rank = divide(cta * shares_, num_spread_ctas_);
     // If the next CTA has the same rank, that CTA has the share.
-    if (cta >= num_ctas_ || rank.rest + shares_ < num_ctas_) return shares_;
+    if (cta >= num_spread_ctas_ || rank.rest + shares_ < num_spread_ctas_) return shares_;
     const auto [in_group, group] = divide(rank.whole, units_.num_groups);
-    return group * of_group_.whole + smaller(group, of_group_.rest) + in_group;
+    return group * shares_per_group_.whole + smaller(group, shares_per_group_.rest) + in_group;
   }
 
   // Returns the greatest number of shares if each group costs group_cost: one per CTA, unless
@@ -97,7 +97,7 @@ class StreamKSchedule {
     return larger(static_cast<int32>(max < num_ctas ? max : num_ctas), 1);
   }
 
-  // Returns the least cost of a share, and 1 more: two boundaries are never inside of one split,
+  // Returns the least cost of a share, plus 1. Two boundaries are then never inside of one split,
   // however they are rounded.
   LAZYROPE_DEVICE int32 min_cost(int32 min_split_blocks) const {
     return units_.scaled(min_share_cost(min_split_blocks)) + 1;
@@ -108,12 +108,10 @@ class StreamKSchedule {
     if (units_.has_fixed_splits() || units_.num_tiles == 0) return false;
     const int64 first = warp_uniform(units_.tiles.cost_begin.get(1));
     const int64 difference = first * units_.num_tiles - units_.group_cost;
-    return larger(difference, -difference) * kTolerance <= units_.group_cost;
+    return larger(difference, -difference) * kShareTolerance <= units_.group_cost;
   }
 
-  // Shares up to this cost are worth equal splits of a unit, and up to short_cost whole units (a
-  // few megabytes of KV). Measured on an H200.
-  LAZYROPE_DEVICE int32 short_split() const { return phase_.short_cost * 2 / 5; }
+  // Returns true if shares cost at most `share_cost` on average.
   LAZYROPE_DEVICE bool are_short(int32 share_cost) const {
     return units_.cost() <= share_cost * shares_;
   }
@@ -126,16 +124,15 @@ class StreamKSchedule {
     min_cost_ = min_cost(min_split_blocks_);
   }
 
-  // Cuts a step of one tile per group into splits of the least length, if a CTA is left for each.
+  // Cuts a step of one tile per group into splits of the least length, if there is a CTA for each.
   // Boundaries are a whole split apart, so those inside of a unit are at least half a split from
   // its ends. Returns false if it changes nothing.
   LAZYROPE_DEVICE bool partition_single_tile() {
-    constexpr int32 kMaxSplits = 32;  // combining more takes longer
     if (units_.has_fixed_splits() || phase_.allows_round_robin != 0 || units_.num_tiles != 1)
       return false;
     const int32 blocks = warp_uniform(units_.tiles.rows.get(0).num_blocks);
     const int32 splits = divide(blocks, min_split_blocks_).whole;
-    if (splits < 2 || splits > kMaxSplits) return false;
+    if (splits < 2 || splits > kMaxSingleTileSplits) return false;
     const int32 shares = splits * units_.num_groups;
     if (shares > phase_.work.num_ctas) return false;
     shares_ = shares;
@@ -162,7 +159,7 @@ class StreamKSchedule {
     const int32 splits = drop_needless_splits(divide(max, units).whole, max);
     const int32 shares = splits * units;
     if (shares == 0 || !is_near(shares, max)) return;
-    if (splits > 1 && !are_short(short_split())) return;
+    if (splits > 1 && !are_short(short_split_cost(phase_.short_share_cost))) return;
     shares_ = shares;
     work_tile_cost_ = 0;
   }
@@ -176,22 +173,22 @@ class StreamKSchedule {
     return is_near(min_splits * units_.count(), max) ? min_splits : splits;
   }
   LAZYROPE_DEVICE static bool is_near(int32 shares, int32 max) {
-    return shares * kTolerance >= max * (kTolerance - 1);
+    return shares * kShareTolerance >= max * (kShareTolerance - 1);
   }
 
-  // The range of a unit in the summed cost. Boundaries near its ends are moved to the ends; the
-  // others are inside of it.
-  struct UnitSpan {
+  // The range of a unit in the summed cost. Boundaries near the unit's ends are moved to the ends;
+  // the others are inside of the unit.
+  struct UnitRange {
     Unit unit;
     int32 begin;  // where the unit's tile begins in the summed cost
     int32 end;
-    int32 first_boundary;  // boundaries before the first inside, those at the beginning included
-    int32 end_boundary;    // boundaries before the end, without those that are moved there
+    int32 first_boundary;  // number of the first boundary inside, or end_boundary
+    int32 end_boundary;    // one past the number of the last boundary inside
   };
 
   // Returns the number of boundaries before a point. It never decreases as the point grows.
   LAZYROPE_DEVICE int32 boundaries_before(int32 point) const {
-    const float boundaries = static_cast<float>(point) * per_cost_;
+    const float boundaries = static_cast<float>(point) * boundaries_per_cost_;
     auto whole = static_cast<int32>(boundaries);
     if (static_cast<float>(whole) < boundaries) ++whole;
     return smaller(whole, shares_);
@@ -200,10 +197,10 @@ class StreamKSchedule {
   // Returns true if `point` is after the boundary. The product is compared as it is, without
   // rounding it to an integer.
   LAZYROPE_DEVICE bool is_after(int32 point, int32 boundary) const {
-    return static_cast<float>(point) * per_cost_ > static_cast<float>(boundary);
+    return static_cast<float>(point) * boundaries_per_cost_ > static_cast<float>(boundary);
   }
 
-  LAZYROPE_DEVICE UnitSpan unit_span(const Unit& unit) const {
+  LAZYROPE_DEVICE UnitRange unit_range(const Unit& unit) const {
     const auto [group, tile, split] = unit.coord;
     const int32 begin = tile_begin(group, tile);
     const int32 end = tile_begin(group, tile + 1);
@@ -220,37 +217,37 @@ class StreamKSchedule {
     return smaller(begin + units_.scaled(splits * split_cost(phase_, unit.split_blocks)), end);
   }
 
-  // The blocks that a share's work tile has of one unit. The share begins inside of this unit or at
-  // or before its beginning; for share -1 the work tile starts at the unit's beginning.
-  struct Piece {
+  // The blocks of a unit that one work tile of a share has. The share begins inside of this unit,
+  // at its beginning or before. For share -1 the work tile begins at the unit's beginning.
+  struct BlockRange {
     bool exists;
     int32 first;  // first block, counted in the tile
     int32 end;
-    int32 next;  // work tile with which the CTA goes on after the unit's end, or -1
+    int32 next;  // the CTA's work tile after the unit's end, or -1
     KvSplit split;
   };
   // Half of the group's lanes look at the unit and the other half at the next unit, at the same
   // time. The first half then broadcasts the result.
-  LAZYROPE_DEVICE Piece take_piece(const UnitCoord& coord, int32 share) const {
+  LAZYROPE_DEVICE BlockRange block_range(const UnitCoord& coord, int32 share) const {
     const UnitCoord next = units_.next(coord);
-    const bool is_own = of_half() == 0;
-    const UnitSpan unit =
-        unit_span(units_.at({is_own ? coord.group : next.group, is_own ? coord.tile : next.tile,
-                             is_own ? coord.split : next.split}));
-    const int32 next_boundary = from_half(unit.first_boundary, 1);
-    // Otherwise the next share begins at the unit's beginning, too.
-    const bool exists = share < 0 || share + 1 >= unit.first_boundary;
-    const bool begins_inside = share >= unit.first_boundary;
-    if (!begins_inside) share = unit.first_boundary - 1;
-    const bool ends_inside = share + 1 < unit.end_boundary;
+    const bool is_own = lane_half() == 0;
+    const UnitRange range =
+        unit_range(units_.at({is_own ? coord.group : next.group, is_own ? coord.tile : next.tile,
+                              is_own ? coord.split : next.split}));
+    const int32 next_boundary = from_half(range.first_boundary, 1);
+    // If the next share also begins at the unit's beginning, this share has no block of the unit.
+    const bool exists = share < 0 || share + 1 >= range.first_boundary;
+    const bool begins_inside = share >= range.first_boundary;
+    if (!begins_inside) share = range.first_boundary - 1;
+    const bool ends_inside = share + 1 < range.end_boundary;
     const bool continues =
-        !ends_inside && next.group < units_.num_groups && next_boundary == unit.end_boundary;
+        !ends_inside && next.group < units_.num_groups && next_boundary == range.end_boundary;
     // Both blocks are computed in any case: a branch takes longer.
-    const float of_cost = blocks_of_cost(unit);
-    const int32 inside[] = {block_at(unit, of_cost, share), block_at(unit, of_cost, share + 1)};
-    const int32 first = begins_inside ? inside[0] : unit.unit.first_block;
-    const int32 end = ends_inside ? inside[1] : unit.unit.end_block;
-    const KvSplit split = split_of(unit, share);
+    const float of_cost = blocks_of_cost(range);
+    const int32 inside[] = {block_at(range, of_cost, share), block_at(range, of_cost, share + 1)};
+    const int32 first = begins_inside ? inside[0] : range.unit.first_block;
+    const int32 end = ends_inside ? inside[1] : range.unit.end_block;
+    const KvSplit split = split_of(range, share);
     const auto leader_value = [](int32 value) { return from_half(value, 0); };
     return {leader_value(exists ? 1 : 0) != 0,
             leader_value(first),
@@ -260,7 +257,7 @@ class StreamKSchedule {
              leader_value(split.counter)}};
   }
   // Returns which half of its group the lane is in, 0 or 1.
-  LAZYROPE_DEVICE static int32 of_half() { return lane_index() / (kGroupLanes / 2) % 2; }
+  LAZYROPE_DEVICE static int32 lane_half() { return lane_index() / (kGroupLanes / 2) % 2; }
   LAZYROPE_DEVICE static int32 from_half(int32 value, int32 half) {
     return group_shfl<kGroupLanes>(value, half * (kGroupLanes / 2));
   }
@@ -271,7 +268,7 @@ class StreamKSchedule {
   LAZYROPE_DEVICE int32 tile_begin(int32 group, int32 tile) const {
     return group_begin(group) + units_.tiles.cost_begin.get(tile) - tile * excluded_cost();
   }
-  // Returns the portion of each tile's cost that this schedule does not count.
+  // Returns how much of each tile's cost this schedule does not count.
   LAZYROPE_DEVICE int32 excluded_cost() const {
     return units_.scaled(phase_.work_tile_cost) - work_tile_cost_;
   }
@@ -288,7 +285,7 @@ class StreamKSchedule {
   // Returns the group in which a boundary is. All groups cost the same, so the approximate quotient
   // is off by one group at most.
   LAZYROPE_DEVICE int32 group_of(int32 boundary) const {
-    const auto near = static_cast<int32>(static_cast<float>(boundary) * groups_of_share_);
+    const auto near = static_cast<int32>(static_cast<float>(boundary) * groups_per_share_);
     const int32 group = smaller(near, units_.num_groups - 1);
     const bool is_before = is_after(group_begin(group), boundary);
     const bool is_next =
@@ -306,39 +303,38 @@ class StreamKSchedule {
       return is_after(units_.has_fixed_splits() ? end : end_inside(begin, end), boundary);
     };
     UnitCoord coord = {
-        group, lower_bound_by_lanes<kGroupLanes>(units_.num_tiles, tile_step_, ends_after), 0};
+        group, lower_bound_by_lanes<kGroupLanes>(units_.num_tiles, search_step_, ends_after), 0};
     if (coord.tile == units_.num_tiles) return {group + 1, 0, 0};
     if (!units_.has_fixed_splits()) return coord;
 #pragma unroll 1
     for (; coord.split + 1 < units_.num_splits(coord.tile); ++coord.split)
-      if (boundary < unit_span(units_.at(coord)).end_boundary) break;
+      if (boundary < unit_range(units_.at(coord)).end_boundary) break;
     return coord;
   }
 
-  LAZYROPE_DEVICE float blocks_of_cost(const UnitSpan& unit_span) const {
-    const int32 cost = larger(unit_span.end - unit_span.begin - work_tile_cost_, 1);
-    return static_cast<float>(unit_span.unit.end_block) *
-           rcp_approx_ftz_f32(static_cast<float>(cost));
+  LAZYROPE_DEVICE float blocks_of_cost(const UnitRange& range) const {
+    const int32 cost = larger(range.end - range.begin - work_tile_cost_, 1);
+    return static_cast<float>(range.unit.end_block) * rcp_approx_ftz_f32(static_cast<float>(cost));
   }
 
-  // Returns the block at which a boundary cuts a unit. The CTA that ends there and the one that
-  // begins there must agree. So no product is added to anything: the compiler could fuse both, with
-  // one rounding or two.
-  LAZYROPE_DEVICE int32 block_at(const UnitSpan& unit_span, float of_cost, int32 boundary) const {
-    const int32 into = static_cast<int32>(static_cast<float>(boundary) * share_) - unit_span.begin -
-                       work_tile_cost_;
+  // Returns the block at which a boundary cuts a unit. The CTA that ends there and the CTA that
+  // begins there must compute the same block. Therefore no product of floats is added to anything:
+  // the compiler may fuse both or not, and the two results are rounded differently.
+  LAZYROPE_DEVICE int32 block_at(const UnitRange& range, float of_cost, int32 boundary) const {
+    const int32 into = static_cast<int32>(static_cast<float>(boundary) * share_cost_) -
+                       range.begin - work_tile_cost_;
     const auto block = static_cast<int32>(static_cast<float>(into + kBlockCost / 2) * of_cost);
-    return smaller(larger(block, min_split_blocks_), unit_span.unit.end_block - min_split_blocks_);
+    return smaller(larger(block, min_split_blocks_), range.unit.end_block - min_split_blocks_);
   }
 
-  // Returns the KV split of a unit that a share holds. Shares a to b hold splits with partial
-  // results 2 a + 1 to a + b + 1 and counter a. The next unit that is cut has its first split in
-  // share b or later, so results never overlap.
-  LAZYROPE_DEVICE KvSplit split_of(const UnitSpan& unit, int32 share) const {
-    if (units_.has_fixed_splits()) return fixed_split(unit.unit);
-    if (unit.first_boundary == unit.end_boundary) return {0, 1, 0, 0};
-    const int32 first = unit.first_boundary - 1;
-    return {share - first, unit.end_boundary - first, 2 * first + 1, first};
+  // Returns the KV split of a unit that a share has. If shares a to b have the unit's splits, their
+  // partial results are 2 a + 1 to a + b + 1, and their counter is a. The next unit that is cut has
+  // its first split in share b or later, so partial results never overlap.
+  LAZYROPE_DEVICE KvSplit split_of(const UnitRange& range, int32 share) const {
+    if (units_.has_fixed_splits()) return fixed_split(range.unit);
+    if (range.first_boundary == range.end_boundary) return {0, 1, 0, 0};
+    const int32 first = range.first_boundary - 1;
+    return {share - first, range.end_boundary - first, 2 * first + 1, first};
   }
 
   // Each fixed split has a partial result of its own. The counters of tiles follow the marks of all
@@ -356,12 +352,13 @@ class StreamKSchedule {
   int32 min_split_blocks_ = 0;  // least blocks of a split
   int32 min_cost_ = 0;          // least cost between a unit's end and a boundary inside of it
   int32 shares_ = 0;
-  int32 num_ctas_ = 0;   // CTAs over which shares are spread, a multiple of the SMs
-  Quotient of_group_{};  // shares of a group of heads; the first `rest` groups have one more
-  int32 tile_step_ = 0;  // first step of the search in coord_of()
-  float groups_of_share_ = 0.0f;
-  float per_cost_ = 0.0f;  // boundaries per unit of cost
-  float share_ = 0.0f;     // cost of a share
+  int32 num_spread_ctas_ = 0;  // CTAs over which shares are spread, a multiple of the SMs
+  Quotient
+      shares_per_group_{};  // shares of a group of heads; the first `rest` groups have one more
+  int32 search_step_ = 0;   // first step of the search in coord_of()
+  float groups_per_share_ = 0.0f;
+  float boundaries_per_cost_ = 0.0f;  // boundaries per unit of cost
+  float share_cost_ = 0.0f;           // cost of a share
 };
 
 }  // namespace lazyrope

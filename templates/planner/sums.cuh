@@ -7,8 +7,9 @@
 
 namespace lazyrope {
 
+// The sum of a column, and the bits that it has lost: its values were divided by 2^lost_bits.
 struct TableSum {
-  int32 all;
+  int32 total;
   int32 lost_bits;
 };
 

@@ -8,6 +8,12 @@
 
 namespace lazyrope {
 
+// The lanes that serve one work tile, and one tile. Few lanes serve a tile, so that in a decode
+// step half of the warps have none and leave the issue slots to the others.
+inline constexpr int32 kGroupLanes = 8;
+inline constexpr int32 kTileLanes = 4;
+static_assert(kTilesAtOnce * kTileLanes <= kPlanThreads);
+
 LAZYROPE_DEVICE Chunk chunk_of(int32 a, int32 b, int32 c, int32 d) {
   return {{static_cast<uint32>(a), static_cast<uint32>(b), static_cast<uint32>(c),
            static_cast<uint32>(d)}};

@@ -1,27 +1,15 @@
 // Step 5 of planning: the units of a step and their costs. A unit is one tile for one group of KV
 // heads, or one fixed KV split of it. Units are ordered by group, then by tile, then by split.
 //
-// Inputs are the tiles' blocks and segments (PlanTable) and the costs of PlanPhase. The schedules
-// ask Units where a unit is and what it costs. Costs are in eighths of a KV block (kBlockCost).
+// Inputs are the tiles' blocks and segments (PlanTable), and the costs of PlanPhase and of
+// planner/policy.h. The schedules ask Units where a unit is and what it costs.
 #pragma once
 
 #include "ops/cta_scan.cuh"
+#include "planner/policy.h"
 #include "planner/tables.cuh"
 
 namespace lazyrope {
-
-// Cost of a segment that a tile sees: its queries are rotated for it.
-inline constexpr int32 kSegmentCost = kBlockCost / 4;
-
-// Returns the least cost of a Stream-K share. It exceeds the cost of min_split_blocks blocks even
-// if each has a segment of its own.
-LAZYROPE_DEVICE int32 min_share_cost(int32 min_split_blocks) {
-  return min_split_blocks * (kBlockCost + kSegmentCost) + 1;
-}
-
-// A tile costs at most this much, which millions of tokens exceed. The costs of 512 tiles, one a
-// thread, then fit an int32 together.
-inline constexpr int32 kMaxTileCost = (1 << 22) - 1;
 
 LAZYROPE_DEVICE int32 limited_cost(const PlanPhase& phase, int32 blocks, int32 segments,
                                    int32 max) {
@@ -86,15 +74,15 @@ struct Units {
   int32 num_tiles = 0;
   int32 num_heads = 1;  // KV heads of a work tile
   int32 num_groups = 0;
-  int32 per_group = 0;
+  int32 units_per_group = 0;
   int32 group_cost = 0;
   // Costs are divided by 2^lost_bits. This is 0 unless a step's cost would exceed kMaxStepCost:
   // hundreds of requests of a million tokens.
   int32 lost_bits = 0;
 
-  LAZYROPE_DEVICE int32 count() const { return num_groups * per_group; }
+  LAZYROPE_DEVICE int32 count() const { return num_groups * units_per_group; }
   LAZYROPE_DEVICE int32 cost() const { return group_cost * num_groups; }
-  LAZYROPE_DEVICE int64 whole_cost() const { return static_cast<int64>(cost()) << lost_bits; }
+  LAZYROPE_DEVICE int64 unscaled_cost() const { return static_cast<int64>(cost()) << lost_bits; }
   LAZYROPE_DEVICE int32 scaled(int32 cost) const { return cost >> lost_bits; }
   // Returns the cost of a tile for one group of KV heads.
   LAZYROPE_DEVICE int32 cost_of(int32 tile) const {
@@ -104,7 +92,7 @@ struct Units {
   LAZYROPE_DEVICE bool has_fixed_splits() const { return fixed_split_blocks > 0; }
 
   LAZYROPE_DEVICE UnitCoord coord_of(int32 index) const {
-    const auto [group, in_group] = divide(index, per_group);
+    const auto [group, in_group] = divide(index, units_per_group);
     if (!has_fixed_splits()) return {group, in_group, 0};
     const auto begin = [&](int32 tile) { return tiles.split_begin.get(tile); };
     const int32 tile = upper_bound(num_tiles, in_group, begin) - 1;
@@ -112,7 +100,7 @@ struct Units {
   }
   LAZYROPE_DEVICE int32 index_of(const UnitCoord& at) const {
     const int32 in_group = has_fixed_splits() ? tiles.split_begin.get(at.tile) + at.split : at.tile;
-    return at.group * per_group + in_group;
+    return at.group * units_per_group + in_group;
   }
   // Returns the unit after `coord`. After the last unit, its group is num_groups.
   LAZYROPE_DEVICE UnitCoord next(const UnitCoord& coord) const {

@@ -61,8 +61,8 @@ class WorkTileWriter {
     for (int32 i = 0; i < kChunksOfLane; ++i) st_global(to + i * kGroupLanes, chunks[i]);
   }
 
-  // Completes the work tile but for its pages. Returns the segment from the first block's slot on,
-  // from which the pages are found.
+  // Completes the work tile except for its pages. Returns the segment from the first block's slot
+  // on; chunk() finds the pages by it.
   LAZYROPE_DEVICE VisibleSegment begin(WorkTile& work_tile, const BlockLocation& location) const {
     VisibleSegment segment = location.segment;
     work_tile.keys.segment = location.index;

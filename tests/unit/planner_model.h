@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/step/step_layout.h"
+#include "templates/planner/policy.h"
 #include "tests/support/metadata.h"
 #include "tests/support/specs.h"
 #include "tests/unit/planner_setting.h"
@@ -83,7 +84,7 @@ class Model {
   // Returns the units in the order of the queue, complete except for `next`.
   std::vector<WorkTile> queue() const {
     std::vector<WorkTile> work_tiles;
-    const int tail = std::min(4, num_groups_);
+    const int tail = std::min(kTailGroups, num_groups_);
     const auto push = [&](int group, int rank) {
       const int unit = group * static_cast<int>(tiles_.size()) + at(sorted_tiles(), rank);
       work_tiles.push_back(work_tile({unit, 0}, units_[static_cast<std::size_t>(unit)], 0,
@@ -118,23 +119,16 @@ class Model {
   }
 
  private:
-  static constexpr int kSegmentCost = 2, kMaxSplits = 4;
-  static constexpr std::int64_t kMaxTileCost = (1 << 22) - 1;
-
-  std::int64_t min_share_cost() const { return min_share_cost(min_split_blocks_); }
-  static std::int64_t min_share_cost(int blocks) {
-    return std::int64_t{blocks} * (kBlockCost + kSegmentCost) + 1;
-  }
   // Returns the minimum cost of a share of so many blocks, in the units of total_cost().
   std::int64_t min_cost(int blocks) const { return (min_share_cost(blocks) >> lost_bits_) + 1; }
 
   // Tries the schedules in the planner's order. The round-robin schedule is taken if its imbalance
   // is small.
   bool is_round_robin() {
-    if (has_imbalance_below(64)) return true;
-    const bool is_fair = has_imbalance_below(8);
+    if (has_imbalance_below(kBalancedBits)) return true;
+    const bool is_fair = has_imbalance_below(kNearlyBalancedBits);
     is_tile_major_ = !is_fair && num_groups_ > 1;
-    if (is_tile_major_ && has_imbalance_below(32)) return true;
+    if (is_tile_major_ && has_imbalance_below(kTileMajorBits)) return true;
     is_queued_ = queue_pays_off();
     return is_fair && !is_queued_;
   }
@@ -143,14 +137,14 @@ class Model {
     if (phase_.has_queue == 0 || phase_.fixed_split_blocks > 0) return false;
     std::int64_t longest = 0;
     for (const ModelTile& tile : tiles_) longest = std::max(longest, tile.cost);
-    return 8 * longest * phase_.work.num_ctas <= total_cost() &&
+    return kMinQueueUnits * longest * phase_.work.num_ctas <= total_cost() &&
            4 * longest * num_units() >= 5 * total_cost() &&
-           12 * kBlockCost * num_units() <= whole_total_cost();
+           kMinQueueBlocks * kBlockCost * num_units() <= whole_total_cost();
   }
   std::vector<int> sorted_tiles() const {
     std::vector<int> order(tiles_.size());
     std::iota(order.begin(), order.end(), 0);
-    if (order.size() > 1024) return {order.rbegin(), order.rend()};
+    if (static_cast<int>(order.size()) > kMaxSortedTiles) return {order.rbegin(), order.rend()};
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
       return tiles_[static_cast<std::size_t>(a)].cost > tiles_[static_cast<std::size_t>(b)].cost;
     });
@@ -158,13 +152,12 @@ class Model {
   }
 
   // Returns true if the round-robin schedule's longest CTA exceeds the mean by less than one part
-  // in `loss`.
-  bool has_imbalance_below(int loss) {
-    constexpr int kMaxRounds = 64;
+  // in 2^bits.
+  bool has_imbalance_below(int bits) {
     const int ctas = phase_.work.num_ctas;
     splits_ = num_remaining() > 0 ? ctas / num_remaining() : 1;
     if (phase_.allows_round_robin == 0 || phase_.fixed_split_blocks > 0 ||
-        num_rounds() > kMaxRounds)
+        num_rounds() > kMaxRoundRobinRounds)
       return false;
     if (num_whole() > 0 && num_remaining() > 0) split_remainder();
     std::int64_t max = 0;
@@ -175,9 +168,10 @@ class Model {
       max = std::max(max, cost);
     }
     if (num_whole() == 0 && splits_ > 1 &&
-        whole_total_cost() < min_share_cost() * splits_ * num_units())
+        whole_total_cost() <
+            std::int64_t{min_share_cost(min_split_blocks_)} * splits_ * num_units())
       return false;
-    return max * ctas <= total_cost() + total_cost() / loss;
+    return max * ctas <= total_cost() + (total_cost() >> bits);
   }
 
   int num_units() const { return static_cast<int>(units_.size()); }
@@ -195,10 +189,11 @@ class Model {
     int blocks = 0;
     for (int unit = num_whole(); unit < num_units(); ++unit)
       blocks = std::max(blocks, tile_of(unit_in_order(unit)).num_blocks);
-    const int splits = std::clamp(phase_.work.num_ctas / num_remaining(), 1,
-                                  std::clamp(blocks / phase_.min_split_blocks, 1, 16));
+    const int splits =
+        std::clamp(phase_.work.num_ctas / num_remaining(), 1,
+                   std::clamp(blocks / phase_.min_split_blocks, 1, kMaxRemainderSplits));
     const int saved = blocks - (blocks + splits - 1) / splits;
-    splits_ = saved > 8 ? splits : 1;
+    splits_ = saved * kBlockCost > kCombineCost ? splits : 1;
   }
 
   std::int64_t total_cost() const {
@@ -211,7 +206,7 @@ class Model {
   void lose_bits() {
     std::int64_t all = 0;
     for (const ModelTile& tile : tiles_) all += tile.cost;
-    while (all >> lost_bits_ > (1 << 30) / phase_.max_head_groups) ++lost_bits_;
+    while (all >> lost_bits_ > phase_.max_group_cost) ++lost_bits_;
     std::int64_t before = 0;
     for (ModelTile& tile : tiles_) {
       const std::int64_t through = before + tile.cost;
@@ -305,7 +300,7 @@ class Model {
     }
     tile.cost += std::int64_t{phase_.work_tile_cost} + std::int64_t{kBlockCost} * tile.split_blocks;
     const int fixed_splits = phase_.fixed_split_blocks > 0 ? kMaxFixedSplits : 1;
-    tile.split_cost = std::min(tile.cost, kMaxTileCost / fixed_splits);
+    tile.split_cost = std::min(tile.cost, std::int64_t{kMaxTileCost / fixed_splits});
     tile.cost = tile.num_splits * tile.split_cost;
     return tile;
   }
@@ -335,7 +330,7 @@ class Model {
       return static_cast<int>(tiles_.size()) * (setting_.num_kv_heads / heads);
     };
     while (heads > phase_.min_heads && (heads * most_rows > phase_.tile_rows.value ||
-                                        units() * kMaxSplits < phase_.work.num_ctas))
+                                        units() * kMaxSplitsPerUnit < phase_.work.num_ctas))
       heads /= 2;
     return heads;
   }
@@ -372,7 +367,7 @@ class Model {
     num_shares_ = units_.empty() ? 0 : max_shares(total_cost());
     const bool sees_keys =
         std::ranges::any_of(tiles_, [](const ModelTile& tile) { return tile.num_blocks > 0; });
-    const bool is_long = total_cost() > std::int64_t{phase_.short_cost} * num_shares_;
+    const bool is_long = total_cost() > std::int64_t{phase_.short_share_cost} * num_shares_;
     if (is_long && total_cost() >= min_cost(2 * min_split_blocks_) * num_shares_)
       min_split_blocks_ *= 2;
     min_cost_ = min_cost(min_split_blocks_);
@@ -385,9 +380,9 @@ class Model {
     int shares = max;
     while (shares > 0 && (is_cut ? shares % num_units() != 0 : shares * min_units != num_units()))
       --shares;
-    if (16 * shares < 15 * max || shares == 0) return;
+    if (shares == 0 || !is_near(shares, max)) return;
     if (is_cut) shares = drop_needless_splits(shares, max);
-    const int short_split = phase_.short_cost * 2 / 5;
+    const int short_split = short_split_cost(phase_.short_share_cost);
     if (shares > num_units() && total_cost() > std::int64_t{short_split} * num_shares_) return;
     num_shares_ = shares;
     if (is_cut) leave_out_work_tile_cost();
@@ -399,7 +394,10 @@ class Model {
     const int blocks = tiles_[0].num_blocks;
     const int longest = std::max(divide_up(blocks, shares / num_units()), 1);
     const int min_units = divide_up(blocks, longest) * num_units();
-    return 16 * min_units < 15 * max ? shares : min_units;
+    return is_near(min_units, max) ? min_units : shares;
+  }
+  static bool is_near(int shares, int max) {
+    return kShareTolerance * shares >= (kShareTolerance - 1) * max;
   }
   void leave_out_work_tile_cost() {
     work_tile_cost_ = 0;
@@ -411,7 +409,8 @@ class Model {
     if (phase_.fixed_split_blocks > 0 || phase_.allows_round_robin != 0 || tiles_.size() != 1)
       return false;
     const int splits = tiles_[0].num_blocks / min_split_blocks_;
-    if (splits < 2 || splits > 32 || splits * num_units() > phase_.work.num_ctas) return false;
+    if (splits < 2 || splits > kMaxSingleTileSplits || splits * num_units() > phase_.work.num_ctas)
+      return false;
     num_shares_ = splits * num_units();
     min_cost_ = min_split_blocks_ * kBlockCost / 2;
     leave_out_work_tile_cost();
@@ -425,7 +424,7 @@ class Model {
       difference += tiles_.front().cost - tile.cost;
       all += tile.cost;
     }
-    return 16 * std::abs(difference) <= all;
+    return kShareTolerance * std::abs(difference) <= all;
   }
 
   void find_boundaries() {
@@ -439,7 +438,7 @@ class Model {
   // and the first runs may have one share more. CTAs take the first share of each run, then the
   // second, and so on. They are spread evenly over the fewest rounds of CTAs that fill all SMs.
   int share_of(int cta) const {
-    const int at_once = phase_.ctas_at_once;
+    const int at_once = phase_.sm_count;
     const int ctas = (num_shares_ + at_once - 1) / at_once * at_once;
     if (cta >= ctas) return -1;
     const int rank = cta * num_shares_ / ctas;

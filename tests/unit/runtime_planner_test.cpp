@@ -204,7 +204,7 @@ TEST_P(MatchedShares, UseAllCtasIfTheyAreLong) {
   const PlanPhase& phase = params().phase[Step::kDecode];
   plan(requests_of_length(1, kBlockKeys, setting_.page_size));
   const int units = setting_.requests * setting_.num_kv_heads;
-  const int share = units < 32 ? phase.short_cost * 2 / 5 : phase.short_cost;
+  const int share = units < 32 ? short_split_cost(phase.short_share_cost) : phase.short_share_cost;
   const int line = share * phase.work.num_ctas / units;
   EXPECT_EQ(count_shares((line - phase.work_tile_cost) / kBlockCost - 2), 32);
   EXPECT_EQ(count_shares((line - phase.work_tile_cost) / kBlockCost + 2), phase.work.num_ctas);

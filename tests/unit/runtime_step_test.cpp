@@ -8,6 +8,7 @@
 #include "runtime/emulator/fault.h"
 #include "runtime/step/step.h"
 #include "runtime/step/step_layout.h"
+#include "templates/planner/policy.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/metadata.h"
 #include "tests/support/specs.h"

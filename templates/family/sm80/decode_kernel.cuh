@@ -19,8 +19,8 @@
 // The queries and the first blocks of the next work tile are issued before the results of the
 // present one are written.
 //
-// Each warp has its rotated queries in shared memory. At a block with another base it rotates them
-// again from the original queries: in fp32, and rounded once.
+// Each warp has its rotated queries in shared memory. At a block with another base it rotates the
+// original queries again, in fp32 with one rounding.
 //
 // | barrier                  | who arrives | who      | what it protects                          |
 // |                          |             | waits    |                                           |
@@ -78,16 +78,17 @@ class Sm80Decode {
   using Product = typename Spec::Product;
   using QueryTile = typename Product::QueryTile;
   using KvTile = typename Product::KvTile;
-  // Rotated queries are in registers if these are at most 32; the frequencies of the rotation, if
-  // the accumulators leave room for them (kHasRegisters).
+  // A lane has its fragments of the rotated queries in registers if they take at most 32. It also
+  // has the frequencies of the rotation in registers if the accumulators leave enough
+  // (kHasRegisters).
   using Queries = typename SelectQueries<Product, kRowTiles, 32>::Type;
   static constexpr bool kHasRegisters = kRowTiles * kHeadDim <= 128;
   static_assert(!Product::kWidens);
   using Ring = TileRing<typename Product::StoredTile, kKeys, kTiles>;
   using Table = BlockTable<Mask, kKeys>;
   using Record = PartialRecord<kHeadDim>;
-  // resolve_ahead() looks a window up a quarter into the window before. That must be early enough
-  // for the ring.
+  // resolve_ahead() looks up a window when a quarter of the previous window has been read. The ring
+  // must not issue blocks of the window before then.
   static_assert(Table::kWindow / 4 * 3 >= (kTiles + 1) / 2);
 
   // A warp's results are staged in the last tiles of its ring, after the tiles that the first
@@ -149,8 +150,8 @@ class Sm80Decode {
   LAZYROPE_DEVICE int32 head() const { return warp_index() % num_heads(); }
   LAZYROPE_DEVICE int32 kv_head() const { return work_tile().rows().kv_head + head(); }
 
-  // Issues the first copies of the work tile: its first tiles, the next work tile and its queries.
-  // No thread reads the previous work tile any more.
+  // Issues the first copies of the work tile: its first tiles, the next work tile, and the queries
+  // of this one. No thread reads the previous work tile any more.
   LAZYROPE_DEVICE void begin_work_tile() {
     num_blocks_ = choose_blocks().count(work_tile().extent().num_blocks);
     if constexpr (Product::kScaled) key_scale_ = key_scale(params_.pool, kv_head());
@@ -158,7 +159,7 @@ class Sm80Decode {
     Ring ring = this->ring(0);
     const WorkTileStart start = work_tile().start();
     num_prefetched_ = table.count_prefetched(start);
-    table.seed(start, num_prefetched_);
+    table.write_prefetched(start, num_prefetched_);
     Pages pages = {num_prefetched_, 0};
     bar_warp_sync();
     fill_prefetched(table, ring, pages, 0, kTilesAhead);
@@ -167,9 +168,9 @@ class Sm80Decode {
     copy_queries();
   }
 
-  // A warp rotates its queries once for every segment of which it has a block. Where segments are
-  // short, it therefore takes stripes of kStripe consecutive blocks. The stripes are aligned so
-  // that one ends with the first segment.
+  // Returns the blocks of this warp. A warp rotates its queries once for every segment of which it
+  // has a block, so with short segments it takes stripes of kStripe consecutive blocks. The stripes
+  // are aligned so that one ends with the first segment.
   LAZYROPE_DEVICE BlockChoice choose_blocks() const {
     const int32 first = warp_index() / num_heads();
     const int32 step = kWarps / num_heads();
@@ -201,8 +202,8 @@ class Sm80Decode {
     softmax_.finish();
   }
 
-  // Page numbers that are in flight: of the blocks from `first` to the end of its window, one run's
-  // in each lane.
+  // Page numbers in flight, of the blocks from `first` to the end of its window. Each lane has the
+  // page number of one run.
   struct Pages {
     int32 first;
     int32 page;
@@ -260,8 +261,8 @@ class Sm80Decode {
     bar_sync();
   }
 
-  // Issues those of the tiles `first` to end - 1 whose page numbers are known. Each tile is a
-  // group, which is empty if they are not.
+  // Issues the tiles from `first` to end - 1 whose page numbers are known. Each tile is a cp.async
+  // group, which is empty if its page numbers are not known.
   LAZYROPE_DEVICE void fill_prefetched(const Table& table, Ring& ring, Pages& pages, int32 first,
                                        int32 end) const {
 #pragma unroll 1
@@ -273,7 +274,7 @@ class Sm80Decode {
     }
   }
 
-  // Issues those of the first tiles whose page numbers were not known before.
+  // Issues the first tiles that fill_prefetched() did not issue.
   LAZYROPE_DEVICE void fill_up(const Table& table, Ring& ring, Pages& pages) const {
 #pragma unroll 1
     for (int32 tile = 2 * pages.first; tile < kTiles - 1; ++tile) issue(table, ring, pages, tile);
@@ -284,12 +285,12 @@ class Sm80Decode {
   LAZYROPE_DEVICE static int32 resolve(const Table& table, int32 window, int32 first,
                                        typename Table::Lookup lookup) {
     const int32 page = table.resolve_ahead(window, first, lookup);
-    table.save_walk(window, lookup);
+    table.save_search_point(window, lookup);
     return page;
   }
 
-  // Looks up the next window a quarter into each window. Its page numbers arrive before its first
-  // block is issued.
+  // Looks up the next window when a quarter of the present one has been read. Its page numbers
+  // arrive before its first block is issued.
   LAZYROPE_DEVICE void resolve_ahead(const Table& table, int32 block, Pages& pages) const {
     constexpr int32 kEarly = Table::kWindow / 4;
     const int32 window = block / Table::kWindow + 1;
@@ -333,7 +334,8 @@ class Sm80Decode {
   }
 
   // Rotates the warp's queries for a segment whose token 0 is at logical position `base`, while its
-  // keys arrive. The products that read the previous queries precede the ring's last wait().
+  // keys arrive. The warp called the ring's wait() after the products that read the previous
+  // queries.
   LAZYROPE_DEVICE void rotate_queries(Rotated& rotated, int32 base) const {
     rotate_rows<Spec>(RowsOf<QueryTile>(queries()),
                       RowsOf<QueryTile>(memory_ + kLayout.original, head() * num_rows()),
@@ -419,7 +421,7 @@ class Sm80Decode {
   SharedPtr memory_;
   int32 current_ = 0;         // offset of the present one of two work tiles, in bytes
   int32 num_blocks_ = 0;      // blocks of this warp
-  int32 num_prefetched_ = 0;  // blocks of these whose page numbers are in the work tile
+  int32 num_prefetched_ = 0;  // among them, blocks whose page numbers are in the work tile
   AngleStorage<DirectAngles<Spec>, kHasRegisters> angles_;
   float key_scale_;  // set if the pool has scales
   float acc_o_[kRowTiles][Product::kColumnTiles][4];

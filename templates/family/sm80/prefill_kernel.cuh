@@ -15,16 +15,17 @@
 // pool has 8-bit elements, all threads widen each block to 16 bits first.
 //
 // Each warp has its rotated queries in shared memory. At a block with another base the warp copies
-// its queries again and rotates them: in fp32, and rounded once.
+// its queries again and rotates them, in fp32 with one rounding.
 //
 // | barrier                   | who arrives | who waits | what it protects                        |
 // |---------------------------|-------------|-----------|-----------------------------------------|
-// | run()                     | all threads | the CTA   | the work tile                           |
-// | resolve_ahead(), window 0 | all threads | the CTA   | page numbers, before they are used      |
+// | run()                     | all threads | the CTA   | the work tile; staged results, until    |
+// |                           |             |           | they have been read                     |
+// | resolve_ahead(), window 0 | all threads | the CTA   | window 0 of the block table             |
 // | KvRing::wait()            | all threads | the CTA   | the next block, row positions, the next |
-// |                           |             |           | window; the block before, the widened   |
-// |                           |             |           | block and staged results, until they    |
-// |                           |             |           | have been read                          |
+// |                           |             |           | window; the previous block and the      |
+// |                           |             |           | widened block, until they have been     |
+// |                           |             |           | read                                    |
 // | widen()                   | all threads | the CTA   | the widened block                       |
 // | rotate_queries(), two     | 32 lanes    | the warp  | copied queries, then rotated queries    |
 // | finish(), before staging  | all threads | the CTA   | ring, queries or staged rows, until     |
@@ -69,8 +70,8 @@ class Sm80Prefill {
   using Ring = KvRing<RingTeam, typename Product::StoredTile, kBlockKeys, kStages>;
   using Table = BlockTable<Mask, kBlockKeys>;
   using Record = PartialRecord<kHeadDim>;
-  // A window is resolved kWindow blocks before its first block is current, so kWindow - (kStages -
-  // 1) blocks before that block is issued. Its page numbers arrive within kStages - 1 blocks.
+  // A window is resolved kWindow blocks before its first block is read. That block is issued
+  // kStages - 1 blocks before it is read, and page numbers arrive within kStages - 1 blocks.
   static_assert(Table::kWindow >= 2 * (kStages - 1));
 
   static constexpr Sm80PrefillLayout kLayout =
@@ -84,7 +85,7 @@ class Sm80Prefill {
   static constexpr int kQueryBytes = Shape::kWarpM * QueryTile::kRowBytes;
   static constexpr int kWideTileBytes = Product::kWidens ? kBlockKeys * KvTile::kRowBytes : 0;
   static constexpr int kStagedRows = Shape::kWarpsM * 16;
-  // The factor from a score to a logit in log2 units is behind the flags, if the pool has scales.
+  // If the pool has scales, the factor from a score to a logit in log2 units is after the flags.
   static constexpr int kScale = kLayout.flags + kFlagBytes;
 
  public:
@@ -148,8 +149,8 @@ class Sm80Prefill {
     cp_async_commit_group();
   }
 
-  // All threads of the CTA widen a block. The previous widened block has been read: KvRing::wait()
-  // came in between.
+  // All threads of the CTA widen a block. They have read the previous widened block, because they
+  // have called KvRing::wait() since.
   LAZYROPE_DEVICE void widen(const Ring& ring, int32 block) const {
     Product::template widen<kBlockKeys, RingTeam::size()>(memory_ + kLayout.wide, ring.keys(block),
                                                           thread_index());
@@ -197,8 +198,8 @@ class Sm80Prefill {
                       work_tile().extent().num_rows);
   }
 
-  // Rotates the warp's queries for a segment whose token 0 is at logical position `base`. The
-  // products that read the previous queries precede the ring's last wait().
+  // Rotates the warp's queries for a segment whose token 0 is at logical position `base`. The warp
+  // called the ring's wait() after the products that read the previous queries.
   LAZYROPE_DEVICE void rotate_queries(int32 base) const {
     const RowsOf<QueryTile> rows(queries());
     const int32 num_rows = smaller(work_tile().extent().num_rows - first_row(), Shape::kWarpM);
@@ -224,7 +225,7 @@ class Sm80Prefill {
   // The factor from a score to a logit in log2 units.
   LAZYROPE_DEVICE float scale_log2() const {
     if constexpr (Product::kScaled)
-      return ld_shared<float>(memory_ + kScale);  // a register would be one too many
+      return ld_shared<float>(memory_ + kScale);  // loaded, because no register is left for it
     else
       return params_.scale_log2;
   }

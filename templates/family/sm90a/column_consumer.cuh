@@ -17,8 +17,8 @@
 //
 // Role: each of the kGroups consumer warpgroups; each of its four warps has 16 of the keys. The
 // warps synchronize by Team::sync(): named barrier 2, or 3 + group if kGroups is above 1. It
-// protects the flags of is_any(), maxima, weights, and the row statistics. clear_partial_runs() and
-// WorkTileResult::finish() synchronize all consumers by named barrier 2.
+// protects the flags of any_in_warpgroup(), maxima, weights, and the row statistics.
+// clear_partial_runs() and WorkTileResult::finish() synchronize all consumers by named barrier 2.
 #pragma once
 
 #include "family/sm90a/consumer_pipelines.cuh"
@@ -31,8 +31,8 @@
 
 namespace lazyrope {
 
-// The warps that compute together: one warpgroup. If it is the only one, all consumers are its
-// team, and its index needs no computation.
+// The team of a warpgroup, whose warps compute together. With one warpgroup this is the team of all
+// consumers, and its index needs no computation.
 template <class Memory, int kGroups = Memory::kGroups>
 struct ColumnTeam {
   using Type = typename Memory::ConsumerGroups;
@@ -51,7 +51,7 @@ class ColumnConsumer {
   using Mask = typename Spec::Mask;
   using Product = typename Spec::Product;
   static constexpr int kKeys = Memory::kKeys;
-  // heads and rows of the warpgroup
+  // The KV heads and the rows of the warpgroup.
   static constexpr int kHeads = Memory::kHeads / Memory::kGroups;
   static constexpr int kRows = Memory::kRows / Memory::kGroups;
   static constexpr int kRowTiles = kRows / 8;
@@ -73,7 +73,7 @@ class ColumnConsumer {
       : params_(params),
         memory_(memory),
         scratch_(memory.consumer_scratch() + group() * kScratch.bytes),
-        blocks_(params, memory) {}
+        pipelines_(params, memory) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_work_tile(memory_, [&](WorkTilePtr work_tile, int32 stage) {
@@ -86,8 +86,9 @@ class ColumnConsumer {
         store_empty_stats();
       const Result result(params_, work_tile);
       write_all(result, work_tile.extent().num_rows);
-      if (num_blocks > 0)
-        blocks_.finish_work_tile(last);  // after the results, because other CTAs may wait for them
+      // The warp writes its results before it releases the queries and the window, because other
+      // CTAs may wait for the results.
+      if (num_blocks > 0) pipelines_.finish_work_tile(last);
       result.finish(work_tile.is_last(), memory_.at + Memory::kFlags);
     });
   }
@@ -114,36 +115,36 @@ class ColumnConsumer {
     const QueryPositions query_positions = {{extent.first_position, extent.last_position},
                                             memory_.positions(stage) + group() * kRows * 4};
     Accumulator scores;
-    int32 block = blocks_.begin(stage);
+    int32 block = pipelines_.begin(stage);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
-    blocks_.wait_for_keys();
+    pipelines_.wait_for_keys();
     multiply_keys(scores);
     wgmma_commit_group();
     wait_for_products(scores);
-    blocks_.release_keys();
+    pipelines_.release_keys();
 #pragma unroll 1
     while (true) {
       compute_weights(scores, query_positions, info);
-      // The same code multiplies the last block's values, because the instruction cache then has
-      // it.
+      // The loop also multiplies the last block's values, because the instruction cache has the
+      // loop's code.
       const bool is_last = block == last;
       const ValidSlots slots(info);
       if (!is_last) {
-        blocks_.detect_document_change(block, last, info);
-        blocks_.advance_to(++block);
-        blocks_.next_document();
+        pipelines_.detect_document_change(block, last, info);
+        pipelines_.advance_to(++block);
+        pipelines_.next_document();
         info = table.info(block);
-        blocks_.wait_for_keys();
+        pipelines_.wait_for_keys();
       }
-      const SharedPtr values = blocks_.wait_for_values(slots);
+      const SharedPtr values = pipelines_.wait_for_values(slots);
       if (!is_last) multiply_keys(scores);
       multiply_values(values);
       wgmma_commit_group();
       if (is_last) store_row_stats();
       wait_for_products(scores);
-      if (!is_last) blocks_.release_keys();
-      blocks_.release_values();
+      if (!is_last) pipelines_.release_keys();
+      pipelines_.release_values();
       if (is_last) break;
     }
     return last;
@@ -151,8 +152,8 @@ class ColumnConsumer {
 
   LAZYROPE_DEVICE void multiply_keys(Accumulator& scores) const {
     wgmma_fence();
-    Product::multiply_query_key(scores, blocks_.queries() + group() * Product::kQueryBytes,
-                                blocks_.keys() + group() * Product::kColumnBytes);
+    Product::multiply_query_key(scores, pipelines_.queries() + group() * Product::kQueryBytes,
+                                pipelines_.keys() + group() * Product::kColumnBytes);
   }
 
   LAZYROPE_DEVICE void multiply_values(SharedPtr values) {
@@ -160,7 +161,7 @@ class ColumnConsumer {
     Product::multiply_weight_value(acc_o_, scratch_, values + group() * Product::kColumnBytes);
   }
 
-  // There is time to wait for all products, because memory bandwidth is the limit.
+  // Waits for all products. There is time for that, because memory bandwidth is the limit.
   LAZYROPE_DEVICE void wait_for_products(Accumulator& scores) {
     wgmma_wait_group<0>();
     scores.pin();
@@ -173,8 +174,8 @@ class ColumnConsumer {
     for (int tile = 0; tile < kDimTiles; ++tile) softmax_.rescale(acc_o_[tile], factor);
   }
 
-  // No product reads the previous weights: each warp has waited for its products, and is_any() has
-  // synchronized the warps since.
+  // No product reads the previous weights: each warp has waited for its products, and
+  // any_in_warpgroup() has synchronized the warps since.
   LAZYROPE_DEVICE void store_weights(const Accumulator& scores) const {
     Product::store(scratch_, scores);
     fence_proxy_async();
@@ -194,14 +195,14 @@ class ColumnConsumer {
     Team::sync();
   }
 
-  // Computes weights from scores. Returns true if the rows must be multiplied by `factor`. The work
-  // tile's first block does that too, without need, so that the instruction cache has the code
-  // later.
+  // Computes weights from scores. Returns true if the rows must be multiplied by `factor`. This is
+  // also so for the work tile's first block, which does not need it. The instruction cache then has
+  // the code for later blocks.
   LAZYROPE_DEVICE bool softmax_step(Accumulator& scores, const QueryPositions& query_positions,
                                     const BlockInfo& info, Factors& factor) {
     const float scale_log2 = prepare_scores(scores, query_positions, info);
     Factors top;
-    const bool is_raised = is_any(softmax_.exceeds(scores, scale_log2, top));
+    const bool is_raised = any_in_warpgroup(softmax_.exceeds(scores, scale_log2, top));
     if (is_raised) raise_to(top, scale_log2, factor);
     softmax_.exponentiate(scores, scale_log2);
     return is_raised;
@@ -216,11 +217,11 @@ class ColumnConsumer {
     return kCaps ? 1.0f : params_.scale_log2;
   }
 
-  // Returns true if `is_so` holds for any lane of the warpgroup.
-  LAZYROPE_DEVICE bool is_any(bool is_so) const {
-    const bool is_of_warp = vote_sync_any(is_so);
+  // Returns true if `value` is true in any lane of the warpgroup.
+  LAZYROPE_DEVICE bool any_in_warpgroup(bool value) const {
+    const bool any_in_warp = vote_sync_any(value);
     if (lane_index() == 0)
-      st_shared(scratch_ + (kScratch.flags + Team::warp() * 4), is_of_warp ? 1u : 0u);
+      st_shared(scratch_ + (kScratch.flags + Team::warp() * 4), any_in_warp ? 1u : 0u);
     Team::sync();
     const Chunk flags = ld_shared<Chunk>(scratch_ + kScratch.flags);
     return (flags.word[0] | flags.word[1] | flags.word[2] | flags.word[3]) != 0;
@@ -263,8 +264,8 @@ class ColumnConsumer {
     return ld_shared<WarpValues>(scratch_ + (where + row * 16));
   }
 
-  // Call this after the row statistics have been stored. It is a loop because the instruction cache
-  // has the code from its second iteration on.
+  // Writes the results, after the row statistics have been stored. It is a loop because the
+  // instruction cache has the code from the second iteration on.
   LAZYROPE_DEVICE void write_all(const Result& result, int32 num_rows) const {
     Team::sync();
 #pragma unroll 1
@@ -296,7 +297,8 @@ class ColumnConsumer {
     store_row_stats();
   }
 
-  // A lane has one column of four rows, and exchanges them for four columns of one row.
+  // Writes the results of row tile m. A lane has one column of four rows, and exchanges them for
+  // four columns of one row.
   LAZYROPE_DEVICE void write(const Result& result, int32 num_rows, int32 m) const {
     const int32 head = m * 8 / Memory::kHeadRows;
     RowQuad partial[kDimTiles];
@@ -305,14 +307,14 @@ class ColumnConsumer {
       select_row_tile(m, tile, partial[tile].value);
       transpose(partial[tile].value, 4);
     }
-    const int32 mine = lane_index() / 4 % 4;
-    const int32 row = ColumnLanes::row(m, mine / 2);
+    const int32 exchange_lane = lane_index() / 4 % 4;
+    const int32 row = ColumnLanes::row(m, exchange_lane / 2);
     const int32 row_of_head = row - head * Memory::kHeadRows;
     if (row_of_head >= num_rows) return;
     const WarpValues sums = load_warp_values(kScratch.warp_sums, row);
     const RowStats stats = {ld_shared<float>(scratch_ + (kScratch.row_maxima + row * 4)),
                             sums.warp[0] + sums.warp[1] + (sums.warp[2] + sums.warp[3])};
-    const int32 quad = Team::warp() * 4 + mine % 2 * 2 + lane_index() / 16;
+    const int32 quad = Team::warp() * 4 + exchange_lane % 2 * 2 + lane_index() / 16;
 #pragma unroll
     for (int tile = 0; tile < kDimTiles; ++tile) partial[tile].stats = stats;
     result.template write<16>(first_head() + head, row_of_head, quad, partial);
@@ -332,7 +334,7 @@ class ColumnConsumer {
   const AttendParams& params_;
   Memory memory_;
   SharedPtr scratch_;
-  ConsumerPipelines<Memory, RotatedQueries<Memory>> blocks_;
+  ConsumerPipelines<Memory, RotatedQueries<Memory>> pipelines_;
   Accumulator acc_o_[kDimTiles];
   SoftmaxState<kRowTiles, ColumnLanes> softmax_;
 };

@@ -1,11 +1,12 @@
 // The consumer side of all pipelines that a consumer warp uses for a work tile's blocks: windows of
 // the block table, rotated queries, keys and values.
 //
-// It also clears the values of slots outside the segment, which may be anything: a weight of 0
-// would not hide it (0 x NaN).
+// The class also clears the values of slots outside the segment. These slots may contain anything,
+// and a weight of 0 would not hide a NaN (0 x NaN).
 //
-// Role: every consumer warp has one. Calls are in the order of the blocks. clear_partial_runs()
-// synchronizes all consumers by named barrier 2, so all of them call it for the same blocks.
+// Role: every consumer warp has one object. Calls are in the order of the blocks.
+// clear_partial_runs() synchronizes all consumers by named barrier 2, so all of them call it for
+// the same blocks.
 #pragma once
 
 #include "family/sm90a/rotated_queries.cuh"
@@ -50,19 +51,20 @@ class ConsumerPipelines {
     return windows_.begin(stage);
   }
 
-  // Goes on from the block before.
+  // Goes on from block - 1 to `block`.
   LAZYROPE_DEVICE void advance_to(int32 block) {
     windows_.finish_block(block - 1);
     windows_.enter_block(block);
   }
-  // Does the same for a consumer that has waited for the block's keys. The copier found these in
-  // the window, so the window is full.
+  // Does the same for a consumer that has waited for the block's keys. The copier has read the
+  // window to copy these, so the window is full.
   LAZYROPE_DEVICE void advance_to_ready(int32 block) {
     windows_.finish_block(block - 1);
     windows_.enter_ready_block(block);
   }
-  // Tests whether another document follows the block that `info` describes; next_document() then
-  // goes on to it. Products with previous keys have completed.
+  // Finds out whether another document follows the block that `info` describes. If so,
+  // next_document() goes on to the document. Call this after products with previous keys have
+  // completed.
   LAZYROPE_DEVICE void detect_document_change(int32 block, int32 last, const BlockInfo& info) {
     changes_document_ = block != last && info.ends_segment<Memory::kKeys>();
   }
@@ -74,9 +76,9 @@ class ConsumerPipelines {
   LAZYROPE_DEVICE void next_document_after(const BlockInfo& before) {
     if (before.ends_segment<Memory::kKeys>()) queries_.next_document();
   }
-  // These do the same for consumers that rotate queries: prefetch_queries() loads the saved
+  // Consumers that rotate queries go on by these functions: prefetch_queries() loads the saved
   // queries, and rotate_queries() rotates them for the next document. Between the two a warp may
-  // rotate its rows back, to compute scores with the present document again.
+  // rotate its rows back, to compute scores of the present document again.
   LAZYROPE_DEVICE void prefetch_queries() {
     if (changes_document_) queries_.prefetch();
   }
@@ -88,7 +90,7 @@ class ConsumerPipelines {
     if (changes_document_) queries_.restore();
   }
 
-  // All products of the work tile have completed.
+  // Call this after all products of the work tile have completed.
   LAZYROPE_DEVICE void finish_work_tile(int32 last_block) {
     queries_.finish();
     windows_.finish_last_block(last_block);
@@ -117,8 +119,8 @@ class ConsumerPipelines {
     clear_partial_runs(slots);
     return wait_for_values();
   }
-  // These do the same in two steps, of which the second has no barrier. Rows outside the valid
-  // slots become zero, unless they were copied as zeros.
+  // These do the same in two steps, of which the second has no named barrier. Rows outside the
+  // valid slots become zero, unless they were copied as zeros.
   LAZYROPE_DEVICE void clear_partial_runs(ValidSlots slots) {
     clear_partial_runs(slots, value_stage_.index);
   }
@@ -135,7 +137,7 @@ class ConsumerPipelines {
     values_.release(value_stage_.index);
     value_stage_.advance();
   }
-  // Tests whether the next keys and values are full. The keys of the present block are still held.
+  // Tests whether the next keys and values are full, before the present block's keys are released.
   LAZYROPE_DEVICE void try_wait_for_both() {
     if (!kTriesEarly) return;
     keys_ready_ = keys_.try_wait(key_stage_.next());
@@ -145,8 +147,8 @@ class ConsumerPipelines {
  private:
   using Team = typename Memory::Consumers;
   using Tile = typename Memory::Tile;
-  // Short products do not hide the time that it takes to test for full keys and values, so the test
-  // comes early. With longer products an additional test costs more than it saves.
+  // Short products do not hide the time of a test for full keys and values, so the test comes
+  // early. With longer products an additional test costs more time than it saves.
   static constexpr bool kTriesEarly = Memory::kHeadDim <= 96;
 
   LAZYROPE_DEVICE void clear_partial_runs(ValidSlots slots, int32 stage) {

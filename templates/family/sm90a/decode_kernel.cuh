@@ -20,30 +20,33 @@
 //
 // All warps proceed to the CTA's next work tile independently, as far as the pipelines have room.
 //
-// | barrier         | who arrives, how many   | who waits       | what it protects                |
+// Each warp makes one arrival at an mbarrier. "Consumers" are the warps of the warpgroups.
+//
+// | barrier         | who arrives (arrivals)  | who waits       | what it protects                |
 // |-----------------|-------------------------|-----------------|---------------------------------|
-// | work tile, full | warp 0, 1               | all other warps | a work tile                     |
-// | work tile,      | all other warps, 4 *    | warp 0          | work tile and row positions in  |
-// | empty           | kWarpsM + 3             |                 | use                             |
-// | window, full    | warp 0, 1               | all other warps | a window of the block table     |
-// | window, empty   | all other warps, 4 *    | warp 0          | a window in use                 |
-// |                 | kWarpsM + 3             |                 |                                 |
-// | keys, full;     | warp 1, 1 and the bytes | warpgroups      | a block's keys or values        |
-// | values, full    | of the copies           |                 |                                 |
-// | keys, empty;    | warpgroups, 4 * kWarpsM | warp 1          | keys or values in use           |
-// | values, empty   |                         |                 |                                 |
-// | rotated, full   | warps 2 and 3, 2        | warpgroups      | rotated queries                 |
-// | rotated, empty  | warpgroups, 4 * kWarpsM | warps 2 and 3   | rotated queries in use          |
-// | bar 0           | all threads             | the CTA         | the barriers themselves         |
-// |                 |                         |                 | (init())                        |
+// | work tile, full | warp 0 (1)              | all other warps | a work tile                     |
+// | work tile,      | all other warps         | warp 0          | the work tile and its row       |
+// | empty           | (4 * kWarpsM + 3)       |                 | positions, until they have been |
+// |                 |                         |                 | read                            |
+// | window, full    | warp 0 (1)              | all other warps | a window of the block table     |
+// | window, empty   | all other warps         | warp 0          | the same, until it has been     |
+// |                 | (4 * kWarpsM + 3)       |                 | read                            |
+// | keys, full;     | warp 1 (1), and the     | consumers       | a block's keys or values        |
+// | values, full    | bytes of the copies     |                 |                                 |
+// | keys, empty;    | consumers (4 * kWarpsM) | warp 1          | the same, until products have   |
+// | values, empty   |                         |                 | read them                       |
+// | rotated, full   | warps 2 and 3 (2)       | consumers       | rotated queries                 |
+// | rotated, empty  | consumers (4 * kWarpsM) | warps 2 and 3   | the same, until products have   |
+// |                 |                         |                 | read them                       |
+// | bar 0           | all threads             | the CTA         | the mbarriers (init())          |
 // | bar 1           | warps 2 and 3           | the same        | original queries, row positions |
-// | bar 2           | all warpgroups          | the same        | cleared values, results         |
-// |                 |                         |                 | (combine_scheduler.cuh); what   |
-// |                 |                         |                 | the warps of one warpgroup      |
-// |                 |                         |                 | exchange if kWarpsM is 1        |
-// | bar 3 to 2 +    | one warpgroup           | the same        | what its warps exchange if      |
-// | kWarpsM         |                         |                 | kWarpsM is above 1: weights,    |
-// |                 |                         |                 | maxima, sums                    |
+// | bar 2           | consumers               | the same        | cleared values; results         |
+// |                 |                         |                 | (combine_scheduler.cuh); if     |
+// |                 |                         |                 | kWarpsM is 1, also weights,     |
+// |                 |                         |                 | maxima and sums                 |
+// | bar 3 to        | one warpgroup           | the same        | weights, maxima and sums of the |
+// | 2 + kWarpsM     |                         |                 | warpgroup, if kWarpsM is above  |
+// |                 |                         |                 | 1                               |
 #pragma once
 
 #include "family/sm90a/column_consumer.cuh"
@@ -67,9 +70,9 @@ class Sm90aDecode {
     const Memory memory = {memory_start};
     const Chunk first = SchedulerWarp<Memory>::first_work_tile(params.attend);
     memory.init();
-    // Votes select the role. From a number the compiler would make a table of branches in constant
-    // memory. Its first use by a CTA takes about 600 clocks. Kernels with many rows are slower with
-    // votes.
+    // Votes select the role. From the warp's index the compiler would make a table of branches in
+    // constant memory, whose first use by a CTA takes about 600 clocks. The prefill kernel is
+    // slower with votes.
     const auto is_below = [](int32 i) { return warp_uniform(warp_index() < i); };
     if (is_below(Memory::kProducerWarps))
       return run_producer_warp<Spec>(params, memory, is_below, first);
@@ -78,9 +81,9 @@ class Sm90aDecode {
   }
 
  private:
-  // The first consumer warp calls this, because it has nothing to do yet. It prefetches the first
-  // line of those runs of the CTA's first work tile whose page numbers the work tile contains, at
-  // most one run a lane. The addresses are then translated before the runs are copied.
+  // The first consumer warp calls this, because it has nothing to do yet. Each lane prefetches the
+  // first line of one run of the CTA's first work tile, if the work tile contains the run's page
+  // number. The addresses are then translated before the runs are copied.
   LAZYROPE_DEVICE static void prefetch_first(const KvPool& pool, Memory memory) {
     PipelineConsumer(memory.at + Memory::kWorkTileBarriers).await_phase(0);
     const WorkTilePtr work_tile = memory.work_tile(0);

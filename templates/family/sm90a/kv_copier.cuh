@@ -1,6 +1,6 @@
 // The KV copier warp copies the keys and values of a work tile's blocks by TMA, directly from their
-// pages. If a second warp is free, one copies keys and the other values. A warp scheduler that
-// issued both would delay its consumers, for which the others wait.
+// pages. If there are two copiers, one copies keys and the other copies values. A single warp
+// scheduler that issued both would delay its own consumer warps, and all consumers wait for these.
 //
 // Reads: the pools of keys and values through tensor maps (abi/attend_tma.h); the block table.
 // Writes: stages of the key ring and of the value ring: tiles [kKeys, kHeads * head_dim], or their
@@ -11,8 +11,8 @@
 // rotators widen the tiles. With two copiers the keys copier also waits for rotated queries, so
 // that a document's first keys signal these, too (kKeysSignalQueries).
 //
-// A copy has a run of 16 slots, or one of its two octets. Its box has all panels of a row. Slots
-// outside the segment are not valid: see copy_octets() and consumer_pipelines.cuh.
+// One TMA copy loads a run of 16 slots, or one of the run's two octets, with all panels of a row.
+// Stages also contain slots outside the segment: see copy_octets() and consumer_pipelines.cuh.
 #pragma once
 
 #include "family/sm90a/window_consumer.cuh"
@@ -31,11 +31,11 @@ class KvCopier {
   static constexpr int kOctetBytes = Memory::kStoredBytes / kRuns / 2;
   static constexpr bool kSignalsQueries =
       Memory::kKeysSignalQueries && kCopied == Copied::kKeys && !Memory::kWidens;
-  // this octet and the next are outside the pool, and TMA writes zeros for them
+  // This octet and the next are outside the pool, and TMA writes zeros for them.
   static constexpr int32 kNoOctet = -2;
   static_assert(kRunSlots == 2 * kOctetSlots);
-  // Stage kStages + i of the key ring is stage i of the value ring, in memory and in barriers. So
-  // one numbering serves both rings.
+  // Stage kStages + i of the key ring is stage i of the value ring, in memory and in barriers. One
+  // numbering of stages thus serves both rings.
   static_assert(Memory::kLayout.value_ring == Memory::kStages * Memory::kBlockBytes);
   static_assert(Memory::kValueBarriers == Memory::kKeyBarriers + Pipeline<Memory::kStages>::kBytes);
 
@@ -74,7 +74,7 @@ class KvCopier {
     int32 octets;      // bit 0 or 1: the run's octet 0 or 1 has slots of the segment
     int32 num_octets;  // octets of the block that have slots of the segment
   };
-  static constexpr int32 kBoth = 3;
+  static constexpr int32 kBothOctets = 3;
 
   LAZYROPE_DEVICE void copy(const Table& table, int32 num_blocks, int32 stage) {
     constexpr bool kAreKeys = kCopied == Copied::kKeys;
@@ -97,9 +97,8 @@ class KvCopier {
     windows_.finish_last_block(end - 1);
   }
 
-  // Prefetches the addresses to which the CTA's last result goes. Otherwise the consumers would
-  // wait at the end for the parameters, and for address translations that nothing has needed
-  // before.
+  // Prefetches the lines to which the CTA's last result goes. Otherwise the consumers would wait at
+  // the end for the kernel's parameters, and for the first translation of these addresses.
   LAZYROPE_DEVICE void prefetch_outputs(WorkTilePtr work_tile) const {
     const KvSplit split = work_tile.split();
     prefetch_global_l2(partial_row<Memory::kHeadDim>(attend_.work, split.partial + split.index, 0));
@@ -111,8 +110,8 @@ class KvCopier {
                          token * attend_.lse.token_stride);
   }
 
-  // Copies a block's keys, then its values, with one copy of the code. The block's copies are
-  // issued before the next block's window is waited for.
+  // Copies each block's keys, then its values, with one instance of the code. It issues a block's
+  // copies before it waits for the next block's window.
   LAZYROPE_DEVICE void copy_interleaved(const Table& table, int32 num_blocks, int32 stage) {
     int32 block = windows_.begin(stage);
     const int32 end = block + num_blocks;
@@ -120,8 +119,9 @@ class KvCopier {
     while (true) {
       const BoxCoord at = locate(table, block);
 #pragma unroll 1
-      for (int32 of = 0; of < 2; ++of)
-        copy_tile(of == 0 ? maps_.keys : maps_.values, at, key_stage_.index + of * Memory::kStages);
+      for (int32 ring = 0; ring < 2; ++ring)
+        copy_tile(ring == 0 ? maps_.keys : maps_.values, at,
+                  key_stage_.index + ring * Memory::kStages);
       key_stage_.advance();  // values have the same stages in their ring
       is_filled_ |= key_stage_.index == 0;
       if (++block == end) break;
@@ -131,9 +131,9 @@ class KvCopier {
     windows_.finish_last_block(end - 1);
   }
 
-  // Keys are copied one block ahead of values, because the scores of many rows are computed one
-  // block ahead of their product with values. The order is keys, keys, values, keys, values, ...,
-  // values. One copy of the code copies both.
+  // Copies keys one block ahead of values, because consumers compute the scores of many rows one
+  // block ahead of the product with values. The order is keys, keys, values, keys, values, ...,
+  // values. One instance of the code copies both.
   LAZYROPE_DEVICE void copy_keys_ahead(const Table& table, int32 num_blocks, int32 stage) {
     const int32 first = windows_.begin(stage);
     const int32 last = first + num_blocks - 1;
@@ -179,11 +179,11 @@ class KvCopier {
   }
 
   // Copies a block's keys or values to a stage. Consumers that release the stage soon wait for its
-  // next tile. Therefore everything that can precede acquire() does; compilers do not move the
-  // shuffles after it.
+  // next tile. Therefore all work that does not need the stage, such as the shuffles, comes before
+  // acquire().
   //
-  // With `with_queries` the stage becomes full only when the rotated queries are there, too, which
-  // the rotators make meanwhile. Rotators that widen tiles need no such signal, because they rotate
+  // With `with_queries` the stage becomes full only after the rotators have also made the
+  // document's rotated queries. Rotators that widen tiles need no such signal, because they rotate
   // before they widen.
   LAZYROPE_DEVICE void copy_tile(const BoxMaps& map, BoxCoord of_lane, int32 stage,
                                  bool with_queries = false) {
@@ -205,8 +205,8 @@ class KvCopier {
       copy_runs(map.runs, tile, coords, barrier);
     if constexpr (kSignalsQueries) {
       if (with_queries) await_rotated_queries();
-      // All lanes have passed the wait before the arrival: a lane that tested later might find the
-      // next phase.
+      // All lanes have returned from the wait before the arrival. A lane that tested the barrier
+      // later might find the next phase.
       if (elect_sync()) mbarrier_arrive(barrier);
     }
   }
@@ -221,7 +221,7 @@ class KvCopier {
     rotated_stage_.advance();
   }
 
-  // One lane issues all copies, so their operands are warp-uniform, as the hardware takes them.
+  // One lane issues all copies, so their operands are warp-uniform, as the instruction needs them.
   // Copies by several lanes would run one after another, and each would take twice as long.
   LAZYROPE_DEVICE void copy_runs(const TensorMap& map, SharedPtr tile,
                                  const BoxCoord (&coords)[kRuns], SharedPtr barrier) const {
@@ -246,8 +246,8 @@ class KvCopier {
       if (octets == 0 || !elect_sync()) continue;
       const int32 first = octets == 2 ? 1 : 0;
       const int32 at[5] = {0, 0, 0, octet + first, head};
-      load(tile + (run * kRunBytes + first * kOctetBytes), octets == kBoth ? map.runs : map.octets,
-           at, barrier);
+      load(tile + (run * kRunBytes + first * kOctetBytes),
+           octets == kBothOctets ? map.runs : map.octets, at, barrier);
     }
   }
 
@@ -278,8 +278,8 @@ class KvCopier {
   PipelineStage<Memory::kStages> value_stage_;
   PipelineStage<Memory::kRotatedStages> rotated_stage_;
   int32 kv_head_ = 0;
-  // True once each stage of the rings has been filled. Octets that are not copied then have old
-  // data, not uninitialized memory.
+  // True after each stage of the rings has been filled once. Octets that are not copied then
+  // contain old data, not uninitialized memory.
   bool is_filled_ = false;
 };
 

@@ -5,9 +5,9 @@
 // in the upper half of its 16-bit space.
 // Writes: the same stages, [kKeys, head_dim] of 16 bits (tile/widened_wgmma_product.cuh).
 //
-// Role: the query rotator warps. Each widens its share of the runs of every tile. They consume the
-// stored pipeline and commit the key and value pipelines. They do not acquire a stage: the copier
-// has done that.
+// Role: the query rotator warps. Each widens some runs of every tile. They consume the stored
+// pipeline and commit the key and value pipelines. They do not acquire a stage, because the copier
+// has acquired it.
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
@@ -25,8 +25,8 @@ class KvWidener {
         stored_(memory.at + Memory::kStoredBarriers),
         tiles_(memory.at + Memory::kKeyBarriers) {}
 
-  // Widens the next keys, then the next values, which belong to the block before. The copier copies
-  // in the same order. A loop, so that the code is instantiated once.
+  // Widens the next keys, then the next values, which belong to the previous block. The copier
+  // copies in the same order. One instance of the code, in a loop, widens both.
   LAZYROPE_DEVICE void widen(bool has_keys, bool has_values) {
 #pragma unroll 1
     for (int32 ring = has_keys ? 0 : 1; ring < (has_values ? 2 : 1); ++ring) {

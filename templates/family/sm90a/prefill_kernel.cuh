@@ -31,41 +31,43 @@
 // The table of barriers holds for head_dim up to 128 with RoPE and 16-bit pools. tile_memory.cuh
 // has the general one.
 //
-// | barrier         | who arrives, how many | who waits                | what it protects         |
-// |-----------------|-----------------------|--------------------------|--------------------------|
-// | work tile, full | warp 0, 1             | all other warps          | a work tile              |
-// | work tile,      | all other warps, 15   | warp 0                   | work tile and row        |
-// | empty           |                       |                          | positions in use         |
-// | window, full    | warp 0, 1             | warps 1, 6, 7 and        | a window of the block    |
-// |                 |                       | consumers                | table                    |
-// | window, empty   | warps 1, 6, 7 and     | warp 0                   | a window in use          |
-// |                 | consumers, 11         |                          |                          |
-// | keys, full      | warp 1, 1 and the     | consumers                | a block's keys; a        |
-// |                 | bytes of the copies   |                          | document's first keys    |
-// |                 |                       |                          | also signal its rotated  |
-// |                 |                       |                          | queries                  |
-// | values, full    | warp 7, 1 and the     | consumers                | a block's values         |
-// |                 | bytes of the copies   |                          |                          |
-// | keys, empty;    | consumers, 8          | warp 1; warp 7           | keys or values in use    |
-// | values, empty   |                       |                          |                          |
-// | rotated, full   | warps 2 to 5, 4       | warp 1, for the          | rotated queries          |
-// |                 |                       | consumers                |                          |
-// | rotated, empty  | consumers, 8          | warps 2 to 5             | rotated queries in use   |
-// | rotation, full  | warp 6, 1             | warps 2 to 5             | cosines and sines for    |
-// |                 |                       |                          | the next document        |
-// | rotation, empty | warps 2 to 5, 4       | warp 6                   | cosines and sines in use |
-// | query order     | warps 2 to 5, 4, once | warps 1, 7               | no data: the first       |
-// |                 |                       |                          | queries are issued first |
-// | bar 0           | all threads           | the CTA                  | the barriers themselves  |
-// |                 |                       |                          | (init())                 |
-// | bar 2           | consumers             | the same                 | cleared values, results  |
-// |                 |                       |                          | (combine_scheduler.cuh)  |
-// | bar 5, bar 6    | consumers             | one warpgroup            | the order of products    |
-// |                 |                       |                          | (pipeline/mma_order.cuh) |
+// Each warp makes one arrival at an mbarrier. "Consumers" are the warps of the warpgroups.
 //
-// Above 128 the consumers take the rotations themselves. They synchronize by bar 3 and bar 4, one
-// for each warpgroup, while they load and rotate queries. The saved mbarriers tell a warpgroup that
-// its saved queries have been loaded again.
+// | barrier         | who arrives (arrivals)  | who waits               | what it protects |
+// |-----------------|-------------------------|-------------------------|--------------------------|
+// | work tile, full | warp 0 (1)              | all other warps         | a work tile | | work
+// tile,      | all other warps (15)    | warp 0                  | the work tile and its    | |
+// empty           |                         |                         | row positions, until     |
+// |                 |                         |                         | they have been read | |
+// window, full    | warp 0 (1)              | warps 1, 6, 7 and       | a window of the block    |
+// |                 |                         | consumers               | table | | window, empty
+// | warps 1, 6, 7 and       | warp 0                  | the same, until it has   | | | consumers
+// (11)          |                         | been read                | | keys, full      | warp 1
+// (1), and the     | consumers               | a block's keys; for a    | |                 | bytes
+// of the copies     |                         | document's first block   | |                 | | |
+// also the rotated queries | | values, full    | warp 7 (1), and the     | consumers | a block's
+// values         | |                 | bytes of the copies     |                         | | |
+// keys, empty;    | consumers (8)           | warp 1; warp 7          | the same, until products |
+// | values, empty   |                         |                         | have read them | |
+// rotated, full   | warps 2 to 5 (4)        | warp 1, before it       | rotated queries          |
+// |                 |                         | arrives at "keys, full" | | | rotated, empty  |
+// consumers (8)           | warps 2 to 5            | the same, until products | | | | | have read
+// them           | | rotation, full  | warp 6 (1)              | warps 2 to 5            | cosines
+// and sines for    | |                 |                         |                         | the
+// next document        | | rotation, empty | warps 2 to 5 (4)        | warp 6                  |
+// the same, until they     | |                 |                         | | have been read | |
+// query order     | warps 2 to 5 (4), once  | warps 1 and 7           | no data: the first       |
+// |                 |                         |                         | queries are issued first
+// | | bar 0           | all threads             | the CTA                 | the mbarriers (init())
+// | | bar 2           | consumers               | the same                | cleared values; results
+// | |                 |                         |                         | (combine_scheduler.cuh)
+// | | bar 5, bar 6    | consumers               | one warpgroup           | no data: the order of |
+// |                 |                         |                         | products | | | | |
+// (pipeline/mma_order.cuh) |
+//
+// Above 128 the consumers wait for the rotations themselves. Bar 3 and bar 4, one for each
+// warpgroup, then protect the queries that a warpgroup loads and rotates. The saved mbarriers tell
+// a warpgroup that its saved queries have been loaded again.
 #pragma once
 
 #include "family/sm90a/producer_warps.cuh"
@@ -76,8 +78,8 @@ namespace lazyrope {
 template <class Spec, class Shape>
 class Sm90aPrefill {
   using Memory = TileMemory<Spec, Shape>;
-  // These are the registers of a thread. A warpgroup waits for ever if all warps together ask for
-  // more registers than the launch has: kLaunchRegisters for each thread, a multiple of eight.
+  // The registers of each thread of a consumer and of a producer. A warpgroup waits forever if all
+  // warps together ask for more registers than the launch has, kLaunchRegisters for each thread.
   static constexpr bool kHasRotators = !Memory::kConsumersRotate;
   static constexpr int kConsumerRegisters = kHasRotators ? 192 : 224;
   static constexpr int kProducerRegisters = kHasRotators ? 64 : 56;

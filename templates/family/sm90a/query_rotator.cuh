@@ -3,9 +3,9 @@
 // values (kv_widener.cuh).
 //
 // Few rows: each row is rotated by its own angle, from the original queries, for every document.
-// Many rows: the first document's queries are rotated like that and also replace the originals.
-// Each later document's queries are made from them by one rotation for all rows, which the rotation
-// producer has computed (ops/rotate_tile.cuh).
+// Many rows: the first document's queries are rotated in the same way and also replace the
+// originals. One rotation for all rows, which the rotation producer has computed, makes each later
+// document's queries from these (ops/rotate_tile.cuh).
 //
 // Reads: q [tokens, heads, head_dim] and the rows' positions, in global memory; rotations in shared
 // memory.
@@ -78,8 +78,9 @@ class QueryRotator {
 
  private:
   // Loads the frequencies into the L1 cache, before the first keys and values are in flight. The
-  // copies end in memory that rotated rows will overwrite: the compiler would remove loads without
-  // a use, and prefetches end at L2. With few rows angles_ holds the frequencies.
+  // copies write to memory that rotated rows will overwrite. Plain loads without a use would be
+  // removed by the compiler, and prefetches reach L2 only. With few rows angles_ has the
+  // frequencies.
   LAZYROPE_DEVICE void prefetch_frequencies() const {
     constexpr int32 kBytes = Spec::Pairing::kUnits * Spec::Pairing::kPairs * 8;
     constexpr int32 kLaneBytes = 16;
@@ -102,7 +103,7 @@ class QueryRotator {
   }
   LAZYROPE_DEVICE float scale() const { return Memory::query_scale(params_, key_scale_); }
 
-  // Queries are rotated for a document before its first keys are widened. So full keys imply
+  // Rotates queries for a document before it widens the document's first keys. Full keys then imply
   // rotated queries.
   template <class Fill>
   LAZYROPE_DEVICE void rotate_and_widen(const typename Memory::Table& table, int32 num_blocks,
@@ -130,8 +131,8 @@ class QueryRotator {
     windows_.finish_last_block(end - 1);
   }
 
-  // Loads the queries and positions. With many rows each warp loads its own. Rows past the work
-  // tile's last one are zeros, because they are rotated and read, too.
+  // Loads the queries and positions. With many rows each warp loads its own, and zeros for rows
+  // past the work tile's last one, because these are also rotated and read.
   LAZYROPE_DEVICE void load(WorkTilePtr work_tile, int32 stage) {
     const auto copy_position = [](SharedPtr to, const int32* from) { cp_async_ca_4(to, from); };
     const SharedPtr positions = memory_.positions(stage);
@@ -233,9 +234,9 @@ class QueryRotator {
     rotation_stage_.advance();
   }
 
-  // Clears the rows that the work tile does not have, because products read them. Rows of another
-  // request would otherwise influence when this request's maxima are raised, and so how its results
-  // are rounded.
+  // Clears the rows that the work tile does not have, because products read them. Old rows of
+  // another request would influence when the maxima of this request are raised, and thus how its
+  // results are rounded.
   LAZYROPE_DEVICE void clear_others(int32 num_rows) const {
     if constexpr (kIsPrefill) return;
     const int32 first = Memory::kHeads == 1 ? num_rows * Tile::kChunks : 0;

@@ -4,17 +4,17 @@
 //   SelfRotatedQueries: each warpgroup rotates its own rows when it comes to a document;
 //   UnrotatedQueries: there is no RoPE, and each warpgroup loads its own rows.
 //
-// Helpers cost the consumers no time, but need memory for the originals and for each stage. With
-// long rows that memory is worth more as longer blocks. A warpgroup that rotates its queries leaves
-// the tensor cores to the other one meanwhile.
+// Helpers cost the consumers no time, but need memory for the original queries and for each stage.
+// With a long head_dim this memory is better used for longer blocks. While a warpgroup rotates its
+// queries, the other one can use the tensor cores.
 //
 // Reads: q [tokens, heads, head_dim] and the rows' positions, or stages that helpers fill; saved
 // queries [CTAs, kRows, head_dim] in global memory.
 // Writes: the tile of rotated queries [kRows, head_dim] in shared memory; saved queries.
 //
-// Role: every consumer warp has one. A warpgroup has 64 rows, of which each warp has 16. With
-// SelfRotatedQueries and UnrotatedQueries a warpgroup synchronizes by its named barrier, 3 or 4
-// (Team::sync()). SelfRotatedQueries also consumes the rotation pipeline, and waits for its stage
+// Role: every consumer warp has one object. A warpgroup has 64 rows, of which each warp has 16.
+// With SelfRotatedQueries and UnrotatedQueries a warpgroup synchronizes by its named barrier, 3 or
+// 4 (Team::sync()). SelfRotatedQueries also consumes the rotation pipeline, and waits for its stage
 // of the saved pipeline (tile_memory.cuh).
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace lazyrope {
 
-// Helpers rotate the queries. They visit the same documents.
+// Helpers rotate the queries, for the same documents in the same order.
 template <class Memory>
 class RotatedQueries {
  public:
@@ -34,14 +34,14 @@ class RotatedQueries {
 
   // Begins the first document of the work tile in the given stage.
   LAZYROPE_DEVICE void begin(int32) { wait_for_stage(); }
-  // Goes on to the next document. Products with the previous queries have completed.
+  // Goes on to the next document. Call this after products with the present queries have completed.
   LAZYROPE_DEVICE void next_document() {
     if constexpr (Memory::kHasRotation) {
       finish();
       wait_for_stage();
     }
   }
-  // All products of the work tile have completed.
+  // Call this after all products of the work tile have completed.
   LAZYROPE_DEVICE void finish() {
     rotated_.release(stage_.index);
     stage_.advance();
@@ -65,8 +65,8 @@ class RotatedQueries {
   PipelineStage<Memory::kRotatedStages> stage_;
 };
 
-// The 64 rows of a warpgroup, of which each warp has 16: the parts that SelfRotatedQueries and
-// UnrotatedQueries have in common.
+// The 64 rows of a warpgroup, of which each warp has 16. SelfRotatedQueries and UnrotatedQueries
+// use this class.
 template <class Spec, class Memory>
 class WarpgroupRows {
   static constexpr int kGroupRows = 64;
@@ -129,7 +129,7 @@ class WarpgroupRows {
     bar_warp_sync();
     for_each_chunk([](SharedPtr chunk, Chunk* saved) { st_shared(chunk, ld_global(saved)); });
   }
-  // Issues a bulk copy of the warp's saved rows. Each warp of the warpgroup does that.
+  // Issues a bulk copy of the warp's saved rows. Each warp of the warpgroup calls this.
   LAZYROPE_DEVICE void load_saved(SharedPtr barrier) const {
     const int32 first = warp() * kWarpBytes;
     if (elect_sync()) mbarrier_arrive_expect_tx(barrier, kWarpBytes);
@@ -204,9 +204,9 @@ class SelfRotatedQueries {
     rotate_first();
     Rows::Team::sync();
   }
-  // Begins to load the saved queries for the next document. Products with the present queries have
-  // completed. A warp may still compute scores again by itself: it calls rotate_back() for that,
-  // then restore().
+  // Begins to load the saved queries for the next document, after products with the present queries
+  // have completed. A warp may still compute scores of the present document again: it calls
+  // rotate_back() before, and restore() after.
   LAZYROPE_DEVICE void prefetch() const {
     Rows::Team::sync();  // no product needs the present queries
     rows_.load_saved(saved_.wait_barrier(group_));
@@ -242,7 +242,7 @@ class SelfRotatedQueries {
     rows_.rotate(rows_.work_tile().start().base, angles);
     if (!has_one_document<Memory>(rows_.work_tile())) rows_.save();
   }
-  // `by` has been read when the saved queries arrive.
+  // The caller has read `by` before the saved queries arrive.
   LAZYROPE_DEVICE void rotate_loaded(const typename Rows::Rotation& by) {
     saved_.wait(group_);
     rows_.rotate_by(by);

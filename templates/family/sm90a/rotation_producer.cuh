@@ -1,6 +1,7 @@
 // The rotation producer warps compute the rotation from a work tile's first document to each later
-// one, while the present document is computed. For consumers that rotate they also produce the
-// first document's, by a zero angle. Many rows are rotated by it together (ops/rotate_tile.cuh).
+// one, while consumers compute the present document. If consumers rotate, these warps also produce
+// the first document's rotation, by a zero angle. A rotation serves many rows together
+// (ops/rotate_tile.cuh).
 //
 // Reads: the base of each document, in the block table, and the frequencies of RoPE.
 // Writes: kRotationStages stages of rotation_bytes(head_dim): cosines and sines of all pairs,

@@ -10,10 +10,10 @@
 // positions and the block table, in shared memory.
 // Writes: out and lse of the rows, or their partial result (ops/work_tile_result.cuh).
 //
-// Only a row's first scores are searched for their maximum: the search takes longer than the
-// products leave time for. Later weights reveal a score far above the maximum, which is rare. The
-// warp then computes its scores again, by itself, and searches them. Therefore the keys are held
-// until the weights are known.
+// Only a row's first scores are searched for their maximum, because the search takes longer than
+// the products. Later scores far above the maximum are rare, and their weights reveal them. The
+// warp then computes its scores again, without the other warps, and searches them. Therefore a
+// block's keys are released only after its weights are known.
 //
 // Role: both consumer warpgroups. Four lanes share two rows, so a thread has a quarter of the
 // columns of two rows. The warps synchronize by the pipelines (consumer_pipelines.cuh), by
@@ -39,17 +39,18 @@ class RowConsumer {
   static constexpr int kKeys = Memory::kKeys;
   static constexpr int kHeadDim = Memory::kHeadDim;
   static constexpr int kGroupRows = 64;
-  // Groups of eight columns whose weights are computed before the previous value product is waited
-  // for. The branch of clear_next_partial_runs() keeps the compiler from waiting earlier.
+  // The groups of eight columns whose weights are computed before clear_next_partial_runs(). The
+  // branch there keeps the compiler from moving these computations after the wait for the previous
+  // value product.
   static constexpr int kEarlyColumns = kHeadDim > 128 ? 4 : 6;
-  // If a score product is issued at once, there is time for other work until it completes. With
-  // longer rows its issue takes nearly until then.
+  // Up to this head_dim, a warp issues a score product quickly and has time for other work until
+  // the product completes. With longer rows the issue takes nearly as long as the product.
   static constexpr bool kAdvancesDuringMma = kHeadDim <= 128;
   static constexpr bool kCaps = Spec::kSoftcap > 0.0f;
   // A full softmax step is needed for a work tile's first scores and for scores that are computed
-  // again. At head_dim 128 one copy of its code, a fifteenth of the kernel, serves both. Elsewhere
-  // one copy is slower: by 1% at 64 columns. With longer rows ptxas would then hold the operands'
-  // descriptors in lanes' registers, and copy them for each product.
+  // again. At head_dim 128 one instance of its code, a fifteenth of the kernel, serves both. At
+  // other head dims one instance is slower: by 1% at 64. With longer rows ptxas would then keep the
+  // operands' descriptors in the lanes' registers, and copy them for each product.
   static constexpr bool kStepsBeforeLoop = kHeadDim != 128;
   static constexpr bool kRotatesQueries = Memory::kConsumersRotate && Memory::kHasRotation;
   static_assert(!kRotatesQueries || !kAdvancesDuringMma, "rotate_between() advances to no block");
@@ -59,7 +60,7 @@ class RowConsumer {
 
  public:
   LAZYROPE_DEVICE RowConsumer(const AttendParams& params, Memory memory)
-      : params_(params), memory_(memory), blocks_(params, memory), mma_order_(group()) {}
+      : params_(params), memory_(memory), pipelines_(params, memory), mma_order_(group()) {}
 
   LAZYROPE_DEVICE void run() {
     for_each_work_tile(memory_, [&](WorkTilePtr work_tile, int32 stage) {
@@ -107,78 +108,90 @@ class RowConsumer {
     const PositionRange queries = {extent.first_position, extent.last_position};
     Scores scores;
     OperandA weights[kKeys / 16];
-    int32 block = blocks_.begin(stage);
+    int32 block = pipelines_.begin(stage);
     const int32 last = block + extent.num_blocks - 1;
     BlockInfo info = table.info(block);
-    blocks_.wait_for_keys();
-    multiply_keys(scores);
-    wgmma_wait_group<0>();
-    scores.pin();
-    if constexpr (kRotatesQueries) detect_document_change(block, last, info);
-    blocks_.clear_partial_runs(ValidSlots(info));
-    // the accumulators are zero, unless a sink has added its weight
+    compute_first_scores(scores, block, last, info);
+    // The accumulators are zero, unless a sink has added its weight.
     bool are_zero = !(Product::kAddsWeights && Spec::kSinks);
-    const auto softmax_step_again = [&] {
+    const auto full_softmax_step = [&] {
       softmax_.softmax_step(scores, acc_o_, prepare_scores(scores, queries, info), are_zero);
       are_zero = false;
     };
     // Computes the scores and weights of the next block. Returns false if a maximum was too small.
-    const auto go_to_next = [&] {
+    const auto compute_next_block = [&] {
       ++block;
-      if (!kAdvancesDuringMma) blocks_.advance_to(block);
+      if (!kAdvancesDuringMma) pipelines_.advance_to(block);
       info = issue_both_products(scores, weights, table, block);
       wgmma_wait_group<1>();
       scores.pin();
       if constexpr (kRotatesQueries) detect_document_change(block, last, info);
       return softmax_step(weights, scores, prepare_scores<true>(scores, queries, info), info);
     };
-    if (kStepsBeforeLoop) softmax_step_again();
+    if (kStepsBeforeLoop) full_softmax_step();
     while (true) {
-      if (!kStepsBeforeLoop) softmax_step_again();
+      if (!kStepsBeforeLoop) full_softmax_step();
       Product::pack(weights, scores);
-      blocks_.release_keys();
-      bool holds = true;
+      pipelines_.release_keys();
+      bool maxima_hold = true;
       if constexpr (Memory::kConsumersRotate) {
 #pragma unroll 1
         while (block < last) {
-          holds = go_to_next();
-          if (!holds) break;
-          blocks_.release_keys();
+          maxima_hold = compute_next_block();
+          if (!maxima_hold) break;
+          pipelines_.release_keys();
         }
       } else {
         // The inner loop has a document's blocks, and no code for documents.
 #pragma unroll 1
-        while (holds && block < last) {
-          blocks_.next_document_after(info);
+        while (maxima_hold && block < last) {
+          pipelines_.next_document_after(info);
 #pragma unroll 1
           do {
-            holds = go_to_next();
-            if (!holds) break;
-            blocks_.release_keys();
+            maxima_hold = compute_next_block();
+            if (!maxima_hold) break;
+            pipelines_.release_keys();
           } while (block < last && !info.template ends_segment<kKeys>());
         }
       }
-      if (holds) break;
-      if constexpr (kRotatesQueries) blocks_.rotate_queries_back();
-      Product::multiply_query_key_by_warp(scores, blocks_.queries(), first_row(), blocks_.keys());
-      if constexpr (kRotatesQueries) blocks_.restore_queries();
-      if (kStepsBeforeLoop) softmax_step_again();
+      if (maxima_hold) break;
+      compute_scores_again(scores);
+      if (kStepsBeforeLoop) full_softmax_step();
     }
-    multiply_values(weights, blocks_.wait_for_values());
+    multiply_values(weights, pipelines_.wait_for_values());
     wait_for_value_product(weights);
-    blocks_.finish_work_tile(last);
+    pipelines_.finish_work_tile(last);
+  }
+
+  // Computes the scores of the work tile's first block.
+  LAZYROPE_DEVICE void compute_first_scores(Scores& scores, int32 block, int32 last,
+                                            const BlockInfo& info) {
+    pipelines_.wait_for_keys();
+    multiply_keys(scores);
+    wgmma_wait_group<0>();
+    scores.pin();
+    if constexpr (kRotatesQueries) detect_document_change(block, last, info);
+    pipelines_.clear_partial_runs(ValidSlots(info));
+  }
+
+  // Computes the present block's scores of the warp's rows again, without the other warps.
+  LAZYROPE_DEVICE void compute_scores_again(Scores& scores) const {
+    if constexpr (kRotatesQueries) pipelines_.rotate_queries_back();
+    Product::multiply_query_key_by_warp(scores, pipelines_.queries(), first_row(),
+                                        pipelines_.keys());
+    if constexpr (kRotatesQueries) pipelines_.restore_queries();
   }
 
   LAZYROPE_DEVICE void detect_document_change(int32 block, int32 last, const BlockInfo& info) {
-    blocks_.detect_document_change(block, last, info);
-    blocks_.prefetch_queries();
+    pipelines_.detect_document_change(block, last, info);
+    pipelines_.prefetch_queries();
   }
 
   LAZYROPE_DEVICE void multiply_keys(Scores& scores) const {
     constexpr int32 kGroupBytes = Memory::QueryTile::bytes(kGroupRows);
     wgmma_fence();
-    Product::multiply_query_key(scores, blocks_.query_columns(mma_order_.group() * kGroupBytes),
-                                blocks_.key_columns());
+    Product::multiply_query_key(scores, pipelines_.query_columns(mma_order_.group() * kGroupBytes),
+                                pipelines_.key_columns());
     wgmma_commit_group();
   }
 
@@ -187,24 +200,24 @@ class RowConsumer {
                                                 const OperandA (&weights)[kKeys / 16],
                                                 const Table& table, int32 block) {
     if constexpr (kRotatesQueries)
-      if (blocks_.changes_document()) return rotate_between(scores, weights, table, block);
-    blocks_.wait_for_keys();
+      if (pipelines_.changes_document()) return rotate_between(scores, weights, table, block);
+    pipelines_.wait_for_keys();
     mma_order_.order_wait();
     multiply_keys(scores);
-    if (kAdvancesDuringMma) blocks_.advance_to_ready(block);
+    if (kAdvancesDuringMma) pipelines_.advance_to_ready(block);
     const BlockInfo info = table.info(block);
-    multiply_values(weights, blocks_.wait_for_values());
+    multiply_values(weights, pipelines_.wait_for_values());
     mma_order_.order_arrive();
     return info;
   }
 
-  // Does the same if the queries must be rotated for `block` first, which overlaps with the value
-  // product. The scores have completed on return.
+  // Does the same if the queries must first be rotated for `block`, which overlaps with the value
+  // product. Both products have completed on return.
   LAZYROPE_DEVICE BlockInfo rotate_between(Scores& scores, const OperandA (&weights)[kKeys / 16],
                                            const Table& table, int32 block) {
-    multiply_values(weights, blocks_.wait_for_values());
-    blocks_.rotate_queries();
-    blocks_.wait_for_keys();
+    multiply_values(weights, pipelines_.wait_for_values());
+    pipelines_.rotate_queries();
+    pipelines_.wait_for_keys();
     mma_order_.order_wait();
     multiply_keys(scores);
     mma_order_.order_arrive();
@@ -218,23 +231,23 @@ class RowConsumer {
   }
 
   // Computes the weights of a block, whose scores have been shifted, while the value product of the
-  // block before runs. Returns false if a maximum was too small. If products add the weights up,
-  // the compiler removes the lanes' sums, which are then unused.
+  // previous block runs. Returns false if a maximum was too small. If products also sum the
+  // weights, the lanes' sums are unused, and the compiler removes them.
   LAZYROPE_DEVICE bool softmax_step(OperandA (&weights)[kKeys / 16], Scores& scores, float scale,
                                     const BlockInfo& info) {
     float added[1][2] = {};
     softmax_.template exponentiate<0, kEarlyColumns>(scores, scale, added);
-    blocks_.clear_next_partial_runs(ValidSlots(info));
+    pipelines_.clear_next_partial_runs(ValidSlots(info));
     softmax_.template exponentiate<kEarlyColumns, kKeys / 8>(scores, scale, added);
     wait_for_value_product(weights);
-    blocks_.try_wait_for_both();
+    pipelines_.try_wait_for_both();
     Product::pack(weights, scores);
-    const bool lane_holds = Product::kAddsWeights
-                                ? Product::are_at_most(weights, softmax_.kMaxLaneSum)
-                                : softmax_.weights_fit(added);
-    const bool holds = !vote_sync_any(!lane_holds);
-    if (holds) softmax_.add(added);
-    return holds;
+    const bool lane_maxima_hold = Product::kAddsWeights
+                                      ? Product::are_at_most(weights, softmax_.kMaxLaneSum)
+                                      : softmax_.weights_fit(added);
+    const bool maxima_hold = !vote_sync_any(!lane_maxima_hold);
+    if (maxima_hold) softmax_.add(added);
+    return maxima_hold;
   }
 
   LAZYROPE_DEVICE void multiply_values(const OperandA (&weights)[kKeys / 16], SharedPtr values) {
@@ -248,11 +261,11 @@ class RowConsumer {
     acc_o_.pin();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) weights[i].pin();
-    blocks_.release_values();
+    pipelines_.release_values();
   }
 
-  // Caps and masks scores, and shifts them by maxima that are already known. Returns the factor of
-  // the scores. Most blocks need neither mask nor shift, so one branch tests for both.
+  // Caps and masks scores, and with kShifts subtracts the known maxima. Returns the factor of the
+  // scores. Most blocks need neither mask nor shift, so one branch tests for both.
   template <bool kShifts = false>
   LAZYROPE_DEVICE float prepare_scores(Scores& scores, PositionRange queries,
                                        const BlockInfo& info) const {
@@ -278,8 +291,8 @@ class RowConsumer {
     result.finish(work_tile.is_last(), memory_.at + Memory::kFlags);
   }
 
-  // These return values of one of the lane's two rows. One copy of the code writes both rows, and
-  // registers cannot be indexed at run time.
+  // These return values of one of the lane's two rows. One instance of the code writes both rows,
+  // and registers cannot be indexed at run time.
   LAZYROPE_DEVICE float column(int32 h, int n, int i) const {
     return h == 0 ? acc_o_[4 * n + i] : acc_o_[4 * n + 2 + i];
   }
@@ -333,7 +346,7 @@ class RowConsumer {
   Memory memory_;
   int32 stage_ = 0;         // stage of the work tile
   float key_scale_ = 1.0f;  // scale of the work tile's keys
-  ConsumerPipelines<Memory, Queries> blocks_;
+  ConsumerPipelines<Memory, Queries> pipelines_;
   MmaOrder<Memory::kMmaOrderBarrier> mma_order_;
   typename Product::Rows acc_o_;
   SoftmaxState<1, RowLanes, Memory::kScalesQueries> softmax_;

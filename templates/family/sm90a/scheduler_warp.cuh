@@ -1,5 +1,5 @@
 // The scheduler warp (warp 0) loads the CTA's work tiles and fills the block table, a window of
-// blocks at a time. It is ahead of all warps that use them.
+// blocks at a time. It is ahead of all other warps.
 //
 // Reads: WorkTile [work tiles] and the queue's counter in global memory; the step's segments and
 // page numbers.
@@ -52,9 +52,9 @@ class SchedulerWarp {
   static constexpr bool kHasQueue = Memory::kIsPrefill;
 
   // Takes a work tile from the queue as soon as its stage is empty, and returns an empty work tile
-  // after the last one. Each CTA finds the queue empty once and does not take its first work tile
-  // from it. So a launch increments the counter num_work_tiles times, which returns it to 0 for the
-  // next launch.
+  // after the last one. Each CTA finds the queue empty once, and does not take its first work tile
+  // from it. A launch thus increments the counter num_work_tiles times, and the counter is 0 again
+  // for the next launch.
   LAZYROPE_DEVICE Chunk take_from_queue(int32 num_work_tiles) const {
     work_tiles_.await_phase(work_tile_stage_.index);
     uint32 taken = 0;
@@ -85,7 +85,7 @@ class SchedulerWarp {
     const int32 num_prefetched = memory_.table(params_.step, work_tile).count_prefetched(start);
     const int32 first = (window_stage_.index + 1) * Table::kWindow - num_prefetched;
     const Table table = memory_.table(params_.step, work_tile, first);
-    seed(table, start, num_prefetched, stage, first);
+    fill_first_window(table, start, num_prefetched, stage, first);
     if (num_prefetched == work_tile.extent().num_blocks) return;
     typename Table::Lookup lookup = table.look_up_first();
     const int32 end = first + work_tile.extent().num_blocks;
@@ -94,16 +94,16 @@ class SchedulerWarp {
       resolve_window(table, block, lookup);
   }
 
-  LAZYROPE_DEVICE void seed(const Table& table, const WorkTileStart& start, int32 num_prefetched,
-                            int32 stage, int32 first) {
+  LAZYROPE_DEVICE void fill_first_window(const Table& table, const WorkTileStart& start,
+                                         int32 num_prefetched, int32 stage, int32 first) {
     windows_.acquire(window_stage_.index);
-    table.seed(start, num_prefetched);
+    table.write_prefetched(start, num_prefetched);
     if (lane_index() == 0) st_shared(memory_.first_block(stage), first);
     windows_.commit(window_stage_.index);
     window_stage_.advance();
   }
 
-  // Fills a window from its first block `block` on. `lookup` was loaded before.
+  // Fills a window from its first block, `block`, on. The caller has loaded `lookup`.
   LAZYROPE_DEVICE void resolve_window(const Table& table, int32 block,
                                       typename Table::Lookup& lookup) {
     const int32 window = block / Table::kWindow;

@@ -9,8 +9,8 @@
 // kConsumerWarps warps compute: row_consumer.cuh or column_consumer.cuh.
 //
 // The table lists the mbarriers that init() makes. A pipeline has a full and an empty mbarrier for
-// each stage. Counts are arrivals of warps unless bytes are named. "All users" are consumers, query
-// warps (kQueryWarps) and copiers.
+// each stage. Counts are arrivals: one by each warp, unless bytes are named. "All users" are the
+// consumers, the query warps (kQueryWarps) and the copiers.
 //
 // | barrier             | who arrives, how many   | who waits          | what it protects         |
 // |---------------------|-------------------------|--------------------|--------------------------|
@@ -48,8 +48,8 @@
 // |                     | kConsumerWarps, or      |                    | been read                |
 // |                     | rotators, kRotatorWarps |                    |                          |
 // | saved, full (if     | the 4 warps of a        | the same warpgroup | its saved queries,       |
-// | consumers rotate)   | warpgroup, and the      |                    | loaded again             |
-// |                     | bytes of the copies     |                    |                          |
+// | consumers rotate    | warpgroup, and the      |                    | loaded again             |
+// | with RoPE)          | bytes of the copies     |                    |                          |
 // | saved, empty        | none                    | none               | unused: the warpgroup    |
 // |                     |                         |                    | itself refills its stage |
 // | query order (if     | rotators,               | copiers            | no data: the first       |
@@ -94,8 +94,8 @@ struct TileMemory {
       kConsumersRotate && !kHasRotation ? 0 : smaller(kProducerWarps - 2, 4);
   // One copier for both keys and values, or one for each if there are enough warps.
   static constexpr int kCopyWarps = copy_warps(kIsPrefill, kHeadDim);
-  // If true, a full keys barrier also means that the queries of the keys' document are there:
-  // consumers then wait once, not twice.
+  // If true, a full keys barrier also means that the rotated queries of the keys' document are
+  // ready. Consumers then wait once, not twice.
   static constexpr bool kKeysSignalQueries = kCopyWarps == 2;
   // Helpers compute the rotations by which many rows are rotated together, for consumers or for
   // rotators.
@@ -114,9 +114,9 @@ struct TileMemory {
   // bandwidth is the limit.
   static constexpr bool kSkipsOctets = kReadsOnce;
   static constexpr int kConsumerWarps = Shape::kWarpsM * Shape::kWarpsN;
-  // Rotated queries of many rows include the softmax scale, if their elements have the exponent
-  // range of fp32. Scores are then logits in log2 units, and weights may need only the power of two
-  // (ops/softmax.cuh).
+  // If true, rotated queries include the softmax scale. Their elements must have the exponent range
+  // of fp32. Scores are then logits in log2 units. If no maximum is subtracted, the weight of score
+  // s is 2^s (ops/softmax.cuh).
   static constexpr bool kScalesQueries = kIsPrefill && Spec::Element::kExponentBias == 127;
   LAZYROPE_DEVICE static float query_scale(const AttendParams& params, float key_scale) {
     return kScalesQueries ? params.scale_log2 * key_scale : 1.0f;
@@ -150,9 +150,9 @@ struct TileMemory {
   // Query rotators widen 8-bit keys and values in place, in the stage to which they were copied
   // (tile/widened_wgmma_product.cuh).
   static constexpr bool kWidens = Spec::Product::kWidens;
-  // If true, rotators of many rows do not visit blocks. They rotate for a work tile's first
-  // document, and then once for each rotation that is produced. If a work tile has several
-  // documents, a stage without a rotation follows the last rotation.
+  // If true, rotators do not visit blocks. They rotate for a work tile's first document, and then
+  // once for each rotation that is produced. If a work tile has several documents, a stage without
+  // a rotation follows the last rotation.
   static constexpr bool kSignalsRotationEnd = kIsPrefill && !kConsumersRotate && !kWidens;
   static constexpr int kStoredBytes = kWidens ? kBlockBytes / 2 : kBlockBytes;
   static constexpr int kRuns = kKeys / kRunSlots;
@@ -211,9 +211,9 @@ struct TileMemory {
   LAZYROPE_DEVICE SharedPtr first_block(int32 stage) const {
     return at + (kLayout.first_blocks + stage * 4);
   }
-  // These return wgmma descriptors: of a stage's keys, and of the rotated queries `bytes` after a
-  // stage's first. The descriptor of stage 0 plus an offset takes fewer instructions than a
-  // descriptor made for the stage.
+  // These return wgmma descriptors: of a stage's keys, and of the rotated queries that begin
+  // `bytes` after the stage's first. The descriptor of stage 0 plus an offset takes fewer
+  // instructions than a descriptor that is made for the stage.
   LAZYROPE_DEVICE SharedDescriptor key_columns(int32 stage) const {
     return Tile::columns(keys(0)) + stage * kBlockBytes;
   }

@@ -1,12 +1,12 @@
-// The consumer side of the window pipeline: a warp's way through the windows of the block table
-// that contain its CTA's work tiles. The warp takes part in every window.
+// The consumer side of the window pipeline: a warp waits for and releases the windows of the block
+// table, while it visits the blocks of its CTA's work tiles. The warp takes part in every window.
 //
-// A work tile's first window has only the blocks whose page numbers are in the work tile, so it is
-// full at once. The following windows are whole. Blocks are numbered so that each window ends at a
-// multiple of its length.
+// A work tile's first window has only the blocks whose page numbers are in the work tile, so the
+// scheduler fills it without a search. Blocks are numbered so that each window ends at a multiple
+// of kWindow.
 //
-// Role: each copier, rotator, rotation producer and consumer warp that visits blocks has one. It
-// releases a window with one arrival (tile_memory.cuh has the counts).
+// Role: each copier, rotator, rotation producer and consumer warp that visits blocks has one
+// object. It releases a window with one arrival (tile_memory.cuh has the counts).
 #pragma once
 
 #include "family/sm90a/tile_memory.cuh"
@@ -33,7 +33,7 @@ class WindowConsumer {
     if (block % kWindow == 0) windows_.wait(Memory::window_of(block));
   }
 
-  // Does the same if something else has shown that the block's window is full.
+  // Replaces enter_block() if something else has shown that the block's window is full.
   LAZYROPE_DEVICE void enter_ready_block(int32 block) {
     if (block % kWindow == 0) windows_.flip_phase(Memory::window_of(block));
   }
