@@ -6,7 +6,7 @@ Errors are those of :mod:`lazyrope.errors`. Each message says what was given, wh
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeVar, final, overload, type_check_only
 
-from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
+from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._emulator import Profile as Profile
 from ._emulator import emulator_options as emulator_options
 from ._emulator import set_emulator_options as set_emulator_options
@@ -363,6 +363,7 @@ class Attention:
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T | None]: ...
+    @overload
     def plan_append(
         self,
         spans: TokenSpans,
@@ -376,7 +377,9 @@ class Attention:
     ) -> AppendStep:
         """Makes an append step from the tokens that one pass of the model stores.
 
-        All tensors are int32, one-dimensional, contiguous and on the device of the pool.
+        The tokens are given as spans with their page lists, or as one :class:`TokenSlots` with a slot for each token,
+        as in vLLM: ``plan_append(slots, capacity=...)``. All tensors are one-dimensional, contiguous and on the device
+        of the pool. The tensors of spans and ``pages`` are int32.
 
         Args:
             spans: The tokens of the rows of k and v, and their slots.
@@ -385,16 +388,30 @@ class Attention:
             page_size: Slots of a page, a multiple of 16.
             layout: "NHD" or "HND", as in :meth:`plan`.
             check: If True, the call waits for the stream and checks all values. It is refused during stream capture.
-            stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr.
+            stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr, or
+                of slots.slot_mapping.
 
         Returns:
             The append step. It is ready for the calls of every layer.
 
         Raises:
-            SpecError: As in :meth:`plan`.
+            SpecError: A tensor has a wrong dtype, rank, length or device; the capacity is too small or illegal; or the
+                kernels are for another architecture. With ``check``, also an illegal value; the message names the span
+                or the row.
             DriverError: A call of the driver failed.
         """
 
+    @overload
+    def plan_append(
+        self,
+        slots: TokenSlots,
+        *,
+        capacity: AppendCapacity,
+        page_size: int = 16,
+        layout: str = "NHD",
+        check: bool = False,
+        stream: int | None = None,
+    ) -> AppendStep: ...
     def append(
         self,
         k: Tensor,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, final, overload
 
-from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
+from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._batch import Request
 from ._core import Tensor
 
@@ -137,6 +137,7 @@ class AppendStep:
     slots that it writes.
     """
 
+    @overload
     def update(
         self,
         spans: TokenSpans,
@@ -145,19 +146,25 @@ class AppendStep:
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """Refills the step in place, so that a captured CUDA graph replays with these spans.
+        """Refills the step in place, so that a captured CUDA graph replays with these tokens.
+
+        The tokens are given as spans with their page lists, or as one :class:`TokenSlots`. A graph may capture this
+        call. Its replay reads the tensors again.
 
         Args:
             spans: The tokens of the rows of k and v, and their slots.
             pages: Page lists, int32: indices of pages of the pool.
-            check: If True, the call waits for the stream and checks all values.
-            stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr.
+            check: If True, the call waits for the stream and checks all values. It is refused during stream capture.
+            stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr, or
+                of slots.slot_mapping.
 
         Raises:
             SpecError: As in :meth:`Attention.plan_append`.
             DriverError: A call of the driver failed.
         """
 
+    @overload
+    def update(self, slots: TokenSlots, *, check: bool = False, stream: int | None = None) -> None: ...
     @property
     def capacity(self) -> AppendCapacity:
         """The most that the step can hold."""
