@@ -77,13 +77,29 @@ def attach(
         CacheError: As in :func:`lazyrope.compile`.
         DriverError: As in :func:`lazyrope.compile`.
     """
+    backend = _backend(model, budget, arch, page_size)
+    return Engine(
+        model,
+        backend.store,
+        backend,
+        tokenizer=tokenizer,
+        mode=mode,
+        max_requests=max_requests,
+        max_pass_tokens=max_pass_tokens,
+        cuda_graphs=cuda_graphs and model.device.type == "cuda",
+        max_graph_tokens=max_graph_tokens,
+    )
+
+
+def _backend(model: Any, budget: int | str, arch: str | None, page_size: int) -> Backend:
+    """Returns the store and the attention of a model, as the arguments of :func:`attach` ask for them."""
     spec = _supported_spec(model)
     plain = model.device.type == "cpu" and arch is None
     if plain:
         warnings.warn(
             "the model is on the CPU: attention runs in plain PyTorch (lazyrope.eager), not in lazyrope's kernels",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,  # the caller of attach()
         )
     elif str(model.dtype) != f"torch.{spec.dtype}":
         raise SpecError(f"the model is in {model.dtype}; kernels are for bfloat16 and float16")
@@ -96,17 +112,9 @@ def attach(
         dtype=model.dtype,
         device=model.device,
     )
-    return Engine(
-        model,
-        store,
-        _plain_backend(spec, store) if plain else _kernel_backend(spec, store, arch),
-        tokenizer=tokenizer,
-        mode=mode,
-        max_requests=max_requests,
-        max_pass_tokens=max_pass_tokens,
-        cuda_graphs=cuda_graphs and model.device.type == "cuda",
-        max_graph_tokens=max_graph_tokens,
-    )
+    attention = eager.compile(spec) if plain else compile_kernels(spec, arch)
+    reposition = eager.compile_reposition(spec) if plain else compile_reposition(spec, arch)
+    return Backend(attention, reposition, store)
 
 
 def _supported_spec(model: Any) -> AttentionSpec:
@@ -127,11 +135,3 @@ def _supported_spec(model: Any) -> AttentionSpec:
     if spec.mask != "causal":
         raise SpecError(f"the model's mask is {spec.mask} (window {spec.window}); the engine supports causal only")
     return spec
-
-
-def _plain_backend(spec: AttentionSpec, store: DocumentStore) -> Backend:
-    return Backend(eager.compile(spec), eager.compile_reposition(spec), store)
-
-
-def _kernel_backend(spec: AttentionSpec, store: DocumentStore, arch: str | None) -> Backend:
-    return Backend(compile_kernels(spec, arch), compile_reposition(spec, arch), store)
