@@ -198,6 +198,15 @@ std::unique_ptr<PyBatch> batch_of(py::handle requests, py::object pages,
   return batch;
 }
 
+// Returns the arrays of the requests, by name, for lazyrope/eager.py.
+py::dict values_of(const PyBatch& batch) {
+  const Batch::Values& v = batch.batch->values();
+  return py::dict(py::arg("q_indptr") = v.q_indptr, py::arg("q_position") = v.q_position,
+                  py::arg("segment_indptr") = v.segment_indptr, py::arg("base") = v.base,
+                  py::arg("start") = v.start, py::arg("length") = v.length,
+                  py::arg("first_page") = v.first_page, py::arg("lead") = v.slot);
+}
+
 }  // namespace
 
 StepTensors PyBatch::upload(int page_size, Stream stream) const {
@@ -233,6 +242,7 @@ void bind_batch(py::module_& module) {
                              [](const PyBatch& self) { return self.batch->num_segments(); })
       .def_property_readonly("num_tokens",
                              [](const PyBatch& self) { return self.batch->num_tokens(); })
+      .def_property_readonly("_values", &values_of)
       .def("__repr__", [](const PyBatch& self) {
         const Batch& b = *self.batch;
         return fmt::format("Batch(num_requests={}, num_segments={}, num_tokens={}, capacity={})",

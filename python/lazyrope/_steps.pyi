@@ -70,6 +70,9 @@ class Batch:
     def num_tokens(self) -> int:
         """The number of query tokens of all requests."""
 
+    @property
+    def _values(self) -> dict[str, list[int]]: ...
+
 @final
 class Step:
     """The requests that one pass of a model serves, in device memory of a fixed capacity.

@@ -5,21 +5,21 @@
     out, lse = kernel(q, k_pool, v_pool, step)
 
 It serves machines without a GPU, and checks results of the kernels. Scores, softmax and sums are computed in float32,
-and results are rounded once. Pools of 8 bits may have scales. A step is made of device tensors; it takes no
-:class:`lazyrope.Batch`. Planning reads metadata back to the host, so a captured CUDA graph cannot serve other
-requests.
+and results are rounded once. Pools of 8 bits may have scales. A step is made from device tensors or from a
+:class:`lazyrope.Batch`, whose ``pages`` must be a tensor of PyTorch. On the CPU, a batch needs a build with the
+emulator. Planning reads metadata back to the host, so a captured CUDA graph cannot serve other requests.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, overload
 
 import torch
 
 from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
-from ._core import AttentionSpec
+from ._core import AttentionSpec, Batch
 from .errors import SpecError
 
 __all__ = ["EagerAppendStep", "EagerAttention", "EagerReposition", "EagerStep", "compile", "compile_reposition"]
@@ -120,6 +120,18 @@ def _check_format(page_size: int, layout: str) -> None:
         raise SpecError(f'layout = "{layout}"; it must be "NHD" or "HND"')
 
 
+def _tensors_of(batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
+    """Returns the arguments of :meth:`EagerStep.update` for the requests of a batch."""
+    pages = batch.pages
+    if not isinstance(pages, torch.Tensor):
+        raise SpecError(f"the batch's pages are a {type(pages).__name__}; they must be a torch.Tensor")
+    values = {
+        name: torch.tensor(numbers, dtype=torch.int32, device=pages.device) for name, numbers in batch._values.items()
+    }
+    q_indptr, q_position, indptr = (values.pop(name) for name in ("q_indptr", "q_position", "segment_indptr"))
+    return q_indptr, q_position, Segments(indptr, **values), pages
+
+
 @dataclass
 class _Segment:
     base: int
@@ -150,6 +162,7 @@ class EagerStep:
     def __repr__(self) -> str:
         return f"EagerStep(num_tokens={self.num_tokens}, page_size={self.page_size}, layout={self.layout!r})"
 
+    @overload
     def update(
         self,
         q_indptr: Tensor,
@@ -159,8 +172,25 @@ class EagerStep:
         *,
         check: bool = False,
         stream: int | None = None,
+    ) -> None: ...
+    @overload
+    def update(self, q_indptr: Batch, *, check: bool = False, stream: int | None = None) -> None: ...
+    def update(
+        self,
+        q_indptr: Any,
+        q_position: Any = None,
+        segments: Any = None,
+        pages: Any = None,
+        *,
+        check: bool = False,
+        stream: int | None = None,
     ) -> None:
-        """Refills the step, as :meth:`lazyrope.Step.update` does. ``check`` and ``stream`` are ignored."""
+        """Refills the step, as :meth:`lazyrope.Step.update` does: with device tensors, or with a batch alone.
+
+        ``check`` and ``stream`` are ignored.
+        """
+        if isinstance(q_indptr, Batch):
+            q_indptr, q_position, segments, pages = _tensors_of(q_indptr)
         rows, spans = _ints("q_indptr", q_indptr), _ints("segments.indptr", segments.indptr)
         bases, lengths = _ints("segments.base", segments.base), _ints("segments.length", segments.length)
         _check_ints("segments.first_page", segments.first_page)
@@ -320,6 +350,7 @@ class EagerAttention(_RopeAttention):
 
     arch = "eager"
 
+    @overload
     def plan(
         self,
         q_indptr: Tensor,
@@ -332,8 +363,32 @@ class EagerAttention(_RopeAttention):
         capacity: StepCapacity | None = None,
         check: bool = False,
         stream: int | None = None,
+    ) -> EagerStep: ...
+    @overload
+    def plan(
+        self,
+        q_indptr: Batch,
+        *,
+        page_size: int = 16,
+        layout: str = "NHD",
+        capacity: StepCapacity | None = None,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> EagerStep: ...
+    def plan(
+        self,
+        q_indptr: Any,
+        q_position: Any = None,
+        segments: Any = None,
+        pages: Any = None,
+        *,
+        page_size: int = 16,
+        layout: str = "NHD",
+        capacity: StepCapacity | None = None,
+        check: bool = False,
+        stream: int | None = None,
     ) -> EagerStep:
-        """Makes a step from device tensors, as :meth:`lazyrope.Attention.plan` does.
+        """Makes a step, as :meth:`lazyrope.Attention.plan` does: from device tensors, or from a batch alone.
 
         ``capacity``, ``check`` and ``stream`` are ignored.
         """

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lazyrope import eager
 
-from tests.python import test_fp8
+from tests.python import test_batch, test_fp8
 from tests.python.test_append import Writes, token_slots
 from tests.support.cases import FP8, Setting, documents_case, random_case
 from tests.support.checks import check_case
@@ -20,6 +20,17 @@ def test_random_step(numbered_setting, device):
     seed, setting = numbered_setting
     case = random_case(setting, seed, device)
     check_case(case, eager.compile(case.spec))
+
+
+@pytest.mark.parametrize("setting", test_batch.SETTINGS, ids=lambda setting: setting.phase)
+def test_a_batch_plans_the_same_step_as_tensors(setting, device):
+    case, other = (random_case(setting, seed, device) for seed in (3, 4))
+    kernel = eager.compile(case.spec)
+    batch = lazyrope.batch(test_batch.requests_of(case), case.metadata["pages"])
+    step = test_batch.plan(case, kernel, batch)
+    check_case(case, kernel, step)
+    step.update(lazyrope.batch(test_batch.requests_of(other), other.metadata["pages"]))
+    check_case(other, kernel, step)
 
 
 @pytest.mark.parametrize("kv_dtype", list(FP8))
