@@ -88,7 +88,7 @@ py::object tuning_of(const Attention& attention) {
   return TuningRecord().of(*attention.tuning());
 }
 
-// Calls make() without the interpreter's lock, for it loads kernels and may compile them.
+// Calls make() without the interpreter's lock, because make() loads kernels and may compile them.
 template <class Make>
 auto unlocked(const Make& make) {
   const py::gil_scoped_release released;

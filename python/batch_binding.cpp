@@ -63,7 +63,8 @@ int to_int(py::handle value, const Refuse& refuse) {
   return static_cast<int>(number);
 }
 
-// Returns the items of any iterable. Throws SpecError, which states the meaning, if it is none.
+// Returns the items of any iterable. Throws SpecError if the object is not iterable: it names the
+// object as `what` and says that it must be `meaning`.
 py::object items_of(py::handle iterable, const std::string& what, const char* meaning) {
   auto items = py::reinterpret_steal<py::object>(PySequence_Fast(iterable.ptr(), ""));
   if (!items) {

@@ -109,7 +109,7 @@ struct PyAppendStep : OwnedStep<AppendStep> {
 
 // Reads a lazyrope.StepCapacity. Throws SpecError if the object is something else.
 StepCapacity step_capacity_from(pybind11::handle capacity);
-// Does the same, and returns for None the capacity that the arguments need.
+// Reads a lazyrope.StepCapacity. Returns for None the least capacity that holds the arguments.
 StepCapacity capacity_of(const pybind11::object& capacity, const StepArguments& arguments);
 // Reads a lazyrope.AppendCapacity. Throws SpecError if the object is something else.
 AppendCapacity append_capacity_from(pybind11::handle capacity);

@@ -154,7 +154,9 @@ class CompiledKernel:
         """The kernel's name: "plan", "attend_decode", "attend_prefill", "plan_append", "append" or "reposition"."""
 
     @property
-    def arch(self) -> str: ...
+    def arch(self) -> str:
+        """The architecture of the kernel, one of :func:`archs`."""
+
     @property
     def entry(self) -> str:
         """The name of its function in the cubin."""
@@ -431,8 +433,8 @@ class Attention:
         copied. The call is asynchronous, and a CUDA graph can capture it.
 
         Args:
-            k: New keys, [tokens, num_kv_heads, head_dim], of the spec's dtype. The last dimension is contiguous. The
-                address and the other strides are multiples of 8 bytes.
+            k: New keys, [tokens, num_kv_heads, head_dim], of the spec's dtype. A row without a slot is not stored. The
+                last dimension is contiguous. The address and the other strides are multiples of 8 bytes.
             v: New values, of the same shape and dtype.
             k_pool: The keys' pool, as in :meth:`__call__`.
             v_pool: The values' pool, as in :meth:`__call__`.
@@ -442,11 +444,12 @@ class Attention:
                 default is 1.
             v_scale: The same for values.
             check: If True, the call waits for the stream and checks the step. Every page must be in the pool, k must
-                have a row for every slot, and no slot may be written twice.
+                have a row for every slot, and no slot may be written twice. It is refused during stream capture.
             stream: A cudaStream_t or CUstream. The default is the current stream of k's framework.
 
         Raises:
-            SpecError: As in :meth:`__call__`.
+            SpecError: A tensor has a wrong dtype, shape, stride, alignment or device; k has more rows than the step's
+                capacity; or the kernels are for another architecture. With ``check``, also an illegal slot.
             DriverError: A call of the driver failed.
         """
 
@@ -455,11 +458,17 @@ class Attention:
         """The number of this object in the operators of :mod:`lazyrope.torch`, unique in this process."""
 
     @property
-    def spec(self) -> AttentionSpec: ...
+    def spec(self) -> AttentionSpec:
+        """The attention that the kernels compute."""
+
     @property
-    def arch(self) -> str: ...
+    def arch(self) -> str:
+        """The architecture of the kernels, one of :func:`archs`."""
+
     @property
-    def config(self) -> KernelConfig: ...
+    def config(self) -> KernelConfig:
+        """The config of the attend kernels."""
+
     @property
     def tuning(self) -> Tuning | None:
         """The record of the measurements that chose the config. None if the config is the default or was given."""

@@ -61,7 +61,9 @@ class Batch:
         """The tensor of page lists that the batch was made with."""
 
     @property
-    def num_requests(self) -> int: ...
+    def num_requests(self) -> int:
+        """The number of requests of the latest fill."""
+
     @property
     def num_segments(self) -> int:
         """The number of segments of all requests."""
@@ -102,8 +104,9 @@ class Step:
             q_position: Logical positions of the query tokens, int32 [query tokens].
             segments: The segments of all requests.
             pages: Page lists, int32: indices of pages of the pool.
-            check: If True, the call waits for the stream and checks all values.
-            stream: A cudaStream_t or CUstream. The default is the current stream of q_indptr's framework.
+            check: If True, the call waits for the stream and checks all values. It is refused during stream capture.
+            stream: A cudaStream_t or CUstream. The default is the current stream of q_indptr's framework, or that of
+                the batch's ``pages``.
 
         Raises:
             SpecError: As in :meth:`Attention.plan`.
@@ -117,9 +120,13 @@ class Step:
         """The most that the step can hold."""
 
     @property
-    def page_size(self) -> int: ...
+    def page_size(self) -> int:
+        """The number of slots of a page."""
+
     @property
-    def layout(self) -> str: ...
+    def layout(self) -> str:
+        """The order of the pool's dimensions, "NHD" or "HND", as in :meth:`Attention.plan`."""
+
     @property
     def num_tokens(self) -> int:
         """The number of query tokens of the latest update."""
@@ -173,9 +180,13 @@ class AppendStep:
         """The most that the step can hold."""
 
     @property
-    def page_size(self) -> int: ...
+    def page_size(self) -> int:
+        """The number of slots of a page."""
+
     @property
-    def layout(self) -> str: ...
+    def layout(self) -> str:
+        """The order of the pool's dimensions, "NHD" or "HND", as in :meth:`Attention.plan`."""
+
     @property
     def handle(self) -> int:
         """The number of this object in the operators of :mod:`lazyrope.torch`, unique in this process."""
