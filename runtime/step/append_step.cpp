@@ -179,10 +179,9 @@ void AppendStep::check_writes(std::int64_t num_rows, std::int64_t num_pages, Str
   const std::vector<AppendRecord> records = host_records(stream);
   for (std::size_t i = records.size(); std::cmp_greater(i, num_rows); --i)
     if (records[i - 1].slot >= 0)
-      throw SpecError(
-          fmt::format("k has {} rows; the step has slots for {}: give a row for each slot, or update "
-                      "the step",
-                      num_rows, i));
+      throw SpecError(fmt::format(
+          "k has {} rows; the step has slots for {}: give a row for each slot, or update the step",
+          num_rows, i));
   writers_of(records, "step");
 }
 

@@ -54,7 +54,7 @@ class Batch {
     std::vector<int> first_page;  // first page of the document
     std::vector<int> slot;  // slot of the segment's first token, counted from slot 0 of that page
 
-    std::size_t ints() const;
+    std::size_t ints() const;  // the number of elements, with a lead for each segment
     void add(const Request& request);
   };
 

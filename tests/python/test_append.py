@@ -245,7 +245,7 @@ def test_slots_that_do_not_fit_are_refused(build, device):
     assert "slots.slot_mapping is int64 [3, 1]" in error_of(three[:, None], three)
     assert "slots.index is int64 [2] with strides [2]" in error_of(three[:2], three[::2])
     assert "3 tokens to append; the step was made for at most 2" in error_of(three, three, tokens=2)
-    with pytest.raises(lazyrope.SpecError, match="slots is a Tensor; it must be a lazyrope.TokenSlots"):
+    with pytest.raises(lazyrope.SpecError, match=r"slots is a Tensor; it must be a lazyrope\.TokenSlots"):
         kernel.plan_append(three, capacity=lazyrope.AppendCapacity(3))
 
 
