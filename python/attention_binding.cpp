@@ -17,6 +17,7 @@ namespace {
 namespace py = pybind11;
 
 using AttentionPtr = std::shared_ptr<const Attention>;
+using AttentionType = py::class_<Attention, std::shared_ptr<Attention>>;
 
 Tune tune_of(std::optional<bool> tune) {
   if (!tune) return Tune::kStored;
@@ -87,7 +88,7 @@ py::object tuning_of(const Attention& attention) {
   return TuningRecord().of(*attention.tuning());
 }
 
-// Calls make() without the interpreter's lock, for it loads kernels and may compile them.
+// Calls make() without the interpreter's lock, because make() loads kernels and may compile them.
 template <class Make>
 auto unlocked(const Make& make) {
   const py::gil_scoped_release released;
@@ -131,6 +132,18 @@ PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int p
                                  format_of(page_size, layout), capacity);
   }));
   step.update(std::move(arguments), check, stream);
+  return step;
+}
+
+PyAppendStep plan_append_slots(const Attention& self, SlotArguments slots, int page_size,
+                               const std::string& layout, const AppendCapacity& capacity,
+                               bool check, const std::optional<std::uintptr_t>& stream) {
+  const DlpackTensor slot_mapping("slots.slot_mapping", slots.slot_mapping);
+  PyAppendStep step(unlocked([&] {
+    return self.make_append_step(device_of("slots.slot_mapping", slot_mapping.view()),
+                                 format_of(page_size, layout), capacity);
+  }));
+  step.update(std::move(slots), check, stream);
   return step;
 }
 
@@ -212,7 +225,7 @@ int largest(const std::vector<int>& values) {
   return *std::max_element(values.begin(), values.end());
 }
 
-void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
+void bind_facts(AttentionType& type) {
   type.def_property_readonly("spec", &Attention::spec)
       .def_property_readonly("arch", [](const Attention& a) { return a.arch().name; })
       .def_property_readonly("config", &Attention::config)
@@ -259,16 +272,7 @@ void bind_facts(py::class_<Attention, std::shared_ptr<Attention>>& type) {
       });
 }
 
-}  // namespace
-
-const Arch& arch_of(const std::optional<std::string>& name) {
-  return name ? find_arch(*name) : current_arch();
-}
-
-void bind_attention(py::module_& module) {
-  py::class_<Attention, std::shared_ptr<Attention>> type(module, "Attention");
-  bind_facts(type);
-  define_handle(type);
+void bind_plan(AttentionType& type) {
   type.def(
       "plan",
       [](const Attention& self, py::object q_indptr, py::object q_position, py::handle segments,
@@ -292,22 +296,38 @@ void bind_attention(py::module_& module) {
         return self.step_bytes(step_capacity_from(capacity), sm_count);
       },
       py::arg("capacity"), py::kw_only(), py::arg("sm_count"));
+}
+
+void bind_plan_append(AttentionType& type) {
+  type.def(
+      "plan_append",
+      [](const Attention& self, py::handle spans, py::object pages, py::handle capacity,
+         int page_size, const std::string& layout, bool check,
+         const std::optional<std::uintptr_t>& stream) {
+        return plan_append(self, append_arguments_of(spans, std::move(pages)), page_size, layout,
+                           append_capacity_from(capacity), check, stream);
+      },
+      py::arg("spans"), py::arg("pages"), py::kw_only(), py::arg("capacity"),
+      py::arg("page_size") = 16, py::arg("layout") = "NHD", py::arg("check") = false,
+      py::arg("stream") = py::none(), py::call_guard<LogDelivery>());
+  type.def(
+      "plan_append",
+      [](const Attention& self, py::handle slots, py::handle capacity, int page_size,
+         const std::string& layout, bool check, const std::optional<std::uintptr_t>& stream) {
+        return plan_append_slots(self, slots_of(slots), page_size, layout,
+                                 append_capacity_from(capacity), check, stream);
+      },
+      py::arg("slots"), py::kw_only(), py::arg("capacity"), py::arg("page_size") = 16,
+      py::arg("layout") = "NHD", py::arg("check") = false, py::arg("stream") = py::none(),
+      py::call_guard<LogDelivery>());
+}
+
+void bind_calls(AttentionType& type) {
   type.def("__call__", &attend, py::arg("q"), py::arg("k_pool"), py::arg("v_pool"), py::arg("step"),
            py::kw_only(), py::arg("out") = py::none(), py::arg("lse") = py::none(),
            py::arg("return_lse") = true, py::arg("sinks") = py::none(),
            py::arg("k_scale") = py::none(), py::arg("v_scale") = py::none(),
            py::arg("check") = false, py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
-      .def(
-          "plan_append",
-          [](const Attention& self, py::handle spans, py::object pages, py::handle capacity,
-             int page_size, const std::string& layout, bool check,
-             const std::optional<std::uintptr_t>& stream) {
-            return plan_append(self, append_arguments_of(spans, std::move(pages)), page_size,
-                               layout, append_capacity_from(capacity), check, stream);
-          },
-          py::arg("spans"), py::arg("pages"), py::kw_only(), py::arg("capacity"),
-          py::arg("page_size") = 16, py::arg("layout") = "NHD", py::arg("check") = false,
-          py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
       .def("append", &append, py::arg("k"), py::arg("v"), py::arg("k_pool"), py::arg("v_pool"),
            py::arg("step"), py::kw_only(), py::arg("k_scale") = py::none(),
            py::arg("v_scale") = py::none(), py::arg("check") = false,
@@ -317,7 +337,9 @@ void bind_attention(py::module_& module) {
                            py::cast<std::string>(py::repr(py::cast(a.spec()))), a.arch().name,
                            py::cast<std::string>(py::repr(py::cast(a.config()))));
       });
+}
 
+void bind_compile(py::module_& module) {
   module.def(
       "compile",
       [](const AttentionSpec& spec, const std::optional<std::string>& arch,
@@ -335,6 +357,22 @@ void bind_attention(py::module_& module) {
         return configs(spec.kernel_spec(), arch_of(arch));
       },
       py::arg("spec"), py::arg("arch") = py::none());
+}
+
+}  // namespace
+
+const Arch& arch_of(const std::optional<std::string>& name) {
+  return name ? find_arch(*name) : current_arch();
+}
+
+void bind_attention(py::module_& module) {
+  AttentionType type(module, "Attention");
+  bind_facts(type);
+  define_handle(type);
+  bind_plan(type);
+  bind_plan_append(type);
+  bind_calls(type);
+  bind_compile(module);
 }
 
 }  // namespace lazyrope

@@ -63,7 +63,8 @@ int to_int(py::handle value, const Refuse& refuse) {
   return static_cast<int>(number);
 }
 
-// Returns the items of any iterable. Throws SpecError, which states the meaning, if it is none.
+// Returns the items of any iterable. Throws SpecError if the object is not iterable: it names the
+// object as `what` and says that it must be `meaning`.
 py::object items_of(py::handle iterable, const std::string& what, const char* meaning) {
   auto items = py::reinterpret_steal<py::object>(PySequence_Fast(iterable.ptr(), ""));
   if (!items) {
@@ -198,6 +199,15 @@ std::unique_ptr<PyBatch> batch_of(py::handle requests, py::object pages,
   return batch;
 }
 
+// Returns the arrays of the requests, by name, for lazyrope/eager.py.
+py::dict values_of(const PyBatch& batch) {
+  const Batch::Values& v = batch.batch->values();
+  return py::dict(py::arg("q_indptr") = v.q_indptr, py::arg("q_position") = v.q_position,
+                  py::arg("segment_indptr") = v.segment_indptr, py::arg("base") = v.base,
+                  py::arg("start") = v.start, py::arg("length") = v.length,
+                  py::arg("first_page") = v.first_page, py::arg("lead") = v.slot);
+}
+
 }  // namespace
 
 StepTensors PyBatch::upload(int page_size, Stream stream) const {
@@ -233,6 +243,7 @@ void bind_batch(py::module_& module) {
                              [](const PyBatch& self) { return self.batch->num_segments(); })
       .def_property_readonly("num_tokens",
                              [](const PyBatch& self) { return self.batch->num_tokens(); })
+      .def_property_readonly("_values", &values_of)
       .def("__repr__", [](const PyBatch& self) {
         const Batch& b = *self.batch;
         return fmt::format("Batch(num_requests={}, num_segments={}, num_tokens={}, capacity={})",

@@ -13,8 +13,8 @@
 namespace lazyrope {
 
 // A Python tensor for the duration of one call: a tensor of torch, CuPy, NumPy or another framework
-// with DLPack. It is read by the C exchange API of its type, without a capsule and without
-// synchronisation. If the type has no such API, __dlpack__() is called.
+// with DLPack. The constructor reads the tensor by the C exchange API of its type, without a
+// capsule and without synchronisation. __dlpack__() serves types that have no such API.
 class DlpackTensor {
  public:
   // Throws SpecError, which names the argument, if the object is no tensor.

@@ -88,6 +88,18 @@ AttentionSpec make_spec(int head_dim, int num_q_heads, int num_kv_heads, const P
   return spec;
 }
 
+AttentionSpec spec_from_hf(const py::object& config, const py::object& dtype,
+                           const std::string& query_form, std::optional<int> layer,
+                           const py::object& kv_dtype, bool batch_invariant, int ranks) {
+  const auto name = dtype.is_none() ? std::nullopt : std::optional(dtype_name(dtype));
+  AttentionSpec spec = attention_spec_from_hf(config_text(config), name, layer);
+  spec.query_form = spec.append_form = rope_form_from(query_form);
+  spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
+  spec.batch_invariant = batch_invariant;
+  validate(spec);
+  return tensor_parallel(std::move(spec), ranks);
+}
+
 std::optional<int> window_of(const AttentionSpec& spec) {
   const auto it = spec.mask_parameters.find("window");
   return it == spec.mask_parameters.end() ? std::nullopt : std::optional(it->second);
@@ -125,10 +137,7 @@ void bind_registries(py::module_& module) {
   module.def("model_types", &model_types_of_hf);
 }
 
-}  // namespace
-
-void bind_specs(py::module_& module) {
-  bind_registries(module);
+void bind_rope(py::module_& module) {
   py::class_<PyRope> rope_type(module, "Rope");
   rope_type
       .def(py::init(
@@ -141,7 +150,9 @@ void bind_specs(py::module_& module) {
       .def_readonly("rotary_dim", &PyRope::rotary_dim)
       .def_readonly("parameters", &PyRope::parameters);
   define_value(rope_type, [](const PyRope& rope) { return arguments_of(rope); });
+}
 
+void bind_spec(py::module_& module) {
   py::class_<AttentionSpec> spec_type(module, "AttentionSpec");
   spec_type
       .def(py::init(&make_spec), py::kw_only(), py::arg("head_dim"), py::arg("num_q_heads"),
@@ -151,23 +162,10 @@ void bind_specs(py::module_& module) {
            py::arg("window") = py::none(), py::arg("softcap") = py::none(),
            py::arg("sinks") = false, py::arg("kv_dtype") = py::none(),
            py::arg("batch_invariant") = false)
-      .def_static(
-          "from_hf",
-          [](const py::object& config, const py::object& dtype, const std::string& query_form,
-             std::optional<int> layer, const py::object& kv_dtype, bool batch_invariant,
-             int ranks) {
-            const auto name = dtype.is_none() ? std::nullopt : std::optional(dtype_name(dtype));
-            AttentionSpec spec = attention_spec_from_hf(config_text(config), name, layer);
-            spec.query_form = spec.append_form = rope_form_from(query_form);
-            spec.kv_dtype = kv_dtype_of(kv_dtype, spec.dtype);
-            spec.batch_invariant = batch_invariant;
-            validate(spec);
-            return tensor_parallel(std::move(spec), ranks);
-          },
-          py::arg("config"), py::kw_only(), py::arg("dtype") = py::none(),
-          py::arg("query_form") = "raw", py::arg("layer") = py::none(),
-          py::arg("kv_dtype") = py::none(), py::arg("batch_invariant") = false,
-          py::arg("tensor_parallel") = 1)
+      .def_static("from_hf", &spec_from_hf, py::arg("config"), py::kw_only(),
+                  py::arg("dtype") = py::none(), py::arg("query_form") = "raw",
+                  py::arg("layer") = py::none(), py::arg("kv_dtype") = py::none(),
+                  py::arg("batch_invariant") = false, py::arg("tensor_parallel") = 1)
       .def_readonly("head_dim", &AttentionSpec::head_dim)
       .def_readonly("num_q_heads", &AttentionSpec::num_q_heads)
       .def_readonly("num_kv_heads", &AttentionSpec::num_kv_heads)
@@ -202,6 +200,14 @@ void bind_specs(py::module_& module) {
         return pairing_name(rope_variant(s.rope.variant));
       });
   define_value(spec_type, [](const AttentionSpec& spec) { return arguments_of(spec); });
+}
+
+}  // namespace
+
+void bind_specs(py::module_& module) {
+  bind_registries(module);
+  bind_rope(module);
+  bind_spec(module);
 }
 
 }  // namespace lazyrope

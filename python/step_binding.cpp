@@ -111,6 +111,12 @@ AppendArguments append_arguments_of(py::handle spans, py::object pages) {
   return {read(indptr), read(start), read(first_page), read(lead), std::move(pages)};
 }
 
+SlotArguments slots_of(py::handle slots) {
+  static const Field slot_mapping("slot_mapping"), index("index");
+  const auto read = [&](const Field& field) { return field.of(slots, "slots", "TokenSlots"); };
+  return {read(slot_mapping), read(index)};
+}
+
 StepCapacity step_capacity_from(py::handle capacity) {
   constexpr const char* kType = "StepCapacity";
   const StepCapacity result = {
@@ -178,9 +184,22 @@ void PyAppendStep::update(AppendArguments given, bool check,
       .pages = pages.view()};
   update_step(*step, tensors, check, stream_of(stream, indptr));
   arguments = std::move(given);
+  slots = {};
 }
 
-void bind_steps(py::module_& module) {
+void PyAppendStep::update(SlotArguments given, bool check,
+                          const std::optional<std::uintptr_t>& stream) {
+  const DlpackTensor slot_mapping("slots.slot_mapping", given.slot_mapping);
+  const DlpackTensor index("slots.index", given.index);
+  const TokenSlots tensors = {slot_mapping.view(), index.view()};
+  update_step(*step, tensors, check, stream_of(stream, slot_mapping));
+  slots = std::move(given);
+  arguments = {};
+}
+
+namespace {
+
+void bind_step(py::module_& module) {
   py::class_<PyStep> step(module, "Step");
   step.def(
           "update",
@@ -212,7 +231,9 @@ void bind_steps(py::module_& module) {
                            s.step->format().page_size, layout_name(*s.step), s.step->bytes());
       });
   define_handle(step);
+}
 
+void bind_append_step(py::module_& module) {
   py::class_<PyAppendStep> append_step(module, "AppendStep");
   append_step
       .def(
@@ -223,6 +244,14 @@ void bind_steps(py::module_& module) {
           },
           py::arg("spans"), py::arg("pages"), py::kw_only(), py::arg("check") = false,
           py::arg("stream") = py::none(), py::call_guard<LogDelivery>())
+      .def(
+          "update",
+          [](PyAppendStep& self, py::handle slots, bool check,
+             const std::optional<std::uintptr_t>& stream) {
+            self.update(slots_of(slots), check, stream);
+          },
+          py::arg("slots"), py::kw_only(), py::arg("check") = false, py::arg("stream") = py::none(),
+          py::call_guard<LogDelivery>())
       .def_property_readonly("capacity",
                              [](const PyAppendStep& s) { return append_capacity_object(*s.step); })
       .def_property_readonly("page_size",
@@ -234,6 +263,13 @@ void bind_steps(py::module_& module) {
                            layout_name(*s.step));
       });
   define_handle(append_step);
+}
+
+}  // namespace
+
+void bind_steps(py::module_& module) {
+  bind_step(module);
+  bind_append_step(module);
 }
 
 }  // namespace lazyrope

@@ -40,9 +40,16 @@ struct AppendArguments {
   pybind11::object pages;
 };
 
-// Both throw SpecError if the object lacks an attribute.
+// The attributes of a lazyrope.TokenSlots.
+struct SlotArguments {
+  pybind11::object slot_mapping;
+  pybind11::object index;
+};
+
+// These functions throw SpecError if the object lacks an attribute.
 SegmentArguments segments_of(pybind11::handle segments);
 AppendArguments append_arguments_of(pybind11::handle spans, pybind11::object pages);
+SlotArguments slots_of(pybind11::handle slots);
 
 // A step that a Python object owns. Freeing device memory may wait for the device, so the
 // destructor releases the interpreter's lock.
@@ -94,13 +101,15 @@ struct PyAppendStep : OwnedStep<AppendStep> {
   using OwnedStep::OwnedStep;
 
   AppendArguments arguments;
+  SlotArguments slots;  // set instead of the arguments if the latest update took slots
 
   void update(AppendArguments given, bool check, const std::optional<std::uintptr_t>& stream);
+  void update(SlotArguments given, bool check, const std::optional<std::uintptr_t>& stream);
 };
 
 // Reads a lazyrope.StepCapacity. Throws SpecError if the object is something else.
 StepCapacity step_capacity_from(pybind11::handle capacity);
-// Does the same, and returns for None the capacity that the arguments need.
+// Reads a lazyrope.StepCapacity. Returns for None the least capacity that holds the arguments.
 StepCapacity capacity_of(const pybind11::object& capacity, const StepArguments& arguments);
 // Reads a lazyrope.AppendCapacity. Throws SpecError if the object is something else.
 AppendCapacity append_capacity_from(pybind11::handle capacity);

@@ -79,6 +79,19 @@ void update(AppendStep& step, const AppendTensors& tensors, Stream stream, bool 
   step.update(tensors, check, stream);
 }
 
+std::shared_ptr<AppendStep> plan_append(const Attention& attention, const TokenSlots& slots,
+                                        AppendCapacity capacity, PoolFormat format, Stream stream,
+                                        bool check) {
+  std::shared_ptr<AppendStep> step = attention.make_append_step(
+      device_of("slots.slot_mapping", slots.slot_mapping), format, capacity);
+  step->update(slots, check, stream);
+  return step;
+}
+
+void update(AppendStep& step, const TokenSlots& slots, Stream stream, bool check) {
+  step.update(slots, check, stream);
+}
+
 void append(const Attention& attention, const TensorView& k, const TensorView& v,
             const PoolTensors& pool, const AppendStep& step, Stream stream) {
   attention.append(k, v, pool, step, stream);

@@ -74,6 +74,12 @@ std::shared_ptr<AppendStep> plan_append(const Attention& attention, const Append
 void update(AppendStep& step, const AppendTensors& tensors, Stream stream = nullptr,
             bool check = false);
 
+// The same from a slot for each token.
+std::shared_ptr<AppendStep> plan_append(const Attention& attention, const TokenSlots& slots,
+                                        AppendCapacity capacity, PoolFormat format = {},
+                                        Stream stream = nullptr, bool check = false);
+void update(AppendStep& step, const TokenSlots& slots, Stream stream = nullptr, bool check = false);
+
 // Stores k and v, both [tokens, num_kv_heads, head_dim], in the pool; keys are rotated by their
 // index.
 void append(const Attention& attention, const TensorView& k, const TensorView& v,

@@ -31,7 +31,7 @@ caused them returns. If LAZYROPE_LOG is set, they go to stderr instead.
 from __future__ import annotations
 
 from . import _nvrtc, emulator, rope
-from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
+from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._batch import Document, Request, Segment
 from ._core import (
     AppendStep,
@@ -83,6 +83,7 @@ __all__ = [
     "Step",
     "StepCapacity",
     "TileConfig",
+    "TokenSlots",
     "TokenSpans",
     "Tuning",
     "TuningTask",

@@ -1,4 +1,4 @@
-"""The arguments of ``plan`` and ``plan_append``: tensors of segments and of spans, and capacities.
+"""The arguments of ``plan`` and ``plan_append``: tensors of segments, spans and slots, and capacities.
 
 Example:
     segments = lazyrope.Segments(indptr, base, start, length, first_page)
@@ -66,6 +66,28 @@ class TokenSpans:
     lead: Tensor | None = None
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class TokenSlots:
+    """A slot for each token, for :meth:`Attention.plan_append` and :meth:`AppendStep.update`.
+
+    Row i of k and v goes to slot ``slot_mapping[i] % page_size`` of page ``slot_mapping[i] // page_size``. A row with a
+    negative entry is skipped. vLLM's ``slot_mapping`` serves as it is.
+
+    Both tensors are int64, one-dimensional, contiguous and on the device of the pool. ``plan_append`` and ``update``
+    raise :class:`SpecError` for wrong dtypes and lengths. With ``check=True``, an index that is negative or no int32 is
+    also an error, and so is a slot on a page that is no int32. :meth:`Attention.append` with ``check=True`` checks that
+    every page is in the pool.
+
+    Attributes:
+        slot_mapping: ``page * page_size + slot`` of each row of k and v, [tokens].
+        index: The index of each token in its document, [tokens], at least 0. Raw keys are rotated by it. In an engine
+            without documents, it is the token's position. The index of a skipped row is ignored.
+    """
+
+    slot_mapping: Tensor
+    index: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class StepCapacity:
     """The most that a :class:`Step` can hold. Its memory is allocated once, for this capacity.
@@ -93,7 +115,7 @@ class AppendCapacity:
     A call raises :class:`SpecError` if the capacity is negative.
 
     Attributes:
-        tokens: The tokens of all spans together.
+        tokens: The tokens of one update: of all spans together, or the elements of a slot mapping.
         spans: The spans of one update. None: any number.
     """
 

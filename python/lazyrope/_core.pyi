@@ -6,7 +6,7 @@ Errors are those of :mod:`lazyrope.errors`. Each message says what was given, wh
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeVar, final, overload, type_check_only
 
-from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
+from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._emulator import Profile as Profile
 from ._emulator import emulator_options as emulator_options
 from ._emulator import set_emulator_options as set_emulator_options
@@ -154,7 +154,9 @@ class CompiledKernel:
         """The kernel's name: "plan", "attend_decode", "attend_prefill", "plan_append", "append" or "reposition"."""
 
     @property
-    def arch(self) -> str: ...
+    def arch(self) -> str:
+        """The architecture of the kernel, one of :func:`archs`."""
+
     @property
     def entry(self) -> str:
         """The name of its function in the cubin."""
@@ -363,6 +365,7 @@ class Attention:
         check: bool = False,
         stream: int | None = None,
     ) -> tuple[_T, _T | None]: ...
+    @overload
     def plan_append(
         self,
         spans: TokenSpans,
@@ -376,7 +379,9 @@ class Attention:
     ) -> AppendStep:
         """Makes an append step from the tokens that one pass of the model stores.
 
-        All tensors are int32, one-dimensional, contiguous and on the device of the pool.
+        The tokens are given as spans with their page lists, or as one :class:`TokenSlots` with a slot for each token,
+        as in vLLM: ``plan_append(slots, capacity=...)``. All tensors are one-dimensional, contiguous and on the device
+        of the pool. The tensors of spans and ``pages`` are int32.
 
         Args:
             spans: The tokens of the rows of k and v, and their slots.
@@ -385,16 +390,30 @@ class Attention:
             page_size: Slots of a page, a multiple of 16.
             layout: "NHD" or "HND", as in :meth:`plan`.
             check: If True, the call waits for the stream and checks all values. It is refused during stream capture.
-            stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr.
+            stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr, or
+                of slots.slot_mapping.
 
         Returns:
             The append step. It is ready for the calls of every layer.
 
         Raises:
-            SpecError: As in :meth:`plan`.
+            SpecError: A tensor has a wrong dtype, rank, length or device; the capacity is too small or illegal; or the
+                kernels are for another architecture. With ``check``, also an illegal value; the message names the span
+                or the row.
             DriverError: A call of the driver failed.
         """
 
+    @overload
+    def plan_append(
+        self,
+        slots: TokenSlots,
+        *,
+        capacity: AppendCapacity,
+        page_size: int = 16,
+        layout: str = "NHD",
+        check: bool = False,
+        stream: int | None = None,
+    ) -> AppendStep: ...
     def append(
         self,
         k: Tensor,
@@ -414,8 +433,8 @@ class Attention:
         copied. The call is asynchronous, and a CUDA graph can capture it.
 
         Args:
-            k: New keys, [tokens, num_kv_heads, head_dim], of the spec's dtype. The last dimension is contiguous. The
-                address and the other strides are multiples of 8 bytes.
+            k: New keys, [tokens, num_kv_heads, head_dim], of the spec's dtype. A row without a slot is not stored. The
+                last dimension is contiguous. The address and the other strides are multiples of 8 bytes.
             v: New values, of the same shape and dtype.
             k_pool: The keys' pool, as in :meth:`__call__`.
             v_pool: The values' pool, as in :meth:`__call__`.
@@ -425,11 +444,12 @@ class Attention:
                 default is 1.
             v_scale: The same for values.
             check: If True, the call waits for the stream and checks the step. Every page must be in the pool, k must
-                have a row for every slot, and no slot may be written twice.
+                have a row for every slot, and no slot may be written twice. It is refused during stream capture.
             stream: A cudaStream_t or CUstream. The default is the current stream of k's framework.
 
         Raises:
-            SpecError: As in :meth:`__call__`.
+            SpecError: A tensor has a wrong dtype, shape, stride, alignment or device; k has more rows than the step's
+                capacity; or the kernels are for another architecture. With ``check``, also an illegal slot.
             DriverError: A call of the driver failed.
         """
 
@@ -438,11 +458,17 @@ class Attention:
         """The number of this object in the operators of :mod:`lazyrope.torch`, unique in this process."""
 
     @property
-    def spec(self) -> AttentionSpec: ...
+    def spec(self) -> AttentionSpec:
+        """The attention that the kernels compute."""
+
     @property
-    def arch(self) -> str: ...
+    def arch(self) -> str:
+        """The architecture of the kernels, one of :func:`archs`."""
+
     @property
-    def config(self) -> KernelConfig: ...
+    def config(self) -> KernelConfig:
+        """The config of the attend kernels."""
+
     @property
     def tuning(self) -> Tuning | None:
         """The record of the measurements that chose the config. None if the config is the default or was given."""

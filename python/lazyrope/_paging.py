@@ -75,7 +75,7 @@ class Paging:
         self._free.extend(reversed(pages.page_ids))
 
     def check(self, owners: Sequence[Pages]) -> None:
-        """Asserts that each page and list slot is free or has one owner, and that the page lists are right."""
+        """Asserts that each page and each cell is free or has one owner, and that the page lists are right."""
         pages = sorted(self._free + [page for owner in owners for page in owner.page_ids])
         assert pages == list(range(self._num_pages)), f"free and owned pages are {pages}, not each page once"
         self.lists.check(owners)
@@ -84,22 +84,22 @@ class Paging:
 class PageLists:
     """Page lists in one device array that cannot fragment.
 
-    A page list is in a slot as wide as the next power of two. Each width has as many slots as the pool has pages for
-    lists of that width. So a list finds a slot whenever its pages exist. The array has about
-    2 num_pages (log2(num_pages) + 1) entries.
+    The array is divided into cells, whose widths are powers of two. A page list takes a cell of the least width that
+    holds it. Each width has as many cells as the pool has pages for lists of that width, so a list finds a cell
+    whenever its pages exist. The array has about 2 num_pages (log2(num_pages) + 1) entries.
 
     Attributes:
         array: The page lists, int32.
     """
 
     def __init__(self, num_pages: int, device: torch.device) -> None:
-        self._slots: list[range] = []  # the first entries of the slots of each width
+        self._cells: list[range] = []  # the first entries of the cells of each width
         end = 0
         for width in (1 << i for i in range(_width_class(num_pages) + 1)):
             shortest = width // 2 + 1
-            self._slots.append(range(end, end + num_pages // shortest * width, width))
-            end = self._slots[-1].stop
-        self._free = [list(reversed(slots)) for slots in self._slots]
+            self._cells.append(range(end, end + num_pages // shortest * width, width))
+            end = self._cells[-1].stop
+        self._free = [list(reversed(cells)) for cells in self._cells]
         # The array is zeroed, so that an entry that is read by mistake names a page of the pool.
         self.array = torch.zeros(end, dtype=torch.int32, device=device)
 
@@ -116,13 +116,13 @@ class PageLists:
 
     def check(self, owners: Sequence[Pages]) -> None:
         host = self.array.tolist()
-        used: list[list[int]] = [[] for _ in self._slots]
+        used: list[list[int]] = [[] for _ in self._cells]
         for owner in owners:
             used[_width_class(owner.num_pages)].append(owner.first_page)
             listed = tuple(host[owner.first_page : owner.first_page + owner.num_pages])
             assert listed == owner.page_ids, f"{owner} has page list {listed}, not {owner.page_ids}"
-        for slots, free, taken in zip(self._slots, self._free, used, strict=True):
-            assert sorted(free + taken) == list(slots), f"slots {slots} are not exactly {free} and {taken}"
+        for cells, free, taken in zip(self._cells, self._free, used, strict=True):
+            assert sorted(free + taken) == list(cells), f"cells {cells} are not exactly {free} and {taken}"
 
 
 def _width_class(length: int) -> int:

@@ -50,11 +50,16 @@ class Reposition:
         """
 
     @property
-    def spec(self) -> AttentionSpec: ...
+    def spec(self) -> AttentionSpec:
+        """The attention of the pool."""
+
     @property
-    def arch(self) -> str: ...
+    def arch(self) -> str:
+        """The architecture of the kernel, one of :func:`archs`."""
+
     @property
-    def kernel(self) -> CompiledKernel: ...
+    def kernel(self) -> CompiledKernel:
+        """The kernel that :meth:`__call__` launches."""
 
 def compile_reposition(spec: AttentionSpec, arch: str | None = None) -> Reposition:
     """Returns the kernel that copies tokens to other positions, from memory, the disk cache, or compiled.

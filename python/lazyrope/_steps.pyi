@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, final, overload
 
-from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
+from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._batch import Request
 from ._core import Tensor
 
@@ -61,7 +61,9 @@ class Batch:
         """The tensor of page lists that the batch was made with."""
 
     @property
-    def num_requests(self) -> int: ...
+    def num_requests(self) -> int:
+        """The number of requests of the latest fill."""
+
     @property
     def num_segments(self) -> int:
         """The number of segments of all requests."""
@@ -69,6 +71,9 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """The number of query tokens of all requests."""
+
+    @property
+    def _values(self) -> dict[str, list[int]]: ...
 
 @final
 class Step:
@@ -99,8 +104,9 @@ class Step:
             q_position: Logical positions of the query tokens, int32 [query tokens].
             segments: The segments of all requests.
             pages: Page lists, int32: indices of pages of the pool.
-            check: If True, the call waits for the stream and checks all values.
-            stream: A cudaStream_t or CUstream. The default is the current stream of q_indptr's framework.
+            check: If True, the call waits for the stream and checks all values. It is refused during stream capture.
+            stream: A cudaStream_t or CUstream. The default is the current stream of q_indptr's framework, or that of
+                the batch's ``pages``.
 
         Raises:
             SpecError: As in :meth:`Attention.plan`.
@@ -114,9 +120,13 @@ class Step:
         """The most that the step can hold."""
 
     @property
-    def page_size(self) -> int: ...
+    def page_size(self) -> int:
+        """The number of slots of a page."""
+
     @property
-    def layout(self) -> str: ...
+    def layout(self) -> str:
+        """The order of the pool's dimensions, "NHD" or "HND", as in :meth:`Attention.plan`."""
+
     @property
     def num_tokens(self) -> int:
         """The number of query tokens of the latest update."""
@@ -137,6 +147,7 @@ class AppendStep:
     slots that it writes.
     """
 
+    @overload
     def update(
         self,
         spans: TokenSpans,
@@ -145,27 +156,37 @@ class AppendStep:
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """Refills the step in place, so that a captured CUDA graph replays with these spans.
+        """Refills the step in place, so that a captured CUDA graph replays with these tokens.
+
+        The tokens are given as spans with their page lists, or as one :class:`TokenSlots`. A graph may capture this
+        call. Its replay reads the tensors again.
 
         Args:
             spans: The tokens of the rows of k and v, and their slots.
             pages: Page lists, int32: indices of pages of the pool.
-            check: If True, the call waits for the stream and checks all values.
-            stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr.
+            check: If True, the call waits for the stream and checks all values. It is refused during stream capture.
+            stream: A cudaStream_t or CUstream. The default is the current stream of the framework of spans.indptr, or
+                of slots.slot_mapping.
 
         Raises:
             SpecError: As in :meth:`Attention.plan_append`.
             DriverError: A call of the driver failed.
         """
 
+    @overload
+    def update(self, slots: TokenSlots, *, check: bool = False, stream: int | None = None) -> None: ...
     @property
     def capacity(self) -> AppendCapacity:
         """The most that the step can hold."""
 
     @property
-    def page_size(self) -> int: ...
+    def page_size(self) -> int:
+        """The number of slots of a page."""
+
     @property
-    def layout(self) -> str: ...
+    def layout(self) -> str:
+        """The order of the pool's dimensions, "NHD" or "HND", as in :meth:`Attention.plan`."""
+
     @property
     def handle(self) -> int:
         """The number of this object in the operators of :mod:`lazyrope.torch`, unique in this process."""

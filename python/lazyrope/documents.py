@@ -130,7 +130,7 @@ class DocumentStore:
         return self._keys.key(int64_array(tokens), salt)
 
     def acquire(self, tokens: Sequence[int] | torch.Tensor, *, salt: str = "") -> tuple[Document, bool]:
-        """Takes a reference to the document with these tokens. :meth:`release` returns it.
+        """Takes a reference to the document with these tokens. :meth:`release` gives it back.
 
         The caller must fill the pages of a new document and then call :meth:`commit` or :meth:`abandon`. Any other
         document is ready, or another caller is filling it: then call :meth:`Document.wait`.
@@ -235,7 +235,7 @@ class DocumentStore:
             self._changed.notify_all()
 
     def release(self, document: Document) -> None:
-        """Returns one reference.
+        """Gives one reference back.
 
         Raises:
             StoreError: There is no reference, or it is the last one and the document is still being filled.

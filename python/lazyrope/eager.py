@@ -5,21 +5,21 @@
     out, lse = kernel(q, k_pool, v_pool, step)
 
 It serves machines without a GPU, and checks results of the kernels. Scores, softmax and sums are computed in float32,
-and results are rounded once. Pools of 8 bits may have scales. A step is made of device tensors; it takes no
-:class:`lazyrope.Batch`. Planning reads metadata back to the host, so a captured CUDA graph cannot serve other
-requests.
+and results are rounded once. Pools of 8 bits may have scales. A step is made from device tensors or from a
+:class:`lazyrope.Batch`, whose ``pages`` must be a tensor of PyTorch. On the CPU, a batch needs a build with the
+emulator. Planning reads metadata back to the host, so a captured CUDA graph cannot serve other requests.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, overload
 
 import torch
 
-from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSpans
-from ._core import AttentionSpec
+from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
+from ._core import AttentionSpec, Batch
 from .errors import SpecError
 
 __all__ = ["EagerAppendStep", "EagerAttention", "EagerReposition", "EagerStep", "compile", "compile_reposition"]
@@ -102,9 +102,10 @@ def _scatter(pool: Tensor, layout: str, page: Tensor, slot: Tensor, rows: Tensor
         _bits(pool)[page, :, slot] = rows
 
 
-def _check_ints(name: str, tensor: Tensor) -> None:
-    if tensor.dtype != torch.int32 or tensor.dim() != 1:
-        raise SpecError(f"{name} is {tensor.dtype} {list(tensor.shape)}; it must be int32 and one-dimensional")
+def _check_ints(name: str, tensor: Tensor, dtype: Any = torch.int32) -> None:
+    if tensor.dtype != dtype or tensor.dim() != 1:
+        wanted = str(dtype).removeprefix("torch.")
+        raise SpecError(f"{name} is {tensor.dtype} {list(tensor.shape)}; it must be {wanted} and one-dimensional")
 
 
 def _ints(name: str, tensor: Tensor) -> Ints:
@@ -117,6 +118,18 @@ def _check_format(page_size: int, layout: str) -> None:
         raise SpecError(f"page_size = {page_size}; it must be a positive multiple of 16")
     if layout not in ("NHD", "HND"):
         raise SpecError(f'layout = "{layout}"; it must be "NHD" or "HND"')
+
+
+def _tensors_of(batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
+    """Returns the arguments of :meth:`EagerStep.update` for the requests of a batch."""
+    pages = batch.pages
+    if not isinstance(pages, torch.Tensor):
+        raise SpecError(f"the batch's pages are a {type(pages).__name__}; they must be a torch.Tensor")
+    values = {
+        name: torch.tensor(numbers, dtype=torch.int32, device=pages.device) for name, numbers in batch._values.items()
+    }
+    q_indptr, q_position, indptr = (values.pop(name) for name in ("q_indptr", "q_position", "segment_indptr"))
+    return q_indptr, q_position, Segments(indptr, **values), pages
 
 
 @dataclass
@@ -149,6 +162,7 @@ class EagerStep:
     def __repr__(self) -> str:
         return f"EagerStep(num_tokens={self.num_tokens}, page_size={self.page_size}, layout={self.layout!r})"
 
+    @overload
     def update(
         self,
         q_indptr: Tensor,
@@ -158,8 +172,25 @@ class EagerStep:
         *,
         check: bool = False,
         stream: int | None = None,
+    ) -> None: ...
+    @overload
+    def update(self, q_indptr: Batch, *, check: bool = False, stream: int | None = None) -> None: ...
+    def update(
+        self,
+        q_indptr: Any,
+        q_position: Any = None,
+        segments: Any = None,
+        pages: Any = None,
+        *,
+        check: bool = False,
+        stream: int | None = None,
     ) -> None:
-        """Refills the step, as :meth:`lazyrope.Step.update` does. ``check`` and ``stream`` are ignored."""
+        """Refills the step, as :meth:`lazyrope.Step.update` does: with device tensors, or with a batch alone.
+
+        ``check`` and ``stream`` are ignored.
+        """
+        if isinstance(q_indptr, Batch):
+            q_indptr, q_position, segments, pages = _tensors_of(q_indptr)
         rows, spans = _ints("q_indptr", q_indptr), _ints("segments.indptr", segments.indptr)
         bases, lengths = _ints("segments.base", segments.base), _ints("segments.length", segments.length)
         _check_ints("segments.first_page", segments.first_page)
@@ -179,39 +210,78 @@ class EagerStep:
 
 
 class EagerAppendStep:
-    """An append step for :class:`EagerAttention`, like :class:`lazyrope.AppendStep`."""
+    """An append step for :class:`EagerAttention`, like :class:`lazyrope.AppendStep`.
+
+    Attributes:
+        capacity: The most that the step can hold.
+        page_size: Slots of a page.
+        layout: "NHD" or "HND".
+        num_rows: The fewest rows that k and v must have.
+        rows: The rows of k and v that are stored, int64 [stored]. A slot mapping may skip rows.
+        index: The index of each of these rows in its document, int64 [stored].
+        page: The page of each row in the pool, int64 [stored].
+        slot: The slot of each row in its page, int64 [stored].
+    """
 
     def __init__(self, capacity: AppendCapacity, page_size: int, layout: str) -> None:
         _check_format(page_size, layout)
         self.capacity = capacity
         self.page_size = page_size
         self.layout = layout
-        self.index = self.page = self.slot = torch.empty(0, dtype=torch.int64)
+        self.num_rows = 0
+        self.rows = self.index = self.page = self.slot = torch.empty(0, dtype=torch.int64)
 
     def __repr__(self) -> str:
         return f"EagerAppendStep(capacity={self.capacity}, page_size={self.page_size}, layout={self.layout!r})"
 
     def update(
         self,
-        spans: TokenSpans,
-        pages: Tensor,
+        spans: TokenSpans | TokenSlots,
+        pages: Tensor = None,
         *,
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """Refills the step, as :meth:`lazyrope.AppendStep.update` does. ``check`` and ``stream`` are ignored."""
-        rows = _ints("spans.indptr", spans.indptr)
-        if rows[-1] > self.capacity.tokens:
-            raise SpecError(f"{rows[-1]} tokens to append; the step's capacity is {self.capacity.tokens}")
+        """Refills the step, as :meth:`lazyrope.AppendStep.update` does: with spans and pages, or with slots alone.
+
+        ``check`` and ``stream`` are ignored.
+        """
+        if isinstance(spans, TokenSlots):
+            self._update_slots(spans)
+        else:
+            self._update_spans(spans, pages)
+
+    def _update_spans(self, spans: TokenSpans, pages: Tensor) -> None:
+        indptr = _ints("spans.indptr", spans.indptr)
+        self._check_capacity(indptr[-1])
         _check_ints("spans.start", spans.start)
         _check_ints("spans.first_page", spans.first_page)
         if spans.lead is not None:
             _check_ints("spans.lead", spans.lead)
-        counts = [end - begin for begin, end in pairwise(rows)]
+        counts = [end - begin for begin, end in pairwise(indptr)]
         tokens = _tokens(counts, spans.first_page, spans.lead, pages, self.page_size)
         start: Tensor = spans.start
         self.index = start.long()[tokens.run] + tokens.offset
         self.page, self.slot = tokens.page, tokens.slot
+        self.rows = torch.arange(indptr[-1], device=self.index.device)
+        self.num_rows = indptr[-1]
+
+    def _update_slots(self, slots: TokenSlots) -> None:
+        slot_mapping: Tensor = slots.slot_mapping
+        index: Tensor = slots.index
+        for name, tensor in (("slots.slot_mapping", slot_mapping), ("slots.index", index)):
+            _check_ints(name, tensor, torch.int64)
+        if len(index) != len(slot_mapping):
+            raise SpecError(f"slots.index has {len(index)} elements; it must have {len(slot_mapping)}")
+        self._check_capacity(len(slot_mapping))
+        self.rows = (slot_mapping >= 0).nonzero().squeeze(-1)
+        self.num_rows = int(self.rows[-1]) + 1 if len(self.rows) else 0
+        self.index = index[self.rows]
+        self.page, self.slot = slot_mapping[self.rows] // self.page_size, slot_mapping[self.rows] % self.page_size
+
+    def _check_capacity(self, tokens: int) -> None:
+        if tokens > self.capacity.tokens:
+            raise SpecError(f"{tokens} tokens to append; the step's capacity is {self.capacity.tokens}")
 
 
 class _RopeAttention:
@@ -280,6 +350,7 @@ class EagerAttention(_RopeAttention):
 
     arch = "eager"
 
+    @overload
     def plan(
         self,
         q_indptr: Tensor,
@@ -292,8 +363,32 @@ class EagerAttention(_RopeAttention):
         capacity: StepCapacity | None = None,
         check: bool = False,
         stream: int | None = None,
+    ) -> EagerStep: ...
+    @overload
+    def plan(
+        self,
+        q_indptr: Batch,
+        *,
+        page_size: int = 16,
+        layout: str = "NHD",
+        capacity: StepCapacity | None = None,
+        check: bool = False,
+        stream: int | None = None,
+    ) -> EagerStep: ...
+    def plan(
+        self,
+        q_indptr: Any,
+        q_position: Any = None,
+        segments: Any = None,
+        pages: Any = None,
+        *,
+        page_size: int = 16,
+        layout: str = "NHD",
+        capacity: StepCapacity | None = None,
+        check: bool = False,
+        stream: int | None = None,
     ) -> EagerStep:
-        """Makes a step from device tensors, as :meth:`lazyrope.Attention.plan` does.
+        """Makes a step, as :meth:`lazyrope.Attention.plan` does: from device tensors, or from a batch alone.
 
         ``capacity``, ``check`` and ``stream`` are ignored.
         """
@@ -407,8 +502,8 @@ class EagerAttention(_RopeAttention):
 
     def plan_append(
         self,
-        spans: TokenSpans,
-        pages: Tensor,
+        spans: TokenSpans | TokenSlots,
+        pages: Tensor = None,
         *,
         capacity: AppendCapacity,
         page_size: int = 16,
@@ -416,7 +511,7 @@ class EagerAttention(_RopeAttention):
         check: bool = False,
         stream: int | None = None,
     ) -> EagerAppendStep:
-        """Makes an append step, as :meth:`lazyrope.Attention.plan_append` does.
+        """Makes an append step, as :meth:`lazyrope.Attention.plan_append` does: from spans and pages, or from slots.
 
         ``check`` and ``stream`` are ignored.
         """
@@ -440,10 +535,9 @@ class EagerAttention(_RopeAttention):
         """Stores keys and values, as :meth:`lazyrope.Attention.append` does. ``check`` and ``stream`` are ignored."""
         k_pool, v_pool = self._pool("k_pool", k_pool), self._pool("v_pool", v_pool)
         scales = self._scale("k_scale", k_scale), self._scale("v_scale", v_scale)
-        count = len(step.index)
-        if len(k) < count or len(v) < count:
-            raise SpecError(f"k and v have {len(k)} and {len(v)} tokens; the step has {count}")
-        k, v = k[:count], v[:count]
+        if len(k) < step.num_rows or len(v) < step.num_rows:
+            raise SpecError(f"k and v have {len(k)} and {len(v)} tokens; the step has {step.num_rows}")
+        k, v = k[step.rows], v[step.rows]
         if self.spec.append_form == "raw":
             k = self.rotate(k, self.cos_sin(step.index[:, None], self.spec.attention_factor))
         if self.spec.kv_dtype != self.spec.dtype:
@@ -472,10 +566,13 @@ class EagerReposition(_RopeAttention):
         check: bool = False,
         stream: int | None = None,
     ) -> None:
-        """Copies rows, as :meth:`lazyrope.Reposition.__call__` does. ``check`` and ``stream`` are ignored."""
-        if len(source.index) != len(target.index):
+        """Copies rows, as :meth:`lazyrope.Reposition.__call__` does. ``check`` and ``stream`` are ignored.
+
+        Both steps must have the same rows; :class:`lazyrope.Reposition` skips a row that one of them lacks.
+        """
+        if not torch.equal(source.rows, target.rows):
             raise SpecError(
-                f"source has {len(source.index)} tokens and target {len(target.index)}; the numbers must be equal"
+                f"source has {len(source.rows)} tokens and target {len(target.rows)}; both must have the same rows"
             )
         k = _gather(k_pool, source.layout, source.page, source.slot)
         v = _gather(v_pool, source.layout, source.page, source.slot)

@@ -22,9 +22,9 @@ class SpecError(ValueError):
 
 
 class CacheError(RuntimeError):
-    """A kernel is not in the cache, and LAZYROPE_POLICY=cache_only forbids to compile it.
+    """LAZYROPE_POLICY=cache_only forbids to compile or to tune, and the cache has no such entry.
 
-    In all other cases a cache that is corrupt, full, read-only or absent is a miss that is logged.
+    A cache that is absent, read-only, full or damaged is no error otherwise: it is logged, and the kernel is compiled.
     """
 
 

@@ -184,7 +184,7 @@ def _attend_out(
     kernel: int,
     step: int,
     out: Tensor,
-    lse: Tensor | None,  # without a default: PyTorch 2.11 does not pass one that the operator mutates, and fails
+    lse: Tensor | None,  # no default: PyTorch 2.11 fails to pass the default of an argument that is mutated
     sinks: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,

@@ -8,7 +8,7 @@
 
 namespace lazyrope {
 
-// The element types of tensors. Kernels take those up to kInt32; the rest are named in error
+// The element types of tensors. Kernels take those up to kInt64; the rest are named in error
 // messages only.
 enum class ElementType {
   kBf16,

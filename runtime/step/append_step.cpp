@@ -64,6 +64,21 @@ void check_values(const AppendTensors& t, const PlanAppendParams& params, const 
   for (std::size_t s = 0; s < v.start.size(); ++s) check_span(v, s, params.page_size);
 }
 
+void check_values(const TokenSlots& t, int page_size, const Device& device, Stream stream) {
+  constexpr std::int64_t kLargest = std::numeric_limits<int>::max();
+  const auto slots = host_copy<std::int64_t>(t.slot_mapping, device, stream);
+  const auto index = host_copy<std::int64_t>(t.index, device, stream);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] < 0) continue;
+    if (slots[i] / page_size > kLargest)
+      throw SpecError(fmt::format("slots.slot_mapping[{}] = {}, on page {}; a page must fit int32",
+                                  i, slots[i], slots[i] / page_size));
+    if (index[i] < 0 || index[i] > kLargest)
+      throw SpecError(
+          fmt::format("slots.index[{}] = {}; it must be 0 to {}", i, index[i], kLargest));
+  }
+}
+
 }  // namespace
 
 AppendStep::AppendStep(std::shared_ptr<const Device> device, std::shared_ptr<const Kernel> planner,
@@ -102,10 +117,7 @@ void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
   params_.lead = s.lead ? ints(*s.lead) : nullptr;
   params_.pages = ints(t.pages);
   params_.num_requests = static_cast<int32>(spans);
-  is_filled_ = true;
-  if (capacity() == 0) return;
-  const int threads = planner_->binary().threads;
-  planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream, [&] {
+  plan(stream, [&] {
     return AccessedMemory()
         .reads("spans.indptr", s.indptr)
         .reads("spans.start", s.start)
@@ -115,6 +127,35 @@ void AppendStep::update(const AppendTensors& t, bool check, Stream stream) {
         .writes("the append step", *memory_)
         .ranges();
   });
+}
+
+void AppendStep::update(const TokenSlots& t, bool check, Stream stream) {
+  constexpr ElementType kType = ElementType::kInt64;
+  const std::int64_t slots = length_of_ints("slots.slot_mapping", t.slot_mapping, *device_, kType);
+  check_length("slots.index", t.index, slots, *device_, kType);
+  check_within_capacity("tokens to append", slots, capacity());
+  if (check) {
+    refuse_in_capture("check=True", *device_, stream);
+    check_values(t, params_.page_size, *device_, stream);
+  }
+  params_.indptr = nullptr;
+  params_.num_slots = static_cast<int32>(slots);
+  params_.slot_mapping = static_cast<const int64*>(t.slot_mapping.data);
+  params_.index = static_cast<const int64*>(t.index.data);
+  plan(stream, [&] {
+    return AccessedMemory()
+        .reads("slots.slot_mapping", t.slot_mapping)
+        .reads("slots.index", t.index)
+        .writes("the append step", *memory_)
+        .ranges();
+  });
+}
+
+void AppendStep::plan(Stream stream, AccessedMemoryFn reach) {
+  is_filled_ = true;
+  if (capacity() == 0) return;
+  const int threads = planner_->binary().threads;
+  planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream, reach);
 }
 
 std::vector<AppendRecord> AppendStep::host_records(Stream stream) const {

@@ -26,6 +26,7 @@ class AppendStep {
   // Refills the step on the stream. Throws SpecError if the tensors do not fit and, with `check`,
   // if a value is illegal. `check` waits for the stream and is refused in capture.
   void update(const AppendTensors& tensors, bool check, Stream stream);
+  void update(const TokenSlots& slots, bool check, Stream stream);
 
   // Waits for the stream. Throws SpecError if a row is on a page that the pool of `num_pages` pages
   // does not have. The message calls the step `name`.
@@ -47,6 +48,9 @@ class AppendStep {
   const DeviceBuffer& memory() const { return *memory_; }
 
  private:
+  // Launches the planner, which may access the memory that reach() returns.
+  void plan(Stream stream, AccessedMemoryFn reach);
+
   std::shared_ptr<const Device> device_;
   std::shared_ptr<const Kernel> planner_;
   PoolFormat format_;

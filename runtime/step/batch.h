@@ -43,6 +43,21 @@ struct Request {
 // A batch serves one thread and one stream at a time.
 class Batch {
  public:
+  // The requests as the arrays of StepTensors. A segment's slot may be beyond its first page.
+  struct Values {
+    std::vector<int> q_indptr = {0};
+    std::vector<int> q_position;
+    std::vector<int> segment_indptr = {0};
+    std::vector<int> base;
+    std::vector<int> start;
+    std::vector<int> length;
+    std::vector<int> first_page;  // first page of the document
+    std::vector<int> slot;  // slot of the segment's first token, counted from slot 0 of that page
+
+    std::size_t ints() const;  // the number of elements, with a lead for each segment
+    void add(const Request& request);
+  };
+
   // Makes a batch that is empty until fill(). The page lists of its requests are in `pages`, int32
   // on the device, which must outlive the steps that use the batch. Throws SpecError if the
   // capacity or the tensor is illegal.
@@ -68,25 +83,12 @@ class Batch {
 
   const StepCapacity& capacity() const { return capacity_; }
   const TensorView& pages() const { return pages_; }
+  const Values& values() const { return values_; }
   int num_requests() const;
   int num_segments() const;
   int num_tokens() const;
 
  private:
-  struct Values {
-    std::vector<int> q_indptr = {0};
-    std::vector<int> q_position;
-    std::vector<int> segment_indptr = {0};
-    std::vector<int> base;
-    std::vector<int> start;
-    std::vector<int> length;
-    std::vector<int> first_page;  // first page of the document
-    std::vector<int> slot;  // slot of the segment's first token, counted from slot 0 of that page
-
-    std::size_t ints() const;
-    void add(const Request& request);
-  };
-
   void check_within_capacity(std::span<const Request> requests) const;
   void check_pages(int page_size) const;
   void write(int page_size, int* to) const;

@@ -142,28 +142,22 @@ void check_disjoint_ranges(std::string_view name, const TensorView& tensor,
   refuse_shared(name, other_name);
 }
 
-std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device) {
-  check_type(name, tensor, ElementType::kInt32);
+std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device,
+                            ElementType type) {
+  check_type(name, tensor, type);
   check_rank(name, tensor, 1, "one-dimensional");
   check_on_device(name, tensor, device);
   if (!tensor.is_contiguous())
     throw SpecError(fmt::format("{} is {}; it must be contiguous", name, describe(tensor)));
-  if (tensor.shape[0] > 0) check_alignment(name, tensor, sizeof(int));
+  if (tensor.shape[0] > 0) check_alignment(name, tensor, bytes_of(type));
   return tensor.shape[0];
 }
 
 const int* ints(const TensorView& tensor) { return static_cast<const int*>(tensor.data); }
 
-std::vector<int> host_copy(const TensorView& tensor, const Device& device, Stream stream) {
-  std::vector<int> values(static_cast<std::size_t>(tensor.elements()));
-  if (!values.empty())
-    device.copy_to_host(values.data(), tensor.data, values.size() * sizeof(int), stream);
-  return values;
-}
-
 void check_length(std::string_view name, const TensorView& tensor, std::int64_t length,
-                  const Device& device) {
-  const std::int64_t given = length_of_ints(name, tensor, device);
+                  const Device& device, ElementType type) {
+  const std::int64_t given = length_of_ints(name, tensor, device, type);
   if (given != length)
     throw SpecError(fmt::format("{} has {} elements; it must have {}", name, given, length));
 }

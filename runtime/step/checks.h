@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -39,14 +40,22 @@ void check_disjoint_ranges(std::string_view name, const TensorView& tensor,
 // contiguous, and the address and all other strides are multiples of `bytes`.
 void check_rows(std::string_view name, const TensorView& tensor, int element_bytes, int bytes);
 
-// Returns the length of a contiguous one-dimensional int32 tensor on the device.
-std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device);
-// Returns the elements of a tensor that length_of_ints() has checked.
+// Returns the length of a contiguous one-dimensional tensor of integers, of `type`, on the device.
+std::int64_t length_of_ints(std::string_view name, const TensorView& tensor, const Device& device,
+                            ElementType type = ElementType::kInt32);
+// Returns the elements of an int32 tensor that length_of_ints() has checked.
 const int* ints(const TensorView& tensor);
 // Returns the elements on the host. Waits for the stream.
-std::vector<int> host_copy(const TensorView& tensor, const Device& device, Stream stream);
+template <class T = int>
+std::vector<T> host_copy(const TensorView& tensor, const Device& device, Stream stream) {
+  std::vector<T> values(static_cast<std::size_t>(tensor.elements()));
+  if (!values.empty())
+    device.copy_to_host(values.data(), tensor.data, values.size() * sizeof(T), stream);
+  return values;
+}
+
 void check_length(std::string_view name, const TensorView& tensor, std::int64_t length,
-                  const Device& device);
+                  const Device& device, ElementType type = ElementType::kInt32);
 void check_within_capacity(std::string_view what, std::int64_t count, std::int64_t capacity);
 
 // A call that waits for the stream cannot be captured in a graph. `what` names the call.

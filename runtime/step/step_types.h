@@ -67,6 +67,13 @@ struct AppendTensors {
   TensorView pages;  // [any]: page lists
 };
 
+// A slot for each row of k and v, as in vLLM's slot mapping. Both tensors are int64 on the device
+// and contiguous.
+struct TokenSlots {
+  TensorView slot_mapping;  // [tokens]: page * page_size + slot; a negative number skips the row
+  TensorView index;         // [tokens]: index of the token in its document; keys are rotated by it
+};
+
 // The paged KV pool: two tensors of one shape and the same strides. 8-bit elements are stored
 // divided by a scale. A scale is a float32 tensor on the device with one element, or with one for
 // each KV head; an absent scale is 1.

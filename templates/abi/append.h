@@ -16,23 +16,27 @@ struct AppendRecord {
 };
 static_assert(sizeof(AppendRecord) == 16);
 
-// plan_append reads the caller's arrays, int32 on the device, and writes the records. Here and in
-// AppendParams, the fields that a kernel needs first come first: their line of the constant cache
-// is loaded when the kernel begins, but the kernel waits for other lines.
+// plan_append reads the caller's arrays on the device, either those of spans or those of slots, and
+// writes the records. Here and in AppendParams, the fields that a kernel needs first come first:
+// their line of the constant cache is loaded when the kernel begins, but the kernel waits for other
+// lines.
 struct PlanAppendParams {
   int32 num_requests;
   int32 page_size;
   int32 capacity;
-  int32 unused;
-  const int32* indptr;      // [num_requests + 1]: rows of k and v of each request
+  int32 num_slots;
+  const int32* indptr;      // [num_requests + 1]: rows of k and v of each request; null: slots are
+                            // given, and no array of spans is read
   const int32* first;       // [num_requests]: document index of its first row
   const int32* first_page;  // [num_requests]: index into pages
   const int32* lead;        // [num_requests]: slot of the first row, counted from slot 0 of that
                             // page; null: all 0
   const int32* pages;
-  AppendRecord* records;  // [capacity]: written
+  AppendRecord* records;      // [capacity]: written
+  const int64* slot_mapping;  // [num_slots]: page * page_size + slot of each row; below 0: none
+  const int64* index;         // [num_slots]: document index of each row
 };
-static_assert(sizeof(PlanAppendParams) == 64);
+static_assert(sizeof(PlanAppendParams) == 80);
 
 struct AppendParams {
   const AppendRecord* records;

@@ -113,6 +113,33 @@ def test_update_and_append_can_be_captured():
     assert (out.double() - exact).norm() / exact.norm() < 8e-3
 
 
+def test_an_update_from_a_slot_mapping_can_be_captured():
+    """A replay reads the slot mapping again, so rows may be skipped or moved by writing to the tensors."""
+    kernel = lazyrope.compile(Setting(query_form="rotated").spec())
+    mapping, index = (torch.tensor(values, device="cuda") for values in ([0, -1, 35], [0, 0, 7]))
+    slots = lazyrope.TokenSlots(mapping, index)
+    k, v = (torch.randn((3, 2, 128), device="cuda").to(torch.bfloat16) for _ in "kv")
+    k_pool, v_pool = (torch.zeros((4, 16, 2, 128), dtype=torch.bfloat16, device="cuda") for _ in "kv")
+    writes = kernel.plan_append(slots, capacity=lazyrope.AppendCapacity(3))
+    kernel.append(k, v, k_pool, v_pool, writes)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        writes.update(slots)
+        kernel.append(k, v, k_pool, v_pool, writes)
+    for values in ([0, -1, 35], [-1, 60, 2], [-1, -1, -1], [5, 4, 3]):
+        mapping.copy_(torch.tensor(values))
+        k_pool.zero_()
+        v_pool.zero_()
+        graph.replay()
+        kept = [row for row, slot in enumerate(values) if slot >= 0]
+        at = [values[row] for row in kept]
+        for pool, rows in ((k_pool, k), (v_pool, v)):
+            expected = torch.zeros_like(pool)
+            expected.flatten(0, 1)[at] = rows[kept]
+            assert torch.equal(pool, expected)
+
+
 def test_check_is_refused_in_capture():
     case = random_case(Setting(phase="decode"), 1, "cuda")
     kernel = lazyrope.compile(case.spec)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from lazyrope import eager
 
-from tests.python import test_fp8
-from tests.python.test_append import Writes
+from tests.python import test_batch, test_fp8
+from tests.python.test_append import Writes, token_slots
 from tests.support.cases import FP8, Setting, documents_case, random_case
 from tests.support.checks import check_case
 from tests.support.metadata import append_arguments, one_span, step_arguments
@@ -20,6 +20,17 @@ def test_random_step(numbered_setting, device):
     seed, setting = numbered_setting
     case = random_case(setting, seed, device)
     check_case(case, eager.compile(case.spec))
+
+
+@pytest.mark.parametrize("setting", test_batch.SETTINGS, ids=lambda setting: setting.phase)
+def test_a_batch_plans_the_same_step_as_tensors(setting, device):
+    case, other = (random_case(setting, seed, device) for seed in (3, 4))
+    kernel = eager.compile(case.spec)
+    batch = lazyrope.batch(test_batch.requests_of(case), case.metadata["pages"])
+    step = test_batch.plan(case, kernel, batch)
+    check_case(case, kernel, step)
+    step.update(lazyrope.batch(test_batch.requests_of(other), other.metadata["pages"]))
+    check_case(other, kernel, step)
 
 
 @pytest.mark.parametrize("kv_dtype", list(FP8))
@@ -71,16 +82,19 @@ def test_float32_inputs_give_float32_accuracy(device):
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize("query_form", ["raw", "rotated"])
-def test_append_equals_that_of_the_kernels(build, device, query_form, layout):
+@pytest.mark.parametrize("form", ["spans", "slots"])
+def test_append_equals_that_of_the_kernels(build, device, query_form, layout, form):
     setting = Setting(query_form=query_form, layout=layout, page_size=48)
     writes = Writes(setting, 3, device)
     shape = (80, 48, 2, 128) if layout == "NHD" else (80, 2, 48, 128)
     k, v = (torch.randn((writes.tokens, 2, 128)).to(torch.bfloat16).to(device) for _ in range(2))
     pools = []
+    slots = token_slots(writes, 48, device, skipped=(0, 2, writes.tokens - 1))
+    arguments = append_arguments(writes.metadata).values() if form == "spans" else [slots]
     for kernel in (build(setting.spec()), eager.compile(setting.spec())):
         pool = [torch.zeros(shape, dtype=torch.bfloat16, device=device) for _ in range(2)]
         step = kernel.plan_append(
-            **append_arguments(writes.metadata),
+            *arguments,
             capacity=lazyrope.AppendCapacity(writes.tokens),
             page_size=48,
             layout=layout,

@@ -15,6 +15,7 @@ from lazyrope import (
     Segment,
     Segments,
     StepCapacity,
+    TokenSlots,
     TokenSpans,
     Tuning,
     TuningTask,
@@ -84,6 +85,7 @@ def objects() -> dict[str, object]:
         "Reposition": lazyrope.compile_reposition(SPEC, arch="emu:sm_80"),
         "Segments": Segments(*ints),
         "TokenSpans": spans,
+        "TokenSlots": TokenSlots(ints[0].long(), ints[0].long()),
         "Batch": batch,
         "Step": step,
         "AppendStep": writes,
@@ -101,6 +103,7 @@ TEXTS = {
     "Reposition": f"Reposition({SPEC}, arch='emu:sm_80')",
     "Segments": "Segments(indptr=tensor(",
     "TokenSpans": "TokenSpans(indptr=tensor(",
+    "TokenSlots": "TokenSlots(slot_mapping=tensor(",
     "Batch": "Batch(num_requests=1, num_segments=1, num_tokens=1, capacity=StepCapacity(requests=1, segments=1, ",
     "Step": "Step(num_tokens=1, capacity=StepCapacity(requests=1, segments=1, query_tokens=1, tokens_per_request=1), "
     "page_size=16, layout='NHD', nbytes=",

@@ -60,6 +60,28 @@ TEST_F(AppendStepTest, PassesTheCallersTensorsToThePlanner) {
   EXPECT_EQ(seen.records, step.records());
 }
 
+TEST_F(AppendStepTest, PassesSlotsInPlaceOfSpansToThePlanner) {
+  PlanAppendParams seen{};
+  device_->on_launch = [&](int, const void* params) {
+    seen = *static_cast<const PlanAppendParams*>(params);
+  };
+  std::vector<std::int64_t> mapping = {35, -1, 0};
+  std::vector<std::int64_t> index = {70, -2, 0};
+  const auto tensor = [](std::vector<std::int64_t>& values) {
+    return make_tensor(values.data(), ElementType::kInt64, {std::ssize(values)}, DeviceType::kCpu);
+  };
+  AppendStep step = make();
+  step.update(arrays_.tensors(), /*check=*/false, nullptr);
+  step.update({.slot_mapping = tensor(mapping), .index = tensor(index)}, /*check=*/true, nullptr);
+  EXPECT_EQ(seen.indptr, nullptr);
+  EXPECT_EQ(static_cast<const void*>(seen.slot_mapping), mapping.data());
+  EXPECT_EQ(static_cast<const void*>(seen.index), index.data());
+  EXPECT_EQ(seen.num_slots, 3);
+  EXPECT_EQ(seen.capacity, kCapacity);
+  step.update(arrays_.tensors(), /*check=*/false, nullptr);
+  EXPECT_EQ(seen.indptr, arrays_.indptr.data());
+}
+
 TEST_F(AppendStepTest, IllegalCapacitiesAndPageSizesAreNamed) {
   EXPECT_TRUE(throws<SpecError>([&] { make(-1); }, {"capacity: tokens = -1", "at least 0"}));
   EXPECT_TRUE(throws<SpecError>([&] { make(kCapacity, {.page_size = 24}); },

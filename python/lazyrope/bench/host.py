@@ -13,7 +13,7 @@ from .timer import Timer, torch_with_gpu
 
 
 def environment(timer: Timer) -> dict[str, Any]:
-    """Returns what the JSON object says of the machine, with the times of a GEMM and of an empty launch."""
+    """Returns the machine's part of the JSON object, with the rate of a GEMM and the time of an empty launch."""
     torch = torch_with_gpu()
     a, b = (torch.randn((8192, 8192), dtype=torch.bfloat16, device="cuda") for _ in range(2))
     times = timer.medians({"gemm": lambda: a @ b, "floor": lambda: torch.cuda._sleep(1)})

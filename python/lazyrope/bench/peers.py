@@ -12,7 +12,8 @@ from typing import Any
 from .shapes import Shape
 from .timer import Call, Memory
 
-# Makes the call that is timed, which returns [batch, ...]. Work that an engine does once a step is done in here.
+# A peer returns the call that is timed. Before that, it does the work that an engine does once a step, which is not
+# timed. The call returns [batch, ...].
 Peer = Callable[[Shape, Memory], Call]
 
 
@@ -37,12 +38,12 @@ def queries(shape: Shape, memory: Memory, *size: int) -> Any:
 
 
 def is_causal_square(shape: Shape) -> bool:
-    """Tells whether PyTorch's causal mask is needed. It is right only where every key has a query.
+    """Returns True if the shape needs PyTorch's causal mask, which is right only if every key has a query.
 
     A few queries at the end of a long context see nearly all keys, so they may see all of them.
 
     Raises:
-        UnsupportedShape: the mask is needed, but there are fewer queries than keys.
+        UnsupportedShape: The mask is needed, but there are fewer queries than keys.
     """
     hidden = shape.query_tokens / (2 * shape.context) if shape.mask == "causal" else 0.0
     if hidden > 0.01 and shape.query_tokens != shape.context:

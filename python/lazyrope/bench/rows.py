@@ -29,7 +29,7 @@ class Bench:
         self.stream = Stream(timer, memory)
 
     def compile(self, shape: Shape) -> lazyrope.Attention:
-        """Compiles the default config, without what the autotuner may have found."""
+        """Compiles the default config, whatever tuning records the cache has."""
         return lazyrope.compile(shape.spec(), arch=self.arch, tune=False)
 
     def empty(self, *size: int, dtype: str) -> Any:
@@ -171,8 +171,10 @@ def eager_reposition(spec: lazyrope.AttentionSpec, pools: Any, slots: tuple[Any,
     """Returns a call that does in PyTorch what reposition does: it gathers, rotates in fp32 and scatters.
 
     Args:
-        pools: keys and values, [slots, KV heads, head_dim] each.
-        slots: the indices that are read, and those that are written.
+        spec: The attention, whose RoPE rotates the keys.
+        pools: Keys and values, [slots, KV heads, head_dim] each.
+        slots: The indices that are read, and those that are written.
+        distance: The target's index minus the source's index, in tokens.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The time in which the GPU reads as many bytes as a row does: that of the fastest plain sum over them."""
+"""Plain sums over as many bytes as a row reads. The time of the fastest one shows how fast the GPU reads them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Stream:
 
 
 def _triton_works(memory: Memory) -> bool:
-    """Tries a Triton sum. Triton may be missing, or may find no C compiler."""
+    """Returns True if a Triton sum runs. Triton may be missing, or may find no C compiler."""
     import torch
 
     try:

@@ -77,46 +77,61 @@ def attach(
         CacheError: As in :func:`lazyrope.compile`.
         DriverError: As in :func:`lazyrope.compile`.
     """
-    device, dtype = model.device, model.dtype
-    if model.get_output_embeddings() is None:
-        raise SpecError(f"{type(model).__name__} gives no logits; load the model by AutoModelForCausalLM")
-    if others := {str(p.device) for p in model.parameters()} - {str(device)}:
-        raise SpecError(f"the model is on {device} and on {', '.join(sorted(others))}; it must be on one device")
-    kernel_dtype = "float16" if dtype == torch.float16 else "bfloat16"
-    if model.config.model_type not in MODEL_TYPES:
-        known = ", ".join(MODEL_TYPES)
-        raise SpecError(f'model_type = "{model.config.model_type}" is not supported; allowed are: {known}')
-    spec = AttentionSpec.from_hf(model.config, dtype=kernel_dtype, query_form="rotated")
-    if spec.mask != "causal":
-        raise SpecError(f"the model's mask is {spec.mask} (window {spec.window}); the engine supports causal only")
-    plain = device.type == "cpu" and arch is None
-    if not plain and str(dtype) != f"torch.{spec.dtype}":
-        raise SpecError(f"the model is in {dtype}; kernels are for bfloat16 and float16")
+    backend = _backend(model, budget, arch, page_size)
+    return Engine(
+        model,
+        backend.store,
+        backend,
+        tokenizer=tokenizer,
+        mode=mode,
+        max_requests=max_requests,
+        max_pass_tokens=max_pass_tokens,
+        cuda_graphs=cuda_graphs and model.device.type == "cuda",
+        max_graph_tokens=max_graph_tokens,
+    )
+
+
+def _backend(model: Any, budget: int | str, arch: str | None, page_size: int) -> Backend:
+    """Returns the store and the attention of a model, as the arguments of :func:`attach` ask for them."""
+    spec = _supported_spec(model)
+    plain = model.device.type == "cpu" and arch is None
     if plain:
         warnings.warn(
             "the model is on the CPU: attention runs in plain PyTorch (lazyrope.eager), not in lazyrope's kernels",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,  # the caller of attach()
         )
+    elif str(model.dtype) != f"torch.{spec.dtype}":
+        raise SpecError(f"the model is in {model.dtype}; kernels are for bfloat16 and float16")
     store = DocumentStore(
         spec,
         num_layers=model.config.num_hidden_layers,
         budget=budget,
         model=model.config._name_or_path,
         page_size=page_size,
-        dtype=dtype,
-        device=device,
+        dtype=model.dtype,
+        device=model.device,
     )
     attention = eager.compile(spec) if plain else compile_kernels(spec, arch)
     reposition = eager.compile_reposition(spec) if plain else compile_reposition(spec, arch)
-    return Engine(
-        model,
-        store,
-        Backend(attention, reposition, store),
-        tokenizer=tokenizer,
-        mode=mode,
-        max_requests=max_requests,
-        max_pass_tokens=max_pass_tokens,
-        cuda_graphs=cuda_graphs and device.type == "cuda",
-        max_graph_tokens=max_graph_tokens,
-    )
+    return Backend(attention, reposition, store)
+
+
+def _supported_spec(model: Any) -> AttentionSpec:
+    """Returns the model's attention, for queries that the model has rotated.
+
+    Raises:
+        SpecError: The engine does not support the model. The message says why.
+    """
+    if model.get_output_embeddings() is None:
+        raise SpecError(f"{type(model).__name__} gives no logits; load the model by AutoModelForCausalLM")
+    if others := {str(p.device) for p in model.parameters()} - {str(model.device)}:
+        raise SpecError(f"the model is on {model.device} and on {', '.join(sorted(others))}; it must be on one device")
+    if model.config.model_type not in MODEL_TYPES:
+        known = ", ".join(MODEL_TYPES)
+        raise SpecError(f'model_type = "{model.config.model_type}" is not supported; allowed are: {known}')
+    dtype = "float16" if model.dtype == torch.float16 else "bfloat16"
+    spec = AttentionSpec.from_hf(model.config, dtype=dtype, query_form="rotated")
+    if spec.mask != "causal":
+        raise SpecError(f"the model's mask is {spec.mask} (window {spec.window}); the engine supports causal only")
+    return spec
