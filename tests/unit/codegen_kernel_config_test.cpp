@@ -126,18 +126,29 @@ TEST(KernelConfig, IllegalMembersAreNamed) {
       });
 }
 
+KernelSpec fp8_spec_of(int head_dim) {
+  KernelSpec spec = spec_of(head_dim);
+  spec.kv_dtype = Dtype::kFp8E4m3;
+  return spec;
+}
+
 TEST(KernelConfig, HopperHasKernelsOfItsOwn) {
   const Arch& hopper = find_arch("sm_90a");
+  const auto family_of = [](bool is_hopper) { return is_hopper ? Family::kSm90a : Family::kSm80; };
   for (const int head_dim : supported_head_dims()) {
     const KernelConfig config = configs(spec_of(head_dim), hopper).front();
-    const auto family_of = [](bool is_hopper) {
-      return is_hopper ? Family::kSm90a : Family::kSm80;
-    };
     const bool has_decode = head_dim == 64 || head_dim == 128 || head_dim == 192 || head_dim == 256;
     EXPECT_EQ(config.decode.family, family_of(has_decode)) << head_dim;
     EXPECT_EQ(config.prefill.family, family_of(has_decode || head_dim == 96)) << head_dim;
-    EXPECT_EQ(config.decode.heads, head_dim == 64 ? 2 : 1) << "rows of 256 bytes";
+    EXPECT_EQ(config.decode.heads, head_dim == 64 ? 2 : 1) << head_dim;
   }
+  KernelSpec wide = spec_of(128);
+  wide.group_size = 17;
+  EXPECT_EQ(configs(wide, hopper).front().decode.family, Family::kSm80) << "a token has 17 rows";
+}
+
+TEST(KernelConfig, DecodeOnHopperHasOneHeadIfKvHeadsAreOdd) {
+  const Arch& hopper = find_arch("sm_90a");
   KernelSpec odd = spec_of(64);
   odd.has_odd_kv_heads = true;
   EXPECT_EQ(configs(odd, hopper).front().decode.heads, 1);
@@ -145,47 +156,60 @@ TEST(KernelConfig, HopperHasKernelsOfItsOwn) {
   EXPECT_TRUE(
       throws<SpecError>([&] { validate(configs(spec_of(64), hopper).front(), odd, hopper); },
                         {"decode.heads = 2", "allowed are 1"}));
+}
+
+TEST(KernelConfig, DecodeOnHopperHasRowsForAWholeGroupOfEachHead) {
   KernelSpec grouped = spec_of(64);
   for (grouped.group_size = 1; grouped.group_size <= 16; ++grouped.group_size) {
-    const TileConfig decode = configs(grouped, hopper).front().decode;
+    const TileConfig decode = configs(grouped, find_arch("sm_90a")).front().decode;
     const bool is_few = grouped.group_size <= 8;
     EXPECT_EQ(decode.heads, 2);
-    EXPECT_EQ(decode.rows_per_head(), is_few ? 8 : 16) << "a token's rows are one tile's";
+    EXPECT_EQ(decode.rows_per_head(), is_few ? 8 : 16) << "all rows of a token are in one tile";
     EXPECT_EQ(decode.warps_m, is_few ? 1 : 2) << "16 rows of a head have warps of their own";
     EXPECT_EQ(decode.ctas_per_sm, 2);
     EXPECT_EQ(decode.block_n(), 64);
     EXPECT_FALSE(decode.divides_rows());
     EXPECT_EQ(decode.family, Family::kSm90a);
   }
+}
+
+TEST(KernelConfig, HopperHasKernelsForFp8PoolsInPrefillAlone) {
+  const Arch& hopper = find_arch("sm_90a");
   for (const int head_dim : {64, 96, 128, 192, 256}) {
-    KernelSpec fp8 = spec_of(head_dim);
-    fp8.kv_dtype = Dtype::kFp8E4m3;
-    const KernelConfig config = configs(fp8, hopper).front();
+    const KernelConfig config = configs(fp8_spec_of(head_dim), hopper).front();
     EXPECT_EQ(config.prefill.family, head_dim <= 128 ? Family::kSm90a : Family::kSm80);
     EXPECT_EQ(config.decode.family, Family::kSm80);
-    KernelConfig wider = configs(spec_of(head_dim), hopper).front();
-    wider.decode = config.decode;
+  }
+  const KernelConfig of_bf16_pool = configs(spec_of(128), hopper).front();
+  EXPECT_TRUE(throws<SpecError>([&] { validate(of_bf16_pool, fp8_spec_of(128), hopper); },
+                                {"decode.family = sm90a", "pool of 8 bits", "prefill alone"}));
+}
+
+TEST(KernelConfig, IllegalPrefillOnHopperForAnFp8PoolIsNamed) {
+  const Arch& hopper = find_arch("sm_90a");
+  for (const int head_dim : {64, 96, 128, 192, 256}) {
+    const KernelSpec fp8 = fp8_spec_of(head_dim);
+    KernelConfig config = configs(spec_of(head_dim), hopper).front();
+    config.decode = configs(fp8, hopper).front().decode;
     if (head_dim == 256) {
       EXPECT_TRUE(
-          throws<SpecError>([&] { validate(wider, fp8, hopper); },
+          throws<SpecError>([&] { validate(config, fp8, hopper); },
                             {"prefill.family = sm90a", "of 8 bits", "head_dim = 64, 96, 128"}));
     }
-    wider.prefill.warp_n = wider.prefill.mma_n = 96;
-    EXPECT_TRUE(throws<SpecError>([&] { validate(wider, fp8, hopper); },
+    config.prefill.warp_n = config.prefill.mma_n = 96;
+    EXPECT_TRUE(throws<SpecError>([&] { validate(config, fp8, hopper); },
                                   {"prefill.warp_n = 96", "64, 128"}));
   }
-  KernelSpec fp8_decode = spec_of(128);
-  fp8_decode.kv_dtype = Dtype::kFp8E4m3;
-  EXPECT_TRUE(throws<SpecError>(
-      [&] { validate(configs(spec_of(128), hopper).front(), fp8_decode, hopper); },
-      {"decode.family = sm90a", "pool of 8 bits", "prefill alone"}));
-  KernelSpec wide = spec_of(128);
-  wide.group_size = 17;
-  EXPECT_EQ(configs(wide, hopper).front().decode.family, Family::kSm80) << "17 rows a token";
+}
+
+TEST(KernelConfig, BatchInvariantConfigsHaveSplitsOf1024Keys) {
   KernelSpec invariant = spec_of(128);
   invariant.batch_invariant = true;
-  for (const KernelConfig& config : configs(invariant, hopper))
+  for (const KernelConfig& config : configs(invariant, find_arch("sm_90a")))
     EXPECT_EQ(config.fixed_split_blocks * config.decode.block_n(), 1024);
+}
+
+TEST(KernelConfig, PrefillHasAFamilyThatTheArchHas) {
   for (const Arch& arch : archs())
     for (const KernelConfig& config : configs(spec_of(128), arch))
       EXPECT_TRUE(has_family(arch, config.prefill.family)) << arch.name;

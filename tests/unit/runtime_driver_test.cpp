@@ -38,21 +38,7 @@ CUresult record(const char* call) {
   return fake.result;
 }
 
-DriverTable fake_table() {
-  DriverTable table;
-  table.init = [](unsigned) { return record("init"); };
-  table.driver_get_version = [](int* version) {
-    *version = fake.version;
-    return fake.version == 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
-  };
-  table.get_error_name = [](CUresult code, const char** name) {
-    *name = code == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : nullptr;
-    return *name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-  };
-  table.get_error_string = [](CUresult code, const char** text) {
-    *text = code == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : nullptr;
-    return *text == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-  };
+void add_device_functions(DriverTable& table) {
   table.device_get_count = [](int* count) {
     *count = 2;
     return CUDA_SUCCESS;
@@ -69,6 +55,9 @@ DriverTable fake_table() {
     *value = fake.attributes.at(attribute);
     return CUDA_SUCCESS;
   };
+}
+
+void add_context_functions(DriverTable& table) {
   table.primary_ctx_retain = [](CUcontext* context, CUdevice) {
     *context = kPrimaryContext;
     return record("retain"), CUDA_SUCCESS;
@@ -86,6 +75,9 @@ DriverTable fake_table() {
     return record(context == kPrimaryContext ? "push primary" : "push other");
   };
   table.ctx_pop_current = [](CUcontext*) { return record("pop"); };
+}
+
+void add_memory_and_launch_functions(DriverTable& table) {
   table.mem_alloc = [](CUdeviceptr* pointer, std::size_t) {
     *pointer = 0x1000;
     return fake.result;
@@ -107,6 +99,26 @@ DriverTable fake_table() {
     *status = fake.capture;
     return fake.result;
   };
+}
+
+DriverTable fake_table() {
+  DriverTable table;
+  table.init = [](unsigned) { return record("init"); };
+  table.driver_get_version = [](int* version) {
+    *version = fake.version;
+    return fake.version == 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+  };
+  table.get_error_name = [](CUresult code, const char** name) {
+    *name = code == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : nullptr;
+    return *name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  };
+  table.get_error_string = [](CUresult code, const char** text) {
+    *text = code == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : nullptr;
+    return *text == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  };
+  add_device_functions(table);
+  add_context_functions(table);
+  add_memory_and_launch_functions(table);
   return table;
 }
 
