@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="pip install -r tools/requirements/ra
 
 from lazyrope.transformers import Engine, attach, passes
 
-from tests.support.serving import assert_agrees, assert_nothing_is_held, text
+from tests.support.serving import assert_agrees, assert_nothing_is_held, random_tokens
 from tools.rag.model import tiny_llama
 
 
@@ -35,10 +35,10 @@ def captures(monkeypatch) -> list[tuple[int, int]]:
 
 def run(engine: Engine, seed: int, count: int) -> list[Any]:
     rng = random.Random(seed)
-    corpus = [text(rng, rng.randint(1, 200)) for _ in range(9)]
+    corpus = [random_tokens(rng, rng.randint(1, 200)) for _ in range(9)]
     generations = [
         engine.generate(
-            text(rng, rng.randint(1, 30)),
+            random_tokens(rng, rng.randint(1, 30)),
             rng.sample(corpus, rng.randint(0, 4)),
             max_new_tokens=rng.randint(1, 25),
             mode=rng.choice(["lazy", "block", "full"]),

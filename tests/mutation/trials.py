@@ -84,7 +84,7 @@ class Trial:
         step = case.plan(self.kernel)
         if not self.attends:
             return
-        out, lse = self.kernel(case.q, case.k_pool, case.v_pool, step, **case.calls)
+        out, lse = self.kernel(case.q, case.k_pool, case.v_pool, step, **case.call_arguments)
         exact, exact_lse, rounded = self.expected
         assert_lse_close(lse, exact_lse, case.q.dtype)
         assert_close(out, exact, rounded)
@@ -169,7 +169,7 @@ TRIALS = [
     Trial("decode of many blocks", documents([5] * 50, 1, kv_heads=1), LONG_DECODE, LONG_PREFILL),
     Trial("fixed splits", documents([1300], 1, kv_heads=1), DECODE, PREFILL, fixed_split_blocks=8),
     Trial("prefill that sees nothing", lambda: blind(80), DECODE, PREFILL),
-    Trial("mixed", lambda: random_case(Setting(head_dim=64, group=2), 3, "cpu", scale=60), DECODE, PREFILL),
+    Trial("mixed", lambda: random_case(Setting(head_dim=64, group=2), 3, "cpu", longest=60), DECODE, PREFILL),
     Trial("hopper", documents([40, 300, 70, 33], 150, kv_heads=2), DECODE, HOPPER),
     Trial("hopper fp8", documents([40, 300, 70], 150, kv_heads=2, kv_dtype="float8_e4m3fn"), DECODE_FP8, HOPPER),
     Trial("hopper that sees nothing", lambda: blind(80), DECODE, HOPPER),

@@ -24,11 +24,11 @@ from lazyrope.bench.stream import Stream
 from lazyrope.bench.tables import TABLES
 from lazyrope.bench.timer import Memory, Timer
 
-from tests.support.bench import ARCH, SMALL, Counter, in_emulator
+from tests.support.bench import ARCH, SMALL, FakeTimer, in_emulator
 
 
 def emulated() -> Bench:
-    return Bench(Counter(), Memory("cpu"), PEERS, arch=ARCH)
+    return Bench(FakeTimer(), Memory("cpu"), PEERS, arch=ARCH)
 
 
 class TestShapes:
@@ -222,7 +222,7 @@ class TestStream:
         """The timer makes the last sum the fastest."""
         benchmarks = []
 
-        class Reversed(Counter):
+        class Reversed(FakeTimer):
             def times(self, calls, rounds=None):
                 benchmarks.append(rounds)
                 return {name: [-us for us in times] for name, times in super().times(calls).items()}
@@ -240,7 +240,7 @@ class TestStream:
         monkeypatch.setitem(sys.modules, "lazyrope.bench.triton", module)
         properties = unittest.mock.MagicMock(multi_processor_count=3)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-        stream = Stream(Counter(), Memory("cpu"))
+        stream = Stream(FakeTimer(), Memory("cpu"))
         stream.has_triton = True
         names = [*stream._calls(4 * 8192 * 10)]
         assert names[0] == "torch" and "triton, 6 programs, blocks of 8192" in names
@@ -258,7 +258,7 @@ class TestStream:
 
     def test_reads_as_many_bytes_as_it_says(self):
         memory = Memory("cpu")
-        name, call = Stream(Counter(), memory).sum(4096)
+        name, call = Stream(FakeTimer(), memory).sum(4096)
         assert name == "torch"
         assert torch.equal(call(), memory.numbers(2048, "bfloat16").view(torch.float32).sum())
 
@@ -301,7 +301,7 @@ class TestRows:
     def test_a_decode_row(self):
         shape = Shape("decode", 2, 1, 96, doc_tokens=32, **SMALL)
         own = {"a": replace(shape, rope="none"), "b": replace(shape, page_size=32)}
-        row = attention_row(shape, Bench(Counter(), Memory("cpu"), {}, arch=ARCH), own)
+        row = attention_row(shape, Bench(FakeTimer(), Memory("cpu"), {}, arch=ARCH), own)
         assert (row["us"], row["plan_us"], row["stream_us"], row["step_us"]) == (1, 2, 3, 4)
         assert row["own"] == {"a": 5, "b": 6} and row["peers"] == {}
         assert row["tbps"] == shape.kv_bytes / 1e6 and row["stream_by"] == "torch"
@@ -340,7 +340,7 @@ class TestCommand:
         def run(*arguments: str):
             monkeypatch.setitem(TABLES, "decode", [Shape("decode", 1, 1, 64, **SMALL)])
             monkeypatch.setattr(bench, "KINDS", {"decode": lambda shape, bench: dict(ROW)})
-            monkeypatch.setattr(bench, "Timer", lambda rounds: Counter())
+            monkeypatch.setattr(bench, "Timer", lambda rounds: FakeTimer())
             monkeypatch.setattr(bench, "Memory", lambda: Memory("cpu"))
             monkeypatch.setattr(bench, "compile_ahead", lambda shapes, bench: None)
             monkeypatch.setattr(bench, "environment", lambda timer: dict(ABOUT))

@@ -10,7 +10,7 @@ import torch
 from lazyrope.bench.rows import LazyAttention
 from lazyrope.bench.timer import Memory
 
-from tests.support.bench import ARCH, SMALL, Counter, in_emulator
+from tests.support.bench import ARCH, SMALL, FakeTimer, in_emulator
 from tools.bench import command
 from tools.bench.limits import AIM, Limit, MeanLimit, count_unmet, evaluate, evaluate_mean, limit_text, mean_text
 from tools.bench.peers import PAGED, PEERS
@@ -20,7 +20,7 @@ from tools.bench.tables import TABLE_LIMITS, TABLES
 
 
 def emulated(arch: str = ARCH) -> Bench:
-    return Bench(Counter(), Memory("cpu"), {}, arch=arch)
+    return Bench(FakeTimer(), Memory("cpu"), {}, arch=arch)
 
 
 def all_shapes() -> list[Shape]:
@@ -241,7 +241,7 @@ class TestCommand:
             row = {"us": us, "stream_us": 10.0, "tbps": 1.0, "own": {}, "peers": {}}
             monkeypatch.setitem(TABLES, "decode", [shape])
             monkeypatch.setattr(command, "KINDS", {"decode": lambda shape, bench: row})
-            monkeypatch.setattr(command, "Timer", lambda rounds: Counter())
+            monkeypatch.setattr(command, "Timer", lambda rounds: FakeTimer())
             monkeypatch.setattr(command, "Memory", lambda: Memory("cpu"))
             monkeypatch.setattr(command, "compile_ahead", lambda shapes, bench: None)
             monkeypatch.setattr(command, "environment", lambda timer, commit: {"commit": commit})

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.command import (
     KERNELS,
-    NOTHING_THERE,
+    MISSING_NVRTC,
     environment,
     flip_last_byte,
     nvidia_packages,
@@ -189,7 +189,7 @@ class TestCompile:
 
     def test_a_second_compilation_comes_from_the_cache(self, run, warm, compiled):
         # NVRTC is not needed for cached kernels.
-        printed = json.loads(run("compile", *SPEC, "--arch", ARCH, "--json", LAZYROPE_NVRTC=NOTHING_THERE).stdout)
+        printed = json.loads(run("compile", *SPEC, "--arch", ARCH, "--json", LAZYROPE_NVRTC=MISSING_NVRTC).stdout)
         for kernel, cold in zip(printed["kernels"], compiled[1]["kernels"], strict=True):
             assert kernel["from_cache"]
             assert kernel["ms"] < cold["ms"]
@@ -365,14 +365,14 @@ class TestDoctor:
         assert facts["archs"] == lazyrope.archs()
 
     def test_without_nvrtc_doctor_passes_only_with_cached_kernels(self, run, cache, compiled):
-        result = run("doctor", LAZYROPE_NVRTC=NOTHING_THERE, code=1)
+        result = run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC, code=1)
         assert "no NVRTC" in result.stdout
         assert "lazyrope: no kernel can run here" in result.stderr
         shutil.copytree(compiled[0], cache)
-        assert run("doctor", LAZYROPE_NVRTC=NOTHING_THERE).stderr == ""
+        assert run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC).stderr == ""
         for file in cache.glob("*.lzr"):
             flip_last_byte(file)
-        run("doctor", LAZYROPE_NVRTC=NOTHING_THERE, code=1)
+        run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC, code=1)
 
 
 @pytest.fixture
@@ -514,8 +514,8 @@ class TestMistakes:
         assert b"cannot write to standard output: No space left on device" in result.stderr
 
     def test_compile_without_nvrtc_says_how_to_install_it(self, run):
-        error = run("compile", *SPEC, "--arch", ARCH, code=1, LAZYROPE_NVRTC=NOTHING_THERE).stderr
-        assert "no usable NVRTC" in error and "pip install" in error and NOTHING_THERE in error
+        error = run("compile", *SPEC, "--arch", ARCH, code=1, LAZYROPE_NVRTC=MISSING_NVRTC).stderr
+        assert "no usable NVRTC" in error and "pip install" in error and MISSING_NVRTC in error
 
     def test_an_unwritable_cache_does_not_prevent_compiling(self, run, tmp_path):
         (tmp_path / "file").touch()

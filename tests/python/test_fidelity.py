@@ -17,7 +17,7 @@ pytest.importorskip("transformers", reason="pip install -r tools/requirements/ra
 from lazyrope.transformers import attach
 
 from tests.conftest import ARCH, HAS_GPU
-from tests.support.serving import as_dtype, text
+from tests.support.serving import as_dtype, random_tokens
 from tools.rag import fidelity, reference, texts
 from tools.rag.__main__ import compared
 from tools.rag.model import find_gguf, load_smollm2, tiny_llama
@@ -103,8 +103,8 @@ def test_the_kernels_have_the_error_of_bf16():
     exact = as_dtype(copy.deepcopy(model), torch.float32)
     engine = attach(model, tokenizer=Numbers(), budget="64MiB", arch=ARCH)
     rng = random.Random(1)
-    corpus = [texts.Document(str(i), "", text(rng, rng.randint(5, 50)), "random") for i in range(12)]
-    requests = [(str(i), text(rng, 6), [d.tokens for d in rng.sample(corpus, 3)]) for i in range(2)]
+    corpus = [texts.Document(str(i), "", random_tokens(rng, rng.randint(5, 50)), "random") for i in range(12)]
+    requests = [(str(i), random_tokens(rng, 6), [d.tokens for d in rng.sample(corpus, 3)]) for i in range(2)]
     cases = list(fidelity.cases(corpus, (1, 3, 8), 1, prompt_tokens=32))
     result = compared(fidelity.Comparison(engine, exact, model), cases, requests, max_new_tokens=3)
     assert result["complaints"] == [] and result["backend"] == engine.backend != "eager"

@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.command import (
     KERNELS,
-    NOTHING_THERE,
+    MISSING_NVRTC,
     environment,
     flip_last_byte,
     run_command,
@@ -34,7 +34,7 @@ MODELS = ("grouped", "plain")
 DISTINCT = len(ARCHS) * (len(MODELS) * len(KERNELS) - 1)
 # An image may set these before it is filled.
 IMAGE = {"LAZYROPE_POLICY": "cache_only", "LAZYROPE_CACHE_MAX_BYTES": "1K"}
-NO_COMPILER = {"LAZYROPE_NVRTC": NOTHING_THERE, "CUDA_VISIBLE_DEVICES": ""}
+NO_COMPILER = {"LAZYROPE_NVRTC": MISSING_NVRTC, "CUDA_VISIBLE_DEVICES": ""}
 
 Result = subprocess.CompletedProcess
 Run = Callable[..., Result]
@@ -259,7 +259,7 @@ class TestServing:
         for_arch = [] if on_gpu else ["--arch", "emu:sm_80"]
         printed = run_command(command, "precompile", "--model", models[0], *for_arch, "--out", out, "--json").stdout
         arch = json.loads(printed)["kernels"][0]["arch"]
-        changes = {"LAZYROPE_CACHE_DIR": out, "LAZYROPE_POLICY": "cache_only", "LAZYROPE_NVRTC": NOTHING_THERE}
+        changes = {"LAZYROPE_CACHE_DIR": out, "LAZYROPE_POLICY": "cache_only", "LAZYROPE_NVRTC": MISSING_NVRTC}
         run_command(sys.executable, "-c", ANSWER, models[0], device, arch, **changes, LAZYROPE_CXX="/nonexistent/c++")
 
     def test_a_missing_kernel_is_refused(self, out, models, filled):
@@ -409,5 +409,5 @@ class TestFailures:
 
     def test_without_nvrtc_nothing_is_created(self, precompile, tmp_path):
         error = precompile(tmp_path / "out", code=1, **NO_COMPILER).stderr
-        assert error.startswith("lazyrope: no usable NVRTC") and NOTHING_THERE in error
+        assert error.startswith("lazyrope: no usable NVRTC") and MISSING_NVRTC in error
         assert not (tmp_path / "out").exists()

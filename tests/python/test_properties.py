@@ -13,7 +13,7 @@ from tests.support.tolerance import error
 
 
 def answer(case: Case, kernel: lazyrope.Attention) -> tuple[torch.Tensor, torch.Tensor]:
-    return kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel, check=True), **case.calls)
+    return kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel, check=True), **case.call_arguments)
 
 
 ROPES = ["neox", "gptj", "llama3"]
