@@ -27,13 +27,13 @@ void expect_fits(const TileConfig& config, int head_dim, const Arch& arch) {
   EXPECT_LE(config.ctas_per_sm * (bytes + kReservedSharedPerBlock), arch.shared_per_sm);
   // An SM of 8.6, 8.9 or 12.0 has 1536 threads, the fewest of all archs.
   EXPECT_LE(config.ctas_per_sm * config.threads(head_dim), 1536);
-  EXPECT_EQ(std::min(config.warps_m, config.warps_n), 1) << "warps divide rows or keys";
+  EXPECT_EQ(std::min(config.warps_m, config.warps_n), 1) << "warps divide rows or keys, not both";
   EXPECT_EQ(config.warp_m % 16, 0);
   EXPECT_EQ(config.warp_n % config.mma_n, 0);
   EXPECT_GE(config.stages, 2);
 }
 
-TEST(KernelConfig, EveryCandidateFitsItsArch) {
+TEST(KernelConfig, EveryConfigFitsItsArch) {
   for (const Arch& arch : archs())
     for (const int head_dim : supported_head_dims())
       for (const KernelConfig& config : configs(spec_of(head_dim), arch)) {
@@ -48,21 +48,21 @@ TEST(KernelConfig, HeadDimsAreThoseOfTheTable) {
   EXPECT_EQ(supported_head_dims(), (std::vector<int>{64, 72, 80, 96, 112, 128, 160, 192, 256}));
 }
 
-TEST(KernelConfig, EveryHeadDimHasOneOnEveryArch) {
+TEST(KernelConfig, EveryHeadDimHasAConfigOnEveryArch) {
   for (const Arch& arch : archs())
     for (const int head_dim : supported_head_dims())
       EXPECT_NO_THROW(configs(spec_of(head_dim), arch)) << arch.name << ", " << head_dim;
 }
 
-TEST(KernelConfig, HeadDimsWithoutOneGetTheNearest) {
-  struct Unplanned {
+TEST(KernelConfig, AHeadDimWithoutAConfigIsRefusedWithTheNearest) {
+  struct Row {
     int head_dim;
     std::vector<std::string> parts;
   };
-  for (const Unplanned& row : {
-           Unplanned{100,
-                     {"head_dim = 100 has no kernel config", "nearest: 96 and 112 (with 112, pad",
-                      "rotary_dim and scale = 1 / sqrt(100)"}},
+  for (const Row& row : {
+           Row{100,
+               {"head_dim = 100 has no kernel config", "nearest: 96 and 112 (with 112, pad",
+                "rotary_dim and scale = 1 / sqrt(100)"}},
            {32, {"nearest: 64 (with 64, pad"}},
            {0, {"head_dim = 0 has no kernel config; nearest: 64; allowed"}},
            {257, {"nearest: 256; allowed are: 64, 72"}},
@@ -73,7 +73,7 @@ TEST(KernelConfig, HeadDimsWithoutOneGetTheNearest) {
       EXPECT_TRUE(throws<SpecError>(action, row.parts));
 }
 
-TEST(KernelConfig, ArchsWithoutOneGetTheNearestThatFits) {
+TEST(KernelConfig, AnArchWithoutAConfigIsRefusedWithTheNearestHeadDims) {
   const Arch small = {"sm_00", 0, 0, 80 << 10, 100 << 10, Family::kSm80};
   const int bytes = configs(spec_of(128), find_arch("sm_86")).front().decode.shared_bytes(128);
   EXPECT_TRUE(throws<SpecError>(
@@ -85,14 +85,14 @@ TEST(KernelConfig, ArchsWithoutOneGetTheNearestThatFits) {
     EXPECT_NO_THROW(configs(spec_of(head_dim), small)) << head_dim;
 }
 
-TEST(KernelConfig, ArchsWithoutAnyAreNamed) {
+TEST(KernelConfig, AnArchWithoutAnyConfigIsNamed) {
   const Arch small = {"sm_00", 0, 0, 48 << 10, 64 << 10, Family::kSm80};
   EXPECT_TRUE(throws<SpecError>(
       [&] { configs(spec_of(128), small); },
       {"for SMs with 102400 bytes of shared memory; sm_00 has 65536", "nearest there: none"}));
 }
 
-// A member with a value that the default config must not have there, and what the error says.
+// A member, a value that is illegal for it in the default config, and the text of the error.
 struct Illegal {
   int TileConfig::* member;
   int value;
@@ -254,7 +254,7 @@ TEST(KernelConfig, IllegalMembersOfHoppersDecodeAreNamed) {
                                 {"decode.family = sm90a", "head_dim = 64, 128, 192, 256"}));
 }
 
-TEST(KernelConfig, IllegalDivisionsAreNamed) {
+TEST(KernelConfig, IllegalMembersOfNoTileAreNamed) {
   struct Row {
     int KernelConfig::* member;
     int value;

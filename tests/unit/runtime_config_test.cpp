@@ -207,7 +207,7 @@ TEST_F(Log, TheLevelDecidesWhatReachesTheSink) {
   EXPECT_EQ(seen, "warning:w;info:i;warning:w;info:i;debug:d;");
 }
 
-TEST_F(Log, AHostGetsMessagesOfEveryLevelUntilTheVariableAsksForThem) {
+TEST_F(Log, AHostGetsMessagesOfEveryLevelUnlessTheVariableIsSet) {
   std::string seen;
   const auto log_all = [] {
     log_message(LogLevel::kWarning, "w");

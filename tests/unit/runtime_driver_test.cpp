@@ -16,8 +16,8 @@
 namespace lazyrope {
 namespace {
 
-// The results that the fake driver returns, and a record of its calls. Its functions are plain
-// function pointers, so they can only use globals.
+// The results that the fake driver returns, and a record of its calls. The entries of a DriverTable
+// are plain function pointers, so they can only use globals.
 struct Fake {
   CUresult result = CUDA_SUCCESS;  // the result of every function that can fail
   int version = 13000;
@@ -223,7 +223,7 @@ TEST(ResolveDriverTable, ALibraryWithoutAnySymbolIsAnErrorToo) {
 TEST(DriverOpen, WithoutADriverSaysWhatStillWorks) {
   try {
     Driver::open("libcuda-absent.so.1");
-    FAIL() << "opened";
+    FAIL() << "an absent driver was opened";
   } catch (const DriverError& error) {
     EXPECT_EQ(error.failure().code, kNoUsableDriver);
     const std::string text = error.what();
@@ -313,7 +313,8 @@ TEST(DriverRelease, IsTheVersionOfTheKernelModule) {
 }
 
 TEST_F(DriverTest, WithoutAKernelModuleTheReleaseIsTheCudaVersion) {
-  if (std::ifstream("/proc/driver/nvidia/version")) GTEST_SKIP() << "there is one here";
+  if (std::ifstream("/proc/driver/nvidia/version"))
+    GTEST_SKIP() << "this machine has a kernel module";
   EXPECT_EQ(driver_.release(), "CUDA 13.0");
 }
 
