@@ -119,7 +119,8 @@ TEST_P(CompileTable, HasEveryRowWithoutSpills) {
   EXPECT_TRUE(missing(table).empty()) << path << " lacks:\n"
                                       << fmt::format("{}", fmt::join(missing(table), "\n")) << "\n"
                                       << kAdvice;
-  EXPECT_EQ(rows_that_no_longer_exist(table), std::vector<std::string>{}) << path << ": " << kAdvice;
+  EXPECT_EQ(rows_that_no_longer_exist(table), std::vector<std::string>{})
+      << path << ": " << kAdvice;
 }
 
 INSTANTIATE_TEST_SUITE_P(Archs, CompileTable, testing::Range(std::size_t{0}, gpu_archs().size()),

@@ -96,7 +96,7 @@ def test_garbage_is_not_collected_during_a_capture(model, captures, monkeypatch)
     old = [graph_in_a_cycle()]
     sample = passes.Runner.sample
 
-    def sample_and_litter(*args):
+    def sample_and_leave_garbage(*args):
         if torch.cuda.is_current_stream_capturing() and old:
             cycle = old.pop()
             cycle.append(cycle)
@@ -104,7 +104,7 @@ def test_garbage_is_not_collected_during_a_capture(model, captures, monkeypatch)
             _ = [[n] for n in range(5000)]  # enough to trigger the collector if it were enabled
         return sample(*args)
 
-    monkeypatch.setattr(passes.Runner, "sample", sample_and_litter)
+    monkeypatch.setattr(passes.Runner, "sample", sample_and_leave_garbage)
     generation = attach(model, budget="256MiB").generate([1, 2, 3], max_new_tokens=8, stop=[])
     assert len(generation.result()) == 8 and captures and not old
     torch.rand(1, device="cuda")

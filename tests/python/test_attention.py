@@ -124,7 +124,7 @@ def test_outputs_belong_to_the_callers_framework(build, device):
     assert lse is None
 
 
-def test_same_call_twice_gives_the_same_bits(build, device):
+def test_the_same_call_twice_gives_the_same_bits(build, device):
     case = random_case(Setting(phase="mixed"), 8, device)
     kernel = build(case.spec)
     step = case.plan(kernel)

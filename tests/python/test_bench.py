@@ -192,7 +192,7 @@ class TestTimer:
 
 
 class TestMemory:
-    def test_is_made_once(self):
+    def test_tensors_share_memory_that_is_made_once(self):
         memory = Memory("cpu")
         k, v = memory.keys_and_values((2, 3, 4), "bfloat16")
         assert k.shape == v.shape == (2, 3, 4) and not torch.equal(k, v)
@@ -233,7 +233,7 @@ class TestStream:
         assert stream.sum(64) == stream.sum(64) == ("b", sums["b"])
         assert stream.sum(128)[0] == "b" and benchmarks == [streams.ROUNDS] * 2
 
-    def test_shapes_of_triton_s_sum(self, monkeypatch):
+    def test_every_program_of_triton_s_sum_has_a_block(self, monkeypatch):
         """The numbers of programs are a few for each SM, and one for each block. No program is without a block."""
         made = []
         module = unittest.mock.MagicMock(partial_sums=lambda numbers, *shape: made.append((len(numbers), *shape)))
@@ -298,7 +298,7 @@ class TestRows:
             assert given["q_position"][first:end] == list(range(last + 1 - shape.query_tokens, last + 1))
         assert used == set(range(requests.num_pages))
 
-    def test_a_decode_row(self):
+    def test_a_decode_row_has_each_measured_time(self):
         shape = Shape("decode", 2, 1, 96, doc_tokens=32, **SMALL)
         own = {"a": replace(shape, rope="none"), "b": replace(shape, page_size=32)}
         row = attention_row(shape, Bench(FakeTimer(), Memory("cpu"), {}, arch=ARCH), own)
@@ -314,11 +314,11 @@ class TestRows:
         bench.compile_ahead(shapes, emulated())
         assert "compile: 100%" in capsys.readouterr().err
 
-    def test_an_eight_bit_row(self):
+    def test_a_row_of_8_bit_keys_counts_one_byte_per_number(self):
         row = bench.measured(Shape("decode", 1, 1, 64, kv_dtype="float8_e4m3fn", **SMALL), emulated())
         assert row["tbps"] == 64 * 2 * 2 * 64 / 1e6
 
-    def test_rows_of_a_prefill_and_of_copies(self):
+    def test_prefill_and_copies_have_their_own_peers(self):
         for kernel, peers in (
             ("prefill", ["flash_attention_2"]),
             ("append", ["torch_copy"]),

@@ -1,4 +1,4 @@
-"""The ``lazyrope`` command."""
+"""The subcommands of ``lazyrope``: their output, their exit codes and their error messages."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class TestHelp:
         ):
             assert name in text
 
-    def test_version(self, run):
+    def test_version_is_that_of_the_package(self, run):
         assert run("--version").stdout == f"lazyrope {lazyrope.__version__}\n"
 
 
@@ -138,7 +138,7 @@ class TestRender:
         assert facts["entry"] in facts["source"]
         assert facts["threads"] % 32 == 0
 
-    def test_output_file(self, run, tmp_path):
+    def test_the_output_file_has_the_printed_source(self, run, tmp_path):
         file = tmp_path / "kernel.cu"
         assert run("render", *SPEC, "--arch", "sm_80", "-o", file).stdout == ""
         assert file.read_text() == run("render", *SPEC, "--arch", "sm_80").stdout
@@ -171,7 +171,7 @@ class TestRender:
 
 
 class TestCompile:
-    def test_json(self, compiled):
+    def test_json_has_the_facts_of_each_kernel(self, compiled):
         cache, printed, _ = compiled
         assert sorted(printed) == ["cache", "kernels", "seconds"]
         assert printed["cache"] == str(cache)
@@ -196,7 +196,7 @@ class TestCompile:
             same = "kernel entry compiler registers shared_bytes cubin_bytes compile_ms"
             assert [kernel[name] for name in same.split()] == [cold[name] for name in same.split()]
 
-    def test_table(self, run, warm):
+    def test_the_table_has_a_row_for_each_kernel(self, run, warm):
         result = run("compile", *SPEC, "--arch", ARCH, "--threads", 1, "--allow-spills")
         lines = result.stdout.splitlines()
         assert lines[0] == "d64-g3-neox-bfloat16: head_dim 64, group 3, bfloat16, rope neox, causal, raw queries"
@@ -209,7 +209,7 @@ class TestCompile:
         assert lines[-1].startswith("5 kernels in ") and lines[-1].endswith(f" s; cache: {warm}")
         assert result.stderr == ""
 
-    def test_several_models_and_archs(self, run, tmp_path, cache):
+    def test_several_models_and_archs_share_equal_kernels(self, run, tmp_path, cache):
         models = [
             write_config(tmp_path / "a" / "tiny", rope_theta=5000.0),
             write_config(tmp_path / "b" / "tiny", num_attention_heads=4, hidden_size=256),
@@ -266,7 +266,7 @@ class TestCompile:
 
 
 class TestCache:
-    def test_list(self, run, warm):
+    def test_list_has_every_entry_with_its_size(self, run, warm):
         listed = json.loads(run("cache", "list", "--json").stdout)
         assert sorted(listed) == ["bytes", "directory", "entries"]
         assert listed["directory"] == str(warm)
@@ -286,7 +286,7 @@ class TestCache:
         assert json.loads(run("cache", "list", "--json").stdout)["entries"] == []
         assert not cache.exists()
 
-    def test_verify(self, run, warm):
+    def test_verify_counts_bad_entries(self, run, warm):
         assert run("cache", "verify").stdout == f"0 of 5 entries are bad, in {warm}\n"
         assert json.loads(run("cache", "verify", "--json").stdout) == {"directory": str(warm), "entries": 5, "bad": []}
 
@@ -341,7 +341,7 @@ class TestCache:
         assert list(warm.iterdir()) == []
         assert run("cache", "clear", "--yes").stdout == f"removed 0 entries, 0 B; 0 B left in {warm}\n"
 
-    def test_path(self, run, cache, tmp_path):
+    def test_path_is_the_directory_of_the_cache(self, run, cache, tmp_path):
         assert run("cache", "path").stdout == f"{cache}\n"
         assert run("cache", "path", "--cache", tmp_path / "other").stdout == f"{tmp_path}/other\n"
         result = run("cache", "path", "--cache", "none", code=1)
@@ -349,14 +349,14 @@ class TestCache:
 
 
 class TestDoctor:
-    def test_text(self, run, warm):
+    def test_text_has_nvrtc_cache_variables_and_archs(self, run, warm):
         text = run("doctor").stdout
         assert text.startswith(f"lazyrope {lazyrope.__version__}\nNVRTC\n  configured (LAZYROPE_NVRTC) ")
         assert f"directory: {warm}" in text and "5 entries" in text
         assert "LAZYROPE_CACHE_MAX_BYTES" in text
         assert f"compiles for: {', '.join(lazyrope.archs())}\n" in text
 
-    def test_json(self, run, warm):
+    def test_json_has_every_part_of_the_report(self, run, warm):
         facts = json.loads(run("doctor", "--json").stdout)
         assert list(facts) == ["version", "nvrtc", "driver", "cache", "environment", "archs"]
         assert facts["nvrtc"]["path"] == environment()["LAZYROPE_NVRTC"]

@@ -285,7 +285,7 @@ class StoreMachine(RuleBasedStateMachine):
     def use(self, name: int, fails: bool) -> None:
         entry, victims = self.model.named(name), self.model.victims([name], 0)
         if entry and entry.state == "filling":
-            return  # this thread would wait for ever; test_document_threads.py tests the wait
+            return  # this thread would wait forever; test_document_threads.py tests the wait
         filled: list[Entry] = []
 
         def fill(handle: Document) -> None:

@@ -194,7 +194,7 @@ def test_a_request_waits_for_a_document_that_another_caller_fills(model, succeed
         assert generation.result() == expected
     else:
         engine.store.abandon(theirs)
-        assert generation.result() == expected, "it is filled by the engine then"
+        assert generation.result() == expected, "the engine does not fill the document itself"
     engine.store.release(theirs)
     assert_nothing_is_held(engine)
 
@@ -216,7 +216,7 @@ def test_an_error_of_the_model_releases_everything(model, monkeypatch):
             engine.step()
     assert generation.finish_reason == "error" and isinstance(generation.error, MemoryError) and other.is_done
     assert_nothing_is_held(engine)
-    assert engine.store.stats.documents <= 1, "a document that was not finished is still there"
+    assert engine.store.stats.documents <= 1, "an unfinished document is still stored"
     again = make_engine(model).generate(prompt, documents, max_new_tokens=2, stop=[]).result()
     assert engine.generate(prompt, documents, max_new_tokens=2, stop=[]).result() == again
 
@@ -238,7 +238,7 @@ def test_cancelling_does_not_change_other_requests(model):
     engine.step()
     alone.cancel()
     assert_nothing_is_held(engine)
-    assert engine.store.stats.documents == 2, "the one that was half filled is gone"
+    assert engine.store.stats.documents == 2, "the half-filled document is still stored"
 
 
 def test_deleting_an_engine_frees_its_pool_at_once(model):

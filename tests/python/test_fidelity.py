@@ -1,4 +1,4 @@
-"""Compares lazy reading with fp32 on a real model and real text. The unit of error is that of eager bf16."""
+"""Compares lazy reading with fp32 on a real model and real text. Limits are relative to the error of eager bf16."""
 
 from __future__ import annotations
 

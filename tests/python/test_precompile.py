@@ -1,4 +1,4 @@
-"""``lazyrope precompile`` fills a directory without a GPU, and it serves without a compiler."""
+"""``lazyrope precompile`` fills a directory without a GPU. The directory serves kernels without a compiler."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_batch_invariant_attention_requires_fixed_splits(build):
 def test_combiners_that_give_up_waiting_do_not_change_results(arch, length, tokens):
     """A combiner that waits too long for the other splits leaves its rows to the last CTA of the tile.
 
-    It does so by a mark in memory, which the next launches find.
+    The combiner sets a mark in memory, which the next launches find.
     """
     if arch not in lazyrope.archs():
         pytest.skip("this build has no emulator")
