@@ -51,9 +51,9 @@ CASES = {
 @pytest.mark.parametrize("lengths", CASES.values(), ids=CASES)
 def test_hidden_states_equal_eager_attention_under_the_block_mask(model, exact, mode, lengths):
     prompt, *documents = random_token_lists(1, *lengths)
-    right = reference.hidden_states(exact, prompt, documents)
+    expected = reference.hidden_states(exact, prompt, documents)
     assert_near(
-        hidden(make_engine(model), prompt, documents, mode), right, reference.hidden_states(model, prompt, documents)
+        hidden(make_engine(model), prompt, documents, mode), expected, reference.hidden_states(model, prompt, documents)
     )
 
 
@@ -69,8 +69,8 @@ def test_the_kernels_equal_eager_attention(mode, rope):
     given = hidden(engine, prompt, documents, mode)
     tokens = engine.generate(prompt, documents, mode=mode, max_new_tokens=3, stop=[]).result()
     again = hidden(engine, prompt + tokens, documents, mode)[-4:-1]
-    right = reference.hidden_states(as_dtype(model, torch.float32), prompt, documents)
-    assert_near(given, right, eager)
+    expected = reference.hidden_states(as_dtype(model, torch.float32), prompt, documents)
+    assert_near(given, expected, eager)
     greedy = logits(model, again.float()).topk(2)
     for token, best, values in zip(tokens, greedy.indices, greedy.values, strict=True):
         assert token == best[0] or values[0] - values[1] < 0.1
@@ -79,10 +79,10 @@ def test_the_kernels_equal_eager_attention(mode, rope):
 def test_a_wrong_position_exceeds_the_bounds(model, exact):
     """A document that is one token off exceeds the bounds of these tests."""
     prompt, *documents = random_token_lists(1, 21, 33, 100)
-    right = reference.hidden_states(exact, prompt, documents)
+    expected = reference.hidden_states(exact, prompt, documents)
     wrong = reference.hidden_states(exact, prompt, [documents[0][:-1], documents[1]])
     with pytest.raises(AssertionError, match="error"):
-        assert_near(wrong[-21:], right[-21:], reference.hidden_states(model, prompt, documents)[-21:])
+        assert_near(wrong[-21:], expected[-21:], reference.hidden_states(model, prompt, documents)[-21:])
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 1, 0, 2, 1]])
@@ -97,16 +97,16 @@ def test_reordered_documents_equal_recomputing(model, exact, order):
     after = engine.store.stats
     assert scores.documents == [None] * len(order)
     assert (after.misses, after.hits - before.hits, after.bytes_copied) == (3, len(order), 0)
-    right = reference.hidden_states(exact, prompt, moved)[-20:]
-    assert_near(scores.prompt, right, reference.hidden_states(model, prompt, moved)[-20:])
+    expected = reference.hidden_states(exact, prompt, moved)[-20:]
+    assert_near(scores.prompt, expected, reference.hidden_states(model, prompt, moved)[-20:])
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_passes_of_few_tokens_equal_one_pass(model, exact, mode):
     prompt, *documents = random_token_lists(4, 77, 33, 100, 5)
     engine = make_engine(model, max_pass_tokens=16, max_requests=3)
-    right = reference.hidden_states(exact, prompt, documents)
-    assert_near(hidden(engine, prompt, documents, mode), right, reference.hidden_states(model, prompt, documents))
+    expected = reference.hidden_states(exact, prompt, documents)
+    assert_near(hidden(engine, prompt, documents, mode), expected, reference.hidden_states(model, prompt, documents))
     assert_nothing_is_held(engine)
 
 
