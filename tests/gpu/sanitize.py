@@ -1,4 +1,4 @@
-"""Runs small steps for compute-sanitizer, which cover each kernel, phase, head_dim and query form.
+"""Runs small steps for compute-sanitizer. The steps cover each kernel, phase, head_dim and query form.
 
 Results are compared on the CPU, because the sanitizer's race check fails inside some kernels of cuBLAS, which eager
 attention on the GPU would launch.

@@ -227,7 +227,7 @@ class PoolBuilder:
         return pool.transpose(1, 2) if self.setting.layout == "HND" else pool
 
     def add(self, length: int, lead: int, generator: torch.Generator) -> Document:
-        """Stores random keys and values of `length` tokens from slot `lead` of the next free pages."""
+        """Stores random keys and values of `length` tokens in free pages, from slot `lead` of the first one."""
         size = self.setting.page_size
         count = -(-(length + lead) // size)
         first = len(self.pages)
