@@ -163,7 +163,7 @@ TRIALS = [
     Trial("decode of many rows", documents([40, 20, 70], 12, kv_heads=2), shape(1, 2, 32, 16, 3), PREFILL),
     # The single tile has equal KV splits, which wait for each other.
     Trial("equal splits", documents([256], 32, kv_heads=1), DECODE, PREFILL),
-    # Some of these KV splits wait in vain: the CTAs have more threads than the emulator runs at once.
+    # Some combiners give up waiting for these KV splits: the CTAs have more threads than the emulator runs at once.
     Trial("abandoned splits", documents([300], 128, kv_heads=1), DECODE, shape(16, 1, 16, 32, 2)),
     Trial("prefill of many blocks", documents([5] * 50, 20, kv_heads=1), LONG_DECODE, LONG_PREFILL),
     Trial("decode of many blocks", documents([5] * 50, 1, kv_heads=1), LONG_DECODE, LONG_PREFILL),

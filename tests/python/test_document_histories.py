@@ -55,7 +55,7 @@ class Run:
 
 @dataclass
 class Model:
-    """A model of the store. Its lists keep every document and run, including those that are gone."""
+    """A model of the store. Its lists also keep documents and runs that the store no longer has."""
 
     entries: list[Entry] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)

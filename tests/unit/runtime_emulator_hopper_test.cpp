@@ -41,9 +41,9 @@ void copy_back(const Params& p) {
   wait(barrier());
 }
 
-// Thread 0 makes two adjacent copies of 512 bytes, each with a barrier of its own. Thread kThreads
-// / 2 waits for the barrier `awaited` and reads the first copy. A relaxed flag has told it that
-// both have landed, but this does not order its read.
+// Thread 0 makes two adjacent copies of 512 bytes, each with a barrier of its own. Thread
+// `kThreads / 2` waits for the barrier `awaited` and reads the first copy. A relaxed flag says that
+// both copies have landed, but it does not order the read.
 void two_loads(const Params& p, int32 awaited) {
   if (first()) mbarrier_init(barrier(1), 1);
   begin(1);
