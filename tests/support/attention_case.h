@@ -64,7 +64,7 @@ class AttentionCase {
   }
 
   // Request 0 has the last 12 positions of two consecutive documents. Request 1 has one token near
-  // position 1000000, after part of a document and a whole one. Request 2 has two tokens: one is
+  // position 1000000, with part of a document and a whole one. Request 2 has two tokens: one is
   // before every key of its document, and one is after.
   StepArrays step = {
       .q_indptr = {0, 12, 13, 15},
