@@ -75,12 +75,12 @@ def found_test(name: str, files: str = "*") -> str:
 def supported() -> dict[str, Any]:
     """Returns what the registries hold, and the tests that cover all of it."""
     steps = found_test("test_random_step", "test_attention.py")
-    appends, moves = map(found_test, ("test_random_appends", "test_random_moves"))
+    appends, moves = map(found_test, ("test_random_appends_agree_with_fp64", "test_random_moves_agree_with_fp64"))
     stored, read = map(
         found_test, ("test_every_number_is_stored_with_pytorch_rounding", "test_every_number_is_read_exactly")
     )
     compiled = [found_test("WithoutSpillsAndWarnings"), found_test("HasEveryRowWithoutSpills")]
-    configs = found_test("EveryHeadDimHasOneOnEveryArch")
+    configs = found_test("EveryHeadDimHasAConfigOnEveryArch")
     groups = found_test("test_a_group_with_more_heads_than_tile_rows_is_computed")
     models = found_test("test_specs_of_layers_agree_with_transformers")
     return {

@@ -69,8 +69,8 @@ class ArchTable {
 
   // Compiles every setting. If a config spills, the next one is compiled, as in Attention::compile.
   void compile() {
-    do compile_what_is_new();
-    while (go_on_to_next_configs());
+    do compile_new_kernels();
+    while (replace_spilling_configs());
   }
 
   std::size_t kernels() const { return reports_.size(); }
@@ -98,7 +98,7 @@ class ArchTable {
     return kernels;
   }
 
-  void compile_what_is_new() {
+  void compile_new_kernels() {
     std::vector<RenderedKernel> fresh;
     for (const TableSetting& setting : settings_)
       for (RenderedKernel& kernel : kernels_of(setting))
@@ -116,7 +116,7 @@ class ArchTable {
     });
   }
 
-  bool go_on_to_next_configs() {
+  bool replace_spilling_configs() {
     bool any = false;
     for (TableSetting& setting : settings_)
       if (setting.config + 1 < configs(setting.spec, arch_).size() && spills(setting)) {

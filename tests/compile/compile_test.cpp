@@ -1,7 +1,7 @@
-// Every row of the registries compiles for every GPU arch without spills and without warnings of
-// ptxas. A run compiles a sample of settings in which every two values of any two factors occur
-// together. LAZYROPE_COMPILE_SAMPLE=N selects another sample. compile_all.cpp compiles each row
-// alone, with all archs, dtypes and head_dims.
+// Every registered RoPE variant and mask compiles for every GPU arch without spills and without
+// warnings of ptxas. A run compiles a sample of settings in which every two values of any two
+// factors occur together. LAZYROPE_COMPILE_SAMPLE=N selects another sample. compile_all.cpp
+// compiles each variant alone, with all archs, dtypes and head_dims.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -15,8 +15,8 @@
 // table_test.cpp checks them.
 namespace lazyrope {
 
-// The first line begins with # and says how the table was made; this one follows. The column `sass`
-// has a digest of the machine code for each dtype. A change that only renames leaves it as it is.
+// The second line of a table. The first line begins with # and says how the table was made. The
+// column `sass` has a digest of the machine code for each dtype. Renaming changes no digest.
 inline constexpr const char* kTableHead =
     "row,head_dim,dtype,kernel,config,registers,spill_bytes,shared_bytes,cubin_bytes,sass";
 

@@ -34,7 +34,7 @@ std::string cell(std::string_view row, std::string_view head_dim, std::string_vi
 
 // Returns the keys that the table must have: the attend kernels of every setting. Other kernels are
 // listed once per source.
-std::set<std::string> wanted_cells() {
+std::set<std::string> required_cells() {
   std::set<std::string> cells;
   const std::vector<TableRow> rows = table_rows();
   for (const TableSetting& setting : table_settings())
@@ -94,13 +94,13 @@ Table read_table(std::istream& in) {
 std::vector<std::string> missing(const Table& table) {
   std::vector<std::string> result;
   std::set<std::string> rows;
-  for (const std::string& wanted : wanted_cells())
+  for (const std::string& wanted : required_cells())
     if (!table.cells.contains(wanted) && rows.insert(split(wanted, ',').front()).second)
       result.push_back(wanted);
   return result;
 }
 
-std::vector<std::string> rows_that_are_gone(const Table& table) {
+std::vector<std::string> rows_that_no_longer_exist(const Table& table) {
   std::set<std::string> names;
   for (const std::string& listed : table.cells) names.insert(split(listed, ',').front());
   for (const TableRow& row : table_rows()) names.erase(row.name);
@@ -119,7 +119,8 @@ TEST_P(CompileTable, HasEveryRowWithoutSpills) {
   EXPECT_TRUE(missing(table).empty()) << path << " lacks:\n"
                                       << fmt::format("{}", fmt::join(missing(table), "\n")) << "\n"
                                       << kAdvice;
-  EXPECT_EQ(rows_that_are_gone(table), std::vector<std::string>{}) << path << ": " << kAdvice;
+  EXPECT_EQ(rows_that_no_longer_exist(table), std::vector<std::string>{})
+      << path << ": " << kAdvice;
 }
 
 INSTANTIATE_TEST_SUITE_P(Archs, CompileTable, testing::Range(std::size_t{0}, gpu_archs().size()),
@@ -162,7 +163,7 @@ TEST(CompileTableCheck, SpillsAndMalformedLinesAreReported) {
 TEST(CompileTableCheck, RowsThatNoLongerExistAreNamed) {
   const Table table =
       read_text("rope=alibi,64,float16,attend_decode,0,103,0,65744,41304,0123456789abcdef\n");
-  EXPECT_EQ(rows_that_are_gone(table), std::vector<std::string>{"rope=alibi"});
+  EXPECT_EQ(rows_that_no_longer_exist(table), std::vector<std::string>{"rope=alibi"});
 }
 
 }  // namespace

@@ -8,11 +8,11 @@
 
 using lazyrope::DeviceTensor, lazyrope::DeviceType, lazyrope::ElementType;
 
-// On a GPU the kernels are compiled for it; without one an emulator runs the same source.
+// Kernels are compiled for the GPU. Without a GPU, the emulator runs the same source.
 const bool gpu = lazyrope::gpu_count() > 0;
 const DeviceType device = gpu ? DeviceType::kGpu : DeviceType::kCpu;
 
-// An engine has memory of its own. A TensorView tells where a tensor is in it.
+// This example allocates DeviceTensors. An inference engine passes TensorViews of its own memory.
 DeviceTensor ints(const std::vector<std::int32_t>& values) {
   DeviceTensor tensor(ElementType::kInt32, {std::ssize(values)}, device);
   tensor.copy_from_host(values.data());

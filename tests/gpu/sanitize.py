@@ -1,4 +1,4 @@
-"""Runs small steps for compute-sanitizer, which cover each kernel, phase, head_dim and query form.
+"""Runs small steps for compute-sanitizer. The steps cover each kernel, phase, head_dim and query form.
 
 Results are compared on the CPU, because the sanitizer's race check fails inside some kernels of cuBLAS, which eager
 attention on the GPU would launch.
@@ -32,7 +32,7 @@ def main() -> None:
     for seed, setting in enumerate(SETTINGS):
         case = random_case(setting, seed, "cuda")
         kernel = lazyrope.compile(case.spec)
-        out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.calls)
+        out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.call_arguments)
         on_host = random_case(setting, seed, "cpu")
         assert_close(out.cpu(), on_host.reference()[0], eager.attention(on_host))
         k, v = (torch.randn((9, 2, setting.head_dim), device="cuda").to(case.q.dtype) for _ in range(2))

@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="pip install -r tools/requirements/ra
 
 from lazyrope.transformers import Engine, attach, passes
 
-from tests.support.serving import assert_agrees, assert_nothing_is_held, text
+from tests.support.serving import assert_agrees, assert_nothing_is_held, random_tokens
 from tools.rag.model import tiny_llama
 
 
@@ -35,10 +35,10 @@ def captures(monkeypatch) -> list[tuple[int, int]]:
 
 def run(engine: Engine, seed: int, count: int) -> list[Any]:
     rng = random.Random(seed)
-    corpus = [text(rng, rng.randint(1, 200)) for _ in range(9)]
+    corpus = [random_tokens(rng, rng.randint(1, 200)) for _ in range(9)]
     generations = [
         engine.generate(
-            text(rng, rng.randint(1, 30)),
+            random_tokens(rng, rng.randint(1, 30)),
             rng.sample(corpus, rng.randint(0, 4)),
             max_new_tokens=rng.randint(1, 25),
             mode=rng.choice(["lazy", "block", "full"]),
@@ -96,7 +96,7 @@ def test_garbage_is_not_collected_during_a_capture(model, captures, monkeypatch)
     old = [graph_in_a_cycle()]
     sample = passes.Runner.sample
 
-    def sample_and_litter(*args):
+    def sample_and_leave_garbage(*args):
         if torch.cuda.is_current_stream_capturing() and old:
             cycle = old.pop()
             cycle.append(cycle)
@@ -104,7 +104,7 @@ def test_garbage_is_not_collected_during_a_capture(model, captures, monkeypatch)
             _ = [[n] for n in range(5000)]  # enough to trigger the collector if it were enabled
         return sample(*args)
 
-    monkeypatch.setattr(passes.Runner, "sample", sample_and_litter)
+    monkeypatch.setattr(passes.Runner, "sample", sample_and_leave_garbage)
     generation = attach(model, budget="256MiB").generate([1, 2, 3], max_new_tokens=8, stop=[])
     assert len(generation.result()) == 8 and captures and not old
     torch.rand(1, device="cuda")

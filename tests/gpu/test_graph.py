@@ -6,7 +6,7 @@ import lazyrope
 import pytest
 import torch
 
-from tests.support import eager
+from tests.support import eager, reference
 from tests.support.cases import Setting, random_case
 from tests.support.metadata import step_arguments
 from tests.support.tolerance import assert_close, assert_lse_close
@@ -47,36 +47,59 @@ def test_a_graph_replays_with_other_requests(setting):
         assert_lse_close(lse[:n], exact_lse, q.dtype)
 
 
-def test_update_and_append_can_be_captured():
-    """One graph has a whole decode step: update, append and attend, with tensors refilled in place."""
-    setting = Setting(phase="decode", kv_heads=2)
-    spec = setting.spec()
-    kernel = lazyrope.compile(spec)
-    int32 = {"dtype": torch.int32, "device": "cuda"}
-    pages = torch.tensor([3, 1, 0, 2], **int32)
-    length = torch.tensor([0], **int32)
-    tensors = {
-        "q_indptr": torch.tensor([0, 1], **int32),
-        "q_position": torch.tensor([0], **int32),
-        "segment_indptr": torch.tensor([0, 1], **int32),
-        "base": torch.tensor([0], **int32),
-        "start": torch.tensor([0], **int32),
-        "length": torch.tensor([1], **int32),
-        "first_page": torch.tensor([0], **int32),
+def one_token_tensors(pages: list[int]) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a step with one query token, at position 0, and a document of one token."""
+    values = {
+        "q_indptr": [0, 1],
+        "q_position": [0],
+        "segment_indptr": [0, 1],
+        "base": [0],
+        "start": [0],
+        "length": [1],
+        "first_page": [0],
         "pages": pages,
     }
-    one = step_arguments(tensors)
+    return {name: torch.tensor(value, dtype=torch.int32, device="cuda") for name, value in values.items()}
+
+
+def assert_last_token_attends(
+    out: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, spec: lazyrope.AttentionSpec
+) -> None:
+    """Compares with the query of the last token over the raw keys [tokens, kv_heads, head_dim] of all tokens."""
+    tokens = len(keys)
+    frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
+    rotated = reference.rotate(keys, torch.arange(tokens, device="cuda"), frequencies, spec.head_dim)
+    exact, _ = reference.attention(
+        q,
+        torch.tensor([tokens - 1], device="cuda"),
+        [reference.Segment(rotated.to(keys.dtype), values, 0, 0)],
+        frequencies=frequencies,
+        rotary_dim=spec.head_dim,
+        query_rotated=False,
+        mask="causal",
+        scale=spec.scale,
+    )
+    assert (out.double() - exact).norm() / exact.norm() < 8e-3
+
+
+def test_update_and_append_can_be_captured():
+    """One graph has a whole decode step: update, append and attend, with tensors refilled in place."""
+    spec = Setting(phase="decode", kv_heads=2).spec()
+    kernel = lazyrope.compile(spec)
+    tensors = one_token_tensors(pages=[3, 1, 0, 2])
+    one, pages = step_arguments(tensors), tensors["pages"]
     k, v = (torch.zeros((1, 2, 128), dtype=torch.bfloat16, device="cuda") for _ in range(2))
     q = torch.zeros((1, 8, 128), dtype=torch.bfloat16, device="cuda")
     k_pool, v_pool = (torch.full((4, 16, 2, 128), torch.nan, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     step = kernel.plan(**one)
-    spans = lazyrope.TokenSpans(one["q_indptr"], length, length * 0, length)
+    index = torch.tensor([0], dtype=torch.int32, device="cuda")  # index and slot of the appended token
+    spans = lazyrope.TokenSpans(one["q_indptr"], index, index * 0, index)
     writes = kernel.plan_append(spans, pages, capacity=lazyrope.AppendCapacity(1))
     out = torch.empty_like(q)
 
     def token():
         step.update(**one)
-        writes.update(lazyrope.TokenSpans(one["q_indptr"], length, torch.zeros_like(length), length), pages)
+        writes.update(lazyrope.TokenSpans(one["q_indptr"], index, torch.zeros_like(index), index), pages)
         kernel.append(k, v, k_pool, v_pool, writes)
         kernel(q, k_pool, v_pool, step, out=out, return_lse=False)
 
@@ -92,25 +115,11 @@ def test_update_and_append_can_be_captured():
         k.copy_(keys[-1])
         v.copy_(values[-1])
         q.normal_()
-        length.fill_(i)
+        index.fill_(i)
         tensors["length"].fill_(i + 1)
         tensors["q_position"].fill_(i)
         graph.replay()
-    from tests.support.reference import Segment, attention, rotate
-
-    frequencies = torch.tensor(spec.frequencies, dtype=torch.float64)
-    rotated = rotate(torch.cat(keys), torch.arange(40, device="cuda"), frequencies, 128).to(torch.bfloat16)
-    exact, _ = attention(
-        q,
-        torch.tensor([39], device="cuda"),
-        [Segment(rotated, torch.cat(values), 0, 0)],
-        frequencies=frequencies,
-        rotary_dim=128,
-        query_rotated=False,
-        mask="causal",
-        scale=spec.scale,
-    )
-    assert (out.double() - exact).norm() / exact.norm() < 8e-3
+    assert_last_token_attends(out, q, torch.cat(keys), torch.cat(values), spec)
 
 
 def test_an_update_from_a_slot_mapping_can_be_captured():

@@ -32,8 +32,8 @@ struct CaseTensor {
 // One run of a conformance kernel: the wrappers of templates/isa that it exercises, its input, the
 // size of its output, and the rule by which an emulated output agrees with a recorded one.
 struct ConformanceCase {
-  std::string name;  // its recording is NAME.rec
-  std::string text;  // the name of its ConformanceKernel
+  std::string name;    // its recording is NAME.rec
+  std::string kernel;  // the name of its ConformanceKernel
   Case which = Case::kOnly;
   std::vector<std::string> wrappers;
   int count = 0;

@@ -22,31 +22,32 @@ std::string read_text(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::string entry_of(const ConformanceKernel& text) { return "conformance_" + text.name; }
-std::string source_of(const ConformanceKernel& text) {
-  return fmt::format("{}/{}.cu", kFolder, text.name);
+std::string entry_of(const ConformanceKernel& kernel) { return "conformance_" + kernel.name; }
+std::string source_of(const ConformanceKernel& kernel) {
+  return fmt::format("{}/{}.cu", kFolder, kernel.name);
 }
 
-// Wraps the function conformance_kernel() of a text in the source of a kernel.
-TemplateFile kernel_of(const ConformanceKernel& text) {
-  return {source_of(text),
+// Returns the source of a kernel that calls conformance_kernel().
+TemplateFile template_of(const ConformanceKernel& kernel) {
+  return {source_of(kernel),
           fmt::format("#include \"{0}/{1}.cuh\"\n\n"
                       "LAZYROPE_KERNEL({2}, {3}, 1, lazyrope::ConformanceParams) {{\n"
                       "  lazyrope::conformance_kernel(params);\n}}\n",
-                      kFolder, text.name, entry_of(text), text.threads)};
+                      kFolder, kernel.name, entry_of(kernel), kernel.threads)};
 }
 
-bool register_texts() {
+bool register_kernels() {
   for (const fs::directory_entry& file :
        fs::directory_iterator(LAZYROPE_TEST_SOURCE_DIR "/isa/kernels"))
     register_template(
         {fmt::format("{}/{}", kFolder, file.path().filename().string()), read_text(file.path())});
-  for (const ConformanceKernel& text : conformance_kernels()) register_template(kernel_of(text));
+  for (const ConformanceKernel& kernel : conformance_kernels())
+    register_template(template_of(kernel));
   return true;
 }
 
-Binary compiled(const ConformanceKernel& text, const Arch& arch) {
-  return conformance_compiler(arch)->compile(render_conformance_kernel(text, arch.isa), arch);
+Binary compiled(const ConformanceKernel& kernel, const Arch& arch) {
+  return conformance_compiler(arch)->compile(render_conformance_kernel(kernel, arch.isa), arch);
 }
 
 void upload(const DeviceBuffer& buffer, const Words& words) {
@@ -63,11 +64,14 @@ TensorMap map_of(const ConformanceCase& test_case, const Device& device,
 
 }  // namespace
 
-RenderedKernel render_conformance_kernel(const ConformanceKernel& text, std::string_view isa) {
-  [[maybe_unused]] static const bool registered = register_texts();
-  return {
-      KernelKind::kPlan, expand_template(source_of(text), {}, isa), entry_of(text), text.threads, 1,
-      text.shared_bytes};
+RenderedKernel render_conformance_kernel(const ConformanceKernel& kernel, std::string_view isa) {
+  [[maybe_unused]] static const bool registered = register_kernels();
+  return {KernelKind::kPlan,
+          expand_template(source_of(kernel), {}, isa),
+          entry_of(kernel),
+          kernel.threads,
+          1,
+          kernel.shared_bytes};
 }
 
 std::shared_ptr<Compiler> conformance_compiler(const Arch& arch) {
@@ -77,11 +81,11 @@ std::shared_ptr<Compiler> conformance_compiler(const Arch& arch) {
       NvrtcSearch{.configured = {}, .directories = config.nvrtc_directories}));
 }
 
-ConformanceRunner::ConformanceRunner(const ConformanceKernel& text,
+ConformanceRunner::ConformanceRunner(const ConformanceKernel& kernel,
                                      std::shared_ptr<const Device> device)
-    : text_(text),
+    : conformance_kernel_(kernel),
       device_(std::move(device)),
-      binary_(compiled(text, device_->arch())),
+      binary_(compiled(kernel, device_->arch())),
       kernel_(device_->load(binary_)) {}
 
 Words ConformanceRunner::run(const ConformanceCase& test_case, unsigned char fill) const {
@@ -94,7 +98,7 @@ Words ConformanceRunner::run(const ConformanceCase& test_case, unsigned char fil
   const ConformanceParams params = {static_cast<uint32*>(input.data()),
                                     static_cast<uint32*>(result.data()), test_case.which,
                                     test_case.count, map_of(test_case, *device_, input)};
-  kernel_->launch(text_.ctas, &params, nullptr, [&]() -> std::vector<MemoryRange> {
+  kernel_->launch(conformance_kernel_.ctas, &params, nullptr, [&]() -> std::vector<MemoryRange> {
     return {{"input", input.data(), input.bytes(), true},
             {"output", result.data(), result.bytes(), true}};
   });

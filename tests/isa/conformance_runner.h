@@ -10,7 +10,7 @@
 namespace lazyrope {
 
 // Renders a conformance kernel for an instruction set, "ptx" or "emu".
-RenderedKernel render_conformance_kernel(const ConformanceKernel& text, std::string_view isa);
+RenderedKernel render_conformance_kernel(const ConformanceKernel& kernel, std::string_view isa);
 
 // Returns the compiler for the arch: NVRTC, or this machine's C++ compiler for the emulator.
 std::shared_ptr<Compiler> conformance_compiler(const Arch& arch);
@@ -19,7 +19,7 @@ std::shared_ptr<Compiler> conformance_compiler(const Arch& arch);
 class ConformanceRunner {
  public:
   // Throws CompileError or DriverError.
-  ConformanceRunner(const ConformanceKernel& text, std::shared_ptr<const Device> device);
+  ConformanceRunner(const ConformanceKernel& kernel, std::shared_ptr<const Device> device);
 
   const Binary& binary() const { return binary_; }
 
@@ -27,7 +27,7 @@ class ConformanceRunner {
   Words run(const ConformanceCase& test_case, unsigned char fill) const;
 
  private:
-  const ConformanceKernel& text_;
+  const ConformanceKernel& conformance_kernel_;
   std::shared_ptr<const Device> device_;
   Binary binary_;
   std::unique_ptr<LoadedKernel> kernel_;

@@ -18,8 +18,8 @@ namespace lazyrope {
 namespace {
 
 // Code for an arch sm_XYa runs on that arch alone; other code also runs on later archs.
-bool runs_on(const ConformanceKernel& text, const Arch& arch) {
-  const Arch& least = find_arch(text.least_arch);
+bool runs_on(const ConformanceKernel& kernel, const Arch& arch) {
+  const Arch& least = find_arch(kernel.least_arch);
   if (least.name.back() == 'a') return least.name == arch.name;
   return 10 * least.major + least.minor <= 10 * arch.major + arch.minor;
 }
@@ -46,11 +46,11 @@ void record(const ConformanceRunner& runner, const Device& device,
 
 void record_all(const std::vector<std::string>& names) {
   const std::shared_ptr<const Device> gpu = current_gpu();
-  for (const ConformanceKernel& text : conformance_kernels()) {
-    if (!runs_on(text, gpu->arch())) continue;
-    const ConformanceRunner runner(text, gpu);
+  for (const ConformanceKernel& kernel : conformance_kernels()) {
+    if (!runs_on(kernel, gpu->arch())) continue;
+    const ConformanceRunner runner(kernel, gpu);
     for (const ConformanceCase& test_case : conformance_cases())
-      if (test_case.text == text.name &&
+      if (test_case.kernel == kernel.name &&
           (names.empty() || std::ranges::count(names, test_case.name) > 0))
         record(runner, *gpu, test_case);
   }

@@ -9,7 +9,7 @@
 
 namespace lazyrope {
 
-void PrintTo(const ConformanceKernel& text, std::ostream* out) { *out << text.name; }
+void PrintTo(const ConformanceKernel& kernel, std::ostream* out) { *out << kernel.name; }
 
 namespace {
 
@@ -35,7 +35,7 @@ TEST_P(Replay, EmulatedOutputAgreesWithRecording) {
   if (!has_emulator()) GTEST_SKIP() << "this build has no emulator";
   const ConformanceRunner runner(GetParam(), emulator_device());
   for (const ConformanceCase& test_case : conformance_cases())
-    if (test_case.text == GetParam().name) expect_as_recorded(runner, test_case);
+    if (test_case.kernel == GetParam().name) expect_as_recorded(runner, test_case);
 }
 
 // record_isa compiles the same source on a GPU, so it must not fail there.
@@ -46,7 +46,7 @@ TEST_P(Replay, KernelCompilesForItsLeastArch) {
   EXPECT_FALSE(binary.code.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Texts, Replay, testing::ValuesIn(conformance_kernels()),
+INSTANTIATE_TEST_SUITE_P(Kernels, Replay, testing::ValuesIn(conformance_kernels()),
                          [](const auto& row) { return row.param.name; });
 
 }  // namespace

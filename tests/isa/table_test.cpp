@@ -53,20 +53,20 @@ TEST(ConformanceCases, KernelCallsEveryWrapperThatTheCaseNames) {
     EXPECT_FALSE(test_case.wrappers.empty()) << test_case.name;
     for (const std::string& wrapper : test_case.wrappers) {
       EXPECT_TRUE(wrappers.contains(wrapper)) << test_case.name << ": " << wrapper << " is unknown";
-      EXPECT_TRUE(names_wrapper(text_of(test_case.text), wrapper))
-          << test_case.text << ".cuh does not call " << wrapper;
+      EXPECT_TRUE(names_wrapper(text_of(test_case.kernel), wrapper))
+          << test_case.kernel << ".cuh does not call " << wrapper;
     }
   }
 }
 
 TEST(ConformanceCases, NamesAreUniqueAndKernelsExist) {
-  std::set<std::string> texts;
-  for (const ConformanceKernel& text : conformance_kernels())
-    EXPECT_TRUE(texts.insert(text.name).second);
+  std::set<std::string> kernels;
+  for (const ConformanceKernel& kernel : conformance_kernels())
+    EXPECT_TRUE(kernels.insert(kernel.name).second);
   std::set<std::string> names;
   for (const ConformanceCase& test_case : conformance_cases()) {
     EXPECT_TRUE(names.insert(test_case.name).second) << test_case.name;
-    EXPECT_TRUE(texts.contains(test_case.text)) << test_case.name << " names " << test_case.text;
+    EXPECT_TRUE(kernels.contains(test_case.kernel)) << test_case.name << ": " << test_case.kernel;
   }
 }
 

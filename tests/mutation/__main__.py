@@ -1,8 +1,8 @@
 """python -m tests.mutation [--only TEXT]... [--trial NAME]... [--templates FOLDER] [--keep]
 
 Removes or weakens each wait, fence and barrier of the templates, one at a time, and runs small steps in the emulator,
-which looks for races. Exits with 1 if a mutant survives. Then the trials must get better or the emulator stricter, or
-the line is unnecessary and must be removed.
+which looks for races. Exits with 1 if a mutant survives. Then add a trial or a rule of the emulator that catches the
+mutant, or remove the line, which is unnecessary.
 """
 
 from __future__ import annotations

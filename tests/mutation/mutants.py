@@ -19,8 +19,8 @@ ORDER_OF = {
     "relaxed": "EmulatedOrder::kRelaxed",
 }
 COMMIT = "_commit_group"
-# These moves only cost time: a thread that commits or releases later, or waits earlier. The order in which warps issue
-# products, and queries before keys, is for speed as well.
+# These moves only cost time: a thread commits or releases later, or waits earlier. Results do not depend on the order
+# in which warps issue products, or on whether queries are loaded before keys.
 SLOWER = {
     "commit": ("later",),
     "release": ("later",),
@@ -76,7 +76,7 @@ def _first_that_matters(site: Site, statements: Iterable[Span], instructions: In
     matters = instructions.reaching
     if site.call.name.endswith(COMMIT):
         committed = site.call.name.removesuffix(COMMIT)
-        matters = instructions.coming_to({name for name in instructions.wrappers if name.startswith(committed)})
+        matters = instructions.with_callers_of({name for name in instructions.wrappers if name.startswith(committed)})
     for statement in statements:
         if site.text.uses(statement) & matters or JUMP.search(site.text.of(statement)):
             return statement

@@ -37,7 +37,7 @@ class Verdict:
 def mutants_inside(files: dict[str, dict[int, str]]) -> Iterator[ctypes.c_int]:
     """Has the kernels of this process compiled with all mutants inside; yields the number of the active one.
 
-    Enter it before lazyrope reads its environment.
+    The caller must enter this context before lazyrope reads its environment.
     """
     with tempfile.TemporaryDirectory() as name:
         folder, command = Path(name), os.environ.get("LAZYROPE_CXX", "c++")

@@ -18,8 +18,8 @@ REACHES_NO_MEMORY = re.compile(r"^(?:ld_global_nc$|shfl_|vote_|mma_|elect_|setma
 # All other wrappers move data.
 MOVES_DATA = re.compile(r"^(?:(?:ld|st|atom|red)_(?:shared|global|generic|relaxed)|(?:ld|st)matrix|cp_|wgmma_m)")
 
-# These functions synchronize among other things. Each call of them has a reason of its own.
-HANDS_OVER = {"acquire", "commit", "release", "await_phase", "order_wait", "order_arrive", "signal_issued"}
+# These functions synchronize and do other things as well. Each of their calls is a site.
+ALSO_SYNCHRONIZE = {"acquire", "commit", "release", "await_phase", "order_wait", "order_arrive", "signal_issued"}
 # The results are the same without these calls. A CTA would take work tiles from others before it has room for them, or
 # would load its first queries after its first keys and values.
 FOR_SPEED = {
@@ -60,8 +60,8 @@ class Instructions:
         self.own = _functions(texts, LEVELS)
         self.wrappers = _wrappers(texts)
         self.synchronizing = {name for name in self.wrappers if SYNCHRONIZES.search(name)}
-        self.helpers = self._helpers() | HANDS_OVER
-        self.reaching = self.coming_to({name for name in self.wrappers if not REACHES_NO_MEMORY.match(name)})
+        self.helpers = self._helpers() | ALSO_SYNCHRONIZE
+        self.reaching = self.with_callers_of({name for name in self.wrappers if not REACHES_NO_MEMORY.match(name)})
 
     def unclassified(self) -> set[str]:
         """Returns the wrappers that match none of the rules above."""
@@ -72,7 +72,7 @@ class Instructions:
         every = [*self.own, *self.wrappers.values()]
         return any(f.name == name and re.search(rf"\bbool\s+{name}\s*\(", text.of(f.span)) for text, f in every)
 
-    def coming_to(self, names: set[str]) -> set[str]:
+    def with_callers_of(self, names: set[str]) -> set[str]:
         """Returns these names and those of all functions that may call one of them, directly or not."""
         return _closure(names, self.own)
 

@@ -84,7 +84,7 @@ class Trial:
         step = case.plan(self.kernel)
         if not self.attends:
             return
-        out, lse = self.kernel(case.q, case.k_pool, case.v_pool, step, **case.calls)
+        out, lse = self.kernel(case.q, case.k_pool, case.v_pool, step, **case.call_arguments)
         exact, exact_lse, rounded = self.expected
         assert_lse_close(lse, exact_lse, case.q.dtype)
         assert_close(out, exact, rounded)
@@ -95,7 +95,7 @@ def documents(lengths: list[int], tokens: int, **setting: object) -> Callable[[]
     return lambda: documents_case(Setting(**chosen), lengths, tokens, "cpu")  # type: ignore[arg-type]
 
 
-def blind(tokens: int, kv_heads: int = 2) -> Case:
+def without_visible_keys(tokens: int, kv_heads: int = 2) -> Case:
     """Makes a request whose query positions are before its first key."""
     case = documents_case(Setting(head_dim=64, group=2, kv_heads=kv_heads), [40], tokens, "cpu")
     positions = list(range(-tokens, 0))
@@ -104,7 +104,7 @@ def blind(tokens: int, kv_heads: int = 2) -> Case:
     return case
 
 
-def rising(length: int) -> Case:
+def rising_scores(length: int) -> Case:
     """Makes a request whose last keys have the highest scores, so that row maxima rise late.
 
     A short request has one work tile per block.
@@ -116,20 +116,20 @@ def rising(length: int) -> Case:
     return case
 
 
-def loud(lengths: list[int], tokens: int, **setting: object) -> Case:
-    """Makes scores much greater than a row's first ones. A warp then computes them again."""
+def late_maxima(lengths: list[int], tokens: int, **setting: object) -> Case:
+    """Makes scores that are much greater than the first scores of their row. A warp then computes them again."""
     case = documents(lengths, tokens, kv_heads=1, **setting)()
     case.q.mul_(200)
     return case
 
 
-def alike(count: int, kv_heads: int = 1) -> Case:
+def requests_of_one_document(count: int, kv_heads: int = 1) -> Case:
     """Makes requests of one token that share a document."""
     fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=kv_heads), [40], 1, "cpu")
     return fixture.case(fixture.queries(count), [in_order(fixture, [0], 1)] * count)
 
 
-def uneven() -> Case:
+def uneven_requests() -> Case:
     """Makes requests with 8 to 18 documents. They have many tiles for four SMs, which take them from a queue."""
     fixture = DocumentFixture(Setting(head_dim=64, group=2, kv_heads=2), [64] * 18, 1, "cpu")
     rng = random.Random(3)
@@ -137,7 +137,7 @@ def uneven() -> Case:
     return fixture.case(fixture.queries(70 * 13), [in_order(fixture, list(range(count)), 70) for count in counts])
 
 
-def requests(count: int) -> Case:
+def many_requests(count: int) -> Case:
     """Makes more requests than the planner has threads. Most of them have no query tokens."""
     case = documents_case(Setting(head_dim=64, group=2, kv_heads=1), [40], 1, "cpu")
     for name, last in (("q_indptr", 1), ("segment_indptr", 1)):
@@ -162,33 +162,33 @@ TRIALS = [
     Trial("decode fp8", documents([40, 20, 100], 2, kv_heads=2, kv_dtype="float8_e5m2"), DECODE_FP8, PREFILL_FP8),
     Trial("decode of many rows", documents([40, 20, 70], 12, kv_heads=2), shape(1, 2, 32, 16, 3), PREFILL),
     # The single tile has equal KV splits, which wait for each other.
-    Trial("equal parts", documents([256], 32, kv_heads=1), DECODE, PREFILL),
-    # Some of these KV splits wait in vain: the CTAs have more threads than the emulator runs at once.
-    Trial("abandoned parts", documents([300], 128, kv_heads=1), DECODE, shape(16, 1, 16, 32, 2)),
+    Trial("equal splits", documents([256], 32, kv_heads=1), DECODE, PREFILL),
+    # Some combiners give up waiting for these KV splits: the CTAs have more threads than the emulator runs at once.
+    Trial("abandoned splits", documents([300], 128, kv_heads=1), DECODE, shape(16, 1, 16, 32, 2)),
     Trial("prefill of many blocks", documents([5] * 50, 20, kv_heads=1), LONG_DECODE, LONG_PREFILL),
     Trial("decode of many blocks", documents([5] * 50, 1, kv_heads=1), LONG_DECODE, LONG_PREFILL),
     Trial("fixed splits", documents([1300], 1, kv_heads=1), DECODE, PREFILL, fixed_split_blocks=8),
-    Trial("prefill that sees nothing", lambda: blind(80), DECODE, PREFILL),
-    Trial("mixed", lambda: random_case(Setting(head_dim=64, group=2), 3, "cpu", scale=60), DECODE, PREFILL),
+    Trial("prefill without visible keys", lambda: without_visible_keys(80), DECODE, PREFILL),
+    Trial("mixed", lambda: random_case(Setting(head_dim=64, group=2), 3, "cpu", longest=60), DECODE, PREFILL),
     Trial("hopper", documents([40, 300, 70, 33], 150, kv_heads=2), DECODE, HOPPER),
     Trial("hopper fp8", documents([40, 300, 70], 150, kv_heads=2, kv_dtype="float8_e4m3fn"), DECODE_FP8, HOPPER),
-    Trial("hopper that sees nothing", lambda: blind(80), DECODE, HOPPER),
-    Trial("hopper, many items", documents([40, 70], 600, kv_heads=2), DECODE, HOPPER),
+    Trial("hopper without visible keys", lambda: without_visible_keys(80), DECODE, HOPPER),
+    Trial("hopper, many work tiles", documents([40, 70], 600, kv_heads=2), DECODE, HOPPER),
     Trial("hopper, many blocks", documents([5] * 50, 20, kv_heads=1), DECODE, LONG_HOPPER),
     Trial("hopper, long", documents([1500, 131, 900], 150, kv_heads=2), DECODE, LONG_HOPPER),
     Trial("hopper, long rows", documents([40, 70, 33] + [20] * 9, 70, kv_heads=1, head_dim=192), DECODE, HOPPER),
-    Trial("hopper, long rows as they come", documents([40], 70, kv_heads=1, head_dim=192, rope="none"), DECODE, HOPPER),
-    Trial("hopper, loud long rows", lambda: loud([5, 70, 40, 30], 70, head_dim=192), DECODE, HOPPER),
-    Trial("hopper, many items of long rows", documents([48, 64], 256, kv_heads=2, head_dim=192), DECODE, HOPPER),
+    Trial("hopper, long rows without rope", documents([40], 70, kv_heads=1, head_dim=192, rope="none"), DECODE, HOPPER),
+    Trial("hopper, long rows with late maxima", lambda: late_maxima([5, 70, 40, 30], 70, head_dim=192), DECODE, HOPPER),
+    Trial("hopper, many work tiles of long rows", documents([48, 64], 256, kv_heads=2, head_dim=192), DECODE, HOPPER),
     Trial("hopper, fixed splits", documents([512], 40, kv_heads=2), DECODE, HOPPER, fixed_split_blocks=1),
     Trial("hopper decode", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_DECODE, HOPPER),
     Trial("hopper decode of two heads", documents([40, 300, 70, 33], 3, kv_heads=2), HOPPER_PAIRS, HOPPER),
     Trial("hopper decode, many blocks", documents([5] * 50, 1, kv_heads=1), HOPPER_DECODE, HOPPER),
-    Trial("hopper decode, many items", lambda: alike(20), HOPPER_DECODE, HOPPER),
-    Trial("hopper decode that sees nothing", lambda: blind(5, kv_heads=8), HOPPER_DECODE, HOPPER),
-    Trial("hopper decode of rising scores", lambda: rising(300), HOPPER_DECODE, HOPPER),
-    Trial("hopper, uneven tiles", uneven, DECODE, HOPPER, attends=False),
+    Trial("hopper decode, many work tiles", lambda: requests_of_one_document(20), HOPPER_DECODE, HOPPER),
+    Trial("hopper decode without visible keys", lambda: without_visible_keys(5, kv_heads=8), HOPPER_DECODE, HOPPER),
+    Trial("hopper decode of rising scores", lambda: rising_scores(300), HOPPER_DECODE, HOPPER),
+    Trial("hopper, uneven tiles", uneven_requests, DECODE, HOPPER, attends=False),
     # Two planner CTAs measure these tiles together. They also choose the number of heads of a work tile.
-    Trial("many tiles", lambda: alike(70, kv_heads=2), DECODE, PREFILL),
-    Trial("requests", lambda: requests(1100), DECODE, PREFILL, attends=False),
+    Trial("many tiles", lambda: requests_of_one_document(70, kv_heads=2), DECODE, PREFILL),
+    Trial("many requests", lambda: many_requests(1100), DECODE, PREFILL, attends=False),
 ]

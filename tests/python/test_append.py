@@ -57,7 +57,7 @@ class Writes:
 
 
 @pytest.mark.usefixtures("compiled_ahead")
-def test_random_appends(numbered_setting, build, device, executed):
+def test_random_appends_agree_with_fp64(numbered_setting, build, device, executed):
     seed, setting = numbered_setting
     spec = setting.spec()
     kernel = build(spec)

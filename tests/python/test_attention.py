@@ -124,7 +124,7 @@ def test_outputs_belong_to_the_callers_framework(build, device):
     assert lse is None
 
 
-def test_same_call_twice_gives_the_same_bits(build, device):
+def test_the_same_call_twice_gives_the_same_bits(build, device):
     case = random_case(Setting(phase="mixed"), 8, device)
     kernel = build(case.spec)
     step = case.plan(kernel)
@@ -206,8 +206,8 @@ def test_a_step_without_requests_has_empty_outputs(build, device):
 def test_infinite_sinks_give_finite_results(build, device, sink):
     """A sink of inf takes all of a head's weight, and one of -inf takes none. Both results are finite."""
     case = random_case(Setting(phase="decode", scores="sinks"), 3, device)
-    case.calls["sinks"][0] = sink
-    out, lse = build(case.spec)(case.q, case.k_pool, case.v_pool, case.plan(build(case.spec)), **case.calls)
+    case.call_arguments["sinks"][0] = sink
+    out, lse = build(case.spec)(case.q, case.k_pool, case.v_pool, case.plan(build(case.spec)), **case.call_arguments)
     expected, expected_lse = case.reference()
     if sink > 0:
         assert not out[:, 0].any() and (lse[:, 0] > 1e29).all()
@@ -224,7 +224,7 @@ def test_out_may_be_interleaved_with_q_but_not_overlap_it(build, device):
 
     def attend(q: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         q.copy_(case.q)
-        return kernel(q, case.k_pool, case.v_pool, step, out=out, **case.calls)[0]
+        return kernel(q, case.k_pool, case.v_pool, step, out=out, **case.call_arguments)[0]
 
     expected = attend(case.q.clone(), torch.empty_like(case.q))
     rows = torch.empty((tokens, 2 * heads, dim), dtype=case.q.dtype, device=device)

@@ -1,4 +1,4 @@
-"""Tuning on machines where it cannot measure. tests/gpu/test_autotune.py tests it on a GPU."""
+"""Tests tuning where nothing can be measured. tests/gpu/test_autotune.py tests tuning on a GPU."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_positions_are_a_list_a_range_or_one_int(build, device):
     assert attend(range(0)).shape == (0, 8, 128)
 
 
-def test_any_object_with_the_attributes_of_a_document_serves(device):
+def test_any_object_with_the_attributes_of_a_document_is_accepted(device):
     class Stored:
         first_page, num_tokens, lead = 1, 20, 0
 
@@ -105,7 +105,7 @@ def test_any_object_with_the_attributes_of_a_document_serves(device):
     assert batch.capacity == StepCapacity(requests=1, segments=1, query_tokens=1, tokens_per_request=1)
 
 
-def test_documents_of_a_store_serve(device):
+def test_documents_of_a_store_are_accepted(device):
     documents = pytest.importorskip("lazyrope.documents")
     store = documents.DocumentStore(Setting().spec(), num_layers=1, budget="1MiB", device=device)
     document, _ = store.acquire(list(range(40)))
@@ -161,7 +161,7 @@ def test_bad_requests_are_refused_by_name(requests, says, device):
     with pytest.raises(lazyrope.SpecError) as filled:
         batch.fill(requests)
     assert str(filled.value) == str(made.value)
-    assert (batch.num_requests, batch.num_segments, batch.num_tokens) == (2, 1, 2), "what it had is gone"
+    assert (batch.num_requests, batch.num_segments, batch.num_tokens) == (2, 1, 2), "the previous fill is lost"
 
 
 @pytest.mark.parametrize(

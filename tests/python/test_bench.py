@@ -24,11 +24,11 @@ from lazyrope.bench.stream import Stream
 from lazyrope.bench.tables import TABLES
 from lazyrope.bench.timer import Memory, Timer
 
-from tests.support.bench import ARCH, SMALL, Counter, in_emulator
+from tests.support.bench import ARCH, SMALL, FakeTimer, in_emulator
 
 
 def emulated() -> Bench:
-    return Bench(Counter(), Memory("cpu"), PEERS, arch=ARCH)
+    return Bench(FakeTimer(), Memory("cpu"), PEERS, arch=ARCH)
 
 
 class TestShapes:
@@ -192,7 +192,7 @@ class TestTimer:
 
 
 class TestMemory:
-    def test_is_made_once(self):
+    def test_tensors_share_memory_that_is_made_once(self):
         memory = Memory("cpu")
         k, v = memory.keys_and_values((2, 3, 4), "bfloat16")
         assert k.shape == v.shape == (2, 3, 4) and not torch.equal(k, v)
@@ -222,7 +222,7 @@ class TestStream:
         """The timer makes the last sum the fastest."""
         benchmarks = []
 
-        class Reversed(Counter):
+        class Reversed(FakeTimer):
             def times(self, calls, rounds=None):
                 benchmarks.append(rounds)
                 return {name: [-us for us in times] for name, times in super().times(calls).items()}
@@ -233,14 +233,14 @@ class TestStream:
         assert stream.sum(64) == stream.sum(64) == ("b", sums["b"])
         assert stream.sum(128)[0] == "b" and benchmarks == [streams.ROUNDS] * 2
 
-    def test_shapes_of_triton_s_sum(self, monkeypatch):
+    def test_every_program_of_triton_s_sum_has_a_block(self, monkeypatch):
         """The numbers of programs are a few for each SM, and one for each block. No program is without a block."""
         made = []
         module = unittest.mock.MagicMock(partial_sums=lambda numbers, *shape: made.append((len(numbers), *shape)))
         monkeypatch.setitem(sys.modules, "lazyrope.bench.triton", module)
         properties = unittest.mock.MagicMock(multi_processor_count=3)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-        stream = Stream(Counter(), Memory("cpu"))
+        stream = Stream(FakeTimer(), Memory("cpu"))
         stream.has_triton = True
         names = [*stream._calls(4 * 8192 * 10)]
         assert names[0] == "torch" and "triton, 6 programs, blocks of 8192" in names
@@ -258,7 +258,7 @@ class TestStream:
 
     def test_reads_as_many_bytes_as_it_says(self):
         memory = Memory("cpu")
-        name, call = Stream(Counter(), memory).sum(4096)
+        name, call = Stream(FakeTimer(), memory).sum(4096)
         assert name == "torch"
         assert torch.equal(call(), memory.numbers(2048, "bfloat16").view(torch.float32).sum())
 
@@ -298,10 +298,10 @@ class TestRows:
             assert given["q_position"][first:end] == list(range(last + 1 - shape.query_tokens, last + 1))
         assert used == set(range(requests.num_pages))
 
-    def test_a_decode_row(self):
+    def test_a_decode_row_has_each_measured_time(self):
         shape = Shape("decode", 2, 1, 96, doc_tokens=32, **SMALL)
         own = {"a": replace(shape, rope="none"), "b": replace(shape, page_size=32)}
-        row = attention_row(shape, Bench(Counter(), Memory("cpu"), {}, arch=ARCH), own)
+        row = attention_row(shape, Bench(FakeTimer(), Memory("cpu"), {}, arch=ARCH), own)
         assert (row["us"], row["plan_us"], row["stream_us"], row["step_us"]) == (1, 2, 3, 4)
         assert row["own"] == {"a": 5, "b": 6} and row["peers"] == {}
         assert row["tbps"] == shape.kv_bytes / 1e6 and row["stream_by"] == "torch"
@@ -314,11 +314,11 @@ class TestRows:
         bench.compile_ahead(shapes, emulated())
         assert "compile: 100%" in capsys.readouterr().err
 
-    def test_an_eight_bit_row(self):
+    def test_a_row_of_8_bit_keys_counts_one_byte_per_number(self):
         row = bench.measured(Shape("decode", 1, 1, 64, kv_dtype="float8_e4m3fn", **SMALL), emulated())
         assert row["tbps"] == 64 * 2 * 2 * 64 / 1e6
 
-    def test_rows_of_a_prefill_and_of_copies(self):
+    def test_prefill_and_copies_have_their_own_peers(self):
         for kernel, peers in (
             ("prefill", ["flash_attention_2"]),
             ("append", ["torch_copy"]),
@@ -340,7 +340,7 @@ class TestCommand:
         def run(*arguments: str):
             monkeypatch.setitem(TABLES, "decode", [Shape("decode", 1, 1, 64, **SMALL)])
             monkeypatch.setattr(bench, "KINDS", {"decode": lambda shape, bench: dict(ROW)})
-            monkeypatch.setattr(bench, "Timer", lambda rounds: Counter())
+            monkeypatch.setattr(bench, "Timer", lambda rounds: FakeTimer())
             monkeypatch.setattr(bench, "Memory", lambda: Memory("cpu"))
             monkeypatch.setattr(bench, "compile_ahead", lambda shapes, bench: None)
             monkeypatch.setattr(bench, "environment", lambda timer: dict(ABOUT))

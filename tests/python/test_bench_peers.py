@@ -86,7 +86,7 @@ class TestPeers:
         assert lengths.dtype == torch.uint32 and lengths.tolist() == [200, 96, 96]
         assert options == {"bmm1_scale": 1 / 8, "kv_layout": "NHD"}
 
-    def test_fa2_of_flashinfer_plans_what_it_runs(self, flashinfer):
+    def test_flashinfer_fa2_plans_what_it_runs(self, flashinfer):
         PEERS["flashinfer_fa2"].make(Shape("decode", 2, 4, 96, mask="causal", **SMALL), Memory("cpu"))()
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper.return_value
         (indptr, indices, last, *sizes), options = wrapper.plan.call_args
@@ -106,7 +106,7 @@ class TestPeers:
         assert q.shape == (2, 4, 4, 64) and k.shape == (12, 16, 2, 64) and options["causal"]
         assert options["page_table"].shape == (2, 6) and options["seqused_k"].tolist() == [96, 96]
 
-    def test_lazy_attention_from_flashinfer_s_parts(self, flashinfer):
+    def test_lazy_decode_on_flashinfer_attends_to_each_document_apart(self, flashinfer):
         """Each document is a request, with queries rotated by their distance from the document's first token."""
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper.return_value
         wrapper.run.side_effect = lambda q, kv, return_lse: (q, q[..., 0].float())
@@ -122,7 +122,7 @@ class TestPeers:
         assert torch.equal(rotated[0], rotated[2]) and not torch.equal(rotated[0], rotated[3])
         assert rotated.shape == (6, 4, 64) and keys.shape == (6, 1, 64)
 
-    def test_lazy_chunks_from_flashinfer_s_parts(self, flashinfer):
+    def test_lazy_chunks_on_flashinfer_merge_the_outputs_of_documents(self, flashinfer):
         """Outputs are merged token by token."""
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper.return_value
         wrapper.run.side_effect = lambda q, kv, return_lse: (q, q[..., 0].float())
@@ -137,7 +137,7 @@ class TestPeers:
         assert torch.equal(result, 2 * torch.cat([rotated[:3], rotated[6:9]]))
 
     @pytest.mark.parametrize("backend", ["fa2", "fa3"])
-    def test_chunks_of_flashinfer(self, flashinfer, backend):
+    def test_flashinfer_plans_the_queries_and_pages_of_chunks(self, flashinfer, backend):
         shape = Shape("prefill", 2, 20, 96, mask="causal", **SMALL)
         PEERS[f"flashinfer_{backend}"].make(shape, Memory("cpu"))()
         assert flashinfer.BatchPrefillWithPagedKVCacheWrapper.call_args.kwargs["backend"] == backend
@@ -145,7 +145,7 @@ class TestPeers:
         (tokens, indptr, *_), options = wrapper.plan.call_args
         assert tokens.tolist() == [0, 20, 40] and indptr.tolist() == [0, 6, 12] and options["causal"]
 
-    def test_contiguous_chunks_of_flashinfer(self, flashinfer):
+    def test_flashinfer_gets_contiguous_keys_of_chunks(self, flashinfer):
         PEERS["flashinfer_contiguous"].make(Shape("prefill", 2, 20, 96, **SMALL), Memory("cpu"))()
         wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper.return_value
         (tokens, keys, *sizes), options = wrapper.plan.call_args
@@ -154,7 +154,7 @@ class TestPeers:
         (q, k, v), _ = wrapper.run.call_args
         assert q.shape == (40, 4, 64) and k.shape == v.shape == (192, 2, 64)
 
-    def test_contiguous_chunks_of_flash_attention_4(self, monkeypatch):
+    def test_flash_attention_4_gets_contiguous_keys_of_chunks(self, monkeypatch):
         module = unittest.mock.MagicMock()
         monkeypatch.setitem(sys.modules, "flash_attn", unittest.mock.MagicMock())
         monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
@@ -164,7 +164,7 @@ class TestPeers:
         (q, k, v), options = module.flash_attn_func.call_args
         assert q.shape == (2, 96, 4, 64) and k.shape == v.shape == (2, 96, 2, 64) and options == {"causal": True}
 
-    def test_rows_that_flashinfer_s_peers_refuse(self, flashinfer, capsys):
+    def test_rows_that_flashinfer_cannot_compute_have_no_calls(self, flashinfer, capsys):
         several = Shape("decode", 1, 4, 96, peers=("flashinfer_xqa", "lazy_on_flashinfer"), **SMALL)
         causal = Shape("prefill", 1, 96, 96, mask="causal", peers=("lazy_on_flashinfer",), **SMALL)
         unequal = Shape("decode", 8, 1, 960, doc_tokens=40, ragged=True, peers=("lazy_on_flashinfer",), **SMALL)

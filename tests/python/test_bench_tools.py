@@ -10,7 +10,7 @@ import torch
 from lazyrope.bench.rows import LazyAttention
 from lazyrope.bench.timer import Memory
 
-from tests.support.bench import ARCH, SMALL, Counter, in_emulator
+from tests.support.bench import ARCH, SMALL, FakeTimer, in_emulator
 from tools.bench import command
 from tools.bench.limits import AIM, Limit, MeanLimit, count_unmet, evaluate, evaluate_mean, limit_text, mean_text
 from tools.bench.peers import PAGED, PEERS
@@ -20,7 +20,7 @@ from tools.bench.tables import TABLE_LIMITS, TABLES
 
 
 def emulated(arch: str = ARCH) -> Bench:
-    return Bench(Counter(), Memory("cpu"), {}, arch=arch)
+    return Bench(FakeTimer(), Memory("cpu"), {}, arch=arch)
 
 
 def all_shapes() -> list[Shape]:
@@ -53,7 +53,7 @@ class TestShapes:
                 {"stream_us"} if row.kv_bytes > 1e9 else set()
             )
 
-    def test_the_group_of_squares(self):
+    def test_the_mean_of_squares_is_over_24_sizes(self):
         (limit,) = TABLE_LIMITS["prefill"]
         rows = [row for row in TABLES["prefill"] if row.group == limit.group]
         sizes = {(row.head_dim, row.heads, row.context, row.mask) for row in rows}
@@ -94,13 +94,13 @@ class TestShapes:
         assert abs(sum(lengths) / len(lengths) / mean - 1) < 0.05
         assert min(lengths) < mean / 4 and max(lengths) > 1.75 * mean
 
-    def test_a_first_request_of_another_length(self):
+    def test_the_first_request_may_have_another_length(self):
         shape = Shape("decode", 3, 1, 100, first_context=1000)
         assert shape.contexts == [1000, 100, 100]
         assert shape.kv_bytes == 1200 * 8 * 128 * 2 * 2
         assert replace(shape, kv_dtype="float8_e4m3fn").kv_bytes == 1200 * 8 * 128 * 2
 
-    def test_a_chunk_among_requests_that_decode(self):
+    def test_the_first_request_may_be_a_chunk(self):
         shape = Shape("prefill", 3, 1, 100, first_context=1000, first_tokens=20)
         assert shape.tokens == [20, 1, 1] and shape.first_query == [1000, 100, 100]
         assert shape.flops == (20 * 1000 + 2 * 100) * 4 * 32 * 128
@@ -131,7 +131,7 @@ class TestLimits:
         assert Limit("stream_us", factor=0.985).bound(1000) == 985
         assert Limit(None, plus_us=530).bound(0) == 530
 
-    def test_limits_as_text(self):
+    def test_a_limit_is_shown_with_its_factor_and_term(self):
         assert str(Limit("best_peer", factor=1.03, plus_us=1)) == "1.03 x best_peer or best_peer + 1 us"
         assert str(Limit(None, plus_us=530)) == "530 us"
         assert str(Limit("stream_us", factor=1.015)) == "1.015 x stream_us"
@@ -191,7 +191,7 @@ class TestRows:
         plain = LazyAttention(shape.variant({"rope": "none", "doc_tokens": 96}), bench_)
         assert lazy.k_pool.data_ptr() == plain.k_pool.data_ptr() and lazy.num_pages == plain.num_pages
 
-    def test_a_decode_row(self):
+    def test_a_decode_row_has_times_variants_and_limits(self):
         shape = Shape(
             "decode",
             2,
@@ -209,7 +209,7 @@ class TestRows:
         assert [limit["met"] for limit in row["limits"]] == [True, True]
         json.dumps(row)
 
-    def test_a_step_of_a_chunk_and_of_requests_that_decode(self, capsys):
+    def test_a_mixed_step_is_limited_by_the_sum_of_its_parts(self, capsys):
         apart = {"decoding": {"batch": 2, "first_context": None, "first_tokens": None}, "chunk": {"batch": 1}}
         limits = (Limit("decoding + chunk", factor=1.05),)
         shape = Shape("prefill", 3, 1, 32, first_context=64, first_tokens=40, variants=apart, limits=limits, **SMALL)
@@ -223,7 +223,7 @@ class TestRows:
         families = [compiled.compile(replace(shape, family=family)).config.prefill.family for family in (None, "sm80")]
         assert families == ["sm90a", "sm80"]
 
-    def test_a_row_of_the_planner(self, monkeypatch, capsys):
+    def test_a_planner_row_has_its_floor_and_segments(self, monkeypatch, capsys):
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
         shape = Shape("plan", 3, 1, 96, doc_tokens=32, peers=(), limits=(Limit("floor_us", plus_us=4),), **SMALL)
         row = command.measured(shape, emulated())
@@ -241,7 +241,7 @@ class TestCommand:
             row = {"us": us, "stream_us": 10.0, "tbps": 1.0, "own": {}, "peers": {}}
             monkeypatch.setitem(TABLES, "decode", [shape])
             monkeypatch.setattr(command, "KINDS", {"decode": lambda shape, bench: row})
-            monkeypatch.setattr(command, "Timer", lambda rounds: Counter())
+            monkeypatch.setattr(command, "Timer", lambda rounds: FakeTimer())
             monkeypatch.setattr(command, "Memory", lambda: Memory("cpu"))
             monkeypatch.setattr(command, "compile_ahead", lambda shapes, bench: None)
             monkeypatch.setattr(command, "environment", lambda timer, commit: {"commit": commit})

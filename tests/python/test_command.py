@@ -1,4 +1,4 @@
-"""The ``lazyrope`` command."""
+"""The subcommands of ``lazyrope``: their output, their exit codes and their error messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.command import (
     KERNELS,
-    NOTHING_THERE,
+    MISSING_NVRTC,
     environment,
     flip_last_byte,
     nvidia_packages,
@@ -117,7 +117,7 @@ class TestHelp:
         ):
             assert name in text
 
-    def test_version(self, run):
+    def test_version_is_that_of_the_package(self, run):
         assert run("--version").stdout == f"lazyrope {lazyrope.__version__}\n"
 
 
@@ -138,7 +138,7 @@ class TestRender:
         assert facts["entry"] in facts["source"]
         assert facts["threads"] % 32 == 0
 
-    def test_output_file(self, run, tmp_path):
+    def test_the_output_file_has_the_printed_source(self, run, tmp_path):
         file = tmp_path / "kernel.cu"
         assert run("render", *SPEC, "--arch", "sm_80", "-o", file).stdout == ""
         assert file.read_text() == run("render", *SPEC, "--arch", "sm_80").stdout
@@ -171,7 +171,7 @@ class TestRender:
 
 
 class TestCompile:
-    def test_json(self, compiled):
+    def test_json_has_the_facts_of_each_kernel(self, compiled):
         cache, printed, _ = compiled
         assert sorted(printed) == ["cache", "kernels", "seconds"]
         assert printed["cache"] == str(cache)
@@ -189,14 +189,14 @@ class TestCompile:
 
     def test_a_second_compilation_comes_from_the_cache(self, run, warm, compiled):
         # NVRTC is not needed for cached kernels.
-        printed = json.loads(run("compile", *SPEC, "--arch", ARCH, "--json", LAZYROPE_NVRTC=NOTHING_THERE).stdout)
+        printed = json.loads(run("compile", *SPEC, "--arch", ARCH, "--json", LAZYROPE_NVRTC=MISSING_NVRTC).stdout)
         for kernel, cold in zip(printed["kernels"], compiled[1]["kernels"], strict=True):
             assert kernel["from_cache"]
             assert kernel["ms"] < cold["ms"]
             same = "kernel entry compiler registers shared_bytes cubin_bytes compile_ms"
             assert [kernel[name] for name in same.split()] == [cold[name] for name in same.split()]
 
-    def test_table(self, run, warm):
+    def test_the_table_has_a_row_for_each_kernel(self, run, warm):
         result = run("compile", *SPEC, "--arch", ARCH, "--threads", 1, "--allow-spills")
         lines = result.stdout.splitlines()
         assert lines[0] == "d64-g3-neox-bfloat16: head_dim 64, group 3, bfloat16, rope neox, causal, raw queries"
@@ -209,7 +209,7 @@ class TestCompile:
         assert lines[-1].startswith("5 kernels in ") and lines[-1].endswith(f" s; cache: {warm}")
         assert result.stderr == ""
 
-    def test_several_models_and_archs(self, run, tmp_path, cache):
+    def test_several_models_and_archs_share_equal_kernels(self, run, tmp_path, cache):
         models = [
             write_config(tmp_path / "a" / "tiny", rope_theta=5000.0),
             write_config(tmp_path / "b" / "tiny", num_attention_heads=4, hidden_size=256),
@@ -266,7 +266,7 @@ class TestCompile:
 
 
 class TestCache:
-    def test_list(self, run, warm):
+    def test_list_has_every_entry_with_its_size(self, run, warm):
         listed = json.loads(run("cache", "list", "--json").stdout)
         assert sorted(listed) == ["bytes", "directory", "entries"]
         assert listed["directory"] == str(warm)
@@ -286,7 +286,7 @@ class TestCache:
         assert json.loads(run("cache", "list", "--json").stdout)["entries"] == []
         assert not cache.exists()
 
-    def test_verify(self, run, warm):
+    def test_verify_counts_bad_entries(self, run, warm):
         assert run("cache", "verify").stdout == f"0 of 5 entries are bad, in {warm}\n"
         assert json.loads(run("cache", "verify", "--json").stdout) == {"directory": str(warm), "entries": 5, "bad": []}
 
@@ -341,7 +341,7 @@ class TestCache:
         assert list(warm.iterdir()) == []
         assert run("cache", "clear", "--yes").stdout == f"removed 0 entries, 0 B; 0 B left in {warm}\n"
 
-    def test_path(self, run, cache, tmp_path):
+    def test_path_is_the_directory_of_the_cache(self, run, cache, tmp_path):
         assert run("cache", "path").stdout == f"{cache}\n"
         assert run("cache", "path", "--cache", tmp_path / "other").stdout == f"{tmp_path}/other\n"
         result = run("cache", "path", "--cache", "none", code=1)
@@ -349,14 +349,14 @@ class TestCache:
 
 
 class TestDoctor:
-    def test_text(self, run, warm):
+    def test_text_has_nvrtc_cache_variables_and_archs(self, run, warm):
         text = run("doctor").stdout
         assert text.startswith(f"lazyrope {lazyrope.__version__}\nNVRTC\n  configured (LAZYROPE_NVRTC) ")
         assert f"directory: {warm}" in text and "5 entries" in text
         assert "LAZYROPE_CACHE_MAX_BYTES" in text
         assert f"compiles for: {', '.join(lazyrope.archs())}\n" in text
 
-    def test_json(self, run, warm):
+    def test_json_has_every_part_of_the_report(self, run, warm):
         facts = json.loads(run("doctor", "--json").stdout)
         assert list(facts) == ["version", "nvrtc", "driver", "cache", "environment", "archs"]
         assert facts["nvrtc"]["path"] == environment()["LAZYROPE_NVRTC"]
@@ -365,14 +365,14 @@ class TestDoctor:
         assert facts["archs"] == lazyrope.archs()
 
     def test_without_nvrtc_doctor_passes_only_with_cached_kernels(self, run, cache, compiled):
-        result = run("doctor", LAZYROPE_NVRTC=NOTHING_THERE, code=1)
+        result = run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC, code=1)
         assert "no NVRTC" in result.stdout
         assert "lazyrope: no kernel can run here" in result.stderr
         shutil.copytree(compiled[0], cache)
-        assert run("doctor", LAZYROPE_NVRTC=NOTHING_THERE).stderr == ""
+        assert run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC).stderr == ""
         for file in cache.glob("*.lzr"):
             flip_last_byte(file)
-        run("doctor", LAZYROPE_NVRTC=NOTHING_THERE, code=1)
+        run("doctor", LAZYROPE_NVRTC=MISSING_NVRTC, code=1)
 
 
 def write_script(file: Path, text: str) -> None:
@@ -523,8 +523,8 @@ class TestMistakes:
         assert b"cannot write to standard output: No space left on device" in result.stderr
 
     def test_compile_without_nvrtc_says_how_to_install_it(self, run):
-        error = run("compile", *SPEC, "--arch", ARCH, code=1, LAZYROPE_NVRTC=NOTHING_THERE).stderr
-        assert "no usable NVRTC" in error and "pip install" in error and NOTHING_THERE in error
+        error = run("compile", *SPEC, "--arch", ARCH, code=1, LAZYROPE_NVRTC=MISSING_NVRTC).stderr
+        assert "no usable NVRTC" in error and "pip install" in error and MISSING_NVRTC in error
 
     def test_an_unwritable_cache_does_not_prevent_compiling(self, run, tmp_path):
         (tmp_path / "file").touch()

@@ -17,7 +17,7 @@ from tools.bench.shapes import Shape
 from tools.bench.tables import TABLES
 
 GPU = decode_model.Gpu(sms=132)
-# CTAs with work in steps of one token a request and 1024-token documents. tests/unit/runtime_decode_shares_test.cpp
+# CTAs with work in steps of one token per request and 1024-token documents. tests/unit/runtime_decode_shares_test.cpp
 # compares them with the planner.
 SHARES = json.loads((Path(__file__).parents[1] / "support" / "decode_shares.json").read_text())
 COEFFICIENTS = [5.0, 0.6, 220.0, 0.9, 1.5]
@@ -151,7 +151,7 @@ class TestTables:
         targets = comparison.targets_table([row], decode_table.name)
         assert ["1 x the fastest paged peer", "0 of 1", "", "64 x 16k (not evaluated)"] in targets.rows
 
-    def test_the_facts_of_the_sweep(self):
+    def test_the_sweep_is_summarized_by_counts_ranges_and_extremes(self):
         rows = sweep()
         rows[3] |= {"peers": {"cudnn": rows[3]["us"] / 1.25}}
         for limit in rows[3]["limits"]:

@@ -55,7 +55,7 @@ class Run:
 
 @dataclass
 class Model:
-    """A model of the store. Its lists keep every document and run, including those that are gone."""
+    """A model of the store. Its lists also keep documents and runs that the store no longer has."""
 
     entries: list[Entry] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
@@ -285,7 +285,7 @@ class StoreMachine(RuleBasedStateMachine):
     def use(self, name: int, fails: bool) -> None:
         entry, victims = self.model.named(name), self.model.victims([name], 0)
         if entry and entry.state == "filling":
-            return  # this thread would wait for ever; test_document_threads.py tests the wait
+            return  # this thread would wait forever; test_document_threads.py tests the wait
         filled: list[Entry] = []
 
         def fill(handle: Document) -> None:

@@ -95,7 +95,7 @@ def test_impossible_options_are_refused(options, message):
         make_store(4, **options)
 
 
-def test_a_store_of_one_page_works():
+def test_a_store_of_one_page_holds_the_last_document():
     store = make_store(1)
     put(store, A)
     put(store, B)
@@ -362,7 +362,7 @@ def test_a_reservation_takes_everything_or_nothing():
 
 
 def test_a_reservation_larger_than_the_budget_is_refused():
-    """A reservation that exceeds the budget fails even if its documents are stored, for it could wait for ever."""
+    """A reservation that exceeds the budget fails even if its documents are stored. It could wait forever."""
     store = make_store(4)
     tokens = document_tokens(0, 3)
     put(store, tokens)

@@ -64,9 +64,9 @@ def test_tensors_that_do_not_fit_fp8_pools_are_refused(device):
 def test_rows_computed_in_blocks_equal_rows_computed_at_once(monkeypatch, device):
     case = documents_case(Setting(), [100, 0, 33], 70, device)
     kernel = eager.compile(case.spec)
-    whole, whole_lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.calls)
+    whole, whole_lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.call_arguments)
     monkeypatch.setattr(eager, "MAX_SCORES", 9 * 8 * 133)
-    out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.calls)
+    out, lse = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.call_arguments)
     assert error(out, whole.double()).norm < 2**-8 and torch.allclose(lse, whole_lse, atol=1e-5)
 
 
@@ -75,7 +75,7 @@ def test_float32_inputs_give_float32_accuracy(device):
     case = documents_case(Setting(page_size=48), [100, 33], 7, device)
     case.q, case.k_pool, case.v_pool = (t.float() for t in (case.q, case.k_pool, case.v_pool))
     kernel = eager.compile(case.spec)
-    out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.calls)
+    out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.call_arguments)
     exact = case.reference()[0]
     assert out.dtype == torch.float32 and error(out, exact).norm < 1e-5
 

@@ -32,7 +32,7 @@ def case_of(**setting: object) -> tuple[Case, lazyrope.Attention]:
 
 
 def attend(case: Case, kernel: lazyrope.Attention) -> torch.Tensor:
-    out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.calls)
+    out, _ = kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel), **case.call_arguments)
     return out
 
 
@@ -175,7 +175,7 @@ def test_a_step_is_refused_after_a_fault_until_it_is_updated():
     step.update(**step_arguments(case.metadata | {"pages": wrong}))
 
     def again() -> torch.Tensor:
-        return kernel(case.q, case.k_pool, case.v_pool, step, **case.calls)[0]
+        return kernel(case.q, case.k_pool, case.v_pool, step, **case.call_arguments)[0]
 
     with pytest.raises(lazyrope.KernelFault):
         again()

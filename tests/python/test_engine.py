@@ -20,7 +20,7 @@ from tests.support.serving import (
     assert_nothing_is_held,
     budget_of,
     make_engine,
-    texts,
+    random_token_lists,
 )
 
 
@@ -51,8 +51,8 @@ def test_iterators_of_several_requests_may_be_interleaved(model):
 def test_threads_share_an_engine(model):
     """Each thread gets all tokens of its request, and passes of two engines of one model do not mix."""
     engines = [make_engine(model), make_engine(model)]
-    prompts = texts(15, *[12] * 6)
-    document = texts(16, 50)
+    prompts = random_token_lists(15, *[12] * 6)
+    document = random_token_lists(16, 50)
     expected = [make_engine(model).generate(p, document, max_new_tokens=6, stop=[]).result() for p in prompts]
 
     def ask(i: int) -> list[int]:
@@ -85,7 +85,7 @@ def test_calling_the_model_during_a_pass_is_an_error(model, monkeypatch):
 
 def test_leaving_the_with_cancels_a_request(model):
     engine = make_engine(model)
-    with engine.generate([1, 2, 3], texts(1, 20), max_new_tokens=50, stop=[]) as generation:
+    with engine.generate([1, 2, 3], random_token_lists(1, 20), max_new_tokens=50, stop=[]) as generation:
         for _ in generation:
             break
     assert generation.finish_reason == "cancelled"
@@ -94,7 +94,7 @@ def test_leaving_the_with_cancels_a_request(model):
 
 def test_salts_keep_documents_apart(model):
     engine = make_engine(model)
-    document = texts(1, 20)[0]
+    document = random_token_lists(1, 20)[0]
     for salt in ("a", "b", "a"):
         last = engine.generate([1], [document], max_new_tokens=1, stop=[], salt=salt)
         last.result()
@@ -103,7 +103,7 @@ def test_salts_keep_documents_apart(model):
 
 def test_scores_of_a_document_that_another_request_fills_are_left_out(model):
     engine = make_engine(model, max_pass_tokens=40)
-    prompt, document = texts(4, 7, 100)
+    prompt, document = random_token_lists(4, 7, 100)
     first = engine.generate(prompt, [document], max_new_tokens=1, stop=[])
     engine.step()
     scores = engine.score(prompt, [document])
@@ -121,7 +121,7 @@ def test_an_end_token_ends_the_text(model):
 
 def test_a_document_is_computed_once_and_copied_only_in_block_mode(model):
     engine = make_engine(model)
-    prompt, *documents = texts(8, 10, 33, 100)
+    prompt, *documents = random_token_lists(8, 10, 33, 100)
     both = [engine.generate(prompt, documents, max_new_tokens=2, stop=[]) for _ in range(2)]
     engine.run()
     stats = engine.store.stats
@@ -137,7 +137,7 @@ def test_a_document_is_computed_once_and_copied_only_in_block_mode(model):
 def test_requests_wait_until_pages_are_free(model):
     """Requests run in their order of arrival, and waiting changes no statistics."""
     engine = make_engine(model, budget=budget_of(model, 320))
-    documents = texts(9, 100, 100, 100)
+    documents = random_token_lists(9, 100, 100, 100)
     generations = [engine.generate([1, 2], [d], max_new_tokens=4, stop=[]) for d in documents]
     engine.step()
     assert (engine.num_running, engine.num_waiting) == (2, 1)
@@ -152,7 +152,7 @@ def test_requests_wait_until_pages_are_free(model):
 
 def test_a_request_that_never_fits_fails_and_the_next_is_served(model):
     engine = make_engine(model, budget=budget_of(model, 320))
-    document, other, third = texts(10, 400, 200, 200)
+    document, other, third = random_token_lists(10, 400, 200, 200)
     too_large = engine.generate([1], [document], max_new_tokens=2, stop=[])
     too_many = engine.generate([1], [other, third], max_new_tokens=2, stop=[])
     fits = engine.generate([1], [other], max_new_tokens=2, stop=[])
@@ -167,7 +167,7 @@ def test_a_request_that_never_fits_fails_and_the_next_is_served(model):
 
 def test_pages_held_outside_the_engine_cause_an_error_not_a_wait(model):
     engine = make_engine(model, budget=budget_of(model, 320))
-    document, other = texts(10, 200, 200)
+    document, other = random_token_lists(10, 200, 200)
     engine.generate([1], [document], max_new_tokens=2, stop=[]).result()
     held = engine.store.lookup(document)
     with pytest.raises(StoreFull, match="13 referenced"):
@@ -179,7 +179,7 @@ def test_pages_held_outside_the_engine_cause_an_error_not_a_wait(model):
 @pytest.mark.parametrize("succeeds", [True, False])
 def test_a_request_waits_for_a_document_that_another_caller_fills(model, succeeds):
     engine, other = make_engine(model), make_engine(model)
-    prompt, document = texts(14, 10, 50)
+    prompt, document = random_token_lists(14, 10, 50)
     expected = other.generate(prompt, [document], max_new_tokens=2, stop=[]).result()
     theirs, _ = engine.store.acquire(document)
     generation = engine.generate(prompt, [document], max_new_tokens=2, stop=[])
@@ -194,14 +194,14 @@ def test_a_request_waits_for_a_document_that_another_caller_fills(model, succeed
         assert generation.result() == expected
     else:
         engine.store.abandon(theirs)
-        assert generation.result() == expected, "it is filled by the engine then"
+        assert generation.result() == expected, "the engine does not fill the document itself"
     engine.store.release(theirs)
     assert_nothing_is_held(engine)
 
 
 def test_an_error_of_the_model_releases_everything(model, monkeypatch):
     engine = make_engine(model, max_pass_tokens=64, cuda_graphs=False)  # a replayed graph does not call the model
-    prompt, *documents = texts(11, 10, 33, 100)
+    prompt, *documents = random_token_lists(11, 10, 33, 100)
     generation = engine.generate(prompt, documents, max_new_tokens=2, stop=[])
     other = engine.generate(prompt, [], max_new_tokens=2, stop=[])
     layer = model.model.layers[1].mlp
@@ -216,13 +216,13 @@ def test_an_error_of_the_model_releases_everything(model, monkeypatch):
             engine.step()
     assert generation.finish_reason == "error" and isinstance(generation.error, MemoryError) and other.is_done
     assert_nothing_is_held(engine)
-    assert engine.store.stats.documents <= 1, "a document that was not finished is still there"
+    assert engine.store.stats.documents <= 1, "an unfinished document is still stored"
     again = make_engine(model).generate(prompt, documents, max_new_tokens=2, stop=[]).result()
     assert engine.generate(prompt, documents, max_new_tokens=2, stop=[]).result() == again
 
 
 def test_cancelling_does_not_change_other_requests(model):
-    prompt, *documents = texts(12, 10, 50, 100)
+    prompt, *documents = random_token_lists(12, 10, 50, 100)
     expected = make_engine(model).generate(prompt, documents, max_new_tokens=4, stop=[]).result()
     engine = make_engine(model, max_pass_tokens=40)
     first, second, third = (engine.generate(prompt, documents, max_new_tokens=4, stop=[]) for _ in range(3))
@@ -234,17 +234,17 @@ def test_cancelling_does_not_change_other_requests(model):
     third.cancel()
     assert first.finish_reason == waiting.finish_reason == "cancelled"
     assert_nothing_is_held(engine)
-    alone = engine.generate(prompt, texts(13, 100), max_new_tokens=4)
+    alone = engine.generate(prompt, random_token_lists(13, 100), max_new_tokens=4)
     engine.step()
     alone.cancel()
     assert_nothing_is_held(engine)
-    assert engine.store.stats.documents == 2, "the one that was half filled is gone"
+    assert engine.store.stats.documents == 2, "the half-filled document is still stored"
 
 
 def test_deleting_an_engine_frees_its_pool_at_once(model):
     """A pool in a reference cycle would hold its memory until the next garbage collection."""
     engine = make_engine(model)
-    generation = engine.generate([1, 2, 3], texts(1, 20), max_new_tokens=2, stop=[])
+    generation = engine.generate([1, 2, 3], random_token_lists(1, 20), max_new_tokens=2, stop=[])
     generation.result()
     store = weakref.ref(engine.store)
     del engine, generation

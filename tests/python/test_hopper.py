@@ -69,7 +69,7 @@ def test_random_step(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_step_of_decode(seed):
+def test_random_decode_steps_agree_with_fp64(seed):
     setting = replace(random_setting(200 + seed), phase="decode", head_dim=(64, 128, 192, 256)[seed])
     with lazyrope.emulator.options(seed=seed, races=seed % 2 == 0):
         check_case(random_case(setting, seed, "cpu"), build(setting))
@@ -89,7 +89,7 @@ def test_the_settings_cover_every_value():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_step_with_fp8_pools(seed):
+def test_random_steps_with_fp8_pools_agree_with_fp64(seed):
     """The rotating warps widen the keys and values, for every head_dim that supports FP8."""
     setting = replace(
         random_setting(100 + seed),
@@ -163,7 +163,7 @@ def test_several_work_tiles_of_a_cta_agree_with_fp64(tokens, head_dim, kv_dtype,
 
 @pytest.mark.parametrize(("head_dim", "races"), [(64, True), (256, False)])
 def test_work_tiles_from_the_queue_agree_with_fp64(head_dim, races):
-    """Requests see 9 to 17 blocks; for four SMs they are many, and they differ, so the planner uses the queue.
+    """Requests see 9 to 17 blocks. The planner uses the queue, because the units are many for four SMs and not alike.
 
     The second launch finds the queue full again.
     """
@@ -183,7 +183,7 @@ def test_work_tiles_from_the_queue_agree_with_fp64(head_dim, races):
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("head_dim", [128, 192])
 def test_repeated_bases_agree_with_fp64(head_dim, group, query_form):
-    """Bases repeat within a work tile: that of its first document, whose rotated queries are saved, and a far one."""
+    """The base of the first document, for which rotated queries are saved, repeats, and so does a distant base."""
     setting = Setting(head_dim=head_dim, group=group, kv_heads=1, query_form=query_form)
     bases = [70, 0, 70, 1_000_000, 1_000_000, 0, 70]
     with lazyrope.emulator.options(races=True):
@@ -372,8 +372,8 @@ def test_rows_with_scores_far_from_zero_agree_with_fp64(head_dim, scores):
     for token, factor in ((0, 1), (1, -1), (2, 4), (3, -4), (4, 16), (5, -16)):
         case.q[token::16].mul_(factor)
     case.q[64:].mul_(0.01)  # the maxima of these rows are all near zero
-    if "sinks" in case.calls:
-        case.calls["sinks"].mul_(20)
+    if "sinks" in case.call_arguments:
+        case.call_arguments["sinks"].mul_(20)
     check_case(case, build(setting))
 
 
@@ -398,7 +398,7 @@ def spread(pool: torch.Tensor, elements: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize(("heads", "tokens"), [(1, 20), (16, 20), (3, 20), (1, 1), (16, 1), (3, 1)])
-def test_pages_may_be_spaced_by_octets_of_slots_or_by_heads(layout, heads, tokens):
+def test_page_strides_may_be_multiples_of_8_slots_or_of_a_head(layout, heads, tokens):
     """A pool that interleaves the keys and values of each page has such strides."""
     setting = replace(SMALL, layout=layout, kv_heads=2)
     of_a_head = setting.head_dim * (1 if layout == "NHD" else setting.page_size)

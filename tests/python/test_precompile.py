@@ -1,4 +1,4 @@
-"""``lazyrope precompile`` fills a directory without a GPU, and it serves without a compiler."""
+"""``lazyrope precompile`` fills a directory without a GPU. The directory serves kernels without a compiler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.command import (
     KERNELS,
-    NOTHING_THERE,
+    MISSING_NVRTC,
     environment,
     flip_last_byte,
     run_command,
@@ -34,7 +34,7 @@ MODELS = ("grouped", "plain")
 DISTINCT = len(ARCHS) * (len(MODELS) * len(KERNELS) - 1)
 # An image may set these before it is filled.
 IMAGE = {"LAZYROPE_POLICY": "cache_only", "LAZYROPE_CACHE_MAX_BYTES": "1K"}
-NO_COMPILER = {"LAZYROPE_NVRTC": NOTHING_THERE, "CUDA_VISIBLE_DEVICES": ""}
+NO_COMPILER = {"LAZYROPE_NVRTC": MISSING_NVRTC, "CUDA_VISIBLE_DEVICES": ""}
 
 Result = subprocess.CompletedProcess
 Run = Callable[..., Result]
@@ -50,15 +50,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def asked(models: list[Path]) -> list[object]:
+def selection(models: list[Path]) -> list[object]:
     return ["--model", *models, "--arch", ",".join(ARCHS)]
 
 
 @pytest.fixture(scope="module")
-def filled(command: str, asked: list[object], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+def filled(command: str, selection: list[object], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """Returns a directory with the kernels of MODELS for ARCHS, and the run that filled it."""
     out = tmp_path_factory.mktemp("filled") / "new" / "kernels"
-    return out, run_command(command, "precompile", *asked, "--out", out, "--json", **IMAGE)
+    return out, run_command(command, "precompile", *selection, "--out", out, "--json", **IMAGE)
 
 
 @pytest.fixture
@@ -68,11 +68,11 @@ def out(filled: tuple[Path, Result], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def precompile(command: str, asked: list[object]) -> Run:
-    """Returns a function that runs precompile for MODELS and ARCHS, or for `asked`."""
+def precompile(command: str, selection: list[object]) -> Run:
+    """Returns a function that runs precompile for MODELS and ARCHS, or for `selection`."""
 
-    def run(out: Path, *arguments: object, asked: list[object] = asked, **options: object) -> Result:
-        return run_command(command, "precompile", *asked, "--out", out, *arguments, **options)
+    def run(out: Path, *arguments: object, selection: list[object] = selection, **options: object) -> Result:
+        return run_command(command, "precompile", *selection, "--out", out, *arguments, **options)
 
     return run
 
@@ -142,9 +142,9 @@ class TestFilling:
         assert re.fullmatch(rf"{DISTINCT} kernels in \d\.\d\d s: {found} found, 1 compiled, 0 missing", lines[-2])
         assert re.fullmatch(rf"{out}: {DISTINCT} kernels, \d+\.\d [KM]iB", lines[-1])
 
-    def test_a_terminal_sees_a_bar(self, command, asked, out, filled):
+    def test_a_terminal_sees_a_bar(self, command, selection, out, filled):
         entry(out, filled[1], "plain", "sm_90a", "plan_append").unlink()
-        text = run_on_terminal(command, "precompile", *asked, "--out", out)
+        text = run_on_terminal(command, "precompile", *selection, "--out", out)
         assert text.startswith(f"\r\x1b[K[{'-' * 30}] 0/{DISTINCT} ")
         assert f"\r\x1b[K[{'#' * 30}] {DISTINCT}/{DISTINCT} grouped: plan_append for " in text
         assert text.endswith("\r\x1b[K")
@@ -259,7 +259,7 @@ class TestServing:
         for_arch = [] if on_gpu else ["--arch", "emu:sm_80"]
         printed = run_command(command, "precompile", "--model", models[0], *for_arch, "--out", out, "--json").stdout
         arch = json.loads(printed)["kernels"][0]["arch"]
-        changes = {"LAZYROPE_CACHE_DIR": out, "LAZYROPE_POLICY": "cache_only", "LAZYROPE_NVRTC": NOTHING_THERE}
+        changes = {"LAZYROPE_CACHE_DIR": out, "LAZYROPE_POLICY": "cache_only", "LAZYROPE_NVRTC": MISSING_NVRTC}
         run_command(sys.executable, "-c", ANSWER, models[0], device, arch, **changes, LAZYROPE_CXX="/nonexistent/c++")
 
     def test_a_missing_kernel_is_refused(self, out, models, filled):
@@ -275,7 +275,7 @@ class TestServing:
         assert "CacheError: LAZYROPE_POLICY=cache_only forbids compiling lazyrope_plan" in error
         assert "its entry in the cache" in error and "is not used: " in error
 
-    def test_a_read_only_directory_of_root_serves_every_user(self, command, asked, filled):
+    def test_a_read_only_directory_of_root_serves_every_user(self, command, selection, filled):
         if os.geteuid() != 0:
             pytest.skip("needs root, to have files of root's and be another user")
         # Other users cannot read pytest's directories.
@@ -283,10 +283,10 @@ class TestServing:
         try:
             out = Path(shutil.copytree(filled[0], public / "kernels"))
             shutil.copy(command, public / "lazyrope")
-            for i, model in enumerate(asked[1:3]):
+            for i, model in enumerate(selection[1:3]):
                 (shutil.copytree if model.is_dir() else shutil.copy)(model, public / f"{i}-{model.name}")
             out.chmod(0o555)
-            models = ["--model", public / "0-grouped", public / "1-plain.json", *asked[3:]]
+            models = ["--model", public / "0-grouped", public / "1-plain.json", *selection[3:]]
 
             def as_nobody(*arguments: object) -> Result:
                 return subprocess.run(
@@ -315,8 +315,8 @@ class TestServing:
 
 class TestFailures:
     def test_an_interrupted_run_is_resumed(self, command, precompile, models, tmp_path):
-        out, asked = tmp_path / "out", ["--model", models[0], "--arch", "sm_80"]
-        arguments = [command, "precompile", *asked, "--out", out, "--threads", "1"]
+        out, selection = tmp_path / "out", ["--model", models[0], "--arch", "sm_80"]
+        arguments = [command, "precompile", *selection, "--out", out, "--threads", "1"]
         # A process that a shell starts in the background ignores SIGINT by default.
         heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL, preexec_fn=heed) as process:
@@ -328,9 +328,9 @@ class TestFailures:
         left = len(list(out.glob("*.lzr")))
         assert 0 < left < len(KERNELS)
         run_command(command, "cache", "verify", "--cache", out)
-        states = kernels(precompile(out, "--check", "--json", asked=asked, code=1))
+        states = kernels(precompile(out, "--check", "--json", selection=selection, code=1))
         assert list(states.values()).count("found") == left
-        states = kernels(precompile(out, "--json", asked=asked))
+        states = kernels(precompile(out, "--json", selection=selection))
         assert sorted(states.values()) == ["compiled"] * (len(KERNELS) - left) + ["found"] * left
         assert len(names(out)) == len(list(out.glob("*.lzr"))) == len(KERNELS), "temporary files remain"
 
@@ -345,8 +345,8 @@ class TestFailures:
             'echo code > "$out"\n'
         )
         compiler.chmod(0o755)
-        asked = ["--model", models[0], "--arch", "emu:sm_80"]
-        result = precompile(tmp_path / "out", "--json", asked=asked, code=1, LAZYROPE_CXX=compiler)
+        selection = ["--model", models[0], "--arch", "emu:sm_80"]
+        result = precompile(tmp_path / "out", "--json", selection=selection, code=1, LAZYROPE_CXX=compiler)
         states = kernels(result)
         assert states.pop(("grouped", "emu:sm_80", "attend_decode")) == "missing"
         assert set(states.values()) == {"compiled"} and len(states) == len(KERNELS) - 1
@@ -382,8 +382,8 @@ class TestFailures:
         ],
     )
     def test_mistakes_are_reported_before_anything_is_done(self, precompile, models, tmp_path, arguments, code, said):
-        asked = ["--model", models[0], *arguments]
-        error = precompile(tmp_path / "out", asked=asked, code=code).stderr
+        selection = ["--model", models[0], *arguments]
+        error = precompile(tmp_path / "out", selection=selection, code=code).stderr
         assert error.startswith("lazyrope: ")
         for words in said:
             assert words in error
@@ -391,12 +391,12 @@ class TestFailures:
 
     def test_an_unsupported_model_is_refused(self, precompile, models, tmp_path):
         file = write_config(tmp_path / "odd", model_type="mamba")
-        error = precompile(tmp_path / "out", asked=["--model", models[0], file, "--arch", "sm_80"], code=1).stderr
+        error = precompile(tmp_path / "out", selection=["--model", models[0], file, "--arch", "sm_80"], code=1).stderr
         assert f'{file}: config.json: model_type = "mamba"; known are: llama' in error
         assert not (tmp_path / "out").exists()
 
-    def test_a_missing_out_option_is_refused(self, command, asked):
-        error = run_command(command, "precompile", *asked, code=2).stderr
+    def test_a_missing_out_option_is_refused(self, command, selection):
+        error = run_command(command, "precompile", *selection, code=2).stderr
         assert "--out is missing" in error and "see `lazyrope precompile --help`" in error
 
     def test_an_unwritable_directory_is_refused_at_once(self, precompile, tmp_path):
@@ -409,5 +409,5 @@ class TestFailures:
 
     def test_without_nvrtc_nothing_is_created(self, precompile, tmp_path):
         error = precompile(tmp_path / "out", code=1, **NO_COMPILER).stderr
-        assert error.startswith("lazyrope: no usable NVRTC") and NOTHING_THERE in error
+        assert error.startswith("lazyrope: no usable NVRTC") and MISSING_NVRTC in error
         assert not (tmp_path / "out").exists()

@@ -87,13 +87,13 @@ def test_every_row_is_in_a_table(recorded):
     assert any("1.05 x (decode alone + the chunk alone)" == row[0] for row in tables["targets"].rows)
 
 
-def test_the_mean_as_text(recorded):
+def test_the_mean_is_shown_with_its_target(recorded):
     assert prefill_table.mean_text(recorded["means"][0]).endswith("1.000; the target of at least 0.97 is met.")
     missing = evaluate_mean(TABLE_LIMITS["prefill"][0], [], PAGED)
     assert "not evaluated" in prefill_table.mean_text(missing)
 
 
-def test_the_fastest_peer_as_text(recorded):
+def test_the_fastest_peer_is_shown_for_each_head_dim(recorded):
     assert "1.00 at head_dim 64, 1.00 at head_dim 128" in prefill_table.peers_text(recorded["rows"])
 
 

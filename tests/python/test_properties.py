@@ -13,7 +13,7 @@ from tests.support.tolerance import error
 
 
 def answer(case: Case, kernel: lazyrope.Attention) -> tuple[torch.Tensor, torch.Tensor]:
-    return kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel, check=True), **case.calls)
+    return kernel(case.q, case.k_pool, case.v_pool, case.plan(kernel, check=True), **case.call_arguments)
 
 
 ROPES = ["neox", "gptj", "llama3"]
@@ -57,7 +57,7 @@ def test_cutting_a_document_changes_nothing(build, device, cut):
 
 @pytest.mark.parametrize("moved", [0, 7, -300, 100_000])
 def test_keys_cached_at_absolute_positions_can_move(build, device, moved):
-    """Keys that an engine rotated for positions P, P + 1, ... are a document whose first token is P.
+    """Keys that an engine rotated for positions P, P + 1, ... are a document whose first token has index P.
 
     The base is 0 at their old position, and d after a move by d.
     """

@@ -22,7 +22,7 @@ def build(case: Case, arch: str) -> lazyrope.Attention:
 def bytes_read(case: Case, kernel: lazyrope.Attention) -> int:
     step = case.plan(kernel)
     with lazyrope.emulator.profile() as profile:
-        kernel(case.q, case.k_pool, case.v_pool, step, **case.calls)
+        kernel(case.q, case.k_pool, case.v_pool, step, **case.call_arguments)
     lines = [line for line in profile.lines if line.file in COPIERS]
     assert {line.kernel for line in lines} == {"lazyrope_attend_decode"}
     return sum(line.sectors for line in lines) * SECTOR

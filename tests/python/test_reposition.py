@@ -147,7 +147,7 @@ def spec_of(rng: random.Random, rope: str, dtype: str, **fields: object) -> lazy
 @pytest.mark.parametrize("rope", list(ROPES))
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-def test_random_moves(build, device, seed, rope, dtype, layout):
+def test_random_moves_agree_with_fp64(build, device, seed, rope, dtype, layout):
     rng = random.Random(f"{seed} {rope} {dtype} {layout}")
     page_size = rng.choice([16, 48, 128])
     counts = [rng.choice([0, 1, 5, 16, 40]) for _ in range(rng.randint(1, 6))]

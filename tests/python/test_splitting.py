@@ -37,13 +37,13 @@ def test_any_division_of_work_agrees_with_fp64(divided, device, divides, phase):
     setting = Setting(phase=phase, kv_heads=4, head_dim=64)
     kernel = divided(setting, **divides)
     for seed in range(4):
-        check_case(random_case(setting, seed, device, scale=1500), kernel)
+        check_case(random_case(setting, seed, device, longest=1500), kernel)
 
 
 def test_metadata_may_be_unaligned(build, device):
     """The planner loads four segments at a time if all arrays are aligned to 16 bytes."""
     setting = Setting(phase="mixed", head_dim=64)
-    case = random_case(setting, 3, device, scale=1500)
+    case = random_case(setting, 3, device, longest=1500)
     assert case.metadata["base"].numel() > 4
     shifted = {name: torch.cat([array[:1], array])[1:] for name, array in case.metadata.items()}
     assert {array.data_ptr() % 16 for array in shifted.values()} == {4}
@@ -114,7 +114,7 @@ def test_a_batch_invariant_attention_requires_fixed_splits(build):
 def test_combiners_that_give_up_waiting_do_not_change_results(arch, length, tokens):
     """A combiner that waits too long for the other splits leaves its rows to the last CTA of the tile.
 
-    It does so by a mark in memory, which the next launches find.
+    The combiner sets a mark in memory, which the next launches find.
     """
     if arch not in lazyrope.archs():
         pytest.skip("this build has no emulator")

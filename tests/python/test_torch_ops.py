@@ -41,7 +41,7 @@ class Pass:
         k_pool, v_pool = self.pools()
         self.kernel.append(self.k, self.v, k_pool, v_pool, self.writes)
         return (
-            *self.kernel(self.case.q, k_pool, v_pool, self.step, sinks=self.case.calls.get("sinks")),
+            *self.kernel(self.case.q, k_pool, v_pool, self.step, sinks=self.case.call_arguments.get("sinks")),
             k_pool,
             v_pool,
         )
@@ -72,7 +72,7 @@ def fresh_compiler():
 
 def layer(p: Pass, q, k, v, k_pool, v_pool, step, writes):
     lazyrope.torch.append(p.kernel, k, v, k_pool, v_pool, writes)
-    return lazyrope.torch.attend(p.kernel, q, k_pool, v_pool, step, sinks=p.case.calls.get("sinks"))
+    return lazyrope.torch.attend(p.kernel, q, k_pool, v_pool, step, sinks=p.case.call_arguments.get("sinks"))
 
 
 def run(function, p: Pass, step: lazyrope.Step | None = None) -> tuple[torch.Tensor, ...]:
@@ -93,7 +93,7 @@ def test_operators_pass_opcheck(build, device, scores):
     q, (k_pool, v_pool) = p.case.q, (pool.nan_to_num() for pool in p.pools())
     handles = p.kernel.handle, p.step.handle
     out, lse = torch.empty_like(q), torch.empty(q.shape[:2], device=device)
-    named = {"sinks": p.case.calls.get("sinks")}
+    named = {"sinks": p.case.call_arguments.get("sinks")}
     torch.library.opcheck(OPS.attend.default, (q, k_pool, v_pool, *handles), named)
     torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out, lse), named)
     torch.library.opcheck(OPS.attend_out.default, (q, k_pool, v_pool, *handles, out, None), named)

@@ -25,8 +25,8 @@ from tests.support.serving import (  # noqa: E402
     budget_of,
     logits,
     make_engine,
-    text,
-    texts,
+    random_token_lists,
+    random_tokens,
 )
 from tools.rag import reference  # noqa: E402
 from tools.rag.model import tiny_llama  # noqa: E402
@@ -50,10 +50,10 @@ CASES = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("lengths", CASES.values(), ids=CASES)
 def test_hidden_states_equal_eager_attention_under_the_block_mask(model, exact, mode, lengths):
-    prompt, *documents = texts(1, *lengths)
-    right = reference.hidden_states(exact, prompt, documents)
+    prompt, *documents = random_token_lists(1, *lengths)
+    expected = reference.hidden_states(exact, prompt, documents)
     assert_near(
-        hidden(make_engine(model), prompt, documents, mode), right, reference.hidden_states(model, prompt, documents)
+        hidden(make_engine(model), prompt, documents, mode), expected, reference.hidden_states(model, prompt, documents)
     )
 
 
@@ -64,13 +64,13 @@ def test_the_kernels_equal_eager_attention(mode, rope):
     device = "cuda" if HAS_GPU else "cpu"
     model = tiny_llama(rope, dtype=torch.bfloat16, device=device)
     engine = make_engine(model, arch=None if HAS_GPU else "emu:sm_80")
-    prompt, *documents = texts(2, 19, 33, 50)
+    prompt, *documents = random_token_lists(2, 19, 33, 50)
     eager = reference.hidden_states(model, prompt, documents)
     given = hidden(engine, prompt, documents, mode)
     tokens = engine.generate(prompt, documents, mode=mode, max_new_tokens=3, stop=[]).result()
     again = hidden(engine, prompt + tokens, documents, mode)[-4:-1]
-    right = reference.hidden_states(as_dtype(model, torch.float32), prompt, documents)
-    assert_near(given, right, eager)
+    expected = reference.hidden_states(as_dtype(model, torch.float32), prompt, documents)
+    assert_near(given, expected, eager)
     greedy = logits(model, again.float()).topk(2)
     for token, best, values in zip(tokens, greedy.indices, greedy.values, strict=True):
         assert token == best[0] or values[0] - values[1] < 0.1
@@ -78,18 +78,18 @@ def test_the_kernels_equal_eager_attention(mode, rope):
 
 def test_a_wrong_position_exceeds_the_bounds(model, exact):
     """A document that is one token off exceeds the bounds of these tests."""
-    prompt, *documents = texts(1, 21, 33, 100)
-    right = reference.hidden_states(exact, prompt, documents)
+    prompt, *documents = random_token_lists(1, 21, 33, 100)
+    expected = reference.hidden_states(exact, prompt, documents)
     wrong = reference.hidden_states(exact, prompt, [documents[0][:-1], documents[1]])
     with pytest.raises(AssertionError, match="error"):
-        assert_near(wrong[-21:], right[-21:], reference.hidden_states(model, prompt, documents)[-21:])
+        assert_near(wrong[-21:], expected[-21:], reference.hidden_states(model, prompt, documents)[-21:])
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 1, 0, 2, 1]])
 def test_reordered_documents_equal_recomputing(model, exact, order):
     """The same pages serve the documents in another order, and more than once."""
     engine = make_engine(model)
-    prompt, *documents = texts(3, 20, 30, 100, 47)
+    prompt, *documents = random_token_lists(3, 20, 30, 100, 47)
     engine.score(prompt, documents)
     before = engine.store.stats
     moved = [documents[i] for i in order]
@@ -97,16 +97,16 @@ def test_reordered_documents_equal_recomputing(model, exact, order):
     after = engine.store.stats
     assert scores.documents == [None] * len(order)
     assert (after.misses, after.hits - before.hits, after.bytes_copied) == (3, len(order), 0)
-    right = reference.hidden_states(exact, prompt, moved)[-20:]
-    assert_near(scores.prompt, right, reference.hidden_states(model, prompt, moved)[-20:])
+    expected = reference.hidden_states(exact, prompt, moved)[-20:]
+    assert_near(scores.prompt, expected, reference.hidden_states(model, prompt, moved)[-20:])
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_passes_of_few_tokens_equal_one_pass(model, exact, mode):
-    prompt, *documents = texts(4, 77, 33, 100, 5)
+    prompt, *documents = random_token_lists(4, 77, 33, 100, 5)
     engine = make_engine(model, max_pass_tokens=16, max_requests=3)
-    right = reference.hidden_states(exact, prompt, documents)
-    assert_near(hidden(engine, prompt, documents, mode), right, reference.hidden_states(model, prompt, documents))
+    expected = reference.hidden_states(exact, prompt, documents)
+    assert_near(hidden(engine, prompt, documents, mode), expected, reference.hidden_states(model, prompt, documents))
     assert_nothing_is_held(engine)
 
 
@@ -123,7 +123,7 @@ def greedy(model: Any, prompt: list[int], documents: list[list[int]], tokens: in
 @pytest.mark.parametrize("mode", MODES)
 def test_generated_text_equals_recomputing(model, mode):
     engine = make_engine(model)
-    prompt, *documents = texts(5, 20, 30, 100)
+    prompt, *documents = random_token_lists(5, 20, 30, 100)
     assert engine.generate(prompt, documents, mode=mode, max_new_tokens=12, stop=[]).result() == greedy(
         model, prompt, documents, 12
     )
@@ -133,9 +133,14 @@ def test_generated_text_equals_recomputing(model, mode):
 def test_requests_together_equal_requests_alone(model):
     """Requests differ in length, documents and mode, and new ones arrive while others run."""
     rng = random.Random(6)
-    corpus = texts(7, 40, 3, 128, 77)
+    corpus = random_token_lists(7, 40, 3, 128, 77)
     requests = [
-        (text(rng, rng.choice([1, 5, 40])), rng.sample(corpus, rng.randint(0, 3)), rng.randint(1, 9), rng.choice(MODES))
+        (
+            random_tokens(rng, rng.choice([1, 5, 40])),
+            rng.sample(corpus, rng.randint(0, 3)),
+            rng.randint(1, 9),
+            rng.choice(MODES),
+        )
         for _ in range(12)
     ]
     alone = make_engine(model)
@@ -236,7 +241,7 @@ def test_random_requests_leak_nothing(model, exact, pytestconfig):
     rng = random.Random(pytestconfig.getoption("seed"))
     count = pytestconfig.getoption("requests")
     engine = make_engine(model, budget=budget_of(model, 2000), max_requests=16, max_pass_tokens=512)
-    corpus = [text(rng, rng.randint(1, 90)) for _ in range(60)]
+    corpus = [random_tokens(rng, rng.randint(1, 90)) for _ in range(60)]
     alone = make_engine(model)
     live: list[Any] = []
     compared = ended = 0
@@ -245,7 +250,7 @@ def test_random_requests_leak_nothing(model, exact, pytestconfig):
         mode = rng.choices(MODES, [6, 2, 1])[0]
         live.append(
             engine.generate(
-                text(rng, rng.randint(1, 12)), documents, mode=mode, max_new_tokens=rng.randint(1, 6), stop=[]
+                random_tokens(rng, rng.randint(1, 12)), documents, mode=mode, max_new_tokens=rng.randint(1, 6), stop=[]
             )
         )
         if rng.random() < 0.02:

@@ -1,6 +1,5 @@
-// A case for append and attend kernels in the emulator, with a reference in fp64 from the formulas
-// alone: the key of token j of a document at base b is rotated by b + j, and a query at position p
-// by p.
+// A case for append and attend kernels in the emulator, with a reference in fp64. The reference
+// rotates the key of token j of a document at base b by b + j, and a query at position p by p.
 #pragma once
 
 #include <cmath>
@@ -54,7 +53,7 @@ class AttentionCase {
   const TensorView& k() const { return k_.view(); }
   const TensorView& v() const { return v_.view(); }
 
-  // Returns the greatest error of an element of out or lse against the reference with `model`.
+  // Returns the largest absolute error of any element of out or lse.
   double error(const AttentionModel& model) {
     double worst = 0;
     for (int r = 0; r + 1 < std::ssize(step.q_indptr); ++r)
@@ -64,8 +63,9 @@ class AttentionCase {
     return worst;
   }
 
-  // Three requests: a chunk that follows two documents; one token after a slice and a document at
-  // bases far out; two tokens at scattered positions, one of which is before every key.
+  // Request 0 has the last 12 positions of two consecutive documents. Request 1 has one token near
+  // position 1000000, with part of a document and a whole one. Request 2 has two tokens: one is
+  // before every key of its document, and one is after.
   StepArrays step = {
       .q_indptr = {0, 12, 13, 15},
       .q_position = {97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 108, 1000030, -60, 20},

@@ -1,4 +1,4 @@
-"""A timer and a shape for the tests of the benchmarks, which run without a GPU."""
+"""Provides a fake timer and a small shape for the tests of the benchmarks, which run without a GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ SMALL = {"heads": (4, 2), "head_dim": 64, "rope": "neox"}
 in_emulator = pytest.mark.skipif(ARCH not in lazyrope.archs(), reason="built without the emulator")
 
 
-class Counter(Timer):
-    """Makes every call once. The n-th call of a row takes n microseconds, and one less or more in other rounds."""
+class FakeTimer(Timer):
+    """Makes every call once, and returns invented times: n - 1, n and n + 1 microseconds for the n-th call of a row."""
 
     def __init__(self) -> None:
         pass

@@ -97,6 +97,8 @@ class Document:
 
 @dataclass
 class Slice:
+    """A segment: `length` tokens of a document from index `start`. Index 0 is at logical position `base`."""
+
     document: Document
     base: int
     start: int
@@ -105,6 +107,8 @@ class Slice:
 
 @dataclass
 class Request:
+    """The logical positions of the query tokens, and the segments that they see."""
+
     positions: list[int]
     slices: list[Slice]
 
@@ -120,8 +124,7 @@ class Case:
     k_pool: torch.Tensor
     v_pool: torch.Tensor
     metadata: dict[str, torch.Tensor]
-    calls: dict[str, torch.Tensor] = field(default_factory=dict)  # further arguments of a call: sinks, scales
-    written: torch.Tensor = field(default=None)  # type: ignore[assignment]
+    call_arguments: dict[str, torch.Tensor] = field(default_factory=dict)  # sinks, k_scale, v_scale
 
     def plan(self, kernel: lazyrope.Attention, **options: object) -> lazyrope.Step:
         return kernel.plan(
@@ -146,7 +149,7 @@ class Case:
                 attention_factor=self.spec.attention_factor,
                 window=self.spec.window,
                 softcap=self.spec.softcap,
-                sinks=self.calls.get("sinks"),
+                sinks=self.call_arguments.get("sinks"),
             )
             outs.append(out)
             lses.append(lse)
@@ -159,15 +162,15 @@ def _reference_segment(s: Slice) -> reference.Segment:
     return reference.Segment(s.document.keys[s.start : end], s.document.values[s.start : end], s.base, s.start)
 
 
-def lengths(rng: random.Random, phase: str, scale: int) -> tuple[list[int], int]:
-    """Returns the query tokens of each request and the length of the longest document."""
+def random_sizes(rng: random.Random, phase: str, longest: int) -> tuple[list[int], int]:
+    """Returns the number of query tokens of each request, and the length of the longest document."""
     if phase == "decode":
-        return [rng.choice([1, 1, 1, 2, 3, 4]) for _ in range(rng.randint(1, 5))], scale
+        return [rng.choice([1, 1, 1, 2, 3, 4]) for _ in range(rng.randint(1, 5))], longest
     if phase == "chunk":
-        return [rng.randint(5, 70) for _ in range(rng.randint(1, 3))], scale
+        return [rng.randint(5, 70) for _ in range(rng.randint(1, 3))], longest
     if phase == "prefill":
-        return [rng.randint(64, 200)], scale // 2
-    return [rng.choice([0, 1, 1, 2, 5, 40, 130]) for _ in range(rng.randint(2, 5))], scale
+        return [rng.randint(64, 200)], longest // 2
+    return [rng.choice([0, 1, 1, 2, 5, 40, 130]) for _ in range(rng.randint(2, 5))], longest
 
 
 def random_position(rng: random.Random) -> int:
@@ -209,21 +212,22 @@ class PoolBuilder:
             return self.k_pool, self.v_pool
         return self.k_pool.view(self.fp8), self.v_pool.view(self.fp8)
 
-    def stored(self, rows: torch.Tensor, scale: str) -> tuple[torch.Tensor, torch.Tensor]:
+    def stored(self, rows: torch.Tensor, scale_name: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the rows [tokens, kv_heads, head_dim] as the pool stores them, and the values that they stand for."""
         dtype = DTYPES[self.setting.dtype]
         if self.fp8 is None:
             rows = rows.to(dtype).to(self.device)
             return rows, rows
-        by = self.scales.get(scale, torch.ones(1, device=self.device))[:, None]
-        small = (rows.to(self.device) / by).to(self.fp8)
-        return small.view(torch.uint8), (small.float() * by).to(dtype)
+        scale = self.scales.get(scale_name, torch.ones(1, device=self.device))[:, None]
+        rounded = (rows.to(self.device) / scale).to(self.fp8)
+        return rounded.view(torch.uint8), (rounded.float() * scale).to(dtype)
 
     def slots(self, pool: torch.Tensor) -> torch.Tensor:
         """Returns the pool as [pages, page_size, kv_heads, head_dim], for both layouts."""
         return pool.transpose(1, 2) if self.setting.layout == "HND" else pool
 
     def add(self, length: int, lead: int, generator: torch.Generator) -> Document:
+        """Stores random keys and values of `length` tokens in free pages, from slot `lead` of the first one."""
         size = self.setting.page_size
         count = -(-(length + lead) // size)
         first = len(self.pages)
@@ -254,7 +258,7 @@ def random_request(rng: random.Random, documents: list[Document], tokens: int, o
         for s in slices:
             s.length = min(s.length, rng.choice([0, 16, 24]))
     first = random_position(rng)
-    if own is not None:  # the request's own tokens at the end, causal among themselves
+    if own is not None:  # the last segment has the keys of the request's own tokens
         slices.append(Slice(own, first - own.length + tokens, 0, own.length))
     if rng.random() < 0.25:
         positions = [random_position(rng) for _ in range(tokens)]
@@ -266,12 +270,12 @@ def random_request(rng: random.Random, documents: list[Document], tokens: int, o
     return Request(positions, slices)
 
 
-def random_case(setting: Setting, seed: int, device: str | torch.device, scale: int = 400) -> Case:
+def random_case(setting: Setting, seed: int, device: str | torch.device, longest: int = 400) -> Case:
     """Returns a step with uneven, empty, overlapping and sliced documents at any positions."""
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     device = torch.device(device)
-    tokens, longest = lengths(rng, setting.phase, scale)
+    tokens, longest = random_sizes(rng, setting.phase, longest)
     tokens = [min(n, MAX_ROWS // setting.group) for n in tokens]
     sizes = [rng.choice([0, 1, 15, 16, 17, rng.randint(1, longest), longest]) for _ in range(rng.randint(1, 4))]
     owns = [rng.choice([0, n, n + rng.randint(0, 50)]) for n in tokens]
@@ -315,9 +319,9 @@ def assemble(setting: Setting, pool: PoolBuilder, requests: list[Request], gener
     tokens = sum(len(request.positions) for request in requests)
     q = torch.randn((tokens, heads, setting.head_dim), generator=generator)
     spec = setting.spec()
-    calls = dict(pool.scales)
+    call_arguments = dict(pool.scales)
     if spec.sinks:
-        calls["sinks"] = (2 * torch.randn(heads, generator=generator)).to(pool.device)
+        call_arguments["sinks"] = (2 * torch.randn(heads, generator=generator)).to(pool.device)
     return Case(
         setting,
         spec,
@@ -325,7 +329,7 @@ def assemble(setting: Setting, pool: PoolBuilder, requests: list[Request], gener
         q.to(DTYPES[setting.dtype]).to(pool.device),
         *pool.pools(),
         metadata_of(setting, requests, pool.pages, pool.device),
-        calls,
+        call_arguments,
     )
 
 

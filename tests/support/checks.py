@@ -36,7 +36,7 @@ def check_case(case: Case, kernel: lazyrope.Attention, step: lazyrope.Step | Non
     device = case.q.device
     whole_out, out = guarded(tuple(case.q.shape), case.q.dtype, device)
     whole_lse, lse = guarded((case.q.shape[0], case.q.shape[1]), torch.float32, device)
-    kernel(case.q, case.k_pool, case.v_pool, step, out=out, lse=lse, **case.calls)
+    kernel(case.q, case.k_pool, case.v_pool, step, out=out, lse=lse, **case.call_arguments)
     exact, exact_lse = case.reference()
     assert_guards(whole_out, tuple(out.shape))
     assert_guards(whole_lse, tuple(lse.shape))

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 KERNELS = ["plan", "attend_decode", "attend_prefill", "plan_append", "append"]
-NOTHING_THERE = "/nonexistent/libnvrtc.so.13"
+MISSING_NVRTC = "/nonexistent/libnvrtc.so.13"
 
 
 def nvidia_packages() -> Path:

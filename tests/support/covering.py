@@ -33,8 +33,8 @@ PER_RANK: list[dict[str, object]] = [
     {"group": 4, "kv_heads": 1},
 ]
 
-# The emulator runs the first settings of the list too. Compiling takes longer than running, so each of their kernels
-# runs several steps, which differ in the parameters of calls.
+# Without a GPU, the emulator runs the first EMULATED settings of the list. Compiling takes longer than running, so the
+# kernels of each of these settings run STEPS steps, which differ in the parameters of calls.
 EMULATED = 32
 STEPS = 5
 RACE_CHECKED = 20
@@ -109,7 +109,7 @@ def _other_calls(setting: Setting, seed: int) -> list[Setting]:
 def race_checked(steps: Iterable[tuple[int, Setting]], count: int = RACE_CHECKED) -> list[int]:
     """Returns the seeds of the steps in which the emulator also searches for races.
 
-    They are chosen greedily to cover every value first, then as many pairs of factors as possible.
+    The choice is greedy. It covers every value first, then as many pairs of factors as possible.
     """
     left, values, pairs = list(steps), set[Value](), set[Pair]()
     chosen: list[int] = []

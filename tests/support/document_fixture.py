@@ -26,7 +26,7 @@ class DocumentFixture:
         return tuple(torch.randn(shape, generator=self.generator).to(self.device) for _ in range(2))
 
     def add(self, keys: torch.Tensor, values: torch.Tensor, first_position: int):
-        """Stores raw keys rotated for positions first_position, first_position + 1, ..."""
+        """Stores the values, and the raw keys rotated by first_position, first_position + 1, ..."""
         document = self.pool.add(len(keys), 0, self.generator)
         dtype = DTYPES[self.setting.dtype]
         document.keys = self.rotated(keys, torch.arange(len(keys)) + first_position).to(dtype)

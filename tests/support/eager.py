@@ -1,4 +1,4 @@
-"""Computes attention eagerly in the kernels' dtype. Its error is the unit of every tolerance."""
+"""Computes attention eagerly in the kernels' dtype. Tolerances are multiples of its error."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _request(case: Case, request: Request, q: torch.Tensor) -> torch.Tensor:
     scores = torch.cat([_scores(case, s, q, positions) for s in request.slices], dim=-1)
     group = case.setting.group
     values = torch.cat([s.document.values[s.start : s.start + s.length] for s in request.slices])
-    if "sinks" in case.calls:
-        sinks = case.calls["sinks"][None, :, None].expand(len(q), -1, 1)
+    if "sinks" in case.call_arguments:
+        sinks = case.call_arguments["sinks"][None, :, None].expand(len(q), -1, 1)
         weights = torch.softmax(torch.cat([scores.float(), sinks], dim=-1), dim=-1)[..., :-1].to(q.dtype)
     else:
         weights = torch.softmax(scores.float(), dim=-1).nan_to_num(0.0).to(q.dtype)

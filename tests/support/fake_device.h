@@ -56,13 +56,13 @@ class FakeDevice : public Device {
   int sms = 4;
   bool capturing = false;
   mutable int loads = 0;
-  int l2 = 0;
-  std::size_t free_memory = std::size_t{1} << 30;
+  int l2 = 0;                                      // bytes
+  std::size_t free_memory = std::size_t{1} << 30;  // bytes
   std::string driver_name = "fake driver";
   mutable double clock_us = 0;  // the stopwatch reads it; launches may advance it
   std::function<void()> on_load = [] {};
   std::function<void(int ctas, const void* params)> on_launch = [](int, const void*) {};
-  // Called after on_launch, for tests that tell kernels apart.
+  // A launch calls on_kernel after on_launch. The binary tells tests which kernel was launched.
   std::function<void(const Binary& binary, int ctas, const void* params)> on_kernel =
       [](const Binary&, int, const void*) {};
 

@@ -25,30 +25,30 @@ inline constexpr int kThreads = 128;
 inline constexpr int kSharedBytes = 16 * 1024;
 inline constexpr int kWords = 1024;
 
-inline constexpr int32 kExtents[] = {6, 4, 4, 4, 2};
+inline constexpr int32 kExtents[] = {6, 4, 4, 4, 2};  // words, the innermost dimension first
 
 struct Params {
   TensorMap map;   // `in` as kExtents, in boxes of 4 x 2 x 2 x 2 x 1; rows are 8 words apart
-  TensorMap flat;  // `in` in two dimensions
+  TensorMap flat;  // `in` as 32 x 32 words, in boxes of 4 x 8
   const int32* in;
   int32* out;
 };
 
-using Text = void (*)(const Params&);
+using Body = void (*)(const Params&);
 
 struct Pair {
   const char* name;
   std::string_view rule;
-  Text broken;
-  Text fixed;
+  Body broken;
+  Body fixed;
 };
 
 inline void PrintTo(const Pair& pair, std::ostream* os) { *os << pair.name; }
 
-inline constexpr int32 kBarrierAt = 8192;  // after the data
+inline constexpr int32 kBarrierOffset = 8192;  // bytes, after the data
 
 inline SharedPtr data(int32 bytes = 0) { return dynamic_shared_memory() + bytes; }
-inline SharedPtr barrier(int32 i = 0) { return data(kBarrierAt + 8 * i); }
+inline SharedPtr barrier(int32 i = 0) { return data(kBarrierOffset + 8 * i); }
 inline bool first() { return thread_index() == 0; }
 
 // Thread 0 initializes barrier 0. With kFenced, all threads may use it after this call.
@@ -72,17 +72,17 @@ void fill() {
   bar_sync();
 }
 
-inline Text text = nullptr;
+inline Body running = nullptr;
 
 struct alignas(128) Memory {
   int32 in[kWords] = {};
   int32 out[kWords] = {};
 };
 
-inline void run(const char* name, Text kernel, Memory& m, std::uint64_t seed) {
-  text = kernel;
+inline void run(const char* name, Body kernel, Memory& m, std::uint64_t seed) {
+  running = kernel;
   const EmulatedLaunch launch = {name,
-                                 [](const void* p) { text(*static_cast<const Params*>(p)); },
+                                 [](const void* p) { running(*static_cast<const Params*>(p)); },
                                  [](EmulatorHost* host) { emulator = host; },
                                  1,
                                  kThreads,
@@ -100,8 +100,9 @@ inline void run(const char* name, Text kernel, Memory& m, std::uint64_t seed) {
                {.seed = seed, .races = true});
 }
 
-// Runs a kernel with a few seeds. Returns the text of the first fault, or an empty text.
-inline std::string fault_of(const Pair& pair, Text kernel, std::string_view& rule) {
+// Runs a kernel with four seeds. Returns the text of the first fault, or an empty text. Sets `rule`
+// to the pair's rule if the fault is of this rule, and to "another" if it is not.
+inline std::string fault_of(const Pair& pair, Body kernel, std::string_view& rule) {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     Memory m;
     try {

@@ -24,8 +24,9 @@ class HostTensor {
       view_.shape[i] = shape[i];
       view_.strides[i] = stride;
     }
-    lines_.resize(static_cast<std::size_t>(stride) * 4 / sizeof(Line) + 1);
-    view_.data = lines_.data();
+    constexpr std::size_t kMaxElementBytes = 4;
+    memory_.resize(static_cast<std::size_t>(stride) * kMaxElementBytes / sizeof(Block) + 1);
+    view_.data = memory_.data();
   }
 
   const TensorView& view() const { return view_; }
@@ -36,11 +37,11 @@ class HostTensor {
   }
 
  private:
-  struct alignas(256) Line {
+  struct alignas(256) Block {
     std::byte bytes[256] = {};
   };
 
-  std::vector<Line> lines_;
+  std::vector<Block> memory_;
   TensorView view_;
 };
 

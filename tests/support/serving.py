@@ -31,7 +31,7 @@ def as_dtype(model: Any, dtype: torch.dtype) -> Any:
     return model
 
 
-def text(rng: random.Random, tokens: int) -> list[int]:
+def random_tokens(rng: random.Random, tokens: int) -> list[int]:
     return [rng.randrange(1024) for _ in range(tokens)]
 
 
@@ -40,16 +40,16 @@ def logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
         return model.lm_head(hidden).float()
 
 
-def texts(seed: int, *lengths: int) -> list[list[int]]:
+def random_token_lists(seed: int, *lengths: int) -> list[list[int]]:
     rng = random.Random(seed)
-    return [text(rng, n) for n in lengths]
+    return [random_tokens(rng, n) for n in lengths]
 
 
-def assert_near(given: torch.Tensor, right: torch.Tensor, eager: torch.Tensor | None = None) -> None:
+def assert_near(given: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor | None = None) -> None:
     """Checks that the error is within fp32 rounding, or twice the error of eager computation in the same dtype."""
-    error = ((given.float() - right).norm() / right.norm()).item()
-    lost = ((eager.float() - right).norm() / right.norm()).item() if eager is not None else 0.0
-    assert error <= max(1e-4, 2 * lost), f"error {error:.2e}, eager {lost:.2e}"
+    error = ((given.float() - exact).norm() / exact.norm()).item()
+    eager_error = ((eager.float() - exact).norm() / exact.norm()).item() if eager is not None else 0.0
+    assert error <= max(1e-4, 2 * eager_error), f"error {error:.2e}, eager {eager_error:.2e}"
 
 
 def assert_nothing_is_held(engine: Engine) -> None:
@@ -59,23 +59,29 @@ def assert_nothing_is_held(engine: Engine) -> None:
 
 
 def budget_of(model: Any, tokens: int) -> int:
+    """Returns the bytes of the keys and values of `tokens` tokens."""
     config = model.config
-    return tokens * 2 * config.num_hidden_layers * 2 * 64 * DTYPE.itemsize
+    return tokens * 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * DTYPE.itemsize
 
 
-def assert_agrees(given: Any, alone: Engine, exact: Any) -> None:
-    """Checks that the generated tokens are those of the "full" mode up to the first near tie.
+def assert_agrees(generation: Any, alone: Engine, exact: Any) -> None:
+    """Checks that a generation has the tokens of the "full" mode up to the first near tie.
 
-    At the first token that differs, the reference's two best logits must be closer than the model's dtype can tell
-    apart. The limit follows from the error of eager computation at this token.
+    `alone` is an engine that serves no other request. `exact` is its model in fp32. At the first token that differs,
+    the two best logits of `exact` must be closer than the model's dtype can tell apart. The limit follows from the
+    error of eager computation at this token.
     """
-    full = alone.generate(given.prompt, given.documents, mode="full", max_new_tokens=given.max_new_tokens, stop=[])
-    ours, theirs = given.tokens, full.result()
-    if ours == theirs:
+    prompt, documents = generation.prompt, generation.documents
+    full = alone.generate(prompt, documents, mode="full", max_new_tokens=generation.max_new_tokens, stop=[])
+    tokens, expected = generation.tokens, full.result()
+    if tokens == expected:
         return
-    at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-    prompt = [*given.prompt, *ours[:at]]
-    right, eager = (logits(m, reference.hidden_states(m, prompt, given.documents)[-1]) for m in (exact, alone.model))
-    best = right.topk(2).values
-    limit = max(1e-3, 8 * (eager - right).std().item())  # 4 standard deviations for each of the two modes
-    assert best[0] - best[1] < limit, f"{ours} and {theirs}: the best two are {best.tolist()}, limit {limit:.3f}"
+    at = next(i for i, (a, b) in enumerate(zip(tokens, expected, strict=True)) if a != b)
+    common = [*prompt, *tokens[:at]]
+    exact_logits, eager_logits = (
+        logits(m, reference.hidden_states(m, common, documents)[-1]) for m in (exact, alone.model)
+    )
+    best = exact_logits.topk(2).values
+    # 4 standard deviations for each of the two modes
+    limit = max(1e-3, 8 * (eager_logits - exact_logits).std().item())
+    assert best[0] - best[1] < limit, f"{tokens} and {expected}: the best logits are {best.tolist()}, limit {limit:.3f}"

@@ -21,6 +21,7 @@ def make_store(pages: int, **options: Any) -> DocumentStore:
 
 
 def document_tokens(name: int, pages: int) -> list[int]:
+    """Returns the tokens of a document that needs `pages` pages. Other names give other tokens."""
     return [name * 1000 + i for i in range(pages * PAGE - name % PAGE)]
 
 

@@ -8,7 +8,7 @@ import torch
 
 MULTIPLE = 2.0
 # One rounding changes an element by at most this share of it. The weights and the result are each rounded once. Eager
-# has a smaller error only if its result is exact by luck (a single key, or keys of equal values).
+# has a smaller error only if its result is exact by chance (a single key, or keys of equal values).
 HALF_ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 

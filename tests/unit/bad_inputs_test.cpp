@@ -278,7 +278,7 @@ std::string name_of(const Row& row) { return row.json["name"]; }
 
 void PrintTo(const Row& row, std::ostream* out) { *out << name_of(row); }
 
-// Passes if nothing is thrown and the log says what the row says.
+// Succeeds if `action` throws nothing and the log has each of `parts`.
 testing::AssertionResult only_warns(const auto& action, const std::vector<std::string>& parts) {
   const LogCapture log;
   action();

@@ -179,7 +179,7 @@ TEST_F(CacheManageTest, ClearTouchesNothingElse) {
   EXPECT_TRUE(fs::exists(kept));
 }
 
-TEST_F(CacheManageTest, ARootThatIsALinkWorks) {
+TEST_F(CacheManageTest, ARootThatIsALinkIsFollowed) {
   fs::create_directory(root_ / "real");
   fs::create_directory_symlink(root_ / "real", root_ / "link");
   const DiskStore linked(root_ / "link");

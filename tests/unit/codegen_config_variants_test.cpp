@@ -27,8 +27,8 @@ int differences(const TileConfig& a, const TileConfig& b) {
          (a.ctas_per_sm != b.ctas_per_sm) + (a.heads != b.heads);
 }
 
-// Counts the differing ranges. In decode kernels and on Hopper a block is one product, so warp_n
-// and mma_n differ together.
+// Counts the choices in which two tiles differ. In decode kernels and on Hopper a block is one
+// product, so warp_n and mma_n are one choice.
 int choices(TileConfig KernelConfig::* tile, const KernelConfig& a, const KernelConfig& b) {
   const bool are_products = tile == &KernelConfig::decode || (a.*tile).family == Family::kSm90a;
   const bool together =
@@ -36,7 +36,7 @@ int choices(TileConfig KernelConfig::* tile, const KernelConfig& a, const Kernel
   return differences(a.*tile, b.*tile) - (together ? 1 : 0);
 }
 
-// Returns the config that `attend` is a neighbour of: the default of its family, with as many
+// Returns the config of which `attend` is a neighbour: the default of its family, with as many
 // heads.
 KernelConfig default_of(const TileConfig& attend, TileConfig KernelConfig::* tile,
                         const KernelSpec& spec, const Arch& arch) {
@@ -85,7 +85,7 @@ TEST(ConfigVariants, AreLegalNeighboursOfTheDefaultForEveryHeadDimAndArch) {
         }
 }
 
-TEST(ConfigVariants, ThereAreEnoughToChooseFromAndFewEnoughToCompile) {
+TEST(ConfigVariants, AreFourToFortyForEachPhase) {
   const Arch& arch = find_arch("sm_90a");
   for (const int head_dim : supported_head_dims())
     for (const auto kv_dtype : kPools) {

@@ -33,8 +33,9 @@ TEST(Render, SourcesAreSelfContained) {
   for (const char* arch : {"sm_80", "emu:sm_80"})
     for (const KernelKind kind : kernel_kinds()) {
       const std::string source = render_for(kind, base_spec(), arch).source;
-      for (const char* left : {"${", "#include", "#pragma once"})
-        EXPECT_EQ(source.find(left), std::string::npos) << left << " in " << to_string(kind);
+      for (const char* leftover : {"${", "#include", "#pragma once"})
+        EXPECT_EQ(source.find(leftover), std::string::npos)
+            << leftover << " in " << to_string(kind);
     }
 }
 
@@ -89,10 +90,10 @@ TEST(Render, AFieldChangesOnlyTheKernelsThatDependOnIt) {
   const std::set<KernelKind> attend = {kAttendDecode, kAttendPrefill};
   const std::set<KernelKind> rope = {kAttendDecode, kAttendPrefill, kAppend, kReposition};
   const std::set<KernelKind> rows = {kPlan, kAttendDecode, kAttendPrefill};
-  // The planner also changes: with few rows per head, one work tile has several heads.
-  std::set<KernelKind> joined = rope;
-  joined.insert(kPlan);
-  EXPECT_EQ(changed_by([](auto& s) { s.head_dim = 128; }), joined);
+  // The planner also changes: a work tile has two KV heads only if head_dim is small.
+  std::set<KernelKind> rope_and_plan = rope;
+  rope_and_plan.insert(kPlan);
+  EXPECT_EQ(changed_by([](auto& s) { s.head_dim = 128; }), rope_and_plan);
   EXPECT_EQ(changed_by([](auto& s) { s.group_size = 3; }), rows);
   EXPECT_EQ(changed_by([](auto& s) { s.dtype = Dtype::kFp16; }), rope);
   EXPECT_EQ(changed_by([](auto& s) { s.rope = {}; }), rope);
@@ -124,7 +125,7 @@ TEST(Render, AnAttentionHasAllKernelsButReposition) {
   EXPECT_EQ(kinds, kernel_kinds());
 }
 
-TEST(Render, ThePlannerDependsOnJoinedHeadsAndFixedSplitsAlone) {
+TEST(Render, ThePlannerDependsOnSharedWorkTilesAndFixedSplitsAlone) {
   const KernelSpec spec = base_spec();
   const Arch& arch = find_arch("sm_80");
   KernelConfig config = configs(spec, arch).front();

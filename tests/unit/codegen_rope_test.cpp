@@ -21,7 +21,7 @@ long double plain(int i, int rotary_dim, long double theta) {
   return 1.0L / std::exp(2.0L * i / rotary_dim * std::log(theta));
 }
 
-// Follows the model's published code: three cases by wave length.
+// Follows the model's published code, which has three cases by wavelength.
 long double scaled_as_llama3(long double w, const RopeParameters& p) {
   const long double context = p.at("original_max_position_embeddings");
   const long double wavelength = 2.0L * kPi / w;
@@ -50,17 +50,17 @@ TEST(Rope, Llama3FrequenciesFollowTheFormula) {
   const RopeSpec rope = llama3(128);
   const std::vector<double> w = frequencies_of(rope);
   ASSERT_EQ(w.size(), 64u);
-  int kept = 0, slowed = 0;
+  int unchanged = 0, slowed = 0;
   for (int i = 0; i < 64; ++i) {
     const long double unscaled = plain(i, 128, 500000.0L);
     const long double exact = scaled_as_llama3(unscaled, rope.parameters);
     expect_relative(w[static_cast<std::size_t>(i)], exact, i);
-    kept += exact == unscaled;
+    unchanged += exact == unscaled;
     slowed += exact == unscaled / 8;
   }
-  EXPECT_GT(kept, 0);
+  EXPECT_GT(unchanged, 0);
   EXPECT_GT(slowed, 0);
-  EXPECT_LT(kept + slowed, 64) << "some are between";
+  EXPECT_LT(unchanged + slowed, 64) << "some frequencies are between";
 }
 
 // The expected values follow the published code: a ramp over the indices of the pairs.
@@ -75,19 +75,19 @@ TEST(Rope, YarnFrequenciesFollowTheFormula) {
     };
     const long double first = truncates ? std::floor(pair_of(32.0L)) : pair_of(32.0L);
     const long double last = truncates ? std::ceil(pair_of(1.0L)) : pair_of(1.0L);
-    int kept = 0, slowed = 0;
+    int unchanged = 0, slowed = 0;
     for (int i = 0; i < 32; ++i) {
       const long double unscaled = plain(i, 64, 150000.0L);
       const long double ramp =
           std::min(std::max((static_cast<long double>(i) - first) / (last - first), 0.0L), 1.0L);
       const long double exact = unscaled / 32.0L * ramp + unscaled * (1.0L - ramp);
       EXPECT_LE(std::abs(w[static_cast<std::size_t>(i)] / exact - 1.0L), 4e-14L) << "pair " << i;
-      kept += ramp == 0.0L;
+      unchanged += ramp == 0.0L;
       slowed += ramp == 1.0L;
     }
-    EXPECT_GT(kept, 0);
+    EXPECT_GT(unchanged, 0);
     EXPECT_GT(slowed, 0);
-    EXPECT_LT(kept + slowed, 32) << "some are between";
+    EXPECT_LT(unchanged + slowed, 32) << "some frequencies are between";
   }
 }
 
@@ -112,7 +112,7 @@ TEST(Rope, YarnRefusesParametersWithoutARamp) {
 
 TEST(Rope, NoneHasNoFrequencies) { EXPECT_TRUE(frequencies_of({}).empty()); }
 
-TEST(Rope, PairsAreScaledByAnAttentionFactorOnly) {
+TEST(Rope, TheAttentionFactorIsThatOfTheParameters) {
   for (const RopeVariant& variant : rope_variants()) {
     RopeSpec rope = example_rope(variant.name, 64);
     EXPECT_EQ(variant.attention_factor(rope.parameters), 1.0) << variant.name;

@@ -97,7 +97,7 @@ std::shared_ptr<const Attention> compile_for(const AttentionSpec& spec, const ch
   return Attention::compile(shared_engine(), spec, find_arch(arch));
 }
 
-TEST(RegisteredRope, IsRightInTheEmulator) {
+TEST(RegisteredRope, AgreesWithFp64InTheEmulator) {
   for (const int rotary_dim : {64, 32}) {
     AttentionCase steps(interleaved_spec(rotary_dim));
     steps.run(*compile_for(interleaved_spec(rotary_dim), "emu:sm_80"));
@@ -117,7 +117,7 @@ TEST(RegisteredRope, CompilesForAGpuWithoutSpills) {
   expect_compiled_without_spills(*compile_for(interleaved_spec(64), "sm_90a"));
 }
 
-TEST(RegisteredMask, IsRightInTheEmulator) {
+TEST(RegisteredMask, AgreesWithFp64InTheEmulator) {
   AttentionModel windowed = half();
   windowed.visible = in_window;
   AttentionCase steps(window_spec());

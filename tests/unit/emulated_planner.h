@@ -1,4 +1,4 @@
-// The planner's kernel in the emulator, which stands for a GPU with any number of SMs.
+// Runs the planner's kernel in the emulator, as on a GPU with any number of SMs.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace lazyrope {
 
-// Plans steps with the emulated kernel, with the check for races.
+// Plans steps with the emulated kernel, which also searches for races.
 class EmulatedPlanner {
  public:
   struct Layout {
@@ -35,7 +35,7 @@ class EmulatedPlanner {
     kernel_ = compile_sets(shared_engine(), {request}, {}).front().kernels().front();
   }
 
-  // Plans a step in memory with other contents, and discards the previous plan.
+  // Plans a step in memory that holds other values. The previous plan is lost.
   void plan(StepArrays& arrays, const Layout& layout) {
     lay_out(layout);
     params_.inputs = inputs(arrays, layout.page_size);

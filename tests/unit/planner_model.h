@@ -1,5 +1,5 @@
-// The planner's rules as a plain sequential model. runtime_planner_test.cpp compares what the
-// planner's kernel writes with it.
+// A sequential program of the planner's rules. runtime_planner_test.cpp expects that the planner's
+// kernel writes the work tiles that this model returns.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace lazyrope {
 
-// A tile with its blocks and costs.
+// A query tile with its blocks and costs.
 struct ModelTile {
   int request;
   int first_row;
@@ -33,7 +33,7 @@ struct ModelTile {
   int num_splits;
 };
 
-// A unit: one tile for one group of heads, or one fixed split of it.
+// A unit: one tile for one group of heads, or one fixed split of such a tile.
 struct ModelUnit {
   int tile;
   int group;
@@ -51,7 +51,7 @@ struct ModelBoundary {
 
 inline int at(const std::vector<int>& values, int i) { return values[static_cast<std::size_t>(i)]; }
 
-// Returns the first and one past the last slot of a segment that tokens at these positions see.
+// Returns the slots [first, end) of a segment that tokens at these positions see.
 inline std::pair<std::int64_t, std::int64_t> visible(const Setting& setting, int first_position,
                                                      int last_position, std::int64_t origin,
                                                      std::int64_t begin, std::int64_t end) {
@@ -63,7 +63,6 @@ inline std::pair<std::int64_t, std::int64_t> visible(const Setting& setting, int
   return {std::max(begin, first - origin), std::min(end, last - origin + 1)};
 }
 
-// The planner's rules as a sequential program.
 class Model {
  public:
   Model(const Setting& setting, const StepArrays& arrays, const PlanPhase& phase)
@@ -119,7 +118,7 @@ class Model {
   }
 
  private:
-  // Returns the minimum cost of a share of so many blocks, in the units of total_cost().
+  // Returns the minimum cost of a share of `blocks` blocks, in the units of total_cost().
   std::int64_t min_cost(int blocks) const { return (min_share_cost(blocks) >> lost_bits_) + 1; }
 
   // Tries the schedules in the planner's order. The round-robin schedule is taken if its imbalance
@@ -227,7 +226,7 @@ class Model {
     return unit % num_groups_ * per_group + per_group - 1 - unit / num_groups_;
   }
 
-  // Returns the (unit, split) pairs of a CTA. Rounds go to and fro over the CTAs.
+  // Returns the (unit, split) pairs of a CTA. Every second round assigns CTAs in reverse order.
   std::vector<std::pair<int, int>> assigned_splits(int cta) const {
     const int ctas = phase_.work.num_ctas;
     std::vector<std::pair<int, int>> splits;
@@ -359,10 +358,9 @@ class Model {
     return std::clamp(max, 1, phase_.work.num_ctas);
   }
 
-  // Matches the number of shares to whole units: every share gets the same, smallest sufficient
-  // number of whole units, or every unit is cut into equal splits. The largest such number is taken
-  // if it is at least 15/16 of the shares otherwise. Equal splits ignore the cost of a work tile
-  // beside its blocks.
+  // Makes every share the same number of whole units, or cuts every unit into equal splits. This
+  // function uses the most shares for which one of the two is possible, if they are at least 15/16
+  // of the maximum. Equal splits ignore the cost that a work tile has beside its blocks.
   void match_whole_units() {
     num_shares_ = units_.empty() ? 0 : max_shares(total_cost());
     const bool sees_keys =
@@ -387,8 +385,8 @@ class Model {
     num_shares_ = shares;
     if (is_cut) leave_out_work_tile_cost();
   }
-  // Returns the fewest splits whose longest split has as few blocks as with `shares`, unless that
-  // leaves too few CTAs at work.
+  // Returns the fewest splits whose longest split has as few blocks as with `shares` splits. If the
+  // fewest are below 15/16 of `max`, too many CTAs would be idle, and the result is `shares`.
   int drop_needless_splits(int shares, int max) const {
     const auto divide_up = [](int a, int b) { return (a + b - 1) / b; };
     const int blocks = tiles_[0].num_blocks;
@@ -436,7 +434,8 @@ class Model {
 
   // Returns the share of a CTA, or -1. The shares form as many runs as there are groups of heads,
   // and the first runs may have one share more. CTAs take the first share of each run, then the
-  // second, and so on. They are spread evenly over the fewest rounds of CTAs that fill all SMs.
+  // second, and so on. The CTAs that have a share are spread evenly over the fewest rounds of CTAs
+  // that fill all SMs.
   int share_of(int cta) const {
     const int at_once = phase_.sm_count;
     const int ctas = (num_shares_ + at_once - 1) / at_once * at_once;
@@ -452,8 +451,8 @@ class Model {
       }
   }
 
-  // Finds the boundary by a walk over the units. It is moved to the start of a unit, or stays
-  // inside.
+  // Walks over the units to find where a share begins. A boundary that is too near to the start or
+  // the end of a unit moves there.
   ModelBoundary boundary_of(int share) const {
     std::int64_t begin = 0;
     for (int unit = 0; unit < num_units(); ++unit) {

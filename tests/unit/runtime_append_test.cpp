@@ -48,7 +48,7 @@ TEST_F(AppendStepTest, PassesTheCallersTensorsToThePlanner) {
   };
   AppendStep step = make();
   step.update(arrays_.tensors(), /*check=*/true, nullptr);
-  EXPECT_EQ(ctas, 2) << "twelve threads, eight a CTA";
+  EXPECT_EQ(ctas, 2) << "12 threads, 8 in a CTA";
   EXPECT_EQ(seen.indptr, arrays_.indptr.data());
   EXPECT_EQ(seen.first, arrays_.start.data());
   EXPECT_EQ(seen.first_page, arrays_.first_page.data());

@@ -1,5 +1,5 @@
-// Tuning on a fake device, whose kernels take the times and write the results that a test defines;
-// and tuning in the emulator.
+// Tests tuning on a fake device and in the emulator. The kernels of the fake device take the times
+// and write the results that a test defines.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -215,7 +215,7 @@ class AutotuneInTheEmulator : public testing::TestWithParam<std::optional<Dtype>
 INSTANTIATE_TEST_SUITE_P(Pools, AutotuneInTheEmulator,
                          testing::Values(std::nullopt, Dtype::kFp8E4m3, Dtype::kFp8E5m2));
 
-// The kernels are real here: all variants compute the same, whatever their shape.
+// These kernels are compiled: variants of every shape compute the same results.
 TEST_P(AutotuneInTheEmulator, NoConfigIsRejected) {
   AttentionSpec spec = tuned_spec();
   spec.kv_dtype = GetParam();
@@ -235,7 +235,7 @@ TEST_P(AutotuneInTheEmulator, NoConfigIsRejected) {
 
 class StoredTuning : public AutotuneTest {
  protected:
-  // The test's own cache starts with the kernels of the shared one, so that little is compiled.
+  // Copies the kernels of the shared cache to the test's own cache, so that few are compiled.
   void SetUp() override {
     AutotuneTest::SetUp();
     tune();

@@ -31,7 +31,7 @@ AttentionSpec spec_of(const Json& row) {
   return spec;
 }
 
-// Returns how many CTAs get work in a step of one token a request, with Hopper's default config.
+// Returns how many CTAs get work in a step of one token per request, with Hopper's default config.
 auto count_ctas_with_work(const Json& row) {
   const AttentionSpec spec = spec_of(row);
   const KernelSpec kernel_spec = spec.kernel_spec();

@@ -16,8 +16,8 @@
 namespace lazyrope {
 namespace {
 
-// The results that the fake driver returns, and a record of its calls. Its functions are plain
-// function pointers, so they can only use globals.
+// The results that the fake driver returns, and a record of its calls. The entries of a DriverTable
+// are plain function pointers, so they can only use globals.
 struct Fake {
   CUresult result = CUDA_SUCCESS;  // the result of every function that can fail
   int version = 13000;
@@ -38,21 +38,7 @@ CUresult record(const char* call) {
   return fake.result;
 }
 
-DriverTable fake_table() {
-  DriverTable table;
-  table.init = [](unsigned) { return record("init"); };
-  table.driver_get_version = [](int* version) {
-    *version = fake.version;
-    return fake.version == 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
-  };
-  table.get_error_name = [](CUresult code, const char** name) {
-    *name = code == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : nullptr;
-    return *name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-  };
-  table.get_error_string = [](CUresult code, const char** text) {
-    *text = code == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : nullptr;
-    return *text == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-  };
+void add_device_functions(DriverTable& table) {
   table.device_get_count = [](int* count) {
     *count = 2;
     return CUDA_SUCCESS;
@@ -69,6 +55,9 @@ DriverTable fake_table() {
     *value = fake.attributes.at(attribute);
     return CUDA_SUCCESS;
   };
+}
+
+void add_context_functions(DriverTable& table) {
   table.primary_ctx_retain = [](CUcontext* context, CUdevice) {
     *context = kPrimaryContext;
     return record("retain"), CUDA_SUCCESS;
@@ -86,6 +75,9 @@ DriverTable fake_table() {
     return record(context == kPrimaryContext ? "push primary" : "push other");
   };
   table.ctx_pop_current = [](CUcontext*) { return record("pop"); };
+}
+
+void add_memory_and_launch_functions(DriverTable& table) {
   table.mem_alloc = [](CUdeviceptr* pointer, std::size_t) {
     *pointer = 0x1000;
     return fake.result;
@@ -107,6 +99,26 @@ DriverTable fake_table() {
     *status = fake.capture;
     return fake.result;
   };
+}
+
+DriverTable fake_table() {
+  DriverTable table;
+  table.init = [](unsigned) { return record("init"); };
+  table.driver_get_version = [](int* version) {
+    *version = fake.version;
+    return fake.version == 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+  };
+  table.get_error_name = [](CUresult code, const char** name) {
+    *name = code == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : nullptr;
+    return *name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  };
+  table.get_error_string = [](CUresult code, const char** text) {
+    *text = code == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : nullptr;
+    return *text == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  };
+  add_device_functions(table);
+  add_context_functions(table);
+  add_memory_and_launch_functions(table);
   return table;
 }
 
@@ -211,7 +223,7 @@ TEST(ResolveDriverTable, ALibraryWithoutAnySymbolIsAnErrorToo) {
 TEST(DriverOpen, WithoutADriverSaysWhatStillWorks) {
   try {
     Driver::open("libcuda-absent.so.1");
-    FAIL() << "opened";
+    FAIL() << "an absent driver was opened";
   } catch (const DriverError& error) {
     EXPECT_EQ(error.failure().code, kNoUsableDriver);
     const std::string text = error.what();
@@ -301,7 +313,8 @@ TEST(DriverRelease, IsTheVersionOfTheKernelModule) {
 }
 
 TEST_F(DriverTest, WithoutAKernelModuleTheReleaseIsTheCudaVersion) {
-  if (std::ifstream("/proc/driver/nvidia/version")) GTEST_SKIP() << "there is one here";
+  if (std::ifstream("/proc/driver/nvidia/version"))
+    GTEST_SKIP() << "this machine has a kernel module";
   EXPECT_EQ(driver_.release(), "CUDA 13.0");
 }
 

@@ -9,8 +9,8 @@
 namespace lazyrope {
 namespace {
 
-// Reads the build-id from the file, not from memory. It is after the ELF note header {name size 4,
-// id size 20, type 3} "GNU".
+// Reads the build-id from the file, not from memory. The build-id follows the ELF note header {name
+// size 4, id size 20, type 3} "GNU".
 std::string build_id_in_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string bytes(1 << 20, '\0');  // the notes are near the beginning
@@ -46,7 +46,7 @@ TEST(DynamicLibrary, PathIsThatOfTheLoadedFile) {
 TEST(DynamicLibrary, FailureCarriesTheLoadersReason) {
   try {
     DynamicLibrary::open("/no/such/libnvrtc.so.13");
-    FAIL() << "opened";
+    FAIL() << "an absent library was opened";
   } catch (const std::runtime_error& error) {
     EXPECT_EQ(std::string(error.what()),
               "/no/such/libnvrtc.so.13: cannot open shared object file: No such file or directory");

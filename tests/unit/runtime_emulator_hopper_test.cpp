@@ -18,7 +18,7 @@ void load(const Params& p, uint32 bytes = 512) {
   mbarrier_arrive_expect_tx(barrier(), bytes);
   cp_async_bulk_shared_global(data(), p.in, 512, barrier());
 }
-int32 mine() { return ld_shared<int32>(data(4 * thread_index())); }
+int32 own_word() { return ld_shared<int32>(data(4 * thread_index())); }
 void store(const Params& p) {
   if (first()) cp_async_bulk_global_shared(p.out, data(), 512);
 }
@@ -41,9 +41,9 @@ void copy_back(const Params& p) {
   wait(barrier());
 }
 
-// Thread 0 makes two adjacent copies of 512 bytes, each with a barrier of its own. Thread kThreads
-// / 2 waits for the barrier `awaited` and reads the first copy. A relaxed flag has told it that
-// both have landed, but this does not order its read.
+// Thread 0 makes two adjacent copies of 512 bytes, each with a barrier of its own. Thread
+// `kThreads / 2` waits for the barrier `awaited` and reads the first copy. A relaxed flag says that
+// both copies have landed, but it does not order the read.
 void two_loads(const Params& p, int32 awaited) {
   if (first()) mbarrier_init(barrier(1), 1);
   begin(1);
@@ -84,7 +84,7 @@ void load_box(const TensorMap& map, SharedPtr to, int32 x = 0) {
   wait(barrier());
 }
 
-// Warp 0 waits for two phases that thread 127 completes, the second after `between`.
+// Warp 0 waits for two phases. Thread 127 completes both, and calls `between` before the second.
 template <class Between>
 void two_phases(Between between) {
   if (first()) mbarrier_init(barrier(1), kWarpThreads);
@@ -100,9 +100,9 @@ void two_phases(Between between) {
   mbarrier_arrive(barrier());
 }
 
-// Warp 0 stores a word that warp 1 reads, with `order` in between on warp 1.
+// Warp 0 stores words and arrives at barrier 0. Warp 1 calls `order` and then reads the words.
 template <class Order>
-void tell(Order order) {
+void pass_words(Order order) {
   begin(kWarpThreads);
   fill();
   if (warp_index() == 0) {
@@ -196,12 +196,12 @@ const Pair kPairs[] = {
        mbarrier_arrive(barrier());
        wait(barrier());
      }},
-    {"mbarrier_race", rule::kRace, [](const Params&) { tell([] { wait(barrier(), 1); }); },
-     [](const Params&) { tell([] { wait(barrier(), 0); }); }},
+    {"mbarrier_race", rule::kRace, [](const Params&) { pass_words([] { wait(barrier(), 1); }); },
+     [](const Params&) { pass_words([] { wait(barrier(), 0); }); }},
     {"mbarrier_tested_race", rule::kRace,
-     [](const Params&) { tell([] { mbarrier_test_wait_parity(barrier(), 0); }); },
+     [](const Params&) { pass_words([] { mbarrier_test_wait_parity(barrier(), 0); }); },
      [](const Params&) {
-       tell([] {
+       pass_words([] {
          while (!mbarrier_test_wait_parity(barrier(), 0)) {
          }
        });
@@ -222,13 +222,13 @@ const Pair kPairs[] = {
        begin(1);
        load(p);
        bar_sync();
-       mine();
+       own_word();
      },
      [](const Params& p) {
        begin(1);
        load(p);
        wait(barrier());
-       mine();
+       own_word();
      }},
     {"load_with_one_try", rule::kInFlight,
      [](const Params& p) {
@@ -236,14 +236,14 @@ const Pair kPairs[] = {
        load(p);
        bar_sync();
        mbarrier_try_wait_parity(barrier(), 0);
-       mine();
+       own_word();
      },
      [](const Params& p) {
        begin(1);
        load(p);
        bar_sync();
        wait(barrier());
-       mine();
+       own_word();
      }},
     {"load_of_more_than_expected", rule::kDeadlock,
      [](const Params& p) {
@@ -412,7 +412,7 @@ INSTANTIATE_TEST_SUITE_P(Pairs, HopperRules, testing::ValuesIn(kPairs),
 
 TEST(Hopper, DeadlockNamesTheMbarrierAndWaitingThreads) {
   Memory m;
-  const Text one_is_missing = [](const Params&) {
+  const Body one_is_missing = [](const Params&) {
     begin(kThreads);
     if (!first()) mbarrier_arrive(barrier());
     wait(barrier());
@@ -427,7 +427,7 @@ TEST(Hopper, DeadlockNamesTheMbarrierAndWaitingThreads) {
 TEST(Hopper, CopyLandsWhileOtherThreadsPoll) {
   Memory m;
   run(
-      "look",
+      "poll",
       [](const Params& p) {
         begin(1);
         load(p);
@@ -460,7 +460,7 @@ TEST(Hopper, BoxIsZeroOutsideTheTensor) {
             cp_async_bulk_tensor_load(data(), p.map, at, barrier());
           }
           wait(barrier());
-          if (warp_index() == 0) st_global(p.out + lane_index(), mine());
+          if (warp_index() == 0) st_global(p.out + lane_index(), own_word());
         },
         m, 0);
     for (int32 i = 0; i < kWarpThreads; ++i) {

@@ -24,13 +24,13 @@ struct Params {
   uint32* counter;  // [1], 0
 };
 
-using Text = void (*)(const Params&);
+using Body = void (*)(const Params&);
 
 struct Pair {
   const char* name;
   std::string_view rule;
-  Text broken;
-  Text corrected;
+  Body broken;
+  Body corrected;
   int ctas = 1;
 };
 
@@ -43,29 +43,29 @@ void fill() {
 }
 void copy_in(const Params& p) { cp_async_ca_4(word(thread_index()), p.in + thread_index()); }
 
-// Each thread passes a value to the thread at `kDistance`, with `kOrder` in between.
+// Each thread stores a value, calls `kOrder` and reads the value of thread `index ^ kDistance`.
 template <void (*kOrder)(), int kDistance>
-void hand_over(const Params& p) {
+void exchange(const Params& p) {
   fill();
   st_shared(word(thread_index()), thread_index());
   kOrder();
   st_global(p.out + thread_index(), ld_shared<int32>(word(thread_index() ^ kDistance)));
 }
 
-void nothing() {}
-void cta() { bar_sync(); }
-void warp() { bar_warp_sync(); }
+void no_sync() {}
+void cta_sync() { bar_sync(); }
+void warp_sync() { bar_warp_sync(); }
 
-// Each thread reads a value of another thread, and then all write again.
+// Each thread reads a value of another thread, calls `kOrder` and overwrites its own value.
 template <void (*kOrder)()>
 void write_twice(const Params& p) {
-  hand_over<cta, 63>(p);
+  exchange<cta_sync, 63>(p);
   kOrder();
   st_shared(word(thread_index()), 1);
 }
 
 template <void (*kOrder)()>
-void copied_for_others(const Params& p) {
+void read_other_copies(const Params& p) {
   fill();
   copy_in(p);
   cp_async_commit_group();
@@ -86,7 +86,7 @@ void two_groups(const Params& p) {
 
 // The last of two CTAs reads what the other CTA has written.
 template <class Count>
-void between_ctas(const Params& p, Count count) {
+void read_other_cta(const Params& p, Count count) {
   if (thread_index() < 32) st_global(p.out + block_index() * 32 + lane_index(), block_index());
   bar_sync();
   if (thread_index() == 0) st_shared(word(0), count(p.counter));
@@ -184,7 +184,7 @@ const Pair kPairs[] = {
      },
      [](const Params&) { bar_warp_sync(); }},
     {"divergence_between_lines", rule::kDivergence,
-     [](const Params&) { lane_index() == 3 ? warp() : bar_warp_sync(); },
+     [](const Params&) { lane_index() == 3 ? warp_sync() : bar_warp_sync(); },
      [](const Params&) { bar_warp_sync(); }},
     {"operand", rule::kOperand,
      [](const Params& p) { cp_async_cg_16<true>(word(4 * thread_index()), p.in, 17); },
@@ -207,16 +207,16 @@ const Pair kPairs[] = {
        while (ld_acquire_gpu(p.counter) == 0) {
        }
      }},
-    {"race_in_a_cta", rule::kRace, hand_over<warp, 63>, hand_over<cta, 63>},
-    {"race_in_a_warp", rule::kRace, hand_over<nothing, 1>, hand_over<warp, 1>},
-    {"race_with_readers", rule::kRace, write_twice<nothing>, write_twice<cta>},
-    {"race_of_a_copy", rule::kRace, copied_for_others<nothing>, copied_for_others<cta>},
+    {"race_in_a_cta", rule::kRace, exchange<warp_sync, 63>, exchange<cta_sync, 63>},
+    {"race_in_a_warp", rule::kRace, exchange<no_sync, 1>, exchange<warp_sync, 1>},
+    {"race_with_readers", rule::kRace, write_twice<no_sync>, write_twice<cta_sync>},
+    {"race_of_a_copy", rule::kRace, read_other_copies<no_sync>, read_other_copies<cta_sync>},
     {"race_between_ctas", rule::kRace,
      [](const Params& p) {
-       between_ctas(p, [](uint32* counter) { return atom_relaxed_gpu_exch(counter, 1); });
+       read_other_cta(p, [](uint32* counter) { return atom_relaxed_gpu_exch(counter, 1); });
      },
      [](const Params& p) {
-       between_ctas(p, [](uint32* counter) { return atom_acq_rel_gpu_inc(counter, 2); });
+       read_other_cta(p, [](uint32* counter) { return atom_acq_rel_gpu_inc(counter, 2); });
      },
      2},
 };
@@ -229,13 +229,13 @@ struct alignas(16) Memory {
   uint32 counter = 0;
 };
 
-Text text = nullptr;
+Body running = nullptr;
 
 // Returns the rule that the kernel broke with one of four seeds, or "".
-std::string broken_rule(const Pair& pair, Text kernel) {
-  text = kernel;
+std::string broken_rule(const Pair& pair, Body kernel) {
+  running = kernel;
   const EmulatedLaunch launch = {pair.name,
-                                 [](const void* p) { text(*static_cast<const Params*>(p)); },
+                                 [](const void* p) { running(*static_cast<const Params*>(p)); },
                                  [](EmulatorHost* host) { emulator = host; },
                                  pair.ctas,
                                  kThreads,
@@ -274,10 +274,10 @@ INSTANTIATE_TEST_SUITE_P(Pairs, EmulatorRules, testing::ValuesIn(kPairs),
 
 TEST(EmulatorRules, RacesAreFoundOnlyOnRequest) {
   alignas(16) int32 out[64] = {};
-  text = hand_over<nothing, 1>;
+  running = exchange<no_sync, 1>;
   const Params params = {nullptr, out, nullptr};
   const EmulatedLaunch launch = {"race",
-                                 [](const void* p) { text(*static_cast<const Params*>(p)); },
+                                 [](const void* p) { running(*static_cast<const Params*>(p)); },
                                  [](EmulatorHost* host) { emulator = host; },
                                  1,
                                  kThreads,

@@ -17,7 +17,7 @@ namespace {
 constexpr int kThreads = 64;
 constexpr int kSharedBytes = 1024;
 
-// The kernel of the present test, as a plain function.
+// The kernel of the test that runs. A launch takes a plain function pointer, which calls this.
 std::function<void()> body;
 
 void run(std::function<void()> kernel, int ctas = 1, std::vector<MemoryRange> memory = {},
@@ -34,7 +34,7 @@ void run(std::function<void()> kernel, int ctas = 1, std::vector<MemoryRange> me
 
 SharedPtr word(int index) { return dynamic_shared_memory() + 4 * index; }
 
-TEST(Emulator, RunsEveryThreadOfEveryBlock) {
+TEST(Emulator, RunsEveryThreadOfEveryCta) {
   std::vector<int> seen(40 * kThreads);
   run(
       [&] {
@@ -57,7 +57,7 @@ TEST(Emulator, SeedDecidesTheOrderOfThreads) {
 }
 
 // Several CTAs are resident at a time, so their threads are interleaved as on a GPU.
-TEST(Emulator, BlocksRunInterleaved) {
+TEST(Emulator, CtasRunInterleaved) {
   std::vector<int> order;
   run(
       [&] {
@@ -69,7 +69,7 @@ TEST(Emulator, BlocksRunInterleaved) {
   EXPECT_FALSE(std::ranges::is_sorted(order));
 }
 
-TEST(Emulator, EachBlockHasItsOwnSharedMemory) {
+TEST(Emulator, EachCtaHasItsOwnSharedMemory) {
   run(
       [] {
         st_shared(word(thread_index()), block_index());

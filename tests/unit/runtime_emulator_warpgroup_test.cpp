@@ -23,7 +23,7 @@ void fill_operands() {
 void product(Accumulator<8>& d, bool accumulate = false) {
   wgmma_m64k16<WgmmaBf16, 8, Major::kK, Major::kK>(d, {operand(0)}, {operand(kBytesA)}, accumulate);
 }
-// A product of operands that are in shared memory, with `before` and `after` around it.
+// Multiplies operands in shared memory, with `before` and `after` around the product.
 template <class Before, class After>
 void multiply(Before before, After after) {
   fill_operands();
@@ -244,10 +244,10 @@ void multiply_tiles(const Params& p) {
 TEST(Hopper, ProductsMatchTheTiles) {
   constexpr Major kK = Major::kK;
   constexpr Major kMN = Major::kMN;
-  for (const Text product :
-       {Text{multiply_tiles<kK, kK, false>}, Text{multiply_tiles<kK, kMN, false>},
-        Text{multiply_tiles<kMN, kK, false>}, Text{multiply_tiles<kMN, kMN, false>},
-        Text{multiply_tiles<kK, kK, true>}, Text{multiply_tiles<kK, kMN, true>}}) {
+  for (const Body product :
+       {Body{multiply_tiles<kK, kK, false>}, Body{multiply_tiles<kK, kMN, false>},
+        Body{multiply_tiles<kMN, kK, false>}, Body{multiply_tiles<kMN, kMN, false>},
+        Body{multiply_tiles<kK, kK, true>}, Body{multiply_tiles<kK, kMN, true>}}) {
     Memory m;
     run("product", product, m, 0);
     for (int32 i = 0; i < kWords; ++i) {

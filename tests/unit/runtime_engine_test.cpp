@@ -97,7 +97,7 @@ TEST_F(EngineTest, LooksInMemoryThenOnDiskThenCompiles) {
   Engine engine(config());
   const auto compiled = get(engine);
   EXPECT_FALSE(compiled->from_cache());
-  EXPECT_EQ(get(engine), compiled) << "the one in memory";
+  EXPECT_EQ(get(engine), compiled) << "the kernel comes from memory";
 
   engine.clear_cache();
   const auto read = get(engine);
@@ -128,7 +128,7 @@ TEST_F(EngineTest, WithoutADirectoryKernelsAreKeptInMemoryOnly) {
 TEST_F(EngineTest, ResultsAreInTheOrderOfTheRequests) {
   Engine engine(config());
   RenderedKernel slow = tiny("2");
-  slow.kind = KernelKind::kAttendPrefill;  // its compilation begins first
+  slow.kind = KernelKind::kAttendPrefill;  // prefill kernels are compiled first
   const Kernels kernels = get(engine, {tiny("1"), slow, tiny("3")}, {.threads = 2});
   ASSERT_EQ(kernels.size(), 3u);
   EXPECT_EQ(kernels[0]->source(), tiny("1").source);
@@ -164,7 +164,7 @@ TEST_F(EngineTest, EqualRequestsAreOneKernel) {
   ASSERT_EQ(results.size(), 4u);
   EXPECT_EQ(results[0].kernel, results[2].kernel);
   EXPECT_EQ(results[0].key, results[2].key);
-  EXPECT_NE(results[0].key, results[3].key) << "another arch";
+  EXPECT_NE(results[0].key, results[3].key) << "the arch is part of the key";
   EXPECT_EQ(results[3].kernel->arch().name, "sm_90a");
   EXPECT_EQ(results[1].kernel, nullptr);
   EXPECT_TRUE(throws<CompileError>([&] { std::rethrow_exception(results[1].failure); }, {"wrong"}));
@@ -235,8 +235,7 @@ TEST_F(EngineTest, EnginesThatShareADirectoryCompileOnce) {
   EXPECT_EQ(logged("compiled tiny"), 1);
 }
 
-// The test holds the lock in place of the other process, and copies that process's entry before the
-// release.
+// The test plays the other process: it holds the lock, and copies an entry before the release.
 TEST_F(EngineTest, AKernelThatAnotherProcessCompiledMeanwhileComesFromTheCache) {
   const TemporaryDirectory other;
   Engine compiles(test_config(other.path()));
@@ -267,7 +266,7 @@ TEST_F(EngineTest, ADamagedEntryIsReportedAndReplaced) {
   EXPECT_GE(logged("is not used: "), 1);
   EXPECT_GE(logged("truncated: "), 1);
   engine.clear_cache();
-  EXPECT_TRUE(get(engine)->from_cache()) << "replaced by a good one";
+  EXPECT_TRUE(get(engine)->from_cache()) << "a good entry has replaced the damaged one";
 }
 
 TEST_F(EngineTest, ADamagedEntryIsReportedOnce) {
@@ -327,7 +326,7 @@ TEST_F(EngineTest, CacheOnlyWithoutACacheSaysWhatToSet) {
   EXPECT_TRUE(throws<CacheError>([&] { get(refuses); }, {"set LAZYROPE_CACHE_DIR"}));
 }
 
-// The key covers the source and not the launch.
+// The cache key depends on the source, not on the launch.
 TEST_F(EngineTest, AnEntryForAnotherLaunchIsAMiss) {
   Engine engine(config());
   RenderedKernel kernel = tiny();
@@ -344,9 +343,9 @@ TEST_F(EngineTest, AKernelThatSpillsIsRefusedUnlessAllowed) {
   EXPECT_TRUE(throws<CompileError>(refused, {"append for sm_80 spills 64 bytes of registers",
                                              "choose another config, or allow spills"}));
   EXPECT_EQ(get(engine, {spilling()}, {.allow_spills = true})[0]->binary().spill_bytes, 64);
-  EXPECT_TRUE(throws<CompileError>(refused, {"spills 64 bytes"})) << "also from memory";
+  EXPECT_TRUE(throws<CompileError>(refused, {"spills 64 bytes"})) << "from memory";
   engine.clear_cache();
-  EXPECT_TRUE(throws<CompileError>(refused, {"spills 64 bytes"})) << "also from disk";
+  EXPECT_TRUE(throws<CompileError>(refused, {"spills 64 bytes"})) << "from disk";
 }
 
 TEST_F(EngineTest, AFailureConcernsOneKernelOfOneCall) {
@@ -400,7 +399,7 @@ Binary example_binary() {
   return {"tiny", "sm_80", 32, 1024, 40, 8, "nvrtc 13.0", 25.5, {std::byte{1}, std::byte{2}}};
 }
 
-TEST(BinaryEntry, ReadsBack) {
+TEST(BinaryEntry, ReadsBackAsItWasWritten) {
   const Binary binary = example_binary();
   const Binary read = binary_of(entry_of(binary));
   EXPECT_EQ(read.entry, "tiny");

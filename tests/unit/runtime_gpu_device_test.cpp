@@ -14,12 +14,12 @@
 namespace lazyrope {
 namespace {
 
-// A GPU never calls this function.
+// Only an emulated launch calls the function that returns its memory. A GPU never does.
 constexpr auto kNoMemory = [] { return std::vector<MemoryRange>(); };
 
 constexpr std::size_t kPinnedBytes = 64;
 
-// Functions of the table are plain function pointers, so they can only use globals.
+// The entries of a DriverTable are plain function pointers, so they can only use globals.
 struct Fake {
   CUresult load_result = CUDA_SUCCESS;
   CUresult find_result = CUDA_SUCCESS;
@@ -184,7 +184,7 @@ void add_memory_functions(DriverTable& table) {
   };
 }
 
-// Events are numbered. Each one happens 10 ms after the previous one.
+// The fake driver numbers events. Each one happens 10 ms after the previous one.
 void add_event_functions(DriverTable& table) {
   table.event_create = [](CUevent* event, unsigned flags) {
     fake.event_flags = flags;
@@ -367,7 +367,7 @@ TEST_F(GpuDeviceTest, TimesCallsByEventsAroundEachAndWaitsOnce) {
                                                    [] { record("second"); }};
   const std::vector<double> us = device_.stopwatch()->time(work, kStream);
   EXPECT_EQ(us, (std::vector{20e3, 40e3}));
-  EXPECT_EQ(fake.event_flags, static_cast<unsigned>(CU_EVENT_DEFAULT)) << "with times";
+  EXPECT_EQ(fake.event_flags, static_cast<unsigned>(CU_EVENT_DEFAULT)) << "the events record times";
   EXPECT_EQ(calls(),
             (Calls{"push", "event 1", "first", "event 2", "event 3", "second", "event 4", "wait",
                    "elapsed", "elapsed", "destroy", "destroy", "destroy", "destroy", "pop"}));
@@ -379,7 +379,7 @@ TEST_F(GpuDeviceTest, StagesCopiesInTwoPinnedBuffersThatAlternate) {
   EXPECT_EQ(fake.event_flags, static_cast<unsigned>(CU_EVENT_DISABLE_TIMING));
   EXPECT_EQ(fake.primary_users, 1) << "the memory needs the context";
   std::byte* const first = staging->acquire();
-  EXPECT_EQ(staging->acquire(), first) << "until it is copied";
+  EXPECT_EQ(staging->acquire(), first) << "the buffer stays the same until it is copied";
   staging->copy_to(nullptr, 8, kStream);
   EXPECT_EQ(staging->acquire(), first + kPinnedBytes);
   staging->copy_to(nullptr, 12, kStream);
@@ -389,7 +389,7 @@ TEST_F(GpuDeviceTest, StagesCopiesInTwoPinnedBuffersThatAlternate) {
   Calls without_contexts;
   for (const std::string& call : fake.calls)
     if (call != "push" && call != "pop" && call != "pin 64") without_contexts.push_back(call);
-  EXPECT_EQ(without_contexts, expected) << "a buffer is written when its own copy has ended";
+  EXPECT_EQ(without_contexts, expected) << "a buffer is reused only after its own copy has ended";
 }
 
 TEST_F(GpuDeviceTest, AStagingBufferIsFreedAfterItsCopies) {
@@ -412,7 +412,7 @@ TEST_F(GpuDeviceTest, CallsThatACaptureForbidsAreAllowedOneByOne) {
   EXPECT_EQ(fake.mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
   fake.load_result = CUDA_ERROR_INVALID_IMAGE;
   EXPECT_TRUE(throws<DriverError>([&] { device_.load(binary_); }, {"cuLibraryLoadData failed"}));
-  EXPECT_EQ(fake.mode, CU_STREAM_CAPTURE_MODE_GLOBAL) << "after an error too";
+  EXPECT_EQ(fake.mode, CU_STREAM_CAPTURE_MODE_GLOBAL) << "the mode is restored after an error too";
 }
 
 const TensorMapSpec kRows = {.data = reinterpret_cast<void*>(0x1000),

@@ -26,8 +26,8 @@ const Arch& arch() { return find_arch("sm_100a"); }
 
 KernelSetRequest request() { return attention_set(small_spec(), arch()); }
 
-// A cache directory as in a deployment without a compiler. It has the kernels of all configs of an
-// attention, of which the first two have the same prefill kernel.
+// Makes a cache directory as in a deployment without a compiler. The directory has the kernels of
+// all configs of an attention. The first two configs have the same prefill kernel.
 class KernelSetTest : public testing::Test {
  protected:
   KernelSetTest() {
@@ -103,9 +103,9 @@ TEST_F(KernelSetTest, SkipsConfigsWithTheSameSpillingKernel) {
   EXPECT_EQ(find().kernels().at(kPrefill)->binary().spill_bytes, 0);
 }
 
-// The config must be the same as that of the process that compiled, even if some of its kernels are
-// missing.
-TEST_F(KernelSetTest, ASpillMovesOnEvenIfAnotherKernelIsMissing) {
+// Every process must choose the config that the compiling process chose, even if some kernels of a
+// config are missing.
+TEST_F(KernelSetTest, ASpillSelectsTheNextConfigEvenIfAnotherKernelIsMissing) {
   make_spill(0, kPrefill);
   remove(0, kDecode);
   EXPECT_EQ(find().config, configs_[2]);

@@ -57,7 +57,7 @@ TEST(Kernel, ARefusalByTheDriverSaysWhetherTheKernelWasCached) {
     EXPECT_EQ(error.failure().advice, "");
   }
   device.on_load = [] {};
-  EXPECT_NO_THROW(cached.on(device)) << "asked again";
+  EXPECT_NO_THROW(cached.on(device)) << "the next call asks the driver again";
 }
 
 // Counts compilations. Its binaries name another compiler.
@@ -73,7 +73,7 @@ class OtherCompiler : public Compiler {
   }
   std::string intermediate(const RenderedKernel&, const Arch&) override { return ""; }
   int compilations = 0;
-  std::string reason;  // the error of compile(); empty: none
+  std::string reason;  // the text of the error that compile() throws; if empty, it throws none
 };
 
 class RefusedKernel : public testing::Test {

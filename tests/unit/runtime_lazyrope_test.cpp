@@ -33,7 +33,7 @@ AttentionModel neox_model() {
   return model;
 }
 
-TEST(Lazyrope, AppendsAndAttendsAsTheFormulasSay) {
+TEST(Lazyrope, AppendAndAttendAgreeWithFp64) {
   AttentionCase steps(small_spec());
   steps.run(*compile_here(small_spec(), "emu:sm_80"));
   EXPECT_LT(steps.error(neox_model()), kTolerance);
@@ -44,10 +44,10 @@ TEST(Lazyrope, UpdateRefillsTheStep) {
   AttentionCase steps(small_spec());
   steps.run(*attention);
   const auto step = plan(*attention, steps.step.tensors());
-  steps.step.base[2] -= 500;  // now all of its segment is visible
+  steps.step.base[2] -= 500;  // all tokens of segment 2 become visible
   steps.step.q_position[12] += 77;
   EXPECT_GT(steps.error(neox_model()), kTolerance)
-      << "the results are still those of the old positions";
+      << "attend() has not run for the new positions yet";
   update(*step, steps.step.tensors(), nullptr, /*check=*/true);
   attend(*attention, steps.q(), steps.pool(), *step, steps.out(), steps.lse());
   EXPECT_LT(steps.error(neox_model()), kTolerance);
@@ -65,7 +65,7 @@ TEST(Lazyrope, ZeroCapacityIsTakenFromTheTensors) {
       40);
 }
 
-TEST(Lazyrope, RequestsOfTheHostAreAttendedToAsTheFormulasSay) {
+TEST(Lazyrope, RequestsOfABatchAgreeWithFp64) {
   const auto attention = compile_here(small_spec(), "emu:sm_80");
   AttentionCase steps(small_spec());
   steps.run(*attention);
@@ -86,7 +86,7 @@ TEST(Lazyrope, RequestsOfTheHostAreAttendedToAsTheFormulasSay) {
   Batch batch(pages.tensors().pages, Batch::capacity_for(requests));
   batch.fill(requests);
   const auto step = plan(*attention, batch, {}, nullptr, /*check=*/true);
-  steps.step.q_position[12] += 77;  // as the next requests have it
+  steps.step.q_position[12] += 77;  // the reference and the requests change in the same way
   requests[1].positions[0] += 77;
   batch.fill(requests);
   update(*step, batch, nullptr, /*check=*/true);
@@ -94,7 +94,7 @@ TEST(Lazyrope, RequestsOfTheHostAreAttendedToAsTheFormulasSay) {
   EXPECT_LT(steps.error(neox_model()), kTolerance);
 }
 
-TEST(Lazyrope, WhatIsRepositionedIsAsIfItHadBeenAppendedThere) {
+TEST(Lazyrope, RepositionedTokensEqualTokensAppendedThere) {
   const auto attention = compile_here(small_spec(), "emu:sm_80");
   const AttentionCase steps(small_spec());
   TensorView k = steps.k(), v = steps.v();

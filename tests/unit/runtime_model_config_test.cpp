@@ -108,8 +108,7 @@ TEST(ModelConfig, AnUnusedWindowIsIgnored) {
   EXPECT_NO_THROW(spec_of(config));
   EXPECT_EQ(spec_of(config).mask, "causal");
   config["use_sliding_window"] = true;
-  EXPECT_EQ(spec_of(config).mask, "causal")
-      << "from layer max_window_layers on, which there is not";
+  EXPECT_EQ(spec_of(config).mask, "causal") << "no layer has an index of max_window_layers or more";
   config["max_window_layers"] = 28;
   EXPECT_TRUE(throws<SpecError>([&] { spec_of(config); }, {"its layers differ", "layer 28: ",
                                                            "sliding_window (window 131072)"}));
@@ -128,7 +127,7 @@ TEST(ModelConfig, ModelTypesHaveDefaultsOfTheirOwn) {
   EXPECT_EQ(spec_of(tiny("mistral")).mask_parameters, (MaskParameters{{"window", 4096}}));
   Json no_window = tiny("mistral");
   no_window["sliding_window"] = nullptr;
-  EXPECT_EQ(spec_of(no_window).mask, "causal") << "null is none";
+  EXPECT_EQ(spec_of(no_window).mask, "causal") << "null means no window";
   const auto layer = [](const char* type, int i) {
     return attention_spec_from_hf(tiny(type).dump(), {}, i);
   };
@@ -216,7 +215,7 @@ TEST(ModelConfig, TextThatIsNoJsonObjectIsRefused) {
 TEST(ModelConfig, KeysOfTheWrongTypeAreSpecErrors) {
   Json window = qwen3_8b();
   window["use_sliding_window"] = nullptr;
-  EXPECT_NO_THROW(spec_of(window)) << "null is as good as missing";
+  EXPECT_NO_THROW(spec_of(window)) << "null counts as absent";
   Json type = llama31_8b();
   type["rope_scaling"].erase("rope_type");
   type["rope_scaling"]["type"] = 3;

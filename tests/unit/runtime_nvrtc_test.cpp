@@ -67,7 +67,7 @@ TEST(NvrtcLocator, ListsEveryLocationAndTheRemedyWhenNothingIsFound) {
     EXPECT_TRUE(contains(text, "system libnvrtc.so.99: libnvrtc.so.99: cannot open")) << text;
     EXPECT_TRUE(contains(text, "system /nowhere/libnvrtc.so.99: no such file")) << text;
   }
-  EXPECT_THROW(locator.library(), CompileError) << "the second time too";
+  EXPECT_THROW(locator.library(), CompileError) << "a second call fails too";
 }
 
 TEST(NvrtcLocator, TakesTheConfiguredOneAndLooksNoFurther) {
@@ -120,7 +120,7 @@ TEST(NvrtcLibrary, KnowsVersionArchsAndIdentity) {
   EXPECT_TRUE(std::regex_match(nvrtc().identity(), identity)) << nvrtc().identity();
 }
 
-// Its tests need a process that has not loaded NVRTC yet. A "threadsafe" death test starts one.
+// These tests need a process that has not loaded NVRTC yet. A "threadsafe" death test starts one.
 class FreshProcess : public testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

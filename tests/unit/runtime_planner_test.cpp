@@ -121,7 +121,7 @@ class PlannerTest : public testing::TestWithParam<Setting> {
     }
   }
 
-  // A split without others has no partial result and no counter.
+  // A unit that has a single split needs no partial result and no counter.
   static KvSplit with_counter(const PlanPhase& phase, KvSplit split) {
     if (split.count == 1) return {0, 1, 0, 0};
     const int partials = (phase.num_counters - phase.work.num_ctas) / 2;
@@ -212,8 +212,8 @@ TEST_P(MatchedShares, UseAllCtasIfTheyAreLong) {
 
 class NeedlessSplits : public PlannerTest {};
 
-// 17 splits of 128 blocks would have at most eight blocks, as 16 splits have. 132 blocks need all
-// 17.
+// The longest of 17 splits of 128 blocks has eight blocks, as the longest of 16 splits has. 132
+// blocks need all 17 splits.
 TEST_P(NeedlessSplits, AreLeftOut) {
   constexpr int kBlockKeys = 16;
   for (const auto& [blocks, splits] : {std::pair(128, 16), std::pair(132, 17)}) {
@@ -241,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(Steps, NeedlessSplits,
 
 class CausalRequest : public PlannerTest {};
 
-// Scheduled head by head, some CTAs would get long tiles in most rounds.
+// In a schedule head by head, some CTAs would get long tiles in most rounds.
 TEST_P(CausalRequest, IsScheduledTileByTileOverAllHeads) {
   constexpr int kTiles = 31, kTileRows = 32;
   plan(causal_request(kTiles * kTileRows / setting_.group_size, setting_.page_size));
@@ -261,9 +261,9 @@ INSTANTIATE_TEST_SUITE_P(
         .name = "OfManyTiles", .num_kv_heads = 8, .sm_count = 15, .requests = 1}),
     [](const auto& row) { return std::string(row.param.name); });
 
-// Tiles of different cost are taken from a queue. The tiles of the last four heads come together,
-// the longest first. Pairs of tiles see equally many blocks. A very long queue starts with the last
-// tile.
+// CTAs take tiles of different cost from a queue. The queue ends with the tiles of the last four
+// heads, sorted together with the longest first. Pairs of tiles see equally many blocks. A very
+// long queue starts with the last tile.
 class Queue : public PlannerTest {};
 
 TEST_P(Queue, HoldsTheLongestTilesOfAHeadFirst) {

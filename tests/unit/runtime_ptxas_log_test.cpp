@@ -59,8 +59,8 @@ TEST(PtxasLog, IgnoresUnknownLines) {
   }
 }
 
-// Each thread of `crowded` has 64 running values. Each is read by another one's update, so they
-// cannot share registers.
+// Each thread of `crowded` updates 64 values. The update of one value reads another one, so each
+// value needs a register of its own.
 constexpr const char* kKernels = R"(
 extern "C" __global__ void crowded(float* out, const float* in, int n) {
   float a[64];

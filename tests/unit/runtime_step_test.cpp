@@ -60,7 +60,7 @@ TEST_F(StepTest, PassesTheCallersTensorsToThePlanner) {
   };
   Step step = make();
   step.update(arrays_.tensors(), /*check=*/true, nullptr);
-  EXPECT_EQ(ctas, 2 * seen.num_planners) << "as many for decode as for prefill";
+  EXPECT_EQ(ctas, 2 * seen.num_planners) << "decode and prefill have as many planners";
   EXPECT_EQ(seen.inputs.num_requests, 2);
   EXPECT_EQ(seen.inputs.num_segments, 3);
   EXPECT_EQ(seen.inputs.num_tokens, 11);
@@ -325,7 +325,8 @@ void add_array(Arrays& arrays, const T* begin, int count) {
   EXPECT_TRUE(arrays.emplace(reinterpret_cast<std::uintptr_t>(begin), bytes).second);
 }
 
-// Adds the planners' tables, if they are not in shared memory, and the arrays that planners share.
+// Adds the tables of the planners, unless they are in shared memory, and the arrays that planners
+// share.
 void add_scratch(Arrays& arrays, const PlanScratch& scratch, int num_planners) {
   if (scratch.max_tiles > kTilesAtOnce && num_planners > 1) {
     add_array(arrays, scratch.measurements, scratch.max_tiles);
@@ -429,11 +430,11 @@ TEST(StepLayout, FixedSplitsHaveTheirOwnResultsAndCounters) {
   PlanParams params{};
   const std::size_t bytes = lay_out_step(nullptr, kShape, config, capacity, 4, params);
   const PlanPhase& decode = params.phase[Step::kDecode];
-  EXPECT_EQ(decode.fixed_split_blocks, 8 * config.decode.warps_n) << "in blocks of a warp";
-  EXPECT_EQ(decode.max_heads, 1) << "or they would depend on the batch";
+  EXPECT_EQ(decode.fixed_split_blocks, 8 * config.decode.warps_n) << "in blocks of one warp";
+  EXPECT_EQ(decode.max_heads, 1) << "otherwise the splits would depend on the batch";
   EXPECT_EQ(decode.tile_rows.value, 2 * kShape.group_size);
   EXPECT_EQ(decode.work.partial_row_count, 2 * kShape.group_size);
-  EXPECT_EQ(decode.scratch.max_tiles, 6 + 6) << "as if all tokens belonged to one request";
+  EXPECT_EQ(decode.scratch.max_tiles, 6 + 6) << "6 tiles of 2 tokens, and one more per request";
   const int partials = decode.scratch.max_tiles * kShape.num_kv_heads * kMaxFixedSplits;
   EXPECT_EQ(decode.scratch.max_work_tiles, partials + decode.work.num_ctas);
   EXPECT_EQ(decode.num_counters, decode.work.num_ctas + 2 * partials);
@@ -488,7 +489,7 @@ TEST(StepLayout, TilesAndWorkTilesSufficeForTheLargestStep) {
   const PlanPhase& decode = params.phase[Step::kDecode];
   EXPECT_EQ(decode.scratch.max_tiles, 5) << "a request is one tile";
   EXPECT_GE(decode.scratch.max_work_tiles, 5 * 2 + decode.work.num_ctas)
-      << "each CTA may split one";
+      << "each CTA may split one unit";
   const PlanPhase& prefill = params.phase[Step::kPrefill];
   EXPECT_GE(prefill.scratch.max_tiles, 2000 / prefill.tile_rows.value + 4)
       << "requests do not share tiles";

@@ -81,7 +81,7 @@ TEST(TensorMap, RefusesExtentsThatItsFieldsCannotHold) {
   EXPECT_TRUE(refused([](auto& spec) { spec.box[1] = 0; }, {"box[1] is 0"}));
 }
 
-TEST(TensorMap, RefusesStridesThatItCannotStep) {
+TEST(TensorMap, RefusesStridesThatItsFieldsCannotHold) {
   for (const std::int64_t stride :
        {std::int64_t{168}, std::int64_t{0}, std::int64_t{-176}, std::int64_t{1} << 40})
     EXPECT_TRUE(refused([&](auto& spec) { spec.strides[0] = stride; },

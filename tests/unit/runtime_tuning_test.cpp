@@ -79,7 +79,7 @@ TEST_F(TuningStoreTest, TheNextProcessFindsTheRecord) {
   EXPECT_EQ(TuningStore(disk_).find(KeyBuilder().field("gpu", "other").finish()), nullptr);
 }
 
-TEST_F(TuningStoreTest, TheListShowsItAsATuning) {
+TEST_F(TuningStoreTest, TheListHasTheRecordAsATuning) {
   store_.store(key_, example());
   const std::vector<ListedEntry> listed = disk_.list();
   ASSERT_EQ(listed.size(), 1u);
@@ -97,7 +97,7 @@ TEST_F(TuningStoreTest, TheDiskIsReadOnceUntilTheStoreIsCleared) {
   EXPECT_NE(store_.find(key_), nullptr);
   store_.mark_missing(key_);
   EXPECT_EQ(store_.find(key_), nullptr);
-  EXPECT_NE(found_by_new_store(), nullptr) << "only this process dismisses it";
+  EXPECT_NE(found_by_new_store(), nullptr) << "another process still finds the record";
 }
 
 // The second thread waits for the lock, and must find the record that the first holder stored.
@@ -129,7 +129,7 @@ TEST_F(TuningStoreTest, ACorruptRecordIsALoggedMiss) {
   EXPECT_EQ(found_by_new_store(), nullptr);
   EXPECT_TRUE(says(log.text(), {"warning: the tuning record", "checksum mismatch", "tune again"}));
   store_.store(key_, example());
-  EXPECT_NE(found_by_new_store(), nullptr) << "tuning again replaces it";
+  EXPECT_NE(found_by_new_store(), nullptr) << "a new record replaces the corrupt one";
 }
 
 TEST_F(TuningStoreTest, ARecordOfAnotherShapeIsALoggedMiss) {

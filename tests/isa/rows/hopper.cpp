@@ -19,14 +19,14 @@ ConformanceKernel hopper_kernel() {
 std::vector<ConformanceCase> hopper_cases() {
   return {
       {.name = "elect",
-       .text = "hopper",
+       .kernel = "hopper",
        .which = Case::kElect,
        .wrappers = {"elect_sync", "setmaxnreg_inc", "setmaxnreg_dec", "griddepcontrol_wait",
                     "griddepcontrol_launch_dependents"},
        .output_words = kThreads,
        .input = random_words(1)},
       {.name = "named_barriers",
-       .text = "hopper",
+       .kernel = "hopper",
        .which = Case::kPassOn,
        .wrappers = {"bar_sync", "bar_arrive"},
        .output_words = kThreads,

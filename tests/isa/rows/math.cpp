@@ -122,7 +122,7 @@ ConformanceCase elementwise(std::string wrapper, Case which, Rule rule, const Op
                             int results = 1) {
   ConformanceCase row;
   row.name = wrapper;
-  row.text = "math";
+  row.kernel = "math";
   row.which = which;
   row.wrappers = {std::move(wrapper), "bits_as_float", "float_as_bits", "ld_global", "st_global"};
   row.count = kNumbers;

@@ -40,7 +40,7 @@ Words rows_to_load(Generator& random) {
 ConformanceCase matrix_load(std::string wrapper, Case which) {
   ConformanceCase row;
   row.name = wrapper;
-  row.text = "matrix";
+  row.kernel = "matrix";
   row.which = which;
   row.wrappers = {std::move(wrapper)};
   row.count = kLoads;
@@ -130,7 +130,7 @@ ConformanceCase product(std::string name, std::string wrapper, Case which, const
                         Words (*operands)(Generator&, const HalfFormat&), Rule rule) {
   ConformanceCase row;
   row.name = std::move(name);
-  row.text = "matrix";
+  row.kernel = "matrix";
   row.which = which;
   row.wrappers = {std::move(wrapper)};
   row.count = kProducts;

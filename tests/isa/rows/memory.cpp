@@ -27,7 +27,7 @@ Words copies(Generator& random, std::uint32_t size) {
 ConformanceCase copy_row(std::string name, std::string wrapper, Case which, std::uint32_t size) {
   ConformanceCase row;
   row.name = std::move(name);
-  row.text = "memory";
+  row.kernel = "memory";
   row.which = which;
   row.wrappers = {std::move(wrapper), "cp_async_commit_group", "cp_async_wait_group"};
   row.output_words = std::size_t{3} * kConformanceThreads * size / 4;
@@ -46,20 +46,20 @@ std::vector<ConformanceCase> memory_cases() {
       14 * kConformanceThreads + kConformanceThreads / 2 + kConformanceThreads / 4;
   return {
       {.name = "shared_memory",
-       .text = "memory",
+       .kernel = "memory",
        .which = Case::kShared,
        .wrappers = {"ld_shared", "st_shared", "dynamic_shared_memory", "operator+", "operator^",
                     "operator==", "bar_sync"},
        .output_words = std::size_t{11} * kConformanceThreads,
        .input = random_words(std::size_t{10} * kConformanceThreads)},
       {.name = "generic_memory",
-       .text = "memory",
+       .kernel = "memory",
        .which = Case::kGeneric,
        .wrappers = {"generic", "ld_generic", "st_generic", "operator+", "bar_sync"},
        .output_words = std::size_t{5} * kConformanceThreads,
        .input = random_words(std::size_t{5} * kConformanceThreads)},
       {.name = "global_memory",
-       .text = "memory",
+       .kernel = "memory",
        .which = Case::kGlobal,
        .wrappers = {"ld_global", "ld_global_nc", "st_global", "prefetch_global_l2"},
        .output_words = kGlobalWords,

@@ -87,7 +87,7 @@ std::string name_of(const TensorMapSpec& spec) {
 ConformanceCase load(const TensorMapSpec& spec) {
   ConformanceCase row;
   row.name = name_of(spec);
-  row.text = "tensor";
+  row.kernel = "tensor";
   row.which = Case::kTensorLoad;
   row.wrappers = {"cp_async_bulk_tensor_load"};
   row.count = kBoxes;

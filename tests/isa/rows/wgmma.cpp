@@ -84,7 +84,7 @@ ConformanceCase row(const Shape& shape, Dtype type, Swizzle swizzle, Kind kind =
   result.name = fmt::format("wgmma_{}_{}_{}{}", is_fp16 ? "f16" : "bf16", shape.name,
                             kSwizzleNames[static_cast<std::size_t>(swizzle)],
                             kind == Kind::kSpecial ? "_special" : "");
-  result.text = "wgmma";
+  result.kernel = "wgmma";
   result.which = shape.which;
   result.wrappers = {"wgmma_m64k16",      "wgmma_fence", "wgmma_commit_group", "wgmma_wait_group",
                      "shared_descriptor", "pin",         "operator[]"};
