@@ -1,10 +1,13 @@
 # `make help` lists the targets. The first run of a target installs its dependencies: Debian packages, and Python
 # packages in the virtual environment .venv.
+SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BUILD := build
 # CI treats warnings as errors: make WERROR=ON ...
 WERROR ?= OFF
+# CI compiles several sources of the library at a time, which takes half the time: make UNITY=ON ...
+UNITY ?= OFF
 
 # With ccache the test of the wheel does not compile the same files again.
 launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
@@ -12,7 +15,7 @@ launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 in_venv := $(VENV)/bin
 python := $(in_venv)/python
 
-.PHONY: help demo rag test test-cpp test-python mutate compile-all docs lint format wheel clean distclean build build-tests layers
+.PHONY: help demo rag sanitize soak test test-cpp test-python mutate compile-all docs lint format wheel clean distclean build build-tests layers
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -38,12 +41,23 @@ test-cpp:
 test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
+# tests/soak.md has the results: append the lines of build/soak/summary.md.
+soak: build-tests $(VENV)/.rag  ## what takes too long for CI: all mutants, all parameters, more random steps (an hour or more)
+	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope PYTHON=$(python) BUILD=$(BUILD) tests/soak.sh
+
 mutate: build $(VENV)/.test  ## remove or weaken each wait, fence and barrier of the kernels: tests/mutation/results.csv
 	$(python) -m tests.mutation --keep
 
 compile-all: $(BUILD)/build.ninja  ## compile every registry row for every arch into tests/compile/results: minutes on 16 cores
 	cmake --build $(BUILD) --target compile_all
 	$(BUILD)/tests/compile_all
+
+# The sanitizers find errors in the host's code; compute-sanitizer checks the kernels (tests/gpu/run --sanitizer).
+sanitize: $(VENV)/.build  ## unit tests with AddressSanitizer and UndefinedBehaviorSanitizer
+	cmake -S . -B $(BUILD)/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-g1 -DCMAKE_UNITY_BUILD=ON \
+	  -DLAZYROPE_SANITIZE=ON -DLAZYROPE_BUILD_TOOLS=OFF -DPython_EXECUTABLE=$(CURDIR)/$(python) > /dev/null
+	cmake --build $(BUILD)/sanitize --target unit_tests
+	ctest --test-dir $(BUILD)/sanitize --output-on-failure -j$$(nproc) | tail -n 5; exit $${PIPESTATUS[0]}
 
 # The command line's page has the help texts if the command is built. The variable stops an advertisement.
 docs: $(VENV)/.docs  ## build the documentation into build/site, with warnings as errors
@@ -83,14 +97,14 @@ endef
 layers:
 	$(PYTHON) tools/check_layers.py
 
-$(BUILD)/build.ninja: $(VENV)/.build $(BUILD)/.werror-$(WERROR)
+$(BUILD)/build.ninja: $(VENV)/.build $(BUILD)/.options-$(WERROR)-$(UNITY)
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DLAZYROPE_BUILD_PYTHON=ON \
-	  -DLAZYROPE_WERROR=$(WERROR) $(launcher) -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python \
+	  -DLAZYROPE_WERROR=$(WERROR) -DCMAKE_UNITY_BUILD=$(UNITY) $(launcher) -DPython_EXECUTABLE=$(CURDIR)/$(in_venv)/python \
 	  -Dpybind11_DIR=$$($(in_venv)/python -m pybind11 --cmakedir)
 
-# Configures again if WERROR has changed.
-$(BUILD)/.werror-$(WERROR):
-	@mkdir -p $(BUILD) && rm -f $(BUILD)/.werror-* && touch $@
+# Configures again if an option has changed.
+$(BUILD)/.options-$(WERROR)-$(UNITY):
+	@mkdir -p $(BUILD) && rm -f $(BUILD)/.options-* && touch $@
 
 $(VENV)/.demo $(VENV)/.test $(VENV)/.lint: $(VENV)/.build
 $(VENV)/.rag: $(VENV)/.test tools/requirements/rag-no-deps.txt

@@ -6,9 +6,6 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kSm90aPrefillWarps = 8;  // two warpgroups
-constexpr int kWarpgroupWarps = 4;
-
 // The values in which two decode tiles of family sm80 differ: a CTA has 16 query rows, and each
 // warp takes blocks of 16 keys.
 struct Sm80Decode {

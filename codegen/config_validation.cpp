@@ -13,9 +13,7 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kWarpThreads = 32;
 constexpr int kMaxThreads = 1024;
-constexpr int kSm90aPrefillWarps = 8;  // two warpgroups, which divide 128 query rows
 
 // Returns the head_dims that family sm90a has kernels for. With a pool of 8 bits it has only
 // prefill kernels, and only those whose query rotators can also widen keys and values.

@@ -10,7 +10,6 @@ constexpr int kMaxDifferences = 2;
 constexpr int kMaxRegisters = 255;  // per thread
 constexpr int kRegisterGranularity = 8;
 constexpr int kOtherRegisters = 60;  // for addresses, statistics and loop state
-constexpr int kWarpThreads = 32;
 
 // Members of a tile that always change together, and the values that they take.
 struct Range {

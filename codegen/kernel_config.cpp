@@ -7,9 +7,6 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kWarpThreads = 32;
-constexpr int kWarpgroupWarps = 4;
-
 Sm90aShape sm90a_shape(const TileConfig& config, int head_dim, int kv_bytes) {
   return {.head_dim = head_dim,
           .block_m = config.block_m(),

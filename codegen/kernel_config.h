@@ -8,6 +8,10 @@
 
 namespace lazyrope {
 
+inline constexpr int kWarpThreads = 32;
+inline constexpr int kWarpgroupWarps = 4;
+inline constexpr int kSm90aPrefillWarps = 8;  // two warpgroups, which divide 128 query rows
+
 // The tile of one attend kernel: the warps of a CTA, the rows and keys of each warp, and the stages
 // of a ring. The warps of a prefill kernel divide the query rows (warps_m), those of a decode
 // kernel the keys (warps_n). Family sm90a has further warps, the producers, which are not counted

@@ -7,7 +7,7 @@
 namespace lazyrope {
 namespace {
 
-Registry<MaskVariant>& registry() {
+Registry<MaskVariant>& mask_registry() {
   static Registry<MaskVariant> instance(
       "mask", {{"causal", "a query sees the keys at its logical position and before",
                 "ops/mask/causal.cuh"},
@@ -21,11 +21,11 @@ Registry<MaskVariant>& registry() {
 
 }  // namespace
 
-std::vector<MaskVariant> mask_variants() { return registry().rows(); }
+std::vector<MaskVariant> mask_variants() { return mask_registry().rows(); }
 
-MaskVariant mask_variant(std::string_view name) { return registry().find(name); }
+MaskVariant mask_variant(std::string_view name) { return mask_registry().find(name); }
 
-void register_mask_variant(MaskVariant variant) { registry().add(std::move(variant)); }
+void register_mask_variant(MaskVariant variant) { mask_registry().add(std::move(variant)); }
 
 void validate(std::string_view mask, const MaskParameters& given) {
   validate_parameters("mask", mask_variant(mask), given);

@@ -204,18 +204,18 @@ std::vector<RopeVariant> built_in() {
   };
 }
 
-Registry<RopeVariant>& registry() {
+Registry<RopeVariant>& rope_registry() {
   static Registry<RopeVariant> instance("rope variant", built_in());
   return instance;
 }
 
 }  // namespace
 
-std::vector<RopeVariant> rope_variants() { return registry().rows(); }
+std::vector<RopeVariant> rope_variants() { return rope_registry().rows(); }
 
-RopeVariant rope_variant(std::string_view name) { return registry().find(name); }
+RopeVariant rope_variant(std::string_view name) { return rope_registry().find(name); }
 
-void register_rope_variant(RopeVariant variant) { registry().add(std::move(variant)); }
+void register_rope_variant(RopeVariant variant) { rope_registry().add(std::move(variant)); }
 
 void validate(const RopeSpec& rope, int head_dim) {
   const RopeVariant row = rope_variant(rope.variant);

@@ -13,8 +13,8 @@ namespace {
 
 namespace py = pybind11;
 
-std::shared_ptr<Reposition> compile(const AttentionSpec& spec,
-                                    const std::optional<std::string>& arch) {
+std::shared_ptr<Reposition> compile_here(const AttentionSpec& spec,
+                                         const std::optional<std::string>& arch) {
   const py::gil_scoped_release unlocked;
   return std::const_pointer_cast<Reposition>(
       Reposition::compile(Engine::get(), spec, arch_of(arch)));
@@ -48,7 +48,7 @@ void bind_reposition(py::module_& module) {
         return fmt::format("Reposition({}, arch='{}')",
                            py::cast<std::string>(py::repr(py::cast(r.spec()))), r.arch().name);
       });
-  module.def("compile_reposition", &compile, py::arg("spec"), py::arg("arch") = py::none(),
+  module.def("compile_reposition", &compile_here, py::arg("spec"), py::arg("arch") = py::none(),
              py::call_guard<LogDelivery>());
 }
 

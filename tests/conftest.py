@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -27,10 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cases", type=int, default=800 if HAS_GPU else EMULATED, help="settings whose random steps are compared"
     )
-    parser.addoption(
-        "--requests", type=int, default=1000 if HAS_GPU else 10000, help="random requests through a tiny model"
-    )
-    parser.addoption("--seed", type=int, default=2606, help="of the random steps")
+    parser.addoption("--requests", type=int, default=1000, help="random requests through a tiny model")
+    parser.addoption("--seed", type=int, default=2606, help="seed of the random steps")
+    parser.addoption("--soak", action="store_true", help="without a GPU: run all tests, not only samples (make soak)")
 
 
 def shared_list(config: pytest.Config) -> list[tuple[int, Setting]]:
@@ -46,6 +47,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             [pytest.param(step, marks=[pytest.mark.races] if step[0] in with_races else []) for step in steps],
             ids=[str(seed) for seed, _ in steps],
         )
+
+
+def runs_all(config: pytest.Config) -> bool:
+    """Returns whether tests run with all their parameters. The emulator is slow, so `make test` runs samples."""
+    return HAS_GPU or config.getoption("soak")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects the parameters that are not in the sample of a test with the marker `sample`."""
+    if runs_all(config):
+        return
+    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    left_out = set[pytest.Item]()
+    for name, of_test in tests.items():
+        size = of_test[0].get_closest_marker("sample").args[0]
+        chosen = random.Random(name).sample(of_test, min(size, len(of_test)))
+        left_out |= set(of_test) - set(chosen)
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

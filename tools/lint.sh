@@ -17,7 +17,7 @@ fi
 
 clang_tidy() {
   "$bin/run-clang-tidy.py" -clang-tidy-binary "$bin/clang-tidy" -quiet -p "$build" -j "$(nproc)" \
-    "^$PWD/(codegen|cache|runtime|python|tools)/"
+    "^$PWD/(($build/)?(codegen|cache|runtime|python)|tools)/"
 }
 
 failed=()

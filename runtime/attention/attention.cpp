@@ -15,7 +15,6 @@
 namespace lazyrope {
 namespace {
 
-constexpr int kFloatBytes = 4;
 constexpr int kNewChunkBytes = 8;  // alignment of new keys and values in bytes
 
 TokenTensor tokens_of(const TensorView& t) {

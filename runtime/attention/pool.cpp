@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kElementsPerTask = 4;  // about what a thread copies in one iteration
 constexpr int kMaxCtas = 4096;
-constexpr int kFloatBytes = 4;
 
 // Returns the stride of a dimension, or 0 if the dimension has one element. Its stride is then not
 // used, and may be too large for 32 bits.

@@ -13,7 +13,8 @@ namespace lazyrope {
 // Checks and launches that all calls on a paged pool share.
 
 inline constexpr int kElementBytes = 2;  // bytes of an element of queries and results
-inline constexpr int kChunkBytes = 16;   // bytes that attend kernels copy at once
+inline constexpr int kFloatBytes = 4;
+inline constexpr int kChunkBytes = 16;  // bytes that attend kernels copy at once
 
 // Returns the element type of tensors of a dtype.
 ElementType element_type(Dtype dtype);

@@ -166,9 +166,9 @@ class EmulatorKernel : public LoadedKernel {
 };
 
 class HostCompiler : public Compiler {
-  // Most kernels take longer to compile than to run, and -O1 compiles in a third less time than
-  // -O2.
-  static constexpr const char* kOptimization = "-O1";
+  // Most kernels take longer to compile than to run. Compared with -O1, -Og compiles in a quarter
+  // less time, and the kernels run as fast.
+  static constexpr const char* kOptimization = "-Og";
 
  public:
   explicit HostCompiler(std::string command) : command_(std::move(command)) {}

@@ -65,17 +65,16 @@ void check_values(const AppendTensors& t, const PlanAppendParams& params, const 
 }
 
 void check_values(const TokenSlots& t, int page_size, const Device& device, Stream stream) {
-  constexpr std::int64_t kLargest = std::numeric_limits<int>::max();
   const auto slots = host_copy<std::int64_t>(t.slot_mapping, device, stream);
   const auto index = host_copy<std::int64_t>(t.index, device, stream);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < 0) continue;
-    if (slots[i] / page_size > kLargest)
+    if (slots[i] / page_size > kLargestInt32)
       throw SpecError(fmt::format("slots.slot_mapping[{}] = {}, on page {}; a page must fit int32",
                                   i, slots[i], slots[i] / page_size));
-    if (index[i] < 0 || index[i] > kLargest)
+    if (index[i] < 0 || index[i] > kLargestInt32)
       throw SpecError(
-          fmt::format("slots.index[{}] = {}; it must be 0 to {}", i, index[i], kLargest));
+          fmt::format("slots.index[{}] = {}; it must be 0 to {}", i, index[i], kLargestInt32));
   }
 }
 

@@ -14,9 +14,6 @@
 namespace lazyrope {
 namespace {
 
-constexpr std::int64_t kLargest = std::numeric_limits<int>::max();
-constexpr std::int64_t kSmallest = std::numeric_limits<int>::min();
-
 int count(std::size_t size) { return static_cast<int>(size); }
 
 [[noreturn]] void refuse(std::size_t request, std::size_t segment, std::string_view why) {
@@ -44,12 +41,12 @@ void check_segment(std::size_t r, std::size_t s, const Segment& segment) {
            fmt::format("start = {} and length = {} end at token {}; the document has {} tokens",
                        segment.start, segment.length.value_or(0), end, document.num_tokens));
   if (const std::int64_t slots = std::int64_t{document.lead} + document.num_tokens;
-      slots > kLargest)
+      slots > kLargestInt32)
     refuse(r, s,
            fmt::format("document.lead + document.num_tokens = {}; it must be at most {}", slots,
-                       kLargest));
+                       kLargestInt32));
   const std::int64_t last = std::int64_t{segment.base} + segment.start + length_of(segment);
-  if (last > kLargest)
+  if (last > kLargestInt32)
     refuse(r, s, fmt::format("logical positions end at {}; they must fit int32", last));
 }
 
@@ -112,8 +109,8 @@ StepCapacity Batch::capacity_for(std::span<const Request> requests) {
     tokens += request.positions.size();
     most = std::max(most, request.positions.size());
   }
-  check_room("query tokens", static_cast<std::int64_t>(tokens), kLargest);
-  check_room("segments", static_cast<std::int64_t>(segments), kLargest);
+  check_room("query tokens", static_cast<std::int64_t>(tokens), kLargestInt32);
+  check_room("segments", static_cast<std::int64_t>(segments), kLargestInt32);
   return {count(requests.size()), count(segments), count(tokens), count(most)};
 }
 
@@ -161,7 +158,7 @@ void Batch::check_pages(int page_size) const {
       const auto at = static_cast<std::size_t>(i);
       const auto s = static_cast<std::size_t>(i - v.segment_indptr[r]);
       const std::int64_t origin = std::int64_t{v.base[at]} + v.start[at] - v.slot[at] % page_size;
-      if (origin < kSmallest)
+      if (origin < kSmallestInt32)
         refuse(r, s, fmt::format("logical positions begin at {}; they must fit int32", origin));
       const std::int64_t slots = std::int64_t{v.slot[at]} + v.length[at];
       const std::int64_t end = v.first_page[at] + (slots + page_size - 1) / page_size;

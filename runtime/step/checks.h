@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -9,6 +10,10 @@
 #include "runtime/driver/device.h"
 
 namespace lazyrope {
+
+// The range of the integers in the tensors of a step.
+inline constexpr std::int64_t kLargestInt32 = std::numeric_limits<std::int32_t>::max();
+inline constexpr std::int64_t kSmallestInt32 = std::numeric_limits<std::int32_t>::min();
 
 // Checks of arguments, and access to checked ones. Each check throws a SpecError that names the
 // argument, its value and the allowed values. Shapes are in elements, alignments and rows in bytes.

@@ -47,10 +47,9 @@ void check_segment(const StepValues& v, std::size_t r, std::size_t s, int page_s
   if (v.start[s] < 0) refuse(r, s, fmt::format("start = {}; it must be at least 0", v.start[s]));
   if (v.lead[s] < 0 || v.lead[s] >= page_size)
     refuse(r, s, fmt::format("lead = {}; allowed are 0 to {}", v.lead[s], page_size - 1));
-  constexpr std::int64_t kLargest = std::numeric_limits<int>::max();
   const std::int64_t last = std::int64_t{v.base[s]} + v.start[s] + v.length[s];
   const std::int64_t origin = std::int64_t{v.base[s]} + v.start[s] - v.lead[s];
-  if (last > kLargest || origin < -kLargest - 1)
+  if (last > kLargestInt32 || origin < kSmallestInt32)
     refuse(r, s,
            fmt::format("logical positions {} (with the lead) to {}; they must fit int32", origin,
                        last));

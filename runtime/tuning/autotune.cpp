@@ -18,15 +18,15 @@
 namespace lazyrope {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 using TuningCandidates = std::vector<TuningCandidate>;
 
 constexpr std::int64_t kMaxPoolBytes = std::int64_t{3} << 30;
 // Each workload is measured twice for the config of its kernel and twice for min_split_blocks.
 constexpr int kMeasurements = 4;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+double seconds_since(SteadyClock::time_point begin) {
+  return std::chrono::duration<double>(SteadyClock::now() - begin).count();
 }
 
 std::string now_utc() {
@@ -50,7 +50,7 @@ class Autotuner {
         engine_(engine.config()) {}
 
   Tuning run() {
-    begin_ = Clock::now();
+    begin_ = SteadyClock::now();
     report(fmt::format("{}: the default config", describe(kernel_spec())));
     baseline_ = compile_default();
     tuning_.config = baseline_->config();
@@ -129,7 +129,7 @@ class Autotuner {
   }
 
   void compile(const std::vector<TuningCandidates*>& groups) {
-    const auto begin = Clock::now();
+    const auto begin = SteadyClock::now();
     std::vector<TuningCandidate*> all;
     std::vector<KernelSetRequest> requests;
     for (TuningCandidates* group : groups) {
@@ -155,7 +155,7 @@ class Autotuner {
   }
 
   KernelConfig chosen(const char* name, const Cases& cases, TuningCandidates& candidates) {
-    const auto begin = Clock::now();
+    const auto begin = SteadyClock::now();
     TuningBenchmark benchmark(
         device_, options_.seconds / kMeasurements / static_cast<double>(all_cases_.size()),
         options_.seed, [this](const std::string& what) { report(what); });
@@ -184,7 +184,7 @@ class Autotuner {
   AttentionSpec spec_;
   const AutotuneOptions& options_;
   Engine engine_;
-  Clock::time_point begin_;
+  SteadyClock::time_point begin_;
   Tuning tuning_;
   std::shared_ptr<const Attention> baseline_;
   std::unique_ptr<TuningPool> pool_;

@@ -1,4 +1,4 @@
-"""python -m tests.mutation [--only TEXT]... [--trial NAME]... [--templates FOLDER] [--keep]
+"""python -m tests.mutation [--only TEXT]... [--sample N] [--trial NAME]... [--templates FOLDER] [--keep]
 
 Removes or weakens each wait, fence and barrier of the templates, one at a time, and runs small steps in the emulator,
 which looks for races. Exits with 1 if a mutant survives. Then add a trial or a rule of the emulator that catches the
@@ -8,6 +8,7 @@ mutant, or remove the line, which is unnecessary.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.mutation.text import templates
 if TYPE_CHECKING:
     from tests.mutation.trials import Trial  # imports lazyrope
 
+SEED = 2606  # of --sample
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 
 
@@ -30,6 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", default=[], metavar="TEXT", help="mutants whose names have all of these"
     )
+    parser.add_argument("--sample", type=int, metavar="N", help="only N of the mutants, the same ones each time")
     parser.add_argument("--trial", action="append", default=[], metavar="NAME", help="the steps to run; all by default")
     parser.add_argument("--templates", type=Path, default=TEMPLATES, help="a copy whose lines may be changed")
     parser.add_argument("--keep", action="store_true", help=f"write {table.FILE.name}")
@@ -58,6 +61,8 @@ def main() -> int:
             _say(by_number[number], verdict)
 
         numbers = [m.number for m in every if all(text in m.name for text in options.only)]
+        if options.sample is not None:
+            numbers = random.Random(SEED).sample(numbers, min(options.sample, len(numbers)))
         judge([ORIGINAL, *numbers], trials, first, chosen, report)
 
     survived = sum(not verdict.caught_by for verdict in verdicts.values())

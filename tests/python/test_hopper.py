@@ -58,6 +58,7 @@ def prefill_setting(seed: int) -> Setting:
 SEEDS = range(15)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_step(seed):
     """The emulator searches every fourth step for races."""
@@ -68,6 +69,7 @@ def test_random_step(seed):
         check_case(case, build(setting))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_decode_steps_agree_with_fp64(seed):
     setting = replace(random_setting(200 + seed), phase="decode", head_dim=(64, 128, 192, 256)[seed])
@@ -75,6 +77,7 @@ def test_random_decode_steps_agree_with_fp64(seed):
         check_case(random_case(setting, seed, "cpu"), build(setting))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("head_dim", [192, 256])
 @pytest.mark.parametrize(("scores", "mask"), [("sinks", "causal"), ("softcap", "full"), ("plain", "sliding_window")])
 def test_scores_of_large_head_dims_agree_with_fp64(head_dim, scores, mask):
@@ -88,6 +91,7 @@ def test_the_settings_cover_every_value():
     assert {name: {getattr(s, name) for s in settings} for name in FACTORS} == {k: set(v) for k, v in FACTORS.items()}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_steps_with_fp8_pools_agree_with_fp64(seed):
     """The rotating warps widen the keys and values, for every head_dim that supports FP8."""
@@ -104,6 +108,7 @@ def test_random_steps_with_fp8_pools_agree_with_fp64(seed):
 SMALL = Setting(head_dim=64, kv_heads=1)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize("kv_dtype", ["as dtype", "float8_e5m2"])
 def test_more_blocks_than_the_block_table_has_agree_with_fp64(kv_dtype, races):
@@ -129,6 +134,7 @@ def test_large_queries_are_rotated_without_overflow(head_dim):
     assert bool(lse.isfinite().all()) and bool((off < 0.05).float().mean() > 0.9)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("head_dim", [64, 256])
 @pytest.mark.parametrize("tokens", [1, 150])
@@ -148,6 +154,7 @@ def test_queries_at_both_ends_of_all_positions_agree_with_fp64(group):
         check_case(case_at(setting, some * 30, "cpu"), build(setting))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize(("head_dim", "kv_dtype"), [(64, "as dtype"), (256, "as dtype"), (128, "float8_e4m3fn")])
 @pytest.mark.parametrize("tokens", [300, 700])
@@ -161,6 +168,7 @@ def test_several_work_tiles_of_a_cta_agree_with_fp64(tokens, head_dim, kv_dtype,
         check_case(documents_case(setting, [260, 100], tokens, "cpu"), build(setting))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("head_dim", "races"), [(64, True), (256, False)])
 def test_work_tiles_from_the_queue_agree_with_fp64(head_dim, races):
     """Requests see 9 to 17 blocks. The planner uses the queue, because the units are many for four SMs and not alike.
@@ -179,6 +187,7 @@ def test_work_tiles_from_the_queue_agree_with_fp64(head_dim, races):
             check_case(case, kernel, step)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("query_form", ["raw", "rotated"])
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("head_dim", [128, 192])
@@ -236,6 +245,7 @@ def build_pairs(setting: Setting, own_warps: bool) -> lazyrope.Attention:
     return lazyrope.compile(setting.spec(), arch=ARCH, config=config)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("scores", ["plain", "sinks"])
 @pytest.mark.parametrize(
     ("group", "own_warps", "tokens"),
@@ -249,6 +259,7 @@ def test_two_heads_in_a_work_tile_agree_with_fp64(group, own_warps, tokens, scor
         check_case(documents_case(setting, [300, 70, 16, 5, 640], tokens, "cpu"), kernel)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("rope", ["none", "llama3"])
 @pytest.mark.parametrize(("group", "own_warps"), [(8, False), (16, False), (16, True)])
 def test_consecutive_work_tiles_of_two_heads_agree_with_fp64(group, own_warps, rope):
@@ -268,6 +279,7 @@ def test_consecutive_work_tiles_of_two_heads_agree_with_fp64(group, own_warps, r
             check_case(case, kernel, step)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("head_dim", [128, 256])
 @pytest.mark.parametrize(("tokens", "others", "other_tokens"), [(1, 16, 4), (30, 5, 33)])
 def test_rows_of_earlier_requests_change_no_bit(tokens, others, other_tokens, head_dim):
@@ -288,6 +300,7 @@ def test_rows_of_earlier_requests_change_no_bit(tokens, others, other_tokens, he
         assert torch.equal(alone, among_others)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("races", [False, True])
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 @pytest.mark.parametrize(("factor", "dtype"), [(8, "float16"), (200, "bfloat16")])
@@ -303,6 +316,7 @@ def test_scores_far_above_the_first_ones_agree_with_fp64(factor, dtype, head_dim
         check_case(case, build(setting))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("rope", ["none", "partial neox"])
 @pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 def test_columns_beyond_rotary_dim_are_not_rotated(head_dim, rope):
@@ -311,6 +325,7 @@ def test_columns_beyond_rotary_dim_are_not_rotated(head_dim, rope):
     check_case(documents_case(setting, [140, 70, 10], 70, "cpu"), build(setting))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("document", "least", "most"), [(0, 0.9, 1.1), (1, 1.6, 1.9)])
 @pytest.mark.parametrize("head_dim", [128, 256])
 def test_rotated_queries_have_the_error_of_one_or_two_roundings(head_dim, document, least, most):
@@ -341,6 +356,7 @@ def test_rotated_queries_have_the_error_of_one_or_two_roundings(head_dim, docume
     assert least < (off / once) ** 0.5 < most
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("query_form", ["raw", "rotated"])
 @pytest.mark.parametrize(
     ("head_dim", "rope", "rotary_dim"),
@@ -356,6 +372,7 @@ def test_rotary_dims_that_are_not_whole_chunks_agree_with_fp64(monkeypatch, head
     check_case(documents_case(setting, [140, 70, 10], 70, "cpu"), build(setting))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("scores", ["plain", "sinks", "softcap and sinks"])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_rows_with_scores_far_from_zero_agree_with_fp64(head_dim, scores):
