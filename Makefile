@@ -42,7 +42,7 @@ test-python:
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope $(python) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 # tests/soak.md has the results: append the lines of build/soak/summary.md.
-soak: build-tests $(VENV)/.rag  ## what takes too long for CI: all mutants, all parameters, more random steps (an hour or more)
+soak: build-tests $(VENV)/.rag  ## all mutants, all parameters and more random steps than CI has time for: an hour or more
 	LAZYROPE_COMMAND=$(CURDIR)/$(in_venv)/lazyrope PYTHON=$(python) BUILD=$(BUILD) tests/soak.sh
 
 mutate: build $(VENV)/.test  ## remove or weaken each wait, fence and barrier of the kernels: tests/mutation/results.csv

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs what takes too long for CI, on a machine without a GPU: `make soak`. Each part's output is in BUILD/soak/NAME.log.
+# Runs the tests that CI has no time for, on a machine without a GPU: `make soak`. Each part's output is in BUILD/soak/NAME.log.
 # The summary goes to standard output and to BUILD/soak/summary.md, whose lines are kept in tests/soak.md.
 set -uo pipefail
 cd "$(dirname "$0")/.."

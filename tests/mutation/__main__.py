@@ -23,7 +23,7 @@ from tests.mutation.text import templates
 if TYPE_CHECKING:
     from tests.mutation.trials import Trial  # imports lazyrope
 
-SEED = 2606  # of --sample
+SEED = 2606  # draws the mutants of --sample
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 
 

@@ -407,8 +407,8 @@ class TestInstalled:
         changes = {"LAZYROPE_NVRTC": None, "LAZYROPE_CACHE_DIR": "none"}
         run_command(installed, "compile", *SPEC, "--arch", "sm_80", **changes)
 
-    def test_without_python_only_the_system_is_searched_for_nvrtc(self, installed):
-        (installed.parent / "python3").unlink()
+    def test_without_nvidias_packages_only_the_system_is_searched_for_nvrtc(self, installed):
+        next(installed.parents[1].glob("lib/*/site-packages/nvidia")).unlink()
         locations = {attempt["location"] for attempt in doctor_without_variables(installed)["tried"]}
         assert "system" in locations and "Python package" not in locations
 

@@ -28,7 +28,9 @@ KERNELS = 5
 def begin(code: str, arch: str, cache: Path) -> subprocess.Popen[str]:
     """Starts a process in its own process group, as a shell does for Ctrl-C."""
     environment = os.environ | {"LAZYROPE_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-c", code, arch]
+    # A shell starts background jobs with SIGINT ignored, and Python leaves it so.
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-c", handler + code, arch]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes)
 

@@ -52,13 +52,13 @@ TEST(KernelConfig, HeadDimsAreThoseOfTheTable) {
   EXPECT_EQ(supported_head_dims(), (std::vector<int>{64, 72, 80, 96, 112, 128, 160, 192, 256}));
 }
 
-TEST(KernelConfig, EveryHeadDimHasOneOnEveryArch) {
+TEST(KernelConfig, EveryHeadDimHasAConfigOnEveryArch) {
   for (const Arch& arch : archs())
     for (const int head_dim : supported_head_dims())
       EXPECT_NO_THROW(configs(spec_of(head_dim), arch)) << arch.name << ", " << head_dim;
 }
 
-TEST(KernelConfig, HeadDimsWithoutOneGetTheNearest) {
+TEST(KernelConfig, HeadDimsWithoutAConfigNameTheNearest) {
   struct Unplanned {
     int head_dim;
     std::vector<std::string> parts;
@@ -77,7 +77,7 @@ TEST(KernelConfig, HeadDimsWithoutOneGetTheNearest) {
       EXPECT_TRUE(throws<SpecError>(action, row.parts));
 }
 
-TEST(KernelConfig, ArchsWithoutOneGetTheNearestThatFits) {
+TEST(KernelConfig, ArchsWithoutARowUseTheNearestThatFits) {
   const Arch small = {"sm_00", 0, 0, 80 << 10, 100 << 10, Family::kSm80};
   const int bytes = configs(spec_of(128), find_arch("sm_86")).front().decode.shared_bytes(128);
   EXPECT_TRUE(throws<SpecError>(
@@ -89,7 +89,7 @@ TEST(KernelConfig, ArchsWithoutOneGetTheNearestThatFits) {
     EXPECT_NO_THROW(configs(spec_of(head_dim), small)) << head_dim;
 }
 
-TEST(KernelConfig, ArchsWithoutAnyAreNamed) {
+TEST(KernelConfig, ArchsWithoutAConfigAreNamed) {
   const Arch small = {"sm_00", 0, 0, 48 << 10, 64 << 10, Family::kSm80};
   EXPECT_TRUE(throws<SpecError>(
       [&] { configs(spec_of(128), small); },

@@ -67,9 +67,6 @@ def attach(
             decoding. Their launches then take the host less time than the GPU. Each power of two of tokens is captured
             when it first occurs. 0: none.
 
-    Returns:
-        The engine.
-
     Raises:
         SpecError: The model's config needs a feature that does not exist (the message names it), or a value is not
             allowed.
