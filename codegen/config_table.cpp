@@ -53,7 +53,7 @@ struct Sm90aDecode {
 
   TileConfig tile() const {
     return {.warps_m = warpgroups,
-            .warps_n = kWarpgroupWarps,
+            .warps_n = kWarpsPerWarpgroup,
             .warp_m = 16,
             .warp_n = 16,
             .mma_n = 16,

@@ -50,7 +50,7 @@ class TileConfigCheck {
     if (!tile_.divides_rows() && tile_.mma_n != tile_.warp_n)
       refuse("mma_n", tile_.mma_n,
              fmt::format("with warps_m = 1 it must be warp_n = {}", tile_.warp_n));
-    if (tile_.warps_n * kWarpThreads > kMaxThreads)
+    if (tile_.warps_n * kThreadsPerWarp > kMaxThreads)
       refuse("warps_n", tile_.warps_n, "a CTA has at most 32 warps");
     one_of("warps_m", tile_.warps_m, ring_warps());
     at_least("stages", tile_.stages, 2);
@@ -118,7 +118,7 @@ class TileConfigCheck {
   // time. A block of decode has two stages, one for keys and one for values. Prefill copies blocks
   // up to half a window ahead.
   int max_stages() const {
-    const int window = kWarpThreads * kRunSlots / tile_.warp_n;
+    const int window = kThreadsPerWarp * kRunSlots / tile_.warp_n;
     return tile_.divides_rows() ? window / 2 + 1 : window;
   }
 
@@ -126,8 +126,9 @@ class TileConfigCheck {
   // row at a time, a chunk of 16 bytes for each thread.
   std::vector<int> ring_warps() const {
     std::vector<int> result;
-    for (int warps = 1; warps * kWarpThreads <= kMaxThreads; ++warps)
-      if (warps * kWarpThreads >= shared_row_chunks(head_dim_, kv_bytes_)) result.push_back(warps);
+    for (int warps = 1; warps * kThreadsPerWarp <= kMaxThreads; ++warps)
+      if (warps * kThreadsPerWarp >= shared_row_chunks(head_dim_, kv_bytes_))
+        result.push_back(warps);
     return result;
   }
 

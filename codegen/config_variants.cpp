@@ -47,7 +47,7 @@ std::vector<TileConfig> neighbours(const TileConfig& config, const std::vector<R
 // configs that would certainly spill are not compiled.
 bool fits_registers(const TileConfig& config, int head_dim) {
   if (config.family == Family::kSm90a) return true;  // setmaxnreg divides registers among its warps
-  const int needed = config.warp_m * (head_dim + config.mma_n) / kWarpThreads + kOtherRegisters;
+  const int needed = config.warp_m * (head_dim + config.mma_n) / kThreadsPerWarp + kOtherRegisters;
   const int share = kRegistersPerSm / (config.threads(head_dim) * config.ctas_per_sm);
   return needed <= std::min(kMaxRegisters, share / kRegisterGranularity * kRegisterGranularity);
 }

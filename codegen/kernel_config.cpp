@@ -8,14 +8,15 @@ namespace lazyrope {
 namespace {
 
 Sm90aShape sm90a_shape(const TileConfig& config, int head_dim, int kv_bytes) {
-  return {.head_dim = head_dim,
-          .block_m = config.block_m(),
-          .block_n = config.block_n(),
-          .stages = config.stages,
-          .heads = config.heads,
-          .warpgroups = config.divides_rows() ? config.warps_m / kWarpgroupWarps : config.warps_m,
-          .is_prefill = config.divides_rows(),
-          .widens = kv_bytes == 1};
+  return {
+      .head_dim = head_dim,
+      .block_m = config.block_m(),
+      .block_n = config.block_n(),
+      .stages = config.stages,
+      .heads = config.heads,
+      .warpgroups = config.divides_rows() ? config.warps_m / kWarpsPerWarpgroup : config.warps_m,
+      .is_prefill = config.divides_rows(),
+      .widens = kv_bytes == 1};
 }
 
 Sm80PrefillShape sm80_prefill_shape(const TileConfig& config, int head_dim, int kv_bytes) {
@@ -40,7 +41,7 @@ Sm80DecodeShape sm80_decode_shape(const TileConfig& config, int head_dim, int kv
 
 int TileConfig::threads(int head_dim) const {
   const int producers = family == Family::kSm90a ? producer_warps(divides_rows(), head_dim) : 0;
-  return (warps_m * warps_n + producers) * kWarpThreads;
+  return (warps_m * warps_n + producers) * kThreadsPerWarp;
 }
 
 int TileConfig::shared_bytes(int head_dim, int kv_bytes) const {

@@ -8,8 +8,8 @@
 
 namespace lazyrope {
 
-inline constexpr int kWarpThreads = 32;
-inline constexpr int kWarpgroupWarps = 4;
+inline constexpr int kThreadsPerWarp = 32;
+inline constexpr int kWarpsPerWarpgroup = 4;
 inline constexpr int kSm90aPrefillWarps = 8;  // two warpgroups, which divide 128 query rows
 
 // The tile of one attend kernel: the warps of a CTA, the rows and keys of each warp, and the stages
