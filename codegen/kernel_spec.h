@@ -11,28 +11,30 @@ namespace lazyrope {
 
 enum class Dtype { kBf16, kFp16, kFp8E4m3, kFp8E5m2 };
 
-// The form in which queries or newly appended keys arrive: raw (as projected), or already rotated
-// by RoPE.
+// The form in which queries or newly appended keys arrive: raw (as projected), or already rotated.
+// Rotated queries are rotated by their position, rotated keys by their index in the document.
 enum class RopeForm { kRaw, kRotated };
 
 // The form in which the pool holds keys. A local key is rotated by its index inside its own
 // document.
 enum class KeyForm { kLocal };
 
+int bytes_of(Dtype dtype);
+
 // These functions convert to and from the names of the Python API. Those that take a name throw
 // SpecError, which lists the allowed names.
 std::string_view to_string(Dtype);
 std::string_view to_string(RopeForm);
 std::string_view to_string(KeyForm);
-Dtype dtype_from(std::string_view name);     // "bfloat16" or "float16"
-Dtype kv_dtype_from(std::string_view name);  // also "float8_e4m3fn" or "float8_e5m2"
-int bytes_of(Dtype dtype);
+Dtype dtype_from(std::string_view name);         // "bfloat16" or "float16"
+Dtype kv_dtype_from(std::string_view name);      // also "float8_e4m3fn" or "float8_e5m2"
 RopeForm rope_form_from(std::string_view name);  // "raw" or "rotated"
 KeyForm key_form_from(std::string_view name);    // "local"
 
-// The attention that a kernel computes. Every field changes the source of a kernel or the choice of
-// its config. Page size, layout and scale are no fields, because they change neither; of the number
-// of KV heads only the parity matters. Several threads may read a spec at once.
+// The attention that kernels compute, and the form of appended keys. Every field but key_form,
+// which has one value, changes the source of a kernel or the choice of its config. Page size,
+// layout and scale are no fields, because they change neither; of the number of KV heads only the
+// parity matters. Several threads may read a spec at once.
 struct KernelSpec {
   int head_dim = 0;
   int group_size = 0;  // query heads per KV head
@@ -44,7 +46,7 @@ struct KernelSpec {
   RopeForm append_form = RopeForm::kRaw;
   MaskParameters mask_parameters = {};
   double softcap = 0.0;  // 0: none; else a score s becomes softcap x tanh(s / softcap)
-  bool sinks = false;    // each query head adds a logit to the denominator of its softmax
+  bool sinks = false;    // the softmax of each query head has one more logit, which has no value
   std::optional<Dtype> kv_dtype = {};  // the pool's dtype; without a value it is `dtype`
   bool batch_invariant = false;   // output bits do not depend on the other requests of the batch
   bool has_odd_kv_heads = false;  // if true, KV heads cannot be paired in work tiles
@@ -58,7 +60,7 @@ struct KernelSpec {
 // Throws SpecError, which names the first illegal field, its value and what is allowed.
 void validate(const KernelSpec& spec);
 
-// Returns one line such as "head_dim 128, group 4, bfloat16, llama3, causal, raw queries".
+// Returns one line such as "head_dim 128, group 4, bfloat16, rope llama3, causal, raw queries".
 std::string describe(const KernelSpec& spec);
 
 }  // namespace lazyrope

@@ -227,8 +227,8 @@ NamedSpec only_spec_of(const SpecOptions& options) {
   std::vector<NamedSpec> specs = specs_of(options);
   if (specs.size() > 1)
     throw UsageError(
-        fmt::format("--model: these models have {} attentions, {}, {}, ...; give one model "
-                    "that has one attention, or the fields of one",
+        fmt::format("--model: these models have {} attentions (the first are {} and {}); give one "
+                    "model that has one attention, or the fields of one",
                     specs.size(), specs[0].name, specs[1].name));
   return std::move(specs.front());
 }

@@ -8,7 +8,7 @@
 
 namespace lazyrope {
 
-// A program for NVRTC, whose messages call it `name`.
+// A program to compile. NVRTC's messages use `name` as its file name.
 struct ProgramSource {
   std::string name;
   std::string source;

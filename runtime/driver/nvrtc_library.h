@@ -11,7 +11,7 @@
 
 namespace lazyrope {
 
-// NVRTC's functions, with the names of its manual.
+// NVRTC's functions: get_ptx is nvrtcGetPTX, and so on.
 struct NvrtcTable {
   decltype(&::nvrtcVersion) version = nullptr;
   decltype(&::nvrtcGetErrorString) get_error_string = nullptr;
@@ -38,8 +38,9 @@ struct NvrtcVersion {
 // from several threads at once.
 class NvrtcLibrary {
  public:
-  // Also loads the builtins library by its full path beside NVRTC, because NVRTC itself would only
-  // search the loader's paths. Throws std::runtime_error, which says what is missing.
+  // Also loads the builtins library, unless the process has it already: the one beside NVRTC, where
+  // NVRTC itself would not look, or else the loader's. Throws std::runtime_error, which says what
+  // is missing.
   explicit NvrtcLibrary(DynamicLibrary library);
 
   const NvrtcTable& api() const noexcept { return api_; }
@@ -68,8 +69,8 @@ class NvrtcLibrary {
 struct NvrtcSearch {
   // The only path or soname to use (Config::nvrtc_path). If it is empty, the others are tried.
   std::string configured = {};
-  // Sonames, newest first. Each is looked for among the libraries that this process has loaded, and
-  // then in every directory below.
+  // Sonames, newest first. Each location is searched for all of them before the next location: the
+  // libraries that this process has loaded, then the directories below.
   std::vector<std::string> sonames = {"libnvrtc.so.13", "libnvrtc.so.12"};
   // Directories of Python packages (Config::nvrtc_directories).
   std::vector<std::string> directories = {};

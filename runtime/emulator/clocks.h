@@ -9,8 +9,9 @@
 namespace lazyrope {
 
 // Vector clocks (Fidge 1988, Mattern 1989). A thread counts its periods, and each of its releases
-// and barriers begins the next one. The vector clock of a thread holds, for every thread, the
-// latest period that synchronization has ordered before this thread's next access.
+// and barriers begins the next one. A Clock is the number of a period, from 1 on. A thread knows
+// its own current period, and for every other thread the latest period that synchronization has
+// ordered before its own next access (0: none).
 
 using Clock = std::uint32_t;
 
@@ -20,8 +21,8 @@ struct ThreadId {
   friend bool operator==(const ThreadId&, const ThreadId&) = default;
 };
 
-// A set of clocks that a release publishes and a matching acquire merges. It holds one clock for
-// each thread of the CTAs that the releasing thread knew of.
+// The clocks of all threads of some CTAs: what a release publishes, what several releases have
+// published together, or what a thread knows of other CTAs.
 class VectorClock {
  public:
   using Clocks = std::vector<Clock>;
@@ -57,7 +58,7 @@ class ThreadClock {
   void tick() { ++own_[static_cast<std::size_t>(self_.thread)]; }
 
   ThreadId self_;
-  VectorClock::Clocks own_;  // the threads of its CTA, by index
+  VectorClock::Clocks own_;  // the clocks of the threads of its own CTA, by thread index
   VectorClock others_;
 };
 

@@ -11,7 +11,7 @@
 
 namespace lazyrope {
 
-// The rules that a kernel can break. A rule's text begins the error text.
+// The rules that a kernel can break. The text of a KernelFault begins with its rule.
 namespace rule {
 inline constexpr std::string_view kSharedBounds = "shared access out of bounds";
 inline constexpr std::string_view kGlobalBounds = "global access out of bounds";
@@ -61,8 +61,9 @@ struct Violation : std::exception {
   std::string text;
 };
 
-// The exception of a launch whose kernel broke a rule. what() names the rule, kernel, line, block,
-// warp and lane. For a deadlock it names the waiting threads of each block.
+// The exception of a launch whose kernel broke a rule. what() names the rule, the kernel, the
+// line, the CTA ("block"), the warp and the lane. For a deadlock it names the rule, the kernel and
+// the waiting threads of each CTA.
 class KernelFault : public DriverError {
  public:
   KernelFault(std::string_view rule, std::string text)

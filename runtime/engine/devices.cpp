@@ -27,7 +27,8 @@ std::shared_ptr<const Device> device_of(std::string_view name, const TensorView&
     case DeviceType::kOther:
       break;
   }
-  throw SpecError(fmt::format("{} is {}; it must be on a GPU", name, describe(tensor)));
+  throw SpecError(fmt::format("{} is {}; it must be on a GPU, or in host memory for the emulator",
+                              name, describe(tensor)));
 }
 
 std::shared_ptr<const Device> current_gpu() { return gpu_device(current_info().ordinal); }

@@ -37,9 +37,9 @@ void check_segment(std::size_t r, std::size_t s, const Segment& segment) {
   if (segment.length) check_least(r, s, "length", *segment.length);
   const std::int64_t end = std::int64_t{segment.start} + segment.length.value_or(0);
   if (end > document.num_tokens)
-    refuse(r, s,
-           fmt::format("start = {} and length = {} end at token {}; the document has {} tokens",
-                       segment.start, segment.length.value_or(0), end, document.num_tokens));
+    refuse(
+        r, s,
+        fmt::format("start + length = {}; the document has {} tokens", end, document.num_tokens));
   if (const std::int64_t slots = std::int64_t{document.lead} + document.num_tokens;
       slots > kLargestInt32)
     refuse(r, s,
@@ -47,7 +47,8 @@ void check_segment(std::size_t r, std::size_t s, const Segment& segment) {
                        kLargestInt32));
   const std::int64_t last = std::int64_t{segment.base} + segment.start + length_of(segment);
   if (last > kLargestInt32)
-    refuse(r, s, fmt::format("logical positions end at {}; they must fit int32", last));
+    refuse(r, s,
+           fmt::format("base + start + length = {}; it must be at most {}", last, kLargestInt32));
 }
 
 void check_room(std::string_view what, std::int64_t given, std::int64_t room) {
@@ -159,14 +160,16 @@ void Batch::check_pages(int page_size) const {
       const auto s = static_cast<std::size_t>(i - v.segment_indptr[r]);
       const std::int64_t origin = std::int64_t{v.base[at]} + v.start[at] - v.slot[at] % page_size;
       if (origin < kSmallestInt32)
-        refuse(r, s, fmt::format("logical positions begin at {}; they must fit int32", origin));
+        refuse(r, s,
+               fmt::format("slot 0 of its first page would have the logical position {}; it must "
+                           "fit int32",
+                           origin));
       const std::int64_t slots = std::int64_t{v.slot[at]} + v.length[at];
       const std::int64_t end = v.first_page[at] + (slots + page_size - 1) / page_size;
       if (v.length[at] > 0 && end > pages_.shape[0])
         refuse(r, s,
-               fmt::format("its document has pages {} to {} of the page lists; pages has {} "
-                           "elements",
-                           v.first_page[at], end - 1, pages_.shape[0]));
+               fmt::format("its last page is element {} of pages, which has {} elements", end - 1,
+                           pages_.shape[0]));
     }
 }
 
@@ -208,8 +211,9 @@ void Batch::wait() const { staging_->acquire(); }
 StepTensors Batch::upload(int page_size, Stream stream) {
   if (device_->is_capturing(stream))
     throw SpecError(
-        "a batch is copied from the host, which a captured graph would not repeat: call plan() and "
-        "update() outside the capture. A graph of the other calls replays with the new requests");
+        "a captured graph would not repeat the host's part of an upload: call plan() and update() "
+        "of a batch outside the capture. A captured append or attention call sees the requests of "
+        "the latest update()");
   check_pages(page_size);
   write(page_size, reinterpret_cast<int*>(staging_->acquire()));
   staging_->copy_to(memory_->data(), values_.ints() * sizeof(int), stream);

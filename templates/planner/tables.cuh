@@ -1,6 +1,7 @@
-// The planner's table of tiles: six columns, one entry a tile. make_tiles() and record_tile() write
-// it (steps 2 and 3 of planning), and the prefix sums fill in cost_begin and split_begin (step 5).
-// The schedules read it, and the queue keeps its sorted order in split_begin.
+// The planner's table of tiles: six columns, with an entry for each tile and one more for the
+// totals of prefix sums. make_tiles() and record_tile() write it (steps 2 and 3 of planning). The
+// prefix sums fill in cost_begin and, with fixed splits, split_begin (step 5). Without fixed splits
+// the queue keeps its sorted order in split_begin.
 #pragma once
 
 #include "abi/plan.h"
@@ -8,8 +9,9 @@
 
 namespace lazyrope {
 
-// The lanes that serve one work tile, and one tile. Few lanes serve a tile, so that in a decode
-// step half of the warps have none and leave the issue slots to the others.
+// kGroupLanes lanes write one work tile; kTileLanes lanes measure one tile. With at most
+// kTilesAtOnce tiles, at least half of the warps then have no tile and leave the issue slots to the
+// others.
 inline constexpr int32 kGroupLanes = 8;
 inline constexpr int32 kTileLanes = 4;
 static_assert(kTilesAtOnce * kTileLanes <= kPlanThreads);

@@ -1,8 +1,10 @@
-// Step 5 of planning: the units of a step and their costs. A unit is one tile for one group of KV
-// heads, or one fixed KV split of it. Units are ordered by group, then by tile, then by split.
+// The costs of tiles, which step 3 of planning uses, and the units of a step (step 5). A unit is a
+// query tile for a head group, with all its blocks or, with fixed splits, with those of one split.
+// Units are ordered by head group, then by tile, then by split.
 //
-// Inputs are the tiles' blocks and segments (PlanTable), and the costs of PlanPhase and of
-// planner/policy.h. The schedules ask Units where a unit is and what it costs.
+// Inputs are the blocks of each tile and the prefix sums of costs and splits (PlanTable), and the
+// costs of PlanPhase and of planner/policy.h. The schedules ask Units where a unit is and what it
+// costs.
 #pragma once
 
 #include "ops/cta_scan.cuh"
@@ -28,8 +30,8 @@ struct Quotient {
   int32 whole;
   int32 rest;
 };
-// Returns a / b and a % b. The result is exact where the quotient is below 2^20, and faster than an
-// integer division. Beyond, it is an approximation.
+// Returns a / b and a % b: exact if the quotient is below 2^20, otherwise approximate. This is
+// faster than an integer division.
 LAZYROPE_DEVICE Quotient divide(int32 a, int32 b) {
   auto whole =
       static_cast<int32>(static_cast<float>(a) * rcp_approx_ftz_f32(static_cast<float>(b)));
@@ -40,8 +42,8 @@ LAZYROPE_DEVICE Quotient divide(int32 a, int32 b) {
 
 LAZYROPE_DEVICE int32 divide_up(int32 a, int32 b) { return divide(a + b - 1, b).whole; }
 
-// Returns the greatest number of fixed splits of a tile. It depends on the tile's request alone
-// (batch_invariant).
+// Returns the greatest number of fixed splits of a tile. Of all requests of the step only the
+// tile's own matters, because the division must be the same in every batch (batch_invariant).
 LAZYROPE_DEVICE int32 max_fixed_splits(const PlanPhase& phase, int32 request_tiles) {
   if (phase.allows_round_robin == 0) return kMaxFixedSplits;
   const int32 units = smaller(request_tiles, kMaxRequestSplits) * phase.max_head_groups;
@@ -49,13 +51,14 @@ LAZYROPE_DEVICE int32 max_fixed_splits(const PlanPhase& phase, int32 request_til
 }
 
 // Returns the blocks of each fixed split of a tile but the last, which may be shorter. A tile has
-// as few splits as hold at most `max` blocks each, but not more than max_splits.
+// the fewest splits of at most `max` blocks. If these are more than max_splits, its splits are
+// longer.
 LAZYROPE_DEVICE int32 blocks_per_fixed_split(int32 num_blocks, int32 max, int32 max_splits) {
   return divide_up(num_blocks, larger(smaller(divide_up(num_blocks, max), max_splits), 1));
 }
 
 struct UnitCoord {
-  int32 group;  // group of KV heads
+  int32 group;  // head group
   int32 tile;
   int32 split;  // fixed split of the tile; 0 without fixed splits
 };
@@ -76,15 +79,15 @@ struct Units {
   int32 num_groups = 0;
   int32 units_per_group = 0;
   int32 group_cost = 0;
-  // Costs are divided by 2^lost_bits. This is 0 unless a step's cost would exceed kMaxStepCost:
-  // hundreds of requests of a million tokens.
+  // Costs are divided by 2^lost_bits. This is 0 unless the cost of a head group exceeds
+  // max_group_cost, as with hundreds of decode requests, or one prefill, of a million tokens.
   int32 lost_bits = 0;
 
   LAZYROPE_DEVICE int32 count() const { return num_groups * units_per_group; }
   LAZYROPE_DEVICE int32 cost() const { return group_cost * num_groups; }
   LAZYROPE_DEVICE int64 unscaled_cost() const { return static_cast<int64>(cost()) << lost_bits; }
   LAZYROPE_DEVICE int32 scaled(int32 cost) const { return cost >> lost_bits; }
-  // Returns the cost of a tile for one group of KV heads.
+  // Returns the cost of a tile for one head group.
   LAZYROPE_DEVICE int32 cost_of(int32 tile) const {
     return tiles.cost_begin.get(tile + 1) - tiles.cost_begin.get(tile);
   }
@@ -113,7 +116,7 @@ struct Units {
   LAZYROPE_DEVICE int32 num_splits(int32 tile) const {
     return has_fixed_splits() ? tiles.split_begin.get(tile + 1) - tiles.split_begin.get(tile) : 1;
   }
-  // Returns the unit of a whole tile: there are no fixed splits.
+  // Returns the unit of a tile as it is without fixed splits: with all blocks.
   LAZYROPE_DEVICE Unit whole_unit(const UnitCoord& coord) const {
     const int32 num_blocks = tiles.rows.get(coord.tile).num_blocks;
     return {coord, 1, 0, num_blocks, num_blocks};

@@ -1,9 +1,9 @@
-// The last step of planning: WorkTileWriter writes the work tiles, eight lanes (kGroupLanes) each.
-// All CTAs of a phase have the same schedule, and each writes some of its work tiles.
+// The last step of planning: WorkTileWriter writes the work tiles. kGroupLanes lanes write one. All
+// planner CTAs of a phase compute the same schedule, and each writes some of its work tiles.
 //
 // The input is the chosen schedule, which says what each work tile computes. The writer finds the
-// segment of the work tile's first block and the first kStartRuns page numbers. The output is
-// phase.work.work_tiles.
+// segment of the work tile's first block, and the pages of the first kStartRuns runs of that
+// segment from this block on. The output is phase.work.work_tiles.
 #pragma once
 
 #include "planner/segments.cuh"
@@ -21,7 +21,8 @@ class WorkTileWriter {
                                  const WorkTiles& work_tiles)
       : caller_(caller), phase_(phase), work_tiles_(work_tiles) {}
 
-  // Writes work tiles planner, planner + num_planners, ... All threads of the CTA take part.
+  // CTA `planner` writes the work tiles planner, planner + num_planners and so on. All threads of
+  // the CTA take part.
   LAZYROPE_DEVICE void write(int32 planner, int32 num_planners) const {
     constexpr int32 kGroups = Spec::kThreads / kGroupLanes;
     const int32 num_work_tiles = work_tiles_.num_work_tiles();
@@ -61,8 +62,9 @@ class WorkTileWriter {
     for (int32 i = 0; i < kChunksOfLane; ++i) st_global(to + i * kGroupLanes, chunks[i]);
   }
 
-  // Completes the work tile except for its pages. Returns the segment from the first block's slot
-  // on; chunk() finds the pages by it.
+  // Completes the work tile except for its pages. Returns the segment with record.begin set to
+  // the first slot of the work tile's first block, which may precede the segment's first token.
+  // chunk() looks up the pages from there.
   LAZYROPE_DEVICE VisibleSegment begin(WorkTile& work_tile, const BlockLocation& location) const {
     VisibleSegment segment = location.segment;
     work_tile.keys.segment = location.index;

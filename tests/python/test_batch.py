@@ -144,12 +144,15 @@ def pair(*segments: object, positions: object = 50) -> list[Request]:
         (pair(Segment(DOCUMENT, 0, 0, -3)), "request 1, segment 0: length = -3; it must be at least 0"),
         (
             pair(Segment(DOCUMENT, 0, 30, 11)),
-            "request 1, segment 0: start = 30 and length = 11 end at token 41; the document has 40 tokens",
+            "request 1, segment 0: start + length = 41; the document has 40 tokens",
         ),
         (pair(Segment(DOCUMENT, 0, 41)), "request 1, segment 0: start = 41"),
         (pair(Segment(Document(-1, 4), 0)), "request 1, segment 0: document.first_page = -1; it must be at least 0"),
         (pair(Segment(Document(0, 4, -2), 0)), "request 1, segment 0: document.lead = -2; it must be at least 0"),
-        (pair(Segment(DOCUMENT, 2**31 - 30)), "request 1, segment 0: logical positions end at 2147483658"),
+        (
+            pair(Segment(DOCUMENT, 2**31 - 30)),
+            "request 1, segment 0: base + start + length = 2147483658; it must be at most 2147483647",
+        ),
     ],
 )
 def test_bad_requests_are_refused_by_name(requests, says, device):

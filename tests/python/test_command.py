@@ -505,7 +505,7 @@ class TestMistakes:
     def test_render_of_several_models_is_refused(self, run, tmp_path):
         files = [write_config(tmp_path / name) for name in "ab"]
         error = run("render", "--model", *files, "--arch", "sm_80", code=2).stderr
-        assert "these models have 2 attentions, a, b, ...; give one" in error
+        assert "these models have 2 attentions (the first are a and b); give one" in error
 
     def test_without_a_gpu_the_arch_must_be_given(self, run):
         for subcommand in ("render", "compile"):

@@ -116,7 +116,7 @@ def test_a_mistake_is_explained(run, arguments, code, said):
 
 def test_several_models_are_refused(run, tmp_path):
     files = [write_config(tmp_path / name) for name in "ab"]
-    assert "these models have 2 attentions, a, b, ...; give one" in run("--model", *files, code=2).stderr
+    assert "these models have 2 attentions (the first are a and b); give one" in run("--model", *files, code=2).stderr
 
 
 def test_a_missing_compiler_is_an_error(run):

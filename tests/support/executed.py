@@ -1,4 +1,4 @@
-"""Records the settings and kernels of the shared list that a module's tests ran."""
+"""Records which settings of conftest.shared_list a module's tests have compared, and which kernels ran."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Executed:
     """The settings and kernels that a module's tests ran.
 
     Attributes:
-        settings: the settings of the steps that agreed with fp64.
-        kernels: the sources of the kernels that had work in these steps.
+        settings: the settings of steps and appends. Tests call attend() and append() after the comparison.
+        kernels: the sources of the planners, and of the other kernels that had work.
     """
 
     settings: list[Setting] = field(default_factory=list)

@@ -2,7 +2,8 @@
 
 Token j of a document that begins at logical position b (its base) has the key k_j; the pool stores R(j) k_j. Its score
 with a query at position p is <R(p - b) q, R(j) k_j> x scale. Queries that arrive as R(p) q have the same score, written
-as <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by the angle p x w_i.
+as <R(-b) R(p) q, R(j) k_j> x scale. R(p) rotates pair i by the angle p x w_i. Stored keys, and queries of either form,
+also have the attention factor once. A softcap is applied to the scaled score.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def rotate(
     pairing: str = "half",
     factor: float = 1.0,
 ) -> torch.Tensor:
-    """Rotates x [tokens, heads, head_dim] to the positions in fp64, and multiplies the rotated pairs by factor."""
+    """Rotates token t of x [tokens, heads, head_dim] by positions[t] x frequencies, in fp64.
+
+    The columns of rotated pairs are also multiplied by factor.
+    """
     x = x.double()
     half = rotary_dim // 2
     if half == 0:
@@ -46,7 +50,7 @@ def rotate(
 
 
 def visible(mask: str, window: int | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Returns a mask [queries, keys] that is true if the query sees the logical position of the key."""
+    """Returns a bool [queries, keys]: whether the query sees the key. `query` and `key` hold logical positions."""
     if mask == "full":
         return torch.ones(len(query), len(key), dtype=torch.bool, device=query.device)
     seen = key[None, :] <= query[:, None]
@@ -72,7 +76,7 @@ def attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes one request: q [tokens, q_heads, head_dim] at logical positions [tokens], and sinks [q_heads].
+    """Computes one request. q is [tokens, q_heads, head_dim], positions are [tokens], and sinks, if given, [q_heads].
 
     Returns out, shaped like q, and lse [tokens, q_heads], both fp64. A row that sees neither key nor sink has out 0 and
     lse -inf.

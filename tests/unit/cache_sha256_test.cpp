@@ -20,7 +20,7 @@ class Sha256 : public ::testing::TestWithParam<Hash> {
   }
 };
 
-// The messages and digests are those of FIPS 180-2, appendix B, and of the empty message.
+// The messages are the examples of FIPS 180-2 for SHA-256 and SHA-512, and the empty message.
 TEST_P(Sha256, AgreesWithTheStandard) {
   EXPECT_EQ(hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -126,7 +126,7 @@ TEST_F(BatchTest, BadValuesAreNamedWithRequestAndSegment) {
   EXPECT_TRUE(refuses(with({.document = document_, .length = -1}),
                       {"request 1, segment 1: length = -1", "at least 0"}));
   EXPECT_TRUE(refuses(with({.document = document_, .start = 30, .length = 11}),
-                      {"start = 30 and length = 11 end at token 41; the document has 40 tokens"}));
+                      {"start + length = 41; the document has 40 tokens"}));
   EXPECT_TRUE(refuses(with({.document = document_, .base = kMost - 39}), {"must fit int32"}));
   EXPECT_TRUE(refuses(with({.document = {.first_page = -1}}), {"document.first_page = -1"}));
   EXPECT_TRUE(refuses(with({.document = {.num_tokens = -1}}), {"document.num_tokens = -1"}));
@@ -147,7 +147,7 @@ TEST_F(BatchTest, PagesBeyondTheListsAreNamedAtTheUpload) {
   batch.fill(std::vector<Request>{{{0}, {{.document = {.first_page = 3, .num_tokens = 33}}}}});
   EXPECT_TRUE(throws<SpecError>(
       [&] { batch.upload(16, nullptr); },
-      {"request 0, segment 0: its document has pages 3 to 5 of the page lists; pages has 5"}));
+      {"request 0, segment 0: its last page is element 5 of pages, which has 5 elements"}));
   EXPECT_NO_THROW(batch.upload(32, nullptr));
 }
 

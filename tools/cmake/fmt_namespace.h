@@ -1,4 +1,4 @@
-// Every source includes this first (-include). It gives lazyrope's fmt a namespace of its own, so
+// Where fmt is compiled once (LazyropeFmt.cmake), each source includes this first. It gives lazyrope's fmt a namespace of its own, so
 // that it does not clash with the fmt of the program that links lazyrope.
 #define FMT_BEGIN_NAMESPACE \
   namespace fmt {           \

@@ -1,5 +1,6 @@
 // Approximate functions, conversions, packed arithmetic and mma.m16n8k16 in host C++. Approximate
-// functions are those of the C++ library. The emulator checks that all lanes of a warp execute an
+// functions are those of the C++ library, and 1 / x, so their last bits may differ from those of a
+// GPU. The emulator checks that all lanes of a warp execute an
 // mma together.
 #pragma once
 
@@ -83,7 +84,8 @@ inline float fma_to_odd(float a, float b, float c) {
   const float near = static_cast<float>(sum);
   if (sum - sum != 0.0) return near;  // infinity or NaN
   // `lost` is the rounding error of the sum in double, `left` that of its conversion to float. The
-  // sign of `left` decides, or that of `lost` if `left` is zero.
+  // exact result is near + left + lost. The sign of `left`, or of `lost` if `left` is zero, tells
+  // on which side of `near` it is.
   const double other = sum - product;
   const double lost = (product - (sum - other)) + (static_cast<double>(c) - other);
   const double left = sum - static_cast<double>(near);
