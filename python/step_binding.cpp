@@ -113,6 +113,8 @@ AppendArguments append_arguments_of(py::handle spans, py::object pages) {
 
 SlotArguments slots_of(py::handle slots) {
   static const Field slot_mapping("slot_mapping"), index("index");
+  if (py::hasattr(slots, "first_page"))
+    throw SpecError("a TokenSpans is given without pages; give pages too, or a TokenSlots");
   const auto read = [&](const Field& field) { return field.of(slots, "slots", "TokenSlots"); };
   return {read(slot_mapping), read(index)};
 }

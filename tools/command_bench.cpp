@@ -28,13 +28,13 @@ namespace {
 }
 
 int run_bench(const std::vector<std::string>& arguments) {
-  const std::filesystem::path python = install_prefix() / "bin" / "python3";
+  const auto prefix = install_prefix();
   std::error_code failed;
-  if (!std::filesystem::exists(python, failed))
+  if (!prefix || !std::filesystem::exists(*prefix / "bin" / "python3", failed))
     throw std::runtime_error(
         "this command is not in a Python environment, and the benchmark is part of lazyrope's "
         "Python package: run `PYTHON -m lazyrope.bench` with a Python that has the package");
-  run_python(python.string(), arguments);
+  run_python((*prefix / "bin" / "python3").string(), arguments);
 }
 
 }  // namespace

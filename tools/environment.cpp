@@ -1,25 +1,43 @@
 #include "tools/environment.h"
 
+#include <algorithm>
 #include <system_error>
 
 namespace lazyrope {
+namespace {
 
 namespace fs = std::filesystem;
 
-fs::path install_prefix() {
+// Returns the entries of a directory, sorted. A directory that cannot be read has none.
+std::vector<fs::path> entries_of(const fs::path& directory) {
+  std::vector<fs::path> result;
   std::error_code failed;
-  return fs::read_symlink("/proc/self/exe", failed).parent_path().parent_path();
+  for (fs::directory_iterator at(directory, failed); !failed && at != fs::directory_iterator();
+       at.increment(failed))
+    result.push_back(at->path());
+  std::ranges::sort(result);
+  return result;
+}
+
+}  // namespace
+
+std::optional<fs::path> install_prefix() {
+  std::error_code failed;
+  const fs::path command = fs::read_symlink("/proc/self/exe", failed);
+  return failed ? std::nullopt : std::optional(command.parent_path().parent_path());
 }
 
 std::vector<std::string> installed_nvrtc_directories() {
+  const std::optional<fs::path> prefix = install_prefix();
+  if (!prefix) return {};
   std::vector<std::string> result;
-  std::error_code absent;  // an absent directory is iterated as an empty one
-  for (const fs::path& python : fs::directory_iterator(install_prefix() / "lib", absent)) {
+  for (const fs::path& python : entries_of(*prefix / "lib")) {
     if (!python.filename().string().starts_with("python3")) continue;
     // Debian's pip installs outside environments into dist-packages.
     for (const char* packages : {"site-packages", "dist-packages"})
-      for (const fs::path& package : fs::directory_iterator(python / packages / "nvidia", absent))
-        if (fs::is_directory(package / "lib", absent)) result.push_back((package / "lib").string());
+      for (const fs::path& package : entries_of(python / packages / "nvidia"))
+        if (std::error_code absent; fs::is_directory(package / "lib", absent))
+          result.push_back((package / "lib").string());
   }
   return result;
 }

@@ -1,13 +1,15 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace lazyrope {
 
 // Returns the directory below whose bin/ this command is installed, such as a Python environment.
-std::filesystem::path install_prefix();
+// Returns nothing if the system does not tell.
+std::optional<std::filesystem::path> install_prefix();
 
 // Returns the lib directories of NVIDIA's PyPI packages below that prefix. One of them has NVRTC if
 // the package nvidia-cuda-nvrtc is installed there.

@@ -120,6 +120,30 @@ def _check_format(page_size: int, layout: str) -> None:
         raise SpecError(f'layout = "{layout}"; it must be "NHD" or "HND"')
 
 
+def _bound(names: tuple[str, ...], given: tuple[Any, ...], named: dict[str, Any], message: str) -> list[Any]:
+    """Returns the arguments of these names. The first are given by position, the others by name."""
+    values = dict(zip(names, given, strict=False)) | named
+    if len(given) + len(named) != len(names) or set(values) != set(names):
+        raise TypeError(message)
+    return [values[name] for name in names]
+
+
+def _only(given: tuple[Any, ...], named: dict[str, Any], name: str, kind: type) -> Any:
+    """Returns the only argument if it is of this kind or has this name, otherwise None."""
+    if len(given) == 1 and isinstance(given[0], kind) and not named:
+        return given[0]
+    return named[name] if not given and set(named) == {name} else None
+
+
+def _step_tensors(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Returns q_indptr, q_position, segments and pages: as given, or those of a batch."""
+    batch = _only(given, named, "batch", Batch)
+    if batch is not None:
+        return _tensors_of(batch)
+    message = "give q_indptr, q_position, segments and pages, or a lazyrope.Batch alone"
+    return _bound(("q_indptr", "q_position", "segments", "pages"), given, named, message)
+
+
 def _tensors_of(batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
     """Returns the arguments of :meth:`EagerStep.update` for the requests of a batch."""
     pages = batch.pages
@@ -174,23 +198,13 @@ class EagerStep:
         stream: int | None = None,
     ) -> None: ...
     @overload
-    def update(self, q_indptr: Batch, *, check: bool = False, stream: int | None = None) -> None: ...
-    def update(
-        self,
-        q_indptr: Any,
-        q_position: Any = None,
-        segments: Any = None,
-        pages: Any = None,
-        *,
-        check: bool = False,
-        stream: int | None = None,
-    ) -> None:
+    def update(self, batch: Batch, *, check: bool = False, stream: int | None = None) -> None: ...
+    def update(self, *given: Any, check: bool = False, stream: int | None = None, **named: Any) -> None:
         """Refills the step, as :meth:`lazyrope.Step.update` does: with device tensors, or with a batch alone.
 
         ``check`` and ``stream`` are ignored.
         """
-        if isinstance(q_indptr, Batch):
-            q_indptr, q_position, segments, pages = _tensors_of(q_indptr)
+        q_indptr, q_position, segments, pages = _step_tensors(given, named)
         rows, spans = _ints("q_indptr", q_indptr), _ints("segments.indptr", segments.indptr)
         bases, lengths = _ints("segments.base", segments.base), _ints("segments.length", segments.length)
         _check_ints("segments.first_page", segments.first_page)
@@ -234,22 +248,21 @@ class EagerAppendStep:
     def __repr__(self) -> str:
         return f"EagerAppendStep(capacity={self.capacity}, page_size={self.page_size}, layout={self.layout!r})"
 
-    def update(
-        self,
-        spans: TokenSpans | TokenSlots,
-        pages: Tensor = None,
-        *,
-        check: bool = False,
-        stream: int | None = None,
-    ) -> None:
+    @overload
+    def update(self, spans: TokenSpans, pages: Tensor, *, check: bool = False, stream: int | None = None) -> None: ...
+    @overload
+    def update(self, slots: TokenSlots, *, check: bool = False, stream: int | None = None) -> None: ...
+    def update(self, *given: Any, check: bool = False, stream: int | None = None, **named: Any) -> None:
         """Refills the step, as :meth:`lazyrope.AppendStep.update` does: with spans and pages, or with slots alone.
 
         ``check`` and ``stream`` are ignored.
         """
-        if isinstance(spans, TokenSlots):
-            self._update_slots(spans)
+        slots = _only(given, named, "slots", TokenSlots)
+        if slots is not None:
+            self._update_slots(slots)
         else:
-            self._update_spans(spans, pages)
+            message = "give a lazyrope.TokenSpans and pages, or a lazyrope.TokenSlots alone"
+            self._update_spans(*_bound(("spans", "pages"), given, named, message))
 
     def _update_spans(self, spans: TokenSpans, pages: Tensor) -> None:
         indptr = _ints("spans.indptr", spans.indptr)
@@ -367,7 +380,7 @@ class EagerAttention(_RopeAttention):
     @overload
     def plan(
         self,
-        q_indptr: Batch,
+        batch: Batch,
         *,
         page_size: int = 16,
         layout: str = "NHD",
@@ -377,23 +390,20 @@ class EagerAttention(_RopeAttention):
     ) -> EagerStep: ...
     def plan(
         self,
-        q_indptr: Any,
-        q_position: Any = None,
-        segments: Any = None,
-        pages: Any = None,
-        *,
+        *given: Any,
         page_size: int = 16,
         layout: str = "NHD",
         capacity: StepCapacity | None = None,
         check: bool = False,
         stream: int | None = None,
+        **named: Any,
     ) -> EagerStep:
         """Makes a step, as :meth:`lazyrope.Attention.plan` does: from device tensors, or from a batch alone.
 
         ``capacity``, ``check`` and ``stream`` are ignored.
         """
         step = EagerStep(page_size, layout)
-        step.update(q_indptr, q_position, segments, pages)
+        step.update(*given, **named)
         return step
 
     def __call__(
@@ -500,23 +510,45 @@ class EagerAttention(_RopeAttention):
         cosine, sine = segment.cos_sin if is_rotated else (t[rows] for t in segment.cos_sin)
         return self.rotate(q, (cosine, sine)).to(q.dtype).float()
 
+    @overload
     def plan_append(
         self,
-        spans: TokenSpans | TokenSlots,
-        pages: Tensor = None,
+        spans: TokenSpans,
+        pages: Tensor,
         *,
         capacity: AppendCapacity,
         page_size: int = 16,
         layout: str = "NHD",
         check: bool = False,
         stream: int | None = None,
+    ) -> EagerAppendStep: ...
+    @overload
+    def plan_append(
+        self,
+        slots: TokenSlots,
+        *,
+        capacity: AppendCapacity,
+        page_size: int = 16,
+        layout: str = "NHD",
+        check: bool = False,
+        stream: int | None = None,
+    ) -> EagerAppendStep: ...
+    def plan_append(
+        self,
+        *given: Any,
+        capacity: AppendCapacity,
+        page_size: int = 16,
+        layout: str = "NHD",
+        check: bool = False,
+        stream: int | None = None,
+        **named: Any,
     ) -> EagerAppendStep:
         """Makes an append step, as :meth:`lazyrope.Attention.plan_append` does: from spans and pages, or from slots.
 
         ``check`` and ``stream`` are ignored.
         """
         step = EagerAppendStep(capacity, page_size, layout)
-        step.update(spans, pages)
+        step.update(*given, **named)
         return step
 
     def append(

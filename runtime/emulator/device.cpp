@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -99,8 +100,8 @@ void compile_host(const std::string& command, const std::vector<std::string>& op
                        command)});
 }
 
-// Returns the first line that the compiler prints for --version, as printable ASCII. Returns an
-// empty text if the compiler cannot be run.
+// Returns the first line with text that the compiler prints for --version, as printable ASCII.
+// Returns an empty text if the compiler cannot be run.
 std::string version_of(const std::string& command) {
   try {
     const ScratchDirectory scratch;
@@ -108,7 +109,8 @@ std::string version_of(const std::string& command) {
         fmt::format("{} --version > {} 2> /dev/null", command, quoted(scratch.file("version"))));
     if (status.value_or(0) != 0) return "";
     const std::string text = read_text(scratch.file("version"));
-    std::string line = text.substr(0, text.find('\n'));
+    const std::size_t begin = std::min(text.find_first_not_of("\r\n"), text.size());
+    std::string line = text.substr(begin, text.find('\n', begin) - begin);
     std::erase_if(line, [](char c) { return c < ' ' || c > '~'; });
     return line;
   } catch (const std::exception&) {

@@ -151,10 +151,12 @@ void AppendStep::update(const TokenSlots& t, bool check, Stream stream) {
 }
 
 void AppendStep::plan(Stream stream, AccessedMemoryFn reach) {
+  is_filled_ = false;  // stays so if the launch throws: the records are then undefined
+  if (capacity() > 0) {
+    const int threads = planner_->binary().threads;
+    planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream, reach);
+  }
   is_filled_ = true;
-  if (capacity() == 0) return;
-  const int threads = planner_->binary().threads;
-  planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream, reach);
 }
 
 std::vector<AppendRecord> AppendStep::host_records(Stream stream) const {

@@ -113,13 +113,17 @@ double half_ulp(Dtype dtype) { return std::ldexp(0.5, -format_of(dtype).mantissa
 // The error of a rotated query has, in each column, a root mean square of at most 1.8 roundings
 // (templates/ops/rotate_tile.cuh). It changes the LSE by scale x (error . mean key), where the mean
 // is weighted by the softmax. For keys from N(0, 1) that mean is scale x query, and at most about 1
-// in each column. With queries from N(0, 1) the change has the standard deviation
-//   scale x min(scale, 1) x sqrt(3 head_dim) x 1.8 x half_ulp / sqrt(3).
+// in each column. Let s be the scale times the attention factor, by which raw queries are
+// multiplied as they are rotated. With queries from N(0, 1) the change has the standard deviation
+//   s x min(s, 1) x sqrt(3 head_dim) x 1.8 x half_ulp / sqrt(3).
 // Two results differ by sqrt(2) of that, and one row in two million by more than five of those. The
 // order of sums and approximate exponentials add less than kSums.
 double lse_rounding(const AttentionSpec& spec) {
   constexpr double kSums = 1e-3;
-  const double scale = spec.softmax_scale();
+  const double factor = spec.query_form == RopeForm::kRaw
+                            ? rope_variant(spec.rope.name).attention_factor(spec.rope.parameters)
+                            : 1.0;
+  const double scale = spec.softmax_scale() * factor;
   const double deviation =
       scale * std::min(scale, 1.0) * std::sqrt(spec.head_dim) * 1.8 * half_ulp(spec.dtype);
   return 5 * std::numbers::sqrt2 * deviation + kSums;

@@ -59,7 +59,10 @@ inline constexpr int32 kCombineCost = 8 * kBlockCost;
 // The queue (QueueSchedule::pays_off() and sort()).
 inline constexpr int32 kMinQueueUnits = 8;    // costliest units that the average CTA's cost holds
 inline constexpr int32 kMinQueueBlocks = 12;  // average blocks of a unit; measured on an H100
-inline constexpr int32 kTailGroups = 4;       // last groups of KV heads, ordered together by cost
+// The costliest unit must cost at least 5/4 of the average: kMinQueueSpread / kQueueSpreadDivisor.
+inline constexpr int32 kMinQueueSpread = 5;
+inline constexpr int32 kQueueSpreadDivisor = 4;
+inline constexpr int32 kTailGroups = 4;  // last groups of KV heads, ordered together by cost
 inline constexpr int32 kMaxSortedTiles = 1024;
 
 // A work tile gets more KV heads only if the remaining units, cut into this many KV splits each,

@@ -33,7 +33,7 @@ class QueueSchedule {
       longest = larger(longest, units_.cost_of(tile));
     const int64 max = scan.max(longest);
     return max * kMinQueueUnits * phase_.work.num_ctas <= units_.cost() &&
-           4 * max * units_.count() >= int64{5} * units_.cost() &&
+           kQueueSpreadDivisor * max * units_.count() >= int64{kMinQueueSpread} * units_.cost() &&
            int64{kMinQueueBlocks} * kBlockCost * units_.count() <= units_.unscaled_cost();
   }
 

@@ -144,3 +144,20 @@ def test_bad_tensors_are_refused_with_the_expected_shape(device):
         kernel.plan(**step_arguments(case.metadata), page_size=10)
     with pytest.raises(lazyrope.SpecError, match=r"segments.base is torch.int64 \[1\]; it must be int32"):
         step.update(**step_arguments(case.metadata | {"base": case.metadata["base"].long()}))
+
+
+def test_keywords_are_those_of_the_compiled_api():
+    pages = torch.zeros(1, dtype=torch.int32)
+    kernel = eager.compile(Setting().spec())
+    batch = lazyrope.batch([], pages)
+    step = kernel.plan(batch=batch)
+    step.update(batch=batch)
+    empty = torch.zeros(0, dtype=torch.int64)
+    slots = lazyrope.TokenSlots(empty, empty)
+    writes = kernel.plan_append(slots=slots, capacity=lazyrope.AppendCapacity(tokens=1))
+    writes.update(slots=slots)
+    spans = lazyrope.TokenSpans(torch.zeros(1, dtype=torch.int32), *[empty.int()] * 2)
+    with pytest.raises(TypeError, match="TokenSpans and pages"):
+        writes.update(spans)
+    with pytest.raises(TypeError, match=r"or a lazyrope\.Batch"):
+        step.update(pages)

@@ -137,7 +137,7 @@ class Model {
     std::int64_t longest = 0;
     for (const ModelTile& tile : tiles_) longest = std::max(longest, tile.cost);
     return kMinQueueUnits * longest * phase_.work.num_ctas <= total_cost() &&
-           4 * longest * num_units() >= 5 * total_cost() &&
+           kQueueSpreadDivisor * longest * num_units() >= kMinQueueSpread * total_cost() &&
            kMinQueueBlocks * kBlockCost * num_units() <= whole_total_cost();
   }
   std::vector<int> sorted_tiles() const {

@@ -161,6 +161,12 @@ TEST(TuningDifference, RoundingIsNoDifference) {
   const TuningResult rounded = result_of({1.0078F, -2.0F, 0.5F, 0.25F}, {3.004F, 4.0F});
   EXPECT_EQ(difference(baseline, baseline, spec_of(Dtype::kBf16)), "");
   EXPECT_EQ(difference(baseline, rounded, spec_of(Dtype::kBf16)), "");
+  AttentionSpec scaled = spec_of(Dtype::kBf16);
+  scaled.rope = {.name = "neox", .parameters = {{"theta", 1e4}, {"attention_factor", 2.0}}};
+  const TuningResult far = result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.015F, 4.0F});
+  EXPECT_EQ(difference(baseline, far, scaled), "");
+  scaled.query_form = RopeForm::kRotated;
+  EXPECT_TRUE(says(difference(baseline, far, scaled), {"row 0 of 2"}));
 }
 
 TEST(TuningDifference, NamesTheRowThatDiffers) {
