@@ -121,7 +121,7 @@ double half_ulp(Dtype dtype) { return std::ldexp(0.5, -format_of(dtype).mantissa
 double lse_rounding(const AttentionSpec& spec) {
   constexpr double kSums = 1e-3;
   const double factor = spec.query_form == RopeForm::kRaw
-                            ? rope_variant(spec.rope.name).attention_factor(spec.rope.parameters)
+                            ? rope_variant(spec.rope.variant).attention_factor(spec.rope.parameters)
                             : 1.0;
   const double scale = spec.softmax_scale() * factor;
   const double deviation =

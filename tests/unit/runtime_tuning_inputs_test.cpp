@@ -162,7 +162,7 @@ TEST(TuningDifference, RoundingIsNoDifference) {
   EXPECT_EQ(difference(baseline, baseline, spec_of(Dtype::kBf16)), "");
   EXPECT_EQ(difference(baseline, rounded, spec_of(Dtype::kBf16)), "");
   AttentionSpec scaled = spec_of(Dtype::kBf16);
-  scaled.rope = {.name = "neox", .parameters = {{"theta", 1e4}, {"attention_factor", 2.0}}};
+  scaled.rope = {.variant = "neox", .parameters = {{"theta", 1e4}, {"attention_factor", 2.0}}};
   const TuningResult far = result_of({1.0F, -2.0F, 0.5F, 0.25F}, {3.015F, 4.0F});
   EXPECT_EQ(difference(baseline, far, scaled), "");
   scaled.query_form = RopeForm::kRotated;
