@@ -37,9 +37,9 @@ void check_segment(std::size_t r, std::size_t s, const Segment& segment) {
   if (segment.length) check_least(r, s, "length", *segment.length);
   const std::int64_t end = std::int64_t{segment.start} + segment.length.value_or(0);
   if (end > document.num_tokens)
-    refuse(
-        r, s,
-        fmt::format("start + length = {}; the document has {} tokens", end, document.num_tokens));
+    refuse(r, s,
+           fmt::format("{} = {}; the document has {} tokens",
+                       segment.length ? "start + length" : "start", end, document.num_tokens));
   if (const std::int64_t slots = std::int64_t{document.lead} + document.num_tokens;
       slots > kLargestInt32)
     refuse(r, s,

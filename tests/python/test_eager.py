@@ -146,17 +146,17 @@ def test_bad_tensors_are_refused_with_the_expected_shape(device):
         step.update(**step_arguments(case.metadata | {"base": case.metadata["base"].long()}))
 
 
-def test_keywords_are_those_of_the_compiled_api():
-    pages = torch.zeros(1, dtype=torch.int32)
+def test_keywords_are_those_of_the_compiled_api(device):
+    pages = torch.zeros(1, dtype=torch.int32, device=device)
     kernel = eager.compile(Setting().spec())
     batch = lazyrope.batch([], pages)
     step = kernel.plan(batch=batch)
     step.update(batch=batch)
-    empty = torch.zeros(0, dtype=torch.int64)
+    empty = torch.zeros(0, dtype=torch.int64, device=device)
     slots = lazyrope.TokenSlots(empty, empty)
     writes = kernel.plan_append(slots=slots, capacity=lazyrope.AppendCapacity(tokens=1))
     writes.update(slots=slots)
-    spans = lazyrope.TokenSpans(torch.zeros(1, dtype=torch.int32), *[empty.int()] * 2)
+    spans = lazyrope.TokenSpans(pages, *[empty.int()] * 2)
     with pytest.raises(TypeError, match="TokenSpans and pages"):
         writes.update(spans)
     with pytest.raises(TypeError, match=r"or a lazyrope\.Batch"):
