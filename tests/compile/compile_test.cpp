@@ -150,6 +150,17 @@ std::string line_of(const Job& job, const Arch& arch) {
                      job.report.cubin_bytes, describe(spec_of(job.setting)));
 }
 
+// CI has no time for all. These two archs have the kernels of both families.
+bool compiles_all(const Arch& arch) {
+  return arch.name == "sm_80" || arch.name == "sm_90a" || ::getenv("LAZYROPE_SOAK") != nullptr;
+}
+
+std::vector<Setting> every_third(const std::vector<Setting>& settings) {
+  std::vector<Setting> result;
+  for (std::size_t i = 0; i < settings.size(); i += 3) result.push_back(settings[i]);
+  return result;
+}
+
 class Compiles : public testing::TestWithParam<std::size_t> {};
 
 // If a config spills, the next one must compile, as in Attention::compile.
@@ -157,6 +168,7 @@ TEST_P(Compiles, WithoutSpillsAndWarnings) {
   const Arch& arch = gpu_archs().at(GetParam());
   std::vector<Setting> settings = chosen_settings();
   std::erase_if(settings, [](const Setting& setting) { return setting[0] != GetParam(); });
+  if (!compiles_all(arch)) settings = every_third(settings);
   ASSERT_FALSE(settings.empty());
   std::string table =
       fmt::format("{:8} {:15} registers spills shared  cubin  spec\n", "arch", "kernel");

@@ -161,6 +161,7 @@ def test_step_nbytes_equals_the_memory_of_a_step(build, device):
         kernel.step_nbytes(capacity, sm_count=0)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("lengths", [[20] * 31, [20] * 33, [20] * 20 + [0] * 12 + [20] * 40, [0] * 5 + [100, 20] * 35])
 @pytest.mark.parametrize("tokens", [1, 100])
 def test_requests_with_many_documents_agree_with_fp64(build, device, lengths, tokens):

@@ -188,11 +188,16 @@ def test_an_exceeded_capacity_is_named(change, says, device):
 def test_pages_are_checked_when_the_page_size_is_known(build, device):
     kernel = build(Setting().spec())
     batch = lazyrope.batch(pair(Segment(DOCUMENT, 0), Segment(Document(2, 33), 0)), ints([0, 1, 2, 3], device))
-    with pytest.raises(lazyrope.SpecError, match=r"request 1, segment 1: its last page is element 4 of pages, which has 4 elements"):
+    with pytest.raises(
+        lazyrope.SpecError, match=r"request 1, segment 1: its last page is element 4 of pages, which has 4 elements"
+    ):
         kernel.plan(batch)
     kernel.plan(batch, page_size=32)
     low = lazyrope.batch(pair(Segment(Document(0, 40, lead=5), -(2**31))), ints([0, 1, 2, 3], device))
-    with pytest.raises(lazyrope.SpecError, match="request 1, segment 0: logical positions begin at -2147483653"):
+    with pytest.raises(
+        lazyrope.SpecError,
+        match="request 1, segment 0: slot 0 of its first page would have the logical position -2147483653",
+    ):
         kernel.plan(low)
 
 

@@ -63,6 +63,7 @@ def test_every_number_is_stored_with_pytorch_rounding(build, device, dtype, kv_d
         assert bool((stored[is_nan] == FP8_NAN).all())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kv_dtype", list(FP8))
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("tokens", [1, 40], ids=["decode", "prefill"])
@@ -90,6 +91,7 @@ def test_every_number_is_read_exactly(build, device, dtype, kv_dtype, tokens):
     assert torch.allclose(lse.double()[finite], scores, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize("kv_dtype", list(FP8))
 @pytest.mark.parametrize("rope", [lazyrope.rope.neox(), lazyrope.rope.gptj(rotary_dim=20), lazyrope.rope.none()])

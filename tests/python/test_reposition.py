@@ -143,6 +143,7 @@ def spec_of(rng: random.Random, rope: str, dtype: str, **fields: object) -> lazy
     )
 
 
+@pytest.mark.sample(36)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("rope", list(ROPES))
 @pytest.mark.parametrize("dtype", list(DTYPES))

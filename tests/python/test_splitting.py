@@ -29,6 +29,7 @@ def divided(build):
     return compile_divided
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("phase", ["decode", "mixed"])
 @pytest.mark.parametrize(
     "divides", [{"heads_per_work_tile": 4}, {"min_split_blocks": 1}, {"fixed_split_blocks": 1}], ids=str
@@ -70,6 +71,7 @@ def test_a_tile_split_among_all_ctas_agrees_with_fp64(divided, device, head_dim,
     check_case(fixture.case(fixture.queries(tokens), [in_order(fixture, [0, 1], tokens)]), kernel)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("asked", ["spec", "config"])
 def test_a_batch_invariant_answer_does_not_depend_on_its_batch(build, divided, device, tokens, asked):

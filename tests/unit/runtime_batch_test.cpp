@@ -156,7 +156,8 @@ TEST_F(BatchTest, PositionsBelowInt32AreNamedAtTheUpload) {
   Batch batch = make();
   batch.fill(std::vector<Request>{{{0}, {{.document = led_, .base = kLeast}}}});
   EXPECT_TRUE(throws<SpecError>([&] { batch.upload(16, nullptr); },
-                                {"request 0, segment 0: logical positions begin at -2147483653"}));
+                                {"request 0, segment 0: slot 0 of its first page would have the "
+                                 "logical position -2147483653"}));
 }
 
 TEST_F(BatchTest, PagesMustBeIntsOnTheDevice) {
