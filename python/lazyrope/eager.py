@@ -20,6 +20,7 @@ import torch
 
 from ._arguments import AppendCapacity, Segments, StepCapacity, TokenSlots, TokenSpans
 from ._core import AttentionSpec, Batch
+from ._overloads import bound, only, step_tensors
 from .errors import SpecError
 
 __all__ = ["EagerAppendStep", "EagerAttention", "EagerReposition", "EagerStep", "compile", "compile_reposition"]
@@ -120,42 +121,6 @@ def _check_format(page_size: int, layout: str) -> None:
         raise SpecError(f'layout = "{layout}"; it must be "NHD" or "HND"')
 
 
-def _bound(names: tuple[str, ...], given: tuple[Any, ...], named: dict[str, Any], message: str) -> list[Any]:
-    """Returns the arguments of these names. The first are given by position, the others by name."""
-    values = dict(zip(names, given, strict=False)) | named
-    if len(given) + len(named) != len(names) or set(values) != set(names):
-        raise TypeError(message)
-    return [values[name] for name in names]
-
-
-def _only(given: tuple[Any, ...], named: dict[str, Any], name: str, kind: type) -> Any:
-    """Returns the only argument if it is of this kind or has this name, otherwise None."""
-    if len(given) == 1 and isinstance(given[0], kind) and not named:
-        return given[0]
-    return named[name] if not given and set(named) == {name} else None
-
-
-def _step_tensors(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Returns q_indptr, q_position, segments and pages: as given, or those of a batch."""
-    batch = _only(given, named, "batch", Batch)
-    if batch is not None:
-        return _tensors_of(batch)
-    message = "give q_indptr, q_position, segments and pages, or a lazyrope.Batch alone"
-    return _bound(("q_indptr", "q_position", "segments", "pages"), given, named, message)
-
-
-def _tensors_of(batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
-    """Returns the arguments of :meth:`EagerStep.update` for the requests of a batch."""
-    pages = batch.pages
-    if not isinstance(pages, torch.Tensor):
-        raise SpecError(f"the batch's pages are a {type(pages).__name__}; they must be a torch.Tensor")
-    values = {
-        name: torch.tensor(numbers, dtype=torch.int32, device=pages.device) for name, numbers in batch._values.items()
-    }
-    q_indptr, q_position, indptr = (values.pop(name) for name in ("q_indptr", "q_position", "segment_indptr"))
-    return q_indptr, q_position, Segments(indptr, **values), pages
-
-
 @dataclass
 class _Segment:
     base: int
@@ -204,7 +169,7 @@ class EagerStep:
 
         ``check`` and ``stream`` are ignored.
         """
-        q_indptr, q_position, segments, pages = _step_tensors(given, named)
+        q_indptr, q_position, segments, pages = step_tensors(given, named)
         rows, spans = _ints("q_indptr", q_indptr), _ints("segments.indptr", segments.indptr)
         bases, lengths = _ints("segments.base", segments.base), _ints("segments.length", segments.length)
         _check_ints("segments.first_page", segments.first_page)
@@ -257,12 +222,12 @@ class EagerAppendStep:
 
         ``check`` and ``stream`` are ignored.
         """
-        slots = _only(given, named, "slots", TokenSlots)
+        slots = only(given, named, "slots", TokenSlots)
         if slots is not None:
             self._update_slots(slots)
         else:
             message = "give a lazyrope.TokenSpans and pages, or a lazyrope.TokenSlots alone"
-            self._update_spans(*_bound(("spans", "pages"), given, named, message))
+            self._update_spans(*bound(("spans", "pages"), given, named, message))
 
     def _update_spans(self, spans: TokenSpans, pages: Tensor) -> None:
         indptr = _ints("spans.indptr", spans.indptr)
