@@ -51,8 +51,8 @@ void refuse_config(Tune tune, const CompileOptions& options) {
 void refuse_emulator(const Arch& arch) {
   if (arch.isa == "ptx") return;
   throw SpecError(fmt::format(
-      "arch \"{}\": tuning measures kernels on a GPU, and times in the emulator do not predict "
-      "those; leave tune=True out",
+      "arch \"{}\": tuning measures kernels on a GPU, and the emulator's times do not predict a "
+      "GPU's; leave tune=True out",
       arch.name));
 }
 
@@ -112,10 +112,11 @@ AttentionPtr stored_attention(Engine& engine, const AttentionSpec& spec, const D
   } catch (const CacheError& error) {
     why = error.what();
   }
-  log_message(LogLevel::kWarning,
-              "the tuning of {} is not used: {}; the default config is used instead. `lazyrope "
-              "autotune` tunes again",
-              tuning->spec, why);
+  log_message(
+      LogLevel::kWarning,
+      "the tuning of {} is not used: {}; until it is tuned again (`lazyrope autotune`), the "
+      "default config is used",
+      tuning->spec, why);
   engine.tunings().mark_missing(key);
   return nullptr;
 }
@@ -133,7 +134,8 @@ AttentionPtr tuned_attention(Engine& engine, const AttentionSpec& spec,
 AttentionPtr compile_for(Engine& engine, const AttentionSpec& spec, std::string_view arch,
                          Tune tune, const CompileOptions& options) {
   refuse_config(tune, options);
-  // A named arch gives the same config on every machine, so it uses no tuning record.
+  // Unless tuning is asked for, a named arch gives the same config on every machine: it uses no
+  // tuning record.
   const bool is_plain =
       options.config || tune == Tune::kNever || (tune == Tune::kStored && !arch.empty());
   if (is_plain)

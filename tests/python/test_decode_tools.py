@@ -17,8 +17,8 @@ from tools.bench.shapes import Shape
 from tools.bench.tables import TABLES
 
 GPU = decode_model.Gpu(sms=132)
-# CTAs with work in steps of one token per request and 1024-token documents. tests/unit/runtime_decode_shares_test.cpp
-# compares them with the planner.
+# How many CTAs get work in decode steps: each request has one query token and sees documents of 1024 tokens.
+# tests/unit/runtime_decode_shares_test.cpp compares these numbers with the planner.
 SHARES = json.loads((Path(__file__).parents[1] / "support" / "decode_shares.json").read_text())
 COEFFICIENTS = [5.0, 0.6, 220.0, 0.9, 1.5]
 ABOUT = {

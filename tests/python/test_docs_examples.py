@@ -3,7 +3,7 @@
 A Python block is an example with a test if the comment <!-- test: NAME --> is directly above it. Blocks of one NAME,
 which must be on one page, are joined in their order and run as one program, after the example that CONTINUES names.
 Programs run on a GPU or on the CPU, with the root of the repository as the working directory. CHECKS has a function
-for some names, which checks results or provides a small model; other programs must only run without an error.
+for some names, which checks results or provides a small model; other programs need only run without an error.
 """
 
 from __future__ import annotations

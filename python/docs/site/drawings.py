@@ -19,13 +19,10 @@ def document() -> Drawing:
     d.text(20, 84, "-token 0")
     d.text(700, 84, "-token 39", anchor="end")
     d.text(20, 122, "*The page list, in the device array pages")
-    d.text(152, 158, "-first_page = 4", anchor="end")
-    d.arrow(158, 154, 182, 154)
-    labels = ["9", "2", "11", "7", "5", "1", "8", "3", "10"]
-    d.cells(20 + 0, 0, 0, 0, [], [])
-    d.cells(186, 140, 42, 28, ["5", "1", "8"], [GREEN] * 3)
-    d.cells(312, 140, 42, 28, labels[:3], [GREY] * 3)
-    d.text(448, 158, "-lists of other documents follow")
+    d.text(348, 188, "-first_page = 4", anchor="end")
+    d.arrow(354, 184, 375, 170)
+    d.cells(186, 140, 42, 28, ["9", "2", "11", "7", "5", "1", "8", "3", "10"], [GREY] * 4 + [GREEN] * 3 + [GREY] * 2)
+    d.text(574, 158, "-grey: other documents")
     d.text(20, 208, "*The pool: pages of 16 slots, in any order")
     for i, (page, used, first) in enumerate((("1", 16, 16), ("5", 16, 0), ("8", 8, 32))):
         x = 20 + i * 246
@@ -38,18 +35,18 @@ def document() -> Drawing:
 
 def lead() -> Drawing:
     d = Drawing(760, 176, "A segment that begins inside a page has a lead")
-    d.text(20, 28, "*A segment that begins inside a page: start = 21, length = 20, lead = 5")
+    d.text(20, 28, "*A segment that begins inside a page: start = 21, length = 19, lead = 5")
     for i, (page, first) in enumerate((("1", 16), ("8", 32))):
         x = 60 + i * 330
-        d.text(x, 56, f"-page {page}: tokens {first} to {first + 15}")
-        fills = [BLUE if 21 <= first + s < 41 else GREY for s in range(16)]
-        d.cells(x, 64, 20, 28, [str(first + s) for s in range(16)], fills)
+        d.text(x, 56, f"-page {page}: tokens {first} to {min(first + 15, 39)}")
+        fills = [BLUE if 21 <= first + s < 40 else GREY for s in range(16)]
+        d.cells(x, 64, 20, 28, [str(first + s) if first + s < 40 else "" for s in range(16)], fills)
     d.span(60, 160, 112, "lead: 5 slots")
     d.arrow(60, 156, 60, 100)
     d.text(
         72,
         160,
-        "-first_page names the page that has token start. The segment's first token is in slot lead of it.",
+        "-pages[first_page] is the page of the segment's first token, and lead is the slot of this token.",
     )
     return d
 
@@ -247,7 +244,7 @@ def work_tile() -> Drawing:
     d.text(
         20,
         395,
-        "-until it is full (wait) and says when it has read it (release). No barrier of the CTA is between work tiles.",
+        "-until it is full (wait) and says when it has read it (release). There is no CTA-wide barrier between tiles.",
     )
     return d
 
@@ -327,7 +324,7 @@ def cache() -> Drawing:
     d.text(
         20,
         248,
-        "-A damaged entry, or one that others may have written, is a logged miss: the kernel is compiled again.",
+        "-A damaged entry, or one that another user may write, is a logged miss: the kernel is compiled again.",
     )
     return d
 

@@ -2,7 +2,8 @@
 // - an operation on an address where no barrier was initialized, and generic accesses to a barrier;
 // - counts of arrivals or bytes that are out of range;
 // - a phase that completes before every waiting thread has seen that the previous one is complete.
-// It rejects some waits at random, as the manual allows.
+// At random, as the manual allows, try_wait returns false before the phase is complete, and
+// test_wait although it is complete.
 #pragma once
 
 #include "isa/memory.cuh"
