@@ -74,7 +74,7 @@ wheel: $(VENV)/.build  ## build a wheel in dist/
 	$(in_venv)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:  ## remove everything that was built
-	rm -rf $(BUILD) dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(BUILD) .wheel dist .pytest_cache .ruff_cache .mypy_cache
 
 distclean: clean  ## also remove the virtual environment
 	rm -rf $(VENV)

@@ -36,15 +36,16 @@ def test_the_extension_exports_nothing_but_its_entry():
 def options_of_build_tree() -> tuple[list[str], dict[str, str]]:
     """Returns pip's arguments and the variables that repeat the options of the build tree.
 
-    With ccache, files that were compiled before are not compiled again.
+    With ccache, files that were compiled before are not compiled again. It finds them only if the sources have the
+    same path from both build directories.
     """
     file = Path(_core.__file__).resolve().parents[2] / "CMakeCache.txt"
     text = file.read_text() if file.exists() else ""
     known = dict(re.findall(r"^(LAZYROPE_WERROR|CMAKE_CXX_COMPILER):\w+=(.*)$", text, flags=re.MULTILINE))
     launcher = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {}
     compiler = {"CXX": known["CMAKE_CXX_COMPILER"]} if known else {}
-    arguments = [f"--config-settings=cmake.define.LAZYROPE_WERROR={known['LAZYROPE_WERROR']}"] if known else []
-    return arguments, launcher | compiler
+    werror = [f"--config-settings=cmake.define.LAZYROPE_WERROR={known['LAZYROPE_WERROR']}"] if known else []
+    return [f"--config-settings=build-dir={ROOT / '.wheel'}", *werror], launcher | compiler
 
 
 @pytest.fixture(scope="session")

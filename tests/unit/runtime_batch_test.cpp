@@ -127,7 +127,8 @@ TEST_F(BatchTest, BadValuesAreNamedWithRequestAndSegment) {
                       {"request 1, segment 1: length = -1", "at least 0"}));
   EXPECT_TRUE(refuses(with({.document = document_, .start = 30, .length = 11}),
                       {"start + length = 41; the document has 40 tokens"}));
-  EXPECT_TRUE(refuses(with({.document = document_, .base = kMost - 39}), {"must fit int32"}));
+  EXPECT_TRUE(refuses(with({.document = document_, .base = kMost - 39}),
+                      {"base + start + length = 2147483648"}));
   EXPECT_TRUE(refuses(with({.document = {.first_page = -1}}), {"document.first_page = -1"}));
   EXPECT_TRUE(refuses(with({.document = {.num_tokens = -1}}), {"document.num_tokens = -1"}));
   EXPECT_TRUE(refuses(with({.document = {.lead = -1}}), {"document.lead = -1"}));
