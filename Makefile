@@ -1,6 +1,5 @@
 # `make help` lists the targets. The first run of a target installs its dependencies: Debian packages, and Python
 # packages in the virtual environment .venv.
-SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BUILD := build
@@ -30,7 +29,7 @@ rag: build $(VENV)/.rag  ## a real model answers from documents: checks and time
 
 # C++ and Python tests run at the same time. The Python tests have two processes, because one leaves a core idle half of
 # the time.
-test: build-tests layers $(VENV)/.rag  ## all tests: C++, Python (on a GPU or in the emulator), layering
+test: build-tests layers $(VENV)/.rag  ## the tests: C++, Python (on a GPU, or samples of the longest in the emulator), layering
 	@$(MAKE) --no-print-directory --jobs=2 test-cpp test-python
 
 test-cpp:
@@ -57,7 +56,7 @@ sanitize: $(VENV)/.build  ## unit tests with AddressSanitizer and UndefinedBehav
 	cmake -S . -B $(BUILD)/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-g1 -DCMAKE_UNITY_BUILD=ON \
 	  -DLAZYROPE_SANITIZE=ON -DLAZYROPE_BUILD_TOOLS=OFF -DPython_EXECUTABLE=$(CURDIR)/$(python) > /dev/null
 	cmake --build $(BUILD)/sanitize --target unit_tests
-	ctest --test-dir $(BUILD)/sanitize --output-on-failure -j$$(nproc) | tail -n 5; exit $${PIPESTATUS[0]}
+	@$(MAKE) --no-print-directory test-cpp BUILD=$(BUILD)/sanitize
 
 # The command line's page has the help texts if the command is built. The variable stops an advertisement.
 docs: $(VENV)/.docs  ## build the documentation into build/site, with warnings as errors

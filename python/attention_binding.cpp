@@ -123,27 +123,18 @@ PyStep plan_batch(const Attention& self, PyBatch& batch, int page_size, const st
   return step;
 }
 
-PyAppendStep plan_append(const Attention& self, AppendArguments arguments, int page_size,
+// Makes a step of spans or of slots. `on_device` is one of their tensors.
+template <class Arguments>
+PyAppendStep plan_append(const Attention& self, Arguments arguments, const char* name,
+                         py::object Arguments::* on_device, int page_size,
                          const std::string& layout, const AppendCapacity& capacity, bool check,
                          const std::optional<std::uintptr_t>& stream) {
-  const DlpackTensor indptr("spans.indptr", arguments.indptr);
+  const DlpackTensor tensor(name, arguments.*on_device);
   PyAppendStep step(unlocked([&] {
-    return self.make_append_step(device_of("spans.indptr", indptr.view()),
-                                 format_of(page_size, layout), capacity);
+    return self.make_append_step(device_of(name, tensor.view()), format_of(page_size, layout),
+                                 capacity);
   }));
   step.update(std::move(arguments), check, stream);
-  return step;
-}
-
-PyAppendStep plan_append_slots(const Attention& self, SlotArguments slots, int page_size,
-                               const std::string& layout, const AppendCapacity& capacity,
-                               bool check, const std::optional<std::uintptr_t>& stream) {
-  const DlpackTensor slot_mapping("slots.slot_mapping", slots.slot_mapping);
-  PyAppendStep step(unlocked([&] {
-    return self.make_append_step(device_of("slots.slot_mapping", slot_mapping.view()),
-                                 format_of(page_size, layout), capacity);
-  }));
-  step.update(std::move(slots), check, stream);
   return step;
 }
 
@@ -304,7 +295,8 @@ void bind_plan_append(AttentionType& type) {
       [](const Attention& self, py::handle spans, py::object pages, py::handle capacity,
          int page_size, const std::string& layout, bool check,
          const std::optional<std::uintptr_t>& stream) {
-        return plan_append(self, append_arguments_of(spans, std::move(pages)), page_size, layout,
+        return plan_append(self, append_arguments_of(spans, std::move(pages)), "spans.indptr",
+                           &AppendArguments::indptr, page_size, layout,
                            append_capacity_from(capacity), check, stream);
       },
       py::arg("spans"), py::arg("pages"), py::kw_only(), py::arg("capacity"),
@@ -314,8 +306,9 @@ void bind_plan_append(AttentionType& type) {
       "plan_append",
       [](const Attention& self, py::handle slots, py::handle capacity, int page_size,
          const std::string& layout, bool check, const std::optional<std::uintptr_t>& stream) {
-        return plan_append_slots(self, slots_of(slots), page_size, layout,
-                                 append_capacity_from(capacity), check, stream);
+        return plan_append(self, slots_of(slots), "slots.slot_mapping",
+                           &SlotArguments::slot_mapping, page_size, layout,
+                           append_capacity_from(capacity), check, stream);
       },
       py::arg("slots"), py::kw_only(), py::arg("capacity"), py::arg("page_size") = 16,
       py::arg("layout") = "NHD", py::arg("check") = false, py::arg("stream") = py::none(),

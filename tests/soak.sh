@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that CI has no time for, on a machine without a GPU: `make soak`. Each part's output is in BUILD/soak/NAME.log.
-# The summary goes to standard output and to BUILD/soak/summary.md, whose lines are kept in tests/soak.md.
+# Runs the tests that CI has no time for, on a machine without a GPU: `make soak`. Each part's output is in
+# BUILD/soak/NAME.log. The summary goes to standard output and to BUILD/soak/summary.md, whose lines are kept in tests/soak.md.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python} build=${BUILD:-build}
@@ -20,5 +20,5 @@ part mutants "$python" -m tests.mutation
 part cpp env LAZYROPE_SOAK=1 ctest --test-dir "$build" --output-on-failure -j"$(nproc)" -R 'Autotune|Compiles'
 part python "$python" -m pytest --soak --requests 10000 --numprocesses="$(nproc)" --dist=loadfile
 part random-steps "$python" -m pytest tests/python/test_attention.py tests/python/test_append.py --cases "${CASES:-200}" \
-  --seed "${SEED:-$(date +%y%m%d)}" --numprocesses="$(nproc)"
+  --seed "${SEED:-$(date +%y%m%d)}" --numprocesses="$(nproc)" --dist=loadfile
 exit "$failed"

@@ -150,11 +150,12 @@ void AppendStep::update(const TokenSlots& t, bool check, Stream stream) {
   });
 }
 
-void AppendStep::plan(Stream stream, AccessedMemoryFn reach) {
+void AppendStep::plan(Stream stream, AccessedMemoryFn accessed_memory) {
   is_filled_ = false;  // stays so if the launch throws: the records are then undefined
   if (capacity() > 0) {
     const int threads = planner_->binary().threads;
-    planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream, reach);
+    planner_->on(*device_).launch((capacity() + threads - 1) / threads, &params_, stream,
+                                  accessed_memory);
   }
   is_filled_ = true;
 }

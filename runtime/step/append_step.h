@@ -42,14 +42,15 @@ class AppendStep {
   const PoolFormat& format() const { return format_; }
   int capacity() const { return params_.capacity; }
   const std::optional<int>& max_spans() const { return max_spans_; }
-  // Returns true after the first update. Without one, append() has no slots to write to.
+  // Returns true if the latest update launched the planner. Otherwise append() has no slots to
+  // write to.
   bool is_filled() const { return is_filled_; }
   const AppendRecord* records() const { return params_.records; }
   const DeviceBuffer& memory() const { return *memory_; }
 
  private:
-  // Launches the planner, which may access the memory that reach() returns.
-  void plan(Stream stream, AccessedMemoryFn reach);
+  // Launches the planner, which may access the memory that accessed_memory() returns.
+  void plan(Stream stream, AccessedMemoryFn accessed_memory);
 
   std::shared_ptr<const Device> device_;
   std::shared_ptr<const Kernel> planner_;

@@ -29,7 +29,7 @@ SHAPE = (
 
 
 def run(build: str, table: str, rounds: int, module: str) -> list[dict[str, Any]]:
-    """Returns the rows that a build's bench measures, without peers."""
+    """Returns the rows that a build's bench measures, with the fewest peers that it allows: one, if installed."""
     root, _, package = build.partition(":")
     environment = os.environ | {"PYTHONPATH": f"{Path(package).resolve()}:{Path(root).resolve()}"}
     with tempfile.NamedTemporaryFile(suffix=".json") as file:

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "codegen/error.h"
+#include "runtime/base/error.h"
 #include "runtime/step/append_step.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/metadata.h"
@@ -38,6 +39,17 @@ class AppendStepTest : public testing::Test {
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   AppendArrays arrays_ = legal_arrays();
 };
+
+TEST_F(AppendStepTest, HasNoSlotsAfterALaunchThatFailed) {
+  AppendStep step = make();
+  const auto update = [&] { step.update(arrays_.tensors(), /*check=*/false, nullptr); };
+  EXPECT_FALSE(step.is_filled());
+  update();
+  EXPECT_TRUE(step.is_filled());
+  device_->on_launch = [](int, const void*) { throw DriverError({.text = "no launch"}); };
+  EXPECT_THROW(update(), DriverError);
+  EXPECT_FALSE(step.is_filled());
+}
 
 TEST_F(AppendStepTest, PassesTheCallersTensorsToThePlanner) {
   PlanAppendParams seen{};
